@@ -1,0 +1,80 @@
+"""Every error the harness raises on purpose.
+
+HarnessError
+├── UsageError           the command line or an argument is wrong          exit 2
+│   ├── SuiteError       a file of configs/ is wrong
+│   └── SubmissionError  a folder of submissions/ or baselines/ is wrong
+├── WireError            the other side of a socket broke the protocol
+├── UnavailableError     something this machine lacks                      exit 3
+├── GpuUnhealthyError    the GPU does not come back after a fault          exit 4
+└── StorageError         results could not be written                      exit 5
+
+Each carries `message` (what is wrong, with file, line and value) and `hint` (the next thing to type).
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+EXIT_OK = 0
+EXIT_SUBMISSION_FAILED = 1
+EXIT_USAGE = 2
+EXIT_UNAVAILABLE = 3
+EXIT_GPU_UNHEALTHY = 4
+EXIT_STORAGE = 5
+EXIT_INTERRUPTED = 130
+
+
+class HarnessError(Exception):
+    """Base of all; `exit_code` is what the process ends with when nobody catches it."""
+
+    exit_code = EXIT_USAGE
+
+    def __init__(self, message: str, hint: str = "") -> None:
+        super().__init__(message)
+        self.message = message
+        self.hint = hint
+
+    def __str__(self) -> str:
+        return f"{self.message}\n  next: {self.hint}" if self.hint else self.message
+
+
+class UsageError(HarnessError):
+    """The command line is wrong."""
+
+
+class SuiteError(UsageError):
+    """A suite file is wrong."""
+
+
+class SubmissionError(UsageError):
+    """A submission's folder, manifest or signature is wrong."""
+
+
+class WireError(HarnessError):
+    """A peer sent something that is not a message."""
+
+
+class UnavailableError(HarnessError):
+    """This machine lacks what was asked for."""
+
+    exit_code = EXIT_UNAVAILABLE
+
+
+class GpuUnhealthyError(HarnessError):
+    """The canary kernel did not come back after a fault."""
+
+    exit_code = EXIT_GPU_UNHEALTHY
+
+
+class StorageError(HarnessError):
+    """A record could not be written; it has been printed instead."""
+
+    exit_code = EXIT_STORAGE
+
+
+def did_you_mean(word: str, known: Iterable[str]) -> str:
+    """Return ``Did you mean 'x'?`` for the nearest of `known`, or an empty string."""
+    near = difflib.get_close_matches(word, list(known), n=1, cutoff=0.5)
+    return f"Did you mean '{near[0]}'?" if near else ""

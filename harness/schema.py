@@ -1,0 +1,379 @@
+"""The nouns of the house. All frozen; each forbids the states that must not exist.
+
+Suite ─ holds ─ Case            what is measured
+Manifest ─ describes ─ Entrant  who is measured
+Machine                         where
+Burst                           one sample: K calls on K secret inputs, two clocks, one verdict each
+Result                          one (entrant, case) of one run; a time exists only where it PASSED
+
+This file knows nobody: it imports the standard library and pydantic only.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from enum import Enum
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+
+Positive = Annotated[float, Field(gt=0)]
+Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_./-]{0,79}$")]
+
+
+class Frozen(BaseModel):
+    """A value: never changes, never carries a key nobody declared."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class Status(str, Enum):
+    """How one (entrant, case) ended. Every one asked for ends in exactly one of these."""
+
+    PASSED = "PASSED"
+    INCORRECT = "INCORRECT"
+    NONFINITE = "NONFINITE"
+    BAD_OUTPUT = "BAD_OUTPUT"
+    INPUT_MUTATED = "INPUT_MUTATED"
+    TIME_CLAIM_REJECTED = "TIME_CLAIM_REJECTED"
+    COMPILE_ERROR = "COMPILE_ERROR"
+    IMPORT_ERROR = "IMPORT_ERROR"
+    INVALID_SUBMISSION = "INVALID_SUBMISSION"
+    INVALID_BASELINE = "INVALID_BASELINE"
+    TIMED_OUT = "TIMED_OUT"
+    CRASHED = "CRASHED"
+    OUT_OF_MEMORY = "OUT_OF_MEMORY"
+    UNSUPPORTED = "UNSUPPORTED"
+    UNAVAILABLE = "UNAVAILABLE"
+    UNSTABLE = "UNSTABLE"
+    CONTENDED = "CONTENDED"
+    INTERRUPTED = "INTERRUPTED"
+    HARNESS_ERROR = "HARNESS_ERROR"
+
+
+#: Statuses that say nothing against the author: something was missing, stopped or ours.
+BLAMELESS = frozenset(
+    {Status.PASSED, Status.UNSUPPORTED, Status.UNAVAILABLE, Status.UNSTABLE, Status.CONTENDED}
+    | {Status.INTERRUPTED, Status.HARNESS_ERROR}
+)
+
+
+class Dtype(str, Enum):
+    """Element type of q, k, v and the output; both are two bytes wide."""
+
+    FP16 = "fp16"
+    BF16 = "bf16"
+
+
+class Kind(str, Enum):
+    """What an entrant is to the board."""
+
+    SUBMISSION = "submission"
+    BASELINE = "baseline"
+
+
+# --------------------------------------------------------------------------- what is measured
+
+
+class Case(Frozen):
+    """One shape of a problem; `burst` is the number of calls in one sample."""
+
+    name: Name
+    batch: int = Field(ge=1, le=65536)
+    heads: int = Field(ge=1, le=65536)
+    seqlen: int = Field(ge=1, le=1 << 24)
+    headdim: int = Field(ge=8, le=512)
+    causal: bool = True
+    dtype: Dtype = Dtype.FP16
+    burst: int = Field(default=4, ge=1, le=64)
+
+    @property
+    def shape(self) -> tuple[int, int, int, int]:
+        """(batch, heads, seqlen, headdim)."""
+        return (self.batch, self.heads, self.seqlen, self.headdim)
+
+    @property
+    def tensor_bytes(self) -> int:
+        """Bytes of one of q, k, v, o."""
+        return 2 * self.batch * self.heads * self.seqlen * self.headdim
+
+
+class Limits(Frozen):
+    """Deadlines in seconds and memory in GiB; a worker that passes one is ended."""
+
+    import_s: Positive = 120
+    build_s: Positive = 600
+    first_call_s: Positive = 180
+    burst_s: Positive = 20
+    memory_gib: Positive = 32
+
+
+class Suite(Frozen):
+    """A file of configs/: the cases, how often, and beside whom."""
+
+    name: Name
+    problem: str = "attention_forward"
+    device: Literal["gpu", "cpu"] = "gpu"
+    cases: tuple[Case, ...] = Field(min_length=1)
+    baselines: tuple[str, ...] = ()
+    against: str = "sdpa_cudnn"
+    blocks: int = Field(default=20, ge=1, le=10_000)
+    warmup_blocks: int = Field(default=2, ge=0, le=100)
+    limits: Limits = Limits()
+    description: str = ""
+
+    @field_validator("cases")
+    @classmethod
+    def _unique_names(cls, cases: tuple[Case, ...]) -> tuple[Case, ...]:
+        names = [case.name for case in cases]
+        twice = {name for name in names if names.count(name) > 1}
+        if twice:
+            raise ValueError(f"case names must differ; twice: {', '.join(sorted(twice))}")
+        return cases
+
+    @property
+    def sha256(self) -> str:
+        """Identity of what is asked: two rows compare only under the same one."""
+        text = json.dumps(self.model_dump(mode="json"), sort_keys=True)
+        return hashlib.sha256(text.encode()).hexdigest()
+
+
+# --------------------------------------------------------------------------- who is measured
+
+
+class Needs(Frozen):
+    """What must be there before an entrant can run."""
+
+    compute_capability: str = Field(default="0.0", pattern=r"^\d+\.\d+$")
+    packages: tuple[str, ...] = ()
+    tools: tuple[str, ...] = ()
+
+    @field_validator("compute_capability", mode="before")
+    @classmethod
+    def _as_text(cls, value: object) -> object:
+        return str(value) if isinstance(value, (int, float)) else value
+
+
+class Claims(Frozen):
+    """What an entrant says it can do; the gate tests all of it and nothing else."""
+
+    headdims: tuple[int, ...] = (64, 128, 256)
+    causal: Literal["both", "true", "false"] = "both"
+    seqlen_multiple: int = Field(default=1, ge=1)
+    dtypes: tuple[Dtype, ...] = (Dtype.FP16,)
+
+    @field_validator("causal", mode="before")
+    @classmethod
+    def _yaml_bool(cls, value: object) -> object:
+        return str(value).lower() if isinstance(value, bool) else value
+
+    def refusal(self, case: Case) -> str:
+        """Why `case` is outside these claims, or an empty string."""
+        if case.headdim not in self.headdims:
+            return f"claims headdim {', '.join(map(str, self.headdims))}, not {case.headdim}"
+        if self.causal != "both" and self.causal != str(case.causal).lower():
+            return f"claims causal={self.causal} only"
+        if case.seqlen % self.seqlen_multiple:
+            return f"claims seqlen divisible by {self.seqlen_multiple}, not {case.seqlen}"
+        if case.dtype not in self.dtypes:
+            return f"claims {', '.join(d.value for d in self.dtypes)}, not {case.dtype.value}"
+        return ""
+
+
+class Manifest(Frozen):
+    """manifest.yaml of a submission or baseline."""
+
+    name: Name
+    author: str = "unknown"
+    description: str = ""
+    language: Literal["triton", "cuda", "pytorch"] = "pytorch"
+    license: str = ""
+    entry: str = "submission.py"
+    needs: Needs = Needs()
+    claims: Claims = Claims()
+    install: str = ""  # the line that installs what is missing
+    version_of: str = ""  # package whose version goes into the record
+    launch: dict[str, Any] | None = None  # how to launch the kernels of a plain .cu entry
+
+    @field_validator("entry")
+    @classmethod
+    def _inside(cls, entry: str) -> str:
+        path = Path(entry)
+        if path.is_absolute() or ".." in path.parts:
+            raise ValueError(f"'{entry}' leaves the folder; name a file inside it")
+        if path.suffix not in {".py", ".cu"}:
+            raise ValueError(f"'{entry}' is neither .py nor .cu")
+        return entry
+
+
+class Entrant(Frozen):
+    """One kernel of a run: its files, read and hashed before anything of it is executed."""
+
+    name: Name
+    kind: Kind
+    folder: Path
+    manifest: Manifest
+    source_sha256: str
+
+    @property
+    def entry_path(self) -> Path:
+        """The file whose `custom_attention_forward` is called."""
+        return self.folder / self.manifest.entry
+
+
+# --------------------------------------------------------------------------- where
+
+
+class Machine(Frozen):
+    """What this machine is; part of every record."""
+
+    gpu: str = "cpu"
+    uuid: str = ""
+    sms: int = 0
+    capability: str = "0.0"
+    memory_gib: float = 0.0
+    power_limit_w: float = 0.0
+    driver: str = ""
+    cuda: str = ""
+    torch: str = ""
+    triton: str = ""
+    python: str = ""
+    cpu: str = ""
+    platform: str = ""
+
+    @property
+    def has_gpu(self) -> bool:
+        """Whether kernels can run on a GPU here."""
+        return self.sms > 0
+
+    @property
+    def slug(self) -> str:
+        """Folder name under results/."""
+        return re.sub(r"[^a-z0-9]+", "-", self.gpu.lower()).strip("-") or "cpu"
+
+
+# --------------------------------------------------------------------------- what came out
+
+
+class Error(Frozen):
+    """Numerics of one output against the references."""
+
+    max_diff: float  # max |out - SDPA|
+    rel_l2: float  # ||out - ref|| / ||ref|| over the whole tensor
+    worst_row: float  # the same over the worst single query row
+    finite: bool
+
+
+class Telemetry(Frozen):
+    """NVML around one block."""
+
+    sm_mhz: int = 0
+    mem_mhz: int = 0
+    power_w: float = 0.0
+    temperature_c: int = 0
+    throttle: tuple[str, ...] = ()
+    foreign_pids: int = 0
+
+
+class Sample(Frozen):
+    """One entrant in one block: K calls, both clocks."""
+
+    block: int
+    calls_ms: tuple[float, ...]  # T1 of each call: CUDA events in the worker
+    t2_ms: float  # the judge's clock: before the inputs exist → outputs held
+    late: bool = False  # T2 disturbed (or T1 short) in this burst; shown, not scored
+
+    @property
+    def t1_ms(self) -> float:
+        """Sum over the burst."""
+        return sum(self.calls_ms)
+
+    @property
+    def latency_ms(self) -> float:
+        """Mean over the burst: doing all the work in one call gains nothing."""
+        return self.t1_ms / len(self.calls_ms)
+
+    @property
+    def gap_ms(self) -> float:
+        """T2 - T1: copies, messages and whatever the worker's clock did not tell."""
+        return self.t2_ms - self.t1_ms
+
+
+class Slack(Frozen):
+    """How far a worker could understate its time without being seen, in % of T1."""
+
+    burst_pct: float  # in one burst
+    mean_pct: float  # in the mean of all blocks
+    null_gap_ms: float = 0.0  # T2 of a burst that does nothing
+    gap_ms: float = 0.0  # median T2 - T1 of this entrant
+    pace_gap_ms: float = 0.0  # median T2 - T1 of the trusted baseline
+
+
+class Speedup(Frozen):
+    """Paired over blocks: time of `against` / time of the entrant; above 1 is faster."""
+
+    against: str
+    value: Positive
+    low: Positive
+    high: Positive
+
+
+class Result(Frozen):
+    """One JSON line of results/: everything known of one entrant on one case in one run."""
+
+    schema_version: Literal[1] = 1
+    run: str
+    date: str
+    entry: str
+    kind: Kind
+    language: str = ""
+    author: str = ""
+    suite: str
+    config: str
+    status: Status
+    reason: str = ""
+    numerics_class: Literal["exact", "approximate", ""] = ""
+    tflops: float | None = None
+    latency_ms: float | None = None
+    p10_ms: float | None = None
+    p90_ms: float | None = None
+    peak_pct: float | None = None
+    max_diff: float | None = None
+    correct: int = Field(default=0, ge=0, le=1)
+    gpu: str
+    blocks: int = 0
+    integrity: str = "judged"  # judged | cooperative; sandbox level follows after a slash
+    speedup: Speedup | None = None  # against the run's headline baseline
+    error: Error | None = None  # worst over all verified outputs
+    slack: Slack | None = None
+    samples: tuple[Sample, ...] = ()
+    telemetry: tuple[Telemetry, ...] = ()
+    kernels: tuple[str, ...] = ()
+    version: str = ""
+    case: Case
+    source_sha256: str = ""
+    suite_sha256: str = ""
+    harness_commit: str = ""
+    protocol: int
+    machine: Machine
+    build_s: float | None = None
+    secret_commitment: str = ""  # SHA-256 of the run's secret, made before the run
+    secret: str = ""  # the secret itself, told afterwards
+    log_tail: str = ""
+
+    @model_validator(mode="after")
+    def _time_only_if_passed(self) -> Result:
+        timed = self.latency_ms is not None
+        if timed != (self.status is Status.PASSED):
+            raise ValueError("a time exists if and only if the status is PASSED")
+        if timed and not self.correct:
+            raise ValueError("PASSED but not correct")
+        return self
+
+    @property
+    def scored(self) -> tuple[Sample, ...]:
+        """Samples that count."""
+        return tuple(sample for sample in self.samples if not sample.late)
