@@ -1,0 +1,169 @@
+"""The judge process: `python -m harness.judge --fd N`. Serves the engine, one request at a time."""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import os
+import random
+import socket
+import sys
+import traceback
+from typing import Any
+
+import torch
+
+from harness import wire
+from harness.buffers import Arena, ArenaKind
+from harness.judge.desk import BurstOutcome, Desk, Inputs, WorkerGone
+from harness.judge.gate import Reference
+from harness.judge.secret import Secret
+from harness.problems import get_problem
+from harness.schema import Case
+
+
+class Judge:
+    """Holds the secret, the current block's inputs and one desk a worker."""
+
+    def __init__(self, problem: str, device: str, scratch: str) -> None:
+        self.problem = get_problem(problem)
+        self.tensors = importlib.import_module(self.problem.tensors_module)
+        self.device = torch.device(device)
+        self.scratch = scratch
+        self.secret = Secret()
+        self.desks: dict[str, Desk] = {}
+        self.current: Inputs | None = None
+        self.arena_kind: ArenaKind = "host"
+        if self.device.type == "cuda" and ipc_works(scratch):
+            self.arena_kind = "cuda_ipc"
+
+    def handle(self, message: wire.Message, fds: list[int]) -> wire.Message:
+        """Answer one request of the engine."""
+        op = message["op"]
+        if op == "attach":
+            return self._attach(message, fds)
+        if op == "inputs":
+            return self._inputs(message)
+        if op == "burst":
+            return self._burst(message)
+        if op == "detach":
+            self.desks.pop(message["worker"]).close()
+            return {"ok": True}
+        if op == "reveal":
+            return {"secret": self.secret.reveal()}
+        raise wire.WireError(f"unknown request '{op}'")
+
+    def _attach(self, message: wire.Message, fds: list[int]) -> wire.Message:
+        """Give a worker its arenas and have it load the submission."""
+        name = message["worker"]
+        sizes = (int(message["input_bytes"]), int(message["output_bytes"]))
+        desk = Desk(socket.socket(fileno=fds[0]), self.arena_kind, sizes, f"{self.scratch}/{name}")
+        self.desks[name] = desk
+        handles = {"inputs": desk.inputs.handle, "outputs": desk.outputs.handle}
+        try:
+            desk.ask({"op": "map", **handles}, message["timeout_s"])
+        except WorkerGone as gone:
+            return {"status": gone.status.value, "message": gone.message}
+        return {"ok": True}
+
+    def _inputs(self, message: wire.Message) -> wire.Message:
+        """Draw the K secret calls of one burst and answer them: shared by all workers of a block."""
+        self.current = None  # frees the last block's tensors first
+        case = Case.model_validate(message["case"])
+        kwargs = dict(message["kwargs"])
+        tensors, references = [], []
+        for call in range(int(message["calls"])):
+            label = f"{message['label']}/{call}"
+            generator = torch.Generator(self.device).manual_seed(self.secret.seed(label))
+            inputs = self.tensors.make_inputs(case, message["distribution"], generator, self.device)
+            tensors.append(inputs)
+            references.append(self._references(inputs, kwargs, bool(message["whole"]), label))
+        self.current = Inputs(
+            specs_in=self.problem.inputs(case),
+            specs_out=self.problem.outputs(case),
+            tensors=tensors,
+            references=references,
+            kwargs=kwargs,
+            contract_limit=self.problem.limits(case.dtype).contract,
+        )
+        return {"ok": True}
+
+    def _references(
+        self, inputs: tuple[torch.Tensor, ...], kwargs: dict[str, Any], whole: bool, label: str
+    ) -> tuple[Reference, ...]:
+        contract = self.tensors.contract(inputs, kwargs)
+        if whole:
+            exact = self.tensors.exact(inputs, kwargs)
+            return tuple(Reference(c, e) for c, e in zip(contract, exact, strict=True))
+        # Every output is compared whole with SDPA's; float64 costs 30 times that, so one secret head of it.
+        heads = inputs[0].shape[0] * inputs[0].shape[1]
+        head = random.Random(self.secret.seed(f"{label}/head")).randrange(heads)
+        one = tuple(tensor.flatten(0, 1)[head : head + 1].unsqueeze(0) for tensor in inputs)
+        exact = self.tensors.exact(one, kwargs)
+        return tuple(Reference(c, e[0, 0], head) for c, e in zip(contract, exact, strict=True))
+
+    def _burst(self, message: wire.Message) -> wire.Message:
+        if self.current is None:
+            raise wire.WireError("burst before inputs")
+        desk = self.desks[message["worker"]]
+        return _as_message(desk.burst(self.current, message["timeout_s"], message.get("profile", False)))
+
+
+def _as_message(outcome: BurstOutcome) -> wire.Message:
+    grade = outcome.grade
+    return {
+        "status": outcome.status.value,
+        "message": outcome.message,
+        "calls_ms": list(outcome.calls_ms),
+        "t2_ms": outcome.t2_ms,
+        "kernels": list(outcome.kernels),
+        "error": None
+        if grade is None
+        else {
+            "max_diff": grade.max_diff,
+            "rel_l2": grade.rel_l2,
+            "worst_row": grade.worst_row,
+            "finite": grade.finite,
+        },
+    }
+
+
+def ipc_works(scratch: str) -> bool:
+    """Whether this process can export device memory at all (no: WSL, exclusive mode, old drivers)."""
+    try:
+        arena = Arena.create("cuda_ipc", 1 << 20, scratch)
+    except (OSError, RuntimeError):
+        return False
+    arena.close()
+    return True
+
+
+def main() -> int:
+    """Serve until the engine closes the line."""
+    parser = argparse.ArgumentParser()
+    for flag in ("--fd", "--problem", "--device", "--scratch"):
+        parser.add_argument(flag, required=True)
+    args = parser.parse_args()
+    engine = socket.socket(fileno=int(args.fd))
+    torch.set_grad_enabled(False)
+    # The references must not be rounded by anyone's idea of speed.
+    torch.backends.cuda.matmul.allow_tf32 = False
+    judge = Judge(args.problem, args.device, args.scratch)
+    wire.send(engine, {"ready": True, "ipc": judge.arena_kind, "commitment": judge.secret.commitment})
+    while True:
+        try:
+            message, fds = wire.receive_with_fds(engine)
+        except wire.PeerClosed:
+            return 0
+        try:
+            answer = judge.handle(message, fds)
+        except Exception as cause:  # the engine decides what a failure of ours means
+            traceback.print_exc()
+            answer = {"failed": f"{type(cause).__name__}: {cause}"[:4000]}
+        wire.send(engine, answer)
+
+
+if __name__ == "__main__":
+    code = main()
+    sys.stdout.flush()
+    os._exit(code)  # interpreter teardown with two CUDA mappings has nothing left to save

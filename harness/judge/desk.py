@@ -1,0 +1,205 @@
+"""The judge's side of one worker: shared arenas, one burst, the second clock.
+
+One burst (K calls):
+  prepare   worker cuts its views and synchronises; the judge poisons the K outputs
+  T2 starts the K secret inputs come into being in the shared arena
+  go        worker calls K times, replies K event times (T1, precise and forgeable)
+  T2 stops  the judge holds private copies of all K outputs
+  verify    every output against its references, every input against the judge's own copy
+"""
+
+from __future__ import annotations
+
+import random
+import socket
+import time
+from dataclasses import dataclass
+from typing import Annotated, Any
+
+import torch
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from harness import wire
+from harness.buffers import Arena, ArenaKind
+from harness.judge.gate import Grade, Reference, grade, worst
+from harness.problems.base import TensorSpec
+from harness.schema import Status
+
+Milliseconds = Annotated[float, Field(ge=0, lt=1e7, allow_inf_nan=False)]
+
+
+class WorkerReply(BaseModel):
+    """All that a worker may say after `go`; anything else ends it."""
+
+    model_config = ConfigDict(extra="forbid")
+    op: str = Field(max_length=16)
+    calls_ms: list[Milliseconds] = Field(default=[], max_length=64)
+    strides: list[list[list[Annotated[int, Field(ge=0, lt=1 << 40)]]]] = Field(default=[], max_length=64)
+    kernels: list[Annotated[str, Field(max_length=300)]] = Field(default=[], max_length=64)
+    status: Status | None = None
+    message: str = Field(default="", max_length=8000)
+
+
+@dataclass
+class Inputs:
+    """K hidden calls: inputs [K][n], what must come out, and the arguments."""
+
+    specs_in: tuple[TensorSpec, ...]
+    specs_out: tuple[TensorSpec, ...]
+    tensors: list[tuple[torch.Tensor, ...]]
+    references: list[tuple[Reference, ...]]
+    kwargs: dict[str, bool | float | None]
+    contract_limit: float
+
+    @property
+    def calls(self) -> int:
+        """K."""
+        return len(self.tensors)
+
+
+@dataclass(frozen=True)
+class BurstOutcome:
+    """What one burst came to; `grade` is the worst of the K outputs."""
+
+    status: Status
+    message: str = ""
+    calls_ms: tuple[float, ...] = ()
+    t2_ms: float = 0.0
+    grade: Grade | None = None
+    kernels: tuple[str, ...] = ()
+
+
+class WorkerGone(Exception):
+    """The worker broke the protocol, died or fell silent; carries the outcome."""
+
+    def __init__(self, status: Status, message: str) -> None:
+        super().__init__(message)
+        self.status, self.message = status, message
+
+
+class Desk:
+    """One worker as the judge sees it: a socket and two arenas."""
+
+    def __init__(self, sock: socket.socket, kind: ArenaKind, sizes: tuple[int, int], path: str) -> None:
+        self.sock = sock
+        self.inputs = Arena.create(kind, sizes[0], f"{path}.in")
+        self.outputs = Arena.create(kind, sizes[1], f"{path}.out")
+        self.on_gpu = kind == "cuda_ipc"
+
+    def close(self) -> None:
+        """Free the arenas; the worker must be gone."""
+        self.sock.close()
+        self.inputs.close()
+        self.outputs.close()
+
+    def ask(self, message: wire.Message, timeout_s: float) -> WorkerReply:
+        """Send and await one validated reply; raise WorkerGone on anything but one."""
+        try:
+            wire.send(self.sock, message)
+            reply = WorkerReply.model_validate(wire.receive(self.sock, timeout_s))
+        except wire.PeerSilent:
+            raise WorkerGone(Status.TIMED_OUT, f"no answer to '{message['op']}' in {timeout_s:.0f} s") from None
+        except wire.PeerClosed:
+            raise WorkerGone(Status.CRASHED, f"the process ended during '{message['op']}'") from None
+        except (wire.WireError, ValidationError) as cause:
+            first = str(cause).splitlines()[0]
+            raise WorkerGone(Status.INVALID_SUBMISSION, f"broke the protocol: {first}") from None
+        if reply.status is not None:
+            raise WorkerGone(reply.status, reply.message)
+        return reply
+
+    def burst(self, inputs: Inputs, timeout_s: float, profile: bool = False) -> BurstOutcome:
+        """Run one burst on this worker and verify all of it."""
+        try:
+            return self._burst(inputs, timeout_s, profile)
+        except WorkerGone as gone:
+            return BurstOutcome(gone.status, gone.message)
+
+    def _burst(self, inputs: Inputs, timeout_s: float, profile: bool) -> BurstOutcome:
+        shared_in = self.inputs.carve([(s.shape, s.dtype) for s in inputs.specs_in] * inputs.calls)
+        count_out = len(inputs.specs_out) * inputs.calls
+        shared_out = self.outputs.carve([(s.shape, s.dtype) for s in inputs.specs_out] * inputs.calls)
+        hidden = [tensor for call in inputs.tensors for tensor in call]
+        held = [torch.empty_like(tensor) for tensor in shared_out]
+        self._poison()
+        self.ask(_prepare_message(inputs, profile), timeout_s)
+
+        start = time.perf_counter()
+        for mine, theirs in zip(hidden, shared_in, strict=True):
+            theirs.copy_(mine, non_blocking=True)
+        self._sync()
+        reply = self.ask({"op": "go"}, timeout_s)
+        for mine, theirs in zip(held, shared_out, strict=True):
+            mine.copy_(theirs, non_blocking=True)
+        self._sync()
+        t2_ms = (time.perf_counter() - start) * 1e3
+
+        if len(reply.calls_ms) != inputs.calls or len(reply.strides) != inputs.calls:
+            return BurstOutcome(Status.INVALID_SUBMISSION, f"{len(reply.calls_ms)} times for {inputs.calls} calls")
+        flat = [strides for call in reply.strides for strides in call]
+        if len(flat) != count_out:
+            return BurstOutcome(Status.INVALID_SUBMISSION, f"{len(flat)} outputs, expected {count_out}")
+        if not all(torch.equal(_bits(a), _bits(b)) for a, b in zip(hidden, shared_in, strict=True)):
+            return BurstOutcome(Status.INPUT_MUTATED, "an input differs from what was given after the burst")
+        return self._verify(inputs, held, flat, reply, t2_ms)
+
+    def _verify(
+        self, inputs: Inputs, held: list[torch.Tensor], strides: list[list[int]], reply: WorkerReply, t2_ms: float
+    ) -> BurstOutcome:
+        references = [ref for call in inputs.references for ref in call]
+        grades = []
+        for tensor, stride, reference in zip(held, strides, references, strict=True):
+            if not is_dense(tuple(tensor.shape), tuple(stride)):
+                return BurstOutcome(Status.BAD_OUTPUT, f"strides {stride} are not a dense {list(tensor.shape)}")
+            out = torch.as_strided(tensor.flatten(), tensor.shape, stride)
+            grades.append(grade(out, reference))
+        overall = worst(grades)
+        status, message = Status.PASSED, ""
+        if not overall.finite:
+            bad = next(i for i, g in enumerate(grades) if not g.finite)
+            status, message = Status.NONFINITE, f"output {bad} of the burst holds NaN or infinity"
+        elif not overall.max_diff < inputs.contract_limit:
+            message = f"max diff {overall.max_diff:.3g}, must be below {inputs.contract_limit:g}"
+            status = Status.INCORRECT
+        return BurstOutcome(status, message, tuple(reply.calls_ms), t2_ms, overall, tuple(reply.kernels))
+
+    def _poison(self) -> None:
+        """Fill the outputs with a NaN whose payload changes: bit patterns 0x7F81..0x7FFF are NaN in
+        fp16 and bf16, and twice over in float32."""
+        pattern = random.SystemRandom().randint(0x7F81, 0x7FFF)
+        self.outputs.bytes[: self.outputs.size // 2 * 2].view(torch.int16).fill_(pattern)
+        self._sync()
+
+    def _sync(self) -> None:
+        if torch.cuda.is_available():
+            torch.cuda.synchronize()
+
+
+def _prepare_message(inputs: Inputs, profile: bool) -> dict[str, Any]:
+    return {
+        "op": "prepare",
+        "inputs": [[list(s.shape), s.dtype] for s in inputs.specs_in],
+        "outputs": [[list(s.shape), s.dtype] for s in inputs.specs_out],
+        "calls": inputs.calls,
+        "kwargs": inputs.kwargs,
+        "profile": profile,
+    }
+
+
+def _bits(tensor: torch.Tensor) -> torch.Tensor:
+    """Same bytes as integers: NaN inputs compare, and -0.0 is not 0.0."""
+    return tensor.view(torch.int16 if tensor.element_size() == 2 else torch.int32)
+
+
+def is_dense(shape: tuple[int, ...], strides: tuple[int, ...]) -> bool:
+    """Whether `strides` is a permutation of contiguous: no holes, no overlap."""
+    if len(shape) != len(strides):
+        return False
+    expected = 1
+    for stride, size in sorted(zip(strides, shape, strict=True)):
+        if size == 1:
+            continue
+        if stride != expected:
+            return False
+        expected *= size
+    return True

@@ -1,0 +1,28 @@
+"""One 256-bit secret a run; every input follows from it, nothing about it follows from any input."""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import os
+
+
+class Secret:
+    """Lives in the judge's memory only. `commitment` is published before the run, the secret after."""
+
+    def __init__(self, key: bytes | None = None) -> None:
+        self._key = key or os.urandom(32)
+
+    @property
+    def commitment(self) -> str:
+        """SHA-256 of the secret."""
+        return hashlib.sha256(self._key).hexdigest()
+
+    def reveal(self) -> str:
+        """The secret itself, for the record, once no burst will follow."""
+        return self._key.hex()
+
+    def seed(self, label: str) -> int:
+        """63 bits for a generator: HMAC(secret, label), so that one leaked seed tells nothing."""
+        digest = hmac.new(self._key, label.encode(), hashlib.sha256).digest()
+        return int.from_bytes(digest[:8], "little") >> 1

@@ -1,0 +1,88 @@
+"""Attention forward: o = softmax(q kᵀ · sm_scale [+ causal mask]) v, tensors (batch, heads, seqlen, headdim).
+
+FLOPs follow FlashAttention-2/3: 4 · B · S² · H · D, halved when causal (not the exact triangle).
+"""
+
+from __future__ import annotations
+
+import math
+
+from harness.problems.base import GateLimits, Kwargs, Probe, TensorSpec
+from harness.schema import Case, Claims, Dtype
+
+#: fp16: twice and more what every honest library kernel was measured at; FP8, INT8 and skipped keys
+#: start at 8 times these limits. bf16 keeps 8 bits of mantissa instead of 11.
+LIMITS = {
+    Dtype.FP16: GateLimits(contract=1e-2, rel_l2=1e-3, worst_row=2e-3),
+    Dtype.BF16: GateLimits(contract=4e-2, rel_l2=5e-3, worst_row=1e-2),
+}
+ODD_SCALE = 0.7310585  # times 1/sqrt(headdim): nobody hard-codes it
+
+
+class AttentionForward:
+    """The seed's interface, to the letter."""
+
+    name = "attention_forward"
+    function = "custom_attention_forward"
+    parameters = ("q", "k", "v", "causal", "sm_scale")
+    tensors_module = "harness.problems.attention_forward_tensors"
+
+    def inputs(self, case: Case) -> tuple[TensorSpec, ...]:
+        """q, k, v."""
+        return tuple(TensorSpec(name, case.shape, case.dtype.value) for name in "qkv")
+
+    def outputs(self, case: Case) -> tuple[TensorSpec, ...]:
+        """o."""
+        return (TensorSpec("o", case.shape, case.dtype.value),)
+
+    def kwargs(self, case: Case) -> Kwargs:
+        """The timed call uses the default scale."""
+        return {"causal": case.causal, "sm_scale": None}
+
+    def flops(self, case: Case) -> float:
+        """4 · B · S² · H · D, halved when causal."""
+        full = 4.0 * case.batch * case.seqlen**2 * case.heads * case.headdim
+        return full / 2 if case.causal else full
+
+    def io_bytes(self, case: Case) -> int:
+        """Q, k, v read once, o written once."""
+        return 4 * case.tensor_bytes
+
+    def limits(self, dtype: Dtype) -> GateLimits:
+        """See LIMITS."""
+        return LIMITS[dtype]
+
+    def probes(self, case: Case, claims: Claims) -> list[Probe]:
+        """Small shapes near `case`: odd scale, both masks, stress inputs, lengths off the tile."""
+        step = claims.seqlen_multiple
+        flags = {"both": [True, False], "true": [True], "false": [False]}[claims.causal]
+        usual = 1.0 / math.sqrt(case.headdim)
+        base = case.model_copy(update={"batch": 1, "heads": 3, "seqlen": _round_up(256, step), "burst": 1})
+        probes = [
+            Probe(base.model_copy(update={"causal": flag}), kind, {"causal": flag, "sm_scale": scale})
+            for flag in flags
+            for kind, scale in (("normal", usual * ODD_SCALE), ("large_logits", None))
+        ]
+        main = base.model_copy(update={"causal": flags[0]})
+        probes += [
+            Probe(main, kind, {"causal": flags[0], "sm_scale": None})
+            for kind in ("needle", "offset_v", "tiny_scale", "rising")
+        ]
+        for seqlen in sorted({_round_up(n, step) for n in (1, 17, 127, 129, 333)}):
+            ragged = base.model_copy(update={"batch": 2, "seqlen": seqlen, "causal": flags[-1]})
+            probes.append(Probe(ragged, "normal", {"causal": flags[-1], "sm_scale": None}))
+        long = base.model_copy(update={"seqlen": _round_up(1000, step), "causal": flags[0]})
+        probes.append(Probe(long, "large_logits", {"causal": flags[0], "sm_scale": usual * ODD_SCALE}))
+        return probes
+
+    def audits(self, case: Case) -> list[Probe]:
+        """The timed shape, other values: a kernel that sniffs its inputs meets these unannounced."""
+        kinds = ("large_logits", "needle", "offset_v")
+        return [Probe(case, kind, self.kwargs(case)) for kind in kinds]
+
+
+def _round_up(value: int, step: int) -> int:
+    return -(-value // step) * step
+
+
+PROBLEM = AttentionForward()

@@ -1,0 +1,123 @@
+"""Inputs and references of attention forward. Only trusted processes import this for verdicts.
+
+Tensors are (batch, heads, seqlen, headdim). The float64 reference follows the definition, chunk by
+chunk over query rows, so that no seqlen² tensor of more than CHUNK_ELEMENTS ever exists.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import torch
+import torch.nn.functional as F
+
+from harness.problems.base import Kwargs
+from harness.schema import Case
+
+CHUNK_ELEMENTS = 1 << 27  # float64 scores held at once: 1 GiB
+DTYPES = {"fp16": torch.float16, "bf16": torch.bfloat16, "fp32": torch.float32}
+
+
+def make_inputs(
+    case: Case, distribution: str, generator: torch.Generator, device: torch.device
+) -> tuple[torch.Tensor, ...]:
+    """Draw q, k, v [B, H, S, D] of one call; `distribution` names one of DISTRIBUTIONS."""
+    dtype = DTYPES[case.dtype.value]
+
+    def normal() -> torch.Tensor:
+        return torch.randn(case.shape, generator=generator, device=device, dtype=dtype)
+
+    return DISTRIBUTIONS[distribution](normal(), normal(), normal(), generator)
+
+
+Triple = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
+
+
+def _normal(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, _: torch.Generator) -> Triple:
+    return q, k, v
+
+
+def _large_logits(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, _: torch.Generator) -> Triple:
+    return q * 8, k, v  # kills softmax without a maximum, and P held in fp16
+
+
+def _needle(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, generator: torch.Generator) -> Triple:
+    """One early key dominates every row of its head: kills skipped and sampled keys."""
+    seqlen = k.shape[2]
+    # Early, because causal rows before the needle cannot see it.
+    where = torch.randint(0, max(1, seqlen // 8), (1,), generator=generator, device=k.device)
+    direction = torch.randn(k.shape[-1], generator=generator, device=k.device, dtype=torch.float32)
+    direction = direction / direction.norm() * math.sqrt(k.shape[-1])
+    k = k.index_copy(2, where, (direction * 3).to(k.dtype).expand(*k.shape[:2], 1, -1))
+    return (q.float() * 0.3 + direction).to(q.dtype), k, v
+
+
+def _offset_v(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, generator: torch.Generator) -> Triple:
+    """Columns of V differ in mean per head: kills constants and column means of another head."""
+    shape = (*v.shape[:2], 1, v.shape[-1])
+    offset = torch.randn(shape, generator=generator, device=v.device, dtype=torch.float32)
+    return q, k, (v.float() + offset).to(v.dtype)
+
+
+def _tiny_scale(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, _: torch.Generator) -> Triple:
+    return q * 1e-3, k, v  # softmax close to uniform
+
+
+def _rising(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, _: torch.Generator) -> Triple:
+    """Logits that rise with the key: every tile brings a new row maximum."""
+    seqlen = k.shape[2]
+    ramp = torch.linspace(0, 24, seqlen, device=k.device, dtype=torch.float32)[None, None, :, None]
+    q, k = q.float() * 0.1, k.float() * 0.1
+    q[..., 0], k[..., :1] = math.sqrt(k.shape[-1]), ramp
+    dtype = v.dtype
+    return q.to(dtype), k.to(dtype), v
+
+
+DISTRIBUTIONS = {
+    "normal": _normal,
+    "large_logits": _large_logits,
+    "needle": _needle,
+    "offset_v": _offset_v,
+    "tiny_scale": _tiny_scale,
+    "rising": _rising,
+}
+
+
+def contract(inputs: Sequence[torch.Tensor], kwargs: Kwargs) -> tuple[torch.Tensor, ...]:
+    """What PyTorch SDPA gives: the published bar `max|diff| < 1e-2` is against this."""
+    q, k, v = inputs
+    scale = kwargs.get("sm_scale")
+    out = F.scaled_dot_product_attention(
+        q, k, v, is_causal=bool(kwargs["causal"]), scale=None if scale is None else float(scale)
+    )
+    return (out.contiguous(),)
+
+
+def exact(inputs: Sequence[torch.Tensor], kwargs: Kwargs) -> tuple[torch.Tensor, ...]:
+    """Float64 by definition, returned as float32 (its rounding is 1e-4 of the limits)."""
+    q, k, v = (tensor.flatten(0, 1) for tensor in inputs)  # [B·H, S, D]
+    given = kwargs.get("sm_scale")
+    scale = 1.0 / math.sqrt(q.shape[-1]) if given is None else float(given)
+    out = torch.empty(q.shape, dtype=torch.float32, device=q.device)
+    for head in range(q.shape[0]):
+        _exact_head(q[head], k[head], v[head], bool(kwargs["causal"]), scale, out[head])
+    return (out.view(inputs[0].shape),)
+
+
+def _exact_head(
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, causal: bool, scale: float, out: torch.Tensor
+) -> None:
+    """One head, q, k, v [S, D] → out [S, D]; causal rows never touch keys beyond their chunk."""
+    q64, k64, v64 = q.double(), k.double(), v.double()
+    seqlen = q.shape[0]
+    rows = max(1, min(1024, CHUNK_ELEMENTS // seqlen))
+    for first in range(0, seqlen, rows):
+        last = min(first + rows, seqlen)
+        keys = last if causal else seqlen
+        scores = q64[first:last] @ k64[:keys].T * scale  # [rows, keys]
+        if causal:
+            mask = torch.ones(last - first, last - first, dtype=torch.bool, device=q.device).triu(1)
+            scores[:, first:last].masked_fill_(mask, -math.inf)
+        weights = torch.softmax(scores, dim=-1)
+        out[first:last] = (weights @ v64[:keys]).float()

@@ -1,0 +1,78 @@
+"""What a problem must say of itself before any tensor exists."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from harness.schema import Case, Claims, Dtype
+
+Kwargs = Mapping[str, bool | float | None]
+
+
+@dataclass(frozen=True)
+class TensorSpec:
+    """One argument or result: name and shape; element type is the case's unless float32 is asked for."""
+
+    name: str
+    shape: tuple[int, ...]
+    dtype: str  # fp16 | bf16 | fp32
+
+
+@dataclass(frozen=True)
+class GateLimits:
+    """What an output may differ by. `contract` is the published bar, the others make the class exact."""
+
+    contract: float  # max |out - SDPA|
+    rel_l2: float  # against float64, whole tensor
+    worst_row: float  # against float64, worst query row
+
+
+@dataclass(frozen=True)
+class Probe:
+    """One verified burst: a case, what its inputs look like, and the arguments of the call."""
+
+    case: Case
+    distribution: str = "normal"
+    kwargs: Kwargs = field(default_factory=dict)
+
+    @property
+    def label(self) -> str:
+        """How a failure names this probe."""
+        shape = "x".join(map(str, self.case.shape))
+        args = ", ".join(f"{key}={value}" for key, value in self.kwargs.items())
+        return f"{self.distribution} inputs, shape {shape}, {args}"
+
+
+class Problem(Protocol):
+    """The arithmetic side of a problem."""
+
+    name: str
+    function: str
+    parameters: tuple[str, ...]
+    tensors_module: str  # dotted name of the file with inputs and references
+
+    def inputs(self, case: Case) -> tuple[TensorSpec, ...]:
+        """Arguments in order."""
+
+    def outputs(self, case: Case) -> tuple[TensorSpec, ...]:
+        """Results in order."""
+
+    def kwargs(self, case: Case) -> Kwargs:
+        """Keyword arguments of the timed call."""
+
+    def flops(self, case: Case) -> float:
+        """FLOPs of one call by the field's convention."""
+
+    def io_bytes(self, case: Case) -> int:
+        """Bytes that must cross device memory at least once."""
+
+    def limits(self, dtype: Dtype) -> GateLimits:
+        """The gate for one element type."""
+
+    def probes(self, case: Case, claims: Claims) -> list[Probe]:
+        """Bursts that test the arguments and awkward inputs near `case`, as far as claimed."""
+
+    def audits(self, case: Case) -> list[Probe]:
+        """Bursts of the timed shape itself with other inputs, hidden among the timed ones."""

@@ -1,0 +1,154 @@
+"""Names on the command line → Entrants: files read, checked and hashed before any of it runs."""
+
+from __future__ import annotations
+
+import ast
+import hashlib
+from collections.abc import Iterable
+from pathlib import Path
+
+from harness.errors import SubmissionError, did_you_mean
+from harness.problems import Problem
+from harness.schema import Entrant, Kind, Manifest
+from harness.yamlfile import load_model
+
+SKIPPED_DIRS = {"__pycache__", "steps", ".git", "build", "results"}
+SKIPPED_FILES = {"NOTES.md"}  # words about a kernel do not change it
+MAX_FOLDER_BYTES = 32 << 20
+
+
+def find_entrants(names: Iterable[str], root: Path, kind: Kind, problem: Problem) -> list[Entrant]:
+    """Resolve comma lists, folder names of `root`, paths, or 'all'; keep the order, drop repeats."""
+    found: dict[Path, Entrant] = {}
+    for name in (part.strip() for text in names for part in text.split(",")):
+        for path in _all_of(root) if name == "all" else [_resolve(name, root)] if name else []:
+            entrant = load_entrant(path, kind, problem, root)
+            found.setdefault(entrant.entry_path.resolve(), entrant)
+    return list(found.values())
+
+
+def known_names(root: Path) -> list[str]:
+    """Folders of `root` that hold a manifest."""
+    return [path.name for path in _all_of(root)]
+
+
+def load_entrant(path: Path, kind: Kind, problem: Problem, root: Path | None = None) -> Entrant:
+    """Read one folder or bare .py; raise SubmissionError on anything a run could trip over."""
+    if path.is_file() and path.suffix == ".py":
+        folder, manifest = path.parent, Manifest(name=path.stem, entry=path.name)
+        files = [path]
+    elif path.is_dir():
+        folder, manifest = path, _read_manifest(path)
+        files = _files_of(folder)
+    else:
+        raise SubmissionError(f"{path}: neither a folder nor a .py file", "see submissions/triton_template")
+    entry = folder / manifest.entry
+    if not entry.is_file():
+        there = ", ".join(sorted(f.name for f in files)) or "nothing"
+        raise SubmissionError(f"{folder}: entry '{manifest.entry}' is missing", f"the folder has: {there}")
+    if entry.suffix == ".py":
+        _check_source(entry, problem)
+    name = _display_name(path, manifest, root)
+    manifest = manifest.model_copy(update={"name": name})
+    return Entrant(name=name, kind=kind, folder=folder.resolve(), manifest=manifest, source_sha256=_hash(files, folder))
+
+
+def _all_of(root: Path) -> list[Path]:
+    return sorted(path.parent for path in root.glob("*/manifest.yaml"))
+
+
+def _resolve(name: str, root: Path) -> Path:
+    for candidate in (root / name, Path(name), root / f"{name}.py"):
+        if candidate.exists():
+            return candidate
+    known = known_names(root)
+    hint = did_you_mean(name, known) or f"{root.name}/ has: {', '.join(known)}"
+    raise SubmissionError(f"no entry '{name}' in {root} and no such path", hint)
+
+
+def _display_name(path: Path, manifest: Manifest, root: Path | None) -> str:
+    """The manifest's name; steps/ of an entry carry their path, so that two never share a row."""
+    if root is not None and path.is_dir() and path.resolve().is_relative_to(root.resolve()):
+        return path.resolve().relative_to(root.resolve()).as_posix()
+    return manifest.name
+
+
+def _read_manifest(folder: Path) -> Manifest:
+    path = folder / "manifest.yaml"
+    if not path.exists():
+        if (folder / "submission.py").exists():
+            return Manifest(name=folder.name)
+        raise SubmissionError(f"{folder}: no manifest.yaml and no submission.py", "copy submissions/triton_template")
+    manifest = load_model(path, Manifest, SubmissionError)
+    if manifest.name != folder.name:
+        raise SubmissionError(f"{path}: name is '{manifest.name}' in folder '{folder.name}'", f"write name: {folder.name}")
+    return manifest
+
+
+def _files_of(folder: Path) -> list[Path]:
+    files, total = [], 0
+    for path in sorted(folder.rglob("*")):
+        parts = path.relative_to(folder).parts
+        if SKIPPED_DIRS.intersection(parts[:-1]) or path.name in SKIPPED_FILES:
+            continue
+        if path.is_symlink() and not path.resolve().is_relative_to(folder.resolve()):
+            raise SubmissionError(f"{path}: links out of its folder", "copy the file into the folder")
+        if path.is_file():
+            files.append(path)
+            total += path.stat().st_size
+    if total > MAX_FOLDER_BYTES:
+        raise SubmissionError(f"{folder}: {total >> 20} MiB of files, at most {MAX_FOLDER_BYTES >> 20}", "keep sources only")
+    return files
+
+
+def _hash(files: list[Path], folder: Path) -> str:
+    digest = hashlib.sha256()
+    for path in files:
+        body = path.read_bytes()
+        digest.update(f"{path.relative_to(folder).as_posix()}\0{len(body)}\0".encode())
+        digest.update(body)
+    return digest.hexdigest()
+
+
+def _check_source(path: Path, problem: Problem) -> None:
+    """Parse, never run: syntax, the function, its parameters."""
+    try:
+        tree = ast.parse(path.read_bytes(), filename=str(path))
+    except (SyntaxError, ValueError) as cause:
+        line = getattr(cause, "lineno", None) or 1
+        raise SubmissionError(f"{path}:{line}: does not parse: {getattr(cause, 'msg', cause)}", "mend that line") from None
+    functions = {node.name: node for node in tree.body if isinstance(node, ast.FunctionDef)}
+    if problem.function in functions:
+        _check_signature(path, functions[problem.function], problem)
+    elif problem.function not in _names_bound(tree):
+        guess = did_you_mean(problem.function, functions)
+        hint = guess or f"define {problem.function}({', '.join(problem.parameters)})"
+        raise SubmissionError(f"{path}: has no function '{problem.function}'", hint)
+
+
+def _names_bound(tree: ast.Module) -> set[str]:
+    """Names that the module's top level assigns or imports."""
+    names: set[str] = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+            names.add(node.id)
+        elif isinstance(node, (ast.Import, ast.ImportFrom)):
+            names.update(alias.asname or alias.name for alias in node.names)
+        elif isinstance(node, (ast.FunctionDef, ast.ClassDef)):
+            names.add(node.name)
+    return names
+
+
+def _check_signature(path: Path, node: ast.FunctionDef, problem: Problem) -> None:
+    if node.args.vararg or node.args.kwarg:
+        return
+    given = [arg.arg for arg in node.args.posonlyargs + node.args.args + node.args.kwonlyargs]
+    wanted = list(problem.parameters)
+    if given[: len(wanted)] == wanted:
+        return
+    odd = next((name for name in given if name not in wanted), None)
+    guess = did_you_mean(odd, wanted) if odd else ""
+    raise SubmissionError(
+        f"{path}:{node.lineno}: {problem.function}({', '.join(given)}) should take ({', '.join(wanted)})",
+        guess or f"def {problem.function}({', '.join(wanted)})",
+    )

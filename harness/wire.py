@@ -1,0 +1,94 @@
+"""Messages across the wall: a 4-byte length, then JSON. Never pickle; never more than MAX_BYTES.
+
+Either side may be hostile, so a message is an object of numbers, strings and lists, nothing else, and a
+peer that sends anything else has ended the conversation.
+"""
+
+from __future__ import annotations
+
+import json
+import select
+import socket
+import struct
+import time
+from typing import Any
+
+from harness.errors import WireError
+
+MAX_BYTES = 64 << 10
+Message = dict[str, Any]
+
+
+class PeerClosed(WireError):
+    """The other side ended (crashed, exited or was killed)."""
+
+
+class PeerSilent(WireError):
+    """The other side did not answer before the deadline."""
+
+
+def send(sock: socket.socket, message: Message, fds: tuple[int, ...] = ()) -> None:
+    """Send one message, with open descriptors beside it if any."""
+    body = json.dumps(message, allow_nan=True).encode()
+    if len(body) > MAX_BYTES:
+        raise WireError(f"message of {len(body)} bytes, at most {MAX_BYTES}")
+    frame = struct.pack("<I", len(body)) + body
+    try:
+        if fds:
+            sent = socket.send_fds(sock, [frame], list(fds))
+            frame = frame[sent:]
+        if frame:
+            sock.sendall(frame)
+    except (BrokenPipeError, ConnectionError) as cause:
+        raise PeerClosed(f"the other side is gone ({cause})") from None
+
+
+def receive(sock: socket.socket, timeout_s: float | None = None) -> Message:
+    """Return the next message; raise PeerClosed, PeerSilent or WireError."""
+    message, fds = receive_with_fds(sock, timeout_s, max_fds=0)
+    assert not fds
+    return message
+
+
+def receive_with_fds(
+    sock: socket.socket, timeout_s: float | None = None, max_fds: int = 1
+) -> tuple[Message, list[int]]:
+    """Like `receive`, with the descriptors that came along."""
+    deadline = None if timeout_s is None else time.monotonic() + timeout_s
+    fds: list[int] = []
+    head = _exactly(sock, 4, deadline, fds, max_fds)
+    (length,) = struct.unpack("<I", head)
+    if not 0 < length <= MAX_BYTES:
+        raise WireError(f"a message claims {length} bytes, at most {MAX_BYTES}")
+    return _decode(_exactly(sock, length, deadline, fds, 0)), fds
+
+
+def _decode(body: bytes) -> Message:
+    try:
+        message = json.loads(body)
+    except (ValueError, RecursionError):
+        raise WireError(f"not JSON: {body[:80]!r}") from None
+    if not isinstance(message, dict):
+        raise WireError(f"not an object: {body[:80]!r}")
+    return message
+
+
+def _exactly(sock: socket.socket, size: int, deadline: float | None, fds: list[int], max_fds: int) -> bytes:
+    chunks: list[bytes] = []
+    while size:
+        wait = None if deadline is None else max(0.0, deadline - time.monotonic())
+        if not select.select([sock], [], [], wait)[0]:
+            raise PeerSilent("no answer before the deadline")
+        try:
+            if max_fds:
+                chunk, new, _, _ = socket.recv_fds(sock, size, max_fds)
+                fds += new
+            else:
+                chunk = sock.recv(size)
+        except ConnectionError as cause:
+            raise PeerClosed(f"the other side is gone ({cause})") from None
+        if not chunk:
+            raise PeerClosed("the other side closed the line")
+        chunks.append(chunk)
+        size -= len(chunk)
+    return b"".join(chunks)

@@ -1,0 +1,217 @@
+"""The worker process: `python -m harness.worker --fd N …` serves the judge, `--build` warms the caches.
+
+It holds the submission and nothing worth stealing: no seed, no reference, no tolerance, no path of a
+result. What it says is checked by the judge, and its exit code and its output mean nothing.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import os
+import socket
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from harness import wire
+from harness.buffers import DTYPES, Arena
+from harness.schema import Case, Manifest, Status
+from harness.worker.burst import cpu_burst, gpu_burst
+from harness.worker.load import LoadError, classify, describe, load_function
+
+MAX_KERNELS = 24
+
+
+class BadOutput(Exception):
+    """The submission returned something that is not its output."""
+
+    status = Status.BAD_OUTPUT
+
+
+class Worker:
+    """One submission, loaded, with the judge's buffers mapped."""
+
+    def __init__(self, function: Callable[..., Any], folder: Path, device: str) -> None:
+        self.function, self.folder, self.device = function, folder, device
+        self.inputs: Arena | None = None
+        self.outputs: Arena | None = None
+        self.plan: wire.Message = {}
+        self.strides: list[list[list[int]]] = []
+
+    def handle(self, message: wire.Message) -> wire.Message:
+        """Answer one message of the judge."""
+        op = message["op"]
+        if op == "map":
+            self.inputs, self.outputs = Arena.open(message["inputs"]), Arena.open(message["outputs"])
+            return {"op": "mapped"}
+        if op == "prepare":
+            self._prepare(message)
+            return {"op": "ready"}
+        if op == "go":
+            return self._go()
+        raise wire.WireError(f"unknown message '{op}'")
+
+    def _prepare(self, message: wire.Message) -> None:
+        assert self.inputs and self.outputs
+        self.plan = message
+        calls = int(message["calls"])
+        ins = self.inputs.carve([(tuple(shape), dtype) for shape, dtype in message["inputs"]] * calls)
+        self.outs = self.outputs.carve([(tuple(shape), dtype) for shape, dtype in message["outputs"]] * calls)
+        width = len(message["inputs"])
+        self.views = [tuple(ins[i * width : (i + 1) * width]) for i in range(calls)]
+        # Host arenas on a GPU machine (no IPC): the copies are outside the worker's clock.
+        self.staged = self.device == "cuda" and self.inputs.kind == "host"
+        self.strides = [[] for _ in range(calls)]
+        if self.device == "cuda":
+            events = [torch.cuda.Event(enable_timing=True) for _ in range(2 * calls)]
+            self.events = list(zip(events[::2], events[1::2], strict=True))
+            torch.cuda.synchronize()
+
+    def _go(self) -> wire.Message:
+        calls = self.views
+        if self.staged:
+            calls = [tuple(tensor.cuda() for tensor in call) for call in calls]
+            torch.cuda.synchronize()
+        kwargs = self.plan["kwargs"]
+        profile = kernel_names() if self.plan["profile"] else contextlib.nullcontext([])
+        with profile as kernels:
+            if self.device == "cuda":
+                calls_ms = gpu_burst(self.function, calls, kwargs, self._keep, self.events)
+            else:
+                calls_ms = cpu_burst(self.function, calls, kwargs, self._keep)
+        return {"op": "done", "calls_ms": calls_ms, "strides": self.strides, "kernels": kernels}
+
+    def _keep(self, result: Any, index: int) -> None:
+        """Check what one call returned and queue its copy into the judge's memory."""
+        width = len(self.plan["outputs"])
+        results = result if isinstance(result, tuple) and width > 1 else (result,)
+        if len(results) != width:
+            raise BadOutput(f"returned {len(results)} tensors, expected {width}")
+        for slot, tensor in enumerate(results):
+            shape, dtype = self.plan["outputs"][slot]
+            require_output(tensor, tuple(shape), DTYPES[dtype], self.device)
+            target = self.outs[index * width + slot]
+            flat = dense_storage(tensor)
+            if flat is None:  # holes or overlap: copy by value
+                target.copy_(tensor)
+                self.strides[index].append(list(target.stride()))
+            else:
+                target.view(-1).copy_(flat, non_blocking=True)
+                self.strides[index].append(list(tensor.stride()))
+
+
+def require_output(tensor: Any, shape: tuple[int, ...], dtype: torch.dtype, device: str) -> None:
+    """Raise BadOutput unless `tensor` is a plain tensor of that shape, dtype and device."""
+    if type(tensor) is not torch.Tensor and type(tensor) is not torch.nn.Parameter:
+        raise BadOutput(f"returned {type(tensor).__name__}, expected torch.Tensor")
+    if tuple(tensor.shape) != shape:
+        raise BadOutput(f"returned shape {tuple(tensor.shape)}, expected {shape}")
+    if tensor.dtype != dtype:
+        raise BadOutput(f"returned {tensor.dtype}, expected {dtype}")
+    if tensor.device.type != device:
+        raise BadOutput(f"returned a tensor on {tensor.device}, expected {device}")
+
+
+def dense_storage(tensor: torch.Tensor) -> torch.Tensor | None:
+    """`tensor` in its own memory order, without a copy, or None if it has holes or overlaps."""
+    order = sorted(range(tensor.dim()), key=lambda d: (-tensor.stride(d), tensor.shape[d] != 1))
+    ordered = tensor.permute(order)
+    return ordered.view(-1) if ordered.is_contiguous() else None
+
+
+@contextlib.contextmanager
+def kernel_names() -> Any:
+    """Collect the names of the GPU kernels that run inside the block."""
+    names: list[str] = []
+    if not torch.cuda.is_available():
+        yield names
+        return
+    from torch.profiler import ProfilerActivity, profile
+
+    with profile(activities=[ProfilerActivity.CUDA]) as prof:
+        yield names
+        torch.cuda.synchronize()
+    rows = [event for event in prof.key_averages() if event.device_type.name == "CUDA"]
+    rows.sort(key=lambda event: -event.self_device_time_total)
+    names += [event.key[:300] for event in rows[:MAX_KERNELS]]
+
+
+def failure(cause: BaseException, folder: Path) -> wire.Message:
+    """The message that ends this worker's entry with a status and a reason."""
+    if isinstance(cause, LoadError):
+        return {"op": "failed", "status": cause.status.value, "message": cause.message[:6000]}
+    status = classify(cause, importing=False)
+    return {"op": "failed", "status": status.value, "message": describe(cause, folder)[:6000]}
+
+
+def serve(sock: socket.socket, args: argparse.Namespace, manifest: Manifest) -> None:
+    """Load, then answer until the judge closes the line; one failure ends the process."""
+    folder = Path(args.folder)
+    try:
+        worker = Worker(load_function(folder, manifest, args.function), folder, args.device)
+    except BaseException as cause:
+        wire.receive(sock)
+        wire.send(sock, failure(cause, folder))
+        return
+    while True:
+        try:
+            message = wire.receive(sock)
+        except wire.PeerClosed:
+            return
+        try:
+            reply = worker.handle(message)
+        except BaseException as cause:
+            wire.send(sock, failure(cause, folder))
+            return
+        wire.send(sock, reply)
+
+
+def build(sock: socket.socket, args: argparse.Namespace, manifest: Manifest) -> None:
+    """Call the submission once on each case with inputs of its own: compiles and autotunes."""
+    import importlib
+
+    from harness.problems import get_problem
+
+    folder, started = Path(args.folder), time.monotonic()
+    problem = get_problem(args.problem)
+    tensors = importlib.import_module(problem.tensors_module)
+    try:
+        function = load_function(folder, manifest, problem.function)
+        for case in (Case.model_validate(item) for item in json.loads(args.build)):
+            generator = torch.Generator(args.device).manual_seed(0)
+            inputs = tensors.make_inputs(case, "normal", generator, torch.device(args.device))
+            for _ in range(2):
+                function(*inputs, **problem.kwargs(case))
+            if args.device == "cuda":
+                torch.cuda.synchronize()
+    except BaseException as cause:
+        wire.send(sock, failure(cause, folder))
+        return
+    wire.send(sock, {"op": "built", "seconds": time.monotonic() - started})
+
+
+def main() -> int:
+    """Parse, hide the arguments from the submission, serve."""
+    parser = argparse.ArgumentParser()
+    for flag in ("--fd", "--folder", "--manifest", "--function", "--device", "--problem"):
+        parser.add_argument(flag, required=True)
+    parser.add_argument("--build", default="")
+    args = parser.parse_args()
+    manifest = Manifest.model_validate_json(args.manifest)
+    sys.argv = [manifest.entry]
+    sock = socket.socket(fileno=int(args.fd))
+    torch.set_grad_enabled(False)
+    (build if args.build else serve)(sock, args, manifest)
+    sys.stdout.flush()
+    return 0
+
+
+if __name__ == "__main__":
+    code = main()
+    os._exit(code)  # leave without running whatever the submission registered at exit

@@ -1,0 +1,88 @@
+"""A submission's file → its function; an exception of its → one status and one readable reason."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import sys
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from harness.schema import Manifest, Status
+
+COMPILER_WORDS = ("compilationerror", "compileerror", "nvrtc", "ptxas", "error building extension", "ninja")
+MEMORY_WORDS = ("outofmemory", "out of memory", "memoryerror")
+UNSUPPORTED_WORDS = ("no kernel image", "notimplemented", "unsupported", "not supported")
+
+
+class LoadError(Exception):
+    """The submission could not be made callable."""
+
+    def __init__(self, status: Status, message: str) -> None:
+        super().__init__(message)
+        self.status, self.message = status, message
+
+
+def load_function(folder: Path, manifest: Manifest, function: str) -> Callable[..., Any]:
+    """Import `folder`/`entry` and return its `function`; raise LoadError."""
+    path = folder / manifest.entry
+    if path.suffix == ".cu":
+        return _load_cuda_source(folder, manifest)
+    if os.environ.get("TRITON_INTERPRET") == "1":
+        from harness.worker.interpret import skip_the_search
+
+        skip_the_search()
+    sys.path.insert(0, str(path.parent))
+    spec = importlib.util.spec_from_file_location("submission", path)
+    if spec is None or spec.loader is None:
+        raise LoadError(Status.INVALID_SUBMISSION, f"{path.name} cannot be imported")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules["submission"] = module
+    try:
+        spec.loader.exec_module(module)
+    except BaseException as cause:
+        raise LoadError(classify(cause, importing=True), describe(cause, folder)) from None
+    found = getattr(module, function, None)
+    if not callable(found):
+        raise LoadError(Status.INVALID_SUBMISSION, f"{path.name} defines no function {function}")
+    return found  # type: ignore[no-any-return]
+
+
+def _load_cuda_source(folder: Path, manifest: Manifest) -> Callable[..., Any]:
+    from harness.worker import cuda_source
+
+    try:
+        return cuda_source.load(folder, manifest)
+    except Exception as cause:
+        raise LoadError(classify(cause, importing=True), describe(cause, folder)) from None
+
+
+def classify(cause: BaseException, importing: bool) -> Status:
+    """Which status an exception of the submission means."""
+    named = getattr(cause, "status", None)
+    if isinstance(named, Status):
+        return named
+    text = f"{type(cause).__name__} {cause}".lower()
+    if any(word in text for word in MEMORY_WORDS):
+        return Status.OUT_OF_MEMORY
+    if any(word in text for word in COMPILER_WORDS):
+        return Status.COMPILE_ERROR
+    if isinstance(cause, ImportError):
+        return Status.IMPORT_ERROR
+    if any(word in text for word in UNSUPPORTED_WORDS):
+        return Status.UNSUPPORTED
+    return Status.IMPORT_ERROR if importing else Status.CRASHED
+
+
+def describe(cause: BaseException, folder: Path) -> str:
+    """Exception, with file and line of the last frame that lies in the submission."""
+    where = ""
+    for frame in traceback.extract_tb(cause.__traceback__):
+        if Path(frame.filename).is_relative_to(folder):
+            where = f"{Path(frame.filename).relative_to(folder)}:{frame.lineno}: "
+    text = str(cause).strip()
+    if len(text) > 3000:
+        text = f"{text[:1500]}\n…\n{text[-1500:]}"
+    return f"{where}{type(cause).__name__}: {text}"
