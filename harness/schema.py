@@ -108,7 +108,8 @@ class Limits(Frozen):
     build_s: Positive = 600
     first_call_s: Positive = 180
     burst_s: Positive = 20
-    memory_gib: Positive = 32
+    memory_gib: Positive = 32  # of the host, one worker
+    gpu_memory_gib: Positive = 64  # of the device, one worker
 
 
 class Suite(Frozen):

@@ -50,7 +50,8 @@ class Judge:
             self.desks.pop(message["worker"]).close()
             return {"ok": True}
         if op == "reveal":
-            return {"secret": self.secret.reveal()}
+            told, self.secret = self.secret.reveal(), Secret()
+            return {"secret": told, "commitment": self.secret.commitment}
         raise wire.WireError(f"unknown request '{op}'")
 
     def _attach(self, message: wire.Message, fds: list[int]) -> wire.Message:

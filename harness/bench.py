@@ -1,0 +1,237 @@
+"""The engine's view of the two kinds of process: one judge, and one seat a worker.
+
+`JudgeClient` speaks to the judge; `Seat` keeps one entrant's worker alive, attached and paused while it
+is not its turn. Nothing here imports torch.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import threading
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from harness import wire
+from harness.errors import HarnessError
+from harness.isolate import Child, Jail, plain_text, resident_bytes
+from harness.problems import Problem
+from harness.problems.base import Probe
+from harness.schema import Case, Entrant, Error, Limits, Machine, Status
+from harness.telemetry import Monitor
+
+JUDGE_START_S = 180
+JUDGE_REQUEST_S = 600
+WATCH_PERIOD_S = 0.1
+
+
+class JudgeFailed(HarnessError):
+    """The judge died, fell silent or failed: ours to answer for, never the author's."""
+
+
+@dataclass(frozen=True)
+class Reply:
+    """What the judge says of one burst."""
+
+    status: Status
+    message: str
+    calls_ms: tuple[float, ...]
+    t2_ms: float
+    error: Error | None
+    kernels: tuple[str, ...]
+
+
+class JudgeClient:
+    """One judge process and the line to it."""
+
+    def __init__(self, problem: str, device: str, scratch: Path, gpu_env: dict[str, str]) -> None:
+        os.environ.update(gpu_env)
+        arguments = ["--problem", problem, "--device", device, "--scratch", str(scratch)]
+        self.child = Child("harness.judge", arguments, None, scratch / "judge.log")
+        self.commitment = ""
+        self.ipc = False
+
+    def wait_ready(self) -> None:
+        """Block until it has its context; learn its commitment and whether IPC works."""
+        hello = self._receive(JUDGE_START_S)
+        self.commitment, self.ipc = str(hello["commitment"]), hello["ipc"] == "cuda_ipc"
+
+    def attach(self, name: str, seat: Child, sizes: tuple[int, int], timeout_s: float) -> Reply | None:
+        """Hand the worker's line to the judge; None if it mapped its buffers, else its failure."""
+        message = {"op": "attach", "worker": name, "timeout_s": timeout_s}
+        message |= {"input_bytes": sizes[0], "output_bytes": sizes[1]}
+        answer = self._ask(message, timeout_s + JUDGE_REQUEST_S, (seat.line.fileno(),))
+        seat.line.close()
+        return None if answer.get("ok") else _reply(answer)
+
+    def inputs(self, probe: Probe, label: str, calls: int, whole: bool) -> None:
+        """Have the judge draw the next burst's inputs and work out the answers."""
+        message = {"op": "inputs", "label": label, "case": probe.case.model_dump(mode="json"), "calls": calls}
+        message |= {"distribution": probe.distribution, "kwargs": dict(probe.kwargs), "whole": whole}
+        self._ask(message, JUDGE_REQUEST_S)
+
+    def burst(self, name: str, timeout_s: float, profile: bool = False) -> Reply:
+        """Run the current inputs on one worker."""
+        message = {"op": "burst", "worker": name, "timeout_s": timeout_s, "profile": profile}
+        return _reply(self._ask(message, 3 * timeout_s + JUDGE_REQUEST_S))
+
+    def detach(self, name: str) -> None:
+        """Forget a worker and free its buffers."""
+        self._ask({"op": "detach", "worker": name}, JUDGE_REQUEST_S)
+
+    def reveal(self) -> str:
+        """The secret that all inputs so far came from; the next ones come from a new one."""
+        answer = self._ask({"op": "reveal"}, JUDGE_REQUEST_S)
+        self.commitment = str(answer["commitment"])
+        return str(answer["secret"])
+
+    def close(self) -> None:
+        """End the process."""
+        self.child.end(grace_s=0)
+
+    def _ask(self, message: wire.Message, timeout_s: float, fds: tuple[int, ...] = ()) -> wire.Message:
+        try:
+            wire.send(self.child.line, message, fds)
+        except wire.WireError as cause:
+            raise self._failed(str(cause)) from None
+        return self._receive(timeout_s)
+
+    def _receive(self, timeout_s: float) -> wire.Message:
+        try:
+            answer = wire.receive(self.child.line, timeout_s)
+        except wire.WireError as cause:
+            raise self._failed(str(cause)) from None
+        if "failed" in answer:
+            raise self._failed(str(answer["failed"]))
+        return answer
+
+    def _failed(self, what: str) -> JudgeFailed:
+        tail = "\n".join(self.child.log_tail().splitlines()[-6:])
+        return JudgeFailed(f"the judge failed: {what} ({self.child.ending(0.5)})\n{tail}", "python run.py doctor")
+
+
+class Seat:
+    """One entrant's worker: started fresh, paused while others are on the clock, replaced if it dies."""
+
+    def __init__(self, entrant: Entrant, problem: Problem, device: str, jail: Jail, log: Path) -> None:
+        self.entrant, self.problem, self.device = entrant, problem, device
+        self.jail, self.log = jail, log
+        self.starts = 0
+        self.child: Child | None = None
+        self.attached = False
+        self.killed_for = ""  # set by the memory watch
+
+    @property
+    def label(self) -> str:
+        """The judge's name for this worker; a replacement is another one."""
+        return f"{re.sub('[^A-Za-z0-9]+', '-', self.entrant.name)}-{self.starts}"
+
+    def start(self) -> None:
+        """Launch the process; it loads the submission while nobody waits."""
+        self.starts += 1
+        self.killed_for = ""
+        self.child = Child("harness.worker", self._arguments(), self.jail, self.log)
+
+    def build(self, cases: Sequence[Case], limits: Limits) -> tuple[Status | None, str, float]:
+        """Run the builder to its end; (failure or None, reason, seconds)."""
+        payload = json.dumps([case.model_dump(mode="json") for case in cases])
+        builder = Child("harness.worker", [*self._arguments(), "--build", payload], self.jail, self.log)
+        try:
+            answer = wire.receive(builder.line, limits.build_s)
+        except wire.PeerSilent:
+            return Status.TIMED_OUT, f"build: not done after {limits.build_s:.0f} s", limits.build_s
+        except wire.WireError:
+            return Status.CRASHED, f"build: {builder.ending()}", 0.0
+        finally:
+            builder.end()
+        if answer.get("op") == "built":
+            return None, "", _number(answer.get("seconds"))
+        return _status_of(answer), plain_text(str(answer.get("message", "")))[:4000], 0.0
+
+    def end(self) -> None:
+        """Kill the worker, whatever it does."""
+        if self.child:
+            self.child.end()
+
+    def _arguments(self) -> list[str]:
+        manifest = self.entrant.manifest.model_dump_json()
+        return [
+            *("--folder", str(self.entrant.folder), "--manifest", manifest, "--device", self.device),
+            *("--function", self.problem.function, "--problem", self.problem.name),
+        ]
+
+
+class MemoryWatch(threading.Thread):
+    """Kills a worker that takes more host or device memory than it may; the others never notice."""
+
+    def __init__(self, seats: Sequence[Seat], limits: Limits, machine: Machine, monitor: Monitor) -> None:
+        super().__init__(daemon=True)
+        self.seats, self.monitor, self.machine = seats, monitor, machine
+        self.host_bytes = int(limits.memory_gib * 2**30)
+        self.device_bytes = int(limits.gpu_memory_gib * 2**30)
+        self.stopping = threading.Event()
+
+    def run(self) -> None:
+        """Look until told to stop."""
+        while not self.stopping.wait(WATCH_PERIOD_S):
+            on_device = self.monitor.memory_by_pid()
+            for seat in self.seats:
+                if seat.child and seat.child.alive:
+                    self._look(seat, seat.child, on_device.get(seat.child.pid, 0))
+
+    def _look(self, seat: Seat, child: Child, device_bytes: int) -> None:
+        host = resident_bytes(child.pid)
+        if host > self.host_bytes:
+            seat.killed_for = f"host memory {host / 2**30:.1f} GiB, allowed {self.host_bytes / 2**30:.0f}"
+        elif device_bytes > self.device_bytes:
+            seat.killed_for = f"GPU memory {device_bytes / 2**30:.1f} GiB, allowed {self.device_bytes / 2**30:.0f}"
+        if seat.killed_for:
+            seat.end()
+
+
+def arena_sizes(problem: Problem, cases: Sequence[Case]) -> tuple[int, int]:
+    """Bytes of the shared input and output arenas that fit the burst of every one of `cases`."""
+    align = 1024
+
+    def room(specs: Any, calls: int) -> int:
+        sizes = (_nbytes(spec.shape, spec.dtype) for spec in specs)
+        return calls * sum(-(-size // align) * align for size in sizes)
+
+    return (
+        max(room(problem.inputs(case), case.burst) for case in cases),
+        max(room(problem.outputs(case), case.burst) for case in cases),
+    )
+
+
+def _nbytes(shape: tuple[int, ...], dtype: str) -> int:
+    size = 4 if dtype == "fp32" else 2
+    for extent in shape:
+        size *= extent
+    return size
+
+
+def _reply(answer: wire.Message) -> Reply:
+    error = answer.get("error")
+    return Reply(
+        status=Status(answer["status"]),
+        message=plain_text(str(answer.get("message", "")))[:4000],
+        calls_ms=tuple(answer.get("calls_ms", ())),
+        t2_ms=float(answer.get("t2_ms", 0.0)),
+        error=Error.model_validate(error) if error else None,
+        kernels=tuple(plain_text(name) for name in answer.get("kernels", ())),
+    )
+
+
+def _status_of(answer: wire.Message) -> Status:
+    try:
+        return Status(str(answer.get("status")))
+    except ValueError:
+        return Status.CRASHED
+
+
+def _number(value: object) -> float:
+    return float(value) if isinstance(value, (int, float)) else 0.0
+

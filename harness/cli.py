@@ -1,0 +1,103 @@
+"""The command line: `run` is the default command; every other command is a file of harness/commands/."""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import pkgutil
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import harness.commands
+from harness.errors import EXIT_INTERRUPTED, HarnessError
+from harness.isolate import ROOT
+from harness.report.terminal import Terminal
+
+EPILOG = """\
+examples:
+  python run.py --submission triton_template            one submission on the official suite
+  python run.py --submission mine.py --suite quick      a bare file, seconds
+  python run.py --submission all --baselines sdpa_cudnn,flash_attn_3
+  python run.py rank                                    rebuild leaderboard.md from results/
+exit codes: 0 done · 1 a submission failed · 2 usage or harness error · 3 something is missing here
+            4 GPU unhealthy · 5 results could not be stored · 130 interrupted
+"""
+
+
+def parse_args(argv: Sequence[str] | None = None) -> argparse.Namespace:
+    """Parse; without a command the words are those of `run`."""
+    words = list(sys.argv[1:] if argv is None else argv)
+    commands = command_names()
+    if not words or (words[0] not in commands and words[0] not in ("-h", "--help")):
+        words.insert(0, "run")
+    parser = argparse.ArgumentParser(
+        prog="run.py", epilog=EPILOG, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    subparsers = parser.add_subparsers(dest="command", metavar="COMMAND")
+    add_run(subparsers)
+    for name in commands:
+        if name != "run" and (words[0] == name or words[0] in ("-h", "--help", "completion")):
+            importlib.import_module(f"harness.commands.{module_of(name)}").add_parser(subparsers)
+    return parser.parse_args(words)
+
+
+def add_run(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Declare the default command."""
+    parser = subparsers.add_parser(
+        "run", help="judge, time and rank (the default)", epilog=EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    add = parser.add_argument
+    add("--submission", "-s", action="append", required=True, metavar="NAME",
+        help="folder of submissions/, path to a folder or .py, comma list, or all")
+    add("--suite", metavar="NAME", help="file of configs/ (default: fa3 with a GPU, smoke without)")
+    add("--baselines", metavar="LIST", help="comma list, all or none (default: the suite's)")
+    add("--against", metavar="NAME", help="headline of the speed-up (default: the suite's)")
+    add("--blocks", type=int, metavar="N", help="timed blocks per case (default: the suite's)")
+    add("--headdim", "--hdim", metavar="LIST", help="64,128,256: own shapes instead of the suite's")
+    add("--seqlen", metavar="LIST", help="512,4k,16k")
+    add("--causal", metavar="WHICH", help="true, false or both")
+    add("--dtype", metavar="LIST", help="fp16, bf16")
+    add("--batch", "--batch-size", metavar="N", help="default: 16384 / seqlen")
+    add("--heads", "--nheads", metavar="N", help="default: 2048 / headdim")
+    add("--gpu", type=int, default=0, metavar="INDEX", help="which GPU, in NVML's order")
+    add("--json", action="store_true", help="print one JSON document on stdout, all else on stderr")
+    add("--results", type=Path, default=ROOT / "results", metavar="DIR")
+    add("--leaderboard", type=Path, default=ROOT / "leaderboard.md", metavar="FILE")
+
+
+def command_names() -> list[str]:
+    """`run` and the files of harness/commands/."""
+    files = [module.name for module in pkgutil.iter_modules(harness.commands.__path__)]
+    return ["run", *(name.rstrip("_") for name in files if not name.startswith("_"))]
+
+
+def module_of(command: str) -> str:
+    """File of a command; a trailing underscore keeps `list_` from hiding a builtin."""
+    files = [module.name for module in pkgutil.iter_modules(harness.commands.__path__)]
+    return command if command in files else f"{command}_"
+
+
+def run_command(args: argparse.Namespace) -> int:
+    """Any command but `run`."""
+    module = importlib.import_module(f"harness.commands.{module_of(args.command)}")
+    code: int = module.run(args)
+    return code
+
+
+def report(args: argparse.Namespace) -> Terminal:
+    """The live view; with --json it leaves stdout alone."""
+    return Terminal(quiet_stdout=args.json)
+
+
+def guarded(main: Callable[[], int]) -> int:
+    """Run `main`; our own errors become two lines and an exit code, Ctrl-C becomes 130."""
+    try:
+        return main()
+    except HarnessError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return error.exit_code
+    except KeyboardInterrupt:
+        print("interrupted: what was measured is in results/\n  next: the same command again", file=sys.stderr)
+        return EXIT_INTERRUPTED

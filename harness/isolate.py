@@ -1,0 +1,151 @@
+"""Start, watch, pause, limit and end one process of the run. Every ending becomes words.
+
+A child gets its own session (so that one signal reaches all of its group), an allow-listed environment,
+a log file for stdout and stderr, and one socket. Its exit code is a fact about it, never evidence for it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+LOG_TAIL_BYTES = 4096
+KEPT_ENV = ("PATH", "LD_LIBRARY_PATH", "CUDA_HOME", "CUDA_PATH", "LANG", "LC_ALL", "TZ", "VIRTUAL_ENV")
+CONTROL = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]|[\x00-\x08\x0b-\x1f\x7f]|^::.*$", re.MULTILINE)
+
+
+@dataclass(frozen=True)
+class Jail:
+    """What a child may see: its private folders and the extra environment."""
+
+    cache: Path
+    scratch: Path
+    env: Mapping[str, str]
+    prefix: tuple[str, ...] = ()  # sandbox launcher, if any
+
+
+class Child:
+    """One process with a socket to it; `line` is the end the parent keeps (or hands to the judge)."""
+
+    def __init__(self, module: str, arguments: Sequence[str], jail: Jail | None, log: Path) -> None:
+        self.log = log
+        self.line, theirs = socket.socketpair()
+        prefix = list(jail.prefix) if jail else []
+        command = [*prefix, sys.executable, "-m", module, "--fd", str(theirs.fileno()), *arguments]
+        with open(log, "ab") as output, theirs:
+            self.process = subprocess.Popen(
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                cwd=jail.scratch if jail else ROOT,
+                env=untrusted_env(jail) if jail else trusted_env(),
+                pass_fds=(theirs.fileno(),),
+                start_new_session=True,
+            )
+        self.pid = self.process.pid
+
+    @property
+    def alive(self) -> bool:
+        """Whether it still runs."""
+        return self.process.poll() is None
+
+    def pause(self) -> None:
+        """Stop every thread of it: nothing computes while others are on the clock."""
+        self._signal(signal.SIGSTOP)
+
+    def resume(self) -> None:
+        """Let it run again."""
+        self._signal(signal.SIGCONT)
+
+    def end(self, grace_s: float = 0.0) -> None:
+        """Kill the whole group; with `grace_s` it may leave by itself first."""
+        if grace_s and self.alive:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self.process.wait(grace_s)
+        self._signal(signal.SIGKILL)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self.process.wait(60)
+        with contextlib.suppress(OSError):
+            self.line.close()
+
+    def ending(self, wait_s: float = 2.0) -> str:
+        """How it ended, in words; waits a moment for it to be reaped."""
+        deadline = time.monotonic() + wait_s
+        while self.alive and time.monotonic() < deadline:
+            time.sleep(0.01)
+        code = self.process.poll()
+        if code is None:
+            return "still running"
+        if code < 0:
+            return f"killed by {signal.Signals(-code).name}"
+        return f"exited with code {code}"
+
+    def log_tail(self) -> str:
+        """The last of what it printed, as plain text: control codes and CI commands are taken out."""
+        try:
+            with open(self.log, "rb") as file:
+                file.seek(max(0, os.fstat(file.fileno()).st_size - LOG_TAIL_BYTES))
+                text = file.read().decode(errors="replace")
+        except OSError:
+            return ""
+        return plain_text(text)
+
+    def _signal(self, number: signal.Signals) -> None:
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(self.pid, number)
+
+
+def plain_text(text: str) -> str:
+    """Untrusted text without escape sequences, control characters or `::workflow-command::` lines."""
+    return CONTROL.sub("", text).strip()
+
+
+def resident_bytes(pid: int) -> int:
+    """Host memory of one process, 0 if it is gone."""
+    try:
+        pages = int(Path(f"/proc/{pid}/statm").read_text(encoding="ascii").split()[1])
+    except (OSError, ValueError, IndexError):
+        return 0
+    return pages * os.sysconf("SC_PAGE_SIZE")
+
+
+def trusted_env() -> dict[str, str]:
+    """The judge's environment: ours, with the house importable."""
+    return {**os.environ, "PYTHONPATH": _python_path(), "PYTHONDONTWRITEBYTECODE": "1"}
+
+
+def untrusted_env(jail: Jail) -> dict[str, str]:
+    """An allow-list, private folders, and nothing that tells of the harness."""
+    env = {key: os.environ[key] for key in KEPT_ENV if key in os.environ}
+    cache = str(jail.cache)
+    env |= {
+        "PYTHONPATH": _python_path(),
+        "PYTHONDONTWRITEBYTECODE": "1",
+        "HOME": cache,
+        "TMPDIR": str(jail.scratch),
+        "XDG_CACHE_HOME": f"{cache}/xdg",
+        "TRITON_HOME": cache,
+        "TRITON_CACHE_DIR": f"{cache}/triton",
+        "TRITON_CACHE_AUTOTUNING": "1",
+        "TORCH_EXTENSIONS_DIR": f"{cache}/torch_extensions",
+        "TORCHINDUCTOR_CACHE_DIR": f"{cache}/inductor",
+        "CUDA_CACHE_PATH": f"{cache}/cuda",
+        "ATTNBOARD_CACHE": cache,
+    }
+    return {**env, **jail.env}
+
+
+def _python_path() -> str:
+    extra = os.environ.get("PYTHONPATH", "")
+    return f"{ROOT}{os.pathsep}{extra}" if extra else str(ROOT)

@@ -1,0 +1,265 @@
+"""From a command line's wishes to a running Run: folders, lock, judge, builders, seats; and all of it down again."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import hashlib
+import os
+import secrets
+import shutil
+import subprocess
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+
+from harness import PROTOCOL
+from harness.bench import JudgeClient, MemoryWatch, Seat, arena_sizes
+from harness.clock import CPU_RULES, GPU_RULES
+from harness.engine import Observer, Roles, Run, wanted_cases
+from harness.errors import SubmissionError
+from harness.isolate import ROOT, Jail
+from harness.machine import missing, too_old
+from harness.problems import Problem, get_problem
+from harness.registry import find_entrants, load_entrant
+from harness.schema import Entrant, Kind, Machine, Result, Status, Suite
+from harness.telemetry import Monitor
+from harness.verdict import RunFacts
+
+BUILDERS_AT_ONCE = 2  # more disturb each other's autotuning
+
+
+@dataclass(frozen=True)
+class Request:
+    """What was asked for, resolved: nothing below looks at a flag again."""
+
+    suite: Suite
+    machine: Machine
+    entrants: tuple[Entrant, ...]
+    against: str
+    root: Path = ROOT
+    cache: Path = Path.home() / ".cache" / "attnboard"
+    sandbox: int = 0
+
+
+def execute(request: Request, save: Callable[[Result], None], observer: Observer) -> None:
+    """Carry out `request`; every (entrant, case) reaches `save` exactly once."""
+    problem = get_problem(request.suite.problem)
+    with contextlib.ExitStack() as stack:
+        scratch = stack.enter_context(scratch_folder())
+        stack.enter_context(gpu_lock(request.machine, observer))
+        monitor = Monitor(request.machine)
+        stack.callback(monitor.close)
+        device = "cuda" if request.machine.has_gpu and request.suite.device == "gpu" else "cpu"
+        judge = JudgeClient(problem.name, device, scratch, gpu_env(request.machine))
+        stack.callback(judge.close)
+        seats = make_seats(request, problem, device, scratch)
+        for seat in seats.values():
+            stack.callback(seat.end)
+        roles, hidden = cast_roles(request, problem, device, seats, scratch)
+        judge.wait_ready()
+        if device == "cuda" and not judge.ipc:
+            observer.note("CUDA IPC is not to be had here: rows will say 'cooperative' instead of 'judged'")
+        run = Run(
+            suite=request.suite,
+            problem=problem,
+            seats=seats,
+            roles=roles,
+            judge=judge,
+            facts=facts_of(request, problem, device, judge),
+            sizes=arena_sizes(problem, wanted_cases(request.suite, problem, list(seats.values()))),
+            monitor=monitor,
+            save=save,
+            observer=observer,
+            hidden=hidden,
+        )
+        watch = MemoryWatch(list(seats.values()), request.suite.limits, request.machine, monitor)
+        stack.callback(watch.stopping.set)
+        watch.start()
+        preflight(run, request)
+        build_all(run, request)
+        start_all(run)
+        run.execute()
+
+
+def preflight(run: Run, request: Request) -> None:
+    """What this machine lacks is said before anything starts."""
+    for name, seat in run.seats.items():
+        manifest = seat.entrant.manifest
+        lack, old = missing(manifest.needs, request.machine), too_old(manifest.needs, request.machine)
+        for case in run.suite.cases:
+            if lack:
+                how = manifest.install or "see docs/baselines.md"
+                run.record(name, case).fail(Status.UNAVAILABLE, f"{lack}; install: {how}")
+            elif old:
+                run.record(name, case).fail(Status.UNSUPPORTED, old)
+
+
+def build_all(run: Run, request: Request) -> None:
+    """Compile and autotune what has something to compile, once per source and machine."""
+    to_build = [seat for seat in run.seats.values() if needs_build(seat, run)]
+    with ThreadPoolExecutor(BUILDERS_AT_ONCE) as pool:
+        list(pool.map(lambda seat: build_one(run, seat), to_build))
+
+
+def needs_build(seat: Seat, run: Run) -> bool:
+    """Whether a builder has work: a compiled language, a case it claims, and no finished build."""
+    if seat.entrant.manifest.language == "pytorch" or seat.device == "cpu":
+        return False
+    open_cases = [c for c in run.suite.cases if run.record(seat.entrant.name, c).status is None]
+    return bool(open_cases) and not _build_mark(seat, run).exists()
+
+
+def build_one(run: Run, seat: Seat) -> None:
+    """One builder to its end; a failure there is the verdict of every case."""
+    name = seat.entrant.name
+    run.observer.stage(name, "build")
+    claims = seat.entrant.manifest.claims
+    cases = [case for case in run.suite.cases if not claims.refusal(case)]
+    status, reason, seconds = seat.build(cases, run.limits)
+    for case in cases:
+        known = run.record(name, case)
+        known.build_s = seconds
+        if status is not None:
+            known.fail(status, reason)
+    if status is None:
+        _build_mark(seat, run).touch()
+
+
+def _build_mark(seat: Seat, run: Run) -> Path:
+    return seat.jail.cache / f"built-{run.suite.sha256[:16]}"
+
+
+def start_all(run: Run) -> None:
+    """Launch every worker that may run, all at once; they load while the judge draws inputs."""
+    for name, seat in run.seats.items():
+        if any(run.record(name, case).status is None for case in run.suite.cases):
+            run.observer.stage(name, "load")
+            seat.start()
+
+
+def make_seats(request: Request, problem: Problem, device: str, scratch: Path) -> dict[str, Seat]:
+    """One seat an entrant, each with a private cache and scratch folder."""
+    return {
+        entrant.name: make_seat(request, entrant, problem, device, scratch) for entrant in request.entrants
+    }
+
+
+def make_seat(request: Request, entrant: Entrant, problem: Problem, device: str, scratch: Path) -> Seat:
+    """Folders, environment and log of one entrant."""
+    key = hashlib.sha256(f"{entrant.name}\0{entrant.source_sha256}\0{request.machine.slug}".encode()).hexdigest()
+    safe = entrant.name.replace("/", "-")
+    cache = request.cache / "entrants" / f"{safe}-{key[:12]}"
+    private = scratch / safe
+    for folder in (cache, private):
+        folder.mkdir(parents=True, exist_ok=True)
+    env = gpu_env(request.machine) if device == "cuda" else {"TRITON_INTERPRET": "1", "CUDA_VISIBLE_DEVICES": ""}
+    jail = Jail(cache=cache, scratch=private, env=env)
+    return Seat(entrant, problem, device, jail, private / "log.txt")
+
+
+def cast_roles(
+    request: Request, problem: Problem, device: str, seats: dict[str, Seat], scratch: Path
+) -> tuple[Roles, frozenset[str]]:
+    """Seat the null kernel and, if nobody asked for it, the trusted baseline that sets the pace."""
+    hidden = set()
+    null = load_entrant(ROOT / "harness" / "null", Kind.BASELINE, problem)
+    seats[null.name] = make_seat(request, null, problem, device, scratch)
+    hidden.add(null.name)
+    if request.against not in seats:
+        found = find_entrants([request.against], request.root / "baselines", Kind.BASELINE, problem)
+        seats[request.against] = make_seat(request, found[0], problem, device, scratch)
+        hidden.add(request.against)
+    pace = request.against
+    if seats[pace].entrant.kind is not Kind.BASELINE:
+        pace = request.suite.against
+        if pace not in seats:
+            found = find_entrants([pace], request.root / "baselines", Kind.BASELINE, problem)
+            seats[pace] = make_seat(request, found[0], problem, device, scratch)
+            hidden.add(pace)
+    return Roles(against=request.against, pace=pace, null=null.name), frozenset(hidden)
+
+
+def facts_of(request: Request, problem: Problem, device: str, judge: JudgeClient) -> RunFacts:
+    """Everything that all records of the run share."""
+    now = time.gmtime()
+    judged = device == "cpu" or judge.ipc
+    return RunFacts(
+        run=f"{time.strftime('%Y%m%dT%H%M%SZ', now)}-{secrets.token_hex(3)}",
+        date=time.strftime("%Y-%m-%dT%H:%M:%SZ", now),
+        suite=request.suite,
+        machine=request.machine,
+        integrity=f"{'judged' if judged else 'cooperative'}/{request.sandbox}",
+        harness_commit=harness_commit(),
+        protocol=PROTOCOL,
+        commitment=judge.commitment,
+        secret="",
+        problem=problem,
+        rules=GPU_RULES if device == "cuda" else CPU_RULES,
+    )
+
+
+def harness_commit() -> str:
+    """Commit of the checkout, '+' if files differ from it; empty outside git."""
+    try:
+        head = subprocess.run(
+            ["git", "rev-parse", "HEAD"], cwd=ROOT, capture_output=True, text=True, check=True, timeout=10
+        ).stdout.strip()
+        dirty = subprocess.run(
+            ["git", "status", "--porcelain", "harness", "run.py"],
+            cwd=ROOT, capture_output=True, text=True, check=True, timeout=10,
+        ).stdout.strip()
+    except (OSError, subprocess.SubprocessError):
+        return os.environ.get("ATTNBOARD_COMMIT", "")
+    return head[:12] + ("+" if dirty else "")
+
+
+def gpu_env(machine: Machine) -> dict[str, str]:
+    """Show children the one GPU of this run."""
+    return {"CUDA_VISIBLE_DEVICES": machine.uuid} if machine.has_gpu else {}
+
+
+@contextlib.contextmanager
+def scratch_folder() -> Iterator[Path]:
+    """A private folder in shared memory (host arenas live there), gone afterwards."""
+    base = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
+    folder = Path(tempfile.mkdtemp(prefix="attnboard-", dir=base))
+    try:
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+@contextlib.contextmanager
+def gpu_lock(machine: Machine, observer: Observer) -> Iterator[None]:
+    """One run at a time on one GPU; a second one waits and says so."""
+    if not machine.has_gpu:
+        yield
+        return
+    path = Path(tempfile.gettempdir()) / f"attnboard-{machine.uuid}.lock"
+    with open(path, "a+", encoding="utf-8") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            observer.note(f"another run holds {machine.gpu} ({path}); waiting for it to end")
+            fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+
+
+def resolve(
+    names: Sequence[str], baselines: Sequence[str], suite: Suite, machine: Machine, against: str, root: Path
+) -> Request:
+    """Names → a Request; raises SubmissionError on a name that two entrants share."""
+    problem = get_problem(suite.problem)
+    submissions = find_entrants(names, root / "submissions", Kind.SUBMISSION, problem)
+    found = find_entrants(baselines, root / "baselines", Kind.BASELINE, problem)
+    entrants = (*submissions, *found)
+    seen: set[str] = set()
+    for entrant in entrants:
+        if entrant.name in seen:
+            raise SubmissionError(f"two entrants are called '{entrant.name}'", "rename one of the folders")
+        seen.add(entrant.name)
+    return Request(suite=suite, machine=machine, entrants=entrants, against=against, root=root)

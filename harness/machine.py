@@ -1,0 +1,127 @@
+"""What this machine is: asked of NVML and of package metadata, never of torch."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.metadata
+import os
+import platform
+import shutil
+from collections.abc import Iterator
+from types import ModuleType
+
+from harness.errors import UnavailableError
+from harness.schema import Machine, Needs
+
+#: Dense fp16/bf16 TFLOP/s, keyed on (compute capability, SMs): marketing names lie about the part.
+#: Vendor datasheets; Hopper is SMs · 4096 FLOP/clk · boost clock.
+PEAK_TFLOPS = {
+    ("9.0", 132): 989.5,  # H100 SXM, H200
+    ("9.0", 114): 756.0,  # H100 PCIe
+    ("9.0", 78): 148.0,  # H20
+    ("8.0", 108): 312.0,  # A100
+    ("8.9", 142): 362.0,  # L40S
+    ("8.9", 128): 165.2,  # RTX 4090
+    ("10.0", 148): 2250.0,  # B200
+}
+CORES_PER_SM = {"8.0": 64}  # 128 from 8.6 on
+
+
+def peak_tflops(machine: Machine) -> float | None:
+    """Dense 16-bit peak of the machine's GPU, or None if the part is not in the table."""
+    return PEAK_TFLOPS.get((machine.capability, machine.sms))
+
+
+@contextlib.contextmanager
+def nvml() -> Iterator[ModuleType | None]:
+    """NVML, initialised, or None where there is no driver."""
+    try:
+        import pynvml
+
+        pynvml.nvmlInit()
+    except Exception:  # no package, no driver, no GPU: all mean "no GPU here"
+        yield None
+        return
+    try:
+        yield pynvml
+    finally:
+        pynvml.nvmlShutdown()
+
+
+def inspect_machine(gpu: int | None = 0) -> Machine:
+    """Describe this machine and its GPU number `gpu` (NVML order); None asks for the CPU alone."""
+    base = {
+        "torch": version_of("torch"),
+        "triton": version_of("triton"),
+        "python": platform.python_version(),
+        "cpu": _cpu_name(),
+        "platform": platform.platform(),
+    }
+    with nvml() as lib:
+        if lib is None or gpu is None or lib.nvmlDeviceGetCount() == 0:
+            return Machine(**base)
+        count = lib.nvmlDeviceGetCount()
+        if gpu >= count:
+            raise UnavailableError(f"--gpu {gpu}: this machine has {count}", f"use --gpu 0 … {count - 1}")
+        return _describe(lib, gpu, base)
+
+
+def _describe(lib: ModuleType, gpu: int, base: dict[str, str]) -> Machine:
+    handle = lib.nvmlDeviceGetHandleByIndex(gpu)
+    major, minor = lib.nvmlDeviceGetCudaComputeCapability(handle)
+    capability = f"{major}.{minor}"
+    cuda = lib.nvmlSystemGetCudaDriverVersion_v2()
+    try:
+        power = lib.nvmlDeviceGetEnforcedPowerLimit(handle) / 1000
+    except lib.NVMLError:
+        power = 0.0
+    return Machine(
+        gpu=_text(lib.nvmlDeviceGetName(handle)),
+        uuid=_text(lib.nvmlDeviceGetUUID(handle)),
+        sms=lib.nvmlDeviceGetNumGpuCores(handle) // CORES_PER_SM.get(capability, 128),
+        capability=capability,
+        memory_gib=round(lib.nvmlDeviceGetMemoryInfo(handle).total / 2**30, 1),
+        power_limit_w=power,
+        driver=_text(lib.nvmlSystemGetDriverVersion()),
+        cuda=f"{cuda // 1000}.{cuda % 1000 // 10}",
+        **base,
+    )
+
+
+def missing(needs: Needs, machine: Machine) -> str:
+    """What `needs` asks for and this machine lacks, or an empty string."""
+    for package in needs.packages:
+        if not version_of(package):
+            return f"Python package '{package}' is not installed"
+    for tool in needs.tools:
+        if not shutil.which(tool):
+            return f"'{tool}' is not on the PATH"
+    return ""
+
+
+def too_old(needs: Needs, machine: Machine) -> str:
+    """Why this GPU cannot run it, or an empty string."""
+    wanted = tuple(map(int, needs.compute_capability.split(".")))
+    if machine.has_gpu and tuple(map(int, machine.capability.split("."))) < wanted:
+        return f"needs compute capability {needs.compute_capability}, this GPU has {machine.capability}"
+    return ""
+
+
+def version_of(package: str) -> str:
+    """Installed version of a distribution, or an empty string."""
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return ""
+
+
+def _text(value: str | bytes) -> str:
+    return value.decode() if isinstance(value, bytes) else value
+
+
+def _cpu_name() -> str:
+    with contextlib.suppress(OSError), open("/proc/cpuinfo", encoding="utf-8") as file:
+        for line in file:
+            if line.startswith("model name"):
+                return f"{line.split(':', 1)[1].strip()} x{os.cpu_count()}"
+    return platform.processor()

@@ -1,0 +1,55 @@
+"""Where the lines of a run go: to disk one by one, then into the board."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from harness import record
+from harness.commands import rank as rank_command
+from harness.errors import EXIT_OK, EXIT_STORAGE, EXIT_SUBMISSION_FAILED
+from harness.schema import BLAMELESS, Kind, Result
+from harness.report.terminal import Terminal
+
+
+class Store:
+    """Collects the results of one run; a line that the disk refuses is printed instead of lost."""
+
+    def __init__(self, results_dir: Path) -> None:
+        self.results_dir = results_dir
+        self.results: list[Result] = []
+        self._refused: record.LineNotWritten | None = None
+
+    def save(self, result: Result) -> None:
+        """Append one line; keep going if the disk says no."""
+        self.results.append(result)
+        try:
+            record.append(self.results_dir, result)
+        except record.LineNotWritten as refused:
+            print(refused.line, flush=True)
+            self._refused = refused
+
+    def rank_into(self, leaderboard: Path, observer: Terminal) -> None:
+        """Rebuild the board from everything under results/."""
+        if not self.results:
+            return
+        if self._refused:
+            observer.note(str(self._refused))
+            return
+        board, bad = rank_command.build(self.results_dir)
+        rank_command.write(leaderboard, rank_command.text(board))
+        for line in bad:
+            observer.note(str(line))
+        observer.board(board, leaderboard)
+
+    @property
+    def exit_code(self) -> int:
+        """0 all asked for is done, 1 a submission failed, 5 a line could not be stored."""
+        if self._refused:
+            return EXIT_STORAGE
+        failed = [r for r in self.results if r.kind is Kind.SUBMISSION and r.status not in BLAMELESS]
+        return EXIT_SUBMISSION_FAILED if failed else EXIT_OK
+
+    def as_json(self) -> str:
+        """The one document that --json prints."""
+        return json.dumps({"results": [json.loads(record.to_line(r)) for r in self.results]})

@@ -1,0 +1,66 @@
+"""Clocks, power, temperature and throttling while a run goes on, by NVML, in the engine."""
+
+from __future__ import annotations
+
+from types import ModuleType
+from typing import Any
+
+from harness.schema import Machine, Telemetry
+
+#: Throttle reasons that say something about the figures (NVML clocks event reasons).
+REASONS = {
+    0x4: "sw_power_cap",
+    0x8: "hw_slowdown",
+    0x20: "sw_thermal",
+    0x40: "hw_thermal",
+    0x80: "hw_power_brake",
+}
+
+
+class Monitor:
+    """One GPU, watched. On a machine without one it says zeros."""
+
+    def __init__(self, machine: Machine) -> None:
+        self._lib: ModuleType | None = None
+        self._handle: Any = None
+        if machine.has_gpu:
+            import pynvml
+
+            pynvml.nvmlInit()
+            self._lib = pynvml
+            self._handle = pynvml.nvmlDeviceGetHandleByUUID(machine.uuid)
+
+    def snapshot(self, ours: frozenset[int] = frozenset()) -> Telemetry:
+        """Read everything once (about a millisecond); `ours` are the pids that may use the GPU."""
+        lib, handle = self._lib, self._handle
+        if lib is None:
+            return Telemetry()
+        try:
+            reasons = lib.nvmlDeviceGetCurrentClocksEventReasons(handle)
+        except lib.NVMLError:
+            reasons = 0
+        return Telemetry(
+            sm_mhz=lib.nvmlDeviceGetClockInfo(handle, lib.NVML_CLOCK_SM),
+            mem_mhz=lib.nvmlDeviceGetClockInfo(handle, lib.NVML_CLOCK_MEM),
+            power_w=lib.nvmlDeviceGetPowerUsage(handle) / 1000,
+            temperature_c=lib.nvmlDeviceGetTemperature(handle, lib.NVML_TEMPERATURE_GPU),
+            throttle=tuple(name for bit, name in REASONS.items() if reasons & bit),
+            foreign_pids=len(set(self.memory_by_pid()) - ours) if ours else 0,
+        )
+
+    def memory_by_pid(self) -> dict[int, int]:
+        """Bytes of device memory each process holds, as far as the driver tells."""
+        lib = self._lib
+        if lib is None:
+            return {}
+        try:
+            processes = lib.nvmlDeviceGetComputeRunningProcesses(self._handle)
+        except lib.NVMLError:
+            return {}
+        return {process.pid: process.usedGpuMemory or 0 for process in processes}
+
+    def close(self) -> None:
+        """Let NVML go."""
+        if self._lib is not None:
+            self._lib.nvmlShutdown()
+            self._lib = None

@@ -1,0 +1,171 @@
+"""Evidence of one (entrant, case) → its Result. Pure: the only place where a status becomes final."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from harness import stats
+from harness.clock import ClockRules, cross_examine
+from harness.machine import peak_tflops
+from harness.problems import Problem
+from harness.schema import Case, Entrant, Error, Kind, Machine, Result, Sample, Slack, Speedup, Status, Suite, Telemetry
+
+MIN_BLOCKS = 5  # an interrupted case with fewer keeps its samples and no figure
+
+
+@dataclass
+class Evidence:
+    """All that a run gathered on one (entrant, case)."""
+
+    entrant: Entrant
+    case: Case
+    samples: list[Sample] = field(default_factory=list)
+    worst: Error | None = None  # over every verified output, probes included
+    status: Status | None = None  # first failure, None while nothing failed
+    reason: str = ""
+    kernels: tuple[str, ...] = ()
+    build_s: float | None = None
+    log_tail: str = ""
+
+    def fail(self, status: Status, reason: str) -> None:
+        """Keep the first failure; later ones are its consequences."""
+        if self.status is None:
+            self.status, self.reason = status, reason
+
+    def saw(self, error: Error) -> None:
+        """Widen the worst numbers seen."""
+        if self.worst is None:
+            self.worst = error
+            return
+        self.worst = Error(
+            max_diff=max(self.worst.max_diff, error.max_diff),
+            rel_l2=max(self.worst.rel_l2, error.rel_l2),
+            worst_row=max(self.worst.worst_row, error.worst_row),
+            finite=self.worst.finite and error.finite,
+        )
+
+
+@dataclass(frozen=True)
+class RunFacts:
+    """What is the same for every line of one run."""
+
+    run: str
+    date: str
+    suite: Suite
+    machine: Machine
+    integrity: str
+    harness_commit: str
+    protocol: int
+    commitment: str
+    secret: str
+    problem: Problem
+    rules: ClockRules
+
+    def for_case(self, commitment: str, secret: str) -> RunFacts:
+        """The same with the secret that one case's inputs came from."""
+        return replace(self, commitment=commitment, secret=secret)
+
+
+def conclude(
+    evidence: Evidence,
+    facts: RunFacts,
+    against: tuple[str, Sequence[Sample]],
+    pace: Sequence[Sample],
+    null_gaps_ms: Sequence[float],
+    telemetry: Sequence[Telemetry],
+) -> Result:
+    """Judge everything that is known; `against` is the headline baseline's name and samples."""
+    clock = cross_examine(evidence.samples, pace, null_gaps_ms, facts.rules)
+    status, reason = _status(evidence, facts, clock.refusal)
+    timed = status is Status.PASSED
+    scored = {s.block: s.latency_ms for s in clock.samples if not s.late}
+    times = stats.summary(list(scored.values())) if timed else None
+    tflops = facts.problem.flops(evidence.case) / times.median / 1e9 if times else None
+    peak = peak_tflops(facts.machine)
+    if tflops and peak and tflops > peak:
+        status, reason = Status.TIME_CLAIM_REJECTED, f"{tflops:.0f} TFLOP/s is above the chip's peak of {peak:.0f}"
+        timed, times, tflops = False, None, None
+    return Result(
+        run=facts.run,
+        date=facts.date,
+        entry=evidence.entrant.name,
+        kind=evidence.entrant.kind,
+        language=evidence.entrant.manifest.language,
+        author=evidence.entrant.manifest.author,
+        suite=facts.suite.name,
+        config=evidence.case.name,
+        status=status,
+        reason=reason,
+        numerics_class=_class(evidence, facts) if timed else "",
+        tflops=tflops,
+        latency_ms=times.median if times else None,
+        p10_ms=times.p10 if times else None,
+        p90_ms=times.p90 if times else None,
+        peak_pct=100 * tflops / peak if tflops and peak else None,
+        max_diff=evidence.worst.max_diff if evidence.worst else None,
+        correct=1 if timed else 0,
+        gpu=facts.machine.gpu,
+        blocks=len(scored) if timed else 0,
+        integrity=facts.integrity,
+        speedup=_speedup(against, scored) if timed else None,
+        error=evidence.worst,
+        slack=clock.slack,
+        samples=clock.samples,
+        telemetry=tuple(telemetry),
+        kernels=evidence.kernels,
+        version=evidence_version(evidence),
+        case=evidence.case,
+        source_sha256=evidence.entrant.source_sha256,
+        suite_sha256=facts.suite.sha256,
+        harness_commit=facts.harness_commit,
+        protocol=facts.protocol,
+        machine=facts.machine,
+        build_s=evidence.build_s,
+        secret_commitment=facts.commitment,
+        secret=facts.secret,
+        log_tail="" if timed else evidence.log_tail,
+    )
+
+
+def _status(evidence: Evidence, facts: RunFacts, refusal: str) -> tuple[Status, str]:
+    if evidence.status is not None:
+        wrong = {Status.INCORRECT, Status.NONFINITE, Status.BAD_OUTPUT}
+        if evidence.entrant.kind is Kind.BASELINE and evidence.status in wrong:
+            return Status.INVALID_BASELINE, f"{evidence.status.value}: {evidence.reason}"
+        interrupted = evidence.status is Status.INTERRUPTED
+        if not (interrupted and len(evidence.samples) >= MIN_BLOCKS):
+            return evidence.status, evidence.reason
+    if not evidence.samples:
+        return Status.HARNESS_ERROR, "no sample was taken and no reason was kept"
+    if refusal:
+        return Status.TIME_CLAIM_REJECTED, refusal
+    return Status.PASSED, ""
+
+
+def _class(evidence: Evidence, facts: RunFacts) -> str:
+    limits = facts.problem.limits(evidence.case.dtype)
+    worst = evidence.worst
+    exact = worst is not None and worst.rel_l2 < limits.rel_l2 and worst.worst_row < limits.worst_row
+    return "exact" if exact else "approximate"
+
+
+def _speedup(against: tuple[str, Sequence[Sample]], scored: Mapping[int, float]) -> Speedup | None:
+    name, samples = against
+    found = stats.speedup({s.block: s.latency_ms for s in samples}, scored)
+    if found is None:
+        return None
+    return Speedup(against=name, value=found.value, low=found.low, high=found.high)
+
+
+def evidence_version(evidence: Evidence) -> str:
+    """`package version` that the manifest names, as installed here."""
+    from harness.machine import version_of
+
+    package = evidence.entrant.manifest.version_of
+    return f"{package} {version_of(package)}" if package else ""
+
+
+def slack_line(slack: Slack | None) -> str:
+    """The slack in words, for people."""
+    return f"clock slack {slack.mean_pct:.2f} % of the mean, {slack.burst_pct:.1f} % of a burst" if slack else ""

@@ -1,0 +1,47 @@
+"""Flags → the suite and the request of one run. After this nobody looks at a flag."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from harness.errors import UnavailableError
+from harness.isolate import ROOT
+from harness.launch import Request, resolve
+from harness.schema import Machine, Suite
+from harness.suite import adhoc_suite, load_suite
+
+SHAPE_FLAGS = ("headdim", "seqlen", "causal", "dtype", "batch", "heads")
+
+
+def choose_suite(args: argparse.Namespace, machine: Machine) -> Suite:
+    """The suite named, or fa3 with a GPU and smoke without; with --blocks and shape flags applied."""
+    name = args.suite or ("fa3" if machine.has_gpu else "smoke")
+    suite = load_suite(name, ROOT / "configs")
+    if suite.device == "gpu" and not machine.has_gpu:
+        raise UnavailableError(
+            f"UNAVAILABLE: suite '{suite.name}' needs a GPU and NVML finds none",
+            "run without --suite for the CPU smoke suite, or install the NVIDIA driver",
+        )
+    shapes = {flag: _split(getattr(args, flag)) for flag in SHAPE_FLAGS}
+    suite = adhoc_suite(suite, **shapes)
+    return suite.model_copy(update={"blocks": args.blocks}) if args.blocks else suite
+
+
+def resolve_request(args: argparse.Namespace, suite: Suite, machine: Machine) -> Request:
+    """Entrants and baselines, found and read."""
+    against = args.against or suite.against
+    baselines = list(suite.baselines) if args.baselines is None else _split(args.baselines) or []
+    if baselines == ["none"]:
+        baselines = []
+    on = machine if suite.device == "gpu" else machine.model_copy(update={"sms": 0, "gpu": "cpu", "uuid": ""})
+    return resolve(args.submission, baselines, suite, on, against, ROOT)
+
+
+def default_results() -> Path:
+    """Where records go."""
+    return ROOT / "results"
+
+
+def _split(text: str | None) -> list[str] | None:
+    return None if text is None else [part.strip() for part in text.split(",") if part.strip()]

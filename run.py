@@ -1,0 +1,33 @@
+#!/usr/bin/env python3
+"""python run.py --submission NAME: check it, time it, rank it, rewrite leaderboard.md."""
+
+from __future__ import annotations
+
+import sys
+
+from harness.cli import guarded, parse_args, report, run_command
+from harness.launch import execute
+from harness.machine import inspect_machine
+from harness.store import Store
+from harness.wishes import choose_suite, resolve_request
+
+
+def main() -> int:
+    """The story: what is asked, where, by whom; judge and time; keep; rank."""
+    args = parse_args()
+    if args.command != "run":
+        return run_command(args)
+    machine = inspect_machine(args.gpu)
+    suite = choose_suite(args, machine)
+    request = resolve_request(args, suite, machine)
+    with report(args) as observer:
+        store = Store(args.results)
+        try:
+            execute(request, store.save, observer)
+        finally:
+            store.rank_into(args.leaderboard, observer)
+    return store.exit_code
+
+
+if __name__ == "__main__":
+    sys.exit(guarded(main))
