@@ -20,6 +20,9 @@ RUNNER = Path(__file__).with_name("run_interpreted.py")
 KERNELS = [
     "submissions/triton_template",
     "submissions/triton_two_pass",
+    "baselines/triton_flash_v1",
+    "baselines/triton_flash_v2",
+    "baselines/triton_flash_v3",
 ]
 
 # (batch, nheads, seqlen, headdim), causal, sm_scale, dtype, inputs
