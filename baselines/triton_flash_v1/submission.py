@@ -1,0 +1,103 @@
+"""The first Triton baseline: FlashAttention's online softmax, one pass, nothing skipped.
+
+Changed since the rung before: nothing; it is the naive end of the ladder v1, v2, v3.
+
+Shapes:  q, k, v, o  [batch, nheads, seqlen, HEADDIM], contiguous, fp16 or bf16.
+
+            kv tiles, j = 0, 1, ... ->               one program owns one q tile of one head
+          +----+----+----+----+                      q    [BLOCK_M, HEADDIM]  loaded once
+ q tile i | S0 | S1 | S2 | // |  -> o tile i         k, v [BLOCK_N, HEADDIM]  streamed
+          +----+----+----+----+                      m, l [BLOCK_M]           running max and sum
+            mask mask mask skip (causal)             o    [BLOCK_M, HEADDIM]  rescaled every tile
+
+Phases:  LOAD Q | SCORES | MASK | SOFTMAX | RESCALE | ACCUMULATE | STORE
+         FlashAttention, Dao et al., arXiv 2205.14135, algorithm 1, q tiles in the outer loop.
+
+Bound:   4 * seqlen^2 * HEADDIM flop a head (half of it when causal), bound by the tensor cores.
+Limits:  HEADDIM a power of two from 16 to 256. Kept naive on purpose: this row of the board says
+         what the plain algorithm gives, so do not tune it beyond its tiles.
+Run:     python run.py --submission triton_template --baselines triton_flash_v1
+"""
+
+import math
+
+import torch
+import triton
+import triton.language as tl
+
+# HEADDIM -> BLOCK_M, BLOCK_N, num_warps, num_stages
+TILES = {16: (128, 64, 4, 3), 32: (128, 64, 4, 3), 64: (128, 64, 4, 3),
+         128: (128, 64, 8, 3), 256: (128, 32, 8, 3)}  # fmt: skip
+
+
+@triton.jit
+def flash_v1_kernel(
+    q_ptr, k_ptr, v_ptr, o_ptr,  # [batch * nheads, seqlen, HEADDIM]
+    sm_scale,  # factor on the scores before the softmax
+    seqlen,  # tokens, the same for queries and keys
+    HEADDIM: tl.constexpr,  # elements of one head, a power of two
+    CAUSAL: tl.constexpr,  # True: query i sees keys 0..i
+    BLOCK_M: tl.constexpr,  # query rows that one program owns
+    BLOCK_N: tl.constexpr,  # keys that one trip of the loop handles
+):  # fmt: skip
+    q_start = tl.program_id(0) * BLOCK_M
+    head_offset = tl.program_id(1).to(tl.int64) * seqlen * HEADDIM
+    rows = q_start + tl.arange(0, BLOCK_M)
+    dims = tl.arange(0, HEADDIM)
+
+    # LOAD Q
+    q_offsets = head_offset + rows[:, None] * HEADDIM + dims[None, :]
+    q = tl.load(q_ptr + q_offsets, mask=rows[:, None] < seqlen, other=0.0)
+
+    m = tl.full([BLOCK_M], -float("inf"), tl.float32)
+    l = tl.zeros([BLOCK_M], tl.float32)
+    o = tl.zeros([BLOCK_M, HEADDIM], tl.float32)
+    k_head = k_ptr + head_offset
+    v_head = v_ptr + head_offset
+
+    kv_end = tl.minimum(q_start + BLOCK_M, seqlen) if CAUSAL else seqlen
+    for kv_start in range(0, kv_end, BLOCK_N):
+        cols = kv_start + tl.arange(0, BLOCK_N)
+        kv_offsets = cols[:, None] * HEADDIM + dims[None, :]
+
+        # SCORES, MASK: key 0 is seen by every row, so m is finite after the first tile.
+        k = tl.load(k_head + kv_offsets, mask=cols[:, None] < seqlen, other=0.0)
+        scores = tl.dot(q, tl.trans(k)) * sm_scale
+        visible = cols[None, :] < seqlen
+        if CAUSAL:
+            visible = visible & (cols[None, :] <= rows[:, None])
+        scores = tl.where(visible, scores, -float("inf"))
+
+        # SOFTMAX
+        m_new = tl.maximum(m, tl.max(scores, 1))
+        p = tl.exp(scores - m_new[:, None])
+
+        # RESCALE what the older, smaller maximum has produced
+        rescale = tl.exp(m - m_new)
+        l = l * rescale + tl.sum(p, 1)
+        o = o * rescale[:, None]
+        m = m_new
+
+        # ACCUMULATE
+        v = tl.load(v_head + kv_offsets, mask=cols[:, None] < seqlen, other=0.0)
+        o = tl.dot(p.to(v.dtype), v, o)
+
+    # STORE
+    o = o / l[:, None]
+    tl.store(o_ptr + q_offsets, o.to(o_ptr.dtype.element_ty), mask=rows[:, None] < seqlen)
+
+
+def custom_attention_forward(q, k, v, causal=True, sm_scale=None):
+    """Return softmax(q k^T * sm_scale) v of each head; sm_scale defaults to 1/sqrt(headdim)."""
+    batch, nheads, seqlen, headdim = q.shape
+    if sm_scale is None:
+        sm_scale = 1.0 / math.sqrt(headdim)
+    block_m, block_n, num_warps, num_stages = TILES[headdim]
+    o = torch.empty_like(q)
+    grid = (triton.cdiv(seqlen, block_m), batch * nheads)
+    flash_v1_kernel[grid](
+        q, k, v, o, sm_scale, seqlen,
+        HEADDIM=headdim, CAUSAL=causal, BLOCK_M=block_m, BLOCK_N=block_n,
+        num_warps=num_warps, num_stages=num_stages,
+    )  # fmt: skip
+    return o

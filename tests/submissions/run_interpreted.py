@@ -1,0 +1,86 @@
+"""Run one Triton submission under the interpreter and print its errors as one JSON line.
+
+echo '{"name": [[1, 1, 64, 64], true, null, "float16", "normal"]}' |
+    TRITON_INTERPRET=1 python run_interpreted.py path/to/submission.py
+"""
+
+import importlib.util
+import json
+import math
+import sys
+
+import torch
+import triton
+
+
+def take_first_config(configs, **_options):
+    """Stand in for triton.autotune: there is no driver to time with, so the first config runs."""
+
+    def decorate(kernel):
+        class FirstConfig:
+            def __getitem__(self, grid):
+                def launch(*args, **kwargs):
+                    meta = {**kwargs, **configs[0].kwargs}
+                    return kernel[grid(meta) if callable(grid) else grid](*args, **meta)
+
+                return launch
+
+        return FirstConfig()
+
+    return decorate
+
+
+def load(path):
+    spec = importlib.util.spec_from_file_location("submission", path)
+    module = importlib.util.module_from_spec(spec)
+    sys.modules["submission"] = module
+    spec.loader.exec_module(module)
+    return module.custom_attention_forward
+
+
+def draw_inputs(shape, dtype, kind):
+    """q, k, v [batch, nheads, seqlen, headdim] of one kind of distribution."""
+    generator = torch.Generator().manual_seed(sum(shape))
+    q, k, v = (torch.randn(shape, generator=generator) for _ in range(3))
+    if kind == "large":
+        q = q * 8
+    if kind == "rising":  # every later key scores higher: the running maximum never rests
+        k = q[:, :, :1] * torch.linspace(-2, 2, shape[2])[None, None, :, None]
+        q = q[:, :, :1].expand(shape).clone()
+    if kind == "needle":  # a key that every query prefers by far
+        k[:, :, shape[2] // 2] = 8 * torch.ones(shape[3])
+        q = q.abs()
+    return [x.to(dtype) for x in (q, k, v)]
+
+
+def reference(q, k, v, causal, sm_scale):
+    """Attention in float64, scores of future keys removed."""
+    scores = q.double() @ k.double().transpose(-1, -2)
+    scores = scores * (1 / math.sqrt(q.shape[-1]) if sm_scale is None else sm_scale)
+    if causal:
+        future = torch.ones(scores.shape[-2:], dtype=torch.bool).triu(1)
+        scores = scores.masked_fill(future, -math.inf)
+    return scores.softmax(-1) @ v.double()
+
+
+def main():
+    triton.autotune = take_first_config
+    forward = load(sys.argv[1])
+    errors = {}
+    for name, (shape, causal, sm_scale, dtype, kind) in json.load(sys.stdin).items():
+        q, k, v = draw_inputs(shape, getattr(torch, dtype), kind)
+        expected = reference(q, k, v, causal, sm_scale)
+        output = forward(q, k, v, causal=causal, sm_scale=sm_scale)
+        assert output.shape == q.shape and output.dtype == q.dtype
+        difference = output.double() - expected
+        row_norms = expected.norm(dim=-1)
+        errors[name] = {
+            "max_diff": difference.abs().max().item(),
+            "relative_l2": (difference.norm() / expected.norm()).item(),
+            "worst_row": (difference.norm(dim=-1) / row_norms).max().item(),
+        }
+    print(json.dumps(errors))
+
+
+if __name__ == "__main__":
+    main()

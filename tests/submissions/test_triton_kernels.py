@@ -1,0 +1,70 @@
+"""The Triton submissions and baselines, run on the CPU by Triton's interpreter.
+
+Each kernel is loaded in a child process: TRITON_INTERPRET is read when triton is imported, and
+@triton.autotune would time its candidates, for which the interpreter has no driver.
+"""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("torch")
+pytest.importorskip("triton")
+
+ROOT = Path(__file__).resolve().parents[2]
+RUNNER = Path(__file__).with_name("run_interpreted.py")
+KERNELS = [
+    "submissions/triton_template",
+    "submissions/triton_two_pass",
+    "baselines/triton_flash_v1",
+    "baselines/triton_flash_v2",
+    "baselines/triton_flash_v3",
+]
+
+# (batch, nheads, seqlen, headdim), causal, sm_scale, dtype, inputs
+CASES = {
+    "one tile": [(1, 1, 64, 64), True, None, "float16", "normal"],
+    "two heads, not causal": [(1, 2, 128, 64), False, None, "float16", "normal"],
+    "length off the tile": [(1, 1, 201, 64), True, None, "float16", "normal"],
+    "length off the tile, not causal": [(2, 1, 77, 32), False, None, "float16", "normal"],
+    "one token": [(1, 1, 1, 64), True, None, "float16", "normal"],
+    "headdim 128, large logits": [(1, 1, 160, 128), True, None, "float16", "large"],
+    "headdim 256": [(1, 1, 130, 256), True, None, "float16", "normal"],
+    "headdim 16": [(1, 1, 70, 16), True, None, "float16", "normal"],
+    "odd scale": [(1, 1, 150, 64), True, 0.3717, "float16", "normal"],
+    "zero scale": [(1, 1, 50, 64), True, 0.0, "float16", "normal"],
+    "negative scale": [(1, 1, 100, 64), True, -0.2, "float16", "normal"],
+    "rising keys": [(1, 1, 300, 64), True, None, "float16", "rising"],
+    "one needle": [(1, 1, 300, 64), False, None, "float16", "needle"],
+}  # no bfloat16: the interpreter's tl.dot multiplies its bit patterns as integers
+
+
+@pytest.fixture(scope="module", params=KERNELS, ids=lambda path: path.split("/")[1])
+def errors(request: pytest.FixtureRequest) -> dict[str, dict[str, float]]:
+    """Errors of one kernel on every case, from one child process."""
+    entry = ROOT / request.param / "submission.py"
+    environment = {**os.environ, "TRITON_INTERPRET": "1", "OMP_NUM_THREADS": "2"}
+    child = subprocess.run(
+        [sys.executable, str(RUNNER), str(entry)],
+        input=json.dumps(CASES),
+        check=False,
+        capture_output=True,
+        text=True,
+        env=environment,
+        timeout=600,
+    )
+    assert child.returncode == 0, child.stderr
+    result: dict[str, dict[str, float]] = json.loads(child.stdout.splitlines()[-1])
+    return result
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_matches_the_float64_reference(errors: dict[str, dict[str, float]], case: str) -> None:
+    error = errors[case]
+    assert error["max_diff"] < 1e-2
+    assert error["relative_l2"] < 1e-3
+    assert error["worst_row"] < 2e-3
