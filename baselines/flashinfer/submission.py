@@ -1,10 +1,10 @@
 """Baseline `flashinfer`: FlashInfer's batched ragged prefill (its FlashAttention-3 on Hopper).
 
-The library packs sequences as (tokens, heads, headdim). A contiguous (batch, heads, seqlen, headdim)
-tensor *is* batch * heads sequences of one head each, so it goes in and out as a view: nothing is
-copied. The plan (tile schedule, a host synchronisation) depends on the shape only and is kept, so
-it falls into the first call of a shape and outside the timed ones. Its kernels are compiled with
-nvcc when they are first needed (a minute or two), into FLASHINFER_WORKSPACE_BASE or HOME.
+The library packs sequences as (tokens, heads, headdim). A contiguous (batch, heads, seqlen,
+headdim) tensor *is* batch * heads sequences of one head each, so it goes in and out as a view:
+nothing is copied. The plan (tile schedule, a host synchronisation) depends on the shape only and is
+kept, so it falls into the first call of a shape and outside the timed ones. Kernels are compiled
+with nvcc when they are first needed (a minute or two), into FLASHINFER_WORKSPACE_BASE or HOME.
 """
 
 import functools
