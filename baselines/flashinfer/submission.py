@@ -1,0 +1,79 @@
+"""Baseline `flashinfer`: FlashInfer's batched ragged prefill (its FlashAttention-3 on Hopper).
+
+The library packs sequences as (tokens, heads, headdim). A contiguous (batch, heads, seqlen,
+headdim) tensor *is* batch * heads sequences of one head each, so it goes in and out as a view:
+nothing is copied. The plan (tile schedule, a host synchronisation) depends on the shape only and is
+kept, so it falls into the first call of a shape and outside the timed ones. Kernels are compiled
+with nvcc when they are first needed (a minute or two), into FLASHINFER_WORKSPACE_BASE or HOME.
+"""
+
+import functools
+import math
+
+import torch
+
+INSTALL = "pip install flashinfer-python"
+
+try:
+    import flashinfer
+    from flashinfer import BatchPrefillWithRaggedKVCacheWrapper
+except ImportError as error:
+    raise ImportError(
+        f"the baseline flashinfer needs the package flashinfer-python ({error}); "
+        f"install it: {INSTALL}"
+    ) from error
+
+VERSION = str(getattr(flashinfer, "__version__", "unknown"))
+if tuple(int(part) for part in VERSION.split(".")[:2] if part.isdigit()) < (0, 2):
+    raise ImportError(
+        f"the baseline flashinfer needs flashinfer-python 0.2 or newer, found {VERSION}; "
+        f"install it: {INSTALL}"
+    )
+
+WORKSPACE_BYTES = 256 << 20
+
+
+@functools.cache
+def _check_gpu(device):
+    if device.type != "cuda":
+        raise NotImplementedError(f"flashinfer needs a GPU, q is on {device}; run `sdpa` there")
+    capability = torch.cuda.get_device_capability(device)
+    if capability < (8, 0):
+        raise NotImplementedError(
+            "flashinfer is taken here for compute capability 8.0 (A100) or newer; "
+            f"{torch.cuda.get_device_name(device)} has {capability[0]}.{capability[1]}. "
+            "Run `sdpa_efficient` there."
+        )
+
+
+@functools.cache
+def _plan(sequences, seqlen, headdim, dtype, causal, sm_scale, device):
+    """A planned wrapper for `sequences` sequences of `seqlen` tokens with one head each."""
+    workspace = torch.empty(WORKSPACE_BYTES, dtype=torch.uint8, device=device)
+    wrapper = BatchPrefillWithRaggedKVCacheWrapper(workspace, kv_layout="NHD")
+    ends = torch.arange(sequences + 1, dtype=torch.int32, device=device) * seqlen
+    wrapper.plan(
+        ends,
+        ends,
+        num_qo_heads=1,
+        num_kv_heads=1,
+        head_dim_qk=headdim,
+        causal=causal,
+        sm_scale=sm_scale,
+        q_data_type=dtype,
+    )
+    return wrapper
+
+
+def custom_attention_forward(q, k, v, causal=True, sm_scale=None):
+    """Attention of q, k, v (batch, heads, seqlen, headdim), contiguous fp16 or bf16, on a GPU.
+
+    Raises:
+        NotImplementedError: q is not on a GPU of compute capability 8.0 or newer.
+    """
+    _check_gpu(q.device)
+    batch, heads, seqlen, headdim = q.shape
+    scale = 1.0 / math.sqrt(headdim) if sm_scale is None else sm_scale
+    wrapper = _plan(batch * heads, seqlen, headdim, q.dtype, causal, scale, q.device)
+    tokens = (batch * heads * seqlen, 1, headdim)
+    return wrapper.run(q.view(tokens), k.view(tokens), v.view(tokens)).view(q.shape)

@@ -1,0 +1,51 @@
+"""Baseline `sdpa_cudnn`: scaled_dot_product_attention held to one backend.
+
+The backend is cuDNN's fused attention, the kernel that plain SDPA picks on an H200 with torch 2.11.
+
+The four backend switches are set before the call and put back after it: 2 us of host time, where
+`torch.nn.attention.sdpa_kernel` takes 20 us, which an idle GPU would have to wait for.
+"""
+
+import torch
+import torch.nn.functional as F
+
+_cuda = torch.backends.cuda
+
+
+def _switch(cudnn, flash, mem_efficient, math):
+    _cuda.enable_cudnn_sdp(cudnn)
+    _cuda.enable_flash_sdp(flash)
+    _cuda.enable_mem_efficient_sdp(mem_efficient)
+    _cuda.enable_math_sdp(math)
+
+
+def custom_attention_forward(q, k, v, causal=True, sm_scale=None):
+    """Attention of q, k, v (batch, heads, seqlen, headdim) on a GPU, by this one backend.
+
+    Raises:
+        NotImplementedError: q is not on a GPU, or the backend has no kernel for this case.
+    """
+    if not q.is_cuda:
+        raise NotImplementedError(
+            f"sdpa_cudnn needs a GPU, q is on {q.device}; on a CPU run `sdpa` or `sdpa_math`"
+        )
+    before = (
+        _cuda.cudnn_sdp_enabled(),
+        _cuda.flash_sdp_enabled(),
+        _cuda.mem_efficient_sdp_enabled(),
+        _cuda.math_sdp_enabled(),
+    )
+    _switch(True, False, False, False)
+    try:
+        return F.scaled_dot_product_attention(q, k, v, is_causal=causal, scale=sm_scale)
+    except RuntimeError as error:
+        if "No available kernel" not in str(error):
+            raise
+        raise NotImplementedError(
+            f"sdpa_cudnn: torch {torch.__version__} has no kernel of this backend for "
+            f"{tuple(q.shape)} {q.dtype} on {torch.cuda.get_device_name(q.device)}; "
+            "cuDNN takes fp16 and bf16 on compute capability 8.0 and newer. "
+            "Run `sdpa` to let PyTorch choose."
+        ) from error
+    finally:
+        _switch(*before)

@@ -1,0 +1,243 @@
+"""What a user reads when the library behind a baseline is missing, too old, or the GPU too small.
+
+The libraries are not installed where this runs: stand-ins on sys.path take their place.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+# A stand-in with the library's call and layout: (batch, seqlen, heads, headdim) in and out.
+BSHD = """
+    import torch.nn.functional as F
+
+    def flash_attn_func(q, k, v, softmax_scale=None, causal=False):
+        q, k, v = (x.transpose(1, 2) for x in (q, k, v))
+        out = F.scaled_dot_product_attention(q, k, v, is_causal=causal, scale=softmax_scale)
+        return out.transpose(1, 2)
+"""
+XFORMERS_OPS = """
+    import torch.nn.functional as F
+
+    class LowerTriangularMask:
+        pass
+
+    def memory_efficient_attention(q, k, v, attn_bias=None, scale=None):
+        q, k, v = (x.transpose(1, 2) for x in (q, k, v))
+        causal = isinstance(attn_bias, LowerTriangularMask)
+        out = F.scaled_dot_product_attention(q, k, v, is_causal=causal, scale=scale)
+        return out.transpose(1, 2)
+"""
+# Packed sequences of equal length, one head each; counts its plans.
+FLASHINFER = """
+    import torch.nn.functional as F
+
+    __version__ = "{version}"
+    PLANS = []
+
+    class BatchPrefillWithRaggedKVCacheWrapper:
+        def __init__(self, workspace, kv_layout):
+            assert kv_layout == "NHD"
+
+        def plan(self, q_ends, kv_ends, num_qo_heads, num_kv_heads, head_dim_qk, causal, sm_scale,
+                 q_data_type):
+            assert (num_qo_heads, num_kv_heads) == (1, 1)
+            self.sequences, self.causal, self.scale = len(q_ends) - 1, causal, sm_scale
+            PLANS.append(tuple(q_ends.tolist()))
+
+        def run(self, q, k, v):
+            q, k, v = (x.view(self.sequences, 1, -1, x.shape[-1]) for x in (q, k, v))
+            out = F.scaled_dot_product_attention(q, k, v, is_causal=self.causal, scale=self.scale)
+            return out.view(-1, 1, out.shape[-1])
+"""
+
+
+def dist_info(name: str, version: str) -> dict[str, str]:
+    """The file that importlib.metadata reads the version of a package from."""
+    folder = f"{name.replace('-', '_')}-{version}.dist-info"
+    return {f"{folder}/METADATA": f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n"}
+
+
+@dataclass(frozen=True)
+class Library:
+    """One adapter, its stand-in library, and the words its errors must hold."""
+
+    folder: str
+    hide: tuple[str, ...]
+    good: dict[str, str]
+    old: dict[str, str]
+    old_version: str
+    install: str
+    too_small: tuple[int, int]
+    needs: str
+    says: tuple[str, ...] = field(default=())
+
+
+FA2_INIT = '__version__ = "{}"\n' + BSHD.replace("\n    ", "\n")
+LIBRARIES = [
+    Library(
+        folder="baselines/flash_attn_2",
+        hide=("flash_attn",),
+        good={"flash_attn/__init__.py": FA2_INIT.format("2.8.4")},
+        old={"flash_attn/__init__.py": FA2_INIT.format("1.0.9")},
+        old_version="1.0.9",
+        install="pip install flash-attn",
+        too_small=(7, 5),
+        needs="8.0",
+    ),
+    Library(
+        folder="baselines/flash_attn_3",
+        hide=("flash_attn_interface",),
+        good={"flash_attn_interface.py": BSHD, **dist_info("flash-attn-3", "3.0.0")},
+        old={"flash_attn_interface.py": BSHD, **dist_info("flash-attn-3", "2.9.0")},
+        old_version="2.9.0",
+        install="flash-attention/hopper",
+        too_small=(8, 0),
+        needs="9.0",
+    ),
+    Library(
+        folder="baselines/flash_attn_4",
+        hide=("flash_attn",),
+        good={"flash_attn/cute/__init__.py": BSHD, **dist_info("flash-attn-4", "4.0.0b36")},
+        old={"flash_attn/cute/__init__.py": BSHD, **dist_info("flash-attn-4", "3.9.9")},
+        old_version="3.9.9",
+        install="pip install flash-attn-4",
+        too_small=(8, 0),
+        needs="9.0",
+    ),
+    Library(
+        folder="baselines/xformers",
+        hide=("xformers",),
+        good={
+            "xformers/__init__.py": '__version__ = "0.0.35"',
+            "xformers/ops.py": XFORMERS_OPS,
+        },
+        old={
+            "xformers/__init__.py": '__version__ = "0.0.16+cu117"',
+            "xformers/ops.py": XFORMERS_OPS,
+        },
+        old_version="0.0.16+cu117",
+        install="pip install xformers",
+        too_small=(7, 0),
+        needs="8.0",
+    ),
+    Library(
+        folder="baselines/flashinfer",
+        hide=("flashinfer",),
+        good={"flashinfer/__init__.py": FLASHINFER.replace("{version}", "0.7.2.post1")},
+        old={"flashinfer/__init__.py": FLASHINFER.replace("{version}", "0.1.6")},
+        old_version="0.1.6",
+        install="pip install flashinfer-python",
+        too_small=(7, 5),
+        needs="8.0",
+    ),
+]
+each_library = pytest.mark.parametrize("library", LIBRARIES, ids=lambda lib: lib.folder)
+
+
+@each_library
+def test_a_missing_library_says_how_to_install_it(load, library):
+    with pytest.raises(ImportError, match=library.install) as caught:
+        load(library.folder, hide=library.hide)
+    assert caught.value.__cause__ is not None, "the first error must stay readable"
+
+
+@each_library
+def test_a_wrong_version_names_both_versions_and_the_install_line(load, library):
+    with pytest.raises(ImportError) as caught:
+        load(library.folder, files=library.old)
+    text = str(caught.value)
+    assert library.old_version in text
+    assert library.install in text
+
+
+@each_library
+def test_a_cpu_tensor_is_refused_with_the_baseline_to_run_instead(load, library):
+    forward = load(library.folder, files=library.good).custom_attention_forward
+    q = torch.zeros(1, 1, 8, 16)
+    with pytest.raises(NotImplementedError, match=r"needs a GPU.*`sdpa`"):
+        forward(q, q, q)
+
+
+@each_library
+def test_a_gpu_that_is_too_small_is_named_with_its_capability(load, library, monkeypatch):
+    module = load(library.folder, files=library.good)
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: library.too_small)
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: "Old GPU")
+    with pytest.raises(NotImplementedError, match="Old GPU") as caught:
+        module._check_gpu(torch.device("cuda", 0))
+    text = str(caught.value)
+    assert "{}.{}".format(*library.too_small) in text
+    assert library.needs in text
+
+
+@each_library
+@pytest.mark.parametrize("causal", [True, False])
+def test_the_layout_is_converted_both_ways(load, library, monkeypatch, causal):
+    """Through a stand-in with the library's layout, the result is plain attention."""
+    module = load(library.folder, files=library.good)
+    monkeypatch.setattr(module, "_check_gpu", lambda device: None)
+    torch.manual_seed(0)
+    q, k, v = (torch.randn(2, 3, 24, 16) for _ in range(3))
+    out = module.custom_attention_forward(q, k, v, causal=causal, sm_scale=0.3)
+    want = torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=causal, scale=0.3)
+    assert out.shape == q.shape
+    torch.testing.assert_close(out, want)
+
+
+@each_library
+def test_inputs_go_in_without_a_copy(load, library, monkeypatch):
+    """The library's tensors start at the addresses of q, k and v: views, not copies."""
+    module = load(library.folder, files=library.good)
+    monkeypatch.setattr(module, "_check_gpu", lambda device: None)
+    seen = []
+    attention = torch.nn.functional.scaled_dot_product_attention
+
+    def spy(q, k, v, **kwargs):
+        seen.extend(x.data_ptr() for x in (q, k, v))
+        return attention(q, k, v, **kwargs)
+
+    monkeypatch.setattr(torch.nn.functional, "scaled_dot_product_attention", spy)
+    q, k, v = (torch.randn(2, 3, 24, 16) for _ in range(3))
+    module.custom_attention_forward(q, k, v)
+    assert seen == [x.data_ptr() for x in (q, k, v)]
+
+
+@pytest.mark.parametrize("folder", ["baselines/flash_attn_3", "baselines/flash_attn_4"])
+def test_a_release_that_also_returns_the_logsumexp_is_understood(load, folder, monkeypatch):
+    library = next(lib for lib in LIBRARIES if lib.folder == folder)
+    module = load(folder, files=library.good)
+    monkeypatch.setattr(module, "_check_gpu", lambda device: None)
+    q = torch.randn(1, 2, 8, 16)
+    plain = module.custom_attention_forward(q, q, q)
+    single = module.flash_attn_func
+    monkeypatch.setattr(module, "flash_attn_func", lambda *a, **kw: (single(*a, **kw), None))
+    torch.testing.assert_close(module.custom_attention_forward(q, q, q), plain)
+
+
+def test_flash_attn_4_alone_does_not_pass_for_flash_attn_2(load):
+    """Both live in the package flash_attn; version 4 brings flash_attn.cute only."""
+    four = next(lib for lib in LIBRARIES if lib.folder.endswith("flash_attn_4"))
+    with pytest.raises(ImportError, match="version 2"):
+        load("baselines/flash_attn_2", files=four.good)
+
+
+def test_flashinfer_plans_once_per_shape(load, monkeypatch):
+    library = next(lib for lib in LIBRARIES if lib.folder.endswith("flashinfer"))
+    module = load(library.folder, files=library.good)
+    monkeypatch.setattr(module, "_check_gpu", lambda device: None)
+    q = torch.randn(2, 3, 8, 16)
+    for _ in range(3):
+        module.custom_attention_forward(q, q, q)
+    other = torch.randn(1, 1, 8, 16)
+    module.custom_attention_forward(other, other, other)
+    assert module.flashinfer.PLANS == [(0, 8, 16, 24, 32, 40, 48), (0, 8)]
+
+
+def test_flex_attention_names_the_torch_it_needs(load):
+    with pytest.raises(ImportError, match=r"torch 2\.5 or newer, found .*pip install"):
+        load("baselines/flex_attention", files={}, hide=("torch.nn.attention.flex_attention",))
