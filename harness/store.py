@@ -9,6 +9,7 @@ from harness import record
 from harness.commands import rank as rank_command
 from harness.errors import EXIT_OK, EXIT_STORAGE, EXIT_SUBMISSION_FAILED
 from harness.schema import BLAMELESS, Kind, Result
+from harness.report import markdown
 from harness.report.terminal import Terminal
 
 
@@ -37,7 +38,7 @@ class Store:
             observer.note(str(self._refused))
             return
         board, bad = rank_command.build(self.results_dir)
-        rank_command.write(leaderboard, rank_command.text(board))
+        rank_command.write(leaderboard, markdown.render(board))
         for line in bad:
             observer.note(str(line))
         observer.board(board, leaderboard)

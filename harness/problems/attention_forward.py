@@ -57,7 +57,8 @@ class AttentionForward:
         step = claims.seqlen_multiple
         flags = {"both": [True, False], "true": [True], "false": [False]}[claims.causal]
         usual = 1.0 / math.sqrt(case.headdim)
-        base = case.model_copy(update={"batch": 1, "heads": 3, "seqlen": _round_up(256, step), "burst": 1})
+        short = _round_up(min(256, case.seqlen), step)
+        base = case.model_copy(update={"batch": 1, "heads": 3, "seqlen": short, "burst": 1})
         probes = [
             Probe(base.model_copy(update={"causal": flag}), kind, {"causal": flag, "sm_scale": scale})
             for flag in flags
@@ -68,10 +69,12 @@ class AttentionForward:
             Probe(main, kind, {"causal": flags[0], "sm_scale": None})
             for kind in ("needle", "offset_v", "tiny_scale", "rising")
         ]
-        for seqlen in sorted({_round_up(n, step) for n in (1, 17, 127, 129, 333)}):
-            ragged = base.model_copy(update={"batch": 2, "seqlen": seqlen, "causal": flags[-1]})
+        lengths = {_round_up(n, step) for n in (1, 17, 127, 129, 333) if n <= max(129, case.seqlen)}
+        for seqlen in sorted(lengths):
+            ragged = base.model_copy(update={"heads": 1, "batch": 2, "seqlen": seqlen, "causal": flags[-1]})
             probes.append(Probe(ragged, "normal", {"causal": flags[-1], "sm_scale": None}))
-        long = base.model_copy(update={"seqlen": _round_up(1000, step), "causal": flags[0]})
+        length = _round_up(min(1000, 2 * case.seqlen - 1), step)
+        long = base.model_copy(update={"seqlen": length, "causal": flags[0], "heads": 1})
         probes.append(Probe(long, "large_logits", {"causal": flags[0], "sm_scale": usual * ODD_SCALE}))
         return probes
 

@@ -1,0 +1,45 @@
+"""The order of a run: complete, balanced, unforeseeable."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from pathlib import Path
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from harness.plan import plan_case
+from harness.problems import get_problem
+from harness.suite import load_suite
+
+SUITE = load_suite("fa3", Path(__file__).resolve().parents[2] / "configs")
+PROBLEM = get_problem("attention_forward")
+NAMES = ["a", "b", "c"]
+
+
+@given(st.integers(0, 1000), st.integers(1, 60))
+def test_every_block_has_everybody_once(seed: int, blocks: int) -> None:
+    suite = SUITE.model_copy(update={"blocks": blocks})
+    plan = plan_case(suite, suite.cases[0], PROBLEM, NAMES, random.Random(seed))
+    assert all(sorted(block.order) == NAMES for block in plan)
+    assert [block.index for block in plan if block.timed] == list(range(blocks))
+
+
+def test_audits_hide_among_the_timed_blocks() -> None:
+    places = Counter()
+    for seed in range(200):
+        plan = plan_case(SUITE, SUITE.cases[0], PROBLEM, NAMES, random.Random(seed))
+        audits = [n for n, block in enumerate(plan) if block.index is None]
+        assert len(audits) == 3
+        assert all(plan[n].probe.distribution != "normal" for n in audits)
+        assert min(audits) >= SUITE.warmup_blocks
+        places.update(audits)
+    assert len(places) > 15  # no place a kernel could learn
+
+
+def test_first_is_everybody_equally_often() -> None:
+    first = Counter(
+        plan_case(SUITE, SUITE.cases[0], PROBLEM, NAMES, random.Random(seed))[0].order[0] for seed in range(600)
+    )
+    assert min(first.values()) > 140
