@@ -39,7 +39,7 @@ CRC_MARK = b',"crc32":"'
 CRC_BYTES = len(CRC_MARK) + 8 + 2
 
 
-class LineNotWrittenError(StorageError):
+class LineNotWritten(StorageError):  # noqa: N818 - what happened, not that it is an error
     """The disk refused a line; `line` is its text, for the caller to print."""
 
     def __init__(self, message: str, hint: str, line: str) -> None:
@@ -103,7 +103,7 @@ def file_name(date: str, suite: str, run: str) -> str:
 def append(results_dir: Path, result: Result) -> Path:
     """Add one line and wait until the disk has it; returns the file.
 
-    Raises LineNotWrittenError (exit code 5) when the disk is full or read-only; what an unfinished
+    Raises LineNotWritten (exit code 5) when the disk is full or read-only; what an unfinished
     write left behind is taken back.
     """
     folder = results_dir / result.machine.slug
@@ -113,7 +113,7 @@ def append(results_dir: Path, result: Result) -> Path:
         folder.mkdir(parents=True, exist_ok=True)
         _write(path, line.encode() + b"\n")
     except OSError as error:
-        raise LineNotWrittenError(
+        raise LineNotWritten(
             f"{path}: cannot write the record of {result.entry} on {result.config}: "
             f"{error.strerror or error}",
             f"free space or permissions under {folder}, then append the line printed above to "

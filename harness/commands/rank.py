@@ -33,10 +33,10 @@ def run(args: argparse.Namespace) -> int:
     board, bad = build(args.results)
     for line in bad:
         print(f"left out: {line}", file=sys.stderr)
-    text = markdown.render(board)
+    rebuilt = text(board)
     if args.check:
-        return _check(args.board, text)
-    write(args.board, text)
+        return _check(args.board, rebuilt)
+    write(args.board, rebuilt)
     rows = sum(len(one.rows) for one in board.boards)
     print(f"{args.board}: {len(board.boards)} boards, {rows} rows")
     return EXIT_OK
@@ -50,12 +50,17 @@ def build(results_dir: Path) -> tuple[Leaderboard, list[record.BadLine]]:
     return leaderboard(results, bad_lines=len(bad)), bad
 
 
-def write(path: Path, text: str) -> None:
+def text(board: Leaderboard) -> str:
+    """leaderboard.md."""
+    return markdown.render(board)
+
+
+def write(path: Path, content: str) -> None:
     """Replace the file as a whole: a reader sees the old board or the new one."""
     try:
         handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
         with os.fdopen(handle, "w", encoding="utf-8", newline="\n") as file:
-            file.write(text)
+            file.write(content)
         Path(name).chmod(0o644)
         Path(name).replace(path)
     except OSError as error:
@@ -65,12 +70,12 @@ def write(path: Path, text: str) -> None:
         ) from error
 
 
-def _check(path: Path, text: str) -> int:
+def _check(path: Path, rebuilt: str) -> int:
     old = path.read_text(encoding="utf-8") if path.exists() else ""
-    if old == text:
+    if old == rebuilt:
         print(f"{path}: current")
         return EXIT_OK
-    diff = difflib.unified_diff(old.splitlines(), text.splitlines(), "board", "records", n=0)
+    diff = difflib.unified_diff(old.splitlines(), rebuilt.splitlines(), "board", "records", n=0)
     for line in list(diff)[:20]:
         print(line)
     print(f"{path}: not what the records give\n  next: python run.py rank", file=sys.stderr)

@@ -161,7 +161,7 @@ def test_a_full_disk_gives_the_line_back_and_keeps_the_file_whole(
 
     monkeypatch.setattr(os, "write", half_then_full)
     second = result("b")
-    with pytest.raises(record.LineNotWrittenError) as caught:
+    with pytest.raises(record.LineNotWritten) as caught:
         record.append(tmp_path, second)
     monkeypatch.undo()
     assert isinstance(caught.value, StorageError)
