@@ -1,0 +1,292 @@
+"""Result ↔ one line of JSON under results/<machine>/; append only.
+
+One file per run, `<date>_<suite>_<run>.jsonl`, one line per Result. A line is
+
+    {"schema_version":1, …, "samples":[…], "telemetry":[…], …, "crc32":"1a2b3c4d"}
+
+- The heavy keys stand last, so that a board of 100,000 lines is built from the front of each line
+  and only the lines that reach the board are read whole.
+- `crc32` closes the line and covers every byte before `,"crc32"`. A line that was cut short, or
+  changed by hand, is reported as file:line and costs nothing but itself.
+- Numbers that JSON lacks are the texts "NaN", "Infinity" and "-Infinity".
+
+The checksum finds accidents. It proves nothing about who wrote the line.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import re
+import sys
+import zlib
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
+
+from harness.errors import StorageError
+from harness.schema import Result
+
+#: Keys told last, in this order; a line without its tail starts at the first of them.
+HEAVY = ("samples", "telemetry", "log_tail")
+TAIL_MARK = b',"samples":'
+CRC_MARK = b',"crc32":"'
+#: ,"crc32":"1a2b3c4d"}
+CRC_BYTES = len(CRC_MARK) + 8 + 2
+
+
+class LineNotWritten(StorageError):  # noqa: N818 - what happened, not that it is an error
+    """The disk refused a line; `line` is its text, for the caller to print."""
+
+    def __init__(self, message: str, hint: str, line: str) -> None:
+        super().__init__(message, hint)
+        self.line = line
+
+
+@dataclass(frozen=True, slots=True)
+class BadLine:
+    """A line that does not count, and why."""
+
+    path: Path
+    number: int
+    reason: str
+
+    def __str__(self) -> str:
+        return f"{self.path}:{self.number}: {self.reason}"
+
+
+@dataclass(frozen=True, slots=True)
+class Head:
+    """The front of one line: enough to choose what is read whole and to draw the history."""
+
+    path: Path
+    offset: int
+    number: int
+    run: str
+    date: str
+    entry: str
+    kind: str
+    suite: str
+    suite_sha256: str
+    protocol: int
+    config: str
+    status: str
+    source_sha256: str
+    gpu: str
+    tflops: float | None
+    latency_ms: float | None
+    speedup: tuple[str, float, float, float] | None  # against, value, low, high
+
+
+# --------------------------------------------------------------------------- writing
+
+
+def to_line(result: Result) -> str:
+    """One line of JSON without its newline; the same result gives the same text everywhere."""
+    fields = _strict(result.model_dump(mode="json"))
+    ordered = {key: value for key, value in fields.items() if key not in HEAVY}
+    ordered.update((key, fields[key]) for key in HEAVY)
+    body = json.dumps(ordered, ensure_ascii=True, separators=(",", ":"), allow_nan=False)[:-1]
+    return f'{body},"crc32":"{zlib.crc32(body.encode()):08x}"}}'
+
+
+def file_name(date: str, suite: str, run: str) -> str:
+    """`2026-11-21_fa3_1f3c.jsonl`; what a file system dislikes becomes a dash."""
+    parts = (re.sub(r"[^A-Za-z0-9.-]+", "-", part).strip("-.") for part in (date[:10], suite, run))
+    return "_".join(part or "x" for part in parts) + ".jsonl"
+
+
+def append(results_dir: Path, result: Result) -> Path:
+    """Add one line and wait until the disk has it; returns the file.
+
+    Raises LineNotWritten (exit code 5) when the disk is full or read-only; what an unfinished
+    write left behind is taken back.
+    """
+    folder = results_dir / result.machine.slug
+    path = folder / file_name(result.date, result.suite, result.run)
+    line = to_line(result)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        _write(path, line.encode() + b"\n")
+    except OSError as error:
+        raise LineNotWritten(
+            f"{path}: cannot write the record of {result.entry} on {result.config}: "
+            f"{error.strerror or error}",
+            f"free space or permissions under {folder}, then append the line printed above to "
+            f"{path.name}",
+            line,
+        ) from error
+    return path
+
+
+def _write(path: Path, data: bytes) -> None:
+    fd = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o644)
+    try:
+        size = os.fstat(fd).st_size
+        if size and os.pread(fd, 1, size - 1) != b"\n":
+            data = b"\n" + data  # a line that was cut short keeps its damage to itself
+        try:
+            view = memoryview(data)
+            while view:
+                view = view[os.write(fd, view) :]
+            os.fsync(fd)
+        except OSError:
+            os.ftruncate(fd, size)
+            raise
+    finally:
+        os.close(fd)
+    if size == 0:  # a new name is safe only once its folder is
+        folder = os.open(path.parent, os.O_RDONLY)
+        try:
+            os.fsync(folder)
+        finally:
+            os.close(folder)
+
+
+def _strict(value: Any) -> Any:  # noqa: ANN401 - whatever JSON can hold
+    """The same value with non-finite numbers as text."""
+    if isinstance(value, float) and not math.isfinite(value):
+        return "NaN" if math.isnan(value) else ("Infinity" if value > 0 else "-Infinity")
+    if isinstance(value, dict):
+        return {key: _strict(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_strict(item) for item in value]
+    return value
+
+
+# --------------------------------------------------------------------------- reading
+
+
+def parse(raw: bytes) -> Result:
+    """One line → Result; ValueError says what is wrong with it."""
+    fields = _checked_fields(raw, whole=True)
+    try:
+        return Result.model_validate(fields)
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(map(str, first["loc"])) or "line"
+        raise ValueError(f"{where}: {first['msg']}") from error
+
+
+def load(results_dir: Path, *, samples: bool = True) -> tuple[list[Result], list[BadLine]]:
+    """Every result under `results_dir`, in order of file and line, and the lines that are not one.
+
+    `samples=False` leaves `samples`, `telemetry` and `log_tail` unread and empty.
+    """
+    results: list[Result] = []
+    bad: list[BadLine] = []
+    for path, number, _, raw in _lines(results_dir):
+        try:
+            if samples:
+                results.append(parse(raw))
+            else:
+                results.append(Result.model_validate(_checked_fields(raw, whole=False)))
+        except ValueError as error:
+            bad.append(BadLine(path, number, _reason(error)))
+    return results, bad
+
+
+def heads(results_dir: Path) -> tuple[list[Head], list[BadLine]]:
+    """The front of every line: 100,000 of them in seconds and in well under 1 GiB."""
+    found: list[Head] = []
+    bad: list[BadLine] = []
+    for path, number, offset, raw in _lines(results_dir):
+        try:
+            found.append(_head(path, number, offset, _checked_fields(raw, whole=False)))
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            bad.append(BadLine(path, number, _reason(error)))
+    return found, bad
+
+
+def read(chosen: Iterable[Head]) -> tuple[list[Result], list[BadLine]]:
+    """The whole results behind some heads, in the order given."""
+    results: list[Result] = []
+    bad: list[BadLine] = []
+    for head in chosen:
+        with head.path.open("rb") as file:
+            file.seek(head.offset)
+            raw = file.readline().rstrip(b"\n")
+        try:
+            results.append(parse(raw))
+        except ValueError as error:
+            bad.append(BadLine(head.path, head.number, _reason(error)))
+    return results, bad
+
+
+def _lines(results_dir: Path) -> Iterator[tuple[Path, int, int, bytes]]:
+    for path in sorted(results_dir.rglob("*.jsonl")):
+        offset = 0
+        with path.open("rb") as file:
+            for number, raw in enumerate(file, start=1):
+                text = raw.strip()
+                if text:
+                    yield path, number, offset, text
+                offset += len(raw)
+
+
+def _checked_fields(raw: bytes, *, whole: bool) -> dict[str, Any]:
+    end = len(raw) - CRC_BYTES
+    if end < 0 or not raw.startswith(CRC_MARK, end) or not raw.endswith(b'"}'):
+        raise ValueError("the line is cut short: no crc32 at its end")
+    body, told = raw[:end], raw[end + len(CRC_MARK) : -2]
+    if b"%08x" % zlib.crc32(body) != told:
+        raise ValueError("the line was changed: its crc32 does not match")
+    if not whole:
+        cut = body.find(TAIL_MARK)
+        body = body[:cut] if cut > 0 else body
+    fields = json.loads(body + b"}")
+    if not isinstance(fields, dict):
+        raise ValueError("the line is not a JSON object")
+    return fields
+
+
+def _head(path: Path, number: int, offset: int, fields: Mapping[str, Any]) -> Head:
+    speedup = fields.get("speedup")
+    told = speedup and (
+        _shared(speedup["against"]),
+        float(speedup["value"]),
+        float(speedup["low"]),
+        float(speedup["high"]),
+    )
+    tflops, latency = fields.get("tflops"), fields.get("latency_ms")
+    return Head(
+        path,
+        offset,
+        number,
+        run=_shared(fields["run"]),
+        date=_shared(fields["date"]),
+        entry=_shared(fields["entry"]),
+        kind=_shared(fields["kind"]),
+        suite=_shared(fields["suite"]),
+        suite_sha256=_shared(fields.get("suite_sha256", "")),
+        protocol=int(fields["protocol"]),
+        config=_shared(fields["config"]),
+        status=_shared(fields["status"]),
+        source_sha256=_shared(fields.get("source_sha256", "")),
+        gpu=_shared(fields["gpu"]),
+        tflops=None if tflops is None else float(tflops),
+        latency_ms=None if latency is None else float(latency),
+        speedup=told or None,
+    )
+
+
+def _shared(text: object) -> str:
+    """One object per distinct text: 100,000 lines repeat a few hundred."""
+    if not isinstance(text, str):
+        raise TypeError(f"{text!r} is not a text")
+    return sys.intern(text)
+
+
+def _reason(error: Exception) -> str:
+    if isinstance(error, ValidationError):
+        first = error.errors()[0]
+        return f"{'.'.join(map(str, first['loc']))}: {first['msg']}"
+    if isinstance(error, json.JSONDecodeError):
+        return f"not JSON: {error.msg} at column {error.colno}"
+    if isinstance(error, KeyError):
+        return f"the key {error} is missing"
+    return str(error)

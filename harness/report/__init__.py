@@ -1,0 +1,1 @@
+"""Leaderboard and results → what people read: markdown, a page, a terminal."""

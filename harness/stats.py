@@ -1,0 +1,301 @@
+"""Samples → interval. Pure: numpy and scipy only; knows nobody.
+
+One block gives one time per entrant, all taken within a second on the same inputs, so what moves
+the machine moves them all. What is compared is therefore the log-ratio inside each block:
+
+    x_b = ln(time of the baseline in block b / time of the entrant in block b)
+
+- value      exp(20 % trimmed mean of x): as sharp as a mean, deaf to a few disturbed blocks
+- interval   bootstrap over blocks, percentiles widened for small n (T. Hesterberg, "What Teachers
+             Should Know About the Bootstrap", The American Statistician 69, 2015, section 4.3);
+             Student's t of the trimmed mean (K. Yuen, Biometrika 61, 1974) where there are
+             fewer than 8 blocks or more than 500
+- geomean    mean of the configs' logs; the sides of the interval are added in quadrature
+             (MOVER: G. Zou, A. Donner, Statistics in Medicine 27, 2008)
+
+The resampled indices depend on the number of blocks alone and come from a generator whose stream
+is frozen, so the same samples give the same bytes on every machine.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import stats as distributions
+
+Array = NDArray[np.float64]
+
+LEVEL = 0.95
+TRIM = 0.2
+RESAMPLES = 4000
+FEWEST_TO_RESAMPLE = 8
+MOST_TO_RESAMPLE = 500
+#: More blocks than this is not a plan but a wish.
+MOST_BLOCKS = 10_000
+
+
+@dataclass(frozen=True, slots=True)
+class Interval:
+    """An estimate and its 95 % interval; of ratios unless said otherwise (above 1: faster)."""
+
+    value: float
+    low: float
+    high: float
+
+    def holds(self, x: float) -> bool:
+        """Whether `x` lies inside."""
+        return self.low <= x <= self.high
+
+    def overlaps(self, other: Interval) -> bool:
+        """Whether the two share a point."""
+        return self.low <= other.high and other.low <= self.high
+
+    @property
+    def half_width_pct(self) -> float:
+        """Half the width, in percent of the value."""
+        return 50 * (self.high - self.low) / self.value
+
+    def inverse(self) -> Interval:
+        """The same comparison seen from the other side."""
+        return Interval(1 / self.value, 1 / self.high, 1 / self.low)
+
+
+@dataclass(frozen=True, slots=True)
+class Summary:
+    """Latencies of one entrant on one config, in the unit they came in."""
+
+    median: float
+    p10: float
+    p90: float
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """Something a reader must know about samples: nothing is dropped because of it."""
+
+    kind: Literal["outliers", "drift", "bimodal"]
+    text: str
+    blocks: tuple[int, ...] = ()
+
+
+# --------------------------------------------------------------------------- one config
+
+
+def summary(values: Sequence[float]) -> Summary:
+    """Median and the 10th and 90th percentile of `values`."""
+    low, mid, high = np.percentile(_finite(values), (10, 50, 90))
+    return Summary(median=float(mid), p10=float(low), p90=float(high))
+
+
+def paired_log_ratios(base: Mapping[int, float], entry: Mapping[int, float]) -> Array:
+    """ln(base / entry) of every block both were timed in, in the order of the blocks.
+
+    `base`, `entry`: block number → time in the same unit, positive and finite.
+    """
+    shared = sorted(base.keys() & entry.keys())
+    above = _finite([base[block] for block in shared], empty=True)
+    below = _finite([entry[block] for block in shared], empty=True)
+    if (above <= 0).any() or (below <= 0).any():
+        raise ValueError("times must be positive")
+    return np.asarray(np.log(above) - np.log(below), dtype=np.float64)
+
+
+def ratio(log_ratios: Sequence[float] | Array) -> Interval | None:
+    """Ratio with its 95 % interval; None with fewer than two blocks, where there is no spread."""
+    x = _finite(log_ratios, empty=True)
+    if len(x) < 2:
+        return None
+    centre = float(_trimmed_means(np.sort(x)[None, :])[0])
+    if FEWEST_TO_RESAMPLE <= len(x) <= MOST_TO_RESAMPLE:
+        low, high = _bootstrap(x)
+    else:
+        half = _t_quantile(len(x)) * _trimmed_error(x)
+        low, high = centre - half, centre + half
+    # resampling can miss its own centre by a hair when nearly all blocks are equal
+    return Interval(math.exp(centre), math.exp(min(low, centre)), math.exp(max(high, centre)))
+
+
+def speedup(base: Mapping[int, float], entry: Mapping[int, float]) -> Interval | None:
+    """Time of `base` / time of `entry`, paired over the blocks they share."""
+    return ratio(paired_log_ratios(base, entry))
+
+
+def blocks_to_separate(found: Interval, blocks: int) -> int | None:
+    """About how many more blocks would put 1 outside `found`, if its value is the truth.
+
+    `found`: a paired ratio (of one config or a geometric mean of several) after `blocks` blocks;
+    its width shrinks with the root of their number. 0: 1 is outside already. None: more than
+    MOST_BLOCKS would be needed.
+    """
+    if not found.holds(1.0):
+        return 0
+    centre = abs(math.log(found.value))
+    towards_one = (
+        math.log(found.value / found.low) if found.value > 1 else math.log(found.high / found.value)
+    )
+    if centre * math.sqrt(MOST_BLOCKS) <= towards_one * math.sqrt(blocks):
+        return None
+    return max(math.ceil(blocks * (towards_one / centre) ** 2) - blocks, 1)
+
+
+# --------------------------------------------------------------------------- all configs
+
+
+def geomean(ratios: Sequence[Interval]) -> Interval:
+    """Geometric mean of independent ratios and its interval; all must be finite and positive."""
+    if not ratios:
+        raise ValueError("a geometric mean needs at least one ratio")
+    logs = np.log(np.array([(r.low, r.value, r.high) for r in ratios], dtype=np.float64))
+    if not np.isfinite(logs).all():
+        raise ValueError("a geometric mean needs finite, positive ratios")
+    low, value, high = logs.T
+    centre, n = float(value.mean()), len(ratios)
+    down = math.sqrt(float(((value - low) ** 2).sum())) / n
+    up = math.sqrt(float(((high - value) ** 2).sum())) / n
+    return Interval(math.exp(centre), math.exp(centre - down), math.exp(centre + up))
+
+
+def tied(a: Interval, b: Interval, direct: Interval | None = None) -> bool:
+    """Whether two entries cannot be told apart.
+
+    `direct` is their own paired ratio; where they ran side by side it decides alone, because it
+    is free of what both intervals share. Otherwise they are tied where the intervals overlap.
+    """
+    return direct.holds(1.0) if direct is not None else a.overlaps(b)
+
+
+# ------------------------------------------------------------------------ what a reader must know
+
+
+def outliers(values: Mapping[int, float], limit: float = 3.5) -> tuple[int, ...]:
+    """Blocks whose modified z-score is above `limit` (Iglewicz and Hoaglin, 1993: 3.5).
+
+    The scale is the median absolute deviation, but at least 0.1 % of the median, so that a
+    machine which is quiet to the fifth digit does not mark every block.
+    """
+    if len(values) < 5:
+        return ()
+    x = _finite(list(values.values()))
+    centre = float(np.median(x))
+    scale = max(float(np.median(np.abs(x - centre))) / 0.6745, 1e-3 * abs(centre))
+    marks = np.abs(x - centre) > limit * scale
+    return tuple(block for block, marked in zip(values, marks, strict=True) if marked)
+
+
+def drift(values: Sequence[float], smallest: float = 0.005) -> float | None:
+    """Last third against first third as a signed fraction, or None if it is not to be seen.
+
+    Seen: at least `smallest`, and beyond what chance gives in one of 100 runs (Welch's t).
+    """
+    x = np.log(_finite(values))
+    third = len(x) // 3
+    if third < 3:
+        return None
+    first, last = x[:third], x[-third:]
+    change = math.expm1(float(np.median(last) - np.median(first)))
+    if abs(change) < smallest:
+        return None
+    if np.ptp(first) == 0 and np.ptp(last) == 0:
+        return change
+    p = float(distributions.ttest_ind(first, last, equal_var=False).pvalue)
+    return change if p < 0.01 else None
+
+
+def modes(values: Sequence[float], smallest: float = 0.005) -> tuple[float, float] | None:
+    """The two medians where the values fall into two camps, else None.
+
+    The sorted logs are cut where the two camps' inner squares are smallest. They count as camps
+    when each holds a fifth of the values, their medians differ by `smallest` or more, and they
+    lie further apart than 6 of their own deviations (a cut normal sample lies at about 2.7).
+    """
+    x = np.sort(np.log(_finite(values)))
+    if len(x) < 12:
+        return None
+    cuts = range(math.ceil(len(x) / 5), len(x) - math.ceil(len(x) / 5) + 1)
+    cut = min(cuts, key=lambda k: float(x[:k].var() * k + x[k:].var() * (len(x) - k)))
+    low, high = x[:cut], x[cut:]
+    apart = float(high.mean() - low.mean())
+    within = math.sqrt(float(low.var() * len(low) + high.var() * len(high)) / len(x))
+    if math.expm1(apart) < smallest or apart < 6 * within:
+        return None
+    return math.exp(float(np.median(low))), math.exp(float(np.median(high)))
+
+
+def findings(times_ms: Mapping[int, float]) -> tuple[Finding, ...]:
+    """Everything to be said about one entrant's blocks (block number → latency in ms)."""
+    found: list[Finding] = []
+    values = [times_ms[block] for block in sorted(times_ms)]
+    camps = modes(values) if values else None
+    if camps:
+        text = f"two camps of times, about {camps[0]:.4g} ms and {camps[1]:.4g} ms"
+        found.append(Finding("bimodal", text))
+    change = drift(values) if values else None
+    if change is not None:
+        text = f"the last third is {abs(change):.1%} {'slower' if change > 0 else 'faster'}"
+        found.append(Finding("drift", f"{text} than the first"))
+    marked = () if camps else outliers(dict(sorted(times_ms.items())))
+    if marked:
+        count = f"{len(marked)} of {len(values)} blocks"
+        found.append(Finding("outliers", f"{count} lie far from the rest", marked))
+    return tuple(found)
+
+
+# --------------------------------------------------------------------------- the arithmetic below
+
+
+def _finite(values: Iterable[float] | Array, empty: bool = False) -> Array:
+    x = np.asarray(list(values), dtype=np.float64)
+    if not empty and len(x) == 0:
+        raise ValueError("no values")
+    if not np.isfinite(x).all():
+        raise ValueError("values must be finite")
+    return x
+
+
+def _cut(n: int) -> int:
+    """How many values are trimmed on each side of n."""
+    return int(TRIM * n + 1e-9)
+
+
+def _trimmed_means(sorted_rows: Array) -> Array:
+    n = sorted_rows.shape[1]
+    return np.asarray(sorted_rows[:, _cut(n) : n - _cut(n)].mean(axis=1))
+
+
+def _trimmed_error(x: Array) -> float:
+    """Standard error of the trimmed mean: winsorized deviation over the share that is kept."""
+    n, g = len(x), _cut(len(x))
+    ordered = np.sort(x)
+    winsorized = np.clip(ordered, ordered[g], ordered[n - 1 - g])
+    return float(winsorized.std(ddof=1)) / ((1 - 2 * g / n) * math.sqrt(n))
+
+
+def _t_quantile(n: int) -> float:
+    return float(distributions.t.ppf(0.5 + LEVEL / 2, n - 2 * _cut(n) - 1))
+
+
+@lru_cache(maxsize=8)
+def _resampled_indices(n: int) -> NDArray[np.intp]:
+    """(resamples, n) indices; RandomState's stream is frozen for good, a Generator's is not."""
+    rows = min(RESAMPLES, max(400, 1_000_000 // n))
+    return (np.random.RandomState(n).random_sample((rows, n)) * n).astype(np.intp)
+
+
+@lru_cache(maxsize=64)
+def _widened_tail(n: int) -> float:
+    """Share of resamples to leave out on each side so that n blocks cover what they promise."""
+    t = math.sqrt(n / (n - 1)) * float(distributions.t.ppf(0.5 + LEVEL / 2, n - 1))
+    return float(distributions.norm.cdf(-t))
+
+
+def _bootstrap(x: Array) -> tuple[float, float]:
+    means = _trimmed_means(np.sort(x[_resampled_indices(len(x))], axis=1))
+    tail = _widened_tail(len(x))
+    low, high = np.quantile(means, (tail, 1 - tail))
+    return float(low), float(high)

@@ -1,0 +1,66 @@
+"""rank: the board from the records alone, byte for byte."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+import pytest
+
+from harness import record
+from harness.commands import rank as command
+from harness.errors import StorageError
+from tests.report.factory import run_of
+
+
+@pytest.fixture
+def args(tmp_path: Path) -> argparse.Namespace:
+    parser = argparse.ArgumentParser()
+    command.add_parser(parser.add_subparsers())
+    for seed, run in enumerate(("r1", "r2")):
+        for result in run_of({"mine": 0.9, "yours": 0.95}, seed=seed, run=run):
+            record.append(tmp_path / "results", result)
+    board = str(tmp_path / "leaderboard.md")
+    return parser.parse_args(["rank", "--results", str(tmp_path / "results"), "--board", board])
+
+
+def test_twice_gives_the_same_bytes(args: argparse.Namespace) -> None:
+    assert args.run(args) == 0
+    first = args.board.read_bytes()
+    args.board.unlink()
+    assert args.run(args) == 0
+    assert args.board.read_bytes() == first
+    assert b"| 1 | `mine`" in first
+
+
+def test_check_sees_a_board_that_is_not_current(
+    args: argparse.Namespace, capsys: pytest.CaptureFixture[str]
+) -> None:
+    args.check = True
+    assert args.run(args) == 1
+    assert not args.board.exists()
+    args.check = False
+    args.run(args)
+    args.check = True
+    assert args.run(args) == 0
+    args.board.write_text(args.board.read_text().replace("mine", "mime"))
+    capsys.readouterr()
+    assert args.run(args) == 1
+    out, err = capsys.readouterr()
+    assert "mime" in out and "next: python run.py rank" in err
+
+
+def test_a_damaged_line_is_named_and_left_out(
+    args: argparse.Namespace, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = next(args.results.rglob("*r2.jsonl"))
+    path.write_bytes(path.read_bytes()[:-30])
+    assert args.run(args) == 0
+    assert f"left out: {path}:9: the line is cut short" in capsys.readouterr().err
+    assert "1 damaged record lines" in args.board.read_text()
+
+
+def test_a_board_that_cannot_be_written_is_a_storage_error(args: argparse.Namespace) -> None:
+    args.board = args.board / "not a folder" / "leaderboard.md"
+    with pytest.raises(StorageError, match="cannot write the board"):
+        args.run(args)

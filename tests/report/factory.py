@@ -1,0 +1,154 @@
+"""Results that look like an H200's, drawn from a seed: what the tests of the board are made of."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from harness import stats
+from harness.schema import Case, Error, Kind, Machine, Result, Sample, Speedup, Status, Telemetry
+
+H200 = Machine(
+    gpu="NVIDIA H200",
+    uuid="GPU-0",
+    sms=132,
+    capability="9.0",
+    memory_gib=140.0,
+    power_limit_w=700.0,
+    driver="580.159",
+    cuda="13.0",
+    torch="2.11.0+cu130",
+    triton="3.6.0",
+    python="3.12.3",
+)
+CPU = Machine(torch="2.13.0", triton="3.7.1", python="3.11.7", cpu="x86")
+CASES = {
+    "hdim64_seq4k": Case(name="hdim64_seq4k", batch=4, heads=32, seqlen=4096, headdim=64),
+    "hdim128_seq8k": Case(name="hdim128_seq8k", batch=2, heads=16, seqlen=8192, headdim=128),
+    "hdim256_seq16k": Case(name="hdim256_seq16k", batch=1, heads=8, seqlen=16384, headdim=256),
+}
+BASE_MS = {"hdim64_seq4k": 0.66, "hdim128_seq8k": 0.98, "hdim256_seq16k": 1.76}
+NOISE = {"hdim64_seq4k": 0.002, "hdim128_seq8k": 0.009, "hdim256_seq16k": 0.003}
+SUITE_SHA = "5" * 64
+
+
+def flops(case: Case) -> float:
+    """4·B·S²·H·D, halved when causal."""
+    full = 4 * case.batch * case.seqlen**2 * case.heads * case.headdim
+    return full / 2 if case.causal else full
+
+
+def times(
+    rng: np.random.Generator, scale_ms: float, noise: float, shared: np.ndarray
+) -> dict[int, float]:
+    """Block → latency: lognormal noise on top of what the block did to everybody."""
+    own = rng.normal(0, noise, len(shared))
+    return {
+        block: scale_ms * float(np.exp(shared[block] + own[block])) for block in range(len(own))
+    }
+
+
+def result(entry: str = "mine", config: str = "hdim64_seq4k", **changes: Any) -> Result:
+    """One PASSED result; `changes` replace fields. Another status takes the times away."""
+    case = CASES[config]
+    fields: dict[str, Any] = {
+        "run": "r1",
+        "date": "2026-11-21",
+        "entry": entry,
+        "kind": Kind.SUBMISSION,
+        "language": "triton",
+        "author": "somebody",
+        "suite": "fa3",
+        "config": config,
+        "status": Status.PASSED,
+        "numerics_class": "exact",
+        "tflops": 412.5,
+        "latency_ms": 0.666,
+        "p10_ms": 0.66,
+        "p90_ms": 0.67,
+        "peak_pct": 41.7,
+        "max_diff": 1.2e-3,
+        "correct": 1,
+        "gpu": H200.gpu,
+        "blocks": 20,
+        "integrity": "judged/landlock",
+        "error": Error(max_diff=1.2e-3, rel_l2=2.9e-4, worst_row=6e-4, finite=True),
+        "case": case,
+        "source_sha256": "a" * 64,
+        "suite_sha256": SUITE_SHA,
+        "harness_commit": "c" * 40,
+        "protocol": 1,
+        "machine": H200,
+        **changes,
+    }
+    if fields["status"] is not Status.PASSED:
+        timed = ("tflops", "latency_ms", "p10_ms", "p90_ms", "peak_pct", "speedup")
+        fields.update(dict.fromkeys(timed), correct=0)
+    return Result(**fields)
+
+
+def run_of(
+    factors: Mapping[str, float],
+    *,
+    seed: int = 0,
+    blocks: int = 20,
+    run: str = "r1",
+    baselines: tuple[str, ...] = ("sdpa_cudnn", "sdpa_flash"),
+    configs: tuple[str, ...] = tuple(CASES),
+    **changes: Any,
+) -> list[Result]:
+    """One run: every entry of `factors` (time = factor × sdpa_cudnn's) beside sdpa_cudnn."""
+    rng = np.random.default_rng(seed)
+    results = []
+    for config in configs:
+        shared = np.cumsum(rng.normal(0, 0.004, blocks))
+        base = times(rng, BASE_MS[config], NOISE[config], shared)
+        for entry, factor in {"sdpa_cudnn": 1.0, **factors}.items():
+            told = (
+                base
+                if entry == "sdpa_cudnn"
+                else times(rng, BASE_MS[config] * factor, NOISE[config], shared)
+            )
+            kind = Kind.BASELINE if entry in baselines else Kind.SUBMISSION
+            results.append(timed(entry, config, kind, told, base, run=run, **changes))
+    return results
+
+
+def timed(
+    entry: str,
+    config: str,
+    kind: Kind,
+    told: Mapping[int, float],
+    base: Mapping[int, float],
+    **changes: Any,
+) -> Result:
+    """One PASSED result with its samples, scored against `base`."""
+    case = CASES[config]
+    middle = stats.summary(list(told.values()))
+    ratio = stats.speedup(base, told)
+    tflops = flops(case) / middle.median / 1e9
+    fields: dict[str, Any] = {
+        "kind": kind,
+        "language": "pytorch" if kind is Kind.BASELINE else "triton",
+        "tflops": tflops,
+        "latency_ms": middle.median,
+        "p10_ms": middle.p10,
+        "p90_ms": middle.p90,
+        "peak_pct": tflops / 9.89,
+        "speedup": ratio
+        and Speedup(against="sdpa_cudnn", value=ratio.value, low=ratio.low, high=ratio.high),
+        "blocks": len(told),
+        "samples": tuple(
+            Sample(block=b, calls_ms=(ms * 0.99, ms * 1.01, ms, ms), t2_ms=4 * ms + 0.4)
+            for b, ms in told.items()
+        ),
+        "telemetry": tuple(
+            Telemetry(sm_mhz=1755 + b % 3 * 15, mem_mhz=3201, power_w=640.0, temperature_c=55)
+            for b in told
+        ),
+        "kernels": (f"{entry}_kernel",),
+        **changes,
+    }
+    return result(entry, config, **fields)

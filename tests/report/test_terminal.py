@@ -1,0 +1,70 @@
+"""terminal: plain lines where nobody looks, a moving picture where somebody does."""
+
+from __future__ import annotations
+
+import io
+from pathlib import Path
+
+import pytest
+
+from harness.rank import leaderboard
+from harness.report.terminal import Terminal, duration
+from harness.schema import Status
+from harness.stats import Interval
+from tests.report.factory import result, run_of
+
+
+class Screen(io.StringIO):
+    """A file that says it is a terminal."""
+
+    def isatty(self) -> bool:
+        return True
+
+
+def story(file: io.StringIO) -> str:
+    results = run_of({"mine": 0.9})
+    with Terminal(file=file) as terminal:
+        terminal.stage("mine", "build")
+        terminal.check("mine", "hdim64_seq4k", Status.PASSED, "")
+        terminal.check("mine", "hdim128_seq8k", Status.NONFINITE, "\x1b[2JNaN ::error::x")
+        for done in range(21):
+            terminal.block("hdim64_seq4k", done, 20, 65.0 - done, {"mine": Interval(1.1, 1, 1.2)})
+        terminal.verdict(next(r for r in results if r.entry == "mine"))
+        terminal.verdict(result(status=Status.CRASHED, reason="SIGSEGV"))
+        terminal.board(leaderboard(results), Path("leaderboard.md"))
+        terminal.note("clocks\x1b[31m moved")
+    return file.getvalue()
+
+
+def test_plain_lines() -> None:
+    text = story(io.StringIO())
+    assert "\x1b" not in text and "::error" not in text
+    lines = text.splitlines()
+    assert lines[0] == "mine: build"
+    assert "✓ mine · hdim64_seq4k: PASSED" in lines
+    assert "✗ mine · hdim128_seq8k: NONFINITE (NaN error::x)" in lines
+    assert sum(line.startswith("hdim64_seq4k: block") for line in lines) == 11
+    assert "hdim64_seq4k: block 20/20, done; mine 1.100× [1.000, 1.200]" in lines
+    assert any(line.startswith("mine · hdim64_seq4k: PASSED  0.") for line in lines)
+    assert "  next: run it under compute-sanitizer on this shape" in lines
+    assert lines[-2:] == ["board: leaderboard.md", "clocks moved"]
+
+
+def test_a_terminal_moves() -> None:
+    text = story(Screen())
+    assert "\x1b[" in text and "mine" in text and "20/20" in text
+    assert "\x1b[2J" not in text
+
+
+def test_json_leaves_stdout_alone(capsys: pytest.CaptureFixture[str]) -> None:
+    with Terminal(quiet_stdout=True) as terminal:
+        terminal.note("hello")
+    out, err = capsys.readouterr()
+    assert (out, err) == ("", "hello\n")
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"), [(0.2, "0 s"), (42.4, "42 s"), (185, "3 min 05 s"), (-3, "0 s")]
+)
+def test_duration(seconds: float, text: str) -> None:
+    assert duration(seconds) == text

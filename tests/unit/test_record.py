@@ -1,0 +1,182 @@
+"""record: what is written comes back; what is damaged is named and costs nothing else."""
+
+from __future__ import annotations
+
+import errno
+import json
+import math
+import os
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from harness import record
+from harness.errors import EXIT_STORAGE, StorageError
+from harness.schema import Error, Status
+from tests.report.factory import CPU, result, run_of
+
+
+def write_all(folder: Path, results: list) -> Path:
+    paths = {record.append(folder, one) for one in results}
+    assert len(paths) == 1
+    return paths.pop()
+
+
+def test_a_run_comes_back_as_it_was(tmp_path: Path) -> None:
+    results = run_of({"mine": 0.9}, seed=1)
+    path = write_all(tmp_path, results)
+    assert path == tmp_path / "nvidia-h200" / "2026-11-21_fa3_r1.jsonl"
+    assert record.load(tmp_path) == (results, [])
+
+
+def test_without_samples_everything_else_comes_back(tmp_path: Path) -> None:
+    results = run_of({"mine": 0.9}, seed=1)
+    write_all(tmp_path, results)
+    light, bad = record.load(tmp_path, samples=False)
+    assert not bad
+    bare = {"samples": (), "telemetry": (), "log_tail": ""}
+    assert light == [one.model_copy(update=bare) for one in results]
+
+
+def test_crc_is_the_last_key_and_the_line_is_strict_json() -> None:
+    line = record.to_line(result())
+    fields = json.loads(line, parse_constant=lambda name: pytest.fail(name))
+    assert list(fields)[-1] == "crc32"
+    assert list(fields)[-4:-1] == list(record.HEAVY)
+    assert "\n" not in line
+
+
+def test_numbers_json_lacks_survive(tmp_path: Path) -> None:
+    error = Error(max_diff=math.nan, rel_l2=math.inf, worst_row=-math.inf, finite=False)
+    told = result(status=Status.NONFINITE, error=error, max_diff=None, numerics_class="")
+    write_all(tmp_path, [told])
+    (back,), bad = record.load(tmp_path)
+    assert not bad and back.error is not None
+    assert math.isnan(back.error.max_diff)
+    assert back.error.rel_l2 == math.inf and back.error.worst_row == -math.inf
+
+
+@given(st.text(max_size=60), st.text(max_size=200))
+def test_any_text_survives(reason: str, log: str) -> None:
+    reason, log = (t.encode("utf-8", "replace").decode() for t in (reason, log))
+    told = result(status=Status.CRASHED, reason=reason + ',"samples":', log_tail=log + ',"crc32":"')
+    assert record.parse(record.to_line(told).encode()) == told
+
+
+def test_a_truncated_last_line_costs_only_itself(tmp_path: Path) -> None:
+    results = run_of({"mine": 0.9})
+    path = write_all(tmp_path, results)
+    whole = path.read_bytes()
+    path.write_bytes(whole[:-40])
+    back, bad = record.load(tmp_path)
+    assert back == results[:-1]
+    assert [str(line) for line in bad] == [
+        f"{path}:{len(results)}: the line is cut short: no crc32 at its end"
+    ]
+
+
+@pytest.mark.parametrize("cut", range(1, 30, 3))
+def test_every_cut_is_noticed(tmp_path: Path, cut: int) -> None:
+    path = write_all(tmp_path, [result()])
+    path.write_bytes(path.read_bytes()[:-cut])
+    back, bad = record.load(tmp_path)
+    assert (len(back), len(bad)) == ((1, 0) if cut == 1 else (0, 1))
+
+
+def test_appending_after_a_truncated_line_loses_nothing_else(tmp_path: Path) -> None:
+    first, second = result("a"), result("b")
+    path = write_all(tmp_path, [first])
+    path.write_bytes(path.read_bytes()[:-40])
+    write_all(tmp_path, [second])
+    back, bad = record.load(tmp_path)
+    assert back == [second] and [line.number for line in bad] == [1]
+
+
+def test_one_changed_digit_is_noticed_and_named(tmp_path: Path) -> None:
+    path = write_all(tmp_path, run_of({"mine": 0.9}))
+    lines = path.read_text().splitlines()
+    lines[2] = lines[2].replace('"blocks":20', '"blocks":99')
+    path.write_text("\n".join(lines) + "\n")
+    back, bad = record.load(tmp_path)
+    assert len(back) == len(lines) - 1
+    assert str(bad[0]) == f"{path}:3: the line was changed: its crc32 does not match"
+
+
+def test_a_line_with_a_good_crc_and_a_wrong_schema_is_named(tmp_path: Path) -> None:
+    path = write_all(tmp_path, [result()])
+    body = path.read_bytes()[: -record.CRC_BYTES - 1].replace(b'"config":', b'"konfig":')
+    forged = body + b',"crc32":"%08x"}' % __import__("zlib").crc32(body)
+    path.write_bytes(forged + b"\nnot json\n\n")
+    back, bad = record.load(tmp_path)
+    assert back == []
+    assert bad[0].number == 1 and "config" in bad[0].reason
+    assert bad[1].number == 2
+    assert len(record.heads(tmp_path)[1]) == 2
+
+
+def test_a_time_on_a_failed_line_is_refused(tmp_path: Path) -> None:
+    path = write_all(tmp_path, [result()])
+    body = path.read_bytes()[: -record.CRC_BYTES - 1].replace(b'"PASSED"', b'"CRASHED"')
+    path.write_bytes(body + b',"crc32":"%08x"}\n' % __import__("zlib").crc32(body))
+    back, bad = record.load(tmp_path)
+    assert back == [] and "if and only if" in bad[0].reason
+
+
+def test_heads_and_read_give_the_same_results(tmp_path: Path) -> None:
+    results = run_of({"mine": 0.9, "yours": 1.1})
+    path = write_all(tmp_path, results)
+    path.write_bytes(b"\n" + path.read_bytes())
+    heads, bad = record.heads(tmp_path)
+    assert not bad
+    assert record.read(heads) == (results, [])
+    assert [h.speedup and h.speedup[0] for h in heads] == ["sdpa_cudnn"] * len(results)
+    assert heads[1].number == 3
+
+
+def test_cpu_results_go_to_their_own_folder(tmp_path: Path) -> None:
+    path = record.append(tmp_path, result(gpu="cpu", machine=CPU))
+    assert path.parent.name == "cpu"
+
+
+def test_a_name_that_a_file_system_dislikes_becomes_dashes() -> None:
+    name = record.file_name("2026-11-21T08:00:00Z", "my/suite ../x", "")
+    assert name == "2026-11-21_my-suite-..-x_x.jsonl"
+
+
+@pytest.mark.parametrize("code", [errno.ENOSPC, errno.EROFS])
+def test_a_full_disk_gives_the_line_back_and_keeps_the_file_whole(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: int
+) -> None:
+    first = result("a")
+    path = write_all(tmp_path, [first])
+    before = path.read_bytes()
+    real = os.write
+
+    def half_then_full(fd: int, data: memoryview) -> int:
+        if len(data) > 100:
+            return real(fd, data[:100])
+        raise OSError(code, os.strerror(code))
+
+    monkeypatch.setattr(os, "write", half_then_full)
+    second = result("b")
+    with pytest.raises(record.LineNotWritten) as caught:
+        record.append(tmp_path, second)
+    monkeypatch.undo()
+    assert isinstance(caught.value, StorageError)
+    assert caught.value.exit_code == EXIT_STORAGE
+    assert caught.value.line == record.to_line(second)
+    assert str(path.name) in str(caught.value) and "next:" in str(caught.value)
+    assert path.read_bytes() == before
+
+
+def test_a_folder_that_cannot_be_made_is_a_storage_error(tmp_path: Path) -> None:
+    (tmp_path / "nvidia-h200").write_text("a file is in the way")
+    with pytest.raises(StorageError, match="cannot write the record of mine"):
+        record.append(tmp_path, result())
+
+
+def test_an_empty_folder_is_no_error(tmp_path: Path) -> None:
+    assert record.load(tmp_path) == ([], [])
+    assert record.load(tmp_path / "absent") == ([], [])

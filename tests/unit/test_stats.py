@@ -1,0 +1,284 @@
+"""stats: intervals that hold what they promise, and slow-downs that are seen."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from harness import stats
+from harness.stats import Interval
+
+#: One block's deviation of the paired log-ratio on an H200: quiet, usual, noisy.
+NOISES = (0.005, 0.009, 0.024)
+
+log_ratios = st.lists(st.floats(-0.5, 0.5), min_size=3, max_size=60)
+
+
+def block_times(
+    rng: np.random.Generator, factor: float, noise: float, blocks: int = 20
+) -> tuple[dict[int, float], dict[int, float]]:
+    """Baseline and entrant under shared drift, each with half of the pair's variance."""
+    shared = np.cumsum(rng.normal(0, 0.01, blocks))
+    own = rng.normal(0, noise / math.sqrt(2), (2, blocks))
+    base, entry = np.exp(shared + own) * np.array([[1.0], [factor]])
+    return dict(enumerate(base)), dict(enumerate(entry))
+
+
+# --------------------------------------------------------------------------- one ratio
+
+
+@given(log_ratios)
+def test_the_value_lies_in_its_interval(x: list[float]) -> None:
+    found = stats.ratio(x)
+    assert found is not None
+    assert 0 < found.low <= found.value <= found.high < math.inf
+
+
+@given(log_ratios)
+def test_the_same_samples_give_the_same_bits(x: list[float]) -> None:
+    assert stats.ratio(x) == stats.ratio(list(x))
+
+
+@given(log_ratios, st.floats(-1, 1))
+def test_a_constant_factor_moves_everything_by_it(x: list[float], shift: float) -> None:
+    before, after = stats.ratio(x), stats.ratio([value + shift for value in x])
+    assert before is not None and after is not None
+    for name in ("value", "low", "high"):
+        assert math.log(getattr(after, name)) == pytest.approx(
+            math.log(getattr(before, name)) + shift, abs=1e-9
+        )
+
+
+@given(st.floats(-0.3, 0.3), st.integers(2, 40))
+def test_equal_blocks_give_a_point(x: float, blocks: int) -> None:
+    found = stats.ratio([x] * blocks)
+    assert found is not None
+    assert found.low == pytest.approx(found.high) == pytest.approx(math.exp(x))
+
+
+def test_one_block_has_no_interval() -> None:
+    assert stats.ratio([0.1]) is None
+    assert stats.ratio([]) is None
+
+
+@pytest.mark.parametrize("bad", [math.nan, math.inf])
+def test_a_value_that_is_not_finite_is_refused(bad: float) -> None:
+    with pytest.raises(ValueError, match="finite"):
+        stats.ratio([0.0, 0.1, bad])
+
+
+def test_a_time_of_zero_is_refused() -> None:
+    with pytest.raises(ValueError, match="positive"):
+        stats.speedup({0: 1.0}, {0: 0.0})
+
+
+def test_only_shared_blocks_are_paired() -> None:
+    base, entry = {0: 2.0, 1: 2.0, 2: 9.0}, {2: 9.0, 1: 1.0, 7: 5.0}
+    assert stats.paired_log_ratios(base, entry) == pytest.approx([math.log(2), 0.0])
+
+
+def test_shared_drift_cancels() -> None:
+    drift = np.exp(np.linspace(0, 0.3, 20))
+    base = dict(enumerate(drift))
+    entry = {block: 0.5 * time for block, time in base.items()}
+    found = stats.speedup(base, entry)
+    assert found is not None
+    assert found.half_width_pct < 1e-9 and found.value == pytest.approx(2)
+
+
+def test_four_wild_blocks_of_twenty_do_not_move_the_value() -> None:
+    rng = np.random.default_rng(3)
+    x = rng.normal(0, 0.003, 20)
+    x[[2, 9, 11, 17]] -= 0.5
+    found = stats.ratio(x)
+    assert found is not None
+    assert found.value == pytest.approx(1, abs=0.004)
+
+
+@pytest.mark.parametrize("blocks", [3, 5, 8, 12, 20, 40])
+@pytest.mark.parametrize("noise", NOISES)
+def test_the_interval_covers_what_it_promises(blocks: int, noise: float) -> None:
+    """95 % nominal; 400 tries have a deviation of 1.1 %, so 90.5 % is four of them away."""
+    rng = np.random.default_rng(blocks)
+    hits = 0
+    for _ in range(400):
+        found = stats.speedup(*block_times(rng, 1.0, noise, blocks))
+        assert found is not None
+        hits += found.holds(1.0)
+    assert 0.905 <= hits / 400 <= 1.0
+
+
+def test_the_interval_covers_bursty_noise_too() -> None:
+    rng = np.random.default_rng(8)
+    hits = 0
+    for _ in range(400):
+        x = rng.normal(0, 0.005, 20) + (rng.random(20) < 0.08) * rng.normal(0, 0.03, 20)
+        found = stats.ratio(x)
+        assert found is not None
+        hits += found.holds(1.0)
+    assert hits / 400 >= 0.905
+
+
+# --------------------------------------------------------------------------- A/A and slow-downs
+
+
+def test_the_same_kernel_twice_is_a_tie_in_36_of_40_runs() -> None:
+    rng = np.random.default_rng(11)
+    found = [stats.speedup(*block_times(rng, 1.0, 0.009)) for _ in range(40)]
+    assert sum(one is not None and one.holds(1.0) for one in found) >= 36
+    widths = [one.half_width_pct for one in found if one]
+    assert float(np.median(widths)) <= 0.5
+
+
+@pytest.mark.parametrize(("slower", "noise"), [(0.01, 0.005), (0.02, 0.009), (0.05, 0.024)])
+def test_a_slow_down_is_seen(slower: float, noise: float) -> None:
+    rng = np.random.default_rng(12)
+    seen = 0
+    for _ in range(100):
+        found = stats.speedup(*block_times(rng, 1 + slower, noise))
+        assert found is not None
+        seen += found.high < 1
+    assert seen >= 99
+
+
+@pytest.mark.parametrize("slower", [0.01, 0.02, 0.05])
+def test_a_slow_down_is_measured_without_bias(slower: float) -> None:
+    rng = np.random.default_rng(13)
+    values = []
+    for _ in range(200):
+        found = stats.speedup(*block_times(rng, 1 + slower, 0.009))
+        assert found is not None
+        values.append(1 / found.value - 1)
+    assert float(np.mean(values)) == pytest.approx(slower, abs=0.0008)
+
+
+# --------------------------------------------------------------------------- geomean, ties
+
+
+def test_geomean_is_the_mean_of_the_logs() -> None:
+    found = stats.geomean([Interval(2, 2, 2), Interval(8, 8, 8)])
+    assert found == Interval(pytest.approx(4), pytest.approx(4), pytest.approx(4))
+
+
+def test_geomean_of_one_is_itself() -> None:
+    one = Interval(1.2, 1.1, 1.4)
+    found = stats.geomean([one])
+    assert (found.low, found.value, found.high) == pytest.approx((1.1, 1.2, 1.4))
+
+
+@given(st.lists(st.floats(0.1, 10), min_size=1, max_size=6), st.floats(1.0001, 1.2))
+def test_geomean_is_never_wider_than_its_widest(values: list[float], width: float) -> None:
+    ratios = [Interval(v, v / width, v * width) for v in values]
+    found = stats.geomean(ratios)
+    assert found.low <= found.value <= found.high
+    assert found.high / found.low <= width**2 * (1 + 1e-9)
+
+
+def test_geomean_covers_what_it_promises() -> None:
+    rng = np.random.default_rng(14)
+    hits = 0
+    for _ in range(300):
+        ratios = [stats.ratio(rng.normal(0, noise, 20)) for noise in (0.001, 0.009, 0.003)]
+        hits += stats.geomean([r for r in ratios if r]).holds(1.0)
+    assert hits / 300 >= 0.905
+
+
+@pytest.mark.parametrize("bad", [Interval(0, 0, 1), Interval(1, 1, math.inf)])
+def test_geomean_refuses_what_has_no_log(bad: Interval) -> None:
+    with pytest.raises(ValueError, match="finite, positive"), np.errstate(divide="ignore"):
+        stats.geomean([Interval(1, 1, 1), bad])
+
+
+def test_geomean_of_nothing_is_refused() -> None:
+    with pytest.raises(ValueError, match="at least one"):
+        stats.geomean([])
+
+
+def test_entries_tie_by_their_own_ratio_where_there_is_one() -> None:
+    a, b = Interval(1.10, 1.05, 1.15), Interval(1.08, 1.03, 1.13)
+    assert stats.tied(a, b)
+    assert not stats.tied(a, b, Interval(1.02, 1.01, 1.03))
+    far = Interval(2, 1.9, 2.1)
+    assert not stats.tied(far, b)
+    assert stats.tied(far, b, Interval(1.0, 0.9, 1.1))
+
+
+def test_interval_seen_from_the_other_side() -> None:
+    assert Interval(2, 1, 4).inverse() == Interval(0.5, 0.25, 1)
+
+
+# --------------------------------------------------------------------------- how many more blocks
+
+
+def test_told_apart_needs_no_more_blocks() -> None:
+    assert stats.blocks_to_separate(Interval(1.02, 1.01, 1.03), 20) == 0
+
+
+def test_four_times_the_blocks_halve_the_width() -> None:
+    found = Interval(math.exp(0.01), math.exp(-0.01), math.exp(0.03))
+    assert stats.blocks_to_separate(found, 20) == pytest.approx(60, abs=1)
+    assert stats.blocks_to_separate(found.inverse(), 20) == pytest.approx(60, abs=1)
+
+
+def test_no_difference_cannot_be_separated() -> None:
+    assert stats.blocks_to_separate(Interval(1.0, 0.99, 1.01), 20) is None
+
+
+@given(st.floats(0.97, 1.03), st.floats(1.001, 1.05), st.integers(3, 200))
+def test_blocks_to_separate_is_zero_or_at_least_one(v: float, width: float, blocks: int) -> None:
+    needed = stats.blocks_to_separate(Interval(v, v / width, v * width), blocks)
+    assert needed is None or (needed == 0) == (not v / width <= 1 <= v * width)
+
+
+# ------------------------------------------------------------------------ what a reader must know
+
+
+def test_summary_of_known_values() -> None:
+    assert stats.summary(list(range(1, 12))) == stats.Summary(median=6, p10=2, p90=10)
+
+
+def test_outliers_are_marked_by_their_block() -> None:
+    values = {block: 1.0 + 0.001 * (block % 3) for block in range(20)}
+    values[13] = 1.2
+    assert stats.outliers(values) == (13,)
+
+
+def test_a_quiet_machine_marks_nothing() -> None:
+    values = {block: 1.0 + 1e-7 * (block % 5 == 0) for block in range(20)}
+    assert stats.outliers(values) == ()
+
+
+def test_drift_is_signed() -> None:
+    rng = np.random.default_rng(5)
+    rising = np.linspace(1, 1.05, 20) * np.exp(rng.normal(0, 0.002, 20))
+    change = stats.drift(list(rising))
+    assert change is not None and 0.02 < change < 0.05
+    falling = stats.drift(list(rising[::-1]))
+    assert falling is not None and falling < 0
+
+
+def test_noise_is_seldom_called_drift_or_two_camps() -> None:
+    rng = np.random.default_rng(6)
+    samples = [list(np.exp(rng.normal(0, 0.015, 20))) for _ in range(300)]
+    assert sum(stats.drift(x) is not None for x in samples) <= 12
+    assert sum(stats.modes(x) is not None for x in samples) <= 3
+
+
+def test_two_camps_are_named() -> None:
+    rng = np.random.default_rng(7)
+    x = np.exp(rng.normal(0, 0.003, 24))
+    x[::2] *= 1.08
+    camps = stats.modes(list(x))
+    assert camps is not None
+    assert camps == pytest.approx((1.0, 1.08), rel=0.01)
+    kinds = {finding.kind for finding in stats.findings(dict(enumerate(x)))}
+    assert kinds == {"bimodal"}
+
+
+def test_findings_of_quiet_blocks_are_none() -> None:
+    assert stats.findings(dict.fromkeys(range(20), 1.0)) == ()
+    assert stats.findings({}) == ()
