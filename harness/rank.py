@@ -22,8 +22,7 @@ HEADLINE = "sdpa_cudnn"
 
 #: Endings that are no verdict: an older one of the same source stays.
 NO_VERDICT = frozenset(
-    {Status.UNAVAILABLE, Status.UNSTABLE, Status.CONTENDED}
-    | {Status.INTERRUPTED, Status.HARNESS_ERROR}
+    {Status.UNAVAILABLE, Status.UNSTABLE, Status.CONTENDED} | {Status.INTERRUPTED, Status.HARNESS_ERROR}
 )
 
 
@@ -31,23 +30,40 @@ class Dated(Protocol):
     """What choosing the newest needs to know of a line."""
 
     @property
-    def gpu(self) -> str: ...
+    def gpu(self) -> str:
+        """Marketing name of the GPU, or cpu."""
+
     @property
-    def suite_sha256(self) -> str: ...
+    def suite_sha256(self) -> str:
+        """What was asked."""
+
     @property
-    def protocol(self) -> int: ...
+    def protocol(self) -> int:
+        """How it was measured."""
+
     @property
-    def entry(self) -> str: ...
+    def entry(self) -> str:
+        """Who."""
+
     @property
-    def config(self) -> str: ...
+    def config(self) -> str:
+        """On which shape."""
+
     @property
-    def source_sha256(self) -> str: ...
+    def source_sha256(self) -> str:
+        """With which source."""
+
     @property
-    def status(self) -> Status | str: ...
+    def status(self) -> Status | str:
+        """How it ended."""
+
     @property
-    def date(self) -> str: ...
+    def date(self) -> str:
+        """When, ISO 8601."""
+
     @property
-    def run(self) -> str: ...
+    def run(self) -> str:
+        """In which run."""
 
 
 AnyDated = TypeVar("AnyDated", bound=Dated)
@@ -225,22 +241,23 @@ def _obstacle(entry: str, results: Sequence[Result], configs: Sequence[str], hea
     """Why an entrant has no score, or an empty string."""
     for result in results:
         if result.status is not Status.PASSED:
-            return f"{result.config}: {result.status.value}" + (
-                f" ({result.reason})" if result.reason else ""
-            )
+            why = f" ({result.reason})" if result.reason else ""
+            return f"{result.config}: {result.status.value}{why}"
     missing = [name for name in configs if all(r.config != name for r in results)]
     if missing:
         return f"not run on {', '.join(missing)}"
     if any(not result.machine.has_gpu for result in results):
         return "a CPU's times are never ranked"
-    if entry == headline:
-        return ""
-    for result in results:
-        told = result.speedup
-        if told is None or told.against != headline:
-            return f"{result.config}: not timed beside {headline or 'a baseline'}"
-        if not all(map(math.isfinite, (told.value, told.low, told.high))):
-            return f"{result.config}: its speed-up is not a finite number"
+    found = (_no_ratio(result, headline) for result in results if entry != headline)
+    return next((why for why in found if why), "")
+
+
+def _no_ratio(result: Result, headline: str) -> str:
+    told = result.speedup
+    if told is None or told.against != headline:
+        return f"{result.config}: not timed beside {headline or 'a baseline'}"
+    if not all(map(math.isfinite, (told.value, told.low, told.high))):
+        return f"{result.config}: its speed-up is not a finite number"
     return ""
 
 
@@ -268,7 +285,8 @@ def _ranked(rows: Sequence[Row], configs: Sequence[str]) -> tuple[Row, ...]:
 
 
 def _tied(a: Row, b: Row, configs: Sequence[str]) -> bool:
-    assert a.speedup is not None and b.speedup is not None
+    assert a.speedup is not None
+    assert b.speedup is not None
     return stats.tied(a.speedup, b.speedup, direct(a, b, configs))
 
 

@@ -114,10 +114,8 @@ def append(results_dir: Path, result: Result) -> Path:
         _write(path, line.encode() + b"\n")
     except OSError as error:
         raise LineNotWritten(
-            f"{path}: cannot write the record of {result.entry} on {result.config}: "
-            f"{error.strerror or error}",
-            f"free space or permissions under {folder}, then append the line printed above to "
-            f"{path.name}",
+            f"{path}: cannot write the record of {result.entry} on {result.config}: {error.strerror or error}",
+            f"free space or permissions under {folder}, then append the line printed above to {path.name}",
             line,
         ) from error
     return path
@@ -147,7 +145,7 @@ def _write(path: Path, data: bytes) -> None:
             os.close(folder)
 
 
-def _strict(value: Any) -> Any:  # noqa: ANN401 - whatever JSON can hold
+def _strict(value: Any) -> Any:
     """The same value with non-finite numbers as text."""
     if isinstance(value, float) and not math.isfinite(value):
         return "NaN" if math.isnan(value) else ("Infinity" if value > 0 else "-Infinity")
@@ -185,7 +183,7 @@ def load(results_dir: Path, *, samples: bool = True) -> tuple[list[Result], list
                 results.append(parse(raw))
             else:
                 results.append(Result.model_validate(_checked_fields(raw, whole=False)))
-        except ValueError as error:
+        except ValueError as error:  # noqa: PERF203 - a bad line must cost nothing but itself
             bad.append(BadLine(path, number, _reason(error)))
     return results, bad
 
@@ -197,7 +195,7 @@ def heads(results_dir: Path) -> tuple[list[Head], list[BadLine]]:
     for path, number, offset, raw in _lines(results_dir):
         try:
             found.append(_head(path, number, offset, _checked_fields(raw, whole=False)))
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
+        except (ValueError, KeyError, TypeError, AttributeError) as error:  # noqa: PERF203 - as above
             bad.append(BadLine(path, number, _reason(error)))
     return found, bad
 
@@ -240,7 +238,7 @@ def _checked_fields(raw: bytes, *, whole: bool) -> dict[str, Any]:
         body = body[:cut] if cut > 0 else body
     fields = json.loads(body + b"}")
     if not isinstance(fields, dict):
-        raise ValueError("the line is not a JSON object")
+        raise ValueError("the line is not a JSON object")  # noqa: TRY004 - bad content
     return fields
 
 

@@ -136,9 +136,7 @@ def blocks_to_separate(found: Interval, blocks: int) -> int | None:
     if not found.holds(1.0):
         return 0
     centre = abs(math.log(found.value))
-    towards_one = (
-        math.log(found.value / found.low) if found.value > 1 else math.log(found.high / found.value)
-    )
+    towards_one = math.log(found.value / found.low) if found.value > 1 else math.log(found.high / found.value)
     if centre * math.sqrt(MOST_BLOCKS) <= towards_one * math.sqrt(blocks):
         return None
     return max(math.ceil(blocks * (towards_one / centre) ** 2) - blocks, 1)
@@ -158,6 +156,14 @@ def geomean(ratios: Sequence[Interval]) -> Interval:
     centre, n = float(value.mean()), len(ratios)
     down = math.sqrt(float(((value - low) ** 2).sum())) / n
     up = math.sqrt(float(((high - value) ** 2).sum())) / n
+    return Interval(math.exp(centre), math.exp(centre - down), math.exp(centre + up))
+
+
+def quotient(a: Interval, b: Interval) -> Interval:
+    """A / b of two ratios that were measured apart, each against the same baseline (MOVER)."""
+    centre = math.log(a.value / b.value)
+    down = math.hypot(math.log(a.value / a.low), math.log(b.high / b.value))
+    up = math.hypot(math.log(a.high / a.value), math.log(b.value / b.low))
     return Interval(math.exp(centre), math.exp(centre - down), math.exp(centre + up))
 
 

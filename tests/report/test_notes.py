@@ -28,7 +28,8 @@ def board_of(moves: dict[str, np.ndarray]) -> Board:
 def test_what_moves_all_is_told_once() -> None:
     board = board_of({name: np.zeros(20) for name in "abc"})
     (line,) = notes.of_machine(board, "hdim64_seq4k")
-    assert line.startswith("for all entrants the last third is 3.") and "slower" in line
+    assert line.startswith("for all entrants the last third is 3.")
+    assert "slower" in line
     assert all(notes.of_entry(board, r) == [] for row in board.rows for r in row.results)
 
 

@@ -38,7 +38,8 @@ def story(file: io.StringIO) -> str:
 
 def test_plain_lines() -> None:
     text = story(io.StringIO())
-    assert "\x1b" not in text and "::error" not in text
+    assert "\x1b" not in text
+    assert "::error" not in text
     lines = text.splitlines()
     assert lines[0] == "mine: build"
     assert "✓ mine · hdim64_seq4k: PASSED" in lines
@@ -52,7 +53,9 @@ def test_plain_lines() -> None:
 
 def test_a_terminal_moves() -> None:
     text = story(Screen())
-    assert "\x1b[" in text and "mine" in text and "20/20" in text
+    assert "\x1b[" in text
+    assert "mine" in text
+    assert "20/20" in text
     assert "\x1b[2J" not in text
 
 
@@ -63,8 +66,6 @@ def test_json_leaves_stdout_alone(capsys: pytest.CaptureFixture[str]) -> None:
     assert (out, err) == ("", "hello\n")
 
 
-@pytest.mark.parametrize(
-    ("seconds", "text"), [(0.2, "0 s"), (42.4, "42 s"), (185, "3 min 05 s"), (-3, "0 s")]
-)
+@pytest.mark.parametrize(("seconds", "text"), [(0.2, "0 s"), (42.4, "42 s"), (185, "3 min 05 s"), (-3, "0 s")])
 def test_duration(seconds: float, text: str) -> None:
     assert duration(seconds) == text

@@ -9,7 +9,7 @@ import pytest
 
 from harness import rank
 from harness.rank import Board, leaderboard, newest
-from harness.schema import Kind, Speedup, Status
+from harness.schema import Kind, Speedup, Status, Suite
 from tests.report.factory import CASES, CPU, result, run_of, timed
 
 
@@ -103,9 +103,7 @@ def test_approximate_rows_are_ranked_apart() -> None:
 def test_one_config_not_passed_is_listed_with_its_reason() -> None:
     good = three("good", 1.1)
     half = three("half", 9.0)[:2]
-    half.append(
-        result("half", "hdim256_seq16k", status=Status.CRASHED, reason="SIGSEGV in the first call")
-    )
+    half.append(result("half", "hdim256_seq16k", status=Status.CRASHED, reason="SIGSEGV in the first call"))
     board = only(good + half)
     (row,) = board.unranked
     assert (row.rank, row.speedup) == (None, None)
@@ -126,7 +124,8 @@ def test_a_speed_up_over_somebody_else_is_no_score() -> None:
 def test_without_cudnn_the_suites_own_headline_is_taken() -> None:
     odd = [result("odd", c, speedup=told(2.0, against="sdpa")) for c in CASES]
     board = only(odd)
-    assert board.headline == "sdpa" and board.exact[0].speedup.value == pytest.approx(2.0)
+    assert board.headline == "sdpa"
+    assert board.exact[0].speedup.value == pytest.approx(2.0)
 
 
 def test_an_infinite_speed_up_is_no_score() -> None:
@@ -138,7 +137,8 @@ def test_an_infinite_speed_up_is_no_score() -> None:
 def test_cpu_results_are_never_ranked() -> None:
     results = [result("a", c, gpu="cpu", machine=CPU, speedup=told(2.0)) for c in CASES]
     board = only(results)
-    assert board.is_cpu and not board.ranked
+    assert board.is_cpu
+    assert not board.ranked
     assert board.unranked[0].why == "a CPU's times are never ranked"
 
 
@@ -173,9 +173,7 @@ def test_an_ending_that_is_no_verdict_takes_nothing_away(status: Status) -> None
 
 def test_an_old_result_of_other_source_does_not_count() -> None:
     results = three("b", 1.0) + three("a", 9.0, source_sha256="0" * 64)
-    results.append(
-        result("a", speedup=told(1.1), source_sha256="1" * 64, run="r2", date="2026-11-22")
-    )
+    results.append(result("a", speedup=told(1.1), source_sha256="1" * 64, run="r2", date="2026-11-22"))
     board = only(results)
     assert [row.why for row in board.unranked] == ["not run on hdim128_seq8k, hdim256_seq16k"]
 
@@ -183,13 +181,22 @@ def test_an_old_result_of_other_source_does_not_count() -> None:
 def test_newest_is_idempotent() -> None:
     results = three("a", 1.1) + three("a", 1.5, run="r2") + three("b", 1.0)
     once = newest(results)
-    assert newest(once) == once and len(once) == 6
+    assert newest(once) == once
+    assert len(once) == 6
 
 
 def test_integrity_is_the_weakest_of_the_row() -> None:
     results = three("a", 1.1)
     results[1] = results[1].model_copy(update={"integrity": "cooperative"})
     assert only(results).exact[0].integrity == "cooperative"
+
+
+def test_more_blocks_and_more_baselines_ask_the_same_question() -> None:
+    suite = Suite(name="fa3", cases=tuple(CASES.values()))
+    more = suite.model_copy(update={"blocks": 40, "baselines": ("sdpa",), "description": "x"})
+    other = suite.model_copy(update={"cases": suite.cases[:2]})
+    assert suite.sha256 == more.sha256
+    assert suite.sha256 != other.sha256
 
 
 def test_no_results_no_boards() -> None:

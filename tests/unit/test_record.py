@@ -42,7 +42,7 @@ def test_without_samples_everything_else_comes_back(tmp_path: Path) -> None:
 
 def test_crc_is_the_last_key_and_the_line_is_strict_json() -> None:
     line = record.to_line(result())
-    fields = json.loads(line, parse_constant=lambda name: pytest.fail(name))
+    fields = json.loads(line, parse_constant=pytest.fail)
     assert list(fields)[-1] == "crc32"
     assert list(fields)[-4:-1] == list(record.HEAVY)
     assert "\n" not in line
@@ -53,9 +53,11 @@ def test_numbers_json_lacks_survive(tmp_path: Path) -> None:
     told = result(status=Status.NONFINITE, error=error, max_diff=None, numerics_class="")
     write_all(tmp_path, [told])
     (back,), bad = record.load(tmp_path)
-    assert not bad and back.error is not None
+    assert not bad
+    assert back.error is not None
     assert math.isnan(back.error.max_diff)
-    assert back.error.rel_l2 == math.inf and back.error.worst_row == -math.inf
+    assert back.error.rel_l2 == math.inf
+    assert back.error.worst_row == -math.inf
 
 
 @given(st.text(max_size=60), st.text(max_size=200))
@@ -72,9 +74,7 @@ def test_a_truncated_last_line_costs_only_itself(tmp_path: Path) -> None:
     path.write_bytes(whole[:-40])
     back, bad = record.load(tmp_path)
     assert back == results[:-1]
-    assert [str(line) for line in bad] == [
-        f"{path}:{len(results)}: the line is cut short: no crc32 at its end"
-    ]
+    assert [str(line) for line in bad] == [f"{path}:{len(results)}: the line is cut short: no crc32 at its end"]
 
 
 @pytest.mark.parametrize("cut", range(1, 30, 3))
@@ -91,7 +91,8 @@ def test_appending_after_a_truncated_line_loses_nothing_else(tmp_path: Path) -> 
     path.write_bytes(path.read_bytes()[:-40])
     write_all(tmp_path, [second])
     back, bad = record.load(tmp_path)
-    assert back == [second] and [line.number for line in bad] == [1]
+    assert back == [second]
+    assert [line.number for line in bad] == [1]
 
 
 def test_one_changed_digit_is_noticed_and_named(tmp_path: Path) -> None:
@@ -111,7 +112,8 @@ def test_a_line_with_a_good_crc_and_a_wrong_schema_is_named(tmp_path: Path) -> N
     path.write_bytes(forged + b"\nnot json\n\n")
     back, bad = record.load(tmp_path)
     assert back == []
-    assert bad[0].number == 1 and "config" in bad[0].reason
+    assert bad[0].number == 1
+    assert "config" in bad[0].reason
     assert bad[1].number == 2
     assert len(record.heads(tmp_path)[1]) == 2
 
@@ -121,7 +123,8 @@ def test_a_time_on_a_failed_line_is_refused(tmp_path: Path) -> None:
     body = path.read_bytes()[: -record.CRC_BYTES - 1].replace(b'"PASSED"', b'"CRASHED"')
     path.write_bytes(body + b',"crc32":"%08x"}\n' % __import__("zlib").crc32(body))
     back, bad = record.load(tmp_path)
-    assert back == [] and "if and only if" in bad[0].reason
+    assert back == []
+    assert "if and only if" in bad[0].reason
 
 
 def test_heads_and_read_give_the_same_results(tmp_path: Path) -> None:
@@ -167,7 +170,8 @@ def test_a_full_disk_gives_the_line_back_and_keeps_the_file_whole(
     assert isinstance(caught.value, StorageError)
     assert caught.value.exit_code == EXIT_STORAGE
     assert caught.value.line == record.to_line(second)
-    assert str(path.name) in str(caught.value) and "next:" in str(caught.value)
+    assert str(path.name) in str(caught.value)
+    assert "next:" in str(caught.value)
     assert path.read_bytes() == before
 
 

@@ -46,11 +46,10 @@ def test_the_same_samples_give_the_same_bits(x: list[float]) -> None:
 @given(log_ratios, st.floats(-1, 1))
 def test_a_constant_factor_moves_everything_by_it(x: list[float], shift: float) -> None:
     before, after = stats.ratio(x), stats.ratio([value + shift for value in x])
-    assert before is not None and after is not None
+    assert before is not None
+    assert after is not None
     for name in ("value", "low", "high"):
-        assert math.log(getattr(after, name)) == pytest.approx(
-            math.log(getattr(before, name)) + shift, abs=1e-9
-        )
+        assert math.log(getattr(after, name)) == pytest.approx(math.log(getattr(before, name)) + shift, abs=1e-9)
 
 
 @given(st.floats(-0.3, 0.3), st.integers(2, 40))
@@ -87,7 +86,8 @@ def test_shared_drift_cancels() -> None:
     entry = {block: 0.5 * time for block, time in base.items()}
     found = stats.speedup(base, entry)
     assert found is not None
-    assert found.half_width_pct < 1e-9 and found.value == pytest.approx(2)
+    assert found.half_width_pct < 1e-9
+    assert found.value == pytest.approx(2)
 
 
 def test_four_wild_blocks_of_twenty_do_not_move_the_value() -> None:
@@ -198,6 +198,25 @@ def test_geomean_of_nothing_is_refused() -> None:
         stats.geomean([])
 
 
+def test_quotient_of_a_ratio_with_itself_is_one_and_wider() -> None:
+    one = Interval(1.1, 1.09, 1.12)
+    found = stats.quotient(one, one)
+    assert found.value == pytest.approx(1)
+    assert found.holds(1.0)
+    assert found.high / found.low > one.high / one.low
+
+
+def test_quotient_covers_what_it_promises() -> None:
+    rng = np.random.default_rng(15)
+    hits = 0
+    for _ in range(300):
+        a, b = (stats.ratio(rng.normal(0, noise, 20)) for noise in (0.003, 0.009))
+        assert a is not None
+        assert b is not None
+        hits += stats.quotient(a, b).holds(1.0)
+    assert hits / 300 >= 0.905
+
+
 def test_entries_tie_by_their_own_ratio_where_there_is_one() -> None:
     a, b = Interval(1.10, 1.05, 1.15), Interval(1.08, 1.03, 1.13)
     assert stats.tied(a, b)
@@ -256,9 +275,11 @@ def test_drift_is_signed() -> None:
     rng = np.random.default_rng(5)
     rising = np.linspace(1, 1.05, 20) * np.exp(rng.normal(0, 0.002, 20))
     change = stats.drift(list(rising))
-    assert change is not None and 0.02 < change < 0.05
+    assert change is not None
+    assert 0.02 < change < 0.05
     falling = stats.drift(list(rising[::-1]))
-    assert falling is not None and falling < 0
+    assert falling is not None
+    assert falling < 0
 
 
 def test_noise_is_seldom_called_drift_or_two_camps() -> None:

@@ -1,0 +1,208 @@
+"""`verify RESULT`: do an old record's figures follow from its samples, and does it measure the same today?
+
+RESULT is an entry, ENTRY@RUN, or FILE.jsonl:LINE. First the record is audited (checksum, commitment, figures
+from samples); then the entry is measured again beside the same baseline and the two speed-ups are compared:
+
+    SAME     their quotient holds 1, or is within --tolerance of it
+    FASTER   today it is faster, beyond tolerance and doubt
+    SLOWER   today it is slower, beyond tolerance and doubt
+    CANNOT   it cannot be measured here again; the reason is told
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from harness import PROTOCOL, record, stats
+from harness.commands import _shared
+from harness.commands.compare import _named, percent
+from harness.errors import EXIT_OK, EXIT_SUBMISSION_FAILED, EXIT_UNAVAILABLE, UnavailableError, UsageError
+from harness.problems import get_problem
+from harness.rank import block_times_ms, newest
+from harness.report.text import times, wash
+from harness.schema import Kind, Machine, Result, Status, Suite
+from harness.stats import Interval
+
+ROUNDING = 1e-9  # figures in a record are written in full
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """SAME, FASTER, SLOWER or CANNOT, and why."""
+
+    word: str
+    why: str
+
+
+def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Declare the command."""
+    parser = subparsers.add_parser("verify", help="audit an old record and measure it again")
+    parser.add_argument("result", metavar="RESULT", help="ENTRY, ENTRY@RUN or FILE.jsonl:LINE")
+    parser.add_argument("--audit-only", action="store_true", help="check the record itself, measure nothing")
+    parser.add_argument("--tolerance", type=percent, default=0.02, metavar="PCT", help="default 2%%")
+    parser.add_argument("--blocks", type=int, default=20, metavar="N")
+    _shared.add_results(parser)
+    parser.set_defaults(run=run)
+
+
+def run(args: argparse.Namespace) -> int:
+    """0: SAME or FASTER (or a clean audit); 1: SLOWER or a record that contradicts itself; 3: CANNOT."""
+    old = _chosen(args)
+    wrong = [f"{r.config}: {fault}" for r in old for fault in audit(r, _beside(args, r))]
+    for line in wrong:
+        print(f"audit: {wash(line)}")
+    if wrong:
+        print("next: do not trust this record; measure it again")
+        return EXIT_SUBMISSION_FAILED
+    print(f"audit: {len(old)} records of {wash(old[0].entry, 80)}: checksum, commitment and figures agree")
+    if args.audit_only:
+        return EXIT_OK
+    verdict = _measure_again(args, old)
+    print(f"{verdict.word}: {wash(verdict.why)}")
+    print(f"next: python run.py history {wash(old[0].entry, 80)}")
+    return {"CANNOT": EXIT_UNAVAILABLE, "SLOWER": EXIT_SUBMISSION_FAILED}.get(verdict.word, EXIT_OK)
+
+
+def _chosen(args: argparse.Namespace) -> list[Result]:
+    path, _, number = args.result.rpartition(":")
+    if path.endswith(".jsonl"):
+        return [_line(Path(path), number)]
+    heads, _ = record.heads(args.results)
+    wanted = [h for h in heads if _shared._asked(args, h.suite, h.gpu) and h.status == Status.PASSED.value]
+    mine = newest(_named(args.result, wanted))
+    latest = max(mine, key=lambda h: (h.gpu != "cpu", h.date, h.run))
+    found, _ = record.read([h for h in mine if h.run == latest.run and h.suite_sha256 == latest.suite_sha256])
+    if not found:
+        raise UnavailableError(f"'{args.result}': no record can be read", "python run.py rank")
+    return found
+
+
+def _line(path: Path, number: str) -> Result:
+    try:
+        raw = path.read_bytes().splitlines()[int(number) - 1]
+        return record.parse(raw)
+    except (OSError, ValueError, IndexError) as error:
+        raise UsageError(f"{path}:{number}: {error}", "name a line that exists: FILE.jsonl:1") from error
+
+
+def _beside(args: argparse.Namespace, result: Result) -> Result | None:
+    """The headline baseline's record of the same run and config."""
+    if result.speedup is None:
+        return None
+    heads, _ = record.heads(args.results)
+    key = (result.run, result.speedup.against, result.config)
+    found, _ = record.read([h for h in heads if (h.run, h.entry, h.config) == key])
+    return found[0] if found else None
+
+
+# --------------------------------------------------------------------------- the record against itself
+
+
+def audit(result: Result, base: Result | None) -> list[str]:
+    """Everything in which a record contradicts its own samples; empty if nothing does."""
+    faults = []
+    if result.secret and hashlib.sha256(bytes.fromhex(result.secret)).hexdigest() != result.secret_commitment:
+        faults.append("the secret does not open the commitment")
+    if result.status is not Status.PASSED or result.latency_ms is None:
+        return faults
+    scored = block_times_ms(result)
+    if not scored:
+        return [*faults, "PASSED without one scored sample"]
+    told = stats.summary(list(scored.values()))
+    faults += _differ("latency_ms", result.latency_ms, told.median)
+    faults += _differ("p10_ms", result.p10_ms, told.p10) + _differ("p90_ms", result.p90_ms, told.p90)
+    flops = get_problem("attention_forward").flops(result.case)
+    faults += _differ("tflops", result.tflops, flops / told.median / 1e9)
+    faults += [] if result.blocks == len(scored) else [f"blocks is {result.blocks}, {len(scored)} were scored"]
+    faults += [
+        f"block {s.block}: the events took longer than the judge's clock"
+        for s in result.samples
+        if s.t1_ms > s.t2_ms * 1.001 and not s.late
+    ]
+    if base is not None and result.speedup is not None:
+        found = stats.speedup(block_times_ms(base), scored)
+        if found is None:
+            faults.append("no block in common with its baseline")
+        else:
+            faults += _differ("speedup.value", result.speedup.value, found.value)
+            faults += _differ("speedup.low", result.speedup.low, found.low, 1e-6)
+            faults += _differ("speedup.high", result.speedup.high, found.high, 1e-6)
+    return faults
+
+
+def _differ(name: str, told: float | None, found: float, by: float = ROUNDING) -> list[str]:
+    if told is not None and math.isclose(told, found, rel_tol=by):
+        return []
+    return [f"{name} is {told}, the samples give {found:.6g}"]
+
+
+# --------------------------------------------------------------------------- the record against today
+
+
+def judge(old: Interval, new: Interval, tolerance: float) -> Verdict:
+    """Two speed-ups over the same baseline, one old, one of today."""
+    change = stats.quotient(new, old)
+    words = f"today {times(new)}, then {times(old)}: quotient {times(change)}"
+    if change.holds(1.0) or abs(change.value - 1) <= tolerance:
+        return Verdict("SAME", words)
+    return Verdict("FASTER" if change.value > 1 else "SLOWER", words)
+
+
+def obstacle(old: Sequence[Result], machine: Machine, root: Path) -> str:
+    """Why it cannot be measured here again, or an empty string."""
+    first = old[0]
+    if first.protocol != PROTOCOL:
+        return f"protocol {first.protocol} then, {PROTOCOL} today"
+    gpu = machine.gpu if machine.has_gpu else "cpu"
+    if first.gpu != gpu:
+        return f"measured on {first.gpu}, this is {gpu}"
+    if first.machine.has_gpu and (first.machine.sms, first.machine.capability) != (machine.sms, machine.capability):
+        return f"{first.machine.sms} SMs then, {machine.sms} here"
+    if any(r.speedup is None for r in old):
+        return "the record has no speed-up over a baseline"
+    folder = root / ("baselines" if first.kind is Kind.BASELINE else "submissions") / first.entry
+    if not folder.is_dir():
+        return f"{folder.relative_to(root)} is not in this checkout"
+    return ""
+
+
+def _measure_again(args: argparse.Namespace, old: Sequence[Result]) -> Verdict:
+    from harness.cli import report
+    from harness.launch import execute, resolve
+    from harness.machine import inspect_machine
+
+    first, machine = old[0], inspect_machine()
+    why = obstacle(old, machine, _shared.ROOT)
+    if why or first.speedup is None:
+        return Verdict("CANNOT", why)
+    against = first.speedup.against
+    suite = Suite(
+        name=first.suite,
+        device="gpu" if machine.has_gpu else "cpu",
+        cases=tuple(r.case for r in old),
+        against=against,
+        blocks=args.blocks,
+    )
+    submissions = [first.entry] if first.kind is Kind.SUBMISSION else []
+    baselines = list(dict.fromkeys([against, *([] if submissions else [first.entry])]))
+    request = resolve(submissions, baselines, suite, machine, against, _shared.ROOT)
+    if all(one.source_sha256 != first.source_sha256 for one in request.entrants):
+        return Verdict("CANNOT", f"the source has changed since: git log -- submissions/{first.entry}")
+    fresh: list[Result] = []
+    with report(argparse.Namespace(json=False)) as observer:
+        execute(request, fresh.append, observer)
+    return _outcome(old, [r for r in fresh if r.entry == first.entry], args.tolerance)
+
+
+def _outcome(old: Sequence[Result], fresh: Sequence[Result], tolerance: float) -> Verdict:
+    failed = [f"{r.config}: {r.status.value} {r.reason}" for r in fresh if r.status is not Status.PASSED]
+    ratios = [Interval(r.speedup.value, r.speedup.low, r.speedup.high) for r in fresh if r.speedup]
+    if failed or len(ratios) != len(old):
+        return Verdict("CANNOT", "; ".join(failed) or "no baseline ran beside it today")
+    then = [Interval(r.speedup.value, r.speedup.low, r.speedup.high) for r in old if r.speedup]
+    return judge(stats.geomean(then), stats.geomean(ratios), tolerance)
