@@ -21,7 +21,7 @@ DTYPES = {"fp16": torch.float16, "bf16": torch.bfloat16, "fp32": torch.float32}
 
 
 class CudaDriver:
-    """The five driver calls that share memory between processes (CUDA driver API, section 6.13)."""
+    """The driver calls that share memory and hold a stream (CUDA driver API, 6.13 and 6.18)."""
 
     class IpcHandle(ctypes.Structure):
         """CUipcMemHandle."""
@@ -63,6 +63,38 @@ class CudaDriver:
         lazy_peer_access = 1
         self.call("cuIpcOpenMemHandle_v2", ctypes.byref(address), raw, ctypes.c_uint(lazy_peer_access))
         return address.value
+
+
+class Gate:
+    """Holds this process's current stream until the host says so, and tells another process when it went on.
+
+    `event` is recorded by the owner behind what it queued while the gate was closed; the other process
+    makes its stream wait for it by `handle`.
+    """
+
+    def __init__(self) -> None:
+        self._flag = torch.zeros(1, dtype=torch.int32).pin_memory()
+        self._driver = CudaDriver()
+        self._turn = 0
+        self.event = torch.cuda.Event(enable_timing=False, interprocess=True)
+        self.event.record()
+        self.handle = base64.b64encode(self.event.ipc_handle()).decode()
+
+    def close(self) -> None:
+        """What is queued on the current stream from now on waits for `open`."""
+        self._turn += 1
+        stream = ctypes.c_void_p(torch.cuda.current_stream().cuda_stream)
+        address, at_least = ctypes.c_uint64(self._flag.data_ptr()), 0
+        self._driver.call("cuStreamWaitValue32_v2", stream, address, ctypes.c_uint32(self._turn), at_least)
+
+    def open(self) -> None:
+        """One store of the host; the GPU sees it within a microsecond."""
+        self._flag[0] = self._turn
+
+    @staticmethod
+    def of_other_process(handle: str) -> torch.cuda.Event:
+        """The event of another process's gate."""
+        return torch.cuda.Event.from_ipc_handle(torch.device("cuda", 0), base64.b64decode(handle))
 
 
 class _DeviceBytes:

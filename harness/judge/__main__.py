@@ -61,6 +61,7 @@ class Judge:
         desk = Desk(socket.socket(fileno=fds[0]), self.arena_kind, sizes, f"{self.scratch}/{name}")
         self.desks[name] = desk
         handles = {"inputs": desk.inputs.handle, "outputs": desk.outputs.handle}
+        handles["event"] = {"ipc": desk.gate.handle} if desk.gate else {}
         try:
             desk.ask({"op": "map", **handles}, message["timeout_s"])
         except WorkerGone as gone:

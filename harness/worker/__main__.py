@@ -20,7 +20,7 @@ from typing import Any
 import torch
 
 from harness import wire
-from harness.buffers import DTYPES, Arena
+from harness.buffers import DTYPES, Arena, Gate
 from harness.schema import Case, Manifest, Status
 from harness.worker.burst import cpu_burst, gpu_burst
 from harness.worker.load import LoadError, classify, describe, load_function
@@ -41,6 +41,7 @@ class Worker:
         self.function, self.folder, self.device = function, folder, device
         self.inputs: Arena | None = None
         self.outputs: Arena | None = None
+        self.inputs_exist: torch.cuda.Event | None = None
         self.plan: wire.Message = {}
         self.strides: list[list[list[int]]] = []
 
@@ -49,6 +50,8 @@ class Worker:
         op = message["op"]
         if op == "map":
             self.inputs, self.outputs = Arena.open(message["inputs"]), Arena.open(message["outputs"])
+            if message["event"]:
+                self.inputs_exist = Gate.of_other_process(message["event"]["ipc"])
             return {"op": "mapped"}
         if op == "prepare":
             self._prepare(message)
@@ -82,6 +85,8 @@ class Worker:
         profile = kernel_names() if self.plan["profile"] else contextlib.nullcontext([])
         with profile as kernels:
             if self.device == "cuda":
+                if self.inputs_exist:
+                    torch.cuda.current_stream().wait_event(self.inputs_exist)
                 calls_ms = gpu_burst(self.function, calls, kwargs, self._keep, self.events)
             else:
                 calls_ms = cpu_burst(self.function, calls, kwargs, self._keep)
