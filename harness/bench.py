@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from harness import wire
-from harness.errors import HarnessError
+from harness.errors import HarnessError, WireError
 from harness.isolate import Child, Jail, plain_text, resident_bytes
 from harness.problems import Problem
 from harness.problems.base import Probe
@@ -59,7 +59,9 @@ class JudgeClient:
         hello = self._receive(JUDGE_START_S)
         self.commitment, self.ipc = str(hello["commitment"]), hello["ipc"] == "cuda_ipc"
 
-    def attach(self, name: str, seat: Child, sizes: tuple[int, int], timeout_s: float) -> Reply | None:
+    def attach(
+        self, name: str, seat: Child, sizes: tuple[int, int], timeout_s: float
+    ) -> Reply | None:
         """Hand the worker's line to the judge; None if it mapped its buffers, else its failure."""
         message = {"op": "attach", "worker": name, "timeout_s": timeout_s}
         message |= {"input_bytes": sizes[0], "output_bytes": sizes[1]}
@@ -69,8 +71,17 @@ class JudgeClient:
 
     def inputs(self, probe: Probe, label: str, calls: int, whole: bool) -> None:
         """Have the judge draw the next burst's inputs and work out the answers."""
-        message = {"op": "inputs", "label": label, "case": probe.case.model_dump(mode="json"), "calls": calls}
-        message |= {"distribution": probe.distribution, "kwargs": dict(probe.kwargs), "whole": whole}
+        message = {
+            "op": "inputs",
+            "label": label,
+            "case": probe.case.model_dump(mode="json"),
+            "calls": calls,
+        }
+        message |= {
+            "distribution": probe.distribution,
+            "kwargs": dict(probe.kwargs),
+            "whole": whole,
+        }
         self._ask(message, JUDGE_REQUEST_S)
 
     def burst(self, name: str, timeout_s: float, profile: bool = False) -> Reply:
@@ -92,17 +103,19 @@ class JudgeClient:
         """End the process."""
         self.child.end(grace_s=0)
 
-    def _ask(self, message: wire.Message, timeout_s: float, fds: tuple[int, ...] = ()) -> wire.Message:
+    def _ask(
+        self, message: wire.Message, timeout_s: float, fds: tuple[int, ...] = ()
+    ) -> wire.Message:
         try:
             wire.send(self.child.line, message, fds)
-        except wire.WireError as cause:
+        except WireError as cause:
             raise self._failed(str(cause)) from None
         return self._receive(timeout_s)
 
     def _receive(self, timeout_s: float) -> wire.Message:
         try:
             answer = wire.receive(self.child.line, timeout_s)
-        except wire.WireError as cause:
+        except WireError as cause:
             raise self._failed(str(cause)) from None
         if "failed" in answer:
             raise self._failed(str(answer["failed"]))
@@ -110,13 +123,17 @@ class JudgeClient:
 
     def _failed(self, what: str) -> JudgeFailed:
         tail = "\n".join(self.child.log_tail().splitlines()[-6:])
-        return JudgeFailed(f"the judge failed: {what} ({self.child.ending(0.5)})\n{tail}", "python run.py doctor")
+        return JudgeFailed(
+            f"the judge failed: {what} ({self.child.ending(0.5)})\n{tail}", "python run.py doctor"
+        )
 
 
 class Seat:
     """One entrant's worker: started fresh, paused while others are on the clock, replaced if it dies."""
 
-    def __init__(self, entrant: Entrant, problem: Problem, device: str, jail: Jail, log: Path) -> None:
+    def __init__(
+        self, entrant: Entrant, problem: Problem, device: str, jail: Jail, log: Path
+    ) -> None:
         self.entrant, self.problem, self.device = entrant, problem, device
         self.jail, self.log = jail, log
         self.starts = 0
@@ -138,12 +155,14 @@ class Seat:
     def build(self, cases: Sequence[Case], limits: Limits) -> tuple[Status | None, str, float]:
         """Run the builder to its end; (failure or None, reason, seconds)."""
         payload = json.dumps([case.model_dump(mode="json") for case in cases])
-        builder = Child("harness.worker", [*self._arguments(), "--build", payload], self.jail, self.log)
+        builder = Child(
+            "harness.worker", [*self._arguments(), "--build", payload], self.jail, self.log
+        )
         try:
             answer = wire.receive(builder.line, limits.build_s)
         except wire.PeerSilent:
             return Status.TIMED_OUT, f"build: not done after {limits.build_s:.0f} s", limits.build_s
-        except wire.WireError:
+        except WireError:
             return Status.CRASHED, f"build: {builder.ending()}", 0.0
         finally:
             builder.end()
@@ -159,7 +178,14 @@ class Seat:
     def _arguments(self) -> list[str]:
         manifest = self.entrant.manifest.model_dump_json()
         return [
-            *("--folder", str(self.entrant.folder), "--manifest", manifest, "--device", self.device),
+            *(
+                "--folder",
+                str(self.entrant.folder),
+                "--manifest",
+                manifest,
+                "--device",
+                self.device,
+            ),
             *("--function", self.problem.function, "--problem", self.problem.name),
         ]
 
@@ -167,7 +193,9 @@ class Seat:
 class MemoryWatch(threading.Thread):
     """Kills a worker that takes more host or device memory than it may; the others never notice."""
 
-    def __init__(self, seats: Sequence[Seat], limits: Limits, machine: Machine, monitor: Monitor) -> None:
+    def __init__(
+        self, seats: Sequence[Seat], limits: Limits, machine: Machine, monitor: Monitor
+    ) -> None:
         super().__init__(daemon=True)
         self.seats, self.monitor, self.machine = seats, monitor, machine
         self.host_bytes = int(limits.memory_gib * 2**30)
@@ -185,7 +213,9 @@ class MemoryWatch(threading.Thread):
     def _look(self, seat: Seat, child: Child, device_bytes: int) -> None:
         host = resident_bytes(child.pid)
         if host > self.host_bytes:
-            seat.killed_for = f"host memory {host / 2**30:.1f} GiB, allowed {self.host_bytes / 2**30:.0f}"
+            seat.killed_for = (
+                f"host memory {host / 2**30:.1f} GiB, allowed {self.host_bytes / 2**30:.0f}"
+            )
         elif device_bytes > self.device_bytes:
             seat.killed_for = f"GPU memory {device_bytes / 2**30:.1f} GiB, allowed {self.device_bytes / 2**30:.0f}"
         if seat.killed_for:
@@ -234,4 +264,3 @@ def _status_of(answer: wire.Message) -> Status:
 
 def _number(value: object) -> float:
     return float(value) if isinstance(value, (int, float)) else 0.0
-

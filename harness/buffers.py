@@ -10,7 +10,7 @@ from __future__ import annotations
 import base64
 import ctypes
 import math
-import os
+from pathlib import Path
 from typing import Any, Literal
 
 import torch
@@ -30,7 +30,11 @@ class CudaDriver:
 
     def __init__(self) -> None:
         self.lib = ctypes.CDLL("libcuda.so.1")
-        self.lib.cuIpcOpenMemHandle_v2.argtypes = [ctypes.c_void_p, CudaDriver.IpcHandle, ctypes.c_uint]
+        self.lib.cuIpcOpenMemHandle_v2.argtypes = [
+            ctypes.c_void_p,
+            CudaDriver.IpcHandle,
+            ctypes.c_uint,
+        ]
 
     def call(self, name: str, *args: Any) -> None:
         """Call `name`; raise RuntimeError with the driver's own name of the error."""
@@ -61,7 +65,9 @@ class CudaDriver:
         address = ctypes.c_uint64()
         raw = CudaDriver.IpcHandle.from_buffer_copy(base64.b64decode(handle))
         lazy_peer_access = 1
-        self.call("cuIpcOpenMemHandle_v2", ctypes.byref(address), raw, ctypes.c_uint(lazy_peer_access))
+        self.call(
+            "cuIpcOpenMemHandle_v2", ctypes.byref(address), raw, ctypes.c_uint(lazy_peer_access)
+        )
         return address.value
 
 
@@ -76,16 +82,19 @@ class Gate:
         self._flag = torch.zeros(1, dtype=torch.int32).pin_memory()
         self._driver = CudaDriver()
         self._turn = 0
-        self.event = torch.cuda.Event(enable_timing=False, interprocess=True)
+        self.event = torch.cuda.Event(enable_timing=False, interprocess=True)  # type: ignore[no-untyped-call]
         self.event.record()
-        self.handle = base64.b64encode(self.event.ipc_handle()).decode()
+        ipc: bytes = self.event.ipc_handle()  # type: ignore[no-untyped-call]
+        self.handle = base64.b64encode(ipc).decode()
 
     def close(self) -> None:
         """What is queued on the current stream from now on waits for `open`."""
         self._turn += 1
         stream = ctypes.c_void_p(torch.cuda.current_stream().cuda_stream)
         address, at_least = ctypes.c_uint64(self._flag.data_ptr()), 0
-        self._driver.call("cuStreamWaitValue32_v2", stream, address, ctypes.c_uint32(self._turn), at_least)
+        self._driver.call(
+            "cuStreamWaitValue32_v2", stream, address, ctypes.c_uint32(self._turn), at_least
+        )
 
     def open(self) -> None:
         """One store of the host; the GPU sees it within a microsecond."""
@@ -94,7 +103,9 @@ class Gate:
     @staticmethod
     def of_other_process(handle: str) -> torch.cuda.Event:
         """The event of another process's gate."""
-        return torch.cuda.Event.from_ipc_handle(torch.device("cuda", 0), base64.b64decode(handle))
+        raw = base64.b64decode(handle)
+        event: torch.cuda.Event = torch.cuda.Event.from_ipc_handle(torch.device("cuda", 0), raw)  # type: ignore[no-untyped-call]
+        return event
 
 
 class _DeviceBytes:
@@ -112,7 +123,9 @@ class _DeviceBytes:
 class Arena:
     """A run of bytes seen by two processes; `bytes` is a uint8 tensor over all of it."""
 
-    def __init__(self, kind: ArenaKind, size: int, storage: torch.Tensor, handle: dict[str, Any]) -> None:
+    def __init__(
+        self, kind: ArenaKind, size: int, storage: torch.Tensor, handle: dict[str, Any]
+    ) -> None:
         self.kind, self.size, self.bytes, self.handle = kind, size, storage, handle
         self._address: int | None = None
 
@@ -125,7 +138,9 @@ class Arena:
         torch.zeros(1, device="cuda")  # makes torch's primary context current on this thread
         address = driver.allocate(size)
         storage = torch.as_tensor(_DeviceBytes(address, size), device="cuda")
-        arena = cls(kind, size, storage, {"kind": kind, "size": size, "ipc": driver.export(address)})
+        arena = cls(
+            kind, size, storage, {"kind": kind, "size": size, "ipc": driver.export(address)}
+        )
         arena._address = address
         return arena
 
@@ -134,11 +149,15 @@ class Arena:
         """Worker's side: map what the judge allocated."""
         size = int(handle["size"])
         if handle["kind"] == "host":
-            storage = torch.from_file(str(handle["path"]), shared=True, size=size, dtype=torch.uint8)
+            storage = torch.from_file(
+                str(handle["path"]), shared=True, size=size, dtype=torch.uint8
+            )
             return cls("host", size, storage, handle)
         torch.zeros(1, device="cuda")
         address = CudaDriver().open(str(handle["ipc"]))
-        return cls("cuda_ipc", size, torch.as_tensor(_DeviceBytes(address, size), device="cuda"), handle)
+        return cls(
+            "cuda_ipc", size, torch.as_tensor(_DeviceBytes(address, size), device="cuda"), handle
+        )
 
     def close(self) -> None:
         """Judge's side: give the memory back."""
@@ -146,8 +165,8 @@ class Arena:
         if self._address is not None:
             torch.cuda.synchronize()
             CudaDriver().free(self._address)
-        elif self.kind == "host" and os.path.exists(str(self.handle["path"])):
-            os.unlink(str(self.handle["path"]))
+        elif self.kind == "host":
+            Path(str(self.handle["path"])).unlink(missing_ok=True)
 
     def carve(self, specs: list[tuple[tuple[int, ...], str]]) -> list[torch.Tensor]:
         """Cut contiguous tensors (shape, dtype) out of the arena, each aligned to ALIGN bytes."""
@@ -155,7 +174,9 @@ class Arena:
         for shape, dtype in specs:
             size = nbytes(shape, dtype)
             if offset + size > self.size:
-                raise ValueError(f"arena of {self.size} bytes is too small for {len(specs)} tensors")
+                raise ValueError(
+                    f"arena of {self.size} bytes is too small for {len(specs)} tensors"
+                )
             flat = self.bytes[offset : offset + size]
             tensors.append(flat.view(DTYPES[dtype]).view(shape))
             offset += aligned(size)

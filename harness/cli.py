@@ -45,12 +45,20 @@ def parse_args(argv: Sequence[str] | None = None) -> argparse.Namespace:
 def add_run(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     """Declare the default command."""
     parser = subparsers.add_parser(
-        "run", help="judge, time and rank (the default)", epilog=EPILOG,
+        "run",
+        help="judge, time and rank (the default)",
+        epilog=EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     add = parser.add_argument
-    add("--submission", "-s", action="append", required=True, metavar="NAME",
-        help="folder of submissions/, path to a folder or .py, comma list, or all")
+    add(
+        "--submission",
+        "-s",
+        action="append",
+        required=True,
+        metavar="NAME",
+        help="folder of submissions/, path to a folder or .py, comma list, or all",
+    )
     add("--suite", metavar="NAME", help="file of configs/ (default: fa3 with a GPU, smoke without)")
     add("--baselines", metavar="LIST", help="comma list, all or none (default: the suite's)")
     add("--against", metavar="NAME", help="headline of the speed-up (default: the suite's)")
@@ -99,5 +107,8 @@ def guarded(main: Callable[[], int]) -> int:
         print(f"error: {error}", file=sys.stderr)
         return error.exit_code
     except KeyboardInterrupt:
-        print("interrupted: what was measured is in results/\n  next: the same command again", file=sys.stderr)
+        print(
+            "interrupted: what was measured is in results/\n  next: the same command again",
+            file=sys.stderr,
+        )
         return EXIT_INTERRUPTED

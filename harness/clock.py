@@ -43,7 +43,10 @@ class ClockVerdict:
 
 
 def cross_examine(
-    samples: Sequence[Sample], pace: Sequence[Sample], null_gaps_ms: Sequence[float], rules: ClockRules
+    samples: Sequence[Sample],
+    pace: Sequence[Sample],
+    null_gaps_ms: Sequence[float],
+    rules: ClockRules,
 ) -> ClockVerdict:
     """Hold T1 against T2, burst by burst and on the mean of the blocks, where the noise averages out."""
     if not samples or not pace:
@@ -54,7 +57,9 @@ def cross_examine(
     scored = [sample for sample in marked if not sample.late]
     late = len(marked) - len(scored)
     if not scored or late > rules.late_share * len(marked):
-        return ClockVerdict(marked, None, f"{late} of {len(marked)} bursts took longer outside than claimed inside")
+        return ClockVerdict(
+            marked, None, f"{late} of {len(marked)} bursts took longer outside than claimed inside"
+        )
     t1 = statistics.fmean(sample.t1_ms for sample in scored)
     excess = statistics.fmean(sample.gap_ms for sample in scored) - pace_gap
     sigma_mean = noise * (1 / len(scored) + 1 / len(pace)) ** 0.5

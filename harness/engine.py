@@ -11,8 +11,9 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Protocol
 
 from harness import stats
 from harness.bench import JudgeClient, JudgeFailed, Reply, Seat
@@ -25,11 +26,13 @@ from harness.telemetry import Monitor
 from harness.verdict import Evidence, RunFacts, conclude
 
 #: Endings of a worker after which it must be replaced before it can run another case.
-DEADLY = frozenset({Status.CRASHED, Status.TIMED_OUT, Status.OUT_OF_MEMORY, Status.INVALID_SUBMISSION})
+DEADLY = frozenset(
+    {Status.CRASHED, Status.TIMED_OUT, Status.OUT_OF_MEMORY, Status.INVALID_SUBMISSION}
+)
 EXTRA_SHARE = 0.5  # disturbed blocks are repeated, up to this share of the plan
 
 
-class Observer:
+class Observer(Protocol):
     """What a run tells while it goes on; the terminal and the tests are two of them."""
 
     def stage(self, entry: str, text: str) -> None:
@@ -39,7 +42,12 @@ class Observer:
         """Correctness of one entrant on one case is known."""
 
     def block(
-        self, config: str, done: int, total: int, eta_s: float, intervals: dict[str, stats.Interval]
+        self,
+        config: str,
+        done: int,
+        total: int,
+        eta_s: float,
+        intervals: Mapping[str, stats.Interval],
     ) -> None:
         """One more block is complete."""
 
@@ -72,7 +80,7 @@ class Run:
     sizes: tuple[int, int]
     monitor: Monitor
     save: Callable[[Result], None]
-    observer: Observer = field(default_factory=Observer)
+    observer: Observer
     rng: random.Random = field(default_factory=random.SystemRandom)
     hidden: frozenset[str] = frozenset()  # ran, but nobody asked for a row of it
     evidence: dict[tuple[str, str], Evidence] = field(default_factory=dict)
@@ -112,7 +120,9 @@ class Run:
 
     def _check_case(self, case: Case) -> None:
         """The whole float64 reference on the timed shape, then the probes."""
-        names = [name for name in self.seats if name != self.roles.null and self._may_run(name, case)]
+        names = [
+            name for name in self.seats if name != self.roles.null and self._may_run(name, case)
+        ]
         main = Probe(case, "normal", self.problem.kwargs(case))
         self._verified_burst(main, f"check/{case.name}", names, whole=True)
         by_claims: dict[str, list[str]] = {}
@@ -185,7 +195,9 @@ class Run:
         """Keep one burst's sample, or its failure."""
         if name == self.roles.null:
             if block.timed:
-                self.null_gaps_ms.setdefault(case.name, []).append(reply.t2_ms - sum(reply.calls_ms))
+                self.null_gaps_ms.setdefault(case.name, []).append(
+                    reply.t2_ms - sum(reply.calls_ms)
+                )
             return
         known = self.record(name, case)
         if reply.status is not Status.PASSED:
@@ -195,7 +207,9 @@ class Run:
             known.saw(reply.error)
         if block.timed:
             assert block.index is not None
-            known.samples.append(Sample(block=block.index, calls_ms=reply.calls_ms, t2_ms=reply.t2_ms))
+            known.samples.append(
+                Sample(block=block.index, calls_ms=reply.calls_ms, t2_ms=reply.t2_ms)
+            )
 
     def _repeat_disturbed(self, case: Case, names: Sequence[str]) -> None:
         """Blocks in which the second clock was disturbed run again, for everybody."""
@@ -215,7 +229,9 @@ class Run:
         """One verified, untimed burst under the profiler: which kernels really ran."""
         if not self.facts.machine.has_gpu:
             return
-        self.judge.inputs(Probe(case, "normal", self.problem.kwargs(case)), f"names/{case.name}", 1, whole=False)
+        self.judge.inputs(
+            Probe(case, "normal", self.problem.kwargs(case)), f"names/{case.name}", 1, whole=False
+        )
         for name in names:
             known = self.record(name, case)
             if known.status is None and name != self.roles.null:
@@ -324,4 +340,3 @@ def wanted_cases(suite: Suite, problem: Problem, entrants: Sequence[Seat]) -> li
         for seat in entrants:
             cases += [probe.case for probe in problem.probes(case, seat.entrant.manifest.claims)]
     return cases
-

@@ -20,7 +20,16 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 LOG_TAIL_BYTES = 4096
-KEPT_ENV = ("PATH", "LD_LIBRARY_PATH", "CUDA_HOME", "CUDA_PATH", "LANG", "LC_ALL", "TZ", "VIRTUAL_ENV")
+KEPT_ENV = (
+    "PATH",
+    "LD_LIBRARY_PATH",
+    "CUDA_HOME",
+    "CUDA_PATH",
+    "LANG",
+    "LC_ALL",
+    "TZ",
+    "VIRTUAL_ENV",
+)
 CONTROL = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]|[\x00-\x08\x0b-\x1f\x7f]|^::.*$", re.MULTILINE)
 
 

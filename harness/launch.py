@@ -62,7 +62,9 @@ def execute(request: Request, save: Callable[[Result], None], observer: Observer
         roles, hidden = cast_roles(request, problem, device, seats, scratch)
         judge.wait_ready()
         if device == "cuda" and not judge.ipc:
-            observer.note("CUDA IPC is not to be had here: rows will say 'cooperative' instead of 'judged'")
+            observer.note(
+                "CUDA IPC is not to be had here: rows will say 'cooperative' instead of 'judged'"
+            )
         run = Run(
             suite=request.suite,
             problem=problem,
@@ -89,7 +91,10 @@ def preflight(run: Run, request: Request) -> None:
     """What this machine lacks is said before anything starts."""
     for name, seat in run.seats.items():
         manifest = seat.entrant.manifest
-        lack, old = missing(manifest.needs, request.machine), too_old(manifest.needs, request.machine)
+        lack, old = (
+            missing(manifest.needs, request.machine),
+            too_old(manifest.needs, request.machine),
+        )
         for case in run.suite.cases:
             if lack:
                 how = manifest.install or "see docs/baselines.md"
@@ -144,19 +149,28 @@ def start_all(run: Run) -> None:
 def make_seats(request: Request, problem: Problem, device: str, scratch: Path) -> dict[str, Seat]:
     """One seat an entrant, each with a private cache and scratch folder."""
     return {
-        entrant.name: make_seat(request, entrant, problem, device, scratch) for entrant in request.entrants
+        entrant.name: make_seat(request, entrant, problem, device, scratch)
+        for entrant in request.entrants
     }
 
 
-def make_seat(request: Request, entrant: Entrant, problem: Problem, device: str, scratch: Path) -> Seat:
+def make_seat(
+    request: Request, entrant: Entrant, problem: Problem, device: str, scratch: Path
+) -> Seat:
     """Folders, environment and log of one entrant."""
-    key = hashlib.sha256(f"{entrant.name}\0{entrant.source_sha256}\0{request.machine.slug}".encode()).hexdigest()
+    key = hashlib.sha256(
+        f"{entrant.name}\0{entrant.source_sha256}\0{request.machine.slug}".encode()
+    ).hexdigest()
     safe = entrant.name.replace("/", "-")
     cache = request.cache / "entrants" / f"{safe}-{key[:12]}"
     private = scratch / safe
     for folder in (cache, private):
         folder.mkdir(parents=True, exist_ok=True)
-    env = gpu_env(request.machine) if device == "cuda" else {"TRITON_INTERPRET": "1", "CUDA_VISIBLE_DEVICES": ""}
+    env = (
+        gpu_env(request.machine)
+        if device == "cuda"
+        else {"TRITON_INTERPRET": "1", "CUDA_VISIBLE_DEVICES": ""}
+    )
     jail = Jail(cache=cache, scratch=private, env=env)
     return Seat(entrant, problem, device, jail, private / "log.txt")
 
@@ -206,11 +220,20 @@ def harness_commit() -> str:
     """Commit of the checkout, '+' if files differ from it; empty outside git."""
     try:
         head = subprocess.run(
-            ["git", "rev-parse", "HEAD"], cwd=ROOT, capture_output=True, text=True, check=True, timeout=10
+            ["git", "rev-parse", "HEAD"],
+            cwd=ROOT,
+            capture_output=True,
+            text=True,
+            check=True,
+            timeout=10,
         ).stdout.strip()
         dirty = subprocess.run(
             ["git", "status", "--porcelain", "harness", "run.py"],
-            cwd=ROOT, capture_output=True, text=True, check=True, timeout=10,
+            cwd=ROOT,
+            capture_output=True,
+            text=True,
+            check=True,
+            timeout=10,
         ).stdout.strip()
     except (OSError, subprocess.SubprocessError):
         return os.environ.get("ATTNBOARD_COMMIT", "")
@@ -250,7 +273,12 @@ def gpu_lock(machine: Machine, observer: Observer) -> Iterator[None]:
 
 
 def resolve(
-    names: Sequence[str], baselines: Sequence[str], suite: Suite, machine: Machine, against: str, root: Path
+    names: Sequence[str],
+    baselines: Sequence[str],
+    suite: Suite,
+    machine: Machine,
+    against: str,
+    root: Path,
 ) -> Request:
     """Names → a Request; raises SubmissionError on a name that two entrants share."""
     problem = get_problem(suite.problem)
@@ -260,6 +288,8 @@ def resolve(
     seen: set[str] = set()
     for entrant in entrants:
         if entrant.name in seen:
-            raise SubmissionError(f"two entrants are called '{entrant.name}'", "rename one of the folders")
+            raise SubmissionError(
+                f"two entrants are called '{entrant.name}'", "rename one of the folders"
+            )
         seen.add(entrant.name)
     return Request(suite=suite, machine=machine, entrants=entrants, against=against, root=root)

@@ -9,6 +9,7 @@ import platform
 import shutil
 from collections.abc import Iterator
 from types import ModuleType
+from typing import Any
 
 from harness.errors import UnavailableError
 from harness.schema import Machine, Needs
@@ -50,7 +51,7 @@ def nvml() -> Iterator[ModuleType | None]:
 
 def inspect_machine(gpu: int | None = 0) -> Machine:
     """Describe this machine and its GPU number `gpu` (NVML order); None asks for the CPU alone."""
-    base = {
+    base: dict[str, Any] = {
         "torch": version_of("torch"),
         "triton": version_of("triton"),
         "python": platform.python_version(),
@@ -62,11 +63,13 @@ def inspect_machine(gpu: int | None = 0) -> Machine:
             return Machine(**base)
         count = lib.nvmlDeviceGetCount()
         if gpu >= count:
-            raise UnavailableError(f"--gpu {gpu}: this machine has {count}", f"use --gpu 0 … {count - 1}")
+            raise UnavailableError(
+                f"--gpu {gpu}: this machine has {count}", f"use --gpu 0 … {count - 1}"
+            )
         return _describe(lib, gpu, base)
 
 
-def _describe(lib: ModuleType, gpu: int, base: dict[str, str]) -> Machine:
+def _describe(lib: ModuleType, gpu: int, base: dict[str, Any]) -> Machine:
     handle = lib.nvmlDeviceGetHandleByIndex(gpu)
     major, minor = lib.nvmlDeviceGetCudaComputeCapability(handle)
     capability = f"{major}.{minor}"

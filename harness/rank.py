@@ -22,7 +22,8 @@ HEADLINE = "sdpa_cudnn"
 
 #: Endings that are no verdict: an older one of the same source stays.
 NO_VERDICT = frozenset(
-    {Status.UNAVAILABLE, Status.UNSTABLE, Status.CONTENDED} | {Status.INTERRUPTED, Status.HARNESS_ERROR}
+    {Status.UNAVAILABLE, Status.UNSTABLE, Status.CONTENDED}
+    | {Status.INTERRUPTED, Status.HARNESS_ERROR}
 )
 
 

@@ -39,7 +39,7 @@ CRC_MARK = b',"crc32":"'
 CRC_BYTES = len(CRC_MARK) + 8 + 2
 
 
-class LineNotWritten(StorageError):  # noqa: N818 - what happened, not that it is an error
+class LineNotWritten(StorageError):
     """The disk refused a line; `line` is its text, for the caller to print."""
 
     def __init__(self, message: str, hint: str, line: str) -> None:

@@ -41,16 +41,26 @@ def load_entrant(path: Path, kind: Kind, problem: Problem, root: Path | None = N
         folder, manifest = path, _read_manifest(path)
         files = _files_of(folder)
     else:
-        raise SubmissionError(f"{path}: neither a folder nor a .py file", "see submissions/triton_template")
+        raise SubmissionError(
+            f"{path}: neither a folder nor a .py file", "see submissions/triton_template"
+        )
     entry = folder / manifest.entry
     if not entry.is_file():
         there = ", ".join(sorted(f.name for f in files)) or "nothing"
-        raise SubmissionError(f"{folder}: entry '{manifest.entry}' is missing", f"the folder has: {there}")
+        raise SubmissionError(
+            f"{folder}: entry '{manifest.entry}' is missing", f"the folder has: {there}"
+        )
     if entry.suffix == ".py":
         _check_source(entry, problem)
     name = _display_name(path, manifest, root)
     manifest = manifest.model_copy(update={"name": name})
-    return Entrant(name=name, kind=kind, folder=folder.resolve(), manifest=manifest, source_sha256=_hash(files, folder))
+    return Entrant(
+        name=name,
+        kind=kind,
+        folder=folder.resolve(),
+        manifest=manifest,
+        source_sha256=_hash(files, folder),
+    )
 
 
 def _all_of(root: Path) -> list[Path]:
@@ -78,10 +88,15 @@ def _read_manifest(folder: Path) -> Manifest:
     if not path.exists():
         if (folder / "submission.py").exists():
             return Manifest(name=folder.name)
-        raise SubmissionError(f"{folder}: no manifest.yaml and no submission.py", "copy submissions/triton_template")
+        raise SubmissionError(
+            f"{folder}: no manifest.yaml and no submission.py", "copy submissions/triton_template"
+        )
     manifest = load_model(path, Manifest, SubmissionError)
     if manifest.name != folder.name:
-        raise SubmissionError(f"{path}: name is '{manifest.name}' in folder '{folder.name}'", f"write name: {folder.name}")
+        raise SubmissionError(
+            f"{path}: name is '{manifest.name}' in folder '{folder.name}'",
+            f"write name: {folder.name}",
+        )
     return manifest
 
 
@@ -92,12 +107,17 @@ def _files_of(folder: Path) -> list[Path]:
         if SKIPPED_DIRS.intersection(parts[:-1]) or path.name in SKIPPED_FILES:
             continue
         if path.is_symlink() and not path.resolve().is_relative_to(folder.resolve()):
-            raise SubmissionError(f"{path}: links out of its folder", "copy the file into the folder")
+            raise SubmissionError(
+                f"{path}: links out of its folder", "copy the file into the folder"
+            )
         if path.is_file():
             files.append(path)
             total += path.stat().st_size
     if total > MAX_FOLDER_BYTES:
-        raise SubmissionError(f"{folder}: {total >> 20} MiB of files, at most {MAX_FOLDER_BYTES >> 20}", "keep sources only")
+        raise SubmissionError(
+            f"{folder}: {total >> 20} MiB of files, at most {MAX_FOLDER_BYTES >> 20}",
+            "keep sources only",
+        )
     return files
 
 
@@ -116,7 +136,9 @@ def _check_source(path: Path, problem: Problem) -> None:
         tree = ast.parse(path.read_bytes(), filename=str(path))
     except (SyntaxError, ValueError) as cause:
         line = getattr(cause, "lineno", None) or 1
-        raise SubmissionError(f"{path}:{line}: does not parse: {getattr(cause, 'msg', cause)}", "mend that line") from None
+        raise SubmissionError(
+            f"{path}:{line}: does not parse: {getattr(cause, 'msg', cause)}", "mend that line"
+        ) from None
     functions = {node.name: node for node in tree.body if isinstance(node, ast.FunctionDef)}
     if problem.function in functions:
         _check_signature(path, functions[problem.function], problem)

@@ -8,9 +8,9 @@ from pathlib import Path
 from harness import record
 from harness.commands import rank as rank_command
 from harness.errors import EXIT_OK, EXIT_STORAGE, EXIT_SUBMISSION_FAILED
-from harness.schema import BLAMELESS, Kind, Result
 from harness.report import markdown
 from harness.report.terminal import Terminal
+from harness.schema import BLAMELESS, Kind, Result
 
 
 class Store:
@@ -48,7 +48,9 @@ class Store:
         """0 all asked for is done, 1 a submission failed, 5 a line could not be stored."""
         if self._refused:
             return EXIT_STORAGE
-        failed = [r for r in self.results if r.kind is Kind.SUBMISSION and r.status not in BLAMELESS]
+        failed = [
+            r for r in self.results if r.kind is Kind.SUBMISSION and r.status not in BLAMELESS
+        ]
         return EXIT_SUBMISSION_FAILED if failed else EXIT_OK
 
     def as_json(self) -> str:

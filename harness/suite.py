@@ -41,7 +41,9 @@ def adhoc_suite(base: Suite, **asked: Sequence[str] | None) -> Suite:
     """
     if not any(asked.values()):
         return base
-    headdims = [_integer("--headdim", text) for text in asked.get("headdim") or ["64", "128", "256"]]
+    headdims = [
+        _integer("--headdim", text) for text in asked.get("headdim") or ["64", "128", "256"]
+    ]
     seqlens = [parse_length(text) for text in asked.get("seqlen") or ["4k"]]
     causals = _causal(asked.get("causal") or ["true"])
     dtypes = [_dtype(text) for text in asked.get("dtype") or ["fp16"]]
@@ -86,7 +88,9 @@ def _case(
         )
     except ValidationError as cause:
         first = cause.errors()[0]
-        raise SuiteError(f"command line: {first['loc'][0]}: {first['msg']}", "run.py --help") from None
+        raise SuiteError(
+            f"command line: {first['loc'][0]}: {first['msg']}", "run.py --help"
+        ) from None
 
 
 def _short(seqlen: int) -> str:
@@ -111,5 +115,7 @@ def _causal(words: Sequence[str]) -> list[bool]:
 
 def _dtype(text: str) -> Dtype:
     if text.lower() not in DTYPES:
-        raise UsageError(f"--dtype {text}: unknown", did_you_mean(text, DTYPES) or "write fp16 or bf16")
+        raise UsageError(
+            f"--dtype {text}: unknown", did_you_mean(text, DTYPES) or "write fp16 or bf16"
+        )
     return DTYPES[text.lower()]

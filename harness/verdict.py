@@ -4,12 +4,26 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Literal
 
 from harness import stats
 from harness.clock import ClockRules, cross_examine
 from harness.machine import peak_tflops
 from harness.problems import Problem
-from harness.schema import Case, Entrant, Error, Kind, Machine, Result, Sample, Slack, Speedup, Status, Suite, Telemetry
+from harness.schema import (
+    Case,
+    Entrant,
+    Error,
+    Kind,
+    Machine,
+    Result,
+    Sample,
+    Slack,
+    Speedup,
+    Status,
+    Suite,
+    Telemetry,
+)
 
 MIN_BLOCKS = 5  # an interrupted case with fewer keeps its samples and no figure
 
@@ -84,7 +98,10 @@ def conclude(
     tflops = facts.problem.flops(evidence.case) / times.median / 1e9 if times else None
     peak = peak_tflops(facts.machine)
     if tflops and peak and tflops > peak:
-        status, reason = Status.TIME_CLAIM_REJECTED, f"{tflops:.0f} TFLOP/s is above the chip's peak of {peak:.0f}"
+        status, reason = (
+            Status.TIME_CLAIM_REJECTED,
+            f"{tflops:.0f} TFLOP/s is above the chip's peak of {peak:.0f}",
+        )
         timed, times, tflops = False, None, None
     return Result(
         run=facts.run,
@@ -143,10 +160,12 @@ def _status(evidence: Evidence, facts: RunFacts, refusal: str) -> tuple[Status, 
     return Status.PASSED, ""
 
 
-def _class(evidence: Evidence, facts: RunFacts) -> str:
+def _class(evidence: Evidence, facts: RunFacts) -> Literal["exact", "approximate"]:
     limits = facts.problem.limits(evidence.case.dtype)
     worst = evidence.worst
-    exact = worst is not None and worst.rel_l2 < limits.rel_l2 and worst.worst_row < limits.worst_row
+    exact = (
+        worst is not None and worst.rel_l2 < limits.rel_l2 and worst.worst_row < limits.worst_row
+    )
     return "exact" if exact else "approximate"
 
 
@@ -168,4 +187,8 @@ def evidence_version(evidence: Evidence) -> str:
 
 def slack_line(slack: Slack | None) -> str:
     """The slack in words, for people."""
-    return f"clock slack {slack.mean_pct:.2f} % of the mean, {slack.burst_pct:.1f} % of a burst" if slack else ""
+    return (
+        f"clock slack {slack.mean_pct:.2f} % of the mean, {slack.burst_pct:.1f} % of a burst"
+        if slack
+        else ""
+    )

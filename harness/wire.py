@@ -73,7 +73,9 @@ def _decode(body: bytes) -> Message:
     return message
 
 
-def _exactly(sock: socket.socket, size: int, deadline: float | None, fds: list[int], max_fds: int) -> bytes:
+def _exactly(
+    sock: socket.socket, size: int, deadline: float | None, fds: list[int], max_fds: int
+) -> bytes:
     chunks: list[bytes] = []
     while size:
         wait = None if deadline is None else max(0.0, deadline - time.monotonic())

@@ -34,7 +34,11 @@ def resolve_request(args: argparse.Namespace, suite: Suite, machine: Machine) ->
     baselines = list(suite.baselines) if args.baselines is None else _split(args.baselines) or []
     if baselines == ["none"]:
         baselines = []
-    on = machine if suite.device == "gpu" else machine.model_copy(update={"sms": 0, "gpu": "cpu", "uuid": ""})
+    on = (
+        machine
+        if suite.device == "gpu"
+        else machine.model_copy(update={"sms": 0, "gpu": "cpu", "uuid": ""})
+    )
     return resolve(args.submission, baselines, suite, on, against, ROOT)
 
 

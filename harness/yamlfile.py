@@ -19,7 +19,9 @@ def load_model(path: Path, model: type[Model], error: type[UsageError]) -> Model
     try:
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as cause:
-        raise error(f"{path}: cannot be read ({cause})", "check the path and its permissions") from None
+        raise error(
+            f"{path}: cannot be read ({cause})", "check the path and its permissions"
+        ) from None
     try:
         root = yaml.compose(text, Loader=yaml.SafeLoader)
         data = yaml.safe_load(text)
@@ -37,7 +39,11 @@ def load_model(path: Path, model: type[Model], error: type[UsageError]) -> Model
 
 
 def _explain(
-    path: Path, root: yaml.Node | None, model: type[BaseModel], cause: ValidationError, error: type[UsageError]
+    path: Path,
+    root: yaml.Node | None,
+    model: type[BaseModel],
+    cause: ValidationError,
+    error: type[UsageError],
 ) -> UsageError:
     first = cause.errors()[0]
     location: Location = first["loc"]
@@ -61,7 +67,9 @@ def _line_of(node: yaml.Node | None, location: Location) -> int:
             if not pairs:
                 return line
             line, node = pairs[0][0].start_mark.line + 1, pairs[0][1]
-        elif isinstance(node, yaml.SequenceNode) and isinstance(part, int) and part < len(node.value):
+        elif (
+            isinstance(node, yaml.SequenceNode) and isinstance(part, int) and part < len(node.value)
+        ):
             node = node.value[part]
             line = node.start_mark.line + 1
         else:

@@ -22,7 +22,7 @@ except ImportError as error:
     ) from error
 
 VERSION = str(getattr(xformers, "__version__", "unknown"))
-if not VERSION.startswith("0.0.") or int(VERSION.split(".")[2].split("+")[0]) < 23:
+if not VERSION.startswith("0.0.") or int(VERSION.split(".")[2].split("+", maxsplit=1)[0]) < 23:
     raise ImportError(
         f"the baseline xformers needs xformers 0.0.23 or newer, found {VERSION}; "
         f"install it: {INSTALL}"

@@ -10,7 +10,17 @@ from harness.commands import _shared
 from harness.errors import EXIT_OK
 from harness.rank import Board, Row
 from harness.report import notes
-from harness.report.text import NEXT, board_title, ending, milliseconds, number, rank_text, scientific, times, wash
+from harness.report.text import (
+    NEXT,
+    board_title,
+    ending,
+    milliseconds,
+    number,
+    rank_text,
+    scientific,
+    times,
+    wash,
+)
 from harness.schema import Result, Status
 from harness.stats import Interval
 

@@ -21,7 +21,13 @@ from pathlib import Path
 from harness import PROTOCOL, record, stats
 from harness.commands import _shared
 from harness.commands.compare import _named, percent
-from harness.errors import EXIT_OK, EXIT_SUBMISSION_FAILED, EXIT_UNAVAILABLE, UnavailableError, UsageError
+from harness.errors import (
+    EXIT_OK,
+    EXIT_SUBMISSION_FAILED,
+    EXIT_UNAVAILABLE,
+    UnavailableError,
+    UsageError,
+)
 from harness.problems import get_problem
 from harness.rank import block_times_ms, newest
 from harness.report.text import times, wash

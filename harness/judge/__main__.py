@@ -15,6 +15,7 @@ import torch
 
 from harness import wire
 from harness.buffers import Arena, ArenaKind
+from harness.errors import WireError
 from harness.judge.desk import BurstOutcome, Desk, Inputs, WorkerGone
 from harness.judge.gate import Reference
 from harness.judge.secret import Secret
@@ -52,7 +53,7 @@ class Judge:
         if op == "reveal":
             told, self.secret = self.secret.reveal(), Secret()
             return {"secret": told, "commitment": self.secret.commitment}
-        raise wire.WireError(f"unknown request '{op}'")
+        raise WireError(f"unknown request '{op}'")
 
     def _attach(self, message: wire.Message, fds: list[int]) -> wire.Message:
         """Give a worker its arenas and have it load the submission."""
@@ -106,9 +107,11 @@ class Judge:
 
     def _burst(self, message: wire.Message) -> wire.Message:
         if self.current is None:
-            raise wire.WireError("burst before inputs")
+            raise WireError("burst before inputs")
         desk = self.desks[message["worker"]]
-        return _as_message(desk.burst(self.current, message["timeout_s"], message.get("profile", False)))
+        return _as_message(
+            desk.burst(self.current, message["timeout_s"], message.get("profile", False))
+        )
 
 
 def _as_message(outcome: BurstOutcome) -> wire.Message:
@@ -151,7 +154,9 @@ def main() -> int:
     # The references must not be rounded by anyone's idea of speed.
     torch.backends.cuda.matmul.allow_tf32 = False
     judge = Judge(args.problem, args.device, args.scratch)
-    wire.send(engine, {"ready": True, "ipc": judge.arena_kind, "commitment": judge.secret.commitment})
+    wire.send(
+        engine, {"ready": True, "ipc": judge.arena_kind, "commitment": judge.secret.commitment}
+    )
     while True:
         try:
             message, fds = wire.receive_with_fds(engine)

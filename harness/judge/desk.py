@@ -27,6 +27,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from harness import wire
 from harness.buffers import Arena, ArenaKind, Gate
+from harness.errors import WireError
 from harness.judge.gate import Grade, Reference, grade, worst
 from harness.problems.base import TensorSpec
 from harness.schema import Status
@@ -42,7 +43,9 @@ class WorkerReply(BaseModel):
     model_config = ConfigDict(extra="forbid")
     op: str = Field(max_length=16)
     calls_ms: list[Milliseconds] = Field(default=[], max_length=64)
-    strides: list[list[list[Annotated[int, Field(ge=0, lt=1 << 40)]]]] = Field(default=[], max_length=64)
+    strides: list[list[list[Annotated[int, Field(ge=0, lt=1 << 40)]]]] = Field(
+        default=[], max_length=64
+    )
     kernels: list[Annotated[str, Field(max_length=300)]] = Field(default=[], max_length=64)
     status: Status | None = None
     message: str = Field(default="", max_length=8000)
@@ -88,7 +91,9 @@ class WorkerGone(Exception):
 class Desk:
     """One worker as the judge sees it: a socket and two arenas."""
 
-    def __init__(self, sock: socket.socket, kind: ArenaKind, sizes: tuple[int, int], path: str) -> None:
+    def __init__(
+        self, sock: socket.socket, kind: ArenaKind, sizes: tuple[int, int], path: str
+    ) -> None:
         self.sock = sock
         self.inputs = Arena.create(kind, sizes[0], f"{path}.in")
         self.outputs = Arena.create(kind, sizes[1], f"{path}.out")
@@ -110,17 +115,21 @@ class Desk:
         try:
             wire.send(self.sock, message)
         except wire.PeerClosed:
-            raise WorkerGone(Status.CRASHED, f"the process ended before '{message['op']}'") from None
+            raise WorkerGone(
+                Status.CRASHED, f"the process ended before '{message['op']}'"
+            ) from None
 
     def answer(self, op: str, timeout_s: float) -> WorkerReply:
         """Await the reply to `op`; raise WorkerGone on anything but a valid one."""
         try:
             reply = WorkerReply.model_validate(wire.receive(self.sock, timeout_s))
         except wire.PeerSilent:
-            raise WorkerGone(Status.TIMED_OUT, f"no answer to '{op}' in {timeout_s:.0f} s") from None
+            raise WorkerGone(
+                Status.TIMED_OUT, f"no answer to '{op}' in {timeout_s:.0f} s"
+            ) from None
         except wire.PeerClosed:
             raise WorkerGone(Status.CRASHED, f"the process ended during '{op}'") from None
-        except (wire.WireError, ValidationError) as cause:
+        except (WireError, ValidationError) as cause:
             first = str(cause).splitlines()[0]
             raise WorkerGone(Status.INVALID_SUBMISSION, f"broke the protocol: {first}") from None
         if reply.status is not None:
@@ -137,7 +146,9 @@ class Desk:
     def _burst(self, inputs: Inputs, timeout_s: float, profile: bool) -> BurstOutcome:
         shared_in = self.inputs.carve([(s.shape, s.dtype) for s in inputs.specs_in] * inputs.calls)
         count_out = len(inputs.specs_out) * inputs.calls
-        shared_out = self.outputs.carve([(s.shape, s.dtype) for s in inputs.specs_out] * inputs.calls)
+        shared_out = self.outputs.carve(
+            [(s.shape, s.dtype) for s in inputs.specs_out] * inputs.calls
+        )
         hidden = [tensor for call in inputs.tensors for tensor in call]
         held = [torch.empty_like(tensor) for tensor in shared_out]
         self._poison()
@@ -156,12 +167,18 @@ class Desk:
         t2_ms = (time.perf_counter() - start) * 1e3
 
         if len(reply.calls_ms) != inputs.calls or len(reply.strides) != inputs.calls:
-            return BurstOutcome(Status.INVALID_SUBMISSION, f"{len(reply.calls_ms)} times for {inputs.calls} calls")
+            return BurstOutcome(
+                Status.INVALID_SUBMISSION, f"{len(reply.calls_ms)} times for {inputs.calls} calls"
+            )
         flat = [strides for call in reply.strides for strides in call]
         if len(flat) != count_out:
-            return BurstOutcome(Status.INVALID_SUBMISSION, f"{len(flat)} outputs, expected {count_out}")
+            return BurstOutcome(
+                Status.INVALID_SUBMISSION, f"{len(flat)} outputs, expected {count_out}"
+            )
         if not all(torch.equal(_bits(a), _bits(b)) for a, b in zip(hidden, shared_in, strict=True)):
-            return BurstOutcome(Status.INPUT_MUTATED, "an input differs from what was given after the burst")
+            return BurstOutcome(
+                Status.INPUT_MUTATED, "an input differs from what was given after the burst"
+            )
         return self._verify(inputs, held, flat, reply, t2_ms)
 
     def _go_behind_gate(
@@ -182,13 +199,20 @@ class Desk:
         return start, self.answer("go", timeout_s)
 
     def _verify(
-        self, inputs: Inputs, held: list[torch.Tensor], strides: list[list[int]], reply: WorkerReply, t2_ms: float
+        self,
+        inputs: Inputs,
+        held: list[torch.Tensor],
+        strides: list[list[int]],
+        reply: WorkerReply,
+        t2_ms: float,
     ) -> BurstOutcome:
         references = [ref for call in inputs.references for ref in call]
         grades = []
         for tensor, stride, reference in zip(held, strides, references, strict=True):
             if not is_dense(tuple(tensor.shape), tuple(stride)):
-                return BurstOutcome(Status.BAD_OUTPUT, f"strides {stride} are not a dense {list(tensor.shape)}")
+                return BurstOutcome(
+                    Status.BAD_OUTPUT, f"strides {stride} are not a dense {list(tensor.shape)}"
+                )
             out = torch.as_strided(tensor.flatten(), tensor.shape, stride)
             grades.append(grade(out, reference))
         overall = worst(grades)
@@ -199,11 +223,15 @@ class Desk:
         elif not overall.max_diff < inputs.contract_limit:
             message = f"max diff {overall.max_diff:.3g}, must be below {inputs.contract_limit:g}"
             status = Status.INCORRECT
-        return BurstOutcome(status, message, tuple(reply.calls_ms), t2_ms, overall, tuple(reply.kernels))
+        return BurstOutcome(
+            status, message, tuple(reply.calls_ms), t2_ms, overall, tuple(reply.kernels)
+        )
 
     def _poison(self) -> None:
-        """Fill the outputs with a NaN whose payload changes: bit patterns 0x7F81..0x7FFF are NaN in
-        fp16 and bf16, and twice over in float32."""
+        """Fill the outputs with a NaN whose payload changes.
+
+        Bit patterns 0x7F81..0x7FFF are NaN in fp16 and bf16, and twice over in float32.
+        """
         pattern = random.SystemRandom().randint(0x7F81, 0x7FFF)
         self.outputs.bytes[: self.outputs.size // 2 * 2].view(torch.int16).fill_(pattern)
         self._sync()

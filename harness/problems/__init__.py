@@ -16,7 +16,10 @@ PROBLEMS: dict[str, Problem] = {attention_forward.PROBLEM.name: attention_forwar
 def get_problem(name: str) -> Problem:
     """Return the problem called `name`; raise UsageError with the nearest one otherwise."""
     if name not in PROBLEMS:
-        raise UsageError(f"problem '{name}': unknown", did_you_mean(name, PROBLEMS) or f"known: {', '.join(PROBLEMS)}")
+        raise UsageError(
+            f"problem '{name}': unknown",
+            did_you_mean(name, PROBLEMS) or f"known: {', '.join(PROBLEMS)}",
+        )
     return PROBLEMS[name]
 
 

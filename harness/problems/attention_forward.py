@@ -22,17 +22,17 @@ ODD_SCALE = 0.7310585  # times 1/sqrt(headdim): nobody hard-codes it
 class AttentionForward:
     """The seed's interface, to the letter."""
 
-    name = "attention_forward"
-    function = "custom_attention_forward"
-    parameters = ("q", "k", "v", "causal", "sm_scale")
-    tensors_module = "harness.problems.attention_forward_tensors"
+    name: str = "attention_forward"
+    function: str = "custom_attention_forward"
+    parameters: tuple[str, ...] = ("q", "k", "v", "causal", "sm_scale")
+    tensors_module: str = "harness.problems.attention_forward_tensors"
 
     def inputs(self, case: Case) -> tuple[TensorSpec, ...]:
         """q, k, v."""
         return tuple(TensorSpec(name, case.shape, case.dtype.value) for name in "qkv")
 
     def outputs(self, case: Case) -> tuple[TensorSpec, ...]:
-        """o."""
+        """O."""
         return (TensorSpec("o", case.shape, case.dtype.value),)
 
     def kwargs(self, case: Case) -> Kwargs:
@@ -60,7 +60,9 @@ class AttentionForward:
         short = _round_up(min(256, case.seqlen), step)
         base = case.model_copy(update={"batch": 1, "heads": 3, "seqlen": short, "burst": 1})
         probes = [
-            Probe(base.model_copy(update={"causal": flag}), kind, {"causal": flag, "sm_scale": scale})
+            Probe(
+                base.model_copy(update={"causal": flag}), kind, {"causal": flag, "sm_scale": scale}
+            )
             for flag in flags
             for kind, scale in (("normal", usual * ODD_SCALE), ("large_logits", None))
         ]
@@ -71,11 +73,15 @@ class AttentionForward:
         ]
         lengths = {_round_up(n, step) for n in (1, 17, 127, 129, 333) if n <= max(129, case.seqlen)}
         for seqlen in sorted(lengths):
-            ragged = base.model_copy(update={"heads": 1, "batch": 2, "seqlen": seqlen, "causal": flags[-1]})
+            ragged = base.model_copy(
+                update={"heads": 1, "batch": 2, "seqlen": seqlen, "causal": flags[-1]}
+            )
             probes.append(Probe(ragged, "normal", {"causal": flags[-1], "sm_scale": None}))
         length = _round_up(min(1000, 2 * case.seqlen - 1), step)
         long = base.model_copy(update={"seqlen": length, "causal": flags[0], "heads": 1})
-        probes.append(Probe(long, "large_logits", {"causal": flags[0], "sm_scale": usual * ODD_SCALE}))
+        probes.append(
+            Probe(long, "large_logits", {"causal": flags[0], "sm_scale": usual * ODD_SCALE})
+        )
         return probes
 
     def audits(self, case: Case) -> list[Probe]:

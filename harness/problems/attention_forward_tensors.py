@@ -42,7 +42,9 @@ def _large_logits(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, _: torch.Ge
     return q * 8, k, v  # kills softmax without a maximum, and P held in fp16
 
 
-def _needle(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, generator: torch.Generator) -> Triple:
+def _needle(
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, generator: torch.Generator
+) -> Triple:
     """One early key dominates every row of its head: kills skipped and sampled keys."""
     seqlen = k.shape[2]
     # Early, because causal rows before the needle cannot see it.
@@ -53,7 +55,9 @@ def _needle(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, generator: torch.
     return (q.float() * 0.3 + direction).to(q.dtype), k, v
 
 
-def _offset_v(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, generator: torch.Generator) -> Triple:
+def _offset_v(
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, generator: torch.Generator
+) -> Triple:
     """Columns of V differ in mean per head: kills constants and column means of another head."""
     shape = (*v.shape[:2], 1, v.shape[-1])
     offset = torch.randn(shape, generator=generator, device=v.device, dtype=torch.float32)

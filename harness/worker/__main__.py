@@ -13,7 +13,7 @@ import os
 import socket
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +21,7 @@ import torch
 
 from harness import wire
 from harness.buffers import DTYPES, Arena, Gate
+from harness.errors import WireError
 from harness.schema import Case, Manifest, Status
 from harness.worker.burst import cpu_burst, gpu_burst
 from harness.worker.load import LoadError, classify, describe, load_function
@@ -49,7 +50,10 @@ class Worker:
         """Answer one message of the judge."""
         op = message["op"]
         if op == "map":
-            self.inputs, self.outputs = Arena.open(message["inputs"]), Arena.open(message["outputs"])
+            self.inputs, self.outputs = (
+                Arena.open(message["inputs"]),
+                Arena.open(message["outputs"]),
+            )
             if message["event"]:
                 self.inputs_exist = Gate.of_other_process(message["event"]["ipc"])
             return {"op": "mapped"}
@@ -58,21 +62,26 @@ class Worker:
             return {"op": "ready"}
         if op == "go":
             return self._go()
-        raise wire.WireError(f"unknown message '{op}'")
+        raise WireError(f"unknown message '{op}'")
 
     def _prepare(self, message: wire.Message) -> None:
-        assert self.inputs and self.outputs
+        assert self.inputs
+        assert self.outputs
         self.plan = message
         calls = int(message["calls"])
-        ins = self.inputs.carve([(tuple(shape), dtype) for shape, dtype in message["inputs"]] * calls)
-        self.outs = self.outputs.carve([(tuple(shape), dtype) for shape, dtype in message["outputs"]] * calls)
+        ins = self.inputs.carve(
+            [(tuple(shape), dtype) for shape, dtype in message["inputs"]] * calls
+        )
+        self.outs = self.outputs.carve(
+            [(tuple(shape), dtype) for shape, dtype in message["outputs"]] * calls
+        )
         width = len(message["inputs"])
         self.views = [tuple(ins[i * width : (i + 1) * width]) for i in range(calls)]
         # Host arenas on a GPU machine (no IPC): the copies are outside the worker's clock.
         self.staged = self.device == "cuda" and self.inputs.kind == "host"
         self.strides = [[] for _ in range(calls)]
         if self.device == "cuda":
-            events = [torch.cuda.Event(enable_timing=True) for _ in range(2 * calls)]
+            events = [_timer() for _ in range(2 * calls)]
             self.events = list(zip(events[::2], events[1::2], strict=True))
             torch.cuda.synchronize()
 
@@ -82,8 +91,7 @@ class Worker:
             calls = [tuple(tensor.cuda() for tensor in call) for call in calls]
             torch.cuda.synchronize()
         kwargs = self.plan["kwargs"]
-        profile = kernel_names() if self.plan["profile"] else contextlib.nullcontext([])
-        with profile as kernels:
+        with kernel_names(enabled=bool(self.plan["profile"])) as kernels:
             if self.device == "cuda":
                 if self.inputs_exist:
                     torch.cuda.current_stream().wait_event(self.inputs_exist)
@@ -125,16 +133,21 @@ def require_output(tensor: Any, shape: tuple[int, ...], dtype: torch.dtype, devi
 
 def dense_storage(tensor: torch.Tensor) -> torch.Tensor | None:
     """`tensor` in its own memory order, without a copy, or None if it has holes or overlaps."""
-    order = sorted(range(tensor.dim()), key=lambda d: (-tensor.stride(d), tensor.shape[d] != 1))
+    strides = tensor.stride()
+    order = sorted(range(tensor.dim()), key=lambda d: (-strides[d], tensor.shape[d] != 1))
     ordered = tensor.permute(order)
     return ordered.view(-1) if ordered.is_contiguous() else None
 
 
+def _timer() -> torch.cuda.Event:
+    return torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
+
+
 @contextlib.contextmanager
-def kernel_names() -> Any:
+def kernel_names(enabled: bool) -> Iterator[list[str]]:
     """Collect the names of the GPU kernels that run inside the block."""
     names: list[str] = []
-    if not torch.cuda.is_available():
+    if not (enabled and torch.cuda.is_available()):
         yield names
         return
     from torch.profiler import ProfilerActivity, profile

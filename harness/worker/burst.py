@@ -35,7 +35,10 @@ def gpu_burst(
 
 
 def cpu_burst(
-    function: Callable[..., Any], calls: Sequence[tuple[torch.Tensor, ...]], kwargs: dict[str, Any], keep: Keep
+    function: Callable[..., Any],
+    calls: Sequence[tuple[torch.Tensor, ...]],
+    kwargs: dict[str, Any],
+    keep: Keep,
 ) -> list[float]:
     """The same with the wall clock."""
     calls_ms = []

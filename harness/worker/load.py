@@ -12,7 +12,14 @@ from typing import Any
 
 from harness.schema import Manifest, Status
 
-COMPILER_WORDS = ("compilationerror", "compileerror", "nvrtc", "ptxas", "error building extension", "ninja")
+COMPILER_WORDS = (
+    "compilationerror",
+    "compileerror",
+    "nvrtc",
+    "ptxas",
+    "error building extension",
+    "ninja",
+)
 MEMORY_WORDS = ("outofmemory", "out of memory", "memoryerror")
 UNSUPPORTED_WORDS = ("no kernel image", "notimplemented", "unsupported", "not supported")
 

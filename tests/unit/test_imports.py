@@ -27,7 +27,14 @@ LAWS = {
     "harness/worker/burst.py": set(),
     "harness/worker/load.py": {"harness.schema", "harness.worker", "harness.worker.interpret"},
 }
-TORCH_SIDE = ("harness/judge/", "harness/worker/", "harness/null/", "harness/buffers.py", "_tensors.py", "templates/")
+TORCH_SIDE = (
+    "harness/judge/",
+    "harness/worker/",
+    "harness/null/",
+    "harness/buffers.py",
+    "_tensors.py",
+    "templates/",
+)
 
 
 def imported(path: Path) -> set[str]:
@@ -38,7 +45,9 @@ def imported(path: Path) -> set[str]:
             found.update(alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom) and node.module:
             found.add(node.module)
-            found.update(f"{node.module}.{alias.name}" for alias in node.names if node.module == "harness")
+            found.update(
+                f"{node.module}.{alias.name}" for alias in node.names if node.module == "harness"
+            )
     return {name for name in found if name.split(".")[0] == "harness" and name != "harness"}
 
 
@@ -47,7 +56,9 @@ def test_law(file: str) -> None:
     assert imported(ROOT / file) <= LAWS[file]
 
 
-@pytest.mark.parametrize("path", sorted(HARNESS.rglob("*.py")), ids=lambda p: p.relative_to(HARNESS).as_posix())
+@pytest.mark.parametrize(
+    "path", sorted(HARNESS.rglob("*.py")), ids=lambda p: p.relative_to(HARNESS).as_posix()
+)
 def test_torch_stays_on_its_side(path: Path) -> None:
     relative = path.relative_to(ROOT).as_posix()
     if any(part in relative for part in TORCH_SIDE):
@@ -56,7 +67,9 @@ def test_torch_stays_on_its_side(path: Path) -> None:
         alias.name.split(".")[0]
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
         if isinstance(node, (ast.Import, ast.ImportFrom))
-        for alias in (node.names if isinstance(node, ast.Import) else [ast.alias(name=node.module or "")])
+        for alias in (
+            node.names if isinstance(node, ast.Import) else [ast.alias(name=node.module or "")]
+        )
     }
     assert not top & {"torch", "triton"}, f"{relative} imports torch or triton"
 

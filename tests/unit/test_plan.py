@@ -40,6 +40,7 @@ def test_audits_hide_among_the_timed_blocks() -> None:
 
 def test_first_is_everybody_equally_often() -> None:
     first = Counter(
-        plan_case(SUITE, SUITE.cases[0], PROBLEM, NAMES, random.Random(seed))[0].order[0] for seed in range(600)
+        plan_case(SUITE, SUITE.cases[0], PROBLEM, NAMES, random.Random(seed))[0].order[0]
+        for seed in range(600)
     )
     assert min(first.values()) > 140

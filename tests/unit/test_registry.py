@@ -28,7 +28,9 @@ def load(path: Path) -> Entrant:
 
 
 def test_a_folder(tmp_path: Path) -> None:
-    entrant = load(make(tmp_path, manifest="language: triton\nclaims: {causal: true, headdims: [64]}\n"))
+    entrant = load(
+        make(tmp_path, manifest="language: triton\nclaims: {causal: true, headdims: [64]}\n")
+    )
     assert entrant.name == "mine"
     assert entrant.manifest.claims.causal == "true"
     assert len(entrant.source_sha256) == 64
@@ -53,7 +55,10 @@ def test_the_hash_follows_the_source_and_not_the_notes(tmp_path: Path) -> None:
     ("manifest", "message"),
     [
         ("langage: cuda\n", r"manifest.yaml:2: unknown key 'langage'\n.*Did you mean 'language'"),
-        ("claims: {headdimms: [64]}\n", r"manifest.yaml:2: unknown key 'claims.headdimms'\n.*'headdims'"),
+        (
+            "claims: {headdimms: [64]}\n",
+            r"manifest.yaml:2: unknown key 'claims.headdimms'\n.*'headdims'",
+        ),
         ("language: fortran\n", r"manifest.yaml:2: language: .*fortran"),
         ("entry: ../other.py\n", r"manifest.yaml:2: entry: .*leaves the folder"),
         ("entry: /etc/passwd.py\n", r"leaves the folder"),
@@ -71,8 +76,14 @@ def test_a_wrong_manifest(tmp_path: Path, manifest: str, message: str) -> None:
     ("source", "message"),
     [
         ("def f(:\n", r"submission.py:1: does not parse"),
-        ("def custom_atention_forward(q, k, v, causal=True, sm_scale=None): ...\n", "has no function .custom_attention_forward."),
-        ("\n\ndef custom_attention_forward(q, k, v, casual=True, sm_scale=None): ...\n", r":3: .*\n.*'causal'"),
+        (
+            "def custom_atention_forward(q, k, v, causal=True, sm_scale=None): ...\n",
+            "has no function .custom_attention_forward.",
+        ),
+        (
+            "\n\ndef custom_attention_forward(q, k, v, casual=True, sm_scale=None): ...\n",
+            r":3: .*\n.*'causal'",
+        ),
         ("def custom_attention_forward(q, k): ...\n", r"should take \(q, k, v, causal, sm_scale\)"),
         ("x = 1\n", "has no function 'custom_attention_forward'"),
     ],
@@ -98,7 +109,10 @@ def test_names_lists_and_all(tmp_path: Path) -> None:
         make(tmp_path, name)
     found = find_entrants(["two,one", "one"], tmp_path, Kind.SUBMISSION, PROBLEM)
     assert [entrant.name for entrant in found] == ["two", "one"]
-    assert [e.name for e in find_entrants(["all"], tmp_path, Kind.SUBMISSION, PROBLEM)] == ["one", "two"]
+    assert [e.name for e in find_entrants(["all"], tmp_path, Kind.SUBMISSION, PROBLEM)] == [
+        "one",
+        "two",
+    ]
 
 
 def test_an_unknown_name_offers_the_nearest(tmp_path: Path) -> None:

@@ -46,9 +46,15 @@ def test_an_unknown_suite_offers_the_nearest() -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("name: x\ncases:\n  - {name: a, batch: 1, heads: 1, seqlen: 0, headdim: 64}\n", r":3: cases.0.seqlen: .*got 0"),
+        (
+            "name: x\ncases:\n  - {name: a, batch: 1, heads: 1, seqlen: 0, headdim: 64}\n",
+            r":3: cases.0.seqlen: .*got 0",
+        ),
         ("name: x\ncases: []\n", ":2: cases"),
-        ("name: x\nblock: 3\ncases:\n  - {name: a, batch: 1, heads: 1, seqlen: 8, headdim: 64}\n", "Did you mean 'blocks'"),
+        (
+            "name: x\nblock: 3\ncases:\n  - {name: a, batch: 1, heads: 1, seqlen: 8, headdim: 64}\n",
+            "Did you mean 'blocks'",
+        ),
         (
             "name: x\ncases:\n"
             "  - {name: a, batch: 1, heads: 1, seqlen: 8, headdim: 64}\n"
@@ -80,7 +86,10 @@ def test_own_shapes_follow_the_convention() -> None:
     base = load_suite("fa3", CONFIGS)
     suite = adhoc_suite(base, headdim=["64", "128"], seqlen=["8k"], causal=["both"])
     assert [case.name for case in suite.cases] == [
-        "hdim64_seq8k", "hdim64_seq8k_full", "hdim128_seq8k", "hdim128_seq8k_full",
+        "hdim64_seq8k",
+        "hdim64_seq8k_full",
+        "hdim128_seq8k",
+        "hdim128_seq8k_full",
     ]
     assert suite.cases[0].shape == (2, 32, 8192, 64)
     assert suite.sha256 != base.sha256
