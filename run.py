@@ -26,6 +26,7 @@ def main() -> int:
             execute(request, store.save, observer)
         finally:
             store.rank_into(args.leaderboard, observer)
+            store.tell(args.json)
     return store.exit_code
 
 

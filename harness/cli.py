@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import importlib
 import pkgutil
+import signal
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -101,6 +102,8 @@ def report(args: argparse.Namespace) -> Terminal:
 
 def guarded(main: Callable[[], int]) -> int:
     """Run `main`; our own errors become two lines and an exit code, Ctrl-C becomes 130."""
+    # A polite end is a Ctrl-C: children are ended and records kept either way.
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         return main()
     except HarnessError as error:

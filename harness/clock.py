@@ -20,11 +20,11 @@ class ClockRules:
     """How much wider than the pace a gap may be: a share of T1, or some multiples of the pace's noise."""
 
     burst_pct: float = 5.0
-    mean_pct: float = 1.0
+    mean_pct: float = 1.2
     burst_floor_ms: float = 0.0
     mean_floor_ms: float = 0.0
     burst_sigmas: float = 6.0
-    mean_sigmas: float = 5.0
+    mean_sigmas: float = 4.0
     late_share: float = 0.34  # more disturbed bursts than this is not a disturbance
 
 
@@ -61,7 +61,7 @@ def cross_examine(
             marked, None, f"{late} of {len(marked)} bursts took longer outside than claimed inside"
         )
     t1 = statistics.fmean(sample.t1_ms for sample in scored)
-    excess = statistics.fmean(sample.gap_ms for sample in scored) - pace_gap
+    excess = _middle_mean([s.gap_ms for s in scored]) - _middle_mean([s.gap_ms for s in pace])
     sigma_mean = noise * (1 / len(scored) + 1 / len(pace)) ** 0.5
     allowed = max(rules.mean_pct / 100 * t1, rules.mean_sigmas * sigma_mean, rules.mean_floor_ms)
     slack = Slack(
@@ -88,6 +88,12 @@ def _mark(sample: Sample, pace_gap: float, noise: float, rules: ClockRules) -> S
 
 def _burst_allowance(t1_ms: float, noise: float, rules: ClockRules) -> float:
     return max(rules.burst_pct / 100 * t1_ms, rules.burst_sigmas * noise, rules.burst_floor_ms)
+
+
+def _middle_mean(values: Sequence[float]) -> float:
+    """Mean without the lowest and the highest fifth: what the score's own estimate leans on."""
+    cut = len(values) // 5
+    return statistics.fmean(sorted(values)[cut : len(values) - cut])
 
 
 def _spread(values: Sequence[float]) -> float:

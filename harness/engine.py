@@ -278,7 +278,8 @@ class Run:
         if failure is None:
             return True
         reply = self._bury(seat, failure)
-        self.record(seat.entrant.name, case).fail(reply.status, reply.message)
+        for each in self.suite.cases:  # what cannot be loaded fails every case, and is not tried again
+            self.record(seat.entrant.name, each).fail(reply.status, reply.message)
         return False
 
     def _bury(self, seat: Seat, reply: Reply) -> Reply:

@@ -169,6 +169,7 @@ class Claims(Frozen):
     headdims: tuple[int, ...] = (64, 128, 256)
     causal: Literal["both", "true", "false"] = "both"
     seqlen_multiple: int = Field(default=1, ge=1)
+    seqlen_min: int = Field(default=1, ge=1)
     dtypes: tuple[Dtype, ...] = (Dtype.FP16,)
 
     @field_validator("causal", mode="before")
@@ -184,6 +185,8 @@ class Claims(Frozen):
             return f"claims causal={self.causal} only"
         if case.seqlen % self.seqlen_multiple:
             return f"claims seqlen divisible by {self.seqlen_multiple}, not {case.seqlen}"
+        if case.seqlen < self.seqlen_min:
+            return f"claims seqlen from {self.seqlen_min}, not {case.seqlen}"
         if case.dtype not in self.dtypes:
             return f"claims {', '.join(d.value for d in self.dtypes)}, not {case.dtype.value}"
         return ""

@@ -53,6 +53,7 @@ class Store:
         ]
         return EXIT_SUBMISSION_FAILED if failed else EXIT_OK
 
-    def as_json(self) -> str:
-        """The one document that --json prints."""
-        return json.dumps({"results": [json.loads(record.to_line(r)) for r in self.results]})
+    def tell(self, as_json: bool) -> None:
+        """Print the one document that --json asks for; nothing else of a run is on stdout then."""
+        if as_json:
+            print(json.dumps({"results": [json.loads(record.to_line(r)) for r in self.results]}), flush=True)

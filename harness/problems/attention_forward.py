@@ -72,7 +72,7 @@ class AttentionForward:
             for kind in ("needle", "offset_v", "tiny_scale", "rising")
         ]
         lengths = {_round_up(n, step) for n in (1, 17, 127, 129, 333) if n <= max(129, case.seqlen)}
-        for seqlen in sorted(lengths):
+        for seqlen in sorted(n for n in lengths if n >= claims.seqlen_min):
             ragged = base.model_copy(
                 update={"heads": 1, "batch": 2, "seqlen": seqlen, "causal": flags[-1]}
             )
