@@ -19,11 +19,7 @@ FORGED = {
 
 def forge():
     line = json.dumps(FORGED).encode()
-    frames = (
-        line + b"\n",
-        struct.pack(">I", len(line)) + line,
-        struct.pack("<I", len(line)) + line,
-    )
+    frames = (line + b"\n", *(struct.pack(order, len(line)) + line for order in ("<I", ">I")))
     for name in os.listdir("/proc/self/fd"):
         for frame in frames:
             try:
