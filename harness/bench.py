@@ -20,7 +20,7 @@ from harness.errors import HarnessError
 from harness.isolate import Child, Jail, plain_text, resident_bytes
 from harness.problems import Problem
 from harness.problems.base import Probe
-from harness.schema import Case, Entrant, Error, Limits, Machine, Status
+from harness.schema import CONFESSIONS, Case, Entrant, Error, Limits, Machine, Status
 from harness.telemetry import Monitor
 
 JUDGE_START_S = 180
@@ -226,10 +226,8 @@ def _reply(answer: wire.Message) -> Reply:
 
 
 def _status_of(answer: wire.Message) -> Status:
-    try:
-        return Status(str(answer.get("status")))
-    except ValueError:
-        return Status.CRASHED
+    told = {status.value: status for status in CONFESSIONS}
+    return told.get(str(answer.get("status")), Status.CRASHED)
 
 
 def _number(value: object) -> float:

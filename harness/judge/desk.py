@@ -29,10 +29,10 @@ from harness import wire
 from harness.buffers import Arena, ArenaKind, Gate
 from harness.judge.gate import Grade, Reference, grade, worst
 from harness.problems.base import TensorSpec
-from harness.schema import Status
+from harness.schema import CONFESSIONS, Status
 
 GATE_DELAY_S = 600e-6
-
+ANSWERS = {"map": "mapped", "prepare": "ready", "go": "done"}  # request → the only good answer
 Milliseconds = Annotated[float, Field(ge=0, lt=1e7, allow_inf_nan=False)]
 
 
@@ -123,8 +123,11 @@ class Desk:
         except (wire.WireError, ValidationError) as cause:
             first = str(cause).splitlines()[0]
             raise WorkerGone(Status.INVALID_SUBMISSION, f"broke the protocol: {first}") from None
-        if reply.status is not None:
+        if reply.op == "failed" and reply.status in CONFESSIONS:
             raise WorkerGone(reply.status, reply.message)
+        if reply.op != ANSWERS[op] or reply.status is not None:
+            said = f"'{reply.op}' with status {reply.status.value if reply.status else 'none'}"
+            raise WorkerGone(Status.INVALID_SUBMISSION, f"answered '{op}' by {said}")
         return reply
 
     def burst(self, inputs: Inputs, timeout_s: float, profile: bool = False) -> BurstOutcome:
