@@ -116,24 +116,35 @@ class JudgeClient:
 class Seat:
     """One entrant's worker: started fresh, paused while others are on the clock, replaced if it dies."""
 
-    def __init__(self, entrant: Entrant, problem: Problem, device: str, jail: Jail, log: Path) -> None:
-        self.entrant, self.problem, self.device = entrant, problem, device
-        self.jail, self.log = jail, log
+    def __init__(
+        self, entrant: Entrant, problem: Problem, device: str, jail: Jail, scratch: Path
+    ) -> None:
+        self.entrant, self.problem, self.device, self.jail = entrant, problem, device, jail
+        # Not in the jail: the engine reads the log, and the judge creates the arena's files.
+        self.arenas, self.log = scratch / "arenas", scratch / "logs" / f"{self.slug}.txt"
+        self.log.parent.mkdir(exist_ok=True)
         self.starts = 0
         self.child: Child | None = None
         self.attached = False
         self.killed_for = ""  # set by the memory watch
 
     @property
+    def slug(self) -> str:
+        """The entrant's name as part of a file name."""
+        return re.sub("[^A-Za-z0-9]+", "-", self.entrant.name)
+
+    @property
     def label(self) -> str:
         """The judge's name for this worker; a replacement is another one."""
-        return f"{re.sub('[^A-Za-z0-9]+', '-', self.entrant.name)}-{self.starts}"
+        return f"{self.slug}-{self.starts}"
 
     def start(self) -> None:
         """Launch the process; it loads the submission while nobody waits."""
         self.starts += 1
         self.killed_for = ""
-        self.child = Child("harness.worker", self._arguments(), self.jail, self.log)
+        arena = self.arenas / self.label
+        arena.mkdir(parents=True)
+        self.child = Child("harness.worker", self._arguments(), self.jail, self.log, arena)
 
     def build(self, cases: Sequence[Case], limits: Limits) -> tuple[Status | None, str, float]:
         """Run the builder to its end; (failure or None, reason, seconds)."""

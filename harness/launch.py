@@ -16,7 +16,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
-from harness import PROTOCOL
+from harness import PROTOCOL, hygiene, sandbox
 from harness.bench import JudgeClient, MemoryWatch, Seat, arena_sizes
 from harness.clock import CPU_RULES, GPU_RULES
 from harness.engine import Observer, Roles, Run, wanted_cases
@@ -48,7 +48,9 @@ class Request:
 def execute(request: Request, save: Callable[[Result], None], observer: Observer) -> None:
     """Carry out `request`; every (entrant, case) reaches `save` exactly once."""
     problem = get_problem(request.suite.problem)
+    sandbox.require(request.sandbox)
     with contextlib.ExitStack() as stack:
+        stack.enter_context(tidy())
         scratch = stack.enter_context(scratch_folder())
         stack.enter_context(gpu_lock(request.machine, observer))
         monitor = Monitor(request.machine)
@@ -83,6 +85,18 @@ def execute(request: Request, save: Callable[[Result], None], observer: Observer
         build_all(run, request)
         start_all(run)
         run.execute()
+
+
+@contextlib.contextmanager
+def tidy() -> Iterator[None]:
+    """Become private and the parent of all that a run starts; leave nothing of it behind."""
+    before = hygiene.children(os.getpid())
+    hygiene.make_private()
+    hygiene.adopt_orphans()
+    try:
+        yield
+    finally:
+        hygiene.sweep(before)
 
 
 def preflight(run: Run, request: Request) -> None:
@@ -130,7 +144,10 @@ def build_one(run: Run, seat: Seat) -> None:
 
 
 def _build_mark(seat: Seat, run: Run) -> Path:
-    return seat.jail.cache / f"built-{run.suite.sha256[:16]}"
+    """Beside the entrants' caches, which are theirs to write."""
+    folder = seat.jail.cache.parent.parent / "built"
+    folder.mkdir(exist_ok=True)
+    return folder / f"{seat.jail.cache.name}-{run.suite.sha256[:16]}"
 
 
 def start_all(run: Run) -> None:
@@ -153,12 +170,21 @@ def make_seat(request: Request, entrant: Entrant, problem: Problem, device: str,
     key = hashlib.sha256(f"{entrant.name}\0{entrant.source_sha256}\0{request.machine.slug}".encode()).hexdigest()
     safe = entrant.name.replace("/", "-")
     cache = request.cache / "entrants" / f"{safe}-{key[:12]}"
-    private = scratch / safe
+    private = scratch / "jails" / safe
     for folder in (cache, private):
         folder.mkdir(parents=True, exist_ok=True)
     env = gpu_env(request.machine) if device == "cuda" else {"TRITON_INTERPRET": "1", "CUDA_VISIBLE_DEVICES": ""}
-    jail = Jail(cache=cache, scratch=private, env=env)
-    return Seat(entrant, problem, device, jail, private / "log.txt")
+    jail = Jail(cache, private, env, entrant.folder, house(scratch), request.sandbox)
+    return Seat(entrant, problem, device, jail, scratch)
+
+
+def house(scratch: Path) -> Path:
+    """A folder from which children import the package and can see nothing else of the checkout."""
+    folder = scratch / "house"
+    if not folder.exists():
+        folder.mkdir()
+        (folder / "harness").symlink_to(ROOT / "harness")
+    return folder
 
 
 def cast_roles(

@@ -58,9 +58,10 @@ class Rules:
 
     rw: tuple[Path, ...] = ()
     ro: tuple[Path, ...] = ()
+    use: tuple[Path, ...] = ()  # files in here are read and written, none is made
     file_bytes: int = 2 << 30  # the largest file it may write
     processes: int = 4096  # of its user; has no force as root
-    abstract_sockets: bool = True  # libcuda passes descriptors through one for CUDA IPC
+    chdir: Path | None = None  # after the walls are up
 
 
 def command(level: int, rules: Rules, argv: Sequence[str]) -> list[str]:
@@ -69,9 +70,11 @@ def command(level: int, rules: Rules, argv: Sequence[str]) -> list[str]:
     if level == 0:
         return list(argv)
     flags = [f"--rw={path}" for path in rules.rw] + [f"--ro={path}" for path in rules.ro]
+    flags += [f"--use={path}" for path in rules.use]
+    flags += [f"--chdir={rules.chdir}"] if rules.chdir else []
     flags += [f"--file-bytes={rules.file_bytes}", f"--processes={rules.processes}"]
-    flags += [] if rules.abstract_sockets else ["--no-abstract-sockets"]
-    inner = [sys.executable, "-m", "harness.sandbox", *flags, "--", *argv]
+    # -s: $HOME belongs to the untrusted side, and Python would run what lies in its user site.
+    inner = [sys.executable, "-s", "-m", "harness.sandbox", *flags, "--", *argv]
     return [*_bubblewrap(rules), *inner] if level == 2 else inner
 
 
@@ -163,7 +166,7 @@ def restrict_files(rules: Rules) -> None:
     handled = ALL_FILE_RIGHTS.get(abi, (1 << 16) - 1)
     ruleset = _Ruleset(handled, NET_TCP if abi >= 4 else 0, 0)
     if abi >= 6:
-        ruleset.scoped = SCOPE_SIGNAL | (0 if rules.abstract_sockets else SCOPE_ABSTRACT_UNIX)
+        ruleset.scoped = SCOPE_SIGNAL | SCOPE_ABSTRACT_UNIX  # CUDA IPC works without
     size = ctypes.c_size_t(8 if abi < 4 else 16 if abi < 6 else 24)
     fd = _checked(
         "landlock", int(_libc.syscall(SYS_LANDLOCK_CREATE, ctypes.byref(ruleset), size, 0))
@@ -182,6 +185,8 @@ def _grants(rules: Rules, everything: int) -> Iterable[tuple[Path, int]]:
         yield path, READ
     for path in rules.rw:
         yield path, everything & ~IOCTL_DEV
+    for path in rules.use:
+        yield path, READ_FILE | READ_DIR | WRITE_FILE
     devices = [Path("/dev") / name for name in ("null", "zero", "full", "random", "urandom", "tty")]
     devices += [Path(name) for name in glob.glob("/dev/nvidia*")]
     for device in devices:
@@ -271,7 +276,7 @@ def _bubblewrap(rules: Rules) -> list[str]:
     for folder in [*_system_folders(), package, *rules.ro]:
         if str(folder) != "/proc" and folder.exists():
             line += ["--ro-bind", str(folder), str(folder)]
-    for folder in rules.rw:
+    for folder in (*rules.rw, *rules.use):
         line += ["--bind", str(folder), str(folder)]
     return [*line, "--chdir", str(package.parent)]
 
@@ -283,9 +288,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     )
     parser.add_argument("--rw", type=Path, action="append", default=[], help="may be written")
     parser.add_argument("--ro", type=Path, action="append", default=[], help="may be read")
+    parser.add_argument("--use", type=Path, action="append", default=[], help="files to use")
+    parser.add_argument("--chdir", type=Path, help="where the command starts")
     parser.add_argument("--file-bytes", type=int, default=Rules.file_bytes)
     parser.add_argument("--processes", type=int, default=Rules.processes)
-    parser.add_argument("--no-abstract-sockets", action="store_true")
     parser.add_argument("--die-with-parent", action="store_true")
     parser.add_argument("command", nargs=argparse.REMAINDER)
     args = parser.parse_args(argv)
@@ -295,11 +301,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     if args.die_with_parent:
         _libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
     rules = Rules(
-        tuple(args.rw),
-        tuple(args.ro),
-        args.file_bytes,
-        args.processes,
-        not args.no_abstract_sockets,
+        rw=tuple(args.rw),
+        ro=tuple(args.ro),
+        use=tuple(args.use),
+        file_bytes=args.file_bytes,
+        processes=args.processes,
     )
     try:
         require(1)
@@ -307,6 +313,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     except UnavailableError as error:
         print(error, file=sys.stderr)
         return error.exit_code
+    if args.chdir:
+        os.chdir(args.chdir)
     os.execvp(words[0], words)
 
 

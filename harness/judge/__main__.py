@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from harness import wire
+from harness import hygiene, wire
 from harness.buffers import Arena, ArenaKind
 from harness.judge.desk import BurstOutcome, Desk, Inputs, WorkerGone
 from harness.judge.gate import Reference
@@ -58,7 +58,7 @@ class Judge:
         """Give a worker its arenas and have it load the submission."""
         name = message["worker"]
         sizes = (int(message["input_bytes"]), int(message["output_bytes"]))
-        desk = Desk(socket.socket(fileno=fds[0]), self.arena_kind, sizes, f"{self.scratch}/{name}")
+        desk = Desk(socket.socket(fileno=fds[0]), self.arena_kind, sizes, f"{self.scratch}/arenas/{name}/shared")
         self.desks[name] = desk
         handles = {"inputs": desk.inputs.handle, "outputs": desk.outputs.handle}
         handles["event"] = {"ipc": desk.gate.handle} if desk.gate else {}
@@ -146,6 +146,7 @@ def main() -> int:
     for flag in ("--fd", "--problem", "--device", "--scratch"):
         parser.add_argument(flag, required=True)
     args = parser.parse_args()
+    hygiene.make_private()
     engine = socket.socket(fileno=int(args.fd))
     torch.set_grad_enabled(False)
     # The references must not be rounded by anyone's idea of speed.
