@@ -98,6 +98,15 @@ def require(level: int) -> None:
         )
 
 
+def usual_level() -> int:
+    """1 where it can be had, else 0; the record says which."""
+    try:
+        require(1)
+    except UnavailableError:
+        return 0
+    return 1
+
+
 def landlock_abi() -> int:
     """Version of Landlock in this kernel, 0 where there is none."""
     return max(0, int(_libc.syscall(SYS_LANDLOCK_CREATE, None, ctypes.c_size_t(0), 1)))
