@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from harness import wire
+from harness.defences import NOTHING_OFF, Off, to_argument
 from harness.errors import HarnessError
 from harness.isolate import Child, Jail, plain_text, resident_bytes
 from harness.problems import Problem
@@ -47,9 +48,17 @@ class Reply:
 class JudgeClient:
     """One judge process and the line to it."""
 
-    def __init__(self, problem: str, device: str, scratch: Path, gpu_env: dict[str, str]) -> None:
+    def __init__(
+        self,
+        problem: str,
+        device: str,
+        scratch: Path,
+        gpu_env: dict[str, str],
+        off: Off = NOTHING_OFF,
+    ) -> None:
         os.environ.update(gpu_env)
         arguments = ["--problem", problem, "--device", device, "--scratch", str(scratch)]
+        arguments += ["--without", to_argument(off)] if off else []
         self.child = Child("harness.judge", arguments, None, scratch / "judge.log")
         self.commitment = ""
         self.ipc = False
@@ -172,6 +181,7 @@ class Seat:
         return [
             *("--folder", str(self.entrant.folder), "--manifest", manifest, "--device", self.device),
             *("--function", self.problem.function, "--problem", self.problem.name),
+            *(("--without", to_argument(self.jail.off)) if self.jail.off else ()),
         ]
 
 

@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from harness import hygiene, sandbox
+from harness.defences import NOTHING_OFF, Defence, Off
 
 ROOT = Path(__file__).resolve().parent.parent
 LOG_TAIL_BYTES = 4096
@@ -36,6 +37,7 @@ class Jail:
     source: Path
     house: Path  # holds a link to the package and nothing else; not the child's to write
     level: int = 0  # of harness/sandbox.py
+    off: Off = NOTHING_OFF
 
 
 class Child:
@@ -151,7 +153,8 @@ def trusted_env() -> dict[str, str]:
 
 def untrusted_env(jail: Jail) -> dict[str, str]:
     """An allow-list, private folders, and nothing that tells of the harness."""
-    env = {key: os.environ[key] for key in KEPT_ENV if key in os.environ}
+    everything = Defence.CLEAN_ENVIRONMENT in jail.off
+    env = {key: value for key, value in os.environ.items() if everything or key in KEPT_ENV}
     cache = str(jail.cache)
     env |= {
         "PYTHONPATH": _python_path(jail),
