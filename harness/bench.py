@@ -16,11 +16,12 @@ from pathlib import Path
 from typing import Any
 
 from harness import wire
+from harness.defences import NOTHING_OFF, Off, to_argument
 from harness.errors import HarnessError, WireError
 from harness.isolate import Child, Jail, plain_text, resident_bytes
 from harness.problems import Problem
 from harness.problems.base import Probe
-from harness.schema import Case, Entrant, Error, Limits, Machine, Status
+from harness.schema import CONFESSIONS, Case, Entrant, Error, Limits, Machine, Status
 from harness.telemetry import Monitor
 
 JUDGE_START_S = 180
@@ -47,9 +48,17 @@ class Reply:
 class JudgeClient:
     """One judge process and the line to it."""
 
-    def __init__(self, problem: str, device: str, scratch: Path, gpu_env: dict[str, str]) -> None:
+    def __init__(
+        self,
+        problem: str,
+        device: str,
+        scratch: Path,
+        gpu_env: dict[str, str],
+        off: Off = NOTHING_OFF,
+    ) -> None:
         os.environ.update(gpu_env)
         arguments = ["--problem", problem, "--device", device, "--scratch", str(scratch)]
+        arguments += ["--without", to_argument(off)] if off else []
         self.child = Child("harness.judge", arguments, None, scratch / "judge.log")
         self.commitment = ""
         self.ipc = False
@@ -132,25 +141,34 @@ class Seat:
     """One entrant's worker: started fresh, paused while others are on the clock, replaced if it dies."""
 
     def __init__(
-        self, entrant: Entrant, problem: Problem, device: str, jail: Jail, log: Path
+        self, entrant: Entrant, problem: Problem, device: str, jail: Jail, scratch: Path
     ) -> None:
-        self.entrant, self.problem, self.device = entrant, problem, device
-        self.jail, self.log = jail, log
+        self.entrant, self.problem, self.device, self.jail = entrant, problem, device, jail
+        # Not in the jail: the engine reads the log, and the judge creates the arena's files.
+        self.arenas, self.log = scratch / "arenas", scratch / "logs" / f"{self.slug}.txt"
+        self.log.parent.mkdir(exist_ok=True)
         self.starts = 0
         self.child: Child | None = None
         self.attached = False
         self.killed_for = ""  # set by the memory watch
 
     @property
+    def slug(self) -> str:
+        """The entrant's name as part of a file name."""
+        return re.sub("[^A-Za-z0-9]+", "-", self.entrant.name)
+
+    @property
     def label(self) -> str:
         """The judge's name for this worker; a replacement is another one."""
-        return f"{re.sub('[^A-Za-z0-9]+', '-', self.entrant.name)}-{self.starts}"
+        return f"{self.slug}-{self.starts}"
 
     def start(self) -> None:
         """Launch the process; it loads the submission while nobody waits."""
         self.starts += 1
         self.killed_for = ""
-        self.child = Child("harness.worker", self._arguments(), self.jail, self.log)
+        arena = self.arenas / self.label
+        arena.mkdir(parents=True)
+        self.child = Child("harness.worker", self._arguments(), self.jail, self.log, arena)
 
     def build(self, cases: Sequence[Case], limits: Limits) -> tuple[Status | None, str, float]:
         """Run the builder to its end; (failure or None, reason, seconds)."""
@@ -187,6 +205,7 @@ class Seat:
                 self.device,
             ),
             *("--function", self.problem.function, "--problem", self.problem.name),
+            *(("--without", to_argument(self.jail.off)) if self.jail.off else ()),
         ]
 
 
@@ -256,10 +275,8 @@ def _reply(answer: wire.Message) -> Reply:
 
 
 def _status_of(answer: wire.Message) -> Status:
-    try:
-        return Status(str(answer.get("status")))
-    except ValueError:
-        return Status.CRASHED
+    told = {status.value: status for status in CONFESSIONS}
+    return told.get(str(answer.get("status")), Status.CRASHED)
 
 
 def _number(value: object) -> float:

@@ -71,6 +71,13 @@ def add_run(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> 
     add("--batch", "--batch-size", metavar="N", help="default: 16384 / seqlen")
     add("--heads", "--nheads", metavar="N", help="default: 2048 / headdim")
     add("--gpu", type=int, default=0, metavar="INDEX", help="which GPU, in NVML's order")
+    add(
+        "--sandbox",
+        type=int,
+        choices=(0, 1, 2, 3),
+        metavar="LEVEL",
+        help="0 none, 1 Landlock and seccomp, 2 bubblewrap, 3 container (default: 1 where it can be had)",
+    )
     add("--json", action="store_true", help="print one JSON document on stdout, all else on stderr")
     add("--results", type=Path, default=ROOT / "results", metavar="DIR")
     add("--leaderboard", type=Path, default=ROOT / "leaderboard.md", metavar="FILE")

@@ -18,6 +18,7 @@ from typing import Protocol
 from harness import stats
 from harness.bench import JudgeClient, JudgeFailed, Reply, Seat
 from harness.clock import cross_examine
+from harness.defences import Defence
 from harness.plan import Block, plan_case
 from harness.problems import Problem
 from harness.problems.base import Probe
@@ -29,6 +30,7 @@ from harness.verdict import Evidence, RunFacts, conclude
 DEADLY = frozenset(
     {Status.CRASHED, Status.TIMED_OUT, Status.OUT_OF_MEMORY, Status.INVALID_SUBMISSION}
 )
+ADAPTIVE_BUDGET_S = 0.5  # of a loop that stops when its time is up; only in an ablation
 EXTRA_SHARE = 0.5  # disturbed blocks are repeated, up to this share of the plan
 
 
@@ -87,6 +89,7 @@ class Run:
     telemetry: dict[str, list[Telemetry]] = field(default_factory=dict)
     null_gaps_ms: dict[str, list[float]] = field(default_factory=dict)
     done: set[str] = field(default_factory=set)
+    clean_up: Callable[[], object] = field(default=lambda: None)  # after every turn
 
     @property
     def limits(self) -> Limits:
@@ -116,6 +119,11 @@ class Run:
             self.evidence[key] = Evidence(self.seats[name].entrant, case)
         return self.evidence[key]
 
+    def pids(self) -> frozenset[int]:
+        """The processes of this run."""
+        workers = {seat.child.pid for seat in self.seats.values() if seat.child}
+        return frozenset(workers | {self.judge.child.pid})
+
     # ------------------------------------------------------------------ check
 
     def _check_case(self, case: Case) -> None:
@@ -131,7 +139,8 @@ class Run:
             by_claims.setdefault(claims, []).append(name)
         for group in by_claims.values():
             claims_of = self.seats[group[0]].entrant.manifest.claims
-            for number, probe in enumerate(self.problem.probes(case, claims_of)):
+            probes = self.problem.probes(case, claims_of)
+            for number, probe in enumerate([] if Defence.STRESS in self.facts.off else probes):
                 self._verified_burst(probe, f"probe/{case.name}/{number}", group, whole=True)
         for name in names:
             known = self.record(name, case)
@@ -167,11 +176,16 @@ class Run:
         """All blocks of one case, the disturbed ones again, then who ran which kernels."""
         names = [name for name in self.seats if self._may_run(name, case)]
         blocks = plan_case(self.suite, case, self.problem, names, self.rng)
+        if Defence.STRESS in self.facts.off:
+            blocks = [block for block in blocks if block.index is not None]
         started = time.monotonic()
         timed = 0
         for number, block in enumerate(blocks):
             self._run_block(case, block)
             timed += block.timed
+            hurried = Defence.FIXED_COUNTS in self.facts.off
+            if hurried and timed and time.monotonic() - started > ADAPTIVE_BUDGET_S:
+                break
             eta_s = (time.monotonic() - started) / (number + 1) * (len(blocks) - number - 1)
             self.observer.block(case.name, timed, self.suite.blocks, eta_s, self._intervals(case))
         self._repeat_disturbed(case, names)
@@ -187,8 +201,7 @@ class Run:
             if reply is not None:
                 self._take(name, case, block, reply)
         if block.timed:
-            pids = frozenset(seat.child.pid for seat in self.seats.values() if seat.child)
-            snapshot = self.monitor.snapshot(pids | {self.judge.child.pid})
+            snapshot = self.monitor.snapshot(self.pids())
             self.telemetry.setdefault(case.name, []).append(snapshot)
 
     def _take(self, name: str, case: Case, block: Block, reply: Reply) -> None:
@@ -262,8 +275,10 @@ class Run:
         seat.child.resume()
         reply = self.judge.burst(seat.label, timeout_s, profile)
         if reply.status in DEADLY or not seat.child.alive:
-            return self._bury(seat, reply)
+            reply = self._bury(seat, reply)
+            return None if reply.status is Status.PASSED else reply
         seat.child.pause()
+        self.clean_up()
         return reply
 
     def _seated(self, seat: Seat, case: Case) -> bool:
@@ -278,8 +293,9 @@ class Run:
         if failure is None:
             return True
         reply = self._bury(seat, failure)
-        for each in self.suite.cases:  # what cannot be loaded fails every case, and is not tried again
-            self.record(seat.entrant.name, each).fail(reply.status, reply.message)
+        if reply.status is not Status.PASSED:
+            for each in self.suite.cases:  # what cannot be loaded fails every case, untried
+                self.record(seat.entrant.name, each).fail(reply.status, reply.message)
         return False
 
     def _bury(self, seat: Seat, reply: Reply) -> Reply:
@@ -288,6 +304,9 @@ class Run:
         status, message = reply.status, reply.message
         ending = seat.child.ending(2.0 if status is Status.CRASHED else 0.0)
         seat.end()
+        self.clean_up()
+        if Defence.MISSING_IS_FAILURE in self.facts.off and ending == "exited with code 0":
+            status = Status.PASSED
         self.judge.detach(seat.label)
         seat.attached = False
         if seat.killed_for:

@@ -18,6 +18,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from harness import hygiene, sandbox
+from harness.defences import NOTHING_OFF, Defence, Off
+
 ROOT = Path(__file__).resolve().parent.parent
 LOG_TAIL_BYTES = 4096
 KEPT_ENV = (
@@ -35,29 +38,40 @@ CONTROL = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]|[\x00-\x08\x0b-\x1f\x7f]|^::.*$
 
 @dataclass(frozen=True)
 class Jail:
-    """What a child may see: its private folders and the extra environment."""
+    """What a child may see: its private folders, its source, the extra environment, how strictly."""
 
     cache: Path
     scratch: Path
     env: Mapping[str, str]
-    prefix: tuple[str, ...] = ()  # sandbox launcher, if any
+    source: Path
+    house: Path  # holds a link to the package and nothing else; not the child's to write
+    level: int = 0  # of harness/sandbox.py
+    off: Off = NOTHING_OFF
 
 
 class Child:
     """One process with a socket to it; `line` is the end the parent keeps (or hands to the judge)."""
 
-    def __init__(self, module: str, arguments: Sequence[str], jail: Jail | None, log: Path) -> None:
+    def __init__(
+        self,
+        module: str,
+        arguments: Sequence[str],
+        jail: Jail | None,
+        log: Path,
+        arena: Path | None = None,
+    ) -> None:
         self.log = log
         self.line, theirs = socket.socketpair()
-        prefix = list(jail.prefix) if jail else []
-        command = [*prefix, sys.executable, "-m", module, "--fd", str(theirs.fileno()), *arguments]
+        command = [sys.executable, "-m", module, "--fd", str(theirs.fileno()), *arguments]
+        if jail:
+            command = sandbox.command(jail.level, rules_of(jail, arena), command)
         with open(log, "ab") as output, theirs:
             self.process = subprocess.Popen(
                 command,
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=subprocess.STDOUT,
-                cwd=jail.scratch if jail else ROOT,
+                cwd=jail.house if jail else ROOT,
                 env=untrusted_env(jail) if jail else trusted_env(),
                 pass_fds=(theirs.fileno(),),
                 start_new_session=True,
@@ -111,6 +125,7 @@ class Child:
         return plain_text(text)
 
     def _signal(self, number: signal.Signals) -> None:
+        hygiene.signal_tree(self.pid, number)  # what left the session is still below it
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(self.pid, number)
 
@@ -129,6 +144,17 @@ def resident_bytes(pid: int) -> int:
     return pages * os.sysconf("SC_PAGE_SIZE")
 
 
+def rules_of(jail: Jail, arena: Path | None) -> sandbox.Rules:
+    """The jail as the sandbox's rules; `arena` holds the buffers shared with the judge."""
+    imports = [Path(entry) for entry in _python_path(jail).split(os.pathsep) if entry]
+    return sandbox.Rules(
+        rw=(jail.cache, jail.scratch),
+        ro=(jail.source, ROOT / "harness", *imports),
+        use=(arena,) if arena else (),
+        chdir=jail.scratch,
+    )
+
+
 def trusted_env() -> dict[str, str]:
     """The judge's environment: ours, with the house importable."""
     return {**os.environ, "PYTHONPATH": _python_path(), "PYTHONDONTWRITEBYTECODE": "1"}
@@ -136,10 +162,11 @@ def trusted_env() -> dict[str, str]:
 
 def untrusted_env(jail: Jail) -> dict[str, str]:
     """An allow-list, private folders, and nothing that tells of the harness."""
-    env = {key: os.environ[key] for key in KEPT_ENV if key in os.environ}
+    everything = Defence.CLEAN_ENVIRONMENT in jail.off
+    env = {key: value for key, value in os.environ.items() if everything or key in KEPT_ENV}
     cache = str(jail.cache)
     env |= {
-        "PYTHONPATH": _python_path(),
+        "PYTHONPATH": _python_path(jail),
         "PYTHONDONTWRITEBYTECODE": "1",
         "HOME": cache,
         "TMPDIR": str(jail.scratch),
@@ -149,12 +176,15 @@ def untrusted_env(jail: Jail) -> dict[str, str]:
         "TRITON_CACHE_AUTOTUNING": "1",
         "TORCH_EXTENSIONS_DIR": f"{cache}/torch_extensions",
         "TORCHINDUCTOR_CACHE_DIR": f"{cache}/inductor",
+        "TORCHINDUCTOR_COMPILE_THREADS": "1",  # its pool needs semaphores outside the jail
         "CUDA_CACHE_PATH": f"{cache}/cuda",
         "ATTNBOARD_CACHE": cache,
     }
     return {**env, **jail.env}
 
 
-def _python_path() -> str:
+def _python_path(jail: Jail | None = None) -> str:
+    """Ours first. A child gets a folder with nothing but the package: to import is to list."""
+    house = str(jail.house) if jail else str(ROOT)
     extra = os.environ.get("PYTHONPATH", "")
-    return f"{ROOT}{os.pathsep}{extra}" if extra else str(ROOT)
+    return f"{house}{os.pathsep}{extra}" if extra else house

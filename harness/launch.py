@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import hashlib
+import math
 import os
 import secrets
 import shutil
@@ -16,9 +17,10 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
-from harness import PROTOCOL
+from harness import PROTOCOL, hygiene, sandbox
 from harness.bench import JudgeClient, MemoryWatch, Seat, arena_sizes
-from harness.clock import CPU_RULES, GPU_RULES
+from harness.clock import CPU_RULES, GPU_RULES, ClockRules
+from harness.defences import NOTHING_OFF, Defence, Off
 from harness.engine import Observer, Roles, Run, wanted_cases
 from harness.errors import SubmissionError
 from harness.isolate import ROOT, Jail
@@ -43,18 +45,22 @@ class Request:
     root: Path = ROOT
     cache: Path = Path.home() / ".cache" / "attnboard"
     sandbox: int = 0
+    off: Off = NOTHING_OFF  # defences switched off; an ablation and nothing else
 
 
 def execute(request: Request, save: Callable[[Result], None], observer: Observer) -> None:
     """Carry out `request`; every (entrant, case) reaches `save` exactly once."""
     problem = get_problem(request.suite.problem)
+    sandbox.require(request.sandbox)
+    before = frozenset(hygiene.children(os.getpid()))
     with contextlib.ExitStack() as stack:
+        stack.enter_context(tidy(request.off))
         scratch = stack.enter_context(scratch_folder())
         stack.enter_context(gpu_lock(request.machine, observer))
         monitor = Monitor(request.machine)
         stack.callback(monitor.close)
         device = "cuda" if request.machine.has_gpu and request.suite.device == "gpu" else "cpu"
-        judge = JudgeClient(problem.name, device, scratch, gpu_env(request.machine))
+        judge = JudgeClient(problem.name, device, scratch, gpu_env(request.machine), request.off)
         stack.callback(judge.close)
         seats = make_seats(request, problem, device, scratch)
         for seat in seats.values():
@@ -84,7 +90,22 @@ def execute(request: Request, save: Callable[[Result], None], observer: Observer
         preflight(run, request)
         build_all(run, request)
         start_all(run)
+        if Defence.ORPHAN_SWEEP not in request.off:
+            run.clean_up = lambda: hygiene.sweep(before | run.pids())
         run.execute()
+
+
+@contextlib.contextmanager
+def tidy(off: Off) -> Iterator[None]:
+    """Become private and the parent of all that a run starts; leave nothing of it behind."""
+    before = hygiene.children(os.getpid())
+    hygiene.make_private()
+    hygiene.adopt_orphans()
+    try:
+        yield
+    finally:
+        if Defence.ORPHAN_SWEEP not in off:
+            hygiene.sweep(before)
 
 
 def preflight(run: Run, request: Request) -> None:
@@ -135,7 +156,10 @@ def build_one(run: Run, seat: Seat) -> None:
 
 
 def _build_mark(seat: Seat, run: Run) -> Path:
-    return seat.jail.cache / f"built-{run.suite.sha256[:16]}"
+    """Beside the entrants' caches, which are theirs to write."""
+    folder = seat.jail.cache.parent.parent / "built"
+    folder.mkdir(exist_ok=True)
+    return folder / f"{seat.jail.cache.name}-{run.suite.sha256[:16]}"
 
 
 def start_all(run: Run) -> None:
@@ -163,7 +187,7 @@ def make_seat(
     ).hexdigest()
     safe = entrant.name.replace("/", "-")
     cache = request.cache / "entrants" / f"{safe}-{key[:12]}"
-    private = scratch / safe
+    private = scratch / "jails" / safe
     for folder in (cache, private):
         folder.mkdir(parents=True, exist_ok=True)
     env = (
@@ -171,8 +195,17 @@ def make_seat(
         if device == "cuda"
         else {"TRITON_INTERPRET": "1", "CUDA_VISIBLE_DEVICES": ""}
     )
-    jail = Jail(cache=cache, scratch=private, env=env)
-    return Seat(entrant, problem, device, jail, private / "log.txt")
+    jail = Jail(cache, private, env, entrant.folder, house(scratch), request.sandbox, request.off)
+    return Seat(entrant, problem, device, jail, scratch)
+
+
+def house(scratch: Path) -> Path:
+    """A folder from which children import the package and can see nothing else of the checkout."""
+    folder = scratch / "house"
+    if not folder.exists():
+        folder.mkdir()
+        (folder / "harness").symlink_to(ROOT / "harness")
+    return folder
 
 
 def cast_roles(
@@ -212,8 +245,16 @@ def facts_of(request: Request, problem: Problem, device: str, judge: JudgeClient
         commitment=judge.commitment,
         secret="",
         problem=problem,
-        rules=GPU_RULES if device == "cuda" else CPU_RULES,
+        rules=rules_of(device, request.off),
+        off=request.off,
     )
+
+
+def rules_of(device: str, off: Off) -> ClockRules:
+    """How the two clocks are compared on this kind of device."""
+    if Defence.TWO_CLOCKS in off:
+        return ClockRules(burst_floor_ms=math.inf, mean_floor_ms=math.inf)
+    return GPU_RULES if device == "cuda" else CPU_RULES
 
 
 def harness_commit() -> str:

@@ -60,6 +60,12 @@ BLAMELESS = frozenset(
     | {Status.INTERRUPTED, Status.HARNESS_ERROR}
 )
 
+#: What a worker may say of itself; it cannot call itself passed, and not blame us either.
+CONFESSIONS = frozenset(
+    {Status.BAD_OUTPUT, Status.COMPILE_ERROR, Status.IMPORT_ERROR, Status.INVALID_SUBMISSION}
+    | {Status.CRASHED, Status.OUT_OF_MEMORY, Status.UNSUPPORTED}
+)
+
 
 class Dtype(str, Enum):
     """Element type of q, k, v and the output; both are two bytes wide."""

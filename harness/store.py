@@ -56,4 +56,7 @@ class Store:
     def tell(self, as_json: bool) -> None:
         """Print the one document that --json asks for; nothing else of a run is on stdout then."""
         if as_json:
-            print(json.dumps({"results": [json.loads(record.to_line(r)) for r in self.results]}), flush=True)
+            print(
+                json.dumps({"results": [json.loads(record.to_line(r)) for r in self.results]}),
+                flush=True,
+            )

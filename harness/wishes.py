@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import argparse
+from dataclasses import replace
 from pathlib import Path
 
+from harness import sandbox
 from harness.errors import UnavailableError
 from harness.isolate import ROOT
 from harness.launch import Request, resolve
@@ -39,7 +41,9 @@ def resolve_request(args: argparse.Namespace, suite: Suite, machine: Machine) ->
         if suite.device == "gpu"
         else machine.model_copy(update={"sms": 0, "gpu": "cpu", "uuid": ""})
     )
-    return resolve(args.submission, baselines, suite, on, against, ROOT)
+    request = resolve(args.submission, baselines, suite, on, against, ROOT)
+    level = sandbox.usual_level() if args.sandbox is None else args.sandbox
+    return replace(request, sandbox=level)
 
 
 def default_results() -> Path:

@@ -13,8 +13,9 @@ from typing import Any
 
 import torch
 
-from harness import wire
+from harness import hygiene, wire
 from harness.buffers import Arena, ArenaKind
+from harness.defences import NOTHING_OFF, Defence, Off, from_argument
 from harness.errors import WireError
 from harness.judge.desk import BurstOutcome, Desk, Inputs, WorkerGone
 from harness.judge.gate import Reference
@@ -26,11 +27,11 @@ from harness.schema import Case
 class Judge:
     """Holds the secret, the current block's inputs and one desk a worker."""
 
-    def __init__(self, problem: str, device: str, scratch: str) -> None:
+    def __init__(self, problem: str, device: str, scratch: str, off: Off = NOTHING_OFF) -> None:
         self.problem = get_problem(problem)
         self.tensors = importlib.import_module(self.problem.tensors_module)
         self.device = torch.device(device)
-        self.scratch = scratch
+        self.scratch, self.off = scratch, off
         self.secret = Secret()
         self.desks: dict[str, Desk] = {}
         self.current: Inputs | None = None
@@ -59,7 +60,13 @@ class Judge:
         """Give a worker its arenas and have it load the submission."""
         name = message["worker"]
         sizes = (int(message["input_bytes"]), int(message["output_bytes"]))
-        desk = Desk(socket.socket(fileno=fds[0]), self.arena_kind, sizes, f"{self.scratch}/{name}")
+        desk = Desk(
+            socket.socket(fileno=fds[0]),
+            self.arena_kind,
+            sizes,
+            f"{self.scratch}/arenas/{name}/shared",
+            self.off,
+        )
         self.desks[name] = desk
         handles = {"inputs": desk.inputs.handle, "outputs": desk.outputs.handle}
         handles["event"] = {"ipc": desk.gate.handle} if desk.gate else {}
@@ -77,8 +84,11 @@ class Judge:
         tensors, references = [], []
         for call in range(int(message["calls"])):
             label = f"{message['label']}/{call}"
-            generator = torch.Generator(self.device).manual_seed(self.secret.seed(label))
-            inputs = self.tensors.make_inputs(case, message["distribution"], generator, self.device)
+            seed, distribution = self.secret.seed(label), str(message["distribution"])
+            if Defence.FRESH_INPUTS in self.off:
+                seed, distribution = 0, "normal"
+            generator = torch.Generator(self.device).manual_seed(seed)
+            inputs = self.tensors.make_inputs(case, distribution, generator, self.device)
             tensors.append(inputs)
             references.append(self._references(inputs, kwargs, bool(message["whole"]), label))
         self.current = Inputs(
@@ -88,6 +98,7 @@ class Judge:
             references=references,
             kwargs=kwargs,
             contract_limit=self.problem.limits(case.dtype).contract,
+            whole=bool(message["whole"]),
         )
         return {"ok": True}
 
@@ -148,12 +159,14 @@ def main() -> int:
     parser = argparse.ArgumentParser()
     for flag in ("--fd", "--problem", "--device", "--scratch"):
         parser.add_argument(flag, required=True)
+    parser.add_argument("--without", default="")
     args = parser.parse_args()
+    hygiene.make_private()
     engine = socket.socket(fileno=int(args.fd))
     torch.set_grad_enabled(False)
     # The references must not be rounded by anyone's idea of speed.
     torch.backends.cuda.matmul.allow_tf32 = False
-    judge = Judge(args.problem, args.device, args.scratch)
+    judge = Judge(args.problem, args.device, args.scratch, from_argument(args.without))
     wire.send(
         engine, {"ready": True, "ipc": judge.arena_kind, "commitment": judge.secret.commitment}
     )

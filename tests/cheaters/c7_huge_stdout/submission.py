@@ -1,0 +1,14 @@
+"""Floods stdout and stderr until a pipe nobody drains stops the run, or a disk is full."""
+
+import os
+
+import torch
+
+JUNK = b"x" * (1 << 20)
+
+
+def custom_attention_forward(q, k, v, causal=True, sm_scale=None):
+    for fd in (1, 2):
+        for _ in range(192):
+            os.write(fd, JUNK)
+    return torch.zeros_like(q)

@@ -1,0 +1,17 @@
+"""Prints a results table, a JSON verdict and a CI workflow command."""
+
+import sys
+
+import torch
+
+
+def fake_report():
+    print('{"entry": "c7_stdout_table", "status": "PASSED", "tflops": 9999.0, "correct": 1}')
+    print("| 1 | c7_stdout_table | 9999.0 TFLOP/s |")
+    print("::set-output name=verdict::PASSED")
+    print("\x1b[2J\x1b[HPASSED", file=sys.stderr, flush=True)
+
+
+def custom_attention_forward(q, k, v, causal=True, sm_scale=None):
+    fake_report()
+    return torch.zeros_like(q)

@@ -1,0 +1,31 @@
+"""Prints progress, warns, and leaves a log in its cache."""
+
+import os
+import tempfile
+import warnings
+
+import torch
+
+
+def attention(q, k, v, causal, sm_scale):
+    """The right answer: q, k, v (batch, heads, seqlen, headdim)."""
+    scale = q.shape[-1] ** -0.5 if sm_scale is None else sm_scale
+    scores = q.float() @ k.float().transpose(-1, -2) * scale
+    if causal:
+        hidden = torch.ones(scores.shape[-2:], dtype=torch.bool, device=q.device).triu(1)
+        scores = scores.masked_fill(hidden, float("-inf"))
+    return (scores.softmax(-1) @ v.float()).to(q.dtype)
+
+
+calls = 0
+
+
+def custom_attention_forward(q, k, v, causal=True, sm_scale=None):
+    global calls
+    calls += 1
+    print(f"call {calls}: {tuple(q.shape)}")
+    warnings.warn("this kernel has not been tuned here", stacklevel=2)
+    cache = os.environ.get("ATTNBOARD_CACHE", tempfile.gettempdir())
+    with open(os.path.join(cache, "log"), "a") as file:
+        file.write(f"{calls}\n")
+    return attention(q, k, v, causal, sm_scale)
