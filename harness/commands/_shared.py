@@ -16,7 +16,9 @@ ROOT = Path(__file__).resolve().parents[2]
 
 def add_results(parser: argparse.ArgumentParser) -> None:
     """--results, --suite and --gpu-name: which lines are meant."""
-    parser.add_argument("--results", type=Path, default=ROOT / "results", metavar="DIR", help="where records lie")
+    parser.add_argument(
+        "--results", type=Path, default=ROOT / "results", metavar="DIR", help="where records lie"
+    )
     parser.add_argument("--suite", metavar="NAME", help="only this suite")
     parser.add_argument("--on", metavar="GPU", help="only GPUs whose name contains this")
 
@@ -27,7 +29,9 @@ def boards(args: argparse.Namespace) -> Leaderboard:
     wanted = [h for h in heads if _asked(args, h.suite, h.gpu)]
     results, worse = record.read(newest(wanted))
     if not results:
-        what = " ".join(f"--{flag} {value}" for flag, value in (("suite", args.suite), ("on", args.on)) if value)
+        what = " ".join(
+            f"--{flag} {value}" for flag, value in (("suite", args.suite), ("on", args.on)) if value
+        )
         raise UnavailableError(
             f"{args.results}: no results{f' for {what}' if what else ''}",
             "python run.py --submission triton_template",
@@ -65,4 +69,6 @@ def table(rows: Sequence[Sequence[str]], indent: str = "") -> str:
 
 
 def _asked(args: argparse.Namespace, suite: str, gpu: str) -> bool:
-    return (not args.suite or suite == args.suite) and (not args.on or args.on.lower() in gpu.lower())
+    return (not args.suite or suite == args.suite) and (
+        not args.on or args.on.lower() in gpu.lower()
+    )

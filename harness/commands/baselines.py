@@ -16,8 +16,12 @@ from harness.yamlfile import load_model
 
 def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     """Declare the command."""
-    parser = subparsers.add_parser("baselines", help="which rivals can run here, and what to install for the others")
-    parser.add_argument("--check", metavar="NAME", nargs="+", help="exit 3 if one of these cannot run here")
+    parser = subparsers.add_parser(
+        "baselines", help="which rivals can run here, and what to install for the others"
+    )
+    parser.add_argument(
+        "--check", metavar="NAME", nargs="+", help="exit 3 if one of these cannot run here"
+    )
     parser.add_argument("--root", type=Path, default=_shared.ROOT, help=argparse.SUPPRESS)
     parser.set_defaults(run=run)
 
@@ -29,7 +33,9 @@ def run(args: argparse.Namespace) -> int:
     names = known_names(args.root / "baselines")
     for name in names:
         try:
-            manifest = load_model(args.root / "baselines" / name / "manifest.yaml", Manifest, SubmissionError)
+            manifest = load_model(
+                args.root / "baselines" / name / "manifest.yaml", Manifest, SubmissionError
+            )
         except HarnessError as error:
             rows.append([name, "broken", "", wash(error.message, 90)])
             lacking[name] = error.hint
@@ -38,11 +44,21 @@ def run(args: argparse.Namespace) -> int:
         if why:
             lacking[name] = manifest.install
         about = wash(manifest.description, 70)
-        rows.append([name, "no" if why else "yes", version_of(manifest.version_of or "torch"), why or about])
+        rows.append(
+            [
+                name,
+                "no" if why else "yes",
+                version_of(manifest.version_of) if manifest.version_of else "",
+                why or about,
+            ]
+        )
     print(_shared.table(rows))
     for name, how in lacking.items():
         print(f"  {name}: {wash(how) or 'python run.py doctor'}")
-    print("next: python run.py --submission NAME --baselines " + ",".join(n for n in names if n not in lacking))
+    print(
+        "next: python run.py --submission NAME --baselines "
+        + ",".join(n for n in names if n not in lacking)
+    )
     return EXIT_UNAVAILABLE if set(args.check or ()) - (set(names) - set(lacking)) else EXIT_OK
 
 
@@ -51,4 +67,8 @@ def obstacle(manifest: Manifest, machine: Machine) -> str:
     lack = missing(manifest.needs, machine) or too_old(manifest.needs, machine)
     if lack or machine.has_gpu or manifest.needs.compute_capability == "0.0":
         return lack
-    return "" if manifest.language == "triton" else f"needs a GPU of capability {manifest.needs.compute_capability}"
+    return (
+        ""
+        if manifest.language == "triton"
+        else f"needs a GPU of capability {manifest.needs.compute_capability}"
+    )

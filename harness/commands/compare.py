@@ -103,22 +103,31 @@ def _named(name: str, heads: list[Head]) -> list[Head]:
     mine = [h for h in heads if h.entry == entry]
     if not mine:
         raise _shared.unknown(entry, sorted({h.entry for h in heads}))
-    found = [h for h in mine if not which or h.run.startswith(which) or h.source_sha256.startswith(which)]
+    found = [
+        h for h in mine if not which or h.run.startswith(which) or h.source_sha256.startswith(which)
+    ]
     if not found:
         runs = ", ".join(sorted({h.run for h in mine})[-5:])
-        raise UsageError(f"'{name}': no run or source begins with '{which}'", f"runs of {entry}: {runs}")
+        raise UsageError(
+            f"'{name}': no run or source begins with '{which}'", f"runs of {entry}: {runs}"
+        )
     return found
 
 
 def _best(mine: list[Head], theirs: list[Head]) -> list[Pair]:
     """Runs that hold both count before the newest of each; GPUs before the CPU, most configs first."""
     shared_runs = {h.run for h in mine} & {h.run for h in theirs}
-    together = ([h for h in mine if h.run in shared_runs], [h for h in theirs if h.run in shared_runs])
+    together = (
+        [h for h in mine if h.run in shared_runs],
+        [h for h in theirs if h.run in shared_runs],
+    )
     best: list[Pair] = []
     for left, right in (together, (mine, theirs)):
         for board in {(h.gpu, h.suite_sha256, h.protocol) for h in left}:
             pairs = _on_board([_passed(side, board) for side in (left, right)])
-            best = max(best, pairs, key=lambda p: (len(p), bool(p) and p[0].a.machine.has_gpu, _date(p)))
+            best = max(
+                best, pairs, key=lambda p: (len(p), bool(p) and p[0].a.machine.has_gpu, _date(p))
+            )
         if best:
             break
     return best
@@ -129,7 +138,11 @@ def _date(pairs: list[Pair]) -> str:
 
 
 def _passed(heads: list[Head], board: tuple[str, str, int]) -> dict[str, Head]:
-    on_board = [h for h in heads if (h.gpu, h.suite_sha256, h.protocol) == board and h.status == Status.PASSED.value]
+    on_board = [
+        h
+        for h in heads
+        if (h.gpu, h.suite_sha256, h.protocol) == board and h.status == Status.PASSED.value
+    ]
     return {head.config: head for head in newest(on_board)}
 
 
@@ -150,22 +163,36 @@ def words(ratio: Interval) -> str:
     """`faster by 4.2 %`, `slower by 1.0 %`, `not told apart`."""
     if ratio.holds(1.0):
         return "not told apart"
-    return f"faster by {ratio.value - 1:.1%}" if ratio.value > 1 else f"slower by {1 - ratio.value:.1%}"
+    return (
+        f"faster by {ratio.value - 1:.1%}"
+        if ratio.value > 1
+        else f"slower by {1 - ratio.value:.1%}"
+    )
 
 
 def _lines(args: argparse.Namespace, pairs: list[Pair], overall: Interval) -> list[str]:
     a, b = wash(args.a, 80), wash(args.b, 80)
     rows = [["config", f"{a} ms", f"{b} ms", f"{a} against {b} [95 %]", ""]]
     rows += [
-        [p.a.config, milliseconds(p.a.latency_ms), milliseconds(p.b.latency_ms), times(p.ratio), words(p.ratio)]
+        [
+            p.a.config,
+            milliseconds(p.a.latency_ms),
+            milliseconds(p.b.latency_ms),
+            times(p.ratio),
+            words(p.ratio),
+        ]
         for p in pairs
     ]
     rows.append(["geomean", "", "", times(overall), words(overall)])
     lines = [f"{wash(pairs[0].a.gpu)} · {wash(pairs[0].a.suite)}", _shared.table(rows)]
     if not all(pair.paired for pair in pairs):
         against = pairs[0].a.speedup.against if pairs[0].a.speedup else "the baseline"
-        lines.append(f"measured in different runs and compared through {wash(against)}: wider than side by side")
-        lines.append(f"next: python run.py --submission {a.partition('@')[0]},{b.partition('@')[0]}")
+        lines.append(
+            f"measured in different runs and compared through {wash(against)}: wider than side by side"
+        )
+        lines.append(
+            f"next: python run.py --submission {a.partition('@')[0]},{b.partition('@')[0]}"
+        )
         return lines
     if overall.holds(1.0):
         blocks = min(pair.a.blocks for pair in pairs)
@@ -183,4 +210,10 @@ def _document(args: argparse.Namespace, pairs: list[Pair], overall: Interval) ->
         return {"value": ratio.value, "low": ratio.low, "high": ratio.high, "words": words(ratio)}
 
     configs = {p.a.config: {**told(p.ratio), "paired": p.paired} for p in pairs}
-    return {"a": args.a, "b": args.b, "gpu": pairs[0].a.gpu, "configs": configs, "geomean": told(overall)}
+    return {
+        "a": args.a,
+        "b": args.b,
+        "gpu": pairs[0].a.gpu,
+        "configs": configs,
+        "geomean": told(overall),
+    }

@@ -50,7 +50,9 @@ def run(args: argparse.Namespace) -> int:
 def script(shell: str) -> str:
     """The script; the flags are read from the parsers themselves, so that none is forgotten."""
     flags = _flags()
-    cases = "\n".join(f'        {name}) words="{" ".join(words)}";;' for name, words in flags.items())
+    cases = "\n".join(
+        f'        {name}) words="{" ".join(words)}";;' for name, words in flags.items()
+    )
     head = "autoload -U +X bashcompinit && bashcompinit\n" if shell == "zsh" else ""
     return SCRIPT.format(shell=shell, head=head, commands=" ".join(flags), cases=cases)
 
@@ -63,8 +65,16 @@ def _flags() -> dict[str, list[str]]:
     cli.add_run(subparsers)
     for name in cli.command_names():
         if name != "run":
-            importlib.import_module(f"harness.commands.{cli.module_of(name)}").add_parser(subparsers)
+            importlib.import_module(f"harness.commands.{cli.module_of(name)}").add_parser(
+                subparsers
+            )
     return {
-        name: sorted(flag for action in one._actions for flag in action.option_strings if flag.startswith("--"))
+        name: sorted(
+            flag
+            for action in one._actions
+            if action.help != argparse.SUPPRESS
+            for flag in action.option_strings
+            if flag.startswith("--")
+        )
         for name, one in sorted(subparsers.choices.items())
     }

@@ -24,7 +24,14 @@ from harness.schema import Machine
 
 Mark = Literal["ok", "missing", "note"]
 SIGNS: dict[Mark, str] = {"ok": "✓", "missing": "✗", "note": "–"}
-NEEDED = {"torch": "2.11", "triton": "3.6", "numpy": "1.26", "scipy": "1.11", "pydantic": "2.7", "rich": "13"}
+NEEDED = {
+    "torch": "2.11",
+    "triton": "3.6",
+    "numpy": "1.26",
+    "scipy": "1.11",
+    "pydantic": "2.7",
+    "rich": "13",
+}
 TOOLS = {
     "nvcc": "compiles .cu submissions; install the CUDA toolkit",
     "ptxas": "part of the CUDA toolkit; triton brings its own",
@@ -49,7 +56,9 @@ class Line:
 def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     """Declare the command."""
     parser = subparsers.add_parser("doctor", help="what works here, what is missing, what to type")
-    parser.add_argument("--need-gpu", action="store_true", help="exit 3 where the official suite cannot run")
+    parser.add_argument(
+        "--need-gpu", action="store_true", help="exit 3 where the official suite cannot run"
+    )
     parser.add_argument("--json", action="store_true", help="one JSON document")
     parser.set_defaults(run=run)
 
@@ -85,31 +94,47 @@ def _verdict(machine: Machine, missing: list[Line]) -> str:
 def packages() -> Iterator[Line]:
     """Python and the packages a run needs."""
     old = sys.version_info < (3, 10)
-    yield Line("missing" if old else "ok", "python", platform.python_version(), "install Python 3.10 or newer")
+    yield Line(
+        "missing" if old else "ok",
+        "python",
+        platform.python_version(),
+        "install Python 3.10 or newer",
+    )
     for name, least in NEEDED.items():
         found = version_of(name)
         if not found:
             yield Line("missing", name, "not installed", "pip install .")
         elif _numbers(found) < _numbers(least):
-            yield Line("missing", name, f"{found}, at least {least} is needed", f"pip install '{name}>={least}'")
+            yield Line(
+                "missing",
+                name,
+                f"{found}, at least {least} is needed",
+                f"pip install '{name}>={least}'",
+            )
         else:
             yield Line("ok", name, found)
 
 
 def _numbers(version: str) -> tuple[int, ...]:
-    return tuple(int(part) for part in version.split("+", maxsplit=1)[0].split(".")[:2] if part.isdigit())
+    return tuple(
+        int(part) for part in version.split("+", maxsplit=1)[0].split(".")[:2] if part.isdigit()
+    )
 
 
 def tools() -> Iterator[Line]:
     """What compiles and looks inside; a run needs none of them."""
     for name, how in TOOLS.items():
         path = shutil.which(name)
-        yield Line("ok" if path else "note", name, _version(path) if path else "not on the PATH", how)
+        yield Line(
+            "ok" if path else "note", name, _version(path) if path else "not on the PATH", how
+        )
 
 
 def _version(tool: str) -> str:
     try:
-        told = subprocess.run([tool, "--version"], capture_output=True, text=True, timeout=20, check=False)
+        told = subprocess.run(
+            [tool, "--version"], capture_output=True, text=True, timeout=20, check=False
+        )
     except (OSError, subprocess.SubprocessError) as error:
         return f"{tool} does not start: {error}"
     lines = [line for line in told.stdout.splitlines() if "elease" in line or "ersion" in line]
@@ -122,9 +147,15 @@ def _version(tool: str) -> str:
 def gpu(machine: Machine) -> Iterator[Line]:
     """The GPU, its driver, its clocks, its company, and whether memory can be shared between processes."""
     if not machine.has_gpu:
-        yield Line("note", "gpu", "none found by NVML", "install the NVIDIA driver, then: nvidia-smi")
+        yield Line(
+            "note", "gpu", "none found by NVML", "install the NVIDIA driver, then: nvidia-smi"
+        )
         return
-    yield Line("ok", "gpu", f"{machine.gpu}, {machine.sms} SMs, {machine.memory_gib:.0f} GiB, sm {machine.capability}")
+    yield Line(
+        "ok",
+        "gpu",
+        f"{machine.gpu}, {machine.sms} SMs, {machine.memory_gib:.0f} GiB, sm {machine.capability}",
+    )
     yield Line("ok", "driver", f"{machine.driver}, CUDA {machine.cuda}")
     peak = peak_tflops(machine)
     unknown = "not in the table: % of peak stays empty"
@@ -148,7 +179,10 @@ def _state(lib: ModuleType, handle: object, machine: Machine) -> Iterator[Line]:
         "possible" if shared else "not here: rows will say 'cooperative'",
         "sudo nvidia-smi -c DEFAULT",
     )
-    now, most = (lib.nvmlDeviceGetClockInfo(handle, lib.NVML_CLOCK_SM), lib.nvmlDeviceGetMaxClockInfo(handle, 1))
+    now, most = (
+        lib.nvmlDeviceGetClockInfo(handle, lib.NVML_CLOCK_SM),
+        lib.nvmlDeviceGetMaxClockInfo(handle, 1),
+    )
     yield Line("ok", "clocks", f"{now} of {most} MHz, power limit {machine.power_limit_w:.0f} W")
     others = len(lib.nvmlDeviceGetComputeRunningProcesses(handle))
     yield Line(
@@ -182,14 +216,26 @@ def walls() -> Iterator[Line]:
         "sudo sysctl user.max_user_namespaces=10000",
     )
     found = shutil.which("bwrap")
-    yield Line("ok" if found else "note", "bubblewrap", found or "not installed", "apt-get install bubblewrap")
+    yield Line(
+        "ok" if found else "note",
+        "bubblewrap",
+        found or "not installed",
+        "apt-get install bubblewrap",
+    )
 
 
 def landlock_abi() -> int:
     """Version of Landlock in the kernel; 0 if there is none."""
     try:
         libc = ctypes.CDLL(ctypes.util.find_library("c"), use_errno=True)
-        return max(int(libc.syscall(SYS_LANDLOCK_CREATE_RULESET, None, ctypes.c_size_t(0), ctypes.c_uint32(1))), 0)
+        return max(
+            int(
+                libc.syscall(
+                    SYS_LANDLOCK_CREATE_RULESET, None, ctypes.c_size_t(0), ctypes.c_uint32(1)
+                )
+            ),
+            0,
+        )
     except (OSError, AttributeError):
         return 0
 
@@ -207,7 +253,9 @@ def places(root: Path) -> Iterator[Line]:
     )
     free = shutil.disk_usage(where).free / 2**30
     low = free < LOW_SPACE_GIB
-    yield Line("note" if low else "ok", "disk", f"{free:.0f} GiB free", "builds and caches want a few GiB")
+    yield Line(
+        "note" if low else "ok", "disk", f"{free:.0f} GiB free", "builds and caches want a few GiB"
+    )
     yield from _suites(root / "configs")
 
 

@@ -36,7 +36,9 @@ def run(args: argparse.Namespace) -> int:
     for pair in pairs:
         case, clock = pair.a.case, sm_clock_mhz(pair.a)
         told = ceilings(case, pair.a.machine, clock)
-        print(f"{pair.a.config}: {wash(args.a, 80)} is {compare.words(pair.ratio)} {times(pair.ratio)}")
+        print(
+            f"{pair.a.config}: {wash(args.a, 80)} is {compare.words(pair.ratio)} {times(pair.ratio)}"
+        )
         at = f" at {clock:.0f} MHz" if clock else ""
         print(
             f"  floor{at}: tensor {milliseconds(told.tensor_ms)} ms, exp {milliseconds(told.exp_ms)} ms, "
@@ -47,12 +49,18 @@ def run(args: argparse.Namespace) -> int:
         print(_shared.table(rows, indent="  "))
     for entry, found in known.items():
         print("\n".join(_resources(entry, found, pairs[0].a.machine.capability)))
-    print(f"next: python run.py show {args.a.partition('@')[0]} --samples · ncu --set full on the slower one")
+    print(
+        f"next: python run.py show {args.a.partition('@')[0]} --samples · ncu --set full on the slower one"
+    )
     return EXIT_OK
 
 
 def _row(result: Result, found: list[Resources]) -> list[str]:
-    ran = [one for one in found if any(one.kernel in name or name in one.kernel for name in result.kernels)]
+    ran = [
+        one
+        for one in found
+        if any(one.kernel in name or name in one.kernel for name in result.kernels)
+    ]
     worst = max(ran, key=lambda one: one.spill_bytes, default=None)
     return [
         wash(result.entry, 40),
@@ -67,7 +75,9 @@ def _row(result: Result, found: list[Resources]) -> list[str]:
 
 def _resources(entry: str, found: list[Resources], capability: str) -> list[str]:
     if not found:
-        return [f"{wash(entry, 80)}: no build of this source is cached here; registers and shared memory unknown"]
+        return [
+            f"{wash(entry, 80)}: no build of this source is cached here; registers and shared memory unknown"
+        ]
     rows = [["kernel", "registers", "shared bytes", "spilled bytes", "threads", "warps an SM"]]
     for one in found:
         warps = str(one.warps_per_sm(capability)) if one.threads else "?"
@@ -83,7 +93,9 @@ def resources(cache: Path, result: Result) -> Iterator[Resources]:
     """One line per kernel of the entry's cached builds, as cuobjdump reads them; threads as Triton notes them."""
     tool = _cuobjdump()
     safe = result.entry.replace("/", "-")
-    binaries = sorted(cache.glob(f"{safe}-*/**/*.cubin"), key=lambda path: path.stat().st_mtime)[-MOST_BINARIES:]
+    binaries = sorted(cache.glob(f"{safe}-*/**/*.cubin"), key=lambda path: path.stat().st_mtime)[
+        -MOST_BINARIES:
+    ]
     seen: set[Resources] = set()
     for path in binaries if tool else ():
         note = _triton_note(path)
@@ -102,7 +114,11 @@ def _triton_note(cubin: Path) -> dict[str, int]:
     except (OSError, ValueError):
         return {}
     fields = ("shared", "num_warps")
-    return {key: note[key] for key in fields if isinstance(note, dict) and isinstance(note.get(key), int)}
+    return {
+        key: note[key]
+        for key in fields
+        if isinstance(note, dict) and isinstance(note.get(key), int)
+    }
 
 
 def _cuobjdump() -> str:
@@ -119,7 +135,9 @@ def _cuobjdump() -> str:
 
 def _usage(tool: str, path: Path) -> str:
     try:
-        told = subprocess.run([tool, "-res-usage", str(path)], capture_output=True, text=True, timeout=60, check=False)
+        told = subprocess.run(
+            [tool, "-res-usage", str(path)], capture_output=True, text=True, timeout=60, check=False
+        )
     except (OSError, subprocess.SubprocessError):
         return ""
     return told.stdout

@@ -29,7 +29,9 @@ class Point:
 
 def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     """Declare the command."""
-    parser = subparsers.add_parser("history", help="every run of one entry, and where its speed-up made a step")
+    parser = subparsers.add_parser(
+        "history", help="every run of one entry, and where its speed-up made a step"
+    )
     parser.add_argument("name")
     _shared.add_results(parser)
     parser.set_defaults(run=run)
@@ -44,7 +46,9 @@ def run(args: argparse.Namespace) -> int:
         raise _shared.unknown(args.name, sorted({h.entry for h in wanted}))
     points = history(mine)
     for board in dict.fromkeys(point.board for point in points):
-        print(f"{args.name} on {wash(board[0])} · {wash(board[1])} (suite {board[2][:8]}, protocol {board[3]})")
+        print(
+            f"{args.name} on {wash(board[0])} · {wash(board[1])} (suite {board[2][:8]}, protocol {board[3]})"
+        )
         print(_shared.table(_rows([p for p in points if p.board == board]), indent="  "))
     print(f"next: python run.py compare {args.name}@RUN {args.name}@OTHER_RUN")
     return EXIT_OK
@@ -84,7 +88,9 @@ def step(before: Point | None, now: Point) -> str:
     if before.speedup and now.speedup and before.configs == now.configs:
         change = stats.quotient(now.speedup, before.speedup)
         if not change.holds(1.0):
-            parts.append(f"{'faster' if change.value > 1 else 'slower'} by {abs(change.value - 1):.1%}")
+            parts.append(
+                f"{'faster' if change.value > 1 else 'slower'} by {abs(change.value - 1):.1%}"
+            )
     return ", ".join(parts)
 
 
@@ -92,9 +98,20 @@ def _rows(points: list[Point]) -> list[list[str]]:
     rows = [["date", "run", "source", "configs", "speed-up [95 %]", "since the run before"]]
     before: Point | None = None
     for point in points:
-        told = times(point.speedup) if point.speedup else wash(point.failed, 80) or "no baseline beside it"
+        told = (
+            times(point.speedup)
+            if point.speedup
+            else wash(point.failed, 80) or "no baseline beside it"
+        )
         rows.append(
-            [point.date[:10], wash(point.run, 40), point.source[:8], str(point.configs), told, step(before, point)]
+            [
+                point.date[:10],
+                wash(point.run, 40),
+                point.source[:8],
+                str(point.configs),
+                told,
+                step(before, point),
+            ]
         )
         before = point
     return rows

@@ -17,7 +17,7 @@ NAME = re.compile(r"[a-z][a-z0-9_]{1,39}")
 #: Template → folder it is copied from, relative to the root.
 TEMPLATES = {
     "triton": Path("submissions/triton_template"),
-    "cuda": Path("harness/templates/cuda"),
+    "cuda": Path("submissions/cuda_wmma_lab"),
     "gluon": Path("harness/templates/gluon"),
 }
 NOTES = """# {name}
@@ -44,16 +44,26 @@ def run(args: argparse.Namespace) -> int:
     """Copy the template; never touches a folder that is there already."""
     if not NAME.fullmatch(args.name):
         near = re.sub(r"[^a-z0-9_]+", "_", args.name.lower()).strip("_0123456789")[:40] or "mine"
-        raise UsageError(f"'{args.name}' is no folder name", f"python run.py init {near} --template {args.template}")
+        raise UsageError(
+            f"'{args.name}' is no folder name",
+            f"python run.py init {near} --template {args.template}",
+        )
     source, target = args.root / TEMPLATES[args.template], args.root / "submissions" / args.name
     if target.exists():
-        raise UsageError(f"{target} is there already", f"python run.py --submission {args.name}, or take another name")
+        raise UsageError(
+            f"{target} is there already",
+            f"python run.py --submission {args.name}, or take another name",
+        )
     if not (source / "manifest.yaml").is_file():
-        raise UnavailableError(f"{source}: this checkout has no {args.template} template", "git checkout -- .")
+        raise UnavailableError(
+            f"{source}: this checkout has no {args.template} template", "git checkout -- ."
+        )
     ignored = shutil.ignore_patterns("__pycache__", "steps", "NOTES.md", ".*")
     shutil.copytree(source, target, ignore=ignored)
     _rename(target / "manifest.yaml", args.name, args.author or _git_user())
-    (target / "NOTES.md").write_text(NOTES.format(name=args.name, template=args.template), encoding="utf-8")
+    (target / "NOTES.md").write_text(
+        NOTES.format(name=args.name, template=args.template), encoding="utf-8"
+    )
     print(f"submissions/{args.name}: {', '.join(sorted(path.name for path in target.iterdir()))}")
     print(f"next: python run.py --submission {args.name}")
     return EXIT_OK
@@ -64,14 +74,16 @@ def _rename(manifest: Path, name: str, author: str) -> None:
     text = manifest.read_text(encoding="utf-8")
     for key, value in (("name", name), ("author", author), ("description", "")):
         line = yaml.safe_dump({key: value}, allow_unicode=True, width=1000).strip()
-        text, found = re.subn(rf"(?m)^{key}:.*$", lambda _, line=line: line, text)
+        text, found = re.subn(rf"(?m)^{key}:.*$", line.replace("\\", r"\\"), text)
         text = text if found else f"{line}\n{text}"
     manifest.write_text(text, encoding="utf-8")
 
 
 def _git_user() -> str:
     try:
-        told = subprocess.run(["git", "config", "user.name"], capture_output=True, text=True, timeout=10, check=False)
+        told = subprocess.run(
+            ["git", "config", "user.name"], capture_output=True, text=True, timeout=10, check=False
+        )
     except OSError:
         return "unknown"
     return told.stdout.strip() or "unknown"

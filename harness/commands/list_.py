@@ -22,9 +22,13 @@ WHAT = ("all", "submissions", "baselines", "suites")
 
 def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     """Declare the command."""
-    parser = subparsers.add_parser("list", help="submissions, baselines and suites, and where each stands")
+    parser = subparsers.add_parser(
+        "list", help="submissions, baselines and suites, and where each stands"
+    )
     parser.add_argument("what", nargs="?", choices=WHAT, default="all")
-    parser.add_argument("--root", type=Path, default=_shared.ROOT, metavar="DIR", help=argparse.SUPPRESS)
+    parser.add_argument(
+        "--root", type=Path, default=_shared.ROOT, metavar="DIR", help=argparse.SUPPRESS
+    )
     parser.add_argument("--results", type=Path, default=_shared.ROOT / "results", metavar="DIR")
     parser.add_argument("--json", action="store_true", help="one JSON document")
     parser.set_defaults(run=run)
@@ -45,9 +49,13 @@ def run(args: argparse.Namespace) -> int:
     for name, rows in told.items():
         print(f"{name} ({len(rows)})")
         if rows:
-            print(_shared.table([list(rows[0]), *(list(row.values()) for row in rows)], indent="  "))
+            print(
+                _shared.table([list(rows[0]), *(list(row.values()) for row in rows)], indent="  ")
+            )
         print()
-    print("next: python run.py --submission NAME · python run.py show NAME · python run.py init NAME")
+    print(
+        "next: python run.py --submission NAME · python run.py show NAME · python run.py init NAME"
+    )
     return EXIT_OK
 
 
@@ -55,9 +63,17 @@ def _entries(args: argparse.Namespace, folder: str) -> Iterator[dict[str, str]]:
     places = _places(args.results, Kind.BASELINE if folder == "baselines" else Kind.SUBMISSION)
     for name in known_names(args.root / folder):
         try:
-            manifest = load_model(args.root / folder / name / "manifest.yaml", Manifest, SubmissionError)
+            manifest = load_model(
+                args.root / folder / name / "manifest.yaml", Manifest, SubmissionError
+            )
         except HarnessError as error:
-            yield {"name": name, "language": "?", "claims": "?", "stands": wash(error.message, 80), "about": ""}
+            yield {
+                "name": name,
+                "language": "?",
+                "claims": "?",
+                "stands": wash(error.message, 80),
+                "about": "",
+            }
             continue
         claims = manifest.claims
         what = f"d {','.join(map(str, claims.headdims))} {'/'.join(d.value for d in claims.dtypes)}"
@@ -78,7 +94,9 @@ def _places(results: Path, kind: Kind) -> dict[str, str]:
     for board in leaderboard(found).boards:
         for row in board.rows:
             if row.pick.kind is kind:
-                place = f"#{rank_text(row)} {times(row.speedup)}" if row.speedup else wash(row.why, 60)
+                place = (
+                    f"#{rank_text(row)} {times(row.speedup)}" if row.speedup else wash(row.why, 60)
+                )
                 places.setdefault(row.entry, f"{place} ({board.gpu}, {board.suite})")
     return places
 
@@ -88,7 +106,17 @@ def _suites(configs: Path) -> Iterator[dict[str, str]]:
         try:
             suite = load_suite(str(path), configs)
         except HarnessError as error:
-            yield {"name": path.stem, "device": "?", "blocks": "?", "cases": wash(error.message, 80)}
+            yield {
+                "name": path.stem,
+                "device": "?",
+                "blocks": "?",
+                "cases": wash(error.message, 80),
+            }
             continue
         cases = ", ".join(case.name for case in suite.cases)
-        yield {"name": suite.name, "device": suite.device, "blocks": str(suite.blocks), "cases": cases}
+        yield {
+            "name": suite.name,
+            "device": suite.device,
+            "blocks": str(suite.blocks),
+            "cases": cases,
+        }

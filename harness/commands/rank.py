@@ -22,7 +22,9 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     parser = subparsers.add_parser("rank", help="rebuild leaderboard.md from results/ alone")
     parser.add_argument("--results", type=Path, default=ROOT / "results", metavar="DIR")
     parser.add_argument("--board", type=Path, default=ROOT / "leaderboard.md", metavar="FILE")
-    parser.add_argument("--check", action="store_true", help="write nothing; exit 1 if the board is not current")
+    parser.add_argument(
+        "--check", action="store_true", help="write nothing; exit 1 if the board is not current"
+    )
     parser.set_defaults(run=run)
 
 

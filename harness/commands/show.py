@@ -30,7 +30,9 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     parser = subparsers.add_parser("show", help="everything the newest records say of one entry")
     parser.add_argument("name")
     parser.add_argument("--samples", action="store_true", help="both clocks of every block")
-    parser.add_argument("--json", action="store_true", help="the records themselves, one JSON document")
+    parser.add_argument(
+        "--json", action="store_true", help="the records themselves, one JSON document"
+    )
     _shared.add_results(parser)
     parser.set_defaults(run=run)
 
@@ -54,10 +56,16 @@ def run(args: argparse.Namespace) -> int:
 def _row(board: Board, row: Row) -> list[str]:
     first = row.pick
     place = (
-        f"#{rank_text(row)}, {times(row.speedup)} over {board.headline}" if row.speedup else f"not ranked: {row.why}"
+        f"#{rank_text(row)}, {times(row.speedup)} over {board.headline}"
+        if row.speedup
+        else f"not ranked: {row.why}"
     )
     machine = first.machine
-    where = f"{machine.sms} SMs, {machine.power_limit_w:.0f} W, driver {machine.driver}" if machine.sms else machine.cpu
+    where = (
+        f"{machine.sms} SMs, {machine.power_limit_w:.0f} W, driver {machine.driver}"
+        if machine.sms
+        else machine.cpu
+    )
     return [
         f"{wash(row.entry, 80)} on {board_title(board)}: {wash(place)}",
         f"  {first.kind.value}, {wash(first.language)}, by {wash(first.author)}; {wash(first.version) or 'own code'}",
@@ -98,7 +106,12 @@ def _result(board: Board, result: Result, *, samples: bool) -> list[str]:
     if samples:
         rows = [["block", "T1 ms a call", "T2 ms a burst", ""]]
         rows += [
-            [str(s.block), milliseconds(s.latency_ms), milliseconds(s.t2_ms), "late" if s.late else ""]
+            [
+                str(s.block),
+                milliseconds(s.latency_ms),
+                milliseconds(s.t2_ms),
+                "late" if s.late else "",
+            ]
             for s in result.samples
         ]
         lines.append(_shared.table(rows, indent="    "))

@@ -49,8 +49,12 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     """Declare the command."""
     parser = subparsers.add_parser("verify", help="audit an old record and measure it again")
     parser.add_argument("result", metavar="RESULT", help="ENTRY, ENTRY@RUN or FILE.jsonl:LINE")
-    parser.add_argument("--audit-only", action="store_true", help="check the record itself, measure nothing")
-    parser.add_argument("--tolerance", type=percent, default=0.02, metavar="PCT", help="default 2%%")
+    parser.add_argument(
+        "--audit-only", action="store_true", help="check the record itself, measure nothing"
+    )
+    parser.add_argument(
+        "--tolerance", type=percent, default=0.02, metavar="PCT", help="default 2%%"
+    )
     parser.add_argument("--blocks", type=int, default=20, metavar="N")
     _shared.add_results(parser)
     parser.set_defaults(run=run)
@@ -65,7 +69,9 @@ def run(args: argparse.Namespace) -> int:
     if wrong:
         print("next: do not trust this record; measure it again")
         return EXIT_SUBMISSION_FAILED
-    print(f"audit: {len(old)} records of {wash(old[0].entry, 80)}: checksum, commitment and figures agree")
+    print(
+        f"audit: {len(old)} records of {wash(old[0].entry, 80)}: checksum, commitment and figures agree"
+    )
     if args.audit_only:
         return EXIT_OK
     verdict = _measure_again(args, old)
@@ -79,10 +85,14 @@ def _chosen(args: argparse.Namespace) -> list[Result]:
     if path.endswith(".jsonl"):
         return [_line(Path(path), number)]
     heads, _ = record.heads(args.results)
-    wanted = [h for h in heads if _shared._asked(args, h.suite, h.gpu) and h.status == Status.PASSED.value]
+    wanted = [
+        h for h in heads if _shared._asked(args, h.suite, h.gpu) and h.status == Status.PASSED.value
+    ]
     mine = newest(_named(args.result, wanted))
     latest = max(mine, key=lambda h: (h.gpu != "cpu", h.date, h.run))
-    found, _ = record.read([h for h in mine if h.run == latest.run and h.suite_sha256 == latest.suite_sha256])
+    found, _ = record.read(
+        [h for h in mine if h.run == latest.run and h.suite_sha256 == latest.suite_sha256]
+    )
     if not found:
         raise UnavailableError(f"'{args.result}': no record can be read", "python run.py rank")
     return found
@@ -93,7 +103,9 @@ def _line(path: Path, number: str) -> Result:
         raw = path.read_bytes().splitlines()[int(number) - 1]
         return record.parse(raw)
     except (OSError, ValueError, IndexError) as error:
-        raise UsageError(f"{path}:{number}: {error}", "name a line that exists: FILE.jsonl:1") from error
+        raise UsageError(
+            f"{path}:{number}: {error}", "name a line that exists: FILE.jsonl:1"
+        ) from error
 
 
 def _beside(args: argparse.Namespace, result: Result) -> Result | None:
@@ -112,7 +124,10 @@ def _beside(args: argparse.Namespace, result: Result) -> Result | None:
 def audit(result: Result, base: Result | None) -> list[str]:
     """Everything in which a record contradicts its own samples; empty if nothing does."""
     faults = []
-    if result.secret and hashlib.sha256(bytes.fromhex(result.secret)).hexdigest() != result.secret_commitment:
+    if (
+        result.secret
+        and hashlib.sha256(bytes.fromhex(result.secret)).hexdigest() != result.secret_commitment
+    ):
         faults.append("the secret does not open the commitment")
     if result.status is not Status.PASSED or result.latency_ms is None:
         return faults
@@ -121,10 +136,16 @@ def audit(result: Result, base: Result | None) -> list[str]:
         return [*faults, "PASSED without one scored sample"]
     told = stats.summary(list(scored.values()))
     faults += _differ("latency_ms", result.latency_ms, told.median)
-    faults += _differ("p10_ms", result.p10_ms, told.p10) + _differ("p90_ms", result.p90_ms, told.p90)
+    faults += _differ("p10_ms", result.p10_ms, told.p10) + _differ(
+        "p90_ms", result.p90_ms, told.p90
+    )
     flops = get_problem("attention_forward").flops(result.case)
     faults += _differ("tflops", result.tflops, flops / told.median / 1e9)
-    faults += [] if result.blocks == len(scored) else [f"blocks is {result.blocks}, {len(scored)} were scored"]
+    faults += (
+        []
+        if result.blocks == len(scored)
+        else [f"blocks is {result.blocks}, {len(scored)} were scored"]
+    )
     faults += [
         f"block {s.block}: the events took longer than the judge's clock"
         for s in result.samples
@@ -167,7 +188,10 @@ def obstacle(old: Sequence[Result], machine: Machine, root: Path) -> str:
     gpu = machine.gpu if machine.has_gpu else "cpu"
     if first.gpu != gpu:
         return f"measured on {first.gpu}, this is {gpu}"
-    if first.machine.has_gpu and (first.machine.sms, first.machine.capability) != (machine.sms, machine.capability):
+    if first.machine.has_gpu and (first.machine.sms, first.machine.capability) != (
+        machine.sms,
+        machine.capability,
+    ):
         return f"{first.machine.sms} SMs then, {machine.sms} here"
     if any(r.speedup is None for r in old):
         return "the record has no speed-up over a baseline"
@@ -198,7 +222,9 @@ def _measure_again(args: argparse.Namespace, old: Sequence[Result]) -> Verdict:
     baselines = list(dict.fromkeys([against, *([] if submissions else [first.entry])]))
     request = resolve(submissions, baselines, suite, machine, against, _shared.ROOT)
     if all(one.source_sha256 != first.source_sha256 for one in request.entrants):
-        return Verdict("CANNOT", f"the source has changed since: git log -- submissions/{first.entry}")
+        return Verdict(
+            "CANNOT", f"the source has changed since: git log -- submissions/{first.entry}"
+        )
     fresh: list[Result] = []
     with report(argparse.Namespace(json=False)) as observer:
         execute(request, fresh.append, observer)
@@ -206,7 +232,9 @@ def _measure_again(args: argparse.Namespace, old: Sequence[Result]) -> Verdict:
 
 
 def _outcome(old: Sequence[Result], fresh: Sequence[Result], tolerance: float) -> Verdict:
-    failed = [f"{r.config}: {r.status.value} {r.reason}" for r in fresh if r.status is not Status.PASSED]
+    failed = [
+        f"{r.config}: {r.status.value} {r.reason}" for r in fresh if r.status is not Status.PASSED
+    ]
     ratios = [Interval(r.speedup.value, r.speedup.low, r.speedup.high) for r in fresh if r.speedup]
     if failed or len(ratios) != len(old):
         return Verdict("CANNOT", "; ".join(failed) or "no baseline ran beside it today")

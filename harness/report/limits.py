@@ -46,7 +46,9 @@ class Resources:
     def warps_per_sm(self, capability: str) -> int:
         """Warps that fit on one SM at a time."""
         warps = max(self.threads // 32, 1)
-        by_registers = REGISTERS_PER_SM // max(self.registers * self.threads, 1) if self.registers else 32
+        by_registers = (
+            REGISTERS_PER_SM // max(self.registers * self.threads, 1) if self.registers else 32
+        )
         room = SHARED_PER_SM.get(capability, 100 << 10)
         by_shared = room // (self.shared_bytes + 1024) if self.shared_bytes else 32
         return min(by_registers, by_shared, WARPS_PER_SM // warps, 32) * warps
@@ -99,18 +101,18 @@ def limiter(result: Result, resources: Resources | None = None) -> str:
     if resources and resources.spill_bytes:
         return f"registers: {resources.spill_bytes} bytes spill to memory in every thread"
     tensor, exp = told.tensor_ms / result.latency_ms, told.exp_ms / result.latency_ms
-    memory = (told.memory_ms or 0) / result.latency_ms
+    return _words(tensor, exp, (told.memory_ms or 0) / result.latency_ms)
+
+
+def _words(tensor: float, exp: float, memory: float) -> str:
+    """The same from the share of the time each unit must be busy."""
     if memory > max(tensor, exp):
         return f"device memory: {memory:.0%} of its bandwidth"
     if tensor > 0.8:
         return f"the tensor cores: busy {tensor:.0%} of the time, little is left"
     if exp > 0.8:
         return f"exponentials: the special-function units are busy {exp:.0%} of the time"
+    shares = f"products {tensor:.0%}, exponentials {exp:.0%} of the time"
     if tensor + exp > 0.85:
-        return (
-            f"order: products ({tensor:.0%}) and exponentials ({exp:.0%}) fill the time one after another; overlap them"
-        )
-    return (
-        f"waiting: tensor cores busy {tensor:.0%}, exponentials {exp:.0%}; look at loads, barriers, "
-        "the diagonal and the last wave"
-    )
+        return f"order: {shares}, one after another; overlap them"
+    return f"waiting: {shares}; look at loads, barriers, the diagonal and the last wave"

@@ -48,7 +48,9 @@ def render(board: Leaderboard, picture: str = "") -> str:
     if not board.boards:
         parts.append(EMPTY)
     if board.bad_lines:
-        parts.append(f"{board.bad_lines} damaged record lines were left out; `python run.py rank` names them.\n")
+        parts.append(
+            f"{board.bad_lines} damaged record lines were left out; `python run.py rank` names them.\n"
+        )
     parts.append(_reported())
     return "\n".join(parts)
 
@@ -103,7 +105,11 @@ def _main_table(board: Board, rows: Sequence[Row]) -> str:
     body = []
     for row in rows:
         cells = [rank_text(row), _code(row.entry), row.pick.kind.value, _safe(row.pick.language)]
-        cells.append(f"**{row.speedup.value:.3f}×** {times(row.speedup).split(' ', 1)[1]}" if row.speedup else "–")
+        cells.append(
+            f"**{row.speedup.value:.3f}×** {times(row.speedup).split(' ', 1)[1]}"
+            if row.speedup
+            else "–"
+        )
         cells += [number(_on(row, config).tflops, 1) for config in board.configs]
         body.append([*cells, _safe(row.integrity), row.date])
     return _table(head, body, right={0, *range(5, 5 + len(board.configs))})
@@ -211,7 +217,10 @@ def _on(row: Row, config: str) -> Result:
 
 def _reported() -> str:
     configs = list(REPORTED[0].by_config)
-    body = [[_safe(r.name), *(number(r.by_config[config], 0) for config in configs), _safe(r.source)] for r in REPORTED]
+    body = [
+        [_safe(r.name), *(number(r.by_config[config], 0) for config in configs), _safe(r.source)]
+        for r in REPORTED
+    ]
     lines = [
         "## Reported elsewhere (not ranked)",
         "",
@@ -228,7 +237,9 @@ def _reported() -> str:
 # --------------------------------------------------------------------------- markdown itself
 
 
-def _table(head: Sequence[str], body: Iterable[Sequence[str]], right: set[int] | None = None) -> str:
+def _table(
+    head: Sequence[str], body: Iterable[Sequence[str]], right: set[int] | None = None
+) -> str:
     rule = ["---:" if right and i in right else "---" for i in range(len(head))]
     return "\n".join("| " + " | ".join(cells) + " |" for cells in (head, rule, *body))
 

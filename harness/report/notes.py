@@ -25,7 +25,11 @@ def course(board: Board, config: str, run: str) -> dict[int, float]:
         middle = stats.summary(list(mine.values())).median
         for block, time in mine.items():
             ratios.setdefault(block, []).append(math.log(time / middle))
-    return {block: math.exp(stats.summary(logs).median) for block, logs in sorted(ratios.items()) if len(logs) > 1}
+    return {
+        block: math.exp(stats.summary(logs).median)
+        for block, logs in sorted(ratios.items())
+        if len(logs) > 1
+    }
 
 
 def of_machine(board: Board, config: str) -> list[str]:

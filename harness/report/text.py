@@ -13,7 +13,9 @@ from harness.schema import Result, Status
 from harness.stats import Interval
 
 #: CSI and OSC sequences, then single-character escapes.
-_ESCAPES = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]|\x1b[\]P^_X].*?(?:\x07|\x1b\\|$)|\x1b.?|[\x80-\x9f]", re.DOTALL)
+_ESCAPES = re.compile(
+    r"\x1b\[[0-?]*[ -/]*[@-~]|\x1b[\]P^_X].*?(?:\x07|\x1b\\|$)|\x1b.?|[\x80-\x9f]", re.DOTALL
+)
 #: `::error file=…::text` and `##[group]` are orders to the runner that reads the log.
 _WORKFLOW = re.compile(r"::(?=[a-z][a-z-]*(?:\s[^:\n]*)?::)|##(?=\[)", re.IGNORECASE)
 

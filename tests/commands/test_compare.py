@@ -21,8 +21,12 @@ def results(tmp_path: Path) -> Path:
     folder = tmp_path / "results"
     lines = run_of({"fast": 0.8, "same": 0.8, "slow": 0.82}, seed=4, run="20261121-a")
     lines += run_of({"alone": 0.7}, seed=5, run="20261122-b", date="2026-11-22")
-    lines += run_of({"fast": 0.75}, seed=6, run="20261123-c", date="2026-11-23", source_sha256="b" * 64)
-    lines.append(result("broken", status=Status.CRASHED, reason="SIGSEGV", log_tail="line 1\nboom\x1b[2J"))
+    lines += run_of(
+        {"fast": 0.75}, seed=6, run="20261123-c", date="2026-11-23", source_sha256="b" * 64
+    )
+    lines.append(
+        result("broken", status=Status.CRASHED, reason="SIGSEGV", log_tail="line 1\nboom\x1b[2J")
+    )
     for line in lines:
         record.append(folder, line)
     return folder
@@ -55,7 +59,9 @@ def test_a_tie_says_how_many_blocks(results: Path, capsys: pytest.CaptureFixture
     assert "more blocks would tell them apart" in out or "no practical number" in out
 
 
-def test_different_runs_go_through_the_baseline(results: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_different_runs_go_through_the_baseline(
+    results: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert call(compare, "compare", results, "alone", "slow") == 0
     out = capsys.readouterr().out
     assert "compared through sdpa_cudnn" in out
@@ -113,7 +119,9 @@ def test_history_names_the_step(results: Path, capsys: pytest.CaptureFixture[str
     assert "new source, faster by 6" in lines[3] or "new source, faster by 7" in lines[3]
 
 
-def test_history_of_a_failure_says_how_it_ended(results: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_history_of_a_failure_says_how_it_ended(
+    results: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     call(history, "history", results, "broken")
     assert "hdim64_seq4k: CRASHED" in capsys.readouterr().out
 
@@ -121,11 +129,22 @@ def test_history_of_a_failure_says_how_it_ended(results: Path, capsys: pytest.Ca
 def test_show_tells_everything(results: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert call(show, "show", results, "fast", "--samples") == 0
     out = capsys.readouterr().out
-    for word in ("#2", "bbbbbbbb", "132 SMs", "relative L2", "fast_kernel", "block", "p90", "judged"):
+    for word in (
+        "#2",
+        "bbbbbbbb",
+        "132 SMs",
+        "relative L2",
+        "fast_kernel",
+        "block",
+        "p90",
+        "judged",
+    ):
         assert word in out
 
 
-def test_show_of_a_failure_ends_in_its_log(results: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_show_of_a_failure_ends_in_its_log(
+    results: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     call(show, "show", results, "broken")
     out = capsys.readouterr().out
     assert "CRASHED (SIGSEGV)" in out
@@ -144,9 +163,13 @@ def test_no_results_at_all_says_what_to_run(tmp_path: Path) -> None:
         call(show, "show", tmp_path, "x")
 
 
-def test_list_shows_folders_and_places(tmp_path: Path, results: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_list_shows_folders_and_places(
+    tmp_path: Path, results: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     (tmp_path / "submissions" / "fast").mkdir(parents=True)
-    (tmp_path / "submissions" / "fast" / "manifest.yaml").write_text("name: fast\nlanguage: triton\n")
+    (tmp_path / "submissions" / "fast" / "manifest.yaml").write_text(
+        "name: fast\nlanguage: triton\n"
+    )
     (tmp_path / "submissions" / "odd").mkdir()
     (tmp_path / "submissions" / "odd" / "manifest.yaml").write_text("nam: odd\n")
     assert call(list_, "list", results, "--root", str(tmp_path)) == 0

@@ -33,7 +33,9 @@ def test_twice_gives_the_same_bytes(args: argparse.Namespace) -> None:
     assert b"| 1 | `mine`" in first
 
 
-def test_check_sees_a_board_that_is_not_current(args: argparse.Namespace, capsys: pytest.CaptureFixture[str]) -> None:
+def test_check_sees_a_board_that_is_not_current(
+    args: argparse.Namespace, capsys: pytest.CaptureFixture[str]
+) -> None:
     args.check = True
     assert args.run(args) == 1
     assert not args.board.exists()
@@ -49,7 +51,9 @@ def test_check_sees_a_board_that_is_not_current(args: argparse.Namespace, capsys
     assert "next: python run.py rank" in err
 
 
-def test_a_damaged_line_is_named_and_left_out(args: argparse.Namespace, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_damaged_line_is_named_and_left_out(
+    args: argparse.Namespace, capsys: pytest.CaptureFixture[str]
+) -> None:
     path = next(args.results.rglob("*r2.jsonl"))
     path.write_bytes(path.read_bytes()[:-30])
     assert args.run(args) == 0

@@ -40,10 +40,14 @@ def flops(case: Case) -> float:
     return full / 2 if case.causal else full
 
 
-def times(rng: np.random.Generator, scale_ms: float, noise: float, shared: np.ndarray) -> dict[int, float]:
+def times(
+    rng: np.random.Generator, scale_ms: float, noise: float, shared: np.ndarray
+) -> dict[int, float]:
     """Block → latency: lognormal noise on top of what the block did to everybody."""
     own = rng.normal(0, noise, len(shared))
-    return {block: scale_ms * float(np.exp(shared[block] + own[block])) for block in range(len(own))}
+    return {
+        block: scale_ms * float(np.exp(shared[block] + own[block])) for block in range(len(own))
+    }
 
 
 def result(entry: str = "mine", config: str = "hdim64_seq4k", **changes: Any) -> Result:
@@ -102,7 +106,11 @@ def run_of(
         shared = np.cumsum(rng.normal(0, 0.004, blocks))
         base = times(rng, BASE_MS[config], NOISE[config], shared)
         for entry, factor in {"sdpa_cudnn": 1.0, **factors}.items():
-            told = base if entry == "sdpa_cudnn" else times(rng, BASE_MS[config] * factor, NOISE[config], shared)
+            told = (
+                base
+                if entry == "sdpa_cudnn"
+                else times(rng, BASE_MS[config] * factor, NOISE[config], shared)
+            )
             kind = Kind.BASELINE if entry in baselines else Kind.SUBMISSION
             results.append(timed(entry, config, kind, told, base, run=run, **changes))
     return results
@@ -129,13 +137,16 @@ def timed(
         "p10_ms": middle.p10,
         "p90_ms": middle.p90,
         "peak_pct": tflops / 9.89,
-        "speedup": ratio and Speedup(against="sdpa_cudnn", value=ratio.value, low=ratio.low, high=ratio.high),
+        "speedup": ratio
+        and Speedup(against="sdpa_cudnn", value=ratio.value, low=ratio.low, high=ratio.high),
         "blocks": len(told),
         "samples": tuple(
-            Sample(block=b, calls_ms=(ms * 0.99, ms * 1.01, ms, ms), t2_ms=4 * ms + 0.4) for b, ms in told.items()
+            Sample(block=b, calls_ms=(ms * 0.99, ms * 1.01, ms, ms), t2_ms=4 * ms + 0.4)
+            for b, ms in told.items()
         ),
         "telemetry": tuple(
-            Telemetry(sm_mhz=1755 + b % 3 * 15, mem_mhz=3201, power_w=640.0, temperature_c=55) for b in told
+            Telemetry(sm_mhz=1755 + b % 3 * 15, mem_mhz=3201, power_w=640.0, temperature_c=55)
+            for b in told
         ),
         "kernels": (f"{entry}_kernel",),
         **changes,

@@ -66,6 +66,8 @@ def test_json_leaves_stdout_alone(capsys: pytest.CaptureFixture[str]) -> None:
     assert (out, err) == ("", "hello\n")
 
 
-@pytest.mark.parametrize(("seconds", "text"), [(0.2, "0 s"), (42.4, "42 s"), (185, "3 min 05 s"), (-3, "0 s")])
+@pytest.mark.parametrize(
+    ("seconds", "text"), [(0.2, "0 s"), (42.4, "42 s"), (185, "3 min 05 s"), (-3, "0 s")]
+)
 def test_duration(seconds: float, text: str) -> None:
     assert duration(seconds) == text

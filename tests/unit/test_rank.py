@@ -103,7 +103,9 @@ def test_approximate_rows_are_ranked_apart() -> None:
 def test_one_config_not_passed_is_listed_with_its_reason() -> None:
     good = three("good", 1.1)
     half = three("half", 9.0)[:2]
-    half.append(result("half", "hdim256_seq16k", status=Status.CRASHED, reason="SIGSEGV in the first call"))
+    half.append(
+        result("half", "hdim256_seq16k", status=Status.CRASHED, reason="SIGSEGV in the first call")
+    )
     board = only(good + half)
     (row,) = board.unranked
     assert (row.rank, row.speedup) == (None, None)
@@ -173,7 +175,9 @@ def test_an_ending_that_is_no_verdict_takes_nothing_away(status: Status) -> None
 
 def test_an_old_result_of_other_source_does_not_count() -> None:
     results = three("b", 1.0) + three("a", 9.0, source_sha256="0" * 64)
-    results.append(result("a", speedup=told(1.1), source_sha256="1" * 64, run="r2", date="2026-11-22"))
+    results.append(
+        result("a", speedup=told(1.1), source_sha256="1" * 64, run="r2", date="2026-11-22")
+    )
     board = only(results)
     assert [row.why for row in board.unranked] == ["not run on hdim128_seq8k, hdim256_seq16k"]
 

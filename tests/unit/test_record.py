@@ -74,7 +74,9 @@ def test_a_truncated_last_line_costs_only_itself(tmp_path: Path) -> None:
     path.write_bytes(whole[:-40])
     back, bad = record.load(tmp_path)
     assert back == results[:-1]
-    assert [str(line) for line in bad] == [f"{path}:{len(results)}: the line is cut short: no crc32 at its end"]
+    assert [str(line) for line in bad] == [
+        f"{path}:{len(results)}: the line is cut short: no crc32 at its end"
+    ]
 
 
 @pytest.mark.parametrize("cut", range(1, 30, 3))

@@ -49,7 +49,9 @@ def test_a_constant_factor_moves_everything_by_it(x: list[float], shift: float) 
     assert before is not None
     assert after is not None
     for name in ("value", "low", "high"):
-        assert math.log(getattr(after, name)) == pytest.approx(math.log(getattr(before, name)) + shift, abs=1e-9)
+        assert math.log(getattr(after, name)) == pytest.approx(
+            math.log(getattr(before, name)) + shift, abs=1e-9
+        )
 
 
 @given(st.floats(-0.3, 0.3), st.integers(2, 40))

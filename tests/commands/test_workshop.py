@@ -1,0 +1,183 @@
+"""init, baselines, doctor, completion: a newcomer's first minutes."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+import yaml
+
+from harness.commands import baselines, completion, doctor, init
+from harness.errors import UnavailableError, UsageError
+from harness.problems import get_problem
+from harness.registry import load_entrant
+from harness.schema import Kind, Machine, Manifest
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def call(module: object, *words: str) -> int:
+    parser = argparse.ArgumentParser()
+    module.add_parser(parser.add_subparsers())
+    args = parser.parse_args(words)
+    return args.run(args)
+
+
+# --------------------------------------------------------------------------- init
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    for source in init.TEMPLATES.values():
+        if (ROOT / source).exists():
+            shutil.copytree(ROOT / source, tmp_path / source)
+    return tmp_path
+
+
+@pytest.mark.parametrize("template", sorted(init.TEMPLATES))
+def test_every_template_loads_as_it_is(
+    root: Path, template: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    if not (ROOT / init.TEMPLATES[template]).exists():
+        pytest.skip(f"{init.TEMPLATES[template]} is not in this checkout")
+    assert (
+        call(
+            init,
+            "init",
+            "mine",
+            "--template",
+            template,
+            "--author",
+            "O'Neil: \\1",
+            "--root",
+            str(root),
+        )
+        == 0
+    )
+    folder = root / "submissions" / "mine"
+    manifest = yaml.safe_load((folder / "manifest.yaml").read_text())
+    assert (manifest["name"], manifest["author"]) == ("mine", "O'Neil: \\1")
+    assert (folder / "NOTES.md").read_text().startswith("# mine")
+    entrant = load_entrant(folder, Kind.SUBMISSION, get_problem("attention_forward"))
+    assert entrant.name == "mine"
+    assert capsys.readouterr().out.endswith("next: python run.py --submission mine\n")
+
+
+def test_a_folder_that_is_there_is_never_touched(root: Path) -> None:
+    with pytest.raises(UsageError, match="is there already"):
+        call(init, "init", "triton_template", "--root", str(root))
+
+
+@pytest.mark.parametrize(
+    ("name", "near"), [("../x", "x"), ("My Kernel", "my_kernel"), ("9", "mine")]
+)
+def test_a_name_that_is_no_folder_gets_a_better_one(root: Path, name: str, near: str) -> None:
+    with pytest.raises(UsageError, match=f"init {near} "):
+        call(init, "init", name, "--root", str(root))
+
+
+def test_a_template_that_is_missing(tmp_path: Path) -> None:
+    with pytest.raises(UnavailableError, match="no triton template"):
+        call(init, "init", "mine", "--root", str(tmp_path))
+
+
+# --------------------------------------------------------------------------- baselines
+
+
+def test_baselines_say_what_is_missing(capsys: pytest.CaptureFixture[str]) -> None:
+    assert call(baselines, "baselines") == 0
+    out = capsys.readouterr().out
+    assert "sdpa " in out
+    assert "next: python run.py --submission NAME --baselines" in out
+
+
+def test_baselines_check_is_an_exit_code(tmp_path: Path) -> None:
+    for name, needs in (("here", "[]"), ("gone", "[no_such_package]")):
+        folder = tmp_path / "baselines" / name
+        folder.mkdir(parents=True)
+        (folder / "manifest.yaml").write_text(f"name: {name}\nneeds: {{packages: {needs}}}\n")
+    assert call(baselines, "baselines", "--root", str(tmp_path), "--check", "here") == 0
+    assert call(baselines, "baselines", "--root", str(tmp_path), "--check", "gone") == 3
+    assert call(baselines, "baselines", "--root", str(tmp_path), "--check", "unknown") == 3
+
+
+def test_a_cuda_baseline_does_not_run_without_a_gpu() -> None:
+    manifest = Manifest(name="x", language="cuda", needs={"compute_capability": "9.0"})
+    assert "capability 9.0" in baselines.obstacle(manifest, Machine())
+    assert "this GPU has 8.0" in baselines.obstacle(manifest, Machine(sms=108, capability="8.0"))
+    assert baselines.obstacle(manifest, Machine(sms=132, capability="9.0")) == ""
+
+
+# --------------------------------------------------------------------------- doctor
+
+
+def test_doctor_looks_at_everything(capsys: pytest.CaptureFixture[str]) -> None:
+    code = call(doctor, "doctor", "--json")
+    told = json.loads(capsys.readouterr().out)
+    names = {line["what"] for line in told["lines"]}
+    assert {"python", "torch", "triton", "gpu", "nvcc", "ncu", "landlock", "results/"} <= names
+    assert code == (0 if told["ready"] else 3)
+    assert all(line["next"] for line in told["lines"] if line["mark"] == "missing")
+
+
+def test_doctor_names_a_package_that_is_too_old(monkeypatch: pytest.MonkeyPatch) -> None:
+    versions = {"torch": "2.9.1+cu128", "numpy": ""}
+    monkeypatch.setattr(doctor, "version_of", lambda name: versions.get(name, "99.0"))
+    lines = {line.what: line for line in doctor.packages()}
+    assert lines["torch"].mark == "missing"
+    assert "torch>=2.11" in lines["torch"].next
+    assert lines["numpy"].found == "not installed"
+    assert lines["scipy"].mark == "ok"
+
+
+def test_doctor_without_a_gpu_can_be_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(doctor, "inspect_machine", Machine)
+    assert call(doctor, "doctor", "--need-gpu") == 3
+
+
+def test_doctor_ends_in_the_next_move(capsys: pytest.CaptureFixture[str]) -> None:
+    call(doctor, "doctor")
+    assert capsys.readouterr().out.splitlines()[-1].startswith("next: ")
+
+
+# --------------------------------------------------------------------------- completion
+
+
+def complete(words: list[str]) -> list[str]:
+    """What bash offers after `words`, the last of which is being typed."""
+    quoted = " ".join(f"'{word}'" for word in words)
+    code = f"{completion.script('bash')}\nCOMP_WORDS=({quoted}); COMP_CWORD={len(words) - 1}\n"
+    code += '_attnboard; printf "%s\\n" "${COMPREPLY[@]}"'
+    told = subprocess.run(
+        ["bash", "-c", code], capture_output=True, text=True, cwd=ROOT, check=True
+    )
+    assert not told.stderr
+    return told.stdout.split()
+
+
+@pytest.mark.parametrize(
+    ("words", "offered"),
+    [
+        (["python", "run.py", "comp"], "compare"),
+        (["python", "run.py", "--subm"], "--submission"),
+        (["python", "run.py", "--submission", "triton_t"], "triton_template"),
+        (["python", "run.py", "compare", "a", "b", "--fail"], "--fail-on-regression"),
+        (["./run.py", "init", "x", "--template", "glu"], "gluon"),
+        (["python", "run.py", "--suite", "smo"], "smoke"),
+    ],
+)
+def test_bash_offers(words: list[str], offered: str) -> None:
+    assert offered in complete(words)
+
+
+def test_other_python_scripts_are_left_alone() -> None:
+    assert complete(["python", "other.py", "--subm"]) == []
+
+
+def test_zsh_loads_the_bash_way() -> None:
+    assert "bashcompinit" in completion.script("zsh")
+    assert "--root" not in completion.script("zsh")
