@@ -9,6 +9,7 @@ ATTNBOARD_CACHE, so that the process that is timed loads what the builder compil
 import functools
 import os
 from importlib import metadata
+from pathlib import Path
 
 import torch
 
@@ -19,7 +20,7 @@ if "ATTNBOARD_CACHE" in os.environ:
     os.environ.setdefault("FLASH_ATTENTION_CUTE_DSL_CACHE_ENABLED", "1")
     os.environ.setdefault(
         "FLASH_ATTENTION_CUTE_DSL_CACHE_DIR",
-        os.path.join(os.environ["ATTNBOARD_CACHE"], "cute_dsl"),
+        str(Path(os.environ["ATTNBOARD_CACHE"]) / "cute_dsl"),
     )
 
 try:
