@@ -2,15 +2,26 @@
 
 The package takes and returns (batch, seqlen, heads, headdim). q, k and v go in as transposed views
 of the (batch, heads, seqlen, headdim) tensors and the result comes out as one: nothing is copied.
-Kernels are compiled on the first call of a shape class, some ten seconds each.
+Kernels are compiled on the first call of a headdim and mask, some ten seconds each, and kept under
+ATTNBOARD_CACHE, so that the process that is timed loads what the builder compiled.
 """
 
 import functools
+import os
 from importlib import metadata
+from pathlib import Path
 
 import torch
 
 INSTALL = "pip install flash-attn-4"
+
+# Read by flash_attn.cute when it is imported.
+if "ATTNBOARD_CACHE" in os.environ:
+    os.environ.setdefault("FLASH_ATTENTION_CUTE_DSL_CACHE_ENABLED", "1")
+    os.environ.setdefault(
+        "FLASH_ATTENTION_CUTE_DSL_CACHE_DIR",
+        str(Path(os.environ["ATTNBOARD_CACHE"]) / "cute_dsl"),
+    )
 
 try:
     from flash_attn.cute import flash_attn_func

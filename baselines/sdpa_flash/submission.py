@@ -10,6 +10,7 @@ import torch
 import torch.nn.functional as F
 
 _cuda = torch.backends.cuda
+REFUSALS = ("No available kernel", "Invalid backend")  # what PyTorch says, by release
 
 
 def _switch(cudnn, flash, mem_efficient, math):
@@ -39,7 +40,7 @@ def custom_attention_forward(q, k, v, causal=True, sm_scale=None):
     try:
         return F.scaled_dot_product_attention(q, k, v, is_causal=causal, scale=sm_scale)
     except RuntimeError as error:
-        if "No available kernel" not in str(error):
+        if not any(words in str(error) for words in REFUSALS):
             raise
         raise NotImplementedError(
             f"sdpa_flash: torch {torch.__version__} has no kernel of this backend for "

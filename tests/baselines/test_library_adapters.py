@@ -5,6 +5,7 @@ The libraries are not installed where this runs: stand-ins on sys.path take thei
 
 from __future__ import annotations
 
+import sys
 from dataclasses import dataclass, field
 
 import pytest
@@ -241,3 +242,19 @@ def test_flashinfer_plans_once_per_shape(load, monkeypatch):
 def test_flex_attention_names_the_torch_it_needs(load):
     with pytest.raises(ImportError, match=r"torch 2\.5 or newer, found .*pip install"):
         load("baselines/flex_attention", files={}, hide=("torch.nn.attention.flex_attention",))
+
+
+def test_flash_attn_4_keeps_its_compiled_kernels_in_the_private_cache(load, monkeypatch):
+    """The library reads both variables when it is imported, so they must be set by then."""
+    monkeypatch.setenv("ATTNBOARD_CACHE", "/private/cache")
+    for name in ("ENABLED", "DIR"):  # set, then deleted: undone after the test
+        monkeypatch.setenv(f"FLASH_ATTENTION_CUTE_DSL_CACHE_{name}", "")
+        monkeypatch.delenv(f"FLASH_ATTENTION_CUTE_DSL_CACHE_{name}")
+    reads_at_import = """
+        import os
+        SEEN = (os.environ["FLASH_ATTENTION_CUTE_DSL_CACHE_ENABLED"],
+                os.environ["FLASH_ATTENTION_CUTE_DSL_CACHE_DIR"])
+        flash_attn_func = None
+    """
+    load("baselines/flash_attn_4", files={"flash_attn/cute/__init__.py": reads_at_import})
+    assert sys.modules["flash_attn.cute"].SEEN == ("1", "/private/cache/cute_dsl")

@@ -1,4 +1,4 @@
-"""The sdpa family on a CPU: two run there, three say that they cannot, none leaves a switch turned."""
+"""The sdpa family on a CPU: two run there, three say they cannot, no switch stays turned."""
 
 from __future__ import annotations
 
@@ -81,11 +81,14 @@ def test_exactly_one_backend_is_on_during_the_call_and_all_come_back(
 
 
 @pytest.mark.parametrize("name", GPU_ONLY)
-def test_a_case_without_a_kernel_is_explained_and_the_switches_come_back(load, monkeypatch, name):
+@pytest.mark.parametrize("refusal", ["No available kernel. Aborting execution.", "Invalid backend"])
+def test_a_case_without_a_kernel_is_explained_and_the_switches_come_back(
+    load, monkeypatch, name, refusal
+):
     module = load(f"baselines/{name}")
 
     def no_kernel(*args, **kwargs):
-        raise RuntimeError("No available kernel. Aborting execution.")
+        raise RuntimeError(refusal)
 
     before = switches()
     monkeypatch.setattr(module.F, "scaled_dot_product_attention", no_kernel)
