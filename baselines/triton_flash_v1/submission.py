@@ -44,6 +44,7 @@ def flash_v1_kernel(
     head_offset = tl.program_id(1).to(tl.int64) * seqlen * HEADDIM
     rows = q_start + tl.arange(0, BLOCK_M)
     dims = tl.arange(0, HEADDIM)
+    last_key = tl.minimum(rows, seqlen - 1) if CAUSAL else tl.full([BLOCK_M], seqlen - 1, tl.int32)
 
     # LOAD Q
     q_offsets = head_offset + rows[:, None] * HEADDIM + dims[None, :]
@@ -63,10 +64,7 @@ def flash_v1_kernel(
         # SCORES, MASK: key 0 is seen by every row, so m is finite after the first tile.
         k = tl.load(k_head + kv_offsets, mask=cols[:, None] < seqlen, other=0.0)
         scores = tl.dot(q, tl.trans(k)) * sm_scale
-        visible = cols[None, :] < seqlen
-        if CAUSAL:
-            visible = visible & (cols[None, :] <= rows[:, None])
-        scores = tl.where(visible, scores, -float("inf"))
+        scores = tl.where(cols[None, :] <= last_key[:, None], scores, -float("inf"))
 
         # SOFTMAX
         m_new = tl.maximum(m, tl.max(scores, 1))

@@ -36,9 +36,9 @@ TILES = {16: (128, 64, 4, 3), 32: (128, 64, 4, 3), 64: (128, 64, 4, 3),
 
 @triton.jit
 def attend_tiles(
-    o, m, l, q, rows, k_ptr, v_ptr, scale_log2, kv_begin, kv_end, seqlen,
+    o, m, l, q, last_key, k_ptr, v_ptr, scale_log2, kv_begin, kv_end, seqlen,
     CUT: tl.constexpr,  # True: the diagonal or the end of the sequence runs through the tiles
-    CAUSAL: tl.constexpr, HEADDIM: tl.constexpr, BLOCK_N: tl.constexpr,
+    HEADDIM: tl.constexpr, BLOCK_N: tl.constexpr,
 ):  # fmt: skip
     dims = tl.arange(0, HEADDIM)
     for kv_start in range(kv_begin, kv_end, BLOCK_N):
@@ -50,10 +50,7 @@ def attend_tiles(
         k = tl.load(k_ptr + kv_offsets, mask=inside)
         scores = tl.dot(q, tl.trans(k))
         if CUT:
-            visible = cols[None, :] < seqlen
-            if CAUSAL:
-                visible = visible & (cols[None, :] <= rows[:, None])
-            scores = tl.where(visible, scores, -float("inf"))
+            scores = tl.where(cols[None, :] <= last_key[:, None], scores, -float("inf"))
 
         # SOFTMAX
         m_new = tl.maximum(m, tl.max(scores, 1) * scale_log2)
@@ -81,6 +78,7 @@ def flash_v2_kernel(
     q_start = (tl.num_programs(0) - 1 - tl.program_id(0)) * BLOCK_M
     head_offset = tl.program_id(1).to(tl.int64) * seqlen * HEADDIM
     rows = q_start + tl.arange(0, BLOCK_M)
+    last_key = tl.minimum(rows, seqlen - 1) if CAUSAL else tl.full([BLOCK_M], seqlen - 1, tl.int32)
     dims = tl.arange(0, HEADDIM)
 
     # LOAD Q
@@ -96,10 +94,10 @@ def flash_v2_kernel(
     v_head = v_ptr + head_offset
 
     # PASS 1, PASS 2
-    o, m, l = attend_tiles(o, m, l, q, rows, k_head, v_head, scale_log2, 0, full_end, seqlen,
-                           False, CAUSAL, HEADDIM, BLOCK_N)  # fmt: skip
-    o, m, l = attend_tiles(o, m, l, q, rows, k_head, v_head, scale_log2, full_end, kv_end, seqlen,
-                           True, CAUSAL, HEADDIM, BLOCK_N)  # fmt: skip
+    o, m, l = attend_tiles(o, m, l, q, last_key, k_head, v_head, scale_log2, 0, full_end, seqlen,
+                           False, HEADDIM, BLOCK_N)  # fmt: skip
+    o, m, l = attend_tiles(o, m, l, q, last_key, k_head, v_head, scale_log2, full_end, kv_end, seqlen,
+                           True, HEADDIM, BLOCK_N)  # fmt: skip
 
     # STORE
     o = o * (1.0 / l)[:, None]

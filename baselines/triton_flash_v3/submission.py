@@ -39,9 +39,9 @@ TILES = {16: (128, 64, 4, 3), 32: (128, 64, 4, 3), 64: (128, 64, 8, 3),
 
 @triton.jit
 def attend_tiles(
-    o, m, l, q, rows, k_desc, v_desc, head, scale_log2, kv_begin, kv_end, seqlen,
+    o, m, l, q, last_key, k_desc, v_desc, head, scale_log2, kv_begin, kv_end, seqlen,
     CUT: tl.constexpr,  # True: the diagonal or the end of the sequence runs through the tiles
-    CAUSAL: tl.constexpr, HEADDIM: tl.constexpr, BLOCK_N: tl.constexpr,
+    HEADDIM: tl.constexpr, BLOCK_N: tl.constexpr,
 ):  # fmt: skip
     for kv_start in tl.range(kv_begin, kv_end, BLOCK_N):
         # SCORES, MASK
@@ -49,10 +49,7 @@ def attend_tiles(
         scores = tl.dot(q, k.T)
         if CUT:
             cols = kv_start + tl.arange(0, BLOCK_N)
-            visible = cols[None, :] < seqlen
-            if CAUSAL:
-                visible = visible & (cols[None, :] <= rows[:, None])
-            scores = tl.where(visible, scores, -float("inf"))
+            scores = tl.where(cols[None, :] <= last_key[:, None], scores, -float("inf"))
 
         # SOFTMAX
         m_new = tl.maximum(m, tl.max(scores, 1) * scale_log2)
@@ -80,6 +77,7 @@ def flash_v3_kernel(
     q_start = (tl.num_programs(0) - 1 - tl.program_id(0)) * BLOCK_M
     head = tl.program_id(1)
     rows = q_start + tl.arange(0, BLOCK_M)
+    last_key = tl.minimum(rows, seqlen - 1) if CAUSAL else tl.full([BLOCK_M], seqlen - 1, tl.int32)
 
     # LOAD Q
     q = q_desc.load([head, q_start, 0]).reshape([BLOCK_M, HEADDIM])
@@ -91,10 +89,10 @@ def flash_v3_kernel(
     full_end = (q_start if CAUSAL else seqlen) // BLOCK_N * BLOCK_N
 
     # PASS 1, PASS 2
-    o, m, l = attend_tiles(o, m, l, q, rows, k_desc, v_desc, head, scale_log2, 0, full_end, seqlen,
-                           False, CAUSAL, HEADDIM, BLOCK_N)  # fmt: skip
-    o, m, l = attend_tiles(o, m, l, q, rows, k_desc, v_desc, head, scale_log2, full_end, kv_end,
-                           seqlen, True, CAUSAL, HEADDIM, BLOCK_N)  # fmt: skip
+    o, m, l = attend_tiles(o, m, l, q, last_key, k_desc, v_desc, head, scale_log2, 0, full_end, seqlen,
+                           False, HEADDIM, BLOCK_N)  # fmt: skip
+    o, m, l = attend_tiles(o, m, l, q, last_key, k_desc, v_desc, head, scale_log2, full_end, kv_end,
+                           seqlen, True, HEADDIM, BLOCK_N)  # fmt: skip
 
     # STORE
     o = (o * (1.0 / l)[:, None]).to(o_desc.dtype)

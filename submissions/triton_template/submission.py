@@ -46,6 +46,7 @@ def attention_kernel(
     head_offset = tl.program_id(1).to(tl.int64) * seqlen * HEADDIM  # int64: tensors pass 2^31 bytes
     rows = q_start + tl.arange(0, BLOCK_M)
     dims = tl.arange(0, HEADDIM)
+    last_key = tl.minimum(rows, seqlen - 1) if CAUSAL else tl.full([BLOCK_M], seqlen - 1, tl.int32)
 
     # LOAD Q: rows past the end read zeros; they compute harmlessly and are never stored.
     q_offsets = head_offset + rows[:, None] * HEADDIM + dims[None, :]
@@ -64,10 +65,7 @@ def attention_kernel(
 
         # SCORES, MASK: key 0 is seen by every row, so m is finite after the first tile.
         scores = tl.dot(q, tl.trans(k)) * sm_scale
-        visible = cols[None, :] < seqlen
-        if CAUSAL:
-            visible = visible & (cols[None, :] <= rows[:, None])
-        scores = tl.where(visible, scores, -float("inf"))
+        scores = tl.where(cols[None, :] <= last_key[:, None], scores, -float("inf"))
 
         # SOFTMAX: everything summed so far was relative to the old maximum; bring it to the new.
         m_new = tl.maximum(m, tl.max(scores, 1))

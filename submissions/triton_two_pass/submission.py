@@ -62,12 +62,12 @@ def keep_what_fits(configs, named_args, **constants):
 @triton.jit
 def attend_tiles(
     o, m, l,  # running output, maximum and sum of the q tile
-    q, rows,  # [BLOCK_M, HEADDIM] and the row numbers [BLOCK_M]
+    q, last_key,  # [BLOCK_M, HEADDIM] and the last key each row sees [BLOCK_M]
     k_ptr, v_ptr,  # first element of this head
     scale_log2,  # sm_scale * log2(e)
     kv_begin, kv_end, seqlen,
     MASKED: tl.constexpr,  # False: every key in [kv_begin, kv_end) is seen by every row
-    CAUSAL: tl.constexpr, HEADDIM: tl.constexpr, BLOCK_N: tl.constexpr,
+    HEADDIM: tl.constexpr, BLOCK_N: tl.constexpr,
 ):  # fmt: skip
     dims = tl.arange(0, HEADDIM)
     for kv_start in range(kv_begin, kv_end, BLOCK_N):
@@ -81,10 +81,7 @@ def attend_tiles(
         # SCORES, MASK
         scores = tl.dot(q, tl.trans(k))
         if MASKED:
-            visible = cols[None, :] < seqlen
-            if CAUSAL:
-                visible = visible & (cols[None, :] <= rows[:, None])
-            scores = tl.where(visible, scores, -float("inf"))
+            scores = tl.where(cols[None, :] <= last_key[:, None], scores, -float("inf"))
 
         # SOFTMAX in base 2; scale_log2 > 0, so the scaled maximum is the maximum of the scaled.
         m_new = tl.maximum(m, tl.max(scores, 1) * scale_log2)
@@ -122,6 +119,7 @@ def attention_kernel(
     q_start = (tl.num_programs(0) - 1 - tl.program_id(0)) * BLOCK_M
     head_offset = tl.program_id(1).to(tl.int64) * seqlen * HEADDIM  # int64: tensors pass 2^31 bytes
     rows = q_start + tl.arange(0, BLOCK_M)
+    last_key = tl.minimum(rows, seqlen - 1) if CAUSAL else tl.full([BLOCK_M], seqlen - 1, tl.int32)
     dims = tl.arange(0, HEADDIM)
 
     # LOAD Q: rows past the end read zeros; they compute harmlessly and are never stored.
@@ -139,10 +137,10 @@ def attention_kernel(
     v_head = v_ptr + head_offset
 
     # FULL PASS, MASKED PASS. Key 0 is in the first tile of either, so m is finite after it.
-    o, m, l = attend_tiles(o, m, l, q, rows, k_head, v_head, scale_log2, 0, full_end, seqlen,
-                           False, CAUSAL, HEADDIM, BLOCK_N)  # fmt: skip
-    o, m, l = attend_tiles(o, m, l, q, rows, k_head, v_head, scale_log2, full_end, kv_end, seqlen,
-                           True, CAUSAL, HEADDIM, BLOCK_N)  # fmt: skip
+    o, m, l = attend_tiles(o, m, l, q, last_key, k_head, v_head, scale_log2, 0, full_end, seqlen,
+                           False, HEADDIM, BLOCK_N)  # fmt: skip
+    o, m, l = attend_tiles(o, m, l, q, last_key, k_head, v_head, scale_log2, full_end, kv_end, seqlen,
+                           True, HEADDIM, BLOCK_N)  # fmt: skip
 
     # STORE
     o = o / l[:, None]
