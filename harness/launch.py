@@ -14,7 +14,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from harness import PROTOCOL, hygiene, sandbox
@@ -50,6 +50,13 @@ class Request:
 
 def execute(request: Request, save: Callable[[Result], None], observer: Observer) -> None:
     """Carry out `request`; every (entrant, case) reaches `save` exactly once."""
+    with opened(request, save, observer) as run:
+        run.execute()
+
+
+@contextlib.contextmanager
+def opened(request: Request, save: Callable[[Result], None], observer: Observer) -> Iterator[Run]:
+    """A Run with its judge ready, its builds done and its workers started; all ended on the way out."""
     problem = get_problem(request.suite.problem)
     sandbox.require(request.sandbox)
     before = frozenset(hygiene.children(os.getpid()))
@@ -63,21 +70,16 @@ def execute(request: Request, save: Callable[[Result], None], observer: Observer
         judge = JudgeClient(problem.name, device, scratch, gpu_env(request.machine), request.off)
         stack.callback(judge.close)
         seats = make_seats(request, problem, device, scratch)
+        roles, hidden = cast_roles(request, problem, device, seats, scratch)
         for seat in seats.values():
             stack.callback(seat.end)
-        roles, hidden = cast_roles(request, problem, device, seats, scratch)
-        judge.wait_ready()
-        if device == "cuda" and not judge.ipc:
-            observer.note(
-                "CUDA IPC is not to be had here: rows will say 'cooperative' instead of 'judged'"
-            )
         run = Run(
             suite=request.suite,
             problem=problem,
             seats=seats,
             roles=roles,
             judge=judge,
-            facts=facts_of(request, problem, device, judge),
+            facts=facts_of(request, problem, device),
             sizes=arena_sizes(problem, wanted_cases(request.suite, problem, list(seats.values()))),
             monitor=monitor,
             save=save,
@@ -87,12 +89,26 @@ def execute(request: Request, save: Callable[[Result], None], observer: Observer
         watch = MemoryWatch(list(seats.values()), request.suite.limits, request.machine, monitor)
         stack.callback(watch.stopping.set)
         watch.start()
-        preflight(run, request)
-        build_all(run, request)
-        start_all(run)
+        prepare(run, request)
         if Defence.ORPHAN_SWEEP not in request.off:
             run.clean_up = lambda: hygiene.sweep(before | run.pids())
-        run.execute()
+        yield run
+
+
+def prepare(run: Run, request: Request) -> None:
+    """Start the workers that need no build, build the others meanwhile, then wait for the judge."""
+    preflight(run, request)
+    to_build = [seat for seat in run.seats.values() if needs_build(seat, run)]
+    start_all(run, [seat for seat in run.seats.values() if seat not in to_build])
+    with ThreadPoolExecutor(BUILDERS_AT_ONCE) as pool:
+        list(pool.map(lambda seat: build_one(run, seat), to_build))
+    start_all(run, to_build)
+    run.judge.wait_ready()
+    if run.facts.machine.has_gpu and run.suite.device == "gpu" and not run.judge.ipc:
+        run.facts = replace(run.facts, integrity=f"cooperative/{request.sandbox}")
+        run.observer.note(
+            "CUDA IPC is not to be had here: rows will say 'cooperative', not 'judged'"
+        )
 
 
 @contextlib.contextmanager
@@ -122,13 +138,6 @@ def preflight(run: Run, request: Request) -> None:
                 run.record(name, case).fail(Status.UNAVAILABLE, f"{lack}; install: {how}")
             elif old:
                 run.record(name, case).fail(Status.UNSUPPORTED, old)
-
-
-def build_all(run: Run, request: Request) -> None:
-    """Compile and autotune what has something to compile, once per source and machine."""
-    to_build = [seat for seat in run.seats.values() if needs_build(seat, run)]
-    with ThreadPoolExecutor(BUILDERS_AT_ONCE) as pool:
-        list(pool.map(lambda seat: build_one(run, seat), to_build))
 
 
 def needs_build(seat: Seat, run: Run) -> bool:
@@ -162,9 +171,10 @@ def _build_mark(seat: Seat, run: Run) -> Path:
     return folder / f"{seat.jail.cache.name}-{run.suite.sha256[:16]}"
 
 
-def start_all(run: Run) -> None:
-    """Launch every worker that may run, all at once; they load while the judge draws inputs."""
-    for name, seat in run.seats.items():
+def start_all(run: Run, seats: Sequence[Seat]) -> None:
+    """Launch every one of `seats` that may run, all at once; they load while the judge starts."""
+    for seat in seats:
+        name = seat.entrant.name
         if any(run.record(name, case).status is None for case in run.suite.cases):
             run.observer.stage(name, "load")
             seat.start()
@@ -230,19 +240,18 @@ def cast_roles(
     return Roles(against=request.against, pace=pace, null=null.name), frozenset(hidden)
 
 
-def facts_of(request: Request, problem: Problem, device: str, judge: JudgeClient) -> RunFacts:
+def facts_of(request: Request, problem: Problem, device: str) -> RunFacts:
     """Everything that all records of the run share."""
     now = time.gmtime()
-    judged = device == "cpu" or judge.ipc
     return RunFacts(
         run=f"{time.strftime('%Y%m%dT%H%M%SZ', now)}-{secrets.token_hex(3)}",
         date=time.strftime("%Y-%m-%dT%H:%M:%SZ", now),
         suite=request.suite,
         machine=request.machine,
-        integrity=f"{'judged' if judged else 'cooperative'}/{request.sandbox}",
+        integrity=f"judged/{request.sandbox}",
         harness_commit=harness_commit(),
         protocol=PROTOCOL,
-        commitment=judge.commitment,
+        commitment="",
         secret="",
         problem=problem,
         rules=rules_of(device, request.off),
