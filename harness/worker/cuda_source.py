@@ -204,9 +204,9 @@ def _run_nvrtc(
 
 def _text(size_of: Any, read: Any, program: Any) -> bytes:
     _, size = size_of(program)
-    buffer = b" " * int(size)
+    buffer = bytearray(int(size))
     read(program, buffer)
-    return buffer
+    return bytes(buffer)
 
 
 def compile_error(log: str, entry: str, names: list[str]) -> CudaSourceError:
