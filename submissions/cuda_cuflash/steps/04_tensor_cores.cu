@@ -11,45 +11,63 @@ constexpr int kThreads = 128;
 
 __device__ __forceinline__ float negative_infinity() { return __int_as_float(0xff800000); }
 
+template <bool B>
+struct Bool {
+  static constexpr bool value = B;
+};
+
 template <int d>
 __device__ __forceinline__ int swizzled(int row, int chunk) {  // byte offset in a [rows, d] tile
   const int x = d == 32 ? (row >> 1) & 3 : row & 7;
   return row * (2 * d) + ((chunk ^ x) << 4);
 }
 
-// One [ROWS, d] tile on its way from global to shared memory.
+__device__ __forceinline__ unsigned smem_address(const void* p) {
+  return static_cast<unsigned>(__cvta_generic_to_shared(p));
+}
+
+// One [ROWS, d] tile on its way from global to shared memory, held in registers in between. A thread
+// always carries chunk tid % (d / 8) of every kRowStep-th row, so it keeps one pointer and one address.
 template <int ROWS, int d>
 struct TileInFlight {
-  static constexpr int kChunks = d / 8, kVectors = ROWS * kChunks / kThreads;
+  static constexpr int kChunks = d / 8, kRowStep = kThreads / kChunks, kVectors = ROWS / kRowStep;
   uint4 vectors[kVectors];
+  const uint4* from;     // this thread's chunk of the next tile's first row
+  long long row_vectors;  // distance of two rows, in 16-byte vectors
+  unsigned to;
 
-  __device__ __forceinline__ void fetch(const __half* src, long long stride_n, int row0, int N) {
-#pragma unroll
-    for (int i = 0; i < kVectors; ++i) {
-      const int index = i * kThreads + threadIdx.x;
-      const int row = index / kChunks, chunk = index % kChunks;
-      vectors[i] = make_uint4(0, 0, 0, 0);  // rows past the sequence are zeros
-      if (row0 + row < N)
-        vectors[i] = __ldg(reinterpret_cast<const uint4*>(src + (row0 + row) * stride_n) + chunk);
-    }
+  __device__ __forceinline__ TileInFlight(const __half* src, long long stride_n, int row0,
+                                          unsigned char* tile)
+      : row_vectors(stride_n / 8) {
+    const int row = threadIdx.x / kChunks, chunk = threadIdx.x % kChunks;
+    from = reinterpret_cast<const uint4*>(src) + (row0 + row) * row_vectors + chunk;
+    to = smem_address(tile + swizzled<d>(row, chunk));
   }
-  __device__ __forceinline__ void put(unsigned char* tile) const {
+  // rows [row0, row0 + ROWS), the rows after those of the last call; past the sequence: zeros
+  __device__ __forceinline__ void fetch(int row0, int N) {
+    const int row = row0 + threadIdx.x / kChunks;
 #pragma unroll
     for (int i = 0; i < kVectors; ++i) {
-      const int index = i * kThreads + threadIdx.x;
-      *reinterpret_cast<uint4*>(tile + swizzled<d>(index / kChunks, index % kChunks)) = vectors[i];
+      vectors[i] = make_uint4(0, 0, 0, 0);
+      if (row + i * kRowStep < N) vectors[i] = __ldg(from + i * kRowStep * row_vectors);
     }
+    from += ROWS * row_vectors;
+  }
+  __device__ __forceinline__ void put() const {
+    // kRowStep is a multiple of 8, the period of the swizzle: a row step is a constant offset
+#pragma unroll
+    for (int i = 0; i < kVectors; ++i)
+      asm volatile("st.shared.v4.b32 [%0], {%1,%2,%3,%4};" ::"r"(to + i * kRowStep * 2 * d),
+                   "r"(vectors[i].x), "r"(vectors[i].y), "r"(vectors[i].z), "r"(vectors[i].w));
   }
 };
 
-__device__ __forceinline__ void ldmatrix_x4(unsigned (&r)[4], const void* p) {
-  const unsigned addr = static_cast<unsigned>(__cvta_generic_to_shared(p));
+__device__ __forceinline__ void ldmatrix_x4(unsigned (&r)[4], unsigned addr) {
   asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];"
                : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
                : "r"(addr));
 }
-__device__ __forceinline__ void ldmatrix_x4_trans(unsigned (&r)[4], const void* p) {
-  const unsigned addr = static_cast<unsigned>(__cvta_generic_to_shared(p));
+__device__ __forceinline__ void ldmatrix_x4_trans(unsigned (&r)[4], unsigned addr) {
   asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0,%1,%2,%3}, [%4];"
                : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
                : "r"(addr));
@@ -73,10 +91,22 @@ __device__ __forceinline__ float exp2_approx(float x) {
   return y;
 }
 
+// Where a lane points ldmatrix: (row, chunk) of the 8x8 matrix it addresses. The swizzle of the other
+// chunks of that row is one XOR away, other rows 16 n further are a constant offset away.
+template <int d>
+struct LaneAddress {
+  unsigned base, phase;
+  __device__ __forceinline__ LaneAddress(unsigned tile, int row, int chunk)
+      : base(tile + row * 2 * d), phase(swizzled<d>(row, chunk) - row * 2 * d) {}
+  __device__ __forceinline__ unsigned at(int rows, int chunk_pair) const {
+    return base + rows * 2 * d + (phase ^ (chunk_pair << 5));
+  }
+};
+
 // SCORE: s [16, Bc] of this warp = q k^T
 template <int d, int Bc>
 __device__ __forceinline__ void score(float (&s)[Bc / 8][4], const unsigned (&q)[d / 16][4],
-                                      const unsigned char* k_smem, int lane) {
+                                      const LaneAddress<d>& k_lane) {
 #pragma unroll
   for (int n = 0; n < Bc / 8; ++n) s[n][0] = s[n][1] = s[n][2] = s[n][3] = 0.0f;
 #pragma unroll
@@ -84,8 +114,7 @@ __device__ __forceinline__ void score(float (&s)[Bc / 8][4], const unsigned (&q)
 #pragma unroll
     for (int n = 0; n < Bc / 16; ++n) {
       unsigned b[4];  // two n8 tiles of keys, k16 deep
-      ldmatrix_x4(b, k_smem + swizzled<d>(n * 16 + (lane & 7) + ((lane >> 4) << 3),
-                                          2 * kk + ((lane >> 3) & 1)));
+      ldmatrix_x4(b, k_lane.at(n * 16, kk));
       mma_16816(s[2 * n], q[kk], b[0], b[1]);
       mma_16816(s[2 * n + 1], q[kk], b[2], b[3]);
     }
@@ -103,7 +132,7 @@ __device__ __forceinline__ void online_softmax(float (&s)[Bc / 8][4], float (&o)
       top = fmaxf(top, fmaxf(s[n][2 * half], s[n][2 * half + 1]));
     top = fmaxf(top, __shfl_xor_sync(0xffffffffu, top, 1));
     top = fmaxf(top, __shfl_xor_sync(0xffffffffu, top, 2));
-    if (top > m[half]) {  // divergent only in the first tiles: afterwards the maximum rarely moves
+    if (__any_sync(0xffffffffu, top > m[half])) {  // after the first tiles the maximum rarely moves
       const float shrink = exp2_approx((m[half] - top) * c);
       m[half] = top;
       l[half] *= shrink;
@@ -127,7 +156,7 @@ __device__ __forceinline__ void online_softmax(float (&s)[Bc / 8][4], float (&o)
 // ACCUMULATE: o [16, d] += p v
 template <int d, int Bc>
 __device__ __forceinline__ void accumulate(float (&o)[d / 8][4], const float (&p)[Bc / 8][4],
-                                           const unsigned char* v_smem, int lane) {
+                                           const LaneAddress<d>& v_lane) {
 #pragma unroll
   for (int kk = 0; kk < Bc / 16; ++kk) {
     const unsigned a[4] = {pack_half2(p[2 * kk][0], p[2 * kk][1]),
@@ -137,7 +166,7 @@ __device__ __forceinline__ void accumulate(float (&o)[d / 8][4], const float (&p
 #pragma unroll
     for (int i = 0; i < d / 16; ++i) {
       unsigned b[4];
-      ldmatrix_x4_trans(b, v_smem + swizzled<d>(kk * 16 + (lane & 15), 2 * i + (lane >> 4)));
+      ldmatrix_x4_trans(b, v_lane.at(kk * 16, i));
       mma_16816(o[2 * i], a, b[0], b[1]);
       mma_16816(o[2 * i + 1], a, b[2], b[3]);
     }
@@ -196,18 +225,21 @@ __device__ __forceinline__ void query_tile(const __half* q, const __half* k, con
   unsigned char* q_warp = q_smem + warp * 16 * d * 2;  // warp 16-row slices keep the swizzle phase
 
   // LOAD: q to registers; a negative softmax scale is folded into q so that -inf stays a mask
-  TileInFlight<Bc, d> k_tile, v_tile;
+  TileInFlight<Bc, d> k_tile(k, k_stride_n, 0, k_smem), v_tile(v, v_stride_n, 0, v_smem);
   {
-    TileInFlight<kBr, d> q_tile;
-    q_tile.fetch(q, q_stride_n, tile_q * kBr, N);
-    q_tile.put(q_smem);
+    TileInFlight<kBr, d> q_tile(q, q_stride_n, tile_q * kBr, q_smem);
+    q_tile.fetch(tile_q * kBr, N);
+    q_tile.put();
   }
   __syncthreads();
+  const LaneAddress<d> q_lane(smem_address(q_warp), lane & 15, lane >> 4);
+  const LaneAddress<d> k_lane(smem_address(k_smem), (lane & 7) + ((lane >> 4) << 3), (lane >> 3) & 1);
+  const LaneAddress<d> v_lane(smem_address(v_smem), lane & 15, lane >> 4);
   unsigned q_frag[d / 16][4];
   const unsigned flip = c < 0.0f ? 0x80008000u : 0u;
 #pragma unroll
   for (int kk = 0; kk < d / 16; ++kk) {
-    ldmatrix_x4(q_frag[kk], q_warp + swizzled<d>(lane & 15, 2 * kk + (lane >> 4)));
+    ldmatrix_x4(q_frag[kk], q_lane.at(0, kk));
 #pragma unroll
     for (int i = 0; i < 4; ++i) q_frag[kk][i] ^= flip;
   }
@@ -222,19 +254,24 @@ __device__ __forceinline__ void query_tile(const __half* q, const __half* k, con
   const int tiles = CAUSAL ? min(all_tiles, (tile_q + 1) * kBr / Bc) : all_tiles;  // causal skip
   // tiles [0, full) need no mask
   const int full = CAUSAL ? min(tile_q * kBr / Bc, N / Bc) : N / Bc;
-  for (int j = 0; j < tiles; ++j) {
-    k_tile.fetch(k, k_stride_n, j * Bc, N);
-    v_tile.fetch(v, v_stride_n, j * Bc, N);
+  const auto kv_tile = [&](int j, auto masked) {
+    k_tile.fetch(j * Bc, N);
+    v_tile.fetch(j * Bc, N);
     __syncthreads();  // the previous tile was read by every warp
-    k_tile.put(k_smem);
-    v_tile.put(v_smem);
+    k_tile.put();
+    v_tile.put();
     __syncthreads();
     float s[Bc / 8][4];
-    score<d, Bc>(s, q_frag, k_smem, lane);
-    if (j >= full) mask<Bc, CAUSAL>(s, row, j * Bc, N, lane);
+    score<d, Bc>(s, q_frag, k_lane);
+    if constexpr (decltype(masked)::value) mask<Bc, CAUSAL>(s, row, j * Bc, N, lane);
     online_softmax<d, Bc>(s, o, m, l, c);
-    accumulate<d, Bc>(o, s, v_smem, lane);
-  }
+    accumulate<d, Bc>(o, s, v_lane);
+  };
+  int j = 0;
+#pragma unroll 1
+  for (; j < full; ++j) kv_tile(j, Bool<false>{});
+#pragma unroll 1
+  for (; j < tiles; ++j) kv_tile(j, Bool<true>{});
   store<d>(q_warp, o, l, out, o_stride_n, tile_q * kBr + warp * 16, N, lane);
 }
 

@@ -38,7 +38,7 @@ __device__ __forceinline__ unsigned smem_address(const void* p) {
   return static_cast<unsigned>(__cvta_generic_to_shared(p));
 }
 
-// 16 bytes global -> shared; past the end of the sequence (bytes = 0) the slot is filled with zeros
+// 16 bytes global -> shared; with bytes = 0 (past the sequence) nothing is read, zeros are written
 __device__ __forceinline__ void cp_async16(unsigned dst, const void* src, int bytes) {
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(dst), "l"(src), "r"(bytes));
 }
@@ -117,8 +117,7 @@ __device__ __forceinline__ void load_tile(unsigned dst, const __half* src, int r
   for (int r = 0; r < ROWS; r += ROWS_PER_PASS) {
     const int row = r + r0;
     const unsigned to = dst + row * T::ROW_BYTES + ((c ^ (row & 7)) << 4);
-    const bool inside = row0 + row < S;
-    cp_async16(to, inside ? from + static_cast<long long>(r) * T::D : src, inside ? 16 : 0);
+    cp_async16(to, from + r * T::D, row0 + row < S ? 16 : 0);
   }
 }
 
@@ -396,30 +395,33 @@ cudaError_t launch(const __half* q, const __half* k, const __half* v, __half* o,
 
 }  // namespace
 
-// Softmax scale > 0 (the binding folds a sign into q). variant 0 is the 64 x 64 kernel that runs;
-// the others exist for the ladder in NOTES.md. Returns a cudaError_t.
+// Softmax scale > 0 (the binding folds a sign into q). Returns a cudaError_t. `variant` 0 is the kernel
+// that runs; the others are compiled only with -DFA2_VARIANTS, for the ladder in NOTES.md.
 extern "C" int fa2_tile64_fp16(const void* q, const void* k, const void* v, void* o, int heads,
                                int S, int D, int causal, float scale, int variant,
                                cudaStream_t stream) {
   const auto run = [&](auto launcher) {
-    return launcher(static_cast<const __half*>(q), static_cast<const __half*>(k),
-                    static_cast<const __half*>(v), static_cast<__half*>(o), heads, S, causal != 0,
-                    scale * 1.4426950408889634f, stream);
+    return static_cast<int>(launcher(static_cast<const __half*>(q), static_cast<const __half*>(k),
+                                     static_cast<const __half*>(v), static_cast<__half*>(o), heads,
+                                     S, causal != 0, scale * 1.4426950408889634f, stream));
   };
   switch (D * 10 + variant) {
-    case 640: return run(launch<Tile<64, 64, 64, 16>, true, 3>);
+    case 640: return run(launch<Tile<64, 64, 64, 16>, true, 4>);
+    case 1280: return run(launch<Tile<128, 64, 64, 16>, true, 3>);
+    case 2560: return run(launch<Tile<256, 128, 64, 16>, true, 1>);  // 64 rows: too little reuse
+#ifdef FA2_VARIANTS
     case 641: return run(launch<Tile<64, 64, 64, 16>, false, 3>);
     case 642: return run(launch<Tile<64, 64, 64, 32>, true, 4>);
     case 643: return run(launch<Tile<64, 128, 64, 32>, true, 2>);
-    case 644: return run(launch<Tile<64, 64, 64, 16>, true, 4>);
-    case 1280: return run(launch<Tile<128, 64, 64, 16>, true, 2>);
+    case 644: return run(launch<Tile<64, 64, 64, 16>, true, 3>);
+    case 645: return run(launch<Tile<64, 128, 64, 16>, true, 2>);
     case 1281: return run(launch<Tile<128, 64, 64, 16>, false, 2>);
-    case 1282: return run(launch<Tile<128, 64, 64, 32>, true, 3>);
     case 1283: return run(launch<Tile<128, 128, 64, 16>, true, 1>);
-    case 1284: return run(launch<Tile<128, 64, 64, 16>, true, 3>);
-    case 2560: return run(launch<Tile<256, 64, 64, 16>, true, 1>);
+    case 1284: return run(launch<Tile<128, 64, 64, 16>, true, 2>);
+    case 1285: return run(launch<Tile<128, 64, 32, 16>, true, 3>);
     case 2561: return run(launch<Tile<256, 64, 32, 16>, true, 2>);
-    case 2562: return run(launch<Tile<256, 128, 64, 16>, true, 1>);
+    case 2562: return run(launch<Tile<256, 64, 64, 16>, true, 1>);
+#endif
   }
   return static_cast<int>(cudaErrorInvalidValue);
 }
