@@ -30,7 +30,19 @@ from typing import Any
 C_TYPES = {"fp16": "__half", "bf16": "__nv_bfloat16", "fp32": "float"}
 LOG2_E = 1.4426950408889634
 MAX_MESSAGE_LINES = 20
-_HEADERS = (".cuh", ".h", ".hpp", ".inl", ".cu")
+_SOURCES = (".cuh", ".h", ".hpp", ".inl", ".cu")
+# What NVRTC lacks: the integer names, and a cuda.h without host functions that has CUtensorMap.
+_STDINT = """#pragma once
+typedef signed char int8_t; typedef unsigned char uint8_t;
+typedef signed short int16_t; typedef unsigned short uint16_t;
+typedef signed int int32_t; typedef unsigned int uint32_t;
+typedef signed long long int64_t; typedef unsigned long long uint64_t;
+typedef signed long long intptr_t; typedef unsigned long long uintptr_t;
+"""
+_CUDA_H = """#pragma once
+struct alignas(64) CUtensorMap { unsigned long long opaque[16]; };
+"""
+_HEADERS = {"cuda.h": _CUDA_H, "stdint.h": _STDINT, "cstdint": "#include <stdint.h>"}
 _OPERATORS: dict[type[ast.AST], Callable[[int, int], int]] = {
     ast.Add: operator.add,
     ast.Sub: operator.sub,
@@ -150,7 +162,7 @@ def compile_source(
     options += launch["flags"]
     version = ".".join(str(part) for part in nvrtc.nvrtcVersion()[1:])
     digest = hashlib.sha256(json.dumps([version, options, names, entry]).encode())
-    for path in sorted(p for p in folder.rglob("*") if p.suffix in _HEADERS):
+    for path in sorted(p for p in folder.rglob("*") if p.suffix in _SOURCES):
         digest.update(str(path.relative_to(folder)).encode() + b"\0" + path.read_bytes())
     home = cache / "nvrtc" / digest.hexdigest()[:32]
     if (home / "build.json").is_file():
@@ -177,7 +189,10 @@ def compile_source(
 def _run_nvrtc(
     nvrtc: Any, source: str, entry: str, options: list[str], names: list[str]
 ) -> tuple[bytes, dict[str, str], str]:
-    error, program = nvrtc.nvrtcCreateProgram(source.encode(), entry.encode(), 0, None, None)
+    texts = [text.encode() for text in _HEADERS.values()]
+    error, program = nvrtc.nvrtcCreateProgram(
+        source.encode(), entry.encode(), len(texts), texts, [name.encode() for name in _HEADERS]
+    )
     if int(error):
         raise CudaSourceError("COMPILE_ERROR", f"NVRTC refuses the program: {error.name}", entry)
     try:
@@ -188,7 +203,7 @@ def _run_nvrtc(
         log = _text(nvrtc.nvrtcGetProgramLogSize, nvrtc.nvrtcGetProgramLog, program)
         log = log.decode(errors="replace").rstrip("\0\n")
         if int(error):
-            raise compile_error(log or error.name, entry, names)
+            raise compile_error(log or error.name, entry)
         symbols = {}
         for name in names:
             error, symbol = nvrtc.nvrtcGetLoweredName(program, name.encode())
@@ -209,8 +224,12 @@ def _text(size_of: Any, read: Any, program: Any) -> bytes:
     return bytes(buffer)
 
 
-def compile_error(log: str, entry: str, names: list[str]) -> CudaSourceError:
+def compile_error(log: str, entry: str) -> CudaSourceError:
     """Turns an NVRTC log into an error: its error lines, trimmed, with the first place named."""
+    missing = re.search(r"^__nv_name_map.*error: (.*)\n\s*#pragma nv_mangled_name (.*)$", log, re.M)
+    if missing:
+        text = f"{entry} has no kernel {missing[2].strip()!r} ({missing[1]}); see launch.kernels.name"
+        return CudaSourceError("COMPILE_ERROR", text, entry)
     lines = [line for line in log.splitlines() if "ptxas info" not in line]
     places = re.findall(r"^(\S+)\((\d+)\): (?:catastrophic )?error", log, re.MULTILINE)
     file, line = (places[0][0], int(places[0][1])) if places else (entry, 0)
