@@ -35,7 +35,7 @@ def check_expression(text: str | int) -> str | int:
     Raises ValueError that names the part it refuses; nothing is evaluated.
     """
     if isinstance(text, bool) or not isinstance(text, (int, str)):
-        raise ValueError(f"expected an integer or an expression, got {text!r}")
+        raise ValueError(f"expected an integer or an expression, got {text!r}")  # noqa: TRY004
     if isinstance(text, int):
         return text
     try:
@@ -108,7 +108,7 @@ class Kernel(_Frozen):
     def _placeholders_known(self) -> Kernel:
         for used in re.findall(r"{(\w*)}", self.name):
             if used not in PLACEHOLDERS:
-                known = ", ".join("{%s}" % p for p in PLACEHOLDERS)
+                known = ", ".join(f"{{{name}}}" for name in PLACEHOLDERS)
                 raise ValueError(f"{self.name!r}: unknown placeholder {{{used}}}; use {known}")
         return self
 

@@ -50,7 +50,11 @@ _OPERATORS: dict[type[ast.AST], Callable[[int, int], int]] = {
     ast.FloorDiv: operator.floordiv,
     ast.Mod: operator.mod,
 }
-_FUNCTIONS: dict[str, Callable[..., int]] = {"cdiv": lambda a, b: -(-a // b), "min": min, "max": max}
+_FUNCTIONS: dict[str, Callable[..., int]] = {
+    "cdiv": lambda a, b: -(-a // b),
+    "min": min,
+    "max": max,
+}
 
 
 class CudaSourceError(Exception):
@@ -123,7 +127,7 @@ def fill_name(name: str, headdim: int, causal: bool, dtype: str) -> str:
     """The template expression with {D}, {causal} and {dtype} replaced."""
     filled = {"D": str(headdim), "causal": str(causal).lower(), "dtype": C_TYPES[dtype]}
     for key, value in filled.items():
-        name = name.replace("{%s}" % key, value)
+        name = name.replace(f"{{{key}}}", value)
     return name
 
 
@@ -200,11 +204,11 @@ def _run_nvrtc(
             nvrtc.nvrtcAddNameExpression(program, name.encode())
         encoded = [option.encode() for option in options]
         (error,) = nvrtc.nvrtcCompileProgram(program, len(encoded), encoded)
-        log = _text(nvrtc.nvrtcGetProgramLogSize, nvrtc.nvrtcGetProgramLog, program)
-        log = log.decode(errors="replace").rstrip("\0\n")
+        said = _text(nvrtc.nvrtcGetProgramLogSize, nvrtc.nvrtcGetProgramLog, program)
+        log = said.decode(errors="replace").rstrip("\0\n")
         if int(error):
             raise compile_error(log or error.name, entry)
-        symbols = {}
+        symbols: dict[str, str] = {}
         for name in names:
             error, symbol = nvrtc.nvrtcGetLoweredName(program, name.encode())
             if int(error):
@@ -228,7 +232,9 @@ def compile_error(log: str, entry: str) -> CudaSourceError:
     """Turns an NVRTC log into an error: its error lines, trimmed, with the first place named."""
     missing = re.search(r"^__nv_name_map.*error: (.*)\n\s*#pragma nv_mangled_name (.*)$", log, re.M)
     if missing:
-        text = f"{entry} has no kernel {missing[2].strip()!r} ({missing[1]}); see launch.kernels.name"
+        text = (
+            f"{entry} has no kernel {missing[2].strip()!r} ({missing[1]}); see launch.kernels.name"
+        )
         return CudaSourceError("COMPILE_ERROR", text, entry)
     lines = [line for line in log.splitlines() if "ptxas info" not in line]
     places = re.findall(r"^(\S+)\((\d+)\): (?:catastrophic )?error", log, re.MULTILINE)
@@ -237,8 +243,12 @@ def compile_error(log: str, entry: str) -> CudaSourceError:
     shown = lines[first : first + MAX_MESSAGE_LINES]
     if len(lines) > first + MAX_MESSAGE_LINES:
         shown.append(f"... {len(lines) - first - MAX_MESSAGE_LINES} more lines")
-    foreign = re.search(r"not supported on \.target|requires \.target|invalid value for .*arch", log)
-    return CudaSourceError("UNSUPPORTED" if foreign else "COMPILE_ERROR", "\n".join(shown), file, line)
+    foreign = re.search(
+        r"not supported on \.target|requires \.target|invalid value for .*arch", log
+    )
+    return CudaSourceError(
+        "UNSUPPORTED" if foreign else "COMPILE_ERROR", "\n".join(shown), file, line
+    )
 
 
 def _bindings(module: str) -> Any:
@@ -273,7 +283,12 @@ class _Launch:
         self.grid = _three(kernel["grid"], self.sizes)
         self.block = _three(kernel["block"], self.sizes)
         self.name, self.kernel = name, kernel
-        numbers = {**self.sizes, "causal": int(causal), "scale": scale, "scale_log2": scale * LOG2_E}
+        numbers = {
+            **self.sizes,
+            "causal": int(causal),
+            "scale": scale,
+            "scale_log2": scale * LOG2_E,
+        }
         strides = {"q": q.stride(), "k": k.stride(), "v": v.stride()}
         strides["o"] = (heads * seqlen * headdim, seqlen * headdim, headdim, 1)
         self.contiguous = all(s == strides["o"] for s in strides.values())
@@ -347,7 +362,9 @@ class _Launch:
             [cu.cuuint32_t(n) for n in (*box, 1)],
             [cu.cuuint32_t(1)] * 3,
             cu.CUtensorMapInterleave.CU_TENSOR_MAP_INTERLEAVE_NONE,
-            getattr(cu.CUtensorMapSwizzle, f"CU_TENSOR_MAP_SWIZZLE_{_TMA_SWIZZLE[spec['swizzle']]}"),
+            getattr(
+                cu.CUtensorMapSwizzle, f"CU_TENSOR_MAP_SWIZZLE_{_TMA_SWIZZLE[spec['swizzle']]}"
+            ),
             cu.CUtensorMapL2promotion.CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
             cu.CUtensorMapFloatOOBfill.CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE,
         )
@@ -415,7 +432,9 @@ class _Source:
         function = self._ask(name, cu.cuModuleGetFunction(self.module, symbol.encode()))
         static = self._ask(
             name,
-            cu.cuFuncGetAttribute(cu.CUfunction_attribute.CU_FUNC_ATTRIBUTE_SHARED_SIZE_BYTES, function),
+            cu.cuFuncGetAttribute(
+                cu.CUfunction_attribute.CU_FUNC_ATTRIBUTE_SHARED_SIZE_BYTES, function
+            ),
         )
         if static + smem_bytes > self.smem_limit:
             raise CudaSourceError(
@@ -434,10 +453,12 @@ class _Source:
 def load(folder: Path, entry: str, launch: Mapping[str, Any], cache: Path) -> Callable[..., Any]:
     """custom_attention_forward(q, k, v, causal=True, sm_scale=None) for a plain .cu file.
 
-    q, k, v: (batch, nheads, seqlen, headdim) on a CUDA device. Compilation happens on the first
-    call on a device, and only if the cache lacks it; later calls look up a prepared launch.
+    q, k, v: (batch, nheads, seqlen, headdim) on a CUDA device. Compiles here and now for the
+    current device, unless the cache holds it; calls only look up a prepared launch.
     """
     import torch
+
+    compile_source(folder, entry, launch, arch_name(*torch.cuda.get_device_capability()), cache)
 
     sources: dict[int, _Source] = {}
     launches: dict[Any, _Launch] = {}

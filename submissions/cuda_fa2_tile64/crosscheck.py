@@ -53,7 +53,9 @@ def _forward(
         acc = acc * shrink[:, None] + tl.dot(p.to(v.dtype), v, input_precision="ieee")
         top = new_top
     acc = acc / total[:, None]
-    tl.store(o_ptr + base + row_offsets, acc.to(o_ptr.dtype.element_ty), mask=rows[:, None] < seqlen)
+    tl.store(
+        o_ptr + base + row_offsets, acc.to(o_ptr.dtype.element_ty), mask=rows[:, None] < seqlen
+    )
 
 
 def triton_attention(q, k, v, causal=True, sm_scale=None):

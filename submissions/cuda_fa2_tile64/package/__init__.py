@@ -1,7 +1,7 @@
 """FlashAttention-2 forward on 64 x 64 tiles.
 
-    from cuda_fa2_tile64 import custom_attention_forward
-    o = custom_attention_forward(q, k, v, causal=True)     # (B, H, S, D), fp16 or fp32, CUDA
+from cuda_fa2_tile64 import custom_attention_forward
+o = custom_attention_forward(q, k, v, causal=True)     # (B, H, S, D), fp16 or fp32, CUDA
 """
 
 import glob
