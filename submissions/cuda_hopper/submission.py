@@ -48,7 +48,7 @@ class Shape(NamedTuple):
         q_slots = self.warpgroups * self.q_stages
         tiles = (self.k_stages + self.v_stages) * self.block_n * headdim * 2
         barriers = 16 * (self.k_stages + self.v_stages + q_slots)
-        return q_slots * 64 * headdim * 2 + tiles + barriers + 8 * q_slots + 4 * self.q_stages
+        return q_slots * 64 * headdim * 2 + tiles + barriers + 16 + 16 + 8  # done, items, redo
 
 
 SHAPES = {
@@ -169,7 +169,7 @@ class Plan:
             for t, rows in ((q, 64), (k, shape.block_n), (v, shape.block_n))
         ]
         self.params = Params(None, None, seqlen, heads, items, blocks, section_log2, int(causal),
-                             sm_scale * math.log2(math.e))
+                             (sm_scale or 1e-30) * math.log2(math.e))  # 0 * -inf would be NaN
         self.addresses = (ctypes.c_void_p * 4)(
             *(int(m.getPtr()) for m in self.maps), ctypes.addressof(self.params)
         )

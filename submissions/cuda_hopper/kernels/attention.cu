@@ -47,14 +47,15 @@ attention_forward(const __grid_constant__ TensorMap q_map, const __grid_constant
   const uint32_t k_full = v_smem + SV * TILE_BYTES, k_empty = k_full + 8 * SK;
   const uint32_t v_full = k_empty + 8 * SK, v_empty = v_full + 8 * SV;
   const uint32_t q_full = v_empty + 8 * SV, q_empty = q_full + 8 * WGS * SQ;
-  const uint32_t item_smem = q_empty + 8 * WGS * SQ;          // [WGS * SQ] x {head or -1, first row | SAFE}
-  const uint32_t redo_smem = item_smem + 8 * WGS * SQ;        // [SQ] the item in this Q slot overflowed
+  const uint32_t done = q_empty + 8 * WGS * SQ;               // [2] all warps finished item i (barrier i % 2)
+  const uint32_t item_smem = done + 16;                       // [2] x {head or -1, first row | SAFE} of item i
+  const uint32_t redo_smem = item_smem + 16;                  // [2] item i overflowed
   const int wg = __shfl_sync(~0u, threadIdx.x >> 7, 0);       // warp-uniform; straight from threadIdx it spills
   if (threadIdx.x == 0) {
     for (int i = 0; i < SK; i++) { mbar_init(k_full + 8 * i, 1); mbar_init(k_empty + 8 * i, 4 * WGS); }
     for (int i = 0; i < SV; i++) { mbar_init(v_full + 8 * i, 1); mbar_init(v_empty + 8 * i, 4 * WGS); }
     for (int i = 0; i < WGS * SQ; i++) { mbar_init(q_full + 8 * i, 1); mbar_init(q_empty + 8 * i, 4); }
-    for (int i = 0; i < SQ; i++) sts_if(redo_smem + 4 * i, 0, 1);
+    for (int i = 0; i < 2; i++) { mbar_init(done + 8 * i, 4 * WGS); sts_if(redo_smem + 4 * i, 0, 1); }
     asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
     proxy_fence();
   }
@@ -66,7 +67,7 @@ attention_forward(const __grid_constant__ TensorMap q_map, const __grid_constant
     if (__shfl_sync(~0u, threadIdx.x >> 5, 0) == 0) {
       // One converged warp walks the loop and lane 0 acts, by predicates inside the asm.
       const int leader = (threadIdx.x & 31) == 0;
-      int ks = 0, vs = 0, qs = 0, previous_head = -1, redo_head = -1, redo_row = 0, fetched = blockIdx.x;
+      int ks = 0, vs = 0, qs = 0, last_v_row = -1, last_v_head = 0, redo_head = -1, redo_row = 0, item = 0, verified = 0, fetched = (int)blockIdx.x - (int)gridDim.x;
       uint32_t kp = 1, vp = 1, qp = 1;
       auto fill = [&](const TensorMap* map, uint32_t dst, uint32_t full, int row, int head) {
         mbar_expect_if(full, TILE_BYTES, leader);
@@ -81,29 +82,24 @@ attention_forward(const __grid_constant__ TensorMap q_map, const __grid_constant
         mbar_wait(v_empty + 8 * vs, vp); fill(&v_map, v_smem + vs * TILE_BYTES, v_full + 8 * vs, row, head);
         if (++vs == SV) vs = 0, vp ^= 1;
       };
-      // after all warpgroups released Q slot s: did its item overflow? Then it is this CTA's next item, in safe mode
-      auto check_redo = [&](int s) {
+      // waits for the end of item i; if a P overflowed there, the item comes next once more, in safe mode
+      auto verify = [&](int i) {
+        const int s = i & 1;
+        mbar_wait(done + 8 * s, (i >> 1) & 1);
         if (lds(redo_smem + 4 * s)) {
-          redo_head = lds(item_smem + 8 * ((WGS - 1) * SQ + s)); redo_row = lds(item_smem + 8 * ((WGS - 1) * SQ + s) + 4) | SAFE;
-          __syncwarp(); sts_if(redo_smem + 4 * s, 0, leader); __syncwarp();
+          redo_head = lds(item_smem + 8 * s); redo_row = lds(item_smem + 8 * s + 4) | SAFE;
+          __syncwarp(); sts_if(redo_smem + 4 * s, 0, leader);
         }
+        verified = i + 1;
       };
 #pragma unroll 1
       while (true) {
         int head, row_word;
-        const int index = __shfl_sync(~0u, fetched, 0);
-        if (redo_head < 0 && index >= p.items) {                  // nothing left: wait for the last items' verdicts
-          if (previous_head >= 0) put_v(0, previous_head);
-          previous_head = -1;
-          int s = qs; uint32_t parity = qp;
-#pragma unroll 1
-          for (int i = 0; i < SQ; i++) {
-#pragma unroll 1
-            for (int w = 0; w < WGS; w++) mbar_wait(q_empty + 8 * (w * SQ + s), parity);
-            check_redo(s);
-            if (redo_head >= 0) break;
-            if (++s == SQ) s = 0, parity ^= 1;
-          }
+        const int index = __shfl_sync(~0u, fetched, 0) + gridDim.x;
+        if (redo_head < 0 && index >= p.items) {                  // nothing left but the last item's verdict
+          if (last_v_row >= 0) put_v(last_v_row, last_v_head);
+          last_v_row = -1;
+          if (verified < item) verify(item - 1);
           if (redo_head < 0) break;
         }
         if (redo_head >= 0) { head = redo_head; row_word = redo_row; redo_head = -1; }
@@ -112,31 +108,32 @@ attention_forward(const __grid_constant__ TensorMap q_map, const __grid_constant
           const int group = index >> p.section_log2, section = (unsigned)group / (unsigned)p.blocks, block = group - section * p.blocks;
           head = (section << p.section_log2) + (index & ((1 << p.section_log2) - 1));
           row_word = (p.causal ? p.blocks - 1 - block : block) * M;
-          if (leader) fetched = gridDim.x + atomicAdd(p.counter, 1);   // needed one item later, so its latency is hidden
+          if (leader) fetched = atomicAdd(p.counter, 1);          // needed one item later, so its latency is hidden
           if (head >= p.heads) continue;
         }
-        const int first_row = row_word & ~SAFE;
-        int row = ((p.causal ? min(first_row + M, p.seqlen) : p.seqlen) - 1) / N * N;
-        put_k(row, head); if (previous_head >= 0) put_v(0, previous_head);
-        previous_head = head;
+        const int first_row = row_word & ~SAFE, end = p.causal ? min(first_row + M, p.seqlen) : p.seqlen;
+        put_k(0, head); if (last_v_row >= 0) put_v(last_v_row, last_v_head);
+        sts_if(item_smem + 8 * (item & 1), head, leader); sts_if(item_smem + 8 * (item & 1) + 4, row_word, leader);
 #pragma unroll 1
         for (int w = 0; w < WGS; w++) {
           const int slot = w * SQ + qs;
           mbar_wait(q_empty + 8 * slot, qp);
-          if (w == WGS - 1) check_redo(qs);
-          sts_if(item_smem + 8 * slot, head, leader); sts_if(item_smem + 8 * slot + 4, row_word, leader);
           mbar_expect_if(q_full + 8 * slot, Q_BYTES, leader);
 #pragma unroll
           for (int c = 0; c < D / 64; c++)
             tma_load_if(q_smem + (qs * WGS + w) * Q_BYTES + c * 8192, &q_map, c * 64, first_row + w * 64, head, q_full + 8 * slot, leader);
         }
         if (++qs == SQ) qs = 0, qp ^= 1;
+        int row = N;
 #pragma unroll 1
-        for (row -= N; row >= 0; row -= N) { put_k(row, head); put_v(row + N, head); }
+        for (; row < end; row += N) { put_k(row, head); put_v(row - N, head); }
+        last_v_row = row - N; last_v_head = head;
+        if (verified < item) verify(item - 1);
+        item++;
       }
-      for (int w = 0; w < WGS; w++) {                             // tell the consumers to stop
-        sts_if(item_smem + 8 * (w * SQ + qs), -1, leader); mbar_arrive_if(q_full + 8 * (w * SQ + qs), leader);
-      }
+      sts_if(item_smem + 8 * (item & 1), -1, leader);             // tell the consumers to stop
+#pragma unroll 1
+      for (int w = 0; w < WGS; w++) { mbar_wait(q_empty + 8 * (w * SQ + qs), qp); mbar_arrive_if(q_full + 8 * (w * SQ + qs), leader); }
       if (leader) {                                               // the last CTA leaves the counters as it found them
         __threadfence();
         if (atomicAdd(p.counter + 1, 1) == (int)gridDim.x - 1) { p.counter[0] = 0; p.counter[1] = 0; }
@@ -188,6 +185,13 @@ attention_forward(const __grid_constant__ TensorMap q_map, const __grid_constant
 #pragma unroll
       for (int i = 0; i < NO; i++) O[i] *= (i & 2) ? a1 : a0;
     };
+    // S <- -inf right of the diagonal and past the end (times the sign of the scale)
+    auto mask = [&](int tile, int limit0, int limit1) {
+      limit0 -= tile * N; limit1 -= tile * N;
+      const float off = scale < 0.f ? __int_as_float(0x7f800000) : -__int_as_float(0x7f800000);
+#pragma unroll
+      for (int i = 0; i < NS; i++) S[i] = (i / 4 * 8 + (i & 1) > ((i & 2) ? limit1 : limit0)) ? off : S[i];
+    };
     // exact softmax of a tile that may be masked: S <- 2^(S * scale - m), m the running maximum; returns old m - new m
     auto safe_softmax = [&](int tile, int limit0, int limit1, float& d0, float& d1) {
       limit0 -= tile * N; limit1 -= tile * N;
@@ -201,38 +205,28 @@ attention_forward(const __grid_constant__ TensorMap q_map, const __grid_constant
 
     if (RING && w == 0) named_arrive(1);                          // warpgroup 0 issues first
 #pragma unroll 1
-    while (true) {
+    for (int item = 0;; item ^= 1) {
       const int slot = w * SQ + qs;
       mbar_wait(q_full + 8 * slot, qp);
-      const int head_word = __shfl_sync(~0u, lds(item_smem + 8 * slot), 0);
-      if (head_word < 0) break;
-      const uint32_t q_addr = q_smem + (qs * WGS + w) * Q_BYTES; const uint64_t q_desc = smem_desc(q_addr, 16, 1024);
-      int tile, lazy_tiles, limit0, limit1;
-      {
-        const int row_word = __shfl_sync(~0u, lds(item_smem + 8 * slot + 4), 0), S_ = p.seqlen;
-        const int first = (row_word & ~SAFE), r0 = first + w * 64;    // this warpgroup's rows r0 ... r0 + 63
-        const int all = (p.causal ? min(first + M, S_) : S_) - 1, mine = p.causal ? (r0 < S_ ? min(r0 + 64, S_) - 1 : 0) : S_ - 1;
-        tile = mine / N;
-        const int skip = all / N - tile;
-        // tiles below lazy_tiles need no mask in any of the 64 rows
-        lazy_tiles = (row_word & SAFE) ? 0 : p.causal ? min(min(r0 + 1, S_) / N, tile) : min(S_ / N, tile);
-        const int row = r0 + warp * 16 + (lane >> 2);
-        limit0 = (p.causal ? min(row, S_ - 1) : S_ - 1) - 2 * (lane & 3);   // last valid kv row, less this lane's column
-        limit1 = (p.causal ? min(row + 8, S_ - 1) : S_ - 1) - 2 * (lane & 3);
-        // tiles that only later warpgroups need: take part in the ring, hand the slots back
-#pragma unroll 1
-        for (int i = 0; i < skip; i++) {
-          wait_k(); if (RING) { named_sync(1 + w); pass_turn(); }
-          release(k_empty + 8 * k_use); wait_v(); release(v_empty + 8 * vs); next_v();
-        }
-      }
+      const int head = __shfl_sync(~0u, lds(item_smem + 8 * item), 0), row_word = __shfl_sync(~0u, lds(item_smem + 8 * item + 4), 0);
+      if (head < 0) break;
+      const uint64_t q_desc = smem_desc(q_smem + (qs * WGS + w) * Q_BYTES, 16, 1024);
+      const int r0 = (row_word & ~SAFE) + w * 64;                 // this warpgroup's rows r0 ... r0 + 63
+      const int row = r0 + warp * 16 + (lane >> 2);               // this thread's rows: row and row + 8
+      const int limit0 = (p.causal ? min(row, p.seqlen - 1) : p.seqlen - 1) - 2 * (lane & 3);       // last valid kv row,
+      const int limit1 = (p.causal ? min(row + 8, p.seqlen - 1) : p.seqlen - 1) - 2 * (lane & 3);   // less this lane's column
+      // kv tiles: [0, full) need no mask in any of the 64 rows, [full, mine) do, [mine, all) only later warpgroups need
+      const int all = ((p.causal ? min((row_word & ~SAFE) + M, p.seqlen) : p.seqlen) - 1) / N + 1;
+      const int mine = p.causal ? (r0 < p.seqlen ? (min(r0 + 64, p.seqlen) - 1) / N + 1 : 1) : all;
+      const int full = (p.causal ? min(r0 + 1, p.seqlen) : p.seqlen) / N;
+
       // first tile: nothing to overlap with inside this warpgroup
       wait_k();
       wgmma_fence(); issue_qk(q_desc); wgmma_wait<0>(); touch(S); release(k_empty + 8 * k_use);
-      { m0 = m1 = -1e30f; l0 = l1 = 0.f; float d0, d1; safe_softmax(tile, limit0, limit1, d0, d1); row_sum(l0, l1); pack_p(); touch(P); }
+      { m0 = m1 = -1e30f; l0 = l1 = 0.f; float d0, d1; safe_softmax(0, limit0, limit1, d0, d1); row_sum(l0, l1); pack_p(); touch(P); }
 #pragma unroll
       for (int i = 0; i < NO; i++) O[i] = 0.f;
-      if (!WAIT_K_FIRST && tile > 0) wait_k();
+      if (!WAIT_K_FIRST && mine > 1) wait_k();
 
       // QK of this tile and PV of the one before are in flight together; QK is complete on return
       auto issue = [&] {
@@ -248,26 +242,29 @@ attention_forward(const __grid_constant__ TensorMap q_map, const __grid_constant
         if (!WAIT_K_FIRST) if (more) wait_k();                    // also the basic-block boundary that keeps the exps above
         wgmma_wait<0>(); touch(O); release(v_empty + 8 * vs); next_v();
       };
-      --tile;
+      int tile = 1;
+      if (row_word & SAFE) {
 #pragma unroll 1
-      for (; tile >= lazy_tiles; --tile) {                        // masked tiles, and all tiles of an item that is redone
-        issue();
-        float d0, d1, s0 = 0.f, s1 = 0.f;
-        safe_softmax(tile, limit0, limit1, d0, d1); row_sum(s0, s1);
-        finish_pv(tile > 0);
-        const float a0 = exp2_approx(d0), a1 = exp2_approx(d1);
-        l0 = l0 * a0 + s0; l1 = l1 * a1 + s1; scale_o(a0, a1); pack_p(); touch(P);
+        for (; tile < mine; ++tile) {                             // the item is done again, with a running maximum
+          issue();
+          float d0, d1, s0 = 0.f, s1 = 0.f;
+          safe_softmax(tile, limit0, limit1, d0, d1); row_sum(s0, s1);
+          finish_pv(tile + 1 < mine);
+          const float a0 = exp2_approx(d0), a1 = exp2_approx(d1);
+          l0 = l0 * a0 + s0; l1 = l1 * a1 + s1; scale_o(a0, a1); pack_p(); touch(P);
+        }
       }
 #pragma unroll 1
-      for (; tile >= 0; --tile) {
-        // Lazy softmax: m stays where the masked tiles left it. Every P of a thread is <= its partial row sum,
+      for (; tile < mine; ++tile) {
+        // Lazy softmax: m stays at the maximum of the first tile. Every P of a thread is <= its partial row sum,
         // so a sum <= P_LIMIT proves that all of them fit fp16 (the comparison is also false for NaN and inf).
         issue();
+        if (tile >= full) mask(tile, limit0, limit1);
         float s0 = 0.f, s1 = 0.f;
 #pragma unroll
         for (int i = 0; i < NS; i++) S[i] = exp2_approx(fmaf(S[i], scale, (i & 2) ? -m1 : -m0));
         row_sum(s0, s1);
-        finish_pv(tile > 0); pack_p(); touch(P);
+        finish_pv(tile + 1 < mine); pack_p(); touch(P);
         if (__any_sync(~0u, !(s0 <= P_LIMIT) | !(s1 <= P_LIMIT))) {   // rare: raise m by a whole power of two, which is exact
           float x0 = 0.f, x1 = 0.f; row_max(x0, x1);
           const int e0 = min(max(int(__float_as_uint(x0) >> 23) - 127, 0), 126), e1 = min(max(int(__float_as_uint(x1) >> 23) - 127, 0), 126);
@@ -279,40 +276,43 @@ attention_forward(const __grid_constant__ TensorMap q_map, const __grid_constant
         }
         l0 += s0; l1 += s1;
       }
-      wait_v(); wgmma_fence(); issue_pv(); wgmma_wait<0>(); touch(O); release(v_empty + 8 * vs); next_v();
+      release(q_empty + 8 * slot);                                // the next item's Q may come
+      if (++qs == SQ) qs = 0, qp ^= 1;
+      wait_v(); wgmma_fence(); issue_pv();
+      // tiles that only later warpgroups need: take part in the ring, hand the slots back
+      int v_held = vs; next_v();
+#pragma unroll 1
+      for (int i = mine; i < all; i++) {
+        wait_k(); if (RING) { named_sync(1 + w); pass_turn(); }
+        release(k_empty + 8 * k_use);
+        wgmma_wait<0>(); release(v_empty + 8 * v_held);
+        wait_v(); v_held = vs; next_v();
+      }
+      wgmma_wait<0>(); touch(O); release(v_empty + 8 * v_held);
 
-      // epilogue, each warp alone: its 16 rows go through its own part of the Q buffer, then out in 16-byte pieces
+      // epilogue, each warp alone
       l0 += __shfl_xor_sync(~0u, l0, 1); l0 += __shfl_xor_sync(~0u, l0, 2);
       l1 += __shfl_xor_sync(~0u, l1, 1); l1 += __shfl_xor_sync(~0u, l1, 2);
-      const int head = lds(item_smem + 8 * slot), row_word = lds(item_smem + 8 * slot + 4);
       // a P that overflowed fp32 made its row sum inf or NaN for good: the whole item is done again in safe mode
-      const int overflow = __any_sync(~0u, !(l0 < 1e38f) | !(l1 < 1e38f)) && !(row_word & SAFE);
-      if (overflow) sts_if(redo_smem + 4 * qs, 1, lane0);
+      if (__any_sync(~0u, !(l0 < 1e38f) | !(l1 < 1e38f)) && !(row_word & SAFE)) sts_if(redo_smem + 4 * item, 1, lane0);
       else {
-        const float r0 = rcp_approx(l0), r1 = rcp_approx(l1);
-        const uint32_t row_addr = q_addr + (warp * 16 + (lane & 15)) * 128;
+        const float r0_ = rcp_approx(l0), r1_ = rcp_approx(l1);
+        uint16_t* o = p.o + ((uint64_t)head * p.seqlen + row) * D + (lane & 3) * 8;
 #pragma unroll
-        for (int j = 0; j < NO / 8; j++) {
-          const int ch = 2 * j + (lane >> 4);
-          asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0],{%1,%2,%3,%4};" ::"r"(row_addr + (ch >> 3) * 8192 + (((ch & 7) ^ (lane & 7)) << 4)),
-            "r"(pack_half2(O[8*j] * r0, O[8*j+1] * r0)), "r"(pack_half2(O[8*j+2] * r1, O[8*j+3] * r1)),
-            "r"(pack_half2(O[8*j+4] * r0, O[8*j+5] * r0)), "r"(pack_half2(O[8*j+6] * r1, O[8*j+7] * r1)) : "memory");
-        }
-        __syncwarp();
-        const int row0 = (row_word & ~SAFE) + w * 64 + warp * 16;
-        uint16_t* o = p.o + ((uint64_t)head * p.seqlen + row0) * D;
+        for (int j = 0; j < NO; j += 16) {                        // 32 columns: 4 lanes hold 4 x 2 each of two rows
+          uint32_t x[4], y[4];
 #pragma unroll
-        for (int j = 0; j < D / 16; j++) {
-          const int e = j * 32 + lane, row = e / (D / 8), ch = e % (D / 8); uint4 v;
-          asm volatile("ld.shared.v4.u32 {%0,%1,%2,%3},[%4];" : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
-            : "r"(q_addr + (ch >> 3) * 8192 + (warp * 16 + row) * 128 + (((ch & 7) ^ (row & 7)) << 4)) : "memory");
-          if (row0 + row < p.seqlen) *reinterpret_cast<uint4*>(o + row * D + ch * 8) = v;
+          for (int i = 0; i < 4; i++) {
+            x[i] = pack_half2(O[j + 4 * i] * r0_, O[j + 4 * i + 1] * r0_);
+            y[i] = pack_half2(O[j + 4 * i + 2] * r1_, O[j + 4 * i + 3] * r1_);
+          }
+          transpose_quad(x, lane); transpose_quad(y, lane);       // now each lane holds 8 adjacent columns
+          if (row < p.seqlen) *reinterpret_cast<uint4*>(o + j * 2) = make_uint4(x[0], x[1], x[2], x[3]);
+          if (row + 8 < p.seqlen) *reinterpret_cast<uint4*>(o + 8 * D + j * 2) = make_uint4(y[0], y[1], y[2], y[3]);
         }
-        proxy_fence();
       }
       __syncwarp();
-      release(q_empty + 8 * slot);
-      if (++qs == SQ) qs = 0, qp ^= 1;
+      release(done + 8 * item);
     }
   }
 }

@@ -107,3 +107,15 @@ __device__ __forceinline__ int lds(uint32_t addr) { int v; asm volatile("ld.shar
 __device__ __forceinline__ void sts_if(uint32_t addr, int v, int on) {
   asm volatile("{.reg .pred p; setp.ne.b32 p,%2,0; @p st.shared.b32 [%0],%1;}" ::"r"(addr), "r"(v), "r"(on) : "memory");
 }
+// 4 x 4 transpose within each quad of lanes: afterwards x[i] is what lane i of the quad held as x[this lane]
+__device__ __forceinline__ void transpose_quad(uint32_t (&x)[4], int lane) {
+#pragma unroll
+  for (int step = 1; step <= 2; step *= 2) {
+#pragma unroll
+    for (int k = 0; k < 2; k++) {
+      const int a = step == 1 ? 2 * k : k, b = a + step;
+      const uint32_t got = __shfl_xor_sync(~0u, lane & step ? x[a] : x[b], step);
+      if (lane & step) x[a] = got; else x[b] = got;
+    }
+  }
+}
