@@ -1,0 +1,243 @@
+"""Causal and full attention forward on Hopper (sm_90a), fp16, headdim 64, 128 and 256.
+
+The kernel is `kernels/attention.cu`; this file compiles it once (NVRTC, cached on disk), encodes the
+tensor maps that its TMA loads need, and launches it on torch's current stream. What a call repeats
+(tensor maps, argument block) is kept per set of pointers, so that a call costs the host microseconds.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import hashlib
+import math
+import os
+import tempfile
+import threading
+from pathlib import Path
+from typing import NamedTuple
+
+import torch
+from cuda.bindings import driver, nvrtc
+
+KERNEL_DIR = Path(__file__).resolve().parent / "kernels"
+SOURCES = ("attention.cu", "sm90.cuh")
+L2_SECTION_BYTES = 32 << 20  # K and V of the heads that are walked together
+MAX_PLANS = 1024
+
+
+class Shape(NamedTuple):
+    """How the kernel is built for one headdim; the names are the kernel's -D flags."""
+
+    block_n: int  # kv rows per tile
+    warpgroups: int  # consumer warpgroups of 64 query rows
+    k_stages: int
+    v_stages: int
+    q_stages: int
+    wait_k_first: int  # 1: the wait for K opens the trip; 0: it stands before the wait for PV
+    ring: int = 1  # warpgroups issue their matrix products in turn
+
+    def flags(self, headdim: int) -> list[str]:
+        return [f"-DHEADDIM={headdim}", *(f"-D{k.upper()}={v}" for k, v in self._asdict().items())]
+
+    @property
+    def block_m(self) -> int:
+        return 64 * self.warpgroups
+
+    def smem_bytes(self, headdim: int) -> int:
+        q_slots = self.warpgroups * self.q_stages
+        tiles = (self.k_stages + self.v_stages) * self.block_n * headdim * 2
+        barriers = 16 * (self.k_stages + self.v_stages + q_slots)
+        return q_slots * 64 * headdim * 2 + tiles + barriers + 16 + 16 + 8  # done, items, redo
+
+
+SHAPES = {
+    64: Shape(block_n=64, warpgroups=4, k_stages=3, v_stages=3, q_stages=2, wait_k_first=1),
+    128: Shape(block_n=128, warpgroups=2, k_stages=2, v_stages=2, q_stages=2, wait_k_first=0),
+    256: Shape(block_n=80, warpgroups=2, k_stages=2, v_stages=2, q_stages=1, wait_k_first=1),
+}
+
+
+class Params(ctypes.Structure):
+    """`struct Params` of the kernel, field by field."""
+
+    _fields_ = [
+        ("o", ctypes.c_void_p),
+        ("counter", ctypes.c_void_p),
+        ("seqlen", ctypes.c_int),
+        ("heads", ctypes.c_int),
+        ("items", ctypes.c_int),
+        ("blocks", ctypes.c_int),
+        ("section_log2", ctypes.c_int),
+        ("causal", ctypes.c_int),
+        ("scale_log2", ctypes.c_float),
+    ]
+
+
+# ---------------------------------------------------------------------------------------- compile
+def _ok(result: tuple) -> object:
+    """Unwraps a (status, value...) tuple of cuda.bindings; raises RuntimeError on any failure."""
+    status, *values = result
+    if int(status) != 0:
+        raise RuntimeError(f"submissions/cuda_hopper: CUDA call failed with {status!r}")
+    return values[0] if len(values) == 1 else values
+
+
+def _cache_dir() -> Path:
+    root = os.environ.get("ATTNBOARD_CACHE") or os.path.join(tempfile.gettempdir(), "attnboard")
+    path = Path(root) / "cuda_hopper"
+    path.mkdir(parents=True, exist_ok=True)
+    return path
+
+
+def _nvrtc_compile(flags: list[str]) -> bytes:
+    source = (KERNEL_DIR / SOURCES[0]).read_bytes()
+    headers = [(KERNEL_DIR / name).read_bytes() for name in SOURCES[1:]]
+    names = [name.encode() for name in SOURCES[1:]]
+    program = _ok(nvrtc.nvrtcCreateProgram(source, b"attention.cu", len(names), headers, names))
+    options = [flag.encode() for flag in flags]
+    (status,) = nvrtc.nvrtcCompileProgram(program, len(options), options)
+    if int(status) != 0:
+        log = bytearray(_ok(nvrtc.nvrtcGetProgramLogSize(program)))
+        nvrtc.nvrtcGetProgramLog(program, log)
+        raise RuntimeError(f"{KERNEL_DIR / SOURCES[0]}: NVRTC failed\n{bytes(log).decode()}")
+    cubin = bytearray(_ok(nvrtc.nvrtcGetCUBINSize(program)))
+    _ok(nvrtc.nvrtcGetCUBIN(program, cubin))
+    return bytes(cubin)
+
+
+def compile_cubin(headdim: int, shape: Shape) -> bytes:
+    """The kernel's machine code for one headdim, from the cache folder or freshly compiled."""
+    flags = ["--gpu-architecture=sm_90a", "-std=c++17", *shape.flags(headdim)]
+    digest = hashlib.sha256(repr((flags, _ok(nvrtc.nvrtcVersion()))).encode())
+    for name in SOURCES:
+        digest.update((KERNEL_DIR / name).read_bytes())
+    path = _cache_dir() / f"attention_d{headdim}_{digest.hexdigest()[:24]}.cubin"
+    if not path.exists():
+        scratch = path.with_suffix(f".{os.getpid()}.tmp")
+        scratch.write_bytes(_nvrtc_compile(flags))
+        scratch.replace(path)  # atomic: another process may compile the same file
+    return path.read_bytes()
+
+
+@functools.lru_cache(maxsize=None)
+def _load(headdim: int, shape: Shape, device: int) -> tuple[object, int]:
+    """(kernel handle, multiprocessor count) on a device whose context is current."""
+    module = _ok(driver.cuModuleLoadData(compile_cubin(headdim, shape)))
+    function = _ok(driver.cuModuleGetFunction(module, b"attention_forward"))
+    attribute = driver.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
+    _ok(driver.cuFuncSetAttribute(function, attribute, shape.smem_bytes(headdim)))
+    return function, torch.cuda.get_device_properties(device).multi_processor_count
+
+
+# ------------------------------------------------------------------------------------------- plan
+def _tensor_map(pointer: int, heads: int, seqlen: int, headdim: int, rows: int) -> object:
+    """A [heads, seqlen, headdim] fp16 tensor in boxes of 1 x rows x 64; rows past the end read as 0."""
+    u32, u64 = driver.cuuint32_t, driver.cuuint64_t
+    return _ok(
+        driver.cuTensorMapEncodeTiled(
+            driver.CUtensorMapDataType.CU_TENSOR_MAP_DATA_TYPE_FLOAT16,
+            3,
+            pointer,
+            [u64(headdim), u64(seqlen), u64(heads)],
+            [u64(headdim * 2), u64(seqlen * headdim * 2)],
+            [u32(64), u32(rows), u32(1)],
+            [u32(1), u32(1), u32(1)],
+            driver.CUtensorMapInterleave.CU_TENSOR_MAP_INTERLEAVE_NONE,
+            driver.CUtensorMapSwizzle.CU_TENSOR_MAP_SWIZZLE_128B,
+            driver.CUtensorMapL2promotion.CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
+            driver.CUtensorMapFloatOOBfill.CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE,
+        )
+    )
+
+
+class Plan:
+    """One launch, ready to go except for the output pointer and the stream."""
+
+    def __init__(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, causal: bool,
+                 sm_scale: float, shape: Shape) -> None:
+        batch, nheads, seqlen, headdim = q.shape
+        heads = batch * nheads
+        self.function, sm_count = _load(headdim, shape, q.device.index)
+        blocks = -(-seqlen // shape.block_m)
+        fit = max(1, min(heads, L2_SECTION_BYTES // (4 * seqlen * headdim)))
+        section_log2 = fit.bit_length() - 1
+        sections = -(-heads // (1 << section_log2))
+        items = (sections << section_log2) * blocks
+        self.maps = [
+            _tensor_map(t.data_ptr(), heads, seqlen, headdim, rows)
+            for t, rows in ((q, 64), (k, shape.block_n), (v, shape.block_n))
+        ]
+        self.params = Params(None, None, seqlen, heads, items, blocks, section_log2, int(causal),
+                             (sm_scale or 1e-30) * math.log2(math.e))  # 0 * -inf would be NaN
+        self.addresses = (ctypes.c_void_p * 4)(
+            *(int(m.getPtr()) for m in self.maps), ctypes.addressof(self.params)
+        )
+        self.arguments = ctypes.addressof(self.addresses)
+        self.grid = min(items, sm_count)
+        self.threads = 128 * (shape.warpgroups + 1)
+        self.smem = shape.smem_bytes(headdim)
+
+    def launch(self, o_pointer: int, counter: int, stream: int) -> None:
+        self.params.o = o_pointer
+        self.params.counter = counter
+        (status,) = driver.cuLaunchKernel(self.function, self.grid, 1, 1, self.threads, 1, 1,
+                                          self.smem, stream, self.arguments, 0)
+        if status != 0:
+            raise RuntimeError(f"submissions/cuda_hopper: cuLaunchKernel failed with {status!r}")
+
+
+_plans: dict[tuple, Plan] = {}
+_counters: dict[tuple[int, int], torch.Tensor] = {}
+
+
+def _counter(device: int, stream: int) -> int:
+    """Address of the work counters of a stream; launches on one stream follow one another."""
+    found = _counters.get((device, stream))
+    if found is None:
+        found = _counters[device, stream] = torch.zeros(2, dtype=torch.int32, device=f"cuda:{device}")
+    return found.data_ptr()
+
+
+def _check(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> None:
+    for name, t in (("q", q), ("k", k), ("v", v)):
+        if t.dtype != torch.float16 or t.dim() != 4 or not t.is_cuda or t.shape != q.shape:
+            raise ValueError(f"cuda_hopper: {name} is {tuple(t.shape)} {t.dtype} on {t.device}; "
+                             "wanted three fp16 CUDA tensors (batch, nheads, seqlen, headdim)")
+    if q.shape[3] not in SHAPES:
+        raise ValueError(f"cuda_hopper: headdim {q.shape[3]}; it is built for {sorted(SHAPES)}")
+
+
+def _dense(t: torch.Tensor) -> torch.Tensor:
+    t = t.contiguous()
+    return t if t.data_ptr() % 16 == 0 else t.clone()  # TMA wants 16-byte aligned tensors
+
+
+def _make_plan(key: tuple, q, k, v, causal, sm_scale) -> Plan:
+    _check(q, k, v)
+    scale = q.shape[3] ** -0.5 if sm_scale is None else float(sm_scale)
+    if len(_plans) >= MAX_PLANS:
+        _plans.clear()
+    plan = _plans[key] = Plan(q, k, v, causal, scale, SHAPES[q.shape[3]])
+    return plan
+
+
+def custom_attention_forward(q, k, v, causal=True, sm_scale=None):
+    """softmax(q kᵀ · sm_scale) v. q, k, v (batch, nheads, seqlen, headdim) fp16 -> the same shape."""
+    if not (q.is_contiguous() and k.is_contiguous() and v.is_contiguous()) or (
+        (q.data_ptr() | k.data_ptr() | v.data_ptr()) & 15
+    ):
+        q, k, v = _dense(q), _dense(k), _dense(v)
+    o = torch.empty_like(q)
+    if q.numel() == 0:
+        return o
+    device = q.device.index
+    key = (q.data_ptr(), k.data_ptr(), v.data_ptr(), q.shape, q.dtype, k.dtype, v.dtype, device,
+           causal, sm_scale, threading.get_ident())
+    if device != torch.cuda.current_device():
+        with torch.cuda.device(device):
+            return custom_attention_forward(q, k, v, causal, sm_scale)
+    plan = _plans.get(key) or _make_plan(key, q, k, v, causal, sm_scale)
+    stream = torch._C._cuda_getCurrentRawStream(device)
+    plan.launch(o.data_ptr(), _counter(device, stream), stream)
+    return o
