@@ -26,8 +26,8 @@ import triton
 import triton.language as tl
 
 # HEADDIM -> BLOCK_M, BLOCK_N, num_warps, num_stages
-TILES = {16: (128, 64, 4, 3), 32: (128, 64, 4, 3), 64: (128, 64, 4, 3),
-         128: (128, 64, 8, 3), 256: (128, 32, 8, 3)}  # fmt: skip
+TILES = {16: (64, 64, 4, 3), 32: (64, 64, 4, 3), 64: (64, 64, 4, 3),
+         128: (64, 64, 4, 2), 256: (64, 32, 4, 2)}  # fmt: skip
 
 
 @triton.jit

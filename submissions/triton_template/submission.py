@@ -28,8 +28,8 @@ import triton
 import triton.language as tl
 
 # HEADDIM -> BLOCK_M, BLOCK_N, num_warps, num_stages: tiles that fit shared memory from sm_80 on.
-TILES = {16: (128, 64, 4, 3), 32: (128, 64, 4, 3), 64: (128, 64, 4, 3),
-         128: (128, 64, 8, 2), 256: (64, 32, 4, 2)}  # fmt: skip
+TILES = {16: (64, 64, 4, 3), 32: (64, 64, 4, 3), 64: (64, 64, 4, 3),
+         128: (64, 64, 4, 2), 256: (64, 32, 4, 2)}  # fmt: skip
 
 
 @triton.jit
