@@ -8,6 +8,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from harness.errors import SubmissionError, did_you_mean
+from harness.launch_spec import parse_launch
 from harness.problems import Problem
 from harness.schema import Entrant, Kind, Manifest
 from harness.yamlfile import load_model
@@ -52,6 +53,8 @@ def load_entrant(path: Path, kind: Kind, problem: Problem, root: Path | None = N
         )
     if entry.suffix == ".py":
         _check_source(entry, problem)
+    else:
+        _check_launch(folder / "manifest.yaml", manifest)
     name = _display_name(path, manifest, root)
     manifest = manifest.model_copy(update={"name": name})
     return Entrant(
@@ -146,6 +149,19 @@ def _check_source(path: Path, problem: Problem) -> None:
         guess = did_you_mean(problem.function, functions)
         hint = guess or f"define {problem.function}({', '.join(problem.parameters)})"
         raise SubmissionError(f"{path}: has no function '{problem.function}'", hint)
+
+
+def _check_launch(path: Path, manifest: Manifest) -> None:
+    """A plain .cu says in its manifest how its kernels are launched."""
+    if manifest.launch is None:
+        raise SubmissionError(
+            f"{path}: entry '{manifest.entry}' needs a 'launch:' section",
+            "see docs/write-a-cuda-kernel.md",
+        )
+    try:
+        parse_launch(manifest.launch, str(path))
+    except ValueError as cause:
+        raise SubmissionError(str(cause), "see docs/write-a-cuda-kernel.md") from None
 
 
 def _names_bound(tree: ast.Module) -> set[str]:

@@ -60,8 +60,9 @@ def load_function(folder: Path, manifest: Manifest, function: str) -> Callable[.
 def _load_cuda_source(folder: Path, manifest: Manifest) -> Callable[..., Any]:
     from harness.worker import cuda_source
 
+    cache = Path(os.environ["ATTNBOARD_CACHE"])
     try:
-        return cuda_source.load(folder, manifest)
+        return cuda_source.load(folder, manifest.entry, manifest.launch or {}, cache)
     except Exception as cause:
         raise LoadError(classify(cause, importing=True), describe(cause, folder)) from None
 
@@ -69,8 +70,8 @@ def _load_cuda_source(folder: Path, manifest: Manifest) -> Callable[..., Any]:
 def classify(cause: BaseException, importing: bool) -> Status:
     """Which status an exception of the submission means."""
     named = getattr(cause, "status", None)
-    if isinstance(named, Status):
-        return named
+    if isinstance(named, str) and named in Status.__members__:
+        return Status(named)
     text = f"{type(cause).__name__} {cause}".lower()
     if any(word in text for word in MEMORY_WORDS):
         return Status.OUT_OF_MEMORY
