@@ -60,6 +60,20 @@ class CudaDriver:
         self.call("cuIpcGetMemHandle", ctypes.byref(handle), ctypes.c_uint64(address))
         return base64.b64encode(bytes(handle)).decode()
 
+    def wait_value(self, address: int, value: int) -> None:
+        """Hold the current stream until the 32-bit word at `address` is at least `value`."""
+        at_least = 0
+        self._stream_value("cuStreamWaitValue32_v2", address, value, at_least)
+
+    def write_value(self, address: int, value: int) -> None:
+        """Store a 32-bit word from the current stream, after all that it queued before."""
+        with_barrier = 0
+        self._stream_value("cuStreamWriteValue32_v2", address, value, with_barrier)
+
+    def _stream_value(self, name: str, address: int, value: int, flags: int) -> None:
+        stream = ctypes.c_void_p(torch.cuda.current_stream().cuda_stream)
+        self.call(name, stream, ctypes.c_uint64(address), ctypes.c_uint32(value), flags)
+
     def open(self, handle: str) -> int:
         """Map another process's allocation here; return its address."""
         address = ctypes.c_uint64()
@@ -72,40 +86,36 @@ class CudaDriver:
 
 
 class Gate:
-    """Holds this process's current stream until the host says so, and tells another process when it went on.
+    """Holds this process's current stream until the host says so, and tells another process's stream.
 
-    `event` is recorded by the owner behind what it queued while the gate was closed; the other process
-    makes its stream wait for it by `handle`.
+    Two words: `_latch` in this host's pinned memory, which `open` stores to, and `flag`, an address in
+    shared device memory, which the stream writes behind what it queued while the gate was closed. The
+    other process makes its own stream wait for `flag` to reach the same turn (`wait_for_turn`).
     """
 
-    def __init__(self) -> None:
-        self._flag = torch.zeros(1, dtype=torch.int32).pin_memory()
+    def __init__(self, flag: int) -> None:
+        self._latch = torch.zeros(1, dtype=torch.int32).pin_memory()
         self._driver = CudaDriver()
-        self._turn = 0
-        self.event = torch.cuda.Event(enable_timing=False, interprocess=True)  # type: ignore[no-untyped-call]
-        self.event.record()
-        ipc: bytes = self.event.ipc_handle()  # type: ignore[no-untyped-call]
-        self.handle = base64.b64encode(ipc).decode()
+        self._flag = flag
+        self.turn = 0
 
     def close(self) -> None:
         """What is queued on the current stream from now on waits for `open`."""
-        self._turn += 1
-        stream = ctypes.c_void_p(torch.cuda.current_stream().cuda_stream)
-        address, at_least = ctypes.c_uint64(self._flag.data_ptr()), 0
-        self._driver.call(
-            "cuStreamWaitValue32_v2", stream, address, ctypes.c_uint32(self._turn), at_least
-        )
+        self.turn += 1
+        self._driver.wait_value(self._latch.data_ptr(), self.turn)
+
+    def announce(self) -> None:
+        """Queue the store to `flag` behind everything before it."""
+        self._driver.write_value(self._flag, self.turn)
 
     def open(self) -> None:
         """One store of the host; the GPU sees it within a microsecond."""
-        self._flag[0] = self._turn
+        self._latch[0] = self.turn
 
-    @staticmethod
-    def of_other_process(handle: str) -> torch.cuda.Event:
-        """The event of another process's gate."""
-        raw = base64.b64decode(handle)
-        event: torch.cuda.Event = torch.cuda.Event.from_ipc_handle(torch.device("cuda", 0), raw)  # type: ignore[no-untyped-call]
-        return event
+
+def wait_for_turn(flag: int, turn: int) -> None:
+    """Make the current stream wait until the word at `flag` has reached `turn`."""
+    CudaDriver().wait_value(flag, turn)
 
 
 class _DeviceBytes:
@@ -131,7 +141,8 @@ class Arena:
 
     @classmethod
     def create(cls, kind: ArenaKind, size: int, path: str) -> Arena:
-        """Judge's side: allocate. `path` is where a host arena's file goes."""
+        """Judge's side: allocate `size` bytes and a flag. `path` is where a host arena's file goes."""
+        size = aligned(size) + ALIGN
         if kind == "host":
             return cls.open({"kind": kind, "size": size, "path": path})
         driver = CudaDriver()
@@ -143,6 +154,11 @@ class Arena:
         )
         arena._address = address
         return arena
+
+    @property
+    def flag(self) -> int:
+        """Address of the last word, which no tensor covers."""
+        return int(self.bytes.data_ptr()) + self.size - 4
 
     @classmethod
     def open(cls, handle: dict[str, Any]) -> Arena:
@@ -173,7 +189,7 @@ class Arena:
         tensors, offset = [], 0
         for shape, dtype in specs:
             size = nbytes(shape, dtype)
-            if offset + size > self.size:
+            if offset + size > self.size - ALIGN:
                 raise ValueError(
                     f"arena of {self.size} bytes is too small for {len(specs)} tensors"
                 )

@@ -69,7 +69,6 @@ class Judge:
         )
         self.desks[name] = desk
         handles = {"inputs": desk.inputs.handle, "outputs": desk.outputs.handle}
-        handles["event"] = {"ipc": desk.gate.handle} if desk.gate else {}
         try:
             desk.ask({"op": "map", **handles}, message["timeout_s"])
         except WorkerGone as gone:

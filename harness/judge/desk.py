@@ -2,8 +2,8 @@
 
 One burst (K calls):
   prepare   worker cuts its views and synchronises; the judge poisons the K outputs
-  go        worker queues its K calls behind an event that has not happened yet
-  T2 starts the gate opens: the K secret inputs come into being, then the event happens
+  go        worker queues its K calls behind a wait for a word that has not been written yet
+  T2 starts the gate opens: the K secret inputs come into being, then the word is written
             worker's GPU runs the K calls; it replies K event times (T1, precise and forgeable)
   T2 stops  the judge holds private copies of all K outputs
   verify    every output against its references, every input against the judge's own copy
@@ -104,7 +104,7 @@ class Desk:
         self.sock, self.off = sock, off
         self.inputs = Arena.create(kind, sizes[0], f"{path}.in")
         self.outputs = Arena.create(kind, sizes[1], f"{path}.out")
-        self.gate = Gate() if kind == "cuda_ipc" else None
+        self.gate = Gate(self.inputs.flag) if kind == "cuda_ipc" else None
 
     def close(self) -> None:
         """Free the arenas; the worker must be gone."""
@@ -172,7 +172,7 @@ class Desk:
             start = time.perf_counter()
             _copy_all(hidden, shared_in)
             self._sync()
-            reply = self.ask({"op": "go"}, timeout_s)
+            reply = self.ask({"op": "go", "turn": 0}, timeout_s)
         for mine, theirs in zip(held, shared_out, strict=True):
             mine.copy_(theirs, non_blocking=True)
         self._sync()
@@ -203,8 +203,8 @@ class Desk:
         gate.close()
         try:
             _copy_all(hidden, shared)
-            gate.event.record()
-            self.send({"op": "go"})
+            gate.announce()
+            self.send({"op": "go", "turn": gate.turn})
             opens = time.perf_counter() + GATE_DELAY_S
             while time.perf_counter() < opens:
                 pass

@@ -20,7 +20,7 @@ from typing import Any
 import torch
 
 from harness import wire
-from harness.buffers import DTYPES, Arena, Gate
+from harness.buffers import DTYPES, Arena, wait_for_turn
 from harness.defences import NOTHING_OFF, Defence, Off, from_argument
 from harness.errors import WireError
 from harness.schema import Case, Manifest, Status
@@ -47,7 +47,6 @@ class Worker:
         self.late: list[tuple[Any, int]] = []
         self.inputs: Arena | None = None
         self.outputs: Arena | None = None
-        self.inputs_exist: torch.cuda.Event | None = None
         self.plan: wire.Message = {}
         self.strides: list[list[list[int]]] = []
 
@@ -59,14 +58,12 @@ class Worker:
                 Arena.open(message["inputs"]),
                 Arena.open(message["outputs"]),
             )
-            if message["event"]:
-                self.inputs_exist = Gate.of_other_process(message["event"]["ipc"])
             return {"op": "mapped"}
         if op == "prepare":
             self._prepare(message)
             return {"op": "ready"}
         if op == "go":
-            return self._go()
+            return self._go(int(message["turn"]))
         raise WireError(f"unknown message '{op}'")
 
     def _prepare(self, message: wire.Message) -> None:
@@ -90,7 +87,8 @@ class Worker:
             self.events = list(zip(events[::2], events[1::2], strict=True))
             torch.cuda.synchronize()
 
-    def _go(self) -> wire.Message:
+    def _go(self, turn: int) -> wire.Message:
+        assert self.inputs
         calls = self.views
         if self.staged:
             calls = [tuple(tensor.cuda() for tensor in call) for call in calls]
@@ -98,8 +96,8 @@ class Worker:
         kwargs = self.plan["kwargs"]
         with kernel_names(enabled=bool(self.plan["profile"])) as kernels:
             if self.device == "cuda":
-                if self.inputs_exist:
-                    torch.cuda.current_stream().wait_event(self.inputs_exist)
+                if turn:
+                    wait_for_turn(self.inputs.flag, turn)
                 calls_ms = gpu_burst(self.function, calls, kwargs, self._keep, self.events)
             else:
                 calls_ms = cpu_burst(self.function, calls, kwargs, self._keep)

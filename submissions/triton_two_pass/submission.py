@@ -101,7 +101,7 @@ def attend_tiles(
 
 @triton.autotune(
     configs=CONFIGS,
-    key=["seqlen", "HEADDIM", "CAUSAL"],
+    key=["HEADDIM", "CAUSAL"],  # searched once per kernel, at the first length it meets
     prune_configs_by={"early_config_prune": keep_what_fits},
     cache_results=True,
 )
