@@ -12,11 +12,6 @@ constexpr int kThreads = 128;
 
 __device__ __forceinline__ float negative_infinity() { return __int_as_float(0xff800000); }
 
-template <bool B>
-struct Bool {
-  static constexpr bool value = B;
-};
-
 template <int d>
 __device__ __forceinline__ int swizzled(int row, int chunk) {  // byte offset in a [rows, d] tile
   const int x = d == 32 ? (row >> 1) & 3 : row & 7;
@@ -257,26 +252,27 @@ __device__ __forceinline__ void query_tile(const __half* q, const __half* k, con
   const int tiles = CAUSAL ? min(all_tiles, (tile_q + 1) * kBr / Bc) : all_tiles;  // causal skip
   // tiles [0, full) need no mask
   const int full = CAUSAL ? min(tile_q * kBr / Bc, N / Bc) : N / Bc;
-  const auto kv_tile = [&](int j, auto masked) {
-    __syncthreads();  // the previous tile was read by every warp
-    k_next.put();
-    v_next.put();
-    __syncthreads();
-    if (j + 1 < tiles) {
-      k_next.fetch((j + 1) * Bc, N);
-      v_next.fetch((j + 1) * Bc, N);
-    }
-    float s[Bc / 8][4];
-    score<d, Bc>(s, q_frag, k_lane);
-    if constexpr (decltype(masked)::value) mask<Bc, CAUSAL>(s, row, j * Bc, N, lane);
-    online_softmax<d, Bc>(s, o, m, l, c);
-    accumulate<d, Bc>(o, s, v_lane);
-  };
   int j = 0;
+#pragma unroll  // twice: the tiles without a mask, then those with one
+  for (int masked = 0; masked < 2; ++masked) {
+    const int end = masked ? tiles : full;
 #pragma unroll 1
-  for (; j < full; ++j) kv_tile(j, Bool<false>{});
-#pragma unroll 1
-  for (; j < tiles; ++j) kv_tile(j, Bool<true>{});
+    for (; j < end; ++j) {
+      __syncthreads();  // the previous tile was read by every warp
+      k_next.put();
+      v_next.put();
+      __syncthreads();
+      if (j + 1 < tiles) {
+        k_next.fetch((j + 1) * Bc, N);
+        v_next.fetch((j + 1) * Bc, N);
+      }
+      float s[Bc / 8][4];
+      score<d, Bc>(s, q_frag, k_lane);
+      if (masked) mask<Bc, CAUSAL>(s, row, j * Bc, N, lane);
+      online_softmax<d, Bc>(s, o, m, l, c);
+      accumulate<d, Bc>(o, s, v_lane);
+    }
+  }
   store<d>(q_warp, o, l, out, o_stride_n, tile_q * kBr + warp * 16, N, lane);
 }
 

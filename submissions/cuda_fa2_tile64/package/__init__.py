@@ -4,13 +4,12 @@ from cuda_fa2_tile64 import custom_attention_forward
 o = custom_attention_forward(q, k, v, causal=True)     # (B, H, S, D), fp16 or fp32, CUDA
 """
 
-import glob
 import math
-import os
+from pathlib import Path
 
 import torch
 
-torch.ops.load_library(glob.glob(os.path.join(os.path.dirname(__file__), "_C*.so"))[0])
+torch.ops.load_library(str(next(Path(__file__).parent.glob("_C*.so"))))
 SOURCE_SHA = torch.ops.cuda_fa2_tile64.source_sha()
 
 

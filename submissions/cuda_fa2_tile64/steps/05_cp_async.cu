@@ -85,7 +85,9 @@ __global__ void __launch_bounds__(kThreads)
     for (int i = 0; i < 4; ++i) {
       const int r = row + (i & 1) * 8, col = kk * 16 + (i >> 1) * 8 + (lane & 3) * 2;
       q_frag[kk][i] = r < S ? pair(q + static_cast<long long>(r) * D + col) : 0u;
+      if (c < 0.0f) q_frag[kk][i] ^= 0x80008000u;  // q takes the sign of the scale: -inf stays a mask
     }
+  c = fmaxf(fabsf(c), 1e-30f);
   float acc[D / 8][4] = {}, m[2] = {-1e30f, -1e30f}, l[2] = {0.f, 0.f};
 
   const auto load_kv = [&](int tile, int stage) {
