@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from harness import wire
+from harness import hygiene, wire
 from harness.defences import NOTHING_OFF, Off, to_argument
 from harness.errors import HarnessError, WireError
 from harness.isolate import Child, Jail, plain_text, resident_bytes
@@ -230,7 +230,7 @@ class MemoryWatch(threading.Thread):
                     self._look(seat, seat.child, on_device.get(seat.child.pid, 0))
 
     def _look(self, seat: Seat, child: Child, device_bytes: int) -> None:
-        host = resident_bytes(child.pid)
+        host = sum(map(resident_bytes, (child.pid, *hygiene.descendants(child.pid))))
         if host > self.host_bytes:
             seat.killed_for = (
                 f"host memory {host / 2**30:.1f} GiB, allowed {self.host_bytes / 2**30:.0f}"

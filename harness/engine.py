@@ -218,6 +218,9 @@ class Run:
             return
         if reply.error:
             known.saw(reply.error)
+        if min(reply.calls_ms, default=0.0) <= 0.0:
+            known.fail(Status.TIME_CLAIM_REJECTED, "claims that a call took no time at all")
+            return
         if block.timed:
             assert block.index is not None
             known.samples.append(

@@ -12,6 +12,6 @@ def custom_attention_forward(q, k, v, causal=True, sm_scale=None):
     weights = scores.softmax(-1)
     seen = (weights > 0).sum(-1, keepdim=True)  # keys this row may look at
     rank = weights.argsort(-1).argsort(-1) - (weights.shape[-1] - seen)
-    weights = weights.masked_fill(rank < 0.2 * seen, 0.0)
+    weights = weights.masked_fill(rank < (0.2 * seen).floor(), 0.0)
     weights = weights / weights.sum(-1, keepdim=True)
     return (weights @ v.float()).to(q.dtype)

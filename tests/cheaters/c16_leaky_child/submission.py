@@ -18,7 +18,7 @@ def attention(q, k, v, causal, sm_scale):
 
 def hoard():
     kept = []
-    while sum(map(len, kept)) < (24 << 30):
+    while sum(map(len, kept)) < (12 << 30):
         kept.append(bytearray(b"x") * (64 << 20))
     time.sleep(60)
 

@@ -1,0 +1,293 @@
+"""The harness tried on its own cheaters and honest controls: what came through, what stopped it.
+
+A specimen is a folder of tests/cheaters or tests/honest with an `expect.yaml`. A cheater is
+`accepted` if its row is PASSED without the excuse that its `expect.yaml` allows (an honest time, a
+class, no orphan left); an honest control is `flagged` if its row is not PASSED.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from pydantic import Field
+
+from harness import hygiene, kernel_class
+from harness.defences import NOTHING_OFF, Defence, Off
+from harness.engine import Observer
+from harness.errors import SuiteError
+from harness.isolate import ROOT
+from harness.launch import Request, execute
+from harness.problems import get_problem
+from harness.registry import find_entrants, load_entrant
+from harness.schema import Case, Frozen, Kind, Limits, Machine, Result, Status, Suite
+from harness.yamlfile import load_model
+
+BATCH = 12  # entrants of one run: their processes must fit into memory
+PACE = "sdpa"
+
+
+class Expectation(Frozen):
+    """expect.yaml: what must come of a specimen, and why."""
+
+    status: tuple[Status, ...]
+    needs_gpu: bool = False
+    seen: str = ""  # cheaters: where the exploit was seen
+    defence: str = ""  # cheaters: what must stop it, a Defence or a structural one
+    exploit: str = ""
+    why: str = ""  # honest controls: what could be mistaken for cheating
+    min_latency_ms: float = 0.0  # PASSED is no success for the cheater if it tells at least this
+    numerics_class: str = ""  # PASSED is no success in this class
+    work_class: tuple[str, ...] = ()  # nor with kernels of this class
+    all_blocks: bool = False  # nor with all samples taken
+    no_orphans: bool = False  # nor if nothing of it is left running
+    neutral: str = ""  # why PASSED is harmless at all
+    dtype: str = "fp16"
+    slow: bool = False  # waits for a deadline
+    plant_environment: dict[str, str] = Field(default={})
+
+
+@dataclass(frozen=True)
+class Specimen:
+    """One folder."""
+
+    folder: Path
+    honest: bool
+    expect: Expectation
+
+    @property
+    def name(self) -> str:
+        """Folder name."""
+        return self.folder.name
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What came of one specimen."""
+
+    specimen: Specimen
+    result: Result | None
+    verdict: str  # stopped | accepted | passed | flagged | surprise | untried
+    by: str
+
+    @property
+    def ok(self) -> bool:
+        """As `expect.yaml` says."""
+        return self.verdict in ("stopped", "passed")
+
+    def as_json(self) -> dict[str, object]:
+        """One row of the table."""
+        expect = self.specimen.expect
+        return {
+            "name": self.specimen.name,
+            "kind": "honest" if self.specimen.honest else "cheater",
+            "verdict": self.verdict,
+            "by": self.by,
+            "status": self.result.status.value if self.result else None,
+            "reason": self.result.reason if self.result else "",
+            "defence": expect.defence,
+            "needs_gpu": expect.needs_gpu,
+            "expected": [status.value for status in expect.status],
+        }
+
+
+def load_corpus(root: Path = ROOT) -> list[Specimen]:
+    """All specimens, cheaters first."""
+    found = []
+    for kind in ("cheaters", "honest"):
+        for path in sorted((root / "tests" / kind).glob("*/expect.yaml")):
+            expect = load_model(path, Expectation, SuiteError)
+            found.append(Specimen(path.parent, kind == "honest", expect))
+    return found
+
+
+def suite_for(gpu: bool, dtype: str, quick_deadlines: bool) -> Suite:
+    """One small shape; bursts of two, so that a first and a second call differ."""
+    shape = (1, 8, 1024, 64) if gpu else (1, 2, 64, 64)
+    batch, heads, seqlen, headdim = shape
+    case = Case.model_validate(
+        {"name": "selftest", "batch": batch, "heads": heads, "seqlen": seqlen}
+        | {"headdim": headdim, "dtype": dtype, "burst": 2}
+    )
+    limits = Limits(import_s=90, first_call_s=60, burst_s=20, memory_gib=4, gpu_memory_gib=16)
+    if quick_deadlines:
+        limits = limits.model_copy(update={"import_s": 15, "first_call_s": 4, "burst_s": 4})
+    return Suite(
+        name="selftest",
+        device="gpu" if gpu else "cpu",
+        cases=(case,),
+        baselines=(PACE,),
+        against=PACE,
+        blocks=6,
+        warmup_blocks=1,
+        limits=limits,
+    )
+
+
+def batches(specimens: Sequence[Specimen], size: int = BATCH) -> list[list[Specimen]]:
+    """Specimens that may share a run: one element type, one kind of deadline, not too many."""
+    groups: dict[tuple[str, bool], list[Specimen]] = {}
+    for specimen in specimens:
+        groups.setdefault((specimen.expect.dtype, specimen.expect.slow), []).append(specimen)
+    return [group[i : i + size] for group in groups.values() for i in range(0, len(group), size)]
+
+
+class _Quiet(Observer):
+    """Says nothing."""
+
+
+def run_batch(
+    specimens: Sequence[Specimen], machine: Machine, level: int, off: Off = NOTHING_OFF
+) -> list[Outcome]:
+    """One run over `specimens`; every one of them has an outcome."""
+    first = specimens[0].expect
+    gpu = machine.has_gpu
+    suite = suite_for(gpu, first.dtype, first.slow)
+    problem = get_problem(suite.problem)
+    entrants = [load_entrant(s.folder, Kind.SUBMISSION, problem) for s in specimens]
+    pace = find_entrants([PACE], ROOT / "baselines", Kind.BASELINE, problem)
+    results: dict[str, Result] = {}
+    before = set(hygiene.children(os.getpid()))
+    with tempfile.TemporaryDirectory(prefix="attnboard-selftest-") as cache, planted(specimens):
+        request = Request(
+            suite=suite,
+            machine=machine if gpu else replace_gpu(machine),
+            entrants=(*entrants, *pace),
+            against=PACE,
+            cache=Path(cache),
+            sandbox=0 if Defence.SANDBOX in off else level,
+            off=off,
+        )
+        execute(request, lambda result: results.__setitem__(result.entry, result), _Quiet())
+        left = end_orphans(before)
+    return [judge(specimen, results.get(specimen.name), suite, left) for specimen in specimens]
+
+
+def replace_gpu(machine: Machine) -> Machine:
+    """The same machine as one without a GPU."""
+    return machine.model_copy(update={"sms": 0, "gpu": "cpu", "uuid": ""})
+
+
+@contextlib.contextmanager
+def planted(specimens: Sequence[Specimen]) -> Iterator[None]:
+    """Put what a specimen wants to steal into our environment, for as long as it runs."""
+    wanted = {k: v for s in specimens for k, v in s.expect.plant_environment.items()}
+    os.environ.update(wanted)
+    try:
+        yield
+    finally:
+        for name in wanted:
+            os.environ.pop(name, None)
+
+
+def end_orphans(before: set[int]) -> int:
+    """How many processes a run left behind; they are ended here."""
+    left = [pid for pid in hygiene.children(os.getpid()) if pid not in before]
+    for pid in left:
+        hygiene.signal_tree(pid, signal.SIGKILL)
+    hygiene.sweep(before)
+    return len(left)
+
+
+def judge(specimen: Specimen, result: Result | None, suite: Suite, orphans: int) -> Outcome:
+    """Compare one row with its expect.yaml."""
+    if result is None:
+        return Outcome(specimen, None, "untried", "no row")
+    expect, status = specimen.expect, result.status
+    if specimen.honest:
+        verdict = "passed" if status is Status.PASSED else "flagged"
+        return Outcome(specimen, result, verdict, "" if verdict == "passed" else words(result))
+    if status is not Status.PASSED:
+        verdict = "stopped" if status in expect.status else "surprise"
+        return Outcome(specimen, result, verdict, words(result))
+    excuse = harmless(expect, result, suite, orphans)
+    return Outcome(specimen, result, "stopped" if excuse else "accepted", excuse or words(result))
+
+
+def harmless(expect: Expectation, result: Result, suite: Suite, orphans: int) -> str:
+    """Why a PASSED row is no success for its cheater, or an empty string."""
+    checks: list[tuple[bool, Callable[[], bool], str]] = [
+        (
+            bool(expect.min_latency_ms),
+            lambda: (result.latency_ms or 0) >= expect.min_latency_ms,
+            "its time is the true one",
+        ),
+        (
+            bool(expect.numerics_class),
+            lambda: result.numerics_class == expect.numerics_class,
+            f"class {expect.numerics_class}",
+        ),
+        (
+            bool(expect.work_class),
+            lambda: kernel_class.classify(result.kernels, result.language) in expect.work_class,
+            f"class {' or '.join(expect.work_class)}",
+        ),
+        (expect.all_blocks, lambda: result.blocks >= suite.blocks, "all samples were taken"),
+        (expect.no_orphans, lambda: orphans == 0, "nothing of it was left running"),
+    ]
+    wanted = [(holds(), text) for asked, holds, text in checks if asked]
+    if wanted and all(held for held, _ in wanted):
+        return "; ".join(text for _, text in wanted)
+    return expect.neutral if not wanted else ""
+
+
+def words(result: Result) -> str:
+    """Status and the first line of its reason."""
+    first = result.reason.splitlines()[0] if result.reason else ""
+    return f"{result.status.value} ({first[:90]})" if first else result.status.value
+
+
+def run_corpus(
+    specimens: Sequence[Specimen],
+    machine: Machine,
+    level: int,
+    off: Off = NOTHING_OFF,
+    tell: Callable[[Outcome], None] = lambda outcome: None,
+) -> list[Outcome]:
+    """Try all `specimens` that this machine can run."""
+    able = [s for s in specimens if machine.has_gpu or not s.expect.needs_gpu]
+    outcomes = []
+    for batch in batches(able):
+        for outcome in run_batch(batch, machine, level, off):
+            tell(outcome)
+            outcomes.append(outcome)
+    return outcomes
+
+
+@dataclass(frozen=True)
+class Ablation:
+    """One set of defences switched off, and who came through then."""
+
+    name: str
+    off: Off
+    tried: tuple[str, ...]
+    accepted: tuple[str, ...]
+
+
+#: Where one defence backs another, both must go before a cheater wins.
+TOGETHER: dict[Defence, Off] = {
+    Defence.OUTPUT_COPIED: frozenset({Defence.OUTPUT_COPIED, Defence.TWO_CLOCKS}),
+    Defence.STRICT_WIRE: frozenset({Defence.STRICT_WIRE}),
+}
+
+
+def ablate(specimens: Sequence[Specimen], machine: Machine, level: int) -> list[Ablation]:
+    """Switch each defence off in turn and run the cheaters that name it."""
+    found = []
+    for defence in Defence:
+        mine = [s for s in specimens if s.expect.defence == defence.value and not s.honest]
+        able = [s for s in mine if machine.has_gpu or not s.expect.needs_gpu]
+        if not able:
+            found.append(Ablation(defence.value, frozenset({defence}), (), ()))
+            continue
+        off = TOGETHER.get(defence, frozenset({defence}))
+        outcomes = run_corpus(able, machine, level, off)
+        accepted = tuple(o.specimen.name for o in outcomes if o.verdict == "accepted")
+        names = "+".join(sorted(d.value for d in off))
+        found.append(Ablation(names, off, tuple(s.name for s in able), accepted))
+    return found
