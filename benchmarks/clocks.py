@@ -20,7 +20,6 @@ import json
 import statistics
 import sys
 import tempfile
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -29,11 +28,12 @@ sys.path.insert(0, str(ROOT))
 
 from harness import stats  # noqa: E402
 from harness.clock import cross_examine  # noqa: E402
+from harness.engine import Silent  # noqa: E402
 from harness.launch import Request, opened  # noqa: E402
 from harness.machine import inspect_machine  # noqa: E402
 from harness.problems import get_problem  # noqa: E402
 from harness.registry import load_entrant  # noqa: E402
-from harness.schema import Case, Kind, Result, Sample, Status  # noqa: E402
+from harness.schema import Case, Kind, Sample  # noqa: E402
 from harness.suite import load_suite  # noqa: E402
 
 SHORT = """
@@ -41,33 +41,6 @@ import torch
 _true = torch.cuda.Event.elapsed_time
 torch.cuda.Event.elapsed_time = lambda self, end: 0.97 * _true(self, end)
 """
-
-
-class Silent:
-    """An observer that prints the blocks of nobody."""
-
-    def stage(self, entry: str, text: str) -> None:
-        """Nothing."""
-
-    def check(self, entry: str, config: str, status: Status, reason: str) -> None:
-        """Nothing."""
-
-    def block(
-        self,
-        config: str,
-        done: int,
-        total: int,
-        eta_s: float,
-        intervals: Mapping[str, stats.Interval],
-    ) -> None:
-        """Nothing."""
-
-    def verdict(self, result: Result) -> None:
-        """Nothing."""
-
-    def note(self, text: str) -> None:
-        """To stderr."""
-        print(text, file=sys.stderr)
 
 
 def main() -> int:

@@ -86,36 +86,70 @@ class CudaDriver:
 
 
 class Gate:
-    """Holds this process's current stream until the host says so, and tells another process's stream.
+    """The judge's stream between two waits, so that no host is in its clock.
 
-    Two words: `_latch` in this host's pinned memory, which `open` stores to, and `flag`, an address in
-    shared device memory, which the stream writes behind what it queued while the gate was closed. The
-    other process makes its own stream wait for `flag` to reach the same turn (`wait_for_turn`).
+        closed    wait for `_latch`, a word of pinned host memory that `open` stores to
+        opened    start event · inputs come into being · store the turn to `inputs_flag`
+        meanwhile the other process's stream, waiting for `inputs_flag`, does its work
+        ended     wait for `outputs_flag`, which that stream stores to · copy the outputs · end event
+
+    Both flags lie in shared device memory and belong to an attacker: one stored early only means that
+    what is copied is not there yet.
     """
 
-    def __init__(self, flag: int) -> None:
+    def __init__(self, inputs_flag: int, outputs_flag: int) -> None:
         self._latch = torch.zeros(1, dtype=torch.int32).pin_memory()
         self._driver = CudaDriver()
-        self._flag = flag
+        self._inputs_flag, self._outputs_flag = inputs_flag, outputs_flag
+        self._rescue = torch.cuda.Stream()  # type: ignore[no-untyped-call]
+        self._start, self._end = _timer(), _timer()
         self.turn = 0
 
     def close(self) -> None:
         """What is queued on the current stream from now on waits for `open`."""
         self.turn += 1
+        self._driver.write_value(self._outputs_flag, 0)
         self._driver.wait_value(self._latch.data_ptr(), self.turn)
+        self._start.record()
 
-    def announce(self) -> None:
-        """Queue the store to `flag` behind everything before it."""
-        self._driver.write_value(self._flag, self.turn)
+    def announce_inputs(self) -> None:
+        """Behind the inputs' copies: tell the other stream, then wait for it."""
+        self._driver.write_value(self._inputs_flag, self.turn)
+        self._driver.wait_value(self._outputs_flag, self.turn)
+
+    def finish(self) -> None:
+        """Behind the outputs' copies: the end of the judge's clock."""
+        self._end.record()
 
     def open(self) -> None:
         """One store of the host; the GPU sees it within a microsecond."""
         self._latch[0] = self.turn
 
+    def release(self) -> None:
+        """Let the judge's stream go on whatever the other one does; afterwards it is idle."""
+        self.open()
+        with torch.cuda.stream(self._rescue):
+            self._driver.write_value(self._outputs_flag, self.turn)
+        torch.cuda.synchronize()
+
+    def elapsed_ms(self) -> float:
+        """From before the inputs existed to after the outputs were held, on the GPU's own clock."""
+        self._end.synchronize()
+        return float(self._start.elapsed_time(self._end))
+
+
+def _timer() -> torch.cuda.Event:
+    return torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
+
 
 def wait_for_turn(flag: int, turn: int) -> None:
-    """Make the current stream wait until the word at `flag` has reached `turn`."""
+    """Worker's side: make the current stream wait until the word at `flag` has reached `turn`."""
     CudaDriver().wait_value(flag, turn)
+
+
+def tell_turn(flag: int, turn: int) -> None:
+    """Worker's side: store `turn` behind everything the current stream has queued."""
+    CudaDriver().write_value(flag, turn)
 
 
 class _DeviceBytes:
@@ -154,6 +188,11 @@ class Arena:
         )
         arena._address = address
         return arena
+
+    @property
+    def room(self) -> torch.Tensor:
+        """All bytes that tensors may be cut from."""
+        return self.bytes[: self.size - ALIGN]
 
     @property
     def flag(self) -> int:

@@ -60,6 +60,32 @@ class Observer(Protocol):
         """Something a person should know."""
 
 
+class Silent:
+    """An observer that says nothing: benchmarks and the self-test read the results themselves."""
+
+    def stage(self, entry: str, text: str) -> None:
+        """Nothing."""
+
+    def check(self, entry: str, config: str, status: Status, reason: str) -> None:
+        """Nothing."""
+
+    def block(
+        self,
+        config: str,
+        done: int,
+        total: int,
+        eta_s: float,
+        intervals: Mapping[str, stats.Interval],
+    ) -> None:
+        """Nothing."""
+
+    def verdict(self, result: Result) -> None:
+        """Nothing."""
+
+    def note(self, text: str) -> None:
+        """Nothing."""
+
+
 @dataclass
 class Roles:
     """Who the run leans on: the headline baseline, the trusted pace, the null kernel."""

@@ -19,7 +19,7 @@ from pydantic import Field
 
 from harness import hygiene, kernel_class
 from harness.defences import NOTHING_OFF, Defence, Off
-from harness.engine import Observer
+from harness.engine import Silent
 from harness.errors import SuiteError
 from harness.isolate import ROOT
 from harness.launch import Request, execute
@@ -137,10 +137,6 @@ def batches(specimens: Sequence[Specimen], size: int = BATCH) -> list[list[Speci
     return [group[i : i + size] for group in groups.values() for i in range(0, len(group), size)]
 
 
-class _Quiet(Observer):
-    """Says nothing."""
-
-
 def run_batch(
     specimens: Sequence[Specimen], machine: Machine, level: int, off: Off = NOTHING_OFF
 ) -> list[Outcome]:
@@ -163,7 +159,7 @@ def run_batch(
             sandbox=0 if Defence.SANDBOX in off else level,
             off=off,
         )
-        execute(request, lambda result: results.__setitem__(result.entry, result), _Quiet())
+        execute(request, lambda result: results.__setitem__(result.entry, result), Silent())
         left = end_orphans(before)
     return [judge(specimen, results.get(specimen.name), suite, left) for specimen in specimens]
 

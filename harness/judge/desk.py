@@ -4,13 +4,14 @@ One burst (K calls):
   prepare   worker cuts its views and synchronises; the judge poisons the K outputs
   go        worker queues its K calls behind a wait for a word that has not been written yet
   T2 starts the gate opens: the K secret inputs come into being, then the word is written
-            worker's GPU runs the K calls; it replies K event times (T1, precise and forgeable)
-  T2 stops  the judge holds private copies of all K outputs
+            the GPU runs the worker's K calls, whose stream then writes another word
+  T2 stops  the judge's stream, which waited for that, holds private copies of all K outputs
+  reply     K event times (T1, precise and forgeable)
   verify    every output against its references, every input against the judge's own copy
 
 Queueing first hides the host's launch latency from T1 (180 µs for SDPA's cuDNN path, 7 µs for a bare
-launch) without giving anyone a head start: what was queued early finds no inputs. The gate opens after
-GATE_DELAY_S whatever the worker does, so a submission that synchronises inside its call only loses that.
+launch) without giving anyone a head start: what was queued early finds no inputs. T2 lies between two
+events of the judge's own stream, so no host's scheduler is in it either. The gate opens after GATE_DELAY_S whatever the worker does, so a submission that synchronises inside its call only loses that.
 Without CUDA IPC the inputs exist before `go`, and T1 carries the latency of the first launch.
 """
 
@@ -35,6 +36,7 @@ from harness.schema import CONFESSIONS, Status
 
 GATE_DELAY_S = 600e-6
 ANSWERS = {"map": "mapped", "prepare": "ready", "go": "done"}  # request → the only good answer
+Copies = tuple[list[torch.Tensor], list[torch.Tensor]]
 Milliseconds = Annotated[float, Field(ge=0, lt=1e7, allow_inf_nan=False)]
 
 
@@ -104,7 +106,7 @@ class Desk:
         self.sock, self.off = sock, off
         self.inputs = Arena.create(kind, sizes[0], f"{path}.in")
         self.outputs = Arena.create(kind, sizes[1], f"{path}.out")
-        self.gate = Gate(self.inputs.flag) if kind == "cuda_ipc" else None
+        self.gate = Gate(self.inputs.flag, self.outputs.flag) if kind == "cuda_ipc" else None
 
     def close(self) -> None:
         """Free the arenas; the worker must be gone."""
@@ -167,16 +169,17 @@ class Desk:
         self.ask(_prepare_message(inputs, profile), timeout_s)
 
         if self.gate:
-            start, reply = self._go_behind_gate(self.gate, hidden, shared_in, timeout_s)
+            reply, t2_ms = self._gated(
+                self.gate, (hidden, shared_in), (shared_out, held), timeout_s
+            )
         else:
             start = time.perf_counter()
             _copy_all(hidden, shared_in)
             self._sync()
             reply = self.ask({"op": "go", "turn": 0}, timeout_s)
-        for mine, theirs in zip(held, shared_out, strict=True):
-            mine.copy_(theirs, non_blocking=True)
-        self._sync()
-        t2_ms = (time.perf_counter() - start) * 1e3
+            _copy_all(shared_out, held)
+            self._sync()
+            t2_ms = (time.perf_counter() - start) * 1e3
 
         if len(reply.calls_ms) != inputs.calls or len(reply.strides) != inputs.calls:
             return BurstOutcome(
@@ -196,22 +199,27 @@ class Desk:
             )
         return self._verify(inputs, held, flat, reply, t2_ms)
 
-    def _go_behind_gate(
-        self, gate: Gate, hidden: list[torch.Tensor], shared: list[torch.Tensor], timeout_s: float
-    ) -> tuple[float, WorkerReply]:
-        """Queue the inputs behind the gate, let the worker queue its calls behind them, open the gate."""
+    def _gated(
+        self, gate: Gate, into: Copies, back: Copies, timeout_s: float
+    ) -> tuple[WorkerReply, float]:
+        """Queue the whole burst behind the gate, let the worker queue its calls, open the gate.
+
+        The judge's own stream copies the inputs in, waits for the worker's, and copies the outputs back;
+        T2 is the time between its two events. Whatever happens, the stream is idle afterwards.
+        """
         gate.close()
         try:
-            _copy_all(hidden, shared)
-            gate.announce()
+            _copy_all(*into)
+            gate.announce_inputs()
+            _copy_all(*back)
+            gate.finish()
             self.send({"op": "go", "turn": gate.turn})
-            opens = time.perf_counter() + GATE_DELAY_S
-            while time.perf_counter() < opens:
-                pass
-            start = time.perf_counter()
-        finally:
+            time.sleep(GATE_DELAY_S)
             gate.open()
-        return start, self.answer("go", timeout_s)
+            reply = self.answer("go", timeout_s)
+        finally:
+            gate.release()
+        return reply, gate.elapsed_ms()
 
     def _verify(
         self,
@@ -256,7 +264,7 @@ class Desk:
         Bit patterns 0x7F81..0x7FFF are NaN in fp16 and bf16, and twice over in float32.
         """
         pattern = random.SystemRandom().randint(0x7F81, 0x7FFF)
-        self.outputs.bytes[: self.outputs.size // 2 * 2].view(torch.int16).fill_(pattern)
+        self.outputs.room.view(torch.int16).fill_(pattern)
         self._sync()
 
     def _sync(self) -> None:

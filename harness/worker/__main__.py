@@ -14,15 +14,17 @@ import socket
 import sys
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from harness import wire
-from harness.buffers import DTYPES, Arena, wait_for_turn
+from harness.buffers import DTYPES, Arena, tell_turn, wait_for_turn
 from harness.defences import NOTHING_OFF, Defence, Off, from_argument
 from harness.errors import WireError
+from harness.problems.base import Probe
 from harness.schema import Case, Manifest, Status
 from harness.worker.burst import cpu_burst, gpu_burst
 from harness.worker.load import LoadError, classify, describe, load_function
@@ -89,6 +91,8 @@ class Worker:
 
     def _go(self, turn: int) -> wire.Message:
         assert self.inputs
+        assert self.outputs
+        flag = self.outputs.flag
         calls = self.views
         if self.staged:
             calls = [tuple(tensor.cuda() for tensor in call) for call in calls]
@@ -98,7 +102,8 @@ class Worker:
             if self.device == "cuda":
                 if turn:
                     wait_for_turn(self.inputs.flag, turn)
-                calls_ms = gpu_burst(self.function, calls, kwargs, self._keep, self.events)
+                after = partial(tell_turn, flag, turn) if turn else None
+                calls_ms = gpu_burst(self.function, calls, kwargs, self._keep, self.events, after)
             else:
                 calls_ms = cpu_burst(self.function, calls, kwargs, self._keep)
             self._keep_late()
@@ -211,7 +216,10 @@ def serve(sock: socket.socket, args: argparse.Namespace, manifest: Manifest) -> 
 
 
 def build(sock: socket.socket, args: argparse.Namespace, manifest: Manifest) -> None:
-    """Call the submission once on each case with inputs of its own: compiles and autotunes."""
+    """Call the submission on each case, then on every probe, with inputs of its own.
+
+    That compiles and autotunes all there is; the timed shapes come first, so a search finds them.
+    """
     import importlib
 
     from harness.problems import get_problem
@@ -222,12 +230,15 @@ def build(sock: socket.socket, args: argparse.Namespace, manifest: Manifest) -> 
     try:
         function = load_function(folder, manifest, problem.function)
         for case in (Case.model_validate(item) for item in json.loads(args.build)):
-            generator = torch.Generator(args.device).manual_seed(0)
-            inputs = tensors.make_inputs(case, "normal", generator, torch.device(args.device))
-            for _ in range(2):
-                function(*inputs, **problem.kwargs(case))
-            if args.device == "cuda":
-                torch.cuda.synchronize()
+            timed = Probe(case, "normal", problem.kwargs(case))
+            for probe in (timed, timed, *problem.probes(case, manifest.claims)):
+                generator = torch.Generator(args.device).manual_seed(0)
+                inputs = tensors.make_inputs(
+                    probe.case, "normal", generator, torch.device(args.device)
+                )
+                function(*inputs, **probe.kwargs)
+                if args.device == "cuda":
+                    torch.cuda.synchronize()
     except BaseException as cause:
         wire.send(sock, failure(cause, folder))
         return

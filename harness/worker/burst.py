@@ -22,14 +22,20 @@ def gpu_burst(
     kwargs: dict[str, Any],
     keep: Keep,
     events: Sequence[tuple[torch.cuda.Event, torch.cuda.Event]],
+    after: Callable[[], None] | None,
 ) -> list[float]:
-    """Call `function` once per entry of `calls`; return milliseconds between each pair of events."""
+    """Call `function` once per entry of `calls`; return milliseconds between each pair of events.
+
+    `after` is queued behind the last copy: it tells the judge's stream that the outputs are there.
+    """
     stream = torch.cuda.current_stream()
     for index, (inputs, (start, end)) in enumerate(zip(calls, events, strict=True)):
         start.record(stream)
         result = function(*inputs, **kwargs)
         end.record(stream)
         keep(result, index)
+    if after:
+        after()
     torch.cuda.synchronize()
     return [start.elapsed_time(end) for start, end in events]
 
