@@ -144,6 +144,13 @@ class Leaderboard:
     boards: tuple[Board, ...]
     bad_lines: int = 0
 
+    @property
+    def main(self) -> Board | None:
+        """The one a reader sees first: of the newest protocol the one that ranks most rows."""
+        return max(
+            self.boards, key=lambda b: (not b.is_cpu, b.protocol, len(b.ranked)), default=None
+        )
+
 
 # --------------------------------------------------------------------------- which lines count
 

@@ -8,7 +8,6 @@ from pathlib import Path
 from harness import record
 from harness.commands import rank as rank_command
 from harness.errors import EXIT_OK, EXIT_STORAGE, EXIT_SUBMISSION_FAILED
-from harness.report import markdown
 from harness.report.terminal import Terminal
 from harness.schema import BLAMELESS, Kind, Result
 
@@ -37,8 +36,9 @@ class Store:
         if self._refused:
             observer.note(str(self._refused))
             return
-        board, bad = rank_command.build(self.results_dir)
-        rank_command.write(leaderboard, markdown.render(board))
+        board, bad, files = rank_command.publish(self.results_dir, leaderboard)
+        for path, text in files.items():
+            rank_command.write(path, text)
         for line in bad:
             observer.note(str(line))
         observer.board(board, leaderboard)

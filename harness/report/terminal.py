@@ -124,9 +124,9 @@ class Terminal:
         if result.status is Status.PASSED:
             line.append("PASSED", style=GOOD)
             line.append(f"  {milliseconds(result.latency_ms)} ms")
-            if result.tflops is not None:
+            if result.tflops is not None and result.machine.has_gpu:
                 line.append(f"  {number(result.tflops, 1)} TFLOP/s")
-            if result.speedup:
+            if result.speedup and result.speedup.against != result.entry:
                 told = result.speedup
                 ratio = times(Interval(told.value, told.low, told.high))
                 line.append(f"  {ratio} over {wash(told.against, 80)}")
@@ -196,12 +196,16 @@ def _cells(board: Board, row: Row) -> list[str]:
     cells.append(times(row.speedup) if row.speedup else wash(row.why, 60))
     for config in board.configs:
         result = row.on(config)
-        cells.append(number(result.tflops, 1) if result and not board.is_cpu else "–")
+        if board.is_cpu:
+            cells.append(result.status.value if result else "not run")
+        else:
+            cells.append(number(result.tflops if result else None, 1))
     return cells
 
 
 def _plain_board(board: Board) -> str:
-    rows = [["rank", "entry", "speed-up", *(f"{c} TFLOP/s" for c in board.configs)]]
+    unit = "" if board.is_cpu else " TFLOP/s"
+    rows = [["rank", "entry", "speed-up", *(f"{wash(c, 80)}{unit}" for c in board.configs)]]
     rows += [_cells(board, row) for row in board.rows]
     widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
     lines = ["  ".join(c.ljust(w) for c, w in zip(row, widths, strict=True)) for row in rows]

@@ -62,6 +62,7 @@ def test_a_damaged_line_is_named_and_left_out(
 
 
 def test_a_board_that_cannot_be_written_is_a_storage_error(args: argparse.Namespace) -> None:
-    args.board = args.board / "not a folder" / "leaderboard.md"
+    (args.results.parent / "a file").write_text("in the way")
+    args.board = args.results.parent / "a file" / "leaderboard.md"
     with pytest.raises(StorageError, match="cannot write the board"):
         args.run(args)

@@ -1,0 +1,260 @@
+"use strict";
+// Small charts as SVG. Text is set as text, never as markup: names come from submissions.
+
+const SVG = "http://www.w3.org/2000/svg";
+
+// make("td", {class: "num"}, child, "text"): an HTML element; numbers and strings become text.
+function make(name, attributes = {}, ...children) {
+  return fill(document.createElement(name), attributes, children);
+}
+// draw("line", {x1: 0}): the same for SVG.
+function draw(name, attributes = {}, ...children) {
+  return fill(document.createElementNS(SVG, name), attributes, children);
+}
+function fill(element, attributes, children) {
+  for (const [key, value] of Object.entries(attributes)) {
+    if (value === false || value === null || value === undefined) continue;
+    if (key.startsWith("on")) element.addEventListener(key.slice(2), value);
+    else element.setAttribute(key, value === true ? "" : value);
+  }
+  element.append(...children.flat().filter(child => child !== null && child !== undefined));
+  return element;
+}
+
+const known = value => value !== null && value !== undefined;
+const fixed = (value, digits) => (known(value) ? value.toFixed(digits) : "–");
+const times = ratio => (ratio ? `${ratio[1].toFixed(3)}×` : "–");
+const range = ratio => (ratio ? `[${ratio[0].toFixed(3)}, ${ratio[2].toFixed(3)}]` : "");
+const precise = value => (known(value) ? Number(value).toPrecision(4) : "–");
+const tiny = value => (known(value) ? Number(value).toExponential(1) : "–");
+const percent = value => (known(value) ? `${value.toFixed(1)} %` : "–");
+
+function logScale(low, high, from, to) {
+  const span = Math.log(high / low) || 1;
+  return value => from + (Math.log(value / low) / span) * (to - from);
+}
+function linearScale(low, high, from, to) {
+  const span = high - low || 1;
+  return value => from + ((value - low) / span) * (to - from);
+}
+// At most `most` round numbers between low and high.
+function roundTicks(low, high, most = 6) {
+  const raw = (high - low) / most || 1;
+  const power = 10 ** Math.floor(Math.log10(raw));
+  const step = [1, 2, 5, 10].map(k => k * power).find(k => k >= raw);
+  const ticks = [];
+  for (let tick = Math.ceil(low / step) * step; tick <= high + step / 1e6; tick += step) ticks.push(+tick.toPrecision(6));
+  return ticks;
+}
+
+// --------------------------------------------------------------- the words that follow the pointer
+
+function hint(element, text) {
+  const tip = document.getElementById("tip");
+  const show = event => {
+    tip.textContent = text;
+    tip.hidden = false;
+    const box = element.getBoundingClientRect();
+    const x = event.clientX || box.right, y = event.clientY || box.bottom;
+    tip.style.left = `${Math.max(8, Math.min(x + 14, innerWidth - tip.offsetWidth - 8))}px`;
+    tip.style.top = `${Math.max(8, Math.min(y + 14, innerHeight - tip.offsetHeight - 8))}px`;
+  };
+  const hide = () => { tip.hidden = true; };
+  element.addEventListener("pointermove", show);
+  element.addEventListener("pointerleave", hide);
+  element.addEventListener("focus", show);
+  element.addEventListener("blur", hide);
+  return element;
+}
+const title = row => `${row.entry}\n${times(row.speedup)} ${range(row.speedup)}`;
+
+// --------------------------------------------------------------- one row's interval
+
+// The interval as a band with its middle, faint dots for the single configs, on an axis that all rows
+// share; the dashed line is the baseline. Rows beyond the axis are told by an arrow.
+function forest(row, configs, low, high) {
+  const svg = draw("svg", { viewBox: "0 0 300 34", preserveAspectRatio: "none", height: 34, role: "img",
+    "aria-label": `speed-up ${times(row.speedup)} ${range(row.speedup)}` });
+  const scale = logScale(low, high, 8, 292), x = ratio => Math.max(4, Math.min(296, scale(ratio)));
+  const put = (name, attributes) => svg.append(draw(name, { "vector-effect": "non-scaling-stroke", ...attributes }));
+  if (low < 1 && high > 1) put("line", { class: "one", x1: x(1), x2: x(1), y1: 0, y2: 34 });
+  if (!row.speedup) return svg;
+  if (row.speedup[1] < low || row.speedup[1] > high) {
+    put("path", { class: row.kind, d: row.speedup[1] < low ? "M14 11 L5 17 L14 23" : "M286 11 L295 17 L286 23", "stroke-width": 1.8 });
+    svg.lastChild.style.fill = "none";
+    return svg;
+  }
+  for (const config of configs) {
+    const single = row.cells[config.name]?.speedup?.[1];
+    // a dot as a round line cap keeps its shape while the plot stretches
+    if (single >= low) put("line", { class: `each ${row.kind}`, x1: x(single), x2: x(single), y1: 17, y2: 17.01 });
+  }
+  const [from, at, to] = row.speedup.map(x);
+  put("line", { class: `whisker ${row.kind}`, x1: from, x2: Math.max(to, from + .5), y1: 17, y2: 17 });
+  put("line", { class: `middle ${row.kind}`, x1: at, x2: at, y1: 9, y2: 25 });
+  return svg;
+}
+
+// --------------------------------------------------------------- bars of one config
+
+function bars(config, rows, reported, open) {
+  const shown = rows.filter(row => known(row.cells[config.name]?.tflops))
+    .sort((a, b) => b.cells[config.name].tflops - a.cells[config.name].tflops).slice(0, 14);
+  const papers = reported.filter(one => known(one.tflops[config.name]));
+  const best = Math.max(0, ...shown.map(row => row.cells[config.name].tflops), ...papers.map(one => one.tflops[config.name]));
+  const top = config.peak || best * 1.05 || 1;
+  const left = 132, right = 372, step = 23, head = papers.length ? 34 : 12;
+  const x = linearScale(0, top, left, right), height = head + step * shown.length + 26;
+  const svg = draw("svg", { viewBox: `0 0 420 ${height}`, role: "img", "aria-label": `TFLOP/s on ${config.name}` });
+  for (const tick of roundTicks(0, top, 5).filter(t => x(t) < right - 30 || !config.peak)) {
+    svg.append(draw("line", { class: "axis", x1: x(tick), x2: x(tick), y1: head - 4, y2: height - 22 }),
+      draw("text", { x: x(tick), y: height - 8, "text-anchor": "middle" }, String(tick)));
+  }
+  paperTicks(svg, papers, config, x, head);
+  shown.forEach((row, i) => {
+    const cell = row.cells[config.name], y = head + step * i;
+    const bar = draw("rect", { class: `mark ${row.kind}`, x: left, y: y + 3, width: Math.max(1, x(cell.tflops) - left), height: step - 8,
+      rx: 3, "stroke-width": 0, tabindex: 0, role: "button", "aria-label": `${row.entry}: ${cell.tflops} TFLOP/s`,
+      "fill-opacity": row.exact ? 1 : .45, onclick: () => open(row), onkeydown: event => event.key === "Enter" && open(row) });
+    hint(bar, `${row.entry}\n${fixed(cell.tflops, 1)} TFLOP/s, ${percent(cell.peakPct)} of peak\n${precise(cell.ms)} ms (p10 ${precise(cell.p10)}, p90 ${precise(cell.p90)})`);
+    svg.append(draw("text", { class: "ink", x: left - 8, y: y + 16, "text-anchor": "end" }, shorten(row.entry, 19)), bar,
+      draw("text", { class: "ink", x: x(cell.tflops) + 6, y: y + 16 }, fixed(cell.tflops, 0)));
+  });
+  if (config.peak) svg.append(draw("line", { class: "roof", x1: x(top), x2: x(top), y1: head - 4, y2: height - 22 }),
+    draw("text", { x: x(top), y: height - 8, "text-anchor": "middle" }, "peak"));
+  return svg;
+}
+function paperTicks(svg, papers, config, x, head) {
+  const taken = [];
+  for (const one of papers) { // the best known come first and get their name written
+    const at = x(one.tflops[config.name]), text = one.name.replace("FlashAttention-", "FA"), half = text.length * 2.9 + 4;
+    const near = draw("rect", { x: at - 4, y: head - 18, width: 8, height: 18, fill: "transparent" });
+    svg.append(draw("line", { class: "paper", x1: at, x2: at, y1: head - 12, y2: head - 3 }),
+      hint(near, `${one.name}, reported: ${one.tflops[config.name]} TFLOP/s\n${one.source}`));
+    if (text.length > 7 || taken.some(other => Math.abs(other[0] - at) < other[1] + half)) continue;
+    svg.append(draw("text", { class: "paper", x: at, y: head - 16, "text-anchor": "middle" }, text));
+    taken.push([at, half]);
+  }
+}
+const shorten = (text, most) => (text.length > most ? `${text.slice(0, most - 1)}…` : text);
+
+// --------------------------------------------------------------- accuracy against speed
+
+function pareto(config, rows, open) {
+  const points = rows.map(row => ({ row, cell: row.cells[config.name] }))
+    .filter(point => known(point.cell?.tflops) && point.cell.relL2 > 0);
+  if (!points.length) return make("p", { class: "empty" }, "No measured error on this config.");
+  const errors = points.map(p => p.cell.relL2), speeds = points.map(p => p.cell.tflops);
+  const y = logScale(Math.min(...errors) / 1.6, Math.max(...errors) * 1.6, 268, 14);
+  const x = linearScale(Math.min(...speeds) * .92, Math.max(...speeds) * 1.06, 58, 468);
+  const svg = draw("svg", { viewBox: "0 0 480 312", role: "img", "aria-label": "relative error against TFLOP/s" });
+  frame(svg, roundTicks(Math.min(...speeds) * .92, Math.max(...speeds) * 1.06, 6), x, "TFLOP/s", 268);
+  for (const tick of decades(Math.min(...errors) / 1.6, Math.max(...errors) * 1.6))
+    svg.append(draw("line", { class: "axis", x1: 58, x2: 468, y1: y(tick), y2: y(tick) }),
+      draw("text", { x: 52, y: y(tick) + 4, "text-anchor": "end" }, tiny(tick)));
+  const front = points.filter(p => !points.some(o => o.cell.tflops >= p.cell.tflops && o.cell.relL2 <= p.cell.relL2
+    && (o.cell.tflops > p.cell.tflops || o.cell.relL2 < p.cell.relL2))).sort((a, b) => a.cell.tflops - b.cell.tflops);
+  svg.append(draw("polyline", { class: "front", points: front.map(p => `${x(p.cell.tflops)},${y(p.cell.relL2)}`).join(" ") }));
+  const taken = points.map(({ cell }) => [x(cell.tflops) - 6, y(cell.relL2) - 6, x(cell.tflops) + 6, y(cell.relL2) + 6]);
+  for (const { row, cell } of [...points].sort((a, b) => b.cell.tflops - a.cell.tflops)) {
+    const at = [x(cell.tflops), y(cell.relL2)];
+    svg.append(hint(dot(row, at, open), `${row.entry}\n${fixed(cell.tflops, 1)} TFLOP/s\nrelative L2 ${tiny(cell.relL2)}, worst row ${tiny(cell.worstRow)}`));
+    label(svg, row.entry, at, taken);
+  }
+  return svg;
+}
+function decades(low, high) {
+  const ticks = [];
+  for (let power = Math.floor(Math.log10(low)); power <= Math.ceil(Math.log10(high)); power++)
+    for (const k of high / low > 60 ? [1] : [1, 2, 5]) if (k * 10 ** power >= low && k * 10 ** power <= high) ticks.push(k * 10 ** power);
+  return ticks;
+}
+function dot(row, [cx, cy], open) {
+  return draw("circle", { class: `mark ${row.kind}`, cx, cy, r: 5.5, "stroke-width": 0, tabindex: 0, role: "button", "aria-label": row.entry,
+    "fill-opacity": row.exact ? .9 : .4, onclick: () => open(row), onkeydown: event => event.key === "Enter" && open(row) });
+}
+// The name beside its dot, on the side where there is room, or not at all.
+function label(svg, text, [cx, cy], taken) {
+  const name = shorten(text, 18), width = name.length * 6.1;
+  const spots = [[cx + 9, cy + 4], [cx - 9 - width, cy + 4], [cx - width / 2, cy - 10], [cx - width / 2, cy + 19],
+    [cx - width / 2, cy - 23], [cx - width / 2, cy + 32]];
+  for (const [left, base] of spots) {
+    const box = [left, base - 10, left + width, base + 2];
+    if (box[0] < 58 || box[2] > 474 || taken.some(o => box[0] < o[2] && o[0] < box[2] && box[1] < o[3] && o[1] < box[3])) continue;
+    taken.push(box);
+    svg.append(draw("text", { x: left, y: base }, name));
+    return;
+  }
+}
+function frame(svg, ticks, x, name, bottom) {
+  for (const tick of ticks) svg.append(draw("line", { class: "axis", x1: x(tick), x2: x(tick), y1: 14, y2: bottom }),
+    draw("text", { x: x(tick), y: bottom + 16, "text-anchor": "middle" }, String(tick)));
+  svg.append(draw("text", { x: 468, y: bottom + 34, "text-anchor": "end" }, name));
+}
+
+// --------------------------------------------------------------- roofline
+
+function roofline(board, rows, open) {
+  const roofed = board.configs.filter(config => config.peak && config.bandwidth);
+  if (!roofed.length) return make("p", { class: "empty" }, "This chip's peak and bandwidth are not in the table.");
+  const { peak, bandwidth } = roofed[0], speeds = rows.flatMap(row => roofed.map(c => row.cells[c.name]?.tflops)).filter(known);
+  const least = Math.min(peak / 4, ...speeds) * .7;
+  const x = logScale(100, 20000, 58, 468), y = logScale(least, peak * 1.5, 268, 14);
+  const svg = draw("svg", { viewBox: "0 0 480 312", role: "img", "aria-label": "roofline: FLOPs a byte against TFLOP/s" });
+  frame(svg, [100, 300, 1000, 3000, 10000], x, "FLOPs a byte", 268);
+  for (const tick of [10, 20, 50, 100, 200, 500, 1000, 2000].filter(t => t >= least && t <= peak * 1.5))
+    svg.append(draw("line", { class: "axis", x1: 58, x2: 468, y1: y(tick), y2: y(tick) }), draw("text", { x: 52, y: y(tick) + 4, "text-anchor": "end" }, String(tick)));
+  const ridge = peak * 1e12 / bandwidth, foot = Math.max(100, least * 1e12 / bandwidth);
+  svg.append(draw("polyline", { class: "roof", points: `${x(foot)},${y(foot * bandwidth / 1e12)} ${x(ridge)},${y(peak)} 468,${y(peak)}` }),
+    draw("text", { x: 466, y: y(peak) - 6, "text-anchor": "end" }, `tensor cores ${fixed(peak, 0)} TFLOP/s`),
+    draw("text", { x: x(ridge) - 6, y: y(peak) + 14, "text-anchor": "end" }, `memory ${(bandwidth / 1e12).toFixed(1)} TB/s`));
+  for (const config of roofed) {
+    const at = x(config.intensity);
+    if (config.expPeak && config.expPeak < peak * 1.4) {
+      svg.append(draw("line", { class: "paper", x1: at - 26, x2: at + 26, y1: y(config.expPeak), y2: y(config.expPeak) }),
+        draw("text", { class: "paper", x: at, y: y(config.expPeak) + 13, "text-anchor": "middle" }, "exp"));
+    }
+    svg.append(draw("text", { class: "ink", x: at, y: 262, "text-anchor": "middle" }, config.name.split("_")[0].replace("hdim", "d")));
+    for (const row of rows) {
+      const cell = row.cells[config.name];
+      if (known(cell?.tflops)) svg.append(hint(dot(row, [at, y(cell.tflops)], open), `${row.entry} on ${config.name}\n${fixed(cell.tflops, 1)} TFLOP/s\nlimit: ${cell.limiter}`));
+    }
+  }
+  return svg;
+}
+
+// --------------------------------------------------------------- samples and history of one entry
+
+function samples(cell, kind) {
+  const values = cell.samples.map(sample => sample[1]);
+  if (!values.length) return null;
+  const low = Math.min(...values), high = Math.max(...values), pad = Math.max((high - low) * .12, high * 1e-3);
+  const x = linearScale(0, Math.max(cell.samples.length - 1, 1), 62, 610), y = linearScale(low - pad, high + pad, 108, 10);
+  const svg = draw("svg", { viewBox: "0 0 624 134", role: "img", "aria-label": "latency of every block" });
+  for (const tick of roundTicks(low - pad, high + pad, 4))
+    svg.append(draw("line", { class: "axis", x1: 62, x2: 610, y1: y(tick), y2: y(tick) }), draw("text", { x: 56, y: y(tick) + 4, "text-anchor": "end" }, precise(tick)));
+  svg.append(draw("line", { class: "one", x1: 62, x2: 610, y1: y(cell.ms), y2: y(cell.ms) }));
+  cell.samples.forEach(([block, ms, late], i) => svg.append(hint(
+    draw("circle", { class: late ? "late" : kind, cx: x(i), cy: y(ms), r: 3.5, "stroke-width": late ? 1.5 : 0 }),
+    `block ${block}: ${precise(ms)} ms${late ? "\ndisturbed, not scored" : ""}`)));
+  svg.append(draw("text", { x: 62, y: 128 }, "block 0"), draw("text", { x: 610, y: 128, "text-anchor": "end" }, `ms a call in each of ${cell.samples.length} blocks`));
+  return svg;
+}
+function pastChart(points, kind) {
+  const told = points.filter(point => point.speedup);
+  if (told.length < 2) return null;
+  const low = Math.min(...told.map(p => p.speedup[0])), high = Math.max(...told.map(p => p.speedup[2]));
+  const x = linearScale(0, told.length - 1, 72, 590), y = logScale(low * .99, high * 1.01, 118, 12);
+  const svg = draw("svg", { viewBox: "0 0 624 146", role: "img", "aria-label": "speed-up over time" });
+  for (const tick of roundTicks(low, high, 4)) svg.append(draw("line", { class: "axis", x1: 56, x2: 610, y1: y(tick), y2: y(tick) }),
+    draw("text", { x: 50, y: y(tick) + 4, "text-anchor": "end" }, `${tick}×`));
+  svg.append(draw("polyline", { class: "roof", points: told.map((p, i) => `${x(i)},${y(p.speedup[1])}`).join(" ") }));
+  told.forEach((point, i) => {
+    const fresh = i > 0 && told[i - 1].source !== point.source;
+    svg.append(draw("line", { class: `whisker ${kind}`, x1: x(i), x2: x(i), y1: y(point.speedup[0]), y2: y(point.speedup[2]) }), hint(
+      draw("circle", { class: kind, cx: x(i), cy: y(point.speedup[1]), r: 4.5, "stroke-width": 0 }),
+      `${point.date} ${point.run}\n${times(point.speedup)} ${range(point.speedup)}\nsource ${point.source}${fresh ? " (new)" : ""}`));
+  });
+  svg.append(draw("text", { x: 56, y: 140 }, told[0].date), draw("text", { x: 610, y: 140, "text-anchor": "end" }, told.at(-1).date));
+  return svg;
+}

@@ -1,0 +1,59 @@
+// The panel of one entry: who, where, every config, raw samples, history, notes.
+
+function openPanel(board, row) {
+  const panel = document.getElementById("panel");
+  panel.replaceChildren(
+    make("div", { class: "top" },
+      make("div", {}, make("h2", { id: "panel-title" }, row.entry), make("p", {}, placeOf(board, row))),
+      make("button", { type: "button", autofocus: true, onclick: () => panel.close() }, "Close")),
+    facts(row),
+    ...board.configs.map(config => configCard(board, config, row)).filter(Boolean),
+    ...pastOf(row),
+    ...notesOf(row));
+  if (!panel.open) panel.showModal();
+  panel.scrollTop = 0;
+}
+function placeOf(board, row) {
+  if (board.cpu) return `${board.gpu} · ${board.suite}: a CPU's times are never ranked`;
+  if (!row.speedup) return `not ranked: ${row.why}. Next: ${row.next}`;
+  const place = row.rank === null ? "" : `place ${row.place}${row.exact ? "" : " among approximate entries"}: `;
+  return `${place}${times(row.speedup)} ${range(row.speedup)} over ${board.headline}, ${board.gpu} · ${board.suite}`;
+}
+function facts(row) {
+  const machine = row.machine, told = [
+    ["kind", `${row.kind}, ${row.language}`], ["author", row.author], ["version", row.version], ["integrity", row.integrity],
+    ["measured", `${row.date}, run ${row.run}`], ["source", make("code", {}, row.source)], ["harness", make("code", {}, row.harness)],
+    ["machine", [machine.gpu, machine.sms && `${machine.sms} SMs`, machine.power_limit_w && `${Math.round(machine.power_limit_w)} W`, machine.gpu === "cpu" && machine.cpu].filter(Boolean).join(", ")],
+    ["software", ["driver", "cuda", "torch", "triton", "python"].filter(key => machine[key]).map(key => `${key} ${machine[key]}`).join(", ")]];
+  return make("dl", {}, told.filter(([, value]) => value).flatMap(([key, value]) => [make("dt", {}, key), make("dd", {}, value)]));
+}
+function configCard(board, config, row) {
+  const cell = row.cells[config.name];
+  if (!cell) return make("div", { class: "card" }, make("h3", {}, config.name), make("p", { class: "small" }, "not run"));
+  const head = make("h3", {}, config.name, " ", make("span", { class: `badge ${cell.status === "PASSED" ? "good" : "bad"}` }, cell.status),
+    cell.class === "approximate" ? make("span", { class: "badge warn" }, "approximate") : null);
+  const shape = make("p", { class: "small" }, config.shape);
+  if (cell.status !== "PASSED" || !known(cell.ms)) return make("div", { class: "card" }, head, shape, cell.reason ? make("p", {}, cell.reason) : null,
+    cell.log?.length ? make("pre", {}, cell.log.join("\n")) : null);
+  const told = [
+    ["latency", `${precise(cell.ms)} ms (p10 ${precise(cell.p10)}, p90 ${precise(cell.p90)})`],
+    ["speed", `${fixed(cell.tflops, 1)} TFLOP/s, ${percent(cell.peakPct)} of peak`],
+    ["speed-up", cell.speedup && `${times(cell.speedup)} ${range(cell.speedup)} over ${board.headline}, ${cell.blocks} blocks`],
+    ["error", `max diff ${tiny(cell.maxDiff)}, relative L2 ${tiny(cell.relL2)}, worst row ${tiny(cell.worstRow)}`],
+    ["likely limit", make("span", { class: "limit" }, cell.limiter)],
+    ["clock, energy", known(cell.mhz) && `${fixed(cell.mhz, 0)} MHz${known(cell.joules) ? `, about ${precise(cell.joules)} J a call` : ""}`],
+    ["clock slack", known(cell.slackPct) && `${cell.slackPct.toFixed(2)} % of the mean`],
+    ["kernels", cell.kernels.length > 0 && make("code", {}, cell.kernels.join(", "))],
+    ["notes", [...cell.notes, ...config.machineNotes].join("; ")]];
+  return make("div", { class: "card" }, head, shape,
+    make("dl", {}, told.filter(([, value]) => value).flatMap(([key, value]) => [make("dt", {}, key), make("dd", {}, value)])), samples(cell, row.kind),
+    make("details", {}, make("summary", { class: "small" }, "raw samples"), make("pre", {}, cell.samples.map(s => `${s[0]}\t${s[1]} ms${s[2] ? "\tlate" : ""}`).join("\n"))));
+}
+function pastOf(row) {
+  if (row.history.length < 2) return [];
+  const lines = row.history.slice().reverse().map(point => make("tr", {}, make("td", {}, point.date), make("td", {}, make("code", {}, point.source)),
+    make("td", { class: "num" }, point.speedup ? times(point.speedup) : "–"), make("td", { class: "small" }, point.speedup ? range(point.speedup) : point.failed)));
+  return [make("h3", {}, `History (${row.history.length} runs)`), make("div", { class: "card" }, pastChart(row.history, row.kind),
+    make("details", {}, make("summary", { class: "small" }, "every run"), make("table", {}, make("tbody", {}, lines))))];
+}
+const notesOf = row => (row.notesText ? [make("h3", {}, "NOTES"), make("pre", { id: "notes" }, row.notesText)] : []);
