@@ -17,6 +17,11 @@ try:
     import xformers
     from xformers.ops import LowerTriangularMask, memory_efficient_attention
 except ImportError as error:
+    if (error.name or "").startswith("flash_attn"):  # flash-attn-4 alone: flash_attn.cute, no more
+        raise ImportError(
+            "xformers takes the flash_attn folder of flash-attn-4 for FlashAttention-2 and fails on "
+            f"it ({error}); put flash-attn 2 beside it: pip install flash-attn --no-build-isolation"
+        ) from error
     raise ImportError(
         f"the baseline xformers needs the package xformers ({error}); install it: {INSTALL}"
     ) from error

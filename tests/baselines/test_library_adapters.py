@@ -258,3 +258,12 @@ def test_flash_attn_4_keeps_its_compiled_kernels_in_the_private_cache(load, monk
     """
     load("baselines/flash_attn_4", files={"flash_attn/cute/__init__.py": reads_at_import})
     assert sys.modules["flash_attn.cute"].SEEN == ("1", "/private/cache/cute_dsl")
+
+
+def test_xformers_beside_flash_attn_4_alone_says_what_is_missing(load):
+    """xFormers sees a package flash_attn and imports FlashAttention-2's module from it."""
+    xformers = next(lib for lib in LIBRARIES if lib.folder.endswith("xformers"))
+    four = next(lib for lib in LIBRARIES if lib.folder.endswith("flash_attn_4"))
+    needy = {"xformers/ops.py": "import flash_attn.flash_attn_interface"}
+    with pytest.raises(ImportError, match="flash-attn-4 .*pip install flash-attn "):
+        load(xformers.folder, files=xformers.good | four.good | needy)
