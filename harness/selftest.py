@@ -11,7 +11,7 @@ import contextlib
 import os
 import signal
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -26,6 +26,7 @@ from harness.launch import Request, execute
 from harness.problems import get_problem
 from harness.registry import find_entrants, load_entrant
 from harness.schema import Case, Frozen, Kind, Limits, Machine, Result, Status, Suite
+from harness.stats import Interval
 from harness.yamlfile import load_model
 
 BATCH = 12  # entrants of one run: their processes must fit into memory
@@ -138,7 +139,24 @@ def batches(specimens: Sequence[Specimen], size: int = BATCH) -> list[list[Speci
 
 
 class _Quiet(Observer):
-    """Says nothing."""
+    """Says nothing: the table at the end is the report."""
+
+    def stage(self, entry: str, text: str) -> None:
+        return None
+
+    def check(self, entry: str, config: str, status: Status, reason: str) -> None:
+        return None
+
+    def block(
+        self, config: str, done: int, total: int, eta_s: float, intervals: Mapping[str, Interval]
+    ) -> None:
+        return None
+
+    def verdict(self, result: Result) -> None:
+        return None
+
+    def note(self, text: str) -> None:
+        return None
 
 
 def run_batch(
