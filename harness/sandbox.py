@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import argparse
 import ctypes
-import glob
 import os
 import platform
 import resource
@@ -197,7 +196,7 @@ def _grants(rules: Rules, everything: int) -> Iterable[tuple[Path, int]]:
     for path in rules.use:
         yield path, READ_FILE | READ_DIR | WRITE_FILE
     devices = [Path("/dev") / name for name in ("null", "zero", "full", "random", "urandom", "tty")]
-    devices += [Path(name) for name in glob.glob("/dev/nvidia*")]
+    devices += Path("/dev").glob("nvidia*")
     for device in devices:
         yield device, READ_FILE | READ_DIR | WRITE_FILE | IOCTL_DEV
     # libcuda names its threads through /proc/self/task/*/comm; other entries stay read-only.
@@ -220,7 +219,7 @@ def _system_folders() -> list[Path]:
     names += [sys.prefix, sys.base_prefix, sys.exec_prefix, *sysconfig.get_paths().values()]
     names += [os.environ.get(key, "") for key in ("CUDA_HOME", "CUDA_PATH")]
     secret = tuple(ETC_SECRETS.split())
-    names += [f"/etc/{name}" for name in os.listdir("/etc") if not name.startswith(secret)]
+    names += [str(path) for path in Path("/etc").iterdir() if not path.name.startswith(secret)]
     names += [f"/proc/{name}" for name in PROC_FACTS.split()]
     return [Path(name) for name in dict.fromkeys(names) if name]
 
@@ -279,7 +278,7 @@ def _bubblewrap(rules: Rules) -> list[str]:
     """Own mounts, network and IPC names; the same PID namespace, which CUDA IPC needs."""
     line = ["bwrap", "--die-with-parent", "--unshare-net", "--unshare-ipc", "--unshare-uts"]
     line += ["--dev", "/dev", "--proc", "/proc", "--tmpfs", "/tmp"]
-    for device in sorted(glob.glob("/dev/nvidia*")):
+    for device in sorted(map(str, Path("/dev").glob("nvidia*"))):
         line += ["--dev-bind", device, device]
     package = Path(__file__).resolve().parent
     for folder in [*_system_folders(), package, *rules.ro]:
@@ -324,7 +323,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return error.exit_code
     if args.chdir:
         os.chdir(args.chdir)
-    os.execvp(words[0], words)
+    return os.execvp(words[0], words)
 
 
 if __name__ == "__main__":

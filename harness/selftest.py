@@ -244,11 +244,12 @@ def run_corpus(
     level: int,
     off: Off = NOTHING_OFF,
     tell: Callable[[Outcome], None] = lambda outcome: None,
+    size: int = BATCH,
 ) -> list[Outcome]:
     """Try all `specimens` that this machine can run."""
     able = [s for s in specimens if machine.has_gpu or not s.expect.needs_gpu]
     outcomes = []
-    for batch in batches(able):
+    for batch in batches(able, size):
         for outcome in run_batch(batch, machine, level, off):
             tell(outcome)
             outcomes.append(outcome)

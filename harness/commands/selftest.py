@@ -24,6 +24,9 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     parser.add_argument("--ablate", action="store_true", help="switch each defence off in turn")
     parser.add_argument("--sandbox", type=int, choices=(0, 1, 2, 3), metavar="LEVEL")
     parser.add_argument("--cpu", action="store_true", help="leave the GPU alone")
+    parser.add_argument(
+        "--batch", type=int, default=selftest.BATCH, metavar="N", help="entrants of one run"
+    )
     parser.set_defaults(run=run)
 
 
@@ -36,7 +39,7 @@ def run(args: argparse.Namespace) -> int:
     started = time.monotonic()
     if args.ablate:
         return report_ablation(selftest.ablate(specimens, machine, level), args.json)
-    outcomes = selftest.run_corpus(specimens, machine, level, tell=tell)
+    outcomes = selftest.run_corpus(specimens, machine, level, tell=tell, size=args.batch)
     if args.json:
         document = {"machine": machine.gpu, "sandbox": level, **counts(outcomes)}
         print(json.dumps(document | {"rows": [o.as_json() for o in outcomes]}))

@@ -1,0 +1,88 @@
+"""The corpus on this machine without its GPU: every cheater stopped, no honest control flagged."""
+
+from __future__ import annotations
+
+import ast
+import functools
+import re
+from pathlib import Path
+
+import pytest
+
+from harness import selftest
+from harness.defences import Defence
+from harness.machine import inspect_machine
+from harness.sandbox import usual_level
+from harness.selftest import Outcome, Specimen, batches, load_corpus, run_batch
+
+ROOT = Path(__file__).resolve().parents[1]
+CORPUS = load_corpus()
+ON_CPU = [specimen for specimen in CORPUS if not specimen.expect.needs_gpu]
+#: Defences that cannot be switched off: the shape of the harness itself.
+STRUCTURAL = {
+    "separate_process",  # the judge runs nothing of the submission
+    "json_frames",  # length-prefixed JSON, capped, validated; never pickle
+    "one_code_path",  # a worker cannot tell a check from a timed burst
+    "explicit_stream",  # events on a stream held before the call
+    "idle_before_start",  # nothing of the worker's is queued when the inputs come into being
+    "class_of_work",  # the names of the kernels that ran
+    "deadline",  # every wait has an end
+    "memory_limit",  # the process tree is watched
+    "stdout_is_log",  # what is printed is text
+    "log_cap",  # and has an end
+}
+
+
+@functools.cache
+def outcomes(number: int) -> dict[str, Outcome]:
+    """One run over one batch; all its tests look at the same run."""
+    machine = selftest.replace_gpu(inspect_machine())
+    found = run_batch(batches(ON_CPU)[number], machine, usual_level())
+    return {outcome.specimen.name: outcome for outcome in found}
+
+
+PLACES = [(n, s) for n, batch in enumerate(batches(ON_CPU)) for s in batch]
+
+
+@pytest.mark.timeout(240)
+@pytest.mark.parametrize(("number", "specimen"), PLACES, ids=[s.name for _, s in PLACES])
+def test_specimen(number: int, specimen: Specimen) -> None:
+    if specimen.expect.defence == Defence.SANDBOX.value and usual_level() == 0:
+        pytest.skip("this kernel has no Landlock: level 0 lets it through, and the row says so")
+    outcome = outcomes(number)[specimen.name]
+    assert outcome.ok, f"{outcome.verdict}: {outcome.by}"
+
+
+def test_the_corpus_is_as_large_as_promised() -> None:
+    assert sum(not s.honest for s in CORPUS) >= 45
+    assert sum(s.honest for s in CORPUS) >= 14
+
+
+@pytest.mark.parametrize("specimen", [s for s in CORPUS if not s.honest], ids=lambda s: s.name)
+def test_a_cheater_says_where_it_was_seen_and_what_stops_it(specimen: Specimen) -> None:
+    expect = specimen.expect
+    assert expect.seen
+    assert expect.exploit
+    assert expect.defence in {d.value for d in Defence} | STRUCTURAL
+    assert re.match(r"[abc]\d+_", specimen.name)
+
+
+@pytest.mark.parametrize("defence", list(Defence))
+def test_every_defence_has_a_cheater(defence: Defence) -> None:
+    assert any(s.expect.defence == defence.value for s in CORPUS)
+
+
+@pytest.mark.parametrize("specimen", CORPUS, ids=lambda s: s.name)
+def test_a_specimen_imports_nothing_of_the_house(specimen: Specimen) -> None:
+    tree = ast.parse((specimen.folder / "submission.py").read_text(encoding="utf-8"))
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom):
+            assert not (node.module or "").startswith(("harness", "tests"))
+        if isinstance(node, ast.Import):
+            assert not any(alias.name.startswith(("harness", "tests")) for alias in node.names)
+
+
+@pytest.mark.parametrize("specimen", [s for s in CORPUS if not s.honest], ids=lambda s: s.name)
+def test_every_cheater_is_in_the_threat_list(specimen: Specimen) -> None:
+    text = (ROOT / "docs" / "threats.md").read_text(encoding="utf-8")
+    assert f"tests/cheaters/{specimen.name}" in text

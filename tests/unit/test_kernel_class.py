@@ -1,0 +1,35 @@
+"""Kernel names → custom, library, mixed or unknown. The names were seen in profiles."""
+
+from __future__ import annotations
+
+import pytest
+
+from harness.kernel_class import classify
+
+CUDNN = "cudnn_generated_fort_native_sdpa_sm90_flash_fprop_wgmma_f16_knob_7_64x128x128"
+FLASH2 = "void pytorch_flash::flash_fwd_kernel<pytorch_flash::Flash_fwd_kernel_traits<64, 128>>"
+FLASH3 = "void cutlass::device_kernel<flash::enable_sm90<flash::FlashAttnFwdSm90<...>>>"
+EFFICIENT = "fmha_cutlassF_f16_aligned_64x64_rf_sm80(PyTorchMemEffAttention::AttentionKernel)"
+CUBLAS = "nvjet_hsh_128x256_64x4_1x2_h_bz_coopA_NNT"
+FILL = "void at::native::vectorized_elementwise_kernel<4, at::native::FillFunctor<float>>"
+COPY = "Memcpy DtoD (Device -> Device)"
+SOFTMAX = "void at::native::(anonymous namespace)::cunn_SoftMaxForward<8, float, float, float>"
+
+
+@pytest.mark.parametrize("name", [CUDNN, FLASH2, FLASH3, EFFICIENT, CUBLAS, SOFTMAX])
+def test_a_library_alone(name: str) -> None:
+    assert classify([name, COPY, FILL]) == "library"
+
+
+@pytest.mark.parametrize("name", ["_attn_fwd", "attend", "champion_kernel", "attn_sm90_ws"])
+def test_a_kernel_of_ones_own(name: str) -> None:
+    assert classify([name, COPY, FILL]) == "custom"
+
+
+def test_both_is_mixed() -> None:
+    assert classify(["attend", CUBLAS]) == "mixed"
+
+
+@pytest.mark.parametrize("names", [[], [COPY], [FILL, COPY]])
+def test_nothing_but_housekeeping_is_unknown(names: list[str]) -> None:
+    assert classify(names) == "unknown"
