@@ -51,8 +51,6 @@ class Tile(NamedTuple):
     CONSUMERS: int  # warpgroups with 64 query rows each, 2 to 4
     BLOCK_N: int  # keys of one kv tile, 64 or 128
     STAGES: int  # kv tiles in shared memory
-    PING_PONG: bool  # consumers issue matrix products in turn
-    EARLY_K: bool  # wait for the next k before waiting for o
     CONSUMER_REGISTERS: int
     PRODUCER_REGISTERS: int
 
@@ -181,10 +179,9 @@ def skip_tiles(barriers, CONSUMER, kv_count, turn_phase, count, TILE: gl.constex
         mbarrier.arrive(k_empty.index(slot))
         mbarrier.wait(v_full.index(slot), phase)
         mbarrier.arrive(v_empty.index(slot))
-        if TILE.PING_PONG:
-            mbarrier.wait(turn.index(CONSUMER), turn_phase)
-            turn_phase ^= 1
-            mbarrier.arrive(turn.index((CONSUMER + 1) % TILE.CONSUMERS))
+        mbarrier.wait(turn.index(CONSUMER), turn_phase)
+        turn_phase ^= 1
+        mbarrier.arrive(turn.index((CONSUMER + 1) % TILE.CONSUMERS))
         kv_count += 1
     return kv_count, turn_phase
 
@@ -197,9 +194,8 @@ def attend(
 ):  # fmt: skip
     """64 rows of one q tile; returns kv_count, turn_phase and whether a sum passed SUM_LIMIT.
 
-    PING_PONG: consumers issue their matrix products in turn, so that one computes exponentials
-    while another multiplies. EARLY_K: wait for the next k tile before waiting for o; the branch
-    of that wait keeps ptxas from moving the exponentials behind the wait for o.
+    Consumers issue their matrix products in turn, so that one multiplies while another computes
+    exponentials; Gluon has no named barriers, so `turn` is a ring of mbarriers.
     """
     q_smem, k_smem, v_smem = buffers
     q_full, q_empty, k_full, k_empty, v_full, v_empty, turn = barriers
@@ -247,27 +243,20 @@ def attend(
     v_slot = slot
     v_phase = phase
     kv_count += 1
-    if TILE.EARLY_K:
-        mbarrier.wait(
-            k_full.index(kv_count % TILE.STAGES), (kv_count // TILE.STAGES) & 1, pred=trips > 1
-        )
 
     # TRIPS: scores of tile j, product with v of tile j - 1, exponentials of tile j.
-    for trip in range(1, trips):
+    for _trip in range(1, trips):
         slot = kv_count % TILE.STAGES
         phase = (kv_count // TILE.STAGES) & 1
-        if not TILE.EARLY_K:
-            mbarrier.wait(k_full.index(slot), phase)
-        if TILE.PING_PONG:
-            mbarrier.wait(turn.index(CONSUMER), turn_phase)
-            turn_phase ^= 1
+        mbarrier.wait(k_full.index(slot), phase)
+        mbarrier.wait(turn.index(CONSUMER), turn_phase)
+        turn_phase ^= 1
         k = matrix(k_smem, slot, BLOCK_N, HEADDIM).permute((1, 0))
         scores = warpgroup_mma(q, k, no_scores, use_acc=False, is_async=True)
         mbarrier.wait(v_full.index(v_slot), v_phase)
         v = matrix(v_smem, v_slot, BLOCK_N, HEADDIM)
         o = warpgroup_mma(p, v, o, is_async=True)
-        if TILE.PING_PONG:
-            mbarrier.arrive(turn.index((CONSUMER + 1) % TILE.CONSUMERS))
+        mbarrier.arrive(turn.index((CONSUMER + 1) % TILE.CONSUMERS))
         scores = warpgroup_mma_wait(1, [scores])
         mbarrier.arrive(k_empty.index(slot))
         kv_count += 1
@@ -282,12 +271,6 @@ def attend(
             l *= gl.convert_layout(rescale, gl.SliceLayout(1, l.type.layout))[:, None]
         l += partial_sums(p32, BLOCK_N)
         p_next = gl.convert_layout(p32.to(dtype), p_layout)
-        if TILE.EARLY_K:
-            mbarrier.wait(
-                k_full.index(kv_count % TILE.STAGES),
-                (kv_count // TILE.STAGES) & 1,
-                pred=trip + 1 < trips,
-            )
         o = warpgroup_mma_wait(0, [o])
         if SAFE:
             o *= gl.convert_layout(rescale, o_rows)[:, None]

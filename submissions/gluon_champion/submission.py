@@ -21,13 +21,14 @@ LAYOUT = gl.NVMMASharedLayout(swizzle_byte_width=128, element_bitwidth=16, rank=
 # Measured on one H200, see NOTES.md. Registers a thread: CONSUMERS * 128 consumer threads and 128
 # of the producer's group share 65536, which is what the kernel's launch bound divides evenly.
 TILES = {
-    64: Tile(64, 4, 64, 4, PING_PONG=True, EARLY_K=False,
-             CONSUMER_REGISTERS=112, PRODUCER_REGISTERS=24),
-    128: Tile(128, 3, 64, 3, PING_PONG=True, EARLY_K=True,
-              CONSUMER_REGISTERS=160, PRODUCER_REGISTERS=32),
-    256: Tile(256, 2, 64, 2, PING_PONG=False, EARLY_K=True,
-              CONSUMER_REGISTERS=240, PRODUCER_REGISTERS=24),
-}  # fmt: skip
+    64: Tile(64, CONSUMERS=4, BLOCK_N=64, STAGES=4, CONSUMER_REGISTERS=112, PRODUCER_REGISTERS=24),
+    128: Tile(
+        128, CONSUMERS=3, BLOCK_N=64, STAGES=3, CONSUMER_REGISTERS=160, PRODUCER_REGISTERS=32
+    ),
+    256: Tile(
+        256, CONSUMERS=2, BLOCK_N=64, STAGES=2, CONSUMER_REGISTERS=240, PRODUCER_REGISTERS=24
+    ),
+}
 LAUNCH_REGISTERS = {2: 168, 3: 128, 4: 96}  # by number of consumers
 
 

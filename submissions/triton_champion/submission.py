@@ -5,7 +5,7 @@ Changed since triton_two_pass:
   2. The masked tiles come first, with an exact online softmax; their maximum then stays the
      reference of the row. The full tiles need no maximum and no rescaling (lazy softmax), so
      nothing touches o in registers and its product runs on while the next scores are computed.
-  3. headdim 128: the scores of tile j + 1 are asked for before the exponentials of tile j (AHEAD).
+  3. headdim 128, 256: the scores of tile j + 1 are asked for before the exponentials of tile j (AHEAD).
   4. Heads in sections whose keys fit L2, in a section the q tiles with the most keys first.
 
 Shapes:  q, k, v, o  [batch, nheads, seqlen, HEADDIM], contiguous, fp16 or bf16.
@@ -64,7 +64,7 @@ FROZEN = {
     ("NVIDIA H200", 32): Config(128, 64, 8, 3, ahead=False),
     ("NVIDIA H200", 64): Config(128, 64, 8, 3, ahead=False),
     ("NVIDIA H200", 128): Config(128, 64, 8, 3, ahead=True),
-    ("NVIDIA H200", 256): Config(128, 64, 8, 2, ahead=False),
+    ("NVIDIA H200", 256): Config(128, 32, 8, 4, ahead=True),
 }
 CANDIDATES = {
     32: [Config(128, 64, 8, 3, ahead=False), Config(64, 64, 4, 3, ahead=False)],
@@ -78,7 +78,7 @@ CANDIDATES = {
         Config(128, 64, 8, 2, ahead=False, maxnreg=128),
         Config(64, 64, 4, 2, ahead=False),
     ],
-    256: [Config(128, 64, 8, 2, ahead=False), Config(128, 32, 8, 3, ahead=False)],
+    256: [Config(128, 32, 8, 4, ahead=True), Config(128, 64, 8, 2, ahead=False)],
 }
 
 
