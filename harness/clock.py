@@ -19,8 +19,8 @@ from harness.schema import Sample, Slack
 class ClockRules:
     """How much wider than the pace a gap may be: a share of T1, or some multiples of the pace's noise."""
 
-    burst_pct: float = 5.0
-    mean_pct: float = 1.2
+    burst_pct: float = 2.0
+    mean_pct: float = 0.5
     burst_floor_ms: float = 0.0
     mean_floor_ms: float = 0.0
     burst_sigmas: float = 6.0

@@ -109,8 +109,12 @@ class Worker:
             self._keep_late()
         return {"op": "done", "calls_ms": calls_ms, "strides": self.strides, "kernels": kernels}
 
-    def _keep(self, result: Any, index: int) -> None:
-        """Check what one call returned and queue its copy into the judge's memory."""
+    def _keep(self, result: Any, index: int) -> bool:
+        """Check what one call returned and queue its copy into the judge's memory.
+
+        True if the result has holes or overlaps: gathering it is then part of the call's time.
+        """
+        gathered = False
         if Defence.OUTPUT_COPIED in self.off:
             self.late.append((result, index))
         else:
@@ -137,10 +141,12 @@ class Worker:
             flat = dense_storage(tensor) if tensor.shape == target.shape else None
             if flat is None:  # holes or overlap: copy by value
                 target.copy_(tensor)
+                gathered = True
                 self.strides[index].append(list(target.stride()))
             else:
                 target.view(-1).copy_(flat, non_blocking=True)
                 self.strides[index].append(list(tensor.stride()))
+        return gathered
 
 
 def require_output(tensor: Any, shape: tuple[int, ...], dtype: torch.dtype, device: str) -> None:

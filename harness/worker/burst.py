@@ -13,7 +13,8 @@ from typing import Any
 
 import torch
 
-Keep = Callable[[Any, int], None]
+#: Takes a result; True if bringing it into one piece was work that belongs to the call.
+Keep = Callable[[Any, int], bool]
 
 
 def gpu_burst(
@@ -33,7 +34,8 @@ def gpu_burst(
         start.record(stream)
         result = function(*inputs, **kwargs)
         end.record(stream)
-        keep(result, index)
+        if keep(result, index):
+            end.record(stream)
     if after:
         after()
     torch.cuda.synchronize()

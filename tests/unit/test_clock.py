@@ -12,8 +12,8 @@ from harness.schema import Sample
 CALLS = 6
 CALL_MS = 1.0
 GAP_MS = 0.9
-#: Spread of T2 - T1 measured on one H200, as a share of one call, in bursts of 4 to 10 calls.
-JITTER_MS = 0.05
+#: Standard deviation of T2 - T1 in bursts of 6 to 10 calls, measured on one H200 (benchmarks/clocks.py).
+JITTER_MS = 0.005
 
 
 def block(rng: random.Random, index: int, honesty: float = 1.0, spike: float = 0.0) -> Sample:
@@ -59,7 +59,7 @@ def test_slack_is_published_in_percent_of_the_claim() -> None:
     slack = cross_examine(blocks(rng), blocks(rng), [0.8, 0.9, 1.0], GPU_RULES).slack
     assert slack is not None
     assert slack.burst_pct >= GPU_RULES.burst_pct
-    assert GPU_RULES.mean_pct * 0.99 <= slack.mean_pct < 3
+    assert GPU_RULES.mean_pct * 0.99 <= slack.mean_pct < 1.5
     assert slack.null_gap_ms == 0.9
 
 
