@@ -114,11 +114,10 @@ class Worker:
 
         True if the result has holes or overlaps: gathering it is then part of the call's time.
         """
-        gathered = False
         if Defence.OUTPUT_COPIED in self.off:
             self.late.append((result, index))
-        else:
-            self._copy_out(result, index)
+            return False
+        return self._copy_out(result, index)
 
     def _keep_late(self) -> None:
         """What a harness does that looks at the outputs when all is over (only in an ablation)."""
@@ -128,7 +127,8 @@ class Worker:
         for result, index in late:
             self._copy_out(result, index)
 
-    def _copy_out(self, result: Any, index: int) -> None:
+    def _copy_out(self, result: Any, index: int) -> bool:
+        gathered = False
         width = len(self.plan["outputs"])
         results = result if isinstance(result, tuple) and width > 1 else (result,)
         if len(results) != width:
