@@ -90,7 +90,8 @@ def opened(request: Request, save: Callable[[Result], None], observer: Observer)
         watch = MemoryWatch(list(seats.values()), request.suite.limits, request.machine, monitor)
         stack.callback(watch.stopping.set)
         watch.start()
-        prepare(run, request)
+        with run.nothing_lost():
+            prepare(run, request)
         if Defence.ORPHAN_SWEEP not in request.off:
             run.clean_up = lambda: hygiene.sweep(before | run.pids())
         yield run
