@@ -9,9 +9,10 @@ A failure ends one entrant's case, never the run. The judge's failure is ours: H
 
 from __future__ import annotations
 
+import contextlib
 import random
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -123,14 +124,20 @@ class Run:
         return self.suite.limits
 
     def execute(self) -> None:
-        """Check all cases, then time them; on Ctrl-C or a failing judge keep what there is."""
-        try:
+        """Check all cases, then time them."""
+        with self.nothing_lost():
             for case in self.suite.cases:
                 self._check_case(case)
             self._rotate_secret()
             for case in self.suite.cases:
                 self._time_case(case)
                 self._finish(case)
+
+    @contextlib.contextmanager
+    def nothing_lost(self) -> Iterator[None]:
+        """On Ctrl-C or a failing judge every open case gets its row; what was measured is kept."""
+        try:
+            yield
         except KeyboardInterrupt:
             self._abandon(Status.INTERRUPTED, "stopped by Ctrl-C")
             raise

@@ -1,9 +1,10 @@
 """What keeps processes apart and leaves nothing behind. Linux calls through ctypes; no CUDA, no torch.
 
-`make_private`   nobody of the same user reads this process's memory or environment
-`adopt_orphans`  a process that left its parent becomes ours, whatever session it fled to
-`descendants`    everything that a process started, whatever session it is in
-`sweep`          end every child of ours that we do not know
+`make_private`     nobody of the same user reads this process's memory or environment
+`die_with_parent`  an engine that is killed leaves no stopped worker behind
+`adopt_orphans`    a process that left its parent becomes ours, whatever session it fled to
+`descendants`      everything that a process started, whatever session it is in
+`sweep`            end every child of ours that we do not know
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ import time
 from collections.abc import Iterable
 from pathlib import Path
 
-PR_SET_DUMPABLE, PR_SET_CHILD_SUBREAPER = 4, 36
+PR_SET_PDEATHSIG, PR_SET_DUMPABLE, PR_SET_CHILD_SUBREAPER = 1, 4, 36
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
@@ -28,6 +29,11 @@ def make_private() -> bool:
 def adopt_orphans() -> bool:
     """Become the parent of descendants whose own parent ends: double forks do not escape."""
     return int(_libc.prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)) == 0
+
+
+def die_with_parent() -> None:
+    """End with the thread that started this process, even while stopped (man 2 prctl)."""
+    _libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
 
 
 def children(pid: int) -> list[int]:

@@ -31,6 +31,7 @@ from harness.schema import Entrant, Kind, Machine, Result, Status, Suite
 from harness.telemetry import Monitor
 from harness.verdict import RunFacts
 
+SCRATCH_PREFIX = "attnboard-run-"
 BUILDERS_AT_ONCE = 2  # more disturb each other's autotuning
 
 
@@ -89,7 +90,8 @@ def opened(request: Request, save: Callable[[Result], None], observer: Observer)
         watch = MemoryWatch(list(seats.values()), request.suite.limits, request.machine, monitor)
         stack.callback(watch.stopping.set)
         watch.start()
-        prepare(run, request)
+        with run.nothing_lost():
+            prepare(run, request)
         if Defence.ORPHAN_SWEEP not in request.off:
             run.clean_up = lambda: hygiene.sweep(before | run.pids())
         yield run
@@ -297,13 +299,39 @@ def gpu_env(machine: Machine) -> dict[str, str]:
 
 @contextlib.contextmanager
 def scratch_folder() -> Iterator[Path]:
-    """A private folder in shared memory (host arenas live there), gone afterwards."""
-    base = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
-    folder = Path(tempfile.mkdtemp(prefix="attnboard-", dir=base))
+    """A private folder in shared memory (host arenas live there), gone afterwards.
+
+    It is locked while its run lives: what a killed run left behind is found unlocked and removed.
+    """
+    base = Path("/dev/shm" if os.access("/dev/shm", os.W_OK) else tempfile.gettempdir())
+    for folder in base.glob(f"{SCRATCH_PREFIX}*"):
+        with _locked(folder / "lock") as free:
+            if free:
+                shutil.rmtree(folder, ignore_errors=True)
+    fresh = Path(tempfile.mkdtemp(prefix="attnboard-new-", dir=base))
+    with _locked(fresh / "lock"):
+        folder = fresh.rename(base / f"{SCRATCH_PREFIX}{secrets.token_hex(8)}")  # locked when seen
+        try:
+            yield folder
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+@contextlib.contextmanager
+def _locked(path: Path) -> Iterator[bool]:
+    """Hold a lock on `path` if nobody else does; false if somebody does or it cannot be opened."""
     try:
-        yield folder
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
+        file = path.open("a+", encoding="utf-8")
+    except OSError:
+        yield False
+        return
+    with file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            yield False
+            return
+        yield True
 
 
 @contextlib.contextmanager

@@ -273,7 +273,12 @@ TOGETHER: dict[Defence, Off] = {
 }
 
 
-def ablate(specimens: Sequence[Specimen], machine: Machine, level: int) -> list[Ablation]:
+def ablate(
+    specimens: Sequence[Specimen],
+    machine: Machine,
+    level: int,
+    tell: Callable[[Outcome], None] = lambda outcome: None,
+) -> list[Ablation]:
     """Switch each defence off in turn and run the cheaters that name it."""
     found = []
     for defence in Defence:
@@ -283,7 +288,7 @@ def ablate(specimens: Sequence[Specimen], machine: Machine, level: int) -> list[
             found.append(Ablation(defence.value, frozenset({defence}), (), ()))
             continue
         off = TOGETHER.get(defence, frozenset({defence}))
-        outcomes = run_corpus(able, machine, level, off)
+        outcomes = run_corpus(able, machine, level, off, tell)
         accepted = tuple(o.specimen.name for o in outcomes if o.verdict == "accepted")
         names = "+".join(sorted(d.value for d in off))
         found.append(Ablation(names, off, tuple(s.name for s in able), accepted))

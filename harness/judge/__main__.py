@@ -161,6 +161,7 @@ def main() -> int:
     parser.add_argument("--without", default="")
     args = parser.parse_args()
     hygiene.make_private()
+    hygiene.die_with_parent()
     engine = socket.socket(fileno=int(args.fd))
     torch.set_grad_enabled(False)
     # The references must not be rounded by anyone's idea of speed.

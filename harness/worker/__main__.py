@@ -20,7 +20,7 @@ from typing import Any
 
 import torch
 
-from harness import wire
+from harness import hygiene, wire
 from harness.buffers import DTYPES, Arena, tell_turn, wait_for_turn
 from harness.defences import NOTHING_OFF, Defence, Off, from_argument
 from harness.errors import WireError
@@ -259,6 +259,7 @@ def main() -> int:
     parser.add_argument("--build", default="")
     parser.add_argument("--without", default="")
     args = parser.parse_args()
+    hygiene.die_with_parent()
     manifest = Manifest.model_validate_json(args.manifest)
     sys.argv = [manifest.entry]
     sock = socket.socket(fileno=int(args.fd))
