@@ -265,5 +265,5 @@ def test_xformers_beside_flash_attn_4_alone_says_what_is_missing(load):
     xformers = next(lib for lib in LIBRARIES if lib.folder.endswith("xformers"))
     four = next(lib for lib in LIBRARIES if lib.folder.endswith("flash_attn_4"))
     needy = {"xformers/ops.py": "import flash_attn.flash_attn_interface"}
-    with pytest.raises(ImportError, match="flash-attn-4 .*pip install flash-attn "):
+    with pytest.raises(ImportError, match=r"flash-attn-4 .*pip install flash-attn "):
         load(xformers.folder, files=xformers.good | four.good | needy)
