@@ -9,7 +9,7 @@ from harness import record
 from harness.commands import _shared
 from harness.errors import EXIT_OK
 from harness.rank import Board, Row
-from harness.report import notes
+from harness.report.notes import Notes
 from harness.report.text import (
     NEXT,
     board_title,
@@ -102,7 +102,7 @@ def _result(board: Board, result: Result, *, samples: bool) -> list[str]:
         )
     if result.kernels:
         lines.append(f"    kernels: {wash(', '.join(result.kernels))}")
-    lines += [f"    note: {wash(note)}" for note in notes.of_entry(board, result)]
+    lines += [f"    note: {wash(note)}" for note in Notes(board).of_entry(result)]
     if samples:
         rows = [["block", "T1 ms a call", "T2 ms a burst", ""]]
         rows += [

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 
 from harness import stats
 from harness.rank import Board, Leaderboard, Row, direct
-from harness.report import notes
+from harness.report.notes import Notes, joined
 from harness.report.reported import OTHER, REPORTED
 from harness.report.text import (
     NEXT,
@@ -59,7 +59,8 @@ def render(board: Leaderboard, picture: str = "") -> str:
 
 
 def _section(board: Board) -> str:
-    lines = [f"## {_safe(board_title(board))}", ""]
+    notes = Notes(board)
+    lines = [f"## {safe(board_title(board))}", ""]
     lines += [_identity(board), ""]
     if board.is_cpu:
         lines += ["CPU times are never ranked; these rows say who passed.", ""]
@@ -78,9 +79,9 @@ def _section(board: Board) -> str:
         ]
     lines += _ties(board)
     for config in board.configs:
-        lines += [f"### {_safe(config)}", "", _shape(board, config), ""]
-        lines += [_config_table(board, config), ""]
-        lines += [f"- {_safe(line)}" for line in notes.of_machine(board, config)]
+        lines += [f"### {safe(config)}", "", _shape(board, config), ""]
+        lines += [_config_table(board, config, notes), ""]
+        lines += [f"- {safe(line)}" for line in notes.of_machine(config)]
         lines += [""] if lines[-1] else []
     if board.unranked:
         lines += ["### Not ranked", "", _unranked_table(board), ""]
@@ -92,39 +93,39 @@ def _identity(board: Board) -> str:
     parts = [
         f"suite `{board.suite_sha256[:12]}`",
         f"protocol {board.protocol}",
-        f"speed-up over `{_safe(board.headline)}`" if board.headline and not board.is_cpu else "",
-        f"measured with {'; '.join(map(_safe, machines))}" if machines else "",
+        f"speed-up over `{safe(board.headline)}`" if board.headline and not board.is_cpu else "",
+        f"measured with {'; '.join(map(safe, machines))}" if machines else "",
     ]
     return " · ".join(part for part in parts if part)
 
 
 def _main_table(board: Board, rows: Sequence[Row]) -> str:
     head = ["rank", "entry", "kind", "language", "speed-up [95 %]"]
-    head += [f"{_safe(config)} TFLOP/s" for config in board.configs]
+    head += [f"{safe(config)} TFLOP/s" for config in board.configs]
     head += ["integrity", "date"]
     body = []
     for row in rows:
-        cells = [rank_text(row), _code(row.entry), row.pick.kind.value, _safe(row.pick.language)]
+        cells = [rank_text(row), code(row.entry), row.pick.kind.value, safe(row.pick.language)]
         cells.append(
             f"**{row.speedup.value:.3f}×** {times(row.speedup).split(' ', 1)[1]}"
             if row.speedup
             else "–"
         )
         cells += [number(_on(row, config).tflops, 1) for config in board.configs]
-        body.append([*cells, _safe(row.integrity), row.date])
-    return _table(head, body, right={0, *range(5, 5 + len(board.configs))})
+        body.append([*cells, safe(row.integrity), row.date])
+    return table(head, body, right={0, *range(5, 5 + len(board.configs))})
 
 
-def _config_table(board: Board, config: str) -> str:
+def _config_table(board: Board, config: str, notes: Notes) -> str:
     head = ["rank", "entry", "TFLOP/s", "% of peak", "ms", "p10 – p90 ms"]
-    head += [f"speed-up over {_safe(board.headline)}", "max diff", "correct", "blocks", "notes"]
+    head += [f"speed-up over {safe(board.headline)}", "max diff", "correct", "blocks", "notes"]
     body = []
     for row in board.ranked:
         r = _on(row, config)
         body.append(
             [
                 rank_text(row) + ("" if row.exact else " (approx.)"),
-                _code(row.entry),
+                code(row.entry),
                 number(r.tflops, 1),
                 number(r.peak_pct, 1),
                 milliseconds(r.latency_ms),
@@ -133,10 +134,10 @@ def _config_table(board: Board, config: str) -> str:
                 scientific(r.max_diff),
                 str(r.correct),
                 str(r.blocks),
-                _safe(notes.joined(notes.of_entry(board, r))),
+                safe(joined(notes.of_entry(r))),
             ]
         )
-    return _table(head, body, right={0, 2, 3, 4, 7, 8, 9}) if body else "Nobody is ranked here yet."
+    return table(head, body, right={0, 2, 3, 4, 7, 8, 9}) if body else "Nobody is ranked here yet."
 
 
 def _ties(board: Board) -> list[str]:
@@ -157,7 +158,7 @@ def _ties(board: Board) -> list[str]:
                     None: "too little to tell apart in any practical number of blocks",
                     0: "told apart from each other, but not from the best of their group",
                 }.get(needed, f"about {needed} more blocks would tell them apart")
-            lines.append(f"- {_code(better.entry)} and {_code(worse.entry)} {more}")
+            lines.append(f"- {code(better.entry)} and {code(worse.entry)} {more}")
     return [*lines, ""] if lines else []
 
 
@@ -168,28 +169,28 @@ def _unranked_table(board: Board) -> str:
         next_move = NEXT.get(bad.status, "") if bad else "run it on every config of the suite"
         body.append(
             [
-                _code(row.entry),
+                code(row.entry),
                 row.pick.kind.value,
-                _safe(row.pick.language),
-                _safe(wash(row.why)),
-                _safe(next_move),
+                safe(row.pick.language),
+                safe(wash(row.why)),
+                safe(next_move),
                 row.date,
             ]
         )
-    return _table(["entry", "kind", "language", "why", "next", "date"], body)
+    return table(["entry", "kind", "language", "why", "next", "date"], body)
 
 
 def _cpu_table(board: Board) -> str:
-    head = ["entry", "kind", "language", *map(_safe, board.configs), "integrity", "date"]
+    head = ["entry", "kind", "language", *map(safe, board.configs), "integrity", "date"]
     body = []
     for row in board.rows:
         cells = []
         for config in board.configs:
             result = row.on(config)
-            cells.append(_safe(ending(result)) if result else "not run")
-        start = [_code(row.entry), row.pick.kind.value, _safe(row.pick.language)]
-        body.append([*start, *cells, _safe(row.integrity), row.date])
-    return _table(head, body)
+            cells.append(safe(ending(result)) if result else "not run")
+        start = [code(row.entry), row.pick.kind.value, safe(row.pick.language)]
+        body.append([*start, *cells, safe(row.integrity), row.date])
+    return table(head, body)
 
 
 def _shape(board: Board, config: str) -> str:
@@ -218,7 +219,7 @@ def _on(row: Row, config: str) -> Result:
 def _reported() -> str:
     configs = list(REPORTED[0].by_config)
     body = [
-        [_safe(r.name), *(number(r.by_config[config], 0) for config in configs), _safe(r.source)]
+        [safe(r.name), *(number(r.by_config[config], 0) for config in configs), safe(r.source)]
         for r in REPORTED
     ]
     lines = [
@@ -226,9 +227,9 @@ def _reported() -> str:
         "",
         "TFLOP/s as their authors report them, on their machines and by their protocols.",
         "",
-        _table(["kernel", *configs, "source"], body, right={1, 2, 3}),
+        table(["kernel", *configs, "source"], body, right={1, 2, 3}),
         "",
-        _table(["kernel", "figure", "setting", "source"], [list(map(_safe, o)) for o in OTHER]),
+        table(["kernel", "figure", "setting", "source"], [list(map(safe, o)) for o in OTHER]),
         "",
     ]
     return "\n".join(lines)
@@ -237,20 +238,19 @@ def _reported() -> str:
 # --------------------------------------------------------------------------- markdown itself
 
 
-def _table(
-    head: Sequence[str], body: Iterable[Sequence[str]], right: set[int] | None = None
-) -> str:
+def table(head: Sequence[str], body: Iterable[Sequence[str]], right: set[int] | None = None) -> str:
+    """A table in markdown; `right`: columns of figures."""
     rule = ["---:" if right and i in right else "---" for i in range(len(head))]
     return "\n".join("| " + " | ".join(cells) + " |" for cells in (head, rule, *body))
 
 
-def _safe(text: str) -> str:
+def safe(text: str) -> str:
     """Text that markdown and HTML take as text."""
     text = wash(text).replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
     text = re.sub(r"([\\`*\[\]|~#!])", r"\\\1", text)
     return re.sub(r"(?<![A-Za-z0-9])_|_(?![A-Za-z0-9])", r"\_", text)  # inside a word it is text
 
 
-def _code(text: str) -> str:
+def code(text: str) -> str:
     """A name in code type; what would end the code or the cell is taken out."""
     return f"`{re.sub(r'[`|<>]', '', wash(text, 80)) or '?'}`"

@@ -13,48 +13,57 @@ from harness import stats
 from harness.rank import Board, block_times_ms
 from harness.schema import Result
 
+MOST_RUNS = 3  # named one by one on a board
 
-def course(board: Board, config: str, run: str) -> dict[int, float]:
-    """Block → how slow it was for everybody of `run` on `config`; 1 is usual."""
-    ratios: dict[int, list[float]] = {}
-    for row in board.rows:
-        result = row.on(config)
-        if result is None or result.run != run or not result.scored:
-            continue
+
+class Notes:
+    """The words for one board; the courses of its runs are worked out once."""
+
+    def __init__(self, board: Board) -> None:
+        ratios: dict[tuple[str, str], dict[int, list[float]]] = {}
+        for result in (r for row in board.rows for r in row.results if r.scored):
+            mine = block_times_ms(result)
+            middle = stats.median(list(mine.values()))
+            blocks = ratios.setdefault((result.config, result.run), {})
+            for block, time in mine.items():
+                blocks.setdefault(block, []).append(math.log(time / middle))
+        self._courses = {key: _course(blocks) for key, blocks in ratios.items()}
+
+    def of_machine(self, config: str) -> list[str]:
+        """What happened to all entrants of a run at once."""
+        runs = sorted(run for name, run in self._courses if name == config)
+        lines = []
+        for run in runs:
+            found = stats.findings(self._courses[config, run])
+            words = [finding.text for finding in found if finding.kind == "drift"]
+            if words:
+                name = f"run {run}: " if len(runs) > 1 else ""
+                lines.append(f"{name}for all entrants {'; '.join(words)} (cancels in the speed-up)")
+        return (
+            lines
+            if len(lines) <= MOST_RUNS
+            else [f"{len(lines)} of {len(runs)} runs drifted as a whole"]
+        )
+
+    def of_entry(self, result: Result) -> list[str]:
+        """What happened to one entrant and to nobody else."""
+        moved = self._courses.get((result.config, result.run), {})
         mine = block_times_ms(result)
-        middle = stats.summary(list(mine.values())).median
-        for block, time in mine.items():
-            ratios.setdefault(block, []).append(math.log(time / middle))
+        own = {block: time / moved.get(block, 1.0) for block, time in mine.items()}
+        found = [finding.text for finding in stats.findings(own)] if own else []
+        late = sum(sample.late for sample in result.samples)
+        if late:
+            found.append(f"{late} disturbed bursts not scored")
+        return [*found, *_telemetry(result)]
+
+
+def _course(blocks: dict[int, list[float]]) -> dict[int, float]:
+    """Block → how slow it was for everybody; 1 is usual. One entrant alone is no everybody."""
     return {
-        block: math.exp(stats.summary(logs).median)
-        for block, logs in sorted(ratios.items())
+        block: math.exp(stats.median(logs))
+        for block, logs in sorted(blocks.items())
         if len(logs) > 1
     }
-
-
-def of_machine(board: Board, config: str) -> list[str]:
-    """What happened to all entrants of a run at once."""
-    runs = sorted({r.run for row in board.ranked for r in row.results if r.config == config})
-    lines = []
-    for run in runs:
-        moved = course(board, config, run)
-        found = [finding.text for finding in stats.findings(moved) if finding.kind == "drift"]
-        if found:
-            name = f"run {run}: " if len(runs) > 1 else ""
-            lines.append(f"{name}for all entrants {'; '.join(found)} (cancels in the speed-up)")
-    return lines
-
-
-def of_entry(board: Board, result: Result) -> list[str]:
-    """What happened to one entrant and to nobody else."""
-    moved = course(board, result.config, result.run)
-    mine = block_times_ms(result)
-    own = {block: time / moved.get(block, 1.0) for block, time in mine.items()}
-    found = [finding.text for finding in stats.findings(own)] if own else []
-    late = sum(sample.late for sample in result.samples)
-    if late:
-        found.append(f"{late} disturbed bursts not scored")
-    return [*found, *_telemetry(result)]
 
 
 def _telemetry(result: Result) -> list[str]:

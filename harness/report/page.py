@@ -17,9 +17,9 @@ from typing import Any
 
 from harness.machine import peak_tflops
 from harness.rank import Board, Leaderboard, Row
-from harness.report import notes
 from harness.report.history import Point
 from harness.report.limits import bandwidth, ceilings, joules_per_call, limiter, sm_clock_mhz
+from harness.report.notes import Notes
 from harness.report.reported import OTHER, REPORTED
 from harness.report.text import NEXT, rank_text, wash
 from harness.schema import Result, Status
@@ -72,9 +72,9 @@ def _board(
     board: Board, past: Mapping[tuple[object, ...], list[Json]], notes_of: Mapping[str, str]
 ) -> Json:
     key = (board.gpu, board.suite_sha256, board.protocol)
-    rows = []
+    rows, notes = [], Notes(board)
     for row in board.rows:
-        told = _row(board, row)
+        told = _row(board, row, notes)
         told["history"] = past.get((*key, row.entry), [])[-MOST_POINTS:]
         told["notesText"] = notes_of.get(row.entry, "")[:MOST_NOTES]
         rows.append(told)
@@ -85,12 +85,12 @@ def _board(
         "protocol": board.protocol,
         "cpu": board.is_cpu,
         "headline": wash(board.headline, 80),
-        "configs": [_config(board, config) for config in board.configs],
+        "configs": [_config(board, config, notes) for config in board.configs],
         "rows": rows,
     }
 
 
-def _config(board: Board, config: str) -> Json:
+def _config(board: Board, config: str, notes: Notes) -> Json:
     result = next(r for row in board.rows for r in row.results if r.config == config)
     case, machine = result.case, result.machine
     told = ceilings(case, machine)
@@ -105,11 +105,11 @@ def _config(board: Board, config: str) -> Json:
         else None,
         "bandwidth": bandwidth(machine),
         "intensity": _short(told.intensity),
-        "machineNotes": notes.of_machine(board, config),
+        "machineNotes": notes.of_machine(config),
     }
 
 
-def _row(board: Board, row: Row) -> Json:
+def _row(board: Board, row: Row, notes: Notes) -> Json:
     first, machine = row.pick, row.pick.machine
     return {
         "entry": wash(row.entry, 80),
@@ -129,7 +129,7 @@ def _row(board: Board, row: Row) -> Json:
         "harness": first.harness_commit,
         "run": wash(first.run, 80),
         "machine": {key: wash(str(value)) for key, value in machine.model_dump().items() if value},
-        "cells": {wash(r.config, 80): _cell(board, r) for r in row.results},
+        "cells": {wash(r.config, 80): _cell(board, r, notes) for r in row.results},
     }
 
 
@@ -140,7 +140,7 @@ def _next(row: Row) -> str:
     return "" if row.speedup else "run it on every config of the suite, beside the baseline"
 
 
-def _cell(board: Board, result: Result) -> Json:
+def _cell(board: Board, result: Result, notes: Notes) -> Json:
     cell: Json = {"status": result.status.value, "reason": wash(result.reason)}
     if result.status is not Status.PASSED or board.is_cpu:
         return {**cell, "log": [wash(line, 200) for line in result.log_tail.splitlines()[-12:]]}
@@ -165,7 +165,7 @@ def _cell(board: Board, result: Result) -> Json:
         "joules": _short(joules_per_call(result)),
         "limiter": limiter(result),
         "kernels": [wash(name, 160) for name in result.kernels],
-        "notes": notes.of_entry(board, result),
+        "notes": notes.of_entry(result),
         "samples": [[s.block, _short(s.latency_ms), int(s.late)] for s in samples],
     }
 

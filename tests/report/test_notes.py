@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from harness.rank import Board, leaderboard
-from harness.report import notes
+from harness.report.notes import Notes, joined
 from harness.schema import Kind, Result, Telemetry
 from tests.report.factory import CASES, timed
 
@@ -27,24 +27,24 @@ def board_of(moves: dict[str, np.ndarray]) -> Board:
 
 def test_what_moves_all_is_told_once() -> None:
     board = board_of({name: np.zeros(20) for name in "abc"})
-    (line,) = notes.of_machine(board, "hdim64_seq4k")
+    (line,) = Notes(board).of_machine("hdim64_seq4k")
     assert line.startswith("for all entrants the last third is 3.")
     assert "slower" in line
-    assert all(notes.of_entry(board, r) == [] for row in board.rows for r in row.results)
+    assert all(Notes(board).of_entry(r) == [] for row in board.rows for r in row.results)
 
 
 def test_what_moves_one_is_told_of_it_alone() -> None:
     moves = {name: np.zeros(20) for name in "abcd"}
     moves["d"] = np.linspace(0, -0.04, 20)
     board = board_of(moves)
-    told = {row.entry: notes.of_entry(board, row.results[0]) for row in board.rows}
-    assert "faster than the first" in notes.joined(told.pop("d"))
-    assert set(map(notes.joined, told.values())) == {"–"}
+    told = {row.entry: Notes(board).of_entry(row.results[0]) for row in board.rows}
+    assert "faster than the first" in joined(told.pop("d"))
+    assert set(map(joined, told.values())) == {"–"}
 
 
 def test_throttling_and_foreign_processes_are_told() -> None:
     board = board_of({"a": np.zeros(20)})
     result = board.rows[0].results[0]
     blocks = (Telemetry(throttle=("sw_power_cap",)), Telemetry(foreign_pids=2))
-    told = notes.of_entry(board, result.model_copy(update={"telemetry": blocks}))
+    told = Notes(board).of_entry(result.model_copy(update={"telemetry": blocks}))
     assert told == ["throttled: sw_power_cap", "another process on the GPU in 1 blocks"]

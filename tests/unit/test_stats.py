@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from scipy.stats import ttest_ind
 
 from harness import stats
 from harness.stats import Interval
@@ -260,6 +261,23 @@ def test_blocks_to_separate_is_zero_or_at_least_one(v: float, width: float, bloc
 
 def test_summary_of_known_values() -> None:
     assert stats.summary(list(range(1, 12))) == stats.Summary(median=6, p10=2, p90=10)
+
+
+@given(st.lists(st.floats(1e-3, 1e3), min_size=1, max_size=50))
+def test_summary_is_numpys(values: list[float]) -> None:
+    low, mid, high = np.percentile(values, (10, 50, 90))
+    found = stats.summary(values)
+    assert (found.p10, found.median, found.p90) == pytest.approx((low, mid, high), rel=1e-12)
+    assert stats.median(values) == found.median
+
+
+def test_drift_is_welchs() -> None:
+    rng = np.random.default_rng(9)
+    for _ in range(50):
+        x = np.exp(rng.normal(0, 0.01, 21) + np.linspace(0, 0.02, 21))
+        p = ttest_ind(np.log(x[:7]), np.log(x[-7:]), equal_var=False).pvalue
+        seen = stats.drift(list(x), smallest=0.0)
+        assert (seen is not None) == (p < 0.01)
 
 
 def test_outliers_are_marked_by_their_block() -> None:

@@ -1,0 +1,197 @@
+"""Take the records out of an artifact as if an enemy had packed it.
+
+    python .github/scripts/check_artifact.py ARTIFACT --submission NAME --suite fa3 --into results
+
+The machine that wrote it ran code of a stranger. So: few and small regular files, strict lines,
+only the submission asked for and the suite's baselines, the very source and suite of this
+checkout, every case exactly once, figures that follow from the samples, commitments that open, no
+time that beats the chip. What passes is written anew by us; nothing of the artifact is kept as it
+came. This finds forgeries that contradict themselves or the checkout. A machine that was taken
+over entirely can still lie consistently: the runner must be new for every run.
+"""
+
+from __future__ import annotations
+
+import argparse
+import stat
+import sys
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT))
+
+from harness import PROTOCOL, record  # noqa: E402
+from harness.commands.verify import audit  # noqa: E402
+from harness.errors import HarnessError  # noqa: E402
+from harness.machine import peak_tflops  # noqa: E402
+from harness.problems import get_problem  # noqa: E402
+from harness.registry import load_entrant  # noqa: E402
+from harness.report.text import wash  # noqa: E402
+from harness.schema import Kind, Result, Status, Suite  # noqa: E402
+from harness.suite import load_suite  # noqa: E402
+
+MOST_FILES = 20
+MOST_FILE_BYTES = 32 << 20
+MOST_LINE_BYTES = 4 << 20
+MOST_LINES = 500
+FEWEST_BLOCKS = 10
+
+
+@dataclass(frozen=True)
+class Expected:
+    """What the checkout says the records must say."""
+
+    submission: str
+    suite: Suite
+    sources: dict[str, str]  # entry → hash of its folder here
+
+    @property
+    def entries(self) -> set[str]:
+        """Who may occur."""
+        return {self.submission, *self.suite.baselines, self.suite.against}
+
+
+def main(argv: list[str] | None = None) -> int:
+    """0: every record was taken; 1: none was, with every reason."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("artifact", type=Path)
+    parser.add_argument("--submission", required=True)
+    parser.add_argument("--suite", default="fa3")
+    parser.add_argument("--into", type=Path, required=True, help="results folder to add to")
+    parser.add_argument("--root", type=Path, default=ROOT, help="the trusted checkout")
+    args = parser.parse_args(argv)
+    try:
+        expected = expect(args.root, args.submission, args.suite)
+        results = list(read(args.artifact))
+        reasons = faults(results, expected)
+    except (HarnessError, ValueError) as error:
+        results, reasons = [], [str(error)]
+    for reason in reasons:
+        print(f"refused: {wash(reason)}")
+    if reasons:
+        print("next: run the measurement again on a new runner; treat the old one as lost")
+        return 1
+    for result in results:
+        record.append(args.into, result)
+    print(f"{len(results)} records taken")
+    return 0
+
+
+def expect(root: Path, submission: str, suite_name: str) -> Expected:
+    """Read the checkout: the suite, and the hash of everybody who may occur."""
+    suite = load_suite(suite_name, root / "configs")
+    problem = get_problem(suite.problem)
+    folders = {submission: (root / "submissions", Kind.SUBMISSION)}
+    folders |= dict.fromkeys({*suite.baselines, suite.against}, (root / "baselines", Kind.BASELINE))
+    sources = {
+        name: load_entrant(folder / name, kind, problem, folder).source_sha256
+        for name, (folder, kind) in folders.items()
+        if (folder / name).is_dir()
+    }
+    if submission not in sources:
+        raise ValueError(f"submissions/{submission} is not in this checkout")
+    return Expected(submission, suite, sources)
+
+
+def read(artifact: Path) -> Iterator[Result]:
+    """Every line of every file; ValueError at the first thing that is not as it must be."""
+    paths = sorted(artifact.rglob("*"))
+    if len(paths) > 2 * MOST_FILES:
+        raise ValueError(f"{len(paths)} files and folders, at most {2 * MOST_FILES}")
+    lines = 0
+    for path in paths:
+        mode = path.lstat().st_mode
+        if stat.S_ISDIR(mode):
+            continue
+        if not stat.S_ISREG(mode):
+            raise ValueError(f"{path.name!r}: a link or device")
+        if path.suffix != ".jsonl":
+            raise ValueError(f"{path.name!r}: only .jsonl files are expected")
+        if path.stat().st_size > MOST_FILE_BYTES:
+            raise ValueError(f"{path.name!r}: more than {MOST_FILE_BYTES >> 20} MiB")
+        for number, raw in enumerate(path.read_bytes().splitlines(), start=1):
+            lines += 1
+            if lines > MOST_LINES or len(raw) > MOST_LINE_BYTES:
+                raise ValueError(f"{path.name!r}:{number}: too many or too long lines")
+            try:
+                yield record.parse(raw)
+            except (ValueError, RecursionError) as error:
+                raise ValueError(f"{path.name!r}:{number}: {error}") from error
+
+
+def faults(results: Sequence[Result], expected: Expected) -> list[str]:
+    """Every reason not to believe them."""
+    if not results:
+        return ["the artifact holds no record"]
+    reasons = []
+    same = ("run", "gpu", "suite", "suite_sha256", "protocol", "harness_commit", "machine")
+    reasons += [
+        f"records differ in {name}" for name in same if len({getattr(r, name) for r in results}) > 1
+    ]
+    counts = Counter((r.entry, r.config) for r in results)
+    reasons += [
+        f"{entry} on {config} occurs {n} times" for (entry, config), n in counts.items() if n > 1
+    ]
+    for case in expected.suite.cases:
+        if not counts[expected.submission, case.name]:
+            reasons.append(f"{expected.submission} has no record on {case.name}")
+    by_key = {(r.entry, r.config): r for r in results}
+    for result in results:
+        base = by_key.get((result.speedup.against, result.config)) if result.speedup else None
+        reasons += [
+            f"{result.entry} on {result.config}: {why}" for why in _of_one(result, base, expected)
+        ]
+    return reasons
+
+
+def _of_one(result: Result, base: Result | None, expected: Expected) -> list[str]:
+    suite = expected.suite
+    wanted = Kind.SUBMISSION if result.entry == expected.submission else Kind.BASELINE
+    checks = {
+        "not an entry of this run": result.entry in expected.entries,
+        f"kind is {result.kind.value}": result.kind is wanted,
+        "its source is not the one of this checkout": (
+            expected.sources.get(result.entry) == result.source_sha256
+        ),
+        "another suite than this checkout's": (result.suite, result.suite_sha256)
+        == (suite.name, suite.sha256),
+        "its shape is not the suite's": result.case in suite.cases
+        and result.case.name == result.config,
+        f"protocol {result.protocol}, here {PROTOCOL}": result.protocol == PROTOCOL,
+        "gpu and machine disagree": result.gpu == result.machine.gpu and result.machine.has_gpu,
+        "the harness had local changes": "+" not in result.harness_commit,
+    }
+    reasons = [why for why, fine in checks.items() if not fine]
+    if result.status is Status.PASSED:
+        reasons += _of_times(result, base, expected)
+    return reasons
+
+
+def _of_times(result: Result, base: Result | None, expected: Expected) -> list[str]:
+    peak = peak_tflops(result.machine)
+    checks = {
+        "faster than the chip": not (peak and result.tflops and result.tflops > peak),
+        f"fewer than {FEWEST_BLOCKS} blocks": result.blocks >= FEWEST_BLOCKS,
+        "a sample does not hold one time per call": all(
+            len(s.calls_ms) == result.case.burst for s in result.samples
+        ),
+        "a time that is not positive": all(t > 0 for s in result.samples for t in s.calls_ms),
+        "a block occurs twice": len({s.block for s in result.samples}) == len(result.samples),
+        "its secret was never told": bool(result.secret and result.secret_commitment),
+        "not judged": result.integrity.startswith("judged"),
+        "its error is not below the contract": result.error is not None
+        and result.error.finite
+        and result.error.max_diff < 1e-2,
+        "no speed-up over the suite's baseline": result.speedup is not None
+        and result.speedup.against == expected.suite.against,
+        "the baseline it was timed beside is missing": base is not None
+        and base.status is Status.PASSED,
+    }
+    return [why for why, fine in checks.items() if not fine] + audit(result, base)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,109 @@
+"""What a hosted runner without a GPU can say of a submission: schema, lint, compile, interpreted run.
+
+    python .github/scripts/cpu_checks.py NAME
+
+Runs the submission's code under Triton's interpreter: call it where there is nothing to steal.
+"""
+
+from __future__ import annotations
+
+import argparse
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT))
+
+from harness.errors import HarnessError  # noqa: E402
+from harness.problems import get_problem  # noqa: E402
+from harness.registry import load_entrant  # noqa: E402
+from harness.schema import Entrant, Kind  # noqa: E402
+
+
+def main(argv: list[str] | None = None) -> int:
+    """0: every check passed or does not apply; 1: one failed."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("name")
+    parser.add_argument("--root", type=Path, default=ROOT)
+    args = parser.parse_args(argv)
+    try:
+        entrant = load_entrant(
+            args.root / "submissions" / args.name,
+            Kind.SUBMISSION,
+            get_problem("attention_forward"),
+            args.root / "submissions",
+        )
+    except HarnessError as error:
+        print(f"schema: FAILED: {error}")
+        return 1
+    print(f"schema: passed, source {entrant.source_sha256[:16]}")
+    checks: dict[str, Callable[[Entrant], tuple[bool | None, str]]] = {
+        "lint": lint,
+        "compile": compile_sources,
+        "interpreted run": interpret,
+    }
+    failed = False
+    for name, check in checks.items():
+        passed, words = check(entrant)
+        failed |= passed is False
+        print(
+            f"{name}: {'skipped' if passed is None else 'passed' if passed else 'FAILED'}: {words}"
+        )
+    return int(failed)
+
+
+def lint(entrant: Entrant) -> tuple[bool | None, str]:
+    """Errors only: undefined names, syntax; style is the author's."""
+    command = ["ruff", "check", "--isolated", "--select", "E9,F63,F7,F82", str(entrant.folder)]
+    return _run(command)
+
+
+def compile_sources(entrant: Entrant) -> tuple[bool | None, str]:
+    """A plain .cu through NVRTC, which needs no GPU; other languages compile where they run."""
+    if entrant.entry_path.suffix != ".cu":
+        return None, "not a plain .cu"
+    try:
+        from harness.worker.cuda_source import CudaSourceError, compile_source
+    except ImportError:
+        return None, "pip install cuda-bindings"
+    launch = entrant.manifest.model_dump(mode="json").get("launch")
+    if not launch:
+        return False, "manifest.yaml has no launch section"
+    with tempfile.TemporaryDirectory() as cache:
+        try:
+            built = compile_source(
+                entrant.folder, entrant.manifest.entry, launch, "sm_90a", Path(cache)
+            )
+        except CudaSourceError as error:
+            return False, str(error)
+        except ImportError:
+            return None, "pip install cuda-bindings"
+    return True, f"{len(built.symbols)} kernels for sm_90a"
+
+
+def interpret(entrant: Entrant) -> tuple[bool | None, str]:
+    """The CPU smoke suite, through judge and worker like any run."""
+    if entrant.manifest.language == "cuda":
+        return None, "CUDA needs a GPU"
+    with tempfile.TemporaryDirectory() as scratch:
+        command = [sys.executable, str(ROOT / "run.py"), "--submission", str(entrant.folder)]
+        command += ["--suite", "smoke", "--results", f"{scratch}/results"]
+        return _run([*command, "--leaderboard", f"{scratch}/leaderboard.md"])
+
+
+def _run(command: list[str]) -> tuple[bool | None, str]:
+    try:
+        told = subprocess.run(command, capture_output=True, text=True, timeout=900, check=False)
+    except FileNotFoundError:
+        return None, f"{command[0]} is not installed"
+    except subprocess.TimeoutExpired:
+        return False, "longer than 900 s"
+    lines = (told.stdout + told.stderr).strip().splitlines()
+    return told.returncode == 0, "clean" if told.returncode == 0 else "\n  ".join(lines[-20:])
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,157 @@
+r"""The words under a pull request, and whether it made its own entry slower.
+
+    python .github/scripts/gate.py --submission NAME --before OLD_RESULTS --after RESULTS \\
+        --fail-on-regression 1% --comment comment.md
+
+`before` is the results folder of the main branch, `after` the same with the new records added.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT))
+
+from harness import stats  # noqa: E402
+from harness.commands.compare import is_regression, percent, words  # noqa: E402
+from harness.commands.rank import build  # noqa: E402
+from harness.rank import Board, Row, direct  # noqa: E402
+from harness.report.markdown import code, safe, table  # noqa: E402
+from harness.report.text import NEXT, board_title, ending, milliseconds, number, rank_text, times  # noqa: E402
+from harness.schema import Result, Status  # noqa: E402
+from harness.stats import Interval  # noqa: E402
+
+MARK = "<!-- attnboard: one comment per pull request, found by this line -->"
+MOST_CHARACTERS = 60_000
+
+
+def main(argv: list[str] | None = None) -> int:
+    """0: fine; 1: a regression, or the submission did not pass everywhere."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--submission", required=True)
+    parser.add_argument("--before", type=Path, required=True)
+    parser.add_argument("--after", type=Path, required=True)
+    parser.add_argument("--fail-on-regression", type=percent, default=0.01, metavar="PCT")
+    parser.add_argument("--comment", type=Path, required=True)
+    args = parser.parse_args(argv)
+    now = find(args.after, args.submission)
+    if now is None:
+        print(f"{args.submission}: no record of a GPU under {args.after}")
+        return 1
+    then = find(args.before, args.submission, now[0])
+    worse = regressions(then[1] if then else None, now[1], args.fail_on_regression)
+    text = comment(now, then, worse, args.fail_on_regression)
+    args.comment.write_text(text[:MOST_CHARACTERS], encoding="utf-8")
+    print(text)
+    return int(bool(worse) or now[1].speedup is None)
+
+
+def find(results: Path, entry: str, like: Board | None = None) -> tuple[Board, Row] | None:
+    """The newest board of a GPU that `entry` stands on, or the one that equals `like`."""
+    boards, _ = build(results)
+    found = [
+        (board, row)
+        for board in boards.boards
+        for row in board.rows
+        if row.entry == entry and not board.is_cpu and (like is None or key(board) == key(like))
+    ]
+    return max(found, key=lambda pair: (pair[1].date, pair[0].protocol), default=None)
+
+
+def key(board: Board) -> tuple[str, str, int]:
+    """What makes two boards comparable."""
+    return (board.gpu, board.suite_sha256, board.protocol)
+
+
+def regressions(then: Row | None, now: Row, limit: float) -> dict[str, Interval]:
+    """Configs on which the entry is surely slower than before, and slower by more than `limit`."""
+    if then is None or then.speedup is None or now.speedup is None:
+        return {}
+    if {r.run for r in then.results} == {r.run for r in now.results}:
+        return {}  # no newer record came
+    found = {result.config: changed(then.on(result.config), result) for result in now.results}
+    found["geomean"] = stats.quotient(now.speedup, then.speedup)
+    return {name: ratio for name, ratio in found.items() if ratio and is_regression(ratio, limit)}
+
+
+def changed(then: Result | None, now: Result) -> Interval | None:
+    """Now against then through the baseline both ran beside; above 1 is faster."""
+    if then is None or then.speedup is None or now.speedup is None:
+        return None
+    a, b = (Interval(s.value, s.low, s.high) for s in (now.speedup, then.speedup))
+    return stats.quotient(a, b)
+
+
+# --------------------------------------------------------------------------- the comment
+
+
+def comment(
+    now: tuple[Board, Row], then: tuple[Board, Row] | None, worse: dict[str, Interval], limit: float
+) -> str:
+    """Markdown; every word of the submission is washed."""
+    board, row = now
+    lines = [MARK, f"### {code(row.entry)} on {safe(board_title(board))}", ""]
+    if row.speedup is None:
+        bad = next((r for r in row.results if r.status is not Status.PASSED), None)
+        lines += [f"**Not ranked**: {safe(row.why)}", ""]
+        lines += [f"Next: {NEXT.get(bad.status, '')}", ""] if bad else []
+    else:
+        among = "" if row.exact else " among approximate entries"
+        lines += [
+            f"**Place {rank_text(row)}**{among}: {times(row.speedup)} over {code(board.headline)}",
+            "",
+        ]
+        lines += _neighbours(board, row)
+    lines += [_configs(board, row, then[1] if then else None), ""]
+    if worse:
+        told = "; ".join(
+            f"{safe(name)} {words(ratio)} {times(ratio)}" for name, ratio in worse.items()
+        )
+        lines += [f"**Regression** beyond {limit:.1%}: {told}", ""]
+    elif then and then[1].speedup and row.speedup:
+        overall = stats.quotient(row.speedup, then[1].speedup)
+        lines += [f"Against its own last record: {words(overall)} {times(overall)}", ""]
+    lines += [
+        f"Integrity {safe(row.integrity)}, suite `{board.suite_sha256[:12]}`, protocol {board.protocol}, "
+        f"source `{row.pick.source_sha256[:16]}`."
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def _neighbours(board: Board, row: Row) -> list[str]:
+    """How it stands against those right above and below, side by side where they ran together."""
+    group = board.exact if row.exact else board.approximate
+    at = group.index(row)
+    lines = []
+    for other in (*group[max(at - 1, 0) : at], *group[at + 1 : at + 2]):
+        found = direct(row, other, board.configs)
+        if found is not None:
+            lines.append(f"- against {code(other.entry)}: {words(found)} {times(found)}")
+    return [*lines, ""] if lines else []
+
+
+def _configs(board: Board, row: Row, then: Row | None) -> str:
+    head = ["config", "status", "TFLOP/s", "ms", f"over {safe(board.headline)}", "against before"]
+    body = []
+    for result in row.results:
+        told = result.speedup
+        ratio = Interval(told.value, told.low, told.high) if told else None
+        before = changed(then.on(result.config), result) if then else None
+        body.append(
+            [
+                safe(result.config),
+                safe(ending(result)),
+                number(result.tflops, 1),
+                milliseconds(result.latency_ms),
+                times(ratio),
+                f"{words(before)} {times(before)}" if before else "–",
+            ]
+        )
+    return table(head, body, right={2, 3})
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,146 @@
+"""Which submission does a pull request bring, and does it touch anything else?
+
+    python .github/scripts/path_guard.py --base <sha> --head <sha> [--output "$GITHUB_OUTPUT"]
+
+Allowed: regular files under one folder submissions/<name>/, small, of known kinds. Refused: every
+other path, links, submodules, a change of the file mode, binaries, names that a shell or a file
+system could take for something else. git is asked for objects; nothing is checked out or run.
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+NAME = re.compile(r"[a-z][a-z0-9_]{1,39}")
+PATH = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,79}(/[A-Za-z0-9_][A-Za-z0-9_.-]{0,79}){0,5}")
+SHA = re.compile(r"[0-9a-f]{40}")
+KINDS = {
+    ".py",
+    ".cu",
+    ".cuh",
+    ".h",
+    ".hpp",
+    ".cpp",
+    ".yaml",
+    ".md",
+    ".txt",
+    ".json",
+    ".svg",
+    ".toml",
+}
+MODES = {"100644", "100755"}
+MOST_FILES = 200
+MOST_FILE_BYTES = 1 << 20
+MOST_BYTES = 8 << 20
+
+
+@dataclass(frozen=True)
+class Change:
+    """One changed path: its mode and object after the change; both zeros when it was deleted."""
+
+    path: str
+    mode: str
+    sha: str
+    status: str
+
+
+def main(argv: list[str] | None = None) -> int:
+    """0: one submission and nothing else; 1: refused, with every reason."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--base", required=True)
+    parser.add_argument("--head", required=True)
+    parser.add_argument("--repo", type=Path, default=Path())
+    parser.add_argument("--output", type=Path, help="file for the line name=<submission>")
+    args = parser.parse_args(argv)
+    for sha in (args.base, args.head):
+        if not SHA.fullmatch(sha):
+            print(f"refused: '{sha[:60]}' is not a full commit hash")
+            return 1
+    found = changes(args.repo, args.base, args.head)
+    reasons = faults(args.repo, found)
+    for reason in reasons:
+        print(f"refused: {reason}")
+    if reasons:
+        print("next: move everything else to a pull request of its own")
+        return 1
+    name = found[0].path.split("/")[1]
+    print(f"submission {name}: {len(found)} files")
+    if args.output:
+        with args.output.open("a", encoding="utf-8") as file:
+            file.write(f"name={name}\n")
+    return 0
+
+
+def changes(repo: Path, base: str, head: str) -> list[Change]:
+    """What `head` changes since it left `base`'s line; renames count as delete and add."""
+    start = git(repo, "merge-base", base, head).strip().decode()
+    raw = git(repo, "diff-tree", "-r", "-z", "--no-renames", "--full-index", start, head)
+    parts = raw.decode("utf-8", "surrogateescape").split("\0")
+    found = []
+    for meta, path in zip(parts[::2], parts[1::2], strict=False):
+        _, mode, _, sha, status = meta.lstrip(":").split(" ")
+        found.append(Change(path, mode, sha, status))
+    return found
+
+
+def faults(repo: Path, found: list[Change]) -> list[str]:
+    """Every reason to refuse, the path in `repr` so that it cannot write into the log."""
+    if not found:
+        return ["nothing is changed"]
+    reasons = [f"{len(found)} files, at most {MOST_FILES}"] if len(found) > MOST_FILES else []
+    names = set()
+    total = 0
+    for change in found[:MOST_FILES]:
+        why = _path_fault(change.path)
+        if why:
+            reasons.append(f"{change.path!r}: {why}")
+            continue
+        names.add(change.path.split("/")[1])
+        if change.status == "D":
+            continue
+        if change.mode not in MODES:
+            reasons.append(f"{change.path!r}: a link or submodule (mode {change.mode})")
+            continue
+        size = int(git(repo, "cat-file", "-s", change.sha))
+        total += size
+        if size > MOST_FILE_BYTES:
+            reasons.append(f"{change.path!r}: {size >> 10} KiB, at most {MOST_FILE_BYTES >> 10}")
+        elif b"\0" in git(repo, "cat-file", "blob", change.sha):
+            reasons.append(f"{change.path!r}: a binary file; keep sources only")
+    if total > MOST_BYTES:
+        reasons.append(f"{total >> 10} KiB in all, at most {MOST_BYTES >> 10}")
+    if len(names) > 1:
+        reasons.append(
+            f"{len(names)} submissions at once: {', '.join(sorted(names))}; one at a time"
+        )
+    return reasons
+
+
+def _path_fault(path: str) -> str:
+    parts = path.split("/")
+    if parts[0] != "submissions" or len(parts) < 3:
+        return "outside submissions/<name>/"
+    if not NAME.fullmatch(parts[1]):
+        return "the folder's name: small letters, digits and _ only"
+    if not PATH.fullmatch("/".join(parts[2:])):
+        return "a path of plain letters, digits, '_', '-' and '.' only"
+    if Path(path).suffix not in KINDS:
+        return f"kind '{Path(path).suffix}' is not one of {' '.join(sorted(KINDS))}"
+    return ""
+
+
+def git(repo: Path, *arguments: str) -> bytes:
+    """Output of git, or an error that names the command."""
+    told = subprocess.run(["git", "-C", str(repo), *arguments], capture_output=True, check=False)
+    if told.returncode:
+        sys.exit(f"git {' '.join(arguments)}: {told.stderr.decode(errors='replace').strip()}")
+    return told.stdout
+
+
+if __name__ == "__main__":
+    sys.exit(main())
