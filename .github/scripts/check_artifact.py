@@ -21,7 +21,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
-sys.path.insert(0, str(ROOT))
+sys.path[:0] = [str(ROOT), str(Path(__file__).resolve().parent)]
+
+from path_guard import git  # noqa: E402
 
 from harness import PROTOCOL, record  # noqa: E402
 from harness.commands.verify import audit  # noqa: E402
@@ -47,6 +49,7 @@ class Expected:
     submission: str
     suite: Suite
     sources: dict[str, str]  # entry → hash of its folder here
+    commit: str  # of the harness; the measuring job had the same checkout
 
     @property
     def entries(self) -> set[str]:
@@ -93,7 +96,8 @@ def expect(root: Path, submission: str, suite_name: str) -> Expected:
     }
     if submission not in sources:
         raise ValueError(f"submissions/{submission} is not in this checkout")
-    return Expected(submission, suite, sources)
+    commit = git(root, "rev-parse", "HEAD").decode().strip()
+    return Expected(submission, suite, sources, commit)
 
 
 def read(artifact: Path) -> Iterator[Result]:
@@ -162,7 +166,9 @@ def _of_one(result: Result, base: Result | None, expected: Expected) -> list[str
         and result.case.name == result.config,
         f"protocol {result.protocol}, here {PROTOCOL}": result.protocol == PROTOCOL,
         "gpu and machine disagree": result.gpu == result.machine.gpu and result.machine.has_gpu,
-        "the harness had local changes": "+" not in result.harness_commit,
+        f"harness {result.harness_commit[:41]}, here {expected.commit}": (
+            result.harness_commit == expected.commit
+        ),
     }
     reasons = [why for why, fine in checks.items() if not fine]
     if result.status is Status.PASSED:

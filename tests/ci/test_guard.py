@@ -1,0 +1,226 @@
+"""The path guard, the staging of one commit, the CPU checks, the comment, and the workflows themselves."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import yaml
+
+from tests.ci.test_simulation import GUARD, ROOT, SCRIPTS, Hub, git, hub, origin, script
+
+TELL, CPU = script("tell"), script("cpu_checks")
+WORKFLOWS = sorted((ROOT / ".github" / "workflows").glob("*.yml"))
+__all__ = ["hub", "origin"]
+
+
+def edit(path: str, text: str = "x = 1\n") -> Callable[[Path], None]:
+    return lambda work: Hub.write(work, path, text)
+
+
+def guard(hub: Hub, change: Callable[[Path], None]) -> int:
+    pull, commit = hub.pull(change)
+    work = hub.folder / f"work{pull}"
+    base = git(work, "rev-parse", "origin/main")
+    return GUARD.main(["--base", base, "--head", commit, "--repo", str(work)])
+
+
+def linked(work: Path) -> None:
+    (work / "submissions" / "mine" / "k.py").symlink_to("../../harness/judge.py")
+
+
+def moved(work: Path) -> None:
+    git(work, "mv", "harness/judge.py", "submissions/mine/judge.py")
+
+
+def deleted(work: Path) -> None:
+    (work / "submissions" / "mine" / "submission.py").unlink()
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        (edit("submissions/mine/NOTES.md"), ""),
+        (edit("submissions/new_one/steps/01_first.py"), ""),
+        (deleted, ""),
+        (edit("README.md"), "outside submissions/"),
+        (edit("submissions/loose.py"), "outside submissions/"),
+        (edit(".github/workflows/x.yml"), "outside submissions/"),
+        (edit("submissions/Mine/submission.py"), "small letters"),
+        (edit("submissions/mine/.hidden.py"), "plain letters"),
+        (edit("submissions/mine/a b.py"), "plain letters"),
+        (edit("submissions/mine/$(id).py"), "plain letters"),
+        (edit("submissions/mine/lib.so"), "kind '.so'"),
+        (edit("submissions/mine/conftest"), "kind ''"),
+        (edit("submissions/mine/big.py", "x" * (2 << 20)), "at most 1024"),
+        (edit("submissions/mine/null.py", "a\0b"), "a binary file"),
+        (linked, "a link or submodule"),
+        (moved, "'harness/judge.py': outside"),
+    ],
+)
+def test_path_guard(
+    hub: Hub, change: Callable[[Path], None], reason: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert guard(hub, change) == int(bool(reason))
+    assert reason in capsys.readouterr().out
+
+
+def test_two_submissions_at_once_are_refused(hub: Hub, capsys: pytest.CaptureFixture[str]) -> None:
+    def both(work: Path) -> None:
+        edit("submissions/one_more/submission.py")(work)
+        edit("submissions/another/submission.py")(work)
+
+    assert guard(hub, both) == 1
+    assert "one at a time" in capsys.readouterr().out
+
+
+def test_the_name_goes_to_the_next_step(hub: Hub, tmp_path: Path) -> None:
+    pull, commit = hub.pull(edit("submissions/mine/NOTES.md"))
+    work, output = hub.folder / f"work{pull}", tmp_path / "output"
+    base = git(work, "rev-parse", "origin/main")
+    words = ["--base", base, "--head", commit, "--repo", str(work), "--output", str(output)]
+    assert GUARD.main(words) == 0
+    assert output.read_text() == "name=mine\n"
+
+
+def test_main_moving_on_is_not_the_pull_requests_change(hub: Hub) -> None:
+    pull, commit = hub.pull(edit("submissions/mine/NOTES.md"))
+    hub.write(hub.trusted, "README.md", "newer\n")
+    hub.commit(hub.trusted, "main moves on")
+    git(hub.trusted, "fetch", "--quiet", "origin", f"refs/pull/{pull}/head")
+    base = git(hub.trusted, "rev-parse", "HEAD")
+    assert GUARD.main(["--base", base, "--head", commit, "--repo", str(hub.trusted)]) == 0
+
+
+@pytest.mark.parametrize("words", [("main", "0" * 40), ("0" * 40, "--output=/etc/x"), ("", "")])
+def test_a_hash_that_is_none_is_refused(words: tuple[str, str]) -> None:
+    assert GUARD.main([f"--base={words[0]}", f"--head={words[1]}"]) == 1
+
+
+# --------------------------------------------------------------------------- staging
+
+
+def test_staging_takes_that_commit_and_no_other(hub: Hub) -> None:
+    pull, first = hub.pull(edit("submissions/mine/NOTES.md", "first\n"))
+    work = hub.folder / f"work{pull}"
+    hub.write(work, "submissions/mine/NOTES.md", "second, after the maintainer looked\n")
+    hub.commit(work, "later")
+    git(work, "push", "--quiet", "origin", f"HEAD:refs/pull/{pull}/head")
+    assert hub.stage(pull, first) == 0
+    assert (hub.trusted / "submissions" / "mine" / "NOTES.md").read_text() == "first\n"
+
+
+def test_a_commit_of_another_pull_request_is_refused(hub: Hub) -> None:
+    _, other = hub.pull(edit("submissions/mine/NOTES.md", "other\n"))
+    pull, _ = hub.pull(edit("submissions/mine/NOTES.md", "mine\n"))
+    assert hub.stage(pull, other) == 1
+
+
+@pytest.mark.parametrize("pull", ["0", "1; id", "../1", ""])
+def test_a_number_that_is_none_is_refused(hub: Hub, pull: str) -> None:
+    assert hub.stage(pull, "0" * 40) == 1
+
+
+# --------------------------------------------------------------------------- CPU checks
+
+
+def test_cpu_checks_of_a_folder_that_is_wrong(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    Hub.write(tmp_path, "submissions/bad/manifest.yaml", "name: bad\nlanguage: triton\n")
+    Hub.write(tmp_path, "submissions/bad/submission.py", "def attention(q): return q\n")
+    assert CPU.main(["bad", "--root", str(tmp_path)]) == 1
+    assert "schema: FAILED" in capsys.readouterr().out
+
+
+@pytest.mark.skipif(not shutil.which("ruff"), reason="no ruff: pip install ruff")
+def test_lint_finds_a_name_that_is_not_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shutil.copytree(ROOT / "submissions" / "triton_template", tmp_path / "submissions" / "mine")
+    Hub.write(tmp_path, "submissions/mine/manifest.yaml", "name: mine\nlanguage: triton\n")
+    monkeypatch.setattr(CPU, "interpret", lambda entrant: (None, "not now"))
+    assert CPU.main(["mine", "--root", str(tmp_path)]) == 0
+    path = tmp_path / "submissions" / "mine" / "submission.py"
+    path.write_text(path.read_text() + "\n\ndef helper():\n    return no_such_name\n")
+    assert CPU.main(["mine", "--root", str(tmp_path)]) == 1
+
+
+# --------------------------------------------------------------------------- the comment
+
+
+def test_one_comment_is_rewritten_and_a_strangers_is_not(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    theirs = {"id": 1, "body": TELL.MARK + " hello", "user": {"login": "stranger"}}
+    ours = {"id": 2, "body": TELL.MARK + "\nold", "user": {"login": TELL.BOT}}
+    pages, sent = [[theirs]], []
+
+    def gh(*words: str, body: str | None = None) -> str:
+        sent.append((words, body))
+        return json.dumps(pages)
+
+    monkeypatch.setattr(TELL, "gh", gh)
+    path = tmp_path / "comment.md"
+    path.write_text(TELL.MARK + "\nnew")
+    words = ["--pull", "7", "--comment", str(path), "--repository", "o/r"]
+    assert TELL.main(words) == 0
+    assert sent[-1][0][2:4] == ("POST", "repos/o/r/issues/7/comments")
+    pages[0].append(ours)
+    assert TELL.main(words) == 0
+    assert sent[-1][0][2:4] == ("PATCH", "repos/o/r/issues/comments/2")
+    path.write_text("not ours")
+    assert TELL.main(words) == 1
+
+
+# --------------------------------------------------------------------------- the workflows
+
+
+def steps(path: Path) -> list[dict]:
+    jobs = yaml.safe_load(path.read_text())["jobs"]
+    return [step for job in jobs.values() for step in job["steps"]]
+
+
+@pytest.mark.parametrize("path", WORKFLOWS, ids=lambda path: path.stem)
+def test_workflows_hold_to_the_rules(path: Path) -> None:
+    text = path.read_text()
+    flow = yaml.safe_load(text)
+    assert "pull_request_target" not in re.sub(r"#.*", "", text)
+    assert "secrets." not in text
+    assert "permissions" in flow
+    for step in steps(path):
+        assert "${{" not in step.get("run", ""), "untrusted text must come by env, not by expansion"
+        if "uses" in step:
+            assert re.fullmatch(r"actions/[a-z-]+@[0-9a-f]{40}", step["uses"])
+        if step.get("uses", "").startswith("actions/checkout"):
+            assert step["with"]["persist-credentials"] is False
+
+
+def test_only_the_trusted_job_may_write_and_it_runs_no_submission() -> None:
+    jobs = yaml.safe_load((ROOT / ".github/workflows/measure.yml").read_text())["jobs"]
+    assert jobs["gpu"]["permissions"] == {"contents": "read"}
+    assert "gpu" in jobs["gpu"]["runs-on"]
+    assert jobs["board"]["permissions"]["pull-requests"] == "write"
+    told = " ".join(step.get("run", "") for step in jobs["board"]["steps"])
+    assert "--submission" in told
+    assert "run.py --submission" not in told
+    assert "cpu_checks" not in told
+
+
+def test_every_script_a_workflow_names_is_there() -> None:
+    for path in WORKFLOWS:
+        for name in re.findall(r"\.github/scripts/(\w+\.py)", path.read_text()):
+            assert (SCRIPTS / name).is_file()
+
+
+@pytest.mark.skipif(not shutil.which("actionlint"), reason="no actionlint on the PATH")
+def test_actionlint_has_nothing_to_say() -> None:
+    told = subprocess.run(
+        ["actionlint", *map(str, WORKFLOWS)], capture_output=True, text=True, check=False
+    )
+    assert told.returncode == 0, told.stdout

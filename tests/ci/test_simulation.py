@@ -1,0 +1,393 @@
+"""The board's jobs from end to end without GitHub: four pull requests against a bare repository.
+
+a good one · one that is slower than before · one that touches the harness · one with a forged artifact
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.util
+import shutil
+import subprocess
+import sys
+import zlib
+from collections.abc import Callable
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+from harness import PROTOCOL, record
+from harness.problems import get_problem
+from harness.registry import load_entrant
+from harness.schema import Kind, Result, Sample, Speedup, Suite
+from harness.suite import load_suite
+from tests.report.factory import run_of
+
+ROOT = Path(__file__).resolve().parents[2]
+SCRIPTS = ROOT / ".github" / "scripts"
+SECRET = "5a" * 32
+
+
+def script(name: str) -> ModuleType:
+    """A file of .github/scripts as a module."""
+    sys.path.insert(0, str(SCRIPTS))
+    spec = importlib.util.spec_from_file_location(f"ci_{name}", SCRIPTS / f"{name}.py")
+    assert spec
+    assert spec.loader
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+GUARD, STAGE, ARTIFACT, GATE = map(script, ("path_guard", "stage", "check_artifact", "gate"))
+
+
+def git(folder: Path, *words: str) -> str:
+    """git with an identity of its own and nobody's configuration."""
+    settings = ["-c", "user.name=t", "-c", "user.email=t@t", "-c", "commit.gpgsign=false"]
+    settings += ["-c", "init.defaultBranch=main", "-c", "protocol.file.allow=always"]
+    told = subprocess.run(
+        ["git", "-C", str(folder), *settings, *words], capture_output=True, text=True, check=True
+    )
+    return told.stdout.strip()
+
+
+class Hub:
+    """A bare repository with pull requests, and the trusted checkout of its main branch."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder, self.pulls = folder, 0
+        self.origin, self.trusted = folder / "origin.git", folder / "trusted"
+        folder.mkdir(parents=True, exist_ok=True)
+        git(folder, "init", "--quiet", "--bare", str(self.origin))
+        git(folder, "clone", "--quiet", str(self.origin), str(self.trusted))
+        for name in ("configs", "baselines"):
+            shutil.copytree(ROOT / name, self.trusted / name)
+        shutil.copytree(
+            ROOT / "submissions" / "triton_template", self.trusted / "submissions" / "mine"
+        )
+        self.write(self.trusted, "submissions/mine/manifest.yaml", "name: mine\nlanguage: triton\n")
+        self.write(self.trusted, "harness/judge.py", "honest = True\n")
+        self.write(self.trusted, "results/README.md", "records\n")
+        self.commit(self.trusted, "start")
+        git(self.trusted, "push", "--quiet", "origin", "HEAD:main")
+
+    @staticmethod
+    def write(folder: Path, path: str, text: str) -> None:
+        """One file of a checkout."""
+        (folder / path).parent.mkdir(parents=True, exist_ok=True)
+        (folder / path).write_text(text)
+
+    @staticmethod
+    def commit(folder: Path, message: str) -> str:
+        """Everything there is; returns the commit."""
+        git(folder, "add", "--all")
+        git(folder, "commit", "--quiet", "--message", message)
+        return git(folder, "rev-parse", "HEAD")
+
+    def pull(self, change: Callable[[Path], None]) -> tuple[str, str]:
+        """A pull request: (its number, its commit)."""
+        self.pulls += 1
+        work = self.folder / f"work{self.pulls}"
+        git(self.folder, "clone", "--quiet", str(self.origin), str(work))
+        change(work)
+        commit = self.commit(work, "a change")
+        git(work, "push", "--quiet", "origin", f"HEAD:refs/pull/{self.pulls}/head")
+        return str(self.pulls), commit
+
+    def stage(self, pull: str, commit: str) -> int:
+        """The measuring job's second step."""
+        return STAGE.main(["--commit", commit, "--pull", pull, "--repo", str(self.trusted)])
+
+
+@pytest.fixture(scope="module")
+def origin(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return Hub(tmp_path_factory.mktemp("hub")).folder
+
+
+@pytest.fixture
+def hub(origin: Path, tmp_path: Path) -> Hub:
+    """A fresh copy of the same hub."""
+    made = Hub.__new__(Hub)
+    shutil.copytree(origin, tmp_path / "hub", symlinks=True)
+    made.folder, made.pulls = tmp_path / "hub", 0
+    made.origin, made.trusted = made.folder / "origin.git", made.folder / "trusted"
+    git(made.trusted, "remote", "set-url", "origin", str(made.origin))
+    return made
+
+
+def faster(work: Path) -> None:
+    """What an honest author changes."""
+    path = work / "submissions" / "mine" / "submission.py"
+    path.write_text(path.read_text() + "\n# two stages more\n")
+
+
+# --------------------------------------------------------------------------- a GPU runner, simulated
+
+
+def measured(hub: Hub, factor: float, *, run: str, date: str, seed: int = 1) -> list[Result]:
+    """What an honest run of `mine` beside the suite's baselines writes, with this checkout's facts."""
+    suite = load_suite("fa3", hub.trusted / "configs")
+    told = {"mine": factor, "sdpa_flash": 2.0}
+    results = run_of(told, seed=seed, run=run, date=date, baselines=("sdpa_cudnn", "sdpa_flash"))
+    facts = {
+        "suite_sha256": suite.sha256,
+        "protocol": PROTOCOL,
+        "harness_commit": git(hub.trusted, "rev-parse", "HEAD"),
+        "secret": SECRET,
+        "secret_commitment": hashlib.sha256(bytes.fromhex(SECRET)).hexdigest(),
+    }
+    return [as_suite(hub, result, suite, facts) for result in results]
+
+
+def as_suite(hub: Hub, result: Result, suite: Suite, facts: dict) -> Result:
+    """The same times in bursts of the suite's length, from the folder's source."""
+    case = next(case for case in suite.cases if case.name == result.config)
+    kind = "submissions" if result.kind is Kind.SUBMISSION else "baselines"
+    folder = hub.trusted / kind
+    problem = get_problem("attention_forward")
+    source = load_entrant(folder / result.entry, result.kind, problem, folder).source_sha256
+    samples = tuple(
+        Sample(
+            block=s.block,
+            calls_ms=(s.latency_ms,) * case.burst,
+            t2_ms=case.burst * s.latency_ms + 0.4,
+        )
+        for s in result.samples
+    )
+    changes = {"case": case, "samples": samples, "source_sha256": source, **facts}
+    return result.model_copy(update=changes)
+
+
+def consistent(results: list[Result]) -> list[Result]:
+    """Figures worked out again from the samples, bit for bit as the harness does."""
+    from harness import stats
+
+    times = {(r.entry, r.config): {s.block: s.latency_ms for s in r.samples} for r in results}
+    done = []
+    for r in results:
+        mine = times[r.entry, r.config]
+        told = stats.summary(list(mine.values()))
+        ratio = stats.speedup(times["sdpa_cudnn", r.config], mine)
+        assert ratio
+        tflops = get_problem("attention_forward").flops(r.case) / told.median / 1e9
+        speedup = Speedup(against="sdpa_cudnn", value=ratio.value, low=ratio.low, high=ratio.high)
+        figures = {"latency_ms": told.median, "p10_ms": told.p10, "p90_ms": told.p90}
+        done.append(r.model_copy(update={**figures, "tflops": tflops, "speedup": speedup}))
+    return done
+
+
+def pack(folder: Path, results: list[Result]) -> Path:
+    """An artifact."""
+    shutil.rmtree(folder, ignore_errors=True)
+    for result in results:
+        record.append(folder, result)
+    return folder
+
+
+def take(hub: Hub, artifact: Path) -> int:
+    """The trusted job: believe nothing."""
+    words = [str(artifact), "--submission", "mine", "--root", str(hub.trusted)]
+    return ARTIFACT.main([*words, "--into", str(hub.trusted / "results")])
+
+
+def gate(hub: Hub, before: Path) -> tuple[int, str]:
+    """The trusted job: compare and write the comment."""
+    comment = hub.folder / "comment.md"
+    words = [
+        "--submission",
+        "mine",
+        "--before",
+        str(before),
+        "--after",
+        str(hub.trusted / "results"),
+    ]
+    code = GATE.main([*words, "--fail-on-regression", "1%", "--comment", str(comment)])
+    return code, comment.read_text()
+
+
+def history_of(hub: Hub, factor: float) -> Path:
+    """Main's own record of `mine` before the pull request; returns a copy of the results."""
+    for result in consistent(measured(hub, factor, run="r0", date="2026-11-20T00:00:00Z", seed=7)):
+        record.append(hub.trusted / "results", result)
+    before = hub.folder / "before"
+    shutil.copytree(hub.trusted / "results", before)
+    return before
+
+
+# --------------------------------------------------------------------------- the four pull requests
+
+
+def test_a_good_one(hub: Hub) -> None:
+    before = history_of(hub, 1.0)
+    pull, commit = hub.pull(faster)
+    assert hub.stage(pull, commit) == 0
+    results = consistent(measured(hub, 0.9, run="r1", date="2026-11-21T00:00:00Z"))
+    assert take(hub, pack(hub.folder / "artifact", results)) == 0
+    code, words = gate(hub, before)
+    assert code == 0
+    assert words.startswith("<!-- attnboard")
+    assert "**Place 1**" in words
+    assert "faster by 1" in words
+
+
+def test_a_new_one_has_nothing_to_be_slower_than(hub: Hub) -> None:
+    shutil.copytree(hub.trusted / "results", hub.folder / "before")
+    pull, commit = hub.pull(faster)
+    assert hub.stage(pull, commit) == 0
+    results = consistent(measured(hub, 3.0, run="r1", date="2026-11-21T00:00:00Z"))
+    assert take(hub, pack(hub.folder / "artifact", results)) == 0
+    assert gate(hub, hub.folder / "before")[0] == 0
+
+
+def test_one_that_regresses(hub: Hub) -> None:
+    before = history_of(hub, 0.9)
+    pull, commit = hub.pull(faster)
+    assert hub.stage(pull, commit) == 0
+    results = consistent(measured(hub, 0.95, run="r1", date="2026-11-21T00:00:00Z"))
+    assert take(hub, pack(hub.folder / "artifact", results)) == 0
+    code, words = gate(hub, before)
+    assert code == 1
+    assert "**Regression** beyond 1.0%" in words
+    assert "geomean slower by 5" in words
+
+
+def test_the_same_speed_again_is_no_regression(hub: Hub) -> None:
+    before = history_of(hub, 0.9)
+    results = consistent(measured(hub, 0.9, run="r1", date="2026-11-21T00:00:00Z", seed=3))
+    assert take(hub, pack(hub.folder / "artifact", results)) == 0
+    assert gate(hub, before)[0] == 0
+
+
+def test_one_that_touches_the_harness(hub: Hub, capsys: pytest.CaptureFixture[str]) -> None:
+    def change(work: Path) -> None:
+        faster(work)
+        hub.write(work, "harness/judge.py", "honest = False\n")
+
+    pull, commit = hub.pull(change)
+    assert hub.stage(pull, commit) == 1
+    assert "'harness/judge.py': outside submissions/<name>/" in capsys.readouterr().out
+    assert "honest = True" in (hub.trusted / "harness" / "judge.py").read_text()
+    assert "two stages" not in (hub.trusted / "submissions" / "mine" / "submission.py").read_text()
+
+
+def one(results: list[Result], **changes: object) -> list[Result]:
+    """`mine` on the first config changed; everything else as it was."""
+    at = next(i for i, r in enumerate(results) if r.entry == "mine")
+    return [*results[:at], results[at].model_copy(update=changes), *results[at + 1 :]]
+
+
+FORGERIES: dict[str, tuple[Callable[[list[Result]], list[Result]], str]] = {
+    "faster than its samples": (lambda r: one(r, latency_ms=0.3), "latency_ms is 0.3"),
+    "another speed-up": (
+        lambda r: one(r, speedup=Speedup(against="sdpa_cudnn", value=3, low=2.9, high=3.1)),
+        "speedup.value is 3",
+    ),
+    "another source": (lambda r: one(r, source_sha256="0" * 64), "source is not the one"),
+    "another's row": (lambda r: one(r, entry="flash_attn_9"), "not an entry of this run"),
+    "a baseline of its own": (lambda r: one(r, kind=Kind.BASELINE), "kind is baseline"),
+    "an easier suite": (lambda r: one(r, suite_sha256="1" * 64), "another suite"),
+    "an easier shape": (
+        lambda r: one(r, case=r[0].case.model_copy(update={"seqlen": 128})),
+        "shape is not the suite's",
+    ),
+    "a patched harness": (lambda r: one(r, harness_commit="f" * 40 + "+"), "harness f"),
+    "a wrong secret": (lambda r: one(r, secret="00" * 32), "does not open the commitment"),
+    "no secret": (lambda r: one(r, secret="", secret_commitment=""), "secret was never told"),
+    "cooperative": (lambda r: one(r, integrity="cooperative"), "not judged"),
+    "a config left out": (
+        lambda r: [x for x in r if (x.entry, x.config) != ("mine", "hdim256_seq16k")],
+        "has no record on hdim256_seq16k",
+    ),
+    "the best of two": (lambda r: [*r, next(x for x in r if x.entry == "mine")], "occurs 2 times"),
+    "no baseline beside it": (
+        lambda r: [x for x in r if x.entry != "sdpa_cudnn"],
+        "baseline it was timed beside is missing",
+    ),
+    "few blocks": (
+        lambda r: consistent(
+            [x.model_copy(update={"samples": x.samples[:4], "blocks": 4}) for x in r]
+        ),
+        "fewer than 10 blocks",
+    ),
+    "faster than the chip": (
+        lambda r: consistent(
+            [
+                x.model_copy(
+                    update={
+                        "samples": tuple(
+                            s.model_copy(update={"calls_ms": tuple(t / 5 for t in s.calls_ms)})
+                            for s in x.samples
+                        )
+                    }
+                )
+                if x.entry == "mine"
+                else x
+                for x in r
+            ]
+        ),
+        "faster than the chip",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", sorted(FORGERIES))
+def test_one_whose_artifact_is_forged(
+    hub: Hub, name: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    forge, reason = FORGERIES[name]
+    results = consistent(measured(hub, 0.9, run="r1", date="2026-11-21T00:00:00Z"))
+    artifact = pack(hub.folder / "artifact", results)
+    untouched = sorted((hub.trusted / "results").rglob("*"))
+    assert take(hub, pack(artifact, forge(results))) == 1
+    assert reason in capsys.readouterr().out
+    assert sorted((hub.trusted / "results").rglob("*")) == untouched
+
+
+# --------------------------------------------------------------------------- an artifact as files
+
+
+def link(folder: Path) -> None:
+    (folder / "x.jsonl").symlink_to("/etc/passwd")
+
+
+def huge(folder: Path) -> None:
+    with (folder / "x.jsonl").open("wb") as file:
+        file.truncate(40 << 20)
+
+
+def many(folder: Path) -> None:
+    for number in range(100):
+        (folder / f"{number}.jsonl").write_text("")
+
+
+def nested(folder: Path) -> None:
+    body = b"[" * 200_000
+    line = body + b',"crc32":"%08x"}' % zlib.crc32(body)
+    (folder / "x.jsonl").write_bytes(line)
+
+
+@pytest.mark.parametrize(
+    ("make", "reason"),
+    [
+        (link, "a link or device"),
+        (huge, "more than 32 MiB"),
+        (many, "files and folders"),
+        (nested, "'x.jsonl':1"),
+        (lambda folder: (folder / "run.sh").write_text("rm"), "only .jsonl files"),
+        (lambda folder: (folder / "\x1b[2J::error::.jsonl").write_text("{}"), "cut short"),
+        (lambda folder: None, "holds no record"),
+    ],
+)
+def test_files_that_are_no_records(
+    hub: Hub, make: Callable[[Path], None], reason: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = hub.folder / "artifact"
+    folder.mkdir()
+    make(folder)
+    assert take(hub, folder) == 1
+    out = capsys.readouterr().out
+    assert reason in out
+    assert "\x1b" not in out
