@@ -277,8 +277,17 @@ struct Forward {
   }
 };
 
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 900
+// four blocks at D = 64 leave 128 registers a thread: enough on sm_90, one too few on sm_80
+template <int BLOCKS>
+constexpr int kMinBlocks = BLOCKS < 3 ? BLOCKS : 3;
+#else
+template <int BLOCKS>
+constexpr int kMinBlocks = BLOCKS;
+#endif
+
 template <typename T, bool CAUSAL, bool LAZY, int BLOCKS_PER_SM>
-__global__ void __launch_bounds__(T::THREADS, BLOCKS_PER_SM)
+__global__ void __launch_bounds__(T::THREADS, kMinBlocks<BLOCKS_PER_SM>)
     fa2_forward(const __half* __restrict__ q, const __half* __restrict__ k,
                 const __half* __restrict__ v, __half* __restrict__ o, int S, float c) {
   extern __shared__ __align__(128) unsigned char smem[];
