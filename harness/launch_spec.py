@@ -155,5 +155,5 @@ def _near_key(problem: Mapping[str, Any]) -> str:
     if problem["type"] != "extra_forbidden":
         return ""
     keys = {*LaunchSpec.model_fields, *Kernel.model_fields, *TensorMap.model_fields}
-    near = get_close_matches(str(problem["loc"][-1]), keys, n=1)
+    near = get_close_matches(str(problem["loc"][-1]), keys, n=1, cutoff=0.5)
     return f". Did you mean {near[0]!r}?" if near else ""

@@ -60,7 +60,8 @@ _FUNCTIONS: dict[str, Callable[..., int]] = {
 class CudaSourceError(Exception):
     """A .cu submission that cannot be compiled or launched here.
 
-    `status` is COMPILE_ERROR (mend the source) or UNSUPPORTED (this machine cannot run it); `file`
+    `status` is COMPILE_ERROR (mend the source), UNSUPPORTED (this machine cannot run it) or
+    UNAVAILABLE (cuda-bindings or NVRTC is not installed); `file`
     and `line` point at the place when the compiler named one.
     """
 
@@ -256,7 +257,7 @@ def _bindings(module: str) -> Any:
         return importlib.import_module(f"cuda.bindings.{module}")
     except ImportError as error:
         raise CudaSourceError(
-            "UNSUPPORTED", f"{error}; run: pip install cuda-bindings nvidia-cuda-nvrtc"
+            "UNAVAILABLE", f"{error}; run: pip install cuda-bindings nvidia-cuda-nvrtc"
         ) from None
 
 

@@ -21,6 +21,7 @@
 //
 // Bound    4 S^2 D B H / 2 FLOP causal. Shared memory: per warp and tile 16 KB of K and V, 6 KB for
 //          S and P each way = 28 KB against 262144 FLOP (D = 64): about 1170 FLOP/clk/SM.
+// Measured one H200, (4, 8, 4096, 64): causal 0.464 ms, 148 TFLOP/s; full 0.788 ms, 174 TFLOP/s
 // Limits   fp16; D = 64, 128; contiguous tensors
 // Run      python run.py --submission cuda_wmma_lab --suite lab
 #include <cuda_fp16.h>

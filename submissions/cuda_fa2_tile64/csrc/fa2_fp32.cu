@@ -11,6 +11,7 @@
 //
 // Phases   LOAD  SCORE  SOFTMAX  ACCUMULATE  STORE, one tile at a time, nothing overlapped
 // Bound    67 TFLOP/s of FP32 FMA (H200); per 16 FMA two 16-byte shared loads
+// Measured one H200, (4, 8, 4096, 64) causal: 2.71 ms, 25 TFLOP/s
 #include <cuda_runtime.h>
 
 namespace {

@@ -1,0 +1,121 @@
+"""The build report: what ptxas says, what a multiprocessor holds, and the page."""
+
+from __future__ import annotations
+
+import shutil
+
+import pytest
+
+from harness import build_report
+from harness.build_report import KernelReport, parse_ptxas, render, with_occupancy
+
+LOG = """\
+ptxas info    : 0 bytes gmem
+ptxas info    : Compiling entry function 'slow' for 'sm_90a'
+ptxas info    : Function properties for slow
+    56 bytes stack frame, 60 bytes spill stores, 64 bytes spill loads
+ptxas info    : Used 168 registers, used 1 barriers, 56 bytes cumulative stack size, 1024 bytes smem
+ptxas info    : Compiling entry function 'fast' for 'sm_90a'
+ptxas info    : Function properties for fast
+    0 bytes stack frame, 0 bytes spill stores, 0 bytes spill loads
+ptxas info    : Used 72 registers, used 1 barriers
+"""
+IGNORED = (
+    "ptxas info    : (C7508) Potential Performance Loss: 'setmaxnreg' ignored; "
+    "unable to determine register count at entry.\n"
+)
+needs_nvcc = pytest.mark.skipif(shutil.which("nvcc") is None, reason="nvcc is not on PATH")
+
+
+def report(**changes):
+    base = {"name": "f", "arch": "sm_90a", "registers": 128, "stack_bytes": 0}
+    spills = {"spill_store_bytes": 0, "spill_load_bytes": 0, "smem_static_bytes": 0}
+    return KernelReport(**{**base, **spills, "smem_dynamic_bytes": 0, "threads": 128, **changes})
+
+
+def test_every_number_of_ptxas_is_read():
+    slow, fast = parse_ptxas(LOG)
+    assert (slow.name, slow.registers, slow.stack_bytes) == ("slow", 168, 56)
+    assert (slow.spill_store_bytes, slow.spill_load_bytes, slow.smem_static_bytes) == (60, 64, 1024)
+    assert (fast.name, fast.registers, fast.smem_static_bytes) == ("fast", 72, 0)
+
+
+def test_spills_are_warned_about_and_silence_is_kept_otherwise():
+    slow, fast = parse_ptxas(LOG)
+    assert "spills 60 bytes of stores, 64 of loads" in slow.warnings[0]
+    assert fast.warnings == ()
+
+
+def test_an_ignored_setmaxnreg_is_a_warning():
+    assert all("C7508" in r.warnings[-1] and "ignored" in r.warnings[-1]
+               for r in parse_ptxas(IGNORED + LOG))  # fmt: skip
+
+
+def test_a_note_that_names_a_function_stays_there():
+    text = (
+        LOG
+        + "ptxas info : (C7512) Potential Performance Loss: wgmma serialized in function 'fast'\n"
+    )
+    slow, fast = parse_ptxas(text)
+    assert not slow.notes
+    assert fast.notes == ("C7512: wgmma serialized",)
+
+
+@pytest.mark.parametrize(
+    ("changes", "blocks", "limited_by"),
+    [
+        # the first three were read from Nsight Compute's launch__occupancy_limit_* on an H200
+        ({"registers": 72, "smem_dynamic_bytes": 40_960}, 5, "shared memory"),
+        ({"registers": 72}, 7, "registers"),
+        ({"registers": 147, "smem_dynamic_bytes": 40_960}, 3, "registers"),
+        ({"registers": 24}, 16, "warps"),
+        ({"registers": 24, "threads": 32}, 32, "block slots"),
+        ({"registers": 128, "smem_dynamic_bytes": 87_296, "arch": "sm_80"}, 1, "shared memory"),
+    ],
+)
+def test_occupancy(changes, blocks, limited_by):
+    found = with_occupancy(report(**changes))
+    assert (found.blocks_per_sm, found.limited_by) == (blocks, limited_by)
+    warps = -(-changes.get("threads", 128) // 32)
+    assert found.occupancy_pct == pytest.approx(100 * blocks * warps / 64)
+
+
+def test_what_is_not_known_is_not_invented():
+    assert with_occupancy(report(threads=None)).blocks_per_sm is None
+    assert with_occupancy(report(arch="sm_35")).occupancy_pct is None
+    assert "not counted" in with_occupancy(report(smem_dynamic_bytes=None)).limited_by
+
+
+def test_the_page_aligns_and_puts_warnings_under_their_kernel():
+    lines = render([with_occupancy(r) for r in parse_ptxas(LOG)]).splitlines()
+    assert lines[0].split()[:4] == ["kernel", "arch", "regs", "smem"]
+    assert lines[1].startswith("slow")
+    assert lines[2].startswith("    warning: spills")
+    assert lines[3].split()[:3] == ["fast", "sm_90a", "72"]
+
+
+def test_without_a_compiler_it_says_what_to_install(monkeypatch):
+    monkeypatch.setattr(build_report.shutil, "which", lambda name: None)
+    with pytest.raises(build_report.BuildUnavailableError, match="pip install cuda-bindings"):
+        build_report.nvcc("", "sm_80", build_report.Path(), ())
+
+
+def test_steps_are_not_part_of_an_extension(tmp_path):
+    for name in ("csrc/a.cu", "steps/01.cu"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text("")
+    assert [path.name for path in build_report.extension_sources(tmp_path)] == ["a.cu"]
+
+
+@needs_nvcc
+def test_nvcc_reports_names_threads_and_errors(tmp_path):
+    (tmp_path / "k.cu").write_text(
+        "namespace { template <int D> __global__ void __launch_bounds__(96) f(float* q)"
+        " { q[0] = D; } }\nvoid g(float* q) { f<64><<<1, 96>>>(q); }\n"
+    )
+    (found,) = build_report.build(tmp_path, "submission.py", None, tmp_path / "cache", ["sm_90a"])
+    assert (found.name, found.threads, found.arch) == ("f<64>", 96, "sm_90a")
+    (tmp_path / "k.cu").write_text("__global__ void f( {}\n")
+    with pytest.raises(build_report.cuda_source.CudaSourceError) as caught:
+        build_report.build(tmp_path, "submission.py", None, tmp_path / "cache", ["sm_90a"])
+    assert caught.value.line == 1

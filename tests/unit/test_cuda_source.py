@@ -1,0 +1,167 @@
+"""Compilation of plain .cu files: the cache, and the words of every error. No GPU, no torch."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+from pathlib import Path
+
+import pytest
+
+from harness.launch_spec import parse_launch
+from harness.worker import cuda_source
+from harness.worker.cuda_source import CudaSourceError, compile_source, instances
+
+GOOD = 'extern "C" __global__ void f(float* q) {\n  q[0] = 1.0f;\n}\n'
+
+
+def nvrtc_missing():
+    try:
+        cuda_source._bindings("nvrtc").nvrtcVersion()
+    except (CudaSourceError, RuntimeError) as error:  # no package, or no library behind it
+        return str(error)
+    return ""
+
+
+MISSING = nvrtc_missing() if importlib.util.find_spec("cuda") else "cuda-bindings is not installed"
+needs_nvrtc = pytest.mark.skipif(bool(MISSING), reason=f"no NVRTC: {MISSING}")
+
+
+def launch_of(name="f", args=("q",), **changes):
+    kernel = {"name": name, "headdims": [64], "grid": [1], "block": [1], "args": list(args)}
+    return parse_launch({"kernels": [{**kernel, **changes}]}, "manifest.yaml").model_dump()
+
+
+def compile_text(text, tmp_path, arch="sm_90a", **kernel):
+    (tmp_path / "kernel.cu").write_text(text)
+    return compile_source(tmp_path, "kernel.cu", launch_of(**kernel), arch, tmp_path / "cache")
+
+
+def test_instances_fill_in_the_placeholders():
+    launch = launch_of(name="f<{D}, {causal}, {dtype}>", headdims=[64, 128], dtypes=["bf16"])
+    assert [name for name, _, _ in instances(launch)] == [
+        "f<64, true, __nv_bfloat16>",
+        "f<64, false, __nv_bfloat16>",
+        "f<128, true, __nv_bfloat16>",
+        "f<128, false, __nv_bfloat16>",
+    ]
+
+
+def test_one_mask_gives_one_instance():
+    assert len(list(instances(launch_of(causal="true")))) == 1
+
+
+@pytest.mark.parametrize(
+    ("capability", "name"), [((8, 0), "sm_80"), ((8, 9), "sm_89"), ((9, 0), "sm_90a")]
+)
+def test_arch_name(capability, name):
+    assert cuda_source.arch_name(*capability) == name
+
+
+def test_an_nvrtc_log_becomes_a_place_and_a_trimmed_text():
+    log = 'ptxas info : noise\nkernel.cu(7): error: expected a ";"\n' + "context\n" * 50
+    error = cuda_source.compile_error(log, "kernel.cu")
+    assert (error.status, error.file, error.line) == ("COMPILE_ERROR", "kernel.cu", 7)
+    assert error.message.startswith("kernel.cu(7): error")
+    assert error.message.endswith("more lines")
+    assert len(error.message.splitlines()) == cuda_source.MAX_MESSAGE_LINES + 1
+
+
+def test_missing_bindings_say_what_to_install(monkeypatch):
+    def refuse(name):
+        raise ImportError(f"No module named {name!r}")
+
+    monkeypatch.setattr(cuda_source.importlib, "import_module", refuse)
+    with pytest.raises(CudaSourceError, match="pip install cuda-bindings") as caught:
+        cuda_source._bindings("nvrtc")
+    assert caught.value.status == "UNAVAILABLE"
+
+
+@needs_nvrtc
+def test_the_second_build_compiles_nothing(tmp_path):
+    first = compile_text(GOOD, tmp_path)
+    again = compile_text(GOOD, tmp_path)
+    assert (first.cached, again.cached) == (False, True)
+    assert again.cubin.read_bytes()[:4] == b"\x7fELF"
+    assert again.symbols == {"f": "f"}
+    assert "Used" in again.log
+
+
+@needs_nvrtc
+@pytest.mark.parametrize("change", ["source", "flags", "arch", "header"])
+def test_whatever_matters_is_in_the_key(tmp_path, change):
+    (tmp_path / "own.cuh").write_text("#define ONE 1\n")
+    first = compile_text('#include "own.cuh"\n' + GOOD, tmp_path)
+    launch, arch = launch_of(), "sm_90a"
+    if change == "source":
+        (tmp_path / "kernel.cu").write_text('#include "own.cuh"\n' + GOOD.replace("1.0f", "2.0f"))
+    elif change == "flags":
+        launch["flags"] = ["-DX=1"]
+    elif change == "arch":
+        arch = "sm_80"
+    else:
+        (tmp_path / "own.cuh").write_text("#define ONE 2\n")
+    second = compile_source(tmp_path, "kernel.cu", launch, arch, tmp_path / "cache")
+    assert not second.cached
+    assert second.cubin != first.cubin
+
+
+@needs_nvrtc
+def test_templates_and_cuda_headers(tmp_path):
+    text = (
+        "#include <cuda.h>\n#include <cuda_fp16.h>\n#include <cstdint>\n"
+        "template <int D, bool C> __global__ void f(const __grid_constant__ CUtensorMap map,\n"
+        "    __half* q, uint32_t n) { if (C) q[n] = __float2half(D); }\n"
+    )
+    compiled = compile_text(text, tmp_path, name="f<{D}, {causal}>")
+    assert set(compiled.symbols) == {"f<64, true>", "f<64, false>"}
+    assert compiled.symbols["f<64, true>"].startswith("_Z1fILi64ELb1E")
+
+
+@needs_nvrtc
+@pytest.mark.parametrize(
+    ("text", "kernel", "status", "line", "said"),
+    [
+        (GOOD.replace("1.0f;", "1.0f"), {}, "COMPILE_ERROR", 3, 'expected a ";"'),
+        (GOOD, {"name": "g"}, "COMPILE_ERROR", 0, "kernel.cu has no kernel 'g'"),
+        ('#include "nope.cuh"\n' + GOOD, {}, "COMPILE_ERROR", 1, "cannot open source file"),
+        (
+            GOOD.replace("q[0]", "__shared__ float x[99999]; x[threadIdx.x] = q[0]; q[0]")
+            .replace("1.0f", "x[q[1] > 0]"),
+            {}, "COMPILE_ERROR", 0, "too much shared data",
+        ),
+        (
+            GOOD.replace("q[0]", 'asm volatile("setmaxnreg.inc.sync.aligned.u32 240;"); q[0]'),
+            {"arch": "sm_80"}, "UNSUPPORTED", 0, "sm_80",
+        ),
+    ],
+    ids=["syntax", "missing kernel", "missing header", "shared memory", "architecture"],
+)  # fmt: skip
+def test_errors_keep_the_compilers_words(tmp_path, text, kernel, status, line, said):
+    with pytest.raises(CudaSourceError) as caught:
+        compile_text(text, tmp_path, **kernel)
+    error = caught.value
+    assert (error.status, error.line) == (status, line)
+    assert said in error.message
+    assert error.file == "kernel.cu"
+
+
+@needs_nvrtc
+def test_a_failed_build_leaves_nothing_in_the_cache(tmp_path):
+    with pytest.raises(CudaSourceError):
+        compile_text("nonsense", tmp_path)
+    assert not list((tmp_path / "cache").rglob("*"))
+
+
+@needs_nvrtc
+def test_the_record_beside_the_cubin_is_readable(tmp_path):
+    compiled = compile_text(GOOD, tmp_path)
+    record = json.loads((compiled.cubin.parent / "build.json").read_text())
+    assert (record["arch"], record["symbols"]) == ("sm_90a", {"f": "f"})
+
+
+def test_a_missing_file_is_named(tmp_path):
+    if MISSING:
+        pytest.skip(f"no NVRTC: {MISSING}")
+    with pytest.raises(CudaSourceError, match=r"cannot read kernel\.cu"):
+        compile_source(tmp_path, "kernel.cu", launch_of(), "sm_90a", Path(tmp_path) / "cache")
