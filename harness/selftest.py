@@ -108,13 +108,16 @@ def load_corpus(root: Path = ROOT) -> list[Specimen]:
 
 def suite_for(gpu: bool, dtype: str, quick_deadlines: bool) -> Suite:
     """One small shape; bursts of two, so that a first and a second call differ."""
-    shape = (1, 8, 1024, 64) if gpu else (1, 2, 64, 64)
+    shape = (1, 4, 512, 64) if gpu else (1, 2, 64, 64)
     batch, heads, seqlen, headdim = shape
     case = Case.model_validate(
         {"name": "selftest", "batch": batch, "heads": heads, "seqlen": seqlen}
         | {"headdim": headdim, "dtype": dtype, "burst": 2}
     )
-    limits = Limits(import_s=90, first_call_s=60, burst_s=20, memory_gib=4, gpu_memory_gib=16)
+    host_gib = 8 if gpu else 4  # a CUDA context alone takes two
+    limits = Limits(
+        import_s=90, first_call_s=30, burst_s=15, memory_gib=host_gib, gpu_memory_gib=16
+    )
     if quick_deadlines:
         limits = limits.model_copy(update={"import_s": 15, "first_call_s": 4, "burst_s": 4})
     return Suite(
@@ -138,7 +141,11 @@ def batches(specimens: Sequence[Specimen], size: int = BATCH) -> list[list[Speci
 
 
 def run_batch(
-    specimens: Sequence[Specimen], machine: Machine, level: int, off: Off = NOTHING_OFF
+    specimens: Sequence[Specimen],
+    machine: Machine,
+    level: int,
+    off: Off = NOTHING_OFF,
+    row: Callable[[Result], None] = lambda result: None,
 ) -> list[Outcome]:
     """One run over `specimens`; every one of them has an outcome."""
     first = specimens[0].expect
@@ -159,7 +166,12 @@ def run_batch(
             sandbox=0 if Defence.SANDBOX in off else level,
             off=off,
         )
-        execute(request, lambda result: results.__setitem__(result.entry, result), Silent())
+
+        def save(result: Result) -> None:
+            results[result.entry] = result
+            row(result)
+
+        execute(request, save, Silent())
         left = end_orphans(before)
     return [judge(specimen, results.get(specimen.name), suite, left) for specimen in specimens]
 
@@ -245,12 +257,13 @@ def run_corpus(
     off: Off = NOTHING_OFF,
     tell: Callable[[Outcome], None] = lambda outcome: None,
     size: int = BATCH,
+    row: Callable[[Result], None] = lambda result: None,
 ) -> list[Outcome]:
     """Try all `specimens` that this machine can run."""
     able = [s for s in specimens if machine.has_gpu or not s.expect.needs_gpu]
     outcomes = []
     for batch in batches(able, size):
-        for outcome in run_batch(batch, machine, level, off):
+        for outcome in run_batch(batch, machine, level, off, row):
             tell(outcome)
             outcomes.append(outcome)
     return outcomes
