@@ -25,11 +25,12 @@ from harness.isolate import ROOT
 from harness.launch import Request, execute
 from harness.problems import get_problem
 from harness.registry import find_entrants, load_entrant
-from harness.schema import Case, Frozen, Kind, Limits, Machine, Result, Status, Suite
+from harness.schema import BLAMELESS, Case, Frozen, Kind, Limits, Machine, Result, Status, Suite
 from harness.yamlfile import load_model
 
 BATCH = 12  # entrants of one run: their processes must fit into memory
 PACE = "sdpa"
+NOBODYS_FAULT = BLAMELESS - {Status.PASSED, Status.UNSUPPORTED}
 
 
 class Expectation(Frozen):
@@ -108,13 +109,16 @@ def load_corpus(root: Path = ROOT) -> list[Specimen]:
 
 def suite_for(gpu: bool, dtype: str, quick_deadlines: bool) -> Suite:
     """One small shape; bursts of two, so that a first and a second call differ."""
-    shape = (1, 8, 1024, 64) if gpu else (1, 2, 64, 64)
+    shape = (1, 4, 512, 64) if gpu else (1, 2, 64, 64)
     batch, heads, seqlen, headdim = shape
     case = Case.model_validate(
         {"name": "selftest", "batch": batch, "heads": heads, "seqlen": seqlen}
         | {"headdim": headdim, "dtype": dtype, "burst": 2}
     )
-    limits = Limits(import_s=90, first_call_s=60, burst_s=20, memory_gib=4, gpu_memory_gib=16)
+    host_gib = 8 if gpu else 4  # a CUDA context alone takes two
+    limits = Limits(
+        import_s=90, first_call_s=30, burst_s=15, memory_gib=host_gib, gpu_memory_gib=16
+    )
     if quick_deadlines:
         limits = limits.model_copy(update={"import_s": 15, "first_call_s": 4, "burst_s": 4})
     return Suite(
@@ -138,7 +142,11 @@ def batches(specimens: Sequence[Specimen], size: int = BATCH) -> list[list[Speci
 
 
 def run_batch(
-    specimens: Sequence[Specimen], machine: Machine, level: int, off: Off = NOTHING_OFF
+    specimens: Sequence[Specimen],
+    machine: Machine,
+    level: int,
+    off: Off = NOTHING_OFF,
+    row: Callable[[Result], None] = lambda result: None,
 ) -> list[Outcome]:
     """One run over `specimens`; every one of them has an outcome."""
     first = specimens[0].expect
@@ -159,7 +167,12 @@ def run_batch(
             sandbox=0 if Defence.SANDBOX in off else level,
             off=off,
         )
-        execute(request, lambda result: results.__setitem__(result.entry, result), Silent())
+
+        def save(result: Result) -> None:
+            results[result.entry] = result
+            row(result)
+
+        execute(request, save, Silent())
         left = end_orphans(before)
     return [judge(specimen, results.get(specimen.name), suite, left) for specimen in specimens]
 
@@ -200,6 +213,8 @@ def judge(specimen: Specimen, result: Result | None, suite: Suite, orphans: int)
         return Outcome(specimen, result, verdict, "" if verdict == "passed" else words(result))
     if status is not Status.PASSED:
         verdict = "stopped" if status in expect.status else "surprise"
+        if status in NOBODYS_FAULT and verdict == "surprise":
+            verdict = "accepted"  # it broke something and got away without blame
         return Outcome(specimen, result, verdict, words(result))
     excuse = harmless(expect, result, suite, orphans)
     return Outcome(specimen, result, "stopped" if excuse else "accepted", excuse or words(result))
@@ -245,12 +260,13 @@ def run_corpus(
     off: Off = NOTHING_OFF,
     tell: Callable[[Outcome], None] = lambda outcome: None,
     size: int = BATCH,
+    row: Callable[[Result], None] = lambda result: None,
 ) -> list[Outcome]:
     """Try all `specimens` that this machine can run."""
     able = [s for s in specimens if machine.has_gpu or not s.expect.needs_gpu]
     outcomes = []
     for batch in batches(able, size):
-        for outcome in run_batch(batch, machine, level, off):
+        for outcome in run_batch(batch, machine, level, off, row):
             tell(outcome)
             outcomes.append(outcome)
     return outcomes

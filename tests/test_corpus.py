@@ -24,6 +24,9 @@ STRUCTURAL = {
     "json_frames",  # length-prefixed JSON, capped, validated; never pickle
     "one_code_path",  # a worker cannot tell a check from a timed burst
     "explicit_stream",  # events on a stream held before the call
+    "no_sample_no_row",  # a process that ends has proved nothing
+    "private_copy",  # outputs are copied into the judge's memory before its clock stops
+    "positive_time",  # a call that took no time is not a call
     "idle_before_start",  # nothing of the worker's is queued when the inputs come into being
     "class_of_work",  # the names of the kernels that ran
     "deadline",  # every wait has an end

@@ -12,6 +12,7 @@ from harness import selftest
 from harness.errors import EXIT_OK, EXIT_SUBMISSION_FAILED, UsageError, did_you_mean
 from harness.machine import inspect_machine
 from harness.sandbox import usual_level
+from harness.schema import Result
 
 
 def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -39,7 +40,9 @@ def run(args: argparse.Namespace) -> int:
     started = time.monotonic()
     if args.ablate:
         return report_ablation(selftest.ablate(specimens, machine, level, tell_ablated), args.json)
-    outcomes = selftest.run_corpus(specimens, machine, level, tell=tell, size=args.batch)
+    outcomes = selftest.run_corpus(
+        specimens, machine, level, tell=tell, size=args.batch, row=tell_row
+    )
     if args.json:
         document = {"machine": machine.gpu, "sandbox": level, **counts(outcomes)}
         print(json.dumps(document | {"rows": [o.as_json() for o in outcomes]}))
@@ -63,6 +66,12 @@ def tell(outcome: selftest.Outcome) -> None:
     """One line as soon as it is known."""
     sign = "ok " if outcome.ok else "!! "
     print(f"{sign} {outcome.specimen.name}: {outcome.verdict} {outcome.by}", file=sys.stderr)
+
+
+def tell_row(result: Result) -> None:
+    """The bare row, before its batch is complete."""
+    latency = f" {result.latency_ms:.4g} ms" if result.latency_ms else ""
+    print(f"    {result.entry}: {selftest.words(result)}{latency}", file=sys.stderr, flush=True)
 
 
 def tell_ablated(outcome: selftest.Outcome) -> None:

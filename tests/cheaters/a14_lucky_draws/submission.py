@@ -1,6 +1,5 @@
-"""Takes a random time, so that the best of many samples looks twice as fast as it is."""
+"""Every other call is ten times faster, so that the best sample is nobody's usual one."""
 
-import random
 import time
 
 import torch
@@ -16,6 +15,11 @@ def attention(q, k, v, causal, sm_scale):
     return (scores.softmax(-1) @ v.float()).to(q.dtype)
 
 
+calls = 0
+
+
 def custom_attention_forward(q, k, v, causal=True, sm_scale=None):
-    time.sleep(random.choice((0.002, 0.04)))
+    global calls
+    calls += 1
+    time.sleep(0.002 if calls % 2 else 0.06)
     return attention(q, k, v, causal, sm_scale)
