@@ -50,7 +50,9 @@ def main() -> None:
         peak_mib, cpu_s = used.ru_maxrss / 1024, used.ru_utime + used.ru_stime
         page_mib = (folder / "leaderboard.html").stat().st_size / 2**20
     print(f"{args.lines} lines, {args.entries} entries, {size / 2**20:.0f} MiB of records:")
-    print(f"{seconds:.1f} s ({cpu_s:.1f} s of one core), {peak_mib:.0f} MiB resident, page of {page_mib:.1f} MiB")
+    print(
+        f"{seconds:.1f} s ({cpu_s:.1f} s of one core), {peak_mib:.0f} MiB resident, page of {page_mib:.1f} MiB"
+    )
 
 
 def write_records(folder: Path, lines: int, entries: int) -> int:

@@ -111,7 +111,7 @@ def test_an_honest_kernel_passes_beside_crashing_ones(
         assert result["numerics_class"] == "exact"
         assert result["correct"] == 1
         assert result["blocks"] >= 4
-        assert PUBLIC_KEYS <= set(result)
+        assert set(result) >= PUBLIC_KEYS
         assert result["speedup"]["against"] == "sdpa"
         assert len(result["samples"][0]["calls_ms"]) == 2
 

@@ -154,8 +154,15 @@ def _tensor_map(pointer: int, heads: int, seqlen: int, headdim: int, rows: int) 
 class Plan:
     """One launch, ready to go except for the output pointer and the stream."""
 
-    def __init__(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, causal: bool,
-                 sm_scale: float, shape: Shape) -> None:
+    def __init__(
+        self,
+        q: torch.Tensor,
+        k: torch.Tensor,
+        v: torch.Tensor,
+        causal: bool,
+        sm_scale: float,
+        shape: Shape,
+    ) -> None:
         batch, nheads, seqlen, headdim = q.shape
         heads = batch * nheads
         self.function, sm_count = _load(headdim, shape, q.device.index)
@@ -168,8 +175,17 @@ class Plan:
             _tensor_map(t.data_ptr(), heads, seqlen, headdim, rows)
             for t, rows in ((q, 64), (k, shape.block_n), (v, shape.block_n))
         ]
-        self.params = Params(None, None, seqlen, heads, items, blocks, section_log2, int(causal),
-                             (sm_scale or 1e-30) * math.log2(math.e))  # 0 * -inf would be NaN
+        self.params = Params(
+            None,
+            None,
+            seqlen,
+            heads,
+            items,
+            blocks,
+            section_log2,
+            int(causal),
+            (sm_scale or 1e-30) * math.log2(math.e),
+        )  # 0 * -inf would be NaN
         self.addresses = (ctypes.c_void_p * 4)(
             *(int(m.getPtr()) for m in self.maps), ctypes.addressof(self.params)
         )
@@ -181,8 +197,9 @@ class Plan:
     def launch(self, o_pointer: int, counter: int, stream: int) -> None:
         self.params.o = o_pointer
         self.params.counter = counter
-        (status,) = driver.cuLaunchKernel(self.function, self.grid, 1, 1, self.threads, 1, 1,
-                                          self.smem, stream, self.arguments, 0)
+        (status,) = driver.cuLaunchKernel(
+            self.function, self.grid, 1, 1, self.threads, 1, 1, self.smem, stream, self.arguments, 0
+        )
         if status != 0:
             raise RuntimeError(f"submissions/cuda_hopper: cuLaunchKernel failed with {status!r}")
 
@@ -195,15 +212,19 @@ def _counter(device: int, stream: int) -> int:
     """Address of the work counters of a stream; launches on one stream follow one another."""
     found = _counters.get((device, stream))
     if found is None:
-        found = _counters[device, stream] = torch.zeros(2, dtype=torch.int32, device=f"cuda:{device}")
+        found = _counters[device, stream] = torch.zeros(
+            2, dtype=torch.int32, device=f"cuda:{device}"
+        )
     return found.data_ptr()
 
 
 def _check(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> None:
     for name, t in (("q", q), ("k", k), ("v", v)):
         if t.dtype != torch.float16 or t.dim() != 4 or not t.is_cuda or t.shape != q.shape:
-            raise ValueError(f"cuda_hopper: {name} is {tuple(t.shape)} {t.dtype} on {t.device}; "
-                             "wanted three fp16 CUDA tensors (batch, nheads, seqlen, headdim)")
+            raise ValueError(
+                f"cuda_hopper: {name} is {tuple(t.shape)} {t.dtype} on {t.device}; "
+                "wanted three fp16 CUDA tensors (batch, nheads, seqlen, headdim)"
+            )
     if q.shape[3] not in SHAPES:
         raise ValueError(f"cuda_hopper: headdim {q.shape[3]}; it is built for {sorted(SHAPES)}")
 
@@ -232,8 +253,19 @@ def custom_attention_forward(q, k, v, causal=True, sm_scale=None):
     if q.numel() == 0:
         return o
     device = q.device.index
-    key = (q.data_ptr(), k.data_ptr(), v.data_ptr(), q.shape, q.dtype, k.dtype, v.dtype, device,
-           causal, sm_scale, threading.get_ident())
+    key = (
+        q.data_ptr(),
+        k.data_ptr(),
+        v.data_ptr(),
+        q.shape,
+        q.dtype,
+        k.dtype,
+        v.dtype,
+        device,
+        causal,
+        sm_scale,
+        threading.get_ident(),
+    )
     if device != torch.cuda.current_device():
         with torch.cuda.device(device):
             return custom_attention_forward(q, k, v, causal, sm_scale)

@@ -22,7 +22,12 @@ LAWS = {
     "harness/buffers.py": set(),
     "harness/clock.py": {"harness.schema"},
     "harness/plan.py": {"harness.schema", "harness.problems", "harness.problems.base"},
-    "harness/isolate.py": {"harness.errors", "harness.sandbox", "harness.defences", "harness.hygiene"},
+    "harness/isolate.py": {
+        "harness.errors",
+        "harness.sandbox",
+        "harness.defences",
+        "harness.hygiene",
+    },
     "harness/telemetry.py": {"harness.schema"},
     "harness/worker/burst.py": set(),
     "harness/worker/load.py": {"harness.schema", "harness.worker", "harness.worker.interpret"},
