@@ -1,0 +1,70 @@
+"""`build NAME`: what the compiler made of a CUDA submission, per kernel and architecture; needs no GPU."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import tempfile
+from pathlib import Path
+
+from harness import build_report
+from harness.errors import EXIT_OK, EXIT_SUBMISSION_FAILED, UnavailableError, UsageError
+from harness.isolate import ROOT, plain_text
+from harness.launch_spec import parse_launch
+from harness.problems import get_problem
+from harness.registry import find_entrants
+from harness.schema import Entrant, Kind
+from harness.worker.cuda_source import CudaSourceError
+
+
+def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Declare the command."""
+    parser = subparsers.add_parser(
+        "build", help="compile CUDA submissions: registers, shared memory, spills, occupancy"
+    )
+    parser.add_argument("names", nargs="+", metavar="NAME")
+    parser.add_argument(
+        "--arch", action="append", choices=build_report.ARCHS, help="default: all it claims"
+    )
+    parser.add_argument("--fail-on-spills", action="store_true", help="exit 1 if a kernel spills")
+    parser.set_defaults(run=run)
+
+
+def run(args: argparse.Namespace) -> int:
+    """0 if all compiled; 1 if one did not, or one spills and that was forbidden."""
+    problem = get_problem("attention_forward")
+    entrants = find_entrants(args.names, ROOT / "submissions", Kind.SUBMISSION, problem)
+    cuda = [entrant for entrant in entrants if entrant.manifest.language == "cuda"]
+    if not cuda:
+        raise UsageError("nothing to compile: no CUDA submission among these", "run.py list")
+    return max(one(entrant, args.arch, args.fail_on_spills) for entrant in cuda)
+
+
+def one(entrant: Entrant, archs: list[str] | None, fail_on_spills: bool) -> int:
+    """Report one submission."""
+    manifest = entrant.manifest
+    launch = None
+    if manifest.launch is not None:
+        launch = parse_launch(manifest.launch, str(entrant.folder)).model_dump()
+    print(entrant.name)
+    with tempfile.TemporaryDirectory() as cache:
+        try:
+            reports = build_report.build(
+                entrant.folder, manifest.entry, launch, Path(cache), archs or claimed(entrant)
+            )
+        except CudaSourceError as cause:
+            place = f"{cause.file}:{cause.line}: " if cause.file else ""
+            print(f"{cause.status}: {place}{plain_text(cause.message)}", file=sys.stderr)
+            return EXIT_SUBMISSION_FAILED
+        except build_report.BuildUnavailableError as cause:
+            raise UnavailableError(f"UNAVAILABLE: {cause}", "pip install 'attnboard[cuda]'") from None
+    print(build_report.render(reports))
+    spills = any(report.spill_store_bytes or report.spill_load_bytes for report in reports)
+    return EXIT_SUBMISSION_FAILED if spills and fail_on_spills else EXIT_OK
+
+
+def claimed(entrant: Entrant) -> list[str]:
+    """Architectures at or above what the manifest needs."""
+    needed = tuple(map(int, entrant.manifest.needs.compute_capability.split(".")))
+    known = {"sm_80": (8, 0), "sm_90a": (9, 0)}
+    return [arch for arch in build_report.ARCHS if known[arch] >= needed]
