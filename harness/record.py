@@ -24,7 +24,7 @@ import zlib
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from pydantic import ValidationError
 
@@ -59,8 +59,7 @@ class BadLine:
         return f"{self.path}:{self.number}: {self.reason}"
 
 
-@dataclass(frozen=True, slots=True)
-class Head:
+class Head(NamedTuple):  # cheaper to make than a frozen dataclass, 100,000 times
     """The front of one line: enough to choose what is read whole and to draw the history."""
 
     path: Path

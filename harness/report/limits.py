@@ -113,6 +113,10 @@ def _words(tensor: float, exp: float, memory: float) -> str:
     if exp > 0.8:
         return f"exponentials: the special-function units are busy {exp:.0%} of the time"
     shares = f"products {tensor:.0%}, exponentials {exp:.0%} of the time"
-    if tensor + exp > 0.85:
-        return f"order: {shares}, one after another; overlap them"
+    if tensor + exp > 1.0:
+        return (
+            f"both: {shares}; they overlap already, so fewer exponentials or shorter waits are left"
+        )
+    if tensor + exp > 0.8:
+        return f"order: {shares}, nearly one after another; overlap them"
     return f"waiting: {shares}; look at loads, barriers, the diagonal and the last wave"

@@ -28,6 +28,12 @@ class Notes:
             for block, time in mine.items():
                 blocks.setdefault(block, []).append(math.log(time / middle))
         self._courses = {key: _course(blocks) for key, blocks in ratios.items()}
+        self._telemetry = {
+            (r.config, r.run): _telemetry(r)
+            for row in board.rows
+            for r in row.results
+            if r.telemetry
+        }
 
     def of_machine(self, config: str) -> list[str]:
         """What happened to all entrants of a run at once."""
@@ -35,10 +41,11 @@ class Notes:
         lines = []
         for run in runs:
             found = stats.findings(self._courses[config, run])
-            words = [finding.text for finding in found if finding.kind == "drift"]
+            words = [f"{f.text} (cancels in the speed-up)" for f in found if f.kind == "drift"]
+            words += self._telemetry.get((config, run), [])
             if words:
                 name = f"run {run}: " if len(runs) > 1 else ""
-                lines.append(f"{name}for all entrants {'; '.join(words)} (cancels in the speed-up)")
+                lines.append(f"{name}for all entrants {'; '.join(words)}")
         return (
             lines
             if len(lines) <= MOST_RUNS
@@ -54,7 +61,7 @@ class Notes:
         late = sum(sample.late for sample in result.samples)
         if late:
             found.append(f"{late} disturbed bursts not scored")
-        return [*found, *_telemetry(result)]
+        return found
 
 
 def _course(blocks: dict[int, list[float]]) -> dict[int, float]:
@@ -67,11 +74,16 @@ def _course(blocks: dict[int, list[float]]) -> dict[int, float]:
 
 
 def _telemetry(result: Result) -> list[str]:
+    """What NVML said while the config was timed; one reading a block, the same for everybody."""
+    readings = len(result.telemetry)
     reasons = sorted({reason for block in result.telemetry for reason in block.throttle})
+    found = []
+    for reason in reasons:
+        times = sum(reason in block.throttle for block in result.telemetry)
+        found.append(f"clocks held down by {reason} in {times} of {readings} readings")
     foreign = sum(block.foreign_pids > 0 for block in result.telemetry)
-    found = [f"throttled: {', '.join(reasons)}"] if reasons else []
     if foreign:
-        found.append(f"another process on the GPU in {foreign} blocks")
+        found.append(f"another process on the GPU in {foreign} of {readings} readings")
     return found
 
 

@@ -53,10 +53,10 @@ def render(
 
 def document(board: Leaderboard, history: Iterable[Point], notes_of: Mapping[str, str]) -> Json:
     """What the page knows, as JSON."""
-    past: dict[tuple[object, ...], list[Json]] = {}
+    past: dict[tuple[object, ...], list[Point]] = {}
     for point in history:
         gpu, _, sha, protocol = point.board
-        past.setdefault((gpu, sha, protocol, point.entry), []).append(_point(point))
+        past.setdefault((gpu, sha, protocol, point.entry), []).append(point)
     return {
         "boards": [_board(one, past, notes_of) for one in board.boards],
         "main": next((i for i, one in enumerate(board.boards) if one is board.main), 0),
@@ -69,13 +69,14 @@ def document(board: Leaderboard, history: Iterable[Point], notes_of: Mapping[str
 
 
 def _board(
-    board: Board, past: Mapping[tuple[object, ...], list[Json]], notes_of: Mapping[str, str]
+    board: Board, past: Mapping[tuple[object, ...], list[Point]], notes_of: Mapping[str, str]
 ) -> Json:
     key = (board.gpu, board.suite_sha256, board.protocol)
     rows, notes = [], Notes(board)
     for row in board.rows:
         told = _row(board, row, notes)
-        told["history"] = past.get((*key, row.entry), [])[-MOST_POINTS:]
+        points = past.get((*key, row.entry), [])
+        told["history"] = [_point(point) for point in points[-MOST_POINTS:]]
         told["notesText"] = notes_of.get(row.entry, "")[:MOST_NOTES]
         rows.append(told)
     return {
@@ -182,11 +183,11 @@ def _point(point: Point) -> Json:
 
 
 def _interval(ratio: Interval | None) -> list[float | None] | None:
-    return [_short(x) for x in (ratio.low, ratio.value, ratio.high)] if ratio else None
+    return [_short(x, 8) for x in (ratio.low, ratio.value, ratio.high)] if ratio else None
 
 
-def _short(value: float | None) -> float | None:
-    """Five significant digits: what the page shows, and no more bytes than that."""
+def _short(value: float | None, digits: int = 6) -> float | None:
+    """As many significant digits as the page shows, and two more, so that it rounds as others do."""
     if value is None or not math.isfinite(value):
         return None
-    return float(f"{value:.5g}")
+    return float(f"{value:.{digits}g}")

@@ -155,7 +155,7 @@ def test_explain_names_ceilings_and_limiter(
     )
     out = capsys.readouterr().out
     assert "floor at 1770 MHz: tensor 0.28" in out
-    assert "waiting: products" in out
+    assert "both: products 5" in out
     assert "no build of this source" in out
 
 
@@ -174,7 +174,8 @@ def test_ceilings_of_the_official_shapes() -> None:
         (0.9, 0.2, 0.1, "tensor cores"),
         (0.3, 0.9, 0.1, "exponentials"),
         (0.1, 0.1, 0.6, "device memory"),
-        (0.5, 0.5, 0.1, "order"),
+        (0.5, 0.4, 0.1, "order"),
+        (0.6, 0.6, 0.1, "both"),
         (0.4, 0.1, 0.1, "waiting"),
     ],
 )

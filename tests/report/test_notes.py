@@ -42,9 +42,15 @@ def test_what_moves_one_is_told_of_it_alone() -> None:
     assert set(map(joined, told.values())) == {"–"}
 
 
-def test_throttling_and_foreign_processes_are_told() -> None:
-    board = board_of({"a": np.zeros(20)})
-    result = board.rows[0].results[0]
-    blocks = (Telemetry(throttle=("sw_power_cap",)), Telemetry(foreign_pids=2))
-    told = Notes(board).of_entry(result.model_copy(update={"telemetry": blocks}))
-    assert told == ["throttled: sw_power_cap", "another process on the GPU in 1 blocks"]
+def test_throttling_and_foreign_processes_are_told_of_the_machine() -> None:
+    blocks = (Telemetry(throttle=("sw_power_cap",)), Telemetry(foreign_pids=2), Telemetry())
+    results = [
+        r.model_copy(update={"telemetry": blocks})
+        for row in board_of({"a": np.zeros(20)}).rows
+        for r in row.results
+    ]
+    (board,) = leaderboard(results).boards
+    (line,) = Notes(board).of_machine("hdim64_seq4k")
+    assert "clocks held down by sw_power_cap in 1 of 3 readings" in line
+    assert "another process on the GPU in 1 of 3 readings" in line
+    assert Notes(board).of_entry(board.rows[0].results[0]) == []

@@ -22,7 +22,7 @@ function placeOf(board, row) {
 function facts(row) {
   const machine = row.machine, told = [
     ["kind", `${row.kind}, ${row.language}`], ["author", row.author], ["version", row.version], ["integrity", row.integrity],
-    ["measured", `${row.date}, run ${row.run}`], ["source", make("code", {}, row.source)], ["harness", make("code", {}, row.harness)],
+    ["measured", `${row.date}, run ${row.run}`], ["source", row.source && make("code", {}, row.source)], ["harness", row.harness && make("code", {}, row.harness)],
     ["machine", [machine.gpu, machine.sms && `${machine.sms} SMs`, machine.power_limit_w && `${Math.round(machine.power_limit_w)} W`, machine.gpu === "cpu" && machine.cpu].filter(Boolean).join(", ")],
     ["software", ["driver", "cuda", "torch", "triton", "python"].filter(key => machine[key]).map(key => `${key} ${machine[key]}`).join(", ")]];
   return make("dl", {}, told.filter(([, value]) => value).flatMap(([key, value]) => [make("dt", {}, key), make("dd", {}, value)]));
