@@ -167,7 +167,7 @@ def build(
 ) -> list[KernelReport]:
     """Compiles a submission for every architecture and reports its kernels.
 
-    `launch` (validated, with defaults) belongs to a plain .cu entry; without it every .cu file under
+    `launch` (validated) belongs to a plain .cu entry; without it every .cu file under
     the folder, `steps/` aside, is compiled with nvcc. Raises CudaSourceError with the compiler's
     words, BuildUnavailableError when there is no compiler.
     """
@@ -219,7 +219,9 @@ def _compile_plain(
     else:
         return compiled.symbols, compiled.log
     names = sorted({name for name, _, _ in cuda_source.instances(launch)})
-    log = nvcc(instantiating_source(folder / entry, names), arch, folder, launch["flags"])[0]
+    log = nvcc(
+        instantiating_source(folder / entry, names), arch, folder, launch.get("flags", ())
+    )[0]
     return {name: _symbol_of(name, log) for name in names}, log
 
 

@@ -5,8 +5,8 @@ Three steps, each usable alone:
     compile_source   .cu -> cubin in a cache keyed by source, flags, NVRTC and architecture; no GPU
     load             cubin -> custom_attention_forward, launched on torch's current stream
 
-`launch` is the manifest's section, validated and with its defaults filled in. The file imports
-nothing of the harness: it runs next to code nobody vouches for.
+`launch` is the manifest's section, validated (harness/launch_spec.py); what it leaves out is filled in
+here. The file imports nothing of the harness: it runs next to code nobody vouches for.
 """
 
 from __future__ import annotations
@@ -113,9 +113,20 @@ class Compiled:
     """True when nothing was compiled."""
 
 
+def with_defaults(launch: Mapping[str, Any]) -> dict[str, Any]:
+    """`launch` with every optional key present; the defaults of harness/launch_spec.py."""
+    optional = {"causal": "both", "dtypes": ["fp16"], "smem_bytes": 0}
+    maps = launch.get("tensor_maps", {})
+    return {
+        "flags": launch.get("flags", []),
+        "kernels": [{**optional, **kernel} for kernel in launch["kernels"]],
+        "tensor_maps": {name: {"swizzle": "none", **spec} for name, spec in maps.items()},
+    }
+
+
 def instances(launch: Mapping[str, Any]) -> Iterator[tuple[str, Mapping[str, Any], dict[str, Any]]]:
     """(name expression, kernel entry, {headdim, causal, dtype}) for every case the manifest names."""
-    for kernel in launch["kernels"]:
+    for kernel in with_defaults(launch)["kernels"]:
         masks = {"both": (True, False), "true": (True,), "false": (False,)}[kernel["causal"]]
         for headdim in kernel["headdims"]:
             for causal in masks:
@@ -164,11 +175,13 @@ def compile_source(
     nvrtc = _bindings("nvrtc")
     names = sorted({name for name, _, _ in instances(launch)})
     options = [f"-arch={arch}", "--std=c++17", "-lineinfo", "--ptxas-options=-v"]
-    options += launch["flags"]
+    options += with_defaults(launch)["flags"]
     version = ".".join(str(part) for part in nvrtc.nvrtcVersion()[1:])
     digest = hashlib.sha256(json.dumps([version, options, names, entry]).encode())
     for path in sorted(p for p in folder.rglob("*") if p.suffix in _SOURCES):
-        digest.update(str(path.relative_to(folder)).encode() + b"\0" + path.read_bytes())
+        name = path.relative_to(folder)
+        if name.parts[0] != "steps":  # rungs of the ladder, programs of their own
+            digest.update(str(name).encode() + b"\0" + path.read_bytes())
     home = cache / "nvrtc" / digest.hexdigest()[:32]
     if (home / "build.json").is_file():
         record = json.loads((home / "build.json").read_text())
@@ -459,6 +472,7 @@ def load(folder: Path, entry: str, launch: Mapping[str, Any], cache: Path) -> Ca
     """
     import torch
 
+    launch = with_defaults(launch)
     compile_source(folder, entry, launch, arch_name(*torch.cuda.get_device_capability()), cache)
 
     sources: dict[int, _Source] = {}

@@ -47,6 +47,14 @@ def test_instances_fill_in_the_placeholders():
     ]
 
 
+def test_a_section_as_written_means_the_same_as_a_filled_in_one():
+    raw = {
+        "kernels": [{"name": "f<{D}>", "headdims": [64], "grid": [1], "block": [1], "args": ["q"]}]
+    }
+    raw["tensor_maps"] = {"m": {"tensor": "q", "box": [64, 64]}}
+    assert cuda_source.with_defaults(raw) == parse_launch(raw, "manifest.yaml").model_dump()
+
+
 def test_one_mask_gives_one_instance():
     assert len(list(instances(launch_of(causal="true")))) == 1
 
