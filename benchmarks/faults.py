@@ -104,15 +104,15 @@ class Lab:
         words = [sys.executable, str(ROOT / "run.py"), "--suite", str(self.suite)]
         words += ["--submission", ",".join(map(str, entries)), "--results", str(results)]
         words += ["--leaderboard", str(results) + ".md"]
-        output = Path(f"{results}.out").open("w", encoding="utf-8")  # noqa: SIM115
-        return subprocess.Popen(
-            words,
-            cwd=ROOT,
-            stdout=output,
-            stderr=subprocess.STDOUT,
-            text=True,
-            start_new_session=True,
-        )
+        with Path(f"{results}.out").open("w", encoding="utf-8") as output:
+            return subprocess.Popen(
+                words,
+                cwd=ROOT,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                text=True,
+                start_new_session=True,
+            )
 
     def check(self, what: str, entries: list[Path], results: Path, *, complete: bool) -> None:
         """Read the rows back and book what is lost or doubled."""

@@ -310,7 +310,8 @@ class Run:
         assert seat.child
         seat.child.resume()
         reply = self.judge.burst(seat.label, timeout_s, profile)
-        if reply.status in DEADLY or not seat.child.alive:
+        told_nothing = not reply.calls_ms  # a worker that fails says why and ends
+        if reply.status in DEADLY or told_nothing or not seat.child.alive:
             reply = self._bury(seat, reply)
             return None if reply.status is Status.PASSED else reply
         seat.child.pause()

@@ -184,7 +184,7 @@ def replace_gpu(machine: Machine) -> Machine:
 
 @contextlib.contextmanager
 def planted(specimens: Sequence[Specimen]) -> Iterator[None]:
-    """Put what a specimen wants to steal into our environment, for as long as it runs."""
+    """Put what a specimen wants to steal into our environment; remove what it left in memory."""
     wanted = {k: v for s in specimens for k, v in s.expect.plant_environment.items()}
     os.environ.update(wanted)
     try:
@@ -192,6 +192,8 @@ def planted(specimens: Sequence[Specimen]) -> Iterator[None]:
     finally:
         for name in wanted:
             os.environ.pop(name, None)
+        for path in Path("/dev/shm").glob("attnboard_planted_*"):
+            path.unlink(missing_ok=True)
 
 
 def end_orphans(before: set[int]) -> int:

@@ -30,7 +30,7 @@ from harness.worker.burst import cpu_burst, gpu_burst
 from harness.worker.load import LoadError, classify, describe, load_function
 
 MAX_KERNELS = 24
-LATE_COPY_S = 0.1
+LATE_COPY_S = 0.5
 
 
 class BadOutput(Exception):

@@ -1,6 +1,7 @@
 """Asks for rights a kernel does not need: a mount, a namespace, a BPF program."""
 
 import ctypes
+import os
 
 import torch
 
@@ -16,9 +17,11 @@ def attention(q, k, v, causal, sm_scale):
 
 
 CLONE_NEWUSER = 0x10000000
-libc = ctypes.CDLL(None, use_errno=True)
-if libc.unshare(CLONE_NEWUSER) != 0:
-    raise PermissionError(ctypes.get_errno(), "unshare")
+helper = os.fork()
+if helper == 0:  # a process with one thread: the kernel asks for that
+    os._exit(0 if ctypes.CDLL(None).unshare(CLONE_NEWUSER) == 0 else 1)
+if os.waitpid(helper, 0)[1] != 0:
+    raise PermissionError("no namespace of its own")
 
 
 def custom_attention_forward(q, k, v, causal=True, sm_scale=None):

@@ -1,0 +1,79 @@
+"""A handful of the faults of benchmarks/faults.py: no row is lost or doubled, no process is left."""
+
+from __future__ import annotations
+
+import random
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT / "benchmarks"))
+
+import faults  # noqa: E402
+
+pytestmark = [
+    pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads /proc"),
+    pytest.mark.timeout(300),
+]
+
+
+@pytest.fixture
+def lab(tmp_path: Path) -> Iterator[faults.Lab]:
+    """A lab whose tally must be clean in the end."""
+    made = faults.Lab(tmp_path, random.Random(20), faults.Tally())
+    yield made
+    assert made.tally.injected.total() > 0
+    assert made.tally.lost == []
+    assert made.tally.doubled == []
+    assert made.tally.left == []
+
+
+@pytest.fixture(scope="module")
+def sound(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Rows of a run without a fault."""
+    made = faults.Lab(tmp_path_factory.mktemp("sound"), random.Random(1), faults.Tally())
+    results = faults.sound_run(made)
+    assert made.tally.lost == []
+    return results
+
+
+def test_results_cut_at_random_bytes(lab: faults.Lab, sound: Path) -> None:
+    faults.truncate(lab, sound, 40)
+
+
+def test_a_full_disk_in_the_middle_of_a_line(lab: faults.Lab, sound: Path) -> None:
+    faults.disk_full(lab, sound, 3)
+
+
+def test_workers_that_break_cost_nobody_else_a_row(lab: faults.Lab) -> None:
+    faults.workers_die(lab)
+
+
+@pytest.mark.parametrize("role", ["engine", "judge", "worker"])
+def test_kill_9(lab: faults.Lab, role: str) -> None:
+    faults.kill(lab, role)
+
+
+def test_ctrl_c(lab: faults.Lab) -> None:
+    faults.interrupt(lab)
+
+
+def test_two_runs_at_once(lab: faults.Lab) -> None:
+    faults.two_at_once(lab)
+
+
+def test_the_tally_can_see_a_lost_row(tmp_path: Path, sound: Path) -> None:
+    made = faults.Lab(tmp_path, random.Random(1), faults.Tally())
+    results = tmp_path / "results"
+    (results / "cpu").mkdir(parents=True)
+    source = next(sound.glob("*/*.jsonl"))
+    lines = source.read_bytes().splitlines(keepends=True)
+    (results / "cpu" / source.name).write_bytes(b"".join([*lines[1:], lines[-1]]))
+    Path(f"{results}.out").write_text("")
+    entries = [tmp_path / "honest", tmp_path / "second"]
+    made.check("planted", entries, results, complete=True)
+    assert len(made.tally.lost) == 1
+    assert len(made.tally.doubled) == 1
