@@ -27,7 +27,7 @@ import triton.language as tl
 
 # HEADDIM -> BLOCK_M, BLOCK_N, num_warps, num_stages
 TILES = {16: (64, 64, 4, 3), 32: (64, 64, 4, 3), 64: (64, 64, 4, 3),
-         128: (64, 64, 4, 2), 256: (64, 32, 4, 2)}  # fmt: skip
+         128: (64, 64, 4, 2), 256: (128, 64, 8, 2)}  # fmt: skip
 
 
 @triton.jit

@@ -43,6 +43,10 @@ from triton.experimental.gluon.language.nvidia.hopper import (
     warpgroup_mma_wait,
 )
 
+# Triton 3.6 has the first name, 3.9 the second.
+async_load = getattr(tma, "async_copy_global_to_shared", None)
+async_load = getattr(tma, "async_load", async_load)
+
 
 class Tile(NamedTuple):
     """What is fixed for a headdim; a compile-time constant of every function below."""
@@ -134,7 +138,7 @@ def load_partition(load, CAUSAL: gl.constexpr, TILE: gl.constexpr, SAFE: gl.cons
             mbarrier.expect(q_full, q_desc.block_type.nbytes * CONSUMERS)
             for c in gl.static_range(CONSUMERS):
                 row = q_start + c * ROWS
-                tma.async_copy_global_to_shared(q_desc, [head, row, 0], q_full, q_smem.index(c))
+                async_load(q_desc, [head, row, 0], q_full, q_smem.index(c))
             q_count += 1
             for trip in range(kv_tiles):
                 kv_start = (kv_tiles - 1 - trip) * BLOCK_N
@@ -143,13 +147,13 @@ def load_partition(load, CAUSAL: gl.constexpr, TILE: gl.constexpr, SAFE: gl.cons
                 full = k_full.index(slot)
                 mbarrier.wait(k_empty.index(slot), phase)
                 mbarrier.expect(full, k_desc.block_type.nbytes)
-                tma.async_copy_global_to_shared(
+                async_load(
                     k_desc, [head, kv_start, 0], full, k_smem.index(slot)
                 )
                 full = v_full.index(slot)
                 mbarrier.wait(v_empty.index(slot), phase)
                 mbarrier.expect(full, v_desc.block_type.nbytes)
-                tma.async_copy_global_to_shared(
+                async_load(
                     v_desc, [head, kv_start, 0], full, v_smem.index(slot)
                 )
                 kv_count += 1
@@ -158,8 +162,7 @@ def load_partition(load, CAUSAL: gl.constexpr, TILE: gl.constexpr, SAFE: gl.cons
 @gluon.jit
 def matrix(smem, index, HEIGHT: gl.constexpr, HEADDIM: gl.constexpr):
     """Slot `index` of smem [slots, 1, HEIGHT, HEADDIM] as a matrix that wgmma reads."""
-    layout: gl.constexpr = gl.NVMMASharedLayout(128, 16, 2)
-    return smem.index(index)._reinterpret(smem.dtype, [HEIGHT, HEADDIM], layout)
+    return smem.index(index).reshape([HEIGHT, HEADDIM])
 
 
 @gluon.jit

@@ -273,7 +273,7 @@ def search(headdim, device, dtype):
             return triton.testing.do_bench(
                 lambda: launch(q, k, v, o, True, headdim**-0.5, config), warmup=10, rep=40
             )
-        except triton.runtime.errors.OutOfResources:
+        except triton.OutOfResources:
             return math.inf
 
     return min(CANDIDATES[headdim], key=milliseconds)
