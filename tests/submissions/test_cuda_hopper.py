@@ -1,0 +1,178 @@
+"""cuda_hopper: its shapes and its source on any machine, its numbers on a Hopper GPU (marker `gpu`)."""
+
+import ctypes
+import importlib.util
+import math
+import re
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+import yaml
+
+torch = pytest.importorskip("torch")
+pytest.importorskip("cuda.bindings")
+
+ROOT = Path(__file__).resolve().parents[2]
+FOLDER = ROOT / "submissions" / "cuda_hopper"
+SMEM_LIMIT_BYTES = 227 << 10
+FP16_WHOLE, FP16_WORST_ROW = 1e-3, 2e-3  # the gate's relative L2 limits
+HEADDIMS = (64, 128, 256)
+
+
+@pytest.fixture(scope="module")
+def submission(tmp_path_factory: pytest.TempPathFactory) -> ModuleType:
+    """The submission's module, compiling into a folder of this test run."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("ATTNBOARD_CACHE", str(tmp_path_factory.mktemp("cubins")))
+        spec = importlib.util.spec_from_file_location("cuda_hopper", FOLDER / "submission.py")
+        module = importlib.util.module_from_spec(spec)
+        patch.setitem(sys.modules, "cuda_hopper", module)
+        spec.loader.exec_module(module)
+        yield module
+
+
+# ---------------------------------------------------------------------- without a GPU
+def test_every_claimed_headdim_has_a_shape(submission: ModuleType) -> None:
+    claims = yaml.safe_load((FOLDER / "manifest.yaml").read_text())["claims"]
+    assert sorted(claims["headdims"]) == sorted(submission.SHAPES) == list(HEADDIMS)
+
+
+@pytest.mark.parametrize("headdim", HEADDIMS)
+def test_shared_memory_fits_and_holds_every_tile(submission: ModuleType, headdim: int) -> None:
+    shape = submission.SHAPES[headdim]
+    q = shape.q_stages * shape.block_m * headdim * 2
+    kv = (shape.k_stages + shape.v_stages) * shape.block_n * headdim * 2
+    assert q + kv < shape.smem_bytes(headdim) <= SMEM_LIMIT_BYTES
+
+
+@pytest.mark.parametrize("headdim", HEADDIMS)
+def test_tiles_keep_the_swizzle_aligned(submission: ModuleType, headdim: int) -> None:
+    shape = submission.SHAPES[headdim]
+    assert shape.block_n % 16 == 0  # one wgmma of PV takes 16 kv rows
+    assert shape.block_n * 128 % 1024 == 0  # a 128-byte swizzled panel starts at a 1024-byte line
+
+
+def test_params_match_the_kernel_s_struct(submission: ModuleType) -> None:
+    source = (FOLDER / "kernels" / "attention.cu").read_text()
+    body = re.search(r"struct Params \{(.*?)\};", source, re.S).group(1)
+    in_kernel = re.findall(r"(\w+)\s+\*?(\w+);", re.sub(r"//.*", "", body).replace("*", ""))
+    c_types = {"uint16_t": ctypes.c_void_p, "int": ctypes.c_int, "float": ctypes.c_float}
+    pointers = {"o", "counter"}
+    wanted = [(n, ctypes.c_void_p if n in pointers else c_types[t]) for t, n in in_kernel]
+    assert submission.Params._fields_ == wanted
+
+
+def test_bad_input_names_the_tensor(submission: ModuleType) -> None:
+    q = torch.zeros(1, 1, 16, 64)
+    with pytest.raises(ValueError, match="q is .*float32 on cpu; wanted three fp16 CUDA tensors"):
+        submission._check(q, q, q)
+
+
+@pytest.mark.parametrize("headdim", HEADDIMS)
+def test_it_compiles_without_a_gpu(submission: ModuleType, headdim: int) -> None:
+    try:
+        cubin = submission.compile_cubin(headdim, submission.SHAPES[headdim])
+    except (RuntimeError, ImportError, AttributeError) as cause:
+        if "libnvrtc" in str(cause):
+            pytest.skip(f"no NVRTC library here: {cause}")
+        raise
+    assert cubin[:4] == b"\x7fELF"
+    assert submission.compile_cubin(headdim, submission.SHAPES[headdim]) == cubin  # from the cache
+
+
+# ------------------------------------------------------------------------- with a GPU
+def reference(q, k, v, causal: bool, scale: float):
+    """float64 attention, one head at a time: [B, H, S, D]."""
+    out = torch.empty(q.shape, dtype=torch.float64, device=q.device)
+    seqlen = q.shape[2]
+    future = torch.ones(seqlen, seqlen, dtype=torch.bool, device=q.device).triu(1)
+    for b in range(q.shape[0]):
+        for h in range(q.shape[1]):
+            logits = q[b, h].double() @ k[b, h].double().T * scale
+            if causal:
+                logits.masked_fill_(future, -math.inf)
+            out[b, h] = logits.softmax(-1) @ v[b, h].double()
+    return out
+
+
+def adversarial(kind: str, shape: tuple[int, int, int, int]):
+    """q, k, v and the scale of one kind of input that a lazy softmax could trip over."""
+    torch.manual_seed(7)
+    q, k, v = (torch.randn(shape, device="cuda", dtype=torch.float16) for _ in range(3))
+    seqlen, headdim = shape[2:]
+    at = torch.arange(seqlen, device="cuda")[None, None, :, None] / seqlen
+    scale = headdim**-0.5
+    if kind == "logits x8":
+        q = q * 8
+    elif kind == "logits x30":
+        q = q * 30
+    elif kind == "rising":  # every tile beats the one before
+        q, k = torch.ones_like(q), (at * 220 * headdim**-0.5 + 0 * k).half()
+    elif kind == "rising past fp32":  # 2^x of some later tile overflows: the item is done again
+        q, k = torch.full_like(q, 4), (at * 400 * headdim**-0.5 + 0 * k).half()
+    elif kind == "falling":
+        q, k = torch.ones_like(q), ((1 - at) * 300 * headdim**-0.5 + 0 * k).half()
+    elif kind == "one huge key":
+        q = torch.full_like(q, 8)
+        k[:, :, seqlen // 5] = 600
+    elif kind == "all equal":
+        k = torch.ones_like(k)
+    elif kind == "needle":
+        k[:, :, 7] = q[:, :, -1] * 4
+    elif kind == "first half far below":
+        q, k = q.abs(), torch.where(at < 0.5, -6 * k.abs(), 6 * k.abs()).half()
+    elif kind == "first half far above":
+        q, k = q.abs(), torch.where(at < 0.5, 6 * k.abs(), -6 * k.abs()).half()
+    elif kind == "v with an offset":
+        v = v + 10
+    elif kind.startswith("scale "):
+        scale = float(kind.split()[1])
+    return q, k, v, scale
+
+
+def check(submission: ModuleType, kind: str, shape: tuple[int, int, int, int], causal: bool):
+    q, k, v, scale = adversarial(kind, shape)
+    got = submission.custom_attention_forward(q, k, v, causal, scale).double()
+    want = reference(q, k, v, causal, scale)
+    assert torch.isfinite(got).all()
+    error = got - want
+    rows = error.norm(dim=-1) / want.norm(dim=-1).clamp_min(1e-6)
+    assert error.norm() / want.norm() < FP16_WHOLE
+    assert rows.max() < FP16_WORST_ROW
+
+
+KINDS = [
+    "logits x8", "logits x30", "rising", "rising past fp32", "falling", "one huge key", "all equal",
+    "needle", "first half far below", "first half far above", "v with an offset",
+    "scale 1e-4", "scale -0.3", "scale 0", "scale 0.777",
+]  # fmt: skip
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("causal", [True, False])
+@pytest.mark.parametrize("headdim", HEADDIMS)
+@pytest.mark.parametrize("kind", KINDS)
+def test_adversarial_rows(submission: ModuleType, kind: str, headdim: int, causal: bool) -> None:
+    check(submission, kind, (1, 3, 1500, headdim), causal)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("causal", [True, False])
+@pytest.mark.parametrize("headdim", HEADDIMS)
+@pytest.mark.parametrize("seqlen", [1, 17, 64, 65, 127, 129, 193, 257, 1000])
+def test_lengths_off_the_tile(
+    submission: ModuleType, seqlen: int, headdim: int, causal: bool
+) -> None:
+    check(submission, "normal", (1, 5, seqlen, headdim), causal)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("headdim", HEADDIMS)
+def test_the_work_counter_survives_many_launches(submission: ModuleType, headdim: int) -> None:
+    q, k, v, scale = adversarial("rising past fp32", (2, 40, 640, headdim))
+    first = submission.custom_attention_forward(q, k, v, True, scale)
+    for _ in range(50):
+        again = submission.custom_attention_forward(q, k, v, True, scale)
+    assert torch.equal(first, again)
