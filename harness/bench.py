@@ -93,9 +93,12 @@ class JudgeClient:
         }
         self._ask(message, JUDGE_REQUEST_S)
 
-    def burst(self, name: str, timeout_s: float, profile: bool = False) -> Reply:
+    def burst(
+        self, name: str, timeout_s: float, profile: bool = False, heat_ms: float = 0
+    ) -> Reply:
         """Run the current inputs on one worker."""
         message = {"op": "burst", "worker": name, "timeout_s": timeout_s, "profile": profile}
+        message["heat_ms"] = heat_ms
         return _reply(self._ask(message, 3 * timeout_s + JUDGE_REQUEST_S))
 
     def detach(self, name: str) -> None:

@@ -102,13 +102,14 @@ class Gate:
         self._driver = CudaDriver()
         self._inputs_flag, self._outputs_flag = inputs_flag, outputs_flag
         self._rescue = torch.cuda.Stream()  # type: ignore[no-untyped-call]
-        self._start, self._end = _timer(), _timer()
+        self._reached, self._start, self._end = timer(), timer(), timer()
         self.turn = 0
 
     def close(self) -> None:
         """What is queued on the current stream from now on waits for `open`."""
         self.turn += 1
         self._driver.write_value(self._outputs_flag, 0)
+        self._reached.record()
         self._driver.wait_value(self._latch.data_ptr(), self.turn)
         self._start.record()
 
@@ -120,6 +121,10 @@ class Gate:
     def finish(self) -> None:
         """Behind the outputs' copies: the end of the judge's clock."""
         self._end.record()
+
+    def await_reached(self) -> None:
+        """Block until everything that was queued before `close` is done."""
+        self._reached.synchronize()
 
     def open(self) -> None:
         """One store of the host; the GPU sees it within a microsecond."""
@@ -138,7 +143,8 @@ class Gate:
         return float(self._start.elapsed_time(self._end))
 
 
-def _timer() -> torch.cuda.Event:
+def timer() -> torch.cuda.Event:
+    """An event that keeps time."""
     return torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
 
 

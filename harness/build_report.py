@@ -219,9 +219,9 @@ def _compile_plain(
     else:
         return compiled.symbols, compiled.log
     names = sorted({name for name, _, _ in cuda_source.instances(launch)})
-    log = nvcc(
-        instantiating_source(folder / entry, names), arch, folder, launch.get("flags", ())
-    )[0]
+    log = nvcc(instantiating_source(folder / entry, names), arch, folder, launch.get("flags", ()))[
+        0
+    ]
     return {name: _symbol_of(name, log) for name in names}, log
 
 

@@ -230,7 +230,8 @@ class Run:
         label = f"block/{case.name}/{block.index}/{self.rng.getrandbits(64):x}"
         self.judge.inputs(block.probe, label, case.burst, whole=False)
         for name in alive:
-            reply = self._turn(name, case, self.limits.burst_s)
+            heat_ms = 0 if name == self.roles.null else self.suite.heat_ms
+            reply = self._turn(name, case, self.limits.burst_s, heat_ms=heat_ms)
             if reply is not None:
                 self._take(name, case, block, reply)
         if block.timed:
@@ -302,14 +303,16 @@ class Run:
 
     # ------------------------------------------------------------------ turns
 
-    def _turn(self, name: str, case: Case, timeout_s: float, profile: bool = False) -> Reply | None:
+    def _turn(
+        self, name: str, case: Case, timeout_s: float, profile: bool = False, heat_ms: float = 0
+    ) -> Reply | None:
         """One burst on one worker, alone on the machine; None if it could not be started."""
         seat = self.seats[name]
         if not self._seated(seat, case):
             return None
         assert seat.child
         seat.child.resume()
-        reply = self.judge.burst(seat.label, timeout_s, profile)
+        reply = self.judge.burst(seat.label, timeout_s, profile, heat_ms)
         told_nothing = not reply.calls_ms  # a worker that fails says why and ends
         if reply.status in DEADLY or told_nothing or not seat.child.alive:
             reply = self._bury(seat, reply)

@@ -129,6 +129,7 @@ class Suite(Frozen):
     against: str = "sdpa_cudnn"
     blocks: int = Field(default=20, ge=1, le=10_000)
     warmup_blocks: int = Field(default=2, ge=0, le=100)
+    heat_ms: float = Field(default=0, ge=0, le=1000)  # trusted work before each timed burst
     limits: Limits = Limits()
     description: str = ""
 

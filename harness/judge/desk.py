@@ -20,6 +20,7 @@ from __future__ import annotations
 import random
 import socket
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Annotated, Any
 
@@ -151,14 +152,22 @@ class Desk:
             raise WorkerGone(Status.INVALID_SUBMISSION, f"answered '{op}' by {said}")
         return reply
 
-    def burst(self, inputs: Inputs, timeout_s: float, profile: bool = False) -> BurstOutcome:
-        """Run one burst on this worker and verify all of it."""
+    def burst(
+        self,
+        inputs: Inputs,
+        timeout_s: float,
+        profile: bool = False,
+        heat: Callable[[], None] | None = None,
+    ) -> BurstOutcome:
+        """Run one burst on this worker and verify all of it; `heat` queues trusted work before it."""
         try:
-            return self._burst(inputs, timeout_s, profile)
+            return self._burst(inputs, timeout_s, profile, heat)
         except WorkerGone as gone:
             return BurstOutcome(gone.status, gone.message)
 
-    def _burst(self, inputs: Inputs, timeout_s: float, profile: bool) -> BurstOutcome:
+    def _burst(
+        self, inputs: Inputs, timeout_s: float, profile: bool, heat: Callable[[], None] | None
+    ) -> BurstOutcome:
         shared_in = self.inputs.carve([(s.shape, s.dtype) for s in inputs.specs_in] * inputs.calls)
         count_out = len(inputs.specs_out) * inputs.calls
         shared_out = self.outputs.carve(
@@ -170,6 +179,8 @@ class Desk:
         self.ask(_prepare_message(inputs, profile), timeout_s)
 
         if self.gate:
+            if heat:
+                heat()
             reply, t2_ms = self._gated(
                 self.gate, (hidden, shared_in), (shared_out, held), timeout_s
             )
@@ -206,7 +217,8 @@ class Desk:
         """Queue the whole burst behind the gate, let the worker queue its calls, open the gate.
 
         The judge's own stream copies the inputs in, waits for the worker's, and copies the outputs back;
-        T2 is the time between its two events. Whatever happens, the stream is idle afterwards.
+        T2 is the time between its two events. Work that was queued before (heat) ends first, and the
+        burst follows it without a pause. Whatever happens, the stream is idle afterwards.
         """
         gate.close()
         try:
@@ -216,6 +228,7 @@ class Desk:
             gate.finish()
             self.send({"op": "go", "turn": gate.turn})
             time.sleep(GATE_DELAY_S)
+            gate.await_reached()
             gate.open()
             reply = self.answer("go", timeout_s)
         finally:

@@ -21,7 +21,7 @@ from typing import Any
 import torch
 
 from harness import hygiene, wire
-from harness.buffers import DTYPES, Arena, tell_turn, wait_for_turn
+from harness.buffers import DTYPES, Arena, tell_turn, timer, wait_for_turn
 from harness.defences import NOTHING_OFF, Defence, Off, from_argument
 from harness.errors import WireError
 from harness.problems.base import Probe
@@ -85,7 +85,7 @@ class Worker:
         self.staged = self.device == "cuda" and self.inputs.kind == "host"
         self.strides = [[] for _ in range(calls)]
         if self.device == "cuda":
-            events = [_timer() for _ in range(2 * calls)]
+            events = [timer() for _ in range(2 * calls)]
             self.events = list(zip(events[::2], events[1::2], strict=True))
             torch.cuda.synchronize()
 
@@ -169,10 +169,6 @@ def dense_storage(tensor: torch.Tensor) -> torch.Tensor | None:
     return ordered.view(-1) if ordered.is_contiguous() else None
 
 
-def _timer() -> torch.cuda.Event:
-    return torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
-
-
 @contextlib.contextmanager
 def kernel_names(enabled: bool) -> Iterator[list[str]]:
     """Collect the names of the GPU kernels that run inside the block."""
@@ -195,7 +191,20 @@ def failure(cause: BaseException, folder: Path) -> wire.Message:
     if isinstance(cause, LoadError):
         return {"op": "failed", "status": cause.status.value, "message": cause.message[:6000]}
     status = classify(cause, importing=False)
-    return {"op": "failed", "status": status.value, "message": describe(cause, folder)[:6000]}
+    message = describe(cause, folder)[:6000] + device_fault(cause)
+    return {"op": "failed", "status": status.value, "message": message}
+
+
+def device_fault(cause: BaseException) -> str:
+    """What the device itself says, where the exception is only a library's echo of it."""
+    if not torch.cuda.is_initialized():
+        return ""
+    try:
+        torch.cuda.synchronize()
+    except Exception as fault:
+        first = str(fault).splitlines()[0]
+        return "" if first in str(cause) else f" [device: {first}]"
+    return ""
 
 
 def serve(sock: socket.socket, args: argparse.Namespace, manifest: Manifest) -> None:
