@@ -197,7 +197,7 @@ def failure(cause: BaseException, folder: Path) -> wire.Message:
 
 def device_fault(cause: BaseException) -> str:
     """What the device itself says, where the exception is only a library's echo of it."""
-    if not torch.cuda.is_initialized():
+    if not torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
         return ""
     try:
         torch.cuda.synchronize()
