@@ -18,6 +18,8 @@ Phases:  LOAD Q | PASS 1 | PASS 2 | STORE; in a pass: SCORES | MASK | SOFTMAX | 
          FlashAttention-3, Shah et al., arXiv 2407.08608, section 3.1.
 
 Bound:   4 * seqlen^2 * HEADDIM flop a head (half of it when causal), bound by the tensor cores.
+Measured: one NVIDIA H200, 700 W, Triton 3.6, hdim64_seq4k, hdim128_seq8k, hdim256_seq16k:
+         374, 477, 526 TFLOP/s, 0.86, 0.80, 0.82 of cuDNN in the same run.
 Limits:  HEADDIM a power of two from 16 to 256; sm_90 or newer. Producer and consumer warps
          (warp_specialize) are left out: see NOTES.md.
 Run:     python run.py --submission triton_two_pass --baselines triton_flash_v3

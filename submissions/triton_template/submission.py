@@ -16,6 +16,8 @@ Phases:  LOAD Q | SCORES | MASK | SOFTMAX | ACCUMULATE | STORE
          Tiling: FlashAttention-2, Dao, arXiv 2307.08691, algorithm 1.
 
 Bound:   4 * seqlen^2 * HEADDIM flop a head (half of it when causal), bound by the tensor cores.
+Measured: one NVIDIA H200, 700 W, Triton 3.6, hdim64_seq4k, hdim128_seq8k, hdim256_seq16k:
+         275, 343, 345 TFLOP/s, 0.63, 0.58, 0.54 of cuDNN in the same run.
 Limits:  HEADDIM a power of two from 16 to 256. Every tile pays for the mask, and `exp` costs a
          multiplication that `exp2` with a folded scale does not: see triton_two_pass.
 Run:     python run.py --submission triton_template

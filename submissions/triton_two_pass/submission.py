@@ -18,6 +18,8 @@ Phases:  LOAD Q | FULL PASS | MASKED PASS | STORE; in a pass: SCORES | MASK | SO
          Tiling: FlashAttention-2, Dao, arXiv 2307.08691, section 3.1.
 
 Bound:   4 * seqlen^2 * HEADDIM flop a head (half of it when causal), bound by the tensor cores.
+Measured: one NVIDIA H200, 700 W, Triton 3.6, hdim64_seq4k, hdim128_seq8k, hdim256_seq16k:
+         398, 479, 484 TFLOP/s, 0.91, 0.80, 0.76 of cuDNN in the same run.
 Limits:  HEADDIM a power of two from 16 to 256. Loads compute an address for every element;
          triton_champion lets the TMA unit do that.
 Run:     python run.py --submission triton_two_pass
