@@ -7,6 +7,7 @@ Everything is read from what ptxas says (`-v`), through NVRTC for a plain .cu an
 from __future__ import annotations
 
 import re
+import shlex
 import shutil
 import subprocess
 import tempfile
@@ -168,7 +169,7 @@ def build(
     """Compiles a submission for every architecture and reports its kernels.
 
     `launch` (validated) belongs to a plain .cu entry; without it every .cu file under
-    the folder, `steps/` aside, is compiled with nvcc. Raises CudaSourceError with the compiler's
+    the folder, `steps/` aside, is compiled with nvcc, once per line `// build: FLAGS` in it. Raises CudaSourceError with the compiler's
     words, BuildUnavailableError when there is no compiler.
     """
     reports = []
@@ -187,6 +188,18 @@ def extension_sources(folder: Path) -> list[Path]:
         path for path in folder.rglob("*.cu") if "steps" not in path.relative_to(folder).parts
     )
     return sorted(inside)
+
+
+def archs_for(capability: str) -> tuple[str, ...]:
+    """Those of ARCHS that a manifest's needs.compute_capability ("9.0") allows."""
+    major, _, minor = capability.partition(".")
+    least = int(major) * 10 + int(minor or 0)
+    return tuple(arch for arch in ARCHS if int(re.sub(r"\D", "", arch)) >= least)
+
+
+def build_flags(source: str) -> list[list[str]]:
+    """The flags of every `// build:` line; one build without flags where there is none."""
+    return [shlex.split(line) for line in re.findall(r"^// build: (.+)$", source, re.M)] or [[]]
 
 
 def _build_plain(
@@ -250,7 +263,17 @@ def _symbol_of(name: str, log: str) -> str:
 
 
 def _build_with_nvcc(source: Path, arch: str) -> list[KernelReport]:
-    log, ptx = nvcc(source.read_text(), arch, source.parent, (), name=source.name)
+    text = source.read_text()
+    reports: list[KernelReport] = []
+    for flags in build_flags(text):
+        suffix = " ".join(["", *flags])
+        once = _build_once(source, text, arch, flags)
+        reports += [replace(report, name=report.name + suffix) for report in once]
+    return reports
+
+
+def _build_once(source: Path, text: str, arch: str, flags: list[str]) -> list[KernelReport]:
+    log, ptx = nvcc(text, arch, source.parent, flags, name=source.name)
     threads = {
         symbol: int(x) * int(y or 1) * int(z or 1)
         for symbol, x, y, z in re.findall(

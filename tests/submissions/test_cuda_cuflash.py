@@ -9,17 +9,10 @@ from cuda_ladder import (
     needs_nvcc,
     plain_kernels,
     reference,
-    spills,
     unexpected_spills,
 )
 
 NAME = "cuda_cuflash"
-
-
-@needs_nvcc
-@pytest.mark.parametrize("arch", ["sm_80", "sm_90a"])
-def test_the_kernel_compiles_without_spills(arch):
-    assert spills(NAME, "kernel.cu", arch) == {}
 
 
 @needs_nvcc

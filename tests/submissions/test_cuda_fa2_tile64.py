@@ -20,19 +20,8 @@ from cuda_ladder import (
     unexpected_spills,
 )
 
-from harness import build_report
-
 NAME = "cuda_fa2_tile64"
 FOLDER = SUBMISSIONS / NAME
-
-
-@needs_nvcc
-@pytest.mark.parametrize("arch", build_report.ARCHS)
-def test_the_extension_compiles_without_spills(arch, tmp_path):
-    reports = build_report.build(FOLDER, "submission.py", None, tmp_path, [arch])
-    assert len(reports) == 10  # three head dimensions in fp16, two in fp32, two masks each
-    assert [r.name for r in reports if r.spill_store_bytes] == []
-    assert {r.threads for r in reports} == {128, 256}
 
 
 @needs_nvcc

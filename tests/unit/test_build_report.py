@@ -119,3 +119,15 @@ def test_nvcc_reports_names_threads_and_errors(tmp_path):
     with pytest.raises(build_report.cuda_source.CudaSourceError) as caught:
         build_report.build(tmp_path, "submission.py", None, tmp_path / "cache", ["sm_90a"])
     assert caught.value.line == 1
+
+
+def test_archs_follow_the_capability_that_is_needed():
+    assert build_report.archs_for("8.0") == ("sm_80", "sm_90a")
+    assert build_report.archs_for("0.0") == ("sm_80", "sm_90a")
+    assert build_report.archs_for("9.0") == ("sm_90a",)
+
+
+def test_build_lines_give_one_build_each():
+    text = "// build: -DHEADDIM=64 -DX='a b'\n// build: -DHEADDIM=128\nint x;  // build: no\n"
+    assert build_report.build_flags(text) == [["-DHEADDIM=64", "-DX=a b"], ["-DHEADDIM=128"]]
+    assert build_report.build_flags("int x;") == [[]]
