@@ -2,10 +2,11 @@
 
 One file per run, `<date>_<suite>_<run>.jsonl`, one line per Result. A line is
 
-    {"schema_version":1, …, "samples":[…], "telemetry":[…], …, "crc32":"1a2b3c4d"}
+    {"run":…, "entry":…, …, "schema_version":1, …, "samples":[…], …, "crc32":"1a2b3c4d"}
 
-- The heavy keys stand last, so that a board of 100,000 lines is built from the front of each line
-  and only the lines that reach the board are read whole.
+- What a board chooses by stands first, what is heavy last: 100,000 lines are looked at from their
+  front alone, and only those that reach the board are read whole. Readers rely on keys, never on
+  their order; a line in another order is only slower.
 - `crc32` closes the line and covers every byte before `,"crc32"`. A line that was cut short, or
   changed by hand, is reported as file:line and costs nothing but itself.
 - Numbers that JSON lacks are the texts "NaN", "Infinity" and "-Infinity".
@@ -31,9 +32,16 @@ from pydantic import ValidationError
 from harness.errors import StorageError
 from harness.schema import Result
 
-#: Keys told last, in this order; a line without its tail starts at the first of them.
+#: Keys told first: what `Head` holds.
+FRONT = (
+    *("run", "date", "entry", "kind", "suite", "config", "status", "tflops", "latency_ms"),
+    *("speedup", "gpu", "source_sha256", "suite_sha256", "protocol"),
+)
+FRONT_START = b'{"run":'
+FRONT_END = b',"schema_version":'
+#: Keys told last, in this order.
 HEAVY = ("samples", "telemetry", "log_tail")
-TAIL_MARK = b',"samples":'
+HEAVY_START = b',"samples":'
 CRC_MARK = b',"crc32":"'
 #: ,"crc32":"1a2b3c4d"}
 CRC_BYTES = len(CRC_MARK) + 8 + 2
@@ -87,8 +95,8 @@ class Head(NamedTuple):  # cheaper to make than a frozen dataclass, 100,000 time
 def to_line(result: Result) -> str:
     """One line of JSON without its newline; the same result gives the same text everywhere."""
     fields = _strict(result.model_dump(mode="json"))
-    ordered = {key: value for key, value in fields.items() if key not in HEAVY}
-    ordered.update((key, fields[key]) for key in HEAVY)
+    middle = [key for key in fields if key not in FRONT and key not in HEAVY]
+    ordered = {key: fields[key] for key in (*FRONT, *middle, *HEAVY)}
     body = json.dumps(ordered, ensure_ascii=True, separators=(",", ":"), allow_nan=False)[:-1]
     return f'{body},"crc32":"{zlib.crc32(body.encode()):08x}"}}'
 
@@ -160,7 +168,7 @@ def _strict(value: Any) -> Any:
 
 def parse(raw: bytes) -> Result:
     """One line → Result; ValueError says what is wrong with it."""
-    fields = _checked_fields(raw, whole=True)
+    fields = _checked_fields(raw)
     try:
         return Result.model_validate(fields)
     except ValidationError as error:
@@ -181,7 +189,9 @@ def load(results_dir: Path, *, samples: bool = True) -> tuple[list[Result], list
             if samples:
                 results.append(parse(raw))
             else:
-                results.append(Result.model_validate(_checked_fields(raw, whole=False)))
+                fields = _checked_fields(raw, HEAVY_START)
+                light = {key: value for key, value in fields.items() if key not in HEAVY}
+                results.append(Result.model_validate(light))
         except ValueError as error:  # noqa: PERF203 - a bad line must cost nothing but itself
             bad.append(BadLine(path, number, _reason(error)))
     return results, bad
@@ -193,7 +203,7 @@ def heads(results_dir: Path) -> tuple[list[Head], list[BadLine]]:
     bad: list[BadLine] = []
     for path, number, offset, raw in _lines(results_dir):
         try:
-            found.append(_head(path, number, offset, _checked_fields(raw, whole=False)))
+            found.append(_head(path, number, offset, _checked_fields(raw, HEAVY_START)))
         except (ValueError, KeyError, TypeError, AttributeError) as error:  # noqa: PERF203 - as above
             bad.append(BadLine(path, number, _reason(error)))
     return found, bad
@@ -225,15 +235,19 @@ def _lines(results_dir: Path) -> Iterator[tuple[Path, int, int, bytes]]:
                 offset += len(raw)
 
 
-def _checked_fields(raw: bytes, *, whole: bool) -> dict[str, Any]:
+def _checked_fields(raw: bytes, before: bytes = b"") -> dict[str, Any]:
+    """The fields of a line whose checksum is right; of a line in our order those before `before`.
+
+    A mark with its quotation marks cannot lie inside a text: there they would be escaped.
+    """
     end = len(raw) - CRC_BYTES
     if end < 0 or not raw.startswith(CRC_MARK, end) or not raw.endswith(b'"}'):
         raise ValueError("the line is cut short: no crc32 at its end")
     body, told = raw[:end], raw[end + len(CRC_MARK) : -2]
     if b"%08x" % zlib.crc32(body) != told:
         raise ValueError("the line was changed: its crc32 does not match")
-    if not whole:
-        cut = body.find(TAIL_MARK)
+    if before and body.startswith(FRONT_START):
+        cut = body.find(before)
         body = body[:cut] if cut > 0 else body
     fields = json.loads(body + b"}")
     if not isinstance(fields, dict):

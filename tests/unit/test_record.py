@@ -6,6 +6,7 @@ import errno
 import json
 import math
 import os
+import zlib
 from pathlib import Path
 
 import pytest
@@ -46,6 +47,21 @@ def test_crc_is_the_last_key_and_the_line_is_strict_json() -> None:
     assert list(fields)[-1] == "crc32"
     assert list(fields)[-4:-1] == list(record.HEAVY)
     assert "\n" not in line
+
+
+def test_a_line_in_another_order_is_the_same_line(tmp_path: Path) -> None:
+    """As any program but ours may write it: schema's own order, or sorted."""
+    told = run_of({"mine": 0.9})[1]
+    fields = json.loads(record.to_line(told))
+    fields.pop("crc32")
+    for ordered in (told.model_dump(mode="json"), dict(sorted(fields.items()))):
+        body = json.dumps(ordered, separators=(",", ":"))[:-1]
+        line = f'{body},"crc32":"{zlib.crc32(body.encode()):08x}"}}'
+        assert record.parse(line.encode()) == told
+        (tmp_path / "x.jsonl").write_text(line + "\n")
+        (head,), bad = record.heads(tmp_path)
+        assert not bad
+        assert (head.entry, head.config, head.tflops) == (told.entry, told.config, told.tflops)
 
 
 def test_numbers_json_lacks_survive(tmp_path: Path) -> None:
@@ -110,7 +126,7 @@ def test_one_changed_digit_is_noticed_and_named(tmp_path: Path) -> None:
 def test_a_line_with_a_good_crc_and_a_wrong_schema_is_named(tmp_path: Path) -> None:
     path = write_all(tmp_path, [result()])
     body = path.read_bytes()[: -record.CRC_BYTES - 1].replace(b'"config":', b'"konfig":')
-    forged = body + b',"crc32":"%08x"}' % __import__("zlib").crc32(body)
+    forged = body + b',"crc32":"%08x"}' % zlib.crc32(body)
     path.write_bytes(forged + b"\nnot json\n\n")
     back, bad = record.load(tmp_path)
     assert back == []
@@ -123,7 +139,7 @@ def test_a_line_with_a_good_crc_and_a_wrong_schema_is_named(tmp_path: Path) -> N
 def test_a_time_on_a_failed_line_is_refused(tmp_path: Path) -> None:
     path = write_all(tmp_path, [result()])
     body = path.read_bytes()[: -record.CRC_BYTES - 1].replace(b'"PASSED"', b'"CRASHED"')
-    path.write_bytes(body + b',"crc32":"%08x"}\n' % __import__("zlib").crc32(body))
+    path.write_bytes(body + b',"crc32":"%08x"}\n' % zlib.crc32(body))
     back, bad = record.load(tmp_path)
     assert back == []
     assert "if and only if" in bad[0].reason
