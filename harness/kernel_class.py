@@ -13,9 +13,9 @@ CUSTOM, LIBRARY, MIXED, UNKNOWN = "custom", "library", "mixed", "unknown"
 
 #: Attention and matrix products of libraries, by the names they launch under.
 LIBRARY_WORK = re.compile(
-    r"pytorch_flash|flash_fwd|flash_bwd|flash_attn|fmha|mem_eff|_efficient_attention"
-    r"|cudnn|cublas|cutlass(?!_own)|nvjet|ampere_|hopper_|sm\d\d_xmma|xmma_gemm|gemm"
-    r"|flashinfer|BatchPrefill|SinglePrefill|xformers|sageattn|flex_attention",
+    r"pytorch_flash|flash_fwd|flash_bwd|flash::|FlashAttnFwd|fmha_cutlass|MemEffAttention"
+    r"|cudnn_|cublas|^nvjet_|sm\d\d_xmma|(ampere|volta|turing|hopper)_\w*gemm|gemvx?::|gemv2"
+    r"|cutlass::|cutlass_\d\d_|flashinfer|PrefillWithKVCache|xformers|sageattn",
     re.IGNORECASE,
 )
 #: Housekeeping that anybody's wrapper does: it makes nobody's work a library's.
@@ -28,11 +28,8 @@ HOUSEKEEPING = re.compile(
 TORCH_WORK = re.compile(r"softmax|reduce_kernel|triu_tril|at::native::.*(norm|cumsum|scan)", re.I)
 
 
-def classify(names: Iterable[str], language: str = "") -> str:
-    """Return custom, library, mixed or unknown for the kernels of one verified call.
-
-    `language` is the manifest's: what a PyTorch entry launches is torch's own work.
-    """
+def classify(names: Iterable[str]) -> str:
+    """Return custom, library, mixed or unknown for the kernels of one verified call."""
     own = library = 0
     for name in names:
         if LIBRARY_WORK.search(name) or TORCH_WORK.search(name):

@@ -13,8 +13,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol, TypeVar
 
-from harness import stats
-from harness.schema import Result, Status
+from harness import kernel_class, stats
+from harness.schema import Kind, Result, Status
 from harness.stats import Interval
 
 #: The baseline everything is a multiple of, where it ran.
@@ -92,6 +92,14 @@ class Row:
         return all(result.numerics_class == "exact" for result in self.results)
 
     @property
+    def borrowed(self) -> bool:
+        """A submission that launched a library's attention or matrix products on some config."""
+        if self.pick.kind is not Kind.SUBMISSION:
+            return False
+        classes = {kernel_class.classify(r.kernels) for r in self.results}
+        return bool(classes & {kernel_class.LIBRARY, kernel_class.MIXED})
+
+    @property
     def date(self) -> str:
         """Day of the newest of its results."""
         return max(result.date for result in self.results)[:10]
@@ -119,6 +127,7 @@ class Board:
     headline: str
     exact: tuple[Row, ...]
     approximate: tuple[Row, ...]
+    library: tuple[Row, ...]
     unranked: tuple[Row, ...]
 
     @property
@@ -128,8 +137,8 @@ class Board:
 
     @property
     def ranked(self) -> tuple[Row, ...]:
-        """Exact rows, then approximate ones."""
-        return (*self.exact, *self.approximate)
+        """Exact rows, then approximate ones, then what libraries did."""
+        return (*self.exact, *self.approximate, *self.library)
 
     @property
     def rows(self) -> tuple[Row, ...]:
@@ -203,8 +212,9 @@ def _board(group: Sequence[Result]) -> Board:
         by_entry.setdefault(result.entry, []).append(result)
     rows = [_row(entry, tuple(mine), configs, headline) for entry, mine in by_entry.items()]
     scored = sorted((row for row in rows if row.speedup), key=lambda r: (-_value(r), r.entry))
-    exact = [row for row in scored if row.exact]
-    approximate = [row for row in scored if not row.exact]
+    library = [row for row in scored if row.borrowed]
+    exact = [row for row in scored if row.exact and not row.borrowed]
+    approximate = [row for row in scored if not row.exact and not row.borrowed]
     return Board(
         gpu=first.gpu,
         suite=max(group, key=lambda r: (r.date, r.run)).suite,
@@ -214,6 +224,7 @@ def _board(group: Sequence[Result]) -> Board:
         headline=headline,
         exact=_ranked(exact, configs),
         approximate=_ranked(approximate, configs),
+        library=_ranked(library, configs),
         unranked=tuple(sorted((r for r in rows if not r.speedup), key=lambda r: r.entry)),
     )
 

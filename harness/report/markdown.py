@@ -77,6 +77,16 @@ def _section(board: Board) -> str:
             _main_table(board, board.approximate),
             "",
         ]
+    if board.library:
+        lines += [
+            "### Library kernels",
+            "",
+            "Submissions that launched a library's attention or matrix products, by the names of the "
+            "kernels that ran: ranked among themselves.",
+            "",
+            _main_table(board, board.library),
+            "",
+        ]
     lines += _ties(board)
     for config in board.configs:
         lines += [f"### {safe(config)}", "", _shape(board, config), ""]
@@ -124,7 +134,7 @@ def _config_table(board: Board, config: str, notes: Notes) -> str:
         r = _on(row, config)
         body.append(
             [
-                rank_text(row) + ("" if row.exact else " (approx.)"),
+                rank_text(row) + group_text(row),
                 code(row.entry),
                 number(r.tflops, 1),
                 number(r.peak_pct, 1),
@@ -140,10 +150,17 @@ def _config_table(board: Board, config: str, notes: Notes) -> str:
     return table(head, body, right={0, 2, 3, 4, 7, 8, 9}) if body else "Nobody is ranked here yet."
 
 
+def group_text(row: Row) -> str:
+    """Which of the tables above a rank is a rank of."""
+    if row.borrowed:
+        return " (library)"
+    return "" if row.exact else " (approx.)"
+
+
 def _ties(board: Board) -> list[str]:
     """What it would take to tell apart those who share a place."""
     lines = []
-    for group in (board.exact, board.approximate):
+    for group in (board.exact, board.approximate, board.library):
         for better, worse in itertools.pairwise(group):
             if better.rank != worse.rank:
                 continue
