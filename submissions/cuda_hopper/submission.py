@@ -35,7 +35,6 @@ class Shape(NamedTuple):
     v_stages: int
     q_stages: int
     wait_k_first: int  # 1: the wait for K opens the trip; 0: it stands before the wait for PV
-    ring: int = 1  # warpgroups issue their matrix products in turn
 
     def flags(self, headdim: int) -> list[str]:
         return [f"-DHEADDIM={headdim}", *(f"-D{k.upper()}={v}" for k, v in self._asdict().items())]
@@ -54,7 +53,7 @@ class Shape(NamedTuple):
 SHAPES = {
     64: Shape(block_n=64, warpgroups=4, k_stages=3, v_stages=3, q_stages=2, wait_k_first=1),
     128: Shape(block_n=128, warpgroups=2, k_stages=2, v_stages=2, q_stages=2, wait_k_first=0),
-    256: Shape(block_n=80, warpgroups=2, k_stages=2, v_stages=2, q_stages=1, wait_k_first=1),
+    256: Shape(block_n=80, warpgroups=2, k_stages=2, v_stages=2, q_stages=1, wait_k_first=0),
 }
 
 

@@ -24,14 +24,21 @@ struct alignas(64) TensorMap { uint8_t bytes[128]; };   // the bytes of a CUtens
 #define OUT_128(d) OUT_64(d), OUT_8(d, 64), OUT_8(d, 72), OUT_8(d, 80), OUT_8(d, 88), \
                    OUT_8(d, 96), OUT_8(d, 104), OUT_8(d, 112), OUT_8(d, 120)
 
-// S[64, N] (+)= Q[64, 16] K[N, 16]^T, both operands in shared memory
+// Shared-memory descriptor of a 128-byte swizzled operand. Its high half never changes here: 1024 bytes from one group of
+// 8 rows to the next. The low half holds address / 16 and, for a transposed operand, the distance of its panels of
+// 64 columns / 16, so that stepping through a tile is one 32-bit add; a 64-bit one costs the uniform pipe three.
+#define DESC_HIGH "0x40000040"
+__device__ __forceinline__ uint32_t desc_low(uint32_t addr, uint32_t panel_bytes) { return (addr >> 4) | ((panel_bytes >> 4) << 16); }
+
+// S[64, N] (+)= Q[64, 16] K[N, 16]^T, both operands in shared memory, columns contiguous
 template <int N> struct QK;
 #define DEFINE_QK(N, NREGS, A, B, P)                                                              \
   template <> struct QK<N> {                                                                      \
-    static __device__ __forceinline__ void mma(float (&d)[NREGS], uint64_t a, uint64_t b, int acc) { \
-      asm volatile("{.reg .pred p; setp.ne.b32 p, " P ", 0;\n"                                    \
+    static __device__ __forceinline__ void mma(float (&d)[NREGS], uint32_t a, uint32_t b, int acc) { \
+      asm volatile("{.reg .pred p; .reg .b64 da, db; setp.ne.b32 p, " P ", 0;\n"                  \
+                   "mov.b64 da, {" A ", " DESC_HIGH "}; mov.b64 db, {" B ", " DESC_HIGH "};\n"    \
                    "wgmma.mma_async.sync.aligned.m64n" #N "k16.f32.f16.f16 {" REGS_##NREGS "}, "  \
-                   A ", " B ", p, 1, 1, 0, 0;}\n" : OUT_##NREGS(d) : "l"(a), "l"(b), "r"(acc));   \
+                   "da, db, p, 1, 1, 0, 0;}\n" : OUT_##NREGS(d) : "r"(a), "r"(b), "r"(acc));      \
     }                                                                                             \
   };
 DEFINE_QK(64, 32, "%32", "%33", "%34")
@@ -42,10 +49,11 @@ DEFINE_QK(128, 64, "%64", "%65", "%66")
 template <int D> struct PV;
 #define DEFINE_PV(D, NREGS, A, B)                                                                 \
   template <> struct PV<D> {                                                                      \
-    static __device__ __forceinline__ void mma(float (&d)[NREGS], const uint32_t* a, uint64_t b) { \
-      asm volatile("wgmma.mma_async.sync.aligned.m64n" #D "k16.f32.f16.f16 {" REGS_##NREGS "}, {" \
-                   A "}, " B ", 1, 1, 1, 1;\n"                                                    \
-                   : OUT_##NREGS(d) : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b));        \
+    static __device__ __forceinline__ void mma(float (&d)[NREGS], const uint32_t* a, uint32_t b) { \
+      asm volatile("{.reg .b64 db; mov.b64 db, {" B ", " DESC_HIGH "};\n"                         \
+                   "wgmma.mma_async.sync.aligned.m64n" #D "k16.f32.f16.f16 {" REGS_##NREGS "}, {" \
+                   A "}, db, 1, 1, 1, 1;}\n"                                                      \
+                   : OUT_##NREGS(d) : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b));        \
     }                                                                                             \
   };
 DEFINE_PV(64, 32, "%32,%33,%34,%35", "%36")
@@ -65,11 +73,6 @@ template <int n> __device__ __forceinline__ void touch(float (&r)[n]) {
 template <int n> __device__ __forceinline__ void touch(uint32_t (&r)[n]) {
 #pragma unroll
   for (int i = 0; i < n; i++) asm volatile("" : "+r"(r[i])::"memory");
-}
-// Shared-memory descriptor of a 128-byte swizzled operand. K-major (Q, K): sbo = 1024 bytes = 8 rows, lbo unused.
-// D-major (V as a transposed operand): sbo = 1024 (8 kv rows), lbo = distance between panels of 64 columns.
-__device__ __forceinline__ uint64_t smem_desc(uint32_t addr, uint32_t lbo, uint32_t sbo) {
-  return (uint64_t)((addr & 0x3FFFF) >> 4) | ((uint64_t)(lbo >> 4) << 16) | ((uint64_t)(sbo >> 4) << 32) | (1ull << 62);
 }
 
 // ------------------------------------------------------------------------- mbarriers, TMA, barriers
@@ -91,6 +94,10 @@ __device__ __forceinline__ void mbar_expect_if(uint32_t bar, int bytes, int on) 
 __device__ __forceinline__ void tma_load_if(uint32_t dst, const TensorMap* map, int col, int row, int head, uint32_t bar, int on) {
   asm volatile("{.reg .pred p; setp.ne.b32 p,%6,0; @p cp.async.bulk.tensor.3d.shared::cluster.global.mbarrier::complete_tx::bytes [%0],[%1,{%2,%3,%4}],[%5];}"
                ::"r"(dst), "l"(map), "r"(col), "r"(row), "r"(head), "r"(bar), "r"(on) : "memory");
+}
+// next = (*counter)++ in the lanes that are on; the others keep theirs
+__device__ __forceinline__ void atomic_next_if(int& next, int* counter, int on) {
+  asm volatile("{.reg .pred p; setp.ne.b32 p,%2,0; @p atom.global.add.u32 %0,[%1],1;}" : "+r"(next) : "l"(counter), "r"(on) : "memory");
 }
 __device__ __forceinline__ void named_sync(int id) { asm volatile("bar.sync %0,256;" ::"r"(id) : "memory"); }
 __device__ __forceinline__ void named_arrive(int id) { asm volatile("bar.arrive %0,256;" ::"r"(id) : "memory"); }
