@@ -150,6 +150,7 @@ class Suite(Frozen):
         `--blocks 40` and a further baseline stay on the same board.
         """
         asked = {"name", "problem", "device", "cases", "against"}
+        asked |= {"heat_ms"} if self.heat_ms else set()
         text = json.dumps(self.model_dump(mode="json", include=asked), sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()
 

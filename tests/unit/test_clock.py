@@ -73,3 +73,12 @@ def test_a_cpu_is_coarse_but_zero_is_still_seen() -> None:
     liar = [Sample(block=n, calls_ms=(0.001,) * 2, t2_ms=103 + rng.random()) for n in range(5)]
     assert cross_examine(pace, pace, (), CPU_RULES).refusal == ""
     assert cross_examine(liar, pace, (), CPU_RULES).refusal
+
+
+def test_a_few_microseconds_a_call_are_no_lie() -> None:
+    pace = [Sample(block=n, calls_ms=(0.012,) * 6, t2_ms=0.072 + GAP_MS) for n in range(9)]
+    two_kernels = [Sample(block=n, calls_ms=(0.012,) * 6, t2_ms=0.09 + GAP_MS) for n in range(9)]
+    verdict = cross_examine(two_kernels, pace, (), GPU_RULES)
+    assert verdict.refusal == ""
+    assert verdict.slack is not None
+    assert verdict.slack.mean_pct > 30  # and the row says how little that proves
