@@ -22,7 +22,9 @@ from cuda.bindings import driver, nvrtc
 
 KERNEL_DIR = Path(__file__).resolve().parent / "kernels"
 SOURCES = ("attention.cu", "sm90.cuh")
-L2_SECTION_BYTES = 32 << 20  # K and V of the heads that are walked together
+# K and V of the heads that are walked together. 32 MB stay in L2; more heads per section spread the
+# long items better over the SMs, which at headdim 128 and 256 is worth more (NOTES.md).
+SECTION_BYTES = {64: 32 << 20, 128: 128 << 20, 256: 128 << 20}
 MAX_PLANS = 1024
 
 
@@ -35,6 +37,7 @@ class Shape(NamedTuple):
     v_stages: int
     q_stages: int
     wait_k_first: int  # 1: the wait for K opens the trip; 0: it stands before the wait for PV
+    boundary: int  # a basic block ends before the wait for PV, so that ptxas keeps the exps above
 
     def flags(self, headdim: int) -> list[str]:
         return [f"-DHEADDIM={headdim}", *(f"-D{k.upper()}={v}" for k, v in self._asdict().items())]
@@ -50,10 +53,10 @@ class Shape(NamedTuple):
         return q_slots * 64 * headdim * 2 + tiles + barriers + 16 + 16 + 8  # done, items, redo
 
 
-SHAPES = {
-    64: Shape(block_n=64, warpgroups=4, k_stages=3, v_stages=3, q_stages=2, wait_k_first=1),
-    128: Shape(block_n=128, warpgroups=2, k_stages=2, v_stages=2, q_stages=2, wait_k_first=0),
-    256: Shape(block_n=80, warpgroups=2, k_stages=2, v_stages=2, q_stages=1, wait_k_first=0),
+SHAPES = {  # tile, warpgroups, K, V and Q stages, wait_k_first, boundary
+    64: Shape(64, 4, 3, 3, 2, wait_k_first=1, boundary=0),
+    128: Shape(128, 2, 2, 2, 2, wait_k_first=0, boundary=1),
+    256: Shape(80, 2, 2, 2, 1, wait_k_first=1, boundary=1),
 }
 
 
@@ -166,7 +169,7 @@ class Plan:
         heads = batch * nheads
         self.function, sm_count = _load(headdim, shape, q.device.index)
         blocks = -(-seqlen // shape.block_m)
-        fit = max(1, min(heads, L2_SECTION_BYTES // (4 * seqlen * headdim)))
+        fit = max(1, min(heads, SECTION_BYTES[headdim] // (4 * seqlen * headdim)))
         section_log2 = fit.bit_length() - 1
         sections = -(-heads // (1 << section_log2))
         items = (sections << section_log2) * blocks

@@ -66,7 +66,7 @@ def test_params_match_the_kernel_s_struct(submission: ModuleType) -> None:
 
 def test_bad_input_names_the_tensor(submission: ModuleType) -> None:
     q = torch.zeros(1, 1, 16, 64)
-    with pytest.raises(ValueError, match="q is .*float32 on cpu; wanted three fp16 CUDA tensors"):
+    with pytest.raises(ValueError, match=r"q is .*float32 on cpu; wanted three fp16 CUDA tensors"):
         submission._check(q, q, q)
 
 

@@ -2,8 +2,8 @@
 //
 // Changed against steps/05_persistent.cu
 //   lazy softmax: P = 2^(s - ref), ref = the maximum of the row's first kv tile; no maximum, no rescaling on the common path
-//   work comes from a counter, late; a warpgroup stops at its own diagonal and starts the next item while the others finish
-//   Q's slot is handed back after its last use, O leaves through registers
+//   work comes from a counter; a warpgroup stops at its own diagonal and starts the next item while the others finish
+//   Q's slot is handed back before the last P V, O leaves through registers
 //
 // Shapes   q, k, v, o  [B, H, S, D] contiguous fp16; TMA sees them as [B * H, S, D] in boxes of 64 columns, 128-byte swizzle
 //          q_smem [Q_STAGES][WARPGROUPS][64, D]   k_smem, v_smem [STAGES][BLOCK_N, D]   S [64, BLOCK_N], O [64, D] registers
@@ -34,6 +34,7 @@
 #define V_STAGES 3
 #define Q_STAGES 1
 #define WAIT_K_FIRST 1
+#define BOUNDARY 1
 #endif
 
 constexpr int D = HEADDIM;            // columns of q, k, v, o
@@ -89,7 +90,7 @@ attention_forward(const __grid_constant__ TensorMap q_map, const __grid_constant
     if (__shfl_sync(~0u, threadIdx.x >> 5, 0) == 0) {
       // One converged warp walks the loop and lane 0 acts, by predicates inside the asm.
       const int leader = (threadIdx.x & 31) == 0;
-      int ks = 0, vs = 0, qs = 0, last_v_row = -1, last_v_head = 0, redo_slot = -1, item = 0, verified = 0, fetched = (int)blockIdx.x - (int)gridDim.x;
+      int ks = 0, vs = 0, qs = 0, last_v_row = -1, last_v_head = 0, redo_head = -1, redo_row = 0, item = 0, verified = 0, fetched = (int)blockIdx.x - (int)gridDim.x;
       uint32_t kp = 1, vp = 1, qp = 1;
       auto fill = [&](const TensorMap* map, uint32_t dst, uint32_t full, int row, int head) {
         mbar_expect_if(full, TILE_BYTES, leader);
@@ -108,31 +109,30 @@ attention_forward(const __grid_constant__ TensorMap q_map, const __grid_constant
       auto verify = [&](int i) {
         const int s = i & 1;
         mbar_wait(done + 8 * s, (i >> 1) & 1);
-        if (lds(redo_smem + 4 * s)) { redo_slot = s; __syncwarp(); sts_if(redo_smem + 4 * s, 0, leader); }
+        if (lds(redo_smem + 4 * s)) {
+          redo_head = lds(item_smem + 8 * s); redo_row = lds(item_smem + 8 * s + 4) | SAFE;
+          __syncwarp(); sts_if(redo_smem + 4 * s, 0, leader);
+        }
         verified = i + 1;
       };
 #pragma unroll 1
       while (true) {
         int head, row_word;
         const int index = __shfl_sync(~0u, fetched, 0) + gridDim.x;
-        if (redo_slot < 0 && index >= p.items) {                  // nothing left but the last item's verdict
+        if (redo_head < 0 && index >= p.items) {                  // nothing left but the last item's verdict
           if (last_v_row >= 0) put_v(last_v_row, last_v_head);
           last_v_row = -1;
           if (verified < item) verify(item - 1);
-          if (redo_slot < 0) break;
+          if (redo_head < 0) break;
         }
-        if (redo_slot >= 0) {
-          head = lds(item_smem + 8 * redo_slot); row_word = lds(item_smem + 8 * redo_slot + 4) | SAFE; redo_slot = -1;
-          __syncwarp();
-        } else {
+        if (redo_head >= 0) { head = redo_head; row_word = redo_row; redo_head = -1; }
+        else {
           // longest query blocks first within a section of heads
           const int group = index >> p.section_log2, section = (unsigned)group / (unsigned)p.blocks, block = group - section * p.blocks;
           head = (section << p.section_log2) + (index & ((1 << p.section_log2) - 1));
           row_word = (p.causal ? p.blocks - 1 - block : block) * M;
-          if (head >= p.heads) {                                  // only fills up the last section
-            atomic_next_if(fetched, p.counter, leader);
-            continue;
-          }
+          if (leader) fetched = atomicAdd(p.counter, 1);          // needed one item later, so its latency is hidden
+          if (head >= p.heads) continue;
         }
         const int first_row = row_word & ~SAFE, end = p.causal ? min(first_row + M, p.seqlen) : p.seqlen;
         put_k(0, head); if (last_v_row >= 0) put_v(last_v_row, last_v_head);
@@ -151,9 +151,6 @@ attention_forward(const __grid_constant__ TensorMap q_map, const __grid_constant
 #pragma unroll 1
         for (; row < end; row += N) { put_k(row, head); put_v(row - N, head); }
         last_v_row = row - N; last_v_head = head;
-        // The consumers still have a tile or two to do, which hides the latency. Asked for at the item's start instead, an item would
-        // belong to a CTA that is busy for another 200 tiles: that cost 8 % at headdim 256.
-        atomic_next_if(fetched, p.counter, leader & !(lds(item_smem + 8 * (item & 1) + 4) & SAFE));
         if (verified < item) verify(item - 1);
         item++;
       }
@@ -249,7 +246,6 @@ attention_forward(const __grid_constant__ TensorMap q_map, const __grid_constant
       // first tile: nothing to overlap with inside this warpgroup
       wait_k();
       wgmma_fence(); issue_qk(q_desc); wgmma_wait<0>(); touch(S); release(k_empty + 8 * k_use);
-      mbar_arrive_if(q_empty + 8 * slot, lane0 & (mine == 1));
       { m0 = m1 = -1e30f; l0 = l1 = 0.f; float d0, d1; safe_softmax(0, limit0, limit1, d0, d1); row_sum(l0, l1); pack_p(); touch(P); }
 #pragma unroll
       for (int i = 0; i < NO; i++) O[i] = 0.f;
@@ -265,10 +261,11 @@ attention_forward(const __grid_constant__ TensorMap q_map, const __grid_constant
         wait_v(); wgmma_fence(); issue_pv();
         pass_turn();
         wgmma_wait<1>(); touch(S); release(k_empty + 8 * k_now);
-        mbar_arrive_if(q_empty + 8 * slot, lane0 & (tile + 1 == mine));   // Q was read for the last time: the next may come
       };
       auto finish_pv = [&](int more) {
-        if (!WAIT_K_FIRST && more) wait_k();                      // ends a basic block here, so that ptxas keeps the exps above
+        // ptxas moves the exps below the wait for PV unless a basic block ends here; a spin ends one
+        if (!WAIT_K_FIRST) { if (more) wait_k(); }
+        else if (BOUNDARY) wait_v();                              // this V came long ago
         wgmma_wait<0>(); touch(O); release(v_empty + 8 * vs); next_v();
       };
       if (row_word & SAFE) {
@@ -304,6 +301,7 @@ attention_forward(const __grid_constant__ TensorMap q_map, const __grid_constant
         }
         l0 += s0; l1 += s1;
       }
+      release(q_empty + 8 * slot);                                // the next item's Q may come
       if (++qs == SQ) qs = 0, qp ^= 1;
       wait_v(); wgmma_fence(); issue_pv();
       // tiles that only later warpgroups need: take part in the ring, hand the slots back

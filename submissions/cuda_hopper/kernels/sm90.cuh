@@ -95,10 +95,6 @@ __device__ __forceinline__ void tma_load_if(uint32_t dst, const TensorMap* map, 
   asm volatile("{.reg .pred p; setp.ne.b32 p,%6,0; @p cp.async.bulk.tensor.3d.shared::cluster.global.mbarrier::complete_tx::bytes [%0],[%1,{%2,%3,%4}],[%5];}"
                ::"r"(dst), "l"(map), "r"(col), "r"(row), "r"(head), "r"(bar), "r"(on) : "memory");
 }
-// next = (*counter)++ in the lanes that are on; the others keep theirs
-__device__ __forceinline__ void atomic_next_if(int& next, int* counter, int on) {
-  asm volatile("{.reg .pred p; setp.ne.b32 p,%2,0; @p atom.global.add.u32 %0,[%1],1;}" : "+r"(next) : "l"(counter), "r"(on) : "memory");
-}
 __device__ __forceinline__ void named_sync(int id) { asm volatile("bar.sync %0,256;" ::"r"(id) : "memory"); }
 __device__ __forceinline__ void named_arrive(int id) { asm volatile("bar.arrive %0,256;" ::"r"(id) : "memory"); }
 __device__ __forceinline__ void proxy_fence() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
