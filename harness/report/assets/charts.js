@@ -99,7 +99,7 @@ function forest(row, configs, low, high) {
 
 function bars(config, rows, reported, open) {
   const shown = rows.filter(row => known(row.cells[config.name]?.tflops))
-    .sort((a, b) => b.cells[config.name].tflops - a.cells[config.name].tflops).slice(0, 14);
+    .sort((a, b) => b.cells[config.name].tflops - a.cells[config.name].tflops).slice(0, 20);
   const papers = reported.filter(one => known(one.tflops[config.name]));
   const best = Math.max(0, ...shown.map(row => row.cells[config.name].tflops), ...papers.map(one => one.tflops[config.name]));
   const top = config.peak || best * 1.05 || 1;
