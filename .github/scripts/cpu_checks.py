@@ -62,26 +62,14 @@ def lint(entrant: Entrant) -> tuple[bool | None, str]:
 
 
 def compile_sources(entrant: Entrant) -> tuple[bool | None, str]:
-    """A plain .cu through NVRTC, which needs no GPU; other languages compile where they run."""
-    if entrant.entry_path.suffix != ".cu":
-        return None, "not a plain .cu"
-    try:
-        from harness.worker.cuda_source import CudaSourceError, compile_source
-    except ImportError:
+    """CUDA through `run.py build`, which needs no GPU; other languages compile where they run."""
+    if entrant.manifest.language != "cuda":
+        return None, "not CUDA"
+    command = [sys.executable, str(ROOT / "run.py"), "build", str(entrant.folder)]
+    passed, words = _run(command)
+    if words.endswith("pip install 'attnboard[cuda]'"):
         return None, "pip install cuda-bindings"
-    launch = entrant.manifest.model_dump(mode="json").get("launch")
-    if not launch:
-        return False, "manifest.yaml has no launch section"
-    with tempfile.TemporaryDirectory() as cache:
-        try:
-            built = compile_source(
-                entrant.folder, entrant.manifest.entry, launch, "sm_90a", Path(cache)
-            )
-        except CudaSourceError as error:
-            return False, str(error)
-        except ImportError:
-            return None, "pip install cuda-bindings"
-    return True, f"{len(built.symbols)} kernels for sm_90a"
+    return passed, words
 
 
 def interpret(entrant: Entrant) -> tuple[bool | None, str]:

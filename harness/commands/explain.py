@@ -12,7 +12,7 @@ from pathlib import Path
 
 from harness.commands import _shared, compare
 from harness.errors import EXIT_OK
-from harness.report.limits import Resources, ceilings, joules_per_call, limiter, sm_clock_mhz
+from harness.report.limits import Resources, at_clock_pct, ceilings, limiter, sm_clock_mhz
 from harness.report.text import milliseconds, number, scientific, times, wash
 from harness.schema import Result
 
@@ -44,7 +44,7 @@ def run(args: argparse.Namespace) -> int:
             f"  floor{at}: tensor {milliseconds(told.tensor_ms)} ms, exp {milliseconds(told.exp_ms)} ms, "
             f"memory {milliseconds(told.memory_ms)} ms; {told.intensity:.0f} FLOPs a byte"
         )
-        rows = [["", "ms", "TFLOP/s", "% of peak", "J a call", "rel. L2", "likely limiter"]]
+        rows = [["", "ms", "TFLOP/s", "% of peak", "% at read clock", "rel. L2", "likely limiter"]]
         rows += [_row(one, known[one.entry]) for one in (pair.a, pair.b)]
         print(_shared.table(rows, indent="  "))
     for entry, found in known.items():
@@ -67,7 +67,7 @@ def _row(result: Result, found: list[Resources]) -> list[str]:
         milliseconds(result.latency_ms),
         number(result.tflops, 1),
         number(result.peak_pct, 1),
-        number(joules_per_call(result), 2),
+        number(at_clock_pct(result), 1),
         scientific(result.error.rel_l2 if result.error else None),
         limiter(result, worst),
     ]

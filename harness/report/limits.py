@@ -85,12 +85,17 @@ def sm_clock_mhz(result: Result) -> float:
     return clocks[len(clocks) // 2] if clocks else 0.0
 
 
-def joules_per_call(result: Result) -> float | None:
-    """Median board power while it was timed × latency; other work of the block is in it too."""
+def board_power_w(result: Result) -> float:
+    """Median of NVML's power readings, or 0: taken between bursts, so pauses are in it."""
     watts = sorted(block.power_w for block in result.telemetry if block.power_w)
-    if not watts or result.latency_ms is None:
-        return None
-    return watts[len(watts) // 2] * result.latency_ms / 1e3
+    return watts[len(watts) // 2] if watts else 0.0
+
+
+def at_clock_pct(result: Result) -> float | None:
+    """Percent of the tensor peak at the clock that was read while it was timed."""
+    clock = sm_clock_mhz(result)
+    floor = ceilings(result.case, result.machine, clock).tensor_ms if clock else None
+    return 100 * floor / result.latency_ms if floor and result.latency_ms else None
 
 
 def limiter(result: Result, resources: Resources | None = None) -> str:

@@ -18,7 +18,14 @@ from typing import Any
 from harness.machine import peak_tflops
 from harness.rank import Board, Leaderboard, Row
 from harness.report.history import Point
-from harness.report.limits import bandwidth, ceilings, joules_per_call, limiter, sm_clock_mhz
+from harness.report.limits import (
+    at_clock_pct,
+    bandwidth,
+    board_power_w,
+    ceilings,
+    limiter,
+    sm_clock_mhz,
+)
 from harness.report.notes import Notes
 from harness.report.reported import OTHER, REPORTED
 from harness.report.text import NEXT, rank_text, wash
@@ -163,7 +170,8 @@ def _cell(board: Board, result: Result, notes: Notes) -> Json:
         "run": wash(result.run, 80),
         "slackPct": _short(slack.mean_pct) if slack else None,
         "mhz": _short(sm_clock_mhz(result)) or None,
-        "joules": _short(joules_per_call(result)),
+        "watts": _short(board_power_w(result)) or None,
+        "atClockPct": _short(at_clock_pct(result)),
         "limiter": limiter(result),
         "kernels": [wash(name, 160) for name in result.kernels],
         "notes": notes.of_entry(result),

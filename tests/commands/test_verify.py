@@ -188,11 +188,12 @@ def test_spills_come_first() -> None:
     assert "96 bytes spill" in limits.limiter(result(), spilled)
 
 
-def test_joules_and_clock_come_from_the_telemetry() -> None:
-    told = result(telemetry=(Telemetry(power_w=600, sm_mhz=1700), Telemetry()), latency_ms=0.5)
-    assert limits.joules_per_call(told) == pytest.approx(0.3)
-    assert limits.sm_clock_mhz(told) == 1700
-    assert limits.joules_per_call(result()) is None
+def test_clock_and_power_come_from_the_telemetry() -> None:
+    told = result(telemetry=(Telemetry(power_w=600, sm_mhz=1830), Telemetry()), latency_ms=0.5556)
+    assert limits.board_power_w(told) == 600
+    assert limits.sm_clock_mhz(told) == 1830
+    assert limits.at_clock_pct(told) == pytest.approx(50, abs=0.1)
+    assert limits.at_clock_pct(result()) is None
 
 
 @pytest.mark.parametrize(

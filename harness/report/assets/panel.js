@@ -41,7 +41,7 @@ function configCard(board, config, row) {
     ["speed-up", cell.speedup && `${times(cell.speedup)} ${range(cell.speedup)} over ${board.headline}, ${cell.blocks} blocks`],
     ["error", `max diff ${tiny(cell.maxDiff)}, relative L2 ${tiny(cell.relL2)}, worst row ${tiny(cell.worstRow)}`],
     ["likely limit", make("span", { class: "limit" }, cell.limiter)],
-    ["clock, energy", known(cell.mhz) && `${fixed(cell.mhz, 0)} MHz${known(cell.joules) ? `, about ${precise(cell.joules)} J a call` : ""}`],
+    ["clock, power", known(cell.mhz) && `${fixed(cell.mhz, 0)} MHz (${percent(cell.atClockPct)} of the peak at that clock), ${fixed(cell.watts, 0)} W; read between bursts`],
     ["clock slack", known(cell.slackPct) && `${cell.slackPct.toFixed(2)} % of the mean`],
     ["kernels", cell.kernels.length > 0 && make("code", {}, cell.kernels.join(", "))],
     ["notes", [...cell.notes, ...config.machineNotes].join("; ")]];
