@@ -38,6 +38,7 @@ class Expectation(Frozen):
 
     status: tuple[Status, ...]
     needs_gpu: bool = False
+    needs_cpu: bool = False  # would take minutes on the shape that a GPU is given
     seen: str = ""  # cheaters: where the exploit was seen
     defence: str = ""  # cheaters: what must stop it, a Defence or a structural one
     exploit: str = ""
@@ -108,8 +109,12 @@ def load_corpus(root: Path = ROOT) -> list[Specimen]:
 
 
 def suite_for(gpu: bool, dtype: str, quick_deadlines: bool) -> Suite:
-    """One small shape; bursts of two, so that a first and a second call differ."""
-    shape = (1, 4, 512, 64) if gpu else (1, 2, 64, 64)
+    """One shape; bursts of two, so that a first and a second call differ.
+
+    On a GPU it is large enough that plain PyTorch waits for the GPU and not for its own launches: what
+    lies between two calls counts on the judge's clock.
+    """
+    shape = (1, 8, 2048, 64) if gpu else (1, 2, 64, 64)
     batch, heads, seqlen, headdim = shape
     case = Case.model_validate(
         {"name": "selftest", "batch": batch, "heads": heads, "seqlen": seqlen}
@@ -175,6 +180,11 @@ def run_batch(
         execute(request, save, Silent())
         left = end_orphans(before)
     return [judge(specimen, results.get(specimen.name), suite, left) for specimen in specimens]
+
+
+def runs_on(specimen: Specimen, machine: Machine) -> bool:
+    """Whether this machine can show anything about it."""
+    return not (specimen.expect.needs_cpu if machine.has_gpu else specimen.expect.needs_gpu)
 
 
 def replace_gpu(machine: Machine) -> Machine:
@@ -265,7 +275,7 @@ def run_corpus(
     row: Callable[[Result], None] = lambda result: None,
 ) -> list[Outcome]:
     """Try all `specimens` that this machine can run."""
-    able = [s for s in specimens if machine.has_gpu or not s.expect.needs_gpu]
+    able = [s for s in specimens if runs_on(s, machine)]
     outcomes = []
     for batch in batches(able, size):
         for outcome in run_batch(batch, machine, level, off, row):
@@ -301,7 +311,7 @@ def ablate(
     found = []
     for defence in Defence:
         mine = [s for s in specimens if s.expect.defence == defence.value and not s.honest]
-        able = [s for s in mine if machine.has_gpu or not s.expect.needs_gpu]
+        able = [s for s in mine if runs_on(s, machine)]
         if not able:
             found.append(Ablation(defence.value, frozenset({defence}), (), ()))
             continue

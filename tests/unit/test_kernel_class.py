@@ -5,6 +5,10 @@ from __future__ import annotations
 import pytest
 
 from harness.kernel_class import classify
+from harness.rank import leaderboard
+from harness.report import markdown
+from harness.schema import Kind
+from tests.report.factory import run_of
 
 CUDNN = "cudnn_generated_fort_native_sdpa_sm90_flash_fprop_wgmma_f16_knob_7_64x128x128"
 FLASH2 = "void pytorch_flash::flash_fwd_kernel<pytorch_flash::Flash_fwd_kernel_traits<64, 128>>"
@@ -33,3 +37,18 @@ def test_both_is_mixed() -> None:
 @pytest.mark.parametrize("names", [[], [COPY], [FILL, COPY]])
 def test_nothing_but_housekeeping_is_unknown(names: list[str]) -> None:
     assert classify(names) == "unknown"
+
+
+def test_a_submission_that_borrows_is_ranked_apart_and_a_baseline_is_not() -> None:
+    results = run_of({"own": 0.9, "wrapper": 0.8})
+    names = {"own": ("attend",), "wrapper": (CUDNN, COPY), "sdpa_cudnn": (CUDNN,)}
+    results = [r.model_copy(update={"kernels": names[r.entry]}) for r in results]
+    results = [
+        r.model_copy(update={"kind": Kind.SUBMISSION}) if r.entry in ("own", "wrapper") else r
+        for r in results
+    ]
+    (board,) = leaderboard(results).boards
+    assert [row.entry for row in board.exact] == ["own", "sdpa_cudnn"]
+    assert [row.entry for row in board.library] == ["wrapper"]
+    assert board.library[0].rank == 1
+    assert "### Library kernels" in markdown.render(leaderboard(results))

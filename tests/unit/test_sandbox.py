@@ -16,15 +16,15 @@ from harness.errors import UnavailableError, UsageError
 ROOT = Path(__file__).resolve().parents[2]
 
 
-def level_1() -> bool:
+def available(level: int) -> bool:
     try:
-        sandbox.require(1)
+        sandbox.require(level)
     except UnavailableError:
         return False
     return True
 
 
-needs_level_1 = pytest.mark.skipif(not level_1(), reason="no Landlock in this kernel")
+needs_level_1 = pytest.mark.skipif(not available(1), reason="no Landlock in this kernel")
 
 PROBES = """
 import ctypes, json, os, signal, socket, subprocess, sys
@@ -114,6 +114,12 @@ def probe(tmp_path: Path, level: int) -> dict[str, str]:
 @needs_level_1
 def test_level_1_shuts_every_door_and_leaves_work_possible(tmp_path: Path) -> None:
     told = probe(tmp_path, 1)
+    assert {name for name, state in told.items() if state == "open"} == MUST_STAY_OPEN
+
+
+@pytest.mark.skipif(not available(2), reason="bubblewrap is not installed")
+def test_level_2_shuts_the_same_doors(tmp_path: Path) -> None:
+    told = probe(tmp_path, 2)
     assert {name for name, state in told.items() if state == "open"} == MUST_STAY_OPEN
 
 
