@@ -1,0 +1,51 @@
+"""Processes: they end, all of them; their words are cleaned; their environment is an allow-list."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from harness.isolate import Child, Jail, plain_text, resident_bytes, untrusted_env
+
+
+def test_text_of_strangers_is_plain() -> None:
+    dirty = "\x1b[31mred\x1b[0m\n::set-output name=x::1\nfine\x07\r"
+    assert plain_text(dirty) == "red\n\nfine"
+
+
+def test_the_environment_is_an_allow_list(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "x")
+    monkeypatch.setenv("GITHUB_TOKEN", "x")
+    jail = Jail(
+        cache=tmp_path,
+        scratch=tmp_path,
+        env={"TRITON_INTERPRET": "1"},
+        source=tmp_path,
+        house=tmp_path,
+    )
+    env = untrusted_env(jail)
+    assert "AWS_SECRET_ACCESS_KEY" not in env
+    assert "GITHUB_TOKEN" not in env
+    assert env["HOME"] == env["ATTNBOARD_CACHE"] == str(tmp_path)
+    assert env["TRITON_INTERPRET"] == "1"
+
+
+def test_resident_memory_of_nobody_is_zero() -> None:
+    assert resident_bytes(os.getpid()) > 1 << 20
+    assert resident_bytes(2**22 + 1) == 0
+
+
+def test_a_child_that_ends_says_how(tmp_path: Path) -> None:
+    child = Child("harness.no_such_module", [], None, tmp_path / "log")
+    assert child.ending(20) == "exited with code 1"
+    assert "no_such_module" in child.log_tail()
+    child.end()
+
+
+def test_a_killed_child_is_told_by_its_signal(tmp_path: Path) -> None:
+    child = Child("http.server", ["--help"], None, tmp_path / "log")
+    child.pause()
+    child.end()
+    assert not child.alive

@@ -1,0 +1,132 @@
+"""Evidence → Result: a time only where everything held, the first failure otherwise."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from harness.clock import GPU_RULES
+from harness.problems import get_problem
+from harness.schema import (
+    Case,
+    Entrant,
+    Error,
+    Kind,
+    Machine,
+    Manifest,
+    Result,
+    Sample,
+    Status,
+    Suite,
+)
+from harness.verdict import Evidence, RunFacts, conclude
+
+CASE = Case(name="hdim128_seq8k", batch=2, heads=16, seqlen=8192, headdim=128, burst=4)
+H200 = Machine(gpu="NVIDIA H200", uuid="GPU-1", sms=132, capability="9.0")
+EXACT = Error(max_diff=2e-3, rel_l2=3e-4, worst_row=5e-4, finite=True)
+
+
+def facts(**changes: Any) -> RunFacts:
+    values: dict[str, Any] = {
+        "run": "r", "date": "2026-11-21", "suite": Suite(name="s", cases=(CASE,)), "machine": H200,
+        "integrity": "judged/1", "harness_commit": "c", "protocol": 1, "commitment": "", "secret": "",
+        "problem": get_problem("attention_forward"), "rules": GPU_RULES,
+    }  # fmt: skip
+    return RunFacts(**{**values, **changes})
+
+
+def entrant(kind: Kind = Kind.SUBMISSION) -> Entrant:
+    manifest = Manifest(name="mine", language="cuda")
+    return Entrant(name="mine", kind=kind, folder=Path("/x"), manifest=manifest, source_sha256="0")
+
+
+def samples(call_ms: float, count: int = 20, hidden_ms: float = 0.0, seed: int = 0) -> list[Sample]:
+    rng = random.Random(seed)
+    return [
+        Sample(block=n, calls_ms=(t,) * 4, t2_ms=4 * t + 1.4 + hidden_ms + rng.gauss(0, 0.003))
+        for n in range(count)
+        for t in [call_ms * rng.lognormvariate(0, 0.003)]
+    ]
+
+
+def judge(evidence: Evidence, **changes: Any) -> Result:
+    base = samples(1.0, seed=9)
+    return conclude(evidence, facts(**changes), ("sdpa_cudnn", base), base, [1.4] * 20, [])
+
+
+def passed(**changes: Any) -> Evidence:
+    return Evidence(entrant(), CASE, samples=samples(0.8), worst=EXACT, **changes)
+
+
+def test_a_passed_case_has_its_figures() -> None:
+    result = judge(passed())
+    assert result.status is Status.PASSED
+    assert result.numerics_class == "exact"
+    assert result.tflops == pytest.approx(687, rel=0.01)
+    assert result.peak_pct == pytest.approx(69.5, rel=0.01)
+    assert result.speedup is not None
+    assert result.speedup.low < 1.25 < result.speedup.high * 1.01
+    assert result.slack is not None
+    assert result.slack.mean_pct < 1.5
+    assert result.blocks == 20
+
+
+def test_meeting_only_the_contract_is_a_class_of_its_own() -> None:
+    evidence = passed()
+    evidence.saw(Error(max_diff=5e-3, rel_l2=3e-3, worst_row=9e-3, finite=True))
+    assert judge(evidence).numerics_class == "approximate"
+
+
+def test_the_first_failure_is_kept() -> None:
+    evidence = passed()
+    evidence.fail(Status.INCORRECT, "first")
+    evidence.fail(Status.CRASHED, "its consequence")
+    result = judge(evidence)
+    assert (result.status, result.reason) == (Status.INCORRECT, "first")
+    assert result.latency_ms is None
+    assert result.samples  # the evidence stays
+
+
+@pytest.mark.parametrize("status", [Status.INCORRECT, Status.NONFINITE, Status.BAD_OUTPUT])
+def test_a_wrong_baseline_is_invalid(status: Status) -> None:
+    evidence = Evidence(entrant(Kind.BASELINE), CASE)
+    evidence.fail(status, "mask off by one")
+    result = judge(evidence)
+    assert result.status is Status.INVALID_BASELINE
+    assert status.value in result.reason
+
+
+def test_a_time_that_the_outside_did_not_see_is_refused() -> None:
+    evidence = Evidence(entrant(), CASE, samples=samples(0.776, hidden_ms=4 * 0.024), worst=EXACT)
+    assert judge(evidence).status is Status.TIME_CLAIM_REJECTED  # 3 % short
+
+
+def test_faster_than_the_chip_is_refused() -> None:
+    evidence = Evidence(entrant(), CASE, samples=samples(0.4), worst=EXACT)
+    result = judge(evidence)
+    assert result.status is Status.TIME_CLAIM_REJECTED
+    assert "peak" in result.reason
+
+
+def test_no_sample_and_no_reason_is_our_fault() -> None:
+    assert judge(Evidence(entrant(), CASE)).status is Status.HARNESS_ERROR
+
+
+@pytest.mark.parametrize(("count", "status"), [(4, Status.INTERRUPTED), (9, Status.PASSED)])
+def test_an_interrupted_case_keeps_enough_blocks(count: int, status: Status) -> None:
+    evidence = Evidence(entrant(), CASE, samples=samples(0.8, count), worst=EXACT)
+    evidence.fail(Status.INTERRUPTED, "stopped by Ctrl-C")
+    result = judge(evidence)
+    assert result.status is status
+    assert len(result.samples) == count
+
+
+def test_the_type_forbids_a_time_without_a_pass() -> None:
+    good = judge(passed()).model_dump()
+    with pytest.raises(ValueError, match="if and only if"):
+        Result.model_validate({**good, "status": "CRASHED"})
+    with pytest.raises(ValueError, match="if and only if"):
+        Result.model_validate({**good, "latency_ms": None})
