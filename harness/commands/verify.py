@@ -25,6 +25,7 @@ from harness.errors import (
     EXIT_OK,
     EXIT_SUBMISSION_FAILED,
     EXIT_UNAVAILABLE,
+    SuiteError,
     UnavailableError,
     UsageError,
 )
@@ -33,6 +34,7 @@ from harness.rank import block_times_ms, newest
 from harness.report.text import times, wash
 from harness.schema import Kind, Machine, Result, Status, Suite
 from harness.stats import Interval
+from harness.suite import load_suite
 
 ROUNDING = 1e-9  # figures in a record are written in full
 
@@ -183,12 +185,14 @@ def judge(old: Interval, new: Interval, tolerance: float) -> Verdict:
 def obstacle(old: Sequence[Result], machine: Machine, root: Path) -> str:
     """Why it cannot be measured here again, or an empty string."""
     first = old[0]
+    if not first.machine.has_gpu:
+        return "a CPU's times are never compared; the record agrees with itself"
     if first.protocol != PROTOCOL:
         return f"protocol {first.protocol} then, {PROTOCOL} today"
     gpu = machine.gpu if machine.has_gpu else "cpu"
     if first.gpu != gpu:
         return f"measured on {first.gpu}, this is {gpu}"
-    if first.machine.has_gpu and (first.machine.sms, first.machine.capability) != (
+    if (first.machine.sms, first.machine.capability) != (
         machine.sms,
         machine.capability,
     ):
@@ -211,13 +215,7 @@ def _measure_again(args: argparse.Namespace, old: Sequence[Result]) -> Verdict:
     if why or first.speedup is None:
         return Verdict("CANNOT", why)
     against = first.speedup.against
-    suite = Suite(
-        name=first.suite,
-        device="gpu" if machine.has_gpu else "cpu",
-        cases=tuple(r.case for r in old),
-        against=against,
-        blocks=args.blocks,
-    )
+    suite = _suite(old, against, args.blocks)
     submissions = [first.entry] if first.kind is Kind.SUBMISSION else []
     baselines = list(dict.fromkeys([against, *([] if submissions else [first.entry])]))
     request = resolve(submissions, baselines, suite, machine, against, _shared.ROOT)
@@ -229,6 +227,18 @@ def _measure_again(args: argparse.Namespace, old: Sequence[Result]) -> Verdict:
     with report(argparse.Namespace(json=False)) as observer:
         execute(request, fresh.append, observer)
     return _outcome(old, [r for r in fresh if r.entry == first.entry], args.tolerance)
+
+
+def _suite(old: Sequence[Result], against: str, blocks: int) -> Suite:
+    """The cases of the record, measured as the suite of that name measures, if it is still the same."""
+    cases = tuple(result.case for result in old)
+    try:
+        suite = load_suite(old[0].suite, _shared.ROOT / "configs")
+    except SuiteError:
+        suite = None
+    if suite is None or suite.sha256 != old[0].suite_sha256:
+        return Suite(name=old[0].suite, cases=cases, against=against, blocks=blocks)
+    return suite.model_copy(update={"cases": cases, "against": against, "blocks": blocks})
 
 
 def _outcome(old: Sequence[Result], fresh: Sequence[Result], tolerance: float) -> Verdict:

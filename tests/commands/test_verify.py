@@ -15,9 +15,11 @@ from harness.report import limits
 from harness.report.limits import Resources
 from harness.schema import Machine, Result, Speedup, Telemetry
 from harness.stats import Interval
-from tests.report.factory import CASES, H200, result, run_of
+from harness.suite import load_suite
+from tests.report.factory import CASES, CPU, H200, result, run_of
 
 SECRET = "ab" * 32
+ROOT = Path(__file__).resolve().parents[2]
 
 
 @pytest.fixture
@@ -121,11 +123,25 @@ def test_what_cannot_be_measured_again_says_why(tmp_path: Path, lines: list[Resu
         [r.model_copy(update={"protocol": 99}) for r in mine], H200, tmp_path
     )
     assert "this is cpu" in verify.obstacle(now, Machine(), tmp_path)
+    on_cpu = [r.model_copy(update={"machine": CPU, "gpu": "cpu"}) for r in now]
+    assert "never compared" in verify.obstacle(on_cpu, Machine(), tmp_path)
     small = H200.model_copy(update={"sms": 114})
     assert "132 SMs then, 114 here" in verify.obstacle(now, small, tmp_path)
     bare = [r.model_copy(update={"speedup": None}) for r in now]
     assert "no speed-up" in verify.obstacle(bare, H200, tmp_path)
     assert "not in this checkout" in verify.obstacle(now, H200, tmp_path / "elsewhere")
+
+
+def test_it_is_measured_as_its_suite_measures() -> None:
+    suite = load_suite("fa3", ROOT / "configs")
+    old = [result(config=c.name, case=c, suite_sha256=suite.sha256) for c in suite.cases]
+    same = verify._suite(old[:2], "sdpa_cudnn", 7)
+    assert (same.heat_ms, same.limits, same.blocks) == (suite.heat_ms, suite.limits, 7)
+    assert same.cases == suite.cases[:2]
+    changed = [r.model_copy(update={"suite_sha256": "0" * 64}) for r in old]
+    assert verify._suite(changed, "sdpa_cudnn", 7).cases == suite.cases
+    gone = [r.model_copy(update={"suite": "no_such_suite"}) for r in old]
+    assert verify._suite(gone, "sdpa_cudnn", 7).name == "no_such_suite"
 
 
 def test_without_the_gpu_it_cannot(
