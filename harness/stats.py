@@ -19,6 +19,7 @@ is frozen, so the same samples give the same bytes on every machine.
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -182,6 +183,21 @@ def tied(a: Interval, b: Interval, direct: Interval | None = None) -> bool:
     is free of what both intervals share. Otherwise they are tied where the intervals overlap.
     """
     return direct.holds(1.0) if direct is not None else a.overlaps(b)
+
+
+def undecided(times: Mapping[str, Mapping[int, float]], until_pct: float) -> set[str]:
+    """Who needs more blocks: neighbours in speed that are not told apart, and not known to be equal.
+
+    `times`: entry → block → time. Two neighbours are decided when the interval of their paired
+    ratio leaves 1 out, or is so narrow (half-width at most `until_pct`) that nobody need care.
+    """
+    order = sorted((who for who in times if times[who]), key=lambda w: median([*times[w].values()]))
+    open_: set[str] = set()
+    for faster, slower in itertools.pairwise(order):
+        found = speedup(times[slower], times[faster])
+        if found is None or (found.holds(1.0) and found.half_width_pct > until_pct):
+            open_ |= {faster, slower}
+    return open_
 
 
 # ------------------------------------------------------------------------ what a reader must know
