@@ -189,13 +189,19 @@ def undecided(times: Mapping[str, Mapping[int, float]], until_pct: float) -> set
     """Who needs more blocks: neighbours in speed that are not told apart, and not known to be equal.
 
     `times`: entry → block → time. Two neighbours are decided when the interval of their paired
-    ratio leaves 1 out, or is so narrow (half-width at most `until_pct`) that nobody need care.
+    ratio is narrow (half-width at most `until_pct`), or leaves 1 out with half of its width to
+    spare: who looks after every block and stops when he likes what he sees needs that margin.
     """
     order = sorted((who for who in times if times[who]), key=lambda w: median([*times[w].values()]))
     open_: set[str] = set()
     for faster, slower in itertools.pairwise(order):
         found = speedup(times[slower], times[faster])
-        if found is None or (found.holds(1.0) and found.half_width_pct > until_pct):
+        if found is None:
+            open_ |= {faster, slower}
+            continue
+        spare = math.sqrt(math.sqrt(found.high / found.low))
+        near = found.low / spare <= 1.0 <= found.high * spare
+        if near and found.half_width_pct > until_pct:
             open_ |= {faster, slower}
     return open_
 

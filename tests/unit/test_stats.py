@@ -266,6 +266,16 @@ def test_only_close_neighbours_need_more_blocks() -> None:
     }
     assert stats.undecided(times, until_pct=0.05) == {"twin_a", "twin_b"}
     assert stats.undecided(times, until_pct=5.0) == set()
+    wobble = 0.01 * np.resize([-1.0, 1.0], 20)  # a half-width of about 0.8 %
+    barely = {
+        "a": dict.fromkeys(range(20), 1.0),
+        "b": dict(enumerate(np.exp(0.0100 + wobble))),
+        "c": dict(enumerate(np.exp(0.0500 + wobble[::-1]))),
+    }
+    ratio = stats.speedup(barely["b"], barely["a"])
+    assert ratio is not None
+    assert not ratio.holds(1.0)
+    assert stats.undecided(barely, until_pct=0.1) == {"a", "b"}
     few = {who: {0: blocks[0]} for who, blocks in times.items()}
     assert stats.undecided(few, until_pct=0.3) == set(factors)
     assert stats.undecided({"alone": times["fast"], "never": {}}, 0.3) == set()
