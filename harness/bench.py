@@ -167,6 +167,7 @@ class Seat:
 
     def start(self) -> None:
         """Launch the process; it loads the submission while nobody waits."""
+        self.end()  # one that died unattended still holds its end of the line
         self.starts += 1
         self.killed_for = ""
         arena = self.arenas / self.label

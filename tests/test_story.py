@@ -24,7 +24,7 @@ warmup_blocks: 1
 cases:
   - {{name: one, batch: 1, heads: 1, seqlen: 48, headdim: 16, causal: true, burst: 2}}
   - {{name: two, batch: 1, heads: 2, seqlen: 32, headdim: 32, causal: false, burst: 2}}
-limits: {{burst_s: 5, first_call_s: 30, memory_gib: 4}}
+limits: {{burst_s: 5, first_call_s: 10, memory_gib: 4}}
 """
 GOOD = """\
 import torch.nn.functional as F
