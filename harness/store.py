@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 from harness import record
@@ -41,7 +42,9 @@ class Store:
             rank_command.write(path, text)
         for line in bad:
             observer.note(str(line))
-        observer.board(board, leaderboard)
+        mine = {(result.gpu, result.suite_sha256) for result in self.results}
+        shown = tuple(b for b in board.boards if (b.gpu, b.suite_sha256) in mine)
+        observer.board(replace(board, boards=shown), leaderboard)
 
     @property
     def exit_code(self) -> int:
