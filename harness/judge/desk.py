@@ -9,8 +9,8 @@ One burst (K calls):
   reply     K event times (T1, precise and forgeable)
   verify    every output against its references, every input against the judge's own copy
 
-Queueing first hides the host's launch latency from T1 (180 µs for SDPA's cuDNN path, 7 µs for a bare
-launch) without giving anyone a head start: what was queued early finds no inputs. T2 lies between two
+Queueing first hides the host's launch latency from T1 (7 µs for a bare launch, 20 to 180 µs
+through PyTorch) without giving anyone a head start: what was queued early finds no inputs. T2 lies between two
 events of the judge's own stream, so no host's scheduler is in it either. The gate opens after GATE_DELAY_S whatever the worker does, so a submission that synchronises inside its call only loses that.
 Without CUDA IPC the inputs exist before `go`, and T1 carries the latency of the first launch.
 """
