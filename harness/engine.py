@@ -20,7 +20,7 @@ from harness import stats
 from harness.bench import JudgeClient, JudgeFailed, Reply, Seat
 from harness.clock import cross_examine
 from harness.defences import Defence
-from harness.plan import Block, plan_case
+from harness.plan import Block, plan_case, shuffled
 from harness.problems import Problem
 from harness.problems.base import Probe
 from harness.schema import Case, Limits, Result, Sample, Status, Suite, Telemetry
@@ -272,7 +272,7 @@ class Run:
         again = min(late, int(self.suite.blocks * EXTRA_SHARE))
         normal = Probe(case, "normal", self.problem.kwargs(case))
         for extra in range(again):
-            order = tuple(self.rng.sample(list(names), len(names)))
+            order = shuffled(names, self.rng)
             self._run_block(case, Block(normal, order, self.suite.blocks + extra))
 
     def _name_kernels(self, case: Case, names: Sequence[str]) -> None:

@@ -9,7 +9,7 @@ from typing import Literal
 from harness import stats
 from harness.clock import ClockRules, cross_examine
 from harness.defences import NOTHING_OFF, Defence, Off
-from harness.machine import peak_tflops
+from harness.machine import peak_tflops, version_of
 from harness.problems import Problem
 from harness.schema import (
     Case,
@@ -19,7 +19,6 @@ from harness.schema import (
     Machine,
     Result,
     Sample,
-    Slack,
     Speedup,
     Status,
     Suite,
@@ -186,16 +185,5 @@ def _speedup(against: tuple[str, Sequence[Sample]], scored: Mapping[int, float])
 
 def evidence_version(evidence: Evidence) -> str:
     """`package version` that the manifest names, as installed here."""
-    from harness.machine import version_of
-
     package = evidence.entrant.manifest.version_of
     return f"{package} {version_of(package)}" if package else ""
-
-
-def slack_line(slack: Slack | None) -> str:
-    """The slack in words, for people."""
-    return (
-        f"clock slack {slack.mean_pct:.2f} % of the mean, {slack.burst_pct:.1f} % of a burst"
-        if slack
-        else ""
-    )

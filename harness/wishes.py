@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 from dataclasses import replace
-from pathlib import Path
 
 from harness import sandbox
 from harness.errors import UnavailableError
@@ -44,11 +43,6 @@ def resolve_request(args: argparse.Namespace, suite: Suite, machine: Machine) ->
     request = resolve(args.submission, baselines, suite, on, against, ROOT)
     level = sandbox.usual_level() if args.sandbox is None else args.sandbox
     return replace(request, sandbox=level)
-
-
-def default_results() -> Path:
-    """Where records go."""
-    return ROOT / "results"
 
 
 def _split(text: str | None) -> list[str] | None:

@@ -12,11 +12,11 @@ from collections.abc import Sequence
 import torch
 import torch.nn.functional as F
 
+from harness.buffers import DTYPES
 from harness.problems.base import Kwargs
 from harness.schema import Case
 
 CHUNK_ELEMENTS = 1 << 27  # float64 scores held at once: 1 GiB
-DTYPES = {"fp16": torch.float16, "bf16": torch.bfloat16, "fp32": torch.float32}
 
 
 def make_inputs(
