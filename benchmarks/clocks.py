@@ -29,10 +29,11 @@ sys.path.insert(0, str(ROOT))
 from harness import stats  # noqa: E402
 from harness.clock import cross_examine  # noqa: E402
 from harness.engine import Silent  # noqa: E402
-from harness.launch import Request, opened  # noqa: E402
+from harness.launch import opened  # noqa: E402
 from harness.machine import inspect_machine  # noqa: E402
 from harness.problems import get_problem  # noqa: E402
 from harness.registry import load_entrant  # noqa: E402
+from harness.request import Request  # noqa: E402
 from harness.schema import Case, Kind, Sample  # noqa: E402
 from harness.suite import load_suite  # noqa: E402
 

@@ -20,12 +20,13 @@ from unittest import mock
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
-from harness import launch, stats  # noqa: E402
+from harness import casting, launch, stats  # noqa: E402
 from harness.bench import Seat  # noqa: E402
 from harness.engine import Silent  # noqa: E402
 from harness.machine import inspect_machine  # noqa: E402
 from harness.problems import get_problem  # noqa: E402
 from harness.registry import load_entrant  # noqa: E402
+from harness.request import Request  # noqa: E402
 from harness.sandbox import require  # noqa: E402
 from harness.schema import Entrant, Kind, Result  # noqa: E402
 from harness.suite import load_suite  # noqa: E402
@@ -57,7 +58,7 @@ def main() -> int:
             manifest.write_text(text, encoding="utf-8")
             problem = get_problem(suite.problem)
             entrants.append(load_entrant(copy, Kind.SUBMISSION, problem))
-        request = launch.Request(
+        request = Request(
             suite=suite,
             machine=machine,
             entrants=tuple(entrants),
@@ -65,13 +66,13 @@ def main() -> int:
             cache=Path(folder) / "cache",
             sandbox=1,
         )
-        real = launch.make_seat
+        real = casting.make_seat
 
-        def seat_of(request: launch.Request, entrant: Entrant, *rest: Any) -> Seat:
+        def seat_of(request: Request, entrant: Entrant, *rest: Any) -> Seat:
             level = 0 if entrant.name == BARE else 1
             return real(replace(request, sandbox=level), entrant, *rest)
 
-        with mock.patch.object(launch, "make_seat", seat_of):
+        with mock.patch.object(casting, "make_seat", seat_of):
             launch.execute(request, rows.append, Silent())
     print("| config | behind / without | interval |\n|---|---|---|")
     for case in suite.cases:

@@ -1,52 +1,34 @@
-"""From a command line's wishes to a running Run: folders, lock, judge, builders, seats; and all of it down again."""
+"""From a request to a running Run: folders, lock, judge, builders, seats; and all of it down again."""
 
 from __future__ import annotations
 
 import contextlib
-import fcntl
-import hashlib
 import math
 import os
 import secrets
-import shutil
 import subprocess
-import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 from harness import PROTOCOL, hygiene, sandbox
 from harness.bench import JudgeClient, MemoryWatch, Seat, arena_sizes
+from harness.casting import cast_roles, gpu_env, make_seats
 from harness.clock import CPU_RULES, GPU_RULES, ClockRules
-from harness.defences import NOTHING_OFF, Defence, Off
-from harness.engine import Observer, Roles, Run, wanted_cases
-from harness.errors import SubmissionError
-from harness.isolate import ROOT, Jail
+from harness.defences import Defence, Off
+from harness.engine import Observer, Run, wanted_cases
+from harness.isolate import ROOT
 from harness.machine import missing, too_old
 from harness.problems import Problem, get_problem
-from harness.registry import find_entrants, load_entrant
-from harness.schema import Entrant, Kind, Machine, Result, Status, Suite
+from harness.request import Request
+from harness.schema import Result, Status
+from harness.scratch import gpu_lock, scratch_folder
 from harness.telemetry import Monitor
 from harness.verdict import RunFacts
 
-SCRATCH_PREFIX = "attnboard-run-"
 BUILDERS_AT_ONCE = 2  # more disturb each other's autotuning
-
-
-@dataclass(frozen=True)
-class Request:
-    """What was asked for, resolved: nothing below looks at a flag again."""
-
-    suite: Suite
-    machine: Machine
-    entrants: tuple[Entrant, ...]
-    against: str
-    root: Path = ROOT
-    cache: Path = Path.home() / ".cache" / "attnboard"
-    sandbox: int = 0
-    off: Off = NOTHING_OFF  # defences switched off; an ablation and nothing else
 
 
 def execute(request: Request, save: Callable[[Result], None], observer: Observer) -> None:
@@ -64,7 +46,7 @@ def opened(request: Request, save: Callable[[Result], None], observer: Observer)
     with contextlib.ExitStack() as stack:
         stack.enter_context(tidy(request.off))
         scratch = stack.enter_context(scratch_folder())
-        stack.enter_context(gpu_lock(request.machine, observer))
+        stack.enter_context(gpu_lock(request.machine, observer.note))
         monitor = Monitor(request.machine)
         stack.callback(monitor.close)
         device = "cuda" if request.machine.has_gpu and request.suite.device == "gpu" else "cpu"
@@ -182,66 +164,6 @@ def start_all(run: Run, seats: Sequence[Seat]) -> None:
             seat.start()
 
 
-def make_seats(request: Request, problem: Problem, device: str, scratch: Path) -> dict[str, Seat]:
-    """One seat an entrant, each with a private cache and scratch folder."""
-    return {
-        entrant.name: make_seat(request, entrant, problem, device, scratch)
-        for entrant in request.entrants
-    }
-
-
-def make_seat(
-    request: Request, entrant: Entrant, problem: Problem, device: str, scratch: Path
-) -> Seat:
-    """Folders, environment and log of one entrant."""
-    key = hashlib.sha256(
-        f"{entrant.name}\0{entrant.source_sha256}\0{request.machine.slug}".encode()
-    ).hexdigest()
-    safe = entrant.name.replace("/", "-")
-    cache = request.cache / "entrants" / f"{safe}-{key[:12]}"
-    private = scratch / "jails" / safe
-    for folder in (cache, private):
-        folder.mkdir(parents=True, exist_ok=True)
-    env = (
-        gpu_env(request.machine)
-        if device == "cuda"
-        else {"TRITON_INTERPRET": "1", "CUDA_VISIBLE_DEVICES": ""}
-    )
-    jail = Jail(cache, private, env, entrant.folder, house(scratch), request.sandbox, request.off)
-    return Seat(entrant, problem, device, jail, scratch)
-
-
-def house(scratch: Path) -> Path:
-    """A folder from which children import the package and can see nothing else of the checkout."""
-    folder = scratch / "house"
-    if not folder.exists():
-        folder.mkdir()
-        (folder / "harness").symlink_to(ROOT / "harness")
-    return folder
-
-
-def cast_roles(
-    request: Request, problem: Problem, device: str, seats: dict[str, Seat], scratch: Path
-) -> tuple[Roles, frozenset[str]]:
-    """Seat the null kernel and, if nobody asked for it, the trusted baseline that sets the pace."""
-    hidden = set()
-    null = load_entrant(ROOT / "harness" / "null", Kind.BASELINE, problem)
-    seats[null.name] = make_seat(request, null, problem, device, scratch)
-    hidden.add(null.name)
-    if request.against not in seats:
-        found = find_entrants([request.against], request.root / "baselines", Kind.BASELINE, problem)
-        seats[request.against] = make_seat(request, found[0], problem, device, scratch)
-        hidden.add(request.against)
-    pace = request.against
-    if seats[pace].entrant.kind is not Kind.BASELINE:
-        pace = request.suite.against
-        if pace not in seats:
-            found = find_entrants([pace], request.root / "baselines", Kind.BASELINE, problem)
-            seats[pace] = make_seat(request, found[0], problem, device, scratch)
-            hidden.add(pace)
-    return Roles(against=request.against, pace=pace, null=null.name), frozenset(hidden)
-
-
 def facts_of(request: Request, problem: Problem, device: str) -> RunFacts:
     """Everything that all records of the run share."""
     now = time.gmtime()
@@ -290,84 +212,3 @@ def harness_commit() -> str:
     except (OSError, subprocess.SubprocessError):
         return os.environ.get("ATTNBOARD_COMMIT", "")
     return head[:12] + ("+" if dirty else "")
-
-
-def gpu_env(machine: Machine) -> dict[str, str]:
-    """Show children the one GPU of this run."""
-    return {"CUDA_VISIBLE_DEVICES": machine.uuid} if machine.has_gpu else {}
-
-
-@contextlib.contextmanager
-def scratch_folder() -> Iterator[Path]:
-    """A private folder in shared memory (host arenas live there), gone afterwards.
-
-    It is locked while its run lives: what a killed run left behind is found unlocked and removed.
-    """
-    base = Path("/dev/shm" if os.access("/dev/shm", os.W_OK) else tempfile.gettempdir())
-    for folder in base.glob(f"{SCRATCH_PREFIX}*"):
-        with _locked(folder / "lock") as free:
-            if free:
-                shutil.rmtree(folder, ignore_errors=True)
-    fresh = Path(tempfile.mkdtemp(prefix="attnboard-new-", dir=base))
-    with _locked(fresh / "lock"):
-        folder = fresh.rename(base / f"{SCRATCH_PREFIX}{secrets.token_hex(8)}")  # locked when seen
-        try:
-            yield folder
-        finally:
-            shutil.rmtree(folder, ignore_errors=True)
-
-
-@contextlib.contextmanager
-def _locked(path: Path) -> Iterator[bool]:
-    """Hold a lock on `path` if nobody else does; false if somebody does or it cannot be opened."""
-    try:
-        file = path.open("a+", encoding="utf-8")
-    except OSError:
-        yield False
-        return
-    with file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            yield False
-            return
-        yield True
-
-
-@contextlib.contextmanager
-def gpu_lock(machine: Machine, observer: Observer) -> Iterator[None]:
-    """One run at a time on one GPU; a second one waits and says so."""
-    if not machine.has_gpu:
-        yield
-        return
-    path = Path(tempfile.gettempdir()) / f"attnboard-{machine.uuid}.lock"
-    with open(path, "a+", encoding="utf-8") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            observer.note(f"another run holds {machine.gpu} ({path}); waiting for it to end")
-            fcntl.flock(file, fcntl.LOCK_EX)
-        yield
-
-
-def resolve(
-    names: Sequence[str],
-    baselines: Sequence[str],
-    suite: Suite,
-    machine: Machine,
-    against: str,
-    root: Path,
-) -> Request:
-    """Names → a Request; raises SubmissionError on a name that two entrants share."""
-    problem = get_problem(suite.problem)
-    submissions = find_entrants(names, root / "submissions", Kind.SUBMISSION, problem)
-    found = find_entrants(baselines, root / "baselines", Kind.BASELINE, problem)
-    entrants = (*submissions, *found)
-    seen: set[str] = set()
-    for entrant in entrants:
-        if entrant.name in seen:
-            raise SubmissionError(
-                f"two entrants are called '{entrant.name}'", "rename one of the folders"
-            )
-        seen.add(entrant.name)
-    return Request(suite=suite, machine=machine, entrants=entrants, against=against, root=root)

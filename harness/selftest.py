@@ -22,9 +22,10 @@ from harness.defences import NOTHING_OFF, Defence, Off
 from harness.engine import Silent
 from harness.errors import SuiteError
 from harness.isolate import ROOT
-from harness.launch import Request, execute
+from harness.launch import execute
 from harness.problems import get_problem
 from harness.registry import find_entrants, load_entrant
+from harness.request import Request
 from harness.schema import BLAMELESS, Case, Frozen, Kind, Limits, Machine, Result, Status, Suite
 from harness.yamlfile import load_model
 

@@ -8,7 +8,7 @@ from dataclasses import replace
 from harness import sandbox
 from harness.errors import UnavailableError
 from harness.isolate import ROOT
-from harness.launch import Request, resolve
+from harness.request import Request, resolve
 from harness.schema import Machine, Suite
 from harness.suite import adhoc_suite, load_suite
 

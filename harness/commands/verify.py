@@ -207,8 +207,9 @@ def obstacle(old: Sequence[Result], machine: Machine, root: Path) -> str:
 
 def _measure_again(args: argparse.Namespace, old: Sequence[Result]) -> Verdict:
     from harness.cli import report
-    from harness.launch import execute, resolve
+    from harness.launch import execute
     from harness.machine import inspect_machine
+    from harness.request import resolve
 
     first, machine = old[0], inspect_machine()
     why = obstacle(old, machine, _shared.ROOT)

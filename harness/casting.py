@@ -1,0 +1,79 @@
+"""Who sits where: a seat with its own folders for every entrant, the null kernel and the pace."""
+
+from __future__ import annotations
+
+import hashlib
+from pathlib import Path
+
+from harness.bench import Seat
+from harness.engine import Roles
+from harness.isolate import ROOT, Jail
+from harness.problems import Problem
+from harness.registry import find_entrants, load_entrant
+from harness.request import Request
+from harness.schema import Entrant, Kind, Machine
+
+
+def make_seats(request: Request, problem: Problem, device: str, scratch: Path) -> dict[str, Seat]:
+    """One seat an entrant, each with a private cache and scratch folder."""
+    return {
+        entrant.name: make_seat(request, entrant, problem, device, scratch)
+        for entrant in request.entrants
+    }
+
+
+def make_seat(
+    request: Request, entrant: Entrant, problem: Problem, device: str, scratch: Path
+) -> Seat:
+    """Folders, environment and log of one entrant."""
+    key = hashlib.sha256(
+        f"{entrant.name}\0{entrant.source_sha256}\0{request.machine.slug}".encode()
+    ).hexdigest()
+    safe = entrant.name.replace("/", "-")
+    cache = request.cache / "entrants" / f"{safe}-{key[:12]}"
+    private = scratch / "jails" / safe
+    for folder in (cache, private):
+        folder.mkdir(parents=True, exist_ok=True)
+    env = (
+        gpu_env(request.machine)
+        if device == "cuda"
+        else {"TRITON_INTERPRET": "1", "CUDA_VISIBLE_DEVICES": ""}
+    )
+    jail = Jail(cache, private, env, entrant.folder, house(scratch), request.sandbox, request.off)
+    return Seat(entrant, problem, device, jail, scratch)
+
+
+def house(scratch: Path) -> Path:
+    """A folder from which children import the package and can see nothing else of the checkout."""
+    folder = scratch / "house"
+    if not folder.exists():
+        folder.mkdir()
+        (folder / "harness").symlink_to(ROOT / "harness")
+    return folder
+
+
+def cast_roles(
+    request: Request, problem: Problem, device: str, seats: dict[str, Seat], scratch: Path
+) -> tuple[Roles, frozenset[str]]:
+    """Seat the null kernel and, if nobody asked for it, the trusted baseline that sets the pace."""
+    hidden = set()
+    null = load_entrant(ROOT / "harness" / "null", Kind.BASELINE, problem)
+    seats[null.name] = make_seat(request, null, problem, device, scratch)
+    hidden.add(null.name)
+    if request.against not in seats:
+        found = find_entrants([request.against], request.root / "baselines", Kind.BASELINE, problem)
+        seats[request.against] = make_seat(request, found[0], problem, device, scratch)
+        hidden.add(request.against)
+    pace = request.against
+    if seats[pace].entrant.kind is not Kind.BASELINE:
+        pace = request.suite.against
+        if pace not in seats:
+            found = find_entrants([pace], request.root / "baselines", Kind.BASELINE, problem)
+            seats[pace] = make_seat(request, found[0], problem, device, scratch)
+            hidden.add(pace)
+    return Roles(against=request.against, pace=pace, null=null.name), frozenset(hidden)
+
+
+def gpu_env(machine: Machine) -> dict[str, str]:
+    """Show children the one GPU of this run."""
+    return {"CUDA_VISIBLE_DEVICES": machine.uuid} if machine.has_gpu else {}

@@ -1,0 +1,51 @@
+"""What was asked for, resolved: a suite, a machine, entrants read and hashed."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from harness.defences import NOTHING_OFF, Off
+from harness.errors import SubmissionError
+from harness.isolate import ROOT
+from harness.problems import get_problem
+from harness.registry import find_entrants
+from harness.schema import Entrant, Kind, Machine, Suite
+
+
+@dataclass(frozen=True)
+class Request:
+    """What was asked for, resolved: nothing below looks at a flag again."""
+
+    suite: Suite
+    machine: Machine
+    entrants: tuple[Entrant, ...]
+    against: str
+    root: Path = ROOT
+    cache: Path = Path.home() / ".cache" / "attnboard"
+    sandbox: int = 0
+    off: Off = NOTHING_OFF  # defences switched off; an ablation and nothing else
+
+
+def resolve(
+    names: Sequence[str],
+    baselines: Sequence[str],
+    suite: Suite,
+    machine: Machine,
+    against: str,
+    root: Path,
+) -> Request:
+    """Names → a Request; raises SubmissionError on a name that two entrants share."""
+    problem = get_problem(suite.problem)
+    submissions = find_entrants(names, root / "submissions", Kind.SUBMISSION, problem)
+    found = find_entrants(baselines, root / "baselines", Kind.BASELINE, problem)
+    entrants = (*submissions, *found)
+    seen: set[str] = set()
+    for entrant in entrants:
+        if entrant.name in seen:
+            raise SubmissionError(
+                f"two entrants are called '{entrant.name}'", "rename one of the folders"
+            )
+        seen.add(entrant.name)
+    return Request(suite=suite, machine=machine, entrants=entrants, against=against, root=root)
