@@ -28,19 +28,21 @@ import time
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
 from harness import hygiene, record  # noqa: E402
+from harness.nursery import WORKER_NAME  # noqa: E402
 
 SUITE = """\
 name: faults
 device: cpu
 against: sdpa
 baselines: [sdpa]
-blocks: 5
+blocks: 12
 warmup_blocks: 1
 cases:
   - {name: first, batch: 1, heads: 1, seqlen: 32, headdim: 64, burst: 2}
@@ -49,6 +51,14 @@ limits: {import_s: 60, first_call_s: 8, burst_s: 8, memory_gib: 2}
 """
 ENTRY = (ROOT / "tests" / "honest" / "eager_chunked" / "submission.py").read_text(encoding="utf-8")
 CASES = ("first", "second")
+#: Lines of the output at which a run may be broken; much is still to be done after the last one.
+MILESTONES = (
+    "honest: load",
+    "· first: PASSED",
+    "· second: PASSED",
+    "first: block 2/",
+    "second: block 0/",
+)
 #: What a worker may do to itself, at a random call.
 DEATHS = {
     "crash": "import ctypes; ctypes.memset(0, 0, 1)",
@@ -159,14 +169,16 @@ def _alive(pid: int) -> bool:
 
 
 def _role(pid: int) -> str:
+    """What a process of a run is; a worker is a fork of the nursery that has taken a name."""
     try:
         words = Path(f"/proc/{pid}/cmdline").read_bytes().decode().split("\0")
+        name = Path(f"/proc/{pid}/comm").read_text(encoding="ascii").strip()
     except OSError:
         return ""
-    for role in ("judge", "worker"):
-        if f"harness.{role}" in words:
-            return role
-    return ""
+    if name == WORKER_NAME:
+        return "worker"
+    roles = {"harness.judge": "judge", "harness.worker.nursery": "nursery"}
+    return next((role for module, role in roles.items() if module in words), "")
 
 
 def wait_for_roles(pid: int, role: str, count: int, timeout_s: float = 90) -> list[int]:
@@ -202,18 +214,42 @@ def workers_die(lab: Lab) -> None:
     )
 
 
-def kill(lab: Lab, role: str) -> None:
-    """SIGKILL the engine, the judge or some workers at a random moment."""
-    entries = [lab.entry("honest"), lab.entry("second")]
+def catch(lab: Lab, entries: list[Path]) -> tuple[subprocess.Popen[str], Path]:
+    """A run that has come to a random point of its story, and is not at its end.
+
+    The point is a line of its output and not a time: a machine may be slow or fast.
+    """
     results = lab.results()
     process = lab.start(entries, results)
-    started = wait_for_roles(process.pid, "worker", 3)
-    time.sleep(lab.rng.uniform(0, 6))
+    wait_for_roles(process.pid, "worker", 3)
+    milestone, output = lab.rng.choice(MILESTONES), Path(f"{results}.out")
+    deadline = time.monotonic() + 90
+    while process.poll() is None and time.monotonic() < deadline:
+        if milestone in output.read_text(encoding="utf-8", errors="replace"):
+            break
+        time.sleep(0.002)
+    time.sleep(lab.rng.uniform(0, 0.02))
+    return process, results
+
+
+def surely(round_: Callable[[Lab], int], lab: Lab) -> None:
+    """Play `round_` again if its run was over before it was hit."""
+    for _ in range(5):
+        if round_(lab):
+            return
+    raise RuntimeError("five runs were over before a fault could be injected")
+
+
+def kill(lab: Lab, role: str) -> int:
+    """SIGKILL the engine, the judge, the nursery or some workers; how many were hit."""
+    entries = [lab.entry("honest"), lab.entry("second")]
+    process, results = catch(lab, entries)
     family = [process.pid, *hygiene.descendants(process.pid)]
     victims = {
         "engine": [process.pid],
         "judge": [pid for pid in family if _role(pid) == "judge"],
-        "worker": [pid for pid in started if _alive(pid)][:2],
+        "worker": [pid for pid in family if _role(pid) == "worker"][:2],
+        "nursery": [pid for pid in family if _role(pid) == "nursery"],
     }[role]
     count = 0
     for pid in victims:
@@ -225,15 +261,13 @@ def kill(lab: Lab, role: str) -> None:
     lab.no_process_left(f"kill -9 {role}", family)
     lab.check(f"kill -9 {role}", entries, results, complete=role != "engine" and count > 0)
     lab.booked(f"kill -9 of the {role}", count, time.monotonic() - broken)
+    return count
 
 
-def interrupt(lab: Lab) -> None:
-    """Ctrl-C, and sometimes a second one."""
+def interrupt(lab: Lab) -> int:
+    """Ctrl-C; 1 if the run was still there to get it."""
     entries = [lab.entry("honest"), lab.entry("second")]
-    results = lab.results()
-    process = lab.start(entries, results)
-    wait_for_roles(process.pid, "worker", 3)
-    time.sleep(lab.rng.uniform(0, 6))
+    process, results = catch(lab, entries)
     family = [process.pid, *hygiene.descendants(process.pid)]
     count = int(process.poll() is None)
     if count:
@@ -243,6 +277,7 @@ def interrupt(lab: Lab) -> None:
     lab.no_process_left("SIGINT", family)
     lab.check("SIGINT", entries, results, complete=bool(count))
     lab.booked("SIGINT", count, time.monotonic() - broken)
+    return count
 
 
 def two_at_once(lab: Lab) -> None:
@@ -331,10 +366,11 @@ def inject(faults: int, seed: int, folder: Path, tell: Callable[[str], None]) ->
     disk_full(lab, results, faults // 10)
     rounds: list[tuple[Callable[[], None], int]] = [
         (lambda: workers_die(lab), 3),
-        (lambda: kill(lab, "worker"), 3),
-        (lambda: kill(lab, "engine"), 2),
-        (lambda: kill(lab, "judge"), 2),
-        (lambda: interrupt(lab), 2),
+        (lambda: surely(partial(kill, role="worker"), lab), 3),
+        (lambda: surely(partial(kill, role="engine"), lab), 2),
+        (lambda: surely(partial(kill, role="judge"), lab), 2),
+        (lambda: surely(partial(kill, role="nursery"), lab), 1),
+        (lambda: surely(interrupt, lab), 2),
         (lambda: two_at_once(lab), 1),
     ]
     while sum(tally.injected.values()) < faults:

@@ -19,6 +19,7 @@ from harness import hygiene, wire
 from harness.defences import NOTHING_OFF, Off, to_argument
 from harness.errors import HarnessError, WireError
 from harness.isolate import Child, Jail, plain_text, resident_bytes
+from harness.nursery import Nursery
 from harness.problems import Problem
 from harness.problems.base import Probe
 from harness.schema import CONFESSIONS, Case, Entrant, Error, Limits, Machine, Status
@@ -151,6 +152,7 @@ class Seat:
         self.arenas, self.log = scratch / "arenas", scratch / "logs" / f"{self.slug}.txt"
         self.log.parent.mkdir(exist_ok=True)
         self.starts = 0
+        self.nursery: Nursery | None = None  # without one, each process imports torch by itself
         self.child: Child | None = None
         self.attached = False
         self.killed_for = ""  # set by the memory watch
@@ -172,13 +174,19 @@ class Seat:
         self.killed_for = ""
         arena = self.arenas / self.label
         arena.mkdir(parents=True)
-        self.child = Child("harness.worker", self._arguments(), self.jail, self.log, arena)
+        self.child = Child(
+            "harness.worker", self._arguments(), self.jail, self.log, arena, self.nursery
+        )
 
     def build(self, cases: Sequence[Case], limits: Limits) -> tuple[Status | None, str, float]:
         """Run the builder to its end; (failure or None, reason, seconds)."""
         payload = json.dumps([case.model_dump(mode="json") for case in cases])
         builder = Child(
-            "harness.worker", [*self._arguments(), "--build", payload], self.jail, self.log
+            "harness.worker",
+            [*self._arguments(), "--build", payload],
+            self.jail,
+            self.log,
+            nursery=self.nursery,
         )
         try:
             answer = wire.receive(builder.line, limits.build_s)

@@ -7,7 +7,8 @@ from pathlib import Path
 
 from harness.bench import Seat
 from harness.engine import Roles
-from harness.isolate import ROOT, Jail
+from harness.isolate import ROOT, Jail, bare_env
+from harness.nursery import Nursery
 from harness.problems import Problem
 from harness.registry import find_entrants, load_entrant
 from harness.request import Request
@@ -34,11 +35,7 @@ def make_seat(
     private = scratch / "jails" / safe
     for folder in (cache, private):
         folder.mkdir(parents=True, exist_ok=True)
-    env = (
-        gpu_env(request.machine)
-        if device == "cuda"
-        else {"TRITON_INTERPRET": "1", "CUDA_VISIBLE_DEVICES": ""}
-    )
+    env = worker_env(request.machine, device)
     jail = Jail(cache, private, env, entrant.folder, house(scratch), request.sandbox, request.off)
     return Seat(entrant, problem, device, jail, scratch)
 
@@ -72,6 +69,19 @@ def cast_roles(
             seats[pace] = make_seat(request, found[0], problem, device, scratch)
             hidden.add(pace)
     return Roles(against=request.against, pace=pace, null=null.name), frozenset(hidden)
+
+
+def make_nursery(request: Request, device: str, scratch: Path) -> Nursery:
+    """The process that all workers of the run are forks of."""
+    env = bare_env(house(scratch)) | worker_env(request.machine, device)
+    return Nursery(house(scratch), env, scratch / "nursery.log")
+
+
+def worker_env(machine: Machine, device: str) -> dict[str, str]:
+    """Which GPU the workers see; without one Triton interprets."""
+    if device == "cuda":
+        return gpu_env(machine)
+    return {"TRITON_INTERPRET": "1", "CUDA_VISIBLE_DEVICES": ""}
 
 
 def gpu_env(machine: Machine) -> dict[str, str]:

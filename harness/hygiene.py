@@ -1,6 +1,7 @@
 """What keeps processes apart and leaves nothing behind. Linux calls through ctypes; no CUDA, no torch.
 
 `make_private`     nobody of the same user reads this process's memory or environment
+`take_name`        a fork shows what it is
 `die_with_parent`  an engine that is killed leaves no stopped worker behind
 `adopt_orphans`    a process that left its parent becomes ours, whatever session it fled to
 `descendants`      everything that a process started, whatever session it is in
@@ -17,7 +18,7 @@ import time
 from collections.abc import Iterable
 from pathlib import Path
 
-PR_SET_PDEATHSIG, PR_SET_DUMPABLE, PR_SET_CHILD_SUBREAPER = 1, 4, 36
+PR_SET_PDEATHSIG, PR_SET_DUMPABLE, PR_SET_NAME, PR_SET_CHILD_SUBREAPER = 1, 4, 15, 36
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
@@ -34,6 +35,11 @@ def adopt_orphans() -> bool:
 def die_with_parent() -> None:
     """End with the thread that started this process, even while stopped (man 2 prctl)."""
     _libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+
+
+def take_name(name: str) -> None:
+    """What `top` and /proc/PID/comm call this process; 15 characters."""
+    _libc.prctl(PR_SET_NAME, name.encode(), 0, 0, 0)
 
 
 def children(pid: int) -> list[int]:

@@ -20,6 +20,7 @@ from pathlib import Path
 
 from harness import hygiene, sandbox
 from harness.defences import NOTHING_OFF, Defence, Off
+from harness.nursery import FORKED_LEVELS, Adopted, Nursery
 
 ROOT = Path(__file__).resolve().parent.parent
 LOG_TAIL_BYTES = 4096
@@ -59,9 +60,17 @@ class Child:
         jail: Jail | None,
         log: Path,
         arena: Path | None = None,
+        nursery: Nursery | None = None,
     ) -> None:
         self.log = log
         self.line, theirs = socket.socketpair()
+        self.process: subprocess.Popen[bytes] | Adopted
+        if jail and nursery and jail.level in FORKED_LEVELS:
+            rules = rules_of(jail, arena) if jail.level else None
+            with theirs:
+                self.process = nursery.fork(arguments, untrusted_env(jail), rules, theirs, log)
+            self.pid = self.process.pid
+            return
         command = [sys.executable, "-m", module, "--fd", str(theirs.fileno()), *arguments]
         if jail:
             command = sandbox.command(jail.level, rules_of(jail, arena), command)
@@ -146,7 +155,7 @@ def resident_bytes(pid: int) -> int:
 
 def rules_of(jail: Jail, arena: Path | None) -> sandbox.Rules:
     """The jail as the sandbox's rules; `arena` holds the buffers shared with the judge."""
-    imports = [Path(entry) for entry in _python_path(jail).split(os.pathsep) if entry]
+    imports = [Path(entry) for entry in _python_path(jail.house).split(os.pathsep) if entry]
     return sandbox.Rules(
         rw=(jail.cache, jail.scratch),
         ro=(jail.source, ROOT / "harness", *imports),
@@ -163,11 +172,10 @@ def trusted_env() -> dict[str, str]:
 def untrusted_env(jail: Jail) -> dict[str, str]:
     """An allow-list, private folders, and nothing that tells of the harness."""
     everything = Defence.CLEAN_ENVIRONMENT in jail.off
-    env = {key: value for key, value in os.environ.items() if everything or key in KEPT_ENV}
+    env = dict(os.environ) if everything else {}
     cache = str(jail.cache)
+    env |= bare_env(jail.house)
     env |= {
-        "PYTHONPATH": _python_path(jail),
-        "PYTHONDONTWRITEBYTECODE": "1",
         "HOME": cache,
         "TMPDIR": str(jail.scratch),
         "XDG_CACHE_HOME": f"{cache}/xdg",
@@ -183,8 +191,13 @@ def untrusted_env(jail: Jail) -> dict[str, str]:
     return {**env, **jail.env}
 
 
-def _python_path(jail: Jail | None = None) -> str:
+def bare_env(house: Path) -> dict[str, str]:
+    """What every untrusted process is told, and the nursery: paths of programs, the language."""
+    env = {key: os.environ[key] for key in KEPT_ENV if key in os.environ}
+    return env | {"PYTHONPATH": _python_path(house), "PYTHONDONTWRITEBYTECODE": "1"}
+
+
+def _python_path(house: Path = ROOT) -> str:
     """Ours first. A child gets a folder with nothing but the package: to import is to list."""
-    house = str(jail.house) if jail else str(ROOT)
     extra = os.environ.get("PYTHONPATH", "")
-    return f"{house}{os.pathsep}{extra}" if extra else house
+    return f"{house}{os.pathsep}{extra}" if extra else str(house)

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from harness import PROTOCOL, hygiene, sandbox
 from harness.bench import JudgeClient, MemoryWatch, Seat, arena_sizes
-from harness.casting import cast_roles, gpu_env, make_seats
+from harness.casting import cast_roles, gpu_env, make_nursery, make_seats
 from harness.clock import CPU_RULES, GPU_RULES, ClockRules
 from harness.defences import Defence, Off
 from harness.engine import Observer, Run, wanted_cases
@@ -52,9 +52,12 @@ def opened(request: Request, save: Callable[[Result], None], observer: Observer)
         device = "cuda" if request.machine.has_gpu and request.suite.device == "gpu" else "cpu"
         judge = JudgeClient(problem.name, device, scratch, gpu_env(request.machine), request.off)
         stack.callback(judge.close)
+        nursery = make_nursery(request, device, scratch)
+        stack.callback(nursery.close)
         seats = make_seats(request, problem, device, scratch)
         roles, hidden = cast_roles(request, problem, device, seats, scratch)
         for seat in seats.values():
+            seat.nursery = nursery
             stack.callback(seat.end)
         run = Run(
             suite=request.suite,
@@ -75,7 +78,7 @@ def opened(request: Request, save: Callable[[Result], None], observer: Observer)
         with run.nothing_lost():
             prepare(run, request)
         if Defence.ORPHAN_SWEEP not in request.off:
-            run.clean_up = lambda: hygiene.sweep(before | run.pids())
+            run.clean_up = lambda: hygiene.sweep(before | {nursery.pid} | run.pids())
         yield run
 
 

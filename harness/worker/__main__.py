@@ -1,5 +1,7 @@
 """The worker process: `python -m harness.worker --fd N …` serves the judge, `--build` warms the caches.
 
+Usually it is a fork of harness/worker/nursery.py, which has paid for the imports.
+
 It holds the submission and nothing worth stealing: no seed, no reference, no tolerance, no path of a
 result. What it says is checked by the judge, and its exit code and its output mean nothing.
 """
@@ -13,7 +15,7 @@ import os
 import socket
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -24,6 +26,7 @@ from harness import hygiene, wire
 from harness.buffers import DTYPES, Arena, tell_turn, timer, wait_for_turn
 from harness.defences import NOTHING_OFF, Defence, Off, from_argument
 from harness.errors import WireError
+from harness.nursery import WORKER_NAME
 from harness.problems.base import Probe
 from harness.schema import Case, Manifest, Status
 from harness.worker.burst import cpu_burst, gpu_burst
@@ -260,15 +263,16 @@ def build(sock: socket.socket, args: argparse.Namespace, manifest: Manifest) -> 
     wire.send(sock, {"op": "built", "seconds": time.monotonic() - started})
 
 
-def main() -> int:
+def main(argv: Sequence[str] | None = None) -> int:
     """Parse, hide the arguments from the submission, serve."""
     parser = argparse.ArgumentParser()
     for flag in ("--fd", "--folder", "--manifest", "--function", "--device", "--problem"):
         parser.add_argument(flag, required=True)
     parser.add_argument("--build", default="")
     parser.add_argument("--without", default="")
-    args = parser.parse_args()
+    args = parser.parse_args(argv)
     hygiene.die_with_parent()
+    hygiene.take_name(WORKER_NAME)
     manifest = Manifest.model_validate_json(args.manifest)
     sys.argv = [manifest.entry]
     sock = socket.socket(fileno=int(args.fd))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import sys
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -52,13 +53,13 @@ def test_workers_that_break_cost_nobody_else_a_row(lab: faults.Lab) -> None:
     faults.workers_die(lab)
 
 
-@pytest.mark.parametrize("role", ["engine", "judge", "worker"])
+@pytest.mark.parametrize("role", ["engine", "judge", "nursery", "worker"])
 def test_kill_9(lab: faults.Lab, role: str) -> None:
-    faults.kill(lab, role)
+    faults.surely(partial(faults.kill, role=role), lab)
 
 
 def test_ctrl_c(lab: faults.Lab) -> None:
-    faults.interrupt(lab)
+    faults.surely(faults.interrupt, lab)
 
 
 def test_two_runs_at_once(lab: faults.Lab) -> None:

@@ -27,6 +27,13 @@ LAWS = {
         "harness.sandbox",
         "harness.defences",
         "harness.hygiene",
+        "harness.nursery",
+    },
+    "harness/nursery.py": {
+        "harness.errors",
+        "harness.hygiene",
+        "harness.sandbox",
+        "harness.wire",
     },
     "harness/telemetry.py": {"harness.schema"},
     "harness/worker/burst.py": set(),
