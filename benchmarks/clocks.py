@@ -27,10 +27,11 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
 from harness import stats  # noqa: E402
+from harness.blocks import time_case  # noqa: E402
 from harness.clock import cross_examine  # noqa: E402
-from harness.engine import Silent  # noqa: E402
 from harness.launch import opened  # noqa: E402
 from harness.machine import inspect_machine  # noqa: E402
+from harness.observer import Silent  # noqa: E402
 from harness.problems import get_problem  # noqa: E402
 from harness.registry import load_entrant  # noqa: E402
 from harness.request import Request  # noqa: E402
@@ -104,7 +105,7 @@ def one(run: Any, case: Case) -> dict[str, Any]:
     """One run of one case: interval of b against a, and who was refused."""
     run.evidence.clear()
     run.null_gaps_ms.clear()
-    run._time_case(case)
+    time_case(run, case)
     base = run.roles.against
     samples = {name: run.record(name, case).samples for name in (base, "b", "short")}
     for name in samples:

@@ -181,17 +181,6 @@ def _role(pid: int) -> str:
     return next((role for module, role in roles.items() if module in words), "")
 
 
-def wait_for_roles(pid: int, role: str, count: int, timeout_s: float = 90) -> list[int]:
-    """Processes of one role below `pid`, once there are `count` of them."""
-    deadline = time.monotonic() + timeout_s
-    while time.monotonic() < deadline:
-        found = [child for child in hygiene.descendants(pid) if _role(child) == role]
-        if len(found) >= count:
-            return found
-        time.sleep(0.02)
-    return []
-
-
 # ---------------------------------------------------------------- rounds
 
 
@@ -221,7 +210,6 @@ def catch(lab: Lab, entries: list[Path]) -> tuple[subprocess.Popen[str], Path]:
     """
     results = lab.results()
     process = lab.start(entries, results)
-    wait_for_roles(process.pid, "worker", 3)
     milestone, output = lab.rng.choice(MILESTONES), Path(f"{results}.out")
     deadline = time.monotonic() + 90
     while process.poll() is None and time.monotonic() < deadline:

@@ -22,8 +22,8 @@ sys.path.insert(0, str(ROOT))
 
 from harness import casting, launch, stats  # noqa: E402
 from harness.bench import Seat  # noqa: E402
-from harness.engine import Silent  # noqa: E402
 from harness.machine import inspect_machine  # noqa: E402
+from harness.observer import Silent  # noqa: E402
 from harness.problems import get_problem  # noqa: E402
 from harness.registry import load_entrant  # noqa: E402
 from harness.request import Request  # noqa: E402

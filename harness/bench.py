@@ -13,15 +13,15 @@ import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from harness import hygiene, wire
 from harness.defences import NOTHING_OFF, Off, to_argument
 from harness.errors import HarnessError, WireError
 from harness.isolate import Child, Jail, plain_text, resident_bytes
+from harness.layout import aligned, nbytes
 from harness.nursery import Nursery
 from harness.problems import Problem
-from harness.problems.base import Probe
+from harness.problems.base import Probe, TensorSpec
 from harness.schema import CONFESSIONS, Case, Entrant, Error, Limits, Machine, Status
 from harness.telemetry import Monitor
 
@@ -255,23 +255,14 @@ class MemoryWatch(threading.Thread):
 
 def arena_sizes(problem: Problem, cases: Sequence[Case]) -> tuple[int, int]:
     """Bytes of the shared input and output arenas that fit the burst of every one of `cases`."""
-    align = 1024
 
-    def room(specs: Any, calls: int) -> int:
-        sizes = (_nbytes(spec.shape, spec.dtype) for spec in specs)
-        return calls * sum(-(-size // align) * align for size in sizes)
+    def room(specs: Sequence[TensorSpec], calls: int) -> int:
+        return calls * sum(aligned(nbytes(spec.shape, spec.dtype)) for spec in specs)
 
     return (
         max(room(problem.inputs(case), case.burst) for case in cases),
         max(room(problem.outputs(case), case.burst) for case in cases),
     )
-
-
-def _nbytes(shape: tuple[int, ...], dtype: str) -> int:
-    size = 4 if dtype == "fp32" else 2
-    for extent in shape:
-        size *= extent
-    return size
 
 
 def _reply(answer: wire.Message) -> Reply:

@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import base64
 import ctypes
-import math
 from pathlib import Path
 from typing import Any, Literal
 
 import torch
 
-ALIGN = 1024  # bytes; TMA wants 16, 128-byte swizzle 1024
+from harness.layout import ALIGN, aligned, nbytes
+
 ArenaKind = Literal["cuda_ipc", "host"]
 DTYPES = {"fp16": torch.float16, "bf16": torch.bfloat16, "fp32": torch.float32}
 
@@ -242,13 +242,3 @@ class Arena:
             tensors.append(flat.view(DTYPES[dtype]).view(shape))
             offset += aligned(size)
         return tensors
-
-
-def nbytes(shape: tuple[int, ...], dtype: str) -> int:
-    """Bytes of one contiguous tensor."""
-    return math.prod(shape) * DTYPES[dtype].itemsize
-
-
-def aligned(size: int) -> int:
-    """`size` rounded up to ALIGN."""
-    return -(-size // ALIGN) * ALIGN

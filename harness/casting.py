@@ -6,13 +6,13 @@ import hashlib
 from pathlib import Path
 
 from harness.bench import Seat
-from harness.engine import Roles
 from harness.isolate import ROOT, Jail, bare_env
 from harness.nursery import Nursery
 from harness.problems import Problem
 from harness.registry import find_entrants, load_entrant
 from harness.request import Request
 from harness.schema import Entrant, Kind, Machine
+from harness.state import Roles
 
 
 def make_seats(request: Request, problem: Problem, device: str, scratch: Path) -> dict[str, Seat]:

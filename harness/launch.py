@@ -18,9 +18,10 @@ from harness.bench import JudgeClient, MemoryWatch, Seat, arena_sizes
 from harness.casting import cast_roles, gpu_env, make_nursery, make_seats
 from harness.clock import CPU_RULES, GPU_RULES, ClockRules
 from harness.defences import Defence, Off
-from harness.engine import Observer, Run, wanted_cases
+from harness.engine import Run, wanted_cases
 from harness.isolate import ROOT
 from harness.machine import missing, too_old
+from harness.observer import Observer
 from harness.problems import Problem, get_problem
 from harness.request import Request
 from harness.schema import Result, Status

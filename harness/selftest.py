@@ -19,10 +19,10 @@ from pydantic import Field
 
 from harness import hygiene, kernel_class
 from harness.defences import NOTHING_OFF, Defence, Off
-from harness.engine import Silent
 from harness.errors import SuiteError
 from harness.isolate import ROOT
 from harness.launch import execute
+from harness.observer import Silent
 from harness.problems import get_problem
 from harness.registry import find_entrants, load_entrant
 from harness.request import Request

@@ -1,0 +1,49 @@
+"""Is it right? The whole float64 reference on the timed shape, then the probes its claims invite."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from harness.defences import Defence
+from harness.problems.base import Probe
+from harness.schema import Case, Status
+from harness.state import State
+from harness.turns import take_turn
+
+
+def check_case(state: State, case: Case) -> None:
+    """The whole float64 reference on the timed shape, then the probes."""
+    names = [name for name in state.seats if name != state.roles.null and state.may_run(name, case)]
+    main = Probe(case, "normal", state.problem.kwargs(case))
+    _verified_burst(state, main, f"check/{case.name}", names, whole=True)
+    by_claims: dict[str, list[str]] = {}
+    for name in names:
+        claims = state.seats[name].entrant.manifest.claims.model_dump_json()
+        by_claims.setdefault(claims, []).append(name)
+    for group in by_claims.values():
+        claims_of = state.seats[group[0]].entrant.manifest.claims
+        probes = state.problem.probes(case, claims_of)
+        for number, probe in enumerate([] if Defence.STRESS in state.facts.off else probes):
+            _verified_burst(state, probe, f"probe/{case.name}/{number}", group, whole=True)
+    for name in names:
+        known = state.record(name, case)
+        state.observer.check(name, case.name, known.status or Status.PASSED, known.reason)
+
+
+def _verified_burst(
+    state: State, probe: Probe, label: str, names: Sequence[str], whole: bool
+) -> None:
+    case = next(c for c in state.suite.cases if label.split("/")[1] == c.name)
+    alive = [name for name in names if state.record(name, case).status is None]
+    if not alive:
+        return
+    state.judge.inputs(probe, label, probe.case.burst, whole)
+    for name in alive:
+        reply = take_turn(state, name, case, state.limits.first_call_s)
+        if reply is None:
+            continue
+        known = state.record(name, case)
+        if reply.status is not Status.PASSED:
+            known.fail(reply.status, f"{reply.message} ({probe.label})")
+        elif reply.error:
+            known.saw(reply.error)

@@ -1,0 +1,71 @@
+"""All that one run holds: who takes part, on what, and what is known so far. No process is talked to."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from harness.bench import JudgeClient, Seat
+from harness.observer import Observer
+from harness.problems import Problem
+from harness.schema import Case, Limits, Result, Status, Suite, Telemetry
+from harness.telemetry import Monitor
+from harness.verdict import Evidence, RunFacts
+
+
+@dataclass
+class Roles:
+    """Who the run leans on: the headline baseline, the trusted pace, the null kernel."""
+
+    against: str
+    pace: str
+    null: str
+
+
+@dataclass
+class State:
+    """One run over one suite on one machine."""
+
+    suite: Suite
+    problem: Problem
+    seats: dict[str, Seat]
+    roles: Roles
+    judge: JudgeClient
+    facts: RunFacts
+    sizes: tuple[int, int]
+    monitor: Monitor
+    save: Callable[[Result], None]
+    observer: Observer
+    rng: random.Random = field(default_factory=random.SystemRandom)
+    hidden: frozenset[str] = frozenset()  # ran, but nobody asked for a row of it
+    evidence: dict[tuple[str, str], Evidence] = field(default_factory=dict)
+    telemetry: dict[str, list[Telemetry]] = field(default_factory=dict)
+    null_gaps_ms: dict[str, list[float]] = field(default_factory=dict)
+    done: set[str] = field(default_factory=set)
+    clean_up: Callable[[], object] = field(default=lambda: None)  # after every turn
+
+    @property
+    def limits(self) -> Limits:
+        """Deadlines of this suite."""
+        return self.suite.limits
+
+    def record(self, name: str, case: Case) -> Evidence:
+        """The evidence of one (entrant, case)."""
+        key = (name, case.name)
+        if key not in self.evidence:
+            self.evidence[key] = Evidence(self.seats[name].entrant, case)
+        return self.evidence[key]
+
+    def pids(self) -> frozenset[int]:
+        """The processes of this run."""
+        workers = {seat.child.pid for seat in self.seats.values() if seat.child}
+        return frozenset(workers | {self.judge.child.pid})
+
+    def may_run(self, name: str, case: Case) -> bool:
+        """Whether `name` has not failed and claims this case; says why not in the record."""
+        known = self.record(name, case)
+        refusal = self.seats[name].entrant.manifest.claims.refusal(case)
+        if refusal and known.status is None:
+            known.fail(Status.UNSUPPORTED, refusal)
+        return known.status is None
