@@ -14,9 +14,10 @@ import contextlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from harness.bench import JudgeFailed, Seat
+from harness.bench import Seat
 from harness.blocks import time_case
 from harness.checks import check_case
+from harness.errors import HarnessError
 from harness.problems import Problem
 from harness.schema import Case, Status, Suite
 from harness.state import State
@@ -39,13 +40,13 @@ class Run(State):
 
     @contextlib.contextmanager
     def nothing_lost(self) -> Iterator[None]:
-        """On Ctrl-C or a failing judge every open case gets its row; what was measured is kept."""
+        """On Ctrl-C or a failing process of ours every open case gets its row; what was measured is kept."""
         try:
             yield
         except KeyboardInterrupt:
             self._abandon(Status.INTERRUPTED, "stopped by Ctrl-C")
             raise
-        except JudgeFailed as cause:
+        except HarnessError as cause:
             self._abandon(Status.HARNESS_ERROR, cause.message)
             raise
 
