@@ -3,8 +3,9 @@
     python -m harness.sandbox --rw SCRATCH --ro SUBMISSION ... -- COMMAND ...
 
 Landlock (files, TCP, signals, abstract sockets) + seccomp (other processes, sockets, mounts) +
-no_new_privs + rlimits, then exec. Landlock binds the calling thread and its children only, hence a
-launcher and not a call inside the worker. As root it still holds: Landlock asks no uid.
+no_new_privs + rlimits. Landlock binds the calling thread and its children only, hence a call while there
+is one thread: in a fork of harness/worker/nursery.py, or here before an exec. As root it still holds:
+Landlock asks no uid.
 
 Level 0 starts the command bare. Level 2 wraps level 1 in bubblewrap. Level 3 is a container, see
 containers/. A level that cannot be had raises UnavailableError; it is never silently lowered.
