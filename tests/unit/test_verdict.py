@@ -22,6 +22,7 @@ from harness.schema import (
     Status,
     Stopping,
     Suite,
+    Telemetry,
 )
 from harness.verdict import Evidence, RunFacts, conclude
 
@@ -156,3 +157,23 @@ def test_a_disturbed_block_of_the_baseline_is_in_no_ratio() -> None:
     result = conclude(passed(), facts(), ("sdpa_cudnn", base), samples(1.0, seed=9), [], [])
     assert result.speedup
     assert result.speedup.high < 1.3
+
+
+def test_an_unsteady_machine_gives_no_times() -> None:
+    base = samples(1.0, seed=9)
+    readings = [Telemetry(throttle=("hw_thermal",))] * 20
+    result = conclude(passed(), facts(), ("sdpa_cudnn", base), base, [], readings)
+    assert result.status is Status.UNSTABLE
+    assert "hw_thermal" in result.reason
+    assert result.latency_ms is None
+    assert result.samples
+
+
+def test_the_clock_behind_the_bursts_gives_the_share_of_its_peak() -> None:
+    evidence = passed()
+    evidence.samples = [s.model_copy(update={"sm_mhz": 1500}) for s in evidence.samples]
+    result = judge(evidence)
+    assert result.clock_mhz == 1500
+    assert result.clock_pct == pytest.approx(100 * 687 / 811, rel=0.01)
+    assert result.drift_pct is None
+    assert result.energy is None
