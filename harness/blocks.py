@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from harness import stats
 from harness.bench import Reply
-from harness.clock import cross_examine
+from harness.clock import ClockVerdict, cross_examine
 from harness.defences import Defence
 from harness.plan import Block, plan_case, shuffled
 from harness.problems.base import Probe
 from harness.schema import Case, Sample, Status
 from harness.state import State
+from harness.stopping import level_of
 from harness.turns import take_turn
+from harness.verdict import shared
 
 ADAPTIVE_BUDGET_S = 0.5  # of a loop that stops when its time is up; only in an ablation
 EXTRA_SHARE = 0.5  # disturbed blocks are repeated, up to this share of the plan
@@ -28,37 +30,44 @@ def time_case(state: State, case: Case) -> None:
     started = time.monotonic()
     timed = 0
     for number, block in enumerate(blocks):
-        _run_block(state, case, block)
+        run_block(state, case, block)
         timed += block.timed
         hurried = Defence.FIXED_COUNTS in state.facts.off
         if hurried and timed and time.monotonic() - started > ADAPTIVE_BUDGET_S:
             break
         eta_s = (time.monotonic() - started) / (number + 1) * (len(blocks) - number - 1)
-        state.observer.block(case.name, timed, state.suite.blocks, eta_s, _intervals(state, case))
-    _repeat_disturbed(state, case, names)
-    _name_kernels(state, case, names)
+        state.observer.block(case.name, timed, state.suite.blocks, eta_s, intervals(state, case))
+    repeat_disturbed(state, case, names)
+    name_kernels(state, case, names)
 
 
-def _run_block(state: State, case: Case, block: Block) -> None:
+def run_block(state: State, case: Case, block: Block) -> None:
     """One set of secret inputs, every entrant's turn on it."""
     alive = [name for name in block.order if state.record(name, case).status is None]
     label = f"block/{case.name}/{block.index}/{state.rng.getrandbits(64):x}"
     state.judge.inputs(block.probe, label, case.burst, whole=False)
     for name in alive:
         heat_ms = 0 if name == state.roles.null else state.suite.heat_ms
+        before_j = state.monitor.energy_j()
         reply = take_turn(state, name, case, state.limits.burst_s, heat_ms=heat_ms)
         if reply is not None:
-            _take(state, name, case, block, reply)
+            _take(state, name, case, block, reply, before_j)
     if block.timed:
         snapshot = state.monitor.snapshot(state.pids())
         state.telemetry.setdefault(case.name, []).append(snapshot)
 
 
-def _take(state: State, name: str, case: Case, block: Block, reply: Reply) -> None:
-    """Keep one burst's sample, or its failure."""
+def _take(
+    state: State, name: str, case: Case, block: Block, reply: Reply, before_j: float | None
+) -> None:
+    """Keep one burst's sample, or its failure; `before_j`: the energy counter before the turn."""
+    after_j = state.monitor.energy_j()
+    spent_j = None if before_j is None or after_j is None else after_j - before_j
     if name == state.roles.null:
-        if block.timed:
+        if block.index is not None and block.timed:
             state.null_gaps_ms.setdefault(case.name, []).append(reply.t2_ms - sum(reply.calls_ms))
+            if spent_j is not None:
+                state.null_energy_j.setdefault(case.name, {})[block.index] = spent_j
         return
     known = state.record(name, case)
     if reply.status is not Status.PASSED:
@@ -71,25 +80,39 @@ def _take(state: State, name: str, case: Case, block: Block, reply: Reply) -> No
         return
     if block.timed:
         assert block.index is not None
-        known.samples.append(Sample(block=block.index, calls_ms=reply.calls_ms, t2_ms=reply.t2_ms))
+        known.samples.append(
+            Sample(
+                block=block.index,
+                calls_ms=reply.calls_ms,
+                t2_ms=reply.t2_ms,
+                sm_mhz=state.monitor.sm_mhz(),
+                energy_j=spent_j,
+            )
+        )
 
 
-def _repeat_disturbed(state: State, case: Case, names: Sequence[str]) -> None:
-    """Blocks in which the second clock was disturbed run again, for everybody."""
-    pace = state.record(state.roles.pace, case).samples
+def clock_verdict(state: State, name: str, case: Case) -> ClockVerdict:
+    """What the two clocks say of one entrant so far: its samples marked, and whether it is believed."""
+    samples = state.record(name, case).samples
+    pace = shared(state.record(state.roles.pace, case).samples, samples)
+    return cross_examine(samples, pace, (), state.facts.rules)
+
+
+def repeat_disturbed(state: State, case: Case, names: Sequence[str]) -> int:
+    """Blocks in which the second clock was disturbed run again, for everybody; returns how many."""
     late = 0
     for name in names:
-        samples = state.record(name, case).samples
-        marked = cross_examine(samples, pace, (), state.facts.rules).samples
+        marked = clock_verdict(state, name, case).samples
         late = max(late, sum(sample.late for sample in marked))
     again = min(late, int(state.suite.blocks * EXTRA_SHARE))
     normal = Probe(case, "normal", state.problem.kwargs(case))
     for extra in range(again):
         order = shuffled(names, state.rng)
-        _run_block(state, case, Block(normal, order, state.suite.blocks + extra))
+        run_block(state, case, Block(normal, order, state.suite.blocks + extra))
+    return again
 
 
-def _name_kernels(state: State, case: Case, names: Sequence[str]) -> None:
+def name_kernels(state: State, case: Case, names: Sequence[str]) -> None:
     """One verified, untimed burst under the profiler: which kernels really ran."""
     if not state.facts.machine.has_gpu:
         return
@@ -104,14 +127,18 @@ def _name_kernels(state: State, case: Case, names: Sequence[str]) -> None:
                 known.kernels = reply.kernels
 
 
-def _intervals(state: State, case: Case) -> dict[str, stats.Interval]:
+def intervals(
+    state: State, case: Case, names: Iterable[str] | None = None
+) -> dict[str, stats.Interval]:
+    """Speed-ups so far, for the live view; of everybody if no `names` are given."""
+    level = level_of(len(state.rule.looks(state.suite.blocks)))
     base = {s.block: s.latency_ms for s in state.record(state.roles.against, case).samples}
     found = {}
-    for name in state.seats:
+    for name in state.seats if names is None else names:
         if name in (state.roles.null, state.roles.against) or name in state.hidden:
             continue
         mine = {s.block: s.latency_ms for s in state.record(name, case).samples}
-        interval = stats.speedup(base, mine) if len(mine) > 2 and len(base) > 2 else None
+        interval = stats.speedup(base, mine, level) if len(mine) > 2 and len(base) > 2 else None
         if interval:
             found[name] = interval
     return found

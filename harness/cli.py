@@ -14,6 +14,7 @@ import harness.commands
 from harness.errors import EXIT_INTERRUPTED, HarnessError
 from harness.isolate import ROOT
 from harness.report.terminal import Terminal
+from harness.stopping import TIME_LIMIT_S
 
 EPILOG = """\
 examples:
@@ -64,6 +65,26 @@ def add_run(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> 
     add("--baselines", metavar="LIST", help="comma list, all or none (default: the suite's)")
     add("--against", metavar="NAME", help="headline of the speed-up (default: the suite's)")
     add("--blocks", type=int, metavar="N", help="timed blocks per case (default: the suite's)")
+    add(
+        "--until",
+        metavar="PCT",
+        help="go on with the neighbours that are not told apart, or equal within PCT, e.g. 0.3%%",
+    )
+    add(
+        "--race",
+        type=int,
+        nargs="?",
+        const=3,
+        metavar="K",
+        help="drop who is clearly slower than K others after a few blocks (default K: 3)",
+    )
+    add(
+        "--time-limit",
+        type=float,
+        default=TIME_LIMIT_S,
+        metavar="SECONDS",
+        help="of the timed part, for --until; the suite's own blocks are not cut (default: %(default)g)",
+    )
     add("--headdim", "--hdim", metavar="LIST", help="64,128,256: own shapes instead of the suite's")
     add("--seqlen", metavar="LIST", help="512,4k,16k")
     add("--causal", metavar="WHICH", help="true, false or both")

@@ -2,6 +2,7 @@
 
 checks.py  every case once with the whole float64 reference, then the probes each entrant's claims invite
 blocks.py  case by case: blocks in random order, every output of every burst verified
+adaptive.py  all cases together, for runs that drop the slow or go on until all is decided
 turns.py   one burst on one worker, alone on the machine
 here       a case is written the moment it is complete: nothing measured is lost later
 
@@ -14,8 +15,9 @@ import contextlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+from harness.adaptive import Course
 from harness.bench import Seat
-from harness.blocks import time_case
+from harness.blocks import clock_verdict, time_case
 from harness.checks import check_case
 from harness.errors import HarnessError
 from harness.problems import Problem
@@ -34,9 +36,19 @@ class Run(State):
             for case in self.suite.cases:
                 check_case(self, case)
             self._rotate_secret()
+            if self.rule.adaptive:
+                self._time_together()
+                return
             for case in self.suite.cases:
                 time_case(self, case)
-                self._finish(case)
+                self._finish(case, *self._rotate_secret())
+
+    def _time_together(self) -> None:
+        """All cases side by side; their inputs come from one secret, told in every line."""
+        Course(self).run()
+        told = self._rotate_secret()
+        for case in self.suite.cases:
+            self._finish(case, *told)
 
     @contextlib.contextmanager
     def nothing_lost(self) -> Iterator[None]:
@@ -55,10 +67,9 @@ class Run(State):
         commitment = self.judge.commitment
         return commitment, self.judge.reveal()
 
-    def _finish(self, case: Case, told: bool = True) -> None:
+    def _finish(self, case: Case, commitment: str, secret: str) -> None:
         """Turn the evidence of one case into records and write them."""
-        commitment, secret = self._rotate_secret() if told else (self.judge.commitment, "")
-        against = self.record(self.roles.against, case)
+        against = clock_verdict(self, self.roles.against, case).samples
         pace = self.record(self.roles.pace, case)
         facts = self.facts.for_case(commitment, secret)
         gaps = self.null_gaps_ms.get(case.name, [])
@@ -66,9 +77,17 @@ class Run(State):
             if name == self.roles.null or name in self.hidden:
                 continue
             known = self.record(name, case)
-            headline = (self.roles.against, against.samples)
+            headline = (self.roles.against, against)
             readings = self.telemetry.get(case.name, [])
-            result = conclude(known, facts, headline, pace.samples, gaps, readings)
+            result = conclude(
+                known,
+                facts,
+                headline,
+                pace.samples,
+                gaps,
+                readings,
+                self.null_energy_j.get(case.name, {}),
+            )
             self.save(result)
             self.observer.verdict(result)
         self.done.add(case.name)
@@ -80,7 +99,7 @@ class Run(State):
                 continue
             for name in self.seats:
                 self.record(name, case).fail(status, reason)
-            self._finish(case, told=False)
+            self._finish(case, self.judge.commitment, "")
 
 
 def wanted_cases(suite: Suite, problem: Problem, entrants: Sequence[Seat]) -> list[Case]:

@@ -72,6 +72,7 @@ def opened(request: Request, save: Callable[[Result], None], observer: Observer)
             save=save,
             observer=observer,
             hidden=hidden,
+            rule=request.rule,
         )
         watch = MemoryWatch(list(seats.values()), request.suite.limits, request.machine, monitor)
         stack.callback(watch.stopping.set)

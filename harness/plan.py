@@ -10,6 +10,8 @@ from harness.problems import Problem
 from harness.problems.base import Probe
 from harness.schema import Case, Suite
 
+AUDIT_SHARE = 1 / 6  # of the blocks that a run adds to the suite's
+
 
 @dataclass(frozen=True)
 class Block:
@@ -30,15 +32,38 @@ class Block:
 
 
 def plan_case(
-    suite: Suite, case: Case, problem: Problem, entrants: Sequence[str], rng: random.Random
+    suite: Suite,
+    case: Case,
+    problem: Problem,
+    entrants: Sequence[str],
+    rng: random.Random,
+    soonest: int | None = None,
 ) -> list[Block]:
-    """Blocks of one case: warm-up, then timed blocks with the audits hidden among them."""
+    """Blocks of one case: warm-up, then timed blocks with the audits hidden among them.
+
+    `soonest`: entrants may leave after so many timed blocks, so one audit lies before that
+    and the others behind it.
+    """
     normal = Probe(case, "normal", problem.kwargs(case))
     warm = [Block(normal, shuffled(entrants, rng), -1 - n) for n in range(suite.warmup_blocks)]
     timed = [Block(normal, shuffled(entrants, rng), n) for n in range(suite.blocks)]
+    earliest, latest = 0, soonest or len(timed) + 1
     for probe in problem.audits(case)[: max(1, suite.blocks // 6)]:
-        timed.insert(rng.randrange(len(timed) + 1), Block(probe, shuffled(entrants, rng), None))
+        timed.insert(rng.randrange(earliest, latest), Block(probe, shuffled(entrants, rng), None))
+        earliest, latest = (soonest + 1 if soonest else 0), len(timed) + 1
     return warm + timed
+
+
+def further_block(
+    case: Case, problem: Problem, entrants: Sequence[str], rng: random.Random, index: int
+) -> list[Block]:
+    """One more timed block, with an audit before or behind it as often as among the planned ones."""
+    found = [Block(Probe(case, "normal", problem.kwargs(case)), shuffled(entrants, rng), index)]
+    audits = problem.audits(case)
+    if audits and rng.random() < AUDIT_SHARE:
+        audit = Block(rng.choice(audits), shuffled(entrants, rng), None)
+        found.insert(rng.randrange(2), audit)
+    return found
 
 
 def shuffled(names: Sequence[str], rng: random.Random) -> tuple[str, ...]:

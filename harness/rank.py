@@ -16,6 +16,7 @@ from typing import Protocol, TypeVar
 from harness import kernel_class, stats
 from harness.schema import Kind, Result, Status
 from harness.stats import Interval
+from harness.stopping import level_of
 
 #: The baseline everything is a multiple of, where it ran.
 HEADLINE = "sdpa_cudnn"
@@ -324,7 +325,7 @@ def direct_on(a: Result | None, b: Result | None) -> Interval | None:
     """The same on one config: time of `b` / time of `a`, paired over the blocks of one run."""
     if a is None or b is None or a.run != b.run or a.machine.uuid != b.machine.uuid:
         return None
-    return stats.speedup(block_times_ms(b), block_times_ms(a))
+    return stats.speedup(block_times_ms(b), block_times_ms(a), level_of(max(a.looks, b.looks)))
 
 
 def block_times_ms(result: Result) -> dict[int, float]:

@@ -12,6 +12,7 @@ from harness.isolate import ROOT
 from harness.problems import get_problem
 from harness.registry import find_entrants
 from harness.schema import Entrant, Kind, Machine, Suite
+from harness.stopping import FIXED, Rule
 
 
 @dataclass(frozen=True)
@@ -25,6 +26,7 @@ class Request:
     root: Path = ROOT
     cache: Path = Path.home() / ".cache" / "attnboard"
     sandbox: int = 0
+    rule: Rule = FIXED  # when to stop measuring whom
     off: Off = NOTHING_OFF  # defences switched off; an ablation and nothing else
 
 

@@ -302,6 +302,8 @@ class Sample(Frozen):
     calls_ms: tuple[float, ...]  # T1 of each call: CUDA events in the worker
     t2_ms: float  # the judge's clock: before the inputs exist → outputs held
     late: bool = False  # T2 disturbed (or T1 short) in this burst; shown, not scored
+    sm_mhz: int = 0  # SM clock right behind the turn, 0 where nobody can tell
+    energy_j: float | None = None  # NVML's counter over the whole turn, checks included
 
     @property
     def t1_ms(self) -> float:
@@ -329,6 +331,14 @@ class Slack(Frozen):
     pace_gap_ms: float = 0.0  # median T2 - T1 of the trusted baseline
 
 
+class Energy(Frozen):
+    """Energy of one call above a call that does nothing, with its 95 % interval."""
+
+    joules_per_call: float | None  # None: the counter is too coarse for these blocks
+    low_j: float
+    high_j: float
+
+
 class Speedup(Frozen):
     """Paired over blocks: time of `against` / time of the entrant; above 1 is faster."""
 
@@ -336,6 +346,16 @@ class Speedup(Frozen):
     value: Positive
     low: Positive
     high: Positive
+
+
+class Stopping(Frozen):
+    """Why an entrant has as many blocks as it has, in a run that may stop early."""
+
+    rule: str  # what was asked for: "race 3, until 0.3 %"
+    looks: int = Field(
+        ge=1
+    )  # planned looks at the data; the speed-up's interval holds at all of them
+    why: str
 
 
 class Result(Frozen):
@@ -364,6 +384,11 @@ class Result(Frozen):
     blocks: int = 0
     integrity: str = "judged"  # judged | cooperative; sandbox level follows after a slash
     speedup: Speedup | None = None  # against the run's headline baseline
+    stopping: Stopping | None = None  # None: the suite's blocks, as planned
+    clock_mhz: float | None = None  # median SM clock behind the scored bursts
+    clock_pct: float | None = None  # TFLOP/s in percent of the peak at that clock
+    drift_pct: float | None = None  # of the pace, from the first third of the blocks to the last
+    energy: Energy | None = None
     error: Error | None = None  # worst over all verified outputs
     slack: Slack | None = None
     samples: tuple[Sample, ...] = ()
@@ -394,3 +419,8 @@ class Result(Frozen):
     def scored(self) -> tuple[Sample, ...]:
         """Samples that count."""
         return tuple(sample for sample in self.samples if not sample.late)
+
+    @property
+    def looks(self) -> int:
+        """How often its run could look at the data and stop; its intervals are that much wider."""
+        return self.stopping.looks if self.stopping else 1

@@ -10,6 +10,7 @@ from harness.bench import JudgeClient, Seat
 from harness.observer import Observer
 from harness.problems import Problem
 from harness.schema import Case, Limits, Result, Status, Suite, Telemetry
+from harness.stopping import FIXED, Rule
 from harness.telemetry import Monitor
 from harness.verdict import Evidence, RunFacts
 
@@ -38,10 +39,12 @@ class State:
     save: Callable[[Result], None]
     observer: Observer
     rng: random.Random = field(default_factory=random.SystemRandom)
+    rule: Rule = FIXED
     hidden: frozenset[str] = frozenset()  # ran, but nobody asked for a row of it
     evidence: dict[tuple[str, str], Evidence] = field(default_factory=dict)
     telemetry: dict[str, list[Telemetry]] = field(default_factory=dict)
     null_gaps_ms: dict[str, list[float]] = field(default_factory=dict)
+    null_energy_j: dict[str, dict[int, float]] = field(default_factory=dict)  # case → block → J
     done: set[str] = field(default_factory=set)
     clean_up: Callable[[], object] = field(default=lambda: None)  # after every turn
 

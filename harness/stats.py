@@ -19,7 +19,6 @@ is frozen, so the same samples give the same bytes on every machine.
 
 from __future__ import annotations
 
-import itertools
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -29,7 +28,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 from scipy import stats as distributions
-from scipy.special import stdtr
+from scipy.special import stdtr, stdtrit
 
 Array = NDArray[np.float64]
 
@@ -113,24 +112,30 @@ def paired_log_ratios(base: Mapping[int, float], entry: Mapping[int, float]) -> 
     return np.asarray(np.log(above) - np.log(below), dtype=np.float64)
 
 
-def ratio(log_ratios: Sequence[float] | Array) -> Interval | None:
-    """Ratio with its 95 % interval; None with fewer than two blocks, where there is no spread."""
+def ratio(log_ratios: Sequence[float] | Array, level: float = LEVEL) -> Interval | None:
+    """Ratio with its interval; None with fewer than two blocks, where there is no spread.
+
+    `level`: of the interval. Another one than 95 % is Student's t of the trimmed mean for any
+    number of blocks, because the far tails of a few thousand resamples are a matter of luck.
+    """
     x = _finite(log_ratios, empty=True)
     if len(x) < 2:
         return None
     centre = float(_trimmed_means(np.sort(x)[None, :])[0])
-    if FEWEST_TO_RESAMPLE <= len(x) <= MOST_TO_RESAMPLE:
+    if level == LEVEL and FEWEST_TO_RESAMPLE <= len(x) <= MOST_TO_RESAMPLE:
         low, high = _bootstrap(x)
     else:
-        half = _t_quantile(len(x)) * _trimmed_error(x)
+        half = _t_quantile(len(x), level) * _trimmed_error(x)
         low, high = centre - half, centre + half
     # resampling can miss its own centre by a hair when nearly all blocks are equal
     return Interval(math.exp(centre), math.exp(min(low, centre)), math.exp(max(high, centre)))
 
 
-def speedup(base: Mapping[int, float], entry: Mapping[int, float]) -> Interval | None:
+def speedup(
+    base: Mapping[int, float], entry: Mapping[int, float], level: float = LEVEL
+) -> Interval | None:
     """Time of `base` / time of `entry`, paired over the blocks they share."""
-    return ratio(paired_log_ratios(base, entry))
+    return ratio(paired_log_ratios(base, entry), level)
 
 
 def blocks_to_separate(found: Interval, blocks: int) -> int | None:
@@ -149,6 +154,15 @@ def blocks_to_separate(found: Interval, blocks: int) -> int | None:
     if centre * math.sqrt(MOST_BLOCKS) <= towards_one * math.sqrt(blocks):
         return None
     return max(math.ceil(blocks * (towards_one / centre) ** 2) - blocks, 1)
+
+
+def mean_half_width(values: Sequence[float], level: float = LEVEL) -> float:
+    """Half of Student's interval of a plain mean; for sums, which trimming would bend."""
+    x = _finite(values)
+    n = len(x)
+    if n < 2:
+        raise ValueError("an interval needs at least two values")
+    return float(x.std(ddof=1)) / math.sqrt(n) * float(stdtrit(n - 1, 0.5 + level / 2))
 
 
 # --------------------------------------------------------------------------- all configs
@@ -183,27 +197,6 @@ def tied(a: Interval, b: Interval, direct: Interval | None = None) -> bool:
     is free of what both intervals share. Otherwise they are tied where the intervals overlap.
     """
     return direct.holds(1.0) if direct is not None else a.overlaps(b)
-
-
-def undecided(times: Mapping[str, Mapping[int, float]], until_pct: float) -> set[str]:
-    """Who needs more blocks: neighbours in speed that are not told apart, and not known to be equal.
-
-    `times`: entry → block → time. Two neighbours are decided when the interval of their paired
-    ratio is narrow (half-width at most `until_pct`), or leaves 1 out with half of its width to
-    spare: who looks after every block and stops when he likes what he sees needs that margin.
-    """
-    order = sorted((who for who in times if times[who]), key=lambda w: median([*times[w].values()]))
-    open_: set[str] = set()
-    for faster, slower in itertools.pairwise(order):
-        found = speedup(times[slower], times[faster])
-        if found is None:
-            open_ |= {faster, slower}
-            continue
-        spare = math.sqrt(math.sqrt(found.high / found.low))
-        near = found.low / spare <= 1.0 <= found.high * spare
-        if near and found.half_width_pct > until_pct:
-            open_ |= {faster, slower}
-    return open_
 
 
 # ------------------------------------------------------------------------ what a reader must know
@@ -333,8 +326,9 @@ def _trimmed_error(x: Array) -> float:
     return float(winsorized.std(ddof=1)) / ((1 - 2 * g / n) * math.sqrt(n))
 
 
-def _t_quantile(n: int) -> float:
-    return float(distributions.t.ppf(0.5 + LEVEL / 2, n - 2 * _cut(n) - 1))
+@lru_cache(maxsize=1 << 12)  # scipy takes longer for one quantile than numpy for the blocks
+def _t_quantile(n: int, level: float) -> float:
+    return float(stdtrit(n - 2 * _cut(n) - 1, 0.5 + level / 2))
 
 
 @lru_cache(maxsize=8)

@@ -48,6 +48,23 @@ class Monitor:
             foreign_pids=len(set(self.memory_by_pid()) - ours) if ours else 0,
         )
 
+    def sm_mhz(self) -> int:
+        """SM clock now; 0 without a GPU."""
+        lib = self._lib
+        return (
+            0 if lib is None else int(lib.nvmlDeviceGetClockInfo(self._handle, lib.NVML_CLOCK_SM))
+        )
+
+    def energy_j(self) -> float | None:
+        """Joules since the driver was loaded; None where the GPU does not count them."""
+        lib = self._lib
+        if lib is None:
+            return None
+        try:
+            return float(lib.nvmlDeviceGetTotalEnergyConsumption(self._handle)) / 1000
+        except lib.NVMLError:
+            return None
+
     def memory_by_pid(self) -> dict[int, int]:
         """Bytes of device memory each process holds, as far as the driver tells."""
         lib = self._lib

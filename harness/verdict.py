@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from types import MappingProxyType
 from typing import Literal
 
-from harness import stats
+from harness import conditions, stats
 from harness.clock import ClockRules, cross_examine
 from harness.defences import NOTHING_OFF, Defence, Off
 from harness.machine import peak_tflops, version_of
@@ -21,9 +22,11 @@ from harness.schema import (
     Sample,
     Speedup,
     Status,
+    Stopping,
     Suite,
     Telemetry,
 )
+from harness.stopping import level_of
 
 MIN_BLOCKS = 5  # an interrupted case with fewer keeps its samples and no figure
 
@@ -41,6 +44,7 @@ class Evidence:
     kernels: tuple[str, ...] = ()
     build_s: float | None = None
     log_tail: str = ""
+    stopping: Stopping | None = None
 
     def fail(self, status: Status, reason: str) -> None:
         """Keep the first failure; later ones are its consequences."""
@@ -89,10 +93,14 @@ def conclude(
     pace: Sequence[Sample],
     null_gaps_ms: Sequence[float],
     telemetry: Sequence[Telemetry],
+    null_energy_j: Mapping[int, float] = MappingProxyType({}),
 ) -> Result:
     """Judge everything that is known; `against` is the headline baseline's name and samples."""
-    clock = cross_examine(evidence.samples, pace, null_gaps_ms, facts.rules)
-    status, reason = _status(evidence, facts, clock.refusal)
+    clock = cross_examine(
+        evidence.samples, shared(pace, evidence.samples), null_gaps_ms, facts.rules
+    )
+    shaky = conditions.unsound(facts.machine, pace, telemetry)
+    status, reason = _status(evidence, facts, clock.refusal, shaky)
     timed = status is Status.PASSED
     best = Defence.BURST_MEAN in facts.off
     scored = {
@@ -107,6 +115,8 @@ def conclude(
             f"{tflops:.0f} TFLOP/s is above the chip's peak of {peak:.0f}",
         )
         timed, times, tflops = False, None, None
+    mhz = conditions.clock_mhz(clock.samples) if timed else None
+    at_clock = conditions.peak_at_clock(facts.machine, mhz)
     return Result(
         run=facts.run,
         date=facts.date,
@@ -129,7 +139,12 @@ def conclude(
         gpu=facts.machine.gpu,
         blocks=len(scored) if timed else 0,
         integrity=facts.integrity,
-        speedup=_speedup(against, scored) if timed else None,
+        speedup=_speedup(against, scored, _level(evidence)) if timed else None,
+        stopping=evidence.stopping,
+        clock_mhz=mhz,
+        clock_pct=100 * tflops / at_clock if tflops and at_clock else None,
+        drift_pct=conditions.drift_pct(pace),
+        energy=conditions.energy(clock.samples, null_energy_j) if timed else None,
         error=evidence.worst,
         slack=clock.slack,
         samples=clock.samples,
@@ -149,7 +164,7 @@ def conclude(
     )
 
 
-def _status(evidence: Evidence, facts: RunFacts, refusal: str) -> tuple[Status, str]:
+def _status(evidence: Evidence, facts: RunFacts, refusal: str, shaky: str) -> tuple[Status, str]:
     if evidence.status is not None:
         wrong = {Status.INCORRECT, Status.NONFINITE, Status.BAD_OUTPUT}
         if evidence.entrant.kind is Kind.BASELINE and evidence.status in wrong:
@@ -161,6 +176,8 @@ def _status(evidence: Evidence, facts: RunFacts, refusal: str) -> tuple[Status, 
         return Status.HARNESS_ERROR, "no sample was taken and no reason was kept"
     if refusal:
         return Status.TIME_CLAIM_REJECTED, refusal
+    if shaky:
+        return Status.UNSTABLE, shaky
     return Status.PASSED, ""
 
 
@@ -175,9 +192,22 @@ def _class(evidence: Evidence, facts: RunFacts) -> Literal["exact", "approximate
     return "exact" if exact else "approximate"
 
 
-def _speedup(against: tuple[str, Sequence[Sample]], scored: Mapping[int, float]) -> Speedup | None:
+def shared(pace: Sequence[Sample], samples: Sequence[Sample]) -> list[Sample]:
+    """The pace in the blocks of `samples`: who left early is held against the same minutes."""
+    blocks = {sample.block for sample in samples}
+    return [sample for sample in pace if sample.block in blocks]
+
+
+def _level(evidence: Evidence) -> float:
+    """Of the speed-up's interval: wider where the run could look more than once."""
+    return level_of(evidence.stopping.looks if evidence.stopping else 1)
+
+
+def _speedup(
+    against: tuple[str, Sequence[Sample]], scored: Mapping[int, float], level: float
+) -> Speedup | None:
     name, samples = against
-    found = stats.speedup({s.block: s.latency_ms for s in samples}, scored)
+    found = stats.speedup({s.block: s.latency_ms for s in samples if not s.late}, scored, level)
     if found is None:
         return None
     return Speedup(against=name, value=found.value, low=found.low, high=found.high)

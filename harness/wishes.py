@@ -6,12 +6,14 @@ import argparse
 from dataclasses import replace
 
 from harness import sandbox
-from harness.errors import UnavailableError
+from harness.errors import UnavailableError, UsageError
 from harness.isolate import ROOT
 from harness.request import Request, resolve
 from harness.schema import Machine, Suite
+from harness.stopping import Rule
 from harness.suite import adhoc_suite, load_suite
 
+SMALLEST_PCT, LARGEST_PCT = 0.01, 50.0
 SHAPE_FLAGS = ("headdim", "seqlen", "causal", "dtype", "batch", "heads")
 
 
@@ -42,7 +44,28 @@ def resolve_request(args: argparse.Namespace, suite: Suite, machine: Machine) ->
     )
     request = resolve(args.submission, baselines, suite, on, against, ROOT)
     level = sandbox.usual_level() if args.sandbox is None else args.sandbox
-    return replace(request, sandbox=level)
+    return replace(request, sandbox=level, rule=rule_of(args))
+
+
+def rule_of(args: argparse.Namespace) -> Rule:
+    """When to stop measuring whom: --until, --race, --time-limit."""
+    until = None if args.until is None else percent(args.until)
+    if args.race is not None and args.race < 1:
+        raise UsageError(f"--race {args.race}: nobody could win", "write --race 3")
+    if args.time_limit <= 0:
+        raise UsageError(f"--time-limit {args.time_limit:g}: no time at all", "seconds, e.g. 900")
+    return Rule(until, args.race, args.time_limit)
+
+
+def percent(text: str) -> float:
+    """'0.3%' or '0.3' → 0.3; UsageError outside 0.01 … 50."""
+    try:
+        value = float(text.strip().removesuffix("%"))
+    except ValueError:
+        value = 0.0
+    if not SMALLEST_PCT <= value <= LARGEST_PCT:
+        raise UsageError(f"--until {text}: no resolution in percent", "write --until 0.3%")
+    return value
 
 
 def _split(text: str | None) -> list[str] | None:

@@ -9,7 +9,7 @@ from harness import record
 from harness.commands import _shared
 from harness.errors import EXIT_OK
 from harness.rank import Board, Row
-from harness.report.notes import Notes
+from harness.report.notes import Notes, conditions_of
 from harness.report.text import (
     NEXT,
     board_title,
@@ -100,16 +100,19 @@ def _result(board: Board, result: Result, *, samples: bool) -> list[str]:
         lines.append(
             f"    clock slack {result.slack.mean_pct:.2f} % of the mean, {result.slack.burst_pct:.2f} % of a burst"
         )
+    lines += [f"    {line}" for line in conditions_of(result)]
     if result.kernels:
         lines.append(f"    kernels: {wash(', '.join(result.kernels))}")
     lines += [f"    note: {wash(note)}" for note in Notes(board).of_entry(result)]
     if samples:
-        rows = [["block", "T1 ms a call", "T2 ms a burst", ""]]
+        rows = [["block", "T1 ms a call", "T2 ms a burst", "MHz", "J a turn", ""]]
         rows += [
             [
                 str(s.block),
                 milliseconds(s.latency_ms),
                 milliseconds(s.t2_ms),
+                str(s.sm_mhz or "–"),
+                number(s.energy_j, 1),
                 "late" if s.late else "",
             ]
             for s in result.samples

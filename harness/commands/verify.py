@@ -34,6 +34,7 @@ from harness.rank import block_times_ms, newest
 from harness.report.text import times, wash
 from harness.schema import Kind, Machine, Result, Status, Suite
 from harness.stats import Interval
+from harness.stopping import level_of
 from harness.suite import load_suite
 
 ROUNDING = 1e-9  # figures in a record are written in full
@@ -154,7 +155,7 @@ def audit(result: Result, base: Result | None) -> list[str]:
         if s.t1_ms > s.t2_ms * 1.001 and not s.late
     ]
     if base is not None and result.speedup is not None:
-        found = stats.speedup(block_times_ms(base), scored)
+        found = stats.speedup(block_times_ms(base), scored, level_of(result.looks))
         if found is None:
             faults.append("no block in common with its baseline")
         else:

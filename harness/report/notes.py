@@ -61,6 +61,8 @@ class Notes:
         late = sum(sample.late for sample in result.samples)
         if late:
             found.append(f"{late} disturbed bursts not scored")
+        if result.stopping:
+            found.append(result.stopping.why)
         return found
 
 
@@ -84,6 +86,29 @@ def _telemetry(result: Result) -> list[str]:
     foreign = sum(block.foreign_pids > 0 for block in result.telemetry)
     if foreign:
         found.append(f"another process on the GPU in {foreign} of {readings} readings")
+    return found
+
+
+def conditions_of(result: Result) -> list[str]:
+    """Clock, drift, energy and the rule of the run, in words; nothing where nothing was read."""
+    found = []
+    if result.clock_mhz is not None:
+        share = f", {result.clock_pct:.1f} % of the peak at that clock" if result.clock_pct else ""
+        found.append(f"SM clock {result.clock_mhz:.0f} MHz{share}")
+    if result.drift_pct is not None:
+        found.append(f"the trusted baseline drifted by {result.drift_pct:+.1f} % from start to end")
+    told = result.energy
+    if told is not None:
+        interval = f"[{told.low_j:.3g}, {told.high_j:.3g}] J a call"
+        value = told.joules_per_call
+        found.append(
+            f"energy {value:.3g} J a call {interval}"
+            if value is not None
+            else f"energy not resolved in {result.blocks} blocks: {interval}"
+        )
+    if result.stopping:
+        looks = f"intervals hold at all of its {result.looks} looks"
+        found.append(f"{result.stopping.rule}: {result.stopping.why}; {looks}")
     return found
 
 

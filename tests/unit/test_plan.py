@@ -9,7 +9,7 @@ from pathlib import Path
 from hypothesis import given
 from hypothesis import strategies as st
 
-from harness.plan import plan_case
+from harness.plan import further_block, plan_case
 from harness.problems import get_problem
 from harness.suite import load_suite
 
@@ -44,3 +44,21 @@ def test_first_is_everybody_equally_often() -> None:
         for seed in range(600)
     )
     assert min(first.values()) > 140
+
+
+def test_who_leaves_early_has_met_an_audit() -> None:
+    for seed in range(50):
+        plan = plan_case(SUITE, SUITE.cases[0], PROBLEM, NAMES, random.Random(seed), soonest=4)
+        fifth = next(n for n, block in enumerate(plan) if block.index == 3) + 1
+        assert sum(block.index is None for block in plan[:fifth]) == 1
+        assert sorted(b.index for b in plan if b.timed and b.index is not None) == list(range(20))
+
+
+def test_blocks_beyond_the_plan_hide_audits_too() -> None:
+    rng = random.Random(7)
+    groups = [further_block(SUITE.cases[0], PROBLEM, NAMES, rng, 20 + n) for n in range(300)]
+    assert [b.index for g in groups for b in g if b.timed] == list(range(20, 320))
+    audits = [b for g in groups for b in g if not b.timed]
+    assert 30 < len(audits) < 75
+    assert all(b.probe.distribution != "normal" for b in audits)
+    assert {g[0].timed for g in groups if len(g) == 2} == {True, False}

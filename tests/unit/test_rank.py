@@ -8,8 +8,8 @@ import random
 import pytest
 
 from harness import rank
-from harness.rank import Board, leaderboard, newest
-from harness.schema import Kind, Speedup, Status, Suite
+from harness.rank import Board, direct_on, leaderboard, newest
+from harness.schema import Kind, Speedup, Status, Stopping, Suite
 from tests.report.factory import CASES, CPU, result, run_of, timed
 
 
@@ -205,3 +205,25 @@ def test_more_blocks_and_more_baselines_ask_the_same_question() -> None:
 
 def test_no_results_no_boards() -> None:
     assert leaderboard([]).boards == ()
+
+
+def test_entries_that_left_at_different_blocks_are_ranked_by_what_they_share() -> None:
+    results = run_of({"fast": 0.80, "short": 0.82, "slow": 0.84}, seed=5)
+    told = Stopping(rule="race 1", looks=4, why="left the race")
+    results = [
+        r.model_copy(
+            update={"stopping": told, "samples": r.samples[:9] if r.entry == "short" else r.samples}
+        )
+        for r in results
+    ]
+    (board,) = leaderboard(results).boards
+    mine = [row.entry for row in board.exact if row.entry in ("fast", "short", "slow")]
+    assert mine == ["fast", "short", "slow"]
+    a, b = (next(r for r in results if r.entry == name) for name in ("fast", "short"))
+    once = direct_on(
+        a.model_copy(update={"stopping": None}), b.model_copy(update={"stopping": None})
+    )
+    often = direct_on(a, b)
+    assert once
+    assert often
+    assert often.high - often.low > once.high - once.low

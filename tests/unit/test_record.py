@@ -202,3 +202,25 @@ def test_a_folder_that_cannot_be_made_is_a_storage_error(tmp_path: Path) -> None
 def test_an_empty_folder_is_no_error(tmp_path: Path) -> None:
     assert record.load(tmp_path) == ([], [])
     assert record.load(tmp_path / "absent") == ([], [])
+
+
+ROOT = Path(__file__).resolve().parents[2]
+#: Keys that records of the first days do not have.
+YOUNGER = ("stopping", "clock_mhz", "clock_pct", "drift_pct", "energy")
+
+
+def test_records_from_before_a_field_was_added_are_read() -> None:
+    told = run_of({"mine": 0.9})[1]
+    fields = {k: v for k, v in told.model_dump(mode="json").items() if k not in YOUNGER}
+    for sample in fields["samples"]:
+        del sample["sm_mhz"], sample["energy_j"]
+    body = json.dumps(fields, separators=(",", ":"))[:-1]
+    back = record.parse(f'{body},"crc32":"{zlib.crc32(body.encode()):08x}"}}'.encode())
+    assert back == told
+    assert back.looks == 1
+
+
+def test_every_committed_record_is_read() -> None:
+    results, bad = record.load(ROOT / "results", samples=False)
+    assert results
+    assert not bad

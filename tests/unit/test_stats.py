@@ -256,31 +256,6 @@ def test_blocks_to_separate_is_zero_or_at_least_one(v: float, width: float, bloc
     assert needed is None or (needed == 0) == (not v / width <= 1 <= v * width)
 
 
-def test_only_close_neighbours_need_more_blocks() -> None:
-    rng = np.random.default_rng(16)
-    shared = rng.normal(0, 0.02, 20)
-    factors = {"fast": 0.5, "twin_a": 1.0, "twin_b": 1.0005, "slow": 2.0}
-    times = {
-        who: dict(enumerate(factor * np.exp(shared + rng.normal(0, 0.009, 20))))
-        for who, factor in factors.items()
-    }
-    assert stats.undecided(times, until_pct=0.05) == {"twin_a", "twin_b"}
-    assert stats.undecided(times, until_pct=5.0) == set()
-    wobble = 0.01 * np.resize([-1.0, 1.0], 20)  # a half-width of about 0.8 %
-    barely = {
-        "a": dict.fromkeys(range(20), 1.0),
-        "b": dict(enumerate(np.exp(0.0100 + wobble))),
-        "c": dict(enumerate(np.exp(0.0500 + wobble[::-1]))),
-    }
-    ratio = stats.speedup(barely["b"], barely["a"])
-    assert ratio is not None
-    assert not ratio.holds(1.0)
-    assert stats.undecided(barely, until_pct=0.1) == {"a", "b"}
-    few = {who: {0: blocks[0]} for who, blocks in times.items()}
-    assert stats.undecided(few, until_pct=0.3) == set(factors)
-    assert stats.undecided({"alone": times["fast"], "never": {}}, 0.3) == set()
-
-
 # ------------------------------------------------------------------------ what a reader must know
 
 

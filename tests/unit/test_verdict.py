@@ -20,7 +20,9 @@ from harness.schema import (
     Result,
     Sample,
     Status,
+    Stopping,
     Suite,
+    Telemetry,
 )
 from harness.verdict import Evidence, RunFacts, conclude
 
@@ -130,3 +132,48 @@ def test_the_type_forbids_a_time_without_a_pass() -> None:
         Result.model_validate({**good, "status": "CRASHED"})
     with pytest.raises(ValueError, match="if and only if"):
         Result.model_validate({**good, "latency_ms": None})
+
+
+def test_looking_more_than_once_widens_the_interval() -> None:
+    once, often = judge(passed()), judge(passed(stopping=Stopping(rule="r", looks=8, why="w")))
+    assert once.speedup
+    assert often.speedup
+    assert often.speedup.value == once.speedup.value
+    assert often.speedup.low < once.speedup.low < once.speedup.high < often.speedup.high
+    assert (once.looks, often.looks) == (1, 8)
+
+
+def test_who_left_early_is_held_against_the_pace_of_those_blocks() -> None:
+    pace = samples(1.0, count=60, seed=9)
+    late = [s.model_copy(update={"t2_ms": s.t2_ms + 0.4}) if s.block >= 8 else s for s in pace]
+    mine = Evidence(entrant(), CASE, samples=samples(0.8, count=8, hidden_ms=0.4), worst=EXACT)
+    result = conclude(mine, facts(), ("sdpa_cudnn", late), late, [], [])
+    assert result.status is Status.TIME_CLAIM_REJECTED  # hidden behind the pace of later blocks
+
+
+def test_a_disturbed_block_of_the_baseline_is_in_no_ratio() -> None:
+    base = samples(1.0, seed=9)
+    base[3] = base[3].model_copy(update={"late": True, "calls_ms": (5.0,) * 4})
+    result = conclude(passed(), facts(), ("sdpa_cudnn", base), samples(1.0, seed=9), [], [])
+    assert result.speedup
+    assert result.speedup.high < 1.3
+
+
+def test_an_unsteady_machine_gives_no_times() -> None:
+    base = samples(1.0, seed=9)
+    readings = [Telemetry(throttle=("hw_thermal",))] * 20
+    result = conclude(passed(), facts(), ("sdpa_cudnn", base), base, [], readings)
+    assert result.status is Status.UNSTABLE
+    assert "hw_thermal" in result.reason
+    assert result.latency_ms is None
+    assert result.samples
+
+
+def test_the_clock_behind_the_bursts_gives_the_share_of_its_peak() -> None:
+    evidence = passed()
+    evidence.samples = [s.model_copy(update={"sm_mhz": 1500}) for s in evidence.samples]
+    result = judge(evidence)
+    assert result.clock_mhz == 1500
+    assert result.clock_pct == pytest.approx(100 * 687 / 811, rel=0.01)
+    assert result.drift_pct is None
+    assert result.energy is None

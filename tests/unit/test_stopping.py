@@ -1,0 +1,186 @@
+"""Stopping early: the looks are fixed, the errors stay under their bound, the right ones leave."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+
+from harness import stats, stopping
+from harness.stats import Interval
+from harness.stopping import Pair, Rule
+
+UNTIL = Rule(until_pct=0.3)
+LOOKS = UNTIL.looks(20)
+NOISE = 0.002  # of one block's log-ratio, as on an H200
+
+
+def blocks(log_ratios: np.ndarray) -> dict[int, float]:
+    return dict(enumerate(np.exp(log_ratios)))
+
+
+def noise(rng: np.random.Generator, kind: str, n: int) -> np.ndarray:
+    if kind == "normal":
+        return rng.normal(0, NOISE, n)
+    if kind == "heavy":
+        return 0.6 * NOISE * rng.standard_t(3, n)
+    return rng.normal(0, NOISE, n) + (rng.random(n) < 0.05) * rng.normal(0, 10 * NOISE, n)
+
+
+def ever_apart(x: np.ndarray, looks: tuple[int, ...], level: float) -> bool:
+    """Whether 1 lies outside the interval at some look."""
+    found = (stats.ratio(x[:n], level) for n in looks)
+    return any(f is not None and not f.holds(1.0) for f in found)
+
+
+# --------------------------------------------------------------------------- the bound
+
+
+@pytest.mark.parametrize("kind", ["normal", "heavy", "outliers"])
+def test_equal_kernels_are_seldom_called_different(kind: str) -> None:
+    rng, runs = np.random.default_rng(21), 500
+    level = stopping.level_of(len(LOOKS))
+    wrong = sum(ever_apart(noise(rng, kind, LOOKS[-1]), LOOKS, level) for _ in range(runs))
+    assert wrong <= 0.05 * runs
+
+
+def test_looking_without_correction_is_wrong_far_more_often() -> None:
+    rng, runs = np.random.default_rng(22), 120
+    always = tuple(range(20, LOOKS[-1] + 1, 4))
+    x = [noise(rng, "normal", LOOKS[-1]) for _ in range(runs)]
+    uncorrected = 0.9500001  # Student's t, as the corrected ones
+    assert sum(ever_apart(one, LOOKS, uncorrected) for one in x) > 0.12 * runs
+    assert sum(ever_apart(one, always, uncorrected) for one in x) > 0.25 * runs
+
+
+def test_the_interval_at_the_stop_holds_the_truth() -> None:
+    """Stop at the first look that tells apart or equal; the last interval must still be right."""
+    rng, runs, missed, wrong_equal = np.random.default_rng(23), 400, 0, 0
+    level = stopping.level_of(len(LOOKS))
+    for run in range(runs):
+        truth = math.log1p((0.0, 0.001, 0.003, 0.006)[run % 4])
+        x = truth + noise(rng, "normal", LOOKS[-1])
+        for n in LOOKS:
+            found = stats.ratio(x[:n], level)
+            assert found is not None
+            word = Pair("a", "b", found).word(0.3)
+            if word != "open":
+                break
+        missed += not found.holds(math.exp(truth))
+        wrong_equal += word == "equal" and math.expm1(truth) > 0.003
+    assert missed <= 0.05 * runs
+    assert wrong_equal <= 0.05 * runs
+
+
+def race(rng: np.random.Generator, slower_pct: list[float], places: int) -> list[str]:
+    """One race on three configs; who is still in at its end."""
+    rule = Rule(race=places)
+    looks = rule.looks(20)
+    names = [f"c{n:02d}" for n in range(len(slower_pct))]
+    course = {
+        config: {
+            name: blocks(math.log1p(pct / 100) + noise(rng, "normal", 20))
+            for name, pct in zip([*names, "base"], [*slower_pct, 10.0], strict=True)
+        }
+        for config in ("d64", "d128", "d256")
+    }
+    level = stopping.race_level(places, len(names), len(looks))
+    alive = set(names)
+    for look in looks:
+        seen = {
+            config: {
+                who: {b: t for b, t in of.items() if b < look}
+                for who, of in times.items()
+                if who in alive or who == "base"
+            }
+            for config, times in course.items()
+        }
+        ranking = stopping.order(seen, alive, "base")
+        alive -= set(stopping.losses(seen, ranking, names, places, level))
+    return sorted(alive)
+
+
+def test_the_best_hardly_ever_leave_a_race() -> None:
+    rng, runs = np.random.default_rng(24), 40
+    field = [0.0, 0.05, 0.1, 0.15, 0.2, 0.3, 0.5, 1.0, 2.0, 4.0, 8.0, 16.0]
+    ends = [race(rng, field, 3) for _ in range(runs)]
+    lost = sum(not {"c00", "c01", "c02"} <= set(end) for end in ends)
+    assert lost <= 0.05 * runs
+    assert all(len(end) < 9 for end in ends)  # 2 % and more is seen in every race
+
+
+# --------------------------------------------------------------------------- the rules
+
+
+def test_looks_are_fixed_beforehand() -> None:
+    assert Rule().looks(20) == (20,)
+    assert not Rule().adaptive
+    assert LOOKS == (20, 32, 51, 82, 131, 210, 336, 537)
+    assert Rule(race=3).looks(20) == (4, 9, 14, 20)
+    assert Rule(race=3).looks(3) == (3,)
+    assert Rule(race=3, until_pct=1.0).looks(20) == (4, 9, 14, *LOOKS)
+    assert Rule(race=3, until_pct=0.3).name == "race 3, until 0.3 %"
+
+
+def test_levels_share_one_error() -> None:
+    assert stopping.level_of(1) == stats.LEVEL
+    assert stopping.level_of(8) == pytest.approx(1 - 0.05 / 8)
+    one_sided = (1 - stopping.race_level(3, 64, 4)) / 2
+    assert one_sided * 3 * 63 * 4 == pytest.approx(0.05)
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "word"),
+    [
+        (1.001, 1.004, "apart"),
+        (0.998, 1.002, "equal"),
+        (0.9995, 1.0045, "open"),  # narrow, and yet a difference of 0.4 % is possible
+        (0.99, 1.01, "open"),
+    ],
+)
+def test_a_pair_is_apart_equal_or_open(low: float, high: float, word: str) -> None:
+    assert Pair("a", "b", Interval(math.sqrt(low * high), low, high)).word(0.3) == word
+
+
+def times(**of: np.ndarray) -> dict[str, dict[str, dict[int, float]]]:
+    return {"one": {name: blocks(x) for name, x in of.items()}}
+
+
+def test_neighbours_are_paired_over_the_blocks_they_share() -> None:
+    rng = np.random.default_rng(25)
+    shared = rng.normal(0, 0.05, 40)  # heat: common to all, far above what they differ by
+    found = times(
+        fast=shared + rng.normal(0, NOISE, 40),
+        short=shared[:20] + 0.02 + rng.normal(0, NOISE, 20),  # left after 20 blocks
+        slow=shared + 0.04 + rng.normal(0, NOISE, 40),
+    )
+    ranking = stopping.order(found, found["one"], "slow")
+    assert ranking == ["fast", "short", "slow"]
+    pairs = stopping.neighbours(found, ranking, 0.99)
+    assert [pair.word(0.3) for pair in pairs] == ["apart", "apart"]
+    assert pairs[0].found.value == pytest.approx(math.exp(0.02), rel=2e-3)
+
+
+def test_who_lacks_a_config_is_in_no_ranking() -> None:
+    x = np.zeros(8)
+    found = {"one": {"a": blocks(x), "b": blocks(x)}, "two": {"a": blocks(x)}}
+    assert stopping.order(found, ["a", "b"], "a") == ["a"]
+    assert stopping.order({}, ["a"], "b") == []
+    assert stopping.direct({}, "a", "b", 0.95) is None
+
+
+def test_a_baseline_can_be_dropped_and_takes_no_place() -> None:
+    rng = np.random.default_rng(26)
+    found = times(
+        library=rng.normal(0, NOISE, 9),
+        mine=0.5 + rng.normal(0, NOISE, 9),
+        yours=1.0 + rng.normal(0, NOISE, 9),
+        old_library=1.5 + rng.normal(0, NOISE, 9),
+        base=rng.normal(0, NOISE, 9),
+    )
+    ranking = stopping.order(found, ["mine", "yours", "library", "old_library"], "base")
+    lost = stopping.losses(found, ranking, {"mine", "yours"}, 1, 0.999)
+    assert set(lost) == {"yours", "old_library"}
+    assert lost["yours"].rival == "mine"
+    assert lost["yours"].text.endswith("% slower than mine")
