@@ -66,6 +66,15 @@ def load_entrant(path: Path, kind: Kind, problem: Problem, root: Path | None = N
     )
 
 
+def unchanged(entrant: Entrant) -> bool:
+    """Whether the files of `entrant`, here and now, are those that were hashed."""
+    folder, entry = entrant.folder, entrant.entry_path
+    if not entry.is_file():
+        return False
+    # a bare .py is hashed alone, whatever lies beside it
+    return entrant.source_sha256 in (_hash([entry], folder), _hash(_files_of(folder), folder))
+
+
 def _all_of(root: Path) -> list[Path]:
     return sorted(path.parent for path in root.glob("*/manifest.yaml"))
 

@@ -26,6 +26,13 @@ class Request:
     cache: Path = Path.home() / ".cache" / "attnboard"
     sandbox: int = 0
     off: Off = NOTHING_OFF  # defences switched off; an ablation and nothing else
+    cases: tuple[str, ...] = ()  # only these of the suite, on the same board; all if empty
+
+    @property
+    def asked(self) -> Suite:
+        """The suite with the cases to run; what a record says it belongs to is the whole one."""
+        chosen = tuple(c for c in self.suite.cases if not self.cases or c.name in self.cases)
+        return self.suite.model_copy(update={"cases": chosen})
 
 
 def resolve(
