@@ -10,7 +10,6 @@ Every node needs this checkout and its environment at the same path.
 from __future__ import annotations
 
 import contextlib
-import shutil
 import sys
 import time
 from collections.abc import Sequence
@@ -168,7 +167,8 @@ class Slurm:
 
 def sbatch_options(options: Sequence[str]) -> dict[str, Any]:
     """`partition=gpu` → slurm_partition; what submitit does not know goes to sbatch as it is."""
-    known, other = {}, {}
+    known: dict[str, str] = {}
+    other: dict[str, str] = {}
     direct = {
         "partition",
         "account",
@@ -188,11 +188,6 @@ def sbatch_options(options: Sequence[str]) -> dict[str, Any]:
         (known if key in direct else other)[key] = value
     found: dict[str, Any] = {f"slurm_{key}": value for key, value in known.items()}
     return {**found, "slurm_additional_parameters": other} if other else found
-
-
-def have_slurm() -> bool:
-    """Whether jobs would go to a cluster."""
-    return shutil.which("sbatch") is not None
 
 
 def _ending(job: Any) -> str:
