@@ -67,6 +67,7 @@ def play(unit: dict[str, Any], out: TextIO) -> None:
             fails = first and entrant["name"].startswith("judge-")
             status = "HARNESS_ERROR" if fails else "UNSUPPORTED"
             tell(out, op="result", line=row(unit, entrant, config, status))
+    tell(out, op="end")
 
 
 def row(unit: dict[str, Any], entrant: dict[str, Any], config: str, status: str) -> str:

@@ -19,6 +19,7 @@ class Told:
     stage, block, note   for the view
     result  one line of the record
     fault   what stopped it, if it could still say so
+    end     all is told
     gone    its process has ended; the engine's own word, the last of every submitted unit
     """
 

@@ -124,6 +124,7 @@ def carry_out(unit: Unit, gpu: str, teller: Teller) -> int:
         warm_up(unit.request(machine), teller)
     else:
         execute(unit.request(machine), teller.save, teller)
+    teller.tell("end")
     return 0
 
 

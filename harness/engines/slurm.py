@@ -29,6 +29,7 @@ ARRAY = (
 )
 STATE_EVERY_S = 5.0  # files are read at every poll, job states only so often
 LOOK_EVERY_S = 0.2
+LAG_S = 60.0
 TASK = {"nodes": 1, "tasks_per_node": 1, "cpus_per_task": 8, "timeout_min": 120}
 
 
@@ -38,6 +39,8 @@ class _Job:
     job: Any
     events: Path
     offset: int = 0
+    told_all: bool = False  # its last line was read
+    done_since: float = 0.0
 
 
 class Slurm:
@@ -147,7 +150,9 @@ class Slurm:
             return []
         whole = data[: data.rfind(b"\n") + 1]
         job.offset += len(whole)
-        return [parse_line(job.unit.label, line) for line in whole.splitlines()]
+        told = [parse_line(job.unit.label, line) for line in whole.splitlines()]
+        job.told_all |= any(each.op == "end" for each in told)
+        return told
 
     def _states(self) -> list[Told]:
         """Who has ended; its file is read once more before that is said."""
@@ -156,8 +161,13 @@ class Slurm:
         said: list[Told] = []
         for label, job in list(self._jobs.items()):
             if job.job.done():
-                why = _ending(job.job)
-                said += [*self._read(job), gone(label, why)]
+                said += self._read(job)
+                job.done_since = job.done_since or time.monotonic()
+                late = time.monotonic() - job.done_since < LAG_S
+                if job.job.state == "COMPLETED" and not job.told_all and late:
+                    continue  # a shared file system may show the last lines later than the state
+                why = "" if job.told_all else _ending(job.job)
+                said.append(gone(label, why))
                 del self._jobs[label]
                 for ending in () if why else ("unit.json", "events.jsonl"):
                     self._path(job.unit, ending).unlink(missing_ok=True)
@@ -191,6 +201,9 @@ def sbatch_options(options: Sequence[str]) -> dict[str, Any]:
 
 
 def _ending(job: Any) -> str:
+    """Why it failed, or an empty string; never waits for a result that a dead task did not write."""
+    if not job.paths.result_pickle.exists():
+        return f"job {job.job_id} left no result: {job.state}"
     with contextlib.suppress(Exception):
         error = job.exception()
         if error is None:
