@@ -26,7 +26,7 @@ import zlib
 from pathlib import Path
 from typing import Any, TextIO
 
-from harness import PROTOCOL
+from harness import PROTOCOL, hygiene
 
 
 def main() -> int:
@@ -37,6 +37,7 @@ def main() -> int:
     parser.add_argument("--events", type=Path)
     args = parser.parse_args()
     if args.unit:
+        hygiene.die_with_parent()
         unit = json.loads(args.unit.read_text(encoding="utf-8"))
     else:
         unit = json.loads(sys.stdin.buffer.readline())

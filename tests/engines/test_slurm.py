@@ -34,7 +34,8 @@ def test_every_row_once_also_of_jobs_that_die(tmp_path: Path) -> None:
     assert left == ["00001.0.events.jsonl", "00001.0.unit.json"], "what died is kept to look at"
 
 
-def test_a_cancelled_job_is_gone(tmp_path: Path) -> None:
+def test_a_cancelled_job_is_gone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NULL_UNIT_SLOW_S", "60")
     engine = slurm(tmp_path)
     (unit,) = units(["slow-1"])
     engine.submit(unit)
