@@ -19,10 +19,10 @@ MAX_FOLDER_BYTES = 32 << 20
 
 
 def find_entrants(names: Iterable[str], root: Path, kind: Kind, problem: Problem) -> list[Entrant]:
-    """Resolve comma lists, folder names of `root`, paths, or 'all'; keep the order, drop repeats."""
+    """Resolve comma lists, names of `root`, paths, folders of folders, 'all'; in order, no repeats."""
     found: dict[Path, Entrant] = {}
     for name in (part.strip() for text in names for part in text.split(",")):
-        for path in _all_of(root) if name == "all" else [_resolve(name, root)] if name else []:
+        for path in _all_of(root) if name == "all" else _several(name, root) if name else []:
             entrant = load_entrant(path, kind, problem, root)
             found.setdefault(entrant.entry_path.resolve(), entrant)
     return list(found.values())
@@ -77,6 +77,13 @@ def unchanged(entrant: Entrant) -> bool:
 
 def _all_of(root: Path) -> list[Path]:
     return sorted(path.parent for path in root.glob("*/manifest.yaml"))
+
+
+def _several(name: str, root: Path) -> list[Path]:
+    """One entry, or all entries of a folder that is none itself."""
+    path = _resolve(name, root)
+    is_entry = path.is_file() or any((path / f).exists() for f in ("manifest.yaml", "submission.py"))
+    return [path] if is_entry else _all_of(path) or [path]
 
 
 def _resolve(name: str, root: Path) -> Path:
