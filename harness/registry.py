@@ -82,7 +82,9 @@ def _all_of(root: Path) -> list[Path]:
 def _several(name: str, root: Path) -> list[Path]:
     """One entry, or all entries of a folder that is none itself."""
     path = _resolve(name, root)
-    is_entry = path.is_file() or any((path / f).exists() for f in ("manifest.yaml", "submission.py"))
+    is_entry = path.is_file() or any(
+        (path / f).exists() for f in ("manifest.yaml", "submission.py")
+    )
     return [path] if is_entry else _all_of(path) or [path]
 
 
