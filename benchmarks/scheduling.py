@@ -4,8 +4,9 @@
     python benchmarks/scheduling.py --simulate-only --head-ms 5 --startup-s 20 --timed-s 15
 
 Measured: the same null units (benchmarks/null_unit.py), once started by a bare loop and once as a campaign
-with records on disk. The difference, a place and a unit, is what the campaign adds; the head's own CPU time
-a unit is what bounds a rack; its resident memory is read after every tenth of the units.
+with records on disk: how long a place stays empty between two units, the head's own CPU time a unit, which
+is what bounds a rack, and the head's resident memory after every tenth of the units. The two wall times
+stand beside each other for orientation; on a host with other work their difference says little.
 
 Simulated: one head serves 256 GPUs first come, first served. A GPU that has ended a unit waits for the
 head, then starts the next. `--startup-s` and `--timed-s` are what a unit takes: the first is spent without
@@ -84,6 +85,27 @@ class Quiet:
         """Nothing."""
 
 
+class Timed(Local):
+    """The local engine with a watch on its slots: how long one stays empty between two units."""
+
+    def __init__(self, places: int) -> None:
+        super().__init__(["none"] * places, command=COMMAND)
+        self.empty_since: dict[int, float] = {}
+        self.gaps_ms: list[float] = []
+
+    def _start(self, unit: Unit, slot: Any) -> None:
+        super()._start(unit, slot)
+        since = self.empty_since.pop(id(slot), None)
+        if since is not None:
+            self.gaps_ms.append(1000 * (time.perf_counter() - since))
+
+    def _read(self, child: Any) -> Any:
+        told = super()._read(child)
+        if child.slot.child is None:
+            self.empty_since[id(child.slot)] = time.perf_counter()
+        return told
+
+
 def main() -> int:
     """Measure, calculate, print."""
     parser = argparse.ArgumentParser(
@@ -156,16 +178,27 @@ def measure(engine: str, count: int, places: int) -> dict[str, Any]:
         "rows_expected": 2 * len(CASES) * count,
         "bare_loop_ms_per_unit_and_place": round(1000 * bare_s * places / count, 2),
         "campaign_ms_per_unit_and_place": round(1000 * wall_s * places / count, 2),
-        "added_ms_per_unit_and_place": round(1000 * (wall_s - bare_s) * places / count, 2),
+        **gaps_of(runner),
         "head_cpu_ms_per_unit": round(1000 * head_s / count, 2),
         "head_memory_mib": view.memory_mib,
+    }
+
+
+def gaps_of(runner: Engine) -> dict[str, float]:
+    """From a unit's end to the start of the next process in its place, the record's fsync included."""
+    if not isinstance(runner, Timed):
+        return {}
+    gaps = sorted(runner.gaps_ms)
+    return {
+        "empty_ms_median": round(gaps[len(gaps) // 2], 2),
+        "empty_ms_p99": round(gaps[int(0.99 * len(gaps))], 2),
     }
 
 
 def make(engine: str, places: int) -> Engine:
     """The engine asked for; Ray on this host alone."""
     if engine == "local":
-        return Local(["none"] * places, command=COMMAND)
+        return Timed(places)
     import ray
 
     from harness.engines.ray_cluster import RayCluster

@@ -35,7 +35,8 @@ class Told:
 class Engine(Protocol):
     """Places units on GPUs. Every unit submitted is told `gone` exactly once, last."""
 
-    window: int  # how many submitted units keep it busy; more only wait
+    places: int  # units that run at once
+    window: int  # submitted units that keep it busy; more only wait
 
     def submit(self, unit: Unit) -> None:
         """Run `unit` when there is room; returns at once."""

@@ -73,7 +73,7 @@ class Campaign:
 
     def run(self) -> None:
         """Until every unit is recorded; on Ctrl-C those that began get their rows."""
-        self.view.planned(len(self.queue), self.engine.window)
+        self.view.planned(len(self.queue), self.engine.places)
         try:
             while self._fill():
                 for told in self.engine.poll(POLL_S):

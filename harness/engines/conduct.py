@@ -95,7 +95,7 @@ def make_engine(args: argparse.Namespace, request: Request) -> Engine:
     if args.engine == "ray":
         from harness.engines.ray_cluster import RayCluster
 
-        return RayCluster(args.address, count)
+        return RayCluster(args.address, count, on_cpu=request.suite.device == "cpu")
     if args.engine == "slurm":
         from harness.engines.slurm import Slurm
 

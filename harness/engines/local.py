@@ -54,7 +54,7 @@ class Local:
         self.command = tuple(command)
         self.slots = [Slot(gpu) for gpu in gpus]
         self.slots += [Slot(gpus[0], builds=True) for _ in range(builders)]
-        self.window = len(gpus)
+        self.places = self.window = len(gpus)
         self._waiting: deque[Unit] = deque()
         self._selector = selectors.DefaultSelector()
         self._said: list[Told] = []

@@ -51,6 +51,7 @@ class RayCluster:
             raise UnavailableError(
                 "--engine ray: the cluster has no GPU now", "give --gpus N to wait for some"
             )
+        self.places = min(count or there, there) if there else count or 0
         self.window = count or (AHEAD * there)  # a cluster may grow while it runs
         self._task = ray.remote(num_returns="streaming", max_retries=0)(_carry_out())
         self._streams: dict[Any, str] = {}

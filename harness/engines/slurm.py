@@ -29,6 +29,7 @@ ARRAY = (
 )
 STATE_EVERY_S = 5.0  # files are read at every poll, job states only so often
 LOOK_EVERY_S = 0.2
+AHEAD = 2  # tasks submitted for every one that may run
 LAG_S = 60.0
 TASK = {"nodes": 1, "tasks_per_node": 1, "cpus_per_task": 8, "timeout_min": 120}
 
@@ -58,7 +59,8 @@ class Slurm:
             import submitit
         except ImportError:
             raise package("submitit", "slurm") from None
-        self.window = 2 * count if count else ARRAY
+        self.places = count or ARRAY
+        self.window = AHEAD * count if count else ARRAY
         self._module = module
         self._folder = folder.resolve()
         self._folder.mkdir(parents=True, exist_ok=True)
