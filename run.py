@@ -6,7 +6,7 @@ from __future__ import annotations
 import sys
 
 from harness.cli import guarded, parse_args, report, run_command
-from harness.launch import execute
+from harness.engines.conduct import conduct
 from harness.machine import inspect_machine
 from harness.store import Store
 from harness.wishes import choose_suite, resolve_request
@@ -21,9 +21,9 @@ def main() -> int:
     suite = choose_suite(args, machine)
     request = resolve_request(args, suite, machine)
     with report(args) as observer:
-        store = Store(args.results)
+        store = Store(args.results, keep=args.json)
         try:
-            execute(request, store.save, observer)
+            conduct(args, request, store.save, observer)
         finally:
             store.rank_into(args.leaderboard, observer)
             store.tell(args.json)

@@ -11,7 +11,7 @@ import os
 import re
 import threading
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from harness import hygiene, wire
@@ -180,14 +180,25 @@ class Seat:
 
     def build(self, cases: Sequence[Case], limits: Limits) -> tuple[Status | None, str, float]:
         """Run the builder to its end; (failure or None, reason, seconds)."""
+        return self._build(cases, limits, self.jail, ())
+
+    def build_ahead(self, cases: Sequence[Case], limits: Limits, machine: Machine) -> None:
+        """Run the builder on the CPU alone, for the GPU of `machine`; whatever it cannot do is left."""
+        env = {
+            "CUDA_VISIBLE_DEVICES": "",
+            # what torch would choose by itself on that GPU, so that its cache is found again
+            "TORCH_CUDA_ARCH_LIST": f"{machine.capability}+PTX",
+        }
+        jail = replace(self.jail, env=env)
+        self._build(cases, limits, jail, ("--ahead", f"{machine.capability}/{machine.sms}"))
+
+    def _build(
+        self, cases: Sequence[Case], limits: Limits, jail: Jail, extra: Sequence[str]
+    ) -> tuple[Status | None, str, float]:
         payload = json.dumps([case.model_dump(mode="json") for case in cases])
-        builder = Child(
-            "harness.worker",
-            [*self._arguments(), "--build", payload],
-            self.jail,
-            self.log,
-            nursery=self.nursery,
-        )
+        arguments = [*self._arguments(), "--build", payload, *extra]
+        nursery = None if extra else self.nursery  # one builder alone needs no common parent
+        builder = Child("harness.worker", arguments, jail, self.log, nursery=nursery)
         try:
             answer = wire.receive(builder.line, limits.build_s)
         except wire.PeerSilent:

@@ -11,8 +11,10 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import harness.commands
+from harness.engines.conduct import default_builders, is_campaign
 from harness.errors import EXIT_INTERRUPTED, HarnessError
 from harness.isolate import ROOT
+from harness.report.rack import Rack
 from harness.report.terminal import Terminal
 from harness.stopping import TIME_LIMIT_S
 
@@ -21,6 +23,7 @@ examples:
   python run.py --submission triton_template            one submission on the official suite
   python run.py --submission mine.py --suite quick      a bare file, seconds
   python run.py --submission all --baselines sdpa_cudnn,flash_attn_3
+  python run.py --submission all --gpus all --resume    every GPU of this host, what is not recorded
   python run.py rank                                    rebuild leaderboard.md from results/
 exit codes: 0 done · 1 a submission failed · 2 usage or harness error · 3 something is missing here
             4 GPU unhealthy · 5 results could not be stored · 130 interrupted
@@ -59,7 +62,7 @@ def add_run(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> 
         action="append",
         required=True,
         metavar="NAME",
-        help="folder of submissions/, path to a folder or .py, comma list, or all",
+        help="folder of submissions/, path to a folder, to a folder of folders or to a .py, comma list, all",
     )
     add("--suite", metavar="NAME", help="file of configs/ (default: fa3 with a GPU, smoke without)")
     add("--baselines", metavar="LIST", help="comma list, all or none (default: the suite's)")
@@ -100,8 +103,46 @@ def add_run(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> 
         help="0 none, 1 Landlock and seccomp, 2 bubblewrap, 3 container (default: 1 where it can be had)",
     )
     add("--json", action="store_true", help="print one JSON document on stdout, all else on stderr")
+    add_many(parser.add_argument_group("many GPUs, many submissions (docs/many-gpus.md)"))
     add("--results", type=Path, default=ROOT / "results", metavar="DIR")
     add("--leaderboard", type=Path, default=ROOT / "leaderboard.md", metavar="FILE")
+
+
+def add_many(group: argparse._ArgumentGroup) -> None:
+    """Flags of a campaign: any of the first four makes one of a run."""
+    add = group.add_argument
+    add("--engine", choices=("local", "ray", "slurm"), help="who places the units (default: local)")
+    add("--gpus", type=_gpu_count, metavar="N", help="how many GPUs at once, or all")
+    add("--per-unit", type=_positive, metavar="N", help="entrants that share a run (default: 1)")
+    add("--resume", action="store_true", help="skip what is recorded: source, suite, protocol, GPU")
+    add(
+        "--builders",
+        type=int,
+        default=default_builders(),
+        metavar="N",
+        help="compile ahead on CPUs",
+    )
+    add("--sku", metavar="NAME", help="only such GPUs: a folder of results/, e.g. nvidia-h200")
+    add("--gpu-memory", type=float, metavar="GIB", help="only GPUs with at least this")
+    add("--address", default="auto", metavar="HOST:PORT", help="Ray cluster (default: RAY_ADDRESS)")
+    add("--slurm", action="append", metavar="KEY=VALUE", help="sbatch option, e.g. partition=gpu")
+    add(
+        "--slurm-folder",
+        type=Path,
+        default=ROOT / ".slurm",
+        metavar="DIR",
+        help="shared with the nodes: units, events, logs",
+    )
+
+
+def _positive(text: str) -> int:
+    if not text.isdigit() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"'{text}' is not a whole number from 1")
+    return int(text)
+
+
+def _gpu_count(text: str) -> str:
+    return text if text == "all" else str(_positive(text))
 
 
 def command_names() -> list[str]:
@@ -124,8 +165,9 @@ def run_command(args: argparse.Namespace) -> int:
 
 
 def report(args: argparse.Namespace) -> Terminal:
-    """The live view; with --json it leaves stdout alone."""
-    return Terminal(quiet_stdout=args.json)
+    """The live view, of one run or of many units; with --json it leaves stdout alone."""
+    view = Rack if is_campaign(args) else Terminal
+    return view(quiet_stdout=args.json)
 
 
 def guarded(main: Callable[[], int]) -> int:

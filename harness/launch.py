@@ -61,13 +61,13 @@ def opened(request: Request, save: Callable[[Result], None], observer: Observer)
             seat.nursery = nursery
             stack.callback(seat.end)
         run = Run(
-            suite=request.suite,
+            suite=request.asked,
             problem=problem,
             seats=seats,
             roles=roles,
             judge=judge,
             facts=facts_of(request, problem, device),
-            sizes=arena_sizes(problem, wanted_cases(request.suite, problem, list(seats.values()))),
+            sizes=arena_sizes(problem, wanted_cases(request.asked, problem, list(seats.values()))),
             monitor=monitor,
             save=save,
             observer=observer,
@@ -82,6 +82,25 @@ def opened(request: Request, save: Callable[[Result], None], observer: Observer)
         if Defence.ORPHAN_SWEEP not in request.off:
             run.clean_up = lambda: hygiene.sweep(before | {nursery.pid} | run.pids())
         yield run
+
+
+def warm_up(request: Request, observer: Observer) -> None:
+    """Compile for `request` on the CPU while its GPU is another run's; the caches are all that stays.
+
+    No verdict comes of it: the run itself builds again, and finds the compiler's work done.
+    """
+    problem = get_problem(request.suite.problem)
+    sandbox.require(request.sandbox)
+    with tidy(request.off), scratch_folder() as scratch:
+        for name, seat in make_seats(request, problem, "cuda", scratch).items():
+            manifest = seat.entrant.manifest
+            cases = [case for case in request.asked.cases if not manifest.claims.refusal(case)]
+            lacks = missing(manifest.needs, request.machine) or too_old(
+                manifest.needs, request.machine
+            )
+            if manifest.language != "pytorch" and cases and not lacks:
+                observer.stage(name, "build ahead")
+                seat.build_ahead(cases, request.suite.limits, request.machine)
 
 
 def prepare(run: Run, request: Request) -> None:

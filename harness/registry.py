@@ -19,10 +19,10 @@ MAX_FOLDER_BYTES = 32 << 20
 
 
 def find_entrants(names: Iterable[str], root: Path, kind: Kind, problem: Problem) -> list[Entrant]:
-    """Resolve comma lists, folder names of `root`, paths, or 'all'; keep the order, drop repeats."""
+    """Resolve comma lists, names of `root`, paths, folders of folders, 'all'; in order, no repeats."""
     found: dict[Path, Entrant] = {}
     for name in (part.strip() for text in names for part in text.split(",")):
-        for path in _all_of(root) if name == "all" else [_resolve(name, root)] if name else []:
+        for path in _all_of(root) if name == "all" else _several(name, root) if name else []:
             entrant = load_entrant(path, kind, problem, root)
             found.setdefault(entrant.entry_path.resolve(), entrant)
     return list(found.values())
@@ -66,8 +66,26 @@ def load_entrant(path: Path, kind: Kind, problem: Problem, root: Path | None = N
     )
 
 
+def unchanged(entrant: Entrant) -> bool:
+    """Whether the files of `entrant`, here and now, are those that were hashed."""
+    folder, entry = entrant.folder, entrant.entry_path
+    if not entry.is_file():
+        return False
+    # a bare .py is hashed alone, whatever lies beside it
+    return entrant.source_sha256 in (_hash([entry], folder), _hash(_files_of(folder), folder))
+
+
 def _all_of(root: Path) -> list[Path]:
     return sorted(path.parent for path in root.glob("*/manifest.yaml"))
+
+
+def _several(name: str, root: Path) -> list[Path]:
+    """One entry, or all entries of a folder that is none itself."""
+    path = _resolve(name, root)
+    is_entry = path.is_file() or any(
+        (path / f).exists() for f in ("manifest.yaml", "submission.py")
+    )
+    return [path] if is_entry else _all_of(path) or [path]
 
 
 def _resolve(name: str, root: Path) -> Path:

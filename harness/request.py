@@ -28,6 +28,13 @@ class Request:
     sandbox: int = 0
     rule: Rule = FIXED  # when to stop measuring whom
     off: Off = NOTHING_OFF  # defences switched off; an ablation and nothing else
+    cases: tuple[str, ...] = ()  # only these of the suite, on the same board; all if empty
+
+    @property
+    def asked(self) -> Suite:
+        """The suite with the cases to run; what a record says it belongs to is the whole one."""
+        chosen = tuple(c for c in self.suite.cases if not self.cases or c.name in self.cases)
+        return self.suite.model_copy(update={"cases": chosen})
 
 
 def resolve(

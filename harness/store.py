@@ -14,16 +14,24 @@ from harness.schema import BLAMELESS, Kind, Result
 
 
 class Store:
-    """Collects the results of one run; a line that the disk refuses is printed instead of lost."""
+    """Passes results to the disk and remembers where they went; with `keep` also their lines.
 
-    def __init__(self, results_dir: Path) -> None:
+    A line that the disk refuses is printed instead of lost.
+    """
+
+    def __init__(self, results_dir: Path, keep: bool = False) -> None:
         self.results_dir = results_dir
-        self.results: list[Result] = []
+        self._lines: list[str] | None = [] if keep else None
+        self._boards: set[tuple[str, str]] = set()
+        self._failed = False
         self._refused: record.LineNotWritten | None = None
 
     def save(self, result: Result) -> None:
         """Append one line; keep going if the disk says no."""
-        self.results.append(result)
+        self._boards.add((result.gpu, result.suite_sha256))
+        self._failed |= result.kind is Kind.SUBMISSION and result.status not in BLAMELESS
+        if self._lines is not None:
+            self._lines.append(record.to_line(result))
         try:
             record.append(self.results_dir, result)
         except record.LineNotWritten as refused:
@@ -32,7 +40,7 @@ class Store:
 
     def rank_into(self, leaderboard: Path, observer: Terminal) -> None:
         """Rebuild the board from everything under results/."""
-        if not self.results:
+        if not self._boards:
             return
         if self._refused:
             observer.note(str(self._refused))
@@ -42,8 +50,7 @@ class Store:
             rank_command.write(path, text)
         for line in bad:
             observer.note(str(line))
-        mine = {(result.gpu, result.suite_sha256) for result in self.results}
-        shown = tuple(b for b in board.boards if (b.gpu, b.suite_sha256) in mine)
+        shown = tuple(b for b in board.boards if (b.gpu, b.suite_sha256) in self._boards)
         observer.board(replace(board, boards=shown), leaderboard)
 
     @property
@@ -51,15 +58,10 @@ class Store:
         """0 all asked for is done, 1 a submission failed, 5 a line could not be stored."""
         if self._refused:
             return EXIT_STORAGE
-        failed = [
-            r for r in self.results if r.kind is Kind.SUBMISSION and r.status not in BLAMELESS
-        ]
-        return EXIT_SUBMISSION_FAILED if failed else EXIT_OK
+        return EXIT_SUBMISSION_FAILED if self._failed else EXIT_OK
 
     def tell(self, as_json: bool) -> None:
         """Print the one document that --json asks for; nothing else of a run is on stdout then."""
         if as_json:
-            print(
-                json.dumps({"results": [json.loads(record.to_line(r)) for r in self.results]}),
-                flush=True,
-            )
+            rows = [json.loads(line) for line in self._lines or ()]
+            print(json.dumps({"results": rows}), flush=True)

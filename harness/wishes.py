@@ -6,6 +6,7 @@ import argparse
 from dataclasses import replace
 
 from harness import sandbox
+from harness.engines.conduct import REMOTE
 from harness.errors import UnavailableError, UsageError
 from harness.isolate import ROOT
 from harness.request import Request, resolve
@@ -19,9 +20,10 @@ SHAPE_FLAGS = ("headdim", "seqlen", "causal", "dtype", "batch", "heads")
 
 def choose_suite(args: argparse.Namespace, machine: Machine) -> Suite:
     """The suite named, or fa3 with a GPU and smoke without; with --blocks and shape flags applied."""
-    name = args.suite or ("fa3" if machine.has_gpu else "smoke")
+    elsewhere = args.engine in REMOTE
+    name = args.suite or ("fa3" if machine.has_gpu or elsewhere else "smoke")
     suite = load_suite(name, ROOT / "configs")
-    if suite.device == "gpu" and not machine.has_gpu:
+    if suite.device == "gpu" and not machine.has_gpu and not elsewhere:
         raise UnavailableError(
             f"UNAVAILABLE: suite '{suite.name}' needs a GPU and NVML finds none",
             "run without --suite for the CPU smoke suite, or install the NVIDIA driver",

@@ -269,6 +269,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     for flag in ("--fd", "--folder", "--manifest", "--function", "--device", "--problem"):
         parser.add_argument(flag, required=True)
     parser.add_argument("--build", default="")
+    parser.add_argument("--ahead", default="", metavar="CC/SMS", help="compile for this; no GPU")
     parser.add_argument("--without", default="")
     args = parser.parse_args(argv)
     hygiene.die_with_parent()
@@ -277,6 +278,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     sys.argv = [manifest.entry]
     sock = socket.socket(fileno=int(args.fd))
     torch.set_grad_enabled(False)
+    if args.ahead:
+        from harness.worker.ahead import pretend
+
+        pretend(args.ahead)
+        args.device = "cpu"
     (build if args.build else serve)(sock, args, manifest)
     sys.stdout.flush()
     return 0

@@ -1,0 +1,192 @@
+"""Entries per minute on 1, 2 and 4 GPUs of one host, and whether a ratio depends on how many there are.
+
+    python benchmarks/many_gpus.py                                  # 1, 2, 4 GPUs, 32 submissions, some minutes
+    python benchmarks/many_gpus.py --gpus 1,2 --count 8 --suite SUITE --out FILE.md
+    python benchmarks/many_gpus.py --cpu --count 4 --gpus 1,2       # a rehearsal; its figures mean nothing
+
+The same generated submissions (benchmarks/generate_submissions.py: SDPA over 1, 2, 4 or 8 groups of heads)
+run as one campaign for every count, each with a cache of its own. Of every entry and config the ratio over
+the baseline is compared with that of the first campaign: it has changed if the quotient of the two paired
+ratios, with its interval, leaves out 1.
+
+An A/A comparison at the same level finds its share of "changed" by chance (intervals are 95 %), so the
+first campaign is run once more at the end and told beside the others (--no-again leaves that out).
+Every row ends in --results, every finished count in --out: a run that is cut short keeps what it has.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(ROOT))
+
+from benchmarks.generate_submissions import generate  # noqa: E402 - the checkout is the package
+from harness import record, stats  # noqa: E402
+from harness.engines.campaign import Campaign  # noqa: E402
+from harness.engines.devices import choose_gpus, machine_of  # noqa: E402
+from harness.engines.local import Local  # noqa: E402
+from harness.engines.unit import plan_units  # noqa: E402
+from harness.report.rack import Rack  # noqa: E402
+from harness.request import Request, resolve  # noqa: E402
+from harness.schema import Kind, Result, Status, Suite  # noqa: E402
+from harness.suite import load_suite  # noqa: E402
+
+Ratios = dict[tuple[str, str], stats.Interval]
+NEEDED = {2: 1.9, 4: 3.6}  # what a host with so many GPUs should give
+
+
+def main() -> int:
+    """One campaign for every count of GPUs, then the table."""
+    args = parse()
+    suite = load_suite(args.suite or ("smoke" if args.cpu else "quick"), ROOT / "configs")
+    suite = suite.model_copy(update={"blocks": args.blocks} if args.blocks else {})
+    counts = [int(word) for word in args.gpus.split(",")]
+    counts += [] if args.no_again else [counts[0]]
+    rows: list[dict[str, Any]] = []
+    first: Ratios = {}
+    for number, count in enumerate(counts):
+        folder = args.results / f"{number}-{count}-gpus"
+        seconds, ratios, failed = campaign(args, suite, count, folder)
+        first = first or ratios
+        entries = args.count - len({entry for entry, _ in failed})
+        rows.append(
+            row(count, entries, seconds, rows, first, ratios, again=number >= len(counts) - 1)
+        )
+        rows[-1]["failed"] = [f"{entry} {config}: {why}" for (entry, config), why in failed.items()]
+        text = table(rows, suite, args.cpu)
+        args.out.write_text(text, encoding="utf-8")
+        args.out.with_suffix(".json").write_text(json.dumps(rows, indent=1), encoding="utf-8")
+        print(text, flush=True)
+    return 0
+
+
+def parse() -> argparse.Namespace:
+    """The command line."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
+    )
+    parser.add_argument("--gpus", default="1,2,4")
+    parser.add_argument("--count", type=int, default=32, help="submissions")
+    parser.add_argument("--per-unit", type=int, default=1)
+    parser.add_argument("--suite", help="default: quick; smoke with --cpu")
+    parser.add_argument("--blocks", type=int, help="default: the suite's")
+    parser.add_argument("--cpu", action="store_true", help="rehearse: CPU places instead of GPUs")
+    parser.add_argument("--no-again", action="store_true", help="leave the A/A campaign out")
+    parser.add_argument("--results", type=Path, default=None)
+    parser.add_argument("--out", type=Path, default=Path("many-gpus.md"))
+    args = parser.parse_args()
+    args.results = args.results or Path(tempfile.mkdtemp(prefix="attnboard-many-"))
+    return args
+
+
+# --------------------------------------------------------------------------- measured
+
+
+def campaign(
+    args: argparse.Namespace, suite: Suite, count: int, folder: Path
+) -> tuple[float, Ratios, dict[tuple[str, str], str]]:
+    """(seconds, ratios of what passed, what did not) of one campaign on `count` GPUs."""
+    gpus = ["none"] * count if args.cpu else choose_gpus(count)
+    with tempfile.TemporaryDirectory(prefix="attnboard-many-") as private:
+        generated = Path(private) / "generated"
+        generate(generated, args.count)
+        request = asked(suite, generated, gpus[0], Path(private) / "cache")
+        found: list[Result] = []
+
+        def save(result: Result) -> None:
+            record.append(folder, result)
+            found.append(result)
+
+        units = plan_units(request, args.per_unit)
+        started = time.monotonic()
+        with Rack(quiet_stdout=True) as view:
+            Campaign(Local(gpus), units, save, view).run()
+        seconds = time.monotonic() - started
+    mine = [r for r in found if r.kind is Kind.SUBMISSION]
+    ratios = {
+        (r.entry, r.config): stats.Interval(r.speedup.value, r.speedup.low, r.speedup.high)
+        for r in mine
+        if r.speedup
+    }
+    failed = {
+        (r.entry, r.config): f"{r.status.value} {r.reason}"
+        for r in mine
+        if r.status is not Status.PASSED
+    }
+    return seconds, ratios, failed
+
+
+def asked(suite: Suite, generated: Path, gpu: str, cache: Path) -> Request:
+    """All of `generated` beside the suite's headline baseline."""
+    machine = machine_of(gpu)
+    request = resolve([str(generated)], [suite.against], suite, machine, suite.against, ROOT)
+    return replace(request, cache=cache)
+
+
+# --------------------------------------------------------------------------- told
+
+
+def row(
+    count: int,
+    entries: int,
+    seconds: float,
+    before: Sequence[Mapping[str, Any]],
+    first: Ratios,
+    ratios: Ratios,
+    again: bool,
+) -> dict[str, Any]:
+    """One line of the table, against the first campaign."""
+    per_minute = 60 * entries / seconds
+    base = before[0]["entries_per_minute"] if before else per_minute
+    both = sorted(first.keys() & ratios.keys())
+    quotients = [stats.quotient(ratios[key], first[key]) for key in both]
+    changed = [key for key, q in zip(both, quotients, strict=True) if not q.holds(1.0)]
+    off = sorted(abs(q.value - 1) for q in quotients)
+    return {
+        "gpus": count,
+        "again": bool(before) and again and count == before[0]["gpus"],
+        "entries": entries,
+        "seconds": round(seconds, 1),
+        "entries_per_minute": per_minute,
+        "speed_up": per_minute / base,
+        "needed": NEEDED.get(count),
+        "compared": len(both) if before else 0,
+        "changed": [" ".join(key) for key in changed] if before else [],
+        "median_difference_pct": 100 * off[len(off) // 2] if before and off else None,
+        "largest_difference_pct": 100 * off[-1] if before and off else None,
+    }
+
+
+def table(rows: Sequence[Mapping[str, Any]], suite: Suite, cpu: bool) -> str:
+    """Markdown."""
+    gpu = "a rehearsal on CPU places: no figure here means anything" if cpu else "one host"
+    lines = [
+        f"{suite.name}, {suite.blocks} blocks, {len(suite.cases)} configs; {gpu}\n",
+        "| GPUs | entries | seconds | entries / min | speed-up | ratios compared | changed (95 %) | difference, median | largest |",
+        "|---|---|---|---|---|---|---|---|---|",
+    ]
+    for r in rows:
+        name = f"{r['gpus']} again" if r["again"] else str(r["gpus"])
+        needed = f" (≥ {r['needed']})" if r["needed"] else ""
+        cells = [name, str(r["entries"]), f"{r['seconds']:.0f}", f"{r['entries_per_minute']:.2f}"]
+        cells += [f"{r['speed_up']:.2f}×{needed}"]
+        if r["compared"]:
+            cells += [str(r["compared"]), str(len(r["changed"]))]
+            cells += [f"{r['median_difference_pct']:.2f} %", f"{r['largest_difference_pct']:.2f} %"]
+        else:
+            cells += ["–"] * 4
+        lines.append("| " + " | ".join(cells) + " |")
+    return "\n".join(lines) + "\n"
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,117 @@
+"""The local engine and the campaign over it, with units that measure nothing."""
+
+from __future__ import annotations
+
+import sys
+
+import pytest
+
+from harness.engines.local import Local
+from harness.errors import GpuUnhealthyError
+from harness.schema import Status
+from tests.engines.units import NULL, SUITE, Watched, conclude, counted, once, units
+
+
+@pytest.fixture(autouse=True)
+def _suite(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NULL_UNIT_SUITE", SUITE.sha256)
+
+
+def local(places: int = 2, *command: str) -> Local:
+    return Local(["none"] * places, command=command or (sys.executable, "-m", NULL))
+
+
+def test_every_row_once_and_each_beside_its_baseline() -> None:
+    names = [f"n{i}" for i in range(6)]
+    rows, view = conclude(local(), units(names))
+    assert counted(rows) == once(names)
+    runs = {(row.run, row.config) for row in rows if row.entry == "base"}
+    assert runs == {(row.run, row.config) for row in rows if row.entry != "base"}
+    assert not view.deaths
+
+
+def test_the_baseline_is_written_first() -> None:
+    rows, _ = conclude(local(), units(["a", "b"], per_unit=2))
+    assert [row.entry for row in rows] == ["base", "a", "b"] * 2
+
+
+def test_a_unit_that_dies_in_the_middle_is_done_again_and_nothing_twice() -> None:
+    names = ["n0", "dies-1", "n2", "dies-3"]
+    rows, view = conclude(local(), units(names))
+    assert counted(rows) == once(names)
+    assert len(view.deaths) == 2
+    assert "SIGKILL" in view.deaths[0]
+
+
+def test_a_second_attempt_runs_only_what_is_open_and_entrant_by_entrant() -> None:
+    names = ["n0", "dies-1", "n2"]
+    rows, _ = conclude(local(1), units(names, per_unit=3))
+    assert counted(rows) == once(names)
+    runs = {row.config: set() for row in rows}
+    for row in rows:
+        runs[row.config].add(row.run)
+    assert runs["one"] == {"00000-0"}
+    assert runs["two"] == {"00000-0-1", "00000-1-1", "00000-2-1"}
+
+
+def test_what_dies_on_every_attempt_ends_as_our_error() -> None:
+    rows, view = conclude(local(), units(["lost-1", "n2"]))
+    told = counted(rows)
+    assert told["lost-1", "one", "UNSUPPORTED"] == 1
+    assert told["lost-1", "two", "HARNESS_ERROR"] == 1
+    assert sum(told.values()) == 4
+    assert len(view.deaths) == 3
+    (reason,) = [row.reason for row in rows if row.entry == "lost-1" and row.reason[:1] == "3"]
+    assert "SIGKILL" in reason
+
+
+def test_a_failing_judge_is_an_infrastructure_fault() -> None:
+    rows, view = conclude(local(), units(["judge-1"]))
+    assert counted(rows) == once(["judge-1"])
+    assert len(view.deaths) == 1
+
+
+def test_a_host_on_which_everything_dies_is_left_alone() -> None:
+    names = [f"n{i}" for i in range(30)]
+    with pytest.raises(GpuUnhealthyError, match="in a row"):
+        conclude(local(1, sys.executable, "-c", "raise SystemExit('broken')"), units(names))
+
+
+def test_rows_of_other_files_or_another_suite_are_not_taken(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("NULL_UNIT_SUITE", "0" * 64)
+    rows, _ = conclude(local(), units(["n0"]))
+    assert counted(rows) == once(["n0"], "HARNESS_ERROR")
+
+
+def test_a_cancelled_unit_is_gone_once() -> None:
+    engine = local(1)
+    first, second = units(["slow-1", "n2"])
+    engine.submit(first)
+    engine.submit(second)
+    engine.poll(5)
+    engine.cancel(second.label)
+    engine.cancel(first.label)
+    told = []
+    while len([t for t in told if t.op == "gone"]) < 2:
+        told += engine.poll(5)
+    assert sorted(t.label for t in told if t.op == "gone") == [first.label, second.label]
+    engine.close()
+
+
+def test_a_stopped_campaign_leaves_no_begun_unit_without_rows() -> None:
+    from harness.engines.campaign import Campaign
+
+    class Impatient(Watched):
+        def started(self, label: str, names: tuple[str, ...], where: str) -> None:
+            raise KeyboardInterrupt
+
+    rows, view = [], Impatient()
+    todo = units(["slow-1", "n2", "n3"])
+    with pytest.raises(KeyboardInterrupt):
+        Campaign(local(1), todo, rows.append, view).run()
+    told = counted(rows)
+    assert {key[:2]: n for key, n in told.items()} == {("slow-1", "one"): 1, ("slow-1", "two"): 1}
+    assert told["slow-1", "two", Status.INTERRUPTED.value] == 1
+    assert any("--resume" in note for note in view.notes)

@@ -1,0 +1,112 @@
+"""Cutting a request into units, what is skipped, where a unit may land."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+import pytest
+
+from harness import PROTOCOL, record
+from harness.cli import parse_args
+from harness.engines.conduct import is_campaign, kind_of, recorded_in
+from harness.engines.devices import visible
+from harness.engines.node import offers, wants
+from harness.engines.unit import Unit, misfit, plan_units, to_text
+from harness.errors import UsageError
+from harness.schema import Machine, Status
+from tests.engines.units import SUITE, request, units
+from tests.report.factory import H200, result
+
+GPU_SUITE = SUITE.model_copy(update={"device": "gpu"})
+
+
+def names(unit: Unit) -> list[str]:
+    return [entrant.name for entrant in unit.entrants]
+
+
+def test_every_unit_holds_the_baseline() -> None:
+    assert [names(u) for u in units(["a", "b", "c"], per_unit=2)] == [
+        ["a", "b", "base"],
+        ["c", "base"],
+    ]
+    assert [names(u) for u in plan_units(request([]))] == [["base"]]
+
+
+def test_nobody_asked_for_the_baseline_row() -> None:
+    assert [names(u) for u in plan_units(request(["a"], base=False))] == [["a"]]
+
+
+def test_recorded_cases_are_skipped_and_entrants_with_the_same_rest_share() -> None:
+    known = {("a", "one"), ("b", "one"), ("c", "one"), ("c", "two")}
+    cut = plan_units(
+        request(["a", "b", "c", "d"]), 4, recorded=lambda asked: (asked[0], asked[2]) in known
+    )
+    assert [(names(u), u.cases) for u in cut] == [
+        (["a", "b", "base"], ("two",)),
+        (["d", "base"], ("one", "two")),
+    ]
+
+
+def test_a_unit_travels_as_text() -> None:
+    (unit,) = units(["a"])
+    assert Unit.model_validate_json(to_text(unit)) == unit
+
+
+def test_a_part_of_the_suite_stays_on_the_same_board() -> None:
+    (unit,) = units(["a"])
+    part = unit.model_copy(update={"cases": ("two",)}).request(Machine())
+    assert [case.name for case in part.asked.cases] == ["two"]
+    assert part.suite.sha256 == SUITE.sha256 != part.asked.sha256
+
+
+def test_resume_asks_for_source_suite_protocol_and_a_verdict(tmp_path: Path) -> None:
+    mine = request(["a"])
+    same = {"suite_sha256": SUITE.sha256, "source_sha256": "aa", "protocol": PROTOCOL}
+    for change in (
+        {"entry": "ok"},
+        {"entry": "failed", "status": Status.INCORRECT},
+        {"entry": "stopped", "status": Status.INTERRUPTED},
+        {"entry": "older", "protocol": PROTOCOL + 1},
+        {"entry": "elsewhere", "suite_sha256": "0" * 64},
+        {"entry": "other-gpu", "machine": H200.model_copy(update={"gpu": "NVIDIA A100"})},
+    ):
+        record.append(tmp_path, result(**{**same, **change}))
+    found = recorded_in(tmp_path, mine, "nvidia-h200")
+    assert {asked[:2] for asked in found} == {("ok", "aa"), ("failed", "aa")}
+
+
+def test_visible_gpus() -> None:
+    uuids = ["GPU-a", "GPU-b", "GPU-c"]
+    assert visible(uuids, {}) == [0, 1, 2]
+    assert visible(uuids, {"CUDA_VISIBLE_DEVICES": "2,0"}) == [2, 0]
+    assert visible(uuids, {"CUDA_VISIBLE_DEVICES": "GPU-b"}) == [1]
+    assert visible(uuids, {"CUDA_VISIBLE_DEVICES": "1,7,0"}) == [1]
+    assert visible(uuids, {"CUDA_VISIBLE_DEVICES": ""}) == []
+
+
+def test_a_node_offers_what_a_unit_wants() -> None:
+    (unit,) = units(["a"], suite=GPU_SUITE)
+    unit = unit.model_copy(update={"sku": "nvidia-h200", "gpu_memory_gib": 100})
+    there = offers([H200, H200])
+    assert there["sku:nvidia-h200"] == there["gpu_memory_gib:136"] == 2
+    assert all(there[name] >= amount for name, amount in wants(unit).items())
+    small = H200.model_copy(update={"gpu": "NVIDIA L4", "memory_gib": 22.5})
+    assert set(wants(unit)).isdisjoint(offers([small]))
+    assert not misfit(unit, H200)
+    assert "nvidia-l4" in misfit(unit, small)
+
+
+@pytest.mark.parametrize(
+    ("words", "many"),
+    [("", False), ("--gpus 2", True), ("--gpus all", True), ("--resume", True)]
+    + [("--engine ray", True), ("--per-unit 4", True), ("--gpu 1", False)],
+)
+def test_which_flags_make_a_campaign(words: str, many: bool) -> None:
+    assert is_campaign(parse_args(["-s", "a", *words.split()])) is many
+
+
+def test_resume_elsewhere_needs_to_know_the_gpu() -> None:
+    args = argparse.Namespace(sku="", engine="ray")
+    with pytest.raises(UsageError, match="which kind"):
+        kind_of(args, request(["a"], GPU_SUITE))
