@@ -16,7 +16,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from harness.worker import cuda_source
+from harness.worker.expression import evaluate
+from harness.worker.nvrtc import CudaSourceError, compile_error, compile_source
+from harness.worker.section import instances
 
 ARCHS = ("sm_80", "sm_90a")
 # sizes the expressions of a manifest are evaluated at; only the grid depends on them in practice
@@ -207,12 +209,12 @@ def _build_plain(
 ) -> list[KernelReport]:
     symbols, log = _compile_plain(folder, entry, launch, arch, cache)
     shapes: dict[str, tuple[str, int | None, int | None]] = {}
-    for name, kernel, case in cuda_source.instances(launch):
+    for name, kernel, case in instances(launch):
         sizes = {**SIZES, "D": case["headdim"]}
         threads = 1
         for extent in kernel["block"]:
-            threads *= cuda_source.evaluate(extent, sizes)
-        smem = cuda_source.evaluate(kernel["smem_bytes"], sizes)
+            threads *= evaluate(extent, sizes)
+        smem = evaluate(kernel["smem_bytes"], sizes)
         shapes[symbols.get(name, name)] = (name, threads, smem)
     reports = []
     for report in parse_ptxas(log):
@@ -225,13 +227,13 @@ def _compile_plain(
     folder: Path, entry: str, launch: Mapping[str, Any], arch: str, cache: Path
 ) -> tuple[dict[str, str], str]:
     try:
-        compiled = cuda_source.compile_source(folder, entry, launch, arch, cache)
-    except cuda_source.CudaSourceError as error:
+        compiled = compile_source(folder, entry, launch, arch, cache)
+    except CudaSourceError as error:
         if error.status != "UNAVAILABLE":
             raise
     else:
         return compiled.symbols, compiled.log
-    names = sorted({name for name, _, _ in cuda_source.instances(launch)})
+    names = sorted({name for name, _, _ in instances(launch)})
     log = nvcc(instantiating_source(folder / entry, names), arch, folder, launch.get("flags", ()))[
         0
     ]
@@ -318,7 +320,7 @@ def _run(command: list[str], entry: str) -> str:
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     log = done.stdout + done.stderr
     if done.returncode:
-        raise cuda_source.compile_error(log, entry)
+        raise compile_error(log, entry)
     return log
 
 

@@ -14,7 +14,7 @@ from harness.launch_spec import parse_launch
 from harness.problems import get_problem
 from harness.registry import find_entrants
 from harness.schema import Entrant, Kind
-from harness.worker.cuda_source import CudaSourceError
+from harness.worker.nvrtc import CudaSourceError
 
 
 def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:

@@ -13,6 +13,7 @@ import yaml
 from harness import build_report
 from harness.launch_spec import parse_launch
 from harness.worker import cuda_source
+from harness.worker.section import instances
 
 SUBMISSIONS = Path(__file__).resolve().parents[2] / "submissions"
 needs_nvcc = pytest.mark.skipif(shutil.which("nvcc") is None, reason="nvcc is not on PATH")
@@ -39,7 +40,7 @@ def plain_kernels(name: str) -> list[str]:
 def spills(name: str, file: str, arch: str) -> dict[str, int]:
     """Spilled bytes of each kernel that spills, as nvcc compiles `file` for `arch`."""
     launch = _sections(name)[file]
-    instances = sorted({instance for instance, _, _ in cuda_source.instances(launch)})
+    instances = sorted({each for each, _, _ in instances(launch)})
     source = SUBMISSIONS / name / file
     text = build_report.instantiating_source(source, instances)
     log, _ = build_report.nvcc(text, arch, source.parent, launch["flags"])

@@ -116,7 +116,7 @@ def test_nvcc_reports_names_threads_and_errors(tmp_path):
     (found,) = build_report.build(tmp_path, "submission.py", None, tmp_path / "cache", ["sm_90a"])
     assert (found.name, found.threads, found.arch) == ("f<64>", 96, "sm_90a")
     (tmp_path / "k.cu").write_text("__global__ void f( {}\n")
-    with pytest.raises(build_report.cuda_source.CudaSourceError) as caught:
+    with pytest.raises(build_report.CudaSourceError) as caught:
         build_report.build(tmp_path, "submission.py", None, tmp_path / "cache", ["sm_90a"])
     assert caught.value.line == 1
 
