@@ -238,14 +238,15 @@ def _text(size_of: Any, read: Any, program: Any) -> bytes:
 
 def compile_error(log: str, entry: str) -> CudaSourceError:
     """Turns an NVRTC log into an error: its error lines, trimmed, with the first place named."""
+    places = re.findall(r"^(\S+)\((\d+)\): (?:catastrophic )?error", log, re.MULTILINE)
+    places = [place for place in places if not place[0].startswith("__nv_name_map")]
     missing = re.search(r"^__nv_name_map.*error: (.*)\n\s*#pragma nv_mangled_name (.*)$", log, re.M)
-    if missing:
+    if missing and not places:  # else it is missing because of the error before
         text = (
             f"{entry} has no kernel {missing[2].strip()!r} ({missing[1]}); see launch.kernels.name"
         )
         return CudaSourceError("COMPILE_ERROR", text, entry)
     lines = [line for line in log.splitlines() if "ptxas info" not in line]
-    places = re.findall(r"^(\S+)\((\d+)\): (?:catastrophic )?error", log, re.MULTILINE)
     file, line = (places[0][0], int(places[0][1])) if places else (entry, 0)
     first = next((i for i, text in enumerate(lines) if "error" in text), 0)
     shown = lines[first : first + MAX_MESSAGE_LINES]
