@@ -167,6 +167,11 @@ class Seat:
         """The judge's name for this worker; a replacement is another one."""
         return f"{self.slug}-{self.starts}"
 
+    @property
+    def compiles_alone(self) -> bool:
+        """Whether its builder needs neither torch nor the nursery: a plain .cu, through NVRTC."""
+        return self.entrant.manifest.entry.endswith(".cu")
+
     def start(self) -> None:
         """Launch the process; it loads the submission while nobody waits."""
         self.end()  # one that died unattended still holds its end of the line
@@ -181,13 +186,11 @@ class Seat:
     def build(self, cases: Sequence[Case], limits: Limits) -> tuple[Status | None, str, float]:
         """Run the builder to its end; (failure or None, reason, seconds)."""
         payload = json.dumps([case.model_dump(mode="json") for case in cases])
-        builder = Child(
-            "harness.worker",
-            [*self._arguments(), "--build", payload],
-            self.jail,
-            self.log,
-            nursery=self.nursery,
-        )
+        arguments = [*self._arguments(), "--build", payload]
+        if self.compiles_alone:
+            builder = Child("harness.worker.compile", arguments, self.jail, self.log)
+        else:
+            builder = Child("harness.worker", arguments, self.jail, self.log, nursery=self.nursery)
         try:
             answer = wire.receive(builder.line, limits.build_s)
         except wire.PeerSilent:
