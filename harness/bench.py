@@ -167,6 +167,11 @@ class Seat:
         """The judge's name for this worker; a replacement is another one."""
         return f"{self.slug}-{self.starts}"
 
+    @property
+    def compiles_alone(self) -> bool:
+        """Whether its builder needs neither torch nor the nursery: a plain .cu, through NVRTC."""
+        return self.entrant.manifest.entry.endswith(".cu")
+
     def start(self) -> None:
         """Launch the process; it loads the submission while nobody waits."""
         self.end()  # one that died unattended still holds its end of the line
@@ -197,8 +202,11 @@ class Seat:
     ) -> tuple[Status | None, str, float]:
         payload = json.dumps([case.model_dump(mode="json") for case in cases])
         arguments = [*self._arguments(), "--build", payload, *extra]
-        nursery = None if extra else self.nursery  # one builder alone needs no common parent
-        builder = Child("harness.worker", arguments, jail, self.log, nursery=nursery)
+        if self.compiles_alone and not extra:
+            builder = Child("harness.worker.compile", arguments, jail, self.log)
+        else:
+            nursery = None if extra else self.nursery  # one builder alone needs no common parent
+            builder = Child("harness.worker", arguments, jail, self.log, nursery=nursery)
         try:
             answer = wire.receive(builder.line, limits.build_s)
         except wire.PeerSilent:

@@ -7,16 +7,19 @@ Everything is read from what ptxas says (`-v`), through NVRTC for a plain .cu an
 from __future__ import annotations
 
 import re
-import shlex
 import shutil
 import subprocess
 import tempfile
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from harness.worker import cuda_source
+from harness import build_promise
+from harness.build_promise import Build, builds_of
+from harness.worker.expression import evaluate
+from harness.worker.nvrtc import CudaSourceError, compile_error, compile_source
+from harness.worker.section import instances
 
 ARCHS = ("sm_80", "sm_90a")
 # sizes the expressions of a manifest are evaluated at; only the grid depends on them in practice
@@ -66,6 +69,15 @@ class KernelReport:
     limited_by: str = ""
     notes: tuple[str, ...] = ()
     """Performance warnings of ptxas, for example C7508: setmaxnreg ignored."""
+    promises: Mapping[str, int] = field(default_factory=dict)
+    """What the source promises of it (harness/build_promise.py)."""
+
+    @property
+    def broken(self) -> list[str]:
+        """Promises that it does not keep."""
+        spills = self.spill_store_bytes + self.spill_load_bytes
+        found = {"registers": self.registers, "spills": spills, "warnings": len(self.notes)}
+        return build_promise.broken(self.promises, found, self.blocks_per_sm)
 
     @property
     def warnings(self) -> tuple[str, ...]:
@@ -197,27 +209,25 @@ def archs_for(capability: str) -> tuple[str, ...]:
     return tuple(arch for arch in ARCHS if int(re.sub(r"\D", "", arch)) >= least)
 
 
-def build_flags(source: str) -> list[list[str]]:
-    """The flags of every `// build:` line; one build without flags where there is none."""
-    return [shlex.split(line) for line in re.findall(r"^// build: (.+)$", source, re.M)] or [[]]
-
-
 def _build_plain(
     folder: Path, entry: str, launch: Mapping[str, Any], arch: str, cache: Path
 ) -> list[KernelReport]:
     symbols, log = _compile_plain(folder, entry, launch, arch, cache)
     shapes: dict[str, tuple[str, int | None, int | None]] = {}
-    for name, kernel, case in cuda_source.instances(launch):
+    for name, kernel, case in instances(launch):
         sizes = {**SIZES, "D": case["headdim"]}
         threads = 1
         for extent in kernel["block"]:
-            threads *= cuda_source.evaluate(extent, sizes)
-        smem = cuda_source.evaluate(kernel["smem_bytes"], sizes)
+            threads *= evaluate(extent, sizes)
+        smem = evaluate(kernel["smem_bytes"], sizes)
         shapes[symbols.get(name, name)] = (name, threads, smem)
+    promises = builds_of((folder / entry).read_text(), entry)[0].promises
     reports = []
     for report in parse_ptxas(log):
         name, block, dynamic = shapes.get(report.name, (report.name, None, None))
-        reports.append(replace(report, name=name, threads=block, smem_dynamic_bytes=dynamic))
+        reports.append(
+            replace(report, name=name, threads=block, smem_dynamic_bytes=dynamic, promises=promises)
+        )
     return reports
 
 
@@ -225,13 +235,13 @@ def _compile_plain(
     folder: Path, entry: str, launch: Mapping[str, Any], arch: str, cache: Path
 ) -> tuple[dict[str, str], str]:
     try:
-        compiled = cuda_source.compile_source(folder, entry, launch, arch, cache)
-    except cuda_source.CudaSourceError as error:
+        compiled = compile_source(folder, entry, launch, arch, cache)
+    except CudaSourceError as error:
         if error.status != "UNAVAILABLE":
             raise
     else:
         return compiled.symbols, compiled.log
-    names = sorted({name for name, _, _ in cuda_source.instances(launch)})
+    names = sorted({name for name, _, _ in instances(launch)})
     log = nvcc(instantiating_source(folder / entry, names), arch, folder, launch.get("flags", ()))[
         0
     ]
@@ -265,15 +275,15 @@ def _symbol_of(name: str, log: str) -> str:
 def _build_with_nvcc(source: Path, arch: str) -> list[KernelReport]:
     text = source.read_text()
     reports: list[KernelReport] = []
-    for flags in build_flags(text):
-        suffix = " ".join(["", *flags])
-        once = _build_once(source, text, arch, flags)
+    for build in builds_of(text, source.name):
+        suffix = " ".join(["", *build.flags])
+        once = _build_once(source, text, arch, build)
         reports += [replace(report, name=report.name + suffix) for report in once]
     return reports
 
 
-def _build_once(source: Path, text: str, arch: str, flags: list[str]) -> list[KernelReport]:
-    log, ptx = nvcc(text, arch, source.parent, flags, name=source.name)
+def _build_once(source: Path, text: str, arch: str, build: Build) -> list[KernelReport]:
+    log, ptx = nvcc(text, arch, source.parent, build.flags, name=source.name)
     threads = {
         symbol: int(x) * int(y or 1) * int(z or 1)
         for symbol, x, y, z in re.findall(
@@ -281,7 +291,13 @@ def _build_once(source: Path, text: str, arch: str, flags: list[str]) -> list[Ke
         )
     }
     return [
-        replace(report, name=_demangled(report.name), threads=threads.get(report.name))
+        replace(
+            report,
+            name=_demangled(report.name),
+            threads=threads.get(report.name),
+            smem_dynamic_bytes=build.promises.get("smem_bytes"),
+            promises=build.promises,
+        )
         for report in parse_ptxas(log)
     ]
 
@@ -318,7 +334,7 @@ def _run(command: list[str], entry: str) -> str:
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     log = done.stdout + done.stderr
     if done.returncode:
-        raise cuda_source.compile_error(log, entry)
+        raise compile_error(log, entry)
     return log
 
 
@@ -359,12 +375,13 @@ def render(reports: Iterable[KernelReport]) -> str:
                 f"({r.limited_by})" if r.limited_by else "",
             )
         )
-        under.append(r.warnings)
+        warnings = tuple(f"warning: {text}" for text in r.warnings)
+        under.append((*warnings, *(f"broken promise: {text}" for text in r.broken)))
     widths = [max(len(row[i]) for row in rows) for i in range(len(header))]
     lines = []
     for row, warnings in zip(rows, under, strict=True):
         first = row[0].ljust(widths[0])
         rest = [cell.rjust(width) for cell, width in zip(row[1:-1], widths[1:-1], strict=True)]
         lines.append("  ".join([first, *rest, row[-1]]).rstrip())
-        lines += [f"    warning: {warning}" for warning in warnings]
+        lines += [f"    {warning}" for warning in warnings]
     return "\n".join(lines)

@@ -104,12 +104,18 @@ def warm_up(request: Request, observer: Observer) -> None:
 
 
 def prepare(run: Run, request: Request) -> None:
-    """Start the workers that need no build, build the others meanwhile, then wait for the judge."""
+    """Start the workers that need no build, build the others meanwhile, then wait for the judge.
+
+    A plain .cu is compiled first, while the nursery and the judge still import torch.
+    """
     preflight(run, request)
     to_build = [seat for seat in run.seats.values() if needs_build(seat, run)]
-    start_all(run, [seat for seat in run.seats.values() if seat not in to_build])
+    to_build.sort(key=lambda seat: not seat.compiles_alone)
     with ThreadPoolExecutor(BUILDERS_AT_ONCE) as pool:
-        list(pool.map(lambda seat: build_one(run, seat), to_build))
+        builds = [pool.submit(build_one, run, seat) for seat in to_build]
+        start_all(run, [seat for seat in run.seats.values() if seat not in to_build])
+        for build in builds:
+            build.result()
     start_all(run, to_build)
     run.judge.wait_ready()
     if run.facts.machine.has_gpu and run.suite.device == "gpu" and not run.judge.ipc:

@@ -1,6 +1,6 @@
 """The `launch:` section of a manifest: how a plain .cu file is compiled and launched.
 
-The page for people is docs/write-a-cuda-kernel.md. `harness.worker.cuda_source` reads what
+The page for people is docs/write-a-cuda-kernel.md. `harness.worker.section` reads what
 `LaunchSpec.model_dump()` gives; it imports nothing of the harness, so the two meet in a test.
 """
 

@@ -363,12 +363,12 @@ import os, sys, tempfile
 from pathlib import Path
 sys.path.insert(0, sys.argv[1])
 os.environ.setdefault("ATTNBOARD_CACHE", tempfile.mkdtemp())
-import torch, yaml
+import torch
 from harness.schema import Manifest
 from harness.worker.load import load_function
-folder, causal = Path(sys.argv[2]), sys.argv[7] == "1"
-shape = tuple(int(n) for n in sys.argv[3:7])
-manifest = Manifest.model_validate(yaml.safe_load((folder / "manifest.yaml").read_text()))
+folder, causal = Path(sys.argv[2]), sys.argv[8] == "1"
+shape = tuple(int(n) for n in sys.argv[4:8])
+manifest = Manifest.model_validate_json(sys.argv[3])
 function = load_function(folder, manifest, "custom_attention_forward")
 q, k, v = (torch.randn(shape, device="cuda", dtype=torch.float16) for _ in range(3))
 for _ in range(2):
@@ -381,11 +381,13 @@ torch.cuda.cudart().cudaProfilerStop()
 """
 
 
-def command_for(folder: Path, shape: Sequence[int], *, causal: bool) -> list[str]:
+def command_for(folder: Path, manifest: str, shape: Sequence[int], *, causal: bool) -> list[str]:
     """A command that calls a submission once inside a profiler range; pass it to `run_ncu`.
 
-    It runs outside the sandbox and without the judge: profile what you trust. shape: (B, H, S, D), fp16.
+    manifest: its manifest as JSON. shape: (B, H, S, D), fp16. It runs outside the sandbox and without the
+    judge: profile what you trust.
     """
     root = Path(__file__).resolve().parents[1]
     numbers = [str(n) for n in shape]
-    return [sys.executable, "-c", _PROGRAM, str(root), str(folder), *numbers, str(int(causal))]
+    words = [str(root), str(folder), manifest, *numbers, str(int(causal))]
+    return [sys.executable, "-c", _PROGRAM, *words]

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import ast
 import hashlib
+import json
 from collections.abc import Iterable
 from pathlib import Path
 
+from harness import rung
 from harness.errors import SubmissionError, did_you_mean
 from harness.launch_spec import parse_launch
 from harness.problems import Problem
@@ -19,10 +21,10 @@ MAX_FOLDER_BYTES = 32 << 20
 
 
 def find_entrants(names: Iterable[str], root: Path, kind: Kind, problem: Problem) -> list[Entrant]:
-    """Resolve comma lists, names of `root`, paths, folders of folders, 'all'; in order, no repeats."""
+    """Resolve comma lists, names of `root`, paths, folders of them, ladders, 'all'; in order, no repeats."""
     found: dict[Path, Entrant] = {}
     for name in (part.strip() for text in names for part in text.split(",")):
-        for path in _all_of(root) if name == "all" else _several(name, root) if name else []:
+        for path in _all_of(root) if name == "all" else _resolve(name, root) if name else []:
             entrant = load_entrant(path, kind, problem, root)
             found.setdefault(entrant.entry_path.resolve(), entrant)
     return list(found.values())
@@ -33,17 +35,34 @@ def known_names(root: Path) -> list[str]:
     return [path.name for path in _all_of(root)]
 
 
+def ladders(root: Path) -> list[Path]:
+    """Folders of rungs, `NAME/steps`, below `root`."""
+    return sorted(path for path in root.glob("*/steps") if rung.is_ladder(path))
+
+
+def entry_name(text: str) -> str:
+    """The name under which `text`, a name or a path of the command line, stands in the records."""
+    for folder in ("submissions/", "baselines/"):
+        text = text.removeprefix("./").removeprefix(folder)
+    return text.rstrip("/").removesuffix(".cu").removesuffix(".py")
+
+
 def load_entrant(path: Path, kind: Kind, problem: Problem, root: Path | None = None) -> Entrant:
-    """Read one folder or bare .py; raise SubmissionError on anything a run could trip over."""
+    """Read one folder, bare .py or described .cu; raise SubmissionError on anything a run could trip over."""
+    if path.is_file() and path.suffix == ".cu" and _is_entry(path):
+        path = path.parent
     if path.is_file() and path.suffix == ".py":
         folder, manifest = path.parent, Manifest(name=path.stem, entry=path.name)
         files = [path]
+    elif path.is_file() and path.suffix == ".cu":
+        folder, manifest = path.parent, rung.manifest_of(path)
+        files = rung.files_of(path)
     elif path.is_dir():
         folder, manifest = path, _read_manifest(path)
         files = _files_of(folder)
     else:
         raise SubmissionError(
-            f"{path}: neither a folder nor a .py file", "see submissions/triton_template"
+            f"{path}: neither a folder nor a .py or .cu file", "see submissions/triton_template"
         )
     entry = folder / manifest.entry
     if not entry.is_file():
@@ -55,6 +74,7 @@ def load_entrant(path: Path, kind: Kind, problem: Problem, root: Path | None = N
         _check_source(entry, problem)
     else:
         _check_launch(folder / "manifest.yaml", manifest)
+    described = json.dumps(manifest.launch, sort_keys=True) if path.suffix == ".cu" else ""
     name = _display_name(path, manifest, root)
     manifest = manifest.model_copy(update={"name": name})
     return Entrant(
@@ -62,7 +82,7 @@ def load_entrant(path: Path, kind: Kind, problem: Problem, root: Path | None = N
         kind=kind,
         folder=folder.resolve(),
         manifest=manifest,
-        source_sha256=_hash(files, folder),
+        source_sha256=_hash(files, folder, described),
     )
 
 
@@ -71,36 +91,49 @@ def unchanged(entrant: Entrant) -> bool:
     folder, entry = entrant.folder, entrant.entry_path
     if not entry.is_file():
         return False
+    if entry.suffix == ".cu" and not _is_entry(entry):
+        launch = json.dumps(rung.manifest_of(entry).launch, sort_keys=True)
+        return entrant.source_sha256 == _hash(rung.files_of(entry), folder, launch)
     # a bare .py is hashed alone, whatever lies beside it
-    return entrant.source_sha256 in (_hash([entry], folder), _hash(_files_of(folder), folder))
+    hashes = (_hash([entry], folder, ""), _hash(_files_of(folder), folder, ""))
+    return entrant.source_sha256 in hashes
+
+
+def _is_entry(path: Path) -> bool:
+    """Whether the .cu file `path` is the entry that the manifest beside it names."""
+    beside = path.parent / "manifest.yaml"
+    return beside.is_file() and _read_manifest(path.parent).entry == path.name
 
 
 def _all_of(root: Path) -> list[Path]:
     return sorted(path.parent for path in root.glob("*/manifest.yaml"))
 
 
-def _several(name: str, root: Path) -> list[Path]:
-    """One entry, or all entries of a folder that is none itself."""
-    path = _resolve(name, root)
-    is_entry = path.is_file() or any(
-        (path / f).exists() for f in ("manifest.yaml", "submission.py")
-    )
-    return [path] if is_entry else _all_of(path) or [path]
+def _entries_of(path: Path) -> list[Path]:
+    """`path` itself, the rungs of a ladder, or the entries of a folder that is none itself."""
+    if path.is_file() or any((path / file).exists() for file in ("manifest.yaml", "submission.py")):
+        return [path]
+    if rung.is_ladder(path):
+        return rung.rungs_of(path)
+    return _all_of(path) or [path]
 
 
-def _resolve(name: str, root: Path) -> Path:
-    for candidate in (root / name, Path(name), root / f"{name}.py"):
-        if candidate.exists():
-            return candidate
-    known = known_names(root)
-    hint = did_you_mean(name, known) or f"{root.name}/ has: {', '.join(known)}"
+def _resolve(name: str, root: Path) -> list[Path]:
+    """The paths that one word of the command line means: many where it is a ladder or holds entries."""
+    for base in (root / name, Path(name), root / entry_name(name)):
+        for candidate in (base, Path(f"{base}.py"), Path(f"{base}.cu")):
+            if candidate.exists():
+                return _entries_of(candidate)
+    known = [*known_names(root), *(entry_name(str(path.relative_to(root)))
+             for ladder in ladders(root) for path in rung.rungs_of(ladder))]  # fmt: skip
+    hint = did_you_mean(name, known) or f"{root.name}/ has: {', '.join(known_names(root))}"
     raise SubmissionError(f"no entry '{name}' in {root} and no such path", hint)
 
 
 def _display_name(path: Path, manifest: Manifest, root: Path | None) -> str:
     """The manifest's name; steps/ of an entry carry their path, so that two never share a row."""
-    if root is not None and path.is_dir() and path.resolve().is_relative_to(root.resolve()):
-        return path.resolve().relative_to(root.resolve()).as_posix()
+    if root is not None and path.resolve().is_relative_to(root.resolve()):
+        return entry_name(path.resolve().relative_to(root.resolve()).as_posix())
     return manifest.name
 
 
@@ -142,12 +175,14 @@ def _files_of(folder: Path) -> list[Path]:
     return files
 
 
-def _hash(files: list[Path], folder: Path) -> str:
+def _hash(files: list[Path], folder: Path, described: str) -> str:
+    """Names and bytes of `files`, then what is said of them elsewhere (a rung's launch section)."""
     digest = hashlib.sha256()
     for path in files:
         body = path.read_bytes()
         digest.update(f"{path.relative_to(folder).as_posix()}\0{len(body)}\0".encode())
         digest.update(body)
+    digest.update(described.encode())
     return digest.hexdigest()
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from harness import record
 from harness.errors import UnavailableError, UsageError, did_you_mean
 from harness.rank import Board, Leaderboard, Row, leaderboard, newest
+from harness.registry import entry_name
 from harness.report.text import wash
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -41,6 +42,7 @@ def boards(args: argparse.Namespace) -> Leaderboard:
 
 def boards_of(entry: str, found: Leaderboard) -> list[tuple[Board, Row]]:
     """Every board that `entry` stands on."""
+    entry = entry_name(entry)
     rows = [(board, row) for board in found.boards for row in board.rows if row.entry == entry]
     if not rows:
         known = sorted({row.entry for board in found.boards for row in board.rows})

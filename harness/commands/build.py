@@ -14,7 +14,7 @@ from harness.launch_spec import parse_launch
 from harness.problems import get_problem
 from harness.registry import find_entrants
 from harness.schema import Entrant, Kind
-from harness.worker.cuda_source import CudaSourceError
+from harness.worker.nvrtc import CudaSourceError
 
 
 def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -31,7 +31,7 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
 
 
 def run(args: argparse.Namespace) -> int:
-    """0 if all compiled; 1 if one did not, or one spills and that was forbidden."""
+    """0 if all compiled; 1 if one did not, breaks a promise, or spills and that was forbidden."""
     problem = get_problem("attention_forward")
     entrants = find_entrants(args.names, ROOT / "submissions", Kind.SUBMISSION, problem)
     cuda = [entrant for entrant in entrants if entrant.manifest.language == "cuda"]
@@ -62,7 +62,8 @@ def one(entrant: Entrant, archs: list[str] | None, fail_on_spills: bool) -> int:
             ) from None
     print(build_report.render(reports))
     spills = any(report.spill_store_bytes or report.spill_load_bytes for report in reports)
-    return EXIT_SUBMISSION_FAILED if spills and fail_on_spills else EXIT_OK
+    failed = any(report.broken for report in reports) or (spills and fail_on_spills)
+    return EXIT_SUBMISSION_FAILED if failed else EXIT_OK
 
 
 def claimed(entrant: Entrant) -> list[str]:

@@ -7,23 +7,23 @@ import json
 from collections.abc import Iterator
 from pathlib import Path
 
-from harness import record
+from harness import record, rung
 from harness.commands import _shared
 from harness.errors import EXIT_OK, HarnessError, SubmissionError
 from harness.rank import leaderboard, newest
-from harness.registry import known_names
+from harness.registry import entry_name, known_names, ladders
 from harness.report.text import rank_text, times, wash
 from harness.schema import Kind, Manifest
 from harness.suite import load_suite
 from harness.yamlfile import load_model
 
-WHAT = ("all", "submissions", "baselines", "suites")
+WHAT = ("all", "submissions", "rungs", "baselines", "suites")
 
 
 def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     """Declare the command."""
     parser = subparsers.add_parser(
-        "list", help="submissions, baselines and suites, and where each stands"
+        "list", help="submissions, their rungs, baselines and suites, and where each stands"
     )
     parser.add_argument("what", nargs="?", choices=WHAT, default="all")
     parser.add_argument(
@@ -39,6 +39,8 @@ def run(args: argparse.Namespace) -> int:
     told: dict[str, list[dict[str, str]]] = {}
     if args.what in ("all", "submissions"):
         told["submissions"] = list(_entries(args, "submissions"))
+    if args.what == "rungs":
+        told["rungs"] = list(_rungs(args))
     if args.what in ("all", "baselines"):
         told["baselines"] = list(_entries(args, "baselines"))
     if args.what in ("all", "suites"):
@@ -55,6 +57,7 @@ def run(args: argparse.Namespace) -> int:
         print()
     print(
         "next: python run.py --submission NAME · python run.py show NAME · python run.py init NAME"
+        " · python run.py list rungs"
     )
     return EXIT_OK
 
@@ -84,6 +87,26 @@ def _entries(args: argparse.Namespace, folder: str) -> Iterator[dict[str, str]]:
             "stands": places.get(name, "not measured"),
             "about": wash(manifest.description, 70),
         }
+
+
+def _rungs(args: argparse.Namespace) -> Iterator[dict[str, str]]:
+    """The steps/ of every submission, each an entrant under its path."""
+    places = _places(args.results, Kind.SUBMISSION)
+    for ladder in ladders(args.root / "submissions"):
+        try:
+            manifests = [(path, rung.manifest_of(path)) for path in rung.rungs_of(ladder)]
+        except HarnessError as error:
+            name = entry_name(str(ladder.relative_to(args.root)))
+            yield {"name": name, "claims": "?", "stands": wash(error.message, 80), "about": ""}
+            continue
+        for path, manifest in manifests:
+            name = entry_name(str(path.relative_to(args.root)))
+            yield {
+                "name": name,
+                "claims": f"d {','.join(map(str, manifest.claims.headdims))}",
+                "stands": places.get(name, "not measured"),
+                "about": wash(manifest.description, 70),
+            }
 
 
 def _places(results: Path, kind: Kind) -> dict[str, str]:

@@ -15,7 +15,7 @@ from harness.isolate import ROOT
 from harness.machine import inspect_machine
 from harness.problems import get_problem
 from harness.registry import find_entrants
-from harness.schema import Case, Entrant, Kind, Machine
+from harness.schema import Case, Entrant, Kind, Machine, Suite
 from harness.suite import load_suite
 
 #: Device memory bandwidth by NVML name, TB/s, vendor datasheets; only the slope of the picture's memory roof.
@@ -37,14 +37,22 @@ def run(args: argparse.Namespace) -> int:
     """0 with counters or with what static data allow; 3 if there is neither."""
     suite = load_suite(args.suite, ROOT / "configs")
     problem = get_problem(suite.problem)
-    entrant = find_entrants([args.name], ROOT / "submissions", Kind.SUBMISSION, problem)[0]
+    entrants = find_entrants([args.name], ROOT / "submissions", Kind.SUBMISSION, problem)
     machine = inspect_machine()
-    cases = [case for case in suite.cases if not entrant.manifest.claims.refusal(case)]
+    return max(profile(entrant, suite, machine, args) for entrant in entrants)
+
+
+def profile(entrant: Entrant, suite: Suite, machine: Machine, args: argparse.Namespace) -> int:
+    """Every case of `suite` that `entrant` claims; a ladder's rungs get a picture each."""
+    stem = args.out
+    if "/" in entrant.name:
+        stem = stem.with_name(f"{stem.name}_{entrant.name.replace('/', '-')}")
     try:
         if not machine.has_gpu:
             raise profile_report.ProfileUnavailableError("no GPU here, so no counters")
-        for case in cases:
-            one(entrant, case, machine, args.kernel, args.out)
+        for case in suite.cases:
+            if not entrant.manifest.claims.refusal(case):
+                one(entrant, case, machine, args.kernel, stem)
     except profile_report.ProfileUnavailableError as cause:
         print(f"UNAVAILABLE: {cause}")
         if entrant.manifest.language != "cuda":
@@ -57,7 +65,8 @@ def run(args: argparse.Namespace) -> int:
 
 def one(entrant: Entrant, case: Case, machine: Machine, kernel: str, stem: Path) -> None:
     """Counters and picture of one case."""
-    command = profile_report.command_for(entrant.folder, case.shape, causal=case.causal)
+    manifest = entrant.manifest.model_dump_json()
+    command = profile_report.command_for(entrant.folder, manifest, case.shape, causal=case.causal)
     profiles = profile_report.parse_ncu(profile_report.run_ncu(command, kernel))
     print(f"{entrant.name} · {case.name}\n{profile_report.render(profiles)}")
     heaviest = max(profiles, key=lambda profile: profile.duration_us)

@@ -9,13 +9,12 @@ result. What it says is checked by the judge, and its exit code and its output m
 from __future__ import annotations
 
 import argparse
-import contextlib
 import json
 import os
 import socket
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -30,9 +29,9 @@ from harness.nursery import WORKER_NAME
 from harness.problems.base import Probe
 from harness.schema import Case, Manifest, Status
 from harness.worker.burst import cpu_burst, gpu_burst
+from harness.worker.kernel_names import naming
 from harness.worker.load import LoadError, classify, describe, load_function
 
-MAX_KERNELS = 24
 LATE_COPY_S = 0.5
 
 
@@ -101,15 +100,18 @@ class Worker:
             calls = [tuple(tensor.cuda() for tensor in call) for call in calls]
             torch.cuda.synchronize()
         kwargs = self.plan["kwargs"]
-        with kernel_names(enabled=bool(self.plan["profile"])) as kernels:
-            if self.device == "cuda":
-                if turn:
-                    wait_for_turn(self.inputs.flag, turn)
-                after = partial(tell_turn, flag, turn) if turn else None
-                calls_ms = gpu_burst(self.function, calls, kwargs, self._keep, self.events, after)
-            else:
-                calls_ms = cpu_burst(self.function, calls, kwargs, self._keep)
-            self._keep_late()
+        kernels: list[str] = []
+        function = self.function
+        if self.plan["profile"] and self.device == "cuda":
+            function = naming(function, kernels)
+        if self.device == "cuda":
+            if turn:
+                wait_for_turn(self.inputs.flag, turn)
+            after = partial(tell_turn, flag, turn) if turn else None
+            calls_ms = gpu_burst(function, calls, kwargs, self._keep, self.events, after)
+        else:
+            calls_ms = cpu_burst(function, calls, kwargs, self._keep)
+        self._keep_late()
         return {"op": "done", "calls_ms": calls_ms, "strides": self.strides, "kernels": kernels}
 
     def _keep(self, result: Any, index: int) -> bool:
@@ -170,23 +172,6 @@ def dense_storage(tensor: torch.Tensor) -> torch.Tensor | None:
     order = sorted(range(tensor.dim()), key=lambda d: (-strides[d], tensor.shape[d] != 1))
     ordered = tensor.permute(order)
     return ordered.view(-1) if ordered.is_contiguous() else None
-
-
-@contextlib.contextmanager
-def kernel_names(enabled: bool) -> Iterator[list[str]]:
-    """Collect the names of the GPU kernels that run inside the block."""
-    names: list[str] = []
-    if not (enabled and torch.cuda.is_available()):
-        yield names
-        return
-    from torch.profiler import ProfilerActivity, profile
-
-    with profile(activities=[ProfilerActivity.CUDA]) as prof:
-        yield names
-        torch.cuda.synchronize()
-    rows = [event for event in prof.key_averages() if event.device_type.name == "CUDA"]
-    rows.sort(key=lambda event: -event.self_device_time_total)
-    names += [event.key[:300] for event in rows[:MAX_KERNELS]]
 
 
 def failure(cause: BaseException, folder: Path) -> wire.Message:

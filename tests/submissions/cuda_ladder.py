@@ -13,6 +13,7 @@ import yaml
 from harness import build_report
 from harness.launch_spec import parse_launch
 from harness.worker import cuda_source
+from harness.worker.section import instances
 
 SUBMISSIONS = Path(__file__).resolve().parents[2] / "submissions"
 needs_nvcc = pytest.mark.skipif(shutil.which("nvcc") is None, reason="nvcc is not on PATH")
@@ -39,12 +40,12 @@ def plain_kernels(name: str) -> list[str]:
 def spills(name: str, file: str, arch: str) -> dict[str, int]:
     """Spilled bytes of each kernel that spills, as nvcc compiles `file` for `arch`."""
     launch = _sections(name)[file]
-    instances = sorted({instance for instance, _, _ in cuda_source.instances(launch)})
+    names = sorted({name for name, _, _ in instances(launch)})
     source = SUBMISSIONS / name / file
-    text = build_report.instantiating_source(source, instances)
+    text = build_report.instantiating_source(source, names)
     log, _ = build_report.nvcc(text, arch, source.parent, launch["flags"])
     reports = build_report.parse_ptxas(log)
-    assert len(reports) == len(instances)
+    assert len(reports) == len(names)
     return {r.name: r.spill_store_bytes for r in reports if r.spill_store_bytes}
 
 

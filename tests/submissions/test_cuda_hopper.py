@@ -11,6 +11,8 @@ from types import ModuleType
 import pytest
 import yaml
 
+from harness.build_promise import builds_of
+
 torch = pytest.importorskip("torch")
 pytest.importorskip("cuda.bindings")
 
@@ -52,6 +54,16 @@ def test_tiles_keep_the_swizzle_aligned(submission: ModuleType, headdim: int) ->
     shape = submission.SHAPES[headdim]
     assert shape.block_n % 16 == 0  # one wgmma of PV takes 16 kv rows
     assert shape.block_n * 128 % 1024 == 0  # a 128-byte swizzled panel starts at a 1024-byte line
+
+
+def test_the_build_report_compiles_what_is_launched(submission: ModuleType) -> None:
+    source = (FOLDER / "kernels" / "attention.cu").read_text()
+    builds = {build.flags[0]: build for build in builds_of(source)}
+    assert len(builds) == len(HEADDIMS)
+    for headdim, shape in submission.SHAPES.items():
+        build = builds[f"-DHEADDIM={headdim}"]
+        assert list(build.flags) == shape.flags(headdim)
+        assert build.promises["smem_bytes"] == shape.smem_bytes(headdim)
 
 
 def test_params_match_the_kernel_s_struct(submission: ModuleType) -> None:

@@ -26,7 +26,7 @@ def test_nvcc_compiles_every_cuda_submission(folder, manifest, arch, tmp_path):
     if launch is None:
         reports = build_report.build(folder, manifest["entry"], None, tmp_path, [arch])
     else:
-        names = sorted({name for name, _, _ in build_report.cuda_source.instances(launch)})
+        names = sorted({name for name, _, _ in build_report.instances(launch)})
         text = build_report.instantiating_source(folder / manifest["entry"], names)
         log, _ = build_report.nvcc(text, arch, folder, launch.get("flags", ()))
         reports = build_report.parse_ptxas(log)

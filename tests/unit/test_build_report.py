@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from dataclasses import replace
 
 import pytest
 
@@ -116,7 +117,7 @@ def test_nvcc_reports_names_threads_and_errors(tmp_path):
     (found,) = build_report.build(tmp_path, "submission.py", None, tmp_path / "cache", ["sm_90a"])
     assert (found.name, found.threads, found.arch) == ("f<64>", 96, "sm_90a")
     (tmp_path / "k.cu").write_text("__global__ void f( {}\n")
-    with pytest.raises(build_report.cuda_source.CudaSourceError) as caught:
+    with pytest.raises(build_report.CudaSourceError) as caught:
         build_report.build(tmp_path, "submission.py", None, tmp_path / "cache", ["sm_90a"])
     assert caught.value.line == 1
 
@@ -127,7 +128,21 @@ def test_archs_follow_the_capability_that_is_needed():
     assert build_report.archs_for("9.0") == ("sm_90a",)
 
 
-def test_build_lines_give_one_build_each():
-    text = "// build: -DHEADDIM=64 -DX='a b'\n// build: -DHEADDIM=128\nint x;  // build: no\n"
-    assert build_report.build_flags(text) == [["-DHEADDIM=64", "-DX=a b"], ["-DHEADDIM=128"]]
-    assert build_report.build_flags("int x;") == [[]]
+def test_a_broken_promise_is_under_its_kernel():
+    spilling, fast = parse_ptxas(LOG)
+    promises = {"spills": 0, "registers": 168}
+    page = render([replace(spilling, promises=promises), replace(fast, promises=promises)])
+    assert page.count("broken promise") == 1
+    assert "    broken promise: 124 bytes spilled, promised at most 0" in page
+
+
+@needs_nvcc
+def test_a_promise_tells_the_launch_s_shared_memory(tmp_path):
+    source = (
+        "// build: -DN=1\n// promise: smem_bytes=65536 registers=255 spills=0 blocks=4\n"
+        'extern "C" __global__ void __launch_bounds__(128) f(float* q) { q[0] = N; }\n'
+    )
+    (tmp_path / "f.cu").write_text(source)
+    (only,) = build_report.build(tmp_path, "submission.py", None, tmp_path, ["sm_90a"])
+    assert (only.smem_dynamic_bytes, only.blocks_per_sm) == (65536, 3)
+    assert only.broken == ["3 blocks fit an SM, promised at least 4"]

@@ -8,7 +8,7 @@ import pytest
 import yaml
 
 from harness.launch_spec import check_expression, parse_launch
-from harness.worker.cuda_source import evaluate
+from harness.worker.expression import evaluate
 
 SIZES = {"B": 2, "H": 3, "S": 100, "D": 64, "SM": 132}
 KERNEL = {

@@ -162,6 +162,6 @@ def test_the_roofline_is_drawn_twice(tmp_path):
 
 
 def test_the_profiled_program_is_python():
-    command = profile_report.command_for(Path("submissions/x"), (1, 2, 64, 64), causal=True)
+    command = profile_report.command_for(Path("submissions/x"), "{}", (1, 2, 64, 64), causal=True)
     compile(command[2], "profiled", "exec")
-    assert command[4:] == ["submissions/x", "1", "2", "64", "64", "1"]
+    assert command[4:] == ["submissions/x", "{}", "1", "2", "64", "64", "1"]

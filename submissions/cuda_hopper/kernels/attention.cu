@@ -23,6 +23,13 @@
 // Measured one NVIDIA H200 (700 W), see NOTES.md
 // Limits   sm_90a, fp16, D = 64, 128 or 256, equal lengths of q and k, at most one launch at a time per counter
 // Run      python run.py --submission cuda_hopper
+//
+// build: -DHEADDIM=64 -DBLOCK_N=64 -DWARPGROUPS=4 -DK_STAGES=3 -DV_STAGES=3 -DQ_STAGES=2 -DWAIT_K_FIRST=1 -DBOUNDARY=0
+// promise: smem_bytes=114952 registers=96 spills=0 warnings=0 blocks=1
+// build: -DHEADDIM=128 -DBLOCK_N=128 -DWARPGROUPS=2 -DK_STAGES=2 -DV_STAGES=2 -DQ_STAGES=2 -DWAIT_K_FIRST=0 -DBOUNDARY=1
+// promise: smem_bytes=196776 registers=168 spills=0 warnings=0 blocks=1
+// build: -DHEADDIM=256 -DBLOCK_N=80 -DWARPGROUPS=2 -DK_STAGES=2 -DV_STAGES=2 -DQ_STAGES=1 -DWAIT_K_FIRST=1 -DBOUNDARY=1
+// promise: smem_bytes=229512 registers=168 spills=0 warnings=0 blocks=1
 #include "sm90.cuh"
 
 // ---------------------------------------------------------------------- shape of this build (by -D)

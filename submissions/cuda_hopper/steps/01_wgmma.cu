@@ -10,7 +10,7 @@
 // Phases   LOAD  SCORE  SOFTMAX  ACCUMULATE  STORE, one after another: nothing overlaps inside a block
 // Bound    latency: the tensor cores wait for loads and for the softmax
 // Limits   sm_90a only; any S, any scale
-// Check    pytest -m gpu tests/submissions/test_cuda_hopper_steps.py -k 01_wgmma
+// Run      python run.py --submission cuda_hopper/steps/01_wgmma.cu
 #include "rows.cuh"
 
 constexpr int N = 64;   // kv rows per tile

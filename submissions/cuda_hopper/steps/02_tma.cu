@@ -9,7 +9,7 @@
 // Phases   LOAD  SCORE  SOFTMAX  ACCUMULATE  STORE
 // Bound    latency of the chain SCORE, SOFTMAX, ACCUMULATE; one block's gaps are filled only by other blocks of its SM
 // Limits   sm_90a only; any S, any scale
-// Check    pytest -m gpu tests/submissions/test_cuda_hopper_steps.py -k 02_tma
+// Run      python run.py --submission cuda_hopper/steps/02_tma.cu
 #include "rows.cuh"
 
 constexpr int N = 64, STAGES = 2;

@@ -9,7 +9,7 @@
 // Phases   LOAD  SCORE  SOFTMAX  ACCUMULATE  STORE
 // Bound    both warpgroups tend to want the tensor cores, then the exponentials, at the same time
 // Limits   sm_90a only; any S, any scale
-// Check    pytest -m gpu tests/submissions/test_cuda_hopper_steps.py -k 03_warp_specialized
+// Run      python run.py --submission cuda_hopper/steps/03_warp_specialized.cu
 #include "rows.cuh"
 
 template <int D> struct Tile { static constexpr int N = D == 256 ? 64 : 128; };   // kv rows per tile; D = 256 leaves room for 64

@@ -8,7 +8,7 @@
 // Phases   LOAD  SCORE  SOFTMAX  ACCUMULATE  STORE
 // Bound    per block: the first scores, the last P V and STORE overlap with nothing; the last blocks run alone
 // Limits   sm_90a only; any S, any scale
-// Check    pytest -m gpu tests/submissions/test_cuda_hopper_steps.py -k 04_overlap
+// Run      python run.py --submission cuda_hopper/steps/04_overlap.cu
 #include "rows.cuh"
 
 template <int D> struct Tile { static constexpr int N = D == 256 ? 64 : 128; };   // kv rows per tile; D = 256 leaves room for 64

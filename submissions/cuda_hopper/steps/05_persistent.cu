@@ -9,7 +9,7 @@
 // Phases   LOAD  SCORE  SOFTMAX  ACCUMULATE  STORE
 // Bound    instructions: maximum, rescaling and the exps fill the gap between two turns; a static list cannot react
 // Limits   sm_90a only; any S, any scale
-// Check    pytest -m gpu tests/submissions/test_cuda_hopper_steps.py -k 05_persistent
+// Run      python run.py --submission cuda_hopper/steps/05_persistent.cu
 #include "rows.cuh"
 
 template <int D> struct Tile { static constexpr int N = D == 256 ? 64 : 128; };   // kv rows per tile; D = 256 leaves room for 64

@@ -9,15 +9,16 @@ from pathlib import Path
 import pytest
 
 from harness.launch_spec import parse_launch
-from harness.worker import cuda_source
-from harness.worker.cuda_source import CudaSourceError, compile_source, instances
+from harness.worker import nvrtc
+from harness.worker.nvrtc import CudaSourceError, compile_source
+from harness.worker.section import instances, with_defaults
 
 GOOD = 'extern "C" __global__ void f(float* q) {\n  q[0] = 1.0f;\n}\n'
 
 
 def nvrtc_missing():
     try:
-        cuda_source._bindings("nvrtc").nvrtcVersion()
+        nvrtc.bindings("nvrtc").nvrtcVersion()
     except (CudaSourceError, RuntimeError) as error:  # no package, or no library behind it
         return str(error)
     return ""
@@ -52,7 +53,7 @@ def test_a_section_as_written_means_the_same_as_a_filled_in_one():
         "kernels": [{"name": "f<{D}>", "headdims": [64], "grid": [1], "block": [1], "args": ["q"]}]
     }
     raw["tensor_maps"] = {"m": {"tensor": "q", "box": [64, 64]}}
-    assert cuda_source.with_defaults(raw) == parse_launch(raw, "manifest.yaml").model_dump()
+    assert with_defaults(raw) == parse_launch(raw, "manifest.yaml").model_dump()
 
 
 def test_one_mask_gives_one_instance():
@@ -63,25 +64,25 @@ def test_one_mask_gives_one_instance():
     ("capability", "name"), [((8, 0), "sm_80"), ((8, 9), "sm_89"), ((9, 0), "sm_90a")]
 )
 def test_arch_name(capability, name):
-    assert cuda_source.arch_name(*capability) == name
+    assert nvrtc.arch_name(*capability) == name
 
 
 def test_an_nvrtc_log_becomes_a_place_and_a_trimmed_text():
     log = 'ptxas info : noise\nkernel.cu(7): error: expected a ";"\n' + "context\n" * 50
-    error = cuda_source.compile_error(log, "kernel.cu")
+    error = nvrtc.compile_error(log, "kernel.cu")
     assert (error.status, error.file, error.line) == ("COMPILE_ERROR", "kernel.cu", 7)
     assert error.message.startswith("kernel.cu(7): error")
     assert error.message.endswith("more lines")
-    assert len(error.message.splitlines()) == cuda_source.MAX_MESSAGE_LINES + 1
+    assert len(error.message.splitlines()) == nvrtc.MAX_MESSAGE_LINES + 1
 
 
 def test_missing_bindings_say_what_to_install(monkeypatch):
     def refuse(name):
         raise ImportError(f"No module named {name!r}")
 
-    monkeypatch.setattr(cuda_source.importlib, "import_module", refuse)
+    monkeypatch.setattr(nvrtc.importlib, "import_module", refuse)
     with pytest.raises(CudaSourceError, match="pip install cuda-bindings") as caught:
-        cuda_source._bindings("nvrtc")
+        nvrtc.bindings("nvrtc")
     assert caught.value.status == "UNAVAILABLE"
 
 
@@ -90,7 +91,7 @@ def test_the_second_build_compiles_nothing(tmp_path):
     first = compile_text(GOOD, tmp_path)
     again = compile_text(GOOD, tmp_path)
     assert (first.cached, again.cached) == (False, True)
-    assert again.cubin.read_bytes()[:4] == b"\x7fELF"
+    assert again.holding("f").cubin.read_bytes()[:4] == b"\x7fELF"
     assert again.symbols == {"f": "f"}
     assert "Used" in again.log
 
@@ -111,7 +112,7 @@ def test_whatever_matters_is_in_the_key(tmp_path, change):
         (tmp_path / "own.cuh").write_text("#define ONE 2\n")
     second = compile_source(tmp_path, "kernel.cu", launch, arch, tmp_path / "cache")
     assert not second.cached
-    assert second.cubin != first.cubin
+    assert second.holding("f").cubin != first.holding("f").cubin
 
 
 @needs_nvrtc
@@ -124,6 +125,31 @@ def test_templates_and_cuda_headers(tmp_path):
     compiled = compile_text(text, tmp_path, name="f<{D}, {causal}>")
     assert set(compiled.symbols) == {"f<64, true>", "f<64, false>"}
     assert compiled.symbols["f<64, true>"].startswith("_Z1fILi64ELb1E")
+
+
+TEMPLATE = "template <int D> __global__ void f(float* q) { q[0] = D; }\n"
+
+
+@needs_nvrtc
+def test_each_instance_of_a_template_is_a_program(tmp_path):
+    compiled = compile_text(TEMPLATE, tmp_path, name="f<{D}>", headdims=[64, 128])
+    assert len(compiled.programs) == 2
+    assert compiled.holding("f<64>").cubin != compiled.holding("f<128>").cubin
+    assert compiled.log.count("Compiling entry function") == 2
+    more = compile_text(TEMPLATE, tmp_path, name="f<{D}>", headdims=[64, 128, 256])
+    assert [program.cached for program in more.programs] == [True, False, True]  # 128, 256, 64
+    assert not more.cached
+
+
+@needs_nvrtc
+def test_kernels_that_are_no_templates_are_compiled_once(tmp_path):
+    text = GOOD + GOOD.replace("f(", "g(") + TEMPLATE.replace("f(", "h(")
+    (tmp_path / "kernel.cu").write_text(text)
+    kernels = [launch_of(name=name)["kernels"][0] for name in ("f", "g", "h<{D}>")]
+    launch = {**launch_of(), "kernels": kernels}
+    compiled = compile_source(tmp_path, "kernel.cu", launch, "sm_90a", tmp_path / "cache")
+    assert len(compiled.programs) == 1
+    assert set(compiled.symbols) == {"f", "g", "h<64>"}
 
 
 @needs_nvrtc
@@ -164,7 +190,7 @@ def test_a_failed_build_leaves_nothing_in_the_cache(tmp_path):
 @needs_nvrtc
 def test_the_record_beside_the_cubin_is_readable(tmp_path):
     compiled = compile_text(GOOD, tmp_path)
-    record = json.loads((compiled.cubin.parent / "build.json").read_text())
+    record = json.loads((compiled.holding("f").cubin.parent / "build.json").read_text())
     assert (record["arch"], record["symbols"]) == ("sm_90a", {"f": "f"})
 
 

@@ -1,0 +1,144 @@
+"""A single .cu as an entrant: the launch description beside it, and what it inherits.
+
+`launch.yaml` maps the file names of a folder to `launch:` sections. A rung takes its author, its license and
+the GPU it needs from the submission whose steps/ it lies in, and its claims from the kernels it lists.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from harness.errors import SubmissionError, did_you_mean
+from harness.launch_spec import parse_launch
+from harness.schema import Claims, Dtype, Manifest, Needs
+from harness.yamlfile import load_model
+
+LAUNCH_FILE = "launch.yaml"
+HEADERS = (".cuh", ".h", ".hpp", ".inl")
+PAGE = "see docs/write-a-cuda-kernel.md, 'A single .cu'"
+
+
+def is_ladder(folder: Path) -> bool:
+    """Whether `folder` holds rungs and is no submission itself."""
+    own = any((folder / name).exists() for name in ("manifest.yaml", "submission.py"))
+    return not own and (folder / LAUNCH_FILE).is_file()
+
+
+def rungs_of(folder: Path) -> list[Path]:
+    """The .cu files of a ladder, in the order of their names; every one must be described."""
+    described = _read(folder / LAUNCH_FILE)
+    paths = sorted(path for path in folder.iterdir() if path.suffix == ".cu")
+    absent = sorted(set(described) - {path.name for path in paths})
+    if absent:
+        undescribed = [path.name for path in paths if path.name not in described]
+        raise SubmissionError(
+            f"{folder / LAUNCH_FILE}: describes '{absent[0]}', which is not there",
+            did_you_mean(absent[0], undescribed) or f"take '{absent[0]}:' out of it",
+        )
+    for path in paths:
+        _section(path, described)
+    return paths
+
+
+def manifest_of(path: Path) -> Manifest:
+    """What a manifest.yaml would say of the .cu file `path`.
+
+    Raises SubmissionError, naming the file to write into, if nothing describes its launch.
+    """
+    described = path.parent / LAUNCH_FILE
+    if not described.is_file():
+        raise SubmissionError(
+            f"{path}: nothing says how its kernels are launched",
+            f"write '{path.name}:' and its launch section into {described}; {PAGE}",
+        )
+    section = _section(path, _read(described))
+    try:
+        launch = parse_launch(section, f"{described}: {path.name}")
+    except ValueError as cause:
+        raise SubmissionError(str(cause), PAGE) from None
+    above = _submission_above(path)
+    return Manifest(
+        name=path.stem,
+        author=above.author if above else "unknown",
+        description=first_words(path),
+        language="cuda",
+        license=above.license if above else "",
+        entry=path.name,
+        needs=Needs(
+            compute_capability=above.needs.compute_capability if above else "8.0",
+            packages=("cuda-bindings",),
+        ),
+        claims=_claims([kernel.model_dump() for kernel in launch.kernels]),
+        launch=section,
+    )
+
+
+def files_of(path: Path) -> list[Path]:
+    """What the compiler reads of a rung: itself, the headers beside it, and a rung that is named in these."""
+    beside = sorted(file for file in path.parent.rglob("*") if file.is_file())
+    found = [path, *(file for file in beside if file.suffix in HEADERS)]
+    texts = [file.read_text(encoding="utf-8", errors="replace") for file in found]
+    others = (file for file in beside if file.suffix == ".cu" and file != path)
+    return found + [other for other in others if any(f'{other.name}"' in text for text in texts)]
+
+
+def first_words(path: Path) -> str:
+    """The first sentence of a kernel file's head, without the comment marks."""
+    with path.open(encoding="utf-8", errors="replace") as file:
+        line = file.readline().strip()
+    return line.lstrip("/* ").rstrip("*/ ") if line.startswith(("//", "/*")) else ""
+
+
+def _claims(kernels: list[dict[str, Any]]) -> Claims:
+    """Of both masks, if some kernels serve the one and some the other."""
+    masks = {kernel["causal"] for kernel in kernels}
+    known = {dtype.value for dtype in Dtype}
+    dtypes = {dtype for kernel in kernels for dtype in kernel["dtypes"]} & known
+    return Claims(
+        headdims=tuple(sorted({d for kernel in kernels for d in kernel["headdims"]})),
+        causal=masks.pop() if len(masks) == 1 else "both",
+        dtypes=tuple(Dtype(dtype) for dtype in sorted(dtypes, reverse=True)),
+    )
+
+
+def _submission_above(path: Path) -> Manifest | None:
+    """The manifest of the submission whose steps/ hold `path`."""
+    manifest = path.parent.parent / "manifest.yaml"
+    if path.parent.name != "steps" or not manifest.is_file():
+        return None
+    return load_model(manifest, Manifest, SubmissionError)
+
+
+def _read(path: Path) -> dict[str, Any]:
+    try:
+        data = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except yaml.YAMLError as cause:
+        mark = getattr(cause, "problem_mark", None)
+        said = getattr(cause, "problem", None) or str(cause)
+        raise SubmissionError(
+            f"{path}:{mark.line + 1 if mark else 1}: not YAML: {said}", "mend that line"
+        ) from None
+    except (OSError, UnicodeDecodeError) as cause:
+        raise SubmissionError(f"{path}: cannot be read ({cause})", PAGE) from None
+    if not isinstance(data, dict):
+        raise SubmissionError(f"{path}:1: expected 'FILE.cu:' and a launch section each", PAGE)
+    return data
+
+
+def _section(path: Path, described: dict[str, Any]) -> dict[str, Any]:
+    section = described.get(path.name)
+    if isinstance(section, dict):
+        return section
+    where = path.parent / LAUNCH_FILE
+    if path.name in described:
+        raise SubmissionError(f"{where}: '{path.name}' holds no launch section", PAGE)
+    near = did_you_mean(
+        path.name, [name for name in described if not (path.parent / name).exists()]
+    )
+    raise SubmissionError(
+        f"{where}: does not say how the kernels of {path.name} are launched",
+        near or f"write '{path.name}:' and its launch section into it; {PAGE}",
+    )

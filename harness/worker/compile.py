@@ -1,0 +1,49 @@
+"""The builder of a plain .cu: `python -m harness.worker.compile --fd N …` fills its cache and ends.
+
+It knows no torch, whose import takes longer than the compilation, so it is done before the first worker
+can be. It takes the command line of harness.worker and ignores what it has no use for.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import socket
+import sys
+import time
+from pathlib import Path
+
+from harness import hygiene, wire
+from harness.schema import Manifest, Status
+from harness.worker.load import classify, describe
+from harness.worker.nvrtc import compile_source, device_arch
+from harness.worker.section import with_defaults
+
+
+def build(folder: Path, manifest: Manifest) -> wire.Message:
+    """Compile every kernel instance for the GPU that is visible; the message to answer with."""
+    started = time.monotonic()
+    try:
+        launch = with_defaults(manifest.launch or {"kernels": []})
+        cache = Path(os.environ["ATTNBOARD_CACHE"])
+        compile_source(folder, manifest.entry, launch, device_arch(), cache)
+    except Exception as cause:
+        status: Status = classify(cause, importing=True)
+        return {"op": "failed", "status": status.value, "message": describe(cause, folder)[:6000]}
+    return {"op": "built", "seconds": time.monotonic() - started}
+
+
+def main() -> int:
+    """Parse, compile, tell."""
+    parser = argparse.ArgumentParser()
+    for flag in ("--fd", "--folder", "--manifest"):
+        parser.add_argument(flag, required=True)
+    args, _ = parser.parse_known_args()
+    hygiene.die_with_parent()
+    sock = socket.socket(fileno=int(args.fd))
+    wire.send(sock, build(Path(args.folder), Manifest.model_validate_json(args.manifest)))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
