@@ -27,8 +27,7 @@ from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy import stats as distributions
-from scipy.special import stdtr, stdtrit
+from scipy.special import ndtr, stdtr, stdtrit  # scipy.stats takes a second to import
 
 Array = NDArray[np.float64]
 
@@ -341,8 +340,8 @@ def _resampled_indices(n: int) -> NDArray[np.intp]:
 @lru_cache(maxsize=64)
 def _widened_tail(n: int) -> float:
     """Share of resamples to leave out on each side so that n blocks cover what they promise."""
-    t = math.sqrt(n / (n - 1)) * float(distributions.t.ppf(0.5 + LEVEL / 2, n - 1))
-    return float(distributions.norm.cdf(-t))
+    t = math.sqrt(n / (n - 1)) * float(stdtrit(n - 1, 0.5 + LEVEL / 2))
+    return float(ndtr(-t))
 
 
 def _bootstrap(x: Array) -> tuple[float, float]:
