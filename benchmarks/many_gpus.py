@@ -44,6 +44,30 @@ Ratios = dict[tuple[str, str], stats.Interval]
 NEEDED = {2: 1.9, 4: 3.6}  # what a host with so many GPUs should give
 
 
+class Phases(Rack):
+    """The view, and how long a unit takes to its first block and from there to its end."""
+
+    def __init__(self) -> None:
+        super().__init__(quiet_stdout=True)
+        self.first_block: dict[str, float] = {}
+        self.startup_s: list[float] = []
+        self.timed_s: list[float] = []
+
+    def heard(self, label: str, message: Mapping[str, object]) -> None:
+        """Note the first block."""
+        if message.get("op") == "block" and label in self.running:
+            self.first_block.setdefault(label, time.monotonic())
+        super().heard(label, message)
+
+    def ended(self, label: str, why: str, again: int) -> None:
+        """Two durations, if it came so far."""
+        unit, first = self.running.get(label), self.first_block.pop(label, None)
+        if unit and first and not why:
+            self.startup_s.append(first - unit.since)
+            self.timed_s.append(time.monotonic() - first)
+        super().ended(label, why, again)
+
+
 def main() -> int:
     """One campaign for every count of GPUs, then the table."""
     args = parse()
@@ -55,12 +79,13 @@ def main() -> int:
     first: Ratios = {}
     for number, count in enumerate(counts):
         folder = args.results / f"{number}-{count}-gpus"
-        seconds, ratios, failed = campaign(args, suite, count, folder)
+        seconds, ratios, failed, phases = campaign(args, suite, count, folder)
         first = first or ratios
         entries = args.count - len({entry for entry, _ in failed})
         rows.append(
             row(count, entries, seconds, rows, first, ratios, again=number >= len(counts) - 1)
         )
+        rows[-1] |= {"startup_s": middle(phases.startup_s), "timed_s": middle(phases.timed_s)}
         rows[-1]["failed"] = [f"{entry} {config}: {why}" for (entry, config), why in failed.items()]
         text = table(rows, suite, args.cpu)
         args.out.write_text(text, encoding="utf-8")
@@ -93,8 +118,8 @@ def parse() -> argparse.Namespace:
 
 def campaign(
     args: argparse.Namespace, suite: Suite, count: int, folder: Path
-) -> tuple[float, Ratios, dict[tuple[str, str], str]]:
-    """(seconds, ratios of what passed, what did not) of one campaign on `count` GPUs."""
+) -> tuple[float, Ratios, dict[tuple[str, str], str], Phases]:
+    """(seconds, ratios of what passed, what did not, the view) of one campaign on `count` GPUs."""
     gpus = ["none"] * count if args.cpu else choose_gpus(count)
     with tempfile.TemporaryDirectory(prefix="attnboard-many-") as private:
         generated = Path(private) / "generated"
@@ -108,7 +133,7 @@ def campaign(
 
         units = plan_units(request, args.per_unit)
         started = time.monotonic()
-        with Rack(quiet_stdout=True) as view:
+        with Phases() as view:
             Campaign(Local(gpus), units, save, view).run()
         seconds = time.monotonic() - started
     mine = [r for r in found if r.kind is Kind.SUBMISSION]
@@ -122,7 +147,7 @@ def campaign(
         for r in mine
         if r.status is not Status.PASSED
     }
-    return seconds, ratios, failed
+    return seconds, ratios, failed, view
 
 
 def asked(suite: Suite, generated: Path, gpu: str, cache: Path) -> Request:
@@ -166,19 +191,25 @@ def row(
     }
 
 
+def middle(values: Sequence[float]) -> float:
+    """Median; 0 of nothing."""
+    return sorted(values)[len(values) // 2] if values else 0.0
+
+
 def table(rows: Sequence[Mapping[str, Any]], suite: Suite, cpu: bool) -> str:
     """Markdown."""
     gpu = "a rehearsal on CPU places: no figure here means anything" if cpu else "one host"
     lines = [
         f"{suite.name}, {suite.blocks} blocks, {len(suite.cases)} configs; {gpu}\n",
-        "| GPUs | entries | seconds | entries / min | speed-up | ratios compared | changed (95 %) | difference, median | largest |",
-        "|---|---|---|---|---|---|---|---|---|",
+        "| GPUs | entries | seconds | entries / min | speed-up | a unit: to its first block, from there "
+        "| ratios compared | changed (95 %) | difference, median | largest |",
+        "|---|---|---|---|---|---|---|---|---|---|",
     ]
     for r in rows:
         name = f"{r['gpus']} again" if r["again"] else str(r["gpus"])
         needed = f" (≥ {r['needed']})" if r["needed"] else ""
         cells = [name, str(r["entries"]), f"{r['seconds']:.0f}", f"{r['entries_per_minute']:.2f}"]
-        cells += [f"{r['speed_up']:.2f}×{needed}"]
+        cells += [f"{r['speed_up']:.2f}×{needed}", f"{r['startup_s']:.1f} s, {r['timed_s']:.1f} s"]
         if r["compared"]:
             cells += [str(r["compared"]), str(len(r["changed"]))]
             cells += [f"{r['median_difference_pct']:.2f} %", f"{r['largest_difference_pct']:.2f} %"]

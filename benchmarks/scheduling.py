@@ -33,7 +33,8 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
-from harness.engines.base import Engine  # noqa: E402 - the checkout is the package
+from harness import record  # noqa: E402 - the checkout is the package
+from harness.engines.base import Engine  # noqa: E402
 from harness.engines.campaign import Campaign  # noqa: E402
 from harness.engines.local import Local  # noqa: E402
 from harness.engines.unit import Unit, plan_units, to_text  # noqa: E402
@@ -124,7 +125,9 @@ def main() -> int:
     head_ms = args.head_ms or 5.0
     if not args.simulate_only:
         document["measured"] = measured = measure(args.engine, args.units, args.places)
-        head_ms = args.head_ms or measured["head_cpu_ms_per_unit"]
+        document["real_rows"] = real = real_rows(ROOT / "results")
+        full_ms = 2 * len(CASES) * real.get("read_and_saved_ms", 0.0)
+        head_ms = args.head_ms or measured["head_cpu_ms_per_unit"] + full_ms
         document["planning"] = plan_many(UNITS)
     document["simulated"] = [
         simulate(UNITS, gpus, head_ms / 1000, args.startup_s, args.timed_s, per_unit)
@@ -224,6 +227,21 @@ def bare_loop(texts: Sequence[str], places: int) -> float:
     with ThreadPoolExecutor(places) as pool:
         list(pool.map(one, texts))
     return time.perf_counter() - started
+
+
+def real_rows(results: Path) -> dict[str, float]:
+    """What one row costs the head that holds the samples of a whole case, as on a GPU."""
+    found, _ = record.load(results)
+    lines = [record.to_line(result).encode() for result in found[:100]]
+    if not lines:
+        return {}
+    with tempfile.TemporaryDirectory() as folder:
+        started = time.perf_counter()
+        for line in lines:
+            record.append(Path(folder), record.parse(line))
+        wall_s = time.perf_counter() - started
+    size = sum(map(len, lines)) / len(lines)
+    return {"bytes": round(size), "read_and_saved_ms": round(1000 * wall_s / len(lines), 2)}
 
 
 def cpu_s() -> float:
