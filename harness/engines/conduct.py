@@ -21,6 +21,7 @@ from harness.request import Request
 from harness.schema import Result
 
 REMOTE = ("ray", "slurm")
+RACERS = 12  # of one unit, where nobody says: their processes must fit onto one GPU
 MANY = ("engine", "gpus", "resume", "per_unit")  # any of these makes a campaign of a run
 
 
@@ -37,7 +38,7 @@ def conduct(
     known = recorded_in(args.results, request, kind_of(args, request)) if args.resume else set()
     units = plan_units(
         request,
-        per_unit=args.per_unit or 1,
+        per_unit=args.per_unit or (1 if args.race is None else RACERS),
         recorded=known.__contains__,
         sku=args.sku or "",
         gpu_memory_gib=args.gpu_memory or 0.0,

@@ -10,6 +10,7 @@ from typing import Literal
 
 from harness.request import Request
 from harness.schema import Case, Entrant, Frozen, Machine, Suite
+from harness.stopping import FIXED, Rule
 
 #: (entry, source_sha256, config): what --resume looks for.
 Asked = tuple[str, str, str]
@@ -28,6 +29,7 @@ class Unit(Frozen):
     root: Path
     cache: Path
     sandbox: int = 0
+    rule: Rule = FIXED
     sku: str = ""  # slug of the GPU it must have, as a folder of results/ is called
     gpu_memory_gib: float = 0.0
 
@@ -53,7 +55,11 @@ class Unit(Frozen):
         limits, count = self.suite.limits, len(self.entrants) + 2
         bursts = self.suite.warmup_blocks + 2 * self.suite.blocks + 60
         each = 2 * limits.first_call_s + bursts * limits.burst_s
-        return 600 + count * (limits.import_s + limits.build_s + len(self.cases) * each)
+        return (
+            600
+            + self.rule.time_limit_s
+            + count * (limits.import_s + limits.build_s + len(self.cases) * each)
+        )
 
     def request(self, machine: Machine) -> Request:
         """The run that this unit is, on the machine where it landed."""
@@ -65,6 +71,7 @@ class Unit(Frozen):
             root=self.root,
             cache=self.cache,
             sandbox=self.sandbox,
+            rule=self.rule,
             cases=self.cases,
         )
 
@@ -108,6 +115,7 @@ def plan_units(
                     root=request.root,
                     cache=request.cache,
                     sandbox=request.sandbox,
+                    rule=request.rule,
                     sku=sku,
                     gpu_memory_gib=gpu_memory_gib,
                 )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import dataclasses
 from pathlib import Path
 
 import pytest
@@ -14,7 +15,9 @@ from harness.engines.devices import visible
 from harness.engines.node import offers, wants
 from harness.engines.unit import Unit, misfit, plan_units, to_text
 from harness.errors import UsageError
+from harness.request import Request
 from harness.schema import Machine, Status
+from harness.stopping import Rule
 from tests.engines.units import SUITE, request, units
 from tests.report.factory import H200, result
 
@@ -51,6 +54,15 @@ def test_recorded_cases_are_skipped_and_entrants_with_the_same_rest_share() -> N
 def test_a_unit_travels_as_text() -> None:
     (unit,) = units(["a"])
     assert Unit.model_validate_json(to_text(unit)) == unit
+
+
+def test_all_of_a_request_travels() -> None:
+    asked = {field.name for field in dataclasses.fields(Request)}
+    assert asked - {"machine", "off"} <= set(Unit.model_fields)
+    rule = Rule(until_pct=0.3, race=3)
+    (unit,) = plan_units(dataclasses.replace(request(["a"]), rule=rule, sandbox=1))
+    there = Unit.model_validate_json(to_text(unit)).request(Machine())
+    assert (there.rule, there.sandbox, there.against) == (rule, 1, "base")
 
 
 def test_a_part_of_the_suite_stays_on_the_same_board() -> None:
