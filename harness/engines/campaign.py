@@ -7,6 +7,7 @@ with a status and is never tried again.
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
@@ -69,10 +70,14 @@ class Campaign:
         self.builds: set[str] = set()  # labels of builders at work
         self.built: set[str] = set()  # queued units whose builder was sent
         self.builds_ahead = builds_ahead
+        self.lost = 0
         self.dead_in_a_row = 0
 
-    def run(self) -> None:
-        """Until every unit is recorded; on Ctrl-C those that began get their rows."""
+    def run(self) -> int:
+        """Until every unit is recorded; how many of them died on every attempt.
+
+        On Ctrl-C those that began get their rows.
+        """
         self.view.planned(len(self.queue), self.engine.places)
         try:
             while self._fill():
@@ -85,6 +90,7 @@ class Campaign:
             raise
         finally:
             self.engine.close()
+        return self.lost
 
     # ------------------------------------------------------------------ the queue
 
@@ -163,6 +169,7 @@ class Campaign:
             else:
                 tries = f"{unit.attempt + 1} attempts, none came to its end; the last: {why}"
                 account.settle(Status.HARNESS_ERROR, tries)
+                self.lost += 1
         else:
             self.dead_in_a_row = 0
         self.view.ended(unit.label, why, len(again))
@@ -190,19 +197,10 @@ class Campaign:
     def _stop(self) -> None:
         """Cancel what runs, hear its last words, and leave no unit that began without its rows."""
         left = len(self.queue)
-        for label in [*self.live, *self.builds]:
-            self.engine.cancel(label)
-        deadline = time.monotonic() + LAST_WORDS_S
-        ended: set[str] = set()
-        while ended < set(self.live) and time.monotonic() < deadline:
-            for told in self.engine.poll(POLL_S):
-                account = self.live.get(told.label)
-                if account is None:
-                    continue
-                if told.op == "result":
-                    self._take(account, str(told.message["line"]))
-                elif told.op == "gone":
-                    ended.add(told.label)
+        with contextlib.suppress(
+            Exception
+        ):  # an engine that broke: what was told is kept all the same
+            self._last_words()
         for label, account in self.live.items():
             if label in self.started:
                 account.settle(Status.INTERRUPTED, "the campaign was stopped")
@@ -210,3 +208,16 @@ class Campaign:
                 left += 1
         if left:
             self.view.note(f"{left} units not begun; the same command with --resume goes on")
+
+    def _last_words(self) -> None:
+        for label in [*self.live, *self.builds]:
+            self.engine.cancel(label)
+        deadline = time.monotonic() + LAST_WORDS_S
+        ended: set[str] = set()
+        while ended < set(self.live) and time.monotonic() < deadline:
+            for told in self.engine.poll(POLL_S):
+                account = self.live.get(told.label)
+                if account is not None and told.op == "result":
+                    self._take(account, str(told.message["line"]))
+                elif account is not None and told.op == "gone":
+                    ended.add(told.label)

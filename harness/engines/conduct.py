@@ -12,13 +12,13 @@ from harness.engines.base import Engine
 from harness.engines.campaign import Campaign
 from harness.engines.devices import choose_gpus
 from harness.engines.unit import Asked, plan_units
-from harness.errors import UnavailableError, UsageError
+from harness.errors import HarnessError, UnavailableError, UsageError
 from harness.launch import execute
 from harness.rank import NO_VERDICT
 from harness.report.rack import Rack
 from harness.report.terminal import Terminal
 from harness.request import Request
-from harness.schema import Result
+from harness.schema import Machine, Result
 
 REMOTE = ("ray", "slurm")
 RACERS = 12  # of one unit, where nobody says: their processes must fit onto one GPU
@@ -40,7 +40,7 @@ def conduct(
         request,
         per_unit=args.per_unit or (1 if args.race is None else RACERS),
         recorded=known.__contains__,
-        sku=args.sku or "",
+        sku=sku_of(args, request),
         gpu_memory_gib=args.gpu_memory or 0.0,
     )
     if args.resume:
@@ -49,7 +49,12 @@ def conduct(
     if units:
         engine = make_engine(args, request)
         builders = 0 if request.suite.device == "cpu" else args.builders
-        Campaign(engine, units, save, observer, builders).run()
+        lost = Campaign(engine, units, save, observer, builders).run()
+        if lost:
+            raise HarnessError(
+                f"{lost} units died on every attempt; their rows say HARNESS_ERROR and why",
+                "the same command with --resume tries them again",
+            )
 
 
 def is_campaign(args: argparse.Namespace) -> bool:
@@ -61,6 +66,12 @@ def rows_asked(request: Request) -> int:
     """How many (entrant, case) were asked for, the baseline that rides along not counted."""
     own = [e for e in request.entrants if e.name != request.against] or request.entrants
     return len(own) * len(request.suite.cases)
+
+
+def sku_of(args: argparse.Namespace, request: Request) -> str:
+    """The kind of GPU that all units of this campaign land on; empty: any (clusters, CPU suites)."""
+    here = args.engine not in REMOTE and request.suite.device == "gpu"
+    return str(args.sku or (request.machine.slug if here else ""))
 
 
 def kind_of(args: argparse.Namespace, request: Request) -> str:
@@ -105,9 +116,14 @@ def make_engine(args: argparse.Namespace, request: Request) -> Engine:
 
     if request.suite.device == "cpu":
         return Local(["none"] * (count or 1))
+    kind, memory_gib = sku_of(args, request), args.gpu_memory or 0.0
     if args.gpus is None and args.gpu:
-        return Local([str(args.gpu)], args.builders)
-    return Local(choose_gpus(count, args.gpu), args.builders)
+        count = 1
+
+    def fits(machine: Machine) -> bool:
+        return machine.slug == kind and machine.memory_gib >= memory_gib
+
+    return Local(choose_gpus(count, args.gpu, fits), args.builders)
 
 
 def default_builders() -> int:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 from harness.errors import UnavailableError, UsageError
 from harness.machine import inspect_machine, nvml
@@ -42,15 +42,18 @@ def visible(uuids: list[str], environment: Mapping[str, str] = os.environ) -> li
     return found
 
 
-def choose_gpus(count: int | None, first: int = 0) -> list[str]:
-    """Indices, as text, of the first `count` visible GPUs from `first` on (None: all)."""
-    there = visible(gpu_uuids())
-    here = [index for index in there if index >= first]
+def choose_gpus(
+    count: int | None, first: int = 0, fits: Callable[[Machine], bool] = lambda machine: True
+) -> list[str]:
+    """Indices, as text, of the first `count` visible GPUs from `first` on that fit (None: all)."""
+    there = [index for index in visible(gpu_uuids()) if index >= first]
+    here = [index for index in there if fits(inspect_machine(index))]
     if not here:
-        raise UnavailableError("--engine local: no GPU is visible here", "python run.py doctor")
+        what = f"none of {len(there)} GPUs here fits" if there else "no GPU is visible here"
+        raise UnavailableError(f"--engine local: {what}", "python run.py doctor")
     if count is not None and count > len(here):
         raise UsageError(
-            f"--gpus {count}: {len(here)} visible here", f"use --gpus {len(here)} or --gpus all"
+            f"--gpus {count}: {len(here)} such GPUs here", f"use --gpus {len(here)} or --gpus all"
         )
     return [str(index) for index in here[:count]]
 

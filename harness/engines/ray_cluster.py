@@ -59,7 +59,14 @@ class RayCluster:
 
     def submit(self, unit: Unit) -> None:
         """Hand it to Ray, which places it where what it wants is free."""
-        options: dict[str, Any] = {"name": f"attnboard {unit.label}", "resources": wants(unit)}
+        wanted = wants(unit)
+        lack = [name for name in wanted if name not in self._ray.cluster_resources()]
+        if lack:  # such a task would wait for ever
+            raise UnavailableError(
+                f"--engine ray: no node offers {', '.join(lack)}",
+                "start nodes with --resources, docs/many-gpus.md",
+            )
+        options: dict[str, Any] = {"name": f"attnboard {unit.label}", "resources": wanted}
         options |= {"num_cpus": BUILD_CPUS if unit.task == "build" else RUN_CPUS}
         options |= {"num_gpus": 1 if unit.needs_gpu else 0}
         gpu = "auto" if unit.needs_gpu else "none"

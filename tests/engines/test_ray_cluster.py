@@ -70,6 +70,28 @@ def test_a_dying_process_is_retried_and_a_lost_one_told(cluster: Any) -> None:
     assert len(view.deaths) == 4
 
 
+def test_a_cancelled_unit_is_gone(cluster: Any) -> None:
+    from harness.engines.ray_cluster import RayCluster
+
+    found: RayCluster = engine(1)
+    (unit,) = units(["slow-1"])
+    found.submit(unit)
+    told: list[Any] = []
+    while not any(t.op == "hello" for t in told):
+        told += found.poll(1)
+    found.cancel(unit.label)
+    while not any(t.op == "gone" for t in told):
+        told += found.poll(1)
+    assert told[-1].message["why"]
+
+
+def test_nobody_waits_for_a_gpu_that_no_node_offers(cluster: Any) -> None:
+    suite = SUITE.model_copy(update={"device": "gpu"})
+    (unit,) = units(["n0"], suite=suite)
+    with pytest.raises(UnavailableError, match="no node offers sku:nvidia-h200"):
+        engine(1).submit(unit.model_copy(update={"sku": "nvidia-h200"}))
+
+
 def test_a_node_killed_in_the_middle_costs_no_row_and_doubles_none(cluster: Any) -> None:
     names = [f"slow-{i}" for i in range(8)]
     victim = cluster.add_node(num_cpus=2, object_store_memory=80 << 20)

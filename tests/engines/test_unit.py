@@ -10,11 +10,12 @@ import pytest
 
 from harness import PROTOCOL, record
 from harness.cli import parse_args
+from harness.engines import devices
 from harness.engines.conduct import is_campaign, kind_of, recorded_in
 from harness.engines.devices import visible
 from harness.engines.node import offers, wants
 from harness.engines.unit import Unit, misfit, plan_units, to_text
-from harness.errors import UsageError
+from harness.errors import UnavailableError, UsageError
 from harness.request import Request
 from harness.schema import Machine, Status
 from harness.stopping import Rule
@@ -122,3 +123,22 @@ def test_resume_elsewhere_needs_to_know_the_gpu() -> None:
     args = argparse.Namespace(sku="", engine="ray")
     with pytest.raises(UsageError, match="which kind"):
         kind_of(args, request(["a"], GPU_SUITE))
+
+
+def test_gpus_of_one_kind_are_chosen(monkeypatch: pytest.MonkeyPatch) -> None:
+    small = H200.model_copy(update={"gpu": "NVIDIA L4", "memory_gib": 22.5})
+    host = [H200, small, H200, H200]
+    monkeypatch.setattr(devices, "gpu_uuids", lambda: ["GPU-a", "GPU-b", "GPU-c", "GPU-d"])
+    monkeypatch.setattr(devices, "inspect_machine", lambda index: host[index])
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+
+    def big(machine: Machine) -> bool:
+        return machine.slug == "nvidia-h200"
+
+    assert devices.choose_gpus(None, fits=big) == ["0", "2", "3"]
+    assert devices.choose_gpus(1, 1, big) == ["2"]
+    with pytest.raises(UsageError, match="3 such GPUs"):
+        devices.choose_gpus(4, fits=big)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "1")
+    with pytest.raises(UnavailableError, match="none of 1"):
+        devices.choose_gpus(None, fits=big)
