@@ -1,7 +1,7 @@
 """What scheduling costs: 1,000 units that measure nothing, and 100,000 of them on 256 GPUs, calculated.
 
     python benchmarks/scheduling.py [--units 1000] [--places 2] [--engine local|ray] [--out FILE.json]
-    python benchmarks/scheduling.py --simulate-only --head-ms 5 --startup-s 20 --timed-s 15
+    python benchmarks/scheduling.py --simulate-only --head-ms 5 --row-ms 3 --startup-s 20 --timed-s 15
 
 Measured: the same null units (benchmarks/null_unit.py), once started by a bare loop and once as a campaign
 with records on disk: how long a place stays empty between two units, the head's own CPU time a unit, which
@@ -117,20 +117,28 @@ def main() -> int:
     parser.add_argument("--engine", choices=("local", "ray"), default="local")
     parser.add_argument("--simulate-only", action="store_true")
     parser.add_argument("--head-ms", type=float, help="head's time a unit (default: as measured)")
+    parser.add_argument("--row-ms", type=float, help="… and a row with its samples")
     parser.add_argument("--startup-s", type=float, default=20.0)
     parser.add_argument("--timed-s", type=float, default=15.0)
     parser.add_argument("--out", type=Path)
     args = parser.parse_args()
     document: dict[str, Any] = {}
-    head_ms = args.head_ms or 5.0
+    head_ms, row_ms = args.head_ms or 5.0, args.row_ms or 3.0
     if not args.simulate_only:
         document["measured"] = measured = measure(args.engine, args.units, args.places)
         document["real_rows"] = real = real_rows(ROOT / "results")
-        full_ms = 2 * len(CASES) * real.get("read_and_saved_ms", 0.0)
-        head_ms = args.head_ms or measured["head_cpu_ms_per_unit"] + full_ms
+        head_ms = args.head_ms or measured["head_cpu_ms_per_unit"]
+        row_ms = args.row_ms or real.get("read_and_saved_ms", row_ms)
         document["planning"] = plan_many(UNITS)
     document["simulated"] = [
-        simulate(UNITS, gpus, head_ms / 1000, args.startup_s, args.timed_s, per_unit)
+        simulate(
+            UNITS,
+            gpus,
+            (head_ms + (per_unit + 1) * len(CASES) * row_ms) / 1000,
+            args.startup_s,
+            args.timed_s,
+            per_unit,
+        )
         for gpus, per_unit in ((GPUS, 1), (GPUS, 4), (GPUS, 8), (4096, 1))
     ]
     print(json.dumps(document, indent=1))
