@@ -48,7 +48,6 @@ class Rack(Terminal):
     def started(self, label: str, names: tuple[str, ...], where: str) -> None:
         """A unit runs."""
         self.running[label] = Running(names, wash(where, 80), time.monotonic())
-        self._told.clear()  # its configs have the names of the last one's
         if not self.moving:
             self._print(f"{wash(where, 80)}: {_listed(names)}")
         self._draw()
