@@ -29,7 +29,6 @@ ARRAY = (
 )
 STATE_EVERY_S = 5.0  # files are read at every poll, job states only so often
 LOOK_EVERY_S = 0.2
-AHEAD = 2  # tasks submitted for every one that may run
 LAG_S = 60.0
 TASK = {"nodes": 1, "tasks_per_node": 1, "cpus_per_task": 8, "timeout_min": 120}
 
@@ -45,7 +44,7 @@ class _Job:
 
 
 class Slurm:
-    """`options`: KEY=VALUE for sbatch; `count`: tasks of an array that may run at once."""
+    """`options`: KEY=VALUE for sbatch; `count`: tasks that may run at once."""
 
     def __init__(
         self,
@@ -59,8 +58,7 @@ class Slurm:
             import submitit
         except ImportError:
             raise package("submitit", "slurm") from None
-        self.places = count or ARRAY
-        self.window = AHEAD * count if count else ARRAY
+        self.places = self.window = count or ARRAY  # several arrays share no limit but this
         self._module = module
         self._folder = folder.resolve()
         self._folder.mkdir(parents=True, exist_ok=True)
@@ -69,7 +67,7 @@ class Slurm:
         self.on_slurm = self._executor.cluster == "slurm"
         self._executor.update_parameters(**TASK)
         if self.on_slurm:
-            self._executor.update_parameters(slurm_array_parallelism=count or ARRAY)
+            self._executor.update_parameters(slurm_array_parallelism=self.window)
             self._executor.update_parameters(**sbatch_options(options))
         self._waiting: list[Unit] = []
         self._jobs: dict[str, _Job] = {}

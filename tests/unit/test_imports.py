@@ -38,6 +38,17 @@ LAWS = {
         "harness.wire",
     },
     "harness/telemetry.py": {"harness.schema"},
+    "harness/engines/unit.py": {"harness.request", "harness.schema", "harness.stopping"},
+    "harness/engines/base.py": {"harness.engines.unit"},
+    "harness/engines/ledger.py": {"harness.PROTOCOL", "harness.engines.unit", "harness.schema"},
+    "harness/engines/campaign.py": {
+        "harness.engines.base",
+        "harness.engines.ledger",
+        "harness.engines.unit",
+        "harness.errors",
+        "harness.record",
+        "harness.schema",
+    },
     "harness/worker/burst.py": set(),
     "harness/worker/load.py": {"harness.schema", "harness.worker", "harness.worker.interpret"},
 }
