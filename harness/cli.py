@@ -105,7 +105,12 @@ def add_run(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> 
     add("--json", action="store_true", help="print one JSON document on stdout, all else on stderr")
     add_many(parser.add_argument_group("many GPUs, many submissions (docs/many-gpus.md)"))
     add("--results", type=Path, default=ROOT / "results", metavar="DIR")
-    add("--leaderboard", type=Path, default=ROOT / "leaderboard.md", metavar="FILE")
+    add(
+        "--leaderboard",
+        type=Path,
+        metavar="FILE",
+        help="everything into this file (default: leaderboard.md, a CPU's in results/cpu/)",
+    )
 
 
 def add_many(group: argparse._ArgumentGroup) -> None:

@@ -10,7 +10,7 @@ import pytest
 from harness import record
 from harness.commands import rank as command
 from harness.errors import StorageError
-from tests.report.factory import run_of
+from tests.report.factory import CPU, result, run_of
 
 
 @pytest.fixture
@@ -66,3 +66,39 @@ def test_a_board_that_cannot_be_written_is_a_storage_error(args: argparse.Namesp
     args.board = args.results.parent / "a file" / "leaderboard.md"
     with pytest.raises(StorageError, match="cannot write the board"):
         args.run(args)
+
+
+def test_a_try_out_on_a_cpu_leaves_the_committed_board_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(command, "ROOT", tmp_path)
+    results = tmp_path / "results"
+    for one in run_of({"mine": 0.9}):
+        record.append(results, one)
+    parser = argparse.ArgumentParser()
+    command.add_parser(parser.add_subparsers())
+    args = parser.parse_args(["rank", "--results", str(results)])
+    assert args.run(args) == 0
+    committed = {p: p.read_bytes() for p in tmp_path.iterdir() if p.is_file()}
+    assert set(committed) == {tmp_path / "leaderboard.md", tmp_path / "leaderboard.html"}
+    assert not (results / "cpu").exists()
+    tried = result("tried", gpu="cpu", machine=CPU, suite="smoke", suite_sha256="6" * 64)
+    record.append(results, tried)
+    ((path, shown, _),) = command.rebuild(results, None, {"cpu"})
+    assert path == results / "cpu" / "leaderboard.md"
+    assert {row.entry for board in shown.boards for row in board.rows} == {"tried"}
+    assert "`tried`" in path.read_text()
+    assert "](../../docs/how-to-read-the-board.md)" in path.read_text()
+    assert "tried" in path.with_suffix(".html").read_text()
+    assert {p: p.read_bytes() for p in committed} == committed
+    args.check = True
+    assert args.run(args) == 0
+    assert capsys.readouterr().out.count("current") == 3  # both boards and the picture
+
+
+def test_a_named_board_holds_everything(args: argparse.Namespace) -> None:
+    tried = result("tried", gpu="cpu", machine=CPU, suite="smoke", suite_sha256="6" * 64)
+    record.append(args.results, tried)
+    assert args.run(args) == 0
+    assert "`tried`" in args.board.read_text()
+    assert "`mine`" in args.board.read_text()
