@@ -84,9 +84,8 @@ def add_run(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> 
     add(
         "--time-limit",
         type=float,
-        default=TIME_LIMIT_S,
         metavar="SECONDS",
-        help="of the timed part, for --until; the suite's own blocks are not cut (default: %(default)g)",
+        help=f"of the timed part, for --until; the suite's own blocks are not cut (default: {TIME_LIMIT_S:g})",
     )
     add("--headdim", "--hdim", metavar="LIST", help="64,128,256: own shapes instead of the suite's")
     add("--seqlen", metavar="LIST", help="512,4k,16k")

@@ -18,8 +18,8 @@ def args(tmp_path: Path) -> argparse.Namespace:
     parser = argparse.ArgumentParser()
     command.add_parser(parser.add_subparsers())
     for seed, run in enumerate(("r1", "r2")):
-        for result in run_of({"mine": 0.9, "yours": 0.95}, seed=seed, run=run):
-            record.append(tmp_path / "results", result)
+        for one in run_of({"mine": 0.9, "yours": 0.95}, seed=seed, run=run):
+            record.append(tmp_path / "results", one)
     board = str(tmp_path / "leaderboard.md")
     return parser.parse_args(["rank", "--results", str(tmp_path / "results"), "--board", board])
 
