@@ -54,9 +54,9 @@ class Course:
             blocks = plan_case(state.suite, case, state.problem, names, state.rng, soonest)
             self.lanes.append(Lane(case, blocks, next_index=state.suite.blocks))
             self.active |= set(names)
-        self.active -= set(self.kept)
-        for name in self.shown:
+        for name in self.active & set(self.shown):
             self._tell(name, "stopped before its end")
+        self.active -= set(self.kept)
 
     @property
     def kept(self) -> tuple[str, ...]:
