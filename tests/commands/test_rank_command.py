@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -102,3 +103,14 @@ def test_a_named_board_holds_everything(args: argparse.Namespace) -> None:
     assert args.run(args) == 0
     assert "`tried`" in args.board.read_text()
     assert "`mine`" in args.board.read_text()
+
+
+def test_git_ignores_a_cpus_board() -> None:
+    place = command.places(command.ROOT / "results", None)[1]
+    assert place.cpu
+    shown = [place.board, place.board.with_suffix(".html")]
+    asked = ["git", "check-ignore", *map(str, shown)]
+    told = subprocess.run(asked, cwd=command.ROOT, capture_output=True, text=True, check=False)
+    if told.returncode == 128:
+        pytest.skip("not a checkout")
+    assert told.stdout.splitlines() == list(map(str, shown))
