@@ -42,7 +42,7 @@ class Course:
     lanes: list[Lane] = field(default_factory=list)
     active: set[str] = field(default_factory=set)  # in, and may still be dropped
     left: set[str] = field(default_factory=set)  # the race, for good
-    started: float = field(default_factory=time.monotonic)
+    started: float = 0.0
 
     def __post_init__(self) -> None:
         """Everybody who may run on some case is in."""
@@ -54,9 +54,9 @@ class Course:
             blocks = plan_case(state.suite, case, state.problem, names, state.rng, soonest)
             self.lanes.append(Lane(case, blocks, next_index=state.suite.blocks))
             self.active |= set(names)
-        self.active -= set(self.kept)
-        for name in self.shown:
+        for name in self.active & set(self.shown):
             self._tell(name, "stopped before its end")
+        self.active -= set(self.kept)
 
     @property
     def kept(self) -> tuple[str, ...]:
@@ -79,7 +79,7 @@ class Course:
 
     def run(self) -> None:
         """All blocks of all cases; at the end everybody's record says why it ended."""
-        end = "measured to the end"
+        self.started, end = time.monotonic(), "measured to the end"
         for number, look in enumerate(self.looks, start=1):
             if not self._advance_to(look):
                 end = f"time limit of {self.state.rule.time_limit_s:g} s"

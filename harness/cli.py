@@ -84,9 +84,8 @@ def add_run(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> 
     add(
         "--time-limit",
         type=float,
-        default=TIME_LIMIT_S,
         metavar="SECONDS",
-        help="of the timed part, for --until; the suite's own blocks are not cut (default: %(default)g)",
+        help=f"of the timed part, for --until; the suite's own blocks are not cut (default: {TIME_LIMIT_S:g})",
     )
     add("--headdim", "--hdim", metavar="LIST", help="64,128,256: own shapes instead of the suite's")
     add("--seqlen", metavar="LIST", help="512,4k,16k")
@@ -105,7 +104,12 @@ def add_run(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> 
     add("--json", action="store_true", help="print one JSON document on stdout, all else on stderr")
     add_many(parser.add_argument_group("many GPUs, many submissions (docs/many-gpus.md)"))
     add("--results", type=Path, default=ROOT / "results", metavar="DIR")
-    add("--leaderboard", type=Path, default=ROOT / "leaderboard.md", metavar="FILE")
+    add(
+        "--leaderboard",
+        type=Path,
+        metavar="FILE",
+        help="everything into this file (default: leaderboard.md, a CPU's in results/cpu/)",
+    )
 
 
 def add_many(group: argparse._ArgumentGroup) -> None:

@@ -38,20 +38,19 @@ class Store:
             print(refused.line, flush=True)
             self._refused = refused
 
-    def rank_into(self, leaderboard: Path, observer: Terminal) -> None:
-        """Rebuild the board from everything under results/."""
+    def rank_into(self, leaderboard: Path | None, observer: Terminal) -> None:
+        """Rebuild the boards that this run belongs to, from everything under results/."""
         if not self._boards:
             return
         if self._refused:
             observer.note(str(self._refused))
             return
-        board, bad, files = rank_command.publish(self.results_dir, leaderboard)
-        for path, text in files.items():
-            rank_command.write(path, text)
-        for line in bad:
-            observer.note(str(line))
-        shown = tuple(b for b in board.boards if (b.gpu, b.suite_sha256) in self._boards)
-        observer.board(replace(board, boards=shown), leaderboard)
+        gpus = {gpu for gpu, _ in self._boards}
+        for path, board, bad in rank_command.rebuild(self.results_dir, leaderboard, gpus):
+            for line in bad:
+                observer.note(str(line))
+            shown = tuple(b for b in board.boards if (b.gpu, b.suite_sha256) in self._boards)
+            observer.board(replace(board, boards=shown), path)
 
     @property
     def exit_code(self) -> int:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
-from typing import Literal
+from typing import Any, Literal
 
 from harness import conditions, stats
 from harness.clock import ClockRules, cross_examine
@@ -118,14 +118,7 @@ def conclude(
     mhz = conditions.clock_mhz(clock.samples) if timed else None
     at_clock = conditions.peak_at_clock(facts.machine, mhz)
     return Result(
-        run=facts.run,
-        date=facts.date,
-        entry=evidence.entrant.name,
-        kind=evidence.entrant.kind,
-        language=evidence.entrant.manifest.language,
-        author=evidence.entrant.manifest.author,
-        suite=facts.suite.name,
-        config=evidence.case.name,
+        **_identity(evidence, facts),
         status=status,
         reason=reason,
         numerics_class=_class(evidence, facts) if timed else "",
@@ -134,34 +127,49 @@ def conclude(
         p10_ms=times.p10 if times else None,
         p90_ms=times.p90 if times else None,
         peak_pct=100 * tflops / peak if tflops and peak else None,
-        max_diff=evidence.worst.max_diff if evidence.worst else None,
         correct=1 if timed else 0,
-        gpu=facts.machine.gpu,
         blocks=len(scored) if timed else 0,
-        integrity=facts.integrity,
         speedup=_speedup(against, scored, _level(evidence)) if timed else None,
-        stopping=evidence.stopping,
         clock_mhz=mhz,
         clock_pct=100 * tflops / at_clock if tflops and at_clock else None,
         drift_pct=conditions.drift_pct(pace),
         energy=conditions.energy(clock.samples, null_energy_j) if timed else None,
-        error=evidence.worst,
         slack=clock.slack,
         samples=clock.samples,
         telemetry=tuple(telemetry),
-        kernels=evidence.kernels,
-        version=evidence_version(evidence),
-        case=evidence.case,
-        source_sha256=evidence.entrant.source_sha256,
-        suite_sha256=facts.suite.sha256,
-        harness_commit=facts.harness_commit,
-        protocol=facts.protocol,
-        machine=facts.machine,
-        build_s=evidence.build_s,
         secret_commitment=facts.commitment,
         secret=facts.secret,
         log_tail="" if timed else evidence.log_tail,
     )
+
+
+def _identity(evidence: Evidence, facts: RunFacts) -> dict[str, Any]:
+    """Fields that say who, what, where and how; true whatever the verdict is."""
+    entrant = evidence.entrant
+    return {
+        "run": facts.run,
+        "date": facts.date,
+        "entry": entrant.name,
+        "kind": entrant.kind,
+        "language": entrant.manifest.language,
+        "author": entrant.manifest.author,
+        "suite": facts.suite.name,
+        "config": evidence.case.name,
+        "gpu": facts.machine.gpu,
+        "integrity": facts.integrity,
+        "max_diff": evidence.worst.max_diff if evidence.worst else None,
+        "error": evidence.worst,
+        "stopping": evidence.stopping,
+        "kernels": evidence.kernels,
+        "version": evidence_version(evidence),
+        "case": evidence.case,
+        "source_sha256": entrant.source_sha256,
+        "suite_sha256": facts.suite.sha256,
+        "harness_commit": facts.harness_commit,
+        "protocol": facts.protocol,
+        "machine": facts.machine,
+        "build_s": evidence.build_s,
+    }
 
 
 def _status(evidence: Evidence, facts: RunFacts, refusal: str, shaky: str) -> tuple[Status, str]:

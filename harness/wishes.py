@@ -6,12 +6,12 @@ import argparse
 from dataclasses import replace
 
 from harness import sandbox
-from harness.engines.conduct import REMOTE
+from harness.engines.conduct import REMOTE, is_campaign
 from harness.errors import UnavailableError, UsageError
 from harness.isolate import ROOT
 from harness.request import Request, resolve
 from harness.schema import Machine, Suite
-from harness.stopping import Rule
+from harness.stopping import TIME_LIMIT_S, Rule
 from harness.suite import adhoc_suite, load_suite
 
 SMALLEST_PCT, LARGEST_PCT = 0.01, 50.0
@@ -54,9 +54,18 @@ def rule_of(args: argparse.Namespace) -> Rule:
     until = None if args.until is None else percent(args.until)
     if args.race is not None and args.race < 1:
         raise UsageError(f"--race {args.race}: nobody could win", "write --race 3")
-    if args.time_limit <= 0:
-        raise UsageError(f"--time-limit {args.time_limit:g}: no time at all", "seconds, e.g. 900")
-    return Rule(until, args.race, args.time_limit)
+    limit_s = TIME_LIMIT_S if args.time_limit is None else args.time_limit
+    if limit_s <= 0:
+        raise UsageError(f"--time-limit {limit_s:g}: no time at all", "seconds, e.g. 900")
+    if args.time_limit is not None and until is None:
+        raise UsageError("--time-limit without --until limits nothing", "add --until 0.3%")
+    rule = Rule(until, args.race, limit_s)
+    if rule.adaptive and is_campaign(args):
+        raise UsageError(
+            "--race and --until compare entrants that share their blocks; the units of a campaign do not",
+            "leave out --engine, --gpus, --per-unit and --resume, or --race and --until",
+        )
+    return rule
 
 
 def percent(text: str) -> float:

@@ -18,7 +18,7 @@ NAME = re.compile(r"[a-z][a-z0-9_]{1,39}")
 TEMPLATES = {
     "triton": Path("submissions/triton_template"),
     "cuda": Path("submissions/cuda_wmma_lab"),
-    "gluon": Path("submissions/gluon_champion"),
+    "gluon": Path("submissions/gluon_template"),
 }
 NOTES = """# {name}
 

@@ -1,4 +1,9 @@
-"""`rank`: rebuild leaderboard.md, its picture and the page from the records alone."""
+"""`rank`: rebuild leaderboard.md, its picture and the page from the records alone.
+
+leaderboard.md is made of the GPUs under results/, which are committed. A try-out on a CPU is ranked by
+nobody and committed by nobody: it has a board of its own beside its records, results/cpu/leaderboard.md,
+which git ignores. A board that is named with --board holds everything.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +12,8 @@ import difflib
 import os
 import sys
 import tempfile
+from collections.abc import Callable, Collection, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 from harness import record
@@ -14,8 +21,10 @@ from harness.errors import EXIT_OK, EXIT_SUBMISSION_FAILED, StorageError
 from harness.rank import Leaderboard, leaderboard, newest
 from harness.report import markdown, page, picture
 from harness.report.history import history
+from harness.schema import Machine
 
 ROOT = Path(__file__).resolve().parents[2]
+CPU = Machine().slug
 
 
 def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -24,7 +33,12 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
         "rank", help="rebuild leaderboard.md and .html from results/ alone"
     )
     parser.add_argument("--results", type=Path, default=ROOT / "results", metavar="DIR")
-    parser.add_argument("--board", type=Path, default=ROOT / "leaderboard.md", metavar="FILE")
+    parser.add_argument(
+        "--board",
+        type=Path,
+        metavar="FILE",
+        help="everything into this file (default: leaderboard.md, a CPU's in results/cpu/)",
+    )
     parser.add_argument(
         "--check", action="store_true", help="write nothing; exit 1 if the board is not current"
     )
@@ -33,41 +47,95 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
 
 def run(args: argparse.Namespace) -> int:
     """Exit code 0, or 1 when `--check` finds another board than the records give."""
-    board, bad, files = publish(args.results, args.board)
-    for line in bad:
-        print(f"left out: {line}", file=sys.stderr)
-    if args.check:
-        page = args.board.with_suffix(".html")  # carries NOTES.md too; rebuilt, never compared
-        return max(_check(path, text) for path, text in files.items() if path != page)
-    for path, text in files.items():
-        write(path, text)
-    rows = sum(len(one.rows) for one in board.boards)
-    print(f"{', '.join(map(str, files))}: {len(board.boards)} boards, {rows} rows")
-    return EXIT_OK
+    code, told = EXIT_OK, set[str]()
+    for place in places(args.results, args.board):
+        board, bad, files = publish(args.results, place)
+        for line in sorted({str(line) for line in bad} - told):
+            print(f"left out: {line}", file=sys.stderr)
+            told.add(line)
+        if place.cpu and not board.boards:
+            continue
+        if args.check:
+            page = place.board.with_suffix(".html")  # carries NOTES.md too; rebuilt, never compared
+            code = max(code, *(_check(p, text) for p, text in files.items() if p != page))
+            continue
+        for path, text in files.items():
+            write(path, text)
+        rows = sum(len(one.rows) for one in board.boards)
+        print(f"{', '.join(map(str, files))}: {len(board.boards)} boards, {rows} rows")
+    return code
+
+
+@dataclass(frozen=True)
+class Place:
+    """One board file, whose rows it holds (`cpu`; None: everybody's), and where the sources lie."""
+
+    board: Path
+    cpu: bool | None
+    root: Path
+
+    @property
+    def home(self) -> str:
+        """The way from the board to the root, for links: `` or `../../`."""
+        folder = self.board.resolve().parent
+        root = self.root.resolve()
+        depth = len(folder.relative_to(root).parts) if folder.is_relative_to(root) else 0
+        return "../" * depth
+
+    def holds(self, head: record.Head) -> bool:
+        """Whether this line is shown there."""
+        return self.cpu is None or self.cpu == (head.gpu == CPU)
+
+
+def places(results_dir: Path, board: Path | None) -> list[Place]:
+    """Where the rows of `results_dir` are shown; all in `board` if one is named."""
+    if board is not None:
+        return [Place(board, None, board.parent)]
+    return [
+        Place(ROOT / "leaderboard.md", False, ROOT),
+        Place(results_dir / CPU / "leaderboard.md", True, ROOT),
+    ]
+
+
+def rebuild(
+    results_dir: Path, board: Path | None, gpus: Collection[str]
+) -> Iterator[tuple[Path, Leaderboard, list[record.BadLine]]]:
+    """Write the boards that `gpus` stand on; tells each file, what it shows and what was left out."""
+    for place in places(results_dir, board):
+        if place.cpu is not None and not any((gpu == CPU) == place.cpu for gpu in gpus):
+            continue
+        shown, bad, files = publish(results_dir, place)
+        for path, text in files.items():
+            write(path, text)
+        yield place.board, shown, bad
 
 
 def build(results_dir: Path) -> tuple[Leaderboard, list[record.BadLine]]:
     """The boards that `results_dir` holds, and the lines that had to be left out."""
-    board, bad, _ = _read(results_dir)
+    board, bad, _ = _read(results_dir, lambda _: True)
     return board, bad
 
 
 def publish(
-    results_dir: Path, board_path: Path
+    results_dir: Path, place: Place
 ) -> tuple[Leaderboard, list[record.BadLine], dict[Path, str]]:
-    """The same, and every file that shows it: leaderboard.md, its picture and the page."""
-    board, bad, heads = _read(results_dir)
+    """The same of one place, and every file that shows it: leaderboard.md, its picture, the page."""
+    board, bad, heads = _read(results_dir, place.holds)
     drawing = picture.render(board)
-    files = {board_path: markdown.render(board, picture="docs/board.svg" if drawing else "")}
+    shown = "docs/board.svg" if drawing else ""
+    files = {place.board: markdown.render(board, picture=shown, home=place.home)}
     if drawing:
-        files[board_path.parent / "docs" / "board.svg"] = drawing
-    page_path = board_path.with_suffix(".html")
-    files[page_path] = page.render(board, history(heads), _notes(board_path.parent, board))
+        files[place.board.parent / "docs" / "board.svg"] = drawing
+    page_path = place.board.with_suffix(".html")
+    files[page_path] = page.render(board, history(heads), _notes(place.root, board))
     return board, bad, files
 
 
-def _read(results_dir: Path) -> tuple[Leaderboard, list[record.BadLine], list[record.Head]]:
+def _read(
+    results_dir: Path, holds: Callable[[record.Head], bool]
+) -> tuple[Leaderboard, list[record.BadLine], list[record.Head]]:
     heads, bad = record.heads(results_dir)
+    heads = [head for head in heads if holds(head)]
     results, worse = record.read(newest(heads))
     bad = sorted([*bad, *worse], key=str)
     return leaderboard(results, bad_lines=len(bad)), bad, heads

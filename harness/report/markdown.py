@@ -39,9 +39,9 @@ No results yet. Measure one: `python run.py --submission triton_template`
 """
 
 
-def render(board: Leaderboard, picture: str = "") -> str:
-    """The whole file; `picture` is the path of an SVG to embed, relative to it."""
-    parts = [HEAD]
+def render(board: Leaderboard, picture: str = "", home: str = "") -> str:
+    """The whole file; `picture`: path of an SVG to embed; `home`: of the checkout; relative to it."""
+    parts = [HEAD.replace("](docs/", f"]({home}docs/")]
     if picture:
         parts.append(f"![Speed-up of every entry with its interval]({picture})\n")
     parts.extend(_section(one) for one in board.boards)

@@ -102,13 +102,13 @@ def conditions_of(result: Result) -> list[str]:
         interval = f"[{told.low_j:.3g}, {told.high_j:.3g}] J a call"
         value = told.joules_per_call
         found.append(
-            f"energy {value:.3g} J a call {interval}"
+            f"energy {value:.3g} {interval}"
             if value is not None
             else f"energy not resolved in {result.blocks} blocks: {interval}"
         )
     if result.stopping:
-        looks = f"intervals hold at all of its {result.looks} looks"
-        found.append(f"{result.stopping.rule}: {result.stopping.why}; {looks}")
+        rule = result.stopping.rule
+        found.append(f"rule of the run: {rule}; intervals hold at all of its {result.looks} looks")
     return found
 
 

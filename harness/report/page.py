@@ -26,7 +26,7 @@ from harness.report.limits import (
     limiter,
     sm_clock_mhz,
 )
-from harness.report.notes import Notes
+from harness.report.notes import Notes, conditions_of
 from harness.report.reported import OTHER, REPORTED
 from harness.report.text import NEXT, rank_text, wash
 from harness.schema import Result, Status
@@ -174,7 +174,7 @@ def _cell(board: Board, result: Result, notes: Notes) -> Json:
         "atClockPct": _short(at_clock_pct(result)),
         "limiter": limiter(result),
         "kernels": [wash(name, 160) for name in result.kernels],
-        "notes": notes.of_entry(result),
+        "notes": [*notes.of_entry(result), *conditions_of(result)],
         "samples": [[s.block, _short(s.latency_ms), int(s.late)] for s in samples],
     }
 

@@ -142,7 +142,7 @@ class Terminal:
         self.close()
         for board in leaderboard.boards:
             self.console.print(self._table(board) if self.moving else _plain_board(board))
-        self._print(f"board: {path}")
+        self._print(f"board: {path} · page: {path.with_suffix('.html').name} beside it")
 
     def note(self, text: str) -> None:
         """A line for the reader."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -10,7 +11,7 @@ import pytest
 from harness import record
 from harness.commands import rank as command
 from harness.errors import StorageError
-from tests.report.factory import run_of
+from tests.report.factory import CPU, result, run_of
 
 
 @pytest.fixture
@@ -18,8 +19,8 @@ def args(tmp_path: Path) -> argparse.Namespace:
     parser = argparse.ArgumentParser()
     command.add_parser(parser.add_subparsers())
     for seed, run in enumerate(("r1", "r2")):
-        for result in run_of({"mine": 0.9, "yours": 0.95}, seed=seed, run=run):
-            record.append(tmp_path / "results", result)
+        for one in run_of({"mine": 0.9, "yours": 0.95}, seed=seed, run=run):
+            record.append(tmp_path / "results", one)
     board = str(tmp_path / "leaderboard.md")
     return parser.parse_args(["rank", "--results", str(tmp_path / "results"), "--board", board])
 
@@ -66,3 +67,50 @@ def test_a_board_that_cannot_be_written_is_a_storage_error(args: argparse.Namesp
     args.board = args.results.parent / "a file" / "leaderboard.md"
     with pytest.raises(StorageError, match="cannot write the board"):
         args.run(args)
+
+
+def test_a_try_out_on_a_cpu_leaves_the_committed_board_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(command, "ROOT", tmp_path)
+    results = tmp_path / "results"
+    for one in run_of({"mine": 0.9}):
+        record.append(results, one)
+    parser = argparse.ArgumentParser()
+    command.add_parser(parser.add_subparsers())
+    args = parser.parse_args(["rank", "--results", str(results)])
+    assert args.run(args) == 0
+    committed = {p: p.read_bytes() for p in tmp_path.iterdir() if p.is_file()}
+    assert set(committed) == {tmp_path / "leaderboard.md", tmp_path / "leaderboard.html"}
+    assert not (results / "cpu").exists()
+    tried = result("tried", gpu="cpu", machine=CPU, suite="smoke", suite_sha256="6" * 64)
+    record.append(results, tried)
+    ((path, shown, _),) = command.rebuild(results, None, {"cpu"})
+    assert path == results / "cpu" / "leaderboard.md"
+    assert {row.entry for board in shown.boards for row in board.rows} == {"tried"}
+    assert "`tried`" in path.read_text()
+    assert "](../../docs/how-to-read-the-board.md)" in path.read_text()
+    assert "tried" in path.with_suffix(".html").read_text()
+    assert {p: p.read_bytes() for p in committed} == committed
+    args.check = True
+    assert args.run(args) == 0
+    assert capsys.readouterr().out.count("current") == 3  # both boards and the picture
+
+
+def test_a_named_board_holds_everything(args: argparse.Namespace) -> None:
+    tried = result("tried", gpu="cpu", machine=CPU, suite="smoke", suite_sha256="6" * 64)
+    record.append(args.results, tried)
+    assert args.run(args) == 0
+    assert "`tried`" in args.board.read_text()
+    assert "`mine`" in args.board.read_text()
+
+
+def test_git_ignores_a_cpus_board() -> None:
+    place = command.places(command.ROOT / "results", None)[1]
+    assert place.cpu
+    shown = [place.board, place.board.with_suffix(".html")]
+    asked = ["git", "check-ignore", *map(str, shown)]
+    told = subprocess.run(asked, cwd=command.ROOT, capture_output=True, text=True, check=False)
+    if told.returncode == 128:
+        pytest.skip("not a checkout")
+    assert told.stdout.splitlines() == list(map(str, shown))

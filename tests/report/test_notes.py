@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 
 from harness.rank import Board, leaderboard
-from harness.report.notes import Notes, joined
-from harness.schema import Kind, Result, Telemetry
+from harness.report.notes import Notes, conditions_of, joined
+from harness.schema import Energy, Kind, Result, Stopping, Telemetry
 from tests.report.factory import CASES, timed
 
 
@@ -54,3 +54,26 @@ def test_throttling_and_foreign_processes_are_told_of_the_machine() -> None:
     assert "clocks held down by sw_power_cap in 1 of 3 readings" in line
     assert "another process on the GPU in 1 of 3 readings" in line
     assert Notes(board).of_entry(board.rows[0].results[0]) == []
+
+
+def test_conditions_are_told_as_far_as_they_are_known() -> None:
+    board = board_of({"a": np.zeros(20)})
+    plain = next(row for row in board.rows if row.entry == "a").results[0]
+    assert conditions_of(plain) == []
+    told = plain.model_copy(
+        update={
+            "clock_mhz": 1755.0,
+            "clock_pct": 71.25,
+            "drift_pct": -1.5,
+            "energy": Energy(joules_per_call=None, low_j=-1.0, high_j=2.0),
+            "stopping": Stopping(rule="race 3", looks=4, why="left the race after 4 blocks"),
+        }
+    )
+    clock, drift, energy, rule = conditions_of(told)
+    assert clock == "SM clock 1755 MHz, 71.2 % of the peak at that clock"
+    assert "-1.5 %" in drift
+    assert energy == "energy not resolved in 20 blocks: [-1, 2] J a call"
+    assert "race 3; intervals hold at all of its 4 looks" in rule
+    assert "left the race after 4 blocks" in Notes(board).of_entry(told)
+    known = told.model_copy(update={"energy": Energy(joules_per_call=0.4, low_j=0.38, high_j=0.42)})
+    assert conditions_of(known)[2] == "energy 0.4 [0.38, 0.42] J a call"

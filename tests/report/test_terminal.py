@@ -48,7 +48,10 @@ def test_plain_lines() -> None:
     assert "hdim64_seq4k: block 20/20, done; mine 1.100× [1.000, 1.200]" in lines
     assert any(line.startswith("mine · hdim64_seq4k: PASSED  0.") for line in lines)
     assert "  next: run it under compute-sanitizer on this shape" in lines
-    assert lines[-2:] == ["board: leaderboard.md", "clocks moved"]
+    assert lines[-2:] == [
+        "board: leaderboard.md · page: leaderboard.html beside it",
+        "clocks moved",
+    ]
 
 
 def test_a_terminal_moves() -> None:

@@ -17,6 +17,7 @@ SHARED_BYTES_OF_A_PROGRAM = 227 * 1024  # sm_90
 KERNELS = [
     "submissions/triton_champion",
     "submissions/gluon_champion",
+    "submissions/gluon_template",
     "baselines/triton_flash_v3",
 ]
 

@@ -1,0 +1,163 @@
+"""The course of an adaptive run, with bursts that are drawn instead of measured: no process is started."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from harness import adaptive, blocks
+from harness.adaptive import Course
+from harness.clock import GPU_RULES
+from harness.observer import Silent
+from harness.plan import Block
+from harness.problems import get_problem
+from harness.schema import Case, Entrant, Kind, Manifest, Sample, Status, Suite
+from harness.state import Roles, State
+from harness.stopping import Rule
+
+CASES = (
+    Case(name="d64", batch=4, heads=32, seqlen=4096, headdim=64, burst=4),
+    Case(name="d128", batch=2, heads=16, seqlen=8192, headdim=128, burst=4),
+)
+NOISE = 0.002
+GAP_MS = 2.0
+
+
+class Bench:
+    """A State whose bursts come from a table of latencies; `met` is what each block held."""
+
+    def __init__(
+        self,
+        monkeypatch: pytest.MonkeyPatch,
+        rule: Rule,
+        latency_ms: dict[str, float],
+        **kinds: Kind,
+    ) -> None:
+        self.latency_ms = {"base": 1.0, **latency_ms}
+        self.hidden_ms: dict[str, float] = {}
+        self.fails_in: dict[str, int] = {}
+        self.met: list[tuple[str, Block]] = []
+        self.rng = random.Random(41)
+        self.now_s = 0.0
+        seats = {name: self.seat(name, kinds.get(name, Kind.SUBMISSION)) for name in latency_ms}
+        seats |= {name: self.seat(name, Kind.BASELINE) for name in ("base", "null")}
+        facts = SimpleNamespace(
+            rules=GPU_RULES, off=frozenset(), machine=SimpleNamespace(has_gpu=False)
+        )
+        other: Any = SimpleNamespace()
+        self.state = State(
+            suite=Suite(name="s", cases=CASES, against="base", blocks=20),
+            problem=get_problem("attention_forward"),
+            seats=seats, roles=Roles("base", "base", "null"), judge=other, facts=facts,  # type: ignore[arg-type]
+            sizes=(0, 0), monitor=other, save=lambda _: None, observer=Silent(),
+            rng=random.Random(42), rule=rule,
+        )  # fmt: skip
+        monkeypatch.setattr(adaptive, "run_block", self.run_block)
+        monkeypatch.setattr(blocks, "run_block", self.run_block)
+        monkeypatch.setattr(adaptive, "time", SimpleNamespace(monotonic=lambda: self.now_s))
+
+    @staticmethod
+    def seat(name: str, kind: Kind) -> Any:
+        entrant = Entrant(
+            name=name, kind=kind, folder=Path("/x"), manifest=Manifest(name=name), source_sha256="0"
+        )
+        return SimpleNamespace(entrant=entrant)
+
+    def run_block(self, state: State, case: Case, block: Block) -> None:
+        self.met.append((case.name, block))
+        self.now_s += 1.0
+        shared = self.rng.gauss(0, 0.02)  # heat
+        for name in block.order:
+            known = state.record(name, case)
+            if name == "null" or known.status is not None or not block.timed:
+                continue
+            if len(known.samples) == self.fails_in.get(name, -1):
+                known.fail(Status.INCORRECT, "wrong")
+                continue
+            ms = self.latency_ms[name] * 2.718281828 ** (shared + self.rng.gauss(0, NOISE))
+            hidden = self.hidden_ms.get(name, 0.0)
+            outside = 4 * (ms + hidden) + GAP_MS + self.rng.gauss(0, 0.004)
+            assert block.index is not None
+            known.samples.append(Sample(block=block.index, calls_ms=(ms,) * 4, t2_ms=outside))
+
+    def count(self, name: str, case: Case = CASES[0]) -> int:
+        return len(self.state.record(name, case).samples)
+
+    def why(self, name: str) -> str:
+        told = self.state.record(name, CASES[1]).stopping
+        return told.why if told else ""
+
+
+Make = Callable[..., Bench]
+
+
+@pytest.fixture
+def bench(monkeypatch: pytest.MonkeyPatch) -> Make:
+    return lambda rule, latency_ms, **kinds: Bench(monkeypatch, rule, latency_ms, **kinds)
+
+
+def test_until_goes_on_with_the_open_pair_alone(bench: Make) -> None:
+    made = bench(Rule(until_pct=0.1), {"a": 0.8, "twin": 0.8005, "far": 1.4})
+    Course(made.state).run()
+    assert made.count("far") == 20
+    assert made.count("a") == made.count("twin") > 20
+    assert made.count("base") == made.count("a")
+    assert "told apart from its neighbours" in made.why("far")
+    assert "apart from base" in made.why("far")
+    assert "a" in made.why("twin")
+
+
+def test_every_block_holds_baseline_and_null_and_no_index_comes_twice(bench: Make) -> None:
+    made = bench(Rule(until_pct=0.1, race=1), {"a": 0.8, "twin": 0.8003, "far": 1.4})
+    Course(made.state).run()
+    for case in CASES:
+        met = [block for name, block in made.met if name == case.name]
+        assert all({"base", "null"} <= set(block.order) for block in met)
+        indices = [block.index for block in met if block.timed]
+        assert len(indices) == len(set(indices))
+        assert any(block.index is None and block.probe.distribution != "normal" for block in met)
+
+
+def test_the_time_limit_cuts_what_comes_behind_the_suites_blocks(bench: Make) -> None:
+    made = bench(Rule(until_pct=0.01, time_limit_s=60.0), {"a": 0.8, "twin": 0.8})
+    Course(made.state).run()
+    assert 20 < made.count("a") < 40
+    assert "time limit of 60 s" in made.why("a")
+    assert "open with" in made.why("a") + made.why("twin")
+    made = bench(Rule(until_pct=0.01, time_limit_s=1.0), {"a": 0.8, "twin": 0.8})
+    Course(made.state).run()
+    assert made.count("a") == 20
+
+
+def test_a_race_spends_the_blocks_on_the_fast(bench: Make) -> None:
+    field = {"first": 0.80, "second": 0.81, "slow": 0.9, "slower": 1.3}
+    made = bench(Rule(race=2), field, library=Kind.BASELINE)
+    Course(made.state).run()
+    counts = {name: made.count(name) for name in field}
+    assert counts["first"] == counts["second"] == 20
+    assert counts["slow"] == counts["slower"] == 4
+    assert "left the race after 4 blocks" in made.why("slow")
+    assert "slower than second" in made.why("slow")
+    assert made.why("first") == "measured to the end"
+
+
+def test_a_claim_that_the_judge_did_not_see_pushes_nobody_out(bench: Make) -> None:
+    made = bench(Rule(race=1), {"honest": 0.8, "liar": 0.4})
+    made.hidden_ms["liar"] = 0.4
+    Course(made.state).run()
+    assert made.count("honest") >= 20  # and some for the blocks that looked disturbed
+    assert made.why("honest") == "measured to the end"
+
+
+def test_who_fails_on_the_way_leaves(bench: Make) -> None:
+    made = bench(Rule(race=1), {"honest": 0.8, "breaks": 0.7})
+    made.fails_in["breaks"] = 2
+    Course(made.state).run()
+    assert made.count("breaks") == 2
+    assert "no time on every config" in made.why("breaks")
+    assert made.count("honest") == 20

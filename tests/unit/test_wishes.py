@@ -1,0 +1,42 @@
+"""Flags → the rule of a run; what makes no sense is answered with what to write."""
+
+from __future__ import annotations
+
+import pytest
+
+from harness.cli import parse_args
+from harness.errors import UsageError
+from harness.stopping import FIXED, Rule
+from harness.wishes import rule_of
+
+
+@pytest.mark.parametrize(
+    ("words", "rule"),
+    [
+        ([], FIXED),
+        (["--until", "0.3%"], Rule(until_pct=0.3)),
+        (["--until", "0.5", "--time-limit", "60"], Rule(until_pct=0.5, time_limit_s=60.0)),
+        (["--race"], Rule(race=3)),
+        (["--race", "5", "--until", "1%"], Rule(until_pct=1.0, race=5)),
+    ],
+)
+def test_flags_become_a_rule(words: list[str], rule: Rule) -> None:
+    assert rule_of(parse_args(["-s", "x", *words])) == rule
+
+
+@pytest.mark.parametrize(
+    ("words", "hint"),
+    [
+        (["--until", "little"], "--until 0.3%"),
+        (["--until", "0"], "--until 0.3%"),
+        (["--until", "nan"], "--until 0.3%"),
+        (["--race", "0"], "--race 3"),
+        (["--until", "1%", "--time-limit", "0"], "900"),
+        (["--time-limit", "60"], "add --until"),
+        (["--race", "3", "--gpus", "2"], "leave out"),
+    ],
+)
+def test_nonsense_is_answered_with_what_to_write(words: list[str], hint: str) -> None:
+    with pytest.raises(UsageError) as told:
+        rule_of(parse_args(["-s", "x", *words]))
+    assert hint in str(told.value)
