@@ -1,0 +1,220 @@
+"""Every rung of cuda_hopper, its champion and the next candidates beside the libraries: verified, then timed.
+
+    python benchmarks/hopper_ladder.py                     # one table a headdim, well under a minute on an H200
+    python benchmarks/hopper_ladder.py --only 05,07        # entrants whose name contains one of these; libraries stay
+    python benchmarks/hopper_ladder.py --sanitize          # compute-sanitizer on small shapes; keeps what it says
+
+The GPU work happens in a child (hopper_ladder_gpu.py) that says what it is about to do. One that falls silent
+has a kernel that hangs: it is killed, the entrant is marked and left out, and the rest starts again.
+
+A round times each entrant once, in random order; the ratio is the median over rounds of the library's time
+over the entrant's in the same round. It is a workshop's figure, for choosing what to try next: rows of the
+board come from run.py.
+"""
+
+from __future__ import annotations
+
+import argparse
+import collections
+import json
+import os
+import re
+import selectors
+import shutil
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[1]
+CHILD = Path(__file__).with_name("hopper_ladder_gpu.py")
+LIBRARIES = ("sdpa_cudnn", "flash_attn_3", "flash_attn_4")
+START_S, SILENT_S, LIBRARY_S = 90.0, 15.0, 90.0  # a library may compile at its first call
+SANITIZE_S = 180.0
+SHAPES = {
+    64: (4, 32, 4096),
+    128: (2, 16, 8192),
+    256: (1, 8, 16384),
+}  # headdim: batch, heads, seqlen
+TOOLS = {
+    "memcheck": ["--tool", "memcheck"],
+    "memcheck_without_api_errors": ["--tool", "memcheck", "--report-api-errors", "no"],
+    "racecheck": ["--tool", "racecheck"],
+}
+
+
+class Findings:
+    """What the child has told, over all its starts."""
+
+    def __init__(self) -> None:
+        self.verdicts: dict[tuple[str, int], Mapping[str, Any]] = {}
+        self.times_ms: dict[int, dict[str, list[float]]] = {}
+        self.missing: dict[str, str] = {}
+        self.at = ("", "starting")
+
+    def take(self, message: Mapping[str, Any]) -> None:
+        """One line of the child."""
+        if "at" in message:
+            self.at = (message["at"], message["doing"])
+        elif "missing" in message:
+            self.missing[message["missing"]] = message["why"]
+        elif "verdict" in message:
+            self.verdicts[message["verdict"], message["headdim"]] = message
+        elif "times_ms" in message:
+            self.times_ms[message["headdim"]] = message["times_ms"]
+
+
+# ---------------------------------------------------------------------------------- the table
+
+
+def ratio(base_ms: Sequence[float], own_ms: Sequence[float]) -> float:
+    """Median over rounds of base over own: above 1 is faster than the base."""
+    return statistics.median(b / o for b, o in zip(base_ms, own_ms, strict=True))
+
+
+def tflops(headdim: int, milliseconds: float) -> float:
+    """Causal attention forward on the official shape."""
+    batch, heads, seqlen = SHAPES[headdim]
+    return 2 * batch * heads * seqlen**2 * headdim / milliseconds / 1e9
+
+
+def verdict_text(verdict: Mapping[str, Any] | None) -> str:
+    """`31/31 ok, 3.1e-04`: cases passed, worst relative L2 of a row; or the first that failed."""
+    if verdict is None:
+        return "not reached"
+    text = f"{verdict['ok']}/{verdict['of']}"
+    return f"{text} WRONG: {verdict['bad']}" if verdict["bad"] else f"{text}, {verdict['row']:.1e}"
+
+
+def table(headdim: int, findings: Findings, bases: Sequence[str]) -> str:
+    """One line an entrant, fastest first; those without a time after them."""
+    times = findings.times_ms.get(headdim, {})
+    names = sorted(times, key=lambda name: statistics.median(times[name]))
+    names += sorted({name for name, d in findings.verdicts if d == headdim} - set(names))
+    known = [base for base in bases if base in times]
+    head = [f"headdim {headdim}", "TFLOP/s", *(f"x {base}" for base in known), "verified"]
+    rows = [head]
+    for name in names:
+        cells = ["–"] * (1 + len(known))
+        if name in times:
+            cells = [f"{tflops(headdim, statistics.median(times[name])):.0f}"]
+            cells += [f"{ratio(times[base], times[name]):.3f}" for base in known]
+        rows.append([name, *cells, verdict_text(findings.verdicts.get((name, headdim)))])
+    widths = [max(len(row[i]) for row in rows) for i in range(len(head) - 1)]
+    return "\n".join(
+        "  ".join([row[0].ljust(widths[0]), *map(str.rjust, row[1:-1], widths[1:]), row[-1]])
+        for row in rows
+    )
+
+
+# ---------------------------------------------------------------------------------- the child
+
+
+def watch(command: Sequence[str], findings: Findings, log: Path) -> tuple[bool, int]:
+    """Run the child to its end; (whether it fell silent, exit code)."""
+    with log.open("ab") as errors:
+        child = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=errors, cwd=ROOT)
+    assert child.stdout
+    patience, rest = START_S, b""
+    with child.stdout as told, selectors.DefaultSelector() as selector:
+        selector.register(told, selectors.EVENT_READ)
+        while selector.select(patience):
+            data = os.read(told.fileno(), 1 << 16)
+            if not data:
+                return False, child.wait()
+            *lines, rest = (rest + data).split(b"\n")
+            for line in lines:
+                if line.startswith(b"{"):
+                    findings.take(json.loads(line))
+            patience = LIBRARY_S if findings.at[0] in LIBRARIES else SILENT_S
+        child.kill()
+        return True, child.wait()
+
+
+def measure(args: argparse.Namespace, log: Path) -> Findings:
+    """Start the child, and again without whoever hung."""
+    findings, skip = Findings(), set[str]()
+    while True:
+        words = [sys.executable, str(CHILD), "--rounds", str(args.rounds)]
+        words += ["--only", args.only, "--skip", ",".join(sorted(skip))]
+        silent, code = watch(words, findings, log)
+        name, doing = findings.at
+        if not silent and not code:
+            return findings
+        if name in skip or not name:
+            tail = log.read_text(errors="replace").splitlines()[-5:]
+            raise SystemExit("\n".join([f"the child ended with {code} while {doing}", *tail]))
+        skip.add(name)
+        findings.missing[name] = f"{'hangs' if silent else f'ends the process ({code})'}: {doing}"
+
+
+# ------------------------------------------------------------------------------- the sanitizer
+
+
+def summary(text: str) -> str:
+    """How many of which complaint, from compute-sanitizer's own lines."""
+    lines = [line.lstrip("= ").strip() for line in text.splitlines() if line.startswith("=====")]
+    opens = re.compile(
+        r"Invalid|Program hit|Race reported|Error:|Warning:|Misaligned|Uninitialized"
+    )
+    found = collections.Counter(re.sub(r"0x[0-9a-f]+", "0x…", x) for x in lines if opens.match(x))
+    ends = [line for line in lines if "SUMMARY" in line]
+    told = [f"  {count:4d} x {what[:140]}" for what, count in found.most_common(12)]
+    return "\n".join([*told, *(f"  {line}" for line in ends or ["no summary: it did not end"])])
+
+
+def sanitize(args: argparse.Namespace) -> int:
+    """Each tool over all entrants of ours on small shapes; the text stays in --out."""
+    tool = shutil.which("compute-sanitizer") or "/usr/local/cuda/bin/compute-sanitizer"
+    if not Path(tool).exists():
+        raise SystemExit("compute-sanitizer is not on PATH; it comes with the CUDA toolkit")
+    args.out.mkdir(parents=True, exist_ok=True)
+    worst = 0
+    for name, flags in TOOLS.items():
+        path = args.out / f"{name}.txt"
+        words = [tool, *flags, "--print-limit", "1000", "--error-exitcode", "9"]
+        words += [sys.executable, str(CHILD), "--small", "--only", args.only]
+        with path.open("w") as output:
+            try:
+                done = subprocess.run(
+                    words, stdout=output, stderr=subprocess.STDOUT, timeout=args.limit, check=False
+                )
+                ended = f"exit code {done.returncode}"
+                worst = max(worst, done.returncode if name != "memcheck" else 0)
+            except subprocess.TimeoutExpired:
+                ended, worst = f"not done after {args.limit:.0f} s", 1
+        print(f"{name}: {ended}; {path}\n{summary(path.read_text(errors='replace'))}", flush=True)
+    return int(worst != 0)
+
+
+def main() -> int:
+    """0 if everything that ran is right."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
+    parser.add_argument("--rounds", type=int, default=12)
+    parser.add_argument("--only", default="", metavar="TEXT,…", help="parts of entrants' names")
+    parser.add_argument("--sanitize", action="store_true")
+    parser.add_argument("--out", type=Path, default=Path("sanitize"), help="folder of the texts")
+    parser.add_argument("--limit", type=float, default=SANITIZE_S, help="seconds for each tool")
+    args = parser.parse_args()
+    cache = Path(
+        os.environ.setdefault("ATTNBOARD_CACHE", str(Path.home() / ".cache" / "attnboard"))
+    )
+    cache.mkdir(parents=True, exist_ok=True)
+    if args.sanitize:
+        return sanitize(args)
+    started = time.monotonic()
+    findings = measure(args, cache / "hopper_ladder.log")
+    for headdim in SHAPES:
+        print(table(headdim, findings, LIBRARIES), end="\n\n")
+    for name, why in sorted(findings.missing.items()):
+        print(f"left out: {name}: {why}")
+    print(f"{time.monotonic() - started:.0f} s; fp16, causal, medians of {args.rounds} rounds")
+    hung = any(why.startswith(("hangs", "ends")) for why in findings.missing.values())
+    return int(hung or any(verdict["bad"] for verdict in findings.verdicts.values()))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
