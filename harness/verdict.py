@@ -45,6 +45,7 @@ class Evidence:
     build_s: float | None = None
     log_tail: str = ""
     stopping: Stopping | None = None
+    deterministic: bool | None = None  # same inputs, same bits; None while nobody asked twice
 
     def fail(self, status: Status, reason: str) -> None:
         """Keep the first failure; later ones are its consequences."""
@@ -124,6 +125,7 @@ def conclude(
         kind=evidence.entrant.kind,
         language=evidence.entrant.manifest.language,
         author=evidence.entrant.manifest.author,
+        problem=facts.problem.name,
         suite=facts.suite.name,
         config=evidence.case.name,
         status=status,
@@ -146,6 +148,7 @@ def conclude(
         drift_pct=conditions.drift_pct(pace),
         energy=conditions.energy(clock.samples, null_energy_j) if timed else None,
         error=evidence.worst,
+        deterministic=evidence.deterministic if timed else None,
         slack=clock.slack,
         samples=clock.samples,
         telemetry=tuple(telemetry),

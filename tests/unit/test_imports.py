@@ -44,7 +44,6 @@ LAWS = {
 TORCH_SIDE = (
     "harness/judge/",
     "harness/worker/",
-    "harness/null/",
     "harness/buffers.py",
     "_tensors.py",
     "templates/",
