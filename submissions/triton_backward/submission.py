@@ -50,6 +50,8 @@ class Tile(NamedTuple):
     block_n: int  # keys
     num_warps: int
     num_stages: int
+    maxnreg: int | None = None
+    split: bool = False  # keys_kernel twice, for dV and for dK: eight products, half the registers
 
 
 class Config(NamedTuple):
@@ -61,18 +63,47 @@ class Config(NamedTuple):
 
 # Results of the search below, by GPU and headdim: a run on these skips the search.
 FROZEN: dict[tuple[str, int], Config] = {}
-# All compile for sm_90 without spilling (NOTES.md). The first one serves the interpreter.
+# None of them spills for sm_90 (NOTES.md). The first one serves the interpreter.
 KEYS_TILES = {
-    32: [Tile(64, 128, 4, 3), Tile(64, 128, 8, 3)],
-    64: [Tile(64, 128, 4, 2), Tile(64, 128, 8, 3), Tile(128, 128, 8, 2), Tile(64, 64, 4, 3)],
-    128: [Tile(64, 128, 8, 2), Tile(64, 128, 8, 3), Tile(64, 64, 4, 2), Tile(32, 128, 8, 3)],
-    256: [Tile(32, 64, 8, 2), Tile(64, 64, 8, 2), Tile(32, 128, 8, 2)],
+    32: [Tile(64, 64, 4, 3), Tile(64, 128, 8, 3)],
+    64: [
+        Tile(64, 64, 4, 3),
+        Tile(64, 64, 4, 2),
+        Tile(64, 128, 8, 3),
+        Tile(128, 64, 4, 2),
+        Tile(128, 128, 8, 2),
+    ],
+    128: [
+        Tile(64, 128, 8, 2),
+        Tile(64, 128, 8, 3),
+        Tile(64, 64, 4, 2),
+        Tile(32, 128, 8, 3),
+        Tile(64, 128, 8, 2, split=True),
+    ],
+    256: [
+        Tile(32, 128, 8, 2, split=True),
+        Tile(32, 64, 4, 2, split=True),
+        Tile(32, 64, 8, 2),
+        Tile(32, 64, 8, 3),
+    ],
 }
 QUERIES_TILES = {
-    32: [Tile(128, 64, 4, 3), Tile(128, 64, 8, 3)],
-    64: [Tile(128, 64, 8, 3), Tile(128, 64, 4, 2), Tile(128, 128, 8, 2), Tile(64, 64, 4, 3)],
-    128: [Tile(128, 64, 8, 2), Tile(128, 64, 8, 3), Tile(64, 64, 4, 2), Tile(128, 32, 8, 3)],
-    256: [Tile(64, 32, 4, 2), Tile(128, 32, 8, 2), Tile(64, 64, 8, 2)],
+    32: [Tile(64, 64, 4, 3), Tile(128, 64, 8, 3)],
+    64: [
+        Tile(64, 64, 4, 3),
+        Tile(64, 64, 4, 2),
+        Tile(128, 64, 8, 3),
+        Tile(64, 128, 4, 2),
+        Tile(128, 128, 8, 2),
+    ],
+    128: [
+        Tile(128, 64, 8, 2),
+        Tile(128, 32, 8, 2),
+        Tile(64, 64, 4, 2),
+        Tile(64, 32, 4, 3),
+        Tile(128, 128, 8, 2),
+    ],
+    256: [Tile(128, 32, 8, 2), Tile(64, 32, 4, 2), Tile(64, 64, 4, 1), Tile(64, 64, 8, 2)],
 }
 
 
@@ -108,7 +139,8 @@ def place(section, heads, tiles):
 def keys_tiles(
     dk, dv, k, v, kv_start,
     q_desc, do_desc, lse_log2_ptr, delta_ptr, head, scale_log2, q_begin, q_end,
-    MASKED: tl.constexpr, HEADDIM: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
+    MASKED: tl.constexpr, DK: tl.constexpr, DV: tl.constexpr,
+    HEADDIM: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
 ):  # fmt: skip
     """Query tiles q_begin .. q_end of one kv tile; scores are held transposed, [BLOCK_N, BLOCK_M]."""
     keys = kv_start + tl.arange(0, BLOCK_N)
@@ -121,11 +153,13 @@ def keys_tiles(
         if MASKED:
             p_t = tl.where(rows[None, :] >= keys[:, None], p_t, 0.0)
         do = do_desc.load([head, q_start, 0]).reshape([BLOCK_M, HEADDIM])
-        dv = tl.dot(p_t.to(do.dtype), do, dv)
-        dp_t = tl.dot(v, do.T)
-        delta = tl.load(delta_ptr + rows)
-        ds_t = p_t * (dp_t - delta[None, :])
-        dk = tl.dot(ds_t.to(q.dtype), q, dk)
+        if DV:
+            dv = tl.dot(p_t.to(do.dtype), do, dv)
+        if DK:
+            dp_t = tl.dot(v, do.T)
+            delta = tl.load(delta_ptr + rows)
+            ds_t = p_t * (dp_t - delta[None, :])
+            dk = tl.dot(ds_t.to(q.dtype), q, dk)
     return dk, dv
 
 
@@ -134,6 +168,7 @@ def keys_kernel(
     q_desc, k_desc, v_desc, do_desc, dk_desc, dv_desc,  # [heads, seqlen, HEADDIM]
     lse_log2_ptr, delta_ptr,  # [heads, padded]
     sm_scale, scale_log2, seqlen, padded, heads, section,
+    DK: tl.constexpr, DV: tl.constexpr,  # which of the two this launch is for
     HEADDIM: tl.constexpr, CAUSAL: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
 ):  # fmt: skip
     """dK and dV of one kv tile. The first tiles of a head have the most queries: they start first."""
@@ -150,13 +185,16 @@ def keys_kernel(
         q_begin = kv_start // BLOCK_M * BLOCK_M
         full_begin = tl.cdiv(kv_start + BLOCK_N - 1, BLOCK_M) * BLOCK_M
         dk, dv = keys_tiles(dk, dv, k, v, kv_start, q_desc, do_desc, lse_log2_ptr, delta_ptr, head,
-                            scale_log2, q_begin, tl.minimum(full_begin, seqlen), True, HEADDIM,
-                            BLOCK_M, BLOCK_N)  # fmt: skip
+                            scale_log2, q_begin, tl.minimum(full_begin, seqlen), True, DK,
+                            DV, HEADDIM, BLOCK_M, BLOCK_N)  # fmt: skip
     dk, dv = keys_tiles(dk, dv, k, v, kv_start, q_desc, do_desc, lse_log2_ptr, delta_ptr, head,
-                        scale_log2, full_begin, seqlen, False, HEADDIM, BLOCK_M, BLOCK_N)  # fmt: skip
-    dv_desc.store([head, kv_start, 0], dv.to(dv_desc.dtype).reshape([1, BLOCK_N, HEADDIM]))
-    dk = (dk * sm_scale).to(dk_desc.dtype)
-    dk_desc.store([head, kv_start, 0], dk.reshape([1, BLOCK_N, HEADDIM]))
+                        scale_log2, full_begin, seqlen, False, DK, DV, HEADDIM, BLOCK_M,
+                        BLOCK_N)  # fmt: skip
+    if DV:
+        dv_desc.store([head, kv_start, 0], dv.to(dv_desc.dtype).reshape([1, BLOCK_N, HEADDIM]))
+    if DK:
+        dk = (dk * sm_scale).to(dk_desc.dtype)
+        dk_desc.store([head, kv_start, 0], dk.reshape([1, BLOCK_N, HEADDIM]))
 
 
 @triton.jit
@@ -253,16 +291,17 @@ def launch_statistics(o, do, lse):
 
 
 def launch_keys(call, dk, dv, tile):
-    """Enqueue the kernel of dK and dV."""
+    """Enqueue the kernel of dK and dV, or one for each."""
     batch, nheads, seqlen, headdim = dk.shape
-    keys_kernel[(triton.cdiv(seqlen, tile.block_n) * batch * nheads,)](
-        describe(call.q, tile.block_m), describe(call.k, tile.block_n),
-        describe(call.v, tile.block_n), describe(call.do, tile.block_m),
-        describe(dk, tile.block_n), describe(dv, tile.block_n),
-        call.lse_log2, call.delta, *call.numbers(),
-        HEADDIM=headdim, CAUSAL=call.causal, BLOCK_M=tile.block_m, BLOCK_N=tile.block_n,
-        num_warps=tile.num_warps, num_stages=tile.num_stages,
-    )  # fmt: skip
+    queries = [describe(x, tile.block_m) for x in (call.q, call.do)]
+    keys = [describe(x, tile.block_n) for x in (call.k, call.v, dk, dv)]
+    for wants_dk, wants_dv in [(False, True), (True, False)] if tile.split else [(True, True)]:
+        keys_kernel[(triton.cdiv(seqlen, tile.block_n) * batch * nheads,)](
+            queries[0], keys[0], keys[1], queries[1], keys[2], keys[3],
+            call.lse_log2, call.delta, *call.numbers(), DK=wants_dk, DV=wants_dv,
+            HEADDIM=headdim, CAUSAL=call.causal, BLOCK_M=tile.block_m, BLOCK_N=tile.block_n,
+            num_warps=tile.num_warps, num_stages=tile.num_stages, maxnreg=tile.maxnreg,
+        )  # fmt: skip
 
 
 def launch_queries(call, dq, tile):
@@ -274,7 +313,7 @@ def launch_queries(call, dq, tile):
         describe(dq, tile.block_m),
         call.lse_log2, call.delta, *call.numbers(),
         HEADDIM=headdim, CAUSAL=call.causal, BLOCK_M=tile.block_m, BLOCK_N=tile.block_n,
-        num_warps=tile.num_warps, num_stages=tile.num_stages,
+        num_warps=tile.num_warps, num_stages=tile.num_stages, maxnreg=tile.maxnreg,
     )  # fmt: skip
 
 
