@@ -44,6 +44,7 @@ class Reply:
     t2_ms: float
     error: Error | None
     kernels: tuple[str, ...]
+    deterministic: bool | None = None
 
 
 class JudgeClient:
@@ -293,6 +294,7 @@ def _reply(answer: wire.Message) -> Reply:
         t2_ms=float(answer.get("t2_ms", 0.0)),
         error=Error.model_validate(error) if error else None,
         kernels=tuple(plain_text(name) for name in answer.get("kernels", ())),
+        deterministic=answer.get("deterministic"),
     )
 
 

@@ -7,9 +7,10 @@ from pathlib import Path
 
 from harness.bench import Seat
 from harness.isolate import ROOT, Jail, bare_env
+from harness.null import null_entrant
 from harness.nursery import Nursery
 from harness.problems import Problem
-from harness.registry import find_entrants, load_entrant
+from harness.registry import find_entrants
 from harness.request import Request
 from harness.schema import Entrant, Kind, Machine
 from harness.state import Roles
@@ -54,7 +55,7 @@ def cast_roles(
 ) -> tuple[Roles, frozenset[str]]:
     """Seat the null kernel and, if nobody asked for it, the trusted baseline that sets the pace."""
     hidden = set()
-    null = load_entrant(ROOT / "harness" / "null", Kind.BASELINE, problem)
+    null = null_entrant(problem, request.suite.cases, scratch / "null")
     seats[null.name] = make_seat(request, null, problem, device, scratch)
     hidden.add(null.name)
     if request.against not in seats:

@@ -47,3 +47,5 @@ def _verified_burst(
             known.fail(reply.status, f"{reply.message} ({probe.label})")
         elif reply.error:
             known.saw(reply.error)
+        if reply.deterministic is not None:
+            known.deterministic = reply.deterministic

@@ -364,18 +364,23 @@ from pathlib import Path
 sys.path.insert(0, sys.argv[1])
 os.environ.setdefault("ATTNBOARD_CACHE", tempfile.mkdtemp())
 import torch
-from harness.schema import Manifest
+import importlib
+from harness.problems import get_problem
+from harness.schema import Case, Manifest
 from harness.worker.load import load_function
-folder, causal = Path(sys.argv[2]), sys.argv[8] == "1"
-shape = tuple(int(n) for n in sys.argv[4:8])
-manifest = Manifest.model_validate_json(sys.argv[3])
-function = load_function(folder, manifest, "custom_attention_forward")
-q, k, v = (torch.randn(shape, device="cuda", dtype=torch.float16) for _ in range(3))
+folder, manifest = Path(sys.argv[2]), Manifest.model_validate_json(sys.argv[3])
+names = ("batch", "heads", "seqlen", "headdim", "causal")
+case = Case(name="profiled", **dict(zip(names, map(int, sys.argv[4:9]))))
+problem = get_problem(manifest.problem)
+function, kwargs = load_function(folder, manifest, problem.function), problem.kwargs(case)
+tensors, device = importlib.import_module(problem.tensors_module), torch.device("cuda")
+torch.set_grad_enabled(False)
+inputs = tensors.make_inputs(case, "normal", torch.Generator(device).manual_seed(0), device, kwargs)
 for _ in range(2):
-    function(q, k, v, causal)
+    function(*inputs, **kwargs)
 torch.cuda.synchronize()
 torch.cuda.cudart().cudaProfilerStart()
-function(q, k, v, causal)
+function(*inputs, **kwargs)
 torch.cuda.synchronize()
 torch.cuda.cudart().cudaProfilerStop()
 """

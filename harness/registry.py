@@ -5,13 +5,14 @@ from __future__ import annotations
 import ast
 import hashlib
 import json
+import re
 from collections.abc import Iterable
 from pathlib import Path
 
 from harness import rung
-from harness.errors import SubmissionError, did_you_mean
+from harness.errors import SubmissionError, UsageError, did_you_mean
 from harness.launch_spec import parse_launch
-from harness.problems import Problem
+from harness.problems import PROBLEMS, Problem, get_problem
 from harness.schema import Entrant, Kind, Manifest
 from harness.yamlfile import load_model
 
@@ -20,19 +21,34 @@ SKIPPED_FILES = {"NOTES.md"}  # words about a kernel do not change it
 MAX_FOLDER_BYTES = 32 << 20
 
 
-def find_entrants(names: Iterable[str], root: Path, kind: Kind, problem: Problem) -> list[Entrant]:
-    """Resolve comma lists, names of `root`, paths, folders of them, ladders, 'all'; in order, no repeats."""
+def find_entrants(
+    names: Iterable[str], root: Path, kind: Kind, problem: Problem | None
+) -> list[Entrant]:
+    """Resolve comma lists, names of `root`, paths, folders of them, ladders, 'all'; in order, no repeats.
+
+    'all' means all of `problem`; None takes everybody, each for the problem its manifest names.
+    """
     found: dict[Path, Entrant] = {}
-    for name in (part.strip() for text in names for part in text.split(",")):
-        for path in _all_of(root) if name == "all" else _resolve(name, root) if name else []:
+    for name in _split(names):
+        for path in _all_of(root, problem) if name == "all" else _resolve(name, root, problem):
             entrant = load_entrant(path, kind, problem, root)
             found.setdefault(entrant.entry_path.resolve(), entrant)
     return list(found.values())
 
 
-def known_names(root: Path) -> list[str]:
-    """Folders of `root` that hold a manifest."""
-    return [path.name for path in _all_of(root)]
+def problem_of(names: Iterable[str], root: Path) -> Problem:
+    """What the first of `names` computes; 'all' and names that lead nowhere mean the first problem."""
+    first = next(iter(_split(names)), "all")
+    try:
+        entrant = load_entrant(_resolve(first, root)[0], Kind.SUBMISSION, None)
+    except SubmissionError:  # whoever loads it for a run says what is wrong
+        return next(iter(PROBLEMS.values()))
+    return get_problem(entrant.manifest.problem)
+
+
+def known_names(root: Path, problem: Problem | None = None) -> list[str]:
+    """Folders of `root` that hold a manifest (of `problem`)."""
+    return [path.name for path in _all_of(root, problem)]
 
 
 def ladders(root: Path) -> list[Path]:
@@ -47,12 +63,18 @@ def entry_name(text: str) -> str:
     return text.rstrip("/").removesuffix(".cu").removesuffix(".py")
 
 
-def load_entrant(path: Path, kind: Kind, problem: Problem, root: Path | None = None) -> Entrant:
-    """Read one folder, bare .py or described .cu; raise SubmissionError on anything a run could trip over."""
+def load_entrant(
+    path: Path, kind: Kind, problem: Problem | None, root: Path | None = None
+) -> Entrant:
+    """Read one folder, bare .py or described .cu; raise SubmissionError on anything a run could trip over.
+
+    None for `problem` means the one that its manifest names.
+    """
     if path.is_file() and path.suffix == ".cu" and _is_entry(path):
         path = path.parent
     if path.is_file() and path.suffix == ".py":
-        folder, manifest = path.parent, Manifest(name=path.stem, entry=path.name)
+        manifest = Manifest(name=path.stem, entry=path.name, problem=_problem_in(path))
+        folder = path.parent
         files = [path]
     elif path.is_file() and path.suffix == ".cu":
         folder, manifest = path.parent, rung.manifest_of(path)
@@ -64,6 +86,7 @@ def load_entrant(path: Path, kind: Kind, problem: Problem, root: Path | None = N
         raise SubmissionError(
             f"{path}: neither a folder nor a .py or .cu file", "see submissions/triton_template"
         )
+    problem = _agreed(path, manifest, problem)
     entry = folder / manifest.entry
     if not entry.is_file():
         there = ", ".join(sorted(f.name for f in files)) or "nothing"
@@ -105,25 +128,51 @@ def _is_entry(path: Path) -> bool:
     return beside.is_file() and _read_manifest(path.parent).entry == path.name
 
 
-def _all_of(root: Path) -> list[Path]:
-    return sorted(path.parent for path in root.glob("*/manifest.yaml"))
+def _split(names: Iterable[str]) -> list[str]:
+    return [part.strip() for text in names for part in text.split(",") if part.strip()]
 
 
-def _entries_of(path: Path) -> list[Path]:
+def _all_of(root: Path, problem: Problem | None) -> list[Path]:
+    found = sorted(path.parent for path in root.glob("*/manifest.yaml"))
+    return [p for p in found if problem is None or _read_manifest(p).problem == problem.name]
+
+
+def _problem_in(path: Path) -> str:
+    """A bare file computes whatever it has the function of."""
+    text = path.read_text(encoding="utf-8", errors="replace")
+    defined = (p.name for p in PROBLEMS.values() if re.search(rf"\b{p.function}\b", text))
+    return next(defined, next(iter(PROBLEMS)))
+
+
+def _agreed(path: Path, manifest: Manifest, asked: Problem | None) -> Problem:
+    """The problem both sides mean; raise SubmissionError where they differ or nobody knows it."""
+    try:
+        mine = get_problem(manifest.problem)
+    except UsageError as cause:
+        raise SubmissionError(f"{path / 'manifest.yaml'}: {cause.message}", cause.hint) from None
+    if asked is not None and asked.name != mine.name:
+        raise SubmissionError(
+            f"{path}: computes {mine.name}, the suite measures {asked.name}",
+            f"--suite {mine.suites[0]} on a GPU, --suite {mine.suites[1]} without one",
+        )
+    return mine
+
+
+def _entries_of(path: Path, problem: Problem | None) -> list[Path]:
     """`path` itself, the rungs of a ladder, or the entries of a folder that is none itself."""
     if path.is_file() or any((path / file).exists() for file in ("manifest.yaml", "submission.py")):
         return [path]
     if rung.is_ladder(path):
         return rung.rungs_of(path)
-    return _all_of(path) or [path]
+    return _all_of(path, problem) or [path]
 
 
-def _resolve(name: str, root: Path) -> list[Path]:
+def _resolve(name: str, root: Path, problem: Problem | None = None) -> list[Path]:
     """The paths that one word of the command line means: many where it is a ladder or holds entries."""
     for base in (root / name, Path(name), root / entry_name(name)):
         for candidate in (base, Path(f"{base}.py"), Path(f"{base}.cu")):
             if candidate.exists():
-                return _entries_of(candidate)
+                return _entries_of(candidate, problem)
     known = [*known_names(root), *(entry_name(str(path.relative_to(root)))
              for ladder in ladders(root) for path in rung.rungs_of(ladder))]  # fmt: skip
     hint = did_you_mean(name, known) or f"{root.name}/ has: {', '.join(known_names(root))}"

@@ -66,6 +66,7 @@ def manifest_of(path: Path) -> Manifest:
         description=first_words(path),
         language="cuda",
         license=above.license if above else "",
+        **({"problem": above.problem} if above else {}),
         entry=path.name,
         needs=Needs(
             compute_capability=above.needs.compute_capability if above else "8.0",

@@ -68,7 +68,7 @@ CONFESSIONS = frozenset(
 
 
 class Dtype(str, Enum):
-    """Element type of q, k, v and the output; both are two bytes wide."""
+    """Element type of q, k, v and what follows from them; both are two bytes wide."""
 
     FP16 = "fp16"
     BF16 = "bf16"
@@ -211,6 +211,7 @@ class Manifest(Frozen):
     entry: str = "submission.py"
     needs: Needs = Needs()
     claims: Claims = Claims()
+    problem: str = "attention_forward"  # what it computes: a name of harness/problems/
     install: str = ""  # the line that installs what is missing
     version_of: str = ""  # package whose version goes into the record
     launch: dict[str, Any] | None = None  # how to launch the kernels of a plain .cu entry
@@ -237,7 +238,7 @@ class Entrant(Frozen):
 
     @property
     def entry_path(self) -> Path:
-        """The file whose `custom_attention_forward` is called."""
+        """The file whose function is called, or whose kernels are launched."""
         return self.folder / self.manifest.entry
 
 
@@ -368,6 +369,7 @@ class Result(Frozen):
     kind: Kind
     language: str = ""
     author: str = ""
+    problem: str = "attention_forward"
     suite: str
     config: str
     status: Status
@@ -390,6 +392,7 @@ class Result(Frozen):
     drift_pct: float | None = None  # of the pace, from the first third of the blocks to the last
     energy: Energy | None = None
     error: Error | None = None  # worst over all verified outputs
+    deterministic: bool | None = None  # the same inputs gave the same bits; None: not asked
     slack: Slack | None = None
     samples: tuple[Sample, ...] = ()
     telemetry: tuple[Telemetry, ...] = ()

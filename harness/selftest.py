@@ -19,18 +19,29 @@ from pydantic import Field
 
 from harness import hygiene, kernel_class
 from harness.defences import NOTHING_OFF, Defence, Off
-from harness.errors import SuiteError
+from harness.errors import SubmissionError, SuiteError
 from harness.isolate import ROOT
 from harness.launch import execute
 from harness.observer import Silent
-from harness.problems import get_problem
+from harness.problems import Problem, get_problem
 from harness.registry import find_entrants, load_entrant
 from harness.request import Request
-from harness.schema import BLAMELESS, Case, Frozen, Kind, Limits, Machine, Result, Status, Suite
+from harness.schema import (
+    BLAMELESS,
+    Case,
+    Frozen,
+    Kind,
+    Limits,
+    Machine,
+    Manifest,
+    Result,
+    Status,
+    Suite,
+)
+from harness.suite import load_suite
 from harness.yamlfile import load_model
 
 BATCH = 12  # entrants of one run: their processes must fit into memory
-PACE = "sdpa"
 NOBODYS_FAULT = BLAMELESS - {Status.PASSED, Status.UNSUPPORTED}
 
 
@@ -62,6 +73,7 @@ class Specimen:
     folder: Path
     honest: bool
     expect: Expectation
+    problem: str  # what it pretends to compute
 
     @property
     def name(self) -> str:
@@ -105,11 +117,12 @@ def load_corpus(root: Path = ROOT) -> list[Specimen]:
     for kind in ("cheaters", "honest"):
         for path in sorted((root / "tests" / kind).glob("*/expect.yaml")):
             expect = load_model(path, Expectation, SuiteError)
-            found.append(Specimen(path.parent, kind == "honest", expect))
+            manifest = load_model(path.with_name("manifest.yaml"), Manifest, SubmissionError)
+            found.append(Specimen(path.parent, kind == "honest", expect, manifest.problem))
     return found
 
 
-def suite_for(gpu: bool, dtype: str, quick_deadlines: bool) -> Suite:
+def suite_for(problem: Problem, gpu: bool, dtype: str, quick_deadlines: bool) -> Suite:
     """One shape; bursts of two, so that a first and a second call differ.
 
     On a GPU it is large enough that plain PyTorch waits for the GPU and not for its own launches: what
@@ -127,12 +140,14 @@ def suite_for(gpu: bool, dtype: str, quick_deadlines: bool) -> Suite:
     )
     if quick_deadlines:
         limits = limits.model_copy(update={"import_s": 15, "first_call_s": 4, "burst_s": 4})
+    pace = load_suite(problem.suites[1], ROOT / "configs").against  # runs with and without a GPU
     return Suite(
         name="selftest",
+        problem=problem.name,
         device="gpu" if gpu else "cpu",
         cases=(case,),
-        baselines=(PACE,),
-        against=PACE,
+        baselines=(pace,),
+        against=pace,
         blocks=6,
         warmup_blocks=1,
         limits=limits,
@@ -140,10 +155,11 @@ def suite_for(gpu: bool, dtype: str, quick_deadlines: bool) -> Suite:
 
 
 def batches(specimens: Sequence[Specimen], size: int = BATCH) -> list[list[Specimen]]:
-    """Specimens that may share a run: one element type, one kind of deadline, not too many."""
-    groups: dict[tuple[str, bool], list[Specimen]] = {}
+    """Specimens that may share a run: one problem, element type, kind of deadline, not too many."""
+    groups: dict[tuple[str, str, bool], list[Specimen]] = {}
     for specimen in specimens:
-        groups.setdefault((specimen.expect.dtype, specimen.expect.slow), []).append(specimen)
+        expect = specimen.expect
+        groups.setdefault((specimen.problem, expect.dtype, expect.slow), []).append(specimen)
     return [group[i : i + size] for group in groups.values() for i in range(0, len(group), size)]
 
 
@@ -157,10 +173,10 @@ def run_batch(
     """One run over `specimens`; every one of them has an outcome."""
     first = specimens[0].expect
     gpu = machine.has_gpu
-    suite = suite_for(gpu, first.dtype, first.slow)
-    problem = get_problem(suite.problem)
+    problem = get_problem(specimens[0].problem)
+    suite = suite_for(problem, gpu, first.dtype, first.slow)
     entrants = [load_entrant(s.folder, Kind.SUBMISSION, problem) for s in specimens]
-    pace = find_entrants([PACE], ROOT / "baselines", Kind.BASELINE, problem)
+    pace = find_entrants([suite.against], ROOT / "baselines", Kind.BASELINE, problem)
     results: dict[str, Result] = {}
     before = set(hygiene.children(os.getpid()))
     with tempfile.TemporaryDirectory(prefix="attnboard-selftest-") as cache, planted(specimens):
@@ -168,7 +184,7 @@ def run_batch(
             suite=suite,
             machine=machine if gpu else replace_gpu(machine),
             entrants=(*entrants, *pace),
-            against=PACE,
+            against=suite.against,
             cache=Path(cache),
             sandbox=0 if Defence.SANDBOX in off else level,
             off=off,

@@ -45,6 +45,7 @@ class Evidence:
     build_s: float | None = None
     log_tail: str = ""
     stopping: Stopping | None = None
+    deterministic: bool | None = None  # same inputs, same bits; None while nobody asked twice
 
     def fail(self, status: Status, reason: str) -> None:
         """Keep the first failure; later ones are its consequences."""
@@ -134,6 +135,7 @@ def conclude(
         clock_pct=100 * tflops / at_clock if tflops and at_clock else None,
         drift_pct=conditions.drift_pct(pace),
         energy=conditions.energy(clock.samples, null_energy_j) if timed else None,
+        deterministic=evidence.deterministic if timed else None,
         slack=clock.slack,
         samples=clock.samples,
         telemetry=tuple(telemetry),
@@ -153,6 +155,7 @@ def _identity(evidence: Evidence, facts: RunFacts) -> dict[str, Any]:
         "kind": entrant.kind,
         "language": entrant.manifest.language,
         "author": entrant.manifest.author,
+        "problem": facts.problem.name,
         "suite": facts.suite.name,
         "config": evidence.case.name,
         "gpu": facts.machine.gpu,

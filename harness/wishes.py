@@ -9,6 +9,7 @@ from harness import sandbox
 from harness.engines.conduct import REMOTE, is_campaign
 from harness.errors import UnavailableError, UsageError
 from harness.isolate import ROOT
+from harness.registry import problem_of
 from harness.request import Request, resolve
 from harness.schema import Machine, Suite
 from harness.stopping import TIME_LIMIT_S, Rule
@@ -19,9 +20,10 @@ SHAPE_FLAGS = ("headdim", "seqlen", "causal", "dtype", "batch", "heads")
 
 
 def choose_suite(args: argparse.Namespace, machine: Machine) -> Suite:
-    """The suite named, or fa3 with a GPU and smoke without; with --blocks and shape flags applied."""
+    """The suite named, or the problem's own for a GPU or for none; --blocks and shape flags applied."""
     elsewhere = args.engine in REMOTE
-    name = args.suite or ("fa3" if machine.has_gpu or elsewhere else "smoke")
+    official, without_gpu = problem_of(args.submission, ROOT / "submissions").suites
+    name = args.suite or (official if machine.has_gpu or elsewhere else without_gpu)
     suite = load_suite(name, ROOT / "configs")
     if suite.device == "gpu" and not machine.has_gpu and not elsewhere:
         raise UnavailableError(

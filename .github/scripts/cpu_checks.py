@@ -33,7 +33,7 @@ def main(argv: list[str] | None = None) -> int:
         entrant = load_entrant(
             args.root / "submissions" / args.name,
             Kind.SUBMISSION,
-            get_problem("attention_forward"),
+            None,
             args.root / "submissions",
         )
     except HarnessError as error:
@@ -78,7 +78,8 @@ def interpret(entrant: Entrant) -> tuple[bool | None, str]:
         return None, "CUDA needs a GPU"
     with tempfile.TemporaryDirectory() as scratch:
         command = [sys.executable, str(ROOT / "run.py"), "--submission", str(entrant.folder)]
-        command += ["--suite", "smoke", "--results", f"{scratch}/results"]
+        suite = get_problem(entrant.manifest.problem).suites[1]
+        command += ["--suite", suite, "--results", f"{scratch}/results"]
         return _run([*command, "--leaderboard", f"{scratch}/leaderboard.md"])
 
 

@@ -70,7 +70,7 @@ def one(entrant: Entrant, case: Case, machine: Machine, kernel: str, stem: Path)
     profiles = profile_report.parse_ncu(profile_report.run_ncu(command, kernel))
     print(f"{entrant.name} · {case.name}\n{profile_report.render(profiles)}")
     heaviest = max(profiles, key=lambda profile: profile.duration_us)
-    flops = get_problem("attention_forward").flops(case)
+    flops = get_problem(entrant.manifest.problem).flops(case)
     point = profile_report.Point(
         f"{entrant.name} {case.name}", flops, heaviest.dram_bytes or 1.0, heaviest.duration_us / 1e6
     )

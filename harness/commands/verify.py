@@ -142,7 +142,7 @@ def audit(result: Result, base: Result | None) -> list[str]:
     faults += _differ("p10_ms", result.p10_ms, told.p10) + _differ(
         "p90_ms", result.p90_ms, told.p90
     )
-    flops = get_problem("attention_forward").flops(result.case)
+    flops = get_problem(result.problem).flops(result.case)
     faults += _differ("tflops", result.tflops, flops / told.median / 1e9)
     faults += (
         []

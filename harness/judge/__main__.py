@@ -24,6 +24,7 @@ from harness.judge.desk import BurstOutcome, Desk, Inputs, WorkerGone
 from harness.judge.gate import Reference
 from harness.judge.secret import Secret
 from harness.problems import get_problem
+from harness.problems.base_tensors import Tensors
 from harness.schema import Case
 
 
@@ -32,7 +33,7 @@ class Judge:
 
     def __init__(self, problem: str, device: str, scratch: str, off: Off = NOTHING_OFF) -> None:
         self.problem = get_problem(problem)
-        self.tensors = importlib.import_module(self.problem.tensors_module)
+        self.tensors: Tensors = importlib.import_module(self.problem.tensors_module)
         self.device = torch.device(device)
         self.scratch, self.off = scratch, off
         self.secret = Secret()
@@ -84,40 +85,56 @@ class Judge:
         self.current = None  # frees the last block's tensors first
         case = Case.model_validate(message["case"])
         kwargs = dict(message["kwargs"])
+        limits, whole = self.problem.limits(case.dtype), bool(message["whole"])
         tensors, references = [], []
-        for call in range(int(message["calls"])):
+        # The last call of a check asks the first one's question again: is the answer the same, bit for bit?
+        again = whole and int(message["calls"]) > 1
+        for call in range(int(message["calls"]) - again):
             label = f"{message['label']}/{call}"
             seed, distribution = self.secret.seed(label), str(message["distribution"])
             if Defence.FRESH_INPUTS in self.off:
                 seed, distribution = 0, "normal"
             generator = torch.Generator(self.device).manual_seed(seed)
-            inputs = self.tensors.make_inputs(case, distribution, generator, self.device)
+            inputs = self.tensors.make_inputs(case, distribution, generator, self.device, kwargs)
             tensors.append(inputs)
-            references.append(self._references(inputs, kwargs, bool(message["whole"]), label))
+            references.append(self._references(inputs, kwargs, whole, label, limits.scaled))
+        if again:
+            tensors.append(tensors[0])
+            references.append(references[0])
         self.current = Inputs(
             specs_in=self.problem.inputs(case),
             specs_out=self.problem.outputs(case),
             tensors=tensors,
             references=references,
             kwargs=kwargs,
-            contract_limit=self.problem.limits(case.dtype).contract,
-            whole=bool(message["whole"]),
+            contract_limit=limits.contract,
+            whole=whole,
+            repeats=again,
         )
         return {"ok": True}
 
     def _references(
-        self, inputs: tuple[torch.Tensor, ...], kwargs: dict[str, Any], whole: bool, label: str
+        self,
+        inputs: tuple[torch.Tensor, ...],
+        kwargs: dict[str, Any],
+        whole: bool,
+        label: str,
+        scaled: bool,
     ) -> tuple[Reference, ...]:
         contract = self.tensors.contract(inputs, kwargs)
         if whole:
             exact = self.tensors.exact(inputs, kwargs)
-            return tuple(Reference(c, e) for c, e in zip(contract, exact, strict=True))
+            return tuple(
+                Reference(c, e, scaled=scaled) for c, e in zip(contract, exact, strict=True)
+            )
         # Every output is compared whole with SDPA's; float64 costs 30 times that, so one secret head of it.
         heads = inputs[0].shape[0] * inputs[0].shape[1]
         head = random.Random(self.secret.seed(f"{label}/head")).randrange(heads)
         one = tuple(tensor.flatten(0, 1)[head : head + 1].unsqueeze(0) for tensor in inputs)
         exact = self.tensors.exact(one, kwargs)
-        return tuple(Reference(c, e[0, 0], head) for c, e in zip(contract, exact, strict=True))
+        return tuple(
+            Reference(c, e[0, 0], head, scaled) for c, e in zip(contract, exact, strict=True)
+        )
 
     def _burst(self, message: wire.Message) -> wire.Message:
         if self.current is None:
@@ -148,6 +165,7 @@ def _as_message(outcome: BurstOutcome) -> wire.Message:
         "calls_ms": list(outcome.calls_ms),
         "t2_ms": outcome.t2_ms,
         "kernels": list(outcome.kernels),
+        "deterministic": outcome.deterministic,
         "error": None
         if grade is None
         else {

@@ -17,6 +17,7 @@ class Reference:
     contract: torch.Tensor  # [B, H, S, D], the case's dtype
     exact: torch.Tensor  # float32: [B, H, S, D], or [S, D] of the head below
     head: int | None = None  # flat (batch, head) index, None when `exact` is whole
+    scaled: bool = False  # differences count in units of the reference's own size
 
 
 @dataclass(frozen=True)
@@ -30,18 +31,26 @@ class Grade:
 
 
 def grade(out: torch.Tensor, reference: Reference) -> Grade:
-    """Compare `out` [B, H, S, D] with its references; one device synchronisation."""
+    """Compare `out` [B, H, S, D] with its references; one device synchronisation.
+
+    A `scaled` reference (gradients: their size follows from the inputs) takes the largest difference
+    in units of its own largest value, and rows shorter than the root mean square row in units of that.
+    """
+    scaled = reference.scaled
     got = out.float()
     contract = reference.contract.float()
     drift = got - contract
-    checks = [torch.isfinite(got).all().float(), drift.abs().max()]
+    largest = drift.abs().max()
+    if scaled:
+        largest = largest / contract.abs().max().clamp_min(torch.finfo(torch.float32).tiny)
+    checks = [torch.isfinite(got).all().float(), largest]
     if reference.head is None:
-        checks += _relative(got - reference.exact, reference.exact)
+        checks += _relative(got - reference.exact, reference.exact, scaled)
         checks += [torch.zeros((), device=out.device)] * 2
     else:
         mine = got.flatten(0, 1)[reference.head]  # [S, D]
-        checks += _relative(mine - reference.exact, reference.exact)
-        checks += _relative(drift, contract)
+        checks += _relative(mine - reference.exact, reference.exact, scaled)
+        checks += _relative(drift, contract, scaled)
     finite, max_diff, rel, row, drift_rel, drift_row = torch.stack(checks).tolist()
     return Grade(
         finite=finite == 1.0,
@@ -51,13 +60,18 @@ def grade(out: torch.Tensor, reference: Reference) -> Grade:
     )
 
 
-def _relative(difference: torch.Tensor, reference: torch.Tensor) -> list[torch.Tensor]:
+def _relative(
+    difference: torch.Tensor, reference: torch.Tensor, scaled: bool
+) -> list[torch.Tensor]:
     """[‖difference‖ / ‖reference‖, the same over the worst row]; rows are the last dimension."""
     error = difference.square().sum(-1)
     size = reference.square().sum(-1)
     floor = torch.finfo(torch.float32).tiny
     whole = (error.sum() / size.sum().clamp_min(floor)).sqrt()
-    return [whole, (error / size.clamp_min(floor)).max().sqrt()]
+    row = size.clamp_min(floor)
+    if scaled:
+        row = torch.maximum(row, size.mean())
+    return [whole, (error / row).max().sqrt()]
 
 
 def worst(grades: list[Grade]) -> Grade:

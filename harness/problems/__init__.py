@@ -7,10 +7,14 @@ and references and is imported by the judge (and, for inputs of its own, by the 
 from __future__ import annotations
 
 from harness.errors import UsageError, did_you_mean
-from harness.problems import attention_forward
+from harness.problems import attention_backward, attention_forward
 from harness.problems.base import Problem
 
-PROBLEMS: dict[str, Problem] = {attention_forward.PROBLEM.name: attention_forward.PROBLEM}
+_ALL: tuple[Problem, ...] = (
+    attention_forward.PROBLEM,
+    attention_backward.PROBLEM,
+)
+PROBLEMS: dict[str, Problem] = {problem.name: problem for problem in _ALL}
 
 
 def get_problem(name: str) -> Problem:

@@ -26,6 +26,7 @@ class AttentionForward:
     function: str = "custom_attention_forward"
     parameters: tuple[str, ...] = ("q", "k", "v", "causal", "sm_scale")
     tensors_module: str = "harness.problems.attention_forward_tensors"
+    suites: tuple[str, str] = ("fa3", "smoke")
 
     def inputs(self, case: Case) -> tuple[TensorSpec, ...]:
         """q, k, v."""
@@ -57,7 +58,7 @@ class AttentionForward:
         step = claims.seqlen_multiple
         flags = {"both": [True, False], "true": [True], "false": [False]}[claims.causal]
         usual = 1.0 / math.sqrt(case.headdim)
-        short = _round_up(min(256, case.seqlen), step)
+        short = round_up(min(256, case.seqlen), step)
         base = case.model_copy(update={"batch": 1, "heads": 3, "seqlen": short, "burst": 1})
         probes = [
             Probe(
@@ -71,13 +72,13 @@ class AttentionForward:
             Probe(main, kind, {"causal": flags[0], "sm_scale": None})
             for kind in ("needle", "offset_v", "tiny_scale", "rising")
         ]
-        lengths = {_round_up(n, step) for n in (1, 17, 127, 129, 333) if n <= max(129, case.seqlen)}
+        lengths = {round_up(n, step) for n in (1, 17, 127, 129, 333) if n <= max(129, case.seqlen)}
         for seqlen in sorted(n for n in lengths if n >= claims.seqlen_min):
             ragged = base.model_copy(
                 update={"heads": 1, "batch": 2, "seqlen": seqlen, "causal": flags[-1]}
             )
             probes.append(Probe(ragged, "normal", {"causal": flags[-1], "sm_scale": None}))
-        length = _round_up(min(1000, 2 * case.seqlen - 1), step)
+        length = round_up(min(1000, 2 * case.seqlen - 1), step)
         long = base.model_copy(update={"seqlen": length, "causal": flags[0], "heads": 1})
         probes.append(
             Probe(long, "large_logits", {"causal": flags[0], "sm_scale": usual * ODD_SCALE})
@@ -90,7 +91,8 @@ class AttentionForward:
         return [Probe(case, kind, self.kwargs(case)) for kind in kinds]
 
 
-def _round_up(value: int, step: int) -> int:
+def round_up(value: int, step: int) -> int:
+    """`value`, or the next multiple of `step` above it."""
     return -(-value // step) * step
 
 

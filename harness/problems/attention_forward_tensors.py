@@ -20,9 +20,13 @@ CHUNK_ELEMENTS = 1 << 27  # float64 scores held at once: 1 GiB
 
 
 def make_inputs(
-    case: Case, distribution: str, generator: torch.Generator, device: torch.device
+    case: Case,
+    distribution: str,
+    generator: torch.Generator,
+    device: torch.device,
+    kwargs: Kwargs,
 ) -> tuple[torch.Tensor, ...]:
-    """Draw q, k, v [B, H, S, D] of one call; `distribution` names one of DISTRIBUTIONS."""
+    """Draw q, k, v [B, H, S, D] of one call; `distribution` names one of DISTRIBUTIONS, `kwargs` do not matter."""
     dtype = DTYPES[case.dtype.value]
 
     def normal() -> torch.Tensor:

@@ -27,6 +27,7 @@ class GateLimits:
     contract: float  # max |out - SDPA|
     rel_l2: float  # against float64, whole tensor
     worst_row: float  # against float64, worst query row
+    scaled: bool = False  # no scale of their own: see harness/judge/gate.py
 
 
 @dataclass(frozen=True)
@@ -51,7 +52,8 @@ class Problem(Protocol):
     name: str
     function: str
     parameters: tuple[str, ...]
-    tensors_module: str  # dotted name of the file with inputs and references
+    tensors_module: str  # dotted name of the file with inputs and references, see base_tensors.py
+    suites: tuple[str, str]  # the official one and the one for a machine without a GPU
 
     def inputs(self, case: Case) -> tuple[TensorSpec, ...]:
         """Arguments in order."""

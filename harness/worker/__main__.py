@@ -237,7 +237,7 @@ def build(sock: socket.socket, args: argparse.Namespace, manifest: Manifest) -> 
             for probe in (timed, timed, *problem.probes(case, manifest.claims)):
                 generator = torch.Generator(args.device).manual_seed(0)
                 inputs = tensors.make_inputs(
-                    probe.case, "normal", generator, torch.device(args.device)
+                    probe.case, "normal", generator, torch.device(args.device), probe.kwargs
                 )
                 function(*inputs, **probe.kwargs)
                 if args.device == "cuda":

@@ -21,7 +21,7 @@ LIMITS = get_problem("attention_forward").limits(Dtype.FP16)
 
 def draw(kind: str = "normal", seed: int = 1) -> tuple[torch.Tensor, ...]:
     generator = torch.Generator().manual_seed(seed)
-    return tensors.make_inputs(CASE, kind, generator, torch.device("cpu"))
+    return tensors.make_inputs(CASE, kind, generator, torch.device("cpu"), {})
 
 
 def reference(inputs: tuple[torch.Tensor, ...]) -> Reference:

@@ -55,7 +55,6 @@ LAWS = {
 TORCH_SIDE = (
     "harness/judge/",
     "harness/worker/",
-    "harness/null/",
     "harness/buffers.py",
     "_tensors.py",
     "templates/",

@@ -1,0 +1,54 @@
+"""Baseline `flash_attn_3_backward`: the function under FlashAttention-3's autograd (flash-attention/hopper).
+
+The package takes (batch, seqlen, heads, headdim): views go in and views come out, nothing is copied.
+lse is (batch, heads, seqlen) in natural logarithms there too.
+"""
+
+import functools
+import math
+
+import torch
+
+INSTALL = (
+    "git clone https://github.com/Dao-AILab/flash-attention && "
+    "cd flash-attention/hopper && python setup.py install"
+)
+
+try:
+    from flash_attn_interface import _flash_attn_backward
+except ImportError as error:
+    raise ImportError(
+        f"flash_attn_3_backward needs the module flash_attn_interface ({error}), built with the "
+        f"backward; build it: {INSTALL}"
+    ) from error
+
+
+@functools.cache
+def _check_gpu(device):
+    if device.type != "cuda":
+        raise NotImplementedError(
+            f"flash_attn_3_backward needs a GPU, q is on {device}; run `sdpa_backward` there"
+        )
+    capability = torch.cuda.get_device_capability(device)
+    if capability != (9, 0):
+        raise NotImplementedError(
+            "flash_attn_3_backward needs compute capability 9.0 (H100, H200); "
+            f"{torch.cuda.get_device_name(device)} has {capability[0]}.{capability[1]}. "
+            "Run `flash_attn_2_backward` there."
+        )
+
+
+def custom_attention_backward(q, k, v, o, lse, do, causal=True, sm_scale=None):
+    """(dq, dk, dv) of q, k, v, o, do (batch, heads, seqlen, headdim) and lse without headdim.
+
+    Raises:
+        NotImplementedError: q is not on a GPU, or on one the package has no kernel for.
+    """
+    _check_gpu(q.device)
+    scale = 1.0 / math.sqrt(q.shape[-1]) if sm_scale is None else sm_scale
+    q, k, v, o, do = (tensor.transpose(1, 2) for tensor in (q, k, v, o, do))  # [B, S, H, D] views
+    dq, dk, dv = torch.empty_like(q), torch.empty_like(k), torch.empty_like(v)
+    same_length = (None,) * 6  # cumulative, used and largest lengths of queries and keys
+    # By position: the mask's flag is called `causal` in older releases and `is_causal` in newer ones.
+    _flash_attn_backward(do, q, k, v, o, lse, *same_length, dq, dk, dv, scale, causal)
+    return dq.transpose(1, 2), dk.transpose(1, 2), dv.transpose(1, 2)

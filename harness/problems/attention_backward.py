@@ -1,0 +1,102 @@
+"""Attention backward: dq, dk, dv of o = softmax(q kᵀ · sm_scale [+ causal mask]) v for a given do.
+
+The forward's o and its natural-log row sums lse (float32) are inputs; the judge makes them. FLOPs follow
+FlashAttention-2/3: 2.5 times the forward (five matrix products instead of two; the recomputed scores
+count, because every fused backward recomputes them).
+"""
+
+from __future__ import annotations
+
+import math
+
+from harness.problems import attention_forward
+from harness.problems.base import GateLimits, Kwargs, Probe, TensorSpec
+from harness.schema import Case, Claims, Dtype
+
+#: A gradient has no scale of its own: `scaled` measures its largest difference in units of SDPA's largest
+#: value, and a row shorter than the usual row in units of the usual row (query 0 has dq = 0 exactly).
+#:
+#: Chosen on kernels with P and dS rounded to the inputs' type and fp32 sums (PyTorch's CPU flash and a
+#: simulation, benchmarks/backward_numerics.py, all distributions below, headdim 64 to 256):
+#:                       whole      worst row   largest
+#:   honest fp16         9.3e-4     4.3e-3      1.6e-3
+#:   bf16 inside, fp16   1.6e-3 up  2.6e-3 up   1.6e-3 up
+#:   fp8 P and dS        1.8e-2 up  3.2e-2 up   2.0e-2 up
+#:   honest bf16         6.8e-3     3.5e-2      1.1e-2
+LIMITS = {
+    Dtype.FP16: GateLimits(contract=1e-2, rel_l2=1.4e-3, worst_row=1e-2, scaled=True),
+    Dtype.BF16: GateLimits(contract=4e-2, rel_l2=1.2e-2, worst_row=8e-2, scaled=True),
+}
+FLOPS_OVER_FORWARD = 2.5
+LENGTHS = (17, 127, 129, 333)  # not 1: dq and dk are zero there and any relative error is noise
+
+
+class AttentionBackward:
+    """Gradients by the interface that FlashAttention's low-level functions have."""
+
+    name: str = "attention_backward"
+    function: str = "custom_attention_backward"
+    parameters: tuple[str, ...] = ("q", "k", "v", "o", "lse", "do", "causal", "sm_scale")
+    tensors_module: str = "harness.problems.attention_backward_tensors"
+    suites: tuple[str, str] = ("fa3_bwd", "smoke_bwd")
+
+    def inputs(self, case: Case) -> tuple[TensorSpec, ...]:
+        """q, k, v, o, lse [B, H, S] in float32, do."""
+        dtype = case.dtype.value
+        full = {name: TensorSpec(name, case.shape, dtype) for name in ("q", "k", "v", "o", "do")}
+        full["lse"] = TensorSpec("lse", case.shape[:3], "fp32")
+        return tuple(full[name] for name in ("q", "k", "v", "o", "lse", "do"))
+
+    def outputs(self, case: Case) -> tuple[TensorSpec, ...]:
+        """The gradients, in the inputs' type."""
+        return tuple(TensorSpec(name, case.shape, case.dtype.value) for name in ("dq", "dk", "dv"))
+
+    def kwargs(self, case: Case) -> Kwargs:
+        """The timed call uses the default scale."""
+        return {"causal": case.causal, "sm_scale": None}
+
+    def flops(self, case: Case) -> float:
+        """2.5 times the forward: 10 · B · S² · H · D, halved when causal."""
+        return FLOPS_OVER_FORWARD * attention_forward.PROBLEM.flops(case)
+
+    def io_bytes(self, case: Case) -> int:
+        """q, k, v, o, do and lse read once; dq, dk, dv written once."""
+        return 8 * case.tensor_bytes + 4 * case.batch * case.heads * case.seqlen
+
+    def limits(self, dtype: Dtype) -> GateLimits:
+        """See LIMITS."""
+        return LIMITS[dtype]
+
+    def probes(self, case: Case, claims: Claims) -> list[Probe]:
+        """Small shapes near `case`: odd scale, both masks, stress inputs, lengths off the tile."""
+        step = claims.seqlen_multiple
+        flags = {"both": [True, False], "true": [True], "false": [False]}[claims.causal]
+        odd = attention_forward.ODD_SCALE / math.sqrt(case.headdim)
+        short = attention_forward.round_up(min(256, case.seqlen), step)
+        base = case.model_copy(update={"batch": 1, "heads": 3, "seqlen": short, "burst": 1})
+        wanted: list[tuple[Case, str, bool, float | None]]
+        wanted = [(base, "normal", flag, odd) for flag in flags]
+        wanted += [(base, "large_logits", flag, None) for flag in flags]
+        stress = ("soft_needle", "offset_v", "tiny_scale", "spiky_do")
+        wanted += [(base, kind, flags[0], None) for kind in stress]
+        lengths = {attention_forward.round_up(n, step) for n in LENGTHS if n <= max(129, short)}
+        for seqlen in sorted(n for n in lengths if n >= claims.seqlen_min):
+            ragged = base.model_copy(update={"batch": 2, "seqlen": seqlen})
+            wanted.append((ragged, "normal", flags[-1], None))
+        length = attention_forward.round_up(min(1000, 2 * case.seqlen - 1), step)
+        long = base.model_copy(update={"seqlen": length})
+        wanted.append((long, "large_logits", flags[0], odd))
+        return [
+            Probe(
+                shape.model_copy(update={"causal": flag}), kind, {"causal": flag, "sm_scale": scale}
+            )
+            for shape, kind, flag, scale in wanted
+        ]
+
+    def audits(self, case: Case) -> list[Probe]:
+        """The timed shape, other values: a kernel that sniffs its inputs meets these unannounced."""
+        kinds = ("large_logits", "soft_needle", "spiky_do")
+        return [Probe(case, kind, self.kwargs(case)) for kind in kinds]
+
+
+PROBLEM = AttentionBackward()

@@ -1,0 +1,152 @@
+"""Inputs and references of attention backward. Only trusted processes import this for verdicts.
+
+q, k, v, o, do and the gradients are (batch, heads, seqlen, headdim), lse (batch, heads, seqlen).
+
+Where o and lse come from: PyTorch's own flash forward, run by the judge. That is what training hands
+to a backward (an o with the rounding of a real fp16 kernel), and costs one forward a call, where the
+float64 definition costs some 30. The references look at neither: `exact` and `contract` start again
+from q, k, v and do, so an o or lse that were wrong would fail everybody, the trusted baseline first.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+
+import torch
+import torch.nn.functional as F
+
+from harness.buffers import DTYPES
+from harness.problems import attention_forward_tensors as forward
+from harness.problems.base import Kwargs
+from harness.schema import Case
+
+CHUNK_ELEMENTS = 1 << 25  # float64 scores of one piece; five such tensors live at once: 1.3 GiB
+
+Quad = tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]
+
+
+def make_inputs(
+    case: Case,
+    distribution: str,
+    generator: torch.Generator,
+    device: torch.device,
+    kwargs: Kwargs,
+) -> tuple[torch.Tensor, ...]:
+    """Draw q, k, v, do of one call and run the forward; returns q, k, v, o, lse, do."""
+    dtype = DTYPES[case.dtype.value]
+
+    def normal() -> torch.Tensor:
+        return torch.randn(case.shape, generator=generator, device=device, dtype=dtype)
+
+    q, k, v, do = DISTRIBUTIONS[distribution]((normal(), normal(), normal(), normal()), generator)
+    aten = torch.ops.aten
+    flash = aten._scaled_dot_product_flash_attention
+    if device.type == "cpu":
+        flash = aten._scaled_dot_product_flash_attention_for_cpu
+    o, lse, *_ = flash(q, k, v, 0.0, bool(kwargs["causal"]), scale=kwargs["sm_scale"])
+    return q, k, v, o.contiguous(), lse.float().contiguous(), do
+
+
+# --------------------------------------------------------------------------- what inputs look like
+
+
+def _like_forward(name: str) -> Callable[[Quad, torch.Generator], Quad]:
+    """The forward problem's q, k, v beside a normal do."""
+
+    def draw(tensors: Quad, generator: torch.Generator) -> Quad:
+        q, k, v, do = tensors
+        return (*forward.DISTRIBUTIONS[name](q, k, v, generator), do)
+
+    return draw
+
+
+def _soft_needle(tensors: Quad, generator: torch.Generator) -> Quad:
+    """One early key takes about half of every row's weight: kills skipped and sampled keys.
+
+    Half and not all: where one key takes all, dq and dk are zero and what is left is rounding.
+    """
+    q, k, v, do = tensors
+    seqlen, headdim = k.shape[2:]
+    where = torch.randint(0, max(1, seqlen // 8), (1,), generator=generator, device=k.device)
+    direction = torch.randn(headdim, generator=generator, device=k.device, dtype=torch.float32)
+    direction = direction / direction.norm() * math.sqrt(headdim)
+    key = (direction * (math.log(seqlen) / math.sqrt(headdim))).to(k.dtype)
+    k = k.index_copy(2, where, key.expand(*k.shape[:2], 1, -1))
+    return (q.float() * 0.3 + direction).to(q.dtype), k, v, do
+
+
+def _spiky_do(tensors: Quad, _: torch.Generator) -> Quad:
+    """Every 16th row of do is 16 times the others: kills one scale for a whole tensor or tile."""
+    q, k, v, do = tensors
+    do = do.clone()
+    do[:, :, ::16] *= 16
+    return q, k, v, do
+
+
+#: Not here: the forward's hard needle and rising logits. Their dq and dk nearly cancel, so that an
+#: honest fp16 kernel is as far from float64 as a wrong one (2.5e-2 on the worst row, simulated).
+DISTRIBUTIONS: dict[str, Callable[[Quad, torch.Generator], Quad]] = {
+    "normal": _like_forward("normal"),
+    "large_logits": _like_forward("large_logits"),
+    "offset_v": _like_forward("offset_v"),
+    "tiny_scale": _like_forward("tiny_scale"),
+    "soft_needle": _soft_needle,
+    "spiky_do": _spiky_do,
+}
+
+
+# --------------------------------------------------------------------------- what must come out
+
+
+def contract(inputs: Sequence[torch.Tensor], kwargs: Kwargs) -> tuple[torch.Tensor, ...]:
+    """What PyTorch's autograd of SDPA gives for dq, dk, dv."""
+    q, k, v, _, _, do = inputs
+    given = kwargs["sm_scale"]
+    scale = None if given is None else float(given)
+    q, k, v = (tensor.detach().requires_grad_() for tensor in (q, k, v))
+    with torch.enable_grad():
+        out = F.scaled_dot_product_attention(q, k, v, is_causal=bool(kwargs["causal"]), scale=scale)
+        grads = torch.autograd.grad(out, (q, k, v), do)
+    return tuple(grad.contiguous() for grad in grads)
+
+
+def exact(inputs: Sequence[torch.Tensor], kwargs: Kwargs) -> tuple[torch.Tensor, ...]:
+    """Float64 by definition from q, k, v, do alone; dq, dk, dv as float32."""
+    q, k, v, _, _, do = inputs
+    given = kwargs["sm_scale"]
+    scale = 1.0 / math.sqrt(q.shape[-1]) if given is None else float(given)
+    grads = tuple(torch.empty(q.shape, dtype=torch.float32, device=q.device) for _ in range(3))
+    heads = [tensor.flatten(0, 1) for tensor in (q, k, v, do)]  # [B·H, S, D]
+    flat = [grad.flatten(0, 1) for grad in grads]
+    for head in range(heads[0].shape[0]):
+        mine = (tensor[head].double() for tensor in heads)
+        found = _exact_head(tuple(mine), bool(kwargs["causal"]), scale)
+        for target, grad in zip(flat, found, strict=True):
+            target[head] = grad.float()
+    return grads
+
+
+def _exact_head(
+    head: tuple[torch.Tensor, ...], causal: bool, scale: float
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """One head's q, k, v, do [S, D] in float64: dS = P ∘ (dO vᵀ - rowsum(dO ∘ O)), piece by piece."""
+    q, k, v, do = head
+    dq, dk, dv = torch.empty_like(q), torch.zeros_like(k), torch.zeros_like(v)
+    seqlen = q.shape[0]
+    rows = max(1, min(1024, CHUNK_ELEMENTS // seqlen))
+    for first in range(0, seqlen, rows):
+        last = min(first + rows, seqlen)
+        keys = last if causal else seqlen
+        scores = q[first:last] @ k[:keys].T * scale  # [rows, keys]
+        if causal:
+            mask = torch.ones(last - first, last - first, dtype=torch.bool, device=q.device).triu(1)
+            scores[:, first:last].masked_fill_(mask, -math.inf)
+        p = torch.softmax(scores, dim=-1)
+        piece = do[first:last]
+        dv[:keys] += p.T @ piece
+        delta = (piece * (p @ v[:keys])).sum(-1, keepdim=True)
+        ds = p.mul_((piece @ v[:keys].T).sub_(delta)).mul_(scale)
+        dq[first:last] = ds @ k[:keys]
+        dk[:keys] += ds.T @ q[first:last]
+    return dq, dk, dv

@@ -1,0 +1,31 @@
+"""What the torch side of a problem must offer, as a module."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+import torch
+
+from harness.problems.base import Kwargs
+from harness.schema import Case
+
+
+class Tensors(Protocol):
+    """Called by the judge; by the builder only for inputs of its own."""
+
+    def make_inputs(
+        self,
+        case: Case,
+        distribution: str,
+        generator: torch.Generator,
+        device: torch.device,
+        kwargs: Kwargs,
+    ) -> tuple[torch.Tensor, ...]:
+        """Arguments in the order of `Problem.inputs`, each [batch, heads, ...], for a call with `kwargs`."""
+
+    def contract(self, inputs: Sequence[torch.Tensor], kwargs: Kwargs) -> tuple[torch.Tensor, ...]:
+        """Results in order, by the library that the published bar is measured against."""
+
+    def exact(self, inputs: Sequence[torch.Tensor], kwargs: Kwargs) -> tuple[torch.Tensor, ...]:
+        """Results in order, by definition in float64, as float32; one head at a time must do."""
