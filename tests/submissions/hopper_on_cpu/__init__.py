@@ -39,7 +39,9 @@ class KernelFailed(Exception):
     """A deadlock, a misaligned address, an unfenced read: what the twin noticed, where."""
 
 
-def compile_kernel(file: str, headdim: int, flags: tuple[str, ...], cache: Path, edit=None) -> ctypes.CDLL:
+def compile_kernel(
+    file: str, headdim: int, flags: tuple[str, ...], cache: Path, edit=None
+) -> ctypes.CDLL:
     """`file` (a path inside the submission) as a shared library; `edit` may change its source first."""
     source = (FOLDER / file).read_text()
     source = edit(source) if edit else source
@@ -117,7 +119,9 @@ class Problem:
         self.scale = headdim**-0.5 if scale is None else scale
         self.tiles = -(-seqlen // 64)
         shape = (heads, seqlen, headdim)
-        self.q, self.k, self.v, self.d_o = (aligned(shape, np.float16, rng.standard_normal(shape)) for _ in range(4))
+        self.q, self.k, self.v, self.d_o = (
+            aligned(shape, np.float16, rng.standard_normal(shape)) for _ in range(4)
+        )
         o, lse, *self.expected = reference(self.q, self.k, self.v, self.d_o, causal, self.scale)
         self.o, self.lse = aligned(shape, np.float16, o), aligned((heads, seqlen), np.float32, lse)
         self.dq, self.dk, self.dv = (aligned(shape, np.float16, np.nan) for _ in range(3))
@@ -142,20 +146,46 @@ class Problem:
               self.heads * self.tiles, timing, seed)  # fmt: skip
 
     def two_kernels(self, library, timing=RANDOM, seed=0):
-        tail = (self.seqlen, int(self.causal), *self.scales(), self.heads * self.tiles, timing, seed)
+        tail = (
+            self.seqlen,
+            int(self.causal),
+            *self.scales(),
+            self.heads * self.tiles,
+            timing,
+            seed,
+        )
         maps = self.maps(64)
-        _call(library.run_dkdv, maps, _pointer(self.stats), _pointer(self.dk), _pointer(self.dv), *tail)
+        _call(
+            library.run_dkdv,
+            maps,
+            _pointer(self.stats),
+            _pointer(self.dk),
+            _pointer(self.dv),
+            *tail,
+        )
         _call(library.run_dq, maps, _pointer(self.stats), _pointer(self.dq), *tail)
 
     def fused(self, library, threads, section=1, timing=RANDOM, seed=0):
         params = Params(*(x.ctypes.data for x in (self.stats, self.dq_sum, self.dk, self.dv)), self.seqlen, self.heads,
                         section, int(self.causal), *self.scales())  # fmt: skip
         blocks = self.heads * -(-self.seqlen // 128)
-        _call(library.run_backward, self.maps(128), ctypes.byref(params), blocks, threads, timing, seed)
+        _call(
+            library.run_backward,
+            self.maps(128),
+            ctypes.byref(params),
+            blocks,
+            threads,
+            timing,
+            seed,
+        )
 
     def errors(self):
         """Relative L2 error of dq, dk and dv."""
         found = {}
-        for name, got, want in zip(("dq", "dk", "dv"), (self.dq, self.dk, self.dv), self.expected, strict=True):
-            found[name] = float(np.linalg.norm(got.astype(np.float64) - want) / max(np.linalg.norm(want), 1e-12))
+        for name, got, want in zip(
+            ("dq", "dk", "dv"), (self.dq, self.dk, self.dv), self.expected, strict=True
+        ):
+            found[name] = float(
+                np.linalg.norm(got.astype(np.float64) - want) / max(np.linalg.norm(want), 1e-12)
+            )
         return found
