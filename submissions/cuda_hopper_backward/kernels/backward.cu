@@ -38,6 +38,10 @@
 #define DV_LATE 0        // 1: dV is issued with dQ and dK
 #endif
 
+#ifndef DS_64B
+#define DS_64B 1         // headdim 64: ds_smem as two panels of 32 query columns with 64-byte swizzle; 0: one of 64 with 128-byte swizzle
+#endif
+
 constexpr int D = HEADDIM, PANELS = D / 64;
 constexpr int M = 64, N = 128;                      // query rows of a tile, kv rows of a block
 constexpr int STAGES = 3;                           // tiles of q and do: in use, in use by the scores ahead, arriving
@@ -59,9 +63,12 @@ struct Params {
   float scale_log2;      // the same times log2(e)
 };
 
-// 16-byte chunk of ds_smem: D = 128 one panel of 64 columns with 128-byte swizzle, D = 64 two of 32 columns with 64-byte swizzle
+// 16-byte chunk of ds_smem: one panel of 64 columns with 128-byte swizzle, or two of 32 columns with 64-byte swizzle
+constexpr bool NARROW = D == 64 && DS_64B;
+constexpr int DS_ROW = NARROW ? 64 : 128;                                    // bytes
+constexpr uint32_t DS_HALF = NARROW ? DS_BYTES / 2 : 64, DS_STEP = DS_ROW;   // bytes to the second 32 columns; 16 rows / 16 bytes
 __device__ __forceinline__ uint32_t ds_chunk(uint32_t base, int row, int chunk) {
-  if (D == 128) return swizzled(base, row, chunk);
+  if (!NARROW) return swizzled(base, row, chunk);
   return base + (chunk >> 2) * (DS_BYTES / 2) + row * 64 + (((chunk & 3) ^ (row >> 1 & 3)) << 4);
 }
 
@@ -70,8 +77,8 @@ __device__ __forceinline__ void dq_product(float (&dq)[32], uint32_t kt, const u
   MmaSS<64, 1, 1>::mma(dq, kt + w * (KV_PANEL >> 4), desc_low(ds_tile, DS_BYTES) + i * 128, i != 0);
 }
 __device__ __forceinline__ void dq_product(float (&dq)[16], uint32_t kt, const uint32_t* kt_regs, uint32_t ds_tile, int i, int w) {
-  const uint32_t b = desc_low(ds_tile + w * (DS_BYTES / 2), DS_BYTES / 2) + i * 64;
-  if (A_IN_REGS) MmaRS<32, 1>::mma(dq, kt_regs, b, i != 0); else MmaSS<32, 1, 1>::mma(dq, kt, b, i != 0);
+  const uint32_t b = desc_low(ds_tile + w * DS_HALF, DS_BYTES) + i * DS_STEP;
+  if (A_IN_REGS) MmaRS<32, 1, DS_ROW>::mma(dq, kt_regs, b, i != 0); else MmaSS<32, 1, 1, DS_ROW>::mma(dq, kt, b, i != 0);
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS, 1)

@@ -33,11 +33,11 @@ struct alignas(64) TensorMap { uint8_t bytes[128]; };   // the bytes of a CUtens
 #define DESC_HIGH_64B "0x80000020"
 __device__ __forceinline__ uint32_t desc_low(uint32_t addr, uint32_t panel_bytes) { return (addr >> 4) | ((panel_bytes >> 4) << 16); }
 
-// D[64, N] = (acc ? D : 0) + A[64, 16] B[16, N], A and B in shared memory (rows of 128 bytes; B of N = 32: rows of 64 bytes). TA = 0: A is stored [64 rows][k contiguous], 1: [k rows][64
+// D[64, N] = (acc ? D : 0) + A[64, 16] B[16, N], A and B in shared memory. TA = 0: A is stored [64 rows][k contiguous], 1: [k rows][64
 // contiguous]. TB = 0: B is stored [N rows][k contiguous], 1: [k rows][N contiguous].
-template <int N, int TA, int TB> struct MmaSS;
-#define DEFINE_SS(N, NREGS, TA, TB, A, B, P, HIGH_B)                                              \
-  template <> struct MmaSS<N, TA, TB> {                                                           \
+template <int N, int TA, int TB, int B_ROWS = 128> struct MmaSS;   // B_ROWS: bytes of a swizzled row of B, 128 or 64
+#define DEFINE_SS(N, NREGS, TA, TB, A, B, P, B_ROWS, HIGH_B)                                      \
+  template <> struct MmaSS<N, TA, TB, B_ROWS> {                                                        \
     static __device__ __forceinline__ void mma(float (&d)[NREGS], uint32_t a, uint32_t b, int acc) { \
       asm volatile("{.reg .pred p; .reg .b64 da, db; setp.ne.b32 p, " P ", 0;\n"                  \
                    "mov.b64 da, {" A ", " DESC_HIGH "}; mov.b64 db, {" B ", " HIGH_B "};\n"       \
@@ -45,15 +45,16 @@ template <int N, int TA, int TB> struct MmaSS;
                    "da, db, p, 1, 1, " #TA ", " #TB ";}\n" : OUT_##NREGS(d) : "r"(a), "r"(b), "r"(acc)); \
     }                                                                                             \
   };
-DEFINE_SS(64, 32, 0, 0, "%32", "%33", "%34", DESC_HIGH)
-DEFINE_SS(64, 32, 1, 1, "%32", "%33", "%34", DESC_HIGH)
-DEFINE_SS(32, 16, 1, 1, "%16", "%17", "%18", DESC_HIGH_64B)
+DEFINE_SS(64, 32, 0, 0, "%32", "%33", "%34", 128, DESC_HIGH)
+DEFINE_SS(64, 32, 1, 1, "%32", "%33", "%34", 128, DESC_HIGH)
+DEFINE_SS(32, 16, 1, 1, "%16", "%17", "%18", 64, DESC_HIGH_64B)
+DEFINE_SS(32, 16, 1, 1, "%16", "%17", "%18", 128, DESC_HIGH)
 
 // The same with A in registers: a[0..3] of a thread are rows g, g + 8, g, g + 8 (g = lane / 4 of the warp's 16) and
 // columns 2 (lane % 4) + {0, 1}, the last two 8 columns further.
-template <int N, int TB> struct MmaRS;
-#define DEFINE_RS(N, NREGS, TB, A, B, P, HIGH_B)                                                  \
-  template <> struct MmaRS<N, TB> {                                                               \
+template <int N, int TB, int B_ROWS = 128> struct MmaRS;
+#define DEFINE_RS(N, NREGS, TB, A, B, P, B_ROWS, HIGH_B)                                          \
+  template <> struct MmaRS<N, TB, B_ROWS> {                                                            \
     static __device__ __forceinline__ void mma(float (&d)[NREGS], const uint32_t* a, uint32_t b, int acc) { \
       asm volatile("{.reg .pred p; .reg .b64 db; setp.ne.b32 p, " P ", 0; mov.b64 db, {" B ", " HIGH_B "};\n" \
                    "wgmma.mma_async.sync.aligned.m64n" #N "k16.f32.f16.f16 {" REGS_##NREGS "}, {" \
@@ -61,11 +62,12 @@ template <int N, int TB> struct MmaRS;
                    : OUT_##NREGS(d) : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b), "r"(acc)); \
     }                                                                                             \
   };
-DEFINE_RS(32, 16, 1, "%16,%17,%18,%19", "%20", "%21", DESC_HIGH_64B)
-DEFINE_RS(64, 32, 0, "%32,%33,%34,%35", "%36", "%37", DESC_HIGH)
-DEFINE_RS(64, 32, 1, "%32,%33,%34,%35", "%36", "%37", DESC_HIGH)
-DEFINE_RS(128, 64, 1, "%64,%65,%66,%67", "%68", "%69", DESC_HIGH)
-DEFINE_RS(256, 128, 1, "%128,%129,%130,%131", "%132", "%133", DESC_HIGH)
+DEFINE_RS(32, 16, 1, "%16,%17,%18,%19", "%20", "%21", 64, DESC_HIGH_64B)
+DEFINE_RS(32, 16, 1, "%16,%17,%18,%19", "%20", "%21", 128, DESC_HIGH)
+DEFINE_RS(64, 32, 0, "%32,%33,%34,%35", "%36", "%37", 128, DESC_HIGH)
+DEFINE_RS(64, 32, 1, "%32,%33,%34,%35", "%36", "%37", 128, DESC_HIGH)
+DEFINE_RS(128, 64, 1, "%64,%65,%66,%67", "%68", "%69", 128, DESC_HIGH)
+DEFINE_RS(256, 128, 1, "%128,%129,%130,%131", "%132", "%133", 128, DESC_HIGH)
 
 __device__ __forceinline__ void wgmma_fence() { asm volatile("wgmma.fence.sync.aligned;\n" ::: "memory"); }
 __device__ __forceinline__ void wgmma_commit() { asm volatile("wgmma.commit_group.sync.aligned;\n" ::: "memory"); }

@@ -8,6 +8,7 @@ from __future__ import annotations
 import ctypes
 import hashlib
 import math
+import re
 import shutil
 import subprocess
 from pathlib import Path
@@ -189,3 +190,51 @@ class Problem:
                 np.linalg.norm(got.astype(np.float64) - want) / max(np.linalg.norm(want), 1e-12)
             )
         return found
+
+
+def run_cuda_hopper_forward(home: Path, headdim: int, seqlen: int) -> float:
+    """Relative L2 error of cuda_hopper's forward kernel (headdim 128's build) on the twin, two blocks, three heads."""
+    source = (FOLDER.parent / "cuda_hopper" / "kernels" / "attention.cu").read_text()
+    source = re.sub(r'asm volatile\("(?:setmaxnreg|fence\.mbarrier_init)[^;]*;[^;]*;', "", source)
+    source = source.replace(
+        "extern __shared__ __align__(1024) uint8_t smem[];", "SHARED_MEMORY(smem);"
+    )
+    (home / "kernel.cu").write_text(source.replace('#include "sm90.cuh"', ""))
+    for name, file in (("sm90.cuh", "sm90.cuh"), ("launch.cpp", "forward.inl")):
+        (home / name).write_text((HERE / file).read_text())
+    shape = (
+        "BLOCK_N=128",
+        "WARPGROUPS=2",
+        "K_STAGES=2",
+        "V_STAGES=2",
+        "Q_STAGES=2",
+        "WAIT_K_FIRST=0",
+        "BOUNDARY=1",
+    )
+    options = [
+        "-std=c++17",
+        "-O1",
+        "-w",
+        "-fPIC",
+        "-shared",
+        f"-DHEADDIM={headdim}",
+        *(f"-D{x}" for x in shape),
+    ]
+    subprocess.run(
+        ["g++", *options, str(home / "launch.cpp"), "-o", str(home / "forward.so")], check=True
+    )
+    problem = Problem(3, seqlen, headdim, True)
+
+    class Arguments(ctypes.Structure):
+        _fields_ = [("o", ctypes.c_void_p), ("counter", ctypes.c_void_p),
+                    *((n, ctypes.c_int) for n in ("seqlen", "heads", "items", "blocks", "section_log2", "causal")),
+                    ("scale_log2", ctypes.c_float)]  # fmt: skip
+
+    out, counter = aligned((3, seqlen, headdim), np.float16, np.nan), np.zeros(2, np.int32)
+    blocks = -(-seqlen // 128)
+    arguments = Arguments(out.ctypes.data, counter.ctypes.data, seqlen, 3, 4 * blocks, blocks, 1, 1,
+                          problem.scales()[1].value)  # fmt: skip
+    library = ctypes.CDLL(str(home / "forward.so"))
+    _call(library.run_forward, problem.maps(128), ctypes.byref(arguments), 2, RANDOM, 3)
+    want = reference(problem.q, problem.k, problem.v, problem.d_o, True, problem.scale)[0]
+    return float(np.linalg.norm(out.astype(np.float64) - want) / np.linalg.norm(want))

@@ -39,7 +39,7 @@ constexpr int SHARED_BYTES = 233472, BASE = 1024;   // 228 KB; dynamic shared me
 enum Timing { EARLY, LATE, RANDOM };
 
 struct Product {   // one wgmma of one warp
-  int n, ta, tb, group; uint32_t a_desc, b_desc; bool a_in_regs, acc; float* d[32]; const uint32_t* a[32];
+  int n, ta, tb, b_rows, group; uint32_t a_desc, b_desc; bool a_in_regs, acc; float* d[32]; const uint32_t* a[32];
 };
 struct Warp {
   int arrived = 0; uint64_t generation = 0; std::string at; void* slot[32]; std::deque<Product> products; int group = 0; double pace = 1;
@@ -101,7 +101,7 @@ inline uint32_t operand(uint32_t desc, int row, int k, int transposed, bool rows
   return swizzle(at, rows_of_64);
 }
 inline void multiply(int warp_index, const Product& p) {
-  const bool b64 = p.n == 32;
+  const bool b64 = p.b_rows == 64;
   float a[16][16]; std::vector<float> b(16 * p.n);
   for (int r = 0; r < 16; r++) for (int k = 0; k < 16; k++) {
     if (p.a_in_regs) a[r][k] = half_to_float(p.a[r % 8 * 4 + k % 8 / 2][r / 8 + k / 8 * 2] >> (k % 2 * 16));
@@ -221,11 +221,11 @@ inline void issue(Product& p, float* d, const uint32_t* a) {
   });
 }
 }  // namespace cpu
-template <int N, int TA, int TB> struct MmaSS {
-  static void mma(float (&d)[N / 2], uint32_t a, uint32_t b, int acc) { cpu::Product p{N, TA, TB, 0, a, b, false, acc != 0, {}, {}}; cpu::issue(p, d, nullptr); }
+template <int N, int TA, int TB, int B_ROWS = 128> struct MmaSS {
+  static void mma(float (&d)[N / 2], uint32_t a, uint32_t b, int acc) { cpu::Product p{N, TA, TB, B_ROWS, 0, a, b, false, acc != 0, {}, {}}; cpu::issue(p, d, nullptr); }
 };
-template <int N, int TB> struct MmaRS {
-  static void mma(float (&d)[N / 2], const uint32_t* a, uint32_t b, int acc) { cpu::Product p{N, 0, TB, 0, 0, b, true, acc != 0, {}, {}}; cpu::issue(p, d, a); }
+template <int N, int TB, int B_ROWS = 128> struct MmaRS {
+  static void mma(float (&d)[N / 2], const uint32_t* a, uint32_t b, int acc) { cpu::Product p{N, 0, TB, B_ROWS, 0, 0, b, true, acc != 0, {}, {}}; cpu::issue(p, d, a); }
 };
 inline void wgmma_fence() {}
 inline void wgmma_commit() { int none = 0; cpu::together("wgmma.commit_group", none, [](int**) { cpu::warp().group++; }); }
