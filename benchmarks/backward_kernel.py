@@ -68,11 +68,14 @@ def builds(module: Any, rung: str, headdim: int) -> dict[str, Any]:
     found = {
         "": make(rung, regs),
         "dv late": make(rung, (*regs, "-DDV_LATE=1")),
+        "dq red": make(rung, (*regs, "-DDQ_RED=1")),
         "section 8 MB": make(rung, regs, 8 * MB),
         "section 128 MB": make(rung, regs, 128 * MB),
     }
     if headdim == 64:
         found |= {
+            "dq late": make(rung, (*regs, "-DDQ_LATE=1")),
+            "dq late red": make(rung, (*regs, "-DDQ_LATE=1", "-DDQ_RED=1")),
             "k v in smem": make(rung, ("-DA_IN_REGS=0",)),
             "half rows": make(rung, (*regs, "-DDS_64B=0")),
         }

@@ -65,10 +65,11 @@ class Params(ctypes.Structure):
     ]
 
 
-def fused_smem_bytes(headdim: int) -> int:
-    """k, v; three slots of q and do; dS twice; dq; lse and delta of three tiles; barriers."""
-    tiles = 2 * 128 * headdim * 2 + 2 * 3 * 64 * headdim * 2 + 2 * 128 * 64 * 2
-    return tiles + 64 * headdim * 4 + 2 * 3 * 64 * 4 + 8 * 8
+def fused_smem_bytes(headdim: int, flags: tuple[str, ...] = ()) -> int:
+    """k, v; slots of q and do; dS; dq of a tile; lse and delta of every slot; barriers."""
+    slots, ds_buffers = (4, 3) if "-DDQ_LATE=1" in flags else (3, 2)
+    tiles = 2 * 128 * headdim * 2 + 2 * slots * 64 * headdim * 2 + ds_buffers * 128 * 64 * 2
+    return tiles + 64 * headdim * 4 + 2 * slots * 64 * 4 + 8 * (2 * slots + 2 + ds_buffers)
 
 
 # ---------------------------------------------------------------------------------------- compile
@@ -203,7 +204,7 @@ class Plan:
         ]  # fmt: skip
         self.params = None
         if self.fused:
-            smem, after_smem = fused_smem_bytes(headdim), 64 * (headdim + 8) * 2
+            smem, after_smem = fused_smem_bytes(headdim, build.flags), 64 * (headdim + 8) * 2
             section = max(1, min(heads, build.section_bytes // (8 * seqlen * headdim)))
             self.params = Params(
                 None, None, None, None, seqlen, heads, section, int(causal), scale, scales[1].value

@@ -38,13 +38,20 @@
 #define DV_LATE 0        // 1: dV is issued with dQ and dK
 #endif
 
+#ifndef DQ_LATE
+#define DQ_LATE 0        // 1: dQ of a tile is issued a trip later, so that the warpgroups need not meet in every trip
+#endif
+#ifndef DQ_RED
+#define DQ_RED 0         // 1: dQ goes from registers to memory by vector reductions, not through shared memory by a bulk one
+#endif
 #ifndef DS_64B
 #define DS_64B 1         // headdim 64: ds_smem as two panels of 32 query columns with 64-byte swizzle; 0: one of 64 with 128-byte swizzle
 #endif
 
 constexpr int D = HEADDIM, PANELS = D / 64;
 constexpr int M = 64, N = 128;                      // query rows of a tile, kv rows of a block
-constexpr int STAGES = 3;                           // tiles of q and do: in use, in use by the scores ahead, arriving
+constexpr int STAGES = DQ_LATE ? 4 : 3;             // tiles of q and do: in use, in use by the scores ahead, arriving; in use by the slower warpgroup
+constexpr int DS_BUFFERS = DQ_LATE ? 3 : 2;
 constexpr int NQ = D / 4;                           // registers of dQ^T: 64 x 64 (D = 128) or 64 x 32 (D = 64) a warpgroup
 constexpr uint32_t KV_BYTES = N * D * 2, TILE_BYTES = M * D * 2, DS_BYTES = N * M * 2, DQ_WARP_BYTES = NQ * 32 * 4, STAT_BYTES = M * 4;
 constexpr uint32_t KV_PANEL = N * 128, TILE_PANEL = M * 128;
@@ -87,11 +94,12 @@ backward(const __grid_constant__ TensorMap q_map, const __grid_constant__ Tensor
   SHARED_MEMORY(smem);
   const uint32_t base = smem_u32(smem);
   const uint32_t k_smem = base, v_smem = k_smem + KV_BYTES, q_smem = v_smem + KV_BYTES, do_smem = q_smem + STAGES * TILE_BYTES;
-  const uint32_t ds_smem = do_smem + STAGES * TILE_BYTES, dq_smem = ds_smem + 2 * DS_BYTES;
+  const uint32_t ds_smem = do_smem + STAGES * TILE_BYTES, dq_smem = ds_smem + DS_BUFFERS * DS_BYTES;
   const uint32_t lse_smem = dq_smem + WARPS * DQ_WARP_BYTES, delta_smem = lse_smem + STAGES * STAT_BYTES;
-  const uint32_t q_full = delta_smem + STAGES * STAT_BYTES, do_full = q_full + 8 * STAGES, k_full = do_full + 8 * STAGES, v_full = k_full + 8;
+  const uint32_t q_full = delta_smem + STAGES * STAT_BYTES, do_full = q_full + 8 * STAGES, k_full = do_full + 8 * STAGES, v_full = k_full + 8, ds_full = v_full + 8;
   if (threadIdx.x == 0) {
     for (int i = 0; i < 2 * STAGES + 2; i++) mbar_init(q_full + 8 * i, 1);
+    for (int i = 0; i < DS_BUFFERS; i++) mbar_init(ds_full + 8 * i, WARPS);
     mbar_init_done(); proxy_fence();
   }
   __syncthreads();
@@ -186,6 +194,12 @@ backward(const __grid_constant__ TensorMap q_map, const __grid_constant__ Tensor
   float* dq_out = p.dq_sum + ((uint64_t)head * tiles + first) * (M * D) + warps * (NQ * 32);
   const uint32_t dq_warp = dq_smem + warps * DQ_WARP_BYTES;
   auto dq_to_memory = [&] {
+    if (DQ_RED) {
+#pragma unroll
+      for (int j = 0; j < NQ / 4; j++) red_add_float4(dq_out + (j * 32 + lane) * 4, dq[4 * j], dq[4 * j + 1], dq[4 * j + 2], dq[4 * j + 3]);
+      dq_out += M * D;
+      return;
+    }
     bulk_wait_read(); __syncwarp();                              // the bulk reduction of the trip before has read dq_smem
 #pragma unroll
     for (int j = 0; j < NQ / 4; j++) sts_float4(dq_warp + (j * 32 + lane) * 16, dq[4 * j], dq[4 * j + 1], dq[4 * j + 2], dq[4 * j + 3]);
@@ -212,11 +226,12 @@ backward(const __grid_constant__ TensorMap q_map, const __grid_constant__ Tensor
   wgmma_fence(); issue_score(s, k_smem, k_regs, q_smem); wgmma_wait<0>(); touch(s);
   make_p(first, lse_smem); step_p();
 
-  int stage = 0, next = 1; uint32_t parity = 0, next_parity = 0, ds_tile = ds_smem;   // of do of this tile; of q of the next one
+  int stage = 0, next = 1, buffer = 0, before = DS_BUFFERS - 1; uint32_t parity = 0, next_parity = 0;   // of do of this tile; of q of the next one
+  uint32_t ds_parity = 1;                                        // of the buffer before
 #pragma unroll 1
   for (int tile = first; tile < tiles; ++tile) {
     const int more = tile + 1 < tiles;
-    const uint32_t q_tile = q_smem + stage * TILE_BYTES, do_tile = do_smem + stage * TILE_BYTES;
+    const uint32_t q_tile = q_smem + stage * TILE_BYTES, do_tile = do_smem + stage * TILE_BYTES, ds_tile = ds_smem + buffer * DS_BYTES;
     // ISSUE 1: dP and dV of this tile, scores of the next (after the last tile of whatever lies there, never looked at)
     mbar_wait(do_full + 8 * stage, parity);
     wgmma_fence(); issue_score(dp, v_smem, v_regs, do_tile);
@@ -225,28 +240,38 @@ backward(const __grid_constant__ TensorMap q_map, const __grid_constant__ Tensor
     wgmma_fence(); issue_score(s, k_smem, k_regs, q_smem + next * TILE_BYTES);
     wgmma_wait<DV_LATE ? 1 : 2>(); touch(dp);
     // DS
+    if (DQ_LATE) mbar_wait(ds_full + 8 * before, ds_parity);     // everybody made dS of the tile before: nobody is two trips behind
     make_ds(delta_smem + stage * STAT_BYTES, ds_tile); touch(ds);
-    proxy_fence(); bar_sync(1, THREADS);                         // both halves of dS are in ds_smem, and the trip before is over
+    proxy_fence();
+    if (DQ_LATE) { __syncwarp(); mbar_arrive_if(ds_full + 8 * buffer, lane0); }
+    else bar_sync(1, THREADS);                                   // both halves of dS are in ds_smem, and the trip before is over
     wgmma_wait<0>(); touch(s); touch(dv);
-    // ISSUE 2: dQ and dK of this tile
-    wgmma_fence(); issue_dq(ds_tile);
+    // ISSUE 2: dK of this tile, dQ of this one or of the one before (of nothing in the first trip, never looked at)
+    wgmma_fence(); issue_dq(DQ_LATE ? ds_smem + before * DS_BYTES : ds_tile);
     if (DV_LATE) issue_accumulate(dv, pt, do_tile);
     issue_accumulate(dk, ds, q_tile);
-    // LOAD into the slot of the tile before
-    if (warp == 0 && tile + 2 < tiles) load_tile(tile + 2, next + 1 == STAGES ? 0 : next + 1);
+    // LOAD into the slot of the last tile that everybody is through with
+    if (warp == 0 && tile + 2 < tiles) load_tile(tile + 2, stage + 2 >= STAGES ? stage + 2 - STAGES : stage + 2);
     // P OF NEXT
     if (more) make_p(tile + 1, lse_smem + next * STAT_BYTES);
     // DQ OUT
     wgmma_wait<DV_LATE ? 2 : 1>(); touch(dq);
-    dq_to_memory();
+    if (!DQ_LATE || tile > first) dq_to_memory();
     wgmma_wait<0>(); touch(dk); touch(dv); step_p();
     stage = next; parity = next_parity;
     if (++next == STAGES) next = 0, next_parity ^= 1;
-    ds_tile ^= ds_smem ^ (ds_smem + DS_BYTES);
+    if (before == DS_BUFFERS - 1) ds_parity ^= 1;
+    before = buffer;
+    if (++buffer == DS_BUFFERS) buffer = 0;
+  }
+  if (DQ_LATE) {
+    mbar_wait(ds_full + 8 * before, ds_parity);
+    wgmma_fence(); issue_dq(ds_smem + before * DS_BYTES); wgmma_wait<0>(); touch(dq);
+    dq_to_memory();
   }
 
   // STORE
   const uint64_t out = ((uint64_t)head * p.seqlen + row) * D;
   store_rows(p.dv + out, D, dv, 1.f, row, p.seqlen, lane); store_rows(p.dk + out, D, dk, p.scale, row, p.seqlen, lane);
-  bulk_wait();
+  if (!DQ_RED) bulk_wait();
 }

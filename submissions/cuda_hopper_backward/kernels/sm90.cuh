@@ -116,6 +116,10 @@ __device__ __forceinline__ void bulk_add_if(float* dst, uint32_t src, int bytes,
   asm volatile("{.reg .pred p; setp.ne.b32 p,%3,0; @p cp.reduce.async.bulk.global.shared::cta.bulk_group.add.f32 [%0],[%1],%2;}"
                ::"l"(dst), "r"(src), "r"(bytes), "r"(on) : "memory");
 }
+// memory[0 ... 3] += a ... d, by the L2, no answer; 16-byte aligned
+__device__ __forceinline__ void red_add_float4(float* dst, float a, float b, float c, float d) {
+  asm volatile("red.relaxed.gpu.global.add.v4.f32 [%0],{%1,%2,%3,%4};" ::"l"(dst), "f"(a), "f"(b), "f"(c), "f"(d) : "memory");
+}
 __device__ __forceinline__ void bulk_commit() { asm volatile("cp.async.bulk.commit_group;" ::: "memory"); }
 __device__ __forceinline__ void bulk_wait_read() { asm volatile("cp.async.bulk.wait_group.read 0;" ::: "memory"); }  // the sources may be overwritten
 __device__ __forceinline__ void bulk_wait() { asm volatile("cp.async.bulk.wait_group 0;" ::: "memory"); }            // the sums are done

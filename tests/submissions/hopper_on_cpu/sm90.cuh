@@ -266,6 +266,10 @@ inline void bulk_add_if(float* dst, uint32_t src, int bytes, int on) {
   auto& f = cpu::fibers[cpu::current]; f.sums.push_back({dst, src, bytes});
   if (cpu::timing == cpu::EARLY) cpu::add_sum(f);
 }
+inline void red_add_float4(float* dst, float a, float b, float c, float d) {
+  if ((uintptr_t)dst % 16) cpu::fail("vector reduction not aligned to 16 bytes");
+  dst[0] += a; dst[1] += b; dst[2] += c; dst[3] += d;
+}
 inline void bulk_commit() {}
 inline void bulk_wait_read() { auto& f = cpu::fibers[cpu::current]; while (!f.sums.empty()) cpu::add_sum(f); }
 inline void bulk_wait() { bulk_wait_read(); }
