@@ -3,6 +3,7 @@
     python benchmarks/backward_kernel.py                    # all rungs: small shapes, official shapes, times
     python benchmarks/backward_kernel.py --rungs ahead      # one rung
     python benchmarks/backward_kernel.py --no-times
+    python benchmarks/backward_kernel.py --compile-only     # needs no GPU: machine code into ATTNBOARD_CACHE
 
 Each rung is checked in a process of its own under a time limit, so that one that hangs or crashes costs
 seconds and the others go on. A wrong gradient is described: which of dq, dk, dv, its first wrong tile, which rows and
@@ -18,6 +19,8 @@ import importlib.util
 import itertools
 import json
 import math
+import multiprocessing
+import os
 import statistics
 import subprocess
 import sys
@@ -38,6 +41,8 @@ WHOLE, WORST_ROW = (
 )  # relative L2, of the whole tensor and of a row (rows in units of the usual row)
 CHECK_LIMIT_S, TIME_LIMIT_S = 60, 90
 MB = 1 << 20
+DEVICE = "cuda"
+END = "all builds of a headdim"  # a child's line of JSON
 
 
 def submission() -> Any:
@@ -82,6 +87,28 @@ def builds(module: Any, rung: str, headdim: int) -> dict[str, Any]:
     return found
 
 
+def compile_all(rungs: list[str]) -> None:
+    """Machine code of every build into the cache, several at a time."""
+    module = submission()
+    jobs: set[tuple[str, int, tuple[str, ...]]] = {(module.PASSES, d, ()) for d in OFFICIAL}
+    for rung, headdim in itertools.product(rungs, OFFICIAL):
+        found = builds(module, rung, headdim).values()
+        jobs |= {(module.FILES[rung], headdim, build.flags) for build in found}
+    begun = time.monotonic()
+    context = multiprocessing.get_context("fork")  # this process never touches the GPU
+    with context.Pool(min(8, os.cpu_count() or 1)) as pool:
+        pool.starmap(_compile, sorted(jobs))
+    print(
+        f"-- {len(jobs)} programs compiled or cached in {time.monotonic() - begun:.0f} s",
+        flush=True,
+    )
+
+
+def _compile(file: str, headdim: int, flags: tuple[str, ...]) -> None:
+    """In a worker, which has the parent's modules."""
+    sys.modules["backward"].compile_cubin(file, headdim, flags)
+
+
 # ------------------------------------------------------------------------------------- reference
 def reference(
     q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, do: torch.Tensor, causal: bool, scale: float
@@ -123,8 +150,8 @@ def small_cases(headdim: int) -> Iterator[tuple[str, tuple[int, ...], bool, floa
 
 def inputs(kind: str, shape: tuple[int, ...], seed: int = 1) -> list[torch.Tensor]:
     """q, k, v, do in fp16."""
-    generator = torch.Generator("cuda").manual_seed(seed)
-    q, k, v, do = (torch.randn(shape, device="cuda", generator=generator) for _ in range(4))
+    generator = torch.Generator(DEVICE).manual_seed(seed)
+    q, k, v, do = (torch.randn(shape, device=DEVICE, generator=generator) for _ in range(4))
     seqlen = shape[2]
     if kind == "logits x8":
         q *= 8
@@ -256,16 +283,18 @@ def check_official(module: Any, build: Any, headdim: int) -> bool:
 
 
 def check_rung(rung: str, headdims: list[int]) -> None:
-    """The child's work: every build of a rung; a line of JSON, the names of those that are right, per headdim."""
+    """The child's work: every build of a rung; a line of JSON for each that is right, one more after each headdim."""
     module = submission()
     for headdim in headdims:
         right: list[str] = []
         for name, build in builds(module, rung, headdim).items():
             if "section" in name:  # the same code, another order
-                right += [f"{rung} {headdim} {name}"] if f"{rung} {headdim} " in right else []
+                if f"{rung} {headdim} " in right:
+                    print(json.dumps([f"{rung} {headdim} {name}"]), flush=True)
                 continue
             begun, failed = time.perf_counter(), 0
-            for case in small_cases(headdim):
+            cases = list(small_cases(headdim))
+            for case in cases if not name else cases[::3]:  # a switch is checked on every third
                 failed += not check_case(module, build, *case)
                 if failed == 3:
                     print("    (three wrong: no more cases of this build)")
@@ -276,8 +305,10 @@ def check_rung(rung: str, headdims: list[int]) -> None:
                 f"({time.perf_counter() - begun:.1f} s)",
                 flush=True,
             )
-            right += [f"{rung} {headdim} {name}"] if good else []
-        print(json.dumps(right), flush=True)
+            if good:
+                right.append(f"{rung} {headdim} {name}")
+                print(json.dumps(right[-1:]), flush=True)
+        print(json.dumps([END]), flush=True)
 
 
 # ----------------------------------------------------------------------------------- the child: times
@@ -406,8 +437,9 @@ def check_all(rungs: list[str]) -> list[str]:
         while left:
             dims = ",".join(map(str, left))
             found, well = child(CHECK_LIMIT_S, "--child-check", rung, "--headdims", dims)
-            right += itertools.chain.from_iterable(found)
-            left = [] if well else left[len(found) + 1 :]
+            names = list(itertools.chain.from_iterable(found))
+            right += [name for name in names if name != END]
+            left = [] if well else left[names.count(END) + 1 :]
     return right
 
 
@@ -419,6 +451,7 @@ def main() -> None:
     parser.add_argument("--rungs", default="two_kernels,fused,ahead", help="comma list")
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--no-times", action="store_true")
+    parser.add_argument("--compile-only", action="store_true")
     parser.add_argument("--headdims", default="64,128,256", help=argparse.SUPPRESS)
     parser.add_argument("--child-check", help=argparse.SUPPRESS)
     parser.add_argument("--child-time", help=argparse.SUPPRESS)
@@ -428,6 +461,9 @@ def main() -> None:
         return
     if options.child_time:
         time_all(json.loads(options.child_time), options.rounds)
+        return
+    compile_all(options.rungs.split(","))
+    if options.compile_only:
         return
     right = check_all(options.rungs.split(","))
     if not options.no_times:

@@ -13,7 +13,7 @@
 //
 // Phases   LOAD  SCORE  SOFTMAX  ACCUMULATE, one after another; STORE
 // D = 256  two warpgroups share a kv tile: each computes all of S^T and dP^T and accumulates its half of the columns of dk and dv
-// Bound    7 products where 5 would do (8 of 5 at D = 256), and nothing overlaps: latency
+// Bound    7 products where 5 would do (9 at D = 256), and nothing overlaps: latency
 // Measured not yet
 // Limits   sm_90a, fp16, D = 64, 128 or 256, equal lengths of q and k; any S, any scale
 // Check    python submissions/cuda_hopper_backward/check.py --rungs two_kernels
