@@ -1,0 +1,299 @@
+"""Causal and full attention backward on Hopper (sm_90a), fp16, headdim 64, 128 and 256.
+
+Three launches on torch's current stream: `kernels/passes.cu` (row sums, zeroed dq sums), the main
+kernel, and, where dq was summed in fp32, its conversion. This file compiles them once (NVRTC, cached
+on disk), encodes the tensor maps that TMA needs, and keeps what a call repeats per set of pointers.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import hashlib
+import math
+import os
+import tempfile
+import threading
+from pathlib import Path
+from typing import NamedTuple
+
+import torch
+from cuda.bindings import driver, nvrtc
+
+FOLDER = Path(__file__).resolve().parent
+HEADERS = ("sm90.cuh", "rows.cuh")
+PASSES = "kernels/passes.cu"
+FILES = {  # rung -> its source
+    "two_kernels": "kernels/two_kernels.cu",
+    "fused": "steps/02_fused.cu",
+    "ahead": "kernels/backward.cu",
+}
+TWO_KERNELS = "two_kernels"
+KV_ROWS = {"two_kernels": 64, "fused": 128, "ahead": 128}  # of a block
+MAX_PLANS = 1024
+
+
+class Build(NamedTuple):
+    """One way to compute the gradients of one headdim."""
+
+    rung: str
+    flags: tuple[str, ...] = ()
+    section_bytes: int = 32 << 20  # q, do and dq sums of the heads that are walked together
+
+
+BUILDS = {
+    64: Build("ahead", ("-DA_IN_REGS=1",)),
+    128: Build("ahead", ("-DA_IN_REGS=0",)),
+    256: Build(TWO_KERNELS),  # dk and dv of 128 kv rows do not fit the registers
+}
+
+
+class Params(ctypes.Structure):
+    """`struct Params` of the fused kernels, field by field."""
+
+    _fields_ = [
+        ("stats", ctypes.c_void_p),
+        ("dq_sum", ctypes.c_void_p),
+        ("dk", ctypes.c_void_p),
+        ("dv", ctypes.c_void_p),
+        ("seqlen", ctypes.c_int),
+        ("heads", ctypes.c_int),
+        ("section", ctypes.c_int),
+        ("causal", ctypes.c_int),
+        ("scale", ctypes.c_float),
+        ("scale_log2", ctypes.c_float),
+    ]
+
+
+def fused_smem_bytes(headdim: int, flags: tuple[str, ...] = ()) -> int:
+    """k, v; slots of q and do; dS; dq of a tile; lse and delta of every slot; barriers."""
+    slots, ds_buffers = (4, 3) if "-DDQ_LATE=1" in flags else (3, 2)
+    tiles = 2 * 128 * headdim * 2 + 2 * slots * 64 * headdim * 2 + ds_buffers * 128 * 64 * 2
+    return tiles + 64 * headdim * 4 + 2 * slots * 64 * 4 + 8 * (2 * slots + 2 + ds_buffers)
+
+
+# ---------------------------------------------------------------------------------------- compile
+def _ok(result: tuple) -> object:
+    """Unwraps a (status, value...) tuple of cuda.bindings; raises RuntimeError on any failure."""
+    status, *values = result
+    if int(status) != 0:
+        raise RuntimeError(f"submissions/cuda_hopper_backward: CUDA call failed with {status!r}")
+    return values[0] if len(values) == 1 else values
+
+
+def _cache_dir() -> Path:
+    root = os.environ.get("ATTNBOARD_CACHE") or os.path.join(tempfile.gettempdir(), "attnboard")
+    path = Path(root) / "cuda_hopper_backward"
+    path.mkdir(parents=True, exist_ok=True)
+    return path
+
+
+def _nvrtc_compile(file: str, flags: list[str]) -> bytes:
+    headers = [(FOLDER / "kernels" / name).read_bytes() for name in HEADERS]
+    names = [name.encode() for name in HEADERS]
+    source = (FOLDER / file).read_bytes()
+    program = _ok(nvrtc.nvrtcCreateProgram(source, file.encode(), len(names), headers, names))
+    options = [flag.encode() for flag in flags]
+    (status,) = nvrtc.nvrtcCompileProgram(program, len(options), options)
+    if int(status) != 0:
+        log = bytearray(_ok(nvrtc.nvrtcGetProgramLogSize(program)))
+        nvrtc.nvrtcGetProgramLog(program, log)
+        raise RuntimeError(f"{FOLDER / file}: NVRTC failed\n{bytes(log).decode()}")
+    cubin = bytearray(_ok(nvrtc.nvrtcGetCUBINSize(program)))
+    _ok(nvrtc.nvrtcGetCUBIN(program, cubin))
+    return bytes(cubin)
+
+
+def compile_cubin(file: str, headdim: int, flags: tuple[str, ...] = ()) -> bytes:
+    """A file's machine code for one headdim, from the cache folder or freshly compiled."""
+    options = ["--gpu-architecture=sm_90a", "-std=c++17", f"-DHEADDIM={headdim}", *flags]
+    digest = hashlib.sha256(repr((options, _ok(nvrtc.nvrtcVersion()))).encode())
+    for path in (FOLDER / file, *(FOLDER / "kernels" / name for name in HEADERS)):
+        digest.update(path.read_bytes())
+    path = _cache_dir() / f"{Path(file).stem}_d{headdim}_{digest.hexdigest()[:24]}.cubin"
+    if not path.exists():
+        scratch = path.with_suffix(f".{os.getpid()}.tmp")
+        scratch.write_bytes(_nvrtc_compile(file, options))
+        scratch.replace(path)  # atomic: another process may compile the same file
+    return path.read_bytes()
+
+
+@functools.lru_cache(maxsize=None)
+def _function(
+    name: str, file: str, headdim: int, flags: tuple[str, ...], smem_bytes: int, device: int
+) -> object:
+    """A kernel's handle, with its shared memory allowed, on a device whose context is current."""
+    module = _ok(driver.cuModuleLoadData(compile_cubin(file, headdim, flags)))
+    function = _ok(driver.cuModuleGetFunction(module, name.encode()))
+    attribute = driver.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
+    _ok(driver.cuFuncSetAttribute(function, attribute, smem_bytes))
+    return function
+
+
+# ------------------------------------------------------------------------------------------- plan
+def _tensor_map(pointer: int, heads: int, seqlen: int, headdim: int, rows: int) -> object:
+    """A [heads, seqlen, headdim] fp16 tensor in boxes of 1 x rows x 64; rows past the end read as 0."""
+    u32, u64 = driver.cuuint32_t, driver.cuuint64_t
+    return _ok(
+        driver.cuTensorMapEncodeTiled(
+            driver.CUtensorMapDataType.CU_TENSOR_MAP_DATA_TYPE_FLOAT16,
+            3,
+            pointer,
+            [u64(headdim), u64(seqlen), u64(heads)],
+            [u64(headdim * 2), u64(seqlen * headdim * 2)],
+            [u32(64), u32(rows), u32(1)],
+            [u32(1), u32(1), u32(1)],
+            driver.CUtensorMapInterleave.CU_TENSOR_MAP_INTERLEAVE_NONE,
+            driver.CUtensorMapSwizzle.CU_TENSOR_MAP_SWIZZLE_128B,
+            driver.CUtensorMapL2promotion.CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
+            driver.CUtensorMapFloatOOBfill.CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE,
+        )
+    )
+
+
+class _Launch:
+    """One kernel with its arguments: tensor maps, a structure, or ctypes numbers that may be changed."""
+
+    def __init__(self, function: object, grid: int, threads: int, smem: int, *args: object) -> None:
+        self.function, self.grid, self.threads, self.smem, self.args = (
+            function, grid, threads, smem, args,
+        )  # fmt: skip
+        addresses = [
+            ctypes.addressof(a)
+            if isinstance(a, (ctypes._SimpleCData, ctypes.Structure))
+            else int(a.getPtr())
+            for a in args
+        ]
+        self.addresses = (ctypes.c_void_p * len(addresses))(*addresses)
+        self.at = ctypes.addressof(self.addresses)
+
+    def __call__(self, stream: int) -> None:
+        (status,) = driver.cuLaunchKernel(
+            self.function, self.grid, 1, 1, self.threads, 1, 1, self.smem, stream, self.at, 0
+        )
+        if status != 0:
+            raise RuntimeError(
+                f"submissions/cuda_hopper_backward: cuLaunchKernel failed with {status!r}"
+            )
+
+
+class Plan:
+    """The launches of one call, ready to go except for what is allocated per call, and the stream."""
+
+    def __init__(self, q, k, v, d_o, causal: bool, scale: float, build: Build) -> None:
+        batch, nheads, seqlen, headdim = q.shape
+        heads, tiles = batch * nheads, -(-seqlen // 64)
+        device, file = q.device.index, FILES[build.rung]
+        self.fused = build.rung != TWO_KERNELS
+        self.stats_floats, self.sum_floats = heads * tiles * 128, heads * tiles * 64 * headdim
+        kv_rows = KV_ROWS[build.rung]
+        maps = [
+            _tensor_map(t.data_ptr(), heads, seqlen, headdim, rows)
+            for t, rows in ((q, 64), (k, kv_rows), (v, kv_rows), (d_o, 64))
+        ]
+        pointer, integer, number = ctypes.c_void_p, ctypes.c_int, ctypes.c_float
+        self.o, self.lse, self.stats, self.dq_sum, self.dq, self.dk, self.dv = (
+            pointer() for _ in range(7)
+        )
+        scales = number(scale), number(scale * math.log2(math.e))
+        function = functools.partial(_function, headdim=headdim, device=device)
+        before = function("preprocess", PASSES, flags=(), smem_bytes=0)
+        self.launches = [
+            _Launch(before, heads * tiles, 256, 0, self.o, pointer(d_o.data_ptr()), self.lse, self.stats,
+                    self.dq_sum, integer(seqlen))
+        ]  # fmt: skip
+        self.params = None
+        if self.fused:
+            smem, after_smem = fused_smem_bytes(headdim, build.flags), 64 * (headdim + 8) * 2
+            section = max(1, min(heads, build.section_bytes // (8 * seqlen * headdim)))
+            self.params = Params(
+                None, None, None, None, seqlen, heads, section, int(causal), scale, scales[1].value
+            )
+            main = function("backward", file, flags=build.flags, smem_bytes=smem)
+            after = function("postprocess", PASSES, flags=(), smem_bytes=after_smem)
+            self.launches += [
+                _Launch(main, heads * -(-seqlen // kv_rows), 256, smem, *maps, self.params),
+                _Launch(after, heads * tiles, 256, after_smem, self.dq_sum, self.dq, scales[0], integer(seqlen)),
+            ]  # fmt: skip
+            return
+        smem = 4 * 64 * headdim * 2 + 16
+        tail = (integer(seqlen), integer(int(causal)), *scales)
+        dkdv, dq = (function(n, file, flags=build.flags, smem_bytes=smem) for n in ("dkdv", "dq"))
+        threads = 256 if headdim == 256 else 128
+        self.launches += [
+            _Launch(dkdv, heads * tiles, threads, smem, *maps, self.stats, self.dk, self.dv, *tail),
+            _Launch(dq, heads * tiles, 128, smem, *maps, self.stats, self.dq, *tail),
+        ]
+
+    def __call__(self, o, lse, dq, dk, dv, stream: int) -> None:
+        """Queues the launches; stats and dq sums are torch's memory, given back in stream order."""
+        stats = torch.empty(self.stats_floats, dtype=torch.float32, device=o.device)
+        self.o.value, self.lse.value, self.stats.value = (
+            o.data_ptr(),
+            lse.data_ptr(),
+            stats.data_ptr(),
+        )
+        self.dq.value, self.dk.value, self.dv.value = dq.data_ptr(), dk.data_ptr(), dv.data_ptr()
+        if self.fused:
+            dq_sum = torch.empty(self.sum_floats, dtype=torch.float32, device=o.device)
+            self.dq_sum.value = dq_sum.data_ptr()
+            self.params.stats, self.params.dq_sum = stats.data_ptr(), dq_sum.data_ptr()
+            self.params.dk, self.params.dv = dk.data_ptr(), dv.data_ptr()
+        for launch in self.launches:
+            launch(stream)
+
+
+_plans: dict[tuple, Plan] = {}
+
+
+def _check(q, k, v, o, lse, do) -> None:
+    for name, t in (("q", q), ("k", k), ("v", v), ("o", o), ("do", do)):
+        if t.dtype != torch.float16 or t.dim() != 4 or not t.is_cuda or t.shape != q.shape:
+            raise ValueError(
+                f"cuda_hopper_backward: {name} is {tuple(t.shape)} {t.dtype} on {t.device}; "
+                "wanted five fp16 CUDA tensors (batch, nheads, seqlen, headdim)"
+            )
+    if lse.dtype != torch.float32 or lse.shape != q.shape[:3]:
+        raise ValueError(
+            f"cuda_hopper_backward: lse is {tuple(lse.shape)} {lse.dtype}; "
+            "wanted float32 (batch, nheads, seqlen), natural logarithm"
+        )
+    if q.shape[3] not in BUILDS:
+        raise ValueError(
+            f"cuda_hopper_backward: headdim {q.shape[3]}; it is built for {sorted(BUILDS)}"
+        )
+
+
+def _dense(t: torch.Tensor) -> torch.Tensor:
+    t = t.contiguous()
+    return t if t.data_ptr() % 16 == 0 else t.clone()  # TMA wants 16-byte aligned tensors
+
+
+def custom_attention_backward(q, k, v, o, lse, do, causal=True, sm_scale=None, build=None):
+    """Gradients of softmax(q kᵀ · sm_scale) v.
+
+    q, k, v, o, do (batch, nheads, seqlen, headdim) fp16, lse (batch, nheads, seqlen) float32, natural
+    logarithm -> dq, dk, dv like q. `build` picks another rung or shape than BUILDS does.
+    """
+    device = q.device.index
+    if device is not None and device != torch.cuda.current_device():
+        with torch.cuda.device(device):
+            return custom_attention_backward(q, k, v, o, lse, do, causal, sm_scale, build)
+    q, k, v, o, do, lse = (_dense(t) for t in (q, k, v, o, do, lse))
+    dq, dk, dv = (torch.empty_like(q) for _ in range(3))
+    if q.numel() == 0:
+        return dq, dk, dv
+    key = (
+        q.data_ptr(), k.data_ptr(), v.data_ptr(), do.data_ptr(), q.shape, q.dtype, lse.dtype, device,
+        causal, sm_scale, build, threading.get_ident(),
+    )  # fmt: skip
+    plan = _plans.get(key)
+    if plan is None:
+        _check(q, k, v, o, lse, do)
+        scale = q.shape[3] ** -0.5 if sm_scale is None else float(sm_scale)
+        if len(_plans) >= MAX_PLANS:
+            _plans.clear()
+        chosen = build or BUILDS[q.shape[3]]
+        plan = _plans[key] = Plan(q, k, v, do, bool(causal), scale, chosen)
+    plan(o, lse, dq, dk, dv, torch._C._cuda_getCurrentRawStream(device))
+    return dq, dk, dv

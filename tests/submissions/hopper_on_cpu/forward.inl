@@ -1,0 +1,33 @@
+// The forward kernel (cuda_hopper), which has run on an H200, on the same twin: what the twin believes of fragments,
+// descriptors, swizzles and barriers is what hardware did there.
+#include "sm90.cuh"
+template <int N> struct QK { static void mma(float (&d)[N / 2], uint32_t a, uint32_t b, int acc) { MmaSS<N, 0, 0>::mma(d, a, b, acc); } };
+template <int D> struct PV { static void mma(float (&d)[D / 2], const uint32_t* a, uint32_t b) { MmaRS<D, 1>::mma(d, a, b, 1); } };
+inline void named_sync(int id) { bar_sync(id, 256); }
+inline void named_arrive(int id) {
+  auto& b = cpu::named[id]; cpu::progress = true;
+  if (++b.arrived == 256) { b.arrived = 0; b.generation++; }
+}
+inline float rcp_approx(float x) { return 1.f / x; }
+inline int lds(uint32_t at) { int v; std::memcpy(&v, cpu::shared + cpu::check(at, 4), 4); return v; }
+inline void sts_if(uint32_t at, int v, int on) { if (on) std::memcpy(cpu::shared + cpu::check(at, 4), &v, 4); }
+inline int atomicAdd(int* at, int x) { const int old = *at; *at += x; return old; }
+inline void __threadfence() {}
+inline int __any_sync(unsigned, int x) {
+  struct Mine { int x, any; } m{x, 0};
+  cpu::together("vote", m, [](Mine** all) { int any = 0; for (int i = 0; i < 32; i++) any |= all[i]->x; for (int i = 0; i < 32; i++) all[i]->any = any; });
+  return m.any;
+}
+inline int max(int a, int b) { return a > b ? a : b; }
+inline float __int_as_float(int x) { float y; std::memcpy(&y, &x, 4); return y; }
+inline float __uint_as_float(unsigned x) { return __int_as_float((int)x); }
+inline unsigned __float_as_uint(float x) { unsigned y; std::memcpy(&y, &x, 4); return y; }
+using std::fmaf;
+using std::fmax;
+static int blocks_of_launch;
+#define gridDim cpu::Index{(unsigned)blocks_of_launch}
+#include "kernel.cu"
+extern "C" __attribute__((visibility("default"))) const char* run_forward(const TensorMap* maps, const Params* params, int blocks, int timing, int seed) {
+  const Params p = *params; blocks_of_launch = blocks;
+  return cpu::launch(blocks, 128 * (WGS + 1), timing, seed, [=] { attention_forward(maps[0], maps[1], maps[2], p); });
+}

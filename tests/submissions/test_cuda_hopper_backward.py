@@ -1,0 +1,247 @@
+"""cuda_hopper_backward: its kernels' own source on a CPU against float64, its compilation, its host side."""
+
+import ctypes
+import importlib.util
+import re
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import yaml
+from cuda_ladder import needs_nvcc
+
+import hopper_on_cpu as on_cpu  # isort: skip
+from harness import build_report
+
+ROOT = Path(__file__).resolve().parents[2]
+FOLDER = on_cpu.FOLDER
+SMEM_LIMIT_BYTES = 227 << 10
+WHOLE = 6e-4  # fp16 of P and dS gives 3.7e-4; a lost element of a tile gives more
+REGS = ("-DA_IN_REGS=1",)
+needs_gxx = pytest.mark.skipif(not on_cpu.have_compiler(), reason="g++ is not on PATH")
+FUSED = [("kernels/backward.cu", 64, REGS), ("kernels/backward.cu", 64, (*REGS, "-DDQ_LATE=1")), ("kernels/backward.cu", 128, ("-DA_IN_REGS=0",)), ("steps/02_fused.cu", 128, ())]  # fmt: skip
+FUSED_IDS = ["ahead-64", "dq-late-64", "ahead-128", "fused-128"]
+
+
+@pytest.fixture(scope="module")
+def libraries(tmp_path_factory):
+    """compile(file, headdim, flags, edit) -> library, each kept for the whole file."""
+    cache = tmp_path_factory.mktemp("on_cpu")
+    return lambda *args, edit=None: on_cpu.compile_kernel(*args, cache, edit)
+
+
+def fused(libraries, file, headdim, flags, problem, timing, seed, section=1, edit=None):
+    """All three launches; the errors of dq, dk, dv."""
+    passes = libraries("kernels/passes.cu", headdim, ())
+    problem.preprocess(passes, on_cpu.EARLY)
+    library = libraries(file, headdim, flags, edit=edit)
+    problem.fused(library, 256, section, timing, seed)
+    problem.postprocess(passes, on_cpu.EARLY)
+    return problem.errors()
+
+
+# ------------------------------------------------------- the kernels' source, run on a CPU
+@needs_gxx
+@pytest.mark.parametrize(("file", "headdim", "flags"), FUSED, ids=FUSED_IDS)
+@pytest.mark.parametrize(
+    ("timing", "causal"), [(on_cpu.EARLY, False), (on_cpu.LATE, True), (on_cpu.RANDOM, True)]
+)
+def test_fused_gradients(libraries, file, headdim, flags, timing, causal):
+    """Three kv blocks, the last one ragged, whatever the hardware does first."""
+    problem = on_cpu.Problem(1, 330, headdim, causal)
+    errors = fused(libraries, file, headdim, flags, problem, timing, seed=headdim)
+    assert max(errors.values()) < WHOLE, errors
+
+
+@needs_gxx
+@pytest.mark.parametrize("seqlen", [17, 64, 129])
+def test_short_lengths(libraries, seqlen):
+    problem = on_cpu.Problem(1, seqlen, 64, True)
+    errors = fused(libraries, *FUSED[0], problem, on_cpu.RANDOM, seed=seqlen)
+    assert max(errors.values()) < WHOLE, errors
+
+
+@needs_gxx
+@pytest.mark.parametrize("scale", [0.0, -0.2, 1e-4])
+def test_scales_and_ragged_sections_of_heads(libraries, scale):
+    problem = on_cpu.Problem(3, 130, 64, True, scale)
+    errors = fused(libraries, *FUSED[0], problem, on_cpu.EARLY, seed=0, section=2)
+    if scale == 0:
+        assert not problem.dq.any()
+        assert not problem.dk.any()
+        errors = {"dv": errors["dv"]}
+    assert max(errors.values()) < WHOLE, errors
+
+
+@needs_gxx
+@pytest.mark.parametrize(("headdim", "causal"), [(64, True), (256, False)])
+def test_two_kernels(libraries, headdim, causal):
+    problem = on_cpu.Problem(1, 150, headdim, causal)
+    problem.preprocess(libraries("kernels/passes.cu", headdim, ()), on_cpu.EARLY)
+    library = libraries("kernels/two_kernels.cu", headdim, ())
+    problem.two_kernels(library, on_cpu.RANDOM, 5)
+    assert max(problem.errors().values()) < WHOLE, problem.errors()
+
+
+# Each takes one thing away that the kernel needs; some order of events must show it.
+MISTAKES = {
+    "no barrier between writing dS and reading it": ("else bar_sync(1, THREADS);", ""),
+    "dS not fenced for the tensor cores": ("    proxy_fence();\n    if (DQ_LATE)", "    if (DQ_LATE)"),
+    "a tile is loaded into a slot in use": ("load_tile(tile + 2, stage + 2 >=", "load_tile(tile + 2, stage + 1 >="),
+    "dQ written over before it was read": ("bulk_wait_read(); __syncwarp();", "__syncwarp();"),
+    "mask off by one": ("row - tile * M - pair : -1;           //", "row + 1 - tile * M - pair : -1; //"),
+}  # fmt: skip
+
+
+@needs_gxx
+@pytest.mark.parametrize("mistake", MISTAKES)
+def test_a_mistake_shows(libraries, mistake):
+    old, new = MISTAKES[mistake]
+
+    def edit(source):
+        assert old in source
+        return source.replace(old, new)
+
+    worst = 0.0
+    try:
+        for timing, seed in [(on_cpu.LATE, 0), *((on_cpu.RANDOM, n) for n in range(4))]:
+            problem = on_cpu.Problem(1, 330, 64, True)
+            errors = fused(libraries, *FUSED[0], problem, timing, seed, edit=edit)
+            worst = max(worst, *np.nan_to_num(list(errors.values()), nan=1e9))
+            if worst > WHOLE:
+                return
+    except on_cpu.KernelFailed:
+        return
+    pytest.fail(f"all orders of events gave right gradients, worst error {worst:.1e}")
+
+
+@needs_gxx
+def test_the_forward_kernel_runs_on_the_same_twin(tmp_path):
+    """What an H200 made of wgmma operands, swizzles, TMA and barriers is what the twin makes of them."""
+    errors = on_cpu.run_cuda_hopper_forward(tmp_path, headdim=128, seqlen=300)
+    assert errors < 4e-4
+
+
+# ------------------------------------------------------------------------- compilation
+@needs_nvcc
+@pytest.mark.parametrize("headdim", [64, 128])
+def test_the_rung_in_steps_compiles_cleanly(headdim):
+    source = FOLDER / "steps" / "02_fused.cu"
+    flags = [f"-DHEADDIM={headdim}", f"-I{FOLDER / 'kernels'}"]
+    log, _ = build_report.nvcc(source.read_text(), "sm_90a", source.parent, flags)
+    (report,) = build_report.parse_ptxas(log)
+    assert report.warnings == ()
+
+
+# --------------------------------------------------------------------------- host side
+@pytest.fixture(scope="module")
+def submission(tmp_path_factory):
+    pytest.importorskip("torch")
+    pytest.importorskip("cuda.bindings")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("ATTNBOARD_CACHE", str(tmp_path_factory.mktemp("cubins")))
+        spec = importlib.util.spec_from_file_location("hopper_backward", FOLDER / "submission.py")
+        module = importlib.util.module_from_spec(spec)
+        patch.setitem(sys.modules, "hopper_backward", module)
+        spec.loader.exec_module(module)
+        yield module
+
+
+def test_every_claimed_headdim_has_a_build(submission):
+    claims = yaml.safe_load((FOLDER / "manifest.yaml").read_text())["claims"]
+    assert sorted(claims["headdims"]) == sorted(submission.BUILDS)
+    assert all((FOLDER / file).is_file() for file in submission.FILES.values())
+
+
+@pytest.mark.parametrize(
+    ("headdim", "flags", "slots", "ds_buffers"),
+    [(64, (), 3, 2), (128, (), 3, 2), (64, ("-DDQ_LATE=1",), 4, 3)],
+)
+def test_shared_memory_is_what_the_kernel_lays_out(submission, headdim, flags, slots, ds_buffers):
+    """The kernel's own constants, added up in the order of its addresses."""
+    m, n = 64, 128
+    k_v, q_do, ds = 2 * n * headdim * 2, 2 * slots * m * headdim * 2, ds_buffers * n * m * 2
+    dq, stats, barriers = 8 * (headdim // 4) * 32 * 4, 2 * slots * m * 4, 2 * slots + 2 + ds_buffers
+    wanted = k_v + q_do + ds + dq + stats + 8 * barriers
+    assert submission.fused_smem_bytes(headdim, flags) == wanted <= SMEM_LIMIT_BYTES
+
+
+def test_params_match_the_kernels(submission):
+    for file in ("kernels/backward.cu", "steps/02_fused.cu"):
+        source = (FOLDER / file).read_text()
+        body = re.sub(r"//.*", "", re.search(r"struct Params \{(.*?)\};", source, re.S).group(1))
+        types = {"int": ctypes.c_int, "float": ctypes.c_float}
+        wanted = [
+            (name, ctypes.c_void_p if star else types[kind.split()[-1]])
+            for kind, star, name in re.findall(r"((?:const )?\w+)(\*?)\s+(\w+);", body)
+        ]
+        assert submission.Params._fields_ == wanted == on_cpu.Params._fields_
+
+
+def test_bad_input_names_the_tensor(submission):
+    import torch
+
+    q = torch.zeros(1, 1, 16, 64)
+    with pytest.raises(ValueError, match=r"q is .*float32 on cpu; wanted five fp16 CUDA tensors"):
+        submission._check(q, q, q, q, q, q)
+
+
+# --------------------------------------------------------------------------- the check's own eyes
+@pytest.fixture(scope="module")
+def check():
+    pytest.importorskip("torch")
+    path = ROOT / "benchmarks" / "backward_kernel.py"
+    spec = importlib.util.spec_from_file_location("backward_kernel", path)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_the_check_says_what_is_wrong(check):
+    import torch
+
+    torch.manual_seed(0)
+    want = torch.randn(2, 256, 64, dtype=torch.float64)
+    assert check.measure(want.half(), want)[0] < 1e-3
+    got = want.clone()
+    got[1, 64:128, 32:] *= 2
+    text = check.describe("dk", got, want)
+    assert "1 of 8 tiles wrong, first (head, tile) [1, 1]" in text
+    assert "columns: 32-39 40-47 48-55 56-63" in text
+    assert "times 0.500" in check.describe("dq", want / 2, want)
+    swapped = want.unflatten(2, (-1, 2, 32)).flip(3).flatten(2, 4)
+    assert "right if neighbouring 32 columns are swapped" in check.describe("dq", swapped, want)
+
+
+def test_the_check_s_reference_is_autograd(check):
+    import torch
+
+    torch.manual_seed(1)
+    q, k, v, do = (torch.randn(2, 48, 64, dtype=torch.float64) for _ in range(4))
+    leaves = [x.clone().requires_grad_() for x in (q, k, v)]
+    o = torch.nn.functional.scaled_dot_product_attention(*leaves, is_causal=True, scale=0.3)
+    wanted = torch.autograd.grad(o, leaves, do)
+    for ours, theirs in zip(check.reference(q, k, v, do, True, 0.3)[2:], wanted, strict=True):
+        assert torch.allclose(ours, theirs, atol=1e-10)
+
+
+def test_a_child_that_dies_costs_one_headdim(check, monkeypatch):
+    calls = []
+
+    def child(_limit, *arguments):
+        calls.append(arguments[-1])
+        first = [["ahead 64 "], [check.END], ["ahead 128 "]]
+        return (first, False) if len(calls) == 1 else ([["ahead 256 "]], True)
+
+    monkeypatch.setattr(check, "child", child)
+    assert check.check_all(["ahead"]) == ["ahead 64 ", "ahead 128 ", "ahead 256 "]
+    assert calls == ["64,128,256", "256"]
+
+
+# ------------------------------------------------------------------------------- with a GPU
+@pytest.mark.gpu
+@pytest.mark.parametrize("headdim", [64, 128, 256])
+def test_gradients_on_the_gpu(submission, check, headdim):
+    build = submission.BUILDS[headdim]
+    assert all(check.check_case(submission, build, *case) for case in check.small_cases(headdim))
