@@ -28,6 +28,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -110,10 +111,12 @@ def main() -> None:
 
 @lru_cache(maxsize=1)
 def best_records() -> list[Result]:
-    """The passed results of the committed H200 run."""
+    """The passed results of the committed H200 run of the official suite with the most entries."""
     results, _ = record.load(ROOT / "results" / "nvidia-h200")
-    run = max(r.run for r in results)
-    return [r for r in results if r.run == run and r.latency_ms is not None and r.speedup]
+    passed = [r for r in results if r.suite == "fa3" and r.latency_ms is not None and r.speedup]
+    counts = Counter(r.run for r in passed)
+    run = min(counts, key=lambda name: (-counts[name], name))
+    return [r for r in passed if r.run == run]
 
 
 @lru_cache(maxsize=1)
