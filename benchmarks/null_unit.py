@@ -9,6 +9,8 @@ UNSUPPORTED: nothing here invents a time. Names of entrants make it misbehave, f
     dies-…   is killed in the middle of the first attempt, after one case
     lost-…   is killed in the middle of every attempt
     judge-…  its judge fails on the first attempt: HARNESS_ERROR rows
+
+On a GPU called `broken` every unit dies at once.
 """
 
 from __future__ import annotations
@@ -36,6 +38,8 @@ def main() -> int:
     parser.add_argument("--unit", type=Path)
     parser.add_argument("--events", type=Path)
     args = parser.parse_args()
+    if args.gpu == "broken":
+        return 1
     if args.unit:
         hygiene.die_with_parent()
         unit = json.loads(args.unit.read_text(encoding="utf-8"))

@@ -1,6 +1,7 @@
 """What scheduling costs: 1,000 units that measure nothing, and 100,000 of them on 256 GPUs, calculated.
 
     python benchmarks/scheduling.py [--units 1000] [--places 2] [--engine local|ray] [--out FILE.json]
+    python benchmarks/scheduling.py --sleep-s 2     # 32 units that sleep, on 1, 2 and 4 places
     python benchmarks/scheduling.py --simulate-only --head-ms 5 --row-ms 3 --startup-s 20 --timed-s 15
 
 Measured: the same null units (benchmarks/null_unit.py), once started by a bare loop and once as a campaign
@@ -115,6 +116,7 @@ def main() -> int:
     parser.add_argument("--units", type=int, default=1000)
     parser.add_argument("--places", type=int, default=os.cpu_count() or 1)
     parser.add_argument("--engine", choices=("local", "ray"), default="local")
+    parser.add_argument("--sleep-s", type=float, help="only: 32 units that sleep so long")
     parser.add_argument("--simulate-only", action="store_true")
     parser.add_argument("--head-ms", type=float, help="head's time a unit (default: as measured)")
     parser.add_argument("--row-ms", type=float, help="… and a row with its samples")
@@ -123,6 +125,9 @@ def main() -> int:
     parser.add_argument("--out", type=Path)
     args = parser.parse_args()
     document: dict[str, Any] = {}
+    if args.sleep_s:
+        document["sleeping"] = sleeping(args.sleep_s)
+        return tell(document, args.out)
     head_ms, row_ms = args.head_ms or 5.0, args.row_ms or 3.0
     if not args.simulate_only:
         document["measured"] = measured = measure(args.engine, args.units, args.places)
@@ -141,19 +146,24 @@ def main() -> int:
         )
         for gpus, per_unit in ((GPUS, 1), (GPUS, 4), (GPUS, 8), (4096, 1))
     ]
+    return tell(document, args.out)
+
+
+def tell(document: dict[str, Any], out: Path | None) -> int:
+    """Print and, if asked to, write."""
     print(json.dumps(document, indent=1))
-    if args.out:
-        args.out.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
+    if out:
+        out.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
     return 0
 
 
 # --------------------------------------------------------------------------- measured
 
 
-def entrants(count: int) -> tuple[Entrant, ...]:
+def entrants(count: int, prefix: str = "n") -> tuple[Entrant, ...]:
     """`count` submissions that exist by name only, and their baseline."""
     base = entrant("base", Kind.BASELINE)
-    return (*(entrant(f"n{number:06d}") for number in range(count)), base)
+    return (*(entrant(f"{prefix}{number:06d}") for number in range(count)), base)
 
 
 def entrant(name: str, kind: Kind = Kind.SUBMISSION) -> Entrant:
@@ -163,9 +173,27 @@ def entrant(name: str, kind: Kind = Kind.SUBMISSION) -> Entrant:
     return Entrant(name=name, kind=kind, folder=folder, manifest=manifest, source_sha256=source)
 
 
-def units(count: int) -> list[Unit]:
+def units(count: int, prefix: str = "n") -> list[Unit]:
     """One unit an entrant."""
-    return plan_units(Request(SUITE, Machine(), entrants(count), "base"))
+    return plan_units(Request(SUITE, Machine(), entrants(count, prefix), "base"))
+
+
+def sleeping(sleep_s: float) -> list[dict[str, float]]:
+    """What is left of 2 and 4 places when a unit takes no CPU: the scheduling's share of a speed-up."""
+    os.environ |= {"NULL_UNIT_SUITE": SUITE.sha256, "NULL_UNIT_SLOW_S": str(sleep_s)}
+    found: list[dict[str, float]] = []
+    for places in (1, 2, 4):
+        with tempfile.TemporaryDirectory() as folder:
+            save, started = Store(Path(folder)).save, time.perf_counter()
+            Campaign(Timed(places), units(32, "slow-"), save, Quiet(32)).run()
+        seconds = time.perf_counter() - started
+        per_minute = 60 * 32 / seconds
+        speed_up = per_minute / (found[0]["units_per_minute"] if found else per_minute)
+        row = {"places": places, "seconds": seconds, "units_per_minute": per_minute}
+        found.append(
+            {name: round(value, 3) for name, value in {**row, "speed_up": speed_up}.items()}
+        )
+    return found
 
 
 def measure(engine: str, count: int, places: int) -> dict[str, Any]:

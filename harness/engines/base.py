@@ -51,9 +51,9 @@ class Engine(Protocol):
         """End all that still runs."""
 
 
-def gone(label: str, why: str = "") -> Told:
-    """The last word about one unit; `why` is empty if it ended by itself and well."""
-    return Told(label, {"op": "gone", "why": why})
+def gone(label: str, why: str = "", at: str = "") -> Told:
+    """The last word about one unit; `why` is empty if it ended by itself and well, `at` a place."""
+    return Told(label, {"op": "gone", "why": why, "at": at})
 
 
 def parse_line(label: str, line: bytes | str) -> Told:

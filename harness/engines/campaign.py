@@ -143,7 +143,7 @@ class Campaign:
             self.view.heard(told.label, told.message)
             account.fault = str(told.message.get("why", ""))
         elif told.op == "gone":
-            self._close(account, str(told.message.get("why", "")))
+            self._close(account, str(told.message["why"]), str(told.message["at"]))
         else:
             self.view.heard(told.label, told.message)
 
@@ -153,7 +153,7 @@ class Campaign:
         except ValueError as error:
             self.view.note(f"{account.unit.label}: a row that cannot be read: {error}")
 
-    def _close(self, account: Account, why: str) -> None:
+    def _close(self, account: Account, why: str, at: str) -> None:
         """An attempt is over: what it left open is tried again, or gets its last word."""
         unit = account.unit
         del self.live[unit.label]
@@ -164,7 +164,7 @@ class Campaign:
             why = why or account.excuse or "it ended without its rows"
             self.dead_in_a_row += 1
             if unit.attempt < RETRIES:
-                again = list(unit.split(account.open_cases))
+                again = list(unit.split(account.open_cases, at))
                 self.queue.extendleft(reversed(again))
             else:
                 tries = f"{unit.attempt + 1} attempts, none came to its end; the last: {why}"

@@ -102,8 +102,9 @@ class Local:
 
     def _fill(self) -> None:
         alive = [slot for slot in self.slots if slot.faults < FAULTS_IN_A_ROW]
+        places = {slot.gpu for slot in alive if not slot.builds}
         for slot in alive:
-            fit = next((u for u in self._waiting if (u.task == "build") == slot.builds), None)
+            fit = next((u for u in self._waiting if _suits(u, slot, places)), None)
             if slot.child is None and fit is not None:
                 self._waiting.remove(fit)
                 self._start(fit, slot)
@@ -156,13 +157,20 @@ class Local:
         cancelled = child.kill_at < float("inf")
         child.slot.faults = child.slot.faults + 1 if why and not cancelled else 0
         child.slot.child = None
-        return gone(child.unit.label, why)
+        return gone(child.unit.label, why, child.slot.gpu)
 
     def _hang_up(self, child: _Running) -> None:
         with contextlib.suppress(OSError):
             if child.process.stdin:
                 child.process.stdin.close()
         child.kill_at = min(child.kill_at, time.monotonic() + GRACE_S)
+
+
+def _suits(unit: Unit, slot: Slot, places: set[str]) -> bool:
+    """Builders to their places; a unit not where it died before, unless there is no other place."""
+    if (unit.task == "build") != slot.builds:
+        return False
+    return slot.gpu not in unit.avoid or places <= set(unit.avoid)
 
 
 def _kill(process: subprocess.Popen[bytes]) -> None:

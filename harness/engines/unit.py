@@ -32,6 +32,7 @@ class Unit(Frozen):
     rule: Rule = FIXED
     sku: str = ""  # slug of the GPU it must have, as a folder of results/ is called
     gpu_memory_gib: float = 0.0
+    avoid: tuple[str, ...] = ()  # places where it died, as the engine calls them
 
     @property
     def label(self) -> str:
@@ -75,15 +76,16 @@ class Unit(Frozen):
             cases=self.cases,
         )
 
-    def split(self, cases: Iterable[str]) -> Iterator[Unit]:
+    def split(self, cases: Iterable[str], died_at: str = "") -> Iterator[Unit]:
         """The next attempt, one unit an entrant: who takes a node down does it alone."""
+        avoid = (*self.avoid, died_at) if died_at else self.avoid
         baseline = tuple(e for e in self.entrants if e.name == self.against)
         own = [e for e in self.entrants if e.name in self.names]
         for number, entrant in enumerate(own):
             both = (entrant,) if entrant.name == self.against else (entrant, *baseline)
             key = f"{self.key}-{number}" if len(own) > 1 else self.key
             fresh = {"key": key, "attempt": self.attempt + 1, "entrants": both}
-            yield self.model_copy(update={**fresh, "cases": tuple(cases)})
+            yield self.model_copy(update={**fresh, "cases": tuple(cases), "avoid": avoid})
 
 
 def plan_units(

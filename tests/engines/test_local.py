@@ -77,6 +77,15 @@ def test_a_host_on_which_everything_dies_is_left_alone() -> None:
         conclude(local(1, sys.executable, "-c", "raise SystemExit('broken')"), units(names))
 
 
+def test_one_broken_gpu_costs_no_row() -> None:
+    names = [f"n{i}" for i in range(10)]
+    engine = Local(["broken", "none"], command=(sys.executable, "-m", NULL))
+    rows, view = conclude(engine, units(names))
+    assert counted(rows) == once(names)
+    assert 1 <= len(view.deaths) <= 3, "it was given more work after three deaths in a row"
+    assert set(view.where) == {view.where[0]}
+
+
 def test_rows_of_other_files_or_another_suite_are_not_taken(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
