@@ -182,6 +182,7 @@ def build_one(run: Run, seat: Seat) -> None:
         known.build_s = seconds
         if status is not None:
             known.fail(status, reason)
+            known.log_tail = known.log_tail or seat.build_log
     if status is None:
         _build_mark(seat, run).touch()
 
