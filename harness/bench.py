@@ -157,6 +157,7 @@ class Seat:
         self.child: Child | None = None
         self.attached = False
         self.killed_for = ""  # set by the memory watch
+        self.build_log = ""  # the last of what its builder printed
 
     @property
     def slug(self) -> str:
@@ -203,7 +204,7 @@ class Seat:
     ) -> tuple[Status | None, str, float]:
         payload = json.dumps([case.model_dump(mode="json") for case in cases])
         arguments = [*self._arguments(), "--build", payload, *extra]
-        if self.compiles_alone and not extra:
+        if self.compiles_alone:
             builder = Child("harness.worker.compile", arguments, jail, self.log)
         else:
             nursery = None if extra else self.nursery  # one builder alone needs no common parent
@@ -216,6 +217,7 @@ class Seat:
             return Status.CRASHED, f"build: {builder.ending()}", 0.0
         finally:
             builder.end()
+            self.build_log = builder.log_tail()
         if answer.get("op") == "built":
             return None, "", _number(answer.get("seconds"))
         return _status_of(answer), plain_text(str(answer.get("message", "")))[:4000], 0.0

@@ -18,7 +18,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from harness import hygiene, sandbox
+from harness import hygiene, readable, sandbox
 from harness.defences import NOTHING_OFF, Defence, Off
 from harness.nursery import FORKED_LEVELS, Adopted, Nursery
 
@@ -155,10 +155,10 @@ def resident_bytes(pid: int) -> int:
 
 def rules_of(jail: Jail, arena: Path | None) -> sandbox.Rules:
     """The jail as the sandbox's rules; `arena` holds the buffers shared with the judge."""
-    imports = [Path(entry) for entry in _python_path(jail.house).split(os.pathsep) if entry]
+    imports = readable.opened(readable.shut(ROOT, jail.cache.parent))
     return sandbox.Rules(
         rw=(jail.cache, jail.scratch),
-        ro=(jail.source, ROOT / "harness", *imports),
+        ro=(jail.source, ROOT / "harness", jail.house, *imports),
         use=(arena,) if arena else (),
         chdir=jail.scratch,
     )
@@ -166,7 +166,7 @@ def rules_of(jail: Jail, arena: Path | None) -> sandbox.Rules:
 
 def trusted_env() -> dict[str, str]:
     """The judge's environment: ours, with the house importable."""
-    return {**os.environ, "PYTHONPATH": _python_path(), "PYTHONDONTWRITEBYTECODE": "1"}
+    return {**os.environ, "PYTHONPATH": _python_path(ROOT), "PYTHONDONTWRITEBYTECODE": "1"}
 
 
 def untrusted_env(jail: Jail) -> dict[str, str]:
@@ -197,7 +197,6 @@ def bare_env(house: Path) -> dict[str, str]:
     return env | {"PYTHONPATH": _python_path(house), "PYTHONDONTWRITEBYTECODE": "1"}
 
 
-def _python_path(house: Path = ROOT) -> str:
+def _python_path(house: Path) -> str:
     """Ours first. A child gets a folder with nothing but the package: to import is to list."""
-    extra = os.environ.get("PYTHONPATH", "")
-    return f"{house}{os.pathsep}{extra}" if extra else str(house)
+    return os.pathsep.join([str(house), *readable.import_path()])

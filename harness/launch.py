@@ -13,7 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 
-from harness import PROTOCOL, hygiene, sandbox
+from harness import PROTOCOL, hygiene, readable, sandbox
 from harness.bench import JudgeClient, MemoryWatch, Seat, arena_sizes
 from harness.casting import cast_roles, gpu_env, make_nursery, make_seats
 from harness.clock import CPU_RULES, GPU_RULES, ClockRules
@@ -109,6 +109,7 @@ def prepare(run: Run, request: Request) -> None:
     A plain .cu is compiled first, while the nursery and the judge still import torch.
     """
     preflight(run, request)
+    tell_shut_folders(run, request)
     to_build = [seat for seat in run.seats.values() if needs_build(seat, run)]
     to_build.sort(key=lambda seat: not seat.compiles_alone)
     with ThreadPoolExecutor(BUILDERS_AT_ONCE) as pool:
@@ -154,6 +155,13 @@ def preflight(run: Run, request: Request) -> None:
                 run.record(name, case).fail(Status.UNSUPPORTED, old)
 
 
+def tell_shut_folders(run: Run, request: Request) -> None:
+    """Say which folders of the user's import path stay shut to workers: an import will miss them."""
+    if request.sandbox:
+        for entry, why in readable.refused(readable.shut(ROOT, request.cache)).items():
+            run.observer.note(f"workers cannot read {entry} of your import path: {why}")
+
+
 def needs_build(seat: Seat, run: Run) -> bool:
     """Whether a builder has work: a compiled language, a case it claims, and no finished build."""
     if seat.entrant.manifest.language == "pytorch" or seat.device == "cpu":
@@ -174,6 +182,7 @@ def build_one(run: Run, seat: Seat) -> None:
         known.build_s = seconds
         if status is not None:
             known.fail(status, reason)
+            known.log_tail = known.log_tail or seat.build_log
     if status is None:
         _build_mark(seat, run).touch()
 

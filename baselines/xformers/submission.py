@@ -7,12 +7,30 @@ The library takes and returns (batch, seqlen, heads, headdim). q, k and v go in 
 of the (batch, heads, seqlen, headdim) tensors and the result comes out as one: nothing is copied.
 """
 
+import ctypes
 import functools
+import sys
+from pathlib import Path
 
 import torch
 
 INSTALL = "pip install xformers"
+RUNTIME, RUNTIME_WHEEL = "libcudart.so.12", "nvidia-cuda-runtime-cu12"
 
+
+def _load_cuda_runtime():
+    """The wheel on PyPI is linked with CUDA 12's runtime, which a torch for CUDA 13 does not bring.
+
+    The loader takes a library that is in the process already, whatever its folder.
+    """
+    if not (torch.version.cuda or "12").startswith("12"):
+        for entry in map(Path, sys.path):
+            if (entry / "nvidia" / "cuda_runtime" / "lib" / RUNTIME).is_file():
+                ctypes.CDLL(str(entry / "nvidia" / "cuda_runtime" / "lib" / RUNTIME))
+                return
+
+
+_load_cuda_runtime()
 try:
     import xformers
     from xformers.ops import LowerTriangularMask, memory_efficient_attention
@@ -32,6 +50,20 @@ if not VERSION.startswith("0.0.") or int(VERSION.split(".")[2].split("+", maxspl
         f"the baseline xformers needs xformers 0.0.23 or newer, found {VERSION}; "
         f"install it: {INSTALL}"
     )
+
+# xFormers goes on without its library and then finds "no operator": say here what the loader said.
+_FAILED = getattr(sys.modules.get("xformers._cpp_lib"), "_cpp_library_load_exception", None)
+if _FAILED is not None:
+    _SAID = _FAILED.__cause__ or _FAILED
+    raise ImportError(
+        f"xformers {VERSION} cannot load its CUDA library ({str(_SAID).strip()}) beside torch "
+        f"{torch.__version__}; "
+        + (
+            f"install it: pip install {RUNTIME_WHEEL}"
+            if RUNTIME in str(_SAID)
+            else f"install one that was built for CUDA {torch.version.cuda}: {INSTALL}"
+        )
+    ) from _FAILED
 
 
 @functools.cache

@@ -16,17 +16,22 @@ from pathlib import Path
 from harness import hygiene, wire
 from harness.schema import Manifest, Status
 from harness.worker.load import classify, describe
-from harness.worker.nvrtc import compile_source, device_arch
+from harness.worker.nvrtc import arch_name, compile_source, device_arch
 from harness.worker.section import with_defaults
 
 
-def build(folder: Path, manifest: Manifest) -> wire.Message:
-    """Compile every kernel instance for the GPU that is visible; the message to answer with."""
+def build(folder: Path, manifest: Manifest, ahead: str = "") -> wire.Message:
+    """Compile every kernel instance; the message to answer with.
+
+    ahead: "9.0/132", capability and SMs of a GPU that is not here; else it is for the one that is visible.
+    """
     started = time.monotonic()
     try:
         launch = with_defaults(manifest.launch or {"kernels": []})
         cache = Path(os.environ["ATTNBOARD_CACHE"])
-        compile_source(folder, manifest.entry, launch, device_arch(), cache)
+        major, _, minor = ahead.partition("/")[0].partition(".")
+        arch = arch_name(int(major), int(minor)) if ahead else device_arch()
+        compile_source(folder, manifest.entry, launch, arch, cache)
     except Exception as cause:
         status: Status = classify(cause, importing=True)
         return {"op": "failed", "status": status.value, "message": describe(cause, folder)[:6000]}
@@ -38,10 +43,12 @@ def main() -> int:
     parser = argparse.ArgumentParser()
     for flag in ("--fd", "--folder", "--manifest"):
         parser.add_argument(flag, required=True)
+    parser.add_argument("--ahead", default="")
     args, _ = parser.parse_known_args()
     hygiene.die_with_parent()
     sock = socket.socket(fileno=int(args.fd))
-    wire.send(sock, build(Path(args.folder), Manifest.model_validate_json(args.manifest)))
+    manifest = Manifest.model_validate_json(args.manifest)
+    wire.send(sock, build(Path(args.folder), manifest, args.ahead))
     return 0
 
 

@@ -267,3 +267,48 @@ def test_xformers_beside_flash_attn_4_alone_says_what_is_missing(load):
     needy = {"xformers/ops.py": "import flash_attn.flash_attn_interface"}
     with pytest.raises(ImportError, match=r"flash-attn-4 .*pip install flash-attn "):
         load(xformers.folder, files=xformers.good | four.good | needy)
+
+
+XFORMERS_CPP = """
+try:
+    raise OSError("{said}")
+except OSError as cause:
+    _cpp_library_load_exception = RuntimeError("built for another PyTorch")
+    _cpp_library_load_exception.__cause__ = cause
+"""
+
+
+@pytest.mark.parametrize(
+    ("said", "install"),
+    [
+        ("libcudart.so.12: cannot open shared object file", "pip install nvidia-cuda-runtime-cu12"),
+        ("undefined symbol: aoti_torch_x", "built for CUDA .*: pip install xformers"),
+    ],
+)
+def test_xformers_without_its_library_says_what_the_loader_said(load, said, install):
+    """It imports without an error then, and answers every call with 'No operator found'."""
+    xformers = next(lib for lib in LIBRARIES if lib.folder.endswith("xformers"))
+    broken = {
+        "xformers/_cpp_lib.py": XFORMERS_CPP.format(said=said),
+        "xformers/__init__.py": '__version__ = "0.0.35"\nimport xformers._cpp_lib',
+    }
+    with pytest.raises(ImportError, match=f"{said}.*{install}"):
+        load(xformers.folder, files=xformers.good | broken)
+
+
+def test_xformers_takes_cuda_12_s_runtime_from_its_package(load, monkeypatch, tmp_path):
+    import ctypes
+
+    import torch
+
+    xformers = next(lib for lib in LIBRARIES if lib.folder.endswith("xformers"))
+    library = tmp_path / "nvidia" / "cuda_runtime" / "lib" / "libcudart.so.12"
+    library.parent.mkdir(parents=True)
+    library.touch()
+    loaded = []
+    monkeypatch.setattr(ctypes, "CDLL", lambda path, *_: loaded.append(path))
+    monkeypatch.syspath_prepend(str(tmp_path))
+    for version, expected in (("12.8", []), (None, []), ("13.0", [str(library)])):
+        monkeypatch.setattr(torch.version, "cuda", version)
+        load(xformers.folder, files=xformers.good)
+        assert loaded == expected

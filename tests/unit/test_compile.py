@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 from pathlib import Path
@@ -37,6 +38,14 @@ def test_a_bad_file_is_answered_in_the_compiler_s_words(tmp_path, monkeypatch):
     told = answer(tmp_path, monkeypatch, "\n\nvoid f(float* q) { q[0] = }")
     assert (told["op"], told["status"]) == ("failed", "COMPILE_ERROR")
     assert "kernel.cu(3): error" in told["message"]
+
+
+def test_it_compiles_for_a_gpu_that_is_not_here(tmp_path, monkeypatch):
+    answer(tmp_path, monkeypatch, 'extern "C" __global__ void f(float* q) { q[0] = 1; }')
+    monkeypatch.setattr(builder, "device_arch", lambda: pytest.fail("asked for a GPU"))
+    assert builder.build(tmp_path, MANIFEST, "8.0/108")["op"] == "built"
+    records = (tmp_path / "cache").rglob("build.json")
+    assert {json.loads(path.read_text())["arch"] for path in records} == {"sm_90a", "sm_80"}
 
 
 def test_it_does_not_import_torch():

@@ -26,6 +26,7 @@ LAWS = {
     "harness/plan.py": {"harness.schema", "harness.problems", "harness.problems.base"},
     "harness/isolate.py": {
         "harness.errors",
+        "harness.readable",
         "harness.sandbox",
         "harness.defences",
         "harness.hygiene",

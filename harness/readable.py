@@ -1,0 +1,92 @@
+"""Which folders of the user's own import and library paths an untrusted process may read.
+
+Packages may live anywhere: in ~/.local, in a folder on PYTHONPATH, where an editable installation points.
+Each such folder is opened for reading, unless that would open more than packages:
+
+    it is, or holds, a home, the checkout, the harness's cache, the temporary folder or a top folder of the system
+    it lies in the checkout, in the cache, or in /etc, /proc, /dev, /run or /sys
+    it lies behind a dot directly below a home (~/.ssh, ~/.config), unless it is a site-packages folder
+
+Landlock opens a whole hierarchy or nothing of it, so a folder that holds both packages and a home stays shut.
+"""
+
+from __future__ import annotations
+
+import os
+import pwd
+import site
+import sys
+import tempfile
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+TOP_FOLDERS = "/boot /dev /etc /home /media /mnt /proc /root /run /srv /sys /tmp /var /var/tmp"
+NEVER_INSIDE = ("/boot", "/dev", "/etc", "/proc", "/run", "/sys")
+PACKAGES = {"site-packages", "dist-packages"}
+ARCHIVES = {".zip", ".egg", ".whl"}
+FIRST_PERSON = 1000  # user ids below belong to the system; their homes are folders like /usr/sbin
+
+
+@dataclass(frozen=True)
+class Shut:
+    """What must stay shut, all paths resolved."""
+
+    homes: tuple[Path, ...]
+    own: tuple[Path, ...]  # of the harness: nothing in there is a user's package
+
+    def refusal(self, path: Path) -> str:
+        """Why `path`, resolved, is not opened, or an empty string."""
+        if path.is_file():
+            if path.suffix not in ARCHIVES:
+                return "it is a file, and no archive of packages"
+        elif not path.is_dir():
+            return "there is no such folder"
+        for place in (*self.homes, *self.own, *map(Path, TOP_FOLDERS.split())):
+            if place == path or path in place.parents:
+                return f"it {'is' if place == path else 'holds'} {place}"
+        for place in (*self.own, *map(Path, NEVER_INSIDE)):
+            if place in path.parents:
+                return f"it lies in {place}"
+        for home in self.homes:
+            if home in path.parents and not PACKAGES.intersection(path.parts):
+                first = path.relative_to(home).parts[0]
+                if first.startswith("."):
+                    return f"it lies in {home / first}"
+        return ""
+
+
+def shut(*own: Path) -> Shut:
+    """The homes of this machine (the temporary folder counts as one), and the folders `own` of the harness."""
+    homes = {Path.home(), Path(pwd.getpwuid(os.getuid()).pw_dir), Path(tempfile.gettempdir())}
+    homes |= {Path(e.pw_dir) for e in pwd.getpwall() if e.pw_uid == 0 or e.pw_uid >= FIRST_PERSON}
+    resolved = {home.resolve() for home in homes} - {Path("/")}
+    return Shut(tuple(sorted(resolved)), tuple(sorted(folder.resolve() for folder in own)))
+
+
+def asked_for() -> list[str]:
+    """The user's PYTHONPATH and library path, as absolute paths: what a refusal is worth telling of."""
+    text = os.pathsep.join(os.environ.get(key, "") for key in ("PYTHONPATH", "LD_LIBRARY_PATH"))
+    return list(
+        dict.fromkeys(str(Path(entry).absolute()) for entry in text.split(os.pathsep) if entry)
+    )
+
+
+def import_path() -> list[str]:
+    """What a worker needs on PYTHONPATH to import what the user can: PYTHONPATH, then the user's site."""
+    own = [str(Path(e).absolute()) for e in os.environ.get("PYTHONPATH", "").split(os.pathsep) if e]
+    user = site.getusersitepackages()
+    return list(dict.fromkeys([*own, *([user] if user in sys.path else [])]))
+
+
+def opened(shut_in: Shut, entries: Iterable[str] | None = None) -> list[Path]:
+    """Those of sys.path and of the library path (or of `entries`) that may be read, resolved."""
+    wanted: Sequence[str] = [*sys.path, *asked_for()] if entries is None else list(entries)
+    paths = dict.fromkeys(Path(entry).resolve() for entry in wanted if entry)
+    return [path for path in paths if not shut_in.refusal(path)]
+
+
+def refused(shut_in: Shut) -> dict[str, str]:
+    """Entries of PYTHONPATH and LD_LIBRARY_PATH that stay shut, and why; absent ones are nobody's loss."""
+    reasons = {entry: shut_in.refusal(Path(entry).resolve()) for entry in asked_for()}
+    return {entry: why for entry, why in reasons.items() if why and Path(entry).exists()}
