@@ -12,6 +12,7 @@ from pathlib import Path
 
 from harness.commands import _shared, compare
 from harness.errors import EXIT_OK
+from harness.problems import get_problem
 from harness.report.limits import Resources, at_clock_pct, ceilings, limiter, sm_clock_mhz
 from harness.report.text import milliseconds, number, scientific, times, wash
 from harness.schema import Result
@@ -35,7 +36,7 @@ def run(args: argparse.Namespace) -> int:
     known = {one.entry: list(resources(args.cache, one)) for one in (pairs[0].a, pairs[0].b)}
     for pair in pairs:
         case, clock = pair.a.case, sm_clock_mhz(pair.a)
-        told = ceilings(case, pair.a.machine, clock)
+        told = ceilings(case, pair.a.machine, clock, get_problem(pair.a.problem))
         print(
             f"{pair.a.config}: {wash(args.a, 80)} is {compare.words(pair.ratio)} {times(pair.ratio)}"
         )

@@ -70,12 +70,14 @@ def one(entrant: Entrant, case: Case, machine: Machine, kernel: str, stem: Path)
     profiles = profile_report.parse_ncu(profile_report.run_ncu(command, kernel))
     print(f"{entrant.name} · {case.name}\n{profile_report.render(profiles)}")
     heaviest = max(profiles, key=lambda profile: profile.duration_us)
-    flops = get_problem(entrant.manifest.problem).flops(case)
+    problem = get_problem(entrant.manifest.problem)
+    flops = problem.flops(case)
     point = profile_report.Point(
         f"{entrant.name} {case.name}", flops, heaviest.dram_bytes or 1.0, heaviest.duration_us / 1e6
     )
     memory = next((v for name, v in MEMORY_TB_S.items() if name in machine.gpu), 3.35)
-    roofs = profile_report.ceilings(case.headdim, machine.sms, SM_MHZ, memory)
+    per_exp = flops / problem.exponentials(case)  # 4 headdim in a forward
+    roofs = profile_report.ceilings(round(per_exp / 4), machine.sms, SM_MHZ, memory)
     for path in profile_report.draw_roofline(
         [point], roofs, stem.with_name(f"{stem.name}_{case.name}")
     ):

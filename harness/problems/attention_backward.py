@@ -63,6 +63,10 @@ class AttentionBackward:
         """q, k, v, o, do and lse read once; dq, dk, dv written once."""
         return 8 * case.tensor_bytes + 4 * case.batch * case.heads * case.seqlen
 
+    def exponentials(self, case: Case) -> float:
+        """One for every score, which is computed again."""
+        return attention_forward.PROBLEM.exponentials(case)
+
     def limits(self, dtype: Dtype) -> GateLimits:
         """See LIMITS."""
         return LIMITS[dtype]

@@ -49,6 +49,10 @@ class AttentionForward:
         """Q, k, v read once, o written once."""
         return 4 * case.tensor_bytes
 
+    def exponentials(self, case: Case) -> float:
+        """One for every score."""
+        return self.flops(case) / (4 * case.headdim)
+
     def limits(self, dtype: Dtype) -> GateLimits:
         """See LIMITS."""
         return LIMITS[dtype]

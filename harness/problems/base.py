@@ -70,6 +70,9 @@ class Problem(Protocol):
     def io_bytes(self, case: Case) -> int:
         """Bytes that must cross device memory at least once."""
 
+    def exponentials(self, case: Case) -> float:
+        """Exponentials of one call, of which the special-function units do few at a time."""
+
     def limits(self, dtype: Dtype) -> GateLimits:
         """The gate for one element type."""
 

@@ -4,7 +4,7 @@ Three ceilings of attention on one chip (FlashAttention-3 paper, section 3.1, ar
 
     tensor   FLOPs / dense 16-bit peak
     exp      one exponential per score / (SMs · 16 a clock · clock): the special-function units
-    memory   q, k, v read once, o written once / bandwidth
+    memory   arguments read once, results written once / bandwidth
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from harness.machine import peak_tflops
+from harness.problems import Problem, get_problem
 from harness.schema import Case, Machine, Result
 
 EXP_PER_CLOCK_PER_SM = 16  # CUDA C++ Programming Guide, arithmetic throughput table, 8.0 to 9.0
@@ -54,18 +55,19 @@ class Resources:
         return min(by_registers, by_shared, WARPS_PER_SM // warps, 32) * warps
 
 
-def ceilings(case: Case, machine: Machine, sm_mhz: float = 0.0) -> Ceilings:
-    """The three limits at the measured clock, or at the chip's own."""
-    pairs = case.batch * case.heads * case.seqlen**2 / (2 if case.causal else 1)
-    flops = 4 * pairs * case.headdim
-    io_bytes = 4 * case.tensor_bytes
+def ceilings(case: Case, machine: Machine, sm_mhz: float, problem: Problem) -> Ceilings:
+    """The three limits at the measured clock, or with 0 at the chip's own."""
+    flops, io_bytes = problem.flops(case), problem.io_bytes(case)
+    exponentials = problem.exponentials(case)
     clock = (sm_mhz or BOOST_MHZ) * 1e6
     peak = peak_tflops(machine)
     scale = sm_mhz / BOOST_MHZ if sm_mhz and machine.capability == "9.0" else 1.0
     speed = bandwidth(machine)
     return Ceilings(
         tensor_ms=flops / (peak * 1e12 * scale) * 1e3 if peak else None,
-        exp_ms=pairs / (machine.sms * EXP_PER_CLOCK_PER_SM * clock) * 1e3 if machine.sms else None,
+        exp_ms=exponentials / (machine.sms * EXP_PER_CLOCK_PER_SM * clock) * 1e3
+        if machine.sms
+        else None,
         memory_ms=io_bytes / speed * 1e3 if speed else None,
         intensity=flops / io_bytes,
     )
@@ -94,13 +96,14 @@ def board_power_w(result: Result) -> float:
 def at_clock_pct(result: Result) -> float | None:
     """Percent of the tensor peak at the clock that was read while it was timed."""
     clock = sm_clock_mhz(result)
-    floor = ceilings(result.case, result.machine, clock).tensor_ms if clock else None
+    problem = get_problem(result.problem)
+    floor = ceilings(result.case, result.machine, clock, problem).tensor_ms if clock else None
     return 100 * floor / result.latency_ms if floor and result.latency_ms else None
 
 
 def limiter(result: Result, resources: Resources | None = None) -> str:
     """The likely limiter, in words."""
-    told = ceilings(result.case, result.machine, sm_clock_mhz(result))
+    told = ceilings(result.case, result.machine, sm_clock_mhz(result), get_problem(result.problem))
     if result.latency_ms is None or told.tensor_ms is None or told.exp_ms is None:
         return "this chip's ceilings are not known"
     if resources and resources.spill_bytes:

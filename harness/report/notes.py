@@ -61,6 +61,8 @@ class Notes:
         late = sum(sample.late for sample in result.samples)
         if late:
             found.append(f"{late} disturbed bursts not scored")
+        if result.deterministic is False:
+            found.append("not bitwise repeatable: the same inputs gave other bits")
         if result.stopping:
             found.append(result.stopping.why)
         return found

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from harness.machine import peak_tflops
+from harness.problems import get_problem
 from harness.rank import Board, Leaderboard, Row
 from harness.report.history import Point
 from harness.report.limits import (
@@ -101,7 +102,7 @@ def _board(
 def _config(board: Board, config: str, notes: Notes) -> Json:
     result = next(r for row in board.rows for r in row.results if r.config == config)
     case, machine = result.case, result.machine
-    told = ceilings(case, machine)
+    told = ceilings(case, machine, 0, get_problem(result.problem))
     exp_tflops = told.tensor_ms and told.exp_ms and peak_tflops(machine)
     return {
         "name": wash(config, 80),

@@ -11,12 +11,15 @@ import pytest
 from harness import PROTOCOL, record
 from harness.commands import _shared, explain, verify
 from harness.errors import UsageError
+from harness.problems import get_problem
 from harness.report import limits
 from harness.report.limits import Resources
 from harness.schema import Machine, Result, Speedup, Telemetry
 from harness.stats import Interval
 from harness.suite import load_suite
 from tests.report.factory import CASES, CPU, H200, result, run_of
+
+FORWARD = get_problem("attention_forward")
 
 SECRET = "ab" * 32
 ROOT = Path(__file__).resolve().parents[2]
@@ -177,11 +180,11 @@ def test_explain_names_ceilings_and_limiter(
 
 def test_ceilings_of_the_official_shapes() -> None:
     """0.275 TFLOP at 989.5 TFLOP/s is 0.278 ms; 1.07e9 exponentials at 16 a clock take as long."""
-    told = limits.ceilings(CASES["hdim64_seq4k"], H200)
+    told = limits.ceilings(CASES["hdim64_seq4k"], H200, 0, FORWARD)
     assert told.tensor_ms == pytest.approx(0.2778, rel=1e-3)
     assert told.exp_ms == pytest.approx(0.2778, rel=2e-3)
     assert told.memory_ms == pytest.approx(0.0559, rel=1e-2)
-    assert limits.ceilings(CASES["hdim64_seq4k"], Machine()).tensor_ms is None
+    assert limits.ceilings(CASES["hdim64_seq4k"], Machine(), 0, FORWARD).tensor_ms is None
 
 
 @pytest.mark.parametrize(
