@@ -158,7 +158,7 @@ def inputs(kind: str, shape: tuple[int, ...], seed: int = 1) -> list[torch.Tenso
     elif kind == "needle":
         k[:, :, seqlen // 3] *= 8
     elif kind == "offset":
-        v += 10
+        v += torch.randn(shape[3], device=DEVICE, generator=generator)
     elif kind == "small do":
         do *= 1e-2
     elif kind == "spiky do":
