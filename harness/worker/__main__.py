@@ -200,6 +200,8 @@ def serve(sock: socket.socket, args: argparse.Namespace, manifest: Manifest) -> 
     folder = Path(args.folder)
     try:
         function = load_function(folder, manifest, args.function)
+        if args.device == "cuda":  # its context comes up while the judge and the others still start
+            torch.zeros(1, device="cuda")
         worker = Worker(function, folder, args.device, from_argument(args.without))
     except BaseException as cause:
         wire.receive(sock)

@@ -1,0 +1,109 @@
+"""How long from an edited kernel to its correctness verdict, and where the seconds go.
+
+    python benchmarks/edit_to_verdict.py                                          # a rung of cuda_hopper, quick.yaml
+    python benchmarks/edit_to_verdict.py --kernel submissions/cuda_cuflash/steps/04_tensor_cores.cu
+    python benchmarks/edit_to_verdict.py --kernel submissions/triton_template --suite smoke    # without a GPU
+
+The kernel's folder is copied and its source gets a comment that no cache has seen. A fresh interpreter then does
+what `run.py` does until the last case has been checked, and says when each step was reached; the figure
+counts from its start, imports included. Nothing is timed on the device, nothing is recorded.
+"""
+
+from __future__ import annotations
+
+import argparse
+import secrets
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(ROOT))
+DEFAULT = ROOT / "submissions" / "cuda_hopper" / "steps" / "05_persistent.cu"
+
+
+def edited(kernel: Path, folder: Path) -> Path:
+    """A copy of `kernel` (a .cu with its neighbours, or a folder) below `folder`, with a new comment."""
+    if kernel.is_dir():
+        copy = folder / kernel.name
+        shutil.copytree(kernel, copy, ignore=shutil.ignore_patterns("steps"))
+        sources = [*copy.rglob("*.cu"), *copy.rglob("*.py")]
+    else:
+        shutil.copytree(kernel.parent, folder / "steps")
+        copy = folder / "steps" / kernel.name
+        sources = [copy]
+    mark = secrets.token_hex(8)
+    for source in sources:
+        start = "//" if source.suffix == ".cu" else "#"
+        with source.open("a", encoding="utf-8") as file:
+            file.write(f"\n{start} {mark}\n")
+    return copy
+
+
+def child(kernel: str, suite_name: str, started: float) -> int:
+    """The run up to its last check; prints seconds since `started` as steps are reached."""
+    from harness import cli, launch, wishes
+    from harness.machine import inspect_machine
+    from harness.observer import Silent
+    from harness.schema import Status
+
+    def say(what: str) -> None:
+        print(f"{time.time() - started:7.2f} s  {what}", flush=True)
+
+    say("imported")
+    words = ["--submission", kernel, *(["--suite", suite_name] if suite_name else [])]
+    args = cli.parse_args(words)
+    machine = inspect_machine(0)
+    suite = wishes.choose_suite(args, machine)
+    request = wishes.resolve_request(args, suite, machine)
+    own = request.entrants[0].name
+    say("the machine, the suite and the entrants are known")
+
+    class Steps(Silent):
+        """Tells the steps of the edited kernel; ends the run with its last verdict."""
+
+        def stage(self, entry: str, text: str) -> None:
+            if entry == own:
+                say({"load": "built; its worker starts"}.get(text, text))
+
+        def check(self, entry: str, config: str, status: Status, reason: str) -> None:
+            if entry == own:
+                say(f"verdict on {config}: {status.value} {reason[:100]}".rstrip())
+                if config == suite.cases[-1].name:
+                    raise KeyboardInterrupt
+
+    try:
+        launch.execute(request, lambda _: None, Steps())
+    except KeyboardInterrupt:
+        return 0
+    say("ended before its last check")
+    return 1
+
+
+def main() -> int:
+    """Edit a copy, start the clock, start an interpreter."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
+    parser.add_argument("--kernel", type=Path, default=DEFAULT)
+    parser.add_argument("--suite", default="")
+    parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--started", type=float, default=0.0, help=argparse.SUPPRESS)
+    args = parser.parse_args()
+    if args.started:
+        return child(str(args.kernel), args.suite, args.started)
+    suite = args.suite or "quick"
+    for number in range(args.repeats):
+        with tempfile.TemporaryDirectory(prefix="attnboard-edit-") as folder:
+            copy = edited(args.kernel.resolve(), Path(folder))
+            print(f"edit {number + 1}: {copy.name}, suite {suite}", flush=True)
+            words = [sys.executable, __file__, "--kernel", str(copy), "--suite", suite]
+            done = subprocess.run([*words, "--started", repr(time.time())], cwd=ROOT, check=False)
+        if done.returncode:
+            return done.returncode
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
