@@ -62,7 +62,7 @@ def add_run(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> 
         action="append",
         required=True,
         metavar="NAME",
-        help="folder of submissions/, path to a folder, to a folder of folders or to a .py, comma list, all",
+        help="folder of submissions/, path to a folder, to a folder of folders, to a .py or to a described .cu, comma list, all",
     )
     add("--suite", metavar="NAME", help="file of configs/ (default: fa3 with a GPU, smoke without)")
     add("--baselines", metavar="LIST", help="comma list, all or none (default: the suite's)")

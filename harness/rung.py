@@ -59,17 +59,18 @@ def manifest_of(path: Path) -> Manifest:
         launch = parse_launch(section, f"{described}: {path.name}")
     except ValueError as cause:
         raise SubmissionError(str(cause), PAGE) from None
-    above = _submission_above(path)
+    alone = Manifest(name=path.stem, needs=Needs(compute_capability="8.0"))
+    inherited = _submission_above(path) or alone
     return Manifest(
         name=path.stem,
-        author=above.author if above else "unknown",
+        author=inherited.author,
         description=first_words(path),
         language="cuda",
-        license=above.license if above else "",
-        **({"problem": above.problem} if above else {}),
+        license=inherited.license,
+        problem=inherited.problem,
         entry=path.name,
         needs=Needs(
-            compute_capability=above.needs.compute_capability if above else "8.0",
+            compute_capability=inherited.needs.compute_capability,
             packages=("cuda-bindings",),
         ),
         claims=_claims([kernel.model_dump() for kernel in launch.kernels]),
