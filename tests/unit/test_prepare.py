@@ -1,0 +1,54 @@
+"""The order in which a run gets ready: a plain .cu is compiled while the others wait for torch."""
+
+from __future__ import annotations
+
+import threading
+from types import SimpleNamespace
+
+import pytest
+
+from harness import launch
+
+
+@pytest.fixture
+def told(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """What `prepare` does, in order; starting a worker takes until every .cu is being built."""
+    steps: list[str] = []
+    building = threading.Event()
+
+    def build_one(run: object, seat: SimpleNamespace) -> None:
+        steps.append(f"build {seat.name}")
+        if seat.compiles_alone:
+            building.set()
+
+    def start_all(run: object, seats: list[SimpleNamespace]) -> None:
+        assert building.wait(30), "no .cu was built before the first worker had its torch"
+        steps.append(f"start {' '.join(seat.name for seat in seats)}")
+
+    for name, stand_in in (
+        ("preflight", lambda *_: None),
+        ("tell_shut_folders", lambda *_: None),
+        ("needs_build", lambda seat, _: seat.builds),
+        ("build_one", build_one),
+        ("start_all", start_all),
+    ):
+        monkeypatch.setattr(launch, name, stand_in)
+    return steps
+
+
+def seat(name: str, builds: bool = True, alone: bool = False) -> SimpleNamespace:
+    return SimpleNamespace(name=name, builds=builds, compiles_alone=alone)
+
+
+def test_a_plain_cu_waits_for_nobody(told: list[str]) -> None:
+    seats = [seat("triton"), seat("sdpa", builds=False), seat("cu", alone=True), seat("more")]
+    run = SimpleNamespace(
+        seats={each.name: each for each in seats},
+        judge=SimpleNamespace(wait_ready=lambda: told.append("judge"), ipc=True),
+        facts=SimpleNamespace(machine=SimpleNamespace(has_gpu=True)),
+        suite=SimpleNamespace(device="gpu"),
+    )
+    launch.prepare(run, SimpleNamespace(sandbox=0))
+    assert told.index("build cu") < told.index("start sdpa")
+    assert sorted(told[:4]) == ["build cu", "build more", "build triton", "start sdpa"]
+    assert told[4:] == ["start cu triton more", "judge"]
