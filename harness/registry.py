@@ -19,6 +19,7 @@ from harness.yamlfile import load_model
 SKIPPED_DIRS = {"__pycache__", "steps", ".git", "build", "results"}
 SKIPPED_FILES = {"NOTES.md"}  # words about a kernel do not change it
 MAX_FOLDER_BYTES = 32 << 20
+CU_FUNCTION = "custom_attention_forward"  # what harness/worker/cuda_source.py makes of a .cu
 
 
 def find_entrants(
@@ -96,7 +97,7 @@ def load_entrant(
     if entry.suffix == ".py":
         _check_source(entry, problem)
     else:
-        _check_launch(folder / "manifest.yaml", manifest)
+        _check_launch(folder / "manifest.yaml", manifest, problem)
     described = json.dumps(manifest.launch, sort_keys=True) if path.suffix == ".cu" else ""
     name = _display_name(path, manifest, root)
     manifest = manifest.model_copy(update={"name": name})
@@ -253,8 +254,13 @@ def _check_source(path: Path, problem: Problem) -> None:
         raise SubmissionError(f"{path}: has no function '{problem.function}'", hint)
 
 
-def _check_launch(path: Path, manifest: Manifest) -> None:
+def _check_launch(path: Path, manifest: Manifest, problem: Problem) -> None:
     """A plain .cu says in its manifest how its kernels are launched."""
+    if problem.function != CU_FUNCTION:
+        raise SubmissionError(
+            f"{path}: entry '{manifest.entry}': a plain .cu serves {CU_FUNCTION} only",
+            f"write a submission.py with {problem.function} that launches it",
+        )
     if manifest.launch is None:
         raise SubmissionError(
             f"{path}: entry '{manifest.entry}' needs a 'launch:' section",

@@ -8,7 +8,7 @@ harness gives it. Without dropout the philox tensors are never read.
 import torch
 
 _backward = torch.ops.aten._scaled_dot_product_cudnn_attention_backward.default
-REFUSALS = ("mha_graph", "cudnn_frontend", "execution plan", "CUDNN_STATUS_NOT_SUPPORTED")
+REFUSALS = ("mha_graph", "cudnn_frontend", "cuDNN Frontend", "CUDNN_STATUS_NOT_SUPPORTED")
 
 
 def custom_attention_backward(q, k, v, o, lse, do, causal=True, sm_scale=None):

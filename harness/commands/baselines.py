@@ -30,6 +30,7 @@ def run(args: argparse.Namespace) -> int:
     """Exit code 0, or 3 if a baseline named by --check is missing here."""
     machine = inspect_machine()
     rows, lacking = [["baseline", "here", "version", "about"]], {}
+    ready: dict[str, list[str]] = {}  # by problem: two of them never share a run
     names = known_names(args.root / "baselines")
     for name in names:
         try:
@@ -43,6 +44,8 @@ def run(args: argparse.Namespace) -> int:
         why = obstacle(manifest, machine)
         if why:
             lacking[name] = manifest.install
+        else:
+            ready.setdefault(manifest.problem, []).append(name)
         about = wash(manifest.description, 70)
         rows.append(
             [
@@ -55,10 +58,8 @@ def run(args: argparse.Namespace) -> int:
     print(_shared.table(rows))
     for name, how in lacking.items():
         print(f"  {name}: {wash(how) or 'python run.py doctor'}")
-    print(
-        "next: python run.py --submission NAME --baselines "
-        + ",".join(n for n in names if n not in lacking)
-    )
+    for problem, runnable in ready.items():
+        print(f"next, {problem}: python run.py --submission NAME --baselines {','.join(runnable)}")
     return EXIT_UNAVAILABLE if set(args.check or ()) - (set(names) - set(lacking)) else EXIT_OK
 
 

@@ -72,6 +72,7 @@ def _entries(args: argparse.Namespace, folder: str) -> Iterator[dict[str, str]]:
         except HarnessError as error:
             yield {
                 "name": name,
+                "problem": "?",
                 "language": "?",
                 "claims": "?",
                 "stands": wash(error.message, 80),
@@ -82,6 +83,7 @@ def _entries(args: argparse.Namespace, folder: str) -> Iterator[dict[str, str]]:
         what = f"d {','.join(map(str, claims.headdims))} {'/'.join(d.value for d in claims.dtypes)}"
         yield {
             "name": name,
+            "problem": manifest.problem,
             "language": manifest.language,
             "claims": what + ("" if claims.causal == "both" else f" causal={claims.causal}"),
             "stands": places.get(name, "not measured"),

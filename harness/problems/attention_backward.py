@@ -16,16 +16,16 @@ from harness.schema import Case, Claims, Dtype
 #: A gradient has no scale of its own: `scaled` measures its largest difference in units of SDPA's largest
 #: value, and a row shorter than the usual row in units of the usual row (query 0 has dq = 0 exactly).
 #:
-#: Chosen on kernels with P and dS rounded to the inputs' type and fp32 sums (PyTorch's CPU flash and a
-#: simulation, benchmarks/backward_numerics.py, all distributions below, headdim 64 to 256):
-#:                       whole      worst row   largest
-#:   honest fp16         9.3e-4     4.3e-3      1.6e-3
-#:   bf16 inside, fp16   1.6e-3 up  2.6e-3 up   1.6e-3 up
-#:   fp8 P and dS        1.8e-2 up  3.2e-2 up   2.0e-2 up
-#:   honest bf16         6.8e-3     3.5e-2      1.1e-2
+#: Chosen on kernels with P and dS rounded to the inputs' type and fp32 sums, simulated, and on PyTorch's
+#: CPU flash backward (`python benchmarks/backward_numerics.py`: all distributions, headdim 64 to 256):
+#:                       whole         worst row     largest
+#:   honest fp16         to 8.0e-4     to 3.8e-3     to 1.7e-3
+#:   bf16 inside, fp16   from 1.6e-3   from 2.8e-3   from 1.4e-3
+#:   fp8 P and dS        from 2.3e-2   from 5.1e-2   from 2.4e-2
+#:   honest bf16         to 1.2e-2     to 3.4e-2     to 8.4e-3
 LIMITS = {
     Dtype.FP16: GateLimits(contract=1e-2, rel_l2=1.4e-3, worst_row=1e-2, scaled=True),
-    Dtype.BF16: GateLimits(contract=4e-2, rel_l2=1.2e-2, worst_row=8e-2, scaled=True),
+    Dtype.BF16: GateLimits(contract=4e-2, rel_l2=2e-2, worst_row=8e-2, scaled=True),
 }
 FLOPS_OVER_FORWARD = 2.5
 LENGTHS = (17, 127, 129, 333)  # not 1: dq and dk are zero there and any relative error is noise

@@ -92,7 +92,10 @@ def test_baselines_say_what_is_missing(capsys: pytest.CaptureFixture[str]) -> No
     assert call(baselines, "baselines") == 0
     out = capsys.readouterr().out
     assert "sdpa " in out
-    assert "next: python run.py --submission NAME --baselines" in out
+    forward, backward = out.split("next, attention_backward: python run.py")
+    assert "next, attention_forward: python run.py --submission NAME --baselines" in forward
+    assert "sdpa_backward" in backward
+    assert "sdpa_math" not in backward  # two problems never share a run
 
 
 def test_baselines_check_is_an_exit_code(tmp_path: Path) -> None:

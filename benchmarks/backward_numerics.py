@@ -1,0 +1,86 @@
+"""Where the limits of attention_backward come from: gradients with P and dS rounded, against float64. No GPU.
+
+For every distribution of the problem: the worst over dq, dk, dv of whole relative L2, worst row and largest
+difference (as harness/judge/gate.py counts them), for a simulated fused kernel (float32 sums) that rounds
+P and dS to fp16, bf16 or fp8, for bf16 inputs, and for PyTorch's own CPU flash backward.
+
+    python benchmarks/backward_numerics.py        some minutes
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from harness.judge.gate import Reference, grade, worst
+from harness.problems import attention_backward_tensors as tensors
+from harness.schema import Case, Dtype
+
+SHAPES = ((3, 256, 64), (64, 128, 64), (3, 333, 128), (3, 200, 256), (4, 1000, 64))  # H, S, D
+KWARGS = {"causal": True, "sm_scale": None}
+Kernel = Callable[[tuple[torch.Tensor, ...]], tuple[torch.Tensor, ...]]
+
+
+def fused(inside: torch.dtype) -> Kernel:
+    """A kernel that is given o and lse and rounds P and dS to `inside`."""
+
+    def backward(inputs: tuple[torch.Tensor, ...]) -> tuple[torch.Tensor, ...]:
+        q, k, v, o, lse, do = (x.float() for x in inputs)
+        scale = q.shape[-1] ** -0.5
+        p = (q @ k.mT * scale - lse[..., None]).exp().tril()
+        ds = p * (do @ v.mT - (do * o).sum(-1, keepdim=True))
+        p, ds = p.to(inside).float(), ds.to(inside).float()
+        grads = (ds @ k * scale, ds.mT @ q * scale, p.mT @ do)
+        return tuple(x.to(inputs[0].dtype) for x in grads)
+
+    return backward
+
+
+def torch_cpu(inputs: tuple[torch.Tensor, ...]) -> tuple[torch.Tensor, ...]:
+    """PyTorch's fused backward for CPUs."""
+    q, k, v, o, lse, do = inputs
+    op = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward
+    return tuple(op(do, q, k, v, o, lse, 0.0, True))
+
+
+KERNELS: dict[str, tuple[Dtype, Kernel]] = {
+    "fp16": (Dtype.FP16, fused(torch.float16)),
+    "fp16, PyTorch CPU": (Dtype.FP16, torch_cpu),
+    "fp16, bf16 inside": (Dtype.FP16, fused(torch.bfloat16)),
+    "fp16, fp8 inside": (Dtype.FP16, fused(torch.float8_e4m3fn)),
+    "bf16": (Dtype.BF16, fused(torch.bfloat16)),
+    "bf16, PyTorch CPU": (Dtype.BF16, torch_cpu),
+}
+
+
+def main() -> None:
+    """Print least and most over the shapes, a line per kernel and distribution."""
+    torch.set_grad_enabled(False)
+    print(f"{'kernel':18} {'inputs':13} {'whole':>16} {'worst row':>16} {'largest':>16}")
+    for name, (dtype, kernel) in KERNELS.items():
+        for kind in tensors.DISTRIBUTIONS:
+            rows = []
+            for heads, seqlen, headdim in SHAPES:
+                case = Case(
+                    name="c", batch=1, heads=heads, seqlen=seqlen, headdim=headdim, dtype=dtype
+                )
+                generator = torch.Generator().manual_seed(seqlen)
+                device = torch.device("cpu")
+                inputs = tensors.make_inputs(case, kind, generator, device, KWARGS)
+                pairs = zip(
+                    tensors.contract(inputs, KWARGS), tensors.exact(inputs, KWARGS), strict=True
+                )
+                references = [Reference(c, e, scaled=True) for c, e in pairs]
+                found = worst([grade(*x) for x in zip(kernel(inputs), references, strict=True)])
+                rows.append((found.rel_l2, found.worst_row, found.max_diff))
+            spans = (f"{min(column):.1e}..{max(column):.1e}" for column in zip(*rows, strict=True))
+            print(f"{name:18} {kind:13} {' '.join(f'{span:>16}' for span in spans)}")
+
+
+if __name__ == "__main__":
+    main()
