@@ -216,7 +216,7 @@ class Plan:
                 _Launch(after, heads * tiles, 256, after_smem, self.dq_sum, self.dq, scales[0], integer(seqlen)),
             ]  # fmt: skip
             return
-        smem = 4 * 64 * headdim * 2 + 16
+        smem = 6 * 64 * headdim * 2 + 24
         tail = (integer(seqlen), integer(int(causal)), *scales)
         dkdv, dq = (function(n, file, flags=build.flags, smem_bytes=smem) for n in ("dkdv", "dq"))
         threads = 256 if headdim == 256 else 128

@@ -11,9 +11,9 @@
 //               └────┴─↓──┴────┴────┘
 //                     dq i           (dq)                    S = Q K^T, dP = dO V^T, dQ += dS K
 //
-// Phases   LOAD  SCORE  SOFTMAX  ACCUMULATE, one after another; STORE
+// Phases   LOAD (one tile ahead)  SCORE  SOFTMAX  ACCUMULATE, one after another; STORE
 // D = 256  two warpgroups share a kv tile: each computes all of S^T and dP^T and accumulates its half of the columns of dk and dv
-// Bound    7 products where 5 would do (9 at D = 256), and nothing overlaps: latency
+// Bound    7 products where 5 would do (9 at D = 256), and nothing but the loads overlaps: latency
 // Measured not yet
 // Limits   sm_90a, fp16, D = 64, 128 or 256, equal lengths of q and k; any S, any scale
 // Check    python submissions/cuda_hopper_backward/check.py --rungs two_kernels
@@ -30,22 +30,21 @@ constexpr int WGS = D == 256 ? 2 : 1;          // warpgroups of dkdv
 constexpr int DW = D / WGS;                    // columns of dk and dv that one accumulates
 constexpr uint32_t TILE = 64 * D * 2, PANEL = 8192;
 
-struct Smem {                                  // four tiles, two barriers
-  uint32_t fixed[2], moving[2], fixed_bar, moving_bar;
-  __device__ __forceinline__ Smem(uint32_t base) {
-    fixed[0] = base; fixed[1] = base + TILE; moving[0] = base + 2 * TILE; moving[1] = base + 3 * TILE;
-    fixed_bar = base + 4 * TILE; moving_bar = fixed_bar + 8;
-    if (threadIdx.x == 0) { mbar_init(fixed_bar, 1); mbar_init(moving_bar, 1); mbar_init_done(); proxy_fence(); }
+struct Smem {                                  // pairs of tiles: k v or q do of this block, two slots for what passes by; barriers
+  uint32_t fixed, moving, bars;                // barrier 0: fixed, 1 and 2: the slots
+  __device__ __forceinline__ Smem(uint32_t base) : fixed(base), moving(base + 2 * TILE), bars(base + 6 * TILE) {
+    if (threadIdx.x == 0) { for (int i = 0; i < 3; i++) mbar_init(bars + 8 * i, 1); mbar_init_done(); proxy_fence(); }
     __syncthreads();
   }
 };
-__device__ __forceinline__ void load_pair(const uint32_t (&dst)[2], const TensorMap* a, const TensorMap* b, int row, int head, uint32_t bar) {
-  const int leader = threadIdx.x == 0;
+// rows [row, row + 64) of two tensors, if `on`
+__device__ __forceinline__ void load_pair(uint32_t dst, const TensorMap* a, const TensorMap* b, int row, int head, uint32_t bar, bool on) {
+  const int leader = on && threadIdx.x == 0;
   mbar_expect_if(bar, 2 * TILE, leader);
 #pragma unroll
   for (int c = 0; c < PANELS; c++) {
-    tma_load_if(dst[0] + c * PANEL, a, c * 64, row, head, bar, leader);
-    tma_load_if(dst[1] + c * PANEL, b, c * 64, row, head, bar, leader);
+    tma_load_if(dst + c * PANEL, a, c * 64, row, head, bar, leader);
+    tma_load_if(dst + TILE + c * PANEL, b, c * 64, row, head, bar, leader);
   }
 }
 // s = A B^T over D columns, both [64, D] in shared memory
@@ -69,17 +68,20 @@ dkdv(const __grid_constant__ TensorMap q_map, const __grid_constant__ TensorMap 
   const int row = kv_tile * 64 + warp * 16 + (lane >> 2);          // this thread's kv rows: row and row + 8
   float s[32], dp[32], dk_acc[DW / 2], dv_acc[DW / 2]; uint32_t p[16], ds[16];
   zero(dk_acc); zero(dv_acc);
-  load_pair(at.fixed, &k_map, &v_map, kv_tile * 64, head, at.fixed_bar);
-  mbar_wait(at.fixed_bar, 0);
-  uint32_t parity = 0;
+  const int first = causal ? kv_tile : 0;
+  load_pair(at.fixed, &k_map, &v_map, kv_tile * 64, head, at.bars, true);
+  load_pair(at.moving, &q_map, &do_map, first * 64, head, at.bars + 8, true);
+  mbar_wait(at.bars, 0);
+  uint32_t parity = 0; int slot = 0;
 #pragma unroll 1
-  for (int tile = causal ? kv_tile : 0; tile < tiles; ++tile) {
-    // LOAD
-    __syncthreads();                                               // everybody has read the tile before
-    load_pair(at.moving, &q_map, &do_map, tile * 64, head, at.moving_bar);
-    mbar_wait(at.moving_bar, parity); parity ^= 1;
+  for (int tile = first; tile < tiles; ++tile, slot ^= 1, parity ^= slot == 0) {
+    const uint32_t moving = at.moving + slot * 2 * TILE;
+    // LOAD the next tile
+    __syncthreads();                                               // everybody has read the tile before, whose slot it takes
+    load_pair(at.moving + (slot ^ 1) * 2 * TILE, &q_map, &do_map, (tile + 1) * 64, head, at.bars + 8 + 8 * (slot ^ 1), tile + 1 < tiles);
+    mbar_wait(at.bars + 8 + 8 * slot, parity);
     // SCORE
-    wgmma_fence(); issue_score(s, at.fixed[0], at.moving[0]); issue_score(dp, at.fixed[1], at.moving[1]); wgmma_commit(); wgmma_wait<0>(); touch(s); touch(dp);
+    wgmma_fence(); issue_score(s, at.fixed, moving); issue_score(dp, at.fixed + TILE, moving + TILE); wgmma_commit(); wgmma_wait<0>(); touch(s); touch(dp);
     // SOFTMAX
     const float* stat = stats + ((uint64_t)head * tiles + tile) * 128 + 2 * (lane & 3);
     const int from0 = row >= S ? 1 << 30 : causal ? row - tile * 64 - 2 * (lane & 3) : -1;   // first query column that sees the row,
@@ -93,7 +95,7 @@ dkdv(const __grid_constant__ TensorMap q_map, const __grid_constant__ TensorMap 
     pack_rows(p, s); pack_rows(ds, dp); touch(p); touch(ds);
     // ACCUMULATE
     wgmma_fence();
-    issue_accumulate<DW>(dv_acc, p, at.moving[1] + wg * (DW / 64) * PANEL); issue_accumulate<DW>(dk_acc, ds, at.moving[0] + wg * (DW / 64) * PANEL);
+    issue_accumulate<DW>(dv_acc, p, moving + TILE + wg * (DW / 64) * PANEL); issue_accumulate<DW>(dk_acc, ds, moving + wg * (DW / 64) * PANEL);
     wgmma_commit(); wgmma_wait<0>(); touch(dv_acc); touch(dk_acc);
   }
   // STORE
@@ -110,19 +112,22 @@ dq(const __grid_constant__ TensorMap q_map, const __grid_constant__ TensorMap k_
   const int lane = threadIdx.x & 31, in_tile = (threadIdx.x >> 5) * 16 + (lane >> 2), row = q_tile * 64 + in_tile;
   float s[32], dp[32], acc[D / 2]; uint32_t ds[16];
   zero(acc);
-  load_pair(at.fixed, &q_map, &do_map, q_tile * 64, head, at.fixed_bar);
+  const int end = causal ? q_tile + 1 : tiles;
+  load_pair(at.fixed, &q_map, &do_map, q_tile * 64, head, at.bars, true);
+  load_pair(at.moving, &k_map, &v_map, 0, head, at.bars + 8, true);
   const float* stat = stats + ((uint64_t)head * tiles + q_tile) * 128 + in_tile;
   const float lse[2] = {stat[0], stat[8]}, delta[2] = {stat[64], stat[72]};
-  mbar_wait(at.fixed_bar, 0);
-  uint32_t parity = 0;
+  mbar_wait(at.bars, 0);
+  uint32_t parity = 0; int slot = 0;
 #pragma unroll 1
-  for (int tile = 0; tile < (causal ? q_tile + 1 : tiles); ++tile) {
-    // LOAD
+  for (int tile = 0; tile < end; ++tile, slot ^= 1, parity ^= slot == 0) {
+    const uint32_t moving = at.moving + slot * 2 * TILE;
+    // LOAD the next tile
     __syncthreads();
-    load_pair(at.moving, &k_map, &v_map, tile * 64, head, at.moving_bar);
-    mbar_wait(at.moving_bar, parity); parity ^= 1;
+    load_pair(at.moving + (slot ^ 1) * 2 * TILE, &k_map, &v_map, (tile + 1) * 64, head, at.bars + 8 + 8 * (slot ^ 1), tile + 1 < end);
+    mbar_wait(at.bars + 8 + 8 * slot, parity);
     // SCORE
-    wgmma_fence(); issue_score(s, at.fixed[0], at.moving[0]); issue_score(dp, at.fixed[1], at.moving[1]); wgmma_commit(); wgmma_wait<0>(); touch(s); touch(dp);
+    wgmma_fence(); issue_score(s, at.fixed, moving); issue_score(dp, at.fixed + TILE, moving + TILE); wgmma_commit(); wgmma_wait<0>(); touch(s); touch(dp);
     // SOFTMAX
     const int last0 = (causal ? min(row, S - 1) : S - 1) - tile * 64 - 2 * (lane & 3), last1 = (causal ? min(row + 8, S - 1) : S - 1) - tile * 64 - 2 * (lane & 3);
 #pragma unroll
@@ -132,7 +137,7 @@ dq(const __grid_constant__ TensorMap q_map, const __grid_constant__ TensorMap k_
     }
     pack_rows(ds, dp); touch(ds);
     // ACCUMULATE
-    wgmma_fence(); issue_accumulate<D>(acc, ds, at.moving[0]); wgmma_commit(); wgmma_wait<0>(); touch(acc);
+    wgmma_fence(); issue_accumulate<D>(acc, ds, moving); wgmma_commit(); wgmma_wait<0>(); touch(acc);
   }
   store_rows(dq + ((uint64_t)head * S + row) * D, D, acc, scale, row, S, lane);   // STORE
 }
