@@ -58,9 +58,37 @@ KERNELS: dict[str, tuple[Dtype, Kernel]] = {
 }
 
 
+#: Official shapes: all heads, their first rows only; and the root mean square of dq at that length.
+EARLY = ((128, 64, 4096), (32, 128, 8192), (8, 256, 16384))  # heads, headdim, seqlen
+EARLY_ROWS, DRAWS = 48, 4
+
+
+def early() -> None:
+    """The worst row among the first ones, where dq is a difference of nearly equal numbers."""
+    for heads, headdim, seqlen in EARLY:
+        whole = Case(name="c", batch=1, heads=1, seqlen=seqlen, headdim=headdim)
+        generator, device = torch.Generator().manual_seed(5), torch.device("cpu")
+        inputs = tensors.make_inputs(whole, "normal", generator, device, KWARGS)
+        usual = tensors.exact(inputs, KWARGS)[0].square().sum(-1).mean().sqrt()
+        for name in ("fp16", "bf16"):
+            dtype, kernel = KERNELS[name]
+            case = whole.model_copy(
+                update={"heads": DRAWS * heads, "seqlen": EARLY_ROWS, "dtype": dtype}
+            )
+            inputs = tensors.make_inputs(case, "normal", generator, device, KWARGS)
+            want, found = tensors.exact(inputs, KWARGS)[0], kernel(inputs)[0]
+            error = (found - want).norm(dim=-1) / want.norm(dim=-1).clamp_min(usual)
+            per_draw = error.unflatten(1, (DRAWS, heads)).amax((0, 2, 3)).tolist()
+            figures = " ".join(f"{value:.1e}" for value in per_draw)
+            print(
+                f"{name} seqlen {seqlen} headdim {headdim}: early rows of {heads} heads {figures}"
+            )
+
+
 def main() -> None:
     """Print least and most over the shapes, a line per kernel and distribution."""
     torch.set_grad_enabled(False)
+    early()
     print(f"{'kernel':18} {'inputs':13} {'whole':>16} {'worst row':>16} {'largest':>16}")
     for name, (dtype, kernel) in KERNELS.items():
         for kind in tensors.DISTRIBUTIONS:

@@ -17,15 +17,18 @@ from harness.schema import Case, Claims, Dtype
 #: value, and a row shorter than the usual row in units of the usual row (query 0 has dq = 0 exactly).
 #:
 #: Chosen on kernels with P and dS rounded to the inputs' type and fp32 sums, simulated, and on PyTorch's
-#: CPU flash backward (`python benchmarks/backward_numerics.py`: all distributions, headdim 64 to 256):
-#:                       whole         worst row     largest
-#:   honest fp16         to 8.0e-4     to 3.8e-3     to 1.7e-3
+#: CPU flash backward (`python benchmarks/backward_numerics.py`: all distributions, headdim 64 to 256,
+#: short lengths; `early` is the worst row that the many heads of the official shapes bring):
+#:                       whole         worst row     largest       early
+#:   honest fp16         to 8.0e-4     to 3.8e-3     to 1.7e-3     to 8.9e-3
 #:   bf16 inside, fp16   from 1.6e-3   from 2.8e-3   from 1.4e-3
 #:   fp8 P and dS        from 2.3e-2   from 5.1e-2   from 2.4e-2
-#:   honest bf16         to 1.2e-2     to 3.4e-2     to 8.4e-3
+#:   honest bf16         to 1.2e-2     to 3.4e-2     to 8.4e-3     to 5.6e-2
+#: Early rows of dq are what fixes worst_row: with few keys dP and delta nearly cancel, and the error of
+#: delta (a sum over the rounded o) stays. A lost or foreign row is off by 1.
 LIMITS = {
-    Dtype.FP16: GateLimits(contract=1e-2, rel_l2=1.4e-3, worst_row=1e-2, scaled=True),
-    Dtype.BF16: GateLimits(contract=4e-2, rel_l2=2e-2, worst_row=8e-2, scaled=True),
+    Dtype.FP16: GateLimits(contract=1e-2, rel_l2=1.4e-3, worst_row=3e-2, scaled=True),
+    Dtype.BF16: GateLimits(contract=4e-2, rel_l2=2e-2, worst_row=2.5e-1, scaled=True),
 }
 FLOPS_OVER_FORWARD = 2.5
 LENGTHS = (17, 127, 129, 333)  # not 1: dq and dk are zero there and any relative error is noise
