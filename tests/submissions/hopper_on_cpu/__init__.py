@@ -17,7 +17,7 @@ import numpy as np
 
 HERE = Path(__file__).resolve().parent
 FOLDER = HERE.parents[2] / "submissions" / "cuda_hopper_backward"
-KINDS = {"passes.cu": "PASSES", "two_kernels.cu": "TWO_KERNELS"}
+KINDS = {"passes.cu": "PASSES", "two_kernels.cu": "TWO_KERNELS", "persistent.cu": "STAYS"}
 OPTIONS = ("-std=c++17", "-O1", "-w", "-fPIC")
 EARLY, LATE, RANDOM = range(3)
 
@@ -183,19 +183,16 @@ class Problem:
         )
         _call(library.run_dq, maps, _pointer(self.stats), _pointer(self.dq), *tail)
 
-    def fused(self, library, threads, section=1, timing=RANDOM, seed=0):
-        params = Params(*(x.ctypes.data for x in (self.stats, self.dq_sum, self.dk, self.dv)), self.seqlen, self.heads,
-                        section, int(self.causal), *self.scales())  # fmt: skip
-        blocks = self.heads * -(-self.seqlen // 128)
-        _call(
-            library.run_backward,
-            self.maps(128),
-            ctypes.byref(params),
-            blocks,
-            threads,
-            timing,
-            seed,
-        )
+    def fused(self, library, threads, section=1, timing=RANDOM, seed=0, lists=None):
+        """`lists` for a kernel that stays: [blocks of the grid, width] items, -1 after the last."""
+        pointers = (x.ctypes.data for x in (self.stats, self.dq_sum, self.dk, self.dv))
+        sizes = (self.seqlen, self.heads, section, int(self.causal))
+        params = Params(*pointers, *sizes, *self.scales())
+        blocks, more = self.heads * -(-self.seqlen // 128), ()
+        if lists is not None:
+            blocks, more = lists.shape[0], (_pointer(lists), lists.shape[1])
+        tail = (*more, blocks, threads, timing, seed)
+        _call(library.run_backward, self.maps(128), ctypes.byref(params), *tail)
 
     def errors(self):
         """Relative L2 error of dq, dk and dv."""
