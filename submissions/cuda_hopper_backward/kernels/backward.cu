@@ -24,7 +24,7 @@
 //          hdim128_seq8k. Shared memory per trip, against tensor clocks: NOTES.md
 // Measured not yet
 // Limits   sm_90a, fp16, D = 64 or 128, equal lengths of q and k; any S, any scale; sums of dq in no fixed order
-// Check    python submissions/cuda_hopper_backward/check.py --rungs backward
+// Check    python benchmarks/backward_kernel.py --rungs ahead
 // build: -DHEADDIM=64 -DA_IN_REGS=1
 // build: -DHEADDIM=128 -DA_IN_REGS=0
 #include "rows.cuh"

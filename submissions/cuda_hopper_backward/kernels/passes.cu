@@ -10,7 +10,7 @@
 // Bound    HBM: 12 bytes an element of q in preprocess (8 without dq_sum), 6 in postprocess; 0.1 ms together at the official shapes (prediction)
 // Measured not yet
 // Limits   D = 64, 128 or 256; 16-byte aligned tensors
-// Check    python submissions/cuda_hopper_backward/check.py
+// Check    python benchmarks/backward_kernel.py
 // build: -DHEADDIM=64
 // build: -DHEADDIM=128
 // build: -DHEADDIM=256

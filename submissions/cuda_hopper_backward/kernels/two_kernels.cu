@@ -16,7 +16,7 @@
 // Bound    7 products where 5 would do (9 at D = 256), and nothing but the loads overlaps: latency
 // Measured not yet
 // Limits   sm_90a, fp16, D = 64, 128 or 256, equal lengths of q and k; any S, any scale
-// Check    python submissions/cuda_hopper_backward/check.py --rungs two_kernels
+// Check    python benchmarks/backward_kernel.py --rungs two_kernels
 // build: -DHEADDIM=64
 // build: -DHEADDIM=128
 // build: -DHEADDIM=256

@@ -17,7 +17,7 @@
 //          hdim128_seq8k, and the time of P and dS on top
 // Measured not yet
 // Limits   sm_90a, fp16, D = 64 or 128, equal lengths of q and k; any S, any scale; sums of dq in no fixed order
-// Check    python submissions/cuda_hopper_backward/check.py --rungs fused
+// Check    python benchmarks/backward_kernel.py --rungs fused
 #include "rows.cuh"
 
 // ---------------------------------------------------------------------- shape of this build (by -D)

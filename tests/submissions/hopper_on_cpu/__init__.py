@@ -17,7 +17,7 @@ import numpy as np
 
 HERE = Path(__file__).resolve().parent
 FOLDER = HERE.parents[2] / "submissions" / "cuda_hopper_backward"
-KINDS = {"passes.cu": "PASSES", "two_kernels.cu": "TWO_KERNELS"}
+KINDS = {"passes.cu": "PASSES", "two_kernels.cu": "TWO_KERNELS", "persistent.cu": "STAYS"}
 OPTIONS = ("-std=c++17", "-O1", "-w", "-fPIC")
 EARLY, LATE, RANDOM = range(3)
 
@@ -56,13 +56,13 @@ def compile_kernel(
     key = hashlib.sha256(repr((source, twin, launches, rows, options)).encode()).hexdigest()[:20]
     library = cache / f"{key}.so"
     if not library.exists():
-        headers = _precompiled(cache, twin)
         home = cache / key
         home.mkdir(exist_ok=True)
+        (home / "sm90.cuh").write_text(twin)
         (home / "rows.cuh").write_text(rows)
         (home / "kernel.cu").write_text(source)
         (home / "launch.cpp").write_text(launches.replace("KERNEL_FILE", "kernel.cu"))
-        _gxx(*options, f"-I{home}", f"-I{headers}", str(home / "launch.cpp"), "-o", str(library))
+        _gxx(*options, f"-I{home}", str(home / "launch.cpp"), "-o", str(library))
     return ctypes.CDLL(str(library))
 
 
@@ -72,16 +72,6 @@ def _gxx(*arguments: str) -> None:
     )
     if done.returncode:
         raise AssertionError(done.stderr[:4000])
-
-
-def _precompiled(cache: Path, twin: str) -> Path:
-    """The twin, read once by the compiler for all kernels."""
-    home = cache / hashlib.sha256(twin.encode()).hexdigest()[:12]
-    if not home.exists():
-        home.mkdir(parents=True)
-        (home / "sm90.cuh").write_text(twin)
-        _gxx("-x", "c++-header", str(home / "sm90.cuh"), "-o", str(home / "sm90.cuh.gch"))
-    return home
 
 
 def have_compiler() -> bool:
@@ -183,19 +173,16 @@ class Problem:
         )
         _call(library.run_dq, maps, _pointer(self.stats), _pointer(self.dq), *tail)
 
-    def fused(self, library, threads, section=1, timing=RANDOM, seed=0):
-        params = Params(*(x.ctypes.data for x in (self.stats, self.dq_sum, self.dk, self.dv)), self.seqlen, self.heads,
-                        section, int(self.causal), *self.scales())  # fmt: skip
-        blocks = self.heads * -(-self.seqlen // 128)
-        _call(
-            library.run_backward,
-            self.maps(128),
-            ctypes.byref(params),
-            blocks,
-            threads,
-            timing,
-            seed,
-        )
+    def fused(self, library, threads, section=1, timing=RANDOM, seed=0, lists=None):
+        """`lists` for a kernel that stays: [blocks of the grid, width] items, -1 after the last."""
+        pointers = (x.ctypes.data for x in (self.stats, self.dq_sum, self.dk, self.dv))
+        sizes = (self.seqlen, self.heads, section, int(self.causal))
+        params = Params(*pointers, *sizes, *self.scales())
+        blocks, more = self.heads * -(-self.seqlen // 128), ()
+        if lists is not None:
+            blocks, more = lists.shape[0], (_pointer(lists), lists.shape[1])
+        tail = (*more, blocks, threads, timing, seed)
+        _call(library.run_backward, self.maps(128), ctypes.byref(params), *tail)
 
     def errors(self):
         """Relative L2 error of dq, dk and dv."""
@@ -218,7 +205,7 @@ def run_cuda_hopper_forward(home: Path, headdim: int, seqlen: int) -> float:
     )
     (home / "kernel.cu").write_text(source.replace('#include "sm90.cuh"', ""))
     (home / "launch.cpp").write_text((HERE / "forward.inl").read_text())
-    headers = _precompiled(home, (HERE / "sm90.cuh").read_text())
+    (home / "sm90.cuh").write_text((HERE / "sm90.cuh").read_text())
     shape = (
         "BLOCK_N=128",
         "WARPGROUPS=2",
@@ -229,9 +216,7 @@ def run_cuda_hopper_forward(home: Path, headdim: int, seqlen: int) -> float:
         "BOUNDARY=1",
     )
     flags = [f"-DHEADDIM={headdim}", *(f"-D{setting}" for setting in shape)]
-    _gxx(
-        "-shared", *flags, f"-I{headers}", str(home / "launch.cpp"), "-o", str(home / "forward.so")
-    )
+    _gxx("-shared", *flags, str(home / "launch.cpp"), "-o", str(home / "forward.so"))
     problem = Problem(3, seqlen, headdim, True)
 
     class Arguments(ctypes.Structure):

@@ -56,7 +56,7 @@ struct Load { std::function<void()> run; uint32_t bar; int bytes; };
 inline uint8_t* shared; inline uint8_t* unfenced;
 inline std::vector<Fiber> fibers; inline std::vector<Warp> warps; inline std::map<uint32_t, Barrier> barriers; inline std::map<int, Named> named;
 inline std::vector<Load> loads;
-inline ucontext_t scheduler; inline int current, block, timing; inline bool progress; inline std::mt19937 dice; inline std::string failure;
+inline ucontext_t scheduler; inline int current, block, grid, timing; inline bool progress; inline std::mt19937 dice; inline std::string failure;
 
 inline void yield() { swapcontext(&fibers[current].context, &scheduler); }
 [[noreturn]] inline void fail(const std::string& what) {
@@ -144,6 +144,7 @@ inline void issue_load(std::function<void()> run, uint32_t bar, int bytes) {
 struct Index { unsigned x; };
 inline Index thread_index() { return {(unsigned)current}; }
 inline Index block_index() { return {(unsigned)block}; }
+inline Index grid_size() { return {(unsigned)grid}; }
 
 inline std::function<void()> body;
 inline void start() { body(); Fiber& f = fibers[current]; while (!f.sums.empty()) add_sum(f); f.done = true; progress = true; yield(); }
@@ -192,7 +193,7 @@ inline void run_block(int threads) {
 // The first failure of a launch, or an empty string.
 inline const char* launch(int blocks, int threads, int how, int seed, std::function<void()> kernel) {
   shared = static_cast<uint8_t*>(aligned_alloc(1024, SHARED_BYTES)); unfenced = static_cast<uint8_t*>(aligned_alloc(1024, SHARED_BYTES));
-  timing = how; dice.seed(seed); body = std::move(kernel); failure.clear();
+  grid = blocks; timing = how; dice.seed(seed); body = std::move(kernel); failure.clear();
   for (block = 0; block < blocks && failure.empty(); block++) run_block(threads);
   free(shared); free(unfenced); fibers.clear();
   return failure.c_str();
@@ -201,6 +202,7 @@ inline const char* launch(int blocks, int threads, int how, int seed, std::funct
 
 #define threadIdx cpu::thread_index()
 #define blockIdx cpu::block_index()
+#define gridDim cpu::grid_size()
 #define SHARED_MEMORY(name) uint8_t* const name = cpu::shared + cpu::BASE
 inline uint32_t smem_u32(const void* p) { return (uint32_t)(static_cast<const uint8_t*>(p) - cpu::shared); }
 inline void __trap() { cpu::fail("trap"); }

@@ -1,0 +1,295 @@
+// Attention backward on Hopper (sm_90a): five products a tile in one kernel; the scores of the next query tile are ahead of the gradients of this one.
+//
+// Changed against kernels/backward.cu
+//   a block stays and walks its list of kv blocks: tiles of q and do are one stream across them, so that the next kv block's first two
+//   are there when it begins; its k and v arrive while dk and dv of the one before are stored
+//
+// Shapes   q, k, v, do, dk, dv [B, H, S, D] contiguous fp16; TMA boxes of 64 columns, 128-byte swizzle, rows past S are zeros
+//          stats, dq_sum: see passes.cu
+//          k_smem, v_smem [128, D]   q_smem, do_smem [3][64, D]   ds_smem [2][128, 64]   dq_smem 8 warps x 16 x D floats / 2
+//
+//                  query tiles of 64, left to right →         one item = 128 kv rows of one head
+//   warpgroup 0 ┌────┬────┬────┬────┐                          warpgroup w: kv rows 64 w ... + 63 of S^T, P^T, dP^T, dS^T, dk, dv
+//     kv 0-63   │diag│    │    │    │                          S^T = K Q^T   dP^T = V dO^T   dV += P^T dO   dK += dS^T Q
+//   warpgroup 1 ├────┼────┼────┼────┤                          dQ^T = K^T dS^T needs both halves of dS: they meet in ds_smem.
+//     kv 64-127 │ // │diag│    │    │                          D = 128: warpgroup w has D rows 64 w ... + 63 of dQ^T;
+//               └─↓──┴─↓──┴─↓──┴─↓──┘                          D = 64: all of D, query columns 32 w ... + 31
+//                 dq tiles, summed in memory by bulk reductions (fp32), each warp its own piece
+//
+// Loads    no producer warp: the one barrier of a trip (dS) also proves that everybody is through with the trip before, so the slot
+//          of tile i - 1 takes tile i + 2. 256 threads may then hold 255 registers each, and headdim 128 needs more than 240
+// Phases   FIRST SCORES   TRIP: ISSUE 1, DS, ISSUE 2, LOAD, P OF NEXT, DQ OUT   STORE
+// Bound    10 B H S^2 D / 2 flops (causal) at 4096 per clock and SM: 0.69 / 1.39 ms at 1.83 GHz on 132 SMs for hdim64_seq4k and
+//          hdim128_seq8k. Shared memory per trip, against tensor clocks: NOTES.md
+// Measured not yet
+// Limits   sm_90a, fp16, D = 64 or 128, equal lengths of q and k; any S, any scale; sums of dq in no fixed order
+// Check    python benchmarks/backward_kernel.py --rungs stay
+// build: -DHEADDIM=64 -DA_IN_REGS=1
+// build: -DHEADDIM=128 -DA_IN_REGS=0
+#include "rows.cuh"
+
+// ---------------------------------------------------------------------- shape of this build (by -D)
+#ifndef HEADDIM
+#define HEADDIM 128
+#define A_IN_REGS 0
+#endif
+#ifndef DV_LATE
+#define DV_LATE 0        // 1: dV is issued with dQ and dK
+#endif
+
+#ifndef DQ_LATE
+#define DQ_LATE 0        // 1: dQ of a tile is issued a trip later, so that the warpgroups need not meet in every trip
+#endif
+#ifndef DQ_RED
+#define DQ_RED 0         // 1: dQ goes from registers to memory by vector reductions, not through shared memory by a bulk one
+#endif
+#ifndef DS_64B
+#define DS_64B 1         // headdim 64: ds_smem as two panels of 32 query columns with 64-byte swizzle; 0: one of 64 with 128-byte swizzle
+#endif
+
+constexpr int D = HEADDIM, PANELS = D / 64;
+constexpr int M = 64, N = 128;                      // query rows of a tile, kv rows of a block
+constexpr int STAGES = DQ_LATE ? 4 : 3;             // tiles of q and do: in use, in use by the scores ahead, arriving; in use by the slower warpgroup
+constexpr int DS_BUFFERS = DQ_LATE ? 3 : 2;
+constexpr int NQ = D / 4;                           // registers of dQ^T: 64 x 64 (D = 128) or 64 x 32 (D = 64) a warpgroup
+constexpr uint32_t KV_BYTES = N * D * 2, TILE_BYTES = M * D * 2, DS_BYTES = N * M * 2, DQ_WARP_BYTES = NQ * 32 * 4, STAT_BYTES = M * 4;
+constexpr uint32_t KV_PANEL = N * 128, TILE_PANEL = M * 128;
+constexpr int THREADS = 256, WARPS = 8;
+
+struct Params {
+  const float* stats;    // [heads, tiles, 2, 64]: log2(e) * lse, delta
+  float* dq_sum;         // [heads, tiles, 64 * D], zeros before
+  uint16_t* dk;          // [heads, seqlen, D] fp16
+  uint16_t* dv;
+  int seqlen;
+  int heads;             // batch * heads
+  int section;           // heads that are walked together, so that their q, do and dq_sum stay in L2
+  int causal;
+  float scale;           // softmax scale
+  float scale_log2;      // the same times log2(e)
+};
+
+// 16-byte chunk of ds_smem: one panel of 64 columns with 128-byte swizzle, or two of 32 columns with 64-byte swizzle
+constexpr bool NARROW = D == 64 && DS_64B;
+constexpr int DS_ROW = NARROW ? 64 : 128;                                    // bytes
+constexpr uint32_t DS_HALF = NARROW ? DS_BYTES / 2 : 64, DS_STEP = DS_ROW;   // bytes to the second 32 columns; 16 rows / 16 bytes
+__device__ __forceinline__ uint32_t ds_chunk(uint32_t base, int row, int chunk) {
+  if (!NARROW) return swizzled(base, row, chunk);
+  return base + (chunk >> 2) * (DS_BYTES / 2) + row * 64 + (((chunk & 3) ^ (row >> 1 & 3)) << 4);
+}
+
+// 16 kv rows of dQ^T: D = 128 the rows of panel w of K^T and all 64 query columns, D = 64 all rows and 32 query columns
+__device__ __forceinline__ void dq_product(float (&dq)[32], uint32_t kt, const uint32_t*, uint32_t ds_tile, int i, int w) {
+  MmaSS<64, 1, 1>::mma(dq, kt + w * (KV_PANEL >> 4), desc_low(ds_tile, DS_BYTES) + i * 128, i != 0);
+}
+__device__ __forceinline__ void dq_product(float (&dq)[16], uint32_t kt, const uint32_t* kt_regs, uint32_t ds_tile, int i, int w) {
+  const uint32_t b = desc_low(ds_tile + w * DS_HALF, DS_BYTES) + i * DS_STEP;
+  if (A_IN_REGS) MmaRS<32, 1, DS_ROW>::mma(dq, kt_regs, b, i != 0); else MmaSS<32, 1, 1, DS_ROW>::mma(dq, kt, b, i != 0);
+}
+
+extern "C" __global__ void __launch_bounds__(THREADS, 1)
+backward(const __grid_constant__ TensorMap q_map, const __grid_constant__ TensorMap k_map, const __grid_constant__ TensorMap v_map,
+         const __grid_constant__ TensorMap do_map, const __grid_constant__ Params p, const int* lists, int width) {
+  SHARED_MEMORY(smem);
+  const uint32_t base = smem_u32(smem);
+  const uint32_t k_smem = base, v_smem = k_smem + KV_BYTES, q_smem = v_smem + KV_BYTES, do_smem = q_smem + STAGES * TILE_BYTES;
+  const uint32_t ds_smem = do_smem + STAGES * TILE_BYTES, dq_smem = ds_smem + DS_BUFFERS * DS_BYTES;
+  const uint32_t lse_smem = dq_smem + WARPS * DQ_WARP_BYTES, delta_smem = lse_smem + STAGES * STAT_BYTES;
+  const uint32_t q_full = delta_smem + STAGES * STAT_BYTES, do_full = q_full + 8 * STAGES, k_full = do_full + 8 * STAGES, v_full = k_full + 8, ds_full = v_full + 8;
+  if (threadIdx.x == 0) {
+    for (int i = 0; i < 2 * STAGES + 2; i++) mbar_init(q_full + 8 * i, 1);
+    for (int i = 0; i < DS_BUFFERS; i++) mbar_init(ds_full + 8 * i, WARPS);
+    mbar_init_done(); proxy_fence();
+  }
+  __syncthreads();
+
+  // items of a section of heads: kv block 0 of each head, then kv block 1, ...: the longest first if causal. Which of them are this
+  // block's, the host has written down: a row of `width` indices, -1 after the last
+  const int tiles = (p.seqlen + M - 1) / M, kv_blocks = (p.seqlen + N - 1) / N;
+  const int* list = lists + blockIdx.x * width;
+  struct Item { int head, kv0, first; };
+  auto item_of = [&](int round) {                                // head -1: none left
+    const int index = list[round];
+    const int section = index / (p.section * kv_blocks), in_section = index - section * p.section * kv_blocks;
+    const int wide = min(p.section, p.heads - section * p.section), kv_block = in_section / wide;
+    return Item{index < 0 ? -1 : section * p.section + in_section - kv_block * wide, kv_block * N, p.causal ? kv_block * N / M : 0};
+  };
+
+  const int warps = __shfl_sync(~0u, threadIdx.x >> 5, 0), w = warps >> 2, warp = warps & 3;
+  const int lane = threadIdx.x & 31, lane0 = lane == 0, pair = 2 * (lane & 3);
+  float s[32], dp[32], dk[D / 2], dv[D / 2], dq[NQ]; uint32_t pt[16], p_next[16], ds[16];
+  uint32_t k_regs[A_IN_REGS ? D / 4 : 4], v_regs[A_IN_REGS ? D / 4 : 4], kt_regs[A_IN_REGS ? N / 4 : 4];
+  // where a lane points for 8 x 8 matrices: lanes 8 m ... 8 m + 7 are the rows of matrix m, at rows + 8 (m % 2), chunk + m / 2
+  const int matrix_row = 64 * w + warp * 16 + (lane & 15), matrix_chunk = lane >> 4;
+
+  // LOAD: warpgroup 0 asks for q and k, warpgroup 1 for do and v, by lane 0 of its first warp. The stream of tiles has its own place in
+  // the list of items, two tiles ahead of the products
+  int load_round = 0, load_slot = 0, load_tile = 0; Item load_item = item_of(0);
+  load_tile = load_item.first;
+  auto load_next = [&] {
+    if (load_item.head < 0) return;
+    const TensorMap* map = w ? &do_map : &q_map;
+    const uint32_t full = (w ? do_full : q_full) + 8 * load_slot, dst = (w ? do_smem : q_smem) + load_slot * TILE_BYTES;
+    mbar_expect_if(full, TILE_BYTES + STAT_BYTES, lane0);
+#pragma unroll
+    for (int c = 0; c < PANELS; c++) tma_load_if(dst + c * TILE_PANEL, map, c * 64, load_tile * M, load_item.head, full, lane0);
+    bulk_load_if((w ? delta_smem : lse_smem) + load_slot * STAT_BYTES, p.stats + ((uint64_t)load_item.head * tiles + load_tile) * (2 * M) + M * w, STAT_BYTES, full, lane0);
+    if (++load_slot == STAGES) load_slot = 0;
+    if (++load_tile == tiles) { load_item = item_of(++load_round); load_tile = load_item.first; }
+  };
+  auto load_kv = [&](const Item& item) {
+    const uint32_t full = w ? v_full : k_full;
+    mbar_expect_if(full, KV_BYTES, lane0);
+#pragma unroll
+    for (int c = 0; c < PANELS; c++) tma_load_if((w ? v_smem : k_smem) + c * KV_PANEL, w ? &v_map : &k_map, c * 64, item.kv0, item.head, full, lane0);
+  };
+  if (warp == 0 && load_item.head >= 0) { load_kv(load_item); load_next(); load_next(); }
+
+  // S^T of a query tile, dP^T: issued only
+  auto issue_score = [&](float (&x)[32], uint32_t kv_smem, const uint32_t* a, uint32_t tile_smem) {
+#pragma unroll
+    for (int i = 0; i < D / 16; i++) {
+      const uint32_t b = desc_low(tile_smem, 16) + (i & 3) * 2 + (i >> 2) * (TILE_PANEL >> 4);
+      if constexpr (A_IN_REGS) MmaRS<64, 0>::mma(x, a + 4 * i, b, i != 0);
+      else MmaSS<64, 0, 0>::mma(x, desc_low(kv_smem + w * 8192, 16) + (i & 3) * 2 + (i >> 2) * (KV_PANEL >> 4), b, i != 0);
+    }
+    wgmma_commit();
+  };
+  // acc += x^T tile, x^T [64 kv rows, 64 query columns] in registers
+  auto issue_accumulate = [&](float (&acc)[D / 2], const uint32_t (&x)[16], uint32_t tile_smem) {
+#pragma unroll
+    for (int i = 0; i < 4; i++) MmaRS<D, 1>::mma(acc, x + 4 * i, desc_low(tile_smem, TILE_PANEL) + i * 128, 1);
+    wgmma_commit();
+  };
+  auto issue_dq = [&](uint32_t ds_tile) {
+#pragma unroll
+    for (int i = 0; i < N / 16; i++) dq_product(dq, desc_low(k_smem, KV_PANEL) + i * 128, kt_regs + 4 * i, ds_tile, i, w);
+    wgmma_commit();
+  };
+  // P^T = 2^(S^T * scale - lse), 0 above the diagonal and past the last key, to fp16
+  int kv_rows = 0, row = 0;                                      // this warpgroup's first kv row; this thread's: row, row + 8
+  auto make_p = [&](int tile, uint32_t lse) {
+#pragma unroll
+    for (int j = 0; j < 8; j++) {
+      const float2 l = lds_float2(lse + (8 * j + pair) * 4);
+#pragma unroll
+      for (int i = 0; i < 4; i++) s[4 * j + i] = exp2_approx(fmaf(s[4 * j + i], p.scale_log2, (i & 1) ? -l.y : -l.x));
+    }
+    if ((p.causal && tile * M < kv_rows + 63) || kv_rows + 64 > p.seqlen) {
+      const int from0 = row >= p.seqlen ? 1 << 30 : p.causal ? row - tile * M - pair : -1;           // first query column that sees the row,
+      const int from1 = row + 8 >= p.seqlen ? 1 << 30 : p.causal ? row + 8 - tile * M - pair : -1;   // less this lane's column
+#pragma unroll
+      for (int i = 0; i < 32; i++) s[i] = i / 4 * 8 + (i & 1) < ((i & 2) ? from1 : from0) ? 0.f : s[i];
+    }
+    pack_rows(p_next, s);
+  };
+  auto step_p = [&] {                                            // dV has read the P before
+#pragma unroll
+    for (int i = 0; i < 16; i++) pt[i] = p_next[i];
+    touch(pt);
+  };
+  // dS^T = P^T (dP^T - delta), to fp16 in registers and in ds_smem
+  auto make_ds = [&](uint32_t delta, uint32_t ds_tile) {
+#pragma unroll
+    for (int j = 0; j < 8; j++) {
+      const float2 d = lds_float2(delta + (8 * j + pair) * 4), top = unpack_half2(pt[2 * j]), low = unpack_half2(pt[2 * j + 1]);
+      ds[2 * j] = pack_half2(top.x * (dp[4 * j] - d.x), top.y * (dp[4 * j + 1] - d.y));
+      ds[2 * j + 1] = pack_half2(low.x * (dp[4 * j + 2] - d.x), low.y * (dp[4 * j + 3] - d.y));
+      if (j & 1) store_matrices(ds_chunk(ds_tile, matrix_row, j - 1 + matrix_chunk), ds + 2 * j - 2);
+    }
+  };
+  // this warp's piece of dQ^T into dq_smem, from there added to dq_sum while the next trip runs
+  float* dq_out = nullptr;
+  const uint32_t dq_warp = dq_smem + warps * DQ_WARP_BYTES;
+  auto dq_to_memory = [&] {
+    if (DQ_RED) {
+#pragma unroll
+      for (int j = 0; j < NQ / 4; j++) red_add_float4(dq_out + (j * 32 + lane) * 4, dq[4 * j], dq[4 * j + 1], dq[4 * j + 2], dq[4 * j + 3]);
+      dq_out += M * D;
+      return;
+    }
+    bulk_wait_read(); __syncwarp();                              // the bulk reduction of the trip before has read dq_smem
+#pragma unroll
+    for (int j = 0; j < NQ / 4; j++) sts_float4(dq_warp + (j * 32 + lane) * 16, dq[4 * j], dq[4 * j + 1], dq[4 * j + 2], dq[4 * j + 3]);
+    proxy_fence(); __syncwarp();
+    bulk_add_if(dq_out, dq_warp, DQ_WARP_BYTES, lane0); bulk_commit();
+    dq_out += M * D;
+  };
+
+  int stage = 0, next = 1, buffer = 0, before = DS_BUFFERS - 1; uint32_t parity = 0, next_parity = 0;   // of do of this tile; of q of the next one
+  uint32_t kv_parity = 0, ds_parity = 1;                                       // of the buffer before
+  Item item = item_of(0);
+#pragma unroll 1
+  for (int round = 0; item.head >= 0; ++round) {
+    kv_rows = item.kv0 + 64 * w; row = kv_rows + warp * 16 + (lane >> 2);
+    dq_out = p.dq_sum + ((uint64_t)item.head * tiles + item.first) * (M * D) + warps * (NQ * 32);
+    // FIRST SCORES
+    zero(dk); zero(dv);
+    mbar_wait(k_full, kv_parity); mbar_wait(v_full, kv_parity); kv_parity ^= 1;
+    if constexpr (A_IN_REGS) {
+#pragma unroll
+      for (int i = 0; i < D / 16; i++) {                           // rows: this warp's kv rows, 16 columns of D
+        load_matrices(k_regs + 4 * i, swizzled(k_smem, matrix_row, 2 * i + matrix_chunk));
+        load_matrices(v_regs + 4 * i, swizzled(v_smem, matrix_row, 2 * i + matrix_chunk));
+      }
+#pragma unroll
+      for (int i = 0; i < N / 16; i++)                             // rows: this warp's 16 columns of D, 16 kv rows
+        load_matrices_transposed(kt_regs + 4 * i, swizzled(k_smem, 16 * i + (lane & 7) + (lane >> 4) * 8, 2 * warp + (lane >> 3 & 1)));
+      touch(k_regs); touch(v_regs); touch(kt_regs);
+    }
+    mbar_wait(q_full + 8 * stage, parity);
+    wgmma_fence(); issue_score(s, k_smem, k_regs, q_smem + stage * TILE_BYTES); wgmma_wait<0>(); touch(s);
+    make_p(item.first, lse_smem + stage * STAT_BYTES); step_p();
+
+#pragma unroll 1
+    for (int tile = item.first; tile < tiles; ++tile) {
+      const int more = tile + 1 < tiles;
+      const uint32_t q_tile = q_smem + stage * TILE_BYTES, do_tile = do_smem + stage * TILE_BYTES, ds_tile = ds_smem + buffer * DS_BYTES;
+      // ISSUE 1: dP and dV of this tile, scores of the next (after the last tile of whatever lies there, never looked at)
+      mbar_wait(do_full + 8 * stage, parity);
+      wgmma_fence(); issue_score(dp, v_smem, v_regs, do_tile);
+      if (!DV_LATE) issue_accumulate(dv, pt, do_tile);
+      if (more) mbar_wait(q_full + 8 * next, next_parity);
+      wgmma_fence(); issue_score(s, k_smem, k_regs, q_smem + next * TILE_BYTES);
+      wgmma_wait<DV_LATE ? 1 : 2>(); touch(dp);
+      // DS
+      if (DQ_LATE) mbar_wait(ds_full + 8 * before, ds_parity);     // everybody made dS of the tile before: nobody is two trips behind
+      make_ds(delta_smem + stage * STAT_BYTES, ds_tile); touch(ds);
+      proxy_fence();
+      if (DQ_LATE) { __syncwarp(); mbar_arrive_if(ds_full + 8 * buffer, lane0); }
+      else bar_sync(1, THREADS);                                   // both halves of dS are in ds_smem, and the trip before is over
+      wgmma_wait<0>(); touch(s); touch(dv);
+      // ISSUE 2: dK of this tile, dQ of this one or of the one before (of nothing in the first trip, never looked at)
+      wgmma_fence(); issue_dq(DQ_LATE ? ds_smem + before * DS_BYTES : ds_tile);
+      if (DV_LATE) issue_accumulate(dv, pt, do_tile);
+      issue_accumulate(dk, ds, q_tile);
+      // LOAD into the slot of the last tile that everybody is through with
+      if (warp == 0) load_next();
+      // P OF NEXT
+      if (more) make_p(tile + 1, lse_smem + next * STAT_BYTES);
+      // DQ OUT
+      wgmma_wait<DV_LATE ? 2 : 1>(); touch(dq);
+      if (!DQ_LATE || tile > item.first) dq_to_memory();
+      wgmma_wait<0>(); touch(dk); touch(dv); step_p();
+      stage = next; parity = next_parity;
+      if (++next == STAGES) next = 0, next_parity ^= 1;
+      if (before == DS_BUFFERS - 1) ds_parity ^= 1;
+      before = buffer;
+      if (++buffer == DS_BUFFERS) buffer = 0;
+    }
+    if (DQ_LATE) {
+      mbar_wait(ds_full + 8 * before, ds_parity);
+      wgmma_fence(); issue_dq(ds_smem + before * DS_BYTES); wgmma_wait<0>(); touch(dq);
+      dq_to_memory();
+    }
+
+    // STORE, while k and v of the next item arrive
+    const Item coming = item_of(round + 1);
+    bar_sync(1, THREADS);                                        // everybody is through with k_smem and v_smem
+    if (warp == 0 && coming.head >= 0) load_kv(coming);
+    const uint64_t out = ((uint64_t)item.head * p.seqlen + row) * D;
+    store_rows(p.dv + out, D, dv, 1.f, row, p.seqlen, lane); store_rows(p.dk + out, D, dk, p.scale, row, p.seqlen, lane);
+    item = coming;
+  }
+  if (!DQ_RED) bulk_wait();
+}
