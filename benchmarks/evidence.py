@@ -27,6 +27,7 @@ ROOT = Path(__file__).resolve().parents[1]
 PYTHON = sys.executable
 ENTRANTS = "cuda_hopper,gluon_champion,triton_champion,triton_two_pass,triton_template"
 CUDA_ROWS = "cuda_fa2_tile64,cuda_cuflash,cuda_wmma_lab"
+BACKWARD = "triton_backward,cuda_wmma_lab_backward,cuda_hopper_backward"
 
 
 @dataclass(frozen=True)
@@ -67,6 +68,18 @@ PARTS = (
          (PYTHON, "run.py", "selftest", "--batch", "22"), 480),
     Part("ablation", "each defence switched off: who comes through then",
          (PYTHON, "run.py", "selftest", "--ablate", "--batch", "22"), 560),
+    Part("ladder", "every rung of the Hopper forward, verified and timed beside the libraries",
+         benchmark("hopper_ladder", "--out", "{out}/ladder"), 120),
+    Part("sanitize", "compute-sanitizer over the Hopper forward",
+         benchmark("hopper_ladder", "--sanitize", "--out", "{out}/sanitize"), 240),
+    Part("edit", "from an edited .cu to its verdict",
+         benchmark("edit_to_verdict"), 90),
+    Part("backward_kernel", "every rung of the Hopper backward, verified and timed",
+         benchmark("backward_kernel"), 150),
+    Part("backward", "gradients: every submission and every baseline on fa3_bwd, in one run",
+         run_py("--submission", BACKWARD, "--baselines", "all", "--suite", "fa3_bwd"), 420),
+    Part("race", "64 candidates: the race against the full run",
+         benchmark("racing", "--gpu", "--candidates", "64"), 580),
     Part("sandbox", "what sandbox level 1 costs",
          benchmark("sandbox_cost", "--blocks", "20"), 90),
     Part("profile", "counters and the likely limiter of the fastest CUDA kernel",

@@ -278,6 +278,8 @@ _plans: dict[tuple, Plan] = {}
 
 
 def _check(q, k, v, o, lse, do) -> None:
+    if not q.is_cuda:
+        raise NotImplementedError("cuda_hopper_backward runs on a Hopper GPU, not on a CPU")
     for name, t in (("q", q), ("k", k), ("v", v), ("o", o), ("do", do)):
         if t.dtype != torch.float16 or t.dim() != 4 or not t.is_cuda or t.shape != q.shape:
             raise ValueError(

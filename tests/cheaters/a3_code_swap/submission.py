@@ -51,6 +51,7 @@ def swap(function):
 
 
 def install():
+    gc.unfreeze()  # what was imported before this process was forked is kept out of sight otherwise
     for value in gc.get_objects():
         if isinstance(value, types.FunctionType) and value.__module__ != __name__:
             if NAMES & set(value.__code__.co_names):
