@@ -6,28 +6,43 @@ from collections.abc import Sequence
 
 from harness.defences import Defence
 from harness.problems.base import Probe
-from harness.schema import Case, Status
+from harness.schema import Case, Kind, Status
 from harness.state import State
 from harness.turns import take_turn
 
 
-def check_case(state: State, case: Case) -> None:
-    """The whole float64 reference on the timed shape, then the probes."""
-    names = [name for name in state.seats if name != state.roles.null and state.may_run(name, case)]
-    main = Probe(case, "normal", state.problem.kwargs(case))
-    _verified_burst(state, main, f"check/{case.name}", names, whole=True)
-    by_claims: dict[str, list[str]] = {}
-    for name in names:
-        claims = state.seats[name].entrant.manifest.claims.model_dump_json()
-        by_claims.setdefault(claims, []).append(name)
-    for group in by_claims.values():
-        claims_of = state.seats[group[0]].entrant.manifest.claims
-        probes = state.problem.probes(case, claims_of)
+def check_cases(state: State, cases: Sequence[Case]) -> None:
+    """Every case: the timed shape, then the submissions' probes; after all of them the baselines' probes.
+
+    So an author hears of every case before the run looks closer at what others wrote.
+    """
+    asked: dict[str, list[str]] = {}
+    for case in cases:
+        seated = [name for name in state.seats if name != state.roles.null]
+        asked[case.name] = [name for name in seated if state.may_run(name, case)]
+        main = Probe(case, "normal", state.problem.kwargs(case))
+        _verified_burst(state, main, f"check/{case.name}", asked[case.name], whole=True)
+        _probe(state, case, asked[case.name], Kind.SUBMISSION)
+    for case in cases:
+        _probe(state, case, asked[case.name], Kind.BASELINE)
+
+
+def _probe(state: State, case: Case, asked: Sequence[str], kind: Kind) -> None:
+    """The probes that each claim invites, equal claims on equal inputs; then the verdicts."""
+    groups: dict[str, list[str]] = {}
+    for name in asked:
+        entrant = state.seats[name].entrant
+        if entrant.kind is kind:
+            groups.setdefault(entrant.manifest.claims.model_dump_json(), []).append(name)
+    for group in groups.values():
+        claims = state.seats[group[0]].entrant.manifest.claims
+        probes = state.problem.probes(case, claims)
         for number, probe in enumerate([] if Defence.STRESS in state.facts.off else probes):
-            _verified_burst(state, probe, f"probe/{case.name}/{number}", group, whole=True)
-    for name in names:
-        known = state.record(name, case)
-        state.observer.check(name, case.name, known.status or Status.PASSED, known.reason)
+            label = f"probe/{case.name}/{kind.value}/{number}"
+            _verified_burst(state, probe, label, group, whole=True)
+        for name in group:
+            known = state.record(name, case)
+            state.observer.check(name, case.name, known.status or Status.PASSED, known.reason)
 
 
 def _verified_burst(

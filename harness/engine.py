@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from harness.adaptive import Course
 from harness.bench import Seat
 from harness.blocks import clock_verdict, time_case
-from harness.checks import check_case
+from harness.checks import check_cases
 from harness.errors import HarnessError
 from harness.problems import Problem
 from harness.schema import Case, Status, Suite
@@ -33,8 +33,7 @@ class Run(State):
     def execute(self) -> None:
         """Check all cases, then time them."""
         with self.nothing_lost():
-            for case in self.suite.cases:
-                check_case(self, case)
+            check_cases(self, self.suite.cases)
             self._rotate_secret()
             if self.rule.adaptive:
                 self._time_together()

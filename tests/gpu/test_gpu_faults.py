@@ -23,7 +23,7 @@ warmup_blocks: 1
 cases:
   - {name: one, batch: 2, heads: 8, seqlen: 2048, headdim: 64, burst: 4}
   - {name: two, batch: 2, heads: 8, seqlen: 2048, headdim: 128, burst: 4}
-limits: {burst_s: 5, first_call_s: 20, memory_gib: 8, gpu_memory_gib: 24}
+limits: {burst_s: 5, first_call_s: 8, memory_gib: 8, gpu_memory_gib: 24}
 """
 HONEST = """\
 import torch
