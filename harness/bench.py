@@ -103,6 +103,11 @@ class JudgeClient:
         message["heat_ms"] = heat_ms
         return _reply(self._ask(message, 3 * timeout_s + JUDGE_REQUEST_S))
 
+    def prime(self, names: Sequence[str], timeout_s: float) -> None:
+        """Set up the profilers of these workers, all at once; they must be running."""
+        message = {"op": "prime", "workers": list(names), "timeout_s": timeout_s}
+        self._ask(message, timeout_s * len(names) + JUDGE_REQUEST_S)
+
     def detach(self, name: str) -> None:
         """Forget a worker and free its buffers."""
         self._ask({"op": "detach", "worker": name}, JUDGE_REQUEST_S)
@@ -156,6 +161,7 @@ class Seat:
         self.nursery: Nursery | None = None  # without one, each process imports torch by itself
         self.child: Child | None = None
         self.attached = False
+        self.primed = ""  # label of the worker whose profiler is set up
         self.killed_for = ""  # set by the memory watch
         self.build_log = ""  # the last of what its builder printed
 

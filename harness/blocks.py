@@ -116,6 +116,7 @@ def name_kernels(state: State, case: Case, names: Sequence[str]) -> None:
     """One verified, untimed burst under the profiler: which kernels really ran."""
     if not state.facts.machine.has_gpu:
         return
+    prime(state, names)
     state.judge.inputs(
         Probe(case, "normal", state.problem.kwargs(case)), f"names/{case.name}", 1, whole=False
     )
@@ -125,6 +126,24 @@ def name_kernels(state: State, case: Case, names: Sequence[str]) -> None:
             reply = take_turn(state, name, case, state.limits.first_call_s, profile=True)
             if reply is not None:
                 known.kernels = reply.kernels
+
+
+def prime(state: State, names: Sequence[str]) -> None:
+    """Let every profiler start at once, in workers that have none yet: one after the other they take seconds each."""
+    fresh = []
+    for name in names:
+        seat = state.seats[name]
+        if name != state.roles.null and seat.attached and seat.primed != seat.label:
+            fresh.append(seat)
+    for seat in fresh:
+        assert seat.child
+        seat.primed = seat.label
+        seat.child.resume()
+    if fresh:
+        state.judge.prime([seat.label for seat in fresh], state.limits.first_call_s)
+    for seat in fresh:
+        assert seat.child
+        seat.child.pause()
 
 
 def intervals(

@@ -12,31 +12,26 @@ from harness.turns import take_turn
 
 
 def check_cases(state: State, cases: Sequence[Case]) -> None:
-    """Every case: the timed shape, then the submissions' probes; after all of them the baselines' probes.
-
-    So an author hears of every case before the run looks closer at what others wrote.
-    """
-    asked: dict[str, list[str]] = {}
-    for case in cases:
-        seated = [name for name in state.seats if name != state.roles.null]
-        asked[case.name] = [name for name in seated if state.may_run(name, case)]
-        main = Probe(case, "normal", state.problem.kwargs(case))
-        _verified_burst(state, main, f"check/{case.name}", asked[case.name], whole=True)
-        _probe(state, case, asked[case.name], Kind.SUBMISSION)
-    for case in cases:
-        _probe(state, case, asked[case.name], Kind.BASELINE)
+    """Every case for the submissions, then every case for the baselines: an author waits for nobody."""
+    for kind in (Kind.SUBMISSION, Kind.BASELINE):
+        for case in cases:
+            _check(state, case, kind)
 
 
-def _probe(state: State, case: Case, asked: Sequence[str], kind: Kind) -> None:
-    """The probes that each claim invites, equal claims on equal inputs; then the verdicts."""
+def _check(state: State, case: Case, kind: Kind) -> None:
+    """The timed shape, then the probes that each claim invites, equal claims on equal inputs."""
+    names = [name for name in state.seats if name != state.roles.null]
+    names = [name for name in names if state.seats[name].entrant.kind is kind]
+    names = [name for name in names if state.may_run(name, case)]
+    main = Probe(case, "normal", state.problem.kwargs(case))
+    _verified_burst(state, main, f"check/{case.name}/{kind.value}", names, whole=True)
     groups: dict[str, list[str]] = {}
-    for name in asked:
-        entrant = state.seats[name].entrant
-        if entrant.kind is kind:
-            groups.setdefault(entrant.manifest.claims.model_dump_json(), []).append(name)
+    for name in names:
+        claims = state.seats[name].entrant.manifest.claims.model_dump_json()
+        groups.setdefault(claims, []).append(name)
     for group in groups.values():
-        claims = state.seats[group[0]].entrant.manifest.claims
-        probes = state.problem.probes(case, claims)
+        claims_of = state.seats[group[0]].entrant.manifest.claims
+        probes = state.problem.probes(case, claims_of)
         for number, probe in enumerate([] if Defence.STRESS in state.facts.off else probes):
             label = f"probe/{case.name}/{kind.value}/{number}"
             _verified_burst(state, probe, label, group, whole=True)

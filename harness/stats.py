@@ -19,17 +19,23 @@ is frozen, so the same samples give the same bytes on every machine.
 
 from __future__ import annotations
 
+import importlib
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import ndtr, stdtr, stdtrit  # scipy.stats takes a second to import
 
 Array = NDArray[np.float64]
+
+
+def _special() -> Any:
+    """scipy.special, imported where a quantile is wanted: it takes longer than all of a run's other imports."""
+    return importlib.import_module("scipy.special")
+
 
 LEVEL = 0.95
 TRIM = 0.2
@@ -161,7 +167,7 @@ def mean_half_width(values: Sequence[float], level: float = LEVEL) -> float:
     n = len(x)
     if n < 2:
         raise ValueError("an interval needs at least two values")
-    return float(x.std(ddof=1)) / math.sqrt(n) * float(stdtrit(n - 1, 0.5 + level / 2))
+    return float(x.std(ddof=1)) / math.sqrt(n) * float(_special().stdtrit(n - 1, 0.5 + level / 2))
 
 
 # --------------------------------------------------------------------------- all configs
@@ -234,7 +240,7 @@ def drift(values: Sequence[float], smallest: float = 0.005) -> float | None:
     errors = np.array([first.var(ddof=1), last.var(ddof=1)]) / third
     t = abs(float(last.mean() - first.mean())) / math.sqrt(float(errors.sum()))
     freedom = float(errors.sum()) ** 2 / float((errors**2).sum() / (third - 1))
-    return change if 2 * stdtr(freedom, -t) < 0.01 else None
+    return change if 2 * _special().stdtr(freedom, -t) < 0.01 else None
 
 
 def modes(values: Sequence[float], smallest: float = 0.005) -> tuple[float, float] | None:
@@ -327,7 +333,7 @@ def _trimmed_error(x: Array) -> float:
 
 @lru_cache(maxsize=1 << 12)  # scipy takes longer for one quantile than numpy for the blocks
 def _t_quantile(n: int, level: float) -> float:
-    return float(stdtrit(n - 2 * _cut(n) - 1, 0.5 + level / 2))
+    return float(_special().stdtrit(n - 2 * _cut(n) - 1, 0.5 + level / 2))
 
 
 @lru_cache(maxsize=8)
@@ -340,8 +346,8 @@ def _resampled_indices(n: int) -> NDArray[np.intp]:
 @lru_cache(maxsize=64)
 def _widened_tail(n: int) -> float:
     """Share of resamples to leave out on each side so that n blocks cover what they promise."""
-    t = math.sqrt(n / (n - 1)) * float(stdtrit(n - 1, 0.5 + LEVEL / 2))
-    return float(ndtr(-t))
+    t = math.sqrt(n / (n - 1)) * float(_special().stdtrit(n - 1, 0.5 + LEVEL / 2))
+    return float(_special().ndtr(-t))
 
 
 def _bootstrap(x: Array) -> tuple[float, float]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import importlib
 import math
 import os
@@ -22,7 +23,7 @@ from harness.buffers import Arena, ArenaKind, timer
 from harness.defences import NOTHING_OFF, Defence, Off, from_argument
 from harness.errors import WireError
 from harness.judge.desk import BurstOutcome, Desk, Inputs, WorkerGone
-from harness.judge.gate import Reference
+from harness.judge.gate import Reference, grade
 from harness.judge.secret import Secret
 from harness.problems import get_problem
 from harness.problems.base_tensors import Tensors
@@ -58,6 +59,8 @@ class Judge:
             return self._inputs(message)
         if op == "burst":
             return self._burst(message)
+        if op == "prime":
+            return self._prime(message)
         if op == "detach":
             self.desks.pop(message["worker"]).close()
             return {"ok": True}
@@ -150,6 +153,30 @@ class Judge:
             desk.burst(self.current, message["timeout_s"], message.get("profile", False), heat)
         )
 
+    def _prime(self, message: wire.Message) -> wire.Message:
+        """Have many workers set up their profilers at once: the first use of one takes seconds.
+
+        Who fails here is found out at the next burst, and ends there.
+        """
+        desks = [self.desks[name] for name in message["workers"]]
+        for desk in desks:
+            with contextlib.suppress(WorkerGone):
+                desk.send({"op": "prime"})
+        for desk in desks:
+            with contextlib.suppress(WorkerGone):
+                desk.answer("prime", message["timeout_s"])
+        return {"ok": True}
+
+    def rehearse(self) -> None:
+        """One small check with nobody watching: what libraries load at their first call is loaded before the run."""
+        for headdim in (64, 128, 256):
+            case = Case(name="rehearsal", batch=1, heads=1, seqlen=256, headdim=headdim, burst=1)
+            kwargs = dict(self.problem.kwargs(case))
+            generator = torch.Generator(self.device).manual_seed(0)
+            inputs = self.tensors.make_inputs(case, "normal", generator, self.device, kwargs)
+            for reference in self._references(inputs, kwargs, True, "rehearsal", False):
+                grade(reference.contract, reference)
+
     def _heat(self, inputs: Inputs, heat_ms: float) -> None:
         """Queue `heat_ms` of SDPA on the burst's shape: the burst meets a chip at work, the same for everybody.
 
@@ -229,6 +256,8 @@ def main() -> int:
     # The references must not be rounded by anyone's idea of speed.
     torch.backends.cuda.matmul.allow_tf32 = False
     judge = Judge(args.problem, args.device, args.scratch, from_argument(args.without))
+    if args.device == "cuda":
+        judge.rehearse()
     wire.send(
         engine, {"ready": True, "ipc": judge.arena_kind, "commitment": judge.secret.commitment}
     )

@@ -37,7 +37,12 @@ from harness.schema import CONFESSIONS, Status
 
 #: Long enough for ten calls of a host that needs 200 µs each: all of a burst is queued before it starts.
 GATE_DELAY_S = 2e-3
-ANSWERS = {"map": "mapped", "prepare": "ready", "go": "done"}  # request → the only good answer
+ANSWERS = {
+    "map": "mapped",
+    "prepare": "ready",
+    "go": "done",
+    "prime": "primed",
+}  # request → the only good answer
 Copies = tuple[list[torch.Tensor], list[torch.Tensor]]
 Milliseconds = Annotated[float, Field(ge=0, lt=1e7, allow_inf_nan=False)]
 

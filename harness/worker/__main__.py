@@ -29,7 +29,7 @@ from harness.nursery import WORKER_NAME
 from harness.problems.base import Probe
 from harness.schema import Case, Manifest, Status
 from harness.worker.burst import cpu_burst, gpu_burst
-from harness.worker.kernel_names import naming
+from harness.worker.kernel_names import listening, naming
 from harness.worker.load import LoadError, classify, describe, load_function
 
 LATE_COPY_S = 0.5
@@ -68,6 +68,11 @@ class Worker:
             return {"op": "ready"}
         if op == "go":
             return self._go(int(message["turn"]))
+        if op == "prime":
+            if self.device == "cuda":
+                with listening():
+                    torch.zeros(1, device="cuda")
+            return {"op": "primed"}
         raise WireError(f"unknown message '{op}'")
 
     def _prepare(self, message: wire.Message) -> None:
