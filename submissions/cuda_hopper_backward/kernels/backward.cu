@@ -35,7 +35,7 @@
 #define A_IN_REGS 0
 #endif
 #ifndef DV_LATE
-#define DV_LATE 0        // 1: dV is issued with dQ and dK
+#define DV_LATE (HEADDIM == 128)   // 1: dV is issued with dQ and dK
 #endif
 
 #ifndef DQ_LATE
