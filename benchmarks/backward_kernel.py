@@ -65,7 +65,8 @@ def builds(module: Any, rung: str, headdim: int) -> dict[str, Any]:
     """Everything that is tried of a rung at one headdim, by name; the first is the default."""
     make = module.Build
     if rung == "wide":
-        return {"": make(rung)} if headdim == 256 else {}
+        found = {"": make(rung), "s first": make(rung, ("-DS_FIRST=1",))}
+        return found if headdim == 256 else {}
     if rung == "two_kernels":
         return {"": make(rung)}
     if headdim == 256:
@@ -387,10 +388,9 @@ def time_all(right: list[str], rounds: int) -> None:
                     functions[f"{rung} {name}".strip()] = functools.partial(
                         module.custom_attention_backward, *arguments, True, None, build
                     )
-                    if not name:
-                        print(
-                            f"  hdim{headdim} {rung}: launches {launch_times(module, build, arguments)} ms"
-                        )
+                    if not name or rung == "wide":
+                        each = launch_times(module, build, arguments)
+                        print(f"  hdim{headdim} {rung} {name}: launches {each} ms", flush=True)
         times: dict[str, list[float]] = {name: [] for name in functions}
         for _ in range(rounds):
             for name, function in functions.items():
@@ -398,6 +398,11 @@ def time_all(right: list[str], rounds: int) -> None:
                 times[name].append(per_call_ms(function, 4))
         flops = 2.5 * 4 * shape[0] * shape[1] * shape[2] ** 2 * shape[3] / 2
         base = statistics.median(times.get("sdpa cudnn") or times["sdpa flash"])
+        ours = {name: ms for name, ms in times.items() if not name.startswith("sdpa")}
+        if ours:
+            print(
+                f"  hdim{headdim} fastest: {min(ours, key=lambda name: statistics.median(ours[name]))}"
+            )
         for name, values in times.items():
             ms = statistics.median(values)
             table.append(

@@ -94,19 +94,24 @@ def test_two_kernels(libraries):
 
 @needs_gxx
 @pytest.mark.parametrize(
-    ("timing", "seqlen", "causal"),
-    [(on_cpu.LATE, 330, True), (on_cpu.RANDOM, 290, False), (on_cpu.RANDOM, 40, True)],
+    ("timing", "seqlen", "causal", "flags"),
+    [
+        (on_cpu.LATE, 330, True, ()),
+        (on_cpu.RANDOM, 290, False, ()),
+        (on_cpu.RANDOM, 40, True, ()),
+        (on_cpu.RANDOM, 150, True, ("-DS_FIRST=1",)),
+    ],
 )
-def test_wide(libraries, timing, seqlen, causal):
+def test_wide(libraries, timing, seqlen, causal, flags):
     """Odd and even numbers of tiles, the last one ragged; one block of dq has a second half without rows."""
-    errors = wide(libraries, on_cpu.Problem(1, seqlen, 256, causal), timing, seed=seqlen)
+    errors = wide(libraries, on_cpu.Problem(1, seqlen, 256, causal), timing, seqlen, flags)
     assert max(errors.values()) < WHOLE, errors
 
 
-def wide(libraries, problem, timing, seed, edit=None):
+def wide(libraries, problem, timing, seed, flags=(), edit=None):
     """The errors of dq, dk and dv by kernels/wide.cu."""
     problem.preprocess(libraries("kernels/passes.cu", 256, ()), on_cpu.EARLY)
-    library = libraries("kernels/wide.cu", 256, (), edit=edit)
+    library = libraries("kernels/wide.cu", 256, flags, edit=edit)
     problem.two_kernels(library, timing, seed, wide=True)
     return problem.errors()
 
@@ -159,7 +164,7 @@ def test_a_mistake_shows(libraries, mistake):
 @pytest.mark.parametrize("mistake", WIDE_MISTAKES)
 def test_a_mistake_in_wide_shows(libraries, mistake):
     def attempt(timing, seed, edit):
-        return wide(libraries, on_cpu.Problem(1, 330, 256, False), timing, seed, edit)
+        return wide(libraries, on_cpu.Problem(1, 330, 256, False), timing, seed, edit=edit)
 
     shows(*WIDE_MISTAKES[mistake], attempt)
 

@@ -30,6 +30,9 @@
 #ifndef HEADDIM
 #define HEADDIM 256
 #endif
+#ifndef S_FIRST
+#define S_FIRST 0        // dq, 1: S(j) is issued before dQ of tile j - 1, so that P(j) has two products to hide under; K(j - 1) is held longer
+#endif
 constexpr int D = HEADDIM, PANELS = D / 64;
 constexpr int THREADS = 384, CONSUMER_WARPS = 8;               // warpgroup 0 loads
 constexpr uint32_t TILE = 64 * D * 2, PANEL = 8192, P_BYTES = 64 * 64 * 2, STAT_BYTES = 64 * 4;
@@ -259,14 +262,17 @@ dq(const __grid_constant__ TensorMap q_map, const __grid_constant__ TensorMap k_
   for (int i = 1; i < trips; i++) {
     const int slot = i & 1, before = slot ^ 1;
     // ISSUE
-    wgmma_fence(); issue_accumulate(acc, ds, k_smem + before * TILE);
+    if (!S_FIRST) { wgmma_fence(); issue_accumulate(acc, ds, k_smem + before * TILE); }
     mbar_wait(k_full + 8 * slot, i >> 1 & 1);
     wgmma_fence(); issue_score(s, q_mine, k_smem + slot * TILE);
+    if (S_FIRST) issue_accumulate(acc, ds, k_smem + before * TILE);
     mbar_wait(v_full, i & 1);
     wgmma_fence(); issue_score(dp, do_mine, v_smem);
-    wgmma_wait<2>(); touch(acc); touch(ds); arrive(k_empty + 8 * before, lane0);
+    wgmma_wait<2>();
+    if (!S_FIRST) { touch(acc); touch(ds); arrive(k_empty + 8 * before, lane0); wgmma_wait<1>(); }
     // P
-    wgmma_wait<1>(); touch(s); make_p(i);
+    touch(s); make_p(i);
+    if (S_FIRST) { wgmma_wait<1>(); touch(acc); touch(ds); arrive(k_empty + 8 * before, lane0); }
     // DS
     wgmma_wait<0>(); touch(dp); arrive(v_empty, lane0); make_ds();
   }
