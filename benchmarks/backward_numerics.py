@@ -85,10 +85,33 @@ def early() -> None:
             )
 
 
+def hard_needle() -> None:
+    """One key 8 times the others, which the problem never draws: what honest kernels make of dq there."""
+    for name in ("fp16", "fp16, PyTorch CPU"):
+        found = []
+        for headdim, seed in ((d, seed) for d in (64, 128, 256) for seed in range(1, 6)):
+            generator = torch.Generator().manual_seed(seed)
+            q, k, v, do = (torch.randn((1, 3, 256, headdim), generator=generator) for _ in range(4))
+            k[:, :, 256 // 3] *= 8
+            q, k, v, do = (x.half() for x in (q, k, v, do))
+            flash = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
+            o, lse, *_ = flash(q, k, v, 0.0, True)
+            inputs = (q, k, v, o, lse.float(), do)
+            want = tensors.exact(inputs, KWARGS)[0]
+            dq = KERNELS[name][1](inputs)[0]
+            found.append(grade(dq, Reference(want, want, scaled=True)))
+        whole, row = [x.rel_l2 for x in found], [x.worst_row for x in found]
+        print(
+            f"{name}, one key times 8: dq whole {min(whole):.1e}..{max(whole):.1e}, "
+            f"worst row {min(row):.1e}..{max(row):.1e}"
+        )
+
+
 def main() -> None:
     """Print least and most over the shapes, a line per kernel and distribution."""
     torch.set_grad_enabled(False)
     early()
+    hard_needle()
     print(f"{'kernel':18} {'inputs':13} {'whole':>16} {'worst row':>16} {'largest':>16}")
     for name, (dtype, kernel) in KERNELS.items():
         for kind in tensors.DISTRIBUTIONS:

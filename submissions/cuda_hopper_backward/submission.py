@@ -26,12 +26,19 @@ HEADERS = ("sm90.cuh", "rows.cuh")
 PASSES = "kernels/passes.cu"
 FILES = {  # rung -> its source
     "two_kernels": "kernels/two_kernels.cu",
+    "wide": "kernels/wide.cu",
     "fused": "steps/02_fused.cu",
     "ahead": "kernels/backward.cu",
     "stay": "kernels/persistent.cu",
 }
-TWO_KERNELS, STAY = "two_kernels", "stay"
-KV_ROWS = {"two_kernels": 64, "fused": 128, "ahead": 128, "stay": 128}  # of a block or item
+TWO_KERNELS, WIDE, STAY = "two_kernels", "wide", "stay"
+KV_ROWS = {
+    "two_kernels": 64,
+    "wide": 64,
+    "fused": 128,
+    "ahead": 128,
+    "stay": 128,
+}  # a block or item
 MAX_PLANS = 1024
 FIXED_TILES = 1  # what an item costs beside its tiles, in tiles
 
@@ -46,8 +53,10 @@ class Build(NamedTuple):
 
 BUILDS = {
     64: Build("ahead", ("-DA_IN_REGS=1",)),
-    128: Build("ahead", ("-DA_IN_REGS=0",)),
-    256: Build(TWO_KERNELS),  # dk and dv of 128 kv rows do not fit the registers
+    128: Build("ahead", ("-DA_IN_REGS=0",)),  # dV late there: the source's own default
+    256: Build(
+        TWO_KERNELS
+    ),  # dk and dv of 128 kv rows do not fit the registers; WIDE: see NOTES.md
 }
 
 
@@ -73,6 +82,23 @@ def fused_smem_bytes(headdim: int, flags: tuple[str, ...] = ()) -> int:
     slots, ds_buffers = (4, 3) if "-DDQ_LATE=1" in flags else (3, 2)
     tiles = 2 * 128 * headdim * 2 + 2 * slots * 64 * headdim * 2 + ds_buffers * 128 * 64 * 2
     return tiles + 64 * headdim * 4 + 2 * slots * 64 * 4 + 8 * (2 * slots + 2 + ds_buffers)
+
+
+class Shape(NamedTuple):
+    """A block of one of the two kernels: rows of its own, threads, shared memory."""
+
+    rows: int
+    threads: int
+    smem_bytes: int
+
+
+def two_shapes(rung: str, headdim: int) -> tuple[Shape, Shape]:
+    """The kernel for dk and dv and the one for dq of `two_kernels` or `wide`."""
+    tile = 64 * headdim * 2
+    if rung == WIDE:  # six tiles, two of P, lse and delta, barriers; seven tiles, barriers
+        return Shape(64, 384, 6 * tile + 2 * 8192 + 1024 + 96), Shape(128, 384, 7 * tile + 80)
+    smem = 6 * tile + 24
+    return Shape(64, 256 if headdim == 256 else 128, smem), Shape(64, 128, smem)
 
 
 def deal(heads: int, seqlen: int, section: int, causal: bool, blocks: int) -> list[list[int]]:
@@ -209,7 +235,7 @@ class Plan:
         batch, nheads, seqlen, headdim = q.shape
         heads, tiles = batch * nheads, -(-seqlen // 64)
         device, file = q.device.index, FILES[build.rung]
-        self.fused = build.rung != TWO_KERNELS
+        self.fused = build.rung not in (TWO_KERNELS, WIDE)
         self.stats_floats, self.sum_floats = heads * tiles * 128, heads * tiles * 64 * headdim
         kv_rows = KV_ROWS[build.rung]
         maps = [
@@ -247,14 +273,13 @@ class Plan:
                 _Launch(after, heads * tiles, 256, after_smem, self.dq_sum, self.dq, scales[0], integer(seqlen)),
             ]  # fmt: skip
             return
-        smem = 6 * 64 * headdim * 2 + 24
+        dkdv, dq = two_shapes(build.rung, headdim)
         tail = (integer(seqlen), integer(int(causal)), *scales)
-        dkdv, dq = (function(n, file, flags=build.flags, smem_bytes=smem) for n in ("dkdv", "dq"))
-        threads = 256 if headdim == 256 else 128
-        self.launches += [
-            _Launch(dkdv, heads * tiles, threads, smem, *maps, self.stats, self.dk, self.dv, *tail),
-            _Launch(dq, heads * tiles, 128, smem, *maps, self.stats, self.dq, *tail),
-        ]
+        for name, shape, results in (("dkdv", dkdv, (self.dk, self.dv)), ("dq", dq, (self.dq,))):
+            kernel = function(name, file, flags=build.flags, smem_bytes=shape.smem_bytes)
+            grid = heads * -(-seqlen // shape.rows)
+            sizes = (grid, shape.threads, shape.smem_bytes)
+            self.launches.append(_Launch(kernel, *sizes, *maps, self.stats, *results, *tail))
 
     def __call__(self, o, lse, dq, dk, dv, stream: int) -> None:
         """Queues the launches; stats and dq sums are torch's memory, given back in stream order."""

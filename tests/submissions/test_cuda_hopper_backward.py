@@ -84,13 +84,36 @@ def test_scales_and_ragged_sections_of_heads(libraries, scale):
 
 
 @needs_gxx
-@pytest.mark.parametrize(("headdim", "causal"), [(256, True)])
-def test_two_kernels(libraries, headdim, causal):
-    problem = on_cpu.Problem(1, 150, headdim, causal)
-    problem.preprocess(libraries("kernels/passes.cu", headdim, ()), on_cpu.EARLY)
-    library = libraries("kernels/two_kernels.cu", headdim, ())
+def test_two_kernels(libraries):
+    problem = on_cpu.Problem(1, 150, 256, True)
+    problem.preprocess(libraries("kernels/passes.cu", 256, ()), on_cpu.EARLY)
+    library = libraries("kernels/two_kernels.cu", 256, ())
     problem.two_kernels(library, on_cpu.RANDOM, 5)
     assert max(problem.errors().values()) < WHOLE, problem.errors()
+
+
+@needs_gxx
+@pytest.mark.parametrize(
+    ("timing", "seqlen", "causal", "flags"),
+    [
+        (on_cpu.LATE, 330, True, ()),
+        (on_cpu.RANDOM, 290, False, ()),
+        (on_cpu.RANDOM, 40, True, ()),
+        (on_cpu.RANDOM, 150, True, ("-DS_FIRST=1",)),
+    ],
+)
+def test_wide(libraries, timing, seqlen, causal, flags):
+    """Odd and even numbers of tiles, the last one ragged; one block of dq has a second half without rows."""
+    errors = wide(libraries, on_cpu.Problem(1, seqlen, 256, causal), timing, seqlen, flags)
+    assert max(errors.values()) < WHOLE, errors
+
+
+def wide(libraries, problem, timing, seed, flags=(), edit=None):
+    """The errors of dq, dk and dv by kernels/wide.cu."""
+    problem.preprocess(libraries("kernels/passes.cu", 256, ()), on_cpu.EARLY)
+    library = libraries("kernels/wide.cu", 256, flags, edit=edit)
+    problem.two_kernels(library, timing, seed, wide=True)
+    return problem.errors()
 
 
 # Each takes one thing away that the kernel needs; some order of events must show it.
@@ -101,10 +124,15 @@ MISTAKES = {
 }  # fmt: skip
 
 
-@needs_gxx
-@pytest.mark.parametrize("mistake", MISTAKES)
-def test_a_mistake_shows(libraries, mistake):
-    old, new = MISTAKES[mistake]
+WIDE_MISTAKES = {
+    "P is taken before it is there": ("mbar_wait(p_full + 8 * slot, i >> 1 & 1);", ""),
+    "q and do are loaded into slots in use": ("mbar_wait(empty + 8 * slot, (i >> 1 & 1) ^ 1);", ""),
+    "v is loaded into its slot in use": ("mbar_wait(v_empty, (i & 1) ^ 1);", ""),
+}  # fmt: skip
+
+
+def shows(old, new, attempt):
+    """Whether some order of events makes `attempt(timing, seed, edit)` fail; the worst error otherwise."""
 
     def edit(source):
         assert old in source
@@ -113,14 +141,32 @@ def test_a_mistake_shows(libraries, mistake):
     worst = 0.0
     try:
         for timing, seed in [(on_cpu.LATE, 0), *((on_cpu.RANDOM, n) for n in range(4))]:
-            problem = on_cpu.Problem(1, 330, 64, True)
-            errors = fused(libraries, *FUSED["ahead-64"], problem, timing, seed, edit=edit)
+            errors = attempt(timing, seed, edit)
             worst = max(worst, *np.nan_to_num(list(errors.values()), nan=1e9))
             if worst > WHOLE:
                 return
     except on_cpu.KernelFailed:
         return
     pytest.fail(f"all orders of events gave right gradients, worst error {worst:.1e}")
+
+
+@needs_gxx
+@pytest.mark.parametrize("mistake", MISTAKES)
+def test_a_mistake_shows(libraries, mistake):
+    def attempt(timing, seed, edit):
+        problem = on_cpu.Problem(1, 330, 64, True)
+        return fused(libraries, *FUSED["ahead-64"], problem, timing, seed, edit=edit)
+
+    shows(*MISTAKES[mistake], attempt)
+
+
+@needs_gxx
+@pytest.mark.parametrize("mistake", WIDE_MISTAKES)
+def test_a_mistake_in_wide_shows(libraries, mistake):
+    def attempt(timing, seed, edit):
+        return wide(libraries, on_cpu.Problem(1, 330, 256, False), timing, seed, edit=edit)
+
+    shows(*WIDE_MISTAKES[mistake], attempt)
 
 
 @needs_gxx
@@ -174,6 +220,14 @@ def test_shared_memory_is_what_the_kernel_lays_out(submission, headdim, flags, s
     assert submission.fused_smem_bytes(headdim, flags) == wanted <= SMEM_LIMIT_BYTES
 
 
+def test_wide_s_shared_memory_is_what_the_kernels_lay_out(submission):
+    """Their addresses: six tiles, P twice, lse and delta twice, 12 barriers; seven tiles, 10 barriers."""
+    tile = 64 * 256 * 2
+    dkdv, dq = submission.two_shapes("wide", 256)
+    assert dkdv.smem_bytes == 6 * tile + 2 * 64 * 64 * 2 + 4 * 64 * 4 + 12 * 8 <= SMEM_LIMIT_BYTES
+    assert dq.smem_bytes == 7 * tile + 10 * 8 <= SMEM_LIMIT_BYTES
+
+
 @pytest.mark.parametrize(
     ("heads", "seqlen", "section", "causal", "blocks"),
     [
@@ -208,11 +262,11 @@ def test_params_match_the_kernels(submission):
         assert submission.Params._fields_ == wanted == on_cpu.Params._fields_
 
 
-def test_bad_input_names_the_tensor(submission):
+def test_a_tensor_of_a_cpu_is_refused(submission):
     import torch
 
     q = torch.zeros(1, 1, 16, 64)
-    with pytest.raises(ValueError, match=r"q is .*float32 on cpu; wanted five fp16 CUDA tensors"):
+    with pytest.raises(NotImplementedError, match="runs on a Hopper GPU, not on a CPU"):
         submission._check(q, q, q, q, q, q)
 
 
@@ -253,6 +307,28 @@ def test_the_check_s_reference_is_autograd(check):
     wanted = torch.autograd.grad(o, leaves, do)
     for ours, theirs in zip(check.reference(q, k, v, do, True, 0.3)[2:], wanted, strict=True):
         assert torch.allclose(ours, theirs, atol=1e-10)
+
+
+def test_the_check_lets_honest_rounding_through(check, monkeypatch, capsys):
+    """P and dS rounded to fp16 as FlashAttention does, on every small input: nothing is called wrong."""
+    import torch
+
+    def honest(q, k, v, o, lse, do, causal, scale, _build):
+        scale = q.shape[3] ** -0.5 if scale is None else scale
+        q, k, v, o, do = (x.float() for x in (q, k, v, o, do))
+        p = (q @ k.mT * scale - lse[..., None]).exp()
+        p = p.tril() if causal else p
+        ds = (p * (do @ v.mT - (do * o).sum(-1, keepdim=True))).half().float()
+        p = p.half().float()
+        return [x.half() for x in (ds @ k * scale, ds.mT @ q * scale, p.mT @ do)]
+
+    monkeypatch.setattr(check, "DEVICE", "cpu")
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
+    module = type("Module", (), {"custom_attention_backward": staticmethod(honest)})
+    cases = [case for case in check.small_cases(64) if case[1][2] == 256]
+    assert {case[0] for case in cases} == set(check.tensors.DISTRIBUTIONS)
+    wrong = [case for case in cases if not check.check_case(module, None, *case)]
+    assert not wrong, capsys.readouterr().out
 
 
 def test_a_child_that_dies_costs_one_headdim(check, monkeypatch):

@@ -1,7 +1,7 @@
 // Attention backward on Hopper (sm_90a): five products a tile in one kernel; the scores of the next query tile are ahead of the gradients of this one.
 //
 // Changed against steps/02_fused.cu
-//   order of a trip: dP of tile i, dV of tile i, scores of tile i + 1 are issued together, dS is made under the last two; then dQ
+//   order of a trip: dP of tile i, dV of tile i (DV_LATE: with dQ), scores of tile i + 1 are issued together, dS is made under the last two; then dQ
 //   and dK of tile i are issued together, and P of tile i + 1 is made under them. P crosses trips in fp16, as the A operand it is
 //   headdim 64: K, V and K^T wait in registers (A operands), which halves what the products read from shared memory
 //
@@ -22,7 +22,7 @@
 // Phases   FIRST SCORES   TRIP: ISSUE 1, DS, ISSUE 2, LOAD, P OF NEXT, DQ OUT   STORE
 // Bound    10 B H S^2 D / 2 flops (causal) at 4096 per clock and SM: 0.69 / 1.39 ms at 1.83 GHz on 132 SMs for hdim64_seq4k and
 //          hdim128_seq8k. Shared memory per trip, against tensor clocks: NOTES.md
-// Measured not yet
+// Measured one H200, hdim128_seq8k: 2.498 ms a call with its passes, 550.2 TFLOP/s, 1.144 x SDPA's cuDNN (DV_LATE=0: 2.565 ms); D = 64 not timed yet
 // Limits   sm_90a, fp16, D = 64 or 128, equal lengths of q and k; any S, any scale; sums of dq in no fixed order
 // Check    python benchmarks/backward_kernel.py --rungs ahead
 // build: -DHEADDIM=64 -DA_IN_REGS=1
@@ -35,7 +35,7 @@
 #define A_IN_REGS 0
 #endif
 #ifndef DV_LATE
-#define DV_LATE 0        // 1: dV is issued with dQ and dK
+#define DV_LATE (HEADDIM == 128)   // 1: dV is issued with dQ and dK
 #endif
 
 #ifndef DQ_LATE

@@ -146,6 +146,12 @@ __device__ __forceinline__ float2 lds_float2(uint32_t addr) {
 __device__ __forceinline__ void sts_float4(uint32_t addr, float a, float b, float c, float d) {
   asm volatile("st.shared.v4.f32 [%0],{%1,%2,%3,%4};" ::"r"(addr), "f"(a), "f"(b), "f"(c), "f"(d) : "memory");
 }
+__device__ __forceinline__ void sts_words(uint32_t addr, const uint32_t* x) {
+  asm volatile("st.shared.v4.b32 [%0],{%1,%2,%3,%4};" ::"r"(addr), "r"(x[0]), "r"(x[1]), "r"(x[2]), "r"(x[3]) : "memory");
+}
+__device__ __forceinline__ void lds_words(uint32_t* x, uint32_t addr) {
+  asm volatile("ld.shared.v4.b32 {%0,%1,%2,%3},[%4];" : "=r"(x[0]), "=r"(x[1]), "=r"(x[2]), "=r"(x[3]) : "r"(addr) : "memory");
+}
 
 // --------------------------------------------------------------------------------- small arithmetic
 __device__ __forceinline__ float exp2_approx(float x) { float y; asm("ex2.approx.ftz.f32 %0,%1;" : "=f"(y) : "f"(x)); return y; }

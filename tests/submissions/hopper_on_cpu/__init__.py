@@ -17,7 +17,12 @@ import numpy as np
 
 HERE = Path(__file__).resolve().parent
 FOLDER = HERE.parents[2] / "submissions" / "cuda_hopper_backward"
-KINDS = {"passes.cu": "PASSES", "two_kernels.cu": "TWO_KERNELS", "persistent.cu": "STAYS"}
+KINDS = {
+    "passes.cu": "PASSES",
+    "two_kernels.cu": "TWO_KERNELS",
+    "wide.cu": "TWO_KERNELS",
+    "persistent.cu": "STAYS",
+}
 OPTIONS = ("-std=c++17", "-O1", "-w", "-fPIC")
 EARLY, LATE, RANDOM = range(3)
 
@@ -153,25 +158,16 @@ class Problem:
         _call(library.run_postprocess, _pointer(self.dq_sum), _pointer(self.dq), self.scales()[0], self.seqlen,
               self.heads * self.tiles, timing, seed)  # fmt: skip
 
-    def two_kernels(self, library, timing=RANDOM, seed=0):
-        tail = (
-            self.seqlen,
-            int(self.causal),
-            *self.scales(),
-            self.heads * self.tiles,
-            timing,
-            seed,
-        )
-        maps = self.maps(64)
-        _call(
-            library.run_dkdv,
-            maps,
-            _pointer(self.stats),
-            _pointer(self.dk),
-            _pointer(self.dv),
-            *tail,
-        )
-        _call(library.run_dq, maps, _pointer(self.stats), _pointer(self.dq), *tail)
+    def two_kernels(self, library, timing=RANDOM, seed=0, wide=False):
+        """One kernel for dk and dv, one for dq; `wide`: kernels/wide.cu, with a producer and 128 query rows a block of dq."""
+        maps, stats = self.maps(64), _pointer(self.stats)
+        tail = (self.seqlen, int(self.causal), *self.scales())
+        dkdv_threads = 384 if wide else 256 if self.headdim == 256 else 128
+        how = (self.heads * self.tiles, dkdv_threads, timing, seed)
+        _call(library.run_dkdv, maps, stats, _pointer(self.dk), _pointer(self.dv), *tail, *how)
+        blocks = self.heads * -(-self.seqlen // 128) if wide else self.heads * self.tiles
+        how = (blocks, 384 if wide else 128, timing, seed)
+        _call(library.run_dq, maps, stats, _pointer(self.dq), *tail, *how)
 
     def fused(self, library, threads, section=1, timing=RANDOM, seed=0, lists=None):
         """`lists` for a kernel that stays: [blocks of the grid, width] items, -1 after the last."""

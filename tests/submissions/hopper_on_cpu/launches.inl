@@ -9,11 +9,11 @@ EXPORT run_postprocess(const float* dq_sum, uint16_t* dq, float scale, int S, in
   return cpu::launch(blocks, 256, timing, seed, [=] { postprocess(dq_sum, dq, scale, S); });
 }
 #elif defined(TWO_KERNELS)
-EXPORT run_dkdv(const TensorMap* maps, const float* stats, uint16_t* dk, uint16_t* dv, int S, int causal, float scale, float scale_log2, int blocks, int timing, int seed) {
-  return cpu::launch(blocks, 128 * WGS, timing, seed, [=] { dkdv(maps[0], maps[1], maps[2], maps[3], stats, dk, dv, S, causal, scale, scale_log2); });
+EXPORT run_dkdv(const TensorMap* maps, const float* stats, uint16_t* dk, uint16_t* dv, int S, int causal, float scale, float scale_log2, int blocks, int threads, int timing, int seed) {
+  return cpu::launch(blocks, threads, timing, seed, [=] { dkdv(maps[0], maps[1], maps[2], maps[3], stats, dk, dv, S, causal, scale, scale_log2); });
 }
-EXPORT run_dq(const TensorMap* maps, const float* stats, uint16_t* out, int S, int causal, float scale, float scale_log2, int blocks, int timing, int seed) {
-  return cpu::launch(blocks, 128, timing, seed, [=] { dq(maps[0], maps[1], maps[2], maps[3], stats, out, S, causal, scale, scale_log2); });
+EXPORT run_dq(const TensorMap* maps, const float* stats, uint16_t* out, int S, int causal, float scale, float scale_log2, int blocks, int threads, int timing, int seed) {
+  return cpu::launch(blocks, threads, timing, seed, [=] { dq(maps[0], maps[1], maps[2], maps[3], stats, out, S, causal, scale, scale_log2); });
 }
 #elif defined(STAYS)
 EXPORT run_backward(const TensorMap* maps, const Params* params, const int* lists, int width, int blocks, int threads, int timing, int seed) {

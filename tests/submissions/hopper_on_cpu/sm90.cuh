@@ -309,6 +309,8 @@ inline void load_matrices(uint32_t* x, uint32_t addr) { cpu::Matrices m{addr, {}
 inline void load_matrices_transposed(uint32_t* x, uint32_t addr) { cpu::Matrices m{addr, {}}; cpu::move_matrices("ldmatrix.trans", m, 0, 1); std::memcpy(x, m.x, 16); }
 inline float2 lds_float2(uint32_t addr) { float2 v; cpu::check(addr, 8); std::memcpy(&v, cpu::shared + addr, 8); return v; }
 inline void sts_float4(uint32_t addr, float a, float b, float c, float d) { const float x[4] = {a, b, c, d}; cpu::generic_write(addr, x, 16); }
+inline void sts_words(uint32_t addr, const uint32_t* x) { if (addr % 16) cpu::fail("store not aligned to 16 bytes"); cpu::generic_write(addr, x, 16); }
+inline void lds_words(uint32_t* x, uint32_t addr) { if (addr % 16) cpu::fail("load not aligned to 16 bytes"); cpu::check(addr, 16); std::memcpy(x, cpu::shared + addr, 16); }
 
 // --------------------------------------------------------------------------------- small arithmetic
 inline float exp2_approx(float x) { return std::exp2(x); }
