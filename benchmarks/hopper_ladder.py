@@ -1,4 +1,4 @@
-"""Every rung of cuda_hopper, its champion and the next candidates beside the libraries: verified, then timed.
+"""Every rung of cuda_hopper and the champion beside the libraries: verified, then timed.
 
     python benchmarks/hopper_ladder.py                     # one table a headdim, well under a minute on an H200
     python benchmarks/hopper_ladder.py --only 05,07        # entrants whose name contains one of these; libraries stay

@@ -31,9 +31,6 @@ LIBRARIES = ("sdpa_cudnn", "flash_attn_3", "flash_attn_4")
 SHAPES = {64: (4, 32, 4096), 128: (2, 16, 8192), 256: (1, 8, 16384)}
 CALLS, WARM_ROUNDS, SAMPLED_ROWS = 3, 2, 200
 WHOLE, ROW = 1e-3, 2e-3  # the gate's relative L2 limits for fp16
-SECTIONS = {
-    "33554432": "134217728"
-}  # the candidate beside rung 7: sections of 128 MB instead of 32
 LENGTHS = (1, 65, 127, 129, 300, 1000)
 KINDS = (
     "logits x8",
@@ -57,18 +54,12 @@ def tell(**message: Any) -> None:
 
 
 def ours() -> dict[str, Callable[[], Function]]:
-    """Name → loader of the rungs, the champion and the second candidate; a loader compiles."""
+    """Name → loader of the rungs and of the champion, which is the last kept rung; a loader compiles."""
     cache = Path(os.environ["ATTNBOARD_CACHE"])
     found: dict[str, Callable[[], Function]] = {}
     for path in rung.rungs_of(FOLDER / "steps"):
         launch = rung.manifest_of(path).launch or {}
         found[path.stem] = partial(cuda_source.load, path.parent, path.name, launch, cache)
-        other = json.dumps(launch)
-        for old, new in SECTIONS.items():
-            other = other.replace(old, new)
-        if path.stem.startswith("07") and json.loads(other) != launch:
-            again = partial(cuda_source.load, path.parent, path.name, json.loads(other), cache)
-            found[f"{path.stem}+128MB"] = again
     found["champion"] = partial(adapter, FOLDER)
     return found
 
