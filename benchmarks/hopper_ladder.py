@@ -1,8 +1,9 @@
-"""Every rung of cuda_hopper, its champion and the next candidates beside the libraries: verified, then timed.
+"""Every rung of cuda_hopper and the champion beside the libraries: verified, then timed.
 
     python benchmarks/hopper_ladder.py                     # one table a headdim, well under a minute on an H200
     python benchmarks/hopper_ladder.py --only 05,07        # entrants whose name contains one of these; libraries stay
-    python benchmarks/hopper_ladder.py --sanitize          # compute-sanitizer on small shapes; keeps what it says
+    python benchmarks/hopper_ladder.py --sanitize          # compute-sanitizer on small shapes (hopper_sanitizer.py)
+    python benchmarks/hopper_ladder.py --bursts 1000       # the champion: every output of 1,000 bursts a headdim compared
 
 The GPU work happens in a child (hopper_ladder_gpu.py) that says what it is about to do. One that falls silent
 has a kernel that hangs: it is killed, the entrant is marked and left out, and the rest starts again.
@@ -15,12 +16,9 @@ board come from run.py.
 from __future__ import annotations
 
 import argparse
-import collections
 import json
 import os
-import re
 import selectors
-import shutil
 import statistics
 import subprocess
 import sys
@@ -29,21 +27,18 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import hopper_sanitizer
+
 ROOT = Path(__file__).resolve().parents[1]
 CHILD = Path(__file__).with_name("hopper_ladder_gpu.py")
 LIBRARIES = ("sdpa_cudnn", "flash_attn_3", "flash_attn_4")
 START_S, SILENT_S, LIBRARY_S = 90.0, 15.0, 90.0  # a library may compile at its first call
-SANITIZE_S = 180.0
+SANITIZE_S = 57.0  # for everything together
 SHAPES = {
     64: (4, 32, 4096),
     128: (2, 16, 8192),
     256: (1, 8, 16384),
 }  # headdim: batch, heads, seqlen
-TOOLS = {
-    "memcheck": ["--tool", "memcheck"],
-    "memcheck_without_api_errors": ["--tool", "memcheck", "--report-api-errors", "no"],
-    "racecheck": ["--tool", "racecheck"],
-}
 
 
 class Findings:
@@ -53,6 +48,7 @@ class Findings:
         self.verdicts: dict[tuple[str, int], Mapping[str, Any]] = {}
         self.times_ms: dict[int, dict[str, list[float]]] = {}
         self.missing: dict[str, str] = {}
+        self.bursts: dict[tuple[str, int], Mapping[str, Any]] = {}
         self.at = ("", "starting")
 
     def take(self, message: Mapping[str, Any]) -> None:
@@ -63,6 +59,8 @@ class Findings:
             self.missing[message["missing"]] = message["why"]
         elif "verdict" in message:
             self.verdicts[message["verdict"], message["headdim"]] = message
+        elif "burst_check" in message:
+            self.bursts[message["burst_check"], message["headdim"]] = message
         elif "times_ms" in message:
             self.times_ms[message["headdim"]] = message["times_ms"]
 
@@ -151,43 +149,41 @@ def measure(args: argparse.Namespace, log: Path) -> Findings:
         findings.missing[name] = f"{'hangs' if silent else f'ends the process ({code})'}: {doing}"
 
 
-# ------------------------------------------------------------------------------- the sanitizer
+# ----------------------------------------------------------------------------------- bursts
 
 
-def summary(text: str) -> str:
-    """How many of which complaint, from compute-sanitizer's own lines."""
-    lines = [line.lstrip("= ").strip() for line in text.splitlines() if line.startswith("=====")]
-    opens = re.compile(
-        r"Invalid|Program hit|Race reported|Error:|Warning:|Misaligned|Uninitialized"
+def bursts(args: argparse.Namespace, log: Path) -> int:
+    """Let the child do its bursts; 0 if every output of all of them was right."""
+    started, findings = time.monotonic(), Findings()
+    words = [sys.executable, str(CHILD), "--bursts", str(args.bursts), "--only", args.only]
+    silent, code = watch(words, findings, log)
+    print(burst_table(findings))
+    print(
+        f"{time.monotonic() - started:.0f} s; fp16, causal, official shapes, new inputs each burst"
     )
-    found = collections.Counter(re.sub(r"0x[0-9a-f]+", "0x…", x) for x in lines if opens.match(x))
-    ends = [line for line in lines if "SUMMARY" in line]
-    told = [f"  {count:4d} x {what[:140]}" for what, count in found.most_common(12)]
-    return "\n".join([*told, *(f"  {line}" for line in ends or ["no summary: it did not end"])])
+    if silent or code:
+        name, doing = findings.at
+        print(f"{name} {'hangs' if silent else f'ended with {code}'}: {doing}")
+        print("\n".join(log.read_text(errors="replace").splitlines()[-5:]))
+    done = findings.bursts.values()
+    short = len(done) < len(SHAPES) or any(each["bursts"] < args.bursts for each in done)
+    return int(silent or code != 0 or short or any(each["wrong"] for each in done))
 
 
-def sanitize(args: argparse.Namespace) -> int:
-    """Each tool over all entrants of ours on small shapes; the text stays in --out."""
-    tool = shutil.which("compute-sanitizer") or "/usr/local/cuda/bin/compute-sanitizer"
-    if not Path(tool).exists():
-        raise SystemExit("compute-sanitizer is not on PATH; it comes with the CUDA toolkit")
-    args.out.mkdir(parents=True, exist_ok=True)
-    worst = 0
-    for name, flags in TOOLS.items():
-        path = args.out / f"{name}.txt"
-        words = [tool, *flags, "--print-limit", "1000", "--error-exitcode", "9"]
-        words += [sys.executable, str(CHILD), "--small", "--only", args.only]
-        with path.open("w") as output:
-            try:
-                done = subprocess.run(
-                    words, stdout=output, stderr=subprocess.STDOUT, timeout=args.limit, check=False
-                )
-                ended = f"exit code {done.returncode}"
-                worst = max(worst, done.returncode if name != "memcheck" else 0)
-            except subprocess.TimeoutExpired:
-                ended, worst = f"not done after {args.limit:.0f} s", 1
-        print(f"{name}: {ended}; {path}\n{summary(path.read_text(errors='replace'))}", flush=True)
-    return int(worst != 0)
+def burst_table(findings: Findings) -> str:
+    """One line an entrant and headdim."""
+    lines = [
+        "entrant  headdim  bursts  outputs  wrong  worst relative L2: whole and row to cuDNN, row to float64"
+    ]
+    for (name, headdim), found in findings.bursts.items():
+        line = f"{name}  {headdim}  {found['bursts']}  {found['outputs']}  {found['wrong']}  "
+        line += f"{found['whole']:.1e}  {found['row']:.1e}  {found['float64']:.1e}"
+        line += f"  ({found['seconds']:.0f} s)"
+        seeds = ", ".join(map(str, found["wrong_bursts"]))
+        lines.append(
+            line + (f"  WRONG in bursts {seeds}, whose numbers are their seeds" * bool(seeds))
+        )
+    return "\n".join(lines)
 
 
 def main() -> int:
@@ -196,15 +192,19 @@ def main() -> int:
     parser.add_argument("--rounds", type=int, default=12)
     parser.add_argument("--only", default="", metavar="TEXT,…", help="parts of entrants' names")
     parser.add_argument("--sanitize", action="store_true")
+    parser.add_argument("--bursts", type=int, default=0, metavar="N", help="N a headdim")
     parser.add_argument("--out", type=Path, default=Path("sanitize"), help="folder of the texts")
-    parser.add_argument("--limit", type=float, default=SANITIZE_S, help="seconds for each tool")
+    parser.add_argument("--limit", type=float, default=SANITIZE_S, help="seconds of --sanitize")
     args = parser.parse_args()
     cache = Path(
         os.environ.setdefault("ATTNBOARD_CACHE", str(Path.home() / ".cache" / "attnboard"))
     )
     cache.mkdir(parents=True, exist_ok=True)
     if args.sanitize:
-        return sanitize(args)
+        child = [sys.executable, str(CHILD)]
+        return hopper_sanitizer.run(child, args.only, args.out, args.limit)
+    if args.bursts:
+        return bursts(args, cache / "hopper_ladder.log")
     started = time.monotonic()
     findings = measure(args, cache / "hopper_ladder.log")
     for headdim in SHAPES:

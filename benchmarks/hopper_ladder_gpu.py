@@ -1,6 +1,7 @@
 """The GPU's side of hopper_ladder.py: loads every entrant through the harness's own NVRTC loader, verifies, times.
 
-Writes one JSON object a line: {at, doing} before each step, {missing, why}, {verdict, …}, {times_ms, …}.
+Writes one JSON object a line: {at, doing} before each step, {missing, why}, {verdict, …}, {times_ms, …};
+with --bursts {burst_check, …}, with --small {small, …} for an output that is wrong.
 """
 
 from __future__ import annotations
@@ -21,7 +22,9 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
+import hopper_checks_gpu  # noqa: E402
 import torch  # noqa: E402
+from hopper_checks_gpu import ROW, WHOLE, attention  # noqa: E402
 
 from harness import rung  # noqa: E402
 from harness.worker import cuda_source  # noqa: E402
@@ -30,10 +33,6 @@ FOLDER = ROOT / "submissions" / "cuda_hopper"
 LIBRARIES = ("sdpa_cudnn", "flash_attn_3", "flash_attn_4")
 SHAPES = {64: (4, 32, 4096), 128: (2, 16, 8192), 256: (1, 8, 16384)}
 CALLS, WARM_ROUNDS, SAMPLED_ROWS = 3, 2, 200
-WHOLE, ROW = 1e-3, 2e-3  # the gate's relative L2 limits for fp16
-SECTIONS = {
-    "33554432": "134217728"
-}  # the candidate beside rung 7: sections of 128 MB instead of 32
 LENGTHS = (1, 65, 127, 129, 300, 1000)
 KINDS = (
     "logits x8",
@@ -57,18 +56,12 @@ def tell(**message: Any) -> None:
 
 
 def ours() -> dict[str, Callable[[], Function]]:
-    """Name → loader of the rungs, the champion and the second candidate; a loader compiles."""
+    """Name → loader of the rungs and of the champion, which is the last kept rung; a loader compiles."""
     cache = Path(os.environ["ATTNBOARD_CACHE"])
     found: dict[str, Callable[[], Function]] = {}
     for path in rung.rungs_of(FOLDER / "steps"):
         launch = rung.manifest_of(path).launch or {}
         found[path.stem] = partial(cuda_source.load, path.parent, path.name, launch, cache)
-        other = json.dumps(launch)
-        for old, new in SECTIONS.items():
-            other = other.replace(old, new)
-        if path.stem.startswith("07") and json.loads(other) != launch:
-            again = partial(cuda_source.load, path.parent, path.name, json.loads(other), cache)
-            found[f"{path.stem}+128MB"] = again
     found["champion"] = partial(adapter, FOLDER)
     return found
 
@@ -144,16 +137,6 @@ def cases(headdim: int) -> Iterator[Case]:
         yield kind, q, k, v, True, scale
 
 
-def reference(q: Any, k: Any, v: Any, causal: bool, scale: float, rows: Any = None) -> Any:
-    """float64 attention of query rows `rows` (all by default)."""
-    at = torch.arange(q.shape[2], device=q.device) if rows is None else rows
-    logits = q[:, :, at].double() @ k.double().mT * scale
-    if causal:
-        keys = torch.arange(k.shape[2], device=q.device)
-        logits.masked_fill_(keys[None, :] > at[:, None], -math.inf)
-    return logits.softmax(-1) @ v.double()
-
-
 def errors(out: Any, expected: Any) -> tuple[float, float]:
     """Relative L2, whole and worst row; infinite where an output is not finite."""
     difference = out.double() - expected
@@ -192,7 +175,7 @@ def verify(functions: dict[str, Function], headdim: int, official: Any) -> None:
     """All cases for everybody, then sampled rows of the official shape."""
     verdicts = {name: Verdict() for name in functions}
     for case, q, k, v, causal, scale in cases(headdim):
-        expected = reference(q, k, v, causal, scale)
+        expected = attention(q, k, v, causal, scale)
         for name, function in functions.items():
             if name not in LIBRARIES:  # those are here for their times
                 tell(at=name, doing=f"headdim {headdim}, {case}")
@@ -201,7 +184,7 @@ def verify(functions: dict[str, Function], headdim: int, official: Any) -> None:
     q, k, v = official
     rows = torch.randperm(q.shape[2], device="cuda")[:SAMPLED_ROWS]
     q_ends, k_ends, v_ends = (tensor.flatten(0, 1)[[0, -1]][None] for tensor in (q, k, v))
-    expected = reference(q_ends, k_ends, v_ends, True, headdim**-0.5, rows)
+    expected = attention(q_ends, k_ends, v_ends, True, headdim**-0.5, rows)
     for name, function in functions.items():
         tell(at=name, doing=f"headdim {headdim}, official shape")
         out = called(function, q, k, v, True, headdim**-0.5).flatten(0, 1)[[0, -1]][None]
@@ -234,15 +217,23 @@ def time_all(functions: dict[str, Function], official: Any, rounds: int) -> dict
     return times
 
 
-def small(functions: dict[str, Function]) -> None:
-    """What the sanitizer looks at: a few tiles, both masks, and the item that is done twice."""
-    for headdim in SHAPES:
-        for case, q, k, v, causal, scale in cases(headdim):
-            if case in ("length 300", "length 129, full", "rising past fp32"):
-                for name, function in functions.items():
-                    tell(at=name, doing=f"headdim {headdim}, {case}")
-                    function(q, k, v, causal, scale)
-                    torch.cuda.synchronize()
+def bursts(count: int, names: str) -> None:
+    """`count` bursts a headdim of each entrant that is named; the champion if none is."""
+    library = adapter(ROOT / "baselines" / "sdpa_cudnn")
+    for name, load in ours().items():
+        if not any(part in name for part in (names or "champion").split(",")):
+            continue
+        tell(at="", doing=f"loading {name}")
+        function = load()
+        for headdim, shape in SHAPES.items():
+            tell(at=LIBRARIES[0], doing=f"headdim {headdim}, first call of cuDNN")
+            small = torch.randn((1, 1, 256, headdim), device="cuda", dtype=torch.float16)
+            library(small, small, small, True)
+            tell(at=name, doing=f"headdim {headdim}, compiling")
+            function(small, small, small, True)
+            for known in hopper_checks_gpu.bursts(function, library, (*shape, headdim), count):
+                tell(at=name, doing=f"headdim {headdim}, burst {known['bursts']}")
+                tell(burst_check=name, headdim=headdim, **known)
 
 
 def main() -> int:
@@ -252,12 +243,15 @@ def main() -> int:
     parser.add_argument("--only", default="")
     parser.add_argument("--skip", default="")
     parser.add_argument("--small", action="store_true")
+    parser.add_argument("--bursts", type=int, default=0)
     args = parser.parse_args()
     torch.set_grad_enabled(False)
+    if args.bursts:
+        bursts(args.bursts, args.only)
+        return 0
     functions = load_all(args)
     if args.small:
-        small(functions)
-        return 0
+        return 0 if hopper_checks_gpu.small(functions, tell, SHAPES) else 1
     for headdim, (batch, heads, seqlen) in SHAPES.items():
         shape = (batch, heads, seqlen, headdim)
         official = [torch.randn(shape, device="cuda", dtype=torch.float16) for _ in range(3)]

@@ -3,8 +3,8 @@
     python benchmarks/queue_model.py [--sms 132] [--overhead 1.5]
 
 An item is 64 times WARPGROUPS query rows of one head and costs its kv tiles plus `overhead` tiles for what
-begins and ends it. Items are taken longest first within a section of heads. An early request (the champion's)
-takes the next item when the present one begins, a late one (rung 7) when it ends. Nothing here knows of
+begins and ends it. Items are taken longest first within a section of heads. An early request (rung 6)
+takes the next item when the present one begins, a late one (rung 7, cuda_hopper) when it ends. Nothing here knows of
 clocks, caches or power: it says what the order of the items alone costs.
 """
 

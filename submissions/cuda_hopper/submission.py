@@ -22,25 +22,19 @@ from cuda.bindings import driver, nvrtc
 
 KERNEL_DIR = Path(__file__).resolve().parent / "kernels"
 SOURCES = ("attention.cu", "sm90.cuh")
-# K and V of the heads that are walked together. 32 MB stay in L2; more heads per section spread the
-# long items better over the SMs, which at headdim 128 and 256 is worth more (NOTES.md).
-SECTION_BYTES = {64: 32 << 20, 128: 128 << 20, 256: 128 << 20}
+# K and V of the heads that are walked together: they stay in L2 (NOTES.md)
+SECTION_BYTES = 32 << 20
 MAX_PLANS = 1024
 
 
 class Shape(NamedTuple):
-    """How the kernel is built for one headdim; the names are the kernel's -D flags."""
+    """What the host must know of `struct Shape` in the kernel."""
 
     block_n: int  # kv rows per tile
     warpgroups: int  # consumer warpgroups of 64 query rows
     k_stages: int
     v_stages: int
     q_stages: int
-    wait_k_first: int  # 1: the wait for K opens the trip; 0: it stands before the wait for PV
-    boundary: int  # a basic block ends before the wait for PV, so that ptxas keeps the exps above
-
-    def flags(self, headdim: int) -> list[str]:
-        return [f"-DHEADDIM={headdim}", *(f"-D{k.upper()}={v}" for k, v in self._asdict().items())]
 
     @property
     def block_m(self) -> int:
@@ -53,26 +47,24 @@ class Shape(NamedTuple):
         return q_slots * 64 * headdim * 2 + tiles + barriers + 16 + 16 + 8  # done, items, redo
 
 
-SHAPES = {  # tile, warpgroups, K, V and Q stages, wait_k_first, boundary
-    64: Shape(64, 4, 3, 3, 2, wait_k_first=1, boundary=0),
-    128: Shape(128, 2, 2, 2, 2, wait_k_first=0, boundary=1),
-    256: Shape(80, 2, 2, 2, 1, wait_k_first=1, boundary=1),
+SHAPES = {  # tile, warpgroups, K, V and Q stages
+    64: Shape(64, 4, 3, 3, 2),
+    128: Shape(128, 2, 2, 2, 2),
+    256: Shape(80, 2, 2, 2, 1),
 }
 
 
 class Params(ctypes.Structure):
-    """`struct Params` of the kernel, field by field."""
+    """The kernel's parameters after its three tensor maps, in its order."""
 
     _fields_ = [
         ("o", ctypes.c_void_p),
-        ("counter", ctypes.c_void_p),
         ("seqlen", ctypes.c_int),
-        ("heads", ctypes.c_int),
-        ("items", ctypes.c_int),
-        ("blocks", ctypes.c_int),
-        ("section_log2", ctypes.c_int),
-        ("causal", ctypes.c_int),
         ("scale_log2", ctypes.c_float),
+        ("causal", ctypes.c_int),
+        ("heads", ctypes.c_int),
+        ("section", ctypes.c_int),  # heads per section; the kernel takes the power of two below
+        ("counter", ctypes.c_void_p),
     ]
 
 
@@ -108,9 +100,9 @@ def _nvrtc_compile(flags: list[str]) -> bytes:
     return bytes(cubin)
 
 
-def compile_cubin(headdim: int, shape: Shape) -> bytes:
+def compile_cubin(headdim: int) -> bytes:
     """The kernel's machine code for one headdim, from the cache folder or freshly compiled."""
-    flags = ["--gpu-architecture=sm_90a", "-std=c++17", *shape.flags(headdim)]
+    flags = ["--gpu-architecture=sm_90a", "-std=c++17", f"-DHEADDIM={headdim}"]
     digest = hashlib.sha256(repr((flags, _ok(nvrtc.nvrtcVersion()))).encode())
     for name in SOURCES:
         digest.update((KERNEL_DIR / name).read_bytes())
@@ -123,12 +115,12 @@ def compile_cubin(headdim: int, shape: Shape) -> bytes:
 
 
 @functools.lru_cache(maxsize=None)
-def _load(headdim: int, shape: Shape, device: int) -> tuple[object, int]:
+def _load(headdim: int, device: int) -> tuple[object, int]:
     """(kernel handle, multiprocessor count) on a device whose context is current."""
-    module = _ok(driver.cuModuleLoadData(compile_cubin(headdim, shape)))
+    module = _ok(driver.cuModuleLoadData(compile_cubin(headdim)))
     function = _ok(driver.cuModuleGetFunction(module, b"attention_forward"))
     attribute = driver.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
-    _ok(driver.cuFuncSetAttribute(function, attribute, shape.smem_bytes(headdim)))
+    _ok(driver.cuFuncSetAttribute(function, attribute, SHAPES[headdim].smem_bytes(headdim)))
     return function, torch.cuda.get_device_properties(device).multi_processor_count
 
 
@@ -157,39 +149,24 @@ class Plan:
     """One launch, ready to go except for the output pointer and the stream."""
 
     def __init__(
-        self,
-        q: torch.Tensor,
-        k: torch.Tensor,
-        v: torch.Tensor,
-        causal: bool,
-        sm_scale: float,
-        shape: Shape,
+        self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, causal: bool, sm_scale: float
     ) -> None:
         batch, nheads, seqlen, headdim = q.shape
+        shape = SHAPES[headdim]
         heads = batch * nheads
-        self.function, sm_count = _load(headdim, shape, q.device.index)
-        blocks = -(-seqlen // shape.block_m)
-        fit = max(1, min(heads, SECTION_BYTES[headdim] // (4 * seqlen * headdim)))
-        section_log2 = fit.bit_length() - 1
-        sections = -(-heads // (1 << section_log2))
-        items = (sections << section_log2) * blocks
+        items = heads * -(-seqlen // shape.block_m)
+        section = max(1, min(heads, SECTION_BYTES // (4 * seqlen * headdim)))
+        self.function, sm_count = _load(headdim, q.device.index)
         self.maps = [
             _tensor_map(t.data_ptr(), heads, seqlen, headdim, rows)
             for t, rows in ((q, 64), (k, shape.block_n), (v, shape.block_n))
         ]
-        self.params = Params(
-            None,
-            None,
-            seqlen,
-            heads,
-            items,
-            blocks,
-            section_log2,
-            int(causal),
-            (sm_scale or 1e-30) * math.log2(math.e),
-        )  # 0 * -inf would be NaN
-        self.addresses = (ctypes.c_void_p * 4)(
-            *(int(m.getPtr()) for m in self.maps), ctypes.addressof(self.params)
+        scale_log2 = sm_scale * math.log2(math.e)
+        self.params = Params(None, seqlen, scale_log2, int(causal), heads, section, None)
+        at = ctypes.addressof(self.params)
+        offsets = [getattr(Params, name).offset for name, _ in Params._fields_]
+        self.addresses = (ctypes.c_void_p * 10)(
+            *(int(m.getPtr()) for m in self.maps), *(at + offset for offset in offsets)
         )
         self.arguments = ctypes.addressof(self.addresses)
         self.grid = min(items, sm_count)
@@ -241,7 +218,7 @@ def _make_plan(key: tuple, q, k, v, causal, sm_scale) -> Plan:
     scale = q.shape[3] ** -0.5 if sm_scale is None else float(sm_scale)
     if len(_plans) >= MAX_PLANS:
         _plans.clear()
-    plan = _plans[key] = Plan(q, k, v, causal, scale, SHAPES[q.shape[3]])
+    plan = _plans[key] = Plan(q, k, v, causal, scale)
     return plan
 
 

@@ -62,18 +62,35 @@ def test_the_build_report_compiles_what_is_launched(submission: ModuleType) -> N
     assert len(builds) == len(HEADDIMS)
     for headdim, shape in submission.SHAPES.items():
         build = builds[f"-DHEADDIM={headdim}"]
-        assert list(build.flags) == shape.flags(headdim)
+        assert build.flags == (f"-DHEADDIM={headdim}",)
         assert build.promises["smem_bytes"] == shape.smem_bytes(headdim)
 
 
-def test_params_match_the_kernel_s_struct(submission: ModuleType) -> None:
+def test_the_host_knows_the_kernel_s_shapes(submission: ModuleType) -> None:
     source = (FOLDER / "kernels" / "attention.cu").read_text()
-    body = re.search(r"struct Params \{(.*?)\};", source, re.S).group(1)
-    in_kernel = re.findall(r"(\w+)\s+\*?(\w+);", re.sub(r"//.*", "", body).replace("*", ""))
-    c_types = {"uint16_t": ctypes.c_void_p, "int": ctypes.c_int, "float": ctypes.c_float}
-    pointers = {"o", "counter"}
-    wanted = [(n, ctypes.c_void_p if n in pointers else c_types[t]) for t, n in in_kernel]
+    shape = r"struct Shape<(\d+)> .*?N = (\d+), WGS = (\d+), SK = (\d+), SV = (\d+), SQ = (\d+);"
+    in_kernel = {int(d): tuple(map(int, rest)) for d, *rest in re.findall(shape, source)}
+    assert {d: tuple(shape) for d, shape in submission.SHAPES.items()} == in_kernel
+
+
+def test_params_match_the_kernel_s(submission: ModuleType) -> None:
+    source = (FOLDER / "kernels" / "attention.cu").read_text()
+    arguments = re.search(r"attention_forward\((.*?)\) \{", source, re.S).group(1).split(",")
+    c_types = {"int": ctypes.c_int, "float": ctypes.c_float}
+    in_kernel = [argument.split() for argument in arguments if "TensorMap" not in argument]
+    wanted = [(name, c_types.get(c_type, ctypes.c_void_p)) for c_type, name in in_kernel]
     assert submission.Params._fields_ == wanted
+
+
+def test_the_kernel_is_rung_7_line_by_line() -> None:
+    def shared(path: Path) -> str:
+        return re.search(r'#include "sm90.cuh".*?\n\}\n(?=\n(?:extern|__device__ int))', path.read_text(), re.S).group()  # fmt: skip
+
+    rung = FOLDER / "steps" / "07_late_request.cu"
+    kernel = FOLDER / "kernels" / "attention.cu"
+    assert "attend(const TensorMap& q_map" in shared(kernel)
+    assert shared(kernel) == shared(rung)
+    assert (kernel.parent / "sm90.cuh").read_text() == (rung.parent / "sm90.cuh").read_text()
 
 
 def test_bad_input_names_the_tensor(submission: ModuleType) -> None:
@@ -85,13 +102,13 @@ def test_bad_input_names_the_tensor(submission: ModuleType) -> None:
 @pytest.mark.parametrize("headdim", HEADDIMS)
 def test_it_compiles_without_a_gpu(submission: ModuleType, headdim: int) -> None:
     try:
-        cubin = submission.compile_cubin(headdim, submission.SHAPES[headdim])
+        cubin = submission.compile_cubin(headdim)
     except (RuntimeError, ImportError, AttributeError) as cause:
         if "libnvrtc" in str(cause):
             pytest.skip(f"no NVRTC library here: {cause}")
         raise
     assert cubin[:4] == b"\x7fELF"
-    assert submission.compile_cubin(headdim, submission.SHAPES[headdim]) == cubin  # from the cache
+    assert submission.compile_cubin(headdim) == cubin  # from the cache
 
 
 # ------------------------------------------------------------------------- with a GPU

@@ -1,5 +1,6 @@
 """triton_backward: right under Triton's interpreter, and within Hopper's registers and shared memory."""
 
+import importlib.util
 import json
 import os
 import subprocess
@@ -62,6 +63,17 @@ def test_gradients_under_the_interpreter() -> None:
     assert len(errors) == len(CASES)
     for case, mine in zip(CASES, errors, strict=True):
         assert max(mine) < 1.2e-3, (case, mine)
+
+
+def test_what_is_frozen_was_a_candidate() -> None:
+    entry = ROOT / "submissions" / "triton_backward" / "submission.py"
+    spec = importlib.util.spec_from_file_location("triton_backward", entry)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    assert {headdim for _, headdim in module.FROZEN} == {64, 128, 256}
+    for (_, headdim), (keys, queries) in module.FROZEN.items():
+        assert keys in module.KEYS_TILES[headdim]
+        assert queries in module.QUERIES_TILES[headdim]
 
 
 def test_the_tightest_tiles_do_not_spill(tmp_path: Path) -> None:

@@ -1,8 +1,10 @@
-"""benchmarks/hopper_ladder.py without a GPU: the table, and a child that hangs or dies."""
+"""benchmarks/hopper_ladder.py without a GPU: the table, a child that hangs or dies, what the sanitizer said."""
 
 from __future__ import annotations
 
 import argparse
+import json
+import os
 import sys
 from pathlib import Path
 
@@ -11,7 +13,8 @@ import pytest
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "benchmarks"))
 
 import hopper_ladder
-from hopper_ladder import Findings, ratio, summary, table
+import hopper_sanitizer
+from hopper_ladder import Findings, burst_table, ratio, table
 
 CHILD = """
 import json, os, sys, time
@@ -78,16 +81,83 @@ def test_the_table_has_everybody():
     assert "20/21 WRONG: needle" in text
 
 
-def test_the_sanitizer_s_words_are_counted():
-    text = (
-        '{"at": 1}\n'
-        "========= Program hit CUDA_ERROR_NOT_FOUND (error 500) on CUDA API call to cuGetProcAddress_v2.\n"
-        "=========     Saved host backtrace up to driver entry point at error\n"
-        "========= Program hit CUDA_ERROR_NOT_FOUND (error 500) on CUDA API call to cuGetProcAddress_v2.\n"
-        "========= Invalid __global__ read of size 4 bytes\n========= ERROR SUMMARY: 3 errors\n"
-    )
-    told = summary(text).splitlines()
+SAID = """\
+========= COMPUTE-SANITIZER
+{"at": "champion", "doing": "headdim 64, length 300,"}
+========= Program hit CUDA_ERROR_NOT_FOUND (error 500) on CUDA API call to cuGetProcAddress_v2.
+=========     Saved host backtrace up to driver entry point at error
+=========         Host Frame: [0x2a1b] in libcuda.so.1
+=========
+========= Program hit CUDA_ERROR_NOT_FOUND (error 500) on CUDA API call to cuGetProcAddress_v2.
+=========     Saved host backtrace up to driver entry point at error
+=========
+========= Invalid __global__ read of size 4 bytes
+=========     at attention_forward+0x1230
+=========     by thread (0,0,0) in block (3,0,0)
+=========
+========= ERROR SUMMARY: 3 errors
+"""
+RACES = """\
+========= Error: Race reported between Write access at f+0x10 and Read access at f+0x20 [32 hazards]
+=========
+========= Error: Race reported between Write access at f+0x10 and Read access at f+0x20 [4 hazards]
+========= RACECHECK SUMMARY: 2 hazards displayed (2 errors, 0 warnings)
+"""
+
+
+def test_the_sanitizer_s_words_are_counted_and_the_first_of_each_kind_is_kept():
+    told = hopper_sanitizer.summary(SAID)
     assert told[0].startswith("     2 x Program hit CUDA_ERROR_NOT_FOUND")
     assert told[1] == "     1 x Invalid __global__ read of size 4 bytes"
+    assert told[2].endswith("while: headdim 64, length 300, champion")
+    assert "    Host Frame: [0x2a1b] in libcuda.so.1" in told
+    assert "    at attention_forward+0x1230" in told
     assert told[-1] == "  ERROR SUMMARY: 3 errors"
-    assert summary("") == "  no summary: it did not end"
+    assert hopper_sanitizer.errors(SAID) == 1  # the API calls returned errors, nothing else
+    assert hopper_sanitizer.errors(RACES) == 2
+    assert hopper_sanitizer.summary(RACES)[0].startswith("     2 x Error: Race reported")
+    assert hopper_sanitizer.summary("") == ["  no summary: it did not end"]
+
+
+TOOL = """#!/bin/sh
+echo "========= COMPUTE-SANITIZER"
+[ $2 = racecheck ] && sleep 60
+echo "========= ERROR SUMMARY: 0 errors"
+"""
+
+
+def test_a_tool_that_does_not_end_is_stopped_and_told(tmp_path, monkeypatch, capsys):
+    tool = tmp_path / "compute-sanitizer"
+    tool.write_text(TOOL)
+    tool.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
+    assert hopper_sanitizer.run(["true"], "", tmp_path / "out", 2.0) == 1
+    told = (tmp_path / "out" / "summary.txt").read_text()
+    assert told == capsys.readouterr().out
+    assert "plain: exit code 0, 0 errors" in told
+    assert "memcheck: exit code 0, 0 errors" in told
+    assert "racecheck: not done in 2 s, 0 errors" in told
+    assert "no summary: it did not end" in told
+
+
+def test_a_wrong_output_of_a_burst_is_told_with_its_seed(tmp_path, monkeypatch, capsys):
+    found = {"bursts": 10, "outputs": 60, "whole": 3e-4, "row": 9e-4, "float64": 5e-4, "seconds": 1}
+    ends = [(64, 0, []), (128, 0, []), (256, 2, [7])]
+    told = [
+        {"burst_check": "champion", "headdim": d, "wrong": n, "wrong_bursts": at, **found}
+        for d, n, at in ends
+    ]
+    child = tmp_path / "child.py"
+    child.write_text("".join(f"print({json.dumps(json.dumps(each))})\n" for each in told))
+    monkeypatch.setattr(hopper_ladder, "CHILD", child)
+    args = argparse.Namespace(bursts=10, only="")
+    assert hopper_ladder.bursts(args, tmp_path / "log") == 1
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[3].split()[:5] == ["champion", "256", "10", "60", "2"]
+    assert lines[3].endswith("WRONG in bursts 7, whose numbers are their seeds")
+    assert "WRONG" not in lines[1] + lines[2]
+    child.write_text("".join(child.read_text().splitlines(keepends=True)[:2]))
+    assert hopper_ladder.bursts(args, tmp_path / "log") == 1  # a headdim is missing
+    args.bursts = 11
+    assert hopper_ladder.bursts(args, tmp_path / "log") == 1  # as are bursts
+    assert burst_table(Findings()).count("\n") == 0

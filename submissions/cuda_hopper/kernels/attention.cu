@@ -1,75 +1,51 @@
 // Attention forward on Hopper (sm_90a): TMA feeds, wgmma multiplies, and the softmax keeps no running maximum.
+// The kernel of steps/07_late_request.cu, line by line, with a work counter from the caller: each stream has its own (submission.py).
 //
-// Changed against steps/05_persistent.cu
-//   lazy softmax: P = 2^(s - ref), ref = the maximum of the row's first kv tile; no maximum, no rescaling on the common path
-//   work comes from a counter; a warpgroup stops at its own diagonal and starts the next item while the others finish
-//   Q's slot is handed back before the last P V, O leaves through registers
-//
-// Shapes   q, k, v, o  [B, H, S, D] contiguous fp16; TMA sees them as [B * H, S, D] in boxes of 64 columns, 128-byte swizzle
-//          q_smem [Q_STAGES][WARPGROUPS][64, D]   k_smem, v_smem [STAGES][BLOCK_N, D]   S [64, BLOCK_N], O [64, D] registers
-//
-//                 kv tiles, left to right →            one work item = 64 * WARPGROUPS query rows of one head
+//                 kv tiles, left to right →            one work item = 64 * WGS query rows of one head
 //   warpgroup 0 ┌────┬────┬────┐                       first   exact maximum, it becomes ref
-//   warpgroup 1 │ 1st│    │diag├────┐                  plain   lazy, unmasked
+//   warpgroup 1 │ 1st│    │diag├────┐                  plain   lazy: P = 2^(s - ref), no maximum, no rescaling; unmasked
 //   warpgroup 2 │    │    │    │diag├────┐             diag    lazy, masked
 //   warpgroup 3 └────┴────┴────┴────┴diag┘             right of its diagonal a warpgroup only hands slots back
 //
-// Phases   LOAD (producer warp)   FIRST TILE   TRIP: scores of tile j with P V of tile j - 1, then softmax j   LAST PV   STORE
+// Shapes   q, k, v, o  [heads, S, D] contiguous fp16 (heads = batch * nheads); one CTA per SM, persistent
+//          q_smem [SQ][WGS][64, D]   k_smem, v_smem [SK, SV][N, D]   S [64, N], O [64, D] registers of a warpgroup
+// Phases   LOAD (producer warp)   SCORE   SOFTMAX   ACCUMULATE   STORE
 // Overflow a thread's partial row sum bounds all its P, so sum <= 2^15 proves that they fit fp16. Otherwise ref rises by a power
 //          of two (exact). If a P overflowed even fp32, l is inf or NaN for good, and the item is done again with a running maximum.
 // Bound    2 B H S^2 D flops (causal) at 4096 per clock and SM: 280 / 560 / 1120 us at 1.83 GHz on 132 SMs for the three official
 //          configs. headdim 128 and 256 are held by the tensor cores at the clock that 700 W allow, headdim 64 by them and
 //          the exponentials together
-// Measured one NVIDIA H200 (700 W), see NOTES.md
+// Measured one NVIDIA H200, official configs: 583 / 763 / 806 TFLOP/s, 1.264 / 1.101 / 1.036 x flash_attn_3 (NOTES.md)
 // Limits   sm_90a, fp16, D = 64, 128 or 256, equal lengths of q and k, at most one launch at a time per counter
 // Run      python run.py --submission cuda_hopper
 //
-// build: -DHEADDIM=64 -DBLOCK_N=64 -DWARPGROUPS=4 -DK_STAGES=3 -DV_STAGES=3 -DQ_STAGES=2 -DWAIT_K_FIRST=1 -DBOUNDARY=0
+// build: -DHEADDIM=64
 // promise: smem_bytes=114952 registers=96 spills=0 warnings=0 blocks=1
-// build: -DHEADDIM=128 -DBLOCK_N=128 -DWARPGROUPS=2 -DK_STAGES=2 -DV_STAGES=2 -DQ_STAGES=2 -DWAIT_K_FIRST=0 -DBOUNDARY=1
+// build: -DHEADDIM=128
 // promise: smem_bytes=196776 registers=168 spills=0 warnings=0 blocks=1
-// build: -DHEADDIM=256 -DBLOCK_N=80 -DWARPGROUPS=2 -DK_STAGES=2 -DV_STAGES=2 -DQ_STAGES=1 -DWAIT_K_FIRST=1 -DBOUNDARY=1
+// build: -DHEADDIM=256
 // promise: smem_bytes=229512 registers=168 spills=0 warnings=0 blocks=1
 #include "sm90.cuh"
 
-// ---------------------------------------------------------------------- shape of this build (by -D)
-#ifndef HEADDIM
-#define HEADDIM 128
-#define BLOCK_N 80
-#define WARPGROUPS 3
-#define K_STAGES 3
-#define V_STAGES 3
-#define Q_STAGES 1
-#define WAIT_K_FIRST 1
-#define BOUNDARY 1
-#endif
-
-constexpr int D = HEADDIM;            // columns of q, k, v, o
-constexpr int N = BLOCK_N;            // kv rows per tile
-constexpr int WGS = WARPGROUPS;       // consumer warpgroups of 64 query rows
-constexpr int M = 64 * WGS;           // query rows per work item
-constexpr int SK = K_STAGES, SV = V_STAGES, SQ = Q_STAGES;
-constexpr uint32_t TILE_BYTES = N * D * 2, Q_BYTES = 64 * D * 2;
-constexpr int PRODUCER_REGS = WGS == 2 ? 24 : 32;
-constexpr int CONSUMER_REGS = WGS == 2 ? 240 : WGS == 3 ? 160 : 112;
 constexpr float P_LIMIT = 32768.f;    // largest lazily scaled P that is accepted; fp16 ends at 65504
 constexpr int SAFE = 1 << 30;         // flag in an item's row word: redo with the running maximum
 
-struct Params {
-  uint16_t* o;          // [heads, seqlen, D] fp16
-  int* counter;         // [2]: next item, CTAs that are done; both 0 before and after the launch
-  int seqlen;
-  int heads;            // batch * heads
-  int items;            // work items, heads padded to whole sections
-  int blocks;           // query blocks per head
-  int section_log2;     // log2 of the heads that are walked together, so that their K and V stay in L2
-  int causal;
-  float scale_log2;     // softmax scale * log2(e)
-};
+// kv rows per tile, consumer warpgroups of 64 query rows, K, V and Q stages; where a trip waits for K and for V
+template <int D> struct Shape;
+template <> struct Shape<64> { static constexpr int N = 64, WGS = 4, SK = 3, SV = 3, SQ = 2; static constexpr bool WAIT_K_FIRST = true, BOUNDARY = false; };
+template <> struct Shape<128> { static constexpr int N = 128, WGS = 2, SK = 2, SV = 2, SQ = 2; static constexpr bool WAIT_K_FIRST = false, BOUNDARY = true; };
+template <> struct Shape<256> { static constexpr int N = 80, WGS = 2, SK = 2, SV = 2, SQ = 1; static constexpr bool WAIT_K_FIRST = true, BOUNDARY = true; };
 
-extern "C" __global__ void __launch_bounds__((WGS + 1) * 128, 1)
-attention_forward(const __grid_constant__ TensorMap q_map, const __grid_constant__ TensorMap k_map,
-                  const __grid_constant__ TensorMap v_map, const __grid_constant__ Params p) {
+// counter: [2], next item and CTAs that are done; both 0 before and after a launch
+template <int D>
+__device__ __forceinline__ void attend(const TensorMap& q_map, const TensorMap& k_map, const TensorMap& v_map, uint16_t* o_base, int seqlen,
+                                       float scale_log2, int causal, int heads, int section, int* counter) {
+  constexpr int N = Shape<D>::N, WGS = Shape<D>::WGS, M = 64 * WGS, SK = Shape<D>::SK, SV = Shape<D>::SV, SQ = Shape<D>::SQ;
+  constexpr bool WAIT_K_FIRST = Shape<D>::WAIT_K_FIRST, BOUNDARY = Shape<D>::BOUNDARY;
+  constexpr uint32_t TILE_BYTES = N * D * 2, Q_BYTES = 64 * D * 2;
+  constexpr int PRODUCER_REGS = WGS == 2 ? 24 : 32, CONSUMER_REGS = WGS == 2 ? 240 : 112;
+  const int section_log2 = 31 - __clz(section), blocks = (seqlen + M - 1) / M;
+  const int items = ((heads + (1 << section_log2) - 1) >> section_log2 << section_log2) * blocks;
   extern __shared__ __align__(1024) uint8_t smem[];
   const uint32_t base = smem_u32(smem);   // a link-time constant, which saves registers
   if (base & 1023) __trap();
@@ -97,7 +73,7 @@ attention_forward(const __grid_constant__ TensorMap q_map, const __grid_constant
     if (__shfl_sync(~0u, threadIdx.x >> 5, 0) == 0) {
       // One converged warp walks the loop and lane 0 acts, by predicates inside the asm.
       const int leader = (threadIdx.x & 31) == 0;
-      int ks = 0, vs = 0, qs = 0, last_v_row = -1, last_v_head = 0, redo_head = -1, redo_row = 0, item = 0, verified = 0, fetched = (int)blockIdx.x - (int)gridDim.x;
+      int ks = 0, vs = 0, qs = 0, last_v_row = -1, last_v_head = 0, redo_slot = -1, item = 0, verified = 0, fetched = (int)blockIdx.x - (int)gridDim.x;
       uint32_t kp = 1, vp = 1, qp = 1;
       auto fill = [&](const TensorMap* map, uint32_t dst, uint32_t full, int row, int head) {
         mbar_expect_if(full, TILE_BYTES, leader);
@@ -116,57 +92,59 @@ attention_forward(const __grid_constant__ TensorMap q_map, const __grid_constant
       auto verify = [&](int i) {
         const int s = i & 1;
         mbar_wait(done + 8 * s, (i >> 1) & 1);
-        if (lds(redo_smem + 4 * s)) {
-          redo_head = lds(item_smem + 8 * s); redo_row = lds(item_smem + 8 * s + 4) | SAFE;
-          __syncwarp(); sts_if(redo_smem + 4 * s, 0, leader);
-        }
+        if (lds(redo_smem + 4 * s)) { redo_slot = s; __syncwarp(); sts_if(redo_smem + 4 * s, 0, leader); }
         verified = i + 1;
       };
 #pragma unroll 1
       while (true) {
         int head, row_word;
         const int index = __shfl_sync(~0u, fetched, 0) + gridDim.x;
-        if (redo_head < 0 && index >= p.items) {                  // nothing left but the last item's verdict
+        if (redo_slot < 0 && index >= items) {                  // nothing left but the last item's verdict
           if (last_v_row >= 0) put_v(last_v_row, last_v_head);
           last_v_row = -1;
           if (verified < item) verify(item - 1);
-          if (redo_head < 0) break;
+          if (redo_slot < 0) break;
         }
-        if (redo_head >= 0) { head = redo_head; row_word = redo_row; redo_head = -1; }
-        else {
+        if (redo_slot >= 0) {
+          head = lds(item_smem + 8 * redo_slot); row_word = lds(item_smem + 8 * redo_slot + 4) | SAFE; redo_slot = -1;
+          __syncwarp();
+        } else {
           // longest query blocks first within a section of heads
-          const int group = index >> p.section_log2, section = (unsigned)group / (unsigned)p.blocks, block = group - section * p.blocks;
-          head = (section << p.section_log2) + (index & ((1 << p.section_log2) - 1));
-          row_word = (p.causal ? p.blocks - 1 - block : block) * M;
-          if (leader) fetched = atomicAdd(p.counter, 1);          // needed one item later, so its latency is hidden
-          if (head >= p.heads) continue;
+          const int group = index >> section_log2, section = (unsigned)group / (unsigned)blocks, block = group - section * blocks;
+          head = (section << section_log2) + (index & ((1 << section_log2) - 1));
+          row_word = (causal ? blocks - 1 - block : block) * M;
         }
-        const int first_row = row_word & ~SAFE, end = p.causal ? min(first_row + M, p.seqlen) : p.seqlen;
-        put_k(0, head); if (last_v_row >= 0) put_v(last_v_row, last_v_head);
-        sts_if(item_smem + 8 * (item & 1), head, leader); sts_if(item_smem + 8 * (item & 1) + 4, row_word, leader);
+        if (head < heads) {                                       // else it only fills up the last section
+          const int first_row = row_word & ~SAFE, end = causal ? min(first_row + M, seqlen) : seqlen;
+          put_k(0, head); if (last_v_row >= 0) put_v(last_v_row, last_v_head);
+          sts_if(item_smem + 8 * (item & 1), head, leader); sts_if(item_smem + 8 * (item & 1) + 4, row_word, leader);
 #pragma unroll 1
-        for (int w = 0; w < WGS; w++) {
-          const int slot = w * SQ + qs;
-          mbar_wait(q_empty + 8 * slot, qp);
-          mbar_expect_if(q_full + 8 * slot, Q_BYTES, leader);
+          for (int w = 0; w < WGS; w++) {
+            const int slot = w * SQ + qs;
+            mbar_wait(q_empty + 8 * slot, qp);
+            mbar_expect_if(q_full + 8 * slot, Q_BYTES, leader);
 #pragma unroll
-          for (int c = 0; c < D / 64; c++)
-            tma_load_if(q_smem + (qs * WGS + w) * Q_BYTES + c * 8192, &q_map, c * 64, first_row + w * 64, head, q_full + 8 * slot, leader);
-        }
-        if (++qs == SQ) qs = 0, qp ^= 1;
-        int row = N;
+            for (int c = 0; c < D / 64; c++)
+              tma_load_if(q_smem + (qs * WGS + w) * Q_BYTES + c * 8192, &q_map, c * 64, first_row + w * 64, head, q_full + 8 * slot, leader);
+          }
+          if (++qs == SQ) qs = 0, qp ^= 1;
+          int row = N;
 #pragma unroll 1
-        for (; row < end; row += N) { put_k(row, head); put_v(row - N, head); }
-        last_v_row = row - N; last_v_head = head;
-        if (verified < item) verify(item - 1);
-        item++;
+          for (; row < end; row += N) { put_k(row, head); put_v(row - N, head); }
+          last_v_row = row - N; last_v_head = head;
+          item++;
+        }
+        // All tiles of the item are asked for; the consumers still have a stage or two to do, which hides the latency. An item that is
+        // done again did not use up its number.
+        atomic_next_if(fetched, counter, leader & (row_word < SAFE));
+        if (verified < item - 1) verify(item - 2);
       }
       sts_if(item_smem + 8 * (item & 1), -1, leader);             // tell the consumers to stop
 #pragma unroll 1
       for (int w = 0; w < WGS; w++) { mbar_wait(q_empty + 8 * (w * SQ + qs), qp); mbar_arrive_if(q_full + 8 * (w * SQ + qs), leader); }
       if (leader) {                                               // the last CTA leaves the counters as it found them
         __threadfence();
-        if (atomicAdd(p.counter + 1, 1) == (int)gridDim.x - 1) { p.counter[0] = 0; p.counter[1] = 0; }
+        if (atomicAdd(counter + 1, 1) == (int)gridDim.x - 1) { counter[0] = 0; counter[1] = 0; }
       }
     }
   } else {
@@ -183,7 +161,7 @@ attention_forward(const __grid_constant__ TensorMap q_map, const __grid_constant
     auto release = [&](uint32_t bar) { mbar_arrive_if(bar, lane0); };
     auto pass_turn = [&] { named_arrive(1 + (w + 1 == WGS ? 0 : w + 1)); };
     float m0, m1, l0, l1;                                         // rows lane/4 and lane/4 + 8 of the warp's 16; m in log2 units
-    const float scale = p.scale_log2;
+    const float scale = scale_log2 == 0.f ? 1e-30f : scale_log2;  // 0 * -inf would be NaN
 
     auto issue_qk = [&](uint32_t q_desc) {
       const uint32_t k_desc = desc_low(k_smem, 16) + k_use * (TILE_BYTES >> 4);
@@ -243,12 +221,12 @@ attention_forward(const __grid_constant__ TensorMap q_map, const __grid_constant
       const uint32_t q_desc = desc_low(q_smem, 16) + (qs * WGS + w) * (Q_BYTES >> 4);
       const int r0 = (row_word & ~SAFE) + w * 64;                 // this warpgroup's rows r0 ... r0 + 63
       const int row = r0 + warp * 16 + (lane >> 2);               // this thread's rows: row and row + 8
-      const int limit0 = (p.causal ? min(row, p.seqlen - 1) : p.seqlen - 1) - 2 * (lane & 3);       // last valid kv row,
-      const int limit1 = (p.causal ? min(row + 8, p.seqlen - 1) : p.seqlen - 1) - 2 * (lane & 3);   // less this lane's column
+      const int limit0 = (causal ? min(row, seqlen - 1) : seqlen - 1) - 2 * (lane & 3);       // last valid kv row,
+      const int limit1 = (causal ? min(row + 8, seqlen - 1) : seqlen - 1) - 2 * (lane & 3);   // less this lane's column
       // kv tiles: [0, full) need no mask in any of the 64 rows, [full, mine) do, [mine, all) only later warpgroups need
-      const int all = ((p.causal ? min((row_word & ~SAFE) + M, p.seqlen) : p.seqlen) - 1) / N + 1;
-      const int mine = p.causal ? (r0 < p.seqlen ? (min(r0 + 64, p.seqlen) - 1) / N + 1 : 1) : all;
-      const int full = (p.causal ? min(r0 + 1, p.seqlen) : p.seqlen) / N;
+      const int all = ((causal ? min((row_word & ~SAFE) + M, seqlen) : seqlen) - 1) / N + 1;
+      const int mine = causal ? (r0 < seqlen ? (min(r0 + 64, seqlen) - 1) / N + 1 : 1) : all;
+      const int full = (causal ? min(r0 + 1, seqlen) : seqlen) / N;
 
       // first tile: nothing to overlap with inside this warpgroup
       wait_k();
@@ -329,7 +307,7 @@ attention_forward(const __grid_constant__ TensorMap q_map, const __grid_constant
       if (__any_sync(~0u, !(l0 < 1e38f) | !(l1 < 1e38f)) && !(row_word & SAFE)) sts_if(redo_smem + 4 * item, 1, lane0);
       else {
         const float r0_ = rcp_approx(l0), r1_ = rcp_approx(l1);
-        uint16_t* o = p.o + ((uint64_t)head * p.seqlen + row) * D + (lane & 3) * 8;
+        uint16_t* o = o_base + ((uint64_t)head * seqlen + row) * D + (lane & 3) * 8;
 #pragma unroll
         for (int j = 0; j < NO; j += 16) {                        // 32 columns: 4 lanes hold 4 x 2 each of two rows
           uint32_t x[4], y[4];
@@ -339,12 +317,19 @@ attention_forward(const __grid_constant__ TensorMap q_map, const __grid_constant
             y[i] = pack_half2(O[j + 4 * i + 2] * r1_, O[j + 4 * i + 3] * r1_);
           }
           transpose_quad(x, lane); transpose_quad(y, lane);       // now each lane holds 8 adjacent columns
-          if (row < p.seqlen) *reinterpret_cast<uint4*>(o + j * 2) = make_uint4(x[0], x[1], x[2], x[3]);
-          if (row + 8 < p.seqlen) *reinterpret_cast<uint4*>(o + 8 * D + j * 2) = make_uint4(y[0], y[1], y[2], y[3]);
+          if (row < seqlen) *reinterpret_cast<uint4*>(o + j * 2) = make_uint4(x[0], x[1], x[2], x[3]);
+          if (row + 8 < seqlen) *reinterpret_cast<uint4*>(o + 8 * D + j * 2) = make_uint4(y[0], y[1], y[2], y[3]);
         }
       }
       __syncwarp();
       release(done + 8 * item);
     }
   }
+}
+
+extern "C" __global__ void __launch_bounds__((Shape<HEADDIM>::WGS + 1) * 128, 1)
+attention_forward(const __grid_constant__ TensorMap q_map, const __grid_constant__ TensorMap k_map,
+                  const __grid_constant__ TensorMap v_map, uint16_t* o, int seqlen, float scale_log2, int causal, int heads,
+                  int section, int* counter) {
+  attend<HEADDIM>(q_map, k_map, v_map, o, seqlen, scale_log2, causal, heads, section, counter);
 }

@@ -110,6 +110,10 @@ __device__ __forceinline__ int lds(uint32_t addr) { int v; asm volatile("ld.shar
 __device__ __forceinline__ void sts_if(uint32_t addr, int v, int on) {
   asm volatile("{.reg .pred p; setp.ne.b32 p,%2,0; @p st.shared.b32 [%0],%1;}" ::"r"(addr), "r"(v), "r"(on) : "memory");
 }
+// next = (*counter)++ where 'on'; elsewhere next stays
+__device__ __forceinline__ void atomic_next_if(int& next, int* counter, int on) {
+  asm volatile("{.reg .pred p; setp.ne.b32 p,%2,0; @p atom.global.add.u32 %0,[%1],1;}" : "+r"(next) : "l"(counter), "r"(on) : "memory");
+}
 // 4 x 4 transpose within each quad of lanes: afterwards x[i] is what lane i of the quad held as x[this lane]
 __device__ __forceinline__ void transpose_quad(uint32_t (&x)[4], int lane) {
 #pragma unroll

@@ -202,28 +202,19 @@ def run_cuda_hopper_forward(home: Path, headdim: int, seqlen: int) -> float:
     (home / "kernel.cu").write_text(source.replace('#include "sm90.cuh"', ""))
     (home / "launch.cpp").write_text((HERE / "forward.inl").read_text())
     (home / "sm90.cuh").write_text((HERE / "sm90.cuh").read_text())
-    shape = (
-        "BLOCK_N=128",
-        "WARPGROUPS=2",
-        "K_STAGES=2",
-        "V_STAGES=2",
-        "Q_STAGES=2",
-        "WAIT_K_FIRST=0",
-        "BOUNDARY=1",
-    )
-    flags = [f"-DHEADDIM={headdim}", *(f"-D{setting}" for setting in shape)]
+    flags = [f"-DHEADDIM={headdim}"]
     _gxx("-shared", *flags, str(home / "launch.cpp"), "-o", str(home / "forward.so"))
     problem = Problem(3, seqlen, headdim, True)
 
     class Arguments(ctypes.Structure):
         _fields_ = [("o", ctypes.c_void_p), ("counter", ctypes.c_void_p),
-                    *((n, ctypes.c_int) for n in ("seqlen", "heads", "items", "blocks", "section_log2", "causal")),
+                    *((n, ctypes.c_int) for n in ("seqlen", "heads", "section", "causal")),
                     ("scale_log2", ctypes.c_float)]  # fmt: skip
 
     out, counter = aligned((3, seqlen, headdim), np.float16, np.nan), np.zeros(2, np.int32)
-    blocks = -(-seqlen // 128)
-    arguments = Arguments(out.ctypes.data, counter.ctypes.data, seqlen, 3, 4 * blocks, blocks, 1, 1,
-                          problem.scales()[1].value)  # fmt: skip
+    arguments = Arguments(
+        out.ctypes.data, counter.ctypes.data, seqlen, 3, 2, 1, problem.scales()[1].value
+    )
     library = ctypes.CDLL(str(home / "forward.so"))
     _call(library.run_forward, problem.maps(128), ctypes.byref(arguments), 2, RANDOM, 3)
     want = reference(problem.q, problem.k, problem.v, problem.d_o, True, problem.scale)[0]

@@ -12,7 +12,9 @@ inline float rcp_approx(float x) { return 1.f / x; }
 inline int lds(uint32_t at) { int v; std::memcpy(&v, cpu::shared + cpu::check(at, 4), 4); return v; }
 inline void sts_if(uint32_t at, int v, int on) { if (on) std::memcpy(cpu::shared + cpu::check(at, 4), &v, 4); }
 inline int atomicAdd(int* at, int x) { const int old = *at; *at += x; return old; }
+inline void atomic_next_if(int& next, int* counter, int on) { if (on) next = (*counter)++; }
 inline void __threadfence() {}
+inline int __clz(int x) { return x ? __builtin_clz(x) : 32; }
 inline int __any_sync(unsigned, int x) {
   struct Mine { int x, any; } m{x, 0};
   cpu::together("vote", m, [](Mine** all) { int any = 0; for (int i = 0; i < 32; i++) any |= all[i]->x; for (int i = 0; i < 32; i++) all[i]->any = any; });
@@ -25,7 +27,10 @@ inline unsigned __float_as_uint(float x) { unsigned y; std::memcpy(&y, &x, 4); r
 using std::fmaf;
 using std::fmax;
 #include "kernel.cu"
-extern "C" __attribute__((visibility("default"))) const char* run_forward(const TensorMap* maps, const Params* params, int blocks, int timing, int seed) {
-  const Params p = *params;
-  return cpu::launch(blocks, 128 * (WGS + 1), timing, seed, [=] { attention_forward(maps[0], maps[1], maps[2], p); });
+struct Arguments { uint16_t* o; int* counter; int seqlen, heads, section, causal; float scale_log2; };
+extern "C" __attribute__((visibility("default"))) const char* run_forward(const TensorMap* maps, const Arguments* given, int blocks, int timing, int seed) {
+  const Arguments a = *given;
+  return cpu::launch(blocks, 128 * (Shape<HEADDIM>::WGS + 1), timing, seed, [=] {
+    attention_forward(maps[0], maps[1], maps[2], a.o, a.seqlen, a.scale_log2, a.causal, a.heads, a.section, a.counter);
+  });
 }
