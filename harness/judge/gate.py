@@ -40,7 +40,7 @@ def grade(out: torch.Tensor, reference: Reference) -> Grade:
     scaled = reference.scaled
     contract = reference.contract
     # One float32 tensor of the output's size and few passes over it: this is most of what a turn costs.
-    drift = out.float().sub_(contract)
+    drift = out.to(torch.float32, copy=True).sub_(contract)
     largest = torch.linalg.vector_norm(drift, math.inf)  # NaN and infinity come through
     finite = torch.isfinite(largest).float()
     if scaled:
