@@ -59,7 +59,8 @@ def child(kernel: str, suite_name: str, started: float) -> int:
     machine = inspect_machine(0)
     suite = wishes.choose_suite(args, machine)
     request = wishes.resolve_request(args, suite, machine)
-    own = request.entrants[0].name
+    own, claims = request.entrants[0].name, request.entrants[0].manifest.claims
+    last = [case.name for case in suite.cases if not claims.refusal(case)][-1]
     say("the machine, the suite and the entrants are known")
 
     class Steps(Silent):
@@ -72,7 +73,7 @@ def child(kernel: str, suite_name: str, started: float) -> int:
         def check(self, entry: str, config: str, status: Status, reason: str) -> None:
             if entry == own:
                 say(f"verdict on {config}: {status.value} {reason[:100]}".rstrip())
-                if config == suite.cases[-1].name:
+                if config == last:
                     raise KeyboardInterrupt
 
     try:

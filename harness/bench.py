@@ -191,9 +191,13 @@ class Seat:
             "harness.worker", self._arguments(), self.jail, self.log, arena, self.nursery
         )
 
-    def build(self, cases: Sequence[Case], limits: Limits) -> tuple[Status | None, str, float]:
+    def build(
+        self, cases: Sequence[Case], limits: Limits, machine: Machine
+    ) -> tuple[Status | None, str, float]:
         """Run the builder to its end; (failure or None, reason, seconds)."""
-        return self._build(cases, limits, self.jail, ())
+        return self._build(
+            cases, limits, self.jail, self._for(machine) if self.compiles_alone else ()
+        )
 
     def build_ahead(self, cases: Sequence[Case], limits: Limits, machine: Machine) -> None:
         """Run the builder on the CPU alone, for the GPU of `machine`; whatever it cannot do is left."""
@@ -203,7 +207,7 @@ class Seat:
             "TORCH_CUDA_ARCH_LIST": f"{machine.capability}+PTX",
         }
         jail = replace(self.jail, env=env)
-        self._build(cases, limits, jail, ("--ahead", f"{machine.capability}/{machine.sms}"))
+        self._build(cases, limits, jail, self._for(machine))
 
     def _build(
         self, cases: Sequence[Case], limits: Limits, jail: Jail, extra: Sequence[str]
@@ -227,6 +231,10 @@ class Seat:
         if answer.get("op") == "built":
             return None, "", _number(answer.get("seconds"))
         return _status_of(answer), plain_text(str(answer.get("message", "")))[:4000], 0.0
+
+    @staticmethod
+    def _for(machine: Machine) -> tuple[str, str]:
+        return "--ahead", f"{machine.capability}/{machine.sms}"
 
     def end(self) -> None:
         """Kill the worker, whatever it does."""

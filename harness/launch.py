@@ -176,7 +176,7 @@ def build_one(run: Run, seat: Seat) -> None:
     run.observer.stage(name, "build")
     claims = seat.entrant.manifest.claims
     cases = [case for case in run.suite.cases if not claims.refusal(case)]
-    status, reason, seconds = seat.build(cases, run.limits)
+    status, reason, seconds = seat.build(cases, run.limits, run.facts.machine)
     for case in cases:
         known = run.record(name, case)
         known.build_s = seconds

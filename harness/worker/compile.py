@@ -16,21 +16,22 @@ from pathlib import Path
 from harness import hygiene, wire
 from harness.schema import Manifest, Status
 from harness.worker.load import classify, describe
-from harness.worker.nvrtc import arch_name, compile_source, device_arch
+from harness.worker.nvrtc import arch_name, compile_source
 from harness.worker.section import with_defaults
 
 
-def build(folder: Path, manifest: Manifest, ahead: str = "") -> wire.Message:
+def build(folder: Path, manifest: Manifest, gpu: str) -> wire.Message:
     """Compile every kernel instance; the message to answer with.
 
-    ahead: "9.0/132", capability and SMs of a GPU that is not here; else it is for the one that is visible.
+    gpu: "9.0/132", capability and SMs. It need not be here, and is never asked: the driver alone would take
+    as long to start as the compiler needs.
     """
     started = time.monotonic()
     try:
         launch = with_defaults(manifest.launch or {"kernels": []})
         cache = Path(os.environ["ATTNBOARD_CACHE"])
-        major, _, minor = ahead.partition("/")[0].partition(".")
-        arch = arch_name(int(major), int(minor)) if ahead else device_arch()
+        major, _, minor = gpu.partition("/")[0].partition(".")
+        arch = arch_name(int(major), int(minor))
         compile_source(folder, manifest.entry, launch, arch, cache)
     except Exception as cause:
         status: Status = classify(cause, importing=True)
@@ -41,9 +42,8 @@ def build(folder: Path, manifest: Manifest, ahead: str = "") -> wire.Message:
 def main() -> int:
     """Parse, compile, tell."""
     parser = argparse.ArgumentParser()
-    for flag in ("--fd", "--folder", "--manifest"):
+    for flag in ("--fd", "--folder", "--manifest", "--ahead"):
         parser.add_argument(flag, required=True)
-    parser.add_argument("--ahead", default="")
     args, _ = parser.parse_known_args()
     hygiene.die_with_parent()
     sock = socket.socket(fileno=int(args.fd))

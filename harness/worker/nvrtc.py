@@ -95,23 +95,6 @@ def arch_name(major: int, minor: int) -> str:
     return f"sm_{major}{minor}" + ("a" if major >= 9 else "")
 
 
-def device_arch() -> str:
-    """The architecture of the first visible GPU, asked of the driver: no context, no torch."""
-    cu = bindings("driver")
-    attribute = cu.CUdevice_attribute
-    asked = [
-        attribute.CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR,
-        attribute.CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR,
-    ]
-    answers = [cu.cuInit(0)]
-    if not int(answers[0][0]):
-        answers = [cu.cuDeviceGetAttribute(each, 0) for each in asked]
-    for answer in answers:
-        if int(answer[0]):
-            raise CudaSourceError("UNAVAILABLE", f"no CUDA device: {answer[0].name}")
-    return arch_name(*(value for _, value in answers))
-
-
 def include_dirs() -> list[Path]:
     """Folders that hold cuda_fp16.h: a toolkit, or the nvidia-cuda-runtime wheel."""
     roots = [os.environ.get(name, "") for name in ("CUDA_HOME", "CUDA_PATH")]

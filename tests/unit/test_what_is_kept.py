@@ -12,7 +12,7 @@ from harness import bench, wire
 from harness.bench import Seat
 from harness.isolate import Jail
 from harness.problems import get_problem
-from harness.schema import Entrant, Kind, Limits, Manifest, Status
+from harness.schema import Entrant, Kind, Limits, Machine, Manifest, Status
 from harness.worker.load import describe
 
 
@@ -51,6 +51,6 @@ def test_a_failed_builder_leaves_its_log(
     )
     jail = Jail(tmp_path, tmp_path, {}, tmp_path, tmp_path)
     seat = Seat(entrant, get_problem("attention_forward"), "cuda", jail, tmp_path)
-    told, _, _ = seat.build([], Limits())
+    told, _, _ = seat.build([], Limits(), Machine(gpu="none"))
     assert told is status
     assert seat.build_log == "WARNING: can't load the extension"
