@@ -106,7 +106,13 @@ __device__ __forceinline__ uint32_t pack_half2(float lo, float hi) {
   uint32_t r; asm("cvt.rn.f16x2.f32 %0,%1,%2;" : "=r"(r) : "f"(hi), "f"(lo)); return r;
 }
 __device__ __forceinline__ uint32_t smem_u32(const void* p) { return (uint32_t)__cvta_generic_to_shared(p); }
-__device__ __forceinline__ int lds(uint32_t addr) { int v; asm volatile("ld.shared.b32 %0,[%1];" : "=r"(v) : "r"(addr) : "memory"); return v; }
+// Lane 0 reads a word of shared memory for its warp. When no other lane touches the word, lane 0's arrival on the mbarrier that
+// hands it back comes after every read of it in lane 0's own program order: nothing rests on what a __syncwarp orders.
+__device__ __forceinline__ int lds_lane0(uint32_t addr, int lane0) {
+  int v = 0;
+  if (lane0) asm volatile("ld.shared.b32 %0,[%1];" : "=r"(v) : "r"(addr) : "memory");
+  return __shfl_sync(~0u, v, 0);
+}
 __device__ __forceinline__ void sts_if(uint32_t addr, int v, int on) {
   asm volatile("{.reg .pred p; setp.ne.b32 p,%2,0; @p st.shared.b32 [%0],%1;}" ::"r"(addr), "r"(v), "r"(on) : "memory");
 }

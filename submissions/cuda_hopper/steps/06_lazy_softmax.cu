@@ -51,6 +51,7 @@ step(const __grid_constant__ TensorMap q_map, const __grid_constant__ TensorMap 
   const uint32_t v_full = k_empty + 8 * SK, v_empty = v_full + 8 * SV;
   const uint32_t q_full = v_empty + 8 * SV, q_empty = q_full + 8 * WGS * SQ;
   const uint32_t done = q_empty + 8 * WGS * SQ;               // [2] all warps finished item i (barrier i % 2)
+  // In every warp only lane 0 touches these words and flags (lds_lane0), so its arrival on done[] comes after all accesses.
   const uint32_t item_smem = done + 16;                       // [2] x {head or -1, first row | SAFE} of item i
   const uint32_t redo_smem = item_smem + 16;                  // [2] item i overflowed
   const int wg = __shfl_sync(~0u, threadIdx.x >> 7, 0);       // warp-uniform; straight from threadIdx it spills
@@ -89,9 +90,9 @@ step(const __grid_constant__ TensorMap q_map, const __grid_constant__ TensorMap 
       auto verify = [&](int i) {
         const int s = i & 1;
         mbar_wait(done + 8 * s, (i >> 1) & 1);
-        if (lds(redo_smem + 4 * s)) {
-          redo_head = lds(item_smem + 8 * s); redo_row = lds(item_smem + 8 * s + 4) | SAFE;
-          __syncwarp(); sts_if(redo_smem + 4 * s, 0, leader);
+        if (lds_lane0(redo_smem + 4 * s, leader)) {
+          redo_head = lds_lane0(item_smem + 8 * s, leader); redo_row = lds_lane0(item_smem + 8 * s + 4, leader) | SAFE;
+          sts_if(redo_smem + 4 * s, 0, leader);
         }
         verified = i + 1;
       };
@@ -211,7 +212,7 @@ step(const __grid_constant__ TensorMap q_map, const __grid_constant__ TensorMap 
     for (int item = 0;; item ^= 1) {
       const int slot = w * SQ + qs;
       mbar_wait(q_full + 8 * slot, qp);
-      const int head = __shfl_sync(~0u, lds(item_smem + 8 * item), 0), row_word = __shfl_sync(~0u, lds(item_smem + 8 * item + 4), 0);
+      const int head = lds_lane0(item_smem + 8 * item, lane0), row_word = lds_lane0(item_smem + 8 * item + 4, lane0);
       if (head < 0) break;
       const uint32_t q_desc = desc_low(q_smem, 16) + (qs * WGS + w) * (Q_BYTES >> 4);
       const int r0 = (row_word & ~SAFE) + w * 64;                 // this warpgroup's rows r0 ... r0 + 63

@@ -9,7 +9,7 @@ inline void named_arrive(int id) {
   if (++b.arrived == 256) { b.arrived = 0; b.generation++; }
 }
 inline float rcp_approx(float x) { return 1.f / x; }
-inline int lds(uint32_t at) { int v; std::memcpy(&v, cpu::shared + cpu::check(at, 4), 4); return v; }
+inline int lds_lane0(uint32_t at, int lane0) { int v = 0; if (lane0) std::memcpy(&v, cpu::shared + cpu::check(at, 4), 4); return __shfl_sync(~0u, v, 0); }
 inline void sts_if(uint32_t at, int v, int on) { if (on) std::memcpy(cpu::shared + cpu::check(at, 4), &v, 4); }
 inline int atomicAdd(int* at, int x) { const int old = *at; *at += x; return old; }
 inline void atomic_next_if(int& next, int* counter, int on) { if (on) next = (*counter)++; }
