@@ -25,8 +25,10 @@
 // Measured one H200, hdim128_seq8k: 2.498 ms a call with its passes, 550.2 TFLOP/s, 1.144 x SDPA's cuDNN (DV_LATE=0: 2.565 ms); D = 64 not timed yet
 // Limits   sm_90a, fp16, D = 64 or 128, equal lengths of q and k; any S, any scale; sums of dq in no fixed order
 // Check    python benchmarks/backward_kernel.py --rungs ahead
-// build: -DHEADDIM=64 -DA_IN_REGS=1
+// build: -DHEADDIM=64 -DA_IN_REGS=1 -DDQ_LATE=1 -DDQ_RED=1
+// promise: smem_bytes=165992 registers=255 spills=0 warnings=0 blocks=1
 // build: -DHEADDIM=128 -DA_IN_REGS=0
+// promise: smem_bytes=230992 registers=255 spills=0 warnings=0 blocks=1
 #include "rows.cuh"
 
 // ---------------------------------------------------------------------- shape of this build (by -D)
