@@ -29,6 +29,7 @@ FUSED = {
     "ahead-64": ("kernels/backward.cu", 64, REGS),
     "ahead-128": ("kernels/backward.cu", 128, ("-DA_IN_REGS=0",)),
     "dq-late-64": ("kernels/backward.cu", 64, (*REGS, "-DDQ_LATE=1", "-DDQ_RED=1")),
+    "dq-late-128": ("kernels/backward.cu", 128, ("-DA_IN_REGS=0", "-DDQ_LATE=2")),
     "fused-128": ("steps/02_fused.cu", 128, ()),
     "stay-64": ("kernels/persistent.cu", 64, REGS),
     "stay-128": ("kernels/persistent.cu", 128, ("-DA_IN_REGS=0", "-DDQ_RED=1")),
@@ -147,9 +148,12 @@ def wide(libraries, problem, timing, seed, flags=(), edit=None):
 
 # Each takes one thing away that the kernel needs; some order of events must show it.
 MISTAKES = {
-    "no barrier between writing dS and reading it": ("else bar_sync(1, THREADS);", ""),
-    "a tile is loaded into a slot in use": ("load_tile(tile + 2, stage + 2 >=", "load_tile(tile + 2, stage + 1 >="),
-    "dQ written over before it was read": ("bulk_wait_read(); __syncwarp();", "__syncwarp();"),
+    "no barrier between writing dS and reading it": ("ahead-64", "else bar_sync(1, THREADS);", ""),
+    "a tile is loaded into a slot in use": ("ahead-64", "load_tile(tile + 2, stage + 2 >=", "load_tile(tile + 2, stage + 1 >="),
+    "dQ written over before it was read": ("ahead-64", "bulk_wait_read(); __syncwarp();", "__syncwarp();"),
+    "late dQ: nobody waits for dS": ("dq-late-64", "mbar_wait(ds_full + 8 * before, ds_parity);   //", "//"),
+    "late dQ: a slot too few": ("dq-late-64", "DQ_LATE == 1 ? 4 : 3;", "3;"),
+    "late dQ, two buffers: dS over one in use": ("dq-late-128", "mbar_wait(ds_full, ds_parity), store_ds", "store_ds"),
 }  # fmt: skip
 
 
@@ -182,11 +186,13 @@ def shows(old, new, attempt):
 @needs_gxx
 @pytest.mark.parametrize("mistake", MISTAKES)
 def test_a_mistake_shows(libraries, mistake):
-    def attempt(timing, seed, edit):
-        problem = on_cpu.Problem(1, 330, 64, True)
-        return fused(libraries, *FUSED["ahead-64"], problem, timing, seed, edit=edit)
+    build, *change = MISTAKES[mistake]
 
-    shows(*MISTAKES[mistake], attempt)
+    def attempt(timing, seed, edit):
+        problem = on_cpu.Problem(1, 330, FUSED[build][1], True)
+        return fused(libraries, *FUSED[build], problem, timing, seed, edit=edit)
+
+    shows(*change, attempt)
 
 
 @needs_gxx
@@ -246,7 +252,12 @@ def test_what_is_launched_is_what_the_tests_here_run(submission):
 
 @pytest.mark.parametrize(
     ("headdim", "flags", "slots", "ds_buffers"),
-    [(64, (), 3, 2), (128, (), 3, 2), (64, CHOSEN[64][1], 4, 3)],
+    [
+        (64, (), 3, 2),
+        (128, (), 3, 2),
+        (64, CHOSEN[64][1], 4, 3),
+        (128, FUSED["dq-late-128"][2], 3, 2),
+    ],
 )
 def test_shared_memory_is_what_the_kernel_lays_out(submission, headdim, flags, slots, ds_buffers):
     """The kernel's own constants, added up in the order of its addresses."""
