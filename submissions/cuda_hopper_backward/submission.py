@@ -51,12 +51,10 @@ class Build(NamedTuple):
     section_bytes: int = 32 << 20  # q, do and dq sums of the heads that are walked together
 
 
-BUILDS = {
-    64: Build("ahead", ("-DA_IN_REGS=1",)),
+BUILDS = {  # the fastest of each headdim on one H200: NOTES.md
+    64: Build("ahead", ("-DA_IN_REGS=1", "-DDQ_LATE=1", "-DDQ_RED=1")),
     128: Build("ahead", ("-DA_IN_REGS=0",)),  # dV late there: the source's own default
-    256: Build(
-        TWO_KERNELS
-    ),  # dk and dv of 128 kv rows do not fit the registers; WIDE: see NOTES.md
+    256: Build(WIDE),  # dk and dv of 128 kv rows do not fit the registers
 }
 
 

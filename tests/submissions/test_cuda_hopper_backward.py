@@ -19,11 +19,17 @@ FOLDER = on_cpu.FOLDER
 SMEM_LIMIT_BYTES = 227 << 10
 WHOLE = 6e-4  # fp16 of P and dS gives 3.7e-4; a lost element of a tile gives more
 REGS = ("-DA_IN_REGS=1",)
+CHOSEN = {  # headdim -> what is launched when the caller does not choose
+    64: ("kernels/backward.cu", (*REGS, "-DDQ_LATE=1", "-DDQ_RED=1")),
+    128: ("kernels/backward.cu", ("-DA_IN_REGS=0",)),
+    256: ("kernels/wide.cu", ()),
+}
 needs_gxx = pytest.mark.skipif(not on_cpu.have_compiler(), reason="g++ is not on PATH")
 FUSED = {
     "ahead-64": ("kernels/backward.cu", 64, REGS),
     "ahead-128": ("kernels/backward.cu", 128, ("-DA_IN_REGS=0",)),
-    "dq-late-64": ("kernels/backward.cu", 64, (*REGS, "-DDQ_LATE=1")),
+    "dq-late-64": ("kernels/backward.cu", 64, (*REGS, "-DDQ_LATE=1", "-DDQ_RED=1")),
+    "dq-late-128": ("kernels/backward.cu", 128, ("-DA_IN_REGS=0", "-DDQ_LATE=2")),
     "fused-128": ("steps/02_fused.cu", 128, ()),
     "stay-64": ("kernels/persistent.cu", 64, REGS),
     "stay-128": ("kernels/persistent.cu", 128, ("-DA_IN_REGS=0", "-DDQ_RED=1")),
@@ -64,11 +70,35 @@ def test_fused_gradients(libraries, file, headdim, flags, timing, causal):
 
 
 @needs_gxx
-@pytest.mark.parametrize("seqlen", [17, 64, 129])
-def test_short_lengths(libraries, seqlen):
-    problem = on_cpu.Problem(1, seqlen, 64, True)
-    errors = fused(libraries, *FUSED["ahead-64"], problem, on_cpu.RANDOM, seed=seqlen)
+@pytest.mark.parametrize("headdim", CHOSEN)
+@pytest.mark.parametrize(
+    ("heads", "seqlen", "causal"),
+    [(3, 17, False), (1, 64, True), (3, 127, False), (2, 129, False), (2, 129, True), (1, 333, True)],
+)  # fmt: skip
+def test_what_is_launched_at_lengths_off_the_tile(libraries, headdim, heads, seqlen, causal):
+    """The lengths of the harness's probes, with and without causality, several heads."""
+    file, flags = CHOSEN[headdim]
+    problem = on_cpu.Problem(heads, seqlen, headdim, causal)
+    if headdim == 256:
+        errors = wide(libraries, problem, on_cpu.RANDOM, seqlen, flags)
+    else:
+        how = (on_cpu.RANDOM, seqlen)
+        errors = fused(libraries, file, headdim, flags, problem, *how, section=2)
     assert max(errors.values()) < WHOLE, errors
+
+
+@needs_gxx
+@pytest.mark.parametrize("headdim", CHOSEN)
+def test_one_row(libraries, headdim):
+    """S = 1: dv = do, and dq and dk are zero but for the rounding of delta."""
+    file, flags = CHOSEN[headdim]
+    problem = on_cpu.Problem(2, 1, headdim, True)
+    if headdim == 256:
+        errors = wide(libraries, problem, on_cpu.LATE, 0, flags)
+    else:
+        errors = fused(libraries, file, headdim, flags, problem, on_cpu.LATE, 0)
+    assert errors["dv"] < WHOLE
+    assert max(abs(problem.dq).max(), abs(problem.dk).max()) < 1e-4
 
 
 @needs_gxx
@@ -118,9 +148,12 @@ def wide(libraries, problem, timing, seed, flags=(), edit=None):
 
 # Each takes one thing away that the kernel needs; some order of events must show it.
 MISTAKES = {
-    "no barrier between writing dS and reading it": ("else bar_sync(1, THREADS);", ""),
-    "a tile is loaded into a slot in use": ("load_tile(tile + 2, stage + 2 >=", "load_tile(tile + 2, stage + 1 >="),
-    "dQ written over before it was read": ("bulk_wait_read(); __syncwarp();", "__syncwarp();"),
+    "no barrier between writing dS and reading it": ("ahead-64", "else bar_sync(1, THREADS);", ""),
+    "a tile is loaded into a slot in use": ("ahead-64", "load_tile(tile + 2, stage + 2 >=", "load_tile(tile + 2, stage + 1 >="),
+    "dQ written over before it was read": ("ahead-64", "bulk_wait_read(); __syncwarp();", "__syncwarp();"),
+    "late dQ: nobody waits for dS": ("dq-late-64", "mbar_wait(ds_full + 8 * before, ds_parity);   //", "//"),
+    "late dQ: a slot too few": ("dq-late-64", "DQ_LATE == 1 ? 4 : 3;", "3;"),
+    "late dQ, two buffers: dS over one in use": ("dq-late-128", "mbar_wait(ds_full, ds_parity), store_ds", "store_ds"),
 }  # fmt: skip
 
 
@@ -153,11 +186,13 @@ def shows(old, new, attempt):
 @needs_gxx
 @pytest.mark.parametrize("mistake", MISTAKES)
 def test_a_mistake_shows(libraries, mistake):
-    def attempt(timing, seed, edit):
-        problem = on_cpu.Problem(1, 330, 64, True)
-        return fused(libraries, *FUSED["ahead-64"], problem, timing, seed, edit=edit)
+    build, *change = MISTAKES[mistake]
 
-    shows(*MISTAKES[mistake], attempt)
+    def attempt(timing, seed, edit):
+        problem = on_cpu.Problem(1, 330, FUSED[build][1], True)
+        return fused(libraries, *FUSED[build], problem, timing, seed, edit=edit)
+
+    shows(*change, attempt)
 
 
 @needs_gxx
@@ -207,9 +242,22 @@ def test_every_claimed_headdim_has_a_build(submission):
     assert all((FOLDER / file).is_file() for file in submission.FILES.values())
 
 
+def test_what_is_launched_is_what_the_tests_here_run(submission):
+    launched = {d: (submission.FILES[b.rung], b.flags) for d, b in submission.BUILDS.items()}
+    assert launched == CHOSEN
+    for headdim, (file, flags) in CHOSEN.items():
+        built = " ".join((f"// build: -DHEADDIM={headdim}", *flags))
+        assert f"{built}\n" in (FOLDER / file).read_text()
+
+
 @pytest.mark.parametrize(
     ("headdim", "flags", "slots", "ds_buffers"),
-    [(64, (), 3, 2), (128, (), 3, 2), (64, ("-DDQ_LATE=1",), 4, 3)],
+    [
+        (64, (), 3, 2),
+        (128, (), 3, 2),
+        (64, CHOSEN[64][1], 4, 3),
+        (128, FUSED["dq-late-128"][2], 3, 2),
+    ],
 )
 def test_shared_memory_is_what_the_kernel_lays_out(submission, headdim, flags, slots, ds_buffers):
     """The kernel's own constants, added up in the order of its addresses."""

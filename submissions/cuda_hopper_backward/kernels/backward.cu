@@ -25,8 +25,10 @@
 // Measured one H200, hdim128_seq8k: 2.498 ms a call with its passes, 550.2 TFLOP/s, 1.144 x SDPA's cuDNN (DV_LATE=0: 2.565 ms); D = 64 not timed yet
 // Limits   sm_90a, fp16, D = 64 or 128, equal lengths of q and k; any S, any scale; sums of dq in no fixed order
 // Check    python benchmarks/backward_kernel.py --rungs ahead
-// build: -DHEADDIM=64 -DA_IN_REGS=1
+// build: -DHEADDIM=64 -DA_IN_REGS=1 -DDQ_LATE=1 -DDQ_RED=1
+// promise: smem_bytes=165992 registers=255 spills=0 warnings=0 blocks=1
 // build: -DHEADDIM=128 -DA_IN_REGS=0
+// promise: smem_bytes=230992 registers=255 spills=0 warnings=0 blocks=1
 #include "rows.cuh"
 
 // ---------------------------------------------------------------------- shape of this build (by -D)
@@ -40,7 +42,7 @@
 
 #ifndef DQ_LATE
 #define DQ_LATE 0        // 1: dQ of a tile is issued a trip later, so that the warpgroups need not meet in every trip
-#endif
+#endif                   // 2: the same in the shared memory of 0; they may be half a trip apart instead of a whole one
 #ifndef DQ_RED
 #define DQ_RED 0         // 1: dQ goes from registers to memory by vector reductions, not through shared memory by a bulk one
 #endif
@@ -50,8 +52,8 @@
 
 constexpr int D = HEADDIM, PANELS = D / 64;
 constexpr int M = 64, N = 128;                      // query rows of a tile, kv rows of a block
-constexpr int STAGES = DQ_LATE ? 4 : 3;             // tiles of q and do: in use, in use by the scores ahead, arriving; in use by the slower warpgroup
-constexpr int DS_BUFFERS = DQ_LATE ? 3 : 2;
+constexpr int STAGES = DQ_LATE == 1 ? 4 : 3;             // tiles of q and do: in use, in use by the scores ahead, arriving; in use by the slower warpgroup
+constexpr int DS_BUFFERS = DQ_LATE == 1 ? 3 : 2;
 constexpr int NQ = D / 4;                           // registers of dQ^T: 64 x 64 (D = 128) or 64 x 32 (D = 64) a warpgroup
 constexpr uint32_t KV_BYTES = N * D * 2, TILE_BYTES = M * D * 2, DS_BYTES = N * M * 2, DQ_WARP_BYTES = NQ * 32 * 4, STAT_BYTES = M * 4;
 constexpr uint32_t KV_PANEL = N * 128, TILE_PANEL = M * 128;
@@ -187,8 +189,12 @@ backward(const __grid_constant__ TensorMap q_map, const __grid_constant__ Tensor
       const float2 d = lds_float2(delta + (8 * j + pair) * 4), top = unpack_half2(pt[2 * j]), low = unpack_half2(pt[2 * j + 1]);
       ds[2 * j] = pack_half2(top.x * (dp[4 * j] - d.x), top.y * (dp[4 * j + 1] - d.y));
       ds[2 * j + 1] = pack_half2(low.x * (dp[4 * j + 2] - d.x), low.y * (dp[4 * j + 3] - d.y));
-      if (j & 1) store_matrices(ds_chunk(ds_tile, matrix_row, j - 1 + matrix_chunk), ds + 2 * j - 2);
+      if (DQ_LATE != 2 && j & 1) store_matrices(ds_chunk(ds_tile, matrix_row, j - 1 + matrix_chunk), ds + 2 * j - 2);
     }
+  };
+  auto store_ds = [&](uint32_t ds_tile) {
+#pragma unroll
+    for (int j = 1; j < 8; j += 2) store_matrices(ds_chunk(ds_tile, matrix_row, j - 1 + matrix_chunk), ds + 2 * j - 2);
   };
   // this warp's piece of dQ^T into dq_smem, from there added to dq_sum while the next trip runs
   float* dq_out = p.dq_sum + ((uint64_t)head * tiles + first) * (M * D) + warps * (NQ * 32);
@@ -240,10 +246,12 @@ backward(const __grid_constant__ TensorMap q_map, const __grid_constant__ Tensor
     wgmma_fence(); issue_score(s, k_smem, k_regs, q_smem + next * TILE_BYTES);
     wgmma_wait<DV_LATE ? 1 : 2>(); touch(dp);
     // DS
-    if (DQ_LATE) mbar_wait(ds_full + 8 * before, ds_parity);     // everybody made dS of the tile before: nobody is two trips behind
+    if (DQ_LATE == 1) mbar_wait(ds_full + 8 * before, ds_parity);   // everybody made dS of the tile before: nobody is two trips behind
     make_ds(delta_smem + stage * STAT_BYTES, ds_tile); touch(ds);
+    if (DQ_LATE == 2) mbar_wait(ds_full, ds_parity), store_ds(ds_tile);   // everybody is through with the trip before
     proxy_fence();
-    if (DQ_LATE) { __syncwarp(); mbar_arrive_if(ds_full + 8 * buffer, lane0); }
+    if (DQ_LATE == 2) {}
+    else if (DQ_LATE == 1) { __syncwarp(); mbar_arrive_if(ds_full + 8 * buffer, lane0); }
     else bar_sync(1, THREADS);                                   // both halves of dS are in ds_smem, and the trip before is over
     wgmma_wait<0>(); touch(s); touch(dv);
     // ISSUE 2: dK of this tile, dQ of this one or of the one before (of nothing in the first trip, never looked at)
@@ -258,14 +266,15 @@ backward(const __grid_constant__ TensorMap q_map, const __grid_constant__ Tensor
     wgmma_wait<DV_LATE ? 2 : 1>(); touch(dq);
     if (!DQ_LATE || tile > first) dq_to_memory();
     wgmma_wait<0>(); touch(dk); touch(dv); step_p();
+    if (DQ_LATE == 2) { __syncwarp(); mbar_arrive_if(ds_full, lane0); }
     stage = next; parity = next_parity;
     if (++next == STAGES) next = 0, next_parity ^= 1;
-    if (before == DS_BUFFERS - 1) ds_parity ^= 1;
+    if (DQ_LATE == 2 || before == DS_BUFFERS - 1) ds_parity ^= 1;
     before = buffer;
     if (++buffer == DS_BUFFERS) buffer = 0;
   }
   if (DQ_LATE) {
-    mbar_wait(ds_full + 8 * before, ds_parity);
+    mbar_wait(ds_full + (DQ_LATE == 2 ? 0 : 8 * before), ds_parity);
     wgmma_fence(); issue_dq(ds_smem + before * DS_BYTES); wgmma_wait<0>(); touch(dq);
     dq_to_memory();
   }
