@@ -53,10 +53,14 @@ def main() -> int:
     parser.add_argument("--suite", default="fa3")
     parser.add_argument("--runs", type=int, default=40)
     parser.add_argument("--blocks", type=int, default=20)
+    parser.add_argument("--configs", default="", help="comma list; default: all of the suite")
     parser.add_argument("--seconds", type=float, default=1e9, help="stop after this long")
     parser.add_argument("--out", type=Path, required=True)
     args = parser.parse_args()
     suite = load_suite(args.suite, ROOT / "configs").model_copy(update={"blocks": args.blocks})
+    if args.configs:
+        cases = tuple(case for case in suite.cases if case.name in args.configs.split(","))
+        suite = suite.model_copy(update={"cases": cases})
     machine = inspect_machine()
     with tempfile.TemporaryDirectory() as folder:
         request = make_request(suite, machine, Path(folder))
