@@ -62,7 +62,7 @@ def submission() -> Any:
 
 
 def builds(module: Any, rung: str, headdim: int) -> dict[str, Any]:
-    """Everything that is tried of a rung at one headdim, by name; the first is the default."""
+    """Everything that is tried of a rung at one headdim, by name; the first has the rung's plain switches."""
     make = module.Build
     if rung == "wide":
         found = {"": make(rung), "s first": make(rung, ("-DS_FIRST=1",))}
@@ -86,6 +86,8 @@ def builds(module: Any, rung: str, headdim: int) -> dict[str, Any]:
         return {
             "": make(rung, regs),
             "dv early": make(rung, (*regs, "-DDV_LATE=0")),
+            "dq late": make(rung, (*regs, "-DDQ_LATE=2")),
+            "dq late, dv early": make(rung, (*regs, "-DDQ_LATE=2", "-DDV_LATE=0")),
             "section 16 MB": make(rung, regs, 16 * MB),
             "section 64 MB": make(rung, regs, 64 * MB),
         }
@@ -102,6 +104,7 @@ def builds(module: Any, rung: str, headdim: int) -> dict[str, Any]:
         "dq red": make(rung, (*regs, "-DDQ_RED=1")),
         "dq late": make(rung, (*regs, "-DDQ_LATE=1")),
         "dq late red": make(rung, (*regs, "-DDQ_LATE=1", "-DDQ_RED=1")),
+        "dq dv late red": make(rung, (*regs, "-DDQ_LATE=1", "-DDQ_RED=1", "-DDV_LATE=1")),
         "k v in smem": make(rung, ("-DA_IN_REGS=0",)),
         "half rows": make(rung, (*regs, "-DDS_64B=0")),
         "section 16 MB": make(rung, regs, 16 * MB),
@@ -301,7 +304,10 @@ def check_rung(rung: str, headdims: list[int]) -> None:
                 continue
             begun, failed = time.perf_counter(), 0
             cases = list(small_cases(headdim))
-            for case in cases if not name else cases[::3]:  # a switch is checked on every third
+            every = (
+                not name or build == module.BUILDS[headdim]
+            )  # a switch that is not launched: a third
+            for case in cases if every else cases[::3]:
                 failed += not check_case(module, build, *case)
                 if failed == 3:
                     print("    (three wrong: no more cases of this build)")
@@ -388,7 +394,7 @@ def time_all(right: list[str], rounds: int) -> None:
                     functions[f"{rung} {name}".strip()] = functools.partial(
                         module.custom_attention_backward, *arguments, True, None, build
                     )
-                    if not name or rung == "wide":
+                    if not name or rung == "wide" or build == module.BUILDS[headdim]:
                         each = launch_times(module, build, arguments)
                         print(f"  hdim{headdim} {rung} {name}: launches {each} ms", flush=True)
         times: dict[str, list[float]] = {name: [] for name in functions}

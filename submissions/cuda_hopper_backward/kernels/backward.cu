@@ -22,7 +22,8 @@
 // Phases   FIRST SCORES   TRIP: ISSUE 1, DS, ISSUE 2, LOAD, P OF NEXT, DQ OUT   STORE
 // Bound    10 B H S^2 D / 2 flops (causal) at 4096 per clock and SM: 0.69 / 1.39 ms at 1.83 GHz on 132 SMs for hdim64_seq4k and
 //          hdim128_seq8k. Shared memory per trip, against tensor clocks: NOTES.md
-// Measured one H200, hdim128_seq8k: 2.498 ms a call with its passes, 550.2 TFLOP/s, 1.144 x SDPA's cuDNN (DV_LATE=0: 2.565 ms); D = 64 not timed yet
+// Measured one H200, calls with their passes, x against SDPA's cuDNN: hdim64_seq4k 1.500 ms, 458.0 TFLOP/s, 1.248 x; hdim128_seq8k 2.518 ms, 545.8
+//          TFLOP/s, 1.155 x. Without: DQ_RED 1.536, DQ_LATE either 1.708 ms (D = 64); DV_LATE 2.610 ms (D = 128). DQ_LATE=2 not timed
 // Limits   sm_90a, fp16, D = 64 or 128, equal lengths of q and k; any S, any scale; sums of dq in no fixed order
 // Check    python benchmarks/backward_kernel.py --rungs ahead
 // build: -DHEADDIM=64 -DA_IN_REGS=1 -DDQ_LATE=1 -DDQ_RED=1

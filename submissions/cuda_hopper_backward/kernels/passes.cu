@@ -8,7 +8,7 @@
 //          columns (D = 64: half w / 4 of them). Its registers leave as float4: [w][i / 4][lane][i % 4], register i of a lane being
 //          D row lane / 4 + 8 (i / 2 % 2), query column 8 (i / 4) + 2 (lane % 4) + i % 2
 // Bound    HBM: 12 bytes an element of q in preprocess (8 without dq_sum), 6 in postprocess; 0.1 ms together at the official shapes (prediction)
-// Measured one H200, hdim128_seq8k: preprocess 0.071 ms (0.037 without dq_sum), postprocess 0.050 ms
+// Measured one H200, hdim64_seq4k and hdim128_seq8k: preprocess 0.070 ms (0.037 without dq_sum), postprocess 0.052 ms
 // Limits   D = 64, 128 or 256; 16-byte aligned tensors
 // Check    python benchmarks/backward_kernel.py
 // build: -DHEADDIM=64

@@ -21,7 +21,7 @@
 // Phases   FIRST SCORES   TRIP: ISSUE 1, DS, ISSUE 2, LOAD, P OF NEXT, DQ OUT   STORE
 // Bound    10 B H S^2 D / 2 flops (causal) at 4096 per clock and SM: 0.69 / 1.39 ms at 1.83 GHz on 132 SMs for hdim64_seq4k and
 //          hdim128_seq8k. Shared memory per trip, against tensor clocks: NOTES.md
-// Measured one H200, hdim128_seq8k: 2.678 ms a call with its passes, 513.3 TFLOP/s; D = 64 not timed yet
+// Measured one H200, calls with their passes: hdim64_seq4k 1.746 ms (DQ_LATE=1 1.550, 443.3 TFLOP/s); hdim128_seq8k 2.743 ms (DV_LATE=1 2.729, 503.6): slower than ahead
 // Limits   sm_90a, fp16, D = 64 or 128, equal lengths of q and k; any S, any scale; sums of dq in no fixed order
 // Check    python benchmarks/backward_kernel.py --rungs stay
 // build: -DHEADDIM=64 -DA_IN_REGS=1
