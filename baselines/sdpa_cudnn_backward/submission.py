@@ -2,7 +2,7 @@
 
 The operator that SDPA's autograd calls is called with the o and lse it would have saved, so that the
 timed call is the backward alone and no graph is built. cuDNN takes lse in natural logarithms, as the
-harness gives it. Without dropout the philox tensors are never read.
+harness gives it, with a last dimension of 1. Without dropout the philox tensors are never read.
 """
 
 import torch
@@ -21,11 +21,11 @@ def custom_attention_backward(q, k, v, o, lse, do, causal=True, sm_scale=None):
         raise NotImplementedError(
             f"sdpa_cudnn_backward needs a GPU, q is on {q.device}; on a CPU run `sdpa_backward`"
         )
-    unread = torch.empty(1, dtype=torch.int64, device=q.device)
+    unread = torch.empty((), dtype=torch.int64, device=q.device)
     seqlen = q.shape[2]
     try:
         return _backward(
-            do, q, k, v, o, lse, unread, unread, None, None, None, seqlen, seqlen, 0.0, causal,
+            do, q, k, v, o, lse.unsqueeze(-1), unread, unread, None, None, None, seqlen, seqlen, 0.0, causal,
             scale=sm_scale,
         )  # fmt: skip
     except RuntimeError as error:

@@ -42,8 +42,7 @@ def flash_v1_kernel(
     BLOCK_M: tl.constexpr,  # query rows that one program owns
     BLOCK_N: tl.constexpr,  # keys that one trip of the loop handles
 ):  # fmt: skip
-    # The longest tiles first: what starts last is short, so no SM waits for one long tile at the end.
-    q_start = (tl.num_programs(0) - 1 - tl.program_id(0)) * BLOCK_M
+    q_start = tl.program_id(0) * BLOCK_M
     head_offset = tl.program_id(1).to(tl.int64) * seqlen * HEADDIM
     rows = q_start + tl.arange(0, BLOCK_M)
     dims = tl.arange(0, HEADDIM)

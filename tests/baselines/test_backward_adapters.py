@@ -86,12 +86,35 @@ def check(backward, kwargs):
 @pytest.mark.parametrize("name", OPERATORS)
 def test_the_operators_take_these_arguments(load, name):
     """Their fake kernels check names, order, types and shapes as the real ones do; no GPU is asked."""
-    backward = load(f"baselines/{name}").custom_attention_backward
+    module = load(f"baselines/{name}")
+    if hasattr(module, "alone"):  # fake tensors have no memory to share
+        module.alone = lambda x: x
+    backward = module.custom_attention_backward
     with FakeTensorMode():
         q = torch.empty(2, 3, 40, 64, dtype=torch.float16, device="cuda")
         lse = torch.empty(2, 3, 40, device="cuda")
         found = backward(q, q, q, q, lse, q, causal=True, sm_scale=0.3)
     assert [(x.shape, x.dtype) for x in found] == [(q.shape, torch.float16)] * 3
+
+
+def test_cudnn_gets_lse_as_its_forward_saves_it(load, monkeypatch):
+    """(batch, heads, seqlen, 1); a fake kernel takes any shape, the real one refuses the whole graph."""
+    module, seen = load("baselines/sdpa_cudnn_backward"), []
+    monkeypatch.setattr(module, "_backward", lambda *args, **_: seen.append(args[5].shape))
+    with FakeTensorMode():
+        q = torch.empty(2, 3, 40, 64, dtype=torch.float16, device="cuda")
+        module.custom_attention_backward(q, q, q, q, torch.empty(2, 3, 40, device="cuda"), q)
+    assert seen == [(2, 3, 40, 1)]
+
+
+def test_views_of_one_allocation_get_storages_of_their_own(load):
+    alone = load("baselines/sdpa_efficient_backward").alone
+    both = torch.arange(8.0)
+    first, second = both[:4], both[4:]
+    mine = [alone(x) for x in (first, second)]
+    assert [x.data_ptr() for x in mine] == [first.data_ptr(), second.data_ptr()]
+    assert len({x.untyped_storage().data_ptr() for x in mine}) == 2
+    assert first.untyped_storage().data_ptr() == second.untyped_storage().data_ptr()
 
 
 @pytest.mark.parametrize("name", OPERATORS)
