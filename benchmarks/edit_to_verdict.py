@@ -19,6 +19,7 @@ import sys
 import tempfile
 import time
 from pathlib import Path
+from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
@@ -46,6 +47,7 @@ def edited(kernel: Path, folder: Path) -> Path:
 def child(kernel: str, suite_name: str, started: float) -> int:
     """The run up to its last check; prints seconds since `started` as steps are reached."""
     from harness import cli, launch, wishes
+    from harness.bench import Seat
     from harness.machine import inspect_machine
     from harness.observer import Silent
     from harness.schema import Status
@@ -62,6 +64,16 @@ def child(kernel: str, suite_name: str, started: float) -> int:
     own, claims = request.entrants[0].name, request.entrants[0].manifest.claims
     last = [case.name for case in suite.cases if not claims.refusal(case)][-1]
     say("the machine, the suite and the entrants are known")
+
+    build = Seat.build
+
+    def told(seat: Seat, *args: Any) -> Any:
+        """The builder's own count beside ours: the rest is its start."""
+        answer = build(seat, *args)
+        say(f"the builder of {seat.entrant.name} says that it took {answer[2]:.2f} s")
+        return answer
+
+    Seat.build = told  # type: ignore[method-assign]
 
     class Steps(Silent):
         """Tells the steps of the edited kernel; ends the run with its last verdict."""
