@@ -44,6 +44,7 @@ class Reply:
     t2_ms: float
     error: Error | None
     kernels: tuple[str, ...]
+    configs: tuple[str, ...] = ()
     deterministic: bool | None = None
 
 
@@ -310,6 +311,7 @@ def _reply(answer: wire.Message) -> Reply:
         t2_ms=float(answer.get("t2_ms", 0.0)),
         error=Error.model_validate(error) if error else None,
         kernels=tuple(plain_text(name) for name in answer.get("kernels", ())),
+        configs=tuple(plain_text(line) for line in answer.get("configs", ())),
         deterministic=answer.get("deterministic"),
     )
 

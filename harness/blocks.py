@@ -125,7 +125,7 @@ def name_kernels(state: State, case: Case, names: Sequence[str]) -> None:
         if known.status is None and name != state.roles.null:
             reply = take_turn(state, name, case, state.limits.first_call_s, profile=True)
             if reply is not None:
-                known.kernels = reply.kernels
+                known.kernels, known.configs = reply.kernels, reply.configs
 
 
 def prime(state: State, names: Sequence[str]) -> None:

@@ -397,6 +397,7 @@ class Result(Frozen):
     samples: tuple[Sample, ...] = ()
     telemetry: tuple[Telemetry, ...] = ()
     kernels: tuple[str, ...] = ()
+    configs: tuple[str, ...] = ()  # what its own search chose: `name: choice`
     version: str = ""
     case: Case
     source_sha256: str = ""

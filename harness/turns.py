@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from harness.bench import Reply, Seat
 from harness.defences import Defence
 from harness.schema import Case, Status
@@ -68,4 +70,4 @@ def _bury(state: State, seat: Seat, reply: Reply) -> Reply:
     for (name, _), known in state.evidence.items():
         if name == seat.entrant.name and not known.log_tail:
             known.log_tail = seat.child.log_tail()
-    return Reply(status, message, reply.calls_ms, reply.t2_ms, reply.error, reply.kernels)
+    return replace(reply, status=status, message=message)

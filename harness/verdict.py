@@ -42,6 +42,7 @@ class Evidence:
     status: Status | None = None  # first failure, None while nothing failed
     reason: str = ""
     kernels: tuple[str, ...] = ()
+    configs: tuple[str, ...] = ()
     build_s: float | None = None
     log_tail: str = ""
     stopping: Stopping | None = None
@@ -164,6 +165,7 @@ def _identity(evidence: Evidence, facts: RunFacts) -> dict[str, Any]:
         "error": evidence.worst,
         "stopping": evidence.stopping,
         "kernels": evidence.kernels,
+        "configs": evidence.configs,
         "version": evidence_version(evidence),
         "case": evidence.case,
         "source_sha256": entrant.source_sha256,

@@ -103,6 +103,7 @@ def _result(board: Board, result: Result, *, samples: bool) -> list[str]:
     lines += [f"    {line}" for line in conditions_of(result)]
     if result.kernels:
         lines.append(f"    kernels: {wash(', '.join(result.kernels))}")
+    lines += [f"    tuned: {wash(line)}" for line in result.configs]
     lines += [f"    note: {wash(note)}" for note in Notes(board).of_entry(result)]
     if samples:
         rows = [["block", "T1 ms a call", "T2 ms a burst", "MHz", "J a turn", ""]]

@@ -209,6 +209,7 @@ def _as_message(outcome: BurstOutcome) -> wire.Message:
         "calls_ms": list(outcome.calls_ms),
         "t2_ms": outcome.t2_ms,
         "kernels": list(outcome.kernels),
+        "configs": list(outcome.configs),
         "deterministic": outcome.deterministic,
         "error": None
         if grade is None

@@ -57,6 +57,7 @@ class WorkerReply(BaseModel):
         default=[], max_length=64
     )
     kernels: list[Annotated[str, Field(max_length=300)]] = Field(default=[], max_length=64)
+    configs: list[Annotated[str, Field(max_length=300)]] = Field(default=[], max_length=64)
     status: Status | None = None
     message: str = Field(default="", max_length=8000)
 
@@ -90,6 +91,7 @@ class BurstOutcome:
     t2_ms: float = 0.0
     grade: Grade | None = None
     kernels: tuple[str, ...] = ()
+    configs: tuple[str, ...] = ()  # what its own search chose
     deterministic: bool | None = None  # the same inputs gave the same bits; None where nobody asked
 
 
@@ -281,6 +283,7 @@ class Desk:
             t2_ms,
             overall,
             tuple(reply.kernels),
+            tuple(reply.configs),
             _repeated(inputs, held, strides),
         )
 

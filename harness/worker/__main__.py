@@ -31,6 +31,7 @@ from harness.schema import Case, Manifest, Status
 from harness.worker.burst import cpu_burst, gpu_burst
 from harness.worker.kernel_names import listening, naming
 from harness.worker.load import LoadError, classify, describe, load_function
+from harness.worker.tuned import tuned
 
 LATE_COPY_S = 0.5
 
@@ -117,7 +118,10 @@ class Worker:
         else:
             calls_ms = cpu_burst(function, calls, kwargs, self._keep)
         self._keep_late()
-        return {"op": "done", "calls_ms": calls_ms, "strides": self.strides, "kernels": kernels}
+        done = {"op": "done", "calls_ms": calls_ms, "strides": self.strides, "kernels": kernels}
+        if self.plan["profile"]:
+            done["configs"] = tuned(sys.modules.get("submission"))
+        return done
 
     def _keep(self, result: Any, index: int) -> bool:
         """Check what one call returned and queue its copy into the judge's memory.
