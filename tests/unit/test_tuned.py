@@ -25,7 +25,8 @@ def test_triton_s_autotuner() -> None:
     config = triton.Config({"BLOCK_M": 128}, num_warps=8)
 
     class Autotuner:
-        cache = {(64, "fp16"): config}
+        def __init__(self) -> None:
+            self.cache = {(64, "fp16"): config}
 
     (line,) = tuned(module(kernel=Autotuner()))
     assert line.startswith("kernel (64, 'fp16'): BLOCK_M: 128")
