@@ -21,14 +21,17 @@ TORCH = '''\
 
 import torch
 import torch.nn.functional as F
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
+BACKENDS = [SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH]
 GROUPS, VARIANT = {groups}, {number}
 
 
 def custom_attention_forward(q, k, v, causal=True, sm_scale=None):
     """q, k, v: (batch, nheads, seqlen, headdim) → the same shape."""
     parts = zip(*(t.chunk(min(GROUPS, t.shape[1]), dim=1) for t in (q, k, v)))
-    outs = [F.scaled_dot_product_attention(*p, is_causal=causal, scale=sm_scale) for p in parts]
+    with sdpa_kernel(BACKENDS):  # not cuDNN: it would build a plan for every shape of every unit
+        outs = [F.scaled_dot_product_attention(*p, is_causal=causal, scale=sm_scale) for p in parts]
     return outs[0] if len(outs) == 1 else torch.cat(outs, dim=1)
 '''
 MANIFEST = """\

@@ -19,21 +19,24 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 SLOWER_PCT = {"same": 0.0, "slow1": 1.0, "slow2": 2.0, "slow5": 5.0}
-#: Latency of sdpa_cudnn on one H200 in ms, by headdim, and the SM clock it ran at.
-BASELINE_MS = {64: 0.634, 128: 0.912, 256: 1.711}
+#: Latency on one H200 in ms, by headdim, and the SM clock it ran at.
+BASELINE_MS = {
+    "sdpa_cudnn": {64: 0.634, 128: 0.912, 256: 1.711},
+    "sdpa_flash": {64: 0.984, 128: 1.734, 256: 3.724},
+}
 SM_MHZ = 1980
 SUBMISSION = """
 import importlib.util
 import torch
 
-spec = importlib.util.spec_from_file_location("cudnn", {path!r})
-cudnn = importlib.util.module_from_spec(spec)
-spec.loader.exec_module(cudnn)
+spec = importlib.util.spec_from_file_location("base", {path!r})
+base = importlib.util.module_from_spec(spec)
+spec.loader.exec_module(base)
 CYCLES = {cycles!r}
 
 
 def custom_attention_forward(q, k, v, causal=True, sm_scale=None):
-    o = cudnn.custom_attention_forward(q, k, v, causal, sm_scale)
+    o = base.custom_attention_forward(q, k, v, causal, sm_scale)
     if CYCLES[q.shape[-1]]:
         torch.cuda._sleep(CYCLES[q.shape[-1]])
     return o
@@ -60,12 +63,13 @@ def main() -> None:
             print(row(line))
 
 
-def write_entry(folder: Path, slower_pct: float) -> None:
-    """One submission: cuDNN, then a wait of `slower_pct` percent of its time."""
+def write_entry(folder: Path, slower_pct: float, base: str = "sdpa_cudnn") -> None:
+    """One submission: `base`, then a wait of `slower_pct` percent of its time."""
     folder.mkdir()
-    cycles = {d: int(ms * 1e3 * SM_MHZ * slower_pct / 100) for d, ms in BASELINE_MS.items()}
-    shutil.copy(ROOT / "baselines" / "sdpa_cudnn" / "submission.py", folder / "cudnn.py")
-    text = SUBMISSION.replace("{path!r}", "__file__.replace('submission.py', 'cudnn.py')")
+    times_ms = BASELINE_MS[base].items()
+    cycles = {d: int(ms * 1e3 * SM_MHZ * slower_pct / 100) for d, ms in times_ms}
+    shutil.copy(ROOT / "baselines" / base / "submission.py", folder / "base.py")
+    text = SUBMISSION.replace("{path!r}", "__file__.replace('submission.py', 'base.py')")
     (folder / "submission.py").write_text(text.replace("{cycles!r}", repr(cycles)))
     (folder / "manifest.yaml").write_text(
         f"name: {folder.name}\nlanguage: pytorch\n"

@@ -21,13 +21,13 @@ from tests.engines.units import conclude
 
 pytestmark = pytest.mark.gpu
 CASE = Case(name="hdim64", batch=1, heads=8, seqlen=1024, headdim=64, burst=2)
-SUITE = Suite(name="tiny", cases=(CASE,), against="sdpa", baselines=("sdpa",), blocks=6)
+SUITE = Suite(name="tiny", cases=(CASE,), against="sdpa_flash", baselines=("sdpa_flash",), blocks=6)
 
 
 def asked(folder: Path, count: int, kind: str) -> Request:
     generate(folder / "generated", count, kind)
     machine = inspect_machine()
-    found = resolve([str(folder / "generated")], ["sdpa"], SUITE, machine, "sdpa", ROOT)
+    found = resolve([str(folder / "generated")], ["sdpa_flash"], SUITE, machine, "sdpa_flash", ROOT)
     return replace(found, cache=folder / "cache")
 
 
