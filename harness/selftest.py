@@ -128,7 +128,7 @@ def suite_for(problem: Problem, gpu: bool, dtype: str, quick_deadlines: bool) ->
     On a GPU it is large enough that plain PyTorch waits for the GPU and not for its own launches: what
     lies between two calls counts on the judge's clock.
     """
-    shape = (1, 8, 2048, 64) if gpu else (1, 2, 64, 64)
+    shape = (2, 16, 4096, 64) if gpu else (1, 2, 64, 64)
     batch, heads, seqlen, headdim = shape
     case = Case.model_validate(
         {"name": "selftest", "batch": batch, "heads": heads, "seqlen": seqlen}

@@ -63,8 +63,10 @@ def flash_v1_kernel(
         cols = kv_start + tl.arange(0, BLOCK_N)
         kv_offsets = cols[:, None] * HEADDIM + dims[None, :]
 
-        # SCORES, MASK: key 0 is seen by every row, so m is finite after the first tile.
         k = tl.load(k_head + kv_offsets, mask=cols[:, None] < seqlen, other=0.0)
+        v = tl.load(v_head + kv_offsets, mask=cols[:, None] < seqlen, other=0.0)
+
+        # SCORES, MASK: key 0 is seen by every row, so m is finite after the first tile.
         scores = tl.dot(q, tl.trans(k)) * sm_scale
         scores = tl.where(cols[None, :] <= last_key[:, None], scores, -float("inf"))
 
@@ -75,12 +77,10 @@ def flash_v1_kernel(
         # RESCALE what the older, smaller maximum has produced
         rescale = tl.exp(m - m_new)
         l = l * rescale + tl.sum(p, 1)
-        o = o * rescale[:, None]
         m = m_new
 
         # ACCUMULATE
-        v = tl.load(v_head + kv_offsets, mask=cols[:, None] < seqlen, other=0.0)
-        o = tl.dot(p.to(v.dtype), v, o)
+        o = o * rescale[:, None] + tl.dot(p.to(v.dtype), v)
 
     # STORE
     o = o / l[:, None]
