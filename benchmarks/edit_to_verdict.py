@@ -69,7 +69,8 @@ def child(kernel: str, suite_name: str, started: float) -> int:
     last = [case.name for case in suite.cases if not claims.refusal(case)][-1]
     say("the machine, the suite and the entrants are known")
 
-    build, wait_ready, start = Seat.build, JudgeClient.wait_ready, Seat.start
+    build, wait_ready, start, ask = Seat.build, JudgeClient.wait_ready, Seat.start, JudgeClient._ask
+    asked: dict[str, float] = {}  # what was asked of the judge since the last line: seconds
 
     def told_build(seat: Seat, *args: Any) -> Any:
         """The builder's own count beside ours: the rest is its start."""
@@ -89,8 +90,16 @@ def child(kernel: str, suite_name: str, started: float) -> int:
         if seat.entrant.name == own:
             say("its worker is forked")
 
+    def told_ask(judge: JudgeClient, message: dict[str, Any], *args: Any) -> Any:
+        """Where the seconds between two verdicts go."""
+        begun = time.monotonic()
+        answer = ask(judge, message, *args)
+        asked[message["op"]] = asked.get(message["op"], 0.0) + time.monotonic() - begun
+        return answer
+
     Seat.build = told_build  # type: ignore[method-assign]
     JudgeClient.wait_ready = told_judge  # type: ignore[method-assign]
+    JudgeClient._ask = told_ask  # type: ignore[method-assign]
     Seat.start = told_start  # type: ignore[method-assign]
 
     class Steps(Silent):
@@ -103,6 +112,8 @@ def child(kernel: str, suite_name: str, started: float) -> int:
         def check(self, entry: str, config: str, status: Status, reason: str) -> None:
             if entry == own:
                 say(f"verdict on {config}: {status.value} {reason[:100]}".rstrip())
+                say(f"    {listed(asked)}")
+                asked.clear()
                 if config == last:
                     raise KeyboardInterrupt
 

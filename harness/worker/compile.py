@@ -7,7 +7,6 @@ first worker can be. It takes the command line of harness.worker and ignores wha
 from __future__ import annotations
 
 import argparse
-import contextlib
 import json
 import os
 import socket
@@ -51,19 +50,20 @@ def compile_apart(
     The forks fill the cache and say nothing: what one of them failed at is compiled again here, and told.
     """
     groups, one = plan(folder, entry, launch, arch, cache)
-    at_once, running = os.cpu_count() or 1, 0
+    at_once, running = os.cpu_count() or 1, list[int]()
     for group in groups if len(groups) > 1 else []:
-        if running == at_once:
-            os.wait()
-            running -= 1
-        if os.fork() == 0:
-            hygiene.die_with_parent()
-            with contextlib.suppress(Exception):
+        if len(running) == at_once:
+            os.waitpid(running.pop(0), 0)
+        pid = os.fork()
+        if pid == 0:
+            try:
+                hygiene.die_with_parent()
                 one(group)
-            os._exit(0)
-        running += 1
-    for _ in range(running):
-        os.wait()
+            finally:
+                os._exit(0)
+        running.append(pid)
+    for pid in running:
+        os.waitpid(pid, 0)
     return Compiled(tuple(map(one, groups)))
 
 
