@@ -14,6 +14,8 @@ from harness.schema import Manifest
 from harness.worker import compile as builder
 
 ROOT = Path(__file__).resolve().parents[2]
+# the builder has one thread; a test runner may have more, which Python 3.12 minds at a fork
+pytestmark = pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
 KERNEL = {"name": "f", "headdims": [64], "grid": [1], "block": [1], "args": ["q"]}
 MANIFEST = Manifest(name="mine", entry="kernel.cu", launch={"kernels": [KERNEL]}).model_dump()
 
