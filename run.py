@@ -5,6 +5,11 @@ from __future__ import annotations
 
 import sys
 
+from harness import early
+
+if __name__ == "__main__":  # torch is imported elsewhere while we import
+    early.begin(sys.argv[1:])
+
 from harness.cli import guarded, parse_args, report, run_command
 from harness.engines.conduct import conduct
 from harness.machine import inspect_machine

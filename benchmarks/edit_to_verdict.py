@@ -18,6 +18,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -46,8 +47,12 @@ def edited(kernel: Path, folder: Path) -> Path:
 
 def child(kernel: str, suite_name: str, started: float) -> int:
     """The run up to its last check; prints seconds since `started` as steps are reached."""
+    from harness import early
+
+    words = ["--submission", kernel, *(["--suite", suite_name] if suite_name else [])]
+    early.begin(words)
     from harness import cli, launch, wishes
-    from harness.bench import Seat
+    from harness.bench import JudgeClient, Seat
     from harness.machine import inspect_machine
     from harness.observer import Silent
     from harness.schema import Status
@@ -56,7 +61,6 @@ def child(kernel: str, suite_name: str, started: float) -> int:
         print(f"{time.time() - started:7.2f} s  {what}", flush=True)
 
     say("imported")
-    words = ["--submission", kernel, *(["--suite", suite_name] if suite_name else [])]
     args = cli.parse_args(words)
     machine = inspect_machine(0)
     suite = wishes.choose_suite(args, machine)
@@ -65,26 +69,51 @@ def child(kernel: str, suite_name: str, started: float) -> int:
     last = [case.name for case in suite.cases if not claims.refusal(case)][-1]
     say("the machine, the suite and the entrants are known")
 
-    build = Seat.build
+    build, wait_ready, start, ask = Seat.build, JudgeClient.wait_ready, Seat.start, JudgeClient._ask
+    asked: dict[str, float] = {}  # what was asked of the judge since the last line: seconds
 
-    def told(seat: Seat, *args: Any) -> Any:
+    def told_build(seat: Seat, *args: Any) -> Any:
         """The builder's own count beside ours: the rest is its start."""
         answer = build(seat, *args)
         say(f"the builder of {seat.entrant.name} says that it took {answer[2]:.2f} s")
+        say(f"    {listed(seat.build_steps)}")
         return answer
 
-    Seat.build = told  # type: ignore[method-assign]
+    def told_judge(judge: JudgeClient) -> None:
+        """The judge's own count; its line is read after the builds, so it may have waited there."""
+        wait_ready(judge)
+        say(f"the judge is found ready; {listed(judge.start_s)}")
+
+    def told_start(seat: Seat) -> None:
+        """A fork comes when the nursery has its torch."""
+        start(seat)
+        if seat.entrant.name == own:
+            say("its worker is forked")
+
+    def told_ask(judge: JudgeClient, message: dict[str, Any], *args: Any) -> Any:
+        """Where the seconds between two verdicts go."""
+        begun = time.monotonic()
+        answer = ask(judge, message, *args)
+        asked[message["op"]] = asked.get(message["op"], 0.0) + time.monotonic() - begun
+        return answer
+
+    Seat.build = told_build  # type: ignore[method-assign]
+    JudgeClient.wait_ready = told_judge  # type: ignore[method-assign]
+    JudgeClient._ask = told_ask  # type: ignore[method-assign]
+    Seat.start = told_start  # type: ignore[method-assign]
 
     class Steps(Silent):
         """Tells the steps of the edited kernel; ends the run with its last verdict."""
 
         def stage(self, entry: str, text: str) -> None:
             if entry == own:
-                say({"load": "built; its worker starts"}.get(text, text))
+                say(text)
 
         def check(self, entry: str, config: str, status: Status, reason: str) -> None:
             if entry == own:
                 say(f"verdict on {config}: {status.value} {reason[:100]}".rstrip())
+                say(f"    {listed(asked)}")
+                asked.clear()
                 if config == last:
                     raise KeyboardInterrupt
 
@@ -94,6 +123,11 @@ def child(kernel: str, suite_name: str, started: float) -> int:
         return 0
     say("ended before its last check")
     return 1
+
+
+def listed(steps: Mapping[str, float]) -> str:
+    """Seconds by step."""
+    return ", ".join(f"{name} {seconds:.2f}" for name, seconds in steps.items())
 
 
 def main() -> int:

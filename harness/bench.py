@@ -7,7 +7,6 @@ is not its turn. Nothing here imports torch.
 from __future__ import annotations
 
 import json
-import os
 import re
 import threading
 from collections.abc import Sequence
@@ -49,27 +48,29 @@ class Reply:
 
 
 class JudgeClient:
-    """One judge process and the line to it."""
+    """The line to one judge process, which has been started without a word."""
 
     def __init__(
         self,
+        child: Child,
         problem: str,
         device: str,
         scratch: Path,
         gpu_env: dict[str, str],
         off: Off = NOTHING_OFF,
     ) -> None:
-        os.environ.update(gpu_env)
-        arguments = ["--problem", problem, "--device", device, "--scratch", str(scratch)]
-        arguments += ["--without", to_argument(off)] if off else []
-        self.child = Child("harness.judge", arguments, None, scratch / "judge.log")
+        self.child = child
         self.commitment = ""
         self.ipc = False
+        self.start_s: dict[str, float] = {}  # what it did until it was ready, and how long
+        start = {"op": "start", "problem": problem, "device": device, "scratch": str(scratch)}
+        self._send({**start, "env": gpu_env, "without": to_argument(off) if off else ""})
 
     def wait_ready(self) -> None:
         """Block until it has its context; learn its commitment and whether IPC works."""
         hello = self._receive(JUDGE_START_S)
         self.commitment, self.ipc = str(hello["commitment"]), hello["ipc"] == "cuda_ipc"
+        self.start_s = dict(hello["start_s"])
 
     def attach(
         self, name: str, seat: Child, sizes: tuple[int, int], timeout_s: float
@@ -119,18 +120,17 @@ class JudgeClient:
         self.commitment = str(answer["commitment"])
         return str(answer["secret"])
 
-    def close(self) -> None:
-        """End the process."""
-        self.child.end(grace_s=0)
-
     def _ask(
         self, message: wire.Message, timeout_s: float, fds: tuple[int, ...] = ()
     ) -> wire.Message:
+        self._send(message, fds)
+        return self._receive(timeout_s)
+
+    def _send(self, message: wire.Message, fds: tuple[int, ...] = ()) -> None:
         try:
             wire.send(self.child.line, message, fds)
         except WireError as cause:
             raise self._failed(str(cause)) from None
-        return self._receive(timeout_s)
 
     def _receive(self, timeout_s: float) -> wire.Message:
         try:
@@ -165,6 +165,7 @@ class Seat:
         self.primed = ""  # label of the worker whose profiler is set up
         self.killed_for = ""  # set by the memory watch
         self.build_log = ""  # the last of what its builder printed
+        self.build_steps: dict[str, float] = {}  # what its builder did, in seconds, if it told
 
     @property
     def slug(self) -> str:
@@ -230,6 +231,7 @@ class Seat:
             builder.end()
             self.build_log = builder.log_tail()
         if answer.get("op") == "built":
+            self.build_steps = _steps(answer.get("steps"))
             return None, "", _number(answer.get("seconds"))
         return _status_of(answer), plain_text(str(answer.get("message", "")))[:4000], 0.0
 
@@ -319,6 +321,11 @@ def _reply(answer: wire.Message) -> Reply:
 def _status_of(answer: wire.Message) -> Status:
     told = {status.value: status for status in CONFESSIONS}
     return told.get(str(answer.get("status")), Status.CRASHED)
+
+
+def _steps(told: object) -> dict[str, float]:
+    steps = list(told.items())[:64] if isinstance(told, dict) else []
+    return {plain_text(str(name))[:100]: _number(seconds) for name, seconds in steps}
 
 
 def _number(value: object) -> float:

@@ -6,13 +6,13 @@ import hashlib
 from pathlib import Path
 
 from harness.bench import Seat
-from harness.isolate import ROOT, Jail, bare_env
+from harness.isolate import Jail
 from harness.null import null_entrant
-from harness.nursery import Nursery
 from harness.problems import Problem
 from harness.registry import find_entrants
 from harness.request import Request
 from harness.schema import Entrant, Kind, Machine
+from harness.scratch import house
 from harness.state import Roles
 
 
@@ -41,15 +41,6 @@ def make_seat(
     return Seat(entrant, problem, device, jail, scratch)
 
 
-def house(scratch: Path) -> Path:
-    """A folder from which children import the package and can see nothing else of the checkout."""
-    folder = scratch / "house"
-    if not folder.exists():
-        folder.mkdir()
-        (folder / "harness").symlink_to(ROOT / "harness")
-    return folder
-
-
 def cast_roles(
     request: Request, problem: Problem, device: str, seats: dict[str, Seat], scratch: Path
 ) -> tuple[Roles, frozenset[str]]:
@@ -70,12 +61,6 @@ def cast_roles(
             seats[pace] = make_seat(request, found[0], problem, device, scratch)
             hidden.add(pace)
     return Roles(against=request.against, pace=pace, null=null.name), frozenset(hidden)
-
-
-def make_nursery(request: Request, device: str, scratch: Path) -> Nursery:
-    """The process that all workers of the run are forks of."""
-    env = bare_env(house(scratch)) | worker_env(request.machine, device)
-    return Nursery(house(scratch), env, scratch / "nursery.log")
 
 
 def worker_env(machine: Machine, device: str) -> dict[str, str]:

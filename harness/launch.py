@@ -13,9 +13,9 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 
-from harness import PROTOCOL, hygiene, readable, sandbox
+from harness import PROTOCOL, early, hygiene, readable, sandbox
 from harness.bench import JudgeClient, MemoryWatch, Seat, arena_sizes
-from harness.casting import cast_roles, gpu_env, make_nursery, make_seats
+from harness.casting import cast_roles, gpu_env, make_seats
 from harness.clock import CPU_RULES, GPU_RULES, ClockRules
 from harness.defences import Defence, Off
 from harness.engine import Run, wanted_cases
@@ -46,15 +46,14 @@ def opened(request: Request, save: Callable[[Result], None], observer: Observer)
     before = frozenset(hygiene.children(os.getpid()))
     with contextlib.ExitStack() as stack:
         stack.enter_context(tidy(request.off))
-        scratch = stack.enter_context(scratch_folder())
         stack.enter_context(gpu_lock(request.machine, observer.note))
+        hall = stack.enter_context(early.taken())
+        scratch, nursery = hall.scratch, hall.nursery
         monitor = Monitor(request.machine)
         stack.callback(monitor.close)
         device = "cuda" if request.machine.has_gpu and request.suite.device == "gpu" else "cpu"
-        judge = JudgeClient(problem.name, device, scratch, gpu_env(request.machine), request.off)
-        stack.callback(judge.close)
-        nursery = make_nursery(request, device, scratch)
-        stack.callback(nursery.close)
+        env = gpu_env(request.machine)
+        judge = JudgeClient(hall.judge, problem.name, device, scratch, env, request.off)
         seats = make_seats(request, problem, device, scratch)
         roles, hidden = cast_roles(request, problem, device, seats, scratch)
         for seat in seats.values():
@@ -106,7 +105,8 @@ def warm_up(request: Request, observer: Observer) -> None:
 def prepare(run: Run, request: Request) -> None:
     """Start the workers that need no build, build the others meanwhile, then wait for the judge.
 
-    A plain .cu is compiled first, while the nursery and the judge still import torch.
+    A plain .cu is compiled first, while the nursery and the judge still import torch. Its worker starts
+    beside its builder, opens its context, and reads the submission when the judge first speaks to it.
     """
     preflight(run, request)
     tell_shut_folders(run, request)
@@ -114,10 +114,14 @@ def prepare(run: Run, request: Request) -> None:
     to_build.sort(key=lambda seat: not seat.compiles_alone)
     with ThreadPoolExecutor(BUILDERS_AT_ONCE) as pool:
         builds = [pool.submit(build_one, run, seat) for seat in to_build]
-        start_all(run, [seat for seat in run.seats.values() if seat not in to_build])
+        beside = [s for s in run.seats.values() if s not in to_build or s.compiles_alone]
+        start_all(run, beside)
         for build in builds:
             build.result()
-    start_all(run, to_build)
+    start_all(run, [seat for seat in to_build if seat not in beside])
+    for seat in beside:
+        if not may_start(run, seat):
+            seat.end()
     run.judge.wait_ready()
     if run.facts.machine.has_gpu and run.suite.device == "gpu" and not run.judge.ipc:
         run.facts = replace(run.facts, integrity=f"cooperative/{request.sandbox}")
@@ -197,10 +201,14 @@ def _build_mark(seat: Seat, run: Run) -> Path:
 def start_all(run: Run, seats: Sequence[Seat]) -> None:
     """Launch every one of `seats` that may run, all at once; they load while the judge starts."""
     for seat in seats:
-        name = seat.entrant.name
-        if any(run.record(name, case).status is None for case in run.suite.cases):
-            run.observer.stage(name, "load")
+        if may_start(run, seat):
+            run.observer.stage(seat.entrant.name, "load")
             seat.start()
+
+
+def may_start(run: Run, seat: Seat) -> bool:
+    """Whether some case of it has not failed yet."""
+    return any(run.record(seat.entrant.name, case).status is None for case in run.suite.cases)
 
 
 def facts_of(request: Request, problem: Problem, device: str) -> RunFacts:

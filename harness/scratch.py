@@ -10,8 +10,12 @@ import shutil
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from harness.schema import Machine
+from harness.isolate import ROOT
+
+if TYPE_CHECKING:  # early.py is here before pydantic is
+    from harness.schema import Machine
 
 SCRATCH_PREFIX = "attnboard-run-"
 
@@ -34,6 +38,15 @@ def scratch_folder() -> Iterator[Path]:
             yield folder
         finally:
             shutil.rmtree(folder, ignore_errors=True)
+
+
+def house(scratch: Path) -> Path:
+    """A folder from which children import the package and can see nothing else of the checkout."""
+    folder = scratch / "house"
+    if not folder.exists():
+        folder.mkdir()
+        (folder / "harness").symlink_to(ROOT / "harness")
+    return folder
 
 
 @contextlib.contextmanager

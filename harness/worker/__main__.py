@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import select
 import socket
 import sys
 import time
@@ -208,6 +209,8 @@ def serve(sock: socket.socket, args: argparse.Namespace, manifest: Manifest) -> 
     """Load, then answer until the judge closes the line; one failure ends the process."""
     folder = Path(args.folder)
     try:
+        if manifest.entry.endswith(".cu"):
+            wait_for_cubins(sock, args.device)
         function = load_function(folder, manifest, args.function)
         if args.device == "cuda":  # its context comes up while the judge and the others still start
             torch.zeros(1, device="cuda")
@@ -227,6 +230,19 @@ def serve(sock: socket.socket, args: argparse.Namespace, manifest: Manifest) -> 
             wire.send(sock, failure(cause, folder))
             return
         wire.send(sock, reply)
+
+
+def wait_for_cubins(sock: socket.socket, device: str) -> None:
+    """Open the context of a plain .cu, import what launches it, and wait until the judge speaks.
+
+    It does so once the builder is done (harness/launch.py), so nothing is compiled twice.
+    """
+    from harness.worker import cuda_source
+
+    if device == "cuda":
+        torch.zeros(1, device="cuda")
+        cuda_source.get_ready()
+    select.select([sock], [], [])
 
 
 def build(sock: socket.socket, args: argparse.Namespace, manifest: Manifest) -> None:

@@ -1,42 +1,78 @@
 """The builder of a plain .cu: `python -m harness.worker.compile --fd N …` fills its cache and ends.
 
-It knows no torch, whose import takes longer than the compilation, so it is done before the first worker
-can be. It takes the command line of harness.worker and ignores what it has no use for.
+It knows no torch and no pydantic, whose imports take longer than the compilation, so it is done before the
+first worker can be. It takes the command line of harness.worker and ignores what it has no use for.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import socket
 import sys
 import time
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from harness import hygiene, wire
-from harness.schema import Manifest, Status
-from harness.worker.load import classify, describe
-from harness.worker.nvrtc import arch_name, compile_source
+from harness.worker.nvrtc import Compiled, arch_name, bindings, plan
 from harness.worker.section import with_defaults
 
 
-def build(folder: Path, manifest: Manifest, gpu: str) -> wire.Message:
+def build(folder: Path, manifest: Mapping[str, Any], gpu: str) -> wire.Message:
     """Compile every kernel instance; the message to answer with.
 
-    gpu: "9.0/132", capability and SMs. It need not be here, and is never asked: the driver alone would take
-    as long to start as the compiler needs.
+    manifest: as written to JSON; the engine has validated it. gpu: "9.0/132", capability and SMs. It need not
+    be here, and is never asked: the driver alone would take as long to start as the compiler needs.
     """
     started = time.monotonic()
     try:
-        launch = with_defaults(manifest.launch or {"kernels": []})
+        launch = with_defaults(manifest["launch"] or {"kernels": []})
         cache = Path(os.environ["ATTNBOARD_CACHE"])
         major, _, minor = gpu.partition("/")[0].partition(".")
         arch = arch_name(int(major), int(minor))
-        compile_source(folder, manifest.entry, launch, arch, cache)
+        bindings("nvrtc").nvrtcVersion()
+        steps = {"NVRTC loaded": time.monotonic() - started}
+        compiled = compile_apart(folder, manifest["entry"], launch, arch, cache)
     except Exception as cause:
-        status: Status = classify(cause, importing=True)
-        return {"op": "failed", "status": status.value, "message": describe(cause, folder)[:6000]}
-    return {"op": "built", "seconds": time.monotonic() - started}
+        return failure(cause, folder)
+    steps |= {" ".join(each.symbols): each.seconds for each in compiled.programs}
+    return {"op": "built", "seconds": time.monotonic() - started, "steps": steps}
+
+
+def compile_apart(
+    folder: Path, entry: str, launch: Mapping[str, Any], arch: str, cache: Path
+) -> Compiled:
+    """`compile_source` with a process for each program; for a process without threads or a driver.
+
+    The forks fill the cache and say nothing: what one of them failed at is compiled again here, and told.
+    """
+    groups, one = plan(folder, entry, launch, arch, cache)
+    at_once, running = os.cpu_count() or 1, list[int]()
+    for group in groups if len(groups) > 1 else []:
+        if len(running) == at_once:
+            os.waitpid(running.pop(0), 0)
+        pid = os.fork()
+        if pid == 0:
+            try:
+                hygiene.die_with_parent()
+                one(group)
+            finally:
+                os._exit(0)
+        running.append(pid)
+    for pid in running:
+        os.waitpid(pid, 0)
+    return Compiled(tuple(map(one, groups)))
+
+
+def failure(cause: Exception, folder: Path) -> wire.Message:
+    """The message that says why there is no kernel."""
+    from harness.worker.load import classify, describe  # pydantic comes with it
+
+    status = classify(cause, importing=True)
+    return {"op": "failed", "status": status.value, "message": describe(cause, folder)[:6000]}
 
 
 def main() -> int:
@@ -47,8 +83,7 @@ def main() -> int:
     args, _ = parser.parse_known_args()
     hygiene.die_with_parent()
     sock = socket.socket(fileno=int(args.fd))
-    manifest = Manifest.model_validate_json(args.manifest)
-    wire.send(sock, build(Path(args.folder), manifest, args.ahead))
+    wire.send(sock, build(Path(args.folder), json.loads(args.manifest), args.ahead))
     return 0
 
 

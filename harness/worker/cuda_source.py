@@ -11,14 +11,22 @@ These files import nothing of the harness but one another: they run next to code
 
 from __future__ import annotations
 
+import contextlib
 import math
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 from harness.worker.cuda_launch import Device, Launch
-from harness.worker.nvrtc import arch_name, compile_source
+from harness.worker.nvrtc import CudaSourceError, arch_name, bindings, compile_source
 from harness.worker.section import with_defaults
+
+
+def get_ready() -> None:
+    """Load what `load` and the first launch need, and no file of a submission; what is missing, `load` says."""
+    with contextlib.suppress(CudaSourceError):
+        bindings("driver")
+        bindings("nvrtc").nvrtcVersion()
 
 
 def load(folder: Path, entry: str, launch: Mapping[str, Any], cache: Path) -> Callable[..., Any]:

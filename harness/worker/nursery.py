@@ -11,6 +11,7 @@ the nursery itself, so every fork starts from the same clean memory.
 from __future__ import annotations
 
 import gc
+import importlib
 import os
 import socket
 import sys
@@ -20,7 +21,6 @@ from pathlib import Path
 
 from harness import hygiene, sandbox, wire
 from harness.errors import UnavailableError
-from harness.worker import __main__ as worker
 
 
 def serve(line: socket.socket) -> None:
@@ -56,6 +56,8 @@ def beget(message: wire.Message, fds: list[int], tell: int) -> None:
 
 def become_worker(message: wire.Message, fds: list[int], tell: int, between: int) -> None:
     """Leave everything of the nursery behind and run one worker; never returns."""
+    from harness.worker import __main__ as worker  # here since `main`
+
     code = 1
     try:
         os.setsid()
@@ -103,6 +105,9 @@ def main() -> int:
     """Import, freeze what was imported, serve."""
     hygiene.die_with_parent()
     line = socket.socket(fileno=int(sys.argv[1]))
+    gc.disable()  # a tenth of torch's import is looking for garbage
+    importlib.import_module("harness.worker.__main__")
+    gc.enable()
     gc.collect()
     gc.freeze()  # a collection in a fork would copy every page of what it looks at
     serve(line)

@@ -1,7 +1,8 @@
 """A .cu file -> cubins in a cache keyed by source, flags, NVRTC and architecture; no GPU, no torch.
 
-Every template instance is a program of its own, and they are compiled side by side: the front end is
-quick, ptxas is not, and NVRTC does not hold Python's lock.
+Every template instance is a program of its own, and they are compiled side by side. NVRTC does not hold
+Python's lock, but its front end has one of its own (0.14 s an instance that threads take one after the
+other), so the builder, which has neither threads nor a driver, compiles in forks (compile.py).
 """
 
 from __future__ import annotations
@@ -14,7 +15,8 @@ import os
 import re
 import shutil
 import tempfile
-from collections.abc import Mapping
+import time
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -62,6 +64,8 @@ class Program:
     """What NVRTC and ptxas said, registers and spills included."""
     cached: bool
     """True when nothing was compiled."""
+    seconds: float = 0.0
+    """What compiling took, then or now."""
 
 
 @dataclass(frozen=True)
@@ -119,6 +123,15 @@ def compile_source(
 
     Raises CudaSourceError with the compiler's own words, the file and the line.
     """
+    groups, one = plan(folder, entry, launch, arch, cache)
+    with ThreadPoolExecutor(min(len(groups), os.cpu_count() or 1)) as pool:
+        return Compiled(tuple(pool.map(one, groups)))
+
+
+def plan(
+    folder: Path, entry: str, launch: Mapping[str, Any], arch: str, cache: Path
+) -> tuple[list[list[str]], Callable[[list[str]], Program]]:
+    """The groups of kernel instances that are a program each, and what compiles one or finds it in `cache`."""
     nvrtc = bindings("nvrtc")
     names = sorted({name for name, _, _ in instances(launch)})
     # A kernel that is no template is in every program of its file, so such a file is one program.
@@ -126,12 +139,7 @@ def compile_source(
     options = [f"-arch={arch}", "--std=c++17", "-lineinfo", "--ptxas-options=-v"]
     options += with_defaults(launch)["flags"]
     source = _Source(folder, entry, arch, tuple(options), _digest_of(folder, entry))
-
-    def one(group: list[str]) -> Program:
-        return _compile(nvrtc, source, group, cache)
-
-    with ThreadPoolExecutor(min(len(groups), os.cpu_count() or 1)) as pool:
-        return Compiled(tuple(pool.map(one, groups)))
+    return groups, lambda group: _compile(nvrtc, source, group, cache)
 
 
 @dataclass(frozen=True)
@@ -160,7 +168,8 @@ def _compile(nvrtc: Any, source: _Source, names: list[str], cache: Path) -> Prog
     home = cache / "nvrtc" / key.hexdigest()[:32]
     if (home / "build.json").is_file():
         record = json.loads((home / "build.json").read_text())
-        return Program(home / "kernel.cubin", record["symbols"], record["log"], cached=True)
+        seconds = record.get("seconds", 0.0)
+        return Program(home / "kernel.cubin", record["symbols"], record["log"], True, seconds)
     try:
         text = (source.folder / source.entry).read_text()
     except OSError as error:
@@ -168,17 +177,20 @@ def _compile(nvrtc: Any, source: _Source, names: list[str], cache: Path) -> Prog
         raise CudaSourceError("COMPILE_ERROR", said, source.entry) from None
     folders = [source.folder, *include_dirs()]
     options = [*source.options, *(f"-I{path}" for path in folders)]
+    started = time.monotonic()
     cubin, symbols, log = _run_nvrtc(nvrtc, text, source.entry, options, names)
+    seconds = round(time.monotonic() - started, 3)
     home.parent.mkdir(parents=True, exist_ok=True)
     scratch = Path(tempfile.mkdtemp(dir=home.parent))  # renamed when whole: no half-written entry
     (scratch / "kernel.cubin").write_bytes(cubin)
     record = {"symbols": symbols, "log": log, "arch": source.arch, "nvrtc": version}
+    record["seconds"] = seconds
     (scratch / "build.json").write_text(json.dumps(record))
     try:
         scratch.rename(home)
     except OSError:  # another process was first
         shutil.rmtree(scratch, ignore_errors=True)
-    return Program(home / "kernel.cubin", symbols, log, cached=False)
+    return Program(home / "kernel.cubin", symbols, log, False, seconds)
 
 
 def _run_nvrtc(

@@ -111,6 +111,7 @@ def test_submissions_import_nothing_of_the_house() -> None:
             assert not imported(path), path
 
 
-def test_running_the_command_line_leaves_torch_unloaded() -> None:
-    code = "import sys, run, harness.launch, harness.engine; sys.exit('torch' in sys.modules)"
+def test_running_the_command_line_loads_neither_torch_nor_numpy() -> None:
+    names = "{'torch', 'numpy', 'scipy'}"
+    code = f"import sys, run, harness.launch, harness.engine; sys.exit(bool({names} & set(sys.modules)))"
     assert subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=False).returncode == 0

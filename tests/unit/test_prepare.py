@@ -1,4 +1,4 @@
-"""The order in which a run gets ready: a plain .cu is compiled while the others wait for torch."""
+"""The order in which a run gets ready: a plain .cu is compiled while its worker and the others get torch."""
 
 from __future__ import annotations
 
@@ -31,17 +31,21 @@ def told(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         ("needs_build", lambda seat, _: seat.builds),
         ("build_one", build_one),
         ("start_all", start_all),
+        ("may_start", lambda _, seat: not seat.fails),
     ):
         monkeypatch.setattr(launch, name, stand_in)
     return steps
 
 
-def seat(name: str, builds: bool = True, alone: bool = False) -> SimpleNamespace:
-    return SimpleNamespace(name=name, builds=builds, compiles_alone=alone)
+def seat(
+    name: str, builds: bool = True, alone: bool = False, fails: bool = False
+) -> SimpleNamespace:
+    return SimpleNamespace(name=name, builds=builds, compiles_alone=alone, fails=fails)
 
 
-def test_a_plain_cu_waits_for_nobody(told: list[str]) -> None:
-    seats = [seat("triton"), seat("sdpa", builds=False), seat("cu", alone=True), seat("more")]
+def prepare(told: list[str], *seats: SimpleNamespace) -> None:
+    for each in seats:
+        each.end = lambda name=each.name: told.append(f"end {name}")
     run = SimpleNamespace(
         seats={each.name: each for each in seats},
         judge=SimpleNamespace(wait_ready=lambda: told.append("judge"), ipc=True),
@@ -49,6 +53,17 @@ def test_a_plain_cu_waits_for_nobody(told: list[str]) -> None:
         suite=SimpleNamespace(device="gpu"),
     )
     launch.prepare(run, SimpleNamespace(sandbox=0))
-    assert told.index("build cu") < told.index("start sdpa")
-    assert sorted(told[:4]) == ["build cu", "build more", "build triton", "start sdpa"]
-    assert told[4:] == ["start cu triton more", "judge"]
+
+
+def test_a_plain_cu_waits_for_nobody(told: list[str]) -> None:
+    others = seat("triton"), seat("sdpa", builds=False), seat("more")
+    prepare(told, *others, seat("cu", alone=True))
+    assert told.index("build cu") < told.index("start sdpa cu")
+    assert sorted(told[:4]) == ["build cu", "build more", "build triton", "start sdpa cu"]
+    assert told[4:] == ["start triton more", "judge"]
+
+
+def test_a_worker_whose_kernel_does_not_compile_is_ended(told: list[str]) -> None:
+    prepare(told, seat("cu", alone=True, fails=True), seat("good", alone=True))
+    assert told[-2:] == ["end cu", "judge"]
+    assert "end good" not in told

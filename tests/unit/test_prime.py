@@ -10,8 +10,8 @@ from typing import Any
 
 from harness import wire
 from harness.blocks import prime
-from harness.judge.__main__ import Judge
 from harness.judge.desk import Desk
+from harness.judge.judge import Judge
 from harness.schema import Limits
 from harness.worker.__main__ import Worker
 

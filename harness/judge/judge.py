@@ -1,0 +1,271 @@
+"""What the judge does with each request of the engine."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import math
+import random
+import socket
+import time
+import traceback
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+
+from harness import wire
+from harness.buffers import Arena, ArenaKind, timer
+from harness.defences import NOTHING_OFF, Defence, Off, from_argument
+from harness.errors import WireError
+from harness.judge.desk import BurstOutcome, Desk, Inputs, WorkerGone
+from harness.judge.gate import Reference, grade
+from harness.judge.secret import Secret
+from harness.problems import get_problem
+from harness.problems.base_tensors import Tensors
+from harness.schema import Case
+
+#: As much as do_bench clears: several times the L2 cache of any GPU.
+CLEARED_BYTES = 256 << 20
+
+
+class Judge:
+    """Holds the secret, the current block's inputs and one desk a worker."""
+
+    def __init__(self, problem: str, device: str, scratch: str, off: Off = NOTHING_OFF) -> None:
+        self.problem = get_problem(problem)
+        self.tensors: Tensors = importlib.import_module(self.problem.tensors_module)
+        self.device = torch.device(device)
+        self.scratch, self.off = scratch, off
+        self.secret = Secret()
+        self.desks: dict[str, Desk] = {}
+        self.current: Inputs | None = None
+        self.heat_call_ms: dict[tuple[object, ...], float] = {}
+        self.cleared: torch.Tensor | None = None
+        self.arena_kind: ArenaKind = "host"
+        if self.device.type == "cuda" and ipc_works(scratch):
+            self.arena_kind = "cuda_ipc"
+
+    def handle(self, message: wire.Message, fds: list[int]) -> wire.Message:
+        """Answer one request of the engine."""
+        op = message["op"]
+        if op == "attach":
+            return self._attach(message, fds)
+        if op == "inputs":
+            return self._inputs(message)
+        if op == "burst":
+            return self._burst(message)
+        if op == "prime":
+            return self._prime(message)
+        if op == "detach":
+            self.desks.pop(message["worker"]).close()
+            return {"ok": True}
+        if op == "reveal":
+            told, self.secret = self.secret.reveal(), Secret()
+            return {"secret": told, "commitment": self.secret.commitment}
+        raise WireError(f"unknown request '{op}'")
+
+    def _attach(self, message: wire.Message, fds: list[int]) -> wire.Message:
+        """Give a worker its arenas and have it load the submission."""
+        name = message["worker"]
+        sizes = (int(message["input_bytes"]), int(message["output_bytes"]))
+        desk = Desk(
+            socket.socket(fileno=fds[0]),
+            self.arena_kind,
+            sizes,
+            f"{self.scratch}/arenas/{name}/shared",
+            self.off,
+        )
+        self.desks[name] = desk
+        handles = {"inputs": desk.inputs.handle, "outputs": desk.outputs.handle}
+        try:
+            desk.ask({"op": "map", **handles}, message["timeout_s"])
+        except WorkerGone as gone:
+            return {"status": gone.status.value, "message": gone.message}
+        return {"ok": True}
+
+    def _inputs(self, message: wire.Message) -> wire.Message:
+        """Draw the K secret calls of one burst and answer them: shared by all workers of a block."""
+        self.current = None  # frees the last block's tensors first
+        case = Case.model_validate(message["case"])
+        kwargs = dict(message["kwargs"])
+        limits, whole = self.problem.limits(case.dtype), bool(message["whole"])
+        tensors, references = [], []
+        # The last call of a check asks the first one's question again: is the answer the same, bit for bit?
+        again = whole and int(message["calls"]) > 1
+        for call in range(int(message["calls"]) - again):
+            label = f"{message['label']}/{call}"
+            seed, distribution = self.secret.seed(label), str(message["distribution"])
+            if Defence.FRESH_INPUTS in self.off:
+                seed, distribution = 0, "normal"
+            generator = torch.Generator(self.device).manual_seed(seed)
+            inputs = self.tensors.make_inputs(case, distribution, generator, self.device, kwargs)
+            tensors.append(inputs)
+            references.append(self._references(inputs, kwargs, whole, label, limits.scaled))
+        if again:
+            tensors.append(tensors[0])
+            references.append(references[0])
+        self.current = Inputs(
+            specs_in=self.problem.inputs(case),
+            specs_out=self.problem.outputs(case),
+            tensors=tensors,
+            references=references,
+            kwargs=kwargs,
+            contract_limit=limits.contract,
+            whole=whole,
+            repeats=again,
+        )
+        return {"ok": True}
+
+    def _references(
+        self,
+        inputs: tuple[torch.Tensor, ...],
+        kwargs: dict[str, Any],
+        whole: bool,
+        label: str,
+        scaled: bool,
+    ) -> tuple[Reference, ...]:
+        contract = self.tensors.contract(inputs, kwargs)
+        if whole:
+            exact = self.tensors.exact(inputs, kwargs)
+            return tuple(
+                Reference(c, e, scaled=scaled) for c, e in zip(contract, exact, strict=True)
+            )
+        # Every output is compared whole with SDPA's; float64 costs 30 times that, so one secret head of it.
+        heads = inputs[0].shape[0] * inputs[0].shape[1]
+        head = random.Random(self.secret.seed(f"{label}/head")).randrange(heads)
+        one = tuple(tensor.flatten(0, 1)[head : head + 1].unsqueeze(0) for tensor in inputs)
+        exact = self.tensors.exact(one, kwargs)
+        return tuple(
+            Reference(c, e[0, 0], head, scaled) for c, e in zip(contract, exact, strict=True)
+        )
+
+    def _burst(self, message: wire.Message) -> wire.Message:
+        if self.current is None:
+            raise WireError("burst before inputs")
+        desk = self.desks[message["worker"]]
+        heat = partial(self._heat, self.current, float(message.get("heat_ms", 0)))
+        return _as_message(
+            desk.burst(self.current, message["timeout_s"], message.get("profile", False), heat)
+        )
+
+    def _prime(self, message: wire.Message) -> wire.Message:
+        """Have many workers set up their profilers at once: the first use of one takes seconds.
+
+        Who fails here is found out at the next burst, and ends there.
+        """
+        desks = [self.desks[name] for name in message["workers"]]
+        for desk in desks:
+            with contextlib.suppress(WorkerGone):
+                desk.send({"op": "prime"})
+        for desk in desks:
+            with contextlib.suppress(WorkerGone):
+                desk.answer("prime", message["timeout_s"])
+        return {"ok": True}
+
+    def rehearse(self) -> None:
+        """One small check with nobody watching: what libraries load at their first call is loaded before the run."""
+        for headdim in (64, 128, 256):
+            case = Case(name="rehearsal", batch=1, heads=1, seqlen=256, headdim=headdim, burst=1)
+            kwargs = dict(self.problem.kwargs(case))
+            generator = torch.Generator(self.device).manual_seed(0)
+            inputs = self.tensors.make_inputs(case, "normal", generator, self.device, kwargs)
+            for reference in self._references(inputs, kwargs, True, "rehearsal", False):
+                grade(reference.contract, reference)
+
+    def _heat(self, inputs: Inputs, heat_ms: float) -> None:
+        """Queue `heat_ms` of SDPA on the burst's shape: the burst meets a chip at work, the same for everybody.
+
+        The cache is cleared before every call, which is how `triton.testing.do_bench` keeps a chip at work:
+        clearing takes little power, so without it the chip would step further down than under do_bench.
+        """
+        if self.device.type != "cuda" or not heat_ms:
+            return
+        q, k, v = inputs.tensors[0][:3]
+        if self.cleared is None:
+            self.cleared = torch.empty(CLEARED_BYTES, dtype=torch.int8, device=self.device)
+        cleared = self.cleared
+
+        def once() -> None:
+            cleared.zero_()
+            F.scaled_dot_product_attention(q, k, v, is_causal=bool(inputs.kwargs["causal"]))
+
+        key = (*q.shape, *inputs.kwargs.values())
+        if key not in self.heat_call_ms:
+            self.heat_call_ms[key] = gpu_ms(once)
+        for _ in range(math.ceil(heat_ms / self.heat_call_ms[key])):
+            once()
+
+
+def _as_message(outcome: BurstOutcome) -> wire.Message:
+    grade = outcome.grade
+    return {
+        "status": outcome.status.value,
+        "message": outcome.message,
+        "calls_ms": list(outcome.calls_ms),
+        "t2_ms": outcome.t2_ms,
+        "kernels": list(outcome.kernels),
+        "configs": list(outcome.configs),
+        "deterministic": outcome.deterministic,
+        "error": None
+        if grade is None
+        else {
+            "max_diff": grade.max_diff,
+            "rel_l2": grade.rel_l2,
+            "worst_row": grade.worst_row,
+            "finite": grade.finite,
+        },
+    }
+
+
+def gpu_ms(call: Callable[[], object]) -> float:
+    """Milliseconds of the second of two calls."""
+    call()
+    start, end = timer(), timer()
+    start.record()
+    call()
+    end.record()
+    end.synchronize()
+    return float(start.elapsed_time(end))
+
+
+def ipc_works(scratch: str) -> bool:
+    """Whether this process can export device memory at all (no: WSL, exclusive mode, old drivers)."""
+    try:
+        arena = Arena.create("cuda_ipc", 1 << 20, scratch)
+    except (OSError, RuntimeError):
+        return False
+    arena.close()
+    return True
+
+
+def serve(engine: socket.socket, start: wire.Message, start_s: dict[str, float]) -> None:
+    """Get ready as `start` says, then answer until the engine closes the line.
+
+    start_s: seconds that the process has spent so far, by what; told with its readiness.
+    """
+    begun = time.monotonic()
+    torch.set_grad_enabled(False)
+    # The references must not be rounded by anyone's idea of speed.
+    torch.backends.cuda.matmul.allow_tf32 = False
+    off = from_argument(str(start["without"]))
+    judge = Judge(str(start["problem"]), str(start["device"]), str(start["scratch"]), off)
+    start_s["device"] = time.monotonic() - begun
+    if judge.device.type == "cuda":
+        judge.rehearse()
+    start_s["rehearsal"] = time.monotonic() - begun - start_s["device"]
+    hello = {"ready": True, "ipc": judge.arena_kind, "commitment": judge.secret.commitment}
+    wire.send(engine, {**hello, "start_s": start_s})
+    while True:
+        try:
+            message, fds = wire.receive_with_fds(engine)
+        except wire.PeerClosed:
+            return
+        try:
+            answer = judge.handle(message, fds)
+        except Exception as cause:  # the engine decides what a failure of ours means
+            traceback.print_exc()
+            answer = {"failed": f"{type(cause).__name__}: {cause}"[:4000]}
+        wire.send(engine, answer)

@@ -1,0 +1,130 @@
+"""What starts before a run is known: the judge and the nursery, and the workers of kernels still being built."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from harness import early, wire
+from harness.judge import __main__ as judge
+from harness.worker.__main__ import wait_for_cubins
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+class Pretended:
+    """A hall without processes."""
+
+    closed = False
+
+    def close(self) -> None:
+        self.closed = True
+
+
+@pytest.fixture
+def halls(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setattr(early, "Hall", Pretended)
+    yield
+    early._close()
+
+
+@pytest.mark.usefixtures("halls")
+@pytest.mark.parametrize(
+    ("words", "starts"),
+    [
+        ("--submission mine", True),
+        ("-s mine --gpu 1", True),
+        ("run --submission=mine", True),
+        ("--submission mine --gpus all", False),
+        ("--submission mine --engine=local", False),
+        ("--help", False),
+        ("rank", False),
+        ("", False),
+    ],
+)
+def test_only_one_run_of_this_machine_starts_early(words: str, starts: bool) -> None:
+    early.begin(words.split())
+    assert bool(early._waiting) == starts
+
+
+@pytest.mark.usefixtures("halls")
+def test_a_run_takes_what_was_begun_and_the_next_begins_anew() -> None:
+    early.begin(["--submission", "mine"])
+    (begun,) = early._waiting
+    with early.taken() as first, early.taken() as second:
+        assert first is begun
+        assert second is not begun
+        assert not begun.closed
+    assert (first.closed, second.closed) == (True, True)
+
+
+def test_nothing_is_left_of_a_hall_that_nobody_took() -> None:
+    early.begin(["--submission", "mine"])
+    (hall,) = early._waiting
+    assert hall.judge.alive
+    assert hall.nursery.process.poll() is None
+    early._close()
+    assert not hall.judge.alive
+    assert hall.nursery.process.poll() is not None
+    assert not hall.scratch.exists()
+
+
+@pytest.mark.parametrize(
+    ("module", "unwanted"), [("early", "pydantic"), ("judge.__main__", "torch")]
+)
+def test_what_starts_first_imports_little(module: str, unwanted: str) -> None:
+    code = f"import sys, harness.{module}; sys.exit({unwanted!r} in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=False).returncode == 0
+
+
+@pytest.mark.parametrize(("device", "opened"), [("cuda", ["0"]), ("cpu", [])])
+def test_the_judge_opens_the_gpu_that_it_is_told(
+    device: str, opened: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[str] = []
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "of the engine")
+    monkeypatch.setattr(
+        judge, "open_context", lambda: seen.append(os.environ["CUDA_VISIBLE_DEVICES"])
+    )
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        opening = judge.Opening(theirs)
+        opening.start()
+        wire.send(ours, {"device": device, "env": {"CUDA_VISIBLE_DEVICES": "0"}})
+        opening.join()
+    assert seen == opened
+    assert opening.start_message is not None
+
+
+def test_the_judge_of_an_engine_that_has_gone_ends() -> None:
+    ours, theirs = socket.socketpair()
+    ours.close()
+    with theirs:
+        opening = judge.Opening(theirs)
+        opening.start()
+        opening.join()
+    assert opening.start_message is None
+
+
+def test_a_machine_without_a_driver_has_no_context() -> None:
+    assert not judge.open_context("libno-such-driver.so.1")
+
+
+def test_a_worker_waits_for_its_cubins_until_the_judge_speaks() -> None:
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        waiting = threading.Thread(target=wait_for_cubins, args=(theirs, "cpu"), daemon=True)
+        waiting.start()
+        waiting.join(0.05)
+        assert waiting.is_alive()
+        wire.send(ours, {"op": "map"})
+        waiting.join(30)
+        assert not waiting.is_alive()
+        assert wire.receive(theirs, 1) == {"op": "map"}, "it was looked at, not taken"
