@@ -1,17 +1,19 @@
-// Attention forward on Hopper (sm_90a): TMA feeds, wgmma multiplies, and the softmax keeps no running maximum.
-// The kernel of steps/07_late_request.cu, line by line, with a work counter from the caller: each stream has its own (submission.py).
+// Attention forward on Hopper (sm_90a): TMA feeds, wgmma multiplies, and the softmax keeps no running maximum where none is missed.
+// The kernel of steps/09_q_registers.cu, line by line, with a work counter from the caller: each stream has its own (submission.py).
 //
 //                 kv tiles, left to right →            one work item = 64 * WGS query rows of one head
-//   warpgroup 0 ┌────┬────┬────┐                       first   exact maximum, it becomes ref
+//   warpgroup 0 ┌────┬────┬────┐                       first   exact maximum, it becomes ref; P in full for a causal head's first rows
 //   warpgroup 1 │ 1st│    │diag├────┐                  plain   lazy: P = 2^(s - ref), no maximum, no rescaling; unmasked
 //   warpgroup 2 │    │    │    │diag├────┐             diag    lazy, masked
 //   warpgroup 3 └────┴────┴────┴────┴diag┘             right of its diagonal a warpgroup only hands slots back
 //
 // Shapes   q, k, v, o  [heads, S, D] contiguous fp16 (heads = batch * nheads); one CTA per SM, persistent
-//          q_smem [SQ][WGS][64, D]   k_smem, v_smem [SK, SV][N, D]   S [64, N], O [64, D] registers of a warpgroup
+//          q_smem [SQ][WGS][64, D], at headdim 128 copied to 32 registers of each thread   k_smem, v_smem [SK, SV][N, D]
+//          S [64, N], O [64, D] registers of a warpgroup
 // Phases   LOAD (producer warp)   SCORE   SOFTMAX   ACCUMULATE   STORE
-// Overflow a thread's partial row sum bounds all its P, so sum <= 2^15 proves that they fit fp16. Otherwise ref rises by a power
-//          of two (exact). If a P overflowed even fp32, l is inf or NaN for good, and the item is done again with a running maximum.
+// Overflow a thread's partial row sum bounds all its P: sum <= N/4 + 8 proves that they fit fp16 and that no P is far above 1. Rows that
+//          outgrow it, or whose first tile shows wide logits, keep a running maximum. If a P overflowed even fp32, l is inf or NaN
+//          for good, and the item is done again with one.
 // Bound    2 B H S^2 D flops (causal) at 4096 per clock and SM: 280 / 560 / 1120 us at 1.83 GHz on 132 SMs for the three official
 //          configs. headdim 128 and 256 are held by the tensor cores at the clock that 700 W allow, headdim 64 by them and
 //          the exponentials together
@@ -27,21 +29,21 @@
 // promise: smem_bytes=229512 registers=168 spills=0 warnings=0 blocks=1
 #include "sm90.cuh"
 
-constexpr float P_LIMIT = 32768.f;    // largest lazily scaled P that is accepted; fp16 ends at 65504
+constexpr float P_FLAT = 0.02f;       // a thread's sum of the first tile's P below this: the logits are wide, they get a running maximum
 constexpr int SAFE = 1 << 30;         // flag in an item's row word: redo with the running maximum
 
-// kv rows per tile, consumer warpgroups of 64 query rows, K, V and Q stages; where a trip waits for K and for V
+// kv rows per tile, consumer warpgroups of 64 query rows, K, V and Q stages; where a trip waits for K and for V, and where Q is
 template <int D> struct Shape;
-template <> struct Shape<64> { static constexpr int N = 64, WGS = 4, SK = 3, SV = 3, SQ = 2; static constexpr bool WAIT_K_FIRST = true, BOUNDARY = false; };
-template <> struct Shape<128> { static constexpr int N = 128, WGS = 2, SK = 2, SV = 2, SQ = 2; static constexpr bool WAIT_K_FIRST = false, BOUNDARY = true; };
-template <> struct Shape<256> { static constexpr int N = 80, WGS = 2, SK = 2, SV = 2, SQ = 1; static constexpr bool WAIT_K_FIRST = true, BOUNDARY = true; };
+template <> struct Shape<64> { static constexpr int N = 64, WGS = 4, SK = 3, SV = 3, SQ = 2; static constexpr bool WAIT_K_FIRST = true, BOUNDARY = false, Q_IN_REGS = false; };
+template <> struct Shape<128> { static constexpr int N = 128, WGS = 2, SK = 2, SV = 2, SQ = 2; static constexpr bool WAIT_K_FIRST = false, BOUNDARY = true, Q_IN_REGS = true; };
+template <> struct Shape<256> { static constexpr int N = 80, WGS = 2, SK = 2, SV = 2, SQ = 1; static constexpr bool WAIT_K_FIRST = true, BOUNDARY = true, Q_IN_REGS = false; };
 
 // counter: [2], next item and CTAs that are done; both 0 before and after a launch
 template <int D>
 __device__ __forceinline__ void attend(const TensorMap& q_map, const TensorMap& k_map, const TensorMap& v_map, uint16_t* o_base, int seqlen,
                                        float scale_log2, int causal, int heads, int section, int* counter) {
   constexpr int N = Shape<D>::N, WGS = Shape<D>::WGS, M = 64 * WGS, SK = Shape<D>::SK, SV = Shape<D>::SV, SQ = Shape<D>::SQ;
-  constexpr bool WAIT_K_FIRST = Shape<D>::WAIT_K_FIRST, BOUNDARY = Shape<D>::BOUNDARY;
+  constexpr bool WAIT_K_FIRST = Shape<D>::WAIT_K_FIRST, BOUNDARY = Shape<D>::BOUNDARY, Q_IN_REGS = Shape<D>::Q_IN_REGS;
   constexpr uint32_t TILE_BYTES = N * D * 2, Q_BYTES = 64 * D * 2;
   constexpr int PRODUCER_REGS = WGS == 2 ? 24 : 32, CONSUMER_REGS = WGS == 2 ? 240 : 112;
   const int section_log2 = 31 - __clz(section), blocks = (seqlen + M - 1) / M;
@@ -151,7 +153,9 @@ __device__ __forceinline__ void attend(const TensorMap& q_map, const TensorMap& 
     // ---------------------------------------------------------------------------------- consumers
     asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(CONSUMER_REGS));
     constexpr int NS = N / 2, NO = D / 2, NP = N / 4;
-    float S[NS], O[NO]; uint32_t P[NP];
+    // A thread's sum of a tile's P that the reference passes with: as if all were 1, and one of 8. It bounds each P, so they fit fp16.
+    constexpr float P_LIMIT = N / 4 + 8;
+    float S[NS], O[NO]; uint32_t P[NP], Q[Q_IN_REGS ? D / 4 : 1];
     const int w = wg - 1, lane = threadIdx.x & 31, warp = (threadIdx.x >> 5) & 3;
     const int lane0 = lane == 0;
     int ks = 0, vs = 0, qs = 0, k_use = 0; uint32_t kp = 0, vp = 0, qp = 0;
@@ -166,7 +170,11 @@ __device__ __forceinline__ void attend(const TensorMap& q_map, const TensorMap& 
     auto issue_qk = [&](uint32_t q_desc) {
       const uint32_t k_desc = desc_low(k_smem, 16) + k_use * (TILE_BYTES >> 4);
 #pragma unroll
-      for (int i = 0; i < D / 16; i++) QK<N>::mma(S, q_desc + (i & 3) * 2 + (i >> 2) * 512, k_desc + (i & 3) * 2 + (i >> 2) * (N * 8), i != 0);
+      for (int i = 0; i < D / 16; i++) {
+        const uint32_t k_now = k_desc + (i & 3) * 2 + (i >> 2) * (N * 8);
+        if constexpr (Q_IN_REGS) QKFromRegisters::mma(S, Q + 4 * i, k_now, i != 0);
+        else QK<N>::mma(S, q_desc + (i & 3) * 2 + (i >> 2) * 512, k_now, i != 0);
+      }
       wgmma_commit();
     };
     auto issue_pv = [&] {
@@ -188,6 +196,13 @@ __device__ __forceinline__ void attend(const TensorMap& q_map, const TensorMap& 
     auto pack_p = [&] {
 #pragma unroll
       for (int i = 0; i < NP; i++) P[i] = pack_half2(S[2 * i], S[2 * i + 1]);
+    };
+    // O += (P - half(P)) V: with it, and with P V to come, P counts in full
+    auto add_rest = [&] {
+#pragma unroll
+      for (int i = 0; i < NP; i++) P[i] = pack_rest(S[2 * i], S[2 * i + 1]);
+      touch(P);
+      wait_v(); wgmma_fence(); issue_pv(); wgmma_wait<0>(); touch(O);
     };
     auto scale_o = [&](float a0, float a1) {
 #pragma unroll
@@ -219,6 +234,14 @@ __device__ __forceinline__ void attend(const TensorMap& q_map, const TensorMap& 
       const int head = lds_lane0(item_smem + 8 * item, lane0), row_word = lds_lane0(item_smem + 8 * item + 4, lane0);
       if (head < 0) break;
       const uint32_t q_desc = desc_low(q_smem, 16) + (qs * WGS + w) * (Q_BYTES >> 4);
+      if constexpr (Q_IN_REGS) {                                  // Q [16, D] of this warp, out of the 128-byte swizzle
+        const int q_row = warp * 16 + (lane & 15);
+        const uint32_t row_smem = q_smem + (qs * WGS + w) * Q_BYTES + q_row * 128;
+#pragma unroll
+        for (int i = 0; i < D / 16; i++) ldmatrix_x4(Q + 4 * i, row_smem + (i >> 2) * 8192 + ((((i & 3) * 2 + (lane >> 4)) ^ (q_row & 7)) << 4));
+        touch(Q); __syncwarp();
+        release(q_empty + 8 * slot);                              // the next item's Q may come
+      }
       const int r0 = (row_word & ~SAFE) + w * 64;                 // this warpgroup's rows r0 ... r0 + 63
       const int row = r0 + warp * 16 + (lane >> 2);               // this thread's rows: row and row + 8
       const int limit0 = (causal ? min(row, seqlen - 1) : seqlen - 1) - 2 * (lane & 3);       // last valid kv row,
@@ -231,13 +254,17 @@ __device__ __forceinline__ void attend(const TensorMap& q_map, const TensorMap& 
       // first tile: nothing to overlap with inside this warpgroup
       wait_k();
       wgmma_fence(); issue_qk(q_desc); wgmma_wait<0>(); touch(S); release(k_empty + 8 * k_use);
-      { m0 = m1 = -1e30f; l0 = l1 = 0.f; float d0, d1; safe_softmax(0, limit0, limit1, d0, d1); row_sum(l0, l1); pack_p(); touch(P); }
+      { m0 = m1 = -1e30f; l0 = l1 = 0.f; float d0, d1; safe_softmax(0, limit0, limit1, d0, d1); row_sum(l0, l1); }
 #pragma unroll
       for (int i = 0; i < NO; i++) O[i] = 0.f;
+      if (causal && row_word == 0) add_rest();                    // few keys: here the rounding of P would be half of the error
+      pack_p(); touch(P);
       if (!WAIT_K_FIRST && mine > 1) wait_k();
 
       // QK of this tile and PV of the one before are in flight together; QK is complete on return
       int tile = 1;
+      // the reference is kept while no thread's sum passes this; below 0 it is the running maximum
+      float limit = __any_sync(~0u, fminf(l0, l1) < P_FLAT) ? -1.f : P_LIMIT;
       auto issue = [&] {
         if (WAIT_K_FIRST) wait_k();
         named_sync(1 + w);
@@ -275,18 +302,18 @@ __device__ __forceinline__ void attend(const TensorMap& q_map, const TensorMap& 
         for (int i = 0; i < NS; i++) S[i] = exp2_approx(fmaf(S[i], scale, (i & 2) ? -m1 : -m0));
         row_sum(s0, s1);
         finish_pv(tile + 1 < mine); pack_p(); touch(P);
-        if (__any_sync(~0u, !(s0 <= P_LIMIT) | !(s1 <= P_LIMIT))) {   // rare: raise m by a whole power of two, which is exact
-          float x0 = 0.f, x1 = 0.f; row_max(x0, x1);
-          const int e0 = min(max(int(__float_as_uint(x0) >> 23) - 127, 0), 126), e1 = min(max(int(__float_as_uint(x1) >> 23) - 127, 0), 126);
-          const float a0 = __uint_as_float((127 - e0) << 23), a1 = __uint_as_float((127 - e1) << 23);
-          m0 += e0; m1 += e1; s0 *= a0; s1 *= a1; l0 *= a0; l1 *= a1;
+        if (__any_sync(~0u, !(s0 <= limit) | !(s1 <= limit))) {       // m rises to the maximum so far, whose P is then exactly 1
+          float x0 = 1.f, x1 = 1.f; row_max(x0, x1);
+          limit = -1.f;                                             // rows that outgrew it will do so again: from here on every tile
+          const float a0 = rcp_or_nan(x0), a1 = rcp_or_nan(x1);
+          m0 += log2_approx(x0); m1 += log2_approx(x1); s0 *= a0; s1 *= a1; l0 *= a0; l1 *= a1;
 #pragma unroll
           for (int i = 0; i < NS; i++) S[i] *= (i & 2) ? a1 : a0;
           scale_o(a0, a1); pack_p();
         }
         l0 += s0; l1 += s1;
       }
-      release(q_empty + 8 * slot);                                // the next item's Q may come
+      if constexpr (!Q_IN_REGS) release(q_empty + 8 * slot);      // the next item's Q may come
       if (++qs == SQ) qs = 0, qp ^= 1;
       wait_v(); wgmma_fence(); issue_pv();
       // tiles that only later warpgroups need: take part in the ring, hand the slots back

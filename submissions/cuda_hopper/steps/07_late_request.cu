@@ -1,4 +1,4 @@
-// Rung 7, late request, which is cuda_hopper: the producer asks for the next work item when the present one's last tile was issued.
+// Rung 7, late request: the producer asks for the next work item when the present one's last tile was issued.
 // Changed  rung 6 asks when an item begins, so each SM holds one item in reserve and a dynamic queue acts like a static list;
 //          now K and V of a section can stay in L2 (32 MB) without the SMs waiting for one another at the end
 //
@@ -17,7 +17,7 @@
 //          the exponentials together
 // Measured one NVIDIA H200, official configs: 583 / 763 / 806 TFLOP/s, 1.264 / 1.101 / 1.036 x flash_attn_3 (NOTES.md)
 // Limits   sm_90a only; any S, any scale; at most one launch at a time per counter. A rung has one counter, cuda_hopper one per stream
-// Run      python run.py --submission cuda_hopper, or cuda_hopper/steps/07_late_request.cu
+// Run      python run.py --submission cuda_hopper/steps/07_late_request.cu
 //
 // promise: registers=168 spills=0 warnings=0 blocks=1
 #include "sm90.cuh"

@@ -45,6 +45,15 @@ DEFINE_QK(64, 32, "%32", "%33", "%34")
 DEFINE_QK(80, 40, "%40", "%41", "%42")
 DEFINE_QK(128, 64, "%64", "%65", "%66")
 
+// S[64, 128] (+)= Q[64, 16] K[128, 16]^T, Q in registers: a fifth of the bytes that an SM's products read from shared memory less
+struct QKFromRegisters {
+  static __device__ __forceinline__ void mma(float (&d)[64], const uint32_t* a, uint32_t b, int acc) {
+    asm volatile("{.reg .pred p; .reg .b64 db; setp.ne.b32 p, %69, 0; mov.b64 db, {%68, " DESC_HIGH "};\n"
+                 "wgmma.mma_async.sync.aligned.m64n128k16.f32.f16.f16 {" REGS_64 "}, {%64,%65,%66,%67}, db, p, 1, 1, 0;}\n"
+                 : OUT_64(d) : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b), "r"(acc));
+  }
+};
+
 // O[64, D] += P[64, 16] V[16, D], P in registers, V in shared memory with D contiguous
 template <int D> struct PV;
 #define DEFINE_PV(D, NREGS, A, B)                                                                 \
@@ -102,8 +111,17 @@ __device__ __forceinline__ void proxy_fence() { asm volatile("fence.proxy.async.
 // --------------------------------------------------------------------------------- small arithmetic
 __device__ __forceinline__ float exp2_approx(float x) { float y; asm("ex2.approx.ftz.f32 %0,%1;" : "=f"(y) : "f"(x)); return y; }
 __device__ __forceinline__ float rcp_approx(float x) { float y; asm("rcp.approx.ftz.f32 %0,%1;" : "=f"(y) : "f"(x)); return y; }
+// 1 / x; NaN, not zero, where that is below the smallest normal number
+__device__ __forceinline__ float rcp_or_nan(float x) { return x < 0x1p126f ? rcp_approx(x) : __int_as_float(0x7fc00000); }
+__device__ __forceinline__ float log2_approx(float x) { float y; asm("lg2.approx.ftz.f32 %0,%1;" : "=f"(y) : "f"(x)); return y; }
 __device__ __forceinline__ uint32_t pack_half2(float lo, float hi) {
   uint32_t r; asm("cvt.rn.f16x2.f32 %0,%1,%2;" : "=r"(r) : "f"(hi), "f"(lo)); return r;
+}
+// what pack_half2 rounds away, as two halves
+__device__ __forceinline__ uint32_t pack_rest(float lo, float hi) {
+  float a, b;
+  asm("{.reg .f16 x; cvt.rn.f16.f32 x,%2; cvt.f32.f16 %0,x; cvt.rn.f16.f32 x,%3; cvt.f32.f16 %1,x;}" : "=f"(a), "=f"(b) : "f"(lo), "f"(hi));
+  return pack_half2(lo - a, hi - b);
 }
 __device__ __forceinline__ uint32_t smem_u32(const void* p) { return (uint32_t)__cvta_generic_to_shared(p); }
 // Lane 0 reads a word of shared memory for its warp. When no other lane touches the word, lane 0's arrival on the mbarrier that
@@ -115,6 +133,10 @@ __device__ __forceinline__ int lds_lane0(uint32_t addr, int lane0) {
 }
 __device__ __forceinline__ void sts_if(uint32_t addr, int v, int on) {
   asm volatile("{.reg .pred p; setp.ne.b32 p,%2,0; @p st.shared.b32 [%0],%1;}" ::"r"(addr), "r"(v), "r"(on) : "memory");
+}
+// four 8 x 8 matrices; lane l gives the address of row l % 8 of matrix l / 8
+__device__ __forceinline__ void ldmatrix_x4(uint32_t* r, uint32_t row_smem) {
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3},[%4];" : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3]) : "r"(row_smem) : "memory");
 }
 // next = (*counter)++ where 'on'; elsewhere next stays
 __device__ __forceinline__ void atomic_next_if(int& next, int* counter, int on) {
