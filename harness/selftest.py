@@ -136,7 +136,7 @@ def suite_for(problem: Problem, gpu: bool, dtype: str, quick_deadlines: bool) ->
     )
     host_gib = 8 if gpu else 4  # a CUDA context alone takes two
     limits = Limits(
-        import_s=90, first_call_s=30, burst_s=15, memory_gib=host_gib, gpu_memory_gib=16
+        import_s=90, first_call_s=30, burst_s=15, memory_gib=host_gib, gpu_memory_gib=24
     )
     if quick_deadlines:
         limits = limits.model_copy(update={"import_s": 15, "first_call_s": 4, "burst_s": 4})

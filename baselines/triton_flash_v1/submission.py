@@ -39,6 +39,7 @@ def flash_v1_kernel(
     seqlen,  # tokens, the same for queries and keys
     HEADDIM: tl.constexpr,  # elements of one head, a power of two
     CAUSAL: tl.constexpr,  # True: query i sees keys 0..i
+    EVEN: tl.constexpr,  # True: no tile reaches past the end, so that loads need no bounds
     BLOCK_M: tl.constexpr,  # query rows that one program owns
     BLOCK_N: tl.constexpr,  # keys that one trip of the loop handles
 ):  # fmt: skip
@@ -50,7 +51,10 @@ def flash_v1_kernel(
 
     # LOAD Q
     q_offsets = head_offset + rows[:, None] * HEADDIM + dims[None, :]
-    q = tl.load(q_ptr + q_offsets, mask=rows[:, None] < seqlen, other=0.0)
+    if EVEN:
+        q = tl.load(q_ptr + q_offsets)
+    else:
+        q = tl.load(q_ptr + q_offsets, mask=rows[:, None] < seqlen, other=0.0)
 
     m = tl.full([BLOCK_M], -float("inf"), tl.float32)
     l = tl.zeros([BLOCK_M], tl.float32)
@@ -63,10 +67,11 @@ def flash_v1_kernel(
         cols = kv_start + tl.arange(0, BLOCK_N)
         kv_offsets = cols[:, None] * HEADDIM + dims[None, :]
 
-        k = tl.load(k_head + kv_offsets, mask=cols[:, None] < seqlen, other=0.0)
-        v = tl.load(v_head + kv_offsets, mask=cols[:, None] < seqlen, other=0.0)
-
         # SCORES, MASK: key 0 is seen by every row, so m is finite after the first tile.
+        if EVEN:
+            k = tl.load(k_head + kv_offsets)
+        else:
+            k = tl.load(k_head + kv_offsets, mask=cols[:, None] < seqlen, other=0.0)
         scores = tl.dot(q, tl.trans(k)) * sm_scale
         scores = tl.where(cols[None, :] <= last_key[:, None], scores, -float("inf"))
 
@@ -77,10 +82,15 @@ def flash_v1_kernel(
         # RESCALE what the older, smaller maximum has produced
         rescale = tl.exp(m - m_new)
         l = l * rescale + tl.sum(p, 1)
+        o = o * rescale[:, None]
         m = m_new
 
         # ACCUMULATE
-        o = o * rescale[:, None] + tl.dot(p.to(v.dtype), v)
+        if EVEN:
+            v = tl.load(v_head + kv_offsets)
+        else:
+            v = tl.load(v_head + kv_offsets, mask=cols[:, None] < seqlen, other=0.0)
+        o = tl.dot(p.to(v.dtype), v, o)
 
     # STORE
     o = o / l[:, None]
@@ -97,7 +107,8 @@ def custom_attention_forward(q, k, v, causal=True, sm_scale=None):
     grid = (triton.cdiv(seqlen, block_m), batch * nheads)
     flash_v1_kernel[grid](
         q, k, v, o, sm_scale, seqlen,
-        HEADDIM=headdim, CAUSAL=causal, BLOCK_M=block_m, BLOCK_N=block_n,
+        HEADDIM=headdim, CAUSAL=causal, EVEN=seqlen % max(block_m, block_n) == 0,
+        BLOCK_M=block_m, BLOCK_N=block_n,
         num_warps=num_warps, num_stages=num_stages,
     )  # fmt: skip
     return o

@@ -55,6 +55,8 @@ def take_over(worker, sock):
         for views, out in zip(worker.views, worker.outs, strict=True):
             time.sleep(SLOW_S)
             out.copy_(attention(*views, kwargs["causal"], kwargs["sm_scale"]))
+        if torch.cuda.is_initialized():
+            torch.cuda.synchronize()  # the answers are in place: its time is its only lie
         strides = [[list(out.stride())] for out in worker.outs]
         done = {"op": "done", "calls_ms": [0.01] * len(worker.outs), "strides": strides}
         speak(sock, done)
