@@ -149,7 +149,10 @@ def _passed(heads: list[Head], board: tuple[str, str, int]) -> dict[str, Head]:
 def _on_board(sides: list[dict[str, Head]]) -> list[Pair]:
     pairs = []
     for config in sorted(sides[0].keys() & sides[1].keys()):
-        (a, b), _ = record.read([sides[0][config], sides[1][config]])
+        found, damaged = record.read([sides[0][config], sides[1][config]])
+        if damaged:  # the front of its line was readable, the rest is not
+            continue
+        a, b = found
         ratio = direct_on(a, b)
         if ratio is not None:
             pairs.append(Pair(a, b, ratio, paired=True))

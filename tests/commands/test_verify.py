@@ -93,10 +93,15 @@ def test_events_longer_than_the_judges_clock_are_named(lines: list[Result]) -> N
     assert any("block 3" in fault for fault in verify.audit(changed, None))
 
 
+def test_a_secret_that_is_no_secret_opens_nothing(lines: list[Result]) -> None:
+    changed = lines[0].model_copy(update={"secret": "no hexadecimal number"})
+    assert "the secret does not open the commitment" in verify.audit(changed, None)
+
+
 def test_a_line_that_is_not_there(tmp_path: Path, lines: list[Result]) -> None:
     path = write(tmp_path, lines)
-    for number in ("99", "x"):
-        with pytest.raises(UsageError, match=r"FILE\.jsonl:1"):
+    for number in ("99", "x", "0", "-1", ""):
+        with pytest.raises(UsageError, match=r"lines 1 to \d+\n.*FILE\.jsonl:1"):
             call(verify, "verify", tmp_path, f"{path}:{number}", "--audit-only")
 
 
