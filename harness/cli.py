@@ -9,13 +9,16 @@ import signal
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import harness.commands
+from harness.arguments import Parser, gpu_count, positive, whole
 from harness.engines.conduct import default_builders, is_campaign
-from harness.errors import EXIT_INTERRUPTED, HarnessError
+from harness.errors import EXIT_INTERRUPTED, HarnessError, UsageError, did_you_mean
 from harness.isolate import ROOT
 from harness.report.rack import Rack
 from harness.report.terminal import Terminal
+from harness.schema import MOST_BLOCKS
 from harness.stopping import TIME_LIMIT_S
 
 EPILOG = """\
@@ -34,9 +37,20 @@ def parse_args(argv: Sequence[str] | None = None) -> argparse.Namespace:
     """Parse; without a command the words are those of `run`."""
     words = list(sys.argv[1:] if argv is None else argv)
     commands = command_names()
-    if not words or (words[0] not in commands and words[0] not in ("-h", "--help")):
+    if not words:
+        raise UsageError(
+            "no submission named",
+            "python run.py --submission triton_template, or python run.py --help",
+        )
+    if words[0].startswith("-") and words[0] not in ("-h", "--help"):
         words.insert(0, "run")
-    parser = argparse.ArgumentParser(
+    if words[0] not in (*commands, "-h", "--help"):
+        near = did_you_mean(words[0], commands)
+        raise UsageError(
+            f"no command '{words[0]}'",
+            f"{near or 'python run.py --help.'} A submission: python run.py --submission {words[0]}",
+        )
+    parser = Parser(
         prog="run.py", epilog=EPILOG, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     subparsers = parser.add_subparsers(dest="command", metavar="COMMAND")
@@ -47,7 +61,7 @@ def parse_args(argv: Sequence[str] | None = None) -> argparse.Namespace:
     return parser.parse_args(words)
 
 
-def add_run(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+def add_run(subparsers: argparse._SubParsersAction[Any]) -> None:
     """Declare the default command."""
     parser = subparsers.add_parser(
         "run",
@@ -67,7 +81,12 @@ def add_run(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> 
     add("--suite", metavar="NAME", help="file of configs/ (default: fa3 with a GPU, smoke without)")
     add("--baselines", metavar="LIST", help="comma list, all or none (default: the suite's)")
     add("--against", metavar="NAME", help="headline of the speed-up (default: the suite's)")
-    add("--blocks", type=int, metavar="N", help="timed blocks per case (default: the suite's)")
+    add(
+        "--blocks",
+        type=whole(1, MOST_BLOCKS),
+        metavar="N",
+        help="timed blocks per case (default: the suite's)",
+    )
     add(
         "--until",
         metavar="PCT",
@@ -93,7 +112,7 @@ def add_run(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> 
     add("--dtype", metavar="LIST", help="fp16, bf16")
     add("--batch", "--batch-size", metavar="N", help="default: 16384 / seqlen")
     add("--heads", "--nheads", metavar="N", help="default: 2048 / headdim")
-    add("--gpu", type=int, default=0, metavar="INDEX", help="which GPU, in NVML's order")
+    add("--gpu", type=whole(0), default=0, metavar="INDEX", help="which GPU, in NVML's order")
     add(
         "--sandbox",
         type=int,
@@ -108,7 +127,7 @@ def add_run(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> 
         "--leaderboard",
         type=Path,
         metavar="FILE",
-        help="everything into this file (default: leaderboard.md, a CPU's in results/cpu/)",
+        help="everything into this file (default: leaderboard.md, a CPU's in results/cpu/; beside records that lie elsewhere)",
     )
 
 
@@ -116,23 +135,23 @@ def add_many(group: argparse._ArgumentGroup) -> None:
     """Flags of a campaign: any of the first four makes one of a run."""
     add = group.add_argument
     add("--engine", choices=("local", "ray", "slurm"), help="who places the units (default: local)")
-    add("--gpus", type=_gpu_count, metavar="N", help="how many GPUs at once, or all")
+    add("--gpus", type=gpu_count, metavar="N", help="how many GPUs at once, or all")
     add(
         "--per-unit",
-        type=_positive,
+        type=whole(1),
         metavar="N",
         help="entrants that share a run (default: 1; 12 with --race)",
     )
     add("--resume", action="store_true", help="skip what is recorded: source, suite, protocol, GPU")
     add(
         "--builders",
-        type=int,
+        type=whole(0),
         default=default_builders(),
         metavar="N",
         help="compile ahead on CPUs",
     )
     add("--sku", metavar="NAME", help="only such GPUs: a folder of results/, e.g. nvidia-h200")
-    add("--gpu-memory", type=float, metavar="GIB", help="only GPUs with at least this")
+    add("--gpu-memory", type=positive, metavar="GIB", help="only GPUs with at least this")
     add("--address", default="auto", metavar="HOST:PORT", help="Ray cluster (default: RAY_ADDRESS)")
     add("--slurm", action="append", metavar="KEY=VALUE", help="sbatch option, e.g. partition=gpu")
     add(
@@ -142,16 +161,6 @@ def add_many(group: argparse._ArgumentGroup) -> None:
         metavar="DIR",
         help="shared with the nodes: units, events, logs",
     )
-
-
-def _positive(text: str) -> int:
-    if not text.isdigit() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"'{text}' is not a whole number from 1")
-    return int(text)
-
-
-def _gpu_count(text: str) -> str:
-    return text if text == "all" else str(_positive(text))
 
 
 def command_names() -> list[str]:

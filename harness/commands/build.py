@@ -34,7 +34,7 @@ def run(args: argparse.Namespace) -> int:
     entrants = find_entrants(args.names, ROOT / "submissions", Kind.SUBMISSION, None)
     cuda = [entrant for entrant in entrants if entrant.manifest.language == "cuda"]
     if not cuda:
-        raise UsageError("nothing to compile: no CUDA submission among these", "run.py list")
+        raise UsageError("nothing to compile: no CUDA submission among these", "python run.py list")
     return max(one(entrant, args.arch, args.fail_on_spills) for entrant in cuda)
 
 
