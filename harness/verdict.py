@@ -197,12 +197,8 @@ def _status(evidence: Evidence, facts: RunFacts, refusal: str, shaky: str) -> tu
 def _class(evidence: Evidence, facts: RunFacts) -> Literal["exact", "approximate"]:
     if Defence.RELATIVE_ERROR in facts.off:
         return "exact"
-    limits = facts.problem.limits(evidence.case.dtype)
-    worst = evidence.worst
-    exact = (
-        worst is not None and worst.rel_l2 < limits.rel_l2 and worst.worst_row < limits.worst_row
-    )
-    return "exact" if exact else "approximate"
+    limits, worst = facts.problem.limits(evidence.case.dtype), evidence.worst
+    return "exact" if worst is not None and limits.exact(worst) else "approximate"
 
 
 def shared(pace: Sequence[Sample], samples: Sequence[Sample]) -> list[Sample]:
