@@ -48,7 +48,11 @@ def one(entrant: Entrant, archs: list[str] | None, fail_on_spills: bool) -> int:
     with tempfile.TemporaryDirectory() as cache:
         try:
             reports = build_report.build(
-                entrant.folder, manifest.entry, launch, Path(cache), archs or claimed(entrant)
+                entrant.folder,
+                manifest.entry,
+                launch,
+                Path(cache),
+                archs or build_report.archs_for(manifest.needs.compute_capability),
             )
         except CudaSourceError as cause:
             place = f"{cause.file}:{cause.line}: " if cause.file else ""
@@ -62,10 +66,3 @@ def one(entrant: Entrant, archs: list[str] | None, fail_on_spills: bool) -> int:
     spills = any(report.spill_store_bytes or report.spill_load_bytes for report in reports)
     failed = any(report.broken for report in reports) or (spills and fail_on_spills)
     return EXIT_SUBMISSION_FAILED if failed else EXIT_OK
-
-
-def claimed(entrant: Entrant) -> list[str]:
-    """Architectures at or above what the manifest needs."""
-    needed = tuple(map(int, entrant.manifest.needs.compute_capability.split(".")))
-    known = {"sm_80": (8, 0), "sm_90a": (9, 0)}
-    return [arch for arch in build_report.ARCHS if known[arch] >= needed]
