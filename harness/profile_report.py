@@ -318,7 +318,7 @@ def draw_roofline(points: Sequence[Point], roofs: Ceilings, stem: Path) -> list[
         from matplotlib.figure import Figure
     except ImportError:
         raise ProfileUnavailableError(
-            "the roofline picture needs matplotlib; run: pip install 'attnboard[profile]'"
+            "the roofline picture needs matplotlib; run: pip install '.[profile]'"
         ) from None
     figure = Figure(figsize=(7.0, 4.5), layout="constrained")
     FigureCanvasSVG(figure)

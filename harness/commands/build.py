@@ -59,9 +59,7 @@ def one(entrant: Entrant, archs: list[str] | None, fail_on_spills: bool) -> int:
             print(f"{cause.status}: {place}{plain_text(cause.message)}", file=sys.stderr)
             return EXIT_SUBMISSION_FAILED
         except build_report.BuildUnavailableError as cause:
-            raise UnavailableError(
-                f"UNAVAILABLE: {cause}", "pip install 'attnboard[cuda]'"
-            ) from None
+            raise UnavailableError(f"UNAVAILABLE: {cause}", "pip install '.[cuda]'") from None
     print(build_report.render(reports))
     spills = any(report.spill_store_bytes or report.spill_load_bytes for report in reports)
     failed = any(report.broken for report in reports) or (spills and fail_on_spills)
