@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import argparse
 import importlib
+import io
+import os
 import pkgutil
 import signal
 import sys
+import traceback
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -14,7 +17,14 @@ from typing import Any
 import harness.commands
 from harness.arguments import Parser, gpu_count, positive, whole
 from harness.engines.conduct import default_builders, is_campaign
-from harness.errors import EXIT_INTERRUPTED, HarnessError, UsageError, did_you_mean
+from harness.errors import (
+    EXIT_INTERRUPTED,
+    EXIT_NOBODY_READS,
+    EXIT_USAGE,
+    HarnessError,
+    UsageError,
+    did_you_mean,
+)
 from harness.isolate import ROOT
 from harness.report.rack import Rack
 from harness.report.terminal import Terminal
@@ -189,17 +199,37 @@ def report(args: argparse.Namespace) -> Terminal:
 
 
 def guarded(main: Callable[[], int]) -> int:
-    """Run `main`; our own errors become two lines and an exit code, Ctrl-C becomes 130."""
+    """Run `main`; our own errors become two lines and an exit code, Ctrl-C becomes 130.
+
+    What nobody foresaw keeps its traceback and is a harness error: 1 would blame the submission.
+    """
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")  # a terminal without ✓ is no reason to end
     # A polite end is a Ctrl-C: children are ended and records kept either way.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
-        return main()
+        code = main()
+        sys.stdout.flush()  # here, where a reader who left is no surprise
     except HarnessError as error:
         print(f"error: {error}", file=sys.stderr)
         return error.exit_code
+    except BrokenPipeError:  # `run.py list | head`: nobody reads on
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return EXIT_NOBODY_READS
+    except Exception:
+        traceback.print_exc()
+        print(
+            "error: a fault of the harness; what was measured before it is in results/\n"
+            "  next: python run.py doctor, and report the lines above",
+            file=sys.stderr,
+        )
+        return EXIT_USAGE
     except KeyboardInterrupt:
         print(
             "interrupted: what was measured is in results/\n  next: the same command again",
             file=sys.stderr,
         )
         return EXIT_INTERRUPTED
+    else:
+        return code

@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
+from pathlib import Path
+
 import pytest
 
 from harness.cli import guarded, parse_args
 from harness.engines.slurm import sbatch_options
-from harness.errors import EXIT_USAGE, UsageError
+from harness.errors import EXIT_NOBODY_READS, EXIT_USAGE, UsageError
 from harness.machine import inspect_machine
 from harness.wishes import choose_suite
 
+ROOT = Path(__file__).resolve().parents[2]
 MINE = ["--submission", "triton_template"]
 
 
@@ -52,6 +58,40 @@ def test_an_error_of_the_command_line_is_two_lines_and_exit_2(
     first, second = err.splitlines()
     assert first == "error: no command 'rnak'"
     assert second.startswith("  next: Did you mean 'rank'?")
+
+
+def test_what_nobody_foresaw_is_not_blamed_on_the_submission(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert guarded(lambda: 1 // 0) == EXIT_USAGE
+    err = capsys.readouterr().err
+    assert "ZeroDivisionError" in err
+    assert err.splitlines()[-1].startswith("  next: ")
+
+
+@pytest.mark.parametrize(
+    ("words", "environment", "code"),
+    [
+        (["list", "suites"], {"PYTHONIOENCODING": "ascii"}, 0),
+        (["list", "suites"], {}, EXIT_NOBODY_READS),
+    ],
+)
+def test_a_reader_who_leaves_and_a_terminal_without_signs_see_no_traceback(
+    words: list[str], environment: dict[str, str], code: int
+) -> None:
+    reads, writes = os.pipe()
+    if code:
+        os.close(reads)
+    done = subprocess.run(
+        [sys.executable, "run.py", *words],
+        cwd=ROOT,
+        env=os.environ | environment,
+        stdout=writes,
+        stderr=subprocess.PIPE,
+        text=True,
+        check=False,
+    )
+    assert (done.returncode, done.stderr) == (code, "")
 
 
 @pytest.mark.parametrize(
