@@ -69,7 +69,7 @@ def load_entrant(
 
     None for `problem` means the one that its manifest names.
     """
-    if path.is_file() and path.suffix == ".cu" and _is_entry(path):
+    if path.is_file() and path.suffix in {".py", ".cu"} and _is_entry(path):
         path = path.parent
     if path.is_file() and path.suffix == ".py":
         manifest = Manifest(
@@ -124,7 +124,7 @@ def unchanged(entrant: Entrant) -> bool:
 
 
 def _is_entry(path: Path) -> bool:
-    """Whether the .cu file `path` is the entry that the manifest beside it names."""
+    """Whether the file `path` is the entry that the manifest beside it names."""
     beside = path.parent / "manifest.yaml"
     return beside.is_file() and _read_manifest(path.parent).entry == path.name
 

@@ -220,6 +220,8 @@ def test_the_entry_of_a_manifest_is_its_submission(tmp_path: Path) -> None:
     folder = make(tmp_path, manifest=f"entry: kernel.cu\nlaunch:{SECTION}")
     (folder / "kernel.cu").write_text("//")
     assert find(tmp_path, "mine/kernel.cu") == find(tmp_path, "mine")
+    make(tmp_path, name="yours")
+    assert find(tmp_path, "yours/submission.py") == find(tmp_path, "yours")
 
 
 def test_a_rung_s_hash_follows_what_its_compiler_reads(tmp_path: Path) -> None:
