@@ -27,6 +27,7 @@ sys.path[:0] = [str(ROOT), str(Path(__file__).resolve().parent)]
 from path_guard import git  # noqa: E402
 
 from harness import PROTOCOL, record  # noqa: E402
+from harness.clock import GPU_RULES, cross_examine  # noqa: E402
 from harness.commands.verify import audit  # noqa: E402
 from harness.errors import HarnessError  # noqa: E402
 from harness.machine import peak_tflops  # noqa: E402
@@ -35,6 +36,7 @@ from harness.registry import load_entrant  # noqa: E402
 from harness.report.text import wash  # noqa: E402
 from harness.schema import Kind, Result, Status, Suite  # noqa: E402
 from harness.suite import load_suite  # noqa: E402
+from harness.verdict import shared  # noqa: E402
 
 MOST_FILES = 20
 MOST_FILE_BYTES = 32 << 20
@@ -194,6 +196,7 @@ def _of_times(result: Result, base: Result | None, expected: Expected) -> list[s
         "a time that is not positive": all(t > 0 for s in result.samples for t in s.calls_ms),
         "a block occurs twice": len({s.block for s in result.samples}) == len(result.samples),
         "its secret was never told": bool(result.secret and result.secret_commitment),
+        "its times were not held against the judge's clock": result.slack is not None,
         "not judged": result.integrity.startswith("judged"),
         "its error is not below the contract": result.error is not None
         and result.error.finite
@@ -205,7 +208,11 @@ def _of_times(result: Result, base: Result | None, expected: Expected) -> list[s
         "the baseline it was timed beside is missing": base is not None
         and base.status is Status.PASSED,
     }
-    return [why for why, fine in checks.items() if not fine] + audit(result, base)
+    reasons = [why for why, fine in checks.items() if not fine] + audit(result, base)
+    if base is not None:  # the two clocks once more, on the samples as they came
+        pace = shared(base.samples, result.samples)
+        reasons.append(cross_examine(result.samples, pace, (), GPU_RULES).refusal)
+    return [why for why in reasons if why]
 
 
 if __name__ == "__main__":

@@ -21,7 +21,7 @@ import pytest
 from harness import PROTOCOL, launch, record
 from harness.problems import get_problem
 from harness.registry import load_entrant
-from harness.schema import Kind, Result, Sample, Speedup, Suite
+from harness.schema import Kind, Result, Sample, Slack, Speedup, Suite
 from harness.suite import load_suite
 from tests.report.factory import run_of
 
@@ -161,6 +161,7 @@ def as_suite(hub: Hub, result: Result, suite: Suite, facts: dict) -> Result:
         for s in result.samples
     )
     changes = {"case": case, "samples": samples, "source_sha256": source, **facts}
+    changes["slack"] = Slack(burst_pct=2.0, mean_pct=0.5)
     return result.model_copy(update=changes)
 
 
@@ -282,6 +283,15 @@ def one(results: list[Result], **changes: object) -> list[Result]:
     return [*results[:at], results[at].model_copy(update=changes), *results[at + 1 :]]
 
 
+def hurried(result: Result) -> Result:
+    """A tenth less told than was waited for."""
+    samples = tuple(
+        s.model_copy(update={"calls_ms": tuple(0.9 * t for t in s.calls_ms)})
+        for s in result.samples
+    )
+    return result.model_copy(update={"samples": samples})
+
+
 FORGERIES: dict[str, tuple[Callable[[list[Result]], list[Result]], str]] = {
     "faster than its samples": (lambda r: one(r, latency_ms=0.3), "latency_ms is 0.3"),
     "another speed-up": (
@@ -311,6 +321,11 @@ FORGERIES: dict[str, tuple[Callable[[list[Result]], list[Result]], str]] = {
     ),
     "a wrong secret": (lambda r: one(r, secret="00" * 32), "does not open the commitment"),
     "no secret": (lambda r: one(r, secret="", secret_commitment=""), "secret was never told"),
+    "times that the outside did not see": (
+        lambda r: consistent([hurried(x) if x.entry == "mine" else x for x in r]),
+        "longer outside than claimed inside",
+    ),
+    "no second clock": (lambda r: one(r, slack=None), "not held against the judge's clock"),
     "cooperative": (lambda r: one(r, integrity="cooperative"), "not judged"),
     "a config left out": (
         lambda r: [x for x in r if (x.entry, x.config) != ("mine", "hdim256_seq16k")],
