@@ -18,7 +18,7 @@ WIDTH, ROW, TOP, BOTTOM = 960, 30, 78, 46
 PLOT_START, PLOT_END, RATIO_END = 256, 590, 656
 FIGURES_START, FIGURES_END = 668, 940
 MOST_ROWS = 24
-SPAN = 10.0  # from the left edge to the right; who is slower stands at the left edge behind an arrow
+SPAN = 10.0  # from edge to edge; who is slower stands at the left one behind an arrow
 TICK_PX, MOST_TICKS = 44, 7  # no closer than that: a tick's label is some 30 wide
 STYLE = """
 .page{fill:#fff}.ink{fill:#1b1f24}.soft{fill:#59636e}.line{stroke:#d1d9e0}.one{stroke:#59636e}
