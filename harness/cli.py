@@ -4,18 +4,31 @@ from __future__ import annotations
 
 import argparse
 import importlib
+import io
+import os
 import pkgutil
 import signal
 import sys
+import traceback
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import harness.commands
+from harness.arguments import Parser, gpu_count, positive, whole
 from harness.engines.conduct import default_builders, is_campaign
-from harness.errors import EXIT_INTERRUPTED, HarnessError
+from harness.errors import (
+    EXIT_INTERRUPTED,
+    EXIT_NOBODY_READS,
+    EXIT_USAGE,
+    HarnessError,
+    UsageError,
+    did_you_mean,
+)
 from harness.isolate import ROOT
 from harness.report.rack import Rack
 from harness.report.terminal import Terminal
+from harness.schema import MOST_BLOCKS
 from harness.stopping import TIME_LIMIT_S
 
 EPILOG = """\
@@ -34,9 +47,20 @@ def parse_args(argv: Sequence[str] | None = None) -> argparse.Namespace:
     """Parse; without a command the words are those of `run`."""
     words = list(sys.argv[1:] if argv is None else argv)
     commands = command_names()
-    if not words or (words[0] not in commands and words[0] not in ("-h", "--help")):
+    if not words:
+        raise UsageError(
+            "no submission named",
+            "python run.py --submission triton_template, or python run.py --help",
+        )
+    if words[0].startswith("-") and words[0] not in ("-h", "--help"):
         words.insert(0, "run")
-    parser = argparse.ArgumentParser(
+    if words[0] not in (*commands, "-h", "--help"):
+        near = did_you_mean(words[0], commands)
+        raise UsageError(
+            f"no command '{words[0]}'",
+            f"{near or 'python run.py --help.'} A submission: python run.py --submission {words[0]}",
+        )
+    parser = Parser(
         prog="run.py", epilog=EPILOG, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     subparsers = parser.add_subparsers(dest="command", metavar="COMMAND")
@@ -47,7 +71,7 @@ def parse_args(argv: Sequence[str] | None = None) -> argparse.Namespace:
     return parser.parse_args(words)
 
 
-def add_run(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+def add_run(subparsers: argparse._SubParsersAction[Any]) -> None:
     """Declare the default command."""
     parser = subparsers.add_parser(
         "run",
@@ -67,7 +91,12 @@ def add_run(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> 
     add("--suite", metavar="NAME", help="file of configs/ (default: fa3 with a GPU, smoke without)")
     add("--baselines", metavar="LIST", help="comma list, all or none (default: the suite's)")
     add("--against", metavar="NAME", help="headline of the speed-up (default: the suite's)")
-    add("--blocks", type=int, metavar="N", help="timed blocks per case (default: the suite's)")
+    add(
+        "--blocks",
+        type=whole(1, MOST_BLOCKS),
+        metavar="N",
+        help="timed blocks per case (default: the suite's)",
+    )
     add(
         "--until",
         metavar="PCT",
@@ -93,7 +122,7 @@ def add_run(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> 
     add("--dtype", metavar="LIST", help="fp16, bf16")
     add("--batch", "--batch-size", metavar="N", help="default: 16384 / seqlen")
     add("--heads", "--nheads", metavar="N", help="default: 2048 / headdim")
-    add("--gpu", type=int, default=0, metavar="INDEX", help="which GPU, in NVML's order")
+    add("--gpu", type=whole(0), default=0, metavar="INDEX", help="which GPU, in NVML's order")
     add(
         "--sandbox",
         type=int,
@@ -108,7 +137,7 @@ def add_run(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> 
         "--leaderboard",
         type=Path,
         metavar="FILE",
-        help="everything into this file (default: leaderboard.md, a CPU's in results/cpu/)",
+        help="everything into this file (default: leaderboard.md, a CPU's in results/cpu/; beside records that lie elsewhere)",
     )
 
 
@@ -116,23 +145,23 @@ def add_many(group: argparse._ArgumentGroup) -> None:
     """Flags of a campaign: any of the first four makes one of a run."""
     add = group.add_argument
     add("--engine", choices=("local", "ray", "slurm"), help="who places the units (default: local)")
-    add("--gpus", type=_gpu_count, metavar="N", help="how many GPUs at once, or all")
+    add("--gpus", type=gpu_count, metavar="N", help="how many GPUs at once, or all")
     add(
         "--per-unit",
-        type=_positive,
+        type=whole(1),
         metavar="N",
         help="entrants that share a run (default: 1; 12 with --race)",
     )
     add("--resume", action="store_true", help="skip what is recorded: source, suite, protocol, GPU")
     add(
         "--builders",
-        type=int,
+        type=whole(0),
         default=default_builders(),
         metavar="N",
         help="compile ahead on CPUs",
     )
     add("--sku", metavar="NAME", help="only such GPUs: a folder of results/, e.g. nvidia-h200")
-    add("--gpu-memory", type=float, metavar="GIB", help="only GPUs with at least this")
+    add("--gpu-memory", type=positive, metavar="GIB", help="only GPUs with at least this")
     add("--address", default="auto", metavar="HOST:PORT", help="Ray cluster (default: RAY_ADDRESS)")
     add("--slurm", action="append", metavar="KEY=VALUE", help="sbatch option, e.g. partition=gpu")
     add(
@@ -142,16 +171,6 @@ def add_many(group: argparse._ArgumentGroup) -> None:
         metavar="DIR",
         help="shared with the nodes: units, events, logs",
     )
-
-
-def _positive(text: str) -> int:
-    if not text.isdigit() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"'{text}' is not a whole number from 1")
-    return int(text)
-
-
-def _gpu_count(text: str) -> str:
-    return text if text == "all" else str(_positive(text))
 
 
 def command_names() -> list[str]:
@@ -180,17 +199,37 @@ def report(args: argparse.Namespace) -> Terminal:
 
 
 def guarded(main: Callable[[], int]) -> int:
-    """Run `main`; our own errors become two lines and an exit code, Ctrl-C becomes 130."""
+    """Run `main`; our own errors become two lines and an exit code, Ctrl-C becomes 130.
+
+    What nobody foresaw keeps its traceback and is a harness error: 1 would blame the submission.
+    """
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")  # a terminal without ✓ is no reason to end
     # A polite end is a Ctrl-C: children are ended and records kept either way.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
-        return main()
+        code = main()
+        sys.stdout.flush()  # here, where a reader who left is no surprise
     except HarnessError as error:
         print(f"error: {error}", file=sys.stderr)
         return error.exit_code
+    except BrokenPipeError:  # `run.py list | head`: nobody reads on
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return EXIT_NOBODY_READS
+    except Exception:
+        traceback.print_exc()
+        print(
+            "error: a fault of the harness; what was measured before it is in results/\n"
+            "  next: python run.py doctor, and report the lines above",
+            file=sys.stderr,
+        )
+        return EXIT_USAGE
     except KeyboardInterrupt:
         print(
             "interrupted: what was measured is in results/\n  next: the same command again",
             file=sys.stderr,
         )
         return EXIT_INTERRUPTED
+    else:
+        return code

@@ -51,14 +51,15 @@ class Run(State):
 
     @contextlib.contextmanager
     def nothing_lost(self) -> Iterator[None]:
-        """On Ctrl-C or a failing process of ours every open case gets its row; what was measured is kept."""
+        """On Ctrl-C or a fault of ours every open case gets its row; what was measured is kept."""
         try:
             yield
         except KeyboardInterrupt:
             self._abandon(Status.INTERRUPTED, "stopped by Ctrl-C")
             raise
-        except HarnessError as cause:
-            self._abandon(Status.HARNESS_ERROR, cause.message)
+        except Exception as cause:
+            ours = cause.message if isinstance(cause, HarnessError) else repr(cause)
+            self._abandon(Status.HARNESS_ERROR, ours)
             raise
 
     def _rotate_secret(self) -> tuple[str, str]:

@@ -24,6 +24,7 @@ EXIT_UNAVAILABLE = 3
 EXIT_GPU_UNHEALTHY = 4
 EXIT_STORAGE = 5
 EXIT_INTERRUPTED = 130
+EXIT_NOBODY_READS = 141  # what a shell says of SIGPIPE
 
 
 class HarnessError(Exception):

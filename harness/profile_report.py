@@ -1,14 +1,11 @@
-"""What bounds a kernel: Nsight Compute's counters, a roofline, and one sentence.
+"""What bounds a kernel: Nsight Compute's counters and one sentence; the picture is harness/roofline.py's.
 
 Three parts, each usable alone:
     run_ncu     starts a command under ncu with METRICS and `--clock-control none`
     parse_ncu   its CSV page -> Profile
-    limiter     Profile -> the sentence; draw_roofline -> PNG and SVG (matplotlib)
+    limiter     Profile -> the sentence
 Without ncu, or without permission to read counters, `explain_missing` says so and the static data of
 `build_report` stays.
-
-The ceilings are per multiprocessor and cycle, so they follow the clock of the run: 4096 dense fp16 FLOP
-(wgmma; mma.sync reaches less), 16 exponentials, the memory bandwidth that ncu reports.
 """
 
 from __future__ import annotations
@@ -17,10 +14,8 @@ import csv
 import re
 import shutil
 import subprocess
-import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 _STALL = "smsp__average_warps_issue_stalled_{}_per_issue_active.ratio"
@@ -63,9 +58,6 @@ _SECONDS = {"ns": 1e-9, "nsecond": 1e-9, "us": 1e-6, "usecond": 1e-6, "ms": 1e-3
             "s": 1.0, "second": 1.0}  # fmt: skip
 _BYTES = {"byte": 1.0, "Kbyte": 1e3, "Mbyte": 1e6, "Gbyte": 1e9}
 
-TENSOR_FLOP_PER_SM_CYCLE = 4096  # dense fp16 and bf16 on sm_90
-EXP_PER_SM_CYCLE = 16
-
 
 @dataclass(frozen=True)
 class Profile:
@@ -91,16 +83,6 @@ class Profile:
     """Executed loads and stores of local memory."""
     stalls: tuple[tuple[str, float], ...] = ()
     """(reason, mean warps stalled for it per issued instruction), largest first."""
-
-
-@dataclass(frozen=True)
-class Ceilings:
-    """What the machine could do at the clock of the run."""
-
-    tensor_tflops: float
-    exp_tflops: float
-    """FLOP rate at which the exponentials alone would fill the time."""
-    memory_tb_s: float
 
 
 class ProfileUnavailableError(Exception):
@@ -239,17 +221,6 @@ def limiter(profile: Profile) -> str:
     return f"Bound by latency{few}: the busiest unit, {name}, is {value:.0f} % used{why}."
 
 
-def ceilings(headdim: int, sms: int, sm_mhz: float, memory_tb_s: float) -> Ceilings:
-    """Roofs for attention forward: a score costs 4 D FLOP and one exponential."""
-    cycles = sms * sm_mhz * 1e6
-    exps = cycles * EXP_PER_SM_CYCLE
-    return Ceilings(
-        tensor_tflops=cycles * TENSOR_FLOP_PER_SM_CYCLE / 1e12,
-        exp_tflops=exps * 4 * headdim / 1e12,
-        memory_tb_s=memory_tb_s,
-    )
-
-
 def render(profiles: Iterable[Profile]) -> str:
     """A block of lines per kernel, the sentence last."""
     blocks = []
@@ -292,107 +263,3 @@ def _conflicts(profile: Profile) -> str:
         return _count(profile.shared_conflicts)
     share = 100 * profile.shared_conflicts / profile.shared_wavefronts
     return f"{share:.1f} % of wavefronts"
-
-
-# --- the picture ---------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class Point:
-    """One kernel on the roofline."""
-
-    name: str
-    flop: float
-    dram_bytes: float
-    seconds: float
-
-
-def draw_roofline(points: Sequence[Point], roofs: Ceilings, stem: Path) -> list[Path]:
-    """Writes `stem`.png and `stem`.svg: log-log, FLOP per DRAM byte against TFLOP/s.
-
-    The memory roof rises, the tensor and exp roofs are flat. Raises ProfileUnavailableError without
-    matplotlib.
-    """
-    try:
-        from matplotlib.backends.backend_svg import FigureCanvasSVG
-        from matplotlib.figure import Figure
-    except ImportError:
-        raise ProfileUnavailableError(
-            "the roofline picture needs matplotlib; run: pip install 'attnboard[profile]'"
-        ) from None
-    figure = Figure(figsize=(7.0, 4.5), layout="constrained")
-    FigureCanvasSVG(figure)
-    axes = figure.add_subplot()
-    intensities = [point.flop / point.dram_bytes for point in points]
-    ridge = roofs.tensor_tflops / roofs.memory_tb_s
-    left, right = min([*intensities, ridge]) / 8, max([*intensities, ridge]) * 8
-    axes.plot(
-        [left, ridge, right],
-        [left * roofs.memory_tb_s, roofs.tensor_tflops, roofs.tensor_tflops],
-        color="black",
-    )
-    axes.text(
-        right, roofs.tensor_tflops, f"tensor {roofs.tensor_tflops:.0f}", ha="right", va="bottom"
-    )
-    axes.axhline(roofs.exp_tflops, color="tab:red", linestyle="--")
-    axes.text(left, roofs.exp_tflops, f" exp {roofs.exp_tflops:.0f}", color="tab:red", va="bottom")
-    axes.text(
-        left * 1.3, left * 1.3 * roofs.memory_tb_s, f"memory {roofs.memory_tb_s:.1f} TB/s",
-        rotation=45, rotation_mode="anchor", transform_rotates_text=True, va="bottom",
-    )  # fmt: skip
-    for point, intensity in zip(points, intensities, strict=True):
-        tflops = point.flop / point.seconds / 1e12
-        axes.plot([intensity], [tflops], marker="o", linestyle="none")
-        axes.annotate(f"{point.name} {tflops:.0f}", (intensity, tflops), textcoords="offset points",
-                      xytext=(6, -4))  # fmt: skip
-    axes.set(xscale="log", yscale="log", xlabel="FLOP per byte of DRAM traffic", ylabel="TFLOP/s")
-    axes.set_xlim(left, right)
-    slowest = min(point.flop / point.seconds / 1e12 for point in points)
-    axes.set_ylim(min(slowest, left * roofs.memory_tb_s) / 2, roofs.tensor_tflops * 2)
-    written = [stem.with_suffix(".png"), stem.with_suffix(".svg")]
-    for path in written:
-        figure.savefig(path, dpi=150)
-    return written
-
-
-# --- the command that is profiled ----------------------------------------------------------------
-
-# Warm-up first (compilation, allocation), then one call inside the range that ncu records.
-_PROGRAM = """
-import os, sys, tempfile
-from pathlib import Path
-sys.path.insert(0, sys.argv[1])
-os.environ.setdefault("ATTNBOARD_CACHE", tempfile.mkdtemp())
-import torch
-import importlib
-from harness.problems import get_problem
-from harness.schema import Case, Manifest
-from harness.worker.load import load_function
-folder, manifest = Path(sys.argv[2]), Manifest.model_validate_json(sys.argv[3])
-names = ("batch", "heads", "seqlen", "headdim", "causal")
-case = Case(name="profiled", **dict(zip(names, map(int, sys.argv[4:9]))))
-problem = get_problem(manifest.problem)
-function, kwargs = load_function(folder, manifest, problem.function), problem.kwargs(case)
-tensors, device = importlib.import_module(problem.tensors_module), torch.device("cuda")
-torch.set_grad_enabled(False)
-inputs = tensors.make_inputs(case, "normal", torch.Generator(device).manual_seed(0), device, kwargs)
-for _ in range(2):
-    function(*inputs, **kwargs)
-torch.cuda.synchronize()
-torch.cuda.cudart().cudaProfilerStart()
-function(*inputs, **kwargs)
-torch.cuda.synchronize()
-torch.cuda.cudart().cudaProfilerStop()
-"""
-
-
-def command_for(folder: Path, manifest: str, shape: Sequence[int], *, causal: bool) -> list[str]:
-    """A command that calls a submission once inside a profiler range; pass it to `run_ncu`.
-
-    manifest: its manifest as JSON. shape: (B, H, S, D), fp16. It runs outside the sandbox and without the
-    judge: profile what you trust.
-    """
-    root = Path(__file__).resolve().parents[1]
-    numbers = [str(n) for n in shape]
-    words = [str(root), str(folder), manifest, *numbers, str(int(causal))]
-    return [sys.executable, "-c", _PROGRAM, *words]

@@ -21,6 +21,7 @@ import math
 import os
 import re
 import sys
+import tempfile
 import zlib
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -105,6 +106,22 @@ def file_name(date: str, suite: str, run: str) -> str:
     """`2026-11-21_fa3_1f3c.jsonl`; what a file system dislikes becomes a dash."""
     parts = (re.sub(r"[^A-Za-z0-9.-]+", "-", part).strip("-.") for part in (date[:10], suite, run))
     return "_".join(part or "x" for part in parts) + ".jsonl"
+
+
+def prepare(results_dir: Path) -> None:
+    """Make the folder and try it: a run that could keep nothing had better not begin.
+
+    Raises StorageError (exit code 5).
+    """
+    try:
+        results_dir.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=results_dir):
+            pass
+    except OSError as error:
+        raise StorageError(
+            f"{results_dir}: no record can be written there: {error.strerror or error}",
+            "name another folder with --results DIR, or mend its permissions",
+        ) from error
 
 
 def append(results_dir: Path, result: Result) -> Path:
@@ -204,7 +221,7 @@ def heads(results_dir: Path) -> tuple[list[Head], list[BadLine]]:
     for path, number, offset, raw in _lines(results_dir):
         try:
             found.append(_head(path, number, offset, _checked_fields(raw, HEAVY_START)))
-        except (ValueError, KeyError, TypeError, AttributeError) as error:  # noqa: PERF203 - as above
+        except (ValueError, KeyError, TypeError, AttributeError, OverflowError) as error:  # noqa: PERF203 - as above
             bad.append(BadLine(path, number, _reason(error)))
     return found, bad
 
@@ -249,7 +266,10 @@ def _checked_fields(raw: bytes, before: bytes = b"") -> dict[str, Any]:
     if before and body.startswith(FRONT_START):
         cut = body.find(before)
         body = body[:cut] if cut > 0 else body
-    fields = json.loads(body + b"}")
+    try:
+        fields = json.loads(body + b"}")
+    except RecursionError:
+        raise ValueError("the line is nested too deeply") from None
     if not isinstance(fields, dict):
         raise ValueError("the line is not a JSON object")  # noqa: TRY004 - bad content
     return fields

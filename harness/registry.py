@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import hashlib
 import json
 import re
@@ -10,16 +9,15 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from harness import rung
+from harness.entry_file import check_launch, check_source
 from harness.errors import SubmissionError, UsageError, did_you_mean
-from harness.launch_spec import parse_launch
 from harness.problems import PROBLEMS, Problem, get_problem
-from harness.schema import Entrant, Kind, Manifest
+from harness.schema import NAME_PATTERN, Entrant, Kind, Manifest
 from harness.yamlfile import load_model
 
 SKIPPED_DIRS = {"__pycache__", "steps", ".git", "build", "results"}
 SKIPPED_FILES = {"NOTES.md"}  # words about a kernel do not change it
 MAX_FOLDER_BYTES = 32 << 20
-CU_FUNCTION = "custom_attention_forward"  # what harness/worker/cuda_source.py makes of a .cu
 
 
 def find_entrants(
@@ -71,10 +69,12 @@ def load_entrant(
 
     None for `problem` means the one that its manifest names.
     """
-    if path.is_file() and path.suffix == ".cu" and _is_entry(path):
+    if path.is_file() and path.suffix in {".py", ".cu"} and _is_entry(path):
         path = path.parent
     if path.is_file() and path.suffix == ".py":
-        manifest = Manifest(name=path.stem, entry=path.name, problem=_problem_in(path))
+        manifest = Manifest(
+            name=_usable(path.stem, path), entry=path.name, problem=_problem_in(path)
+        )
         folder = path.parent
         files = [path]
     elif path.is_file() and path.suffix == ".cu":
@@ -95,9 +95,9 @@ def load_entrant(
             f"{folder}: entry '{manifest.entry}' is missing", f"the folder has: {there}"
         )
     if entry.suffix == ".py":
-        _check_source(entry, problem)
+        check_source(entry, problem)
     else:
-        _check_launch(folder / "manifest.yaml", manifest, problem)
+        check_launch(folder / "manifest.yaml", manifest, problem)
     described = json.dumps(manifest.launch, sort_keys=True) if path.suffix == ".cu" else ""
     name = _display_name(path, manifest, root)
     manifest = manifest.model_copy(update={"name": name})
@@ -124,7 +124,7 @@ def unchanged(entrant: Entrant) -> bool:
 
 
 def _is_entry(path: Path) -> bool:
-    """Whether the .cu file `path` is the entry that the manifest beside it names."""
+    """Whether the file `path` is the entry that the manifest beside it names."""
     beside = path.parent / "manifest.yaml"
     return beside.is_file() and _read_manifest(path.parent).entry == path.name
 
@@ -187,11 +187,22 @@ def _display_name(path: Path, manifest: Manifest, root: Path | None) -> str:
     return manifest.name
 
 
+def _usable(name: str, path: Path) -> str:
+    """`name`, if rows can carry it; where no manifest gives a name the file's or folder's is it."""
+    if re.fullmatch(NAME_PATTERN, name):
+        return name
+    better = re.sub(r"[^A-Za-z0-9_.-]+", "_", name).strip("_.-")[:40] or "mine"
+    raise SubmissionError(
+        f"{path}: '{name}' is no name for a row; letters, digits, _ . and - only",
+        f"mv '{path}' '{path.with_name(better + path.suffix)}'",
+    )
+
+
 def _read_manifest(folder: Path) -> Manifest:
     path = folder / "manifest.yaml"
     if not path.exists():
         if (folder / "submission.py").exists():
-            return Manifest(name=folder.name)
+            return Manifest(name=_usable(folder.name, folder))
         raise SubmissionError(
             f"{folder}: no manifest.yaml and no submission.py", "copy submissions/triton_template"
         )
@@ -234,67 +245,3 @@ def _hash(files: list[Path], folder: Path, described: str) -> str:
         digest.update(body)
     digest.update(described.encode())
     return digest.hexdigest()
-
-
-def _check_source(path: Path, problem: Problem) -> None:
-    """Parse, never run: syntax, the function, its parameters."""
-    try:
-        tree = ast.parse(path.read_bytes(), filename=str(path))
-    except (SyntaxError, ValueError) as cause:
-        line = getattr(cause, "lineno", None) or 1
-        raise SubmissionError(
-            f"{path}:{line}: does not parse: {getattr(cause, 'msg', cause)}", "mend that line"
-        ) from None
-    functions = {node.name: node for node in tree.body if isinstance(node, ast.FunctionDef)}
-    if problem.function in functions:
-        _check_signature(path, functions[problem.function], problem)
-    elif problem.function not in _names_bound(tree):
-        guess = did_you_mean(problem.function, functions)
-        hint = guess or f"define {problem.function}({', '.join(problem.parameters)})"
-        raise SubmissionError(f"{path}: has no function '{problem.function}'", hint)
-
-
-def _check_launch(path: Path, manifest: Manifest, problem: Problem) -> None:
-    """A plain .cu says in its manifest how its kernels are launched."""
-    if problem.function != CU_FUNCTION:
-        raise SubmissionError(
-            f"{path}: entry '{manifest.entry}': a plain .cu serves {CU_FUNCTION} only",
-            f"write a submission.py with {problem.function} that launches it",
-        )
-    if manifest.launch is None:
-        raise SubmissionError(
-            f"{path}: entry '{manifest.entry}' needs a 'launch:' section",
-            "see docs/write-a-cuda-kernel.md",
-        )
-    try:
-        parse_launch(manifest.launch, str(path))
-    except ValueError as cause:
-        raise SubmissionError(str(cause), "see docs/write-a-cuda-kernel.md") from None
-
-
-def _names_bound(tree: ast.Module) -> set[str]:
-    """Names that the module's top level assigns or imports."""
-    names: set[str] = set()
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
-            names.add(node.id)
-        elif isinstance(node, (ast.Import, ast.ImportFrom)):
-            names.update(alias.asname or alias.name for alias in node.names)
-        elif isinstance(node, (ast.FunctionDef, ast.ClassDef)):
-            names.add(node.name)
-    return names
-
-
-def _check_signature(path: Path, node: ast.FunctionDef, problem: Problem) -> None:
-    if node.args.vararg or node.args.kwarg:
-        return
-    given = [arg.arg for arg in node.args.posonlyargs + node.args.args + node.args.kwonlyargs]
-    wanted = list(problem.parameters)
-    if given[: len(wanted)] == wanted:
-        return
-    odd = next((name for name in given if name not in wanted), None)
-    guess = did_you_mean(odd, wanted) if odd else ""
-    raise SubmissionError(
-        f"{path}:{node.lineno}: {problem.function}({', '.join(given)}) should take ({', '.join(wanted)})",
-        guess or f"def {problem.function}({', '.join(wanted)})",
-    )

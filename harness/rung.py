@@ -9,12 +9,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from harness.errors import SubmissionError, did_you_mean
 from harness.launch_spec import parse_launch
 from harness.schema import Claims, Dtype, Manifest, Needs
-from harness.yamlfile import load_model
+from harness.yamlfile import load_model, read_mapping
 
 LAUNCH_FILE = "launch.yaml"
 HEADERS = (".cuh", ".h", ".hpp", ".inl")
@@ -115,19 +113,7 @@ def _submission_above(path: Path) -> Manifest | None:
 
 
 def _read(path: Path) -> dict[str, Any]:
-    try:
-        data = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except yaml.YAMLError as cause:
-        mark = getattr(cause, "problem_mark", None)
-        said = getattr(cause, "problem", None) or str(cause)
-        raise SubmissionError(
-            f"{path}:{mark.line + 1 if mark else 1}: not YAML: {said}", "mend that line"
-        ) from None
-    except (OSError, UnicodeDecodeError) as cause:
-        raise SubmissionError(f"{path}: cannot be read ({cause})", PAGE) from None
-    if not isinstance(data, dict):
-        raise SubmissionError(f"{path}:1: expected 'FILE.cu:' and a launch section each", PAGE)
-    return data
+    return read_mapping(path, SubmissionError, "'FILE.cu:' and a launch section each", PAGE)[1]
 
 
 def _section(path: Path, described: dict[str, Any]) -> dict[str, Any]:

@@ -22,7 +22,7 @@ import shutil
 import signal
 import sys
 import sysconfig
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -110,44 +110,6 @@ def usual_level() -> int:
 def landlock_abi() -> int:
     """Version of Landlock in this kernel, 0 where there is none."""
     return max(0, int(_libc.syscall(SYS_LANDLOCK_CREATE, None, ctypes.c_size_t(0), 1)))
-
-
-def clean_environment(
-    given: Mapping[str, str], scratch: Path, extra: Mapping[str, str]
-) -> dict[str, str]:
-    """An allow-listed environment whose home, caches and temporary folder lie in `scratch`."""
-    kept: tuple[str, ...] = (
-        "PATH",
-        "LANG",
-        "LC_ALL",
-        "TZ",
-        "LD_LIBRARY_PATH",
-        "CUDA_HOME",
-        "CUDA_PATH",
-        "VIRTUAL_ENV",
-    )
-    kept += (
-        "CUDA_VISIBLE_DEVICES",
-        "CUDA_DEVICE_ORDER",
-        "NVIDIA_VISIBLE_DEVICES",
-        "OMP_NUM_THREADS",
-    )
-    home, tmp, cache = scratch / "home", scratch / "tmp", scratch / "cache"
-    for folder in (home, tmp, cache):
-        folder.mkdir(parents=True, exist_ok=True)
-    private = {
-        "HOME": home,
-        "TMPDIR": tmp,
-        "XDG_CACHE_HOME": cache,
-        "ATTNBOARD_CACHE": cache,
-        "TRITON_CACHE_DIR": cache / "triton",
-        "TORCH_EXTENSIONS_DIR": cache / "torch_extensions",
-        "TORCHINDUCTOR_CACHE_DIR": cache / "inductor",
-        "CUDA_CACHE_PATH": cache / "nv",
-    }
-    environment = {name: given[name] for name in kept if name in given}
-    environment |= {name: str(path) for name, path in private.items()}
-    return environment | {"TORCHINDUCTOR_COMPILE_THREADS": "1"} | dict(extra)
 
 
 # ---------------------------------------------------------------- Landlock

@@ -21,7 +21,10 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
 Positive = Annotated[float, Field(gt=0)]
-Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_./-]{0,79}$")]
+Limit = Annotated[float, Field(gt=0, le=1e6)]  # seconds or GiB; an infinite one is no limit
+MOST_BLOCKS = 10_000
+NAME_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9_./-]{0,79}$"
+Name = Annotated[str, Field(pattern=NAME_PATTERN)]
 
 
 class Frozen(BaseModel):
@@ -110,12 +113,12 @@ class Case(Frozen):
 class Limits(Frozen):
     """Deadlines in seconds and memory in GiB; a worker that passes one is ended."""
 
-    import_s: Positive = 120
-    build_s: Positive = 600
-    first_call_s: Positive = 180
-    burst_s: Positive = 20
-    memory_gib: Positive = 32  # of the host, one worker
-    gpu_memory_gib: Positive = 64  # of the device, one worker
+    import_s: Limit = 120
+    build_s: Limit = 600
+    first_call_s: Limit = 180
+    burst_s: Limit = 20
+    memory_gib: Limit = 32  # of the host, one worker
+    gpu_memory_gib: Limit = 64  # of the device, one worker
 
 
 class Suite(Frozen):
@@ -127,7 +130,7 @@ class Suite(Frozen):
     cases: tuple[Case, ...] = Field(min_length=1)
     baselines: tuple[str, ...] = ()
     against: str = "sdpa_cudnn"
-    blocks: int = Field(default=20, ge=1, le=10_000)
+    blocks: int = Field(default=20, ge=1, le=MOST_BLOCKS)
     warmup_blocks: int = Field(default=2, ge=0, le=100)
     heat_ms: float = Field(default=0, ge=0, le=1000)  # trusted work before each timed burst
     limits: Limits = Limits()
@@ -174,11 +177,11 @@ class Needs(Frozen):
 class Claims(Frozen):
     """What an entrant says it can do; the gate tests all of it and nothing else."""
 
-    headdims: tuple[int, ...] = (64, 128, 256)
+    headdims: tuple[Annotated[int, Field(ge=1)], ...] = Field(default=(64, 128, 256), min_length=1)
     causal: Literal["both", "true", "false"] = "both"
     seqlen_multiple: int = Field(default=1, ge=1)
     seqlen_min: int = Field(default=1, ge=1)
-    dtypes: tuple[Dtype, ...] = (Dtype.FP16,)
+    dtypes: tuple[Dtype, ...] = Field(default=(Dtype.FP16,), min_length=1)
 
     @field_validator("causal", mode="before")
     @classmethod

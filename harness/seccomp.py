@@ -56,10 +56,22 @@ FORBIDDEN_CALLS = {
     "quotactl": (179, 60),
     "name_to_handle_at": (303, 264),
     "open_by_handle_at": (304, 265),
+    "ioprio_set": (251, 30),
 }
 #: Calls whose first arguments decide.
 SOCKET, CLONE, CLONE3 = (41, 198), (56, 220), (435, 435)
-SETPRIORITY, PRLIMIT, SCHED_SETSCHEDULER = (141, 140), (302, 261), (144, 119)
+SETPRIORITY, PRIO_USER = (141, 140), 2
+#: Calls whose first argument is a process: a user may set those of all that are the user's.
+OF_A_PROCESS = {
+    "prlimit64": (302, 261),
+    "sched_setscheduler": (144, 119),
+    "sched_setparam": (142, 118),
+    "sched_setattr": (314, 274),
+    "sched_setaffinity": (203, 122),
+}
+#: Another's SIGIO is a signal too: F_SETOWN, F_SETOWN_EX; FIOSETOWN, SIOCSPGRP.
+FCNTL, SET_OWNER = (72, 25), (8, 15)
+IOCTL, SET_OWNER_IOCTL = (16, 29), (0x8901, 0x8902)
 SIGNALS = ((62, 129), (200, 130), (234, 131), (129, 138), (297, 240), (424, 424))
 AF_UNIX, AF_NETLINK = 1, 16
 CLONE_NEW_ANYTHING = 0x7E020080
@@ -77,7 +89,7 @@ def _word(argument: int) -> int:
 
 
 def filter_program(machine: str, signals_to: int | None) -> list[Instruction]:
-    """BPF that forbids FORBIDDEN_CALLS, sockets beyond AF_UNIX, namespaces and others' priorities.
+    """BPF that forbids FORBIDDEN_CALLS, sockets beyond AF_UNIX, namespaces and others' scheduling.
 
     `signals_to`: the only process that may be signalled, where Landlock cannot scope signals.
     """
@@ -110,11 +122,23 @@ def filter_program(machine: str, signals_to: int | None) -> list[Instruction]:
         allow,
     )
     judged(CLONE[column], (LOAD, 0, 0, _word(0)), (ANY_BIT, 0, 1, CLONE_NEW_ANYTHING), deny, allow)
-    for numbers, argument in ((SETPRIORITY, 1), (PRLIMIT, 0), (SCHED_SETSCHEDULER, 0)):
-        own = [(EQUAL, 1, 0, 0), (EQUAL, 0, 1, os.getpid()), allow, deny]
-        judged(numbers[column], (LOAD, 0, 0, _word(argument)), *own)
-    for numbers in SIGNALS if signals_to is not None else ():
-        judged(numbers[column], (LOAD, 0, 0, _word(0)), (EQUAL, 1, 0, signals_to or 0), deny, allow)
+    own = [(EQUAL, 1, 0, 0), (EQUAL, 0, 1, os.getpid()), allow, deny]
+    for numbers in OF_A_PROCESS.values():
+        judged(numbers[column], (LOAD, 0, 0, _word(0)), *own)
+    a_user = [(LOAD, 0, 0, _word(0)), (EQUAL, 0, 1, PRIO_USER), deny]
+    judged(SETPRIORITY[column], *a_user, (LOAD, 0, 0, _word(1)), *own)
+    if signals_to is not None:
+        for numbers in SIGNALS:
+            judged(numbers[column], (LOAD, 0, 0, _word(0)), (EQUAL, 1, 0, signals_to), deny, allow)
+        for call, (first, second) in ((FCNTL, SET_OWNER), (IOCTL, SET_OWNER_IOCTL)):
+            owner = [
+                (LOAD, 0, 0, _word(1)),
+                (EQUAL, 1, 0, first),
+                (EQUAL, 0, 1, second),
+                deny,
+                allow,
+            ]
+            judged(call[column], *owner)
     return [*program, allow]
 
 

@@ -59,6 +59,7 @@ MOST_TO_RESAMPLE = 500
 PROCESS_LOG = 0.0005
 #: More blocks than this is not a plan but a wish.
 MOST_BLOCKS = 10_000
+MOST_LOG = 700.0  # e^700 is a float, e^710 is none
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,7 +149,7 @@ def ratio(log_ratios: Sequence[float] | Array, level: float = LEVEL) -> Interval
         half = _t_quantile(len(x), level) * _trimmed_error(x)
         low, high = centre - half, centre + half
     # resampling can miss its own centre by a hair when nearly all blocks are equal
-    return Interval(math.exp(centre), math.exp(min(low, centre)), math.exp(max(high, centre)))
+    return Interval(_exp(centre), _exp(min(low, centre)), _exp(max(high, centre)))
 
 
 def speedup(
@@ -206,7 +207,7 @@ def geomean(ratios: Sequence[Interval]) -> Interval:
     centre = math.fsum(math.log(r.value) for r in ratios) / n
     down = math.hypot(*(math.log(r.value / r.low) for r in ratios)) / n
     up = math.hypot(*(math.log(r.high / r.value) for r in ratios)) / n
-    return Interval(math.exp(centre), math.exp(centre - down), math.exp(centre + up))
+    return Interval(_exp(centre), _exp(centre - down), _exp(centre + up))
 
 
 def quotient(a: Interval, b: Interval) -> Interval:
@@ -214,7 +215,7 @@ def quotient(a: Interval, b: Interval) -> Interval:
     centre = math.log(a.value / b.value)
     down = math.hypot(math.log(a.value / a.low), math.log(b.high / b.value))
     up = math.hypot(math.log(a.high / a.value), math.log(b.value / b.low))
-    return Interval(math.exp(centre), math.exp(centre - down), math.exp(centre + up))
+    return Interval(_exp(centre), _exp(centre - down), _exp(centre + up))
 
 
 def tied(a: Interval, b: Interval, direct: Interval | None = None) -> bool:
@@ -314,6 +315,11 @@ def _findings(times_ms: tuple[tuple[int, float], ...]) -> tuple[Finding, ...]:
 
 
 # --------------------------------------------------------------------------- the arithmetic below
+
+
+def _exp(log: float) -> float:
+    """e^log, kept finite and above zero: two noisy blocks at a strict level reach beyond a float."""
+    return math.exp(min(max(log, -MOST_LOG), MOST_LOG))
 
 
 def _finite(values: Iterable[float] | Array, empty: bool = False) -> Array:

@@ -20,6 +20,7 @@ class Store:
     """
 
     def __init__(self, results_dir: Path, keep: bool = False) -> None:
+        record.prepare(results_dir)
         self.results_dir = results_dir
         self._lines: list[str] | None = [] if keep else None
         self._boards: set[tuple[str, str]] = set()

@@ -9,6 +9,7 @@ from pathlib import Path
 from pydantic import ValidationError
 
 from harness.errors import SuiteError, UsageError, did_you_mean
+from harness.problems import get_problem
 from harness.schema import Case, Dtype, Suite
 from harness.yamlfile import load_model
 
@@ -29,8 +30,13 @@ def load_suite(name: str, configs: Path) -> Suite:
     if not path.is_file():
         known = sorted(file.stem for file in configs.glob("*.yaml"))
         hint = did_you_mean(Path(name).stem, known) or f"suites here: {', '.join(known)}"
-        raise SuiteError(f"no suite '{name}' ({path} does not exist)", hint)
-    return load_model(path, Suite, SuiteError)
+        raise SuiteError(f"no suite '{name}' ({path} is no file)", hint)
+    suite = load_model(path, Suite, SuiteError)
+    try:
+        get_problem(suite.problem)
+    except UsageError as cause:
+        raise SuiteError(f"{path}: {cause.message}", cause.hint) from None
+    return suite
 
 
 def adhoc_suite(base: Suite, **asked: Sequence[str] | None) -> Suite:
@@ -47,19 +53,15 @@ def adhoc_suite(base: Suite, **asked: Sequence[str] | None) -> Suite:
     seqlens = [parse_length(text) for text in asked.get("seqlen") or ["4k"]]
     causals = _causal(asked.get("causal") or ["true"])
     dtypes = [_dtype(text) for text in asked.get("dtype") or ["fp16"]]
-    batches = [_integer("--batch", text) for text in asked.get("batch") or []]
-    heads = [_integer("--heads", text) for text in asked.get("heads") or []]
+    batch, heads = _only("--batch", asked.get("batch")), _only("--heads", asked.get("heads"))
     cases = [
-        _case(d, s, causal, dtype, batches, heads)
-        for d in headdims
-        for s in seqlens
+        _case(d, s, causal, dtype, batch, heads)
+        for d in dict.fromkeys(headdims)
+        for s in dict.fromkeys(seqlens)
         for causal in causals
-        for dtype in dtypes
+        for dtype in dict.fromkeys(dtypes)
     ]
-    try:
-        return base.model_copy(update={"name": "adhoc", "cases": tuple(cases)})
-    except ValidationError as cause:
-        raise SuiteError(f"command line: {cause.errors()[0]['msg']}", "run.py --help") from None
+    return base.model_copy(update={"name": "adhoc", "cases": tuple(cases)})
 
 
 def parse_length(text: str) -> int:
@@ -67,11 +69,11 @@ def parse_length(text: str) -> int:
     match = re.fullmatch(r"(\d+)([kK]?)", text.strip())
     if not match:
         raise UsageError(f"--seqlen {text}: not a length", "write 512, 4096 or 8k")
-    return int(match[1]) * (1024 if match[2] else 1)
+    return _above_zero("--seqlen", int(match[1])) * (1024 if match[2] else 1)
 
 
 def _case(
-    headdim: int, seqlen: int, causal: bool, dtype: Dtype, batches: list[int], heads: list[int]
+    headdim: int, seqlen: int, causal: bool, dtype: Dtype, batch: int | None, heads: int | None
 ) -> Case:
     name = f"hdim{headdim}_seq{_short(seqlen)}"
     name += "" if causal else "_full"
@@ -79,8 +81,8 @@ def _case(
     try:
         return Case(
             name=name,
-            batch=batches[0] if batches else max(1, TOTAL_TOKENS // seqlen),
-            heads=heads[0] if heads else max(1, HIDDEN // headdim),
+            batch=max(1, TOTAL_TOKENS // seqlen) if batch is None else batch,
+            heads=max(1, HIDDEN // headdim) if heads is None else heads,
             seqlen=seqlen,
             headdim=headdim,
             causal=causal,
@@ -88,8 +90,8 @@ def _case(
         )
     except ValidationError as cause:
         first = cause.errors()[0]
-        raise SuiteError(
-            f"command line: {first['loc'][0]}: {first['msg']}", "run.py --help"
+        raise UsageError(
+            f"--{first['loc'][0]} {first['input']}: {first['msg']}", "python run.py run --help"
         ) from None
 
 
@@ -98,9 +100,24 @@ def _short(seqlen: int) -> str:
 
 
 def _integer(flag: str, text: str) -> int:
-    if not text.strip().isdigit():
-        raise UsageError(f"{flag} {text}: not a whole number", f"write for example {flag} 64,128")
-    return int(text)
+    if not (text.isascii() and text.isdigit()):
+        raise UsageError(f"{flag} {text}: not a whole number", f"write for example {flag} 64")
+    return _above_zero(flag, int(text))
+
+
+def _above_zero(flag: str, number: int) -> int:
+    if number < 1:
+        raise UsageError(f"{flag} {number}: no tensor at all", f"write for example {flag} 64")
+    return number
+
+
+def _only(flag: str, texts: Sequence[str] | None) -> int | None:
+    """The one number that `flag` takes; None where it is not given."""
+    if texts and len(texts) > 1:
+        raise UsageError(
+            f"{flag} {','.join(texts)}: one number for all shapes", f"{flag} {texts[0]}"
+        )
+    return _integer(flag, texts[0]) if texts else None
 
 
 def _causal(words: Sequence[str]) -> list[bool]:

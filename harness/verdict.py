@@ -8,7 +8,7 @@ from types import MappingProxyType
 from typing import Any, Literal
 
 from harness import conditions, stats
-from harness.clock import ClockRules, cross_examine
+from harness.clock import ClockRules, ClockVerdict, cross_examine
 from harness.defences import NOTHING_OFF, Defence, Off
 from harness.machine import peak_tflops, version_of
 from harness.problems import Problem
@@ -28,6 +28,9 @@ from harness.schema import (
 )
 from harness.stopping import level_of
 
+UNEXAMINED = (
+    "no trusted baseline ran in its blocks: its times were not held against the judge's clock"
+)
 MIN_BLOCKS = 5  # an interrupted case with fewer keeps its samples and no figure
 
 
@@ -102,7 +105,7 @@ def conclude(
         evidence.samples, shared(pace, evidence.samples), null_gaps_ms, facts.rules
     )
     shaky = conditions.unsound(facts.machine, pace, telemetry)
-    status, reason = _status(evidence, facts, clock.refusal, shaky)
+    status, reason = _status(evidence, facts, clock, shaky)
     timed = status is Status.PASSED
     best = Defence.BURST_MEAN in facts.off
     scored = {
@@ -177,7 +180,9 @@ def _identity(evidence: Evidence, facts: RunFacts) -> dict[str, Any]:
     }
 
 
-def _status(evidence: Evidence, facts: RunFacts, refusal: str, shaky: str) -> tuple[Status, str]:
+def _status(
+    evidence: Evidence, facts: RunFacts, clock: ClockVerdict, shaky: str
+) -> tuple[Status, str]:
     if evidence.status is not None:
         wrong = {Status.INCORRECT, Status.NONFINITE, Status.BAD_OUTPUT}
         if evidence.entrant.kind is Kind.BASELINE and evidence.status in wrong:
@@ -187,22 +192,18 @@ def _status(evidence: Evidence, facts: RunFacts, refusal: str, shaky: str) -> tu
             return evidence.status, evidence.reason
     if not evidence.samples:
         return Status.HARNESS_ERROR, "no sample was taken and no reason was kept"
-    if refusal:
-        return Status.TIME_CLAIM_REJECTED, refusal
+    if clock.refusal:
+        return Status.TIME_CLAIM_REJECTED, clock.refusal
     if shaky:
         return Status.UNSTABLE, shaky
-    return Status.PASSED, ""
+    return Status.PASSED, "" if clock.slack else UNEXAMINED
 
 
 def _class(evidence: Evidence, facts: RunFacts) -> Literal["exact", "approximate"]:
     if Defence.RELATIVE_ERROR in facts.off:
         return "exact"
-    limits = facts.problem.limits(evidence.case.dtype)
-    worst = evidence.worst
-    exact = (
-        worst is not None and worst.rel_l2 < limits.rel_l2 and worst.worst_row < limits.worst_row
-    )
-    return "exact" if exact else "approximate"
+    limits, worst = facts.problem.limits(evidence.case.dtype), evidence.worst
+    return "exact" if worst is not None and limits.exact(worst) else "approximate"
 
 
 def shared(pace: Sequence[Sample], samples: Sequence[Sample]) -> list[Sample]:

@@ -16,6 +16,7 @@ from harness.stopping import TIME_LIMIT_S, Rule
 from harness.suite import adhoc_suite, load_suite
 
 SMALLEST_PCT, LARGEST_PCT = 0.01, 50.0
+PLACING = ("sku", "gpu_memory", "slurm")  # flags that only a campaign reads
 SHAPE_FLAGS = ("headdim", "seqlen", "causal", "dtype", "batch", "heads")
 
 
@@ -30,6 +31,9 @@ def choose_suite(args: argparse.Namespace, machine: Machine) -> Suite:
             f"UNAVAILABLE: suite '{suite.name}' needs a GPU and NVML finds none",
             "run without --suite for the CPU smoke suite, or install the NVIDIA driver",
         )
+    if not _split(",".join(args.submission)):
+        raise UsageError("--submission names nobody", "python run.py list submissions")
+    _refuse_idle(args)
     shapes = {flag: _split(getattr(args, flag)) for flag in SHAPE_FLAGS}
     suite = adhoc_suite(suite, **shapes)
     return suite.model_copy(update={"blocks": args.blocks}) if args.blocks else suite
@@ -57,7 +61,7 @@ def rule_of(args: argparse.Namespace) -> Rule:
     if args.race is not None and args.race < 1:
         raise UsageError(f"--race {args.race}: nobody could win", "write --race 3")
     limit_s = TIME_LIMIT_S if args.time_limit is None else args.time_limit
-    if limit_s <= 0:
+    if not limit_s > 0:
         raise UsageError(f"--time-limit {limit_s:g}: no time at all", "seconds, e.g. 900")
     if args.time_limit is not None and until is None:
         raise UsageError("--time-limit without --until limits nothing", "add --until 0.3%")
@@ -68,6 +72,16 @@ def rule_of(args: argparse.Namespace) -> Rule:
             "leave out --engine, --gpus, --per-unit and --resume, or --race and --until",
         )
     return rule
+
+
+def _refuse_idle(args: argparse.Namespace) -> None:
+    """A flag that would do nothing is a mistake of whoever typed it: `--sku` alone chooses no GPU."""
+    for flag in PLACING if not is_campaign(args) else ():
+        if getattr(args, flag) is not None:
+            raise UsageError(
+                f"--{flag.replace('_', '-')} places the units of a campaign, and this is one run",
+                "add --gpus 1, or leave it out (docs/many-gpus.md)",
+            )
 
 
 def percent(text: str) -> float:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import yaml
 from pydantic import BaseModel, ValidationError
@@ -16,31 +16,86 @@ Location = tuple[int | str, ...]
 
 def load_model(path: Path, model: type[Model], error: type[UsageError]) -> Model:
     """Read `path` and validate it as `model`; raise `error` naming the first wrong line."""
-    try:
-        text = path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as cause:
-        raise error(
-            f"{path}: cannot be read ({cause})", "check the path and its permissions"
-        ) from None
-    try:
-        root = yaml.compose(text, Loader=yaml.SafeLoader)
-        data = yaml.safe_load(text)
-    except yaml.YAMLError as cause:
-        mark = getattr(cause, "problem_mark", None)
-        line = mark.line + 1 if mark else 1
-        problem = getattr(cause, "problem", None) or str(cause)
-        raise error(f"{path}:{line}: not YAML: {problem}", "mend that line and run again") from None
-    if not isinstance(data, dict):
-        raise error(f"{path}:1: expected 'key: value' lines", "see docs/ for an example")
+    root, data = read_mapping(path, error)
     try:
         return model.model_validate(data)
     except ValidationError as cause:
         raise _explain(path, root, model, cause, error) from None
 
 
+def read_mapping(
+    path: Path,
+    error: type[UsageError],
+    expected: str = "'key: value' lines",
+    hint: str = "see submissions/triton_template/manifest.yaml, configs/smoke.yaml",
+) -> tuple[yaml.Node, dict[str, Any]]:
+    """The file's tree, which knows its lines, and its keys and values; no key stands there twice.
+
+    Raises `error`; where the file holds something else it says `expected` and `hint`.
+    """
+    try:
+        text = path.read_text(encoding="utf-8")
+    except UnicodeDecodeError as cause:
+        line = cause.object.count(b"\n", 0, cause.start) + 1
+        raise error(
+            f"{path}:{line}: byte 0x{cause.object[cause.start]:02x} is not UTF-8",
+            "save the file as UTF-8",
+        ) from None
+    except OSError as cause:
+        raise error(
+            f"{path}: cannot be read ({cause.strerror or cause})",
+            "check the path and its permissions",
+        ) from None
+    root, data = _parse(path, text, error)
+    if root is None or not isinstance(data, dict):
+        raise error(f"{path}:1: expected {expected}", hint)
+    _no_key_twice(path, root, error)
+    return root, data
+
+
+def _parse(path: Path, text: str, error: type[UsageError]) -> tuple[yaml.Node | None, Any]:
+    try:
+        root = yaml.compose(text, Loader=yaml.SafeLoader)
+        return root, yaml.safe_load(text)
+    except (yaml.YAMLError, ValueError) as cause:  # ValueError: a date such as 2024-13-45
+        mark = getattr(cause, "problem_mark", None)
+        where = f"{path}:{mark.line + 1}" if mark else f"{path}"
+        problem = getattr(cause, "problem", None) or str(cause)
+        raise error(f"{where}: not YAML: {problem}", "mend that line and run again") from None
+    except RecursionError:
+        raise error(f"{path}: nested too deeply", "write fewer brackets") from None
+
+
+def _no_key_twice(path: Path, root: yaml.Node, error: type[UsageError]) -> None:
+    """YAML's loader would take the last of two equal keys and say nothing."""
+    left = [root]
+    known = {id(root)}  # an alias leads to a node seen before, perhaps to its own parent
+    while left:
+        node, children = left.pop(), []
+        if isinstance(node, yaml.MappingNode):
+            _differing_keys(path, node, error)
+            children = [value for _, value in node.value]
+        elif isinstance(node, yaml.SequenceNode):
+            children = node.value
+        left += [child for child in children if id(child) not in known]
+        known.update(map(id, children))
+
+
+def _differing_keys(path: Path, node: yaml.MappingNode, error: type[UsageError]) -> None:
+    seen: dict[str, int] = {}
+    for key, _ in node.value:
+        line, name = key.start_mark.line + 1, str(key.value)
+        if name in seen:
+            raise error(
+                f"{path}:{line}: '{name}' is written twice, first in line {seen[name]}",
+                "keep one of them",
+            )
+        seen[name] = line
+
+
 def _explain(
     path: Path,
-    root: yaml.Node | None,
+    root: yaml.Node,
     model: type[BaseModel],
     cause: ValidationError,
     error: type[UsageError],
@@ -55,7 +110,8 @@ def _explain(
         hint = guess or f"known keys: {', '.join(sorted(known))}"
         return error(f"{path}:{line}: unknown key '{where}'", hint)
     shown = "" if first["type"] == "missing" else f" (got {first.get('input')!r})"
-    return error(f"{path}:{line}: {where}: {first['msg']}{shown}", f"edit {path}, line {line}")
+    said = "expected a list, as in [a, b]" if first["type"] == "tuple_type" else first["msg"]
+    return error(f"{path}:{line}: {where}: {said}{shown}", f"edit {path}, line {line}")
 
 
 def _line_of(node: yaml.Node | None, location: Location) -> int:

@@ -13,6 +13,7 @@ over entirely can still lie consistently: the runner must be new for every run.
 from __future__ import annotations
 
 import argparse
+import math
 import stat
 import sys
 from collections import Counter
@@ -26,6 +27,7 @@ sys.path[:0] = [str(ROOT), str(Path(__file__).resolve().parent)]
 from path_guard import git  # noqa: E402
 
 from harness import PROTOCOL, record  # noqa: E402
+from harness.clock import GPU_RULES, cross_examine  # noqa: E402
 from harness.commands.verify import audit  # noqa: E402
 from harness.errors import HarnessError  # noqa: E402
 from harness.machine import peak_tflops  # noqa: E402
@@ -34,12 +36,16 @@ from harness.registry import load_entrant  # noqa: E402
 from harness.report.text import wash  # noqa: E402
 from harness.schema import Kind, Result, Status, Suite  # noqa: E402
 from harness.suite import load_suite  # noqa: E402
+from harness.verdict import shared  # noqa: E402
 
 MOST_FILES = 20
 MOST_FILE_BYTES = 32 << 20
 MOST_LINE_BYTES = 4 << 20
 MOST_LINES = 500
-FEWEST_BLOCKS = 10
+FEWEST_BLOCKS = 0.5  # of those the suite asks for
+COMMIT_DIGITS = (
+    12  # of the harness, as a record tells it; a '+' behind them says that files differed
+)
 
 
 @dataclass(frozen=True)
@@ -97,7 +103,7 @@ def expect(root: Path, submission: str, suite_name: str) -> Expected:
     if submission not in sources:
         raise ValueError(f"submissions/{submission} is not in this checkout")
     commit = git(root, "rev-parse", "HEAD").decode().strip()
-    return Expected(submission, suite, sources, commit)
+    return Expected(submission, suite, sources, commit[:COMMIT_DIGITS])
 
 
 def read(artifact: Path) -> Iterator[Result]:
@@ -160,6 +166,7 @@ def _of_one(result: Result, base: Result | None, expected: Expected) -> list[str
         "its source is not the one of this checkout": (
             expected.sources.get(result.entry) == result.source_sha256
         ),
+        f"computes {result.problem}, not {suite.problem}": result.problem == suite.problem,
         "another suite than this checkout's": (result.suite, result.suite_sha256)
         == (suite.name, suite.sha256),
         "its shape is not the suite's": result.case in suite.cases
@@ -178,25 +185,34 @@ def _of_one(result: Result, base: Result | None, expected: Expected) -> list[str
 
 def _of_times(result: Result, base: Result | None, expected: Expected) -> list[str]:
     peak = peak_tflops(result.machine)
+    limits = get_problem(expected.suite.problem).limits(result.case.dtype)
+    fewest = math.ceil(FEWEST_BLOCKS * expected.suite.blocks)
     checks = {
         "faster than the chip": not (peak and result.tflops and result.tflops > peak),
-        f"fewer than {FEWEST_BLOCKS} blocks": result.blocks >= FEWEST_BLOCKS,
+        f"fewer than {fewest} blocks": result.blocks >= fewest,
         "a sample does not hold one time per call": all(
             len(s.calls_ms) == result.case.burst for s in result.samples
         ),
         "a time that is not positive": all(t > 0 for s in result.samples for t in s.calls_ms),
         "a block occurs twice": len({s.block for s in result.samples}) == len(result.samples),
         "its secret was never told": bool(result.secret and result.secret_commitment),
+        "its times were not held against the judge's clock": result.slack is not None,
         "not judged": result.integrity.startswith("judged"),
         "its error is not below the contract": result.error is not None
         and result.error.finite
-        and result.error.max_diff < 1e-2,
+        and result.error.max_diff < limits.contract,
+        "its error is too large for its class": result.numerics_class == "approximate"
+        or limits.exact(result.error),
         "no speed-up over the suite's baseline": result.speedup is not None
         and result.speedup.against == expected.suite.against,
         "the baseline it was timed beside is missing": base is not None
         and base.status is Status.PASSED,
     }
-    return [why for why, fine in checks.items() if not fine] + audit(result, base)
+    reasons = [why for why, fine in checks.items() if not fine] + audit(result, base)
+    if base is not None:  # the two clocks once more, on the samples as they came
+        pace = shared(base.samples, result.samples)
+        reasons.append(cross_examine(result.samples, pace, (), GPU_RULES).refusal)
+    return [why for why in reasons if why]
 
 
 if __name__ == "__main__":

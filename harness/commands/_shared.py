@@ -16,7 +16,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 def add_results(parser: argparse.ArgumentParser) -> None:
-    """--results, --suite and --gpu-name: which lines are meant."""
+    """--results, --suite and --on: which lines are meant."""
     parser.add_argument(
         "--results", type=Path, default=ROOT / "results", metavar="DIR", help="where records lie"
     )
@@ -53,7 +53,9 @@ def boards_of(entry: str, found: Leaderboard) -> list[tuple[Board, Row]]:
 def unknown(entry: str, known: Iterable[str]) -> UsageError:
     """No such entry, and the nearest one."""
     names = [wash(name, 80) for name in known]
-    hint = did_you_mean(entry, names) or f"entries with results: {', '.join(names) or 'none'}"
+    hint = did_you_mean(entry, names) or f"entries with results: {', '.join(names)}"
+    if not names:
+        hint = "python run.py list; or another --results, --suite or --on: no record passes these"
     return UsageError(f"'{entry}': no results under that name", hint)
 
 

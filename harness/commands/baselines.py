@@ -43,7 +43,8 @@ def run(args: argparse.Namespace) -> int:
             continue
         why = obstacle(manifest, machine)
         if why:
-            lacking[name] = manifest.install
+            installable = missing(manifest.needs, machine)
+            lacking[name] = manifest.install if installable else ""
         else:
             ready.setdefault(manifest.problem, []).append(name)
         about = wash(manifest.description, 70)

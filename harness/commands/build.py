@@ -34,7 +34,7 @@ def run(args: argparse.Namespace) -> int:
     entrants = find_entrants(args.names, ROOT / "submissions", Kind.SUBMISSION, None)
     cuda = [entrant for entrant in entrants if entrant.manifest.language == "cuda"]
     if not cuda:
-        raise UsageError("nothing to compile: no CUDA submission among these", "run.py list")
+        raise UsageError("nothing to compile: no CUDA submission among these", "python run.py list")
     return max(one(entrant, args.arch, args.fail_on_spills) for entrant in cuda)
 
 
@@ -48,24 +48,19 @@ def one(entrant: Entrant, archs: list[str] | None, fail_on_spills: bool) -> int:
     with tempfile.TemporaryDirectory() as cache:
         try:
             reports = build_report.build(
-                entrant.folder, manifest.entry, launch, Path(cache), archs or claimed(entrant)
+                entrant.folder,
+                manifest.entry,
+                launch,
+                Path(cache),
+                archs or build_report.archs_for(manifest.needs.compute_capability),
             )
         except CudaSourceError as cause:
             place = f"{cause.file}:{cause.line}: " if cause.file else ""
             print(f"{cause.status}: {place}{plain_text(cause.message)}", file=sys.stderr)
             return EXIT_SUBMISSION_FAILED
         except build_report.BuildUnavailableError as cause:
-            raise UnavailableError(
-                f"UNAVAILABLE: {cause}", "pip install 'attnboard[cuda]'"
-            ) from None
+            raise UnavailableError(f"UNAVAILABLE: {cause}", "pip install '.[cuda]'") from None
     print(build_report.render(reports))
     spills = any(report.spill_store_bytes or report.spill_load_bytes for report in reports)
     failed = any(report.broken for report in reports) or (spills and fail_on_spills)
     return EXIT_SUBMISSION_FAILED if failed else EXIT_OK
-
-
-def claimed(entrant: Entrant) -> list[str]:
-    """Architectures at or above what the manifest needs."""
-    needed = tuple(map(int, entrant.manifest.needs.compute_capability.split(".")))
-    known = {"sm_80": (8, 0), "sm_90a": (9, 0)}
-    return [arch for arch in build_report.ARCHS if known[arch] >= needed]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from harness import record, stats
@@ -12,7 +13,7 @@ from harness.errors import EXIT_OK, EXIT_SUBMISSION_FAILED, UnavailableError, Us
 from harness.rank import direct_on, newest
 from harness.record import Head
 from harness.report.text import milliseconds, times, wash
-from harness.schema import Result, Status
+from harness.schema import Kind, Result, Status
 from harness.stats import Interval
 
 
@@ -90,12 +91,18 @@ def find_pairs(args: argparse.Namespace) -> list[Pair]:
     mine, theirs = _named(args.a, wanted), _named(args.b, wanted)
     pairs = _best(mine, theirs)
     if not pairs:
-        a, b = args.a.partition("@")[0], args.b.partition("@")[0]
         raise UnavailableError(
             f"'{args.a}' and '{args.b}' passed no config in common on one GPU, suite and protocol",
-            f"python run.py --submission {a},{b}",
+            side_by_side({h.entry: Kind(h.kind) for h in (mine[0], theirs[0])}),
         )
     return pairs
+
+
+def side_by_side(kinds: Mapping[str, Kind]) -> str:
+    """The command that measures these entries in the same blocks."""
+    names = {kind: [wash(e, 80) for e, k in kinds.items() if k is kind] for kind in Kind}
+    beside = f" --baselines {','.join(names[Kind.BASELINE])}" if names[Kind.BASELINE] else ""
+    return f"python run.py --submission {','.join(names[Kind.SUBMISSION]) or 'NAME'}{beside}"
 
 
 def _named(name: str, heads: list[Head]) -> list[Head]:
@@ -149,7 +156,10 @@ def _passed(heads: list[Head], board: tuple[str, str, int]) -> dict[str, Head]:
 def _on_board(sides: list[dict[str, Head]]) -> list[Pair]:
     pairs = []
     for config in sorted(sides[0].keys() & sides[1].keys()):
-        (a, b), _ = record.read([sides[0][config], sides[1][config]])
+        found, damaged = record.read([sides[0][config], sides[1][config]])
+        if damaged:  # the front of its line was readable, the rest is not
+            continue
+        a, b = found
         ratio = direct_on(a, b)
         if ratio is not None:
             pairs.append(Pair(a, b, ratio, paired=True))
@@ -184,24 +194,21 @@ def _lines(args: argparse.Namespace, pairs: list[Pair], overall: Interval) -> li
         for p in pairs
     ]
     rows.append(["geomean", "", "", times(overall), words(overall)])
+    again = side_by_side({result.entry: result.kind for result in (pairs[0].a, pairs[0].b)})
     lines = [f"{wash(pairs[0].a.gpu)} · {wash(pairs[0].a.suite)}", _shared.table(rows)]
     if not all(pair.paired for pair in pairs):
         against = pairs[0].a.speedup.against if pairs[0].a.speedup else "the baseline"
         lines.append(
             f"measured in different runs and compared through {wash(against)}: wider than side by side"
         )
-        lines.append(
-            f"next: python run.py --submission {a.partition('@')[0]},{b.partition('@')[0]}"
-        )
-        return lines
+        return [*lines, f"next: {again}"]
     if overall.holds(1.0):
         blocks = min(pair.a.blocks for pair in pairs)
         more = stats.blocks_to_separate(overall, blocks)
         if more is None:
             return [*lines, "no practical number of blocks would tell them apart"]
         lines.append(f"about {more} more blocks would tell them apart")
-        lines.append(f"next: python run.py --submission {a},{b} --blocks {blocks + more}")
-        return lines
+        return [*lines, f"next: {again} --blocks {blocks + more}"]
     return [*lines, f"next: python run.py explain {a} {b}"]
 
 

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import ctypes
-import ctypes.util
 import json
 import os
 import platform
@@ -20,6 +18,7 @@ from typing import Literal
 from harness.commands import _shared
 from harness.errors import EXIT_OK, EXIT_UNAVAILABLE, HarnessError
 from harness.machine import inspect_machine, nvml, peak_tflops, version_of
+from harness.sandbox import landlock_abi
 from harness.schema import Machine
 
 Mark = Literal["ok", "missing", "note"]
@@ -30,16 +29,17 @@ NEEDED = {
     "numpy": "1.26",
     "scipy": "1.11",
     "pydantic": "2.7",
+    "pyyaml": "6.0",
     "rich": "13",
+    "nvidia-ml-py": "12.560",
 }
 TOOLS = {
-    "nvcc": "compiles .cu submissions; install the CUDA toolkit",
-    "ptxas": "part of the CUDA toolkit; triton brings its own",
-    "ncu": "reads hardware counters; install nsight-compute",
-    "cuobjdump": "reads registers and spills; part of the CUDA toolkit",
-    "compute-sanitizer": "finds out-of-bounds accesses; part of the CUDA toolkit",
+    "nvcc": "install the CUDA toolkit: compiles PyTorch extensions",
+    "ptxas": "install the CUDA toolkit; triton brings one of its own",
+    "ncu": "install nsight-compute: reads hardware counters",
+    "cuobjdump": "install the CUDA toolkit: reads registers and spills",
+    "compute-sanitizer": "install the CUDA toolkit: finds accesses out of bounds",
 }
-SYS_LANDLOCK_CREATE_RULESET = 444  # the same number on every architecture
 LOW_SPACE_GIB = 2
 
 
@@ -77,13 +77,15 @@ def run(args: argparse.Namespace) -> int:
         print(f"{SIGNS[line.mark]} {line.what.ljust(width)}  {line.found}")
         if line.next and line.mark != "ok":
             print(f"  {' ' * width}  next: {line.next}")
-    print(f"next: {_verdict(machine, missing)}")
+    print(f"next: {_verdict(machine, missing, args.need_gpu)}")
     return EXIT_OK if ready else EXIT_UNAVAILABLE
 
 
-def _verdict(machine: Machine, missing: list[Line]) -> str:
+def _verdict(machine: Machine, missing: list[Line], need_gpu: bool) -> str:
     if missing:
         return f"mend {len(missing)} things marked ✗, the first one first"
+    if need_gpu and not machine.has_gpu:
+        return "a machine with an NVIDIA GPU and its driver, then: python run.py doctor --need-gpu"
     suite = "" if machine.has_gpu else "   (no GPU: the CPU smoke suite, times never ranked)"
     return f"python run.py --submission triton_template{suite}"
 
@@ -222,22 +224,6 @@ def walls() -> Iterator[Line]:
         found or "not installed",
         "apt-get install bubblewrap",
     )
-
-
-def landlock_abi() -> int:
-    """Version of Landlock in the kernel; 0 if there is none."""
-    try:
-        libc = ctypes.CDLL(ctypes.util.find_library("c"), use_errno=True)
-        return max(
-            int(
-                libc.syscall(
-                    SYS_LANDLOCK_CREATE_RULESET, None, ctypes.c_size_t(0), ctypes.c_uint32(1)
-                )
-            ),
-            0,
-        )
-    except (OSError, AttributeError):
-        return 0
 
 
 def places(root: Path) -> Iterator[Line]:

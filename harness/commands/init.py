@@ -13,7 +13,7 @@ import yaml
 from harness.commands import _shared
 from harness.errors import EXIT_OK, UnavailableError, UsageError
 
-NAME = re.compile(r"[a-z][a-z0-9_]{1,39}")
+NAME = re.compile(r"[a-z][a-z0-9_]{0,39}")
 #: Template → folder it is copied from, relative to the root.
 TEMPLATES = {
     "triton": Path("submissions/triton_template"),

@@ -6,21 +6,51 @@ It runs the submission outside the sandbox and without the judge: profile what y
 from __future__ import annotations
 
 import argparse
+import sys
+from collections.abc import Sequence
 from pathlib import Path
 
-from harness import profile_report
+from harness import profile_report, roofline
 from harness.commands import build as build_command
 from harness.errors import EXIT_OK, UnavailableError
 from harness.isolate import ROOT
 from harness.machine import inspect_machine
 from harness.problems import get_problem
 from harness.registry import find_entrants
+from harness.report.limits import bandwidth
 from harness.schema import Case, Entrant, Kind, Machine, Suite
 from harness.suite import load_suite
 
-#: Device memory bandwidth by NVML name, TB/s, vendor datasheets; only the slope of the picture's memory roof.
-MEMORY_TB_S = {"H200": 4.8, "H100": 3.35, "A100": 2.0}
+USUAL_BYTES_S = 3.35e12  # of an unknown chip: the slope of the picture's memory roof, nothing else
 SM_MHZ = 1830  # clock behind the datasheet peak of an H100 SXM and an H200
+
+# Warm-up first (compilation, allocation), then one call inside the range that ncu records.
+PROGRAM = """
+import os, sys, tempfile
+from pathlib import Path
+sys.path.insert(0, sys.argv[1])
+os.environ.setdefault("ATTNBOARD_CACHE", tempfile.mkdtemp())
+import torch
+import importlib
+from harness.problems import get_problem
+from harness.schema import Case, Manifest
+from harness.worker.load import load_function
+folder, manifest = Path(sys.argv[2]), Manifest.model_validate_json(sys.argv[3])
+names = ("batch", "heads", "seqlen", "headdim", "causal")
+case = Case(name="profiled", **dict(zip(names, map(int, sys.argv[4:9]))))
+problem = get_problem(manifest.problem)
+function, kwargs = load_function(folder, manifest, problem.function), problem.kwargs(case)
+tensors, device = importlib.import_module(problem.tensors_module), torch.device("cuda")
+torch.set_grad_enabled(False)
+inputs = tensors.make_inputs(case, "normal", torch.Generator(device).manual_seed(0), device, kwargs)
+for _ in range(2):
+    function(*inputs, **kwargs)
+torch.cuda.synchronize()
+torch.cuda.cudart().cudaProfilerStart()
+function(*inputs, **kwargs)
+torch.cuda.synchronize()
+torch.cuda.cudart().cudaProfilerStop()
+"""
 
 
 def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -66,19 +96,28 @@ def profile(entrant: Entrant, suite: Suite, machine: Machine, args: argparse.Nam
 def one(entrant: Entrant, case: Case, machine: Machine, kernel: str, stem: Path) -> None:
     """Counters and picture of one case."""
     manifest = entrant.manifest.model_dump_json()
-    command = profile_report.command_for(entrant.folder, manifest, case.shape, causal=case.causal)
+    command = command_for(entrant.folder, manifest, case.shape, causal=case.causal)
     profiles = profile_report.parse_ncu(profile_report.run_ncu(command, kernel))
     print(f"{entrant.name} · {case.name}\n{profile_report.render(profiles)}")
     heaviest = max(profiles, key=lambda profile: profile.duration_us)
     problem = get_problem(entrant.manifest.problem)
     flops = problem.flops(case)
-    point = profile_report.Point(
+    point = roofline.Point(
         f"{entrant.name} {case.name}", flops, heaviest.dram_bytes or 1.0, heaviest.duration_us / 1e6
     )
-    memory = next((v for name, v in MEMORY_TB_S.items() if name in machine.gpu), 3.35)
+    memory = (bandwidth(machine) or USUAL_BYTES_S) / 1e12
     per_exp = flops / problem.exponentials(case)  # 4 headdim in a forward
-    roofs = profile_report.ceilings(round(per_exp / 4), machine.sms, SM_MHZ, memory)
-    for path in profile_report.draw_roofline(
-        [point], roofs, stem.with_name(f"{stem.name}_{case.name}")
-    ):
+    roofs = roofline.ceilings(round(per_exp / 4), machine.sms, SM_MHZ, memory)
+    for path in roofline.draw_roofline([point], roofs, stem.with_name(f"{stem.name}_{case.name}")):
         print(f"picture: {path}")
+
+
+def command_for(folder: Path, manifest: str, shape: Sequence[int], *, causal: bool) -> list[str]:
+    """A command that calls a submission once inside a profiler range; pass it to `run_ncu`.
+
+    manifest: its manifest as JSON. shape: (B, H, S, D), fp16. It runs outside the sandbox and without the
+    judge: profile what you trust.
+    """
+    numbers = [str(n) for n in shape]
+    words = [str(ROOT), str(folder), manifest, *numbers, str(int(causal))]
+    return [sys.executable, "-c", PROGRAM, *words]

@@ -2,7 +2,8 @@
 
 leaderboard.md is made of the GPUs under results/, which are committed. A try-out on a CPU is ranked by
 nobody and committed by nobody: it has a board of its own beside its records, results/cpu/leaderboard.md,
-which git ignores. A board that is named with --board holds everything.
+which git ignores. Records elsewhere (--results DIR) have their boards there: the committed one stays as it
+is. A board that is named with --board holds everything.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from harness import record
-from harness.errors import EXIT_OK, EXIT_SUBMISSION_FAILED, StorageError
+from harness.errors import EXIT_OK, EXIT_SUBMISSION_FAILED, StorageError, UsageError
 from harness.rank import Leaderboard, leaderboard, newest
 from harness.report import markdown, page, picture
 from harness.report.history import history
@@ -37,7 +38,8 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
         "--board",
         type=Path,
         metavar="FILE",
-        help="everything into this file (default: leaderboard.md, a CPU's in results/cpu/)",
+        help="everything into this file (default: leaderboard.md beside results/, a CPU's in results/cpu/;"
+        " of other folders in the folder itself)",
     )
     parser.add_argument(
         "--check", action="store_true", help="write nothing; exit 1 if the board is not current"
@@ -47,12 +49,18 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
 
 def run(args: argparse.Namespace) -> int:
     """Exit code 0, or 1 when `--check` finds another board than the records give."""
+    if not args.results.is_dir():
+        raise UsageError(
+            f"{args.results}: no folder of records; a board of it would be empty",
+            "leave out --results, or name the folder that a run was given",
+        )
     code, told = EXIT_OK, set[str]()
     for place in places(args.results, args.board):
         board, bad, files = publish(args.results, place)
-        for line in sorted({str(line) for line in bad} - told):
-            print(f"left out: {line}", file=sys.stderr)
-            told.add(line)
+        for line in (str(line) for line in bad):
+            if line not in told:
+                print(f"left out: {line}", file=sys.stderr)
+                told.add(line)
         if place.cpu and not board.boards:
             continue
         if args.check:
@@ -91,8 +99,9 @@ def places(results_dir: Path, board: Path | None) -> list[Place]:
     """Where the rows of `results_dir` are shown; all in `board` if one is named."""
     if board is not None:
         return [Place(board, None, board.parent)]
+    committed = results_dir.resolve() == (ROOT / "results").resolve()
     return [
-        Place(ROOT / "leaderboard.md", False, ROOT),
+        Place((ROOT if committed else results_dir) / "leaderboard.md", False, ROOT),
         Place(results_dir / CPU / "leaderboard.md", True, ROOT),
     ]
 
@@ -137,7 +146,7 @@ def _read(
     heads, bad = record.heads(results_dir)
     heads = [head for head in heads if holds(head)]
     results, worse = record.read(newest(heads))
-    bad = sorted([*bad, *worse], key=str)
+    bad = sorted([*bad, *worse], key=lambda line: (str(line.path), line.number))
     return leaderboard(results, bad_lines=len(bad)), bad, heads
 
 

@@ -9,6 +9,7 @@ import time
 from collections.abc import Sequence
 
 from harness import selftest
+from harness.arguments import whole
 from harness.errors import EXIT_OK, EXIT_SUBMISSION_FAILED, UsageError, did_you_mean
 from harness.machine import inspect_machine
 from harness.sandbox import usual_level
@@ -26,7 +27,7 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     parser.add_argument("--sandbox", type=int, choices=(0, 1, 2, 3), metavar="LEVEL")
     parser.add_argument("--cpu", action="store_true", help="leave the GPU alone")
     parser.add_argument(
-        "--batch", type=int, default=selftest.BATCH, metavar="N", help="entrants of one run"
+        "--batch", type=whole(1), default=selftest.BATCH, metavar="N", help="entrants of one run"
     )
     parser.set_defaults(run=run)
 
@@ -113,7 +114,7 @@ def summary(
         f"{n['surprises']} stopped otherwise than foreseen; "
         f"{n['honest']} honest, {n['flagged']} flagged; "
         f"on {gpu}, sandbox level {level}, {seconds:.0f} s"
-        + (f"; {skipped} need a GPU" if skipped else "")
+        + (f"; {skipped} specimens need a GPU" if skipped else "")
     )
 
 

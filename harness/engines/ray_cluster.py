@@ -43,7 +43,7 @@ class RayCluster:
         try:
             if self._ours:
                 ray.init(address=address or "auto", log_to_driver=False)
-        except ConnectionError as cause:
+        except (ConnectionError, ValueError) as cause:  # ValueError: an address that is none
             hint = "ray start --head, or --address HOST:PORT"
             raise UnavailableError(f"--engine ray: {cause}", hint) from None
         there = int(ray.cluster_resources().get("CPU" if on_cpu else "GPU", 0))

@@ -58,6 +58,7 @@ class Slurm:
             import submitit
         except ImportError:
             raise package("submitit", "slurm") from None
+        chosen = sbatch_options(options)
         self.places = self.window = count or ARRAY  # several arrays share no limit but this
         self._module = module
         self._folder = folder.resolve()
@@ -68,7 +69,7 @@ class Slurm:
         self._executor.update_parameters(**TASK)
         if self.on_slurm:
             self._executor.update_parameters(slurm_array_parallelism=self.window)
-            self._executor.update_parameters(**sbatch_options(options))
+            self._executor.update_parameters(**chosen)
         self._waiting: list[Unit] = []
         self._jobs: dict[str, _Job] = {}
         self._said: list[Told] = []

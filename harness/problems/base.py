@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from harness.schema import Case, Claims, Dtype
+from harness.schema import Case, Claims, Dtype, Error
 
 Kwargs = Mapping[str, bool | float | None]
 
@@ -28,6 +28,10 @@ class GateLimits:
     rel_l2: float  # against float64, whole tensor
     worst_row: float  # against float64, worst query row
     scaled: bool = False  # no scale of their own: see harness/judge/gate.py
+
+    def exact(self, error: Error) -> bool:
+        """Whether outputs that are this far off make an exact row, not an approximate one."""
+        return error.rel_l2 < self.rel_l2 and error.worst_row < self.worst_row
 
 
 @dataclass(frozen=True)

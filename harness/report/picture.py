@@ -15,9 +15,11 @@ from harness.schema import Kind
 from harness.stats import Interval
 
 WIDTH, ROW, TOP, BOTTOM = 960, 30, 78, 46
-PLOT_START, PLOT_END = 256, 590
+PLOT_START, PLOT_END, RATIO_END = 256, 590, 656
 FIGURES_START, FIGURES_END = 668, 940
 MOST_ROWS = 24
+SPAN = 10.0  # from edge to edge; who is slower stands at the left one behind an arrow
+TICK_PX, MOST_TICKS = 44, 7  # no closer than that: a tick's label is some 30 wide
 STYLE = """
 .page{fill:#fff}.ink{fill:#1b1f24}.soft{fill:#59636e}.line{stroke:#d1d9e0}.one{stroke:#59636e}
 .submission{fill:#0b62d6;stroke:#0b62d6}.baseline{fill:#7a828c;stroke:#7a828c}
@@ -58,27 +60,32 @@ class Axis:
     """Speed-up → x, logarithmic, so that twice as fast and half as fast lie equally far from 1."""
 
     def __init__(self, ratios: Sequence[Interval]) -> None:
-        self.low = min([1.0, *(r.low for r in ratios)]) * 0.98
         self.high = max([1.0, *(r.high for r in ratios)]) * 1.02
+        self.low = max(min([1.0, *(r.low for r in ratios)]) * 0.98, min(self.high / SPAN, 0.9))
 
     def x(self, ratio: float) -> float:
-        """Pixels from the left."""
+        """Pixels from the left; what lies beyond an edge stands on it."""
         share = math.log(ratio / self.low) / math.log(self.high / self.low)
-        return PLOT_START + share * (PLOT_END - PLOT_START)
+        return PLOT_START + min(max(share, 0.0), 1.0) * (PLOT_END - PLOT_START)
 
     def ticks(self) -> list[float]:
-        """Round ratios, at most seven."""
-        for steps in ((0.05,), (0.1,), (0.2,), (0.5,)):
-            found = [k * steps[0] for k in range(1, 200)]
-            found = [t for t in found if self.low <= t <= self.high]
-            if len(found) <= 7:
-                return [round(t, 2) for t in found]
-        return [t for t in (0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 20) if self.low <= t <= self.high]
+        """Round ratios, the roundest first, as many as their labels have room for; 1 always."""
+        decades = [digit * 10.0**power for power in (0, -1, 1, -2) for digit in (1, 2, 5)]
+        between = [k / 20 for k in (*range(2, 100, 4), *range(4, 100, 4), *range(1, 100, 2))]
+        chosen: list[float] = []
+        for tick in (*decades, *between):
+            if self.low <= tick <= self.high and len(chosen) < MOST_TICKS:
+                room = all(abs(self.x(tick) - self.x(other)) >= TICK_PX for other in chosen)
+                chosen += [tick] if room else []
+        return sorted(chosen)
 
 
 def _heads(board: Board) -> list[str]:
     step = (FIGURES_END - FIGURES_START) / len(board.configs)
-    parts = [_text(FIGURES_END, 30, "TFLOP/s", "soft small", "end")]
+    parts = [
+        _text(FIGURES_END, 30, "TFLOP/s", "soft small", "end"),
+        _text(RATIO_END, TOP - 11, "speed-up", "soft small", "end"),
+    ]
     for i, config in enumerate(board.configs[:4]):
         x = FIGURES_START + step * (i + 1)
         for line, part in enumerate(wash(config, 22).split("_", 1)):
@@ -101,8 +108,10 @@ def _row(board: Board, row: Row, index: int, axis: Axis) -> list[str]:
             f'<line class="{kind}" x1="{low:.1f}" x2="{high:.1f}" y1="{middle}" y2="{middle}" '
             'stroke-width="5" stroke-opacity=".35" stroke-linecap="round"/>',
             f'<circle class="{kind}" cx="{at:.1f}" cy="{middle}" r="4" stroke="none"/>',
-            _text(high + 10, middle + 4.5, f"{row.speedup.value:.3f}×", "soft small num"),
+            _text(RATIO_END, middle + 4.5, f"{row.speedup.value:.3f}×", "ink num", "end"),
         ]
+        if row.speedup.value < axis.low:
+            parts.append(_text(at - 8, middle + 4.5, "◂", "soft small", "end"))
     step = (FIGURES_END - FIGURES_START) / len(board.configs)
     for i, config in enumerate(board.configs[:4]):
         result = row.on(config)

@@ -14,13 +14,14 @@ import zlib
 from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
+from unittest import mock
 
 import pytest
 
-from harness import PROTOCOL, record
+from harness import PROTOCOL, launch, record
 from harness.problems import get_problem
 from harness.registry import load_entrant
-from harness.schema import Kind, Result, Sample, Speedup, Suite
+from harness.schema import Kind, Result, Sample, Slack, Speedup, Suite
 from harness.suite import load_suite
 from tests.report.factory import run_of
 
@@ -132,10 +133,12 @@ def measured(hub: Hub, factor: float, *, run: str, date: str, seed: int = 1) -> 
     suite = load_suite("fa3", hub.trusted / "configs")
     told = {"mine": factor, "sdpa_flash": 2.0}
     results = run_of(told, seed=seed, run=run, date=date, baselines=("sdpa_cudnn", "sdpa_flash"))
+    with mock.patch.object(launch, "ROOT", hub.trusted):
+        commit = launch.harness_commit()
     facts = {
         "suite_sha256": suite.sha256,
         "protocol": PROTOCOL,
-        "harness_commit": git(hub.trusted, "rev-parse", "HEAD"),
+        "harness_commit": commit,
         "secret": SECRET,
         "secret_commitment": hashlib.sha256(bytes.fromhex(SECRET)).hexdigest(),
     }
@@ -158,6 +161,7 @@ def as_suite(hub: Hub, result: Result, suite: Suite, facts: dict) -> Result:
         for s in result.samples
     )
     changes = {"case": case, "samples": samples, "source_sha256": source, **facts}
+    changes["slack"] = Slack(burst_pct=2.0, mean_pct=0.5)
     return result.model_copy(update=changes)
 
 
@@ -279,6 +283,15 @@ def one(results: list[Result], **changes: object) -> list[Result]:
     return [*results[:at], results[at].model_copy(update=changes), *results[at + 1 :]]
 
 
+def hurried(result: Result) -> Result:
+    """A tenth less told than was waited for."""
+    samples = tuple(
+        s.model_copy(update={"calls_ms": tuple(0.9 * t for t in s.calls_ms)})
+        for s in result.samples
+    )
+    return result.model_copy(update={"samples": samples})
+
+
 FORGERIES: dict[str, tuple[Callable[[list[Result]], list[Result]], str]] = {
     "faster than its samples": (lambda r: one(r, latency_ms=0.3), "latency_ms is 0.3"),
     "another speed-up": (
@@ -293,9 +306,26 @@ FORGERIES: dict[str, tuple[Callable[[list[Result]], list[Result]], str]] = {
         lambda r: one(r, case=r[0].case.model_copy(update={"seqlen": 128})),
         "shape is not the suite's",
     ),
-    "a patched harness": (lambda r: one(r, harness_commit="f" * 40 + "+"), "harness f"),
+    "another harness": (lambda r: one(r, harness_commit="f" * 12), "harness f"),
+    "a patched harness": (
+        lambda r: [x.model_copy(update={"harness_commit": f"{x.harness_commit}+"}) for x in r],
+        "+, here ",
+    ),
+    "more work than it did": (
+        lambda r: one(r, problem="attention_backward"),
+        "computes attention_backward, not attention_forward",
+    ),
+    "a better class": (
+        lambda r: one(r, error=r[0].error.model_copy(update={"rel_l2": 0.01})),
+        "error is too large for its class",
+    ),
     "a wrong secret": (lambda r: one(r, secret="00" * 32), "does not open the commitment"),
     "no secret": (lambda r: one(r, secret="", secret_commitment=""), "secret was never told"),
+    "times that the outside did not see": (
+        lambda r: consistent([hurried(x) if x.entry == "mine" else x for x in r]),
+        "longer outside than claimed inside",
+    ),
+    "no second clock": (lambda r: one(r, slack=None), "not held against the judge's clock"),
     "cooperative": (lambda r: one(r, integrity="cooperative"), "not judged"),
     "a config left out": (
         lambda r: [x for x in r if (x.entry, x.config) != ("mine", "hdim256_seq16k")],

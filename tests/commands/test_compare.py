@@ -101,6 +101,12 @@ def test_unknown_names_get_the_nearest(results: Path) -> None:
 def test_nothing_in_common_says_what_to_run(results: Path) -> None:
     with pytest.raises(UnavailableError, match=r"run\.py --submission fast,broken"):
         call(compare, "compare", results, "fast", "broken")
+    with pytest.raises(
+        UnavailableError, match=r"run\.py --submission broken --baselines sdpa_cudnn"
+    ):
+        call(compare, "compare", results, "broken", "sdpa_cudnn")
+    with pytest.raises(UsageError, match=r"no results under that name\n.*no record passes"):
+        call(compare, "compare", results, "fast", "slow", "--suite", "nobody_s")
 
 
 @pytest.mark.parametrize("text", ["x", "-1%", "100%", "nan"])

@@ -10,7 +10,7 @@ import pytest
 
 from harness import record
 from harness.commands import rank as command
-from harness.errors import StorageError
+from harness.errors import StorageError, UsageError
 from tests.report.factory import CPU, result, run_of
 
 
@@ -95,6 +95,28 @@ def test_a_try_out_on_a_cpu_leaves_the_committed_board_alone(
     args.check = True
     assert args.run(args) == 0
     assert capsys.readouterr().out.count("current") == 3  # both boards and the picture
+
+
+def test_records_elsewhere_leave_the_committed_board_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(command, "ROOT", tmp_path / "checkout")
+    elsewhere = tmp_path / "scratch"
+    record.append(elsewhere, result())
+    ((path, _, _),) = command.rebuild(elsewhere, None, {result().gpu})
+    assert path == elsewhere / "leaderboard.md"
+    assert "`mine`" in path.read_text()
+    assert not (tmp_path / "checkout").exists()
+
+
+def test_no_folder_of_records_is_no_empty_board(args: argparse.Namespace) -> None:
+    args.run(args)
+    before = args.board.read_bytes()
+    for wrong in (args.results / "absent", args.board):
+        args.results = wrong
+        with pytest.raises(UsageError, match="no folder of records"):
+            args.run(args)
+    assert args.board.read_bytes() == before
 
 
 def test_a_named_board_holds_everything(args: argparse.Namespace) -> None:

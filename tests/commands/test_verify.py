@@ -86,6 +86,16 @@ def test_a_forged_figure_is_named(
     assert fault in capsys.readouterr().out
 
 
+def test_every_committed_record_agrees_with_itself() -> None:
+    results, bad = record.load(ROOT / "results")
+    beside = {(r.run, r.config, r.entry): r for r in results if r.machine.has_gpu}
+    assert len(beside) > 100
+    assert not bad
+    for (run, config, entry), one in beside.items():
+        base = beside.get((run, config, one.speedup.against)) if one.speedup else None
+        assert verify.audit(one, base) == [], f"{entry} on {config}, run {run}"
+
+
 def test_events_longer_than_the_judges_clock_are_named(lines: list[Result]) -> None:
     mine = next(r for r in lines if r.entry == "mine")
     early = mine.samples[3].model_copy(update={"t2_ms": mine.samples[3].t1_ms / 2})
@@ -93,10 +103,15 @@ def test_events_longer_than_the_judges_clock_are_named(lines: list[Result]) -> N
     assert any("block 3" in fault for fault in verify.audit(changed, None))
 
 
+def test_a_secret_that_is_no_secret_opens_nothing(lines: list[Result]) -> None:
+    changed = lines[0].model_copy(update={"secret": "no hexadecimal number"})
+    assert "the secret does not open the commitment" in verify.audit(changed, None)
+
+
 def test_a_line_that_is_not_there(tmp_path: Path, lines: list[Result]) -> None:
     path = write(tmp_path, lines)
-    for number in ("99", "x"):
-        with pytest.raises(UsageError, match=r"FILE\.jsonl:1"):
+    for number in ("99", "x", "0", "-1", ""):
+        with pytest.raises(UsageError, match=r"lines 1 to \d+\n.*FILE\.jsonl:1"):
             call(verify, "verify", tmp_path, f"{path}:{number}", "--audit-only")
 
 

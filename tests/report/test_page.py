@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import itertools
 import json
 import random
 import re
 import xml.etree.ElementTree as ET
+
+import pytest
 
 from harness.rank import leaderboard
 from harness.report import page, picture
@@ -111,6 +114,22 @@ def test_the_picture_shows_the_interval() -> None:
     axis = picture.Axis([Interval(0.5, 0.5, 0.5), Interval(2, 2, 2), Interval(4, 4, 4)])
     assert abs((axis.x(2) - axis.x(1)) - (axis.x(1) - axis.x(0.5))) < 1e-9
     assert abs((axis.x(4) - axis.x(1)) - 2 * (axis.x(2) - axis.x(1))) < 1e-9
+
+
+def test_one_far_behind_does_not_squeeze_the_others() -> None:
+    axis = picture.Axis([Interval(v, v, v) for v in (1.3, 1.0, 0.6, 0.018)])
+    assert axis.x(0.018) == picture.PLOT_START
+    assert axis.x(0.6) > picture.PLOT_START + 100
+    assert "◂" in picture.render(leaderboard(run_of({"mine": 0.9, "behind": 50.0})))
+
+
+@pytest.mark.parametrize("ratios", [(0.018, 1.3), (0.99, 1.01), (0.5, 2.0), (1.0, 30.0)])
+def test_the_labels_of_the_axis_have_room(ratios: tuple[float, ...]) -> None:
+    axis = picture.Axis([Interval(v, v, v) for v in ratios])
+    ticks = axis.ticks()
+    assert 1.0 in ticks
+    places = [axis.x(tick) for tick in ticks]
+    assert all(b - a >= picture.TICK_PX for a, b in itertools.pairwise(places))
 
 
 def test_nobody_ranked_is_no_picture() -> None:

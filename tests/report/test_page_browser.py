@@ -35,7 +35,7 @@ NASTY = "<img src=x onerror='window.broken=1'>"
 @pytest.fixture(scope="module")
 def browser() -> Iterator[object]:
     driver = pytest.importorskip(
-        "playwright.sync_api", reason="no playwright: pip install 'attnboard[page]'"
+        "playwright.sync_api", reason="no playwright: pip install '.[page]'"
     )
     if not CHROMIUM:
         pytest.skip("no Chromium on the PATH: apt-get install chromium")

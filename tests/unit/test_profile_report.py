@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import re
 import subprocess
 from dataclasses import replace
@@ -13,12 +12,8 @@ import pytest
 from harness import profile_report
 from harness.profile_report import (
     METRICS,
-    Ceilings,
-    Point,
     Profile,
     ProfileUnavailableError,
-    ceilings,
-    draw_roofline,
     explain_missing,
     limiter,
     parse_ncu,
@@ -143,25 +138,3 @@ def test_a_refused_permission_is_not_a_page(monkeypatch):
     fake_ncu(monkeypatch, 1, "", "==ERROR== ERR_NVGPUCTRPERM")
     with pytest.raises(ProfileUnavailableError, match="counters"):
         run_ncu(["true"])
-
-
-def test_ceilings_follow_the_clock_and_the_head_dimension():
-    roofs = ceilings(headdim=128, sms=132, sm_mhz=1830, memory_tb_s=4.8)
-    assert roofs.tensor_tflops == pytest.approx(989, rel=1e-3)
-    assert roofs.exp_tflops == pytest.approx(2 * roofs.tensor_tflops)  # at 64 the two are equal
-
-
-@pytest.mark.skipif(
-    importlib.util.find_spec("matplotlib") is None, reason="matplotlib is not installed"
-)
-def test_the_roofline_is_drawn_twice(tmp_path):
-    points = [Point("mine", flop=8.6e9, dram_bytes=12.6e6, seconds=51e-6)]
-    png, svg = draw_roofline(points, Ceilings(989, 1978, 4.8), tmp_path / "roofline")
-    assert png.read_bytes().startswith(b"\x89PNG")
-    assert "<svg" in svg.read_text()
-
-
-def test_the_profiled_program_is_python():
-    command = profile_report.command_for(Path("submissions/x"), "{}", (1, 2, 64, 64), causal=True)
-    compile(command[2], "profiled", "exec")
-    assert command[4:] == ["submissions/x", "{}", "1", "2", "64", "64", "1"]

@@ -6,6 +6,7 @@ import errno
 import json
 import math
 import os
+import re
 import zlib
 from pathlib import Path
 
@@ -16,6 +17,7 @@ from hypothesis import strategies as st
 from harness import record
 from harness.errors import EXIT_STORAGE, StorageError
 from harness.schema import Error, Status
+from harness.store import Store
 from tests.report.factory import CPU, result, run_of
 
 
@@ -136,6 +138,33 @@ def test_a_line_with_a_good_crc_and_a_wrong_schema_is_named(tmp_path: Path) -> N
     assert len(record.heads(tmp_path)[1]) == 2
 
 
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("tflops", b"1" + b"0" * 400),  # no float holds it
+        ("protocol", b"[1]"),
+        ("protocol", b"null"),
+        ("run", b"7"),
+        ("speedup", b"5"),
+        ("speedup", b'{"against":"x"}'),
+        ("speedup", b"[" * 100_000 + b"]" * 100_000),
+    ],
+)
+def test_a_line_made_by_a_stranger_costs_only_itself(
+    tmp_path: Path, key: str, value: bytes
+) -> None:
+    path = write_all(tmp_path, [result(), result("yours")])
+    first, second = path.read_bytes().splitlines()
+    found = re.search(rb'"%b":([^,{]+|{[^}]*})' % key.encode(), first)
+    assert found
+    body = first[: -record.CRC_BYTES].replace(found[0], b'"%b":%b' % (key.encode(), value), 1)
+    path.write_bytes(body + b',"crc32":"%08x"}\n%b\n' % (zlib.crc32(body), second))
+    heads, bad = record.heads(tmp_path)
+    assert [(line.number, bool(line.reason)) for line in bad] == [(1, True)]
+    assert [head.entry for head in heads] == ["yours"]
+    assert [r.entry for r in record.load(tmp_path)[0]] == ["yours"]
+
+
 def test_a_time_on_a_failed_line_is_refused(tmp_path: Path) -> None:
     path = write_all(tmp_path, [result()])
     body = path.read_bytes()[: -record.CRC_BYTES - 1].replace(b'"PASSED"', b'"CRASHED"')
@@ -197,6 +226,14 @@ def test_a_folder_that_cannot_be_made_is_a_storage_error(tmp_path: Path) -> None
     (tmp_path / "nvidia-h200").write_text("a file is in the way")
     with pytest.raises(StorageError, match="cannot write the record of mine"):
         record.append(tmp_path, result())
+
+
+def test_a_run_that_could_keep_nothing_does_not_begin(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("in the way")
+    with pytest.raises(StorageError, match=r"file: no record can be written there.*\n.*--results"):
+        Store(tmp_path / "file")
+    Store(tmp_path / "new" / "folder")
+    assert list((tmp_path / "new" / "folder").iterdir()) == []
 
 
 def test_an_empty_folder_is_no_error(tmp_path: Path) -> None:

@@ -64,6 +64,17 @@ def test_the_hash_follows_the_source_and_not_the_notes(tmp_path: Path) -> None:
         ("entry: /etc/passwd.py\n", r"leaves the folder"),
         ("entry: [\n", r"manifest.yaml:3: not YAML"),
         ("entry: absent.py\n", r"entry 'absent.py' is missing"),
+        ("\tlanguage: cuda\n", r"manifest.yaml:2: not YAML"),
+        ("author: 2024-13-45\n", r"manifest.yaml: not YAML: month"),
+        (f"author: {'[' * 2000}{']' * 2000}\n", r"manifest.yaml: nested too deeply"),
+        ("author: me\nauthor: you\n", r"manifest.yaml:3: 'author' is written twice.* line 2"),
+        ("claims: {causal: both, causal: false}\n", r"manifest.yaml:2: 'causal' is written twice"),
+        ("claims: &a {headdims: *a}\n", r"manifest.yaml:2: claims.headdims: "),
+        ("claims: {headdims: many}\n", r"manifest.yaml:2: claims.headdims: expected a list.*many"),
+        ("claims: {headdims: []}\n", r"manifest.yaml:2: claims.headdims: "),
+        ("claims: {headdims: [0]}\n", r"manifest.yaml:2: claims.headdims.0: .*got 0"),
+        ("claims: {dtypes: []}\n", r"manifest.yaml:2: claims.dtypes: "),
+        ("claims: {seqlen_multiple: .nan}\n", r"manifest.yaml:2: claims.seqlen_multiple: .*nan"),
     ],
 )
 def test_a_wrong_manifest(tmp_path: Path, manifest: str, message: str) -> None:
@@ -78,7 +89,7 @@ def test_a_wrong_manifest(tmp_path: Path, manifest: str, message: str) -> None:
         ("def f(:\n", r"submission.py:1: does not parse"),
         (
             "def custom_atention_forward(q, k, v, causal=True, sm_scale=None): ...\n",
-            "has no function .custom_attention_forward.",
+            "has no function .*rename 'custom_atention_forward' to custom_attention_forward\\(q, k, v",
         ),
         (
             "\n\ndef custom_attention_forward(q, k, v, casual=True, sm_scale=None): ...\n",
@@ -91,6 +102,32 @@ def test_a_wrong_manifest(tmp_path: Path, manifest: str, message: str) -> None:
 def test_a_wrong_source(tmp_path: Path, source: str, message: str) -> None:
     with pytest.raises(SubmissionError, match=f"(?s){message}"):
         load(make(tmp_path, source=source))
+
+
+def test_a_manifest_that_is_not_utf_8(tmp_path: Path) -> None:
+    folder = make(tmp_path)
+    (folder / "manifest.yaml").write_bytes(b"name: mine\nauthor: \xe9\n")
+    with pytest.raises(SubmissionError, match=r"manifest.yaml:2: byte 0xe9 is not UTF-8"):
+        load(folder)
+
+
+def test_a_manifest_that_is_a_folder(tmp_path: Path) -> None:
+    folder = make(tmp_path)
+    (folder / "manifest.yaml").unlink()
+    (folder / "manifest.yaml").mkdir()
+    with pytest.raises(SubmissionError, match=r"manifest.yaml: cannot be read \(Is a directory\)"):
+        load(folder)
+
+
+def test_a_file_name_that_no_row_can_carry(tmp_path: Path) -> None:
+    path = tmp_path / "my kernel.py"
+    path.write_text(GOOD)
+    with pytest.raises(SubmissionError, match=r"no name for a row.*\n.*my_kernel\.py'"):
+        load(path)
+    folder = make(tmp_path, name="my folder")
+    (folder / "manifest.yaml").unlink()
+    with pytest.raises(SubmissionError, match=r"no name for a row.*\n.*my_folder'"):
+        load(folder)
 
 
 def test_an_imported_function_is_accepted(tmp_path: Path) -> None:
@@ -183,6 +220,8 @@ def test_the_entry_of_a_manifest_is_its_submission(tmp_path: Path) -> None:
     folder = make(tmp_path, manifest=f"entry: kernel.cu\nlaunch:{SECTION}")
     (folder / "kernel.cu").write_text("//")
     assert find(tmp_path, "mine/kernel.cu") == find(tmp_path, "mine")
+    make(tmp_path, name="yours")
+    assert find(tmp_path, "yours/submission.py") == find(tmp_path, "yours")
 
 
 def test_a_rung_s_hash_follows_what_its_compiler_reads(tmp_path: Path) -> None:

@@ -56,6 +56,8 @@ PROBES = {
     "ptrace": lambda: seize(parent),
     "signal": lambda: os.kill(parent, signal.SIGWINCH),
     "priority": lambda: os.setpriority(os.PRIO_PROCESS, parent, os.getpriority(0, parent)),
+    "affinity": lambda: os.sched_setaffinity(parent, os.sched_getaffinity(parent)),
+    "own_affinity": lambda: os.sched_setaffinity(0, os.sched_getaffinity(0)),
     "tcp": lambda: socket.create_server(("127.0.0.1", 0)).close(),
     "udp": lambda: socket.socket(socket.AF_INET, socket.SOCK_DGRAM).close(),
     "shared_memory": lambda: open("/dev/shm/attnboard-probe", "w").close(),
@@ -80,6 +82,7 @@ print(json.dumps(told))
 MUST_STAY_OPEN = {
     "scratch",
     "own_name",
+    "own_affinity",
     "own_child",
     "end_child",
     "unix_socket",
@@ -131,6 +134,7 @@ def test_the_probes_can_succeed(tmp_path: Path) -> None:
         "list_folder",
         "parent_cmdline",
         "signal",
+        "affinity",
         "udp",
         "tmp",
     }
@@ -238,6 +242,12 @@ def test_the_filter_call_by_call(machine: str) -> None:
     assert not allowed(seccomp.CLONE3[column])
     assert allowed(seccomp.SETPRIORITY[column], 0, 0)
     assert not allowed(seccomp.SETPRIORITY[column], 0, 1)
+    assert not allowed(seccomp.SETPRIORITY[column], seccomp.PRIO_USER, 0)  # all that the user owns
+    for numbers in seccomp.OF_A_PROCESS.values():
+        assert allowed(numbers[column], 0)
+        assert allowed(numbers[column], os.getpid())
+        assert not allowed(numbers[column], os.getppid())
+    assert allowed(seccomp.FCNTL[column], 0, seccomp.SET_OWNER[0])  # Landlock's business
     assert allowed(seccomp.SIGNALS[0][column], 1)  # Landlock's business
     assert run_filter(program, arch ^ 1, 0) != seccomp.ALLOW
     assert run_filter(program, arch, 0x40000000) != seccomp.ALLOW
@@ -251,3 +261,10 @@ def test_an_old_kernel_lets_a_process_signal_itself_only() -> None:
     kill = seccomp.SIGNALS[0][column]
     assert run_filter(program, arch, kill, 77) == seccomp.ALLOW
     assert run_filter(program, arch, kill, 78) != seccomp.ALLOW
+    for call, owner in (
+        (seccomp.FCNTL[column], seccomp.SET_OWNER),
+        (seccomp.IOCTL[column], seccomp.SET_OWNER_IOCTL),
+    ):
+        assert run_filter(program, arch, call, 3, 1) == seccomp.ALLOW
+        for command in owner:  # whose SIGIO may be any signal
+            assert run_filter(program, arch, call, 3, command) != seccomp.ALLOW

@@ -93,6 +93,15 @@ def test_shared_drift_cancels() -> None:
     assert found.value == pytest.approx(2)
 
 
+def test_two_noisy_blocks_at_a_strict_level_are_a_wide_interval_and_no_overflow() -> None:
+    found = stats.ratio([0.5, -0.5], level=0.99999)
+    assert found is not None
+    assert 0 < found.low < 1e-100
+    assert 1e100 < found.high < math.inf
+    assert stats.geomean([found, found]).holds(1.0)
+    assert stats.quotient(found, found).holds(1.0)
+
+
 def test_four_wild_blocks_of_twenty_do_not_move_the_value() -> None:
     rng = np.random.default_rng(3)
     x = rng.normal(0, 0.003, 20)

@@ -15,6 +15,9 @@ from harness.suite import adhoc_suite, load_suite, parse_length
 CONFIGS = Path(__file__).resolve().parents[2] / "configs"
 
 
+SOUND = "name: x\ncases:\n  - {name: a, batch: 1, heads: 1, seqlen: 8, headdim: 64}\n"
+
+
 def test_the_official_suite() -> None:
     suite = load_suite("fa3", CONFIGS)
     shapes = {case.name: case.shape for case in suite.cases}
@@ -62,6 +65,10 @@ def test_an_unknown_suite_offers_the_nearest() -> None:
             "case names must differ",
         ),
         ("- 1\n", "expected 'key: value'"),
+        (f"problem: attention_foward\n{SOUND}", "unknown.*'attention_forward'"),
+        (f"{SOUND}limits: {{burst_s: .inf}}\n", ":4: limits.burst_s: .*inf"),
+        (f"{SOUND}heat_ms: .nan\n", ":4: heat_ms: .*nan"),
+        (f"{SOUND}blocks: 3\nblocks: 4\n", ":5: 'blocks' is written twice"),
     ],
 )
 def test_a_wrong_suite(tmp_path: Path, text: str, message: str) -> None:
@@ -69,6 +76,12 @@ def test_a_wrong_suite(tmp_path: Path, text: str, message: str) -> None:
     path.write_text(text)
     with pytest.raises(SuiteError, match=f"(?s)mine.yaml.*{message}"):
         load_suite(str(path), CONFIGS)
+
+
+def test_a_folder_is_no_suite(tmp_path: Path) -> None:
+    (tmp_path / "mine.yaml").mkdir()
+    with pytest.raises(SuiteError, match=r"mine.yaml is no file"):
+        load_suite(str(tmp_path / "mine.yaml"), CONFIGS)
 
 
 @given(st.integers(1, 1 << 20))
@@ -80,6 +93,32 @@ def test_lengths(value: int) -> None:
 def test_a_wrong_length() -> None:
     with pytest.raises(UsageError, match="write 512, 4096 or 8k"):
         parse_length("8 kilo")
+
+
+@pytest.mark.parametrize(
+    ("flag", "texts", "message"),
+    [
+        ("headdim", ["\u00b2"], "--headdim \u00b2: not a whole number"),
+        ("headdim", ["0"], "--headdim 0: no tensor"),
+        ("headdim", ["7"], "--headdim 7: "),
+        ("headdim", ["100000"], "--headdim 100000: "),
+        ("seqlen", ["0"], "--seqlen 0: no tensor"),
+        ("seqlen", ["99999999k"], "--seqlen .*: "),
+        ("batch", ["0"], "--batch 0: no tensor"),
+        ("heads", ["16", "8"], "--heads 16,8: one number"),
+        ("causal", ["maybe"], "--causal maybe"),
+        ("dtype", ["fp8"], "--dtype fp8"),
+    ],
+)
+def test_a_wrong_shape_names_its_flag(flag: str, texts: list[str], message: str) -> None:
+    with pytest.raises(UsageError, match=message) as caught:
+        adhoc_suite(load_suite("fa3", CONFIGS), **{flag: texts})
+    assert caught.value.hint
+
+
+def test_a_shape_asked_for_twice_is_measured_once() -> None:
+    suite = adhoc_suite(load_suite("fa3", CONFIGS), headdim=["64", "64"], heads=["3"])
+    assert [(case.name, case.heads) for case in suite.cases] == [("hdim64_seq4k", 3)]
 
 
 def test_own_shapes_follow_the_convention() -> None:

@@ -106,6 +106,13 @@ def test_a_time_that_the_outside_did_not_see_is_refused() -> None:
     assert judge(evidence).status is Status.TIME_CLAIM_REJECTED  # 3 % short
 
 
+def test_a_time_that_nobody_examined_says_so() -> None:
+    result = conclude(passed(), facts(), ("sdpa_cudnn", []), [], [1.4] * 20, [])
+    assert (result.status, result.slack, result.speedup) == (Status.PASSED, None, None)
+    assert "not held against the judge's clock" in result.reason
+    assert judge(passed()).reason == ""
+
+
 def test_faster_than_the_chip_is_refused() -> None:
     evidence = Evidence(entrant(), CASE, samples=samples(0.4), worst=EXACT)
     result = judge(evidence)

@@ -1,0 +1,47 @@
+"""What a flag's value may be, and a parser whose errors end like ours: in the next thing to type."""
+
+from __future__ import annotations
+
+import argparse
+import math
+from collections.abc import Callable
+from typing import NoReturn
+
+from harness.errors import UsageError
+
+
+class Parser(argparse.ArgumentParser):
+    """Raises UsageError where argparse prints its usage and leaves."""
+
+    def error(self, message: str) -> NoReturn:
+        """One line instead of the usage, which is a screen long."""
+        raise UsageError(message, f"python {self.prog} --help")
+
+
+def whole(least: int, most: int | None = None) -> Callable[[str], int]:
+    """Type of a flag that counts: a whole number from `least` to `most`."""
+    limits = f"from {least}" + ("" if most is None else f" to {most}")
+
+    def parse(text: str) -> int:
+        number = int(text) if text.isascii() and text.isdigit() else least - 1
+        if number < least or (most is not None and number > most):
+            raise argparse.ArgumentTypeError(f"'{text}' is not a whole number {limits}")
+        return number
+
+    return parse
+
+
+def positive(text: str) -> float:
+    """Type of a flag that measures: finite and above zero."""
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
+    if not 0 < value < math.inf:
+        raise argparse.ArgumentTypeError(f"'{text}' is not a number above 0")
+    return value
+
+
+def gpu_count(text: str) -> str:
+    """Type of --gpus: `all` or a whole number from 1, as text."""
+    return text if text == "all" else str(whole(1)(text))

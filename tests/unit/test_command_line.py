@@ -1,0 +1,119 @@
+"""Words on the command line that make no sense: what is wrong, and the next thing to type."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from harness.cli import guarded, parse_args
+from harness.engines.slurm import sbatch_options
+from harness.errors import EXIT_NOBODY_READS, EXIT_USAGE, UsageError
+from harness.machine import inspect_machine
+from harness.wishes import choose_suite
+
+ROOT = Path(__file__).resolve().parents[2]
+MINE = ["--submission", "triton_template"]
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ([], r"no submission named\n.*--submission triton_template"),
+        (["lisst"], r"no command 'lisst'\n.*'list'"),
+        (["cuda_hopper"], r"no command.*\n.*--submission cuda_hopper"),
+        ([*MINE, "stray"], r"unrecognized arguments: stray\n.*--help"),
+        (["--suite", "smoke"], r"--submission\n?.*\n.*run\.py run --help"),
+        (
+            [*MINE, "--blocks", "0"],
+            r"--blocks: '0' is not a whole number from 1 to 10000\n.*--help",
+        ),
+        ([*MINE, "--blocks", "-3"], r"--blocks: '-3' is not"),
+        ([*MINE, "--blocks", "99999"], r"--blocks: '99999' is not"),
+        ([*MINE, "--blocks", "many"], r"--blocks: 'many' is not"),
+        ([*MINE, "--gpu", "-1"], r"--gpu: '-1' is not a whole number from 0"),
+        ([*MINE, "--gpus", "0"], r"--gpus: '0' is not a whole number from 1"),
+        ([*MINE, "--per-unit", "\u00b2"], r"--per-unit: '\u00b2' is not"),
+        ([*MINE, "--builders", "-4"], r"--builders: '-4' is not"),
+        ([*MINE, "--gpu-memory", "nan"], r"--gpu-memory: 'nan' is not a number above 0"),
+        ([*MINE, "--sandbox", "9"], r"--sandbox: invalid choice"),
+        (["verify", "x", "--blocks", "0"], r"--blocks: '0' is not.*\n.*run\.py verify --help"),
+        (["selftest", "--batch", "0"], r"--batch: '0' is not"),
+    ],
+)
+def test_words_that_do_not_parse(words: list[str], message: str) -> None:
+    with pytest.raises(UsageError, match=message):
+        parse_args(words)
+
+
+def test_an_error_of_the_command_line_is_two_lines_and_exit_2(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert guarded(lambda: bool(parse_args(["rnak"]))) == EXIT_USAGE
+    out, err = capsys.readouterr()
+    assert out == ""
+    first, second = err.splitlines()
+    assert first == "error: no command 'rnak'"
+    assert second.startswith("  next: Did you mean 'rank'?")
+
+
+def test_what_nobody_foresaw_is_not_blamed_on_the_submission(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert guarded(lambda: 1 // 0) == EXIT_USAGE
+    err = capsys.readouterr().err
+    assert "ZeroDivisionError" in err
+    assert err.splitlines()[-1].startswith("  next: ")
+
+
+@pytest.mark.parametrize(
+    ("words", "environment", "code"),
+    [
+        (["list", "suites"], {"PYTHONIOENCODING": "ascii"}, 0),
+        (["list", "suites"], {}, EXIT_NOBODY_READS),
+    ],
+)
+def test_a_reader_who_leaves_and_a_terminal_without_signs_see_no_traceback(
+    words: list[str], environment: dict[str, str], code: int
+) -> None:
+    reads, writes = os.pipe()
+    if code:
+        os.close(reads)
+    done = subprocess.run(
+        [sys.executable, "run.py", *words],
+        cwd=ROOT,
+        env=os.environ | environment,
+        stdout=writes,
+        stderr=subprocess.PIPE,
+        text=True,
+        check=False,
+    )
+    assert (done.returncode, done.stderr) == (code, "")
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--submission", ","], "names nobody"),
+        ([*MINE, "--sku", "nvidia-h200"], "--sku places the units of a campaign"),
+        ([*MINE, "--gpu-memory", "80"], "--gpu-memory places"),
+        ([*MINE, "--slurm", "partition=gpu"], "--slurm places"),
+    ],
+)
+def test_flags_that_would_do_nothing(words: list[str], message: str) -> None:
+    with pytest.raises(UsageError, match=message) as caught:
+        choose_suite(parse_args(words), inspect_machine(None))
+    assert caught.value.hint
+
+
+def test_the_same_flags_pass_in_a_campaign() -> None:
+    words = [*MINE, "--suite", "smoke", "--gpus", "1", "--gpu-memory", "80", "--blocks", "7"]
+    assert choose_suite(parse_args(words), inspect_machine(None)).blocks == 7
+
+
+def test_an_option_of_sbatch_has_a_value() -> None:
+    with pytest.raises(UsageError, match="not KEY=VALUE"):
+        sbatch_options(["partition"])
