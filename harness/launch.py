@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import math
 import os
 import secrets
@@ -192,10 +193,12 @@ def build_one(run: Run, seat: Seat) -> None:
 
 
 def _build_mark(seat: Seat, run: Run) -> Path:
-    """Beside the entrants' caches, which are theirs to write."""
+    """Beside the entrants' caches, which are theirs to write; another compiler or GPU builds again."""
     folder = seat.jail.cache.parent.parent / "built"
     folder.mkdir(exist_ok=True)
-    return folder / f"{seat.jail.cache.name}-{run.suite.sha256[:16]}"
+    here = run.facts.machine
+    made_for = " ".join((run.suite.sha256, here.gpu, here.cuda, here.torch, here.triton))
+    return folder / f"{seat.jail.cache.name}-{hashlib.sha256(made_for.encode()).hexdigest()[:16]}"
 
 
 def start_all(run: Run, seats: Sequence[Seat]) -> None:
