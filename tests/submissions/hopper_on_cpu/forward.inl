@@ -8,7 +8,15 @@ inline void named_arrive(int id) {
   auto& b = cpu::named[id]; cpu::progress = true;
   if (++b.arrived == 256) { b.arrived = 0; b.generation++; }
 }
+struct QKFromRegisters { static void mma(float (&d)[64], const uint32_t* a, uint32_t b, int acc) { MmaRS<128, 0>::mma(d, a, b, acc); } };
+inline void ldmatrix_x4(uint32_t* r, uint32_t row_smem) { load_matrices(r, row_smem); }
 inline float rcp_approx(float x) { return 1.f / x; }
+inline float rcp_or_nan(float x) { return x < 0x1p126f ? rcp_approx(x) : NAN; }
+inline float log2_approx(float x) { return std::log2(x); }
+inline uint32_t pack_rest(float lo, float hi) {
+  const float2 p = unpack_half2(pack_half2(lo, hi));
+  return pack_half2(lo - p.x, hi - p.y);
+}
 inline int lds_lane0(uint32_t at, int lane0) { int v = 0; if (lane0) std::memcpy(&v, cpu::shared + cpu::check(at, 4), 4); return __shfl_sync(~0u, v, 0); }
 inline void sts_if(uint32_t at, int v, int on) { if (on) std::memcpy(cpu::shared + cpu::check(at, 4), &v, 4); }
 inline int atomicAdd(int* at, int x) { const int old = *at; *at += x; return old; }
