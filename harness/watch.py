@@ -123,6 +123,6 @@ def _below(folder: Path) -> Iterator[Path]:
 
 def _told(paths: Iterable[Path]) -> str:
     """The first few names, then how many more."""
-    names = [wash(path.name, 80) for path in paths]
+    names = [wash(path.name, 80) for path in sorted(paths)]
     more = len(names) - NAMES_TOLD
     return ", ".join(names[:NAMES_TOLD]) + (f" and {more} more" if more > 0 else "")
