@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import argparse
 import sys
 
 from harness import early
@@ -14,14 +15,17 @@ from harness.cli import guarded, parse_args, report, run_command
 from harness.engines.conduct import conduct
 from harness.machine import inspect_machine
 from harness.store import Store
+from harness.watch import Watch
 from harness.wishes import choose_suite, resolve_request
 
 
-def main() -> int:
+def main(args: argparse.Namespace | None = None) -> int:
     """The story: what is asked, where, by whom; judge and time; keep; rank."""
-    args = parse_args()
+    args = args or parse_args()
     if args.command != "run":
         return run_command(args)
+    if args.watch:
+        return Watch(args).repeat(main)  # this story again after every edit
     machine = inspect_machine(args.gpu)
     suite = choose_suite(args, machine)
     request = resolve_request(args, suite, machine)

@@ -3,17 +3,23 @@
     python benchmarks/edit_to_verdict.py                                          # a rung of cuda_hopper, quick.yaml
     python benchmarks/edit_to_verdict.py --kernel submissions/cuda_cuflash/steps/04_tensor_cores.cu
     python benchmarks/edit_to_verdict.py --kernel submissions/triton_template --suite smoke    # without a GPU
+    python benchmarks/edit_to_verdict.py --watch                                  # edited under `run.py --watch`
 
 The kernel's folder is copied and its source gets a comment that no cache has seen. A fresh interpreter then does
 what `run.py` does until the last case has been checked, and says when each step was reached; the figure
 counts from its start, imports included. Nothing is timed on the device, nothing is recorded.
+
+With --watch the copy is edited while `run.py --watch` waits, and the figure counts from the edit to each line
+that the user sees. A user thinks between two edits: so long (--pause) the next judge and nursery have for torch.
 """
 
 from __future__ import annotations
 
 import argparse
+import os
 import secrets
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -27,22 +33,23 @@ sys.path.insert(0, str(ROOT))
 DEFAULT = ROOT / "submissions" / "cuda_hopper" / "steps" / "05_persistent.cu"
 
 
-def edited(kernel: Path, folder: Path) -> Path:
-    """A copy of `kernel` (a .cu with its neighbours, or a folder) below `folder`, with a new comment."""
+def copied(kernel: Path, folder: Path) -> Path:
+    """A copy of `kernel` (a .cu with its neighbours, or a folder) below `folder`."""
     if kernel.is_dir():
-        copy = folder / kernel.name
-        shutil.copytree(kernel, copy, ignore=shutil.ignore_patterns("steps"))
-        sources = [*copy.rglob("*.cu"), *copy.rglob("*.py")]
-    else:
-        shutil.copytree(kernel.parent, folder / "steps")
-        copy = folder / "steps" / kernel.name
-        sources = [copy]
+        return Path(
+            shutil.copytree(kernel, folder / kernel.name, ignore=shutil.ignore_patterns("steps"))
+        )
+    shutil.copytree(kernel.parent, folder / "steps")
+    return folder / "steps" / kernel.name
+
+
+def edit(copy: Path) -> None:
+    """A comment that no cache has seen at the end of each source."""
     mark = secrets.token_hex(8)
-    for source in sources:
+    for source in [*copy.rglob("*.cu"), *copy.rglob("*.py")] if copy.is_dir() else [copy]:
         start = "//" if source.suffix == ".cu" else "#"
         with source.open("a", encoding="utf-8") as file:
             file.write(f"\n{start} {mark}\n")
-    return copy
 
 
 def child(kernel: str, suite_name: str, started: float) -> int:
@@ -130,20 +137,71 @@ def listed(steps: Mapping[str, float]) -> str:
     return ", ".join(f"{name} {seconds:.2f}" for name, seconds in steps.items())
 
 
+def watched(kernel: Path, suite: str, repeats: int, pause_s: float) -> int:
+    """Edit a copy under `run.py --watch`; prints seconds since the edit as lines about it appear."""
+    with tempfile.TemporaryDirectory(prefix="attnboard-edit-") as text:
+        folder = Path(text)
+        copy = copied(kernel, folder)
+        words = [sys.executable, "run.py", "--submission", str(copy), "--suite", suite, "--watch"]
+        words += ["--results", f"{folder}/results", "--leaderboard", f"{folder}/board.md"]
+        env = os.environ | {"PYTHONUTF8": "1"}
+        process = subprocess.Popen(
+            words, cwd=ROOT, env=env, stdout=subprocess.PIPE, encoding="utf-8"
+        )
+        assert process.stdout
+        own = (f"{copy.stem}: ", f"✓ {copy.stem} · ", f"✗ {copy.stem} · ", "changed: ")
+        edits, edited = 0, time.time()
+        try:
+            for line in process.stdout:
+                if edits and line.startswith(own):
+                    print(f"{time.time() - edited:7.2f} s  {line.rstrip()}", flush=True)
+                if line.startswith("watching ") and edits == repeats:
+                    break
+                if line.startswith("watching "):
+                    time.sleep(pause_s)
+                    edits += 1
+                    print(f"edit {edits}: {copy.name}, suite {suite}, {pause_s:g} s after a run")
+                    print(f"           {on_the_gpu()}", flush=True)
+                    edit(copy)
+                    edited = time.time()
+        finally:
+            process.send_signal(signal.SIGINT)
+            process.communicate()
+    if edits < repeats:
+        print(f"it ended after {edits} of {repeats} edits; its errors stand above")
+    return process.returncode
+
+
+def on_the_gpu() -> str:
+    """What the driver lists on the GPU: before an edit nothing of ours may be among it."""
+    from harness.machine import inspect_machine
+    from harness.telemetry import Monitor
+
+    monitor = Monitor(inspect_machine(0))
+    held = monitor.memory_by_pid()
+    monitor.close()
+    return f"{len(held)} processes hold {sum(held.values()) / 2**20:.0f} MiB of GPU memory"
+
+
 def main() -> int:
-    """Edit a copy, start the clock, start an interpreter."""
+    """Edit a copy, start the clock, start an interpreter (or be watched)."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
     parser.add_argument("--kernel", type=Path, default=DEFAULT)
     parser.add_argument("--suite", default="")
     parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--watch", action="store_true", help="edit under run.py --watch")
+    parser.add_argument("--pause", type=float, default=8.0, metavar="SECONDS", help="for --watch")
     parser.add_argument("--started", type=float, default=0.0, help=argparse.SUPPRESS)
     args = parser.parse_args()
     if args.started:
         return child(str(args.kernel), args.suite, args.started)
     suite = args.suite or "quick"
+    if args.watch:
+        return watched(args.kernel.resolve(), suite, args.repeats, args.pause)
     for number in range(args.repeats):
         with tempfile.TemporaryDirectory(prefix="attnboard-edit-") as folder:
-            copy = edited(args.kernel.resolve(), Path(folder))
+            copy = copied(args.kernel.resolve(), Path(folder))
+            edit(copy)
             print(f"edit {number + 1}: {copy.name}, suite {suite}", flush=True)
             words = [sys.executable, __file__, "--kernel", str(copy), "--suite", suite]
             done = subprocess.run([*words, "--started", repr(time.time())], cwd=ROOT, check=False)

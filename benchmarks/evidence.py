@@ -81,6 +81,8 @@ PARTS = (
          benchmark("hopper_ladder", "--bursts", "1000"), 70),
     Part("edit", "from an edited .cu to its verdict",
          benchmark("edit_to_verdict"), 60),
+    Part("edit_watched", "the same under run.py --watch",
+         benchmark("edit_to_verdict", "--watch"), 240),
     Part("backward_kernel", "every rung of the Hopper backward, verified and timed",
          benchmark("backward_kernel"), 150),
     Part("backward", "gradients: every submission and every baseline on fa3_bwd, in one run",

@@ -35,6 +35,7 @@ EPILOG = """\
 examples:
   python run.py --submission triton_template            one submission on the official suite
   python run.py --submission mine.py --suite quick      a bare file, seconds
+  python run.py --submission mine --suite quick --watch  again after every edit, without torch's import
   python run.py --submission all --baselines sdpa_cudnn,flash_attn_3
   python run.py --submission all --gpus all --resume    every GPU of this host, what is not recorded
   python run.py rank                                    rebuild leaderboard.md from results/
@@ -59,6 +60,11 @@ def parse_args(argv: Sequence[str] | None = None) -> argparse.Namespace:
         raise UsageError(
             f"no command '{words[0]}'",
             f"{near or 'python run.py --help.'} A submission: python run.py --submission {words[0]}",
+        )
+    if "--watch" in words and words[0] in commands and words[0] != "run":
+        raise UsageError(
+            f"--watch repeats a run, and '{words[0]}' is none",
+            "python run.py --submission NAME --watch",
         )
     parser = Parser(
         prog="run.py", epilog=EPILOG, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -130,6 +136,7 @@ def add_run(subparsers: argparse._SubParsersAction[Any]) -> None:
         metavar="LEVEL",
         help="0 none, 1 Landlock and seccomp, 2 bubblewrap, 3 container (default: 1 where it can be had)",
     )
+    add("--watch", action="store_true", help="run again after every edit of the submissions")
     add("--json", action="store_true", help="print one JSON document on stdout, all else on stderr")
     add_many(parser.add_argument_group("many GPUs, many submissions (docs/many-gpus.md)"))
     add("--results", type=Path, default=ROOT / "results", metavar="DIR")

@@ -1,8 +1,9 @@
 """The judge and the nursery, started before anybody knows what for: each imports torch for seconds.
 
-`run.py` calls `begin` before its own imports; `taken` gives a run what was begun, or begins then. Neither
-process is told anything yet: the judge learns problem and GPU from the engine's first message, the
-nursery an environment, walls and a submission's folder with each fork. Nothing here may import pydantic.
+`run.py` calls `begin` before its own imports, and `begin_next` between two runs of --watch; `taken` gives a run
+what was begun, or begins then. Neither process is told anything yet: the judge learns problem and GPU from the
+engine's first message, the nursery an environment, walls and a submission's folder with each fork; until then
+neither has a context on a GPU. Nothing here may import pydantic.
 """
 
 from __future__ import annotations
@@ -44,6 +45,12 @@ def begin(words: Sequence[str]) -> None:
     asks = [word.partition("=")[0] for word in words]
     one_run = bool(asks) and (asks[0] == "run" or asks[0].startswith("-"))
     if one_run and not {"-h", "--help", *MANY} & set(asks):
+        begin_next()
+
+
+def begin_next() -> None:
+    """Start both for the run to come, unless they wait for one already."""
+    if not _waiting:
         _waiting.append(Hall())
 
 

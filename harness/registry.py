@@ -45,6 +45,12 @@ def problem_of(names: Iterable[str], root: Path) -> Problem:
     return get_problem(entrant.manifest.problem)
 
 
+def places(names: Iterable[str], root: Path) -> list[Path]:
+    """The files and folders that `names` mean, not looked into; 'all' is `root`, what is not there is left out."""
+    found = (root if name == "all" else _place(name, root) for name in _split(names))
+    return [path for path in found if path]
+
+
 def known_names(root: Path, problem: Problem | None = None) -> list[str]:
     """Folders of `root` that hold a manifest (of `problem`)."""
     return [path.name for path in _all_of(root, problem)]
@@ -170,14 +176,21 @@ def _entries_of(path: Path, problem: Problem | None) -> list[Path]:
 
 def _resolve(name: str, root: Path, problem: Problem | None = None) -> list[Path]:
     """The paths that one word of the command line means: many where it is a ladder or holds entries."""
-    for base in (root / name, Path(name), root / entry_name(name)):
-        for candidate in (base, Path(f"{base}.py"), Path(f"{base}.cu")):
-            if candidate.exists():
-                return _entries_of(candidate, problem)
+    place = _place(name, root)
+    if place:
+        return _entries_of(place, problem)
     known = [*known_names(root), *(entry_name(str(path.relative_to(root)))
              for ladder in ladders(root) for path in rung.rungs_of(ladder))]  # fmt: skip
     hint = did_you_mean(name, known) or f"{root.name}/ has: {', '.join(known_names(root))}"
     raise SubmissionError(f"no entry '{name}' in {root} and no such path", hint)
+
+
+def _place(name: str, root: Path) -> Path | None:
+    for base in (root / name, Path(name), root / entry_name(name)):
+        for candidate in (base, Path(f"{base}.py"), Path(f"{base}.cu")):
+            if candidate.exists():
+                return candidate
+    return None
 
 
 def _display_name(path: Path, manifest: Manifest, root: Path | None) -> str:
