@@ -30,6 +30,8 @@ from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
+from harness.suite import load_suite  # noqa: E402
+
 DEFAULT = ROOT / "submissions" / "cuda_hopper" / "steps" / "05_persistent.cu"
 
 
@@ -138,7 +140,11 @@ def listed(steps: Mapping[str, float]) -> str:
 
 
 def watched(kernel: Path, suite: str, repeats: int, pause_s: float) -> int:
-    """Edit a copy under `run.py --watch`; prints seconds since the edit as lines about it appear."""
+    """Edit a copy under `run.py --watch`; prints seconds since the edit as lines about it appear.
+
+    Ends with the last verdict on the last edit: what is timed after it is nobody's question here.
+    """
+    cases = len(load_suite(suite, ROOT / "configs").cases)
     with tempfile.TemporaryDirectory(prefix="attnboard-edit-") as text:
         folder = Path(text)
         copy = copied(kernel, folder)
@@ -149,17 +155,19 @@ def watched(kernel: Path, suite: str, repeats: int, pause_s: float) -> int:
             words, cwd=ROOT, env=env, stdout=subprocess.PIPE, encoding="utf-8"
         )
         assert process.stdout
-        own = (f"{copy.stem}: ", f"✓ {copy.stem} · ", f"✗ {copy.stem} · ", "changed: ")
-        edits, edited = 0, time.time()
+        verdict = (f"✓ {copy.stem} · ", f"✗ {copy.stem} · ")
+        own = (f"{copy.stem}: ", "changed: ", *verdict)
+        edits, edited, told = 0, time.time(), 0
         try:
             for line in process.stdout:
                 if edits and line.startswith(own):
                     print(f"{time.time() - edited:7.2f} s  {line.rstrip()}", flush=True)
-                if line.startswith("watching ") and edits == repeats:
+                told += line.startswith(verdict)
+                if edits == repeats and told == cases:
                     break
                 if line.startswith("watching "):
                     time.sleep(pause_s)
-                    edits += 1
+                    edits, told = edits + 1, 0
                     print(f"edit {edits}: {copy.name}, suite {suite}, {pause_s:g} s after a run")
                     print(f"           {on_the_gpu()}", flush=True)
                     edit(copy)
@@ -167,9 +175,10 @@ def watched(kernel: Path, suite: str, repeats: int, pause_s: float) -> int:
         finally:
             process.send_signal(signal.SIGINT)
             process.communicate()
-    if edits < repeats:
+    if edits < repeats or told < cases:
         print(f"it ended after {edits} of {repeats} edits; its errors stand above")
-    return process.returncode
+        return process.returncode or 1
+    return 0
 
 
 def on_the_gpu() -> str:

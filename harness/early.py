@@ -48,16 +48,16 @@ def begin(words: Sequence[str]) -> None:
         begin_next()
 
 
-def begin_next() -> None:
-    """Start both for the run to come, unless they wait for one already."""
-    if not _waiting:
+def begin_next(runs: int = 1) -> None:
+    """Start both for each of the next `runs` runs, as far as they do not wait already."""
+    while len(_waiting) < runs:
         _waiting.append(Hall())
 
 
 @contextlib.contextmanager
 def taken() -> Iterator[Hall]:
     """What `begin` started, once, or a fresh one; ended on the way out."""
-    hall = _waiting.pop() if _waiting else Hall()
+    hall = _waiting.pop(0) if _waiting else Hall()
     try:
         yield hall
     finally:
