@@ -4,9 +4,8 @@ The operator that SDPA's autograd calls is called with the o and lse it would ha
 timed call is the backward alone and no graph is built. Its kernel reads lse in rows of a multiple of 32;
 for other lengths a padded copy is made inside the call (no official shape needs one).
 
-Where q, k and v share one storage, this operator takes them for slices of one packed tensor and writes
-gradients to match. The harness cuts its inputs from one allocation, so each gets a storage of its own here:
-the same memory, no copy.
+It reads o as its forward leaves it, a (batch, seqlen, heads, headdim) tensor seen transposed; of a contiguous o
+it makes wrong dq and dk, or NaN, without a word. The copy into that order is inside the call.
 """
 
 import math
@@ -16,11 +15,6 @@ import torch.nn.functional as F
 
 _backward = torch.ops.aten._scaled_dot_product_efficient_attention_backward.default
 ROW = 32  # lse entries; the forward of this backend pads to them with infinity
-
-
-def alone(x):
-    """The same memory as `x`, as a storage of its own."""
-    return torch.from_dlpack(x)
 
 
 def custom_attention_backward(q, k, v, o, lse, do, causal=True, sm_scale=None):
@@ -35,7 +29,7 @@ def custom_attention_backward(q, k, v, o, lse, do, causal=True, sm_scale=None):
         )
     if lse.shape[-1] % ROW:
         lse = F.pad(lse, (0, -lse.shape[-1] % ROW), value=math.inf)
-    q, k, v = map(alone, (q, k, v))
+    o = o.transpose(1, 2).clone(memory_format=torch.contiguous_format).transpose(1, 2)
     unread = torch.empty(0, dtype=torch.int64, device=q.device)  # there is no dropout
     dq, dk, dv, _ = _backward(
         do, q, k, v, None, o, lse, unread, unread, 0.0, [True, True, True, False], causal,

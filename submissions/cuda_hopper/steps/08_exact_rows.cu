@@ -5,7 +5,7 @@
 //
 //   rows  tile 0 ..................................... reference = its maximum, as before
 //         a thread's P there sum to < 0.02 ........... wide logits: a running maximum from tile 1 on
-//         a tile's P sum to > N/4 + 8 in a thread .... outgrown: a running maximum from here on (rung 7: ref + a power of two, at 2^15)
+//         a tile's P sum to > N/4 + 32 in a thread .... outgrown: a running maximum from here on (rung 7: ref + a power of two, at 2^15)
 //   rows 0 ... 64 WGS - 1 of a causal head: few keys, so each counts: O += (P - half(P)) V0, then O += half(P) V0
 //
 // Shapes   q, k, v, o  [heads, S, D] contiguous fp16 (heads = batch * nheads); one CTA per SM, persistent
@@ -146,8 +146,8 @@ __device__ __forceinline__ void attend(const TensorMap& q_map, const TensorMap& 
     // ---------------------------------------------------------------------------------- consumers
     asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(CONSUMER_REGS));
     constexpr int NS = N / 2, NO = D / 2, NP = N / 4;
-    // A thread's sum of a tile's P that the reference passes with: as if all were 1, and one of 8. It bounds each P, so they fit fp16.
-    constexpr float P_LIMIT = N / 4 + 8;
+    // A thread's sum of a tile's P that the reference passes with: as if all were 1, and one of 32. It bounds each P, so they fit fp16.
+    constexpr float P_LIMIT = N / 4 + 32;
     float S[NS], O[NO]; uint32_t P[NP];
     const int w = wg - 1, lane = threadIdx.x & 31, warp = (threadIdx.x >> 5) & 3;
     const int lane0 = lane == 0;

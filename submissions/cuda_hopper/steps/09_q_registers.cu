@@ -144,8 +144,8 @@ __device__ __forceinline__ void attend(const TensorMap& q_map, const TensorMap& 
     // ---------------------------------------------------------------------------------- consumers
     asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(CONSUMER_REGS));
     constexpr int NS = N / 2, NO = D / 2, NP = N / 4;
-    // A thread's sum of a tile's P that the reference passes with: as if all were 1, and one of 8. It bounds each P, so they fit fp16.
-    constexpr float P_LIMIT = N / 4 + 8;
+    // A thread's sum of a tile's P that the reference passes with: as if all were 1, and one of 32. It bounds each P, so they fit fp16.
+    constexpr float P_LIMIT = N / 4 + 32;
     float S[NS], O[NO]; uint32_t P[NP], Q[Q_IN_REGS ? D / 4 : 1];
     const int w = wg - 1, lane = threadIdx.x & 31, warp = (threadIdx.x >> 5) & 3;
     const int lane0 = lane == 0;
