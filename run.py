@@ -7,16 +7,21 @@ import argparse
 import sys
 
 from harness import early
+from harness.errors import EXIT_UNAVAILABLE
 
 if __name__ == "__main__":  # torch is imported elsewhere while we import
     early.begin(sys.argv[1:])
 
-from harness.cli import guarded, parse_args, report, run_command
-from harness.engines.conduct import conduct
-from harness.machine import inspect_machine
-from harness.store import Store
-from harness.watch import Watch
-from harness.wishes import choose_suite, resolve_request
+try:
+    from harness.cli import guarded, parse_args, report, run_command
+    from harness.engines.conduct import conduct
+    from harness.machine import inspect_machine
+    from harness.store import Store
+    from harness.watch import Watch
+    from harness.wishes import choose_suite, resolve_request
+except ModuleNotFoundError as missing:
+    print(f"error: {missing.name} is not installed\n  next: pip install -e .", file=sys.stderr)
+    sys.exit(EXIT_UNAVAILABLE)
 
 
 def main(args: argparse.Namespace | None = None) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -11,7 +12,7 @@ import pytest
 
 from harness.cli import guarded, parse_args
 from harness.engines.slurm import sbatch_options
-from harness.errors import EXIT_NOBODY_READS, EXIT_USAGE, UsageError
+from harness.errors import EXIT_NOBODY_READS, EXIT_UNAVAILABLE, EXIT_USAGE, UsageError
 from harness.machine import inspect_machine
 from harness.wishes import choose_suite
 
@@ -117,3 +118,11 @@ def test_the_same_flags_pass_in_a_campaign() -> None:
 def test_an_option_of_sbatch_has_a_value() -> None:
     with pytest.raises(UsageError, match="not KEY=VALUE"):
         sbatch_options(["partition"])
+
+
+def test_a_checkout_that_was_never_installed_says_what_to_type() -> None:
+    done = subprocess.run(
+        [sys.executable, "-S", "run.py", "list"], cwd=ROOT, capture_output=True, text=True
+    )  # -S: no site-packages
+    assert done.returncode == EXIT_UNAVAILABLE
+    assert re.fullmatch(r"error: \w+ is not installed\n  next: pip install -e \.\n", done.stderr)
