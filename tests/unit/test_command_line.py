@@ -122,7 +122,11 @@ def test_an_option_of_sbatch_has_a_value() -> None:
 
 def test_a_checkout_that_was_never_installed_says_what_to_type() -> None:
     done = subprocess.run(
-        [sys.executable, "-S", "run.py", "list"], cwd=ROOT, capture_output=True, text=True
+        [sys.executable, "-S", "run.py", "list"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
     )  # -S: no site-packages
     assert done.returncode == EXIT_UNAVAILABLE
     assert re.fullmatch(r"error: \w+ is not installed\n  next: pip install -e \.\n", done.stderr)
