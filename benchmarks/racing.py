@@ -15,6 +15,7 @@ On a GPU, the same question with 64 real entries, PyTorch's flash attention foll
 for all, then a race:
 
     python benchmarks/racing.py --gpu --candidates 64
+    python benchmarks/racing.py --gpu --candidates 64 --on 2,3     # both at once, on two GPUs of one host
 
 Its suite has the official shapes with bursts of 3, because the buffers of 66 workers must fit one GPU.
 """
@@ -31,6 +32,7 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -87,9 +89,12 @@ def main() -> None:
     parser.add_argument("--candidates", type=int, default=64)
     parser.add_argument("--seeds", type=int, default=200)
     parser.add_argument("--gpu", action="store_true", help="64 real entries on the GPU at hand")
+    parser.add_argument(
+        "--on", default="0", metavar="GPU[,GPU]", help="of the full run, of the race"
+    )
     args = parser.parse_args()
     if args.gpu:
-        on_gpu(args.candidates)
+        on_gpu(args.candidates, args.on.split(","))
         return
     noise = noise_of(best_records())
     suite = load_suite("fa3", ROOT / "configs")
@@ -246,8 +251,8 @@ def time_ms(
 # --------------------------------------------------------------------------- on a GPU
 
 
-def on_gpu(count: int) -> None:
-    """`count` entries of known slowness: all blocks for all, then a race; tops and times."""
+def on_gpu(count: int, gpus: Sequence[str]) -> None:
+    """`count` entries of known slowness: all blocks for all, and a race, together if on two GPUs; tops and times."""
     official = load_suite("fa3", ROOT / "configs")
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
@@ -259,8 +264,14 @@ def on_gpu(count: int) -> None:
         cases = [{**case.model_dump(mode="json"), "burst": 3} for case in official.cases]
         suite = {"name": "race", "against": FLASH, "blocks": 20, "cases": cases}
         (folder / "race.yaml").write_text(json.dumps(suite))
-        full, full_s = run_suite(folder, entries, "full")
-        raced, raced_s = run_suite(folder, entries, "race", "--race", str(PLACES))
+        with ThreadPoolExecutor(len(set(gpus))) as pool:
+            both = (
+                pool.submit(run_suite, folder, entries, "full", "--gpu", gpus[0]),
+                pool.submit(
+                    run_suite, folder, entries, "race", "--gpu", gpus[-1], "--race", str(PLACES)
+                ),
+            )
+            (full, full_s), (raced, raced_s) = (one.result() for one in both)
     for label, lines, wall_s in (("full run", full, full_s), ("race", raced, raced_s)):
         print(
             f"{label}: top {PLACES} {top(lines)}, {gpu_s(lines):.1f} s in timed bursts, {wall_s:.0f} s in all"
