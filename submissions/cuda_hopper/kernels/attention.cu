@@ -17,7 +17,7 @@
 // Bound    2 B H S^2 D flops (causal) at 4096 per clock and SM: 280 / 560 / 1120 us at 1.83 GHz on 132 SMs for the three official
 //          configs. headdim 128 and 256 are held by the tensor cores at the clock that 700 W allow, headdim 64 by them and
 //          the exponentials together
-// Measured one NVIDIA H200, official configs, 20 blocks: 592.9 / 761.9 / 801.5 TFLOP/s, 1.230 / 1.083 / 1.038 x flash_attn_3 (NOTES.md)
+// Measured one NVIDIA H200, official configs: 581.1 / 744.8 / 790.5 TFLOP/s, 1.223 / 1.079 / 1.037 x flash_attn_3 (NOTES.md)
 // Limits   sm_90a, fp16, D = 64, 128 or 256, equal lengths of q and k, at most one launch at a time per counter
 // Run      python run.py --submission cuda_hopper
 //
