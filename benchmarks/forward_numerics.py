@@ -20,6 +20,7 @@ from typing import Any
 import torch
 from hopper_ladder_gpu import ROOT, SHAPES, adapter, ours
 
+from harness.judge.gate import Reference, grade
 from harness.problems import attention_forward_tensors as tensors
 from harness.schema import Case
 
@@ -36,14 +37,6 @@ def load(name: str) -> Any:
         if (ROOT / kind / name / "submission.py").is_file():
             return adapter(ROOT / kind / name)
     sys.exit(f"--entries {name}: no such entry; write one of {', '.join(rungs)} or a folder's name")
-
-
-def errors(out: torch.Tensor, exact: torch.Tensor) -> tuple[float, float, float]:
-    """(whole, worst row, largest difference) of an output [B, H, S, D]."""
-    difference = out.float() - exact
-    error, size = (x.square().sum(-1) for x in (difference, exact))
-    whole = (error.sum(dtype=torch.float64) / size.sum(dtype=torch.float64)).sqrt()
-    return float(whole), float((error / size).max().sqrt()), float(difference.abs().max())
 
 
 def main() -> int:
@@ -69,7 +62,8 @@ def main() -> int:
                 inputs = tensors.make_inputs(case, kind, generator, device, KWARGS)
                 exact = tensors.exact(inputs, KWARGS)[0]
                 for name, function in functions.items():
-                    found[name].append(errors(function(*inputs, True, None), exact))
+                    seen = grade(function(*inputs, True, None), Reference(exact, exact))
+                    found[name].append((seen.rel_l2, seen.worst_row, seen.max_diff))
             for name, rows in found.items():
                 means = (sum(column) / len(rows) for column in zip(*rows, strict=True))
                 print(f"{kind:13} {headdim:7}  {name:24} " + " ".join(f"{x:9.3e}" for x in means))

@@ -6,12 +6,14 @@ from collections import defaultdict
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import MagicMock
 
-from harness.checks import _set_aside_changed
+from harness.defences import NOTHING_OFF
 from harness.problems import get_problem
 from harness.registry import load_entrant
 from harness.schema import Kind, Status
 from harness.suite import load_suite
+from harness.turns import take_turn
 
 ROOT = Path(__file__).resolve().parents[2]
 SOURCE = "def custom_attention_forward(q, k, v, causal=True, sm_scale=None):\n    return q\n"
@@ -32,14 +34,26 @@ def test_files_saved_after_the_hash_leave_no_verdict_and_disturb_nobody(tmp_path
         (tmp_path / f"{name}.py").write_text(SOURCE)
         problem = get_problem("attention_forward")
         entrant = load_entrant(tmp_path / f"{name}.py", Kind.SUBMISSION, problem)
-        seats[name] = SimpleNamespace(entrant=entrant)
+        child = MagicMock(**{"ending.return_value": "", "log_tail.return_value": ""})
+        seats[name] = MagicMock(entrant=entrant, child=child, attached=False, killed_for="")
     (tmp_path / "edited.py").write_text(SOURCE + "# saved a moment later\n")
     records: dict[tuple[str, str], Known] = defaultdict(Known)
     suite = load_suite("quick", ROOT / "configs")
     state: Any = SimpleNamespace(
-        suite=suite, seats=seats, record=lambda name, case: records[name, case.name]
+        suite=suite,
+        seats=seats,
+        record=lambda name, case: records[name, case.name],
+        limits=suite.limits,
+        sizes=(0, 0),
+        evidence={},
+        facts=SimpleNamespace(off=NOTHING_OFF),
+        judge=MagicMock(**{"attach.return_value": None}),
+        clean_up=lambda: None,
     )
-    _set_aside_changed(state, list(seats))
+    for name in seats:
+        take_turn(state, name, suite.cases[1], timeout_s=1)
+    assert seats["edited"].end.called
+    assert not state.judge.burst.call_args_list[1:], "the edited one is never asked"
     found = {
         name: {known.status for (n, _), known in records.items() if n == name} for name in seats
     }
