@@ -137,6 +137,7 @@ def measure(args: argparse.Namespace, log: Path) -> Findings:
     findings, skip = Findings(), set[str]()
     while True:
         words = [sys.executable, str(CHILD), "--rounds", str(args.rounds)]
+        words += ["--headdims", args.headdims]
         words += ["--only", args.only, "--skip", ",".join(sorted(skip))]
         silent, code = watch(words, findings, log)
         name, doing = findings.at
@@ -190,6 +191,7 @@ def main() -> int:
     """0 if everything that ran is right."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
     parser.add_argument("--rounds", type=int, default=12)
+    parser.add_argument("--headdims", default="64,128,256", metavar="N,…")
     parser.add_argument("--only", default="", metavar="TEXT,…", help="parts of entrants' names")
     parser.add_argument("--sanitize", action="store_true")
     parser.add_argument("--bursts", type=int, default=0, metavar="N", help="N a headdim")
@@ -207,7 +209,7 @@ def main() -> int:
         return bursts(args, cache / "hopper_ladder.log")
     started = time.monotonic()
     findings = measure(args, cache / "hopper_ladder.log")
-    for headdim in SHAPES:
+    for headdim in map(int, args.headdims.split(",")):
         print(table(headdim, findings, LIBRARIES), end="\n\n")
     for name, why in sorted(findings.missing.items()):
         print(f"left out: {name}: {why}")

@@ -240,6 +240,7 @@ def main() -> int:
     """Load, verify, time."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--rounds", type=int, default=12)
+    parser.add_argument("--headdims", default="64,128,256")
     parser.add_argument("--only", default="")
     parser.add_argument("--skip", default="")
     parser.add_argument("--small", action="store_true")
@@ -252,7 +253,8 @@ def main() -> int:
     functions = load_all(args)
     if args.small:
         return 0 if hopper_checks_gpu.small(functions, tell, SHAPES) else 1
-    for headdim, (batch, heads, seqlen) in SHAPES.items():
+    for headdim in map(int, args.headdims.split(",")):
+        batch, heads, seqlen = SHAPES[headdim]
         shape = (batch, heads, seqlen, headdim)
         official = [torch.randn(shape, device="cuda", dtype=torch.float16) for _ in range(3)]
         verify(functions, headdim, official)

@@ -182,16 +182,18 @@ class Seat:
         """Whether its builder needs neither torch nor the nursery: a plain .cu, through NVRTC."""
         return self.entrant.manifest.entry.endswith(".cu")
 
-    def start(self) -> None:
-        """Launch the process; it loads the submission while nobody waits."""
+    def start(self, place: int = 0) -> None:
+        """Launch the process; it loads the submission while nobody waits.
+
+        `place`: how many are started with it and asked before it.
+        """
         self.end()  # one that died unattended still holds its end of the line
         self.starts += 1
         self.killed_for = ""
         arena = self.arenas / self.label
         arena.mkdir(parents=True)
-        self.child = Child(
-            "harness.worker", self._arguments(), self.jail, self.log, arena, self.nursery
-        )
+        arguments = [*self._arguments(), "--place", str(place)]
+        self.child = Child("harness.worker", arguments, self.jail, self.log, arena, self.nursery)
 
     def build(
         self, cases: Sequence[Case], limits: Limits, machine: Machine

@@ -203,10 +203,9 @@ def _build_mark(seat: Seat, run: Run) -> Path:
 
 def start_all(run: Run, seats: Sequence[Seat]) -> None:
     """Launch every one of `seats` that may run, all at once; they load while the judge starts."""
-    for seat in seats:
-        if may_start(run, seat):
-            run.observer.stage(seat.entrant.name, "load")
-            seat.start()
+    for place, seat in enumerate(seat for seat in seats if may_start(run, seat)):
+        run.observer.stage(seat.entrant.name, "load")
+        seat.start(place)
 
 
 def may_start(run: Run, seat: Seat) -> bool:

@@ -35,6 +35,9 @@ from harness.worker.load import LoadError, classify, describe, load_function
 from harness.worker.tuned import tuned
 
 LATE_COPY_S = 0.5
+#: What the driver takes to open a context. It opens one at a time, on all GPUs of a host together: of ten processes that
+#: ask at once none has its own before 1.1 s have passed, and the judge waits for the first (measured on one H200).
+OPENING_S = 0.12
 
 
 class BadOutput(Exception):
@@ -115,10 +118,14 @@ class Worker:
             if turn:
                 wait_for_turn(self.inputs.flag, turn)
             after = partial(tell_turn, flag, turn) if turn else None
-            calls_ms = gpu_burst(function, calls, kwargs, self._keep, self.events, after)
+            soon = None if Defence.OUTPUT_COPIED in self.off else after
+            calls_ms = gpu_burst(function, calls, kwargs, self._keep, self.events, soon)
+            self._keep_late()
+            if after and not soon:
+                after()
         else:
             calls_ms = cpu_burst(function, calls, kwargs, self._keep)
-        self._keep_late()
+            self._keep_late()
         done = {"op": "done", "calls_ms": calls_ms, "strides": self.strides, "kernels": kernels}
         if self.plan["profile"]:
             done["configs"] = tuned(sys.modules.get("submission"))
@@ -207,13 +214,13 @@ def device_fault(cause: BaseException) -> str:
 
 def serve(sock: socket.socket, args: argparse.Namespace, manifest: Manifest) -> None:
     """Load, then answer until the judge closes the line; one failure ends the process."""
-    folder = Path(args.folder)
+    folder, turn = Path(args.folder), time.monotonic() + args.place * OPENING_S
     try:
         if manifest.entry.endswith(".cu"):
-            wait_for_cubins(sock, args.device)
+            wait_for_cubins(sock, args.device, turn)
         function = load_function(folder, manifest, args.function)
-        if args.device == "cuda":  # its context comes up while the judge and the others still start
-            torch.zeros(1, device="cuda")
+        if args.device == "cuda":
+            open_context(turn)
         worker = Worker(function, folder, args.device, from_argument(args.without))
     except BaseException as cause:
         wire.receive(sock)
@@ -232,7 +239,14 @@ def serve(sock: socket.socket, args: argparse.Namespace, manifest: Manifest) -> 
         wire.send(sock, reply)
 
 
-def wait_for_cubins(sock: socket.socket, device: str) -> None:
+def open_context(turn: float) -> None:
+    """While the judge and the others still start, but not before it is this worker's turn."""
+    if not torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
+        time.sleep(max(0.0, turn - time.monotonic()))
+    torch.zeros(1, device="cuda")
+
+
+def wait_for_cubins(sock: socket.socket, device: str, turn: float) -> None:
     """Open the context of a plain .cu, import what launches it, and wait until the judge speaks.
 
     It does so once the builder is done (harness/launch.py), so nothing is compiled twice.
@@ -240,7 +254,7 @@ def wait_for_cubins(sock: socket.socket, device: str) -> None:
     from harness.worker import cuda_source
 
     if device == "cuda":
-        torch.zeros(1, device="cuda")
+        open_context(turn)
         cuda_source.get_ready()
     select.select([sock], [], [])
 
@@ -280,6 +294,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser()
     for flag in ("--fd", "--folder", "--manifest", "--function", "--device", "--problem"):
         parser.add_argument(flag, required=True)
+    parser.add_argument("--place", type=int, default=0, help="how many are asked before it")
     parser.add_argument("--build", default="")
     parser.add_argument("--ahead", default="", metavar="CC/SMS", help="compile for this; no GPU")
     parser.add_argument("--without", default="")

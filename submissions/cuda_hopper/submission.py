@@ -49,7 +49,7 @@ class Shape(NamedTuple):
 
 SHAPES = {  # tile, warpgroups, K, V and Q stages
     64: Shape(64, 4, 3, 3, 2),
-    128: Shape(128, 2, 2, 2, 2),
+    128: Shape(64, 3, 4, 4, 2),
     256: Shape(80, 2, 2, 2, 1),
 }
 

@@ -14,7 +14,7 @@ import pytest
 
 from harness import early, wire
 from harness.judge import __main__ as judge
-from harness.worker.__main__ import wait_for_cubins
+from harness.worker.__main__ import open_context, wait_for_cubins
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -120,7 +120,7 @@ def test_a_machine_without_a_driver_has_no_context() -> None:
 def test_a_worker_waits_for_its_cubins_until_the_judge_speaks() -> None:
     ours, theirs = socket.socketpair()
     with ours, theirs:
-        waiting = threading.Thread(target=wait_for_cubins, args=(theirs, "cpu"), daemon=True)
+        waiting = threading.Thread(target=wait_for_cubins, args=(theirs, "cpu", 0.0), daemon=True)
         waiting.start()
         waiting.join(0.05)
         assert waiting.is_alive()
@@ -128,3 +128,18 @@ def test_a_worker_waits_for_its_cubins_until_the_judge_speaks() -> None:
         waiting.join(30)
         assert not waiting.is_alive()
         assert wire.receive(theirs, 1) == {"op": "map"}, "it was looked at, not taken"
+
+
+def test_contexts_are_opened_in_the_order_in_which_the_judge_asks(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    slept: list[float] = []
+    monkeypatch.setattr("torch.zeros", lambda *_, **__: None)
+    monkeypatch.setattr("torch.cuda.is_initialized", lambda: False)
+    monkeypatch.setattr("harness.worker.__main__.time.monotonic", lambda: 100.0)
+    monkeypatch.setattr("harness.worker.__main__.time.sleep", slept.append)
+    for turn in (99.0, 100.0, 100.5):  # the submission took long to load; the first; the third
+        open_context(turn)
+    monkeypatch.setattr("torch.cuda.is_initialized", lambda: True)
+    open_context(101.0)  # the submission has opened it itself
+    assert slept == [0.0, 0.0, 0.5]

@@ -1,5 +1,5 @@
 // Attention forward on Hopper (sm_90a): TMA feeds, wgmma multiplies, and the softmax keeps no running maximum where none is missed.
-// The kernel of steps/09_q_registers.cu, line by line, with a work counter from the caller: each stream has its own (submission.py).
+// The kernel of steps/10_wide_items.cu, line by line, with a work counter from the caller: each stream has its own (submission.py).
 //
 //                 kv tiles, left to right →            one work item = 64 * WGS query rows of one head
 //   warpgroup 0 ┌────┬────┬────┐                       first   exact maximum, it becomes ref; P in full for a causal head's first rows
@@ -8,7 +8,7 @@
 //   warpgroup 3 └────┴────┴────┴────┴diag┘             right of its diagonal a warpgroup only hands slots back
 //
 // Shapes   q, k, v, o  [heads, S, D] contiguous fp16 (heads = batch * nheads); one CTA per SM, persistent
-//          q_smem [SQ][WGS][64, D], at headdim 128 copied to 32 registers of each thread   k_smem, v_smem [SK, SV][N, D]
+//          q_smem [SQ][WGS][64, D], at headdim 128 its first 80 columns in registers too   k_smem, v_smem [SK, SV][N, D]
 //          S [64, N], O [64, D] registers of a warpgroup
 // Phases   LOAD (producer warp)   SCORE   SOFTMAX   ACCUMULATE   STORE
 // Overflow a thread's partial row sum bounds all its P: sum <= N/4 + 32 proves that they fit fp16 and that no P is far above 1. Rows that
@@ -24,7 +24,7 @@
 // build: -DHEADDIM=64
 // promise: smem_bytes=114952 registers=96 spills=0 warnings=0 blocks=1
 // build: -DHEADDIM=128
-// promise: smem_bytes=196776 registers=168 spills=0 warnings=0 blocks=1
+// promise: smem_bytes=229640 registers=128 spills=0 warnings=0 blocks=1
 // build: -DHEADDIM=256
 // promise: smem_bytes=229512 registers=168 spills=0 warnings=0 blocks=1
 #include "sm90.cuh"
@@ -32,22 +32,25 @@
 constexpr float P_FLAT = 0.02f;       // a thread's sum of the first tile's P below this: the logits are wide, they get a running maximum
 constexpr int SAFE = 1 << 30;         // flag in an item's row word: redo with the running maximum
 
-// kv rows per tile, consumer warpgroups of 64 query rows, K, V and Q stages; where a trip waits for K and for V, and where Q is
+// kv rows per tile, consumer warpgroups of 64 query rows, K, V and Q stages; where a trip waits for K and for V; how many k-steps of
+// 16 columns take Q from registers; whether the shortest items come last
 template <int D> struct Shape;
-template <> struct Shape<64> { static constexpr int N = 64, WGS = 4, SK = 3, SV = 3, SQ = 2; static constexpr bool WAIT_K_FIRST = true, BOUNDARY = false, Q_IN_REGS = false; };
-template <> struct Shape<128> { static constexpr int N = 128, WGS = 2, SK = 2, SV = 2, SQ = 2; static constexpr bool WAIT_K_FIRST = false, BOUNDARY = true, Q_IN_REGS = true; };
-template <> struct Shape<256> { static constexpr int N = 80, WGS = 2, SK = 2, SV = 2, SQ = 1; static constexpr bool WAIT_K_FIRST = true, BOUNDARY = true, Q_IN_REGS = false; };
+template <> struct Shape<64> { static constexpr int N = 64, WGS = 4, SK = 3, SV = 3, SQ = 2; static constexpr bool WAIT_K_FIRST = true, BOUNDARY = false; static constexpr int Q_STEPS = 0; static constexpr bool SHORT_LAST = false; };
+template <> struct Shape<128> { static constexpr int N = 64, WGS = 3, SK = 4, SV = 4, SQ = 2; static constexpr bool WAIT_K_FIRST = false, BOUNDARY = true; static constexpr int Q_STEPS = 5; static constexpr bool SHORT_LAST = true; };
+template <> struct Shape<256> { static constexpr int N = 80, WGS = 2, SK = 2, SV = 2, SQ = 1; static constexpr bool WAIT_K_FIRST = true, BOUNDARY = true; static constexpr int Q_STEPS = 0; static constexpr bool SHORT_LAST = false; };
 
 // counter: [2], next item and CTAs that are done; both 0 before and after a launch
 template <int D>
 __device__ __forceinline__ void attend(const TensorMap& q_map, const TensorMap& k_map, const TensorMap& v_map, uint16_t* o_base, int seqlen,
                                        float scale_log2, int causal, int heads, int section, int* counter) {
   constexpr int N = Shape<D>::N, WGS = Shape<D>::WGS, M = 64 * WGS, SK = Shape<D>::SK, SV = Shape<D>::SV, SQ = Shape<D>::SQ;
-  constexpr bool WAIT_K_FIRST = Shape<D>::WAIT_K_FIRST, BOUNDARY = Shape<D>::BOUNDARY, Q_IN_REGS = Shape<D>::Q_IN_REGS;
+  constexpr bool WAIT_K_FIRST = Shape<D>::WAIT_K_FIRST, BOUNDARY = Shape<D>::BOUNDARY, SHORT_LAST = Shape<D>::SHORT_LAST;
   constexpr uint32_t TILE_BYTES = N * D * 2, Q_BYTES = 64 * D * 2;
-  constexpr int PRODUCER_REGS = WGS == 2 ? 24 : 32, CONSUMER_REGS = WGS == 2 ? 240 : 112;
+  constexpr int PRODUCER_REGS = WGS == 2 ? 24 : 32, CONSUMER_REGS = WGS == 2 ? 240 : WGS == 3 ? 160 : 112, Q_STEPS = Shape<D>::Q_STEPS;
   const int section_log2 = 31 - __clz(section), blocks = (seqlen + M - 1) / M;
-  const int items = ((heads + (1 << section_log2) - 1) >> section_log2 << section_log2) * blocks;
+  const int padded = (heads + (1 << section_log2) - 1) >> section_log2 << section_log2, items = padded * blocks;   // heads, whole sections
+  // so many of the shortest blocks of all heads come last, their K and V no more than a section's; the items before them:
+  const int last_blocks = SHORT_LAST && causal ? (unsigned)(blocks << section_log2) / (unsigned)padded : 0, by_section = padded * (blocks - last_blocks);
   extern __shared__ __align__(1024) uint8_t smem[];
   const uint32_t base = smem_u32(smem);   // a link-time constant, which saves registers
   if (base & 1023) __trap();
@@ -111,9 +114,15 @@ __device__ __forceinline__ void attend(const TensorMap& q_map, const TensorMap& 
         if (redo_slot >= 0) {
           head = lds_lane0(item_smem + 8 * redo_slot, leader); row_word = lds_lane0(item_smem + 8 * redo_slot + 4, leader) | SAFE; redo_slot = -1;
         } else {
-          // longest query blocks first within a section of heads
-          const int group = index >> section_log2, section = (unsigned)group / (unsigned)blocks, block = group - section * blocks;
-          head = (section << section_log2) + (index & ((1 << section_log2) - 1));
+          // longest query blocks first within a section of heads, then the last ones of all heads
+          int block;
+          if (!SHORT_LAST || index < by_section) {
+            const int group = index >> section_log2, each = blocks - last_blocks, section = (unsigned)group / (unsigned)each;
+            block = group - section * each; head = (section << section_log2) + (index & ((1 << section_log2) - 1));
+          } else {
+            const int rest = index - by_section, row_of_items = (unsigned)rest / (unsigned)padded;
+            block = blocks - last_blocks + row_of_items; head = rest - row_of_items * padded;
+          }
           row_word = (causal ? blocks - 1 - block : block) * M;
         }
         if (head < heads) {                                       // else it only fills up the last section
@@ -155,7 +164,7 @@ __device__ __forceinline__ void attend(const TensorMap& q_map, const TensorMap& 
     constexpr int NS = N / 2, NO = D / 2, NP = N / 4;
     // A thread's sum of a tile's P that the reference passes with: as if all were 1, and one of 32. It bounds each P, so they fit fp16.
     constexpr float P_LIMIT = N / 4 + 32;
-    float S[NS], O[NO]; uint32_t P[NP], Q[Q_IN_REGS ? D / 4 : 1];
+    float S[NS], O[NO]; uint32_t P[NP], Q[Q_STEPS ? 4 * Q_STEPS : 1];
     const int w = wg - 1, lane = threadIdx.x & 31, warp = (threadIdx.x >> 5) & 3;
     const int lane0 = lane == 0;
     int ks = 0, vs = 0, qs = 0, k_use = 0; uint32_t kp = 0, vp = 0, qp = 0;
@@ -172,7 +181,7 @@ __device__ __forceinline__ void attend(const TensorMap& q_map, const TensorMap& 
 #pragma unroll
       for (int i = 0; i < D / 16; i++) {
         const uint32_t k_now = k_desc + (i & 3) * 2 + (i >> 2) * (N * 8);
-        if constexpr (Q_IN_REGS) QKFromRegisters::mma(S, Q + 4 * i, k_now, i != 0);
+        if (i < Q_STEPS) QKFromRegisters<N>::mma(S, Q + 4 * i, k_now, i != 0);
         else QK<N>::mma(S, q_desc + (i & 3) * 2 + (i >> 2) * 512, k_now, i != 0);
       }
       wgmma_commit();
@@ -234,13 +243,12 @@ __device__ __forceinline__ void attend(const TensorMap& q_map, const TensorMap& 
       const int head = lds_lane0(item_smem + 8 * item, lane0), row_word = lds_lane0(item_smem + 8 * item + 4, lane0);
       if (head < 0) break;
       const uint32_t q_desc = desc_low(q_smem, 16) + (qs * WGS + w) * (Q_BYTES >> 4);
-      if constexpr (Q_IN_REGS) {                                  // Q [16, D] of this warp, out of the 128-byte swizzle
+      if constexpr (Q_STEPS > 0) {                                // Q [16, 16 * Q_STEPS] of this warp, out of the 128-byte swizzle
         const int q_row = warp * 16 + (lane & 15);
         const uint32_t row_smem = q_smem + (qs * WGS + w) * Q_BYTES + q_row * 128;
 #pragma unroll
-        for (int i = 0; i < D / 16; i++) ldmatrix_x4(Q + 4 * i, row_smem + (i >> 2) * 8192 + ((((i & 3) * 2 + (lane >> 4)) ^ (q_row & 7)) << 4));
-        touch(Q); __syncwarp();
-        release(q_empty + 8 * slot);                              // the next item's Q may come
+        for (int i = 0; i < Q_STEPS; i++) ldmatrix_x4(Q + 4 * i, row_smem + (i >> 2) * 8192 + ((((i & 3) * 2 + (lane >> 4)) ^ (q_row & 7)) << 4));
+        touch(Q);
       }
       const int r0 = (row_word & ~SAFE) + w * 64;                 // this warpgroup's rows r0 ... r0 + 63
       const int row = r0 + warp * 16 + (lane >> 2);               // this thread's rows: row and row + 8
@@ -313,7 +321,7 @@ __device__ __forceinline__ void attend(const TensorMap& q_map, const TensorMap& 
         }
         l0 += s0; l1 += s1;
       }
-      if constexpr (!Q_IN_REGS) release(q_empty + 8 * slot);      // the next item's Q may come
+      release(q_empty + 8 * slot);                                // the next item's Q may come
       if (++qs == SQ) qs = 0, qp ^= 1;
       wait_v(); wgmma_fence(); issue_pv();
       // tiles that only later warpgroups need: take part in the ring, hand the slots back

@@ -1,4 +1,4 @@
-// Rung 9, Q in registers, which is cuda_hopper: at headdim 128 the scores take Q from registers, its slot is free at once.
+// Rung 9, Q in registers: at headdim 128 the scores take Q from registers, its slot is free at once.
 // Changed  a wgmma may read its left operand from registers; Q is loaded once an item and used in every trip, so an SM's products
 //          read 128 KB of shared memory a trip instead of 160, and a Q slot goes back before the item's first product
 //
@@ -15,7 +15,7 @@
 //          configs. headdim 128 and 256 are held by the tensor cores at the clock that 700 W allow, headdim 64 by them and
 //          the exponentials together
 // Limits   sm_90a only; any S, any scale; at most one launch at a time per counter. A rung has one counter, cuda_hopper one per stream
-// Run      python run.py --submission cuda_hopper, or cuda_hopper/steps/09_q_registers.cu
+// Run      python run.py --submission cuda_hopper/steps/09_q_registers.cu
 //
 // promise: registers=168 spills=0 warnings=0 blocks=1
 #include "sm90.cuh"
@@ -163,7 +163,7 @@ __device__ __forceinline__ void attend(const TensorMap& q_map, const TensorMap& 
 #pragma unroll
       for (int i = 0; i < D / 16; i++) {
         const uint32_t k_now = k_desc + (i & 3) * 2 + (i >> 2) * (N * 8);
-        if constexpr (Q_IN_REGS) QKFromRegisters::mma(S, Q + 4 * i, k_now, i != 0);
+        if constexpr (Q_IN_REGS) QKFromRegisters<N>::mma(S, Q + 4 * i, k_now, i != 0);
         else QK<N>::mma(S, q_desc + (i & 3) * 2 + (i >> 2) * 512, k_now, i != 0);
       }
       wgmma_commit();

@@ -45,14 +45,20 @@ DEFINE_QK(64, 32, "%32", "%33", "%34")
 DEFINE_QK(80, 40, "%40", "%41", "%42")
 DEFINE_QK(128, 64, "%64", "%65", "%66")
 
-// S[64, 128] (+)= Q[64, 16] K[128, 16]^T, Q in registers: a fifth of the bytes that an SM's products read from shared memory less
-struct QKFromRegisters {
-  static __device__ __forceinline__ void mma(float (&d)[64], const uint32_t* a, uint32_t b, int acc) {
-    asm volatile("{.reg .pred p; .reg .b64 db; setp.ne.b32 p, %69, 0; mov.b64 db, {%68, " DESC_HIGH "};\n"
-                 "wgmma.mma_async.sync.aligned.m64n128k16.f32.f16.f16 {" REGS_64 "}, {%64,%65,%66,%67}, db, p, 1, 1, 0;}\n"
-                 : OUT_64(d) : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b), "r"(acc));
-  }
-};
+// S[64, N] (+)= Q[64, 16] K[N, 16]^T, Q in registers, so that an SM's products read fewer bytes from shared memory
+template <int N> struct QKFromRegisters;
+#define DEFINE_QK_FROM_REGISTERS(N, NREGS, A, B, P)                                               \
+  template <> struct QKFromRegisters<N> {                                                         \
+    static __device__ __forceinline__ void mma(float (&d)[NREGS], const uint32_t* a, uint32_t b, int acc) { \
+      asm volatile("{.reg .pred p; .reg .b64 db; setp.ne.b32 p, " P ", 0; mov.b64 db, {" B ", " DESC_HIGH "};\n" \
+                   "wgmma.mma_async.sync.aligned.m64n" #N "k16.f32.f16.f16 {" REGS_##NREGS "}, {" \
+                   A "}, db, p, 1, 1, 0;}\n"                                                      \
+                   : OUT_##NREGS(d) : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b), "r"(acc)); \
+    }                                                                                             \
+  };
+DEFINE_QK_FROM_REGISTERS(64, 32, "%32,%33,%34,%35", "%36", "%37")
+DEFINE_QK_FROM_REGISTERS(80, 40, "%40,%41,%42,%43", "%44", "%45")
+DEFINE_QK_FROM_REGISTERS(128, 64, "%64,%65,%66,%67", "%68", "%69")
 
 // O[64, D] += P[64, 16] V[16, D], P in registers, V in shared memory with D contiguous
 template <int D> struct PV;

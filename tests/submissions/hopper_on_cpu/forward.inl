@@ -8,7 +8,7 @@ inline void named_arrive(int id) {
   auto& b = cpu::named[id]; cpu::progress = true;
   if (++b.arrived == 256) { b.arrived = 0; b.generation++; }
 }
-struct QKFromRegisters { static void mma(float (&d)[64], const uint32_t* a, uint32_t b, int acc) { MmaRS<128, 0>::mma(d, a, b, acc); } };
+template <int N> struct QKFromRegisters { static void mma(float (&d)[N / 2], const uint32_t* a, uint32_t b, int acc) { MmaRS<N, 0>::mma(d, a, b, acc); } };
 inline void ldmatrix_x4(uint32_t* r, uint32_t row_smem) { load_matrices(r, row_smem); }
 inline float rcp_approx(float x) { return 1.f / x; }
 inline float rcp_or_nan(float x) { return x < 0x1p126f ? rcp_approx(x) : NAN; }
