@@ -36,7 +36,7 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ending: str) -> Finding
     child.write_text(CHILD.replace("{ENDING}", ending))
     monkeypatch.setattr(hopper_ladder, "CHILD", child)
     monkeypatch.setattr(hopper_ladder, "SILENT_S", 0.5)
-    args = argparse.Namespace(rounds=1, only="")
+    args = argparse.Namespace(rounds=1, only="", headdims="64,128,256")
     return hopper_ladder.measure(args, tmp_path / "log")
 
 
@@ -59,7 +59,9 @@ def test_a_child_that_never_starts_is_told(tmp_path, monkeypatch):
     child.write_text("raise SystemExit('no CUDA here')")
     monkeypatch.setattr(hopper_ladder, "CHILD", child)
     with pytest.raises(SystemExit, match="ended with 1 while starting\nno CUDA here"):
-        hopper_ladder.measure(argparse.Namespace(rounds=1, only=""), tmp_path / "log")
+        hopper_ladder.measure(
+            argparse.Namespace(rounds=1, only="", headdims="64,128,256"), tmp_path / "log"
+        )
 
 
 def test_the_ratio_is_paired_by_round():
