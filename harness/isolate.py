@@ -100,12 +100,16 @@ class Child:
         """Let it run again."""
         self._signal(signal.SIGCONT)
 
+    def kill(self) -> None:
+        """Kill the whole group without waiting for it."""
+        self._signal(signal.SIGKILL)
+
     def end(self, grace_s: float = 0.0) -> None:
         """Kill the whole group; with `grace_s` it may leave by itself first."""
         if grace_s and self.alive:
             with contextlib.suppress(subprocess.TimeoutExpired):
                 self.process.wait(grace_s)
-        self._signal(signal.SIGKILL)
+        self.kill()
         with contextlib.suppress(subprocess.TimeoutExpired):
             self.process.wait(60)
         with contextlib.suppress(OSError):

@@ -59,7 +59,7 @@ def opened(request: Request, save: Callable[[Result], None], observer: Observer)
         roles, hidden = cast_roles(request, problem, device, seats, scratch)
         for seat in seats.values():
             seat.nursery = nursery
-            stack.callback(seat.end)
+        stack.callback(Seat.end_all, seats.values())
         run = Run(
             suite=request.asked,
             problem=problem,
