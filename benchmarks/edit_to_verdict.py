@@ -93,9 +93,9 @@ def child(kernel: str, suite_name: str, started: float) -> int:
         wait_ready(judge)
         say(f"the judge is found ready; {listed(judge.start_s)}")
 
-    def told_start(seat: Seat) -> None:
+    def told_start(seat: Seat, place: int = 0) -> None:
         """A fork comes when the nursery has its torch."""
-        start(seat)
+        start(seat, place)
         if seat.entrant.name == own:
             say("its worker is forked")
 

@@ -6,6 +6,7 @@ import sys
 
 import pytest
 
+from harness.engines import local as local_engine
 from harness.engines.local import Local
 from harness.errors import GpuUnhealthyError
 from harness.schema import Status
@@ -124,3 +125,19 @@ def test_a_stopped_campaign_leaves_no_begun_unit_without_rows() -> None:
     assert {key[:2]: n for key, n in told.items()} == {("slow-1", "one"): 1, ("slow-1", "two"): 1}
     assert told["slow-1", "two", Status.INTERRUPTED.value] == 1
     assert any("--resume" in note for note in view.notes)
+
+
+def test_units_of_two_gpus_do_not_begin_together() -> None:
+    engine = Local(["0", "1"], command=(sys.executable, "-c", "import sys; sys.stdin.read()"))
+
+    def begun() -> int:
+        engine.poll(0)
+        return sum(slot.child is not None for slot in engine.slots)
+
+    for unit in units(["n0", "n1"]):
+        engine.submit(unit)
+    assert begun() == 1
+    assert begun() == 1, "the first still opens its contexts"
+    engine._next_start -= local_engine.START_GAP_S
+    assert begun() == 2
+    engine.close()
