@@ -7,7 +7,7 @@
 //   order    head 0-7, long ... short | head 8-15, ...       order     head 0-7, long ... | ... | all heads, the shortest quarter
 //
 // Shapes   q, k, v, o  [heads, S, D] contiguous fp16 (heads = batch * nheads); one CTA per SM, persistent
-//          q_smem [SQ][WGS][64, D], at headdim 128 its first 80 columns in registers too   k_smem, v_smem [SK, SV][N, D]
+//          q_smem [SQ][WGS][64, D], its first 16 * Q_STEPS columns in registers too   k_smem, v_smem [SK, SV][N, D]
 //          S [64, N], O [64, D] registers of a warpgroup
 // Phases   LOAD (producer warp)   SCORE   SOFTMAX   ACCUMULATE   STORE
 // Overflow a thread's partial row sum bounds all its P. If a P overflowed even fp32, l is inf or NaN for good, and the item is done
@@ -29,7 +29,7 @@ constexpr int SAFE = 1 << 30;         // flag in an item's row word: redo with t
 template <int D> struct Shape;
 template <> struct Shape<64> { static constexpr int N = 64, WGS = 4, SK = 3, SV = 3, SQ = 2; static constexpr bool WAIT_K_FIRST = true, BOUNDARY = false; static constexpr int Q_STEPS = 0; static constexpr bool SHORT_LAST = false; };
 template <> struct Shape<128> { static constexpr int N = 64, WGS = 3, SK = 4, SV = 4, SQ = 2; static constexpr bool WAIT_K_FIRST = false, BOUNDARY = true; static constexpr int Q_STEPS = 5; static constexpr bool SHORT_LAST = true; };
-template <> struct Shape<256> { static constexpr int N = 80, WGS = 2, SK = 2, SV = 2, SQ = 1; static constexpr bool WAIT_K_FIRST = true, BOUNDARY = true; static constexpr int Q_STEPS = 0; static constexpr bool SHORT_LAST = false; };
+template <> struct Shape<256> { static constexpr int N = 80, WGS = 2, SK = 2, SV = 2, SQ = 1; static constexpr bool WAIT_K_FIRST = true, BOUNDARY = true; static constexpr int Q_STEPS = 6; static constexpr bool SHORT_LAST = false; };
 
 // counter: [2], next item and CTAs that are done; both 0 before and after a launch
 template <int D>
