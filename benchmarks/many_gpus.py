@@ -7,7 +7,8 @@
 The same generated submissions (benchmarks/generate_submissions.py: SDPA over 1, 2, 4 or 8 groups of heads)
 run as one campaign for every count, each with a cache of its own. Of every entry and config the ratio over
 the baseline is compared with that of the first campaign: it has changed if the quotient of the two paired
-ratios, with its interval, leaves out 1.
+ratios, with its interval, leaves out 1. Two cards of one kind need not have the same ratios, so those that came
+from the same GPU again and those that came from another are told apart.
 
 An A/A comparison at the same level finds its share of "changed" by chance (intervals are 95 %), so the
 first campaign is run once more at the end and told beside the others (--no-again leaves that out).
@@ -40,7 +41,7 @@ from harness.request import Request, resolve  # noqa: E402
 from harness.schema import Kind, Result, Status, Suite  # noqa: E402
 from harness.suite import load_suite  # noqa: E402
 
-Ratios = dict[tuple[str, str], stats.Interval]
+Ratios = dict[tuple[str, str], tuple[stats.Interval, str]]  # the ratio, and the uuid of its GPU
 FLASH = "sdpa_flash"
 NEEDED = {2: 1.9, 4: 3.6}  # what a host with so many GPUs should give
 
@@ -141,7 +142,10 @@ def campaign(
         seconds = time.monotonic() - started
     mine = [r for r in found if r.kind is Kind.SUBMISSION]
     ratios = {
-        (r.entry, r.config): stats.Interval(r.speedup.value, r.speedup.low, r.speedup.high)
+        (r.entry, r.config): (
+            stats.Interval(r.speedup.value, r.speedup.low, r.speedup.high),
+            r.machine.uuid,
+        )
         for r in mine
         if r.speedup
     }
@@ -175,8 +179,9 @@ def row(
     """One line of the table, against the first campaign."""
     per_minute = 60 * entries / seconds
     both = sorted(first.keys() & ratios.keys())
-    quotients = [stats.quotient(ratios[key], first[key]) for key in both]
+    quotients = [stats.quotient(ratios[key][0], first[key][0]) for key in both]
     changed = [key for key, q in zip(both, quotients, strict=True) if not q.holds(1.0)]
+    same = [key for key in both if ratios[key][1] == first[key][1]]
     off = sorted(abs(q.value - 1) for q in quotients)
     return {
         "gpus": count,
@@ -186,7 +191,9 @@ def row(
         "entries_per_minute": per_minute,
         "needed": NEEDED.get(count),
         "compared": len(both) if before else 0,
+        "compared_same_gpu": len(same) if before else 0,
         "changed": [" ".join(key) for key in changed] if before else [],
+        "changed_same_gpu": len(set(same) & set(changed)) if before else 0,
         "median_difference_pct": 100 * off[len(off) // 2] if before and off else None,
         "largest_difference_pct": 100 * off[-1] if before and off else None,
     }
@@ -203,7 +210,7 @@ def table(rows: Sequence[Mapping[str, Any]], suite: Suite, cpu: bool) -> str:
     lines = [
         f"{suite.name}, {suite.blocks} blocks, {len(suite.cases)} configs; {gpu}\n",
         "| GPUs | entries | seconds | entries / min | speed-up | a unit: to its first block, from there "
-        "| ratios compared | changed (95 %) | difference, median | largest |",
+        "| changed (95 %): same GPU | another GPU | difference, median | largest |",
         "|---|---|---|---|---|---|---|---|---|---|",
     ]
     fewest = min(rows, key=lambda r: (r["gpus"], r["again"]))  # the campaigns run in any order
@@ -214,7 +221,12 @@ def table(rows: Sequence[Mapping[str, Any]], suite: Suite, cpu: bool) -> str:
         cells = [name, str(r["entries"]), f"{r['seconds']:.0f}", f"{r['entries_per_minute']:.2f}"]
         cells += [f"{speed_up:.2f}×{needed}", f"{r['startup_s']:.1f} s, {r['timed_s']:.1f} s"]
         if r["compared"]:
-            cells += [str(r["compared"]), str(len(r["changed"]))]
+            other = (
+                r["compared"] - r["compared_same_gpu"],
+                len(r["changed"]) - r["changed_same_gpu"],
+            )
+            cells += [f"{r['changed_same_gpu']} of {r['compared_same_gpu']}"]
+            cells += [f"{other[1]} of {other[0]}"]
             cells += [f"{r['median_difference_pct']:.2f} %", f"{r['largest_difference_pct']:.2f} %"]
         else:
             cells += ["–"] * 4

@@ -25,6 +25,7 @@ class Config:
     headdim: int
     rows: int  # query rows of an item
     keys: int  # kv rows of a tile
+    short_last: bool = False  # rung 10: the shortest items of all heads after the last section
 
     def section(self, limit_mib: int) -> int:
         """Heads that are walked together: a power of two whose K and V fit `limit_mib`."""
@@ -34,12 +35,19 @@ class Config:
     def items(self, limit_mib: int) -> list[int]:
         """The kv tiles of every item in the order of its number; 0 where it only fills up a section."""
         section, blocks = self.section(limit_mib), -(-self.seqlen // self.rows)
+        padded = -(-self.heads // section) * section
+        late = blocks * section // padded if self.short_last else 0
         tiles = []
-        for number in range(-(-self.heads // section) * section * blocks):
-            group, within = divmod(number, section)
-            part, block = divmod(group, blocks)
+        for number in range(padded * blocks):
+            if number < padded * (blocks - late):
+                group, within = divmod(number, section)
+                part, block = divmod(group, blocks - late)
+                head = part * section + within
+            else:
+                block, head = divmod(number - padded * (blocks - late), padded)
+                block += blocks - late
             last = min((blocks - block) * self.rows, self.seqlen)
-            tiles.append(-(-last // self.keys) if part * section + within < self.heads else 0)
+            tiles.append(-(-last // self.keys) if head < self.heads else 0)
         return tiles
 
 
@@ -47,6 +55,8 @@ CONFIGS = {
     "hdim64_seq4k": Config(128, 4096, 64, 256, 64),
     "hdim128_seq8k": Config(32, 8192, 128, 128, 128),
     "hdim256_seq16k": Config(8, 16384, 256, 128, 80),
+    "hdim128, 192 rows": Config(32, 8192, 128, 192, 64),
+    "... short items last (rung 10)": Config(32, 8192, 128, 192, 64, short_last=True),
 }
 
 

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import argparse
+import importlib.util
 import json
 import os
 import platform
+import shlex
 import shutil
 import subprocess
 import sys
@@ -66,7 +68,7 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
 def run(args: argparse.Namespace) -> int:
     """0: measuring works here; 3: something needed is missing."""
     machine = inspect_machine()
-    lines = [*packages(), *gpu(machine), *tools(), *walls(), *places(_shared.ROOT)]
+    lines = [*packages(), *bytecode(), *gpu(machine), *tools(), *walls(), *places(_shared.ROOT)]
     missing = [line for line in lines if line.mark == "missing"]
     ready = not missing and (machine.has_gpu or not args.need_gpu)
     if args.json:
@@ -115,6 +117,21 @@ def packages() -> Iterator[Line]:
             )
         else:
             yield Line("ok", name, found)
+
+
+def bytecode(package: str = "torch") -> Iterator[Line]:
+    """Whether Python must compile a package's thousands of files at every start, for seconds each time."""
+    found = importlib.util.find_spec(package)
+    if found is None or found.origin is None:
+        return
+    source = Path(found.origin)
+    if Path(importlib.util.cache_from_source(source)).is_file():
+        yield Line("ok", "bytecode", f"{package}'s is compiled")
+        return
+    folders = [str(source.parent.with_name(name)) for name in (package, "triton", "sympy")]
+    how = shlex.join([sys.executable, "-m", "compileall", "-q", "-j", "0", *folders])
+    told = f"{package} has none here: every run compiles it again, some seconds"
+    yield Line("note", "bytecode", told, how)
 
 
 def _numbers(version: str) -> tuple[int, ...]:

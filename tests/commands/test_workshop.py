@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import shlex
 import shutil
 import subprocess
 from pathlib import Path
@@ -135,6 +136,23 @@ def test_doctor_names_a_package_that_is_too_old(monkeypatch: pytest.MonkeyPatch)
     assert "torch>=2.11" in lines["torch"].next
     assert lines["numpy"].found == "not installed"
     assert lines["scipy"].mark == "ok"
+
+
+def test_doctor_says_where_every_import_compiles(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    package = tmp_path / "some folder" / "heavy"
+    package.mkdir(parents=True)
+    (package / "__init__.py").write_text("")
+    monkeypatch.syspath_prepend(str(package.parent))
+    (line,) = doctor.bytecode("heavy")
+    assert line.mark == "note"
+    words = shlex.split(line.next)
+    assert words[1:3] == ["-m", "compileall"]
+    assert str(package) in words
+    subprocess.run([*words[:-2]], check=True)  # without triton and sympy, which are not there
+    assert [line.mark for line in doctor.bytecode("heavy")] == ["ok"]
+    assert not list(doctor.bytecode("nobody_has_this"))
 
 
 def test_doctor_without_a_gpu_can_be_an_error(monkeypatch: pytest.MonkeyPatch) -> None:

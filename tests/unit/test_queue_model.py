@@ -35,3 +35,8 @@ def test_items_run_longest_first_within_a_section():
     config = Config(heads=3, seqlen=256, headdim=64, rows=64, keys=64)
     assert config.section(1024) == 2
     assert config.items(1024) == [4, 4, 3, 3, 2, 2, 1, 1, 4, 0, 3, 0, 2, 0, 1, 0]
+
+
+def test_the_shortest_items_of_all_heads_come_last():
+    config = Config(heads=3, seqlen=256, headdim=64, rows=64, keys=64, short_last=True)
+    assert config.items(1024) == [4, 4, 3, 3, 4, 0, 3, 0, 2, 2, 2, 0, 1, 1, 1, 0]
