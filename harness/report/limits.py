@@ -103,23 +103,33 @@ def at_clock_pct(result: Result) -> float | None:
 
 def limiter(result: Result, resources: Resources | None = None) -> str:
     """The likely limiter, in words."""
-    told = ceilings(result.case, result.machine, sm_clock_mhz(result), get_problem(result.problem))
+    clock = sm_clock_mhz(result)
+    told = ceilings(result.case, result.machine, clock, get_problem(result.problem))
     if result.latency_ms is None or told.tensor_ms is None or told.exp_ms is None:
         return "this chip's ceilings are not known"
     if resources and resources.spill_bytes:
         return f"registers: {resources.spill_bytes} bytes spill to memory in every thread"
     tensor, exp = told.tensor_ms / result.latency_ms, told.exp_ms / result.latency_ms
-    return _words(tensor, exp, (told.memory_ms or 0) / result.latency_ms)
+    return _words(tensor, exp, (told.memory_ms or 0) / result.latency_ms, clock or BOOST_MHZ)
 
 
-def _words(tensor: float, exp: float, memory: float) -> str:
-    """The same from the share of the time each unit must be busy."""
+def _words(tensor: float, exp: float, memory: float, clock_mhz: float) -> str:
+    """The same from the share of the time each unit must be busy at `clock_mhz`.
+
+    That clock is read between bursts, when the load is gone: under a power limit the chip runs slower and its
+    units are busier than the shares say.
+    """
     if memory > max(tensor, exp):
         return f"device memory: {memory:.0%} of its bandwidth"
     if tensor > 0.8:
         return f"the tensor cores: busy {tensor:.0%} of the time, little is left"
     if exp > 0.8:
         return f"exponentials: the special-function units are busy {exp:.0%} of the time"
+    if tensor > 0.65 and tensor > exp:
+        return (
+            f"the tensor cores or the power limit: products {tensor:.0%} of the time at {clock_mhz:.0f} MHz, "
+            f"all of it at {clock_mhz * tensor:.0f}; `run.py profile` counts"
+        )
     shares = f"products {tensor:.0%}, exponentials {exp:.0%} of the time"
     if tensor + exp > 1.0:
         return (

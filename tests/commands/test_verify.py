@@ -208,13 +208,19 @@ def test_ceilings_of_the_official_shapes() -> None:
         (0.9, 0.2, 0.1, "tensor cores"),
         (0.3, 0.9, 0.1, "exponentials"),
         (0.1, 0.1, 0.6, "device memory"),
+        (
+            0.76,
+            0.19,
+            0.1,
+            "tensor cores or the power limit: products 76% of the time at 2000 MHz, all of it at 1520;",
+        ),
         (0.5, 0.4, 0.1, "order"),
         (0.6, 0.6, 0.1, "both"),
         (0.4, 0.1, 0.1, "waiting"),
     ],
 )
 def test_limiter_in_words(tensor: float, exp: float, memory: float, word: str) -> None:
-    assert limits._words(tensor, exp, memory).startswith((word, f"the {word}"))
+    assert limits._words(tensor, exp, memory, 2000).startswith((word, f"the {word}"))
 
 
 def test_spills_come_first() -> None:
