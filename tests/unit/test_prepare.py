@@ -8,6 +8,7 @@ from types import SimpleNamespace
 import pytest
 
 from harness import launch
+from harness.bench import Seat
 
 
 @pytest.fixture
@@ -67,3 +68,28 @@ def test_a_worker_whose_kernel_does_not_compile_is_ended(told: list[str]) -> Non
     prepare(told, seat("cu", alone=True, fails=True), seat("good", alone=True))
     assert told[-2:] == ["end cu", "judge"]
     assert "end good" not in told
+
+
+def test_workers_are_told_how_many_are_asked_before_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(launch, "may_start", lambda _, seat: not seat.fails)
+    places: dict[str, int] = {}
+    seats = [seat("first"), seat("failed", fails=True), seat("second"), seat("third")]
+    for each in seats:
+        each.entrant = SimpleNamespace(name=each.name)
+        each.start = lambda place, name=each.name: places.update({name: place})
+    run = SimpleNamespace(observer=SimpleNamespace(stage=lambda *_: None))
+    launch.start_all(run, seats)
+    assert places == {"first": 0, "second": 1, "third": 2}
+
+
+def test_all_workers_are_killed_before_one_is_waited_for() -> None:
+    did: list[str] = []
+    children = [
+        SimpleNamespace(
+            kill=lambda n=n: did.append(f"kill {n}"), end=lambda n=n: did.append(f"end {n}")
+        )
+        for n in (1, 2)
+    ]
+    seats = [SimpleNamespace(child=children[0]), SimpleNamespace(child=None)]
+    Seat.end_all([*seats, SimpleNamespace(child=children[1])])
+    assert did == ["kill 1", "kill 2", "end 1", "end 2"]
