@@ -36,6 +36,7 @@ from harness.engines.campaign import Campaign  # noqa: E402
 from harness.engines.devices import choose_gpus, machine_of  # noqa: E402
 from harness.engines.local import Local  # noqa: E402
 from harness.engines.unit import plan_units  # noqa: E402
+from harness.rank import interval_of  # noqa: E402
 from harness.report.rack import Rack  # noqa: E402
 from harness.request import Request, resolve  # noqa: E402
 from harness.schema import Kind, Result, Status, Suite  # noqa: E402
@@ -142,12 +143,7 @@ def campaign(
         seconds = time.monotonic() - started
     mine = [r for r in found if r.kind is Kind.SUBMISSION]
     ratios = {
-        (r.entry, r.config): (
-            stats.Interval(r.speedup.value, r.speedup.low, r.speedup.high),
-            r.machine.uuid,
-        )
-        for r in mine
-        if r.speedup
+        (r.entry, r.config): (interval_of(r.speedup), r.machine.uuid) for r in mine if r.speedup
     }
     failed = {
         (r.entry, r.config): f"{r.status.value} {r.reason}"
@@ -221,12 +217,8 @@ def table(rows: Sequence[Mapping[str, Any]], suite: Suite, cpu: bool) -> str:
         cells = [name, str(r["entries"]), f"{r['seconds']:.0f}", f"{r['entries_per_minute']:.2f}"]
         cells += [f"{speed_up:.2f}×{needed}", f"{r['startup_s']:.1f} s, {r['timed_s']:.1f} s"]
         if r["compared"]:
-            other = (
-                r["compared"] - r["compared_same_gpu"],
-                len(r["changed"]) - r["changed_same_gpu"],
-            )
-            cells += [f"{r['changed_same_gpu']} of {r['compared_same_gpu']}"]
-            cells += [f"{other[1]} of {other[0]}"]
+            here, same = r["changed_same_gpu"], r["compared_same_gpu"]
+            cells += [f"{here} of {same}", f"{len(r['changed']) - here} of {r['compared'] - same}"]
             cells += [f"{r['median_difference_pct']:.2f} %", f"{r['largest_difference_pct']:.2f} %"]
         else:
             cells += ["–"] * 4

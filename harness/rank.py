@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from typing import Protocol, TypeVar
 
 from harness import kernel_class, stats
-from harness.schema import Kind, Result, Status
+from harness.schema import Kind, Result, Speedup, Status
 from harness.stats import Interval
 from harness.stopping import level_of
 
@@ -254,7 +254,12 @@ def _row(entry: str, results: tuple[Result, ...], configs: Sequence[str], headli
 
 def _told(result: Result) -> Interval:
     assert result.speedup is not None  # _obstacle has looked
-    return Interval(result.speedup.value, result.speedup.low, result.speedup.high)
+    return interval_of(result.speedup)
+
+
+def interval_of(told: Speedup) -> Interval:
+    """A recorded speed-up, to reckon with."""
+    return Interval(told.value, told.low, told.high)
 
 
 def _obstacle(entry: str, results: Sequence[Result], configs: Sequence[str], headline: str) -> str:

@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from harness.profile_report import ProfileUnavailableError
+from harness.report.limits import EXP_PER_CLOCK_PER_SM
 
 TENSOR_FLOP_PER_SM_CYCLE = 4096  # dense fp16 and bf16 on sm_90
-EXP_PER_SM_CYCLE = 16
 
 
 @dataclass(frozen=True)
@@ -29,7 +29,7 @@ class Ceilings:
 def ceilings(headdim: int, sms: int, sm_mhz: float, memory_tb_s: float) -> Ceilings:
     """Roofs for attention forward: a score costs 4 D FLOP and one exponential."""
     cycles = sms * sm_mhz * 1e6
-    exps = cycles * EXP_PER_SM_CYCLE
+    exps = cycles * EXP_PER_CLOCK_PER_SM
     return Ceilings(
         tensor_tflops=cycles * TENSOR_FLOP_PER_SM_CYCLE / 1e12,
         exp_tflops=exps * 4 * headdim / 1e12,

@@ -17,12 +17,11 @@ from harness.isolate import ROOT
 from harness.machine import inspect_machine
 from harness.problems import get_problem
 from harness.registry import find_entrants
-from harness.report.limits import bandwidth
+from harness.report.limits import BOOST_MHZ, bandwidth
 from harness.schema import Case, Entrant, Kind, Machine, Suite
 from harness.suite import load_suite
 
 USUAL_BYTES_S = 3.35e12  # of an unknown chip: the slope of the picture's memory roof, nothing else
-SM_MHZ = 1830  # clock behind the datasheet peak of an H100 SXM and an H200
 
 # Warm-up first (compilation, allocation), then one call inside the range that ncu records.
 PROGRAM = """
@@ -107,7 +106,7 @@ def one(entrant: Entrant, case: Case, machine: Machine, kernel: str, stem: Path)
     )
     memory = (bandwidth(machine) or USUAL_BYTES_S) / 1e12
     per_exp = flops / problem.exponentials(case)  # 4 headdim in a forward
-    roofs = roofline.ceilings(round(per_exp / 4), machine.sms, SM_MHZ, memory)
+    roofs = roofline.ceilings(round(per_exp / 4), machine.sms, BOOST_MHZ, memory)
     for path in roofline.draw_roofline([point], roofs, stem.with_name(f"{stem.name}_{case.name}")):
         print(f"picture: {path}")
 

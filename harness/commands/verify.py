@@ -31,7 +31,7 @@ from harness.errors import (
     UsageError,
 )
 from harness.problems import get_problem
-from harness.rank import block_times_ms, newest
+from harness.rank import block_times_ms, interval_of, newest
 from harness.report.text import times, wash
 from harness.schema import MOST_BLOCKS, Kind, Machine, Result, Speedup, Status, Suite
 from harness.stats import Interval
@@ -271,8 +271,8 @@ def _outcome(old: Sequence[Result], fresh: Sequence[Result], tolerance: float) -
     failed = [
         f"{r.config}: {r.status.value} {r.reason}" for r in fresh if r.status is not Status.PASSED
     ]
-    ratios = [Interval(r.speedup.value, r.speedup.low, r.speedup.high) for r in fresh if r.speedup]
+    ratios = [interval_of(r.speedup) for r in fresh if r.speedup]
     if failed or len(ratios) != len(old):
         return Verdict("CANNOT", "; ".join(failed) or "no baseline ran beside it today")
-    then = [Interval(r.speedup.value, r.speedup.low, r.speedup.high) for r in old if r.speedup]
+    then = [interval_of(r.speedup) for r in old if r.speedup]
     return judge(stats.geomean(then), stats.geomean(ratios), tolerance)

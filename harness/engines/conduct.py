@@ -7,7 +7,7 @@ import os
 from collections.abc import Callable
 from pathlib import Path
 
-from harness import PROTOCOL, record
+from harness import PROTOCOL, early, record
 from harness.engines.base import Engine
 from harness.engines.campaign import Campaign
 from harness.engines.devices import choose_gpus
@@ -22,7 +22,8 @@ from harness.schema import Machine, Result
 
 REMOTE = ("ray", "slurm")
 RACERS = 12  # of one unit, where nobody says: their processes must fit onto one GPU
-MANY = ("engine", "gpus", "resume", "per_unit")  # any of these makes a campaign of a run
+#: Any of these makes a campaign of a run.
+MANY = tuple(flag.removeprefix("--").replace("-", "_") for flag in early.MANY)
 
 
 def conduct(

@@ -37,6 +37,11 @@ class Slot:
     faults: int = 0  # in a row
     child: _Running | None = None
 
+    @property
+    def opens_contexts(self) -> bool:
+        """Whether units here use a GPU."""
+        return not self.builds and self.gpu != "none"
+
 
 @dataclass(eq=False)
 class _Running:
@@ -119,16 +124,12 @@ class Local:
             self._waiting.clear()
 
     def _may_begin(self, slot: Slot) -> bool:
-        """Whether the unit before has had its time to open its contexts; it is this one's turn then."""
-        if slot.builds or slot.gpu == "none":
-            return True
-        now = time.monotonic()
-        if now < self._next_start:
-            return False
-        self._next_start = now + START_GAP_S
-        return True
+        """Whether the unit before has had its time to open its contexts."""
+        return not slot.opens_contexts or time.monotonic() >= self._next_start
 
     def _start(self, unit: Unit, slot: Slot) -> None:
+        if slot.opens_contexts:
+            self._next_start = time.monotonic() + START_GAP_S
         errors = tempfile.TemporaryFile()  # noqa: SIM115 - closed when the unit is gone
         process = subprocess.Popen(
             [*self.command, "--gpu", slot.gpu],

@@ -17,7 +17,7 @@ from typing import Any
 
 from harness.machine import peak_tflops
 from harness.problems import get_problem
-from harness.rank import Board, Leaderboard, Row
+from harness.rank import Board, Leaderboard, Row, interval_of
 from harness.report.history import Point
 from harness.report.limits import (
     at_clock_pct,
@@ -166,7 +166,7 @@ def _cell(board: Board, result: Result, notes: Notes) -> Json:
         "maxDiff": _short(result.max_diff),
         "relL2": _short(worst.rel_l2) if worst else None,
         "worstRow": _short(worst.worst_row) if worst else None,
-        "speedup": _interval(Interval(told.value, told.low, told.high) if told else None),
+        "speedup": _interval(interval_of(told) if told else None),
         "blocks": result.blocks,
         "run": wash(result.run, 80),
         "slackPct": _short(slack.mean_pct) if slack else None,

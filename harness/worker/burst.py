@@ -23,11 +23,11 @@ def gpu_burst(
     kwargs: dict[str, Any],
     keep: Keep,
     events: Sequence[tuple[torch.cuda.Event, torch.cuda.Event]],
-    after: Callable[[], None] | None,
+    after: Callable[[], None],
 ) -> list[float]:
     """Call `function` once per entry of `calls`; return milliseconds between each pair of events.
 
-    `after` is queued behind the last copy: it tells the judge's stream that the outputs are there.
+    `after` is called when the last copy is queued: it tells the judge's stream that the outputs are there.
     """
     stream = torch.cuda.current_stream()
     for index, (inputs, (start, end)) in enumerate(zip(calls, events, strict=True)):
@@ -36,8 +36,7 @@ def gpu_burst(
         end.record(stream)
         if keep(result, index):
             end.record(stream)
-    if after:
-        after()
+    after()
     torch.cuda.synchronize()
     return [start.elapsed_time(end) for start, end in events]
 
