@@ -1,11 +1,13 @@
-// Attention forward on Hopper (sm_90a): TMA feeds, wgmma multiplies, and the softmax keeps no running maximum where none is missed.
-// The kernel of steps/10_wide_items.cu, line by line, with a work counter from the caller: each stream has its own (submission.py).
+// Attention forward on Hopper (sm_90a): TMA feeds, wgmma multiplies, and the softmax keeps no running maximum where that would cost time.
+// The kernel of steps/11_few_keys.cu, line by line, with a work counter from the caller: each stream has its own (submission.py).
 //
 //                 kv tiles, left to right →            one work item = 64 * WGS query rows of one head
-//   warpgroup 0 ┌────┬────┬────┐                       first   exact maximum, it becomes ref; P in full for a causal head's first rows
+//   warpgroup 0 ┌────┬────┬────┐                       first   exact maximum, it becomes ref
 //   warpgroup 1 │ 1st│    │diag├────┐                  plain   lazy: P = 2^(s - ref), no maximum, no rescaling; unmasked
 //   warpgroup 2 │    │    │    │diag├────┐             diag    lazy, masked
 //   warpgroup 3 └────┴────┴────┴────┴diag┘             right of its diagonal a warpgroup only hands slots back
+//
+// headdim 256, and rows of up to 256 keys: not lazy, every tile keeps a running maximum; rows of up to 256 keys have P in full as well
 //
 // Shapes   q, k, v, o  [heads, S, D] contiguous fp16 (heads = batch * nheads); one CTA per SM, persistent
 //          q_smem [SQ][WGS][64, D], its first 16 * Q_STEPS columns in registers too   k_smem, v_smem [SK, SV][N, D]
@@ -30,21 +32,22 @@
 #include "sm90.cuh"
 
 constexpr float P_FLAT = 0.02f;       // a thread's sum of the first tile's P below this: the logits are wide, they get a running maximum
+constexpr int KEYS_IN_FULL = 256;     // rows of no more keys: a running maximum, and P counts in full, half(P) and what half rounds away
 constexpr int SAFE = 1 << 30;         // flag in an item's row word: redo with the running maximum
 
 // kv rows per tile, consumer warpgroups of 64 query rows, K, V and Q stages; where a trip waits for K and for V; how many k-steps of
-// 16 columns take Q from registers; whether the shortest items come last
+// 16 columns take Q from registers; whether every tile keeps a running maximum; whether the shortest items come last
 template <int D> struct Shape;
-template <> struct Shape<64> { static constexpr int N = 64, WGS = 4, SK = 3, SV = 3, SQ = 2; static constexpr bool WAIT_K_FIRST = true, BOUNDARY = false; static constexpr int Q_STEPS = 0; static constexpr bool SHORT_LAST = false; };
-template <> struct Shape<128> { static constexpr int N = 64, WGS = 3, SK = 4, SV = 4, SQ = 2; static constexpr bool WAIT_K_FIRST = false, BOUNDARY = true; static constexpr int Q_STEPS = 5; static constexpr bool SHORT_LAST = true; };
-template <> struct Shape<256> { static constexpr int N = 80, WGS = 2, SK = 2, SV = 2, SQ = 1; static constexpr bool WAIT_K_FIRST = true, BOUNDARY = true; static constexpr int Q_STEPS = 6; static constexpr bool SHORT_LAST = false; };
+template <> struct Shape<64> { static constexpr int N = 64, WGS = 4, SK = 3, SV = 3, SQ = 2; static constexpr bool WAIT_K_FIRST = true, BOUNDARY = false; static constexpr int Q_STEPS = 0; static constexpr bool RUNNING = false, SHORT_LAST = false; };
+template <> struct Shape<128> { static constexpr int N = 64, WGS = 3, SK = 4, SV = 4, SQ = 2; static constexpr bool WAIT_K_FIRST = false, BOUNDARY = true; static constexpr int Q_STEPS = 5; static constexpr bool RUNNING = false, SHORT_LAST = true; };
+template <> struct Shape<256> { static constexpr int N = 80, WGS = 2, SK = 2, SV = 2, SQ = 1; static constexpr bool WAIT_K_FIRST = true, BOUNDARY = true; static constexpr int Q_STEPS = 4; static constexpr bool RUNNING = true, SHORT_LAST = false; };
 
 // counter: [2], next item and CTAs that are done; both 0 before and after a launch
 template <int D>
 __device__ __forceinline__ void attend(const TensorMap& q_map, const TensorMap& k_map, const TensorMap& v_map, uint16_t* o_base, int seqlen,
                                        float scale_log2, int causal, int heads, int section, int* counter) {
   constexpr int N = Shape<D>::N, WGS = Shape<D>::WGS, M = 64 * WGS, SK = Shape<D>::SK, SV = Shape<D>::SV, SQ = Shape<D>::SQ;
-  constexpr bool WAIT_K_FIRST = Shape<D>::WAIT_K_FIRST, BOUNDARY = Shape<D>::BOUNDARY, SHORT_LAST = Shape<D>::SHORT_LAST;
+  constexpr bool WAIT_K_FIRST = Shape<D>::WAIT_K_FIRST, BOUNDARY = Shape<D>::BOUNDARY, RUNNING = Shape<D>::RUNNING, SHORT_LAST = Shape<D>::SHORT_LAST;
   constexpr uint32_t TILE_BYTES = N * D * 2, Q_BYTES = 64 * D * 2;
   constexpr int PRODUCER_REGS = WGS == 2 ? 24 : 32, CONSUMER_REGS = WGS == 2 ? 240 : WGS == 3 ? 160 : 112, Q_STEPS = Shape<D>::Q_STEPS;
   const int section_log2 = 31 - __clz(section), blocks = (seqlen + M - 1) / M;
@@ -192,9 +195,12 @@ __device__ __forceinline__ void attend(const TensorMap& q_map, const TensorMap& 
       for (int i = 0; i < N / 16; i++) PV<D>::mma(O, P + 4 * i, v_desc + i * 128);
       wgmma_commit();
     };
-    auto row_max = [&](float& x0, float& x1) {
+    // x <- the largest of x and sign * S in each row
+    auto row_max = [&](float& x0, float& x1, float sign) {
 #pragma unroll
-      for (int i = 0; i < NS; i += 4) { x0 = fmaxf(x0, fmaxf(S[i], S[i + 1])); x1 = fmaxf(x1, fmaxf(S[i + 2], S[i + 3])); }
+      for (int i = 0; i < NS; i += 4) {
+        x0 = fmaxf(x0, fmaxf(sign * S[i], sign * S[i + 1])); x1 = fmaxf(x1, fmaxf(sign * S[i + 2], sign * S[i + 3]));
+      }
       x0 = fmaxf(x0, __shfl_xor_sync(~0u, x0, 1)); x0 = fmaxf(x0, __shfl_xor_sync(~0u, x0, 2));
       x1 = fmaxf(x1, __shfl_xor_sync(~0u, x1, 1)); x1 = fmaxf(x1, __shfl_xor_sync(~0u, x1, 2));
     };
@@ -224,15 +230,14 @@ __device__ __forceinline__ void attend(const TensorMap& q_map, const TensorMap& 
 #pragma unroll
       for (int i = 0; i < NS; i++) S[i] = (i / 4 * 8 + (i & 1) > ((i & 2) ? limit1 : limit0)) ? off : S[i];
     };
-    // exact softmax of a tile that may be masked: S <- 2^(S * scale - m), m the running maximum; returns old m - new m
-    auto safe_softmax = [&](int tile, int limit0, int limit1, float& d0, float& d1) {
-      limit0 -= tile * N; limit1 -= tile * N;
+    // S <- 2^(S * scale - m), m the running maximum; returns by how much m rose, as the factor for what was summed before
+    auto running_softmax = [&](float& a0, float& a1) {
+      float x0 = -__int_as_float(0x7f800000), x1 = x0;
+      if (scale > 0.f) row_max(x0, x1, 1.f); else row_max(x0, x1, -1.f);
+      x0 = fmaxf(m0, x0 * fabsf(scale)); x1 = fmaxf(m1, x1 * fabsf(scale));
+      a0 = exp2_approx(m0 - x0); a1 = exp2_approx(m1 - x1); m0 = x0; m1 = x1;
 #pragma unroll
-      for (int i = 0; i < NS; i++) S[i] = (i / 4 * 8 + (i & 1) > ((i & 2) ? limit1 : limit0)) ? -__int_as_float(0x7f800000) : S[i] * scale;
-      d0 = m0; d1 = m1;
-      row_max(m0, m1); d0 -= m0; d1 -= m1;
-#pragma unroll
-      for (int i = 0; i < NS; i++) S[i] = exp2_approx(S[i] - ((i & 2) ? m1 : m0));
+      for (int i = 0; i < NS; i++) S[i] = exp2_approx(fmaf(S[i], scale, (i & 2) ? -m1 : -m0));
     };
 
     if (w == 0) named_arrive(1);                          // warpgroup 0 issues first
@@ -262,10 +267,12 @@ __device__ __forceinline__ void attend(const TensorMap& q_map, const TensorMap& 
       // first tile: nothing to overlap with inside this warpgroup
       wait_k();
       wgmma_fence(); issue_qk(q_desc); wgmma_wait<0>(); touch(S); release(k_empty + 8 * k_use);
-      { m0 = m1 = -1e30f; l0 = l1 = 0.f; float d0, d1; safe_softmax(0, limit0, limit1, d0, d1); row_sum(l0, l1); }
+      if (full == 0) mask(0, limit0, limit1);
+      { m0 = m1 = -1e30f; l0 = l1 = 0.f; float a0, a1; running_softmax(a0, a1); row_sum(l0, l1); }
 #pragma unroll
       for (int i = 0; i < NO; i++) O[i] = 0.f;
-      if (causal && row_word == 0) add_rest();                    // few keys: here the rounding of P would be half of the error
+      const bool in_full = mine <= KEYS_IN_FULL / N;              // few keys: here the rounding of P would be half of the error
+      if (in_full) add_rest();
       pack_p(); touch(P);
       if (!WAIT_K_FIRST && mine > 1) wait_k();
 
@@ -288,19 +295,22 @@ __device__ __forceinline__ void attend(const TensorMap& q_map, const TensorMap& 
         else if (BOUNDARY) wait_v();                              // this V came long ago
         wgmma_wait<0>(); touch(O); release(v_empty + 8 * vs); next_v();
       };
-      if (row_word & SAFE) {
+      if (RUNNING || in_full || (row_word & SAFE)) {
 #pragma unroll 1
-        for (; tile < mine; ++tile) {                             // the item is done again, with a running maximum
+        for (; tile < mine; ++tile) {
           issue();
-          float d0, d1, s0 = 0.f, s1 = 0.f;
-          safe_softmax(tile, limit0, limit1, d0, d1); row_sum(s0, s1);
+          if (tile >= full) mask(tile, limit0, limit1);
+          float a0, a1, s0 = 0.f, s1 = 0.f;
+          running_softmax(a0, a1); row_sum(s0, s1);
           finish_pv(tile + 1 < mine);
-          const float a0 = exp2_approx(d0), a1 = exp2_approx(d1);
-          l0 = l0 * a0 + s0; l1 = l1 * a1 + s1; scale_o(a0, a1); pack_p(); touch(P);
+          l0 = l0 * a0 + s0; l1 = l1 * a1 + s1;
+          if (__any_sync(~0u, (a0 != 1.f) | (a1 != 1.f))) scale_o(a0, a1);
+          if (in_full) add_rest();
+          pack_p(); touch(P);
         }
       }
 #pragma unroll 1
-      for (; tile < mine; ++tile) {
+      for (; !RUNNING && tile < mine; ++tile) {
         // Lazy softmax: m stays at the maximum of the first tile. Every P of a thread is <= its partial row sum,
         // so a sum <= P_LIMIT proves that all of them fit fp16 (the comparison is also false for NaN and inf).
         issue();
@@ -311,7 +321,7 @@ __device__ __forceinline__ void attend(const TensorMap& q_map, const TensorMap& 
         row_sum(s0, s1);
         finish_pv(tile + 1 < mine); pack_p(); touch(P);
         if (__any_sync(~0u, !(s0 <= limit) | !(s1 <= limit))) {       // m rises to the maximum so far, whose P is then exactly 1
-          float x0 = 1.f, x1 = 1.f; row_max(x0, x1);
+          float x0 = 1.f, x1 = 1.f; row_max(x0, x1, 1.f);
           limit = -1.f;                                             // rows that outgrew it will do so again: from here on every tile
           const float a0 = rcp_or_nan(x0), a1 = rcp_or_nan(x1);
           m0 += log2_approx(x0); m1 += log2_approx(x1); s0 *= a0; s1 *= a1; l0 *= a0; l1 *= a1;

@@ -1,4 +1,4 @@
-// Rung 10, wide items, which is cuda_hopper: at headdim 128 three warpgroups share each K and V tile instead of two.
+// Rung 10, wide items: at headdim 128 three warpgroups share each K and V tile instead of two.
 // Changed  an item has 192 query rows, so L2 sends a third fewer bytes for the same products, and those bytes cost watts, which are what
 //          headdim 128 lacks. Tiles of 64 keys leave 160 registers enough, with five of eight k-steps of Q among them.
 //          Fewer, longer items are harder to balance, so the shortest blocks of all heads come after the last section
@@ -16,7 +16,7 @@
 //          configs. headdim 128 and 256 are held by the tensor cores at the clock that 700 W allow, headdim 64 by them and
 //          the exponentials together
 // Limits   sm_90a only; any S, any scale; at most one launch at a time per counter. A rung has one counter, cuda_hopper one per stream
-// Run      python run.py --submission cuda_hopper, or cuda_hopper/steps/10_wide_items.cu
+// Run      python run.py --submission cuda_hopper/steps/10_wide_items.cu
 //
 // promise: registers=168 spills=0 warnings=0 blocks=1
 #include "sm90.cuh"
