@@ -86,7 +86,7 @@ def test_the_kernel_is_the_last_rung_line_by_line() -> None:
     def shared(path: Path) -> str:
         return re.search(r'#include "sm90.cuh".*?\n\}\n(?=\n(?:extern|__device__ int))', path.read_text(), re.S).group()  # fmt: skip
 
-    rung = FOLDER / "steps" / "11_few_keys.cu"
+    rung = FOLDER / "steps" / "11_heavy_keys.cu"
     kernel = FOLDER / "kernels" / "attention.cu"
     assert "attend(const TensorMap& q_map" in shared(kernel)
     assert shared(kernel) == shared(rung)

@@ -1,5 +1,5 @@
-// Attention forward on Hopper (sm_90a): TMA feeds, wgmma multiplies, and the softmax keeps no running maximum where that would cost time.
-// The kernel of steps/11_few_keys.cu, line by line, with a work counter from the caller: each stream has its own (submission.py).
+// Attention forward on Hopper (sm_90a): TMA feeds, wgmma multiplies, and the softmax keeps no running maximum where none is missed.
+// The kernel of steps/11_heavy_keys.cu, line by line, with a work counter from the caller: each stream has its own (submission.py).
 //
 //                 kv tiles, left to right →            one work item = 64 * WGS query rows of one head
 //   warpgroup 0 ┌────┬────┬────┐                       first   exact maximum, it becomes ref
@@ -7,14 +7,15 @@
 //   warpgroup 2 │    │    │    │diag├────┐             diag    lazy, masked
 //   warpgroup 3 └────┴────┴────┴────┴diag┘             right of its diagonal a warpgroup only hands slots back
 //
-// headdim 256, and rows of up to 256 keys: not lazy, every tile keeps a running maximum; rows of up to 256 keys have P in full as well
+// A warpgroup whose rows have few keys (IN_FULL tiles) is not lazy: every tile keeps a running maximum, and P counts in full, as half(P) and
+// as what half rounds away. At headdim 256 a key that weighs much becomes ref, so that its P is exactly 1.
 //
 // Shapes   q, k, v, o  [heads, S, D] contiguous fp16 (heads = batch * nheads); one CTA per SM, persistent
 //          q_smem [SQ][WGS][64, D], its first 16 * Q_STEPS columns in registers too   k_smem, v_smem [SK, SV][N, D]
 //          S [64, N], O [64, D] registers of a warpgroup
 // Phases   LOAD (producer warp)   SCORE   SOFTMAX   ACCUMULATE   STORE
 // Overflow a thread's partial row sum bounds all its P: sum <= N/4 + 32 proves that they fit fp16 and that no P is far above 1. Rows that
-//          outgrow it, or whose first tile shows wide logits, keep a running maximum. If a P overflowed even fp32, l is inf or NaN
+//          outgrow it (headdim 256: each time), or whose first tile shows wide logits, keep a running maximum. If a P overflowed even fp32, l is inf or NaN
 //          for good, and the item is done again with one.
 // Bound    2 B H S^2 D flops (causal) at 4096 per clock and SM: 280 / 560 / 1120 us at 1.83 GHz on 132 SMs for the three official
 //          configs. headdim 128 and 256 are held by the tensor cores at the clock that 700 W allow, headdim 64 by them and
@@ -32,22 +33,24 @@
 #include "sm90.cuh"
 
 constexpr float P_FLAT = 0.02f;       // a thread's sum of the first tile's P below this: the logits are wide, they get a running maximum
-constexpr int KEYS_IN_FULL = 256;     // rows of no more keys: a running maximum, and P counts in full, half(P) and what half rounds away
 constexpr int SAFE = 1 << 30;         // flag in an item's row word: redo with the running maximum
 
 // kv rows per tile, consumer warpgroups of 64 query rows, K, V and Q stages; where a trip waits for K and for V; how many k-steps of
-// 16 columns take Q from registers; whether every tile keeps a running maximum; whether the shortest items come last
+// 16 columns take Q from registers; whether the shortest items come last; rows of so many tiles count P in full; from which weight on a
+// key becomes the reference, in units of 1 / (4 sqrt(tiles)), 0.2 / sqrt(tiles) being the root of the sum of all squared weights at
+// usual inputs (HEAVY 0: not before P_LIMIT; a rise takes more time there than it is worth)
 template <int D> struct Shape;
-template <> struct Shape<64> { static constexpr int N = 64, WGS = 4, SK = 3, SV = 3, SQ = 2; static constexpr bool WAIT_K_FIRST = true, BOUNDARY = false; static constexpr int Q_STEPS = 0; static constexpr bool RUNNING = false, SHORT_LAST = false; };
-template <> struct Shape<128> { static constexpr int N = 64, WGS = 3, SK = 4, SV = 4, SQ = 2; static constexpr bool WAIT_K_FIRST = false, BOUNDARY = true; static constexpr int Q_STEPS = 5; static constexpr bool RUNNING = false, SHORT_LAST = true; };
-template <> struct Shape<256> { static constexpr int N = 80, WGS = 2, SK = 2, SV = 2, SQ = 1; static constexpr bool WAIT_K_FIRST = true, BOUNDARY = true; static constexpr int Q_STEPS = 4; static constexpr bool RUNNING = true, SHORT_LAST = false; };
+template <> struct Shape<64> { static constexpr int N = 64, WGS = 4, SK = 3, SV = 3, SQ = 2; static constexpr bool WAIT_K_FIRST = true, BOUNDARY = false; static constexpr int Q_STEPS = 0; static constexpr bool SHORT_LAST = false; static constexpr int IN_FULL = 4; static constexpr float HEAVY = 0.f; };
+template <> struct Shape<128> { static constexpr int N = 64, WGS = 3, SK = 4, SV = 4, SQ = 2; static constexpr bool WAIT_K_FIRST = false, BOUNDARY = true; static constexpr int Q_STEPS = 5; static constexpr bool SHORT_LAST = true; static constexpr int IN_FULL = 3; static constexpr float HEAVY = 0.f; };
+template <> struct Shape<256> { static constexpr int N = 80, WGS = 2, SK = 2, SV = 2, SQ = 1; static constexpr bool WAIT_K_FIRST = true, BOUNDARY = true; static constexpr int Q_STEPS = 5; static constexpr bool SHORT_LAST = false; static constexpr int IN_FULL = 6; static constexpr float HEAVY = 0.3f; };
 
 // counter: [2], next item and CTAs that are done; both 0 before and after a launch
 template <int D>
 __device__ __forceinline__ void attend(const TensorMap& q_map, const TensorMap& k_map, const TensorMap& v_map, uint16_t* o_base, int seqlen,
                                        float scale_log2, int causal, int heads, int section, int* counter) {
   constexpr int N = Shape<D>::N, WGS = Shape<D>::WGS, M = 64 * WGS, SK = Shape<D>::SK, SV = Shape<D>::SV, SQ = Shape<D>::SQ;
-  constexpr bool WAIT_K_FIRST = Shape<D>::WAIT_K_FIRST, BOUNDARY = Shape<D>::BOUNDARY, RUNNING = Shape<D>::RUNNING, SHORT_LAST = Shape<D>::SHORT_LAST;
+  constexpr bool WAIT_K_FIRST = Shape<D>::WAIT_K_FIRST, BOUNDARY = Shape<D>::BOUNDARY, SHORT_LAST = Shape<D>::SHORT_LAST;
+  constexpr float HEAVY = Shape<D>::HEAVY;
   constexpr uint32_t TILE_BYTES = N * D * 2, Q_BYTES = 64 * D * 2;
   constexpr int PRODUCER_REGS = WGS == 2 ? 24 : 32, CONSUMER_REGS = WGS == 2 ? 240 : WGS == 3 ? 160 : 112, Q_STEPS = Shape<D>::Q_STEPS;
   const int section_log2 = 31 - __clz(section), blocks = (seqlen + M - 1) / M;
@@ -208,6 +211,7 @@ __device__ __forceinline__ void attend(const TensorMap& q_map, const TensorMap& 
 #pragma unroll
       for (int i = 0; i < NS; i += 4) { x0 += S[i] + S[i + 1]; x1 += S[i + 2] + S[i + 3]; }
     };
+    auto quad_sum = [&](float x) { x += __shfl_xor_sync(~0u, x, 1); return x + __shfl_xor_sync(~0u, x, 2); };
     auto pack_p = [&] {
 #pragma unroll
       for (int i = 0; i < NP; i++) P[i] = pack_half2(S[2 * i], S[2 * i + 1]);
@@ -271,15 +275,20 @@ __device__ __forceinline__ void attend(const TensorMap& q_map, const TensorMap& 
       { m0 = m1 = -1e30f; l0 = l1 = 0.f; float a0, a1; running_softmax(a0, a1); row_sum(l0, l1); }
 #pragma unroll
       for (int i = 0; i < NO; i++) O[i] = 0.f;
-      const bool in_full = mine <= KEYS_IN_FULL / N;              // few keys: here the rounding of P would be half of the error
+      const bool in_full = mine <= Shape<D>::IN_FULL;             // few keys: here the rounding of P would be half of the error
       if (in_full) add_rest();
       pack_p(); touch(P);
       if (!WAIT_K_FIRST && mine > 1) wait_k();
 
       // QK of this tile and PV of the one before are in flight together; QK is complete on return
       int tile = 1;
-      // the reference is kept while no thread's sum passes this; below 0 it is the running maximum
-      float limit = __any_sync(~0u, fminf(l0, l1) < P_FLAT) ? -1.f : P_LIMIT;
+      // the reference is kept while no thread's sum of a tile's P passes these; below 0 they make it the running maximum
+      float up0 = P_LIMIT, up1 = P_LIMIT;
+      if constexpr (HEAVY > 0.f) {                                // in units of a thread's usual sum: a heavy key, and half of the others
+        const float grow = 0.25f * fmaf(HEAVY, sqrtf((float)mine), 0.5f);
+        up0 = fminf(quad_sum(l0) * grow, P_LIMIT); up1 = fminf(quad_sum(l1) * grow, P_LIMIT);
+      }
+      if (__any_sync(~0u, fminf(l0, l1) < P_FLAT)) up0 = up1 = -1.f;
       auto issue = [&] {
         if (WAIT_K_FIRST) wait_k();
         named_sync(1 + w);
@@ -295,7 +304,7 @@ __device__ __forceinline__ void attend(const TensorMap& q_map, const TensorMap& 
         else if (BOUNDARY) wait_v();                              // this V came long ago
         wgmma_wait<0>(); touch(O); release(v_empty + 8 * vs); next_v();
       };
-      if (RUNNING || in_full || (row_word & SAFE)) {
+      if (in_full || (row_word & SAFE)) {
 #pragma unroll 1
         for (; tile < mine; ++tile) {
           issue();
@@ -309,25 +318,34 @@ __device__ __forceinline__ void attend(const TensorMap& q_map, const TensorMap& 
           pack_p(); touch(P);
         }
       }
+      // m rises to the maximum so far, whose P is then exactly 1; a0, a1 are for what was summed before
+      auto rise = [&](float& s0, float& s1, float& a0, float& a1) {
+        float x0 = 1.f, x1 = 1.f; row_max(x0, x1, 1.f);
+        a0 = rcp_or_nan(x0); a1 = rcp_or_nan(x1);
+        m0 += log2_approx(x0); m1 += log2_approx(x1); s0 *= a0; s1 *= a1; l0 *= a0; l1 *= a1;
+        if (HEAVY > 0.f) { up0 *= a0; up1 *= a1; } else up0 = up1 = -1.f;   // a row that outgrew P_LIMIT will do so again: every tile
+#pragma unroll
+        for (int i = 0; i < NS; i++) S[i] *= (i & 2) ? a1 : a0;
+      };
 #pragma unroll 1
-      for (; !RUNNING && tile < mine; ++tile) {
+      for (; tile < mine; ++tile) {
         // Lazy softmax: m stays at the maximum of the first tile. Every P of a thread is <= its partial row sum,
         // so a sum <= P_LIMIT proves that all of them fit fp16 (the comparison is also false for NaN and inf).
         issue();
         if (tile >= full) mask(tile, limit0, limit1);
-        float s0 = 0.f, s1 = 0.f;
+        float s0 = 0.f, s1 = 0.f, a0 = 1.f, a1 = 1.f;
 #pragma unroll
         for (int i = 0; i < NS; i++) S[i] = exp2_approx(fmaf(S[i], scale, (i & 2) ? -m1 : -m0));
         row_sum(s0, s1);
-        finish_pv(tile + 1 < mine); pack_p(); touch(P);
-        if (__any_sync(~0u, !(s0 <= limit) | !(s1 <= limit))) {       // m rises to the maximum so far, whose P is then exactly 1
-          float x0 = 1.f, x1 = 1.f; row_max(x0, x1, 1.f);
-          limit = -1.f;                                             // rows that outgrew it will do so again: from here on every tile
-          const float a0 = rcp_or_nan(x0), a1 = rcp_or_nan(x1);
-          m0 += log2_approx(x0); m1 += log2_approx(x1); s0 *= a0; s1 *= a1; l0 *= a0; l1 *= a1;
-#pragma unroll
-          for (int i = 0; i < NS; i++) S[i] *= (i & 2) ? a1 : a0;
-          scale_o(a0, a1); pack_p();
+        if constexpr (HEAVY > 0.f) {                              // rises are common: as much of one as may be comes before the wait for PV
+          const bool heavy = __any_sync(~0u, !(s0 <= up0) | !(s1 <= up1));
+          if (heavy) rise(s0, s1, a0, a1);
+          finish_pv(tile + 1 < mine);
+          if (heavy) scale_o(a0, a1);
+          pack_p(); touch(P);
+        } else {
+          finish_pv(tile + 1 < mine); pack_p(); touch(P);
+          if (__any_sync(~0u, !(s0 <= up0) | !(s1 <= up1))) { rise(s0, s1, a0, a1); scale_o(a0, a1); pack_p(); }
         }
         l0 += s0; l1 += s1;
       }
@@ -346,8 +364,7 @@ __device__ __forceinline__ void attend(const TensorMap& q_map, const TensorMap& 
       wgmma_wait<0>(); touch(O); release(v_empty + 8 * v_held);
 
       // epilogue, each warp alone
-      l0 += __shfl_xor_sync(~0u, l0, 1); l0 += __shfl_xor_sync(~0u, l0, 2);
-      l1 += __shfl_xor_sync(~0u, l1, 1); l1 += __shfl_xor_sync(~0u, l1, 2);
+      l0 = quad_sum(l0); l1 = quad_sum(l1);
       // a P that overflowed fp32 made its row sum inf or NaN for good: the whole item is done again in safe mode
       if (__any_sync(~0u, !(l0 < 1e38f) | !(l1 < 1e38f)) && !(row_word & SAFE)) sts_if(redo_smem + 4 * item, 1, lane0);
       else {
