@@ -4,7 +4,9 @@
 
 P is rounded to half before it multiplies V, everything else is float64, so that the error is of the rounding (and of the
 half that O is stored in) alone. `lazy` refers P to the maximum of the row's first tile and counts P in full in tile 0 of the
-first item, as cuda_hopper does; its way out for rows that outgrow the reference is left out (no such row is drawn).
+first item, as rung 8 of cuda_hopper does; its way out for rows that outgrow the reference is left out (no such row is drawn).
+`few keys in full` counts P in full in all tiles of that item, as rung 11 does; `rises past 2` takes a new reference whenever
+a P passes 2, for all 16 rows of a warp, and says for how many tiles of a warpgroup (four warps) that happens.
 """
 
 from __future__ import annotations
@@ -17,6 +19,7 @@ import torch
 
 SHAPES = ((64, 64, 256, 4096), (128, 128, 128, 8192), (128, 64, 192, 8192))
 KEYS_OF_A_RUNNING_TILE = 128
+ROWS_OF_A_WARP, WARPS = 16, 4
 
 
 def errors(headdim: int, keys: int, rows: int, seqlen: int, seed: int) -> dict[str, torch.Tensor]:
@@ -33,12 +36,18 @@ def errors(headdim: int, keys: int, rows: int, seqlen: int, seed: int) -> dict[s
     rounded = everywhere.clone()
     for given in (rounded, truncated):
         given[:rows, :keys] = full[:rows, :keys]
+    few = everywhere.clone()
+    few[:rows] = full[:rows]
+    rises, share = rising(scores, keys, 2.0)
+    rises[:rows] = torch.exp2(scores[:rows] - highest[:rows])
     sums = torch.exp2(scores - highest)
     ways = {
         "lazy, rounded in tile 0 too": (everywhere, full),
         "lazy, sum of all of P": (rounded, full),
         "lazy, sum of the rounded P": (rounded, None),
         "lazy, truncated, sum of that": (truncated, None),
+        "lazy, few keys in full": (few, full),
+        f"rises past 2, {share:.0%} of the trips": (rises, sums),
         "running maximum": (running(scores, highest), sums),
     }
     found = {}
@@ -65,6 +74,25 @@ def running(scores: torch.Tensor, highest: torch.Tensor) -> torch.Tensor:
     return p
 
 
+def rising(scores: torch.Tensor, keys: int, past: float) -> tuple[torch.Tensor, float]:
+    """P rounded against a reference that rises past a limit, told against the row's maximum; how often it does."""
+    seqlen = scores.shape[0]
+    p, reference = torch.empty_like(scores), scores[:, :keys].amax(1)
+    highest, risen, trips = scores.amax(1), 0, 0
+    for start in range(0, seqlen, keys):
+        tile = scores[:, start : start + keys]
+        top = tile.amax(1)
+        warps = (torch.exp2(top - reference) > past).view(-1, ROWS_OF_A_WARP).any(1)
+        first = start // (ROWS_OF_A_WARP * WARPS)  # warpgroups above see none of these keys
+        risen += int(warps.view(-1, WARPS).any(1)[first:].sum())
+        trips += len(warps) // WARPS - first
+        rise = warps.repeat_interleave(ROWS_OF_A_WARP)
+        reference = torch.where(rise, torch.maximum(reference, top), reference)
+        rounded = torch.exp2(tile - reference[:, None]).half().float()
+        p[:, start : start + keys] = rounded * torch.exp2(reference - highest)[:, None]
+    return p, risen / trips
+
+
 def main() -> int:
     """One line a shape and way: the mean whole error, the worst row of all draws."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
@@ -73,8 +101,10 @@ def main() -> int:
     for headdim, keys, rows, seqlen in SHAPES:
         print(f"headdim {headdim}, tiles of {keys} keys, items of {rows} rows, {seqlen} tokens")
         draws = [errors(headdim, keys, rows, seqlen, seed) for seed in range(args.draws)]
-        for name in draws[0]:
-            whole, worst = torch.stack([draw[name] for draw in draws]).unbind(1)
+        for names in zip(*draws, strict=True):
+            found = [draw[name] for draw, name in zip(draws, names, strict=True)]
+            whole, worst = torch.stack(found).unbind(1)
+            name = names[0]
             print(f"  {name:30} whole {whole.mean():.2e}   worst row {worst.max():.2e}")
     return 0
 
