@@ -295,14 +295,22 @@ def run_corpus(
     size: int = BATCH,
     row: Callable[[Result], None] = lambda result: None,
 ) -> list[Outcome]:
-    """Try all `specimens` that this machine can run."""
+    """Try all `specimens` that this machine can run; again by itself what found no memory among others."""
     able = [s for s in specimens if runs_on(s, machine)]
     outcomes = []
     for batch in batches(able, size):
-        for outcome in run_batch(batch, machine, level, off, row):
-            tell(outcome)
-            outcomes.append(outcome)
+        for first in run_batch(batch, machine, level, off, row):
+            again = len(batch) > 1 and crowded_out(first)
+            last = run_batch([first.specimen], machine, level, off, row)[0] if again else first
+            tell(last)
+            outcomes.append(last)
     return outcomes
+
+
+def crowded_out(outcome: Outcome) -> bool:
+    """Whether memory ran out where that was not foreseen: among rivals it may be theirs that is missing."""
+    result = outcome.result
+    return result is not None and result.status is Status.OUT_OF_MEMORY and not outcome.ok
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,78 @@
+"""Running the corpus: who is tried again. What the specimens do is tests/test_corpus.py."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import pytest
+
+from harness import selftest
+from harness.machine import Machine, inspect_machine
+from harness.schema import Result, Status
+from harness.selftest import Outcome, Specimen
+from tests.report.factory import result
+
+CORPUS = {specimen.name: specimen for specimen in selftest.load_corpus()}
+NAMES = ("b11_one_head", "b7_zeros", "eager_chunked")
+Runs = list[list[str]]
+
+
+@pytest.fixture
+def corpus_of(monkeypatch: pytest.MonkeyPatch) -> Callable[..., tuple[list[Outcome], Runs]]:
+    """Runs NAMES where some statuses are given for a run of many, others for a run of one."""
+
+    def run(many: dict[str, Status], one: dict[str, Status]) -> tuple[list[Outcome], Runs]:
+        runs: Runs = []
+
+        def run_batch(batch: Sequence[Specimen], machine: Machine, *_: object) -> list[Outcome]:
+            runs.append([specimen.name for specimen in batch])
+            suite = selftest.suite_for(selftest.get_problem(batch[0].problem), False, "fp16", False)
+            given = many if len(batch) > 1 else one
+            return [selftest.judge(s, row(s, given), suite, 0) for s in batch]
+
+        def row(specimen: Specimen, given: dict[str, Status]) -> Result:
+            usual = Status.PASSED if specimen.honest else specimen.expect.status[0]
+            return result(specimen.name, status=given.get(specimen.name, usual))
+
+        monkeypatch.setattr(selftest, "run_batch", run_batch)
+        machine = selftest.replace_gpu(inspect_machine())
+        return selftest.run_corpus([CORPUS[name] for name in NAMES], machine, 0), runs
+
+    return run
+
+
+def test_one_run_does_where_memory_sufficed(
+    corpus_of: Callable[..., tuple[list[Outcome], Runs]],
+) -> None:
+    outcomes, runs = corpus_of({}, {})
+    assert runs == [list(NAMES)]
+    assert [outcome.verdict for outcome in outcomes] == ["stopped", "stopped", "passed"]
+
+
+@pytest.mark.parametrize("name", ["b11_one_head", "eager_chunked"])
+def test_what_found_no_memory_among_others_is_tried_by_itself(
+    corpus_of: Callable[..., tuple[list[Outcome], Runs]], name: str
+) -> None:
+    outcomes, runs = corpus_of({name: Status.OUT_OF_MEMORY}, {})
+    assert runs == [list(NAMES), [name]]
+    assert all(outcome.ok for outcome in outcomes)
+    assert [outcome.specimen.name for outcome in outcomes] == list(NAMES)
+
+
+def test_its_second_verdict_is_the_one_that_counts(
+    corpus_of: Callable[..., tuple[list[Outcome], Runs]],
+) -> None:
+    name = "b11_one_head"
+    outcomes, _ = corpus_of({name: Status.OUT_OF_MEMORY}, {name: Status.PASSED})
+    assert outcomes[0].verdict == "accepted"
+    outcomes, runs = corpus_of({name: Status.OUT_OF_MEMORY}, {name: Status.OUT_OF_MEMORY})
+    assert outcomes[0].verdict == "surprise"
+    assert len(runs) == 2
+
+
+def test_another_failure_is_not_excused(
+    corpus_of: Callable[..., tuple[list[Outcome], Runs]],
+) -> None:
+    outcomes, runs = corpus_of({"b11_one_head": Status.HARNESS_ERROR}, {})
+    assert outcomes[0].verdict == "accepted"
+    assert runs == [list(NAMES)]
