@@ -187,11 +187,22 @@ def burst_table(findings: Findings) -> str:
     return "\n".join(lines)
 
 
+def headdims(text: str) -> str:
+    """Type of --headdims: some of SHAPES, with commas between."""
+    for part in text.split(","):
+        if part not in map(str, SHAPES):
+            wanted = ", ".join(map(str, SHAPES))
+            raise argparse.ArgumentTypeError(f"'{part}' is no official headdim: {wanted}")
+    return text
+
+
 def main() -> int:
     """0 if everything that ran is right."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
     parser.add_argument("--rounds", type=int, default=12)
-    parser.add_argument("--headdims", default="64,128,256", metavar="N,…")
+    parser.add_argument(
+        "--headdims", type=headdims, default=",".join(map(str, SHAPES)), metavar="N,…"
+    )
     parser.add_argument("--only", default="", metavar="TEXT,…", help="parts of entrants' names")
     parser.add_argument("--sanitize", action="store_true")
     parser.add_argument("--bursts", type=int, default=0, metavar="N", help="N a headdim")

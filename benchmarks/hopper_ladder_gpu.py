@@ -240,7 +240,7 @@ def main() -> int:
     """Load, verify, time."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--rounds", type=int, default=12)
-    parser.add_argument("--headdims", default="64,128,256")
+    parser.add_argument("--headdims", default=",".join(map(str, SHAPES)))
     parser.add_argument("--only", default="")
     parser.add_argument("--skip", default="")
     parser.add_argument("--small", action="store_true")
