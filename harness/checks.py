@@ -24,7 +24,7 @@ def _check(state: State, case: Case, kind: Kind) -> None:
     names = [name for name in names if state.seats[name].entrant.kind is kind]
     names = [name for name in names if state.may_run(name, case)]
     main = Probe(case, "normal", state.problem.kwargs(case))
-    _verified_burst(state, main, f"check/{case.name}/{kind.value}", names, whole=True)
+    _verified_burst(state, case, main, f"check/{case.name}/{kind.value}", names, whole=True)
     groups: dict[str, list[str]] = {}
     for name in names:
         claims = state.seats[name].entrant.manifest.claims.model_dump_json()
@@ -34,16 +34,15 @@ def _check(state: State, case: Case, kind: Kind) -> None:
         probes = state.problem.probes(case, claims_of)
         for number, probe in enumerate([] if Defence.STRESS in state.facts.off else probes):
             label = f"probe/{case.name}/{kind.value}/{number}"
-            _verified_burst(state, probe, label, group, whole=True)
+            _verified_burst(state, case, probe, label, group, whole=True)
         for name in group:
             known = state.record(name, case)
             state.observer.check(name, case.name, known.status or Status.PASSED, known.reason)
 
 
 def _verified_burst(
-    state: State, probe: Probe, label: str, names: Sequence[str], whole: bool
+    state: State, case: Case, probe: Probe, label: str, names: Sequence[str], whole: bool
 ) -> None:
-    case = next(c for c in state.suite.cases if label.split("/")[1] == c.name)
     alive = [name for name in names if state.record(name, case).status is None]
     if not alive:
         return

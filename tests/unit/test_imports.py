@@ -58,7 +58,6 @@ TORCH_SIDE = (
     "harness/worker/",
     "harness/buffers.py",
     "_tensors.py",
-    "templates/",
 )
 
 

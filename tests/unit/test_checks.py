@@ -1,0 +1,55 @@
+"""checks: which case a check belongs to, whatever its name holds."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import pytest
+
+from harness import checks
+from harness.bench import Reply
+from harness.observer import Silent
+from harness.problems import get_problem
+from harness.schema import Case, Entrant, Kind, Manifest, Status
+from harness.verdict import Evidence
+
+PROBLEM = get_problem("attention_forward")
+
+
+def case_of(name: str) -> Case:
+    return Case(name=name, batch=1, heads=1, seqlen=64, headdim=64)
+
+
+@pytest.mark.parametrize("names", [["plain"], ["a/b"], ["a", "a/b", "b"], ["a/b/c", "a/b"]])
+def test_every_check_is_told_to_its_own_case(
+    names: list[str], monkeypatch: pytest.MonkeyPatch, tmp_path: object
+) -> None:
+    cases = tuple(case_of(name) for name in names)
+    entrant = Entrant.model_validate(
+        {"name": "mine", "kind": Kind.SUBMISSION, "folder": tmp_path, "source_sha256": "0"}
+        | {"manifest": Manifest(name="mine")}
+    )
+    evidence = {case.name: Evidence(entrant, case) for case in cases}
+    asked: list[str] = []
+
+    def take_turn(state: object, name: str, case: Case, timeout_s: float) -> Reply:
+        asked.append(case.name)
+        return Reply(Status.INCORRECT, f"wrong on {case.name}", (), 0.0, None, ())
+
+    monkeypatch.setattr(checks, "take_turn", take_turn)
+    state = SimpleNamespace(
+        suite=SimpleNamespace(cases=cases),
+        problem=PROBLEM,
+        seats={"mine": SimpleNamespace(entrant=entrant)},
+        roles=SimpleNamespace(null=""),
+        judge=SimpleNamespace(inputs=lambda *_: None),
+        facts=SimpleNamespace(off=frozenset()),
+        limits=SimpleNamespace(first_call_s=1.0),
+        observer=Silent(),
+        record=lambda _, case: evidence[case.name],
+        may_run=lambda _, case: evidence[case.name].status is None,
+    )
+    checks.check_cases(state, cases)  # type: ignore[arg-type]
+    assert asked == names
+    for case in cases:
+        assert evidence[case.name].reason.startswith(f"wrong on {case.name}")
