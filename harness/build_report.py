@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from harness import build_promise
+from harness import build_promise, gpu_specs
 from harness.build_promise import Build, builds_of
 from harness.worker.expression import evaluate
 from harness.worker.nvrtc import CudaSourceError, compile_error, compile_source
@@ -24,28 +24,6 @@ from harness.worker.section import instances
 ARCHS = ("sm_80", "sm_90a")
 # sizes the expressions of a manifest are evaluated at; only the grid depends on them in practice
 SIZES = {"B": 4, "H": 32, "S": 4096, "SM": 132}
-_WARP = 32
-_RESERVED_SMEM = 1024  # bytes of each block that the driver keeps, from sm_80 on
-
-
-@dataclass(frozen=True)
-class _Limits:
-    """What one multiprocessor holds (CUDA C++ Programming Guide, table of compute capabilities)."""
-
-    warps: int
-    blocks: int
-    smem_bytes: int
-    registers: int = 65_536
-
-
-_LIMITS = {
-    "sm_80": _Limits(warps=64, blocks=32, smem_bytes=164 * 1024),
-    "sm_86": _Limits(warps=48, blocks=16, smem_bytes=100 * 1024),
-    "sm_89": _Limits(warps=48, blocks=24, smem_bytes=100 * 1024),
-    "sm_90": _Limits(warps=64, blocks=32, smem_bytes=228 * 1024),
-    "sm_100": _Limits(warps=64, blocks=32, smem_bytes=228 * 1024),
-    "sm_120": _Limits(warps=48, blocks=24, smem_bytes=100 * 1024),
-}
 
 
 @dataclass(frozen=True)
@@ -135,37 +113,19 @@ def _number(pattern: str, text: str) -> int:
 
 def with_occupancy(report: KernelReport) -> KernelReport:
     """Fills in blocks per multiprocessor from registers, shared memory, threads and block slots."""
-    limits = _LIMITS.get(report.arch.rstrip("af"))
-    if limits is None or not report.threads:
+    found = re.fullmatch(r"sm_(\d+)(\d)[af]?", report.arch)
+    sm = gpu_specs.SMS.get(f"{found[1]}.{found[2]}") if found else None
+    if sm is None or not report.threads:
         return report
-    warps = -(-report.threads // _WARP)
-    register_warps = limits.warps
-    if report.registers:
-        per_warp = _round_up(report.registers * _WARP, 256)  # registers come in groups of 256
-        register_warps = limits.registers // per_warp // 4 * 4  # one of four schedulers each
-    smem = _round_up(
-        report.smem_static_bytes + (report.smem_dynamic_bytes or 0) + _RESERVED_SMEM, 128
-    )
-    candidates = {
-        "registers": register_warps // warps,
-        "shared memory": limits.smem_bytes // smem,
-        "warps": limits.warps // warps,
-        "block slots": limits.blocks,
-    }
-    limited_by = min(candidates, key=lambda what: candidates[what])
-    blocks = candidates[limited_by]
-    if report.smem_dynamic_bytes is None:
-        limited_by += "; dynamic shared memory not counted"
+    smem = report.smem_static_bytes + (report.smem_dynamic_bytes or 0)
+    told = gpu_specs.occupancy(sm, report.threads, report.registers, smem)
+    unknown = "; dynamic shared memory not counted" if report.smem_dynamic_bytes is None else ""
     return replace(
         report,
-        blocks_per_sm=blocks,
-        occupancy_pct=100.0 * blocks * warps / limits.warps,
-        limited_by=limited_by,
+        blocks_per_sm=told.blocks,
+        occupancy_pct=100.0 * told.warps / sm.warps,
+        limited_by=told.limited_by + unknown,
     )
-
-
-def _round_up(value: int, step: int) -> int:
-    return -(-value // step) * step
 
 
 # --- building ------------------------------------------------------------------------------------

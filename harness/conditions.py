@@ -29,8 +29,6 @@ UNSOUND_SHARE = 0.5  # of the readings
 UNSOUND_DRIFT = 0.10
 NARROW_PCT = 25.0  # half-width up to which joules a call are told
 FEWEST_BLOCKS = 8
-#: Dense 16-bit FLOP per clock and SM, by compute capability (vendor's white papers).
-FLOP_PER_CLOCK = {"8.0": 2048, "9.0": 4096, "10.0": 8192}
 
 
 def drift_pct(pace: Sequence[Sample]) -> float | None:
@@ -60,12 +58,6 @@ def clock_mhz(samples: Sequence[Sample]) -> float | None:
     """Median SM clock right behind the scored bursts; None where no clock was read."""
     told = [float(sample.sm_mhz) for sample in samples if sample.sm_mhz and not sample.late]
     return stats.median(told) if told else None
-
-
-def peak_at_clock(machine: Machine, mhz: float | None) -> float | None:
-    """Dense 16-bit TFLOP/s of this chip at `mhz`; None where the part or the clock is not known."""
-    per_clock = FLOP_PER_CLOCK.get(machine.capability)
-    return machine.sms * per_clock * mhz / 1e6 if per_clock and mhz else None
 
 
 def energy(samples: Sequence[Sample], null_j: Mapping[int, float]) -> Energy | None:

@@ -12,25 +12,8 @@ from types import ModuleType
 from typing import Any
 
 from harness.errors import UnavailableError
+from harness.gpu_specs import cores_per_sm
 from harness.schema import Machine, Needs
-
-#: Dense fp16/bf16 TFLOP/s, keyed on (compute capability, SMs): marketing names lie about the part.
-#: Vendor datasheets; Hopper is SMs · 4096 FLOP/clk · boost clock.
-PEAK_TFLOPS = {
-    ("9.0", 132): 989.5,  # H100 SXM, H200
-    ("9.0", 114): 756.0,  # H100 PCIe
-    ("9.0", 78): 148.0,  # H20
-    ("8.0", 108): 312.0,  # A100
-    ("8.9", 142): 362.0,  # L40S
-    ("8.9", 128): 165.2,  # RTX 4090
-    ("10.0", 148): 2250.0,  # B200
-}
-CORES_PER_SM = {"8.0": 64}  # 128 from 8.6 on
-
-
-def peak_tflops(machine: Machine) -> float | None:
-    """Dense 16-bit peak of the machine's GPU, or None if the part is not in the table."""
-    return PEAK_TFLOPS.get((machine.capability, machine.sms))
 
 
 @contextlib.contextmanager
@@ -81,7 +64,7 @@ def _describe(lib: ModuleType, gpu: int, base: dict[str, Any]) -> Machine:
     return Machine(
         gpu=_text(lib.nvmlDeviceGetName(handle)),
         uuid=_text(lib.nvmlDeviceGetUUID(handle)),
-        sms=lib.nvmlDeviceGetNumGpuCores(handle) // CORES_PER_SM.get(capability, 128),
+        sms=lib.nvmlDeviceGetNumGpuCores(handle) // cores_per_sm(capability),
         capability=capability,
         memory_gib=round(lib.nvmlDeviceGetMemoryInfo(handle).total / 2**30, 1),
         power_limit_w=power,

@@ -10,7 +10,8 @@ from typing import Any, Literal
 from harness import conditions, stats
 from harness.clock import ClockRules, ClockVerdict, cross_examine
 from harness.defences import NOTHING_OFF, Defence, Off
-from harness.machine import peak_tflops, version_of
+from harness.gpu_specs import peak_tflops, tensor_tflops
+from harness.machine import version_of
 from harness.problems import Problem
 from harness.schema import (
     Case,
@@ -121,7 +122,7 @@ def conclude(
         )
         timed, times, tflops = False, None, None
     mhz = conditions.clock_mhz(clock.samples) if timed else None
-    at_clock = conditions.peak_at_clock(facts.machine, mhz)
+    at_clock = tensor_tflops(facts.machine, mhz)
     return Result(
         **_identity(evidence, facts),
         status=status,

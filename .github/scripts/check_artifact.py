@@ -30,7 +30,7 @@ from harness import PROTOCOL, record  # noqa: E402
 from harness.clock import GPU_RULES, cross_examine  # noqa: E402
 from harness.commands.verify import audit  # noqa: E402
 from harness.errors import HarnessError  # noqa: E402
-from harness.machine import peak_tflops  # noqa: E402
+from harness.gpu_specs import peak_tflops  # noqa: E402
 from harness.problems import get_problem  # noqa: E402
 from harness.registry import load_entrant  # noqa: E402
 from harness.report.text import wash  # noqa: E402

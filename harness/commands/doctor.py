@@ -19,7 +19,8 @@ from typing import Literal
 
 from harness.commands import _shared
 from harness.errors import EXIT_OK, EXIT_UNAVAILABLE, HarnessError
-from harness.machine import inspect_machine, nvml, peak_tflops, version_of
+from harness.gpu_specs import peak_tflops
+from harness.machine import inspect_machine, nvml, version_of
 from harness.sandbox import landlock_abi
 from harness.schema import Machine
 
@@ -182,7 +183,7 @@ def gpu(machine: Machine) -> Iterator[Line]:
         "ok" if peak else "note",
         "peak",
         f"{peak:.0f} TFLOP/s dense fp16" if peak else unknown,
-        "add the chip to PEAK_TFLOPS in harness/machine.py",
+        "add the chip to PARTS in harness/gpu_specs.py",
     )
     with nvml() as lib:
         if lib is not None:

@@ -81,7 +81,7 @@ def _resources(entry: str, found: list[Resources], capability: str) -> list[str]
         ]
     rows = [["kernel", "registers", "shared bytes", "spilled bytes", "threads", "warps an SM"]]
     for one in found:
-        warps = str(one.warps_per_sm(capability)) if one.threads else "?"
+        warps = str(one.warps_per_sm(capability) or "?") if one.threads else "?"
         numbers = (one.registers, one.shared_bytes, one.spill_bytes, one.threads or "?")
         rows.append([wash(one.kernel, 60), *map(str, numbers), warps])
     return [f"{wash(entry, 80)}:", _shared.table(rows, indent="  ")]

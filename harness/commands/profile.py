@@ -17,11 +17,9 @@ from harness.isolate import ROOT
 from harness.machine import inspect_machine
 from harness.problems import get_problem
 from harness.registry import find_entrants
-from harness.report.limits import BOOST_MHZ, bandwidth
+from harness.report.limits import ceilings
 from harness.schema import Case, Entrant, Kind, Machine, Suite
 from harness.suite import load_suite
-
-USUAL_BYTES_S = 3.35e12  # of an unknown chip: the slope of the picture's memory roof, nothing else
 
 # Warm-up first (compilation, allocation), then one call inside the range that ncu records.
 PROGRAM = """
@@ -104,9 +102,10 @@ def one(entrant: Entrant, case: Case, machine: Machine, kernel: str, stem: Path)
     point = roofline.Point(
         f"{entrant.name} {case.name}", flops, heaviest.dram_bytes or 1.0, heaviest.duration_us / 1e6
     )
-    memory = (bandwidth(machine) or USUAL_BYTES_S) / 1e12
-    per_exp = flops / problem.exponentials(case)  # 4 headdim in a forward
-    roofs = roofline.ceilings(round(per_exp / 4), machine.sms, BOOST_MHZ, memory)
+    roofs = roofline.roofs(ceilings(case, machine, 0, problem), flops, problem.io_bytes(case))
+    if roofs is None:
+        print("no picture: add this GPU to PARTS in harness/gpu_specs.py")
+        return
     for path in roofline.draw_roofline([point], roofs, stem.with_name(f"{stem.name}_{case.name}")):
         print(f"picture: {path}")
 

@@ -11,17 +11,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from harness.machine import peak_tflops
+from harness import gpu_specs
 from harness.problems import Problem, get_problem
 from harness.schema import Case, Machine, Result
-
-EXP_PER_CLOCK_PER_SM = 16  # CUDA C++ Programming Guide, arithmetic throughput table, 8.0 to 9.0
-BOOST_MHZ = 1830  # what the peak of an H100 SXM is reckoned with
-#: Bytes a second to device memory, by (capability, SMs, least GiB): the H100 and the H200 share a die.
-BANDWIDTH = (("9.0", 132, 100.0, 4.8e12), ("9.0", 132, 0.0, 3.35e12), ("8.0", 108, 60.0, 2.0e12))
-REGISTERS_PER_SM = 65536
-WARPS_PER_SM = 64
-SHARED_PER_SM = {"9.0": 228 << 10, "10.0": 228 << 10, "8.0": 164 << 10, "8.9": 100 << 10}
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,41 +36,28 @@ class Resources:
     spill_bytes: int
     threads: int
 
-    def warps_per_sm(self, capability: str) -> int:
-        """Warps that fit on one SM at a time."""
-        warps = max(self.threads // 32, 1)
-        by_registers = (
-            REGISTERS_PER_SM // max(self.registers * self.threads, 1) if self.registers else 32
-        )
-        room = SHARED_PER_SM.get(capability, 100 << 10)
-        by_shared = room // (self.shared_bytes + 1024) if self.shared_bytes else 32
-        return min(by_registers, by_shared, WARPS_PER_SM // warps, 32) * warps
+    def warps_per_sm(self, capability: str) -> int | None:
+        """Warps that fit on one SM at a time; None for a capability that gpu_specs does not know."""
+        sm = gpu_specs.SMS.get(capability)
+        if sm is None:
+            return None
+        asked = (max(self.threads, gpu_specs.WARP), self.registers, self.shared_bytes)
+        return gpu_specs.occupancy(sm, *asked).warps
 
 
 def ceilings(case: Case, machine: Machine, sm_mhz: float, problem: Problem) -> Ceilings:
     """The three limits at the measured clock, or with 0 at the chip's own."""
     flops, io_bytes = problem.flops(case), problem.io_bytes(case)
     exponentials = problem.exponentials(case)
-    clock = (sm_mhz or BOOST_MHZ) * 1e6
-    peak = peak_tflops(machine)
-    scale = sm_mhz / BOOST_MHZ if sm_mhz and machine.capability == "9.0" else 1.0
-    speed = bandwidth(machine)
+    mhz = sm_mhz or gpu_specs.boost_mhz(machine) or gpu_specs.USUAL_MHZ
+    exps = machine.sms * gpu_specs.EXP_PER_CLOCK * mhz * 1e6  # a second
+    peak, speed = gpu_specs.tensor_tflops(machine, mhz), gpu_specs.bandwidth(machine)
     return Ceilings(
-        tensor_ms=flops / (peak * 1e12 * scale) * 1e3 if peak else None,
-        exp_ms=exponentials / (machine.sms * EXP_PER_CLOCK_PER_SM * clock) * 1e3
-        if machine.sms
-        else None,
+        tensor_ms=flops / (peak * 1e12) * 1e3 if peak else None,
+        exp_ms=exponentials / exps * 1e3 if exps else None,
         memory_ms=io_bytes / speed * 1e3 if speed else None,
         intensity=flops / io_bytes,
     )
-
-
-def bandwidth(machine: Machine) -> float | None:
-    """Bytes a second to device memory, or None if the chip is not in the table."""
-    for capability, sms, least, speed in BANDWIDTH:
-        if (machine.capability, machine.sms) == (capability, sms) and machine.memory_gib >= least:
-            return speed
-    return None
 
 
 def sm_clock_mhz(result: Result) -> float:
@@ -110,7 +89,12 @@ def limiter(result: Result, resources: Resources | None = None) -> str:
     if resources and resources.spill_bytes:
         return f"registers: {resources.spill_bytes} bytes spill to memory in every thread"
     tensor, exp = told.tensor_ms / result.latency_ms, told.exp_ms / result.latency_ms
-    return _words(tensor, exp, (told.memory_ms or 0) / result.latency_ms, clock or BOOST_MHZ)
+    return _words(
+        tensor,
+        exp,
+        (told.memory_ms or 0) / result.latency_ms,
+        clock or gpu_specs.boost_mhz(result.machine) or gpu_specs.USUAL_MHZ,
+    )
 
 
 def _words(tensor: float, exp: float, memory: float, clock_mhz: float) -> str:

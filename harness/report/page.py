@@ -15,13 +15,12 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from harness.machine import peak_tflops
+from harness.gpu_specs import bandwidth, peak_tflops
 from harness.problems import get_problem
 from harness.rank import Board, Leaderboard, Row, interval_of
 from harness.report.history import Point
 from harness.report.limits import (
     at_clock_pct,
-    bandwidth,
     board_power_w,
     ceilings,
     limiter,

@@ -1,4 +1,4 @@
-"""The roofline: ceilings at the clock of the run, and a picture in both formats."""
+"""The roofline: the limits of a call as rates, and a picture in both formats."""
 
 from __future__ import annotations
 
@@ -7,13 +7,28 @@ from pathlib import Path
 
 import pytest
 
-from harness.roofline import Ceilings, Point, ceilings, draw_roofline
+from harness.problems import get_problem
+from harness.report.limits import ceilings
+from harness.roofline import Point, Roofs, draw_roofline, roofs
+from tests.report.factory import CASES, CPU, H200
+
+PROBLEM = get_problem("attention_forward")
 
 
-def test_ceilings_follow_the_clock_and_the_head_dimension() -> None:
-    roofs = ceilings(headdim=128, sms=132, sm_mhz=1830, memory_tb_s=4.8)
-    assert roofs.tensor_tflops == pytest.approx(989, rel=1e-3)
-    assert roofs.exp_tflops == pytest.approx(2 * roofs.tensor_tflops)  # at 64 the two are equal
+def test_roofs_are_the_chip_s_own_and_follow_the_head_dimension() -> None:
+    case = CASES["hdim128_seq8k"]
+    flops, io_bytes = PROBLEM.flops(case), PROBLEM.io_bytes(case)
+    told = roofs(ceilings(case, H200, 0, PROBLEM), flops, io_bytes)
+    assert told is not None
+    assert told.tensor_tflops == pytest.approx(989.5)
+    assert told.memory_tb_s == pytest.approx(4.8)
+    # a score costs 4 headdim FLOP and one exponential: at headdim 64 both units would be as busy
+    assert told.exp_tflops == pytest.approx(2 * told.tensor_tflops, rel=1e-3)
+
+
+def test_an_unknown_chip_has_no_roofs() -> None:
+    case = CASES["hdim128_seq8k"]
+    assert roofs(ceilings(case, CPU, 0, PROBLEM), PROBLEM.flops(case), 1) is None
 
 
 @pytest.mark.skipif(
@@ -21,6 +36,6 @@ def test_ceilings_follow_the_clock_and_the_head_dimension() -> None:
 )
 def test_the_roofline_is_drawn_twice(tmp_path: Path) -> None:
     points = [Point("mine", flop=8.6e9, dram_bytes=12.6e6, seconds=51e-6)]
-    png, svg = draw_roofline(points, Ceilings(989, 1978, 4.8), tmp_path / "roofline")
+    png, svg = draw_roofline(points, Roofs(989, 1978, 4.8), tmp_path / "roofline")
     assert png.read_bytes().startswith(b"\x89PNG")
     assert "<svg" in svg.read_text()
