@@ -231,9 +231,9 @@ def obstacle(old: Sequence[Result], machine: Machine, root: Path) -> str:
 
 
 def _measure_again(args: argparse.Namespace, old: Sequence[Result]) -> Verdict:
-    from harness.cli import report
     from harness.launch import execute
     from harness.machine import inspect_machine
+    from harness.report.terminal import Terminal
     from harness.request import resolve
 
     first, machine = old[0], inspect_machine()
@@ -250,7 +250,7 @@ def _measure_again(args: argparse.Namespace, old: Sequence[Result]) -> Verdict:
             "CANNOT", f"the source has changed since: git log -- submissions/{first.entry}"
         )
     fresh: list[Result] = []
-    with report(argparse.Namespace(json=False)) as observer:
+    with Terminal() as observer:
         execute(request, fresh.append, observer)
     return _outcome(old, [r for r in fresh if r.entry == first.entry], args.tolerance)
 

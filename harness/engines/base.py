@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from harness.engines.unit import Unit
+from harness.errors import UnavailableError
 
 Message = dict[str, Any]
 
@@ -54,6 +55,13 @@ class Engine(Protocol):
 def gone(label: str, why: str = "", at: str = "") -> Told:
     """The last word about one unit; `why` is empty if it ended by itself and well, `at` a place."""
     return Told(label, {"op": "gone", "why": why, "at": at})
+
+
+def package(name: str, extra: str) -> UnavailableError:
+    """An optional package that an engine needs is not here."""
+    return UnavailableError(
+        f"UNAVAILABLE: Python package '{name}' is not installed", f"pip install '.[{extra}]'"
+    )
 
 
 def parse_line(label: str, line: bytes | str) -> Told:

@@ -12,7 +12,7 @@ from harness.engines.base import Engine
 from harness.engines.campaign import Campaign
 from harness.engines.devices import choose_gpus
 from harness.engines.unit import Asked, plan_units
-from harness.errors import HarnessError, UnavailableError, UsageError
+from harness.errors import HarnessError, UsageError
 from harness.launch import execute
 from harness.rank import NO_VERDICT
 from harness.report.rack import Rack
@@ -130,10 +130,3 @@ def make_engine(args: argparse.Namespace, request: Request) -> Engine:
 def default_builders() -> int:
     """A quarter of the cores, at most eight: the runs' own processes need theirs."""
     return min(8, (os.cpu_count() or 1) // 4)
-
-
-def package(name: str, extra: str) -> UnavailableError:
-    """An optional package that an engine needs is not here."""
-    return UnavailableError(
-        f"UNAVAILABLE: Python package '{name}' is not installed", f"pip install '.[{extra}]'"
-    )

@@ -15,8 +15,7 @@ import sys
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from harness.engines.base import Told, gone, parse_line
-from harness.engines.conduct import package
+from harness.engines.base import Told, gone, package, parse_line
 from harness.engines.node import wants
 from harness.engines.unit import Unit, to_text
 from harness.errors import UnavailableError

@@ -17,8 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from harness.engines.base import Told, gone, parse_line
-from harness.engines.conduct import package
+from harness.engines.base import Told, gone, package, parse_line
 from harness.engines.unit import Unit, to_text
 from harness.errors import UsageError
 from harness.isolate import ROOT

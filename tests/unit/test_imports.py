@@ -1,8 +1,9 @@
-"""Imports run downhill, and the engine's side never imports torch."""
+"""Imports run downhill, and the engine's side never imports torch: .importlinter, and tighter laws for some."""
 
 from __future__ import annotations
 
 import ast
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -40,7 +41,7 @@ LAWS = {
     },
     "harness/telemetry.py": {"harness.schema"},
     "harness/engines/unit.py": {"harness.request", "harness.schema", "harness.stopping"},
-    "harness/engines/base.py": {"harness.engines.unit"},
+    "harness/engines/base.py": {"harness.engines.unit", "harness.errors"},
     "harness/engines/ledger.py": {"harness.PROTOCOL", "harness.engines.unit", "harness.schema"},
     "harness/engines/campaign.py": {
         "harness.engines.base",
@@ -53,12 +54,27 @@ LAWS = {
     "harness/worker/burst.py": set(),
     "harness/worker/load.py": {"harness.schema", "harness.worker", "harness.worker.interpret"},
 }
-TORCH_SIDE = (
-    "harness/judge/",
-    "harness/worker/",
-    "harness/buffers.py",
-    "_tensors.py",
-)
+#: An import that must not be → words of what is said about it.
+PLANTED = {
+    ("stats.py", "from harness import cli"): "harness.stats is not allowed to import harness.cli",
+    ("errors.py", "from harness.schema import Case"): "harness.errors is not allowed to import",
+    ("engine.py", "import torch"): "harness is not allowed to import torch",
+    ("worker/burst.py", "from harness.judge import secret"): "harness.worker is not allowed to",
+    ("judge/secret.py", "from harness.worker import load"): "harness.judge is not allowed to",
+    ("bench.py", "from harness.buffers import DTYPES"): "is not allowed to import harness.buffers",
+    (
+        "engines/unit.py",
+        "from harness.engines import local",
+    ): "No cycles are allowed in harness.eng",
+    ("newcomer.py", "x = 1"): "harness.newcomer",
+}
+
+
+def contract(root: Path) -> subprocess.CompletedProcess[str]:
+    """What import-linter says of `root`/harness."""
+    code = "from importlinter.cli import lint_imports_command as run; run()"
+    words = [sys.executable, "-c", code, "--no-cache", "--config", str(ROOT / ".importlinter")]
+    return subprocess.run(words, cwd=root, capture_output=True, text=True, check=False)
 
 
 def imported(path: Path) -> set[str]:
@@ -80,28 +96,19 @@ def test_law(file: str) -> None:
     assert imported(ROOT / file) <= LAWS[file]
 
 
-@pytest.mark.parametrize(
-    "path", sorted(HARNESS.rglob("*.py")), ids=lambda p: p.relative_to(HARNESS).as_posix()
-)
-def test_torch_stays_on_its_side(path: Path) -> None:
-    relative = path.relative_to(ROOT).as_posix()
-    if any(part in relative for part in TORCH_SIDE):
-        return
-    top = {
-        alias.name.split(".")[0]
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
-        if isinstance(node, (ast.Import, ast.ImportFrom))
-        for alias in (
-            node.names if isinstance(node, ast.Import) else [ast.alias(name=node.module or "")]
-        )
-    }
-    assert not top & {"torch", "triton"}, f"{relative} imports torch or triton"
+def test_the_contract_is_kept() -> None:
+    told = contract(ROOT)
+    assert told.returncode == 0, f"{told.stdout}\nthe lines are in .importlinter"
 
 
-def test_judge_and_worker_are_strangers() -> None:
-    for side, other in (("judge", "harness.worker"), ("worker", "harness.judge")):
-        for path in (HARNESS / side).rglob("*.py"):
-            assert not any(name.startswith(other) for name in imported(path)), path
+@pytest.mark.parametrize(("file", "line"), PLANTED, ids=lambda value: value.replace(" ", "_"))
+def test_a_planted_import_breaks_it(file: str, line: str, tmp_path: Path) -> None:
+    shutil.copytree(HARNESS, tmp_path / "harness", ignore=shutil.ignore_patterns("*.pyc"))
+    path = tmp_path / "harness" / file
+    path.write_text(f"{path.read_text() if path.exists() else ''}\n{line}\n")
+    told = contract(tmp_path)
+    assert told.returncode == 1, told.stdout
+    assert PLANTED[file, line] in told.stdout
 
 
 def test_submissions_import_nothing_of_the_house() -> None:
