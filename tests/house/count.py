@@ -1,0 +1,223 @@
+"""How the house stands: rooms, floors and circles of harness/ by its imports, and what everything weighs.
+
+    python -m tests.house.count      print it
+    python -m tests.house.picture    draw docs/harness.svg
+
+A room is a file or a folder directly under harness/ (or under one of its packages). A room stands one
+floor above the highest room that it imports; rooms of a circle share a floor.
+"""
+
+from __future__ import annotations
+
+import configparser
+import subprocess
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+import grimp
+import yaml
+
+ROOT = Path(__file__).resolve().parents[2]
+LIMITS = Path(__file__).with_name("limits.yaml")
+Arrows = Mapping[str, frozenset[str]]
+
+
+@dataclass(frozen=True)
+class Limit:
+    """One budget: what is held today, and where it goes."""
+
+    limit: int
+    target: int
+    what: str
+
+
+@cache
+def limits() -> dict[str, Limit]:
+    """Name → budget, as limits.yaml has them."""
+    rows = yaml.safe_load(LIMITS.read_text(encoding="utf-8"))
+    return {name: Limit(**row) for name, row in rows.items()}
+
+
+# --------------------------------------------------------------------------- rooms
+
+
+@cache
+def modules() -> grimp.ImportGraph:
+    """Who imports whom, file by file."""
+    return grimp.build_graph("harness", cache_dir=None)
+
+
+def rooms(package: str = "harness") -> Arrows:
+    """Room of `package` → the rooms beside it that anything in it imports."""
+    graph = modules()
+    names = {name.removeprefix(f"{package}."): name for name in graph.find_children(package)}
+    inside = {
+        short: {name, *graph.find_descendants(name)} for short, name in names.items()
+    }  # fmt: skip
+    home = {module: short for short, all_of in inside.items() for module in all_of}
+    return {
+        short: frozenset(
+            home[imported]
+            for module in all_of
+            for imported in graph.find_modules_directly_imported_by(module)
+            if home.get(imported, short) != short
+        )
+        for short, all_of in sorted(inside.items())
+    }
+
+
+def packages() -> list[str]:
+    """harness and every package in it."""
+    graph = modules()
+    return [
+        "harness",
+        *sorted(m for m in graph.modules if m != "harness" and graph.find_children(m)),
+    ]
+
+
+def circles(arrows: Arrows) -> list[frozenset[str]]:
+    """Rooms that reach each other, largest circles first."""
+    reach = {room: _reached(arrows, room) for room in arrows}
+    found = {
+        frozenset({other for other in reach[room] if room in reach[other]} | {room})
+        for room in arrows
+        if room in reach[room]
+    }
+    return sorted(found, key=lambda circle: (-len(circle), sorted(circle)))
+
+
+def _reached(arrows: Arrows, start: str) -> frozenset[str]:
+    """What `start` imports, directly or through others."""
+    seen: set[str] = set()
+    open_ = list(arrows[start])
+    while open_:
+        room = open_.pop()
+        if room not in seen:
+            seen.add(room)
+            open_ += arrows[room]
+    return frozenset(seen)
+
+
+def floors(arrows: Arrows) -> list[list[str]]:
+    """Rooms by floor, the ground floor first."""
+    ring = {room: circle for circle in circles(arrows) for room in circle}
+    height: dict[str, int] = {}
+
+    def floor_of(room: str) -> int:
+        if room not in height:
+            mine = ring.get(room, frozenset({room}))
+            below = {other for each in mine for other in arrows[each]} - mine
+            level = 1 + max((floor_of(other) for other in sorted(below)), default=-1)
+            height.update(dict.fromkeys(mine, level))
+        return height[room]
+
+    for room in arrows:
+        floor_of(room)
+    return [
+        sorted(room for room in arrows if height[room] == level)
+        for level in range(1 + max(height.values(), default=-1))
+    ]
+
+
+def without_detours(arrows: Arrows) -> Arrows:
+    """Only arrows that no way through other rooms implies."""
+    kept: dict[str, frozenset[str]] = {}
+    for room, direct in arrows.items():
+        around = {far for near in direct for far in _reached(arrows, near) if near != far}
+        kept[room] = frozenset(near for near in direct if near not in around)
+    return kept
+
+
+def arrows_up() -> list[str]:
+    """What the contract of rooms excuses, each an import that runs upward."""
+    contract = configparser.ConfigParser()
+    contract.read(ROOT / ".importlinter", encoding="utf-8")
+    told = contract.get("importlinter:contract:rooms", "ignore_imports", fallback="")
+    return [line.strip() for line in told.splitlines() if "->" in line]
+
+
+# --------------------------------------------------------------------------- weights
+
+
+@cache
+def files() -> tuple[str, ...]:
+    """Every file of the repository that git knows or would take."""
+    words = ["git", "ls-files", "--cached", "--others", "--exclude-standard", "--deduplicate"]
+    told = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    return tuple(name for name in told.splitlines() if (ROOT / name).exists())
+
+
+def lines_of(name: str) -> list[str]:
+    """The lines of one file."""
+    return (ROOT / name).read_text(encoding="utf-8", errors="replace").splitlines()
+
+
+def count() -> dict[str, tuple[int, str]]:
+    """Name of each limit → what is there, and where most of it is."""
+    python = [name for name in files() if name.startswith("harness/") and name.endswith(".py")]
+    kernels = [name for name in files() if name.endswith((".cu", ".cuh"))]
+    documents = [name for name in files() if name.startswith("docs/") and name.endswith(".md")]
+    lengths = {name: len(lines_of(name)) for name in python}
+    levels = {package: len(modules().find_children(package)) for package in packages()}
+    rings = [ring for package in packages() for ring in circles(rooms(package))]
+    stories = floors(rooms())
+    words = {name: sum(len(line.split()) for line in lines_of(name)) for name in documents}
+    return {
+        "names_a_level": _most(levels),
+        "floors": (len(stories), f"at the top {', '.join(stories[-1])}"),
+        "circles": (len(rings), "; ".join(" ↔ ".join(sorted(ring)) for ring in rings)),
+        "arrows_up": (len(arrows_up()), ", ".join(arrows_up())),
+        "harness_lines": (sum(lengths.values()), f"{len(python)} files"),
+        "longest_file": _most(lengths),
+        "lines_over_100": _wide(python, 100),
+        "cu_lines_over_120": _wide(kernels, 120),
+        "repository_files": (len(files()), _most(_folders(files()))[1]),
+        "docs_words": (sum(words.values()), _most(words)[1]),
+    }
+
+
+def _most(counted: Mapping[str, int]) -> tuple[int, str]:
+    """The largest number, and whose it is."""
+    name = max(counted, key=lambda name: (counted[name], name))
+    return counted[name], f"{counted[name]} in {name}"
+
+
+def _wide(names: Iterable[str], most: int) -> tuple[int, str]:
+    """How many lines are longer than `most`, and the widest."""
+    wide = [(len(line), f"{name}:{i}") for name in names
+            for i, line in enumerate(lines_of(name), 1) if len(line) > most]  # fmt: skip
+    return len(wide), "the widest {} at {}".format(*max(wide)) if wide else ""
+
+
+def _folders(names: Iterable[str]) -> dict[str, int]:
+    """Files by their first two folders."""
+    counted: dict[str, int] = {}
+    for name in names:
+        folder = "/".join(name.split("/")[:-1][:2]) or "the root"
+        counted[folder] = counted.get(folder, 0) + 1
+    return counted
+
+
+def verdict(name: str, found: int, where: str) -> str:
+    """What to do about a number beyond its limit, or an empty string."""
+    held = limits()[name]
+    if found <= held.limit:
+        return ""
+    return (
+        f"{held.what}: {found}, at most {held.limit} ({where})\n"
+        f"  next: take {found - held.limit} away, here or elsewhere; or raise `{name}` in "
+        "tests/house/limits.yaml and say in the commit what that buys"
+    )
+
+
+def main() -> None:
+    """One line a limit."""
+    for name, (found, where) in count().items():
+        held = limits()[name]
+        print(f"{found:>7}  of {held.limit:>6}, to be {held.target:>6}  {held.what} ({where})")
+
+
+if __name__ == "__main__":
+    main()
