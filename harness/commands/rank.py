@@ -1,4 +1,4 @@
-"""`rank`: rebuild leaderboard.md, its picture and the page from the records alone.
+"""`rank`: rebuild leaderboard.md, its picture, the page and what documents quote, from the records alone.
 
 leaderboard.md is made of the GPUs under results/, which are committed. A try-out on a CPU is ranked by
 nobody and committed by nobody: it has a board of its own beside its records, results/cpu/leaderboard.md,
@@ -13,14 +13,14 @@ import difflib
 import os
 import sys
 import tempfile
-from collections.abc import Callable, Collection, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterator, Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from harness import record
 from harness.errors import EXIT_OK, EXIT_SUBMISSION_FAILED, StorageError, UsageError
 from harness.rank import Leaderboard, leaderboard, newest
-from harness.report import markdown, page, picture
+from harness.report import markdown, page, picture, quoted
 from harness.report.history import history
 from harness.schema import Machine
 
@@ -81,6 +81,7 @@ class Place:
     board: Path
     cpu: bool | None
     root: Path
+    documents: bool = False  # whether the documents of `root` quote this board
 
     @property
     def home(self) -> str:
@@ -101,7 +102,7 @@ def places(results_dir: Path, board: Path | None) -> list[Place]:
         return [Place(board, None, board.parent)]
     committed = results_dir.resolve() == (ROOT / "results").resolve()
     return [
-        Place((ROOT if committed else results_dir) / "leaderboard.md", False, ROOT),
+        Place((ROOT if committed else results_dir) / "leaderboard.md", False, ROOT, committed),
         Place(results_dir / CPU / "leaderboard.md", True, ROOT),
     ]
 
@@ -113,7 +114,7 @@ def rebuild(
     for place in places(results_dir, board):
         if place.cpu is not None and not any((gpu == CPU) == place.cpu for gpu in gpus):
             continue
-        shown, bad, files = publish(results_dir, place)
+        shown, bad, files = publish(results_dir, replace(place, documents=False))
         for path, text in files.items():
             write(path, text)
         yield place.board, shown, bad
@@ -128,15 +129,17 @@ def build(results_dir: Path) -> tuple[Leaderboard, list[record.BadLine]]:
 def publish(
     results_dir: Path, place: Place
 ) -> tuple[Leaderboard, list[record.BadLine], dict[Path, str]]:
-    """The same of one place, and every file that shows it: leaderboard.md, its picture, the page."""
+    """The same of one place, and every file that shows it: documents, leaderboard.md, its picture, the page."""
     board, bad, heads = _read(results_dir, place.holds)
     drawing = picture.render(board)
     shown = "docs/board.svg" if drawing else ""
-    files = {place.board: markdown.render(board, picture=shown, home=place.home)}
+    files = quoted.documents(place.root, board) if place.documents else {}
+    notes = _notes(place.root, board, files)
+    files[place.board] = markdown.render(board, picture=shown, home=place.home)
     if drawing:
         files[place.board.parent / "docs" / "board.svg"] = drawing
     page_path = place.board.with_suffix(".html")
-    files[page_path] = page.render(board, history(heads), _notes(place.root, board))
+    files[page_path] = page.render(board, history(heads), notes)
     return board, bad, files
 
 
@@ -150,15 +153,16 @@ def _read(
     return leaderboard(results, bad_lines=len(bad)), bad, heads
 
 
-def _notes(root: Path, board: Leaderboard) -> dict[str, str]:
-    """NOTES.md of every entry whose folder is in this checkout."""
+def _notes(root: Path, board: Leaderboard, fresh: Mapping[Path, str]) -> dict[str, str]:
+    """NOTES.md of every entry whose folder is in this checkout, as `fresh` has it or as it is."""
     found: dict[str, str] = {}
     for row in (row for one in board.boards for row in one.rows):
         for folder in ("submissions", "baselines"):
             base = (root / folder).resolve()
             path = (base / row.entry / "NOTES.md").resolve()
             if path.is_relative_to(base) and path.is_file():
-                found[row.entry] = path.read_text(encoding="utf-8", errors="replace")
+                notes = fresh.get(path) or path.read_text(encoding="utf-8", errors="replace")
+                found[row.entry] = quoted.without_marks(notes)
     return found
 
 

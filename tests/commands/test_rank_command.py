@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import re
 import subprocess
 from pathlib import Path
 
@@ -136,3 +137,32 @@ def test_git_ignores_a_cpus_board() -> None:
     if told.returncode == 128:
         pytest.skip("not a checkout")
     assert told.stdout.splitlines() == list(map(str, shown))
+
+
+def test_documents_that_quote_the_board_are_written_and_checked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(command, "ROOT", tmp_path)
+    for one in run_of({"mine": 0.9}):
+        record.append(tmp_path / "results", one)
+    quote = "<!-- board fa3: mine -->{}<!-- end -->"
+    (tmp_path / "submissions" / "mine").mkdir(parents=True)
+    notes = tmp_path / "submissions" / "mine" / "NOTES.md"
+    for path in (tmp_path / "README.md", notes):
+        path.write_text(quote.format("1.0"))
+    (tmp_path / "CHANGELOG.md").write_text("quotes nothing")
+    parser = argparse.ArgumentParser()
+    command.add_parser(parser.add_subparsers())
+    words = ["rank", "--results", str(tmp_path / "results")]
+    args = parser.parse_args(words)
+    assert args.run(args) == 0
+    assert re.fullmatch(quote.format(r"\d+\.\d / \d+\.\d / \d+\.\d"), notes.read_text())
+    assert "board fa3: mine" not in (tmp_path / "leaderboard.html").read_text()
+    assert args.run(parser.parse_args([*words, "--check"])) == 0
+    (tmp_path / "README.md").write_text(quote.format("900.0 / 900.0 / 900.0"))
+    capsys.readouterr()
+    assert args.run(parser.parse_args([*words, "--check"])) == 1
+    out, err = capsys.readouterr()
+    assert "README.md: not what the records give" in err
+    assert "900.0" in out
+    assert "CHANGELOG" not in out + err

@@ -1,0 +1,121 @@
+"""Figures in documents: filled from the board, the same twice, and no way to quote what is not there."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from harness.commands.rank import build
+from harness.errors import UsageError
+from harness.rank import leaderboard
+from harness.report import quoted
+from tests.golden.texts import results
+
+ROOT = Path(__file__).resolve().parents[2]
+BOARD = leaderboard(results())
+HERE = Path("page.md")
+
+
+def filled(what: str, text: str = "") -> str:
+    page = f"before <!-- board fa3: {what} -->{text}<!-- end --> after"
+    made = quoted.filled(page, BOARD, HERE)
+    head, _, rest = made.partition(" -->")
+    assert head == f"before <!-- board fa3: {what}"
+    assert rest.endswith("<!-- end --> after")
+    assert quoted.filled(made, BOARD, HERE) == made
+    return rest.removesuffix("<!-- end --> after")
+
+
+def test_figures_of_one_entry() -> None:
+    assert filled("fast", "1.0 / 2.0 / 3.0") == "520.6 / 701.2 / 780.9"
+
+
+def test_a_ratio_is_paired_in_one_run() -> None:
+    assert filled("fast over slow") == "1.875 / 1.875 / 1.875"
+
+
+def test_a_table_keeps_the_order_that_was_asked_for() -> None:
+    rows = filled("table slow, fast, nobody").strip().splitlines()
+    assert rows[0] == "|  | hdim64_seq4k | hdim128_seq8k | hdim256_seq16k | × `sdpa_cudnn` |"
+    assert rows[1] == "| --- | ---: | ---: | ---: | ---: |"
+    assert rows[2:] == [
+        "| `slow` | 277.7 | 374.0 | 416.5 | 0.667 |",
+        "| `fast` | 520.6 | 701.2 | 780.9 | 1.250 |",
+        "| `nobody` | – | – | – | – |",
+    ]
+
+
+def test_rivals_with_their_intervals() -> None:
+    rows = filled("fast against slow, broken").strip().splitlines()
+    assert rows[2] == "| `fast`, TFLOP/s | 520.6 | 701.2 | 780.9 |  |"
+    assert re.match(r"\| × `slow` \(277\.7 / .*\) \| 1\.875 \[1\.874, 1\.876\] \|", rows[3])
+    assert rows[4] == "| × `broken` (– / – / –) | – | – | – | – |"
+
+
+def test_a_ratio_to_its_own_run_s_baseline_outlives_a_newer_run_of_that_baseline() -> None:
+    newer = [one.model_copy(update={"run": "r2", "date": "2026-11-22"})
+             for one in results() if one.entry == "sdpa_cudnn"]  # fmt: skip
+    page = "<!-- board fa3: fast over {} -->?<!-- end -->"
+    board = leaderboard([*results(), *newer])
+    told = [quoted.filled(page.format(other), board, HERE) for other in ("sdpa_cudnn", "slow")]
+    assert "-->1.250 / 1.250 / 1.250<" in told[0]
+    assert "-->1.875 / 1.875 / 1.875<" in told[1]
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("\n\n<!-- board fa4: fast -->1<!-- end -->", r"page.md:3: no board of suite 'fa4'"),
+        ("<!-- board fa3: fast or slow -->1<!-- end -->", r"page.md:1: 'fast or slow' is nothing"),
+        ("a\n<!-- board fa3: fast -->1", r"without its '<!-- end -->'"),
+        ("<!-- board fa3 fast -->1<!-- end -->", r"without its"),
+    ],
+)
+def test_what_cannot_be_quoted_is_said_with_its_line(text: str, message: str) -> None:
+    with pytest.raises(UsageError, match=message) as caught:
+        quoted.filled(text, BOARD, HERE)
+    assert caught.value.hint
+
+
+@given(st.text(alphabet=st.characters(exclude_categories=["Cs"])))
+def test_text_without_marks_stays_as_it_is(text: str) -> None:
+    if quoted.START not in text:
+        assert quoted.filled(text, BOARD, HERE) == text
+        assert quoted.without_marks(text) == text
+
+
+def test_a_reader_of_the_page_sees_no_marks() -> None:
+    text = "x <!-- board fa3: fast -->1 / 2<!-- end --> y"
+    assert quoted.without_marks(text) == "x 1 / 2 y"
+
+
+# --------------------------------------------------------------------------- the documents of this checkout
+
+TRIPLE = re.compile(r"(?=(?<![\d.])(\d+\.\d / (?:\d+\.\d|–) / (?:\d+\.\d|–))(?!\d))")
+PAGES = sorted(path for pattern in quoted.PAGES for path in ROOT.glob(pattern))
+
+
+@pytest.fixture(scope="module")
+def board_triples() -> dict[str, str]:
+    """What stands on the committed board, as people write it → whose it is."""
+    board, _ = build(ROOT / "results")
+    shown = [(one, row.entry) for one in board.boards for row in one.rows]
+    return {quoted._tflops(one, entry): entry for one, entry in shown}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda path: path.relative_to(ROOT).as_posix())
+def test_nobody_copies_the_board_by_hand(page: Path, board_triples: dict[str, str]) -> None:
+    """Where a run is named the figures are that run's, whatever the board says later."""
+    if page.name in ("log.md", "leaderboard.md"):
+        return
+    text = quoted.SPAN.sub("", page.read_text(encoding="utf-8"))
+    for paragraph in re.split(r"\n\s*\n", text):
+        dated = re.search(r"\d{8}T\d{6}Z", paragraph)
+        plain = re.sub(r"\s*\|\s*", " / ", paragraph.replace("*", ""))
+        for found in [] if dated else TRIPLE.findall(plain):
+            entry = board_triples.get(found)
+            assert entry is None, f"{found} is a row of the board: <!-- board SUITE: {entry} -->"
