@@ -1,6 +1,6 @@
 """The harness tried on its own cheaters and honest controls: what came through, what stopped it.
 
-A specimen is a folder of tests/cheaters or tests/honest with an `expect.yaml`. A cheater is
+A specimen is a file of tests/corpus (harness/specimen.py) or a folder with an `expect.yaml`. A cheater is
 `accepted` if its row is PASSED without the excuse that its `expect.yaml` allows (an honest time, a
 class, no orphan left); an honest control is `flagged` if its row is not PASSED.
 """
@@ -8,6 +8,7 @@ class, no orphan left); an honest control is `flagged` if its row is not PASSED.
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 import signal
 import tempfile
@@ -38,6 +39,7 @@ from harness.schema import (
     Status,
     Suite,
 )
+from harness.specimen import unfold
 from harness.suite import load_suite
 from harness.yamlfile import load_model
 
@@ -115,11 +117,31 @@ def load_corpus(root: Path = ROOT) -> list[Specimen]:
     """All specimens, cheaters first."""
     found = []
     for kind in ("cheaters", "honest"):
-        for path in sorted((root / "tests" / kind).glob("*/expect.yaml")):
+        for path in sorted(_folders(root, kind), key=lambda path: path.parent.name):
             expect = load_model(path, Expectation, SuiteError)
             manifest = load_model(path.with_name("manifest.yaml"), Manifest, SubmissionError)
             found.append(Specimen(path.parent, kind == "honest", expect, manifest.problem))
     return found
+
+
+def _folders(root: Path, kind: str) -> Iterator[Path]:
+    """expect.yaml of every specimen; those of one file are unfolded for as long as this process lives."""
+    corpus = root / "tests" / "corpus" / kind
+    yield from (root / "tests" / kind).glob("*/expect.yaml")
+    yield from corpus.glob("*/expect.yaml")
+    home = Path(tempfile.mkdtemp(dir=_home().name))
+    for path in corpus.glob("*.py"):
+        yield unfold(path, home) / "expect.yaml"
+
+
+@functools.cache
+def _home() -> tempfile.TemporaryDirectory[str]:
+    """Where specimens are unfolded: inside the checkout, which some of them want to reach from there."""
+    build = ROOT / "build"  # git sees nothing of it
+    with contextlib.suppress(OSError):
+        build.mkdir(exist_ok=True)
+        return tempfile.TemporaryDirectory(prefix="corpus-", dir=build)
+    return tempfile.TemporaryDirectory(prefix="attnboard-corpus-")
 
 
 def suite_for(problem: Problem, gpu: bool, dtype: str, quick_deadlines: bool) -> Suite:

@@ -1,0 +1,35 @@
+"""What specimens of the corpus share: the right answer, and the time that an honest one takes."""
+
+import torch
+
+
+def attention(q, k, v, causal, sm_scale):
+    """The right answer: q, k, v (batch, heads, seqlen, headdim)."""
+    scale = q.shape[-1] ** -0.5 if sm_scale is None else sm_scale
+    scores = q.float() @ k.float().transpose(-1, -2) * scale
+    if causal:
+        hidden = torch.ones(scores.shape[-2:], dtype=torch.bool, device=q.device).triu(1)
+        scores = scores.masked_fill(hidden, float("-inf"))
+    return (scores.softmax(-1) @ v.float()).to(q.dtype)
+
+
+def gradients(q, k, v, do, causal, sm_scale, p_cast=lambda x: x):
+    """The right answer in float32: q, k, v, do (batch, heads, seqlen, headdim)."""
+    scale = q.shape[-1] ** -0.5 if sm_scale is None else sm_scale
+    q, k, v, do = (x.float() for x in (q, k, v, do))
+    scores = q @ k.mT * scale
+    if causal:
+        hidden = torch.ones(scores.shape[-2:], dtype=torch.bool, device=q.device).triu(1)
+        scores = scores.masked_fill(hidden, float("-inf"))
+    p = scores.softmax(-1)
+    ds = p * (do @ v.mT - (do * (p @ v)).sum(-1, keepdim=True))
+    p, ds = p_cast(p), p_cast(ds)
+    return ds @ k * scale, ds.mT @ q * scale, p.mT @ do
+
+
+def look_busy(q):
+    """Nobody believes an instant answer: stay below the chip's peak. q (batch, heads, seqlen, headdim)."""
+    if q.is_cuda:
+        batch, heads, seqlen, headdim = q.shape
+        seconds = 4 * batch * heads * seqlen**2 * headdim / 6e14
+        torch.cuda._sleep(int(seconds * 1.9e9))

@@ -1,0 +1,128 @@
+"""A specimen in one file: what it says reaches manifest and expectation, and converting loses nothing."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import yaml
+
+from harness import selftest
+from harness.errors import SuiteError
+from harness.schema import Manifest
+from harness.specimen import unfold
+from tests.corpus import convert
+
+ROOT = Path(__file__).resolve().parents[2]
+ONE = '''"""Returns the answer of the call before.
+
+Kept by shape.
+
+---
+status: [INCORRECT]
+seen: somewhere
+defence: fresh_inputs
+min_latency_ms: 2.5
+problem: attention_backward
+claims: {headdims: [64]}
+"""
+
+from right_answer import attention
+'''
+
+
+@pytest.fixture
+def corpus(tmp_path: Path) -> Path:
+    folder = tmp_path / "tests" / "corpus" / "cheaters"
+    folder.mkdir(parents=True)
+    (folder.parent / "right_answer.py").write_text("def attention(): ...\n")
+    return folder
+
+
+def read(path: Path) -> dict[str, object]:
+    found: dict[str, object] = yaml.safe_load(path.read_text())
+    return found
+
+
+def test_it_becomes_the_folder_that_a_run_takes(corpus: Path, tmp_path: Path) -> None:
+    (corpus / "b9_mine.py").write_text(ONE)
+    folder = unfold(corpus / "b9_mine.py", tmp_path / "out")
+    assert sorted(path.name for path in folder.iterdir()) == [
+        "expect.yaml", "manifest.yaml", "right_answer.py", "submission.py",
+    ]  # fmt: skip
+    assert (folder / "submission.py").read_text() == ONE
+    manifest = Manifest.model_validate(read(folder / "manifest.yaml"))
+    assert (manifest.name, manifest.problem) == ("b9_mine", "attention_backward")
+    assert manifest.description == "Returns the answer of the call before."
+    assert manifest.claims.headdims == (64,)
+    expect = selftest.Expectation.model_validate(read(folder / "expect.yaml"))
+    assert expect.exploit == manifest.description
+    assert (expect.seen, expect.min_latency_ms) == ("somewhere", 2.5)
+
+
+def test_the_corpus_is_read_from_files_and_folders(corpus: Path, tmp_path: Path) -> None:
+    (corpus / "b9_mine.py").write_text(ONE)
+    folder = unfold(corpus / "b9_mine.py", corpus)
+    folder.rename(corpus / "b8_folder")
+    found = selftest.load_corpus(tmp_path)
+    assert [specimen.folder.name for specimen in found] == ["b8_folder", "b9_mine"]
+    assert {specimen.problem for specimen in found} == {"attention_backward"}
+
+
+def test_a_control_has_no_exploit(corpus: Path, tmp_path: Path) -> None:
+    (corpus / "plain.py").write_text('"""Plain.\n\n---\nstatus: [PASSED]\nwhy: a reason\n"""\n')
+    folder = unfold(corpus / "plain.py", tmp_path / "out")
+    assert read(folder / "expect.yaml") == {"status": ["PASSED"], "why": "a reason"}
+    assert not (folder / "right_answer.py").exists()
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("x = 1\n", r"x.py:1: no '---' in its docstring"),
+        ('"""Says nothing."""\n', r"x.py:1: no '---'"),
+        ('"""A.\n\n---\njust words\n"""\n', r"x.py:1: no 'key: value' lines"),
+        ('"""A.\n\n---\nseen: a\nstatus: [\n"""\n', r"x.py:5: not YAML"),
+        ('"""A."""\ndef f(:\n', r"x.py:2: "),
+        ('"""A.\n\n---\nstatus: [INCORRECT]\nsene: x\n"""\n', r"sene"),
+    ],
+)
+def test_a_head_that_is_none_is_named_with_its_line(
+    text: str, message: str, corpus: Path, tmp_path: Path
+) -> None:
+    (corpus / "x.py").write_text(text)
+    with pytest.raises(SuiteError, match=message) as caught:
+        selftest.load_corpus(tmp_path)
+    assert caught.value.hint
+
+
+def test_converting_keeps_every_word(tmp_path: Path, corpus: Path) -> None:
+    shared = (ROOT / "tests" / "corpus" / "right_answer.py").read_text()
+    source = (
+        '"""Returns \\\\0 twice."""\n\nimport torch\n\n\n'
+        + shared.partition("import torch\n\n\n")[2]
+    )
+    old = tmp_path / "b9_mine"
+    old.mkdir()
+    (old / "submission.py").write_text(source + "\n\nX = attention\n")
+    expect = {
+        "status": ["INCORRECT"],
+        "exploit": "Returns \\0 twice.",
+        "seen": "a: b",
+        "needs_gpu": False,
+    }
+    manifest = {
+        "name": "b9_mine",
+        "description": "Returns \\0 twice.",
+        "language": "cuda",
+    } | convert.ALWAYS
+    for name, told in (("expect", expect), ("manifest", manifest)):
+        (old / f"{name}.yaml").write_text(yaml.safe_dump(told))
+    (corpus / "b9_mine.py").write_text(convert.one_file(old))
+    text = (corpus / "b9_mine.py").read_text()
+    assert "from right_answer import attention, gradients, look_busy" in text
+    assert "def attention" not in text
+    assert text.startswith('r"""Returns \\0 twice.\n\n---\n')
+    folder = unfold(corpus / "b9_mine.py", tmp_path / "out")
+    assert read(folder / "manifest.yaml") == manifest
+    assert read(folder / "expect.yaml") == {k: v for k, v in expect.items() if v is not False}
