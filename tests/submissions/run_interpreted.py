@@ -1,7 +1,7 @@
-"""Run one Triton submission under the interpreter and print its errors as one JSON line.
+"""Run Triton submissions under the interpreter and print the errors of each, one JSON line a submission.
 
-echo '{"name": [[1, 1, 64, 64], true, null, "float16", "normal"]}' |
-    TRITON_INTERPRET=1 python run_interpreted.py path/to/submission.py
+echo '{"path/to/submission.py": {"name": [[1, 1, 64, 64], true, null, "float16", "normal"]}}' |
+    TRITON_INTERPRET=1 python run_interpreted.py
 """
 
 import importlib.util
@@ -65,9 +65,13 @@ def reference(q, k, v, causal, sm_scale):
 
 def main():
     triton.autotune = take_first_config
-    forward = load(sys.argv[1])
+    for path, cases in json.load(sys.stdin).items():
+        print(json.dumps(errors_of(load(path), cases)))
+
+
+def errors_of(forward, cases):
     errors = {}
-    for name, (shape, causal, sm_scale, dtype, kind) in json.load(sys.stdin).items():
+    for name, (shape, causal, sm_scale, dtype, kind) in cases.items():
         q, k, v = draw_inputs(shape, getattr(torch, dtype), kind)
         expected = reference(q, k, v, causal, sm_scale)
         output = forward(q, k, v, causal=causal, sm_scale=sm_scale)
@@ -79,7 +83,7 @@ def main():
             "relative_l2": (difference.norm() / expected.norm()).item(),
             "worst_row": (difference.norm(dim=-1) / row_norms).max().item(),
         }
-    print(json.dumps(errors))
+    return errors
 
 
 if __name__ == "__main__":
