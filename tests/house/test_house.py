@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.conftest import slow_lines
 from tests.house import count, picture
 
 COUNTED = count.count()
@@ -92,3 +93,11 @@ def test_every_room_has_its_place_and_no_two_share_one() -> None:
     assert set(places) == set(arrows)
     assert len({(box.x, box.y) for box in places.values()}) == len(places)
     assert all(0 <= box.x <= picture.WIDTH - box.width for box in places.values())
+
+
+@pytest.mark.parametrize("line", slow_lines())
+def test_what_is_called_slow_is_there(line: str) -> None:
+    file, _, name = line.partition("::")
+    text = (count.ROOT / file).read_text(encoding="utf-8")
+    function = name.partition("[")[0].strip("*")
+    assert f"def {function}" in text if function.startswith("test_") else function in text
