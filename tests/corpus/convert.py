@@ -27,8 +27,17 @@ USUAL = {"submission.py", "manifest.yaml", "expect.yaml"}
 #: Said elsewhere in the new file, or the default.
 DROPPED = {"name": None, "description": None, "exploit": None, "language": "pytorch"} | ALWAYS
 WIDTH = 100
+#: What the new shape makes wrong, and how it reads then.
+SENTENCES = {
+    'ROOT / "tests" / "honest" / "eager_chunked" / "submission.py"':
+        'ROOT / "tests" / "corpus" / "honest" / "eager_chunked.py"',
+    "open a pull request that adds a folder to\n  `tests/cheaters/` with `submission.py`, "
+    "`manifest.yaml` and `expect.yaml`. It fails until the defence is\n  written;":
+        "open a pull request that adds a file to `tests/cheaters/`, of the shape\n  that "
+        "`harness/specimen.py` tells. It fails until the defence is written;",
+}  # fmt: skip
 POINTERS = ("*.md", ".github/*.md", "docs/*.md", "harness/*.py", "harness/commands/*.py",
-            "benchmarks/*.py", "tests/*.py", "pyproject.toml")  # fmt: skip
+            "benchmarks/*.py", "tests/*.py", "tests/unit/*.py", "pyproject.toml")  # fmt: skip
 
 
 def one_file(folder: Path) -> str:
@@ -142,9 +151,10 @@ def point(names: Iterable[tuple[str, str]]) -> None:
     )
     for path in sorted({path for pattern in POINTERS for path in ROOT.glob(pattern)}):
         text = path.read_text(encoding="utf-8")
+        for old, new in SENTENCES.items():
+            text = text.replace(old, new)
         made = pattern.sub(place, text)
-        if made != text:
-            path.write_text(made, encoding="utf-8")
+        path.write_text(made, encoding="utf-8")
 
 
 def main(words: list[str]) -> None:

@@ -57,8 +57,8 @@ def _help(words: list[str]) -> str:
     wide = mock.patch.dict(os.environ, {"COLUMNS": "4000"})
     with wide, contextlib.redirect_stdout(out), contextlib.suppress(SystemExit):
         cli.parse_args(words)
-    # Python 3.13 names the value once: `-s, --submission NAME`
-    text = re.sub(r"(-\w) [A-Z]+, (--[\w-]+ [A-Z]+)", r"\1, \2", out.getvalue())
+    # Python 3.13 names the value once: `--submission, -s NAME`
+    text = re.sub(r"(-[\w-]+) ([A-Z]+), (-[\w-]+ \2)", r"\1, \3", out.getvalue())
     return re.sub(r"(?m)(\S) {2,}(?=\S)", r"\1  ", re.sub(r"\n {20,}", "  ", text))
 
 
