@@ -133,7 +133,9 @@ def publish(
     board, bad, heads = _read(results_dir, place.holds)
     drawing = picture.render(board)
     shown = "docs/board.svg" if drawing else ""
-    files = quoted.documents(place.root, board) if place.documents else {}
+    files, wrong = quoted.documents(place.root, board) if place.documents else ({}, [])
+    for error in wrong:
+        print(f"left as it is: {error.message}", file=sys.stderr)
     notes = _notes(place.root, board, files)
     files[place.board] = markdown.render(board, picture=shown, home=place.home)
     if drawing:

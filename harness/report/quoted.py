@@ -10,8 +10,10 @@ A question may take several lines. What is not on the board, or was not run side
 
 from __future__ import annotations
 
+import contextlib
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from harness import stats
@@ -21,47 +23,84 @@ from harness.report.text import number, wash
 from harness.schema import Result
 from harness.stats import Interval
 
-PAGES = ("*.md", ".github/*.md", "docs/*.md", "submissions/*/NOTES.md", "baselines/*/NOTES.md")
-START, END = "<!-- board ", "<!-- end -->"
-SPAN = re.compile(
-    rf"(?P<head>{START}(?P<suite>[\w.-]+):\s+(?P<what>[^<>]+?) -->)(?P<text>.*?){END}", re.DOTALL
-)
+PAGES = ("*.md", ".github/*.md", "docs/*.md")
+NOTES = ("submissions/*/NOTES.md", "baselines/*/NOTES.md")
+MOST_BYTES = 256 << 10  # of notes; longer ones stay as they are
+MOST_QUESTIONS, MOST_NAMES = 32, 16  # of one document, of one question
+START, CLOSE, END = "<!-- board ", "-->", "<!-- end -->"
+QUESTION = re.compile(r"(?P<suite>[\w.-]+):\s+(?P<what>[^<>]+)")
 NAMES = r"[\w./-]+(?:, [\w./-]+)*"
 HINT = "see the head of harness/report/quoted.py for the four things that can be asked"
 
 
-def documents(root: Path, leaderboard: Leaderboard) -> dict[Path, str]:
-    """Every document below `root` that quotes the board, as it must read."""
-    found = {}
+@dataclass(frozen=True, slots=True)
+class Span:
+    """One question of a text: where its comment begins and closes, where its answer ends, what it asks."""
+
+    start: int
+    close: int
+    end: int
+    suite: str
+    what: str
+
+
+def documents(root: Path, leaderboard: Leaderboard) -> tuple[dict[Path, str], list[UsageError]]:
+    """Every document below `root` that quotes the board, as it must read; and notes that ask wrongly.
+
+    Raises UsageError with file and line for a wrong question in the project's own pages. An entry's notes
+    are its author's: a wrong question there leaves them as they are, and stops nobody's board.
+    """
+    found, wrong = {}, []
     for path in sorted(path for pattern in PAGES for path in root.glob(pattern)):
         text = path.read_text(encoding="utf-8")
-        if SPAN.search(text) or START in text:
+        if START in text:
             found[path] = filled(text, leaderboard, path)
-    return found
+    for path in sorted(path for pattern in NOTES for path in root.glob(pattern)):
+        if path.is_symlink() or not path.is_file() or path.stat().st_size > MOST_BYTES:
+            continue
+        text = path.read_text(encoding="utf-8", errors="replace")
+        try:
+            found |= {path: filled(text, leaderboard, path)} if START in text else {}
+        except UsageError as error:
+            wrong.append(error)
+    return found, wrong
 
 
 def filled(text: str, leaderboard: Leaderboard, path: Path) -> str:
     """`text` with today's figures; raises UsageError with file and line for what cannot be asked."""
     parts, done = [], 0
-    for span in SPAN.finditer(text):
-        where = f"{path}:{text.count(chr(10), 0, span.start()) + 1}"
-        parts += [_plain(text[done : span.start()], where), span["head"]]
-        what = " ".join(span["what"].split())
-        parts += [_answer(span["suite"], what, leaderboard, where), END]
-        done = span.end()
-    return "".join([*parts, _plain(text[done:], f"{path}: behind the last one")])
+    for asked, span in enumerate(spans(text, path)):
+        if asked == MOST_QUESTIONS:
+            raise UsageError(f"{path}: more than {MOST_QUESTIONS} questions", "ask fewer")
+        where = f"{path}:{text.count(chr(10), 0, span.start) + 1}"
+        parts += [text[done : span.close], _answer(span.suite, span.what, leaderboard, where)]
+        done = span.end
+    return "".join([*parts, text[done:]])
+
+
+def spans(text: str, path: Path) -> Iterator[Span]:
+    """The questions of `text` from first to last; raises UsageError at one that is not whole."""
+    at = text.find(START)
+    while at >= 0:
+        close = text.find(CLOSE, at)
+        end = text.find(END, close)
+        asked = QUESTION.fullmatch(text[at + len(START) : close].strip()) if close > 0 else None
+        if end < 0 or asked is None or text.find(START, close, end) >= 0:
+            where = f"{path}:{text.count(chr(10), 0, at) + 1}"
+            raise UsageError(f"{where}: not '{START}SUITE: QUESTION {CLOSE} … {END}'", HINT)
+        what = " ".join(asked["what"].split())
+        yield Span(at, close + len(CLOSE), end, asked["suite"], what)
+        at = text.find(START, end)
 
 
 def without_marks(text: str) -> str:
     """The same for a reader who would see the comments."""
-    return SPAN.sub(lambda span: span["text"], text)
-
-
-def _plain(text: str, where: str) -> str:
-    """What lies between two spans; a span that is not closed is said."""
-    if START in text:
-        raise UsageError(f"{where}: a '{START.strip()}' without its '{END}'", HINT)
-    return text
+    parts, done = [], 0
+    with contextlib.suppress(UsageError):
+        for span in spans(text, Path()):
+            parts += [text[done : span.start], text[span.close : span.end]]
+            done = span.end + len(END)
+    return "".join([*parts, text[done:]])
 
 
 def _answer(suite: str, what: str, leaderboard: Leaderboard, where: str) -> str:
@@ -70,6 +109,8 @@ def _answer(suite: str, what: str, leaderboard: Leaderboard, where: str) -> str:
     if not boards:
         known = sorted({board.suite for board in leaderboard.boards})
         raise UsageError(f"{where}: no board of suite '{suite}'", f"there are: {', '.join(known)}")
+    if what.count(",") >= MOST_NAMES:
+        raise UsageError(f"{where}: more than {MOST_NAMES} entries in one question", "ask twice")
     board = boards[0]
     if asked := re.fullmatch(rf"table ({NAMES})", what):
         return _table(board, asked[1].split(", "))

@@ -71,8 +71,11 @@ def test_a_ratio_to_its_own_run_s_baseline_outlives_a_newer_run_of_that_baseline
     [
         ("\n\n<!-- board fa4: fast -->1<!-- end -->", r"page.md:3: no board of suite 'fa4'"),
         ("<!-- board fa3: fast or slow -->1<!-- end -->", r"page.md:1: 'fast or slow' is nothing"),
-        ("a\n<!-- board fa3: fast -->1", r"without its '<!-- end -->'"),
-        ("<!-- board fa3 fast -->1<!-- end -->", r"without its"),
+        ("a\n<!-- board fa3: fast -->1", r"page.md:2: not '<!-- board SUITE"),
+        ("a\n<!-- board fa3: fast", r"page.md:2: not '<!-- board SUITE"),
+        ("<!-- board fa3 fast -->1<!-- end -->", r"page.md:1: not"),
+        ("<!-- board fa3: fast -->1<!-- board fa3: slow -->2<!-- end -->", r"page.md:1: not"),
+        ("<!-- end --><!-- board fa3: fast -->", r"page.md:1: not"),
     ],
 )
 def test_what_cannot_be_quoted_is_said_with_its_line(text: str, message: str) -> None:
@@ -81,11 +84,70 @@ def test_what_cannot_be_quoted_is_said_with_its_line(text: str, message: str) ->
     assert caught.value.hint
 
 
-@given(st.text(alphabet=st.characters(exclude_categories=["Cs"])))
-def test_text_without_marks_stays_as_it_is(text: str) -> None:
-    if quoted.START not in text:
-        assert quoted.filled(text, BOARD, HERE) == text
-        assert quoted.without_marks(text) == text
+PIECES = st.sampled_from(
+    [
+        quoted.START,
+        quoted.CLOSE,
+        quoted.END,
+        "fa3: fast ",
+        "fa3: table slow ",
+        "\n",
+        " ",
+        "text",
+        "<!--",
+    ]
+)
+
+
+@given(st.lists(PIECES, max_size=12).map("".join))
+def test_any_text_is_filled_or_refused_and_loses_nothing_outside(text: str) -> None:
+    try:
+        made = quoted.filled(text, BOARD, HERE)
+    except UsageError:
+        quoted.without_marks(text)  # a reader sees something all the same
+        return
+    assert quoted.filled(made, BOARD, HERE) == made
+    assert outside(made) == outside(text)
+
+
+def outside(text: str) -> str:
+    """What of `text` no question answers."""
+    kept, done = "", 0
+    for span in quoted.spans(text, HERE):
+        kept, done = kept + text[done : span.close], span.end
+    return kept + text[done:]
+
+
+def test_notes_that_ask_wrongly_stop_nobody(tmp_path: Path) -> None:
+    for name, text in (("good", "<!-- board fa3: fast -->?<!-- end -->"), ("bad", "<!-- board x")):
+        (tmp_path / "submissions" / name).mkdir(parents=True)
+        (tmp_path / "submissions" / name / "NOTES.md").write_text(text)
+    (tmp_path / "submissions" / "link").mkdir()
+    (tmp_path / "submissions" / "link" / "NOTES.md").symlink_to(
+        tmp_path / "submissions/bad/NOTES.md"
+    )
+    files, wrong = quoted.documents(tmp_path, BOARD)
+    assert [path.parent.name for path in files] == ["good"]
+    assert [str(error.message).partition(":")[0].split("/")[-2] for error in wrong] == ["bad"]
+    (tmp_path / "README.md").write_text("<!-- board x")
+    with pytest.raises(UsageError, match=r"README\.md:1"):
+        quoted.documents(tmp_path, BOARD)
+
+
+def test_questions_have_an_end() -> None:
+    one = "<!-- board fa3: fast over slow --><!-- end -->"
+    assert quoted.filled(one * quoted.MOST_QUESTIONS, BOARD, HERE)
+    with pytest.raises(UsageError, match=f"more than {quoted.MOST_QUESTIONS} questions"):
+        quoted.filled(one * (quoted.MOST_QUESTIONS + 1), BOARD, HERE)
+    names = ", ".join(["slow"] * (quoted.MOST_NAMES + 1))
+    with pytest.raises(UsageError, match=f"more than {quoted.MOST_NAMES} entries"):
+        quoted.filled(f"<!-- board fa3: fast against {names} --><!-- end -->", BOARD, HERE)
+
+
+def test_a_thousand_open_comments_are_refused_at_once() -> None:
+    text = quoted.END * 20_000 + f"{quoted.START}fa3: fast {quoted.CLOSE}" * 20_000
+    with pytest.raises(UsageError):
+        quoted.filled(text, BOARD, HERE)
 
 
 def test_a_reader_of_the_page_sees_no_marks() -> None:
@@ -96,7 +158,7 @@ def test_a_reader_of_the_page_sees_no_marks() -> None:
 # --------------------------------------------------------------------------- the documents of this checkout
 
 TRIPLE = re.compile(r"(?=(?<![\d.])(\d+\.\d / (?:\d+\.\d|–) / (?:\d+\.\d|–))(?!\d))")
-PAGES = sorted(path for pattern in quoted.PAGES for path in ROOT.glob(pattern))
+PAGES = sorted(path for pattern in (*quoted.PAGES, *quoted.NOTES) for path in ROOT.glob(pattern))
 
 
 @pytest.fixture(scope="module")
@@ -112,7 +174,7 @@ def test_nobody_copies_the_board_by_hand(page: Path, board_triples: dict[str, st
     """Where a run is named the figures are that run's, whatever the board says later."""
     if page.name in ("log.md", "leaderboard.md"):
         return
-    text = quoted.SPAN.sub("", page.read_text(encoding="utf-8"))
+    text = outside(page.read_text(encoding="utf-8"))
     for paragraph in re.split(r"\n\s*\n", text):
         dated = re.search(r"\d{8}T\d{6}Z", paragraph)
         plain = re.sub(r"\s*\|\s*", " / ", paragraph.replace("*", ""))
