@@ -82,8 +82,10 @@ class JudgeClient:
         seat.line.close()
         return None if answer.get("ok") else _reply(answer)
 
-    def inputs(self, probe: Probe, label: str, calls: int, whole: bool) -> None:
-        """Have the judge draw the next burst's inputs and work out the answers."""
+    def inputs(
+        self, probe: Probe, label: str, calls: int, whole: bool, answered: bool = True
+    ) -> None:
+        """Have the judge draw the next burst's inputs and, if `answered`, work out the answers."""
         message = {
             "op": "inputs",
             "label": label,
@@ -94,6 +96,7 @@ class JudgeClient:
             "distribution": probe.distribution,
             "kwargs": dict(probe.kwargs),
             "whole": whole,
+            "answered": answered,
         }
         self._ask(message, JUDGE_REQUEST_S)
 

@@ -1,4 +1,4 @@
-"""The blocks of one case: every entrant's turn on the same secret inputs, in an order nobody can foresee."""
+"""The blocks of one case: every entrant's turn on secret inputs of its own, in an order nobody can foresee."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from harness.problems.base import Probe
 from harness.schema import Case, Sample, Status
 from harness.state import State
 from harness.stopping import level_of
-from harness.turns import take_turn
+from harness.turns import Question, take_turn
 from harness.verdict import shared
 
 ADAPTIVE_BUDGET_S = 0.5  # of a loop that stops when its time is up; only in an ablation
@@ -42,14 +42,14 @@ def time_case(state: State, case: Case) -> None:
 
 
 def run_block(state: State, case: Case, block: Block) -> None:
-    """One set of secret inputs, every entrant's turn on it."""
+    """One kind of secret inputs, every entrant's turn on values of its own."""
     alive = [name for name in block.order if state.record(name, case).status is None]
     label = f"block/{case.name}/{block.index}/{state.rng.getrandbits(64):x}"
-    state.judge.inputs(block.probe, label, case.burst, whole=False)
+    question = Question(block.probe, label, case.burst)
     for name in alive:
         heat_ms = 0 if name == state.roles.null else state.suite.heat_ms
         before_j = state.monitor.energy_j()
-        reply = take_turn(state, name, case, state.limits.burst_s, heat_ms=heat_ms)
+        reply = take_turn(state, name, case, question, state.limits.burst_s, heat_ms=heat_ms)
         if reply is not None:
             _take(state, name, case, block, reply, before_j)
     if block.timed:
@@ -117,13 +117,12 @@ def name_kernels(state: State, case: Case, names: Sequence[str]) -> None:
     if not state.facts.machine.has_gpu:
         return
     prime(state, names)
-    state.judge.inputs(
-        Probe(case, "normal", state.problem.kwargs(case)), f"names/{case.name}", 1, whole=False
-    )
+    normal = Probe(case, "normal", state.problem.kwargs(case))
+    question = Question(normal, f"names/{case.name}", 1)
     for name in names:
         known = state.record(name, case)
         if known.status is None and name != state.roles.null:
-            reply = take_turn(state, name, case, state.limits.first_call_s, profile=True)
+            reply = take_turn(state, name, case, question, state.limits.first_call_s, profile=True)
             if reply is not None:
                 known.kernels, known.configs = reply.kernels, reply.configs
 

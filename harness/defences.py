@@ -13,6 +13,7 @@ class Defence(str, Enum):
     """One thing that stops at least one cheater of tests/cheaters."""
 
     FRESH_INPUTS = "fresh_inputs"  # no value is seen twice, seeds are secret
+    OWN_INPUTS = "own_inputs"  # no two entrants are asked the same
     VERIFY_EVERY_CALL = "verify_every_call"  # also while the clock runs
     CONTRACT = "contract"  # max|diff| against SDPA
     RELATIVE_ERROR = "relative_error"  # L2 against float64 decides the class

@@ -55,7 +55,9 @@ class Expectation(Frozen):
     defence: str = ""  # cheaters: what must stop it, a Defence or a structural one
     exploit: str = ""
     why: str = ""  # honest controls: what could be mistaken for cheating
+    beside: tuple[str, ...] = ()  # cheaters that must be entrants of the same run
     min_latency_ms: float = 0.0  # PASSED is no success for the cheater if it tells at least this
+    min_burst_ms: float = 0.0  # nor if it tells at least this in every single burst
     numerics_class: str = ""  # PASSED is no success in this class
     work_class: tuple[str, ...] = ()  # nor with kernels of this class
     all_blocks: bool = False  # nor with all samples taken
@@ -79,6 +81,11 @@ class Specimen:
     def name(self) -> str:
         """Folder name."""
         return self.folder.name
+
+    @property
+    def beside(self) -> list[Path]:
+        """Folders of those who must be entrants of the same run."""
+        return [self.folder.parent / name for name in self.expect.beside]
 
 
 @dataclass(frozen=True)
@@ -175,7 +182,9 @@ def run_batch(
     gpu = machine.has_gpu
     problem = get_problem(specimens[0].problem)
     suite = suite_for(problem, gpu, first.dtype, first.slow)
-    entrants = [load_entrant(s.folder, Kind.SUBMISSION, problem) for s in specimens]
+    folders = dict.fromkeys(s.folder for s in specimens)
+    folders |= dict.fromkeys(partner for s in specimens for partner in s.beside)
+    entrants = [load_entrant(folder, Kind.SUBMISSION, problem) for folder in folders]
     pace = find_entrants([suite.against], ROOT / "baselines", Kind.BASELINE, problem)
     results: dict[str, Result] = {}
     if (
@@ -262,6 +271,11 @@ def harmless(expect: Expectation, result: Result, suite: Suite, orphans: int) ->
             "its time is the true one",
         ),
         (
+            bool(expect.min_burst_ms),
+            lambda: min(s.latency_ms for s in result.samples) >= expect.min_burst_ms,
+            "its time is the true one in every burst",
+        ),
+        (
             bool(expect.numerics_class),
             lambda: result.numerics_class == expect.numerics_class,
             f"class {expect.numerics_class}",
@@ -326,6 +340,7 @@ class Ablation:
 #: Where one defence backs another, both must go before a cheater wins.
 TOGETHER: dict[Defence, Off] = {
     Defence.OUTPUT_COPIED: frozenset({Defence.OUTPUT_COPIED, Defence.TWO_CLOCKS}),
+    Defence.OWN_INPUTS: frozenset({Defence.OWN_INPUTS, Defence.SANDBOX}),
     Defence.STRICT_WIRE: frozenset({Defence.STRICT_WIRE}),
 }
 

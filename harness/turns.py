@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from harness.bench import Reply, Seat
 from harness.defences import Defence
+from harness.problems.base import Probe
 from harness.registry import unchanged
 from harness.schema import Case, Status
 from harness.state import State
@@ -18,14 +19,31 @@ DEADLY = frozenset(
 CHANGED = "its files changed while they were being read: run it again"
 
 
+@dataclass(frozen=True)
+class Question:
+    """What every entrant of a block or check is asked, each with values of its own."""
+
+    probe: Probe
+    label: str  # of the block or check; an entrant's own values follow from it, its name and chance
+    calls: int
+    whole: bool = False  # compare all of each output with float64
+
+
 def take_turn(
-    state: State, name: str, case: Case, timeout_s: float, profile: bool = False, heat_ms: float = 0
+    state: State,
+    name: str,
+    case: Case,
+    question: Question,
+    timeout_s: float,
+    profile: bool = False,
+    heat_ms: float = 0,
 ) -> Reply | None:
     """One burst on one worker, alone on the machine; None if it could not be started."""
     seat = state.seats[name]
     if not _seated(state, seat, case):
         return None
     assert seat.child
+    _ask(state, name, question)
     seat.child.resume()
     reply = state.judge.burst(seat.label, timeout_s, profile, heat_ms)
     told_nothing = not reply.calls_ms  # a worker that fails says why and ends
@@ -35,6 +53,18 @@ def take_turn(
     seat.child.pause()
     state.clean_up()
     return reply
+
+
+def _ask(state: State, name: str, question: Question) -> None:
+    """Have the judge draw inputs that nobody else meets: one entrant's answers are of no use to another.
+
+    The null kernel answers nothing, so nothing is worked out for it.
+    """
+    label = question.label
+    if Defence.OWN_INPUTS not in state.facts.off:
+        label += f"/{name}/{state.rng.getrandbits(64):x}"
+    answered = name != state.roles.null
+    state.judge.inputs(question.probe, label, question.calls, question.whole, answered)
 
 
 def _seated(state: State, seat: Seat, case: Case) -> bool:

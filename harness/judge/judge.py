@@ -31,7 +31,7 @@ CLEARED_BYTES = 256 << 20
 
 
 class Judge:
-    """Holds the secret, the current block's inputs and one desk a worker."""
+    """Holds the secret, the inputs of the turn and one desk a worker."""
 
     def __init__(self, problem: str, device: str, scratch: str, off: Off = NOTHING_OFF) -> None:
         self.problem = get_problem(problem)
@@ -86,7 +86,7 @@ class Judge:
         return {"ok": True}
 
     def _inputs(self, message: wire.Message) -> wire.Message:
-        """Draw the K secret calls of one burst and answer them: shared by all workers of a block."""
+        """Draw the K secret calls of one worker's burst and answer them, before that worker may run."""
         self.current = None  # frees the last block's tensors first
         case = Case.model_validate(message["case"])
         kwargs = dict(message["kwargs"])
@@ -102,10 +102,13 @@ class Judge:
             generator = torch.Generator(self.device).manual_seed(seed)
             inputs = self.tensors.make_inputs(case, distribution, generator, self.device, kwargs)
             tensors.append(inputs)
-            references.append(self._references(inputs, kwargs, whole, label, limits.scaled))
+            if message["answered"]:
+                references.append(self._references(inputs, kwargs, whole, label, limits.scaled))
         if again:
             tensors.append(tensors[0])
-            references.append(references[0])
+            references += references[:1]
+        if self.device.type == "cuda":
+            torch.cuda.synchronize()
         self.current = Inputs(
             specs_in=self.problem.inputs(case),
             specs_out=self.problem.outputs(case),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections import defaultdict
 from pathlib import Path
 from types import SimpleNamespace
@@ -10,10 +11,11 @@ from unittest.mock import MagicMock
 
 from harness.defences import NOTHING_OFF
 from harness.problems import get_problem
+from harness.problems.base import Probe
 from harness.registry import load_entrant
 from harness.schema import Kind, Status
 from harness.suite import load_suite
-from harness.turns import take_turn
+from harness.turns import Question, take_turn
 
 ROOT = Path(__file__).resolve().parents[2]
 SOURCE = "def custom_attention_forward(q, k, v, causal=True, sm_scale=None):\n    return q\n"
@@ -49,9 +51,12 @@ def test_files_saved_after_the_hash_leave_no_verdict_and_disturb_nobody(tmp_path
         facts=SimpleNamespace(off=NOTHING_OFF),
         judge=MagicMock(**{"attach.return_value": None}),
         clean_up=lambda: None,
+        roles=SimpleNamespace(null="null"),
+        rng=random.Random(1),
     )
+    question = Question(Probe(suite.cases[1]), "block/c/0", 1)
     for name in seats:
-        take_turn(state, name, suite.cases[1], timeout_s=1)
+        take_turn(state, name, suite.cases[1], question, timeout_s=1)
     assert seats["edited"].end.called
     assert not state.judge.burst.call_args_list[1:], "the edited one is never asked"
     found = {
