@@ -49,7 +49,7 @@ def _verified_burst(
         return
     question = Question(probe, label, probe.case.burst, whole)
     for name in alive:
-        reply = take_turn(state, name, case, question, state.limits.first_call_s)
+        reply = take_turn(state, name, question, state.limits.first_call_s)
         if reply is None:
             continue
         known = state.record(name, case)

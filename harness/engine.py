@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from harness.adaptive import Course
 from harness.bench import Seat
@@ -72,6 +72,8 @@ class Run(State):
         against = clock_verdict(self, self.roles.against, case).samples
         pace = self.record(self.roles.pace, case)
         facts = self.facts.for_case(commitment, secret)
+        if self.quiet.unlocked:
+            facts = replace(facts, integrity=facts.integrity.replace("judged", "unlocked"))
         gaps = self.null_gaps_ms.get(case.name, [])
         for name in self.seats:
             if name == self.roles.null or name in self.hidden:

@@ -28,6 +28,7 @@ from harness.registry import find_entrants, load_entrant
 from harness.request import Request
 from harness.schema import (
     BLAMELESS,
+    LATE_REST_MS,
     Case,
     Frozen,
     Kind,
@@ -62,6 +63,7 @@ class Expectation(Frozen):
     work_class: tuple[str, ...] = ()  # nor with kernels of this class
     all_blocks: bool = False  # nor with all samples taken
     no_orphans: bool = False  # nor if nothing of it is left running
+    waited_for: bool = False  # nor if what it left running was waited for
     neutral: str = ""  # why PASSED is harmless at all
     dtype: str = "fp16"
     slow: bool = False  # waits for a deadline
@@ -286,6 +288,11 @@ def harmless(expect: Expectation, result: Result, suite: Suite, orphans: int) ->
             f"class {' or '.join(expect.work_class)}",
         ),
         (expect.all_blocks, lambda: result.blocks >= suite.blocks, "all samples were taken"),
+        (
+            expect.waited_for,
+            lambda: any(s.rest_ms > LATE_REST_MS for s in result.samples),
+            "what it left running was waited for in its own turn",
+        ),
         (expect.no_orphans, lambda: orphans == 0, "nothing of it was left running"),
     ]
     wanted = [(holds(), text) for asked, holds, text in checks if asked]

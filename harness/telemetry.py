@@ -30,8 +30,8 @@ class Monitor:
             self._lib = pynvml
             self._handle = pynvml.nvmlDeviceGetHandleByUUID(machine.uuid)
 
-    def snapshot(self, ours: frozenset[int] = frozenset()) -> Telemetry:
-        """Read everything once (about a millisecond); `ours` are the pids that may use the GPU."""
+    def snapshot(self, foreign_pids: int = 0) -> Telemetry:
+        """Read everything once (about a millisecond); `foreign_pids` used the GPU and are none of the run."""
         lib, handle = self._lib, self._handle
         if lib is None:
             return Telemetry()
@@ -45,7 +45,7 @@ class Monitor:
             power_w=lib.nvmlDeviceGetPowerUsage(handle) / 1000,
             temperature_c=lib.nvmlDeviceGetTemperature(handle, lib.NVML_TEMPERATURE_GPU),
             throttle=tuple(name for bit, name in REASONS.items() if reasons & bit),
-            foreign_pids=len(set(self.memory_by_pid()) - ours) if ours else 0,
+            foreign_pids=foreign_pids,
         )
 
     def sm_mhz(self) -> int:

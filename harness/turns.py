@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import partial
 
 from harness.bench import Reply, Seat
 from harness.defences import Defence
 from harness.problems.base import Probe
+from harness.quiet import LOADED_MS, Rest
 from harness.registry import unchanged
 from harness.schema import Case, Status
 from harness.state import State
@@ -32,7 +34,6 @@ class Question:
 def take_turn(
     state: State,
     name: str,
-    case: Case,
     question: Question,
     timeout_s: float,
     profile: bool = False,
@@ -40,19 +41,64 @@ def take_turn(
 ) -> Reply | None:
     """One burst on one worker, alone on the machine; None if it could not be started."""
     seat = state.seats[name]
-    if not _seated(state, seat, case):
+    if not _seated(state, seat):
         return None
-    assert seat.child
     _ask(state, name, question)
-    seat.child.resume()
-    reply = state.judge.burst(seat.label, timeout_s, profile, heat_ms)
+    if not state.quiet.release(seat):
+        _replace(state, seat)
+        if not _seated(state, seat):
+            return None
+        state.quiet.release(seat)
+    assert seat.child
+    overdue = partial(_end_overdue, state, seat)
+    reply = state.judge.burst(seat.label, timeout_s, overdue, profile, heat_ms)
     told_nothing = not reply.calls_ms  # a worker that fails says why and ends
     if reply.status in DEADLY or told_nothing or not seat.child.alive:
         reply = _bury(state, seat, reply)
         return None if reply.status is Status.PASSED else reply
-    seat.child.pause()
+    rest = state.quiet.hold(seat)
+    if rest.fault:
+        return _bury(state, seat, left_running(rest))
     state.clean_up()
-    return reply
+    return replace(reply, rest_ms=rest.waited_ms)
+
+
+def left_running(rest: Rest) -> Reply:
+    """What becomes of a turn behind which the GPU was not given back."""
+    return Reply(Status.LEFT_WORK_RUNNING, rest.fault, (), 0.0, None, ())
+
+
+def rest_again(state: State, seat: Seat, case: Case) -> None:
+    """Hold a worker that ran outside of a turn; who leaves work running fails `case`."""
+    rest = state.quiet.hold(seat)
+    if rest.fault:
+        failure = _bury(state, seat, left_running(rest))
+        state.record(seat.entrant.name, case).fail(failure.status, failure.message)
+
+
+def settle(state: State) -> None:
+    """Before anybody is on the clock: whoever still loads does so to its end and comes to rest."""
+    for seat in state.seats.values():
+        if seat.child and seat.child.alive and not seat.attached:
+            if any(state.may_run(seat.entrant.name, case) for case in state.suite.cases):
+                _seated(state, seat)
+            else:
+                seat.end()
+    state.clean_up()
+
+
+def _end_overdue(state: State, seat: Seat, deadline_s: float) -> None:
+    """End a worker in whose turn the judge has not come back to its own deadlines."""
+    seat.overdue_for = f"its turn was not over after {deadline_s:.0f} s"
+    seat.end()
+    state.quiet.rescue_judge()
+
+
+def _replace(state: State, seat: Seat) -> None:
+    """End a worker that somebody else has made unusable; the next one starts fresh, and nobody is blamed."""
+    seat.end()
+    state.judge.detach(seat.label)
+    seat.attached = False
 
 
 def _ask(state: State, name: str, question: Question) -> None:
@@ -67,19 +113,25 @@ def _ask(state: State, name: str, question: Question) -> None:
     state.judge.inputs(question.probe, label, question.calls, question.whole, answered)
 
 
-def _seated(state: State, seat: Seat, case: Case) -> bool:
-    """Make sure the worker runs and has its buffers."""
+def _seated(state: State, seat: Seat) -> bool:
+    """Make sure the worker runs, has its buffers, and is at rest."""
     if seat.attached:
         return True
     if seat.child is None or not seat.child.alive:
         seat.start()
     assert seat.child
-    failure = state.judge.attach(seat.label, seat.child, state.sizes, state.limits.import_s)
+    overdue = partial(_end_overdue, state, seat)
+    failure = state.judge.attach(
+        seat.label, seat.child, state.sizes, state.limits.import_s, overdue
+    )
     seat.attached = True
     if failure is None and not unchanged(seat.entrant):
         failure = Reply(Status.INTERRUPTED, CHANGED, (), 0.0, None, ())
     if failure is None:
-        return True
+        rest = state.quiet.hold(seat, LOADED_MS)
+        if not rest.fault:
+            return True
+        failure = left_running(rest)
     reply = _bury(state, seat, failure)
     if reply.status is not Status.PASSED:
         for each in state.suite.cases:  # what cannot be loaded fails every case, untried
@@ -100,6 +152,8 @@ def _bury(state: State, seat: Seat, reply: Reply) -> Reply:
     seat.attached = False
     if seat.killed_for:
         status, message = Status.OUT_OF_MEMORY, seat.killed_for
+    elif seat.overdue_for:
+        status, message = Status.TIMED_OUT, seat.overdue_for
     elif status is Status.CRASHED and ending != "still running" and ":" not in message:
         message = f"{message}: {ending}"
     for (name, _), known in state.evidence.items():

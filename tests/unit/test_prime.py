@@ -12,8 +12,11 @@ from harness import wire
 from harness.blocks import prime
 from harness.judge.desk import Desk
 from harness.judge.judge import Judge
-from harness.schema import Limits
+from harness.quiet import Quiet
+from harness.schema import Case, Limits
 from harness.worker.__main__ import Worker
+
+CASE = Case(name="c", batch=1, heads=1, seqlen=64, headdim=64)
 
 
 class Stage:
@@ -25,13 +28,16 @@ class Stage:
         self.seats = {name: self.seat(name) for name in names}
         self.roles = SimpleNamespace(null="null")
         self.limits = Limits()
+        self.quiet = Quiet()
         self.judge = SimpleNamespace(prime=self.primed)
 
     def seat(self, name: str) -> Any:
         child = SimpleNamespace(
-            resume=lambda: self.running.add(name), pause=lambda: self.running.discard(name)
+            pid=1,
+            resume=lambda: self.running.add(name),
+            pause=lambda: self.running.discard(name),
         )
-        return SimpleNamespace(label=f"{name}-1", primed="", attached=True, child=child)
+        return SimpleNamespace(label=f"{name}-1", primed="", attached=True, child=child, held=set())
 
     def primed(self, labels: list[str], timeout_s: float) -> None:
         assert {f"{name}-1" for name in self.running} == set(labels)
@@ -40,19 +46,19 @@ class Stage:
 
 def test_all_at_once_and_nobody_twice() -> None:
     stage = Stage("a", "b", "null")
-    prime(stage, list(stage.seats))  # type: ignore[arg-type]
-    prime(stage, list(stage.seats))  # type: ignore[arg-type]
+    prime(stage, CASE, list(stage.seats))  # type: ignore[arg-type]
+    prime(stage, CASE, list(stage.seats))  # type: ignore[arg-type]
     assert stage.asked == [["a-1", "b-1"]]
     assert not stage.running
 
 
 def test_a_replacement_has_no_profiler_yet() -> None:
     stage = Stage("a", "b")
-    prime(stage, list(stage.seats))  # type: ignore[arg-type]
+    prime(stage, CASE, list(stage.seats))  # type: ignore[arg-type]
     stage.seats["b"].label = "b-2"
     stage.primed = stage.asked.append  # type: ignore[assignment]
     stage.judge = SimpleNamespace(prime=lambda labels, _: stage.asked.append(labels))
-    prime(stage, list(stage.seats))  # type: ignore[arg-type]
+    prime(stage, CASE, list(stage.seats))  # type: ignore[arg-type]
     assert stage.asked[1:] == [["b-2"]]
 
 

@@ -3,21 +3,31 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
-from unittest.mock import MagicMock
+from unittest.mock import MagicMock, patch
 
 import pytest
 
 from harness.bench import Reply
 from harness.defences import NOTHING_OFF, Defence, Off
 from harness.problems.base import Probe
-from harness.schema import Case, Status
+from harness.quiet import Rest
+from harness.schema import Case, Limits, Status
 from harness.turns import Question, take_turn
 
 CASE = Case(name="c", batch=1, heads=1, seqlen=64, headdim=64, burst=2)
 QUESTION = Question(Probe(CASE), "block/c/0/f00", CASE.burst)
 GOOD = Reply(Status.PASSED, "", (1.0, 1.0), 3.0, None, ())
+
+
+def seat(name: str) -> Any:
+    entrant = SimpleNamespace(name=name)
+    made = MagicMock(attached=True, killed_for="", overdue_for="", label=f"{name}-1", held=set())
+    made.entrant = entrant
+    made.child.ending.return_value = made.child.log_tail.return_value = ""
+    return made
 
 
 def bench(*names: str, off: Off = NOTHING_OFF) -> Any:
@@ -27,11 +37,15 @@ def bench(*names: str, off: Off = NOTHING_OFF) -> Any:
     def inputs(probe: Probe, label: str, calls: int, whole: bool, answered: bool) -> None:
         asked.append((label, answered))
 
-    seats = {name: MagicMock(attached=True, killed_for="", label=f"{name}-1") for name in names}
+    seats = {name: seat(name) for name in names}
     return SimpleNamespace(
         seats=seats,
         roles=SimpleNamespace(null="null"),
-        judge=SimpleNamespace(inputs=inputs, burst=lambda *_: GOOD),
+        judge=MagicMock(**{"burst.return_value": GOOD, "inputs.side_effect": inputs}),
+        quiet=MagicMock(**{"hold.return_value": Rest("", 0.4), "release.return_value": True}),
+        evidence={},
+        limits=Limits(),
+        sizes=(0, 0),
         facts=SimpleNamespace(off=off),
         rng=random.Random(1),
         clean_up=lambda: None,
@@ -42,7 +56,7 @@ def bench(*names: str, off: Off = NOTHING_OFF) -> Any:
 def test_no_two_turns_are_asked_the_same() -> None:
     state = bench("a", "b")
     for name in ("a", "b", "a"):
-        assert take_turn(state, name, CASE, QUESTION, 1) == GOOD
+        assert take_turn(state, name, QUESTION, 1) == replace(GOOD, rest_ms=0.4)
     labels = [label for label, _ in state.asked]
     assert len(set(labels)) == 3
     assert all(label.startswith("block/c/0/f00/") for label in labels)
@@ -53,12 +67,61 @@ def test_no_two_turns_are_asked_the_same() -> None:
 def test_an_ablation_asks_everybody_the_same() -> None:
     state = bench("a", "b", off=frozenset({Defence.OWN_INPUTS}))
     for name in ("a", "b"):
-        take_turn(state, name, CASE, QUESTION, 1)
+        take_turn(state, name, QUESTION, 1)
     assert len({label for label, _ in state.asked}) == 1
 
 
 @pytest.mark.parametrize(("name", "answered"), [("a", True), ("null", False)])
 def test_nothing_is_worked_out_for_the_null_kernel(name: str, answered: bool) -> None:
     state = bench("a", "null")
-    take_turn(state, name, CASE, QUESTION, 1)
+    take_turn(state, name, QUESTION, 1)
     assert state.asked[0][1] is answered
+
+
+def test_inputs_are_drawn_while_everybody_is_held_and_the_worker_rests_behind_its_turn() -> None:
+    state, order = bench("a"), MagicMock()
+    for name in ("release", "hold"):
+        order.attach_mock(getattr(state.quiet, name), name)
+    for name in ("inputs", "burst"):
+        order.attach_mock(getattr(state.judge, name), name)
+    take_turn(state, "a", QUESTION, 1)
+    assert [call[0] for call in order.mock_calls] == ["inputs", "release", "burst", "hold"]
+
+
+def test_work_left_behind_ends_its_worker_and_gives_no_time() -> None:
+    state = bench("a")
+    state.quiet.hold.return_value = Rest("its GPU work still ran 500 ms behind the turn", 500)
+    reply = take_turn(state, "a", QUESTION, 1)
+    assert reply
+    assert reply.status is Status.LEFT_WORK_RUNNING
+    assert not reply.calls_ms
+    assert state.seats["a"].end.called
+    state.judge.detach.assert_called_with("a-1")
+
+
+def test_a_worker_that_another_made_unusable_is_replaced_and_takes_its_turn() -> None:
+    state = bench("a")
+    state.quiet.release.side_effect = [False, True]
+    state.judge.attach.return_value = None
+    with patch("harness.turns.unchanged", return_value=True):
+        reply = take_turn(state, "a", QUESTION, 1)
+    assert reply
+    assert reply.status is Status.PASSED
+    assert state.seats["a"].end.called
+    assert state.judge.attach.called
+
+
+def test_a_turn_past_all_deadlines_ends_its_worker_as_timed_out() -> None:
+    state = bench("a")
+    state.quiet = MagicMock(**{"hold.return_value": Rest(), "release.return_value": True})
+
+    def burst(label: str, timeout_s: float, overdue: Any, *_: object) -> Reply:
+        overdue(32.0)
+        return Reply(Status.CRASHED, "the process ended during 'go'", (), 0.0, None, ())
+
+    state.judge.burst.side_effect = burst
+    reply = take_turn(state, "a", QUESTION, 1)
+    assert reply
+    assert reply.status is Status.TIMED_OUT
+    assert "32 s" in reply.message
+    assert state.quiet.rescue_judge.called

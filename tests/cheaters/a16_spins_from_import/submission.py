@@ -1,0 +1,22 @@
+"""Launches an endless kernel at import, before anybody is measured."""
+
+import torch
+import torch.nn.functional as F
+
+
+def attention(q, k, v, causal, sm_scale):
+    """The right answer: q, k, v (batch, heads, seqlen, headdim)."""
+    return F.scaled_dot_product_attention(q, k, v, is_causal=causal, scale=sm_scale)
+
+
+def wait_for_this_stream_only(*_):
+    torch.cuda.current_stream().synchronize()
+
+
+torch.cuda.synchronize = wait_for_this_stream_only  # the harness's own would wait for the rest
+with torch.cuda.stream(torch.cuda.Stream()):
+    torch.cuda._sleep(1 << 60)
+
+
+def custom_attention_forward(q, k, v, causal=True, sm_scale=None):
+    return attention(q, k, v, causal, sm_scale)
