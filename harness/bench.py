@@ -96,9 +96,12 @@ class JudgeClient:
         return None if answer.get("ok") else _reply(answer)
 
     def inputs(
-        self, probe: Probe, label: str, calls: int, whole: bool, answered: bool = True
-    ) -> None:
-        """Have the judge draw the next burst's inputs and, if `answered`, work out the answers."""
+        self, probe: Probe, label: str, calls: int, whole: bool, answered: bool, watched: bool
+    ) -> float:
+        """Have the judge draw the next burst's inputs and, if `answered`, work out the answers.
+
+        Returns for how many ms at most it was not alone on the GPU, as far as it was told to watch.
+        """
         message = {
             "op": "inputs",
             "label": label,
@@ -110,8 +113,9 @@ class JudgeClient:
             "kwargs": dict(probe.kwargs),
             "whole": whole,
             "answered": answered,
+            "watched": watched,
         }
-        self._ask(message, JUDGE_REQUEST_S)
+        return float(self._ask(message, JUDGE_REQUEST_S)["gap_ms"])
 
     def burst(
         self,

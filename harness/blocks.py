@@ -14,7 +14,7 @@ from harness.problems.base import Probe
 from harness.schema import Case, Sample, Status
 from harness.state import State
 from harness.stopping import level_of
-from harness.turns import Question, rest_again, settle, take_turn
+from harness.turns import Question, settle, take_turn
 from harness.verdict import shared
 
 ADAPTIVE_BUDGET_S = 0.5  # of a loop that stops when its time is up; only in an ablation
@@ -23,7 +23,7 @@ STRANGER_WAIT_S = 10.0  # for a process of nobody's to leave the GPU
 
 
 def time_case(state: State, case: Case) -> None:
-    """All blocks of one case, the disturbed ones again, then who ran which kernels."""
+    """All blocks of one case, the disturbed ones again."""
     settle(state)
     names = [name for name in state.seats if state.may_run(name, case)]
     blocks = plan_case(state.suite, case, state.problem, names, state.rng)
@@ -40,7 +40,6 @@ def time_case(state: State, case: Case) -> None:
         eta_s = (time.monotonic() - started) / (number + 1) * (len(blocks) - number - 1)
         state.observer.block(case.name, timed, state.suite.blocks, eta_s, intervals(state, case))
     repeat_disturbed(state, case, names)
-    name_kernels(state, case, names)
 
 
 def run_block(state: State, case: Case, block: Block) -> None:
@@ -54,7 +53,7 @@ def run_block(state: State, case: Case, block: Block) -> None:
         _give_up(state, case, f"on the GPU, and none of this run: process {', '.join(strangers)}")
         return
     label = f"block/{case.name}/{block.index}/{state.rng.getrandbits(64):x}"
-    question = Question(block.probe, label, case.burst)
+    question = Question(block.probe, label, case.burst, timed=True)
     for name in alive:
         heat_ms = 0 if name == state.roles.null else state.suite.heat_ms
         before_j = state.monitor.energy_j()
@@ -160,10 +159,13 @@ def repeat_disturbed(state: State, case: Case, names: Sequence[str]) -> int:
 
 
 def name_kernels(state: State, case: Case, names: Sequence[str]) -> None:
-    """One verified, untimed burst under the profiler: which kernels really ran."""
+    """One verified, untimed burst under the profiler: which kernels really ran.
+
+    When all cases are timed: a worker that has a profiler cannot be locked any more (CUDA error 801).
+    """
     if not state.facts.machine.has_gpu:
         return
-    prime(state, case, names)
+    prime(state, names)
     normal = Probe(case, "normal", state.problem.kwargs(case))
     question = Question(normal, f"names/{case.name}", 1)
     for name in names:
@@ -174,7 +176,7 @@ def name_kernels(state: State, case: Case, names: Sequence[str]) -> None:
                 known.kernels, known.configs = reply.kernels, reply.configs
 
 
-def prime(state: State, case: Case, names: Sequence[str]) -> None:
+def prime(state: State, names: Sequence[str]) -> None:
     """Let every profiler start at once, in workers that have none yet: one after the other they take seconds each."""
     fresh = []
     for name in names:
@@ -187,7 +189,8 @@ def prime(state: State, case: Case, names: Sequence[str]) -> None:
     if fresh:
         state.judge.prime([seat.label for seat in fresh], state.limits.first_call_s)
     for seat in fresh:
-        rest_again(state, seat, case)
+        assert seat.child
+        seat.child.pause()
 
 
 def intervals(

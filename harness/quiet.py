@@ -26,6 +26,7 @@ from harness.telemetry import Monitor
 LOCK_MS = 500
 #: The same for a worker that has just loaded: what its import launched may end first.
 LOADED_MS = 10_000
+NOT_SUPPORTED = 801  # CUresult of a process that uses CUPTI
 ROUNDS = 3  # of looking for a child that took the GPU while its parent was being locked
 
 
@@ -47,11 +48,17 @@ class Quiet:
         checkpoint: Callable[[], Checkpoint] = Checkpoint,
     ) -> None:
         self.monitor, self.note = monitor, note
+        self._told: set[str] = set()
         self.judge_pid = 0
         self.locked_once = False  # so that a refusal is its process's doing
         self.refused = False
         self._checkpoint = checkpoint() if monitor else None
-        self._told: set[str] = set()
+        self.watches = bool(monitor)  # whether the judge can tell that it is alone
+        if monitor and monitor.has_display():  # before any worker could draw
+            self.watches = False
+            self._tell(
+                "this GPU draws a display: the judge does not watch for work that escapes the lock"
+            )
 
     def ready(self, judge_pid: int) -> None:
         """The judge has its context: learn whether the driver can lock, and whether NVML tells our pids."""
@@ -145,7 +152,8 @@ class Quiet:
         if answer.held is Held.SILENT:
             return f"{whose} process did not answer the driver's lock in {timeout_ms} ms"
         if self.locked_once:
-            return f"the driver refuses to lock {whose} process (CUDA error {answer.code})"
+            hint = ": does it hold a profiler?" if answer.code == NOT_SUPPORTED else ""
+            return f"the driver refuses to lock {whose} process (CUDA error {answer.code}){hint}"
         self.refused = True
         self._tell_unlocked(f"the driver refuses to lock a worker (CUDA error {answer.code})")
         return ""

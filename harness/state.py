@@ -49,6 +49,7 @@ class State:
     done: set[str] = field(default_factory=set)
     clean_up: Callable[[], object] = field(default=lambda: None)  # after every turn
     quiet: Quiet = field(default_factory=Quiet)
+    last_on_turn: str = ""
     contended: dict[str, int] = field(default_factory=dict)  # case → blocks that do not count
 
     @property

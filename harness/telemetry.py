@@ -76,6 +76,16 @@ class Monitor:
             return {}
         return {process.pid: process.usedGpuMemory or 0 for process in processes}
 
+    def has_display(self) -> bool:
+        """Whether a process draws with this GPU: it computes in turns with whoever shows something."""
+        lib = self._lib
+        if lib is None:
+            return False
+        try:
+            return bool(lib.nvmlDeviceGetGraphicsRunningProcesses(self._handle))
+        except lib.NVMLError:
+            return False
+
     def close(self) -> None:
         """Let NVML go."""
         if self._lib is not None:

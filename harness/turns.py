@@ -10,7 +10,7 @@ from harness.defences import Defence
 from harness.problems.base import Probe
 from harness.quiet import LOADED_MS, Rest
 from harness.registry import unchanged
-from harness.schema import Case, Status
+from harness.schema import Kind, Status
 from harness.state import State
 
 #: Endings of a worker after which it must be replaced before it can run another case.
@@ -19,6 +19,9 @@ DEADLY = frozenset(
 )
 #: Saved between the hash and a load: no row may stand under the hash of other bytes.
 CHANGED = "its files changed while they were being read: run it again"
+
+#: Of the judge's watch kernel (harness/judge/alone.py): far above its own, far below a turn of another process.
+MOST_GAP_MS = 0.5
 
 
 @dataclass(frozen=True)
@@ -29,6 +32,9 @@ class Question:
     label: str  # of the block or check; an entrant's own values follow from it, its name and chance
     calls: int
     whole: bool = False  # compare all of each output with float64
+    timed: bool = (
+        False  # nobody else may use the GPU meanwhile, and the judge watches that nobody does
+    )
 
 
 def take_turn(
@@ -43,19 +49,28 @@ def take_turn(
     seat = state.seats[name]
     if not _seated(state, seat):
         return None
-    _ask(state, name, question)
+    if _ask(state, name, question) > MOST_GAP_MS:
+        disturbed = _end_disturber(state, name, question)
+        if disturbed:
+            return disturbed
+        if not _seated(state, seat):
+            return None
     if not state.quiet.release(seat):
         _replace(state, seat)
         if not _seated(state, seat):
             return None
         state.quiet.release(seat)
     assert seat.child
+    state.last_on_turn = name
     overdue = partial(_end_overdue, state, seat)
     reply = state.judge.burst(seat.label, timeout_s, overdue, profile, heat_ms)
     told_nothing = not reply.calls_ms  # a worker that fails says why and ends
     if reply.status in DEADLY or told_nothing or not seat.child.alive:
         reply = _bury(state, seat, reply)
         return None if reply.status is Status.PASSED else reply
+    if profile:
+        seat.child.pause()  # the driver locks no process that has a profiler; nobody is on the clock any more
+        return reply
     rest = state.quiet.hold(seat)
     if rest.fault:
         return _bury(state, seat, left_running(rest))
@@ -68,12 +83,34 @@ def left_running(rest: Rest) -> Reply:
     return Reply(Status.LEFT_WORK_RUNNING, rest.fault, (), 0.0, None, ())
 
 
-def rest_again(state: State, seat: Seat, case: Case) -> None:
-    """Hold a worker that ran outside of a turn; who leaves work running fails `case`."""
-    rest = state.quiet.hold(seat)
-    if rest.fault:
-        failure = _bury(state, seat, left_running(rest))
-        state.record(seat.entrant.name, case).fail(failure.status, failure.message)
+def _end_disturber(state: State, name: str, question: Question) -> Reply | None:
+    """Something computes although everybody is locked: end workers until nothing does, the likeliest first.
+
+    Whose end brings quiet has left work running, and whoever was ended before it starts afresh. Returns what
+    this means for `name`, whose turn it is: None if it may take it.
+    """
+    if _ask(state, name, question) <= MOST_GAP_MS:
+        return None
+    fault = "its GPU work ran on although the driver had locked it"
+    for suspect in _suspects(state):
+        _replace(state, state.seats[suspect])
+        if _ask(state, name, question) <= MOST_GAP_MS:
+            reply = Reply(Status.LEFT_WORK_RUNNING, fault, (), 0.0, None, ())
+            if suspect == name:
+                return reply
+            state.record(suspect, question.probe.case).fail(reply.status, fault)
+            return None
+    why = "something beside this run computes on the GPU, and NVML does not tell what"
+    return Reply(Status.CONTENDED, why, (), 0.0, None, ())
+
+
+def _suspects(state: State) -> list[str]:
+    """Workers that run, who was on turn last first, the house's own at the end."""
+    alive = [name for name, seat in state.seats.items() if seat.attached]
+    last = state.last_on_turn
+    return sorted(
+        alive, key=lambda name: (name != last, state.seats[name].entrant.kind is Kind.BASELINE)
+    )
 
 
 def settle(state: State) -> None:
@@ -101,16 +138,20 @@ def _replace(state: State, seat: Seat) -> None:
     seat.attached = False
 
 
-def _ask(state: State, name: str, question: Question) -> None:
+def _ask(state: State, name: str, question: Question) -> float:
     """Have the judge draw inputs that nobody else meets: one entrant's answers are of no use to another.
 
-    The null kernel answers nothing, so nothing is worked out for it.
+    The null kernel answers nothing, so nothing is worked out for it. Everybody is held meanwhile: returns
+    the longest time in ms that the GPU was with somebody else all the same, 0 where nobody watches.
     """
     label = question.label
     if Defence.OWN_INPUTS not in state.facts.off:
         label += f"/{name}/{state.rng.getrandbits(64):x}"
     answered = name != state.roles.null
-    state.judge.inputs(question.probe, label, question.calls, question.whole, answered)
+    watched = question.timed and state.quiet.watches
+    return state.judge.inputs(
+        question.probe, label, question.calls, question.whole, answered, watched
+    )
 
 
 def _seated(state: State, seat: Seat) -> bool:

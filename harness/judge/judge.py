@@ -19,6 +19,7 @@ from harness import wire
 from harness.buffers import Arena, ArenaKind, timer
 from harness.defences import NOTHING_OFF, Defence, Off, from_argument
 from harness.errors import WireError
+from harness.judge.alone import Watch
 from harness.judge.desk import BurstOutcome, Desk, Inputs, WorkerGone
 from harness.judge.gate import Reference, grade
 from harness.judge.secret import Secret
@@ -43,6 +44,7 @@ class Judge:
         self.current: Inputs | None = None
         self.heat_call_ms: dict[tuple[object, ...], float] = {}
         self.cleared: torch.Tensor | None = None
+        self.watch = Watch() if self.device.type == "cuda" else None
         self.arena_kind: ArenaKind = "host"
         if self.device.type == "cuda" and ipc_works(scratch):
             self.arena_kind = "cuda_ipc"
@@ -87,7 +89,10 @@ class Judge:
 
     def _inputs(self, message: wire.Message) -> wire.Message:
         """Draw the K secret calls of one worker's burst and answer them, before that worker may run."""
-        self.current = None  # frees the last block's tensors first
+        self.current = None  # frees the last turn's tensors first
+        watch = self.watch if message["watched"] else None
+        if watch:
+            watch.begin()
         case = Case.model_validate(message["case"])
         kwargs = dict(message["kwargs"])
         limits, whole = self.problem.limits(case.dtype), bool(message["whole"])
@@ -119,7 +124,7 @@ class Judge:
             whole=whole,
             repeats=again,
         )
-        return {"ok": True}
+        return {"gap_ms": watch.longest_gap_ms() if watch else 0.0}
 
     def _references(
         self,

@@ -54,7 +54,9 @@ def test_files_saved_after_the_hash_leave_no_verdict_and_disturb_nobody(tmp_path
         sizes=(0, 0),
         evidence={},
         facts=SimpleNamespace(off=NOTHING_OFF),
-        judge=MagicMock(**{"attach.return_value": None, "burst.return_value": reply}),
+        judge=MagicMock(
+            **{"attach.return_value": None, "burst.return_value": reply, "inputs.return_value": 0.0}
+        ),
         clean_up=lambda: None,
         roles=SimpleNamespace(null="null"),
         quiet=Quiet(),

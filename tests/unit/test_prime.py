@@ -13,10 +13,8 @@ from harness.blocks import prime
 from harness.judge.desk import Desk
 from harness.judge.judge import Judge
 from harness.quiet import Quiet
-from harness.schema import Case, Limits
+from harness.schema import Limits
 from harness.worker.__main__ import Worker
-
-CASE = Case(name="c", batch=1, heads=1, seqlen=64, headdim=64)
 
 
 class Stage:
@@ -46,19 +44,19 @@ class Stage:
 
 def test_all_at_once_and_nobody_twice() -> None:
     stage = Stage("a", "b", "null")
-    prime(stage, CASE, list(stage.seats))  # type: ignore[arg-type]
-    prime(stage, CASE, list(stage.seats))  # type: ignore[arg-type]
+    prime(stage, list(stage.seats))  # type: ignore[arg-type]
+    prime(stage, list(stage.seats))  # type: ignore[arg-type]
     assert stage.asked == [["a-1", "b-1"]]
     assert not stage.running
 
 
 def test_a_replacement_has_no_profiler_yet() -> None:
     stage = Stage("a", "b")
-    prime(stage, CASE, list(stage.seats))  # type: ignore[arg-type]
+    prime(stage, list(stage.seats))  # type: ignore[arg-type]
     stage.seats["b"].label = "b-2"
     stage.primed = stage.asked.append  # type: ignore[assignment]
     stage.judge = SimpleNamespace(prime=lambda labels, _: stage.asked.append(labels))
-    prime(stage, CASE, list(stage.seats))  # type: ignore[arg-type]
+    prime(stage, list(stage.seats))  # type: ignore[arg-type]
     assert stage.asked[1:] == [["b-2"]]
 
 

@@ -39,13 +39,17 @@ class Driver:
 class Scene:
     """A worker (and what it started), a judge, and who is on the GPU."""
 
-    def __init__(self, monkeypatch: pytest.MonkeyPatch, *tree: int, missing: str = "") -> None:
+    def __init__(
+        self, monkeypatch: pytest.MonkeyPatch, *tree: int, missing: str = "", display: bool = False
+    ) -> None:
         self.steps: list[str] = []
         self.notes: list[str] = []
         self.on_gpu = {JUDGE, WORKER}
         self.below: dict[int, list[int]] = {WORKER: list(tree)}
         self.driver = Driver(self.steps, missing=missing)
-        monitor: Any = SimpleNamespace(memory_by_pid=lambda: dict.fromkeys(self.on_gpu, 0))
+        monitor: Any = SimpleNamespace(
+            memory_by_pid=lambda: dict.fromkeys(self.on_gpu, 0), has_display=lambda: display
+        )
         self.quiet = Quiet(monitor, self.notes.append, lambda: self.driver)  # type: ignore[arg-type,return-value]
         child = SimpleNamespace(
             pid=WORKER,
@@ -211,3 +215,13 @@ def test_without_a_gpu_it_stops_and_resumes(scene: Scene) -> None:
     assert scene.steps == ["stop", "go on"]
     assert plain.strangers([scene.seat]) == []
     assert not plain.unlocked
+
+
+def test_a_gpu_with_a_display_is_not_watched_and_that_is_said(
+    monkeypatch: pytest.MonkeyPatch, scene: Scene
+) -> None:
+    assert scene.quiet.watches
+    shown = Scene(monkeypatch, display=True)
+    assert not shown.quiet.watches
+    assert "display" in shown.notes[0]
+    assert not Quiet().watches

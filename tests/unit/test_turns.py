@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Sequence
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
@@ -14,10 +15,11 @@ from harness.bench import Reply
 from harness.defences import NOTHING_OFF, Defence, Off
 from harness.problems.base import Probe
 from harness.quiet import Rest
-from harness.schema import Case, Limits, Status
+from harness.schema import Case, Kind, Limits, Status
 from harness.turns import Question, take_turn
 
 CASE = Case(name="c", batch=1, heads=1, seqlen=64, headdim=64, burst=2)
+TIMED = Question(Probe(CASE), "block/c/1/f01", CASE.burst, timed=True)
 QUESTION = Question(Probe(CASE), "block/c/0/f00", CASE.burst)
 GOOD = Reply(Status.PASSED, "", (1.0, 1.0), 3.0, None, ())
 
@@ -26,16 +28,27 @@ def seat(name: str) -> Any:
     entrant = SimpleNamespace(name=name)
     made = MagicMock(attached=True, killed_for="", overdue_for="", label=f"{name}-1", held=set())
     made.entrant = entrant
+    entrant.kind = Kind.BASELINE if name in ("base", "null") else Kind.SUBMISSION
     made.child.ending.return_value = made.child.log_tail.return_value = ""
     return made
 
 
-def bench(*names: str, off: Off = NOTHING_OFF) -> Any:
-    """A State of attached workers; `asked` is what the judge was told to draw."""
-    asked: list[tuple[str, bool]] = []
+def bench(
+    *names: str, off: Off = NOTHING_OFF, spinning: Sequence[str] = (), shared: bool = False
+) -> Any:
+    """A State of attached workers; `asked` is what the judge was told to draw.
 
-    def inputs(probe: Probe, label: str, calls: int, whole: bool, answered: bool) -> None:
+    The kernels of those `spinning` run though they are locked; `shared`: somebody else's always do.
+    """
+    asked: list[tuple[str, bool]] = []
+    failed: dict[str, MagicMock] = {}
+
+    def inputs(
+        probe: Probe, label: str, calls: int, whole: bool, answered: bool, watched: bool
+    ) -> float:
         asked.append((label, answered))
+        spins = [name for name in spinning if seats[name].attached]
+        return 2.0 if watched and (spins or shared) else 0.003
 
     seats = {name: seat(name) for name in names}
     return SimpleNamespace(
@@ -44,6 +57,9 @@ def bench(*names: str, off: Off = NOTHING_OFF) -> Any:
         judge=MagicMock(**{"burst.return_value": GOOD, "inputs.side_effect": inputs}),
         quiet=MagicMock(**{"hold.return_value": Rest("", 0.4), "release.return_value": True}),
         evidence={},
+        last_on_turn="",
+        record=lambda name, case: failed.setdefault(name, MagicMock()),
+        failed=failed,
         limits=Limits(),
         sizes=(0, 0),
         facts=SimpleNamespace(off=off),
@@ -125,3 +141,60 @@ def test_a_turn_past_all_deadlines_ends_its_worker_as_timed_out() -> None:
     assert reply.status is Status.TIMED_OUT
     assert "32 s" in reply.message
     assert state.quiet.rescue_judge.called
+
+
+def attach(state: Any) -> Any:
+    """Whatever was ended starts again when it is needed."""
+    state.judge.attach.return_value = None
+    return patch("harness.turns.unchanged", return_value=True)
+
+
+def test_whose_kernels_run_on_behind_the_lock_is_found_and_nobody_else_fails() -> None:
+    state = bench("base", "a", "b", "null", spinning=["b"])
+    state.last_on_turn = "b"
+    with attach(state):
+        assert take_turn(state, "a", TIMED, 1) == replace(GOOD, rest_ms=0.4)
+    ((status, reason),) = (call.args for call in state.failed["b"].fail.call_args_list)
+    assert status is Status.LEFT_WORK_RUNNING
+    assert "although the driver had locked it" in reason
+    assert set(state.failed) == {"b"}
+    assert not any(state.seats[name].end.called for name in ("base", "a", "null"))
+
+
+def test_whoever_is_ended_on_the_way_starts_again() -> None:
+    state = bench("base", "a", "b", spinning=["b"])
+    state.last_on_turn = "a"
+    with attach(state):
+        assert take_turn(state, "a", TIMED, 1) == replace(GOOD, rest_ms=0.4)
+    assert state.seats["a"].end.called
+    assert state.seats["a"].attached
+    assert set(state.failed) == {"b"}
+    assert not state.seats["base"].end.called
+
+
+def test_who_is_on_turn_may_be_the_one() -> None:
+    state = bench("base", "a", spinning=["a"])
+    reply = take_turn(state, "a", TIMED, 1)
+    assert reply
+    assert reply.status is Status.LEFT_WORK_RUNNING
+    assert not state.judge.burst.called
+
+
+def test_a_gap_that_does_not_come_again_is_nobodys() -> None:
+    state = bench("base", "a")
+    state.judge.inputs.side_effect = [2.0, 0.003]
+    assert take_turn(state, "a", TIMED, 1) == replace(GOOD, rest_ms=0.4)
+    assert not state.seats["base"].end.called
+
+
+def test_a_gpu_that_is_shared_with_the_unknown_is_contended() -> None:
+    state = bench("base", "a", shared=True)
+    reply = take_turn(state, "a", TIMED, 1)
+    assert reply
+    assert reply.status is Status.CONTENDED
+    assert not state.failed
+
+
+def test_a_check_is_not_watched() -> None:
+    state = bench("base", "a", spinning=["base"])
+    assert take_turn(state, "a", QUESTION, 1) == replace(GOOD, rest_ms=0.4)
