@@ -44,7 +44,7 @@ class Judge:
         self.current: Inputs | None = None
         self.heat_call_ms: dict[tuple[object, ...], float] = {}
         self.cleared: torch.Tensor | None = None
-        self.watch = Watch() if self.device.type == "cuda" else None
+        self.watch: Watch | None = None  # loaded when somebody is timed: no verdict waits for it
         self.arena_kind: ArenaKind = "host"
         if self.device.type == "cuda" and ipc_works(scratch):
             self.arena_kind = "cuda_ipc"
@@ -90,7 +90,7 @@ class Judge:
     def _inputs(self, message: wire.Message) -> wire.Message:
         """Draw the K secret calls of one worker's burst and answer them, before that worker may run."""
         self.current = None  # frees the last turn's tensors first
-        watch = self.watch if message["watched"] else None
+        watch = self._watch() if message["watched"] else None
         if watch:
             watch.begin()
         case = Case.model_validate(message["case"])
@@ -125,6 +125,10 @@ class Judge:
             repeats=again,
         )
         return {"gap_ms": watch.longest_gap_ms() if watch else 0.0}
+
+    def _watch(self) -> Watch:
+        self.watch = self.watch or Watch()
+        return self.watch
 
     def _references(
         self,
