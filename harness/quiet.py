@@ -86,8 +86,9 @@ class Quiet:
         """Whether NVML lists no pids, or those of another namespace: the judge has a context and is not there."""
         return bool(self.monitor) and self.judge_pid not in self._listed()
 
-    def hold(self, seat: Seat, timeout_ms: int = LOCK_MS) -> Rest:
-        """Lock the worker of `seat` and all that it started, then stop them."""
+    def hold(self, seat: Seat, loaded: bool = False) -> Rest:
+        """Lock the worker of `seat` and all that it started, then stop them; `loaded`: before its first turn."""
+        timeout_ms, behind = (LOADED_MS, "its import") if loaded else (LOCK_MS, "its turn")
         child = seat.child
         assert child
         if not self.locks:
@@ -101,7 +102,7 @@ class Quiet:
                 waited_ms = max(waited_ms, answer.waited_ms)
                 if answer.held is not Held.LOCKED and pid in self._on_gpu(child):
                     whose = "its" if pid == child.pid else "a child process's"
-                    fault = self._fault(answer, whose, timeout_ms)
+                    fault = self._fault(answer, whose, f"{timeout_ms} ms behind {behind}")
                     if fault:
                         return Rest(fault, waited_ms)
             child.pause()
@@ -145,12 +146,12 @@ class Quiet:
             self.locked_once = True
         return answer
 
-    def _fault(self, answer: Answer, whose: str, timeout_ms: int) -> str:
+    def _fault(self, answer: Answer, whose: str, when: str) -> str:
         """Why a process that uses the GPU and is not locked ends its entry; empty if the driver locks nobody."""
         if answer.held is Held.BUSY:
-            return f"{whose} GPU work still ran {timeout_ms} ms behind the turn"
+            return f"{whose} GPU work still ran {when}"
         if answer.held is Held.SILENT:
-            return f"{whose} process did not answer the driver's lock in {timeout_ms} ms"
+            return f"{whose} process did not answer the driver's lock {when}"
         if self.locked_once:
             hint = ": does it hold a profiler?" if answer.code == NOT_SUPPORTED else ""
             return f"the driver refuses to lock {whose} process (CUDA error {answer.code}){hint}"

@@ -8,7 +8,7 @@ from functools import partial
 from harness.bench import Reply, Seat
 from harness.defences import Defence
 from harness.problems.base import Probe
-from harness.quiet import LOADED_MS, Rest
+from harness.quiet import Rest
 from harness.registry import unchanged
 from harness.schema import Kind, Status
 from harness.state import State
@@ -169,7 +169,7 @@ def _seated(state: State, seat: Seat) -> bool:
     if failure is None and not unchanged(seat.entrant):
         failure = Reply(Status.INTERRUPTED, CHANGED, (), 0.0, None, ())
     if failure is None:
-        rest = state.quiet.hold(seat, LOADED_MS)
+        rest = state.quiet.hold(seat, loaded=True)
         if not rest.fault:
             return True
         failure = left_running(rest)

@@ -225,3 +225,16 @@ def test_a_gpu_with_a_display_is_not_watched_and_that_is_said(
     assert not shown.quiet.watches
     assert "display" in shown.notes[0]
     assert not Quiet().watches
+
+
+def test_a_worker_that_has_just_loaded_has_longer(scene: Scene) -> None:
+    told: list[int] = []
+
+    def busy(pid: int, timeout_ms: int) -> Answer:
+        told.append(timeout_ms)
+        return Answer(Held.BUSY, timeout_ms, 600)
+
+    scene.driver.lock = busy  # type: ignore[method-assign]
+    assert "10000 ms behind its import" in scene.quiet.hold(scene.seat, loaded=True).fault
+    assert "500 ms behind its turn" in scene.quiet.hold(scene.seat).fault
+    assert told == [10_000, 500]

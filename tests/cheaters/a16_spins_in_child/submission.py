@@ -15,12 +15,14 @@ def attention(q, k, v, causal, sm_scale):
 SPIN = """
 import time
 import torch
+torch.zeros(1, device="cuda")
 torch.cuda._sleep(1 << 60)
 print("spins", flush=True)
 time.sleep(1000)
 """
 child = subprocess.Popen([sys.executable, "-c", SPIN], stdout=subprocess.PIPE)
-child.stdout.readline()
+if child.stdout.readline() != b"spins\n":
+    raise RuntimeError("the child does not spin")
 
 
 def custom_attention_forward(q, k, v, causal=True, sm_scale=None):

@@ -16,13 +16,15 @@ SPIN = """
 import os
 import signal
 import torch
+torch.zeros(1, device="cuda")
 torch.cuda._sleep(1 << 60)
 print("spins", flush=True)
 while True:
     os.kill(os.getpid(), signal.SIGSTOP)
 """
 child = subprocess.Popen([sys.executable, "-c", SPIN], stdout=subprocess.PIPE)
-child.stdout.readline()
+if child.stdout.readline() != b"spins\n":
+    raise RuntimeError("the child does not spin")
 
 
 def custom_attention_forward(q, k, v, causal=True, sm_scale=None):
