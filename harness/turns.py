@@ -32,9 +32,7 @@ class Question:
     label: str  # of the block or check; an entrant's own values follow from it, its name and chance
     calls: int
     whole: bool = False  # compare all of each output with float64
-    timed: bool = (
-        False  # nobody else may use the GPU meanwhile, and the judge watches that nobody does
-    )
+    timed: bool = False  # the judge watches that it is alone on the GPU while it works this out
 
 
 def take_turn(
@@ -134,6 +132,7 @@ def _end_overdue(state: State, seat: Seat, deadline_s: float) -> None:
 def _replace(state: State, seat: Seat) -> None:
     """End a worker that somebody else has made unusable; the next one starts fresh, and nobody is blamed."""
     seat.end()
+    state.clean_up()
     state.judge.detach(seat.label)
     seat.attached = False
 
