@@ -22,6 +22,7 @@ from harness.plan import Block, further_block, plan_case
 from harness.schema import Case, Kind, Stopping
 from harness.state import State
 from harness.stats import Interval
+from harness.turns import settle
 
 
 @dataclass
@@ -79,6 +80,7 @@ class Course:
 
     def run(self) -> None:
         """All blocks of all cases; at the end everybody's record says why it ended."""
+        settle(self.state)
         self.started, end = time.monotonic(), "measured to the end"
         for number, look in enumerate(self.looks, start=1):
             if not self._advance_to(look):

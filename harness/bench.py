@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import json
 import re
+import select
 import threading
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -26,7 +27,12 @@ from harness.telemetry import Monitor
 
 JUDGE_START_S = 180
 JUDGE_REQUEST_S = 600
+TURN_SPARE_S = 30  # of the judge's own work in a turn: copies and comparisons
 WATCH_PERIOD_S = 0.1
+
+
+#: Ends the worker on turn; is told the deadline that was missed, in seconds.
+Overdue = Callable[[float], object]
 
 
 class JudgeFailed(HarnessError):
@@ -45,6 +51,7 @@ class Reply:
     kernels: tuple[str, ...]
     configs: tuple[str, ...] = ()
     deterministic: bool | None = None
+    rest_ms: float = 0.0  # until the worker was locked behind the turn
 
 
 class JudgeClient:
@@ -73,17 +80,28 @@ class JudgeClient:
         self.start_s = dict(hello["start_s"])
 
     def attach(
-        self, name: str, seat: Child, sizes: tuple[int, int], timeout_s: float
+        self,
+        name: str,
+        seat: Child,
+        sizes: tuple[int, int],
+        timeout_s: float,
+        overdue: Overdue,
     ) -> Reply | None:
         """Hand the worker's line to the judge; None if it mapped its buffers, else its failure."""
         message = {"op": "attach", "worker": name, "timeout_s": timeout_s}
         message |= {"input_bytes": sizes[0], "output_bytes": sizes[1]}
-        answer = self._ask(message, timeout_s + JUDGE_REQUEST_S, (seat.line.fileno(),))
+        deadline_s = timeout_s + TURN_SPARE_S
+        answer = self._ask(message, deadline_s, (seat.line.fileno(),), overdue)
         seat.line.close()
         return None if answer.get("ok") else _reply(answer)
 
-    def inputs(self, probe: Probe, label: str, calls: int, whole: bool) -> None:
-        """Have the judge draw the next burst's inputs and work out the answers."""
+    def inputs(
+        self, probe: Probe, label: str, calls: int, whole: bool, answered: bool, watched: bool
+    ) -> float:
+        """Have the judge draw the next burst's inputs and, if `answered`, work out the answers.
+
+        Returns for how many ms at most it was not alone on the GPU, as far as it was told to watch.
+        """
         message = {
             "op": "inputs",
             "label": label,
@@ -94,16 +112,23 @@ class JudgeClient:
             "distribution": probe.distribution,
             "kwargs": dict(probe.kwargs),
             "whole": whole,
+            "answered": answered,
+            "watched": watched,
         }
-        self._ask(message, JUDGE_REQUEST_S)
+        return float(self._ask(message, JUDGE_REQUEST_S)["gap_ms"])
 
     def burst(
-        self, name: str, timeout_s: float, profile: bool = False, heat_ms: float = 0
+        self,
+        name: str,
+        timeout_s: float,
+        overdue: Overdue,
+        profile: bool = False,
+        heat_ms: float = 0,
     ) -> Reply:
-        """Run the current inputs on one worker."""
+        """Run the current inputs on one worker; it may take `timeout_s` to get ready and again for its calls."""
         message = {"op": "burst", "worker": name, "timeout_s": timeout_s, "profile": profile}
         message["heat_ms"] = heat_ms
-        return _reply(self._ask(message, 3 * timeout_s + JUDGE_REQUEST_S))
+        return _reply(self._ask(message, 2 * timeout_s + TURN_SPARE_S, (), overdue))
 
     def prime(self, names: Sequence[str], timeout_s: float) -> None:
         """Set up the profilers of these workers, all at once; they must be running."""
@@ -121,9 +146,22 @@ class JudgeClient:
         return str(answer["secret"])
 
     def _ask(
-        self, message: wire.Message, timeout_s: float, fds: tuple[int, ...] = ()
+        self,
+        message: wire.Message,
+        timeout_s: float,
+        fds: tuple[int, ...] = (),
+        overdue: Overdue | None = None,
     ) -> wire.Message:
+        """The answer to one request; a worker runs meanwhile if there is an `overdue`.
+
+        A worker can keep the judge from its own deadlines (a GPU that is never free). `overdue` ends it
+        then, and the judge goes on.
+        """
         self._send(message, fds)
+        if overdue:
+            if not select.select([self.child.line], [], [], timeout_s)[0]:
+                overdue(timeout_s)
+            timeout_s = JUDGE_REQUEST_S
         return self._receive(timeout_s)
 
     def _send(self, message: wire.Message, fds: tuple[int, ...] = ()) -> None:
@@ -164,6 +202,10 @@ class Seat:
         self.attached = False
         self.primed = ""  # label of the worker whose profiler is set up
         self.killed_for = ""  # set by the memory watch
+        self.overdue_for = ""  # set when its turn went past all deadlines
+        self.held: set[int] = (
+            set()
+        )  # its processes that the driver holds back, see harness/quiet.py
         self.build_log = ""  # the last of what its builder printed
         self.build_steps: dict[str, float] = {}  # what its builder did, in seconds, if it told
 
@@ -189,7 +231,8 @@ class Seat:
         """
         self.end()  # one that died unattended still holds its end of the line
         self.starts += 1
-        self.killed_for = ""
+        self.killed_for, self.overdue_for = "", ""
+        self.held.clear()
         arena = self.arenas / self.label
         arena.mkdir(parents=True)
         arguments = [*self._arguments(), "--place", str(place)]

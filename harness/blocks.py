@@ -1,4 +1,4 @@
-"""The blocks of one case: every entrant's turn on the same secret inputs, in an order nobody can foresee."""
+"""The blocks of one case: every entrant's turn on secret inputs of its own, in an order nobody can foresee."""
 
 from __future__ import annotations
 
@@ -14,15 +14,17 @@ from harness.problems.base import Probe
 from harness.schema import Case, Sample, Status
 from harness.state import State
 from harness.stopping import level_of
-from harness.turns import take_turn
+from harness.turns import Question, settle, take_turn
 from harness.verdict import shared
 
 ADAPTIVE_BUDGET_S = 0.5  # of a loop that stops when its time is up; only in an ablation
 EXTRA_SHARE = 0.5  # disturbed blocks are repeated, up to this share of the plan
+STRANGER_WAIT_S = 10.0  # for a process of nobody's to leave the GPU
 
 
 def time_case(state: State, case: Case) -> None:
-    """All blocks of one case, the disturbed ones again, then who ran which kernels."""
+    """All blocks of one case, the disturbed ones again."""
+    settle(state)
     names = [name for name in state.seats if state.may_run(name, case)]
     blocks = plan_case(state.suite, case, state.problem, names, state.rng)
     if Defence.STRESS in state.facts.off:
@@ -38,23 +40,62 @@ def time_case(state: State, case: Case) -> None:
         eta_s = (time.monotonic() - started) / (number + 1) * (len(blocks) - number - 1)
         state.observer.block(case.name, timed, state.suite.blocks, eta_s, intervals(state, case))
     repeat_disturbed(state, case, names)
-    name_kernels(state, case, names)
 
 
 def run_block(state: State, case: Case, block: Block) -> None:
-    """One set of secret inputs, every entrant's turn on it."""
+    """One kind of secret inputs, every entrant's turn on values of its own.
+
+    A block beside a process that is none of this run counts for nobody.
+    """
     alive = [name for name in block.order if state.record(name, case).status is None]
+    strangers = _wait_until_alone(state) if alive else []
+    if strangers:
+        _give_up(state, case, f"on the GPU, and none of this run: process {', '.join(strangers)}")
+        return
     label = f"block/{case.name}/{block.index}/{state.rng.getrandbits(64):x}"
-    state.judge.inputs(block.probe, label, case.burst, whole=False)
+    question = Question(block.probe, label, case.burst, timed=True)
     for name in alive:
         heat_ms = 0 if name == state.roles.null else state.suite.heat_ms
         before_j = state.monitor.energy_j()
-        reply = take_turn(state, name, case, state.limits.burst_s, heat_ms=heat_ms)
+        reply = take_turn(state, name, question, state.limits.burst_s, heat_ms=heat_ms)
         if reply is not None:
             _take(state, name, case, block, reply, before_j)
+        strangers = state.quiet.strangers(state.seats.values())
+        if strangers:
+            state.observer.note(
+                f"{case.name}: process {', '.join(strangers)} took the GPU: this block does not count"
+            )
+            _forget(state, case, block)
+            break
     if block.timed:
-        snapshot = state.monitor.snapshot(state.pids())
+        snapshot = state.monitor.snapshot(len(strangers))
         state.telemetry.setdefault(case.name, []).append(snapshot)
+
+
+def _wait_until_alone(state: State) -> list[str]:
+    """Who still holds the GPU beside this run after STRANGER_WAIT_S; usually nobody, at once."""
+    deadline = time.monotonic() + STRANGER_WAIT_S
+    while strangers := state.quiet.strangers(state.seats.values()):
+        if time.monotonic() > deadline:
+            break
+        time.sleep(0.2)
+    return strangers
+
+
+def _forget(state: State, case: Case, block: Block) -> None:
+    """Drop what a block gave; failures that it showed stay."""
+    if not block.timed:
+        return
+    state.contended[case.name] = state.contended.get(case.name, 0) + 1
+    for name in state.seats:
+        known = state.record(name, case)
+        known.samples[:] = [sample for sample in known.samples if sample.block != block.index]
+
+
+def _give_up(state: State, case: Case, why: str) -> None:
+    """Nobody's time says anything here, and it is no entrant's doing."""
+    for name in state.seats:
+        state.record(name, case).fail(Status.CONTENDED, why)
 
 
 def _take(
@@ -87,6 +128,7 @@ def _take(
                 t2_ms=reply.t2_ms,
                 sm_mhz=state.monitor.sm_mhz(),
                 energy_j=spent_j,
+                rest_ms=reply.rest_ms,
             )
         )
 
@@ -104,26 +146,32 @@ def repeat_disturbed(state: State, case: Case, names: Sequence[str]) -> int:
     for name in names:
         marked = clock_verdict(state, name, case).samples
         late = max(late, sum(sample.late for sample in marked))
-    again = min(late, int(state.suite.blocks * EXTRA_SHARE))
+    contended = state.contended.get(case.name, 0)
+    again = min(late + contended, int(state.suite.blocks * EXTRA_SHARE))
     normal = Probe(case, "normal", state.problem.kwargs(case))
     for extra in range(again):
         order = shuffled(names, state.rng)
         run_block(state, case, Block(normal, order, state.suite.blocks + extra))
+    contended = state.contended.get(case.name, 0)
+    if contended > EXTRA_SHARE * state.suite.blocks:
+        _give_up(state, case, f"other processes took the GPU in {contended} blocks")
     return again
 
 
 def name_kernels(state: State, case: Case, names: Sequence[str]) -> None:
-    """One verified, untimed burst under the profiler: which kernels really ran."""
+    """One verified, untimed burst under the profiler: which kernels really ran.
+
+    When all cases are timed: a worker that has a profiler cannot be locked any more (CUDA error 801).
+    """
     if not state.facts.machine.has_gpu:
         return
     prime(state, names)
-    state.judge.inputs(
-        Probe(case, "normal", state.problem.kwargs(case)), f"names/{case.name}", 1, whole=False
-    )
+    normal = Probe(case, "normal", state.problem.kwargs(case))
+    question = Question(normal, f"names/{case.name}", 1)
     for name in names:
         known = state.record(name, case)
         if known.status is None and name != state.roles.null:
-            reply = take_turn(state, name, case, state.limits.first_call_s, profile=True)
+            reply = take_turn(state, name, question, state.limits.first_call_s, profile=True)
             if reply is not None:
                 known.kernels, known.configs = reply.kernels, reply.configs
 
@@ -136,9 +184,8 @@ def prime(state: State, names: Sequence[str]) -> None:
         if name != state.roles.null and seat.attached and seat.primed != seat.label:
             fresh.append(seat)
     for seat in fresh:
-        assert seat.child
         seat.primed = seat.label
-        seat.child.resume()
+        state.quiet.release(seat)
     if fresh:
         state.judge.prime([seat.label for seat in fresh], state.limits.first_call_s)
     for seat in fresh:

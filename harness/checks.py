@@ -8,7 +8,7 @@ from harness.defences import Defence
 from harness.problems.base import Probe
 from harness.schema import Case, Kind, Status
 from harness.state import State
-from harness.turns import take_turn
+from harness.turns import Question, take_turn
 
 
 def check_cases(state: State, cases: Sequence[Case]) -> None:
@@ -19,7 +19,7 @@ def check_cases(state: State, cases: Sequence[Case]) -> None:
 
 
 def _check(state: State, case: Case, kind: Kind) -> None:
-    """The timed shape, then the probes that each claim invites, equal claims on equal inputs."""
+    """The timed shape, then the probes that each claim invites, equal claims on the same probes."""
     names = [name for name in state.seats if name != state.roles.null]
     names = [name for name in names if state.seats[name].entrant.kind is kind]
     names = [name for name in names if state.may_run(name, case)]
@@ -46,9 +46,9 @@ def _verified_burst(
     alive = [name for name in names if state.record(name, case).status is None]
     if not alive:
         return
-    state.judge.inputs(probe, label, probe.case.burst, whole)
+    question = Question(probe, label, probe.case.burst, whole)
     for name in alive:
-        reply = take_turn(state, name, case, state.limits.first_call_s)
+        reply = take_turn(state, name, question, state.limits.first_call_s)
         if reply is None:
             continue
         known = state.record(name, case)

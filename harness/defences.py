@@ -13,6 +13,7 @@ class Defence(str, Enum):
     """One thing that stops at least one cheater of tests/cheaters."""
 
     FRESH_INPUTS = "fresh_inputs"  # no value is seen twice, seeds are secret
+    OWN_INPUTS = "own_inputs"  # no two entrants are asked the same
     VERIFY_EVERY_CALL = "verify_every_call"  # also while the clock runs
     CONTRACT = "contract"  # max|diff| against SDPA
     RELATIVE_ERROR = "relative_error"  # L2 against float64 decides the class
@@ -22,6 +23,7 @@ class Defence(str, Enum):
     OUTPUT_TYPE = "output_type"  # a plain tensor of the right shape, dtype and device
     OUTPUT_COPIED = "output_copied"  # copied right behind the call, on its stream
     TWO_CLOCKS = "two_clocks"  # the worker's times against the judge's
+    QUIET_GPU = "quiet_gpu"  # nobody's kernels run in another's turn
     BURST_MEAN = "burst_mean"  # the mean of a burst, not its best call
     FIXED_COUNTS = "fixed_counts"  # slow entrants get as many samples as fast ones
     STRICT_WIRE = "strict_wire"  # a worker cannot say PASSED

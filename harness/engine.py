@@ -4,7 +4,7 @@ checks.py  every case once with the whole float64 reference, then the probes eac
 blocks.py  case by case: blocks in random order, every output of every burst verified
 adaptive.py  all cases together, for runs that drop the slow or go on until all is decided
 turns.py   one burst on one worker, alone on the machine
-here       a case is written the moment it is complete: nothing measured is lost later
+here       a case that is timed to its end gets its row, whatever happens to the others
 
 A failure ends one entrant's case, never the run. The judge's failure is ours: HARNESS_ERROR.
 """
@@ -13,11 +13,11 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 
 from harness.adaptive import Course
 from harness.bench import Seat
-from harness.blocks import clock_verdict, time_case
+from harness.blocks import clock_verdict, name_kernels, time_case
 from harness.checks import check_cases
 from harness.errors import HarnessError
 from harness.problems import Problem
@@ -30,6 +30,8 @@ from harness.verdict import conclude
 class Run(State):
     """`execute` returns when every case has its status."""
 
+    told: dict[str, tuple[str, str]] = field(default_factory=dict)  # timed case → its secret
+
     def execute(self) -> None:
         """Check all cases, then time them."""
         with self.nothing_lost():
@@ -40,7 +42,10 @@ class Run(State):
                 return
             for case in self.suite.cases:
                 time_case(self, case)
-                self._finish(case, *self._rotate_secret())
+                self.told[case.name] = self._rotate_secret()
+            for case in self.suite.cases:
+                name_kernels(self, case, [n for n in self.seats if self.may_run(n, case)])
+                self._finish(case, *self.told[case.name])
 
     def _time_together(self) -> None:
         """All cases side by side; their inputs come from one secret, told in every line."""
@@ -72,6 +77,8 @@ class Run(State):
         against = clock_verdict(self, self.roles.against, case).samples
         pace = self.record(self.roles.pace, case)
         facts = self.facts.for_case(commitment, secret)
+        if self.quiet.unlocked:
+            facts = replace(facts, integrity=facts.integrity.replace("judged", "unlocked"))
         gaps = self.null_gaps_ms.get(case.name, [])
         for name in self.seats:
             if name == self.roles.null or name in self.hidden:
@@ -93,13 +100,14 @@ class Run(State):
         self.done.add(case.name)
 
     def _abandon(self, status: Status, reason: str) -> None:
-        """Every case that is not finished gets its status; samples already taken are kept."""
+        """Every case that is not timed to its end gets its status; samples already taken are kept."""
         for case in self.suite.cases:
             if case.name in self.done:
                 continue
-            for name in self.seats:
-                self.record(name, case).fail(status, reason)
-            self._finish(case, self.judge.commitment, "")
+            if case.name not in self.told:
+                for name in self.seats:
+                    self.record(name, case).fail(status, reason)
+            self._finish(case, *self.told.get(case.name, (self.judge.commitment, "")))
 
 
 def wanted_cases(suite: Suite, problem: Problem, entrants: Sequence[Seat]) -> list[Case]:

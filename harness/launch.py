@@ -24,6 +24,7 @@ from harness.isolate import ROOT
 from harness.machine import missing, too_old
 from harness.observer import Observer
 from harness.problems import Problem, get_problem
+from harness.quiet import Quiet
 from harness.request import Request
 from harness.schema import Result, Status
 from harness.scratch import gpu_lock, scratch_folder
@@ -53,6 +54,7 @@ def opened(request: Request, save: Callable[[Result], None], observer: Observer)
         monitor = Monitor(request.machine)
         stack.callback(monitor.close)
         device = "cuda" if request.machine.has_gpu and request.suite.device == "gpu" else "cpu"
+        locked = device == "cuda" and Defence.QUIET_GPU not in request.off
         env = gpu_env(request.machine)
         judge = JudgeClient(hall.judge, problem.name, device, scratch, env, request.off)
         seats = make_seats(request, problem, device, scratch)
@@ -73,6 +75,7 @@ def opened(request: Request, save: Callable[[Result], None], observer: Observer)
             observer=observer,
             hidden=hidden,
             rule=request.rule,
+            quiet=Quiet(monitor if locked else None, observer.note),
         )
         watch = MemoryWatch(list(seats.values()), request.suite.limits, request.machine, monitor)
         stack.callback(watch.stopping.set)
@@ -124,6 +127,7 @@ def prepare(run: Run, request: Request) -> None:
         if not may_start(run, seat):
             seat.end()
     run.judge.wait_ready()
+    run.quiet.ready(run.judge.child.pid)
     if run.facts.machine.has_gpu and run.suite.device == "gpu" and not run.judge.ipc:
         run.facts = replace(run.facts, integrity=f"cooperative/{request.sandbox}")
         run.observer.note(

@@ -15,7 +15,7 @@ AUDIT_SHARE = 1 / 6  # of the blocks that a run adds to the suite's
 
 @dataclass(frozen=True)
 class Block:
-    """One set of secret inputs that every entrant meets, in this order.
+    """One kind of secret inputs that every entrant meets, each with values of its own, in this order.
 
     `index` numbers the timed blocks from 0; warm-up blocks are negative and audits None. To a worker all
     three look alike.

@@ -42,6 +42,7 @@ class Status(str, Enum):
     BAD_OUTPUT = "BAD_OUTPUT"
     INPUT_MUTATED = "INPUT_MUTATED"
     TIME_CLAIM_REJECTED = "TIME_CLAIM_REJECTED"
+    LEFT_WORK_RUNNING = "LEFT_WORK_RUNNING"
     COMPILE_ERROR = "COMPILE_ERROR"
     IMPORT_ERROR = "IMPORT_ERROR"
     INVALID_SUBMISSION = "INVALID_SUBMISSION"
@@ -299,6 +300,10 @@ class Telemetry(Frozen):
     foreign_pids: int = 0
 
 
+#: Longer than an idle worker takes to be locked: it had left work behind its turn, and that was waited for.
+LATE_REST_MS = 5.0
+
+
 class Sample(Frozen):
     """One entrant in one block: K calls, both clocks."""
 
@@ -308,6 +313,7 @@ class Sample(Frozen):
     late: bool = False  # T2 disturbed (or T1 short) in this burst; shown, not scored
     sm_mhz: int = 0  # SM clock right behind the turn, 0 where nobody can tell
     energy_j: float | None = None  # NVML's counter over the whole turn, checks included
+    rest_ms: float = 0.0  # until the worker was locked behind the turn, its queued work included
 
     @property
     def t1_ms(self) -> float:
@@ -387,7 +393,9 @@ class Result(Frozen):
     correct: int = Field(default=0, ge=0, le=1)
     gpu: str
     blocks: int = 0
-    integrity: str = "judged"  # judged | cooperative; sandbox level follows after a slash
+    integrity: str = (
+        "judged"  # judged | unlocked | cooperative; sandbox level follows after a slash
+    )
     speedup: Speedup | None = None  # against the run's headline baseline
     stopping: Stopping | None = None  # None: the suite's blocks, as planned
     clock_mhz: float | None = None  # median SM clock behind the scored bursts

@@ -29,6 +29,7 @@ from harness.registry import find_entrants, load_entrant
 from harness.request import Request
 from harness.schema import (
     BLAMELESS,
+    LATE_REST_MS,
     Case,
     Frozen,
     Kind,
@@ -57,11 +58,14 @@ class Expectation(Frozen):
     defence: str = ""  # cheaters: what must stop it, a Defence or a structural one
     exploit: str = ""
     why: str = ""  # honest controls: what could be mistaken for cheating
+    beside: tuple[str, ...] = ()  # cheaters that must be entrants of the same run
     min_latency_ms: float = 0.0  # PASSED is no success for the cheater if it tells at least this
+    min_burst_ms: float = 0.0  # nor if it tells at least this in every single burst
     numerics_class: str = ""  # PASSED is no success in this class
     work_class: tuple[str, ...] = ()  # nor with kernels of this class
     all_blocks: bool = False  # nor with all samples taken
     no_orphans: bool = False  # nor if nothing of it is left running
+    waited_for: bool = False  # nor if what it left running was waited for
     neutral: str = ""  # why PASSED is harmless at all
     dtype: str = "fp16"
     slow: bool = False  # waits for a deadline
@@ -81,6 +85,11 @@ class Specimen:
     def name(self) -> str:
         """Folder name."""
         return self.folder.name
+
+    @property
+    def beside(self) -> list[Path]:
+        """Folders of those who must be entrants of the same run."""
+        return [self.folder.parent / name for name in self.expect.beside]
 
 
 @dataclass(frozen=True)
@@ -197,7 +206,9 @@ def run_batch(
     gpu = machine.has_gpu
     problem = get_problem(specimens[0].problem)
     suite = suite_for(problem, gpu, first.dtype, first.slow)
-    entrants = [load_entrant(s.folder, Kind.SUBMISSION, problem) for s in specimens]
+    folders = dict.fromkeys(s.folder for s in specimens)
+    folders |= dict.fromkeys(partner for s in specimens for partner in s.beside)
+    entrants = [load_entrant(folder, Kind.SUBMISSION, problem) for folder in folders]
     pace = find_entrants([suite.against], ROOT / "baselines", Kind.BASELINE, problem)
     results: dict[str, Result] = {}
     if (
@@ -284,6 +295,11 @@ def harmless(expect: Expectation, result: Result, suite: Suite, orphans: int) ->
             "its time is the true one",
         ),
         (
+            bool(expect.min_burst_ms),
+            lambda: min(s.latency_ms for s in result.samples) >= expect.min_burst_ms,
+            "its time is the true one in every burst",
+        ),
+        (
             bool(expect.numerics_class),
             lambda: result.numerics_class == expect.numerics_class,
             f"class {expect.numerics_class}",
@@ -294,6 +310,11 @@ def harmless(expect: Expectation, result: Result, suite: Suite, orphans: int) ->
             f"class {' or '.join(expect.work_class)}",
         ),
         (expect.all_blocks, lambda: result.blocks >= suite.blocks, "all samples were taken"),
+        (
+            expect.waited_for,
+            lambda: any(s.rest_ms > LATE_REST_MS for s in result.samples),
+            "what it left running was waited for in its own turn",
+        ),
         (expect.no_orphans, lambda: orphans == 0, "nothing of it was left running"),
     ]
     wanted = [(holds(), text) for asked, holds, text in checks if asked]
@@ -348,6 +369,7 @@ class Ablation:
 #: Where one defence backs another, both must go before a cheater wins.
 TOGETHER: dict[Defence, Off] = {
     Defence.OUTPUT_COPIED: frozenset({Defence.OUTPUT_COPIED, Defence.TWO_CLOCKS}),
+    Defence.OWN_INPUTS: frozenset({Defence.OWN_INPUTS, Defence.SANDBOX}),
     Defence.STRICT_WIRE: frozenset({Defence.STRICT_WIRE}),
 }
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from harness.bench import JudgeClient, Seat
 from harness.observer import Observer
 from harness.problems import Problem
+from harness.quiet import Quiet
 from harness.schema import Case, Limits, Result, Status, Suite, Telemetry
 from harness.stopping import FIXED, Rule
 from harness.telemetry import Monitor
@@ -47,6 +48,9 @@ class State:
     null_energy_j: dict[str, dict[int, float]] = field(default_factory=dict)  # case → block → J
     done: set[str] = field(default_factory=set)
     clean_up: Callable[[], object] = field(default=lambda: None)  # after every turn
+    quiet: Quiet = field(default_factory=Quiet)
+    last_on_turn: str = ""
+    contended: dict[str, int] = field(default_factory=dict)  # case → blocks that do not count
 
     @property
     def limits(self) -> Limits:

@@ -1,6 +1,6 @@
 """Samples → interval. Pure: numpy and scipy only; knows nobody.
 
-One block gives one time per entrant, all taken within a second on the same inputs, so what moves
+One block gives one time per entrant, all taken within a second on the same kind of inputs, so what moves
 the machine moves them all. What is compared is therefore the log-ratio inside each block:
 
     x_b = ln(time of the baseline in block b / time of the entrant in block b)

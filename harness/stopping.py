@@ -20,7 +20,7 @@ than K others leaves. One of the K truly best can only leave if somebody truly s
 clearly faster, which are K · (candidates - 1) statements a look; each gets its share of the 5 %.
 
 Blocks are independent of the decisions: a block's order and inputs are drawn anew, and whoever is
-still in meets all others who are still in on the same inputs.
+still in meets all others who are still in on the same kind of inputs.
 """
 
 from __future__ import annotations

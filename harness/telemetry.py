@@ -30,8 +30,8 @@ class Monitor:
             self._lib = pynvml
             self._handle = pynvml.nvmlDeviceGetHandleByUUID(machine.uuid)
 
-    def snapshot(self, ours: frozenset[int] = frozenset()) -> Telemetry:
-        """Read everything once (about a millisecond); `ours` are the pids that may use the GPU."""
+    def snapshot(self, foreign_pids: int = 0) -> Telemetry:
+        """Read everything once (about a millisecond); `foreign_pids` used the GPU and are none of the run."""
         lib, handle = self._lib, self._handle
         if lib is None:
             return Telemetry()
@@ -45,7 +45,7 @@ class Monitor:
             power_w=lib.nvmlDeviceGetPowerUsage(handle) / 1000,
             temperature_c=lib.nvmlDeviceGetTemperature(handle, lib.NVML_TEMPERATURE_GPU),
             throttle=tuple(name for bit, name in REASONS.items() if reasons & bit),
-            foreign_pids=len(set(self.memory_by_pid()) - ours) if ours else 0,
+            foreign_pids=foreign_pids,
         )
 
     def sm_mhz(self) -> int:
@@ -75,6 +75,16 @@ class Monitor:
         except lib.NVMLError:
             return {}
         return {process.pid: process.usedGpuMemory or 0 for process in processes}
+
+    def has_display(self) -> bool:
+        """Whether a process draws with this GPU: it computes in turns with whoever shows something."""
+        lib = self._lib
+        if lib is None:
+            return False
+        try:
+            return bool(lib.nvmlDeviceGetGraphicsRunningProcesses(self._handle))
+        except lib.NVMLError:
+            return False
 
     def close(self) -> None:
         """Let NVML go."""

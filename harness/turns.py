@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from functools import partial
 
 from harness.bench import Reply, Seat
 from harness.defences import Defence
+from harness.problems.base import Probe
+from harness.quiet import Rest
 from harness.registry import unchanged
-from harness.schema import Case, Status
+from harness.schema import Kind, Status
 from harness.state import State
 
 #: Endings of a worker after which it must be replaced before it can run another case.
@@ -17,39 +20,158 @@ DEADLY = frozenset(
 #: Saved between the hash and a load: no row may stand under the hash of other bytes.
 CHANGED = "its files changed while they were being read: run it again"
 
+#: Of the judge's watch kernel (harness/judge/alone.py): far above its own, far below a turn of another process.
+MOST_GAP_MS = 0.5
+
+
+@dataclass(frozen=True)
+class Question:
+    """What every entrant of a block or check is asked, each with values of its own."""
+
+    probe: Probe
+    label: str  # of the block or check; an entrant's own values follow from it, its name and chance
+    calls: int
+    whole: bool = False  # compare all of each output with float64
+    timed: bool = False  # the judge watches that it is alone on the GPU while it works this out
+
 
 def take_turn(
-    state: State, name: str, case: Case, timeout_s: float, profile: bool = False, heat_ms: float = 0
+    state: State,
+    name: str,
+    question: Question,
+    timeout_s: float,
+    profile: bool = False,
+    heat_ms: float = 0,
 ) -> Reply | None:
     """One burst on one worker, alone on the machine; None if it could not be started."""
     seat = state.seats[name]
-    if not _seated(state, seat, case):
+    if not _seated(state, seat):
         return None
+    if _ask(state, name, question) > MOST_GAP_MS:
+        disturbed = _end_disturber(state, name, question)
+        if disturbed:
+            return disturbed
+        if not _seated(state, seat):
+            return None
+    if not state.quiet.release(seat):
+        _replace(state, seat)
+        if not _seated(state, seat):
+            return None
+        state.quiet.release(seat)
     assert seat.child
-    seat.child.resume()
-    reply = state.judge.burst(seat.label, timeout_s, profile, heat_ms)
+    state.last_on_turn = name
+    overdue = partial(_end_overdue, state, seat)
+    reply = state.judge.burst(seat.label, timeout_s, overdue, profile, heat_ms)
     told_nothing = not reply.calls_ms  # a worker that fails says why and ends
     if reply.status in DEADLY or told_nothing or not seat.child.alive:
         reply = _bury(state, seat, reply)
         return None if reply.status is Status.PASSED else reply
-    seat.child.pause()
+    if profile:
+        seat.child.pause()  # the driver locks no process that has a profiler; nobody is on the clock any more
+        return reply
+    rest = state.quiet.hold(seat)
+    if rest.fault:
+        return _bury(state, seat, left_running(rest))
     state.clean_up()
-    return reply
+    return replace(reply, rest_ms=rest.waited_ms)
 
 
-def _seated(state: State, seat: Seat, case: Case) -> bool:
-    """Make sure the worker runs and has its buffers."""
+def left_running(rest: Rest) -> Reply:
+    """What becomes of a turn behind which the GPU was not given back."""
+    return Reply(Status.LEFT_WORK_RUNNING, rest.fault, (), 0.0, None, ())
+
+
+def _end_disturber(state: State, name: str, question: Question) -> Reply | None:
+    """Something computes although everybody is locked: end workers until nothing does, the likeliest first.
+
+    Whose end brings quiet has left work running, and whoever was ended before it starts afresh. Returns what
+    this means for `name`, whose turn it is: None if it may take it.
+    """
+    if _ask(state, name, question) <= MOST_GAP_MS:
+        return None
+    fault = "its GPU work ran on although the driver had locked it"
+    for suspect in _suspects(state):
+        _replace(state, state.seats[suspect])
+        if _ask(state, name, question) <= MOST_GAP_MS:
+            reply = Reply(Status.LEFT_WORK_RUNNING, fault, (), 0.0, None, ())
+            if suspect == name:
+                return reply
+            state.record(suspect, question.probe.case).fail(reply.status, fault)
+            return None
+    why = "something beside this run computes on the GPU, and NVML does not tell what"
+    return Reply(Status.CONTENDED, why, (), 0.0, None, ())
+
+
+def _suspects(state: State) -> list[str]:
+    """Workers that run, who was on turn last first, the house's own at the end."""
+    alive = [name for name, seat in state.seats.items() if seat.attached]
+    last = state.last_on_turn
+    return sorted(
+        alive, key=lambda name: (name != last, state.seats[name].entrant.kind is Kind.BASELINE)
+    )
+
+
+def settle(state: State) -> None:
+    """Before anybody is on the clock: whoever still loads does so to its end and comes to rest."""
+    for seat in state.seats.values():
+        if seat.child and seat.child.alive and not seat.attached:
+            if any(state.may_run(seat.entrant.name, case) for case in state.suite.cases):
+                _seated(state, seat)
+            else:
+                seat.end()
+    state.clean_up()
+
+
+def _end_overdue(state: State, seat: Seat, deadline_s: float) -> None:
+    """End a worker in whose turn the judge has not come back to its own deadlines."""
+    seat.overdue_for = f"its turn was not over after {deadline_s:.0f} s"
+    seat.end()
+    state.quiet.rescue_judge()
+
+
+def _replace(state: State, seat: Seat) -> None:
+    """End a worker that somebody else has made unusable; the next one starts fresh, and nobody is blamed."""
+    seat.end()
+    state.clean_up()
+    state.judge.detach(seat.label)
+    seat.attached = False
+
+
+def _ask(state: State, name: str, question: Question) -> float:
+    """Have the judge draw inputs that nobody else meets: one entrant's answers are of no use to another.
+
+    The null kernel answers nothing, so nothing is worked out for it. Everybody is held meanwhile: returns
+    the longest time in ms that the GPU was with somebody else all the same, 0 where nobody watches.
+    """
+    label = question.label
+    if Defence.OWN_INPUTS not in state.facts.off:
+        label += f"/{name}/{state.rng.getrandbits(64):x}"
+    answered = name != state.roles.null
+    watched = question.timed and state.quiet.watches
+    return state.judge.inputs(
+        question.probe, label, question.calls, question.whole, answered, watched
+    )
+
+
+def _seated(state: State, seat: Seat) -> bool:
+    """Make sure the worker runs, has its buffers, and is at rest."""
     if seat.attached:
         return True
     if seat.child is None or not seat.child.alive:
         seat.start()
     assert seat.child
-    failure = state.judge.attach(seat.label, seat.child, state.sizes, state.limits.import_s)
+    overdue = partial(_end_overdue, state, seat)
+    failure = state.judge.attach(
+        seat.label, seat.child, state.sizes, state.limits.import_s, overdue
+    )
     seat.attached = True
     if failure is None and not unchanged(seat.entrant):
         failure = Reply(Status.INTERRUPTED, CHANGED, (), 0.0, None, ())
     if failure is None:
-        return True
+        rest = state.quiet.hold(seat, loaded=True)
+        if not rest.fault:
+            return True
+        failure = left_running(rest)
     reply = _bury(state, seat, failure)
     if reply.status is not Status.PASSED:
         for each in state.suite.cases:  # what cannot be loaded fails every case, untried
@@ -70,6 +192,8 @@ def _bury(state: State, seat: Seat, reply: Reply) -> Reply:
     seat.attached = False
     if seat.killed_for:
         status, message = Status.OUT_OF_MEMORY, seat.killed_for
+    elif seat.overdue_for:
+        status, message = Status.TIMED_OUT, seat.overdue_for
     elif status is Status.CRASHED and ending != "still running" and ":" not in message:
         message = f"{message}: {ending}"
     for (name, _), known in state.evidence.items():

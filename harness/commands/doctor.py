@@ -17,6 +17,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Literal
 
+from harness.checkpoint import Checkpoint
 from harness.commands import _shared
 from harness.errors import EXIT_OK, EXIT_UNAVAILABLE, HarnessError
 from harness.gpu_specs import peak_tflops
@@ -185,9 +186,21 @@ def gpu(machine: Machine) -> Iterator[Line]:
         f"{peak:.0f} TFLOP/s dense fp16" if peak else unknown,
         "add the chip to PARTS in harness/gpu_specs.py",
     )
+    yield lock()
     with nvml() as lib:
         if lib is not None:
             yield from _state(lib, lib.nvmlDeviceGetHandleByUUID(machine.uuid), machine)
+
+
+def lock(library: str = "libcuda.so.1") -> Line:
+    """Whether a worker's kernels can be kept out of the others' turns."""
+    missing = Checkpoint(library).missing
+    return Line(
+        "note" if missing else "ok",
+        "lock between turns",
+        f"{missing}: rows will say 'unlocked'" if missing else "the driver can lock a process",
+        "install the NVIDIA driver 570 or newer",
+    )
 
 
 def _state(lib: ModuleType, handle: object, machine: Machine) -> Iterator[Line]:

@@ -69,7 +69,7 @@ class Inputs:
     specs_in: tuple[TensorSpec, ...]
     specs_out: tuple[TensorSpec, ...]
     tensors: list[tuple[torch.Tensor, ...]]
-    references: list[tuple[Reference, ...]]
+    references: list[tuple[Reference, ...]]  # empty for the null kernel, which answers nothing
     kwargs: dict[str, bool | float | None]
     contract_limit: float
     whole: bool = False  # a check, not a timed burst
@@ -252,7 +252,8 @@ class Desk:
         reply: WorkerReply,
         t2_ms: float,
     ) -> BurstOutcome:
-        if Defence.VERIFY_EVERY_CALL in self.off and not inputs.whole:
+        unseen = Defence.VERIFY_EVERY_CALL in self.off and not inputs.whole
+        if unseen or not inputs.references:
             return BurstOutcome(Status.PASSED, "", tuple(reply.calls_ms), t2_ms)
         references = [ref for call in inputs.references for ref in call]
         grades = []

@@ -13,11 +13,13 @@ TWO_ROUNDINGS = 1.5
 
 @dataclass(frozen=True)
 class Reference:
-    """What one output must be: SDPA's whole answer, and float64's for all or for one secret head."""
+    """What one output must be: SDPA's whole answer, and float64's for all or for some secret rows."""
 
     contract: torch.Tensor  # [B, H, S, D], the case's dtype
-    exact: torch.Tensor  # float32: [B, H, S, D], or [S, D] of the head below
-    head: int | None = None  # flat (batch, head) index, None when `exact` is whole
+    exact: torch.Tensor  # float32: [B, H, S, D], or [N, D] of the rows below
+    rows: torch.Tensor | None = (
+        None  # [N] flat (batch, head, row) indices, None when `exact` is whole
+    )
     scaled: bool = False  # differences count in units of the reference's own size
 
 
@@ -46,11 +48,11 @@ def grade(out: torch.Tensor, reference: Reference) -> Grade:
     if scaled:
         largest = largest / contract.abs().max().float().clamp_min(torch.finfo(torch.float32).tiny)
     checks = [finite, largest]
-    if reference.head is None:
+    if reference.rows is None:
         checks += _relative(out.float() - reference.exact, reference.exact, scaled)
         checks += [torch.zeros((), device=out.device)] * 2
     else:
-        mine = out.flatten(0, 1)[reference.head].float()  # [S, D]
+        mine = out.flatten(0, 2)[reference.rows].float()  # [N, D]
         checks += _relative(mine - reference.exact, reference.exact, scaled)
         checks += _relative(drift, contract, scaled)
     whole, max_diff, rel, row, drift_rel, drift_row = torch.stack(checks).tolist()

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import importlib
 import math
-import random
 import socket
 import time
 import traceback
@@ -20,6 +19,7 @@ from harness import wire
 from harness.buffers import Arena, ArenaKind, timer
 from harness.defences import NOTHING_OFF, Defence, Off, from_argument
 from harness.errors import WireError
+from harness.judge.alone import Watch
 from harness.judge.desk import BurstOutcome, Desk, Inputs, WorkerGone
 from harness.judge.gate import Reference, grade
 from harness.judge.secret import Secret
@@ -32,7 +32,7 @@ CLEARED_BYTES = 256 << 20
 
 
 class Judge:
-    """Holds the secret, the current block's inputs and one desk a worker."""
+    """Holds the secret, the inputs of the turn and one desk a worker."""
 
     def __init__(self, problem: str, device: str, scratch: str, off: Off = NOTHING_OFF) -> None:
         self.problem = get_problem(problem)
@@ -44,6 +44,7 @@ class Judge:
         self.current: Inputs | None = None
         self.heat_call_ms: dict[tuple[object, ...], float] = {}
         self.cleared: torch.Tensor | None = None
+        self.watch: Watch | None = None  # loaded when somebody is timed: no verdict waits for it
         self.arena_kind: ArenaKind = "host"
         if self.device.type == "cuda" and ipc_works(scratch):
             self.arena_kind = "cuda_ipc"
@@ -87,8 +88,11 @@ class Judge:
         return {"ok": True}
 
     def _inputs(self, message: wire.Message) -> wire.Message:
-        """Draw the K secret calls of one burst and answer them: shared by all workers of a block."""
-        self.current = None  # frees the last block's tensors first
+        """Draw the K secret calls of one worker's burst and answer them, before that worker may run."""
+        self.current = None  # frees the last turn's tensors first
+        watch = self._watch() if message["watched"] else None
+        if watch:
+            watch.begin()
         case = Case.model_validate(message["case"])
         kwargs = dict(message["kwargs"])
         limits, whole = self.problem.limits(case.dtype), bool(message["whole"])
@@ -103,10 +107,13 @@ class Judge:
             generator = torch.Generator(self.device).manual_seed(seed)
             inputs = self.tensors.make_inputs(case, distribution, generator, self.device, kwargs)
             tensors.append(inputs)
-            references.append(self._references(inputs, kwargs, whole, label, limits.scaled))
+            if message["answered"]:
+                references.append(self._references(inputs, kwargs, whole, label, limits.scaled))
         if again:
             tensors.append(tensors[0])
-            references.append(references[0])
+            references += references[:1]
+        if self.device.type == "cuda":
+            torch.cuda.synchronize()
         self.current = Inputs(
             specs_in=self.problem.inputs(case),
             specs_out=self.problem.outputs(case),
@@ -117,7 +124,11 @@ class Judge:
             whole=whole,
             repeats=again,
         )
-        return {"ok": True}
+        return {"gap_ms": watch.longest_gap_ms() if watch else 0.0}
+
+    def _watch(self) -> Watch:
+        self.watch = self.watch or Watch()
+        return self.watch
 
     def _references(
         self,
@@ -133,14 +144,10 @@ class Judge:
             return tuple(
                 Reference(c, e, scaled=scaled) for c, e in zip(contract, exact, strict=True)
             )
-        # Every output is compared whole with SDPA's; float64 costs 30 times that, so one secret head of it.
-        heads = inputs[0].shape[0] * inputs[0].shape[1]
-        head = random.Random(self.secret.seed(f"{label}/head")).randrange(heads)
-        one = tuple(tensor.flatten(0, 1)[head : head + 1].unsqueeze(0) for tensor in inputs)
-        exact = self.tensors.exact(one, kwargs)
-        return tuple(
-            Reference(c, e[0, 0], head, scaled) for c, e in zip(contract, exact, strict=True)
-        )
+        # Every output is compared whole with SDPA's; float64 costs 30 times that, so some secret rows of it.
+        generator = torch.Generator(self.device).manual_seed(self.secret.seed(f"{label}/rows"))
+        rows, exact = self.tensors.exact_rows(inputs, kwargs, generator)
+        return tuple(Reference(c, e, rows, scaled) for c, e in zip(contract, exact, strict=True))
 
     def _burst(self, message: wire.Message) -> wire.Message:
         if self.current is None:

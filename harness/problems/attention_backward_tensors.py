@@ -132,6 +132,17 @@ def exact(inputs: Sequence[torch.Tensor], kwargs: Kwargs) -> tuple[torch.Tensor,
     return grads
 
 
+def exact_rows(
+    inputs: Sequence[torch.Tensor], kwargs: Kwargs, generator: torch.Generator
+) -> tuple[torch.Tensor, tuple[torch.Tensor, ...]]:
+    """One head that `generator` draws: a row of dk or dv needs every row of its head anyway."""
+    batch, heads, seqlen, _ = inputs[0].shape
+    head = int(torch.randint(batch * heads, (1,), generator=generator, device=generator.device))
+    one = tuple(tensor.flatten(0, 1)[head : head + 1].unsqueeze(0) for tensor in inputs)
+    rows = torch.arange(head * seqlen, (head + 1) * seqlen, device=inputs[0].device)
+    return rows, tuple(grad[0, 0] for grad in exact(one, kwargs))
+
+
 def _exact_head(
     head: tuple[torch.Tensor, ...], causal: bool, scale: float
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:

@@ -28,4 +28,13 @@ class Tensors(Protocol):
         """Results in order, by the library that the published bar is measured against."""
 
     def exact(self, inputs: Sequence[torch.Tensor], kwargs: Kwargs) -> tuple[torch.Tensor, ...]:
-        """Results in order, by definition in float64, as float32; one head at a time must do."""
+        """Results in order, by definition in float64, as float32."""
+
+    def exact_rows(
+        self, inputs: Sequence[torch.Tensor], kwargs: Kwargs, generator: torch.Generator
+    ) -> tuple[torch.Tensor, tuple[torch.Tensor, ...]]:
+        """The same for some rows that `generator` draws.
+
+        Returns their flat indices [N] into a result's [batch * heads * seqlen] rows, on the inputs' device,
+        and each result's rows [N, headdim].
+        """

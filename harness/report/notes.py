@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 from harness import stats
 from harness.rank import Board, block_times_ms
-from harness.schema import Result
+from harness.schema import LATE_REST_MS, Result
 
 MOST_RUNS = 3  # named one by one on a board
 
@@ -61,6 +61,11 @@ class Notes:
         late = sum(sample.late for sample in result.samples)
         if late:
             found.append(f"{late} disturbed bursts not scored")
+        waited = [sample.rest_ms for sample in result.samples if sample.rest_ms > LATE_REST_MS]
+        if waited:
+            found.append(
+                f"work left behind {len(waited)} bursts, waited for up to {max(waited):.0f} ms"
+            )
         if result.deterministic is False:
             found.append("not bitwise repeatable: the same inputs gave other bits")
         if result.stopping:

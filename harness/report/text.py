@@ -85,6 +85,7 @@ NEXT = {
     Status.BAD_OUTPUT: "return a tensor of q's shape, dtype and device",
     Status.INPUT_MUTATED: "write into tensors of your own; q, k and v are read-only",
     Status.TIME_CLAIM_REJECTED: "the judge saw more time pass than was told; time nothing yourself",
+    Status.LEFT_WORK_RUNNING: "wait for every stream and child process before the call returns",
     Status.COMPILE_ERROR: "read the compiler's words with `python run.py show NAME`",
     Status.IMPORT_ERROR: "import the file by itself: `python -c 'import submission'` in its folder",
     Status.INVALID_SUBMISSION: "mend the folder as the message says",

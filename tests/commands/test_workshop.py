@@ -128,6 +128,13 @@ def test_doctor_looks_at_everything(capsys: pytest.CaptureFixture[str]) -> None:
     assert all(line["next"] for line in told["lines"] if line["mark"] == "missing")
 
 
+def test_doctor_says_where_no_worker_can_be_locked() -> None:
+    line = doctor.lock("libc.so.6")
+    assert line.mark == "note"
+    assert "'unlocked'" in line.found
+    assert "570" in line.next
+
+
 def test_doctor_names_a_package_that_is_too_old(monkeypatch: pytest.MonkeyPatch) -> None:
     versions = {"torch": "2.9.1+cu128", "numpy": ""}
     monkeypatch.setattr(doctor, "version_of", lambda name: versions.get(name, "99.0"))

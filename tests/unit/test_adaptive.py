@@ -66,7 +66,7 @@ class Bench:
         entrant = Entrant(
             name=name, kind=kind, folder=Path("/x"), manifest=Manifest(name=name), source_sha256="0"
         )
-        return SimpleNamespace(entrant=entrant)
+        return SimpleNamespace(entrant=entrant, child=None)
 
     def run_block(self, state: State, case: Case, block: Block) -> None:
         self.met.append((case.name, block))

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import random
 from collections import defaultdict
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 from unittest.mock import MagicMock
 
+from harness.bench import Reply
 from harness.defences import NOTHING_OFF
 from harness.problems import get_problem
+from harness.problems.base import Probe
+from harness.quiet import Quiet
 from harness.registry import load_entrant
 from harness.schema import Kind, Status
 from harness.suite import load_suite
-from harness.turns import take_turn
+from harness.turns import Question, take_turn
 
 ROOT = Path(__file__).resolve().parents[2]
 SOURCE = "def custom_attention_forward(q, k, v, causal=True, sm_scale=None):\n    return q\n"
@@ -35,10 +39,13 @@ def test_files_saved_after_the_hash_leave_no_verdict_and_disturb_nobody(tmp_path
         problem = get_problem("attention_forward")
         entrant = load_entrant(tmp_path / f"{name}.py", Kind.SUBMISSION, problem)
         child = MagicMock(**{"ending.return_value": "", "log_tail.return_value": ""})
-        seats[name] = MagicMock(entrant=entrant, child=child, attached=False, killed_for="")
+        seats[name] = MagicMock(
+            entrant=entrant, child=child, attached=False, killed_for="", overdue_for=""
+        )
     (tmp_path / "edited.py").write_text(SOURCE + "# saved a moment later\n")
     records: dict[tuple[str, str], Known] = defaultdict(Known)
     suite = load_suite("quick", ROOT / "configs")
+    reply = Reply(Status.PASSED, "", (1.0,), 1.0, None, ())
     state: Any = SimpleNamespace(
         suite=suite,
         seats=seats,
@@ -47,11 +54,17 @@ def test_files_saved_after_the_hash_leave_no_verdict_and_disturb_nobody(tmp_path
         sizes=(0, 0),
         evidence={},
         facts=SimpleNamespace(off=NOTHING_OFF),
-        judge=MagicMock(**{"attach.return_value": None}),
+        judge=MagicMock(
+            **{"attach.return_value": None, "burst.return_value": reply, "inputs.return_value": 0.0}
+        ),
         clean_up=lambda: None,
+        roles=SimpleNamespace(null="null"),
+        quiet=Quiet(),
+        rng=random.Random(1),
     )
+    question = Question(Probe(suite.cases[1]), "block/c/0", 1)
     for name in seats:
-        take_turn(state, name, suite.cases[1], timeout_s=1)
+        take_turn(state, name, question, timeout_s=1)
     assert seats["edited"].end.called
     assert not state.judge.burst.call_args_list[1:], "the edited one is never asked"
     found = {

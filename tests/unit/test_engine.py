@@ -2,11 +2,41 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
+from pathlib import Path
+from types import SimpleNamespace
+from unittest.mock import MagicMock
+
 import pytest
 
 from harness.engine import Run
 from harness.errors import WireError
 from harness.schema import Status
+from harness.suite import load_suite
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def test_a_case_that_is_timed_keeps_its_row_when_the_run_breaks_later() -> None:
+    suite = load_suite("quick", ROOT / "configs")
+    run = object.__new__(Run)
+    run.suite, run.done, run.seats = suite, set(), {"mine": SimpleNamespace()}  # type: ignore[dict-item]
+    run.judge = SimpleNamespace(commitment="new")  # type: ignore[assignment]
+    first, second, *_ = (case.name for case in suite.cases)
+    run.done.add(first)
+    run.told = {first: ("c1", "s1"), second: ("c2", "s2")}
+    records: dict[str, MagicMock] = defaultdict(MagicMock)
+    run.record = lambda name, case: records[case.name]  # type: ignore[method-assign]
+    finished: dict[str, tuple[str, str]] = {}
+    run._finish = lambda case, *told: finished.update({case.name: told})  # type: ignore[method-assign]
+    run._abandon(Status.HARNESS_ERROR, "the judge is gone")
+    assert first not in finished
+    assert finished.pop(second) == ("c2", "s2")
+    assert not records[second].fail.called
+    assert finished
+    for name, told in finished.items():
+        assert told == ("new", "")
+        records[name].fail.assert_called_once_with(Status.HARNESS_ERROR, "the judge is gone")
 
 
 @pytest.mark.parametrize(

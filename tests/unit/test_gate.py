@@ -50,17 +50,69 @@ def test_sdpa_is_exact_on_every_distribution(kind: str, causal: bool) -> None:
 
 
 @pytest.mark.parametrize("kind", sorted(tensors.DISTRIBUTIONS))
-def test_one_head_in_float64_says_the_same(kind: str) -> None:
+def test_some_rows_in_float64_say_the_same(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tensors, "SAMPLED_ROWS", 64)
     inputs = draw(kind)
-    contract, exact = tensors.contract(inputs, CALL)[0], tensors.exact(inputs, CALL)[0]
-    found = grade(contract, Reference(contract, exact.flatten(0, 1)[3], head=3))
-    assert found.rel_l2 < LIMITS.rel_l2
-    spoiled = contract.clone()
-    spoiled[0, 0, 7] *= 1.01  # another head than the one in float64: SDPA's answer catches it
-    assert (
-        grade(spoiled, Reference(contract, exact.flatten(0, 1)[3], head=3)).worst_row
-        > LIMITS.worst_row
-    )
+    contract = tensors.contract(inputs, CALL)[0]
+    rows, (exact,) = tensors.exact_rows(inputs, CALL, torch.Generator().manual_seed(3))
+    some = Reference(contract, exact, rows)
+    assert grade(contract, some).rel_l2 < LIMITS.rel_l2
+    other = next(n for n in range(200) if n not in rows)
+    for row in (int(rows[5]), other):  # one in float64, and one where SDPA's answer must do
+        spoiled = contract.clone()
+        spoiled.view(-1, 64)[row] *= 1.01
+        assert grade(spoiled, some).worst_row > LIMITS.worst_row
+
+
+@pytest.mark.parametrize("causal", [True, False])
+@pytest.mark.parametrize("sampled", [1, 70, 400, 100_000])
+def test_rows_by_themselves_are_the_rows_of_the_whole(
+    causal: bool, sampled: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tensors, "SAMPLED_ROWS", sampled)
+    monkeypatch.setattr(tensors, "CHUNK_ELEMENTS", 1 << 14)  # one head, few rows at a time
+    inputs, call = draw(), {"causal": causal, "sm_scale": 0.2}
+    rows, (some,) = tensors.exact_rows(inputs, call, torch.Generator().manual_seed(0))
+    whole = tensors.exact(inputs, call)[0].flatten(0, 2)
+    assert len(set(rows.tolist())) == len(rows) == some.shape[0]
+    assert len(rows) == (800 if sampled > 800 else 4 * -(-sampled // 4))
+    torch.testing.assert_close(some, whole[rows], rtol=1e-6, atol=1e-7)
+
+
+#: Wrong rows of [heads, seqlen], about 1 % of all: what a kernel might gain by.
+WRONG_ROWS = {
+    "two whole heads": lambda wrong: wrong[89:91].fill_(True),
+    "the last rows of every head": lambda wrong: wrong[:, -5:].fill_(True),
+    "one run of rows in few heads": lambda wrong: wrong[:8, 100:180].fill_(True),
+    "rows far apart": lambda wrong: wrong[:, ::100].fill_(True),
+}
+
+
+@pytest.mark.parametrize("kind", WRONG_ROWS)
+def test_wrong_rows_are_among_the_drawn_ones_wherever_they_lie(kind: str) -> None:
+    """One head out of 200 would miss the first kind in 99 of 100 draws, the third in 96."""
+    heads, seqlen, draws = 200, 512, 400
+    wrong = torch.zeros(heads, seqlen, dtype=torch.bool)
+    WRONG_ROWS[kind](wrong)
+    share = wrong.float().mean().item()
+    assert share >= 0.006
+    generator = torch.Generator().manual_seed(11)
+    missed = 0
+    for _ in range(draws):
+        rows = tensors.draw_rows(heads, seqlen, generator)
+        missed += not wrong.gather(1, rows).any()
+    assert missed / draws <= math.exp(-share * rows.numel())
+
+
+def test_every_row_is_drawn_as_often_as_any_other() -> None:
+    generator = torch.Generator().manual_seed(5)
+    drawn = torch.zeros(1000, 20)
+    for _ in range(100):
+        rows = tensors.draw_rows(1000, 20, generator)  # five a head out of strata of four
+        drawn.scatter_add_(1, rows, torch.ones_like(rows, dtype=torch.float32))
+    per_row = drawn.sum(0) / 100_000
+    assert per_row.sum() == pytest.approx(rows.shape[1])
+    assert (per_row - rows.shape[1] / 20).abs().max() < 0.01
 
 
 def test_nan_is_not_finite_and_never_small() -> None:

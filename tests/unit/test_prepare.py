@@ -9,6 +9,7 @@ import pytest
 
 from harness import launch
 from harness.bench import Seat
+from harness.quiet import Quiet
 
 
 @pytest.fixture
@@ -49,7 +50,10 @@ def prepare(told: list[str], *seats: SimpleNamespace) -> None:
         each.end = lambda name=each.name: told.append(f"end {name}")
     run = SimpleNamespace(
         seats={each.name: each for each in seats},
-        judge=SimpleNamespace(wait_ready=lambda: told.append("judge"), ipc=True),
+        judge=SimpleNamespace(
+            wait_ready=lambda: told.append("judge"), ipc=True, child=SimpleNamespace(pid=1)
+        ),
+        quiet=Quiet(),
         facts=SimpleNamespace(machine=SimpleNamespace(has_gpu=True)),
         suite=SimpleNamespace(device="gpu"),
     )

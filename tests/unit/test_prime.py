@@ -12,6 +12,7 @@ from harness import wire
 from harness.blocks import prime
 from harness.judge.desk import Desk
 from harness.judge.judge import Judge
+from harness.quiet import Quiet
 from harness.schema import Limits
 from harness.worker.__main__ import Worker
 
@@ -25,13 +26,16 @@ class Stage:
         self.seats = {name: self.seat(name) for name in names}
         self.roles = SimpleNamespace(null="null")
         self.limits = Limits()
+        self.quiet = Quiet()
         self.judge = SimpleNamespace(prime=self.primed)
 
     def seat(self, name: str) -> Any:
         child = SimpleNamespace(
-            resume=lambda: self.running.add(name), pause=lambda: self.running.discard(name)
+            pid=1,
+            resume=lambda: self.running.add(name),
+            pause=lambda: self.running.discard(name),
         )
-        return SimpleNamespace(label=f"{name}-1", primed="", attached=True, child=child)
+        return SimpleNamespace(label=f"{name}-1", primed="", attached=True, child=child, held=set())
 
     def primed(self, labels: list[str], timeout_s: float) -> None:
         assert {f"{name}-1" for name in self.running} == set(labels)

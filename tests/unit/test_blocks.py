@@ -1,0 +1,131 @@
+"""Blocks beside processes that are none of the run: nobody's time counts, and nobody is blamed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from harness import blocks
+from harness.bench import Reply
+from harness.clock import GPU_RULES
+from harness.observer import Silent
+from harness.plan import Block
+from harness.problems import get_problem
+from harness.problems.base import Probe
+from harness.quiet import Quiet
+from harness.schema import Case, Entrant, Kind, Manifest, Status, Suite, Telemetry
+from harness.state import Roles, State
+
+CASE = Case(name="c", batch=1, heads=1, seqlen=64, headdim=64, burst=2)
+NAMES = ("base", "mine", "null")
+
+
+class Bench:
+    """A State whose turns take a millisecond a call; `strangers[n]` is what is seen at the n-th look."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.turns: list[str] = []
+        self.notes: list[str] = []
+        self.strangers: dict[int, list[str]] = {}
+        self.looks = 0
+        self.now_s = 0.0
+        other: Any = SimpleNamespace(
+            energy_j=lambda: None,
+            sm_mhz=lambda: 0,
+            snapshot=lambda foreign_pids: Telemetry(foreign_pids=foreign_pids),
+        )
+        facts: Any = SimpleNamespace(rules=GPU_RULES, off=frozenset())
+        observer = Silent()
+        observer.note = self.notes.append  # type: ignore[method-assign]
+        self.state = State(
+            suite=Suite(name="s", cases=(CASE,), against="base", blocks=6, warmup_blocks=0),
+            problem=get_problem("attention_forward"),
+            seats={name: self.seat(name) for name in NAMES}, roles=Roles("base", "base", "null"),
+            judge=other, facts=facts, sizes=(0, 0), monitor=other, save=lambda _: None, observer=observer,
+            quiet=self.quiet(),
+        )  # fmt: skip
+        monkeypatch.setattr(blocks, "take_turn", self.take_turn)
+        clock = SimpleNamespace(monotonic=lambda: self.now_s, sleep=self.sleep)
+        monkeypatch.setattr(blocks, "time", clock)
+
+    @staticmethod
+    def seat(name: str) -> Any:
+        kind = Kind.SUBMISSION if name == "mine" else Kind.BASELINE
+        entrant = Entrant(
+            name=name, kind=kind, folder=Path("/x"), manifest=Manifest(name=name), source_sha256="0"
+        )
+        return SimpleNamespace(entrant=entrant, child=None)
+
+    def quiet(self) -> Quiet:
+        made = Quiet()
+        made.strangers = self.seen  # type: ignore[method-assign]
+        return made
+
+    def seen(self, seats: object) -> list[str]:
+        self.looks += 1
+        return self.strangers.get(self.looks, [])
+
+    def sleep(self, seconds: float) -> None:
+        self.now_s += seconds
+
+    def take_turn(self, state: State, name: str, *_: object, **__: object) -> Reply:
+        self.turns.append(name)
+        return Reply(Status.PASSED, "", (1.0, 1.0), 3.0, None, (), rest_ms=0.4)
+
+    def run(self, index: int) -> None:
+        blocks.run_block(self.state, CASE, Block(Probe(CASE), NAMES, index))
+
+    def blocks_of(self, name: str) -> list[int]:
+        return [sample.block for sample in self.state.record(name, CASE).samples]
+
+
+@pytest.fixture
+def bench(monkeypatch: pytest.MonkeyPatch) -> Bench:
+    return Bench(monkeypatch)
+
+
+def test_a_block_that_a_stranger_met_counts_for_nobody_and_is_run_again(bench: Bench) -> None:
+    bench.run(0)
+    bench.strangers = {bench.looks + 3: ["90 (python3)"]}  # behind the second turn of block 1
+    bench.run(1)
+    assert bench.blocks_of("base") == bench.blocks_of("mine") == [0]
+    assert bench.turns[3:] == ["base", "mine"]
+    assert "90 (python3)" in bench.notes[0]
+    assert bench.state.telemetry["c"][-1].foreign_pids == 1
+    assert blocks.repeat_disturbed(bench.state, CASE, NAMES) == 1
+    assert bench.blocks_of("mine") == [0, 6]
+    assert bench.state.record("mine", CASE).status is None
+
+
+def test_a_stranger_is_waited_for(bench: Bench) -> None:
+    bench.strangers = {1: ["90 (python3)"], 2: ["90 (python3)"]}
+    bench.run(0)
+    assert bench.blocks_of("mine") == [0]
+    assert 0 < bench.now_s < blocks.STRANGER_WAIT_S
+
+
+def test_a_stranger_that_stays_ends_the_case_and_blames_nobody(bench: Bench) -> None:
+    bench.strangers = {look: ["90 (python3)"] for look in range(1, 1000)}
+    bench.run(0)
+    waited_s = bench.now_s
+    bench.run(1)
+    assert bench.now_s == waited_s
+    assert not bench.turns
+    for name in NAMES:
+        known = bench.state.record(name, CASE)
+        assert known.status is Status.CONTENDED
+        assert "90 (python3)" in known.reason
+
+
+def test_strangers_that_come_and_go_all_the_time_end_the_case(bench: Bench) -> None:
+    bench.state.contended["c"] = 4  # of six
+    blocks.repeat_disturbed(bench.state, CASE, NAMES)
+    assert bench.state.record("base", CASE).status is Status.CONTENDED
+
+
+def test_the_wait_for_a_worker_stands_in_its_sample(bench: Bench) -> None:
+    bench.run(0)
+    assert bench.state.record("mine", CASE).samples[0].rest_ms == 0.4

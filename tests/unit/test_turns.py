@@ -1,0 +1,200 @@
+"""A turn: what its worker is asked, and who may run meanwhile. No process is started."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
+from unittest.mock import MagicMock, patch
+
+import pytest
+
+from harness.bench import Reply
+from harness.defences import NOTHING_OFF, Defence, Off
+from harness.problems.base import Probe
+from harness.quiet import Rest
+from harness.schema import Case, Kind, Limits, Status
+from harness.turns import Question, take_turn
+
+CASE = Case(name="c", batch=1, heads=1, seqlen=64, headdim=64, burst=2)
+TIMED = Question(Probe(CASE), "block/c/1/f01", CASE.burst, timed=True)
+QUESTION = Question(Probe(CASE), "block/c/0/f00", CASE.burst)
+GOOD = Reply(Status.PASSED, "", (1.0, 1.0), 3.0, None, ())
+
+
+def seat(name: str) -> Any:
+    entrant = SimpleNamespace(name=name)
+    made = MagicMock(attached=True, killed_for="", overdue_for="", label=f"{name}-1", held=set())
+    made.entrant = entrant
+    entrant.kind = Kind.BASELINE if name in ("base", "null") else Kind.SUBMISSION
+    made.child.ending.return_value = made.child.log_tail.return_value = ""
+    return made
+
+
+def bench(
+    *names: str, off: Off = NOTHING_OFF, spinning: Sequence[str] = (), shared: bool = False
+) -> Any:
+    """A State of attached workers; `asked` is what the judge was told to draw.
+
+    The kernels of those `spinning` run though they are locked; `shared`: somebody else's always do.
+    """
+    asked: list[tuple[str, bool]] = []
+    failed: dict[str, MagicMock] = {}
+
+    def inputs(
+        probe: Probe, label: str, calls: int, whole: bool, answered: bool, watched: bool
+    ) -> float:
+        asked.append((label, answered))
+        spins = [name for name in spinning if seats[name].attached]
+        return 2.0 if watched and (spins or shared) else 0.003
+
+    seats = {name: seat(name) for name in names}
+    return SimpleNamespace(
+        seats=seats,
+        roles=SimpleNamespace(null="null"),
+        judge=MagicMock(**{"burst.return_value": GOOD, "inputs.side_effect": inputs}),
+        quiet=MagicMock(**{"hold.return_value": Rest("", 0.4), "release.return_value": True}),
+        evidence={},
+        last_on_turn="",
+        record=lambda name, case: failed.setdefault(name, MagicMock()),
+        failed=failed,
+        limits=Limits(),
+        sizes=(0, 0),
+        facts=SimpleNamespace(off=off),
+        rng=random.Random(1),
+        clean_up=lambda: None,
+        asked=asked,
+    )
+
+
+def test_no_two_turns_are_asked_the_same() -> None:
+    state = bench("a", "b")
+    for name in ("a", "b", "a"):
+        assert take_turn(state, name, QUESTION, 1) == replace(GOOD, rest_ms=0.4)
+    labels = [label for label, _ in state.asked]
+    assert len(set(labels)) == 3
+    assert all(label.startswith("block/c/0/f00/") for label in labels)
+    assert "/a/" in labels[0]
+    assert "/b/" in labels[1]
+
+
+def test_an_ablation_asks_everybody_the_same() -> None:
+    state = bench("a", "b", off=frozenset({Defence.OWN_INPUTS}))
+    for name in ("a", "b"):
+        take_turn(state, name, QUESTION, 1)
+    assert len({label for label, _ in state.asked}) == 1
+
+
+@pytest.mark.parametrize(("name", "answered"), [("a", True), ("null", False)])
+def test_nothing_is_worked_out_for_the_null_kernel(name: str, answered: bool) -> None:
+    state = bench("a", "null")
+    take_turn(state, name, QUESTION, 1)
+    assert state.asked[0][1] is answered
+
+
+def test_inputs_are_drawn_while_everybody_is_held_and_the_worker_rests_behind_its_turn() -> None:
+    state, order = bench("a"), MagicMock()
+    for name in ("release", "hold"):
+        order.attach_mock(getattr(state.quiet, name), name)
+    for name in ("inputs", "burst"):
+        order.attach_mock(getattr(state.judge, name), name)
+    take_turn(state, "a", QUESTION, 1)
+    assert [call[0] for call in order.mock_calls] == ["inputs", "release", "burst", "hold"]
+
+
+def test_work_left_behind_ends_its_worker_and_gives_no_time() -> None:
+    state = bench("a")
+    state.quiet.hold.return_value = Rest("its GPU work still ran 500 ms behind the turn", 500)
+    reply = take_turn(state, "a", QUESTION, 1)
+    assert reply
+    assert reply.status is Status.LEFT_WORK_RUNNING
+    assert not reply.calls_ms
+    assert state.seats["a"].end.called
+    state.judge.detach.assert_called_with("a-1")
+
+
+def test_a_worker_that_another_made_unusable_is_replaced_and_takes_its_turn() -> None:
+    state = bench("a")
+    state.quiet.release.side_effect = [False, True]
+    state.judge.attach.return_value = None
+    with patch("harness.turns.unchanged", return_value=True):
+        reply = take_turn(state, "a", QUESTION, 1)
+    assert reply
+    assert reply.status is Status.PASSED
+    assert state.seats["a"].end.called
+    assert state.judge.attach.called
+
+
+def test_a_turn_past_all_deadlines_ends_its_worker_as_timed_out() -> None:
+    state = bench("a")
+    state.quiet = MagicMock(**{"hold.return_value": Rest(), "release.return_value": True})
+
+    def burst(label: str, timeout_s: float, overdue: Any, *_: object) -> Reply:
+        overdue(32.0)
+        return Reply(Status.CRASHED, "the process ended during 'go'", (), 0.0, None, ())
+
+    state.judge.burst.side_effect = burst
+    reply = take_turn(state, "a", QUESTION, 1)
+    assert reply
+    assert reply.status is Status.TIMED_OUT
+    assert "32 s" in reply.message
+    assert state.quiet.rescue_judge.called
+
+
+def attach(state: Any) -> Any:
+    """Whatever was ended starts again when it is needed."""
+    state.judge.attach.return_value = None
+    return patch("harness.turns.unchanged", return_value=True)
+
+
+def test_whose_kernels_run_on_behind_the_lock_is_found_and_nobody_else_fails() -> None:
+    state = bench("base", "a", "b", "null", spinning=["b"])
+    state.last_on_turn = "b"
+    with attach(state):
+        assert take_turn(state, "a", TIMED, 1) == replace(GOOD, rest_ms=0.4)
+    ((status, reason),) = (call.args for call in state.failed["b"].fail.call_args_list)
+    assert status is Status.LEFT_WORK_RUNNING
+    assert "although the driver had locked it" in reason
+    assert set(state.failed) == {"b"}
+    assert not any(state.seats[name].end.called for name in ("base", "a", "null"))
+
+
+def test_whoever_is_ended_on_the_way_starts_again() -> None:
+    state = bench("base", "a", "b", spinning=["b"])
+    state.last_on_turn = "a"
+    with attach(state):
+        assert take_turn(state, "a", TIMED, 1) == replace(GOOD, rest_ms=0.4)
+    assert state.seats["a"].end.called
+    assert state.seats["a"].attached
+    assert set(state.failed) == {"b"}
+    assert not state.seats["base"].end.called
+
+
+def test_who_is_on_turn_may_be_the_one() -> None:
+    state = bench("base", "a", spinning=["a"])
+    reply = take_turn(state, "a", TIMED, 1)
+    assert reply
+    assert reply.status is Status.LEFT_WORK_RUNNING
+    assert not state.judge.burst.called
+
+
+def test_a_gap_that_does_not_come_again_is_nobodys() -> None:
+    state = bench("base", "a")
+    state.judge.inputs.side_effect = [2.0, 0.003]
+    assert take_turn(state, "a", TIMED, 1) == replace(GOOD, rest_ms=0.4)
+    assert not state.seats["base"].end.called
+
+
+def test_a_gpu_that_is_shared_with_the_unknown_is_contended() -> None:
+    state = bench("base", "a", shared=True)
+    reply = take_turn(state, "a", TIMED, 1)
+    assert reply
+    assert reply.status is Status.CONTENDED
+    assert not state.failed
+
+
+def test_a_check_is_not_watched() -> None:
+    state = bench("base", "a", spinning=["base"])
+    assert take_turn(state, "a", QUESTION, 1) == replace(GOOD, rest_ms=0.4)
