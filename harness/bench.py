@@ -6,6 +6,7 @@ is not its turn. Nothing here imports torch.
 
 from __future__ import annotations
 
+import hashlib
 import json
 import re
 import threading
@@ -16,13 +17,14 @@ from pathlib import Path
 from harness import hygiene, wire
 from harness.defences import NOTHING_OFF, Off, to_argument
 from harness.errors import HarnessError, WireError
-from harness.isolate import Child, Jail, plain_text, resident_bytes
+from harness.isolate import Child, Jail, resident_bytes
 from harness.layout import aligned, nbytes
 from harness.nursery import Nursery
 from harness.problems import Problem
 from harness.problems.base import Probe, TensorSpec
 from harness.schema import CONFESSIONS, Case, Entrant, Error, Limits, Machine, Status
 from harness.telemetry import Monitor
+from harness.words import plain_text
 
 JUDGE_START_S = 180
 JUDGE_REQUEST_S = 600
@@ -169,8 +171,10 @@ class Seat:
 
     @property
     def slug(self) -> str:
-        """The entrant's name as part of a file name."""
-        return re.sub("[^A-Za-z0-9]+", "-", self.entrant.name)
+        """The entrant's name as part of a file name, which no other name gives."""
+        name = self.entrant.name
+        short = hashlib.sha256(name.encode()).hexdigest()[:6]
+        return f"{re.sub('[^A-Za-z0-9]+', '-', name)}-{short}"
 
     @property
     def label(self) -> str:
@@ -260,7 +264,7 @@ class Seat:
         return [
             *(
                 "--folder",
-                str(self.entrant.folder),
+                str(self.jail.source),
                 "--manifest",
                 manifest,
                 "--device",

@@ -238,6 +238,8 @@ class Entrant(Frozen):
     folder: Path
     manifest: Manifest
     source_sha256: str
+    #: What the hash covers: (path in the folder, content). It stays in the process that read it.
+    files: tuple[tuple[str, bytes], ...] = Field(default=(), exclude=True, repr=False)
 
     @property
     def entry_path(self) -> Path:

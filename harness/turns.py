@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from harness.bench import Reply, Seat
 from harness.defences import Defence
-from harness.registry import unchanged
+from harness.registry import intact
 from harness.schema import Case, Status
 from harness.state import State
 
@@ -14,8 +14,8 @@ from harness.state import State
 DEADLY = frozenset(
     {Status.CRASHED, Status.TIMED_OUT, Status.OUT_OF_MEMORY, Status.INVALID_SUBMISSION}
 )
-#: Saved between the hash and a load: no row may stand under the hash of other bytes.
-CHANGED = "its files changed while they were being read: run it again"
+#: No row may stand under the hash of other bytes.
+CHANGED = "the copy of its files that workers read was changed during the run: run it again"
 
 
 def take_turn(
@@ -46,7 +46,7 @@ def _seated(state: State, seat: Seat, case: Case) -> bool:
     assert seat.child
     failure = state.judge.attach(seat.label, seat.child, state.sizes, state.limits.import_s)
     seat.attached = True
-    if failure is None and not unchanged(seat.entrant):
+    if failure is None and not intact(seat.entrant, seat.jail.source):
         failure = Reply(Status.INTERRUPTED, CHANGED, (), 0.0, None, ())
     if failure is None:
         return True

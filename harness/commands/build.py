@@ -9,10 +9,11 @@ from pathlib import Path
 
 from harness import build_report
 from harness.errors import EXIT_OK, EXIT_SUBMISSION_FAILED, UnavailableError, UsageError
-from harness.isolate import ROOT, plain_text
+from harness.isolate import ROOT
 from harness.launch_spec import parse_launch
 from harness.registry import find_entrants
 from harness.schema import Entrant, Kind
+from harness.words import plain_text
 from harness.worker.nvrtc import CudaSourceError
 
 

@@ -1,4 +1,4 @@
-"""A submission that is saved while a run reads it: no row may stand under a hash of other bytes."""
+"""What is hashed is what runs: an edit during a run is the next run's, a changed copy ends its entry."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from unittest.mock import MagicMock
 
 from harness.defences import NOTHING_OFF
 from harness.problems import get_problem
-from harness.registry import load_entrant
+from harness.registry import load_entrant, stage
 from harness.schema import Kind, Status
 from harness.suite import load_suite
 from harness.turns import take_turn
@@ -28,15 +28,19 @@ class Known:
         self.status, self.reason = status, reason
 
 
-def test_files_saved_after_the_hash_leave_no_verdict_and_disturb_nobody(tmp_path: Path) -> None:
+def test_a_copy_that_was_changed_leaves_no_verdict_and_disturbs_nobody(tmp_path: Path) -> None:
     seats = {}
     for name in ("steady", "edited"):
         (tmp_path / f"{name}.py").write_text(SOURCE)
         problem = get_problem("attention_forward")
         entrant = load_entrant(tmp_path / f"{name}.py", Kind.SUBMISSION, problem)
+        staged = tmp_path / "sources" / name
+        stage(entrant, staged)
         child = MagicMock(**{"ending.return_value": "", "log_tail.return_value": ""})
         seats[name] = MagicMock(entrant=entrant, child=child, attached=False, killed_for="")
-    (tmp_path / "edited.py").write_text(SOURCE + "# saved a moment later\n")
+        seats[name].jail.source = staged
+    (tmp_path / "steady.py").write_text(SOURCE + "# saved a moment later by its author\n")
+    (tmp_path / "sources" / "edited" / "more.py").write_text("planted")
     records: dict[tuple[str, str], Known] = defaultdict(Known)
     suite = load_suite("quick", ROOT / "configs")
     state: Any = SimpleNamespace(
