@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from harness.defences import NOTHING_OFF, Off
@@ -37,6 +37,11 @@ class Request:
         """The suite with the cases to run; what a record says it belongs to is the whole one."""
         chosen = tuple(c for c in self.suite.cases if not self.cases or c.name in self.cases)
         return self.suite.model_copy(update={"cases": chosen})
+
+    def without(self, entrant: str, cases: Sequence[str]) -> Request:
+        """The same for everybody but `entrant`, on `cases` only."""
+        others = tuple(each for each in self.entrants if each.name != entrant)
+        return replace(self, entrants=others, cases=tuple(cases))
 
 
 def resolve(

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
-from harness.bench import Reply, Seat
+from harness.bench import Seat
 from harness.defences import Defence
+from harness.messages import BurstReport
 from harness.registry import intact
 from harness.schema import Case, Status
 from harness.state import State
@@ -20,7 +19,7 @@ CHANGED = "the copy of its files that workers read was changed during the run: r
 
 def take_turn(
     state: State, name: str, case: Case, timeout_s: float, profile: bool = False, heat_ms: float = 0
-) -> Reply | None:
+) -> BurstReport | None:
     """One burst on one worker, alone on the machine; None if it could not be started."""
     seat = state.seats[name]
     if not _seated(state, seat, case):
@@ -47,7 +46,7 @@ def _seated(state: State, seat: Seat, case: Case) -> bool:
     failure = state.judge.attach(seat.label, seat.child, state.sizes, state.limits.import_s)
     seat.attached = True
     if failure is None and not intact(seat.entrant, seat.jail.source):
-        failure = Reply(Status.INTERRUPTED, CHANGED, (), 0.0, None, ())
+        failure = BurstReport(status=Status.INTERRUPTED, message=CHANGED)
     if failure is None:
         return True
     reply = _bury(state, seat, failure)
@@ -57,7 +56,7 @@ def _seated(state: State, seat: Seat, case: Case) -> bool:
     return False
 
 
-def _bury(state: State, seat: Seat, reply: Reply) -> Reply:
+def _bury(state: State, seat: Seat, reply: BurstReport) -> BurstReport:
     """End a failed worker and say what happened in the words its process left."""
     assert seat.child
     status, message = reply.status, reply.message
@@ -75,4 +74,4 @@ def _bury(state: State, seat: Seat, reply: Reply) -> Reply:
     for (name, _), known in state.evidence.items():
         if name == seat.entrant.name and not known.log_tail:
             known.log_tail = seat.child.log_tail()
-    return replace(reply, status=status, message=message)
+    return reply.model_copy(update={"status": status, "message": message})
