@@ -348,10 +348,10 @@ def hear_builder(line: socket.socket, limits: Limits) -> BuilderReply:
     for _ in range(MOST_BUILD_MESSAGES):
         left = max(0.0, end - time.monotonic())
         try:
-            message = wire.receive(line, min(left, limits.first_call_s) if runs else left)
+            message = wire.receive(line, min(left, limits.burst_s) if runs else left)
         except wire.PeerSilent:
-            if runs and left > limits.first_call_s:
-                said = f"kernels still run {limits.first_call_s:.0f} s after the call returned"
+            if runs and left > limits.burst_s:
+                said = f"kernels still run {limits.burst_s:.0f} s after the call returned"
                 raise wire.PeerSilent(said) from None
             raise wire.PeerSilent(f"not done after {limits.build_s:.0f} s") from None
         reply = understood(message, BuilderReply)

@@ -116,8 +116,11 @@ class Limits(Frozen):
 
     import_s: Limit = 120
     build_s: Limit = 600
-    first_call_s: Limit = 180
-    burst_s: Limit = 20
+    first_call_s: Limit = 180  # of a check: something may still be compiled
+    burst_s: Limit = 20  # of a timed burst, and of one call's kernels while building
+    again_s: Limit = 5  # of any turn, for who let a deadline pass before
+    entrant_s: Limit = 600  # of all turns of one submission together,
+    entrant_times: Limit = 30  # and so many times what the trusted pace took for its own
     memory_gib: Limit = 32  # of the host, one worker
     gpu_memory_gib: Limit = 64  # of the device, one worker
 

@@ -139,7 +139,9 @@ def suite_for(problem: Problem, gpu: bool, dtype: str, quick_deadlines: bool) ->
         import_s=90, first_call_s=30, burst_s=15, memory_gib=host_gib, gpu_memory_gib=24
     )
     if quick_deadlines:
-        limits = limits.model_copy(update={"import_s": 15, "first_call_s": 4, "burst_s": 4})
+        limits = limits.model_copy(
+            update={"import_s": 15, "first_call_s": 4, "burst_s": 4, "entrant_s": 20}
+        )
     pace = load_suite(problem.suites[1], ROOT / "configs").against  # runs with and without a GPU
     return Suite(
         name="selftest",

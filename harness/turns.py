@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import time
+
 from harness.bench import Seat
 from harness.defences import Defence
 from harness.messages import BurstReport
 from harness.registry import intact
-from harness.schema import Case, Status
+from harness.schema import Case, Kind, Status
 from harness.state import State
 
 #: Endings of a worker after which it must be replaced before it can run another case.
@@ -19,6 +21,27 @@ CHANGED = "the copy of its files that workers read was changed during the run: r
 
 def take_turn(
     state: State, name: str, case: Case, timeout_s: float, profile: bool = False, heat_ms: float = 0
+) -> BurstReport | None:
+    """One burst on one worker, within its budget; None if it could not be started."""
+    seat, budget = state.seats[name], state.budget
+    if seat.entrant.kind is Kind.SUBMISSION:
+        if overdrawn := budget.overdrawn(name):
+            _dismiss(state, seat, overdrawn)
+            return None
+        compiled = state.limits.burst_s if seat.compiles_alone else timeout_s
+        timeout_s = budget.deadline_s(name, min(timeout_s, compiled))
+    begun = time.monotonic()
+    reply = _burst(state, name, case, timeout_s, profile, heat_ms)
+    budget.spent_s[name] += time.monotonic() - begun
+    if reply is None or reply.status is not Status.TIMED_OUT:
+        return reply
+    budget.hung.add(name)
+    overdrawn = budget.overdrawn(name) if seat.entrant.kind is Kind.SUBMISSION else ""
+    return reply.model_copy(update={"message": overdrawn}) if overdrawn else reply
+
+
+def _burst(
+    state: State, name: str, case: Case, timeout_s: float, profile: bool, heat_ms: float
 ) -> BurstReport | None:
     """One burst on one worker, alone on the machine; None if it could not be started."""
     seat = state.seats[name]
@@ -34,6 +57,17 @@ def take_turn(
     seat.child.pause()
     state.clean_up()
     return reply
+
+
+def _dismiss(state: State, seat: Seat, why: str) -> None:
+    """No further turn for who has spent its budget; rows of complete cases stay."""
+    seat.end()
+    if seat.attached:
+        state.judge.detach(seat.label)
+        seat.attached = False
+    for case in state.suite.cases:
+        if case.name not in state.done:
+            state.record(seat.entrant.name, case).fail(Status.TIMED_OUT, why)
 
 
 def _seated(state: State, seat: Seat, case: Case) -> bool:

@@ -8,6 +8,7 @@ from types import SimpleNamespace
 from typing import Any
 from unittest.mock import MagicMock
 
+from harness.budget import Budget
 from harness.defences import NOTHING_OFF
 from harness.problems import get_problem
 from harness.registry import load_entrant, stage
@@ -53,7 +54,10 @@ def test_a_copy_that_was_changed_leaves_no_verdict_and_disturbs_nobody(tmp_path:
         facts=SimpleNamespace(off=NOTHING_OFF),
         judge=MagicMock(**{"attach.return_value": None}),
         clean_up=lambda: None,
+        budget=Budget(suite.limits, "steady"),
     )
+    for seat in seats.values():
+        seat.compiles_alone = False
     for name in seats:
         take_turn(state, name, suite.cases[1], timeout_s=1)
     assert seats["edited"].end.called

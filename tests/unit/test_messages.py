@@ -133,7 +133,7 @@ def heard(*messages: dict[str, Any] | bytes, limits: Limits | None = None) -> Bu
     with ours, theirs:
         thread = threading.Thread(target=speak, daemon=True)
         thread.start()
-        return hear_builder(ours, limits or Limits(build_s=0.3, first_call_s=0.1))
+        return hear_builder(ours, limits or Limits(build_s=0.3, burst_s=0.1))
 
 
 @pytest.mark.parametrize(
