@@ -25,6 +25,7 @@ Limit = Annotated[float, Field(gt=0, le=1e6)]  # seconds or GiB; an infinite one
 MOST_BLOCKS = 10_000
 NAME_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9_./-]{0,79}$"
 Name = Annotated[str, Field(pattern=NAME_PATTERN)]
+Login = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9-]{0,38}$")]  # of GitHub
 
 
 class Frozen(BaseModel):
@@ -212,6 +213,9 @@ class Manifest(Frozen):
 
     name: Name
     author: str = "unknown"
+    owners: tuple[Login, ...] = Field(
+        default=(), max_length=20
+    )  # who may change it by pull request
     description: str = ""
     language: Literal["triton", "cuda", "pytorch"] = "pytorch"
     license: str = ""

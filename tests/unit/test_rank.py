@@ -194,6 +194,14 @@ def test_newest_is_idempotent() -> None:
     assert len(once) == 6
 
 
+def test_who_was_measured_without_a_sandbox_has_no_place() -> None:
+    results = three("a", 1.1) + three("b", 1.0)
+    results[1] = results[1].model_copy(update={"integrity": "judged/0"})
+    board = only(results)
+    assert [row.entry for row in board.ranked] == ["b"]
+    assert "without a sandbox, --sandbox 1" in board.unranked[0].why
+
+
 def test_integrity_is_the_weakest_of_the_row() -> None:
     results = three("a", 1.1)
     results[1] = results[1].model_copy(update={"integrity": "cooperative"})
