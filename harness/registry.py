@@ -120,6 +120,7 @@ def load_entrant(
     entry, body = _entry_in(folder, manifest, files)
     if entry.suffix == ".py":
         check_source(entry, body, problem)
+        _must_not_launch(folder, manifest)
     else:
         check_launch(folder / "manifest.yaml", manifest, problem)
     name = _display_name(path, manifest, root)
@@ -198,6 +199,15 @@ def _must_be_short(path: Path, manifest: Manifest) -> None:
         raise SubmissionError(
             f"{shown(path)}: its manifest says {size} bytes, at most {MOST_MANIFEST_BYTES}",
             "keep it short; NOTES.md takes words",
+        )
+
+
+def _must_not_launch(folder: Path, manifest: Manifest) -> None:
+    """Only a plain .cu is launched by us: elsewhere the section would be a text that nobody reads."""
+    if manifest.launch is not None:
+        raise SubmissionError(
+            f"{shown(folder / 'manifest.yaml')}: launch: belongs to a .cu entry, not to {manifest.entry}",
+            "take it out, or name the .cu file as the entry",
         )
 
 

@@ -73,7 +73,7 @@ def manifest_of(path: Path) -> Manifest:
             compute_capability=inherited.needs.compute_capability,
             packages=("cuda-bindings",),
         ),
-        claims=_claims([kernel.model_dump() for kernel in launch.kernels]),
+        claims=_claims([kernel.model_dump() for kernel in launch.kernels], described, path.name),
         launch=section,
     )
 
@@ -99,11 +99,15 @@ def first_words(path: Path) -> str:
     return line.lstrip("/* ").rstrip("*/ ") if line.startswith(("//", "/*")) else ""
 
 
-def _claims(kernels: list[dict[str, Any]]) -> Claims:
+def _claims(kernels: list[dict[str, Any]], described: Path, name: str) -> Claims:
     """Of both masks, if some kernels serve the one and some the other."""
     masks = {kernel["causal"] for kernel in kernels}
     known = {dtype.value for dtype in Dtype}
     dtypes = {dtype for kernel in kernels for dtype in kernel["dtypes"]} & known
+    if not dtypes:
+        raise SubmissionError(
+            f"{described}: {name}: its kernels serve none of {', '.join(sorted(known))}", PAGE
+        )
     return Claims(
         headdims=tuple(sorted({d for kernel in kernels for d in kernel["headdims"]})),
         causal=masks.pop() if len(masks) == 1 else "both",

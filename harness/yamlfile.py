@@ -84,6 +84,7 @@ def _refused(problem: str, event: Any) -> yaml.YAMLError:
 for _kind in ("int", "float"):
     StrictLoader.add_constructor(f"tag:yaml.org,2002:{_kind}", _number)
 #: A date is a text here, and `<<` a key like any other: neither is JSON, which records are made of.
+TEXT = "tag:yaml.org,2002:str"
 PLAIN = tuple(f"tag:yaml.org,2002:{kind}" for kind in ("null", "bool", "int", "float"))
 StrictLoader.yaml_implicit_resolvers = {
     first: [(tag, pattern) for tag, pattern in known if tag in PLAIN]
@@ -166,6 +167,10 @@ def _differing_keys(path: Path, node: yaml.MappingNode, error: type[UsageError])
     seen: dict[str, int] = {}
     for key, _ in node.value:
         line, name = key.start_mark.line + 1, str(key.value)
+        if key.tag != TEXT:
+            raise error(
+                f"{shown(path)}:{line}: key {shown(name, SHOWN)!r} is no text", "write a name"
+            )
         if name in seen:
             raise error(
                 f"{shown(path)}:{line}: '{shown(name, SHOWN)}' is written twice, first in line {seen[name]}",

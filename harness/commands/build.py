@@ -59,6 +59,9 @@ def one(entrant: Entrant, archs: list[str] | None, fail_on_spills: bool) -> int:
             place = f"{cause.file}:{cause.line}: " if cause.file else ""
             print(f"{cause.status}: {place}{plain_text(cause.message)}", file=sys.stderr)
             return EXIT_SUBMISSION_FAILED
+        except ValueError as cause:  # an expression without a value, as S // 0
+            print(f"COMPILE_ERROR: {plain_text(str(cause))}", file=sys.stderr)
+            return EXIT_SUBMISSION_FAILED
         except build_report.BuildUnavailableError as cause:
             raise UnavailableError(f"UNAVAILABLE: {cause}", "pip install '.[cuda]'") from None
     print(build_report.render(reports))

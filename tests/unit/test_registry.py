@@ -86,6 +86,8 @@ def test_the_hash_follows_the_source_and_not_the_notes(tmp_path: Path) -> None:
         (f"author: {'9' * 65}\n", r"manifest.yaml:2: not YAML: a number of 65 characters"),
         ("author: !!binary aGk=\n", r"manifest.yaml:2: not YAML: tag '.*binary' is not taken"),
         ('author: "\\uD800"\n', r"manifest.yaml:2: not YAML: half a surrogate pair"),
+        ("?\n", r"manifest.yaml:2: key '' is no text"),
+        ("claims: {7: 8}\n", r"manifest.yaml:2: key '7' is no text"),
         ("launch: &a {x: *a}\n", r"manifest.yaml:2: not YAML: an alias inside its own anchor"),
         (BOMB, r"manifest.yaml:6: not YAML: aliases make too much of it"),
         (CHAIN, r"manifest.yaml:2\d: not YAML: aliases make too much of it"),
@@ -422,6 +424,10 @@ def test_a_rung_s_hash_follows_what_its_compiler_reads(tmp_path: Path) -> None:
         ("- 1\n", r"launch.yaml:1: expected 'FILE.cu:'"),
         ("01_a.cu: [\n", r"launch.yaml:2: not YAML"),
         ("01_a.cu: {kernels: []}\n", r"launch.yaml: 01_a.cu: launch.kernels: "),
+        (
+            f"01_a.cu:{SECTION.replace('headdims', 'dtypes: [fp32], headdims')}",
+            r"launch.yaml: 01_a.cu: its kernels serve none of bf16, fp16",
+        ),
     ],
 )
 def test_a_cu_that_nothing_describes(tmp_path: Path, described: str | None, message: str) -> None:
