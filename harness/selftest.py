@@ -11,24 +11,25 @@ import contextlib
 import os
 import signal
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from pydantic import Field
 
 from harness import early, hygiene, kernel_class
 from harness.defences import NOTHING_OFF, Defence, Off
-from harness.errors import SubmissionError, SuiteError
+from harness.errors import HarnessError, SubmissionError, SuiteError
 from harness.isolate import ROOT
 from harness.launch import execute
 from harness.observer import Silent
-from harness.problems import Problem, get_problem
+from harness.problems import PROBLEMS, Problem, get_problem
 from harness.registry import find_entrants, load_entrant
 from harness.request import Request
 from harness.schema import (
     BLAMELESS,
     Case,
+    Entrant,
     Frozen,
     Kind,
     Limits,
@@ -63,6 +64,9 @@ class Expectation(Frozen):
     neutral: str = ""  # why PASSED is harmless at all
     dtype: str = "fp16"
     slow: bool = False  # waits for a deadline
+    beside: tuple[
+        str, ...
+    ] = ()  # honest controls in the same run, which must pass whatever it does
     plant_environment: dict[str, str] = Field(default={})
 
 
@@ -117,9 +121,16 @@ def load_corpus(root: Path = ROOT) -> list[Specimen]:
     for kind in ("cheaters", "honest"):
         for path in sorted((root / "tests" / kind).glob("*/expect.yaml")):
             expect = load_model(path, Expectation, SuiteError)
-            manifest = load_model(path.with_name("manifest.yaml"), Manifest, SubmissionError)
-            found.append(Specimen(path.parent, kind == "honest", expect, manifest.problem))
+            found.append(Specimen(path.parent, kind == "honest", expect, _problem_of(path.parent)))
     return found
+
+
+def _problem_of(folder: Path) -> str:
+    """What a specimen computes; a manifest that cannot be read, on purpose, says nothing of it."""
+    try:
+        return load_model(folder / "manifest.yaml", Manifest, SubmissionError).problem
+    except SubmissionError:
+        return next(iter(PROBLEMS))
 
 
 def suite_for(problem: Problem, gpu: bool, dtype: str, quick_deadlines: bool) -> Suite:
@@ -157,11 +168,15 @@ def suite_for(problem: Problem, gpu: bool, dtype: str, quick_deadlines: bool) ->
 
 
 def batches(specimens: Sequence[Specimen], size: int = BATCH) -> list[list[Specimen]]:
-    """Specimens that may share a run: one problem, element type, kind of deadline, not too many."""
-    groups: dict[tuple[str, str, bool], list[Specimen]] = {}
+    """Specimens that may share a run: one problem, element type, kind of deadline, not too many.
+
+    Who must leave its neighbours alone has a run with these only.
+    """
+    groups: dict[tuple[str, str, bool, str], list[Specimen]] = {}
     for specimen in specimens:
         expect = specimen.expect
-        groups.setdefault((specimen.problem, expect.dtype, expect.slow), []).append(specimen)
+        alone = specimen.name if expect.beside else ""
+        groups.setdefault((specimen.problem, expect.dtype, expect.slow, alone), []).append(specimen)
     return [group[i : i + size] for group in groups.values() for i in range(0, len(group), size)]
 
 
@@ -177,7 +192,8 @@ def run_batch(
     gpu = machine.has_gpu
     problem = get_problem(specimens[0].problem)
     suite = suite_for(problem, gpu, first.dtype, first.slow)
-    entrants = [load_entrant(s.folder, Kind.SUBMISSION, problem) for s in specimens]
+    neighbours = [ROOT / "tests" / "honest" / name for s in specimens for name in s.expect.beside]
+    entrants, refused = _loaded([*(s.folder for s in specimens), *neighbours], problem)
     pace = find_entrants([suite.against], ROOT / "baselines", Kind.BASELINE, problem)
     results: dict[str, Result] = {}
     if (
@@ -200,9 +216,44 @@ def run_batch(
             results[result.entry] = result
             row(result)
 
-        execute(request, save, Silent())
+        with contextlib.suppress(HarnessError):  # the rows say so
+            execute(request, save, Silent())
         left = end_orphans(before)
-    return [judge(specimen, results.get(specimen.name), suite, left) for specimen in specimens]
+    return [
+        refusal(specimen, refused[specimen.name])
+        if specimen.name in refused
+        else beside(judge(specimen, results.get(specimen.name), suite, left), results)
+        for specimen in specimens
+    ]
+
+
+def _loaded(folders: Sequence[Path], problem: Problem) -> tuple[list[Entrant], dict[str, str]]:
+    """Who can be read, and why the others cannot, by the name of their folder."""
+    entrants: list[Entrant] = []
+    refused: dict[str, str] = {}
+    for folder in folders:
+        try:
+            entrants.append(load_entrant(folder, Kind.SUBMISSION, problem))
+        except SubmissionError as cause:  # noqa: PERF203 - of many, a few
+            refused[folder.name] = cause.message
+    return entrants, refused
+
+
+def refusal(specimen: Specimen, why: str) -> Outcome:
+    """Of one that was not even read: as good as INVALID_SUBMISSION."""
+    foreseen = not specimen.honest and Status.INVALID_SUBMISSION in specimen.expect.status
+    words_ = why.replace(str(specimen.folder), specimen.name)[:120]
+    return Outcome(specimen, None, "stopped" if foreseen else "surprise", f"not read: {words_}")
+
+
+def beside(outcome: Outcome, results: Mapping[str, Result]) -> Outcome:
+    """The same, unless a neighbour lost its row by it: then it won, however it ended."""
+    for name in outcome.specimen.expect.beside:
+        row = results.get(name)
+        if row is None or row.status is not Status.PASSED:
+            lost = "no row" if row is None else words(row)
+            return replace(outcome, verdict="accepted", by=f"{name} beside it: {lost}")
+    return outcome
 
 
 def runs_on(specimen: Specimen, machine: Machine) -> bool:
