@@ -57,7 +57,7 @@ def scan_folder(folder: Path) -> list[Hint]:
     for path in sorted(folder.rglob("*.py")):
         try:
             tree = ast.parse(path.read_bytes())
-        except (SyntaxError, ValueError, OSError):
+        except (SyntaxError, ValueError, OSError, RecursionError, MemoryError):
             continue
         hints += [Hint(path, line, text) for line, text in sorted(set(_walk(tree)))]
     return hints
