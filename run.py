@@ -35,13 +35,15 @@ def main(args: argparse.Namespace | None = None) -> int:
     suite = choose_suite(args, machine)
     request = resolve_request(args, suite, machine)
     with report(args) as observer:
+        for error in request.refused:
+            observer.note(f"left out: {error}")
         store = Store(args.results, keep=args.json)
         try:
             conduct(args, request, store.save, observer)
         finally:
             store.rank_into(args.leaderboard, observer)
             store.tell(args.json)
-    return store.exit_code
+    return store.exit_code_beside(request.refused)
 
 
 if __name__ == "__main__":

@@ -6,29 +6,45 @@ is not its turn. Nothing here imports torch.
 
 from __future__ import annotations
 
+import contextlib
+import hashlib
 import json
 import re
 import select
+import socket
 import threading
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from harness import hygiene, wire
 from harness.defences import NOTHING_OFF, Off, to_argument
 from harness.errors import HarnessError, WireError
-from harness.isolate import Child, Jail, plain_text, resident_bytes
+from harness.isolate import Child, Jail, resident_bytes
 from harness.layout import aligned, nbytes
+from harness.messages import (
+    Asked,
+    BuilderReply,
+    BurstReport,
+    Crossing,
+    Done,
+    Failed,
+    JudgeReady,
+    Revealed,
+    understood,
+)
 from harness.nursery import Nursery
 from harness.problems import Problem
 from harness.problems.base import Probe, TensorSpec
-from harness.schema import CONFESSIONS, Case, Entrant, Error, Limits, Machine, Status
+from harness.schema import CONFESSIONS, Case, Entrant, Limits, Machine, Status
 from harness.telemetry import Monitor
 
 JUDGE_START_S = 180
 JUDGE_REQUEST_S = 600
 TURN_SPARE_S = 30  # of the judge's own work in a turn: copies and comparisons
 WATCH_PERIOD_S = 0.1
+MOST_BUILD_MESSAGES = 4096
 
 
 #: Ends the worker on turn; is told the deadline that was missed, in seconds.
@@ -36,22 +52,13 @@ Overdue = Callable[[float], object]
 
 
 class JudgeFailed(HarnessError):
-    """The judge died, fell silent or failed: ours to answer for, never the author's."""
+    """The judge died, fell silent or failed.
 
+    `worker`: label of the one it was busy with, if any; `lacks`: it found no memory or no disk.
+    """
 
-@dataclass(frozen=True)
-class Reply:
-    """What the judge says of one burst."""
-
-    status: Status
-    message: str
-    calls_ms: tuple[float, ...]
-    t2_ms: float
-    error: Error | None
-    kernels: tuple[str, ...]
-    configs: tuple[str, ...] = ()
-    deterministic: bool | None = None
-    rest_ms: float = 0.0  # until the worker was locked behind the turn
+    worker = ""
+    lacks = False
 
 
 class JudgeClient:
@@ -75,9 +82,9 @@ class JudgeClient:
 
     def wait_ready(self) -> None:
         """Block until it has its context; learn its commitment and whether IPC works."""
-        hello = self._receive(JUDGE_START_S)
-        self.commitment, self.ipc = str(hello["commitment"]), hello["ipc"] == "cuda_ipc"
-        self.start_s = dict(hello["start_s"])
+        hello = self._receive(JudgeReady, JUDGE_START_S)
+        self.commitment, self.ipc = hello.commitment, hello.ipc == "cuda_ipc"
+        self.start_s = hello.start_s
 
     def attach(
         self,
@@ -86,14 +93,15 @@ class JudgeClient:
         sizes: tuple[int, int],
         timeout_s: float,
         overdue: Overdue,
-    ) -> Reply | None:
+    ) -> BurstReport | None:
         """Hand the worker's line to the judge; None if it mapped its buffers, else its failure."""
         message = {"op": "attach", "worker": name, "timeout_s": timeout_s}
         message |= {"input_bytes": sizes[0], "output_bytes": sizes[1]}
-        deadline_s = timeout_s + TURN_SPARE_S
-        answer = self._ask(message, deadline_s, (seat.line.fileno(),), overdue)
-        seat.line.close()
-        return None if answer.get("ok") else _reply(answer)
+        with self._busy_with(name):
+            self._send(message, (seat.line.fileno(),))
+            answer = self._answer_of_worker(timeout_s + TURN_SPARE_S, overdue)
+            seat.line.close()
+            return None if answer.get("ok") else self._understood(answer, BurstReport)
 
     def inputs(
         self, probe: Probe, label: str, calls: int, whole: bool, answered: bool, watched: bool
@@ -115,7 +123,7 @@ class JudgeClient:
             "answered": answered,
             "watched": watched,
         }
-        return float(self._ask(message, JUDGE_REQUEST_S)["gap_ms"])
+        return self._ask(message, Asked, JUDGE_REQUEST_S).gap_ms
 
     def burst(
         self,
@@ -124,45 +132,53 @@ class JudgeClient:
         overdue: Overdue,
         profile: bool = False,
         heat_ms: float = 0,
-    ) -> Reply:
+    ) -> BurstReport:
         """Run the current inputs on one worker; it may take `timeout_s` to get ready and again for its calls."""
         message = {"op": "burst", "worker": name, "timeout_s": timeout_s, "profile": profile}
         message["heat_ms"] = heat_ms
-        return _reply(self._ask(message, 2 * timeout_s + TURN_SPARE_S, (), overdue))
+        with self._busy_with(name):
+            self._send(message)
+            answer = self._answer_of_worker(2 * timeout_s + TURN_SPARE_S, overdue)
+            return self._understood(answer, BurstReport)
 
     def prime(self, names: Sequence[str], timeout_s: float) -> None:
         """Set up the profilers of these workers, all at once; they must be running."""
         message = {"op": "prime", "workers": list(names), "timeout_s": timeout_s}
-        self._ask(message, timeout_s * len(names) + JUDGE_REQUEST_S)
+        self._ask(message, Done, timeout_s * len(names) + JUDGE_REQUEST_S)
 
     def detach(self, name: str) -> None:
         """Forget a worker and free its buffers."""
-        self._ask({"op": "detach", "worker": name}, JUDGE_REQUEST_S)
+        with self._busy_with(name):
+            self._ask({"op": "detach", "worker": name}, Done, JUDGE_REQUEST_S)
 
     def reveal(self) -> str:
         """The secret that all inputs so far came from; the next ones come from a new one."""
-        answer = self._ask({"op": "reveal"}, JUDGE_REQUEST_S)
-        self.commitment = str(answer["commitment"])
-        return str(answer["secret"])
+        answer = self._ask({"op": "reveal"}, Revealed, JUDGE_REQUEST_S)
+        self.commitment = answer.commitment
+        return answer.secret
 
-    def _ask(
-        self,
-        message: wire.Message,
-        timeout_s: float,
-        fds: tuple[int, ...] = (),
-        overdue: Overdue | None = None,
-    ) -> wire.Message:
-        """The answer to one request; a worker runs meanwhile if there is an `overdue`.
+    def _answer_of_worker(self, deadline_s: float, overdue: Overdue) -> wire.Message:
+        """The answer to a request in which a worker runs.
 
         A worker can keep the judge from its own deadlines (a GPU that is never free). `overdue` ends it
         then, and the judge goes on.
         """
-        self._send(message, fds)
-        if overdue:
-            if not select.select([self.child.line], [], [], timeout_s)[0]:
-                overdue(timeout_s)
-            timeout_s = JUDGE_REQUEST_S
-        return self._receive(timeout_s)
+        if not select.select([self.child.line], [], [], deadline_s)[0]:
+            overdue(deadline_s)
+        return self._answer(JUDGE_REQUEST_S)
+
+    @contextlib.contextmanager
+    def _busy_with(self, worker: str) -> Iterator[None]:
+        """If the judge fails here, it fails with this worker before it."""
+        try:
+            yield
+        except JudgeFailed as cause:
+            cause.worker = worker
+            raise
+
+    def _ask(self, message: wire.Message, answer: type[Crossing], timeout_s: float) -> Crossing:
+        self._send(message)
+        return self._receive(answer, timeout_s)
 
     def _send(self, message: wire.Message, fds: tuple[int, ...] = ()) -> None:
         try:
@@ -170,14 +186,26 @@ class JudgeClient:
         except WireError as cause:
             raise self._failed(str(cause)) from None
 
-    def _receive(self, timeout_s: float) -> wire.Message:
+    def _receive(self, answer: type[Crossing], timeout_s: float) -> Crossing:
+        return self._understood(self._answer(timeout_s), answer)
+
+    def _answer(self, timeout_s: float) -> wire.Message:
         try:
             answer = wire.receive(self.child.line, timeout_s)
         except WireError as cause:
             raise self._failed(str(cause)) from None
         if "failed" in answer:
-            raise self._failed(str(answer["failed"]))
+            told = self._understood(answer, Failed)
+            failed = self._failed(told.failed)
+            failed.lacks = told.lacks
+            raise failed
         return answer
+
+    def _understood(self, answer: wire.Message, model: type[Crossing]) -> Crossing:
+        try:
+            return understood(answer, model)
+        except WireError as cause:
+            raise self._failed(str(cause)) from None
 
     def _failed(self, what: str) -> JudgeFailed:
         tail = "\n".join(self.child.log_tail().splitlines()[-6:])
@@ -211,8 +239,10 @@ class Seat:
 
     @property
     def slug(self) -> str:
-        """The entrant's name as part of a file name."""
-        return re.sub("[^A-Za-z0-9]+", "-", self.entrant.name)
+        """The entrant's name as part of a file name, which no other name gives."""
+        name = self.entrant.name
+        short = hashlib.sha256(name.encode()).hexdigest()[:6]
+        return f"{re.sub('[^A-Za-z0-9]+', '-', name)}-{short}"
 
     @property
     def label(self) -> str:
@@ -267,18 +297,21 @@ class Seat:
             nursery = None if extra else self.nursery  # one builder alone needs no common parent
             builder = Child("harness.worker", arguments, jail, self.log, nursery=nursery)
         try:
-            answer = wire.receive(builder.line, limits.build_s)
-        except wire.PeerSilent:
-            return Status.TIMED_OUT, f"build: not done after {limits.build_s:.0f} s", limits.build_s
-        except WireError:
+            reply = hear_builder(builder.line, limits)
+        except wire.PeerSilent as cause:
+            return Status.TIMED_OUT, f"build: {cause}", limits.build_s
+        except wire.PeerClosed:
             return Status.CRASHED, f"build: {builder.ending()}", 0.0
+        except WireError as cause:
+            return Status.INVALID_SUBMISSION, f"build: broke the protocol: {cause}", 0.0
         finally:
             builder.end()
             self.build_log = builder.log_tail()
-        if answer.get("op") == "built":
-            self.build_steps = _steps(answer.get("steps"))
-            return None, "", _number(answer.get("seconds"))
-        return _status_of(answer), plain_text(str(answer.get("message", "")))[:4000], 0.0
+        if reply.op == "built":
+            self.build_steps = reply.steps
+            return None, "", reply.seconds
+        status = reply.status if reply.status in CONFESSIONS else Status.CRASHED
+        return status, reply.message, 0.0
 
     @staticmethod
     def _for(machine: Machine) -> tuple[str, str]:
@@ -303,7 +336,7 @@ class Seat:
         return [
             *(
                 "--folder",
-                str(self.entrant.folder),
+                str(self.jail.source),
                 "--manifest",
                 manifest,
                 "--device",
@@ -346,6 +379,29 @@ class MemoryWatch(threading.Thread):
             seat.end()
 
 
+def hear_builder(line: socket.socket, limits: Limits) -> BuilderReply:
+    """How a builder ended. From a call's return until its kernels ran ("called", "ran") nothing is compiled.
+
+    Raises PeerSilent at one of the two deadlines, PeerClosed if it ended without a word, WireError if its
+    words are none.
+    """
+    end, runs = time.monotonic() + limits.build_s, False
+    for _ in range(MOST_BUILD_MESSAGES):
+        left = max(0.0, end - time.monotonic())
+        try:
+            message = wire.receive(line, min(left, limits.burst_s) if runs else left)
+        except wire.PeerSilent:
+            if runs and left > limits.burst_s:
+                said = f"kernels still run {limits.burst_s:.0f} s after the call returned"
+                raise wire.PeerSilent(said) from None
+            raise wire.PeerSilent(f"not done after {limits.build_s:.0f} s") from None
+        reply = understood(message, BuilderReply)
+        if reply.op in {"built", "failed"}:
+            return reply
+        runs = reply.op == "called"
+    raise WireError(f"more than {MOST_BUILD_MESSAGES} messages")
+
+
 def arena_sizes(problem: Problem, cases: Sequence[Case]) -> tuple[int, int]:
     """Bytes of the shared input and output arenas that fit the burst of every one of `cases`."""
 
@@ -356,31 +412,3 @@ def arena_sizes(problem: Problem, cases: Sequence[Case]) -> tuple[int, int]:
         max(room(problem.inputs(case), case.burst) for case in cases),
         max(room(problem.outputs(case), case.burst) for case in cases),
     )
-
-
-def _reply(answer: wire.Message) -> Reply:
-    error = answer.get("error")
-    return Reply(
-        status=Status(answer["status"]),
-        message=plain_text(str(answer.get("message", "")))[:4000],
-        calls_ms=tuple(answer.get("calls_ms", ())),
-        t2_ms=float(answer.get("t2_ms", 0.0)),
-        error=Error.model_validate(error) if error else None,
-        kernels=tuple(plain_text(name) for name in answer.get("kernels", ())),
-        configs=tuple(plain_text(line) for line in answer.get("configs", ())),
-        deterministic=answer.get("deterministic"),
-    )
-
-
-def _status_of(answer: wire.Message) -> Status:
-    told = {status.value: status for status in CONFESSIONS}
-    return told.get(str(answer.get("status")), Status.CRASHED)
-
-
-def _steps(told: object) -> dict[str, float]:
-    steps = list(told.items())[:64] if isinstance(told, dict) else []
-    return {plain_text(str(name))[:100]: _number(seconds) for name, seconds in steps}
-
-
-def _number(value: object) -> float:
-    return float(value) if isinstance(value, (int, float)) else 0.0

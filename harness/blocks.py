@@ -6,9 +6,9 @@ import time
 from collections.abc import Iterable, Sequence
 
 from harness import stats
-from harness.bench import Reply
 from harness.clock import ClockVerdict, cross_examine
 from harness.defences import Defence
+from harness.messages import BurstReport
 from harness.plan import Block, plan_case, shuffled
 from harness.problems.base import Probe
 from harness.schema import Case, Sample, Status
@@ -99,7 +99,7 @@ def _give_up(state: State, case: Case, why: str) -> None:
 
 
 def _take(
-    state: State, name: str, case: Case, block: Block, reply: Reply, before_j: float | None
+    state: State, name: str, case: Case, block: Block, reply: BurstReport, before_j: float | None
 ) -> None:
     """Keep one burst's sample, or its failure; `before_j`: the energy counter before the turn."""
     after_j = state.monitor.energy_j()

@@ -17,6 +17,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from harness.errors import did_you_mean
+from harness.words import shown
 from harness.worker.nvrtc import CudaSourceError
 
 AT_MOST = {"registers": "registers", "spills": "bytes spilled", "warnings": "warnings of ptxas"}
@@ -41,7 +42,7 @@ def builds_of(source: str, name: str = "kernel.cu") -> list[Build]:
     for number, line in enumerate(source.splitlines(), start=1):
         said = re.match(r"// (build|promise): (.+)$", line)
         if said and said[1] == "build":
-            found.append((tuple(shlex.split(said[2])), {}))
+            found.append((_flags(said[2], name, number), {}))
         elif said:
             promises = found[-1][1] if found else shared
             promises.update(_promises(said[2], name, number))
@@ -63,15 +64,23 @@ def broken(promises: Mapping[str, int], found: Mapping[str, int], blocks: int | 
     return said
 
 
+def _flags(text: str, name: str, line: int) -> tuple[str, ...]:
+    try:
+        return tuple(shlex.split(text))
+    except ValueError as cause:  # a quotation without an end
+        said = f"{name}:{line}: {shown(text, 80)}: {cause}"
+        raise CudaSourceError("COMPILE_ERROR", said, name, line) from None
+
+
 def _promises(text: str, name: str, line: int) -> dict[str, int]:
     found = {}
     for word in text.split():
         key, _, value = word.partition("=")
-        if key not in KNOWN or not value.isdigit():
+        if key not in KNOWN or not re.fullmatch("[0-9]{1,9}", value):
             hint = did_you_mean(key, KNOWN) if key not in KNOWN else ""
             raise CudaSourceError(
                 "COMPILE_ERROR",
-                f"{name}:{line}: '{word}' is no promise; {hint or 'write ' + '=N, '.join(KNOWN) + '=N'}",
+                f"{name}:{line}: '{shown(word, 80)}' is no promise; {hint or 'write ' + '=N, '.join(KNOWN) + '=N'}",
                 name,
                 line,
             )

@@ -9,7 +9,7 @@ from harness.bench import Seat
 from harness.isolate import Jail
 from harness.null import null_entrant
 from harness.problems import Problem
-from harness.registry import find_entrants
+from harness.registry import find_entrants, stage
 from harness.request import Request
 from harness.schema import Entrant, Kind, Machine
 from harness.scratch import house
@@ -27,17 +27,20 @@ def make_seats(request: Request, problem: Problem, device: str, scratch: Path) -
 def make_seat(
     request: Request, entrant: Entrant, problem: Problem, device: str, scratch: Path
 ) -> Seat:
-    """Folders, environment and log of one entrant."""
+    """Folders, environment and log of one entrant; what it is made of is the staged copy of its files."""
     key = hashlib.sha256(
         f"{entrant.name}\0{entrant.source_sha256}\0{request.machine.slug}".encode()
     ).hexdigest()
-    safe = entrant.name.replace("/", "-")
-    cache = request.cache / "entrants" / f"{safe}-{key[:12]}"
-    private = scratch / "jails" / safe
+    alone = (
+        f"{entrant.name.replace('/', '-')}-{key[:12]}"  # no other entrant's, whatever it is called
+    )
+    cache, private = request.cache / "entrants" / alone, scratch / "jails" / alone
     for folder in (cache, private):
         folder.mkdir(parents=True, exist_ok=True)
+    staged = request.cache / "sources" / alone
+    stage(entrant, staged)
     env = worker_env(request.machine, device)
-    jail = Jail(cache, private, env, entrant.folder, house(scratch), request.sandbox, request.off)
+    jail = Jail(cache, private, env, staged, house(scratch), request.sandbox, request.off)
     return Seat(entrant, problem, device, jail, scratch)
 
 

@@ -6,7 +6,9 @@ adaptive.py  all cases together, for runs that drop the slow or go on until all 
 turns.py   one burst on one worker, alone on the machine
 here       a case that is timed to its end gets its row, whatever happens to the others
 
-A failure ends one entrant's case, never the run. The judge's failure is ours: HARNESS_ERROR.
+A failure ends one entrant's case, never the run. If the judge fails in an entrant's turn, that entrant leaves
+with BROKE_THE_RUN, a verdict that takes the place of older ones (or HARNESS_ERROR, where the machine had no memory
+or disk left), and launch.py begins the open cases again without it. In nobody's turn it is ours: HARNESS_ERROR.
 """
 
 from __future__ import annotations
@@ -16,7 +18,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
 from harness.adaptive import Course
-from harness.bench import Seat
+from harness.bench import JudgeFailed, Seat
 from harness.blocks import clock_verdict, name_kernels, time_case
 from harness.checks import check_cases
 from harness.errors import HarnessError
@@ -24,6 +26,16 @@ from harness.problems import Problem
 from harness.schema import Case, Status, Suite
 from harness.state import State
 from harness.verdict import conclude
+
+
+class BrokenRun(HarnessError):
+    """The judge failed in the turn of `entrant`, whose rows are written; `open_cases` are everybody else's."""
+
+    def __init__(self, entrant: str, open_cases: Sequence[str], why: str) -> None:
+        super().__init__(
+            f"the judge failed in the turn of {entrant}: {why}", f"run {entrant} alone"
+        )
+        self.entrant, self.open_cases = entrant, tuple(open_cases)
 
 
 @dataclass
@@ -62,6 +74,13 @@ class Run(State):
         except KeyboardInterrupt:
             self._abandon(Status.INTERRUPTED, "stopped by Ctrl-C")
             raise
+        except JudgeFailed as cause:
+            name = self._entrant_called(cause.worker)
+            if name:
+                status = Status.HARNESS_ERROR if cause.lacks else Status.BROKE_THE_RUN
+                raise self._leaves(name, status, cause.message.splitlines()[0]) from cause
+            self._abandon(Status.HARNESS_ERROR, cause.message)
+            raise
         except Exception as cause:
             ours = cause.message if isinstance(cause, HarnessError) else repr(cause)
             self._abandon(Status.HARNESS_ERROR, ours)
@@ -72,15 +91,32 @@ class Run(State):
         commitment = self.judge.commitment
         return commitment, self.judge.reveal()
 
-    def _finish(self, case: Case, commitment: str, secret: str) -> None:
-        """Turn the evidence of one case into records and write them."""
+    def _entrant_called(self, worker: str) -> str:
+        """Whose worker the judge calls `worker`, if the run can go on without him."""
+        needed = (self.roles.against, self.roles.pace, self.roles.null)
+        mine = (name for name, seat in self.seats.items() if seat.label == worker)
+        return next((name for name in mine if name not in needed), "")
+
+    def _leaves(self, name: str, status: Status, why: str) -> BrokenRun:
+        """Write the rows of `name`, in whose turn the judge failed; nobody else's case is over."""
+        open_cases = [case for case in self.suite.cases if case.name not in self.done]
+        for case in open_cases:
+            self.record(name, case).fail(status, f"in its turn {why}")
+            self._finish(case, self.judge.commitment, "", [name])
+        self.done |= {case.name for case in open_cases}
+        return BrokenRun(name, [case.name for case in open_cases], why)
+
+    def _finish(
+        self, case: Case, commitment: str, secret: str, names: Sequence[str] | None = None
+    ) -> None:
+        """Turn the evidence of one case into records and write them: of `names`, or of everybody."""
         against = clock_verdict(self, self.roles.against, case).samples
         pace = self.record(self.roles.pace, case)
         facts = self.facts.for_case(commitment, secret)
         if self.quiet.unlocked:
             facts = replace(facts, integrity=facts.integrity.replace("judged", "unlocked"))
         gaps = self.null_gaps_ms.get(case.name, [])
-        for name in self.seats:
+        for name in self.seats if names is None else names:
             if name == self.roles.null or name in self.hidden:
                 continue
             known = self.record(name, case)
@@ -97,7 +133,8 @@ class Run(State):
             )
             self.save(result)
             self.observer.verdict(result)
-        self.done.add(case.name)
+        if names is None:
+            self.done.add(case.name)
 
     def _abandon(self, status: Status, reason: str) -> None:
         """Every case that is not timed to its end gets its status; samples already taken are kept."""

@@ -4,45 +4,72 @@ from __future__ import annotations
 
 import ast
 import difflib
+import warnings
 from pathlib import Path
 
 from harness.errors import SubmissionError, did_you_mean
 from harness.launch_spec import parse_launch
 from harness.problems import Problem
 from harness.schema import Manifest
+from harness.words import shown
 
+MOST_BYTES = 512 << 10  # of Python: its syntax tree takes some hundred times as much
+MOST_COMPARED = 100  # names, in search of one that was misspelt
+MOST_SHOWN = 12  # parameters
 CU_FUNCTION = "custom_attention_forward"  # what harness/worker/cuda_source.py makes of a .cu
 
 
-def check_source(path: Path, problem: Problem) -> None:
-    """Syntax, the function, its parameters; raise SubmissionError with file and line."""
-    try:
-        tree = ast.parse(path.read_bytes(), filename=str(path))
-    except (SyntaxError, ValueError) as cause:
-        line = getattr(cause, "lineno", None) or 1
-        raise SubmissionError(
-            f"{path}:{line}: does not parse: {getattr(cause, 'msg', cause)}", "mend that line"
-        ) from None
+def check_source(path: Path, body: bytes, problem: Problem) -> None:
+    """Syntax, the function, its parameters of the file `path`, whose content is `body`.
+
+    Raises SubmissionError with file and line, whatever the bytes are.
+    """
+    tree = _parsed(path, body)
     functions = {node.name: node for node in tree.body if isinstance(node, ast.FunctionDef)}
     if problem.function in functions:
         _check_signature(path, functions[problem.function], problem)
     elif problem.function not in _names_bound(tree):
-        near = difflib.get_close_matches(problem.function, functions, n=1, cutoff=0.8)
+        some = list(functions)[:MOST_COMPARED]
+        near = difflib.get_close_matches(problem.function, some, n=1, cutoff=0.8)
         signature = f"{problem.function}({', '.join(problem.parameters)})"
         hint = f"rename '{near[0]}' to {signature}" if near else f"define {signature}"
-        raise SubmissionError(f"{path}: has no function '{problem.function}'", hint)
+        raise SubmissionError(f"{shown(path)}: has no function '{problem.function}'", hint)
+
+
+def _parsed(path: Path, body: bytes) -> ast.Module:
+    if len(body) > MOST_BYTES:
+        raise SubmissionError(
+            f"{shown(path)}: {len(body)} bytes of Python, at most {MOST_BYTES}",
+            "keep data in files of their own",
+        )
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # "\\d" and its like: the author's business
+            return ast.parse(body)
+    except (RecursionError, MemoryError):
+        line = 1 + body.count(b"\n", 0, body.find(max(body.split(b"\n"), key=len)))
+        raise SubmissionError(
+            f"{shown(path)}:{line}: does not parse: nested too deeply (this is its longest line)",
+            "write it in several steps",
+        ) from None
+    except (SyntaxError, ValueError, LookupError) as cause:
+        line = getattr(cause, "lineno", None) or 1
+        said = shown(getattr(cause, "msg", cause), 200)
+        raise SubmissionError(
+            f"{shown(path)}:{line}: does not parse: {said}", "mend that line"
+        ) from None
 
 
 def check_launch(path: Path, manifest: Manifest, problem: Problem) -> None:
     """A plain .cu says in its manifest how its kernels are launched."""
     if problem.function != CU_FUNCTION:
         raise SubmissionError(
-            f"{path}: entry '{manifest.entry}': a plain .cu serves {CU_FUNCTION} only",
+            f"{shown(path)}: entry '{manifest.entry}': a plain .cu serves {CU_FUNCTION} only",
             f"write a submission.py with {problem.function} that launches it",
         )
     if manifest.launch is None:
         raise SubmissionError(
-            f"{path}: entry '{manifest.entry}' needs a 'launch:' section",
+            f"{shown(path)}: entry '{manifest.entry}' needs a 'launch:' section",
             "see docs/write-a-cuda-kernel.md",
         )
     try:
@@ -73,7 +100,8 @@ def _check_signature(path: Path, node: ast.FunctionDef, problem: Problem) -> Non
         return
     odd = next((name for name in given if name not in wanted), None)
     guess = did_you_mean(odd, wanted) if odd else ""
+    told = ", ".join([*given[:MOST_SHOWN], *(["…"] if len(given) > MOST_SHOWN else [])])
     raise SubmissionError(
-        f"{path}:{node.lineno}: {problem.function}({', '.join(given)}) should take ({', '.join(wanted)})",
+        f"{shown(path)}:{node.lineno}: {problem.function}({shown(told, 200)}) should take ({', '.join(wanted)})",
         guess or f"def {problem.function}({', '.join(wanted)})",
     )

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import re
 import signal
 import socket
 import subprocess
@@ -21,6 +20,7 @@ from pathlib import Path
 from harness import hygiene, readable, sandbox
 from harness.defences import NOTHING_OFF, Defence, Off
 from harness.nursery import FORKED_LEVELS, Adopted, Nursery
+from harness.words import plain_text
 
 ROOT = Path(__file__).resolve().parent.parent
 LOG_TAIL_BYTES = 4096
@@ -34,7 +34,6 @@ KEPT_ENV = (
     "TZ",
     "VIRTUAL_ENV",
 )
-CONTROL = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]|[\x00-\x08\x0b-\x1f\x7f]|^::.*$", re.MULTILINE)
 
 
 @dataclass(frozen=True)
@@ -141,11 +140,6 @@ class Child:
         hygiene.signal_tree(self.pid, number)  # what left the session is still below it
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(self.pid, number)
-
-
-def plain_text(text: str) -> str:
-    """Untrusted text without escape sequences, control characters or `::workflow-command::` lines."""
-    return CONTROL.sub("", text).strip()
 
 
 def resident_bytes(pid: int) -> int:

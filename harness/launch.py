@@ -9,6 +9,7 @@ import os
 import secrets
 import subprocess
 import time
+import traceback
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -19,7 +20,7 @@ from harness.bench import JudgeClient, MemoryWatch, Seat, arena_sizes
 from harness.casting import cast_roles, gpu_env, make_seats
 from harness.clock import CPU_RULES, GPU_RULES, ClockRules
 from harness.defences import Defence, Off
-from harness.engine import Run, wanted_cases
+from harness.engine import BrokenRun, Run, wanted_cases
 from harness.isolate import ROOT
 from harness.machine import missing, too_old
 from harness.observer import Observer
@@ -35,9 +36,19 @@ BUILDERS_AT_ONCE = 2  # more disturb each other's autotuning
 
 
 def execute(request: Request, save: Callable[[Result], None], observer: Observer) -> None:
-    """Carry out `request`; every (entrant, case) reaches `save` exactly once."""
-    with opened(request, save, observer) as run:
-        run.execute()
+    """Carry out `request`; every (entrant, case) reaches `save` exactly once.
+
+    In whose turn the judge fails leaves, and the others begin their open cases again without him.
+    """
+    while request.entrants:
+        try:
+            with opened(request, save, observer) as run:
+                run.execute()
+        except BrokenRun as broken:  # noqa: PERF203 - once for each who breaks it
+            observer.note(f"{broken.message}; the others begin again without it")
+            request = request.without(broken.entrant, broken.open_cases)
+        else:
+            return
 
 
 @contextlib.contextmanager
@@ -185,7 +196,11 @@ def build_one(run: Run, seat: Seat) -> None:
     run.observer.stage(name, "build")
     claims = seat.entrant.manifest.claims
     cases = [case for case in run.suite.cases if not claims.refusal(case)]
-    status, reason, seconds = seat.build(cases, run.limits, run.facts.machine)
+    try:
+        status, reason, seconds = seat.build(cases, run.limits, run.facts.machine)
+    except Exception as cause:  # whatever a builder says or does ends its own entry
+        traceback.print_exc()
+        status, reason, seconds = Status.BROKE_THE_RUN, f"while it was built: {cause!r}"[:500], 0.0
     for case in cases:
         known = run.record(name, case)
         known.build_s = seconds

@@ -14,6 +14,8 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
 
+from harness.words import shown
+
 SIZES = ("B", "H", "S", "D", "SM")  # batch, heads, sequence, head dimension, multiprocessors
 FUNCTIONS = ("cdiv", "min", "max")
 TENSORS = ("q", "k", "v", "o")
@@ -25,6 +27,11 @@ STRIDES = tuple(
 )
 PLACEHOLDERS = ("D", "causal", "dtype")
 SWIZZLES = ("none", "32B", "64B", "128B")
+MOST_EXPRESSION = 200  # characters
+MOST_NUMBER = 2**31 - 1
+MOST_TOLD = 5  # faults of one section
+MOST_SHOWN = 600  # characters of one
+Text = Annotated[str, Field(min_length=1, max_length=300)]
 _OPERATORS = (ast.Add, ast.Sub, ast.Mult, ast.FloorDiv, ast.Mod, ast.USub)
 _STRUCTURE = (ast.Expression, ast.BinOp, ast.UnaryOp, ast.Load)
 
@@ -37,11 +44,17 @@ def check_expression(text: str | int) -> str | int:
     if isinstance(text, bool) or not isinstance(text, (int, str)):
         raise ValueError(f"expected an integer or an expression, got {text!r}")  # noqa: TRY004
     if isinstance(text, int):
+        if abs(text) > MOST_NUMBER:
+            raise ValueError(f"{text} is more than {MOST_NUMBER}")
         return text
+    if len(text) > MOST_EXPRESSION:
+        raise ValueError(f"an expression of {len(text)} characters, at most {MOST_EXPRESSION}")
     try:
         tree = ast.parse(text, mode="eval")
     except SyntaxError as error:
         raise ValueError(f"{text!r} is not an expression: {error.msg}") from None
+    except (ValueError, RecursionError, MemoryError):  # a null character; brackets in brackets
+        raise ValueError(f"{text!r} is not an expression") from None
     called = {id(node.func) for node in ast.walk(tree) if isinstance(node, ast.Call)}
     for node in ast.walk(tree):
         _check_node(node, text, is_function=id(node) in called)
@@ -51,7 +64,7 @@ def check_expression(text: str | int) -> str | int:
 def _check_node(node: ast.AST, text: str, *, is_function: bool) -> None:
     if isinstance(node, _OPERATORS + _STRUCTURE):
         return
-    if isinstance(node, ast.Constant) and type(node.value) is int:
+    if isinstance(node, ast.Constant) and type(node.value) is int and node.value <= MOST_NUMBER:
         return
     if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and not node.keywords:
         return
@@ -87,13 +100,13 @@ class TensorMap(_Frozen):
 class Kernel(_Frozen):
     """One kernel and the cases it serves; the first entry that fits a call is launched."""
 
-    name: str
+    name: Text
     """Name or template expression; {D}, {causal} and {dtype} are filled in per case."""
-    headdims: list[int] = Field(min_length=1)
+    headdims: list[Annotated[int, Field(ge=1, le=1024)]] = Field(min_length=1, max_length=32)
     """Head dimensions it serves."""
     causal: Literal["both", "true", "false"] = "both"
     """Masks it serves."""
-    dtypes: list[Literal["fp16", "bf16", "fp32"]] = ["fp16"]
+    dtypes: list[Literal["fp16", "bf16", "fp32"]] = Field(default=["fp16"], max_length=3)
     """Element types it serves; {dtype} becomes __half, __nv_bfloat16 or float."""
     grid: list[Expression] = Field(min_length=1, max_length=3)
     """Blocks in x, y, z."""
@@ -101,7 +114,7 @@ class Kernel(_Frozen):
     """Threads in x, y, z."""
     smem_bytes: Expression = 0
     """Dynamic shared memory of a block; above 48 KB the opt-in is made."""
-    args: list[str | dict[Literal["i32", "i64"], Expression]] = Field(min_length=1)
+    args: list[Text | dict[Literal["i32", "i64"], Expression]] = Field(min_length=1, max_length=64)
     """The kernel's parameters in order, by name, or {i32: expression} / {i64: expression}."""
 
     @model_validator(mode="after")
@@ -116,11 +129,11 @@ class Kernel(_Frozen):
 class LaunchSpec(_Frozen):
     """What NVRTC and the driver must be told about a .cu file."""
 
-    kernels: list[Kernel] = Field(min_length=1)
+    kernels: list[Kernel] = Field(min_length=1, max_length=64)
     """Tried in order."""
-    flags: list[str] = []
+    flags: list[Text] = Field(default=[], max_length=32)
     """More NVRTC options, for example --use_fast_math or -DTILE=64."""
-    tensor_maps: dict[str, TensorMap] = {}
+    tensor_maps: dict[Text, TensorMap] = Field(default={}, max_length=16)
     """TMA descriptors by the name under which args uses them."""
 
     @model_validator(mode="after")
@@ -143,10 +156,12 @@ def parse_launch(section: Mapping[str, Any], where: str) -> LaunchSpec:
         return LaunchSpec.model_validate(dict(section))
     except ValidationError as error:
         lines = []
-        for problem in error.errors():
+        for problem in error.errors()[:MOST_TOLD]:
             place = ".".join(str(part) for part in ("launch", *problem["loc"]))
             text = problem["msg"].removeprefix("Value error, ")
-            lines.append(f"{where}: {place}: {text}{_near_key(problem)}")
+            lines.append(shown(f"{where}: {place}: {text}{_near_key(problem)}", MOST_SHOWN))
+        more = error.error_count() - MOST_TOLD
+        lines += [f"{where}: and {more} more"] if more > 0 else []
         lines.append("The keys are listed in docs/write-a-cuda-kernel.md")
         raise ValueError("\n".join(lines)) from None
 

@@ -12,6 +12,7 @@ from harness.problems import Problem
 from harness.registry import load_entrant
 from harness.schema import Case, Claims, Dtype, Entrant, Kind, Manifest
 
+NAME = "null"
 SOURCE = '''"""The null kernel of {problem}."""
 
 import torch
@@ -45,6 +46,6 @@ def null_entrant(problem: Problem, cases: tuple[Case, ...], folder: Path) -> Ent
     (folder / "submission.py").write_text(source, encoding="utf-8")
     headdims = tuple(sorted({case.headdim for case in cases}))
     claims = Claims(headdims=headdims, dtypes=tuple(Dtype))
-    manifest = Manifest(name="null", problem=problem.name, claims=claims)
+    manifest = Manifest(name=NAME, problem=problem.name, claims=claims)
     (folder / "manifest.yaml").write_text(manifest.model_dump_json(), encoding="utf-8")
     return load_entrant(folder, Kind.BASELINE, problem)

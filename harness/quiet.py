@@ -19,8 +19,9 @@ from pathlib import Path
 from harness import hygiene
 from harness.bench import Seat
 from harness.checkpoint import Answer, Checkpoint, Held
-from harness.isolate import Child, plain_text
+from harness.isolate import Child
 from harness.telemetry import Monitor
+from harness.words import plain_text
 
 #: How long work may run on behind a burst. An idle worker is locked within 2 ms; this is room for a busy host.
 LOCK_MS = 500

@@ -273,6 +273,9 @@ def _obstacle(entry: str, results: Sequence[Result], configs: Sequence[str], hea
         return f"not run on {', '.join(missing)}"
     if any(not result.machine.has_gpu for result in results):
         return "a CPU's times are never ranked"
+    bare = [result.config for result in results if result.integrity.endswith("/0")]
+    if bare:
+        return f"{bare[0]}: measured without a sandbox, --sandbox 1 puts one up"
     found = (_no_ratio(result, headline) for result in results if entry != headline)
     return next((why for why in found if why), "")
 

@@ -1,23 +1,22 @@
-"""Names on the command line → Entrants: files read, checked and hashed before any of it runs."""
+"""Names on the command line → Entrants: files read once, checked and hashed before any of it runs."""
 
 from __future__ import annotations
 
-import hashlib
 import json
 import re
-from collections.abc import Iterable
-from pathlib import Path
+from collections.abc import Iterable, Iterator
+from pathlib import Path, PurePosixPath
 
 from harness import rung
 from harness.entry_file import check_launch, check_source
 from harness.errors import SubmissionError, UsageError, did_you_mean
 from harness.problems import PROBLEMS, Problem, get_problem
 from harness.schema import NAME_PATTERN, Entrant, Kind, Manifest
-from harness.yamlfile import load_model
+from harness.source_files import Files, digest, holds, lay_out, names_in, read
+from harness.words import encoded_bytes, shown
+from harness.yamlfile import load_model, model_of
 
-SKIPPED_DIRS = {"__pycache__", "steps", ".git", "build", "results"}
-SKIPPED_FILES = {"NOTES.md"}  # words about a kernel do not change it
-MAX_FOLDER_BYTES = 32 << 20
+MOST_MANIFEST_BYTES = 32 << 10  # as it is told to a worker
 
 
 def find_entrants(
@@ -27,12 +26,35 @@ def find_entrants(
 
     'all' means all of `problem`; None takes everybody, each for the problem its manifest names.
     """
+    found, refused = gather(names, root, kind, problem)
+    if refused:
+        raise refused[0]
+    return found
+
+
+def gather(
+    names: Iterable[str], root: Path, kind: Kind, problem: Problem | None
+) -> tuple[list[Entrant], list[SubmissionError]]:
+    """The same, and why others are left out: who came with 'all' or a folder of many fails alone.
+
+    Raises SubmissionError for what was named itself, and where nobody is left.
+    """
     found: dict[Path, Entrant] = {}
+    refused: list[SubmissionError] = []
     for name in _split(names):
-        for path in _all_of(root, problem) if name == "all" else _resolve(name, root, problem):
-            entrant = load_entrant(path, kind, problem, root)
-            found.setdefault(entrant.entry_path.resolve(), entrant)
-    return list(found.values())
+        paths = _all_of(root, problem, refused) if name == "all" else _resolve(name, root, problem)
+        for path in paths:
+            try:
+                entrant = load_entrant(path, kind, problem, root)
+            except SubmissionError as cause:  # noqa: PERF203 - one bad folder costs nobody else
+                if name != "all" and len(paths) == 1:
+                    raise
+                refused.append(cause)
+            else:
+                found.setdefault(entrant.entry_path.resolve(), entrant)
+    if refused and not found:
+        raise refused[0]
+    return list(found.values()), refused
 
 
 def problem_of(names: Iterable[str], root: Path) -> Problem:
@@ -78,33 +100,29 @@ def load_entrant(
     if path.is_file() and path.suffix in {".py", ".cu"} and _is_entry(path):
         path = path.parent
     if path.is_file() and path.suffix == ".py":
+        folder, files = path.parent, read(path.parent, [path.name])
         manifest = Manifest(
-            name=_usable(path.stem, path), entry=path.name, problem=_problem_in(path)
+            name=_usable(path.stem, path), entry=path.name, problem=_problem_in(files[0][1])
         )
-        folder = path.parent
-        files = [path]
     elif path.is_file() and path.suffix == ".cu":
         folder, manifest = path.parent, rung.manifest_of(path)
-        files = rung.files_of(path)
+        files = read(folder, rung.names_of(path))
     elif path.is_dir():
-        folder, manifest = path, _read_manifest(path)
-        files = _files_of(folder)
+        folder, files = path, read(path, names_in(path))
+        manifest = _manifest_in(folder, files)
     else:
         raise SubmissionError(
-            f"{path}: neither a folder nor a .py or .cu file", "see submissions/triton_template"
+            f"{shown(path)}: neither a folder nor a .py or .cu file",
+            "see submissions/triton_template",
         )
     problem = _agreed(path, manifest, problem)
-    entry = folder / manifest.entry
-    if not entry.is_file():
-        there = ", ".join(sorted(f.name for f in files)) or "nothing"
-        raise SubmissionError(
-            f"{folder}: entry '{manifest.entry}' is missing", f"the folder has: {there}"
-        )
+    _must_be_short(path, manifest)
+    entry, body = _entry_in(folder, manifest, files)
     if entry.suffix == ".py":
-        check_source(entry, problem)
+        check_source(entry, body, problem)
+        _must_not_launch(folder, manifest)
     else:
         check_launch(folder / "manifest.yaml", manifest, problem)
-    described = json.dumps(manifest.launch, sort_keys=True) if path.suffix == ".cu" else ""
     name = _display_name(path, manifest, root)
     manifest = manifest.model_copy(update={"name": name})
     return Entrant(
@@ -112,21 +130,85 @@ def load_entrant(
         kind=kind,
         folder=folder.resolve(),
         manifest=manifest,
-        source_sha256=_hash(files, folder, described),
+        source_sha256=digest(files, _described(manifest, files)),
+        files=files,
     )
 
 
-def unchanged(entrant: Entrant) -> bool:
-    """Whether the files of `entrant`, here and now, are those that were hashed."""
-    folder, entry = entrant.folder, entrant.entry_path
-    if not entry.is_file():
-        return False
-    if entry.suffix == ".cu" and not _is_entry(entry):
-        launch = json.dumps(rung.manifest_of(entry).launch, sort_keys=True)
-        return entrant.source_sha256 == _hash(rung.files_of(entry), folder, launch)
-    # a bare .py is hashed alone, whatever lies beside it
-    hashes = (_hash([entry], folder, ""), _hash(_files_of(folder), folder, ""))
-    return entrant.source_sha256 in hashes
+def read_again(entrant: Entrant) -> Entrant:
+    """`entrant`, told by another process, with its files as they are here.
+
+    Raises SubmissionError unless they are the ones that were hashed there.
+    """
+    folder, entry = entrant.folder, entrant.manifest.entry
+    for names in _ways_to_read(folder, entry):
+        files = read(folder, names)
+        if digest(files, _described(entrant.manifest, files)) == entrant.source_sha256:
+            return entrant.model_copy(update={"files": files})
+    raise SubmissionError(
+        f"{shown(folder)}: not the files that were asked for", "start the run again"
+    )
+
+
+def stage(entrant: Entrant, target: Path) -> None:
+    """Make `target` the folder that workers and builders of `entrant` see: what was hashed, nothing else."""
+    if digest(entrant.files, _described(entrant.manifest, entrant.files)) != entrant.source_sha256:
+        raise SubmissionError(
+            f"{entrant.name}: its files were not read in this process", "start the run again"
+        )
+    lay_out(entrant.files, target)
+
+
+def intact(entrant: Entrant, staged: Path) -> bool:
+    """Whether the folder `staged` still holds the bytes that were hashed, and nothing else."""
+    return holds(staged, entrant.files)
+
+
+def _ways_to_read(folder: Path, entry: str) -> Iterator[list[str]]:
+    """The sets of files of `folder` that an entrant with this entry may consist of."""
+    if entry.endswith(".cu") and not _is_entry(folder / entry):
+        yield rung.names_of(folder / entry)
+        return
+    if (folder / entry).is_file():
+        yield [entry]  # a bare file is hashed alone, whatever lies beside it
+    yield names_in(folder)
+
+
+def _described(manifest: Manifest, files: Files) -> str:
+    """What the hash covers beside the files: the launch section of a rung, which no manifest of its own holds."""
+    alone = all(name != "manifest.yaml" for name, _ in files)
+    rung_ = manifest.entry.endswith(".cu") and alone
+    return json.dumps(manifest.launch, sort_keys=True) if rung_ else ""
+
+
+def _entry_in(folder: Path, manifest: Manifest, files: Files) -> tuple[Path, bytes]:
+    """Path and content of the entry, which must be among what was read."""
+    entry = PurePosixPath(manifest.entry).as_posix()
+    for name, body in files:
+        if name == entry:
+            return folder / entry, body
+    there = ", ".join(sorted(PurePosixPath(name).name for name, _ in files)[:20]) or "nothing"
+    raise SubmissionError(
+        f"{shown(folder)}: entry '{shown(manifest.entry)}' is missing", f"the folder has: {there}"
+    )
+
+
+def _must_be_short(path: Path, manifest: Manifest) -> None:
+    size = encoded_bytes(manifest.model_dump_json())
+    if size > MOST_MANIFEST_BYTES:
+        raise SubmissionError(
+            f"{shown(path)}: its manifest says {size} bytes, at most {MOST_MANIFEST_BYTES}",
+            "keep it short; NOTES.md takes words",
+        )
+
+
+def _must_not_launch(folder: Path, manifest: Manifest) -> None:
+    """Only a plain .cu is launched by us: elsewhere the section would be a text that nobody reads."""
+    if manifest.launch is not None:
+        raise SubmissionError(
+            f"{shown(folder / 'manifest.yaml')}: launch: belongs to a .cu entry, not to {manifest.entry}",
+            "take it out, or name the .cu file as the entry",
+        )
 
 
 def _is_entry(path: Path) -> bool:
@@ -139,14 +221,25 @@ def _split(names: Iterable[str]) -> list[str]:
     return [part.strip() for text in names for part in text.split(",") if part.strip()]
 
 
-def _all_of(root: Path, problem: Problem | None) -> list[Path]:
-    found = sorted(path.parent for path in root.glob("*/manifest.yaml"))
-    return [p for p in found if problem is None or _read_manifest(p).problem == problem.name]
+def _all_of(
+    root: Path, problem: Problem | None, refused: list[SubmissionError] | None = None
+) -> list[Path]:
+    """Folders of `root` with a manifest (of `problem`); one that cannot be read is refused, or raised."""
+    found = []
+    for path in sorted(path.parent for path in root.glob("*/manifest.yaml")):
+        try:
+            if problem is None or _read_manifest(path).problem == problem.name:
+                found.append(path)
+        except SubmissionError as cause:  # noqa: PERF203 - as above
+            if refused is None:
+                raise
+            refused.append(cause)
+    return found
 
 
-def _problem_in(path: Path) -> str:
+def _problem_in(body: bytes) -> str:
     """A bare file computes whatever it has the function of."""
-    text = path.read_text(encoding="utf-8", errors="replace")
+    text = body.decode(errors="replace")
     defined = (p.name for p in PROBLEMS.values() if re.search(rf"\b{p.function}\b", text))
     return next(defined, next(iter(PROBLEMS)))
 
@@ -212,49 +305,26 @@ def _usable(name: str, path: Path) -> str:
 
 
 def _read_manifest(folder: Path) -> Manifest:
-    path = folder / "manifest.yaml"
-    if not path.exists():
-        if (folder / "submission.py").exists():
+    """The manifest of a folder that is not read whole."""
+    return load_model(folder / "manifest.yaml", Manifest, SubmissionError)
+
+
+def _manifest_in(folder: Path, files: Files) -> Manifest:
+    """The manifest among `files`; what a folder without one is."""
+    path, contents = folder / "manifest.yaml", dict(files)
+    if "manifest.yaml" not in contents:
+        if path.is_dir():
+            raise SubmissionError(f"{shown(path)}: is a folder", "put a file in its place")
+        if "submission.py" in contents:
             return Manifest(name=_usable(folder.name, folder))
         raise SubmissionError(
-            f"{folder}: no manifest.yaml and no submission.py", "copy submissions/triton_template"
+            f"{shown(folder)}: no manifest.yaml and no submission.py",
+            "copy submissions/triton_template",
         )
-    manifest = load_model(path, Manifest, SubmissionError)
+    manifest = model_of(path, contents["manifest.yaml"], Manifest, SubmissionError)
     if manifest.name != folder.name:
         raise SubmissionError(
             f"{path}: name is '{manifest.name}' in folder '{folder.name}'",
             f"write name: {folder.name}",
         )
     return manifest
-
-
-def _files_of(folder: Path) -> list[Path]:
-    files, total = [], 0
-    for path in sorted(folder.rglob("*")):
-        parts = path.relative_to(folder).parts
-        if SKIPPED_DIRS.intersection(parts[:-1]) or path.name in SKIPPED_FILES:
-            continue
-        if path.is_symlink() and not path.resolve().is_relative_to(folder.resolve()):
-            raise SubmissionError(
-                f"{path}: links out of its folder", "copy the file into the folder"
-            )
-        if path.is_file():
-            files.append(path)
-            total += path.stat().st_size
-    if total > MAX_FOLDER_BYTES:
-        raise SubmissionError(
-            f"{folder}: {total >> 20} MiB of files, at most {MAX_FOLDER_BYTES >> 20}",
-            "keep sources only",
-        )
-    return files
-
-
-def _hash(files: list[Path], folder: Path, described: str) -> str:
-    """Names and bytes of `files`, then what is said of them elsewhere (a rung's launch section)."""
-    digest = hashlib.sha256()
-    for path in files:
-        body = path.read_bytes()
-        digest.update(f"{path.relative_to(folder).as_posix()}\0{len(body)}\0".encode())
-        digest.update(body)
-    digest.update(described.encode())
-    return digest.hexdigest()

@@ -6,16 +6,18 @@ the GPU it needs from the submission whose steps/ it lies in, and its claims fro
 
 from __future__ import annotations
 
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import Any
 
 from harness.errors import SubmissionError, did_you_mean
 from harness.launch_spec import parse_launch
 from harness.schema import Claims, Dtype, Manifest, Needs
-from harness.yamlfile import load_model, read_mapping
+from harness.source_files import MAX_FOLDER_BYTES, names_in, read_file
+from harness.yamlfile import MOST_BYTES, load_model, mapping_of
 
 LAUNCH_FILE = "launch.yaml"
 HEADERS = (".cuh", ".h", ".hpp", ".inl")
+MOST_WORDS = 500
 PAGE = "see docs/write-a-cuda-kernel.md, 'A single .cu'"
 
 
@@ -71,32 +73,41 @@ def manifest_of(path: Path) -> Manifest:
             compute_capability=inherited.needs.compute_capability,
             packages=("cuda-bindings",),
         ),
-        claims=_claims([kernel.model_dump() for kernel in launch.kernels]),
+        claims=_claims([kernel.model_dump() for kernel in launch.kernels], described, path.name),
         launch=section,
     )
 
 
-def files_of(path: Path) -> list[Path]:
-    """What the compiler reads of a rung: itself, the headers beside it, and a rung that is named in these."""
-    beside = sorted(file for file in path.parent.rglob("*") if file.is_file())
-    found = [path, *(file for file in beside if file.suffix in HEADERS)]
-    texts = [file.read_text(encoding="utf-8", errors="replace") for file in found]
-    others = (file for file in beside if file.suffix == ".cu" and file != path)
-    return found + [other for other in others if any(f'{other.name}"' in text for text in texts)]
+def names_of(path: Path) -> list[str]:
+    """What the compiler reads of a rung: itself, the headers beside it, and a rung that is named in these.
+
+    Paths inside its folder, in the order in which they are hashed.
+    """
+    folder = path.parent
+    beside = [name for name in names_in(folder) if name != path.name]
+    found = [path.name, *(name for name in beside if name.endswith(HEADERS))]
+    texts = [read_file(folder / name, MAX_FOLDER_BYTES) for name in found]
+    others = (name for name in beside if name.endswith(".cu"))
+    named = ((other, f'{PurePath(other).name}"'.encode()) for other in others)
+    return found + [other for other, word in named if any(word in text for text in texts)]
 
 
 def first_words(path: Path) -> str:
     """The first sentence of a kernel file's head, without the comment marks."""
-    with path.open(encoding="utf-8", errors="replace") as file:
-        line = file.readline().strip()
+    body = read_file(path, MAX_FOLDER_BYTES)
+    line = body.partition(b"\n")[0][:MOST_WORDS].decode(errors="replace").strip()
     return line.lstrip("/* ").rstrip("*/ ") if line.startswith(("//", "/*")) else ""
 
 
-def _claims(kernels: list[dict[str, Any]]) -> Claims:
+def _claims(kernels: list[dict[str, Any]], described: Path, name: str) -> Claims:
     """Of both masks, if some kernels serve the one and some the other."""
     masks = {kernel["causal"] for kernel in kernels}
     known = {dtype.value for dtype in Dtype}
     dtypes = {dtype for kernel in kernels for dtype in kernel["dtypes"]} & known
+    if not dtypes:
+        raise SubmissionError(
+            f"{described}: {name}: its kernels serve none of {', '.join(sorted(known))}", PAGE
+        )
     return Claims(
         headdims=tuple(sorted({d for kernel in kernels for d in kernel["headdims"]})),
         causal=masks.pop() if len(masks) == 1 else "both",
@@ -113,7 +124,8 @@ def _submission_above(path: Path) -> Manifest | None:
 
 
 def _read(path: Path) -> dict[str, Any]:
-    return read_mapping(path, SubmissionError, "'FILE.cu:' and a launch section each", PAGE)[1]
+    body = read_file(path, MOST_BYTES)
+    return mapping_of(path, body, SubmissionError, "'FILE.cu:' and a launch section each", PAGE)[1]
 
 
 def _section(path: Path, described: dict[str, Any]) -> dict[str, Any]:

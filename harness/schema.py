@@ -25,6 +25,7 @@ Limit = Annotated[float, Field(gt=0, le=1e6)]  # seconds or GiB; an infinite one
 MOST_BLOCKS = 10_000
 NAME_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9_./-]{0,79}$"
 Name = Annotated[str, Field(pattern=NAME_PATTERN)]
+Login = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9-]{0,38}$")]  # of GitHub
 
 
 class Frozen(BaseModel):
@@ -55,6 +56,7 @@ class Status(str, Enum):
     UNSTABLE = "UNSTABLE"
     CONTENDED = "CONTENDED"
     INTERRUPTED = "INTERRUPTED"
+    BROKE_THE_RUN = "BROKE_THE_RUN"
     HARNESS_ERROR = "HARNESS_ERROR"
 
 
@@ -116,8 +118,11 @@ class Limits(Frozen):
 
     import_s: Limit = 120
     build_s: Limit = 600
-    first_call_s: Limit = 180
-    burst_s: Limit = 20
+    first_call_s: Limit = 180  # of a check: something may still be compiled
+    burst_s: Limit = 20  # of a timed burst, and of one call's kernels while building
+    again_s: Limit = 5  # of any turn, for who let a deadline pass before
+    entrant_s: Limit = 600  # of all turns of one submission together,
+    entrant_times: Limit = 30  # and so many times what the trusted pace took for its own
     memory_gib: Limit = 32  # of the host, one worker
     gpu_memory_gib: Limit = 64  # of the device, one worker
 
@@ -209,6 +214,9 @@ class Manifest(Frozen):
 
     name: Name
     author: str = "unknown"
+    owners: tuple[Login, ...] = Field(
+        default=(), max_length=20
+    )  # who may change it by pull request
     description: str = ""
     language: Literal["triton", "cuda", "pytorch"] = "pytorch"
     license: str = ""
@@ -239,6 +247,8 @@ class Entrant(Frozen):
     folder: Path
     manifest: Manifest
     source_sha256: str
+    #: What the hash covers: (path in the folder, content). It stays in the process that read it.
+    files: tuple[tuple[str, bytes], ...] = Field(default=(), exclude=True, repr=False)
 
     @property
     def entry_path(self) -> Path:

@@ -12,25 +12,26 @@ import functools
 import os
 import signal
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from pydantic import Field
 
 from harness import early, hygiene, kernel_class
 from harness.defences import NOTHING_OFF, Defence, Off
-from harness.errors import SubmissionError, SuiteError
+from harness.errors import HarnessError, SubmissionError, SuiteError
 from harness.isolate import ROOT
 from harness.launch import execute
 from harness.observer import Silent
-from harness.problems import Problem, get_problem
+from harness.problems import PROBLEMS, Problem, get_problem
 from harness.registry import find_entrants, load_entrant
 from harness.request import Request
 from harness.schema import (
     BLAMELESS,
     LATE_REST_MS,
     Case,
+    Entrant,
     Frozen,
     Kind,
     Limits,
@@ -58,7 +59,7 @@ class Expectation(Frozen):
     defence: str = ""  # cheaters: what must stop it, a Defence or a structural one
     exploit: str = ""
     why: str = ""  # honest controls: what could be mistaken for cheating
-    beside: tuple[str, ...] = ()  # cheaters that must be entrants of the same run
+    partners: tuple[str, ...] = ()  # cheaters that must be entrants of the same run
     min_latency_ms: float = 0.0  # PASSED is no success for the cheater if it tells at least this
     min_burst_ms: float = 0.0  # nor if it tells at least this in every single burst
     numerics_class: str = ""  # PASSED is no success in this class
@@ -69,6 +70,7 @@ class Expectation(Frozen):
     neutral: str = ""  # why PASSED is harmless at all
     dtype: str = "fp16"
     slow: bool = False  # waits for a deadline
+    beside: tuple[str, ...] = ()  # honest controls of the same run, which must pass all the same
     plant_environment: dict[str, str] = Field(default={})
 
 
@@ -87,9 +89,9 @@ class Specimen:
         return self.folder.name
 
     @property
-    def beside(self) -> list[Path]:
-        """Folders of those who must be entrants of the same run."""
-        return [self.folder.parent / name for name in self.expect.beside]
+    def partners(self) -> list[Path]:
+        """Folders of the cheaters that must be entrants of the same run."""
+        return [self.folder.parent / name for name in self.expect.partners]
 
 
 @dataclass(frozen=True)
@@ -128,8 +130,7 @@ def load_corpus(root: Path = ROOT) -> list[Specimen]:
     for kind in ("cheaters", "honest"):
         for path in sorted(_folders(root, kind), key=lambda path: path.parent.name):
             expect = load_model(path, Expectation, SuiteError)
-            manifest = load_model(path.with_name("manifest.yaml"), Manifest, SubmissionError)
-            found.append(Specimen(path.parent, kind == "honest", expect, manifest.problem))
+            found.append(Specimen(path.parent, kind == "honest", expect, _problem_of(path.parent)))
     return found
 
 
@@ -153,6 +154,14 @@ def _home() -> tempfile.TemporaryDirectory[str]:
     return tempfile.TemporaryDirectory(prefix="attnboard-corpus-")
 
 
+def _problem_of(folder: Path) -> str:
+    """What a specimen computes; a manifest that cannot be read, on purpose, says nothing of it."""
+    try:
+        return load_model(folder / "manifest.yaml", Manifest, SubmissionError).problem
+    except SubmissionError:
+        return next(iter(PROBLEMS))
+
+
 def suite_for(problem: Problem, gpu: bool, dtype: str, quick_deadlines: bool) -> Suite:
     """One shape; bursts of two, so that a first and a second call differ.
 
@@ -170,7 +179,9 @@ def suite_for(problem: Problem, gpu: bool, dtype: str, quick_deadlines: bool) ->
         import_s=90, first_call_s=30, burst_s=15, memory_gib=host_gib, gpu_memory_gib=24
     )
     if quick_deadlines:
-        limits = limits.model_copy(update={"import_s": 15, "first_call_s": 4, "burst_s": 4})
+        limits = limits.model_copy(
+            update={"import_s": 15, "first_call_s": 4, "burst_s": 4, "entrant_s": 20}
+        )
     pace = load_suite(problem.suites[1], ROOT / "configs").against  # runs with and without a GPU
     return Suite(
         name="selftest",
@@ -186,11 +197,15 @@ def suite_for(problem: Problem, gpu: bool, dtype: str, quick_deadlines: bool) ->
 
 
 def batches(specimens: Sequence[Specimen], size: int = BATCH) -> list[list[Specimen]]:
-    """Specimens that may share a run: one problem, element type, kind of deadline, not too many."""
-    groups: dict[tuple[str, str, bool], list[Specimen]] = {}
+    """Specimens that may share a run: one problem, element type, kind of deadline, not too many.
+
+    Who must leave its neighbours alone has a run with these only.
+    """
+    groups: dict[tuple[str, str, bool, str], list[Specimen]] = {}
     for specimen in specimens:
         expect = specimen.expect
-        groups.setdefault((specimen.problem, expect.dtype, expect.slow), []).append(specimen)
+        alone = specimen.name if expect.beside else ""
+        groups.setdefault((specimen.problem, expect.dtype, expect.slow, alone), []).append(specimen)
     return [group[i : i + size] for group in groups.values() for i in range(0, len(group), size)]
 
 
@@ -206,9 +221,10 @@ def run_batch(
     gpu = machine.has_gpu
     problem = get_problem(specimens[0].problem)
     suite = suite_for(problem, gpu, first.dtype, first.slow)
-    folders = dict.fromkeys(s.folder for s in specimens)
-    folders |= dict.fromkeys(partner for s in specimens for partner in s.beside)
-    entrants = [load_entrant(folder, Kind.SUBMISSION, problem) for folder in folders]
+    partners = dict.fromkeys(partner for s in specimens for partner in s.partners)
+    neighbours = [ROOT / "tests" / "honest" / name for s in specimens for name in s.expect.beside]
+    folders = dict.fromkeys([*(s.folder for s in specimens), *partners, *neighbours])
+    entrants, refused = _loaded(list(folders), problem)
     pace = find_entrants([suite.against], ROOT / "baselines", Kind.BASELINE, problem)
     results: dict[str, Result] = {}
     if (
@@ -231,9 +247,44 @@ def run_batch(
             results[result.entry] = result
             row(result)
 
-        execute(request, save, Silent())
+        with contextlib.suppress(HarnessError):  # the rows say so
+            execute(request, save, Silent())
         left = end_orphans(before)
-    return [judge(specimen, results.get(specimen.name), suite, left) for specimen in specimens]
+    return [
+        refusal(specimen, refused[specimen.name])
+        if specimen.name in refused
+        else beside(judge(specimen, results.get(specimen.name), suite, left), results)
+        for specimen in specimens
+    ]
+
+
+def _loaded(folders: Sequence[Path], problem: Problem) -> tuple[list[Entrant], dict[str, str]]:
+    """Who can be read, and why the others cannot, by the name of their folder."""
+    entrants: list[Entrant] = []
+    refused: dict[str, str] = {}
+    for folder in folders:
+        try:
+            entrants.append(load_entrant(folder, Kind.SUBMISSION, problem))
+        except SubmissionError as cause:  # noqa: PERF203 - of many, a few
+            refused[folder.name] = cause.message
+    return entrants, refused
+
+
+def refusal(specimen: Specimen, why: str) -> Outcome:
+    """Of one that was not even read: as good as INVALID_SUBMISSION."""
+    foreseen = not specimen.honest and Status.INVALID_SUBMISSION in specimen.expect.status
+    words_ = why.replace(str(specimen.folder), specimen.name)[:120]
+    return Outcome(specimen, None, "stopped" if foreseen else "surprise", f"not read: {words_}")
+
+
+def beside(outcome: Outcome, results: Mapping[str, Result]) -> Outcome:
+    """The same, unless a neighbour lost its row by it: then it won, however it ended."""
+    for name in outcome.specimen.expect.beside:
+        row = results.get(name)
+        if row is None or row.status is not Status.PASSED:
+            lost = "no row" if row is None else words(row)
+            return replace(outcome, verdict="accepted", by=f"{name} beside it: {lost}")
+    return outcome
 
 
 def runs_on(specimen: Specimen, machine: Machine) -> bool:

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from harness.bench import JudgeClient, Seat
+from harness.budget import Budget
 from harness.observer import Observer
 from harness.problems import Problem
 from harness.quiet import Quiet
@@ -47,10 +48,15 @@ class State:
     null_gaps_ms: dict[str, list[float]] = field(default_factory=dict)
     null_energy_j: dict[str, dict[int, float]] = field(default_factory=dict)  # case → block → J
     done: set[str] = field(default_factory=set)
+    budget: Budget = field(init=False)
     clean_up: Callable[[], object] = field(default=lambda: None)  # after every turn
     quiet: Quiet = field(default_factory=Quiet)
     last_on_turn: str = ""
     contended: dict[str, int] = field(default_factory=dict)  # case → blocks that do not count
+
+    def __post_init__(self) -> None:
+        """Nobody has spent anything."""
+        self.budget = Budget(self.suite.limits, self.roles.pace)
 
     @property
     def limits(self) -> Limits:

@@ -3,12 +3,19 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
 from harness import record
 from harness.commands import rank as rank_command
-from harness.errors import EXIT_OK, EXIT_STORAGE, EXIT_SUBMISSION_FAILED
+from harness.errors import (
+    EXIT_OK,
+    EXIT_STORAGE,
+    EXIT_SUBMISSION_FAILED,
+    EXIT_USAGE,
+    HarnessError,
+)
 from harness.report.terminal import Terminal
 from harness.schema import BLAMELESS, Kind, Result
 
@@ -59,6 +66,10 @@ class Store:
         if self._refused:
             return EXIT_STORAGE
         return EXIT_SUBMISSION_FAILED if self._failed else EXIT_OK
+
+    def exit_code_beside(self, refused: Sequence[HarnessError]) -> int:
+        """The same, and 2 where somebody who was asked for could not be read; a lost line weighs more."""
+        return EXIT_USAGE if refused and self.exit_code != EXIT_STORAGE else self.exit_code
 
     def tell(self, as_json: bool) -> None:
         """Print the one document that --json asks for; nothing else of a run is on stdout then."""

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+import time
+from dataclasses import dataclass
 from functools import partial
 
-from harness.bench import Reply, Seat
+from harness.bench import Seat
 from harness.defences import Defence
+from harness.messages import BurstReport
 from harness.problems.base import Probe
 from harness.quiet import Rest
-from harness.registry import unchanged
+from harness.registry import intact
 from harness.schema import Kind, Status
 from harness.state import State
 
@@ -17,8 +19,8 @@ from harness.state import State
 DEADLY = frozenset(
     {Status.CRASHED, Status.TIMED_OUT, Status.OUT_OF_MEMORY, Status.INVALID_SUBMISSION}
 )
-#: Saved between the hash and a load: no row may stand under the hash of other bytes.
-CHANGED = "its files changed while they were being read: run it again"
+#: No row may stand under the hash of other bytes.
+CHANGED = "the copy of its files that workers read was changed during the run: run it again"
 
 #: Of the judge's watch kernel (harness/judge/alone.py): far above its own, far below a turn of another process.
 MOST_GAP_MS = 0.5
@@ -42,7 +44,28 @@ def take_turn(
     timeout_s: float,
     profile: bool = False,
     heat_ms: float = 0,
-) -> Reply | None:
+) -> BurstReport | None:
+    """One burst on one worker, within its budget; None if it could not be started."""
+    seat, budget = state.seats[name], state.budget
+    if seat.entrant.kind is Kind.SUBMISSION:
+        if overdrawn := budget.overdrawn(name):
+            _dismiss(state, seat, overdrawn)
+            return None
+        compiled = state.limits.burst_s if seat.compiles_alone else timeout_s
+        timeout_s = budget.deadline_s(name, min(timeout_s, compiled))
+    begun = time.monotonic()
+    reply = _burst(state, name, question, timeout_s, profile, heat_ms)
+    budget.spent_s[name] += time.monotonic() - begun
+    if reply is None or reply.status is not Status.TIMED_OUT:
+        return reply
+    budget.hung.add(name)
+    overdrawn = budget.overdrawn(name) if seat.entrant.kind is Kind.SUBMISSION else ""
+    return reply.model_copy(update={"message": overdrawn}) if overdrawn else reply
+
+
+def _burst(
+    state: State, name: str, question: Question, timeout_s: float, profile: bool, heat_ms: float
+) -> BurstReport | None:
     """One burst on one worker, alone on the machine; None if it could not be started."""
     seat = state.seats[name]
     if not _seated(state, seat):
@@ -73,15 +96,15 @@ def take_turn(
     if rest.fault:
         return _bury(state, seat, left_running(rest))
     state.clean_up()
-    return replace(reply, rest_ms=rest.waited_ms)
+    return reply.model_copy(update={"rest_ms": rest.waited_ms})
 
 
-def left_running(rest: Rest) -> Reply:
+def left_running(rest: Rest) -> BurstReport:
     """What becomes of a turn behind which the GPU was not given back."""
-    return Reply(Status.LEFT_WORK_RUNNING, rest.fault, (), 0.0, None, ())
+    return BurstReport(status=Status.LEFT_WORK_RUNNING, message=rest.fault)
 
 
-def _end_disturber(state: State, name: str, question: Question) -> Reply | None:
+def _end_disturber(state: State, name: str, question: Question) -> BurstReport | None:
     """Something computes although everybody is locked: end workers until nothing does, the likeliest first.
 
     Whose end brings quiet has left work running, and whoever was ended before it starts afresh. Returns what
@@ -93,13 +116,13 @@ def _end_disturber(state: State, name: str, question: Question) -> Reply | None:
     for suspect in _suspects(state):
         _replace(state, state.seats[suspect])
         if _ask(state, name, question) <= MOST_GAP_MS:
-            reply = Reply(Status.LEFT_WORK_RUNNING, fault, (), 0.0, None, ())
+            reply = BurstReport(status=Status.LEFT_WORK_RUNNING, message=fault)
             if suspect == name:
                 return reply
             state.record(suspect, question.probe.case).fail(reply.status, fault)
             return None
     why = "something beside this run computes on the GPU, and NVML does not tell what"
-    return Reply(Status.CONTENDED, why, (), 0.0, None, ())
+    return BurstReport(status=Status.CONTENDED, message=why)
 
 
 def _suspects(state: State) -> list[str]:
@@ -153,6 +176,17 @@ def _ask(state: State, name: str, question: Question) -> float:
     )
 
 
+def _dismiss(state: State, seat: Seat, why: str) -> None:
+    """No further turn for who has spent its budget; rows of complete cases stay."""
+    seat.end()
+    if seat.attached:
+        state.judge.detach(seat.label)
+        seat.attached = False
+    for case in state.suite.cases:
+        if case.name not in state.done:
+            state.record(seat.entrant.name, case).fail(Status.TIMED_OUT, why)
+
+
 def _seated(state: State, seat: Seat) -> bool:
     """Make sure the worker runs, has its buffers, and is at rest."""
     if seat.attached:
@@ -165,8 +199,8 @@ def _seated(state: State, seat: Seat) -> bool:
         seat.label, seat.child, state.sizes, state.limits.import_s, overdue
     )
     seat.attached = True
-    if failure is None and not unchanged(seat.entrant):
-        failure = Reply(Status.INTERRUPTED, CHANGED, (), 0.0, None, ())
+    if failure is None and not intact(seat.entrant, seat.jail.source):
+        failure = BurstReport(status=Status.INTERRUPTED, message=CHANGED)
     if failure is None:
         rest = state.quiet.hold(seat, loaded=True)
         if not rest.fault:
@@ -179,7 +213,7 @@ def _seated(state: State, seat: Seat) -> bool:
     return False
 
 
-def _bury(state: State, seat: Seat, reply: Reply) -> Reply:
+def _bury(state: State, seat: Seat, reply: BurstReport) -> BurstReport:
     """End a failed worker and say what happened in the words its process left."""
     assert seat.child
     status, message = reply.status, reply.message
@@ -199,4 +233,4 @@ def _bury(state: State, seat: Seat, reply: Reply) -> Reply:
     for (name, _), known in state.evidence.items():
         if name == seat.entrant.name and not known.log_tail:
             known.log_tail = seat.child.log_tail()
-    return replace(reply, status=status, message=message)
+    return reply.model_copy(update={"status": status, "message": message})

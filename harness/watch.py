@@ -18,10 +18,18 @@ from pathlib import Path
 from harness import early, rung
 from harness.cli import guarded
 from harness.engines.conduct import MANY
-from harness.errors import EXIT_INTERRUPTED, EXIT_OK, EXIT_SUBMISSION_FAILED, EXIT_USAGE, UsageError
+from harness.errors import (
+    EXIT_INTERRUPTED,
+    EXIT_OK,
+    EXIT_SUBMISSION_FAILED,
+    EXIT_USAGE,
+    HarnessError,
+    UsageError,
+)
 from harness.isolate import ROOT
-from harness.registry import SKIPPED_DIRS, SKIPPED_FILES, places
+from harness.registry import places
 from harness.report.text import wash
+from harness.source_files import SKIPPED_DIRS, SKIPPED_FILES
 
 PERIOD_S = 0.1
 MENDABLE = {EXIT_OK, EXIT_SUBMISSION_FAILED, EXIT_USAGE}  # what an edit can change
@@ -90,7 +98,7 @@ class Watch:
         """Time and size of every source; a file that goes away meanwhile is left out."""
         found: State = {}
         for place in places(self.args.submission, self.root):
-            with contextlib.suppress(OSError):
+            with contextlib.suppress(OSError, HarnessError):
                 for path in self._sources(place):
                     with contextlib.suppress(OSError):
                         stat = path.stat()
@@ -107,7 +115,7 @@ class Watch:
             return [place]
         # Read once a run: a new neighbour counts when one of these files names it, and has changed for it.
         if place not in self._rungs:
-            self._rungs[place] = rung.files_of(place)
+            self._rungs[place] = [folder / name for name in rung.names_of(place)]
         return [*self._rungs[place], folder / rung.LAUNCH_FILE, *above]
 
 

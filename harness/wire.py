@@ -6,6 +6,7 @@ peer that sends anything else has ended the conversation.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import select
 import socket
@@ -27,19 +28,31 @@ class PeerSilent(WireError):
     """The other side did not answer before the deadline."""
 
 
-def send(sock: socket.socket, message: Message, fds: tuple[int, ...] = ()) -> None:
-    """Send one message, with open descriptors beside it if any."""
+def send(
+    sock: socket.socket,
+    message: Message,
+    fds: tuple[int, ...] = (),
+    timeout_s: float | None = None,
+) -> None:
+    """Send one message, with open descriptors beside it if any; who does not read is silent.
+
+    Raises PeerClosed, PeerSilent, or WireError where the message is too long.
+    """
     body = json.dumps(message, allow_nan=True).encode()
     if len(body) > MAX_BYTES:
         raise WireError(f"message of {len(body)} bytes, at most {MAX_BYTES}")
-    frame = struct.pack("<I", len(body)) + body
+    left = memoryview(struct.pack("<I", len(body)) + body)
+    deadline = None if timeout_s is None else time.monotonic() + timeout_s
     try:
-        if fds:
-            sent = socket.send_fds(sock, [frame], list(fds))
-            frame = frame[sent:]
-        if frame:
-            sock.sendall(frame)
-    except (BrokenPipeError, ConnectionError) as cause:
+        while left:
+            _await(sock, select.POLLOUT, deadline)
+            with contextlib.suppress(BlockingIOError):  # another process took the room
+                if fds:
+                    sent = socket.send_fds(sock, [left], list(fds), socket.MSG_DONTWAIT)
+                else:
+                    sent = sock.send(left, socket.MSG_DONTWAIT)
+                left, fds = left[sent:], ()
+    except OSError as cause:
         raise PeerClosed(f"the other side is gone ({cause})") from None
 
 
@@ -65,7 +78,7 @@ def receive_with_fds(
 
 def _decode(body: bytes) -> Message:
     try:
-        message = json.loads(body)
+        message = json.loads(body.decode("utf-8"))
     except (ValueError, RecursionError):
         raise WireError(f"not JSON: {body[:80]!r}") from None
     if not isinstance(message, dict):
@@ -78,19 +91,26 @@ def _exactly(
 ) -> bytes:
     chunks: list[bytes] = []
     while size:
-        wait = None if deadline is None else max(0.0, deadline - time.monotonic())
-        if not select.select([sock], [], [], wait)[0]:
-            raise PeerSilent("no answer before the deadline")
+        _await(sock, select.POLLIN, deadline)
         try:
             if max_fds:
                 chunk, new, _, _ = socket.recv_fds(sock, size, max_fds)
                 fds += new
             else:
                 chunk = sock.recv(size)
-        except ConnectionError as cause:
+        except OSError as cause:
             raise PeerClosed(f"the other side is gone ({cause})") from None
         if not chunk:
             raise PeerClosed("the other side closed the line")
         chunks.append(chunk)
         size -= len(chunk)
     return b"".join(chunks)
+
+
+def _await(sock: socket.socket, event: int, deadline: float | None) -> None:
+    """Until `sock` can be read or written, or has failed; raise PeerSilent at the deadline."""
+    poll = select.poll()  # select() knows no descriptor above 1023
+    poll.register(sock, event)
+    wait_ms = None if deadline is None else max(0.0, deadline - time.monotonic()) * 1e3
+    if not poll.poll(wait_ms):
+        raise PeerSilent("no answer before the deadline")

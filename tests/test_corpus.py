@@ -33,6 +33,10 @@ STRUCTURAL = {
     "memory_limit",  # the process tree is watched
     "stdout_is_log",  # what is printed is text
     "log_cap",  # and has an end
+    "typed_messages",  # numbers finite and bounded, texts cut to bytes as they are sent
+    "staged_sources",  # workers see a copy of the hashed bytes
+    "read_with_limits",  # a folder that cannot be read fails alone
+    "budget",  # of all turns of one entrant together
 }
 
 

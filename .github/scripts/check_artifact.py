@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import argparse
 import math
+import re
 import stat
 import sys
 from collections import Counter
@@ -42,6 +43,7 @@ MOST_FILES = 20
 MOST_FILE_BYTES = 32 << 20
 MOST_LINE_BYTES = 4 << 20
 MOST_LINES = 500
+BEHIND_WALLS = re.compile(r"judged/[1-9]")  # 0: the submission could reach what the judge wrote
 FEWEST_BLOCKS = 0.5  # of those the suite asks for
 COMMIT_DIGITS = (
     12  # of the harness, as a record tells it; a '+' behind them says that files differed
@@ -197,7 +199,9 @@ def _of_times(result: Result, base: Result | None, expected: Expected) -> list[s
         "a block occurs twice": len({s.block for s in result.samples}) == len(result.samples),
         "its secret was never told": bool(result.secret and result.secret_commitment),
         "its times were not held against the judge's clock": result.slack is not None,
-        "not judged": result.integrity.startswith("judged"),
+        f"{result.integrity[:20]!r}: not judged behind walls": bool(
+            BEHIND_WALLS.fullmatch(result.integrity)
+        ),
         "its error is not below the contract": result.error is not None
         and result.error.finite
         and result.error.max_diff < limits.contract,

@@ -1,10 +1,12 @@
 """Which submission does a pull request bring, and does it touch anything else?
 
-    python .github/scripts/path_guard.py --base <sha> --head <sha> [--output "$GITHUB_OUTPUT"]
+    python .github/scripts/path_guard.py --base <sha> --head <sha> --author LOGIN [--output "$GITHUB_OUTPUT"]
 
-Allowed: regular files under one folder submissions/<name>/, small, of known kinds. Refused: every
-other path, links, submodules, a change of the file mode, binaries, names that a shell or a file
-system could take for something else. git is asked for objects; nothing is checked out or run.
+Allowed: regular files under one folder submissions/<name>/, small, of known kinds. A folder that the
+base branch has is changed by those alone whom its manifest there names in `owners: [LOGIN, ...]`; a
+new folder is anybody's. Refused: every other path, links, submodules, a change of the file mode,
+binaries, names that a shell or a file system could take for something else. git is asked for objects;
+nothing is checked out or run.
 """
 
 from __future__ import annotations
@@ -19,6 +21,7 @@ from pathlib import Path
 NAME = re.compile(r"[a-z][a-z0-9_]{1,39}")
 PATH = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,79}(/[A-Za-z0-9_][A-Za-z0-9_.-]{0,79}){0,5}")
 SHA = re.compile(r"[0-9a-f]{40}")
+OWNERS = re.compile(r"^owners: \[([A-Za-z0-9, -]*)\] *(?:#.*)?$", re.MULTILINE)
 KINDS = {
     ".py",
     ".cu",
@@ -54,6 +57,7 @@ def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--base", required=True)
     parser.add_argument("--head", required=True)
+    parser.add_argument("--author", default="", help="whose pull request it is, as GitHub says")
     parser.add_argument("--repo", type=Path, default=Path())
     parser.add_argument("--output", type=Path, help="file for the line name=<submission>")
     args = parser.parse_args(argv)
@@ -63,12 +67,13 @@ def main(argv: list[str] | None = None) -> int:
             return 1
     found = changes(args.repo, args.base, args.head)
     reasons = faults(args.repo, found)
+    reasons += [] if reasons else trespass(args.repo, args.base, _name_of(found), args.author)
     for reason in reasons:
         print(f"refused: {reason}")
     if reasons:
         print("next: move everything else to a pull request of its own")
         return 1
-    name = found[0].path.split("/")[1]
+    name = _name_of(found)
     print(f"submission {name}: {len(found)} files")
     if args.output:
         with args.output.open("a", encoding="utf-8") as file:
@@ -119,6 +124,30 @@ def faults(repo: Path, found: list[Change]) -> list[str]:
             f"{len(names)} submissions at once: {', '.join(sorted(names))}; one at a time"
         )
     return reasons
+
+
+def trespass(repo: Path, base: str, name: str, author: str) -> list[str]:
+    """Why `author` may not change submissions/`name`, which may be there already at `base`."""
+    folder = f"submissions/{name}"
+    if not git(repo, "ls-tree", "--name-only", base, "--", folder).strip():
+        return []
+    owners = _owners(repo, base, folder)
+    if author.lower() in {owner.lower() for owner in owners}:
+        return []
+    known = f"belongs to {', '.join(owners)}" if owners else "names no owners in its manifest"
+    return [f"{folder} is there already and {known}; {author!r} may add a folder of another name"]
+
+
+def _owners(repo: Path, base: str, folder: str) -> list[str]:
+    """The logins of `owners: [a, b]`, a line of the manifest at `base`."""
+    listed = git(repo, "ls-tree", "--name-only", base, "--", f"{folder}/manifest.yaml").strip()
+    text = git(repo, "show", f"{base}:{folder}/manifest.yaml").decode() if listed else ""
+    line = OWNERS.search(text)
+    return [word.strip() for word in line[1].split(",") if word.strip()] if line else []
+
+
+def _name_of(found: list[Change]) -> str:
+    return found[0].path.split("/")[1]
 
 
 def _path_fault(path: str) -> str:

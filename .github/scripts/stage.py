@@ -1,6 +1,6 @@
 """Bring one submission of one exact commit into a trusted checkout, and nothing else of that commit.
 
-    python .github/scripts/stage.py --commit <sha> --pull <number> [--output "$GITHUB_OUTPUT"]
+    python .github/scripts/stage.py --commit <sha> --pull <number> --author LOGIN [--output "$GITHUB_OUTPUT"]
 
 Fetches the pull request's head, insists that the commit belongs to it, asks the path guard, then
 writes the files of submissions/<name>/ at that commit over the checkout's own.
@@ -24,6 +24,7 @@ def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--commit", required=True)
     parser.add_argument("--pull", required=True)
+    parser.add_argument("--author", default="", help="whose pull request it is, as GitHub says")
     parser.add_argument("--repo", type=Path, default=Path())
     parser.add_argument("--remote", default="origin")
     parser.add_argument("--output", type=Path)
@@ -40,7 +41,7 @@ def main(argv: list[str] | None = None) -> int:
         print(f"refused: {args.commit} is not a commit of pull request {args.pull}")
         return 1
     code = path_guard.main(
-        ["--base", base, "--head", args.commit, "--repo", str(repo)]
+        ["--base", base, "--head", args.commit, f"--author={args.author}", "--repo", str(repo)]
         + (["--output", str(args.output)] if args.output else [])
     )
     if code:

@@ -9,10 +9,11 @@ from pathlib import Path
 
 from harness import build_report
 from harness.errors import EXIT_OK, EXIT_SUBMISSION_FAILED, UnavailableError, UsageError
-from harness.isolate import ROOT, plain_text
+from harness.isolate import ROOT
 from harness.launch_spec import parse_launch
 from harness.registry import find_entrants
 from harness.schema import Entrant, Kind
+from harness.words import plain_text
 from harness.worker.nvrtc import CudaSourceError
 
 
@@ -57,6 +58,9 @@ def one(entrant: Entrant, archs: list[str] | None, fail_on_spills: bool) -> int:
         except CudaSourceError as cause:
             place = f"{cause.file}:{cause.line}: " if cause.file else ""
             print(f"{cause.status}: {place}{plain_text(cause.message)}", file=sys.stderr)
+            return EXIT_SUBMISSION_FAILED
+        except ValueError as cause:  # an expression without a value, as S // 0
+            print(f"COMPILE_ERROR: {plain_text(str(cause))}", file=sys.stderr)
             return EXIT_SUBMISSION_FAILED
         except build_report.BuildUnavailableError as cause:
             raise UnavailableError(f"UNAVAILABLE: {cause}", "pip install '.[cuda]'") from None

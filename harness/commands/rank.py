@@ -18,12 +18,20 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from harness import record
-from harness.errors import EXIT_OK, EXIT_SUBMISSION_FAILED, StorageError, UsageError
+from harness.errors import (
+    EXIT_OK,
+    EXIT_SUBMISSION_FAILED,
+    StorageError,
+    SubmissionError,
+    UsageError,
+)
 from harness.rank import Leaderboard, leaderboard, newest
 from harness.report import markdown, page, picture, quoted
 from harness.report.history import history
 from harness.schema import Machine
+from harness.source_files import read_file
 
+MOST_NOTES_BYTES = 256 << 10
 ROOT = Path(__file__).resolve().parents[2]
 CPU = Machine().slug
 
@@ -163,8 +171,13 @@ def _notes(root: Path, board: Leaderboard, fresh: Mapping[Path, str]) -> dict[st
             base = (root / folder).resolve()
             path = (base / row.entry / "NOTES.md").resolve()
             if path.is_relative_to(base) and path.is_file():
-                notes = fresh.get(path) or path.read_text(encoding="utf-8", errors="replace")
-                found[row.entry] = quoted.without_marks(notes)
+                try:
+                    notes = fresh.get(path) or read_file(path, MOST_NOTES_BYTES).decode(
+                        errors="replace"
+                    )
+                    found[row.entry] = quoted.without_marks(notes)
+                except SubmissionError:
+                    found[row.entry] = f"(more than {MOST_NOTES_BYTES >> 10} KiB, not shown)"
     return found
 
 

@@ -25,7 +25,7 @@ from harness import hygiene, record, registry, stats
 from harness.engines.base import Message
 from harness.engines.devices import machine_of
 from harness.engines.unit import Unit, misfit
-from harness.errors import EXIT_INTERRUPTED, HarnessError, UnavailableError
+from harness.errors import EXIT_INTERRUPTED, HarnessError, SubmissionError, UnavailableError
 from harness.launch import execute, warm_up
 from harness.schema import Machine, Result, Status
 
@@ -116,9 +116,11 @@ def carry_out(unit: Unit, gpu: str, teller: Teller) -> int:
     lack = misfit(unit, machine)
     if lack:
         raise UnavailableError(lack)
-    for entrant in unit.entrants:
-        if not registry.unchanged(entrant):
-            raise UnavailableError(f"{entrant.folder}: not the files that were asked for")
+    try:
+        entrants = tuple(registry.read_again(entrant) for entrant in unit.entrants)
+    except SubmissionError as cause:
+        raise UnavailableError(cause.message, cause.hint) from None
+    unit = unit.model_copy(update={"entrants": entrants})
     teller.tell("hello", where=where(gpu, machine), machine=machine.model_dump(mode="json"))
     if unit.task == "build":
         warm_up(unit.request(machine), teller)

@@ -17,7 +17,8 @@ from typing import IO
 
 from harness.engines.base import Told, gone, parse_line
 from harness.engines.unit import Unit, to_text
-from harness.isolate import ROOT, plain_text
+from harness.isolate import ROOT
+from harness.words import plain_text
 
 COMMAND = (sys.executable, "-m", "harness.engines.child")
 GRACE_S = 30.0  # for a cancelled unit to write its rows and end its processes

@@ -22,21 +22,22 @@ import socket
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Annotated, Any
+from typing import Any
 
 import torch
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from harness import wire
 from harness.buffers import Arena, ArenaKind, Gate
 from harness.defences import NOTHING_OFF, Defence, Off
 from harness.errors import WireError
 from harness.judge.gate import Grade, Reference, grade, worst
+from harness.messages import WorkerReply, understood
 from harness.problems.base import TensorSpec
 from harness.schema import CONFESSIONS, Status
 
 #: Long enough for ten calls of a host that needs 200 µs each: all of a burst is queued before it starts.
 GATE_DELAY_S = 2e-3
+SEND_S = 5.0  # what a worker takes at most to make room for a message
 ANSWERS = {
     "map": "mapped",
     "prepare": "ready",
@@ -44,22 +45,6 @@ ANSWERS = {
     "prime": "primed",
 }  # request → the only good answer
 Copies = tuple[list[torch.Tensor], list[torch.Tensor]]
-Milliseconds = Annotated[float, Field(ge=0, lt=1e7, allow_inf_nan=False)]
-
-
-class WorkerReply(BaseModel):
-    """All that a worker may say after `go`; anything else ends it."""
-
-    model_config = ConfigDict(extra="forbid")
-    op: str = Field(max_length=16)
-    calls_ms: list[Milliseconds] = Field(default=[], max_length=64)
-    strides: list[list[list[Annotated[int, Field(ge=0, lt=1 << 40)]]]] = Field(
-        default=[], max_length=64
-    )
-    kernels: list[Annotated[str, Field(max_length=300)]] = Field(default=[], max_length=64)
-    configs: list[Annotated[str, Field(max_length=300)]] = Field(default=[], max_length=64)
-    status: Status | None = None
-    message: str = Field(default="", max_length=8000)
 
 
 @dataclass
@@ -127,13 +112,17 @@ class Desk:
 
     def ask(self, message: wire.Message, timeout_s: float) -> WorkerReply:
         """Send and await one validated reply; raise WorkerGone on anything but one."""
-        self.send(message)
+        self.send(message, timeout_s)
         return self.answer(str(message["op"]), timeout_s)
 
-    def send(self, message: wire.Message) -> None:
-        """Send; raise WorkerGone if nobody is there."""
+    def send(self, message: wire.Message, timeout_s: float = SEND_S) -> None:
+        """Send; raise WorkerGone if nobody is there, or nobody reads."""
         try:
-            wire.send(self.sock, message)
+            wire.send(self.sock, message, timeout_s=timeout_s)
+        except wire.PeerSilent:
+            raise WorkerGone(
+                Status.TIMED_OUT, f"'{message['op']}' was not read in {timeout_s:.0f} s"
+            ) from None
         except wire.PeerClosed:
             raise WorkerGone(
                 Status.CRASHED, f"the process ended before '{message['op']}'"
@@ -142,16 +131,15 @@ class Desk:
     def answer(self, op: str, timeout_s: float) -> WorkerReply:
         """Await the reply to `op`; raise WorkerGone on anything but a valid one."""
         try:
-            reply = WorkerReply.model_validate(wire.receive(self.sock, timeout_s))
+            reply = understood(wire.receive(self.sock, timeout_s), WorkerReply)
         except wire.PeerSilent:
             raise WorkerGone(
                 Status.TIMED_OUT, f"no answer to '{op}' in {timeout_s:.0f} s"
             ) from None
         except wire.PeerClosed:
             raise WorkerGone(Status.CRASHED, f"the process ended during '{op}'") from None
-        except (WireError, ValidationError) as cause:
-            first = str(cause).splitlines()[0]
-            raise WorkerGone(Status.INVALID_SUBMISSION, f"broke the protocol: {first}") from None
+        except WireError as cause:
+            raise WorkerGone(Status.INVALID_SUBMISSION, f"broke the protocol: {cause}") from None
         anything = Defence.STRICT_WIRE in self.off and reply.status is not None
         if anything or (reply.op == "failed" and reply.status in CONFESSIONS):
             assert reply.status

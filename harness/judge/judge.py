@@ -23,9 +23,10 @@ from harness.judge.alone import Watch
 from harness.judge.desk import BurstOutcome, Desk, Inputs, WorkerGone
 from harness.judge.gate import Reference, grade
 from harness.judge.secret import Secret
+from harness.messages import BurstReport
 from harness.problems import get_problem
 from harness.problems.base_tensors import Tensors
-from harness.schema import Case
+from harness.schema import Case, Error
 
 #: As much as do_bench clears: several times the L2 cache of any GPU.
 CLEARED_BYTES = 256 << 20
@@ -84,7 +85,7 @@ class Judge:
         try:
             desk.ask({"op": "map", **handles}, message["timeout_s"])
         except WorkerGone as gone:
-            return {"status": gone.status.value, "message": gone.message}
+            return report_of(BurstOutcome(gone.status, gone.message))
         return {"ok": True}
 
     def _inputs(self, message: wire.Message) -> wire.Message:
@@ -124,7 +125,7 @@ class Judge:
             whole=whole,
             repeats=again,
         )
-        return {"gap_ms": watch.longest_gap_ms() if watch else 0.0}
+        return {"ok": True, "gap_ms": watch.longest_gap_ms() if watch else 0.0}
 
     def _watch(self) -> Watch:
         self.watch = self.watch or Watch()
@@ -154,7 +155,7 @@ class Judge:
             raise WireError("burst before inputs")
         desk = self.desks[message["worker"]]
         heat = partial(self._heat, self.current, float(message.get("heat_ms", 0)))
-        return _as_message(
+        return report_of(
             desk.burst(self.current, message["timeout_s"], message.get("profile", False), heat)
         )
 
@@ -206,24 +207,29 @@ class Judge:
             once()
 
 
-def _as_message(outcome: BurstOutcome) -> wire.Message:
+def report_of(outcome: BurstOutcome) -> wire.Message:
+    """What the engine is told; whatever words a worker chose, it fits into a message."""
     grade = outcome.grade
-    return {
-        "status": outcome.status.value,
-        "message": outcome.message,
-        "calls_ms": list(outcome.calls_ms),
-        "t2_ms": outcome.t2_ms,
-        "kernels": list(outcome.kernels),
-        "configs": list(outcome.configs),
-        "deterministic": outcome.deterministic,
-        "error": None
+    report = BurstReport(
+        status=outcome.status,
+        message=outcome.message,
+        calls_ms=outcome.calls_ms,
+        t2_ms=outcome.t2_ms,
+        error=None
         if grade is None
-        else {
-            "max_diff": grade.max_diff,
-            "rel_l2": grade.rel_l2,
-            "worst_row": grade.worst_row,
-            "finite": grade.finite,
-        },
+        else Error(
+            max_diff=grade.max_diff,
+            rel_l2=grade.rel_l2,
+            worst_row=grade.worst_row,
+            finite=grade.finite,
+        ),
+        kernels=outcome.kernels,
+        configs=outcome.configs,
+        deterministic=outcome.deterministic,
+    )
+    return dict(report) | {  # not JSON's own dump, which has no NaN
+        "status": report.status.value,
+        "error": None if report.error is None else dict(report.error),
     }
 
 
@@ -274,5 +280,11 @@ def serve(engine: socket.socket, start: wire.Message, start_s: dict[str, float])
             answer = judge.handle(message, fds)
         except Exception as cause:  # the engine decides what a failure of ours means
             traceback.print_exc()
-            answer = {"failed": f"{type(cause).__name__}: {cause}"[:4000]}
-        wire.send(engine, answer)
+            lacks = isinstance(cause, (OSError, MemoryError, torch.OutOfMemoryError))
+            answer = {"failed": f"{type(cause).__name__}: {cause}"[:4000], "lacks": lacks}
+        try:
+            wire.send(engine, answer)
+        except wire.PeerClosed:
+            return
+        except WireError as cause:  # longer than a frame: never the end of the judge
+            wire.send(engine, {"failed": str(cause), "lacks": False})

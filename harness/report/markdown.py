@@ -24,6 +24,9 @@ from harness.report.text import (
 )
 from harness.schema import Result, Status
 
+#: What GitHub makes a mention or a link of; a space without width behind it keeps it a text.
+LINKED = re.compile(r"@|[A-Za-z](?=://)|www(?=\.)|GH(?=-\d)", re.IGNORECASE)
+APART = "\u200b"
 HEAD = """# Leaderboard
 
 Built by `python run.py rank` from the records under `results/`; do not edit by hand.
@@ -262,8 +265,9 @@ def table(head: Sequence[str], body: Iterable[Sequence[str]], right: set[int] | 
 
 
 def safe(text: str) -> str:
-    """Text that markdown and HTML take as text."""
+    """Text that markdown and HTML take as text: no markup, nobody mentioned, nothing linked."""
     text = wash(text).replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
+    text = LINKED.sub(lambda found: f"{found[0]}{APART}", text)
     text = re.sub(r"([\\`*\[\]|~#!])", r"\\\1", text)
     return re.sub(r"(?<![A-Za-z0-9])_|_(?![A-Za-z0-9])", r"\_", text)  # inside a word it is text
 

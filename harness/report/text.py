@@ -98,6 +98,7 @@ NEXT = {
     Status.UNSTABLE: "the clocks moved; run again when the machine is quiet",
     Status.CONTENDED: "another process used the GPU; run again when it is free",
     Status.INTERRUPTED: "run again; what was measured is kept",
+    Status.BROKE_THE_RUN: "run it by itself; if the harness fails again, report it with the entry",
     Status.HARNESS_ERROR: "our fault, not the submission's; please report it",
 }
 

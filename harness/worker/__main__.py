@@ -261,7 +261,7 @@ def wait_for_cubins(sock: socket.socket, device: str, turn: float) -> None:
 
 
 def build(sock: socket.socket, args: argparse.Namespace, manifest: Manifest) -> None:
-    """Call the submission on each case, then on every probe, with inputs of its own.
+    """Call the submission on each case, then on every probe, with inputs of its own; tell when only kernels run.
 
     That compiles and autotunes all there is; the timed shapes come first, so a search finds them.
     """
@@ -283,7 +283,9 @@ def build(sock: socket.socket, args: argparse.Namespace, manifest: Manifest) -> 
                 )
                 function(*inputs, **probe.kwargs)
                 if args.device == "cuda":
+                    wire.send(sock, {"op": "called"})
                     torch.cuda.synchronize()
+                    wire.send(sock, {"op": "ran"})
     except BaseException as cause:
         wire.send(sock, failure(cause, folder))
         return

@@ -20,6 +20,8 @@ from harness import hygiene, wire
 from harness.worker.nvrtc import Compiled, arch_name, bindings, plan
 from harness.worker.section import with_defaults
 
+MOST_STEPS, MOST_NAME = 60, 90  # what a message takes of each: harness/messages.py
+
 
 def build(folder: Path, manifest: Mapping[str, Any], gpu: str) -> wire.Message:
     """Compile every kernel instance; the message to answer with.
@@ -38,7 +40,8 @@ def build(folder: Path, manifest: Mapping[str, Any], gpu: str) -> wire.Message:
         compiled = compile_apart(folder, manifest["entry"], launch, arch, cache)
     except Exception as cause:
         return failure(cause, folder)
-    steps |= {" ".join(each.symbols): each.seconds for each in compiled.programs}
+    told = compiled.programs[:MOST_STEPS]
+    steps |= {" ".join(each.symbols)[:MOST_NAME]: each.seconds for each in told}
     return {"op": "built", "seconds": time.monotonic() - started, "steps": steps}
 
 

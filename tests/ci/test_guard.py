@@ -12,7 +12,19 @@ from pathlib import Path
 import pytest
 import yaml
 
-from tests.ci.test_simulation import GUARD, ROOT, SCRIPTS, Hub, git, hub, origin, script
+from harness.schema import Manifest
+from tests.ci.test_simulation import (
+    GUARD,
+    MANIFEST,
+    OWNER,
+    ROOT,
+    SCRIPTS,
+    Hub,
+    git,
+    hub,
+    origin,
+    script,
+)
 
 TELL, CPU = script("tell"), script("cpu_checks")
 WORKFLOWS = sorted((ROOT / ".github" / "workflows").glob("*.yml"))
@@ -23,11 +35,12 @@ def edit(path: str, text: str = "x = 1\n") -> Callable[[Path], None]:
     return lambda work: Hub.write(work, path, text)
 
 
-def guard(hub: Hub, change: Callable[[Path], None]) -> int:
+def guard(hub: Hub, change: Callable[[Path], None], author: str = OWNER) -> int:
     pull, commit = hub.pull(change)
     work = hub.folder / f"work{pull}"
     base = git(work, "rev-parse", "origin/main")
-    return GUARD.main(["--base", base, "--head", commit, "--repo", str(work)])
+    words = ["--base", base, "--head", commit, "--author", author]
+    return GUARD.main([*words, "--repo", str(work)])
 
 
 def linked(work: Path) -> None:
@@ -70,6 +83,60 @@ def test_path_guard(
     assert reason in capsys.readouterr().out
 
 
+def gone(work: Path) -> None:
+    shutil.rmtree(work / "submissions" / "mine")
+
+
+def handed_over(work: Path) -> None:
+    edit("submissions/mine/manifest.yaml", MANIFEST.replace(OWNER, "stranger"))(work)
+
+
+@pytest.mark.parametrize("author", ["stranger", "", f"{OWNER},stranger", "octo"])
+@pytest.mark.parametrize(
+    "change",
+    [
+        edit("submissions/mine/NOTES.md"),
+        edit("submissions/mine/more.py"),
+        deleted,
+        gone,
+        handed_over,
+    ],
+)
+def test_an_entry_is_its_owners(
+    hub: Hub, change: Callable[[Path], None], author: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert guard(hub, change, author) == 1
+    assert f"submissions/mine is there already and belongs to {OWNER}" in capsys.readouterr().out
+    assert guard(hub, change, OWNER.upper()) == 0
+
+
+def test_an_entry_without_owners_is_nobodys_to_change(
+    hub: Hub, capsys: pytest.CaptureFixture[str]
+) -> None:
+    hub.write(hub.trusted, "submissions/mine/manifest.yaml", "name: mine\nlanguage: triton\n")
+    hub.commit(hub.trusted, "no owners")
+    git(hub.trusted, "push", "--quiet", "origin", "HEAD:main")
+    assert guard(hub, handed_over, "stranger") == 1
+    assert "names no owners in its manifest" in capsys.readouterr().out
+    assert guard(hub, edit("submissions/of_a_stranger/submission.py"), "stranger") == 0
+
+
+def test_what_somebody_else_brought_meanwhile_is_theirs(hub: Hub) -> None:
+    pull, commit = hub.pull(edit("submissions/wanted/submission.py"))
+    hub.write(hub.trusted, "submissions/wanted/submission.py", "first\n")
+    hub.commit(hub.trusted, "merged first")
+    git(hub.trusted, "push", "--quiet", "origin", "HEAD:main")
+    assert hub.stage(pull, commit, "stranger") == 1
+
+
+def test_the_guard_reads_owners_as_the_schema_does() -> None:
+    for told in (["octo-cat"], ["a", "B-2", "c3"], []):
+        text = f"name: x\nowners: [{', '.join(told)}]  # who\n"
+        line = GUARD.OWNERS.search(text)
+        manifest = Manifest.model_validate(yaml.safe_load(text))
+        assert [w.strip() for w in line[1].split(",") if w.strip()] == list(manifest.owners) == told
+
+
 def test_two_submissions_at_once_are_refused(hub: Hub, capsys: pytest.CaptureFixture[str]) -> None:
     def both(work: Path) -> None:
         edit("submissions/one_more/submission.py")(work)
@@ -83,8 +150,8 @@ def test_the_name_goes_to_the_next_step(hub: Hub, tmp_path: Path) -> None:
     pull, commit = hub.pull(edit("submissions/mine/NOTES.md"))
     work, output = hub.folder / f"work{pull}", tmp_path / "output"
     base = git(work, "rev-parse", "origin/main")
-    words = ["--base", base, "--head", commit, "--repo", str(work), "--output", str(output)]
-    assert GUARD.main(words) == 0
+    words = ["--base", base, "--head", commit, "--author", OWNER, "--repo", str(work)]
+    assert GUARD.main([*words, "--output", str(output)]) == 0
     assert output.read_text() == "name=mine\n"
 
 
@@ -94,7 +161,8 @@ def test_main_moving_on_is_not_the_pull_requests_change(hub: Hub) -> None:
     hub.commit(hub.trusted, "main moves on")
     git(hub.trusted, "fetch", "--quiet", "origin", f"refs/pull/{pull}/head")
     base = git(hub.trusted, "rev-parse", "HEAD")
-    assert GUARD.main(["--base", base, "--head", commit, "--repo", str(hub.trusted)]) == 0
+    words = ["--base", base, "--head", commit, "--author", OWNER]
+    assert GUARD.main([*words, "--repo", str(hub.trusted)]) == 0
 
 
 @pytest.mark.parametrize("words", [("main", "0" * 40), ("0" * 40, "--output=/etc/x"), ("", "")])
@@ -210,6 +278,23 @@ def test_only_the_trusted_job_may_write_and_it_runs_no_submission() -> None:
     assert "--submission" in told
     assert "run.py --submission" not in told
     assert "cpu_checks" not in told
+
+
+def test_the_walls_of_a_measurement_are_named() -> None:
+    jobs = yaml.safe_load((ROOT / ".github/workflows/measure.yml").read_text())["jobs"]
+    told = " ".join(step.get("run", "") for step in jobs["gpu"]["steps"])
+    assert re.search(r"run\.py --submission .* --sandbox [1-9] ", told)
+
+
+@pytest.mark.parametrize("path", WORKFLOWS, ids=lambda path: path.stem)
+def test_the_guard_is_always_told_whose_pull_request_it_is(path: Path) -> None:
+    for step in steps(path):
+        if re.search(r"path_guard\.py|stage\.py", step.get("run", "")):
+            assert '--author "$AUTHOR"' in step["run"]
+            assert step["env"]["AUTHOR"] in (
+                "${{ github.event.pull_request.user.login }}",
+                "${{ needs.who.outputs.author }}",
+            )
 
 
 def test_every_script_a_workflow_names_is_there() -> None:

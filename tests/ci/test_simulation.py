@@ -28,6 +28,8 @@ from tests.report.factory import run_of
 ROOT = Path(__file__).resolve().parents[2]
 SCRIPTS = ROOT / ".github" / "scripts"
 SECRET = "5a" * 32
+OWNER = "octo-cat"
+MANIFEST = f"name: mine\nlanguage: triton\nowners: [{OWNER}]\n"
 
 
 def script(name: str) -> ModuleType:
@@ -69,7 +71,7 @@ class Hub:
         shutil.copytree(
             ROOT / "submissions" / "triton_template", self.trusted / "submissions" / "mine"
         )
-        self.write(self.trusted, "submissions/mine/manifest.yaml", "name: mine\nlanguage: triton\n")
+        self.write(self.trusted, "submissions/mine/manifest.yaml", MANIFEST)
         self.write(self.trusted, "harness/judge.py", "honest = True\n")
         self.write(self.trusted, "results/README.md", "records\n")
         self.commit(self.trusted, "start")
@@ -98,9 +100,10 @@ class Hub:
         git(work, "push", "--quiet", "origin", f"HEAD:refs/pull/{self.pulls}/head")
         return str(self.pulls), commit
 
-    def stage(self, pull: str, commit: str) -> int:
+    def stage(self, pull: str, commit: str, author: str = OWNER) -> int:
         """The measuring job's second step."""
-        return STAGE.main(["--commit", commit, "--pull", pull, "--repo", str(self.trusted)])
+        words = ["--commit", commit, "--pull", pull, "--author", author]
+        return STAGE.main([*words, "--repo", str(self.trusted)])
 
 
 @pytest.fixture(scope="module")
@@ -326,7 +329,9 @@ FORGERIES: dict[str, tuple[Callable[[list[Result]], list[Result]], str]] = {
         "longer outside than claimed inside",
     ),
     "no second clock": (lambda r: one(r, slack=None), "not held against the judge's clock"),
-    "cooperative": (lambda r: one(r, integrity="cooperative"), "not judged"),
+    "cooperative": (lambda r: one(r, integrity="cooperative/1"), "not judged"),
+    "no walls": (lambda r: one(r, integrity="judged/0"), "'judged/0': not judged behind walls"),
+    "no level": (lambda r: one(r, integrity="judged"), "'judged': not judged behind walls"),
     "a config left out": (
         lambda r: [x for x in r if (x.entry, x.config) != ("mine", "hdim256_seq16k")],
         "has no record on hdim256_seq16k",

@@ -5,8 +5,10 @@ from __future__ import annotations
 import random
 import re
 
+import pytest
+
 from harness.rank import leaderboard
-from harness.report.markdown import render
+from harness.report.markdown import render, safe
 from harness.schema import Status
 from tests.report.factory import CPU, result, run_of
 
@@ -27,7 +29,7 @@ def test_every_number_of_the_issue_is_there() -> None:
     text = board_text(results)
     row = next(line for line in text.splitlines() if line.startswith("| 1 | `mine`"))
     assert "submission | triton | **1.2" in row
-    assert "judged/landlock | 2026-11-21" in row
+    assert "judged/1 | 2026-11-21" in row
     mine = next(r for r in results if r.entry == "mine")
     assert f"{mine.tflops:.1f}" in row
     detail = text[text.index("### hdim64_seq4k") :].splitlines()[4:8]
@@ -107,3 +109,20 @@ def test_findings_are_shown_not_dropped() -> None:
     text = board_text(changed)
     assert "lie far from the rest" in text
     assert "1 disturbed bursts not scored" in text
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "cc @octo-cat",
+        "see https://evil.example/x",
+        "ftp://a.b",
+        "www.evil.example",
+        "a@b.example",
+        "as in GH-12",
+    ],
+)
+def test_nobody_is_mentioned_and_nothing_is_linked(text: str) -> None:
+    told = safe(text)
+    assert not re.search(r"@\w|\w://|www\.|GH-\d", told)
+    assert told.replace("\u200b", "") == text, "and it reads as it did"

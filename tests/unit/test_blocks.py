@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from harness import blocks
-from harness.bench import Reply
 from harness.clock import GPU_RULES
+from harness.messages import BurstReport
 from harness.observer import Silent
 from harness.plan import Block
 from harness.problems import get_problem
@@ -71,9 +71,9 @@ class Bench:
     def sleep(self, seconds: float) -> None:
         self.now_s += seconds
 
-    def take_turn(self, state: State, name: str, *_: object, **__: object) -> Reply:
+    def take_turn(self, state: State, name: str, *_: object, **__: object) -> BurstReport:
         self.turns.append(name)
-        return Reply(Status.PASSED, "", (1.0, 1.0), 3.0, None, (), rest_ms=0.4)
+        return BurstReport(status=Status.PASSED, calls_ms=(1.0, 1.0), t2_ms=3.0, rest_ms=0.4)
 
     def run(self, index: int) -> None:
         blocks.run_block(self.state, CASE, Block(Probe(CASE), NAMES, index))

@@ -1,4 +1,4 @@
-"""A submission that is saved while a run reads it: no row may stand under a hash of other bytes."""
+"""What is hashed is what runs: an edit during a run is the next run's, a changed copy ends its entry."""
 
 from __future__ import annotations
 
@@ -9,12 +9,13 @@ from types import SimpleNamespace
 from typing import Any
 from unittest.mock import MagicMock
 
-from harness.bench import Reply
+from harness.budget import Budget
 from harness.defences import NOTHING_OFF
+from harness.messages import BurstReport
 from harness.problems import get_problem
 from harness.problems.base import Probe
 from harness.quiet import Quiet
-from harness.registry import load_entrant
+from harness.registry import load_entrant, stage
 from harness.schema import Kind, Status
 from harness.suite import load_suite
 from harness.turns import Question, take_turn
@@ -32,20 +33,24 @@ class Known:
         self.status, self.reason = status, reason
 
 
-def test_files_saved_after_the_hash_leave_no_verdict_and_disturb_nobody(tmp_path: Path) -> None:
+def test_a_copy_that_was_changed_leaves_no_verdict_and_disturbs_nobody(tmp_path: Path) -> None:
     seats = {}
     for name in ("steady", "edited"):
         (tmp_path / f"{name}.py").write_text(SOURCE)
         problem = get_problem("attention_forward")
         entrant = load_entrant(tmp_path / f"{name}.py", Kind.SUBMISSION, problem)
+        staged = tmp_path / "sources" / name
+        stage(entrant, staged)
         child = MagicMock(**{"ending.return_value": "", "log_tail.return_value": ""})
         seats[name] = MagicMock(
             entrant=entrant, child=child, attached=False, killed_for="", overdue_for=""
         )
-    (tmp_path / "edited.py").write_text(SOURCE + "# saved a moment later\n")
+        seats[name].jail.source = staged
+    (tmp_path / "steady.py").write_text(SOURCE + "# saved a moment later by its author\n")
+    (tmp_path / "sources" / "edited" / "more.py").write_text("planted")
     records: dict[tuple[str, str], Known] = defaultdict(Known)
     suite = load_suite("quick", ROOT / "configs")
-    reply = Reply(Status.PASSED, "", (1.0,), 1.0, None, ())
+    reply = BurstReport(status=Status.PASSED, calls_ms=(1.0,), t2_ms=1.0)
     state: Any = SimpleNamespace(
         suite=suite,
         seats=seats,
@@ -61,7 +66,10 @@ def test_files_saved_after_the_hash_leave_no_verdict_and_disturb_nobody(tmp_path
         roles=SimpleNamespace(null="null"),
         quiet=Quiet(),
         rng=random.Random(1),
+        budget=Budget(suite.limits, "steady"),
     )
+    for seat in seats.values():
+        seat.compiles_alone = False
     question = Question(Probe(suite.cases[1]), "block/c/0", 1)
     for name in seats:
         take_turn(state, name, question, timeout_s=1)

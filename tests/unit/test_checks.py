@@ -7,10 +7,11 @@ from types import SimpleNamespace
 import pytest
 
 from harness import checks
-from harness.bench import Reply
+from harness.messages import BurstReport
 from harness.observer import Silent
 from harness.problems import get_problem
 from harness.schema import Case, Entrant, Kind, Manifest, Status
+from harness.turns import Question
 from harness.verdict import Evidence
 
 PROBLEM = get_problem("attention_forward")
@@ -32,9 +33,10 @@ def test_every_check_is_told_to_its_own_case(
     evidence = {case.name: Evidence(entrant, case) for case in cases}
     asked: list[str] = []
 
-    def take_turn(state: object, name: str, case: Case, timeout_s: float) -> Reply:
+    def take_turn(state: object, name: str, question: Question, timeout_s: float) -> BurstReport:
+        case = question.probe.case
         asked.append(case.name)
-        return Reply(Status.INCORRECT, f"wrong on {case.name}", (), 0.0, None, ())
+        return BurstReport(status=Status.INCORRECT, message=f"wrong on {case.name}")
 
     monkeypatch.setattr(checks, "take_turn", take_turn)
     state = SimpleNamespace(

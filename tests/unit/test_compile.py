@@ -9,9 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from harness import bench
+from harness.messages import BuilderReply, understood
 from harness.schema import Manifest
 from harness.worker import compile as builder
+from harness.worker.nvrtc import Compiled, Program
 
 ROOT = Path(__file__).resolve().parents[2]
 # the builder has one thread; a test runner may have more, which Python 3.12 minds at a fork
@@ -64,11 +65,11 @@ def test_one_bad_instance_among_good_ones_is_told(tmp_path, monkeypatch):
     assert len(list((tmp_path / "cache").rglob("kernel.cubin"))) == 2
 
 
-def test_what_a_builder_tells_of_its_steps_is_cut_and_washed():
-    assert bench._steps("nonsense") == {}
-    told = {f"step {n}": 1.0 for n in range(99)}
-    assert len(bench._steps(told)) == 64
-    assert bench._steps({"\x1b[31mred" + "d" * 999: "not a number"}) == {"red" + "d" * 97: 0.0}
+def test_what_a_builder_tells_of_its_steps_fits_into_a_message(tmp_path, monkeypatch):
+    programs = [Program(tmp_path, {"f" * 300 + str(n): ""}, "", True, 1.0) for n in range(99)]
+    monkeypatch.setattr(builder, "compile_apart", lambda *_: Compiled(tuple(programs)))
+    told = understood(answer(tmp_path, monkeypatch, "//"), BuilderReply)
+    assert told.op == "built"
 
 
 def test_it_compiles_for_a_gpu_that_is_not_here(tmp_path, monkeypatch):

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from harness.isolate import Child, Jail, plain_text, resident_bytes, untrusted_env
+from harness.isolate import Child, Jail, resident_bytes, untrusted_env
+from harness.words import plain_text
 
 
 def test_text_of_strangers_is_plain() -> None:

@@ -173,6 +173,11 @@ def test_an_ending_that_is_no_verdict_takes_nothing_away(status: Status) -> None
         assert only(([*three("a", 1.1), later])[::order]).exact[0].rank == 1
 
 
+def test_who_broke_the_run_does_not_keep_an_older_place() -> None:
+    later = result("a", status=Status.BROKE_THE_RUN, run="r2", date="2026-11-22")
+    assert only([*three("a", 1.1), later]).unranked[0].why.startswith("hdim64_seq4k: BROKE_THE_RUN")
+
+
 def test_an_old_result_of_other_source_does_not_count() -> None:
     results = three("b", 1.0) + three("a", 9.0, source_sha256="0" * 64)
     results.append(
@@ -187,6 +192,14 @@ def test_newest_is_idempotent() -> None:
     once = newest(results)
     assert newest(once) == once
     assert len(once) == 6
+
+
+def test_who_was_measured_without_a_sandbox_has_no_place() -> None:
+    results = three("a", 1.1) + three("b", 1.0)
+    results[1] = results[1].model_copy(update={"integrity": "judged/0"})
+    board = only(results)
+    assert [row.entry for row in board.ranked] == ["b"]
+    assert "without a sandbox, --sandbox 1" in board.unranked[0].why
 
 
 def test_integrity_is_the_weakest_of_the_row() -> None:

@@ -2,16 +2,34 @@
 
 from __future__ import annotations
 
+import os
+import shutil
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from harness.errors import SubmissionError
 from harness.problems import get_problem
-from harness.registry import entry_name, find_entrants, ladders, load_entrant
+from harness.registry import (
+    entry_name,
+    find_entrants,
+    gather,
+    intact,
+    ladders,
+    load_entrant,
+    read_again,
+    stage,
+)
 from harness.schema import Entrant, Kind
 
 PROBLEM = get_problem("attention_forward")
+#: 399 bytes that mean 10 to the power of 9 values; and a nesting that no line shows.
+BOMB = "a: &a [x, x, x, x, x, x, x, x, x, x]\n" + "".join(
+    f"{b}: &{b} [{', '.join([f'*{a}'] * 10)}]\n"
+    for a, b in zip("abcdefgh", "bcdefghi", strict=True)
+)
+CHAIN = "a: &a0 [x]\n" + "".join(f"k{i}: &a{i} [*a{i - 1}]\n" for i in range(1, 60))
 GOOD = "def custom_attention_forward(q, k, v, causal=True, sm_scale=None):\n    return q\n"
 
 
@@ -65,11 +83,20 @@ def test_the_hash_follows_the_source_and_not_the_notes(tmp_path: Path) -> None:
         ("entry: [\n", r"manifest.yaml:3: not YAML"),
         ("entry: absent.py\n", r"entry 'absent.py' is missing"),
         ("\tlanguage: cuda\n", r"manifest.yaml:2: not YAML"),
-        ("author: 2024-13-45\n", r"manifest.yaml: not YAML: month"),
-        (f"author: {'[' * 2000}{']' * 2000}\n", r"manifest.yaml: nested too deeply"),
+        (f"author: {'9' * 65}\n", r"manifest.yaml:2: not YAML: a number of 65 characters"),
+        ("author: !!binary aGk=\n", r"manifest.yaml:2: not YAML: tag '.*binary' is not taken"),
+        ('author: "\\uD800"\n', r"manifest.yaml:2: not YAML: half a surrogate pair"),
+        ("?\n", r"manifest.yaml:2: key '' is no text"),
+        ("claims: {7: 8}\n", r"manifest.yaml:2: key '7' is no text"),
+        ("launch: &a {x: *a}\n", r"manifest.yaml:2: not YAML: an alias inside its own anchor"),
+        (BOMB, r"manifest.yaml:6: not YAML: aliases make too much of it"),
+        (CHAIN, r"manifest.yaml:2\d: not YAML: aliases make too much of it"),
+        (f"description: {'long ' * 10_000}\n", r"its manifest says 5\d+ bytes, at most 32768"),
+        (f"# {'x' * 70_000}\n", r"manifest.yaml: 700\d\d bytes, at most 65536"),
+        ('"\\e[31mred": 1\n', r"manifest.yaml:2: unknown key ''\\x1b\[31mred''"),
+        (f"author: {'[' * 2000}{']' * 2000}\n", r"manifest.yaml:2: not YAML: nested too deeply"),
         ("author: me\nauthor: you\n", r"manifest.yaml:3: 'author' is written twice.* line 2"),
         ("claims: {causal: both, causal: false}\n", r"manifest.yaml:2: 'causal' is written twice"),
-        ("claims: &a {headdims: *a}\n", r"manifest.yaml:2: claims.headdims: "),
         ("claims: {headdims: many}\n", r"manifest.yaml:2: claims.headdims: expected a list.*many"),
         ("claims: {headdims: []}\n", r"manifest.yaml:2: claims.headdims: "),
         ("claims: {headdims: [0]}\n", r"manifest.yaml:2: claims.headdims.0: .*got 0"),
@@ -97,6 +124,17 @@ def test_a_wrong_manifest(tmp_path: Path, manifest: str, message: str) -> None:
         ),
         ("def custom_attention_forward(q, k): ...\n", r"should take \(q, k, v, causal, sm_scale\)"),
         ("x = 1\n", "has no function 'custom_attention_forward'"),
+        (f"x = 1\ny = {'-' * 3_000}1\n", r"submission.py:2: does not parse: nested too deeply"),
+        (f"x = {'-' * 100_000}1\n", r"submission.py:1: does not parse: nested too deeply"),
+        (f"x = {'(' * 300}{')' * 300}\n", r"submission.py:1: does not parse: too many nested"),
+        (f"x = {'9' * 5_000}\n", r"submission.py:1: does not parse: Exceeds the limit"),
+        ("x = 1\0\n", r"submission.py:1: does not parse: .*null bytes"),
+        ("# coding: wrong\n", r"submission.py:1: does not parse: .*wrong"),
+        (f"x = 1\n{'#' * 600_000}\n", "600007 bytes of Python, at most 524288"),
+        (
+            f"def custom_attention_forward({', '.join(f'a{i}' for i in range(99))}): ...\n",
+            r"a11, …\) should",
+        ),
     ],
 )
 def test_a_wrong_source(tmp_path: Path, source: str, message: str) -> None:
@@ -115,7 +153,7 @@ def test_a_manifest_that_is_a_folder(tmp_path: Path) -> None:
     folder = make(tmp_path)
     (folder / "manifest.yaml").unlink()
     (folder / "manifest.yaml").mkdir()
-    with pytest.raises(SubmissionError, match=r"manifest.yaml: cannot be read \(Is a directory\)"):
+    with pytest.raises(SubmissionError, match=r"manifest.yaml: is a folder"):
         load(folder)
 
 
@@ -139,6 +177,136 @@ def test_a_link_out_of_the_folder(tmp_path: Path) -> None:
     (folder / "secret").symlink_to("/etc/hostname")
     with pytest.raises(SubmissionError, match="links out of its folder"):
         load(folder)
+
+
+@pytest.mark.parametrize(
+    ("spoil", "message"),
+    [
+        (lambda folder: os.mkfifo(folder / "pipe"), "pipe: is no regular file"),
+        (lambda folder: (folder / "a\nb").touch(), r"a\\nb': a name that cannot be printed"),
+        (lambda folder: (Path(os.fsdecode(bytes(folder) + b"/\xff"))).touch(), r"udcff': a name that"),
+        (lambda folder: [(folder / f"{i}.txt").touch() for i in range(1001)], "more than 1000 files"),
+        (lambda folder: (folder / "/".join("abcdefghijklm")).mkdir(parents=True), "deeper than 12"),
+        (lambda folder: os.truncate(folder / "submission.py", 33 << 20), "34603008 bytes, at most"),
+        (lambda folder: (folder / "sub").symlink_to("/usr"), "links out of its folder"),
+    ],
+)  # fmt: skip
+def test_a_folder_that_is_not_read(
+    tmp_path: Path, spoil: Callable[[Path], object], message: str
+) -> None:
+    spoil(make(tmp_path))
+    with pytest.raises(SubmissionError, match=message) as caught:
+        load(tmp_path / "mine")
+    assert caught.value.hint
+
+
+@pytest.mark.parametrize("name", ["manifest.yaml", "submission.py"])
+def test_a_fifo_is_not_waited_for(tmp_path: Path, name: str) -> None:
+    folder = make(tmp_path)
+    (folder / name).unlink()
+    os.mkfifo(folder / name)
+    for names in (["mine"], ["all"]):
+        with pytest.raises(SubmissionError, match="is no regular file"):
+            find_entrants(names, tmp_path, Kind.SUBMISSION, PROBLEM)
+
+
+def test_an_entry_that_the_hash_does_not_cover(tmp_path: Path) -> None:
+    folder = make(tmp_path, manifest="entry: build/submission.py\n")
+    (folder / "build").mkdir()
+    (folder / "build" / "submission.py").write_text(GOOD)
+    with pytest.raises(SubmissionError, match=r"entry 'build/submission.py' is missing"):
+        load(folder)
+
+
+def test_who_came_with_all_fails_alone(tmp_path: Path) -> None:
+    make(tmp_path, "sound")
+    make(tmp_path, "deep", source=f"x = {'-' * 100_000}1\n")
+    make(tmp_path, "cyclic", manifest="launch: &a {x: *a}\n")
+    found, refused = gather(["all"], tmp_path, Kind.SUBMISSION, PROBLEM)
+    assert [entrant.name for entrant in found] == ["sound"]
+    assert sorted(error.message.split("/")[-2] for error in refused) == ["cyclic", "deep"]
+    with pytest.raises(SubmissionError, match="deep"):
+        gather(["sound,deep"], tmp_path, Kind.SUBMISSION, PROBLEM)
+    shutil.rmtree(tmp_path / "sound")
+    with pytest.raises(SubmissionError, match="cyclic"):
+        gather(["all"], tmp_path, Kind.SUBMISSION, PROBLEM)
+
+
+# ------------------------------------------------------------------ what is hashed is what runs
+
+
+def staged(entrant: Entrant, target: Path) -> dict[str, str]:
+    stage(entrant, target)
+    assert intact(entrant, target)
+    there = [path for path in target.rglob("*") if path.is_file()]
+    return {path.relative_to(target).as_posix(): path.read_text() for path in there}
+
+
+def test_workers_see_the_hashed_files_and_nothing_else(tmp_path: Path) -> None:
+    folder = make(tmp_path / "in")
+    for name in (
+        "NOTES.md",
+        "build/k.py",
+        "results/r.py",
+        "steps/s.py",
+        "__pycache__/x.pyc",
+        "k/a.cuh",
+    ):
+        (folder / name).parent.mkdir(exist_ok=True)
+        (folder / name).write_text("code")
+    entrant = load(folder)
+    (folder / "submission.py").write_text("an edit of a moment later")
+    there = staged(entrant, tmp_path / "out")
+    assert there == {"submission.py": GOOD, "manifest.yaml": "name: mine\n", "k/a.cuh": "code"}
+
+
+def test_a_copy_that_was_changed_is_made_anew(tmp_path: Path) -> None:
+    entrant, target = load(make(tmp_path / "in")), tmp_path / "out"
+    stage(entrant, target)
+    inode = (target / "submission.py").stat().st_ino
+    stage(entrant, target)
+    assert (target / "submission.py").stat().st_ino == inode, "the same bytes are left alone"
+    for spoil in (
+        (target / "more.py").touch,
+        (target / "submission.py").unlink,
+        lambda: [(target / "submission.py").unlink(), (target / "submission.py").symlink_to("/etc/hostname")],
+        (target / "empty").mkdir,
+        lambda: [shutil.rmtree(target), target.symlink_to(tmp_path / "in" / "mine")],
+    ):  # fmt: skip
+        spoil()
+        assert not intact(entrant, target)
+        assert staged(entrant, target).keys() == {"submission.py", "manifest.yaml"}
+
+
+def test_a_bare_file_is_alone_whatever_lies_beside_it(tmp_path: Path) -> None:
+    (tmp_path / ".venv" / "bin").mkdir(parents=True)
+    (tmp_path / ".venv" / "bin" / "python").symlink_to("/usr/bin/env")
+    with open(tmp_path / "weights.bin", "wb") as file:
+        file.truncate(40 << 20)
+    (tmp_path / "mine.py").write_text(GOOD)
+    entrant = load(tmp_path / "mine.py")
+    assert staged(entrant, tmp_path / "out") == {"mine.py": GOOD}
+    told = Entrant.model_validate_json(entrant.model_dump_json())
+    assert told.files == ()
+    assert read_again(told) == entrant
+
+
+def test_a_rung_brings_what_its_hash_covers(tmp_path: Path) -> None:
+    steps = make_ladder(tmp_path, "01_a.cu", "02_b.cu", "03_c.cu")
+    (steps / "01_a.cu").write_text('#include "02_b.cu"\n')
+    (steps / "x.cuh").write_text("//")
+    entrant = load(steps / "01_a.cu")
+    assert staged(entrant, tmp_path / "out").keys() == {"01_a.cu", "02_b.cu", "x.cuh"}
+    assert read_again(entrant.model_copy(update={"files": ()})) == entrant
+
+
+def test_other_files_than_those_asked_for_are_told(tmp_path: Path) -> None:
+    entrant = load(make(tmp_path))
+    (tmp_path / "mine" / "submission.py").write_text(GOOD + "# edited\n")
+    with pytest.raises(SubmissionError, match="not the files that were asked for"):
+        read_again(entrant)
+    with pytest.raises(SubmissionError, match="not read in this process"):
+        stage(entrant.model_copy(update={"files": ()}), tmp_path / "out")
 
 
 def test_names_lists_and_all(tmp_path: Path) -> None:
@@ -256,6 +424,10 @@ def test_a_rung_s_hash_follows_what_its_compiler_reads(tmp_path: Path) -> None:
         ("- 1\n", r"launch.yaml:1: expected 'FILE.cu:'"),
         ("01_a.cu: [\n", r"launch.yaml:2: not YAML"),
         ("01_a.cu: {kernels: []}\n", r"launch.yaml: 01_a.cu: launch.kernels: "),
+        (
+            f"01_a.cu:{SECTION.replace('headdims', 'dtypes: [fp32], headdims')}",
+            r"launch.yaml: 01_a.cu: its kernels serve none of bf16, fp16",
+        ),
     ],
 )
 def test_a_cu_that_nothing_describes(tmp_path: Path, described: str | None, message: str) -> None:

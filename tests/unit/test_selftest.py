@@ -76,3 +76,30 @@ def test_another_failure_is_not_excused(
     outcomes, runs = corpus_of({"b11_one_head": Status.HARNESS_ERROR}, {})
     assert outcomes[0].verdict == "accepted"
     assert runs == [list(NAMES)]
+
+
+def test_who_must_leave_others_alone_runs_with_them_only() -> None:
+    names = ("b7_zeros", "c17_long_names", "b11_one_head")
+    found = selftest.batches([CORPUS[name] for name in names])
+    assert [[s.name for s in batch] for batch in found] == [
+        ["b7_zeros", "b11_one_head"],
+        ["c17_long_names"],
+    ]
+
+
+@pytest.mark.parametrize(
+    ("neighbour", "verdict"),
+    [(Status.PASSED, "stopped"), (Status.HARNESS_ERROR, "accepted"), (None, "accepted")],
+)
+def test_a_neighbour_that_loses_its_row_is_a_success_of_the_cheater(
+    neighbour: Status | None, verdict: str
+) -> None:
+    outcome = Outcome(CORPUS["c17_long_names"], None, "stopped", "")
+    rows = {"eager_chunked": result("eager_chunked", status=neighbour)} if neighbour else {}
+    assert selftest.beside(outcome, rows).verdict == verdict
+
+
+def test_who_cannot_be_read_is_stopped_if_that_was_foreseen() -> None:
+    assert selftest.refusal(CORPUS["c19_circle"], "no YAML").ok
+    assert not selftest.refusal(CORPUS["b7_zeros"], "no YAML").ok
+    assert not selftest.refusal(CORPUS["eager_chunked"], "no YAML").ok

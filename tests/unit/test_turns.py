@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence
-from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 from unittest.mock import MagicMock, patch
 
 import pytest
 
-from harness.bench import Reply
+from harness.budget import Budget
 from harness.defences import NOTHING_OFF, Defence, Off
+from harness.messages import BurstReport
 from harness.problems.base import Probe
 from harness.quiet import Rest
 from harness.schema import Case, Kind, Limits, Status
@@ -21,7 +21,7 @@ from harness.turns import Question, take_turn
 CASE = Case(name="c", batch=1, heads=1, seqlen=64, headdim=64, burst=2)
 TIMED = Question(Probe(CASE), "block/c/1/f01", CASE.burst, timed=True)
 QUESTION = Question(Probe(CASE), "block/c/0/f00", CASE.burst)
-GOOD = Reply(Status.PASSED, "", (1.0, 1.0), 3.0, None, ())
+GOOD = BurstReport(status=Status.PASSED, calls_ms=(1.0, 1.0), t2_ms=3.0)
 
 
 def seat(name: str) -> Any:
@@ -61,6 +61,7 @@ def bench(
         record=lambda name, case: failed.setdefault(name, MagicMock()),
         failed=failed,
         limits=Limits(),
+        budget=Budget(Limits(), "base"),
         sizes=(0, 0),
         facts=SimpleNamespace(off=off),
         rng=random.Random(1),
@@ -72,7 +73,7 @@ def bench(
 def test_no_two_turns_are_asked_the_same() -> None:
     state = bench("a", "b")
     for name in ("a", "b", "a"):
-        assert take_turn(state, name, QUESTION, 1) == replace(GOOD, rest_ms=0.4)
+        assert take_turn(state, name, QUESTION, 1) == GOOD.model_copy(update={"rest_ms": 0.4})
     labels = [label for label, _ in state.asked]
     assert len(set(labels)) == 3
     assert all(label.startswith("block/c/0/f00/") for label in labels)
@@ -119,7 +120,7 @@ def test_a_worker_that_another_made_unusable_is_replaced_and_takes_its_turn() ->
     state = bench("a")
     state.quiet.release.side_effect = [False, True]
     state.judge.attach.return_value = None
-    with patch("harness.turns.unchanged", return_value=True):
+    with patch("harness.turns.intact", return_value=True):
         reply = take_turn(state, "a", QUESTION, 1)
     assert reply
     assert reply.status is Status.PASSED
@@ -131,9 +132,9 @@ def test_a_turn_past_all_deadlines_ends_its_worker_as_timed_out() -> None:
     state = bench("a")
     state.quiet = MagicMock(**{"hold.return_value": Rest(), "release.return_value": True})
 
-    def burst(label: str, timeout_s: float, overdue: Any, *_: object) -> Reply:
+    def burst(label: str, timeout_s: float, overdue: Any, *_: object) -> BurstReport:
         overdue(32.0)
-        return Reply(Status.CRASHED, "the process ended during 'go'", (), 0.0, None, ())
+        return BurstReport(status=Status.CRASHED, message="the process ended during 'go'")
 
     state.judge.burst.side_effect = burst
     reply = take_turn(state, "a", QUESTION, 1)
@@ -146,14 +147,14 @@ def test_a_turn_past_all_deadlines_ends_its_worker_as_timed_out() -> None:
 def attach(state: Any) -> Any:
     """Whatever was ended starts again when it is needed."""
     state.judge.attach.return_value = None
-    return patch("harness.turns.unchanged", return_value=True)
+    return patch("harness.turns.intact", return_value=True)
 
 
 def test_whose_kernels_run_on_behind_the_lock_is_found_and_nobody_else_fails() -> None:
     state = bench("base", "a", "b", "null", spinning=["b"])
     state.last_on_turn = "b"
     with attach(state):
-        assert take_turn(state, "a", TIMED, 1) == replace(GOOD, rest_ms=0.4)
+        assert take_turn(state, "a", TIMED, 1) == GOOD.model_copy(update={"rest_ms": 0.4})
     ((status, reason),) = (call.args for call in state.failed["b"].fail.call_args_list)
     assert status is Status.LEFT_WORK_RUNNING
     assert "although the driver had locked it" in reason
@@ -165,7 +166,7 @@ def test_whoever_is_ended_on_the_way_starts_again() -> None:
     state = bench("base", "a", "b", spinning=["b"])
     state.last_on_turn = "a"
     with attach(state):
-        assert take_turn(state, "a", TIMED, 1) == replace(GOOD, rest_ms=0.4)
+        assert take_turn(state, "a", TIMED, 1) == GOOD.model_copy(update={"rest_ms": 0.4})
     assert state.seats["a"].end.called
     assert state.seats["a"].attached
     assert set(state.failed) == {"b"}
@@ -183,7 +184,7 @@ def test_who_is_on_turn_may_be_the_one() -> None:
 def test_a_gap_that_does_not_come_again_is_nobodys() -> None:
     state = bench("base", "a")
     state.judge.inputs.side_effect = [2.0, 0.003]
-    assert take_turn(state, "a", TIMED, 1) == replace(GOOD, rest_ms=0.4)
+    assert take_turn(state, "a", TIMED, 1) == GOOD.model_copy(update={"rest_ms": 0.4})
     assert not state.seats["base"].end.called
 
 
@@ -197,4 +198,4 @@ def test_a_gpu_that_is_shared_with_the_unknown_is_contended() -> None:
 
 def test_a_check_is_not_watched() -> None:
     state = bench("base", "a", spinning=["base"])
-    assert take_turn(state, "a", QUESTION, 1) == replace(GOOD, rest_ms=0.4)
+    assert take_turn(state, "a", QUESTION, 1) == GOOD.model_copy(update={"rest_ms": 0.4})

@@ -29,6 +29,9 @@ def test_both_ends_of_a_long_message_are_kept(tmp_path: Path) -> None:
     [
         ({"op": "failed", "status": "UNSUPPORTED", "message": "no"}, Status.UNSUPPORTED),
         (None, Status.CRASHED),
+        ({"op": "failed", "status": "PASSED", "message": "no"}, Status.CRASHED),
+        ({"op": "built", "seconds": 10**399}, Status.INVALID_SUBMISSION),
+        ({"op": "great"}, Status.INVALID_SUBMISSION),
     ],
 )
 def test_a_failed_builder_leaves_its_log(

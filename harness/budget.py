@@ -1,0 +1,45 @@
+"""How long an entrant may keep a run busy: each of its turns has a deadline, and all of them together a budget.
+
+The budget is the suite's own scale: `entrant_s` seconds, and `entrant_times` times what the trusted pace needed
+for its turns so far. A single deadline must leave room for a first call that compiles; without a budget some
+fifteen checks and all blocks of every case could each take as long as that. Who has let one deadline pass is
+not trusted with another as long.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import dataclass, field
+
+from harness.schema import Limits
+
+SHORTEST_S = 1.0
+
+
+@dataclass
+class Budget:
+    """What everybody has spent, in seconds of wall-clock; `pace`: whose turns are the scale."""
+
+    limits: Limits
+    pace: str
+    spent_s: defaultdict[str, float] = field(default_factory=lambda: defaultdict(float))
+    hung: set[str] = field(default_factory=set)
+
+    def allowed_s(self) -> float:
+        """What an entrant may have spent by now."""
+        return self.limits.entrant_s + self.limits.entrant_times * self.spent_s[self.pace]
+
+    def deadline_s(self, name: str, timeout_s: float) -> float:
+        """Of the next turn of `name`, which by itself may take `timeout_s`."""
+        left = max(SHORTEST_S, self.allowed_s() - self.spent_s[name])
+        return min(timeout_s, left, self.limits.again_s if name in self.hung else timeout_s)
+
+    def overdrawn(self, name: str) -> str:
+        """Why `name` gets no further turn, or an empty string."""
+        allowed_s, limits = self.allowed_s(), self.limits
+        if self.spent_s[name] < allowed_s:
+            return ""
+        return (
+            f"spent {self.spent_s[name]:.0f} s of {allowed_s:.0f} s: {limits.entrant_s:g} s and "
+            f"{limits.entrant_times:g} times the {self.spent_s[self.pace]:.1f} s of {self.pace}"
+        )

@@ -1,0 +1,90 @@
+"""Names → a request: whose name nobody else may bear, and who is left out."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+from unittest.mock import MagicMock
+
+import pytest
+
+import run
+from harness.errors import (
+    EXIT_OK,
+    EXIT_STORAGE,
+    EXIT_SUBMISSION_FAILED,
+    EXIT_USAGE,
+    SubmissionError,
+)
+from harness.machine import Machine
+from harness.request import Request, resolve
+from harness.suite import load_suite
+
+ROOT = Path(__file__).resolve().parents[2]
+GOOD = "def custom_attention_forward(q, k, v, causal=True, sm_scale=None):\n    return q\n"
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    for kind, name in (("submissions", "mine"), ("submissions", "other"), ("baselines", "sdpa")):
+        folder = tmp_path / kind / name
+        folder.mkdir(parents=True)
+        (folder / "submission.py").write_text(GOOD)
+        (folder / "manifest.yaml").write_text(f"name: {name}\n")
+    return tmp_path
+
+
+def asked(root: Path, *names: str, baselines: tuple[str, ...] = ()) -> Request:
+    return resolve(names, baselines, load_suite("smoke", ROOT / "configs"), Machine(), "sdpa", root)
+
+
+@pytest.mark.parametrize("name", ["sdpa", "null"])
+def test_nobody_bears_a_baselines_name_also_where_none_runs(root: Path, name: str) -> None:
+    (root / f"{name}.py").write_text(GOOD)
+    for baselines in ((), ("sdpa",)):
+        with pytest.raises(SubmissionError, match=f"called '{name}', which is a baseline's name"):
+            asked(root, str(root / f"{name}.py"), baselines=baselines)
+
+
+def test_one_bad_folder_is_left_out_and_told(root: Path) -> None:
+    (root / "submissions" / "other" / "manifest.yaml").write_text("name: &a [*a]\n")
+    request = asked(root, "all")
+    assert [entrant.name for entrant in request.entrants] == ["mine"]
+    assert "other/manifest.yaml:1" in request.refused[0].message
+
+
+@pytest.mark.parametrize(
+    ("code", "refused", "expected"),
+    [
+        (EXIT_OK, 0, EXIT_OK),
+        (EXIT_OK, 1, EXIT_USAGE),
+        (EXIT_SUBMISSION_FAILED, 1, EXIT_USAGE),
+        (EXIT_STORAGE, 1, EXIT_STORAGE),
+    ],
+)
+def test_who_was_left_out_shows_in_the_exit_code(
+    monkeypatch: pytest.MonkeyPatch, code: int, refused: int, expected: int
+) -> None:
+    """The story of run.py, with nobody measured."""
+    notes: list[str] = []
+    errors = tuple(SubmissionError(f"bad {n}", "mend it") for n in range(refused))
+    request = MagicMock(refused=errors)
+    store = run.Store.__new__(run.Store)
+    store._refused = MagicMock() if code == EXIT_STORAGE else None
+    store._failed = code == EXIT_SUBMISSION_FAILED
+    store._boards, store._lines = set(), None
+    view = MagicMock()
+    view.__enter__.return_value.note = notes.append
+    stand_ins: dict[str, Any] = {
+        "inspect_machine": lambda *_: Machine(),
+        "choose_suite": lambda *_: None,
+        "resolve_request": lambda *_: request,
+        "report": lambda *_: view,
+        "Store": lambda *_, **__: store,
+        "conduct": lambda *_: None,
+    }
+    for name, stand_in in stand_ins.items():
+        monkeypatch.setattr(run, name, stand_in)
+    args = run.parse_args(["-s", "all"])
+    assert run.main(args) == expected
+    assert notes == [f"left out: {error}" for error in errors]
