@@ -8,25 +8,22 @@ from __future__ import annotations
 
 import json
 import re
-import threading
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from harness import hygiene, wire
+from harness import wire
 from harness.defences import NOTHING_OFF, Off, to_argument
 from harness.errors import HarnessError, WireError
-from harness.isolate import Child, Jail, plain_text, resident_bytes
+from harness.isolate import Child, Jail, plain_text
 from harness.layout import aligned, nbytes
 from harness.nursery import Nursery
 from harness.problems import Problem
 from harness.problems.base import Probe, TensorSpec
 from harness.schema import CONFESSIONS, Case, Entrant, Error, Limits, Machine, Status
-from harness.telemetry import Monitor
 
 JUDGE_START_S = 180
 JUDGE_REQUEST_S = 600
-WATCH_PERIOD_S = 0.1
 
 
 class JudgeFailed(HarnessError):
@@ -163,7 +160,8 @@ class Seat:
         self.child: Child | None = None
         self.attached = False
         self.primed = ""  # label of the worker whose profiler is set up
-        self.killed_for = ""  # set by the memory watch
+        self.builder: Child | None = None
+        self.ended_for: tuple[Status, str] | None = None  # set by the resource watch
         self.build_log = ""  # the last of what its builder printed
         self.build_steps: dict[str, float] = {}  # what its builder did, in seconds, if it told
 
@@ -189,7 +187,7 @@ class Seat:
         """
         self.end()  # one that died unattended still holds its end of the line
         self.starts += 1
-        self.killed_for = ""
+        self.ended_for = None
         arena = self.arenas / self.label
         arena.mkdir(parents=True)
         arguments = [*self._arguments(), "--place", str(place)]
@@ -223,13 +221,16 @@ class Seat:
         else:
             nursery = None if extra else self.nursery  # one builder alone needs no common parent
             builder = Child("harness.worker", arguments, jail, self.log, nursery=nursery)
+        self.builder = builder
         try:
             answer = wire.receive(builder.line, limits.build_s)
         except wire.PeerSilent:
             return Status.TIMED_OUT, f"build: not done after {limits.build_s:.0f} s", limits.build_s
         except WireError:
-            return Status.CRASHED, f"build: {builder.ending()}", 0.0
+            status, why = self.ended_for or (Status.CRASHED, builder.ending())
+            return status, f"build: {why}", 0.0
         finally:
+            self.builder = None
             builder.end()
             self.build_log = builder.log_tail()
         if answer.get("op") == "built":
@@ -269,38 +270,6 @@ class Seat:
             *("--function", self.problem.function, "--problem", self.problem.name),
             *(("--without", to_argument(self.jail.off)) if self.jail.off else ()),
         ]
-
-
-class MemoryWatch(threading.Thread):
-    """Kills a worker that takes more host or device memory than it may; the others never notice."""
-
-    def __init__(
-        self, seats: Sequence[Seat], limits: Limits, machine: Machine, monitor: Monitor
-    ) -> None:
-        super().__init__(daemon=True)
-        self.seats, self.monitor, self.machine = seats, monitor, machine
-        self.host_bytes = int(limits.memory_gib * 2**30)
-        self.device_bytes = int(limits.gpu_memory_gib * 2**30)
-        self.stopping = threading.Event()
-
-    def run(self) -> None:
-        """Look until told to stop."""
-        while not self.stopping.wait(WATCH_PERIOD_S):
-            on_device = self.monitor.memory_by_pid()
-            for seat in self.seats:
-                if seat.child and seat.child.alive:
-                    self._look(seat, seat.child, on_device.get(seat.child.pid, 0))
-
-    def _look(self, seat: Seat, child: Child, device_bytes: int) -> None:
-        host = sum(map(resident_bytes, (child.pid, *hygiene.descendants(child.pid))))
-        if host > self.host_bytes:
-            seat.killed_for = (
-                f"host memory {host / 2**30:.1f} GiB, allowed {self.host_bytes / 2**30:.0f}"
-            )
-        elif device_bytes > self.device_bytes:
-            seat.killed_for = f"GPU memory {device_bytes / 2**30:.1f} GiB, allowed {self.device_bytes / 2**30:.0f}"
-        if seat.killed_for:
-            seat.end()
 
 
 def arena_sizes(problem: Problem, cases: Sequence[Case]) -> tuple[int, int]:

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import hashlib
+import os
+import shutil
 from pathlib import Path
 
+from harness import namespaces, system_files, usage
 from harness.bench import Seat
 from harness.isolate import Jail
+from harness.machine import minor_of
 from harness.null import null_entrant
 from harness.problems import Problem
 from harness.registry import find_entrants
@@ -14,6 +18,7 @@ from harness.request import Request
 from harness.schema import Entrant, Kind, Machine
 from harness.scratch import house
 from harness.state import Roles
+from harness.usage import DISK_FILES
 
 
 def make_seats(request: Request, problem: Problem, device: str, scratch: Path) -> dict[str, Seat]:
@@ -34,11 +39,40 @@ def make_seat(
     safe = entrant.name.replace("/", "-")
     cache = request.cache / "entrants" / f"{safe}-{key[:12]}"
     private = scratch / "jails" / safe
-    for folder in (cache, private):
-        folder.mkdir(parents=True, exist_ok=True)
-    env = worker_env(request.machine, device)
-    jail = Jail(cache, private, env, entrant.folder, house(scratch), request.sandbox, request.off)
+    uid = namespaces.user_of(key) if request.sandbox == 2 else None
+    private.mkdir(parents=True, exist_ok=True)
+    own_folder(cache, os.geteuid() if uid is None else uid, request.suite.limits.disk_gib)
+    jail = Jail(
+        cache=cache,
+        scratch=private,
+        env=worker_env(request.machine, device),
+        source=entrant.folder,
+        house=house(scratch),
+        level=request.sandbox,
+        off=request.off,
+        uid=uid,
+        devices=gpu_devices(request.machine, device),
+    )
     return Seat(entrant, problem, device, jail, scratch)
+
+
+def own_folder(folder: Path, uid: int, most_gib: float) -> None:
+    """Make `folder` and give it to `uid`; what another user left there, or too much, is removed first."""
+    if folder.exists():
+        most = int(most_gib * 2**30)
+        size, files = usage.folder_size(folder, most, DISK_FILES)
+        if folder.stat().st_uid != uid or size > most or files > DISK_FILES:
+            shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True, exist_ok=True)
+    if os.geteuid() == 0:
+        os.chown(folder, uid, uid)
+
+
+def gpu_devices(machine: Machine, device: str) -> tuple[Path, ...]:
+    """The nodes of the one GPU of this run; none on a CPU."""
+    if device != "cuda":
+        return ()
+    return tuple(system_files.gpu_nodes(minor_of(machine)))
 
 
 def cast_roles(

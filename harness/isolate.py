@@ -18,9 +18,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from harness import hygiene, readable, sandbox
+from harness import hygiene, namespaces, readable, sandbox
 from harness.defences import NOTHING_OFF, Defence, Off
-from harness.nursery import FORKED_LEVELS, Adopted, Nursery
+from harness.nursery import Adopted, Nursery
 
 ROOT = Path(__file__).resolve().parent.parent
 LOG_TAIL_BYTES = 4096
@@ -48,10 +48,16 @@ class Jail:
     house: Path  # holds a link to the package and nothing else; not the child's to write
     level: int = 0  # of harness/sandbox.py
     off: Off = NOTHING_OFF
+    uid: int | None = None  # whose processes they are at level 2, where we are root
+    devices: tuple[Path, ...] | None = None  # of the GPU, at level 2; None: all there are
 
 
 class Child:
-    """One process with a socket to it; `line` is the end the parent keeps (or hands to the judge)."""
+    """One process with a socket to it; `line` is the end the parent keeps (or hands to the judge).
+
+    `pid` is what ends with it. At level 2 that is the first process of its namespaces, or the launcher, and the
+    process itself lies below: see `hygiene.descendants`.
+    """
 
     def __init__(
         self,
@@ -64,19 +70,21 @@ class Child:
     ) -> None:
         self.log = log
         self.line, theirs = socket.socketpair()
+        self.first: socket.socket | None = None  # to the first process of its namespaces
         self.process: subprocess.Popen[bytes] | Adopted
-        if jail and nursery and jail.level in FORKED_LEVELS:
-            rules = rules_of(jail, arena) if jail.level else None
+        rules = rules_of(jail, arena) if jail else sandbox.Rules(level=0)
+        self.walled = rules.level == 2
+        if jail and nursery:
             with theirs:
-                self.process = nursery.fork(arguments, untrusted_env(jail), rules, theirs, log)
+                self.process, self.first = nursery.fork(
+                    arguments, untrusted_env(jail), rules, theirs, log
+                )
             self.pid = self.process.pid
             return
         command = [sys.executable, "-m", module, "--fd", str(theirs.fileno()), *arguments]
-        if jail:
-            command = sandbox.command(jail.level, rules_of(jail, arena), command)
         with open(log, "ab") as output, theirs:
             self.process = subprocess.Popen(
-                command,
+                sandbox.command(rules, command),
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=subprocess.STDOUT,
@@ -92,13 +100,19 @@ class Child:
         """Whether it still runs."""
         return self.process.poll() is None
 
+    def pids(self) -> list[int]:
+        """It and everything below it, as this process numbers them."""
+        return [self.pid, *hygiene.descendants(self.pid)]
+
     def pause(self) -> None:
         """Stop every thread of it: nothing computes while others are on the clock."""
-        self._signal(signal.SIGSTOP)
+        if not (self.first and namespaces.ask(self.first, namespaces.STOP)):
+            self._signal(signal.SIGSTOP)
 
     def resume(self) -> None:
         """Let it run again."""
-        self._signal(signal.SIGCONT)
+        if not (self.first and namespaces.ask(self.first, namespaces.GO)):
+            self._signal(signal.SIGCONT)
 
     def kill(self) -> None:
         """Kill the whole group without waiting for it."""
@@ -112,8 +126,9 @@ class Child:
         self.kill()
         with contextlib.suppress(subprocess.TimeoutExpired):
             self.process.wait(60)
-        with contextlib.suppress(OSError):
-            self.line.close()
+        for line in filter(None, (self.line, self.first)):
+            with contextlib.suppress(OSError):
+                line.close()
 
     def ending(self, wait_s: float = 2.0) -> str:
         """How it ended, in words; waits a moment for it to be reaped."""
@@ -123,6 +138,8 @@ class Child:
         code = self.process.poll()
         if code is None:
             return "still running"
+        if self.walled and code > namespaces.BY_SIGNAL:
+            code = namespaces.BY_SIGNAL - code
         if code < 0:
             return f"killed by {signal.Signals(-code).name}"
         return f"exited with code {code}"
@@ -148,23 +165,18 @@ def plain_text(text: str) -> str:
     return CONTROL.sub("", text).strip()
 
 
-def resident_bytes(pid: int) -> int:
-    """Host memory of one process, 0 if it is gone."""
-    try:
-        pages = int(Path(f"/proc/{pid}/statm").read_text(encoding="ascii").split()[1])
-    except (OSError, ValueError, IndexError):
-        return 0
-    return pages * os.sysconf("SC_PAGE_SIZE")
-
-
 def rules_of(jail: Jail, arena: Path | None) -> sandbox.Rules:
     """The jail as the sandbox's rules; `arena` holds the buffers shared with the judge."""
     imports = readable.opened(readable.shut(ROOT, jail.cache.parent))
     return sandbox.Rules(
-        rw=(jail.cache, jail.scratch),
+        level=jail.level,
+        rw=(jail.cache,),
+        fresh=(jail.scratch,),
         ro=(jail.source, ROOT / "harness", jail.house, *imports),
         use=(arena,) if arena else (),
         chdir=jail.scratch,
+        uid=jail.uid,
+        devices=jail.devices,
     )
 
 

@@ -15,7 +15,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from harness import PROTOCOL, early, hygiene, readable, sandbox
-from harness.bench import JudgeClient, MemoryWatch, Seat, arena_sizes
+from harness.bench import JudgeClient, Seat, arena_sizes
 from harness.casting import cast_roles, gpu_env, make_seats
 from harness.clock import CPU_RULES, GPU_RULES, ClockRules
 from harness.defences import Defence, Off
@@ -25,6 +25,7 @@ from harness.machine import missing, too_old
 from harness.observer import Observer
 from harness.problems import Problem, get_problem
 from harness.request import Request
+from harness.resource_watch import ResourceWatch
 from harness.schema import Result, Status
 from harness.scratch import gpu_lock, scratch_folder
 from harness.telemetry import Monitor
@@ -74,7 +75,7 @@ def opened(request: Request, save: Callable[[Result], None], observer: Observer)
             hidden=hidden,
             rule=request.rule,
         )
-        watch = MemoryWatch(list(seats.values()), request.suite.limits, request.machine, monitor)
+        watch = ResourceWatch(list(seats.values()), request.suite.limits, monitor)
         stack.callback(watch.stopping.set)
         watch.start()
         with run.nothing_lost():
@@ -110,7 +111,7 @@ def prepare(run: Run, request: Request) -> None:
     beside its builder, opens its context, and reads the submission when the judge first speaks to it.
     """
     preflight(run, request)
-    tell_shut_folders(run, request)
+    tell_walls(run, request)
     to_build = [seat for seat in run.seats.values() if needs_build(seat, run)]
     to_build.sort(key=lambda seat: not seat.compiles_alone)
     with ThreadPoolExecutor(BUILDERS_AT_ONCE) as pool:
@@ -160,8 +161,11 @@ def preflight(run: Run, request: Request) -> None:
                 run.record(name, case).fail(Status.UNSUPPORTED, old)
 
 
-def tell_shut_folders(run: Run, request: Request) -> None:
-    """Say which folders of the user's import path stay shut to workers: an import will miss them."""
+def tell_walls(run: Run, request: Request) -> None:
+    """Say what keeps the walls lower than usual, and which folders of the user's import path they shut."""
+    if request.sandbox < 2 and (why := sandbox.lacking(2)):
+        kind = sandbox.LEVELS[request.sandbox]
+        run.observer.note(f"workers run at sandbox level {request.sandbox} ({kind}), not 2: {why}")
     if request.sandbox:
         for entry, why in readable.refused(readable.shut(ROOT, request.cache)).items():
             run.observer.note(f"workers cannot read {entry} of your import path: {why}")

@@ -24,9 +24,6 @@ from harness.errors import HarnessError, WireError
 
 START_S = 180.0
 WORKER_NAME = "attn-worker"  # of a fork, in place of its nursery's
-FORKED_LEVELS = frozenset(
-    {0, 1, 3}
-)  # bubblewrap (2) starts a program, so it cannot be entered by a fork
 
 
 class Nursery:
@@ -63,22 +60,26 @@ class Nursery:
         self,
         arguments: Sequence[str],
         env: Mapping[str, str],
-        rules: sandbox.Rules | None,
+        rules: sandbox.Rules,
         line: socket.socket,
         log: Path,
-    ) -> Adopted:
-        """Start one worker behind `rules`, with `line` to talk on and `log` as its output."""
+    ) -> tuple[Adopted, socket.socket]:
+        """Start one worker behind `rules`, with `line` to talk on and `log` as its output.
+
+        The socket leads to the first process of its namespaces, or to nobody below level 2.
+        """
         message: wire.Message = {"arguments": list(arguments), "env": dict(env)}
-        message["rules"] = None if rules is None else _plain(rules)
-        with self._one, open(log, "ab") as output:
-            fds = (line.fileno(), output.fileno())
+        message["rules"] = sandbox.to_plain(rules)
+        ours, theirs = socket.socketpair()
+        with self._one, open(log, "ab") as output, theirs:
+            fds = (line.fileno(), output.fileno(), theirs.fileno())
             try:
-                return self._asked(message, fds)
+                return self._asked(message, fds), ours
             except WireError:
                 self.close()  # it was killed: whoever did that, another one is as good
                 self._start()
             try:
-                return self._asked(message, fds)
+                return self._asked(message, fds), ours
             except WireError as cause:
                 raise self._failed(str(cause)) from None
 
@@ -128,10 +129,3 @@ class Adopted:
                 raise subprocess.TimeoutExpired(str(self.pid), timeout)
             time.sleep(0.001)
         return code
-
-
-def _plain(rules: sandbox.Rules) -> wire.Message:
-    """`rules` with their paths as text."""
-    folders = {key: [str(path) for path in getattr(rules, key)] for key in ("rw", "ro", "use")}
-    limits = {"file_bytes": rules.file_bytes, "processes": rules.processes}
-    return {**folders, **limits, "chdir": str(rules.chdir or "")}

@@ -13,6 +13,7 @@ from harness.state import State
 #: Endings of a worker after which it must be replaced before it can run another case.
 DEADLY = frozenset(
     {Status.CRASHED, Status.TIMED_OUT, Status.OUT_OF_MEMORY, Status.INVALID_SUBMISSION}
+    | {Status.OVER_QUOTA}
 )
 #: Saved between the hash and a load: no row may stand under the hash of other bytes.
 CHANGED = "its files changed while they were being read: run it again"
@@ -68,8 +69,8 @@ def _bury(state: State, seat: Seat, reply: Reply) -> Reply:
         status = Status.PASSED
     state.judge.detach(seat.label)
     seat.attached = False
-    if seat.killed_for:
-        status, message = Status.OUT_OF_MEMORY, seat.killed_for
+    if seat.ended_for:
+        status, message = seat.ended_for
     elif status is Status.CRASHED and ending != "still running" and ":" not in message:
         message = f"{message}: {ending}"
     for (name, _), known in state.evidence.items():
