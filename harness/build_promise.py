@@ -16,6 +16,7 @@ import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from harness import compiler_flags
 from harness.errors import did_you_mean
 from harness.worker.nvrtc import CudaSourceError
 
@@ -34,14 +35,14 @@ class Build:
 def builds_of(source: str, name: str = "kernel.cu") -> list[Build]:
     """Every build of a file, one without flags where no line asks for any.
 
-    Raises CudaSourceError with file and line on a promise that is none.
+    Raises CudaSourceError with file and line on a flag that may not be given and a promise that is none.
     """
     shared: dict[str, int] = {}
     found: list[tuple[tuple[str, ...], dict[str, int]]] = []
     for number, line in enumerate(source.splitlines(), start=1):
         said = re.match(r"// (build|promise): (.+)$", line)
         if said and said[1] == "build":
-            found.append((tuple(shlex.split(said[2])), {}))
+            found.append((_flags(said[2], name, number), {}))
         elif said:
             promises = found[-1][1] if found else shared
             promises.update(_promises(said[2], name, number))
@@ -61,6 +62,17 @@ def broken(promises: Mapping[str, int], found: Mapping[str, int], blocks: int | 
     if blocks is not None and blocks < promises.get("blocks", blocks):
         said.append(f"{blocks} blocks fit an SM, promised at least {promises['blocks']}")
     return said
+
+
+def _flags(text: str, name: str, line: int) -> tuple[str, ...]:
+    try:
+        flags = tuple(shlex.split(text))
+        said = next(filter(None, map(compiler_flags.refusal, flags)), "")
+    except ValueError as error:  # a quotation without an end
+        flags, said = (), f"{text!r}: {error}"
+    if said:
+        raise CudaSourceError("COMPILE_ERROR", f"{name}:{line}: {said}", name, line)
+    return flags
 
 
 def _promises(text: str, name: str, line: int) -> dict[str, int]:

@@ -10,6 +10,7 @@ from harness.errors import SubmissionError, did_you_mean
 from harness.launch_spec import parse_launch
 from harness.problems import Problem
 from harness.schema import Manifest
+from harness.yamlfile import line_of, read_mapping
 
 CU_FUNCTION = "custom_attention_forward"  # what harness/worker/cuda_source.py makes of a .cu
 
@@ -45,8 +46,9 @@ def check_launch(path: Path, manifest: Manifest, problem: Problem) -> None:
             f"{path}: entry '{manifest.entry}' needs a 'launch:' section",
             "see docs/write-a-cuda-kernel.md",
         )
+    root = read_mapping(path, SubmissionError)[0] if path.is_file() else None  # none beside a rung
     try:
-        parse_launch(manifest.launch, str(path))
+        parse_launch(manifest.launch, str(path), lambda part: line_of(root, ("launch", *part)))
     except ValueError as cause:
         raise SubmissionError(str(cause), "see docs/write-a-cuda-kernel.md") from None
 

@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from difflib import get_close_matches
 from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from harness import compiler_flags
 
 SIZES = ("B", "H", "S", "D", "SM")  # batch, heads, sequence, head dimension, multiprocessors
 FUNCTIONS = ("cdiv", "min", "max")
@@ -25,6 +27,7 @@ STRIDES = tuple(
 )
 PLACEHOLDERS = ("D", "causal", "dtype")
 SWIZZLES = ("none", "32B", "64B", "128B")
+Location = tuple[int | str, ...]
 _OPERATORS = (ast.Add, ast.Sub, ast.Mult, ast.FloorDiv, ast.Mod, ast.USub)
 _STRUCTURE = (ast.Expression, ast.BinOp, ast.UnaryOp, ast.Load)
 
@@ -67,6 +70,13 @@ def _check_node(node: ast.AST, text: str, *, is_function: bool) -> None:
 
 
 Expression = Annotated[int | str, AfterValidator(check_expression)]
+
+
+def check_flag(flag: str) -> str:
+    """Accepts a flag of harness/compiler_flags.py; raises ValueError that lists them."""
+    if said := compiler_flags.refusal(flag):
+        raise ValueError(said)
+    return flag
 
 
 class _Frozen(BaseModel):
@@ -118,7 +128,7 @@ class LaunchSpec(_Frozen):
 
     kernels: list[Kernel] = Field(min_length=1)
     """Tried in order."""
-    flags: list[str] = []
+    flags: list[Annotated[str, AfterValidator(check_flag)]] = []
     """More NVRTC options, for example --use_fast_math or -DTILE=64."""
     tensor_maps: dict[str, TensorMap] = {}
     """TMA descriptors by the name under which args uses them."""
@@ -137,8 +147,13 @@ class LaunchSpec(_Frozen):
         return self
 
 
-def parse_launch(section: Mapping[str, Any], where: str) -> LaunchSpec:
-    """Validates a `launch:` mapping; `where` (a file name) opens the text of the ValueError."""
+def parse_launch(
+    section: Mapping[str, Any], where: str, line_of: Callable[[Location], int] | None = None
+) -> LaunchSpec:
+    """Validates a `launch:` mapping; `where` (a file name) opens the text of the ValueError.
+
+    line_of: the line in which a part of the section is written, if anybody knows.
+    """
     try:
         return LaunchSpec.model_validate(dict(section))
     except ValidationError as error:
@@ -146,7 +161,8 @@ def parse_launch(section: Mapping[str, Any], where: str) -> LaunchSpec:
         for problem in error.errors():
             place = ".".join(str(part) for part in ("launch", *problem["loc"]))
             text = problem["msg"].removeprefix("Value error, ")
-            lines.append(f"{where}: {place}: {text}{_near_key(problem)}")
+            line = f":{line_of(problem['loc'])}" if line_of else ""
+            lines.append(f"{where}{line}: {place}: {text}{_near_key(problem)}")
         lines.append("The keys are listed in docs/write-a-cuda-kernel.md")
         raise ValueError("\n".join(lines)) from None
 
