@@ -50,11 +50,11 @@ class Rules:
     ] = ()  # to be written too; at level 2 empty at each start, and nobody else's
     chdir: Path | None = None  # after the walls are up
     file_bytes: int = 2 << 30  # the largest file it may write
-    processes: int = 4096  # of its user; has no force as root
+    processes: int = 2048  # of its user; has no force as root
     # What follows is of level 2.
     uid: int | None = None  # whom it becomes where we are root
     devices: tuple[Path, ...] | None = None  # of the GPU; None: all there are
-    room_bytes: int = 4 << 30  # of all that it keeps in /tmp, /dev/shm and `fresh`
+    room_bytes: int = 2 << 30  # of all that it keeps in /tmp, /dev/shm and `fresh`
 
 
 PATHS = ("rw", "ro", "use", "fresh", "devices")

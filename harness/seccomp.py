@@ -131,18 +131,18 @@ def _judgements(alone: bool, signals_to: int | None) -> Iterable[tuple[str, list
     for name, mode in (("mknod", 1), ("mknodat", 2)):
         yield name, [word(mode), (AND, 0, 0, ALL_BUT_MODE), *only([NAMED_PIPE])]
     for name in ("socket", "socketpair"):
-        yield name, [word(0), *only([AF_UNIX], answer(errno.EAFNOSUPPORT))]
+        yield name, [word(0), *only([AF_UNIX], answer(errno.EACCES))]
     yield "clone", [word(0), *unless_bits(CLONE_NEW_ANYTHING)]
     refused = [step for value in IOCTLS_REFUSED for step in ((EQUAL, 0, 1, value), REFUSED)]
     kinds = only([kind << 8 for kind in IOCTL_KINDS], answer(errno.ENOTTY))
     yield "ioctl", [word(1), *refused, (AND, 0, 0, 0xFF00), *kinds]
     yield "prctl", [word(0), *only(PRCTLS, answer(errno.EINVAL))]
     yield "fcntl", [word(1), *only(FCNTLS)]
-    own = [DONE] if alone else only([0, os.getpid()])
+    first = [(EQUAL, 0, 1, 1), REFUSED, DONE]  # the first of its namespaces is ours
+    own = first if alone else only([0, os.getpid()])
     for name in OF_A_PROCESS:
         yield name, [word(0), *own]
-    of_one = [word(0), (EQUAL, 0, 1, PRIO_USER), REFUSED, word(1), *own]
-    yield "setpriority", [DONE] if alone else of_one
+    yield "setpriority", [word(0), (EQUAL, 0, 1, PRIO_USER), REFUSED, word(1), *own]
     for name in SIGNALS:
         yield name, [DONE] if signals_to is None else [word(0), *only([signals_to])]
 

@@ -31,6 +31,7 @@ STRUCTURAL = {
     "class_of_work",  # the names of the kernels that ran
     "deadline",  # every wait has an end
     "memory_limit",  # the process tree is watched
+    "quota",  # of the disk
     "stdout_is_log",  # what is printed is text
     "log_cap",  # and has an end
 }

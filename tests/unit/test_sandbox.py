@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -42,6 +43,9 @@ libc = ctypes.CDLL(None, use_errno=True)
 def call(value):
     if value < 0:
         raise OSError(ctypes.get_errno(), "refused")
+def made(number):
+    call(number)
+    return number
 def spans(pid):
     class Span(ctypes.Structure):
         _fields_ = [("base", ctypes.c_void_p), ("size", ctypes.c_size_t)]
@@ -90,9 +94,8 @@ PROBES = {
     "notice": lambda: fcntl.fcntl(os.open(scratch, 0), fcntl.F_NOTIFY, 1),
     "file_flags": lambda: fcntl.ioctl(os.open(scratch + "/file", 0), 0x40086602, bytes(8)),
     "own_lock": lambda: fcntl.flock(os.open(scratch + "/file", 0), fcntl.LOCK_EX),
-    "sysv_memory": lambda: call(libc.shmget(0x5eed, 4096, 0o1666)),
-    "sysv_messages": lambda: call(libc.msgget(0x5eed, 0o1666)),
-    "posix_queue": lambda: call(libc.mq_open(b"/attnboard-probe", 66, 0o600, None)),
+    "sysv_memory": lambda: libc.shmctl(made(libc.shmget(0, 4096, 0o1666)), 0, None),
+    "sysv_messages": lambda: libc.msgctl(made(libc.msgget(0, 0o1666)), 0, None),
     "user_namespace": lambda: call(libc.unshare(0x10000000)),
     "mount": lambda: call(libc.mount(b"none", b"/tmp", b"tmpfs", 0, None)),
     "etc_secret": lambda: open("/etc/shadow").close(),
@@ -190,6 +193,7 @@ def test_the_probes_can_succeed(tmp_path: Path) -> None:
         "set_user_id",
         "lease",
         "notice",
+        "sysv_memory",
         "sysv_messages",
     }
     assert probe(tmp_path, 0) >= always | MUST_STAY_OPEN
@@ -289,3 +293,20 @@ def test_the_usual_level_is_the_strictest_there_is_and_says_why_not_2(
     monkeypatch.setattr(landlock, "abi", lambda: 0)
     level, why = sandbox.usual()
     assert (level, "no Landlock" in why) == (0, True)
+
+
+@needs_level_2
+def test_two_entrants_do_not_meet_at_a_socket_in_a_cache(tmp_path: Path) -> None:
+    """Landlock does not mediate sockets with a path; at level 2 another's cache is not there at all."""
+    mine, theirs = tmp_path / "mine", tmp_path / "theirs"
+    mine.mkdir()
+    theirs.mkdir()
+    path = str(mine / "socket")
+    meet = f"import socket; socket.socket(socket.AF_UNIX).connect({path!r}); print('met')"
+    with socket.socket(socket.AF_UNIX) as server:
+        server.bind(path)
+        server.listen()
+        (mine / "socket").chmod(0o777)
+        words = [sys.executable, "-c", meet]
+        assert "met" in run_walled(sandbox.Rules(level=2, rw=(mine,)), words).stdout
+        assert "FileNotFound" in run_walled(sandbox.Rules(level=2, rw=(theirs,)), words).stderr

@@ -57,6 +57,8 @@ NEVER = {
     "syslog": (103, 116),
     "memfd_secret": (447, 447),
     "fchmodat2": (452, 452),
+    "setxattr": (188, 5),
+    "fremovexattr": (199, 16),
     "setxattrat": (463, 463),
     "file_setattr": (469, 469),
 }
@@ -159,6 +161,7 @@ def test_among_others_a_process_schedules_itself_only(machine: str) -> None:
         assert found.allows(name, os.getpid())
         assert not found.allows(name, os.getppid())
         assert alone.allows(name, os.getppid())
+        assert not alone.allows(name, 1)  # the first process of its namespaces
     assert found.allows("setpriority", 0, 0)
     assert not found.allows("setpriority", 0, 1)
     assert not found.allows("setpriority", seccomp.PRIO_USER, 0)  # all that the user owns
