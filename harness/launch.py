@@ -176,7 +176,8 @@ def needs_build(seat: Seat, run: Run) -> bool:
     if seat.entrant.manifest.language == "pytorch" or seat.device == "cpu":
         return False
     open_cases = [c for c in run.suite.cases if run.record(seat.entrant.name, c).status is None]
-    return bool(open_cases) and not _build_mark(seat, run).exists()
+    kept = any(seat.jail.cache.iterdir())  # it goes when its user changes or it is too large
+    return bool(open_cases) and not (kept and _build_mark(seat, run).exists())
 
 
 def build_one(run: Run, seat: Seat) -> None:

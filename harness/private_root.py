@@ -149,7 +149,10 @@ def _users(uid: int, gid: int) -> None:
     """Names for the two users there are: whoever asks for the host's finds nobody."""
     Path("/etc").mkdir(exist_ok=True)
     for name, lines in {
-        "passwd": ("root:x:0:0:root:/:/bin/false", f"worker:x:{uid}:{gid}:worker:/nonexistent:/bin/false"),
+        "passwd": (
+            "root:x:0:0:root:/:/bin/false",
+            f"worker:x:{uid}:{gid}:worker:/nonexistent:/bin/false",
+        ),
         "group": ("root:x:0:", f"worker:x:{gid}:"),
         "hosts": ("127.0.0.1 localhost",),
     }.items():

@@ -11,6 +11,7 @@ Nothing else of /etc, /opt, /run, /sys or /var, and no home.
 
 from __future__ import annotations
 
+import functools
 import os
 import shutil
 import sys
@@ -30,14 +31,15 @@ PROC_FACTS = "cpuinfo meminfo stat version devices modules filesystems loadavg u
 DEVICES = ("null", "zero", "full", "random", "urandom", "tty")
 
 
-def readable_paths() -> list[Path]:
-    """All that is there of the list above; no path twice."""
+@functools.cache
+def readable_paths() -> tuple[Path, ...]:
+    """All that is there of the list above; no path twice. Looked up once, for a fork's children too."""
     names = [*FOLDERS.split(), *SYS.split(), *(f"/etc/{name}" for name in ETC.split())]
     names += [sys.prefix, sys.base_prefix, sys.exec_prefix, *sysconfig.get_paths().values()]
     names += [os.environ.get(key, "") for key in ("CUDA_HOME", "CUDA_PATH")]
     paths = [Path(name) for name in names if name]
     paths += [*Path("/etc").glob("python3*"), *_toolchains(), *_linked_folders()]
-    return [path for path in dict.fromkeys(paths) if path.exists()]
+    return tuple(path for path in dict.fromkeys(paths) if path.exists())
 
 
 def _toolchains() -> Iterator[Path]:

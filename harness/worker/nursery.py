@@ -18,7 +18,7 @@ import socket
 import sys
 import traceback
 
-from harness import hygiene, namespaces, sandbox, wire
+from harness import hygiene, namespaces, sandbox, system_files, wire
 from harness.errors import UnavailableError
 
 
@@ -112,6 +112,7 @@ def main() -> int:
     gc.disable()  # a tenth of torch's import is looking for garbage
     importlib.import_module("harness.worker.__main__")
     gc.enable()
+    system_files.readable_paths()  # for every fork
     gc.collect()
     gc.freeze()  # a collection in a fork would copy every page of what it looks at
     serve(line)
