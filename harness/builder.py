@@ -43,7 +43,7 @@ def report(
     asked = {"folder": str(entrant.folder), "entry": entrant.manifest.entry}
     with tempfile.TemporaryDirectory(prefix="attnboard-build-") as own:
         child = Child(
-            "harness.worker.report", [], _jail(entrant, Path(own), level), Path(own, "log")
+            "harness.worker.report", [], _jail(entrant, Path(own), limits, level), Path(own, "log")
         )
         try:
             wire.send(child.line, {**asked, "launch": launch, "archs": list(archs)})
@@ -59,7 +59,7 @@ def report(
             child.end()
 
 
-def _jail(entrant: Entrant, own: Path, level: int) -> Jail:
+def _jail(entrant: Entrant, own: Path, limits: Limits, level: int) -> Jail:
     """A builder's folders, for one build."""
     uid = namespaces.user_of(entrant.source_sha256) if level == 2 else None
     cache, scratch = own / "cache", own / "scratch"
@@ -77,6 +77,7 @@ def _jail(entrant: Entrant, own: Path, level: int) -> Jail:
         level=level,
         uid=uid,
         devices=(),
+        memory_bytes=int(limits.memory_gib * 2**30),
     )
 
 

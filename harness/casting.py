@@ -52,6 +52,7 @@ def make_seat(
         off=request.off,
         uid=uid,
         devices=gpu_devices(request.machine, device),
+        memory_bytes=int(request.suite.limits.memory_gib * 2**30),
     )
     return Seat(entrant, problem, device, jail, scratch)
 

@@ -15,10 +15,10 @@ import subprocess
 import sys
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
-from harness import hygiene, namespaces, readable, sandbox
+from harness import cgroup, hygiene, namespaces, readable, sandbox
 from harness.defences import NOTHING_OFF, Defence, Off
 from harness.nursery import Adopted, Nursery
 
@@ -50,6 +50,7 @@ class Jail:
     off: Off = NOTHING_OFF
     uid: int | None = None  # whose processes they are at level 2, where we are root
     devices: tuple[Path, ...] | None = None  # of the GPU, at level 2; None: all there are
+    memory_bytes: int = 0  # what all its processes may take; 0: no bound of the kernel
 
 
 class Child:
@@ -73,6 +74,10 @@ class Child:
         self.first: socket.socket | None = None  # to the first process of its namespaces
         self.process: subprocess.Popen[bytes] | Adopted
         rules = rules_of(jail, arena) if jail else sandbox.Rules(level=0)
+        self.group: cgroup.Group | None = None
+        if jail and jail.memory_bytes and rules.level:
+            self.group = cgroup.make(jail.memory_bytes, rules.processes, cgroup.parent())
+            rules = replace(rules, cgroup=self.group.folder if self.group else None)
         self.walled = rules.level == 2
         if jail and nursery:
             with theirs:
@@ -115,11 +120,13 @@ class Child:
             self._signal(signal.SIGCONT)
 
     def kill(self) -> None:
-        """Kill the whole group without waiting for it."""
+        """Kill all of it without waiting."""
         self._signal(signal.SIGKILL)
+        if self.group:
+            self.group.kill()
 
     def end(self, grace_s: float = 0.0) -> None:
-        """Kill the whole group; with `grace_s` it may leave by itself first."""
+        """Kill all of it; with `grace_s` it may leave by itself first."""
         if grace_s and self.alive:
             with contextlib.suppress(subprocess.TimeoutExpired):
                 self.process.wait(grace_s)
@@ -129,6 +136,8 @@ class Child:
         for line in filter(None, (self.line, self.first)):
             with contextlib.suppress(OSError):
                 line.close()
+        if self.group:
+            self.group.remove()
 
     def ending(self, wait_s: float = 2.0) -> str:
         """How it ended, in words; waits a moment for it to be reaped."""

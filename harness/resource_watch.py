@@ -1,6 +1,7 @@
 """Ends a worker or a builder that takes more than it may; the others never notice.
 
-    memory of the host, of its whole tree and of its tmpfs    Limits.memory_gib
+    memory of the host, of its control group where it has one,
+    else of its whole tree and of its tmpfs                   Limits.memory_gib
     memory of the GPU, of its whole tree                      Limits.gpu_memory_gib
     disk: its cache, which is kept, and its scratch folder    Limits.disk_gib, DISK_FILES
     what it prints                                            LOG_BYTES
@@ -54,7 +55,8 @@ class ResourceWatch(threading.Thread):
         """What of its limits it has passed, in words."""
         pids = child.pids()
         most = int(self.limits.memory_gib * GIB)
-        if (host := usage.host_bytes(pids, most)) > most:
+        counted = child.group.bytes() if child.group else 0  # what nobody maps is in it too
+        if (host := max(usage.host_bytes(pids, most), counted)) > most:
             return Status.OUT_OF_MEMORY, f"host memory {host / GIB:.1f} GiB, allowed {most / GIB:g}"
         most = int(self.limits.gpu_memory_gib * GIB)
         if (device := sum(on_device.get(pid, 0) for pid in pids)) > most:

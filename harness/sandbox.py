@@ -26,7 +26,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from harness import hygiene, landlock, namespaces, private_root, seccomp, system_files
+from harness import cgroup, hygiene, landlock, namespaces, private_root, seccomp, system_files
 from harness.errors import UnavailableError, UsageError
 
 LEVELS = {0: "none", 1: "landlock+seccomp", 2: "namespaces", 3: "container"}
@@ -50,7 +50,8 @@ class Rules:
     ] = ()  # to be written too; at level 2 empty at each start, and nobody else's
     chdir: Path | None = None  # after the walls are up
     file_bytes: int = 2 << 30  # the largest file it may write
-    processes: int = 2048  # of its user; has no force as root
+    processes: int = 2048  # of its user; for root a control group alone holds it
+    cgroup: Path | None = None  # the group that it joins first
     # What follows is of level 2.
     uid: int | None = None  # whom it becomes where we are root
     devices: tuple[Path, ...] | None = None  # of the GPU; None: all there are
@@ -58,6 +59,7 @@ class Rules:
 
 
 PATHS = ("rw", "ro", "use", "fresh", "devices")
+PLACES = ("chdir", "cgroup")
 NUMBERS = ("level", "file_bytes", "processes", "uid", "room_bytes")
 
 
@@ -67,7 +69,7 @@ def to_plain(rules: Rules) -> dict[str, object]:
     for name in PATHS:
         paths = getattr(rules, name)
         plain[name] = None if paths is None else [str(path) for path in paths]
-    return {**plain, "chdir": str(rules.chdir or "")}
+    return {**plain, **{name: str(getattr(rules, name) or "") for name in PLACES}}
 
 
 def from_plain(plain: dict[str, object]) -> Rules:
@@ -76,7 +78,8 @@ def from_plain(plain: dict[str, object]) -> Rules:
     for name in PATHS:
         paths = told[name]
         told[name] = tuple(map(Path, paths)) if isinstance(paths, list) else None
-    told["chdir"] = Path(str(told["chdir"])) if told["chdir"] else None
+    for name in PLACES:
+        told[name] = Path(str(told[name])) if told[name] else None
     return Rules(**told)  # type: ignore[arg-type]
 
 
@@ -192,11 +195,18 @@ def drop_capabilities() -> None:
     _checked("capset", int(_libc.capset(header, (ctypes.c_uint32 * 6)())))
 
 
-def enter(rules: Rules, line: int | None = None) -> None:
-    """Restrict this process for good: namespaces first, then limits, files, calls.
+def leave(rules: Rules) -> None:
+    """The first step, in the process that forks the walled one: its group, and at level 2 its namespaces."""
+    if rules.cgroup:
+        cgroup.join(rules.cgroup)
+    if rules.level == 2:
+        namespaces.leave(rules.uid)
 
-    At level 2 it must be the first process of its namespaces (`namespaces.leave`, then a fork), and what
-    returns is a fork of it. line: the descriptor on which that first process is told to stop the others.
+
+def enter(rules: Rules, line: int | None = None) -> None:
+    """Restrict this process for good: its root first, then limits, files, calls.
+
+    At level 2 it must be the first process of its namespaces (`leave`, then a fork), and what returns is a fork of it. line: the descriptor on which that first process is told to stop the others.
     """
     if rules.level == 2:
         namespaces.settle(rules.uid, contents(rules), line)
@@ -227,8 +237,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         parser.error("nothing to run; end with: -- COMMAND")
     rules = from_plain(args.rules)
     try:
+        leave(rules)
         if rules.level == 2:
-            namespaces.leave(rules.uid)
             first = os.fork()
             if first:
                 return _wait_for(first)

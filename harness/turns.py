@@ -63,6 +63,7 @@ def _bury(state: State, seat: Seat, reply: Reply) -> Reply:
     assert seat.child
     status, message = reply.status, reply.message
     ending = seat.child.ending(2.0 if status is Status.CRASHED else 0.0)
+    ran_out = seat.child.group is not None and seat.child.group.ran_out()
     seat.end()
     state.clean_up()
     if Defence.MISSING_IS_FAILURE in state.facts.off and ending == "exited with code 0":
@@ -71,6 +72,8 @@ def _bury(state: State, seat: Seat, reply: Reply) -> Reply:
     seat.attached = False
     if seat.ended_for:
         status, message = seat.ended_for
+    elif ran_out:
+        status, message = Status.OUT_OF_MEMORY, "the kernel ended it: host memory"
     elif status is Status.CRASHED and ending != "still running" and ":" not in message:
         message = f"{message}: {ending}"
     for (name, _), known in state.evidence.items():

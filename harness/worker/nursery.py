@@ -18,7 +18,7 @@ import socket
 import sys
 import traceback
 
-from harness import hygiene, namespaces, sandbox, system_files, wire
+from harness import hygiene, sandbox, system_files, wire
 from harness.errors import UnavailableError
 
 
@@ -51,8 +51,7 @@ def beget(message: wire.Message, fds: list[int], pipes: tuple[int, int, int, int
     try:
         rules, why = sandbox.from_plain(message["rules"]), None
         try:
-            if rules.level == 2:
-                namespaces.leave(rules.uid)
+            sandbox.leave(rules)
         except UnavailableError as error:
             why = error
         worker = os.fork()

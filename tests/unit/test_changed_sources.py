@@ -34,7 +34,7 @@ def test_files_saved_after_the_hash_leave_no_verdict_and_disturb_nobody(tmp_path
         (tmp_path / f"{name}.py").write_text(SOURCE)
         problem = get_problem("attention_forward")
         entrant = load_entrant(tmp_path / f"{name}.py", Kind.SUBMISSION, problem)
-        child = MagicMock(**{"ending.return_value": "", "log_tail.return_value": ""})
+        child = MagicMock(group=None, **{"ending.return_value": "", "log_tail.return_value": ""})
         seats[name] = MagicMock(entrant=entrant, child=child, attached=False, ended_for=None)
     (tmp_path / "edited.py").write_text(SOURCE + "# saved a moment later\n")
     records: dict[tuple[str, str], Known] = defaultdict(Known)

@@ -26,6 +26,7 @@ LAWS = {
     "harness/plan.py": {"harness.schema", "harness.problems", "harness.problems.base"},
     "harness/isolate.py": {
         "harness.errors",
+        "harness.cgroup",
         "harness.readable",
         "harness.sandbox",
         "harness.defences",
@@ -40,6 +41,7 @@ LAWS = {
     "harness/system_files.py": set(),
     "harness/landlock.py": {"harness.errors"},
     "harness/usage.py": set(),
+    "harness/cgroup.py": set(),
     "harness/nursery.py": {
         "harness.errors",
         "harness.hygiene",

@@ -28,7 +28,7 @@ def seat(folder: Path, **children: Any) -> Any:
 def child(folder: Path) -> Any:
     ended: list[bool] = []
     return SimpleNamespace(
-        alive=True, log=folder / "log", pids=lambda: [7, 8], end=lambda: ended.append(True), ended=ended
+        alive=True, group=None, log=folder / "log", pids=lambda: [7, 8], end=lambda: ended.append(True), ended=ended
     )  # fmt: skip
 
 
@@ -61,6 +61,16 @@ def test_each_limit(
     if found:
         assert found[0] is status
         assert said in found[1]
+
+
+def test_what_nobody_maps_is_counted_by_the_control_group(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(usage, "host_bytes", lambda pids, limit: 0)
+    someone, hungry = seat(tmp_path), child(tmp_path)
+    hungry.group = SimpleNamespace(bytes=lambda: 6 * GIB)
+    found = watch([someone], {}).excess(someone, hungry, {})
+    assert found == (Status.OUT_OF_MEMORY, "host memory 6.0 GiB, allowed 4")
 
 
 def test_what_is_printed_has_an_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
