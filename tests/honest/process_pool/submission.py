@@ -25,5 +25,8 @@ with ProcessPoolExecutor(2) as pool:
 
 
 def custom_attention_forward(q, k, v, causal=True, sm_scale=None):
-    outs = [attention(*(x[:, h : h + 1] for x in (q, k, v)), causal, sm_scale) for h in range(q.shape[1])]
+    outs = [
+        attention(*(x[:, h : h + 1] for x in (q, k, v)), causal, sm_scale)
+        for h in range(q.shape[1])
+    ]
     return torch.cat(outs, dim=1)
