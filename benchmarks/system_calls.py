@@ -1,4 +1,4 @@
-"""Which system calls of a program the walls of level 1 and 2 would not let through, with their arguments.
+"""Which system calls of a program the walls would not let through, with their arguments.
 
     python benchmarks/system_calls.py -- COMMAND ...
 

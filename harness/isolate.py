@@ -80,10 +80,10 @@ class Child:
             rules = replace(rules, cgroup=self.group.folder if self.group else None)
         self.walled = rules.level == 2
         if jail and nursery:
-            with theirs:
-                self.process, self.first = nursery.fork(
-                    arguments, untrusted_env(jail), rules, theirs, log
-                )
+            self.first, first = socket.socketpair() if self.walled else (None, None)
+            with theirs, first or contextlib.nullcontext():
+                env = untrusted_env(jail)
+                self.process = nursery.fork(arguments, env, rules, theirs, log, first)
             self.pid = self.process.pid
             return
         command = [sys.executable, "-m", module, "--fd", str(theirs.fileno()), *arguments]
@@ -111,12 +111,12 @@ class Child:
 
     def pause(self) -> None:
         """Stop every thread of it: nothing computes while others are on the clock."""
-        if not (self.first and namespaces.ask(self.first, namespaces.STOP)):
+        if not self._asked(namespaces.STOP):
             self._signal(signal.SIGSTOP)
 
     def resume(self) -> None:
         """Let it run again."""
-        if not (self.first and namespaces.ask(self.first, namespaces.GO)):
+        if not self._asked(namespaces.GO):
             self._signal(signal.SIGCONT)
 
     def kill(self) -> None:
@@ -162,6 +162,13 @@ class Child:
         except OSError:
             return ""
         return plain_text(text)
+
+    def _asked(self, word: bytes) -> bool:
+        """Have the first process stop or continue all others; one that does not answer is not asked again."""
+        if self.first and not namespaces.ask(self.first, word):
+            self.first.close()
+            self.first = None
+        return self.first is not None
 
     def _signal(self, number: signal.Signals) -> None:
         hygiene.signal_tree(self.pid, number)  # what left the session is still below it

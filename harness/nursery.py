@@ -63,23 +63,23 @@ class Nursery:
         rules: sandbox.Rules,
         line: socket.socket,
         log: Path,
-    ) -> tuple[Adopted, socket.socket]:
+        first: socket.socket | None = None,
+    ) -> Adopted:
         """Start one worker behind `rules`, with `line` to talk on and `log` as its output.
 
-        The socket leads to the first process of its namespaces, or to nobody below level 2.
+        first: on which the first process of its namespaces is told what to do, at level 2.
         """
         message: wire.Message = {"arguments": list(arguments), "env": dict(env)}
         message["rules"] = sandbox.to_plain(rules)
-        ours, theirs = socket.socketpair()
-        with self._one, open(log, "ab") as output, theirs:
-            fds = (line.fileno(), output.fileno(), theirs.fileno())
+        with self._one, open(log, "ab") as output:
+            fds = (line.fileno(), output.fileno(), *([first.fileno()] if first else []))
             try:
-                return self._asked(message, fds), ours
+                return self._asked(message, fds)
             except WireError:
                 self.close()  # it was killed: whoever did that, another one is as good
                 self._start()
             try:
-                return self._asked(message, fds), ours
+                return self._asked(message, fds)
             except WireError as cause:
                 raise self._failed(str(cause)) from None
 

@@ -45,9 +45,7 @@ class Rules:
     rw: tuple[Path, ...] = ()
     ro: tuple[Path, ...] = ()
     use: tuple[Path, ...] = ()  # files in here are read and written, none is made
-    fresh: tuple[
-        Path, ...
-    ] = ()  # to be written too; at level 2 empty at each start, and nobody else's
+    fresh: tuple[Path, ...] = ()  # like rw; at level 2 in a tmpfs, and empty at each start
     chdir: Path | None = None  # after the walls are up
     file_bytes: int = 2 << 30  # the largest file it may write
     processes: int = 2048  # of its user; for root a control group alone holds it
@@ -123,7 +121,8 @@ def lacking(level: int) -> str:
 def no_namespaces() -> str:
     """Why level 2 cannot be had, tried on a child that goes all the way; empty if it can."""
     uid = namespaces.user_of("0")
-    return namespaces.refusal(uid, lambda: contents(Rules(level=2, uid=uid)))
+    package = Path(__file__).resolve().parent
+    return namespaces.refusal(uid, lambda: contents(Rules(level=2, uid=uid, ro=(package,))))
 
 
 def usual() -> tuple[int, str]:
@@ -206,7 +205,8 @@ def leave(rules: Rules) -> None:
 def enter(rules: Rules, line: int | None = None) -> None:
     """Restrict this process for good: its root first, then limits, files, calls.
 
-    At level 2 it must be the first process of its namespaces (`leave`, then a fork), and what returns is a fork of it. line: the descriptor on which that first process is told to stop the others.
+    At level 2 it must be the first process of its namespaces (`leave`, then a fork), and what returns is
+    a fork of it. line: the descriptor on which that first process is told to stop the others.
     """
     if rules.level == 2:
         namespaces.settle(rules.uid, contents(rules), line)

@@ -44,7 +44,7 @@ def serve(line: socket.socket) -> None:
 def beget(message: wire.Message, fds: list[int], pipes: tuple[int, int, int, int]) -> None:
     """Fork the worker, tell its pid and end, so that it has no parent here; never returns.
 
-    fds: the line to the judge, the log, the line to the first process. pipes: on which the pid is told, and one
+    fds: the line to the judge, the log, at level 2 the line to the first process. pipes: on which the pid is told, and one
     that closes when the worker has been adopted.
     """
     told, tell, adopted, until = pipes
@@ -78,7 +78,7 @@ def become_worker(
     code = 1
     try:
         os.setsid()
-        socket_fd, log_fd, first_fd = fds
+        socket_fd, log_fd, *first = fds
         os.dup2(log_fd, 1)
         os.dup2(log_fd, 2)
         os.close(log_fd)
@@ -88,8 +88,9 @@ def become_worker(
         if why:
             raise why
         if rules.level:
-            sandbox.enter(rules, first_fd)
-        os.close(first_fd)
+            sandbox.enter(rules, *first)
+        for fd in first:
+            os.close(fd)
         if rules.chdir:
             os.chdir(rules.chdir)
         code = worker.main(["--fd", str(socket_fd), *message["arguments"]])
