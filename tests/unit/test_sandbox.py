@@ -239,6 +239,20 @@ def test_files_have_a_limit(tmp_path: Path, level: int) -> None:
     assert (tmp_path / "big").stat().st_size <= 1000
 
 
+@each_level
+def test_a_folder_inside_another_keeps_its_own_right(tmp_path: Path, level: int) -> None:
+    """A cache inside a readable folder; a source inside a cache is readable at level 2 alone."""
+    readable, cache = tmp_path / "readable", tmp_path / "readable" / "cache"
+    source = cache / "source"
+    source.mkdir(parents=True)
+    rules = sandbox.Rules(level=level, ro=(readable, source), rw=(cache,))
+    code = "import sys\nfor p in sys.argv[1:]:\n  try: open(p + '/new', 'w').close(); print('open')"
+    code += "\n  except OSError: print('shut')"
+    words = [sys.executable, "-c", code, *map(str, (readable, cache, source))]
+    told = run_walled(rules, words).stdout.split()
+    assert told == ["shut", "open", "shut" if level == 2 else "open"]
+
+
 @needs_level_2
 def test_all_that_it_keeps_in_memory_files_has_a_limit() -> None:
     fill = "import os; [os.write(os.open(f'{d}/{i}', 65), b'x' * 300_000) "
