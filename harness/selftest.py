@@ -63,6 +63,7 @@ class Expectation(Frozen):
     neutral: str = ""  # why PASSED is harmless at all
     dtype: str = "fp16"
     slow: bool = False  # waits for a deadline
+    level: int = 0  # the least sandbox level at which it ends as foreseen
     plant_environment: dict[str, str] = Field(default={})
 
 
@@ -296,7 +297,7 @@ def run_corpus(
     row: Callable[[Result], None] = lambda result: None,
 ) -> list[Outcome]:
     """Try all `specimens` that this machine can run; again by itself what found no memory among others."""
-    able = [s for s in specimens if runs_on(s, machine)]
+    able = [s for s in specimens if runs_on(s, machine) and s.expect.level <= level]
     outcomes = []
     for batch in batches(able, size):
         for first in run_batch(batch, machine, level, off, row):

@@ -76,3 +76,15 @@ def test_another_failure_is_not_excused(
     outcomes, runs = corpus_of({"b11_one_head": Status.HARNESS_ERROR}, {})
     assert outcomes[0].verdict == "accepted"
     assert runs == [list(NAMES)]
+
+
+def test_what_a_lower_level_cannot_show_is_not_tried(monkeypatch: pytest.MonkeyPatch) -> None:
+    tried: list[str] = []
+    monkeypatch.setattr(
+        selftest, "run_batch", lambda batch, *_: tried.extend(s.name for s in batch) or []
+    )
+    pool = [CORPUS["process_pool"], CORPUS["eager_chunked"]]
+    for level, names in ((1, ["eager_chunked"]), (2, ["eager_chunked", "process_pool"])):
+        tried.clear()
+        selftest.run_corpus(pool, selftest.replace_gpu(inspect_machine()), level)
+        assert sorted(tried) == names
