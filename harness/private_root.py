@@ -33,6 +33,8 @@ ATTR_RDONLY, ATTR_NOSUID, ATTR_NODEV, ATTR_NOEXEC = 1, 2, 4, 8
 OLD = "/.outside"  # where the machine's root hangs until all is taken from it
 ROOM = "/.room"  # the tmpfs behind /tmp, /dev/shm and the scratch folder
 SHARED = (Path("/tmp"), Path("/dev/shm"))  # what every program expects to write to
+#: What of /proc belongs to no process: read-only, whoever may write it.
+OF_THE_MACHINE = "/proc/sys /proc/pressure /proc/bus /proc/fs /proc/irq /proc/sysrq-trigger"
 #: Opened anew by a program that prints to /dev/stderr and the like.
 DEV_LINKS = {
     "fd": "/proc/self/fd",
@@ -71,9 +73,12 @@ def enter(contents: Contents) -> None:
     _users(contents.uid, contents.gid)
     _devices(contents.devices)
     Path("/proc").mkdir()
-    _mount(
-        "proc", "/proc", "proc", MS_NOSUID | MS_NODEV | MS_NOEXEC
-    )  # while the old one is in sight
+    # The kernel gives a fresh /proc to those alone who have a whole one in sight: the old root still is.
+    _mount("proc", "/proc", "proc", MS_NOSUID | MS_NODEV | MS_NOEXEC)
+    for place in OF_THE_MACHINE.split():
+        if Path(place).exists():
+            _mount(place, place, None, MS_BIND)
+            _attributes(place, ATTR_RDONLY | ATTR_NOSUID | ATTR_NODEV | ATTR_NOEXEC)
     _checked("umount", int(_libc.umount2(OLD.encode(), MNT_DETACH)))
     Path(OLD).rmdir()
     _mount("none", "/", None, MS_REMOUNT | MS_BIND | MS_RDONLY | MS_NOSUID | MS_NODEV)

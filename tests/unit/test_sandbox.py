@@ -98,6 +98,9 @@ PROBES = {
     "sysv_messages": lambda: libc.msgctl(made(libc.msgget(0, 0o1666)), 0, None),
     "user_namespace": lambda: call(libc.unshare(0x10000000)),
     "mount": lambda: call(libc.mount(b"none", b"/tmp", b"tmpfs", 0, None)),
+    "kernel_settings": lambda: open("/proc/sys/kernel/ns_last_pid", "w").close(),
+    "pressure_alarm": lambda: open("/proc/pressure/cpu", "r+").close(),
+    "first_environ": lambda: open("/proc/1/environ").close(),
     "etc_secret": lambda: open("/etc/shadow").close(),
     "own_tmp": lambda: open("/tmp/attnboard-own", "w").close(),
 }
