@@ -1,4 +1,4 @@
-"""What the usual sandbox level costs: one kernel entered twice in one run, once behind it and once without.
+"""What the usual sandbox level costs: one kernel twice in one run, once behind it and once without.
 
     python benchmarks/sandbox_cost.py [--suite quick] [--blocks 20]
 

@@ -2,9 +2,10 @@
 
     python benchmarks/system_calls.py -- COMMAND ...
 
-Every call that harness/system_calls.py does not allow outright stops in the kernel and is asked about here,
-counted, and then let through: the program runs as if there were no walls. It starts without any; run it
-where there is nothing to fear from COMMAND. Calls that are answered and not done are listed too.
+Every call that harness/system_calls.py does not allow outright stops in the kernel and is asked
+about here, counted, and then let through: the program runs as if there were no walls. It starts
+without any; run it where there is nothing to fear from COMMAND. Calls that are answered and not
+done are listed too.
 """
 
 from __future__ import annotations

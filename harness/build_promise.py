@@ -35,7 +35,7 @@ class Build:
 def builds_of(source: str, name: str = "kernel.cu") -> list[Build]:
     """Every build of a file, one without flags where no line asks for any.
 
-    Raises CudaSourceError with file and line on a flag that may not be given and a promise that is none.
+    Raises CudaSourceError with file and line on a flag that is refused and a promise that is none.
     """
     shared: dict[str, int] = {}
     found: list[tuple[tuple[str, ...], dict[str, int]]] = []

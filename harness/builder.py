@@ -1,8 +1,8 @@
-"""`build_report.build` behind the walls: a stranger's source and flags reach a compiler nowhere else.
+"""`build_report.build` behind the walls: a stranger's source reaches a compiler nowhere else.
 
-A `// build:` line goes to nvcc, an `#include` opens any file that the compiler may read. So the report is made
-by a process like a run's builder (harness/worker/report.py), in folders that go with it, and only what it
-tells comes back: typed, and bounded in number and size.
+A `// build:` line goes to nvcc, an `#include` opens any file that the compiler may read. So the
+report is made by a process like a run's builder (harness/worker/report.py), in folders that go with
+it, and only what it tells comes back: typed, and bounded in number and size.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def report(
 ) -> list[KernelReport]:
     """The kernels of `entrant`, for every architecture; `launch` belongs to a plain .cu.
 
-    Raises CudaSourceError with the compiler's words, BuildUnavailableError where there is no compiler.
+    Raises CudaSourceError with the compiler's words, BuildUnavailableError if there is none.
     """
     asked = {"folder": str(entrant.folder), "entry": entrant.manifest.entry}
     with tempfile.TemporaryDirectory(prefix="attnboard-build-") as own:

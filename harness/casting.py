@@ -58,7 +58,7 @@ def make_seat(
 
 
 def own_folder(folder: Path, uid: int, most_gib: float) -> None:
-    """Make `folder` and give it to `uid`; what another user left there, or too much, is removed first."""
+    """Make `folder` for `uid`; what another user left there, or too much, is removed first."""
     if folder.exists():
         most = int(most_gib * 2**30)
         size, files = usage.folder_size(folder, most, DISK_FILES)

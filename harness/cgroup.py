@@ -1,11 +1,12 @@
-"""A control group (version 2) of one entrant's processes: the kernel counts all that they take, and bounds it.
+"""A control group (version 2) of one entrant: the kernel counts what it takes, and bounds it.
 
     memory.max   what no process maps counts too: files in memory, sockets, pipes, page tables
     pids.max     holds for root as well
     cgroup.kill  ends all of them at once
 
 It can be had by root, and by a user to whom a subtree was delegated (systemd-run --user --scope -p
-Delegate=yes). Without one the watch adds up what /proc tells, and rlimits bound the number of processes.
+Delegate=yes). Without one the watch adds up what /proc tells, and rlimits bound the number of
+processes.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The flags that a submission may give to NVRTC and nvcc: by allow-list.
 
-A flag can name a program to run (-ccbin), a file to write (--time) or more flags (@file, -Xcompiler), so what
-is not known here is refused. The walls hold whatever comes through.
+A flag can name a program to run (-ccbin), a file to write (--time) or more flags (@file,
+-Xcompiler), so what is not known here is refused. The walls hold whatever comes through.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterable
 from pathlib import Path
 
-#: What is written, and the pattern of the whole flag. No value holds what a shell reads: nvcc starts one.
+#: What is written, and the pattern of the whole flag. nvcc starts a shell: its signs are in none.
 ALLOWED = {
     "-DNAME=VALUE": r"(-D|--define-macro=)[A-Za-z_]\w*(=[\w .,+*/:<>()-]*)?",
     "-UNAME": r"(-U|--undefine-macro=)[A-Za-z_]\w*",
@@ -28,7 +28,7 @@ ALLOWED = {
     "-default-device": r"--?default-device",
     "--diag-suppress=N": r"--?diag-suppress=\d+(,\d+)*",
     "-w": r"-w|--disable-warnings",
-    "-Xptxas=OPTION": r"(-Xptxas=?|--ptxas-options=)(-O[0-3]|-v|-w|-dlcm=c[ags]|-dscm=\w\w|--warn-on-spills)",
+    "-Xptxas=OPTION": r"(-Xptxas=?|--ptxas-options=)(-O[0-3]|-v|-w|-dlcm=c[ags]|--warn-on-spills)",
 }
 _PATTERN = re.compile("|".join(f"(?:{pattern})" for pattern in ALLOWED.values()))
 

@@ -29,7 +29,7 @@ def make_private() -> bool:
 
 
 def open_own_proc() -> None:
-    """Give this process its own /proc entry back, which a change of user makes root's (man 5 proc)."""
+    """Give this process its /proc entry back, which a change of user makes root's."""
     _libc.prctl(PR_SET_DUMPABLE, 1, 0, 0, 0)
 
 

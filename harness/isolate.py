@@ -56,8 +56,8 @@ class Jail:
 class Child:
     """One process with a socket to it; `line` is the end the parent keeps (or hands to the judge).
 
-    `pid` is what ends with it. At level 2 that is the first process of its namespaces, or the launcher, and the
-    process itself lies below: see `hygiene.descendants`.
+    `pid` is what ends with it. At level 2 that is the first process of its namespaces, or the
+    launcher, and the process itself lies below: see `hygiene.descendants`.
     """
 
     def __init__(
@@ -164,7 +164,7 @@ class Child:
         return plain_text(text)
 
     def _asked(self, word: bytes) -> bool:
-        """Have the first process stop or continue all others; one that does not answer is not asked again."""
+        """Have the first process stop or continue the others; a silent one is not asked again."""
         if self.first and not namespaces.ask(self.first, word):
             self.first.close()
             self.first = None

@@ -44,7 +44,7 @@ class _PathRule(ctypes.Structure):
 
 
 def restrict(grants: Iterable[tuple[Path, int]]) -> None:
-    """Deny this process and its children all files but those of `grants`: (path, rights) and what lies below."""
+    """Deny this process and its children all files but `grants`: (path, rights), with all below."""
     version = abi()
     handled = ALL_FILE_RIGHTS.get(version, EVERYTHING)
     ruleset = _Ruleset(handled, NET_TCP if version >= 4 else 0, 0)

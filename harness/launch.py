@@ -162,7 +162,7 @@ def preflight(run: Run, request: Request) -> None:
 
 
 def tell_walls(run: Run, request: Request) -> None:
-    """Say what keeps the walls lower than usual, and which folders of the user's import path they shut."""
+    """Say what keeps the walls low, and which folders of the user's import path they shut."""
     if request.sandbox < 2 and (why := sandbox.lacking(2)):
         kind = sandbox.LEVELS[request.sandbox]
         run.observer.note(f"workers run at sandbox level {request.sandbox} ({kind}), not 2: {why}")

@@ -4,9 +4,10 @@
         └─ fork ─> first (pid 1 in there) ── settle: private root, another user
                        └─ fork ─> the untrusted process (pid 2), which enters the inner walls
 
-The first process stays. It reaps what is orphaned, so nothing of an entrant is ever a child of the engine
-but this one; it ends when the second does, with its exit code, and the kernel then kills whoever is left.
-Told to over its line, it stops or continues all others at once, which no fork can outrun.
+The first process stays. It reaps what is orphaned, so nothing of an entrant is ever a child of the
+engine but this one; it ends when the second does, with its exit code, and the kernel then kills
+whoever is left. Told to over its line, it stops or continues all others at once, which no fork can
+outrun.
 """
 
 from __future__ import annotations
@@ -39,8 +40,8 @@ _libc = ctypes.CDLL(None, use_errno=True)
 def user_of(key: str) -> int | None:
     """The user id of an entrant, from its key in hexadecimal; None where there is only our own.
 
-    It stays the same from run to run, so that its cache does. Two entrants share one with a chance of one in
-    2^28: they would share a limit of processes and nothing else.
+    It stays the same from run to run, so that its cache does. Two entrants share one with a chance
+    of one in 2^28: they would share a limit of processes and nothing else.
     """
     if os.geteuid() != 0:
         return None
@@ -63,7 +64,8 @@ def _mapped(first: int, end: int) -> bool:
 def leave(uid: int | None) -> None:
     """Leave all of this process's namespaces; its next fork is the first process of the new ones.
 
-    uid: whom it will become in there, if it is root; None makes a user namespace that holds our own id.
+    uid: whom it will become in there, if it is root; None makes a user namespace that holds our own
+    id.
     """
     if uid is not None:
         _checked("unshare", int(_libc.unshare(ALL_BUT_USER)))
@@ -142,7 +144,7 @@ def _serve(second: int, line: int | None) -> int:
 
 
 def ask(line: socket.socket, word: bytes, wait_s: float = 2.0) -> bool:
-    """Have the first process stop (STOP) or continue (GO) all others; False if it does not answer."""
+    """Have the first process STOP the others or let them GO; False if it does not answer."""
     try:
         line.settimeout(wait_s)
         line.sendall(word)

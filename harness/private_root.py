@@ -1,16 +1,17 @@
-"""A root folder of one's own: an empty tmpfs with read-only views of what is listed, and nothing else.
+"""A root folder of one's own: a tmpfs with read-only views of what is listed, and nothing else.
 
     /usr, /lib …, this Python, CUDA, the harness's package, the submission    as outside, read-only
-    the cache                                                                 as outside, may be written
+    the cache                                                                 as outside, writable
     /tmp, /dev/shm, the scratch folder        one small tmpfs, which ends with the process
     /etc                                      a few files by name, and users that are made up
     /dev                                      null and its like, the devices that are named
     /proc                                     of this PID namespace
     /sys                                      the hardware, not cgroups, not firmware
 
-Every path is where it is outside, links included, so that caches and import paths keep their names. What
-is not listed does not exist in here: it can be neither read nor listed nor asked for its size. Needs a
-mount namespace of one's own (harness/namespaces.py); the idea of pivoting into a tmpfs is bubblewrap's.
+Every path is where it is outside, links included, so that caches and import paths keep their names.
+What is not listed does not exist in here: it can be neither read nor listed nor asked for its size.
+Needs a mount namespace of one's own (harness/namespaces.py); the idea of pivoting into a tmpfs is
+bubblewrap's.
 """
 
 from __future__ import annotations
@@ -73,7 +74,7 @@ def enter(contents: Contents) -> None:
     _users(contents.uid, contents.gid)
     _devices(contents.devices)
     Path("/proc").mkdir()
-    # The kernel gives a fresh /proc to those alone who have a whole one in sight: the old root still is.
+    # Without root, only who has a whole /proc in sight is given another: the old root still is.
     _mount("proc", "/proc", "proc", MS_NOSUID | MS_NODEV | MS_NOEXEC)
     for place in OF_THE_MACHINE.split():
         if Path(place).exists():
@@ -129,8 +130,8 @@ def mirror(
 ) -> Path | None:
     """Make the way to `path` in the new root as it is in the old one, links included.
 
-    Returns where it leads, which is not made itself, or None if there is nothing. root and old: where
-    the new and the old root hang. links: how many are followed.
+    Returns where it leads, which is not made itself, or None if there is nothing. root and old:
+    where the new and the old root hang. links: how many are followed.
     """
     here = Path("/")
     for left, part in enumerate(path.parts[1:], start=2 - len(path.parts)):

@@ -7,9 +7,9 @@
     2  namespaces and a root folder of its own, another user where we are root; level 1 inside
     3  level 1 inside a container, see containers/
 
-Landlock and namespaces bind the calling thread and its children only, hence a call while there is one
-thread: in a fork of harness/worker/nursery.py, or here before an exec. A level that cannot be had raises
-UnavailableError; what is usual here, and why it is not more, is `usual()`.
+Landlock and namespaces bind the calling thread and its children only, hence a call while there is
+one thread: in a fork of harness/worker/nursery.py, or here before an exec. A level that cannot be
+had raises UnavailableError; what is usual here, and why it is not more, is `usual()`.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ def from_plain(plain: dict[str, object]) -> Rules:
 
 
 def command(rules: Rules, argv: Sequence[str]) -> list[str]:
-    """Return the command line that runs `argv` behind `rules`; raise UnavailableError if it cannot."""
+    """The command line that runs `argv` behind `rules`; raises UnavailableError if it cannot."""
     require(rules.level)
     if rules.level == 0:
         return list(argv)
@@ -141,7 +141,7 @@ def usual_level() -> int:
 
 
 def grants(rules: Rules) -> Iterable[tuple[Path, int]]:
-    """(path, Landlock's rights): the system's files to read, devices and its own /proc entry to use."""
+    """(path, Landlock's rights): system files to read, devices and its own /proc entry to use."""
     walled = rules.level == 2
     if walled:  # nothing is in sight but what may be read
         yield Path("/"), landlock.READ
@@ -195,7 +195,7 @@ def drop_capabilities() -> None:
 
 
 def leave(rules: Rules) -> None:
-    """The first step, in the process that forks the walled one: its group, and at level 2 its namespaces."""
+    """The first step, in the process that forks the walled one: its group, its namespaces."""
     if rules.cgroup:
         cgroup.join(rules.cgroup)
     if rules.level == 2:
@@ -205,8 +205,9 @@ def leave(rules: Rules) -> None:
 def enter(rules: Rules, line: int | None = None) -> None:
     """Restrict this process for good: its root first, then limits, files, calls.
 
-    At level 2 it must be the first process of its namespaces (`leave`, then a fork), and what returns is
-    a fork of it. line: the descriptor on which that first process is told to stop the others.
+    At level 2 it must be the first process of its namespaces (`leave`, then a fork), and what
+    returns is a fork of it. line: the descriptor on which that first process is told to stop the
+    others.
     """
     if rules.level == 2:
         namespaces.settle(rules.uid, contents(rules), line)
@@ -225,7 +226,7 @@ def enter(rules: Rules, line: int | None = None) -> None:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Parse, restrict, exec. Returns if there was nothing to start, and in the launcher of level 2."""
+    """Parse, restrict, exec. Returns without a command, and in the launcher of level 2."""
     parser = argparse.ArgumentParser(
         prog="python -m harness.sandbox", description="Run a command behind walls."
     )

@@ -1,7 +1,7 @@
 """The system calls that an untrusted process may make, as a seccomp filter: by allow-list.
 
-Pure up to `load`: `filter_program` returns the BPF as tuples, which a test can read and run. The calls and
-their numbers are in harness/system_calls.py.
+Pure up to `load`: `filter_program` returns the BPF as tuples, which a test can read and run. The
+calls and their numbers are in harness/system_calls.py.
 """
 
 from __future__ import annotations
@@ -31,15 +31,17 @@ MAKES_A_FILE = 0x40 | 0x400000  # O_CREAT, O_TMPFILE
 SET_ID_BITS = 0o6000
 ALL_BUT_MODE, NAMED_PIPE = 0o177777 & ~0o1777, 0o010000
 PRIO_USER = 2
-#: Duplicates, flags, locks, sizes of pipes, seals. Not among them: owners of signals, leases, notices.
+#: Duplicates, flags, locks, sizes of pipes, seals. Not among them: owners of signals, leases,
+#: notices.
 FCNTLS = (0, 1, 2, 3, 4, 5, 6, 7, 36, 37, 38, 1027, 1030, 1031, 1032, 1033, 1034)
-#: Kinds of device requests (bits 8 to 15): NVIDIA's and its video memory manager's (0), display modes,
-#: terminals. Not among them: file systems (flags, quotas, encryption, clones), sockets, block devices.
+#: Kinds of device requests (bits 8 to 15): NVIDIA's and its video memory manager's (0), display
+#: modes, terminals. Not among them: file systems (flags, quotas, encryption, clones), sockets,
+#: block devices.
 IOCTL_KINDS = (ord("F"), 0, ord("m"), ord("T"))
 #: Terminal requests that put words into somebody's mouth: TIOCSTI, TIOCLINUX, TIOCSCTTY, TIOCCONS.
 IOCTLS_REFUSED = (0x5412, 0x541C, 0x540E, 0x541D)
-#: Death signals, dumpable, names, timer slack, no_new_privs, subreaper, huge pages, names of mappings; and
-#: what is only asked.
+#: Death signals, dumpable, names, timer slack, no_new_privs, subreaper, huge pages, names of
+#: mappings; and what is only asked.
 PRCTLS = (1, 2, 3, 4, 15, 16, 21, 23, 27, 29, 30, 36, 37, 38, 39, 41, 42, 47, 52, 0x53564D41)
 OF_A_PROCESS = (
     "prlimit64",
@@ -89,8 +91,10 @@ def filter_program(
 ) -> list[Instruction]:
     """BPF that lets through what system_calls.py allows.
 
-    alone: the process sees none but its own (level 2), so that it may schedule and signal all it sees.
-    signals_to: the only process that may be signalled, where neither that holds nor Landlock scopes signals.
+    alone: the process sees none but its own (level 2), so that it may schedule and signal all it
+    sees.
+    signals_to: the only process that may be signalled, where neither that holds nor Landlock scopes
+    signals.
     """
     column, arch = ARCHES[machine]
     absent = answer(errno.ENOSYS)

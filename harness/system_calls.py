@@ -1,14 +1,15 @@
 """System calls by name and number, and what the walls answer to each. Data, nothing else.
 
     ALLOWED    done
-    PRETENDED  answered with success and not done: compilers and linkers set modes and times of their output,
-               and nobody here needs either
+    PRETENDED  answered with success and not done: compilers and linkers set modes and times of
+               their output, and nobody here needs either
     ABSENT     answered as by an older kernel, so that the caller takes the older way
     NOT_KEPT   extended attributes: answered as by a file system that has none
     JUDGED     their arguments decide (harness/seccomp.py)
 
-All others are refused. A number is that of x86_64, then of aarch64, `-` where there is none. Measured with
-benchmarks/system_calls.py on PyTorch, Triton, NVRTC, nvcc, g++, ld, ninja and CUDA's driver.
+All others are refused. A number is that of x86_64, then of aarch64, `-` where there is none.
+Measured with benchmarks/system_calls.py on PyTorch, Triton, NVRTC, nvcc, g++, ld, ninja and CUDA's
+driver.
 """
 
 from __future__ import annotations

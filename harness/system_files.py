@@ -33,7 +33,7 @@ DEVICES = ("null", "zero", "full", "random", "urandom", "tty")
 
 @functools.cache
 def readable_paths() -> tuple[Path, ...]:
-    """All that is there of the list above; no path twice. Looked up once, for a fork's children too."""
+    """All that is there of the list above, no path twice; looked up once."""
     names = [*FOLDERS.split(), *SYS.split(), *(f"/etc/{name}" for name in ETC.split())]
     names += [sys.prefix, sys.base_prefix, sys.exec_prefix, *sysconfig.get_paths().values()]
     names += [os.environ.get(key, "") for key in ("CUDA_HOME", "CUDA_PATH")]
@@ -43,7 +43,7 @@ def readable_paths() -> tuple[Path, ...]:
 
 
 def _toolchains() -> Iterator[Path]:
-    """Where the compilers on the PATH are installed: /opt/rh/…, a toolkit, a cluster's module tree."""
+    """Where the compilers on the PATH are installed: /opt/rh/…, a toolkit, a module tree."""
     for tool, proof in (("gcc", "lib*/gcc"), ("g++", "lib*/gcc"), ("nvcc", "nvvm")):
         found = shutil.which(tool)
         if found:
@@ -70,7 +70,7 @@ def devices(named: tuple[Path, ...] | None = None) -> list[Path]:
 
 
 def gpu_nodes(minor: int | None = None) -> list[Path]:
-    """NVIDIA's device nodes: the control nodes and those of the capabilities, and of the GPUs `minor` or all."""
+    """NVIDIA's nodes: for control, of the capabilities, and of the GPU `minor` (None: of all)."""
     nodes = [path for path in Path("/dev").glob("nvidia*") if not path.is_dir()]
     nodes += [path for folder in Path("/dev").glob("nvidia-caps*") for path in folder.glob("*")]
     others = {

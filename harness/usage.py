@@ -1,4 +1,4 @@
-"""What an entrant's processes take from everybody: memory of the host, disk. Read from /proc, cheap first."""
+"""What an entrant's processes take: memory of the host, disk. Read from /proc, cheap first."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def resident_bytes(pid: int) -> int:
 
 
 def fair_bytes(pid: int) -> int:
-    """Its memory with its part of what it shares (PSS). Takes milliseconds; 0 if it is gone or not ours."""
+    """Its memory with its part of what it shares (PSS), in some milliseconds; 0 if it is gone."""
     try:
         text = Path(f"/proc/{pid}/smaps_rollup").read_text(encoding="ascii")
     except OSError:
@@ -33,7 +33,7 @@ def fair_bytes(pid: int) -> int:
 
 
 def host_bytes(pids: Iterable[int], limit: int) -> int:
-    """Memory of all of `pids` and of the files in their tmpfs; exact only if it may be above `limit`.
+    """Memory of `pids` and of the files in their tmpfs; exact only if it may be above `limit`.
 
     A fork shares its parent's pages, so the plain sum is a bound and the fair one the truth.
     """
@@ -68,7 +68,7 @@ def _mounts(pid: str) -> str:
 
 @dataclass
 class Disk:
-    """One folder that an entrant writes to, counted again only when its disk has filled up since."""
+    """One folder that an entrant writes to, counted again when its disk has filled up."""
 
     folder: Path
     bytes: int = 0

@@ -218,7 +218,7 @@ def _state(lib: ModuleType, handle: object, machine: Machine) -> Iterator[Line]:
 
 
 def walls() -> Iterator[Line]:
-    """What can keep a submission inside its folder, and so the level of a run that asks for none."""
+    """What can keep a submission inside its folder, and the usual level that follows."""
     abi = landlock.abi()
     yield Line(
         "ok" if abi else "note",

@@ -4,9 +4,9 @@
     engine <───────────────── pid ────────────────┘  (it ends: the engine adopts the worker)
 
 The worker clears what it inherited (descriptors, environment), puts the walls up and runs
-harness.worker as if it had been started by its own command line. Nothing of a submission ever runs in
-the nursery itself, so every fork starts from the same clean memory. At level 2 what the engine adopts
-is the first process of the worker's namespaces, and the worker is a fork of that one.
+harness.worker as if it had been started by its own command line. Nothing of a submission ever runs
+in the nursery itself, so every fork starts from the same clean memory. At level 2 what the engine
+adopts is the first process of the worker's namespaces, and the worker is a fork of that one.
 """
 
 from __future__ import annotations
@@ -44,8 +44,8 @@ def serve(line: socket.socket) -> None:
 def beget(message: wire.Message, fds: list[int], pipes: tuple[int, int, int, int]) -> None:
     """Fork the worker, tell its pid and end, so that it has no parent here; never returns.
 
-    fds: the line to the judge, the log, at level 2 the line to the first process. pipes: on which the pid is told, and one
-    that closes when the worker has been adopted.
+    fds: the line to the judge, the log, at level 2 the line to the first process. pipes: on which
+    the pid is told, and one that closes when the worker has been adopted.
     """
     told, tell, adopted, until = pipes
     try:

@@ -1,7 +1,8 @@
-"""The builder of `run.py build`: `python -m harness.worker.report --fd N` compiles and tells what ptxas said.
+"""The builder of `run.py build`: `python -m harness.worker.report --fd N` tells what ptxas said.
 
-It runs behind the walls like every builder, for the compiler reads what a stranger wrote. One message asks;
-each kernel is an answer of its own, and the last one says that all are told or what failed.
+It runs behind the walls like every builder, for the compiler reads what a stranger wrote. One
+message asks; each kernel is an answer of its own, and the last one says that all are told or what
+failed.
 """
 
 from __future__ import annotations

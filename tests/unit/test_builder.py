@@ -1,4 +1,4 @@
-"""The report of a build is made behind the walls, and what it tells is read as a stranger's words."""
+"""The report of a build is made behind the walls, and read as a stranger's words."""
 
 from __future__ import annotations
 
@@ -105,7 +105,6 @@ def told(*messages: dict[str, Any]) -> Any:
     with ours, theirs:
         for message in messages:
             wire.send(theirs, message)
-        theirs.shutdown(socket.SHUT_WR)
         return builder._told(SimpleNamespace(line=ours), time.monotonic() + 60)  # type: ignore[arg-type]
 
 

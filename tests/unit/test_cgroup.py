@@ -1,4 +1,4 @@
-"""Where a control group can be had, what is written into it, what is read from it. On folders that look like one."""
+"""Where a control group can be had, what is written into it and read: on folders like one."""
 
 from __future__ import annotations
 

@@ -151,7 +151,7 @@ def test_a_killed_nursery_is_replaced(
     second.end()
 
 
-#: Eight processes that fork, end and so replace each other, each a new one before it can be stopped by name.
+#: Eight processes that fork, end and so replace each other before they can be stopped by name.
 HOPPER = """
 import os, sys
 for _ in range(8):

@@ -1,4 +1,4 @@
-"""The way to a path in the new root is the old one's, links included, and nothing beside it comes along."""
+"""The way to a path in the new root is the old one's, links included, and nothing beside it."""
 
 from __future__ import annotations
 
@@ -34,7 +34,8 @@ def tree(root: Path) -> set[str]:
     [
         ("/usr/bin", "/usr/bin", {"usr"}),
         ("/bin", "/usr/bin", {"bin", "usr"}),
-        ("/home/me/venv/bin", "/data/venv/bin", {"home", "home/me", "home/me/venv", "data", "data/venv"}),
+        ("/home/me/venv/bin", "/data/venv/bin",
+         {"home", "home/me", "home/me/venv", "data", "data/venv"}),
         ("/a/up/venv", "/data/venv", {"a", "a/up", "data"}),
         ("/a/through/me", "/home/me", {"a", "a/through", "a/up", "data", "home"}),
     ],

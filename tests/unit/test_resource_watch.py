@@ -28,7 +28,8 @@ def seat(folder: Path, **children: Any) -> Any:
 def child(folder: Path) -> Any:
     ended: list[bool] = []
     return SimpleNamespace(
-        alive=True, group=None, log=folder / "log", pids=lambda: [7, 8], end=lambda: ended.append(True), ended=ended
+        alive=True, group=None, log=folder / "log", pids=lambda: [7, 8],
+        end=lambda: ended.append(True), ended=ended,
     )  # fmt: skip
 
 

@@ -130,7 +130,7 @@ AT_LEVEL_2 = MUST_STAY_OPEN | {"shared_memory", "tmp", "own_tmp", "lock_of_proce
 
 
 def walled(rules: sandbox.Rules) -> sandbox.Rules:
-    """`rules` for a user of their own, whose the folders to be written become, where we are root."""
+    """`rules` for a user of their own, to whom root gives the folders to be written."""
     uid = namespaces.user_of("1234") if rules.level == 2 else None
     for folder in rules.rw if uid is not None else ():
         os.chown(folder, uid, uid)
@@ -314,7 +314,7 @@ def test_the_usual_level_is_the_strictest_there_is_and_says_why_not_2(
 
 @needs_level_2
 def test_two_entrants_do_not_meet_at_a_socket_in_a_cache(tmp_path: Path) -> None:
-    """Landlock does not mediate sockets with a path; at level 2 another's cache is not there at all."""
+    """Landlock does not mediate sockets with a path; at level 2 another's cache is not there."""
     mine, theirs = tmp_path / "mine", tmp_path / "theirs"
     mine.mkdir()
     theirs.mkdir()

@@ -1,4 +1,4 @@
-"""The filter, call by call: what is in no table is refused, and arguments decide where they must."""
+"""The filter, call by call: what is in no table is refused; arguments decide where they must."""
 
 from __future__ import annotations
 

@@ -35,9 +35,10 @@ def test_compilers_outside_usr_are_found_by_what_they_are(
 
 
 def test_one_gpu_s_node_and_the_control_nodes(monkeypatch: pytest.MonkeyPatch) -> None:
+    empty: list[Path] = []
     names = ["nvidia0", "nvidia1", "nvidia10", "nvidiactl", "nvidia-uvm"]
     monkeypatch.setattr(
-        Path, "glob", lambda self, pattern: [self / n for n in names] if pattern == "nvidia*" else []
+        Path, "glob", lambda self, what: [self / n for n in names] if what == "nvidia*" else empty
     )  # fmt: skip
     monkeypatch.setattr(Path, "is_dir", lambda self: False)
     everything = {path.name for path in system_files.gpu_nodes()}

@@ -1,4 +1,4 @@
-"""A run says what keeps its walls low, and an entrant's cache is its own user's and no larger than allowed."""
+"""A run says what keeps its walls low; a cache is its entrant's own and no larger than allowed."""
 
 from __future__ import annotations
 
