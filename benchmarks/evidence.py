@@ -89,7 +89,7 @@ PARTS = (
          run_py("--submission", BACKWARD, "--baselines", "all", "--suite", "fa3_bwd"), 180),
     Part("race", "64 candidates: the race against the full run",
          benchmark("racing", "--gpu", "--candidates", "64"), 580),
-    Part("sandbox", "what sandbox level 1 costs",
+    Part("sandbox", "what the usual sandbox level costs",
          benchmark("sandbox_cost", "--blocks", "20"), 90),
     Part("profile", "counters and the likely limiter of the fastest CUDA kernel",
          (PYTHON, "run.py", "profile", "cuda_hopper"), 180),

@@ -1,4 +1,4 @@
-"""What sandbox level 1 costs: one kernel entered twice in one run, once behind it and once without.
+"""What the usual sandbox level costs: one kernel twice in one run, once behind it and once without.
 
     python benchmarks/sandbox_cost.py [--suite quick] [--blocks 20]
 
@@ -27,7 +27,7 @@ from harness.observer import Silent  # noqa: E402
 from harness.problems import get_problem  # noqa: E402
 from harness.registry import load_entrant  # noqa: E402
 from harness.request import Request  # noqa: E402
-from harness.sandbox import require  # noqa: E402
+from harness.sandbox import usual, usual_level  # noqa: E402
 from harness.schema import Entrant, Kind, Result  # noqa: E402
 from harness.suite import load_suite  # noqa: E402
 
@@ -41,7 +41,9 @@ def main() -> int:
     parser.add_argument("--blocks", type=int, default=20)
     parser.add_argument("--kernel", type=Path, default=ROOT / "submissions" / "triton_template")
     args = parser.parse_args()
-    require(1)
+    level = usual_level()
+    if not level:
+        sys.exit(f"no walls here: {usual()[1]}")
     machine = inspect_machine()
     suite = load_suite(args.suite or ("quick" if machine.has_gpu else "smoke"), ROOT / "configs")
     suite = suite.model_copy(update={"blocks": args.blocks, "warmup_blocks": 2})
@@ -64,13 +66,13 @@ def main() -> int:
             entrants=tuple(entrants),
             against=suite.against,
             cache=Path(folder) / "cache",
-            sandbox=1,
+            sandbox=level,
         )
         real = casting.make_seat
 
         def seat_of(request: Request, entrant: Entrant, *rest: Any) -> Seat:
-            level = 0 if entrant.name == BARE else 1
-            return real(replace(request, sandbox=level), entrant, *rest)
+            own = 0 if entrant.name == BARE else level
+            return real(replace(request, sandbox=own), entrant, *rest)
 
         with mock.patch.object(casting, "make_seat", seat_of):
             launch.execute(request, rows.append, Silent())

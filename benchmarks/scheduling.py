@@ -39,10 +39,10 @@ from harness.engines.base import Engine  # noqa: E402
 from harness.engines.campaign import Campaign  # noqa: E402
 from harness.engines.local import Local  # noqa: E402
 from harness.engines.unit import Unit, plan_units, to_text  # noqa: E402
-from harness.isolate import resident_bytes  # noqa: E402
 from harness.request import Request  # noqa: E402
 from harness.schema import Case, Entrant, Kind, Machine, Manifest, Result, Suite  # noqa: E402
 from harness.store import Store  # noqa: E402
+from harness.usage import resident_bytes  # noqa: E402
 
 MODULE = "benchmarks.null_unit"
 COMMAND = (sys.executable, "-m", MODULE)

@@ -12,16 +12,15 @@ import json
 import re
 import select
 import socket
-import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from harness import hygiene, wire
+from harness import wire
 from harness.defences import NOTHING_OFF, Off, to_argument
 from harness.errors import HarnessError, WireError
-from harness.isolate import Child, Jail, resident_bytes
+from harness.isolate import Child, Jail
 from harness.layout import aligned, nbytes
 from harness.messages import (
     Asked,
@@ -38,12 +37,10 @@ from harness.nursery import Nursery
 from harness.problems import Problem
 from harness.problems.base import Probe, TensorSpec
 from harness.schema import CONFESSIONS, Case, Entrant, Limits, Machine, Status
-from harness.telemetry import Monitor
 
 JUDGE_START_S = 180
 JUDGE_REQUEST_S = 600
 TURN_SPARE_S = 30  # of the judge's own work in a turn: copies and comparisons
-WATCH_PERIOD_S = 0.1
 MOST_BUILD_MESSAGES = 4096
 
 
@@ -229,11 +226,12 @@ class Seat:
         self.child: Child | None = None
         self.attached = False
         self.primed = ""  # label of the worker whose profiler is set up
-        self.killed_for = ""  # set by the memory watch
-        self.overdue_for = ""  # set when its turn went past all deadlines
-        self.held: set[int] = (
-            set()
-        )  # its processes that the driver holds back, see harness/quiet.py
+        self.builder: Child | None = None
+        self.ended_for: tuple[Status, str] | None = (
+            None  # by the resource watch, or an overdue turn
+        )
+        #: Its processes that the driver holds back, see harness/quiet.py.
+        self.held: set[int] = set()
         self.build_log = ""  # the last of what its builder printed
         self.build_steps: dict[str, float] = {}  # what its builder did, in seconds, if it told
 
@@ -261,7 +259,7 @@ class Seat:
         """
         self.end()  # one that died unattended still holds its end of the line
         self.starts += 1
-        self.killed_for, self.overdue_for = "", ""
+        self.ended_for = None
         self.held.clear()
         arena = self.arenas / self.label
         arena.mkdir(parents=True)
@@ -296,15 +294,18 @@ class Seat:
         else:
             nursery = None if extra else self.nursery  # one builder alone needs no common parent
             builder = Child("harness.worker", arguments, jail, self.log, nursery=nursery)
+        self.builder = builder
         try:
             reply = hear_builder(builder.line, limits)
         except wire.PeerSilent as cause:
             return Status.TIMED_OUT, f"build: {cause}", limits.build_s
         except wire.PeerClosed:
-            return Status.CRASHED, f"build: {builder.ending()}", 0.0
+            status, why = self.ended_for or (Status.CRASHED, builder.ending())
+            return status, f"build: {why}", 0.0
         except WireError as cause:
             return Status.INVALID_SUBMISSION, f"build: broke the protocol: {cause}", 0.0
         finally:
+            self.builder = None
             builder.end()
             self.build_log = builder.log_tail()
         if reply.op == "built":
@@ -345,38 +346,6 @@ class Seat:
             *("--function", self.problem.function, "--problem", self.problem.name),
             *(("--without", to_argument(self.jail.off)) if self.jail.off else ()),
         ]
-
-
-class MemoryWatch(threading.Thread):
-    """Kills a worker that takes more host or device memory than it may; the others never notice."""
-
-    def __init__(
-        self, seats: Sequence[Seat], limits: Limits, machine: Machine, monitor: Monitor
-    ) -> None:
-        super().__init__(daemon=True)
-        self.seats, self.monitor, self.machine = seats, monitor, machine
-        self.host_bytes = int(limits.memory_gib * 2**30)
-        self.device_bytes = int(limits.gpu_memory_gib * 2**30)
-        self.stopping = threading.Event()
-
-    def run(self) -> None:
-        """Look until told to stop."""
-        while not self.stopping.wait(WATCH_PERIOD_S):
-            on_device = self.monitor.memory_by_pid()
-            for seat in self.seats:
-                if seat.child and seat.child.alive:
-                    self._look(seat, seat.child, on_device.get(seat.child.pid, 0))
-
-    def _look(self, seat: Seat, child: Child, device_bytes: int) -> None:
-        host = sum(map(resident_bytes, (child.pid, *hygiene.descendants(child.pid))))
-        if host > self.host_bytes:
-            seat.killed_for = (
-                f"host memory {host / 2**30:.1f} GiB, allowed {self.host_bytes / 2**30:.0f}"
-            )
-        elif device_bytes > self.device_bytes:
-            seat.killed_for = f"GPU memory {device_bytes / 2**30:.1f} GiB, allowed {self.device_bytes / 2**30:.0f}"
-        if seat.killed_for:
-            seat.end()
 
 
 def hear_builder(line: socket.socket, limits: Limits) -> BuilderReply:

@@ -184,7 +184,9 @@ class Arena:
         """Judge's side: allocate `size` bytes and a flag. `path` is where a host arena's file goes."""
         size = aligned(size) + ALIGN
         if kind == "host":
-            return cls.open({"kind": kind, "size": size, "path": path})
+            arena = cls.open({"kind": kind, "size": size, "path": path})
+            Path(path).chmod(0o666)  # the worker may be another user; its folder is no one else's
+            return arena
         driver = CudaDriver()
         torch.zeros(1, device="cuda")  # makes torch's primary context current on this thread
         address = driver.allocate(size)

@@ -16,6 +16,7 @@ import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from harness import compiler_flags
 from harness.errors import did_you_mean
 from harness.words import shown
 from harness.worker.nvrtc import CudaSourceError
@@ -35,7 +36,7 @@ class Build:
 def builds_of(source: str, name: str = "kernel.cu") -> list[Build]:
     """Every build of a file, one without flags where no line asks for any.
 
-    Raises CudaSourceError with file and line on a promise that is none.
+    Raises CudaSourceError with file and line on a flag that is refused and a promise that is none.
     """
     shared: dict[str, int] = {}
     found: list[tuple[tuple[str, ...], dict[str, int]]] = []
@@ -66,10 +67,13 @@ def broken(promises: Mapping[str, int], found: Mapping[str, int], blocks: int | 
 
 def _flags(text: str, name: str, line: int) -> tuple[str, ...]:
     try:
-        return tuple(shlex.split(text))
+        flags = tuple(shlex.split(text))
+        said = next(filter(None, map(compiler_flags.refusal, flags)), "")
     except ValueError as cause:  # a quotation without an end
-        said = f"{name}:{line}: {shown(text, 80)}: {cause}"
-        raise CudaSourceError("COMPILE_ERROR", said, name, line) from None
+        flags, said = (), f"{shown(text, 80)}: {cause}"
+    if said:
+        raise CudaSourceError("COMPILE_ERROR", f"{name}:{line}: {said}", name, line)
+    return flags
 
 
 def _promises(text: str, name: str, line: int) -> dict[str, int]:

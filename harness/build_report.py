@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from harness import build_promise, gpu_specs
+from harness import build_promise, compiler_flags, gpu_specs
 from harness.build_promise import Build, builds_of
 from harness.worker.expression import evaluate
 from harness.worker.nvrtc import CudaSourceError, compile_error, compile_source
@@ -283,7 +283,8 @@ def nvcc(
     with tempfile.TemporaryDirectory() as scratch:
         source, ptx, cubin = (Path(scratch) / n for n in (name, "kernel.ptx", "kernel.cubin"))
         source.write_text(text)
-        options = [f"-arch={arch}", "-std=c++17", f"-I{include}", *flags]
+        own = compiler_flags.placed(flags, include)
+        options = [f"-arch={arch}", "-std=c++17", f"-I{include}", *own]
         _run([compiler, *options, "-ptx", "-o", str(ptx), str(source)], name)
         ptxas = str(Path(compiler).resolve().with_name("ptxas"))
         log = _run([ptxas, f"-arch={arch}", "-v", "-o", str(cubin), str(ptx)], name)

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import hashlib
+import os
+import shutil
 from pathlib import Path
 
+from harness import namespaces, system_files, usage
 from harness.bench import Seat
 from harness.isolate import Jail
+from harness.machine import minor_of
 from harness.null import null_entrant
 from harness.problems import Problem
 from harness.registry import find_entrants, stage
@@ -14,6 +18,7 @@ from harness.request import Request
 from harness.schema import Entrant, Kind, Machine
 from harness.scratch import house
 from harness.state import Roles
+from harness.usage import DISK_FILES
 
 
 def make_seats(request: Request, problem: Problem, device: str, scratch: Path) -> dict[str, Seat]:
@@ -31,17 +36,46 @@ def make_seat(
     key = hashlib.sha256(
         f"{entrant.name}\0{entrant.source_sha256}\0{request.machine.slug}".encode()
     ).hexdigest()
-    alone = (
-        f"{entrant.name.replace('/', '-')}-{key[:12]}"  # no other entrant's, whatever it is called
-    )
+    uid = namespaces.user_of(key) if request.sandbox == 2 else None
+    # No other entrant's, whatever it is called.
+    alone = f"{entrant.name.replace('/', '-')}-{key[:12]}"
     cache, private = request.cache / "entrants" / alone, scratch / "jails" / alone
-    for folder in (cache, private):
-        folder.mkdir(parents=True, exist_ok=True)
+    private.mkdir(parents=True, exist_ok=True)
+    own_folder(cache, os.geteuid() if uid is None else uid, request.suite.limits.disk_gib)
     staged = request.cache / "sources" / alone
     stage(entrant, staged)
-    env = worker_env(request.machine, device)
-    jail = Jail(cache, private, env, staged, house(scratch), request.sandbox, request.off)
+    jail = Jail(
+        cache=cache,
+        scratch=private,
+        env=worker_env(request.machine, device),
+        source=staged,
+        house=house(scratch),
+        level=request.sandbox,
+        off=request.off,
+        uid=uid,
+        devices=gpu_devices(request.machine, device),
+        memory_bytes=int(request.suite.limits.memory_gib * 2**30),
+    )
     return Seat(entrant, problem, device, jail, scratch)
+
+
+def own_folder(folder: Path, uid: int, most_gib: float) -> None:
+    """Make `folder` for `uid`; what another user left there, or too much, is removed first."""
+    if folder.exists():
+        most = int(most_gib * 2**30)
+        size, files = usage.folder_size(folder, most, DISK_FILES)
+        if folder.stat().st_uid != uid or size > most or files > DISK_FILES:
+            shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True, exist_ok=True)
+    if os.geteuid() == 0:
+        os.chown(folder, uid, uid)
+
+
+def gpu_devices(machine: Machine, device: str) -> tuple[Path, ...]:
+    """The nodes of the one GPU of this run; none on a CPU."""
+    if device != "cuda":
+        return ()
+    return tuple(system_files.gpu_nodes(minor_of(machine)))
 
 
 def cast_roles(

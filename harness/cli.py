@@ -134,7 +134,7 @@ def add_run(subparsers: argparse._SubParsersAction[Any]) -> None:
         type=int,
         choices=(0, 1, 2, 3),
         metavar="LEVEL",
-        help="0 none, 1 Landlock and seccomp, 2 bubblewrap, 3 container (default: 1 where it can be had)",
+        help="0 none, 1 Landlock and seccomp, 2 namespaces too, 3 container (default: 2, 1 or 0)",
     )
     add("--watch", action="store_true", help="run again after every edit of the submissions")
     add("--json", action="store_true", help="print one JSON document on stdout, all else on stderr")

@@ -11,7 +11,10 @@ from harness.errors import SubmissionError, did_you_mean
 from harness.launch_spec import parse_launch
 from harness.problems import Problem
 from harness.schema import Manifest
+from harness.source_files import read_file
 from harness.words import shown
+from harness.yamlfile import MOST_BYTES as MOST_YAML_BYTES
+from harness.yamlfile import Location, line_of, mapping_of
 
 MOST_BYTES = 512 << 10  # of Python: its syntax tree takes some hundred times as much
 MOST_COMPARED = 100  # names, in search of one that was misspelt
@@ -73,9 +76,17 @@ def check_launch(path: Path, manifest: Manifest, problem: Problem) -> None:
             "see docs/write-a-cuda-kernel.md",
         )
     try:
-        parse_launch(manifest.launch, str(path))
+        parse_launch(manifest.launch, str(path), lambda part: _line_of(path, part))
     except ValueError as cause:
         raise SubmissionError(str(cause), "see docs/write-a-cuda-kernel.md") from None
+
+
+def _line_of(path: Path, part: Location) -> int:
+    """Where a faulty part of the launch section is written; 1 for a rung, which has no manifest."""
+    if not path.is_file():
+        return 1
+    root, _ = mapping_of(path, read_file(path, MOST_YAML_BYTES, SubmissionError), SubmissionError)
+    return line_of(root, ("launch", *part))
 
 
 def _names_bound(tree: ast.Module) -> set[str]:

@@ -1,6 +1,7 @@
 """What keeps processes apart and leaves nothing behind. Linux calls through ctypes; no CUDA, no torch.
 
 `make_private`     nobody of the same user reads this process's memory or environment
+`open_own_proc`    a process that changed its user reads its own entry in /proc again
 `take_name`        a fork shows what it is
 `die_with_parent`  an engine that is killed leaves no stopped worker behind
 `adopt_orphans`    a process that left its parent becomes ours, whatever session it fled to
@@ -25,6 +26,11 @@ _libc = ctypes.CDLL(None, use_errno=True)
 def make_private() -> bool:
     """Refuse ptrace, /proc/self/mem and environ to others of this user; root still may (man 2 prctl)."""
     return int(_libc.prctl(PR_SET_DUMPABLE, 0, 0, 0, 0)) == 0
+
+
+def open_own_proc() -> None:
+    """Give this process its /proc entry back, which a change of user makes root's."""
+    _libc.prctl(PR_SET_DUMPABLE, 1, 0, 0, 0)
 
 
 def adopt_orphans() -> bool:

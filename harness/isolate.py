@@ -14,12 +14,12 @@ import subprocess
 import sys
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
-from harness import hygiene, readable, sandbox
+from harness import cgroup, hygiene, namespaces, readable, sandbox
 from harness.defences import NOTHING_OFF, Defence, Off
-from harness.nursery import FORKED_LEVELS, Adopted, Nursery
+from harness.nursery import Adopted, Nursery
 from harness.words import plain_text
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -47,10 +47,17 @@ class Jail:
     house: Path  # holds a link to the package and nothing else; not the child's to write
     level: int = 0  # of harness/sandbox.py
     off: Off = NOTHING_OFF
+    uid: int | None = None  # whose processes they are at level 2, where we are root
+    devices: tuple[Path, ...] | None = None  # of the GPU, at level 2; None: all there are
+    memory_bytes: int = 0  # what all its processes may take; 0: no bound of the kernel
 
 
 class Child:
-    """One process with a socket to it; `line` is the end the parent keeps (or hands to the judge)."""
+    """One process with a socket to it; `line` is the end the parent keeps (or hands to the judge).
+
+    `pid` is what ends with it. At level 2 that is the first process of its namespaces, or the
+    launcher, and the process itself lies below: see `hygiene.descendants`.
+    """
 
     def __init__(
         self,
@@ -63,19 +70,25 @@ class Child:
     ) -> None:
         self.log = log
         self.line, theirs = socket.socketpair()
+        self.first: socket.socket | None = None  # to the first process of its namespaces
         self.process: subprocess.Popen[bytes] | Adopted
-        if jail and nursery and jail.level in FORKED_LEVELS:
-            rules = rules_of(jail, arena) if jail.level else None
-            with theirs:
-                self.process = nursery.fork(arguments, untrusted_env(jail), rules, theirs, log)
+        rules = rules_of(jail, arena) if jail else sandbox.Rules(level=0)
+        self.group: cgroup.Group | None = None
+        if jail and jail.memory_bytes and rules.level:
+            self.group = cgroup.make(jail.memory_bytes, rules.processes, cgroup.parent())
+            rules = replace(rules, cgroup=self.group.folder if self.group else None)
+        self.walled = rules.level == 2
+        if jail and nursery:
+            self.first, first = socket.socketpair() if self.walled else (None, None)
+            with theirs, first or contextlib.nullcontext():
+                env = untrusted_env(jail)
+                self.process = nursery.fork(arguments, env, rules, theirs, log, first)
             self.pid = self.process.pid
             return
         command = [sys.executable, "-m", module, "--fd", str(theirs.fileno()), *arguments]
-        if jail:
-            command = sandbox.command(jail.level, rules_of(jail, arena), command)
         with open(log, "ab") as output, theirs:
             self.process = subprocess.Popen(
-                command,
+                sandbox.command(rules, command),
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=subprocess.STDOUT,
@@ -91,28 +104,39 @@ class Child:
         """Whether it still runs."""
         return self.process.poll() is None
 
+    def pids(self) -> list[int]:
+        """It and everything below it, as this process numbers them."""
+        return [self.pid, *hygiene.descendants(self.pid)]
+
     def pause(self) -> None:
         """Stop every thread of it: nothing computes while others are on the clock."""
-        self._signal(signal.SIGSTOP)
+        if not self._asked(namespaces.STOP):
+            self._signal(signal.SIGSTOP)
 
     def resume(self) -> None:
         """Let it run again."""
-        self._signal(signal.SIGCONT)
+        if not self._asked(namespaces.GO):
+            self._signal(signal.SIGCONT)
 
     def kill(self) -> None:
-        """Kill the whole group without waiting for it."""
+        """Kill all of it without waiting."""
         self._signal(signal.SIGKILL)
+        if self.group:
+            self.group.kill()
 
     def end(self, grace_s: float = 0.0) -> None:
-        """Kill the whole group; with `grace_s` it may leave by itself first."""
+        """Kill all of it; with `grace_s` it may leave by itself first."""
         if grace_s and self.alive:
             with contextlib.suppress(subprocess.TimeoutExpired):
                 self.process.wait(grace_s)
         self.kill()
         with contextlib.suppress(subprocess.TimeoutExpired):
             self.process.wait(60)
-        with contextlib.suppress(OSError):
-            self.line.close()
+        for line in filter(None, (self.line, self.first)):
+            with contextlib.suppress(OSError):
+                line.close()
+        if self.group:
+            self.group.remove()
 
     def ending(self, wait_s: float = 2.0) -> str:
         """How it ended, in words; waits a moment for it to be reaped."""
@@ -122,6 +146,8 @@ class Child:
         code = self.process.poll()
         if code is None:
             return "still running"
+        if self.walled and code > namespaces.BY_SIGNAL:
+            code = namespaces.BY_SIGNAL - code
         if code < 0:
             return f"killed by {signal.Signals(-code).name}"
         return f"exited with code {code}"
@@ -136,29 +162,31 @@ class Child:
             return ""
         return plain_text(text)
 
+    def _asked(self, word: bytes) -> bool:
+        """Have the first process stop or continue the others; a silent one is not asked again."""
+        if self.first and not namespaces.ask(self.first, word):
+            self.first.close()
+            self.first = None
+        return self.first is not None
+
     def _signal(self, number: signal.Signals) -> None:
         hygiene.signal_tree(self.pid, number)  # what left the session is still below it
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(self.pid, number)
 
 
-def resident_bytes(pid: int) -> int:
-    """Host memory of one process, 0 if it is gone."""
-    try:
-        pages = int(Path(f"/proc/{pid}/statm").read_text(encoding="ascii").split()[1])
-    except (OSError, ValueError, IndexError):
-        return 0
-    return pages * os.sysconf("SC_PAGE_SIZE")
-
-
 def rules_of(jail: Jail, arena: Path | None) -> sandbox.Rules:
     """The jail as the sandbox's rules; `arena` holds the buffers shared with the judge."""
     imports = readable.opened(readable.shut(ROOT, jail.cache.parent))
     return sandbox.Rules(
-        rw=(jail.cache, jail.scratch),
+        level=jail.level,
+        rw=(jail.cache,),
+        fresh=(jail.scratch,),
         ro=(jail.source, ROOT / "harness", jail.house, *imports),
         use=(arena,) if arena else (),
         chdir=jail.scratch,
+        uid=jail.uid,
+        devices=jail.devices,
     )
 
 

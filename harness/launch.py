@@ -16,7 +16,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from harness import PROTOCOL, early, hygiene, readable, sandbox
-from harness.bench import JudgeClient, MemoryWatch, Seat, arena_sizes
+from harness.bench import JudgeClient, Seat, arena_sizes
 from harness.casting import cast_roles, gpu_env, make_seats
 from harness.clock import CPU_RULES, GPU_RULES, ClockRules
 from harness.defences import Defence, Off
@@ -27,6 +27,7 @@ from harness.observer import Observer
 from harness.problems import Problem, get_problem
 from harness.quiet import Quiet
 from harness.request import Request
+from harness.resource_watch import ResourceWatch
 from harness.schema import Result, Status
 from harness.scratch import gpu_lock, scratch_folder
 from harness.telemetry import Monitor
@@ -88,7 +89,7 @@ def opened(request: Request, save: Callable[[Result], None], observer: Observer)
             rule=request.rule,
             quiet=Quiet(monitor if locked else None, observer.note),
         )
-        watch = MemoryWatch(list(seats.values()), request.suite.limits, request.machine, monitor)
+        watch = ResourceWatch(list(seats.values()), request.suite.limits, monitor)
         stack.callback(watch.stopping.set)
         watch.start()
         with run.nothing_lost():
@@ -124,7 +125,7 @@ def prepare(run: Run, request: Request) -> None:
     beside its builder, opens its context, and reads the submission when the judge first speaks to it.
     """
     preflight(run, request)
-    tell_shut_folders(run, request)
+    tell_walls(run, request)
     to_build = [seat for seat in run.seats.values() if needs_build(seat, run)]
     to_build.sort(key=lambda seat: not seat.compiles_alone)
     with ThreadPoolExecutor(BUILDERS_AT_ONCE) as pool:
@@ -175,8 +176,11 @@ def preflight(run: Run, request: Request) -> None:
                 run.record(name, case).fail(Status.UNSUPPORTED, old)
 
 
-def tell_shut_folders(run: Run, request: Request) -> None:
-    """Say which folders of the user's import path stay shut to workers: an import will miss them."""
+def tell_walls(run: Run, request: Request) -> None:
+    """Say what keeps the walls low, and which folders of the user's import path they shut."""
+    if request.sandbox < 2 and (why := sandbox.lacking(2)):
+        kind = sandbox.LEVELS[request.sandbox]
+        run.observer.note(f"workers run at sandbox level {request.sandbox} ({kind}), not 2: {why}")
     if request.sandbox:
         for entry, why in readable.refused(readable.shut(ROOT, request.cache)).items():
             run.observer.note(f"workers cannot read {entry} of your import path: {why}")
@@ -187,7 +191,8 @@ def needs_build(seat: Seat, run: Run) -> bool:
     if seat.entrant.manifest.language == "pytorch" or seat.device == "cpu":
         return False
     open_cases = [c for c in run.suite.cases if run.record(seat.entrant.name, c).status is None]
-    return bool(open_cases) and not _build_mark(seat, run).exists()
+    kept = any(seat.jail.cache.iterdir())  # it goes when its user changes or it is too large
+    return bool(open_cases) and not (kept and _build_mark(seat, run).exists())
 
 
 def build_one(run: Run, seat: Seat) -> None:

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from difflib import get_close_matches
 from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
 
+from harness import compiler_flags
 from harness.words import shown
 
 SIZES = ("B", "H", "S", "D", "SM")  # batch, heads, sequence, head dimension, multiprocessors
@@ -32,6 +33,7 @@ MOST_NUMBER = 2**31 - 1
 MOST_TOLD = 5  # faults of one section
 MOST_SHOWN = 600  # characters of one
 Text = Annotated[str, Field(min_length=1, max_length=300)]
+Location = tuple[int | str, ...]
 _OPERATORS = (ast.Add, ast.Sub, ast.Mult, ast.FloorDiv, ast.Mod, ast.USub)
 _STRUCTURE = (ast.Expression, ast.BinOp, ast.UnaryOp, ast.Load)
 
@@ -80,6 +82,13 @@ def _check_node(node: ast.AST, text: str, *, is_function: bool) -> None:
 
 
 Expression = Annotated[int | str, AfterValidator(check_expression)]
+
+
+def check_flag(flag: str) -> str:
+    """Accepts a flag of harness/compiler_flags.py; raises ValueError that lists them."""
+    if said := compiler_flags.refusal(flag):
+        raise ValueError(said)
+    return flag
 
 
 class _Frozen(BaseModel):
@@ -131,7 +140,7 @@ class LaunchSpec(_Frozen):
 
     kernels: list[Kernel] = Field(min_length=1, max_length=64)
     """Tried in order."""
-    flags: list[Text] = Field(default=[], max_length=32)
+    flags: list[Annotated[Text, AfterValidator(check_flag)]] = Field(default=[], max_length=32)
     """More NVRTC options, for example --use_fast_math or -DTILE=64."""
     tensor_maps: dict[Text, TensorMap] = Field(default={}, max_length=16)
     """TMA descriptors by the name under which args uses them."""
@@ -150,8 +159,13 @@ class LaunchSpec(_Frozen):
         return self
 
 
-def parse_launch(section: Mapping[str, Any], where: str) -> LaunchSpec:
-    """Validates a `launch:` mapping; `where` (a file name) opens the text of the ValueError."""
+def parse_launch(
+    section: Mapping[str, Any], where: str, line_of: Callable[[Location], int] | None = None
+) -> LaunchSpec:
+    """Validates a `launch:` mapping; `where` (a file name) opens the text of the ValueError.
+
+    line_of: the line in which a part of the section is written, if anybody knows.
+    """
     try:
         return LaunchSpec.model_validate(dict(section))
     except ValidationError as error:
@@ -159,7 +173,8 @@ def parse_launch(section: Mapping[str, Any], where: str) -> LaunchSpec:
         for problem in error.errors()[:MOST_TOLD]:
             place = ".".join(str(part) for part in ("launch", *problem["loc"]))
             text = problem["msg"].removeprefix("Value error, ")
-            lines.append(shown(f"{where}: {place}: {text}{_near_key(problem)}", MOST_SHOWN))
+            line = f":{line_of(problem['loc'])}" if line_of else ""
+            lines.append(shown(f"{where}{line}: {place}: {text}{_near_key(problem)}", MOST_SHOWN))
         more = error.error_count() - MOST_TOLD
         lines += [f"{where}: and {more} more"] if more > 0 else []
         lines.append("The keys are listed in docs/write-a-cuda-kernel.md")

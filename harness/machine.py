@@ -74,6 +74,17 @@ def _describe(lib: ModuleType, gpu: int, base: dict[str, Any]) -> Machine:
     )
 
 
+def minor_of(machine: Machine) -> int | None:
+    """Number of the GPU's device node, 3 for /dev/nvidia3; None where the driver does not tell."""
+    with nvml() as lib:
+        if lib is None or not machine.uuid:
+            return None
+        try:
+            return int(lib.nvmlDeviceGetMinorNumber(lib.nvmlDeviceGetHandleByUUID(machine.uuid)))
+        except lib.NVMLError:
+            return None
+
+
 def missing(needs: Needs, machine: Machine) -> str:
     """What `needs` asks for and this machine lacks, or an empty string."""
     for package in needs.packages:

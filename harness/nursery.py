@@ -24,9 +24,6 @@ from harness.errors import HarnessError, WireError
 
 START_S = 180.0
 WORKER_NAME = "attn-worker"  # of a fork, in place of its nursery's
-FORKED_LEVELS = frozenset(
-    {0, 1, 3}
-)  # bubblewrap (2) starts a program, so it cannot be entered by a fork
 
 
 class Nursery:
@@ -63,15 +60,19 @@ class Nursery:
         self,
         arguments: Sequence[str],
         env: Mapping[str, str],
-        rules: sandbox.Rules | None,
+        rules: sandbox.Rules,
         line: socket.socket,
         log: Path,
+        first: socket.socket | None = None,
     ) -> Adopted:
-        """Start one worker behind `rules`, with `line` to talk on and `log` as its output."""
+        """Start one worker behind `rules`, with `line` to talk on and `log` as its output.
+
+        first: on which the first process of its namespaces is told what to do, at level 2.
+        """
         message: wire.Message = {"arguments": list(arguments), "env": dict(env)}
-        message["rules"] = None if rules is None else _plain(rules)
+        message["rules"] = sandbox.to_plain(rules)
         with self._one, open(log, "ab") as output:
-            fds = (line.fileno(), output.fileno())
+            fds = (line.fileno(), output.fileno(), *([first.fileno()] if first else []))
             try:
                 return self._asked(message, fds)
             except WireError:
@@ -128,10 +129,3 @@ class Adopted:
                 raise subprocess.TimeoutExpired(str(self.pid), timeout)
             time.sleep(0.001)
         return code
-
-
-def _plain(rules: sandbox.Rules) -> wire.Message:
-    """`rules` with their paths as text."""
-    folders = {key: [str(path) for path in getattr(rules, key)] for key in ("rw", "ro", "use")}
-    limits = {"file_bytes": rules.file_bytes, "processes": rules.processes}
-    return {**folders, **limits, "chdir": str(rules.chdir or "")}

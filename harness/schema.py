@@ -51,6 +51,7 @@ class Status(str, Enum):
     TIMED_OUT = "TIMED_OUT"
     CRASHED = "CRASHED"
     OUT_OF_MEMORY = "OUT_OF_MEMORY"
+    OVER_QUOTA = "OVER_QUOTA"
     UNSUPPORTED = "UNSUPPORTED"
     UNAVAILABLE = "UNAVAILABLE"
     UNSTABLE = "UNSTABLE"
@@ -114,7 +115,7 @@ class Case(Frozen):
 
 
 class Limits(Frozen):
-    """Deadlines in seconds and memory in GiB; a worker that passes one is ended."""
+    """Deadlines in seconds, memory and disk in GiB; a worker that passes one is ended."""
 
     import_s: Limit = 120
     build_s: Limit = 600
@@ -125,6 +126,7 @@ class Limits(Frozen):
     entrant_times: Limit = 30  # and so many times what the trusted pace took for its own
     memory_gib: Limit = 32  # of the host, one worker
     gpu_memory_gib: Limit = 64  # of the device, one worker
+    disk_gib: Limit = 1  # of the cache that is kept, one entrant
 
 
 class Suite(Frozen):

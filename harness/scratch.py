@@ -45,6 +45,7 @@ def house(scratch: Path) -> Path:
     folder = scratch / "house"
     if not folder.exists():
         folder.mkdir()
+        folder.chmod(0o755)  # the workers may be other users
         (folder / "harness").symlink_to(ROOT / "harness")
     return folder
 

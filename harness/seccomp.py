@@ -1,6 +1,7 @@
-"""System calls that no kernel author needs, refused by a seccomp filter.
+"""The system calls that an untrusted process may make, as a seccomp filter: by allow-list.
 
-Pure up to `load`: `filter_program` returns the BPF as tuples, which a test can read and run.
+Pure up to `load`: `filter_program` returns the BPF as tuples, which a test can read and run. The
+calls and their numbers are in harness/system_calls.py.
 """
 
 from __future__ import annotations
@@ -10,147 +11,182 @@ import errno
 import os
 import platform
 import struct
+from collections.abc import Iterable, Sequence
 
+from harness import system_calls
 from harness.errors import UnavailableError
+from harness.system_calls import JUDGED
 
 PR_SET_SECCOMP, FILTER_MODE = 22, 2
-#: (x86_64, aarch64) numbers of calls that no kernel author needs.
-FORBIDDEN_CALLS = {
-    "ptrace": (101, 117),
-    "process_vm_readv": (310, 270),
-    "process_vm_writev": (311, 271),
-    "process_madvise": (440, 440),
-    "kcmp": (312, 272),
-    "pidfd_getfd": (438, 438),
-    "mount": (165, 40),
-    "umount2": (166, 39),
-    "pivot_root": (155, 41),
-    "chroot": (161, 51),
-    "open_tree": (428, 428),
-    "move_mount": (429, 429),
-    "fsopen": (430, 430),
-    "mount_setattr": (442, 442),
-    "unshare": (272, 97),
-    "setns": (308, 268),
-    "swapon": (167, 224),
-    "swapoff": (168, 225),
-    "reboot": (169, 142),
-    "init_module": (175, 105),
-    "finit_module": (313, 273),
-    "delete_module": (176, 106),
-    "kexec_load": (246, 104),
-    "kexec_file_load": (320, 294),
-    "bpf": (321, 280),
-    "perf_event_open": (298, 241),
-    "userfaultfd": (323, 282),
-    "io_uring_setup": (425, 425),
-    "add_key": (248, 217),
-    "request_key": (249, 218),
-    "keyctl": (250, 219),
-    "settimeofday": (164, 170),
-    "clock_settime": (227, 112),
-    "clock_adjtime": (305, 266),
-    "adjtimex": (159, 171),
-    "sethostname": (170, 161),
-    "acct": (163, 89),
-    "quotactl": (179, 60),
-    "name_to_handle_at": (303, 264),
-    "open_by_handle_at": (304, 265),
-    "ioprio_set": (251, 30),
-}
-#: Calls whose first arguments decide.
-SOCKET, CLONE, CLONE3 = (41, 198), (56, 220), (435, 435)
-SETPRIORITY, PRIO_USER = (141, 140), 2
-#: Calls whose first argument is a process: a user may set those of all that are the user's.
-OF_A_PROCESS = {
-    "prlimit64": (302, 261),
-    "sched_setscheduler": (144, 119),
-    "sched_setparam": (142, 118),
-    "sched_setattr": (314, 274),
-    "sched_setaffinity": (203, 122),
-}
-#: Another's SIGIO is a signal too: F_SETOWN, F_SETOWN_EX; FIOSETOWN, SIOCSPGRP.
-FCNTL, SET_OWNER = (72, 25), (8, 15)
-IOCTL, SET_OWNER_IOCTL = (16, 29), (0x8901, 0x8902)
-SIGNALS = ((62, 129), (200, 130), (234, 131), (129, 138), (297, 240), (424, 424))
-AF_UNIX, AF_NETLINK = 1, 16
-CLONE_NEW_ANYTHING = 0x7E020080
 ARCHES = {"x86_64": (0, 0xC000003E), "aarch64": (1, 0xC00000B7)}
-
-
-LOAD, EQUAL, GREATER_EQUAL, ANY_BIT, RETURN = 0x20, 0x15, 0x35, 0x45, 0x06
-ALLOW, DENY = 0x7FFF0000, 0x00050000
+LOAD, AND, RETURN = 0x20, 0x54, 0x06
+EQUAL, GREATER_EQUAL, ANY_BIT = 0x15, 0x35, 0x45
+ALLOW, DENY, ASK = 0x7FFF0000, 0x00050000, 0x7FC00000
 Instruction = tuple[int, int, int, int]  # code, jump if true, jump if false, constant
 
+AF_UNIX = 1
+CLONE_NEW_ANYTHING = 0x7E020080
+MAKES_A_FILE = 0x40 | 0x400000  # O_CREAT, O_TMPFILE
+#: A file made with these bits runs as its owner, whoever starts it.
+SET_ID_BITS = 0o6000
+ALL_BUT_MODE, NAMED_PIPE = 0o177777 & ~0o1777, 0o010000
+PRIO_USER = 2
+#: Duplicates, flags, locks, sizes of pipes, seals. Not among them: owners of signals, leases,
+#: notices.
+FCNTLS = (0, 1, 2, 3, 4, 5, 6, 7, 36, 37, 38, 1027, 1030, 1031, 1032, 1033, 1034)
+#: Kinds of device requests (bits 8 to 15): NVIDIA's and its video memory manager's (0), display
+#: modes, terminals. Not among them: file systems (flags, quotas, encryption, clones), sockets,
+#: block devices.
+IOCTL_KINDS = (ord("F"), 0, ord("m"), ord("T"))
+#: Terminal requests that put words into somebody's mouth: TIOCSTI, TIOCLINUX, TIOCSCTTY, TIOCCONS.
+IOCTLS_REFUSED = (0x5412, 0x541C, 0x540E, 0x541D)
+#: Death signals, dumpable, names, timer slack, no_new_privs, subreaper, huge pages, names of
+#: mappings; and what is only asked.
+PRCTLS = (1, 2, 3, 4, 15, 16, 21, 23, 27, 29, 30, 36, 37, 38, 39, 41, 42, 47, 52, 0x53564D41)
+OF_A_PROCESS = (
+    "prlimit64",
+    "sched_setscheduler",
+    "sched_setparam",
+    "sched_setattr",
+    "sched_setaffinity",
+)
+SIGNALS = (
+    "kill",
+    "tkill",
+    "tgkill",
+    "rt_sigqueueinfo",
+    "rt_tgsigqueueinfo",
+    "pidfd_send_signal",
+)
 
-def _word(argument: int) -> int:
-    """Offset of the low half of a call's argument in struct seccomp_data (little endian)."""
-    return 16 + 8 * argument
+
+def answer(code: int) -> Instruction:
+    """Return `code` to the caller as its error; 0 says that all went well."""
+    return (RETURN, 0, 0, DENY | code)
 
 
-def filter_program(machine: str, signals_to: int | None) -> list[Instruction]:
-    """BPF that forbids FORBIDDEN_CALLS, sockets beyond AF_UNIX, namespaces and others' scheduling.
+DONE, REFUSED = (RETURN, 0, 0, ALLOW), answer(errno.EPERM)
 
-    `signals_to`: the only process that may be signalled, where Landlock cannot scope signals.
+
+def word(argument: int) -> Instruction:
+    """Load the low half of a call's argument (struct seccomp_data, little endian)."""
+    return (LOAD, 0, 0, 16 + 8 * argument)
+
+
+def only(values: Iterable[int], otherwise: Instruction = REFUSED) -> list[Instruction]:
+    """Allow if what is loaded is one of `values`."""
+    tests = [step for value in values for step in ((EQUAL, 0, 1, value), DONE)]
+    return [*tests, otherwise]
+
+
+def unless_bits(bits: int) -> list[Instruction]:
+    """Allow if none of `bits` is set in what is loaded."""
+    return [(ANY_BIT, 0, 1, bits), REFUSED, DONE]
+
+
+def filter_program(
+    machine: str,
+    alone: bool,
+    signals_to: int | None = None,
+) -> list[Instruction]:
+    """BPF that lets through what system_calls.py allows.
+
+    alone: the process sees none but its own (level 2), so that it may schedule and signal all it
+    sees.
+    signals_to: the only process that may be signalled, where neither that holds nor Landlock scopes
+    signals.
     """
     column, arch = ARCHES[machine]
-    deny = (RETURN, 0, 0, DENY | errno.EPERM)
+    absent = answer(errno.ENOSYS)
     program: list[Instruction] = [
         (LOAD, 0, 0, 4),
         (EQUAL, 1, 0, arch),
-        deny,
+        REFUSED,
         (LOAD, 0, 0, 0),
         (GREATER_EQUAL, 0, 1, 0x40000000),  # the x32 twin of every number
-        deny,
-        (EQUAL, 0, 1, CLONE3[column]),  # flags behind a pointer: libc falls back to clone
-        (RETURN, 0, 0, DENY | errno.ENOSYS),
+        REFUSED,
+        (GREATER_EQUAL, 0, 1, system_calls.NEWER_FROM),
+        absent,
     ]
-    for numbers in FORBIDDEN_CALLS.values():
-        program += [(EQUAL, 0, 1, numbers[column]), deny]
-
-    def judged(number: int, *body: Instruction) -> None:
-        """`body` decides calls of `number`; it ends in a return."""
-        program.extend([(EQUAL, 0, len(body), number), *body])
-
-    allow = (RETURN, 0, 0, ALLOW)
-    judged(
-        SOCKET[column],
-        (LOAD, 0, 0, _word(0)),
-        (EQUAL, 2, 0, AF_UNIX),
-        (EQUAL, 1, 0, AF_NETLINK),
-        deny,
-        allow,
+    tables = (
+        (system_calls.ALLOWED, DONE),
+        (system_calls.PRETENDED, answer(0)),
+        (system_calls.ABSENT, absent),  # clone3: its flags are behind a pointer
+        (system_calls.NOT_KEPT, answer(errno.ENOTSUP)),
     )
-    judged(CLONE[column], (LOAD, 0, 0, _word(0)), (ANY_BIT, 0, 1, CLONE_NEW_ANYTHING), deny, allow)
-    own = [(EQUAL, 1, 0, 0), (EQUAL, 0, 1, os.getpid()), allow, deny]
-    for numbers in OF_A_PROCESS.values():
-        judged(numbers[column], (LOAD, 0, 0, _word(0)), *own)
-    a_user = [(LOAD, 0, 0, _word(0)), (EQUAL, 0, 1, PRIO_USER), deny]
-    judged(SETPRIORITY[column], *a_user, (LOAD, 0, 0, _word(1)), *own)
-    if signals_to is not None:
-        for numbers in SIGNALS:
-            judged(numbers[column], (LOAD, 0, 0, _word(0)), (EQUAL, 1, 0, signals_to), deny, allow)
-        for call, (first, second) in ((FCNTL, SET_OWNER), (IOCTL, SET_OWNER_IOCTL)):
-            owner = [
-                (LOAD, 0, 0, _word(1)),
-                (EQUAL, 1, 0, first),
-                (EQUAL, 0, 1, second),
-                deny,
-                allow,
-            ]
-            judged(call[column], *owner)
-    return [*program, allow]
+    for table, instruction in tables:
+        numbers = (each[column] for each in table.values())
+        program += [
+            step for n in numbers if n is not None for step in ((EQUAL, 0, 1, n), instruction)
+        ]
+    for name, body in _judgements(alone, signals_to):
+        number = JUDGED[name][column]
+        if number is not None:
+            program += [(EQUAL, 0, len(body), number), *body]
+    return [*program, REFUSED]
 
 
-def load(signals_to: int | None) -> None:
+def _judgements(alone: bool, signals_to: int | None) -> Iterable[tuple[str, list[Instruction]]]:
+    """(name, what decides its calls): each body ends in a return on every way."""
+    for name, mode in (("open", 2), ("openat", 3)):  # without these flags there is no mode
+        makes = [word(mode - 1), (ANY_BIT, 1, 0, MAKES_A_FILE), DONE]
+        yield name, [*makes, word(mode), *unless_bits(SET_ID_BITS)]
+    yield "creat", [word(1), *unless_bits(SET_ID_BITS)]
+    for name, mode in (("mknod", 1), ("mknodat", 2)):
+        yield name, [word(mode), (AND, 0, 0, ALL_BUT_MODE), *only([NAMED_PIPE])]
+    for name in ("socket", "socketpair"):
+        yield name, [word(0), *only([AF_UNIX], answer(errno.EACCES))]
+    yield "clone", [word(0), *unless_bits(CLONE_NEW_ANYTHING)]
+    refused = [step for value in IOCTLS_REFUSED for step in ((EQUAL, 0, 1, value), REFUSED)]
+    kinds = only([kind << 8 for kind in IOCTL_KINDS], answer(errno.ENOTTY))
+    yield "ioctl", [word(1), *refused, (AND, 0, 0, 0xFF00), *kinds]
+    yield "prctl", [word(0), *only(PRCTLS, answer(errno.EINVAL))]
+    yield "fcntl", [word(1), *only(FCNTLS)]
+    first = [(EQUAL, 0, 1, 1), REFUSED, DONE]  # the first of its namespaces is ours
+    own = first if alone else only([0, os.getpid()])
+    for name in OF_A_PROCESS:
+        yield name, [word(0), *own]
+    yield "setpriority", [word(0), (EQUAL, 0, 1, PRIO_USER), REFUSED, word(1), *own]
+    for name in SIGNALS:
+        yield name, [DONE] if signals_to is None else [word(0), *only([signals_to])]
+
+
+def decide(program: Sequence[Instruction], arch: int, number: int, *words: int) -> int:
+    """What `program` returns for one call with the arguments `words`."""
+    data = {0: number, 4: arch} | {16 + 8 * i: word & 0xFFFFFFFF for i, word in enumerate(words)}
+    at = loaded = 0
+    while True:
+        code, yes, no, constant = program[at]
+        at += 1
+        if code == RETURN:
+            return constant
+        if code == LOAD:
+            loaded = data.get(constant, 0)
+        elif code == AND:
+            loaded &= constant
+        else:
+            holds = {
+                EQUAL: loaded == constant,
+                GREATER_EQUAL: loaded >= constant,
+                ANY_BIT: bool(loaded & constant),
+            }[code]
+            at += yes if holds else no
+
+
+def load(alone: bool, signals_to: int | None) -> None:
     """Load the filter into this process; it is inherited and cannot be taken off."""
-    program = filter_program(platform.machine(), signals_to)
-    code = b"".join(struct.pack("<HBBI", *instruction) for instruction in program)
-    buffer = ctypes.create_string_buffer(code, len(code))
-    header = ctypes.create_string_buffer(
-        struct.pack("HxxxxxxQ", len(program), ctypes.addressof(buffer))
-    )
+    program = filter_program(platform.machine(), alone, signals_to)
     libc = ctypes.CDLL(None, use_errno=True)
+    header, kept = packed(program)
     if libc.prctl(PR_SET_SECCOMP, FILTER_MODE, header, 0, 0) < 0:
         why = os.strerror(ctypes.get_errno())
         raise UnavailableError(f"seccomp: {why}", "--sandbox 0 runs without")
+    del kept
+
+
+def packed(program: list[Instruction]) -> tuple[ctypes.Array[ctypes.c_char], object]:
+    """The kernel's `sock_fprog` of `program`, and what must live as long as it."""
+    code = b"".join(struct.pack("<HBBI", *instruction) for instruction in program)
+    buffer = ctypes.create_string_buffer(code, len(code))
+    header = struct.pack("HxxxxxxQ", len(program), ctypes.addressof(buffer))
+    return ctypes.create_string_buffer(header, len(header)), buffer

@@ -71,6 +71,7 @@ class Expectation(Frozen):
     dtype: str = "fp16"
     slow: bool = False  # waits for a deadline
     beside: tuple[str, ...] = ()  # honest controls of the same run, which must pass all the same
+    level: int = 0  # the least sandbox level at which it ends as foreseen
     plant_environment: dict[str, str] = Field(default={})
 
 
@@ -390,7 +391,7 @@ def run_corpus(
     row: Callable[[Result], None] = lambda result: None,
 ) -> list[Outcome]:
     """Try all `specimens` that this machine can run; again by itself what found no memory among others."""
-    able = [s for s in specimens if runs_on(s, machine)]
+    able = [s for s in specimens if runs_on(s, machine) and s.expect.level <= level]
     outcomes = []
     for batch in batches(able, size):
         for first in run_batch(batch, machine, level, off, row):

@@ -71,9 +71,9 @@ class State:
         return self.evidence[key]
 
     def pids(self) -> frozenset[int]:
-        """The processes of this run."""
-        workers = {seat.child.pid for seat in self.seats.values() if seat.child}
-        return frozenset(workers | {self.judge.child.pid})
+        """The processes of this run, with all that they started."""
+        workers = [seat.child for seat in self.seats.values() if seat.child]
+        return frozenset(pid for child in (*workers, self.judge.child) for pid in child.pids())
 
     def may_run(self, name: str, case: Case) -> bool:
         """Whether `name` has not failed and claims this case; says why not in the record."""

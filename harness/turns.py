@@ -18,6 +18,7 @@ from harness.state import State
 #: Endings of a worker after which it must be replaced before it can run another case.
 DEADLY = frozenset(
     {Status.CRASHED, Status.TIMED_OUT, Status.OUT_OF_MEMORY, Status.INVALID_SUBMISSION}
+    | {Status.OVER_QUOTA}
 )
 #: No row may stand under the hash of other bytes.
 CHANGED = "the copy of its files that workers read was changed during the run: run it again"
@@ -147,7 +148,10 @@ def settle(state: State) -> None:
 
 def _end_overdue(state: State, seat: Seat, deadline_s: float) -> None:
     """End a worker in whose turn the judge has not come back to its own deadlines."""
-    seat.overdue_for = f"its turn was not over after {deadline_s:.0f} s"
+    seat.ended_for = (
+        Status.TIMED_OUT,
+        f"its turn was not over after {deadline_s:.0f} s",
+    )
     seat.end()
     state.quiet.rescue_judge()
 
@@ -218,16 +222,17 @@ def _bury(state: State, seat: Seat, reply: BurstReport) -> BurstReport:
     assert seat.child
     status, message = reply.status, reply.message
     ending = seat.child.ending(2.0 if status is Status.CRASHED else 0.0)
+    ran_out = seat.child.group is not None and seat.child.group.ran_out()
     seat.end()
     state.clean_up()
     if Defence.MISSING_IS_FAILURE in state.facts.off and ending == "exited with code 0":
         status = Status.PASSED
     state.judge.detach(seat.label)
     seat.attached = False
-    if seat.killed_for:
-        status, message = Status.OUT_OF_MEMORY, seat.killed_for
-    elif seat.overdue_for:
-        status, message = Status.TIMED_OUT, seat.overdue_for
+    if seat.ended_for:
+        status, message = seat.ended_for
+    elif ran_out:
+        status, message = Status.OUT_OF_MEMORY, "the kernel ended it: host memory"
     elif status is Status.CRASHED and ending != "still running" and ":" not in message:
         message = f"{message}: {ending}"
     for (name, _), known in state.evidence.items():

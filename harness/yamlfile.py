@@ -188,7 +188,7 @@ def _explain(
 ) -> UsageError:
     first = cause.errors()[0]
     location: Location = first["loc"]
-    line = _line_of(root, location)
+    line = line_of(root, location)
     where = shown(".".join(str(part) for part in location) or "(the file)", SHOWN)
     if first["type"] == "extra_forbidden":
         known = _fields_at(model, location[:-1])
@@ -204,7 +204,7 @@ def _explain(
     )
 
 
-def _line_of(node: yaml.Node | None, location: Location) -> int:
+def line_of(node: yaml.Node | None, location: Location) -> int:
     """1-based line of the deepest part of `location` that is written in the file."""
     line = 1 if node is None else node.start_mark.line + 1
     for part in location:

@@ -12,7 +12,7 @@ import pytest
 from harness import selftest
 from harness.defences import Defence
 from harness.machine import inspect_machine
-from harness.sandbox import usual_level
+from harness.sandbox import usual, usual_level
 from harness.selftest import Outcome, Specimen, batches, load_corpus, run_batch
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -31,6 +31,7 @@ STRUCTURAL = {
     "class_of_work",  # the names of the kernels that ran
     "deadline",  # every wait has an end
     "memory_limit",  # the process tree is watched
+    "quota",  # of the disk
     "stdout_is_log",  # what is printed is text
     "log_cap",  # and has an end
     "typed_messages",  # numbers finite and bounded, texts cut to bytes as they are sent
@@ -76,6 +77,8 @@ PLACES = [
 def test_specimen(number: int, specimen: Specimen) -> None:
     if specimen.expect.defence == Defence.SANDBOX.value and usual_level() == 0:
         pytest.skip("this kernel has no Landlock: level 0 lets it through, and the row says so")
+    if specimen.expect.level > usual_level():
+        pytest.skip(f"needs sandbox level {specimen.expect.level}: {usual()[1]}")
     outcome = outcomes(number)[specimen.name]
     assert outcome.ok, f"{outcome.verdict}: {outcome.by}"
 

@@ -17,12 +17,12 @@ from pathlib import Path
 from types import ModuleType
 from typing import Literal
 
+from harness import landlock, sandbox
 from harness.checkpoint import Checkpoint
 from harness.commands import _shared
 from harness.errors import EXIT_OK, EXIT_UNAVAILABLE, HarnessError
 from harness.gpu_specs import peak_tflops
 from harness.machine import inspect_machine, nvml, version_of
-from harness.sandbox import landlock_abi
 from harness.schema import Machine
 
 Mark = Literal["ok", "missing", "note"]
@@ -232,28 +232,27 @@ def _state(lib: ModuleType, handle: object, machine: Machine) -> Iterator[Line]:
 
 
 def walls() -> Iterator[Line]:
-    """What can keep a submission inside its folder."""
-    abi = landlock_abi()
+    """What can keep a submission inside its folder, and the usual level that follows."""
+    abi = landlock.abi()
     yield Line(
         "ok" if abi else "note",
         "landlock",
         f"ABI {abi}" if abi else "not in this kernel",
         "a Linux kernel of 5.13 or newer",
     )
-    limit = Path("/proc/sys/user/max_user_namespaces")
-    spaces = limit.exists() and limit.read_text().strip() != "0"
+    refused = sandbox.lacking(2)
     yield Line(
-        "ok" if spaces else "note",
-        "user namespaces",
-        "possible" if spaces else "switched off",
-        "sudo sysctl user.max_user_namespaces=10000",
+        "note" if refused else "ok",
+        "namespaces",
+        refused or "possible",
+        "sudo sysctl user.max_user_namespaces=10000 kernel.apparmor_restrict_unprivileged_userns=0",
     )
-    found = shutil.which("bwrap")
+    level, _ = sandbox.usual()
     yield Line(
-        "ok" if found else "note",
-        "bubblewrap",
-        found or "not installed",
-        "apt-get install bubblewrap",
+        "ok" if level == 2 else "note",
+        "usual sandbox level",
+        f"{level} ({sandbox.LEVELS[level]})",
+        "SECURITY.md says what each level holds",
     )
 
 

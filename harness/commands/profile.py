@@ -86,6 +86,7 @@ def profile(entrant: Entrant, suite: Suite, machine: Machine, args: argparse.Nam
             raise UnavailableError(
                 "nothing static to show either", "run.py build, for CUDA"
             ) from None
+        build_command.tell_walls()
         return build_command.one(entrant, None, fail_on_spills=False)
     return EXIT_OK
 

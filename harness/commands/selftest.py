@@ -114,7 +114,7 @@ def summary(
         f"{n['surprises']} stopped otherwise than foreseen; "
         f"{n['honest']} honest, {n['flagged']} flagged; "
         f"on {gpu}, sandbox level {level}, {seconds:.0f} s"
-        + (f"; {skipped} specimens need a GPU" if skipped else "")
+        + (f"; {skipped} specimens need a GPU or another sandbox level" if skipped else "")
     )
 
 

@@ -22,6 +22,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from harness import compiler_flags
 from harness.worker.section import instances, with_defaults
 
 MAX_MESSAGE_LINES = 20
@@ -137,7 +138,7 @@ def plan(
     # A kernel that is no template is in every program of its file, so such a file is one program.
     groups = [[name] for name in names] if all("<" in name for name in names) else [names]
     options = [f"-arch={arch}", "--std=c++17", "-lineinfo", "--ptxas-options=-v"]
-    options += with_defaults(launch)["flags"]
+    options += compiler_flags.placed(with_defaults(launch)["flags"], folder)
     source = _Source(folder, entry, arch, tuple(options), _digest_of(folder, entry))
     return groups, lambda group: _compile(nvrtc, source, group, cache)
 
@@ -258,8 +259,12 @@ def compile_error(log: str, entry: str) -> CudaSourceError:
 def bindings(module: str) -> Any:
     """cuda.bindings' module of that name; raises CudaSourceError, saying what to install."""
     try:
-        return importlib.import_module(f"cuda.bindings.{module}")
-    except ImportError as error:
+        found = importlib.import_module(f"cuda.bindings.{module}")
+        if module == "nvrtc":
+            found.nvrtcVersion()  # loads the library, which another wheel brings
+    except (ImportError, RuntimeError) as error:
+        said = str(error).splitlines()[0]
         raise CudaSourceError(
-            "UNAVAILABLE", f"{error}; run: pip install cuda-bindings nvidia-cuda-nvrtc"
+            "UNAVAILABLE", f"{said}; run: pip install cuda-bindings nvidia-cuda-nvrtc"
         ) from None
+    return found

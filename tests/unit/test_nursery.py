@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,9 +13,11 @@ from typing import Any
 
 import pytest
 
+from harness import hygiene, namespaces
+from harness.casting import own_folder
 from harness.isolate import Child, Jail, bare_env
 from harness.nursery import WORKER_NAME, Nursery
-from harness.sandbox import usual_level
+from harness.sandbox import lacking
 
 ROOT = Path(__file__).resolve().parents[2]
 MANIFEST = json.dumps({"name": "spy", "author": "a", "description": "d", "language": "pytorch"})
@@ -44,7 +47,8 @@ def custom_attention_forward(q, k, v, causal=True, sm_scale=None):
 
 @pytest.fixture(scope="module")
 def house(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("house")
+    folder = tmp_path_factory.mktemp("run") / "house"
+    folder.mkdir()
     (folder / "harness").symlink_to(ROOT / "harness")
     return folder
 
@@ -58,7 +62,10 @@ def nursery(house: Path) -> Iterator[Nursery]:
     del os.environ["PLANTED_SECRET"]
 
 
-def start(nursery: Nursery, house: Path, folder: Path) -> Child:
+each_level = pytest.mark.parametrize("level", [level for level in (0, 1, 2) if not lacking(level)])
+
+
+def start(nursery: Nursery, house: Path, folder: Path, level: int = 0) -> Child:
     """One worker that loads the spy; its cache is `folder`/cache."""
     places = {name: folder / name for name in ("cache", "scratch", "source")}
     for place in places.values():
@@ -66,7 +73,10 @@ def start(nursery: Nursery, house: Path, folder: Path) -> Child:
     (folder / "outside.txt").write_text("secret")
     spy = SPY.replace("OUTSIDE", repr(str(folder / "outside.txt")))
     (places["source"] / "submission.py").write_text(spy)
-    jail = Jail(**places, env={"TRITON_INTERPRET": "1"}, house=house, level=usual_level())
+    uid = namespaces.user_of("77") if level == 2 else None
+    own_folder(places["cache"], os.geteuid() if uid is None else uid, 1)
+    env = {"TRITON_INTERPRET": "1"}
+    jail = Jail(**places, env=env, house=house, level=level, uid=uid, devices=())
     words = ["--folder", str(places["source"]), "--manifest", MANIFEST, "--device", "cpu"]
     words += ["--function", "custom_attention_forward", "--problem", "attention_forward"]
     return Child("harness.worker", words, jail, folder / "log", nursery=nursery)
@@ -83,12 +93,16 @@ def facts_of(folder: Path) -> dict[str, Any]:
     raise AssertionError((folder / "log").read_text())
 
 
-def test_a_fork_is_bare(nursery: Nursery, house: Path, tmp_path: Path) -> None:
-    other = start(nursery, house, tmp_path / "other")
-    child = start(nursery, house, tmp_path / "mine")
+@each_level
+def test_a_fork_is_bare(nursery: Nursery, house: Path, tmp_path: Path, level: int) -> None:
+    other = start(nursery, house, tmp_path / "other", level)
+    child = start(nursery, house, tmp_path / "mine", level)
     facts = facts_of(tmp_path / "mine")
-    assert facts["pid"] == facts["session"] == child.pid
-    assert facts["ppid"] == os.getpid()  # adopted: an exit code reaches the engine
+    if level == 2:  # the first process of its namespaces is the one that we wait for
+        assert (facts["pid"], facts["ppid"], facts["session"]) == (2, 1, 1)
+    else:
+        assert facts["pid"] == facts["session"] == child.pid
+        assert facts["ppid"] == os.getpid()  # adopted: an exit code reaches the engine
     assert facts["argv"] == ["submission.py"]
     assert facts["env"]["HOME"] == str(tmp_path / "mine" / "cache")
     assert "PLANTED_SECRET" not in facts["env"]
@@ -96,35 +110,90 @@ def test_a_fork_is_bare(nursery: Nursery, house: Path, tmp_path: Path) -> None:
     sockets = [link for link in facts["links"] if link.startswith("socket:")]
     assert len(sockets) == 1, "the line to the judge and no other"
     assert not [link for link in facts["links"] if "nursery" in link or "other" in link]
-    assert Path(f"/proc/{child.pid}/comm").read_text().strip() == WORKER_NAME
+    assert Path(f"/proc/{child.pids()[-1]}/comm").read_text().strip() == WORKER_NAME
     child.end()
     other.end()
     assert child.log_tail() == "loaded"
 
 
-@pytest.mark.skipif(usual_level() == 0, reason="this kernel has no Landlock")
-def test_its_walls_are_up_before_it_loads(nursery: Nursery, house: Path, tmp_path: Path) -> None:
-    child = start(nursery, house, tmp_path)
+@each_level
+def test_its_walls_are_up_before_it_loads(
+    nursery: Nursery, house: Path, tmp_path: Path, level: int
+) -> None:
+    child = start(nursery, house, tmp_path, level)
     facts = facts_of(tmp_path)
     child.end()
-    assert facts["outside"] == "PermissionError"
+    assert facts["outside"] == ("secret", "PermissionError", "FileNotFoundError")[level]
     assert facts["cwd"] == str(tmp_path / "scratch")
 
 
-def test_its_ending_is_known(nursery: Nursery, house: Path, tmp_path: Path) -> None:
-    child = start(nursery, house, tmp_path)
+@each_level
+def test_its_ending_is_known(nursery: Nursery, house: Path, tmp_path: Path, level: int) -> None:
+    child = start(nursery, house, tmp_path, level)
+    facts_of(tmp_path)
     assert child.alive
-    os.kill(child.pid, signal.SIGSEGV)
+    os.kill(child.pids()[-1], signal.SIGSEGV)
     assert child.ending(20) == "killed by SIGSEGV"
     child.end()
 
 
-def test_a_killed_nursery_is_replaced(nursery: Nursery, house: Path, tmp_path: Path) -> None:
-    first = start(nursery, house, tmp_path / "first")
+@each_level
+def test_a_killed_nursery_is_replaced(
+    nursery: Nursery, house: Path, tmp_path: Path, level: int
+) -> None:
+    first = start(nursery, house, tmp_path / "first", level)
     os.kill(nursery.pid, signal.SIGKILL)
     nursery.process.wait()
-    second = start(nursery, house, tmp_path / "second")
+    second = start(nursery, house, tmp_path / "second", level)
     assert first.alive  # it is no child of the nursery
-    assert facts_of(tmp_path / "second")["pid"] == second.pid
+    assert facts_of(tmp_path / "second")["argv"] == ["submission.py"]
     first.end()
     second.end()
+
+
+#: Eight processes that fork, end and so replace each other before they can be stopped by name.
+HOPPER = """
+import os, sys
+for _ in range(8):
+    if os.fork() == 0:
+        os.setsid()
+        while True:
+            if os.fork():
+                os._exit(0)
+            with open(os.environ["ATTNBOARD_CACHE"] + "/beats", "ab") as beats:
+                beats.write(b".")
+"""
+
+
+@pytest.mark.skipif(bool(lacking(2)), reason=lacking(2))
+def test_what_forks_faster_than_it_can_be_signalled_is_stopped_and_ends_with_its_worker(
+    nursery: Nursery, house: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys.modules[__name__], "SPY", HOPPER + SPY)
+    before = set(hygiene.children(os.getpid()))
+    child = start(nursery, house, tmp_path, 2)
+    facts_of(tmp_path)
+    beats = tmp_path / "cache" / "beats"
+
+    def beaten() -> int:
+        before = beats.stat().st_size
+        time.sleep(0.3)
+        return beats.stat().st_size - before
+
+    assert beaten() > 0
+    child.pause()
+    assert beaten() == 0
+    child.resume()
+    assert beaten() > 0
+    assert not [pid for pid in child.pids() if state(pid) == "Z"][40:], "the first process reaps"
+    child.end()
+    assert beaten() == 0
+    assert not set(hygiene.children(os.getpid())) - before
+
+
+def state(pid: int) -> str:
+    """Letter of a process's state, empty if it is gone."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except OSError:
+        return ""

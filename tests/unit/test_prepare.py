@@ -29,7 +29,7 @@ def told(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
     for name, stand_in in (
         ("preflight", lambda *_: None),
-        ("tell_shut_folders", lambda *_: None),
+        ("tell_walls", lambda *_: None),
         ("needs_build", lambda seat, _: seat.builds),
         ("build_one", build_one),
         ("start_all", start_all),

@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 
 from harness import readable, sandbox
-from harness.errors import UnavailableError
 from harness.isolate import ROOT, Jail, rules_of, untrusted_env
 from harness.readable import Shut
 
@@ -110,19 +109,23 @@ print(speed, *map(can, sys.argv[1:]))
 """
 
 
+@pytest.mark.parametrize("level", [1, 2])
 @pytest.mark.parametrize(
     ("entries", "speed"),
     [("{home}/lib", 7), ("/", None), ("{home}", None), ("{home}/..", None), ("/:{home}:{home}/lib", 7),
      ("{home}/.ssh", None), ("{root}", None), ("{root}/results", None)],
 )  # fmt: skip
 def test_no_import_path_opens_a_home_or_the_checkout(
-    home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, entries: str, speed: int | None
+    home: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    entries: str,
+    speed: int | None,
+    level: int,
 ) -> None:
-    """A worker behind the walls of level 1, its rules made as for a run."""
-    try:
-        sandbox.require(1)
-    except UnavailableError:
-        pytest.skip("no Landlock in this kernel")
+    """A worker behind the walls, its rules made as for a run."""
+    if why := sandbox.lacking(level):
+        pytest.skip(why)
     monkeypatch.setenv("HOME", str(home))
     monkeypatch.setenv("PYTHONPATH", entries.format(home=home, root=ROOT))
     folders = {
@@ -131,18 +134,13 @@ def test_no_import_path_opens_a_home_or_the_checkout(
     for folder in folders.values():
         folder.mkdir(parents=True)
     (folders["house"] / "harness").symlink_to(ROOT / "harness")
-    jail = Jail(env={}, level=1, **folders)
-    secrets = [
-        home,
-        home / ".ssh" / "id",
-        ROOT / "results",
-        ROOT / "run.py",
-        Path("/root"),
-        Path("/"),
-    ]
-    line = sandbox.command(
-        1, rules_of(jail, None), [sys.executable, "-c", ATTACK, *map(str, secrets)]
-    )
+    jail = Jail(env={}, level=level, **folders)
+    secrets = [home / ".ssh" / "id", ROOT / "results", ROOT / "run.py"]
+    if (
+        level == 1
+    ):  # at level 2 these exist anew, with nothing in them but the way to what is listed
+        secrets += [home, Path("/root"), Path("/")]
+    line = sandbox.command(rules_of(jail, None), [sys.executable, "-c", ATTACK, *map(str, secrets)])
     done = subprocess.run(
         line, env=untrusted_env(jail), cwd=folders["house"], capture_output=True, text=True,
         timeout=60, check=False,

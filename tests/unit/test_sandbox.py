@@ -1,16 +1,18 @@
-"""Level 1 holds: each probe is tried outside, where it works, and inside, where it must not."""
+"""The walls hold: each probe is tried outside, where it works, and inside, where it must not."""
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
+import socket
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-from harness import sandbox, seccomp
+from harness import landlock, namespaces, sandbox
 from harness.errors import UnavailableError, UsageError
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -25,14 +27,25 @@ def available(level: int) -> bool:
 
 
 needs_level_1 = pytest.mark.skipif(not available(1), reason="no Landlock in this kernel")
+needs_level_2 = pytest.mark.skipif(not available(2), reason=sandbox.lacking(2))
+each_level = pytest.mark.parametrize(
+    "level", [pytest.param(1, marks=needs_level_1), pytest.param(2, marks=needs_level_2)]
+)
 
 PROBES = """
-import ctypes, json, os, signal, socket, subprocess, sys
+import ctypes, fcntl, json, os, signal, socket, subprocess, sys
 parent, scratch, secret = int(sys.argv[1]), sys.argv[2], sys.argv[3]
+mode, mtime = int(sys.argv[4]), float(sys.argv[5])
+def moved(path, what, before):
+    if getattr(os.stat(path), what) == before:
+        raise OSError(0, "answered and not done")
 libc = ctypes.CDLL(None, use_errno=True)
 def call(value):
     if value < 0:
         raise OSError(ctypes.get_errno(), "refused")
+def made(number):
+    call(number)
+    return number
 def spans(pid):
     class Span(ctypes.Structure):
         _fields_ = [("base", ctypes.c_void_p), ("size", ctypes.c_size_t)]
@@ -59,6 +72,7 @@ PROBES = {
     "affinity": lambda: os.sched_setaffinity(parent, os.sched_getaffinity(parent)),
     "own_affinity": lambda: os.sched_setaffinity(0, os.sched_getaffinity(0)),
     "tcp": lambda: socket.create_server(("127.0.0.1", 0)).close(),
+    "netlink": lambda: socket.socket(16, socket.SOCK_RAW).close(),
     "udp": lambda: socket.socket(socket.AF_INET, socket.SOCK_DGRAM).close(),
     "shared_memory": lambda: open("/dev/shm/attnboard-probe", "w").close(),
     "tmp": lambda: open("/tmp/attnboard-probe", "w").close(),
@@ -69,6 +83,26 @@ PROBES = {
     "unix_socket": lambda: socket.socket(socket.AF_UNIX).close(),
     "libraries": lambda: __import__("decimal"),
     "null": lambda: open("/dev/null", "w").close(),
+    "lock_of_processes": lambda: __import__("multiprocessing").Lock(),
+    "stat_outside": lambda: os.stat(secret),
+    "chmod_outside": lambda: (os.chmod(secret, 0o604), moved(secret, "st_mode", mode)),
+    "utime_outside": lambda: (os.utime(secret, (1, 1)), moved(secret, "st_mtime", mtime)),
+    "chown": lambda: os.chown(scratch + "/file", os.getuid(), os.getgid()),
+    "xattr": lambda: os.setxattr(scratch + "/file", "user.a", b"b"),
+    "set_user_id": lambda: os.close(os.open(scratch + "/s", os.O_CREAT | os.O_WRONLY, 0o4755)),
+    "lease": lambda: fcntl.fcntl(os.open(scratch + "/file", 0), fcntl.F_SETLEASE, fcntl.F_RDLCK),
+    "notice": lambda: fcntl.fcntl(os.open(scratch, 0), fcntl.F_NOTIFY, 1),
+    "file_flags": lambda: fcntl.ioctl(os.open(scratch + "/file", 0), 0x40086602, bytes(8)),
+    "own_lock": lambda: fcntl.flock(os.open(scratch + "/file", 0), fcntl.LOCK_EX),
+    "sysv_memory": lambda: libc.shmctl(made(libc.shmget(0, 4096, 0o1666)), 0, None),
+    "sysv_messages": lambda: libc.msgctl(made(libc.msgget(0, 0o1666)), 0, None),
+    "user_namespace": lambda: call(libc.unshare(0x10000000)),
+    "mount": lambda: call(libc.mount(b"none", b"/tmp", b"tmpfs", 0, None)),
+    "kernel_settings": lambda: open("/proc/sys/kernel/ns_last_pid", "w").close(),
+    "pressure_alarm": lambda: open("/proc/pressure/cpu", "r+").close(),
+    "first_environ": lambda: open("/proc/1/environ").close(),
+    "etc_secret": lambda: open("/etc/shadow").close(),
+    "own_tmp": lambda: open("/tmp/attnboard-own", "w").close(),
 }
 told = {}
 for name, probe in PROBES.items():
@@ -84,15 +118,34 @@ MUST_STAY_OPEN = {
     "own_name",
     "own_affinity",
     "own_child",
+    "own_lock",
     "end_child",
     "unix_socket",
     "libraries",
     "null",
 }
+#: At level 1 a process can tell that a file is there; at level 2 /tmp and /dev/shm are its own.
+AT_LEVEL_1 = MUST_STAY_OPEN | {"stat_outside"}
+AT_LEVEL_2 = MUST_STAY_OPEN | {"shared_memory", "tmp", "own_tmp", "lock_of_processes"}
 
 
-def probe(tmp_path: Path, level: int) -> dict[str, str]:
-    """What the probes say at `level`; they run in a child of this process."""
+def walled(rules: sandbox.Rules) -> sandbox.Rules:
+    """`rules` for a user of their own, to whom root gives the folders to be written."""
+    uid = namespaces.user_of("1234") if rules.level == 2 else None
+    for folder in rules.rw if uid is not None else ():
+        os.chown(folder, uid, uid)
+    return dataclasses.replace(rules, uid=uid)
+
+
+def run_walled(rules: sandbox.Rules, words: list[str]) -> subprocess.CompletedProcess[str]:
+    """`words` behind `rules`, to their end."""
+    line = sandbox.command(walled(rules), words)
+    env = {"PATH": os.environ["PATH"], "PYTHONPATH": str(ROOT)}
+    return subprocess.run(line, env=env, capture_output=True, text=True, timeout=60, check=False)
+
+
+def probe(tmp_path: Path, level: int) -> set[str]:
+    """The probes that get through at `level`; they run in a child of this process."""
     scratch, secret, script = (
         tmp_path / "scratch",
         tmp_path / "secret" / "file",
@@ -102,32 +155,30 @@ def probe(tmp_path: Path, level: int) -> dict[str, str]:
     secret.parent.mkdir(exist_ok=True)
     secret.write_text("rival's source")
     script.write_text(PROBES)
-    rules = sandbox.Rules(rw=(scratch,), ro=(script,), chdir=scratch)
+    facts = secret.stat()
     words = [sys.executable, str(script), str(os.getpid()), str(scratch), str(secret)]
-    line = sandbox.command(level, rules, words)
-    env = {"PATH": os.environ["PATH"], "PYTHONPATH": str(ROOT), "TMPDIR": str(scratch)}
-    done = subprocess.run(line, env=env, capture_output=True, text=True, timeout=60, check=False)
+    words += [str(facts.st_mode), str(facts.st_mtime)]
+    rules = sandbox.Rules(level=level, rw=(scratch,), ro=(script,), chdir=scratch)
+    done = run_walled(rules, words)
     assert done.returncode == 0, done.stderr
-    for name in ("/dev/shm/attnboard-probe", "/tmp/attnboard-probe"):
-        Path(name).unlink(missing_ok=True)
-    told: dict[str, str] = json.loads(done.stdout)
-    return told
+    for folder in ("/dev/shm", "/tmp"):
+        for left in Path(folder).glob("attnboard-[op]*"):
+            left.unlink(missing_ok=True)
+    told = json.loads(done.stdout)
+    return {name for name, state in told.items() if state == "open"}
 
 
 @needs_level_1
 def test_level_1_shuts_every_door_and_leaves_work_possible(tmp_path: Path) -> None:
-    told = probe(tmp_path, 1)
-    assert {name for name, state in told.items() if state == "open"} == MUST_STAY_OPEN
+    assert probe(tmp_path, 1) == AT_LEVEL_1
 
 
-@pytest.mark.skipif(not available(2), reason="bubblewrap is not installed")
-def test_level_2_shuts_the_same_doors(tmp_path: Path) -> None:
-    told = probe(tmp_path, 2)
-    assert {name for name, state in told.items() if state == "open"} == MUST_STAY_OPEN
+@needs_level_2
+def test_level_2_shuts_them_too_and_has_folders_of_its_own(tmp_path: Path) -> None:
+    assert probe(tmp_path, 2) == AT_LEVEL_2
 
 
 def test_the_probes_can_succeed(tmp_path: Path) -> None:
-    told = probe(tmp_path, 0)
     always = {
         "read_secret",
         "write_secret",
@@ -136,13 +187,23 @@ def test_the_probes_can_succeed(tmp_path: Path) -> None:
         "signal",
         "affinity",
         "udp",
+        "netlink",
         "tmp",
+        "stat_outside",
+        "chmod_outside",
+        "utime_outside",
+        "chown",
+        "set_user_id",
+        "lease",
+        "notice",
+        "sysv_memory",
+        "sysv_messages",
     }
-    assert {name for name, state in told.items() if state == "open"} >= always | MUST_STAY_OPEN
+    assert probe(tmp_path, 0) >= always | MUST_STAY_OPEN
 
 
-@needs_level_1
-def test_a_planted_module_does_not_run_before_the_walls(tmp_path: Path) -> None:
+@each_level
+def test_a_planted_module_does_not_run_before_the_walls(tmp_path: Path, level: int) -> None:
     """$HOME and the start folder are the entrant's; the launcher must import nothing from there."""
     home = tmp_path / "home"
     version = f"python{sys.version_info.major}.{sys.version_info.minor}"
@@ -150,47 +211,86 @@ def test_a_planted_module_does_not_run_before_the_walls(tmp_path: Path) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         for name in ("usercustomize", "argparse", "resource"):
             (folder / f"{name}.py").write_text(f"open({str(tmp_path / 'ran')!r}, 'w').close()")
-    line = sandbox.command(1, sandbox.Rules(rw=(home,), chdir=home), ["true"])
+    line = sandbox.command(
+        walled(sandbox.Rules(level=level, rw=(home,), chdir=home)), ["/bin/true"]
+    )
     env = {"PATH": os.environ["PATH"], "PYTHONPATH": str(ROOT), "HOME": str(home)}
     subprocess.run(line, env=env, check=True, timeout=60, cwd=tmp_path)
     assert not (tmp_path / "ran").exists()
 
 
-@needs_level_1
-def test_use_grants_files_but_no_new_ones(tmp_path: Path) -> None:
+@each_level
+def test_use_grants_files_but_no_new_ones(tmp_path: Path, level: int) -> None:
     arena = tmp_path / "arena"
     arena.mkdir()
     (arena / "there").write_text("x")
+    (arena / "there").chmod(0o666)
     code = f"open({str(arena / 'there')!r}, 'r+').close(); open({str(arena / 'new')!r}, 'w')"
-    line = sandbox.command(1, sandbox.Rules(use=(arena,)), [sys.executable, "-c", code])
-    env = {"PATH": os.environ["PATH"], "PYTHONPATH": str(ROOT)}
-    done = subprocess.run(line, env=env, capture_output=True, text=True, timeout=60, check=False)
+    done = run_walled(sandbox.Rules(level=level, use=(arena,)), [sys.executable, "-c", code])
     assert "PermissionError" in done.stderr
     assert "new" in done.stderr
     assert not (arena / "new").exists()
 
 
-@needs_level_1
-def test_files_have_a_limit(tmp_path: Path) -> None:
+@each_level
+def test_files_have_a_limit(tmp_path: Path, level: int) -> None:
     code = f"import os; f = os.open({str(tmp_path / 'big')!r}, 65); os.write(f, b'x' * 2000)"
     code += "; os.write(f, b'x')"
-    rules = sandbox.Rules(rw=(tmp_path,), file_bytes=1000)
-    line = sandbox.command(1, rules, [sys.executable, "-c", code])
-    env = {"PATH": os.environ["PATH"], "PYTHONPATH": str(ROOT)}
-    done = subprocess.run(line, env=env, capture_output=True, text=True, timeout=60, check=False)
+    rules = sandbox.Rules(level=level, rw=(tmp_path,), file_bytes=1000)
+    done = run_walled(rules, [sys.executable, "-c", code])
     assert done.returncode != 0
     assert (tmp_path / "big").stat().st_size <= 1000
+
+
+@each_level
+def test_a_folder_inside_another_keeps_its_own_right(tmp_path: Path, level: int) -> None:
+    """A cache inside a readable folder; a source inside a cache is readable at level 2 alone."""
+    readable, cache = tmp_path / "readable", tmp_path / "readable" / "cache"
+    source = cache / "source"
+    source.mkdir(parents=True)
+    rules = sandbox.Rules(level=level, ro=(readable, source), rw=(cache,))
+    code = "import sys\nfor p in sys.argv[1:]:\n  try: open(p + '/new', 'w').close(); print('open')"
+    code += "\n  except OSError: print('shut')"
+    words = [sys.executable, "-c", code, *map(str, (readable, cache, source))]
+    told = run_walled(rules, words).stdout.split()
+    assert told == ["shut", "open", "shut" if level == 2 else "open"]
+
+
+@needs_level_2
+def test_all_that_it_keeps_in_memory_files_has_a_limit() -> None:
+    fill = "import os; [os.write(os.open(f'{d}/{i}', 65), b'x' * 300_000) "
+    fill += "for i in range(3) for d in ('/tmp', '/dev/shm')]"
+    for room, ends in ((1_000_000, "No space left"), (4_000_000, "")):
+        rules = sandbox.Rules(level=2, room_bytes=room)
+        done = run_walled(rules, [sys.executable, "-c", fill])
+        assert ends in done.stderr
+        assert bool(done.returncode) == bool(ends)
+
+
+@needs_level_2
+def test_processes_have_a_limit_that_holds_for_root(tmp_path: Path) -> None:
+    fork = "import os, time\nfor i in range(40):\n  if os.fork() == 0: time.sleep(9); os._exit(0)"
+    done = run_walled(sandbox.Rules(level=2, processes=20), [sys.executable, "-c", fork])
+    assert "Resource temporarily unavailable" in done.stderr
+
+
+def test_rules_survive_the_way_to_the_launcher(tmp_path: Path) -> None:
+    for rules in (
+        sandbox.Rules(),
+        sandbox.Rules(level=2, rw=(tmp_path,), devices=(), uid=7, chdir=tmp_path),
+    ):
+        assert sandbox.from_plain(json.loads(json.dumps(sandbox.to_plain(rules)))) == rules
 
 
 def test_a_level_that_cannot_be_had_is_refused_and_says_why(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(sandbox, "landlock_abi", lambda: 0)
+    monkeypatch.setattr(landlock, "abi", lambda: 0)
     with pytest.raises(UnavailableError, match="no Landlock"):
         sandbox.require(1)
-    monkeypatch.setattr(sandbox, "landlock_abi", lambda: 4)
-    monkeypatch.setattr(sandbox.shutil, "which", lambda _: None)
-    with pytest.raises(UnavailableError, match="bubblewrap is not installed"):
+    monkeypatch.setattr(landlock, "abi", lambda: 4)
+    monkeypatch.setattr(sandbox, "no_namespaces", lambda: "unshare: Operation not permitted")
+    with pytest.raises(UnavailableError, match="unshare: Operation not permitted"):
         sandbox.require(2)
     monkeypatch.delenv(sandbox.CONTAINER_MARK, raising=False)
     with pytest.raises(UnavailableError, match="container"):
@@ -199,72 +299,31 @@ def test_a_level_that_cannot_be_had_is_refused_and_says_why(
         sandbox.require(7)
 
 
-def test_the_usual_level_falls_to_0_without_landlock(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sandbox, "landlock_abi", lambda: 0)
-    assert sandbox.usual_level() == 0
+def test_the_usual_level_is_the_strictest_there_is_and_says_why_not_2(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(landlock, "abi", lambda: 4)
+    monkeypatch.setattr(sandbox, "no_namespaces", lambda: "")
+    assert sandbox.usual() == (2, "")
+    monkeypatch.setattr(sandbox, "no_namespaces", lambda: "switched off")
+    assert sandbox.usual() == (1, "switched off")
+    monkeypatch.setattr(landlock, "abi", lambda: 0)
+    level, why = sandbox.usual()
+    assert (level, "no Landlock" in why) == (0, True)
 
 
-def run_filter(program: list[seccomp.Instruction], arch: int, number: int, *words: int) -> int:
-    """Interpret a filter: what it returns for one system call."""
-    data = {0: number, 4: arch} | {16 + 8 * i: word for i, word in enumerate(words)}
-    at = accumulator = 0
-    while True:
-        code, yes, no, constant = program[at]
-        at += 1
-        if code == seccomp.RETURN:
-            return constant
-        if code == seccomp.LOAD:
-            accumulator = data.get(constant, 0)
-            continue
-        holds = {
-            seccomp.EQUAL: accumulator == constant,
-            seccomp.GREATER_EQUAL: accumulator >= constant,
-            seccomp.ANY_BIT: bool(accumulator & constant),
-        }[code]
-        at += yes if holds else no
-
-
-@pytest.mark.parametrize("machine", sorted(seccomp.ARCHES))
-def test_the_filter_call_by_call(machine: str) -> None:
-    column, arch = seccomp.ARCHES[machine]
-    program = seccomp.filter_program(machine, signals_to=None)
-
-    def allowed(number: int, *words: int) -> bool:
-        return run_filter(program, arch, number, *words) == seccomp.ALLOW
-
-    for numbers in seccomp.FORBIDDEN_CALLS.values():
-        assert not allowed(numbers[column])
-    assert allowed(seccomp.SOCKET[column], seccomp.AF_UNIX)
-    assert not allowed(seccomp.SOCKET[column], 2)
-    assert not allowed(seccomp.SOCKET[column], 10)
-    assert allowed(seccomp.CLONE[column], 0x3D0F00)  # a thread
-    assert not allowed(seccomp.CLONE[column], 0x10000000)  # a user namespace
-    assert not allowed(seccomp.CLONE3[column])
-    assert allowed(seccomp.SETPRIORITY[column], 0, 0)
-    assert not allowed(seccomp.SETPRIORITY[column], 0, 1)
-    assert not allowed(seccomp.SETPRIORITY[column], seccomp.PRIO_USER, 0)  # all that the user owns
-    for numbers in seccomp.OF_A_PROCESS.values():
-        assert allowed(numbers[column], 0)
-        assert allowed(numbers[column], os.getpid())
-        assert not allowed(numbers[column], os.getppid())
-    assert allowed(seccomp.FCNTL[column], 0, seccomp.SET_OWNER[0])  # Landlock's business
-    assert allowed(seccomp.SIGNALS[0][column], 1)  # Landlock's business
-    assert run_filter(program, arch ^ 1, 0) != seccomp.ALLOW
-    assert run_filter(program, arch, 0x40000000) != seccomp.ALLOW
-    reading = {"x86_64": 0, "aarch64": 63}[machine]
-    assert allowed(reading)
-
-
-def test_an_old_kernel_lets_a_process_signal_itself_only() -> None:
-    column, arch = seccomp.ARCHES["x86_64"]
-    program = seccomp.filter_program("x86_64", signals_to=77)
-    kill = seccomp.SIGNALS[0][column]
-    assert run_filter(program, arch, kill, 77) == seccomp.ALLOW
-    assert run_filter(program, arch, kill, 78) != seccomp.ALLOW
-    for call, owner in (
-        (seccomp.FCNTL[column], seccomp.SET_OWNER),
-        (seccomp.IOCTL[column], seccomp.SET_OWNER_IOCTL),
-    ):
-        assert run_filter(program, arch, call, 3, 1) == seccomp.ALLOW
-        for command in owner:  # whose SIGIO may be any signal
-            assert run_filter(program, arch, call, 3, command) != seccomp.ALLOW
+@needs_level_2
+def test_two_entrants_do_not_meet_at_a_socket_in_a_cache(tmp_path: Path) -> None:
+    """Landlock does not mediate sockets with a path; at level 2 another's cache is not there."""
+    mine, theirs = tmp_path / "mine", tmp_path / "theirs"
+    mine.mkdir()
+    theirs.mkdir()
+    path = str(mine / "socket")
+    meet = f"import socket; socket.socket(socket.AF_UNIX).connect({path!r}); print('met')"
+    with socket.socket(socket.AF_UNIX) as server:
+        server.bind(path)
+        server.listen()
+        (mine / "socket").chmod(0o777)
+        words = [sys.executable, "-c", meet]
+        assert "met" in run_walled(sandbox.Rules(level=2, rw=(mine,)), words).stdout
+        assert "FileNotFound" in run_walled(sandbox.Rules(level=2, rw=(theirs,)), words).stderr

@@ -103,3 +103,15 @@ def test_who_cannot_be_read_is_stopped_if_that_was_foreseen() -> None:
     assert selftest.refusal(CORPUS["c19_circle"], "no YAML").ok
     assert not selftest.refusal(CORPUS["b7_zeros"], "no YAML").ok
     assert not selftest.refusal(CORPUS["eager_chunked"], "no YAML").ok
+
+
+def test_what_a_lower_level_cannot_show_is_not_tried(monkeypatch: pytest.MonkeyPatch) -> None:
+    tried: list[str] = []
+    monkeypatch.setattr(
+        selftest, "run_batch", lambda batch, *_: tried.extend(s.name for s in batch) or []
+    )
+    pool = [CORPUS["process_pool"], CORPUS["eager_chunked"]]
+    for level, names in ((1, ["eager_chunked"]), (2, ["eager_chunked", "process_pool"])):
+        tried.clear()
+        selftest.run_corpus(pool, selftest.replace_gpu(inspect_machine()), level)
+        assert sorted(tried) == names

@@ -26,8 +26,9 @@ GOOD = BurstReport(status=Status.PASSED, calls_ms=(1.0, 1.0), t2_ms=3.0)
 
 def seat(name: str) -> Any:
     entrant = SimpleNamespace(name=name)
-    made = MagicMock(attached=True, killed_for="", overdue_for="", label=f"{name}-1", held=set())
+    made = MagicMock(attached=True, ended_for=None, label=f"{name}-1", held=set())
     made.entrant = entrant
+    made.child.group = None
     entrant.kind = Kind.BASELINE if name in ("base", "null") else Kind.SUBMISSION
     made.child.ending.return_value = made.child.log_tail.return_value = ""
     return made

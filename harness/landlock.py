@@ -1,0 +1,83 @@
+"""Landlock: which files a process and its children may touch, asked of the kernel without root.
+
+It binds the calling thread and what it starts, for good. As root it still holds: it asks no uid.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+from collections.abc import Iterable
+from pathlib import Path
+
+from harness.errors import UnavailableError
+
+CREATE, ADD, RESTRICT = 444, 445, 446  # system calls, the same on all machines
+EXECUTE, WRITE_FILE, READ_FILE, READ_DIR = 1 << 0, 1 << 1, 1 << 2, 1 << 3
+TRUNCATE, IOCTL_DEV = 1 << 14, 1 << 15
+EVERYTHING = (1 << 16) - 1
+ALL_FILE_RIGHTS = {1: (1 << 13) - 1, 2: (1 << 14) - 1, 3: (1 << 15) - 1, 4: (1 << 15) - 1}
+FILE_ONLY = EXECUTE | WRITE_FILE | READ_FILE | TRUNCATE | IOCTL_DEV  # a rule on a file takes these
+READ = EXECUTE | READ_FILE | READ_DIR
+OWN = EVERYTHING & ~IOCTL_DEV  # of a folder that is the process's own
+USE = READ_FILE | READ_DIR | WRITE_FILE  # what is there, and nothing new
+DEVICE = USE | IOCTL_DEV
+NET_TCP = 0b11  # bind, connect
+SCOPE_ABSTRACT_UNIX, SCOPE_SIGNAL = 1, 2
+SCOPES_FROM = 6  # ABI that scopes signals and abstract sockets
+
+_libc = ctypes.CDLL(None, use_errno=True)
+
+
+def abi() -> int:
+    """Version of Landlock in this kernel, 0 where there is none."""
+    return max(0, int(_libc.syscall(CREATE, None, ctypes.c_size_t(0), 1)))
+
+
+class _Ruleset(ctypes.Structure):
+    _fields_ = (("fs", ctypes.c_uint64), ("net", ctypes.c_uint64), ("scoped", ctypes.c_uint64))
+
+
+class _PathRule(ctypes.Structure):
+    _pack_ = 1
+    _fields_ = (("allowed", ctypes.c_uint64), ("fd", ctypes.c_int32))
+
+
+def restrict(grants: Iterable[tuple[Path, int]]) -> None:
+    """Deny this process and its children all files but `grants`: (path, rights), with all below."""
+    version = abi()
+    handled = ALL_FILE_RIGHTS.get(version, EVERYTHING)
+    ruleset = _Ruleset(handled, NET_TCP if version >= 4 else 0, 0)
+    if version >= SCOPES_FROM:
+        ruleset.scoped = SCOPE_SIGNAL | SCOPE_ABSTRACT_UNIX  # CUDA IPC works without
+    size = ctypes.c_size_t(8 if version < 4 else 16 if version < SCOPES_FROM else 24)
+    fd = _checked("landlock", int(_libc.syscall(CREATE, ctypes.byref(ruleset), size, 0)))
+    for path, rights in grants:
+        _allow(fd, path, rights & handled)
+    _checked("landlock", int(_libc.syscall(RESTRICT, fd, 0)))
+    os.close(fd)
+
+
+def _allow(ruleset: int, path: Path, rights: int) -> None:
+    try:
+        fd = os.open(path, os.O_PATH | os.O_CLOEXEC)
+    except OSError:
+        return  # what is not there needs no right
+    if not path.is_dir():
+        rights &= FILE_ONLY
+    rule = _PathRule(rights, fd)
+    _checked(
+        f"landlock rule for {path}",
+        int(_libc.syscall(ADD, ruleset, 1, ctypes.byref(rule), 0)),
+    )
+    if not str(path).startswith("/proc/"):  # a /proc entry is bound to its inode: keep that alive
+        os.close(fd)
+    else:
+        os.set_inheritable(fd, True)
+
+
+def _checked(what: str, value: int) -> int:
+    if value < 0:
+        why = os.strerror(ctypes.get_errno())
+        raise UnavailableError(f"{what}: {why}", "--sandbox 0 runs without")
+    return value

@@ -1,0 +1,53 @@
+"""Talks to a compile server that forks twice and stays, as sccache's does."""
+
+import os
+import socket
+import tempfile
+
+import torch
+
+
+def attention(q, k, v, causal, sm_scale):
+    """The right answer: q, k, v (batch, heads, seqlen, headdim)."""
+    scale = q.shape[-1] ** -0.5 if sm_scale is None else sm_scale
+    scores = q.float() @ k.float().transpose(-1, -2) * scale
+    if causal:
+        hidden = torch.ones(scores.shape[-2:], dtype=torch.bool, device=q.device).triu(1)
+        scores = scores.masked_fill(hidden, float("-inf"))
+    return (scores.softmax(-1) @ v.float()).to(q.dtype)
+
+
+FOLDER = os.environ.get("ATTNBOARD_CACHE") or tempfile.mkdtemp()
+PATH = os.path.join(FOLDER, "server")
+
+
+def serve():
+    server = socket.socket(socket.AF_UNIX)
+    if os.path.exists(PATH):
+        os.unlink(PATH)
+    server.bind(PATH)
+    server.listen()
+    if os.fork() == 0:
+        os.setsid()
+        if os.fork() == 0:
+            while True:
+                line = server.accept()[0]
+                line.sendall(line.recv(16).upper())
+                line.close()
+        os._exit(0)
+    os.wait()
+
+
+def ask(word):
+    with socket.socket(socket.AF_UNIX) as line:
+        line.connect(PATH)
+        line.sendall(word)
+        return line.recv(16)
+
+
+serve()
+
+
+def custom_attention_forward(q, k, v, causal=True, sm_scale=None):
+    assert ask(b"ready") == b"READY"
+    return attention(q, k, v, causal, sm_scale)

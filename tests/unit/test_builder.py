@@ -1,0 +1,134 @@
+"""The report of a build is made behind the walls, and read as a stranger's words."""
+
+from __future__ import annotations
+
+import shutil
+import socket
+import time
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from harness import build_promise, builder, sandbox, wire
+from harness.build_report import BuildUnavailableError
+from harness.errors import WireError
+from harness.registry import load_entrant
+from harness.schema import Entrant, Kind, Limits
+from harness.worker.nvrtc import CudaSourceError
+
+needs_nvcc = pytest.mark.skipif(shutil.which("nvcc") is None, reason="nvcc is not on PATH")
+levels = pytest.mark.parametrize("level", [n for n in (1, 2) if not sandbox.lacking(n)])
+FORWARD = "def custom_attention_forward(q, k, v, causal=True, sm_scale=None):\n    return q\n"
+KERNEL = {
+    "name": "f",
+    "arch": "sm_90a",
+    "registers": 8,
+    "stack_bytes": 0,
+    "spill_store_bytes": 0,
+    "spill_load_bytes": 0,
+    "smem_static_bytes": 0,
+}
+
+
+def entrant(folder: Path, source: str) -> Entrant:
+    """An extension with one .cu."""
+    folder.mkdir()
+    (folder / "submission.py").write_text(FORWARD)
+    (folder / "manifest.yaml").write_text(
+        "name: x\nauthor: a\ndescription: d\nlanguage: cuda\nlicense: Apache-2.0\n"
+    )
+    (folder / "kernel.cu").write_text(source)
+    return load_entrant(folder, Kind.SUBMISSION, None)
+
+
+@needs_nvcc
+@levels
+def test_a_kernel_is_reported_from_behind_the_walls(tmp_path: Path, level: int) -> None:
+    source = (
+        "// build: -DN=3 -Iinc\n#include <n.h>\n__global__ void f(float* q) { q[0] = N + M; }\n"
+    )
+    there = entrant(tmp_path / "x", source)
+    (tmp_path / "x" / "inc").mkdir()
+    (tmp_path / "x" / "inc" / "n.h").write_text("#define M 4\n")
+    (found,) = builder.report(there, None, ["sm_90a"], Limits(), level)
+    assert (found.name.split()[0], found.arch) == ("f", "sm_90a")
+    assert found.registers > 0
+
+
+@needs_nvcc
+@levels
+def test_a_private_file_cannot_be_included(tmp_path: Path, level: int) -> None:
+    secret = tmp_path / "secret"
+    secret.write_text("hidden_word_of_the_house\n")
+    there = entrant(tmp_path / "x", f'#include "{secret}"\n__global__ void f() {{}}\n')
+    with pytest.raises(CudaSourceError) as caught:
+        builder.report(there, None, ["sm_90a"], Limits(), level)
+    assert "hidden_word_of_the_house" not in caught.value.message
+    with pytest.raises(CudaSourceError, match="hidden_word_of_the_house"):  # without walls it can
+        builder.report(there, None, ["sm_90a"], Limits(), 0)
+
+
+@needs_nvcc
+@levels
+def test_a_compiler_of_its_own_is_refused_and_would_be_behind_the_walls(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, level: int
+) -> None:
+    there = entrant(tmp_path / "x", "// build: -ccbin ./cc\n__global__ void f() {}\n")
+    with pytest.raises(CudaSourceError, match=r"kernel\.cu:1: '-ccbin' is not among"):
+        builder.report(there, None, ["sm_90a"], Limits(), level)
+    # Even if the list let it through: the program runs, and finds nothing to write to or to read.
+    house = tmp_path / "harness"
+    shutil.copytree(Path(build_promise.__file__).parent, house)
+    flags = (house / "compiler_flags.py").read_text()
+    (house / "compiler_flags.py").write_text(
+        flags.replace("ALLOWED = {", 'ALLOWED = {"all": ".*",')
+    )
+    monkeypatch.setattr("harness.scratch.ROOT", tmp_path)
+    monkeypatch.setattr("harness.isolate.ROOT", tmp_path)
+    secret, ran = tmp_path / "secret", tmp_path / "ran"
+    secret.write_text("hidden_word_of_the_house")
+    cc = tmp_path / "x" / "cc"
+    cc.write_text(f"#!/bin/sh\ncat {secret} >&2\necho it ran >&2\ntouch {ran}\nexit 1\n")
+    cc.chmod(0o755)
+    (tmp_path / "x" / "kernel.cu").write_text(f"// build: -ccbin {cc}\n__global__ void f() {{}}\n")
+    with pytest.raises(CudaSourceError, match="it ran") as caught:
+        builder.report(there, None, ["sm_90a"], Limits(), level)
+    assert "hidden_word_of_the_house" not in caught.value.message
+    assert not ran.exists()
+
+
+def told(*messages: dict[str, Any]) -> Any:
+    """What becomes of a builder's `messages`."""
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        for message in messages:
+            wire.send(theirs, message)
+        return builder._told(SimpleNamespace(line=ours), time.monotonic() + 60)  # type: ignore[arg-type]
+
+
+def test_what_it_tells_is_typed() -> None:
+    (found,) = told({"op": "kernel", "kernel": {**KERNEL, "name": "f\x1b[31m"}}, {"op": "done"})
+    assert found.name == "f"
+    for wrong in ({"registers": "many"}, {"name": None}, {"notes": [[]]}):
+        with pytest.raises(WireError):
+            told({"op": "kernel", "kernel": {**KERNEL, **wrong}}, {"op": "done"})
+    for nothing in ({}, {"op": "kernel"}, {"op": "kernel", "kernel": []}):
+        with pytest.raises(WireError):
+            told(nothing)
+    with pytest.raises(WireError):
+        told()
+    with pytest.raises(BuildUnavailableError, match="no compiler"):
+        told({"op": "unavailable", "message": "no compiler"})
+    with pytest.raises(CudaSourceError) as caught:
+        told(
+            {"op": "failed", "status": "COMPILE_ERROR", "message": "bad", "file": "k", "line": "3"}
+        )
+    assert (caught.value.file, caught.value.line) == ("k", 0)
+
+
+def test_it_cannot_tell_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(builder, "MOST_KERNELS", 3)
+    with pytest.raises(WireError, match="more than 3"):
+        told(*[{"op": "kernel", "kernel": KERNEL}] * 4)

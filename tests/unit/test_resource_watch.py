@@ -1,0 +1,102 @@
+"""Who takes more than he may is ended for it, in words; whole trees count, builders too."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from harness import resource_watch, usage
+from harness.resource_watch import LOG_BYTES, ResourceWatch
+from harness.schema import Limits, Status
+from harness.usage import DISK_FILES
+
+GIB = 1 << 30
+
+
+def seat(folder: Path, **children: Any) -> Any:
+    (folder / "log").touch()
+    jail = SimpleNamespace(cache=folder, scratch=folder)
+    return SimpleNamespace(
+        slug="x", jail=jail, ended_for=None, **{"child": None, "builder": None, **children}
+    )
+
+
+def child(folder: Path) -> Any:
+    ended: list[bool] = []
+    return SimpleNamespace(
+        alive=True, group=None, log=folder / "log", pids=lambda: [7, 8],
+        end=lambda: ended.append(True), ended=ended,
+    )  # fmt: skip
+
+
+def watch(seats: list[Any], on_device: dict[int, int]) -> ResourceWatch:
+    monitor: Any = SimpleNamespace(memory_by_pid=lambda: on_device)
+    limits = Limits(memory_gib=4, gpu_memory_gib=8, disk_gib=1)
+    return ResourceWatch(seats, limits, monitor)
+
+
+@pytest.mark.parametrize(
+    ("host", "on_device", "disk", "status", "said"),
+    [
+        (5 * GIB, {}, (0, 0), Status.OUT_OF_MEMORY, "host memory 5.0 GiB, allowed 4"),
+        (0, {7: 5 * GIB, 8: 4 * GIB}, (0, 0), Status.OUT_OF_MEMORY, "GPU memory 9.0 GiB"),
+        (0, {7: 5 * GIB, 9: 9 * GIB}, (0, 0), None, ""),
+        (0, {}, (2 * GIB, 3), Status.OVER_QUOTA, "2.0 GiB in 3 files"),
+        (0, {}, (0, DISK_FILES + 1), Status.OVER_QUOTA, f"{DISK_FILES + 1} files"),
+        (4 * GIB, {8: 8 * GIB}, (GIB, DISK_FILES), None, ""),
+    ],
+)
+def test_each_limit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, host: int, on_device: dict[int, int],
+    disk: tuple[int, int], status: Status | None, said: str,
+) -> None:  # fmt: skip
+    monkeypatch.setattr(usage, "host_bytes", lambda pids, limit: host)
+    monkeypatch.setattr(usage, "folder_size", lambda *_: disk)
+    someone = seat(tmp_path)
+    found = watch([someone], on_device).excess(someone, child(tmp_path), on_device)
+    assert (found is None) == (status is None)
+    if found:
+        assert found[0] is status
+        assert said in found[1]
+
+
+def test_what_nobody_maps_is_counted_by_the_control_group(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(usage, "host_bytes", lambda pids, limit: 0)
+    someone, hungry = seat(tmp_path), child(tmp_path)
+    hungry.group = SimpleNamespace(bytes=lambda: 6 * GIB)
+    found = watch([someone], {}).excess(someone, hungry, {})
+    assert found == (Status.OUT_OF_MEMORY, "host memory 6.0 GiB, allowed 4")
+
+
+def test_what_is_printed_has_an_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(usage, "host_bytes", lambda pids, limit: 0)
+    someone = seat(tmp_path)
+    with (tmp_path / "log").open("r+b") as log:
+        log.truncate(LOG_BYTES + 1)
+    found = watch([someone], {}).excess(someone, child(tmp_path), {})
+    assert found == (Status.OVER_QUOTA, "printed 64 MiB, allowed 64")
+
+
+@pytest.mark.parametrize("place", ["child", "builder"])
+def test_a_worker_and_a_builder_are_ended_for_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: str
+) -> None:
+    monkeypatch.setattr(usage, "host_bytes", lambda pids, limit: 9 * GIB)
+    monkeypatch.setattr(resource_watch, "PERIOD_S", 0.001)
+    hungry = child(tmp_path)
+    someone = seat(tmp_path, **{place: hungry})
+    thread = watch([someone], {})
+    thread.start()
+    deadline = time.monotonic() + 20
+    while not hungry.ended and time.monotonic() < deadline:
+        time.sleep(0.001)
+    thread.stopping.set()
+    thread.join(20)
+    assert hungry.ended
+    assert someone.ended_for[0] is Status.OUT_OF_MEMORY

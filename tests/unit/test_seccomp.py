@@ -1,0 +1,191 @@
+"""The filter, call by call: what is in no table is refused; arguments decide where they must."""
+
+from __future__ import annotations
+
+import errno
+import os
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from harness import seccomp, system_calls
+from harness.system_calls import JUDGED
+
+MACHINES = sorted(seccomp.ARCHES)
+TABLES = (
+    system_calls.ALLOWED,
+    system_calls.PRETENDED,
+    system_calls.ABSENT,
+    system_calls.NOT_KEPT,
+    JUDGED,
+)
+#: Numbers of calls that must never come through: (x86_64, aarch64).
+NEVER = {
+    "ptrace": (101, 117),
+    "process_vm_readv": (310, 270),
+    "kcmp": (312, 272),
+    "pidfd_getfd": (438, 438),
+    "mount": (165, 40),
+    "pivot_root": (155, 41),
+    "open_tree": (428, 428),
+    "mount_setattr": (442, 442),
+    "unshare": (272, 97),
+    "setns": (308, 268),
+    "bpf": (321, 280),
+    "perf_event_open": (298, 241),
+    "userfaultfd": (323, 282),
+    "io_uring_setup": (425, 425),
+    "io_uring_enter": (426, 426),
+    "keyctl": (250, 219),
+    "shmget": (29, 194),
+    "shmat": (30, 196),
+    "msgget": (68, 186),
+    "semget": (64, 190),
+    "mq_open": (240, 180),
+    "fanotify_init": (300, 262),
+    "inotify_add_watch": (254, 27),
+    "name_to_handle_at": (303, 264),
+    "open_by_handle_at": (304, 265),
+    "splice": (275, 76),
+    "vmsplice": (278, 75),
+    "personality": (135, 92),
+    "seccomp": (317, 277),
+    "setresuid": (117, 147),
+    "chown": (92, -1),
+    "fchownat": (260, 54),
+    "syslog": (103, 116),
+    "memfd_secret": (447, 447),
+    "fchmodat2": (452, 452),
+    "setxattr": (188, 5),
+    "fremovexattr": (199, 16),
+    "setxattrat": (463, 463),
+    "file_setattr": (469, 469),
+}
+
+
+class Filter:
+    """One filter and what it answers."""
+
+    def __init__(self, machine: str, alone: bool = False, signals_to: int | None = None) -> None:
+        self.column, self.arch = seccomp.ARCHES[machine]
+        self.program = seccomp.filter_program(machine, alone, signals_to)
+
+    def __call__(self, name: str, *words: int) -> int:
+        number = next(table[name] for table in TABLES if name in table)[self.column]
+        assert number is not None
+        return self.decide(number, *words)
+
+    def decide(self, number: int, *words: int) -> int:
+        return seccomp.decide(self.program, self.arch, number, *words)
+
+    def allows(self, name: str, *words: int) -> bool:
+        return self(name, *words) == seccomp.ALLOW
+
+    def has(self, name: str) -> bool:
+        return next(table[name] for table in TABLES if name in table)[self.column] is not None
+
+
+@pytest.mark.parametrize("alone", [False, True])
+@pytest.mark.parametrize("machine", MACHINES)
+def test_what_no_kernel_author_needs_is_refused(machine: str, alone: bool) -> None:
+    found = Filter(machine, alone)
+    for name, numbers in NEVER.items():
+        assert found.decide(numbers[found.column]) != seccomp.ALLOW, name
+
+
+@pytest.mark.parametrize("machine", MACHINES)
+def test_no_number_is_in_two_tables(machine: str) -> None:
+    column, _ = seccomp.ARCHES[machine]
+    numbers = [n[column] for table in TABLES for n in table.values() if n[column] is not None]
+    assert len(numbers) == len(set(numbers))
+
+
+@given(number=st.integers(0, 0xFFFFFFFF), machine=st.sampled_from(MACHINES))
+def test_a_number_in_no_table_never_comes_through(number: int, machine: str) -> None:
+    found = Filter(machine, alone=True)
+    known = {n[found.column] for table in TABLES for n in table.values()}
+    if number not in known:
+        assert found.decide(number) in (
+            seccomp.REFUSED[3],
+            seccomp.answer(errno.ENOSYS)[3],
+        )
+
+
+@pytest.mark.parametrize("machine", MACHINES)
+def test_arguments_decide(machine: str) -> None:
+    found = Filter(machine)
+    assert found.allows("socket", seccomp.AF_UNIX)
+    for family in (2, 10, 16, 17, 38, 40):  # INET, INET6, NETLINK, PACKET, ALG, VSOCK
+        assert not found.allows("socket", family)
+    assert found.allows("clone", 0x3D0F00)  # a thread
+    assert not found.allows("clone", 0x10000000)  # a user namespace
+    assert found("clone3") == seccomp.answer(errno.ENOSYS)[3]
+    for command in (8, 10, 15, 1024, 1025, 1026):  # owners of signals, leases, notices
+        assert not found.allows("fcntl", 3, command)
+    assert found.allows("fcntl", 3, 1030)
+    for request in (0x40086602, 0x401C5820, 0x5412, 0x8901, 0x8902, 0x40049409, 0x40081271):
+        assert not found.allows("ioctl", 3, request), hex(request)
+    for request in (0xC020462A, 0x30000001, 0x5401, 0x541B):  # NVIDIA's, its memory's, terminals'
+        assert found.allows("ioctl", 3, request), hex(request)
+    assert found.allows("prctl", 15)
+    assert not found.allows("prctl", 22)  # a filter of its own
+    makes = 0x41
+    assert found.allows("openat", 0, 0, 0, 0o6755)  # no file is made, so there is no mode
+    assert found.allows("openat", 0, 0, makes, 0o755)
+    for bits in (0o4755, 0o2755):
+        assert not found.allows("openat", 0, 0, makes, bits)
+        assert not found.allows("openat", 0, 0, 0x410000, bits)
+    assert found.allows("mknodat", 0, 0, 0o010600)
+    for kind in (0o020600, 0o060600, 0o100600, 0o014600):  # devices, a file, set-user-id
+        assert not found.allows("mknodat", 0, 0, kind)
+    if found.has("open"):
+        assert found.allows("open", 0, 0, 0o6755)
+        assert not found.allows("open", 0, makes, 0o4755)
+        assert not found.allows("creat", 0, 0o4755)
+
+
+@pytest.mark.parametrize("machine", MACHINES)
+def test_modes_and_times_are_answered_and_not_changed(machine: str) -> None:
+    found = Filter(machine)
+    for name in ("chmod", "fchmod", "fchmodat", "utime", "utimes", "futimesat", "utimensat"):
+        if found.has(name):
+            assert found(name) == seccomp.DENY  # errno 0
+
+
+@pytest.mark.parametrize("machine", MACHINES)
+def test_among_others_a_process_schedules_itself_only(machine: str) -> None:
+    found, alone = Filter(machine), Filter(machine, alone=True)
+    for name in seccomp.OF_A_PROCESS:
+        assert found.allows(name, 0)
+        assert found.allows(name, os.getpid())
+        assert not found.allows(name, os.getppid())
+        assert alone.allows(name, os.getppid())
+        assert not alone.allows(name, 1)  # the first process of its namespaces
+    assert found.allows("setpriority", 0, 0)
+    assert not found.allows("setpriority", 0, 1)
+    assert not found.allows("setpriority", seccomp.PRIO_USER, 0)  # all that the user owns
+    assert found.allows("kill", 1)  # Landlock's business
+
+
+def test_an_old_kernel_lets_a_process_signal_itself_only() -> None:
+    found = Filter("x86_64", signals_to=77)
+    assert found.allows("kill", 77)
+    assert not found.allows("kill", 78)
+
+
+@pytest.mark.parametrize("machine", MACHINES)
+def test_another_machine_s_numbers_are_refused(machine: str) -> None:
+    found = Filter(machine)
+    number = system_calls.ALLOWED["read"][found.column]
+    assert number is not None
+    assert seccomp.decide(found.program, found.arch ^ 1, number) != seccomp.ALLOW
+    assert found.decide(0x40000000 + number) != seccomp.ALLOW
+    assert found.decide(number) == seccomp.ALLOW
+
+
+@pytest.mark.parametrize("machine", MACHINES)
+def test_the_kernel_takes_a_program_of_this_length(machine: str) -> None:
+    found = Filter(machine)
+    assert len(found.program) <= 4096
+    assert all(0 <= jump <= 255 for step in found.program for jump in step[1:3])
