@@ -75,7 +75,7 @@ class JudgeClient:
 
     def wait_ready(self) -> None:
         """Block until it has its context; learn its commitment and whether IPC works."""
-        hello = self._receive(JudgeReady, JUDGE_START_S)
+        hello = self._read(self._receive(JUDGE_START_S), JudgeReady)
         self.commitment, self.ipc = hello.commitment, hello.ipc == "cuda_ipc"
         self.start_s = hello.start_s
 
@@ -86,10 +86,9 @@ class JudgeClient:
         message = {"op": "attach", "worker": name, "timeout_s": timeout_s}
         message |= {"input_bytes": sizes[0], "output_bytes": sizes[1]}
         with self._busy_with(name):
-            self._send(message, (seat.line.fileno(),))
-            answer = self._answer(timeout_s + JUDGE_REQUEST_S)
+            answer = self._ask(message, timeout_s + JUDGE_REQUEST_S, (seat.line.fileno(),))
             seat.line.close()
-            return None if answer.get("ok") else self._understood(answer, BurstReport)
+            return None if answer.get("ok") else self._read(answer, BurstReport)
 
     def inputs(self, probe: Probe, label: str, calls: int, whole: bool) -> None:
         """Have the judge draw the next burst's inputs and work out the answers."""
@@ -104,7 +103,7 @@ class JudgeClient:
             "kwargs": dict(probe.kwargs),
             "whole": whole,
         }
-        self._ask(message, Done, JUDGE_REQUEST_S)
+        self._read(self._ask(message, JUDGE_REQUEST_S), Done)
 
     def burst(
         self, name: str, timeout_s: float, profile: bool = False, heat_ms: float = 0
@@ -113,21 +112,22 @@ class JudgeClient:
         message = {"op": "burst", "worker": name, "timeout_s": timeout_s, "profile": profile}
         message["heat_ms"] = heat_ms
         with self._busy_with(name):
-            return self._ask(message, BurstReport, 3 * timeout_s + JUDGE_REQUEST_S)
+            answer = self._ask(message, 3 * timeout_s + JUDGE_REQUEST_S)
+            return self._read(answer, BurstReport)
 
     def prime(self, names: Sequence[str], timeout_s: float) -> None:
         """Set up the profilers of these workers, all at once; they must be running."""
         message = {"op": "prime", "workers": list(names), "timeout_s": timeout_s}
-        self._ask(message, Done, timeout_s * len(names) + JUDGE_REQUEST_S)
+        self._read(self._ask(message, timeout_s * len(names) + JUDGE_REQUEST_S), Done)
 
     def detach(self, name: str) -> None:
         """Forget a worker and free its buffers."""
         with self._busy_with(name):
-            self._ask({"op": "detach", "worker": name}, Done, JUDGE_REQUEST_S)
+            self._read(self._ask({"op": "detach", "worker": name}, JUDGE_REQUEST_S), Done)
 
     def reveal(self) -> str:
         """The secret that all inputs so far came from; the next ones come from a new one."""
-        answer = self._ask({"op": "reveal"}, Revealed, JUDGE_REQUEST_S)
+        answer = self._read(self._ask({"op": "reveal"}, JUDGE_REQUEST_S), Revealed)
         self.commitment = answer.commitment
         return answer.secret
 
@@ -140,9 +140,11 @@ class JudgeClient:
             cause.worker = worker
             raise
 
-    def _ask(self, message: wire.Message, answer: type[Crossing], timeout_s: float) -> Crossing:
-        self._send(message)
-        return self._receive(answer, timeout_s)
+    def _ask(
+        self, message: wire.Message, timeout_s: float, fds: tuple[int, ...] = ()
+    ) -> wire.Message:
+        self._send(message, fds)
+        return self._receive(timeout_s)
 
     def _send(self, message: wire.Message, fds: tuple[int, ...] = ()) -> None:
         try:
@@ -150,22 +152,19 @@ class JudgeClient:
         except WireError as cause:
             raise self._failed(str(cause)) from None
 
-    def _receive(self, answer: type[Crossing], timeout_s: float) -> Crossing:
-        return self._understood(self._answer(timeout_s), answer)
-
-    def _answer(self, timeout_s: float) -> wire.Message:
+    def _receive(self, timeout_s: float) -> wire.Message:
         try:
             answer = wire.receive(self.child.line, timeout_s)
         except WireError as cause:
             raise self._failed(str(cause)) from None
         if "failed" in answer:
-            told = self._understood(answer, Failed)
+            told = self._read(answer, Failed)
             failed = self._failed(told.failed)
             failed.lacks = told.lacks
             raise failed
         return answer
 
-    def _understood(self, answer: wire.Message, model: type[Crossing]) -> Crossing:
+    def _read(self, answer: wire.Message, model: type[Crossing]) -> Crossing:
         try:
             return understood(answer, model)
         except WireError as cause:
