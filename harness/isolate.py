@@ -123,7 +123,8 @@ class Child:
         if code is None:
             return "still running"
         if code < 0:
-            return f"killed by {signal.Signals(-code).name}"
+            names = {number.value: number.name for number in signal.Signals}
+            return f"killed by {names.get(-code, f'signal {-code}')}"  # few real-time ones have one
         return f"exited with code {code}"
 
     def log_tail(self) -> str:
