@@ -79,7 +79,7 @@ class JudgeClient:
 
     def wait_ready(self) -> None:
         """Block until it has its context; learn its commitment and whether IPC works."""
-        hello = self._receive(JudgeReady, JUDGE_START_S)
+        hello = self._read(self._receive(JUDGE_START_S), JudgeReady)
         self.commitment, self.ipc = hello.commitment, hello.ipc == "cuda_ipc"
         self.start_s = hello.start_s
 
@@ -98,7 +98,7 @@ class JudgeClient:
             self._send(message, (seat.line.fileno(),))
             answer = self._answer_of_worker(timeout_s + TURN_SPARE_S, overdue)
             seat.line.close()
-            return None if answer.get("ok") else self._understood(answer, BurstReport)
+            return None if answer.get("ok") else self._read(answer, BurstReport)
 
     def inputs(
         self, probe: Probe, label: str, calls: int, whole: bool, answered: bool, watched: bool
@@ -120,7 +120,7 @@ class JudgeClient:
             "answered": answered,
             "watched": watched,
         }
-        return self._ask(message, Asked, JUDGE_REQUEST_S).gap_ms
+        return self._read(self._ask(message, JUDGE_REQUEST_S), Asked).gap_ms
 
     def burst(
         self,
@@ -136,21 +136,21 @@ class JudgeClient:
         with self._busy_with(name):
             self._send(message)
             answer = self._answer_of_worker(2 * timeout_s + TURN_SPARE_S, overdue)
-            return self._understood(answer, BurstReport)
+            return self._read(answer, BurstReport)
 
     def prime(self, names: Sequence[str], timeout_s: float) -> None:
         """Set up the profilers of these workers, all at once; they must be running."""
         message = {"op": "prime", "workers": list(names), "timeout_s": timeout_s}
-        self._ask(message, Done, timeout_s * len(names) + JUDGE_REQUEST_S)
+        self._read(self._ask(message, timeout_s * len(names) + JUDGE_REQUEST_S), Done)
 
     def detach(self, name: str) -> None:
         """Forget a worker and free its buffers."""
         with self._busy_with(name):
-            self._ask({"op": "detach", "worker": name}, Done, JUDGE_REQUEST_S)
+            self._read(self._ask({"op": "detach", "worker": name}, JUDGE_REQUEST_S), Done)
 
     def reveal(self) -> str:
         """The secret that all inputs so far came from; the next ones come from a new one."""
-        answer = self._ask({"op": "reveal"}, Revealed, JUDGE_REQUEST_S)
+        answer = self._read(self._ask({"op": "reveal"}, JUDGE_REQUEST_S), Revealed)
         self.commitment = answer.commitment
         return answer.secret
 
@@ -162,7 +162,7 @@ class JudgeClient:
         """
         if not select.select([self.child.line], [], [], deadline_s)[0]:
             overdue(deadline_s)
-        return self._answer(JUDGE_REQUEST_S)
+        return self._receive(JUDGE_REQUEST_S)
 
     @contextlib.contextmanager
     def _busy_with(self, worker: str) -> Iterator[None]:
@@ -173,9 +173,11 @@ class JudgeClient:
             cause.worker = worker
             raise
 
-    def _ask(self, message: wire.Message, answer: type[Crossing], timeout_s: float) -> Crossing:
-        self._send(message)
-        return self._receive(answer, timeout_s)
+    def _ask(
+        self, message: wire.Message, timeout_s: float, fds: tuple[int, ...] = ()
+    ) -> wire.Message:
+        self._send(message, fds)
+        return self._receive(timeout_s)
 
     def _send(self, message: wire.Message, fds: tuple[int, ...] = ()) -> None:
         try:
@@ -183,22 +185,19 @@ class JudgeClient:
         except WireError as cause:
             raise self._failed(str(cause)) from None
 
-    def _receive(self, answer: type[Crossing], timeout_s: float) -> Crossing:
-        return self._understood(self._answer(timeout_s), answer)
-
-    def _answer(self, timeout_s: float) -> wire.Message:
+    def _receive(self, timeout_s: float) -> wire.Message:
         try:
             answer = wire.receive(self.child.line, timeout_s)
         except WireError as cause:
             raise self._failed(str(cause)) from None
         if "failed" in answer:
-            told = self._understood(answer, Failed)
+            told = self._read(answer, Failed)
             failed = self._failed(told.failed)
             failed.lacks = told.lacks
             raise failed
         return answer
 
-    def _understood(self, answer: wire.Message, model: type[Crossing]) -> Crossing:
+    def _read(self, answer: wire.Message, model: type[Crossing]) -> Crossing:
         try:
             return understood(answer, model)
         except WireError as cause:
@@ -227,9 +226,8 @@ class Seat:
         self.attached = False
         self.primed = ""  # label of the worker whose profiler is set up
         self.builder: Child | None = None
-        self.ended_for: tuple[Status, str] | None = (
-            None  # by the resource watch, or an overdue turn
-        )
+        #: Set by the resource watch, or by a turn that went past all deadlines.
+        self.ended_for: tuple[Status, str] | None = None
         #: Its processes that the driver holds back, see harness/quiet.py.
         self.held: set[int] = set()
         self.build_log = ""  # the last of what its builder printed

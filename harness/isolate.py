@@ -149,7 +149,8 @@ class Child:
         if self.walled and code > namespaces.BY_SIGNAL:
             code = namespaces.BY_SIGNAL - code
         if code < 0:
-            return f"killed by {signal.Signals(-code).name}"
+            names = {number.value: number.name for number in signal.Signals}
+            return f"killed by {names.get(-code, f'signal {-code}')}"  # few real-time ones have one
         return f"exited with code {code}"
 
     def log_tail(self) -> str:

@@ -6,13 +6,13 @@ import contextlib
 import fcntl
 import os
 import secrets
-import shutil
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from harness.isolate import ROOT
+from harness.removal import remove_tree
 
 if TYPE_CHECKING:  # early.py is here before pydantic is
     from harness.schema import Machine
@@ -30,14 +30,14 @@ def scratch_folder() -> Iterator[Path]:
     for folder in base.glob(f"{SCRATCH_PREFIX}*"):
         with _locked(folder / "lock") as free:
             if free:
-                shutil.rmtree(folder, ignore_errors=True)
+                remove_tree(folder)
     fresh = Path(tempfile.mkdtemp(prefix="attnboard-new-", dir=base))
     with _locked(fresh / "lock"):
         folder = fresh.rename(base / f"{SCRATCH_PREFIX}{secrets.token_hex(8)}")  # locked when seen
         try:
             yield folder
         finally:
-            shutil.rmtree(folder, ignore_errors=True)
+            remove_tree(folder)
 
 
 def house(scratch: Path) -> Path:

@@ -26,6 +26,7 @@ from harness.launch import execute
 from harness.observer import Silent
 from harness.problems import PROBLEMS, Problem, get_problem
 from harness.registry import find_entrants, load_entrant
+from harness.removal import remove_tree
 from harness.request import Request
 from harness.schema import (
     BLAMELESS,
@@ -233,13 +234,16 @@ def run_batch(
     ):  # unwalled cheaters could reach what waits for the next run
         early.begin_next(2)  # this one's, and the next one's, which imports torch meanwhile
     before = set(hygiene.children(os.getpid()))
-    with tempfile.TemporaryDirectory(prefix="attnboard-selftest-") as cache, planted(specimens):
+    with contextlib.ExitStack() as stack:
+        cache = Path(tempfile.mkdtemp(prefix="attnboard-selftest-"))
+        stack.callback(remove_tree, cache)  # specimens write into it
+        stack.enter_context(planted(specimens))
         request = Request(
             suite=suite,
             machine=machine if gpu else replace_gpu(machine),
             entrants=(*entrants, *pace),
             against=suite.against,
-            cache=Path(cache),
+            cache=cache,
             sandbox=0 if Defence.SANDBOX in off else level,
             off=off,
         )

@@ -11,13 +11,13 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import os
-import shutil
 import stat
 import tempfile
 from collections.abc import Iterable
 from pathlib import Path, PurePosixPath
 
 from harness.errors import SubmissionError, UsageError
+from harness.removal import remove_tree
 from harness.words import shown
 
 SKIPPED_DIRS = {"__pycache__", "steps", ".git", "build", "results"}
@@ -132,11 +132,11 @@ def lay_out(files: Files, target: Path) -> None:
         if target.is_symlink() or target.exists():
             old = Path(tempfile.mkdtemp(prefix=".old-", dir=target.parent))
             target.rename(old / "was")
-            shutil.rmtree(old, ignore_errors=True)
+            remove_tree(old)
         with contextlib.suppress(OSError):  # another run of the same sources was first
             fresh.rename(target)
     finally:
-        shutil.rmtree(fresh, ignore_errors=True)
+        remove_tree(fresh)
     if not holds(target, files):
         raise SubmissionError(f"{target}: is not what was written there", f"rm -r '{target}'")
 

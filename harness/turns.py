@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import time
+import traceback
 from dataclasses import dataclass
 from functools import partial
 
-from harness.bench import Seat
+from harness.bench import JudgeFailed, Seat
 from harness.defences import Defence
+from harness.errors import HarnessError
 from harness.messages import BurstReport
 from harness.problems.base import Probe
 from harness.quiet import Rest
@@ -47,21 +49,40 @@ def take_turn(
     heat_ms: float = 0,
 ) -> BurstReport | None:
     """One burst on one worker, within its budget; None if it could not be started."""
+    if state.seats[name].entrant.kind is Kind.BASELINE:
+        return _timed_burst(state, name, question, timeout_s, profile, heat_ms)
     seat, budget = state.seats[name], state.budget
-    if seat.entrant.kind is Kind.SUBMISSION:
-        if overdrawn := budget.overdrawn(name):
-            _dismiss(state, seat, overdrawn)
-            return None
-        compiled = state.limits.burst_s if seat.compiles_alone else timeout_s
-        timeout_s = budget.deadline_s(name, min(timeout_s, compiled))
-    begun = time.monotonic()
-    reply = _burst(state, name, question, timeout_s, profile, heat_ms)
-    budget.spent_s[name] += time.monotonic() - begun
+    if overdrawn := budget.overdrawn(name):
+        _dismiss(state, seat, Status.TIMED_OUT, overdrawn)
+        return None
+    timeout_s = min(timeout_s, state.limits.burst_s if seat.compiles_alone else timeout_s)
+    timeout_s = budget.deadline_s(name, timeout_s)
+    try:
+        reply = _timed_burst(state, name, question, timeout_s, profile, heat_ms)
+    except JudgeFailed:
+        raise
+    except Exception as cause:  # of ours, but with this one before us: nobody else pays for it
+        traceback.print_exc()
+        ours = isinstance(cause, HarnessError)  # a process could not be had, or the like
+        status = Status.HARNESS_ERROR if ours else Status.BROKE_THE_RUN
+        _dismiss(state, seat, status, f"in its turn: {cause!r}"[:500])
+        return None
     if reply is None or reply.status is not Status.TIMED_OUT:
         return reply
     budget.hung.add(name)
-    overdrawn = budget.overdrawn(name) if seat.entrant.kind is Kind.SUBMISSION else ""
+    overdrawn = budget.overdrawn(name)
     return reply.model_copy(update={"message": overdrawn}) if overdrawn else reply
+
+
+def _timed_burst(
+    state: State, name: str, question: Question, timeout_s: float, profile: bool, heat_ms: float
+) -> BurstReport | None:
+    """One burst; its wall-clock is what `name` has spent."""
+    begun = time.monotonic()
+    try:
+        return _burst(state, name, question, timeout_s, profile, heat_ms)
+    finally:
+        state.budget.spent_s[name] += time.monotonic() - begun
 
 
 def _burst(
@@ -180,15 +201,15 @@ def _ask(state: State, name: str, question: Question) -> float:
     )
 
 
-def _dismiss(state: State, seat: Seat, why: str) -> None:
-    """No further turn for who has spent its budget; rows of complete cases stay."""
+def _dismiss(state: State, seat: Seat, status: Status, why: str) -> None:
+    """No further turn for who has spent its budget, or broke us; rows of complete cases stay."""
     seat.end()
     if seat.attached:
         state.judge.detach(seat.label)
         seat.attached = False
     for case in state.suite.cases:
         if case.name not in state.done:
-            state.record(seat.entrant.name, case).fail(Status.TIMED_OUT, why)
+            state.record(seat.entrant.name, case).fail(status, why)
 
 
 def _seated(state: State, seat: Seat) -> bool:

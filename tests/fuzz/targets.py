@@ -126,7 +126,7 @@ def judge_to_engine(frames: bytes) -> None:
         child: Any = SimpleNamespace(line=line, log_tail=lambda: "", ending=lambda _: "gone")
         client = JudgeClient.__new__(JudgeClient)
         client.child = child
-        client._receive(BurstReport, 0.5)
+        client._read(client._receive(0.5), BurstReport)
 
 
 def words_to_board(told: tuple[str, list[str]]) -> None:

@@ -12,7 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from harness import turns
+from harness.bench import JudgeFailed
 from harness.budget import SHORTEST_S, Budget
+from harness.errors import HarnessError
 from harness.messages import BurstReport
 from harness.schema import Case, Kind, Limits, Status
 
@@ -115,6 +117,40 @@ def test_a_plain_cu_has_nothing_to_compile_in_its_first_call(
     stage.seats["mine"].compiles_alone = True
     stage.turn()
     assert stage.asked == [LIMITS.burst_s]
+
+
+@pytest.mark.parametrize(
+    ("fault", "status"),
+    [
+        (ValueError("35 is not a valid Signals"), Status.BROKE_THE_RUN),
+        (HarnessError("no process could be forked"), Status.HARNESS_ERROR),
+    ],
+)
+def test_a_fault_of_ours_in_a_turn_ends_that_entry_alone(
+    monkeypatch: pytest.MonkeyPatch, fault: Exception, status: Status
+) -> None:
+    stage = Stage(monkeypatch)
+
+    def broken(*_: object) -> None:
+        raise fault
+
+    monkeypatch.setattr(turns, "_burst", broken)
+    assert stage.turn() is None
+    assert stage.failed["two"][0] is status
+    assert stage.detached == ["mine-1"]
+    with pytest.raises(type(fault)):
+        stage.turn("pace")
+
+
+def test_a_judge_that_fails_is_more_than_a_turn(monkeypatch: pytest.MonkeyPatch) -> None:
+    stage = Stage(monkeypatch)
+
+    def broken(*_: object) -> None:
+        raise JudgeFailed("the judge failed")
+
+    monkeypatch.setattr(turns, "_burst", broken)
+    with pytest.raises(JudgeFailed):
+        stage.turn()
 
 
 def test_a_baseline_is_not_hurried(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -44,3 +45,15 @@ def test_a_killed_child_is_told_by_its_signal(tmp_path: Path) -> None:
     child.pause()
     child.end()
     assert not child.alive
+
+
+@pytest.mark.parametrize(
+    ("number", "words"), [(9, "killed by SIGKILL"), (35, "killed by signal 35")]
+)
+def test_a_signal_without_a_name_is_told_by_its_number(
+    tmp_path: Path, number: int, words: str
+) -> None:
+    child = Child("http.server", ["--help"], None, tmp_path / "log")
+    os.kill(child.pid, number)
+    assert child.ending(20) == words
+    child.end()
