@@ -29,14 +29,16 @@ FILES = {  # rung -> its source
     "wide": "kernels/wide.cu",
     "fused": "steps/02_fused.cu",
     "ahead": "kernels/backward.cu",
+    "pair": "kernels/pair.cu",
     "stay": "kernels/persistent.cu",
 }
-TWO_KERNELS, WIDE, STAY = "two_kernels", "wide", "stay"
+TWO_KERNELS, WIDE, STAY, PAIR = "two_kernels", "wide", "stay", "pair"
 KV_ROWS = {
     "two_kernels": 64,
     "wide": 64,
     "fused": 128,
     "ahead": 128,
+    "pair": 256,
     "stay": 128,
 }  # a block or item
 MAX_PLANS = 1024
@@ -80,6 +82,11 @@ def fused_smem_bytes(headdim: int, flags: tuple[str, ...] = ()) -> int:
     slots, ds_buffers = (4, 3) if "-DDQ_LATE=1" in flags else (3, 2)
     tiles = 2 * 128 * headdim * 2 + 2 * slots * 64 * headdim * 2 + ds_buffers * 128 * 64 * 2
     return tiles + 64 * headdim * 4 + 2 * slots * 64 * 4 + 8 * (2 * slots + 2 + ds_buffers)
+
+
+def pair_smem_bytes() -> int:
+    """k, v [256, 64]; four slots of q and do; three of dS [256, 64]; lse and delta; barriers."""
+    return 2 * 256 * 128 + 2 * 4 * 64 * 128 + 3 * 256 * 128 + 2 * 4 * 64 * 4 + 8 * (2 * 4 + 2 + 3)
 
 
 class Shape(NamedTuple):
@@ -253,7 +260,12 @@ class Plan:
         ]  # fmt: skip
         self.params = None
         if self.fused:
-            smem, after_smem = fused_smem_bytes(headdim, build.flags), 64 * (headdim + 8) * 2
+            smem = (
+                pair_smem_bytes()
+                if build.rung == PAIR
+                else fused_smem_bytes(headdim, build.flags)
+            )
+            after_smem = 64 * (headdim + 8) * 2
             section = max(1, min(heads, build.section_bytes // (8 * seqlen * headdim)))
             self.params = Params(
                 None, None, None, None, seqlen, heads, section, int(causal), scale, scales[1].value
