@@ -22,7 +22,7 @@ import torch
 from cuda.bindings import driver, nvrtc
 
 FOLDER = Path(__file__).resolve().parent
-HEADERS = ("sm90.cuh", "rows.cuh")
+HEADERS = ("sm90.cuh", "rows.cuh", "passes.cuh")
 PASSES = "kernels/passes.cu"
 FILES = {  # rung -> its source
     "two_kernels": "kernels/two_kernels.cu",
@@ -54,7 +54,7 @@ class Build(NamedTuple):
 
 
 BUILDS = {  # the fastest of each headdim on one H200: NOTES.md
-    64: Build("ahead", ("-DA_IN_REGS=1", "-DDQ_LATE=1", "-DDQ_RED=1")),
+    64: Build(PAIR),
     128: Build("ahead", ("-DA_IN_REGS=0",)),  # dV late there: the source's own default
     256: Build(WIDE),  # dk and dv of 128 kv rows do not fit the registers
 }
@@ -77,6 +77,29 @@ class Params(ctypes.Structure):
     ]
 
 
+class Passes(ctypes.Structure):
+    """`struct Passes` of kernels/passes.cuh, field by field."""
+
+    _fields_ = [
+        *((n, ctypes.c_void_p)
+          for n in ("q", "k", "v", "o", "d_o", "lse", "stats", "dq_sum", "dq", "done")),
+        *((n, ctypes.c_int) for n in ("seqlen", "heads", "section")),
+        ("scale", ctypes.c_float),
+    ]  # fmt: skip
+
+
+class PairParams(ctypes.Structure):
+    """`struct Params` of kernels/pair.cu, field by field."""
+
+    _fields_ = [
+        ("passes", Passes),
+        ("dk", ctypes.c_void_p),
+        ("dv", ctypes.c_void_p),
+        ("causal", ctypes.c_int),
+        ("scale_log2", ctypes.c_float),
+    ]
+
+
 def fused_smem_bytes(headdim: int, flags: tuple[str, ...] = ()) -> int:
     """k, v; slots of q and do; dS; dq of a tile; lse and delta of every slot; barriers."""
     slots, ds_buffers = (4, 3) if "-DDQ_LATE=1" in flags else (3, 2)
@@ -87,6 +110,16 @@ def fused_smem_bytes(headdim: int, flags: tuple[str, ...] = ()) -> int:
 def pair_smem_bytes() -> int:
     """k, v [256, 64]; four slots of q and do; three of dS [256, 64]; lse and delta; barriers."""
     return 2 * 256 * 128 + 2 * 4 * 64 * 128 + 3 * 256 * 128 + 2 * 4 * 64 * 4 + 8 * (2 * 4 + 2 + 3)
+
+
+def grid_blocks(
+    heads: int, seqlen: int, headdim: int, section: int, kv_rows: int
+) -> tuple[int, int]:
+    """Blocks of a grid that holds the passes' own (kernels/passes.cuh), and its sections of heads."""
+    tiles, pass_tiles = -(-seqlen // 64), 512 // headdim
+    widths = [min(section, heads - first) for first in range(0, heads, section)]
+    passes = sum(-(-width * tiles // pass_tiles) for width in widths)
+    return 2 * passes + heads * -(-seqlen // kv_rows), len(widths)
 
 
 class Shape(NamedTuple):
@@ -260,12 +293,7 @@ class Plan:
         ]  # fmt: skip
         self.params = None
         if self.fused:
-            smem = (
-                pair_smem_bytes()
-                if build.rung == PAIR
-                else fused_smem_bytes(headdim, build.flags)
-            )
-            after_smem = 64 * (headdim + 8) * 2
+            smem, after_smem = fused_smem_bytes(headdim, build.flags), 64 * (headdim + 8) * 2
             section = max(1, min(heads, build.section_bytes // (8 * seqlen * headdim)))
             self.params = Params(
                 None, None, None, None, seqlen, heads, section, int(causal), scale, scales[1].value
@@ -309,7 +337,54 @@ class Plan:
             launch(stream)
 
 
-_plans: dict[tuple, Plan] = {}
+class OneLaunch:
+    """A call whose passes are blocks of the main kernel's grid (kernels/passes.cuh)."""
+
+    fused = True
+
+    def __init__(self, q, k, v, d_o, causal: bool, scale: float, build: Build) -> None:
+        batch, nheads, seqlen, headdim = q.shape
+        heads, tiles, rows = batch * nheads, -(-seqlen // 64), KV_ROWS[build.rung]
+        section = max(1, min(heads, build.section_bytes // (8 * seqlen * headdim)))
+        blocks, sections = grid_blocks(heads, seqlen, headdim, section, rows)
+        self.stats_floats, self.sum_floats = heads * tiles * 128, heads * tiles * 64 * headdim
+        self.counters = 2 * sections
+        maps = [
+            _tensor_map(t.data_ptr(), heads, seqlen, headdim, box)
+            for t, box in ((q, 64), (k, rows), (v, rows), (d_o, 64))
+        ]
+        q_k_v = (t.data_ptr() for t in (q, k, v))
+        passes = Passes(
+            *q_k_v, None, d_o.data_ptr(), None, None, None, None, None, seqlen, heads, section, scale
+        )
+        scale_log2 = scale * math.log2(math.e)
+        self.params = PairParams(passes, None, None, int(causal), scale_log2)
+        smem = pair_smem_bytes()
+        main = _function(
+            "backward", FILES[build.rung], headdim, build.flags, smem, q.device.index
+        )
+        self.launches = [_Launch(main, blocks, 256, smem, *maps, self.params)]
+
+    def __call__(self, o, lse, dq, dk, dv, stream: int) -> None:
+        """Queues a memset and the launch; the work space is torch's memory, given back in stream order."""
+        floats = self.stats_floats + self.sum_floats
+        space = torch.empty(floats + self.counters, dtype=torch.float32, device=o.device)
+        params, at = self.params, space.data_ptr()
+        passes = params.passes
+        passes.o, passes.lse, passes.dq = o.data_ptr(), lse.data_ptr(), dq.data_ptr()
+        passes.stats, passes.dq_sum = at, at + 4 * self.stats_floats
+        passes.done = at + 4 * floats
+        params.dk, params.dv = dk.data_ptr(), dv.data_ptr()
+        (status,) = driver.cuMemsetD32Async(passes.done, 0, self.counters, stream)
+        if status != 0:
+            raise RuntimeError(
+                f"submissions/cuda_hopper_backward: cuMemsetD32Async failed with {status!r}"
+            )
+        for launch in self.launches:
+            launch(stream)
+
+
+_plans: dict[tuple, Plan | OneLaunch] = {}
 
 
 def _check(q, k, v, o, lse, do) -> None:
@@ -362,6 +437,7 @@ def custom_attention_backward(q, k, v, o, lse, do, causal=True, sm_scale=None, b
         if len(_plans) >= MAX_PLANS:
             _plans.clear()
         chosen = build or BUILDS[q.shape[3]]
-        plan = _plans[key] = Plan(q, k, v, do, bool(causal), scale, chosen)
+        make = OneLaunch if chosen.rung == PAIR else Plan
+        plan = _plans[key] = make(q, k, v, do, bool(causal), scale, chosen)
     plan(o, lse, dq, dk, dv, torch._C._cuda_getCurrentRawStream(device))
     return dq, dk, dv

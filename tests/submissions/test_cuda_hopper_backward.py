@@ -20,7 +20,7 @@ SMEM_LIMIT_BYTES = 227 << 10
 WHOLE = 6e-4  # fp16 of P and dS gives 3.7e-4; a lost element of a tile gives more
 REGS = ("-DA_IN_REGS=1",)
 CHOSEN = {  # headdim -> what is launched when the caller does not choose
-    64: ("kernels/backward.cu", (*REGS, "-DDQ_LATE=1", "-DDQ_RED=1")),
+    64: ("kernels/pair.cu", ()),
     128: ("kernels/backward.cu", ("-DA_IN_REGS=0",)),
     256: ("kernels/wide.cu", ()),
 }
@@ -30,6 +30,7 @@ FUSED = {
     "ahead-128": ("kernels/backward.cu", 128, ("-DA_IN_REGS=0",)),
     "dq-late-64": ("kernels/backward.cu", 64, (*REGS, "-DDQ_LATE=1", "-DDQ_RED=1")),
     "dq-late-128": ("kernels/backward.cu", 128, ("-DA_IN_REGS=0", "-DDQ_LATE=2")),
+    "pair-64": ("kernels/pair.cu", 64, ()),
     "fused-128": ("steps/02_fused.cu", 128, ()),
     "stay-64": ("kernels/persistent.cu", 64, REGS),
     "stay-128": ("kernels/persistent.cu", 128, ("-DA_IN_REGS=0", "-DDQ_RED=1")),
@@ -44,7 +45,11 @@ def libraries(tmp_path_factory):
 
 
 def fused(libraries, file, headdim, flags, problem, timing, seed, section=1, edit=None):
-    """All three launches; the errors of dq, dk, dv."""
+    """All launches; the errors of dq, dk, dv."""
+    if file == "kernels/pair.cu":
+        library = libraries(file, headdim, flags, edit=edit)
+        problem.one_launch(library, 256, section, timing, seed)
+        return problem.errors()
     passes = libraries("kernels/passes.cu", headdim, ())
     problem.preprocess(passes, on_cpu.EARLY)
     library = libraries(file, headdim, flags, edit=edit)
@@ -114,6 +119,34 @@ def test_scales_and_ragged_sections_of_heads(libraries, scale):
 
 
 @needs_gxx
+@pytest.mark.parametrize(
+    ("heads", "section", "seqlen"),
+    [(1, 1, 1), (5, 2, 600), (7, 3, 100), (8, 8, 513), (9, 1, 64), (6, 4, 1030)],
+)
+def test_every_item_of_a_grid_runs_once_and_after_what_it_waits_for(
+    libraries, submission, heads, section, seqlen
+):
+    """kernels/passes.cuh: preprocess, main and postprocess blocks of sections of heads."""
+    tiles, kv_blocks = -(-seqlen // 64), -(-seqlen // 256)
+    blocks, sections = submission.grid_blocks(heads, seqlen, 64, section, 256)
+    items = np.zeros((blocks, 4), np.int32)
+    library = libraries("kernels/pair.cu", 64, ())
+    library.list_items(heads, section, tiles, kv_blocks, blocks, on_cpu._pointer(items))
+    at = {(kind, part, index): x for x, (kind, part, _, index) in enumerate(items.tolist())}
+    assert len(at) == blocks
+    for part in range(sections):
+        wide = min(section, heads - part * section)
+        passes = -(-wide * tiles // 8)
+        mine = [
+            [at[kind, part, index] for index in range(count)]
+            for kind, count in enumerate((passes, wide * kv_blocks, passes))
+        ]
+        assert max(mine[0]) < min(mine[1])
+        assert max(mine[1]) < min(mine[2])
+    assert set(items[:, 2]) == {min(section, heads - s * section) for s in range(sections)}
+
+
+@needs_gxx
 def test_two_kernels(libraries):
     problem = on_cpu.Problem(1, 150, 256, True)
     problem.preprocess(libraries("kernels/passes.cu", 256, ()), on_cpu.EARLY)
@@ -153,6 +186,11 @@ MISTAKES = {
     "dQ written over before it was read": ("ahead-64", "bulk_wait_read(); __syncwarp();", "__syncwarp();"),
     "late dQ: nobody waits for dS": ("dq-late-64", "mbar_wait(ds_full + 8 * before, ds_parity);   //", "//"),
     "late dQ: a slot too few": ("dq-late-64", "DQ_LATE == 1 ? 4 : 3;", "3;"),
+    "pair: nobody waits for dS": ("pair-64", "mbar_wait(ds_full + 8 * before(), ds_parity);  ", ""),
+    "pair: a slot of q and do too few": ("pair-64", "STAGES = 4,", "STAGES = 3,"),
+    "pair: two buffers of dS": ("pair-64", "DS_BUFFERS = 3;", "DS_BUFFERS = 2;"),
+    "pair: dS that is not there is not 0": ("pair-64", "if (tile < first + sub) {", "if (tile < first + sub) { return;"),
+    "pair: dS is not fenced": ("pair-64", "proxy_fence(); __syncwarp(); mbar_arrive_if(ds", "mbar_arrive_if(ds"),
     "late dQ, two buffers: dS over one in use": ("dq-late-128", "mbar_wait(ds_full, ds_parity), store_ds", "store_ds"),
 }  # fmt: skip
 
@@ -268,6 +306,14 @@ def test_shared_memory_is_what_the_kernel_lays_out(submission, headdim, flags, s
     assert submission.fused_smem_bytes(headdim, flags) == wanted <= SMEM_LIMIT_BYTES
 
 
+def test_pair_s_shared_memory_is_what_the_kernel_lays_out(submission):
+    """k and v; four tiles of q and of do; dS thrice; lse and delta four times; 13 barriers. The passes need less."""
+    kv, tile, stats = 256 * 64 * 2, 64 * 64 * 2, 64 * 4
+    wanted = 2 * kv + 8 * tile + 3 * 256 * 64 * 2 + 8 * stats + 13 * 8
+    assert submission.pair_smem_bytes() == wanted <= SMEM_LIMIT_BYTES
+    assert 8 * 64 * (64 + 8) * 2 <= wanted
+
+
 def test_wide_s_shared_memory_is_what_the_kernels_lay_out(submission):
     """Their addresses: six tiles, P twice, lse and delta twice, 12 barriers; seven tiles, 10 barriers."""
     tile = 64 * 256 * 2
@@ -298,16 +344,30 @@ def test_every_item_is_dealt_once_and_evenly(submission, heads, seqlen, section,
         assert max(loads) < 1.02 * sum(loads) / len(loads)
 
 
+def fields(file, struct):
+    """(name, type) of each field of a structure of numbers and pointers."""
+    source = (FOLDER / file).read_text()
+    body = re.search(rf"struct {struct} \{{(.*?)\}};", source, re.S).group(1)
+    types = {"int": ctypes.c_int, "float": ctypes.c_float, "Passes": "Passes"}
+    return [
+        (name, ctypes.c_void_p if star else types[kind.split()[-1]])
+        for kind, star, name in re.findall(
+            r"((?:const )?\w+)(\*?)\s+(\w+);", re.sub(r"//.*", "", body)
+        )
+    ]
+
+
 def test_params_match_the_kernels(submission):
     for file in ("kernels/backward.cu", "kernels/persistent.cu", "steps/02_fused.cu"):
-        source = (FOLDER / file).read_text()
-        body = re.sub(r"//.*", "", re.search(r"struct Params \{(.*?)\};", source, re.S).group(1))
-        types = {"int": ctypes.c_int, "float": ctypes.c_float}
-        wanted = [
-            (name, ctypes.c_void_p if star else types[kind.split()[-1]])
-            for kind, star, name in re.findall(r"((?:const )?\w+)(\*?)\s+(\w+);", body)
-        ]
-        assert submission.Params._fields_ == wanted == on_cpu.Params._fields_
+        assert submission.Params._fields_ == fields(file, "Params") == on_cpu.Params._fields_
+    passes = fields("kernels/passes.cuh", "Passes")
+    assert submission.Passes._fields_ == passes == on_cpu.Passes._fields_
+    pair = fields("kernels/pair.cu", "Params")
+    for params in (submission.PairParams, on_cpu.PairParams):
+        first, *others = params._fields_
+        assert pair == [("passes", "Passes"), *others]
+        assert first[0] == "passes"
+        assert first[1]._fields_ == passes
 
 
 def test_a_tensor_of_a_cpu_is_refused(submission):

@@ -22,6 +22,7 @@ KINDS = {
     "two_kernels.cu": "TWO_KERNELS",
     "wide.cu": "TWO_KERNELS",
     "persistent.cu": "STAYS",
+    "pair.cu": "ONE_LAUNCH",
 }
 OPTIONS = ("-std=c++17", "-O1", "-w", "-fPIC")
 EARLY, LATE, RANDOM = range(3)
@@ -42,6 +43,28 @@ class Params(ctypes.Structure):
     ]
 
 
+class Passes(ctypes.Structure):
+    """`struct Passes` of kernels/passes.cuh, field by field."""
+
+    _fields_ = [
+        *((n, ctypes.c_void_p)
+          for n in ("q", "k", "v", "o", "d_o", "lse", "stats", "dq_sum", "dq", "done")),
+        *((n, ctypes.c_int) for n in ("seqlen", "heads", "section")),
+        ("scale", ctypes.c_float),
+    ]  # fmt: skip
+
+
+class PairParams(ctypes.Structure):
+    """`struct Params` of kernels/pair.cu, field by field."""
+
+    _fields_ = [
+        ("passes", Passes),
+        *((n, ctypes.c_void_p) for n in ("dk", "dv")),
+        ("causal", ctypes.c_int),
+        ("scale_log2", ctypes.c_float),
+    ]
+
+
 class KernelFailed(Exception):
     """A deadlock, a misaligned address, an unfenced read: what the twin noticed, where."""
 
@@ -57,14 +80,15 @@ def compile_kernel(
     options = ["-shared", f"-DHEADDIM={headdim}", *flags]
     if Path(file).name in KINDS:
         options.append(f"-D{KINDS[Path(file).name]}")
-    rows = (FOLDER / "kernels" / "rows.cuh").read_text()
-    key = hashlib.sha256(repr((source, twin, launches, rows, options)).encode()).hexdigest()[:20]
+    headers = {n: (FOLDER / "kernels" / n).read_text() for n in ("rows.cuh", "passes.cuh")}
+    key = hashlib.sha256(repr((source, twin, launches, headers, options)).encode()).hexdigest()[:20]
     library = cache / f"{key}.so"
     if not library.exists():
         home = cache / key
         home.mkdir(exist_ok=True)
         (home / "sm90.cuh").write_text(twin)
-        (home / "rows.cuh").write_text(rows)
+        for name, text in headers.items():
+            (home / name).write_text(text)
         (home / "kernel.cu").write_text(source)
         (home / "launch.cpp").write_text(launches.replace("KERNEL_FILE", "kernel.cu"))
         _gxx(*options, f"-I{home}", str(home / "launch.cpp"), "-o", str(library))
@@ -179,6 +203,20 @@ class Problem:
             blocks, more = lists.shape[0], (_pointer(lists), lists.shape[1])
         tail = (*more, blocks, threads, timing, seed)
         _call(library.run_backward, self.maps(128), ctypes.byref(params), *tail)
+
+    def one_launch(self, library, kv_rows, section=1, timing=RANDOM, seed=0):
+        """A kernel whose grid has the passes' blocks among its own (kernels/passes.cuh)."""
+        widths = [min(section, self.heads - first) for first in range(0, self.heads, section)]
+        parts = sum(-(-width * self.tiles // (512 // self.headdim)) for width in widths)
+        done = aligned((len(widths), 2), np.uint32, 0)
+        arrays = (self.q, self.k, self.v, self.o, self.d_o, self.lse, self.stats, self.dq_sum, self.dq, done)
+        scale, scale_log2 = (x.value for x in self.scales())
+        arguments = Passes(*(x.ctypes.data for x in arrays), self.seqlen, self.heads, section, scale)
+        causal = int(self.causal)
+        params = PairParams(arguments, self.dk.ctypes.data, self.dv.ctypes.data, causal, scale_log2)
+        blocks = 2 * parts + self.heads * -(-self.seqlen // kv_rows)
+        how = (blocks, 256, timing, seed)
+        _call(library.run_backward, self.maps(kv_rows), ctypes.byref(params), *how)
 
     def errors(self):
         """Relative L2 error of dq, dk and dv."""

@@ -272,6 +272,12 @@ inline void red_add_float4(float* dst, float a, float b, float c, float d) {
   if ((uintptr_t)dst % 16) cpu::fail("vector reduction not aligned to 16 bytes");
   dst[0] += a; dst[1] += b; dst[2] += c; dst[3] += d;
 }
+inline void counter_add(uint32_t* counter) { ++*counter; }   // blocks run one after another
+inline void counter_wait(const uint32_t* counter, int count) { if (*counter < (uint32_t)count) cpu::fail("waits for blocks that come later"); }
+inline void proxy_fence_global() {}
+inline void prefetch_l2(const void* src, int bytes) { if (bytes % 16 || (uintptr_t)src % 16) cpu::fail("prefetch not aligned to 16 bytes"); }
+inline uint4 load_once(const void* src) { if ((uintptr_t)src % 16) cpu::fail("load not aligned to 16 bytes"); uint4 v; std::memcpy(&v, src, 16); return v; }
+inline float4 load_shared_sum(const float4* src) { return *src; }
 inline void bulk_commit() {}
 inline void bulk_wait_read() { auto& f = cpu::fibers[cpu::current]; while (!f.sums.empty()) cpu::add_sum(f); }
 inline void bulk_wait() { bulk_wait_read(); }
@@ -308,6 +314,7 @@ inline void store_matrices(uint32_t addr, const uint32_t* x) { cpu::Matrices m{a
 inline void load_matrices(uint32_t* x, uint32_t addr) { cpu::Matrices m{addr, {}}; cpu::move_matrices("ldmatrix", m, 0, 0); std::memcpy(x, m.x, 16); }
 inline void load_matrices_transposed(uint32_t* x, uint32_t addr) { cpu::Matrices m{addr, {}}; cpu::move_matrices("ldmatrix.trans", m, 0, 1); std::memcpy(x, m.x, 16); }
 inline float2 lds_float2(uint32_t addr) { float2 v; cpu::check(addr, 8); std::memcpy(&v, cpu::shared + addr, 8); return v; }
+inline float4 lds_float4(uint32_t addr) { float4 v; if (addr % 16) cpu::fail("load not aligned to 16 bytes"); cpu::check(addr, 16); std::memcpy(&v, cpu::shared + addr, 16); return v; }
 inline void sts_float4(uint32_t addr, float a, float b, float c, float d) { const float x[4] = {a, b, c, d}; cpu::generic_write(addr, x, 16); }
 inline void sts_words(uint32_t addr, const uint32_t* x) { if (addr % 16) cpu::fail("store not aligned to 16 bytes"); cpu::generic_write(addr, x, 16); }
 inline void lds_words(uint32_t* x, uint32_t addr) { if (addr % 16) cpu::fail("load not aligned to 16 bytes"); cpu::check(addr, 16); std::memcpy(x, cpu::shared + addr, 16); }
