@@ -30,15 +30,18 @@ FILES = {  # rung -> its source
     "fused": "steps/02_fused.cu",
     "ahead": "kernels/backward.cu",
     "pair": "kernels/pair.cu",
+    "three": "kernels/three.cu",
     "stay": "kernels/persistent.cu",
 }
 TWO_KERNELS, WIDE, STAY, PAIR = "two_kernels", "wide", "stay", "pair"
+ONE_LAUNCH = {"pair": 256, "three": 384}  # rungs whose passes are blocks of their grid; threads
 KV_ROWS = {
     "two_kernels": 64,
     "wide": 64,
     "fused": 128,
     "ahead": 128,
     "pair": 256,
+    "three": 192,
     "stay": 128,
 }  # a block or item
 MAX_PLANS = 1024
@@ -107,9 +110,9 @@ def fused_smem_bytes(headdim: int, flags: tuple[str, ...] = ()) -> int:
     return tiles + 64 * headdim * 4 + 2 * slots * 64 * 4 + 8 * (2 * slots + 2 + ds_buffers)
 
 
-def pair_smem_bytes() -> int:
-    """k, v [256, 64]; four slots of q and do; three of dS [256, 64]; lse and delta; barriers."""
-    return 2 * 256 * 128 + 2 * 4 * 64 * 128 + 3 * 256 * 128 + 2 * 4 * 64 * 4 + 8 * (2 * 4 + 2 + 3)
+def one_launch_smem_bytes(kv_rows: int) -> int:
+    """k, v [kv_rows, 64]; four slots of q and do; three of dS [kv_rows, 64]; lse and delta; barriers."""
+    return 5 * kv_rows * 128 + 2 * 4 * 64 * 128 + 2 * 4 * 64 * 4 + 8 * (2 * 4 + 2 + 3)
 
 
 def grid_blocks(
@@ -359,11 +362,11 @@ class OneLaunch:
         )
         scale_log2 = scale * math.log2(math.e)
         self.params = PairParams(passes, None, None, int(causal), scale_log2)
-        smem = pair_smem_bytes()
+        smem, threads = one_launch_smem_bytes(rows), ONE_LAUNCH[build.rung]
         main = _function(
             "backward", FILES[build.rung], headdim, build.flags, smem, q.device.index
         )
-        self.launches = [_Launch(main, blocks, 256, smem, *maps, self.params)]
+        self.launches = [_Launch(main, blocks, threads, smem, *maps, self.params)]
 
     def __call__(self, o, lse, dq, dk, dv, stream: int) -> None:
         """Queues a memset and the launch; the work space is torch's memory, given back in stream order."""
@@ -437,7 +440,7 @@ def custom_attention_backward(q, k, v, o, lse, do, causal=True, sm_scale=None, b
         if len(_plans) >= MAX_PLANS:
             _plans.clear()
         chosen = build or BUILDS[q.shape[3]]
-        make = OneLaunch if chosen.rung == PAIR else Plan
+        make = OneLaunch if chosen.rung in ONE_LAUNCH else Plan
         plan = _plans[key] = make(q, k, v, do, bool(causal), scale, chosen)
     plan(o, lse, dq, dk, dv, torch._C._cuda_getCurrentRawStream(device))
     return dq, dk, dv

@@ -46,9 +46,9 @@ def libraries(tmp_path_factory):
 
 def fused(libraries, file, headdim, flags, problem, timing, seed, section=1, edit=None):
     """All launches; the errors of dq, dk, dv."""
-    if file == "kernels/pair.cu":
+    if file in ONE_LAUNCH:
         library = libraries(file, headdim, flags, edit=edit)
-        problem.one_launch(library, 256, section, timing, seed)
+        problem.one_launch(library, *ONE_LAUNCH[file], section, timing, seed)
         return problem.errors()
     passes = libraries("kernels/passes.cu", headdim, ())
     problem.preprocess(passes, on_cpu.EARLY)

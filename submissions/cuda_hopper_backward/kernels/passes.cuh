@@ -42,6 +42,7 @@ struct Item {
   int index;             // of this block among the section's blocks of its kind
 };
 
+constexpr int PASS_THREADS = 256;   // of a block with as many or more
 // Tiles that a block of the passes takes: 64 KB of fp16, 128 KB of sums, 128 registers a thread of loads in flight
 template <int D> constexpr int PASS_TILES = 512 / D;
 template <int D> __device__ __forceinline__ int pass_blocks(int wide, int tiles) { return (wide * tiles + PASS_TILES<D> - 1) / PASS_TILES<D>; }
@@ -69,8 +70,8 @@ template <int D> __device__ __forceinline__ Item item_of(int x, const Passes& p,
 // Query column c of a tile in stats: a lane of a quad reads the columns of two registers' worth of 8 with one load of 16 bytes
 __device__ __forceinline__ int stat_place(int c) { return (c & ~15) + (c >> 1 & 3) * 4 + (c >> 3 & 1) * 2 + (c & 1); }
 
-template <int D> __device__ __forceinline__ void preprocess_block(const Passes& p, const Item& item, int tiles) {
-  constexpr int LANES = D / 8, ROWS = 256 / LANES, LOADS = PASS_TILES<D> * 64 / ROWS;   // 16 bytes a lane; rows of the block's threads together
+template <int D> __device__ __forceinline__ void preprocess_rows(const Passes& p, const Item& item, int tiles) {
+  constexpr int LANES = D / 8, ROWS = PASS_THREADS / LANES, LOADS = PASS_TILES<D> * 64 / ROWS;   // 16 bytes a lane; rows of the block's threads together
   const int first = item.section * p.section * tiles + item.index * PASS_TILES<D>;      // tiles are counted over all heads
   const int last = min(first + PASS_TILES<D>, (item.section * p.section + item.wide) * tiles);
   const int lane_row = threadIdx.x / LANES, lane_column = threadIdx.x % LANES * 8;
@@ -96,7 +97,7 @@ template <int D> __device__ __forceinline__ void preprocess_block(const Passes& 
     }
   }
   float4* zeros = reinterpret_cast<float4*>(p.dq_sum + (uint64_t)first * 64 * D);
-  for (int i = threadIdx.x; i < (last - first) * 16 * D; i += 256) zeros[i] = make_float4(0.f, 0.f, 0.f, 0.f);
+  for (int i = threadIdx.x; i < (last - first) * 16 * D; i += PASS_THREADS) zeros[i] = make_float4(0.f, 0.f, 0.f, 0.f);
 #pragma unroll
   for (int i = 0; i < LOADS; i++) {
     const uint32_t x[4] = {a[i].x, a[i].y, a[i].z, a[i].w}, y[4] = {b[i].x, b[i].y, b[i].z, b[i].w};
@@ -114,6 +115,9 @@ template <int D> __device__ __forceinline__ void preprocess_block(const Passes& 
       stat[0] = l[i] == -infinity() ? infinity() : l[i]; stat[64] = sum;   // -inf: a row that saw no key
     }
   }
+}
+template <int D> __device__ __forceinline__ void preprocess_block(const Passes& p, const Item& item, int tiles) {
+  if (threadIdx.x < PASS_THREADS) preprocess_rows<D>(p, item, tiles);
   __syncthreads();
   if (threadIdx.x == 0) counter_add(p.done + 2 * item.section);
 }
@@ -125,28 +129,30 @@ template <int D> __device__ __forceinline__ void postprocess_block(const Passes&
   uint16_t* const out = reinterpret_cast<uint16_t*>(smem);                // [TILES][64][PITCH]
   const int first = item.section * p.section * tiles + item.index * TILES;
   const int last = min(first + TILES, (item.section * p.section + item.wide) * tiles);
-  const int w = threadIdx.x / 32, lane = threadIdx.x % 32;
-  const int d = 16 * (w & 3) + lane / 4 + (D == 128 ? 64 * (w / 4) : 0), column = 2 * (lane & 3) + (D == 64 ? 32 * (w / 4) : 0);
-  const float4* source = reinterpret_cast<const float4*>(p.dq_sum + (uint64_t)first * 64 * D) + w * REGS * 8 + lane;
-  counter_wait(p.done + 2 * item.section + 1, item.wide * main_blocks_a_head);
-  float4 x[TILES][REGS / 4];
+  if (threadIdx.x < PASS_THREADS) {
+    const int w = threadIdx.x / 32, lane = threadIdx.x % 32;
+    const int d = 16 * (w & 3) + lane / 4 + (D == 128 ? 64 * (w / 4) : 0), column = 2 * (lane & 3) + (D == 64 ? 32 * (w / 4) : 0);
+    const float4* source = reinterpret_cast<const float4*>(p.dq_sum + (uint64_t)first * 64 * D) + w * REGS * 8 + lane;
+    counter_wait(p.done + 2 * item.section + 1, item.wide * main_blocks_a_head);
+    float4 x[TILES][REGS / 4];
 #pragma unroll
-  for (int t = 0; t < TILES; t++)
+    for (int t = 0; t < TILES; t++)
 #pragma unroll
-    for (int j = 0; j < REGS / 4; j++) x[t][j] = first + t < last ? load_shared_sum(source + t * 16 * D + j * 32) : make_float4(0.f, 0.f, 0.f, 0.f);
+      for (int j = 0; j < REGS / 4; j++) x[t][j] = first + t < last ? load_shared_sum(source + t * 16 * D + j * 32) : make_float4(0.f, 0.f, 0.f, 0.f);
 #pragma unroll
-  for (int t = 0; t < TILES; t++)
+    for (int t = 0; t < TILES; t++)
 #pragma unroll
-    for (int j = 0; j < REGS / 4; j++) {
-      const uint32_t low = pack_half2(x[t][j].x * p.scale, x[t][j].y * p.scale), high = pack_half2(x[t][j].z * p.scale, x[t][j].w * p.scale);   // D rows d and d + 8
-      uint16_t* at = out + (t * 64 + column + 8 * j) * PITCH + d;
-      at[0] = (uint16_t)low; at[PITCH] = (uint16_t)(low >> 16); at[8] = (uint16_t)high; at[PITCH + 8] = (uint16_t)(high >> 16);
-    }
+      for (int j = 0; j < REGS / 4; j++) {
+        const uint32_t low = pack_half2(x[t][j].x * p.scale, x[t][j].y * p.scale), high = pack_half2(x[t][j].z * p.scale, x[t][j].w * p.scale);   // D rows d and d + 8
+        uint16_t* at = out + (t * 64 + column + 8 * j) * PITCH + d;
+        at[0] = (uint16_t)low; at[PITCH] = (uint16_t)(low >> 16); at[8] = (uint16_t)high; at[PITCH + 8] = (uint16_t)(high >> 16);
+      }
+  }
   __syncthreads();
   for (int t = 0; t < last - first; t++) {
     const int head = (first + t) / tiles, row0 = (first + t - head * tiles) * 64;
 #pragma unroll
-    for (int i = threadIdx.x; i < 8 * D; i += 256) {
+    for (int i = threadIdx.x; i < 8 * D; i += blockDim.x) {
       const int row = i / (D / 8), chunk = i % (D / 8);
       if (row0 + row < p.seqlen)
         *reinterpret_cast<uint4*>(p.dq + ((uint64_t)head * p.seqlen + row0 + row) * D + chunk * 8) = *reinterpret_cast<const uint4*>(out + (t * 64 + row) * PITCH + chunk * 8);

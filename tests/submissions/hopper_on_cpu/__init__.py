@@ -23,6 +23,7 @@ KINDS = {
     "wide.cu": "TWO_KERNELS",
     "persistent.cu": "STAYS",
     "pair.cu": "ONE_LAUNCH",
+    "three.cu": "ONE_LAUNCH",
 }
 OPTIONS = ("-std=c++17", "-O1", "-w", "-fPIC")
 EARLY, LATE, RANDOM = range(3)
@@ -204,7 +205,7 @@ class Problem:
         tail = (*more, blocks, threads, timing, seed)
         _call(library.run_backward, self.maps(128), ctypes.byref(params), *tail)
 
-    def one_launch(self, library, kv_rows, section=1, timing=RANDOM, seed=0):
+    def one_launch(self, library, kv_rows, threads, section=1, timing=RANDOM, seed=0):
         """A kernel whose grid has the passes' blocks among its own (kernels/passes.cuh)."""
         widths = [min(section, self.heads - first) for first in range(0, self.heads, section)]
         parts = sum(-(-width * self.tiles // (512 // self.headdim)) for width in widths)
@@ -215,7 +216,7 @@ class Problem:
         causal = int(self.causal)
         params = PairParams(arguments, self.dk.ctypes.data, self.dv.ctypes.data, causal, scale_log2)
         blocks = 2 * parts + self.heads * -(-self.seqlen // kv_rows)
-        how = (blocks, 256, timing, seed)
+        how = (blocks, threads, timing, seed)
         _call(library.run_backward, self.maps(kv_rows), ctypes.byref(params), *how)
 
     def errors(self):

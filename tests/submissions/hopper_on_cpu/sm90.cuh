@@ -144,6 +144,7 @@ inline void issue_load(std::function<void()> run, uint32_t bar, int bytes) {
 struct Index { unsigned x; };
 inline Index thread_index() { return {(unsigned)current}; }
 inline Index block_index() { return {(unsigned)block}; }
+inline Index block_size() { return {(unsigned)fibers.size()}; }
 inline Index grid_size() { return {(unsigned)grid}; }
 
 inline std::function<void()> body;
@@ -202,6 +203,7 @@ inline const char* launch(int blocks, int threads, int how, int seed, std::funct
 
 #define threadIdx cpu::thread_index()
 #define blockIdx cpu::block_index()
+#define blockDim cpu::block_size()
 #define gridDim cpu::grid_size()
 #define SHARED_MEMORY(name) uint8_t* const name = cpu::shared + cpu::BASE
 inline uint32_t smem_u32(const void* p) { return (uint32_t)(static_cast<const uint8_t*>(p) - cpu::shared); }

@@ -1,0 +1,192 @@
+// Attention backward on Hopper (sm_90a), headdim 64: three warpgroups of 64 kv rows each, so that two multiply while one makes P or dS.
+//
+// Shapes   q, k, v, do, dk, dv [B, H, S, 64] contiguous fp16; TMA boxes of 64 columns, 128-byte swizzle, rows past S are zeros
+//          stats, dq_sum: see passes.cuh
+//          k_smem, v_smem [192, 64]   q_smem, do_smem [4][64, 64]   ds_smem [3][192, 64]   lse_smem, delta_smem [4][64]
+#include "passes.cuh"
+#include "rows.cuh"
+
+#ifndef GROUPS
+#define GROUPS 3
+#endif
+#ifndef DQ_WITH
+#define DQ_WITH 0        // 1: dQ is issued with dK, 0: after it
+#endif
+
+constexpr int D = 64, M = 64, N = 64 * GROUPS;
+constexpr int STAGES = 4, DS_BUFFERS = 3;
+constexpr uint32_t KV_BYTES = N * D * 2, TILE_BYTES = M * D * 2, DS_BYTES = N * M * 2, STAT_BYTES = M * 4;
+constexpr int THREADS = 128 * GROUPS, WARPS = 4 * GROUPS;
+
+struct Params {
+  Passes passes;
+  uint16_t* dk;          // [heads, seqlen, D] fp16
+  uint16_t* dv;
+  int causal;
+  float scale_log2;      // softmax scale times log2(e)
+};
+
+extern "C" __global__ void __launch_bounds__(THREADS, 1)
+backward(const __grid_constant__ TensorMap q_map, const __grid_constant__ TensorMap k_map, const __grid_constant__ TensorMap v_map,
+         const __grid_constant__ TensorMap do_map, const __grid_constant__ Params p) {
+  SHARED_MEMORY(smem);
+  const int tiles = (p.passes.seqlen + M - 1) / M, kv_blocks = (p.passes.seqlen + N - 1) / N;
+  const Item item = item_of<D>(blockIdx.x, p.passes, tiles, kv_blocks);
+  if (item.kind == PREPROCESS) { preprocess_block<D>(p.passes, item, tiles); return; }
+  if (item.kind == POSTPROCESS) { postprocess_block<D>(p.passes, item, tiles, kv_blocks, smem); return; }
+
+  const uint32_t base = smem_u32(smem);
+  const uint32_t k_smem = base, v_smem = k_smem + KV_BYTES, q_smem = v_smem + KV_BYTES, do_smem = q_smem + STAGES * TILE_BYTES;
+  const uint32_t ds_smem = do_smem + STAGES * TILE_BYTES;
+  const uint32_t lse_smem = ds_smem + DS_BUFFERS * DS_BYTES, delta_smem = lse_smem + STAGES * STAT_BYTES;
+  const uint32_t q_full = delta_smem + STAGES * STAT_BYTES, do_full = q_full + 8 * STAGES, k_full = do_full + 8 * STAGES, v_full = k_full + 8, ds_full = v_full + 8;
+  if (threadIdx.x == 0) {
+    for (int i = 0; i < 2 * STAGES + 2; i++) mbar_init(q_full + 8 * i, 1);
+    for (int i = 0; i < DS_BUFFERS; i++) mbar_init(ds_full + 8 * i, WARPS);
+    mbar_init_done(); proxy_fence();
+  }
+  __syncthreads();
+
+  // blocks of a section of heads: kv block 0 of each head, then kv block 1, ...: the longest first if causal
+  const int kv_block = item.index / item.wide, head = item.section * p.passes.section + item.index - kv_block * item.wide, kv0 = kv_block * N;
+  const int first = p.causal ? kv0 / M : 0, seqlen = p.passes.seqlen;
+
+  const int warps = __shfl_sync(~0u, threadIdx.x >> 5, 0), w = warps >> 2, warp = warps & 3;
+  const int lane = threadIdx.x & 31, lane0 = lane == 0, pair = 2 * (lane & 3);
+  const int kv_rows = kv0 + 64 * w, row = kv_rows + warp * 16 + (lane >> 2);     // this warpgroup's first kv row; this thread's: row, row + 8
+  const int begin = kv_rows >= seqlen ? tiles : first + (p.causal ? w : 0);      // first query tile that sees this warpgroup's rows
+  float dk[32], dv[32], s[32], dp[32]; uint32_t pt[16], ds[16];
+  const int matrix_row = 64 * w + warp * 16 + (lane & 15), matrix_chunk = lane >> 4;
+
+  // LOAD: warpgroup 0 asks for q and k, warpgroup 1 for do and v, by lane 0 of its first warp
+  const float* stat = p.passes.stats + ((uint64_t)head * tiles + first) * 128 + M * w;
+  auto load_tile = [&](int tile) {
+    const int stage = (tile - first) % STAGES;
+    const TensorMap* map = w ? &do_map : &q_map;
+    const uint32_t full = (w ? do_full : q_full) + 8 * stage, dst = (w ? do_smem : q_smem) + stage * TILE_BYTES;
+    mbar_expect_if(full, TILE_BYTES + STAT_BYTES, lane0);
+    tma_load_if(dst, map, 0, tile * M, head, full, lane0);
+    bulk_load_if((w ? delta_smem : lse_smem) + stage * STAT_BYTES, stat + (tile - first) * (2 * M), STAT_BYTES, full, lane0);
+  };
+  const bool loads = warp == 0 && w < 2;
+  if (loads) {
+    const uint32_t full = w ? v_full : k_full;
+    mbar_expect_if(full, KV_BYTES, lane0);
+    tma_load_if(w ? v_smem : k_smem, w ? &v_map : &k_map, 0, kv0, head, full, lane0);
+    counter_wait(p.passes.done + 2 * item.section, pass_blocks<D>(item.wide, tiles)); proxy_fence_global();
+    load_tile(first);
+    if (first + 1 < tiles) load_tile(first + 1);
+  }
+
+  // x = this warpgroup's rows of K or V times a tile of q or do, transposed: [64 kv rows, 64 query columns]
+  auto issue_score = [&](float (&x)[32], uint32_t kv, uint32_t tile_smem) {
+#pragma unroll
+    for (int i = 0; i < 4; i++) MmaSS<64, 0, 0>::mma(x, desc_low(kv, 16) + w * 512 + i * 2, desc_low(tile_smem, 16) + i * 2, i != 0);
+    wgmma_commit();
+  };
+  // acc += x^T tile, x^T [64 kv rows, 64 query columns] in registers
+  auto issue_accumulate = [&](float (&acc)[32], const uint32_t (&x)[16], uint32_t tile_smem) {
+#pragma unroll
+    for (int i = 0; i < 4; i++) MmaRS<64, 1>::mma(acc, x + 4 * i, desc_low(tile_smem, TILE_BYTES) + i * 128, 1);
+    wgmma_commit();
+  };
+  // P^T = 2^(S^T * scale - lse), 0 above the diagonal and past the last key, to fp16
+  auto make_p = [&](int tile, uint32_t lse) {
+#pragma unroll
+    for (int j = 0; j < 8; j += 2) {
+      const float4 l = lds_float4(lse + j * 32 + pair * 8);      // query columns of registers 4 j ... 4 j + 7: stat_place
+#pragma unroll
+      for (int i = 0; i < 8; i++) s[4 * j + i] = exp2_approx(fmaf(s[4 * j + i], p.scale_log2, i < 4 ? (i & 1) ? -l.y : -l.x : (i & 1) ? -l.w : -l.z));
+    }
+    if ((p.causal && tile * M < kv_rows + 63) || kv_rows + 64 > seqlen) {
+      const int from0 = row >= seqlen ? 1 << 30 : p.causal ? row - tile * M - pair : -1;           // first query column that sees the row,
+      const int from1 = row + 8 >= seqlen ? 1 << 30 : p.causal ? row + 8 - tile * M - pair : -1;   // less this lane's column
+#pragma unroll
+      for (int i = 0; i < 32; i++) s[i] = i / 4 * 8 + (i & 1) < ((i & 2) ? from1 : from0) ? 0.f : s[i];
+    }
+    pack_rows(pt, s);
+  };
+  // dS^T = P^T (dP^T - delta), to fp16 in registers and in ds_smem
+  auto make_ds = [&](uint32_t delta, uint32_t ds_tile) {
+#pragma unroll
+    for (int j = 0; j < 8; j += 2) {
+      const float4 d = lds_float4(delta + j * 32 + pair * 8);
+#pragma unroll
+      for (int i = 0; i < 4; i++) {                              // row g of columns 8 j, row g + 8, the same of columns 8 j + 8
+        const float2 x = unpack_half2(pt[2 * j + i]);
+        ds[2 * j + i] = pack_half2(x.x * (dp[4 * j + 2 * i] - (i < 2 ? d.x : d.z)), x.y * (dp[4 * j + 2 * i + 1] - (i < 2 ? d.y : d.w)));
+      }
+      store_matrices(swizzled(ds_tile, matrix_row, j + matrix_chunk), ds + 2 * j);
+    }
+  };
+  float* dq_out = p.passes.dq_sum + ((uint64_t)head * tiles + first) * (M * D) + warp * 512 + lane * 4;
+  // dQ^T of a tile = K^T dS^T, 16 of its D rows a warp, added to dq_sum
+  auto issue_dq = [&](float (&dq)[32], uint32_t ds_tile) {
+#pragma unroll
+    for (int i = 0; i < N / 16; i++) MmaSS<64, 1, 1>::mma(dq, desc_low(k_smem, KV_BYTES) + i * 128, desc_low(ds_tile, DS_BYTES) + i * 128, i != 0);
+    wgmma_commit();
+  };
+  auto add_dq = [&](const float (&dq)[32], int tile) {
+    float* out = dq_out + (tile - first) * (M * D);
+#pragma unroll
+    for (int j = 0; j < 8; j++)                                  // dq_place: four columns of 8 for the first four warps of it, then four for the others
+      red_add_float4(out + (j / 4) * 2048 + (j % 4) * 128, dq[4 * j], dq[4 * j + 1], dq[4 * j + 2], dq[4 * j + 3]);
+  };
+
+  zero(dk); zero(dv);
+  int buffer = 0, turn = GROUPS - 1; uint32_t ds_parity = 1;       // dS of tile i of a block is in buffer i % 3; ds_parity: of the buffer before
+  mbar_wait(k_full, 0); mbar_wait(v_full, 0);
+#pragma unroll 1
+  for (int tile = first; tile < tiles; ++tile) {
+    const int stage = (tile - first) % STAGES, before = buffer == 0 ? DS_BUFFERS - 1 : buffer - 1; const uint32_t parity = (uint32_t)(tile - first) / STAGES & 1;
+    const uint32_t q_tile = q_smem + stage * TILE_BYTES, do_tile = do_smem + stage * TILE_BYTES, ds_tile = ds_smem + buffer * DS_BYTES;
+    if (tile >= begin) {
+      mbar_wait(q_full + 8 * stage, parity); mbar_wait(do_full + 8 * stage, parity);
+      wgmma_fence(); issue_score(s, k_smem, q_tile); issue_score(dp, v_smem, do_tile);
+      wgmma_wait<1>(); touch(s);
+      make_p(tile, lse_smem + stage * STAT_BYTES); touch(pt);
+      wgmma_fence(); issue_accumulate(dv, pt, do_tile);
+      wgmma_wait<1>(); touch(dp);
+      mbar_wait(ds_full + 8 * before, ds_parity);                // everybody made dS of the tile before: nobody is two trips behind
+      make_ds(delta_smem + stage * STAT_BYTES, ds_tile); touch(ds);
+      proxy_fence(); __syncwarp(); mbar_arrive_if(ds_full + 8 * buffer, lane0);
+      wgmma_fence(); issue_accumulate(dk, ds, q_tile);
+#if DQ_WITH
+      if (turn == w && tile > first) {
+        float dq[32];
+        wgmma_fence(); issue_dq(dq, ds_smem + before * DS_BYTES); wgmma_wait<0>(); touch(dq); touch(dv); touch(dk);
+        add_dq(dq, tile - 1);
+      }
+#endif
+      wgmma_wait<0>(); touch(dv); touch(dk);
+    } else {                                                     // nothing to see: dS = 0
+      mbar_wait(ds_full + 8 * before, ds_parity);
+      const uint32_t none[4] = {0, 0, 0, 0};
+#pragma unroll
+      for (int j = 0; j < 8; j += 2) store_matrices(swizzled(ds_tile, matrix_row, j + matrix_chunk), none);
+      proxy_fence(); __syncwarp(); mbar_arrive_if(ds_full + 8 * buffer, lane0);
+    }
+    if (loads && tile + 2 < tiles) load_tile(tile + 2);          // into the slot of the last tile that everybody is through with
+    if (turn == w && tile > first && (!DQ_WITH || tile < begin)) {
+      float dq[32];
+      wgmma_fence(); issue_dq(dq, ds_smem + before * DS_BYTES); wgmma_wait<0>(); touch(dq);
+      add_dq(dq, tile - 1);
+    }
+    turn = turn == GROUPS - 1 ? 0 : turn + 1;
+    if (buffer == 0) ds_parity ^= 1;
+    buffer = buffer == DS_BUFFERS - 1 ? 0 : buffer + 1;
+  }
+  if (turn == w) {
+    const int before = buffer == 0 ? DS_BUFFERS - 1 : buffer - 1;
+    mbar_wait(ds_full + 8 * before, ds_parity);
+    float dq[32];
+    wgmma_fence(); issue_dq(dq, ds_smem + before * DS_BYTES); wgmma_wait<0>(); touch(dq);
+    add_dq(dq, tiles - 1);
+  }
+
+  // STORE
+  const uint64_t out = ((uint64_t)head * seqlen + row) * D;
+  store_rows(p.dv + out, D, dv, 1.f, row, seqlen, lane); store_rows(p.dk + out, D, dk, p.passes.scale, row, seqlen, lane);
+  __syncthreads();
+  if (threadIdx.x == 0) counter_add(p.passes.done + 2 * item.section + 1);
+}
