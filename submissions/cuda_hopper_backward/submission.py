@@ -29,22 +29,20 @@ FILES = {  # rung -> its source
     "wide": "kernels/wide.cu",
     "fused": "steps/02_fused.cu",
     "ahead": "kernels/backward.cu",
-    "pair": "kernels/pair.cu",
     "three": "kernels/three.cu",
     "stay": "kernels/persistent.cu",
 }
-TWO_KERNELS, WIDE, STAY, PAIR = "two_kernels", "wide", "stay", "pair"
-ONE_LAUNCH = {"pair": 256, "three": 384}  # rungs whose passes are blocks of their grid; threads
+TWO_KERNELS, WIDE, STAY, THREE = "two_kernels", "wide", "stay", "three"
 KV_ROWS = {
     "two_kernels": 64,
     "wide": 64,
     "fused": 128,
     "ahead": 128,
-    "pair": 256,
     "three": 192,
     "stay": 128,
 }  # a block or item
 MAX_PLANS = 1024
+HALF_TILES = 16  # of the passes in a first or last block of a grid: kernels/passes.cuh
 FIXED_TILES = 1  # what an item costs beside its tiles, in tiles
 
 
@@ -57,7 +55,7 @@ class Build(NamedTuple):
 
 
 BUILDS = {  # the fastest of each headdim on one H200: NOTES.md
-    64: Build(PAIR),
+    64: Build(THREE),
     128: Build("ahead", ("-DA_IN_REGS=0",)),  # dV late there: the source's own default
     256: Build(WIDE),  # dk and dv of 128 kv rows do not fit the registers
 }
@@ -85,14 +83,14 @@ class Passes(ctypes.Structure):
 
     _fields_ = [
         *((n, ctypes.c_void_p)
-          for n in ("q", "k", "v", "o", "d_o", "lse", "stats", "dq_sum", "dq", "done")),
+          for n in ("o", "d_o", "lse", "stats", "dq_sum", "dq", "done")),
         *((n, ctypes.c_int) for n in ("seqlen", "heads", "section")),
         ("scale", ctypes.c_float),
     ]  # fmt: skip
 
 
-class PairParams(ctypes.Structure):
-    """`struct Params` of kernels/pair.cu, field by field."""
+class OneLaunchParams(ctypes.Structure):
+    """`struct Params` of kernels/three.cu, field by field."""
 
     _fields_ = [
         ("passes", Passes),
@@ -110,19 +108,19 @@ def fused_smem_bytes(headdim: int, flags: tuple[str, ...] = ()) -> int:
     return tiles + 64 * headdim * 4 + 2 * slots * 64 * 4 + 8 * (2 * slots + 2 + ds_buffers)
 
 
-def one_launch_smem_bytes(kv_rows: int) -> int:
-    """k, v [kv_rows, 64]; four slots of q and do; three of dS [kv_rows, 64]; lse and delta; barriers."""
-    return 5 * kv_rows * 128 + 2 * 4 * 64 * 128 + 2 * 4 * 64 * 4 + 8 * (2 * 4 + 2 + 3)
+def one_launch_smem_bytes() -> int:
+    """k, v [192, 64]; four slots of q and do; three of dS [192, 64]; the passes' 8 KB a warp; lse and delta; barriers."""
+    tiles = 2 * 192 * 128 + 2 * 4 * 64 * 128 + 3 * 192 * 128
+    return tiles + 3 * 8192 + 2 * 4 * 64 * 4 + 8 * (2 * 4 + 2 + 3 + HALF_TILES)
 
 
-def grid_blocks(
-    heads: int, seqlen: int, headdim: int, section: int, kv_rows: int
-) -> tuple[int, int]:
-    """Blocks of a grid that holds the passes' own (kernels/passes.cuh), and its sections of heads."""
-    tiles, pass_tiles = -(-seqlen // 64), 512 // headdim
+def one_launch_blocks(heads: int, seqlen: int, section: int) -> tuple[int, int]:
+    """Blocks of a grid whose spare warps do the passes (kernels/passes.cuh), and its sections of heads."""
     widths = [min(section, heads - first) for first in range(0, heads, section)]
-    passes = sum(-(-width * tiles // pass_tiles) for width in widths)
-    return 2 * passes + heads * -(-seqlen // kv_rows), len(widths)
+    ends = [*widths[:2], *widths[-2:]]  # blocks of their own
+    tiles = -(-seqlen // 64)
+    passes = sum(-(-2 * width * tiles // HALF_TILES) for width in ends)
+    return passes + heads * -(-seqlen // 192), len(widths)
 
 
 class Shape(NamedTuple):
@@ -341,32 +339,27 @@ class Plan:
 
 
 class OneLaunch:
-    """A call whose passes are blocks of the main kernel's grid (kernels/passes.cuh)."""
-
-    fused = True
+    """A call whose passes are done by spare warps of the main kernel (kernels/passes.cuh)."""
 
     def __init__(self, q, k, v, d_o, causal: bool, scale: float, build: Build) -> None:
         batch, nheads, seqlen, headdim = q.shape
         heads, tiles, rows = batch * nheads, -(-seqlen // 64), KV_ROWS[build.rung]
         section = max(1, min(heads, build.section_bytes // (8 * seqlen * headdim)))
-        blocks, sections = grid_blocks(heads, seqlen, headdim, section, rows)
+        blocks, sections = one_launch_blocks(heads, seqlen, section)
         self.stats_floats, self.sum_floats = heads * tiles * 128, heads * tiles * 64 * headdim
         self.counters = 2 * sections
         maps = [
             _tensor_map(t.data_ptr(), heads, seqlen, headdim, box)
             for t, box in ((q, 64), (k, rows), (v, rows), (d_o, 64))
         ]
-        q_k_v = (t.data_ptr() for t in (q, k, v))
         passes = Passes(
-            *q_k_v, None, d_o.data_ptr(), None, None, None, None, None, seqlen, heads, section, scale
+            None, d_o.data_ptr(), None, None, None, None, None, seqlen, heads, section, scale
         )
         scale_log2 = scale * math.log2(math.e)
-        self.params = PairParams(passes, None, None, int(causal), scale_log2)
-        smem, threads = one_launch_smem_bytes(rows), ONE_LAUNCH[build.rung]
-        main = _function(
-            "backward", FILES[build.rung], headdim, build.flags, smem, q.device.index
-        )
-        self.launches = [_Launch(main, blocks, threads, smem, *maps, self.params)]
+        self.params = OneLaunchParams(passes, None, None, int(causal), scale_log2)
+        smem = one_launch_smem_bytes()
+        main = _function("backward", FILES[build.rung], headdim, build.flags, smem, q.device.index)
+        self.launches = [_Launch(main, blocks, 512, smem, *maps, self.params)]
 
     def __call__(self, o, lse, dq, dk, dv, stream: int) -> None:
         """Queues a memset and the launch; the work space is torch's memory, given back in stream order."""
@@ -440,7 +433,7 @@ def custom_attention_backward(q, k, v, o, lse, do, causal=True, sm_scale=None, b
         if len(_plans) >= MAX_PLANS:
             _plans.clear()
         chosen = build or BUILDS[q.shape[3]]
-        make = OneLaunch if chosen.rung in ONE_LAUNCH else Plan
+        make = OneLaunch if chosen.rung == THREE else Plan
         plan = _plans[key] = make(q, k, v, do, bool(causal), scale, chosen)
     plan(o, lse, dq, dk, dv, torch._C._cuda_getCurrentRawStream(device))
     return dq, dk, dv

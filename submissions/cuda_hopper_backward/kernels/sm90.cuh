@@ -120,28 +120,16 @@ __device__ __forceinline__ void bulk_add_if(float* dst, uint32_t src, int bytes,
 __device__ __forceinline__ void red_add_float4(float* dst, float a, float b, float c, float d) {
   asm volatile("red.relaxed.gpu.global.add.v4.f32 [%0],{%1,%2,%3,%4};" ::"l"(dst), "f"(a), "f"(b), "f"(c), "f"(d) : "memory");
 }
-// A counter in global memory by which blocks of one grid wait for each other. Added to by one thread after a barrier of its block: who waited for
-// the count sees what the block wrote or reduced before.
-__device__ __forceinline__ void counter_add(uint32_t* counter) {
-  asm volatile("fence.acq_rel.gpu; red.relaxed.gpu.global.add.u32 [%0],1;" ::"l"(counter) : "memory");
+// A counter in global memory by which blocks of one grid wait for each other. Added to by one thread after a barrier of its block or
+// warp: who waited for the count sees what those threads wrote or reduced before.
+__device__ __forceinline__ void counter_add(uint32_t* counter, int count) {
+  asm volatile("fence.acq_rel.gpu; red.relaxed.gpu.global.add.u32 [%0],%1;" ::"l"(counter), "r"(count) : "memory");
 }
 __device__ __forceinline__ void counter_wait(const uint32_t* counter, int count) {
   asm volatile("{.reg .pred P; .reg .u32 x; WAITING: ld.acquire.gpu.global.u32 x,[%0]; setp.lo.u32 P,x,%1; @P bra WAITING;}" ::"l"(counter), "r"(count) : "memory");
 }
 // global memory that this block's loads by TMA or bulk copies will read was written by other blocks
 __device__ __forceinline__ void proxy_fence_global() { asm volatile("fence.proxy.async.global;" ::: "memory"); }
-// a hint: bytes (a multiple of 16) towards L2
-__device__ __forceinline__ void prefetch_l2(const void* src, int bytes) {
-  asm volatile("cp.async.bulk.prefetch.L2.global [%0],%1;" ::"l"(src), "r"(bytes) : "memory");
-}
-// 16 bytes that nobody reads again
-__device__ __forceinline__ uint4 load_once(const void* src) {
-  uint4 v; asm volatile("ld.global.cs.v4.u32 {%0,%1,%2,%3},[%4];" : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w) : "l"(src)); return v;
-}
-// 16 bytes of sums that other multiprocessors added to: from L2
-__device__ __forceinline__ float4 load_shared_sum(const float4* src) {
-  float4 v; asm volatile("ld.relaxed.gpu.global.v4.f32 {%0,%1,%2,%3},[%4];" : "=f"(v.x), "=f"(v.y), "=f"(v.z), "=f"(v.w) : "l"(src) : "memory"); return v;
-}
 __device__ __forceinline__ void bulk_commit() { asm volatile("cp.async.bulk.commit_group;" ::: "memory"); }
 __device__ __forceinline__ void bulk_wait_read() { asm volatile("cp.async.bulk.wait_group.read 0;" ::: "memory"); }  // the sources may be overwritten
 __device__ __forceinline__ void bulk_wait() { asm volatile("cp.async.bulk.wait_group 0;" ::: "memory"); }            // the sums are done

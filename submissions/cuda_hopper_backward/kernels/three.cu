@@ -15,8 +15,8 @@
 
 constexpr int D = 64, M = 64, N = 64 * GROUPS;
 constexpr int STAGES = 4, DS_BUFFERS = 3;
-constexpr uint32_t KV_BYTES = N * D * 2, TILE_BYTES = M * D * 2, DS_BYTES = N * M * 2, STAT_BYTES = M * 4;
-constexpr int THREADS = 128 * GROUPS, WARPS = 4 * GROUPS;
+constexpr uint32_t KV_BYTES = N * D * 2, TILE_BYTES = M * D * 2, DS_BYTES = N * M * 2, STAT_BYTES = M * 4, SPACE_BYTES = 8192;
+constexpr int THREADS = 128 * GROUPS + 128, WARPS = 4 * GROUPS;
 
 struct Params {
   Passes passes;
@@ -30,53 +30,69 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
 backward(const __grid_constant__ TensorMap q_map, const __grid_constant__ TensorMap k_map, const __grid_constant__ TensorMap v_map,
          const __grid_constant__ TensorMap do_map, const __grid_constant__ Params p) {
   SHARED_MEMORY(smem);
-  const int tiles = (p.passes.seqlen + M - 1) / M, kv_blocks = (p.passes.seqlen + N - 1) / N;
-  const Item item = item_of<D>(blockIdx.x, p.passes, tiles, kv_blocks);
-  if (item.kind == PREPROCESS) { preprocess_block<D>(p.passes, item, tiles); return; }
-  if (item.kind == POSTPROCESS) { postprocess_block<D>(p.passes, item, tiles, kv_blocks, smem); return; }
-
   const uint32_t base = smem_u32(smem);
   const uint32_t k_smem = base, v_smem = k_smem + KV_BYTES, q_smem = v_smem + KV_BYTES, do_smem = q_smem + STAGES * TILE_BYTES;
-  const uint32_t ds_smem = do_smem + STAGES * TILE_BYTES;
-  const uint32_t lse_smem = ds_smem + DS_BUFFERS * DS_BYTES, delta_smem = lse_smem + STAGES * STAT_BYTES;
-  const uint32_t q_full = delta_smem + STAGES * STAT_BYTES, do_full = q_full + 8 * STAGES, k_full = do_full + 8 * STAGES, v_full = k_full + 8, ds_full = v_full + 8;
+  const uint32_t ds_smem = do_smem + STAGES * TILE_BYTES, space = ds_smem + DS_BUFFERS * DS_BYTES;
+  const uint32_t lse_smem = space + 3 * SPACE_BYTES, delta_smem = lse_smem + STAGES * STAT_BYTES;
+  const uint32_t q_full = delta_smem + STAGES * STAT_BYTES, do_full = q_full + 8 * STAGES, k_full = do_full + 8 * STAGES, v_full = k_full + 8;
+  const uint32_t ds_full = v_full + 8, pass_full = ds_full + 8 * DS_BUFFERS;     // pass_full: one for each warp of the block, if need be
   if (threadIdx.x == 0) {
     for (int i = 0; i < 2 * STAGES + 2; i++) mbar_init(q_full + 8 * i, 1);
     for (int i = 0; i < DS_BUFFERS; i++) mbar_init(ds_full + 8 * i, WARPS);
+    for (int i = 0; i < HALVES; i++) mbar_init(pass_full + 8 * i, 1);
     mbar_init_done(); proxy_fence();
   }
   __syncthreads();
 
+  const int seqlen = p.passes.seqlen, tiles = (seqlen + M - 1) / M, kv_blocks = (seqlen + N - 1) / N;
+  const int warps = __shfl_sync(~0u, threadIdx.x >> 5, 0), w = warps >> 2, warp = warps & 3, lane = threadIdx.x & 31, lane0 = lane == 0;
+  const Item item = item_of(blockIdx.x, p.passes, tiles, kv_blocks);
+  if (item.kind != MAIN) {
+    PassWarp<D> pass{p.passes, base + warps * SPACE_BYTES, pass_full + 8 * warps, lane, tiles};
+    const int blocks = (2 * item.wide * tiles + HALVES - 1) / HALVES;
+    if (item.kind == FIRST) pass.preprocess_share(item.section, item.index, blocks, warps, HALVES);
+    else pass.postprocess_share(item.section, item.index, blocks, warps, HALVES, kv_blocks);
+    return;
+  }
   // blocks of a section of heads: kv block 0 of each head, then kv block 1, ...: the longest first if causal
   const int kv_block = item.index / item.wide, head = item.section * p.passes.section + item.index - kv_block * item.wide, kv0 = kv_block * N;
-  const int first = p.causal ? kv0 / M : 0, seqlen = p.passes.seqlen;
+  const int first = p.causal ? kv0 / M : 0;
 
-  const int warps = __shfl_sync(~0u, threadIdx.x >> 5, 0), w = warps >> 2, warp = warps & 3;
-  const int lane = threadIdx.x & 31, lane0 = lane == 0, pair = 2 * (lane & 3);
+  if (w == GROUPS) {
+    regs_down<32>();
+    if (warp == 0) {
+      // LOADS of k and v, then of q, do, lse and delta of every tile, as slots become free
+      const float* stat = p.passes.stats + (uint64_t)head * tiles * (2 * M);
+      mbar_expect_if(k_full, KV_BYTES, lane0); tma_load_if(k_smem, &k_map, 0, kv0, head, k_full, lane0);
+      mbar_expect_if(v_full, KV_BYTES, lane0); tma_load_if(v_smem, &v_map, 0, kv0, head, v_full, lane0);
+      counter_wait(p.passes.done + 2 * item.section, 2 * item.wide * tiles); proxy_fence_global();
+#pragma unroll 1
+      for (int tile = first; tile < tiles; ++tile) {
+        const int i = tile - first, stage = i % STAGES;
+        if (i >= STAGES) mbar_wait(ds_full + 8 * ((i - STAGES + 1) % DS_BUFFERS), (i - STAGES + 1) / DS_BUFFERS & 1);   // everybody is through with tile i - STAGES
+        mbar_expect_if(q_full + 8 * stage, TILE_BYTES + STAT_BYTES, lane0);
+        tma_load_if(q_smem + stage * TILE_BYTES, &q_map, 0, tile * M, head, q_full + 8 * stage, lane0);
+        bulk_load_if(lse_smem + stage * STAT_BYTES, stat + tile * (2 * M), STAT_BYTES, q_full + 8 * stage, lane0);
+        mbar_expect_if(do_full + 8 * stage, TILE_BYTES + STAT_BYTES, lane0);
+        tma_load_if(do_smem + stage * TILE_BYTES, &do_map, 0, tile * M, head, do_full + 8 * stage, lane0);
+        bulk_load_if(delta_smem + stage * STAT_BYTES, stat + tile * (2 * M) + M, STAT_BYTES, do_full + 8 * stage, lane0);
+      }
+    } else {
+      // PASSES of other heads
+      PassWarp<D> pass{p.passes, space + (warp - 1) * SPACE_BYTES, pass_full + 8 * (warp - 1), lane, tiles};
+      const int blocks = item.wide * kv_blocks;
+      pass.preprocess_share(item.section + 2, item.index, blocks, warp - 1, 3);
+      pass.postprocess_share(item.section - 2, item.index, blocks, warp - 1, 3, kv_blocks);
+    }
+    return;
+  }
+  regs_up<160>();
+
+  const int pair = 2 * (lane & 3);
   const int kv_rows = kv0 + 64 * w, row = kv_rows + warp * 16 + (lane >> 2);     // this warpgroup's first kv row; this thread's: row, row + 8
   const int begin = kv_rows >= seqlen ? tiles : first + (p.causal ? w : 0);      // first query tile that sees this warpgroup's rows
   float dk[32], dv[32], s[32], dp[32]; uint32_t pt[16], ds[16];
   const int matrix_row = 64 * w + warp * 16 + (lane & 15), matrix_chunk = lane >> 4;
-
-  // LOAD: warpgroup 0 asks for q and k, warpgroup 1 for do and v, by lane 0 of its first warp
-  const float* stat = p.passes.stats + ((uint64_t)head * tiles + first) * 128 + M * w;
-  auto load_tile = [&](int tile) {
-    const int stage = (tile - first) % STAGES;
-    const TensorMap* map = w ? &do_map : &q_map;
-    const uint32_t full = (w ? do_full : q_full) + 8 * stage, dst = (w ? do_smem : q_smem) + stage * TILE_BYTES;
-    mbar_expect_if(full, TILE_BYTES + STAT_BYTES, lane0);
-    tma_load_if(dst, map, 0, tile * M, head, full, lane0);
-    bulk_load_if((w ? delta_smem : lse_smem) + stage * STAT_BYTES, stat + (tile - first) * (2 * M), STAT_BYTES, full, lane0);
-  };
-  const bool loads = warp == 0 && w < 2;
-  if (loads) {
-    const uint32_t full = w ? v_full : k_full;
-    mbar_expect_if(full, KV_BYTES, lane0);
-    tma_load_if(w ? v_smem : k_smem, w ? &v_map : &k_map, 0, kv0, head, full, lane0);
-    counter_wait(p.passes.done + 2 * item.section, pass_blocks<D>(item.wide, tiles)); proxy_fence_global();
-    load_tile(first);
-    if (first + 1 < tiles) load_tile(first + 1);
-  }
 
   // x = this warpgroup's rows of K or V times a tile of q or do, transposed: [64 kv rows, 64 query columns]
   auto issue_score = [&](float (&x)[32], uint32_t kv, uint32_t tile_smem) {
@@ -119,8 +135,8 @@ backward(const __grid_constant__ TensorMap q_map, const __grid_constant__ Tensor
       store_matrices(swizzled(ds_tile, matrix_row, j + matrix_chunk), ds + 2 * j);
     }
   };
-  float* dq_out = p.passes.dq_sum + ((uint64_t)head * tiles + first) * (M * D) + warp * 512 + lane * 4;
   // dQ^T of a tile = K^T dS^T, 16 of its D rows a warp, added to dq_sum
+  float* dq_out = p.passes.dq_sum + ((uint64_t)head * tiles + first) * (M * D) + warp * 512 + lane * 4;
   auto issue_dq = [&](float (&dq)[32], uint32_t ds_tile) {
 #pragma unroll
     for (int i = 0; i < N / 16; i++) MmaSS<64, 1, 1>::mma(dq, desc_low(k_smem, KV_BYTES) + i * 128, desc_low(ds_tile, DS_BYTES) + i * 128, i != 0);
@@ -129,12 +145,12 @@ backward(const __grid_constant__ TensorMap q_map, const __grid_constant__ Tensor
   auto add_dq = [&](const float (&dq)[32], int tile) {
     float* out = dq_out + (tile - first) * (M * D);
 #pragma unroll
-    for (int j = 0; j < 8; j++)                                  // dq_place: four columns of 8 for the first four warps of it, then four for the others
+    for (int j = 0; j < 8; j++)                                  // PassWarp::postprocess: columns 0 ... 31 of all D rows, then columns 32 ... 63
       red_add_float4(out + (j / 4) * 2048 + (j % 4) * 128, dq[4 * j], dq[4 * j + 1], dq[4 * j + 2], dq[4 * j + 3]);
   };
 
   zero(dk); zero(dv);
-  int buffer = 0, turn = GROUPS - 1; uint32_t ds_parity = 1;       // dS of tile i of a block is in buffer i % 3; ds_parity: of the buffer before
+  int buffer = 0, turn = GROUPS - 1; uint32_t ds_parity = 1;     // dS of tile i of a block is in buffer i % 3; ds_parity: of the buffer before
   mbar_wait(k_full, 0); mbar_wait(v_full, 0);
 #pragma unroll 1
   for (int tile = first; tile < tiles; ++tile) {
@@ -166,7 +182,6 @@ backward(const __grid_constant__ TensorMap q_map, const __grid_constant__ Tensor
       for (int j = 0; j < 8; j += 2) store_matrices(swizzled(ds_tile, matrix_row, j + matrix_chunk), none);
       proxy_fence(); __syncwarp(); mbar_arrive_if(ds_full + 8 * buffer, lane0);
     }
-    if (loads && tile + 2 < tiles) load_tile(tile + 2);          // into the slot of the last tile that everybody is through with
     if (turn == w && tile > first && (!DQ_WITH || tile < begin)) {
       float dq[32];
       wgmma_fence(); issue_dq(dq, ds_smem + before * DS_BYTES); wgmma_wait<0>(); touch(dq);
@@ -187,6 +202,6 @@ backward(const __grid_constant__ TensorMap q_map, const __grid_constant__ Tensor
   // STORE
   const uint64_t out = ((uint64_t)head * seqlen + row) * D;
   store_rows(p.dv + out, D, dv, 1.f, row, seqlen, lane); store_rows(p.dk + out, D, dk, p.passes.scale, row, seqlen, lane);
-  __syncthreads();
-  if (threadIdx.x == 0) counter_add(p.passes.done + 2 * item.section + 1);
+  bar_sync(1, 128 * GROUPS);
+  if (threadIdx.x == 0) counter_add(p.passes.done + 2 * item.section + 1, 1);
 }

@@ -22,7 +22,6 @@ KINDS = {
     "two_kernels.cu": "TWO_KERNELS",
     "wide.cu": "TWO_KERNELS",
     "persistent.cu": "STAYS",
-    "pair.cu": "ONE_LAUNCH",
     "three.cu": "ONE_LAUNCH",
 }
 OPTIONS = ("-std=c++17", "-O1", "-w", "-fPIC")
@@ -49,14 +48,14 @@ class Passes(ctypes.Structure):
 
     _fields_ = [
         *((n, ctypes.c_void_p)
-          for n in ("q", "k", "v", "o", "d_o", "lse", "stats", "dq_sum", "dq", "done")),
+          for n in ("o", "d_o", "lse", "stats", "dq_sum", "dq", "done")),
         *((n, ctypes.c_int) for n in ("seqlen", "heads", "section")),
         ("scale", ctypes.c_float),
     ]  # fmt: skip
 
 
-class PairParams(ctypes.Structure):
-    """`struct Params` of kernels/pair.cu, field by field."""
+class OneLaunchParams(ctypes.Structure):
+    """`struct Params` of kernels/three.cu, field by field."""
 
     _fields_ = [
         ("passes", Passes),
@@ -205,19 +204,20 @@ class Problem:
         tail = (*more, blocks, threads, timing, seed)
         _call(library.run_backward, self.maps(128), ctypes.byref(params), *tail)
 
-    def one_launch(self, library, kv_rows, threads, section=1, timing=RANDOM, seed=0):
-        """A kernel whose grid has the passes' blocks among its own (kernels/passes.cuh)."""
+    def one_launch(self, library, section=1, timing=RANDOM, seed=0):
+        """A kernel whose spare warps do the passes (kernels/passes.cuh)."""
         widths = [min(section, self.heads - first) for first in range(0, self.heads, section)]
-        parts = sum(-(-width * self.tiles // (512 // self.headdim)) for width in widths)
         done = aligned((len(widths), 2), np.uint32, 0)
-        arrays = (self.q, self.k, self.v, self.o, self.d_o, self.lse, self.stats, self.dq_sum, self.dq, done)
+        arrays = (self.o, self.d_o, self.lse, self.stats, self.dq_sum, self.dq, done)
         scale, scale_log2 = (x.value for x in self.scales())
-        arguments = Passes(*(x.ctypes.data for x in arrays), self.seqlen, self.heads, section, scale)
+        passes = Passes(*(x.ctypes.data for x in arrays), self.seqlen, self.heads, section, scale)
         causal = int(self.causal)
-        params = PairParams(arguments, self.dk.ctypes.data, self.dv.ctypes.data, causal, scale_log2)
-        blocks = 2 * parts + self.heads * -(-self.seqlen // kv_rows)
-        how = (blocks, threads, timing, seed)
-        _call(library.run_backward, self.maps(kv_rows), ctypes.byref(params), *how)
+        params = OneLaunchParams(passes, self.dk.ctypes.data, self.dv.ctypes.data, causal, scale_log2)
+        ends = [*widths[:2], *widths[-2:]]
+        blocks = sum(-(-2 * wide * self.tiles // 16) for wide in ends)
+        blocks += self.heads * -(-self.seqlen // 192)
+        how = (blocks, 512, timing, seed)
+        _call(library.run_backward, self.maps(192), ctypes.byref(params), *how)
 
     def errors(self):
         """Relative L2 error of dq, dk and dv."""

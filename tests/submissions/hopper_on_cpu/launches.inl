@@ -24,7 +24,7 @@ EXPORT run_backward(const TensorMap* maps, const Params* params, int blocks, int
 extern "C" __attribute__((visibility("default"))) void list_items(int heads, int section, int tiles, int main_blocks_a_head, int blocks, int* out) {
   Passes p{}; p.heads = heads; p.section = section;
   for (int x = 0; x < blocks; x++) {
-    const Item item = item_of<HEADDIM>(x, p, tiles, main_blocks_a_head);
+    const Item item = item_of(x, p, tiles, main_blocks_a_head);
     const int row[4] = {item.kind, item.section, item.wide, item.index};
     std::memcpy(out + 4 * x, row, 16);
   }

@@ -31,6 +31,7 @@ struct alignas(16) uint4 { uint32_t x, y, z, w; };
 static inline float4 make_float4(float x, float y, float z, float w) { return {x, y, z, w}; }
 static inline uint4 make_uint4(uint32_t x, uint32_t y, uint32_t z, uint32_t w) { return {x, y, z, w}; }
 static inline int min(int a, int b) { return a < b ? a : b; }
+static inline int max(int a, int b) { return a < b ? b : a; }
 
 struct alignas(64) TensorMap { const uint16_t* base; int32_t columns, rows, heads, box_rows; };   // boxes of 64 columns, 128-byte swizzle
 
@@ -274,12 +275,9 @@ inline void red_add_float4(float* dst, float a, float b, float c, float d) {
   if ((uintptr_t)dst % 16) cpu::fail("vector reduction not aligned to 16 bytes");
   dst[0] += a; dst[1] += b; dst[2] += c; dst[3] += d;
 }
-inline void counter_add(uint32_t* counter) { ++*counter; }   // blocks run one after another
+inline void counter_add(uint32_t* counter, int count) { *counter += count; }   // blocks run one after another
 inline void counter_wait(const uint32_t* counter, int count) { if (*counter < (uint32_t)count) cpu::fail("waits for blocks that come later"); }
 inline void proxy_fence_global() {}
-inline void prefetch_l2(const void* src, int bytes) { if (bytes % 16 || (uintptr_t)src % 16) cpu::fail("prefetch not aligned to 16 bytes"); }
-inline uint4 load_once(const void* src) { if ((uintptr_t)src % 16) cpu::fail("load not aligned to 16 bytes"); uint4 v; std::memcpy(&v, src, 16); return v; }
-inline float4 load_shared_sum(const float4* src) { return *src; }
 inline void bulk_commit() {}
 inline void bulk_wait_read() { auto& f = cpu::fibers[cpu::current]; while (!f.sums.empty()) cpu::add_sum(f); }
 inline void bulk_wait() { bulk_wait_read(); }
