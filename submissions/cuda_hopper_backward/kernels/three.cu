@@ -106,13 +106,17 @@ backward(const __grid_constant__ TensorMap q_map, const __grid_constant__ Tensor
     for (int i = 0; i < 4; i++) MmaRS<64, 1>::mma(acc, x + 4 * i, desc_low(tile_smem, TILE_BYTES) + i * 128, 1);
     wgmma_commit();
   };
+  // lse or delta of the query columns of this thread's registers (stat_place)
+  auto load_stats = [&](float4 (&x)[4], uint32_t stats) {
+#pragma unroll
+    for (int j = 0; j < 4; j++) x[j] = lds_float4(stats + j * 64 + pair * 8);
+  };
   // P^T = 2^(S^T * scale - lse), 0 above the diagonal and past the last key, to fp16
-  auto make_p = [&](int tile, uint32_t lse) {
+  auto make_p = [&](int tile, const float4 (&lse)[4]) {
 #pragma unroll
-    for (int j = 0; j < 8; j += 2) {
-      const float4 l = lds_float4(lse + j * 32 + pair * 8);      // query columns of registers 4 j ... 4 j + 7: stat_place
-#pragma unroll
-      for (int i = 0; i < 8; i++) s[4 * j + i] = exp2_approx(fmaf(s[4 * j + i], p.scale_log2, i < 4 ? (i & 1) ? -l.y : -l.x : (i & 1) ? -l.w : -l.z));
+    for (int i = 0; i < 32; i++) {
+      const float4 l = lse[i / 8];
+      s[i] = exp2_approx(fmaf(s[i], p.scale_log2, i & 4 ? (i & 1) ? -l.w : -l.z : (i & 1) ? -l.y : -l.x));
     }
     if ((p.causal && tile * M < kv_rows + 63) || kv_rows + 64 > seqlen) {
       const int from0 = row >= seqlen ? 1 << 30 : p.causal ? row - tile * M - pair : -1;           // first query column that sees the row,
@@ -122,18 +126,17 @@ backward(const __grid_constant__ TensorMap q_map, const __grid_constant__ Tensor
     }
     pack_rows(pt, s);
   };
-  // dS^T = P^T (dP^T - delta), to fp16 in registers and in ds_smem
-  auto make_ds = [&](uint32_t delta, uint32_t ds_tile) {
+  // dS^T = P^T (dP^T - delta), to fp16
+  auto make_ds = [&](const float4 (&delta)[4]) {
 #pragma unroll
-    for (int j = 0; j < 8; j += 2) {
-      const float4 d = lds_float4(delta + j * 32 + pair * 8);
-#pragma unroll
-      for (int i = 0; i < 4; i++) {                              // row g of columns 8 j, row g + 8, the same of columns 8 j + 8
-        const float2 x = unpack_half2(pt[2 * j + i]);
-        ds[2 * j + i] = pack_half2(x.x * (dp[4 * j + 2 * i] - (i < 2 ? d.x : d.z)), x.y * (dp[4 * j + 2 * i + 1] - (i < 2 ? d.y : d.w)));
-      }
-      store_matrices(swizzled(ds_tile, matrix_row, j + matrix_chunk), ds + 2 * j);
+    for (int i = 0; i < 16; i++) {                               // two columns of a row
+      const float4 d = delta[i / 4]; const float2 x = unpack_half2(pt[i]);
+      ds[i] = pack_half2(x.x * (dp[2 * i] - (i & 2 ? d.z : d.x)), x.y * (dp[2 * i + 1] - (i & 2 ? d.w : d.y)));
     }
+  };
+  auto store_ds = [&](uint32_t ds_tile) {
+#pragma unroll
+    for (int j = 0; j < 8; j += 2) store_matrices(swizzled(ds_tile, matrix_row, j + matrix_chunk), ds + 2 * j);
   };
   // dQ^T of a tile = K^T dS^T, 16 of its D rows a warp, added to dq_sum
   float* dq_out = p.passes.dq_sum + ((uint64_t)head * tiles + first) * (M * D) + warp * 512 + lane * 4;
@@ -159,12 +162,16 @@ backward(const __grid_constant__ TensorMap q_map, const __grid_constant__ Tensor
     if (tile >= begin) {
       mbar_wait(q_full + 8 * stage, parity); mbar_wait(do_full + 8 * stage, parity);
       wgmma_fence(); issue_score(s, k_smem, q_tile); issue_score(dp, v_smem, do_tile);
+      float4 lse[4], delta[4];
+      load_stats(lse, lse_smem + stage * STAT_BYTES);
       wgmma_wait<1>(); touch(s);
-      make_p(tile, lse_smem + stage * STAT_BYTES); touch(pt);
+      make_p(tile, lse); touch(pt);
+      load_stats(delta, delta_smem + stage * STAT_BYTES);
       wgmma_fence(); issue_accumulate(dv, pt, do_tile);
       wgmma_wait<1>(); touch(dp);
+      make_ds(delta); touch(ds);
       mbar_wait(ds_full + 8 * before, ds_parity);                // everybody made dS of the tile before: nobody is two trips behind
-      make_ds(delta_smem + stage * STAT_BYTES, ds_tile); touch(ds);
+      store_ds(ds_tile);
       proxy_fence(); __syncwarp(); mbar_arrive_if(ds_full + 8 * buffer, lane0);
       wgmma_fence(); issue_accumulate(dk, ds, q_tile);
 #if DQ_WITH
