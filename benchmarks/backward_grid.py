@@ -157,7 +157,7 @@ def time_cell(
 def launch_ms(module: Any, build: Any, cell: Cell, flush: torch.Tensor) -> str:
     """Milliseconds of each launch of a call, each timed by itself after a flush."""
     q, k, v, o, lse, do = cell.sets[0]
-    if build.rung == module.THREE:
+    if build.rung in module.ONE_LAUNCH:
         return "one launch"
     plan = module.Plan(q, k, v, do, cell.causal, q.shape[3] ** -0.5, build)
     grads = [torch.empty_like(q) for _ in range(3)]

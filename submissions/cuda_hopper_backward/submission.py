@@ -30,19 +30,21 @@ FILES = {  # rung -> its source
     "fused": "steps/02_fused.cu",
     "ahead": "kernels/backward.cu",
     "three": "kernels/three.cu",
+    "two": "kernels/two.cu",
     "stay": "kernels/persistent.cu",
 }
 TWO_KERNELS, WIDE, STAY, THREE = "two_kernels", "wide", "stay", "three"
+ONE_LAUNCH = {"three": 512, "two": 384}  # rungs whose spare warps do the passes: threads of a block
 KV_ROWS = {
     "two_kernels": 64,
     "wide": 64,
     "fused": 128,
     "ahead": 128,
     "three": 192,
+    "two": 128,
     "stay": 128,
 }  # a block or item
 MAX_PLANS = 1024
-HALF_TILES = 16  # of the passes in a first or last block of a grid: kernels/passes.cuh
 FIXED_TILES = 1  # what an item costs beside its tiles, in tiles
 
 
@@ -108,19 +110,19 @@ def fused_smem_bytes(headdim: int, flags: tuple[str, ...] = ()) -> int:
     return tiles + 64 * headdim * 4 + 2 * slots * 64 * 4 + 8 * (2 * slots + 2 + ds_buffers)
 
 
-def one_launch_smem_bytes() -> int:
-    """k, v [192, 64]; four slots of q and do; three of dS [192, 64]; the passes' 8 KB a warp; lse and delta; barriers."""
-    tiles = 2 * 192 * 128 + 2 * 4 * 64 * 128 + 3 * 192 * 128
-    return tiles + 3 * 8192 + 2 * 4 * 64 * 4 + 8 * (2 * 4 + 2 + 3 + HALF_TILES)
+def one_launch_smem_bytes(rung: str) -> int:
+    """k, v; four slots of q and do; three of dS; 8 KB for each of the passes' three warps; lse and delta; barriers."""
+    tiles = 5 * KV_ROWS[rung] * 128 + 2 * 4 * 64 * 128
+    return tiles + 3 * 8192 + 2 * 4 * 64 * 4 + 8 * (2 * 4 + 2 + 3 + ONE_LAUNCH[rung] // 32)
 
 
-def one_launch_blocks(heads: int, seqlen: int, section: int) -> tuple[int, int]:
+def one_launch_blocks(rung: str, heads: int, seqlen: int, section: int) -> tuple[int, int]:
     """Blocks of a grid whose spare warps do the passes (kernels/passes.cuh), and its sections of heads."""
     widths = [min(section, heads - first) for first in range(0, heads, section)]
     ends = [*widths[:2], *widths[-2:]]  # blocks of their own
     tiles = -(-seqlen // 64)
-    passes = sum(-(-2 * width * tiles // HALF_TILES) for width in ends)
-    return passes + heads * -(-seqlen // 192), len(widths)
+    passes = sum(-(-2 * width * tiles // (ONE_LAUNCH[rung] // 32)) for width in ends)
+    return passes + heads * -(-seqlen // KV_ROWS[rung]), len(widths)
 
 
 class Shape(NamedTuple):
@@ -345,7 +347,7 @@ class OneLaunch:
         batch, nheads, seqlen, headdim = q.shape
         heads, tiles, rows = batch * nheads, -(-seqlen // 64), KV_ROWS[build.rung]
         section = max(1, min(heads, build.section_bytes // (8 * seqlen * headdim)))
-        blocks, sections = one_launch_blocks(heads, seqlen, section)
+        blocks, sections = one_launch_blocks(build.rung, heads, seqlen, section)
         self.stats_floats, self.sum_floats = heads * tiles * 128, heads * tiles * 64 * headdim
         self.counters = 2 * sections
         maps = [
@@ -357,9 +359,9 @@ class OneLaunch:
         )
         scale_log2 = scale * math.log2(math.e)
         self.params = OneLaunchParams(passes, None, None, int(causal), scale_log2)
-        smem = one_launch_smem_bytes()
+        smem, threads = one_launch_smem_bytes(build.rung), ONE_LAUNCH[build.rung]
         main = _function("backward", FILES[build.rung], headdim, build.flags, smem, q.device.index)
-        self.launches = [_Launch(main, blocks, 512, smem, *maps, self.params)]
+        self.launches = [_Launch(main, blocks, threads, smem, *maps, self.params)]
 
     def __call__(self, o, lse, dq, dk, dv, stream: int) -> None:
         """Queues a memset and the launch; the work space is torch's memory, given back in stream order."""
@@ -433,7 +435,7 @@ def custom_attention_backward(q, k, v, o, lse, do, causal=True, sm_scale=None, b
         if len(_plans) >= MAX_PLANS:
             _plans.clear()
         chosen = build or BUILDS[q.shape[3]]
-        make = OneLaunch if chosen.rung == THREE else Plan
+        make = OneLaunch if chosen.rung in ONE_LAUNCH else Plan
         plan = _plans[key] = make(q, k, v, do, bool(causal), scale, chosen)
     plan(o, lse, dq, dk, dv, torch._C._cuda_getCurrentRawStream(device))
     return dq, dk, dv

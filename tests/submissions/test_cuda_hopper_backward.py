@@ -24,6 +24,7 @@ CHOSEN = {  # headdim -> what is launched when the caller does not choose
     128: ("kernels/backward.cu", ("-DA_IN_REGS=0",)),
     256: ("kernels/wide.cu", ()),
 }
+ONE_LAUNCH = {"kernels/three.cu": 192, "kernels/two.cu": 128}  # kv rows of a block
 needs_gxx = pytest.mark.skipif(not on_cpu.have_compiler(), reason="g++ is not on PATH")
 FUSED = {
     "ahead-64": ("kernels/backward.cu", 64, REGS),
@@ -46,9 +47,9 @@ def libraries(tmp_path_factory):
 
 def fused(libraries, file, headdim, flags, problem, timing, seed, section=1, edit=None):
     """All launches; the errors of dq, dk, dv."""
-    if file == "kernels/three.cu":
+    if file in ONE_LAUNCH:
         library = libraries(file, headdim, flags, edit=edit)
-        problem.one_launch(library, section, timing, seed)
+        problem.one_launch(library, ONE_LAUNCH[file], section, timing, seed)
         return problem.errors()
     passes = libraries("kernels/passes.cu", headdim, ())
     problem.preprocess(passes, on_cpu.EARLY)

@@ -37,7 +37,10 @@ struct Item {
   int index;             // of this block among the section's blocks of its kind
 };
 
-constexpr int HALVES = 16;   // half tiles of a first or last block: one for each of its 16 warps
+#ifndef PASS_WARPS
+#define PASS_WARPS 16        // of a block of the kernel that includes this
+#endif
+constexpr int HALVES = PASS_WARPS;   // half tiles of a first or last block: one for each of its warps
 __device__ __forceinline__ int section_width(const Passes& p, int section) { return max(0, min(p.section, p.heads - section * p.section)); }
 
 // What block x of the grid does

@@ -9,6 +9,9 @@
 #ifndef GROUPS
 #define GROUPS 3
 #endif
+#ifndef DK_FIRST
+#define DK_FIRST 1
+#endif
 #ifndef DQ_WITH
 #define DQ_WITH 0        // 1: dQ is issued with dK, 0: after it
 #endif
@@ -170,10 +173,11 @@ backward(const __grid_constant__ TensorMap q_map, const __grid_constant__ Tensor
       wgmma_fence(); issue_accumulate(dv, pt, do_tile);
       wgmma_wait<1>(); touch(dp);
       make_ds(delta); touch(ds);
+      if (DK_FIRST) { wgmma_fence(); issue_accumulate(dk, ds, q_tile); }
       mbar_wait(ds_full + 8 * before, ds_parity);                // everybody made dS of the tile before: nobody is two trips behind
       store_ds(ds_tile);
       proxy_fence(); __syncwarp(); mbar_arrive_if(ds_full + 8 * buffer, lane0);
-      wgmma_fence(); issue_accumulate(dk, ds, q_tile);
+      if (!DK_FIRST) { wgmma_fence(); issue_accumulate(dk, ds, q_tile); }
 #if DQ_WITH
       if (turn == w && tile > first) {
         float dq[32];

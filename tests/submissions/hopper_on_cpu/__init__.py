@@ -23,6 +23,7 @@ KINDS = {
     "wide.cu": "TWO_KERNELS",
     "persistent.cu": "STAYS",
     "three.cu": "ONE_LAUNCH",
+    "two.cu": "ONE_LAUNCH",
 }
 OPTIONS = ("-std=c++17", "-O1", "-w", "-fPIC")
 EARLY, LATE, RANDOM = range(3)
@@ -204,7 +205,7 @@ class Problem:
         tail = (*more, blocks, threads, timing, seed)
         _call(library.run_backward, self.maps(128), ctypes.byref(params), *tail)
 
-    def one_launch(self, library, section=1, timing=RANDOM, seed=0):
+    def one_launch(self, library, kv_rows, section=1, timing=RANDOM, seed=0):
         """A kernel whose spare warps do the passes (kernels/passes.cuh)."""
         widths = [min(section, self.heads - first) for first in range(0, self.heads, section)]
         done = aligned((len(widths), 2), np.uint32, 0)
@@ -214,10 +215,10 @@ class Problem:
         causal = int(self.causal)
         params = OneLaunchParams(passes, self.dk.ctypes.data, self.dv.ctypes.data, causal, scale_log2)
         ends = [*widths[:2], *widths[-2:]]
-        blocks = sum(-(-2 * wide * self.tiles // 16) for wide in ends)
-        blocks += self.heads * -(-self.seqlen // 192)
-        how = (blocks, 512, timing, seed)
-        _call(library.run_backward, self.maps(192), ctypes.byref(params), *how)
+        blocks = sum(-(-2 * wide * self.tiles // (kv_rows // 16 + 4)) for wide in ends)
+        blocks += self.heads * -(-self.seqlen // kv_rows)
+        how = (blocks, 2 * kv_rows + 128, timing, seed)
+        _call(library.run_backward, self.maps(kv_rows), ctypes.byref(params), *how)
 
     def errors(self):
         """Relative L2 error of dq, dk and dv."""
