@@ -16,6 +16,7 @@ from __future__ import annotations
 import argparse
 import functools
 import importlib.util
+import itertools
 import statistics
 import sys
 from collections.abc import Callable
@@ -36,15 +37,25 @@ Call = Callable[[int], Any]
 def parse_build(module: Any, text: str) -> tuple[str, Any]:
     """`name=rung flag ... [section=MB]` -> name and Build."""
     name, _, rest = text.partition("=")
-    rung, *words = rest.split()
+    rung, *words = rest.split() or [""]
     if rung not in module.FILES:
         raise SystemExit(
-            f"--build {text!r}: no rung {rung!r}; give one of {', '.join(module.FILES)}"
+            f"--build {text!r}: no rung {rung!r}; type --build 'name=RUNG -DFLAG=1 section=MB' "
+            f"with RUNG one of {', '.join(module.FILES)}"
         )
-    sections = [int(w.split("=")[1]) for w in words if w.startswith("section=")]
-    flags = tuple(w for w in words if w.startswith("-D"))
-    extra = {"section_bytes": sections[-1] << 20} if sections else {}
-    return name, module.Build(rung, flags, **extra)
+    build = module.Build(rung)
+    for word in words:
+        key, _, value = word.partition("=")
+        if key == "section" and value.isdigit():
+            build = build._replace(section_bytes=int(value) << 20)
+        elif key.startswith("-D"):
+            build = build._replace(flags=(*build.flags, word))
+        else:
+            raise SystemExit(
+                f"--build {text!r}: {word!r} is neither a flag nor a section; type -DNAME=VALUE "
+                "or section=16 (in MB)"
+            )
+    return name, build
 
 
 def libraries(wanted: list[str]) -> dict[str, Callable[..., Any]]:
@@ -157,8 +168,7 @@ def time_cell(
 def launch_ms(module: Any, build: Any, cell: Cell, flush: torch.Tensor) -> str:
     """Milliseconds of each launch of a call, each timed by itself after a flush."""
     q, k, v, o, lse, do = cell.sets[0]
-    if build.rung in module.ONE_LAUNCH:
-        return "one launch"
+    build = build or module.choose(q.shape[3], q.shape[2], cell.causal)
     plan = module.Plan(q, k, v, do, cell.causal, q.shape[3] ** -0.5, build)
     grads = [torch.empty_like(q) for _ in range(3)]
     stream = torch.cuda.current_stream().cuda_stream
@@ -186,18 +196,20 @@ def check_small(module: Any, builds: dict[str, Any], headdim: int) -> dict[str, 
             failed += not kernel.check_case(module, build, *case)
             if failed == 3:
                 break
-        print(f"-- {name}: {'WRONG' if failed else 'right'} on {len(cases)} small cases", flush=True)
+        print(
+            f"-- {name}: {'WRONG' if failed else 'right'} on {len(cases)} small cases", flush=True
+        )
         if not failed:
             good[name] = build
     return good
 
 
-def main() -> None:
-    """Check, time, print a table."""
+def arguments() -> argparse.Namespace:
+    """The command line."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--headdim", type=int, default=64)
+    parser.add_argument("--headdim", type=int, default=64, choices=(64, 128, 256))
     parser.add_argument("--build", action="append", default=[], help="name=rung flag ...")
     parser.add_argument("--seqlens", default="512,1024,2048,4096,8192,16384")
     parser.add_argument("--masks", default="causal,full")
@@ -207,16 +219,19 @@ def main() -> None:
     parser.add_argument("--launches", action="store_true", help="each launch of a call by itself")
     parser.add_argument("--no-check", action="store_true", help="small shapes are not checked")
     parser.add_argument("--once", help="seqlen:mask; one call of each build and nothing else")
-    options = parser.parse_args()
+    return parser.parse_args()
+
+
+def chosen_builds(module: Any, texts: list[str]) -> dict[str, Any]:
+    """Builds by name; None stands for what the submission chooses for a shape."""
+    return dict(parse_build(module, text) for text in texts) if texts else {"submission": None}
+
+
+def main() -> None:
+    """Check, time, print a table."""
+    options = arguments()
     module = kernel.submission()
-    chosen = options.build or ["submission"]
-    builds = {}
-    for text in chosen:
-        if text == "submission":
-            builds["submission"] = module.BUILDS[options.headdim]
-        else:
-            name, build = parse_build(module, text)
-            builds[name] = build
+    builds = chosen_builds(module, options.build)
     runs = {
         name: functools.partial(module.custom_attention_backward, build=build)
         for name, build in builds.items()
@@ -230,30 +245,31 @@ def main() -> None:
         return
     if not options.no_check:
         builds = check_small(module, builds, options.headdim)
-    rivals = [name for name in options.rivals.split(",") if name]
+    rivals = options.rivals.split(",")
     found = libraries([name for name in rivals if name in LIBRARIES])
     flush = torch.empty(FLUSH_BYTES // 4, dtype=torch.int32, device="cuda")
-    for mask in options.masks.split(","):
-        for seqlen in map(int, options.seqlens.split(",")):
-            cell = Cell(options.headdim, seqlen, mask == "causal")
-            calls = {name: cell.call(function) for name, function in found.items()}
-            if "cudnn" in rivals:
-                calls["cudnn"] = cell.cudnn()
-            for name in builds:
-                call = cell.call(runs[name])
-                if cell.right(name, call):
-                    calls[name] = call
-            times = time_cell(cell, calls, options.rounds, options.calls, flush)
-            best = min((ms for name, ms in times.items() if name not in builds), default=1e9)
-            row = "  ".join(
-                f"{name} {cell.flops / ms / 1e9:.0f}"
-                + (f" x{best / ms:.3f}" if name in builds and best < 1e9 else "")
-                for name, ms in times.items()
-            )
-            print(f"{mask:6} {seqlen:5}  {row}", flush=True)
-            if options.launches:
-                for name, build in builds.items():
-                    print(f"    {name}: {launch_ms(module, build, cell, flush)} ms", flush=True)
+    for mask, seqlen in itertools.product(
+        options.masks.split(","), map(int, options.seqlens.split(","))
+    ):
+        cell = Cell(options.headdim, seqlen, mask == "causal")
+        calls = {name: cell.call(function) for name, function in found.items()}
+        if "cudnn" in rivals:
+            calls["cudnn"] = cell.cudnn()
+        for name in builds:
+            call = cell.call(runs[name])
+            if cell.right(name, call):
+                calls[name] = call
+        times = time_cell(cell, calls, options.rounds, options.calls, flush)
+        best = min((ms for name, ms in times.items() if name not in builds), default=None)
+        row = "  ".join(
+            f"{name} {cell.flops / ms / 1e9:.0f}"
+            + (f" x{best / ms:.3f}" if name in builds and best else "")
+            for name, ms in times.items()
+        )
+        print(f"{mask:6} {seqlen:5}  {row}", flush=True)
+        if options.launches:
+            for name, build in builds.items():
+                print(f"    {name}: {launch_ms(module, build, cell, flush)} ms", flush=True)
 
 
 if __name__ == "__main__":

@@ -22,7 +22,7 @@ import torch
 from cuda.bindings import driver, nvrtc
 
 FOLDER = Path(__file__).resolve().parent
-HEADERS = ("sm90.cuh", "rows.cuh", "passes.cuh")
+HEADERS = ("sm90.cuh", "rows.cuh")
 PASSES = "kernels/passes.cu"
 FILES = {  # rung -> its source
     "two_kernels": "kernels/two_kernels.cu",
@@ -30,20 +30,21 @@ FILES = {  # rung -> its source
     "fused": "steps/02_fused.cu",
     "ahead": "kernels/backward.cu",
     "three": "kernels/three.cu",
-    "two": "kernels/two.cu",
+    "pair": "kernels/pair.cu",
     "stay": "kernels/persistent.cu",
 }
-TWO_KERNELS, WIDE, STAY, THREE = "two_kernels", "wide", "stay", "three"
-ONE_LAUNCH = {"three": 512, "two": 384}  # rungs whose spare warps do the passes: threads of a block
+TWO_KERNELS, WIDE, STAY, THREE, PAIR = "two_kernels", "wide", "stay", "three", "pair"
 KV_ROWS = {
     "two_kernels": 64,
     "wide": 64,
     "fused": 128,
     "ahead": 128,
     "three": 192,
-    "two": 128,
+    "pair": 256,
     "stay": 128,
 }  # a block or item
+THREADS = {"three": 384}  # of a block of a fused kernel, where it is not 256
+PASS_FLAGS = {"three": ("-DSTATS_BY_LANE=1",)}  # of preprocess
 MAX_PLANS = 1024
 FIXED_TILES = 1  # what an item costs beside its tiles, in tiles
 
@@ -56,11 +57,25 @@ class Build(NamedTuple):
     section_bytes: int = 32 << 20  # q, do and dq sums of the heads that are walked together
 
 
-BUILDS = {  # the fastest of each headdim on one H200: NOTES.md
-    64: Build(THREE),
+BUILDS = {  # the fastest of each official shape on one H200: NOTES.md
+    64: Build("ahead", ("-DA_IN_REGS=1", "-DDQ_LATE=1", "-DDQ_RED=1")),
     128: Build("ahead", ("-DA_IN_REGS=0",)),  # dV late there: the source's own default
     256: Build(WIDE),  # dk and dv of 128 kv rows do not fit the registers
 }
+
+
+SHORT_CAUSAL_64 = Build(THREE)  # headdim 64, causal, up to SHORT_ROWS rows
+FULL_64 = Build(PAIR, section_bytes=16 << 20)  # headdim 64, not causal
+SHORT_ROWS = 2048
+
+
+def choose(headdim: int, seqlen: int, causal: bool) -> Build:
+    """The fastest build of a class of shapes on one H200: NOTES.md."""
+    if headdim == 64 and not causal:
+        return FULL_64
+    if headdim == 64 and seqlen <= SHORT_ROWS:
+        return SHORT_CAUSAL_64
+    return BUILDS[headdim]
 
 
 class Params(ctypes.Structure):
@@ -80,27 +95,9 @@ class Params(ctypes.Structure):
     ]
 
 
-class Passes(ctypes.Structure):
-    """`struct Passes` of kernels/passes.cuh, field by field."""
-
-    _fields_ = [
-        *((n, ctypes.c_void_p)
-          for n in ("o", "d_o", "lse", "stats", "dq_sum", "dq", "done")),
-        *((n, ctypes.c_int) for n in ("seqlen", "heads", "section")),
-        ("scale", ctypes.c_float),
-    ]  # fmt: skip
-
-
-class OneLaunchParams(ctypes.Structure):
-    """`struct Params` of kernels/three.cu, field by field."""
-
-    _fields_ = [
-        ("passes", Passes),
-        ("dk", ctypes.c_void_p),
-        ("dv", ctypes.c_void_p),
-        ("causal", ctypes.c_int),
-        ("scale_log2", ctypes.c_float),
-    ]
+def turns_smem_bytes(kv_rows: int) -> int:
+    """`three` and `pair`: k, v; four slots of q and do; dS three times; lse and delta; barriers."""
+    return 5 * kv_rows * 128 + 2 * 4 * 64 * 128 + 2 * 4 * 64 * 4 + 8 * (2 * 4 + 2 + 3)
 
 
 def fused_smem_bytes(headdim: int, flags: tuple[str, ...] = ()) -> int:
@@ -108,21 +105,6 @@ def fused_smem_bytes(headdim: int, flags: tuple[str, ...] = ()) -> int:
     slots, ds_buffers = (4, 3) if "-DDQ_LATE=1" in flags else (3, 2)
     tiles = 2 * 128 * headdim * 2 + 2 * slots * 64 * headdim * 2 + ds_buffers * 128 * 64 * 2
     return tiles + 64 * headdim * 4 + 2 * slots * 64 * 4 + 8 * (2 * slots + 2 + ds_buffers)
-
-
-def one_launch_smem_bytes(rung: str) -> int:
-    """k, v; four slots of q and do; three of dS; 8 KB for each of the passes' three warps; lse and delta; barriers."""
-    tiles = 5 * KV_ROWS[rung] * 128 + 2 * 4 * 64 * 128
-    return tiles + 3 * 8192 + 2 * 4 * 64 * 4 + 8 * (2 * 4 + 2 + 3 + ONE_LAUNCH[rung] // 32)
-
-
-def one_launch_blocks(rung: str, heads: int, seqlen: int, section: int) -> tuple[int, int]:
-    """Blocks of a grid whose spare warps do the passes (kernels/passes.cuh), and its sections of heads."""
-    widths = [min(section, heads - first) for first in range(0, heads, section)]
-    ends = [*widths[:2], *widths[-2:]]  # blocks of their own
-    tiles = -(-seqlen // 64)
-    passes = sum(-(-2 * width * tiles // (ONE_LAUNCH[rung] // 32)) for width in ends)
-    return passes + heads * -(-seqlen // KV_ROWS[rung]), len(widths)
 
 
 class Shape(NamedTuple):
@@ -289,7 +271,8 @@ class Plan:
         )
         scales = number(scale), number(scale * math.log2(math.e))
         function = functools.partial(_function, headdim=headdim, device=device)
-        before = function("preprocess", PASSES, flags=(), smem_bytes=0)
+        flags = PASS_FLAGS.get(build.rung, ())
+        before = function("preprocess", PASSES, flags=flags, smem_bytes=0)
         self.launches = [
             _Launch(before, heads * tiles, 256, 0, self.o, pointer(d_o.data_ptr()), self.lse, self.stats,
                     self.dq_sum, integer(seqlen))
@@ -297,6 +280,8 @@ class Plan:
         self.params = None
         if self.fused:
             smem, after_smem = fused_smem_bytes(headdim, build.flags), 64 * (headdim + 8) * 2
+            if build.rung in (THREE, PAIR):
+                smem = turns_smem_bytes(kv_rows)
             section = max(1, min(heads, build.section_bytes // (8 * seqlen * headdim)))
             self.params = Params(
                 None, None, None, None, seqlen, heads, section, int(causal), scale, scales[1].value
@@ -310,7 +295,7 @@ class Plan:
             main = function("backward", file, flags=build.flags, smem_bytes=smem)
             after = function("postprocess", PASSES, flags=(), smem_bytes=after_smem)
             self.launches += [
-                _Launch(main, grid, 256, smem, *maps, self.params, *lists),
+                _Launch(main, grid, THREADS.get(build.rung, 256), smem, *maps, self.params, *lists),
                 _Launch(after, heads * tiles, 256, after_smem, self.dq_sum, self.dq, scales[0], integer(seqlen)),
             ]  # fmt: skip
             return
@@ -340,49 +325,7 @@ class Plan:
             launch(stream)
 
 
-class OneLaunch:
-    """A call whose passes are done by spare warps of the main kernel (kernels/passes.cuh)."""
-
-    def __init__(self, q, k, v, d_o, causal: bool, scale: float, build: Build) -> None:
-        batch, nheads, seqlen, headdim = q.shape
-        heads, tiles, rows = batch * nheads, -(-seqlen // 64), KV_ROWS[build.rung]
-        section = max(1, min(heads, build.section_bytes // (8 * seqlen * headdim)))
-        blocks, sections = one_launch_blocks(build.rung, heads, seqlen, section)
-        self.stats_floats, self.sum_floats = heads * tiles * 128, heads * tiles * 64 * headdim
-        self.counters = 2 * sections
-        maps = [
-            _tensor_map(t.data_ptr(), heads, seqlen, headdim, box)
-            for t, box in ((q, 64), (k, rows), (v, rows), (d_o, 64))
-        ]
-        passes = Passes(
-            None, d_o.data_ptr(), None, None, None, None, None, seqlen, heads, section, scale
-        )
-        scale_log2 = scale * math.log2(math.e)
-        self.params = OneLaunchParams(passes, None, None, int(causal), scale_log2)
-        smem, threads = one_launch_smem_bytes(build.rung), ONE_LAUNCH[build.rung]
-        main = _function("backward", FILES[build.rung], headdim, build.flags, smem, q.device.index)
-        self.launches = [_Launch(main, blocks, threads, smem, *maps, self.params)]
-
-    def __call__(self, o, lse, dq, dk, dv, stream: int) -> None:
-        """Queues a memset and the launch; the work space is torch's memory, given back in stream order."""
-        floats = self.stats_floats + self.sum_floats
-        space = torch.empty(floats + self.counters, dtype=torch.float32, device=o.device)
-        params, at = self.params, space.data_ptr()
-        passes = params.passes
-        passes.o, passes.lse, passes.dq = o.data_ptr(), lse.data_ptr(), dq.data_ptr()
-        passes.stats, passes.dq_sum = at, at + 4 * self.stats_floats
-        passes.done = at + 4 * floats
-        params.dk, params.dv = dk.data_ptr(), dv.data_ptr()
-        (status,) = driver.cuMemsetD32Async(passes.done, 0, self.counters, stream)
-        if status != 0:
-            raise RuntimeError(
-                f"submissions/cuda_hopper_backward: cuMemsetD32Async failed with {status!r}"
-            )
-        for launch in self.launches:
-            launch(stream)
-
-
-_plans: dict[tuple, Plan | OneLaunch] = {}
+_plans: dict[tuple, Plan] = {}
 
 
 def _check(q, k, v, o, lse, do) -> None:
@@ -424,9 +367,10 @@ def custom_attention_backward(q, k, v, o, lse, do, causal=True, sm_scale=None, b
     dq, dk, dv = (torch.empty_like(q) for _ in range(3))
     if q.numel() == 0:
         return dq, dk, dv
+    tensors = q, k, v, o, do, lse
     key = (
-        q.data_ptr(), k.data_ptr(), v.data_ptr(), do.data_ptr(), q.shape, q.dtype, lse.dtype, device,
-        causal, sm_scale, build, threading.get_ident(),
+        q.data_ptr(), k.data_ptr(), v.data_ptr(), do.data_ptr(), *((t.shape, t.dtype) for t in tensors),
+        device, causal, sm_scale, build, threading.get_ident(),
     )  # fmt: skip
     plan = _plans.get(key)
     if plan is None:
@@ -434,8 +378,7 @@ def custom_attention_backward(q, k, v, o, lse, do, causal=True, sm_scale=None, b
         scale = q.shape[3] ** -0.5 if sm_scale is None else float(sm_scale)
         if len(_plans) >= MAX_PLANS:
             _plans.clear()
-        chosen = build or BUILDS[q.shape[3]]
-        make = OneLaunch if chosen.rung in ONE_LAUNCH else Plan
-        plan = _plans[key] = make(q, k, v, do, bool(causal), scale, chosen)
+        chosen = build or choose(q.shape[3], q.shape[2], bool(causal))
+        plan = _plans[key] = Plan(q, k, v, do, bool(causal), scale, chosen)
     plan(o, lse, dq, dk, dv, torch._C._cuda_getCurrentRawStream(device))
     return dq, dk, dv

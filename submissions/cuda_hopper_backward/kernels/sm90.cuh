@@ -120,16 +120,6 @@ __device__ __forceinline__ void bulk_add_if(float* dst, uint32_t src, int bytes,
 __device__ __forceinline__ void red_add_float4(float* dst, float a, float b, float c, float d) {
   asm volatile("red.relaxed.gpu.global.add.v4.f32 [%0],{%1,%2,%3,%4};" ::"l"(dst), "f"(a), "f"(b), "f"(c), "f"(d) : "memory");
 }
-// A counter in global memory by which blocks of one grid wait for each other. Added to by one thread after a barrier of its block or
-// warp: who waited for the count sees what those threads wrote or reduced before.
-__device__ __forceinline__ void counter_add(uint32_t* counter, int count) {
-  asm volatile("fence.acq_rel.gpu; red.relaxed.gpu.global.add.u32 [%0],%1;" ::"l"(counter), "r"(count) : "memory");
-}
-__device__ __forceinline__ void counter_wait(const uint32_t* counter, int count) {
-  asm volatile("{.reg .pred P; .reg .u32 x; WAITING: ld.acquire.gpu.global.u32 x,[%0]; setp.lo.u32 P,x,%1; @P bra WAITING;}" ::"l"(counter), "r"(count) : "memory");
-}
-// global memory that this block's loads by TMA or bulk copies will read was written by other blocks
-__device__ __forceinline__ void proxy_fence_global() { asm volatile("fence.proxy.async.global;" ::: "memory"); }
 __device__ __forceinline__ void bulk_commit() { asm volatile("cp.async.bulk.commit_group;" ::: "memory"); }
 __device__ __forceinline__ void bulk_wait_read() { asm volatile("cp.async.bulk.wait_group.read 0;" ::: "memory"); }  // the sources may be overwritten
 __device__ __forceinline__ void bulk_wait() { asm volatile("cp.async.bulk.wait_group 0;" ::: "memory"); }            // the sums are done
@@ -175,6 +165,8 @@ __device__ __forceinline__ float2 unpack_half2(uint32_t x) {
   float2 v; asm("{.reg .b16 lo, hi; mov.b32 {lo, hi}, %2; cvt.f32.f16 %0, lo; cvt.f32.f16 %1, hi;}" : "=f"(v.x), "=f"(v.y) : "r"(x)); return v;
 }
 __device__ __forceinline__ uint32_t smem_u32(const void* p) { return (uint32_t)__cvta_generic_to_shared(p); }
+// threadIdx.x % 32, read anew: nothing of it is kept in a register until then
+__device__ __forceinline__ int lane_now() { int lane; asm volatile("mov.u32 %0,%%laneid;" : "=r"(lane)); return lane; }
 __device__ __forceinline__ float infinity() { return __int_as_float(0x7f800000); }
 // 4 x 4 transpose within each quad of lanes: afterwards x[i] is what lane i of the quad held as x[this lane]
 __device__ __forceinline__ void transpose_quad(uint32_t (&x)[4], int lane) {

@@ -22,8 +22,6 @@ KINDS = {
     "two_kernels.cu": "TWO_KERNELS",
     "wide.cu": "TWO_KERNELS",
     "persistent.cu": "STAYS",
-    "three.cu": "ONE_LAUNCH",
-    "two.cu": "ONE_LAUNCH",
 }
 OPTIONS = ("-std=c++17", "-O1", "-w", "-fPIC")
 EARLY, LATE, RANDOM = range(3)
@@ -44,28 +42,6 @@ class Params(ctypes.Structure):
     ]
 
 
-class Passes(ctypes.Structure):
-    """`struct Passes` of kernels/passes.cuh, field by field."""
-
-    _fields_ = [
-        *((n, ctypes.c_void_p)
-          for n in ("o", "d_o", "lse", "stats", "dq_sum", "dq", "done")),
-        *((n, ctypes.c_int) for n in ("seqlen", "heads", "section")),
-        ("scale", ctypes.c_float),
-    ]  # fmt: skip
-
-
-class OneLaunchParams(ctypes.Structure):
-    """`struct Params` of kernels/three.cu, field by field."""
-
-    _fields_ = [
-        ("passes", Passes),
-        *((n, ctypes.c_void_p) for n in ("dk", "dv")),
-        ("causal", ctypes.c_int),
-        ("scale_log2", ctypes.c_float),
-    ]
-
-
 class KernelFailed(Exception):
     """A deadlock, a misaligned address, an unfenced read: what the twin noticed, where."""
 
@@ -81,15 +57,14 @@ def compile_kernel(
     options = ["-shared", f"-DHEADDIM={headdim}", *flags]
     if Path(file).name in KINDS:
         options.append(f"-D{KINDS[Path(file).name]}")
-    headers = {n: (FOLDER / "kernels" / n).read_text() for n in ("rows.cuh", "passes.cuh")}
-    key = hashlib.sha256(repr((source, twin, launches, headers, options)).encode()).hexdigest()[:20]
+    rows = (FOLDER / "kernels" / "rows.cuh").read_text()
+    key = hashlib.sha256(repr((source, twin, launches, rows, options)).encode()).hexdigest()[:20]
     library = cache / f"{key}.so"
     if not library.exists():
         home = cache / key
         home.mkdir(exist_ok=True)
         (home / "sm90.cuh").write_text(twin)
-        for name, text in headers.items():
-            (home / name).write_text(text)
+        (home / "rows.cuh").write_text(rows)
         (home / "kernel.cu").write_text(source)
         (home / "launch.cpp").write_text(launches.replace("KERNEL_FILE", "kernel.cu"))
         _gxx(*options, f"-I{home}", str(home / "launch.cpp"), "-o", str(library))
@@ -194,31 +169,16 @@ class Problem:
         how = (blocks, 384 if wide else 128, timing, seed)
         _call(library.run_dq, maps, stats, _pointer(self.dq), *tail, *how)
 
-    def fused(self, library, threads, section=1, timing=RANDOM, seed=0, lists=None):
+    def fused(self, library, threads, section=1, timing=RANDOM, seed=0, lists=None, kv_rows=128):
         """`lists` for a kernel that stays: [blocks of the grid, width] items, -1 after the last."""
         pointers = (x.ctypes.data for x in (self.stats, self.dq_sum, self.dk, self.dv))
         sizes = (self.seqlen, self.heads, section, int(self.causal))
         params = Params(*pointers, *sizes, *self.scales())
-        blocks, more = self.heads * -(-self.seqlen // 128), ()
+        blocks, more = self.heads * -(-self.seqlen // kv_rows), ()
         if lists is not None:
             blocks, more = lists.shape[0], (_pointer(lists), lists.shape[1])
         tail = (*more, blocks, threads, timing, seed)
-        _call(library.run_backward, self.maps(128), ctypes.byref(params), *tail)
-
-    def one_launch(self, library, kv_rows, section=1, timing=RANDOM, seed=0):
-        """A kernel whose spare warps do the passes (kernels/passes.cuh)."""
-        widths = [min(section, self.heads - first) for first in range(0, self.heads, section)]
-        done = aligned((len(widths), 2), np.uint32, 0)
-        arrays = (self.o, self.d_o, self.lse, self.stats, self.dq_sum, self.dq, done)
-        scale, scale_log2 = (x.value for x in self.scales())
-        passes = Passes(*(x.ctypes.data for x in arrays), self.seqlen, self.heads, section, scale)
-        causal = int(self.causal)
-        params = OneLaunchParams(passes, self.dk.ctypes.data, self.dv.ctypes.data, causal, scale_log2)
-        ends = [*widths[:2], *widths[-2:]]
-        blocks = sum(-(-2 * wide * self.tiles // (kv_rows // 16 + 4)) for wide in ends)
-        blocks += self.heads * -(-self.seqlen // kv_rows)
-        how = (blocks, 2 * kv_rows + 128, timing, seed)
-        _call(library.run_backward, self.maps(kv_rows), ctypes.byref(params), *how)
+        _call(library.run_backward, self.maps(kv_rows), ctypes.byref(params), *tail)
 
     def errors(self):
         """Relative L2 error of dq, dk and dv."""

@@ -15,20 +15,6 @@ EXPORT run_dkdv(const TensorMap* maps, const float* stats, uint16_t* dk, uint16_
 EXPORT run_dq(const TensorMap* maps, const float* stats, uint16_t* out, int S, int causal, float scale, float scale_log2, int blocks, int threads, int timing, int seed) {
   return cpu::launch(blocks, threads, timing, seed, [=] { dq(maps[0], maps[1], maps[2], maps[3], stats, out, S, causal, scale, scale_log2); });
 }
-#elif defined(ONE_LAUNCH)
-EXPORT run_backward(const TensorMap* maps, const Params* params, int blocks, int threads, int timing, int seed) {
-  const Params p = *params;
-  return cpu::launch(blocks, threads, timing, seed, [=] { backward(maps[0], maps[1], maps[2], maps[3], p); });
-}
-// kind, section, heads of the section and index of each block of a grid
-extern "C" __attribute__((visibility("default"))) void list_items(int heads, int section, int tiles, int main_blocks_a_head, int blocks, int* out) {
-  Passes p{}; p.heads = heads; p.section = section;
-  for (int x = 0; x < blocks; x++) {
-    const Item item = item_of(x, p, tiles, main_blocks_a_head);
-    const int row[4] = {item.kind, item.section, item.wide, item.index};
-    std::memcpy(out + 4 * x, row, 16);
-  }
-}
 #elif defined(STAYS)
 EXPORT run_backward(const TensorMap* maps, const Params* params, const int* lists, int width, int blocks, int threads, int timing, int seed) {
   const Params p = *params;

@@ -31,7 +31,6 @@ struct alignas(16) uint4 { uint32_t x, y, z, w; };
 static inline float4 make_float4(float x, float y, float z, float w) { return {x, y, z, w}; }
 static inline uint4 make_uint4(uint32_t x, uint32_t y, uint32_t z, uint32_t w) { return {x, y, z, w}; }
 static inline int min(int a, int b) { return a < b ? a : b; }
-static inline int max(int a, int b) { return a < b ? b : a; }
 
 struct alignas(64) TensorMap { const uint16_t* base; int32_t columns, rows, heads, box_rows; };   // boxes of 64 columns, 128-byte swizzle
 
@@ -145,7 +144,6 @@ inline void issue_load(std::function<void()> run, uint32_t bar, int bytes) {
 struct Index { unsigned x; };
 inline Index thread_index() { return {(unsigned)current}; }
 inline Index block_index() { return {(unsigned)block}; }
-inline Index block_size() { return {(unsigned)fibers.size()}; }
 inline Index grid_size() { return {(unsigned)grid}; }
 
 inline std::function<void()> body;
@@ -204,7 +202,6 @@ inline const char* launch(int blocks, int threads, int how, int seed, std::funct
 
 #define threadIdx cpu::thread_index()
 #define blockIdx cpu::block_index()
-#define blockDim cpu::block_size()
 #define gridDim cpu::grid_size()
 #define SHARED_MEMORY(name) uint8_t* const name = cpu::shared + cpu::BASE
 inline uint32_t smem_u32(const void* p) { return (uint32_t)(static_cast<const uint8_t*>(p) - cpu::shared); }
@@ -275,9 +272,6 @@ inline void red_add_float4(float* dst, float a, float b, float c, float d) {
   if ((uintptr_t)dst % 16) cpu::fail("vector reduction not aligned to 16 bytes");
   dst[0] += a; dst[1] += b; dst[2] += c; dst[3] += d;
 }
-inline void counter_add(uint32_t* counter, int count) { *counter += count; }   // blocks run one after another
-inline void counter_wait(const uint32_t* counter, int count) { if (*counter < (uint32_t)count) cpu::fail("waits for blocks that come later"); }
-inline void proxy_fence_global() {}
 inline void bulk_commit() {}
 inline void bulk_wait_read() { auto& f = cpu::fibers[cpu::current]; while (!f.sums.empty()) cpu::add_sum(f); }
 inline void bulk_wait() { bulk_wait_read(); }
@@ -323,6 +317,7 @@ inline void lds_words(uint32_t* x, uint32_t addr) { if (addr % 16) cpu::fail("lo
 inline float exp2_approx(float x) { return std::exp2(x); }
 inline uint32_t pack_half2(float lo, float hi) { return cpu::float_to_half(lo) | (uint32_t)cpu::float_to_half(hi) << 16; }
 inline float2 unpack_half2(uint32_t x) { return {cpu::half_to_float((uint16_t)x), cpu::half_to_float((uint16_t)(x >> 16))}; }
+inline int lane_now() { return cpu::lane(); }
 inline float infinity() { return INFINITY; }
 template <class T> T __shfl_sync(unsigned, T x, int from) {
   struct Mine { T x; int from; T got; } m{x, from, x};
