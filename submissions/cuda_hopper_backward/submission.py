@@ -64,16 +64,16 @@ BUILDS = {  # the fastest of each official shape on one H200: NOTES.md
 }
 
 
-SHORT_CAUSAL_64 = Build(THREE)  # headdim 64, causal, up to SHORT_ROWS rows
+SHORT_CAUSAL_64 = Build(THREE)  # headdim 64, causal, up to SHORT_CAUSAL_64_ROWS rows
 FULL_64 = Build(PAIR, section_bytes=16 << 20)  # headdim 64, not causal
-SHORT_ROWS = 2048
+SHORT_CAUSAL_64_ROWS = 2048
 
 
-def choose(headdim: int, seqlen: int, causal: bool) -> Build:
+def build_for(headdim: int, seqlen: int, causal: bool) -> Build:
     """The fastest build of a class of shapes on one H200: NOTES.md."""
     if headdim == 64 and not causal:
         return FULL_64
-    if headdim == 64 and seqlen <= SHORT_ROWS:
+    if headdim == 64 and seqlen <= SHORT_CAUSAL_64_ROWS:
         return SHORT_CAUSAL_64
     return BUILDS[headdim]
 
@@ -378,7 +378,7 @@ def custom_attention_backward(q, k, v, o, lse, do, causal=True, sm_scale=None, b
         scale = q.shape[3] ** -0.5 if sm_scale is None else float(sm_scale)
         if len(_plans) >= MAX_PLANS:
             _plans.clear()
-        chosen = build or choose(q.shape[3], q.shape[2], bool(causal))
+        chosen = build or build_for(q.shape[3], q.shape[2], bool(causal))
         plan = _plans[key] = Plan(q, k, v, do, bool(causal), scale, chosen)
     plan(o, lse, dq, dk, dv, torch._C._cuda_getCurrentRawStream(device))
     return dq, dk, dv
