@@ -71,6 +71,8 @@ def builds(module: Any, rung: str, headdim: int) -> dict[str, Any]:
         return {"": make(rung)}
     if headdim == 256:
         return {}
+    if rung in ("three", "pair"):
+        return {"": make(rung), "section 16 MB": make(rung, (), 16 * MB)} if headdim == 64 else {}
     if rung == "fused":
         return (
             {"": make(rung), "half rows": make(rung, ("-DDS_64B=0",))}
@@ -465,7 +467,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--rungs", default="two_kernels,wide,fused,ahead,stay", help="comma list")
+    parser.add_argument(
+        "--rungs", default="two_kernels,wide,fused,ahead,three,pair,stay", help="comma list"
+    )
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--no-times", action="store_true")
     parser.add_argument("--compile-only", action="store_true")

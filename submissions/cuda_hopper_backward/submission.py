@@ -29,16 +29,22 @@ FILES = {  # rung -> its source
     "wide": "kernels/wide.cu",
     "fused": "steps/02_fused.cu",
     "ahead": "kernels/backward.cu",
+    "three": "kernels/three.cu",
+    "pair": "kernels/pair.cu",
     "stay": "kernels/persistent.cu",
 }
-TWO_KERNELS, WIDE, STAY = "two_kernels", "wide", "stay"
+TWO_KERNELS, WIDE, STAY, THREE, PAIR = "two_kernels", "wide", "stay", "three", "pair"
 KV_ROWS = {
     "two_kernels": 64,
     "wide": 64,
     "fused": 128,
     "ahead": 128,
+    "three": 192,
+    "pair": 256,
     "stay": 128,
 }  # a block or item
+THREADS = {"three": 384}  # of a block of a fused kernel, where it is not 256
+PASS_FLAGS = {"three": ("-DSTATS_BY_LANE=1",)}  # of preprocess
 MAX_PLANS = 1024
 FIXED_TILES = 1  # what an item costs beside its tiles, in tiles
 
@@ -51,11 +57,25 @@ class Build(NamedTuple):
     section_bytes: int = 32 << 20  # q, do and dq sums of the heads that are walked together
 
 
-BUILDS = {  # the fastest of each headdim on one H200: NOTES.md
+BUILDS = {  # the fastest of each official shape on one H200: NOTES.md
     64: Build("ahead", ("-DA_IN_REGS=1", "-DDQ_LATE=1", "-DDQ_RED=1")),
     128: Build("ahead", ("-DA_IN_REGS=0",)),  # dV late there: the source's own default
     256: Build(WIDE),  # dk and dv of 128 kv rows do not fit the registers
 }
+
+
+SHORT_CAUSAL_64 = Build(THREE)  # headdim 64, causal, up to SHORT_CAUSAL_64_ROWS rows
+FULL_64 = Build(PAIR, section_bytes=16 << 20)  # headdim 64, not causal
+SHORT_CAUSAL_64_ROWS = 2048
+
+
+def build_for(headdim: int, seqlen: int, causal: bool) -> Build:
+    """The fastest build of a class of shapes on one H200: NOTES.md."""
+    if headdim == 64 and not causal:
+        return FULL_64
+    if headdim == 64 and seqlen <= SHORT_CAUSAL_64_ROWS:
+        return SHORT_CAUSAL_64
+    return BUILDS[headdim]
 
 
 class Params(ctypes.Structure):
@@ -73,6 +93,11 @@ class Params(ctypes.Structure):
         ("scale", ctypes.c_float),
         ("scale_log2", ctypes.c_float),
     ]
+
+
+def turns_smem_bytes(kv_rows: int) -> int:
+    """`three` and `pair`: k, v; four slots of q and do; dS three times; lse and delta; barriers."""
+    return 5 * kv_rows * 128 + 2 * 4 * 64 * 128 + 2 * 4 * 64 * 4 + 8 * (2 * 4 + 2 + 3)
 
 
 def fused_smem_bytes(headdim: int, flags: tuple[str, ...] = ()) -> int:
@@ -246,7 +271,8 @@ class Plan:
         )
         scales = number(scale), number(scale * math.log2(math.e))
         function = functools.partial(_function, headdim=headdim, device=device)
-        before = function("preprocess", PASSES, flags=(), smem_bytes=0)
+        flags = PASS_FLAGS.get(build.rung, ())
+        before = function("preprocess", PASSES, flags=flags, smem_bytes=0)
         self.launches = [
             _Launch(before, heads * tiles, 256, 0, self.o, pointer(d_o.data_ptr()), self.lse, self.stats,
                     self.dq_sum, integer(seqlen))
@@ -254,6 +280,8 @@ class Plan:
         self.params = None
         if self.fused:
             smem, after_smem = fused_smem_bytes(headdim, build.flags), 64 * (headdim + 8) * 2
+            if build.rung in (THREE, PAIR):
+                smem = turns_smem_bytes(kv_rows)
             section = max(1, min(heads, build.section_bytes // (8 * seqlen * headdim)))
             self.params = Params(
                 None, None, None, None, seqlen, heads, section, int(causal), scale, scales[1].value
@@ -267,7 +295,7 @@ class Plan:
             main = function("backward", file, flags=build.flags, smem_bytes=smem)
             after = function("postprocess", PASSES, flags=(), smem_bytes=after_smem)
             self.launches += [
-                _Launch(main, grid, 256, smem, *maps, self.params, *lists),
+                _Launch(main, grid, THREADS.get(build.rung, 256), smem, *maps, self.params, *lists),
                 _Launch(after, heads * tiles, 256, after_smem, self.dq_sum, self.dq, scales[0], integer(seqlen)),
             ]  # fmt: skip
             return
@@ -339,9 +367,10 @@ def custom_attention_backward(q, k, v, o, lse, do, causal=True, sm_scale=None, b
     dq, dk, dv = (torch.empty_like(q) for _ in range(3))
     if q.numel() == 0:
         return dq, dk, dv
+    tensors = q, k, v, o, do, lse
     key = (
-        q.data_ptr(), k.data_ptr(), v.data_ptr(), do.data_ptr(), q.shape, q.dtype, lse.dtype, device,
-        causal, sm_scale, build, threading.get_ident(),
+        q.data_ptr(), k.data_ptr(), v.data_ptr(), do.data_ptr(), *((t.shape, t.dtype) for t in tensors),
+        device, causal, sm_scale, build, threading.get_ident(),
     )  # fmt: skip
     plan = _plans.get(key)
     if plan is None:
@@ -349,7 +378,7 @@ def custom_attention_backward(q, k, v, o, lse, do, causal=True, sm_scale=None, b
         scale = q.shape[3] ** -0.5 if sm_scale is None else float(sm_scale)
         if len(_plans) >= MAX_PLANS:
             _plans.clear()
-        chosen = build or BUILDS[q.shape[3]]
+        chosen = build or build_for(q.shape[3], q.shape[2], bool(causal))
         plan = _plans[key] = Plan(q, k, v, do, bool(causal), scale, chosen)
     plan(o, lse, dq, dk, dv, torch._C._cuda_getCurrentRawStream(device))
     return dq, dk, dv

@@ -24,12 +24,19 @@ CHOSEN = {  # headdim -> what is launched when the caller does not choose
     128: ("kernels/backward.cu", ("-DA_IN_REGS=0",)),
     256: ("kernels/wide.cu", ()),
 }
+CLASSES = {  # headdim 64, what is launched for short causal sequences and without a mask
+    "short": ("kernels/three.cu", ()),
+    "full": ("kernels/pair.cu", ()),
+}
+BLOCKS = {"kernels/three.cu": (192, 384), "kernels/pair.cu": (256, 256)}  # kv rows, threads
 needs_gxx = pytest.mark.skipif(not on_cpu.have_compiler(), reason="g++ is not on PATH")
 FUSED = {
     "ahead-64": ("kernels/backward.cu", 64, REGS),
     "ahead-128": ("kernels/backward.cu", 128, ("-DA_IN_REGS=0",)),
     "dq-late-64": ("kernels/backward.cu", 64, (*REGS, "-DDQ_LATE=1", "-DDQ_RED=1")),
     "dq-late-128": ("kernels/backward.cu", 128, ("-DA_IN_REGS=0", "-DDQ_LATE=2")),
+    "three-64": ("kernels/three.cu", 64, ()),
+    "pair-64": ("kernels/pair.cu", 64, ()),
     "fused-128": ("steps/02_fused.cu", 128, ()),
     "stay-64": ("kernels/persistent.cu", 64, REGS),
     "stay-128": ("kernels/persistent.cu", 128, ("-DA_IN_REGS=0", "-DDQ_RED=1")),
@@ -45,7 +52,9 @@ def libraries(tmp_path_factory):
 
 def fused(libraries, file, headdim, flags, problem, timing, seed, section=1, edit=None):
     """All three launches; the errors of dq, dk, dv."""
-    passes = libraries("kernels/passes.cu", headdim, ())
+    kv_rows, threads = BLOCKS.get(file, (128, 256))
+    by_lane = ("-DSTATS_BY_LANE=1",) if "three" in file else ()
+    passes = libraries("kernels/passes.cu", headdim, by_lane)
     problem.preprocess(passes, on_cpu.EARLY)
     library = libraries(file, headdim, flags, edit=edit)
     lists = None
@@ -53,7 +62,7 @@ def fused(libraries, file, headdim, flags, problem, timing, seed, section=1, edi
         blocks = problem.heads * -(-problem.seqlen // 128)
         rows = [[*range(0, blocks, 2), -1], [*range(1, blocks, 2), *[-1] * (1 + blocks % 2)]]
         lists = np.array(rows, np.int32)
-    problem.fused(library, 256, section, timing, seed, lists)
+    problem.fused(library, threads, section, timing, seed, lists, kv_rows)
     problem.postprocess(passes, on_cpu.EARLY)
     return problem.errors()
 
@@ -66,6 +75,19 @@ def test_fused_gradients(libraries, file, headdim, flags, timing, causal):
     """Three kv blocks, the last one ragged, whatever the hardware does first; two that stay walk a list."""
     problem = on_cpu.Problem(1, 330, headdim, causal)
     errors = fused(libraries, file, headdim, flags, problem, timing, seed=headdim)
+    assert max(errors.values()) < WHOLE, errors
+
+
+@needs_gxx
+@pytest.mark.parametrize("file", BLOCKS)
+@pytest.mark.parametrize(
+    ("heads", "seqlen", "causal"),
+    [(3, 17, False), (1, 64, True), (2, 129, True), (1, 193, True), (2, 257, False), (1, 450, True)],
+)  # fmt: skip
+def test_the_classes_of_headdim_64_at_lengths_off_the_tile(libraries, file, heads, seqlen, causal):
+    """One tile, one and two kv blocks, warpgroups and sub-blocks without rows; two heads a section."""
+    problem = on_cpu.Problem(heads, seqlen, 64, causal)
+    errors = fused(libraries, file, 64, (), problem, on_cpu.RANDOM, seqlen, section=2)
     assert max(errors.values()) < WHOLE, errors
 
 
@@ -153,6 +175,15 @@ MISTAKES = {
     "dQ written over before it was read": ("ahead-64", "bulk_wait_read(); __syncwarp();", "__syncwarp();"),
     "late dQ: nobody waits for dS": ("dq-late-64", "mbar_wait(ds_full + 8 * before, ds_parity);   //", "//"),
     "late dQ: a slot too few": ("dq-late-64", "DQ_LATE == 1 ? 4 : 3;", "3;"),
+    "three: nobody waits for dS": ("three-64", "mbar_wait(ds_full + 8 * before, ds_parity);  ", ""),
+    "three: a slot too few": ("three-64", "STAGES = 4,", "STAGES = 3,"),
+    "three: two buffers of dS": ("three-64", "DS_BUFFERS = 3;", "DS_BUFFERS = 2;"),
+    "three: dS of what sees nothing is not 0": ("three-64", "store_no_ds(ds_tile);", ""),
+    "three: dS is not fenced": ("three-64", "proxy_fence(); __syncwarp(); mbar_arrive_if(ds", "mbar_arrive_if(ds"),
+    "pair: nobody waits for dS": ("pair-64", "mbar_wait(ds_full + 8 * before, ds_parity);  ", ""),
+    "pair: a tile is loaded into a slot in use": ("pair-64", "(stage + 2) % STAGES", "(stage + 1) % STAGES"),
+    "pair: two buffers of dS": ("pair-64", "DS_BUFFERS = 3;", "DS_BUFFERS = 2;"),
+    "pair: dS is not fenced": ("pair-64", "proxy_fence(); __syncwarp(); mbar_arrive_if(ds", "mbar_arrive_if(ds"),
     "late dQ, two buffers: dS over one in use": ("dq-late-128", "mbar_wait(ds_full, ds_parity), store_ds", "store_ds"),
 }  # fmt: skip
 
@@ -268,6 +299,65 @@ def test_shared_memory_is_what_the_kernel_lays_out(submission, headdim, flags, s
     assert submission.fused_smem_bytes(headdim, flags) == wanted <= SMEM_LIMIT_BYTES
 
 
+@pytest.mark.parametrize(("rung", "rows"), [("three", 192), ("pair", 256)])
+def test_shared_memory_of_the_classes_is_what_their_kernels_lay_out(submission, rung, rows):
+    """k and v; four tiles of q and of do; dS thrice; lse and delta four times; 13 barriers."""
+    kv, tile, stats = rows * 64 * 2, 64 * 64 * 2, 64 * 4
+    wanted = 2 * kv + 8 * tile + 3 * rows * 64 * 2 + 8 * stats + 13 * 8
+    assert submission.turns_smem_bytes(rows) == wanted <= SMEM_LIMIT_BYTES
+    assert BLOCKS[submission.FILES[rung]] == (
+        submission.KV_ROWS[rung],
+        submission.THREADS.get(rung, 256),
+    )
+    promised = f"// promise: smem_bytes={wanted} "
+    assert promised in (FOLDER / submission.FILES[rung]).read_text()
+
+
+def test_classes_of_shapes_choose_among_what_was_measured(submission):
+    def launched(*shape):
+        build = submission.build_for(*shape)
+        return submission.FILES[build.rung], build.flags
+
+    for seqlen in (1, 512, 2048):
+        assert launched(64, seqlen, True) == CLASSES["short"]
+    for seqlen in (1, 512, 16384):
+        assert launched(64, seqlen, False) == CLASSES["full"]
+    for seqlen in (2049, 4096, 16384):
+        assert launched(64, seqlen, True) == CHOSEN[64]
+    assert {launched(256, s, c) for s in (1, 4096) for c in (True, False)} == {CHOSEN[256]}
+
+
+def test_a_plan_is_found_again_by_every_shape_and_dtype(submission, monkeypatch):
+    """Memory given back and taken again has its old address and may be another tensor."""
+    import torch
+
+    made = []
+
+    class Plan:
+        def __init__(self, *_):
+            made.append(self)
+
+        def __call__(self, *_):
+            pass
+
+    monkeypatch.setattr(submission, "Plan", Plan)
+    monkeypatch.setattr(submission, "_check", lambda *_: None)
+    monkeypatch.setattr(submission, "_plans", {})
+    monkeypatch.setattr(torch._C, "_cuda_getCurrentRawStream", lambda _: 0, raising=False)
+    q, k, v, o, do = (torch.zeros(1, 2, 16, 64, dtype=torch.float16) for _ in range(5))
+    lse = torch.zeros(1, 2, 16)
+    submission.custom_attention_backward(q, k, v, o, lse, do)
+    submission.custom_attention_backward(q, k, v, o, lse, do)
+    assert len(made) == 1
+    for position, tensor in enumerate((k, v, o, lse, do), start=1):
+        for other in (tensor.view(torch.bfloat16 if tensor is not lse else torch.int32),
+                      tensor.view(2, 1, *tensor.shape[2:])):  # fmt: skip
+            arguments = [q, k, v, o, lse, do]
+            arguments[position] = other
+            submission.custom_attention_backward(*arguments)
+    assert len(made) == 1 + 2 * 5
+
+
 def test_wide_s_shared_memory_is_what_the_kernels_lay_out(submission):
     """Their addresses: six tiles, P twice, lse and delta twice, 12 barriers; seven tiles, 10 barriers."""
     tile = 64 * 256 * 2
@@ -299,7 +389,8 @@ def test_every_item_is_dealt_once_and_evenly(submission, heads, seqlen, section,
 
 
 def test_params_match_the_kernels(submission):
-    for file in ("kernels/backward.cu", "kernels/persistent.cu", "steps/02_fused.cu"):
+    fused = ("kernels/backward.cu", "kernels/three.cu", "kernels/pair.cu", "kernels/persistent.cu")
+    for file in (*fused, "steps/02_fused.cu"):
         source = (FOLDER / file).read_text()
         body = re.sub(r"//.*", "", re.search(r"struct Params \{(.*?)\};", source, re.S).group(1))
         types = {"int": ctypes.c_int, "float": ctypes.c_float}
@@ -379,6 +470,23 @@ def test_the_check_lets_honest_rounding_through(check, monkeypatch, capsys):
     assert not wrong, capsys.readouterr().out
 
 
+def test_the_grid_reads_its_builds(submission, check, monkeypatch):
+    monkeypatch.setitem(sys.modules, "backward_kernel", check)
+    path = ROOT / "benchmarks" / "backward_grid.py"
+    spec = importlib.util.spec_from_file_location("backward_grid", path)
+    grid = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(grid)
+    assert grid.chosen_builds(submission, []) == {"submission": None}
+    found = grid.chosen_builds(
+        submission, ["a=ahead -DA_IN_REGS=1 -DDQ_LATE=1", "p=pair section=16"]
+    )
+    assert found["a"] == submission.Build("ahead", ("-DA_IN_REGS=1", "-DDQ_LATE=1"))
+    assert found["p"] == submission.FULL_64
+    for wrong in ("a=nowhere", "a=", "a", "p=pair section=x", "p=pair section", "p=pair 16"):
+        with pytest.raises(SystemExit, match=re.escape(f"--build {wrong!r}")):
+            grid.chosen_builds(submission, [wrong])
+
+
 def test_a_child_that_dies_costs_one_headdim(check, monkeypatch):
     calls = []
 
@@ -396,5 +504,13 @@ def test_a_child_that_dies_costs_one_headdim(check, monkeypatch):
 @pytest.mark.gpu
 @pytest.mark.parametrize("headdim", [64, 128, 256])
 def test_gradients_on_the_gpu(submission, check, headdim):
-    build = submission.BUILDS[headdim]
-    assert all(check.check_case(submission, build, *case) for case in check.small_cases(headdim))
+    """What `build_for` launches for each."""
+    assert all(check.check_case(submission, None, *case) for case in check.small_cases(headdim))
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("rung", ["ahead", "three", "pair"])
+def test_every_class_of_headdim_64_on_the_gpu(submission, check, rung):
+    """On all shapes, also those that another class is launched for."""
+    build = submission.Build(rung) if rung != "ahead" else submission.BUILDS[64]
+    assert all(check.check_case(submission, build, *case) for case in check.small_cases(64))

@@ -2,6 +2,7 @@
 //
 // Shapes   o, do, dq [B, H, S, D] contiguous fp16, lse [B, H, S] float32, natural logarithm. T = ceil(S / 64) tiles of 64 query rows
 //          stats [B * H, T, 2, 64] float32: lse * log2(e), then delta; rows past S hold +inf and 0, so that their P and dS are 0
+//          STATS_BY_LANE: the query columns of a tile in the order in which a lane of a quad reads them, 16 bytes at a time
 //          dq_sum [B * H, T, 64 * D] float32, a tile in the order of the main kernel's accumulators (below)
 // Phases   preprocess: delta = rowsum(do * o), stats, dq_sum <- 0      postprocess: dq = dq_sum * scale
 // Order    the main kernel holds dq transposed: warp w of 8 has D rows 16 (w % 4) ... + 15 (of half w / 4 if D = 128) and all 64 query
@@ -12,6 +13,7 @@
 // Limits   D = 64, 128 or 256; 16-byte aligned tensors
 // Check    python benchmarks/backward_kernel.py
 // build: -DHEADDIM=64
+// build: -DHEADDIM=64 -DSTATS_BY_LANE=1
 // build: -DHEADDIM=128
 // build: -DHEADDIM=256
 #include "sm90.cuh"
@@ -19,7 +21,12 @@
 #ifndef HEADDIM
 #define HEADDIM 128
 #endif
+#ifndef STATS_BY_LANE
+#define STATS_BY_LANE 0
+#endif
 constexpr int D = HEADDIM, THREADS = 256;
+// where column c of a tile is in stats: by lane, columns 8 j + 2 l + {0, 1} and 8 j + 8 + 2 l + {0, 1} of lane l follow each other, j even
+__device__ __forceinline__ int stat_place(int c) { return STATS_BY_LANE ? (c & ~15) + (c >> 1 & 3) * 4 + (c >> 3 & 1) * 2 + (c & 1) : c; }
 
 extern "C" __global__ void __launch_bounds__(THREADS)
 preprocess(const uint16_t* o, const uint16_t* d_o, const float* lse, float* stats, float* dq_sum, int S) {
@@ -45,7 +52,7 @@ preprocess(const uint16_t* o, const uint16_t* d_o, const float* lse, float* stat
     if (threadIdx.x % LANES == 0) {
       float l = infinity();
       if (row < S) { l = lse[(uint64_t)head * S + row] * 1.4426950408889634f; if (l == -infinity()) l = infinity(); }   // a row that saw no key
-      stat[in_tile] = l; stat[64 + in_tile] = row < S ? sum : 0.f;
+      stat[stat_place(in_tile)] = l; stat[64 + stat_place(in_tile)] = row < S ? sum : 0.f;
     }
   }
   if (dq_sum) {

@@ -143,6 +143,9 @@ __device__ __forceinline__ void load_matrices_transposed(uint32_t* x, uint32_t a
 __device__ __forceinline__ float2 lds_float2(uint32_t addr) {
   float2 v; asm volatile("ld.shared.v2.f32 {%0,%1},[%2];" : "=f"(v.x), "=f"(v.y) : "r"(addr) : "memory"); return v;
 }
+__device__ __forceinline__ float4 lds_float4(uint32_t addr) {
+  float4 v; asm volatile("ld.shared.v4.f32 {%0,%1,%2,%3},[%4];" : "=f"(v.x), "=f"(v.y), "=f"(v.z), "=f"(v.w) : "r"(addr) : "memory"); return v;
+}
 __device__ __forceinline__ void sts_float4(uint32_t addr, float a, float b, float c, float d) {
   asm volatile("st.shared.v4.f32 [%0],{%1,%2,%3,%4};" ::"r"(addr), "f"(a), "f"(b), "f"(c), "f"(d) : "memory");
 }
@@ -162,6 +165,8 @@ __device__ __forceinline__ float2 unpack_half2(uint32_t x) {
   float2 v; asm("{.reg .b16 lo, hi; mov.b32 {lo, hi}, %2; cvt.f32.f16 %0, lo; cvt.f32.f16 %1, hi;}" : "=f"(v.x), "=f"(v.y) : "r"(x)); return v;
 }
 __device__ __forceinline__ uint32_t smem_u32(const void* p) { return (uint32_t)__cvta_generic_to_shared(p); }
+// threadIdx.x % 32, read anew: nothing of it is kept in a register until then
+__device__ __forceinline__ int lane_now() { int lane; asm volatile("mov.u32 %0,%%laneid;" : "=r"(lane)); return lane; }
 __device__ __forceinline__ float infinity() { return __int_as_float(0x7f800000); }
 // 4 x 4 transpose within each quad of lanes: afterwards x[i] is what lane i of the quad held as x[this lane]
 __device__ __forceinline__ void transpose_quad(uint32_t (&x)[4], int lane) {

@@ -169,16 +169,16 @@ class Problem:
         how = (blocks, 384 if wide else 128, timing, seed)
         _call(library.run_dq, maps, stats, _pointer(self.dq), *tail, *how)
 
-    def fused(self, library, threads, section=1, timing=RANDOM, seed=0, lists=None):
+    def fused(self, library, threads, section=1, timing=RANDOM, seed=0, lists=None, kv_rows=128):
         """`lists` for a kernel that stays: [blocks of the grid, width] items, -1 after the last."""
         pointers = (x.ctypes.data for x in (self.stats, self.dq_sum, self.dk, self.dv))
         sizes = (self.seqlen, self.heads, section, int(self.causal))
         params = Params(*pointers, *sizes, *self.scales())
-        blocks, more = self.heads * -(-self.seqlen // 128), ()
+        blocks, more = self.heads * -(-self.seqlen // kv_rows), ()
         if lists is not None:
             blocks, more = lists.shape[0], (_pointer(lists), lists.shape[1])
         tail = (*more, blocks, threads, timing, seed)
-        _call(library.run_backward, self.maps(128), ctypes.byref(params), *tail)
+        _call(library.run_backward, self.maps(kv_rows), ctypes.byref(params), *tail)
 
     def errors(self):
         """Relative L2 error of dq, dk and dv."""

@@ -308,6 +308,7 @@ inline void store_matrices(uint32_t addr, const uint32_t* x) { cpu::Matrices m{a
 inline void load_matrices(uint32_t* x, uint32_t addr) { cpu::Matrices m{addr, {}}; cpu::move_matrices("ldmatrix", m, 0, 0); std::memcpy(x, m.x, 16); }
 inline void load_matrices_transposed(uint32_t* x, uint32_t addr) { cpu::Matrices m{addr, {}}; cpu::move_matrices("ldmatrix.trans", m, 0, 1); std::memcpy(x, m.x, 16); }
 inline float2 lds_float2(uint32_t addr) { float2 v; cpu::check(addr, 8); std::memcpy(&v, cpu::shared + addr, 8); return v; }
+inline float4 lds_float4(uint32_t addr) { float4 v; if (addr % 16) cpu::fail("load not aligned to 16 bytes"); cpu::check(addr, 16); std::memcpy(&v, cpu::shared + addr, 16); return v; }
 inline void sts_float4(uint32_t addr, float a, float b, float c, float d) { const float x[4] = {a, b, c, d}; cpu::generic_write(addr, x, 16); }
 inline void sts_words(uint32_t addr, const uint32_t* x) { if (addr % 16) cpu::fail("store not aligned to 16 bytes"); cpu::generic_write(addr, x, 16); }
 inline void lds_words(uint32_t* x, uint32_t addr) { if (addr % 16) cpu::fail("load not aligned to 16 bytes"); cpu::check(addr, 16); std::memcpy(x, cpu::shared + addr, 16); }
@@ -316,6 +317,7 @@ inline void lds_words(uint32_t* x, uint32_t addr) { if (addr % 16) cpu::fail("lo
 inline float exp2_approx(float x) { return std::exp2(x); }
 inline uint32_t pack_half2(float lo, float hi) { return cpu::float_to_half(lo) | (uint32_t)cpu::float_to_half(hi) << 16; }
 inline float2 unpack_half2(uint32_t x) { return {cpu::half_to_float((uint16_t)x), cpu::half_to_float((uint16_t)(x >> 16))}; }
+inline int lane_now() { return cpu::lane(); }
 inline float infinity() { return INFINITY; }
 template <class T> T __shfl_sync(unsigned, T x, int from) {
   struct Mine { T x; int from; T got; } m{x, from, x};
