@@ -53,7 +53,7 @@ class Build(NamedTuple):
 
 BUILDS = {  # the fastest of each headdim on one H200: NOTES.md
     64: Build("ahead", ("-DA_IN_REGS=1", "-DDQ_LATE=1", "-DDQ_RED=1")),
-    128: Build("ahead", ("-DA_IN_REGS=0",)),  # dV late there: the source's own default
+    128: Build("ahead", ("-DA_IN_REGS=0", "-DDQ_LATE=2", "-DDV_LATE=0")),
     256: Build(WIDE),  # dk and dv of 128 kv rows do not fit the registers
 }
 

@@ -21,7 +21,7 @@ WHOLE = 6e-4  # fp16 of P and dS gives 3.7e-4; a lost element of a tile gives mo
 REGS = ("-DA_IN_REGS=1",)
 CHOSEN = {  # headdim -> what is launched when the caller does not choose
     64: ("kernels/backward.cu", (*REGS, "-DDQ_LATE=1", "-DDQ_RED=1")),
-    128: ("kernels/backward.cu", ("-DA_IN_REGS=0",)),
+    128: ("kernels/backward.cu", ("-DA_IN_REGS=0", "-DDQ_LATE=2", "-DDV_LATE=0")),
     256: ("kernels/wide.cu", ()),
 }
 needs_gxx = pytest.mark.skipif(not on_cpu.have_compiler(), reason="g++ is not on PATH")
@@ -29,7 +29,7 @@ FUSED = {
     "ahead-64": ("kernels/backward.cu", 64, REGS),
     "ahead-128": ("kernels/backward.cu", 128, ("-DA_IN_REGS=0",)),
     "dq-late-64": ("kernels/backward.cu", 64, (*REGS, "-DDQ_LATE=1", "-DDQ_RED=1")),
-    "dq-late-128": ("kernels/backward.cu", 128, ("-DA_IN_REGS=0", "-DDQ_LATE=2")),
+    "dq-late-128": ("kernels/backward.cu", 128, CHOSEN[128][1]),
     "fused-128": ("steps/02_fused.cu", 128, ()),
     "stay-64": ("kernels/persistent.cu", 64, REGS),
     "stay-128": ("kernels/persistent.cu", 128, ("-DA_IN_REGS=0", "-DDQ_RED=1")),
