@@ -56,6 +56,14 @@ BUILDS = {  # the fastest of each headdim on one H200: NOTES.md
     128: Build("ahead", ("-DA_IN_REGS=0", "-DDQ_LATE=2", "-DDV_LATE=0")),
     256: Build(WIDE),  # dk and dv of 128 kv rows do not fit the registers
 }
+SHORT_ROWS = 512
+SHORT = {128: Build("ahead", ("-DA_IN_REGS=0",))}  # up to SHORT_ROWS: dQ in its own trip, dV late
+
+
+def build_for(headdim: int, seqlen: int) -> Build:
+    """What is launched for a length when the caller does not choose."""
+    long = BUILDS[headdim]
+    return SHORT.get(headdim, long) if seqlen <= SHORT_ROWS else long
 
 
 class Params(ctypes.Structure):
@@ -329,7 +337,7 @@ def custom_attention_backward(q, k, v, o, lse, do, causal=True, sm_scale=None, b
     """Gradients of softmax(q kᵀ · sm_scale) v.
 
     q, k, v, o, do (batch, nheads, seqlen, headdim) fp16, lse (batch, nheads, seqlen) float32, natural
-    logarithm -> dq, dk, dv like q. `build` picks another rung or shape than BUILDS does.
+    logarithm -> dq, dk, dv like q. `build` picks another than `build_for` does.
     """
     device = q.device.index
     if device is not None and device != torch.cuda.current_device():
@@ -349,7 +357,7 @@ def custom_attention_backward(q, k, v, o, lse, do, causal=True, sm_scale=None, b
         scale = q.shape[3] ** -0.5 if sm_scale is None else float(sm_scale)
         if len(_plans) >= MAX_PLANS:
             _plans.clear()
-        chosen = build or BUILDS[q.shape[3]]
+        chosen = build or build_for(q.shape[3], q.shape[2])
         plan = _plans[key] = Plan(q, k, v, do, bool(causal), scale, chosen)
     plan(o, lse, dq, dk, dv, torch._C._cuda_getCurrentRawStream(device))
     return dq, dk, dv

@@ -19,11 +19,13 @@ FOLDER = on_cpu.FOLDER
 SMEM_LIMIT_BYTES = 227 << 10
 WHOLE = 6e-4  # fp16 of P and dS gives 3.7e-4; a lost element of a tile gives more
 REGS = ("-DA_IN_REGS=1",)
-CHOSEN = {  # headdim -> what is launched when the caller does not choose
+CHOSEN = {  # headdim -> what is launched for sequences of more than SHORT_ROWS rows
     64: ("kernels/backward.cu", (*REGS, "-DDQ_LATE=1", "-DDQ_RED=1")),
     128: ("kernels/backward.cu", ("-DA_IN_REGS=0", "-DDQ_LATE=2", "-DDV_LATE=0")),
     256: ("kernels/wide.cu", ()),
 }
+SHORT_ROWS = 512
+SHORT = CHOSEN | {128: ("kernels/backward.cu", ("-DA_IN_REGS=0",))}
 needs_gxx = pytest.mark.skipif(not on_cpu.have_compiler(), reason="g++ is not on PATH")
 FUSED = {
     "ahead-64": ("kernels/backward.cu", 64, REGS),
@@ -73,11 +75,12 @@ def test_fused_gradients(libraries, file, headdim, flags, timing, causal):
 @pytest.mark.parametrize("headdim", CHOSEN)
 @pytest.mark.parametrize(
     ("heads", "seqlen", "causal"),
-    [(3, 17, False), (1, 64, True), (3, 127, False), (2, 129, False), (2, 129, True), (1, 333, True)],
+    [(3, 17, False), (1, 64, True), (3, 127, False), (2, 129, False), (2, 129, True), (1, 333, True),
+     (1, 513, True)],
 )  # fmt: skip
 def test_what_is_launched_at_lengths_off_the_tile(libraries, headdim, heads, seqlen, causal):
     """The lengths of the harness's probes, with and without causality, several heads."""
-    file, flags = CHOSEN[headdim]
+    file, flags = (SHORT if seqlen <= SHORT_ROWS else CHOSEN)[headdim]
     problem = on_cpu.Problem(heads, seqlen, headdim, causal)
     if headdim == 256:
         errors = wide(libraries, problem, on_cpu.RANDOM, seqlen, flags)
@@ -91,7 +94,7 @@ def test_what_is_launched_at_lengths_off_the_tile(libraries, headdim, heads, seq
 @pytest.mark.parametrize("headdim", CHOSEN)
 def test_one_row(libraries, headdim):
     """S = 1: dv = do, and dq and dk are zero but for the rounding of delta."""
-    file, flags = CHOSEN[headdim]
+    file, flags = SHORT[headdim]
     problem = on_cpu.Problem(2, 1, headdim, True)
     if headdim == 256:
         errors = wide(libraries, problem, on_cpu.LATE, 0, flags)
@@ -243,9 +246,10 @@ def test_every_claimed_headdim_has_a_build(submission):
 
 
 def test_what_is_launched_is_what_the_tests_here_run(submission):
-    launched = {d: (submission.FILES[b.rung], b.flags) for d, b in submission.BUILDS.items()}
-    assert launched == CHOSEN
-    for headdim, (file, flags) in CHOSEN.items():
+    for seqlen, chosen in ((1, SHORT), (SHORT_ROWS, SHORT), (SHORT_ROWS + 1, CHOSEN)):
+        builds = {d: submission.build_for(d, seqlen) for d in submission.BUILDS}
+        assert {d: (submission.FILES[b.rung], b.flags) for d, b in builds.items()} == chosen
+    for headdim, (file, flags) in (*CHOSEN.items(), *SHORT.items()):
         built = " ".join((f"// build: -DHEADDIM={headdim}", *flags))
         assert f"{built}\n" in (FOLDER / file).read_text()
 
@@ -396,5 +400,7 @@ def test_a_child_that_dies_costs_one_headdim(check, monkeypatch):
 @pytest.mark.gpu
 @pytest.mark.parametrize("headdim", [64, 128, 256])
 def test_gradients_on_the_gpu(submission, check, headdim):
-    build = submission.BUILDS[headdim]
-    assert all(check.check_case(submission, build, *case) for case in check.small_cases(headdim))
+    for build in {submission.BUILDS[headdim], submission.build_for(headdim, 1)}:
+        assert all(
+            check.check_case(submission, build, *case) for case in check.small_cases(headdim)
+        )

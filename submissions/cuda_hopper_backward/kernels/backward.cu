@@ -30,6 +30,8 @@
 // promise: smem_bytes=165992 registers=255 spills=0 warnings=0 blocks=1
 // build: -DHEADDIM=128 -DA_IN_REGS=0 -DDQ_LATE=2 -DDV_LATE=0
 // promise: smem_bytes=230992 registers=252 spills=0 warnings=0 blocks=1
+// build: -DHEADDIM=128 -DA_IN_REGS=0
+// promise: smem_bytes=230992 registers=255 spills=0 warnings=0 blocks=1
 #include "rows.cuh"
 
 // ---------------------------------------------------------------------- shape of this build (by -D)
