@@ -59,14 +59,14 @@ class Build(NamedTuple):
 
 BUILDS = {  # the fastest of each official shape on one H200: NOTES.md
     64: Build("ahead", ("-DA_IN_REGS=1", "-DDQ_LATE=1", "-DDQ_RED=1")),
-    128: Build("ahead", ("-DA_IN_REGS=0",)),  # dV late there: the source's own default
+    128: Build("ahead", ("-DA_IN_REGS=0", "-DDQ_LATE=2", "-DDV_LATE=0")),
     256: Build(WIDE),  # dk and dv of 128 kv rows do not fit the registers
 }
-
-
 SHORT_CAUSAL_64 = Build(THREE)  # headdim 64, causal, up to SHORT_CAUSAL_64_ROWS rows
 FULL_64 = Build(PAIR, section_bytes=16 << 20)  # headdim 64, not causal
 SHORT_CAUSAL_64_ROWS = 2048
+SHORT_128 = Build("ahead", ("-DA_IN_REGS=0",))  # up to SHORT_128_ROWS: dQ in its own trip, dV late
+SHORT_128_ROWS = 512
 
 
 def build_for(headdim: int, seqlen: int, causal: bool) -> Build:
@@ -75,6 +75,8 @@ def build_for(headdim: int, seqlen: int, causal: bool) -> Build:
         return FULL_64
     if headdim == 64 and seqlen <= SHORT_CAUSAL_64_ROWS:
         return SHORT_CAUSAL_64
+    if headdim == 128 and seqlen <= SHORT_128_ROWS:
+        return SHORT_128
     return BUILDS[headdim]
 
 
@@ -357,7 +359,7 @@ def custom_attention_backward(q, k, v, o, lse, do, causal=True, sm_scale=None, b
     """Gradients of softmax(q kᵀ · sm_scale) v.
 
     q, k, v, o, do (batch, nheads, seqlen, headdim) fp16, lse (batch, nheads, seqlen) float32, natural
-    logarithm -> dq, dk, dv like q. `build` picks another rung or shape than BUILDS does.
+    logarithm -> dq, dk, dv like q. `build` picks another than `build_for` does.
     """
     device = q.device.index
     if device is not None and device != torch.cuda.current_device():

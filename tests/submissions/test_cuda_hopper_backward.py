@@ -19,9 +19,9 @@ FOLDER = on_cpu.FOLDER
 SMEM_LIMIT_BYTES = 227 << 10
 WHOLE = 6e-4  # fp16 of P and dS gives 3.7e-4; a lost element of a tile gives more
 REGS = ("-DA_IN_REGS=1",)
-CHOSEN = {  # headdim -> what is launched when the caller does not choose
+CHOSEN = {  # headdim -> what is launched for sequences of more than SHORT_ROWS rows
     64: ("kernels/backward.cu", (*REGS, "-DDQ_LATE=1", "-DDQ_RED=1")),
-    128: ("kernels/backward.cu", ("-DA_IN_REGS=0",)),
+    128: ("kernels/backward.cu", ("-DA_IN_REGS=0", "-DDQ_LATE=2", "-DDV_LATE=0")),
     256: ("kernels/wide.cu", ()),
 }
 CLASSES = {  # headdim 64, what is launched for short causal sequences and without a mask
@@ -29,12 +29,14 @@ CLASSES = {  # headdim 64, what is launched for short causal sequences and witho
     "full": ("kernels/pair.cu", ()),
 }
 BLOCKS = {"kernels/three.cu": (192, 384), "kernels/pair.cu": (256, 256)}  # kv rows, threads
+SHORT_ROWS = 512
+SHORT = CHOSEN | {128: ("kernels/backward.cu", ("-DA_IN_REGS=0",))}
 needs_gxx = pytest.mark.skipif(not on_cpu.have_compiler(), reason="g++ is not on PATH")
 FUSED = {
     "ahead-64": ("kernels/backward.cu", 64, REGS),
     "ahead-128": ("kernels/backward.cu", 128, ("-DA_IN_REGS=0",)),
     "dq-late-64": ("kernels/backward.cu", 64, (*REGS, "-DDQ_LATE=1", "-DDQ_RED=1")),
-    "dq-late-128": ("kernels/backward.cu", 128, ("-DA_IN_REGS=0", "-DDQ_LATE=2")),
+    "dq-late-128": ("kernels/backward.cu", 128, CHOSEN[128][1]),
     "three-64": ("kernels/three.cu", 64, ()),
     "pair-64": ("kernels/pair.cu", 64, ()),
     "fused-128": ("steps/02_fused.cu", 128, ()),
@@ -95,11 +97,12 @@ def test_the_classes_of_headdim_64_at_lengths_off_the_tile(libraries, file, head
 @pytest.mark.parametrize("headdim", CHOSEN)
 @pytest.mark.parametrize(
     ("heads", "seqlen", "causal"),
-    [(3, 17, False), (1, 64, True), (3, 127, False), (2, 129, False), (2, 129, True), (1, 333, True)],
+    [(3, 17, False), (1, 64, True), (3, 127, False), (2, 129, False), (2, 129, True), (1, 333, True),
+     (1, 513, True)],
 )  # fmt: skip
 def test_what_is_launched_at_lengths_off_the_tile(libraries, headdim, heads, seqlen, causal):
     """The lengths of the harness's probes, with and without causality, several heads."""
-    file, flags = CHOSEN[headdim]
+    file, flags = (SHORT if seqlen <= SHORT_ROWS else CHOSEN)[headdim]
     problem = on_cpu.Problem(heads, seqlen, headdim, causal)
     if headdim == 256:
         errors = wide(libraries, problem, on_cpu.RANDOM, seqlen, flags)
@@ -113,7 +116,7 @@ def test_what_is_launched_at_lengths_off_the_tile(libraries, headdim, heads, seq
 @pytest.mark.parametrize("headdim", CHOSEN)
 def test_one_row(libraries, headdim):
     """S = 1: dv = do, and dq and dk are zero but for the rounding of delta."""
-    file, flags = CHOSEN[headdim]
+    file, flags = SHORT[headdim]
     problem = on_cpu.Problem(2, 1, headdim, True)
     if headdim == 256:
         errors = wide(libraries, problem, on_cpu.LATE, 0, flags)
@@ -274,9 +277,9 @@ def test_every_claimed_headdim_has_a_build(submission):
 
 
 def test_what_is_launched_is_what_the_tests_here_run(submission):
-    launched = {d: (submission.FILES[b.rung], b.flags) for d, b in submission.BUILDS.items()}
-    assert launched == CHOSEN
-    for headdim, (file, flags) in CHOSEN.items():
+    builds = submission.BUILDS.items()
+    assert {d: (submission.FILES[b.rung], b.flags) for d, b in builds} == CHOSEN
+    for headdim, (file, flags) in (*CHOSEN.items(), *SHORT.items()):
         built = " ".join((f"// build: -DHEADDIM={headdim}", *flags))
         assert f"{built}\n" in (FOLDER / file).read_text()
 
@@ -324,7 +327,10 @@ def test_classes_of_shapes_choose_among_what_was_measured(submission):
         assert launched(64, seqlen, False) == CLASSES["full"]
     for seqlen in (2049, 4096, 16384):
         assert launched(64, seqlen, True) == CHOSEN[64]
-    assert {launched(256, s, c) for s in (1, 4096) for c in (True, False)} == {CHOSEN[256]}
+    for causal in (True, False):
+        assert {launched(128, seqlen, causal) for seqlen in (1, SHORT_ROWS)} == {SHORT[128]}
+        assert {launched(128, s, causal) for s in (SHORT_ROWS + 1, 16384)} == {CHOSEN[128]}
+        assert {launched(256, seqlen, causal) for seqlen in (1, 4096)} == {CHOSEN[256]}
 
 
 def test_a_plan_is_found_again_by_every_shape_and_dtype(submission, monkeypatch):
@@ -505,7 +511,15 @@ def test_a_child_that_dies_costs_one_headdim(check, monkeypatch):
 @pytest.mark.parametrize("headdim", [64, 128, 256])
 def test_gradients_on_the_gpu(submission, check, headdim):
     """What `build_for` launches for each."""
-    assert all(check.check_case(submission, None, *case) for case in check.small_cases(headdim))
+    builds = {
+        submission.BUILDS[headdim],
+        submission.build_for(headdim, 1, True),
+        submission.build_for(headdim, 1, False),
+    }
+    for build in builds:
+        assert all(
+            check.check_case(submission, build, *case) for case in check.small_cases(headdim)
+        )
 
 
 @pytest.mark.gpu

@@ -22,12 +22,14 @@
 // Phases   FIRST SCORES   TRIP: ISSUE 1, DS, ISSUE 2, LOAD, P OF NEXT, DQ OUT   STORE
 // Bound    10 B H S^2 D / 2 flops (causal) at 4096 per clock and SM: 0.69 / 1.39 ms at 1.83 GHz on 132 SMs for hdim64_seq4k and
 //          hdim128_seq8k. Shared memory per trip, against tensor clocks: NOTES.md
-// Measured one H200, calls with their passes, x against SDPA's cuDNN: hdim64_seq4k 1.500 ms, 458.0 TFLOP/s, 1.248 x; hdim128_seq8k 2.518 ms, 545.8
-//          TFLOP/s, 1.155 x. Without: DQ_RED 1.536, DQ_LATE either 1.708 ms (D = 64); DV_LATE 2.610 ms (D = 128). DQ_LATE=2 not timed
+// Measured one H200, calls with their passes, x against SDPA's cuDNN: hdim64_seq4k 1.500 ms, 458.0 TFLOP/s, 1.248 x; hdim128_seq8k 2.299 ms, 597.9
+//          TFLOP/s, 1.277 x. Without: DQ_RED 1.536, DQ_LATE either 1.708 ms (D = 64); DQ_LATE 2.536 ms, with DV_LATE 2.386 (D = 128)
 // Limits   sm_90a, fp16, D = 64 or 128, equal lengths of q and k; any S, any scale; sums of dq in no fixed order
 // Check    python benchmarks/backward_kernel.py --rungs ahead
 // build: -DHEADDIM=64 -DA_IN_REGS=1 -DDQ_LATE=1 -DDQ_RED=1
 // promise: smem_bytes=165992 registers=255 spills=0 warnings=0 blocks=1
+// build: -DHEADDIM=128 -DA_IN_REGS=0 -DDQ_LATE=2 -DDV_LATE=0
+// promise: smem_bytes=230992 registers=252 spills=0 warnings=0 blocks=1
 // build: -DHEADDIM=128 -DA_IN_REGS=0
 // promise: smem_bytes=230992 registers=255 spills=0 warnings=0 blocks=1
 #include "rows.cuh"
