@@ -10,6 +10,7 @@ from __future__ import annotations
 import ctypes
 import functools
 import hashlib
+import itertools
 import math
 import os
 import tempfile
@@ -22,8 +23,11 @@ from cuda.bindings import driver, nvrtc
 
 KERNEL_DIR = Path(__file__).resolve().parent / "kernels"
 SOURCES = ("attention.cu", "sm90.cuh")
-# K and V of the heads that are walked together: they stay in L2 (NOTES.md)
-SECTION_BYTES = 32 << 20
+CAPABILITY = (9, 0)  # what sm_90a machine code runs on, and nothing else
+# K and V of the heads that are walked together stay in L2 (NOTES.md): 32 of an H200's 50 MiB
+SECTION_SHARE_OF_L2 = 0.64
+MAX_SEQLEN = (1 << 30) - 1  # bit 30 of an item's row word is a flag
+MAX_ITEMS = (1 << 31) - 1
 MAX_PLANS = 1024
 
 
@@ -114,14 +118,72 @@ def compile_cubin(headdim: int) -> bytes:
     return path.read_bytes()
 
 
+class Counters:
+    """Gives each launch a pair of work counters that no other launch in flight uses.
+
+    The kernel's module holds them, zero from its load on, and the last CTA of a launch sets its pair
+    back to zero. A launch that is captured into a CUDA graph keeps its pair for good: the graph may be
+    replayed on any stream, beside anything. All others take turns; a pair comes again after RING launches,
+    and a GPU keeps far fewer waiting.
+    """
+
+    RING = 1 << 15
+    BYTES = 2 * RING * 8  # what kernels/attention.cu reserves
+
+    def __init__(self, address: int) -> None:
+        self._address = address
+        self._eager = itertools.count()  # next() on it is one step for all threads
+        self._captured = itertools.count()
+
+    def take(self, capturing: bool) -> int:
+        """Address of the pair for a launch that is made, or captured, now."""
+        if not capturing:
+            return self._address + 8 * (next(self._eager) % self.RING)
+        used = next(self._captured)
+        if used >= self.RING:
+            raise RuntimeError(
+                f"cuda_hopper: {self.RING} launches were captured into CUDA graphs, and each keeps its "
+                "work counters; capture again in a new process"
+            )
+        return self._address + 8 * (self.RING + used)
+
+
+class Kernel(NamedTuple):
+    """The kernel of one headdim on one device."""
+
+    function: object
+    sm_count: int
+    section_bytes: int  # of K and V
+    counters: Counters
+
+
+def _refuse_other_chips(device: int) -> None:
+    capability = torch.cuda.get_device_capability(device)
+    if capability != CAPABILITY:
+        raise NotImplementedError(
+            "cuda_hopper is sm_90a machine code, for compute capability 9.0 alone (H100, H200, GH200); "
+            f"{torch.cuda.get_device_name(device)} has {capability[0]}.{capability[1]}. "
+            "Run `triton_champion` there."
+        )
+
+
 @functools.lru_cache(maxsize=None)
-def _load(headdim: int, device: int) -> tuple[object, int]:
-    """(kernel handle, multiprocessor count) on a device whose context is current."""
+def _load(headdim: int, device: int) -> Kernel:
+    """The kernel on a device whose context is current.
+
+    Raises:
+        NotImplementedError: the device is not of compute capability 9.0.
+    """
+    _refuse_other_chips(device)
     module = _ok(driver.cuModuleLoadData(compile_cubin(headdim)))
     function = _ok(driver.cuModuleGetFunction(module, b"attention_forward"))
     attribute = driver.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
     _ok(driver.cuFuncSetAttribute(function, attribute, SHAPES[headdim].smem_bytes(headdim)))
-    return function, torch.cuda.get_device_properties(device).multi_processor_count
+    address, size = _ok(driver.cuModuleGetGlobal(module, b"counters"))
+    assert size == Counters.BYTES, (size, Counters.BYTES)
+    chip = torch.cuda.get_device_properties(device)
+    section_bytes = int(SECTION_SHARE_OF_L2 * chip.L2_cache_size)
+    return Kernel(function, chip.multi_processor_count, section_bytes, Counters(int(address)))
 
 
 # ------------------------------------------------------------------------------------------- plan
@@ -155,8 +217,8 @@ class Plan:
         shape = SHAPES[headdim]
         heads = batch * nheads
         items = heads * -(-seqlen // shape.block_m)
-        section = max(1, min(heads, SECTION_BYTES // (4 * seqlen * headdim)))
-        self.function, sm_count = _load(headdim, q.device.index)
+        self.kernel = _load(headdim, q.device.index)
+        section = max(1, min(heads, self.kernel.section_bytes // (4 * seqlen * headdim)))
         self.maps = [
             _tensor_map(t.data_ptr(), heads, seqlen, headdim, rows)
             for t, rows in ((q, 64), (k, shape.block_n), (v, shape.block_n))
@@ -169,32 +231,27 @@ class Plan:
             *(int(m.getPtr()) for m in self.maps), *(at + offset for offset in offsets)
         )
         self.arguments = ctypes.addressof(self.addresses)
-        self.grid = min(items, sm_count)
+        self.grid = min(items, self.kernel.sm_count)
         self.threads = 128 * (shape.warpgroups + 1)
         self.smem = shape.smem_bytes(headdim)
 
-    def launch(self, o_pointer: int, counter: int, stream: int) -> None:
+    def launch(self, o_pointer: int, stream: int) -> None:
         self.params.o = o_pointer
-        self.params.counter = counter
+        self.params.counter = self.kernel.counters.take(torch.cuda.is_current_stream_capturing())
         (status,) = driver.cuLaunchKernel(
-            self.function, self.grid, 1, 1, self.threads, 1, 1, self.smem, stream, self.arguments, 0
+            self.kernel.function,
+            *(self.grid, 1, 1),
+            *(self.threads, 1, 1),
+            self.smem,
+            stream,
+            self.arguments,
+            0,
         )
         if status != 0:
             raise RuntimeError(f"submissions/cuda_hopper: cuLaunchKernel failed with {status!r}")
 
 
 _plans: dict[tuple, Plan] = {}
-_counters: dict[tuple[int, int], torch.Tensor] = {}
-
-
-def _counter(device: int, stream: int) -> int:
-    """Address of the work counters of a stream; launches on one stream follow one another."""
-    found = _counters.get((device, stream))
-    if found is None:
-        found = _counters[device, stream] = torch.zeros(
-            2, dtype=torch.int32, device=f"cuda:{device}"
-        )
-    return found.data_ptr()
 
 
 def _check(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> None:
@@ -204,13 +261,38 @@ def _check(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> None:
                 f"cuda_hopper: {name} is {tuple(t.shape)} {t.dtype} on {t.device}; "
                 "wanted three fp16 CUDA tensors (batch, nheads, seqlen, headdim)"
             )
-    if q.shape[3] not in SHAPES:
-        raise ValueError(f"cuda_hopper: headdim {q.shape[3]}; it is built for {sorted(SHAPES)}")
+    _check_size(q.shape)
+
+
+def _check_size(shape: tuple[int, ...]) -> None:
+    """Raises ValueError for a (batch, nheads, seqlen, headdim) that the kernel cannot count."""
+    batch, nheads, seqlen, headdim = shape
+    if headdim not in SHAPES:
+        raise ValueError(f"cuda_hopper: headdim {headdim}; it is built for {sorted(SHAPES)}")
+    if seqlen > MAX_SEQLEN:
+        raise ValueError(f"cuda_hopper: seqlen {seqlen}; it takes at most {MAX_SEQLEN}")
+    # the last section of heads is filled up, to twice the heads at most
+    items = 2 * batch * nheads * -(-seqlen // SHAPES[headdim].block_m)
+    if items > MAX_ITEMS:
+        raise ValueError(
+            f"cuda_hopper: {batch} x {nheads} heads of {seqlen} rows are too many for one launch; "
+            f"split the batch in {-(-items // MAX_ITEMS)}"
+        )
 
 
 def _dense(t: torch.Tensor) -> torch.Tensor:
     t = t.contiguous()
     return t if t.data_ptr() % 16 == 0 else t.clone()  # TMA wants 16-byte aligned tensors
+
+
+def _key(q, k, v, causal, sm_scale) -> tuple:
+    """All that a plan depends on, and the thread, because a plan's argument block is written at each launch."""
+    return (
+        *(q.data_ptr(), q.shape, q.dtype),
+        *(k.data_ptr(), k.shape, k.dtype),
+        *(v.data_ptr(), v.shape, v.dtype),
+        *(q.device.index, causal, sm_scale, threading.get_ident()),
+    )
 
 
 def _make_plan(key: tuple, q, k, v, causal, sm_scale) -> Plan:
@@ -232,23 +314,10 @@ def custom_attention_forward(q, k, v, causal=True, sm_scale=None):
     if q.numel() == 0:
         return o
     device = q.device.index
-    key = (
-        q.data_ptr(),
-        k.data_ptr(),
-        v.data_ptr(),
-        q.shape,
-        q.dtype,
-        k.dtype,
-        v.dtype,
-        device,
-        causal,
-        sm_scale,
-        threading.get_ident(),
-    )
+    key = _key(q, k, v, causal, sm_scale)
     if device != torch.cuda.current_device():
         with torch.cuda.device(device):
             return custom_attention_forward(q, k, v, causal, sm_scale)
     plan = _plans.get(key) or _make_plan(key, q, k, v, causal, sm_scale)
-    stream = torch._C._cuda_getCurrentRawStream(device)
-    plan.launch(o.data_ptr(), _counter(device, stream), stream)
+    plan.launch(o.data_ptr(), torch._C._cuda_getCurrentRawStream(device))
     return o

@@ -84,7 +84,7 @@ def test_params_match_the_kernel_s(submission: ModuleType) -> None:
 
 def test_the_kernel_is_the_last_rung_line_by_line() -> None:
     def shared(path: Path) -> str:
-        return re.search(r'#include "sm90.cuh".*?\n\}\n(?=\n(?:extern|__device__ int))', path.read_text(), re.S).group()  # fmt: skip
+        return re.search(r'#include "sm90.cuh".*?\n\}\n(?=\n(?://|__device__ int))', path.read_text(), re.S).group()  # fmt: skip
 
     rung = FOLDER / "steps" / "11_heavy_keys.cu"
     kernel = FOLDER / "kernels" / "attention.cu"
@@ -97,6 +97,69 @@ def test_bad_input_names_the_tensor(submission: ModuleType) -> None:
     q = torch.zeros(1, 1, 16, 64)
     with pytest.raises(ValueError, match=r"q is .*float32 on cpu; wanted three fp16 CUDA tensors"):
         submission._check(q, q, q)
+
+
+@pytest.mark.parametrize(
+    ("shape", "says"),
+    [
+        ((1, 1, 1 << 30, 64), f"seqlen {1 << 30}; it takes at most {(1 << 30) - 1}"),
+        ((1 << 16, 1 << 15, 64, 128), "65536 x 32768 heads of 64 rows .*; split the batch in 3"),
+        ((1, 1, 64, 96), "headdim 96; it is built for"),
+    ],
+)
+def test_what_it_cannot_count_is_refused(submission: ModuleType, shape: tuple, says: str) -> None:
+    with pytest.raises(ValueError, match=says):
+        submission._check_size(shape)
+    submission._check_size((1, 1, (1 << 30) - 1, 64))
+
+
+def test_other_chips_are_refused_by_name(
+    submission: ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _device: (10, 0))
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda _device: "NVIDIA B200")
+    with pytest.raises(NotImplementedError, match=r"NVIDIA B200 has 10\.0\. Run `triton_champion`"):
+        submission._load(64, 0)
+
+
+def test_a_plan_belongs_to_the_shapes_and_dtypes_of_all_three(submission: ModuleType) -> None:
+    q, memory = torch.zeros(2, 3, 8, 64).half(), torch.zeros(2, 3, 8, 64).half()
+    views = [memory, memory[:, :, :4], memory[:1], memory.bfloat16().view(torch.float16)]
+    others = [memory.view(2, 3, 4, 128), memory.view(torch.bfloat16), *views]
+    for at in (1, 2):
+        keys = set()
+        for other in others:
+            qkv = [q, q, q]
+            qkv[at] = other
+            assert other.data_ptr() == memory.data_ptr() or other is views[3]
+            keys.add(submission._key(*qkv, True, None))
+        assert len(keys) == len(others)
+
+
+def test_no_two_launches_in_flight_share_a_counter(submission: ModuleType) -> None:
+    counters, ring = submission.Counters(1 << 20), submission.Counters.RING
+    captured = [counters.take(capturing=True) for _ in range(100)]
+    eager = [counters.take(capturing=False) for _ in range(ring)]
+    captured += [counters.take(capturing=True) for _ in range(100)]
+    taken = captured + eager
+    assert len(set(taken)) == len(taken)
+    assert min(taken) == 1 << 20
+    assert max(taken) + 8 <= (1 << 20) + submission.Counters.BYTES
+    assert counters.take(capturing=False) == eager[0]  # one turn later
+
+
+def test_a_process_that_captures_without_end_is_told(submission: ModuleType) -> None:
+    counters = submission.Counters(0)
+    for _ in range(counters.RING):
+        counters.take(capturing=True)
+    with pytest.raises(RuntimeError, match="32768 launches were captured into CUDA graphs"):
+        counters.take(capturing=True)
+
+
+def test_the_kernel_reserves_every_counter(submission: ModuleType) -> None:
+    source = (FOLDER / "kernels" / "attention.cu").read_text()
+    log2_pairs = int(re.search(r"__device__ int counters\[1 << (\d+)\]\[2\];", source).group(1))
+    assert 8 << log2_pairs == submission.Counters.BYTES
 
 
 @pytest.mark.parametrize("headdim", HEADDIMS)
@@ -205,3 +268,59 @@ def test_the_work_counter_survives_many_launches(submission: ModuleType, headdim
     for _ in range(50):
         again = submission.custom_attention_forward(q, k, v, True, scale)
     assert torch.equal(first, again)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("headdim", HEADDIMS)
+def test_one_graph_on_another_stream_beside_eager_launches(
+    submission: ModuleType, headdim: int
+) -> None:
+    q, k, v, scale = adversarial("normal", (2, 40, 640, headdim))
+    attend = submission.custom_attention_forward
+    want = attend(q, k, v, True, scale).clone()
+    capturing, replaying = torch.cuda.Stream(), torch.cuda.Stream()
+    capturing.wait_stream(torch.cuda.current_stream())
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph, stream=capturing):
+        replayed = [attend(q, k, v, True, scale) for _ in range(8)]
+    torch.cuda.synchronize()
+    for _ in range(25):
+        for out in replayed:
+            out.fill_(math.nan)
+        torch.cuda.synchronize()
+        with torch.cuda.stream(replaying):
+            graph.replay()
+        with torch.cuda.stream(capturing):
+            eager = [attend(q, k, v, True, scale) for _ in range(8)]
+        torch.cuda.synchronize()
+        assert all(torch.equal(out, want) for out in (*replayed, *eager))
+
+
+@pytest.mark.gpu
+def test_two_graphs_at_once(submission: ModuleType) -> None:
+    q, k, v, scale = adversarial("normal", (2, 40, 640, 64))
+    attend = submission.custom_attention_forward
+    want = attend(q, k, v, True, scale).clone()
+    torch.cuda.synchronize()
+    graphs, outputs, capturing = [torch.cuda.CUDAGraph() for _ in range(2)], [], torch.cuda.Stream()
+    for graph in graphs:
+        with torch.cuda.graph(graph, stream=capturing):
+            outputs += [attend(q, k, v, True, scale) for _ in range(8)]
+    streams = [torch.cuda.Stream() for _ in graphs]
+    for _ in range(25):
+        for out in outputs:
+            out.fill_(math.nan)
+        torch.cuda.synchronize()
+        for graph, stream in zip(graphs, streams, strict=True):
+            with torch.cuda.stream(stream):
+                graph.replay()
+        torch.cuda.synchronize()
+        assert all(torch.equal(out, want) for out in outputs)
+
+
+@pytest.mark.gpu
+def test_a_shorter_k_at_the_same_address_is_refused(submission: ModuleType) -> None:
+    q, k, v = (torch.randn(1, 1, 256, 64, device="cuda").half() for _ in range(3))
+    submission.custom_attention_forward(q, k, v)
+    with pytest.raises(ValueError, match=r"k is \(1, 1, 128, 64\)"):
+        submission.custom_attention_forward(q, k[:, :, :128], v)

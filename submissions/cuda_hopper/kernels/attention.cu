@@ -1,5 +1,5 @@
 // Attention forward on Hopper (sm_90a): TMA feeds, wgmma multiplies, and the softmax keeps no running maximum where none is missed.
-// The kernel of steps/11_heavy_keys.cu, line by line, with a work counter from the caller: each stream has its own (submission.py).
+// The kernel of steps/11_heavy_keys.cu, line by line, with a work counter from the caller: each launch has its own (submission.py).
 //
 //                 kv tiles, left to right →            one work item = 64 * WGS query rows of one head
 //   warpgroup 0 ┌────┬────┬────┐                       first   exact maximum, it becomes ref
@@ -21,7 +21,7 @@
 //          configs. headdim 128 and 256 are held by the tensor cores at the clock that 700 W allow, headdim 64 by them and
 //          the exponentials together
 // Measured NOTES.md, "The board"; NVIDIA H200, official configs
-// Limits   sm_90a, fp16, D = 64, 128 or 256, equal lengths of q and k, at most one launch at a time per counter
+// Limits   sm_90a, fp16, D = 64, 128 or 256, equal lengths of q and k, one launch at a time per counter
 // Run      python run.py --submission cuda_hopper
 //
 // build: -DHEADDIM=64
@@ -388,6 +388,9 @@ __device__ __forceinline__ void attend(const TensorMap& q_map, const TensorMap& 
     }
   }
 }
+
+// [2 * Counters.RING][2] of submission.py, which gives each launch its pair
+extern "C" { __device__ int counters[1 << 16][2]; }
 
 extern "C" __global__ void __launch_bounds__((Shape<HEADDIM>::WGS + 1) * 128, 1)
 attention_forward(const __grid_constant__ TensorMap q_map, const __grid_constant__ TensorMap k_map,
