@@ -24,8 +24,10 @@ from cuda.bindings import driver, nvrtc
 KERNEL_DIR = Path(__file__).resolve().parent / "kernels"
 SOURCES = ("attention.cu", "sm90.cuh")
 CAPABILITY = (9, 0)  # what sm_90a machine code runs on, and nothing else
-# K and V of the heads that are walked together stay in L2 (NOTES.md): 32 of an H200's 50 MiB
-SECTION_SHARE_OF_L2 = 0.64
+# K and V of the heads that are walked together stay in L2 (NOTES.md): 32 of an H200's 60 MiB, and half
+# of that where the problem is short and Q and O are as large as they
+SECTION_SHARE_OF_L2 = 0.54
+SHORT_SEQLEN = 2048
 MAX_SEQLEN = (1 << 30) - 1  # bit 30 of an item's row word is a flag
 MAX_ITEMS = (1 << 31) - 1
 MAX_PLANS = 1024
@@ -51,11 +53,18 @@ class Shape(NamedTuple):
         return q_slots * 64 * headdim * 2 + tiles + barriers + 16 + 16 + 8  # done, items, redo
 
 
-SHAPES = {  # tile, warpgroups, K, V and Q stages
-    64: Shape(64, 4, 3, 3, 2),
-    128: Shape(64, 3, 4, 4, 2),
-    256: Shape(80, 2, 2, 2, 1),
+SHAPES = {  # (headdim, for full attention alone): tile, warpgroups, K, V and Q stages
+    (64, False): Shape(64, 4, 3, 3, 2),
+    (128, False): Shape(64, 3, 4, 4, 2),
+    (128, True): Shape(128, 2, 2, 2, 2),
+    (256, False): Shape(80, 2, 2, 2, 1),
 }
+HEADDIMS = sorted({headdim for headdim, _ in SHAPES})
+
+
+def _build(headdim: int, causal: bool) -> tuple[int, bool]:
+    """Which build serves a problem: a key of SHAPES."""
+    return (headdim, not causal) if (headdim, not causal) in SHAPES else (headdim, False)
 
 
 class Params(ctypes.Structure):
@@ -63,6 +72,7 @@ class Params(ctypes.Structure):
 
     _fields_ = [
         ("o", ctypes.c_void_p),
+        ("lse", ctypes.c_void_p),
         ("seqlen", ctypes.c_int),
         ("scale_log2", ctypes.c_float),
         ("causal", ctypes.c_int),
@@ -104,9 +114,10 @@ def _nvrtc_compile(flags: list[str]) -> bytes:
     return bytes(cubin)
 
 
-def compile_cubin(headdim: int) -> bytes:
-    """The kernel's machine code for one headdim, from the cache folder or freshly compiled."""
-    flags = ["--gpu-architecture=sm_90a", "-std=c++17", f"-DHEADDIM={headdim}"]
+def compile_cubin(headdim: int, full_only: bool) -> bytes:
+    """The kernel's machine code of one build, from the cache folder or freshly compiled."""
+    flags = ["--gpu-architecture=sm_90a", "-std=c++17"]
+    flags += [f"-DHEADDIM={headdim}", f"-DFULL_ONLY={int(full_only)}"]
     digest = hashlib.sha256(repr((flags, _ok(nvrtc.nvrtcVersion()))).encode())
     for name in SOURCES:
         digest.update((KERNEL_DIR / name).read_bytes())
@@ -149,7 +160,7 @@ class Counters:
 
 
 class Kernel(NamedTuple):
-    """The kernel of one headdim on one device."""
+    """One build on one device."""
 
     function: object
     sm_count: int
@@ -168,17 +179,21 @@ def _refuse_other_chips(device: int) -> None:
 
 
 @functools.lru_cache(maxsize=None)
-def _load(headdim: int, device: int) -> Kernel:
-    """The kernel on a device whose context is current.
+def _load(headdim: int, full_only: bool, device: int) -> Kernel:
+    """A build on a device whose context is current.
 
     Raises:
         NotImplementedError: the device is not of compute capability 9.0.
     """
     _refuse_other_chips(device)
-    module = _ok(driver.cuModuleLoadData(compile_cubin(headdim)))
+    module = _ok(driver.cuModuleLoadData(compile_cubin(headdim, full_only)))
     function = _ok(driver.cuModuleGetFunction(module, b"attention_forward"))
     attribute = driver.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
-    _ok(driver.cuFuncSetAttribute(function, attribute, SHAPES[headdim].smem_bytes(headdim)))
+    _ok(
+        driver.cuFuncSetAttribute(
+            function, attribute, SHAPES[headdim, full_only].smem_bytes(headdim)
+        )
+    )
     address, size = _ok(driver.cuModuleGetGlobal(module, b"counters"))
     assert size == Counters.BYTES, (size, Counters.BYTES)
     chip = torch.cuda.get_device_properties(device)
@@ -214,20 +229,24 @@ class Plan:
         self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, causal: bool, sm_scale: float
     ) -> None:
         batch, nheads, seqlen, headdim = q.shape
-        shape = SHAPES[headdim]
+        build = _build(headdim, causal)
+        shape = SHAPES[build]
         heads = batch * nheads
         items = heads * -(-seqlen // shape.block_m)
-        self.kernel = _load(headdim, q.device.index)
-        section = max(1, min(heads, self.kernel.section_bytes // (4 * seqlen * headdim)))
+        self.kernel = _load(*build, q.device.index)
+        section = 1  # full attention: one head after the other
+        if causal:
+            section_bytes = self.kernel.section_bytes // (2 if seqlen <= SHORT_SEQLEN else 1)
+            section = max(1, min(heads, section_bytes // (4 * seqlen * headdim)))
         self.maps = [
             _tensor_map(t.data_ptr(), heads, seqlen, headdim, rows)
             for t, rows in ((q, 64), (k, shape.block_n), (v, shape.block_n))
         ]
         scale_log2 = sm_scale * math.log2(math.e)
-        self.params = Params(None, seqlen, scale_log2, int(causal), heads, section, None)
+        self.params = Params(None, None, seqlen, scale_log2, int(causal), heads, section, None)
         at = ctypes.addressof(self.params)
         offsets = [getattr(Params, name).offset for name, _ in Params._fields_]
-        self.addresses = (ctypes.c_void_p * 10)(
+        self.addresses = (ctypes.c_void_p * 11)(
             *(int(m.getPtr()) for m in self.maps), *(at + offset for offset in offsets)
         )
         self.arguments = ctypes.addressof(self.addresses)
@@ -235,8 +254,9 @@ class Plan:
         self.threads = 128 * (shape.warpgroups + 1)
         self.smem = shape.smem_bytes(headdim)
 
-    def launch(self, o_pointer: int, stream: int) -> None:
+    def launch(self, o_pointer: int, lse_pointer: int | None, stream: int) -> None:
         self.params.o = o_pointer
+        self.params.lse = lse_pointer
         self.params.counter = self.kernel.counters.take(torch.cuda.is_current_stream_capturing())
         (status,) = driver.cuLaunchKernel(
             self.kernel.function,
@@ -254,25 +274,25 @@ class Plan:
 _plans: dict[tuple, Plan] = {}
 
 
-def _check(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> None:
+def _check(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, causal: bool) -> None:
     for name, t in (("q", q), ("k", k), ("v", v)):
         if t.dtype != torch.float16 or t.dim() != 4 or not t.is_cuda or t.shape != q.shape:
             raise ValueError(
                 f"cuda_hopper: {name} is {tuple(t.shape)} {t.dtype} on {t.device}; "
                 "wanted three fp16 CUDA tensors (batch, nheads, seqlen, headdim)"
             )
-    _check_size(q.shape)
+    _check_size(q.shape, causal)
 
 
-def _check_size(shape: tuple[int, ...]) -> None:
+def _check_size(shape: tuple[int, ...], causal: bool) -> None:
     """Raises ValueError for a (batch, nheads, seqlen, headdim) that the kernel cannot count."""
     batch, nheads, seqlen, headdim = shape
-    if headdim not in SHAPES:
-        raise ValueError(f"cuda_hopper: headdim {headdim}; it is built for {sorted(SHAPES)}")
+    if headdim not in HEADDIMS:
+        raise ValueError(f"cuda_hopper: headdim {headdim}; it is built for {HEADDIMS}")
     if seqlen > MAX_SEQLEN:
         raise ValueError(f"cuda_hopper: seqlen {seqlen}; it takes at most {MAX_SEQLEN}")
     # the last section of heads is filled up, to twice the heads at most
-    items = 2 * batch * nheads * -(-seqlen // SHAPES[headdim].block_m)
+    items = 2 * batch * nheads * -(-seqlen // SHAPES[_build(headdim, causal)].block_m)
     if items > MAX_ITEMS:
         raise ValueError(
             f"cuda_hopper: {batch} x {nheads} heads of {seqlen} rows are too many for one launch; "
@@ -296,7 +316,7 @@ def _key(q, k, v, causal, sm_scale) -> tuple:
 
 
 def _make_plan(key: tuple, q, k, v, causal, sm_scale) -> Plan:
-    _check(q, k, v)
+    _check(q, k, v, causal)
     scale = q.shape[3] ** -0.5 if sm_scale is None else float(sm_scale)
     if len(_plans) >= MAX_PLANS:
         _plans.clear()
@@ -304,20 +324,32 @@ def _make_plan(key: tuple, q, k, v, causal, sm_scale) -> Plan:
     return plan
 
 
-def custom_attention_forward(q, k, v, causal=True, sm_scale=None):
-    """softmax(q kᵀ · sm_scale) v. q, k, v (batch, nheads, seqlen, headdim) fp16 -> the same shape."""
+def custom_attention_forward(q, k, v, causal=True, sm_scale=None, return_lse=False):
+    """softmax(q kᵀ · sm_scale) v. q, k, v (batch, nheads, seqlen, headdim) fp16 -> the same shape.
+
+    With `return_lse` also the natural logarithm of each row's sum of exp(q kᵀ · sm_scale), float32
+    (batch, nheads, seqlen), which a backward takes.
+
+    Raises:
+        ValueError: a tensor that it does not take; the message names it.
+        NotImplementedError: the GPU is not of compute capability 9.0.
+    """
     if not (q.is_contiguous() and k.is_contiguous() and v.is_contiguous()) or (
         (q.data_ptr() | k.data_ptr() | v.data_ptr()) & 15
     ):
         q, k, v = _dense(q), _dense(k), _dense(v)
+    if not q.is_cuda:
+        _check(q, k, v, causal)
     o = torch.empty_like(q)
+    lse = torch.empty(q.shape[:-1], dtype=torch.float32, device=q.device) if return_lse else None
     if q.numel() == 0:
-        return o
+        return (o, lse) if return_lse else o
     device = q.device.index
-    key = _key(q, k, v, causal, sm_scale)
     if device != torch.cuda.current_device():
         with torch.cuda.device(device):
-            return custom_attention_forward(q, k, v, causal, sm_scale)
+            return custom_attention_forward(q, k, v, causal, sm_scale, return_lse)
+    key = _key(q, k, v, causal, sm_scale)
     plan = _plans.get(key) or _make_plan(key, q, k, v, causal, sm_scale)
-    plan.launch(o.data_ptr(), torch._C._cuda_getCurrentRawStream(device))
-    return o
+    lse_pointer = lse.data_ptr() if return_lse else None
+    plan.launch(o.data_ptr(), lse_pointer, torch._C._cuda_getCurrentRawStream(device))
+    return (o, lse) if return_lse else o

@@ -10,6 +10,7 @@ from types import ModuleType
 
 import pytest
 import yaml
+from hopper_on_cpu import Forward, have_compiler
 
 from harness.build_promise import builds_of
 
@@ -21,6 +22,7 @@ FOLDER = ROOT / "submissions" / "cuda_hopper"
 SMEM_LIMIT_BYTES = 227 << 10
 FP16_WHOLE, FP16_WORST_ROW = 1e-3, 2e-3  # the gate's relative L2 limits
 HEADDIMS = (64, 128, 256)
+BUILDS = [(64, False), (128, False), (128, True), (256, False)]
 
 
 @pytest.fixture(scope="module")
@@ -38,39 +40,49 @@ def submission(tmp_path_factory: pytest.TempPathFactory) -> ModuleType:
 # ---------------------------------------------------------------------- without a GPU
 def test_every_claimed_headdim_has_a_shape(submission: ModuleType) -> None:
     claims = yaml.safe_load((FOLDER / "manifest.yaml").read_text())["claims"]
-    assert sorted(claims["headdims"]) == sorted(submission.SHAPES) == list(HEADDIMS)
+    assert sorted(claims["headdims"]) == submission.HEADDIMS == list(HEADDIMS)
+    for headdim in HEADDIMS:
+        for causal in (True, False):
+            assert submission._build(headdim, causal) in submission.SHAPES
 
 
-@pytest.mark.parametrize("headdim", HEADDIMS)
-def test_shared_memory_fits_and_holds_every_tile(submission: ModuleType, headdim: int) -> None:
-    shape = submission.SHAPES[headdim]
+@pytest.mark.parametrize("build", BUILDS)
+def test_shared_memory_fits_and_holds_every_tile(
+    submission: ModuleType, build: tuple[int, bool]
+) -> None:
+    headdim, shape = build[0], submission.SHAPES[build]
     q = shape.q_stages * shape.block_m * headdim * 2
     kv = (shape.k_stages + shape.v_stages) * shape.block_n * headdim * 2
     assert q + kv < shape.smem_bytes(headdim) <= SMEM_LIMIT_BYTES
 
 
-@pytest.mark.parametrize("headdim", HEADDIMS)
-def test_tiles_keep_the_swizzle_aligned(submission: ModuleType, headdim: int) -> None:
-    shape = submission.SHAPES[headdim]
+@pytest.mark.parametrize("build", BUILDS)
+def test_tiles_keep_the_swizzle_aligned(submission: ModuleType, build: tuple[int, bool]) -> None:
+    shape = submission.SHAPES[build]
     assert shape.block_n % 16 == 0  # one wgmma of PV takes 16 kv rows
     assert shape.block_n * 128 % 1024 == 0  # a 128-byte swizzled panel starts at a 1024-byte line
 
 
 def test_the_build_report_compiles_what_is_launched(submission: ModuleType) -> None:
     source = (FOLDER / "kernels" / "attention.cu").read_text()
-    builds = {build.flags[0]: build for build in builds_of(source)}
-    assert len(builds) == len(HEADDIMS)
-    for headdim, shape in submission.SHAPES.items():
-        build = builds[f"-DHEADDIM={headdim}"]
-        assert build.flags == (f"-DHEADDIM={headdim}",)
-        assert build.promises["smem_bytes"] == shape.smem_bytes(headdim)
+    builds = {build.flags: build for build in builds_of(source)}
+    assert len(builds) == len(submission.SHAPES)
+    for (headdim, full_only), shape in submission.SHAPES.items():
+        flags = (f"-DHEADDIM={headdim}", *(["-DFULL_ONLY=1"] if full_only else []))
+        assert builds[flags].promises["smem_bytes"] == shape.smem_bytes(headdim)
 
 
 def test_the_host_knows_the_kernel_s_shapes(submission: ModuleType) -> None:
     source = (FOLDER / "kernels" / "attention.cu").read_text()
-    shape = r"struct Shape<(\d+)> .*?N = (\d+), WGS = (\d+), SK = (\d+), SV = (\d+), SQ = (\d+);"
-    in_kernel = {int(d): tuple(map(int, rest)) for d, *rest in re.findall(shape, source)}
-    assert {d: tuple(shape) for d, shape in submission.SHAPES.items()} == in_kernel
+    shape = (
+        r"struct Shape<(\d+), (\w+)> \{.*?"
+        r"N = (\d+), WGS = (\d+), SK = (\d+), SV = (\d+), SQ = (\d+),"
+    )
+    in_kernel = {
+        (int(headdim), full == "true"): tuple(map(int, sizes))
+        for headdim, full, *sizes in re.findall(shape, source, re.S)
+    }
+    assert {build: tuple(shape) for build, shape in submission.SHAPES.items()} == in_kernel
 
 
 def test_params_match_the_kernel_s(submission: ModuleType) -> None:
@@ -84,9 +96,9 @@ def test_params_match_the_kernel_s(submission: ModuleType) -> None:
 
 def test_the_kernel_is_the_last_rung_line_by_line() -> None:
     def shared(path: Path) -> str:
-        return re.search(r'#include "sm90.cuh".*?\n\}\n(?=\n(?://|__device__ int))', path.read_text(), re.S).group()  # fmt: skip
+        return re.search(r'#include "sm90.cuh".*?\n\}\n(?=\n(?:#ifndef FULL_ONLY|__device__ int))', path.read_text(), re.S).group()  # fmt: skip
 
-    rung = FOLDER / "steps" / "11_heavy_keys.cu"
+    rung = FOLDER / "steps" / "12_every_length.cu"
     kernel = FOLDER / "kernels" / "attention.cu"
     assert "attend(const TensorMap& q_map" in shared(kernel)
     assert shared(kernel) == shared(rung)
@@ -96,7 +108,7 @@ def test_the_kernel_is_the_last_rung_line_by_line() -> None:
 def test_bad_input_names_the_tensor(submission: ModuleType) -> None:
     q = torch.zeros(1, 1, 16, 64)
     with pytest.raises(ValueError, match=r"q is .*float32 on cpu; wanted three fp16 CUDA tensors"):
-        submission._check(q, q, q)
+        submission.custom_attention_forward(q, q, q)
 
 
 @pytest.mark.parametrize(
@@ -109,8 +121,8 @@ def test_bad_input_names_the_tensor(submission: ModuleType) -> None:
 )
 def test_what_it_cannot_count_is_refused(submission: ModuleType, shape: tuple, says: str) -> None:
     with pytest.raises(ValueError, match=says):
-        submission._check_size(shape)
-    submission._check_size((1, 1, (1 << 30) - 1, 64))
+        submission._check_size(shape, causal=True)
+    submission._check_size((1, 1, (1 << 30) - 1, 64), causal=True)
 
 
 def test_other_chips_are_refused_by_name(
@@ -119,7 +131,7 @@ def test_other_chips_are_refused_by_name(
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _device: (10, 0))
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda _device: "NVIDIA B200")
     with pytest.raises(NotImplementedError, match=r"NVIDIA B200 has 10\.0\. Run `triton_champion`"):
-        submission._load(64, 0)
+        submission._load(64, False, 0)
 
 
 def test_a_plan_belongs_to_the_shapes_and_dtypes_of_all_three(submission: ModuleType) -> None:
@@ -162,16 +174,45 @@ def test_the_kernel_reserves_every_counter(submission: ModuleType) -> None:
     assert 8 << log2_pairs == submission.Counters.BYTES
 
 
-@pytest.mark.parametrize("headdim", HEADDIMS)
-def test_it_compiles_without_a_gpu(submission: ModuleType, headdim: int) -> None:
+@pytest.mark.parametrize("build", BUILDS)
+def test_it_compiles_without_a_gpu(submission: ModuleType, build: tuple[int, bool]) -> None:
     try:
-        cubin = submission.compile_cubin(headdim)
+        cubin = submission.compile_cubin(*build)
     except (RuntimeError, ImportError, AttributeError) as cause:
         if "libnvrtc" in str(cause):
             pytest.skip(f"no NVRTC library here: {cause}")
         raise
     assert cubin[:4] == b"\x7fELF"
-    assert submission.compile_cubin(headdim) == cubin  # from the cache
+    assert submission.compile_cubin(*build) == cubin  # from the cache
+
+
+@pytest.fixture(scope="module", params=BUILDS, ids=str)
+def twin(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Forward:
+    """One build of the kernel, on a CPU."""
+    if not have_compiler():
+        pytest.skip("no g++ here")
+    headdim, full_only = request.param
+    return Forward(tmp_path_factory.mktemp("twin"), headdim, full_only)
+
+
+def masks(twin: Forward) -> list[bool]:
+    """The masks that a build serves."""
+    return [False] if twin.kv_rows == 128 else [True, False]
+
+
+def test_output_and_lse_on_the_twin(twin: Forward) -> None:
+    for causal in masks(twin):
+        for seqlen in (1, 65, 330):
+            error, lse_error = twin.errors(seqlen, causal)
+            assert error < 4e-4, (seqlen, causal)
+            assert lse_error < 2e-5, (seqlen, causal)
+
+
+def test_an_item_done_again_gives_its_lse_on_the_twin(twin: Forward) -> None:
+    for causal in masks(twin):  # the logits overflow 2^x of a tile's reference: the safe mode
+        error, lse_error = twin.errors(200, causal, scale=2.0, q_times=12.0)
+        assert error < 4e-4
+        assert lse_error < 1e-3  # of 200 and more
 
 
 # ------------------------------------------------------------------------- with a GPU
@@ -324,3 +365,20 @@ def test_a_shorter_k_at_the_same_address_is_refused(submission: ModuleType) -> N
     submission.custom_attention_forward(q, k, v)
     with pytest.raises(ValueError, match=r"k is \(1, 1, 128, 64\)"):
         submission.custom_attention_forward(q, k[:, :, :128], v)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("causal", [True, False])
+@pytest.mark.parametrize("headdim", HEADDIMS)
+def test_lse_is_the_natural_logarithm_of_each_row_s_sum(
+    submission: ModuleType, headdim: int, causal: bool
+) -> None:
+    for kind in ("normal", "logits x8", "rising past fp32", "scale -0.3", "scale 0"):
+        q, k, v, scale = adversarial(kind, (2, 3, 700, headdim))
+        o, lse = submission.custom_attention_forward(q, k, v, causal, scale, return_lse=True)
+        logits = q.double() @ k.double().transpose(-1, -2) * scale
+        if causal:
+            logits.masked_fill_(torch.ones(700, 700, device="cuda").triu(1).bool(), -math.inf)
+        want = logits.logsumexp(-1)
+        assert ((lse - want).abs() / want.abs().clamp_min(1)).max() < 1e-5, kind
+        assert torch.equal(o, submission.custom_attention_forward(q, k, v, causal, scale)), kind
