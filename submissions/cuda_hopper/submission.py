@@ -7,6 +7,7 @@ tensor maps that its TMA loads need, and launches it on torch's current stream. 
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import functools
 import hashlib
@@ -15,6 +16,7 @@ import math
 import os
 import tempfile
 import threading
+from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
@@ -132,14 +134,13 @@ def compile_cubin(headdim: int, full_only: bool) -> bytes:
 class Counters:
     """Gives each launch a pair of work counters that no other launch in flight uses.
 
-    The kernel's module holds them, zero from its load on, and the last CTA of a launch sets its pair
-    back to zero. A launch that is captured into a CUDA graph keeps its pair for good: the graph may be
+    All are zero at first, and the last CTA of a launch sets its pair back to zero. A launch that is captured into a CUDA graph keeps its pair for good: the graph may be
     replayed on any stream, beside anything. All others take turns; a pair comes again after RING launches,
     and a GPU keeps far fewer waiting.
     """
 
     RING = 1 << 15
-    BYTES = 2 * RING * 8  # what kernels/attention.cu reserves
+    BYTES = 2 * RING * 8
 
     def __init__(self, address: int) -> None:
         self._address = address
@@ -178,6 +179,27 @@ def _refuse_other_chips(device: int) -> None:
         )
 
 
+@contextlib.contextmanager
+def _allowed_while_capturing() -> Iterator[None]:
+    """Lets this thread load and allocate even if its first call comes while a stream captures a graph."""
+    relaxed = driver.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_RELAXED
+    before = _ok(driver.cuThreadExchangeStreamCaptureMode(relaxed))
+    try:
+        yield
+    finally:
+        _ok(driver.cuThreadExchangeStreamCaptureMode(before))
+
+
+def _zeros(size_bytes: int) -> int:
+    """Address of device memory, zero on return, that lives as long as the process."""
+    address = _ok(driver.cuMemAlloc(size_bytes))
+    stream = _ok(driver.cuStreamCreate(driver.CUstream_flags.CU_STREAM_NON_BLOCKING))
+    _ok(driver.cuMemsetD8Async(address, 0, size_bytes, stream))
+    _ok(driver.cuStreamSynchronize(stream))
+    _ok(driver.cuStreamDestroy(stream))
+    return int(address)
+
+
 @functools.lru_cache(maxsize=None)
 def _load(headdim: int, full_only: bool, device: int) -> Kernel:
     """A build on a device whose context is current.
@@ -186,7 +208,10 @@ def _load(headdim: int, full_only: bool, device: int) -> Kernel:
         NotImplementedError: the device is not of compute capability 9.0.
     """
     _refuse_other_chips(device)
-    module = _ok(driver.cuModuleLoadData(compile_cubin(headdim, full_only)))
+    cubin = compile_cubin(headdim, full_only)
+    with _allowed_while_capturing():
+        module = _ok(driver.cuModuleLoadData(cubin))
+        counters = Counters(_zeros(Counters.BYTES))
     function = _ok(driver.cuModuleGetFunction(module, b"attention_forward"))
     attribute = driver.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
     _ok(
@@ -194,11 +219,9 @@ def _load(headdim: int, full_only: bool, device: int) -> Kernel:
             function, attribute, SHAPES[headdim, full_only].smem_bytes(headdim)
         )
     )
-    address, size = _ok(driver.cuModuleGetGlobal(module, b"counters"))
-    assert size == Counters.BYTES, (size, Counters.BYTES)
     chip = torch.cuda.get_device_properties(device)
     section_bytes = int(SECTION_SHARE_OF_L2 * chip.L2_cache_size)
-    return Kernel(function, chip.multi_processor_count, section_bytes, Counters(int(address)))
+    return Kernel(function, chip.multi_processor_count, section_bytes, counters)
 
 
 # ------------------------------------------------------------------------------------------- plan

@@ -6,7 +6,7 @@ import math
 import re
 import sys
 from pathlib import Path
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 
 import pytest
 import yaml
@@ -168,10 +168,100 @@ def test_a_process_that_captures_without_end_is_told(submission: ModuleType) -> 
         counters.take(capturing=True)
 
 
-def test_the_kernel_reserves_every_counter(submission: ModuleType) -> None:
-    source = (FOLDER / "kernels" / "attention.cu").read_text()
-    log2_pairs = int(re.search(r"__device__ int counters\[1 << (\d+)\]\[2\];", source).group(1))
-    assert 8 << log2_pairs == submission.Counters.BYTES
+class FakeDriver:
+    """Stands in for cuda.bindings.driver on an H200: every call succeeds, launches are kept."""
+
+    def __init__(self) -> None:
+        self.launches: list[tuple] = []
+        self.capture_modes: list[object] = ["global"]
+        self.boxes: list[list[int]] = []
+
+    def __getattr__(self, name: str):
+        if name[:2] != "cu":
+            return SimpleNamespace()
+        if name in ("cuuint32_t", "cuuint64_t"):
+            return int
+        return lambda *_arguments: (0, SimpleNamespace())
+
+    CUstreamCaptureMode = SimpleNamespace(CU_STREAM_CAPTURE_MODE_RELAXED="relaxed")
+    CUstream_flags = SimpleNamespace(CU_STREAM_NON_BLOCKING=1)
+
+    def cuThreadExchangeStreamCaptureMode(self, mode: object) -> tuple:  # noqa: N802
+        self.capture_modes.append(mode)
+        return 0, self.capture_modes[-2]
+
+    def cuMemAlloc(self, size_bytes: int) -> tuple:  # noqa: N802
+        assert self.capture_modes[-1] == "relaxed"
+        assert size_bytes == 1 << 19
+        return 0, 1 << 20
+
+    def cuTensorMapEncodeTiled(self, *arguments) -> tuple:  # noqa: N802
+        self.boxes.append(arguments[5])
+        return 0, SimpleNamespace(getPtr=lambda: 64)
+
+    def cuLaunchKernel(self, *arguments) -> tuple:  # noqa: N802
+        self.launches.append(arguments)
+        return (0,)
+
+
+@pytest.fixture
+def fake(submission: ModuleType, monkeypatch: pytest.MonkeyPatch) -> FakeDriver:
+    """The submission's host code on a machine that it takes for an H200."""
+    driver = FakeDriver()
+    for name in ("CUtensorMapDataType", "CUtensorMapInterleave", "CUtensorMapSwizzle",
+                 "CUtensorMapL2promotion", "CUtensorMapFloatOOBfill", "CUfunction_attribute"):  # fmt: skip
+        setattr(driver, name, getattr(submission.driver, name))
+    chip = SimpleNamespace(multi_processor_count=132, L2_cache_size=60 << 20)
+    monkeypatch.setattr(submission, "driver", driver)
+    monkeypatch.setattr(submission, "compile_cubin", lambda *_build: b"")
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _device: (9, 0))
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _device: chip)
+    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: False)
+    submission._load.cache_clear()
+    yield driver
+    submission._load.cache_clear()
+
+
+@pytest.mark.parametrize(
+    ("headdim", "seqlen", "causal", "block_rows", "kv_rows", "section"),
+    [
+        (64, 512, True, 256, 64, 128),  # short: half of the section
+        (64, 4096, True, 256, 64, 32),
+        (64, 4096, False, 256, 64, 1),  # full attention: one head after the other
+        (128, 2048, True, 192, 64, 16),
+        (128, 8192, True, 192, 64, 8),
+        (128, 512, False, 128, 128, 1),  # its own build
+        (256, 16384, True, 128, 80, 2),
+        (256, 1024, False, 128, 80, 1),
+    ],
+)
+def test_the_class_of_a_problem_chooses_tile_and_order(
+    submission: ModuleType, fake: FakeDriver, headdim: int, seqlen: int, causal: bool,
+    block_rows: int, kv_rows: int, section: int,
+) -> None:  # fmt: skip
+    heads = 16384 // seqlen * (2048 // headdim)
+    q = torch.empty(1, heads, seqlen, headdim, dtype=torch.float16)
+    plan = submission.Plan(q, q, q, causal, 0.5)
+    assert [box[1] for box in fake.boxes] == [64, kv_rows, kv_rows]
+    in_kernel = 1 << plan.params.section.bit_length() - 1  # it takes the power of two below
+    assert in_kernel == min(section, heads)
+    assert plan.grid == min(132, heads * -(-seqlen // block_rows))
+
+
+def test_a_launch_has_its_own_output_and_counter(submission: ModuleType, fake: FakeDriver) -> None:
+    q = torch.empty(1, 2, 300, 64, dtype=torch.float16)
+    plan, seen = submission.Plan(q, q, q, True, 0.5), []
+    for o, lse in ((4096, None), (8192, 12288)):
+        plan.launch(o, lse, stream=7)
+        _, *grid, _, _, _, _, _, stream, addresses, _ = fake.launches[-1]
+        pointers = (ctypes.c_void_p * 11).from_address(addresses)
+        assert (grid[0], stream) == (4, 7)
+        assert ctypes.c_void_p.from_address(pointers[3]).value == o
+        assert ctypes.c_void_p.from_address(pointers[4]).value == lse
+        assert ctypes.c_int.from_address(pointers[5]).value == 300
+        seen.append(ctypes.c_void_p.from_address(pointers[10]).value)
+    assert seen == [1 << 20, (1 << 20) + 8]
+    assert fake.capture_modes == ["global", "relaxed", "global"]
 
 
 @pytest.mark.parametrize("build", BUILDS)
@@ -382,3 +472,15 @@ def test_lse_is_the_natural_logarithm_of_each_row_s_sum(
         want = logits.logsumexp(-1)
         assert ((lse - want).abs() / want.abs().clamp_min(1)).max() < 1e-5, kind
         assert torch.equal(o, submission.custom_attention_forward(q, k, v, causal, scale)), kind
+
+
+@pytest.mark.gpu
+def test_a_first_call_while_a_graph_is_captured(submission: ModuleType) -> None:
+    q, k, v, scale = adversarial("normal", (1, 2, 300, 64))
+    submission._load.cache_clear()
+    submission._plans.clear()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        out = submission.custom_attention_forward(q, k, v, True, scale)
+    graph.replay()
+    assert torch.equal(out, submission.custom_attention_forward(q, k, v, True, scale))
