@@ -57,9 +57,13 @@ def describe(x, block_rows):
 
 
 def custom_attention_forward(q, k, v, causal=True, sm_scale=None):
-    """Return softmax(q k^T * sm_scale) v of each head; sm_scale defaults to 1/sqrt(headdim)."""
+    """Return softmax(q k^T * sm_scale) v of each head; sm_scale defaults to 1/sqrt(headdim).
+
+    q, k, v (batch, nheads, seqlen, headdim). A view that is not contiguous is copied first.
+    """
     if triton.knobs.runtime.interpret:
         raise NotImplementedError("Gluon has no interpreter: gluon_champion needs a Hopper GPU")
+    q, k, v = q.contiguous(), k.contiguous(), v.contiguous()  # the kernel knows no strides
     batch, nheads, seqlen, headdim = q.shape
     if sm_scale is None:
         sm_scale = 1.0 / math.sqrt(headdim)

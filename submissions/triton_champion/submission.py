@@ -282,7 +282,11 @@ def search(headdim, device, dtype):
 
 
 def custom_attention_forward(q, k, v, causal=True, sm_scale=None):
-    """Return softmax(q k^T * sm_scale) v of each head; sm_scale defaults to 1/sqrt(headdim)."""
+    """Return softmax(q k^T * sm_scale) v of each head; sm_scale defaults to 1/sqrt(headdim).
+
+    q, k, v (batch, nheads, seqlen, headdim). A view that is not contiguous is copied first.
+    """
+    q, k, v = q.contiguous(), k.contiguous(), v.contiguous()  # the kernel knows no strides
     headdim = q.shape[-1]
     if sm_scale is None:
         sm_scale = 1.0 / math.sqrt(headdim)

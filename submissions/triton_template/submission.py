@@ -86,6 +86,7 @@ def attention_kernel(
 
 def custom_attention_forward(q, k, v, causal=True, sm_scale=None):
     """Return softmax(q k^T * sm_scale) v of each head; sm_scale defaults to 1/sqrt(headdim)."""
+    q, k, v = q.contiguous(), k.contiguous(), v.contiguous()  # the kernel knows no strides
     batch, nheads, seqlen, headdim = q.shape
     if sm_scale is None:
         sm_scale = 1.0 / math.sqrt(headdim)

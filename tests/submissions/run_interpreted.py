@@ -50,7 +50,14 @@ def draw_inputs(shape, dtype, kind):
     if kind == "needle":  # a key that every query prefers by far
         k[:, :, shape[2] // 2] = 8 * torch.ones(shape[3])
         q = q.abs()
-    return [x.to(dtype) for x in (q, k, v)]
+    q, k, v = (x.to(dtype) for x in (q, k, v))
+    if (
+        kind == "strided"
+    ):  # (batch, seqlen, nheads, headdim) in memory, every other row, every other head
+        q = q.transpose(1, 2).contiguous().transpose(1, 2)
+        k = k.repeat_interleave(2, dim=2)[:, :, ::2]
+        v = v.repeat_interleave(2, dim=1)[:, ::2]
+    return [q, k, v]
 
 
 def reference(q, k, v, causal, sm_scale):

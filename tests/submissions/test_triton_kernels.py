@@ -42,6 +42,7 @@ CASES = {
     "zero scale": [(1, 1, 50, 64), True, 0.0, "float16", "normal"],
     "negative scale": [(1, 1, 100, 64), True, -0.2, "float16", "normal"],
     "rising keys": [(1, 1, 300, 64), True, None, "float16", "rising"],
+    "views that are not contiguous": [(2, 3, 70, 64), True, None, "float16", "strided"],
     "one needle": [(1, 1, 300, 64), False, None, "float16", "needle"],
 }  # no bfloat16: the interpreter's tl.dot multiplies its bit patterns as integers
 
