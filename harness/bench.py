@@ -347,10 +347,10 @@ class Seat:
 
 
 def hear_builder(line: socket.socket, limits: Limits) -> BuilderReply:
-    """How a builder ended. From a call's return until its kernels ran ("called", "ran") nothing is compiled.
+    """How a builder ended. Between "called" and "ran" only kernels run, and nothing is compiled.
 
-    Raises PeerSilent at one of the two deadlines, PeerClosed if it ended without a word, WireError if its
-    words are none.
+    Raises PeerSilent at one of the two deadlines, PeerClosed if it ended without a word, WireError
+    if its words are none.
     """
     end, runs = time.monotonic() + limits.build_s, False
     for _ in range(MOST_BUILD_MESSAGES):

@@ -1,9 +1,9 @@
-"""How long an entrant may keep a run busy: each of its turns has a deadline, and all of them together a budget.
+"""How long an entrant may keep a run busy: deadlines of its turns, a budget of all of them.
 
-The budget is the suite's own scale: `entrant_s` seconds, and `entrant_times` times what the trusted pace needed
-for its turns so far. A single deadline must leave room for a first call that compiles; without a budget some
-fifteen checks and all blocks of every case could each take as long as that. Who has let one deadline pass is
-not trusted with another as long.
+The budget is the suite's own scale: `entrant_s` seconds, and `entrant_times` times what the trusted
+pace needed for its turns so far. A single deadline must leave room for a first call that compiles;
+without a budget some fifteen checks and all blocks of every case could each take as long as that.
+Who has let one deadline pass is not trusted with another as long.
 """
 
 from __future__ import annotations

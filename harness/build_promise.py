@@ -84,7 +84,8 @@ def _promises(text: str, name: str, line: int) -> dict[str, int]:
             hint = did_you_mean(key, KNOWN) if key not in KNOWN else ""
             raise CudaSourceError(
                 "COMPILE_ERROR",
-                f"{name}:{line}: '{shown(word, 80)}' is no promise; {hint or 'write ' + '=N, '.join(KNOWN) + '=N'}",
+                f"{name}:{line}: '{shown(word, 80)}' is no promise; "
+                f"{hint or 'write ' + '=N, '.join(KNOWN) + '=N'}",
                 name,
                 line,
             )

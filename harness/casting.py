@@ -32,7 +32,7 @@ def make_seats(request: Request, problem: Problem, device: str, scratch: Path) -
 def make_seat(
     request: Request, entrant: Entrant, problem: Problem, device: str, scratch: Path
 ) -> Seat:
-    """Folders, environment and log of one entrant; what it is made of is the staged copy of its files."""
+    """Folders, environment and log of one entrant; its source is the staged copy of its files."""
     key = hashlib.sha256(
         f"{entrant.name}\0{entrant.source_sha256}\0{request.machine.slug}".encode()
     ).hexdigest()

@@ -6,9 +6,10 @@ adaptive.py  all cases together, for runs that drop the slow or go on until all 
 turns.py   one burst on one worker, alone on the machine
 here       a case that is timed to its end gets its row, whatever happens to the others
 
-A failure ends one entrant's case, never the run. If the judge fails in an entrant's turn, that entrant leaves
-with BROKE_THE_RUN, a verdict that takes the place of older ones (or HARNESS_ERROR, where the machine had no memory
-or disk left), and launch.py begins the open cases again without it. In nobody's turn it is ours: HARNESS_ERROR.
+A failure ends one entrant's case, never the run. If the judge fails in an entrant's turn, that
+entrant leaves with BROKE_THE_RUN, a verdict that takes the place of older ones (or HARNESS_ERROR,
+where the machine had no memory or disk left), and launch.py begins the open cases again without it.
+In nobody's turn it is ours: HARNESS_ERROR.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ from harness.verdict import conclude
 
 
 class BrokenRun(HarnessError):
-    """The judge failed in the turn of `entrant`, whose rows are written; `open_cases` are everybody else's."""
+    """The judge failed in the turn of `entrant`, whose rows are written; `open_cases` are left."""
 
     def __init__(self, entrant: str, open_cases: Sequence[str], why: str) -> None:
         super().__init__(
@@ -109,7 +110,7 @@ class Run(State):
     def _finish(
         self, case: Case, commitment: str, secret: str, names: Sequence[str] | None = None
     ) -> None:
-        """Turn the evidence of one case into records and write them: of `names`, or of everybody."""
+        """Turn the evidence of one case, of `names` or of everybody, into records; write them."""
         against = clock_verdict(self, self.roles.against, case).samples
         pace = self.record(self.roles.pace, case)
         facts = self.facts.for_case(commitment, secret)

@@ -113,6 +113,7 @@ def _check_signature(path: Path, node: ast.FunctionDef, problem: Problem) -> Non
     guess = did_you_mean(odd, wanted) if odd else ""
     told = ", ".join([*given[:MOST_SHOWN], *(["…"] if len(given) > MOST_SHOWN else [])])
     raise SubmissionError(
-        f"{shown(path)}:{node.lineno}: {problem.function}({shown(told, 200)}) should take ({', '.join(wanted)})",
+        f"{shown(path)}:{node.lineno}: {problem.function}({shown(told, 200)}) "
+        f"should take ({', '.join(wanted)})",
         guess or f"def {problem.function}({', '.join(wanted)})",
     )

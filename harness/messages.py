@@ -4,10 +4,10 @@
     worker  → judge    WorkerReply
     judge   → engine   JudgeReady, Done, Asked, BurstReport, Revealed, Failed
 
-What comes out of an untrusted process is read as one of these or not at all: `understood` raises WireError,
-which ends the entry of its sender and nobody else's. Numbers are finite and bounded, lists have an end, texts
-are cut to a number of bytes as they are sent (harness/words.py), so that a report which repeats a worker's
-words fits into a frame of wire.py whatever the words were.
+What comes out of an untrusted process is read as one of these or not at all: `understood` raises
+WireError, which ends the entry of its sender and nobody else's. Numbers are finite and bounded,
+lists have an end, texts are cut to a number of bytes as they are sent (harness/words.py), so that a
+report which repeats a worker's words fits into a frame of wire.py whatever the words were.
 """
 
 from __future__ import annotations
@@ -118,7 +118,7 @@ class Revealed(_Crossing):
 
 
 class Failed(_Crossing):
-    """The judge could not do it; `lacks`: for want of memory or disk, which is the machine's fault."""
+    """The judge could not do it; `lacks`: for want of memory or disk, the machine's fault."""
 
     failed: Words
     lacks: bool

@@ -1,4 +1,4 @@
-"""Names on the command line → Entrants: files read once, checked and hashed before any of it runs."""
+"""Names on the command line → Entrants: files read once, checked and hashed, nothing run."""
 
 from __future__ import annotations
 
@@ -151,7 +151,7 @@ def read_again(entrant: Entrant) -> Entrant:
 
 
 def stage(entrant: Entrant, target: Path) -> None:
-    """Make `target` the folder that workers and builders of `entrant` see: what was hashed, nothing else."""
+    """Make `target` the folder that workers and builders see: what was hashed, nothing else."""
     if digest(entrant.files, _described(entrant.manifest, entrant.files)) != entrant.source_sha256:
         raise SubmissionError(
             f"{entrant.name}: its files were not read in this process", "start the run again"
@@ -175,7 +175,7 @@ def _ways_to_read(folder: Path, entry: str) -> Iterator[list[str]]:
 
 
 def _described(manifest: Manifest, files: Files) -> str:
-    """What the hash covers beside the files: the launch section of a rung, which no manifest of its own holds."""
+    """What the hash covers beside the files: the launch section of a rung without a manifest."""
     alone = all(name != "manifest.yaml" for name, _ in files)
     rung_ = manifest.entry.endswith(".cu") and alone
     return json.dumps(manifest.launch, sort_keys=True) if rung_ else ""
@@ -203,10 +203,11 @@ def _must_be_short(path: Path, manifest: Manifest) -> None:
 
 
 def _must_not_launch(folder: Path, manifest: Manifest) -> None:
-    """Only a plain .cu is launched by us: elsewhere the section would be a text that nobody reads."""
+    """Only a plain .cu is launched by us: elsewhere nobody would read the section."""
     if manifest.launch is not None:
         raise SubmissionError(
-            f"{shown(folder / 'manifest.yaml')}: launch: belongs to a .cu entry, not to {manifest.entry}",
+            f"{shown(folder / 'manifest.yaml')}: launch: belongs to a .cu entry, "
+            f"not to {manifest.entry}",
             "take it out, or name the .cu file as the entry",
         )
 
@@ -224,7 +225,7 @@ def _split(names: Iterable[str]) -> list[str]:
 def _all_of(
     root: Path, problem: Problem | None, refused: list[SubmissionError] | None = None
 ) -> list[Path]:
-    """Folders of `root` with a manifest (of `problem`); one that cannot be read is refused, or raised."""
+    """Folders of `root` with a manifest (of `problem`); an unreadable one is refused, or raised."""
     found = []
     for path in sorted(path.parent for path in root.glob("*/manifest.yaml")):
         try:

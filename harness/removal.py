@@ -1,9 +1,9 @@
 """Remove a folder that strangers wrote into, however deep it is and whatever its modes are.
 
-shutil.rmtree calls itself for every level (until Python 3.13), and its paths grow with the depth: a few
-thousand folders in one another would end the run that wants to remove them, and every later one. Here a
-folder's folders are moved up beside it before it goes. All is done through open folders, never through a
-path or a link that somebody who still runs could exchange.
+shutil.rmtree calls itself for every level (until Python 3.13), and its paths grow with the depth: a
+few thousand folders in one another would end the run that wants to remove them, and every later
+one. Here a folder's folders are moved up beside it before it goes. All is done through open
+folders, never through a path or a link that somebody who still runs could exchange.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def remove_tree(top: Path) -> bool:
 
 @contextlib.contextmanager
 def _opened(name: str | Path, folder: int | None = None) -> Iterator[int]:
-    """A descriptor of the folder `name` (in `folder`), which its owner may read and empty; never of a link."""
+    """A descriptor of the folder `name` (in `folder`), made readable; never of a link."""
     found = os.open(name, os.O_PATH | os.O_NOFOLLOW | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=folder)
     try:
         itself = f"/proc/self/fd/{found}"

@@ -76,7 +76,7 @@ def resolve(
 
 
 def _no_false_names(submissions: Sequence[Entrant], root: Path) -> None:
-    """A baseline is what others are compared with, whether it runs or not: nobody else bears its name."""
+    """A baseline is what others are compared with, run or not: nobody else bears its name."""
     for name in (NULL, *known_names(root / "baselines")):
         for entrant in submissions:
             if entrant.name == name:

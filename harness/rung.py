@@ -79,7 +79,7 @@ def manifest_of(path: Path) -> Manifest:
 
 
 def names_of(path: Path) -> list[str]:
-    """What the compiler reads of a rung: itself, the headers beside it, and a rung that is named in these.
+    """What the compiler reads of a rung: itself, headers beside it, a rung named in these.
 
     Paths inside its folder, in the order in which they are hashed.
     """

@@ -1,9 +1,10 @@
 """The files of a submission: read once and with limits, hashed, and laid out again as a copy.
 
-What is hashed is what runs. `read` keeps the bytes of every file that the hash covers; what workers and
-builders see is a folder that `lay_out` made of these very bytes, with nothing else in it: no NOTES.md, no
-build/, no bytecode that stands in for a source. A folder may come from a stranger, so nothing is opened
-that is no regular file, nothing is followed out of the folder, and number, depth and size have an end.
+What is hashed is what runs. `read` keeps the bytes of every file that the hash covers; what workers
+and builders see is a folder that `lay_out` made of these very bytes, with nothing else in it: no
+NOTES.md, no build/, no bytecode that stands in for a source. A folder may come from a stranger, so
+nothing is opened that is no regular file, nothing is followed out of the folder, and number, depth
+and size have an end.
 """
 
 from __future__ import annotations
@@ -60,7 +61,7 @@ def read_file(path: Path, most_bytes: int, error: type[UsageError] = SubmissionE
 def names_in(folder: Path) -> list[str]:
     """Paths of all regular files below `folder` that count, by their parts in order.
 
-    Raises SubmissionError where something else lies there, leads out of it, or where it is too much.
+    Raises SubmissionError where something else lies there, leads out, or is too much.
     """
     found: list[str] = []
     seen = 0
@@ -74,7 +75,8 @@ def names_in(folder: Path) -> list[str]:
             _must_be_plain(folder, path)
             if seen > MAX_FILES or len(path.parts) > MAX_DEPTH:
                 raise SubmissionError(
-                    f"{shown(folder)}: more than {MAX_FILES} files and folders, or deeper than {MAX_DEPTH}",
+                    f"{shown(folder)}: more than {MAX_FILES} files and folders, "
+                    f"or deeper than {MAX_DEPTH}",
                     TOO_MUCH,
                 )
             if entry.is_dir(follow_symlinks=False):
@@ -103,7 +105,7 @@ def read(folder: Path, names: Iterable[str]) -> Files:
 
 
 def digest(files: Files, described: str = "") -> str:
-    """SHA-256 of names and contents, then of what is said of them elsewhere (a rung's launch section)."""
+    """SHA-256 of names and contents, then of what is said of them elsewhere."""
     found = hashlib.sha256()
     for name, body in files:
         found.update(f"{name}\0{len(body)}\0".encode())
@@ -182,7 +184,7 @@ def _must_be_plain(folder: Path, path: PurePosixPath) -> None:
 
 
 def _counts(home: Path, path: Path) -> bool:
-    """Whether the hash covers `path`; a link to a folder inside is left out, one that leads out refused."""
+    """Whether the hash covers `path`; a link to a folder is left out, one out of it refused."""
     if path.is_symlink():
         try:
             real = path.resolve()

@@ -68,7 +68,7 @@ class Store:
         return EXIT_SUBMISSION_FAILED if self._failed else EXIT_OK
 
     def exit_code_beside(self, refused: Sequence[HarnessError]) -> int:
-        """The same, and 2 where somebody who was asked for could not be read; a lost line weighs more."""
+        """The same, and 2 where somebody asked for could not be read; a lost line weighs more."""
         return EXIT_USAGE if refused and self.exit_code != EXIT_STORAGE else self.exit_code
 
     def tell(self, as_json: bool) -> None:

@@ -1,4 +1,4 @@
-"""A stranger's words → words that can be printed, sent and stored: no control codes, no end of space.
+"""A stranger's words → words that can be printed, sent and stored.
 
 Imports nothing: everything that meets a stranger's text may use it.
 """
@@ -13,7 +13,7 @@ SURROGATE = re.compile("[\ud800-\udfff]")
 
 
 def plain_text(text: str) -> str:
-    """Untrusted text without escape sequences, control characters or `::workflow-command::` lines."""
+    """Text without escape sequences, control characters or `::workflow-command::` lines."""
     return CONTROL.sub("", text).strip()
 
 
@@ -30,7 +30,7 @@ def encoded_bytes(text: str) -> int:
 
 
 def cut(text: str, most_bytes: int) -> str:
-    """`text` without half surrogate pairs, and so much of it that it takes at most `most_bytes` in a message.
+    """`text` without half surrogate pairs, as much as takes `most_bytes` in a message.
 
     Of a longer one head and tail are kept, and '…' between them.
     """

@@ -1,10 +1,10 @@
-"""A YAML file → a frozen model, with errors that name file, line, key and the nearest valid spelling.
+"""A YAML file → a frozen model; errors name file, line, key and the nearest valid spelling.
 
-The file may come from a stranger, so the loader is stricter than PyYAML's safe one: texts, numbers, true,
-false, null, lists and mappings. No tag, no text that UTF-8 cannot carry, no nesting that only a machine
-would write, and of aliases no more than the file could have said without (399 bytes of them can mean 44
-MiB). (ruamel.yaml would bring equal keys and line
-numbers; the loader would have to be hardened in the same way.)
+The file may come from a stranger, so the loader is stricter than PyYAML's safe one: texts, numbers,
+true, false, null, lists and mappings. No tag, no text that UTF-8 cannot carry, no nesting that only
+a machine would write, and of aliases no more than the file could have said without (399 bytes of
+them can mean 44 MiB). (ruamel.yaml would bring equal keys and line numbers; the loader would have
+to be hardened in the same way.)
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ Location = tuple[int | str, ...]
 
 
 class StrictLoader(yaml.SafeLoader):
-    """What a manifest needs of YAML, and nothing that makes a small file a large or a deep value."""
+    """What a manifest needs of YAML; no small file becomes a large or a deep value."""
 
     depth = 0  # of the node at hand
     reached = 0  # the greatest depth of what belongs to it
@@ -173,7 +173,8 @@ def _differing_keys(path: Path, node: yaml.MappingNode, error: type[UsageError])
             )
         if name in seen:
             raise error(
-                f"{shown(path)}:{line}: '{shown(name, SHOWN)}' is written twice, first in line {seen[name]}",
+                f"{shown(path)}:{line}: '{shown(name, SHOWN)}' is written twice, "
+                f"first in line {seen[name]}",
                 "keep one of them",
             )
         seen[name] = line

@@ -1,4 +1,4 @@
-"""A run whose judge fails in one entrant's turn: that entrant leaves, the others have all their rows."""
+"""A judge that fails in one entrant's turn: that entrant leaves, the others keep their rows."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def rows(request: Request) -> dict[tuple[str, str], Result]:
 def test_who_kills_the_judge_leaves_and_costs_nobody_else_a_row(
     request_of: Request, monkeypatch: pytest.MonkeyPatch, turn: int
 ) -> None:
-    """The judge is killed by us, in the `turn`th turn of the breaker; how he might do it is open."""
+    """The judge is killed by us, in the `turn`th turn of the breaker."""
     turns = 0
     burst = JudgeClient.burst
 

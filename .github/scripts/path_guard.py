@@ -2,11 +2,11 @@
 
     python .github/scripts/path_guard.py --base <sha> --head <sha> --author LOGIN [--output "$GITHUB_OUTPUT"]
 
-Allowed: regular files under one folder submissions/<name>/, small, of known kinds. A folder that the
-base branch has is changed by those alone whom its manifest there names in `owners: [LOGIN, ...]`; a
-new folder is anybody's. Refused: every other path, links, submodules, a change of the file mode,
-binaries, names that a shell or a file system could take for something else. git is asked for objects;
-nothing is checked out or run.
+Allowed: regular files under one folder submissions/<name>/, small, of known kinds. A folder that
+the base branch has is changed by those alone whom its manifest there names in `owners: [LOGIN,
+...]`; a new folder is anybody's. Refused: every other path, links, submodules, a change of the file
+mode, binaries, names that a shell or a file system could take for something else. git is asked for
+objects; nothing is checked out or run.
 """
 
 from __future__ import annotations

@@ -261,7 +261,7 @@ def wait_for_cubins(sock: socket.socket, device: str, turn: float) -> None:
 
 
 def build(sock: socket.socket, args: argparse.Namespace, manifest: Manifest) -> None:
-    """Call the submission on each case, then on every probe, with inputs of its own; tell when only kernels run.
+    """Call the submission on each case and probe, with inputs of its own; tell when kernels run.
 
     That compiles and autotunes all there is; the timed shapes come first, so a search finds them.
     """

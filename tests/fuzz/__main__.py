@@ -1,8 +1,8 @@
 """Hostile inputs for every way in, for as long as you like: `python -m tests.fuzz --minutes 60`.
 
-Of every input it asks: a result or the one error of that way in, nothing else; at most 2 s of processor time;
-no more than 256 MB of memory above what was needed before. Prints a line a round, failures as they come, and exits 1
-if there was one.
+Of every input it asks: a result or the one error of that way in, nothing else; at most 2 s of
+processor time; no more than 256 MB of memory above what was needed before. Prints a line a round,
+failures as they come, and exits 1 if there was one.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ ROUND = 400  # inputs of one target before the next one's turn
 
 
 def attempt(target: Target, value: Any) -> bool:
-    """One input: whether it was taken. AssertionError on anything but a result or the allowed error, in bounds."""
+    """One input: whether it was taken; AssertionError on what is neither a result nor allowed."""
     before_mb, begun, taken = peak_mb(), time.process_time(), True
     try:
         target.run(value)
@@ -47,7 +47,7 @@ def peak_mb() -> int:
 
 
 def try_many(target: Target, inputs: int, number: int | None = None) -> Counter[bool]:
-    """`inputs` of them for `target`, from the seed `number` if one is given: how many were taken, and not."""
+    """`inputs` of them for `target`, from the seed `number` if given: how many were taken."""
     tried = Counter[bool]()
 
     def one(value: Any) -> None:

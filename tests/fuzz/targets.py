@@ -1,4 +1,4 @@
-"""Every way in: what reads a stranger's bytes, the inputs it is tried on, and the one error it may end with."""
+"""Every way in: who reads a stranger's bytes, on what it is tried, how it may end."""
 
 from __future__ import annotations
 
@@ -233,15 +233,33 @@ def cu_head(text: str) -> None:
 
 TARGETS = (
     Target("worker_to_judge", inputs.frames(inputs.worker_messages), worker_to_judge),
-    Target("builder_to_engine", inputs.frames(inputs.builder_messages), builder_to_engine, (WireError,)),
-    Target("judge_to_engine", inputs.frames(inputs.judge_messages), judge_to_engine, (JudgeFailed,)),
-    Target("words_to_board", st.tuples(inputs.texts, st.lists(inputs.texts, max_size=4)), words_to_board),
-    Target("line_of_an_artifact", inputs.lines(RECORD) | inputs.deep.map(str.encode), line_of_an_artifact, (ValueError,)),
+    Target(
+        "builder_to_engine", inputs.frames(inputs.builder_messages), builder_to_engine, (WireError,)
+    ),
+    Target(
+        "judge_to_engine", inputs.frames(inputs.judge_messages), judge_to_engine, (JudgeFailed,)
+    ),
+    Target(
+        "words_to_board",
+        st.tuples(inputs.texts, st.lists(inputs.texts, max_size=4)),
+        words_to_board,
+    ),
+    Target(
+        "line_of_an_artifact",
+        inputs.lines(RECORD) | inputs.deep.map(str.encode),
+        line_of_an_artifact,
+        (ValueError,),
+    ),
     Target("manifest", inputs.yaml_files, manifest, (SubmissionError,)),
     Target("python_source", inputs.python_files, python_source, (SubmissionError,)),
     Target("launch_section", inputs.sections, launch_section, (SubmissionError,)),
-    Target("ladder", inputs.yaml_files | st.fixed_dictionaries({"01.cu": inputs.sections}).map(inputs.yaml_of), ladder, (SubmissionError,)),
+    Target(
+        "ladder",
+        inputs.yaml_files | st.fixed_dictionaries({"01.cu": inputs.sections}).map(inputs.yaml_of),
+        ladder,
+        (SubmissionError,),
+    ),
     Target("cu_head", inputs.cu_files, cu_head, (CudaSourceError,)),
     Target("whole_folder", inputs.folders, whole_folder, (SubmissionError,)),
     Target("beside_a_sound_one", inputs.folders, beside_a_sound_one),
-)  # fmt: skip
+)

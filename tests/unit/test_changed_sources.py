@@ -1,4 +1,4 @@
-"""What is hashed is what runs: an edit during a run is the next run's, a changed copy ends its entry."""
+"""What is hashed runs: an edit is the next run's, a changed copy ends its entry."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Messages: what an untrusted process may say, how much of it, and that it costs nobody but its sender."""
+"""Messages: what an untrusted process may say, how much of it, and whom it costs."""
 
 from __future__ import annotations
 

@@ -184,8 +184,8 @@ def test_a_link_out_of_the_folder(tmp_path: Path) -> None:
     [
         (lambda folder: os.mkfifo(folder / "pipe"), "pipe: is no regular file"),
         (lambda folder: (folder / "a\nb").touch(), r"a\\nb': a name that cannot be printed"),
-        (lambda folder: (Path(os.fsdecode(bytes(folder) + b"/\xff"))).touch(), r"udcff': a name that"),
-        (lambda folder: [(folder / f"{i}.txt").touch() for i in range(1001)], "more than 1000 files"),
+        (lambda folder: (folder / "\udcff").touch(), r"udcff': a name that"),
+        (lambda folder: [(folder / f"{i}").touch() for i in range(1001)], "more than 1000 files"),
         (lambda folder: (folder / "/".join("abcdefghijklm")).mkdir(parents=True), "deeper than 12"),
         (lambda folder: os.truncate(folder / "submission.py", 33 << 20), "34603008 bytes, at most"),
         (lambda folder: (folder / "sub").symlink_to("/usr"), "links out of its folder"),
@@ -269,7 +269,10 @@ def test_a_copy_that_was_changed_is_made_anew(tmp_path: Path) -> None:
     for spoil in (
         (target / "more.py").touch,
         (target / "submission.py").unlink,
-        lambda: [(target / "submission.py").unlink(), (target / "submission.py").symlink_to("/etc/hostname")],
+        lambda: [
+            (target / "submission.py").unlink(),
+            (target / "submission.py").symlink_to("/etc/hostname"),
+        ],
         (target / "empty").mkdir,
         lambda: [shutil.rmtree(target), target.symlink_to(tmp_path / "in" / "mine")],
     ):  # fmt: skip
