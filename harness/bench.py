@@ -9,8 +9,8 @@ from __future__ import annotations
 import json
 import re
 import threading
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from harness import hygiene, wire
@@ -45,6 +45,7 @@ class Reply:
     kernels: tuple[str, ...]
     configs: tuple[str, ...] = ()
     deterministic: bool | None = None
+    likeness: Mapping[str, float] = field(default_factory=dict)
 
 
 class JudgeClient:
@@ -61,15 +62,15 @@ class JudgeClient:
     ) -> None:
         self.child = child
         self.commitment = ""
-        self.ipc = False
+        self.shares_memory = False  # the GPU's, with its workers
         self.start_s: dict[str, float] = {}  # what it did until it was ready, and how long
         start = {"op": "start", "problem": problem, "device": device, "scratch": str(scratch)}
         self._send({**start, "env": gpu_env, "without": to_argument(off) if off else ""})
 
     def wait_ready(self) -> None:
-        """Block until it has its context; learn its commitment and whether IPC works."""
+        """Block until it has its context; learn its commitment and whether it can share device memory."""
         hello = self._receive(JUDGE_START_S)
-        self.commitment, self.ipc = str(hello["commitment"]), hello["ipc"] == "cuda_ipc"
+        self.commitment, self.shares_memory = str(hello["commitment"]), bool(hello["shares"])
         self.start_s = dict(hello["start_s"])
 
     def attach(
@@ -98,11 +99,16 @@ class JudgeClient:
         self._ask(message, JUDGE_REQUEST_S)
 
     def burst(
-        self, name: str, timeout_s: float, profile: bool = False, heat_ms: float = 0
+        self,
+        name: str,
+        timeout_s: float,
+        profile: bool = False,
+        heat_ms: float = 0,
+        compare: bool = False,
     ) -> Reply:
-        """Run the current inputs on one worker."""
+        """Run the current inputs on one worker; `compare` its results with those of libraries afterwards."""
         message = {"op": "burst", "worker": name, "timeout_s": timeout_s, "profile": profile}
-        message["heat_ms"] = heat_ms
+        message |= {"heat_ms": heat_ms, "compare": compare}
         return _reply(self._ask(message, 3 * timeout_s + JUDGE_REQUEST_S))
 
     def prime(self, names: Sequence[str], timeout_s: float) -> None:
@@ -326,6 +332,7 @@ def _reply(answer: wire.Message) -> Reply:
         kernels=tuple(plain_text(name) for name in answer.get("kernels", ())),
         configs=tuple(plain_text(line) for line in answer.get("configs", ())),
         deterministic=answer.get("deterministic"),
+        likeness=dict(answer.get("likeness", {})),
     )
 
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from typing import Protocol, TypeVar
 
 from harness import kernel_class, stats
-from harness.schema import Kind, Result, Speedup, Status
+from harness.schema import MOST_SLACK_PCT, Kind, Result, Speedup, Status
 from harness.stats import Interval
 from harness.stopping import level_of
 
@@ -273,8 +273,18 @@ def _obstacle(entry: str, results: Sequence[Result], configs: Sequence[str], hea
         return f"not run on {', '.join(missing)}"
     if any(not result.machine.has_gpu for result in results):
         return "a CPU's times are never ranked"
+    loose = next((result for result in results if _too_loose(result)), None)
+    if loose and loose.slack:
+        told = f"could be told {loose.slack.mean_pct:.1f} % short unseen"
+        return f"{loose.config}: its time {told}, at most {MOST_SLACK_PCT:g} % is ranked"
     found = (_no_ratio(result, headline) for result in results if entry != headline)
     return next((why for why in found if why), "")
+
+
+def _too_loose(result: Result) -> bool:
+    """Whether its two clocks were too far apart; a cooperative row says of itself that nobody checked."""
+    judged = not result.integrity.startswith("cooperative")
+    return judged and result.slack is not None and result.slack.mean_pct > MOST_SLACK_PCT
 
 
 def _no_ratio(result: Result, headline: str) -> str:

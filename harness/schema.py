@@ -325,6 +325,10 @@ class Sample(Frozen):
         return self.t2_ms - self.t1_ms
 
 
+#: A row that could be told shorter than this unseen is not ranked.
+MOST_SLACK_PCT = 1.5
+
+
 class Slack(Frozen):
     """How far a worker could understate its time without being seen, in % of T1."""
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Protocol
 
 import torch
@@ -29,3 +29,8 @@ class Tensors(Protocol):
 
     def exact(self, inputs: Sequence[torch.Tensor], kwargs: Kwargs) -> tuple[torch.Tensor, ...]:
         """Results in order, by definition in float64, as float32; one head at a time must do."""
+
+    def libraries(
+        self, inputs: Sequence[torch.Tensor], kwargs: Kwargs
+    ) -> Iterator[tuple[str, tuple[torch.Tensor, ...]]]:
+        """(name, results in order) of every library kernel that PyTorch has for this call."""

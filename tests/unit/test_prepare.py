@@ -49,7 +49,7 @@ def prepare(told: list[str], *seats: SimpleNamespace) -> None:
         each.end = lambda name=each.name: told.append(f"end {name}")
     run = SimpleNamespace(
         seats={each.name: each for each in seats},
-        judge=SimpleNamespace(wait_ready=lambda: told.append("judge"), ipc=True),
+        judge=SimpleNamespace(wait_ready=lambda: told.append("judge"), shares_memory=True),
         facts=SimpleNamespace(machine=SimpleNamespace(has_gpu=True)),
         suite=SimpleNamespace(device="gpu"),
     )
