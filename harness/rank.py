@@ -97,7 +97,7 @@ class Row:
         """A submission that launched a library's attention or matrix products on some config."""
         if self.pick.kind is not Kind.SUBMISSION:
             return False
-        classes = {kernel_class.classify(r.kernels) for r in self.results}
+        classes = {kernel_class.classify(r.kernels, r.likeness) for r in self.results}
         return bool(classes & {kernel_class.LIBRARY, kernel_class.MIXED})
 
     @property

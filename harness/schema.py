@@ -405,6 +405,9 @@ class Result(Frozen):
     telemetry: tuple[Telemetry, ...] = ()
     kernels: tuple[str, ...] = ()
     configs: tuple[str, ...] = ()  # what its own search chose: `name: choice`
+    likeness: dict[str, float] = Field(
+        default={}
+    )  # library → share of bit-equal elements, timed bursts
     version: str = ""
     case: Case
     source_sha256: str = ""

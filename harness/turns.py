@@ -19,7 +19,13 @@ CHANGED = "its files changed while they were being read: run it again"
 
 
 def take_turn(
-    state: State, name: str, case: Case, timeout_s: float, profile: bool = False, heat_ms: float = 0
+    state: State,
+    name: str,
+    case: Case,
+    timeout_s: float,
+    profile: bool = False,
+    heat_ms: float = 0,
+    compare: bool = False,
 ) -> Reply | None:
     """One burst on one worker, alone on the machine; None if it could not be started."""
     seat = state.seats[name]
@@ -27,7 +33,7 @@ def take_turn(
         return None
     assert seat.child
     seat.child.resume()
-    reply = state.judge.burst(seat.label, timeout_s, profile, heat_ms)
+    reply = state.judge.burst(seat.label, timeout_s, profile, heat_ms, compare)
     told_nothing = not reply.calls_ms  # a worker that fails says why and ends
     if reply.status in DEADLY or told_nothing or not seat.child.alive:
         reply = _bury(state, seat, reply)

@@ -30,7 +30,6 @@ STRUCTURAL = {
     "idle_before_start",  # nothing of the worker's is queued when the inputs come into being
     "class_of_work",  # the names of the kernels that ran
     "likeness",  # timed results beside those of libraries
-    "no_legacy_handle",  # GPU memory that only a passed descriptor opens
     "deadline",  # every wait has an end
     "memory_limit",  # the process tree is watched
     "stdout_is_log",  # what is printed is text
