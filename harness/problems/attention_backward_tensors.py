@@ -10,7 +10,6 @@ from q, k, v and do, so an o or lse that were wrong would fail everybody, the tr
 
 from __future__ import annotations
 
-import contextlib
 import math
 from collections.abc import Callable, Iterator, Sequence
 
@@ -126,20 +125,20 @@ def libraries(
     scale = None if given is None else float(given)
     causal, seqlen = bool(kwargs["causal"]), q.shape[2]
     aten = torch.ops.aten
-    none = torch.empty((), dtype=torch.int64, device=q.device)  # philox seed and offset: no dropout
+    unread = torch.empty(1, dtype=torch.int64, device=q.device)  # philox seed, offset: no dropout
     lengths = (None, None, seqlen, seqlen)
 
     def flash() -> tuple[torch.Tensor, ...]:
         backward = aten._scaled_dot_product_flash_attention_backward.default
         found: tuple[torch.Tensor, ...] = backward(
-            *(do, q, k, v, o, lse, *lengths, 0.0, causal, none, none), scale=scale
+            *(do, q, k, v, o, lse, *lengths, 0.0, causal, unread[:0], unread[:0]), scale=scale
         )
         return found
 
     def cudnn() -> tuple[torch.Tensor, ...]:
         backward = aten._scaled_dot_product_cudnn_attention_backward.default
         found: tuple[torch.Tensor, ...] = backward(
-            *(do, q, k, v, o, lse.unsqueeze(-1), none, none, None, *lengths, 0.0, causal),
+            *(do, q, k, v, o, lse.unsqueeze(-1), unread[0], unread[0], None, *lengths, 0.0, causal),
             scale=scale,
         )
         return found
@@ -151,8 +150,11 @@ def libraries(
 
     on_gpu = {"cudnn": cudnn, "flash": flash}
     for name, call in (on_gpu if q.is_cuda else {"flash": flash_for_cpu}).items():
-        with contextlib.suppress(RuntimeError):  # no kernel for this case
-            yield name, call()[:3]
+        try:
+            found = call()
+        except (RuntimeError, TypeError):  # no kernel for this case, or other arguments by now
+            continue
+        yield name, found[:3]
 
 
 def exact(inputs: Sequence[torch.Tensor], kwargs: Kwargs) -> tuple[torch.Tensor, ...]:

@@ -6,7 +6,6 @@ chunk over query rows, so that no seqlen² tensor of more than CHUNK_ELEMENTS ev
 
 from __future__ import annotations
 
-import contextlib
 import math
 from collections.abc import Iterator, Sequence
 
@@ -123,11 +122,14 @@ def libraries(
     given = kwargs.get("sm_scale")
     scale = None if given is None else float(given)
     for name, backend in FUSED.items():
-        with sdpa_kernel(backend), contextlib.suppress(RuntimeError):  # no kernel for this case
-            found = F.scaled_dot_product_attention(
-                q, k, v, is_causal=bool(kwargs["causal"]), scale=scale
-            )
-            yield name, (found,)
+        try:
+            with sdpa_kernel(backend):
+                found = F.scaled_dot_product_attention(
+                    q, k, v, is_causal=bool(kwargs["causal"]), scale=scale
+                )
+        except RuntimeError:  # no kernel for this case
+            continue
+        yield name, (found,)
 
 
 def exact(inputs: Sequence[torch.Tensor], kwargs: Kwargs) -> tuple[torch.Tensor, ...]:
