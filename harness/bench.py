@@ -72,15 +72,15 @@ class JudgeClient:
     ) -> None:
         self.child = child
         self.commitment = ""
-        self.ipc = False
+        self.shares_memory = False  # the GPU's, with its workers
         self.start_s: dict[str, float] = {}  # what it did until it was ready, and how long
         start = {"op": "start", "problem": problem, "device": device, "scratch": str(scratch)}
         self._send({**start, "env": gpu_env, "without": to_argument(off) if off else ""})
 
     def wait_ready(self) -> None:
-        """Block until it has its context; learn its commitment and whether IPC works."""
+        """Block until it has its context; learn its commitment and whether it can share device memory."""
         hello = self._read(self._receive(JUDGE_START_S), JudgeReady)
-        self.commitment, self.ipc = hello.commitment, hello.ipc == "cuda_ipc"
+        self.commitment, self.shares_memory = hello.commitment, hello.shares
         self.start_s = hello.start_s
 
     def attach(
@@ -129,10 +129,14 @@ class JudgeClient:
         overdue: Overdue,
         profile: bool = False,
         heat_ms: float = 0,
+        compare: bool = False,
     ) -> BurstReport:
-        """Run the current inputs on one worker; it may take `timeout_s` to get ready and again for its calls."""
+        """Run the current inputs on one worker; it may take `timeout_s` to get ready and again for its calls.
+
+        compare: its results with those of libraries, afterwards.
+        """
         message = {"op": "burst", "worker": name, "timeout_s": timeout_s, "profile": profile}
-        message["heat_ms"] = heat_ms
+        message |= {"heat_ms": heat_ms, "compare": compare}
         with self._busy_with(name):
             self._send(message)
             answer = self._answer_of_worker(2 * timeout_s + TURN_SPARE_S, overdue)

@@ -47,6 +47,29 @@ def test_a_text_that_fits_stays_and_a_long_one_keeps_both_ends() -> None:
     assert cut("head" + "x" * 999 + "tail", 50).endswith("tail")
 
 
+@pytest.mark.parametrize(
+    "told",
+    [
+        {"cudnn": 1.0001},
+        {"cudnn": -1e-9},
+        {"cudnn": float("nan")},
+        {"cudnn": "1"},
+        {str(number): 0.5 for number in range(17)},
+        [0.5],
+    ],
+)
+def test_a_likeness_is_a_few_shares_between_nothing_and_all(told: object) -> None:
+    with pytest.raises(WireError, match="likeness"):
+        understood({"status": "PASSED", "likeness": told}, BurstReport)
+
+
+def test_a_likeness_comes_through_and_its_names_are_cut() -> None:
+    told = {"cudnn": 1.0, "x" * 999: 0.0}
+    report = understood({"status": "PASSED", "likeness": told}, BurstReport)
+    assert list(report.likeness.values()) == [1.0, 0.0]
+    assert max(map(len, report.likeness)) <= 64
+
+
 @given(any_text, any_text, any_text)
 def test_a_report_fits_into_a_frame_whatever_the_words_are(a: str, b: str, c: str) -> None:
     outcome = BurstOutcome(
@@ -58,6 +81,7 @@ def test_a_report_fits_into_a_frame_whatever_the_words_are(a: str, b: str, c: st
         tuple([b or "x"] * 64),
         tuple([c * 9] * 64),
         True,
+        {f"{n}{b}": 1 / 3 for n in range(16)},
     )
     ours, theirs = socket.socketpair()
     with ours, theirs:
