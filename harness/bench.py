@@ -66,7 +66,6 @@ class JudgeClient:
         child: Child,
         problem: str,
         device: str,
-        scratch: Path,
         gpu_env: dict[str, str],
         off: Off = NOTHING_OFF,
     ) -> None:
@@ -74,7 +73,7 @@ class JudgeClient:
         self.commitment = ""
         self.shares_memory = False  # the GPU's, with its workers
         self.start_s: dict[str, float] = {}  # what it did until it was ready, and how long
-        start = {"op": "start", "problem": problem, "device": device, "scratch": str(scratch)}
+        start = {"op": "start", "problem": problem, "device": device}
         self._send({**start, "env": gpu_env, "without": to_argument(off) if off else ""})
 
     def wait_ready(self) -> None:
@@ -221,8 +220,7 @@ class Seat:
         self, entrant: Entrant, problem: Problem, device: str, jail: Jail, scratch: Path
     ) -> None:
         self.entrant, self.problem, self.device, self.jail = entrant, problem, device, jail
-        # Not in the jail: the engine reads the log, and the judge creates the arena's files.
-        self.arenas, self.log = scratch / "arenas", scratch / "logs" / f"{self.slug}.txt"
+        self.log = scratch / "logs" / f"{self.slug}.txt"  # not in the jail: the engine reads it
         self.log.parent.mkdir(exist_ok=True)
         self.starts = 0
         self.nursery: Nursery | None = None  # without one, each process imports torch by itself
@@ -263,10 +261,8 @@ class Seat:
         self.starts += 1
         self.ended_for = None
         self.held.clear()
-        arena = self.arenas / self.label
-        arena.mkdir(parents=True)
         arguments = [*self._arguments(), "--place", str(place)]
-        self.child = Child("harness.worker", arguments, self.jail, self.log, arena, self.nursery)
+        self.child = Child("harness.worker", arguments, self.jail, self.log, self.nursery)
 
     def build(
         self, cases: Sequence[Case], limits: Limits, machine: Machine

@@ -1,8 +1,8 @@
 """Memory that the judge owns and one worker maps.
 
-On a GPU: an allocation of its own, handed to the worker as a file descriptor (harness/driver.py). Where
-that cannot be had, or on a CPU: a file in shared memory. Both sides find tensors in it by offset; the
-judge treats all of it as hostile.
+On a GPU: an allocation of its own (harness/driver.py). Where that cannot be had, or on a CPU: a file of
+memory that has no name and cannot be cut short. Either is handed to the worker as a file descriptor, so
+nobody else can open it. Both sides find tensors in it by offset; the judge treats all of it as hostile.
 
     device arena   [ room: tensors .............. ][ control: flag, table ]
     host arena     [ room: tensors .............. ]
@@ -10,54 +10,57 @@ judge treats all of it as hostile.
 
 from __future__ import annotations
 
+import fcntl
+import mmap
 import os
-from pathlib import Path
 from typing import Any, Literal
 
 import torch
 
 from harness.driver import CudaDriver, DeviceBytes
-from harness.layout import CONTROL_BYTES, aligned, nbytes
+from harness.layout import ALIGN, CONTROL_BYTES, aligned, nbytes
 
 ArenaKind = Literal["device", "host"]
 DTYPES = {"fp16": torch.float16, "bf16": torch.bfloat16, "fp32": torch.float32}
+#: Who could cut a file would end the other side, which reads what is no longer there.
+SEALS = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
 TABLE = 4096  # bytes from the flag to the table, so that neither lies in the other's cache line
 
 
 class Arena:
     """A run of bytes seen by two processes; `room` is a uint8 tensor over all that tensors may lie in."""
 
-    def __init__(self, kind: ArenaKind, size: int, storage: torch.Tensor, path: str = "") -> None:
-        self.kind, self.size, self.bytes, self.path = kind, size, storage, path
-        self.fd = -1  # opens a device arena elsewhere; the judge's until `close_fd`
+    def __init__(self, kind: ArenaKind, size: int, storage: torch.Tensor, fd: int = -1) -> None:
+        self.kind, self.size, self.bytes = kind, size, storage
+        self.fd = fd  # opens the arena elsewhere; the judge's until `close_fd`
 
     @classmethod
-    def create(cls, kind: ArenaKind, size: int, path: str) -> Arena:
-        """Judge's side: make an arena with room for `size` bytes. `path` is where a host arena's file goes.
+    def create(cls, kind: ArenaKind, size: int) -> Arena:
+        """Judge's side: make an arena with room for `size` bytes.
 
         Raises RuntimeError or OSError where device memory cannot be shared by descriptor.
         """
         if kind == "host":
-            arena = cls.open({"kind": kind, "size": max(aligned(size), 1), "path": path}, -1)
-            Path(path).chmod(0o666)  # the worker may be another user; its folder is no one else's
-            return arena
+            size = max(aligned(size), ALIGN)
+            fd = os.memfd_create("arena", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+            os.truncate(fd, size)
+            fcntl.fcntl(fd, fcntl.F_ADD_SEALS, SEALS)
+            return cls(kind, size, _mapped(fd, size), fd)
         torch.zeros(1, device="cuda")  # makes torch's primary context current on this thread
         driver = CudaDriver()
         piece = driver.granularity()
         size = -(-(size + CONTROL_BYTES) // piece) * piece
         address, fd = driver.allocate(size, shared=True)
-        arena = cls(kind, size, torch.as_tensor(DeviceBytes(address, size), device="cuda"))
-        arena.fd = fd
-        return arena
+        return cls(kind, size, torch.as_tensor(DeviceBytes(address, size), device="cuda"), fd)
 
     @classmethod
     def open(cls, handle: dict[str, Any], fd: int) -> Arena:
         """Worker's side: map what the judge made; `fd` is closed."""
         size = int(handle["size"])
         if handle["kind"] == "host":
-            path = str(handle["path"])
-            storage = torch.from_file(path, shared=True, size=size, dtype=torch.uint8)
-            return cls("host", size, storage, path)
+            storage = _mapped(fd, size)
+            os.close(fd)
+            return cls("host", size, storage)
         torch.zeros(1, device="cuda")
         address = CudaDriver().open(fd, size)
         os.close(fd)
@@ -66,7 +69,7 @@ class Arena:
     @property
     def handle(self) -> dict[str, Any]:
         """What the worker must be told beside the descriptor."""
-        return {"kind": self.kind, "size": self.size, "path": self.path}
+        return {"kind": self.kind, "size": self.size}
 
     @property
     def room(self) -> torch.Tensor:
@@ -111,5 +114,8 @@ class Arena:
         if self.kind == "device":
             torch.cuda.synchronize()
             CudaDriver().free(address, self.size)
-        else:
-            Path(self.path).unlink(missing_ok=True)
+
+
+def _mapped(fd: int, size: int) -> torch.Tensor:
+    """All bytes of a host arena; the tensor keeps them mapped."""
+    return torch.frombuffer(mmap.mmap(fd, size), dtype=torch.uint8)

@@ -68,7 +68,7 @@ def opened(request: Request, save: Callable[[Result], None], observer: Observer)
         device = "cuda" if request.machine.has_gpu and request.suite.device == "gpu" else "cpu"
         locked = device == "cuda" and Defence.QUIET_GPU not in request.off
         env = gpu_env(request.machine)
-        judge = JudgeClient(hall.judge, problem.name, device, scratch, env, request.off)
+        judge = JudgeClient(hall.judge, problem.name, device, env, request.off)
         seats = make_seats(request, problem, device, scratch)
         roles, hidden = cast_roles(request, problem, device, seats, scratch)
         for seat in seats.values():

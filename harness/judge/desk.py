@@ -111,14 +111,13 @@ class Desk:
         sock: socket.socket,
         kind: ArenaKind,
         sizes: tuple[int, int],
-        path: str,
         off: Off = NOTHING_OFF,
         own_time: OwnTime | None = None,
     ) -> None:
         self.sock, self.off, self.own_time = sock, off, own_time or OwnTime()
-        self.inputs = Arena.create(kind, sizes[0], f"{path}.in")
+        self.inputs = Arena.create(kind, sizes[0])
         size = OUTPUT_SHARES * share_bytes(sizes[1]) if kind == "device" else sizes[1]
-        self.outputs = Arena.create(kind, size, f"{path}.out")
+        self.outputs = Arena.create(kind, size)
         self.gate = Gate(self.inputs.flag, self.outputs.flag) if kind == "device" else None
 
     def close(self) -> None:
@@ -132,7 +131,7 @@ class Desk:
         arenas = (self.inputs, self.outputs)
         message = {"op": "map", "inputs": self.inputs.handle, "outputs": self.outputs.handle}
         try:
-            self.send(message, timeout_s, tuple(arena.fd for arena in arenas if arena.fd >= 0))
+            self.send(message, timeout_s, tuple(arena.fd for arena in arenas))
         finally:
             for arena in arenas:
                 arena.close_fd()

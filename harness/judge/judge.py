@@ -38,11 +38,11 @@ CLEARED_BYTES = 256 << 20
 class Judge:
     """Holds the secret, the inputs of the turn and one desk a worker."""
 
-    def __init__(self, problem: str, device: str, scratch: str, off: Off = NOTHING_OFF) -> None:
+    def __init__(self, problem: str, device: str, off: Off = NOTHING_OFF) -> None:
         self.problem = get_problem(problem)
         self.tensors: Tensors = importlib.import_module(self.problem.tensors_module)
         self.device = torch.device(device)
-        self.scratch, self.off = scratch, off
+        self.off = off
         self.secret = Secret()
         self.desks: dict[str, Desk] = {}
         self.current: Inputs | None = None
@@ -51,7 +51,7 @@ class Judge:
         self.watch: Watch | None = None  # loaded when somebody is timed: no verdict waits for it
         self.own_time = OwnTime()
         self.arena_kind: ArenaKind = "host"
-        if self.device.type == "cuda" and memory_can_be_shared(scratch):
+        if self.device.type == "cuda" and memory_can_be_shared():
             self.arena_kind = "device"
 
     def handle(self, message: wire.Message, fds: list[int]) -> wire.Message:
@@ -77,14 +77,8 @@ class Judge:
         """Give a worker its arenas and have it load the submission."""
         name = message["worker"]
         sizes = (int(message["input_bytes"]), int(message["output_bytes"]))
-        desk = Desk(
-            socket.socket(fileno=fds[0]),
-            self.arena_kind,
-            sizes,
-            f"{self.scratch}/arenas/{name}/shared",
-            self.off,
-            self.own_time,
-        )
+        line = socket.socket(fileno=fds[0])
+        desk = Desk(line, self.arena_kind, sizes, self.off, self.own_time)
         self.desks[name] = desk
         try:
             desk.map(message["timeout_s"])
@@ -253,10 +247,10 @@ def gpu_ms(call: Callable[[], object]) -> float:
     return float(start.elapsed_time(end))
 
 
-def memory_can_be_shared(scratch: str) -> bool:
+def memory_can_be_shared() -> bool:
     """Whether device memory can be given away as a descriptor here (no: WSL, exclusive mode, old drivers)."""
     try:
-        arena = Arena.create("device", 1 << 20, scratch)
+        arena = Arena.create("device", 1 << 20)
     except (OSError, RuntimeError):
         return False
     arena.close()
@@ -275,7 +269,7 @@ def serve(engine: socket.socket, start: wire.Message, start_s: dict[str, float])
     off = from_argument(str(start["without"]))
     if start["device"] == "cuda":
         keep_memory_private()
-    judge = Judge(str(start["problem"]), str(start["device"]), str(start["scratch"]), off)
+    judge = Judge(str(start["problem"]), str(start["device"]), off)
     start_s["device"] = time.monotonic() - begun
     if judge.device.type == "cuda":
         judge.rehearse()

@@ -66,7 +66,7 @@ class Worker:
         """Answer one message of the judge; `fds` came along with it."""
         op = message["op"]
         if op == "map":
-            first, second = fds or (-1, -1)
+            first, second = fds
             self.inputs = Arena.open(message["inputs"], first)
             self.outputs = Arena.open(message["outputs"], second)
             if self.device == "cuda":

@@ -35,7 +35,7 @@ if os.fork() == 0:  # before any context
     torch.cuda.synchronize()
     theirs.send(b"x")
     os._exit(0)
-arena = Arena.create("device", 3 << 20, "")
+arena = Arena.create("device", 3 << 20)
 arena.room.fill_(7)
 arena.table(4).copy_(torch.tensor([1, 2, 3, 4]))
 torch.cuda.synchronize()
@@ -60,7 +60,7 @@ keep_memory_private()
 shape, count = (1, 8, 4096, 64), 4
 size = 8 * 4096 * 64 * 2
 share = share_bytes(count * size)
-arena = Arena.create("device", OUTPUT_SHARES * share, "")
+arena = Arena.create("device", OUTPUT_SHARES * share)
 held = Held(arena)
 start = arena.bytes.data_ptr()
 pooled = lambda t: start + share <= t.data_ptr() < start + arena.room.numel()

@@ -20,14 +20,14 @@ ASKED = Inputs((), (SPEC,), tensors=[(), ()], references=[], kwargs={}, contract
 
 
 @pytest.fixture
-def desk_without(tmp_path):
+def desk_without():
     """A desk whose outputs' room holds four different outputs; some defence may be off."""
     made = []
 
     def make(off=NOTHING_OFF):
         ours, theirs = socket.socketpair()
         theirs.close()
-        found = Desk(ours, "host", (4096, 4 * SIZE), str(tmp_path / "shared"), off)
+        found = Desk(ours, "host", (4096, 4 * SIZE), off)
         found.outputs.room.view(torch.float16).copy_(torch.arange(2 * SIZE) % 2048)
         made.append(found)
         return found

@@ -8,7 +8,6 @@ import socket
 import struct
 import threading
 from collections.abc import Iterator
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -114,9 +113,9 @@ def test_a_report_fits_into_a_frame_whatever_the_words_are(a: str, b: str, c: st
         {},
     ],
 )
-def test_a_reply_of_a_worker_that_is_none(reply: dict[str, Any], tmp_path: Path) -> None:
+def test_a_reply_of_a_worker_that_is_none(reply: dict[str, Any]) -> None:
     ours, theirs = socket.socketpair()
-    desk = Desk(ours, "host", (4096, 4096), str(tmp_path / "shared"))
+    desk = Desk(ours, "host", (4096, 4096))
     wire.send(theirs, reply)
     with pytest.raises(WorkerGone) as caught:
         desk.answer("go", 1)
@@ -126,10 +125,10 @@ def test_a_reply_of_a_worker_that_is_none(reply: dict[str, Any], tmp_path: Path)
     theirs.close()
 
 
-def test_who_does_not_read_is_not_waited_for(tmp_path: Path) -> None:
+def test_who_does_not_read_is_not_waited_for() -> None:
     ours, theirs = socket.socketpair()
     ours.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)
-    desk = Desk(ours, "host", (4096, 4096), str(tmp_path / "shared"))
+    desk = Desk(ours, "host", (4096, 4096))
     with contextlib.suppress(WorkerGone):
         for _ in range(1000):
             desk.send({"op": "prepare", "words": "x" * 1000}, 0.05)
@@ -204,7 +203,7 @@ def client(answer: dict[str, Any]) -> Iterator[JudgeClient]:
     with ours, theirs:
         wire.send(theirs, answer)
         child: Any = SimpleNamespace(line=ours, log_tail=lambda: "", ending=lambda _: "running")
-        yield JudgeClient(child, "attention_forward", "cpu", Path("/x"), {})
+        yield JudgeClient(child, "attention_forward", "cpu", {})
 
 
 @pytest.mark.parametrize(
