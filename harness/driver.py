@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 
+OUT_OF_MEMORY = 2  # CUDA_ERROR_OUT_OF_MEMORY
 PINNED = 1  # CU_MEM_ALLOCATION_TYPE_PINNED
 ON_DEVICE = 1  # CU_MEM_LOCATION_TYPE_DEVICE
 FILE_DESCRIPTOR = 1  # CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR
@@ -77,19 +78,23 @@ class DeviceBytes:
 
 
 class CudaDriver:
-    """libcuda by ctypes; every call raises RuntimeError with the driver's own name of the error."""
+    """libcuda by ctypes; a call that fails raises RuntimeError with the driver's own name of the error.
+
+    Where the GPU has no memory left it is MemoryError, which is no fault of whose turn it is.
+    """
 
     def __init__(self) -> None:
         self.lib = ctypes.CDLL("libcuda.so.1")
         self.device = torch.cuda.current_device()
 
     def call(self, name: str, *args: Any) -> None:
-        """Call `name`; raise RuntimeError unless it succeeds."""
+        """Call `name`; raise MemoryError or RuntimeError unless it succeeds."""
         code = getattr(self.lib, name)(*args)
         if code:
             text = ctypes.c_char_p()
             self.lib.cuGetErrorName(code, ctypes.byref(text))
-            raise RuntimeError(f"{name}: {(text.value or b'?').decode()} ({code})")
+            kind = MemoryError if code == OUT_OF_MEMORY else RuntimeError
+            raise kind(f"{name}: {(text.value or b'?').decode()} ({code})")
 
     def granularity(self) -> int:
         """Bytes that a piece of memory is a multiple of: 2 MiB on every GPU so far."""
