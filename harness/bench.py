@@ -66,21 +66,20 @@ class JudgeClient:
         child: Child,
         problem: str,
         device: str,
-        scratch: Path,
         gpu_env: dict[str, str],
         off: Off = NOTHING_OFF,
     ) -> None:
         self.child = child
         self.commitment = ""
-        self.ipc = False
+        self.shares_memory = False  # the GPU's, with its workers
         self.start_s: dict[str, float] = {}  # what it did until it was ready, and how long
-        start = {"op": "start", "problem": problem, "device": device, "scratch": str(scratch)}
+        start = {"op": "start", "problem": problem, "device": device}
         self._send({**start, "env": gpu_env, "without": to_argument(off) if off else ""})
 
     def wait_ready(self) -> None:
-        """Block until it has its context; learn its commitment and whether IPC works."""
+        """Block until it has its context; learn its commitment and whether it can share device memory."""
         hello = self._read(self._receive(JUDGE_START_S), JudgeReady)
-        self.commitment, self.ipc = hello.commitment, hello.ipc == "cuda_ipc"
+        self.commitment, self.shares_memory = hello.commitment, hello.shares
         self.start_s = hello.start_s
 
     def attach(
@@ -129,10 +128,14 @@ class JudgeClient:
         overdue: Overdue,
         profile: bool = False,
         heat_ms: float = 0,
+        compare: bool = False,
     ) -> BurstReport:
-        """Run the current inputs on one worker; it may take `timeout_s` to get ready and again for its calls."""
+        """Run the current inputs on one worker; it may take `timeout_s` to get ready and again for its calls.
+
+        compare: its results with those of libraries, afterwards.
+        """
         message = {"op": "burst", "worker": name, "timeout_s": timeout_s, "profile": profile}
-        message["heat_ms"] = heat_ms
+        message |= {"heat_ms": heat_ms, "compare": compare}
         with self._busy_with(name):
             self._send(message)
             answer = self._answer_of_worker(2 * timeout_s + TURN_SPARE_S, overdue)
@@ -217,8 +220,7 @@ class Seat:
         self, entrant: Entrant, problem: Problem, device: str, jail: Jail, scratch: Path
     ) -> None:
         self.entrant, self.problem, self.device, self.jail = entrant, problem, device, jail
-        # Not in the jail: the engine reads the log, and the judge creates the arena's files.
-        self.arenas, self.log = scratch / "arenas", scratch / "logs" / f"{self.slug}.txt"
+        self.log = scratch / "logs" / f"{self.slug}.txt"  # not in the jail: the engine reads it
         self.log.parent.mkdir(exist_ok=True)
         self.starts = 0
         self.nursery: Nursery | None = None  # without one, each process imports torch by itself
@@ -259,10 +261,8 @@ class Seat:
         self.starts += 1
         self.ended_for = None
         self.held.clear()
-        arena = self.arenas / self.label
-        arena.mkdir(parents=True)
         arguments = [*self._arguments(), "--place", str(place)]
-        self.child = Child("harness.worker", arguments, self.jail, self.log, arena, self.nursery)
+        self.child = Child("harness.worker", arguments, self.jail, self.log, self.nursery)
 
     def build(
         self, cases: Sequence[Case], limits: Limits, machine: Machine

@@ -21,7 +21,8 @@ class Defence(str, Enum):
     STRESS = "stress"  # odd arguments, lengths and values
     INPUT_DIGEST = "input_digest"  # inputs are compared after the burst
     OUTPUT_TYPE = "output_type"  # a plain tensor of the right shape, dtype and device
-    OUTPUT_COPIED = "output_copied"  # copied right behind the call, on its stream
+    OUTPUT_COPIED = "output_copied"  # fixed right behind the calls, on their stream
+    OUTPUT_SAMPLED = "output_sampled"  # words of it are read first, and what is copied must agree
     TWO_CLOCKS = "two_clocks"  # the worker's times against the judge's
     QUIET_GPU = "quiet_gpu"  # nobody's kernels run in another's turn
     BURST_MEAN = "burst_mean"  # the mean of a burst, not its best call

@@ -65,14 +65,13 @@ class Child:
         arguments: Sequence[str],
         jail: Jail | None,
         log: Path,
-        arena: Path | None = None,
         nursery: Nursery | None = None,
     ) -> None:
         self.log = log
         self.line, theirs = socket.socketpair()
         self.first: socket.socket | None = None  # to the first process of its namespaces
         self.process: subprocess.Popen[bytes] | Adopted
-        rules = rules_of(jail, arena) if jail else sandbox.Rules(level=0)
+        rules = rules_of(jail) if jail else sandbox.Rules(level=0)
         self.group: cgroup.Group | None = None
         if jail and jail.memory_bytes and rules.level:
             self.group = cgroup.make(jail.memory_bytes, rules.processes, cgroup.parent())
@@ -176,15 +175,14 @@ class Child:
             os.killpg(self.pid, number)
 
 
-def rules_of(jail: Jail, arena: Path | None) -> sandbox.Rules:
-    """The jail as the sandbox's rules; `arena` holds the buffers shared with the judge."""
+def rules_of(jail: Jail) -> sandbox.Rules:
+    """The jail as the sandbox's rules."""
     imports = readable.opened(readable.shut(ROOT, jail.cache.parent))
     return sandbox.Rules(
         level=jail.level,
         rw=(jail.cache,),
         fresh=(jail.scratch,),
         ro=(jail.source, ROOT / "harness", jail.house, *imports),
-        use=(arena,) if arena else (),
         chdir=jail.scratch,
         uid=jail.uid,
         devices=jail.devices,

@@ -68,7 +68,7 @@ def opened(request: Request, save: Callable[[Result], None], observer: Observer)
         device = "cuda" if request.machine.has_gpu and request.suite.device == "gpu" else "cpu"
         locked = device == "cuda" and Defence.QUIET_GPU not in request.off
         env = gpu_env(request.machine)
-        judge = JudgeClient(hall.judge, problem.name, device, scratch, env, request.off)
+        judge = JudgeClient(hall.judge, problem.name, device, env, request.off)
         seats = make_seats(request, problem, device, scratch)
         roles, hidden = cast_roles(request, problem, device, seats, scratch)
         for seat in seats.values():
@@ -140,10 +140,10 @@ def prepare(run: Run, request: Request) -> None:
             seat.end()
     run.judge.wait_ready()
     run.quiet.ready(run.judge.child.pid)
-    if run.facts.machine.has_gpu and run.suite.device == "gpu" and not run.judge.ipc:
+    if run.facts.machine.has_gpu and run.suite.device == "gpu" and not run.judge.shares_memory:
         run.facts = replace(run.facts, integrity=f"cooperative/{request.sandbox}")
         run.observer.note(
-            "CUDA IPC is not to be had here: rows will say 'cooperative', not 'judged'"
+            "device memory cannot be shared here: rows will say 'cooperative', not 'judged'"
         )
 
 
@@ -259,7 +259,7 @@ def facts_of(request: Request, problem: Problem, device: str) -> RunFacts:
 def rules_of(device: str, off: Off) -> ClockRules:
     """How the two clocks are compared on this kind of device."""
     if Defence.TWO_CLOCKS in off:
-        return ClockRules(burst_floor_ms=math.inf, mean_floor_ms=math.inf)
+        return replace(GPU_RULES, burst_floor_ms=math.inf, mean_floor_ms=math.inf)
     return GPU_RULES if device == "cuda" else CPU_RULES
 
 

@@ -5,6 +5,12 @@ from __future__ import annotations
 import math
 
 ALIGN = 1024  # bytes; TMA wants 16, 128-byte swizzle 1024
+PIECE_BYTES = 2 << 20  # of device memory: what the driver gives, and torch asks for, at the least
+CONTROL_BYTES = (
+    PIECE_BYTES  # of a device arena, behind the room: flag and table, on a page of their own
+)
+#: Of the outputs' arena on a GPU: one for slots that results are copied into, two that the calls allocate from.
+OUTPUT_SHARES = 3
 ELEMENT_BYTES = {"fp16": 2, "bf16": 2, "fp32": 4}
 
 
@@ -16,3 +22,8 @@ def nbytes(shape: tuple[int, ...], dtype: str) -> int:
 def aligned(size: int) -> int:
     """`size` rounded up to ALIGN."""
     return -(-size // ALIGN) * ALIGN
+
+
+def share_bytes(output_bytes: int) -> int:
+    """Size of one share of the outputs' arena that has room for `output_bytes` in its slots."""
+    return -(-output_bytes // PIECE_BYTES) * PIECE_BYTES

@@ -27,6 +27,8 @@ MOST_LINES = 64
 MESSAGE_BYTES = 8000
 LINE_BYTES = 300  # a kernel's name, a choice of an autotuner
 STEP_BYTES = 100
+LIBRARY_BYTES = 64
+MOST_LIBRARIES = 16  # that PyTorch has for one call
 
 
 def _words(text: str, most_bytes: int) -> str:
@@ -36,6 +38,8 @@ def _words(text: str, most_bytes: int) -> str:
 Words = Annotated[str, AfterValidator(partial(_words, most_bytes=MESSAGE_BYTES))]
 Line = Annotated[str, AfterValidator(partial(_words, most_bytes=LINE_BYTES))]
 StepName = Annotated[str, AfterValidator(partial(_words, most_bytes=STEP_BYTES))]
+LibraryName = Annotated[str, AfterValidator(partial(_words, most_bytes=LIBRARY_BYTES))]
+Share = Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)]
 Milliseconds = Annotated[float, Field(ge=0, lt=1e7, allow_inf_nan=False)]
 Seconds = Annotated[float, Field(ge=0, lt=1e6, allow_inf_nan=False)]
 Stride = Annotated[int, Field(ge=0, lt=1 << 40)]
@@ -84,15 +88,17 @@ class BurstReport(_Crossing):
     kernels: Annotated[tuple[Line, ...], Field(strict=False, max_length=MOST_LINES)] = ()
     configs: Annotated[tuple[Line, ...], Field(strict=False, max_length=MOST_LINES)] = ()
     deterministic: bool | None = None
+    likeness: dict[LibraryName, Share] = Field(default={}, max_length=MOST_LIBRARIES)
+    """Library → share of bit-equal elements, where the burst was compared."""
     rest_ms: Milliseconds = 0.0
     """Until the worker was locked behind its turn; the engine's own, no process tells it."""
 
 
 class JudgeReady(_Crossing):
-    """The judge has its context: what its secret is committed to, and how memory is shared."""
+    """The judge has its context: what its secret is committed to, and whether it shares device memory."""
 
     ready: Literal[True]
-    ipc: str
+    shares: bool
     commitment: Sha256
     start_s: dict[str, Seconds]
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from typing import Protocol, TypeVar
 
 from harness import kernel_class, stats
-from harness.schema import Kind, Result, Speedup, Status
+from harness.schema import MOST_SLACK_PCT, Kind, Result, Speedup, Status
 from harness.stats import Interval
 from harness.stopping import level_of
 
@@ -97,7 +97,7 @@ class Row:
         """A submission that launched a library's attention or matrix products on some config."""
         if self.pick.kind is not Kind.SUBMISSION:
             return False
-        classes = {kernel_class.classify(r.kernels) for r in self.results}
+        classes = {kernel_class.classify(r.kernels, r.likeness) for r in self.results}
         return bool(classes & {kernel_class.LIBRARY, kernel_class.MIXED})
 
     @property
@@ -276,8 +276,18 @@ def _obstacle(entry: str, results: Sequence[Result], configs: Sequence[str], hea
     bare = [result.config for result in results if result.integrity.endswith("/0")]
     if bare:
         return f"{bare[0]}: measured without a sandbox, --sandbox 1 puts one up"
+    loose = next((result for result in results if _too_loose(result)), None)
+    if loose and loose.slack:
+        told = f"could be told {loose.slack.mean_pct:.1f} % short unseen"
+        return f"{loose.config}: its time {told}, at most {MOST_SLACK_PCT:g} % is ranked"
     found = (_no_ratio(result, headline) for result in results if entry != headline)
     return next((why for why in found if why), "")
+
+
+def _too_loose(result: Result) -> bool:
+    """Whether its two clocks were too far apart; a cooperative row says of itself that nobody checked."""
+    judged = not result.integrity.startswith("cooperative")
+    return judged and result.slack is not None and result.slack.mean_pct > MOST_SLACK_PCT
 
 
 def _no_ratio(result: Result, headline: str) -> str:

@@ -44,7 +44,6 @@ class Rules:
     level: int = 1
     rw: tuple[Path, ...] = ()
     ro: tuple[Path, ...] = ()
-    use: tuple[Path, ...] = ()  # files in here are read and written, none is made
     fresh: tuple[Path, ...] = ()  # like rw; at level 2 in a tmpfs, and empty at each start
     chdir: Path | None = None  # after the walls are up
     file_bytes: int = 2 << 30  # the largest file it may write
@@ -56,7 +55,7 @@ class Rules:
     room_bytes: int = 2 << 30  # of all that it keeps in /tmp, /dev/shm and `fresh`
 
 
-PATHS = ("rw", "ro", "use", "fresh", "devices")
+PATHS = ("rw", "ro", "fresh", "devices")
 PLACES = ("chdir", "cgroup")
 NUMBERS = ("level", "file_bytes", "processes", "uid", "room_bytes")
 
@@ -154,8 +153,6 @@ def grants(rules: Rules) -> Iterable[tuple[Path, int]]:
         yield path, landlock.READ
     for path in (*rules.rw, *rules.fresh, *(private_root.SHARED if walled else ())):
         yield path, landlock.OWN
-    for path in rules.use:
-        yield path, landlock.USE
     for device in system_files.devices(rules.devices):
         yield device, landlock.DEVICE
     # libcuda names its threads through /proc/self/task/*/comm; other entries stay read-only.
@@ -167,7 +164,7 @@ def contents(rules: Rules) -> private_root.Contents:
     """What the root folder of level 2 holds."""
     return private_root.Contents(
         ro=(*system_files.readable_paths(), *rules.ro),
-        rw=(*rules.rw, *rules.use),
+        rw=rules.rw,
         fresh=rules.fresh,
         devices=tuple(system_files.devices(rules.devices)),
         room_bytes=rules.room_bytes,

@@ -343,6 +343,10 @@ class Sample(Frozen):
         return self.t2_ms - self.t1_ms
 
 
+#: A row that could be told shorter than this unseen is not ranked.
+MOST_SLACK_PCT = 1.5
+
+
 class Slack(Frozen):
     """How far a worker could understate its time without being seen, in % of T1."""
 
@@ -421,6 +425,9 @@ class Result(Frozen):
     telemetry: tuple[Telemetry, ...] = ()
     kernels: tuple[str, ...] = ()
     configs: tuple[str, ...] = ()  # what its own search chose: `name: choice`
+    likeness: dict[str, float] = Field(
+        default={}
+    )  # library → share of bit-equal elements, timed bursts
     version: str = ""
     case: Case
     source_sha256: str = ""

@@ -22,7 +22,7 @@ SCRATCH_PREFIX = "attnboard-run-"
 
 @contextlib.contextmanager
 def scratch_folder() -> Iterator[Path]:
-    """A private folder in shared memory (host arenas live there), gone afterwards.
+    """A private folder in memory, gone afterwards.
 
     It is locked while its run lives: what a killed run left behind is found unlocked and removed.
     """

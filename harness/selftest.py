@@ -362,7 +362,7 @@ def harmless(expect: Expectation, result: Result, suite: Suite, orphans: int) ->
         ),
         (
             bool(expect.work_class),
-            lambda: kernel_class.classify(result.kernels) in expect.work_class,
+            lambda: kernel_class.classify(result.kernels, result.likeness) in expect.work_class,
             f"class {' or '.join(expect.work_class)}",
         ),
         (expect.all_blocks, lambda: result.blocks >= suite.blocks, "all samples were taken"),

@@ -47,10 +47,11 @@ def take_turn(
     timeout_s: float,
     profile: bool = False,
     heat_ms: float = 0,
+    compare: bool = False,
 ) -> BurstReport | None:
     """One burst on one worker, within its budget; None if it could not be started."""
     if state.seats[name].entrant.kind is Kind.BASELINE:
-        return _timed_burst(state, name, question, timeout_s, profile, heat_ms)
+        return _timed_burst(state, name, question, timeout_s, profile, heat_ms, compare)
     seat, budget = state.seats[name], state.budget
     if overdrawn := budget.overdrawn(name):
         _dismiss(state, seat, Status.TIMED_OUT, overdrawn)
@@ -58,7 +59,7 @@ def take_turn(
     timeout_s = min(timeout_s, state.limits.burst_s if seat.compiles_alone else timeout_s)
     timeout_s = budget.deadline_s(name, timeout_s)
     try:
-        reply = _timed_burst(state, name, question, timeout_s, profile, heat_ms)
+        reply = _timed_burst(state, name, question, timeout_s, profile, heat_ms, compare)
     except JudgeFailed:
         raise
     except Exception as cause:  # of ours, but with this one before us: nobody else pays for it
@@ -75,18 +76,30 @@ def take_turn(
 
 
 def _timed_burst(
-    state: State, name: str, question: Question, timeout_s: float, profile: bool, heat_ms: float
+    state: State,
+    name: str,
+    question: Question,
+    timeout_s: float,
+    profile: bool,
+    heat_ms: float,
+    compare: bool,
 ) -> BurstReport | None:
     """One burst; its wall-clock is what `name` has spent."""
     begun = time.monotonic()
     try:
-        return _burst(state, name, question, timeout_s, profile, heat_ms)
+        return _burst(state, name, question, timeout_s, profile, heat_ms, compare)
     finally:
         state.budget.spent_s[name] += time.monotonic() - begun
 
 
 def _burst(
-    state: State, name: str, question: Question, timeout_s: float, profile: bool, heat_ms: float
+    state: State,
+    name: str,
+    question: Question,
+    timeout_s: float,
+    profile: bool,
+    heat_ms: float,
+    compare: bool,
 ) -> BurstReport | None:
     """One burst on one worker, alone on the machine; None if it could not be started."""
     seat = state.seats[name]
@@ -106,7 +119,7 @@ def _burst(
     assert seat.child
     state.last_on_turn = name
     overdue = partial(_end_overdue, state, seat)
-    reply = state.judge.burst(seat.label, timeout_s, overdue, profile, heat_ms)
+    reply = state.judge.burst(seat.label, timeout_s, overdue, profile, heat_ms, compare)
     told_nothing = not reply.calls_ms  # a worker that fails says why and ends
     if reply.status in DEADLY or told_nothing or not seat.child.alive:
         reply = _bury(state, seat, reply)

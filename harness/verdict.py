@@ -47,6 +47,7 @@ class Evidence:
     reason: str = ""
     kernels: tuple[str, ...] = ()
     configs: tuple[str, ...] = ()
+    likeness: dict[str, float] = field(default_factory=dict)  # to libraries, the most seen
     build_s: float | None = None
     log_tail: str = ""
     stopping: Stopping | None = None
@@ -56,6 +57,11 @@ class Evidence:
         """Keep the first failure; later ones are its consequences."""
         if self.status is None:
             self.status, self.reason = status, reason
+
+    def resembles(self, shares: Mapping[str, float]) -> None:
+        """Keep the largest share of bit-equal elements seen beside each library."""
+        for library, share in shares.items():
+            self.likeness[library] = max(share, self.likeness.get(library, 0.0))
 
     def saw(self, error: Error) -> None:
         """Widen the worst numbers seen."""
@@ -170,6 +176,7 @@ def _identity(evidence: Evidence, facts: RunFacts) -> dict[str, Any]:
         "stopping": evidence.stopping,
         "kernels": evidence.kernels,
         "configs": evidence.configs,
+        "likeness": {name: round(share, 5) for name, share in evidence.likeness.items()},
         "version": evidence_version(evidence),
         "case": evidence.case,
         "source_sha256": entrant.source_sha256,

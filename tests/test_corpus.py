@@ -29,6 +29,7 @@ STRUCTURAL = {
     "positive_time",  # a call that took no time is not a call
     "idle_before_start",  # nothing of the worker's is queued when the inputs come into being
     "class_of_work",  # the names of the kernels that ran
+    "likeness",  # timed results beside those of libraries
     "deadline",  # every wait has an end
     "memory_limit",  # the process tree is watched
     "quota",  # of the disk

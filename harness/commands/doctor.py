@@ -208,7 +208,7 @@ def _state(lib: ModuleType, handle: object, machine: Machine) -> Iterator[Line]:
     shared = mode == lib.NVML_COMPUTEMODE_DEFAULT and "microsoft" not in platform.release().lower()
     yield Line(
         "ok" if shared else "note",
-        "judge beside worker (CUDA IPC)",
+        "judge beside worker (shared device memory)",
         "possible" if shared else "not here: rows will say 'cooperative'",
         "sudo nvidia-smi -c DEFAULT",
     )

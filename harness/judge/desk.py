@@ -1,18 +1,22 @@
 """The judge's side of one worker: shared arenas, one burst, the second clock.
 
 One burst (K calls):
-  prepare   worker cuts its views and synchronises; the judge poisons the K outputs
+  prepare   worker cuts its views and synchronises
   go        worker queues its K calls behind a wait for a word that has not been written yet
-  T2 starts the gate opens: the K secret inputs come into being, then the word is written
+  opened    the gate opens: copies of the K secret inputs come into being, wrong in some words
+  T2 starts those words come right, then the word is written
             the GPU runs the worker's K calls, whose stream then writes another word
-  T2 stops  the judge's stream, which waited for that, holds private copies of all K outputs
+  T2 stops  the judge's stream, which waited for that, has read some words of all K outputs
   reply     K event times (T1, precise and forgeable)
-  verify    every output against its references, every input against the judge's own copy
+  copy      the judge takes copies of the K outputs from where the worker's calls left them
+  verify    every output against what was read and its references, every input against the judge's own
 
 Queueing first hides the host's launch latency from T1 (7 µs for a bare launch, 20 to 180 µs
 through PyTorch) without giving anyone a head start: what was queued early finds no inputs. T2 lies between two
 events of the judge's own stream, so no host's scheduler is in it either. The gate opens after GATE_DELAY_S whatever the worker does, so a submission that synchronises inside its call only loses that.
-Without CUDA IPC the inputs exist before `go`, and T1 carries the latency of the first launch.
+Between the two words there are the worker's calls and nothing else: no copy of ours that it could leave out.
+Without shared device memory the inputs exist before `go`, T1 carries the latency of the first launch,
+and the worker copies its outputs into slots.
 """
 
 from __future__ import annotations
@@ -21,16 +25,20 @@ import random
 import socket
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
 
 from harness import wire
-from harness.buffers import Arena, ArenaKind, Gate
+from harness.buffers import DTYPES, Arena, ArenaKind
 from harness.defences import NOTHING_OFF, Defence, Off
 from harness.errors import WireError
 from harness.judge.gate import Grade, Reference, grade, worst
+from harness.judge.sampled import Sampled
+from harness.judge.stream import Gate, OwnTime
+from harness.judge.withheld import Withheld
+from harness.layout import OUTPUT_SHARES, nbytes, share_bytes
 from harness.messages import WorkerReply, understood
 from harness.problems.base import TensorSpec
 from harness.schema import CONFESSIONS, Status
@@ -44,7 +52,8 @@ ANSWERS = {
     "go": "done",
     "prime": "primed",
 }  # request → the only good answer
-Copies = tuple[list[torch.Tensor], list[torch.Tensor]]
+Compare = Callable[[int, list[torch.Tensor]], dict[str, float]]
+Copies = tuple[list[torch.Tensor], list[torch.Tensor]]  # from, to
 
 
 @dataclass
@@ -65,6 +74,11 @@ class Inputs:
         """K."""
         return len(self.tensors)
 
+    @property
+    def output_bytes(self) -> list[int]:
+        """Of each output of the burst."""
+        return [nbytes(spec.shape, spec.dtype) for spec in self.specs_out] * self.calls
+
 
 @dataclass(frozen=True)
 class BurstOutcome:
@@ -78,6 +92,7 @@ class BurstOutcome:
     kernels: tuple[str, ...] = ()
     configs: tuple[str, ...] = ()  # what its own search chose
     deterministic: bool | None = None  # the same inputs gave the same bits; None where nobody asked
+    likeness: dict[str, float] = field(default_factory=dict)  # to libraries, where it was compared
 
 
 class WorkerGone(Exception):
@@ -96,13 +111,14 @@ class Desk:
         sock: socket.socket,
         kind: ArenaKind,
         sizes: tuple[int, int],
-        path: str,
         off: Off = NOTHING_OFF,
+        own_time: OwnTime | None = None,
     ) -> None:
-        self.sock, self.off = sock, off
-        self.inputs = Arena.create(kind, sizes[0], f"{path}.in")
-        self.outputs = Arena.create(kind, sizes[1], f"{path}.out")
-        self.gate = Gate(self.inputs.flag, self.outputs.flag) if kind == "cuda_ipc" else None
+        self.sock, self.off, self.own_time = sock, off, own_time or OwnTime()
+        self.inputs = Arena.create(kind, sizes[0])
+        size = OUTPUT_SHARES * share_bytes(sizes[1]) if kind == "device" else sizes[1]
+        self.outputs = Arena.create(kind, size)
+        self.gate = Gate(self.inputs.flag, self.outputs.flag) if kind == "device" else None
 
     def close(self) -> None:
         """Free the arenas; the worker must be gone."""
@@ -110,15 +126,28 @@ class Desk:
         self.inputs.close()
         self.outputs.close()
 
+    def map(self, timeout_s: float) -> None:
+        """Have the worker map both arenas; nobody else gets their descriptors. Raises WorkerGone."""
+        arenas = (self.inputs, self.outputs)
+        message = {"op": "map", "inputs": self.inputs.handle, "outputs": self.outputs.handle}
+        try:
+            self.send(message, timeout_s, tuple(arena.fd for arena in arenas))
+        finally:
+            for arena in arenas:
+                arena.close_fd()
+        self.answer("map", timeout_s)
+
     def ask(self, message: wire.Message, timeout_s: float) -> WorkerReply:
         """Send and await one validated reply; raise WorkerGone on anything but one."""
         self.send(message, timeout_s)
         return self.answer(str(message["op"]), timeout_s)
 
-    def send(self, message: wire.Message, timeout_s: float = SEND_S) -> None:
-        """Send; raise WorkerGone if nobody is there, or nobody reads."""
+    def send(
+        self, message: wire.Message, timeout_s: float = SEND_S, fds: tuple[int, ...] = ()
+    ) -> None:
+        """Send, with open descriptors beside it; raise WorkerGone if nobody is there, or nobody reads."""
         try:
-            wire.send(self.sock, message, timeout_s=timeout_s)
+            wire.send(self.sock, message, fds, timeout_s)
         except wire.PeerSilent:
             raise WorkerGone(
                 Status.TIMED_OUT, f"'{message['op']}' was not read in {timeout_s:.0f} s"
@@ -155,74 +184,83 @@ class Desk:
         timeout_s: float,
         profile: bool = False,
         heat: Callable[[], None] | None = None,
+        compare: Compare | None = None,
     ) -> BurstOutcome:
-        """Run one burst on this worker and verify all of it; `heat` queues trusted work before it."""
+        """Run one burst on this worker and verify all of it; `heat` queues trusted work before it.
+
+        compare: told one call's number and results, a random one's, when the clock has stopped.
+        """
         try:
-            return self._burst(inputs, timeout_s, profile, heat)
+            outcome, outs = self._burst(inputs, timeout_s, profile, heat)
         except WorkerGone as gone:
             return BurstOutcome(gone.status, gone.message)
+        if not compare or not outs:
+            return outcome
+        call, width = random.SystemRandom().randrange(inputs.calls), len(inputs.specs_out)
+        return replace(outcome, likeness=compare(call, outs[call * width : (call + 1) * width]))
 
     def _burst(
         self, inputs: Inputs, timeout_s: float, profile: bool, heat: Callable[[], None] | None
-    ) -> BurstOutcome:
+    ) -> tuple[BurstOutcome, list[torch.Tensor]]:
+        """The outcome, and the outputs where all of them could be read."""
         shared_in = self.inputs.carve([(s.shape, s.dtype) for s in inputs.specs_in] * inputs.calls)
-        count_out = len(inputs.specs_out) * inputs.calls
-        shared_out = self.outputs.carve(
-            [(s.shape, s.dtype) for s in inputs.specs_out] * inputs.calls
-        )
         hidden = [tensor for call in inputs.tensors for tensor in call]
-        held = [torch.empty_like(tensor) for tensor in shared_out]
-        self._poison()
-        self.ask(_prepare_message(inputs, profile), timeout_s)
-
-        if self.gate:
-            if heat:
-                heat()
-            reply, t2_ms = self._gated(
-                self.gate, (hidden, shared_in), (shared_out, held), timeout_s
+        some = [spec.withheld for spec in inputs.specs_in] * inputs.calls
+        pairs = [(a, b) for a, b, late in zip(hidden, shared_in, some, strict=True) if late]
+        withheld = Withheld(pairs, self.inputs.room)
+        try:
+            self.ask(_prepare_message(inputs, profile), timeout_s)
+            copies = (hidden, shared_in)
+            reply, t2_ms, held = (
+                self._gated(self.gate, inputs, copies, withheld, timeout_s, heat)
+                if self.gate
+                else self._ungated(inputs, copies, withheld, timeout_s)
             )
-        else:
-            start = time.perf_counter()
-            _copy_all(hidden, shared_in)
-            self._sync()
-            reply = self.ask({"op": "go", "turn": 0}, timeout_s)
-            _copy_all(shared_out, held)
-            self._sync()
-            t2_ms = (time.perf_counter() - start) * 1e3
+        finally:
+            withheld.restore()
 
         if len(reply.calls_ms) != inputs.calls or len(reply.strides) != inputs.calls:
-            return BurstOutcome(
+            raise WorkerGone(
                 Status.INVALID_SUBMISSION, f"{len(reply.calls_ms)} times for {inputs.calls} calls"
             )
         flat = [strides for call in reply.strides for strides in call]
-        if len(flat) != count_out:
-            return BurstOutcome(
-                Status.INVALID_SUBMISSION, f"{len(flat)} outputs, expected {count_out}"
+        if len(flat) != len(held):
+            raise WorkerGone(
+                Status.INVALID_SUBMISSION, f"{len(flat)} outputs, expected {len(held)}"
             )
         guarded = Defence.INPUT_DIGEST not in self.off
         if guarded and not all(
             torch.equal(_bits(a), _bits(b)) for a, b in zip(hidden, shared_in, strict=True)
         ):
-            return BurstOutcome(
+            raise WorkerGone(
                 Status.INPUT_MUTATED, "an input differs from what was given after the burst"
             )
-        return self._verify(inputs, held, flat, reply, t2_ms)
+        outs = [_read(tensor, strides) for tensor, strides in zip(held, flat, strict=True)]
+        return self._verify(inputs, outs, flat, reply, t2_ms), outs
 
     def _gated(
-        self, gate: Gate, into: Copies, back: Copies, timeout_s: float
-    ) -> tuple[WorkerReply, float]:
-        """Queue the whole burst behind the gate, let the worker queue its calls, open the gate.
+        self,
+        gate: Gate,
+        inputs: Inputs,
+        copies: Copies,
+        withheld: Withheld,
+        timeout_s: float,
+        heat: Callable[[], None] | None,
+    ) -> tuple[WorkerReply, float, list[torch.Tensor]]:
+        """Queue the burst behind the gate, let the worker queue its calls, open; (reply, T2, outputs).
 
-        The judge's own stream copies the inputs in, waits for the worker's, and copies the outputs back;
-        T2 is the time between its two events. Work that was queued before (heat) ends first, and the
-        burst follows it without a pause. Whatever happens, the stream is idle afterwards.
+        The judge's own stream copies the inputs in, makes them right, waits for the worker's and reads words
+        of the outputs. Work that was queued before (heat) ends first, and the burst follows it without a
+        pause. Whatever happens, the stream is idle afterwards. Raises WorkerGone.
         """
+        sizes = inputs.output_bytes
+        sampled = Sampled(self.outputs.room, self.outputs.table(len(sizes)), sizes)
+        if heat:
+            heat()
         gate.close()
         try:
-            _copy_all(*into)
-            gate.announce_inputs()
-            _copy_all(*back)
-            gate.finish()
+            _copy_all(*copies)
+            gate.lend(withheld.reveal, sampled.take)
             self.send({"op": "go", "turn": gate.turn})
             time.sleep(GATE_DELAY_S)
             gate.await_reached()
@@ -230,12 +268,53 @@ class Desk:
             reply = self.answer("go", timeout_s)
         finally:
             gate.release()
-        return reply, gate.elapsed_ms()
+        t2_ms = self.own_time.beyond((inputs.specs_in, inputs.calls), *gate.elapsed_ms())
+        return reply, t2_ms, self._taken(inputs, sampled)
+
+    def _taken(self, inputs: Inputs, sampled: Sampled) -> list[torch.Tensor]:
+        """Copies of the outputs from where the worker said they lie; raises WorkerGone if they cannot be."""
+        held = []
+        for offset, size in zip(sampled.offsets, inputs.output_bytes, strict=True):
+            if offset % 2 or not 0 <= offset <= self.outputs.room.numel() - size:
+                raise WorkerGone(
+                    Status.INVALID_SUBMISSION, f"an output at byte {offset} of its memory"
+                )
+            held.append(self.outputs.room[offset : offset + size].clone())
+        late = sampled.differing(held)
+        if late is not None and Defence.OUTPUT_SAMPLED not in self.off:
+            raise WorkerGone(
+                Status.INCORRECT, f"{_which(inputs, late)} changed after it was said to be done"
+            )
+        specs = list(inputs.specs_out) * inputs.calls
+        return [
+            tensor.view(DTYPES[spec.dtype]).view(spec.shape)
+            for tensor, spec in zip(held, specs, strict=True)
+        ]
+
+    def _ungated(
+        self,
+        inputs: Inputs,
+        copies: Copies,
+        withheld: Withheld,
+        timeout_s: float,
+    ) -> tuple[WorkerReply, float, list[torch.Tensor]]:
+        """The same by the host's clock, through slots that the worker copies its outputs into."""
+        slots = self.outputs.carve([(s.shape, s.dtype) for s in inputs.specs_out] * inputs.calls)
+        self._poison()
+        held = [torch.empty_like(tensor) for tensor in slots]
+        start = time.perf_counter()
+        _copy_all(*copies)
+        withheld.reveal()
+        self._sync()
+        reply = self.ask({"op": "go", "turn": 0}, timeout_s)
+        _copy_all(slots, held)
+        self._sync()
+        return reply, (time.perf_counter() - start) * 1e3, held
 
     def _verify(
         self,
         inputs: Inputs,
-        held: list[torch.Tensor],
+        outs: list[torch.Tensor],
         strides: list[list[int]],
         reply: WorkerReply,
         t2_ms: float,
@@ -244,14 +323,7 @@ class Desk:
         if unseen or not inputs.references:
             return BurstOutcome(Status.PASSED, "", tuple(reply.calls_ms), t2_ms)
         references = [ref for call in inputs.references for ref in call]
-        grades = []
-        for tensor, stride, reference in zip(held, strides, references, strict=True):
-            if not is_dense(tuple(tensor.shape), tuple(stride)):
-                return BurstOutcome(
-                    Status.BAD_OUTPUT, f"strides {stride} are not a dense {list(tensor.shape)}"
-                )
-            out = torch.as_strided(tensor.flatten(), tensor.shape, stride)
-            grades.append(grade(out, reference))
+        grades = [grade(out, reference) for out, reference in zip(outs, references, strict=True)]
         overall = worst(grades)
         status, message = Status.PASSED, ""
         if not overall.finite and Defence.FINITE not in self.off:
@@ -273,7 +345,7 @@ class Desk:
             overall,
             tuple(reply.kernels),
             tuple(reply.configs),
-            _repeated(inputs, held, strides),
+            _repeated(inputs, outs, strides),
         )
 
     def _differs(self, max_diff: float, limit: float) -> bool:
@@ -304,14 +376,24 @@ def _which(inputs: Inputs, index: int) -> str:
     return f"{inputs.specs_out[index % width].name} {index // width}"
 
 
-def _repeated(inputs: Inputs, held: list[torch.Tensor], strides: list[list[int]]) -> bool | None:
-    """Whether the last call, which had the first one's inputs, gave the first one's bits."""
+def _read(memory: torch.Tensor, strides: list[int]) -> torch.Tensor:
+    """`memory`, contiguous, by the strides that the worker told; raises WorkerGone unless they are dense."""
+    if not is_dense(tuple(memory.shape), tuple(strides)):
+        raise WorkerGone(
+            Status.BAD_OUTPUT, f"strides {strides} are not a dense {list(memory.shape)}"
+        )
+    return torch.as_strided(memory.flatten(), memory.shape, strides)
+
+
+def _repeated(inputs: Inputs, outs: list[torch.Tensor], strides: list[list[int]]) -> bool | None:
+    """Whether the last call, which had the first one's inputs, gave the first one's bits, laid out alike."""
     if not inputs.repeats:
         return None
     width = len(inputs.specs_out)
-    pairs = zip(held[:width], held[-width:], strict=True)
-    same = all(torch.equal(_bits(first), _bits(last)) for first, last in pairs)
-    return same and strides[:width] == strides[-width:]
+    if strides[:width] != strides[-width:]:
+        return False
+    pairs = zip(outs[:width], outs[-width:], strict=True)
+    return all(torch.equal(_bits(first), _bits(last)) for first, last in pairs)
 
 
 def _copy_all(sources: list[torch.Tensor], targets: list[torch.Tensor]) -> None:
@@ -332,7 +414,7 @@ def _prepare_message(inputs: Inputs, profile: bool) -> dict[str, Any]:
 
 def _bits(tensor: torch.Tensor) -> torch.Tensor:
     """Same bytes as integers: NaN inputs compare, and -0.0 is not 0.0."""
-    return tensor.view(torch.int16 if tensor.element_size() == 2 else torch.int32)
+    return tensor.contiguous().view(torch.int16 if tensor.element_size() == 2 else torch.int32)
 
 
 def is_dense(shape: tuple[int, ...], strides: tuple[int, ...]) -> bool:

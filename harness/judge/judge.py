@@ -16,13 +16,16 @@ import torch
 import torch.nn.functional as F
 
 from harness import wire
-from harness.buffers import Arena, ArenaKind, timer
+from harness.buffers import Arena, ArenaKind
 from harness.defences import NOTHING_OFF, Defence, Off, from_argument
+from harness.driver import keep_memory_private, timer
 from harness.errors import WireError
 from harness.judge.alone import Watch
 from harness.judge.desk import BurstOutcome, Desk, Inputs, WorkerGone
 from harness.judge.gate import Reference, grade
+from harness.judge.likeness import likeness
 from harness.judge.secret import Secret
+from harness.judge.stream import OwnTime
 from harness.messages import BurstReport
 from harness.problems import get_problem
 from harness.problems.base_tensors import Tensors
@@ -35,20 +38,21 @@ CLEARED_BYTES = 256 << 20
 class Judge:
     """Holds the secret, the inputs of the turn and one desk a worker."""
 
-    def __init__(self, problem: str, device: str, scratch: str, off: Off = NOTHING_OFF) -> None:
+    def __init__(self, problem: str, device: str, off: Off = NOTHING_OFF) -> None:
         self.problem = get_problem(problem)
         self.tensors: Tensors = importlib.import_module(self.problem.tensors_module)
         self.device = torch.device(device)
-        self.scratch, self.off = scratch, off
+        self.off = off
         self.secret = Secret()
         self.desks: dict[str, Desk] = {}
         self.current: Inputs | None = None
         self.heat_call_ms: dict[tuple[object, ...], float] = {}
         self.cleared: torch.Tensor | None = None
         self.watch: Watch | None = None  # loaded when somebody is timed: no verdict waits for it
+        self.own_time = OwnTime()
         self.arena_kind: ArenaKind = "host"
-        if self.device.type == "cuda" and ipc_works(scratch):
-            self.arena_kind = "cuda_ipc"
+        if self.device.type == "cuda" and memory_can_be_shared():
+            self.arena_kind = "device"
 
     def handle(self, message: wire.Message, fds: list[int]) -> wire.Message:
         """Answer one request of the engine."""
@@ -73,17 +77,11 @@ class Judge:
         """Give a worker its arenas and have it load the submission."""
         name = message["worker"]
         sizes = (int(message["input_bytes"]), int(message["output_bytes"]))
-        desk = Desk(
-            socket.socket(fileno=fds[0]),
-            self.arena_kind,
-            sizes,
-            f"{self.scratch}/arenas/{name}/shared",
-            self.off,
-        )
+        line = socket.socket(fileno=fds[0])
+        desk = Desk(line, self.arena_kind, sizes, self.off, self.own_time)
         self.desks[name] = desk
-        handles = {"inputs": desk.inputs.handle, "outputs": desk.outputs.handle}
         try:
-            desk.ask({"op": "map", **handles}, message["timeout_s"])
+            desk.map(message["timeout_s"])
         except WorkerGone as gone:
             return report_of(BurstOutcome(gone.status, gone.message))
         return {"ok": True}
@@ -155,9 +153,13 @@ class Judge:
             raise WireError("burst before inputs")
         desk = self.desks[message["worker"]]
         heat = partial(self._heat, self.current, float(message.get("heat_ms", 0)))
-        return report_of(
-            desk.burst(self.current, message["timeout_s"], message.get("profile", False), heat)
-        )
+        compare = partial(self._compare, self.current) if message.get("compare") else None
+        profile = bool(message.get("profile", False))
+        return report_of(desk.burst(self.current, message["timeout_s"], profile, heat, compare))
+
+    def _compare(self, inputs: Inputs, call: int, outs: list[torch.Tensor]) -> dict[str, float]:
+        """How much of one call's results is bit for bit what libraries make of its inputs."""
+        return likeness(outs, self.tensors.libraries(inputs.tensors[call], inputs.kwargs))
 
     def _prime(self, message: wire.Message) -> wire.Message:
         """Have many workers set up their profilers at once: the first use of one takes seconds.
@@ -226,6 +228,7 @@ def report_of(outcome: BurstOutcome) -> wire.Message:
         kernels=outcome.kernels,
         configs=outcome.configs,
         deterministic=outcome.deterministic,
+        likeness=outcome.likeness,
     )
     return dict(report) | {  # not JSON's own dump, which has no NaN
         "status": report.status.value,
@@ -244,10 +247,10 @@ def gpu_ms(call: Callable[[], object]) -> float:
     return float(start.elapsed_time(end))
 
 
-def ipc_works(scratch: str) -> bool:
-    """Whether this process can export device memory at all (no: WSL, exclusive mode, old drivers)."""
+def memory_can_be_shared() -> bool:
+    """Whether device memory can be given away as a descriptor here (no: WSL, exclusive mode, old drivers)."""
     try:
-        arena = Arena.create("cuda_ipc", 1 << 20, scratch)
+        arena = Arena.create("device", 1 << 20)
     except (OSError, RuntimeError):
         return False
     arena.close()
@@ -264,12 +267,18 @@ def serve(engine: socket.socket, start: wire.Message, start_s: dict[str, float])
     # The references must not be rounded by anyone's idea of speed.
     torch.backends.cuda.matmul.allow_tf32 = False
     off = from_argument(str(start["without"]))
-    judge = Judge(str(start["problem"]), str(start["device"]), str(start["scratch"]), off)
+    if start["device"] == "cuda":
+        keep_memory_private()
+    judge = Judge(str(start["problem"]), str(start["device"]), off)
     start_s["device"] = time.monotonic() - begun
     if judge.device.type == "cuda":
         judge.rehearse()
     start_s["rehearsal"] = time.monotonic() - begun - start_s["device"]
-    hello = {"ready": True, "ipc": judge.arena_kind, "commitment": judge.secret.commitment}
+    hello = {
+        "ready": True,
+        "shares": judge.arena_kind == "device",
+        "commitment": judge.secret.commitment,
+    }
     wire.send(engine, {**hello, "start_s": start_s})
     while True:
         try:

@@ -44,9 +44,10 @@ class AttentionBackward:
     suites: tuple[str, str] = ("fa3_bwd", "smoke_bwd")
 
     def inputs(self, case: Case) -> tuple[TensorSpec, ...]:
-        """q, k, v, o, lse [B, H, S] in float32, do."""
+        """q, k, v, o, lse [B, H, S] in float32, do; without its row of q no row of P is known."""
         dtype = case.dtype.value
         full = {name: TensorSpec(name, case.shape, dtype) for name in ("q", "k", "v", "o", "do")}
+        full["q"] = TensorSpec("q", case.shape, dtype, withheld=True)
         full["lse"] = TensorSpec("lse", case.shape[:3], "fp32")
         return tuple(full[name] for name in ("q", "k", "v", "o", "lse", "do"))
 

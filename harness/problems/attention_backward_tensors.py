@@ -11,7 +11,7 @@ from q, k, v and do, so an o or lse that were wrong would fail everybody, the tr
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import torch
 import torch.nn.functional as F
@@ -114,6 +114,47 @@ def contract(inputs: Sequence[torch.Tensor], kwargs: Kwargs) -> tuple[torch.Tens
         out = F.scaled_dot_product_attention(q, k, v, is_causal=bool(kwargs["causal"]), scale=scale)
         grads = torch.autograd.grad(out, (q, k, v), do)
     return tuple(grad.contiguous() for grad in grads)
+
+
+def libraries(
+    inputs: Sequence[torch.Tensor], kwargs: Kwargs
+) -> Iterator[tuple[str, tuple[torch.Tensor, ...]]]:
+    """The backward operators behind SDPA, on the o and lse of the call; a submission may call them so too."""
+    q, k, v, o, lse, do = inputs
+    given = kwargs["sm_scale"]
+    scale = None if given is None else float(given)
+    causal, seqlen = bool(kwargs["causal"]), q.shape[2]
+    aten = torch.ops.aten
+    unread = torch.empty(1, dtype=torch.int64, device=q.device)  # philox seed, offset: no dropout
+    lengths = (None, None, seqlen, seqlen)
+
+    def flash() -> tuple[torch.Tensor, ...]:
+        backward = aten._scaled_dot_product_flash_attention_backward.default
+        found: tuple[torch.Tensor, ...] = backward(
+            *(do, q, k, v, o, lse, *lengths, 0.0, causal, unread[:0], unread[:0]), scale=scale
+        )
+        return found
+
+    def cudnn() -> tuple[torch.Tensor, ...]:
+        backward = aten._scaled_dot_product_cudnn_attention_backward.default
+        found: tuple[torch.Tensor, ...] = backward(
+            *(do, q, k, v, o, lse.unsqueeze(-1), unread[0], unread[0], None, *lengths, 0.0, causal),
+            scale=scale,
+        )
+        return found
+
+    def flash_for_cpu() -> tuple[torch.Tensor, ...]:
+        backward = aten._scaled_dot_product_flash_attention_for_cpu_backward.default
+        found: tuple[torch.Tensor, ...] = backward(do, q, k, v, o, lse, 0.0, causal, scale=scale)
+        return found
+
+    on_gpu = {"cudnn": cudnn, "flash": flash}
+    for name, call in (on_gpu if q.is_cuda else {"flash": flash_for_cpu}).items():
+        try:
+            found = call()
+        except (RuntimeError, TypeError):  # no kernel for this case, or other arguments by now
+            continue
+        yield name, found[:3]
 
 
 def exact(inputs: Sequence[torch.Tensor], kwargs: Kwargs) -> tuple[torch.Tensor, ...]:

@@ -29,8 +29,9 @@ class AttentionForward:
     suites: tuple[str, str] = ("fa3", "smoke")
 
     def inputs(self, case: Case) -> tuple[TensorSpec, ...]:
-        """q, k, v."""
-        return tuple(TensorSpec(name, case.shape, case.dtype.value) for name in "qkv")
+        """q, k, v; without its row of q no row of o can be begun."""
+        dtype = case.dtype.value
+        return tuple(TensorSpec(x, case.shape, dtype, withheld=x == "q") for x in "qkv")
 
     def outputs(self, case: Case) -> tuple[TensorSpec, ...]:
         """O."""

@@ -7,7 +7,7 @@ chunk over query rows, so that no seqlen² tensor of more than CHUNK_ELEMENTS ev
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import torch
 import torch.nn.functional as F
@@ -23,6 +23,12 @@ SAMPLED_ROWS = 4096  # of one call, over all heads
 #: Not cuDNN, SDPA's own first choice on Hopper: it builds a plan for every new shape, and a check asks for a
 #: dozen small ones.
 TRUSTED = [SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH]
+#: SDPA's fused backends by the names that records use; `math` is no fused kernel and wants seqlen² memory.
+FUSED = {
+    "cudnn": SDPBackend.CUDNN_ATTENTION,
+    "flash": SDPBackend.FLASH_ATTENTION,
+    "efficient": SDPBackend.EFFICIENT_ATTENTION,
+}
 
 
 def make_inputs(
@@ -107,6 +113,24 @@ def contract(inputs: Sequence[torch.Tensor], kwargs: Kwargs) -> tuple[torch.Tens
             q, k, v, is_causal=bool(kwargs["causal"]), scale=None if scale is None else float(scale)
         )
     return (out.contiguous(),)
+
+
+def libraries(
+    inputs: Sequence[torch.Tensor], kwargs: Kwargs
+) -> Iterator[tuple[str, tuple[torch.Tensor, ...]]]:
+    """Each fused backend of SDPA that takes this call."""
+    q, k, v = inputs
+    given = kwargs.get("sm_scale")
+    scale = None if given is None else float(given)
+    for name, backend in FUSED.items():
+        try:
+            with sdpa_kernel(backend):
+                found = F.scaled_dot_product_attention(
+                    q, k, v, is_causal=bool(kwargs["causal"]), scale=scale
+                )
+        except RuntimeError:  # no kernel for this case
+            continue
+        yield name, (found,)
 
 
 def exact(inputs: Sequence[torch.Tensor], kwargs: Kwargs) -> tuple[torch.Tensor, ...]:

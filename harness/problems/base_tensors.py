@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Protocol
 
 import torch
@@ -38,3 +38,8 @@ class Tensors(Protocol):
         Returns their flat indices [N] into a result's [batch * heads * seqlen] rows, on the inputs' device,
         and each result's rows [N, headdim].
         """
+
+    def libraries(
+        self, inputs: Sequence[torch.Tensor], kwargs: Kwargs
+    ) -> Iterator[tuple[str, tuple[torch.Tensor, ...]]]:
+        """(name, results in order) of every library kernel that PyTorch has for this call."""

@@ -10,8 +10,9 @@ import math
 from collections.abc import Sequence
 
 from harness import stats
+from harness.kernel_class import same_bits_as
 from harness.rank import Board, block_times_ms
-from harness.schema import LATE_REST_MS, Result
+from harness.schema import LATE_REST_MS, Kind, Result
 
 MOST_RUNS = 3  # named one by one on a board
 
@@ -68,6 +69,9 @@ class Notes:
             )
         if result.deterministic is False:
             found.append("not bitwise repeatable: the same inputs gave other bits")
+        library = same_bits_as(result.likeness)
+        if library and result.kind is Kind.SUBMISSION:
+            found.append(f"its timed results are {library}'s, bit for bit: shown with libraries")
         if result.stopping:
             found.append(result.stopping.why)
         return found

@@ -23,13 +23,15 @@ from typing import Any
 import torch
 
 from harness import hygiene, wire
-from harness.buffers import DTYPES, Arena, tell_turn, timer, wait_for_turn
+from harness.buffers import DTYPES, Arena
 from harness.defences import NOTHING_OFF, Defence, Off, from_argument
+from harness.driver import keep_memory_private, timer, wait_for_turn
 from harness.errors import WireError
 from harness.nursery import WORKER_NAME
 from harness.problems.base import Probe
 from harness.schema import Case, Manifest, Status
 from harness.worker.burst import cpu_burst, gpu_burst
+from harness.worker.held import Held, dense_storage
 from harness.worker.kernel_names import listening, naming
 from harness.worker.load import LoadError, classify, describe, load_function
 from harness.worker.tuned import tuned
@@ -56,17 +58,19 @@ class Worker:
         self.late: list[tuple[Any, int]] = []
         self.inputs: Arena | None = None
         self.outputs: Arena | None = None
+        self.held: Held | None = None  # on a GPU
         self.plan: wire.Message = {}
         self.strides: list[list[list[int]]] = []
 
-    def handle(self, message: wire.Message) -> wire.Message:
-        """Answer one message of the judge."""
+    def handle(self, message: wire.Message, fds: Sequence[int] = ()) -> wire.Message:
+        """Answer one message of the judge; `fds` came along with it."""
         op = message["op"]
         if op == "map":
-            self.inputs, self.outputs = (
-                Arena.open(message["inputs"]),
-                Arena.open(message["outputs"]),
-            )
+            first, second = fds
+            self.inputs = Arena.open(message["inputs"], first)
+            self.outputs = Arena.open(message["outputs"], second)
+            if self.device == "cuda":
+                self.held = Held(self.outputs)
             return {"op": "mapped"}
         if op == "prepare":
             self._prepare(message)
@@ -88,22 +92,22 @@ class Worker:
         ins = self.inputs.carve(
             [(tuple(shape), dtype) for shape, dtype in message["inputs"]] * calls
         )
-        self.outs = self.outputs.carve(
-            [(tuple(shape), dtype) for shape, dtype in message["outputs"]] * calls
-        )
         width = len(message["inputs"])
         self.views = [tuple(ins[i * width : (i + 1) * width]) for i in range(calls)]
-        # Host arenas on a GPU machine (no IPC): the copies are outside the worker's clock.
+        self.slots = self.outputs.carve(
+            [(tuple(shape), dtype) for shape, dtype in message["outputs"]] * calls
+        )
+        # Host arenas on a GPU machine: the copies are outside the worker's clock.
         self.staged = self.device == "cuda" and self.inputs.kind == "host"
         self.strides = [[] for _ in range(calls)]
-        if self.device == "cuda":
-            events = [timer() for _ in range(2 * calls)]
-            self.events = list(zip(events[::2], events[1::2], strict=True))
+        if self.held:
+            asked = ("inputs", "outputs", "calls", "kwargs")
+            self.held.prepare(json.dumps([message[key] for key in asked]), self.slots)
+            self.events = [timer() for _ in range(calls + 1)]
             torch.cuda.synchronize()
 
     def _go(self, turn: int) -> wire.Message:
         assert self.inputs
-        assert self.outputs
         calls = self.views
         if self.staged:
             calls = [tuple(tensor.cuda() for tensor in call) for call in calls]
@@ -113,11 +117,15 @@ class Worker:
         function = self.function
         if self.plan["profile"] and self.device == "cuda":
             function = naming(function, kernels)
-        if self.device == "cuda":
+        if self.held:
             if turn:
                 wait_for_turn(self.inputs.flag, turn)
             after = partial(self._kept, turn)
-            calls_ms = gpu_burst(function, calls, kwargs, self._keep, self.events, after)
+            with self.held.lending():
+                calls_ms = gpu_burst(function, calls, kwargs, self._keep, self.events, after)
+            if self.staged:
+                for slot, tensor in zip(self.slots, self.held.tensors, strict=True):
+                    slot.view(-1).copy_(tensor)
         else:
             calls_ms = cpu_burst(function, calls, kwargs, self._keep)
             self._kept(turn=0)
@@ -126,50 +134,53 @@ class Worker:
             done["configs"] = tuned(sys.modules.get("submission"))
         return done
 
-    def _keep(self, result: Any, index: int) -> bool:
-        """Check what one call returned and queue its copy into the judge's memory.
-
-        True if the result has holes or overlaps: gathering it is then part of the call's time.
-        """
+    def _keep(self, result: Any, index: int) -> None:
+        """Check what one call returned and hold it, where it lies or as a copy."""
         if Defence.OUTPUT_COPIED in self.off:
             self.late.append((result, index))
-            return False
-        return self._copy_out(result, index)
+        else:
+            self._hold(result, index)
 
     def _kept(self, turn: int) -> None:
-        """All outputs are on their way into the judge's memory: tell its stream, which waits for `turn` if not 0.
+        """All results are on their way: tell the judge's stream, which waits for `turn` if not 0.
 
         Late, in an ablation: what a harness does that looks at the outputs when all is over.
         """
-        assert self.outputs
         late, self.late = self.late, []
         if late:
             time.sleep(LATE_COPY_S)
         for result, index in late:
-            self._copy_out(result, index)
+            self._hold(result, index)
         if turn:
-            tell_turn(self.outputs.flag, turn)
+            assert self.held
+            self.held.tell(turn)
 
-    def _copy_out(self, result: Any, index: int) -> bool:
-        gathered = False
+    def _hold(self, result: Any, index: int) -> None:
         width = len(self.plan["outputs"])
         results = result if isinstance(result, tuple) and width > 1 else (result,)
         if len(results) != width:
             raise BadOutput(f"returned {len(results)} tensors, expected {width}")
-        for slot, tensor in enumerate(results):
-            shape, dtype = self.plan["outputs"][slot]
+        for number, tensor in enumerate(results):
+            sizes, dtype = self.plan["outputs"][number]
+            shape = tuple(sizes)
             if Defence.OUTPUT_TYPE not in self.off:
-                require_output(tensor, tuple(shape), DTYPES[dtype], self.device)
-            target = self.outs[index * width + slot]
-            flat = dense_storage(tensor) if tensor.shape == target.shape else None
-            if flat is None:  # holes or overlap: copy by value
-                target.copy_(tensor)
-                gathered = True
-                self.strides[index].append(list(target.stride()))
-            else:
-                target.view(-1).copy_(flat, non_blocking=True)
-                self.strides[index].append(list(tensor.stride()))
-        return gathered
+                require_output(tensor, shape, DTYPES[dtype], self.device)
+            strides = (
+                self.held.keep(tensor)
+                if self.held
+                else copy_out(tensor, self.slots[index * width + number])
+            )
+            self.strides[index].append(list(strides))
+
+
+def copy_out(tensor: torch.Tensor, slot: torch.Tensor) -> tuple[int, ...]:
+    """Copy one result into the judge's memory; returns the strides that it is to be read with."""
+    flat = dense_storage(tensor) if tensor.shape == slot.shape else None
+    if flat is None:  # holes or overlap: copy by value
+        slot.copy_(tensor)
+        return slot.stride()
+    slot.view(-1).copy_(flat)
+    return tensor.stride()
 
 
 def require_output(tensor: Any, shape: tuple[int, ...], dtype: torch.dtype, device: str) -> None:
@@ -182,14 +193,6 @@ def require_output(tensor: Any, shape: tuple[int, ...], dtype: torch.dtype, devi
         raise BadOutput(f"returned {tensor.dtype}, expected {dtype}")
     if tensor.device.type != device:
         raise BadOutput(f"returned a tensor on {tensor.device}, expected {device}")
-
-
-def dense_storage(tensor: torch.Tensor) -> torch.Tensor | None:
-    """`tensor` in its own memory order, without a copy, or None if it has holes or overlaps."""
-    strides = tensor.stride()
-    order = sorted(range(tensor.dim()), key=lambda d: (-strides[d], tensor.shape[d] != 1))
-    ordered = tensor.permute(order)
-    return ordered.view(-1) if ordered.is_contiguous() else None
 
 
 def failure(cause: BaseException, folder: Path) -> wire.Message:
@@ -229,11 +232,11 @@ def serve(sock: socket.socket, args: argparse.Namespace, manifest: Manifest) -> 
         return
     while True:
         try:
-            message = wire.receive(sock)
+            message, fds = wire.receive_with_fds(sock, max_fds=2)
         except wire.PeerClosed:
             return
         try:
-            reply = worker.handle(message)
+            reply = worker.handle(message, fds)
         except BaseException as cause:
             wire.send(sock, failure(cause, folder))
             return
@@ -308,6 +311,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     sys.argv = [manifest.entry]
     sock = socket.socket(fileno=int(args.fd))
     torch.set_grad_enabled(False)
+    if args.device == "cuda" and not args.ahead:
+        keep_memory_private()
     if args.ahead:
         from harness.worker.ahead import pretend
 

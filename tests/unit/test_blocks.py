@@ -1,7 +1,9 @@
-"""Blocks beside processes that are none of the run: nobody's time counts, and nobody is blamed."""
+"""Blocks: who is compared with libraries; beside processes that are none of the run nobody's time counts."""
 
 from __future__ import annotations
 
+import random
+from collections import Counter
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -9,6 +11,7 @@ from typing import Any
 import pytest
 
 from harness import blocks
+from harness.blocks import to_compare
 from harness.clock import GPU_RULES
 from harness.messages import BurstReport
 from harness.observer import Silent
@@ -20,6 +23,7 @@ from harness.schema import Case, Entrant, Kind, Manifest, Status, Suite, Telemet
 from harness.state import Roles, State
 
 CASE = Case(name="c", batch=1, heads=1, seqlen=64, headdim=64, burst=2)
+BLOCKS = 12
 NAMES = ("base", "mine", "null")
 
 
@@ -129,3 +133,28 @@ def test_strangers_that_come_and_go_all_the_time_end_the_case(bench: Bench) -> N
 def test_the_wait_for_a_worker_stands_in_its_sample(bench: Bench) -> None:
     bench.run(0)
     assert bench.state.record("mine", CASE).samples[0].rest_ms == 0.4
+
+
+def last_compared(seed: int, kind: Kind = Kind.SUBMISSION) -> int | None:
+    samples: list[int] = []
+    state: Any = SimpleNamespace(
+        rng=random.Random(seed),
+        seats={"mine": SimpleNamespace(entrant=SimpleNamespace(kind=kind))},
+        record=lambda name, case: SimpleNamespace(samples=samples),
+    )
+    last = None
+    for block in range(BLOCKS):
+        if to_compare(state, "mine", CASE):
+            last = block
+        samples.append(block)
+    return last
+
+
+def test_the_last_one_compared_is_any_of_them() -> None:
+    counts = Counter(last_compared(seed) for seed in range(6000))
+    assert set(counts) == set(range(BLOCKS))
+    assert max(abs(count - 500) for count in counts.values()) < 110  # five deviations of 21
+
+
+def test_a_baseline_is_what_it_says() -> None:
+    assert last_compared(1, Kind.BASELINE) is None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from harness.kernel_class import classify
+from harness.kernel_class import SAME_BITS, classify
 from harness.rank import leaderboard
 from harness.report import markdown
 from harness.schema import Kind
@@ -37,6 +37,35 @@ def test_both_is_mixed() -> None:
 @pytest.mark.parametrize("names", [[], [COPY], [FILL, COPY]])
 def test_nothing_but_housekeeping_is_unknown(names: list[str]) -> None:
     assert classify(names) == "unknown"
+
+
+@pytest.mark.parametrize("names", [["attend"], ["attend", CUBLAS], [], [COPY]])
+def test_bits_of_timed_results_outweigh_the_names(names: list[str]) -> None:
+    alike = {"flash": 0.53, "cudnn": 0.99996}
+    assert classify(names, alike) == "library"
+
+
+@pytest.mark.parametrize("share", [0.0, 0.55, 0.975, 0.9972, SAME_BITS - 1e-6])
+def test_kernels_of_one_algorithm_are_not_one_kernel(share: float) -> None:
+    """0.975: an own kernel beside `efficient`; 0.9972: FlashAttention-4 beside FlashAttention-2 (one H200)."""
+    assert classify(["attend"], {"flash": share}) == "custom"
+
+
+def test_who_times_a_library_and_shows_an_own_kernel_is_ranked_with_libraries() -> None:
+    results = [
+        r.model_copy(
+            update={
+                "kernels": ("attend",),
+                "likeness": {"cudnn": 1.0 if r.entry == "fake" else 0.54},
+            }
+            | ({"kind": Kind.SUBMISSION} if r.entry != "sdpa_cudnn" else {})
+        )
+        for r in run_of({"own": 0.9, "fake": 0.8})
+    ]
+    (board,) = leaderboard(results).boards
+    assert [row.entry for row in board.library] == ["fake"]
+    assert "own" in [row.entry for row in board.exact]
+    assert "bit for bit" in markdown.render(leaderboard(results))
 
 
 def test_a_submission_that_borrows_is_ranked_apart_and_a_baseline_is_not() -> None:

@@ -26,7 +26,9 @@ def recorder():
 def fake_gpu(monkeypatch):
     STREAM.clear()
     monkeypatch.setattr(kernel_names, "listening", recorder)
-    stream = SimpleNamespace(current_stream=lambda: None, synchronize=lambda: None)
+    stream = SimpleNamespace(
+        current_stream=lambda: None, synchronize=lambda: None, stream=contextlib.nullcontext
+    )
     monkeypatch.setattr(torch, "cuda", stream)
 
 
@@ -38,13 +40,12 @@ def test_only_the_call_is_named():
 
     def keep(result, index):
         STREAM.append("Memcpy DtoD (Device -> Device)")
-        return False
 
     event = SimpleNamespace(record=lambda _: None, elapsed_time=lambda _: 1.0)
     names: list[str] = []
     STREAM.append("Memcpy HtoD (Pageable -> Device)")
     gpu_burst(
-        kernel_names.naming(submission, names), [(1,), (2,)], {}, keep, [(event, event)] * 2,
+        kernel_names.naming(submission, names), [(1,), (2,)], {}, keep, [event] * 3,
         lambda: STREAM.append("elementwise_kernel"),
     )  # fmt: skip
     assert names == ["Memset (Device)", "kernel_1", "kernel_2"]

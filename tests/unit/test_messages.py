@@ -8,7 +8,6 @@ import socket
 import struct
 import threading
 from collections.abc import Iterator
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -47,6 +46,29 @@ def test_a_text_that_fits_stays_and_a_long_one_keeps_both_ends() -> None:
     assert cut("head" + "x" * 999 + "tail", 50).endswith("tail")
 
 
+@pytest.mark.parametrize(
+    "told",
+    [
+        {"cudnn": 1.0001},
+        {"cudnn": -1e-9},
+        {"cudnn": float("nan")},
+        {"cudnn": "1"},
+        {str(number): 0.5 for number in range(17)},
+        [0.5],
+    ],
+)
+def test_a_likeness_is_a_few_shares_between_nothing_and_all(told: object) -> None:
+    with pytest.raises(WireError, match="likeness"):
+        understood({"status": "PASSED", "likeness": told}, BurstReport)
+
+
+def test_a_likeness_comes_through_and_its_names_are_cut() -> None:
+    told = {"cudnn": 1.0, "x" * 999: 0.0}
+    report = understood({"status": "PASSED", "likeness": told}, BurstReport)
+    assert list(report.likeness.values()) == [1.0, 0.0]
+    assert max(map(len, report.likeness)) <= 64
+
+
 @given(any_text, any_text, any_text)
 def test_a_report_fits_into_a_frame_whatever_the_words_are(a: str, b: str, c: str) -> None:
     outcome = BurstOutcome(
@@ -58,6 +80,7 @@ def test_a_report_fits_into_a_frame_whatever_the_words_are(a: str, b: str, c: st
         tuple([b or "x"] * 64),
         tuple([c * 9] * 64),
         True,
+        {f"{n}{b}": 1 / 3 for n in range(16)},
     )
     ours, theirs = socket.socketpair()
     with ours, theirs:
@@ -90,9 +113,9 @@ def test_a_report_fits_into_a_frame_whatever_the_words_are(a: str, b: str, c: st
         {},
     ],
 )
-def test_a_reply_of_a_worker_that_is_none(reply: dict[str, Any], tmp_path: Path) -> None:
+def test_a_reply_of_a_worker_that_is_none(reply: dict[str, Any]) -> None:
     ours, theirs = socket.socketpair()
-    desk = Desk(ours, "host", (4096, 4096), str(tmp_path / "shared"))
+    desk = Desk(ours, "host", (4096, 4096))
     wire.send(theirs, reply)
     with pytest.raises(WorkerGone) as caught:
         desk.answer("go", 1)
@@ -102,10 +125,10 @@ def test_a_reply_of_a_worker_that_is_none(reply: dict[str, Any], tmp_path: Path)
     theirs.close()
 
 
-def test_who_does_not_read_is_not_waited_for(tmp_path: Path) -> None:
+def test_who_does_not_read_is_not_waited_for() -> None:
     ours, theirs = socket.socketpair()
     ours.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)
-    desk = Desk(ours, "host", (4096, 4096), str(tmp_path / "shared"))
+    desk = Desk(ours, "host", (4096, 4096))
     with contextlib.suppress(WorkerGone):
         for _ in range(1000):
             desk.send({"op": "prepare", "words": "x" * 1000}, 0.05)
@@ -180,7 +203,7 @@ def client(answer: dict[str, Any]) -> Iterator[JudgeClient]:
     with ours, theirs:
         wire.send(theirs, answer)
         child: Any = SimpleNamespace(line=ours, log_tail=lambda: "", ending=lambda _: "running")
-        yield JudgeClient(child, "attention_forward", "cpu", Path("/x"), {})
+        yield JudgeClient(child, "attention_forward", "cpu", {})
 
 
 @pytest.mark.parametrize(

@@ -51,7 +51,9 @@ def prepare(told: list[str], *seats: SimpleNamespace) -> None:
     run = SimpleNamespace(
         seats={each.name: each for each in seats},
         judge=SimpleNamespace(
-            wait_ready=lambda: told.append("judge"), ipc=True, child=SimpleNamespace(pid=1)
+            wait_ready=lambda: told.append("judge"),
+            shares_memory=True,
+            child=SimpleNamespace(pid=1),
         ),
         quiet=Quiet(),
         facts=SimpleNamespace(machine=SimpleNamespace(has_gpu=True)),

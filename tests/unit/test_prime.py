@@ -62,12 +62,11 @@ def test_a_replacement_has_no_profiler_yet() -> None:
 
 def test_who_dies_or_lies_does_not_stop_the_others(tmp_path: Path) -> None:
     """Three workers: one answers, one is gone, one says something else; the judge waits for no more than that."""
-    judge = Judge("attention_forward", "cpu", str(tmp_path))
+    judge = Judge("attention_forward", "cpu")
     theirs = []
     for name in ("good", "gone", "liar"):
         ours, other = socket.socketpair()
-        (tmp_path / name).mkdir()
-        judge.desks[name] = Desk(ours, "host", (4096, 4096), str(tmp_path / name / "shared"))
+        judge.desks[name] = Desk(ours, "host", (4096, 4096))
         theirs.append(other)
     good, gone, liar = theirs
     gone.close()

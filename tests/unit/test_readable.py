@@ -140,7 +140,7 @@ def test_no_import_path_opens_a_home_or_the_checkout(
         level == 1
     ):  # at level 2 these exist anew, with nothing in them but the way to what is listed
         secrets += [home, Path("/root"), Path("/")]
-    line = sandbox.command(rules_of(jail, None), [sys.executable, "-c", ATTACK, *map(str, secrets)])
+    line = sandbox.command(rules_of(jail), [sys.executable, "-c", ATTACK, *map(str, secrets)])
     done = subprocess.run(
         line, env=untrusted_env(jail), cwd=folders["house"], capture_output=True, text=True,
         timeout=60, check=False,

@@ -48,7 +48,7 @@ def entrant(kind: Kind = Kind.SUBMISSION) -> Entrant:
 def samples(call_ms: float, count: int = 20, hidden_ms: float = 0.0, seed: int = 0) -> list[Sample]:
     rng = random.Random(seed)
     return [
-        Sample(block=n, calls_ms=(t,) * 4, t2_ms=4 * t + 1.4 + hidden_ms + rng.gauss(0, 0.003))
+        Sample(block=n, calls_ms=(t,) * 4, t2_ms=4 * t + 0.02 + hidden_ms + rng.gauss(0, 0.003))
         for n in range(count)
         for t in [call_ms * rng.lognormvariate(0, 0.003)]
     ]

@@ -1,0 +1,96 @@
+"""The judge's own stream between two waits, so that no host is in its clock.
+
+    closed    wait for `_latch`, a word of pinned host memory that `open` stores to
+    opened    the inputs come into being, wrong in some words (harness/judge/withheld.py)
+    start     event · those words come right
+    ready     event · store the turn to `inputs_flag`
+    meanwhile the other process's stream, waiting for `inputs_flag`, does its work
+    done      wait for `outputs_flag`, which that stream stores to · event
+    end       words of the outputs are read (harness/judge/sampled.py) · event
+
+Both flags lie in shared device memory and belong to an attacker. One stored early only means that what
+is read is not there yet.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+
+from harness.driver import CudaDriver, timer
+
+
+class Gate:
+    """One burst at a time on the judge's stream; `turn` numbers them."""
+
+    def __init__(self, inputs_flag: int, outputs_flag: int) -> None:
+        self._latch = torch.zeros(1, dtype=torch.int32).pin_memory()
+        self._driver = CudaDriver()
+        self._inputs_flag, self._outputs_flag = inputs_flag, outputs_flag
+        self._rescue = torch.cuda.Stream()  # type: ignore[no-untyped-call]
+        self._reached, self._start, self._ready, self._done, self._end = (timer() for _ in range(5))
+        self.turn = 0
+
+    def close(self) -> None:
+        """What is queued on the current stream from now on waits for `open`."""
+        self.turn += 1
+        self._driver.write_value(self._outputs_flag, 0)
+        self._reached.record()
+        self._driver.wait_value(self._latch.data_ptr(), self.turn)
+
+    def lend(self, reveal: Callable[[], None], sample: Callable[[], None]) -> None:
+        """Behind the inputs' copies: make them right, let the other stream work, read what it made.
+
+        Nothing that `reveal` and `sample` queue may allocate or be queued for the first time: the
+        driver would wait for a stream that waits for us.
+        """
+        self._start.record()
+        reveal()
+        self._ready.record()
+        self._driver.write_value(self._inputs_flag, self.turn)
+        self._driver.wait_value(self._outputs_flag, self.turn)
+        self._done.record()
+        sample()
+        self._end.record()
+
+    def await_reached(self) -> None:
+        """Block until everything that was queued before `close` is done."""
+        self._reached.synchronize()
+
+    def open(self) -> None:
+        """One store of the host; the GPU sees it within a microsecond."""
+        self._latch[0] = self.turn
+
+    def release(self) -> None:
+        """Let the judge's stream go on whatever the other one does; afterwards it is idle."""
+        self.open()
+        with torch.cuda.stream(self._rescue):
+            self._driver.write_value(self._outputs_flag, self.turn)
+        torch.cuda.synchronize()
+
+    def elapsed_ms(self) -> tuple[float, float]:
+        """(start to end, what of it were `reveal` and `sample`), on the GPU's own clock."""
+        self._end.synchronize()
+        own = self._start.elapsed_time(self._ready) + self._done.elapsed_time(self._end)
+        return float(self._start.elapsed_time(self._end)), float(own)
+
+
+class OwnTime:
+    """What the judge's own part of a burst takes where nobody disturbs it: the least so far.
+
+    All workers of a run share one, so nobody can raise it by disturbing his own bursts.
+    """
+
+    def __init__(self) -> None:
+        self._least_ms: dict[object, float] = {}
+
+    def beyond(self, key: object, whole_ms: float, own_ms: float) -> float:
+        """`whole_ms` without the usual part of the judge; what disturbs that part counts.
+
+        `key`: what the judge's part depends on. Somebody who gets the GPU to himself while words come
+        right would be ahead of the clock; here that stretch is on it.
+        """
+        least_ms = min(own_ms, self._least_ms.get(key, own_ms))
+        self._least_ms[key] = least_ms
+        return whole_ms - least_ms

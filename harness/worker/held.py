@@ -1,0 +1,160 @@
+"""A burst's results, held where the judge can read them: no copy lies between two calls.
+
+While the calls run, what torch allocates comes out of the outputs' arena, which the judge maps too. A
+result that lies there stays where it is, and the judge's stream is told its offset. Anything else is
+copied into a slot of the arena behind its call, and the copy is part of the call's time: a result outside
+(allocated on a side stream, or before), one with holes, and memory that a submission returns again.
+
+    outputs' arena   [ slots: copies of results ][ pool: what the calls allocate .................. ]
+
+Whether a submission returns memory of its own from every call is seen in the first bursts of each shape,
+a check and a warm-up. Their results are copied, and torch allocates as always, so what a submission
+keeps for itself (graphs, workspaces) does not come out of the arena.
+
+The pool is torch's: torch.cuda.MemPool with an allocator made of two function pointers. It gets its part
+of the arena at once and divides it as torch divides its own memory; what does not fit lies elsewhere.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+from collections.abc import Iterator
+
+import torch
+
+from harness.buffers import Arena
+from harness.driver import CudaDriver, tell_turn
+from harness.layout import OUTPUT_SHARES, PIECE_BYTES
+
+FIRST_BURSTS = 2  # of each plan; graphs are captured after a call or three
+MOST_RESULTS = 64 * 8  # of a burst: 64 calls of up to 8 results
+ALLOCATE = ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_void_p)
+FREE = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_void_p)
+
+
+class Pool:
+    """Allocations of this process come out of `room`, uint8 on a GPU, while it is entered."""
+
+    def __init__(self, room: torch.Tensor) -> None:
+        self._room = room
+        self._driver, self._given = CudaDriver(), False
+        self._functions = (ALLOCATE(self._allocate), FREE(self._free))  # kept: C calls them
+        addresses = (ctypes.cast(function, ctypes.c_void_p).value for function in self._functions)
+        self._allocator = torch._C._cuda_customAllocator(*addresses)  # type: ignore[arg-type]
+        self._pool = torch.cuda.MemPool(self._allocator)
+        with self.entered():
+            torch.empty(room.numel(), dtype=torch.uint8, device="cuda")  # one block, free again
+
+    @contextlib.contextmanager
+    def entered(self) -> Iterator[None]:
+        """For every thread, unlike torch.cuda.use_mem_pool: autograd computes gradients on others."""
+        device = self._driver.device
+        torch._C._cuda_beginAllocateToPool(device, self._pool.id)
+        try:
+            yield
+        finally:
+            torch._C._cuda_endAllocateToPool(device, self._pool.id)
+            torch._C._cuda_releasePool(device, self._pool.id)
+
+    def _allocate(self, size: int, device: int, stream: int) -> int:
+        """Called by torch for a block of at least `size` bytes: the room first, then memory of our own."""
+        if not self._given and size <= self._room.numel():
+            self._given = True
+            return self._room.data_ptr()
+        return self._driver.allocate(self._whole(size), shared=False)[0]
+
+    def _free(self, address: int, size: int, device: int, stream: int) -> None:
+        """Called by torch where it is short of memory and has a block to spare."""
+        if address == self._room.data_ptr():
+            self._given = False
+        else:
+            self._driver.free(address, self._whole(size))
+
+    def _whole(self, size: int) -> int:
+        piece = self._driver.granularity()
+        return -(-size // piece) * piece
+
+
+class Held:
+    """The results of one burst on a GPU."""
+
+    def __init__(self, arena: Arena) -> None:
+        """`arena`: of the outputs; where it is no device memory, results only wait to be copied into it."""
+        self._arena, self._shared = arena, arena.kind == "device"
+        # plan → how many bursts in a row each call of it returned memory of its own
+        self._separate: dict[str, int] = {}
+        self._plan, self._seen = "", set[int]()
+        self._results: list[torch.Tensor] = []  # what the calls returned, so that nobody reuses it
+        self._slots: list[torch.Tensor] = []
+        self.tensors: list[torch.Tensor] = []  # flat and dense, one a result
+        if self._shared:
+            slots = arena.room.numel() // OUTPUT_SHARES // PIECE_BYTES * PIECE_BYTES
+            self._pool = Pool(arena.room[slots:])
+            self._side = torch.cuda.Stream()  # type: ignore[no-untyped-call]
+            self._pinned = torch.zeros(MOST_RESULTS, dtype=torch.int64).pin_memory()
+
+    def prepare(self, plan: str, slots: list[torch.Tensor]) -> None:
+        """Let go of the last burst. `plan` names what the next one asks for; one slot a result, in order."""
+        if self._results:
+            distinct = len(self._seen) == len(self._results)
+            self._separate[self._plan] = self._separate.get(self._plan, 0) + 1 if distinct else 0
+        self._results, self.tensors, self._seen = [], [], set()
+        self._plan, self._slots = plan, slots
+
+    @contextlib.contextmanager
+    def lending(self) -> Iterator[None]:
+        """Around the calls."""
+        lent = self._shared and self._known
+        with self._pool.entered() if lent else contextlib.nullcontext():
+            yield
+
+    def keep(self, result: torch.Tensor) -> tuple[int, ...]:
+        """Hold the next result, in place or as a copy queued behind its call; returns its strides."""
+        slot = self._slots[len(self.tensors)]
+        alike = (result.shape, result.dtype) == (slot.shape, slot.dtype)
+        flat = dense_storage(result) if alike else None
+        self._results.append(result)
+        again = result.data_ptr() in self._seen
+        self._seen.add(result.data_ptr())
+        if flat is None:  # holes, overlap or another type: by value
+            self.tensors.append(self._copied(result, slot).view(-1))
+            return slot.stride()
+        stays = self._known and not again and not (self._shared and self._offset(flat) is None)
+        self.tensors.append(flat if stays else self._copied(flat, slot.view(-1)))
+        return result.stride()
+
+    def tell(self, turn: int) -> None:
+        """Tell the judge's stream where the results lie, and that all that was queued is done.
+
+        The offsets travel on a stream of their own, while the calls still wait for their inputs.
+        """
+        offsets = [self._offset(tensor) for tensor in self.tensors]
+        count = len(offsets)
+        self._pinned[:count] = torch.tensor(offsets)
+        with torch.cuda.stream(self._side):
+            self._arena.table(count).copy_(self._pinned[:count], non_blocking=True)
+        torch.cuda.current_stream().wait_stream(self._side)
+        tell_turn(self._arena.flag, turn)
+
+    @property
+    def _known(self) -> bool:
+        return self._separate.get(self._plan, 0) >= FIRST_BURSTS
+
+    def _offset(self, tensor: torch.Tensor) -> int | None:
+        """Bytes from the start of the arena to dense `tensor`; None if it lies elsewhere."""
+        offset = tensor.data_ptr() - self._arena.room.data_ptr()
+        return offset if 0 <= offset <= self._arena.room.numel() - tensor.nbytes else None
+
+    def _copied(self, result: torch.Tensor, slot: torch.Tensor) -> torch.Tensor:
+        """A copy of `result`, queued on the current stream: in its slot, or beside it where slots are not shared."""
+        target = slot if self._shared else torch.empty_like(slot, device=result.device)
+        return target.copy_(result)
+
+
+def dense_storage(tensor: torch.Tensor) -> torch.Tensor | None:
+    """`tensor` in its own memory order, without a copy, or None if it has holes or overlaps."""
+    strides = tensor.stride()
+    order = sorted(range(tensor.dim()), key=lambda d: (-strides[d], tensor.shape[d] != 1))
+    ordered = tensor.permute(order)
+    return ordered.view(-1) if ordered.is_contiguous() else None

@@ -1,0 +1,57 @@
+"""Host arenas: memory without a name, which a passed descriptor opens and nobody can cut short."""
+
+from __future__ import annotations
+
+import os
+import socket
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from harness.buffers import Arena  # noqa: E402
+from harness.layout import ALIGN  # noqa: E402
+
+SPECS = [((2, 3), "fp32"), ((1, 5), "fp16")]
+
+
+@pytest.fixture
+def arena():
+    made = Arena.create("host", 2 * ALIGN)
+    yield made
+    made.close()
+
+
+def test_who_gets_the_descriptor_sees_the_same_bytes(arena):
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        socket.send_fds(ours, [b"x"], [arena.fd])
+        _, fds, _, _ = socket.recv_fds(theirs, 1, 1)
+    there = Arena.open(arena.handle, fds[0])
+    arena.close_fd()
+    arena.carve(SPECS)[1].fill_(2.5)
+    assert there.carve(SPECS)[1].tolist() == [[2.5] * 5]
+    there.room.fill_(0)
+    assert not arena.room.any()
+    with pytest.raises(OSError, match="Bad file descriptor"):  # it keeps none open
+        os.fstat(fds[0])
+
+
+@pytest.mark.parametrize("size", [0, ALIGN, 4 * ALIGN])
+def test_nobody_can_end_the_other_side_by_cutting_its_memory(arena, size):
+    with pytest.raises(PermissionError):
+        os.truncate(arena.fd, size)
+
+
+@pytest.mark.parametrize("size", [0, 1, ALIGN + 1])
+def test_there_is_room_for_what_was_asked(size):
+    made = Arena.create("host", size)
+    assert made.room.numel() >= max(size, 1)
+    assert not made.room.any()
+    made.close()
+    made.close()
+
+
+def test_what_does_not_fit_is_said(arena):
+    with pytest.raises(ValueError, match="arena of 2048 bytes is too small for 3 tensors"):
+        arena.carve([((1, 8), "fp16")] * 3)
