@@ -6,19 +6,19 @@ from __future__ import annotations
 import argparse
 import sys
 
-from harness import early
 from harness.errors import EXIT_UNAVAILABLE
+from harness.process import prestart
 
 if __name__ == "__main__":  # torch is imported elsewhere while we import
-    early.begin(sys.argv[1:])
+    prestart.begin(sys.argv[1:])
 
 try:
-    from harness.cli import guarded, parse_args, report, run_command
-    from harness.engines.conduct import conduct
-    from harness.machine import inspect_machine
-    from harness.store import Store
-    from harness.watch import Watch
-    from harness.wishes import choose_suite, resolve_request
+    from harness.board.store import Store
+    from harness.cli.dispatch import conduct
+    from harness.cli.main import guarded, parse_args, report, run_command
+    from harness.cli.run_options import choose_suite, resolve_request
+    from harness.cli.watch import Watch
+    from harness.measure.machine import inspect_machine
 except ModuleNotFoundError as missing:
     print(f"error: {missing.name} is not installed\n  next: pip install -e .", file=sys.stderr)
     sys.exit(EXIT_UNAVAILABLE)

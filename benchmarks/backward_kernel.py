@@ -34,7 +34,7 @@ import torch
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from harness.judge.gate import Reference, grade
+from harness.judge.numerics import Reference, grade
 from harness.problems import attention_backward_tensors as tensors
 from harness.problems.attention_backward import PROBLEM
 from harness.schema import Case, Claims, Dtype

@@ -1,7 +1,7 @@
 """Where the limits of attention_backward come from: gradients with P and dS rounded, against float64. No GPU.
 
 For every distribution of the problem: the worst over dq, dk, dv of whole relative L2, worst row and largest
-difference (as harness/judge/gate.py counts them), for a simulated fused kernel (float32 sums) that rounds
+difference (as harness/judge/numerics.py counts them), for a simulated fused kernel (float32 sums) that rounds
 P and dS to fp16, bf16 or fp8, for bf16 inputs, and for PyTorch's own CPU flash backward.
 
     python benchmarks/backward_numerics.py        some minutes
@@ -17,7 +17,7 @@ import torch
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from harness.judge.gate import Reference, grade, worst
+from harness.judge.numerics import Reference, grade, worst
 from harness.problems import attention_backward_tensors as tensors
 from harness.schema import Case, Dtype
 

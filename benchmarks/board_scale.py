@@ -22,7 +22,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
-from harness import record  # noqa: E402 - the checkout is the package
+from harness.board import record  # noqa: E402 - the checkout is the package
 from tests.report.factory import CASES, run_of  # noqa: E402
 
 

@@ -26,17 +26,17 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
-from harness import stats  # noqa: E402
-from harness.blocks import time_case  # noqa: E402
-from harness.clock import cross_examine  # noqa: E402
-from harness.launch import opened  # noqa: E402
-from harness.machine import inspect_machine  # noqa: E402
-from harness.observer import Silent  # noqa: E402
+from harness.catalog.entrants import load_entrant  # noqa: E402
+from harness.catalog.request import Request  # noqa: E402
+from harness.catalog.suites import load_suite  # noqa: E402
+from harness.engine.events import Silent  # noqa: E402
+from harness.engine.session import opened  # noqa: E402
+from harness.engine.timing import time_case  # noqa: E402
+from harness.measure import stats  # noqa: E402
+from harness.measure.machine import inspect_machine  # noqa: E402
+from harness.measure.two_clocks import cross_examine  # noqa: E402
 from harness.problems import get_problem  # noqa: E402
-from harness.registry import load_entrant  # noqa: E402
-from harness.request import Request  # noqa: E402
 from harness.schema import Case, Kind, Sample  # noqa: E402
-from harness.suite import load_suite  # noqa: E402
 
 SHORT = """
 import torch

@@ -30,7 +30,7 @@ from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
-from harness.suite import load_suite  # noqa: E402
+from harness.catalog.suites import load_suite  # noqa: E402
 
 DEFAULT = ROOT / "submissions" / "cuda_hopper" / "steps" / "05_persistent.cu"
 
@@ -54,26 +54,28 @@ def edit(copy: Path) -> None:
             file.write(f"\n{start} {mark}\n")
 
 
-def child(kernel: str, suite_name: str, started: float) -> int:
+def child(kernel: str, suite_name: str, started: float) -> int:  # noqa: PLR0915 - one story
     """The run up to its last check; prints seconds since `started` as steps are reached."""
-    from harness import early
+    from harness.process import prestart
 
     words = ["--submission", kernel, *(["--suite", suite_name] if suite_name else [])]
-    early.begin(words)
-    from harness import cli, launch, wishes
-    from harness.bench import JudgeClient, Seat
-    from harness.machine import inspect_machine
-    from harness.observer import Silent
+    prestart.begin(words)
+    from harness.cli import main as cli_main
+    from harness.cli import run_options
+    from harness.engine import session
+    from harness.engine.events import Silent
+    from harness.engine.worker_process import JudgeClient, Seat
+    from harness.measure.machine import inspect_machine
     from harness.schema import Status
 
     def say(what: str) -> None:
         print(f"{time.time() - started:7.2f} s  {what}", flush=True)
 
     say("imported")
-    args = cli.parse_args(words)
+    args = cli_main.parse_args(words)
     machine = inspect_machine(0)
-    suite = wishes.choose_suite(args, machine)
-    request = wishes.resolve_request(args, suite, machine)
+    suite = run_options.choose_suite(args, machine)
+    request = run_options.resolve_request(args, suite, machine)
     own, claims = request.entrants[0].name, request.entrants[0].manifest.claims
     last = [case.name for case in suite.cases if not claims.refusal(case)][-1]
     say("the machine, the suite and the entrants are known")
@@ -127,7 +129,7 @@ def child(kernel: str, suite_name: str, started: float) -> int:
                     raise KeyboardInterrupt
 
     try:
-        launch.execute(request, lambda _: None, Steps())
+        session.execute(request, lambda _: None, Steps())
     except KeyboardInterrupt:
         return 0
     say("ended before its last check")
@@ -183,8 +185,8 @@ def watched(kernel: Path, suite: str, repeats: int, pause_s: float) -> int:
 
 def on_the_gpu() -> str:
     """What the driver lists on the GPU: before an edit nothing of ours may be among it."""
-    from harness.machine import inspect_machine
-    from harness.telemetry import Monitor
+    from harness.measure.machine import inspect_machine
+    from harness.measure.telemetry import Monitor
 
     monitor = Monitor(inspect_machine(0))
     held = monitor.memory_by_pid()

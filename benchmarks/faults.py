@@ -34,8 +34,9 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
-from harness import hygiene, record  # noqa: E402
-from harness.nursery import WORKER_NAME  # noqa: E402
+from harness.board import record  # noqa: E402
+from harness.process import process_tree  # noqa: E402
+from harness.process.forkserver import WORKER_NAME  # noqa: E402
 
 SUITE = """\
 name: faults
@@ -177,7 +178,7 @@ def _role(pid: int) -> str:
         return ""
     if name == WORKER_NAME:
         return "worker"
-    roles = {"harness.judge": "judge", "harness.worker.nursery": "nursery"}
+    roles = {"harness.judge": "judge", "harness.worker.forkserver": "nursery"}
     return next((role for module, role in roles.items() if module in words), "")
 
 
@@ -232,7 +233,7 @@ def kill(lab: Lab, role: str) -> int:
     """SIGKILL the engine, the judge, the nursery or some workers; how many were hit."""
     entries = [lab.entry("honest"), lab.entry("second")]
     process, results = catch(lab, entries)
-    family = [process.pid, *hygiene.descendants(process.pid)]
+    family = [process.pid, *process_tree.descendants(process.pid)]
     victims = {
         "engine": [process.pid],
         "judge": [pid for pid in family if _role(pid) == "judge"],
@@ -256,7 +257,7 @@ def interrupt(lab: Lab) -> int:
     """Ctrl-C; 1 if the run was still there to get it."""
     entries = [lab.entry("honest"), lab.entry("second")]
     process, results = catch(lab, entries)
-    family = [process.pid, *hygiene.descendants(process.pid)]
+    family = [process.pid, *process_tree.descendants(process.pid)]
     count = int(process.poll() is None)
     if count:
         process.send_signal(signal.SIGINT)

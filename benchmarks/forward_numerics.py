@@ -20,7 +20,7 @@ from typing import Any
 import torch
 from hopper_ladder_gpu import ROOT, SHAPES, adapter, ours
 
-from harness.judge.gate import Reference, grade
+from harness.judge.numerics import Reference, grade
 from harness.problems import attention_forward_tensors as tensors
 from harness.schema import Case
 

@@ -26,8 +26,8 @@ import hopper_checks_gpu  # noqa: E402
 import torch  # noqa: E402
 from hopper_checks_gpu import ROW, WHOLE, attention  # noqa: E402
 
-from harness import rung  # noqa: E402
-from harness.worker import cuda_source  # noqa: E402
+from harness.catalog import steps  # noqa: E402
+from harness.worker.cuda import source  # noqa: E402
 
 FOLDER = ROOT / "submissions" / "cuda_hopper"
 LIBRARIES = ("sdpa_cudnn", "flash_attn_3", "flash_attn_4")
@@ -59,9 +59,9 @@ def ours() -> dict[str, Callable[[], Function]]:
     """Name → loader of the rungs and of the champion, which is the last kept rung; a loader compiles."""
     cache = Path(os.environ["ATTNBOARD_CACHE"])
     found: dict[str, Callable[[], Function]] = {}
-    for path in rung.rungs_of(FOLDER / "steps"):
-        launch = rung.manifest_of(path).launch or {}
-        found[path.stem] = partial(cuda_source.load, path.parent, path.name, launch, cache)
+    for path in steps.rungs_of(FOLDER / "steps"):
+        launch = steps.manifest_of(path).launch or {}
+        found[path.stem] = partial(source.load, path.parent, path.name, launch, cache)
     found["champion"] = partial(adapter, FOLDER)
     return found
 

@@ -31,16 +31,17 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
 from benchmarks.generate_submissions import generate  # noqa: E402 - the checkout is the package
-from harness import record, stats  # noqa: E402
-from harness.engines.campaign import Campaign  # noqa: E402
-from harness.engines.devices import choose_gpus, machine_of  # noqa: E402
-from harness.engines.local import Local  # noqa: E402
-from harness.engines.unit import plan_units  # noqa: E402
-from harness.rank import interval_of  # noqa: E402
-from harness.report.rack import Rack  # noqa: E402
-from harness.request import Request, resolve  # noqa: E402
+from harness.board import record  # noqa: E402
+from harness.board.rank import interval_of  # noqa: E402
+from harness.campaign.campaign import Campaign  # noqa: E402
+from harness.campaign.devices import choose_gpus, machine_of  # noqa: E402
+from harness.campaign.local import Local  # noqa: E402
+from harness.campaign.unit import plan_units  # noqa: E402
+from harness.catalog.request import Request, resolve  # noqa: E402
+from harness.catalog.suites import load_suite  # noqa: E402
+from harness.cli.campaign_view import Rack  # noqa: E402
+from harness.measure import stats  # noqa: E402
 from harness.schema import Kind, Result, Status, Suite  # noqa: E402
-from harness.suite import load_suite  # noqa: E402
 
 Ratios = dict[tuple[str, str], tuple[stats.Interval, str]]  # the ratio, and the uuid of its GPU
 FLASH = "sdpa_flash"

@@ -2,7 +2,7 @@
 
     python -m benchmarks.null_unit --gpu none < unit.json
 
-It speaks as harness/engines/child.py does, without pydantic or torch, so it starts in tens of milliseconds. Its rows say
+It speaks as harness/campaign/child.py does, without pydantic or torch, so it starts in tens of milliseconds. Its rows say
 UNSUPPORTED: nothing here invents a time. Names of entrants make it misbehave, for the tests:
 
     slow-…   takes NULL_UNIT_SLOW_S (default 1) seconds before the last case
@@ -28,7 +28,8 @@ import zlib
 from pathlib import Path
 from typing import Any, TextIO
 
-from harness import PROTOCOL, hygiene
+from harness import PROTOCOL
+from harness.process import process_tree
 
 
 def main() -> int:
@@ -41,7 +42,7 @@ def main() -> int:
     if args.gpu == "broken":
         return 1
     if args.unit:
-        hygiene.die_with_parent()
+        process_tree.die_with_parent()
         unit = json.loads(args.unit.read_text(encoding="utf-8"))
     else:
         unit = json.loads(sys.stdin.buffer.readline())
@@ -76,7 +77,7 @@ def play(unit: dict[str, Any], out: TextIO) -> None:
 
 
 def row(unit: dict[str, Any], entrant: dict[str, Any], config: str, status: str) -> str:
-    """A line of the record, as harness/record.py writes one."""
+    """A line of the record, as harness/board/record.py writes one."""
     case = next(case for case in unit["suite"]["cases"] if case["name"] == config)
     fields = {
         "run": f"{unit['key']}-{unit['attempt']}",

@@ -1,6 +1,6 @@
 """Does `--race` find the top 3 of 64 candidates, and for what share of the GPU time?
 
-Without a GPU, a simulation with the harness's own rule and plan (harness/stopping.py, harness/plan.py):
+Without a GPU, a simulation with the harness's own rule and plan (harness/measure/stopping.py, harness/measure/plan.py):
 
     python benchmarks/racing.py --seeds 200
 
@@ -43,12 +43,13 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
 from benchmarks.known_slowdowns import write_entry  # noqa: E402
-from harness import record, stats, stopping  # noqa: E402
-from harness.plan import plan_case  # noqa: E402
+from harness.board import record  # noqa: E402
+from harness.board.rank import block_times_ms  # noqa: E402
+from harness.catalog.suites import load_suite  # noqa: E402
+from harness.measure import stats, stopping  # noqa: E402
+from harness.measure.plan import plan_case  # noqa: E402
 from harness.problems import get_problem  # noqa: E402
-from harness.rank import block_times_ms  # noqa: E402
 from harness.schema import Result, Suite  # noqa: E402
-from harness.suite import load_suite  # noqa: E402
 
 PLACES = 3
 FLASH = "sdpa_flash"

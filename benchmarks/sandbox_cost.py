@@ -20,16 +20,17 @@ from unittest import mock
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
-from harness import casting, launch, stats  # noqa: E402
-from harness.bench import Seat  # noqa: E402
-from harness.machine import inspect_machine  # noqa: E402
-from harness.observer import Silent  # noqa: E402
+from harness.catalog.entrants import load_entrant  # noqa: E402
+from harness.catalog.request import Request  # noqa: E402
+from harness.catalog.suites import load_suite  # noqa: E402
+from harness.engine import assign_roles, session  # noqa: E402
+from harness.engine.events import Silent  # noqa: E402
+from harness.engine.worker_process import Seat  # noqa: E402
+from harness.measure import stats  # noqa: E402
+from harness.measure.machine import inspect_machine  # noqa: E402
 from harness.problems import get_problem  # noqa: E402
-from harness.registry import load_entrant  # noqa: E402
-from harness.request import Request  # noqa: E402
-from harness.sandbox import usual, usual_level  # noqa: E402
+from harness.process.sandbox.enter import usual, usual_level  # noqa: E402
 from harness.schema import Entrant, Kind, Result  # noqa: E402
-from harness.suite import load_suite  # noqa: E402
 
 BARE, WALLED = "without", "behind"
 
@@ -68,14 +69,14 @@ def main() -> int:
             cache=Path(folder) / "cache",
             sandbox=level,
         )
-        real = casting.make_seat
+        real = assign_roles.make_seat
 
         def seat_of(request: Request, entrant: Entrant, *rest: Any) -> Seat:
             own = 0 if entrant.name == BARE else level
             return real(replace(request, sandbox=own), entrant, *rest)
 
-        with mock.patch.object(casting, "make_seat", seat_of):
-            launch.execute(request, rows.append, Silent())
+        with mock.patch.object(assign_roles, "make_seat", seat_of):
+            session.execute(request, rows.append, Silent())
     print("| config | behind / without | interval |\n|---|---|---|")
     for case in suite.cases:
         times = {

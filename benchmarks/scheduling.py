@@ -34,15 +34,15 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
-from harness import record  # noqa: E402 - the checkout is the package
-from harness.engines.base import Engine  # noqa: E402
-from harness.engines.campaign import Campaign  # noqa: E402
-from harness.engines.local import Local  # noqa: E402
-from harness.engines.unit import Unit, plan_units, to_text  # noqa: E402
-from harness.request import Request  # noqa: E402
+from harness.board import record  # noqa: E402 - the checkout is the package
+from harness.board.store import Store  # noqa: E402
+from harness.campaign.campaign import Campaign  # noqa: E402
+from harness.campaign.executor import Engine  # noqa: E402
+from harness.campaign.local import Local  # noqa: E402
+from harness.campaign.unit import Unit, plan_units, to_text  # noqa: E402
+from harness.catalog.request import Request  # noqa: E402
+from harness.process.sandbox.usage import resident_bytes  # noqa: E402
 from harness.schema import Case, Entrant, Kind, Machine, Manifest, Result, Suite  # noqa: E402
-from harness.store import Store  # noqa: E402
-from harness.usage import resident_bytes  # noqa: E402
 
 MODULE = "benchmarks.null_unit"
 COMMAND = (sys.executable, "-m", MODULE)
@@ -240,7 +240,7 @@ def make(engine: str, places: int) -> Engine:
         return Timed(places)
     import ray
 
-    from harness.engines.ray_cluster import RayCluster
+    from harness.campaign.ray import RayCluster
 
     ray.init(num_cpus=places, include_dashboard=False, log_to_driver=False)
     return RayCluster(None, 2 * places, on_cpu=True, module=MODULE)

@@ -2,7 +2,7 @@
 
     python benchmarks/system_calls.py -- COMMAND ...
 
-Every call that harness/system_calls.py does not allow outright stops in the kernel and is asked
+Every call that harness/process/sandbox/system_calls.py does not allow outright stops in the kernel and is asked
 about here, counted, and then let through: the program runs as if there were no walls. It starts
 without any; run it where there is nothing to fear from COMMAND. Calls that are answered and not
 done are listed too.
@@ -25,7 +25,8 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
-from harness import hygiene, seccomp, system_calls  # noqa: E402
+from harness.process import process_tree  # noqa: E402
+from harness.process.sandbox import seccomp, system_calls  # noqa: E402
 
 SECCOMP = {"x86_64": 317, "aarch64": 277}
 SET_MODE_FILTER, NEW_LISTENER, CONTINUE = 1, 1 << 3, 1
@@ -52,7 +53,7 @@ def start(words: list[str]) -> int:
     """Start the command behind the asking filter; the descriptor on which the kernel asks."""
     ours, theirs = socket.socketpair()
     if os.fork() == 0:
-        hygiene.die_with_parent()
+        process_tree.die_with_parent()
         libc.prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)
         header, _kept = seccomp.packed(asking(platform.machine()))
         number = SECCOMP[platform.machine()]

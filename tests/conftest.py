@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from harness.machine import inspect_machine
+from harness.measure.machine import inspect_machine
 
 # Two files of tests share the cores, and each of their processes would start a thread for every core.
 os.environ.setdefault("OMP_NUM_THREADS", "1")

@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from harness import record
-from harness.rank import leaderboard
+from harness.board import record
+from harness.board.rank import leaderboard
 
 ROOT = Path(__file__).resolve().parents[1]
 SUITE = """\

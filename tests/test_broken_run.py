@@ -9,15 +9,15 @@ from typing import Any
 
 import pytest
 
-from harness import launch
-from harness.bench import JudgeClient
-from harness.machine import inspect_machine
-from harness.observer import Silent
+from harness.catalog.entrants import load_entrant
+from harness.catalog.request import Request
+from harness.cli.selftest.corpus import replace_gpu
+from harness.engine import session
+from harness.engine.events import Silent
+from harness.engine.worker_process import JudgeClient
+from harness.measure.machine import inspect_machine
 from harness.problems import get_problem
-from harness.registry import load_entrant
-from harness.request import Request
 from harness.schema import Kind, Result, Status, Suite
-from harness.selftest import replace_gpu
 
 KERNEL = """
 import torch.nn.functional as F
@@ -57,7 +57,7 @@ def rows(request: Request) -> dict[tuple[str, str], Result]:
         assert key not in found, "no row twice"
         found[key] = result
 
-    launch.execute(request, save, Silent())
+    session.execute(request, save, Silent())
     return found
 
 
@@ -109,12 +109,12 @@ def test_a_judge_without_memory_is_nobodys_verdict(
 def test_a_fault_while_one_is_built_ends_that_one(
     request_of: Request, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def build(self: launch.Seat, *_: object) -> object:
+    def build(self: session.Seat, *_: object) -> object:
         raise OverflowError(f"of {self.entrant.name}")
 
     needs_build = lambda seat, run: seat.entrant.name == "breaker"  # noqa: E731
-    monkeypatch.setattr(launch, "needs_build", needs_build)
-    monkeypatch.setattr(launch.Seat, "build", build)
+    monkeypatch.setattr(session, "needs_build", needs_build)
+    monkeypatch.setattr(session.Seat, "build", build)
     found = rows(request_of)
     assert {found["breaker", case].status for case in CASES} == {Status.BROKE_THE_RUN}
     assert "OverflowError" in found["breaker", "one"].reason

@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from harness import selftest
-from harness.defences import Defence
-from harness.machine import inspect_machine
-from harness.sandbox import usual, usual_level
-from harness.selftest import Outcome, Specimen, batches, load_corpus, run_batch
+from harness.cli.selftest import corpus as selftest_corpus
+from harness.cli.selftest.corpus import Outcome, Specimen, batches, load_corpus, run_batch
+from harness.measure.machine import inspect_machine
+from harness.process.ablation import Defence
+from harness.process.sandbox.enter import usual, usual_level
 
 ROOT = Path(__file__).resolve().parents[1]
 CORPUS = load_corpus()
@@ -59,7 +59,7 @@ FAST = len(batches(SAMPLE))  # so many runs; the others are for CI
 @functools.cache
 def outcomes(number: int) -> dict[str, Outcome]:
     """One run over one batch; all its tests look at the same run."""
-    machine = selftest.replace_gpu(inspect_machine())
+    machine = selftest_corpus.replace_gpu(inspect_machine())
     found = run_batch(BATCHES[number], machine, usual_level())
     return {outcome.specimen.name: outcome for outcome in found}
 

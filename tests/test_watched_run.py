@@ -9,7 +9,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from harness import hygiene
+from harness.process import process_tree
 from tests.test_story import GOOD, SUITE, put
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -44,7 +44,7 @@ def test_a_submission_is_judged_again_after_each_edit(tmp_path: Path) -> None:
         first, *rest = told(process)
         assert first == "changed: submission.py"
         assert "✓ mine · two: PASSED" in rest
-        idle = hygiene.descendants(process.pid)
+        idle = process_tree.descendants(process.pid)
         process.send_signal(signal.SIGINT)
         assert any(line.startswith("stopped watching") for line in told(process))
         assert process.wait() == 0

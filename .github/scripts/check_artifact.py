@@ -27,17 +27,18 @@ sys.path[:0] = [str(ROOT), str(Path(__file__).resolve().parent)]
 
 from path_guard import git  # noqa: E402
 
-from harness import PROTOCOL, record  # noqa: E402
-from harness.clock import GPU_RULES, cross_examine  # noqa: E402
-from harness.commands.verify import audit  # noqa: E402
+from harness import PROTOCOL  # noqa: E402
+from harness.board import record  # noqa: E402
+from harness.board.render.text import wash  # noqa: E402
+from harness.catalog.entrants import load_entrant  # noqa: E402
+from harness.catalog.suites import load_suite  # noqa: E402
+from harness.cli.results.verify import audit  # noqa: E402
 from harness.errors import HarnessError  # noqa: E402
-from harness.gpu_specs import peak_tflops  # noqa: E402
+from harness.measure.gpu_specs import peak_tflops  # noqa: E402
+from harness.measure.two_clocks import GPU_RULES, cross_examine  # noqa: E402
+from harness.measure.verdict import shared  # noqa: E402
 from harness.problems import get_problem  # noqa: E402
-from harness.registry import load_entrant  # noqa: E402
-from harness.report.text import wash  # noqa: E402
 from harness.schema import Kind, Result, Status, Suite  # noqa: E402
-from harness.suite import load_suite  # noqa: E402
-from harness.verdict import shared  # noqa: E402
 
 MOST_FILES = 20
 MOST_FILE_BYTES = 32 << 20

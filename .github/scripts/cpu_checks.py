@@ -17,9 +17,9 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))
 
+from harness.catalog.entrants import load_entrant  # noqa: E402
 from harness.errors import HarnessError  # noqa: E402
 from harness.problems import get_problem  # noqa: E402
-from harness.registry import load_entrant  # noqa: E402
 from harness.schema import Entrant, Kind  # noqa: E402
 
 

@@ -15,14 +15,22 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))
 
-from harness import stats  # noqa: E402
-from harness.commands.compare import is_regression, percent, words  # noqa: E402
-from harness.commands.rank import build  # noqa: E402
-from harness.rank import Board, Row, direct  # noqa: E402
-from harness.report.markdown import code, safe, table  # noqa: E402
-from harness.report.text import NEXT, board_title, ending, milliseconds, number, rank_text, times  # noqa: E402
+from harness.board.publish import build  # noqa: E402
+from harness.board.rank import Board, Row, direct  # noqa: E402
+from harness.board.render.markdown import code, safe, table  # noqa: E402
+from harness.board.render.text import (  # noqa: E402
+    NEXT,
+    board_title,
+    ending,
+    milliseconds,
+    number,
+    rank_text,
+    times,
+)
+from harness.cli.results.compare import is_regression, percent, words  # noqa: E402
+from harness.measure import stats  # noqa: E402
+from harness.measure.stats import Interval  # noqa: E402
 from harness.schema import Result, Status  # noqa: E402
-from harness.stats import Interval  # noqa: E402
 
 MARK = "<!-- attnboard: one comment per pull request, found by this line -->"
 MOST_CHARACTERS = 60_000

@@ -1,6 +1,6 @@
 """The judge process: `python -m harness.judge --fd N`. Serves the engine, one request at a time.
 
-It is started before anybody knows what for (harness/early.py): torch is imported meanwhile, and once it is
+It is started before anybody knows what for (harness/process/prestart.py): torch is imported meanwhile, and once it is
 told which GPU, a thread has the driver open its context, half a second in which Python need not wait.
 """
 
@@ -17,7 +17,7 @@ import threading
 import time
 from typing import Any
 
-from harness import hygiene, wire
+from harness.process import process_tree, wire
 
 
 class Opening(threading.Thread):
@@ -58,8 +58,8 @@ def main() -> int:
     parser.add_argument("--fd", required=True)
     args = parser.parse_args()
     begun = time.monotonic()
-    hygiene.make_private()
-    hygiene.die_with_parent()
+    process_tree.make_private()
+    process_tree.die_with_parent()
     engine = socket.socket(fileno=int(args.fd))
     opening = Opening(engine)
     opening.start()

@@ -15,20 +15,20 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 
-from harness import wire
-from harness.buffers import Arena, ArenaKind
-from harness.defences import NOTHING_OFF, Defence, Off, from_argument
-from harness.driver import keep_memory_private, timer
 from harness.errors import WireError
 from harness.judge.alone import Watch
-from harness.judge.desk import BurstOutcome, Desk, Inputs, WorkerGone
-from harness.judge.gate import Reference, grade
+from harness.judge.burst import BurstOutcome, Desk, Inputs, WorkerGone
 from harness.judge.likeness import likeness
+from harness.judge.numerics import Reference, grade
 from harness.judge.secret import Secret
 from harness.judge.stream import OwnTime
-from harness.messages import BurstReport
 from harness.problems import get_problem
 from harness.problems.base_tensors import Tensors
+from harness.process import wire
+from harness.process.ablation import NOTHING_OFF, Defence, Off, from_argument
+from harness.process.cuda.driver import keep_memory_private, timer
+from harness.process.cuda.shared_memory import Arena, ArenaKind
+from harness.process.messages import BurstReport
 from harness.schema import Case, Error
 
 #: As much as do_bench clears: several times the L2 cache of any GPU.

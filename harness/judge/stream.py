@@ -18,7 +18,7 @@ from collections.abc import Callable
 
 import torch
 
-from harness.driver import CudaDriver, timer
+from harness.process.cuda.driver import CudaDriver, timer
 
 
 class Gate:

@@ -17,9 +17,9 @@ import torch
 import torch.nn.functional as F
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from harness.buffers import DTYPES
 from harness.problems import attention_forward_tensors as forward
 from harness.problems.base import Kwargs
+from harness.process.cuda.shared_memory import DTYPES
 from harness.schema import Case
 
 CHUNK_ELEMENTS = 1 << 25  # float64 scores of one piece; five such tensors live at once: 1.3 GiB

@@ -13,8 +13,8 @@ import torch
 import torch.nn.functional as F
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from harness.buffers import DTYPES
 from harness.problems.base import Kwargs
+from harness.process.cuda.shared_memory import DTYPES
 from harness.schema import Case
 
 CHUNK_ELEMENTS = 1 << 27  # float64 scores held at once: 1 GiB

@@ -32,7 +32,7 @@ class GateLimits:
     contract: float  # max |out - SDPA|
     rel_l2: float  # against float64, whole tensor
     worst_row: float  # against float64, worst query row
-    scaled: bool = False  # no scale of their own: see harness/judge/gate.py
+    scaled: bool = False  # no scale of their own: see harness/judge/numerics.py
 
     def exact(self, error: Error) -> bool:
         """Whether outputs that are this far off make an exact row, not an approximate one."""

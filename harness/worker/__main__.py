@@ -1,6 +1,6 @@
 """The worker process: `python -m harness.worker --fd N …` serves the judge, `--build` warms the caches.
 
-Usually it is a fork of harness/worker/nursery.py, which has paid for the imports.
+Usually it is a fork of harness/worker/forkserver.py, which has paid for the imports.
 
 It holds the submission and nothing worth stealing: no seed, no reference, no tolerance, no path of a
 result. What it says is checked by the judge, and its exit code and its output mean nothing.
@@ -22,17 +22,17 @@ from typing import Any
 
 import torch
 
-from harness import hygiene, wire
-from harness.buffers import DTYPES, Arena
-from harness.defences import NOTHING_OFF, Defence, Off, from_argument
-from harness.driver import keep_memory_private, timer, wait_for_turn
 from harness.errors import WireError
-from harness.nursery import WORKER_NAME
 from harness.problems.base import Probe
+from harness.process import process_tree, wire
+from harness.process.ablation import NOTHING_OFF, Defence, Off, from_argument
+from harness.process.cuda.driver import keep_memory_private, timer, wait_for_turn
+from harness.process.cuda.shared_memory import DTYPES, Arena
+from harness.process.forkserver import WORKER_NAME
 from harness.schema import Case, Manifest, Status
 from harness.worker.burst import cpu_burst, gpu_burst
 from harness.worker.held import Held, dense_storage
-from harness.worker.kernel_names import listening, naming
+from harness.worker.introspect import listening, naming
 from harness.worker.load import LoadError, classify, describe, load_function
 from harness.worker.tuned import tuned
 
@@ -253,13 +253,13 @@ def open_context(turn: float) -> None:
 def wait_for_cubins(sock: socket.socket, device: str, turn: float) -> None:
     """Open the context of a plain .cu, import what launches it, and wait until the judge speaks.
 
-    It does so once the builder is done (harness/launch.py), so nothing is compiled twice.
+    It does so once the builder is done (harness/engine/session.py), so nothing is compiled twice.
     """
-    from harness.worker import cuda_source
+    from harness.worker.cuda import source
 
     if device == "cuda":
         open_context(turn)
-        cuda_source.get_ready()
+        source.get_ready()
     select.select([sock], [], [])
 
 
@@ -305,8 +305,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--ahead", default="", metavar="CC/SMS", help="compile for this; no GPU")
     parser.add_argument("--without", default="")
     args = parser.parse_args(argv)
-    hygiene.die_with_parent()
-    hygiene.take_name(WORKER_NAME)
+    process_tree.die_with_parent()
+    process_tree.take_name(WORKER_NAME)
     manifest = Manifest.model_validate_json(args.manifest)
     sys.argv = [manifest.entry]
     sock = socket.socket(fileno=int(args.fd))
@@ -314,7 +314,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     if args.device == "cuda" and not args.ahead:
         keep_memory_private()
     if args.ahead:
-        from harness.worker.ahead import pretend
+        from harness.worker.cross_compile import pretend
 
         pretend(args.ahead)
         args.device = "cpu"

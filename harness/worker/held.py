@@ -23,9 +23,9 @@ from collections.abc import Iterator
 
 import torch
 
-from harness.buffers import Arena
-from harness.driver import CudaDriver, tell_turn
-from harness.layout import OUTPUT_SHARES, PIECE_BYTES
+from harness.process.arena_layout import OUTPUT_SHARES, PIECE_BYTES
+from harness.process.cuda.driver import CudaDriver, tell_turn
+from harness.process.cuda.shared_memory import Arena
 
 FIRST_BURSTS = 2  # of each plan; graphs are captured after a call or three
 MOST_RESULTS = 64 * 8  # of a burst: 64 calls of up to 8 results

@@ -58,11 +58,11 @@ def load_function(folder: Path, manifest: Manifest, function: str) -> Callable[.
 
 
 def _load_cuda_source(folder: Path, manifest: Manifest) -> Callable[..., Any]:
-    from harness.worker import cuda_source
+    from harness.worker.cuda import source
 
     cache = Path(os.environ["ATTNBOARD_CACHE"])
     try:
-        return cuda_source.load(folder, manifest.entry, manifest.launch or {}, cache)
+        return source.load(folder, manifest.entry, manifest.launch or {}, cache)
     except Exception as cause:
         raise LoadError(classify(cause, importing=True), describe(cause, folder)) from None
 

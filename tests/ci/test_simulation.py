@@ -18,11 +18,13 @@ from unittest import mock
 
 import pytest
 
-from harness import PROTOCOL, launch, record
+from harness import PROTOCOL
+from harness.board import record
+from harness.catalog.entrants import load_entrant
+from harness.catalog.suites import load_suite
+from harness.engine import session
 from harness.problems import get_problem
-from harness.registry import load_entrant
 from harness.schema import Kind, Result, Sample, Slack, Speedup, Suite
-from harness.suite import load_suite
 from tests.report.factory import run_of
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -136,8 +138,8 @@ def measured(hub: Hub, factor: float, *, run: str, date: str, seed: int = 1) -> 
     suite = load_suite("fa3", hub.trusted / "configs")
     told = {"mine": factor, "sdpa_flash": 2.0}
     results = run_of(told, seed=seed, run=run, date=date, baselines=("sdpa_cudnn", "sdpa_flash"))
-    with mock.patch.object(launch, "ROOT", hub.trusted):
-        commit = launch.harness_commit()
+    with mock.patch.object(session, "ROOT", hub.trusted):
+        commit = session.harness_commit()
     facts = {
         "suite_sha256": suite.sha256,
         "protocol": PROTOCOL,
@@ -170,7 +172,7 @@ def as_suite(hub: Hub, result: Result, suite: Suite, facts: dict) -> Result:
 
 def consistent(results: list[Result]) -> list[Result]:
     """Figures worked out again from the samples, bit for bit as the harness does."""
-    from harness import stats
+    from harness.measure import stats
 
     times = {(r.entry, r.config): {s.block: s.latency_ms for s in r.samples} for r in results}
     done = []

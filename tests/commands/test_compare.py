@@ -8,11 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from harness import record
-from harness.commands import compare, history, list_, show
+from harness.board import record
+from harness.cli.commands import list_
+from harness.cli.results import compare, history, show
 from harness.errors import UnavailableError, UsageError
+from harness.measure.stats import Interval
 from harness.schema import Status
-from harness.stats import Interval
 from tests.report.factory import result, run_of
 
 

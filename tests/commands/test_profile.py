@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from harness.commands import profile
+from harness.cli.commands import profile
 
 
 def test_the_profiled_program_is_python() -> None:

@@ -8,15 +8,16 @@ from pathlib import Path
 
 import pytest
 
-from harness import PROTOCOL, record
-from harness.commands import _shared, explain, verify
+from harness import PROTOCOL
+from harness.board import query, record
+from harness.catalog.suites import load_suite
+from harness.cli.results import explain, verify
 from harness.errors import UsageError
+from harness.measure import roofline
+from harness.measure.roofline import Resources
+from harness.measure.stats import Interval
 from harness.problems import get_problem
-from harness.report import limits
-from harness.report.limits import Resources
 from harness.schema import Machine, Result, Speedup, Telemetry
-from harness.stats import Interval
-from harness.suite import load_suite
 from tests.report.factory import CASES, CPU, H200, result, run_of
 
 FORWARD = get_problem("attention_forward")
@@ -169,7 +170,7 @@ def test_without_the_gpu_it_cannot(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     write(tmp_path, lines)
-    monkeypatch.setattr("harness.machine.inspect_machine", Machine)
+    monkeypatch.setattr("harness.measure.machine.inspect_machine", Machine)
     assert call(verify, "verify", tmp_path, "mine") == 3
     assert "CANNOT: " in capsys.readouterr().out
 
@@ -195,11 +196,11 @@ def test_explain_names_ceilings_and_limiter(
 
 def test_ceilings_of_the_official_shapes() -> None:
     """0.275 TFLOP at 989.5 TFLOP/s is 0.278 ms; 1.07e9 exponentials at 16 a clock take as long."""
-    told = limits.ceilings(CASES["hdim64_seq4k"], H200, 0, FORWARD)
+    told = roofline.ceilings(CASES["hdim64_seq4k"], H200, 0, FORWARD)
     assert told.tensor_ms == pytest.approx(0.2778, rel=1e-3)
     assert told.exp_ms == pytest.approx(0.2778, rel=2e-3)
     assert told.memory_ms == pytest.approx(0.0559, rel=1e-2)
-    assert limits.ceilings(CASES["hdim64_seq4k"], Machine(), 0, FORWARD).tensor_ms is None
+    assert roofline.ceilings(CASES["hdim64_seq4k"], Machine(), 0, FORWARD).tensor_ms is None
 
 
 @pytest.mark.parametrize(
@@ -220,20 +221,20 @@ def test_ceilings_of_the_official_shapes() -> None:
     ],
 )
 def test_limiter_in_words(tensor: float, exp: float, memory: float, word: str) -> None:
-    assert limits._words(tensor, exp, memory, 2000).startswith((word, f"the {word}"))
+    assert roofline._words(tensor, exp, memory, 2000).startswith((word, f"the {word}"))
 
 
 def test_spills_come_first() -> None:
     spilled = Resources("k", 255, 0, 96, 128)
-    assert "96 bytes spill" in limits.limiter(result(), spilled)
+    assert "96 bytes spill" in roofline.limiter(result(), spilled)
 
 
 def test_clock_and_power_come_from_the_telemetry() -> None:
     told = result(telemetry=(Telemetry(power_w=600, sm_mhz=1830), Telemetry()), latency_ms=0.5556)
-    assert limits.board_power_w(told) == 600
-    assert limits.sm_clock_mhz(told) == 1830
-    assert limits.at_clock_pct(told) == pytest.approx(50, abs=0.1)
-    assert limits.at_clock_pct(result()) is None
+    assert roofline.board_power_w(told) == 600
+    assert roofline.sm_clock_mhz(told) == 1830
+    assert roofline.at_clock_pct(told) == pytest.approx(50, abs=0.1)
+    assert roofline.at_clock_pct(result()) is None
 
 
 @pytest.mark.parametrize(
@@ -260,4 +261,4 @@ def test_resources_are_read_as_cuobjdump_prints_them(
 
 
 def test_shared_helpers_know_the_root() -> None:
-    assert (_shared.ROOT / "harness").is_dir()
+    assert (query.ROOT / "harness").is_dir()

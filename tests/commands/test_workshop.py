@@ -12,10 +12,10 @@ from pathlib import Path
 import pytest
 import yaml
 
-from harness.commands import baselines, completion, doctor, init
+from harness.catalog.entrants import load_entrant
+from harness.cli.commands import baselines, completion, doctor, init
 from harness.errors import UnavailableError, UsageError
 from harness.problems import get_problem
-from harness.registry import load_entrant
 from harness.schema import Kind, Machine, Manifest
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -19,7 +19,7 @@ from typing import Any
 
 import yaml
 
-from harness.specimen import ALWAYS, DASHES, SHARED
+from harness.cli.selftest.specimen import ALWAYS, DASHES, SHARED
 
 ROOT = Path(__file__).resolve().parents[2]
 KINDS = ("cheaters", "honest")
@@ -34,7 +34,7 @@ SENTENCES = {
     "open a pull request that adds a folder to\n  `tests/cheaters/` with `submission.py`, "
     "`manifest.yaml` and `expect.yaml`. It fails until the defence is\n  written;":
         "open a pull request that adds a file to `tests/cheaters/`, of the shape\n  that "
-        "`harness/specimen.py` tells. It fails until the defence is written;",
+        "`harness/cli/selftest/specimen.py` tells. It fails until the defence is written;",
 }  # fmt: skip
 POINTERS = ("*.md", ".github/*.md", "docs/*.md", "harness/*.py", "harness/commands/*.py",
             "benchmarks/*.py", "tests/*.py", "tests/unit/*.py", "pyproject.toml")  # fmt: skip

@@ -9,9 +9,9 @@ from collections import Counter
 import pytest
 
 from benchmarks.null_unit import row
-from harness.engines.base import Told, gone
-from harness.engines.campaign import RETRIES, Campaign
-from harness.engines.unit import Unit, to_text
+from harness.campaign.campaign import RETRIES, Campaign
+from harness.campaign.executor import Told, gone
+from harness.campaign.unit import Unit, to_text
 from harness.schema import Kind, Result, Status
 from tests.engines.units import SUITE, Watched, units
 
@@ -65,7 +65,7 @@ class Chaos:
 @pytest.mark.parametrize("deadly", [0.0, 0.3, 0.6])
 def test_exactly_once(deadly: float, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("NULL_UNIT_SUITE", SUITE.sha256)
-    monkeypatch.setattr("harness.engines.campaign.DEAD_IN_A_ROW", 1000)
+    monkeypatch.setattr("harness.campaign.campaign.DEAD_IN_A_ROW", 1000)
     names = [f"n{number}" for number in range(7)]
     for seed in range(40):
         engine, rows = Chaos(seed, deadly), []

@@ -11,14 +11,15 @@ from pathlib import Path
 
 import pytest
 
-from harness import hygiene, record
-from harness.engines.campaign import Campaign
-from harness.engines.conduct import recorded_in
-from harness.engines.local import Local
-from harness.engines.unit import plan_units
-from harness.isolate import ROOT
+from harness.board import record
+from harness.board.store import Store
+from harness.campaign.campaign import Campaign
+from harness.campaign.local import Local
+from harness.campaign.unit import plan_units
+from harness.cli.dispatch import recorded_in
+from harness.process import process_tree
+from harness.process.child import ROOT
 from harness.schema import Result
-from harness.store import Store
 from tests.engines.units import NULL, SUITE, Watched, conclude, counted, once, request
 
 NAMES = ("n0", "n1", "slow-2", "n3")
@@ -52,7 +53,7 @@ def test_resume_after_the_head_was_killed(tmp_path: Path, monkeypatch: pytest.Mo
         while counted(rows(tmp_path)).total() < 5:  # the slow one has told its first case
             assert process.poll() is None
             time.sleep(0.05)
-        (unit,) = hygiene.children(process.pid)
+        (unit,) = process_tree.children(process.pid)
     finally:
         os.kill(process.pid, signal.SIGKILL)
         process.wait()

@@ -6,8 +6,8 @@ import sys
 
 import pytest
 
-from harness.engines import local as local_engine
-from harness.engines.local import Local
+from harness.campaign import local as local_engine
+from harness.campaign.local import Local
 from harness.errors import GpuUnhealthyError
 from harness.schema import Status
 from tests.engines.units import NULL, SUITE, Watched, conclude, counted, once, units
@@ -111,7 +111,7 @@ def test_a_cancelled_unit_is_gone_once() -> None:
 
 
 def test_a_stopped_campaign_leaves_no_begun_unit_without_rows() -> None:
-    from harness.engines.campaign import Campaign
+    from harness.campaign.campaign import Campaign
 
     class Impatient(Watched):
         def started(self, label: str, names: tuple[str, ...], where: str) -> None:

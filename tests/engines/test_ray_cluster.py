@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from harness.engines.campaign import Campaign
+from harness.campaign.campaign import Campaign
 from harness.errors import UnavailableError
 from tests.engines.units import NULL, SUITE, Watched, conclude, counted, once, units
 
@@ -50,7 +50,7 @@ def cluster() -> Iterator[Any]:
 
 
 def engine(window: int = 4) -> Any:
-    from harness.engines.ray_cluster import RayCluster
+    from harness.campaign.ray import RayCluster
 
     return RayCluster(None, window, on_cpu=True, module=NULL)
 
@@ -71,7 +71,7 @@ def test_a_dying_process_is_retried_and_a_lost_one_told(cluster: Any) -> None:
 
 
 def test_a_cancelled_unit_is_gone(cluster: Any) -> None:
-    from harness.engines.ray_cluster import RayCluster
+    from harness.campaign.ray import RayCluster
 
     found: RayCluster = engine(1)
     (unit,) = units(["slow-1"])
@@ -111,7 +111,7 @@ def test_a_node_killed_in_the_middle_costs_no_row_and_doubles_none(cluster: Any)
 
 
 def test_without_a_cluster_it_says_what_to_type(tmp_path: Path) -> None:
-    from harness.engines.ray_cluster import RayCluster
+    from harness.campaign.ray import RayCluster
 
     if ray.is_initialized():
         with pytest.raises(UnavailableError, match="no GPU"):

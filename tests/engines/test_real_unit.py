@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.generate_submissions import generate
-from harness import record
-from harness.engines.local import COMMAND
-from harness.engines.unit import plan_units, to_text
-from harness.isolate import ROOT
-from harness.request import resolve
+from harness.board import record
+from harness.campaign.local import COMMAND
+from harness.campaign.unit import plan_units, to_text
+from harness.catalog.request import resolve
+from harness.process.child import ROOT
 from harness.schema import Case, Machine, Status, Suite
 
 CASE = Case(name="one", batch=1, heads=2, seqlen=48, headdim=64, burst=2)

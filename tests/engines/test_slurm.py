@@ -20,7 +20,7 @@ def _suite(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def slurm(folder: Path, count: int = 2) -> Any:
-    from harness.engines.slurm import Slurm
+    from harness.campaign.slurm import Slurm
 
     return Slurm(folder, (), count, cluster="local", module=NULL)
 
@@ -49,7 +49,7 @@ def test_a_cancelled_job_is_gone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 
 
 def test_options_for_sbatch() -> None:
-    from harness.engines.slurm import sbatch_options
+    from harness.campaign.slurm import sbatch_options
 
     assert sbatch_options(["partition=gpu", "--account=lab", "reservation=night"]) == {
         "slurm_partition": "gpu",

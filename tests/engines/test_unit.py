@@ -8,17 +8,18 @@ from pathlib import Path
 
 import pytest
 
-from harness import PROTOCOL, record
-from harness.cli import parse_args
-from harness.engines import devices
-from harness.engines.conduct import is_campaign, kind_of, recorded_in
-from harness.engines.devices import visible
-from harness.engines.node import offers, wants
-from harness.engines.unit import Unit, misfit, plan_units, to_text
+from harness import PROTOCOL
+from harness.board import record
+from harness.campaign import devices
+from harness.campaign.devices import visible
+from harness.campaign.node import offers, wants
+from harness.campaign.unit import Unit, misfit, plan_units, to_text
+from harness.catalog.request import Request
+from harness.cli.dispatch import is_campaign, kind_of, recorded_in
+from harness.cli.main import parse_args
 from harness.errors import UnavailableError, UsageError
-from harness.request import Request
+from harness.measure.stopping import Rule
 from harness.schema import Machine, Status
-from harness.stopping import Rule
 from tests.engines.units import SUITE, request, units
 from tests.report.factory import H200, result
 

@@ -6,10 +6,10 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from harness.engines.base import Engine
-from harness.engines.campaign import Campaign
-from harness.engines.unit import Unit, plan_units
-from harness.request import Request
+from harness.campaign.campaign import Campaign
+from harness.campaign.executor import Engine
+from harness.campaign.unit import Unit, plan_units
+from harness.catalog.request import Request
 from harness.schema import Case, Entrant, Kind, Machine, Manifest, Result, Suite
 
 NULL = "benchmarks.null_unit"

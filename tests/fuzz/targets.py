@@ -17,24 +17,26 @@ from typing import Any
 import torch
 from hypothesis import strategies as st
 
-from harness import record, rung, wire
-from harness.bench import JudgeClient, JudgeFailed, hear_builder
-from harness.build_promise import builds_of
-from harness.build_report import SIZES
+from harness.board import record
+from harness.board.kernel_class import classify
+from harness.board.rank import leaderboard
+from harness.board.render.markdown import render
+from harness.catalog import steps
+from harness.catalog.entrants import gather, intact, load_entrant, read_again, stage
+from harness.engine.worker_process import JudgeClient, JudgeFailed, hear_builder
 from harness.errors import SubmissionError, WireError
-from harness.judge.desk import BurstOutcome, Desk, Inputs
-from harness.judge.gate import Reference
+from harness.judge.burst import BurstOutcome, Desk, Inputs
 from harness.judge.judge import report_of
-from harness.kernel_class import classify
-from harness.messages import BurstReport, understood
+from harness.judge.numerics import Reference
 from harness.problems.base import TensorSpec
-from harness.rank import leaderboard
-from harness.registry import gather, intact, load_entrant, read_again, stage
-from harness.report.markdown import render
+from harness.process import wire
+from harness.process.messages import BurstReport, understood
 from harness.schema import Kind, Limits, Result, Status
-from harness.worker.expression import evaluate
-from harness.worker.nvrtc import CudaSourceError
-from harness.worker.section import instances, with_defaults
+from harness.worker.cuda.expression import evaluate
+from harness.worker.cuda.instances import instances, with_defaults
+from harness.worker.cuda.nvrtc import CudaSourceError
+from harness.worker.cuda.promises import builds_of
+from harness.worker.cuda.resources import SIZES
 from tests.fuzz import inputs
 from tests.report.factory import result
 
@@ -219,7 +221,7 @@ def launch_section(section: dict[str, Any]) -> None:
 def ladder(body: bytes) -> None:
     """The launch.yaml of a folder of rungs."""
     with folder_of({"launch.yaml": body, "01.cu": b"// One.", "x.cuh": b""}) as folder:
-        for path in rung.rungs_of(folder):
+        for path in steps.rungs_of(folder):
             stage(load_entrant(path, Kind.SUBMISSION, None), folder.parent / "staged")
 
 

@@ -10,8 +10,9 @@ from pathlib import Path
 import pytest
 
 import run
-from harness import errors, record
-from harness.cli import guarded
+from harness import errors
+from harness.board import record
+from harness.cli.main import guarded
 from tests.golden import texts
 
 

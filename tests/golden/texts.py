@@ -18,9 +18,10 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
-from harness import cli, record
-from harness.rank import leaderboard
-from harness.report import markdown, page, picture
+from harness.board import record
+from harness.board.rank import leaderboard
+from harness.board.render import markdown, page, svg
+from harness.cli import main as cli_main
 from harness.schema import Energy, Kind, Result, Sample, Speedup, Status, Telemetry
 from tests.report.factory import BASE_MS, CASES, result, timed
 
@@ -47,7 +48,7 @@ ASKED = (
 
 def helps() -> dict[str, str]:
     """`--help` of every command, without what Python's versions lay out differently."""
-    words = [["--help"], *([name, "--help"] for name in cli.command_names())]
+    words = [["--help"], *([name, "--help"] for name in cli_main.command_names())]
     pages = (f"$ {' '.join(asked)}\n\n{_help(asked)}" for asked in words)
     return {"help.txt": "\n\n".join(pages)}
 
@@ -56,7 +57,7 @@ def _help(words: list[str]) -> str:
     out = io.StringIO()
     wide = mock.patch.dict(os.environ, {"COLUMNS": "4000"})
     with wide, contextlib.redirect_stdout(out), contextlib.suppress(SystemExit):
-        cli.parse_args(words)
+        cli_main.parse_args(words)
     # Python 3.13 names the value once: `--submission, -s NAME`
     text = re.sub(r"(-[\w-]+) ([A-Z]+), (-[\w-]+ \2)", r"\1, \3", out.getvalue())
     return re.sub(r"(?m)(\S) {2,}(?=\S)", r"\1  ", re.sub(r"\n {20,}", "  ", text))
@@ -108,7 +109,7 @@ def boards() -> dict[str, str]:
     return {
         "record.jsonl": record.to_line(one_record()) + "\n",
         "board.md": markdown.render(board, picture="docs/board.svg"),
-        "board.svg": picture.render(board),
+        "board.svg": svg.render(board),
         "page.json": json.dumps(_short(document), indent=1) + "\n",
     }
 
@@ -126,7 +127,7 @@ def _printed(line: str, results_dir: str) -> str:
     words = [*line.replace("RESULTS", results_dir).split(), "--results", results_dir]
     out = io.StringIO()
     with contextlib.redirect_stdout(out):
-        code = cli.run_command(cli.parse_args(words))
+        code = cli_main.run_command(cli_main.parse_args(words))
     text = out.getvalue()
     if "--json" in words:
         text = json.dumps(_short(json.loads(text)), indent=1)

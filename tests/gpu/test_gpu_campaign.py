@@ -8,14 +8,14 @@ from pathlib import Path
 import pytest
 
 from benchmarks.generate_submissions import generate
-from harness.engines.devices import choose_gpus
-from harness.engines.local import Local
-from harness.engines.unit import plan_units
-from harness.isolate import ROOT
-from harness.launch import execute, warm_up
-from harness.machine import inspect_machine
-from harness.observer import Silent
-from harness.request import Request, resolve
+from harness.campaign.devices import choose_gpus
+from harness.campaign.local import Local
+from harness.campaign.unit import plan_units
+from harness.catalog.request import Request, resolve
+from harness.engine.events import Silent
+from harness.engine.session import execute, warm_up
+from harness.measure.machine import inspect_machine
+from harness.process.child import ROOT
 from harness.schema import Case, Result, Status, Suite
 from tests.engines.units import conclude
 

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from harness.checkpoint import Checkpoint, Held
+from harness.process.cuda.checkpoint import Checkpoint, Held
 
 pytestmark = pytest.mark.gpu
 
@@ -76,8 +76,8 @@ def test_a_worker_that_spins_is_busy_and_one_that_is_stopped_is_silent(worker: W
 
 
 def test_the_judge_sees_whether_it_is_alone_whatever_a_lock_says(worker: Worker) -> None:
+    from harness.engine.burst import MOST_GAP_MS
     from harness.judge.alone import Watch
-    from harness.turns import MOST_GAP_MS
 
     def gap_ms() -> float:
         watch.begin()

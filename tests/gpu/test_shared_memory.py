@@ -22,8 +22,8 @@ PASSED_ON = (
     + """
 import os, socket, sys
 import torch
-from harness.buffers import Arena
-from harness.driver import CudaDriver, keep_memory_private
+from harness.process.cuda.shared_memory import Arena
+from harness.process.cuda.driver import CudaDriver, keep_memory_private
 
 keep_memory_private()
 ours, theirs = socket.socketpair()
@@ -51,9 +51,9 @@ arena.close()
 )
 HELD = """
 import torch
-from harness.buffers import Arena
-from harness.driver import keep_memory_private
-from harness.layout import OUTPUT_SHARES, share_bytes
+from harness.process.cuda.shared_memory import Arena
+from harness.process.cuda.driver import keep_memory_private
+from harness.process.arena_layout import OUTPUT_SHARES, share_bytes
 from harness.worker.held import FIRST_BURSTS, Held
 
 keep_memory_private()

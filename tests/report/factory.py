@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from harness import stats
+from harness.measure import stats
 from harness.schema import Case, Error, Kind, Machine, Result, Sample, Speedup, Status, Telemetry
 
 H200 = Machine(

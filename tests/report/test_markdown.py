@@ -7,8 +7,8 @@ import re
 
 import pytest
 
-from harness.rank import leaderboard
-from harness.report.markdown import render, safe
+from harness.board.rank import leaderboard
+from harness.board.render.markdown import render, safe
 from harness.schema import Status
 from tests.report.factory import CPU, result, run_of
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from harness.rank import Board, leaderboard
-from harness.report.notes import Notes, conditions_of, joined
+from harness.board.rank import Board, leaderboard
+from harness.board.render.notes import Notes, conditions_of, joined
 from harness.schema import Energy, Kind, Result, Stopping, Telemetry
 from tests.report.factory import CASES, timed
 

@@ -12,11 +12,11 @@ import xml.etree.ElementTree as ET
 
 import pytest
 
-from harness.rank import leaderboard
-from harness.report import page, picture
-from harness.report.history import Point
+from harness.board.history import Point
+from harness.board.rank import leaderboard
+from harness.board.render import page, svg
+from harness.measure.stats import Interval
 from harness.schema import Result, Status
-from harness.stats import Interval
 from tests.report.factory import CPU, SUITE_SHA, result, run_of
 
 NASTY = "</script><script>alert(1)</script><img src=x onerror=alert(2)>\u2028"
@@ -102,7 +102,7 @@ def test_no_results_is_a_page_too() -> None:
 
 
 def test_the_picture_is_well_formed_and_names_everybody() -> None:
-    drawing = picture.render(leaderboard(run_of({"a<b": 0.9, "slow": 3.0})))
+    drawing = svg.render(leaderboard(run_of({"a<b": 0.9, "slow": 3.0})))
     root = ET.fromstring(drawing)
     words = [node.text for node in root.iter("{http://www.w3.org/2000/svg}text")]
     assert {"a<b", "slow", "sdpa_cudnn", "1×"} <= set(words)
@@ -111,27 +111,27 @@ def test_the_picture_is_well_formed_and_names_everybody() -> None:
 
 def test_the_picture_shows_the_interval() -> None:
     """Twice the distance from 1 on a logarithmic axis is twice the pixels."""
-    axis = picture.Axis([Interval(0.5, 0.5, 0.5), Interval(2, 2, 2), Interval(4, 4, 4)])
+    axis = svg.Axis([Interval(0.5, 0.5, 0.5), Interval(2, 2, 2), Interval(4, 4, 4)])
     assert abs((axis.x(2) - axis.x(1)) - (axis.x(1) - axis.x(0.5))) < 1e-9
     assert abs((axis.x(4) - axis.x(1)) - 2 * (axis.x(2) - axis.x(1))) < 1e-9
 
 
 def test_one_far_behind_does_not_squeeze_the_others() -> None:
-    axis = picture.Axis([Interval(v, v, v) for v in (1.3, 1.0, 0.6, 0.018)])
-    assert axis.x(0.018) == picture.PLOT_START
-    assert axis.x(0.6) > picture.PLOT_START + 100
-    assert "◂" in picture.render(leaderboard(run_of({"mine": 0.9, "behind": 50.0})))
+    axis = svg.Axis([Interval(v, v, v) for v in (1.3, 1.0, 0.6, 0.018)])
+    assert axis.x(0.018) == svg.PLOT_START
+    assert axis.x(0.6) > svg.PLOT_START + 100
+    assert "◂" in svg.render(leaderboard(run_of({"mine": 0.9, "behind": 50.0})))
 
 
 @pytest.mark.parametrize("ratios", [(0.018, 1.3), (0.99, 1.01), (0.5, 2.0), (1.0, 30.0)])
 def test_the_labels_of_the_axis_have_room(ratios: tuple[float, ...]) -> None:
-    axis = picture.Axis([Interval(v, v, v) for v in ratios])
+    axis = svg.Axis([Interval(v, v, v) for v in ratios])
     ticks = axis.ticks()
     assert 1.0 in ticks
     places = [axis.x(tick) for tick in ticks]
-    assert all(b - a >= picture.TICK_PX for a, b in itertools.pairwise(places))
+    assert all(b - a >= svg.TICK_PX for a, b in itertools.pairwise(places))
 
 
 def test_nobody_ranked_is_no_picture() -> None:
-    assert picture.render(leaderboard([])) == ""
-    assert picture.render(leaderboard([result(gpu="cpu", machine=CPU)])) == ""
+    assert svg.render(leaderboard([])) == ""
+    assert svg.render(leaderboard([result(gpu="cpu", machine=CPU)])) == ""

@@ -7,11 +7,11 @@ from collections.abc import Iterator
 
 import pytest
 
-from harness.rank import leaderboard
-from harness.report import page
-from harness.report.history import Point
+from harness.board.history import Point
+from harness.board.rank import leaderboard
+from harness.board.render import page
+from harness.measure.stats import Interval
 from harness.schema import Error, Status
-from harness.stats import Interval
 from tests.report.factory import CPU, SUITE_SHA, result, run_of
 
 pytestmark = pytest.mark.browser

@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from harness.commands.rank import build
+from harness.board import quoted
+from harness.board.publish import build
+from harness.board.rank import leaderboard
 from harness.errors import UsageError
-from harness.rank import leaderboard
-from harness.report import quoted
 from tests.golden.texts import results
 
 ROOT = Path(__file__).resolve().parents[2]

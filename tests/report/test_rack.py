@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 
-from harness.report.rack import Rack
+from harness.cli.campaign_view import Rack
 from harness.schema import Kind, Status
 from tests.report.factory import result
 from tests.report.test_terminal import Screen

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from harness.rank import leaderboard
-from harness.report.terminal import Terminal, duration
+from harness.board.rank import leaderboard
+from harness.cli.terminal import Terminal, duration
+from harness.measure.stats import Interval
 from harness.schema import Status
-from harness.stats import Interval
 from tests.report.factory import result, run_of
 
 

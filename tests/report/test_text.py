@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from harness.report.text import NEXT, milliseconds, times, wash
+from harness.board.render.text import NEXT, milliseconds, times, wash
+from harness.measure.stats import Interval
 from harness.schema import Status
-from harness.stats import Interval
 
 
 @given(st.text())

@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 import yaml
 
-from harness import build_report
-from harness.launch_spec import parse_launch
-from harness.worker import cuda_source
-from harness.worker.section import instances
+from harness.catalog.launch_spec import parse_launch
+from harness.worker.cuda import resources
+from harness.worker.cuda import source as cuda_source
+from harness.worker.cuda.instances import instances
 
 SUBMISSIONS = Path(__file__).resolve().parents[2] / "submissions"
 needs_nvcc = pytest.mark.skipif(shutil.which("nvcc") is None, reason="nvcc is not on PATH")
@@ -42,9 +42,9 @@ def spills(name: str, file: str, arch: str) -> dict[str, int]:
     launch = _sections(name)[file]
     names = sorted({name for name, _, _ in instances(launch)})
     source = SUBMISSIONS / name / file
-    text = build_report.instantiating_source(source, names)
-    log, _ = build_report.nvcc(text, arch, source.parent, launch["flags"])
-    reports = build_report.parse_ptxas(log)
+    text = resources.instantiating_source(source, names)
+    log, _ = resources.nvcc(text, arch, source.parent, launch["flags"])
+    reports = resources.parse_ptxas(log)
     assert len(reports) == len(names)
     return {r.name: r.spill_store_bytes for r in reports if r.spill_store_bytes}
 

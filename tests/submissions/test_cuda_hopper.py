@@ -12,7 +12,7 @@ import pytest
 import yaml
 from hopper_on_cpu import Forward, have_compiler
 
-from harness.build_promise import builds_of
+from harness.worker.cuda.promises import builds_of
 
 torch = pytest.importorskip("torch")
 pytest.importorskip("cuda.bindings")

@@ -12,7 +12,7 @@ import yaml
 from cuda_ladder import needs_nvcc
 
 import hopper_on_cpu as on_cpu  # isort: skip
-from harness import build_report
+from harness.worker.cuda import resources
 
 ROOT = Path(__file__).resolve().parents[2]
 FOLDER = on_cpu.FOLDER
@@ -251,8 +251,8 @@ def test_the_forward_kernel_runs_on_the_same_twin(tmp_path):
 def test_the_rung_in_steps_compiles_cleanly(headdim):
     source = FOLDER / "steps" / "02_fused.cu"
     flags = [f"-DHEADDIM={headdim}", f"-I{FOLDER / 'kernels'}"]
-    log, _ = build_report.nvcc(source.read_text(), "sm_90a", source.parent, flags)
-    (report,) = build_report.parse_ptxas(log)
+    log, _ = resources.nvcc(source.read_text(), "sm_90a", source.parent, flags)
+    (report,) = resources.parse_ptxas(log)
     assert report.warnings == ()
 
 

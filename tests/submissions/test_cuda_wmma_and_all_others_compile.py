@@ -6,7 +6,7 @@ import pytest
 import yaml
 from cuda_ladder import SUBMISSIONS, needs_nvcc
 
-from harness import build_report
+from harness.worker.cuda import resources
 
 
 def cuda_submissions():
@@ -14,7 +14,7 @@ def cuda_submissions():
         manifest = yaml.safe_load(path.read_text())
         if manifest["language"] == "cuda":
             capability = str(manifest.get("needs", {}).get("compute_capability", "0.0"))
-            for arch in build_report.archs_for(capability):
+            for arch in resources.archs_for(capability):
                 yield pytest.param(path.parent, manifest, arch, id=f"{path.parent.name}-{arch}")
 
 
@@ -24,12 +24,12 @@ def test_nvcc_compiles_every_cuda_submission(folder, manifest, arch, tmp_path):
     """Every .cu an entry runs, for every architecture it claims to run on; none spills."""
     launch = manifest.get("launch")
     if launch is None:
-        reports = build_report.build(folder, manifest["entry"], None, tmp_path, [arch])
+        reports = resources.build(folder, manifest["entry"], None, tmp_path, [arch])
     else:
-        names = sorted({name for name, _, _ in build_report.instances(launch)})
-        text = build_report.instantiating_source(folder / manifest["entry"], names)
-        log, _ = build_report.nvcc(text, arch, folder, launch.get("flags", ()))
-        reports = build_report.parse_ptxas(log)
+        names = sorted({name for name, _, _ in resources.instances(launch)})
+        text = resources.instantiating_source(folder / manifest["entry"], names)
+        log, _ = resources.nvcc(text, arch, folder, launch.get("flags", ()))
+        reports = resources.parse_ptxas(log)
         assert len(reports) == len(names)
     assert reports, "no kernel was compiled"
     assert {r.name: r.warnings for r in reports if r.warnings} == {}

@@ -10,15 +10,15 @@ from typing import Any
 
 import pytest
 
-from harness import adaptive, blocks
-from harness.adaptive import Course
-from harness.clock import GPU_RULES
-from harness.observer import Silent
-from harness.plan import Block
+from harness.engine import adaptive, timing
+from harness.engine.adaptive import Course
+from harness.engine.events import Silent
+from harness.engine.run_state import Roles, State
+from harness.measure.plan import Block
+from harness.measure.stopping import Rule
+from harness.measure.two_clocks import GPU_RULES
 from harness.problems import get_problem
 from harness.schema import Case, Entrant, Kind, Manifest, Sample, Status, Suite
-from harness.state import Roles, State
-from harness.stopping import Rule
 
 CASES = (
     Case(name="d64", batch=4, heads=32, seqlen=4096, headdim=64, burst=4),
@@ -58,7 +58,7 @@ class Bench:
             rng=random.Random(42), rule=rule,
         )  # fmt: skip
         monkeypatch.setattr(adaptive, "run_block", self.run_block)
-        monkeypatch.setattr(blocks, "run_block", self.run_block)
+        monkeypatch.setattr(timing, "run_block", self.run_block)
         monkeypatch.setattr(adaptive, "time", SimpleNamespace(monotonic=lambda: self.now_s))
 
     @staticmethod

@@ -10,18 +10,18 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from harness.bench import arena_sizes  # noqa: E402
+from harness.board.rank import leaderboard  # noqa: E402
+from harness.board.render import markdown  # noqa: E402
+from harness.catalog.entrants import find_entrants, load_entrant, problem_of  # noqa: E402
+from harness.catalog.null_kernel import null_entrant  # noqa: E402
+from harness.catalog.suites import load_suite  # noqa: E402
+from harness.engine.worker_process import arena_sizes  # noqa: E402
 from harness.errors import SubmissionError  # noqa: E402
-from harness.judge.desk import Inputs, _repeated, _which  # noqa: E402
-from harness.judge.gate import Reference, grade  # noqa: E402
-from harness.null import null_entrant  # noqa: E402
+from harness.judge.burst import Inputs, _repeated, _which  # noqa: E402
+from harness.judge.numerics import Reference, grade  # noqa: E402
 from harness.problems import PROBLEMS, get_problem  # noqa: E402
 from harness.problems import attention_backward_tensors as tensors  # noqa: E402
-from harness.rank import leaderboard  # noqa: E402
-from harness.registry import find_entrants, load_entrant, problem_of  # noqa: E402
-from harness.report import markdown  # noqa: E402
 from harness.schema import Case, Claims, Dtype, Kind, Speedup  # noqa: E402
-from harness.suite import load_suite  # noqa: E402
 from tests.report.factory import result  # noqa: E402
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -10,17 +10,17 @@ from typing import Any
 
 import pytest
 
-from harness import blocks
-from harness.blocks import to_compare
-from harness.clock import GPU_RULES
-from harness.messages import BurstReport
-from harness.observer import Silent
-from harness.plan import Block
+from harness.engine import timing
+from harness.engine.events import Silent
+from harness.engine.guards.quiet import Quiet
+from harness.engine.run_state import Roles, State
+from harness.engine.timing import to_compare
+from harness.measure.plan import Block
+from harness.measure.two_clocks import GPU_RULES
 from harness.problems import get_problem
 from harness.problems.base import Probe
-from harness.quiet import Quiet
+from harness.process.messages import BurstReport
 from harness.schema import Case, Entrant, Kind, Manifest, Status, Suite, Telemetry
-from harness.state import Roles, State
 
 CASE = Case(name="c", batch=1, heads=1, seqlen=64, headdim=64, burst=2)
 BLOCKS = 12
@@ -51,9 +51,9 @@ class Bench:
             judge=other, facts=facts, sizes=(0, 0), monitor=other, save=lambda _: None, observer=observer,
             quiet=self.quiet(),
         )  # fmt: skip
-        monkeypatch.setattr(blocks, "take_turn", self.take_turn)
+        monkeypatch.setattr(timing, "take_turn", self.take_turn)
         clock = SimpleNamespace(monotonic=lambda: self.now_s, sleep=self.sleep)
-        monkeypatch.setattr(blocks, "time", clock)
+        monkeypatch.setattr(timing, "time", clock)
 
     @staticmethod
     def seat(name: str) -> Any:
@@ -80,7 +80,7 @@ class Bench:
         return BurstReport(status=Status.PASSED, calls_ms=(1.0, 1.0), t2_ms=3.0, rest_ms=0.4)
 
     def run(self, index: int) -> None:
-        blocks.run_block(self.state, CASE, Block(Probe(CASE), NAMES, index))
+        timing.run_block(self.state, CASE, Block(Probe(CASE), NAMES, index))
 
     def blocks_of(self, name: str) -> list[int]:
         return [sample.block for sample in self.state.record(name, CASE).samples]
@@ -99,7 +99,7 @@ def test_a_block_that_a_stranger_met_counts_for_nobody_and_is_run_again(bench: B
     assert bench.turns[3:] == ["base", "mine"]
     assert "90 (python3)" in bench.notes[0]
     assert bench.state.telemetry["c"][-1].foreign_pids == 1
-    assert blocks.repeat_disturbed(bench.state, CASE, NAMES) == 1
+    assert timing.repeat_disturbed(bench.state, CASE, NAMES) == 1
     assert bench.blocks_of("mine") == [0, 6]
     assert bench.state.record("mine", CASE).status is None
 
@@ -108,7 +108,7 @@ def test_a_stranger_is_waited_for(bench: Bench) -> None:
     bench.strangers = {1: ["90 (python3)"], 2: ["90 (python3)"]}
     bench.run(0)
     assert bench.blocks_of("mine") == [0]
-    assert 0 < bench.now_s < blocks.STRANGER_WAIT_S
+    assert 0 < bench.now_s < timing.STRANGER_WAIT_S
 
 
 def test_a_stranger_that_stays_ends_the_case_and_blames_nobody(bench: Bench) -> None:
@@ -126,7 +126,7 @@ def test_a_stranger_that_stays_ends_the_case_and_blames_nobody(bench: Bench) -> 
 
 def test_strangers_that_come_and_go_all_the_time_end_the_case(bench: Bench) -> None:
     bench.state.contended["c"] = 4  # of six
-    blocks.repeat_disturbed(bench.state, CASE, NAMES)
+    timing.repeat_disturbed(bench.state, CASE, NAMES)
     assert bench.state.record("base", CASE).status is Status.CONTENDED
 
 

@@ -11,11 +11,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from harness import turns
-from harness.bench import JudgeFailed
-from harness.budget import SHORTEST_S, Budget
+from harness.engine import burst as engine_burst
+from harness.engine.guards.budget import SHORTEST_S, Budget
+from harness.engine.worker_process import JudgeFailed
 from harness.errors import HarnessError
-from harness.messages import BurstReport
+from harness.process.messages import BurstReport
 from harness.schema import Case, Kind, Limits, Status
 
 LIMITS = Limits(first_call_s=180, again_s=5, entrant_s=100, entrant_times=10)
@@ -47,8 +47,8 @@ class Stage:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, *takes: tuple[float, Status]) -> None:
         self.now, self.asked, self.left = 0.0, list[float](), iter(takes)
-        monkeypatch.setattr(turns.time, "monotonic", lambda: self.now)
-        monkeypatch.setattr(turns, "_burst", self.burst)
+        monkeypatch.setattr(engine_burst.time, "monotonic", lambda: self.now)
+        monkeypatch.setattr(engine_burst, "_burst", self.burst)
         self.seats = {
             name: self.seat(kind) for name, kind in zip(("mine", "pace"), Kind, strict=True)
         }
@@ -79,7 +79,7 @@ class Stage:
         return BurstReport(status=status)
 
     def turn(self, name: str = "mine") -> BurstReport | None:
-        return turns.take_turn(self.state, name, CASES[1], LIMITS.first_call_s)
+        return engine_burst.take_turn(self.state, name, CASES[1], LIMITS.first_call_s)
 
 
 def test_slow_within_every_deadline_is_told_what_it_spent(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -134,7 +134,7 @@ def test_a_fault_of_ours_in_a_turn_ends_that_entry_alone(
     def broken(*_: object) -> None:
         raise fault
 
-    monkeypatch.setattr(turns, "_burst", broken)
+    monkeypatch.setattr(engine_burst, "_burst", broken)
     assert stage.turn() is None
     assert stage.failed["two"][0] is status
     assert stage.detached == ["mine-1"]
@@ -148,7 +148,7 @@ def test_a_judge_that_fails_is_more_than_a_turn(monkeypatch: pytest.MonkeyPatch)
     def broken(*_: object) -> None:
         raise JudgeFailed("the judge failed")
 
-    monkeypatch.setattr(turns, "_burst", broken)
+    monkeypatch.setattr(engine_burst, "_burst", broken)
     with pytest.raises(JudgeFailed):
         stage.turn()
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from harness.build_promise import Build, broken, builds_of
-from harness.worker.nvrtc import CudaSourceError
+from harness.worker.cuda.nvrtc import CudaSourceError
+from harness.worker.cuda.promises import Build, broken, builds_of
 
 FOUND = {"registers": 168, "spills": 0, "warnings": 0}
 

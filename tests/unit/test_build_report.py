@@ -7,8 +7,8 @@ from dataclasses import replace
 
 import pytest
 
-from harness import build_report
-from harness.build_report import KernelReport, parse_ptxas, render, with_occupancy
+from harness.worker.cuda import resources
+from harness.worker.cuda.resources import KernelReport, parse_ptxas, render, with_occupancy
 
 LOG = """\
 ptxas info    : 0 bytes gmem
@@ -96,16 +96,16 @@ def test_the_page_aligns_and_puts_warnings_under_their_kernel():
 
 
 def test_without_a_compiler_it_says_what_to_install(monkeypatch):
-    monkeypatch.setattr(build_report.shutil, "which", lambda name: None)
-    with pytest.raises(build_report.BuildUnavailableError, match="pip install cuda-bindings"):
-        build_report.nvcc("", "sm_80", build_report.Path(), ())
+    monkeypatch.setattr(resources.shutil, "which", lambda name: None)
+    with pytest.raises(resources.BuildUnavailableError, match="pip install cuda-bindings"):
+        resources.nvcc("", "sm_80", resources.Path(), ())
 
 
 def test_steps_are_not_part_of_an_extension(tmp_path):
     for name in ("csrc/a.cu", "steps/01.cu"):
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_text("")
-    assert [path.name for path in build_report.extension_sources(tmp_path)] == ["a.cu"]
+    assert [path.name for path in resources.extension_sources(tmp_path)] == ["a.cu"]
 
 
 @needs_nvcc
@@ -114,18 +114,18 @@ def test_nvcc_reports_names_threads_and_errors(tmp_path):
         "namespace { template <int D> __global__ void __launch_bounds__(96) f(float* q)"
         " { q[0] = D; } }\nvoid g(float* q) { f<64><<<1, 96>>>(q); }\n"
     )
-    (found,) = build_report.build(tmp_path, "submission.py", None, tmp_path / "cache", ["sm_90a"])
+    (found,) = resources.build(tmp_path, "submission.py", None, tmp_path / "cache", ["sm_90a"])
     assert (found.name, found.threads, found.arch) == ("f<64>", 96, "sm_90a")
     (tmp_path / "k.cu").write_text("__global__ void f( {}\n")
-    with pytest.raises(build_report.CudaSourceError) as caught:
-        build_report.build(tmp_path, "submission.py", None, tmp_path / "cache", ["sm_90a"])
+    with pytest.raises(resources.CudaSourceError) as caught:
+        resources.build(tmp_path, "submission.py", None, tmp_path / "cache", ["sm_90a"])
     assert caught.value.line == 1
 
 
 def test_archs_follow_the_capability_that_is_needed():
-    assert build_report.archs_for("8.0") == ("sm_80", "sm_90a")
-    assert build_report.archs_for("0.0") == ("sm_80", "sm_90a")
-    assert build_report.archs_for("9.0") == ("sm_90a",)
+    assert resources.archs_for("8.0") == ("sm_80", "sm_90a")
+    assert resources.archs_for("0.0") == ("sm_80", "sm_90a")
+    assert resources.archs_for("9.0") == ("sm_90a",)
 
 
 def test_a_broken_promise_is_under_its_kernel():
@@ -143,6 +143,6 @@ def test_a_promise_tells_the_launch_s_shared_memory(tmp_path):
         'extern "C" __global__ void __launch_bounds__(128) f(float* q) { q[0] = N; }\n'
     )
     (tmp_path / "f.cu").write_text(source)
-    (only,) = build_report.build(tmp_path, "submission.py", None, tmp_path, ["sm_90a"])
+    (only,) = resources.build(tmp_path, "submission.py", None, tmp_path, ["sm_90a"])
     assert (only.smem_dynamic_bytes, only.blocks_per_sm) == (65536, 3)
     assert only.broken == ["3 blocks fit an SM, promised at least 4"]

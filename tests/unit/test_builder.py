@@ -11,15 +11,18 @@ from typing import Any
 
 import pytest
 
-from harness import build_promise, builder, sandbox, wire
-from harness.build_report import BuildUnavailableError
+from harness.catalog.entrants import load_entrant
+from harness.cli import builder
 from harness.errors import WireError
-from harness.registry import load_entrant
+from harness.process import wire
+from harness.process.sandbox import enter
 from harness.schema import Entrant, Kind, Limits
-from harness.worker.nvrtc import CudaSourceError
+from harness.worker.cuda import promises
+from harness.worker.cuda.nvrtc import CudaSourceError
+from harness.worker.cuda.resources import BuildUnavailableError
 
 needs_nvcc = pytest.mark.skipif(shutil.which("nvcc") is None, reason="nvcc is not on PATH")
-levels = pytest.mark.parametrize("level", [n for n in (1, 2) if not sandbox.lacking(n)])
+levels = pytest.mark.parametrize("level", [n for n in (1, 2) if not enter.lacking(n)])
 FORWARD = "def custom_attention_forward(q, k, v, causal=True, sm_scale=None):\n    return q\n"
 KERNEL = {
     "name": "f",
@@ -80,13 +83,13 @@ def test_a_compiler_of_its_own_is_refused_and_would_be_behind_the_walls(
         builder.report(there, None, ["sm_90a"], Limits(), level)
     # Even if the list let it through: the program runs, and finds nothing to write to or to read.
     house = tmp_path / "harness"
-    shutil.copytree(Path(build_promise.__file__).parent, house)
+    shutil.copytree(Path(promises.__file__).parent, house)
     flags = (house / "compiler_flags.py").read_text()
     (house / "compiler_flags.py").write_text(
         flags.replace("ALLOWED = {", 'ALLOWED = {"all": ".*",')
     )
-    monkeypatch.setattr("harness.scratch.ROOT", tmp_path)
-    monkeypatch.setattr("harness.isolate.ROOT", tmp_path)
+    monkeypatch.setattr("harness.process.scratch.ROOT", tmp_path)
+    monkeypatch.setattr("harness.process.child.ROOT", tmp_path)
     secret, ran = tmp_path / "secret", tmp_path / "ran"
     secret.write_text("hidden_word_of_the_house")
     cc = tmp_path / "x" / "cc"

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from harness.casting import make_seats
+from harness.catalog.entrants import load_entrant
+from harness.catalog.request import Request
+from harness.catalog.suites import load_suite
+from harness.engine.assign_roles import make_seats
 from harness.problems import get_problem
-from harness.registry import load_entrant
-from harness.request import Request
 from harness.schema import Kind, Machine
-from harness.suite import load_suite
 
 ROOT = Path(__file__).resolve().parents[2]
 SOURCE = "def custom_attention_forward(q, k, v, causal=True, sm_scale=None):\n    return q\n"

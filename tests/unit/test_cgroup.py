@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from harness import cgroup
-from harness.cgroup import Group, make, parent
+from harness.process.sandbox import cgroup
+from harness.process.sandbox.cgroup import Group, make, parent
 
 FILES = ["cgroup.procs", "cgroup.kill", "memory.max", "memory.oom.group", "pids.max"]
 

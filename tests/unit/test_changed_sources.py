@@ -9,16 +9,16 @@ from types import SimpleNamespace
 from typing import Any
 from unittest.mock import MagicMock
 
-from harness.budget import Budget
-from harness.defences import NOTHING_OFF
-from harness.messages import BurstReport
+from harness.catalog.entrants import load_entrant, stage
+from harness.catalog.suites import load_suite
+from harness.engine.burst import Question, take_turn
+from harness.engine.guards.budget import Budget
+from harness.engine.guards.quiet import Quiet
 from harness.problems import get_problem
 from harness.problems.base import Probe
-from harness.quiet import Quiet
-from harness.registry import load_entrant, stage
+from harness.process.ablation import NOTHING_OFF
+from harness.process.messages import BurstReport
 from harness.schema import Kind, Status
-from harness.suite import load_suite
-from harness.turns import Question, take_turn
 
 ROOT = Path(__file__).resolve().parents[2]
 SOURCE = "def custom_attention_forward(q, k, v, causal=True, sm_scale=None):\n    return q\n"

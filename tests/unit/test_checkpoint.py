@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from harness.checkpoint import Checkpoint, Held
+from harness.process.cuda.checkpoint import Checkpoint, Held
 
 #: Pid 1 locks, 2 has work that does not end, 3 is no CUDA process, 4 never answers; others echo the deadline.
 SOURCE = """

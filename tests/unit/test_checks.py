@@ -6,13 +6,13 @@ from types import SimpleNamespace
 
 import pytest
 
-from harness import checks
-from harness.messages import BurstReport
-from harness.observer import Silent
+from harness.engine import correctness
+from harness.engine.burst import Question
+from harness.engine.events import Silent
+from harness.measure.verdict import Evidence
 from harness.problems import get_problem
+from harness.process.messages import BurstReport
 from harness.schema import Case, Entrant, Kind, Manifest, Status
-from harness.turns import Question
-from harness.verdict import Evidence
 
 PROBLEM = get_problem("attention_forward")
 
@@ -38,7 +38,7 @@ def test_every_check_is_told_to_its_own_case(
         asked.append(case.name)
         return BurstReport(status=Status.INCORRECT, message=f"wrong on {case.name}")
 
-    monkeypatch.setattr(checks, "take_turn", take_turn)
+    monkeypatch.setattr(correctness, "take_turn", take_turn)
     state = SimpleNamespace(
         suite=SimpleNamespace(cases=cases),
         problem=PROBLEM,
@@ -51,7 +51,7 @@ def test_every_check_is_told_to_its_own_case(
         record=lambda _, case: evidence[case.name],
         may_run=lambda _, case: evidence[case.name].status is None,
     )
-    checks.check_cases(state, cases)  # type: ignore[arg-type]
+    correctness.check_cases(state, cases)  # type: ignore[arg-type]
     assert asked == names
     for case in cases:
         assert evidence[case.name].reason.startswith(f"wrong on {case.name}")

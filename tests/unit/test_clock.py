@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from harness.clock import CPU_RULES, GPU_RULES, cross_examine
+from harness.measure.two_clocks import CPU_RULES, GPU_RULES, cross_examine
 from harness.schema import MOST_SLACK_PCT, Sample
 
 CALLS = 6

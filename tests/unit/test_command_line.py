@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from harness.cli import guarded, parse_args
-from harness.engines.slurm import sbatch_options
+from harness.campaign.slurm import sbatch_options
+from harness.cli.main import guarded, parse_args
+from harness.cli.run_options import choose_suite
 from harness.errors import EXIT_NOBODY_READS, EXIT_UNAVAILABLE, EXIT_USAGE, UsageError
-from harness.machine import inspect_machine
-from harness.wishes import choose_suite
+from harness.measure.machine import inspect_machine
 
 ROOT = Path(__file__).resolve().parents[2]
 MINE = ["--submission", "triton_template"]

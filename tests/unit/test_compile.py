@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from harness.messages import BuilderReply, understood
+from harness.process.messages import BuilderReply, understood
 from harness.schema import Manifest
-from harness.worker import compile as builder
-from harness.worker.nvrtc import Compiled, Program
+from harness.worker import build_main as builder
+from harness.worker.cuda.nvrtc import Compiled, Program
 
 ROOT = Path(__file__).resolve().parents[2]
 # the builder has one thread; a test runner may have more, which Python 3.12 minds at a fork
@@ -80,5 +80,5 @@ def test_it_compiles_for_a_gpu_that_is_not_here(tmp_path, monkeypatch):
 
 
 def test_it_imports_neither_torch_nor_pydantic():
-    code = "import sys, harness.worker.compile; sys.exit(bool({'torch', 'pydantic'} & set(sys.modules)))"
+    code = "import sys, harness.worker.build_main; sys.exit(bool({'torch', 'pydantic'} & set(sys.modules)))"
     assert subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=False).returncode == 0

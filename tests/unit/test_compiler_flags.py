@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from harness import compiler_flags
-from harness.build_promise import builds_of
-from harness.launch_spec import parse_launch
-from harness.worker.nvrtc import CudaSourceError
+from harness.catalog import compiler_flags
+from harness.catalog.launch_spec import parse_launch
+from harness.worker.cuda.nvrtc import CudaSourceError
+from harness.worker.cuda.promises import builds_of
 
 FINE = [
     "-DHEADDIM=64",

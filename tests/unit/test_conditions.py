@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from harness import conditions, stats
+from harness.measure import drift, stats
 from harness.schema import Sample, Telemetry
 from tests.report.factory import CPU, H200
 
@@ -24,11 +24,11 @@ def pace(change: float, blocks: int = 21) -> list[Sample]:
 
 
 def test_the_pace_is_the_golden_kernel() -> None:
-    assert conditions.drift_pct(pace(0.0)) is None
-    assert conditions.drift_pct(pace(0.06)) == pytest.approx(4.0, abs=0.5)
-    assert conditions.drift_pct([]) is None
+    assert drift.drift_pct(pace(0.0)) is None
+    assert drift.drift_pct(pace(0.06)) == pytest.approx(4.0, abs=0.5)
+    assert drift.drift_pct([]) is None
     disturbed = [s.model_copy(update={"late": s.block >= 14}) for s in pace(0.06)]
-    told = conditions.drift_pct(disturbed)
+    told = drift.drift_pct(disturbed)
     assert told is not None
     assert told < 4.0  # what was disturbed says nothing of the machine's course
 
@@ -44,20 +44,20 @@ def test_the_pace_is_the_golden_kernel() -> None:
 )
 def test_unsound_blocks_are_named(throttle: tuple[str, ...], change: float, why: str) -> None:
     readings = [Telemetry(throttle=throttle)] * 20
-    told = conditions.unsound(H200, pace(change), readings)
+    told = drift.unsound(H200, pace(change), readings)
     assert told.startswith(why) if not why else why in told
-    assert conditions.unsound(CPU, pace(change), readings) == ""
+    assert drift.unsound(CPU, pace(change), readings) == ""
 
 
 def test_one_bad_reading_is_not_an_unsound_run() -> None:
     readings = [Telemetry(throttle=("hw_slowdown",)), *[Telemetry()] * 19]
-    assert conditions.unsound(H200, pace(0.0), readings) == ""
+    assert drift.unsound(H200, pace(0.0), readings) == ""
 
 
 def test_the_clock_is_the_median_that_was_read() -> None:
     samples = [sample(n, sm_mhz=1980 if n % 2 else 1500) for n in range(5)]
-    assert conditions.clock_mhz(samples) == 1500
-    assert conditions.clock_mhz([sample(0)]) is None
+    assert drift.clock_mhz(samples) == 1500
+    assert drift.clock_mhz([sample(0)]) is None
 
 
 def metered(rng: np.random.Generator, blocks: int, busy_s: float) -> list[float]:
@@ -77,7 +77,7 @@ def test_a_coarse_counter_is_unbiased_and_told_only_when_it_is_narrow() -> None:
     for blocks in (20, 20, 20, 20, 600, 600, 600, 600):
         null = dict(enumerate(metered(rng, blocks, 0.0)))
         mine = metered(rng, blocks, 0.008)
-        told = conditions.energy([sample(n, energy_j=j) for n, j in enumerate(mine)], null)
+        told = drift.energy([sample(n, energy_j=j) for n, j in enumerate(mine)], null)
         assert told is not None
         held += told.low_j <= truth_j <= told.high_j
         narrow += (told.joules_per_call is not None) == (blocks == 600)
@@ -86,10 +86,10 @@ def test_a_coarse_counter_is_unbiased_and_told_only_when_it_is_narrow() -> None:
 
 
 def test_energy_needs_a_counter_and_some_blocks() -> None:
-    assert conditions.energy([sample(n) for n in range(20)], dict.fromkeys(range(20), 1.0)) is None
+    assert drift.energy([sample(n) for n in range(20)], dict.fromkeys(range(20), 1.0)) is None
     few = [sample(n, energy_j=9.0) for n in range(4)]
-    assert conditions.energy(few, dict.fromkeys(range(20), 1.0)) is None
-    assert conditions.energy([sample(n, energy_j=9.0) for n in range(20)], {}) is None
+    assert drift.energy(few, dict.fromkeys(range(20), 1.0)) is None
+    assert drift.energy([sample(n, energy_j=9.0) for n in range(20)], {}) is None
 
 
 def test_half_width_is_students() -> None:

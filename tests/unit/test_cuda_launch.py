@@ -9,10 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from harness.worker import cuda_launch, tensor_map
-from harness.worker.cuda_launch import Device, Launch
-from harness.worker.nvrtc import Compiled, CudaSourceError, Program
-from harness.worker.section import with_defaults
+from harness.worker.cuda import launch as cuda_launch
+from harness.worker.cuda import tensor_map
+from harness.worker.cuda.instances import with_defaults
+from harness.worker.cuda.launch import Device, Launch
+from harness.worker.cuda.nvrtc import Compiled, CudaSourceError, Program
 
 KERNEL = {"name": "f<{D}>", "headdims": [64], "grid": ["cdiv(S, 64) * B * H"], "block": [128]}
 MAPS = {name: {"tensor": name[0], "box": [64, 64]} for name in ("q_map", "k_map", "v_map")}

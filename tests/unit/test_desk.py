@@ -8,10 +8,10 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from harness.defences import NOTHING_OFF, Defence  # noqa: E402
-from harness.judge.desk import Desk, Inputs, WorkerGone  # noqa: E402
+from harness.judge.burst import Desk, Inputs, WorkerGone  # noqa: E402
 from harness.judge.sampled import Sampled  # noqa: E402
 from harness.problems.base import TensorSpec  # noqa: E402
+from harness.process.ablation import NOTHING_OFF, Defence  # noqa: E402
 from harness.schema import Status  # noqa: E402
 
 SPEC = TensorSpec("o", (1, 2, 64, 8), "fp16")

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from harness.cli import parse_args
+from harness.cli.main import parse_args
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = sorted(

@@ -8,7 +8,7 @@ import pytest
 
 pytest.importorskip("torch")
 
-from harness.driver import CudaDriver
+from harness.process.cuda.driver import CudaDriver
 
 
 class Library:

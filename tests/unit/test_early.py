@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from harness import early, wire
 from harness.judge import __main__ as judge
+from harness.process import prestart, wire
 from harness.worker.__main__ import open_context, wait_for_cubins
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -30,9 +30,9 @@ class Pretended:
 
 @pytest.fixture
 def halls(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setattr(early, "Hall", Pretended)
+    monkeypatch.setattr(prestart, "Hall", Pretended)
     yield
-    early._close()
+    prestart._close()
 
 
 @pytest.mark.usefixtures("halls")
@@ -50,15 +50,15 @@ def halls(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     ],
 )
 def test_only_one_run_of_this_machine_starts_early(words: str, starts: bool) -> None:
-    early.begin(words.split())
-    assert bool(early._waiting) == starts
+    prestart.begin(words.split())
+    assert bool(prestart._waiting) == starts
 
 
 @pytest.mark.usefixtures("halls")
 def test_a_run_takes_what_was_begun_and_the_next_begins_anew() -> None:
-    early.begin(["--submission", "mine"])
-    (begun,) = early._waiting
-    with early.taken() as first, early.taken() as second:
+    prestart.begin(["--submission", "mine"])
+    (begun,) = prestart._waiting
+    with prestart.taken() as first, prestart.taken() as second:
         assert first is begun
         assert second is not begun
         assert not begun.closed
@@ -66,11 +66,11 @@ def test_a_run_takes_what_was_begun_and_the_next_begins_anew() -> None:
 
 
 def test_nothing_is_left_of_a_hall_that_nobody_took() -> None:
-    early.begin(["--submission", "mine"])
-    (hall,) = early._waiting
+    prestart.begin(["--submission", "mine"])
+    (hall,) = prestart._waiting
     assert hall.judge.alive
     assert hall.nursery.process.poll() is None
-    early._close()
+    prestart._close()
     assert not hall.judge.alive
     assert hall.nursery.process.poll() is not None
     assert not hall.scratch.exists()

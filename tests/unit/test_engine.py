@@ -9,10 +9,10 @@ from unittest.mock import MagicMock
 
 import pytest
 
-from harness.engine import Run
+from harness.catalog.suites import load_suite
+from harness.engine.run import Run
 from harness.errors import WireError
 from harness.schema import Status
-from harness.suite import load_suite
 
 ROOT = Path(__file__).resolve().parents[2]
 

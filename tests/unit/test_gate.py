@@ -7,8 +7,8 @@ import math
 import pytest
 import torch
 
-from harness.judge.desk import is_dense
-from harness.judge.gate import Reference, grade, worst
+from harness.judge.burst import is_dense
+from harness.judge.numerics import Reference, grade, worst
 from harness.judge.secret import Secret
 from harness.problems import attention_forward_tensors as tensors
 from harness.problems import get_problem

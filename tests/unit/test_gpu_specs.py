@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from harness import gpu_specs
+from harness.measure import gpu_specs
 from harness.schema import Machine
 from tests.report.factory import CPU, H200
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from harness import hygiene
+from harness.process import process_tree
 
 ROOT = Path(__file__).resolve().parents[2]
 pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="Linux calls")
@@ -33,15 +33,15 @@ def test_children_and_descendants_see_a_process_in_another_session() -> None:
     process = subprocess.Popen([sys.executable, "-c", code])
     try:
         deadline = time.monotonic() + 20
-        while not (found := hygiene.children(process.pid)) and time.monotonic() < deadline:
+        while not (found := process_tree.children(process.pid)) and time.monotonic() < deadline:
             time.sleep(0.01)
         (child,) = found
         while os.getsid(child) == os.getsid(process.pid) and time.monotonic() < deadline:
             time.sleep(0.01)
         assert os.getsid(child) != os.getsid(process.pid)
-        assert set(hygiene.descendants(os.getpid())) >= {process.pid, child}
+        assert set(process_tree.descendants(os.getpid())) >= {process.pid, child}
     finally:
-        hygiene.signal_tree(process.pid, hygiene.signal.SIGKILL)
+        process_tree.signal_tree(process.pid, process_tree.signal.SIGKILL)
         process.kill()
         process.wait()
 
@@ -71,7 +71,7 @@ def test_a_double_fork_is_adopted_and_swept() -> None:
 def test_sweep_leaves_what_it_knows() -> None:
     process = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(30)"])
     try:
-        assert process.pid not in hygiene.sweep(hygiene.children(os.getpid()))
+        assert process.pid not in process_tree.sweep(process_tree.children(os.getpid()))
         assert process.poll() is None
     finally:
         process.kill()

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from harness.isolate import Child, Jail, untrusted_env
-from harness.words import plain_text
+from harness.process.child import Child, Jail, untrusted_env
+from harness.process.text import plain_text
 
 
 def test_text_of_strangers_is_plain() -> None:

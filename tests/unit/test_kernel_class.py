@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from harness.kernel_class import SAME_BITS, classify
-from harness.rank import leaderboard
-from harness.report import markdown
+from harness.board.kernel_class import SAME_BITS, classify
+from harness.board.rank import leaderboard
+from harness.board.render import markdown
 from harness.schema import Kind
 from tests.report.factory import run_of
 

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from harness.worker import kernel_names
+from harness.worker import introspect
 
 torch = pytest.importorskip("torch")
 STREAM: list[str] = []
@@ -25,7 +25,7 @@ def recorder():
 @pytest.fixture(autouse=True)
 def fake_gpu(monkeypatch):
     STREAM.clear()
-    monkeypatch.setattr(kernel_names, "listening", recorder)
+    monkeypatch.setattr(introspect, "listening", recorder)
     stream = SimpleNamespace(
         current_stream=lambda: None, synchronize=lambda: None, stream=contextlib.nullcontext
     )
@@ -45,7 +45,7 @@ def test_only_the_call_is_named():
     names: list[str] = []
     STREAM.append("Memcpy HtoD (Pageable -> Device)")
     gpu_burst(
-        kernel_names.naming(submission, names), [(1,), (2,)], {}, keep, [event] * 3,
+        introspect.naming(submission, names), [(1,), (2,)], {}, keep, [event] * 3,
         lambda: STREAM.append("elementwise_kernel"),
     )  # fmt: skip
     assert names == ["Memset (Device)", "kernel_1", "kernel_2"]
@@ -54,8 +54,8 @@ def test_only_the_call_is_named():
 
 def test_a_long_list_and_long_names_are_cut():
     names: list[str] = []
-    kernel_names.naming(lambda: STREAM.extend(f"{i:>400}" for i in range(99)), names)()
+    introspect.naming(lambda: STREAM.extend(f"{i:>400}" for i in range(99)), names)()
     assert names == [" " * 300]
     names.clear()
-    kernel_names.naming(lambda: STREAM.extend(str(i) for i in range(99)), names)()
-    assert len(names) == kernel_names.MAX_KERNELS
+    introspect.naming(lambda: STREAM.extend(str(i) for i in range(99)), names)()
+    assert len(names) == introspect.MAX_KERNELS

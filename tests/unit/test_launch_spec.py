@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 import yaml
 
-from harness.launch_spec import check_expression, parse_launch
-from harness.worker.expression import evaluate
+from harness.catalog.launch_spec import check_expression, parse_launch
+from harness.worker.cuda.expression import evaluate
 
 SIZES = {"B": 2, "H": 3, "S": 100, "D": 64, "SM": 132}
 KERNEL = {
@@ -98,7 +98,7 @@ def test_every_section_in_the_house_is_valid(launch):
 
 
 def test_every_key_is_in_the_page():
-    from harness.launch_spec import SCALARS, Kernel, LaunchSpec, TensorMap
+    from harness.catalog.launch_spec import SCALARS, Kernel, LaunchSpec, TensorMap
 
     page = (REPOSITORY / "docs" / "write-a-cuda-kernel.md").read_text()
     for model in (LaunchSpec, Kernel, TensorMap):

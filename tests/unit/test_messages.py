@@ -15,15 +15,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from harness import wire
-from harness.bench import JudgeClient, JudgeFailed, hear_builder
+from harness.engine.worker_process import JudgeClient, JudgeFailed, hear_builder
 from harness.errors import WireError
-from harness.judge.desk import BurstOutcome, Desk, WorkerGone
-from harness.judge.gate import Grade
+from harness.judge.burst import BurstOutcome, Desk, WorkerGone
 from harness.judge.judge import report_of
-from harness.messages import BuilderReply, BurstReport, understood
+from harness.judge.numerics import Grade
+from harness.process import wire
+from harness.process.messages import BuilderReply, BurstReport, understood
+from harness.process.text import cut, encoded_bytes, plain_text
 from harness.schema import Limits, Status
-from harness.words import cut, encoded_bytes, plain_text
 
 HUGE = 10**399
 any_text = st.text(

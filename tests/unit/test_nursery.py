@@ -13,11 +13,12 @@ from typing import Any
 
 import pytest
 
-from harness import hygiene, namespaces
-from harness.casting import own_folder
-from harness.isolate import Child, Jail, bare_env
-from harness.nursery import WORKER_NAME, Nursery
-from harness.sandbox import lacking
+from harness.engine.assign_roles import own_folder
+from harness.process import process_tree
+from harness.process.child import Child, Jail, bare_env
+from harness.process.forkserver import WORKER_NAME, Nursery
+from harness.process.sandbox import namespaces
+from harness.process.sandbox.enter import lacking
 
 ROOT = Path(__file__).resolve().parents[2]
 MANIFEST = json.dumps({"name": "spy", "author": "a", "description": "d", "language": "pytorch"})
@@ -170,7 +171,7 @@ def test_what_forks_faster_than_it_can_be_signalled_is_stopped_and_ends_with_its
     nursery: Nursery, house: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sys.modules[__name__], "SPY", HOPPER + SPY)
-    before = set(hygiene.children(os.getpid()))
+    before = set(process_tree.children(os.getpid()))
     child = start(nursery, house, tmp_path, 2)
     facts_of(tmp_path)
     beats = tmp_path / "cache" / "beats"
@@ -188,7 +189,7 @@ def test_what_forks_faster_than_it_can_be_signalled_is_stopped_and_ends_with_its
     assert not [pid for pid in child.pids() if state(pid) == "Z"][40:], "the first process reaps"
     child.end()
     assert beaten() == 0
-    assert not set(hygiene.children(os.getpid())) - before
+    assert not set(process_tree.children(os.getpid())) - before
 
 
 def state(pid: int) -> str:

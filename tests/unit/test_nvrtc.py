@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from harness.launch_spec import parse_launch
-from harness.worker import nvrtc
-from harness.worker.nvrtc import CudaSourceError, compile_source
-from harness.worker.section import instances, with_defaults
+from harness.catalog.launch_spec import parse_launch
+from harness.worker.cuda import nvrtc
+from harness.worker.cuda.instances import instances, with_defaults
+from harness.worker.cuda.nvrtc import CudaSourceError, compile_source
 
 GOOD = 'extern "C" __global__ void f(float* q) {\n  q[0] = 1.0f;\n}\n'
 

@@ -9,9 +9,9 @@ from pathlib import Path
 from hypothesis import given
 from hypothesis import strategies as st
 
-from harness.plan import further_block, plan_case
+from harness.catalog.suites import load_suite
+from harness.measure.plan import further_block, plan_case
 from harness.problems import get_problem
-from harness.suite import load_suite
 
 SUITE = load_suite("fa3", Path(__file__).resolve().parents[2] / "configs")
 PROBLEM = get_problem("attention_forward")

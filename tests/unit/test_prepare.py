@@ -7,9 +7,9 @@ from types import SimpleNamespace
 
 import pytest
 
-from harness import launch
-from harness.bench import Seat
-from harness.quiet import Quiet
+from harness.engine import session
+from harness.engine.guards.quiet import Quiet
+from harness.engine.worker_process import Seat
 
 
 @pytest.fixture
@@ -35,7 +35,7 @@ def told(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         ("start_all", start_all),
         ("may_start", lambda _, seat: not seat.fails),
     ):
-        monkeypatch.setattr(launch, name, stand_in)
+        monkeypatch.setattr(session, name, stand_in)
     return steps
 
 
@@ -59,7 +59,7 @@ def prepare(told: list[str], *seats: SimpleNamespace) -> None:
         facts=SimpleNamespace(machine=SimpleNamespace(has_gpu=True)),
         suite=SimpleNamespace(device="gpu"),
     )
-    launch.prepare(run, SimpleNamespace(sandbox=0))
+    session.prepare(run, SimpleNamespace(sandbox=0))
 
 
 def test_a_plain_cu_waits_for_nobody(told: list[str]) -> None:
@@ -77,14 +77,14 @@ def test_a_worker_whose_kernel_does_not_compile_is_ended(told: list[str]) -> Non
 
 
 def test_workers_are_told_how_many_are_asked_before_them(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(launch, "may_start", lambda _, seat: not seat.fails)
+    monkeypatch.setattr(session, "may_start", lambda _, seat: not seat.fails)
     places: dict[str, int] = {}
     seats = [seat("first"), seat("failed", fails=True), seat("second"), seat("third")]
     for each in seats:
         each.entrant = SimpleNamespace(name=each.name)
         each.start = lambda place, name=each.name: places.update({name: place})
     run = SimpleNamespace(observer=SimpleNamespace(stage=lambda *_: None))
-    launch.start_all(run, seats)
+    session.start_all(run, seats)
     assert places == {"first": 0, "second": 1, "third": 2}
 
 

@@ -8,11 +8,11 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-from harness import wire
-from harness.blocks import prime
-from harness.judge.desk import Desk
+from harness.engine.guards.quiet import Quiet
+from harness.engine.timing import prime
+from harness.judge.burst import Desk
 from harness.judge.judge import Judge
-from harness.quiet import Quiet
+from harness.process import wire
 from harness.schema import Limits
 from harness.worker.__main__ import Worker
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from harness.private_root import mirror
+from harness.process.sandbox.private_root import mirror
 
 
 @pytest.fixture

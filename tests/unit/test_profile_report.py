@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from harness import profile_report
-from harness.profile_report import (
+from harness.worker.cuda import counters as cuda_counters
+from harness.worker.cuda.counters import (
     METRICS,
     Profile,
     ProfileUnavailableError,
@@ -107,7 +107,7 @@ def test_without_counters_it_says_why(said, answer):
 
 
 def test_without_ncu(monkeypatch):
-    monkeypatch.setattr(profile_report.shutil, "which", lambda name: None)
+    monkeypatch.setattr(cuda_counters.shutil, "which", lambda name: None)
     with pytest.raises(ProfileUnavailableError, match="not on PATH"):
         run_ncu(["true"])
 
@@ -119,8 +119,8 @@ def fake_ncu(monkeypatch, returncode, stdout, stderr=""):
         seen.append(command)
         return subprocess.CompletedProcess(command, returncode, stdout, stderr)
 
-    monkeypatch.setattr(profile_report.shutil, "which", lambda name: "/bin/ncu")
-    monkeypatch.setattr(profile_report.subprocess, "run", run)
+    monkeypatch.setattr(cuda_counters.shutil, "which", lambda name: "/bin/ncu")
+    monkeypatch.setattr(cuda_counters.subprocess, "run", run)
     return seen
 
 

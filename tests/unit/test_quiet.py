@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from harness import quiet
-from harness.checkpoint import Answer, Held
-from harness.quiet import Quiet, has_device_open
+from harness.engine.guards import quiet
+from harness.engine.guards.quiet import Quiet, has_device_open
+from harness.process.cuda.checkpoint import Answer, Held
 
 JUDGE, WORKER, CHILD, STRANGER = 10, 20, 21, 90
 

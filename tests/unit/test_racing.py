@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from benchmarks import racing
-from harness.suite import load_suite
+from harness.catalog.suites import load_suite
 
 SUITE = load_suite("fa3", Path(__file__).resolve().parents[2] / "configs")
 

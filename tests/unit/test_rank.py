@@ -7,8 +7,8 @@ import random
 
 import pytest
 
-from harness import rank
-from harness.rank import Board, direct_on, leaderboard, newest
+from harness.board import rank
+from harness.board.rank import Board, direct_on, leaderboard, newest
 from harness.schema import Kind, Speedup, Status, Stopping, Suite
 from tests.report.factory import CASES, CPU, result, run_of, timed
 

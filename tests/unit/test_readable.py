@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from harness import readable, sandbox
-from harness.isolate import ROOT, Jail, rules_of, untrusted_env
-from harness.readable import Shut
+from harness.process.child import ROOT, Jail, rules_of, untrusted_env
+from harness.process.sandbox import enter, search_path
+from harness.process.sandbox.search_path import Shut
 
 
 @pytest.fixture
@@ -62,15 +62,15 @@ def test_folders_of_the_system(home: Path, entry: str) -> None:
 def test_a_link_opens_no_more_than_what_it_points_to(home: Path) -> None:
     for name, target in (("all", "/"), ("mine", home), ("keys", home / ".ssh")):
         (home / "lib" / name).symlink_to(target)
-        assert readable.opened(shut(home), [str(home / "lib" / name)]) == []
+        assert search_path.opened(shut(home), [str(home / "lib" / name)]) == []
     (home / "lib" / "good").symlink_to(home / "lib" / "fast")
-    assert readable.opened(shut(home), [str(home / "lib" / "good")]) == [home / "lib" / "fast"]
+    assert search_path.opened(shut(home), [str(home / "lib" / "good")]) == [home / "lib" / "fast"]
 
 
 def test_only_what_the_user_asked_for_is_told(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(home), str(home / "lib"), "/no/where"]))
     monkeypatch.setenv("LD_LIBRARY_PATH", "/")
-    assert list(readable.refused(shut(home))) == [str(home), "/"]
+    assert list(search_path.refused(shut(home))) == [str(home), "/"]
 
 
 def test_relative_entries_survive_another_working_folder(
@@ -78,7 +78,7 @@ def test_relative_entries_survive_another_working_folder(
 ) -> None:
     monkeypatch.chdir(home)
     monkeypatch.setenv("PYTHONPATH", "lib")
-    assert readable.import_path()[0] == str(home / "lib")
+    assert search_path.import_path()[0] == str(home / "lib")
 
 
 def test_the_homes_of_this_machine_are_shut(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -87,9 +87,9 @@ def test_the_homes_of_this_machine_are_shut(monkeypatch: pytest.MonkeyPatch) -> 
         [sys.executable, "-c", "import os, pwd; print(pwd.getpwuid(os.getuid()).pw_dir)"],
         capture_output=True, text=True, check=True,
     ).stdout.strip()  # fmt: skip
-    assert readable.shut().refusal(Path(real).resolve())
-    assert readable.shut(ROOT).refusal(ROOT / "results")
-    assert readable.shut(ROOT).refusal(ROOT.parent)
+    assert search_path.shut().refusal(Path(real).resolve())
+    assert search_path.shut(ROOT).refusal(ROOT / "results")
+    assert search_path.shut(ROOT).refusal(ROOT.parent)
 
 
 ATTACK = """
@@ -124,7 +124,7 @@ def test_no_import_path_opens_a_home_or_the_checkout(
     level: int,
 ) -> None:
     """A worker behind the walls, its rules made as for a run."""
-    if why := sandbox.lacking(level):
+    if why := enter.lacking(level):
         pytest.skip(why)
     monkeypatch.setenv("HOME", str(home))
     monkeypatch.setenv("PYTHONPATH", entries.format(home=home, root=ROOT))
@@ -140,7 +140,7 @@ def test_no_import_path_opens_a_home_or_the_checkout(
         level == 1
     ):  # at level 2 these exist anew, with nothing in them but the way to what is listed
         secrets += [home, Path("/root"), Path("/")]
-    line = sandbox.command(rules_of(jail), [sys.executable, "-c", ATTACK, *map(str, secrets)])
+    line = enter.command(rules_of(jail), [sys.executable, "-c", ATTACK, *map(str, secrets)])
     done = subprocess.run(
         line, env=untrusted_env(jail), cwd=folders["house"], capture_output=True, text=True,
         timeout=60, check=False,

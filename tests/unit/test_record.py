@@ -14,10 +14,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from harness import record
+from harness.board import record
+from harness.board.store import Store
 from harness.errors import EXIT_STORAGE, StorageError
 from harness.schema import Error, Status
-from harness.store import Store
 from tests.report.factory import CPU, result, run_of
 
 

@@ -9,9 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from harness.errors import SubmissionError
-from harness.problems import get_problem
-from harness.registry import (
+from harness.catalog.entrants import (
     entry_name,
     find_entrants,
     gather,
@@ -21,6 +19,8 @@ from harness.registry import (
     read_again,
     stage,
 )
+from harness.errors import SubmissionError
+from harness.problems import get_problem
 from harness.schema import Entrant, Kind
 
 PROBLEM = get_problem("attention_forward")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from harness.removal import remove_tree
+from harness.process.sandbox.removal import remove_tree
 
 
 def dig(folder: Path, depth: int) -> None:

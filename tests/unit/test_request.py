@@ -9,6 +9,8 @@ from unittest.mock import MagicMock
 import pytest
 
 import run
+from harness.catalog.request import Request, resolve
+from harness.catalog.suites import load_suite
 from harness.errors import (
     EXIT_OK,
     EXIT_STORAGE,
@@ -16,9 +18,7 @@ from harness.errors import (
     EXIT_USAGE,
     SubmissionError,
 )
-from harness.machine import Machine
-from harness.request import Request, resolve
-from harness.suite import load_suite
+from harness.measure.machine import Machine
 
 ROOT = Path(__file__).resolve().parents[2]
 GOOD = "def custom_attention_forward(q, k, v, causal=True, sm_scale=None):\n    return q\n"

@@ -9,10 +9,11 @@ from typing import Any
 
 import pytest
 
-from harness import resource_watch, usage
-from harness.resource_watch import LOG_BYTES, ResourceWatch
+from harness.engine.guards import resource_watch
+from harness.engine.guards.resource_watch import LOG_BYTES, ResourceWatch
+from harness.process.sandbox import usage
+from harness.process.sandbox.usage import DISK_FILES
 from harness.schema import Limits, Status
-from harness.usage import DISK_FILES
 
 GIB = 1 << 30
 

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from harness.cli.roofline_picture import Point, Roofs, draw_roofline, roofs
+from harness.measure.roofline import ceilings
 from harness.problems import get_problem
-from harness.report.limits import ceilings
-from harness.roofline import Point, Roofs, draw_roofline, roofs
 from tests.report.factory import CASES, CPU, H200
 
 PROBLEM = get_problem("attention_forward")

@@ -12,22 +12,22 @@ from pathlib import Path
 
 import pytest
 
-from harness import landlock, namespaces, sandbox
 from harness.errors import UnavailableError, UsageError
+from harness.process.sandbox import enter, landlock, namespaces
 
 ROOT = Path(__file__).resolve().parents[2]
 
 
 def available(level: int) -> bool:
     try:
-        sandbox.require(level)
+        enter.require(level)
     except UnavailableError:
         return False
     return True
 
 
 needs_level_1 = pytest.mark.skipif(not available(1), reason="no Landlock in this kernel")
-needs_level_2 = pytest.mark.skipif(not available(2), reason=sandbox.lacking(2))
+needs_level_2 = pytest.mark.skipif(not available(2), reason=enter.lacking(2))
 each_level = pytest.mark.parametrize(
     "level", [pytest.param(1, marks=needs_level_1), pytest.param(2, marks=needs_level_2)]
 )
@@ -129,7 +129,7 @@ AT_LEVEL_1 = MUST_STAY_OPEN | {"stat_outside"}
 AT_LEVEL_2 = MUST_STAY_OPEN | {"shared_memory", "tmp", "own_tmp", "lock_of_processes"}
 
 
-def walled(rules: sandbox.Rules) -> sandbox.Rules:
+def walled(rules: enter.Rules) -> enter.Rules:
     """`rules` for a user of their own, to whom root gives the folders to be written."""
     uid = namespaces.user_of("1234") if rules.level == 2 else None
     for folder in rules.rw if uid is not None else ():
@@ -137,9 +137,9 @@ def walled(rules: sandbox.Rules) -> sandbox.Rules:
     return dataclasses.replace(rules, uid=uid)
 
 
-def run_walled(rules: sandbox.Rules, words: list[str]) -> subprocess.CompletedProcess[str]:
+def run_walled(rules: enter.Rules, words: list[str]) -> subprocess.CompletedProcess[str]:
     """`words` behind `rules`, to their end."""
-    line = sandbox.command(walled(rules), words)
+    line = enter.command(walled(rules), words)
     env = {"PATH": os.environ["PATH"], "PYTHONPATH": str(ROOT)}
     return subprocess.run(line, env=env, capture_output=True, text=True, timeout=60, check=False)
 
@@ -158,7 +158,7 @@ def probe(tmp_path: Path, level: int) -> set[str]:
     facts = secret.stat()
     words = [sys.executable, str(script), str(os.getpid()), str(scratch), str(secret)]
     words += [str(facts.st_mode), str(facts.st_mtime)]
-    rules = sandbox.Rules(level=level, rw=(scratch,), ro=(script,), chdir=scratch)
+    rules = enter.Rules(level=level, rw=(scratch,), ro=(script,), chdir=scratch)
     done = run_walled(rules, words)
     assert done.returncode == 0, done.stderr
     for folder in ("/dev/shm", "/tmp"):
@@ -211,9 +211,7 @@ def test_a_planted_module_does_not_run_before_the_walls(tmp_path: Path, level: i
         folder.mkdir(parents=True, exist_ok=True)
         for name in ("usercustomize", "argparse", "resource"):
             (folder / f"{name}.py").write_text(f"open({str(tmp_path / 'ran')!r}, 'w').close()")
-    line = sandbox.command(
-        walled(sandbox.Rules(level=level, rw=(home,), chdir=home)), ["/bin/true"]
-    )
+    line = enter.command(walled(enter.Rules(level=level, rw=(home,), chdir=home)), ["/bin/true"])
     env = {"PATH": os.environ["PATH"], "PYTHONPATH": str(ROOT), "HOME": str(home)}
     subprocess.run(line, env=env, check=True, timeout=60, cwd=tmp_path)
     assert not (tmp_path / "ran").exists()
@@ -223,7 +221,7 @@ def test_a_planted_module_does_not_run_before_the_walls(tmp_path: Path, level: i
 def test_files_have_a_limit(tmp_path: Path, level: int) -> None:
     code = f"import os; f = os.open({str(tmp_path / 'big')!r}, 65); os.write(f, b'x' * 2000)"
     code += "; os.write(f, b'x')"
-    rules = sandbox.Rules(level=level, rw=(tmp_path,), file_bytes=1000)
+    rules = enter.Rules(level=level, rw=(tmp_path,), file_bytes=1000)
     done = run_walled(rules, [sys.executable, "-c", code])
     assert done.returncode != 0
     assert (tmp_path / "big").stat().st_size <= 1000
@@ -235,7 +233,7 @@ def test_a_folder_inside_another_keeps_its_own_right(tmp_path: Path, level: int)
     readable, cache = tmp_path / "readable", tmp_path / "readable" / "cache"
     source = cache / "source"
     source.mkdir(parents=True)
-    rules = sandbox.Rules(level=level, ro=(readable, source), rw=(cache,))
+    rules = enter.Rules(level=level, ro=(readable, source), rw=(cache,))
     code = "import sys\nfor p in sys.argv[1:]:\n  try: open(p + '/new', 'w').close(); print('open')"
     code += "\n  except OSError: print('shut')"
     words = [sys.executable, "-c", code, *map(str, (readable, cache, source))]
@@ -248,7 +246,7 @@ def test_all_that_it_keeps_in_memory_files_has_a_limit() -> None:
     fill = "import os; [os.write(os.open(f'{d}/{i}', 65), b'x' * 300_000) "
     fill += "for i in range(3) for d in ('/tmp', '/dev/shm')]"
     for room, ends in ((1_000_000, "No space left"), (4_000_000, "")):
-        rules = sandbox.Rules(level=2, room_bytes=room)
+        rules = enter.Rules(level=2, room_bytes=room)
         done = run_walled(rules, [sys.executable, "-c", fill])
         assert ends in done.stderr
         assert bool(done.returncode) == bool(ends)
@@ -257,16 +255,16 @@ def test_all_that_it_keeps_in_memory_files_has_a_limit() -> None:
 @needs_level_2
 def test_processes_have_a_limit_that_holds_for_root(tmp_path: Path) -> None:
     fork = "import os, time\nfor i in range(40):\n  if os.fork() == 0: time.sleep(9); os._exit(0)"
-    done = run_walled(sandbox.Rules(level=2, processes=20), [sys.executable, "-c", fork])
+    done = run_walled(enter.Rules(level=2, processes=20), [sys.executable, "-c", fork])
     assert "Resource temporarily unavailable" in done.stderr
 
 
 def test_rules_survive_the_way_to_the_launcher(tmp_path: Path) -> None:
     for rules in (
-        sandbox.Rules(),
-        sandbox.Rules(level=2, rw=(tmp_path,), devices=(), uid=7, chdir=tmp_path),
+        enter.Rules(),
+        enter.Rules(level=2, rw=(tmp_path,), devices=(), uid=7, chdir=tmp_path),
     ):
-        assert sandbox.from_plain(json.loads(json.dumps(sandbox.to_plain(rules)))) == rules
+        assert enter.from_plain(json.loads(json.dumps(enter.to_plain(rules)))) == rules
 
 
 def test_a_level_that_cannot_be_had_is_refused_and_says_why(
@@ -274,28 +272,28 @@ def test_a_level_that_cannot_be_had_is_refused_and_says_why(
 ) -> None:
     monkeypatch.setattr(landlock, "abi", lambda: 0)
     with pytest.raises(UnavailableError, match="no Landlock"):
-        sandbox.require(1)
+        enter.require(1)
     monkeypatch.setattr(landlock, "abi", lambda: 4)
-    monkeypatch.setattr(sandbox, "no_namespaces", lambda: "unshare: Operation not permitted")
+    monkeypatch.setattr(enter, "no_namespaces", lambda: "unshare: Operation not permitted")
     with pytest.raises(UnavailableError, match="unshare: Operation not permitted"):
-        sandbox.require(2)
-    monkeypatch.delenv(sandbox.CONTAINER_MARK, raising=False)
+        enter.require(2)
+    monkeypatch.delenv(enter.CONTAINER_MARK, raising=False)
     with pytest.raises(UnavailableError, match="container"):
-        sandbox.require(3)
+        enter.require(3)
     with pytest.raises(UsageError, match="no sandbox level 7"):
-        sandbox.require(7)
+        enter.require(7)
 
 
 def test_the_usual_level_is_the_strictest_there_is_and_says_why_not_2(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(landlock, "abi", lambda: 4)
-    monkeypatch.setattr(sandbox, "no_namespaces", lambda: "")
-    assert sandbox.usual() == (2, "")
-    monkeypatch.setattr(sandbox, "no_namespaces", lambda: "switched off")
-    assert sandbox.usual() == (1, "switched off")
+    monkeypatch.setattr(enter, "no_namespaces", lambda: "")
+    assert enter.usual() == (2, "")
+    monkeypatch.setattr(enter, "no_namespaces", lambda: "switched off")
+    assert enter.usual() == (1, "switched off")
     monkeypatch.setattr(landlock, "abi", lambda: 0)
-    level, why = sandbox.usual()
+    level, why = enter.usual()
     assert (level, "no Landlock" in why) == (0, True)
 
 
@@ -312,5 +310,5 @@ def test_two_entrants_do_not_meet_at_a_socket_in_a_cache(tmp_path: Path) -> None
         server.listen()
         (mine / "socket").chmod(0o777)
         words = [sys.executable, "-c", meet]
-        assert "met" in run_walled(sandbox.Rules(level=2, rw=(mine,)), words).stdout
-        assert "FileNotFound" in run_walled(sandbox.Rules(level=2, rw=(theirs,)), words).stderr
+        assert "met" in run_walled(enter.Rules(level=2, rw=(mine,)), words).stdout
+        assert "FileNotFound" in run_walled(enter.Rules(level=2, rw=(theirs,)), words).stderr

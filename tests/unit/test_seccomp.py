@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from harness import seccomp, system_calls
-from harness.system_calls import JUDGED
+from harness.process.sandbox import seccomp, system_calls
+from harness.process.sandbox.system_calls import JUDGED
 
 MACHINES = sorted(seccomp.ARCHES)
 TABLES = (

@@ -6,13 +6,13 @@ from collections.abc import Callable, Sequence
 
 import pytest
 
-from harness import selftest
-from harness.machine import Machine, inspect_machine
+from harness.cli.selftest import corpus
+from harness.cli.selftest.corpus import Outcome, Specimen
+from harness.measure.machine import Machine, inspect_machine
 from harness.schema import Result, Status
-from harness.selftest import Outcome, Specimen
 from tests.report.factory import result
 
-CORPUS = {specimen.name: specimen for specimen in selftest.load_corpus()}
+CORPUS = {specimen.name: specimen for specimen in corpus.load_corpus()}
 NAMES = ("b11_one_head", "b7_zeros", "eager_chunked")
 Runs = list[list[str]]
 
@@ -26,17 +26,17 @@ def corpus_of(monkeypatch: pytest.MonkeyPatch) -> Callable[..., tuple[list[Outco
 
         def run_batch(batch: Sequence[Specimen], machine: Machine, *_: object) -> list[Outcome]:
             runs.append([specimen.name for specimen in batch])
-            suite = selftest.suite_for(selftest.get_problem(batch[0].problem), False, "fp16", False)
+            suite = corpus.suite_for(corpus.get_problem(batch[0].problem), False, "fp16", False)
             given = many if len(batch) > 1 else one
-            return [selftest.judge(s, row(s, given), suite, 0) for s in batch]
+            return [corpus.judge(s, row(s, given), suite, 0) for s in batch]
 
         def row(specimen: Specimen, given: dict[str, Status]) -> Result:
             usual = Status.PASSED if specimen.honest else specimen.expect.status[0]
             return result(specimen.name, status=given.get(specimen.name, usual))
 
-        monkeypatch.setattr(selftest, "run_batch", run_batch)
-        machine = selftest.replace_gpu(inspect_machine())
-        return selftest.run_corpus([CORPUS[name] for name in NAMES], machine, 0), runs
+        monkeypatch.setattr(corpus, "run_batch", run_batch)
+        machine = corpus.replace_gpu(inspect_machine())
+        return corpus.run_corpus([CORPUS[name] for name in NAMES], machine, 0), runs
 
     return run
 
@@ -80,7 +80,7 @@ def test_another_failure_is_not_excused(
 
 def test_who_must_leave_others_alone_runs_with_them_only() -> None:
     names = ("b7_zeros", "c17_long_names", "b11_one_head")
-    found = selftest.batches([CORPUS[name] for name in names])
+    found = corpus.batches([CORPUS[name] for name in names])
     assert [[s.name for s in batch] for batch in found] == [
         ["b7_zeros", "b11_one_head"],
         ["c17_long_names"],
@@ -96,22 +96,22 @@ def test_a_neighbour_that_loses_its_row_is_a_success_of_the_cheater(
 ) -> None:
     outcome = Outcome(CORPUS["c17_long_names"], None, "stopped", "")
     rows = {"eager_chunked": result("eager_chunked", status=neighbour)} if neighbour else {}
-    assert selftest.beside(outcome, rows).verdict == verdict
+    assert corpus.beside(outcome, rows).verdict == verdict
 
 
 def test_who_cannot_be_read_is_stopped_if_that_was_foreseen() -> None:
-    assert selftest.refusal(CORPUS["c19_circle"], "no YAML").ok
-    assert not selftest.refusal(CORPUS["b7_zeros"], "no YAML").ok
-    assert not selftest.refusal(CORPUS["eager_chunked"], "no YAML").ok
+    assert corpus.refusal(CORPUS["c19_circle"], "no YAML").ok
+    assert not corpus.refusal(CORPUS["b7_zeros"], "no YAML").ok
+    assert not corpus.refusal(CORPUS["eager_chunked"], "no YAML").ok
 
 
 def test_what_a_lower_level_cannot_show_is_not_tried(monkeypatch: pytest.MonkeyPatch) -> None:
     tried: list[str] = []
     monkeypatch.setattr(
-        selftest, "run_batch", lambda batch, *_: tried.extend(s.name for s in batch) or []
+        corpus, "run_batch", lambda batch, *_: tried.extend(s.name for s in batch) or []
     )
     pool = [CORPUS["process_pool"], CORPUS["eager_chunked"]]
     for level, names in ((1, ["eager_chunked"]), (2, ["eager_chunked", "process_pool"])):
         tried.clear()
-        selftest.run_corpus(pool, selftest.replace_gpu(inspect_machine()), level)
+        corpus.run_corpus(pool, corpus.replace_gpu(inspect_machine()), level)
         assert sorted(tried) == names

@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 import yaml
 
-from harness import selftest
+from harness.cli.selftest import corpus as selftest_corpus
+from harness.cli.selftest.specimen import unfold
 from harness.errors import SuiteError
 from harness.schema import Manifest
-from harness.specimen import unfold
 from tests.corpus import convert
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -55,7 +55,7 @@ def test_it_becomes_the_folder_that_a_run_takes(corpus: Path, tmp_path: Path) ->
     assert (manifest.name, manifest.problem) == ("b9_mine", "attention_backward")
     assert manifest.description == "Returns the answer of the call before."
     assert manifest.claims.headdims == (64,)
-    expect = selftest.Expectation.model_validate(read(folder / "expect.yaml"))
+    expect = selftest_corpus.Expectation.model_validate(read(folder / "expect.yaml"))
     assert expect.exploit == manifest.description
     assert (expect.seen, expect.min_latency_ms) == ("somewhere", 2.5)
 
@@ -64,7 +64,7 @@ def test_the_corpus_is_read_from_files_and_folders(corpus: Path, tmp_path: Path)
     (corpus / "b9_mine.py").write_text(ONE)
     folder = unfold(corpus / "b9_mine.py", corpus)
     folder.rename(corpus / "b8_folder")
-    found = selftest.load_corpus(tmp_path)
+    found = selftest_corpus.load_corpus(tmp_path)
     assert [specimen.folder.name for specimen in found] == ["b8_folder", "b9_mine"]
     assert {specimen.problem for specimen in found} == {"attention_backward"}
 
@@ -92,7 +92,7 @@ def test_a_head_that_is_none_is_named_with_its_line(
 ) -> None:
     (corpus / "x.py").write_text(text)
     with pytest.raises(SuiteError, match=message) as caught:
-        selftest.load_corpus(tmp_path)
+        selftest_corpus.load_corpus(tmp_path)
     assert caught.value.hint
 
 

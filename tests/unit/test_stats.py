@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.stats import ttest_ind
 
-from harness import stats
-from harness.stats import Interval
+from harness.measure import stats
+from harness.measure.stats import Interval
 
 #: One block's deviation of the paired log-ratio on an H200: quiet, usual, noisy.
 NOISES = (0.005, 0.009, 0.024)

@@ -7,9 +7,9 @@ import math
 import numpy as np
 import pytest
 
-from harness import stats, stopping
-from harness.stats import Interval
-from harness.stopping import Pair, Rule
+from harness.measure import stats, stopping
+from harness.measure.stats import Interval
+from harness.measure.stopping import Pair, Rule
 
 UNTIL = Rule(until_pct=0.3)
 LOOKS = UNTIL.looks(20)

@@ -11,11 +11,11 @@ torch = pytest.importorskip("torch")
 from torch.utils._python_dispatch import TorchDispatchMode  # noqa: E402
 
 from harness.judge import stream  # noqa: E402
-from harness.judge.desk import Desk, Inputs, WorkerGone  # noqa: E402
+from harness.judge.burst import Desk, Inputs, WorkerGone  # noqa: E402
 from harness.judge.stream import Gate  # noqa: E402
 from harness.judge.withheld import Withheld  # noqa: E402
-from harness.messages import WorkerReply  # noqa: E402
 from harness.problems.base import TensorSpec  # noqa: E402
+from harness.process.messages import WorkerReply  # noqa: E402
 from harness.schema import Status  # noqa: E402
 
 Q = TensorSpec("q", (1, 2, 16, 8), "fp16", withheld=True)

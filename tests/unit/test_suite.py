@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from harness.catalog.suites import adhoc_suite, load_suite, parse_length
 from harness.errors import SuiteError, UsageError
 from harness.problems import get_problem
-from harness.suite import adhoc_suite, load_suite, parse_length
 
 CONFIGS = Path(__file__).resolve().parents[2] / "configs"
 

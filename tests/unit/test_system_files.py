@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from harness import system_files
+from harness.process.sandbox import system_files
 
 
 def test_nothing_that_tells_of_users_or_services() -> None:

@@ -10,13 +10,13 @@ from unittest.mock import MagicMock, patch
 
 import pytest
 
-from harness.budget import Budget
-from harness.defences import NOTHING_OFF, Defence, Off
-from harness.messages import BurstReport
+from harness.engine.burst import Question, take_turn
+from harness.engine.guards.budget import Budget
+from harness.engine.guards.quiet import Rest
 from harness.problems.base import Probe
-from harness.quiet import Rest
+from harness.process.ablation import NOTHING_OFF, Defence, Off
+from harness.process.messages import BurstReport
 from harness.schema import Case, Kind, Limits, Status
-from harness.turns import Question, take_turn
 
 CASE = Case(name="c", batch=1, heads=1, seqlen=64, headdim=64, burst=2)
 TIMED = Question(Probe(CASE), "block/c/1/f01", CASE.burst, timed=True)
@@ -121,7 +121,7 @@ def test_a_worker_that_another_made_unusable_is_replaced_and_takes_its_turn() ->
     state = bench("a")
     state.quiet.release.side_effect = [False, True]
     state.judge.attach.return_value = None
-    with patch("harness.turns.intact", return_value=True):
+    with patch("harness.engine.burst.intact", return_value=True):
         reply = take_turn(state, "a", QUESTION, 1)
     assert reply
     assert reply.status is Status.PASSED
@@ -148,7 +148,7 @@ def test_a_turn_past_all_deadlines_ends_its_worker_as_timed_out() -> None:
 def attach(state: Any) -> Any:
     """Whatever was ended starts again when it is needed."""
     state.judge.attach.return_value = None
-    return patch("harness.turns.intact", return_value=True)
+    return patch("harness.engine.burst.intact", return_value=True)
 
 
 def test_whose_kernels_run_on_behind_the_lock_is_found_and_nobody_else_fails() -> None:

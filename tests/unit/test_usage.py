@@ -11,7 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from harness import hygiene, usage
+from harness.process import process_tree
+from harness.process.sandbox import usage
 
 MIB = 1 << 20
 
@@ -31,7 +32,7 @@ def forks() -> Iterator[list[int]]:
     for _ in range(2):
         child = os.fork()
         if child == 0:
-            hygiene.die_with_parent()
+            process_tree.die_with_parent()
             time.sleep(60)
             os._exit(0)
         children.append(child)

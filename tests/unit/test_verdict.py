@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from harness.clock import GPU_RULES
+from harness.measure.two_clocks import GPU_RULES
+from harness.measure.verdict import Evidence, RunFacts, conclude
 from harness.problems import get_problem
 from harness.schema import (
     Case,
@@ -24,7 +25,6 @@ from harness.schema import (
     Suite,
     Telemetry,
 )
-from harness.verdict import Evidence, RunFacts, conclude
 
 CASE = Case(name="hdim128_seq8k", batch=2, heads=16, seqlen=8192, headdim=128, burst=4)
 H200 = Machine(gpu="NVIDIA H200", uuid="GPU-1", sms=132, capability="9.0")

@@ -9,8 +9,9 @@ from typing import Any
 
 import pytest
 
-from harness import casting, launch, namespaces, sandbox
-from harness.commands import doctor
+from harness.cli.commands import doctor
+from harness.engine import assign_roles, session
+from harness.process.sandbox import enter, namespaces
 
 
 @pytest.mark.parametrize(
@@ -28,15 +29,15 @@ def test_walls_lower_than_usual_are_told(
 ) -> None:
     notes: list[str] = []
     run: Any = SimpleNamespace(observer=SimpleNamespace(note=notes.append))
-    monkeypatch.setattr(sandbox, "lacking", lambda _: lacks)
-    monkeypatch.setattr(launch.readable, "refused", lambda _: {})
-    launch.tell_walls(run, SimpleNamespace(sandbox=level, cache=tmp_path))  # type: ignore[arg-type]
+    monkeypatch.setattr(enter, "lacking", lambda _: lacks)
+    monkeypatch.setattr(session.readable, "refused", lambda _: {})
+    session.tell_walls(run, SimpleNamespace(sandbox=level, cache=tmp_path))  # type: ignore[arg-type]
     assert len(notes) == bool(told)
     assert told in "".join(notes)
 
 
 def test_doctor_says_which_level_is_usual_and_why(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sandbox, "no_namespaces", lambda: "mount proc on /proc: not permitted")
+    monkeypatch.setattr(enter, "no_namespaces", lambda: "mount proc on /proc: not permitted")
     lines = {line.what: line for line in doctor.walls()}
     assert lines["namespaces"].mark == "note"
     assert "mount proc" in lines["namespaces"].found
@@ -46,24 +47,24 @@ def test_doctor_says_which_level_is_usual_and_why(monkeypatch: pytest.MonkeyPatc
 
 def test_a_cache_over_its_quota_is_not_kept(tmp_path: Path) -> None:
     cache = tmp_path / "cache"
-    casting.own_folder(cache, os.geteuid(), 1)
+    assign_roles.own_folder(cache, os.geteuid(), 1)
     (cache / "file").write_bytes(b"x" * (1 << 20))
-    casting.own_folder(cache, os.geteuid(), 1)
+    assign_roles.own_folder(cache, os.geteuid(), 1)
     assert (cache / "file").exists()
-    casting.own_folder(cache, os.geteuid(), 0.0001)
+    assign_roles.own_folder(cache, os.geteuid(), 0.0001)
     assert not (cache / "file").exists()
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root to give a folder away")
 def test_a_cache_of_another_user_is_made_anew(tmp_path: Path) -> None:
     cache = tmp_path / "cache"
-    casting.own_folder(cache, 0, 1)
+    assign_roles.own_folder(cache, 0, 1)
     (cache / "planted").touch()
-    casting.own_folder(cache, 0x7000_0001, 1)
+    assign_roles.own_folder(cache, 0x7000_0001, 1)
     assert not (cache / "planted").exists()
     assert cache.stat().st_uid == 0x7000_0001
     (cache / "built").touch()
-    casting.own_folder(cache, 0x7000_0001, 1)
+    assign_roles.own_folder(cache, 0x7000_0001, 1)
     assert (cache / "built").exists(), "it is kept from run to run"
 
 

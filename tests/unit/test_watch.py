@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from harness import early
-from harness.cli import parse_args
+from harness.cli.main import parse_args
+from harness.cli.watch import Watch
 from harness.errors import (
     EXIT_GPU_UNHEALTHY,
     EXIT_INTERRUPTED,
@@ -20,7 +20,7 @@ from harness.errors import (
     SubmissionError,
     UsageError,
 )
-from harness.watch import Watch
+from harness.process import prestart
 
 LAUNCH = "kernels: []\n"
 
@@ -168,7 +168,7 @@ def test_a_folder_that_is_gone_for_a_while_is_waited_for(mine: Path) -> None:
 def begun(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Each hall that a watch begins between two runs."""
     halls: list[str] = []
-    monkeypatch.setattr(early, "begin_next", lambda: halls.append("begun"))
+    monkeypatch.setattr(prestart, "begin_next", lambda: halls.append("begun"))
     return halls
 
 
@@ -256,9 +256,9 @@ def test_other_commands_are_not_repeated() -> None:
 
 
 def test_a_hall_is_begun_once_for_the_next_run(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(early, "Hall", object)
-    monkeypatch.setattr(early, "_waiting", [])
-    early.begin_next()
-    early.begin_next()
-    assert len(early._waiting) == 1
-    early._waiting.clear()
+    monkeypatch.setattr(prestart, "Hall", object)
+    monkeypatch.setattr(prestart, "_waiting", [])
+    prestart.begin_next()
+    prestart.begin_next()
+    assert len(prestart._waiting) == 1
+    prestart._waiting.clear()

@@ -8,10 +8,11 @@ from types import SimpleNamespace
 
 import pytest
 
-from harness import bench, wire
-from harness.bench import Seat
-from harness.isolate import Jail
+from harness.engine import worker_process
+from harness.engine.worker_process import Seat
 from harness.problems import get_problem
+from harness.process import wire
+from harness.process.child import Jail
 from harness.schema import Entrant, Kind, Limits, Machine, Manifest, Status
 from harness.worker.load import describe
 
@@ -47,7 +48,7 @@ def test_a_failed_builder_leaves_its_log(
             line=ours, end=ours.close, log_tail=lambda: log, ending=lambda: "exited with code 1"
         )
 
-    monkeypatch.setattr(bench, "Child", child)
+    monkeypatch.setattr(worker_process, "Child", child)
     manifest = Manifest(name="mine", language="cuda")
     entrant = Entrant(
         name="mine", kind=Kind.BASELINE, folder=tmp_path, manifest=manifest, source_sha256="0"

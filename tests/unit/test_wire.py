@@ -13,8 +13,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from harness import wire
 from harness.errors import WireError
+from harness.process import wire
 
 Pair = tuple[socket.socket, socket.socket]
 

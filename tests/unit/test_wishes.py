@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from harness.cli import parse_args
+from harness.cli.main import parse_args
+from harness.cli.run_options import rule_of
 from harness.errors import UsageError
-from harness.stopping import FIXED, Rule
-from harness.wishes import rule_of
+from harness.measure.stopping import FIXED, Rule
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ def attention(q, k, v, causal, sm_scale):
     return (scores.softmax(-1) @ v.float()).to(q.dtype)
 
 
-wire = sys.modules["harness.wire"]
+wire = sys.modules["harness.process.wire"]
 send = wire.send
 
 

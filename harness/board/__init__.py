@@ -1,0 +1,1 @@
+"""Records on disk, the ranking of them, and the files that people read."""

@@ -1,0 +1,67 @@
+"""One point per run of an entry: how its speed-up moved over time, and where it made a step."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from harness.board.record import Head
+from harness.measure import stats
+from harness.measure.stats import Interval
+from harness.schema import Status
+
+
+@dataclass(frozen=True, slots=True)
+class Point:
+    """One run of one entry on one board."""
+
+    entry: str
+    board: tuple[str, str, str, int]  # gpu, suite, suite hash, protocol
+    date: str
+    run: str
+    source: str
+    speedup: Interval | None
+    configs: int
+    failed: str
+
+
+def history(heads: Iterable[Head]) -> list[Point]:
+    """Points in order of time; the speed-up is the geometric mean over the configs of the run."""
+    runs: dict[tuple[object, ...], list[Head]] = {}
+    for head in heads:
+        key = (head.entry, head.gpu, head.suite_sha256, head.protocol, head.run)
+        runs.setdefault(key, []).append(head)
+    points = [_point(lines) for lines in runs.values()]
+    return sorted(points, key=lambda p: (p.entry, p.board, p.date, p.run))
+
+
+def _point(lines: list[Head]) -> Point:
+    first = lines[0]
+    failed = [h for h in lines if h.status != Status.PASSED.value]
+    told = [h.speedup for h in lines if h.speedup]
+    ratios = [Interval(*one[1:]) for one in told]
+    whole = not failed and len(ratios) == len(lines) and len({one[0] for one in told}) == 1
+    return Point(
+        entry=first.entry,
+        board=(first.gpu, first.suite, first.suite_sha256, first.protocol),
+        date=first.date,
+        run=first.run,
+        source=first.source_sha256,
+        speedup=stats.geomean(ratios) if whole else None,
+        configs=len(lines),
+        failed="; ".join(f"{h.config}: {h.status}" for h in failed),
+    )
+
+
+def step(before: Point | None, now: Point) -> str:
+    """What changed since the point before: its source, and whether its speed-up is told apart."""
+    if before is None:
+        return "first"
+    parts = ["new source"] if before.source != now.source else []
+    if before.speedup and now.speedup and before.configs == now.configs:
+        change = stats.quotient(now.speedup, before.speedup)
+        if not change.holds(1.0):
+            parts.append(
+                f"{'faster' if change.value > 1 else 'slower'} by {abs(change.value - 1):.1%}"
+            )
+    return ", ".join(parts)

@@ -1,0 +1,143 @@
+"""leaderboard.md, its picture, the page and what documents quote, from the records alone.
+
+leaderboard.md is made of the GPUs under results/, which are committed. A try-out on a CPU is ranked by
+nobody and committed by nobody: it has a board of its own beside its records, results/cpu/leaderboard.md,
+which git ignores. Records elsewhere (--results DIR) have their boards there: the committed one stays as it
+is. A board that is named with --board holds everything.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import tempfile
+from collections.abc import Callable, Collection, Iterator, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from harness.board import quoted, record
+from harness.board.history import history
+from harness.board.rank import Leaderboard, leaderboard, newest
+from harness.board.render import markdown, page, svg
+from harness.catalog.source_files import read_file
+from harness.errors import StorageError, SubmissionError
+from harness.schema import Machine
+
+MOST_NOTES_BYTES = 256 << 10
+ROOT = Path(__file__).resolve().parents[2]
+CPU = Machine().slug
+
+
+@dataclass(frozen=True)
+class Place:
+    """One board file, whose rows it holds (`cpu`; None: everybody's), and where the sources lie."""
+
+    board: Path
+    cpu: bool | None
+    root: Path
+    documents: bool = False  # whether the documents of `root` quote this board
+
+    @property
+    def home(self) -> str:
+        """The way from the board to the root, for links: `` or `../../`."""
+        folder = self.board.resolve().parent
+        root = self.root.resolve()
+        depth = len(folder.relative_to(root).parts) if folder.is_relative_to(root) else 0
+        return "../" * depth
+
+    def holds(self, head: record.Head) -> bool:
+        """Whether this line is shown there."""
+        return self.cpu is None or self.cpu == (head.gpu == CPU)
+
+
+def places(results_dir: Path, board: Path | None) -> list[Place]:
+    """Where the rows of `results_dir` are shown; all in `board` if one is named."""
+    if board is not None:
+        return [Place(board, None, board.parent)]
+    committed = results_dir.resolve() == (ROOT / "results").resolve()
+    return [
+        Place((ROOT if committed else results_dir) / "leaderboard.md", False, ROOT, committed),
+        Place(results_dir / CPU / "leaderboard.md", True, ROOT),
+    ]
+
+
+def rebuild(
+    results_dir: Path, board: Path | None, gpus: Collection[str]
+) -> Iterator[tuple[Path, Leaderboard, list[record.BadLine]]]:
+    """Write the boards that `gpus` stand on; tells each file, what it shows and what was left out."""
+    for place in places(results_dir, board):
+        if place.cpu is not None and not any((gpu == CPU) == place.cpu for gpu in gpus):
+            continue
+        shown, bad, files = publish(results_dir, replace(place, documents=False))
+        for path, text in files.items():
+            write(path, text)
+        yield place.board, shown, bad
+
+
+def build(results_dir: Path) -> tuple[Leaderboard, list[record.BadLine]]:
+    """The boards that `results_dir` holds, and the lines that had to be left out."""
+    board, bad, _ = _read(results_dir, lambda _: True)
+    return board, bad
+
+
+def publish(
+    results_dir: Path, place: Place
+) -> tuple[Leaderboard, list[record.BadLine], dict[Path, str]]:
+    """The same of one place, and every file that shows it: documents, leaderboard.md, its picture, the page."""
+    board, bad, heads = _read(results_dir, place.holds)
+    drawing = svg.render(board)
+    shown = "docs/board.svg" if drawing else ""
+    files, wrong = quoted.documents(place.root, board) if place.documents else ({}, [])
+    for error in wrong:
+        print(f"left as it is: {error.message}", file=sys.stderr)
+    notes = _notes(place.root, board, files)
+    files[place.board] = markdown.render(board, picture=shown, home=place.home)
+    if drawing:
+        files[place.board.parent / "docs" / "board.svg"] = drawing
+    page_path = place.board.with_suffix(".html")
+    files[page_path] = page.render(board, history(heads), notes)
+    return board, bad, files
+
+
+def _read(
+    results_dir: Path, holds: Callable[[record.Head], bool]
+) -> tuple[Leaderboard, list[record.BadLine], list[record.Head]]:
+    heads, bad = record.heads(results_dir)
+    heads = [head for head in heads if holds(head)]
+    results, worse = record.read(newest(heads))
+    bad = sorted([*bad, *worse], key=lambda line: (str(line.path), line.number))
+    return leaderboard(results, bad_lines=len(bad)), bad, heads
+
+
+def _notes(root: Path, board: Leaderboard, fresh: Mapping[Path, str]) -> dict[str, str]:
+    """NOTES.md of every entry whose folder is in this checkout, as `fresh` has it or as it is."""
+    found: dict[str, str] = {}
+    for row in (row for one in board.boards for row in one.rows):
+        for folder in ("submissions", "baselines"):
+            base = (root / folder).resolve()
+            path = (base / row.entry / "NOTES.md").resolve()
+            if path.is_relative_to(base) and path.is_file():
+                try:
+                    notes = fresh.get(path) or read_file(path, MOST_NOTES_BYTES).decode(
+                        errors="replace"
+                    )
+                    found[row.entry] = quoted.without_marks(notes)
+                except SubmissionError:
+                    found[row.entry] = f"(more than {MOST_NOTES_BYTES >> 10} KiB, not shown)"
+    return found
+
+
+def write(path: Path, content: str) -> None:
+    """Replace the file as a whole: a reader sees the old board or the new one."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+        with os.fdopen(handle, "w", encoding="utf-8", newline="\n") as file:
+            file.write(content)
+        Path(name).chmod(0o644)
+        Path(name).replace(path)
+    except OSError as error:
+        raise StorageError(
+            f"{path}: cannot write the board: {error.strerror or error}",
+            "free space or permissions there, then `python run.py rank`; the records are safe",
+        ) from error

@@ -1,0 +1,186 @@
+"""Figures of the board in documents: `rank` writes them between two comments, so that nobody copies them.
+
+    <!-- board fa3: cuda_hopper --> … <!-- end -->                       TFLOP/s on each config: 591.6 / 776.0 / 801.5
+    <!-- board fa3: cuda_hopper over flash_attn_3 --> … <!-- end -->     how many times faster, paired in one run
+    <!-- board fa3: table cuda_hopper, flash_attn_3 --> … <!-- end -->   a table, one row an entry
+    <!-- board fa3: cuda_hopper against flash_attn_3, sdpa_cudnn --> …   a table, one row a rival, with intervals
+
+A question may take several lines. What is not on the board, or was not run side by side, is a dash. Pure but for reading the documents.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from harness.board.rank import Board, Leaderboard, Row, direct_on, interval_of
+from harness.board.render.text import number, wash
+from harness.errors import UsageError
+from harness.measure import stats
+from harness.measure.stats import Interval
+from harness.schema import Result
+
+PAGES = ("*.md", ".github/*.md", "docs/*.md")
+NOTES = ("submissions/*/NOTES.md", "baselines/*/NOTES.md")
+MOST_BYTES = 256 << 10  # of notes; longer ones stay as they are
+MOST_QUESTIONS, MOST_NAMES = 32, 16  # of one document, of one question
+START, CLOSE, END = "<!-- board ", "-->", "<!-- end -->"
+QUESTION = re.compile(r"(?P<suite>[\w.-]+):\s+(?P<what>[^<>]+)")
+NAMES = r"[\w./-]+(?:, [\w./-]+)*"
+HINT = "see the head of harness/board/quoted.py for the four things that can be asked"
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """One question of a text: where its comment begins and closes, where its answer ends, what it asks."""
+
+    start: int
+    close: int
+    end: int
+    suite: str
+    what: str
+
+
+def documents(root: Path, leaderboard: Leaderboard) -> tuple[dict[Path, str], list[UsageError]]:
+    """Every document below `root` that quotes the board, as it must read; and notes that ask wrongly.
+
+    Raises UsageError with file and line for a wrong question in the project's own pages. An entry's notes
+    are its author's: a wrong question there leaves them as they are, and stops nobody's board.
+    """
+    found, wrong = {}, []
+    for path in sorted(path for pattern in PAGES for path in root.glob(pattern)):
+        text = path.read_text(encoding="utf-8")
+        if START in text:
+            found[path] = filled(text, leaderboard, path)
+    for path in sorted(path for pattern in NOTES for path in root.glob(pattern)):
+        if path.is_symlink() or not path.is_file() or path.stat().st_size > MOST_BYTES:
+            continue
+        text = path.read_text(encoding="utf-8", errors="replace")
+        try:
+            found |= {path: filled(text, leaderboard, path)} if START in text else {}
+        except UsageError as error:
+            wrong.append(error)
+    return found, wrong
+
+
+def filled(text: str, leaderboard: Leaderboard, path: Path) -> str:
+    """`text` with today's figures; raises UsageError with file and line for what cannot be asked."""
+    parts, done = [], 0
+    for asked, span in enumerate(spans(text, path)):
+        if asked == MOST_QUESTIONS:
+            raise UsageError(f"{path}: more than {MOST_QUESTIONS} questions", "ask fewer")
+        where = f"{path}:{text.count(chr(10), 0, span.start) + 1}"
+        parts += [text[done : span.close], _answer(span.suite, span.what, leaderboard, where)]
+        done = span.end
+    return "".join([*parts, text[done:]])
+
+
+def spans(text: str, path: Path) -> Iterator[Span]:
+    """The questions of `text` from first to last; raises UsageError at one that is not whole."""
+    at = text.find(START)
+    while at >= 0:
+        close = text.find(CLOSE, at)
+        end = text.find(END, close)
+        asked = QUESTION.fullmatch(text[at + len(START) : close].strip()) if close > 0 else None
+        if end < 0 or asked is None or text.find(START, close, end) >= 0:
+            where = f"{path}:{text.count(chr(10), 0, at) + 1}"
+            raise UsageError(f"{where}: not '{START}SUITE: QUESTION {CLOSE} … {END}'", HINT)
+        what = " ".join(asked["what"].split())
+        yield Span(at, close + len(CLOSE), end, asked["suite"], what)
+        at = text.find(START, end)
+
+
+def without_marks(text: str) -> str:
+    """The same for a reader who would see the comments."""
+    parts, done = [], 0
+    with contextlib.suppress(UsageError):
+        for span in spans(text, Path()):
+            parts += [text[done : span.start], text[span.close : span.end]]
+            done = span.end + len(END)
+    return "".join([*parts, text[done:]])
+
+
+def _answer(suite: str, what: str, leaderboard: Leaderboard, where: str) -> str:
+    main = leaderboard.main
+    boards = [b for b in leaderboard.boards if b.suite == suite and main and b.gpu == main.gpu]
+    if not boards:
+        known = sorted({board.suite for board in leaderboard.boards})
+        raise UsageError(f"{where}: no board of suite '{suite}'", f"there are: {', '.join(known)}")
+    if what.count(",") >= MOST_NAMES:
+        raise UsageError(f"{where}: more than {MOST_NAMES} entries in one question", "ask twice")
+    board = boards[0]
+    if asked := re.fullmatch(rf"table ({NAMES})", what):
+        return _table(board, asked[1].split(", "))
+    if asked := re.fullmatch(rf"([\w./-]+) against ({NAMES})", what):
+        return _rivals(board, asked[1], asked[2].split(", "))
+    if asked := re.fullmatch(r"([\w./-]+) over ([\w./-]+)", what):
+        ratios = _ratios(board, asked[1], asked[2])
+        return " / ".join(number(ratio.value if ratio else None, 3) for ratio in ratios)
+    if re.fullmatch(r"[\w./-]+", what):
+        return _tflops(board, what)
+    raise UsageError(f"{where}: '{what}' is nothing that the board can answer", HINT)
+
+
+def _row(board: Board, entry: str) -> Row | None:
+    return next((row for row in board.rows if row.entry == entry), None)
+
+
+def _tflops(board: Board, entry: str, between: str = " / ") -> str:
+    return between.join(_cells(board, entry))
+
+
+def _cells(board: Board, entry: str) -> list[str]:
+    """TFLOP/s of one entry, config by config."""
+    row = _row(board, entry)
+    results = [row.on(config) if row else None for config in board.configs]
+    return [number(result.tflops if result else None, 1) for result in results]
+
+
+def _ratios(board: Board, entry: str, other: str) -> list[Interval | None]:
+    """How many times faster `entry` is than `other` on each config, where one run held both."""
+    mine, theirs = _row(board, entry), _row(board, other)
+    if mine is None:
+        return [None] * len(board.configs)
+    return [
+        (direct_on(result, theirs.on(config)) if theirs else None) or _recorded(result, other)
+        for config, result in ((config, mine.on(config)) for config in board.configs)
+    ]
+
+
+def _recorded(result: Result | None, other: str) -> Interval | None:
+    """The ratio that the record itself holds: its own run's baseline, whatever is newest today."""
+    told = result.speedup if result else None
+    return interval_of(told) if told and told.against == other else None
+
+
+def _table(board: Board, entries: Sequence[str]) -> str:
+    """TFLOP/s and the score of each entry, in the order asked for."""
+    head = ["", *map(wash, board.configs), f"× `{wash(board.headline)}`"]
+    rows = [[f"`{entry}`", *_cells(board, entry), _score(board, entry)] for entry in entries]
+    return _markdown(head, rows)
+
+
+def _score(board: Board, entry: str) -> str:
+    row = _row(board, entry)
+    return number(row.speedup.value if row and row.speedup else None, 3)
+
+
+def _rivals(board: Board, entry: str, others: Sequence[str]) -> str:
+    """One entry's TFLOP/s, then its ratio to each rival with the 95 % interval."""
+    rows = [[f"`{entry}`, TFLOP/s", *_cells(board, entry), ""]]
+    for other in others:
+        ratios = _ratios(board, entry, other)
+        known = [ratio for ratio in ratios if ratio]
+        whole = stats.geomean(known) if len(known) == len(ratios) else None
+        cells = [f"{r.value:.3f} [{r.low:.3f}, {r.high:.3f}]" if r else "–" for r in ratios]
+        mean = number(whole.value if whole else None, 3)
+        rows.append([f"× `{other}` ({_tflops(board, other)})", *cells, mean])
+    return _markdown(["", *map(wash, board.configs), "geomean"], rows)
+
+
+def _markdown(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    lines = [head, ["---", *["---:"] * (len(head) - 1)], *rows]
+    return "\n\n" + "\n".join(f"| {' | '.join(line)} |" for line in lines) + "\n\n"

@@ -1,0 +1,352 @@
+"""Results → Leaderboard. Pure: no clock, no files, no printing.
+
+Rows are compared only under the same GPU, the same suite (by hash) and the same protocol. Of every
+entrant the newest source counts, and of it the newest verdict on each config. Who did not pass
+every config is listed below the ranked rows with the reason; CPU results are never ranked.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import Protocol, TypeVar
+
+from harness.board import kernel_class
+from harness.measure import stats
+from harness.measure.stats import Interval
+from harness.measure.stopping import level_of
+from harness.schema import MOST_SLACK_PCT, Kind, Result, Speedup, Status
+
+#: The baseline everything is a multiple of, where it ran.
+HEADLINE = "sdpa_cudnn"
+
+#: Endings that are no verdict: an older one of the same source stays.
+NO_VERDICT = frozenset(
+    {Status.UNAVAILABLE, Status.UNSTABLE, Status.CONTENDED}
+    | {Status.INTERRUPTED, Status.HARNESS_ERROR}
+)
+
+
+class Dated(Protocol):
+    """What choosing the newest needs to know of a line."""
+
+    @property
+    def gpu(self) -> str:
+        """Marketing name of the GPU, or cpu."""
+
+    @property
+    def suite_sha256(self) -> str:
+        """What was asked."""
+
+    @property
+    def protocol(self) -> int:
+        """How it was measured."""
+
+    @property
+    def entry(self) -> str:
+        """Who."""
+
+    @property
+    def config(self) -> str:
+        """On which shape."""
+
+    @property
+    def source_sha256(self) -> str:
+        """With which source."""
+
+    @property
+    def status(self) -> Status | str:
+        """How it ended."""
+
+    @property
+    def date(self) -> str:
+        """When, ISO 8601."""
+
+    @property
+    def run(self) -> str:
+        """In which run."""
+
+
+AnyDated = TypeVar("AnyDated", bound=Dated)
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One entrant on one board. `rank` is None where it cannot be ranked; `why` then says so."""
+
+    entry: str
+    results: tuple[Result, ...]  # in the order of the board's configs
+    speedup: Interval | None = None  # geometric mean over the configs
+    rank: int | None = None
+    tie: bool = False
+    why: str = ""
+
+    @property
+    def pick(self) -> Result:
+        """Any of its results, for what all of them share: kind, language, author, source."""
+        return self.results[0]
+
+    @property
+    def exact(self) -> bool:
+        """Whether every config met the numerics limits, not only the contract."""
+        return all(result.numerics_class == "exact" for result in self.results)
+
+    @property
+    def borrowed(self) -> bool:
+        """A submission that launched a library's attention or matrix products on some config."""
+        if self.pick.kind is not Kind.SUBMISSION:
+            return False
+        classes = {kernel_class.classify(r.kernels, r.likeness) for r in self.results}
+        return bool(classes & {kernel_class.LIBRARY, kernel_class.MIXED})
+
+    @property
+    def date(self) -> str:
+        """Day of the newest of its results."""
+        return max(result.date for result in self.results)[:10]
+
+    @property
+    def integrity(self) -> str:
+        """The weakest level any of its results was taken under."""
+        levels = sorted({result.integrity for result in self.results})
+        return next((level for level in levels if level.startswith("cooperative")), levels[-1])
+
+    def on(self, config: str) -> Result | None:
+        """Its result on one config."""
+        return next((result for result in self.results if result.config == config), None)
+
+
+@dataclass(frozen=True, slots=True)
+class Board:
+    """One GPU, one suite, one protocol."""
+
+    gpu: str
+    suite: str
+    suite_sha256: str
+    protocol: int
+    configs: tuple[str, ...]
+    headline: str
+    exact: tuple[Row, ...]
+    approximate: tuple[Row, ...]
+    library: tuple[Row, ...]
+    unranked: tuple[Row, ...]
+
+    @property
+    def is_cpu(self) -> bool:
+        """Boards of a CPU say who passed, never who is faster."""
+        return all(not r.pick.machine.has_gpu for r in (*self.ranked, *self.unranked))
+
+    @property
+    def ranked(self) -> tuple[Row, ...]:
+        """Exact rows, then approximate ones, then what libraries did."""
+        return (*self.exact, *self.approximate, *self.library)
+
+    @property
+    def rows(self) -> tuple[Row, ...]:
+        """Every row, best first."""
+        return (*self.ranked, *self.unranked)
+
+
+@dataclass(frozen=True, slots=True)
+class Leaderboard:
+    """Every board, GPUs first, the newest protocol of a suite before older ones."""
+
+    boards: tuple[Board, ...]
+    bad_lines: int = 0
+
+    @property
+    def main(self) -> Board | None:
+        """The one a reader sees first: of the newest protocol the one that ranks most rows."""
+        return max(
+            self.boards, key=lambda b: (not b.is_cpu, b.protocol, len(b.ranked)), default=None
+        )
+
+
+# --------------------------------------------------------------------------- which lines count
+
+
+def newest(lines: Iterable[AnyDated]) -> list[AnyDated]:
+    """Of each (gpu, suite, protocol, entry, config) the newest verdict of the newest source."""
+    source: dict[tuple[object, ...], tuple[tuple[str, str], str]] = {}
+    last: dict[tuple[object, ...], AnyDated] = {}
+    for line in lines:
+        entry = (line.gpu, line.suite_sha256, line.protocol, line.entry)
+        age = (line.date, line.run)
+        if entry not in source or age >= source[entry][0]:
+            source[entry] = (age, line.source_sha256)
+        key = (*entry, line.source_sha256, line.config)
+        kept = last.get(key)
+        if kept is None or _replaces(line, kept):
+            last[key] = line
+    return [line for key, line in last.items() if source[key[:4]][1] == key[4]]
+
+
+def _replaces(line: Dated, kept: Dated) -> bool:
+    if (line.status in NO_VERDICT) != (kept.status in NO_VERDICT):
+        return kept.status in NO_VERDICT
+    return (line.date, line.run) >= (kept.date, kept.run)
+
+
+# --------------------------------------------------------------------------- the board
+
+
+def leaderboard(results: Iterable[Result], bad_lines: int = 0) -> Leaderboard:
+    """Every board that `results` hold; the same results in any order give the same boards."""
+    groups: dict[tuple[str, str, int], list[Result]] = {}
+    chosen = sorted(newest(results), key=lambda r: (r.entry, r.config, r.date, r.run))
+    for result in chosen:
+        groups.setdefault((result.gpu, result.suite_sha256, result.protocol), []).append(result)
+    boards = [_board(group) for group in groups.values()]
+    return Leaderboard(tuple(sorted(boards, key=_order)), bad_lines)
+
+
+def _order(board: Board) -> tuple[object, ...]:
+    return (board.is_cpu, board.gpu, board.suite, -board.protocol, board.suite_sha256)
+
+
+def _board(group: Sequence[Result]) -> Board:
+    first = group[0]
+    configs = tuple(sorted({r.config for r in group}, key=lambda name: _size(group, name)))
+    headline = _headline(group)
+    by_entry: dict[str, list[Result]] = {}
+    for result in sorted(group, key=lambda r: configs.index(r.config)):
+        by_entry.setdefault(result.entry, []).append(result)
+    rows = [_row(entry, tuple(mine), configs, headline) for entry, mine in by_entry.items()]
+    scored = sorted((row for row in rows if row.speedup), key=lambda r: (-_value(r), r.entry))
+    library = [row for row in scored if row.borrowed]
+    exact = [row for row in scored if row.exact and not row.borrowed]
+    approximate = [row for row in scored if not row.exact and not row.borrowed]
+    return Board(
+        gpu=first.gpu,
+        suite=max(group, key=lambda r: (r.date, r.run)).suite,
+        suite_sha256=first.suite_sha256,
+        protocol=first.protocol,
+        configs=configs,
+        headline=headline,
+        exact=_ranked(exact, configs),
+        approximate=_ranked(approximate, configs),
+        library=_ranked(library, configs),
+        unranked=tuple(sorted((r for r in rows if not r.speedup), key=lambda r: r.entry)),
+    )
+
+
+def _size(group: Sequence[Result], config: str) -> tuple[object, ...]:
+    case = next(r.case for r in group if r.config == config)
+    return (case.headdim, case.seqlen, case.batch, case.heads, config)
+
+
+def _headline(group: Sequence[Result]) -> str:
+    named = Counter(result.speedup.against for result in group if result.speedup)
+    if HEADLINE in named:
+        return HEADLINE
+    if not named:
+        return ""
+    return min(named, key=lambda name: (-named[name], name))
+
+
+def _row(entry: str, results: tuple[Result, ...], configs: Sequence[str], headline: str) -> Row:
+    why = _obstacle(entry, results, configs, headline)
+    if why:
+        return Row(entry, results, why=why)
+    ratios = [Interval(1, 1, 1) if entry == headline else _told(result) for result in results]
+    return Row(entry, results, speedup=stats.geomean(ratios))
+
+
+def _told(result: Result) -> Interval:
+    assert result.speedup is not None  # _obstacle has looked
+    return interval_of(result.speedup)
+
+
+def interval_of(told: Speedup) -> Interval:
+    """A recorded speed-up, to reckon with."""
+    return Interval(told.value, told.low, told.high)
+
+
+def _obstacle(entry: str, results: Sequence[Result], configs: Sequence[str], headline: str) -> str:
+    """Why an entrant has no score, or an empty string."""
+    for result in results:
+        if result.status is not Status.PASSED:
+            why = f" ({result.reason})" if result.reason else ""
+            return f"{result.config}: {result.status.value}{why}"
+    missing = [name for name in configs if all(r.config != name for r in results)]
+    if missing:
+        return f"not run on {', '.join(missing)}"
+    if any(not result.machine.has_gpu for result in results):
+        return "a CPU's times are never ranked"
+    bare = [result.config for result in results if result.integrity.endswith("/0")]
+    if bare:
+        return f"{bare[0]}: measured without a sandbox, --sandbox 1 puts one up"
+    loose = next((result for result in results if _too_loose(result)), None)
+    if loose and loose.slack:
+        told = f"could be told {loose.slack.mean_pct:.1f} % short unseen"
+        return f"{loose.config}: its time {told}, at most {MOST_SLACK_PCT:g} % is ranked"
+    found = (_no_ratio(result, headline) for result in results if entry != headline)
+    return next((why for why in found if why), "")
+
+
+def _too_loose(result: Result) -> bool:
+    """Whether its two clocks were too far apart; a cooperative row says of itself that nobody checked."""
+    judged = not result.integrity.startswith("cooperative")
+    return judged and result.slack is not None and result.slack.mean_pct > MOST_SLACK_PCT
+
+
+def _no_ratio(result: Result, headline: str) -> str:
+    told = result.speedup
+    if told is None or told.against != headline:
+        return f"{result.config}: not timed beside {headline or 'a baseline'}"
+    if not all(map(math.isfinite, (told.value, told.low, told.high))):
+        return f"{result.config}: its speed-up is not a finite number"
+    return ""
+
+
+def _value(row: Row) -> float:
+    assert row.speedup is not None
+    return row.speedup.value
+
+
+# --------------------------------------------------------------------------- ties
+
+
+def _ranked(rows: Sequence[Row], configs: Sequence[str]) -> tuple[Row, ...]:
+    """Rows, best first, in groups: each row tied with the best of its group shares its rank."""
+    groups: list[list[Row]] = []
+    for row in rows:
+        if groups and _tied(groups[-1][0], row, configs):
+            groups[-1].append(row)
+        else:
+            groups.append([row])
+    ranked: list[Row] = []
+    for group in groups:
+        place = len(ranked) + 1
+        ranked.extend(replace(row, rank=place, tie=len(group) > 1) for row in group)
+    return tuple(ranked)
+
+
+def _tied(a: Row, b: Row, configs: Sequence[str]) -> bool:
+    assert a.speedup is not None
+    assert b.speedup is not None
+    return stats.tied(a.speedup, b.speedup, direct(a, b, configs))
+
+
+def direct(a: Row, b: Row, configs: Sequence[str]) -> Interval | None:
+    """How many times faster `a` is than `b`, where both ran side by side on every config."""
+    ratios = []
+    for config in configs:
+        ratio = direct_on(a.on(config), b.on(config))
+        if ratio is None:
+            return None
+        ratios.append(ratio)
+    return stats.geomean(ratios) if ratios else None
+
+
+def direct_on(a: Result | None, b: Result | None) -> Interval | None:
+    """The same on one config: time of `b` / time of `a`, paired over the blocks of one run."""
+    if a is None or b is None or a.run != b.run or a.machine.uuid != b.machine.uuid:
+        return None
+    return stats.speedup(block_times_ms(b), block_times_ms(a), level_of(max(a.looks, b.looks)))
+
+
+def block_times_ms(result: Result) -> dict[int, float]:
+    """Block number → latency in ms, of the samples that count."""
+    return {sample.block: sample.latency_ms for sample in result.scored}

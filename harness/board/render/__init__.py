@@ -1,0 +1,1 @@
+"""A ranking as markdown, page, picture and plain text."""

@@ -1,0 +1,277 @@
+"""Leaderboard → leaderboard.md. The same results give the same bytes: no clock, no path."""
+
+from __future__ import annotations
+
+import itertools
+import re
+from collections.abc import Iterable, Sequence
+
+from harness.board.rank import Board, Leaderboard, Row, direct
+from harness.board.render.notes import Notes, joined
+from harness.board.render.reported import OTHER, REPORTED
+from harness.board.render.text import (
+    NEXT,
+    board_title,
+    conditions,
+    ending,
+    milliseconds,
+    number,
+    rank_text,
+    scientific,
+    times,
+    wash,
+)
+from harness.measure import stats
+from harness.schema import Result, Status
+
+#: What GitHub makes a mention or a link of; a space without width behind it keeps it a text.
+LINKED = re.compile(r"@|[A-Za-z](?=://)|www(?=\.)|GH(?=-\d)", re.IGNORECASE)
+APART = "\u200b"
+HEAD = """# Leaderboard
+
+Built by `python run.py rank` from the records under `results/`; do not edit by hand.
+
+**Score**: geometric mean over the configs of (time of the baseline / time of the entry), paired
+inside each block, with its 95 % interval; above 1 is faster. **Rank**: `=` marks entries that
+cannot be told apart. **Integrity**: `judged` rows were checked and timed by a process that never
+ran the submission; `cooperative` rows were not. How to read the rest:
+[docs/how-to-read-the-board.md](docs/how-to-read-the-board.md).
+"""
+EMPTY = """
+No results yet. Measure one: `python run.py --submission triton_template`
+"""
+
+
+def render(board: Leaderboard, picture: str = "", home: str = "") -> str:
+    """The whole file; `picture`: path of an SVG to embed; `home`: of the checkout; relative to it."""
+    parts = [HEAD.replace("](docs/", f"]({home}docs/")]
+    if picture:
+        parts.append(f"![Speed-up of every entry with its interval]({picture})\n")
+    parts.extend(_section(one) for one in board.boards)
+    if not board.boards:
+        parts.append(EMPTY)
+    if board.bad_lines:
+        parts.append(
+            f"{board.bad_lines} damaged record lines were left out; `python run.py rank` names them.\n"
+        )
+    parts.append(_reported())
+    return "\n".join(parts)
+
+
+# --------------------------------------------------------------------------- one board
+
+
+def _section(board: Board) -> str:
+    notes = Notes(board)
+    lines = [f"## {safe(board_title(board))}", ""]
+    lines += [_identity(board), ""]
+    if board.is_cpu:
+        lines += ["CPU times are never ranked; these rows say who passed.", ""]
+        lines += [_cpu_table(board), ""]
+        return "\n".join(lines)
+    if board.exact:
+        lines += [_main_table(board, board.exact), ""]
+    if board.approximate:
+        lines += [
+            "### Approximate",
+            "",
+            "Within 1e-2 of PyTorch's attention but outside the limits on the relative error: ranked among themselves.",
+            "",
+            _main_table(board, board.approximate),
+            "",
+        ]
+    if board.library:
+        lines += [
+            "### Library kernels",
+            "",
+            "Submissions that launched a library's attention or matrix products, by the names of the "
+            "kernels that ran: ranked among themselves.",
+            "",
+            _main_table(board, board.library),
+            "",
+        ]
+    lines += _ties(board)
+    for config in board.configs:
+        lines += [f"### {safe(config)}", "", _shape(board, config), ""]
+        lines += [_config_table(board, config, notes), ""]
+        lines += [f"- {safe(line)}" for line in notes.of_machine(config)]
+        lines += [""] if lines[-1] else []
+    if board.unranked:
+        lines += ["### Not ranked", "", _unranked_table(board), ""]
+    return "\n".join(lines)
+
+
+def _identity(board: Board) -> str:
+    machines = sorted({conditions(row) for row in board.rows if conditions(row)})
+    parts = [
+        f"suite `{board.suite_sha256[:12]}`",
+        f"protocol {board.protocol}",
+        f"speed-up over `{safe(board.headline)}`" if board.headline and not board.is_cpu else "",
+        f"measured with {'; '.join(map(safe, machines))}" if machines else "",
+    ]
+    return " · ".join(part for part in parts if part)
+
+
+def _main_table(board: Board, rows: Sequence[Row]) -> str:
+    head = ["rank", "entry", "kind", "language", "speed-up [95 %]"]
+    head += [f"{safe(config)} TFLOP/s" for config in board.configs]
+    head += ["integrity", "date"]
+    body = []
+    for row in rows:
+        cells = [rank_text(row), code(row.entry), row.pick.kind.value, safe(row.pick.language)]
+        cells.append(
+            f"**{row.speedup.value:.3f}×** {times(row.speedup).split(' ', 1)[1]}"
+            if row.speedup
+            else "–"
+        )
+        cells += [number(_on(row, config).tflops, 1) for config in board.configs]
+        body.append([*cells, safe(row.integrity), row.date])
+    return table(head, body, right={0, *range(5, 5 + len(board.configs))})
+
+
+def _config_table(board: Board, config: str, notes: Notes) -> str:
+    head = ["rank", "entry", "TFLOP/s", "% of peak", "ms", "p10 – p90 ms"]
+    head += [f"speed-up over {safe(board.headline)}", "max diff", "correct", "blocks", "notes"]
+    body = []
+    for row in board.ranked:
+        r = _on(row, config)
+        body.append(
+            [
+                rank_text(row) + group_text(row),
+                code(row.entry),
+                number(r.tflops, 1),
+                number(r.peak_pct, 1),
+                milliseconds(r.latency_ms),
+                f"{milliseconds(r.p10_ms)} – {milliseconds(r.p90_ms)}",
+                times(_ratio(r)),
+                scientific(r.max_diff),
+                str(r.correct),
+                str(r.blocks),
+                safe(joined(notes.of_entry(r))),
+            ]
+        )
+    return table(head, body, right={0, 2, 3, 4, 7, 8, 9}) if body else "Nobody is ranked here yet."
+
+
+def group_text(row: Row) -> str:
+    """Which of the tables above a rank is a rank of."""
+    if row.borrowed:
+        return " (library)"
+    return "" if row.exact else " (approx.)"
+
+
+def _ties(board: Board) -> list[str]:
+    """What it would take to tell apart those who share a place."""
+    lines = []
+    for group in (board.exact, board.approximate, board.library):
+        for better, worse in itertools.pairwise(group):
+            if better.rank != worse.rank:
+                continue
+            found = direct(better, worse, board.configs)
+            if found is None:
+                more = "were not run side by side; run them together to tell them apart: "
+                more += f"`python run.py --submission {better.entry},{worse.entry}`"
+            else:
+                needed = stats.blocks_to_separate(found, min(r.blocks for r in better.results))
+                more = f"differ by {times(found)}: "
+                more += {
+                    None: "too little to tell apart in any practical number of blocks",
+                    0: "told apart from each other, but not from the best of their group",
+                }.get(needed, f"about {needed} more blocks would tell them apart")
+            lines.append(f"- {code(better.entry)} and {code(worse.entry)} {more}")
+    return [*lines, ""] if lines else []
+
+
+def _unranked_table(board: Board) -> str:
+    body = []
+    for row in board.unranked:
+        bad = next((r for r in row.results if r.status is not Status.PASSED), None)
+        next_move = NEXT.get(bad.status, "") if bad else "run it on every config of the suite"
+        body.append(
+            [
+                code(row.entry),
+                row.pick.kind.value,
+                safe(row.pick.language),
+                safe(wash(row.why)),
+                safe(next_move),
+                row.date,
+            ]
+        )
+    return table(["entry", "kind", "language", "why", "next", "date"], body)
+
+
+def _cpu_table(board: Board) -> str:
+    head = ["entry", "kind", "language", *map(safe, board.configs), "integrity", "date"]
+    body = []
+    for row in board.rows:
+        cells = []
+        for config in board.configs:
+            result = row.on(config)
+            cells.append(safe(ending(result)) if result else "not run")
+        start = [code(row.entry), row.pick.kind.value, safe(row.pick.language)]
+        body.append([*start, *cells, safe(row.integrity), row.date])
+    return table(head, body)
+
+
+def _shape(board: Board, config: str) -> str:
+    case = next(r.case for row in board.rows for r in row.results if r.config == config)
+    mask = "causal" if case.causal else "full"
+    return (
+        f"batch {case.batch}, {case.heads} heads, seqlen {case.seqlen}, headdim {case.headdim}, "
+        f"{case.dtype.value}, {mask}"
+    )
+
+
+def _ratio(result: Result) -> stats.Interval | None:
+    told = result.speedup
+    return stats.Interval(told.value, told.low, told.high) if told else None
+
+
+def _on(row: Row, config: str) -> Result:
+    result = row.on(config)
+    assert result is not None  # a ranked row has every config
+    return result
+
+
+# --------------------------------------------------------------------------- reported figures
+
+
+def _reported() -> str:
+    configs = list(REPORTED[0].by_config)
+    body = [
+        [safe(r.name), *(number(r.by_config[config], 0) for config in configs), safe(r.source)]
+        for r in REPORTED
+    ]
+    lines = [
+        "## Reported elsewhere (not ranked)",
+        "",
+        "TFLOP/s as their authors report them, on their machines and by their protocols.",
+        "",
+        table(["kernel", *configs, "source"], body, right={1, 2, 3}),
+        "",
+        table(["kernel", "figure", "setting", "source"], [list(map(safe, o)) for o in OTHER]),
+        "",
+    ]
+    return "\n".join(lines)
+
+
+# --------------------------------------------------------------------------- markdown itself
+
+
+def table(head: Sequence[str], body: Iterable[Sequence[str]], right: set[int] | None = None) -> str:
+    """A table in markdown; `right`: columns of figures."""
+    rule = ["---:" if right and i in right else "---" for i in range(len(head))]
+    return "\n".join("| " + " | ".join(cells) + " |" for cells in (head, rule, *body))
+
+
+def safe(text: str) -> str:
+    """Text that markdown and HTML take as text: no markup, nobody mentioned, nothing linked."""
+    text = wash(text).replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
+    text = LINKED.sub(lambda found: f"{found[0]}{APART}", text)
+    text = re.sub(r"([\\`*\[\]|~#!])", r"\\\1", text)
+    return re.sub(r"(?<![A-Za-z0-9])_|_(?![A-Za-z0-9])", r"\_", text)  # inside a word it is text
+
+
+def code(text: str) -> str:
+    """A name in code type; what would end the code or the cell is taken out."""
+    return f"`{re.sub(r'[`|<>]', '', wash(text, 80)) or '?'}`"

@@ -1,0 +1,128 @@
+"""What a reader must know about the samples behind a row, in words.
+
+Heat and clocks move every entrant of a run alike and cancel in the paired score, so they are told
+once per config. What is left after dividing by the run's own course is told of each entrant.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from harness.board.kernel_class import same_bits_as
+from harness.board.rank import Board, block_times_ms
+from harness.measure import stats
+from harness.schema import LATE_REST_MS, Kind, Result
+
+MOST_RUNS = 3  # named one by one on a board
+
+
+class Notes:
+    """The words for one board; the courses of its runs are worked out once."""
+
+    def __init__(self, board: Board) -> None:
+        ratios: dict[tuple[str, str], dict[int, list[float]]] = {}
+        for result in (r for row in board.rows for r in row.results if r.scored):
+            mine = block_times_ms(result)
+            middle = stats.median(list(mine.values()))
+            blocks = ratios.setdefault((result.config, result.run), {})
+            for block, time in mine.items():
+                blocks.setdefault(block, []).append(math.log(time / middle))
+        self._courses = {key: _course(blocks) for key, blocks in ratios.items()}
+        self._telemetry = {
+            (r.config, r.run): _telemetry(r)
+            for row in board.rows
+            for r in row.results
+            if r.telemetry
+        }
+
+    def of_machine(self, config: str) -> list[str]:
+        """What happened to all entrants of a run at once."""
+        runs = sorted(run for name, run in self._courses if name == config)
+        lines = []
+        for run in runs:
+            found = stats.findings(self._courses[config, run])
+            words = [f"{f.text} (cancels in the speed-up)" for f in found if f.kind == "drift"]
+            words += self._telemetry.get((config, run), [])
+            if words:
+                name = f"run {run}: " if len(runs) > 1 else ""
+                lines.append(f"{name}for all entrants {'; '.join(words)}")
+        return (
+            lines
+            if len(lines) <= MOST_RUNS
+            else [f"{len(lines)} of {len(runs)} runs drifted as a whole"]
+        )
+
+    def of_entry(self, result: Result) -> list[str]:
+        """What happened to one entrant and to nobody else."""
+        moved = self._courses.get((result.config, result.run), {})
+        mine = block_times_ms(result)
+        own = {block: time / moved.get(block, 1.0) for block, time in mine.items()}
+        found = [finding.text for finding in stats.findings(own)] if own else []
+        late = sum(sample.late for sample in result.samples)
+        if late:
+            found.append(f"{late} disturbed bursts not scored")
+        waited = [sample.rest_ms for sample in result.samples if sample.rest_ms > LATE_REST_MS]
+        if waited:
+            found.append(
+                f"work left behind {len(waited)} bursts, waited for up to {max(waited):.0f} ms"
+            )
+        if result.deterministic is False:
+            found.append("not bitwise repeatable: the same inputs gave other bits")
+        library = same_bits_as(result.likeness)
+        if library and result.kind is Kind.SUBMISSION:
+            found.append(f"its timed results are {library}'s, bit for bit: shown with libraries")
+        if result.stopping:
+            found.append(result.stopping.why)
+        return found
+
+
+def _course(blocks: dict[int, list[float]]) -> dict[int, float]:
+    """Block → how slow it was for everybody; 1 is usual. One entrant alone is no everybody."""
+    return {
+        block: math.exp(stats.median(logs))
+        for block, logs in sorted(blocks.items())
+        if len(logs) > 1
+    }
+
+
+def _telemetry(result: Result) -> list[str]:
+    """What NVML said while the config was timed; one reading a block, the same for everybody."""
+    readings = len(result.telemetry)
+    reasons = sorted({reason for block in result.telemetry for reason in block.throttle})
+    found = []
+    for reason in reasons:
+        times = sum(reason in block.throttle for block in result.telemetry)
+        found.append(f"clocks held down by {reason} in {times} of {readings} readings")
+    foreign = sum(block.foreign_pids > 0 for block in result.telemetry)
+    if foreign:
+        found.append(f"another process on the GPU in {foreign} of {readings} readings")
+    return found
+
+
+def conditions_of(result: Result) -> list[str]:
+    """Clock, drift, energy and the rule of the run, in words; nothing where nothing was read."""
+    found = []
+    if result.clock_mhz is not None:
+        share = f", {result.clock_pct:.1f} % of the peak at that clock" if result.clock_pct else ""
+        found.append(f"SM clock {result.clock_mhz:.0f} MHz{share}")
+    if result.drift_pct is not None:
+        found.append(f"the trusted baseline drifted by {result.drift_pct:+.1f} % from start to end")
+    told = result.energy
+    if told is not None:
+        interval = f"[{told.low_j:.3g}, {told.high_j:.3g}] J a call"
+        value = told.joules_per_call
+        found.append(
+            f"energy {value:.3g} {interval}"
+            if value is not None
+            else f"energy not resolved in {result.blocks} blocks: {interval}"
+        )
+    if result.stopping:
+        rule = result.stopping.rule
+        found.append(f"rule of the run: {rule}; intervals hold at all of its {result.looks} looks")
+    return found
+
+
+def joined(lines: Sequence[str]) -> str:
+    """All of them in one cell."""
+    return "; ".join(lines) or "–"

@@ -1,0 +1,195 @@
+"""Leaderboard → leaderboard.html: one file, no network, the same bytes from the same results.
+
+The page is assets/page.html with the style, the scripts and the data put in. Everything that a
+submission wrote travels as JSON and is shown as text, never as markup; the policy in the head of
+the page allows these scripts by their hash and nothing else.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+import math
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from harness.board.history import Point
+from harness.board.rank import Board, Leaderboard, Row, interval_of
+from harness.board.render.notes import Notes, conditions_of
+from harness.board.render.reported import OTHER, REPORTED
+from harness.board.render.text import NEXT, rank_text, wash
+from harness.measure.gpu_specs import bandwidth, peak_tflops
+from harness.measure.roofline import at_clock_pct, board_power_w, ceilings, limiter, sm_clock_mhz
+from harness.measure.stats import Interval
+from harness.problems import get_problem
+from harness.schema import Result, Status
+
+ASSETS = Path(__file__).parent / "assets"
+SCRIPTS = ("charts.js", "panel.js", "page.js")
+MOST_POINTS = 200  # of the history of one entry; older ones are left out
+MOST_NOTES = 20_000  # characters of NOTES.md
+MOST_SAMPLES = 400  # blocks shown of one result
+
+Json = dict[str, Any]
+
+
+def render(
+    board: Leaderboard, history: Iterable[Point] = (), notes_of: Mapping[str, str] | None = None
+) -> str:
+    """The whole page. `notes_of`: entry → the text of its NOTES.md."""
+    style = (ASSETS / "page.css").read_text(encoding="utf-8")
+    script = "\n".join((ASSETS / name).read_text(encoding="utf-8") for name in SCRIPTS)
+    data = json.dumps(
+        document(board, history, notes_of or {}), separators=(",", ":"), allow_nan=False
+    )
+    data = data.replace("<", "\\u003c").replace("\u2028", "\\u2028").replace("\u2029", "\\u2029")
+    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+    page = (ASSETS / "page.html").read_text(encoding="utf-8")
+    for mark, text in (("HASH", digest), ("STYLE", style), ("DATA", data), ("SCRIPT", script)):
+        page = page.replace(f"%%{mark}%%", text, 1)
+    return page
+
+
+def document(board: Leaderboard, history: Iterable[Point], notes_of: Mapping[str, str]) -> Json:
+    """What the page knows, as JSON."""
+    past: dict[tuple[object, ...], list[Point]] = {}
+    for point in history:
+        gpu, _, sha, protocol = point.board
+        past.setdefault((gpu, sha, protocol, point.entry), []).append(point)
+    return {
+        "boards": [_board(one, past, notes_of) for one in board.boards],
+        "main": next((i for i, one in enumerate(board.boards) if one is board.main), 0),
+        "badLines": board.bad_lines,
+        "reported": [
+            {"name": one.name, "source": one.source, "tflops": one.by_config} for one in REPORTED
+        ],
+        "other": [list(one) for one in OTHER],
+    }
+
+
+def _board(
+    board: Board, past: Mapping[tuple[object, ...], list[Point]], notes_of: Mapping[str, str]
+) -> Json:
+    key = (board.gpu, board.suite_sha256, board.protocol)
+    rows, notes = [], Notes(board)
+    for row in board.rows:
+        told = _row(board, row, notes)
+        points = past.get((*key, row.entry), [])
+        told["history"] = [_point(point) for point in points[-MOST_POINTS:]]
+        told["notesText"] = notes_of.get(row.entry, "")[:MOST_NOTES]
+        rows.append(told)
+    return {
+        "gpu": wash(board.gpu),
+        "suite": wash(board.suite),
+        "sha": board.suite_sha256[:12],
+        "protocol": board.protocol,
+        "cpu": board.is_cpu,
+        "headline": wash(board.headline, 80),
+        "configs": [_config(board, config, notes) for config in board.configs],
+        "rows": rows,
+    }
+
+
+def _config(board: Board, config: str, notes: Notes) -> Json:
+    result = next(r for row in board.rows for r in row.results if r.config == config)
+    case, machine = result.case, result.machine
+    told = ceilings(case, machine, 0, get_problem(result.problem))
+    exp_tflops = told.tensor_ms and told.exp_ms and peak_tflops(machine)
+    return {
+        "name": wash(config, 80),
+        "shape": f"batch {case.batch} · {case.heads} heads · seqlen {case.seqlen} · "
+        f"headdim {case.headdim} · {case.dtype.value} · {'causal' if case.causal else 'full'}",
+        "peak": peak_tflops(machine),
+        "expPeak": _short(exp_tflops * told.tensor_ms / told.exp_ms)
+        if exp_tflops and told.tensor_ms and told.exp_ms
+        else None,
+        "bandwidth": bandwidth(machine),
+        "intensity": _short(told.intensity),
+        "machineNotes": notes.of_machine(config),
+    }
+
+
+def _row(board: Board, row: Row, notes: Notes) -> Json:
+    first, machine = row.pick, row.pick.machine
+    return {
+        "entry": wash(row.entry, 80),
+        "kind": first.kind.value,
+        "language": wash(first.language),
+        "author": wash(first.author),
+        "version": wash(first.version),
+        "rank": row.rank,
+        "place": rank_text(row),
+        "exact": row.exact,
+        "speedup": _interval(row.speedup),
+        "why": wash(row.why),
+        "next": _next(row),
+        "date": row.date,
+        "integrity": wash(row.integrity),
+        "source": first.source_sha256,
+        "harness": first.harness_commit,
+        "run": wash(first.run, 80),
+        "machine": {key: wash(str(value)) for key, value in machine.model_dump().items() if value},
+        "cells": {wash(r.config, 80): _cell(board, r, notes) for r in row.results},
+    }
+
+
+def _next(row: Row) -> str:
+    failed = next((r for r in row.results if r.status is not Status.PASSED), None)
+    if failed:
+        return NEXT.get(failed.status, "")
+    return "" if row.speedup else "run it on every config of the suite, beside the baseline"
+
+
+def _cell(board: Board, result: Result, notes: Notes) -> Json:
+    cell: Json = {"status": result.status.value, "reason": wash(result.reason)}
+    if result.status is not Status.PASSED or board.is_cpu:
+        return {**cell, "log": [wash(line, 200) for line in result.log_tail.splitlines()[-12:]]}
+    told, worst, slack = result.speedup, result.error, result.slack
+    samples = result.samples[:MOST_SAMPLES]
+    return {
+        **cell,
+        "class": result.numerics_class,
+        "tflops": _short(result.tflops),
+        "ms": _short(result.latency_ms),
+        "p10": _short(result.p10_ms),
+        "p90": _short(result.p90_ms),
+        "peakPct": _short(result.peak_pct),
+        "maxDiff": _short(result.max_diff),
+        "relL2": _short(worst.rel_l2) if worst else None,
+        "worstRow": _short(worst.worst_row) if worst else None,
+        "speedup": _interval(interval_of(told) if told else None),
+        "blocks": result.blocks,
+        "run": wash(result.run, 80),
+        "slackPct": _short(slack.mean_pct) if slack else None,
+        "mhz": _short(sm_clock_mhz(result)) or None,
+        "watts": _short(board_power_w(result)) or None,
+        "atClockPct": _short(at_clock_pct(result)),
+        "limiter": limiter(result),
+        "kernels": [wash(name, 160) for name in result.kernels],
+        "notes": [*notes.of_entry(result), *conditions_of(result)],
+        "samples": [[s.block, _short(s.latency_ms), int(s.late)] for s in samples],
+    }
+
+
+def _point(point: Point) -> Json:
+    return {
+        "date": point.date[:10],
+        "run": wash(point.run, 80),
+        "source": point.source[:12],
+        "speedup": _interval(point.speedup),
+        "configs": point.configs,
+        "failed": wash(point.failed),
+    }
+
+
+def _interval(ratio: Interval | None) -> list[float | None] | None:
+    return [_short(x, 8) for x in (ratio.low, ratio.value, ratio.high)] if ratio else None
+
+
+def _short(value: float | None, digits: int = 6) -> float | None:
+    """As many significant digits as the page shows, and two more, so that it rounds as others do."""
+    if value is None or not math.isfinite(value):
+        return None
+    return float(f"{value:.{digits}g}")

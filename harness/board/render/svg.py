@@ -1,0 +1,145 @@
+"""The main picture of leaderboard.md: every ranked entry with its interval, as an SVG of a few KB.
+
+It carries its own colours for light and dark pages and the same bytes for the same board.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from html import escape
+
+from harness.board.rank import Board, Leaderboard, Row
+from harness.board.render.text import board_title, number, rank_text, wash
+from harness.measure.stats import Interval
+from harness.schema import Kind
+
+WIDTH, ROW, TOP, BOTTOM = 960, 30, 78, 46
+PLOT_START, PLOT_END, RATIO_END = 256, 590, 656
+FIGURES_START, FIGURES_END = 668, 940
+MOST_ROWS = 24
+SPAN = 10.0  # from edge to edge; who is slower stands at the left one behind an arrow
+TICK_PX, MOST_TICKS = 44, 7  # no closer than that: a tick's label is some 30 wide
+STYLE = """
+.page{fill:#fff}.ink{fill:#1b1f24}.soft{fill:#59636e}.line{stroke:#d1d9e0}.one{stroke:#59636e}
+.submission{fill:#0b62d6;stroke:#0b62d6}.baseline{fill:#7a828c;stroke:#7a828c}
+text{font:13px system-ui,-apple-system,"Segoe UI",sans-serif}.title{font-size:17px;font-weight:600}
+.small{font-size:11.5px}.num{font-variant-numeric:tabular-nums}.band{fill:#f6f8fa}
+@media (prefers-color-scheme:dark){.page{fill:#0d1117}.ink{fill:#f0f6fc}.soft{fill:#9198a1}
+.line{stroke:#3d444d}.one{stroke:#9198a1}.submission{fill:#58a6ff;stroke:#58a6ff}
+.baseline{fill:#8b949e;stroke:#8b949e}.band{fill:#151b23}}
+"""
+
+
+def render(leaderboard: Leaderboard) -> str:
+    """The main board; an empty text if it ranks nobody."""
+    board = leaderboard.main
+    return _svg(board) if board and board.exact else ""
+
+
+def _svg(board: Board) -> str:
+    rows = board.exact[:MOST_ROWS]
+    height = TOP + ROW * len(rows) + BOTTOM
+    axis = Axis([row.speedup for row in rows if row.speedup])
+    title = f"{board_title(board)}: speed-up over {wash(board.headline, 80)}"
+    parts = [
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height}" role="img" '
+        f'aria-label="{escape(title)}"><style>{STYLE}</style>',
+        f'<rect class="page" width="{WIDTH}" height="{height}" rx="8"/>',
+        _text(20, 32, title, "ink title"),
+        _text(20, 54, "geometric mean over the configs, 95 % interval; = marks ties", "soft small"),
+        *_heads(board),
+        *(part for i, row in enumerate(rows) for part in _row(board, row, i, axis)),
+        *_ticks(axis, height),
+        "</svg>",
+    ]
+    return "\n".join(parts) + "\n"
+
+
+class Axis:
+    """Speed-up → x, logarithmic, so that twice as fast and half as fast lie equally far from 1."""
+
+    def __init__(self, ratios: Sequence[Interval]) -> None:
+        self.high = max([1.0, *(r.high for r in ratios)]) * 1.02
+        self.low = max(min([1.0, *(r.low for r in ratios)]) * 0.98, min(self.high / SPAN, 0.9))
+
+    def x(self, ratio: float) -> float:
+        """Pixels from the left; what lies beyond an edge stands on it."""
+        share = math.log(ratio / self.low) / math.log(self.high / self.low)
+        return PLOT_START + min(max(share, 0.0), 1.0) * (PLOT_END - PLOT_START)
+
+    def ticks(self) -> list[float]:
+        """Round ratios, the roundest first, as many as their labels have room for; 1 always."""
+        decades = [digit * 10.0**power for power in (0, -1, 1, -2) for digit in (1, 2, 5)]
+        between = [k / 20 for k in (*range(2, 100, 4), *range(4, 100, 4), *range(1, 100, 2))]
+        chosen: list[float] = []
+        for tick in (*decades, *between):
+            if self.low <= tick <= self.high and len(chosen) < MOST_TICKS:
+                room = all(abs(self.x(tick) - self.x(other)) >= TICK_PX for other in chosen)
+                chosen += [tick] if room else []
+        return sorted(chosen)
+
+
+def _heads(board: Board) -> list[str]:
+    step = (FIGURES_END - FIGURES_START) / len(board.configs)
+    parts = [
+        _text(FIGURES_END, 30, "TFLOP/s", "soft small", "end"),
+        _text(RATIO_END, TOP - 11, "speed-up", "soft small", "end"),
+    ]
+    for i, config in enumerate(board.configs[:4]):
+        x = FIGURES_START + step * (i + 1)
+        for line, part in enumerate(wash(config, 22).split("_", 1)):
+            parts.append(_text(x, TOP - 26 + 15 * line, part, "soft small", "end"))
+    return parts
+
+
+def _row(board: Board, row: Row, index: int, axis: Axis) -> list[str]:
+    y = TOP + ROW * index
+    middle = y + ROW / 2
+    kind = "baseline" if row.pick.kind is Kind.BASELINE else "submission"
+    parts = [f'<rect class="band" x="12" y="{y}" width="{WIDTH - 24}" height="{ROW}"/>'] * (
+        index % 2 == 0
+    )
+    parts += [_text(44, middle + 4.5, rank_text(row), "soft num", "end")]
+    parts += [_text(56, middle + 4.5, wash(row.entry, 27), "ink")]
+    if row.speedup:
+        low, at, high = (axis.x(v) for v in (row.speedup.low, row.speedup.value, row.speedup.high))
+        parts += [
+            f'<line class="{kind}" x1="{low:.1f}" x2="{high:.1f}" y1="{middle}" y2="{middle}" '
+            'stroke-width="5" stroke-opacity=".35" stroke-linecap="round"/>',
+            f'<circle class="{kind}" cx="{at:.1f}" cy="{middle}" r="4" stroke="none"/>',
+            _text(RATIO_END, middle + 4.5, f"{row.speedup.value:.3f}×", "ink num", "end"),
+        ]
+        if row.speedup.value < axis.low:
+            parts.append(_text(at - 8, middle + 4.5, "◂", "soft small", "end"))
+    step = (FIGURES_END - FIGURES_START) / len(board.configs)
+    for i, config in enumerate(board.configs[:4]):
+        result = row.on(config)
+        figure = number(result.tflops if result else None, 0)
+        parts += [_text(FIGURES_START + step * (i + 1), middle + 4.5, figure, "ink num", "end")]
+    return parts
+
+
+def _ticks(axis: Axis, height: int) -> list[str]:
+    bottom = height - BOTTOM
+    parts = []
+    for tick in axis.ticks():
+        x = axis.x(tick)
+        kind = "one" if tick == 1 else "line"
+        dash = "" if tick == 1 else ' stroke-dasharray="2 4"'
+        parts += [
+            f'<line class="{kind}" x1="{x:.1f}" x2="{x:.1f}" y1="{TOP}" y2="{bottom}"{dash}/>',
+            _text(x, bottom + 18, f"{tick:g}×", "soft small num", "middle"),
+        ]
+    legend = (("submission", "submission", 20), ("baseline", "baseline", 116))
+    for name, kind, x in legend:
+        parts += [
+            f'<circle class="{kind}" cx="{x + 5}" cy="{bottom + 26}" r="4.5" stroke="none"/>',
+            _text(x + 16, bottom + 30, name, "soft small"),
+        ]
+    return parts
+
+
+def _text(x: float, y: float, text: str, kind: str, anchor: str = "start") -> str:
+    where = f'x="{x:.1f}" y="{y:.1f}"'
+    return f'<text class="{kind}" {where} text-anchor="{anchor}">{escape(text)}</text>'

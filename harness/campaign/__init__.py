@@ -1,0 +1,11 @@
+"""Many GPUs behind one run: units of work, three executors that place them, one campaign that records them.
+
+unit.py      what is placed: entrants, a suite, and what the node must have
+child.py     the process of one unit: the same judge and workers as any run, events on its stdout
+executor.py  the interface: submit, poll, cancel
+local.py ray.py slurm.py   three executors behind it
+campaign.py  retries, records exactly once, tells the view
+dispatch.py  flags → an executor and its units
+
+An executor schedules; it does not isolate. What isolates is inside every unit, the same everywhere.
+"""

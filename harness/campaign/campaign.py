@@ -1,0 +1,223 @@
+"""Carry units through an engine until every one of them is recorded.
+
+An attempt that dies (node, process, judge) is an infrastructure fault: its open cases go back to the
+queue, entrant by entrant, at most `RETRIES` times. What a submission does to itself comes back as a row
+with a status and is never tried again.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping
+from itertools import islice
+from typing import Protocol
+
+from harness.board import record
+from harness.campaign.executor import Engine, Told
+from harness.campaign.pending_results import Account
+from harness.campaign.unit import Unit
+from harness.errors import GpuUnhealthyError
+from harness.schema import Machine, Result, Status
+
+RETRIES = 2
+DEAD_IN_A_ROW = 12  # attempts without one that ends well: the fault is not the units'
+POLL_S = 0.5
+LAST_WORDS_S = 45.0  # for cancelled units to tell what they have
+
+
+class View(Protocol):
+    """What a campaign shows."""
+
+    def planned(self, units: int, at_once: int) -> None:
+        """This many units are to be done, so many at once."""
+
+    def started(self, label: str, names: tuple[str, ...], where: str) -> None:
+        """A unit runs."""
+
+    def heard(self, label: str, message: Mapping[str, object]) -> None:
+        """A unit told a stage or a block."""
+
+    def ended(self, label: str, why: str, again: int) -> None:
+        """A unit's process is gone; `again` more units were queued for what it left open."""
+
+    def verdict(self, result: Result) -> None:
+        """One line of the record is final."""
+
+    def note(self, text: str) -> None:
+        """Something a person should know."""
+
+    def tick(self) -> None:
+        """Time passes."""
+
+
+class Campaign:
+    """All units of one command; holds the live ones and nothing of those that are done."""
+
+    def __init__(
+        self,
+        engine: Engine,
+        units: Iterable[Unit],
+        save: Callable[[Result], None],
+        view: View,
+        builds_ahead: int = 0,
+    ) -> None:
+        self.engine, self.view, self._store = engine, view, save
+        self.queue = deque(units)
+        self.live: dict[str, Account] = {}
+        self.started: dict[str, float] = {}
+        self.builds: set[str] = set()  # labels of builders at work
+        self.built: set[str] = set()  # queued units whose builder was sent
+        self.builds_ahead = builds_ahead
+        self.lost = 0
+        self.dead_in_a_row = 0
+
+    def run(self) -> int:
+        """Until every unit is recorded; how many of them died on every attempt.
+
+        On Ctrl-C those that began get their rows.
+        """
+        self.view.planned(len(self.queue), self.engine.places)
+        try:
+            while self._fill():
+                for told in self.engine.poll(POLL_S):
+                    self._hear(told)
+                self._end_the_hanging()
+                self.view.tick()
+        except BaseException:
+            self._stop()
+            raise
+        finally:
+            self.engine.close()
+        return self.lost
+
+    # ------------------------------------------------------------------ the queue
+
+    def _fill(self) -> bool:
+        """Keep the engine's window full; false when nothing is left to do."""
+        while self.queue and len(self.live) < self.engine.window:
+            unit = self._next()
+            self.live[unit.label] = Account(unit, self._save)
+            self.engine.submit(unit)
+        self._build_ahead()
+        return bool(self.live)
+
+    def _build_ahead(self) -> None:
+        """Send the builders of the units that come next, each once."""
+        for unit in islice(self.queue, 2 * self.engine.window if self.builds_ahead else 0):
+            if len(self.builds) < self.builds_ahead and unit.label not in self.built:
+                ahead = unit.model_copy(update={"task": "build"})
+                self.built.add(unit.label)
+                self.builds.add(ahead.label)
+                self.engine.submit(ahead)
+
+    def _next(self) -> Unit:
+        """The first unit whose builder is not at work this moment; else the first."""
+        ahead = islice(self.queue, 2 * self.engine.window)
+        unit = next((u for u in ahead if f"{u.label}b" not in self.builds), self.queue[0])
+        self.queue.remove(unit)
+        self.built.discard(unit.label)
+        return unit
+
+    # ------------------------------------------------------------------ what units tell
+
+    def _hear(self, told: Told) -> None:
+        if told.label in self.builds:
+            if told.op == "gone":
+                self.builds.discard(told.label)
+            return
+        account = self.live.get(told.label)
+        if account is None:
+            return  # an attempt that is over
+        if told.op == "hello":
+            account.machine = Machine.model_validate(told.message["machine"])
+            self.started[told.label] = time.monotonic()
+            where = str(told.message.get("where", ""))
+            self.view.started(told.label, account.unit.names, where)
+        elif told.op == "result":
+            self._take(account, str(told.message["line"]))
+        elif told.op == "note":
+            self.view.note(f"{told.label}: {told.message.get('text', '')}")
+        elif told.op == "fault":
+            self.view.heard(told.label, told.message)
+            account.fault = str(told.message.get("why", ""))
+        elif told.op == "gone":
+            self._close(account, str(told.message["why"]), str(told.message["at"]))
+        else:
+            self.view.heard(told.label, told.message)
+
+    def _take(self, account: Account, line: str) -> None:
+        try:
+            account.take(record.parse(line.encode()))
+        except ValueError as error:
+            self.view.note(f"{account.unit.label}: a row that cannot be read: {error}")
+
+    def _close(self, account: Account, why: str, at: str) -> None:
+        """An attempt is over: what it left open is tried again, or gets its last word."""
+        unit = account.unit
+        del self.live[unit.label]
+        self.started.pop(unit.label, None)
+        again: list[Unit] = []
+        why = account.fault or why
+        if account.open_cases:
+            why = why or account.excuse or "it ended without its rows"
+            self.dead_in_a_row += 1
+            if unit.attempt < RETRIES:
+                again = list(unit.split(account.open_cases, at))
+                self.queue.extendleft(reversed(again))
+            else:
+                tries = f"{unit.attempt + 1} attempts, none came to its end; the last: {why}"
+                account.settle(Status.HARNESS_ERROR, tries)
+                self.lost += 1
+        else:
+            self.dead_in_a_row = 0
+        self.view.ended(unit.label, why, len(again))
+        if self.dead_in_a_row >= DEAD_IN_A_ROW:
+            raise GpuUnhealthyError(
+                f"{DEAD_IN_A_ROW} attempts in a row died, the last of: {why}",
+                "python run.py doctor, then the same command with --resume",
+            )
+
+    def _end_the_hanging(self) -> None:
+        now = time.monotonic()
+        for label, since in list(self.started.items()):
+            account = self.live[label]
+            if now - since > account.unit.limit_s:
+                account.fault = f"no end after {account.unit.limit_s:.0f} s"
+                del self.started[label]
+                self.engine.cancel(label)
+
+    # ------------------------------------------------------------------ the end
+
+    def _save(self, result: Result) -> None:
+        self._store(result)
+        self.view.verdict(result)
+
+    def _stop(self) -> None:
+        """Cancel what runs, hear its last words, and leave no unit that began without its rows."""
+        left = len(self.queue)
+        with contextlib.suppress(
+            Exception
+        ):  # an engine that broke: what was told is kept all the same
+            self._last_words()
+        for label, account in self.live.items():
+            if label in self.started:
+                account.settle(Status.INTERRUPTED, "the campaign was stopped")
+            else:
+                left += 1
+        if left:
+            self.view.note(f"{left} units not begun; the same command with --resume goes on")
+
+    def _last_words(self) -> None:
+        for label in [*self.live, *self.builds]:
+            self.engine.cancel(label)
+        deadline = time.monotonic() + LAST_WORDS_S
+        ended: set[str] = set()
+        while ended < set(self.live) and time.monotonic() < deadline:
+            for told in self.engine.poll(POLL_S):
+                account = self.live.get(told.label)
+                if account is not None and told.op == "result":
+                    self._take(account, str(told.message["line"]))
+                elif account is not None and told.op == "gone":
+                    ended.add(told.label)

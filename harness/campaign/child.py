@@ -1,0 +1,161 @@
+"""The process of one unit: `python -m harness.campaign.child`. The run is the same one as anywhere.
+
+The unit comes as the first line of stdin (or in --unit FILE); what happens goes out as lines of JSON on
+stdout (or into --events FILE). Its stdin stays open as long as somebody waits for it: once it closes, the
+run ends as by Ctrl-C, whatever became of the process that started it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import os
+import signal
+import socket
+import sys
+import threading
+import time
+import traceback
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TextIO
+
+from harness.board import record
+from harness.campaign.devices import machine_of
+from harness.campaign.executor import Message
+from harness.campaign.unit import Unit, misfit
+from harness.catalog import entrants as catalog_entrants
+from harness.engine.session import execute, warm_up
+from harness.errors import EXIT_INTERRUPTED, HarnessError, SubmissionError, UnavailableError
+from harness.measure import stats
+from harness.process import process_tree
+from harness.schema import Machine, Result, Status
+
+BLOCK_EVERY_S = 1.0  # the view does not need every block of every GPU
+
+
+class Teller:
+    """Writes events, one line each; builders and the run speak from several threads."""
+
+    def __init__(self, file: TextIO) -> None:
+        self.file = file
+        self._lock = threading.Lock()
+        self._last_block = 0.0
+
+    def tell(self, op: str, **fields: object) -> None:
+        """One event."""
+        message: Message = {"op": op, **fields}
+        with self._lock:
+            self.file.write(json.dumps(message) + "\n")
+            self.file.flush()
+
+    def save(self, result: Result) -> None:
+        """One line of the record, with its checksum."""
+        self.tell("result", line=record.to_line(result))
+
+    # ------------------------------------------------------------- harness.engine.run.Observer
+
+    def stage(self, entry: str, text: str) -> None:
+        """An entrant reached a step."""
+        self.tell("stage", entry=entry, text=text)
+
+    def check(self, entry: str, config: str, status: Status, reason: str) -> None:
+        """The gate's word comes with the record."""
+
+    def block(
+        self,
+        config: str,
+        done: int,
+        total: int,
+        eta_s: float,
+        intervals: Mapping[str, stats.Interval],
+    ) -> None:
+        """How far one config is."""
+        if done < total and time.monotonic() - self._last_block < BLOCK_EVERY_S:
+            return
+        self._last_block = time.monotonic()
+        self.tell("block", config=config, done=done, total=total, eta_s=eta_s)
+
+    def verdict(self, result: Result) -> None:
+        """Told with the record."""
+
+    def note(self, text: str) -> None:
+        """Something a person should know."""
+        self.tell("note", text=text)
+
+
+def main() -> int:
+    """Read the unit, run it, say how it ended."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--gpu", default="auto", help="NVML index, auto or none")
+    parser.add_argument("--unit", type=Path, help="a file instead of stdin")
+    parser.add_argument("--events", type=Path, help="a file instead of stdout")
+    args = parser.parse_args()
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    with contextlib.ExitStack() as stack:
+        out = sys.stdout
+        if args.events:
+            out = stack.enter_context(open(args.events, "a", encoding="utf-8"))
+        teller = Teller(out)
+        try:
+            return carry_out(read_unit(args.unit), args.gpu, teller)
+        except KeyboardInterrupt:
+            return EXIT_INTERRUPTED
+        except HarnessError as error:
+            teller.tell("fault", why=error.message)
+            return error.exit_code
+        except BrokenPipeError:
+            return EXIT_INTERRUPTED  # nobody listens any more
+        except Exception as error:
+            traceback.print_exc()
+            teller.tell("fault", why=f"{type(error).__name__}: {error}")
+            return 1
+
+
+def carry_out(unit: Unit, gpu: str, teller: Teller) -> int:
+    """The run of `unit` on the GPU it was given."""
+    machine = machine_of(gpu if unit.suite.device == "gpu" else "none")
+    lack = misfit(unit, machine)
+    if lack:
+        raise UnavailableError(lack)
+    try:
+        entrants = tuple(catalog_entrants.read_again(entrant) for entrant in unit.entrants)
+    except SubmissionError as cause:
+        raise UnavailableError(cause.message, cause.hint) from None
+    unit = unit.model_copy(update={"entrants": entrants})
+    teller.tell("hello", where=where(gpu, machine), machine=machine.model_dump(mode="json"))
+    if unit.task == "build":
+        warm_up(unit.request(machine), teller)
+    else:
+        execute(unit.request(machine), teller.save, teller)
+    teller.tell("end")
+    return 0
+
+
+def where(gpu: str, machine: Machine) -> str:
+    """`host:0` or `host`: what a person calls this place."""
+    host = socket.gethostname()
+    if not machine.has_gpu:
+        return host
+    return f"{host}:{gpu if gpu != 'auto' else machine.uuid[:12]}"
+
+
+def read_unit(path: Path | None) -> Unit:
+    """From a file, or from stdin, which is then watched."""
+    if path is not None:
+        process_tree.die_with_parent()  # a scheduler's own process; it has no line to us
+        return Unit.model_validate_json(path.read_text(encoding="utf-8"))
+    unit = Unit.model_validate_json(sys.stdin.buffer.readline())
+    threading.Thread(target=_mind_stdin, daemon=True).start()
+    return unit
+
+
+def _mind_stdin() -> None:
+    while os.read(0, 4096):  # not through sys.stdin: its lock would outlive us at exit
+        pass
+    os.kill(os.getpid(), signal.SIGTERM)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

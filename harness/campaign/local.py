@@ -1,0 +1,206 @@
+"""The engine of one host: a slot for every GPU, one unit at a time in each, one thread for all."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import selectors
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import IO
+
+from harness.campaign.executor import Told, gone, parse_line
+from harness.campaign.unit import Unit, to_text
+from harness.process.child import ROOT
+from harness.process.text import plain_text
+
+COMMAND = (sys.executable, "-m", "harness.campaign.child")
+GRACE_S = 30.0  # for a cancelled unit to write its rows and end its processes
+FAULTS_IN_A_ROW = 3  # after which a GPU gets no more work
+READ_BYTES = 1 << 16
+#: Units of a host do not begin at the same moment. The driver opens one context at a time for all GPUs (0.17 s each, and a
+#: unit of eight opens eleven): of units that begin together each would wait for the contexts of all.
+START_GAP_S = 2.0
+
+
+@dataclass
+class Slot:
+    """One GPU (or one CPU place), named as the child's --gpu wants it."""
+
+    gpu: str
+    builds: bool = False  # a place for builders, without a GPU
+    faults: int = 0  # in a row
+    child: _Running | None = None
+
+    @property
+    def opens_contexts(self) -> bool:
+        """Whether units here use a GPU."""
+        return not self.builds and self.gpu != "none"
+
+
+@dataclass(eq=False)
+class _Running:
+    unit: Unit
+    slot: Slot
+    process: subprocess.Popen[bytes]
+    errors: IO[bytes]
+    rest: bytes = b""  # of a line that is not complete
+    kill_at: float = field(default=float("inf"))
+
+
+class Local:
+    """Processes of this host. `gpus`: NVML indices as text, or `none` once for every CPU place."""
+
+    def __init__(
+        self, gpus: Sequence[str], builders: int = 0, command: Sequence[str] = COMMAND
+    ) -> None:
+        self.command = tuple(command)
+        self.slots = [Slot(gpu) for gpu in gpus]
+        self.slots += [Slot(gpus[0], builds=True) for _ in range(builders)]
+        self.places = self.window = len(gpus)
+        self._waiting: deque[Unit] = deque()
+        self._next_start = 0.0
+        self._selector = selectors.DefaultSelector()
+        self._said: list[Told] = []
+
+    # ------------------------------------------------------------------ the interface
+
+    def submit(self, unit: Unit) -> None:
+        """Queue it; the next `poll` starts it if a slot is free."""
+        self._waiting.append(unit)
+
+    def poll(self, timeout_s: float) -> list[Told]:
+        """Start what can start, read what was told, bury what has ended."""
+        self._fill()
+        said, self._said = self._said, []
+        running = [slot.child for slot in self.slots if slot.child]
+        if (running or self._waiting) and not said:
+            for key, _ in self._selector.select(timeout_s):
+                said += self._read(key.data)
+        for child in running:
+            if time.monotonic() > child.kill_at:
+                _kill(child.process)
+        return said
+
+    def cancel(self, label: str) -> None:
+        """Let it end as by Ctrl-C, by force after a while."""
+        for unit in [unit for unit in self._waiting if unit.label == label]:
+            self._waiting.remove(unit)
+            self._said.append(gone(label, "cancelled before it began"))
+        for child in self._children():
+            if child.unit.label == label:
+                self._hang_up(child)
+
+    def close(self) -> None:
+        """End all, politely first."""
+        for child in self._children():
+            self._hang_up(child)
+        while self._children():
+            self.poll(0.2)
+        self._selector.close()
+
+    # ------------------------------------------------------------------ what it does
+
+    def _children(self) -> list[_Running]:
+        return [slot.child for slot in self.slots if slot.child]
+
+    def _fill(self) -> None:
+        alive = [slot for slot in self.slots if slot.faults < FAULTS_IN_A_ROW]
+        places = {slot.gpu for slot in alive if not slot.builds}
+        for slot in alive:
+            fit = next((u for u in self._waiting if _suits(u, slot, places)), None)
+            if slot.child is None and fit is not None and self._may_begin(slot):
+                self._waiting.remove(fit)
+                self._start(fit, slot)
+        if not any(slot for slot in alive if not slot.builds):
+            for unit in self._waiting:
+                why = f"{FAULTS_IN_A_ROW} units in a row died on every GPU of this host"
+                self._said.append(gone(unit.label, why))
+            self._waiting.clear()
+
+    def _may_begin(self, slot: Slot) -> bool:
+        """Whether the unit before has had its time to open its contexts."""
+        return not slot.opens_contexts or time.monotonic() >= self._next_start
+
+    def _start(self, unit: Unit, slot: Slot) -> None:
+        if slot.opens_contexts:
+            self._next_start = time.monotonic() + START_GAP_S
+        errors = tempfile.TemporaryFile()  # noqa: SIM115 - closed when the unit is gone
+        process = subprocess.Popen(
+            [*self.command, "--gpu", slot.gpu],
+            cwd=ROOT,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=errors,
+            bufsize=0,
+            start_new_session=True,  # Ctrl-C is ours to pass on
+        )
+        slot.child = _Running(unit, slot, process, errors)
+        assert process.stdin
+        assert process.stdout
+        with contextlib.suppress(BrokenPipeError):  # it died at once: its stdout will say so
+            process.stdin.write(to_text(unit).encode() + b"\n")
+        self._selector.register(process.stdout, selectors.EVENT_READ, slot.child)
+
+    def _read(self, child: _Running) -> list[Told]:
+        assert child.process.stdout
+        data = os.read(child.process.stdout.fileno(), READ_BYTES)
+        if not data:
+            return [self._bury(child)]
+        *lines, child.rest = (child.rest + data).split(b"\n")
+        return [parse_line(child.unit.label, line) for line in lines if line]
+
+    def _bury(self, child: _Running) -> Told:
+        """Its stdout is closed: wait for it, free its slot, say how it ended."""
+        assert child.process.stdout
+        self._selector.unregister(child.process.stdout)
+        try:
+            code = child.process.wait(GRACE_S)
+        except subprocess.TimeoutExpired:
+            _kill(child.process)
+            code = child.process.wait()
+        why = _ending(code, child.errors) if code else ""
+        for file in (child.process.stdin, child.process.stdout, child.errors):
+            with contextlib.suppress(OSError):
+                if file:
+                    file.close()
+        cancelled = child.kill_at < float("inf")
+        child.slot.faults = child.slot.faults + 1 if why and not cancelled else 0
+        child.slot.child = None
+        return gone(child.unit.label, why, child.slot.gpu)
+
+    def _hang_up(self, child: _Running) -> None:
+        with contextlib.suppress(OSError):
+            if child.process.stdin:
+                child.process.stdin.close()
+        child.kill_at = min(child.kill_at, time.monotonic() + GRACE_S)
+
+
+def _suits(unit: Unit, slot: Slot, places: set[str]) -> bool:
+    """Builders to their places; a unit not where it died before, unless there is no other place."""
+    if (unit.task == "build") != slot.builds:
+        return False
+    return slot.gpu not in unit.avoid or places <= set(unit.avoid)
+
+
+def _kill(process: subprocess.Popen[bytes]) -> None:
+    """Its judge and workers end with it: each asked the kernel for that."""
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.killpg(process.pid, signal.SIGKILL)
+
+
+def _ending(code: int, errors: IO[bytes]) -> str:
+    with contextlib.suppress(OSError, ValueError):
+        size = errors.seek(0, os.SEEK_END)
+        errors.seek(max(0, size - 2000))
+        text = plain_text(errors.read().decode(errors="replace"))
+        last = text.splitlines()[-1] if text else ""
+        how = signal.Signals(-code).name if code < 0 else f"exit code {code}"
+        return f"the unit's process ended: {how}" + (f"; {last}" if last else "")
+    return f"the unit's process ended with {code}"

@@ -1,0 +1,93 @@
+"""Every (entrant, case) recorded once: what a live unit still owes, and what of it may be kept.
+
+Rows of one case are held until all of its unit have arrived, then written together, the baseline first.
+So a run that dies leaves a case either whole or not at all, and a ratio never lies without its baseline.
+Rows that say INTERRUPTED or HARNESS_ERROR are no verdict: they are written only when nobody tries again.
+"""
+
+from __future__ import annotations
+
+import secrets
+import time
+from collections.abc import Callable
+
+from harness import PROTOCOL
+from harness.campaign.unit import Unit
+from harness.schema import Entrant, Machine, Result, Status
+
+#: Our own faults; a later attempt may do better.
+NO_WORD = frozenset({Status.INTERRUPTED, Status.HARNESS_ERROR})
+
+
+class Account:
+    """One attempt at one unit: rows that came, cases that are written."""
+
+    def __init__(self, unit: Unit, save: Callable[[Result], None]) -> None:
+        self.unit = unit
+        self.machine: Machine | None = None
+        self.fault = ""  # what the unit itself said it died of
+        self._save = save
+        self._held: dict[str, dict[str, Result]] = {case: {} for case in unit.cases}
+        self._owed = frozenset(entrant.name for entrant in unit.entrants)
+
+    @property
+    def open_cases(self) -> tuple[str, ...]:
+        """Cases of which nothing is written yet."""
+        return tuple(self._held)
+
+    @property
+    def excuse(self) -> str:
+        """What the rows that are no verdict say, or an empty string."""
+        held = (row for rows in self._held.values() for row in rows.values())
+        return next((row.reason for row in held if row.status in NO_WORD), "")
+
+    def take(self, result: Result) -> None:
+        """One row came; the case is written once it is whole and every row of it is a verdict."""
+        rows = self._held.get(result.config)
+        if rows is None or result.entry not in self._owed or not self._is_asked(result):
+            return  # a second copy, or a row nobody asked for
+        rows.setdefault(result.entry, result)
+        if len(rows) == len(self._owed) and not any(r.status in NO_WORD for r in rows.values()):
+            self._write(result.config)
+
+    def settle(self, status: Status, reason: str) -> None:
+        """Nobody will try again: write what came, and for the rest say how it ended."""
+        for case in self.open_cases:
+            for entrant in self.unit.entrants:
+                if entrant.name not in self._held[case]:
+                    row = self._unmeasured(entrant, case, status, reason)
+                    self._held[case][entrant.name] = row
+            self._write(case)
+
+    def _write(self, case: str) -> None:
+        rows = self._held.pop(case)
+        for row in sorted(rows.values(), key=lambda r: r.entry != self.unit.against):
+            self._save(row)
+
+    def _is_asked(self, result: Result) -> bool:
+        """The row is of the files and the suite that this unit names."""
+        source = next(e.source_sha256 for e in self.unit.entrants if e.name == result.entry)
+        return (source, self.unit.suite.sha256) == (result.source_sha256, result.suite_sha256)
+
+    def _unmeasured(self, entrant: Entrant, case: str, status: Status, reason: str) -> Result:
+        """A row for a case that no process came to tell about."""
+        unit, now = self.unit, time.gmtime()
+        machine = self.machine or Machine(gpu=unit.sku or "unknown")
+        return Result(
+            run=f"{time.strftime('%Y%m%dT%H%M%SZ', now)}-{secrets.token_hex(3)}",
+            date=time.strftime("%Y-%m-%dT%H:%M:%SZ", now),
+            entry=entrant.name,
+            kind=entrant.kind,
+            language=entrant.manifest.language,
+            author=entrant.manifest.author,
+            suite=unit.suite.name,
+            config=case,
+            status=status,
+            reason=reason,
+            gpu=machine.gpu,
+            case=next(c for c in unit.suite.cases if c.name == case),
+            source_sha256=entrant.source_sha256,
+            suite_sha256=unit.suite.sha256,
+            protocol=PROTOCOL,
+            machine=machine,
+        )

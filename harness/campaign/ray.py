@@ -1,0 +1,163 @@
+"""The engine of a Ray cluster: a task for every unit, with a GPU of its own; what it tells streams back.
+
+A task launches the child of `local` and hands on its lines; it imports nothing of the harness and nothing
+of a submission. Ray never retries (`max_retries=0`): what is an infrastructure fault and what is a
+submission's own failure is told apart in campaign.py, for all engines alike.
+
+Every node needs this checkout and its environment at the same path. Ray trusts all who reach its ports:
+docs/many-gpus.md.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from harness.campaign.executor import Told, gone, package, parse_line
+from harness.campaign.node import wants
+from harness.campaign.unit import Unit, to_text
+from harness.errors import UnavailableError
+from harness.process.child import ROOT
+
+MODULE = "harness.campaign.child"
+AHEAD = 2  # units submitted for every GPU: the next is placed while its owner hears of the last
+RUN_CPUS, BUILD_CPUS = 1, 1
+
+
+class RayCluster:
+    """`address`: of a running cluster, `auto`, or `local` for one on this host; `count`: GPUs at once."""
+
+    def __init__(
+        self, address: str | None, count: int | None, on_cpu: bool = False, module: str = MODULE
+    ) -> None:
+        try:
+            import ray
+        except ImportError:
+            raise package("ray", "ray") from None
+        self._ray = ray
+        self._module = module
+        self._ours = not ray.is_initialized()
+        try:
+            if self._ours:
+                ray.init(address=address or "auto", log_to_driver=False)
+        except (ConnectionError, ValueError) as cause:  # ValueError: an address that is none
+            hint = "ray start --head, or --address HOST:PORT"
+            raise UnavailableError(f"--engine ray: {cause}", hint) from None
+        there = int(ray.cluster_resources().get("CPU" if on_cpu else "GPU", 0))
+        if not there and count is None:
+            raise UnavailableError(
+                "--engine ray: the cluster has no GPU now", "give --gpus N to wait for some"
+            )
+        self.places = min(count or there, there) if there else count or 0
+        self.window = count or (AHEAD * there)  # a cluster may grow while it runs
+        self._task = ray.remote(num_returns="streaming", max_retries=0)(_carry_out())
+        self._streams: dict[Any, str] = {}
+        self._queued: list[Told] = []
+
+    def submit(self, unit: Unit) -> None:
+        """Hand it to Ray, which places it where what it wants is free."""
+        wanted = wants(unit)
+        lack = [name for name in wanted if name not in self._ray.cluster_resources()]
+        if lack:  # such a task would wait for ever
+            raise UnavailableError(
+                f"--engine ray: no node offers {', '.join(lack)}",
+                "start nodes with --resources, docs/many-gpus.md",
+            )
+        options: dict[str, Any] = {"name": f"attnboard {unit.label}", "resources": wanted}
+        options |= {"num_cpus": BUILD_CPUS if unit.task == "build" else RUN_CPUS}
+        options |= {"num_gpus": 1 if unit.needs_gpu else 0}
+        gpu = "auto" if unit.needs_gpu else "none"
+        command = [self._module, "--gpu", gpu]
+        stream = self._task.options(**options).remote(to_text(unit), command, str(ROOT))
+        self._streams[stream] = unit.label
+
+    def poll(self, timeout_s: float) -> list[Told]:
+        """Lines that arrived on any stream."""
+        said, self._queued = self._queued, []
+        if self._streams:
+            streams = list(self._streams)
+            wait_s = 0 if said else timeout_s
+            first, _ = self._ray.wait(streams, num_returns=1, timeout=wait_s)
+            ready = first and self._ray.wait(streams, num_returns=len(streams), timeout=0)[0]
+            for stream in ready:
+                said += self._next(stream)
+        return said
+
+    def cancel(self, label: str) -> None:
+        """Interrupt the task; it closes its child's stdin, and the child ends as by Ctrl-C."""
+        for stream, name in list(self._streams.items()):
+            if name == label:
+                self._ray.cancel(stream, force=False)
+
+    def close(self) -> None:
+        """Cancel what is left; leave the cluster as it was found."""
+        for stream in list(self._streams):
+            with contextlib.suppress(Exception):
+                self._ray.cancel(stream, force=False)
+        if self._ours:
+            self._ray.shutdown()
+
+    def _next(self, stream: Any) -> list[Told]:
+        label = self._streams[stream]
+        try:
+            lines = self._ray.get(next(stream))
+            return [parse_line(label, line) for line in lines]
+        except StopIteration:
+            why = ""
+        except Exception as cause:  # a node or a worker of Ray died, or the task was cancelled
+            text = str(cause).strip().splitlines()
+            why = f"{type(cause).__name__}: {text[0] if text else ''}"
+        del self._streams[stream]
+        return [gone(label, why)]
+
+
+def _carry_out() -> Callable[[str, list[str], str], Iterator[list[bytes]]]:
+    """The task; made in a function so that Ray ships its code and the node imports nothing of ours."""
+
+    def carry_out(unit: str, command: list[str], root: str) -> Iterator[list[bytes]]:
+        import os
+        import select
+        import signal
+        import subprocess
+        import tempfile
+
+        with tempfile.TemporaryFile() as errors:
+            process = subprocess.Popen(
+                [sys.executable, "-m", *command],
+                cwd=root,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=errors,
+                bufsize=0,
+                start_new_session=True,
+            )
+            assert process.stdin
+            assert process.stdout
+            rest = b""
+            try:
+                process.stdin.write(unit.encode() + b"\n")
+                while True:  # in steps, so that a cancellation is heard between two of them
+                    if not select.select([process.stdout], [], [], 1.0)[0]:
+                        continue
+                    data = os.read(process.stdout.fileno(), 1 << 16)
+                    if not data:
+                        break
+                    *lines, rest = (rest + data).split(b"\n")
+                    if lines:
+                        yield [line for line in lines if line]
+                code = process.wait()
+            finally:
+                process.stdin.close()
+                try:
+                    process.wait(30)
+                except subprocess.TimeoutExpired:
+                    os.killpg(process.pid, signal.SIGKILL)
+            if code:
+                errors.seek(0)
+                told = errors.read()[-2000:].decode(errors="replace").strip().splitlines()
+                last = told[-1] if told else ""
+                raise RuntimeError(f"the unit's process ended with {code}; {last}")
+
+    return carry_out

@@ -1,0 +1,213 @@
+"""The engine of a SLURM cluster, through submitit: units become tasks of job arrays.
+
+The folder is shared with the nodes. Every attempt has two files in it: `LABEL.unit.json`, what to do, and
+`LABEL.events.jsonl`, which its process appends to and this side reads as it grows. submitit's own log of a
+task lies beside them. Without `sbatch` on the PATH submitit runs the tasks as processes of this host.
+
+Every node needs this checkout and its environment at the same path.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from harness.campaign.executor import Told, gone, package, parse_line
+from harness.campaign.unit import Unit, to_text
+from harness.errors import UsageError
+from harness.process.child import ROOT
+
+MODULE = "harness.campaign.child"
+ARRAY = (
+    500  # units in flight when nobody says how many GPUs; a site's MaxArraySize is 1001 by default
+)
+STATE_EVERY_S = 5.0  # files are read at every poll, job states only so often
+LOOK_EVERY_S = 0.2
+LAG_S = 60.0
+TASK = {"nodes": 1, "tasks_per_node": 1, "cpus_per_task": 8, "timeout_min": 120}
+
+
+@dataclass
+class _Job:
+    unit: Unit
+    job: Any
+    events: Path
+    offset: int = 0
+    told_all: bool = False  # its last line was read
+    done_since: float = 0.0
+
+
+class Slurm:
+    """`options`: KEY=VALUE for sbatch; `count`: tasks that may run at once."""
+
+    def __init__(
+        self,
+        folder: Path,
+        options: Sequence[str] = (),
+        count: int | None = None,
+        cluster: str | None = None,
+        module: str = MODULE,
+    ) -> None:
+        try:
+            import submitit
+        except ImportError:
+            raise package("submitit", "slurm") from None
+        chosen = sbatch_options(options)
+        self.places = self.window = count or ARRAY  # several arrays share no limit but this
+        self._module = module
+        self._folder = folder.resolve()
+        self._folder.mkdir(parents=True, exist_ok=True)
+        self._submitit = submitit
+        self._executor = submitit.AutoExecutor(folder=self._folder / "logs", cluster=cluster)
+        self.on_slurm = self._executor.cluster == "slurm"
+        self._executor.update_parameters(**TASK)
+        if self.on_slurm:
+            self._executor.update_parameters(slurm_array_parallelism=self.window)
+            self._executor.update_parameters(**chosen)
+        self._waiting: list[Unit] = []
+        self._jobs: dict[str, _Job] = {}
+        self._said: list[Told] = []
+        self._asked = 0.0
+
+    # ------------------------------------------------------------------ the interface
+
+    def submit(self, unit: Unit) -> None:
+        """Keep it for the next array; builders do not get a job of their own."""
+        if unit.task == "build":
+            self._said.append(gone(unit.label))
+        else:
+            self._waiting.append(unit)
+
+    def poll(self, timeout_s: float) -> list[Told]:
+        """Send what waits as one array; read what the events' files have grown by."""
+        self._send()
+        deadline = time.monotonic() + timeout_s
+        while True:
+            said, self._said = self._said, []
+            for job in list(self._jobs.values()):
+                said += self._read(job)
+            said += self._states()
+            if said or time.monotonic() > deadline:
+                return said
+            time.sleep(LOOK_EVERY_S)
+
+    def cancel(self, label: str) -> None:
+        """scancel; the task's processes get SIGTERM and end as by Ctrl-C."""
+        waiting = [unit for unit in self._waiting if unit.label == label]
+        for unit in waiting:
+            self._waiting.remove(unit)
+            self._said.append(gone(label, "cancelled before it began"))
+        if label in self._jobs:
+            self._jobs[label].job.cancel(check=False)
+            self._asked = 0.0
+
+    def close(self) -> None:
+        """Cancel all; take away what was for the way only."""
+        for label in list(self._jobs):
+            self.cancel(label)
+
+    # ------------------------------------------------------------------ what it does
+
+    def _send(self) -> None:
+        units, self._waiting = self._waiting, []
+        if not units:
+            return
+        gpu = any(unit.needs_gpu for unit in units)
+        self._executor.update_parameters(gpus_per_node=int(gpu and self.on_slurm))
+        with self._executor.batch():
+            jobs = [self._executor.submit(self._function(unit)) for unit in units]
+        for unit, job in zip(units, jobs, strict=True):
+            self._jobs[unit.label] = _Job(unit, job, self._path(unit, "events.jsonl"))
+
+    def _function(self, unit: Unit) -> Any:
+        described, events = self._path(unit, "unit.json"), self._path(unit, "events.jsonl")
+        described.write_text(to_text(unit), encoding="utf-8")
+        events.unlink(missing_ok=True)
+        command = [
+            sys.executable,
+            "-m",
+            self._module,
+            "--gpu",
+            "auto" if unit.needs_gpu else "none",
+        ]
+        command += ["--unit", str(described), "--events", str(events)]
+        return self._submitit.helpers.CommandFunction(command, verbose=False, cwd=ROOT)
+
+    def _path(self, unit: Unit, ending: str) -> Path:
+        return self._folder / f"{unit.label}.{ending}"
+
+    def _read(self, job: _Job) -> list[Told]:
+        try:
+            with job.events.open("rb") as file:
+                file.seek(job.offset)
+                data = file.read()
+        except OSError:
+            return []
+        whole = data[: data.rfind(b"\n") + 1]
+        job.offset += len(whole)
+        told = [parse_line(job.unit.label, line) for line in whole.splitlines()]
+        job.told_all |= any(each.op == "end" for each in told)
+        return told
+
+    def _states(self) -> list[Told]:
+        """Who has ended; its file is read once more before that is said."""
+        if time.monotonic() - self._asked < (STATE_EVERY_S if self.on_slurm else LOOK_EVERY_S):
+            return []
+        said: list[Told] = []
+        for label, job in list(self._jobs.items()):
+            if job.job.done():
+                said += self._read(job)
+                job.done_since = job.done_since or time.monotonic()
+                late = time.monotonic() - job.done_since < LAG_S
+                if job.job.state == "COMPLETED" and not job.told_all and late:
+                    continue  # a shared file system may show the last lines later than the state
+                why = "" if job.told_all else _ending(job.job)
+                said.append(gone(label, why))
+                del self._jobs[label]
+                for ending in () if why else ("unit.json", "events.jsonl"):
+                    self._path(job.unit, ending).unlink(missing_ok=True)
+        self._asked = time.monotonic()
+        return said
+
+
+def sbatch_options(options: Sequence[str]) -> dict[str, Any]:
+    """`partition=gpu` → slurm_partition; what submitit does not know goes to sbatch as it is."""
+    known: dict[str, str] = {}
+    other: dict[str, str] = {}
+    direct = {
+        "partition",
+        "account",
+        "constraint",
+        "qos",
+        "gres",
+        "exclude",
+        "mem",
+        "time",
+        "comment",
+    }
+    for option in options:
+        key, sign, value = option.partition("=")
+        if not sign or not key:
+            raise UsageError(f"--slurm {option}: not KEY=VALUE", "write --slurm partition=gpu")
+        key = key.removeprefix("--").replace("-", "_")
+        (known if key in direct else other)[key] = value
+    found: dict[str, Any] = {f"slurm_{key}": value for key, value in known.items()}
+    return {**found, "slurm_additional_parameters": other} if other else found
+
+
+def _ending(job: Any) -> str:
+    """Why it failed, or an empty string; never waits for a result that a dead task did not write."""
+    if not job.paths.result_pickle.exists():
+        return f"job {job.job_id} left no result: {job.state}"
+    with contextlib.suppress(Exception):
+        error = job.exception()
+        if error is None:
+            return ""
+        lines = [line for line in str(error).strip().splitlines() if line.strip()]
+        return f"{type(error).__name__}: {lines[-1] if lines else ''}"
+    return f"job {job.job_id} ended as {job.state}"

@@ -1,0 +1,151 @@
+"""A unit of work: some entrants, their baseline, one suite; it runs on one GPU as one run."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import groupby
+from pathlib import Path
+from typing import Literal
+
+from harness.catalog.request import Request
+from harness.measure.stopping import FIXED, Rule
+from harness.schema import Case, Entrant, Frozen, Machine, Suite
+
+#: (entry, source_sha256, config): what --resume looks for.
+Asked = tuple[str, str, str]
+
+
+class Unit(Frozen):
+    """One run to be placed somewhere; plain data, so that it can travel."""
+
+    key: str
+    attempt: int = 0
+    task: Literal["run", "build"] = "run"
+    entrants: tuple[Entrant, ...]  # the baseline of the comparison is always among the seats
+    suite: Suite
+    cases: tuple[str, ...]  # names of `suite` still to be recorded
+    against: str
+    root: Path
+    cache: Path
+    sandbox: int = 0
+    rule: Rule = FIXED
+    sku: str = ""  # slug of the GPU it must have, as a folder of results/ is called
+    gpu_memory_gib: float = 0.0
+    avoid: tuple[str, ...] = ()  # places where it died, as the engine calls them
+
+    @property
+    def label(self) -> str:
+        """The name of this attempt; no two submitted units share it."""
+        return f"{self.key}.{self.attempt}" + ("b" if self.task == "build" else "")
+
+    @property
+    def needs_gpu(self) -> bool:
+        """Whether it must hold a GPU while it runs."""
+        return self.suite.device == "gpu" and self.task == "run"
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The entrants that nobody else records."""
+        names = tuple(entrant.name for entrant in self.entrants)
+        return tuple(name for name in names if name != self.against) or names
+
+    @property
+    def limit_s(self) -> float:
+        """Longer than every deadline inside it together: whoever passes this hangs."""
+        limits, count = self.suite.limits, len(self.entrants) + 2
+        bursts = self.suite.warmup_blocks + 2 * self.suite.blocks + 60
+        each = 2 * limits.first_call_s + bursts * limits.burst_s
+        return (
+            600
+            + self.rule.time_limit_s
+            + count * (limits.import_s + limits.build_s + len(self.cases) * each)
+        )
+
+    def request(self, machine: Machine) -> Request:
+        """The run that this unit is, on the machine where it landed."""
+        return Request(
+            suite=self.suite,
+            machine=machine,
+            entrants=self.entrants,
+            against=self.against,
+            root=self.root,
+            cache=self.cache,
+            sandbox=self.sandbox,
+            rule=self.rule,
+            cases=self.cases,
+        )
+
+    def split(self, cases: Iterable[str], died_at: str = "") -> Iterator[Unit]:
+        """The next attempt, one unit an entrant: who takes a node down does it alone."""
+        avoid = (*self.avoid, died_at) if died_at else self.avoid
+        baseline = tuple(e for e in self.entrants if e.name == self.against)
+        own = [e for e in self.entrants if e.name in self.names]
+        for number, entrant in enumerate(own):
+            both = (entrant,) if entrant.name == self.against else (entrant, *baseline)
+            key = f"{self.key}-{number}" if len(own) > 1 else self.key
+            fresh = {"key": key, "attempt": self.attempt + 1, "entrants": both}
+            yield self.model_copy(update={**fresh, "cases": tuple(cases), "avoid": avoid})
+
+
+def plan_units(
+    request: Request,
+    per_unit: int = 1,
+    recorded: Callable[[Asked], bool] = lambda asked: False,
+    sku: str = "",
+    gpu_memory_gib: float = 0.0,
+) -> list[Unit]:
+    """`request` cut into units of at most `per_unit` entrants, less what is recorded already.
+
+    The baseline of the comparison rides in every unit: a ratio is always one of one GPU and one block.
+    """
+    baseline = tuple(e for e in request.entrants if e.name == request.against)
+    alone = [e for e in request.entrants if e.name != request.against] or list(baseline)
+    pending = ((entrant, _pending(entrant, request.suite.cases, recorded)) for entrant in alone)
+    units: list[Unit] = []
+    for cases, group in groupby(pending, key=lambda pair: pair[1]):
+        members = [entrant for entrant, _ in group] if cases else []
+        for start in range(0, len(members), per_unit):
+            chosen = tuple(members[start : start + per_unit])
+            units.append(
+                Unit(
+                    key=f"{len(units):05d}",
+                    entrants=chosen if chosen == baseline else (*chosen, *baseline),
+                    suite=request.suite,
+                    cases=cases,
+                    against=request.against,
+                    root=request.root,
+                    cache=request.cache,
+                    sandbox=request.sandbox,
+                    rule=request.rule,
+                    sku=sku,
+                    gpu_memory_gib=gpu_memory_gib,
+                )
+            )
+    return units
+
+
+def _pending(
+    entrant: Entrant, cases: Sequence[Case], recorded: Callable[[Asked], bool]
+) -> tuple[str, ...]:
+    return tuple(
+        case.name
+        for case in cases
+        if not recorded((entrant.name, entrant.source_sha256, case.name))
+    )
+
+
+def misfit(unit: Unit, machine: Machine) -> str:
+    """Why `machine` is not what `unit` asked for, or an empty string."""
+    if unit.sku and machine.slug != unit.sku:
+        return f"asked for {unit.sku}, this is {machine.slug}"
+    if unit.needs_gpu and not machine.has_gpu:
+        return "asked for a GPU, NVML finds none"
+    if machine.memory_gib < unit.gpu_memory_gib:
+        return f"asked for {unit.gpu_memory_gib:g} GiB, {machine.gpu} has {machine.memory_gib:g}"
+    return ""
+
+
+def to_text(unit: Unit) -> str:
+    """One line of JSON."""
+    return json.dumps(unit.model_dump(mode="json"), separators=(",", ":"))

@@ -1,0 +1,331 @@
+"""Names on the command line → Entrants: files read once, checked and hashed, nothing run."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Iterator
+from pathlib import Path, PurePosixPath
+
+from harness.catalog import steps
+from harness.catalog.signature import check_launch, check_source
+from harness.catalog.source_files import Files, digest, holds, lay_out, names_in, read
+from harness.catalog.yaml_model import load_model, model_of
+from harness.errors import SubmissionError, UsageError, did_you_mean
+from harness.problems import PROBLEMS, Problem, get_problem
+from harness.process.text import encoded_bytes, shown
+from harness.schema import NAME_PATTERN, Entrant, Kind, Manifest
+
+MOST_MANIFEST_BYTES = 32 << 10  # as it is told to a worker
+
+
+def find_entrants(
+    names: Iterable[str], root: Path, kind: Kind, problem: Problem | None
+) -> list[Entrant]:
+    """Resolve comma lists, names of `root`, paths, folders of them, ladders, 'all'; in order, no repeats.
+
+    'all' means all of `problem`; None takes everybody, each for the problem its manifest names.
+    """
+    found, refused = gather(names, root, kind, problem)
+    if refused:
+        raise refused[0]
+    return found
+
+
+def gather(
+    names: Iterable[str], root: Path, kind: Kind, problem: Problem | None
+) -> tuple[list[Entrant], list[SubmissionError]]:
+    """The same, and why others are left out: who came with 'all' or a folder of many fails alone.
+
+    Raises SubmissionError for what was named itself, and where nobody is left.
+    """
+    found: dict[Path, Entrant] = {}
+    refused: list[SubmissionError] = []
+    for name in _split(names):
+        paths = _all_of(root, problem, refused) if name == "all" else _resolve(name, root, problem)
+        for path in paths:
+            try:
+                entrant = load_entrant(path, kind, problem, root)
+            except SubmissionError as cause:  # noqa: PERF203 - one bad folder costs nobody else
+                if name != "all" and len(paths) == 1:
+                    raise
+                refused.append(cause)
+            else:
+                found.setdefault(entrant.entry_path.resolve(), entrant)
+    if refused and not found:
+        raise refused[0]
+    return list(found.values()), refused
+
+
+def problem_of(names: Iterable[str], root: Path) -> Problem:
+    """What the first of `names` computes; 'all' and names that lead nowhere mean the first problem."""
+    first = next(iter(_split(names)), "all")
+    try:
+        entrant = load_entrant(_resolve(first, root)[0], Kind.SUBMISSION, None)
+    except SubmissionError:  # whoever loads it for a run says what is wrong
+        return next(iter(PROBLEMS.values()))
+    return get_problem(entrant.manifest.problem)
+
+
+def places(names: Iterable[str], root: Path) -> list[Path]:
+    """The files and folders that `names` mean, not looked into; 'all' is `root`, what is not there is left out."""
+    found = (root if name == "all" else _place(name, root) for name in _split(names))
+    return [path for path in found if path]
+
+
+def known_names(root: Path, problem: Problem | None = None) -> list[str]:
+    """Folders of `root` that hold a manifest (of `problem`)."""
+    return [path.name for path in _all_of(root, problem)]
+
+
+def ladders(root: Path) -> list[Path]:
+    """Folders of rungs, `NAME/steps`, below `root`."""
+    return sorted(path for path in root.glob("*/steps") if steps.is_ladder(path))
+
+
+def entry_name(text: str) -> str:
+    """The name under which `text`, a name or a path of the command line, stands in the records."""
+    for folder in ("submissions/", "baselines/"):
+        text = text.removeprefix("./").removeprefix(folder)
+    return text.rstrip("/").removesuffix(".cu").removesuffix(".py")
+
+
+def load_entrant(
+    path: Path, kind: Kind, problem: Problem | None, root: Path | None = None
+) -> Entrant:
+    """Read one folder, bare .py or described .cu; raise SubmissionError on anything a run could trip over.
+
+    None for `problem` means the one that its manifest names.
+    """
+    if path.is_file() and path.suffix in {".py", ".cu"} and _is_entry(path):
+        path = path.parent
+    if path.is_file() and path.suffix == ".py":
+        folder, files = path.parent, read(path.parent, [path.name])
+        manifest = Manifest(
+            name=_usable(path.stem, path), entry=path.name, problem=_problem_in(files[0][1])
+        )
+    elif path.is_file() and path.suffix == ".cu":
+        folder, manifest = path.parent, steps.manifest_of(path)
+        files = read(folder, steps.names_of(path))
+    elif path.is_dir():
+        folder, files = path, read(path, names_in(path))
+        manifest = _manifest_in(folder, files)
+    else:
+        raise SubmissionError(
+            f"{shown(path)}: neither a folder nor a .py or .cu file",
+            "see submissions/triton_template",
+        )
+    problem = _agreed(path, manifest, problem)
+    _must_be_short(path, manifest)
+    entry, body = _entry_in(folder, manifest, files)
+    if entry.suffix == ".py":
+        check_source(entry, body, problem)
+        _must_not_launch(folder, manifest)
+    else:
+        check_launch(folder / "manifest.yaml", manifest, problem)
+    name = _display_name(path, manifest, root)
+    manifest = manifest.model_copy(update={"name": name})
+    return Entrant(
+        name=name,
+        kind=kind,
+        folder=folder.resolve(),
+        manifest=manifest,
+        source_sha256=digest(files, _described(manifest, files)),
+        files=files,
+    )
+
+
+def read_again(entrant: Entrant) -> Entrant:
+    """`entrant`, told by another process, with its files as they are here.
+
+    Raises SubmissionError unless they are the ones that were hashed there.
+    """
+    folder, entry = entrant.folder, entrant.manifest.entry
+    for names in _ways_to_read(folder, entry):
+        files = read(folder, names)
+        if digest(files, _described(entrant.manifest, files)) == entrant.source_sha256:
+            return entrant.model_copy(update={"files": files})
+    raise SubmissionError(
+        f"{shown(folder)}: not the files that were asked for", "start the run again"
+    )
+
+
+def stage(entrant: Entrant, target: Path) -> None:
+    """Make `target` the folder that workers and builders see: what was hashed, nothing else."""
+    if digest(entrant.files, _described(entrant.manifest, entrant.files)) != entrant.source_sha256:
+        raise SubmissionError(
+            f"{entrant.name}: its files were not read in this process", "start the run again"
+        )
+    lay_out(entrant.files, target)
+
+
+def intact(entrant: Entrant, staged: Path) -> bool:
+    """Whether the folder `staged` still holds the bytes that were hashed, and nothing else."""
+    return holds(staged, entrant.files)
+
+
+def _ways_to_read(folder: Path, entry: str) -> Iterator[list[str]]:
+    """The sets of files of `folder` that an entrant with this entry may consist of."""
+    if entry.endswith(".cu") and not _is_entry(folder / entry):
+        yield steps.names_of(folder / entry)
+        return
+    if (folder / entry).is_file():
+        yield [entry]  # a bare file is hashed alone, whatever lies beside it
+    yield names_in(folder)
+
+
+def _described(manifest: Manifest, files: Files) -> str:
+    """What the hash covers beside the files: the launch section of a rung without a manifest."""
+    alone = all(name != "manifest.yaml" for name, _ in files)
+    rung_ = manifest.entry.endswith(".cu") and alone
+    return json.dumps(manifest.launch, sort_keys=True) if rung_ else ""
+
+
+def _entry_in(folder: Path, manifest: Manifest, files: Files) -> tuple[Path, bytes]:
+    """Path and content of the entry, which must be among what was read."""
+    entry = PurePosixPath(manifest.entry).as_posix()
+    for name, body in files:
+        if name == entry:
+            return folder / entry, body
+    there = ", ".join(sorted(PurePosixPath(name).name for name, _ in files)[:20]) or "nothing"
+    raise SubmissionError(
+        f"{shown(folder)}: entry '{shown(manifest.entry)}' is missing", f"the folder has: {there}"
+    )
+
+
+def _must_be_short(path: Path, manifest: Manifest) -> None:
+    size = encoded_bytes(manifest.model_dump_json())
+    if size > MOST_MANIFEST_BYTES:
+        raise SubmissionError(
+            f"{shown(path)}: its manifest says {size} bytes, at most {MOST_MANIFEST_BYTES}",
+            "keep it short; NOTES.md takes words",
+        )
+
+
+def _must_not_launch(folder: Path, manifest: Manifest) -> None:
+    """Only a plain .cu is launched by us: elsewhere nobody would read the section."""
+    if manifest.launch is not None:
+        raise SubmissionError(
+            f"{shown(folder / 'manifest.yaml')}: launch: belongs to a .cu entry, "
+            f"not to {manifest.entry}",
+            "take it out, or name the .cu file as the entry",
+        )
+
+
+def _is_entry(path: Path) -> bool:
+    """Whether the file `path` is the entry that the manifest beside it names."""
+    beside = path.parent / "manifest.yaml"
+    return beside.is_file() and _read_manifest(path.parent).entry == path.name
+
+
+def _split(names: Iterable[str]) -> list[str]:
+    return [part.strip() for text in names for part in text.split(",") if part.strip()]
+
+
+def _all_of(
+    root: Path, problem: Problem | None, refused: list[SubmissionError] | None = None
+) -> list[Path]:
+    """Folders of `root` with a manifest (of `problem`); an unreadable one is refused, or raised."""
+    found = []
+    for path in sorted(path.parent for path in root.glob("*/manifest.yaml")):
+        try:
+            if problem is None or _read_manifest(path).problem == problem.name:
+                found.append(path)
+        except SubmissionError as cause:  # noqa: PERF203 - as above
+            if refused is None:
+                raise
+            refused.append(cause)
+    return found
+
+
+def _problem_in(body: bytes) -> str:
+    """A bare file computes whatever it has the function of."""
+    text = body.decode(errors="replace")
+    defined = (p.name for p in PROBLEMS.values() if re.search(rf"\b{p.function}\b", text))
+    return next(defined, next(iter(PROBLEMS)))
+
+
+def _agreed(path: Path, manifest: Manifest, asked: Problem | None) -> Problem:
+    """The problem both sides mean; raise SubmissionError where they differ or nobody knows it."""
+    try:
+        mine = get_problem(manifest.problem)
+    except UsageError as cause:
+        raise SubmissionError(f"{path / 'manifest.yaml'}: {cause.message}", cause.hint) from None
+    if asked is not None and asked.name != mine.name:
+        raise SubmissionError(
+            f"{path}: computes {mine.name}, the suite measures {asked.name}",
+            f"--suite {mine.suites[0]} on a GPU, --suite {mine.suites[1]} without one",
+        )
+    return mine
+
+
+def _entries_of(path: Path, problem: Problem | None) -> list[Path]:
+    """`path` itself, the rungs of a ladder, or the entries of a folder that is none itself."""
+    if path.is_file() or any((path / file).exists() for file in ("manifest.yaml", "submission.py")):
+        return [path]
+    if steps.is_ladder(path):
+        return steps.rungs_of(path)
+    return _all_of(path, problem) or [path]
+
+
+def _resolve(name: str, root: Path, problem: Problem | None = None) -> list[Path]:
+    """The paths that one word of the command line means: many where it is a ladder or holds entries."""
+    place = _place(name, root)
+    if place:
+        return _entries_of(place, problem)
+    known = [*known_names(root), *(entry_name(str(path.relative_to(root)))
+             for ladder in ladders(root) for path in steps.rungs_of(ladder))]  # fmt: skip
+    hint = did_you_mean(name, known) or f"{root.name}/ has: {', '.join(known_names(root))}"
+    raise SubmissionError(f"no entry '{name}' in {root} and no such path", hint)
+
+
+def _place(name: str, root: Path) -> Path | None:
+    for base in (root / name, Path(name), root / entry_name(name)):
+        for candidate in (base, Path(f"{base}.py"), Path(f"{base}.cu")):
+            if candidate.exists():
+                return candidate
+    return None
+
+
+def _display_name(path: Path, manifest: Manifest, root: Path | None) -> str:
+    """The manifest's name; steps/ of an entry carry their path, so that two never share a row."""
+    if root is not None and path.resolve().is_relative_to(root.resolve()):
+        return entry_name(path.resolve().relative_to(root.resolve()).as_posix())
+    return manifest.name
+
+
+def _usable(name: str, path: Path) -> str:
+    """`name`, if rows can carry it; where no manifest gives a name the file's or folder's is it."""
+    if re.fullmatch(NAME_PATTERN, name):
+        return name
+    better = re.sub(r"[^A-Za-z0-9_.-]+", "_", name).strip("_.-")[:40] or "mine"
+    raise SubmissionError(
+        f"{path}: '{name}' is no name for a row; letters, digits, _ . and - only",
+        f"mv '{path}' '{path.with_name(better + path.suffix)}'",
+    )
+
+
+def _read_manifest(folder: Path) -> Manifest:
+    """The manifest of a folder that is not read whole."""
+    return load_model(folder / "manifest.yaml", Manifest, SubmissionError)
+
+
+def _manifest_in(folder: Path, files: Files) -> Manifest:
+    """The manifest among `files`; what a folder without one is."""
+    path, contents = folder / "manifest.yaml", dict(files)
+    if "manifest.yaml" not in contents:
+        if path.is_dir():
+            raise SubmissionError(f"{shown(path)}: is a folder", "put a file in its place")
+        if "submission.py" in contents:
+            return Manifest(name=_usable(folder.name, folder))
+        raise SubmissionError(
+            f"{shown(folder)}: no manifest.yaml and no submission.py",
+            "copy submissions/triton_template",
+        )
+    manifest = model_of(path, contents["manifest.yaml"], Manifest, SubmissionError)
+    if manifest.name != folder.name:
+        raise SubmissionError(
+            f"{path}: name is '{manifest.name}' in folder '{folder.name}'",
+            f"write name: {folder.name}",
+        )
+    return manifest

@@ -1,0 +1,46 @@
+"""The null kernel of a problem: returns memory nobody computed. It measures the clocks, never a row.
+
+Written for the problem's own signature, so that a new problem brings nothing: every result takes its shape
+and element type from the first argument that has them.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from harness.catalog.entrants import load_entrant
+from harness.problems import Problem
+from harness.schema import Case, Claims, Dtype, Entrant, Kind, Manifest
+
+NAME = "null"
+SOURCE = '''"""The null kernel of {problem}."""
+
+import torch
+
+
+def {function}({parameters}):
+    """Return unwritten memory."""
+    results = tuple(torch.empty_like(like) for like in ({likes},))
+    return results if len(results) > 1 else results[0]
+'''
+
+
+def null_entrant(problem: Problem, cases: tuple[Case, ...], folder: Path) -> Entrant:
+    """Write the null kernel of `problem` into `folder` and load it like any entrant."""
+    folder.mkdir(parents=True)
+    inputs, outputs = problem.inputs(cases[0]), problem.outputs(cases[0])
+    likes = [
+        next(i.name for i in inputs if (i.shape, i.dtype) == (o.shape, o.dtype)) for o in outputs
+    ]
+    source = SOURCE.format(
+        problem=problem.name,
+        function=problem.function,
+        parameters=", ".join(problem.parameters),
+        likes=", ".join(likes),
+    )
+    (folder / "submission.py").write_text(source, encoding="utf-8")
+    headdims = tuple(sorted({case.headdim for case in cases}))
+    claims = Claims(headdims=headdims, dtypes=tuple(Dtype))
+    manifest = Manifest(name=NAME, problem=problem.name, claims=claims)
+    (folder / "manifest.yaml").write_text(manifest.model_dump_json(), encoding="utf-8")
+    return load_entrant(folder, Kind.BASELINE, problem)

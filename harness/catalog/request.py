@@ -1,0 +1,86 @@
+"""What was asked for, resolved: a suite, a machine, entrants read and hashed."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from harness.catalog.entrants import find_entrants, gather, known_names
+from harness.catalog.null_kernel import NAME as NULL
+from harness.errors import SubmissionError
+from harness.measure.stopping import FIXED, Rule
+from harness.problems import get_problem
+from harness.process.ablation import NOTHING_OFF, Off
+from harness.process.child import ROOT
+from harness.schema import Entrant, Kind, Machine, Suite
+
+
+@dataclass(frozen=True)
+class Request:
+    """What was asked for, resolved: nothing below looks at a flag again."""
+
+    suite: Suite
+    machine: Machine
+    entrants: tuple[Entrant, ...]
+    against: str
+    root: Path = ROOT
+    cache: Path = Path.home() / ".cache" / "attnboard"
+    sandbox: int = 0
+    rule: Rule = FIXED  # when to stop measuring whom
+    off: Off = NOTHING_OFF  # defences switched off; an ablation and nothing else
+    cases: tuple[str, ...] = ()  # only these of the suite, on the same board; all if empty
+    refused: tuple[SubmissionError, ...] = ()  # why somebody who came with others is left out
+
+    @property
+    def asked(self) -> Suite:
+        """The suite with the cases to run; what a record says it belongs to is the whole one."""
+        chosen = tuple(c for c in self.suite.cases if not self.cases or c.name in self.cases)
+        return self.suite.model_copy(update={"cases": chosen})
+
+    def without(self, entrant: str, cases: Sequence[str]) -> Request:
+        """The same for everybody but `entrant`, on `cases` only."""
+        others = tuple(each for each in self.entrants if each.name != entrant)
+        return replace(self, entrants=others, cases=tuple(cases))
+
+
+def resolve(
+    names: Sequence[str],
+    baselines: Sequence[str],
+    suite: Suite,
+    machine: Machine,
+    against: str,
+    root: Path,
+) -> Request:
+    """Names → a Request; raises SubmissionError on a name that two entrants share."""
+    problem = get_problem(suite.problem)
+    submissions, refused = gather(names, root / "submissions", Kind.SUBMISSION, problem)
+    found = find_entrants(baselines, root / "baselines", Kind.BASELINE, problem)
+    entrants = (*submissions, *found)
+    seen: set[str] = set()
+    _no_false_names(submissions, root)
+    for entrant in entrants:
+        if entrant.name in seen:
+            raise SubmissionError(
+                f"two entrants are called '{entrant.name}'", "rename one of the folders"
+            )
+        seen.add(entrant.name)
+    return Request(
+        suite=suite,
+        machine=machine,
+        entrants=entrants,
+        against=against,
+        root=root,
+        refused=tuple(refused),
+    )
+
+
+def _no_false_names(submissions: Sequence[Entrant], root: Path) -> None:
+    """A baseline is what others are compared with, run or not: nobody else bears its name."""
+    for name in (NULL, *known_names(root / "baselines")):
+        for entrant in submissions:
+            if entrant.name == name:
+                raise SubmissionError(
+                    f"{entrant.folder}: a submission called '{name}', which is a baseline's name",
+                    "rename its folder and the name in its manifest",
+                )

@@ -1,0 +1,119 @@
+"""Can the entry of a submission be called as its problem is? It is parsed, never run."""
+
+from __future__ import annotations
+
+import ast
+import difflib
+import warnings
+from pathlib import Path
+
+from harness.catalog.launch_spec import parse_launch
+from harness.catalog.source_files import read_file
+from harness.catalog.yaml_model import MOST_BYTES as MOST_YAML_BYTES
+from harness.catalog.yaml_model import Location, line_of, mapping_of
+from harness.errors import SubmissionError, did_you_mean
+from harness.problems import Problem
+from harness.process.text import shown
+from harness.schema import Manifest
+
+MOST_BYTES = 512 << 10  # of Python: its syntax tree takes some hundred times as much
+MOST_COMPARED = 100  # names, in search of one that was misspelt
+MOST_SHOWN = 12  # parameters
+CU_FUNCTION = "custom_attention_forward"  # what harness/worker/cuda/source.py makes of a .cu
+
+
+def check_source(path: Path, body: bytes, problem: Problem) -> None:
+    """Syntax, the function, its parameters of the file `path`, whose content is `body`.
+
+    Raises SubmissionError with file and line, whatever the bytes are.
+    """
+    tree = _parsed(path, body)
+    functions = {node.name: node for node in tree.body if isinstance(node, ast.FunctionDef)}
+    if problem.function in functions:
+        _check_signature(path, functions[problem.function], problem)
+    elif problem.function not in _names_bound(tree):
+        some = list(functions)[:MOST_COMPARED]
+        near = difflib.get_close_matches(problem.function, some, n=1, cutoff=0.8)
+        signature = f"{problem.function}({', '.join(problem.parameters)})"
+        hint = f"rename '{near[0]}' to {signature}" if near else f"define {signature}"
+        raise SubmissionError(f"{shown(path)}: has no function '{problem.function}'", hint)
+
+
+def _parsed(path: Path, body: bytes) -> ast.Module:
+    if len(body) > MOST_BYTES:
+        raise SubmissionError(
+            f"{shown(path)}: {len(body)} bytes of Python, at most {MOST_BYTES}",
+            "keep data in files of their own",
+        )
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # "\\d" and its like: the author's business
+            return ast.parse(body)
+    except (RecursionError, MemoryError):
+        line = 1 + body.count(b"\n", 0, body.find(max(body.split(b"\n"), key=len)))
+        raise SubmissionError(
+            f"{shown(path)}:{line}: does not parse: nested too deeply (this is its longest line)",
+            "write it in several steps",
+        ) from None
+    except (SyntaxError, ValueError, LookupError) as cause:
+        line = getattr(cause, "lineno", None) or 1
+        said = shown(getattr(cause, "msg", cause), 200)
+        raise SubmissionError(
+            f"{shown(path)}:{line}: does not parse: {said}", "mend that line"
+        ) from None
+
+
+def check_launch(path: Path, manifest: Manifest, problem: Problem) -> None:
+    """A plain .cu says in its manifest how its kernels are launched."""
+    if problem.function != CU_FUNCTION:
+        raise SubmissionError(
+            f"{shown(path)}: entry '{manifest.entry}': a plain .cu serves {CU_FUNCTION} only",
+            f"write a submission.py with {problem.function} that launches it",
+        )
+    if manifest.launch is None:
+        raise SubmissionError(
+            f"{shown(path)}: entry '{manifest.entry}' needs a 'launch:' section",
+            "see docs/write-a-cuda-kernel.md",
+        )
+    try:
+        parse_launch(manifest.launch, str(path), lambda part: _line_of(path, part))
+    except ValueError as cause:
+        raise SubmissionError(str(cause), "see docs/write-a-cuda-kernel.md") from None
+
+
+def _line_of(path: Path, part: Location) -> int:
+    """Where a faulty part of the launch section is written; 1 for a rung, which has no manifest."""
+    if not path.is_file():
+        return 1
+    root, _ = mapping_of(path, read_file(path, MOST_YAML_BYTES, SubmissionError), SubmissionError)
+    return line_of(root, ("launch", *part))
+
+
+def _names_bound(tree: ast.Module) -> set[str]:
+    """Names that the module's top level assigns or imports."""
+    names: set[str] = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+            names.add(node.id)
+        elif isinstance(node, (ast.Import, ast.ImportFrom)):
+            names.update(alias.asname or alias.name for alias in node.names)
+        elif isinstance(node, (ast.FunctionDef, ast.ClassDef)):
+            names.add(node.name)
+    return names
+
+
+def _check_signature(path: Path, node: ast.FunctionDef, problem: Problem) -> None:
+    if node.args.vararg or node.args.kwarg:
+        return
+    given = [arg.arg for arg in node.args.posonlyargs + node.args.args + node.args.kwonlyargs]
+    wanted = list(problem.parameters)
+    if given[: len(wanted)] == wanted:
+        return
+    odd = next((name for name in given if name not in wanted), None)
+    guess = did_you_mean(odd, wanted) if odd else ""
+    told = ", ".join([*given[:MOST_SHOWN], *(["…"] if len(given) > MOST_SHOWN else [])])
+    raise SubmissionError(
+        f"{shown(path)}:{node.lineno}: {problem.function}({shown(told, 200)}) "
+        f"should take ({', '.join(wanted)})",
+        guess or f"def {problem.function}({', '.join(wanted)})",
+    )

@@ -1,0 +1,206 @@
+"""The files of a submission: read once and with limits, hashed, and laid out again as a copy.
+
+What is hashed is what runs. `read` keeps the bytes of every file that the hash covers; what workers
+and builders see is a folder that `lay_out` made of these very bytes, with nothing else in it: no
+NOTES.md, no build/, no bytecode that stands in for a source. A folder may come from a stranger, so
+nothing is opened that is no regular file, nothing is followed out of the folder, and number, depth
+and size have an end.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import stat
+import tempfile
+from collections.abc import Iterable
+from pathlib import Path, PurePosixPath
+
+from harness.errors import SubmissionError, UsageError
+from harness.process.sandbox.removal import remove_tree
+from harness.process.text import shown
+
+SKIPPED_DIRS = {"__pycache__", "steps", ".git", "build", "results"}
+SKIPPED_FILES = {"NOTES.md"}  # words about a kernel do not change it
+MAX_FOLDER_BYTES = 32 << 20
+MAX_FILES = 1000  # and folders
+MAX_DEPTH = 12
+TOO_MUCH = "keep sources only"
+
+#: (path inside the folder, content), in the order in which they are hashed.
+Files = tuple[tuple[str, bytes], ...]
+
+
+def read_file(path: Path, most_bytes: int, error: type[UsageError] = SubmissionError) -> bytes:
+    """The content of one regular file, which a link may lead to; raise `error` on anything else.
+
+    A FIFO, a device or a file that another process holds a lease on is told of, never waited for.
+    """
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY)
+        with open(fd, "rb") as file:
+            mode, size = os.fstat(fd).st_mode, os.fstat(fd).st_size
+            if stat.S_ISDIR(mode):
+                raise IsADirectoryError(0, "Is a directory")
+            if not stat.S_ISREG(mode):
+                raise error(f"{shown(path)}: is no regular file", "put a file in its place")
+            body = file.read(most_bytes + 1) if size <= most_bytes else b""
+    except (OSError, ValueError) as cause:  # ValueError: a null character in the name
+        raise error(
+            f"{shown(path)}: cannot be read ({getattr(cause, 'strerror', None) or cause})",
+            "check the path and its permissions",
+        ) from None
+    if max(size, len(body)) > most_bytes:
+        raise error(
+            f"{shown(path)}: {max(size, len(body))} bytes, at most {most_bytes}", "make it shorter"
+        )
+    return body
+
+
+def names_in(folder: Path) -> list[str]:
+    """Paths of all regular files below `folder` that count, by their parts in order.
+
+    Raises SubmissionError where something else lies there, leads out, or is too much.
+    """
+    found: list[str] = []
+    seen = 0
+    left = [PurePosixPath()]
+    home = folder.resolve()
+    while left:
+        inside = left.pop()
+        for entry in _listed(folder / inside):
+            path = inside / entry.name
+            seen += 1
+            _must_be_plain(folder, path)
+            if seen > MAX_FILES or len(path.parts) > MAX_DEPTH:
+                raise SubmissionError(
+                    f"{shown(folder)}: more than {MAX_FILES} files and folders, "
+                    f"or deeper than {MAX_DEPTH}",
+                    TOO_MUCH,
+                )
+            if entry.is_dir(follow_symlinks=False):
+                left += [] if entry.name in SKIPPED_DIRS else [path]
+            elif entry.name not in SKIPPED_FILES and _counts(home, folder / path):
+                found.append(path.as_posix())
+    return sorted(found, key=lambda name: PurePosixPath(name).parts)
+
+
+def read(folder: Path, names: Iterable[str]) -> Files:
+    """The content of the files `names` of `folder`, in that order, each read once."""
+    files: list[tuple[str, bytes]] = []
+    total = 0
+    home = folder.resolve()
+    for name in names:
+        real = (folder / name).resolve()
+        if not real.is_relative_to(home):
+            raise _leads_out(folder / name)
+        files.append((name, read_file(real, MAX_FOLDER_BYTES)))
+        total += len(files[-1][1])
+        if total > MAX_FOLDER_BYTES:
+            raise SubmissionError(
+                f"{shown(folder)}: more than {MAX_FOLDER_BYTES >> 20} MiB of files", TOO_MUCH
+            )
+    return tuple(files)
+
+
+def digest(files: Files, described: str = "") -> str:
+    """SHA-256 of names and contents, then of what is said of them elsewhere."""
+    found = hashlib.sha256()
+    for name, body in files:
+        found.update(f"{name}\0{len(body)}\0".encode())
+        found.update(body)
+    found.update(described.encode())
+    return found.hexdigest()
+
+
+def lay_out(files: Files, target: Path) -> None:
+    """Make `target` a folder of exactly `files`; what lies there already is compared, byte by byte.
+
+    The name stands for the content, so that compilers which note paths find their work again.
+    """
+    if holds(target, files):
+        return
+    target.parent.mkdir(parents=True, exist_ok=True)
+    fresh = Path(tempfile.mkdtemp(prefix=".new-", dir=target.parent))
+    try:
+        for name, body in files:
+            path = fresh / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(body)
+            path.chmod(0o444)
+        for here, _, _ in os.walk(fresh):
+            Path(here).chmod(0o755)
+        if target.is_symlink() or target.exists():
+            old = Path(tempfile.mkdtemp(prefix=".old-", dir=target.parent))
+            target.rename(old / "was")
+            remove_tree(old)
+        with contextlib.suppress(OSError):  # another run of the same sources was first
+            fresh.rename(target)
+    finally:
+        remove_tree(fresh)
+    if not holds(target, files):
+        raise SubmissionError(f"{target}: is not what was written there", f"rm -r '{target}'")
+
+
+def holds(folder: Path, files: Files) -> bool:
+    """Whether `folder` consists of exactly `files`."""
+    if folder.is_symlink() or not folder.is_dir():
+        return False
+    wanted = dict(files)
+    try:
+        there = {path.relative_to(folder).as_posix() for path in folder.rglob("*")}
+        folders = {parent.as_posix() for name in wanted for parent in PurePosixPath(name).parents}
+        return there == (wanted.keys() | folders) - {"."} and all(
+            not (folder / name).is_symlink() and read_file(folder / name, len(body)) == body
+            for name, body in files
+        )
+    except (OSError, SubmissionError):
+        return False
+
+
+def _listed(folder: Path) -> list[os.DirEntry[str]]:
+    try:
+        with os.scandir(folder) as entries:
+            found = []
+            for entry in entries:
+                found.append(entry)
+                if len(found) > MAX_FILES:
+                    break
+            return found
+    except OSError as cause:
+        raise SubmissionError(
+            f"{shown(folder)}: cannot be read ({cause.strerror})",
+            "check the path and its permissions",
+        ) from None
+
+
+def _must_be_plain(folder: Path, path: PurePosixPath) -> None:
+    """A name that cannot be shown or hashed is refused: it stands in messages and in the hash."""
+    if not path.name.isprintable():
+        raise SubmissionError(
+            f"{shown(folder / path)}: a name that cannot be printed", "rename or remove that file"
+        )
+
+
+def _counts(home: Path, path: Path) -> bool:
+    """Whether the hash covers `path`; a link to a folder is left out, one out of it refused."""
+    if path.is_symlink():
+        try:
+            real = path.resolve()
+        except (OSError, RuntimeError):  # a circle
+            return False
+        if not real.is_relative_to(home):
+            raise _leads_out(path)
+        return real.is_file()
+    if not path.is_file():
+        raise SubmissionError(
+            f"{shown(path)}: is no regular file", "keep files and folders only, no FIFO, no device"
+        )
+    return True
+
+
+def _leads_out(path: Path) -> SubmissionError:
+    return SubmissionError(
+        f"{shown(path)}: links out of its folder", "copy the file into the folder"
+    )

@@ -1,0 +1,144 @@
+"""A single .cu as an entrant: the launch description beside it, and what it inherits.
+
+`launch.yaml` maps the file names of a folder to `launch:` sections. A rung takes its author, its license and
+the GPU it needs from the submission whose steps/ it lies in, and its claims from the kernels it lists.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path, PurePath
+from typing import Any
+
+from harness.catalog.launch_spec import parse_launch
+from harness.catalog.source_files import MAX_FOLDER_BYTES, names_in, read_file
+from harness.catalog.yaml_model import MOST_BYTES, load_model, mapping_of
+from harness.errors import SubmissionError, did_you_mean
+from harness.schema import Claims, Dtype, Manifest, Needs
+
+LAUNCH_FILE = "launch.yaml"
+HEADERS = (".cuh", ".h", ".hpp", ".inl")
+MOST_WORDS = 500
+PAGE = "see docs/write-a-cuda-kernel.md, 'A single .cu'"
+
+
+def is_ladder(folder: Path) -> bool:
+    """Whether `folder` holds rungs and is no submission itself."""
+    own = any((folder / name).exists() for name in ("manifest.yaml", "submission.py"))
+    return not own and (folder / LAUNCH_FILE).is_file()
+
+
+def rungs_of(folder: Path) -> list[Path]:
+    """The .cu files of a ladder, in the order of their names; every one must be described."""
+    described = _read(folder / LAUNCH_FILE)
+    paths = sorted(path for path in folder.iterdir() if path.suffix == ".cu")
+    absent = sorted(set(described) - {path.name for path in paths})
+    if absent:
+        undescribed = [path.name for path in paths if path.name not in described]
+        raise SubmissionError(
+            f"{folder / LAUNCH_FILE}: describes '{absent[0]}', which is not there",
+            did_you_mean(absent[0], undescribed) or f"take '{absent[0]}:' out of it",
+        )
+    for path in paths:
+        _section(path, described)
+    return paths
+
+
+def manifest_of(path: Path) -> Manifest:
+    """What a manifest.yaml would say of the .cu file `path`.
+
+    Raises SubmissionError, naming the file to write into, if nothing describes its launch.
+    """
+    described = path.parent / LAUNCH_FILE
+    if not described.is_file():
+        raise SubmissionError(
+            f"{path}: nothing says how its kernels are launched",
+            f"write '{path.name}:' and its launch section into {described}; {PAGE}",
+        )
+    section = _section(path, _read(described))
+    try:
+        launch = parse_launch(section, f"{described}: {path.name}")
+    except ValueError as cause:
+        raise SubmissionError(str(cause), PAGE) from None
+    alone = Manifest(name=path.stem, needs=Needs(compute_capability="8.0"))
+    inherited = _submission_above(path) or alone
+    return Manifest(
+        name=path.stem,
+        author=inherited.author,
+        description=first_words(path),
+        language="cuda",
+        license=inherited.license,
+        problem=inherited.problem,
+        entry=path.name,
+        needs=Needs(
+            compute_capability=inherited.needs.compute_capability,
+            packages=("cuda-bindings",),
+        ),
+        claims=_claims([kernel.model_dump() for kernel in launch.kernels], described, path.name),
+        launch=section,
+    )
+
+
+def names_of(path: Path) -> list[str]:
+    """What the compiler reads of a rung: itself, headers beside it, a rung named in these.
+
+    Paths inside its folder, in the order in which they are hashed.
+    """
+    folder = path.parent
+    beside = [name for name in names_in(folder) if name != path.name]
+    found = [path.name, *(name for name in beside if name.endswith(HEADERS))]
+    texts = [read_file(folder / name, MAX_FOLDER_BYTES) for name in found]
+    others = (name for name in beside if name.endswith(".cu"))
+    named = ((other, f'{PurePath(other).name}"'.encode()) for other in others)
+    return found + [other for other, word in named if any(word in text for text in texts)]
+
+
+def first_words(path: Path) -> str:
+    """The first sentence of a kernel file's head, without the comment marks."""
+    body = read_file(path, MAX_FOLDER_BYTES)
+    line = body.partition(b"\n")[0][:MOST_WORDS].decode(errors="replace").strip()
+    return line.lstrip("/* ").rstrip("*/ ") if line.startswith(("//", "/*")) else ""
+
+
+def _claims(kernels: list[dict[str, Any]], described: Path, name: str) -> Claims:
+    """Of both masks, if some kernels serve the one and some the other."""
+    masks = {kernel["causal"] for kernel in kernels}
+    known = {dtype.value for dtype in Dtype}
+    dtypes = {dtype for kernel in kernels for dtype in kernel["dtypes"]} & known
+    if not dtypes:
+        raise SubmissionError(
+            f"{described}: {name}: its kernels serve none of {', '.join(sorted(known))}", PAGE
+        )
+    return Claims(
+        headdims=tuple(sorted({d for kernel in kernels for d in kernel["headdims"]})),
+        causal=masks.pop() if len(masks) == 1 else "both",
+        dtypes=tuple(Dtype(dtype) for dtype in sorted(dtypes, reverse=True)),
+    )
+
+
+def _submission_above(path: Path) -> Manifest | None:
+    """The manifest of the submission whose steps/ hold `path`."""
+    manifest = path.parent.parent / "manifest.yaml"
+    if path.parent.name != "steps" or not manifest.is_file():
+        return None
+    return load_model(manifest, Manifest, SubmissionError)
+
+
+def _read(path: Path) -> dict[str, Any]:
+    body = read_file(path, MOST_BYTES)
+    return mapping_of(path, body, SubmissionError, "'FILE.cu:' and a launch section each", PAGE)[1]
+
+
+def _section(path: Path, described: dict[str, Any]) -> dict[str, Any]:
+    section = described.get(path.name)
+    if isinstance(section, dict):
+        return section
+    where = path.parent / LAUNCH_FILE
+    if path.name in described:
+        raise SubmissionError(f"{where}: '{path.name}' holds no launch section", PAGE)
+    near = did_you_mean(
+        path.name, [name for name in described if not (path.parent / name).exists()]
+    )
+    raise SubmissionError(
+        f"{where}: does not say how the kernels of {path.name} are launched",
+        near or f"write '{path.name}:' and its launch section into it; {PAGE}",
+    )

@@ -1,0 +1,138 @@
+"""configs/*.yaml → Suite; and the command line's own shapes → an ad-hoc Suite."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from pathlib import Path
+
+from pydantic import ValidationError
+
+from harness.catalog.yaml_model import load_model
+from harness.errors import SuiteError, UsageError, did_you_mean
+from harness.problems import get_problem
+from harness.schema import Case, Dtype, Suite
+
+TOTAL_TOKENS = 16384  # FlashAttention-3 paper, section 4.1: batch · seqlen
+HIDDEN = 2048  # heads · headdim there
+
+DTYPES = {"fp16": Dtype.FP16, "float16": Dtype.FP16, "half": Dtype.FP16}
+DTYPES |= {"bf16": Dtype.BF16, "bfloat16": Dtype.BF16}
+
+
+def load_suite(name: str, configs: Path) -> Suite:
+    """Load `name` (a file of `configs`, with or without .yaml, or any path to one)."""
+    path = Path(name)
+    if path.suffix not in {".yaml", ".yml"}:
+        path = configs / f"{name}.yaml"
+    elif not path.exists():
+        path = configs / path.name
+    if not path.is_file():
+        known = sorted(file.stem for file in configs.glob("*.yaml"))
+        hint = did_you_mean(Path(name).stem, known) or f"suites here: {', '.join(known)}"
+        raise SuiteError(f"no suite '{name}' ({path} is no file)", hint)
+    suite = load_model(path, Suite, SuiteError)
+    try:
+        get_problem(suite.problem)
+    except UsageError as cause:
+        raise SuiteError(f"{path}: {cause.message}", cause.hint) from None
+    return suite
+
+
+def adhoc_suite(base: Suite, **asked: Sequence[str] | None) -> Suite:
+    """Replace the cases of `base` by those of --headdim/--seqlen/--causal/--dtype/--batch/--heads.
+
+    Shapes follow the FlashAttention-3 convention: 16,384 tokens in all, heads · headdim = 2048,
+    unless batch or heads are given.
+    """
+    if not any(asked.values()):
+        return base
+    headdims = [
+        _integer("--headdim", text) for text in asked.get("headdim") or ["64", "128", "256"]
+    ]
+    seqlens = [parse_length(text) for text in asked.get("seqlen") or ["4k"]]
+    causals = _causal(asked.get("causal") or ["true"])
+    dtypes = [_dtype(text) for text in asked.get("dtype") or ["fp16"]]
+    batch, heads = _only("--batch", asked.get("batch")), _only("--heads", asked.get("heads"))
+    cases = [
+        _case(d, s, causal, dtype, batch, heads)
+        for d in dict.fromkeys(headdims)
+        for s in dict.fromkeys(seqlens)
+        for causal in causals
+        for dtype in dict.fromkeys(dtypes)
+    ]
+    return base.model_copy(update={"name": "adhoc", "cases": tuple(cases)})
+
+
+def parse_length(text: str) -> int:
+    """'512', '8k' → tokens (k = 1024)."""
+    match = re.fullmatch(r"(\d+)([kK]?)", text.strip())
+    if not match:
+        raise UsageError(f"--seqlen {text}: not a length", "write 512, 4096 or 8k")
+    return _above_zero("--seqlen", int(match[1])) * (1024 if match[2] else 1)
+
+
+def _case(
+    headdim: int, seqlen: int, causal: bool, dtype: Dtype, batch: int | None, heads: int | None
+) -> Case:
+    name = f"hdim{headdim}_seq{_short(seqlen)}"
+    name += "" if causal else "_full"
+    name += "" if dtype is Dtype.FP16 else f"_{dtype.value}"
+    try:
+        return Case(
+            name=name,
+            batch=max(1, TOTAL_TOKENS // seqlen) if batch is None else batch,
+            heads=max(1, HIDDEN // headdim) if heads is None else heads,
+            seqlen=seqlen,
+            headdim=headdim,
+            causal=causal,
+            dtype=dtype,
+        )
+    except ValidationError as cause:
+        first = cause.errors()[0]
+        raise UsageError(
+            f"--{first['loc'][0]} {first['input']}: {first['msg']}", "python run.py run --help"
+        ) from None
+
+
+def _short(seqlen: int) -> str:
+    return f"{seqlen // 1024}k" if seqlen % 1024 == 0 else str(seqlen)
+
+
+def _integer(flag: str, text: str) -> int:
+    if not (text.isascii() and text.isdigit()):
+        raise UsageError(f"{flag} {text}: not a whole number", f"write for example {flag} 64")
+    return _above_zero(flag, int(text))
+
+
+def _above_zero(flag: str, number: int) -> int:
+    if number < 1:
+        raise UsageError(f"{flag} {number}: no tensor at all", f"write for example {flag} 64")
+    return number
+
+
+def _only(flag: str, texts: Sequence[str] | None) -> int | None:
+    """The one number that `flag` takes; None where it is not given."""
+    if texts and len(texts) > 1:
+        raise UsageError(
+            f"{flag} {','.join(texts)}: one number for all shapes", f"{flag} {texts[0]}"
+        )
+    return _integer(flag, texts[0]) if texts else None
+
+
+def _causal(words: Sequence[str]) -> list[bool]:
+    table = {"true": [True], "false": [False], "both": [True, False]}
+    found: list[bool] = []
+    for word in words:
+        if word.lower() not in table:
+            raise UsageError(f"--causal {word}: unknown", "write true, false or both")
+        found += table[word.lower()]
+    return list(dict.fromkeys(found))
+
+
+def _dtype(text: str) -> Dtype:
+    if text.lower() not in DTYPES:
+        raise UsageError(
+            f"--dtype {text}: unknown", did_you_mean(text, DTYPES) or "write fp16 or bf16"
+        )
+    return DTYPES[text.lower()]

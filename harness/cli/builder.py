@@ -1,0 +1,122 @@
+"""`build_report.build` behind the walls: a stranger's source reaches a compiler nowhere else.
+
+A `// build:` line goes to nvcc, an `#include` opens any file that the compiler may read. So the
+report is made by a process like a run's builder (harness/worker/cuda/report.py), in folders that go with
+it, and only what it tells comes back: typed, and bounded in number and size.
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+import time
+from collections.abc import Sequence
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+from pydantic import TypeAdapter, ValidationError
+
+from harness.errors import WireError
+from harness.process import wire
+from harness.process.child import Child, Jail
+from harness.process.sandbox import namespaces
+from harness.process.scratch import house
+from harness.process.text import plain_text
+from harness.schema import Entrant, Limits
+from harness.worker.cuda.nvrtc import CudaSourceError
+from harness.worker.cuda.resources import BuildUnavailableError, KernelReport
+
+MOST_KERNELS = 1000
+_KERNEL = TypeAdapter(KernelReport)
+
+
+def report(
+    entrant: Entrant,
+    launch: dict[str, Any] | None,
+    archs: Sequence[str],
+    limits: Limits,
+    level: int,
+) -> list[KernelReport]:
+    """The kernels of `entrant`, for every architecture; `launch` belongs to a plain .cu.
+
+    Raises CudaSourceError with the compiler's words, BuildUnavailableError if there is none.
+    """
+    asked = {"folder": str(entrant.folder), "entry": entrant.manifest.entry}
+    with tempfile.TemporaryDirectory(prefix="attnboard-build-") as own:
+        child = Child(
+            "harness.worker.cuda.report",
+            [],
+            _jail(entrant, Path(own), limits, level),
+            Path(own, "log"),
+        )
+        try:
+            wire.send(child.line, {**asked, "launch": launch, "archs": list(archs)})
+            return _told(child, time.monotonic() + limits.build_s)
+        except wire.PeerSilent:
+            said = f"not built after {limits.build_s:.0f} s"
+            raise CudaSourceError("TIMED_OUT", said) from None
+        except WireError:
+            ending = child.ending()
+            said = f"the compiler's process {ending}\n{child.log_tail()}"
+            raise CudaSourceError("CRASHED", said) from None
+        finally:
+            child.end()
+
+
+def _jail(entrant: Entrant, own: Path, limits: Limits, level: int) -> Jail:
+    """A builder's folders, for one build."""
+    uid = namespaces.user_of(entrant.source_sha256) if level == 2 else None
+    cache, scratch = own / "cache", own / "scratch"
+    for folder in (cache, scratch):
+        folder.mkdir()
+        if uid is not None:
+            os.chown(folder, uid, uid)
+    env = {"CUDA_VISIBLE_DEVICES": ""}
+    return Jail(
+        cache=cache,
+        scratch=scratch,
+        env=env,
+        source=entrant.folder,
+        house=house(own),
+        level=level,
+        uid=uid,
+        devices=(),
+        memory_bytes=int(limits.memory_gib * 2**30),
+    )
+
+
+def _told(child: Child, deadline: float) -> list[KernelReport]:
+    """Its answers until the last one; what is no answer ends it."""
+    found: list[KernelReport] = []
+    while len(found) < MOST_KERNELS:
+        message = wire.receive(child.line, max(0.0, deadline - time.monotonic()))
+        op = message.get("op")
+        if op == "done":
+            return found
+        if op == "unavailable":
+            raise BuildUnavailableError(_text(message.get("message")))
+        if op == "failed":
+            line = message.get("line")
+            raise CudaSourceError(
+                _text(message.get("status"))[:40],
+                _text(message.get("message")),
+                _text(message.get("file")),
+                line if isinstance(line, int) else 0,
+            )
+        found.append(_kernel(message.get("kernel")))
+    raise WireError(f"more than {MOST_KERNELS} kernels")
+
+
+def _kernel(told: object) -> KernelReport:
+    try:
+        kernel = _KERNEL.validate_python(told)
+    except ValidationError as error:
+        raise WireError(f"no report of a kernel: {error.errors()[0]['msg']}") from None
+    words = {f.name: getattr(kernel, f.name) for f in fields(kernel)}
+    clean = {key: _text(value) for key, value in words.items() if isinstance(value, str)}
+    return KernelReport(**{**words, **clean, "notes": tuple(map(_text, kernel.notes))})
+
+
+def _text(value: object) -> str:
+    return plain_text(str(value))[:8000]

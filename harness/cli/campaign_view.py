@@ -1,0 +1,133 @@
+"""The live view of many units: queue, what runs on each GPU, what is done, failures by status, ETA."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TextIO
+
+from rich.console import Group, RenderableType
+from rich.progress_bar import ProgressBar
+from rich.table import Table
+from rich.text import Text
+
+from harness.board.render.text import wash
+from harness.cli.terminal import BAD, BUSY, DIM, GOOD, Terminal, duration
+from harness.schema import Kind, Result, Status
+
+SHOWN = 32  # running units in the picture; a rack may have hundreds
+
+
+@dataclass
+class Running:
+    """One unit on one GPU."""
+
+    names: tuple[str, ...]
+    where: str
+    since: float
+    text: str = "starting"
+
+
+class Rack(Terminal):
+    """A Terminal that also follows units; it keeps counts, never rows."""
+
+    def __init__(self, *, quiet_stdout: bool = False, file: TextIO | None = None) -> None:
+        super().__init__(quiet_stdout=quiet_stdout, file=file)
+        self.total = self.done = self.at_once = 0
+        self.statuses: Counter[str] = Counter()
+        self.running: dict[str, Running] = {}
+        self.began = time.monotonic()
+
+    def planned(self, units: int, at_once: int) -> None:
+        """This many units are to be done, so many at once."""
+        self.total, self.at_once, self.began = units, at_once, time.monotonic()
+        self._print(f"{units} units, {at_once} at once")
+
+    def started(self, label: str, names: tuple[str, ...], where: str) -> None:
+        """A unit runs."""
+        self.running[label] = Running(names, wash(where, 80), time.monotonic())
+        if not self.moving:
+            self._print(f"{wash(where, 80)}: {_listed(names)}")
+        self._draw()
+
+    def heard(self, label: str, message: Mapping[str, object]) -> None:
+        """A unit told a stage, a block or what stopped it."""
+        unit = self.running.get(label)
+        if unit is None:
+            return
+        if message.get("op") == "block":
+            where = wash(str(message.get("config", "")), 80)
+            unit.text = f"{where} {message.get('done')}/{message.get('total')}"
+        elif message.get("op") == "stage":
+            unit.text = wash(f"{message.get('entry', '')}: {message.get('text', '')}", 120)
+        self._draw()
+
+    def ended(self, label: str, why: str, again: int) -> None:
+        """A unit's process is gone; `again` more were queued for what it left open."""
+        self.running.pop(label, None)
+        self.done += 1
+        self.total += again
+        if why:
+            retry = f"; {again} queued again" if again else ""
+            self._print(Text(f"unit {label} died: {wash(why, 300)}{retry}", style=BAD))
+        if not self.moving:
+            self._print(self.line())
+        self._draw()
+
+    def verdict(self, result: Result) -> None:
+        """Count every row of an entrant; print it, but not a baseline's for the hundredth time."""
+        if result.kind is Kind.BASELINE:
+            return
+        self.statuses[result.status.value] += 1
+        if not self.moving or result.status is not Status.PASSED:
+            super().verdict(result)
+
+    def tick(self) -> None:
+        """Time passes; only a moving picture shows it."""
+        self._draw()
+
+    def line(self) -> str:
+        """The whole state in one line."""
+        failed = {k: n for k, n in self.statuses.items() if k != Status.PASSED.value}
+        failures = ", ".join(f"{name} {count}" for name, count in sorted(failed.items()))
+        queued = self.total - self.done - len(self.running)
+        parts = [f"{self.done}/{self.total} units", f"{len(self.running)} running"]
+        parts += [f"{max(queued, 0)} queued", f"{self.statuses[Status.PASSED.value]} passed"]
+        parts += [failures] if failures else []
+        parts += [f"{duration(self.eta_s())} left"] if 0 < self.done < self.total else []
+        return " · ".join(parts)
+
+    def eta_s(self) -> float:
+        """What is left at the pace so far."""
+        return (time.monotonic() - self.began) / max(self.done, 1) * (self.total - self.done)
+
+    def _draw(self) -> None:
+        if self.moving:
+            self._show(self._picture())
+
+    def _picture(self) -> RenderableType:
+        bar = ProgressBar(
+            total=max(self.total, 1), completed=self.done, width=32, complete_style=BUSY
+        )
+        head = Table.grid(padding=(0, 2))
+        bad = any(name != Status.PASSED.value for name in self.statuses)
+        head.add_row(bar, Text(self.line(), style=BAD if bad else GOOD))
+        rows = Table.grid(padding=(0, 2))
+        now = time.monotonic()
+        for unit in list(self.running.values())[:SHOWN]:
+            age = duration(now - unit.since)
+            rows.add_row(
+                Text(unit.where, style="bold"),
+                _listed(unit.names),
+                Text(f"{unit.text}, {age}", DIM),
+            )
+        if len(self.running) > SHOWN:
+            rows.add_row("", f"and {len(self.running) - SHOWN} more", "")
+        return Group(head, rows)
+
+
+def _listed(names: tuple[str, ...]) -> str:
+    rest = f" and {len(names) - 2} more" if len(names) > 2 else ""
+    return ", ".join(wash(name, 60) for name in names[:2]) + rest

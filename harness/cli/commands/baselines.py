@@ -1,0 +1,76 @@
+"""`baselines`: which rivals can run here, and what to install for the others."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from harness.board import query
+from harness.board.render.text import wash
+from harness.catalog.entrants import known_names
+from harness.catalog.yaml_model import load_model
+from harness.errors import EXIT_OK, EXIT_UNAVAILABLE, HarnessError, SubmissionError
+from harness.measure.machine import inspect_machine, missing, too_old, version_of
+from harness.schema import Machine, Manifest
+
+
+def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Declare the command."""
+    parser = subparsers.add_parser(
+        "baselines", help="which rivals can run here, and what to install for the others"
+    )
+    parser.add_argument(
+        "--check", metavar="NAME", nargs="+", help="exit 3 if one of these cannot run here"
+    )
+    parser.add_argument("--root", type=Path, default=query.ROOT, help=argparse.SUPPRESS)
+    parser.set_defaults(run=run)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Exit code 0, or 3 if a baseline named by --check is missing here."""
+    machine = inspect_machine()
+    rows, lacking = [["baseline", "here", "version", "about"]], {}
+    ready: dict[str, list[str]] = {}  # by problem: two of them never share a run
+    names = known_names(args.root / "baselines")
+    for name in names:
+        try:
+            manifest = load_model(
+                args.root / "baselines" / name / "manifest.yaml", Manifest, SubmissionError
+            )
+        except HarnessError as error:
+            rows.append([name, "broken", "", wash(error.message, 90)])
+            lacking[name] = error.hint
+            continue
+        why = obstacle(manifest, machine)
+        if why:
+            installable = missing(manifest.needs, machine)
+            lacking[name] = manifest.install if installable else ""
+        else:
+            ready.setdefault(manifest.problem, []).append(name)
+        about = wash(manifest.description, 70)
+        rows.append(
+            [
+                name,
+                "no" if why else "yes",
+                version_of(manifest.version_of) if manifest.version_of else "",
+                why or about,
+            ]
+        )
+    print(query.table(rows))
+    for name, how in lacking.items():
+        print(f"  {name}: {wash(how) or 'python run.py doctor'}")
+    for problem, runnable in ready.items():
+        print(f"next, {problem}: python run.py --submission NAME --baselines {','.join(runnable)}")
+    return EXIT_UNAVAILABLE if set(args.check or ()) - (set(names) - set(lacking)) else EXIT_OK
+
+
+def obstacle(manifest: Manifest, machine: Machine) -> str:
+    """Why it cannot run on this machine, or an empty string."""
+    lack = missing(manifest.needs, machine) or too_old(manifest.needs, machine)
+    if lack or machine.has_gpu or manifest.needs.compute_capability == "0.0":
+        return lack
+    return (
+        ""
+        if manifest.language == "triton"
+        else f"needs a GPU of capability {manifest.needs.compute_capability}"
+    )

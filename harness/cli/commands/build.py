@@ -1,0 +1,75 @@
+"""`build NAME`: what the compiler made of a CUDA submission, per kernel and architecture; needs no GPU."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+
+from harness.catalog.entrants import find_entrants
+from harness.catalog.launch_spec import parse_launch
+from harness.cli import builder
+from harness.errors import EXIT_OK, EXIT_SUBMISSION_FAILED, UnavailableError, UsageError
+from harness.process.child import ROOT
+from harness.process.sandbox import enter
+from harness.process.text import plain_text
+from harness.schema import Entrant, Kind, Limits
+from harness.worker.cuda import resources
+from harness.worker.cuda.nvrtc import CudaSourceError
+
+
+def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Declare the command."""
+    parser = subparsers.add_parser(
+        "build", help="compile CUDA submissions: registers, shared memory, spills, occupancy"
+    )
+    parser.add_argument("names", nargs="+", metavar="NAME")
+    parser.add_argument(
+        "--arch", action="append", choices=resources.ARCHS, help="default: all it claims"
+    )
+    parser.add_argument("--fail-on-spills", action="store_true", help="exit 1 if a kernel spills")
+    parser.set_defaults(run=run)
+
+
+def run(args: argparse.Namespace) -> int:
+    """0 if all compiled; 1 if one did not, breaks a promise, or spills and that was forbidden."""
+    entrants = find_entrants(args.names, ROOT / "submissions", Kind.SUBMISSION, None)
+    cuda = [entrant for entrant in entrants if entrant.manifest.language == "cuda"]
+    if not cuda:
+        raise UsageError("nothing to compile: no CUDA submission among these", "python run.py list")
+    tell_walls()
+    return max(one(entrant, args.arch, args.fail_on_spills) for entrant in cuda)
+
+
+def tell_walls() -> None:
+    """Say what keeps the walls around the compiler lower than they could be."""
+    level, why = enter.usual()
+    if why:
+        kind = enter.LEVELS[level]
+        print(f"the compiler runs at sandbox level {level} ({kind}), not 2: {why}", file=sys.stderr)
+
+
+def one(entrant: Entrant, archs: list[str] | None, fail_on_spills: bool) -> int:
+    """Report one submission."""
+    manifest = entrant.manifest
+    launch = None
+    if manifest.launch is not None:
+        launch = parse_launch(manifest.launch, str(entrant.folder)).model_dump()
+    print(entrant.name)
+    try:
+        reports = builder.report(
+            entrant,
+            launch,
+            archs or resources.archs_for(manifest.needs.compute_capability),
+            Limits(),
+            enter.usual_level(),
+        )
+    except CudaSourceError as cause:
+        place = f"{cause.file}:{cause.line}: " if cause.file else ""
+        print(f"{cause.status}: {place}{plain_text(cause.message)}", file=sys.stderr)
+        return EXIT_SUBMISSION_FAILED
+    except resources.BuildUnavailableError as cause:
+        raise UnavailableError(f"UNAVAILABLE: {cause}", "pip install '.[cuda]'") from None
+    print(resources.render(reports))
+    spills = any(report.spill_store_bytes or report.spill_load_bytes for report in reports)
+    failed = any(report.broken for report in reports) or (spills and fail_on_spills)
+    return EXIT_SUBMISSION_FAILED if failed else EXIT_OK

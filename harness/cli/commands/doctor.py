@@ -1,0 +1,290 @@
+"""`doctor`: what works on this machine, what is missing, and what to type."""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import json
+import os
+import platform
+import shlex
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from types import ModuleType
+from typing import Literal
+
+from harness.board import query
+from harness.errors import EXIT_OK, EXIT_UNAVAILABLE, HarnessError
+from harness.measure.gpu_specs import peak_tflops
+from harness.measure.machine import inspect_machine, nvml, version_of
+from harness.process.cuda.checkpoint import Checkpoint
+from harness.process.sandbox import enter, landlock
+from harness.schema import Machine
+
+Mark = Literal["ok", "missing", "note"]
+SIGNS: dict[Mark, str] = {"ok": "✓", "missing": "✗", "note": "–"}
+NEEDED = {
+    "torch": "2.11",
+    "triton": "3.6",
+    "numpy": "1.26",
+    "scipy": "1.11",
+    "pydantic": "2.7",
+    "pyyaml": "6.0",
+    "rich": "13",
+    "nvidia-ml-py": "12.560",
+}
+TOOLS = {
+    "nvcc": "install the CUDA toolkit: compiles PyTorch extensions",
+    "ptxas": "install the CUDA toolkit; triton brings one of its own",
+    "ncu": "install nsight-compute: reads hardware counters",
+    "cuobjdump": "install the CUDA toolkit: reads registers and spills",
+    "compute-sanitizer": "install the CUDA toolkit: finds accesses out of bounds",
+}
+LOW_SPACE_GIB = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """One thing looked at. `next`: what to type if it is missing."""
+
+    mark: Mark
+    what: str
+    found: str
+    next: str = ""
+
+
+def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Declare the command."""
+    parser = subparsers.add_parser("doctor", help="what works here, what is missing, what to type")
+    parser.add_argument(
+        "--need-gpu", action="store_true", help="exit 3 where the official suite cannot run"
+    )
+    parser.add_argument("--json", action="store_true", help="one JSON document")
+    parser.set_defaults(run=run)
+
+
+def run(args: argparse.Namespace) -> int:
+    """0: measuring works here; 3: something needed is missing."""
+    machine = inspect_machine()
+    lines = [*packages(), *bytecode(), *gpu(machine), *tools(), *walls(), *places(query.ROOT)]
+    missing = [line for line in lines if line.mark == "missing"]
+    ready = not missing and (machine.has_gpu or not args.need_gpu)
+    if args.json:
+        print(json.dumps({"ready": ready, "lines": [asdict(line) for line in lines]}, indent=2))
+        return EXIT_OK if ready else EXIT_UNAVAILABLE
+    width = max(len(line.what) for line in lines)
+    for line in lines:
+        print(f"{SIGNS[line.mark]} {line.what.ljust(width)}  {line.found}")
+        if line.next and line.mark != "ok":
+            print(f"  {' ' * width}  next: {line.next}")
+    print(f"next: {_verdict(machine, missing, args.need_gpu)}")
+    return EXIT_OK if ready else EXIT_UNAVAILABLE
+
+
+def _verdict(machine: Machine, missing: list[Line], need_gpu: bool) -> str:
+    if missing:
+        return f"mend {len(missing)} things marked ✗, the first one first"
+    if need_gpu and not machine.has_gpu:
+        return "a machine with an NVIDIA GPU and its driver, then: python run.py doctor --need-gpu"
+    suite = "" if machine.has_gpu else "   (no GPU: the CPU smoke suite, times never ranked)"
+    return f"python run.py --submission triton_template{suite}"
+
+
+# --------------------------------------------------------------------------- software
+
+
+def packages() -> Iterator[Line]:
+    """Python and the packages a run needs."""
+    old = sys.version_info < (3, 10)
+    yield Line(
+        "missing" if old else "ok",
+        "python",
+        platform.python_version(),
+        "install Python 3.10 or newer",
+    )
+    for name, least in NEEDED.items():
+        found = version_of(name)
+        if not found:
+            yield Line("missing", name, "not installed", "pip install .")
+        elif _numbers(found) < _numbers(least):
+            yield Line(
+                "missing",
+                name,
+                f"{found}, at least {least} is needed",
+                f"pip install '{name}>={least}'",
+            )
+        else:
+            yield Line("ok", name, found)
+
+
+def bytecode(package: str = "torch") -> Iterator[Line]:
+    """Whether Python must compile a package's thousands of files at every start, for seconds each time."""
+    found = importlib.util.find_spec(package)
+    if found is None or found.origin is None:
+        return
+    source = Path(found.origin)
+    if Path(importlib.util.cache_from_source(source)).is_file():
+        yield Line("ok", "bytecode", f"{package}'s is compiled")
+        return
+    folders = [str(source.parent.with_name(name)) for name in (package, "triton", "sympy")]
+    how = shlex.join([sys.executable, "-m", "compileall", "-q", "-j", "0", *folders])
+    told = f"{package} has none here: every run compiles it again, some seconds"
+    yield Line("note", "bytecode", told, how)
+
+
+def _numbers(version: str) -> tuple[int, ...]:
+    return tuple(
+        int(part) for part in version.split("+", maxsplit=1)[0].split(".")[:2] if part.isdigit()
+    )
+
+
+def tools() -> Iterator[Line]:
+    """What compiles and looks inside; a run needs none of them."""
+    for name, how in TOOLS.items():
+        path = shutil.which(name)
+        yield Line(
+            "ok" if path else "note", name, _version(path) if path else "not on the PATH", how
+        )
+
+
+def _version(tool: str) -> str:
+    try:
+        told = subprocess.run(
+            [tool, "--version"], capture_output=True, text=True, timeout=20, check=False
+        )
+    except (OSError, subprocess.SubprocessError) as error:
+        return f"{tool} does not start: {error}"
+    lines = [line for line in told.stdout.splitlines() if "elease" in line or "ersion" in line]
+    return lines[-1].strip() if lines else tool
+
+
+# --------------------------------------------------------------------------- GPU
+
+
+def gpu(machine: Machine) -> Iterator[Line]:
+    """The GPU, its driver, its clocks, its company, and whether memory can be shared between processes."""
+    if not machine.has_gpu:
+        yield Line(
+            "note", "gpu", "none found by NVML", "install the NVIDIA driver, then: nvidia-smi"
+        )
+        return
+    yield Line(
+        "ok",
+        "gpu",
+        f"{machine.gpu}, {machine.sms} SMs, {machine.memory_gib:.0f} GiB, sm {machine.capability}",
+    )
+    yield Line("ok", "driver", f"{machine.driver}, CUDA {machine.cuda}")
+    peak = peak_tflops(machine)
+    unknown = "not in the table: % of peak stays empty"
+    yield Line(
+        "ok" if peak else "note",
+        "peak",
+        f"{peak:.0f} TFLOP/s dense fp16" if peak else unknown,
+        "add the chip to PARTS in harness/measure/gpu_specs.py",
+    )
+    yield lock()
+    with nvml() as lib:
+        if lib is not None:
+            yield from _state(lib, lib.nvmlDeviceGetHandleByUUID(machine.uuid), machine)
+
+
+def lock(library: str = "libcuda.so.1") -> Line:
+    """Whether a worker's kernels can be kept out of the others' turns."""
+    missing = Checkpoint(library).missing
+    return Line(
+        "note" if missing else "ok",
+        "lock between turns",
+        f"{missing}: rows will say 'unlocked'" if missing else "the driver can lock a process",
+        "install the NVIDIA driver 570 or newer",
+    )
+
+
+def _state(lib: ModuleType, handle: object, machine: Machine) -> Iterator[Line]:
+    mode = lib.nvmlDeviceGetComputeMode(handle)
+    shared = mode == lib.NVML_COMPUTEMODE_DEFAULT and "microsoft" not in platform.release().lower()
+    yield Line(
+        "ok" if shared else "note",
+        "judge beside worker (shared device memory)",
+        "possible" if shared else "not here: rows will say 'cooperative'",
+        "sudo nvidia-smi -c DEFAULT",
+    )
+    now, most = (
+        lib.nvmlDeviceGetClockInfo(handle, lib.NVML_CLOCK_SM),
+        lib.nvmlDeviceGetMaxClockInfo(handle, 1),
+    )
+    yield Line("ok", "clocks", f"{now} of {most} MHz, power limit {machine.power_limit_w:.0f} W")
+    others = len(lib.nvmlDeviceGetComputeRunningProcesses(handle))
+    yield Line(
+        "note" if others else "ok",
+        "other processes",
+        str(others or "none"),
+        "nvidia-smi, and wait or end what is yours",
+    )
+    heat = lib.nvmlDeviceGetTemperature(handle, lib.NVML_TEMPERATURE_GPU)
+    yield Line("ok", "temperature", f"{heat} °C")
+
+
+# --------------------------------------------------------------------------- walls and places
+
+
+def walls() -> Iterator[Line]:
+    """What can keep a submission inside its folder, and the usual level that follows."""
+    abi = landlock.abi()
+    yield Line(
+        "ok" if abi else "note",
+        "landlock",
+        f"ABI {abi}" if abi else "not in this kernel",
+        "a Linux kernel of 5.13 or newer",
+    )
+    refused = enter.lacking(2)
+    yield Line(
+        "note" if refused else "ok",
+        "namespaces",
+        refused or "possible",
+        "sudo sysctl user.max_user_namespaces=10000 kernel.apparmor_restrict_unprivileged_userns=0",
+    )
+    level, _ = enter.usual()
+    yield Line(
+        "ok" if level == 2 else "note",
+        "usual sandbox level",
+        f"{level} ({enter.LEVELS[level]})",
+        "SECURITY.md says what each level holds",
+    )
+
+
+def places(root: Path) -> Iterator[Line]:
+    """Room and rights to write, and whether every suite can be read."""
+    results = root / "results"
+    where = results if results.exists() else root
+    writable = os.access(where, os.W_OK)
+    yield Line(
+        "ok" if writable else "missing",
+        "results/",
+        "writable" if writable else f"cannot write {where}",
+        f"chmod u+w {where}",
+    )
+    free = shutil.disk_usage(where).free / 2**30
+    low = free < LOW_SPACE_GIB
+    yield Line(
+        "note" if low else "ok", "disk", f"{free:.0f} GiB free", "builds and caches want a few GiB"
+    )
+    yield from _suites(root / "configs")
+
+
+def _suites(configs: Path) -> Iterator[Line]:
+    from harness.catalog.suites import load_suite
+
+    names = sorted(path.stem for path in configs.glob("*.yaml"))
+    broken = []
+    for name in names:
+        try:
+            load_suite(name, configs)
+        except HarnessError as error:  # noqa: PERF203 - every broken file is told
+            broken.append(Line("missing", f"suite {name}", error.message, error.hint))
+    yield from broken
+    if not broken:
+        yield Line("ok", "suites", ", ".join(names))

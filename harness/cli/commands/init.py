@@ -1,0 +1,89 @@
+"""`init NAME --template triton|cuda|gluon`: a folder of submissions/ that passes as it is."""
+
+from __future__ import annotations
+
+import argparse
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+import yaml
+
+from harness.board import query
+from harness.errors import EXIT_OK, UnavailableError, UsageError
+
+NAME = re.compile(r"[a-z][a-z0-9_]{0,39}")
+#: Template → folder it is copied from, relative to the root.
+TEMPLATES = {
+    "triton": Path("submissions/triton_template"),
+    "cuda": Path("submissions/cuda_wmma_lab"),
+    "gluon": Path("submissions/gluon_template"),
+}
+NOTES = """# {name}
+
+What was tried, what it gave, what did not help. One row per rung; the ones that failed stay.
+
+| rung | idea | TFLOP/s (d64 / d128 / d256) | kept? |
+| --- | --- | --- | --- |
+| 1 | the {template} template, unchanged | | yes |
+"""
+
+
+def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Declare the command."""
+    parser = subparsers.add_parser("init", help="start a submission from a template")
+    parser.add_argument("name", help="folder under submissions/: small letters, digits and _")
+    parser.add_argument("--template", choices=TEMPLATES, default="triton")
+    parser.add_argument("--author", help="default: git's user.name")
+    parser.add_argument("--root", type=Path, default=query.ROOT, help=argparse.SUPPRESS)
+    parser.set_defaults(run=run)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Copy the template; never touches a folder that is there already."""
+    if not NAME.fullmatch(args.name):
+        near = re.sub(r"[^a-z0-9_]+", "_", args.name.lower()).strip("_0123456789")[:40] or "mine"
+        raise UsageError(
+            f"'{args.name}' is no folder name",
+            f"python run.py init {near} --template {args.template}",
+        )
+    source, target = args.root / TEMPLATES[args.template], args.root / "submissions" / args.name
+    if target.exists():
+        raise UsageError(
+            f"{target} is there already",
+            f"python run.py --submission {args.name}, or take another name",
+        )
+    if not (source / "manifest.yaml").is_file():
+        raise UnavailableError(
+            f"{source}: this checkout has no {args.template} template", "git checkout -- ."
+        )
+    ignored = shutil.ignore_patterns("__pycache__", "steps", "NOTES.md", ".*")
+    shutil.copytree(source, target, ignore=ignored)
+    _rename(target / "manifest.yaml", args.name, args.author or _git_user())
+    (target / "NOTES.md").write_text(
+        NOTES.format(name=args.name, template=args.template), encoding="utf-8"
+    )
+    print(f"submissions/{args.name}: {', '.join(sorted(path.name for path in target.iterdir()))}")
+    print(f"next: python run.py --submission {args.name}")
+    return EXIT_OK
+
+
+def _rename(manifest: Path, name: str, author: str) -> None:
+    """Set name, author and description; the rest of the file keeps its lines and comments."""
+    text = manifest.read_text(encoding="utf-8")
+    for key, value in (("name", name), ("author", author), ("description", "")):
+        line = yaml.safe_dump({key: value}, allow_unicode=True, width=1000).strip()
+        text, found = re.subn(rf"(?m)^{key}:.*$", line.replace("\\", r"\\"), text)
+        text = text if found else f"{line}\n{text}"
+    manifest.write_text(text, encoding="utf-8")
+
+
+def _git_user() -> str:
+    try:
+        told = subprocess.run(
+            ["git", "config", "user.name"], capture_output=True, text=True, timeout=10, check=False
+        )
+    except OSError:
+        return "unknown"
+    return told.stdout.strip() or "unknown"

@@ -1,0 +1,145 @@
+"""`list`: what can be entered, what it is measured on, and where it stands."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+from harness.board import query, record
+from harness.board.rank import leaderboard, newest
+from harness.board.render.text import rank_text, times, wash
+from harness.catalog import steps
+from harness.catalog.entrants import entry_name, known_names, ladders
+from harness.catalog.suites import load_suite
+from harness.catalog.yaml_model import load_model
+from harness.errors import EXIT_OK, HarnessError, SubmissionError
+from harness.schema import Kind, Manifest
+
+WHAT = ("all", "submissions", "rungs", "baselines", "suites")
+
+
+def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Declare the command."""
+    parser = subparsers.add_parser(
+        "list", help="submissions, their rungs, baselines and suites, and where each stands"
+    )
+    parser.add_argument("what", nargs="?", choices=WHAT, default="all")
+    parser.add_argument(
+        "--root", type=Path, default=query.ROOT, metavar="DIR", help=argparse.SUPPRESS
+    )
+    parser.add_argument("--results", type=Path, default=query.ROOT / "results", metavar="DIR")
+    parser.add_argument("--json", action="store_true", help="one JSON document")
+    parser.set_defaults(run=run)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Always exit code 0: a broken folder is a row that says so."""
+    told: dict[str, list[dict[str, str]]] = {}
+    if args.what in ("all", "submissions"):
+        told["submissions"] = list(_entries(args, "submissions"))
+    if args.what == "rungs":
+        told["rungs"] = list(_rungs(args))
+    if args.what in ("all", "baselines"):
+        told["baselines"] = list(_entries(args, "baselines"))
+    if args.what in ("all", "suites"):
+        told["suites"] = list(_suites(args.root / "configs"))
+    if args.json:
+        print(json.dumps(told, indent=2))
+        return EXIT_OK
+    for name, rows in told.items():
+        print(f"{name} ({len(rows)})")
+        if rows:
+            print(query.table([list(rows[0]), *(list(row.values()) for row in rows)], indent="  "))
+        print()
+    print(
+        "next: python run.py --submission NAME · python run.py show NAME · python run.py init NAME"
+        " · python run.py list rungs"
+    )
+    return EXIT_OK
+
+
+def _entries(args: argparse.Namespace, folder: str) -> Iterator[dict[str, str]]:
+    places = _places(args.results, Kind.BASELINE if folder == "baselines" else Kind.SUBMISSION)
+    for name in known_names(args.root / folder):
+        try:
+            manifest = load_model(
+                args.root / folder / name / "manifest.yaml", Manifest, SubmissionError
+            )
+        except HarnessError as error:
+            yield {
+                "name": name,
+                "problem": "?",
+                "language": "?",
+                "claims": "?",
+                "stands": wash(error.message, 80),
+                "about": "",
+            }
+            continue
+        claims = manifest.claims
+        what = f"d {','.join(map(str, claims.headdims))} {'/'.join(d.value for d in claims.dtypes)}"
+        yield {
+            "name": name,
+            "problem": manifest.problem,
+            "language": manifest.language,
+            "claims": what + ("" if claims.causal == "both" else f" causal={claims.causal}"),
+            "stands": places.get(name, "not measured"),
+            "about": wash(manifest.description, 70),
+        }
+
+
+def _rungs(args: argparse.Namespace) -> Iterator[dict[str, str]]:
+    """The steps/ of every submission, each an entrant under its path."""
+    places = _places(args.results, Kind.SUBMISSION)
+    for ladder in ladders(args.root / "submissions"):
+        try:
+            manifests = [(path, steps.manifest_of(path)) for path in steps.rungs_of(ladder)]
+        except HarnessError as error:
+            name = entry_name(str(ladder.relative_to(args.root)))
+            yield {"name": name, "claims": "?", "stands": wash(error.message, 80), "about": ""}
+            continue
+        for path, manifest in manifests:
+            name = entry_name(str(path.relative_to(args.root)))
+            yield {
+                "name": name,
+                "claims": f"d {','.join(map(str, manifest.claims.headdims))}",
+                "stands": places.get(name, "not measured"),
+                "about": wash(manifest.description, 70),
+            }
+
+
+def _places(results: Path, kind: Kind) -> dict[str, str]:
+    """Entry → its place on the first board (GPUs come first) that ranks it."""
+    heads, _ = record.heads(results)
+    found, _ = record.read(newest(head for head in heads if head.gpu != "cpu"))
+    places: dict[str, str] = {}
+    for board in leaderboard(found).boards:
+        for row in board.rows:
+            if row.pick.kind is kind:
+                place = (
+                    f"#{rank_text(row)} {times(row.speedup)}" if row.speedup else wash(row.why, 60)
+                )
+                places.setdefault(row.entry, f"{place} ({board.gpu}, {board.suite})")
+    return places
+
+
+def _suites(configs: Path) -> Iterator[dict[str, str]]:
+    for path in sorted(configs.glob("*.yaml")):
+        try:
+            suite = load_suite(str(path), configs)
+        except HarnessError as error:
+            yield {
+                "name": path.stem,
+                "device": "?",
+                "blocks": "?",
+                "cases": wash(error.message, 80),
+            }
+            continue
+        cases = ", ".join(case.name for case in suite.cases)
+        yield {
+            "name": suite.name,
+            "device": suite.device,
+            "blocks": str(suite.blocks),
+            "cases": cases,
+        }

@@ -1,0 +1,127 @@
+"""`profile NAME`: counters of ncu on one call of each case, a roofline picture, the likely limiter in words.
+
+It runs the submission outside the sandbox and without the judge: profile what you trust.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from harness.catalog.entrants import find_entrants
+from harness.catalog.suites import load_suite
+from harness.cli import roofline_picture
+from harness.cli.commands import build as build_command
+from harness.errors import EXIT_OK, UnavailableError
+from harness.measure.machine import inspect_machine
+from harness.measure.roofline import ceilings
+from harness.problems import get_problem
+from harness.process.child import ROOT
+from harness.schema import Case, Entrant, Kind, Machine, Suite
+from harness.worker.cuda import counters
+
+# Warm-up first (compilation, allocation), then one call inside the range that ncu records.
+PROGRAM = """
+import os, sys, tempfile
+from pathlib import Path
+sys.path.insert(0, sys.argv[1])
+os.environ.setdefault("ATTNBOARD_CACHE", tempfile.mkdtemp())
+import torch
+import importlib
+from harness.problems import get_problem
+from harness.schema import Case, Manifest
+from harness.worker.load import load_function
+folder, manifest = Path(sys.argv[2]), Manifest.model_validate_json(sys.argv[3])
+names = ("batch", "heads", "seqlen", "headdim", "causal")
+case = Case(name="profiled", **dict(zip(names, map(int, sys.argv[4:9]))))
+problem = get_problem(manifest.problem)
+function, kwargs = load_function(folder, manifest, problem.function), problem.kwargs(case)
+tensors, device = importlib.import_module(problem.tensors_module), torch.device("cuda")
+torch.set_grad_enabled(False)
+inputs = tensors.make_inputs(case, "normal", torch.Generator(device).manual_seed(0), device, kwargs)
+for _ in range(2):
+    function(*inputs, **kwargs)
+torch.cuda.synchronize()
+torch.cuda.cudart().cudaProfilerStart()
+function(*inputs, **kwargs)
+torch.cuda.synchronize()
+torch.cuda.cudart().cudaProfilerStop()
+"""
+
+
+def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Declare the command."""
+    parser = subparsers.add_parser("profile", help="ncu counters, roofline, likely limiter")
+    parser.add_argument("name", metavar="NAME")
+    parser.add_argument("--suite", default="fa3")
+    parser.add_argument("--kernel", default=".*", metavar="REGEX", help="only kernels of this name")
+    parser.add_argument("--out", type=Path, default=Path("roofline"), metavar="STEM")
+    parser.set_defaults(run=run)
+
+
+def run(args: argparse.Namespace) -> int:
+    """0 with counters or with what static data allow; 3 if there is neither."""
+    suite = load_suite(args.suite, ROOT / "configs")
+    problem = get_problem(suite.problem)
+    entrants = find_entrants([args.name], ROOT / "submissions", Kind.SUBMISSION, problem)
+    machine = inspect_machine()
+    return max(profile(entrant, suite, machine, args) for entrant in entrants)
+
+
+def profile(entrant: Entrant, suite: Suite, machine: Machine, args: argparse.Namespace) -> int:
+    """Every case of `suite` that `entrant` claims; a ladder's rungs get a picture each."""
+    stem = args.out
+    if "/" in entrant.name:
+        stem = stem.with_name(f"{stem.name}_{entrant.name.replace('/', '-')}")
+    try:
+        if not machine.has_gpu:
+            raise counters.ProfileUnavailableError("no GPU here, so no counters")
+        for case in suite.cases:
+            if not entrant.manifest.claims.refusal(case):
+                one(entrant, case, machine, args.kernel, stem)
+    except counters.ProfileUnavailableError as cause:
+        print(f"UNAVAILABLE: {cause}")
+        if entrant.manifest.language != "cuda":
+            raise UnavailableError(
+                "nothing static to show either", "run.py build, for CUDA"
+            ) from None
+        build_command.tell_walls()
+        return build_command.one(entrant, None, fail_on_spills=False)
+    return EXIT_OK
+
+
+def one(entrant: Entrant, case: Case, machine: Machine, kernel: str, stem: Path) -> None:
+    """Counters and picture of one case."""
+    manifest = entrant.manifest.model_dump_json()
+    command = command_for(entrant.folder, manifest, case.shape, causal=case.causal)
+    profiles = counters.parse_ncu(counters.run_ncu(command, kernel))
+    print(f"{entrant.name} · {case.name}\n{counters.render(profiles)}")
+    heaviest = max(profiles, key=lambda profile: profile.duration_us)
+    problem = get_problem(entrant.manifest.problem)
+    flops = problem.flops(case)
+    point = roofline_picture.Point(
+        f"{entrant.name} {case.name}", flops, heaviest.dram_bytes or 1.0, heaviest.duration_us / 1e6
+    )
+    roofs = roofline_picture.roofs(
+        ceilings(case, machine, 0, problem), flops, problem.io_bytes(case)
+    )
+    if roofs is None:
+        print("no picture: add this GPU to PARTS in harness/measure/gpu_specs.py")
+        return
+    for path in roofline_picture.draw_roofline(
+        [point], roofs, stem.with_name(f"{stem.name}_{case.name}")
+    ):
+        print(f"picture: {path}")
+
+
+def command_for(folder: Path, manifest: str, shape: Sequence[int], *, causal: bool) -> list[str]:
+    """A command that calls a submission once inside a profiler range; pass it to `run_ncu`.
+
+    manifest: its manifest as JSON. shape: (B, H, S, D), fp16. It runs outside the sandbox and without the
+    judge: profile what you trust.
+    """
+    numbers = [str(n) for n in shape]
+    words = [str(ROOT), str(folder), manifest, *numbers, str(int(causal))]
+    return [sys.executable, "-c", PROGRAM, *words]

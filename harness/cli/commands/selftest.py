@@ -1,0 +1,143 @@
+"""`selftest`: try every known exploit and every honest control on this machine."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import time
+from collections.abc import Sequence
+
+from harness.cli.arguments import whole
+from harness.cli.selftest import corpus as selftest_corpus
+from harness.errors import EXIT_OK, EXIT_SUBMISSION_FAILED, UsageError, did_you_mean
+from harness.measure.machine import inspect_machine
+from harness.process.sandbox.enter import usual_level
+from harness.schema import Result
+
+
+def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Declare the command."""
+    parser = subparsers.add_parser(
+        "selftest", help="run the cheaters and the honest controls against this harness"
+    )
+    parser.add_argument("names", nargs="*", metavar="NAME", help="only these (default: all)")
+    parser.add_argument("--json", action="store_true", help="one JSON document on stdout")
+    parser.add_argument("--ablate", action="store_true", help="switch each defence off in turn")
+    parser.add_argument("--sandbox", type=int, choices=(0, 1, 2, 3), metavar="LEVEL")
+    parser.add_argument("--cpu", action="store_true", help="leave the GPU alone")
+    parser.add_argument(
+        "--batch",
+        type=whole(1),
+        default=selftest_corpus.BATCH,
+        metavar="N",
+        help="entrants of one run",
+    )
+    parser.set_defaults(run=run)
+
+
+def run(args: argparse.Namespace) -> int:
+    """0 if nothing was accepted that should not be, and nothing flagged that is honest; else 1."""
+    machine = inspect_machine()
+    machine = selftest_corpus.replace_gpu(machine) if args.cpu else machine
+    level = usual_level() if args.sandbox is None else args.sandbox
+    specimens = choose(selftest_corpus.load_corpus(), args.names)
+    started = time.monotonic()
+    if args.ablate:
+        return report_ablation(
+            selftest_corpus.ablate(specimens, machine, level, tell_ablated), args.json
+        )
+    outcomes = selftest_corpus.run_corpus(
+        specimens, machine, level, tell=tell, size=args.batch, row=tell_row
+    )
+    if args.json:
+        document = {"machine": machine.gpu, "sandbox": level, **counts(outcomes)}
+        print(json.dumps(document | {"rows": [o.as_json() for o in outcomes]}))
+    else:
+        print("\n".join(table(outcomes)))
+        print(summary(outcomes, len(specimens), machine.gpu, level, time.monotonic() - started))
+    return EXIT_OK if all(outcome.ok for outcome in outcomes) else EXIT_SUBMISSION_FAILED
+
+
+def choose(
+    corpus: Sequence[selftest_corpus.Specimen], names: Sequence[str]
+) -> list[selftest_corpus.Specimen]:
+    """The specimens named, or all."""
+    known = {specimen.name: specimen for specimen in corpus}
+    for name in names:
+        if name not in known:
+            hint = did_you_mean(name, known) or "see tests/cheaters and tests/honest"
+            raise UsageError(f"no specimen '{name}'", hint)
+    return [known[name] for name in names] if names else list(corpus)
+
+
+def tell(outcome: selftest_corpus.Outcome) -> None:
+    """One line as soon as it is known."""
+    sign = "ok " if outcome.ok else "!! "
+    print(f"{sign} {outcome.specimen.name}: {outcome.verdict} {outcome.by}", file=sys.stderr)
+
+
+def tell_row(result: Result) -> None:
+    """The bare row, before its batch is complete."""
+    latency = f" {result.latency_ms:.4g} ms" if result.latency_ms else ""
+    print(
+        f"    {result.entry}: {selftest_corpus.words(result)}{latency}", file=sys.stderr, flush=True
+    )
+
+
+def tell_ablated(outcome: selftest_corpus.Outcome) -> None:
+    """The same with a defence off, where to be accepted is the point."""
+    print(f"{outcome.verdict:9} {outcome.specimen.name}: {outcome.by}", file=sys.stderr)
+
+
+def counts(outcomes: Sequence[selftest_corpus.Outcome]) -> dict[str, int]:
+    """The four numbers that matter, and what was unforeseen."""
+    cheaters = [o for o in outcomes if not o.specimen.honest]
+    honest = [o for o in outcomes if o.specimen.honest]
+    return {
+        "tried": len(cheaters),
+        "accepted": sum(o.verdict == "accepted" for o in cheaters),
+        "honest": len(honest),
+        "flagged": sum(o.verdict != "passed" for o in honest),
+        "surprises": sum(o.verdict in ("surprise", "untried") for o in cheaters),
+    }
+
+
+def table(outcomes: Sequence[selftest_corpus.Outcome]) -> list[str]:
+    """Markdown rows."""
+    rows = ["| specimen | verdict | by | defence |", "|---|---|---|---|"]
+    for outcome in outcomes:
+        by = outcome.by.replace("|", "\\|")
+        defence = outcome.specimen.expect.defence
+        rows.append(f"| {outcome.specimen.name} | {outcome.verdict} | {by} | {defence} |")
+    return rows
+
+
+def summary(
+    outcomes: Sequence[selftest_corpus.Outcome], total: int, gpu: str, level: int, seconds: float
+) -> str:
+    """The last line."""
+    n = counts(outcomes)
+    skipped = total - len(outcomes)
+    return (
+        f"{n['tried']} exploits tried, {n['accepted']} accepted, "
+        f"{n['surprises']} stopped otherwise than foreseen; "
+        f"{n['honest']} honest, {n['flagged']} flagged; "
+        f"on {gpu}, sandbox level {level}, {seconds:.0f} s"
+        + (f"; {skipped} specimens need a GPU or another sandbox level" if skipped else "")
+    )
+
+
+def report_ablation(found: Sequence[selftest_corpus.Ablation], as_json: bool) -> int:
+    """Which cheaters win without which defence; a defence that nobody misses is a finding."""
+    if as_json:
+        rows = [{"off": a.name, "tried": a.tried, "accepted": a.accepted} for a in found]
+        print(json.dumps({"ablations": rows}))
+    else:
+        print("| without | tried | then accepted |\n|---|---|---|")
+        for a in found:
+            print(f"| {a.name} | {len(a.tried)} | {', '.join(a.accepted) or 'nobody'} |")
+    idle = [a.name for a in found if a.tried and not a.accepted]
+    if idle:
+        print(f"stops nobody here: {', '.join(idle)}", file=sys.stderr)
+    return EXIT_SUBMISSION_FAILED if idle else EXIT_OK

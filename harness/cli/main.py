@@ -1,0 +1,255 @@
+"""The command line: `run` is the default command; every other command is a file."""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import io
+import os
+import signal
+import sys
+import traceback
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from harness.cli.arguments import Parser, gpu_count, positive, whole
+from harness.cli.campaign_view import Rack
+from harness.cli.dispatch import default_builders, is_campaign
+from harness.cli.terminal import Terminal
+from harness.errors import (
+    EXIT_INTERRUPTED,
+    EXIT_NOBODY_READS,
+    EXIT_USAGE,
+    HarnessError,
+    UsageError,
+    did_you_mean,
+)
+from harness.measure.stopping import TIME_LIMIT_S
+from harness.process.child import ROOT
+from harness.schema import MOST_BLOCKS
+
+#: Command → its file in harness/cli/.
+COMMANDS = {
+    "baselines": "commands.baselines",
+    "build": "commands.build",
+    "compare": "results.compare",
+    "completion": "commands.completion",
+    "doctor": "commands.doctor",
+    "explain": "results.explain",
+    "history": "results.history",
+    "init": "commands.init",
+    "list": "commands.list_",
+    "profile": "commands.profile",
+    "rank": "results.rank",
+    "selftest": "commands.selftest",
+    "show": "results.show",
+    "verify": "results.verify",
+}
+EPILOG = """\
+examples:
+  python run.py --submission triton_template            one submission on the official suite
+  python run.py --submission mine.py --suite quick      a bare file, seconds
+  python run.py --submission mine --suite quick --watch  again after every edit, without torch's import
+  python run.py --submission all --baselines sdpa_cudnn,flash_attn_3
+  python run.py --submission all --gpus all --resume    every GPU of this host, what is not recorded
+  python run.py rank                                    rebuild leaderboard.md from results/
+exit codes: 0 done · 1 a submission failed · 2 usage or harness error · 3 something is missing here
+            4 GPU unhealthy · 5 results could not be stored · 130 interrupted
+"""
+
+
+def parse_args(argv: Sequence[str] | None = None) -> argparse.Namespace:
+    """Parse; without a command the words are those of `run`."""
+    words = list(sys.argv[1:] if argv is None else argv)
+    commands = command_names()
+    if not words:
+        raise UsageError(
+            "no submission named",
+            "python run.py --submission triton_template, or python run.py --help",
+        )
+    if words[0].startswith("-") and words[0] not in ("-h", "--help"):
+        words.insert(0, "run")
+    if words[0] not in (*commands, "-h", "--help"):
+        near = did_you_mean(words[0], commands)
+        raise UsageError(
+            f"no command '{words[0]}'",
+            f"{near or 'python run.py --help.'} A submission: python run.py --submission {words[0]}",
+        )
+    if "--watch" in words and words[0] in commands and words[0] != "run":
+        raise UsageError(
+            f"--watch repeats a run, and '{words[0]}' is none",
+            "python run.py --submission NAME --watch",
+        )
+    parser = Parser(
+        prog="run.py", epilog=EPILOG, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    subparsers = parser.add_subparsers(dest="command", metavar="COMMAND")
+    add_run(subparsers)
+    for name in commands:
+        if name != "run" and (words[0] == name or words[0] in ("-h", "--help", "completion")):
+            command_module(name).add_parser(subparsers)
+    return parser.parse_args(words)
+
+
+def add_run(subparsers: argparse._SubParsersAction[Any]) -> None:
+    """Declare the default command."""
+    parser = subparsers.add_parser(
+        "run",
+        help="judge, time and rank (the default)",
+        epilog=EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    add = parser.add_argument
+    add(
+        "--submission",
+        "-s",
+        action="append",
+        required=True,
+        metavar="NAME",
+        help="folder of submissions/, path to a folder, to a folder of folders, to a .py or to a described .cu, comma list, all",
+    )
+    add("--suite", metavar="NAME", help="file of configs/ (default: fa3 with a GPU, smoke without)")
+    add("--baselines", metavar="LIST", help="comma list, all or none (default: the suite's)")
+    add("--against", metavar="NAME", help="headline of the speed-up (default: the suite's)")
+    add(
+        "--blocks",
+        type=whole(1, MOST_BLOCKS),
+        metavar="N",
+        help="timed blocks per case (default: the suite's)",
+    )
+    add(
+        "--until",
+        metavar="PCT",
+        help="go on with the neighbours that are not told apart, or equal within PCT, e.g. 0.3%%",
+    )
+    add(
+        "--race",
+        type=int,
+        nargs="?",
+        const=3,
+        metavar="K",
+        help="drop who is clearly slower than K others after a few blocks (default K: 3)",
+    )
+    add(
+        "--time-limit",
+        type=float,
+        metavar="SECONDS",
+        help=f"of the timed part, for --until; the suite's own blocks are not cut (default: {TIME_LIMIT_S:g})",
+    )
+    add("--headdim", "--hdim", metavar="LIST", help="64,128,256: own shapes instead of the suite's")
+    add("--seqlen", metavar="LIST", help="512,4k,16k")
+    add("--causal", metavar="WHICH", help="true, false or both")
+    add("--dtype", metavar="LIST", help="fp16, bf16")
+    add("--batch", "--batch-size", metavar="N", help="default: 16384 / seqlen")
+    add("--heads", "--nheads", metavar="N", help="default: 2048 / headdim")
+    add("--gpu", type=whole(0), default=0, metavar="INDEX", help="which GPU, in NVML's order")
+    add(
+        "--sandbox",
+        type=int,
+        choices=(0, 1, 2, 3),
+        metavar="LEVEL",
+        help="0 none, 1 Landlock and seccomp, 2 namespaces too, 3 container (default: 2, 1 or 0)",
+    )
+    add("--watch", action="store_true", help="run again after every edit of the submissions")
+    add("--json", action="store_true", help="print one JSON document on stdout, all else on stderr")
+    add_many(parser.add_argument_group("many GPUs, many submissions (docs/many-gpus.md)"))
+    add("--results", type=Path, default=ROOT / "results", metavar="DIR")
+    add(
+        "--leaderboard",
+        type=Path,
+        metavar="FILE",
+        help="everything into this file (default: leaderboard.md, a CPU's in results/cpu/; beside records that lie elsewhere)",
+    )
+
+
+def add_many(group: argparse._ArgumentGroup) -> None:
+    """Flags of a campaign: any of the first four makes one of a run."""
+    add = group.add_argument
+    add("--engine", choices=("local", "ray", "slurm"), help="who places the units (default: local)")
+    add("--gpus", type=gpu_count, metavar="N", help="how many GPUs at once, or all")
+    add(
+        "--per-unit",
+        type=whole(1),
+        metavar="N",
+        help="entrants that share a run (default: 1; 12 with --race)",
+    )
+    add("--resume", action="store_true", help="skip what is recorded: source, suite, protocol, GPU")
+    add(
+        "--builders",
+        type=whole(0),
+        default=default_builders(),
+        metavar="N",
+        help="compile ahead on CPUs",
+    )
+    add("--sku", metavar="NAME", help="only such GPUs: a folder of results/, e.g. nvidia-h200")
+    add("--gpu-memory", type=positive, metavar="GIB", help="only GPUs with at least this")
+    add("--address", default="auto", metavar="HOST:PORT", help="Ray cluster (default: RAY_ADDRESS)")
+    add("--slurm", action="append", metavar="KEY=VALUE", help="sbatch option, e.g. partition=gpu")
+    add(
+        "--slurm-folder",
+        type=Path,
+        default=ROOT / ".slurm",
+        metavar="DIR",
+        help="shared with the nodes: units, events, logs",
+    )
+
+
+def command_names() -> list[str]:
+    """What may be typed first, `run` before the others."""
+    return ["run", *COMMANDS]
+
+
+def command_module(command: str) -> ModuleType:
+    """The file of a command, loaded when it is asked for: a query starts in a third of a second."""
+    return importlib.import_module(f"harness.cli.{COMMANDS[command]}")
+
+
+def run_command(args: argparse.Namespace) -> int:
+    """Any command but `run`."""
+    code: int = command_module(args.command).run(args)
+    return code
+
+
+def report(args: argparse.Namespace) -> Terminal:
+    """The live view, of one run or of many units; with --json it leaves stdout alone."""
+    view = Rack if is_campaign(args) else Terminal
+    return view(quiet_stdout=args.json)
+
+
+def guarded(main: Callable[[], int]) -> int:
+    """Run `main`; our own errors become two lines and an exit code, Ctrl-C becomes 130.
+
+    What nobody foresaw keeps its traceback and is a harness error: 1 would blame the submission.
+    """
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")  # a terminal without ✓ is no reason to end
+    # A polite end is a Ctrl-C: children are ended and records kept either way.
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        code = main()
+        sys.stdout.flush()  # here, where a reader who left is no surprise
+    except HarnessError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return error.exit_code
+    except BrokenPipeError:  # `run.py list | head`: nobody reads on
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return EXIT_NOBODY_READS
+    except Exception:
+        traceback.print_exc()
+        print(
+            "error: a fault of the harness; what was measured before it is in results/\n"
+            "  next: python run.py doctor, and report the lines above",
+            file=sys.stderr,
+        )
+        return EXIT_USAGE
+    except KeyboardInterrupt:
+        print(
+            "interrupted: what was measured is in results/\n  next: the same command again",
+            file=sys.stderr,
+        )
+        return EXIT_INTERRUPTED
+    else:
+        return code

@@ -1,0 +1,1 @@
+"""Commands about records: `add_parser(subparsers)`, `run(args) -> exit code`."""

@@ -1,0 +1,226 @@
+"""`compare A B`: how much faster A is than B, per config, with the interval; an exit code for scripts."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from harness.board import query, record
+from harness.board.rank import direct_on, newest
+from harness.board.record import Head
+from harness.board.render.text import milliseconds, times, wash
+from harness.errors import EXIT_OK, EXIT_SUBMISSION_FAILED, UnavailableError, UsageError
+from harness.measure import stats
+from harness.measure.stats import Interval
+from harness.schema import Kind, Result, Status
+
+
+@dataclass(frozen=True, slots=True)
+class Pair:
+    """Both on one config. `ratio` above 1: A is faster. `paired`: both ran in the same blocks."""
+
+    a: Result
+    b: Result
+    ratio: Interval
+    paired: bool
+
+
+def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Declare the command."""
+    parser = subparsers.add_parser("compare", help="how much faster A is than B, with its interval")
+    add_pair(parser)
+    parser.add_argument("--json", action="store_true", help="one JSON document")
+    parser.add_argument(
+        "--fail-on-regression",
+        metavar="PCT",
+        type=percent,
+        default=None,
+        help="exit 1 if A is slower than B by more than this, beyond doubt (1%%)",
+    )
+    parser.set_defaults(run=run)
+
+
+def add_pair(parser: argparse.ArgumentParser) -> None:
+    """A, B and where their lines lie."""
+    told = "NAME, NAME@RUN or NAME@SOURCE (first letters of the source's hash)"
+    parser.add_argument("a", metavar="A", help=told)
+    parser.add_argument("b", metavar="B", help=told)
+    query.add_results(parser)
+
+
+def percent(text: str) -> float:
+    """`1%`, `1` or `0.5%` → 0.01, 0.01, 0.005."""
+    try:
+        value = float(text.strip().removesuffix("%")) / 100
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"'{text}' is not a percentage; write 1%") from None
+    if not 0 <= value < 1:
+        raise argparse.ArgumentTypeError(f"'{text}' is not between 0% and 100%")
+    return value
+
+
+def run(args: argparse.Namespace) -> int:
+    """0 compared; 1 a regression beyond --fail-on-regression; 2 no such entry; 3 nothing shared."""
+    pairs = find_pairs(args)
+    overall = stats.geomean([pair.ratio for pair in pairs])
+    if args.json:
+        print(json.dumps(_document(args, pairs, overall)))
+    else:
+        print("\n".join(_lines(args, pairs, overall)))
+    limit = args.fail_on_regression
+    if limit is None:
+        return EXIT_OK
+    worse = [pair.a.config for pair in pairs if is_regression(pair.ratio, limit)]
+    worse += ["geomean"] if is_regression(overall, limit) else []
+    if worse and not args.json:
+        print(f"regression beyond {limit:.1%} on {', '.join(worse)}")
+    return EXIT_SUBMISSION_FAILED if worse else EXIT_OK
+
+
+def is_regression(ratio: Interval, limit: float) -> bool:
+    """Slower by more than `limit`, and surely slower at all."""
+    return ratio.value < 1 - limit and ratio.high < 1
+
+
+def find_pairs(args: argparse.Namespace) -> list[Pair]:
+    """The newest lines of A and B on every config both passed, of one GPU, suite and protocol."""
+    heads, _ = record.heads(args.results)
+    wanted = [h for h in heads if query._asked(args, h.suite, h.gpu)]
+    mine, theirs = _named(args.a, wanted), _named(args.b, wanted)
+    pairs = _best(mine, theirs)
+    if not pairs:
+        raise UnavailableError(
+            f"'{args.a}' and '{args.b}' passed no config in common on one GPU, suite and protocol",
+            side_by_side({h.entry: Kind(h.kind) for h in (mine[0], theirs[0])}),
+        )
+    return pairs
+
+
+def side_by_side(kinds: Mapping[str, Kind]) -> str:
+    """The command that measures these entries in the same blocks."""
+    names = {kind: [wash(e, 80) for e, k in kinds.items() if k is kind] for kind in Kind}
+    beside = f" --baselines {','.join(names[Kind.BASELINE])}" if names[Kind.BASELINE] else ""
+    return f"python run.py --submission {','.join(names[Kind.SUBMISSION]) or 'NAME'}{beside}"
+
+
+def _named(name: str, heads: list[Head]) -> list[Head]:
+    entry, _, which = name.partition("@")
+    mine = [h for h in heads if h.entry == entry]
+    if not mine:
+        raise query.unknown(entry, sorted({h.entry for h in heads}))
+    found = [
+        h for h in mine if not which or h.run.startswith(which) or h.source_sha256.startswith(which)
+    ]
+    if not found:
+        runs = ", ".join(sorted({h.run for h in mine})[-5:])
+        raise UsageError(
+            f"'{name}': no run or source begins with '{which}'", f"runs of {entry}: {runs}"
+        )
+    return found
+
+
+def _best(mine: list[Head], theirs: list[Head]) -> list[Pair]:
+    """Runs that hold both count before the newest of each; GPUs before the CPU, most configs first."""
+    shared_runs = {h.run for h in mine} & {h.run for h in theirs}
+    together = (
+        [h for h in mine if h.run in shared_runs],
+        [h for h in theirs if h.run in shared_runs],
+    )
+    best: list[Pair] = []
+    for left, right in (together, (mine, theirs)):
+        for board in {(h.gpu, h.suite_sha256, h.protocol) for h in left}:
+            pairs = _on_board([_passed(side, board) for side in (left, right)])
+            best = max(
+                best, pairs, key=lambda p: (len(p), bool(p) and p[0].a.machine.has_gpu, _date(p))
+            )
+        if best:
+            break
+    return best
+
+
+def _date(pairs: list[Pair]) -> str:
+    return max((pair.a.date for pair in pairs), default="")
+
+
+def _passed(heads: list[Head], board: tuple[str, str, int]) -> dict[str, Head]:
+    on_board = [
+        h
+        for h in heads
+        if (h.gpu, h.suite_sha256, h.protocol) == board and h.status == Status.PASSED.value
+    ]
+    return {head.config: head for head in newest(on_board)}
+
+
+def _on_board(sides: list[dict[str, Head]]) -> list[Pair]:
+    pairs = []
+    for config in sorted(sides[0].keys() & sides[1].keys()):
+        found, damaged = record.read([sides[0][config], sides[1][config]])
+        if damaged:  # the front of its line was readable, the rest is not
+            continue
+        a, b = found
+        ratio = direct_on(a, b)
+        if ratio is not None:
+            pairs.append(Pair(a, b, ratio, paired=True))
+        elif a.speedup and b.speedup and a.speedup.against == b.speedup.against:
+            over = [Interval(s.value, s.low, s.high) for s in (a.speedup, b.speedup)]
+            pairs.append(Pair(a, b, stats.quotient(*over), paired=False))
+    return sorted(pairs, key=lambda p: (p.a.case.headdim, p.a.case.seqlen))
+
+
+def words(ratio: Interval) -> str:
+    """`faster by 4.2 %`, `slower by 1.0 %`, `not told apart`."""
+    if ratio.holds(1.0):
+        return "not told apart"
+    return (
+        f"faster by {ratio.value - 1:.1%}"
+        if ratio.value > 1
+        else f"slower by {1 - ratio.value:.1%}"
+    )
+
+
+def _lines(args: argparse.Namespace, pairs: list[Pair], overall: Interval) -> list[str]:
+    a, b = wash(args.a, 80), wash(args.b, 80)
+    rows = [["config", f"{a} ms", f"{b} ms", f"{a} against {b} [95 %]", ""]]
+    rows += [
+        [
+            p.a.config,
+            milliseconds(p.a.latency_ms),
+            milliseconds(p.b.latency_ms),
+            times(p.ratio),
+            words(p.ratio),
+        ]
+        for p in pairs
+    ]
+    rows.append(["geomean", "", "", times(overall), words(overall)])
+    again = side_by_side({result.entry: result.kind for result in (pairs[0].a, pairs[0].b)})
+    lines = [f"{wash(pairs[0].a.gpu)} · {wash(pairs[0].a.suite)}", query.table(rows)]
+    if not all(pair.paired for pair in pairs):
+        against = pairs[0].a.speedup.against if pairs[0].a.speedup else "the baseline"
+        lines.append(
+            f"measured in different runs and compared through {wash(against)}: wider than side by side"
+        )
+        return [*lines, f"next: {again}"]
+    if overall.holds(1.0):
+        blocks = min(pair.a.blocks for pair in pairs)
+        more = stats.blocks_to_separate(overall, blocks)
+        if more is None:
+            return [*lines, "no practical number of blocks would tell them apart"]
+        lines.append(f"about {more} more blocks would tell them apart")
+        return [*lines, f"next: {again} --blocks {blocks + more}"]
+    return [*lines, f"next: python run.py explain {a} {b}"]
+
+
+def _document(args: argparse.Namespace, pairs: list[Pair], overall: Interval) -> dict[str, object]:
+    def told(ratio: Interval) -> dict[str, object]:
+        return {"value": ratio.value, "low": ratio.low, "high": ratio.high, "words": words(ratio)}
+
+    configs = {p.a.config: {**told(p.ratio), "paired": p.paired} for p in pairs}
+    return {
+        "a": args.a,
+        "b": args.b,
+        "gpu": pairs[0].a.gpu,
+        "configs": configs,
+        "geomean": told(overall),
+    }

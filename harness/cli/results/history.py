@@ -1,0 +1,60 @@
+"""`history NAME`: every run of one entry over time, and where its speed-up made a step."""
+
+from __future__ import annotations
+
+import argparse
+
+from harness.board import query, record
+from harness.board.history import Point, history, step
+from harness.board.render.text import times, wash
+from harness.errors import EXIT_OK
+
+
+def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Declare the command."""
+    parser = subparsers.add_parser(
+        "history", help="every run of one entry, and where its speed-up made a step"
+    )
+    parser.add_argument("name")
+    query.add_results(parser)
+    parser.set_defaults(run=run)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Exit code 0, or 2 with the nearest name if there is no such entry."""
+    heads, _ = record.heads(args.results)
+    wanted = [h for h in heads if query._asked(args, h.suite, h.gpu)]
+    mine = [h for h in wanted if h.entry == args.name]
+    if not mine:
+        raise query.unknown(args.name, sorted({h.entry for h in wanted}))
+    points = history(mine)
+    for board in dict.fromkeys(point.board for point in points):
+        print(
+            f"{args.name} on {wash(board[0])} · {wash(board[1])} (suite {board[2][:8]}, protocol {board[3]})"
+        )
+        print(query.table(_rows([p for p in points if p.board == board]), indent="  "))
+    print(f"next: python run.py compare {args.name}@RUN {args.name}@OTHER_RUN")
+    return EXIT_OK
+
+
+def _rows(points: list[Point]) -> list[list[str]]:
+    rows = [["date", "run", "source", "configs", "speed-up [95 %]", "since the run before"]]
+    before: Point | None = None
+    for point in points:
+        told = (
+            times(point.speedup)
+            if point.speedup
+            else wash(point.failed, 80) or "no baseline beside it"
+        )
+        rows.append(
+            [
+                point.date[:10],
+                wash(point.run, 40),
+                point.source[:8],
+                str(point.configs),
+                told,
+                step(before, point),
+            ]
+        )
+        before = point
+    return rows

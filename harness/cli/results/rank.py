@@ -1,0 +1,69 @@
+"""`rank`: rebuild leaderboard.md, its picture, the page and what documents quote, from the records alone."""
+
+from __future__ import annotations
+
+import argparse
+import difflib
+import sys
+from pathlib import Path
+
+from harness.board import publish
+from harness.errors import EXIT_OK, EXIT_SUBMISSION_FAILED, UsageError
+
+
+def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Declare the command."""
+    parser = subparsers.add_parser(
+        "rank", help="rebuild leaderboard.md and .html from results/ alone"
+    )
+    parser.add_argument("--results", type=Path, default=publish.ROOT / "results", metavar="DIR")
+    parser.add_argument(
+        "--board",
+        type=Path,
+        metavar="FILE",
+        help="everything into this file (default: leaderboard.md beside results/, a CPU's in results/cpu/;"
+        " of other folders in the folder itself)",
+    )
+    parser.add_argument(
+        "--check", action="store_true", help="write nothing; exit 1 if the board is not current"
+    )
+    parser.set_defaults(run=run)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Exit code 0, or 1 when `--check` finds another board than the records give."""
+    if not args.results.is_dir():
+        raise UsageError(
+            f"{args.results}: no folder of records; a board of it would be empty",
+            "leave out --results, or name the folder that a run was given",
+        )
+    code, told = EXIT_OK, set[str]()
+    for place in publish.places(args.results, args.board):
+        board, bad, files = publish.publish(args.results, place)
+        for line in (str(line) for line in bad):
+            if line not in told:
+                print(f"left out: {line}", file=sys.stderr)
+                told.add(line)
+        if place.cpu and not board.boards:
+            continue
+        if args.check:
+            page = place.board.with_suffix(".html")  # carries NOTES.md too; rebuilt, never compared
+            code = max(code, *(_check(p, text) for p, text in files.items() if p != page))
+            continue
+        for path, text in files.items():
+            publish.write(path, text)
+        rows = sum(len(one.rows) for one in board.boards)
+        print(f"{', '.join(map(str, files))}: {len(board.boards)} boards, {rows} rows")
+    return code
+
+
+def _check(path: Path, rebuilt: str) -> int:
+    old = path.read_text(encoding="utf-8") if path.exists() else ""
+    if old == rebuilt:
+        print(f"{path}: current")
+        return EXIT_OK
+    diff = difflib.unified_diff(old.splitlines(), rebuilt.splitlines(), "board", "records", n=0)
+    for line in list(diff)[:20]:
+        print(line)
+    print(f"{path}: not what the records give\n  next: python run.py rank", file=sys.stderr)
+    return EXIT_SUBMISSION_FAILED

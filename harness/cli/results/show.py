@@ -1,0 +1,121 @@
+"""`show NAME`: everything the newest records say of one entry."""
+
+from __future__ import annotations
+
+import argparse
+import json
+
+from harness.board import query, record
+from harness.board.rank import Board, Row
+from harness.board.render.notes import Notes, conditions_of
+from harness.board.render.text import (
+    NEXT,
+    board_title,
+    ending,
+    milliseconds,
+    number,
+    rank_text,
+    scientific,
+    times,
+    wash,
+)
+from harness.errors import EXIT_OK
+from harness.measure.stats import Interval
+from harness.schema import Result, Status
+
+
+def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Declare the command."""
+    parser = subparsers.add_parser("show", help="everything the newest records say of one entry")
+    parser.add_argument("name")
+    parser.add_argument("--samples", action="store_true", help="both clocks of every block")
+    parser.add_argument(
+        "--json", action="store_true", help="the records themselves, one JSON document"
+    )
+    query.add_results(parser)
+    parser.set_defaults(run=run)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Exit code 0, or 2 with the nearest name if there is no such entry."""
+    found = query.boards_of(args.name, query.boards(args))
+    if args.json:
+        lines = [json.loads(record.to_line(result)) for _, row in found for result in row.results]
+        print(json.dumps({"results": lines}))
+        return EXIT_OK
+    for board, row in found:
+        print("\n".join(_row(board, row)))
+        for result in row.results:
+            print("\n".join(_result(board, result, samples=args.samples)))
+        print()
+    print(f"next: python run.py compare {args.name} OTHER · python run.py history {args.name}")
+    return EXIT_OK
+
+
+def _row(board: Board, row: Row) -> list[str]:
+    first = row.pick
+    place = (
+        f"#{rank_text(row)}, {times(row.speedup)} over {board.headline}"
+        if row.speedup
+        else f"not ranked: {row.why}"
+    )
+    machine = first.machine
+    where = (
+        f"{machine.sms} SMs, {machine.power_limit_w:.0f} W, driver {machine.driver}"
+        if machine.sms
+        else machine.cpu
+    )
+    return [
+        f"{wash(row.entry, 80)} on {board_title(board)}: {wash(place)}",
+        f"  {first.kind.value}, {wash(first.language)}, by {wash(first.author)}; {wash(first.version) or 'own code'}",
+        f"  source {first.source_sha256[:16]}  harness {first.harness_commit[:12]}  run {wash(first.run, 80)}",
+        f"  {wash(where)}, torch {wash(machine.torch)}, triton {wash(machine.triton)}, python {wash(machine.python)}",
+    ]
+
+
+def _result(board: Board, result: Result, *, samples: bool) -> list[str]:
+    lines = [f"  {wash(result.config, 80)}: {ending(result)}"]
+    if result.status is not Status.PASSED:
+        lines.append(f"    next: {NEXT.get(result.status, '')}")
+        lines += [f"    | {wash(line, 160)}" for line in result.log_tail.splitlines()[-12:]]
+        return lines
+    told = result.speedup
+    ratio = times(Interval(told.value, told.low, told.high)) if told else "–"
+    spread = f"p10 {milliseconds(result.p10_ms)}, p90 {milliseconds(result.p90_ms)}"
+    lines.append(
+        f"    {milliseconds(result.latency_ms)} ms ({spread}), {number(result.tflops, 1)} TFLOP/s, "
+        f"{number(result.peak_pct, 1)} % of peak, {result.blocks} blocks"
+    )
+    lines.append(
+        f"    speed-up over {told.against if told else '–'}: {ratio}; {result.numerics_class}; {result.integrity}"
+    )
+    if result.error:
+        worst = result.error
+        lines.append(
+            f"    max diff {scientific(worst.max_diff)}, relative L2 {scientific(worst.rel_l2)}, "
+            f"worst row {scientific(worst.worst_row)}"
+        )
+    if result.slack:
+        lines.append(
+            f"    clock slack {result.slack.mean_pct:.2f} % of the mean, {result.slack.burst_pct:.2f} % of a burst"
+        )
+    lines += [f"    {line}" for line in conditions_of(result)]
+    if result.kernels:
+        lines.append(f"    kernels: {wash(', '.join(result.kernels))}")
+    lines += [f"    tuned: {wash(line)}" for line in result.configs]
+    lines += [f"    note: {wash(note)}" for note in Notes(board).of_entry(result)]
+    if samples:
+        rows = [["block", "T1 ms a call", "T2 ms a burst", "MHz", "J a turn", ""]]
+        rows += [
+            [
+                str(s.block),
+                milliseconds(s.latency_ms),
+                milliseconds(s.t2_ms),
+                str(s.sm_mhz or "–"),
+                number(s.energy_j, 1),
+                "late" if s.late else "",
+            ]
+            for s in result.samples
+        ]
+        lines.append(query.table(rows, indent="    "))
+    return lines

@@ -1,0 +1,279 @@
+"""`verify RESULT`: do an old record's figures follow from its samples, and does it measure the same today?
+
+RESULT is an entry, ENTRY@RUN, or FILE.jsonl:LINE. First the record is audited (checksum, commitment, figures
+from samples); then the entry is measured again beside the same baseline and the two speed-ups are compared:
+
+    SAME     their quotient holds 1, or is within --tolerance of it
+    FASTER   today it is faster, beyond tolerance and doubt
+    SLOWER   today it is slower, beyond tolerance and doubt
+    CANNOT   it cannot be measured here again; the reason is told
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from harness import PROTOCOL
+from harness.board import query, record
+from harness.board.rank import block_times_ms, interval_of, newest
+from harness.board.render.text import times, wash
+from harness.catalog.suites import load_suite
+from harness.cli.arguments import whole
+from harness.cli.results.compare import _named, percent
+from harness.errors import (
+    EXIT_OK,
+    EXIT_SUBMISSION_FAILED,
+    EXIT_UNAVAILABLE,
+    SuiteError,
+    UnavailableError,
+    UsageError,
+)
+from harness.measure import stats
+from harness.measure.stats import Interval
+from harness.measure.stopping import level_of
+from harness.problems import get_problem
+from harness.schema import MOST_BLOCKS, Kind, Machine, Result, Speedup, Status, Suite
+
+ROUNDING = 1e-9  # figures in a record are written in full
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """SAME, FASTER, SLOWER or CANNOT, and why."""
+
+    word: str
+    why: str
+
+
+def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Declare the command."""
+    parser = subparsers.add_parser("verify", help="audit an old record and measure it again")
+    parser.add_argument("result", metavar="RESULT", help="ENTRY, ENTRY@RUN or FILE.jsonl:LINE")
+    parser.add_argument(
+        "--audit-only", action="store_true", help="check the record itself, measure nothing"
+    )
+    parser.add_argument(
+        "--tolerance", type=percent, default=0.02, metavar="PCT", help="default 2%%"
+    )
+    parser.add_argument("--blocks", type=whole(1, MOST_BLOCKS), default=20, metavar="N")
+    query.add_results(parser)
+    parser.set_defaults(run=run)
+
+
+def run(args: argparse.Namespace) -> int:
+    """0: SAME or FASTER (or a clean audit); 1: SLOWER or a record that contradicts itself; 3: CANNOT."""
+    old = _chosen(args)
+    wrong = [f"{r.config}: {fault}" for r in old for fault in audit(r, _beside(args, r))]
+    for line in wrong:
+        print(f"audit: {wash(line)}")
+    if wrong:
+        print("next: do not trust this record; measure it again")
+        return EXIT_SUBMISSION_FAILED
+    print(
+        f"audit: {len(old)} records of {wash(old[0].entry, 80)}: checksum, commitment and figures agree"
+    )
+    if args.audit_only:
+        return EXIT_OK
+    verdict = _measure_again(args, old)
+    print(f"{verdict.word}: {wash(verdict.why)}")
+    print(f"next: python run.py history {wash(old[0].entry, 80)}")
+    return {"CANNOT": EXIT_UNAVAILABLE, "SLOWER": EXIT_SUBMISSION_FAILED}.get(verdict.word, EXIT_OK)
+
+
+def _chosen(args: argparse.Namespace) -> list[Result]:
+    path, _, number = args.result.rpartition(":")
+    if path.endswith(".jsonl"):
+        return [_line(Path(path), number)]
+    heads, _ = record.heads(args.results)
+    wanted = [
+        h for h in heads if query._asked(args, h.suite, h.gpu) and h.status == Status.PASSED.value
+    ]
+    mine = newest(_named(args.result, wanted))
+    latest = max(mine, key=lambda h: (h.gpu != "cpu", h.date, h.run))
+    found, _ = record.read(
+        [h for h in mine if h.run == latest.run and h.suite_sha256 == latest.suite_sha256]
+    )
+    if not found:
+        raise UnavailableError(f"'{args.result}': no record can be read", "python run.py rank")
+    return found
+
+
+def _line(path: Path, number: str) -> Result:
+    hint = "name a line that exists: FILE.jsonl:1"
+    try:
+        lines = path.read_bytes().splitlines()
+        if not (number.isascii() and number.isdigit() and 1 <= int(number) <= len(lines)):
+            raise UsageError(f"{path}:{number}: it has lines 1 to {len(lines)}", hint)
+        return record.parse(lines[int(number) - 1])
+    except OSError as error:
+        raise UsageError(f"{path}: {error.strerror}", hint) from None
+    except ValueError as error:
+        raise UsageError(
+            f"{path}:{number}: {error}", "python run.py rank names all such lines"
+        ) from None
+
+
+def _beside(args: argparse.Namespace, result: Result) -> Result | None:
+    """The headline baseline's record of the same run and config."""
+    if result.speedup is None:
+        return None
+    heads, _ = record.heads(args.results)
+    key = (result.run, result.speedup.against, result.config)
+    found, _ = record.read([h for h in heads if (h.run, h.entry, h.config) == key])
+    return found[0] if found else None
+
+
+# --------------------------------------------------------------------------- the record against itself
+
+
+def audit(result: Result, base: Result | None) -> list[str]:
+    """Everything in which a record contradicts its own samples; empty if nothing does."""
+    faults = []
+    if result.secret and not _opens(result.secret, result.secret_commitment):
+        faults.append("the secret does not open the commitment")
+    if result.status is not Status.PASSED or result.latency_ms is None:
+        return faults
+    scored = block_times_ms(result)
+    if not scored:
+        return [*faults, "PASSED without one scored sample"]
+    told = stats.summary(list(scored.values()))
+    faults += _differ("latency_ms", result.latency_ms, told.median)
+    faults += _differ("p10_ms", result.p10_ms, told.p10) + _differ(
+        "p90_ms", result.p90_ms, told.p90
+    )
+    flops = get_problem(result.problem).flops(result.case)
+    faults += _differ("tflops", result.tflops, flops / told.median / 1e9)
+    faults += (
+        []
+        if result.blocks == len(scored)
+        else [f"blocks is {result.blocks}, {len(scored)} were scored"]
+    )
+    faults += [
+        f"block {s.block}: the events took longer than the judge's clock"
+        for s in result.samples
+        if s.t1_ms > s.t2_ms * 1.001 and not s.late
+    ]
+    if base is not None and result.speedup is not None:
+        faults += _of_speedup(result.speedup, block_times_ms(base), scored, level_of(result.looks))
+    return faults
+
+
+def _of_speedup(
+    told: Speedup, base: Mapping[int, float], scored: Mapping[int, float], level: float
+) -> list[str]:
+    """In what it contradicts the blocks; an interval may be as wide as they say, or as today's rule says.
+
+    Records from before the rule that two processes are never quite one (stats.PROCESS_LOG) lack its 0.05 %.
+    """
+    today = stats.speedup(base, scored, level)
+    then = stats.ratio(stats.paired_log_ratios(base, scored), level)
+    if today is None or then is None:
+        return ["no block in common with its baseline"]
+    faults = [
+        _differ("speedup.value", told.value, found.value)
+        + _differ("speedup.low", told.low, found.low, 1e-6)
+        + _differ("speedup.high", told.high, found.high, 1e-6)
+        for found in (today, then)
+    ]
+    return min(faults, key=len)
+
+
+def _opens(secret: str, commitment: str) -> bool:
+    try:
+        return hashlib.sha256(bytes.fromhex(secret)).hexdigest() == commitment
+    except ValueError:  # not hexadecimal
+        return False
+
+
+def _differ(name: str, told: float | None, found: float, by: float = ROUNDING) -> list[str]:
+    if told is not None and math.isclose(told, found, rel_tol=by):
+        return []
+    return [f"{name} is {told}, the samples give {found:.6g}"]
+
+
+# --------------------------------------------------------------------------- the record against today
+
+
+def judge(old: Interval, new: Interval, tolerance: float) -> Verdict:
+    """Two speed-ups over the same baseline, one old, one of today."""
+    change = stats.quotient(new, old)
+    words = f"today {times(new)}, then {times(old)}: quotient {times(change)}"
+    if change.holds(1.0) or abs(change.value - 1) <= tolerance:
+        return Verdict("SAME", words)
+    return Verdict("FASTER" if change.value > 1 else "SLOWER", words)
+
+
+def obstacle(old: Sequence[Result], machine: Machine, root: Path) -> str:
+    """Why it cannot be measured here again, or an empty string."""
+    first = old[0]
+    if not first.machine.has_gpu:
+        return "a CPU's times are never compared; the record agrees with itself"
+    if first.protocol != PROTOCOL:
+        return f"protocol {first.protocol} then, {PROTOCOL} today"
+    gpu = machine.gpu if machine.has_gpu else "cpu"
+    if first.gpu != gpu:
+        return f"measured on {first.gpu}, this is {gpu}"
+    if (first.machine.sms, first.machine.capability) != (
+        machine.sms,
+        machine.capability,
+    ):
+        return f"{first.machine.sms} SMs then, {machine.sms} here"
+    if any(r.speedup is None for r in old):
+        return "the record has no speed-up over a baseline"
+    folder = root / ("baselines" if first.kind is Kind.BASELINE else "submissions") / first.entry
+    if not folder.is_dir():
+        return f"{folder.relative_to(root)} is not in this checkout"
+    return ""
+
+
+def _measure_again(args: argparse.Namespace, old: Sequence[Result]) -> Verdict:
+    from harness.catalog.request import resolve
+    from harness.cli.terminal import Terminal
+    from harness.engine.session import execute
+    from harness.measure.machine import inspect_machine
+
+    first, machine = old[0], inspect_machine()
+    why = obstacle(old, machine, query.ROOT)
+    if why or first.speedup is None:
+        return Verdict("CANNOT", why)
+    against = first.speedup.against
+    suite = _suite(old, against, args.blocks)
+    submissions = [first.entry] if first.kind is Kind.SUBMISSION else []
+    baselines = list(dict.fromkeys([against, *([] if submissions else [first.entry])]))
+    request = resolve(submissions, baselines, suite, machine, against, query.ROOT)
+    if all(one.source_sha256 != first.source_sha256 for one in request.entrants):
+        return Verdict(
+            "CANNOT", f"the source has changed since: git log -- submissions/{first.entry}"
+        )
+    fresh: list[Result] = []
+    with Terminal() as observer:
+        execute(request, fresh.append, observer)
+    return _outcome(old, [r for r in fresh if r.entry == first.entry], args.tolerance)
+
+
+def _suite(old: Sequence[Result], against: str, blocks: int) -> Suite:
+    """The cases of the record, measured as the suite of that name measures, if it is still the same."""
+    cases = tuple(result.case for result in old)
+    try:
+        suite = load_suite(old[0].suite, query.ROOT / "configs")
+    except SuiteError:
+        suite = None
+    if suite is None or suite.sha256 != old[0].suite_sha256:
+        return Suite(name=old[0].suite, cases=cases, against=against, blocks=blocks)
+    return suite.model_copy(update={"cases": cases, "against": against, "blocks": blocks})
+
+
+def _outcome(old: Sequence[Result], fresh: Sequence[Result], tolerance: float) -> Verdict:
+    failed = [
+        f"{r.config}: {r.status.value} {r.reason}" for r in fresh if r.status is not Status.PASSED
+    ]
+    ratios = [interval_of(r.speedup) for r in fresh if r.speedup]
+    if failed or len(ratios) != len(old):
+        return Verdict("CANNOT", "; ".join(failed) or "no baseline ran beside it today")
+    then = [interval_of(r.speedup) for r in old if r.speedup]
+    return judge(stats.geomean(then), stats.geomean(ratios), tolerance)

@@ -1,0 +1,99 @@
+"""Flags → the suite and the request of one run. After this nobody looks at a flag."""
+
+from __future__ import annotations
+
+import argparse
+from dataclasses import replace
+
+from harness.catalog.entrants import problem_of
+from harness.catalog.request import Request, resolve
+from harness.catalog.suites import adhoc_suite, load_suite
+from harness.cli.dispatch import REMOTE, is_campaign
+from harness.errors import UnavailableError, UsageError
+from harness.measure.stopping import TIME_LIMIT_S, Rule
+from harness.process.child import ROOT
+from harness.process.sandbox import enter
+from harness.schema import Machine, Suite
+
+SMALLEST_PCT, LARGEST_PCT = 0.01, 50.0
+PLACING = ("sku", "gpu_memory", "slurm")  # flags that only a campaign reads
+SHAPE_FLAGS = ("headdim", "seqlen", "causal", "dtype", "batch", "heads")
+
+
+def choose_suite(args: argparse.Namespace, machine: Machine) -> Suite:
+    """The suite named, or the problem's own for a GPU or for none; --blocks and shape flags applied."""
+    elsewhere = args.engine in REMOTE
+    official, without_gpu = problem_of(args.submission, ROOT / "submissions").suites
+    name = args.suite or (official if machine.has_gpu or elsewhere else without_gpu)
+    suite = load_suite(name, ROOT / "configs")
+    if suite.device == "gpu" and not machine.has_gpu and not elsewhere:
+        raise UnavailableError(
+            f"UNAVAILABLE: suite '{suite.name}' needs a GPU and NVML finds none",
+            "run without --suite for the CPU smoke suite, or install the NVIDIA driver",
+        )
+    if not _split(",".join(args.submission)):
+        raise UsageError("--submission names nobody", "python run.py list submissions")
+    _refuse_idle(args)
+    shapes = {flag: _split(getattr(args, flag)) for flag in SHAPE_FLAGS}
+    suite = adhoc_suite(suite, **shapes)
+    return suite.model_copy(update={"blocks": args.blocks}) if args.blocks else suite
+
+
+def resolve_request(args: argparse.Namespace, suite: Suite, machine: Machine) -> Request:
+    """Entrants and baselines, found and read."""
+    against = args.against or suite.against
+    baselines = list(suite.baselines) if args.baselines is None else _split(args.baselines) or []
+    if baselines == ["none"]:
+        baselines = []
+    on = (
+        machine
+        if suite.device == "gpu"
+        else machine.model_copy(update={"sms": 0, "gpu": "cpu", "uuid": ""})
+    )
+    request = resolve(args.submission, baselines, suite, on, against, ROOT)
+    level = enter.usual_level() if args.sandbox is None else args.sandbox
+    return replace(request, sandbox=level, rule=rule_of(args))
+
+
+def rule_of(args: argparse.Namespace) -> Rule:
+    """When to stop measuring whom: --until, --race, --time-limit."""
+    until = None if args.until is None else percent(args.until)
+    if args.race is not None and args.race < 1:
+        raise UsageError(f"--race {args.race}: nobody could win", "write --race 3")
+    limit_s = TIME_LIMIT_S if args.time_limit is None else args.time_limit
+    if not limit_s > 0:
+        raise UsageError(f"--time-limit {limit_s:g}: no time at all", "seconds, e.g. 900")
+    if args.time_limit is not None and until is None:
+        raise UsageError("--time-limit without --until limits nothing", "add --until 0.3%")
+    rule = Rule(until, args.race, limit_s)
+    if rule.adaptive and is_campaign(args):
+        raise UsageError(
+            "--race and --until compare entrants that share their blocks; the units of a campaign do not",
+            "leave out --engine, --gpus, --per-unit and --resume, or --race and --until",
+        )
+    return rule
+
+
+def _refuse_idle(args: argparse.Namespace) -> None:
+    """A flag that would do nothing is a mistake of whoever typed it: `--sku` alone chooses no GPU."""
+    for flag in PLACING if not is_campaign(args) else ():
+        if getattr(args, flag) is not None:
+            raise UsageError(
+                f"--{flag.replace('_', '-')} places the units of a campaign, and this is one run",
+                "add --gpus 1, or leave it out (docs/many-gpus.md)",
+            )
+
+
+def percent(text: str) -> float:
+    """'0.3%' or '0.3' → 0.3; UsageError outside 0.01 … 50."""
+    try:
+        value = float(text.strip().removesuffix("%"))
+    except ValueError:
+        value = 0.0
+    if not SMALLEST_PCT <= value <= LARGEST_PCT:
+        raise UsageError(f"--until {text}: no resolution in percent", "write --until 0.3%")
+    return value
+
+
+def _split(text: str | None) -> list[str] | None:
+    return None if text is None else [part.strip() for part in text.split(",") if part.strip()]

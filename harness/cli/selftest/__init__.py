@@ -1,0 +1,1 @@
+"""The corpus of attacks and honest controls, run against the harness."""

@@ -1,0 +1,453 @@
+"""The harness tried on its own cheaters and honest controls: what came through, what stopped it.
+
+A specimen is a file of tests/corpus (harness/cli/selftest/specimen.py) or a folder with an `expect.yaml`. A cheater is
+`accepted` if its row is PASSED without the excuse that its `expect.yaml` allows (an honest time, a
+class, no orphan left); an honest control is `flagged` if its row is not PASSED.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import os
+import signal
+import tempfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from pydantic import Field
+
+from harness.board import kernel_class
+from harness.catalog.entrants import find_entrants, load_entrant
+from harness.catalog.request import Request
+from harness.catalog.suites import load_suite
+from harness.catalog.yaml_model import load_model
+from harness.cli.selftest.specimen import unfold
+from harness.engine.events import Silent
+from harness.engine.session import execute
+from harness.errors import HarnessError, SubmissionError, SuiteError
+from harness.problems import PROBLEMS, Problem, get_problem
+from harness.process import prestart, process_tree
+from harness.process.ablation import NOTHING_OFF, Defence, Off
+from harness.process.child import ROOT
+from harness.process.sandbox.removal import remove_tree
+from harness.schema import (
+    BLAMELESS,
+    LATE_REST_MS,
+    Case,
+    Entrant,
+    Frozen,
+    Kind,
+    Limits,
+    Machine,
+    Manifest,
+    Result,
+    Status,
+    Suite,
+)
+
+BATCH = 12  # entrants of one run: their processes must fit into memory
+NOBODYS_FAULT = BLAMELESS - {Status.PASSED, Status.UNSUPPORTED}
+
+
+class Expectation(Frozen):
+    """expect.yaml: what must come of a specimen, and why."""
+
+    status: tuple[Status, ...]
+    needs_gpu: bool = False
+    needs_cpu: bool = False  # would take minutes on the shape that a GPU is given
+    seen: str = ""  # cheaters: where the exploit was seen
+    defence: str = ""  # cheaters: what must stop it, a Defence or a structural one
+    exploit: str = ""
+    why: str = ""  # honest controls: what could be mistaken for cheating
+    partners: tuple[str, ...] = ()  # cheaters that must be entrants of the same run
+    min_latency_ms: float = 0.0  # PASSED is no success for the cheater if it tells at least this
+    min_burst_ms: float = 0.0  # nor if it tells at least this in every single burst
+    numerics_class: str = ""  # PASSED is no success in this class
+    work_class: tuple[str, ...] = ()  # nor with kernels of this class
+    all_blocks: bool = False  # nor with all samples taken
+    no_orphans: bool = False  # nor if nothing of it is left running
+    waited_for: bool = False  # nor if what it left running was waited for
+    neutral: str = ""  # why PASSED is harmless at all
+    dtype: str = "fp16"
+    slow: bool = False  # waits for a deadline
+    beside: tuple[str, ...] = ()  # honest controls of the same run, which must pass all the same
+    level: int = 0  # the least sandbox level at which it ends as foreseen
+    plant_environment: dict[str, str] = Field(default={})
+
+
+@dataclass(frozen=True)
+class Specimen:
+    """One folder."""
+
+    folder: Path
+    honest: bool
+    expect: Expectation
+    problem: str  # what it pretends to compute
+
+    @property
+    def name(self) -> str:
+        """Folder name."""
+        return self.folder.name
+
+    @property
+    def partners(self) -> list[Path]:
+        """Folders of the cheaters that must be entrants of the same run."""
+        return [self.folder.parent / name for name in self.expect.partners]
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What came of one specimen."""
+
+    specimen: Specimen
+    result: Result | None
+    verdict: str  # stopped | accepted | passed | flagged | surprise | untried
+    by: str
+
+    @property
+    def ok(self) -> bool:
+        """As `expect.yaml` says."""
+        return self.verdict in ("stopped", "passed")
+
+    def as_json(self) -> dict[str, object]:
+        """One row of the table."""
+        expect = self.specimen.expect
+        return {
+            "name": self.specimen.name,
+            "kind": "honest" if self.specimen.honest else "cheater",
+            "verdict": self.verdict,
+            "by": self.by,
+            "status": self.result.status.value if self.result else None,
+            "reason": self.result.reason if self.result else "",
+            "defence": expect.defence,
+            "needs_gpu": expect.needs_gpu,
+            "expected": [status.value for status in expect.status],
+        }
+
+
+def load_corpus(root: Path = ROOT) -> list[Specimen]:
+    """All specimens, cheaters first."""
+    found = []
+    for kind in ("cheaters", "honest"):
+        for path in sorted(_folders(root, kind), key=lambda path: path.parent.name):
+            expect = load_model(path, Expectation, SuiteError)
+            found.append(Specimen(path.parent, kind == "honest", expect, _problem_of(path.parent)))
+    return found
+
+
+def _folders(root: Path, kind: str) -> Iterator[Path]:
+    """expect.yaml of every specimen; those of one file are unfolded for as long as this process lives."""
+    corpus = root / "tests" / "corpus" / kind
+    yield from (root / "tests" / kind).glob("*/expect.yaml")
+    yield from corpus.glob("*/expect.yaml")
+    home = Path(tempfile.mkdtemp(dir=_home().name))
+    for path in corpus.glob("*.py"):
+        yield unfold(path, home) / "expect.yaml"
+
+
+@functools.cache
+def _home() -> tempfile.TemporaryDirectory[str]:
+    """Where specimens are unfolded: inside the checkout, which some of them want to reach from there."""
+    build = ROOT / "build"  # git sees nothing of it
+    with contextlib.suppress(OSError):
+        build.mkdir(exist_ok=True)
+        return tempfile.TemporaryDirectory(prefix="corpus-", dir=build)
+    return tempfile.TemporaryDirectory(prefix="attnboard-corpus-")
+
+
+def _problem_of(folder: Path) -> str:
+    """What a specimen computes; a manifest that cannot be read, on purpose, says nothing of it."""
+    try:
+        return load_model(folder / "manifest.yaml", Manifest, SubmissionError).problem
+    except SubmissionError:
+        return next(iter(PROBLEMS))
+
+
+def suite_for(problem: Problem, gpu: bool, dtype: str, quick_deadlines: bool) -> Suite:
+    """One shape; bursts of two, so that a first and a second call differ.
+
+    On a GPU it is large enough that plain PyTorch waits for the GPU and not for its own launches: what
+    lies between two calls counts on the judge's clock.
+    """
+    shape = (2, 16, 4096, 64) if gpu else (1, 2, 64, 64)
+    batch, heads, seqlen, headdim = shape
+    case = Case.model_validate(
+        {"name": "selftest", "batch": batch, "heads": heads, "seqlen": seqlen}
+        | {"headdim": headdim, "dtype": dtype, "burst": 2}
+    )
+    host_gib = 8 if gpu else 4  # a CUDA context alone takes two
+    limits = Limits(
+        import_s=90, first_call_s=30, burst_s=15, memory_gib=host_gib, gpu_memory_gib=24
+    )
+    if quick_deadlines:
+        limits = limits.model_copy(
+            update={"import_s": 15, "first_call_s": 4, "burst_s": 4, "entrant_s": 20}
+        )
+    pace = load_suite(problem.suites[1], ROOT / "configs").against  # runs with and without a GPU
+    return Suite(
+        name="selftest",
+        problem=problem.name,
+        device="gpu" if gpu else "cpu",
+        cases=(case,),
+        baselines=(pace,),
+        against=pace,
+        blocks=6,
+        warmup_blocks=1,
+        limits=limits,
+    )
+
+
+def batches(specimens: Sequence[Specimen], size: int = BATCH) -> list[list[Specimen]]:
+    """Specimens that may share a run: one problem, element type, kind of deadline, not too many.
+
+    Who must leave its neighbours alone has a run with these only.
+    """
+    groups: dict[tuple[str, str, bool, str], list[Specimen]] = {}
+    for specimen in specimens:
+        expect = specimen.expect
+        alone = specimen.name if expect.beside else ""
+        groups.setdefault((specimen.problem, expect.dtype, expect.slow, alone), []).append(specimen)
+    return [group[i : i + size] for group in groups.values() for i in range(0, len(group), size)]
+
+
+def run_batch(
+    specimens: Sequence[Specimen],
+    machine: Machine,
+    level: int,
+    off: Off = NOTHING_OFF,
+    row: Callable[[Result], None] = lambda result: None,
+) -> list[Outcome]:
+    """One run over `specimens`; every one of them has an outcome."""
+    first = specimens[0].expect
+    gpu = machine.has_gpu
+    problem = get_problem(specimens[0].problem)
+    suite = suite_for(problem, gpu, first.dtype, first.slow)
+    partners = dict.fromkeys(partner for s in specimens for partner in s.partners)
+    neighbours = [ROOT / "tests" / "honest" / name for s in specimens for name in s.expect.beside]
+    folders = dict.fromkeys([*(s.folder for s in specimens), *partners, *neighbours])
+    entrants, refused = _loaded(list(folders), problem)
+    pace = find_entrants([suite.against], ROOT / "baselines", Kind.BASELINE, problem)
+    results: dict[str, Result] = {}
+    if (
+        gpu and Defence.SANDBOX not in off
+    ):  # unwalled cheaters could reach what waits for the next run
+        prestart.begin_next(2)  # this one's, and the next one's, which imports torch meanwhile
+    before = set(process_tree.children(os.getpid()))
+    with contextlib.ExitStack() as stack:
+        cache = Path(tempfile.mkdtemp(prefix="attnboard-selftest-"))
+        stack.callback(remove_tree, cache)  # specimens write into it
+        stack.enter_context(planted(specimens))
+        request = Request(
+            suite=suite,
+            machine=machine if gpu else replace_gpu(machine),
+            entrants=(*entrants, *pace),
+            against=suite.against,
+            cache=cache,
+            sandbox=0 if Defence.SANDBOX in off else level,
+            off=off,
+        )
+
+        def save(result: Result) -> None:
+            results[result.entry] = result
+            row(result)
+
+        with contextlib.suppress(HarnessError):  # the rows say so
+            execute(request, save, Silent())
+        left = end_orphans(before)
+    return [
+        refusal(specimen, refused[specimen.name])
+        if specimen.name in refused
+        else beside(judge(specimen, results.get(specimen.name), suite, left), results)
+        for specimen in specimens
+    ]
+
+
+def _loaded(folders: Sequence[Path], problem: Problem) -> tuple[list[Entrant], dict[str, str]]:
+    """Who can be read, and why the others cannot, by the name of their folder."""
+    entrants: list[Entrant] = []
+    refused: dict[str, str] = {}
+    for folder in folders:
+        try:
+            entrants.append(load_entrant(folder, Kind.SUBMISSION, problem))
+        except SubmissionError as cause:  # noqa: PERF203 - of many, a few
+            refused[folder.name] = cause.message
+    return entrants, refused
+
+
+def refusal(specimen: Specimen, why: str) -> Outcome:
+    """Of one that was not even read: as good as INVALID_SUBMISSION."""
+    foreseen = not specimen.honest and Status.INVALID_SUBMISSION in specimen.expect.status
+    words_ = why.replace(str(specimen.folder), specimen.name)[:120]
+    return Outcome(specimen, None, "stopped" if foreseen else "surprise", f"not read: {words_}")
+
+
+def beside(outcome: Outcome, results: Mapping[str, Result]) -> Outcome:
+    """The same, unless a neighbour lost its row by it: then it won, however it ended."""
+    for name in outcome.specimen.expect.beside:
+        row = results.get(name)
+        if row is None or row.status is not Status.PASSED:
+            lost = "no row" if row is None else words(row)
+            return replace(outcome, verdict="accepted", by=f"{name} beside it: {lost}")
+    return outcome
+
+
+def runs_on(specimen: Specimen, machine: Machine) -> bool:
+    """Whether this machine can show anything about it."""
+    return not (specimen.expect.needs_cpu if machine.has_gpu else specimen.expect.needs_gpu)
+
+
+def replace_gpu(machine: Machine) -> Machine:
+    """The same machine as one without a GPU."""
+    return machine.model_copy(update={"sms": 0, "gpu": "cpu", "uuid": ""})
+
+
+@contextlib.contextmanager
+def planted(specimens: Sequence[Specimen]) -> Iterator[None]:
+    """Put what a specimen wants to steal into our environment; remove what it left in memory."""
+    wanted = {k: v for s in specimens for k, v in s.expect.plant_environment.items()}
+    os.environ.update(wanted)
+    try:
+        yield
+    finally:
+        for name in wanted:
+            os.environ.pop(name, None)
+        for path in Path("/dev/shm").glob("attnboard_planted_*"):
+            path.unlink(missing_ok=True)
+
+
+def end_orphans(before: set[int]) -> int:
+    """How many processes a run left behind; they are ended here."""
+    left = [pid for pid in process_tree.children(os.getpid()) if pid not in before]
+    for pid in left:
+        process_tree.signal_tree(pid, signal.SIGKILL)
+    process_tree.sweep(before)
+    return len(left)
+
+
+def judge(specimen: Specimen, result: Result | None, suite: Suite, orphans: int) -> Outcome:
+    """Compare one row with its expect.yaml."""
+    if result is None:
+        return Outcome(specimen, None, "untried", "no row")
+    expect, status = specimen.expect, result.status
+    if specimen.honest:
+        verdict = "passed" if status is Status.PASSED else "flagged"
+        return Outcome(specimen, result, verdict, "" if verdict == "passed" else words(result))
+    if status is not Status.PASSED:
+        verdict = "stopped" if status in expect.status else "surprise"
+        if status in NOBODYS_FAULT and verdict == "surprise":
+            verdict = "accepted"  # it broke something and got away without blame
+        return Outcome(specimen, result, verdict, words(result))
+    excuse = harmless(expect, result, suite, orphans)
+    return Outcome(specimen, result, "stopped" if excuse else "accepted", excuse or words(result))
+
+
+def harmless(expect: Expectation, result: Result, suite: Suite, orphans: int) -> str:
+    """Why a PASSED row is no success for its cheater, or an empty string."""
+    checks: list[tuple[bool, Callable[[], bool], str]] = [
+        (
+            bool(expect.min_latency_ms),
+            lambda: (result.latency_ms or 0) >= expect.min_latency_ms,
+            "its time is the true one",
+        ),
+        (
+            bool(expect.min_burst_ms),
+            lambda: min(s.latency_ms for s in result.samples) >= expect.min_burst_ms,
+            "its time is the true one in every burst",
+        ),
+        (
+            bool(expect.numerics_class),
+            lambda: result.numerics_class == expect.numerics_class,
+            f"class {expect.numerics_class}",
+        ),
+        (
+            bool(expect.work_class),
+            lambda: kernel_class.classify(result.kernels, result.likeness) in expect.work_class,
+            f"class {' or '.join(expect.work_class)}",
+        ),
+        (expect.all_blocks, lambda: result.blocks >= suite.blocks, "all samples were taken"),
+        (
+            expect.waited_for,
+            lambda: any(s.rest_ms > LATE_REST_MS for s in result.samples),
+            "what it left running was waited for in its own turn",
+        ),
+        (expect.no_orphans, lambda: orphans == 0, "nothing of it was left running"),
+    ]
+    wanted = [(holds(), text) for asked, holds, text in checks if asked]
+    if wanted and all(held for held, _ in wanted):
+        return "; ".join(text for _, text in wanted)
+    return expect.neutral if not wanted else ""
+
+
+def words(result: Result) -> str:
+    """Status and the first line of its reason."""
+    first = result.reason.splitlines()[0] if result.reason else ""
+    return f"{result.status.value} ({first[:90]})" if first else result.status.value
+
+
+def run_corpus(
+    specimens: Sequence[Specimen],
+    machine: Machine,
+    level: int,
+    off: Off = NOTHING_OFF,
+    tell: Callable[[Outcome], None] = lambda outcome: None,
+    size: int = BATCH,
+    row: Callable[[Result], None] = lambda result: None,
+) -> list[Outcome]:
+    """Try all `specimens` that this machine can run; again by itself what found no memory among others."""
+    able = [s for s in specimens if runs_on(s, machine) and s.expect.level <= level]
+    outcomes = []
+    for batch in batches(able, size):
+        for first in run_batch(batch, machine, level, off, row):
+            again = len(batch) > 1 and crowded_out(first)
+            last = run_batch([first.specimen], machine, level, off, row)[0] if again else first
+            tell(last)
+            outcomes.append(last)
+    return outcomes
+
+
+def crowded_out(outcome: Outcome) -> bool:
+    """Whether memory ran out where that was not foreseen: among rivals it may be theirs that is missing."""
+    result = outcome.result
+    return result is not None and result.status is Status.OUT_OF_MEMORY and not outcome.ok
+
+
+@dataclass(frozen=True)
+class Ablation:
+    """One set of defences switched off, and who came through then."""
+
+    name: str
+    off: Off
+    tried: tuple[str, ...]
+    accepted: tuple[str, ...]
+
+
+#: Where one defence backs another, both must go before a cheater wins.
+TOGETHER: dict[Defence, Off] = {
+    Defence.OUTPUT_COPIED: frozenset({Defence.OUTPUT_COPIED, Defence.TWO_CLOCKS}),
+    Defence.OWN_INPUTS: frozenset({Defence.OWN_INPUTS, Defence.SANDBOX}),
+    Defence.STRICT_WIRE: frozenset({Defence.STRICT_WIRE}),
+}
+
+
+def ablate(
+    specimens: Sequence[Specimen],
+    machine: Machine,
+    level: int,
+    tell: Callable[[Outcome], None] = lambda outcome: None,
+) -> list[Ablation]:
+    """Switch each defence off in turn and run the cheaters that name it."""
+    found = []
+    for defence in Defence:
+        mine = [s for s in specimens if s.expect.defence == defence.value and not s.honest]
+        able = [s for s in mine if runs_on(s, machine)]
+        if not able:
+            found.append(Ablation(defence.value, frozenset({defence}), (), ()))
+            continue
+        off = TOGETHER.get(defence, frozenset({defence}))
+        outcomes = run_corpus(able, machine, level, off, tell)
+        accepted = tuple(o.specimen.name for o in outcomes if o.verdict == "accepted")
+        names = "+".join(sorted(d.value for d in off))
+        found.append(Ablation(names, off, tuple(s.name for s in able), accepted))
+    return found

@@ -1,0 +1,212 @@
+"""The live view of a run: a moving picture in a terminal, plain lines anywhere else.
+
+It is told what happened and prints it; it asks nobody anything. Text that came from a submission
+is washed before it is printed: no escape sequence and no order to a CI runner gets through.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import TextIO
+
+from rich.console import Console, Group, RenderableType
+from rich.live import Live
+from rich.progress_bar import ProgressBar
+from rich.table import Table
+from rich.text import Text
+
+from harness.board.rank import Board, Leaderboard, Row
+from harness.board.render.text import (
+    NEXT,
+    board_title,
+    ending,
+    milliseconds,
+    number,
+    rank_text,
+    times,
+    wash,
+)
+from harness.measure.stats import Interval
+from harness.schema import Result, Status
+
+GOOD, BAD, DIM, BUSY = "green", "red", "dim", "cyan"
+#: Plain output tells every tenth of the blocks, not each.
+PLAIN_STEPS = 10
+
+
+def duration(seconds: float) -> str:
+    """`42 s`, `3 min 05 s`."""
+    whole = max(round(seconds), 0)
+    return f"{whole} s" if whole < 60 else f"{whole // 60} min {whole % 60:02d} s"
+
+
+class Terminal:
+    """What a user sees while a run goes on; use it in a `with` block.
+
+    `quiet_stdout`: stdout belongs to a machine-readable document; everything goes to stderr.
+    `file`: where to print instead (tests).
+    """
+
+    def __init__(self, *, quiet_stdout: bool = False, file: TextIO | None = None) -> None:
+        stream = file if file is not None else (sys.stderr if quiet_stdout else sys.stdout)
+        self.console = Console(file=stream, highlight=False, markup=False, soft_wrap=True)
+        self.moving = self.console.is_terminal and os.environ.get("TERM") != "dumb"
+        self._live: Live | None = None
+        self._stages: dict[str, str] = {}
+        self._told: dict[str, int] = {}
+
+    def __enter__(self) -> Terminal:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Take the moving part away and leave the lines."""
+        if self._live is not None:
+            self._live.stop()
+            self._live = None
+
+    # ----------------------------------------------------------------- what happens
+
+    def stage(self, entry: str, text: str) -> None:
+        """`entry` has come to a step: load, build, check, time."""
+        name, text = wash(entry, 80), wash(text)
+        if self.moving:
+            self._stages[name] = text
+            self._show(self._stage_lines())
+        else:
+            self._print(f"{name}: {text}")
+
+    def check(self, entry: str, config: str, status: Status, reason: str) -> None:
+        """The gate's word on one entrant and one config."""
+        mark, style = ("✓", GOOD) if status is Status.PASSED else ("✗", BAD)
+        line = Text.assemble((mark, style), f" {wash(entry, 80)} · {wash(config, 80)}: ")
+        line.append(status.value, style=style)
+        if reason:
+            line.append(f" ({wash(reason)})")
+        self._print(line)
+
+    def block(
+        self,
+        config: str,
+        done: int,
+        total: int,
+        eta_s: float,
+        intervals: Mapping[str, Interval],
+    ) -> None:
+        """`done` of `total` blocks of a config are in; the speed-ups so far, by entry."""
+        name = wash(config, 80)
+        if self.moving:
+            self._show(Group(self._stage_lines(), self._bar(name, done, total, eta_s, intervals)))
+            return
+        step = done * PLAIN_STEPS // max(total, 1)
+        if step == self._told.get(name) and done != total:
+            return
+        self._told[name] = step
+        so_far = "; ".join(f"{wash(who, 80)} {times(r)}" for who, r in intervals.items())
+        left = f"{duration(eta_s)} left" if done < total else "done"
+        self._print(f"{name}: block {done}/{total}, {left}" + (f"; {so_far}" if so_far else ""))
+
+    def verdict(self, result: Result) -> None:
+        """One (entrant, config) has come to its end."""
+        who = f"{wash(result.entry, 80)} · {wash(result.config, 80)}: "
+        line = Text(who)
+        if result.status is Status.PASSED:
+            line.append("PASSED", style=GOOD)
+            line.append(f"  {milliseconds(result.latency_ms)} ms")
+            if result.tflops is not None and result.machine.has_gpu:
+                line.append(f"  {number(result.tflops, 1)} TFLOP/s")
+            if result.speedup and result.speedup.against != result.entry:
+                told = result.speedup
+                ratio = times(Interval(told.value, told.low, told.high))
+                line.append(f"  {ratio} over {wash(told.against, 80)}")
+            if result.numerics_class == "approximate":
+                line.append("  approximate", style="yellow")
+        else:
+            line.append(ending(result), style=BAD)
+            line.append(f"\n  next: {NEXT.get(result.status, '')}", style=DIM)
+        self._print(line)
+
+    def board(self, leaderboard: Leaderboard, path: Path) -> None:
+        """The boards as they stand now, and where they are written."""
+        self.close()
+        for board in leaderboard.boards:
+            self.console.print(self._table(board) if self.moving else _plain_board(board))
+        self._print(f"board: {path} · page: {path.with_suffix('.html').name} beside it")
+
+    def note(self, text: str) -> None:
+        """A line for the reader."""
+        self._print(Text(wash(text), style=DIM if self.moving else ""))
+
+    # ----------------------------------------------------------------- how it looks
+
+    def _print(self, line: str | Text) -> None:
+        self.console.print(line)
+        if not self.moving:
+            self.console.file.flush()
+
+    def _show(self, picture: RenderableType) -> None:
+        if self._live is None:
+            self._live = Live(console=self.console, refresh_per_second=8, transient=True)
+            self._live.start()
+        self._live.update(picture)
+
+    def _stage_lines(self) -> RenderableType:
+        table = Table.grid(padding=(0, 2))
+        for name, text in self._stages.items():
+            table.add_row(Text(name, style="bold"), Text(text, style=DIM))
+        return table
+
+    def _bar(
+        self, config: str, done: int, total: int, eta_s: float, intervals: Mapping[str, Interval]
+    ) -> RenderableType:
+        head = Table.grid(padding=(0, 2))
+        bar = ProgressBar(total=max(total, 1), completed=done, width=32, complete_style=BUSY)
+        head.add_row(Text(config, style="bold"), bar, f"{done}/{total}", f"{duration(eta_s)} left")
+        rows = Table.grid(padding=(0, 2))
+        for who, ratio in intervals.items():
+            style = GOOD if ratio.low > 1 else BAD if ratio.high < 1 else ""
+            rows.add_row("", wash(who, 80), Text(times(ratio), style=style))
+        return Group(head, rows)
+
+    def _table(self, board: Board) -> RenderableType:
+        table = Table(title=board_title(board), title_justify="left", header_style="bold")
+        for name in ("rank", "entry", "speed-up"):
+            table.add_column(name, justify="right" if name == "rank" else "left")
+        for config in board.configs:
+            table.add_column(f"{wash(config, 80)}\nTFLOP/s", justify="right")
+        for row in board.rows:
+            style = "bold" if row.rank == 1 else DIM if row.rank is None else ""
+            table.add_row(*_cells(board, row), style=style)
+        return table
+
+
+def _cells(board: Board, row: Row) -> list[str]:
+    cells = [rank_text(row), wash(row.entry, 80)]
+    cells.append(times(row.speedup) if row.speedup else wash(row.why, 60))
+    for config in board.configs:
+        result = row.on(config)
+        if board.is_cpu:
+            cells.append(result.status.value if result else "not run")
+        else:
+            cells.append(number(result.tflops if result else None, 1))
+    return cells
+
+
+def _plain_board(board: Board) -> str:
+    unit = "" if board.is_cpu else " TFLOP/s"
+    rows = [["rank", "entry", "speed-up", *(f"{wash(c, 80)}{unit}" for c in board.configs)]]
+    rows += [_cells(board, row) for row in board.rows]
+    widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
+    lines = ["  ".join(c.ljust(w) for c, w in zip(row, widths, strict=True)) for row in rows]
+    return "\n".join([board_title(board), *(line.rstrip() for line in lines)])

@@ -1,0 +1,239 @@
+"""Blocks for whom they still tell something: `--race` and `--until` of all cases together.
+
+Every case advances by one block in turn until all have the blocks of the next look; then the rule
+(stopping.py) says who leaves. The baseline, the pace and the null kernel take part to the end, so
+that every block is paired and both clocks can be compared in it. Who leaves keeps his samples.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, field, replace
+
+from harness.engine.burst import settle
+from harness.engine.run_state import State
+from harness.engine.timing import (
+    clock_verdict,
+    intervals,
+    name_kernels,
+    repeat_disturbed,
+    run_block,
+)
+from harness.measure import stopping
+from harness.measure.plan import Block, further_block, plan_case
+from harness.measure.stats import Interval
+from harness.schema import Case, Kind, Stopping
+
+
+@dataclass
+class Lane:
+    """One case: what is still planned for it, and how many of its timed blocks are over."""
+
+    case: Case
+    planned: list[Block]
+    timed: int = 0
+    next_index: int = 0  # for blocks beyond the plan
+
+
+@dataclass
+class Course:
+    """One adaptive run over all cases."""
+
+    state: State
+    lanes: list[Lane] = field(default_factory=list)
+    active: set[str] = field(default_factory=set)  # in, and may still be dropped
+    left: set[str] = field(default_factory=set)  # the race, for good
+    started: float = 0.0
+
+    def __post_init__(self) -> None:
+        """Everybody who may run on some case is in."""
+        state = self.state
+        looks = self.looks
+        for case in state.suite.cases:
+            names = [name for name in state.seats if state.may_run(name, case)]
+            soonest = looks[0] if looks[0] < state.suite.blocks else None
+            blocks = plan_case(state.suite, case, state.problem, names, state.rng, soonest)
+            self.lanes.append(Lane(case, blocks, next_index=state.suite.blocks))
+            self.active |= set(names)
+        for name in self.active & set(self.shown):
+            self._tell(name, "stopped before its end")
+        self.active -= set(self.kept)
+
+    @property
+    def kept(self) -> tuple[str, ...]:
+        """Who runs to the end whatever the data say."""
+        roles = self.state.roles
+        return (roles.against, roles.pace, roles.null)
+
+    @property
+    def looks(self) -> tuple[int, ...]:
+        """Numbers of blocks at which it looks."""
+        return self.state.rule.looks(self.state.suite.blocks)
+
+    @property
+    def shown(self) -> list[str]:
+        """Who gets a row."""
+        state = self.state
+        return [n for n in state.seats if n not in state.hidden and n != state.roles.null]
+
+    # ------------------------------------------------------------------ the way
+
+    def run(self) -> None:
+        """All blocks of all cases; at the end everybody's record says why it ended."""
+        settle(self.state)
+        self.started, end = time.monotonic(), "measured to the end"
+        for number, look in enumerate(self.looks, start=1):
+            if not self._advance_to(look):
+                end = f"time limit of {self.state.rule.time_limit_s:g} s"
+                break
+            if look <= self.state.suite.blocks and self.state.rule.race is not None:
+                self._race(look)
+            if look >= self.state.suite.blocks:
+                self._finish_plan()
+                if self.state.rule.until_pct is None or self._all_decided(number):
+                    break
+        for name in (*self.active, *self.kept):
+            if name in self.shown:
+                self._tell(name, end)
+        self._tell_neighbours()
+        for lane in self.lanes:
+            name_kernels(self.state, lane.case, self.shown)
+
+    def _advance_to(self, look: int) -> bool:
+        """Give every case `look` timed blocks, one block in turn; False when the time is over."""
+        begun, total = time.monotonic(), sum(look - lane.timed for lane in self.lanes)
+        for step in range(total):
+            behind = min(self.lanes, key=lambda lane: lane.timed)
+            beyond = behind.timed >= self.state.suite.blocks
+            if beyond and time.monotonic() - self.started > self.state.rule.time_limit_s:
+                return False
+            self._one_block(behind)
+            eta_s = (time.monotonic() - begun) / (step + 1) * (total - step - 1)
+            self.state.observer.block(
+                behind.case.name, behind.timed, look, eta_s, self._intervals(behind.case)
+            )
+        return True
+
+    def _intervals(self, case: Case) -> dict[str, Interval]:
+        return intervals(self.state, case, sorted(self.active))
+
+    def _one_block(self, lane: Lane) -> None:
+        """The next timed block of a case, and whatever untimed ones lie before it."""
+        while True:
+            if not lane.planned:
+                names = [*self.active, *dict.fromkeys(self.kept)]
+                lane.planned = further_block(
+                    lane.case, self.state.problem, names, self.state.rng, lane.next_index
+                )
+                lane.next_index += 1
+            block = lane.planned.pop(0)
+            still_in = tuple(n for n in block.order if n in self.active or n in self.kept)
+            run_block(self.state, lane.case, replace(block, order=still_in))
+            if block.timed:
+                lane.timed += 1
+                return
+
+    def _finish_plan(self) -> None:
+        """The audits behind the last planned block, and once again what was disturbed."""
+        for lane in self.lanes:
+            if lane.next_index > self.state.suite.blocks:
+                continue
+            for block in lane.planned:
+                still_in = tuple(n for n in block.order if n in self.active or n in self.kept)
+                run_block(self.state, lane.case, replace(block, order=still_in))
+            lane.planned = []
+            names = [*self.active, *dict.fromkeys(self.kept)]
+            lane.next_index += repeat_disturbed(self.state, lane.case, names)
+
+    # ------------------------------------------------------------------ looks
+
+    def _times(self) -> stopping.Times:
+        """Scored times of everybody who has not failed and whose clock is believed, on every case.
+
+        One whose clock is not believed must not push others out; it is refused at the end.
+        """
+        state = self.state
+        found: dict[str, dict[str, dict[int, float]]] = {}
+        for lane in self.lanes:
+            mine = found.setdefault(lane.case.name, {})
+            for name in state.seats:
+                if name == state.roles.null or state.record(name, lane.case).status is not None:
+                    continue
+                told = clock_verdict(state, name, lane.case)
+                if not told.refusal:
+                    mine[name] = {s.block: s.latency_ms for s in told.samples if not s.late}
+        return found
+
+    def _failed(self, name: str) -> bool:
+        """Whether it has no way to a place any more: it failed, or does not claim every case."""
+        return any(self.state.record(name, lane.case).status is not None for lane in self.lanes)
+
+    def _race(self, look: int) -> None:
+        """Drop who is clearly slower than the last place raced for."""
+        state, places = self.state, self.state.rule.race
+        assert places is not None
+        times = self._times()
+        ranking = stopping.order(times, self.active, state.roles.against)
+        every = [n for n in self.shown if state.seats[n].entrant.kind is Kind.SUBMISSION]
+        level = stopping.race_level(places, len(every), len(self.looks))
+        lost = stopping.losses(times, ranking, set(every), places, level)
+        out = {name: loss.text for name, loss in lost.items()}
+        out |= {n: "it has no time on every config" for n in self.active if self._failed(n)}
+        for name, why in out.items():
+            self._tell(name, f"left the race after {look} blocks: {why}")
+        self.active -= set(out)
+        self.left |= set(out)
+        state.observer.note(
+            f"race: after {look} blocks {len(out)} leave, {len(self.active)} are still in"
+        )
+
+    def _all_decided(self, number: int) -> bool:
+        """Keep in only who is in an open pair; True when nobody is."""
+        state, until_pct = self.state, self.state.rule.until_pct
+        assert until_pct is not None
+        pairs = self._pairs()
+        open_ = [pair for pair in pairs if pair.word(until_pct) == "open"]
+        still = {name for pair in open_ for name in (pair.faster, pair.slower)}
+        for name in self.active - still:
+            self._tell(name, "told apart from its neighbours, or equal to them")
+        # who left may come back: a later look can show other neighbours
+        self.active = still - set(self.kept)
+        words = "; ".join(f"{p.faster} and {p.slower}" for p in open_[:3])
+        words += f" and {len(open_) - 3} more pairs" if len(open_) > 3 else ""
+        state.observer.note(
+            f"look {number} of {len(self.looks)}: "
+            + (f"open: {words}" if open_ else "every pair of neighbours is decided")
+        )
+        return not open_
+
+    def _pairs(self) -> list[stopping.Pair]:
+        """Neighbours among those who are raced and ranked to the end."""
+        state = self.state
+        times = self._times()
+        ranking = stopping.order(times, set(self.shown) - self.left, state.roles.against)
+        return stopping.neighbours(times, ranking, stopping.level_of(len(self.looks)))
+
+    # ------------------------------------------------------------------ words
+
+    def _tell(self, name: str, why: str) -> None:
+        told = Stopping(rule=self.state.rule.name, looks=len(self.looks), why=why)
+        for lane in self.lanes:
+            self.state.record(name, lane.case).stopping = told
+
+    def _why(self, name: str) -> str:
+        told = self.state.record(name, self.lanes[0].case).stopping
+        return told.why if told else ""
+
+    def _tell_neighbours(self) -> None:
+        """What is known of each pair, in the record of the slower one."""
+        until_pct = self.state.rule.until_pct
+        if until_pct is None:
+            return
+        words = {
+            "apart": "apart from",
+            "equal": f"equal within {until_pct:g} % to",
+            "open": "open with",
+        }
+        for pair in self._pairs():
+            word = words[pair.word(until_pct)]
+            self._tell(pair.slower, f"{self._why(pair.slower)}; {word} {pair.faster}")

@@ -1,0 +1,112 @@
+"""Who sits where: a seat with its own folders for every entrant, the null kernel and the pace."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+from pathlib import Path
+
+from harness.catalog.entrants import find_entrants, stage
+from harness.catalog.null_kernel import null_entrant
+from harness.catalog.request import Request
+from harness.engine.run_state import Roles
+from harness.engine.worker_process import Seat
+from harness.measure.machine import minor_of
+from harness.problems import Problem
+from harness.process.child import Jail
+from harness.process.sandbox import namespaces, system_files, usage
+from harness.process.sandbox.usage import DISK_FILES
+from harness.process.scratch import house
+from harness.schema import Entrant, Kind, Machine
+
+
+def make_seats(request: Request, problem: Problem, device: str, scratch: Path) -> dict[str, Seat]:
+    """One seat an entrant, each with a private cache and scratch folder."""
+    return {
+        entrant.name: make_seat(request, entrant, problem, device, scratch)
+        for entrant in request.entrants
+    }
+
+
+def make_seat(
+    request: Request, entrant: Entrant, problem: Problem, device: str, scratch: Path
+) -> Seat:
+    """Folders, environment and log of one entrant; its source is the staged copy of its files."""
+    key = hashlib.sha256(
+        f"{entrant.name}\0{entrant.source_sha256}\0{request.machine.slug}".encode()
+    ).hexdigest()
+    uid = namespaces.user_of(key) if request.sandbox == 2 else None
+    # No other entrant's, whatever it is called.
+    alone = f"{entrant.name.replace('/', '-')}-{key[:12]}"
+    cache, private = request.cache / "entrants" / alone, scratch / "jails" / alone
+    private.mkdir(parents=True, exist_ok=True)
+    own_folder(cache, os.geteuid() if uid is None else uid, request.suite.limits.disk_gib)
+    staged = request.cache / "sources" / alone
+    stage(entrant, staged)
+    jail = Jail(
+        cache=cache,
+        scratch=private,
+        env=worker_env(request.machine, device),
+        source=staged,
+        house=house(scratch),
+        level=request.sandbox,
+        off=request.off,
+        uid=uid,
+        devices=gpu_devices(request.machine, device),
+        memory_bytes=int(request.suite.limits.memory_gib * 2**30),
+    )
+    return Seat(entrant, problem, device, jail, scratch)
+
+
+def own_folder(folder: Path, uid: int, most_gib: float) -> None:
+    """Make `folder` for `uid`; what another user left there, or too much, is removed first."""
+    if folder.exists():
+        most = int(most_gib * 2**30)
+        size, files = usage.folder_size(folder, most, DISK_FILES)
+        if folder.stat().st_uid != uid or size > most or files > DISK_FILES:
+            shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True, exist_ok=True)
+    if os.geteuid() == 0:
+        os.chown(folder, uid, uid)
+
+
+def gpu_devices(machine: Machine, device: str) -> tuple[Path, ...]:
+    """The nodes of the one GPU of this run; none on a CPU."""
+    if device != "cuda":
+        return ()
+    return tuple(system_files.gpu_nodes(minor_of(machine)))
+
+
+def cast_roles(
+    request: Request, problem: Problem, device: str, seats: dict[str, Seat], scratch: Path
+) -> tuple[Roles, frozenset[str]]:
+    """Seat the null kernel and, if nobody asked for it, the trusted baseline that sets the pace."""
+    hidden = set()
+    null = null_entrant(problem, request.suite.cases, scratch / "null")
+    seats[null.name] = make_seat(request, null, problem, device, scratch)
+    hidden.add(null.name)
+    if request.against not in seats:
+        found = find_entrants([request.against], request.root / "baselines", Kind.BASELINE, problem)
+        seats[request.against] = make_seat(request, found[0], problem, device, scratch)
+        hidden.add(request.against)
+    pace = request.against
+    if seats[pace].entrant.kind is not Kind.BASELINE:
+        pace = request.suite.against
+        if pace not in seats:
+            found = find_entrants([pace], request.root / "baselines", Kind.BASELINE, problem)
+            seats[pace] = make_seat(request, found[0], problem, device, scratch)
+            hidden.add(pace)
+    return Roles(against=request.against, pace=pace, null=null.name), frozenset(hidden)
+
+
+def worker_env(machine: Machine, device: str) -> dict[str, str]:
+    """Which GPU the workers see; without one Triton interprets."""
+    if device == "cuda":
+        return gpu_env(machine)
+    return {"TRITON_INTERPRET": "1", "CUDA_VISIBLE_DEVICES": ""}
+
+
+def gpu_env(machine: Machine) -> dict[str, str]:
+    """Show children the one GPU of this run."""
+    return {"CUDA_VISIBLE_DEVICES": machine.uuid} if machine.has_gpu else {}

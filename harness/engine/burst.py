@@ -1,0 +1,275 @@
+"""One burst on one worker, alone on the machine; a worker that fails is ended and its words are kept."""
+
+from __future__ import annotations
+
+import time
+import traceback
+from dataclasses import dataclass
+from functools import partial
+
+from harness.catalog.entrants import intact
+from harness.engine.guards.quiet import Rest
+from harness.engine.run_state import State
+from harness.engine.worker_process import JudgeFailed, Seat
+from harness.errors import HarnessError
+from harness.problems.base import Probe
+from harness.process.ablation import Defence
+from harness.process.messages import BurstReport
+from harness.schema import Kind, Status
+
+#: Endings of a worker after which it must be replaced before it can run another case.
+DEADLY = frozenset(
+    {Status.CRASHED, Status.TIMED_OUT, Status.OUT_OF_MEMORY, Status.INVALID_SUBMISSION}
+    | {Status.OVER_QUOTA}
+)
+#: No row may stand under the hash of other bytes.
+CHANGED = "the copy of its files that workers read was changed during the run: run it again"
+
+#: Of the judge's watch kernel (harness/judge/alone.py): far above its own, far below a turn of another process.
+MOST_GAP_MS = 0.5
+
+
+@dataclass(frozen=True)
+class Question:
+    """What every entrant of a block or check is asked, each with values of its own."""
+
+    probe: Probe
+    label: str  # of the block or check; an entrant's own values follow from it, its name and chance
+    calls: int
+    whole: bool = False  # compare all of each output with float64
+    timed: bool = False  # the judge watches that it is alone on the GPU while it works this out
+
+
+def take_turn(
+    state: State,
+    name: str,
+    question: Question,
+    timeout_s: float,
+    profile: bool = False,
+    heat_ms: float = 0,
+    compare: bool = False,
+) -> BurstReport | None:
+    """One burst on one worker, within its budget; None if it could not be started."""
+    if state.seats[name].entrant.kind is Kind.BASELINE:
+        return _timed_burst(state, name, question, timeout_s, profile, heat_ms, compare)
+    seat, budget = state.seats[name], state.budget
+    if overdrawn := budget.overdrawn(name):
+        _dismiss(state, seat, Status.TIMED_OUT, overdrawn)
+        return None
+    timeout_s = min(timeout_s, state.limits.burst_s if seat.compiles_alone else timeout_s)
+    timeout_s = budget.deadline_s(name, timeout_s)
+    try:
+        reply = _timed_burst(state, name, question, timeout_s, profile, heat_ms, compare)
+    except JudgeFailed:
+        raise
+    except Exception as cause:  # of ours, but with this one before us: nobody else pays for it
+        traceback.print_exc()
+        ours = isinstance(cause, HarnessError)  # a process could not be had, or the like
+        status = Status.HARNESS_ERROR if ours else Status.BROKE_THE_RUN
+        _dismiss(state, seat, status, f"in its turn: {cause!r}"[:500])
+        return None
+    if reply is None or reply.status is not Status.TIMED_OUT:
+        return reply
+    budget.hung.add(name)
+    overdrawn = budget.overdrawn(name)
+    return reply.model_copy(update={"message": overdrawn}) if overdrawn else reply
+
+
+def _timed_burst(
+    state: State,
+    name: str,
+    question: Question,
+    timeout_s: float,
+    profile: bool,
+    heat_ms: float,
+    compare: bool,
+) -> BurstReport | None:
+    """One burst; its wall-clock is what `name` has spent."""
+    begun = time.monotonic()
+    try:
+        return _burst(state, name, question, timeout_s, profile, heat_ms, compare)
+    finally:
+        state.budget.spent_s[name] += time.monotonic() - begun
+
+
+def _burst(
+    state: State,
+    name: str,
+    question: Question,
+    timeout_s: float,
+    profile: bool,
+    heat_ms: float,
+    compare: bool,
+) -> BurstReport | None:
+    """One burst on one worker, alone on the machine; None if it could not be started."""
+    seat = state.seats[name]
+    if not _seated(state, seat):
+        return None
+    if _ask(state, name, question) > MOST_GAP_MS:
+        disturbed = _end_disturber(state, name, question)
+        if disturbed:
+            return disturbed
+        if not _seated(state, seat):
+            return None
+    if not state.quiet.release(seat):
+        _replace(state, seat)
+        if not _seated(state, seat):
+            return None
+        state.quiet.release(seat)
+    assert seat.child
+    state.last_on_turn = name
+    overdue = partial(_end_overdue, state, seat)
+    reply = state.judge.burst(seat.label, timeout_s, overdue, profile, heat_ms, compare)
+    told_nothing = not reply.calls_ms  # a worker that fails says why and ends
+    if reply.status in DEADLY or told_nothing or not seat.child.alive:
+        reply = _bury(state, seat, reply)
+        return None if reply.status is Status.PASSED else reply
+    if profile:
+        seat.child.pause()  # the driver locks no process that has a profiler; nobody is on the clock any more
+        return reply
+    rest = state.quiet.hold(seat)
+    if rest.fault:
+        return _bury(state, seat, left_running(rest))
+    state.clean_up()
+    return reply.model_copy(update={"rest_ms": rest.waited_ms})
+
+
+def left_running(rest: Rest) -> BurstReport:
+    """What becomes of a turn behind which the GPU was not given back."""
+    return BurstReport(status=Status.LEFT_WORK_RUNNING, message=rest.fault)
+
+
+def _end_disturber(state: State, name: str, question: Question) -> BurstReport | None:
+    """Something computes although everybody is locked: end workers until nothing does, the likeliest first.
+
+    Whose end brings quiet has left work running, and whoever was ended before it starts afresh. Returns what
+    this means for `name`, whose turn it is: None if it may take it.
+    """
+    if _ask(state, name, question) <= MOST_GAP_MS:
+        return None
+    fault = "its GPU work ran on although the driver had locked it"
+    for suspect in _suspects(state):
+        _replace(state, state.seats[suspect])
+        if _ask(state, name, question) <= MOST_GAP_MS:
+            reply = BurstReport(status=Status.LEFT_WORK_RUNNING, message=fault)
+            if suspect == name:
+                return reply
+            state.record(suspect, question.probe.case).fail(reply.status, fault)
+            return None
+    why = "something beside this run computes on the GPU, and NVML does not tell what"
+    return BurstReport(status=Status.CONTENDED, message=why)
+
+
+def _suspects(state: State) -> list[str]:
+    """Workers that run, who was on turn last first, the house's own at the end."""
+    alive = [name for name, seat in state.seats.items() if seat.attached]
+    last = state.last_on_turn
+    return sorted(
+        alive, key=lambda name: (name != last, state.seats[name].entrant.kind is Kind.BASELINE)
+    )
+
+
+def settle(state: State) -> None:
+    """Before anybody is on the clock: whoever still loads does so to its end and comes to rest."""
+    for seat in state.seats.values():
+        if seat.child and seat.child.alive and not seat.attached:
+            if any(state.may_run(seat.entrant.name, case) for case in state.suite.cases):
+                _seated(state, seat)
+            else:
+                seat.end()
+    state.clean_up()
+
+
+def _end_overdue(state: State, seat: Seat, deadline_s: float) -> None:
+    """End a worker in whose turn the judge has not come back to its own deadlines."""
+    seat.ended_for = (
+        Status.TIMED_OUT,
+        f"its turn was not over after {deadline_s:.0f} s",
+    )
+    seat.end()
+    state.quiet.rescue_judge()
+
+
+def _replace(state: State, seat: Seat) -> None:
+    """End a worker that somebody else has made unusable; the next one starts fresh, and nobody is blamed."""
+    seat.end()
+    state.clean_up()
+    state.judge.detach(seat.label)
+    seat.attached = False
+
+
+def _ask(state: State, name: str, question: Question) -> float:
+    """Have the judge draw inputs that nobody else meets: one entrant's answers are of no use to another.
+
+    The null kernel answers nothing, so nothing is worked out for it. Everybody is held meanwhile: returns
+    the longest time in ms that the GPU was with somebody else all the same, 0 where nobody watches.
+    """
+    label = question.label
+    if Defence.OWN_INPUTS not in state.facts.off:
+        label += f"/{name}/{state.rng.getrandbits(64):x}"
+    answered = name != state.roles.null
+    watched = question.timed and state.quiet.watches
+    return state.judge.inputs(
+        question.probe, label, question.calls, question.whole, answered, watched
+    )
+
+
+def _dismiss(state: State, seat: Seat, status: Status, why: str) -> None:
+    """No further turn for who has spent its budget, or broke us; rows of complete cases stay."""
+    seat.end()
+    if seat.attached:
+        state.judge.detach(seat.label)
+        seat.attached = False
+    for case in state.suite.cases:
+        if case.name not in state.done:
+            state.record(seat.entrant.name, case).fail(status, why)
+
+
+def _seated(state: State, seat: Seat) -> bool:
+    """Make sure the worker runs, has its buffers, and is at rest."""
+    if seat.attached:
+        return True
+    if seat.child is None or not seat.child.alive:
+        seat.start()
+    assert seat.child
+    overdue = partial(_end_overdue, state, seat)
+    failure = state.judge.attach(
+        seat.label, seat.child, state.sizes, state.limits.import_s, overdue
+    )
+    seat.attached = True
+    if failure is None and not intact(seat.entrant, seat.jail.source):
+        failure = BurstReport(status=Status.INTERRUPTED, message=CHANGED)
+    if failure is None:
+        rest = state.quiet.hold(seat, loaded=True)
+        if not rest.fault:
+            return True
+        failure = left_running(rest)
+    reply = _bury(state, seat, failure)
+    if reply.status is not Status.PASSED:
+        for each in state.suite.cases:  # what cannot be loaded fails every case, untried
+            state.record(seat.entrant.name, each).fail(reply.status, reply.message)
+    return False
+
+
+def _bury(state: State, seat: Seat, reply: BurstReport) -> BurstReport:
+    """End a failed worker and say what happened in the words its process left."""
+    assert seat.child
+    status, message = reply.status, reply.message
+    ending = seat.child.ending(2.0 if status is Status.CRASHED else 0.0)
+    ran_out = seat.child.group is not None and seat.child.group.ran_out()
+    seat.end()
+    state.clean_up()
+    if Defence.MISSING_IS_FAILURE in state.facts.off and ending == "exited with code 0":
+        status = Status.PASSED
+    state.judge.detach(seat.label)
+    seat.attached = False
+    if seat.ended_for:
+        status, message = seat.ended_for
+    elif ran_out:
+        status, message = Status.OUT_OF_MEMORY, "the kernel ended it: host memory"
+    elif status is Status.CRASHED and ending != "still running" and ":" not in message:
+        message = f"{message}: {ending}"
+    for (name, _), known in state.evidence.items():
+        if name == seat.entrant.name and not known.log_tail:
+            known.log_tail = seat.child.log_tail()
+    return reply.model_copy(update={"status": status, "message": message})

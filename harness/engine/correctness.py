@@ -1,0 +1,60 @@
+"""Is it right? The whole float64 reference on the timed shape, then the probes its claims invite."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from harness.engine.burst import Question, take_turn
+from harness.engine.run_state import State
+from harness.problems.base import Probe
+from harness.process.ablation import Defence
+from harness.schema import Case, Kind, Status
+
+
+def check_cases(state: State, cases: Sequence[Case]) -> None:
+    """Every case for the submissions, then every case for the baselines: an author waits for nobody."""
+    for kind in (Kind.SUBMISSION, Kind.BASELINE):
+        for case in cases:
+            _check(state, case, kind)
+
+
+def _check(state: State, case: Case, kind: Kind) -> None:
+    """The timed shape, then the probes that each claim invites, equal claims on the same probes."""
+    names = [name for name in state.seats if name != state.roles.null]
+    names = [name for name in names if state.seats[name].entrant.kind is kind]
+    names = [name for name in names if state.may_run(name, case)]
+    main = Probe(case, "normal", state.problem.kwargs(case))
+    _verified_burst(state, case, main, f"check/{case.name}/{kind.value}", names, whole=True)
+    groups: dict[str, list[str]] = {}
+    for name in names:
+        claims = state.seats[name].entrant.manifest.claims.model_dump_json()
+        groups.setdefault(claims, []).append(name)
+    for group in groups.values():
+        claims_of = state.seats[group[0]].entrant.manifest.claims
+        probes = state.problem.probes(case, claims_of)
+        for number, probe in enumerate([] if Defence.STRESS in state.facts.off else probes):
+            label = f"probe/{case.name}/{kind.value}/{number}"
+            _verified_burst(state, case, probe, label, group, whole=True)
+        for name in group:
+            known = state.record(name, case)
+            state.observer.check(name, case.name, known.status or Status.PASSED, known.reason)
+
+
+def _verified_burst(
+    state: State, case: Case, probe: Probe, label: str, names: Sequence[str], whole: bool
+) -> None:
+    alive = [name for name in names if state.record(name, case).status is None]
+    if not alive:
+        return
+    question = Question(probe, label, probe.case.burst, whole)
+    for name in alive:
+        reply = take_turn(state, name, question, state.limits.first_call_s)
+        if reply is None:
+            continue
+        known = state.record(name, case)
+        if reply.status is not Status.PASSED:
+            known.fail(reply.status, f"{reply.message} ({probe.label})")
+        elif reply.error:
+            known.saw(reply.error)
+        if reply.deterministic is not None:
+            known.deterministic = reply.deterministic

@@ -1,0 +1,1 @@
+"""What watches a run: quiet GPU, budgets of entrants, memory of their processes."""

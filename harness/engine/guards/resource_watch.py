@@ -1,0 +1,81 @@
+"""Ends a worker or a builder that takes more than it may; the others never notice.
+
+    memory of the host, of its control group where it has one,
+    else of its whole tree and of its tmpfs                   Limits.memory_gib
+    memory of the GPU, of its whole tree                      Limits.gpu_memory_gib
+    disk: its cache, which is kept, and its scratch folder    Limits.disk_gib, DISK_FILES
+    what it prints                                            LOG_BYTES
+
+Processes are bounded by the kernel (sandbox.Rules.processes), one user an entrant at level 2.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Mapping, Sequence
+
+from harness.engine.worker_process import Seat
+from harness.measure.telemetry import Monitor
+from harness.process.child import Child
+from harness.process.sandbox import usage
+from harness.process.sandbox.usage import DISK_FILES
+from harness.schema import Limits, Status
+
+PERIOD_S = 0.1
+LOG_BYTES = 64 << 20
+GIB = 2**30
+
+
+class ResourceWatch(threading.Thread):
+    """Looks at every seat ten times a second."""
+
+    def __init__(self, seats: Sequence[Seat], limits: Limits, monitor: Monitor) -> None:
+        super().__init__(daemon=True)
+        self.seats, self.limits, self.monitor = seats, limits, monitor
+        self.disks = {
+            seat.slug: (usage.Disk(seat.jail.cache), usage.Disk(seat.jail.scratch))
+            for seat in seats
+        }
+        self.stopping = threading.Event()
+
+    def run(self) -> None:
+        """Look until told to stop."""
+        while not self.stopping.wait(PERIOD_S):
+            on_device = self.monitor.memory_by_pid()
+            for seat in self.seats:
+                for child in filter(None, (seat.child, seat.builder)):
+                    if child.alive and (excess := self.excess(seat, child, on_device)):
+                        seat.ended_for = excess
+                        child.end()
+
+    def excess(
+        self, seat: Seat, child: Child, on_device: Mapping[int, int]
+    ) -> tuple[Status, str] | None:
+        """What of its limits it has passed, in words."""
+        pids = child.pids()
+        most = int(self.limits.memory_gib * GIB)
+        counted = child.group.bytes() if child.group else 0  # what nobody maps is in it too
+        if (host := max(usage.host_bytes(pids, most), counted)) > most:
+            return Status.OUT_OF_MEMORY, f"host memory {host / GIB:.1f} GiB, allowed {most / GIB:g}"
+        most = int(self.limits.gpu_memory_gib * GIB)
+        if (device := sum(on_device.get(pid, 0) for pid in pids)) > most:
+            return (
+                Status.OUT_OF_MEMORY,
+                f"GPU memory {device / GIB:.1f} GiB, allowed {most / GIB:g}",
+            )
+        most = int(self.limits.disk_gib * GIB)
+        for disk in self.disks[seat.slug]:
+            disk.look(most, DISK_FILES)
+            if disk.bytes > most or disk.files > DISK_FILES:
+                return Status.OVER_QUOTA, (
+                    f"{disk.bytes / GIB:.1f} GiB in {disk.files} files of its cache or scratch, "
+                    f"allowed {most / GIB:g} GiB in {DISK_FILES}"
+                )
+        with contextlib.suppress(OSError):
+            if (printed := child.log.stat().st_size) > LOG_BYTES:
+                return (
+                    Status.OVER_QUOTA,
+                    f"printed {printed >> 20} MiB, allowed {LOG_BYTES >> 20}",
+                )
+        return None

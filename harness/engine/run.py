@@ -1,0 +1,157 @@
+"""Run a suite: check every case, time it, turn evidence into records.
+
+checks.py  every case once with the whole float64 reference, then the probes each entrant's claims invite
+blocks.py  case by case: blocks in random order, every output of every burst verified
+adaptive.py  all cases together, for runs that drop the slow or go on until all is decided
+turns.py   one burst on one worker, alone on the machine
+here       a case that is timed to its end gets its row, whatever happens to the others
+
+A failure ends one entrant's case, never the run. If the judge fails in an entrant's turn, that
+entrant leaves with BROKE_THE_RUN, a verdict that takes the place of older ones (or HARNESS_ERROR,
+where the machine had no memory or disk left), and launch.py begins the open cases again without it.
+In nobody's turn it is ours: HARNESS_ERROR.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+
+from harness.engine.adaptive import Course
+from harness.engine.correctness import check_cases
+from harness.engine.run_state import State
+from harness.engine.timing import clock_verdict, name_kernels, time_case
+from harness.engine.worker_process import JudgeFailed, Seat
+from harness.errors import HarnessError
+from harness.measure.verdict import conclude
+from harness.problems import Problem
+from harness.schema import Case, Status, Suite
+
+
+class BrokenRun(HarnessError):
+    """The judge failed in the turn of `entrant`, whose rows are written; `open_cases` are left."""
+
+    def __init__(self, entrant: str, open_cases: Sequence[str], why: str) -> None:
+        super().__init__(
+            f"the judge failed in the turn of {entrant}: {why}", f"run {entrant} alone"
+        )
+        self.entrant, self.open_cases = entrant, tuple(open_cases)
+
+
+@dataclass
+class Run(State):
+    """`execute` returns when every case has its status."""
+
+    told: dict[str, tuple[str, str]] = field(default_factory=dict)  # timed case → its secret
+
+    def execute(self) -> None:
+        """Check all cases, then time them."""
+        with self.nothing_lost():
+            check_cases(self, self.suite.cases)
+            self._rotate_secret()
+            if self.rule.adaptive:
+                self._time_together()
+                return
+            for case in self.suite.cases:
+                time_case(self, case)
+                self.told[case.name] = self._rotate_secret()
+            for case in self.suite.cases:
+                name_kernels(self, case, [n for n in self.seats if self.may_run(n, case)])
+                self._finish(case, *self.told[case.name])
+
+    def _time_together(self) -> None:
+        """All cases side by side; their inputs come from one secret, told in every line."""
+        Course(self).run()
+        told = self._rotate_secret()
+        for case in self.suite.cases:
+            self._finish(case, *told)
+
+    @contextlib.contextmanager
+    def nothing_lost(self) -> Iterator[None]:
+        """On Ctrl-C or a fault of ours every open case gets its row; what was measured is kept."""
+        try:
+            yield
+        except KeyboardInterrupt:
+            self._abandon(Status.INTERRUPTED, "stopped by Ctrl-C")
+            raise
+        except JudgeFailed as cause:
+            name = self._entrant_called(cause.worker)
+            if name:
+                status = Status.HARNESS_ERROR if cause.lacks else Status.BROKE_THE_RUN
+                raise self._leaves(name, status, cause.message.splitlines()[0]) from cause
+            self._abandon(Status.HARNESS_ERROR, cause.message)
+            raise
+        except Exception as cause:
+            ours = cause.message if isinstance(cause, HarnessError) else repr(cause)
+            self._abandon(Status.HARNESS_ERROR, ours)
+            raise
+
+    def _rotate_secret(self) -> tuple[str, str]:
+        """Tell the old secret, commit to a new one; (commitment, secret) of the old."""
+        commitment = self.judge.commitment
+        return commitment, self.judge.reveal()
+
+    def _entrant_called(self, worker: str) -> str:
+        """Whose worker the judge calls `worker`, if the run can go on without him."""
+        needed = (self.roles.against, self.roles.pace, self.roles.null)
+        mine = (name for name, seat in self.seats.items() if seat.label == worker)
+        return next((name for name in mine if name not in needed), "")
+
+    def _leaves(self, name: str, status: Status, why: str) -> BrokenRun:
+        """Write the rows of `name`, in whose turn the judge failed; nobody else's case is over."""
+        open_cases = [case for case in self.suite.cases if case.name not in self.done]
+        for case in open_cases:
+            self.record(name, case).fail(status, f"in its turn {why}")
+            self._finish(case, self.judge.commitment, "", [name])
+        self.done |= {case.name for case in open_cases}
+        return BrokenRun(name, [case.name for case in open_cases], why)
+
+    def _finish(
+        self, case: Case, commitment: str, secret: str, names: Sequence[str] | None = None
+    ) -> None:
+        """Turn the evidence of one case, of `names` or of everybody, into records; write them."""
+        against = clock_verdict(self, self.roles.against, case).samples
+        pace = self.record(self.roles.pace, case)
+        facts = self.facts.for_case(commitment, secret)
+        if self.quiet.unlocked:
+            facts = replace(facts, integrity=facts.integrity.replace("judged", "unlocked"))
+        gaps = self.null_gaps_ms.get(case.name, [])
+        for name in self.seats if names is None else names:
+            if name == self.roles.null or name in self.hidden:
+                continue
+            known = self.record(name, case)
+            headline = (self.roles.against, against)
+            readings = self.telemetry.get(case.name, [])
+            result = conclude(
+                known,
+                facts,
+                headline,
+                pace.samples,
+                gaps,
+                readings,
+                self.null_energy_j.get(case.name, {}),
+            )
+            self.save(result)
+            self.observer.verdict(result)
+        if names is None:
+            self.done.add(case.name)
+
+    def _abandon(self, status: Status, reason: str) -> None:
+        """Every case that is not timed to its end gets its status; samples already taken are kept."""
+        for case in self.suite.cases:
+            if case.name in self.done:
+                continue
+            if case.name not in self.told:
+                for name in self.seats:
+                    self.record(name, case).fail(status, reason)
+            self._finish(case, *self.told.get(case.name, (self.judge.commitment, "")))
+
+
+def wanted_cases(suite: Suite, problem: Problem, entrants: Sequence[Seat]) -> list[Case]:
+    """Every shape that a run may send through the shared buffers: the cases and all probes."""
+    cases = list(suite.cases)
+    for case in suite.cases:
+        for seat in entrants:
+            cases += [probe.case for probe in problem.probes(case, seat.entrant.manifest.claims)]
+    return cases

@@ -1,0 +1,289 @@
+"""From a request to a running Run: folders, lock, judge, builders, seats; and all of it down again."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import math
+import os
+import secrets
+import subprocess
+import time
+import traceback
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from pathlib import Path
+
+from harness import PROTOCOL
+from harness.catalog.request import Request
+from harness.engine.assign_roles import cast_roles, gpu_env, make_seats
+from harness.engine.events import Observer
+from harness.engine.guards.quiet import Quiet
+from harness.engine.guards.resource_watch import ResourceWatch
+from harness.engine.run import BrokenRun, Run, wanted_cases
+from harness.engine.worker_process import JudgeClient, Seat, arena_sizes
+from harness.measure.machine import missing, too_old
+from harness.measure.telemetry import Monitor
+from harness.measure.two_clocks import CPU_RULES, GPU_RULES, ClockRules
+from harness.measure.verdict import RunFacts
+from harness.problems import Problem, get_problem
+from harness.process import prestart, process_tree
+from harness.process.ablation import Defence, Off
+from harness.process.child import ROOT
+from harness.process.sandbox import enter, search_path
+from harness.process.scratch import gpu_lock, scratch_folder
+from harness.schema import Result, Status
+
+BUILDERS_AT_ONCE = 2  # more disturb each other's autotuning
+
+
+def execute(request: Request, save: Callable[[Result], None], observer: Observer) -> None:
+    """Carry out `request`; every (entrant, case) reaches `save` exactly once.
+
+    In whose turn the judge fails leaves, and the others begin their open cases again without him.
+    """
+    while request.entrants:
+        try:
+            with opened(request, save, observer) as run:
+                run.execute()
+        except BrokenRun as broken:  # noqa: PERF203 - once for each who breaks it
+            observer.note(f"{broken.message}; the others begin again without it")
+            request = request.without(broken.entrant, broken.open_cases)
+        else:
+            return
+
+
+@contextlib.contextmanager
+def opened(request: Request, save: Callable[[Result], None], observer: Observer) -> Iterator[Run]:
+    """A Run with its judge ready, its builds done and its workers started; all ended on the way out."""
+    problem = get_problem(request.suite.problem)
+    enter.require(request.sandbox)
+    before = frozenset(process_tree.children(os.getpid()))
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(tidy(request.off))
+        stack.enter_context(gpu_lock(request.machine, observer.note))
+        hall = stack.enter_context(prestart.taken())
+        scratch, nursery = hall.scratch, hall.nursery
+        monitor = Monitor(request.machine)
+        stack.callback(monitor.close)
+        device = "cuda" if request.machine.has_gpu and request.suite.device == "gpu" else "cpu"
+        locked = device == "cuda" and Defence.QUIET_GPU not in request.off
+        env = gpu_env(request.machine)
+        judge = JudgeClient(hall.judge, problem.name, device, env, request.off)
+        seats = make_seats(request, problem, device, scratch)
+        roles, hidden = cast_roles(request, problem, device, seats, scratch)
+        for seat in seats.values():
+            seat.nursery = nursery
+        stack.callback(Seat.end_all, seats.values())
+        run = Run(
+            suite=request.asked,
+            problem=problem,
+            seats=seats,
+            roles=roles,
+            judge=judge,
+            facts=facts_of(request, problem, device),
+            sizes=arena_sizes(problem, wanted_cases(request.asked, problem, list(seats.values()))),
+            monitor=monitor,
+            save=save,
+            observer=observer,
+            hidden=hidden,
+            rule=request.rule,
+            quiet=Quiet(monitor if locked else None, observer.note),
+        )
+        watch = ResourceWatch(list(seats.values()), request.suite.limits, monitor)
+        stack.callback(watch.stopping.set)
+        watch.start()
+        with run.nothing_lost():
+            prepare(run, request)
+        if Defence.ORPHAN_SWEEP not in request.off:
+            run.clean_up = lambda: process_tree.sweep(before | {nursery.pid} | run.pids())
+        yield run
+
+
+def warm_up(request: Request, observer: Observer) -> None:
+    """Compile for `request` on the CPU while its GPU is another run's; the caches are all that stays.
+
+    No verdict comes of it: the run itself builds again, and finds the compiler's work done.
+    """
+    problem = get_problem(request.suite.problem)
+    enter.require(request.sandbox)
+    with tidy(request.off), scratch_folder() as scratch:
+        for name, seat in make_seats(request, problem, "cuda", scratch).items():
+            manifest = seat.entrant.manifest
+            cases = [case for case in request.asked.cases if not manifest.claims.refusal(case)]
+            lacks = missing(manifest.needs, request.machine) or too_old(
+                manifest.needs, request.machine
+            )
+            if manifest.language != "pytorch" and cases and not lacks:
+                observer.stage(name, "build ahead")
+                seat.build_ahead(cases, request.suite.limits, request.machine)
+
+
+def prepare(run: Run, request: Request) -> None:
+    """Start the workers that need no build, build the others meanwhile, then wait for the judge.
+
+    A plain .cu is compiled first, while the nursery and the judge still import torch. Its worker starts
+    beside its builder, opens its context, and reads the submission when the judge first speaks to it.
+    """
+    preflight(run, request)
+    tell_walls(run, request)
+    to_build = [seat for seat in run.seats.values() if needs_build(seat, run)]
+    to_build.sort(key=lambda seat: not seat.compiles_alone)
+    with ThreadPoolExecutor(BUILDERS_AT_ONCE) as pool:
+        builds = [pool.submit(build_one, run, seat) for seat in to_build]
+        beside = [s for s in run.seats.values() if s not in to_build or s.compiles_alone]
+        start_all(run, beside)
+        for build in builds:
+            build.result()
+    start_all(run, [seat for seat in to_build if seat not in beside])
+    for seat in beside:
+        if not may_start(run, seat):
+            seat.end()
+    run.judge.wait_ready()
+    run.quiet.ready(run.judge.child.pid)
+    if run.facts.machine.has_gpu and run.suite.device == "gpu" and not run.judge.shares_memory:
+        run.facts = replace(run.facts, integrity=f"cooperative/{request.sandbox}")
+        run.observer.note(
+            "device memory cannot be shared here: rows will say 'cooperative', not 'judged'"
+        )
+
+
+@contextlib.contextmanager
+def tidy(off: Off) -> Iterator[None]:
+    """Become private and the parent of all that a run starts; leave nothing of it behind."""
+    before = process_tree.children(os.getpid())
+    process_tree.make_private()
+    process_tree.adopt_orphans()
+    try:
+        yield
+    finally:
+        if Defence.ORPHAN_SWEEP not in off:
+            process_tree.sweep(before)
+
+
+def preflight(run: Run, request: Request) -> None:
+    """What this machine lacks is said before anything starts."""
+    for name, seat in run.seats.items():
+        manifest = seat.entrant.manifest
+        lack, old = (
+            missing(manifest.needs, request.machine),
+            too_old(manifest.needs, request.machine),
+        )
+        for case in run.suite.cases:
+            if lack:
+                how = manifest.install or "see docs/baselines.md"
+                run.record(name, case).fail(Status.UNAVAILABLE, f"{lack}; install: {how}")
+            elif old:
+                run.record(name, case).fail(Status.UNSUPPORTED, old)
+
+
+def tell_walls(run: Run, request: Request) -> None:
+    """Say what keeps the walls low, and which folders of the user's import path they shut."""
+    if request.sandbox < 2 and (why := enter.lacking(2)):
+        kind = enter.LEVELS[request.sandbox]
+        run.observer.note(f"workers run at sandbox level {request.sandbox} ({kind}), not 2: {why}")
+    if request.sandbox:
+        for entry, why in search_path.refused(search_path.shut(ROOT, request.cache)).items():
+            run.observer.note(f"workers cannot read {entry} of your import path: {why}")
+
+
+def needs_build(seat: Seat, run: Run) -> bool:
+    """Whether a builder has work: a compiled language, a case it claims, and no finished build."""
+    if seat.entrant.manifest.language == "pytorch" or seat.device == "cpu":
+        return False
+    open_cases = [c for c in run.suite.cases if run.record(seat.entrant.name, c).status is None]
+    kept = any(seat.jail.cache.iterdir())  # it goes when its user changes or it is too large
+    return bool(open_cases) and not (kept and _build_mark(seat, run).exists())
+
+
+def build_one(run: Run, seat: Seat) -> None:
+    """One builder to its end; a failure there is the verdict of every case."""
+    name = seat.entrant.name
+    run.observer.stage(name, "build")
+    claims = seat.entrant.manifest.claims
+    cases = [case for case in run.suite.cases if not claims.refusal(case)]
+    try:
+        status, reason, seconds = seat.build(cases, run.limits, run.facts.machine)
+    except Exception as cause:  # whatever a builder says or does ends its own entry
+        traceback.print_exc()
+        status, reason, seconds = Status.BROKE_THE_RUN, f"while it was built: {cause!r}"[:500], 0.0
+    for case in cases:
+        known = run.record(name, case)
+        known.build_s = seconds
+        if status is not None:
+            known.fail(status, reason)
+            known.log_tail = known.log_tail or seat.build_log
+    if status is None:
+        _build_mark(seat, run).touch()
+
+
+def _build_mark(seat: Seat, run: Run) -> Path:
+    """Beside the entrants' caches, which are theirs to write; another compiler or GPU builds again."""
+    folder = seat.jail.cache.parent.parent / "built"
+    folder.mkdir(exist_ok=True)
+    here = run.facts.machine
+    made_for = " ".join((run.suite.sha256, here.gpu, here.cuda, here.torch, here.triton))
+    return folder / f"{seat.jail.cache.name}-{hashlib.sha256(made_for.encode()).hexdigest()[:16]}"
+
+
+def start_all(run: Run, seats: Sequence[Seat]) -> None:
+    """Launch every one of `seats` that may run, all at once; they load while the judge starts."""
+    for place, seat in enumerate(seat for seat in seats if may_start(run, seat)):
+        run.observer.stage(seat.entrant.name, "load")
+        seat.start(place)
+
+
+def may_start(run: Run, seat: Seat) -> bool:
+    """Whether some case of it has not failed yet."""
+    return any(run.record(seat.entrant.name, case).status is None for case in run.suite.cases)
+
+
+def facts_of(request: Request, problem: Problem, device: str) -> RunFacts:
+    """Everything that all records of the run share."""
+    now = time.gmtime()
+    return RunFacts(
+        run=f"{time.strftime('%Y%m%dT%H%M%SZ', now)}-{secrets.token_hex(3)}",
+        date=time.strftime("%Y-%m-%dT%H:%M:%SZ", now),
+        suite=request.suite,
+        machine=request.machine,
+        integrity=f"judged/{request.sandbox}",
+        harness_commit=harness_commit(),
+        protocol=PROTOCOL,
+        commitment="",
+        secret="",
+        problem=problem,
+        rules=rules_of(device, request.off),
+        off=request.off,
+    )
+
+
+def rules_of(device: str, off: Off) -> ClockRules:
+    """How the two clocks are compared on this kind of device."""
+    if Defence.TWO_CLOCKS in off:
+        return replace(GPU_RULES, burst_floor_ms=math.inf, mean_floor_ms=math.inf)
+    return GPU_RULES if device == "cuda" else CPU_RULES
+
+
+def harness_commit() -> str:
+    """Commit of the checkout, '+' if files differ from it; empty outside git."""
+    try:
+        head = subprocess.run(
+            ["git", "rev-parse", "HEAD"],
+            cwd=ROOT,
+            capture_output=True,
+            text=True,
+            check=True,
+            timeout=10,
+        ).stdout.strip()
+        dirty = subprocess.run(
+            ["git", "status", "--porcelain", "harness", "run.py"],
+            cwd=ROOT,
+            capture_output=True,
+            text=True,
+            check=True,
+            timeout=10,
+        ).stdout.strip()
+    except (OSError, subprocess.SubprocessError):
+        return os.environ.get("ATTNBOARD_COMMIT", "")
+    return head[:12] + ("+" if dirty else "")

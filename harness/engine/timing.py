@@ -1,0 +1,225 @@
+"""The blocks of one case: every entrant's turn on secret inputs of its own, in an order nobody can foresee."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Sequence
+
+from harness.engine.burst import Question, settle, take_turn
+from harness.engine.run_state import State
+from harness.measure import stats
+from harness.measure.plan import Block, plan_case, shuffled
+from harness.measure.stopping import level_of
+from harness.measure.two_clocks import ClockVerdict, cross_examine
+from harness.measure.verdict import shared
+from harness.problems.base import Probe
+from harness.process.ablation import Defence
+from harness.process.messages import BurstReport
+from harness.schema import Case, Kind, Sample, Status
+
+ADAPTIVE_BUDGET_S = 0.5  # of a loop that stops when its time is up; only in an ablation
+EXTRA_SHARE = 0.5  # disturbed blocks are repeated, up to this share of the plan
+STRANGER_WAIT_S = 10.0  # for a process of nobody's to leave the GPU
+
+
+def time_case(state: State, case: Case) -> None:
+    """All blocks of one case, the disturbed ones again."""
+    settle(state)
+    names = [name for name in state.seats if state.may_run(name, case)]
+    blocks = plan_case(state.suite, case, state.problem, names, state.rng)
+    if Defence.STRESS in state.facts.off:
+        blocks = [block for block in blocks if block.index is not None]
+    started = time.monotonic()
+    timed = 0
+    for number, block in enumerate(blocks):
+        run_block(state, case, block)
+        timed += block.timed
+        hurried = Defence.FIXED_COUNTS in state.facts.off
+        if hurried and timed and time.monotonic() - started > ADAPTIVE_BUDGET_S:
+            break
+        eta_s = (time.monotonic() - started) / (number + 1) * (len(blocks) - number - 1)
+        state.observer.block(case.name, timed, state.suite.blocks, eta_s, intervals(state, case))
+    repeat_disturbed(state, case, names)
+
+
+def run_block(state: State, case: Case, block: Block) -> None:
+    """One kind of secret inputs, every entrant's turn on values of its own.
+
+    A block beside a process that is none of this run counts for nobody.
+    """
+    alive = [name for name in block.order if state.record(name, case).status is None]
+    strangers = _wait_until_alone(state) if alive else []
+    if strangers:
+        _give_up(state, case, f"on the GPU, and none of this run: process {', '.join(strangers)}")
+        return
+    label = f"block/{case.name}/{block.index}/{state.rng.getrandbits(64):x}"
+    question = Question(block.probe, label, case.burst, timed=True)
+    for name in alive:
+        heat_ms = 0 if name == state.roles.null else state.suite.heat_ms
+        before_j = state.monitor.energy_j()
+        compare = block.timed and to_compare(state, name, case)
+        reply = take_turn(
+            *(state, name, question, state.limits.burst_s), heat_ms=heat_ms, compare=compare
+        )
+        if reply is not None:
+            _take(state, name, case, block, reply, before_j)
+        strangers = state.quiet.strangers(state.seats.values())
+        if strangers:
+            state.observer.note(
+                f"{case.name}: process {', '.join(strangers)} took the GPU: this block does not count"
+            )
+            _forget(state, case, block)
+            break
+    if block.timed:
+        snapshot = state.monitor.snapshot(len(strangers))
+        state.telemetry.setdefault(case.name, []).append(snapshot)
+
+
+def _wait_until_alone(state: State) -> list[str]:
+    """Who still holds the GPU beside this run after STRANGER_WAIT_S; usually nobody, at once."""
+    deadline = time.monotonic() + STRANGER_WAIT_S
+    while strangers := state.quiet.strangers(state.seats.values()):
+        if time.monotonic() > deadline:
+            break
+        time.sleep(0.2)
+    return strangers
+
+
+def _forget(state: State, case: Case, block: Block) -> None:
+    """Drop what a block gave; failures that it showed stay."""
+    if not block.timed:
+        return
+    state.contended[case.name] = state.contended.get(case.name, 0) + 1
+    for name in state.seats:
+        known = state.record(name, case)
+        known.samples[:] = [sample for sample in known.samples if sample.block != block.index]
+
+
+def _give_up(state: State, case: Case, why: str) -> None:
+    """Nobody's time says anything here, and it is no entrant's doing."""
+    for name in state.seats:
+        state.record(name, case).fail(Status.CONTENDED, why)
+
+
+def to_compare(state: State, name: str, case: Case) -> bool:
+    """Whether the next timed burst's results are held beside those of libraries.
+
+    With a chance of 1/n at the n-th: of however many there will be, the last one compared is any of them
+    with equal chance, and nobody knows which before the clock has stopped. About four of twenty.
+    """
+    if state.seats[name].entrant.kind is not Kind.SUBMISSION:
+        return False
+    return state.rng.randrange(len(state.record(name, case).samples) + 1) == 0
+
+
+def _take(
+    state: State, name: str, case: Case, block: Block, reply: BurstReport, before_j: float | None
+) -> None:
+    """Keep one burst's sample, or its failure; `before_j`: the energy counter before the turn."""
+    after_j = state.monitor.energy_j()
+    spent_j = None if before_j is None or after_j is None else after_j - before_j
+    if name == state.roles.null:
+        if block.index is not None and block.timed:
+            state.null_gaps_ms.setdefault(case.name, []).append(reply.t2_ms - sum(reply.calls_ms))
+            if spent_j is not None:
+                state.null_energy_j.setdefault(case.name, {})[block.index] = spent_j
+        return
+    known = state.record(name, case)
+    if reply.status is not Status.PASSED:
+        known.fail(reply.status, f"{reply.message} ({block.probe.label})")
+        return
+    if reply.error:
+        known.saw(reply.error)
+    known.resembles(reply.likeness)
+    if min(reply.calls_ms, default=0.0) <= 0.0:
+        known.fail(Status.TIME_CLAIM_REJECTED, "claims that a call took no time at all")
+        return
+    if block.timed:
+        assert block.index is not None
+        known.samples.append(
+            Sample(
+                block=block.index,
+                calls_ms=reply.calls_ms,
+                t2_ms=reply.t2_ms,
+                sm_mhz=state.monitor.sm_mhz(),
+                energy_j=spent_j,
+                rest_ms=reply.rest_ms,
+            )
+        )
+
+
+def clock_verdict(state: State, name: str, case: Case) -> ClockVerdict:
+    """What the two clocks say of one entrant so far: its samples marked, and whether it is believed."""
+    samples = state.record(name, case).samples
+    pace = shared(state.record(state.roles.pace, case).samples, samples)
+    return cross_examine(samples, pace, (), state.facts.rules)
+
+
+def repeat_disturbed(state: State, case: Case, names: Sequence[str]) -> int:
+    """Blocks in which the second clock was disturbed run again, for everybody; returns how many."""
+    late = 0
+    for name in names:
+        marked = clock_verdict(state, name, case).samples
+        late = max(late, sum(sample.late for sample in marked))
+    contended = state.contended.get(case.name, 0)
+    again = min(late + contended, int(state.suite.blocks * EXTRA_SHARE))
+    normal = Probe(case, "normal", state.problem.kwargs(case))
+    for extra in range(again):
+        order = shuffled(names, state.rng)
+        run_block(state, case, Block(normal, order, state.suite.blocks + extra))
+    contended = state.contended.get(case.name, 0)
+    if contended > EXTRA_SHARE * state.suite.blocks:
+        _give_up(state, case, f"other processes took the GPU in {contended} blocks")
+    return again
+
+
+def name_kernels(state: State, case: Case, names: Sequence[str]) -> None:
+    """One verified, untimed burst under the profiler: which kernels really ran.
+
+    When all cases are timed: a worker that has a profiler cannot be locked any more (CUDA error 801).
+    """
+    if not state.facts.machine.has_gpu:
+        return
+    prime(state, names)
+    normal = Probe(case, "normal", state.problem.kwargs(case))
+    question = Question(normal, f"names/{case.name}", 1)
+    for name in names:
+        known = state.record(name, case)
+        if known.status is None and name != state.roles.null:
+            reply = take_turn(state, name, question, state.limits.first_call_s, profile=True)
+            if reply is not None:
+                known.kernels, known.configs = reply.kernels, reply.configs
+
+
+def prime(state: State, names: Sequence[str]) -> None:
+    """Let every profiler start at once, in workers that have none yet: one after the other they take seconds each."""
+    fresh = []
+    for name in names:
+        seat = state.seats[name]
+        if name != state.roles.null and seat.attached and seat.primed != seat.label:
+            fresh.append(seat)
+    for seat in fresh:
+        seat.primed = seat.label
+        state.quiet.release(seat)
+    if fresh:
+        state.judge.prime([seat.label for seat in fresh], state.limits.first_call_s)
+    for seat in fresh:
+        assert seat.child
+        seat.child.pause()
+
+
+def intervals(
+    state: State, case: Case, names: Iterable[str] | None = None
+) -> dict[str, stats.Interval]:
+    """Speed-ups so far, for the live view; of everybody if no `names` are given."""
+    level = level_of(len(state.rule.looks(state.suite.blocks)))
+    base = {s.block: s.latency_ms for s in state.record(state.roles.against, case).samples}
+    found = {}
+    for name in state.seats if names is None else names:
+        if name in (state.roles.null, state.roles.against) or name in state.hidden:
+            continue
+        mine = {s.block: s.latency_ms for s in state.record(name, case).samples}
+        interval = stats.speedup(base, mine, level) if len(mine) > 2 and len(base) > 2 else None
+        if interval:
+            found[name] = interval
+    return found

@@ -1,0 +1,431 @@
+"""The judge's side of one worker: shared arenas, one burst, the second clock.
+
+One burst (K calls):
+  prepare   worker cuts its views and synchronises
+  go        worker queues its K calls behind a wait for a word that has not been written yet
+  opened    the gate opens: copies of the K secret inputs come into being, wrong in some words
+  T2 starts those words come right, then the word is written
+            the GPU runs the worker's K calls, whose stream then writes another word
+  T2 stops  the judge's stream, which waited for that, has read some words of all K outputs
+  reply     K event times (T1, precise and forgeable)
+  copy      the judge takes copies of the K outputs from where the worker's calls left them
+  verify    every output against what was read and its references, every input against the judge's own
+
+Queueing first hides the host's launch latency from T1 (7 µs for a bare launch, 20 to 180 µs
+through PyTorch) without giving anyone a head start: what was queued early finds no inputs. T2 lies between two
+events of the judge's own stream, so no host's scheduler is in it either. The gate opens after GATE_DELAY_S whatever the worker does, so a submission that synchronises inside its call only loses that.
+Between the two words there are the worker's calls and nothing else: no copy of ours that it could leave out.
+Without shared device memory the inputs exist before `go`, T1 carries the latency of the first launch,
+and the worker copies its outputs into slots.
+"""
+
+from __future__ import annotations
+
+import random
+import socket
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import torch
+
+from harness.errors import WireError
+from harness.judge.numerics import Grade, Reference, grade, worst
+from harness.judge.sampled import Sampled
+from harness.judge.stream import Gate, OwnTime
+from harness.judge.withheld import Withheld
+from harness.problems.base import TensorSpec
+from harness.process import wire
+from harness.process.ablation import NOTHING_OFF, Defence, Off
+from harness.process.arena_layout import OUTPUT_SHARES, nbytes, share_bytes
+from harness.process.cuda.shared_memory import DTYPES, Arena, ArenaKind
+from harness.process.messages import WorkerReply, understood
+from harness.schema import CONFESSIONS, Status
+
+#: Long enough for ten calls of a host that needs 200 µs each: all of a burst is queued before it starts.
+GATE_DELAY_S = 2e-3
+SEND_S = 5.0  # what a worker takes at most to make room for a message
+ANSWERS = {
+    "map": "mapped",
+    "prepare": "ready",
+    "go": "done",
+    "prime": "primed",
+}  # request → the only good answer
+Compare = Callable[[int, list[torch.Tensor]], dict[str, float]]
+Copies = tuple[list[torch.Tensor], list[torch.Tensor]]  # from, to
+
+
+@dataclass
+class Inputs:
+    """K hidden calls: inputs [K][n], what must come out, and the arguments."""
+
+    specs_in: tuple[TensorSpec, ...]
+    specs_out: tuple[TensorSpec, ...]
+    tensors: list[tuple[torch.Tensor, ...]]
+    references: list[tuple[Reference, ...]]  # empty for the null kernel, which answers nothing
+    kwargs: dict[str, bool | float | None]
+    contract_limit: float
+    whole: bool = False  # a check, not a timed burst
+    repeats: bool = False  # the last call has the inputs of the first
+
+    @property
+    def calls(self) -> int:
+        """K."""
+        return len(self.tensors)
+
+    @property
+    def output_bytes(self) -> list[int]:
+        """Of each output of the burst."""
+        return [nbytes(spec.shape, spec.dtype) for spec in self.specs_out] * self.calls
+
+
+@dataclass(frozen=True)
+class BurstOutcome:
+    """What one burst came to; `grade` is the worst of the K outputs."""
+
+    status: Status
+    message: str = ""
+    calls_ms: tuple[float, ...] = ()
+    t2_ms: float = 0.0
+    grade: Grade | None = None
+    kernels: tuple[str, ...] = ()
+    configs: tuple[str, ...] = ()  # what its own search chose
+    deterministic: bool | None = None  # the same inputs gave the same bits; None where nobody asked
+    likeness: dict[str, float] = field(default_factory=dict)  # to libraries, where it was compared
+
+
+class WorkerGone(Exception):
+    """The worker broke the protocol, died or fell silent; carries the outcome."""
+
+    def __init__(self, status: Status, message: str) -> None:
+        super().__init__(message)
+        self.status, self.message = status, message
+
+
+class Desk:
+    """One worker as the judge sees it: a socket and two arenas."""
+
+    def __init__(
+        self,
+        sock: socket.socket,
+        kind: ArenaKind,
+        sizes: tuple[int, int],
+        off: Off = NOTHING_OFF,
+        own_time: OwnTime | None = None,
+    ) -> None:
+        self.sock, self.off, self.own_time = sock, off, own_time or OwnTime()
+        self.inputs = Arena.create(kind, sizes[0])
+        size = OUTPUT_SHARES * share_bytes(sizes[1]) if kind == "device" else sizes[1]
+        self.outputs = Arena.create(kind, size)
+        self.gate = Gate(self.inputs.flag, self.outputs.flag) if kind == "device" else None
+
+    def close(self) -> None:
+        """Free the arenas; the worker must be gone."""
+        self.sock.close()
+        self.inputs.close()
+        self.outputs.close()
+
+    def map(self, timeout_s: float) -> None:
+        """Have the worker map both arenas; nobody else gets their descriptors. Raises WorkerGone."""
+        arenas = (self.inputs, self.outputs)
+        message = {"op": "map", "inputs": self.inputs.handle, "outputs": self.outputs.handle}
+        try:
+            self.send(message, timeout_s, tuple(arena.fd for arena in arenas))
+        finally:
+            for arena in arenas:
+                arena.close_fd()
+        self.answer("map", timeout_s)
+
+    def ask(self, message: wire.Message, timeout_s: float) -> WorkerReply:
+        """Send and await one validated reply; raise WorkerGone on anything but one."""
+        self.send(message, timeout_s)
+        return self.answer(str(message["op"]), timeout_s)
+
+    def send(
+        self, message: wire.Message, timeout_s: float = SEND_S, fds: tuple[int, ...] = ()
+    ) -> None:
+        """Send, with open descriptors beside it; raise WorkerGone if nobody is there, or nobody reads."""
+        try:
+            wire.send(self.sock, message, fds, timeout_s)
+        except wire.PeerSilent:
+            raise WorkerGone(
+                Status.TIMED_OUT, f"'{message['op']}' was not read in {timeout_s:.0f} s"
+            ) from None
+        except wire.PeerClosed:
+            raise WorkerGone(
+                Status.CRASHED, f"the process ended before '{message['op']}'"
+            ) from None
+
+    def answer(self, op: str, timeout_s: float) -> WorkerReply:
+        """Await the reply to `op`; raise WorkerGone on anything but a valid one."""
+        try:
+            reply = understood(wire.receive(self.sock, timeout_s), WorkerReply)
+        except wire.PeerSilent:
+            raise WorkerGone(
+                Status.TIMED_OUT, f"no answer to '{op}' in {timeout_s:.0f} s"
+            ) from None
+        except wire.PeerClosed:
+            raise WorkerGone(Status.CRASHED, f"the process ended during '{op}'") from None
+        except WireError as cause:
+            raise WorkerGone(Status.INVALID_SUBMISSION, f"broke the protocol: {cause}") from None
+        anything = Defence.STRICT_WIRE in self.off and reply.status is not None
+        if anything or (reply.op == "failed" and reply.status in CONFESSIONS):
+            assert reply.status
+            raise WorkerGone(reply.status, reply.message)
+        if reply.op != ANSWERS[op] or reply.status is not None:
+            said = f"'{reply.op}' with status {reply.status.value if reply.status else 'none'}"
+            raise WorkerGone(Status.INVALID_SUBMISSION, f"answered '{op}' by {said}")
+        return reply
+
+    def burst(
+        self,
+        inputs: Inputs,
+        timeout_s: float,
+        profile: bool = False,
+        heat: Callable[[], None] | None = None,
+        compare: Compare | None = None,
+    ) -> BurstOutcome:
+        """Run one burst on this worker and verify all of it; `heat` queues trusted work before it.
+
+        compare: told one call's number and results, a random one's, when the clock has stopped.
+        """
+        try:
+            outcome, outs = self._burst(inputs, timeout_s, profile, heat)
+        except WorkerGone as gone:
+            return BurstOutcome(gone.status, gone.message)
+        if not compare or not outs:
+            return outcome
+        call, width = random.SystemRandom().randrange(inputs.calls), len(inputs.specs_out)
+        return replace(outcome, likeness=compare(call, outs[call * width : (call + 1) * width]))
+
+    def _burst(
+        self, inputs: Inputs, timeout_s: float, profile: bool, heat: Callable[[], None] | None
+    ) -> tuple[BurstOutcome, list[torch.Tensor]]:
+        """The outcome, and the outputs where all of them could be read."""
+        shared_in = self.inputs.carve([(s.shape, s.dtype) for s in inputs.specs_in] * inputs.calls)
+        hidden = [tensor for call in inputs.tensors for tensor in call]
+        some = [spec.withheld for spec in inputs.specs_in] * inputs.calls
+        pairs = [(a, b) for a, b, late in zip(hidden, shared_in, some, strict=True) if late]
+        withheld = Withheld(pairs, self.inputs.room)
+        try:
+            self.ask(_prepare_message(inputs, profile), timeout_s)
+            copies = (hidden, shared_in)
+            reply, t2_ms, held = (
+                self._gated(self.gate, inputs, copies, withheld, timeout_s, heat)
+                if self.gate
+                else self._ungated(inputs, copies, withheld, timeout_s)
+            )
+        finally:
+            withheld.restore()
+
+        if len(reply.calls_ms) != inputs.calls or len(reply.strides) != inputs.calls:
+            raise WorkerGone(
+                Status.INVALID_SUBMISSION, f"{len(reply.calls_ms)} times for {inputs.calls} calls"
+            )
+        flat = [strides for call in reply.strides for strides in call]
+        if len(flat) != len(held):
+            raise WorkerGone(
+                Status.INVALID_SUBMISSION, f"{len(flat)} outputs, expected {len(held)}"
+            )
+        guarded = Defence.INPUT_DIGEST not in self.off
+        if guarded and not all(
+            torch.equal(_bits(a), _bits(b)) for a, b in zip(hidden, shared_in, strict=True)
+        ):
+            raise WorkerGone(
+                Status.INPUT_MUTATED, "an input differs from what was given after the burst"
+            )
+        outs = [_read(tensor, strides) for tensor, strides in zip(held, flat, strict=True)]
+        return self._verify(inputs, outs, flat, reply, t2_ms), outs
+
+    def _gated(
+        self,
+        gate: Gate,
+        inputs: Inputs,
+        copies: Copies,
+        withheld: Withheld,
+        timeout_s: float,
+        heat: Callable[[], None] | None,
+    ) -> tuple[WorkerReply, float, list[torch.Tensor]]:
+        """Queue the burst behind the gate, let the worker queue its calls, open; (reply, T2, outputs).
+
+        The judge's own stream copies the inputs in, makes them right, waits for the worker's and reads words
+        of the outputs. Work that was queued before (heat) ends first, and the burst follows it without a
+        pause. Whatever happens, the stream is idle afterwards. Raises WorkerGone.
+        """
+        sizes = inputs.output_bytes
+        sampled = Sampled(self.outputs.room, self.outputs.table(len(sizes)), sizes)
+        if heat:
+            heat()
+        gate.close()
+        try:
+            _copy_all(*copies)
+            gate.lend(withheld.reveal, sampled.take)
+            self.send({"op": "go", "turn": gate.turn})
+            time.sleep(GATE_DELAY_S)
+            gate.await_reached()
+            gate.open()
+            reply = self.answer("go", timeout_s)
+        finally:
+            gate.release()
+        t2_ms = self.own_time.beyond((inputs.specs_in, inputs.calls), *gate.elapsed_ms())
+        return reply, t2_ms, self._taken(inputs, sampled)
+
+    def _taken(self, inputs: Inputs, sampled: Sampled) -> list[torch.Tensor]:
+        """Copies of the outputs from where the worker said they lie; raises WorkerGone if they cannot be."""
+        held = []
+        for offset, size in zip(sampled.offsets, inputs.output_bytes, strict=True):
+            if offset % 2 or not 0 <= offset <= self.outputs.room.numel() - size:
+                raise WorkerGone(
+                    Status.INVALID_SUBMISSION, f"an output at byte {offset} of its memory"
+                )
+            held.append(self.outputs.room[offset : offset + size].clone())
+        late = sampled.differing(held)
+        if late is not None and Defence.OUTPUT_SAMPLED not in self.off:
+            raise WorkerGone(
+                Status.INCORRECT, f"{_which(inputs, late)} changed after it was said to be done"
+            )
+        specs = list(inputs.specs_out) * inputs.calls
+        return [
+            tensor.view(DTYPES[spec.dtype]).view(spec.shape)
+            for tensor, spec in zip(held, specs, strict=True)
+        ]
+
+    def _ungated(
+        self,
+        inputs: Inputs,
+        copies: Copies,
+        withheld: Withheld,
+        timeout_s: float,
+    ) -> tuple[WorkerReply, float, list[torch.Tensor]]:
+        """The same by the host's clock, through slots that the worker copies its outputs into."""
+        slots = self.outputs.carve([(s.shape, s.dtype) for s in inputs.specs_out] * inputs.calls)
+        self._poison()
+        held = [torch.empty_like(tensor) for tensor in slots]
+        start = time.perf_counter()
+        _copy_all(*copies)
+        withheld.reveal()
+        self._sync()
+        reply = self.ask({"op": "go", "turn": 0}, timeout_s)
+        _copy_all(slots, held)
+        self._sync()
+        return reply, (time.perf_counter() - start) * 1e3, held
+
+    def _verify(
+        self,
+        inputs: Inputs,
+        outs: list[torch.Tensor],
+        strides: list[list[int]],
+        reply: WorkerReply,
+        t2_ms: float,
+    ) -> BurstOutcome:
+        unseen = Defence.VERIFY_EVERY_CALL in self.off and not inputs.whole
+        if unseen or not inputs.references:
+            return BurstOutcome(Status.PASSED, "", tuple(reply.calls_ms), t2_ms)
+        references = [ref for call in inputs.references for ref in call]
+        grades = [grade(out, reference) for out, reference in zip(outs, references, strict=True)]
+        overall = worst(grades)
+        status, message = Status.PASSED, ""
+        if not overall.finite and Defence.FINITE not in self.off:
+            bad = next(i for i, g in enumerate(grades) if not g.finite)
+            status = Status.NONFINITE
+            message = f"{_which(inputs, bad)} of the burst holds NaN or infinity"
+        elif self._differs(overall.max_diff, inputs.contract_limit):
+            farthest = max(range(len(grades)), key=lambda i: grades[i].max_diff)
+            of = f" of {_which(inputs, farthest)}" if len(inputs.specs_out) > 1 else ""
+            message = (
+                f"max diff {overall.max_diff:.3g}{of}, must be below {inputs.contract_limit:g}"
+            )
+            status = Status.INCORRECT
+        return BurstOutcome(
+            status,
+            message,
+            tuple(reply.calls_ms),
+            t2_ms,
+            overall,
+            tuple(reply.kernels),
+            tuple(reply.configs),
+            _repeated(inputs, outs, strides),
+        )
+
+    def _differs(self, max_diff: float, limit: float) -> bool:
+        """`not a < b` and not `a >= b`: NaN differs."""
+        if Defence.CONTRACT in self.off:
+            return False
+        return max_diff >= limit if Defence.FINITE in self.off else not max_diff < limit
+
+    def _poison(self) -> None:
+        """Fill the outputs with a NaN whose payload changes.
+
+        Bit patterns 0x7F81..0x7FFF are NaN in fp16 and bf16, and twice over in float32.
+        """
+        pattern = random.SystemRandom().randint(0x7F81, 0x7FFF)
+        self.outputs.room.view(torch.int16).fill_(pattern)
+        self._sync()
+
+    def _sync(self) -> None:
+        if torch.cuda.is_available():
+            torch.cuda.synchronize()
+
+
+def _which(inputs: Inputs, index: int) -> str:
+    """`output 3`, or `dk 1` where a call has several: name, then number of the call."""
+    width = len(inputs.specs_out)
+    if width == 1:
+        return f"output {index}"
+    return f"{inputs.specs_out[index % width].name} {index // width}"
+
+
+def _read(memory: torch.Tensor, strides: list[int]) -> torch.Tensor:
+    """`memory`, contiguous, by the strides that the worker told; raises WorkerGone unless they are dense."""
+    if not is_dense(tuple(memory.shape), tuple(strides)):
+        raise WorkerGone(
+            Status.BAD_OUTPUT, f"strides {strides} are not a dense {list(memory.shape)}"
+        )
+    return torch.as_strided(memory.flatten(), memory.shape, strides)
+
+
+def _repeated(inputs: Inputs, outs: list[torch.Tensor], strides: list[list[int]]) -> bool | None:
+    """Whether the last call, which had the first one's inputs, gave the first one's bits, laid out alike."""
+    if not inputs.repeats:
+        return None
+    width = len(inputs.specs_out)
+    if strides[:width] != strides[-width:]:
+        return False
+    pairs = zip(outs[:width], outs[-width:], strict=True)
+    return all(torch.equal(_bits(first), _bits(last)) for first, last in pairs)
+
+
+def _copy_all(sources: list[torch.Tensor], targets: list[torch.Tensor]) -> None:
+    for source, target in zip(sources, targets, strict=True):
+        target.copy_(source, non_blocking=True)
+
+
+def _prepare_message(inputs: Inputs, profile: bool) -> dict[str, Any]:
+    return {
+        "op": "prepare",
+        "inputs": [[list(s.shape), s.dtype] for s in inputs.specs_in],
+        "outputs": [[list(s.shape), s.dtype] for s in inputs.specs_out],
+        "calls": inputs.calls,
+        "kwargs": inputs.kwargs,
+        "profile": profile,
+    }
+
+
+def _bits(tensor: torch.Tensor) -> torch.Tensor:
+    """Same bytes as integers: NaN inputs compare, and -0.0 is not 0.0."""
+    return tensor.contiguous().view(torch.int16 if tensor.element_size() == 2 else torch.int32)
+
+
+def is_dense(shape: tuple[int, ...], strides: tuple[int, ...]) -> bool:
+    """Whether `strides` is a permutation of contiguous: no holes, no overlap."""
+    if len(shape) != len(strides):
+        return False
+    expected = 1
+    for stride, size in sorted(zip(strides, shape, strict=True)):
+        if size == 1:
+            continue
+        if stride != expected:
+            return False
+        expected *= size
+    return True

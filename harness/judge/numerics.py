@@ -1,0 +1,89 @@
+"""Is this output right? Numbers only; what they mean for the row is decided in harness/measure/verdict.py."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import torch
+
+#: An honest output and SDPA's differ by two roundings, an honest output and float64 by one.
+TWO_ROUNDINGS = 1.5
+
+
+@dataclass(frozen=True)
+class Reference:
+    """What one output must be: SDPA's whole answer, and float64's for all or for some secret rows."""
+
+    contract: torch.Tensor  # [B, H, S, D], the case's dtype
+    exact: torch.Tensor  # float32: [B, H, S, D], or [N, D] of the rows below
+    rows: torch.Tensor | None = (
+        None  # [N] flat (batch, head, row) indices, None when `exact` is whole
+    )
+    scaled: bool = False  # differences count in units of the reference's own size
+
+
+@dataclass(frozen=True)
+class Grade:
+    """Numerics of one output; NaN never compares as small, so `finite` is asked first."""
+
+    finite: bool
+    max_diff: float
+    rel_l2: float
+    worst_row: float
+
+
+def grade(out: torch.Tensor, reference: Reference) -> Grade:
+    """Compare `out` [B, H, S, D] with its references; one device synchronisation.
+
+    A `scaled` reference (gradients: their size follows from the inputs) takes the largest difference
+    in units of its own largest value, and rows shorter than the root mean square row in units of that.
+    """
+    scaled = reference.scaled
+    contract = reference.contract
+    # One float32 tensor of the output's size and few passes over it: this is most of what a turn costs.
+    drift = out.to(torch.float32, copy=True).sub_(contract)
+    largest = torch.linalg.vector_norm(drift, math.inf)  # NaN and infinity come through
+    finite = torch.isfinite(largest).float()
+    if scaled:
+        largest = largest / contract.abs().max().float().clamp_min(torch.finfo(torch.float32).tiny)
+    checks = [finite, largest]
+    if reference.rows is None:
+        checks += _relative(out.float() - reference.exact, reference.exact, scaled)
+        checks += [torch.zeros((), device=out.device)] * 2
+    else:
+        mine = out.flatten(0, 2)[reference.rows].float()  # [N, D]
+        checks += _relative(mine - reference.exact, reference.exact, scaled)
+        checks += _relative(drift, contract, scaled)
+    whole, max_diff, rel, row, drift_rel, drift_row = torch.stack(checks).tolist()
+    return Grade(
+        finite=whole == 1.0
+        and not any(map(math.isnan, (max_diff, rel, row, drift_rel, drift_row))),
+        max_diff=max_diff,
+        rel_l2=max(rel, drift_rel / TWO_ROUNDINGS),
+        worst_row=max(row, drift_row / TWO_ROUNDINGS),
+    )
+
+
+def _relative(
+    difference: torch.Tensor, reference: torch.Tensor, scaled: bool
+) -> list[torch.Tensor]:
+    """[‖difference‖ / ‖reference‖, the same over the worst row]; rows are the last dimension."""
+    error = torch.linalg.vector_norm(difference, dim=-1).square()
+    size = torch.linalg.vector_norm(reference, dim=-1, dtype=torch.float32).square()
+    floor = torch.finfo(torch.float32).tiny
+    whole = (error.sum() / size.sum().clamp_min(floor)).sqrt()
+    row = size.clamp_min(floor)
+    if scaled:
+        row = torch.maximum(row, size.mean())
+    return [whole, (error / row).max().sqrt()]
+
+
+def worst(grades: list[Grade]) -> Grade:
+    """The worst of each number over a burst."""
+    return Grade(
+        finite=all(g.finite for g in grades),
+        max_diff=max(g.max_diff for g in grades),
+        rel_l2=max(g.rel_l2 for g in grades),
+        worst_row=max(g.worst_row for g in grades),
+    )

@@ -1,0 +1,1 @@
+"""Figures from samples: statistics, two clocks, drift, the plan of blocks, what a GPU could do."""

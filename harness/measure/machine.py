@@ -1,0 +1,124 @@
+"""What this machine is: asked of NVML and of package metadata, never of torch."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.metadata
+import os
+import platform
+import shutil
+from collections.abc import Iterator
+from types import ModuleType
+from typing import Any
+
+from harness.errors import UnavailableError
+from harness.measure.gpu_specs import cores_per_sm
+from harness.schema import Machine, Needs
+
+
+@contextlib.contextmanager
+def nvml() -> Iterator[ModuleType | None]:
+    """NVML, initialised, or None where there is no driver."""
+    try:
+        import pynvml
+
+        pynvml.nvmlInit()
+    except Exception:  # no package, no driver, no GPU: all mean "no GPU here"
+        yield None
+        return
+    try:
+        yield pynvml
+    finally:
+        pynvml.nvmlShutdown()
+
+
+def inspect_machine(gpu: int | None = 0) -> Machine:
+    """Describe this machine and its GPU number `gpu` (NVML order); None asks for the CPU alone."""
+    base: dict[str, Any] = {
+        "torch": version_of("torch"),
+        "triton": version_of("triton"),
+        "python": platform.python_version(),
+        "cpu": _cpu_name(),
+        "platform": platform.platform(),
+    }
+    with nvml() as lib:
+        if lib is None or gpu is None or lib.nvmlDeviceGetCount() == 0:
+            return Machine(**base)
+        count = lib.nvmlDeviceGetCount()
+        if gpu >= count:
+            raise UnavailableError(
+                f"--gpu {gpu}: this machine has {count}", f"use --gpu 0 … {count - 1}"
+            )
+        return _describe(lib, gpu, base)
+
+
+def _describe(lib: ModuleType, gpu: int, base: dict[str, Any]) -> Machine:
+    handle = lib.nvmlDeviceGetHandleByIndex(gpu)
+    major, minor = lib.nvmlDeviceGetCudaComputeCapability(handle)
+    capability = f"{major}.{minor}"
+    cuda = lib.nvmlSystemGetCudaDriverVersion_v2()
+    try:
+        power = lib.nvmlDeviceGetEnforcedPowerLimit(handle) / 1000
+    except lib.NVMLError:
+        power = 0.0
+    return Machine(
+        gpu=_text(lib.nvmlDeviceGetName(handle)),
+        uuid=_text(lib.nvmlDeviceGetUUID(handle)),
+        sms=lib.nvmlDeviceGetNumGpuCores(handle) // cores_per_sm(capability),
+        capability=capability,
+        memory_gib=round(lib.nvmlDeviceGetMemoryInfo(handle).total / 2**30, 1),
+        power_limit_w=power,
+        driver=_text(lib.nvmlSystemGetDriverVersion()),
+        cuda=f"{cuda // 1000}.{cuda % 1000 // 10}",
+        **base,
+    )
+
+
+def minor_of(machine: Machine) -> int | None:
+    """Number of the GPU's device node, 3 for /dev/nvidia3; None where the driver does not tell."""
+    with nvml() as lib:
+        if lib is None or not machine.uuid:
+            return None
+        try:
+            return int(lib.nvmlDeviceGetMinorNumber(lib.nvmlDeviceGetHandleByUUID(machine.uuid)))
+        except lib.NVMLError:
+            return None
+
+
+def missing(needs: Needs, machine: Machine) -> str:
+    """What `needs` asks for and this machine lacks, or an empty string."""
+    for package in needs.packages:
+        if not version_of(package):
+            return f"Python package '{package}' is not installed"
+    for tool in needs.tools:
+        if not shutil.which(tool):
+            return f"'{tool}' is not on the PATH"
+    return ""
+
+
+def too_old(needs: Needs, machine: Machine) -> str:
+    """Why this GPU cannot run it, or an empty string."""
+    wanted = tuple(map(int, needs.compute_capability.split(".")))
+    if machine.has_gpu and tuple(map(int, machine.capability.split("."))) < wanted:
+        return f"needs compute capability {needs.compute_capability}, this GPU has {machine.capability}"
+    return ""
+
+
+def version_of(package: str) -> str:
+    """Installed version of a distribution, or an empty string."""
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return ""
+
+
+def _text(value: str | bytes) -> str:
+    return value.decode() if isinstance(value, bytes) else value
+
+
+def _cpu_name() -> str:
+    with contextlib.suppress(OSError), open("/proc/cpuinfo", encoding="utf-8") as file:
+        for line in file:
+            if line.startswith("model name"):
+                return f"{line.split(':', 1)[1].strip()} x{os.cpu_count()}"
+    return platform.processor()

@@ -1,0 +1,167 @@
+"""When to stop measuring whom, soundly. Pure: knows the statistics and nobody else.
+
+Who looks at his samples again and again and stops when they please him is wrong more often than his
+intervals say: with 95 % intervals looked at after every block from 20 to 537, two equal kernels are
+called different in two runs of five (tests/unit/test_stopping.py). So a run that may stop early
+
+- looks at a few numbers of blocks that are fixed before it starts (`Rule.looks`), and
+- shares the error it allows itself among these looks: each uses intervals of level
+  1 - 0.05 / looks. Whatever the data do, and however the looks depend on each other, one of a
+  pair's intervals misses the truth in at most 5 % of the runs (Bonferroni's inequality; the idea of
+  spending one error over looks: K. Lan, D. DeMets, "Discrete sequential boundaries for clinical
+  trials", Biometrika 70, 1983; Bonferroni's share of it: G. Wassmer, W. Brannath, "Group Sequential
+  and Confirmatory Adaptive Designs in Clinical Trials", 2016). All that is told of such a run, its
+  speed-ups and its ties, uses the same level.
+
+The race drops candidates as successive elimination does (E. Even-Dar, S. Mannor, Y. Mansour, "Action
+Elimination and Stopping Conditions for the Multi-Armed Bandit and Reinforcement Learning Problems",
+JMLR 7, 2006), on paired ratios and with the best K instead of the best one: who is clearly slower
+than K others leaves. One of the K truly best can only leave if somebody truly slower was called
+clearly faster, which are K · (candidates - 1) statements a look; each gets its share of the 5 %.
+
+Blocks are independent of the decisions: a block's order and inputs are drawn anew, and whoever is
+still in meets all others who are still in on the same kind of inputs.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+
+from harness.measure import stats
+from harness.measure.stats import Interval
+
+ERROR = 1 - stats.LEVEL
+#: Looks of `--until`, each at 1.6 times the blocks of the one before: 27 times the suite's at most.
+UNTIL_LOOKS = 8
+UNTIL_GROWTH = 1.6
+#: Looks of `--race`, as shares of the suite's blocks; at 4 blocks nothing is trimmed yet.
+RACE_SHARES = (0.2, 0.45, 0.7, 1.0)
+FEWEST_BLOCKS = 4
+ANY_LEVEL = 0.9  # where only the value is asked for
+TIME_LIMIT_S = 900.0
+
+#: config → entry → block → time
+Times = Mapping[str, Mapping[str, Mapping[int, float]]]
+
+
+@dataclass(frozen=True)
+class Rule:
+    """What was asked for; without `until_pct` and `race` every entrant gets the suite's blocks."""
+
+    until_pct: float | None = None  # neighbours are told apart, or equal within this
+    race: int | None = None  # so many places are raced for
+    time_limit_s: float = TIME_LIMIT_S  # of the timed part; the suite's own blocks are not cut
+
+    @property
+    def adaptive(self) -> bool:
+        """Whether entrants may end with different numbers of blocks."""
+        return self.until_pct is not None or self.race is not None
+
+    @property
+    def name(self) -> str:
+        """`race 3, until 0.3 %`."""
+        parts = [f"race {self.race}"] if self.race is not None else []
+        parts += [f"until {self.until_pct:g} %"] if self.until_pct is not None else []
+        return ", ".join(parts)
+
+    def looks(self, blocks: int) -> tuple[int, ...]:
+        """Numbers of blocks at which the run looks; `blocks`: the suite's."""
+        race = {max(round(share * blocks), FEWEST_BLOCKS) for share in RACE_SHARES}
+        until = {round(blocks * UNTIL_GROWTH**look) for look in range(UNTIL_LOOKS)}
+        chosen = {min(look, blocks) for look in race} if self.race is not None else set()
+        chosen |= until if self.until_pct is not None else set()
+        return tuple(sorted(chosen)) or (blocks,)
+
+
+FIXED = Rule()
+
+
+def level_of(looks: int) -> float:
+    """Level of each interval where `looks` of them may end the run; 95 % with one."""
+    return 1 - ERROR / max(looks, 1)
+
+
+def direct(times: Times, a: str, b: str, level: float) -> Interval | None:
+    """How many times faster `a` is than `b`: geometric mean of the paired ratios of all configs."""
+    found = [stats.speedup(of.get(b, {}), of.get(a, {}), level) for of in times.values()]
+    return stats.geomean([f for f in found if f]) if found and all(found) else None
+
+
+def order(times: Times, entries: Collection[str], base: str) -> list[str]:
+    """`entries` from fast to slow, by their paired speed-up over `base`; who has none is left out."""
+    scores: dict[str, float] = {}
+    for entry in entries:
+        over = direct(times, entry, base, ANY_LEVEL) if entry != base else Interval(1, 1, 1)
+        if over is not None:
+            scores[entry] = over.value
+    return sorted(scores, key=lambda entry: (-scores[entry], entry))
+
+
+@dataclass(frozen=True)
+class Pair:
+    """Two neighbours in the ranking and what is known of them."""
+
+    faster: str
+    slower: str
+    found: Interval  # of faster over slower, at the level of the looks
+
+    def word(self, until_pct: float) -> str:
+        """`apart`, `equal` (the whole interval within the resolution), or `open`."""
+        if not self.found.holds(1.0):
+            return "apart"
+        within = 1 + until_pct / 100
+        return "equal" if self.found.high <= within and self.found.low >= 1 / within else "open"
+
+
+def neighbours(times: Times, ranking: Sequence[str], level: float) -> list[Pair]:
+    """Each entry of the ranking and the next one."""
+    pairs = []
+    for faster, slower in itertools.pairwise(ranking):
+        found = direct(times, faster, slower, level)
+        if found is not None:
+            pairs.append(Pair(faster, slower, found))
+    return pairs
+
+
+@dataclass(frozen=True)
+class Loss:
+    """Why a candidate leaves the race: it is slower than `rival`, who is in reach of a place."""
+
+    rival: str
+    found: Interval  # of the rival over the candidate
+
+    @property
+    def text(self) -> str:
+        """`7.1 % slower than mine`."""
+        return f"{100 * (self.found.value - 1):.1f} % slower than {self.rival}"
+
+
+def race_level(places: int, candidates: int, looks: int) -> float:
+    """Level of the two-sided interval whose lower side carries one statement's share of the error."""
+    statements = places * max(candidates - 1, 1)
+    return 1 - 2 * ERROR / (statements * max(looks, 1))
+
+
+def losses(
+    times: Times, ranking: Sequence[str], candidates: Collection[str], places: int, level: float
+) -> dict[str, Loss]:
+    """Who leaves: clearly slower than `places` of the `candidates`.
+
+    `ranking`: everybody who is still in and may be dropped, from fast to slow; `candidates` are those of
+    them that race for the places (a baseline can be dropped, but takes no place).
+    """
+    found: dict[str, Loss] = {}
+    for at, entry in enumerate(ranking):
+        beaten_by = 0
+        for rival in ranking[:at]:
+            if rival not in candidates:
+                continue
+            ratio = direct(times, rival, entry, level)
+            beaten_by += ratio is not None and ratio.low > 1.0
+            if beaten_by == places:
+                assert ratio is not None
+                found[entry] = Loss(rival, ratio)
+                break
+    return found

@@ -1,0 +1,241 @@
+"""Evidence of one (entrant, case) → its Result. Pure: the only place where a status becomes final."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from types import MappingProxyType
+from typing import Any, Literal
+
+from harness.measure import drift, stats
+from harness.measure.gpu_specs import peak_tflops, tensor_tflops
+from harness.measure.machine import version_of
+from harness.measure.stopping import level_of
+from harness.measure.two_clocks import ClockRules, ClockVerdict, cross_examine
+from harness.problems import Problem
+from harness.process.ablation import NOTHING_OFF, Defence, Off
+from harness.schema import (
+    Case,
+    Entrant,
+    Error,
+    Kind,
+    Machine,
+    Result,
+    Sample,
+    Speedup,
+    Status,
+    Stopping,
+    Suite,
+    Telemetry,
+)
+
+UNEXAMINED = (
+    "no trusted baseline ran in its blocks: its times were not held against the judge's clock"
+)
+MIN_BLOCKS = 5  # an interrupted case with fewer keeps its samples and no figure
+
+
+@dataclass
+class Evidence:
+    """All that a run gathered on one (entrant, case)."""
+
+    entrant: Entrant
+    case: Case
+    samples: list[Sample] = field(default_factory=list)
+    worst: Error | None = None  # over every verified output, probes included
+    status: Status | None = None  # first failure, None while nothing failed
+    reason: str = ""
+    kernels: tuple[str, ...] = ()
+    configs: tuple[str, ...] = ()
+    likeness: dict[str, float] = field(default_factory=dict)  # to libraries, the most seen
+    build_s: float | None = None
+    log_tail: str = ""
+    stopping: Stopping | None = None
+    deterministic: bool | None = None  # same inputs, same bits; None while nobody asked twice
+
+    def fail(self, status: Status, reason: str) -> None:
+        """Keep the first failure; later ones are its consequences."""
+        if self.status is None:
+            self.status, self.reason = status, reason
+
+    def resembles(self, shares: Mapping[str, float]) -> None:
+        """Keep the largest share of bit-equal elements seen beside each library."""
+        for library, share in shares.items():
+            self.likeness[library] = max(share, self.likeness.get(library, 0.0))
+
+    def saw(self, error: Error) -> None:
+        """Widen the worst numbers seen."""
+        if self.worst is None:
+            self.worst = error
+            return
+        self.worst = Error(
+            max_diff=max(self.worst.max_diff, error.max_diff),
+            rel_l2=max(self.worst.rel_l2, error.rel_l2),
+            worst_row=max(self.worst.worst_row, error.worst_row),
+            finite=self.worst.finite and error.finite,
+        )
+
+
+@dataclass(frozen=True)
+class RunFacts:
+    """What is the same for every line of one run."""
+
+    run: str
+    date: str
+    suite: Suite
+    machine: Machine
+    integrity: str
+    harness_commit: str
+    protocol: int
+    commitment: str
+    secret: str
+    problem: Problem
+    rules: ClockRules
+    off: Off = NOTHING_OFF
+
+    def for_case(self, commitment: str, secret: str) -> RunFacts:
+        """The same with the secret that one case's inputs came from."""
+        return replace(self, commitment=commitment, secret=secret)
+
+
+def conclude(
+    evidence: Evidence,
+    facts: RunFacts,
+    against: tuple[str, Sequence[Sample]],
+    pace: Sequence[Sample],
+    null_gaps_ms: Sequence[float],
+    telemetry: Sequence[Telemetry],
+    null_energy_j: Mapping[int, float] = MappingProxyType({}),
+) -> Result:
+    """Judge everything that is known; `against` is the headline baseline's name and samples."""
+    clock = cross_examine(
+        evidence.samples, shared(pace, evidence.samples), null_gaps_ms, facts.rules
+    )
+    shaky = drift.unsound(facts.machine, pace, telemetry)
+    status, reason = _status(evidence, facts, clock, shaky)
+    timed = status is Status.PASSED
+    best = Defence.BURST_MEAN in facts.off
+    scored = {
+        s.block: min(s.calls_ms) if best else s.latency_ms for s in clock.samples if not s.late
+    }
+    times = stats.summary(list(scored.values())) if timed else None
+    tflops = facts.problem.flops(evidence.case) / times.median / 1e9 if times else None
+    peak = peak_tflops(facts.machine)
+    if tflops and peak and tflops > peak:
+        status, reason = (
+            Status.TIME_CLAIM_REJECTED,
+            f"{tflops:.0f} TFLOP/s is above the chip's peak of {peak:.0f}",
+        )
+        timed, times, tflops = False, None, None
+    mhz = drift.clock_mhz(clock.samples) if timed else None
+    at_clock = tensor_tflops(facts.machine, mhz)
+    return Result(
+        **_identity(evidence, facts),
+        status=status,
+        reason=reason,
+        numerics_class=_class(evidence, facts) if timed else "",
+        tflops=tflops,
+        latency_ms=times.median if times else None,
+        p10_ms=times.p10 if times else None,
+        p90_ms=times.p90 if times else None,
+        peak_pct=100 * tflops / peak if tflops and peak else None,
+        correct=1 if timed else 0,
+        blocks=len(scored) if timed else 0,
+        speedup=_speedup(against, scored, _level(evidence)) if timed else None,
+        clock_mhz=mhz,
+        clock_pct=100 * tflops / at_clock if tflops and at_clock else None,
+        drift_pct=drift.drift_pct(pace),
+        energy=drift.energy(clock.samples, null_energy_j) if timed else None,
+        deterministic=evidence.deterministic if timed else None,
+        slack=clock.slack,
+        samples=clock.samples,
+        telemetry=tuple(telemetry),
+        secret_commitment=facts.commitment,
+        secret=facts.secret,
+        log_tail="" if timed else evidence.log_tail,
+    )
+
+
+def _identity(evidence: Evidence, facts: RunFacts) -> dict[str, Any]:
+    """Fields that say who, what, where and how; true whatever the verdict is."""
+    entrant = evidence.entrant
+    return {
+        "run": facts.run,
+        "date": facts.date,
+        "entry": entrant.name,
+        "kind": entrant.kind,
+        "language": entrant.manifest.language,
+        "author": entrant.manifest.author,
+        "problem": facts.problem.name,
+        "suite": facts.suite.name,
+        "config": evidence.case.name,
+        "gpu": facts.machine.gpu,
+        "integrity": facts.integrity,
+        "max_diff": evidence.worst.max_diff if evidence.worst else None,
+        "error": evidence.worst,
+        "stopping": evidence.stopping,
+        "kernels": evidence.kernels,
+        "configs": evidence.configs,
+        "likeness": {name: round(share, 5) for name, share in evidence.likeness.items()},
+        "version": evidence_version(evidence),
+        "case": evidence.case,
+        "source_sha256": entrant.source_sha256,
+        "suite_sha256": facts.suite.sha256,
+        "harness_commit": facts.harness_commit,
+        "protocol": facts.protocol,
+        "machine": facts.machine,
+        "build_s": evidence.build_s,
+    }
+
+
+def _status(
+    evidence: Evidence, facts: RunFacts, clock: ClockVerdict, shaky: str
+) -> tuple[Status, str]:
+    if evidence.status is not None:
+        wrong = {Status.INCORRECT, Status.NONFINITE, Status.BAD_OUTPUT}
+        if evidence.entrant.kind is Kind.BASELINE and evidence.status in wrong:
+            return Status.INVALID_BASELINE, f"{evidence.status.value}: {evidence.reason}"
+        interrupted = evidence.status is Status.INTERRUPTED
+        if not (interrupted and len(evidence.samples) >= MIN_BLOCKS):
+            return evidence.status, evidence.reason
+    if not evidence.samples:
+        return Status.HARNESS_ERROR, "no sample was taken and no reason was kept"
+    if clock.refusal:
+        return Status.TIME_CLAIM_REJECTED, clock.refusal
+    if shaky:
+        return Status.UNSTABLE, shaky
+    return Status.PASSED, "" if clock.slack else UNEXAMINED
+
+
+def _class(evidence: Evidence, facts: RunFacts) -> Literal["exact", "approximate"]:
+    if Defence.RELATIVE_ERROR in facts.off:
+        return "exact"
+    limits, worst = facts.problem.limits(evidence.case.dtype), evidence.worst
+    return "exact" if worst is not None and limits.exact(worst) else "approximate"
+
+
+def shared(pace: Sequence[Sample], samples: Sequence[Sample]) -> list[Sample]:
+    """The pace in the blocks of `samples`: who left early is held against the same minutes."""
+    blocks = {sample.block for sample in samples}
+    return [sample for sample in pace if sample.block in blocks]
+
+
+def _level(evidence: Evidence) -> float:
+    """Of the speed-up's interval: wider where the run could look more than once."""
+    return level_of(evidence.stopping.looks if evidence.stopping else 1)
+
+
+def _speedup(
+    against: tuple[str, Sequence[Sample]], scored: Mapping[int, float], level: float
+) -> Speedup | None:
+    name, samples = against
+    found = stats.speedup({s.block: s.latency_ms for s in samples if not s.late}, scored, level)
+    if found is None:
+        return None
+    return Speedup(against=name, value=found.value, low=found.low, high=found.high)
+
+
+def evidence_version(evidence: Evidence) -> str:
+    """`package version` that the manifest names, as installed here."""
+    package = evidence.entrant.manifest.version_of
+    return f"{package} {version_of(package)}" if package else ""

@@ -1,0 +1,228 @@
+"""Start, watch, pause, limit and end one process of the run. Every ending becomes words.
+
+A child gets its own session (so that one signal reaches all of its group), an allow-listed environment,
+a log file for stdout and stderr, and one socket. Its exit code is a fact about it, never evidence for it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from harness.process import process_tree
+from harness.process.ablation import NOTHING_OFF, Defence, Off
+from harness.process.forkserver import Adopted, Nursery
+from harness.process.sandbox import cgroup, enter, namespaces, search_path
+from harness.process.text import plain_text
+
+ROOT = Path(__file__).resolve().parents[2]
+LOG_TAIL_BYTES = 4096
+KEPT_ENV = (
+    "PATH",
+    "LD_LIBRARY_PATH",
+    "CUDA_HOME",
+    "CUDA_PATH",
+    "LANG",
+    "LC_ALL",
+    "TZ",
+    "VIRTUAL_ENV",
+)
+
+
+@dataclass(frozen=True)
+class Jail:
+    """What a child may see: its private folders, its source, the extra environment, how strictly."""
+
+    cache: Path
+    scratch: Path
+    env: Mapping[str, str]
+    source: Path
+    house: Path  # holds a link to the package and nothing else; not the child's to write
+    level: int = 0  # of harness/process/sandbox/enter.py
+    off: Off = NOTHING_OFF
+    uid: int | None = None  # whose processes they are at level 2, where we are root
+    devices: tuple[Path, ...] | None = None  # of the GPU, at level 2; None: all there are
+    memory_bytes: int = 0  # what all its processes may take; 0: no bound of the kernel
+
+
+class Child:
+    """One process with a socket to it; `line` is the end the parent keeps (or hands to the judge).
+
+    `pid` is what ends with it. At level 2 that is the first process of its namespaces, or the
+    launcher, and the process itself lies below: see `hygiene.descendants`.
+    """
+
+    def __init__(
+        self,
+        module: str,
+        arguments: Sequence[str],
+        jail: Jail | None,
+        log: Path,
+        nursery: Nursery | None = None,
+    ) -> None:
+        self.log = log
+        self.line, theirs = socket.socketpair()
+        self.first: socket.socket | None = None  # to the first process of its namespaces
+        self.process: subprocess.Popen[bytes] | Adopted
+        rules = rules_of(jail) if jail else enter.Rules(level=0)
+        self.group: cgroup.Group | None = None
+        if jail and jail.memory_bytes and rules.level:
+            self.group = cgroup.make(jail.memory_bytes, rules.processes, cgroup.parent())
+            rules = replace(rules, cgroup=self.group.folder if self.group else None)
+        self.walled = rules.level == 2
+        if jail and nursery:
+            self.first, first = socket.socketpair() if self.walled else (None, None)
+            with theirs, first or contextlib.nullcontext():
+                env = untrusted_env(jail)
+                self.process = nursery.fork(arguments, env, rules, theirs, log, first)
+            self.pid = self.process.pid
+            return
+        command = [sys.executable, "-m", module, "--fd", str(theirs.fileno()), *arguments]
+        with open(log, "ab") as output, theirs:
+            self.process = subprocess.Popen(
+                enter.command(rules, command),
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                cwd=jail.house if jail else ROOT,
+                env=untrusted_env(jail) if jail else trusted_env(),
+                pass_fds=(theirs.fileno(),),
+                start_new_session=True,
+            )
+        self.pid = self.process.pid
+
+    @property
+    def alive(self) -> bool:
+        """Whether it still runs."""
+        return self.process.poll() is None
+
+    def pids(self) -> list[int]:
+        """It and everything below it, as this process numbers them."""
+        return [self.pid, *process_tree.descendants(self.pid)]
+
+    def pause(self) -> None:
+        """Stop every thread of it: nothing computes while others are on the clock."""
+        if not self._asked(namespaces.STOP):
+            self._signal(signal.SIGSTOP)
+
+    def resume(self) -> None:
+        """Let it run again."""
+        if not self._asked(namespaces.GO):
+            self._signal(signal.SIGCONT)
+
+    def kill(self) -> None:
+        """Kill all of it without waiting."""
+        self._signal(signal.SIGKILL)
+        if self.group:
+            self.group.kill()
+
+    def end(self, grace_s: float = 0.0) -> None:
+        """Kill all of it; with `grace_s` it may leave by itself first."""
+        if grace_s and self.alive:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self.process.wait(grace_s)
+        self.kill()
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self.process.wait(60)
+        for line in filter(None, (self.line, self.first)):
+            with contextlib.suppress(OSError):
+                line.close()
+        if self.group:
+            self.group.remove()
+
+    def ending(self, wait_s: float = 2.0) -> str:
+        """How it ended, in words; waits a moment for it to be reaped."""
+        deadline = time.monotonic() + wait_s
+        while self.alive and time.monotonic() < deadline:
+            time.sleep(0.01)
+        code = self.process.poll()
+        if code is None:
+            return "still running"
+        if self.walled and code > namespaces.BY_SIGNAL:
+            code = namespaces.BY_SIGNAL - code
+        if code < 0:
+            names = {number.value: number.name for number in signal.Signals}
+            return f"killed by {names.get(-code, f'signal {-code}')}"  # few real-time ones have one
+        return f"exited with code {code}"
+
+    def log_tail(self) -> str:
+        """The last of what it printed, as plain text: control codes and CI commands are taken out."""
+        try:
+            with open(self.log, "rb") as file:
+                file.seek(max(0, os.fstat(file.fileno()).st_size - LOG_TAIL_BYTES))
+                text = file.read().decode(errors="replace")
+        except OSError:
+            return ""
+        return plain_text(text)
+
+    def _asked(self, word: bytes) -> bool:
+        """Have the first process stop or continue the others; a silent one is not asked again."""
+        if self.first and not namespaces.ask(self.first, word):
+            self.first.close()
+            self.first = None
+        return self.first is not None
+
+    def _signal(self, number: signal.Signals) -> None:
+        process_tree.signal_tree(self.pid, number)  # what left the session is still below it
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(self.pid, number)
+
+
+def rules_of(jail: Jail) -> enter.Rules:
+    """The jail as the sandbox's rules."""
+    imports = search_path.opened(search_path.shut(ROOT, jail.cache.parent))
+    return enter.Rules(
+        level=jail.level,
+        rw=(jail.cache,),
+        fresh=(jail.scratch,),
+        ro=(jail.source, ROOT / "harness", jail.house, *imports),
+        chdir=jail.scratch,
+        uid=jail.uid,
+        devices=jail.devices,
+    )
+
+
+def trusted_env() -> dict[str, str]:
+    """The judge's environment: ours, with the house importable."""
+    return {**os.environ, "PYTHONPATH": _python_path(ROOT), "PYTHONDONTWRITEBYTECODE": "1"}
+
+
+def untrusted_env(jail: Jail) -> dict[str, str]:
+    """An allow-list, private folders, and nothing that tells of the harness."""
+    everything = Defence.CLEAN_ENVIRONMENT in jail.off
+    env = dict(os.environ) if everything else {}
+    cache = str(jail.cache)
+    env |= bare_env(jail.house)
+    env |= {
+        "HOME": cache,
+        "TMPDIR": str(jail.scratch),
+        "XDG_CACHE_HOME": f"{cache}/xdg",
+        "TRITON_HOME": cache,
+        "TRITON_CACHE_DIR": f"{cache}/triton",
+        "TRITON_CACHE_AUTOTUNING": "1",
+        "TORCH_EXTENSIONS_DIR": f"{cache}/torch_extensions",
+        "TORCHINDUCTOR_CACHE_DIR": f"{cache}/inductor",
+        "TORCHINDUCTOR_COMPILE_THREADS": "1",  # its pool needs semaphores outside the jail
+        "CUDA_CACHE_PATH": f"{cache}/cuda",
+        "ATTNBOARD_CACHE": cache,
+    }
+    return {**env, **jail.env}
+
+
+def bare_env(house: Path) -> dict[str, str]:
+    """What every untrusted process is told, and the nursery: paths of programs, the language."""
+    env = {key: os.environ[key] for key in KEPT_ENV if key in os.environ}
+    return env | {"PYTHONPATH": _python_path(house), "PYTHONDONTWRITEBYTECODE": "1"}
+
+
+def _python_path(house: Path) -> str:
+    """Ours first. A child gets a folder with nothing but the package: to import is to list."""
+    return os.pathsep.join([str(house), *search_path.import_path()])

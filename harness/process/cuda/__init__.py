@@ -1,0 +1,1 @@
+"""What processes share on a GPU: memory by descriptor, the driver, its lock on a process."""

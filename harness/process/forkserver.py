@@ -1,0 +1,132 @@
+"""The engine's line to the nursery: a process that has imported torch once and forks every worker.
+
+Starting an interpreter and importing torch takes two seconds of a core, for each worker again. A fork
+of a process that has done so takes a hundredth of that and shares its memory. The walls of
+harness/process/sandbox/enter.py go up in the fork before it reads a line of the submission, and the nursery holds
+nothing that a fork should not see: no seed, no path but the package's, the allow-listed environment.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from harness.errors import HarnessError, WireError
+from harness.process import process_tree, wire
+from harness.process.sandbox import enter
+
+START_S = 180.0
+WORKER_NAME = "attn-worker"  # of a fork, in place of its nursery's
+
+
+class Nursery:
+    """One process, started at once; `fork` waits until it has its imports."""
+
+    def __init__(self, house: Path, env: Mapping[str, str], log: Path) -> None:
+        process_tree.adopt_orphans()  # its forks become our children, so that we can wait for them
+        self.house, self.env, self.log = house, dict(env), log
+        self._one = threading.Lock()
+        self._start()
+
+    def _start(self) -> None:
+        self.line, theirs = socket.socketpair()
+        # -s: $HOME belongs to the untrusted side, and Python would run what lies in its user site.
+        words = [sys.executable, "-s", "-m", "harness.worker.forkserver", str(theirs.fileno())]
+        with open(self.log, "ab") as output, theirs:
+            self.process = subprocess.Popen(
+                words,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                cwd=self.house,
+                env=self.env,
+                pass_fds=(theirs.fileno(),),
+                start_new_session=True,
+            )
+
+    @property
+    def pid(self) -> int:
+        """Its process."""
+        return self.process.pid
+
+    def fork(
+        self,
+        arguments: Sequence[str],
+        env: Mapping[str, str],
+        rules: enter.Rules,
+        line: socket.socket,
+        log: Path,
+        first: socket.socket | None = None,
+    ) -> Adopted:
+        """Start one worker behind `rules`, with `line` to talk on and `log` as its output.
+
+        first: on which the first process of its namespaces is told what to do, at level 2.
+        """
+        message: wire.Message = {"arguments": list(arguments), "env": dict(env)}
+        message["rules"] = enter.to_plain(rules)
+        with self._one, open(log, "ab") as output:
+            fds = (line.fileno(), output.fileno(), *([first.fileno()] if first else []))
+            try:
+                return self._asked(message, fds)
+            except WireError:
+                self.close()  # it was killed: whoever did that, another one is as good
+                self._start()
+            try:
+                return self._asked(message, fds)
+            except WireError as cause:
+                raise self._failed(str(cause)) from None
+
+    def _asked(self, message: wire.Message, fds: tuple[int, ...]) -> Adopted:
+        wire.send(self.line, message, fds)
+        return Adopted(int(wire.receive(self.line, START_S)["pid"]))
+
+    def close(self) -> None:
+        """End it; its forks are children of ours and live on."""
+        with contextlib.suppress(OSError):
+            self.line.close()
+        self.process.kill()
+        self.process.wait()
+
+    def _failed(self, what: str) -> HarnessError:
+        tail = self.log.read_text(encoding="utf-8", errors="replace").splitlines()[-6:]
+        return HarnessError(
+            "\n".join([f"the nursery of the workers failed: {what}", *tail]), "python run.py doctor"
+        )
+
+
+class Adopted:
+    """A process that became our child when its parent ended; as much of Popen as is used."""
+
+    def __init__(self, pid: int) -> None:
+        self.pid = pid
+        self._code: int | None = None
+        self._one = threading.Lock()
+
+    def poll(self) -> int | None:
+        """Exit code, negative for a signal, or None while it runs."""
+        with self._one:
+            if self._code is None:
+                try:
+                    pid, status = os.waitpid(self.pid, os.WNOHANG)
+                except ChildProcessError:  # somebody else reaped it
+                    self._code = -signal.SIGKILL
+                else:
+                    self._code = os.waitstatus_to_exitcode(status) if pid else None
+            return self._code
+
+    def wait(self, timeout: float) -> int:
+        """Exit code; raises subprocess.TimeoutExpired."""
+        deadline = time.monotonic() + timeout
+        while (code := self.poll()) is None:
+            if time.monotonic() > deadline:
+                raise subprocess.TimeoutExpired(str(self.pid), timeout)
+            time.sleep(0.001)
+        return code

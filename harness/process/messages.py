@@ -1,0 +1,143 @@
+"""The messages that cross a wall, as types: what each may hold, and how much of it.
+
+    builder → engine   BuilderReply
+    worker  → judge    WorkerReply
+    judge   → engine   JudgeReady, Done, Asked, BurstReport, Revealed, Failed
+
+What comes out of an untrusted process is read as one of these or not at all: `understood` raises
+WireError, which ends the entry of its sender and nobody else's. Numbers are finite and bounded,
+lists have an end, texts are cut to a number of bytes as they are sent (harness/process/text.py), so that a
+report which repeats a worker's words fits into a frame of wire.py whatever the words were.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Annotated, Literal, TypeVar
+
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
+
+from harness.errors import WireError
+from harness.process.text import cut, plain_text, shown
+from harness.process.wire import Message
+from harness.schema import Error, Status
+
+MOST_CALLS = 64  # of a burst: schema.Case
+MOST_LINES = 64
+MESSAGE_BYTES = 8000
+LINE_BYTES = 300  # a kernel's name, a choice of an autotuner
+STEP_BYTES = 100
+LIBRARY_BYTES = 64
+MOST_LIBRARIES = 16  # that PyTorch has for one call
+
+
+def _words(text: str, most_bytes: int) -> str:
+    return cut(plain_text(text), most_bytes)
+
+
+Words = Annotated[str, AfterValidator(partial(_words, most_bytes=MESSAGE_BYTES))]
+Line = Annotated[str, AfterValidator(partial(_words, most_bytes=LINE_BYTES))]
+StepName = Annotated[str, AfterValidator(partial(_words, most_bytes=STEP_BYTES))]
+LibraryName = Annotated[str, AfterValidator(partial(_words, most_bytes=LIBRARY_BYTES))]
+Share = Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)]
+Milliseconds = Annotated[float, Field(ge=0, lt=1e7, allow_inf_nan=False)]
+Seconds = Annotated[float, Field(ge=0, lt=1e6, allow_inf_nan=False)]
+Stride = Annotated[int, Field(ge=0, lt=1 << 40)]
+Strides = Annotated[list[Stride], Field(max_length=8)]
+Sha256 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
+LooseStatus = Annotated[Status | None, Field(strict=False)]  # comes as a text
+
+
+class _Crossing(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+
+
+class WorkerReply(_Crossing):
+    """All that a worker may say to the judge."""
+
+    op: str = Field(max_length=16)
+    calls_ms: list[Milliseconds] = Field(default=[], max_length=MOST_CALLS)
+    strides: list[Annotated[list[Strides], Field(max_length=8)]] = Field(
+        default=[], max_length=MOST_CALLS
+    )
+    """Per call, per output: strides in elements."""
+    kernels: list[Line] = Field(default=[], max_length=MOST_LINES)
+    configs: list[Line] = Field(default=[], max_length=MOST_LINES)
+    status: LooseStatus = None
+    message: Words = ""
+
+
+class BuilderReply(_Crossing):
+    """All that a builder may say to the engine: how far it is, or how it ended."""
+
+    op: Literal["called", "ran", "built", "failed"]
+    seconds: Seconds = 0.0
+    steps: dict[StepName, Seconds] = Field(default={}, max_length=MOST_LINES)
+    status: LooseStatus = None
+    message: Words = ""
+
+
+class BurstReport(_Crossing):
+    """What the judge says of one burst; also why a worker could not be attached."""
+
+    status: Annotated[Status, Field(strict=False)]
+    message: Words = ""
+    calls_ms: Annotated[tuple[Milliseconds, ...], Field(strict=False, max_length=MOST_CALLS)] = ()
+    t2_ms: Milliseconds = 0.0
+    error: Error | None = None
+    kernels: Annotated[tuple[Line, ...], Field(strict=False, max_length=MOST_LINES)] = ()
+    configs: Annotated[tuple[Line, ...], Field(strict=False, max_length=MOST_LINES)] = ()
+    deterministic: bool | None = None
+    likeness: dict[LibraryName, Share] = Field(default={}, max_length=MOST_LIBRARIES)
+    """Library → share of bit-equal elements, where the burst was compared."""
+    rest_ms: Milliseconds = 0.0
+    """Until the worker was locked behind its turn; the engine's own, no process tells it."""
+
+
+class JudgeReady(_Crossing):
+    """The judge has its context: what its secret is committed to, and whether it shares device memory."""
+
+    ready: Literal[True]
+    shares: bool
+    commitment: Sha256
+    start_s: dict[str, Seconds]
+
+
+class Done(_Crossing):
+    """The judge did what it was asked for."""
+
+    ok: Literal[True]
+
+
+class Asked(_Crossing):
+    """Inputs are drawn; for how many ms at most the judge was not alone on the GPU meanwhile."""
+
+    ok: Literal[True]
+    gap_ms: Milliseconds
+
+
+class Revealed(_Crossing):
+    """The secret that all inputs so far came from, and the commitment to the next one."""
+
+    secret: str
+    commitment: Sha256
+
+
+class Failed(_Crossing):
+    """The judge could not do it; `lacks`: for want of memory or disk, the machine's fault."""
+
+    failed: Words
+    lacks: bool
+
+
+Crossing = TypeVar("Crossing", bound=_Crossing)
+
+
+def understood(message: Message, model: type[Crossing]) -> Crossing:
+    """`message` as a `model`; raise WireError that names the first thing it must not hold."""
+    try:
+        return model.model_validate(message)
+    except ValidationError as cause:
+        first = cause.errors(include_input=False, include_context=False)[0]
+        where = ".".join(map(str, first["loc"])) or model.__name__
+        raise WireError(shown(f"{where}: {first['msg']}", 200)) from None

@@ -1,0 +1,71 @@
+"""The judge and the nursery, started before anybody knows what for: each imports torch for seconds.
+
+`run.py` calls `begin` before its own imports, and `begin_next` between two runs of --watch; `taken` gives a run
+what was begun, or begins then. Neither process is told anything yet: the judge learns problem and GPU from the
+engine's first message, the nursery an environment, walls and a submission's folder with each fork; until then
+neither has a context on a GPU. Nothing here may import pydantic.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+from collections.abc import Iterator, Sequence
+
+from harness.process.child import Child, bare_env
+from harness.process.forkserver import Nursery
+from harness.process.scratch import house, scratch_folder
+
+MANY = ("--engine", "--gpus", "--per-unit", "--resume")  # the units of a campaign start their own
+
+
+class Hall:
+    """The scratch folder of a run, and the two processes that every run has."""
+
+    def __init__(self) -> None:
+        with contextlib.ExitStack() as stack:
+            self.scratch = stack.enter_context(scratch_folder())
+            self.judge = Child("harness.judge", [], None, self.scratch / "judge.log")
+            stack.callback(self.judge.end)
+            home = house(self.scratch)
+            self.nursery = Nursery(home, bare_env(home), self.scratch / "nursery.log")
+            stack.callback(self.nursery.close)
+            self._end = stack.pop_all()
+
+    def close(self) -> None:
+        """End both and remove the folder."""
+        self._end.close()
+
+
+_waiting: list[Hall] = []
+
+
+def begin(words: Sequence[str]) -> None:
+    """Start both if the command line `words` looks like one run: a wrong guess costs two short-lived processes."""
+    asks = [word.partition("=")[0] for word in words]
+    one_run = bool(asks) and (asks[0] == "run" or asks[0].startswith("-"))
+    if one_run and not {"-h", "--help", *MANY} & set(asks):
+        begin_next()
+
+
+def begin_next(runs: int = 1) -> None:
+    """Start both for each of the next `runs` runs, as far as they do not wait already."""
+    while len(_waiting) < runs:
+        _waiting.append(Hall())
+
+
+@contextlib.contextmanager
+def taken() -> Iterator[Hall]:
+    """What `begin` started, once, or a fresh one; ended on the way out."""
+    hall = _waiting.pop(0) if _waiting else Hall()
+    try:
+        yield hall
+    finally:
+        hall.close()
+
+
+@atexit.register
+def _close() -> None:
+    """A run that never came to its judge: a name misspelt, no GPU."""
+    while _waiting:
+        _waiting.pop().close()

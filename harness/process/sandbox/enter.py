@@ -1,0 +1,284 @@
+"""What an untrusted process may touch, decided before it starts.
+
+    python -m harness.process.sandbox.enter --level N --rw CACHE --ro SUBMISSION ... -- COMMAND ...
+
+    0  nothing is refused
+    1  Landlock (files, TCP, signals, abstract sockets) + seccomp + no capabilities + limits
+    2  namespaces and a root folder of its own, another user where we are root; level 1 inside
+    3  level 1 inside a container, see containers/
+
+Landlock and namespaces bind the calling thread and its children only, hence a call while there is
+one thread: in a fork of harness/worker/forkserver.py, or here before an exec. A level that cannot be
+had raises UnavailableError; what is usual here, and why it is not more, is `usual()`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ctypes
+import functools
+import json
+import os
+import platform
+import resource
+import sys
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from harness.errors import UnavailableError, UsageError
+from harness.process import process_tree
+from harness.process.sandbox import (
+    cgroup,
+    landlock,
+    namespaces,
+    private_root,
+    seccomp,
+    system_files,
+)
+
+LEVELS = {0: "none", 1: "landlock+seccomp", 2: "namespaces", 3: "container"}
+CONTAINER_MARK = "ATTNBOARD_CONTAINER"  # set by containers/Dockerfile
+PR_CAPBSET_READ, PR_CAPBSET_DROP, PR_CAP_AMBIENT, PR_CAP_AMBIENT_CLEAR_ALL = 23, 24, 47, 4
+PR_SET_NO_NEW_PRIVS = 38
+
+_libc = ctypes.CDLL(None, use_errno=True)
+
+
+@dataclass(frozen=True)
+class Rules:
+    """What one untrusted process may touch beside the system's own read-only folders."""
+
+    level: int = 1
+    rw: tuple[Path, ...] = ()
+    ro: tuple[Path, ...] = ()
+    fresh: tuple[Path, ...] = ()  # like rw; at level 2 in a tmpfs, and empty at each start
+    chdir: Path | None = None  # after the walls are up
+    file_bytes: int = 2 << 30  # the largest file it may write
+    processes: int = 2048  # of its user; for root a control group alone holds it
+    cgroup: Path | None = None  # the group that it joins first
+    # What follows is of level 2.
+    uid: int | None = None  # whom it becomes where we are root
+    devices: tuple[Path, ...] | None = None  # of the GPU; None: all there are
+    room_bytes: int = 2 << 30  # of all that it keeps in /tmp, /dev/shm and `fresh`
+
+
+PATHS = ("rw", "ro", "fresh", "devices")
+PLACES = ("chdir", "cgroup")
+NUMBERS = ("level", "file_bytes", "processes", "uid", "room_bytes")
+
+
+def to_plain(rules: Rules) -> dict[str, object]:
+    """`rules` as what JSON can carry."""
+    plain: dict[str, object] = {name: getattr(rules, name) for name in NUMBERS}
+    for name in PATHS:
+        paths = getattr(rules, name)
+        plain[name] = None if paths is None else [str(path) for path in paths]
+    return {**plain, **{name: str(getattr(rules, name) or "") for name in PLACES}}
+
+
+def from_plain(plain: dict[str, object]) -> Rules:
+    """What `to_plain` made."""
+    told = dict(plain)
+    for name in PATHS:
+        paths = told[name]
+        told[name] = tuple(map(Path, paths)) if isinstance(paths, list) else None
+    for name in PLACES:
+        told[name] = Path(str(told[name])) if told[name] else None
+    return Rules(**told)  # type: ignore[arg-type]
+
+
+def command(rules: Rules, argv: Sequence[str]) -> list[str]:
+    """The command line that runs `argv` behind `rules`; raises UnavailableError if it cannot."""
+    require(rules.level)
+    if rules.level == 0:
+        return list(argv)
+    told = json.dumps(to_plain(rules))
+    # -s: $HOME belongs to the untrusted side, and Python would run what lies in its user site.
+    return [
+        sys.executable,
+        "-s",
+        "-m",
+        "harness.process.sandbox.enter",
+        "--rules",
+        told,
+        "--",
+        *argv,
+    ]
+
+
+def require(level: int) -> None:
+    """Raise UnavailableError, saying why, unless `level` can be had on this machine."""
+    if level not in LEVELS:
+        raise UsageError(f"no sandbox level {level}", f"one of {', '.join(map(str, LEVELS))}")
+    if why := lacking(level):
+        raise UnavailableError(
+            f"sandbox level {level} cannot be had: {why}",
+            f"--sandbox {1 if level > 1 else 0}, which holds less",
+        )
+
+
+def lacking(level: int) -> str:
+    """What keeps `level` from being had on this machine, or an empty string."""
+    if level == 0:
+        return ""
+    if platform.system() != "Linux" or platform.machine() not in seccomp.ARCHES:
+        return f"Landlock and seccomp need Linux on {' or '.join(seccomp.ARCHES)}"
+    if landlock.abi() < 1:
+        return "this kernel has no Landlock (needs Linux 5.13 with lsm=landlock)"
+    if level == 2:
+        return no_namespaces()
+    if level == 3 and not os.environ.get(CONTAINER_MARK):
+        return "not inside the container of containers/Dockerfile"
+    return ""
+
+
+@functools.cache
+def no_namespaces() -> str:
+    """Why level 2 cannot be had, tried on a child that goes all the way; empty if it can."""
+    uid = namespaces.user_of("0")
+    package = Path(__file__).resolve().parents[2]
+    return namespaces.refusal(uid, lambda: contents(Rules(level=2, uid=uid, ro=(package,))))
+
+
+def usual() -> tuple[int, str]:
+    """The strictest level that needs no container, and why it is not 2; the record says which."""
+    lacks = {level: lacking(level) for level in (2, 1)}
+    level = next((level for level, why in lacks.items() if not why), 0)
+    return level, lacks[2]
+
+
+def usual_level() -> int:
+    """The level of a run for which none was asked."""
+    return usual()[0]
+
+
+# ---------------------------------------------------------------- what is granted
+
+
+def grants(rules: Rules) -> Iterable[tuple[Path, int]]:
+    """(path, Landlock's rights): system files to read, devices and its own /proc entry to use."""
+    walled = rules.level == 2
+    if walled:  # nothing is in sight but what may be read
+        yield Path("/"), landlock.READ
+    else:
+        for path in system_files.readable_paths():
+            yield path, landlock.READ
+        for name in system_files.PROC_FACTS.split():
+            yield Path("/proc", name), landlock.READ
+    for path in rules.ro:
+        yield path, landlock.READ
+    for path in (*rules.rw, *rules.fresh, *(private_root.SHARED if walled else ())):
+        yield path, landlock.OWN
+    for device in system_files.devices(rules.devices):
+        yield device, landlock.DEVICE
+    # libcuda names its threads through /proc/self/task/*/comm; other entries stay read-only.
+    own = Path("/proc") if walled else Path(f"/proc/{os.getpid()}")
+    yield own, landlock.READ | landlock.WRITE_FILE | landlock.TRUNCATE
+
+
+def contents(rules: Rules) -> private_root.Contents:
+    """What the root folder of level 2 holds."""
+    return private_root.Contents(
+        ro=(*system_files.readable_paths(), *rules.ro),
+        rw=rules.rw,
+        fresh=rules.fresh,
+        devices=tuple(system_files.devices(rules.devices)),
+        room_bytes=rules.room_bytes,
+        uid=os.geteuid() if rules.uid is None else rules.uid,
+        gid=os.getegid() if rules.uid is None else rules.uid,
+    )
+
+
+# ---------------------------------------------------------------- the launcher
+
+
+def drop_capabilities() -> None:
+    """Make root an ordinary user: nothing to gain at exec, nothing held, nothing inherited.
+
+    Without this, root may read another process's environment whatever Landlock says (CAP_PERFMON).
+    """
+    number = 0
+    while _libc.prctl(PR_CAPBSET_READ, number, 0, 0, 0) == 1:
+        if _libc.prctl(PR_CAPBSET_DROP, number, 0, 0, 0) < 0:
+            break  # not root: there is nothing in the bounding set that exec could hand out
+        number += 1
+    _libc.prctl(PR_CAP_AMBIENT, PR_CAP_AMBIENT_CLEAR_ALL, 0, 0, 0)
+    header = (ctypes.c_uint32 * 2)(0x20080522, 0)  # _LINUX_CAPABILITY_VERSION_3, this thread
+    _checked("capset", int(_libc.capset(header, (ctypes.c_uint32 * 6)())))
+
+
+def leave(rules: Rules) -> None:
+    """The first step, in the process that forks the walled one: its group, its namespaces."""
+    if rules.cgroup:
+        cgroup.join(rules.cgroup)
+    if rules.level == 2:
+        namespaces.leave(rules.uid)
+
+
+def enter(rules: Rules, line: int | None = None) -> None:
+    """Restrict this process for good: its root first, then limits, files, calls.
+
+    At level 2 it must be the first process of its namespaces (`leave`, then a fork), and what
+    returns is a fork of it. line: the descriptor on which that first process is told to stop the
+    others.
+    """
+    if rules.level == 2:
+        namespaces.settle(rules.uid, contents(rules), line)
+    _checked("prctl", int(_libc.prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)))
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    resource.setrlimit(resource.RLIMIT_FSIZE, (rules.file_bytes, rules.file_bytes))
+    hard = resource.getrlimit(resource.RLIMIT_NPROC)[1]
+    most = rules.processes if hard == resource.RLIM_INFINITY else min(hard, rules.processes)
+    resource.setrlimit(resource.RLIMIT_NPROC, (most, most))
+    drop_capabilities()
+    landlock.restrict(grants(rules))
+    # Without namespaces and scopes of Landlock, a process may signal itself only.
+    alone = rules.level == 2
+    scoped = alone or landlock.abi() >= landlock.SCOPES_FROM
+    seccomp.load(alone, signals_to=None if scoped else os.getpid())
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Parse, restrict, exec. Returns without a command, and in the launcher of level 2."""
+    parser = argparse.ArgumentParser(
+        prog="python -m harness.process.sandbox.enter", description="Run a command behind walls."
+    )
+    parser.add_argument("--rules", type=json.loads, required=True, help="of `to_plain`, as JSON")
+    parser.add_argument("command", nargs=argparse.REMAINDER)
+    args = parser.parse_args(argv)
+    words = args.command[1:] if args.command[:1] == ["--"] else args.command
+    if not words:
+        parser.error("nothing to run; end with: -- COMMAND")
+    rules = from_plain(args.rules)
+    try:
+        leave(rules)
+        if rules.level == 2:
+            first = os.fork()
+            if first:
+                return _wait_for(first)
+        enter(rules)
+    except UnavailableError as error:
+        print(error, file=sys.stderr)
+        return error.exit_code
+    if rules.chdir:
+        os.chdir(rules.chdir)
+    return os.execvp(words[0], words)
+
+
+def _wait_for(first: int) -> int:
+    """Let go of everything that was handed down, wait, return the exit code."""
+    process_tree.die_with_parent()
+    os.closerange(3, 1 << 16)
+    code = os.waitstatus_to_exitcode(os.waitpid(first, 0)[1])
+    return code if code >= 0 else namespaces.BY_SIGNAL - code
+
+
+def _checked(what: str, value: int) -> None:
+    if value < 0:
+        why = os.strerror(ctypes.get_errno())
+        raise UnavailableError(f"{what}: {why}", "--sandbox 0 runs without")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,208 @@
+"""Level 2: a process among none but its own.
+
+    launcher ── leave: new pid, mount, ipc, net, uts, cgroup namespace; a user namespace unless root
+        └─ fork ─> first (pid 1 in there) ── settle: private root, another user
+                       └─ fork ─> the untrusted process (pid 2), which enters the inner walls
+
+The first process stays. It reaps what is orphaned, so nothing of an entrant is ever a child of the
+engine but this one; it ends when the second does, with its exit code, and the kernel then kills
+whoever is left. Told to over its line, it stops or continues all others at once, which no fork can
+outrun.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import select
+import signal
+import socket
+from collections.abc import Callable
+from pathlib import Path
+
+from harness.errors import UnavailableError
+from harness.process import process_tree
+from harness.process.sandbox import private_root
+
+NEW_MOUNTS, NEW_CGROUP, NEW_UTS, NEW_IPC = 0x20000, 0x2000000, 0x4000000, 0x8000000
+NEW_USER, NEW_PID, NEW_NET = 0x10000000, 0x20000000, 0x40000000
+ALL_BUT_USER = NEW_MOUNTS | NEW_CGROUP | NEW_UTS | NEW_IPC | NEW_PID | NEW_NET
+FIRST_NAME = "attn-first"
+STOP, GO, DONE = b"s", b"g", b"d"  # of the line to the first process, and its answer
+BY_SIGNAL = 128  # a code above it: the second process was killed by that signal
+#: No account has these ids: systemd's table of ranges calls 1879048192 to 2147483647 unused.
+FIRST_USER, USERS = 0x7000_0000, 0x0FFF_FFFF
+FEW_FIRST, FEW = 0xD000, 0x2000  # where only 65,536 ids are mapped, as in a rootless container
+
+_libc = ctypes.CDLL(None, use_errno=True)
+
+
+def user_of(key: str) -> int | None:
+    """The user id of an entrant, from its key in hexadecimal; None where there is only our own.
+
+    It stays the same from run to run, so that its cache does. Two entrants share one with a chance
+    of one in 2^28: they would share a limit of processes and nothing else.
+    """
+    if os.geteuid() != 0:
+        return None
+    number = int(key[:8], 16)
+    for first, count in ((FIRST_USER, USERS), (FEW_FIRST, FEW)):
+        if _mapped(first, first + count):
+            return first + number % count
+    return None
+
+
+def _mapped(first: int, end: int) -> bool:
+    """Whether this user namespace knows all ids from `first` on, below `end`."""
+    for line in Path("/proc/self/uid_map").read_text(encoding="ascii").splitlines():
+        inside, _, count = map(int, line.split())
+        if inside <= first and end <= inside + count:
+            return True
+    return False
+
+
+def leave(uid: int | None) -> None:
+    """Leave all of this process's namespaces; its next fork is the first process of the new ones.
+
+    uid: whom it will become in there, if it is root; None makes a user namespace that holds our own
+    id.
+    """
+    if uid is not None:
+        _checked("unshare", int(_libc.unshare(ALL_BUT_USER)))
+        return
+    us, group = os.geteuid(), os.getegid()
+    _checked("unshare", int(_libc.unshare(ALL_BUT_USER | NEW_USER)))
+    _write("/proc/self/setgroups", "deny")
+    _write("/proc/self/uid_map", f"{us} {us} 1")
+    _write("/proc/self/gid_map", f"{group} {group} 1")
+
+
+def settle(uid: int | None, contents: private_root.Contents, line: int | None = None) -> None:
+    """In the first process: make the root, become `uid`, fork. Returns in the second process only.
+
+    line: descriptor of a socket over which the others are stopped and continued.
+    """
+    _libc.sethostname(b"worker", 6)
+    private_root.enter(contents)
+    if uid is not None:
+        os.setgroups([])
+        os.setresgid(uid, uid, uid)
+        os.setresuid(uid, uid, uid)
+    _unreadable_are_told(contents)
+    second = os.fork()
+    if second:
+        _stay(second, line)
+    process_tree.die_with_parent()  # after the change of user, which forgets it
+    process_tree.open_own_proc()  # libcuda names its threads there
+
+
+def _stay(second: int, line: int | None) -> None:
+    """Reap, stop, continue; end with `second` and its code. Never returns."""
+    code = 1
+    try:
+        process_tree.make_private()
+        process_tree.die_with_parent()
+        process_tree.take_name(FIRST_NAME)
+        os.closerange(0, line if line is not None else 1 << 16)
+        if line is not None:
+            os.closerange(line + 1, 1 << 16)
+        code = _serve(second, line)
+    finally:
+        os._exit(code)
+
+
+def _serve(second: int, line: int | None) -> int:
+    """Until `second` ends: its exit code, or BY_SIGNAL and the number of what killed it."""
+    told, tell = os.pipe()
+    os.set_blocking(tell, False)
+    signal.signal(signal.SIGCHLD, lambda *_: None)
+    signal.set_wakeup_fd(tell, warn_on_full_buffer=False)
+    while True:
+        while True:
+            try:
+                pid, status = os.waitpid(-1, os.WNOHANG)
+            except ChildProcessError:
+                return 1
+            if pid == second:
+                code = os.waitstatus_to_exitcode(status)
+                return code if code >= 0 else BY_SIGNAL - code
+            if pid == 0:
+                break
+        wanted = [told] if line is None else [told, line]
+        ready = select.select(wanted, [], [])[0]
+        if told in ready:
+            os.read(told, 4096)
+        if line in ready:
+            word = os.read(line, 1)
+            if not word:
+                line = None  # nobody stops us any more
+                continue
+            everybody = -1  # but this process: all of the namespace, and no fork gets away
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(everybody, signal.SIGSTOP if word == STOP else signal.SIGCONT)
+            os.write(line, DONE)
+
+
+def ask(line: socket.socket, word: bytes, wait_s: float = 2.0) -> bool:
+    """Have the first process STOP the others or let them GO; False if it does not answer."""
+    try:
+        line.settimeout(wait_s)
+        line.sendall(word)
+        return line.recv(1) == DONE
+    except OSError:
+        return False
+
+
+def _unreadable_are_told(contents: private_root.Contents) -> None:
+    for path in contents.ro:
+        if path.is_dir() and not os.access(path, os.R_OK | os.X_OK):
+            raise UnavailableError(
+                f"the worker's user may not read {path}", f"chmod -R go+rX {path}, or --sandbox 1"
+            )
+
+
+def refusal(uid: int | None, contents: Callable[[], private_root.Contents]) -> str:
+    """Why a process cannot be walled in here, or an empty string; tries it on a child."""
+    told, tell = os.pipe()
+    child = os.fork()
+    if child == 0:
+        os.close(told)
+        _try(uid, contents, tell)
+    os.close(tell)
+    with open(told, encoding="utf-8", errors="replace") as answer:
+        said = answer.read()
+    os.waitpid(child, 0)
+    return "" if said == "ok" else said or "the trial ended without a word"
+
+
+def _try(uid: int | None, contents: Callable[[], private_root.Contents], tell: int) -> None:
+    """Enter the walls in a child of this process and say 'ok', or why not. Never returns."""
+    try:
+        leave(uid)
+        first = os.fork()
+        if first:
+            os.waitpid(first, 0)
+            os._exit(0)
+        told = os.dup2(tell, 1 << 10)  # the first process closes what lies below
+        settle(uid, contents())
+        os.write(told, b"ok")
+    except UnavailableError as error:
+        os.write(tell, error.message.encode())
+    except BaseException as error:
+        os.write(tell, repr(error).encode())
+    finally:
+        os._exit(0)
+
+
+def _write(path: str, text: str) -> None:
+    try:
+        Path(path).write_text(text, encoding="ascii")
+    except OSError as error:
+        raise UnavailableError(f"{path}: {error.strerror}", "--sandbox 1 runs without") from None
+
+
+def _checked(what: str, value: int) -> None:
+    if value < 0:
+        why = os.strerror(ctypes.get_errno())
+        raise UnavailableError(f"{what}: {why}", "--sandbox 1 runs without")

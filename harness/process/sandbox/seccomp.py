@@ -1,0 +1,192 @@
+"""The system calls that an untrusted process may make, as a seccomp filter: by allow-list.
+
+Pure up to `load`: `filter_program` returns the BPF as tuples, which a test can read and run. The
+calls and their numbers are in harness/process/sandbox/system_calls.py.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import os
+import platform
+import struct
+from collections.abc import Iterable, Sequence
+
+from harness.errors import UnavailableError
+from harness.process.sandbox import system_calls
+from harness.process.sandbox.system_calls import JUDGED
+
+PR_SET_SECCOMP, FILTER_MODE = 22, 2
+ARCHES = {"x86_64": (0, 0xC000003E), "aarch64": (1, 0xC00000B7)}
+LOAD, AND, RETURN = 0x20, 0x54, 0x06
+EQUAL, GREATER_EQUAL, ANY_BIT = 0x15, 0x35, 0x45
+ALLOW, DENY, ASK = 0x7FFF0000, 0x00050000, 0x7FC00000
+Instruction = tuple[int, int, int, int]  # code, jump if true, jump if false, constant
+
+AF_UNIX = 1
+CLONE_NEW_ANYTHING = 0x7E020080
+MAKES_A_FILE = 0x40 | 0x400000  # O_CREAT, O_TMPFILE
+#: A file made with these bits runs as its owner, whoever starts it.
+SET_ID_BITS = 0o6000
+ALL_BUT_MODE, NAMED_PIPE = 0o177777 & ~0o1777, 0o010000
+PRIO_USER = 2
+#: Duplicates, flags, locks, sizes of pipes, seals. Not among them: owners of signals, leases,
+#: notices.
+FCNTLS = (0, 1, 2, 3, 4, 5, 6, 7, 36, 37, 38, 1027, 1030, 1031, 1032, 1033, 1034)
+#: Kinds of device requests (bits 8 to 15): NVIDIA's and its video memory manager's (0), display
+#: modes, terminals. Not among them: file systems (flags, quotas, encryption, clones), sockets,
+#: block devices.
+IOCTL_KINDS = (ord("F"), 0, ord("m"), ord("T"))
+#: Terminal requests that put words into somebody's mouth: TIOCSTI, TIOCLINUX, TIOCSCTTY, TIOCCONS.
+IOCTLS_REFUSED = (0x5412, 0x541C, 0x540E, 0x541D)
+#: Death signals, dumpable, names, timer slack, no_new_privs, subreaper, huge pages, names of
+#: mappings; and what is only asked.
+PRCTLS = (1, 2, 3, 4, 15, 16, 21, 23, 27, 29, 30, 36, 37, 38, 39, 41, 42, 47, 52, 0x53564D41)
+OF_A_PROCESS = (
+    "prlimit64",
+    "sched_setscheduler",
+    "sched_setparam",
+    "sched_setattr",
+    "sched_setaffinity",
+)
+SIGNALS = (
+    "kill",
+    "tkill",
+    "tgkill",
+    "rt_sigqueueinfo",
+    "rt_tgsigqueueinfo",
+    "pidfd_send_signal",
+)
+
+
+def answer(code: int) -> Instruction:
+    """Return `code` to the caller as its error; 0 says that all went well."""
+    return (RETURN, 0, 0, DENY | code)
+
+
+DONE, REFUSED = (RETURN, 0, 0, ALLOW), answer(errno.EPERM)
+
+
+def word(argument: int) -> Instruction:
+    """Load the low half of a call's argument (struct seccomp_data, little endian)."""
+    return (LOAD, 0, 0, 16 + 8 * argument)
+
+
+def only(values: Iterable[int], otherwise: Instruction = REFUSED) -> list[Instruction]:
+    """Allow if what is loaded is one of `values`."""
+    tests = [step for value in values for step in ((EQUAL, 0, 1, value), DONE)]
+    return [*tests, otherwise]
+
+
+def unless_bits(bits: int) -> list[Instruction]:
+    """Allow if none of `bits` is set in what is loaded."""
+    return [(ANY_BIT, 0, 1, bits), REFUSED, DONE]
+
+
+def filter_program(
+    machine: str,
+    alone: bool,
+    signals_to: int | None = None,
+) -> list[Instruction]:
+    """BPF that lets through what system_calls.py allows.
+
+    alone: the process sees none but its own (level 2), so that it may schedule and signal all it
+    sees.
+    signals_to: the only process that may be signalled, where neither that holds nor Landlock scopes
+    signals.
+    """
+    column, arch = ARCHES[machine]
+    absent = answer(errno.ENOSYS)
+    program: list[Instruction] = [
+        (LOAD, 0, 0, 4),
+        (EQUAL, 1, 0, arch),
+        REFUSED,
+        (LOAD, 0, 0, 0),
+        (GREATER_EQUAL, 0, 1, 0x40000000),  # the x32 twin of every number
+        REFUSED,
+        (GREATER_EQUAL, 0, 1, system_calls.NEWER_FROM),
+        absent,
+    ]
+    tables = (
+        (system_calls.ALLOWED, DONE),
+        (system_calls.PRETENDED, answer(0)),
+        (system_calls.ABSENT, absent),  # clone3: its flags are behind a pointer
+        (system_calls.NOT_KEPT, answer(errno.ENOTSUP)),
+    )
+    for table, instruction in tables:
+        numbers = (each[column] for each in table.values())
+        program += [
+            step for n in numbers if n is not None for step in ((EQUAL, 0, 1, n), instruction)
+        ]
+    for name, body in _judgements(alone, signals_to):
+        number = JUDGED[name][column]
+        if number is not None:
+            program += [(EQUAL, 0, len(body), number), *body]
+    return [*program, REFUSED]
+
+
+def _judgements(alone: bool, signals_to: int | None) -> Iterable[tuple[str, list[Instruction]]]:
+    """(name, what decides its calls): each body ends in a return on every way."""
+    for name, mode in (("open", 2), ("openat", 3)):  # without these flags there is no mode
+        makes = [word(mode - 1), (ANY_BIT, 1, 0, MAKES_A_FILE), DONE]
+        yield name, [*makes, word(mode), *unless_bits(SET_ID_BITS)]
+    yield "creat", [word(1), *unless_bits(SET_ID_BITS)]
+    for name, mode in (("mknod", 1), ("mknodat", 2)):
+        yield name, [word(mode), (AND, 0, 0, ALL_BUT_MODE), *only([NAMED_PIPE])]
+    for name in ("socket", "socketpair"):
+        yield name, [word(0), *only([AF_UNIX], answer(errno.EACCES))]
+    yield "clone", [word(0), *unless_bits(CLONE_NEW_ANYTHING)]
+    refused = [step for value in IOCTLS_REFUSED for step in ((EQUAL, 0, 1, value), REFUSED)]
+    kinds = only([kind << 8 for kind in IOCTL_KINDS], answer(errno.ENOTTY))
+    yield "ioctl", [word(1), *refused, (AND, 0, 0, 0xFF00), *kinds]
+    yield "prctl", [word(0), *only(PRCTLS, answer(errno.EINVAL))]
+    yield "fcntl", [word(1), *only(FCNTLS)]
+    first = [(EQUAL, 0, 1, 1), REFUSED, DONE]  # the first of its namespaces is ours
+    own = first if alone else only([0, os.getpid()])
+    for name in OF_A_PROCESS:
+        yield name, [word(0), *own]
+    yield "setpriority", [word(0), (EQUAL, 0, 1, PRIO_USER), REFUSED, word(1), *own]
+    for name in SIGNALS:
+        yield name, [DONE] if signals_to is None else [word(0), *only([signals_to])]
+
+
+def decide(program: Sequence[Instruction], arch: int, number: int, *words: int) -> int:
+    """What `program` returns for one call with the arguments `words`."""
+    data = {0: number, 4: arch} | {16 + 8 * i: word & 0xFFFFFFFF for i, word in enumerate(words)}
+    at = loaded = 0
+    while True:
+        code, yes, no, constant = program[at]
+        at += 1
+        if code == RETURN:
+            return constant
+        if code == LOAD:
+            loaded = data.get(constant, 0)
+        elif code == AND:
+            loaded &= constant
+        else:
+            holds = {
+                EQUAL: loaded == constant,
+                GREATER_EQUAL: loaded >= constant,
+                ANY_BIT: bool(loaded & constant),
+            }[code]
+            at += yes if holds else no
+
+
+def load(alone: bool, signals_to: int | None) -> None:
+    """Load the filter into this process; it is inherited and cannot be taken off."""
+    program = filter_program(platform.machine(), alone, signals_to)
+    libc = ctypes.CDLL(None, use_errno=True)
+    header, kept = packed(program)
+    if libc.prctl(PR_SET_SECCOMP, FILTER_MODE, header, 0, 0) < 0:
+        why = os.strerror(ctypes.get_errno())
+        raise UnavailableError(f"seccomp: {why}", "--sandbox 0 runs without")
+    del kept
+
+
+def packed(program: list[Instruction]) -> tuple[ctypes.Array[ctypes.c_char], object]:
+    """The kernel's `sock_fprog` of `program`, and what must live as long as it."""
+    code = b"".join(struct.pack("<HBBI", *instruction) for instruction in program)
+    buffer = ctypes.create_string_buffer(code, len(code))
+    header = struct.pack("HxxxxxxQ", len(program), ctypes.addressof(buffer))
+    return ctypes.create_string_buffer(header, len(header)), buffer

@@ -1,0 +1,83 @@
+"""What a run holds alone: a scratch folder in shared memory, and the lock of its GPU."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import secrets
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from harness.process.child import ROOT
+from harness.process.sandbox.removal import remove_tree
+
+if TYPE_CHECKING:  # early.py is here before pydantic is
+    from harness.schema import Machine
+
+SCRATCH_PREFIX = "attnboard-run-"
+
+
+@contextlib.contextmanager
+def scratch_folder() -> Iterator[Path]:
+    """A private folder in memory, gone afterwards.
+
+    It is locked while its run lives: what a killed run left behind is found unlocked and removed.
+    """
+    base = Path("/dev/shm" if os.access("/dev/shm", os.W_OK) else tempfile.gettempdir())
+    for folder in base.glob(f"{SCRATCH_PREFIX}*"):
+        with _locked(folder / "lock") as free:
+            if free:
+                remove_tree(folder)
+    fresh = Path(tempfile.mkdtemp(prefix="attnboard-new-", dir=base))
+    with _locked(fresh / "lock"):
+        folder = fresh.rename(base / f"{SCRATCH_PREFIX}{secrets.token_hex(8)}")  # locked when seen
+        try:
+            yield folder
+        finally:
+            remove_tree(folder)
+
+
+def house(scratch: Path) -> Path:
+    """A folder from which children import the package and can see nothing else of the checkout."""
+    folder = scratch / "house"
+    if not folder.exists():
+        folder.mkdir()
+        folder.chmod(0o755)  # the workers may be other users
+        (folder / "harness").symlink_to(ROOT / "harness")
+    return folder
+
+
+@contextlib.contextmanager
+def _locked(path: Path) -> Iterator[bool]:
+    """Hold a lock on `path` if nobody else does; false if somebody does or it cannot be opened."""
+    try:
+        file = path.open("a+", encoding="utf-8")
+    except OSError:
+        yield False
+        return
+    with file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            yield False
+            return
+        yield True
+
+
+@contextlib.contextmanager
+def gpu_lock(machine: Machine, note: Callable[[str], None]) -> Iterator[None]:
+    """One run at a time on one GPU; a second one waits and says so."""
+    if not machine.has_gpu:
+        yield
+        return
+    path = Path(tempfile.gettempdir()) / f"attnboard-{machine.uuid}.lock"
+    with open(path, "a+", encoding="utf-8") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            note(f"another run holds {machine.gpu} ({path}); waiting for it to end")
+            fcntl.flock(file, fcntl.LOCK_EX)
+        yield

@@ -1,1 +1,0 @@
-"""Leaderboard and results → what people read: markdown, a page, a terminal."""

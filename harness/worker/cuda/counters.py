@@ -1,0 +1,265 @@
+"""What bounds a kernel: Nsight Compute's counters and one sentence; the picture is harness/cli/roofline_picture.py's.
+
+Three parts, each usable alone:
+    run_ncu     starts a command under ncu with METRICS and `--clock-control none`
+    parse_ncu   its CSV page -> Profile
+    limiter     Profile -> the sentence
+Without ncu, or without permission to read counters, `explain_missing` says so and the static data of
+`build_report` stays.
+"""
+
+from __future__ import annotations
+
+import csv
+import re
+import shutil
+import subprocess
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+_STALL = "smsp__average_warps_issue_stalled_{}_per_issue_active.ratio"
+STALLS = {
+    "barrier": "a block-wide or named barrier",
+    "branch_resolving": "a branch to be resolved",
+    "dispatch_stall": "the dispatcher",
+    "gmma": "wgmma",
+    "imc_miss": "a constant-cache miss",
+    "lg_throttle": "room in the queue of global-memory instructions",
+    "long_scoreboard": "global memory",
+    "math_pipe_throttle": "a busy arithmetic pipe",
+    "membar": "a memory barrier",
+    "mio_throttle": "room in the queue of shared-memory and special instructions",
+    "no_instruction": "the next instruction to be fetched",
+    "short_scoreboard": "shared memory or the exponential unit",
+    "sleeping": "the end of a sleep",
+    "wait": "the fixed latency of the last instruction",
+}
+_DURATION = "gpu__time_duration.sum"
+_TENSOR = "sm__pipe_tensor_op_hmma_cycles_active.avg.pct_of_peak_sustained_active"
+_GMMA = "sm__inst_executed_pipe_tensor_op_gmma.avg.pct_of_peak_sustained_active"
+_XU = "sm__inst_executed_pipe_xu.avg.pct_of_peak_sustained_active"
+_ISSUE = "smsp__issue_active.avg.pct_of_peak_sustained_active"
+_OCCUPANCY = "sm__warps_active.avg.pct_of_peak_sustained_active"
+_L1 = "l1tex__throughput.avg.pct_of_peak_sustained_active"
+_L2 = "lts__throughput.avg.pct_of_peak_sustained_elapsed"
+_DRAM = "dram__cycles_active.avg.pct_of_peak_sustained_elapsed"
+_DRAM_READ, _DRAM_WRITE = "dram__bytes_read.sum", "dram__bytes_write.sum"
+_WAVEFRONTS = "l1tex__data_pipe_lsu_wavefronts_mem_shared.sum"
+_CONFLICTS = "l1tex__data_bank_conflicts_pipe_lsu_mem_shared.sum"
+_REGISTERS = "launch__registers_per_thread"
+_SPILLS = tuple(f"smsp__sass_inst_executed_op_local_{way}.sum" for way in ("ld", "st"))
+METRICS = (
+    _DURATION, _TENSOR, _GMMA, _XU, _ISSUE, _OCCUPANCY, _L1, _L2, _DRAM, _DRAM_READ, _DRAM_WRITE,
+    _WAVEFRONTS, _CONFLICTS, _REGISTERS, *_SPILLS, "launch__block_size", "launch__grid_size",
+    *(_STALL.format(stall) for stall in STALLS),
+)  # fmt: skip
+_SECONDS = {"ns": 1e-9, "nsecond": 1e-9, "us": 1e-6, "usecond": 1e-6, "ms": 1e-3, "msecond": 1e-3,
+            "s": 1.0, "second": 1.0}  # fmt: skip
+_BYTES = {"byte": 1.0, "Kbyte": 1e3, "Mbyte": 1e6, "Gbyte": 1e9}
+
+
+@dataclass(frozen=True)
+class Profile:
+    """Counters of one kernel launch; a counter that ncu did not give is None."""
+
+    kernel: str
+    duration_us: float
+    tensor_pct: float | None = None
+    """Busy cycles of the tensor pipe, in % of the cycles in which the multiprocessor had work."""
+    exp_pct: float | None = None
+    """Use of the special-function unit (ex2), in %."""
+    issue_pct: float | None = None
+    occupancy_pct: float | None = None
+    l1_pct: float | None = None
+    """Use of L1 and shared memory, in %."""
+    l2_pct: float | None = None
+    dram_pct: float | None = None
+    dram_bytes: float | None = None
+    shared_wavefronts: float | None = None
+    shared_conflicts: float | None = None
+    registers: int | None = None
+    spill_instructions: float | None = None
+    """Executed loads and stores of local memory."""
+    stalls: tuple[tuple[str, float], ...] = ()
+    """(reason, mean warps stalled for it per issued instruction), largest first."""
+
+
+class ProfileUnavailableError(Exception):
+    """No counters here; the message says why and what to do."""
+
+
+# --- running -------------------------------------------------------------------------------------
+
+
+def run_ncu(command: Sequence[str], kernel_regex: str = ".*", timeout_s: float = 300.0) -> str:
+    """Runs `command` under ncu and returns the raw CSV page; clocks are left as they are.
+
+    Launches between cudaProfilerStart and cudaProfilerStop that match `kernel_regex` are replayed once
+    per pass of counters. Raises ProfileUnavailableError when ncu or the permission is missing.
+    """
+    ncu = shutil.which("ncu")
+    if ncu is None:
+        raise ProfileUnavailableError(explain_missing(""))
+    arguments = [
+        ncu, "--clock-control", "none", "--csv", "--page", "raw", "--print-units", "base",
+        "--profile-from-start", "off", "--kernel-name", f"regex:{kernel_regex}", "--metrics", ",".join(METRICS), *command,
+    ]  # fmt: skip
+    try:
+        done = subprocess.run(
+            arguments, capture_output=True, text=True, timeout=timeout_s, check=False
+        )
+    except subprocess.TimeoutExpired:
+        raise ProfileUnavailableError(
+            f"ncu was stopped after {timeout_s:.0f} s; profile a smaller case"
+        ) from None
+    text = done.stdout + done.stderr
+    if done.returncode or "ERR_NVGPUCTRPERM" in text or "No kernels were profiled" in text:
+        raise ProfileUnavailableError(explain_missing(text))
+    return done.stdout
+
+
+def explain_missing(text: str) -> str:
+    """Why there are no counters, from what ncu said, and what to type next."""
+    if not text:
+        return (
+            "ncu is not on PATH, so there are no counters; the static report follows. "
+            "Install Nsight Compute (it comes with the CUDA toolkit)"
+        )
+    if "ERR_NVGPUCTRPERM" in text:
+        return (
+            "the driver does not let this user read counters (ERR_NVGPUCTRPERM); the static report "
+            "follows. Ask for the module option NVreg_RestrictProfilingToAdminUsers=0, or run as root"
+        )
+    if "No kernels were profiled" in text:
+        return "no kernel matched; check the name with: python run.py build NAME"
+    errors = [line for line in text.splitlines() if line.startswith("==ERROR==")]
+    return "ncu failed: " + (" ".join(errors[:3]) or text.strip()[-300:])
+
+
+# --- reading -------------------------------------------------------------------------------------
+
+
+def parse_ncu(text: str) -> list[Profile]:
+    """One Profile per launch of ncu's `--csv --page raw`; lines before the header are skipped."""
+    lines = [line for line in text.splitlines() if line.startswith('"')]
+    rows = list(csv.reader(lines))
+    if len(rows) < 3 or "Kernel Name" not in rows[0]:
+        raise ValueError("not a raw CSV page of ncu: no header with 'Kernel Name'")
+    header, units = rows[0], dict(zip(rows[0], rows[1], strict=False))
+    return [_profile(dict(zip(header, row, strict=False)), units) for row in rows[2:]]
+
+
+def _profile(row: dict[str, str], units: dict[str, str]) -> Profile:
+    def number(metric: str) -> float | None:
+        try:
+            value = float(row.get(metric, "").replace(",", ""))
+        except ValueError:  # absent, empty, "no data", "n/a"
+            return None
+        unit = units.get(metric, "")
+        return value * _BYTES.get(unit, 1.0)
+
+    duration = float(row[_DURATION].replace(",", "")) * _SECONDS.get(units.get(_DURATION, ""), 1e-9)
+    found = ((stall, number(_STALL.format(stall))) for stall in STALLS)
+    stalls = [(stall, value) for stall, value in found if value]
+    tensor = [x for x in (number(_TENSOR), number(_GMMA)) if x is not None]
+    traffic = [x for x in (number(_DRAM_READ), number(_DRAM_WRITE)) if x is not None]
+    local = [x for x in map(number, _SPILLS) if x is not None]
+    registers = number(_REGISTERS)
+    return Profile(
+        kernel=short_name(row["Kernel Name"]),
+        duration_us=duration * 1e6,
+        tensor_pct=max(tensor, default=None),
+        exp_pct=number(_XU),
+        issue_pct=number(_ISSUE),
+        occupancy_pct=number(_OCCUPANCY),
+        l1_pct=number(_L1),
+        l2_pct=number(_L2),
+        dram_pct=number(_DRAM),
+        dram_bytes=sum(traffic) if traffic else None,
+        shared_wavefronts=number(_WAVEFRONTS),
+        shared_conflicts=number(_CONFLICTS),
+        registers=int(registers) if registers is not None else None,
+        spill_instructions=sum(local) if local else None,
+        stalls=tuple(sorted(stalls, key=lambda pair: -pair[1])),
+    )
+
+
+def short_name(signature: str) -> str:
+    """`void f<64, 1>(const __half *, int)` -> `f<64, 1>`."""
+    text = re.sub(r"\((?:anonymous namespace)\)::|<unnamed>::", "", signature).removeprefix("void ")
+    return re.sub(r"\((?:[^()]|\([^()]*\))*\)$", "", text)
+
+
+# --- judging -------------------------------------------------------------------------------------
+
+
+def limiter(profile: Profile) -> str:
+    """One sentence that names the likely limiter and the number it rests on."""
+    units = [
+        ("the tensor pipe", profile.tensor_pct),
+        ("the exponential unit", profile.exp_pct),
+        ("instruction issue", profile.issue_pct),
+        ("L1 and shared memory", profile.l1_pct),
+        ("L2", profile.l2_pct),
+        ("DRAM", profile.dram_pct),
+    ]
+    known = [(name, value) for name, value in units if value is not None]
+    if not known:
+        return "No unit's use was measured, so no limiter can be named."
+    name, value = max(known, key=lambda pair: pair[1])
+    if value >= 80:
+        return f"Bound by {name}: {value:.0f} % of what it can do."
+    why = ""
+    if profile.stalls:
+        stall, warps = profile.stalls[0]
+        why = f"; warps mostly wait for {STALLS[stall]} ({stall}, {warps:.1f} warps per issue)"
+    if value >= 60:
+        return f"Mostly bound by {name}, {value:.0f} % used{why}."
+    occupancy = profile.occupancy_pct
+    few = f" at {occupancy:.0f} % occupancy" if occupancy is not None and occupancy < 25 else ""
+    return f"Bound by latency{few}: the busiest unit, {name}, is {value:.0f} % used{why}."
+
+
+def render(profiles: Iterable[Profile]) -> str:
+    """A block of lines per kernel, the sentence last."""
+    blocks = []
+    for p in profiles:
+        pairs: list[tuple[str, Any]] = [
+            ("duration", f"{p.duration_us:.1f} us"),
+            ("tensor pipe", _percent(p.tensor_pct)),
+            ("exponential unit", _percent(p.exp_pct)),
+            ("issue slots", _percent(p.issue_pct)),
+            ("achieved occupancy", _percent(p.occupancy_pct)),
+            ("L1 and shared memory", _percent(p.l1_pct)),
+            ("L2", _percent(p.l2_pct)),
+            ("DRAM", _percent(p.dram_pct)),
+            ("DRAM traffic", "?" if p.dram_bytes is None else f"{p.dram_bytes / 1e6:.1f} MB"),
+            ("registers", "?" if p.registers is None else str(p.registers)),
+            ("local-memory instructions", _count(p.spill_instructions)),
+            ("shared-memory conflicts", _conflicts(p)),
+        ]
+        lines = [p.kernel, *(f"  {name:<26}{value:>12}" for name, value in pairs)]
+        lines += [
+            f"  stall {warps:5.2f} warps per issue: {stall} ({STALLS[stall]})"
+            for stall, warps in p.stalls[:3]
+        ]
+        blocks.append("\n".join([*lines, "  " + limiter(p)]))
+    return "\n\n".join(blocks)
+
+
+def _percent(value: float | None) -> str:
+    return "?" if value is None else f"{value:.1f} %"
+
+
+def _count(value: float | None) -> str:
+    return "?" if value is None else f"{value:,.0f}"
+
+
+def _conflicts(profile: Profile) -> str:
+    if profile.shared_conflicts is None:
+        return "?"
+    if not profile.shared_wavefronts:
+        return _count(profile.shared_conflicts)
+    share = 100 * profile.shared_conflicts / profile.shared_wavefronts
+    return f"{share:.1f} % of wavefronts"

@@ -1,0 +1,178 @@
+"""Cubins on a device, and prepared launches of their kernels on torch's current stream."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from harness.worker.cuda.expression import evaluate
+from harness.worker.cuda.instances import instances
+from harness.worker.cuda.nvrtc import CudaSourceError, arch_name, bindings, compile_source
+from harness.worker.cuda.tensor_map import TensorMaps, require_contiguous
+
+LOG2_E = 1.4426950408889634
+
+
+class Device:
+    """A compiled .cu file on one device."""
+
+    def __init__(self, folder: Path, entry: str, launch: Mapping[str, Any], cache: Path) -> None:
+        self.driver, self.launch, self.entry = bindings("driver"), launch, entry
+        self.tensor_maps = TensorMaps(self.driver, launch["tensor_maps"])
+        self.modules: dict[Path, Any] = {}
+        cu = self.driver
+        attribute = cu.CUdevice_attribute
+        self.device = self._ask("cuCtxGetDevice", cu.cuCtxGetDevice())
+        major, minor, self.sm_count, self.smem_limit = (
+            self._ask(name, cu.cuDeviceGetAttribute(getattr(attribute, name), self.device))
+            for name in (
+                "CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR",
+                "CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR",
+                "CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT",
+                "CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN",
+            )
+        )
+        self.compiled = compile_source(folder, entry, launch, arch_name(major, minor), cache)
+
+    def _ask(self, what: str, answer: tuple[Any, ...]) -> Any:
+        if int(answer[0]):
+            raise self.failure(what, answer[0])
+        return answer[1]
+
+    def failure(self, what: str, error: Any) -> CudaSourceError:
+        """The driver's own name and sentence for `error`."""
+        _, text = self.driver.cuGetErrorString(error)
+        sentence = text.decode() if isinstance(text, bytes) else str(text)
+        return CudaSourceError(
+            "UNSUPPORTED", f"{self.entry}: {what}: {error.name}: {sentence}", self.entry
+        )
+
+    def pick(self, headdim: int, causal: bool, dtype: str) -> tuple[str, Mapping[str, Any]]:
+        """The first kernel of the manifest that serves the case."""
+        wanted = {"headdim": headdim, "causal": causal, "dtype": dtype}
+        for name, kernel, case in instances(self.launch):
+            if case == wanted:
+                return name, kernel
+        raise CudaSourceError(
+            "UNSUPPORTED",
+            f"{self.entry}: no kernel of the manifest serves headdim {headdim}, "
+            f"causal {causal}, {dtype}; add one under launch.kernels",
+        )
+
+    def function(self, name: str, smem_bytes: int) -> Any:
+        """The loaded kernel, with its dynamic shared memory allowed."""
+        cu, program = self.driver, self.compiled.holding(name)
+        if program.cubin not in self.modules:
+            loaded = cu.cuModuleLoadData(program.cubin.read_bytes())
+            self.modules[program.cubin] = self._ask("loading the cubin", loaded)
+        symbol = program.symbols[name].encode()
+        function = self._ask(name, cu.cuModuleGetFunction(self.modules[program.cubin], symbol))
+        static = self._ask(
+            name,
+            cu.cuFuncGetAttribute(
+                cu.CUfunction_attribute.CU_FUNC_ATTRIBUTE_SHARED_SIZE_BYTES, function
+            ),
+        )
+        if static + smem_bytes > self.smem_limit:
+            raise CudaSourceError(
+                "UNSUPPORTED",
+                f"{self.entry}: {name} needs {static + smem_bytes} bytes of shared memory "
+                f"({static} static, {smem_bytes} dynamic); a block may have {self.smem_limit} here",
+                self.entry,
+            )
+        maximum = cu.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
+        (error,) = cu.cuFuncSetAttribute(function, maximum, smem_bytes)
+        if int(error):
+            raise self.failure(f"{name} with {smem_bytes} bytes of shared memory", error)
+        return function
+
+
+class Launch:
+    """One kernel with everything but the four pointers filled in, for one shape of call."""
+
+    def __init__(self, owner: Device, q: Any, k: Any, v: Any, causal: bool, scale: float) -> None:
+        batch, heads, seqlen, headdim = q.shape
+        self.owner, self.driver, self.shape = owner, owner.driver, tuple(q.shape)
+        self.dtype = {"float16": "fp16", "bfloat16": "bf16", "float32": "fp32"}.get(
+            str(q.dtype).removeprefix("torch."), str(q.dtype)
+        )
+        name, kernel = owner.pick(headdim, causal, self.dtype)
+        self.sizes = {"B": batch, "H": heads, "S": seqlen, "D": headdim, "SM": owner.sm_count}
+        self.smem_bytes = evaluate(kernel["smem_bytes"], self.sizes)
+        self.function = owner.function(name, self.smem_bytes)
+        self.grid = _three(kernel["grid"], self.sizes)
+        self.block = _three(kernel["block"], self.sizes)
+        self.name, self.kernel = name, kernel
+        numbers = {
+            **self.sizes,
+            "causal": int(causal),
+            "scale": scale,
+            "scale_log2": scale * LOG2_E,
+        }
+        strides = {"q": q.stride(), "k": k.stride(), "v": v.stride()}
+        strides["o"] = (heads * seqlen * headdim, seqlen * headdim, headdim, 1)
+        self.contiguous = all(s == strides["o"] for s in strides.values())
+        self._fill(kernel["args"], numbers, strides)
+
+    def _fill(self, args: Any, numbers: Any, strides: Any) -> None:
+        self.pointers: list[tuple[int, ctypes.c_uint64]] = []  # (index into q, k, v, o; its cell)
+        self.maps: list[tuple[int, str]] = []  # (parameter index, name of the tensor map)
+        cells: list[Any] = []
+        for arg in args:
+            if isinstance(arg, dict):
+                ((kind, expression),) = arg.items()
+                value = evaluate(expression, self.sizes)
+                cells.append(ctypes.c_int32(value) if kind == "i32" else ctypes.c_int64(value))
+            elif arg in ("q", "k", "v", "o"):
+                cells.append(ctypes.c_uint64(0))
+                self.pointers.append(("qkvo".index(arg), cells[-1]))
+            elif arg in self.owner.tensor_maps:
+                self.maps.append((len(cells), arg))
+                cells.append(ctypes.c_uint64(0))
+            elif "." in arg:
+                tensor, _, part = arg.partition(".")
+                chosen = "bhs" if part == "strides" else part[-1]
+                cells += [ctypes.c_int64(strides[tensor]["bhs".index(axis)]) for axis in chosen]
+            elif arg.startswith("scale"):
+                cells.append(ctypes.c_float(numbers[arg]))
+            else:
+                cells.append(ctypes.c_int32(numbers[arg]))
+        self.cells = cells  # keeps the memory alive that `params` points into
+        self.params = (ctypes.c_void_p * len(cells))(*(ctypes.addressof(cell) for cell in cells))
+        self.params_address = ctypes.addressof(self.params)
+
+    def __call__(self, addresses: tuple[int, int, int, int], stream: int) -> None:
+        """Queue the kernel on `stream`; addresses: q, k, v, o. Raises CudaSourceError."""
+        for index, cell in self.pointers:
+            cell.value = addresses[index]
+        # held until the launch has copied them, whatever the cache of descriptors drops meanwhile
+        held = [(index, self._tensor_map(name, addresses)) for index, name in self.maps]
+        for index, tensor_map in held:
+            self.params[index] = tensor_map.getPtr()
+        (error,) = self.driver.cuLaunchKernel(
+            self.function, *self.grid, *self.block, self.smem_bytes, stream, self.params_address, 0
+        )
+        if int(error):
+            raise self.owner.failure(
+                f"launching {self.name} with grid {self.grid}, block {self.block}, "
+                f"{self.smem_bytes} bytes of dynamic shared memory",
+                error,
+            )
+
+    def _tensor_map(self, name: str, addresses: tuple[int, int, int, int]) -> Any:
+        require_contiguous(name, self.contiguous)
+        maps = self.owner.tensor_maps
+        address = addresses[maps.tensor(name)]
+        error, made = maps.find(name, address, self.shape, self.dtype, self.sizes)
+        if int(error):
+            box = maps.box(name, self.sizes)
+            raise self.owner.failure(f"tensor map {name} with box {box}", error)
+        return made
+
+
+def _three(expressions: list[int | str], sizes: Mapping[str, int]) -> tuple[int, int, int]:
+    values = [evaluate(expression, sizes) for expression in expressions]
+    x, y, z = (*values, 1, 1)[:3]
+    return x, y, z

@@ -1,0 +1,93 @@
+"""The lines of a .cu that say how it is built and what must come of it.
+
+    // build: -DHEADDIM=64 -DSTAGES=3
+    // promise: smem_bytes=114952 registers=96 spills=0 warnings=0 blocks=1
+
+A `build` line is one set of flags. A `promise` line belongs to the build line above it, or to every
+build where it comes first. `smem_bytes` is the dynamic shared memory of the launch, which no compiler
+knows; the others are bounds: registers of a thread, bytes spilled and warnings of ptxas (C7508 and its
+like) at most, blocks of an SM at least.
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from harness.catalog import compiler_flags
+from harness.errors import did_you_mean
+from harness.process.text import shown
+from harness.worker.cuda.nvrtc import CudaSourceError
+
+AT_MOST = {"registers": "registers", "spills": "bytes spilled", "warnings": "warnings of ptxas"}
+KNOWN = ("smem_bytes", *AT_MOST, "blocks")
+
+
+@dataclass(frozen=True)
+class Build:
+    """One compilation of a file."""
+
+    flags: tuple[str, ...] = ()
+    promises: Mapping[str, int] = field(default_factory=dict)
+
+
+def builds_of(source: str, name: str = "kernel.cu") -> list[Build]:
+    """Every build of a file, one without flags where no line asks for any.
+
+    Raises CudaSourceError with file and line on a flag that is refused and a promise that is none.
+    """
+    shared: dict[str, int] = {}
+    found: list[tuple[tuple[str, ...], dict[str, int]]] = []
+    for number, line in enumerate(source.splitlines(), start=1):
+        said = re.match(r"// (build|promise): (.+)$", line)
+        if said and said[1] == "build":
+            found.append((_flags(said[2], name, number), {}))
+        elif said:
+            promises = found[-1][1] if found else shared
+            promises.update(_promises(said[2], name, number))
+    return [Build(flags, {**shared, **own}) for flags, own in found or [((), {})]]
+
+
+def broken(promises: Mapping[str, int], found: Mapping[str, int], blocks: int | None) -> list[str]:
+    """The promises that a compiled kernel does not keep, in words.
+
+    found: registers, spills and warnings. blocks: how many fit an SM, None where that is unknown.
+    """
+    said = [
+        f"{found[key]} {what}, promised at most {promises[key]}"
+        for key, what in AT_MOST.items()
+        if found[key] > promises.get(key, found[key])
+    ]
+    if blocks is not None and blocks < promises.get("blocks", blocks):
+        said.append(f"{blocks} blocks fit an SM, promised at least {promises['blocks']}")
+    return said
+
+
+def _flags(text: str, name: str, line: int) -> tuple[str, ...]:
+    try:
+        flags = tuple(shlex.split(text))
+        said = next(filter(None, map(compiler_flags.refusal, flags)), "")
+    except ValueError as cause:  # a quotation without an end
+        flags, said = (), f"{shown(text, 80)}: {cause}"
+    if said:
+        raise CudaSourceError("COMPILE_ERROR", f"{name}:{line}: {said}", name, line)
+    return flags
+
+
+def _promises(text: str, name: str, line: int) -> dict[str, int]:
+    found = {}
+    for word in text.split():
+        key, _, value = word.partition("=")
+        if key not in KNOWN or not re.fullmatch("[0-9]{1,9}", value):
+            hint = did_you_mean(key, KNOWN) if key not in KNOWN else ""
+            raise CudaSourceError(
+                "COMPILE_ERROR",
+                f"{name}:{line}: '{shown(word, 80)}' is no promise; "
+                f"{hint or 'write ' + '=N, '.join(KNOWN) + '=N'}",
+                name,
+                line,
+            )
+        found[key] = int(value)
+    return found

@@ -1,0 +1,350 @@
+"""What the compiler made of a CUDA submission: registers, shared memory, spills, stack, occupancy.
+
+Everything is read from what ptxas says (`-v`), through NVRTC for a plain .cu and through nvcc for the
+.cu files of an extension. No GPU is needed; NVRTC or nvcc is.
+"""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from harness.catalog import compiler_flags
+from harness.measure import gpu_specs
+from harness.worker.cuda import promises as cuda_promises
+from harness.worker.cuda.expression import evaluate
+from harness.worker.cuda.instances import instances
+from harness.worker.cuda.nvrtc import CudaSourceError, compile_error, compile_source
+from harness.worker.cuda.promises import Build, builds_of
+
+ARCHS = ("sm_80", "sm_90a")
+# sizes the expressions of a manifest are evaluated at; only the grid depends on them in practice
+SIZES = {"B": 4, "H": 32, "S": 4096, "SM": 132}
+
+
+@dataclass(frozen=True)
+class KernelReport:
+    """One kernel for one architecture."""
+
+    name: str
+    arch: str
+    registers: int
+    stack_bytes: int
+    spill_store_bytes: int
+    spill_load_bytes: int
+    smem_static_bytes: int
+    smem_dynamic_bytes: int | None = None
+    """None: the launch is in host code that this report does not run."""
+    threads: int | None = None
+    """Threads of a block: from the manifest, else from __launch_bounds__."""
+    blocks_per_sm: int | None = None
+    occupancy_pct: float | None = None
+    """Resident warps in % of what a multiprocessor can hold; an upper bound when smem is unknown."""
+    limited_by: str = ""
+    notes: tuple[str, ...] = ()
+    """Performance warnings of ptxas, for example C7508: setmaxnreg ignored."""
+    promises: Mapping[str, int] = field(default_factory=dict)
+    """What the source promises of it (harness/worker/cuda/promises.py)."""
+
+    @property
+    def broken(self) -> list[str]:
+        """Promises that it does not keep."""
+        spills = self.spill_store_bytes + self.spill_load_bytes
+        found = {"registers": self.registers, "spills": spills, "warnings": len(self.notes)}
+        return cuda_promises.broken(self.promises, found, self.blocks_per_sm)
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """What deserves a look, each in one line."""
+        found = list(self.notes)
+        if self.spill_store_bytes or self.spill_load_bytes:
+            found.insert(
+                0,
+                f"spills {self.spill_store_bytes} bytes of stores, {self.spill_load_bytes} of loads: "
+                "fewer live values, smaller tiles, or a lower minimum of blocks in __launch_bounds__",
+            )
+        return tuple(found)
+
+
+class BuildUnavailableError(Exception):
+    """Neither NVRTC nor nvcc is here; the message says what to install."""
+
+
+# --- reading ptxas -------------------------------------------------------------------------------
+
+
+def parse_ptxas(log: str) -> list[KernelReport]:
+    """Kernels in the order ptxas names them; text between two of them belongs to the first."""
+    reports = []
+    parts = re.split(r"Compiling entry function '([^']+)' for '(\w+)'", log)
+    for symbol, arch, text in zip(parts[1::3], parts[2::3], parts[3::3], strict=True):
+        stack = _number(r"(\d+) bytes stack frame", text)
+        report = KernelReport(
+            name=symbol,
+            arch=arch,
+            registers=_number(r"Used (\d+) registers", text),
+            stack_bytes=stack,
+            spill_store_bytes=_number(r"(\d+) bytes spill stores", text),
+            spill_load_bytes=_number(r"(\d+) bytes spill loads", text),
+            smem_static_bytes=_number(r"(\d+) bytes smem", text),
+        )
+        reports.append(report)
+    for code, said, symbol in re.findall(
+        r"\((C75\d\d)\)[^:\n]*:\s*(.*?)(?: in (?:the )?function '([^']+)')?\.?$", log, re.MULTILINE
+    ):
+        note = f"{code}: {said.strip()}"
+        reports = [
+            replace(r, notes=(*r.notes, note)) if symbol in ("", r.name) else r for r in reports
+        ]
+    return reports
+
+
+def _number(pattern: str, text: str) -> int:
+    found = re.search(pattern, text)
+    return int(found[1]) if found else 0
+
+
+# --- occupancy -----------------------------------------------------------------------------------
+
+
+def with_occupancy(report: KernelReport) -> KernelReport:
+    """Fills in blocks per multiprocessor from registers, shared memory, threads and block slots."""
+    found = re.fullmatch(r"sm_(\d+)(\d)[af]?", report.arch)
+    sm = gpu_specs.SMS.get(f"{found[1]}.{found[2]}") if found else None
+    if sm is None or not report.threads:
+        return report
+    smem = report.smem_static_bytes + (report.smem_dynamic_bytes or 0)
+    told = gpu_specs.occupancy(sm, report.threads, report.registers, smem)
+    unknown = "; dynamic shared memory not counted" if report.smem_dynamic_bytes is None else ""
+    return replace(
+        report,
+        blocks_per_sm=told.blocks,
+        occupancy_pct=100.0 * told.warps / sm.warps,
+        limited_by=told.limited_by + unknown,
+    )
+
+
+# --- building ------------------------------------------------------------------------------------
+
+
+def build(
+    folder: Path,
+    entry: str,
+    launch: Mapping[str, Any] | None,
+    cache: Path,
+    archs: Iterable[str] = ARCHS,
+) -> list[KernelReport]:
+    """Compiles a submission for every architecture and reports its kernels.
+
+    `launch` (validated) belongs to a plain .cu entry; without it every .cu file under
+    the folder, `steps/` aside, is compiled with nvcc, once per line `// build: FLAGS` in it. Raises CudaSourceError with the compiler's
+    words, BuildUnavailableError when there is no compiler.
+    """
+    reports = []
+    for arch in archs:
+        if launch is not None:
+            reports += _build_plain(folder, entry, launch, arch, cache)
+        else:
+            for source in extension_sources(folder):
+                reports += _build_with_nvcc(source, arch)
+    return [with_occupancy(report) for report in reports]
+
+
+def extension_sources(folder: Path) -> list[Path]:
+    """The .cu files of an extension; steps/ are rungs, each a program of its own."""
+    inside = (
+        path for path in folder.rglob("*.cu") if "steps" not in path.relative_to(folder).parts
+    )
+    return sorted(inside)
+
+
+def archs_for(capability: str) -> tuple[str, ...]:
+    """Those of ARCHS that a manifest's needs.compute_capability ("9.0") allows."""
+    major, _, minor = capability.partition(".")
+    least = int(major) * 10 + int(minor or 0)
+    return tuple(arch for arch in ARCHS if int(re.sub(r"\D", "", arch)) >= least)
+
+
+def _build_plain(
+    folder: Path, entry: str, launch: Mapping[str, Any], arch: str, cache: Path
+) -> list[KernelReport]:
+    symbols, log = _compile_plain(folder, entry, launch, arch, cache)
+    shapes: dict[str, tuple[str, int | None, int | None]] = {}
+    for name, kernel, case in instances(launch):
+        sizes = {**SIZES, "D": case["headdim"]}
+        threads = 1
+        for extent in kernel["block"]:
+            threads *= evaluate(extent, sizes)
+        smem = evaluate(kernel["smem_bytes"], sizes)
+        shapes[symbols.get(name, name)] = (name, threads, smem)
+    promises = builds_of((folder / entry).read_text(), entry)[0].promises
+    reports = []
+    for report in parse_ptxas(log):
+        name, block, dynamic = shapes.get(report.name, (report.name, None, None))
+        reports.append(
+            replace(report, name=name, threads=block, smem_dynamic_bytes=dynamic, promises=promises)
+        )
+    return reports
+
+
+def _compile_plain(
+    folder: Path, entry: str, launch: Mapping[str, Any], arch: str, cache: Path
+) -> tuple[dict[str, str], str]:
+    try:
+        compiled = compile_source(folder, entry, launch, arch, cache)
+    except CudaSourceError as error:
+        if error.status != "UNAVAILABLE":
+            raise
+    else:
+        return compiled.symbols, compiled.log
+    names = sorted({name for name, _, _ in instances(launch)})
+    log = nvcc(instantiating_source(folder / entry, names), arch, folder, launch.get("flags", ()))[
+        0
+    ]
+    return {name: _symbol_of(name, log) for name in names}, log
+
+
+def instantiating_source(source: Path, names: Iterable[str]) -> str:
+    """A translation unit that includes `source` and takes the address of every named kernel.
+
+    nvcc compiles a template only where something uses it; NVRTC is told the names directly.
+    """
+    uses = "\n".join(f"  reinterpret_cast<const void*>(&{name})," for name in names)
+    return f'#include "{source}"\nextern const void* const kKernels[] = {{\n{uses}\n}};\n'
+
+
+def _symbol_of(name: str, log: str) -> str:
+    """The mangled symbol whose demangled form is `name`; `name` itself without c++filt."""
+    symbols = [report.name for report in parse_ptxas(log)]
+    if name in symbols or shutil.which("c++filt") is None:
+        return name
+    plain = subprocess.run(
+        ["c++filt", *symbols], capture_output=True, text=True, check=True
+    ).stdout.splitlines()
+    wanted = name.replace(" ", "")
+    for symbol, text in zip(symbols, plain, strict=True):
+        if text.replace(" ", "").removeprefix("void").startswith(wanted + "("):
+            return symbol
+    return name
+
+
+def _build_with_nvcc(source: Path, arch: str) -> list[KernelReport]:
+    text = source.read_text()
+    reports: list[KernelReport] = []
+    for build in builds_of(text, source.name):
+        suffix = " ".join(["", *build.flags])
+        once = _build_once(source, text, arch, build)
+        reports += [replace(report, name=report.name + suffix) for report in once]
+    return reports
+
+
+def _build_once(source: Path, text: str, arch: str, build: Build) -> list[KernelReport]:
+    log, ptx = nvcc(text, arch, source.parent, build.flags, name=source.name)
+    threads = {
+        symbol: int(x) * int(y or 1) * int(z or 1)
+        for symbol, x, y, z in re.findall(
+            r"\.entry (\w+)\([^{]*?\.maxntid (\d+)(?:, (\d+))?(?:, (\d+))?", ptx
+        )
+    }
+    return [
+        replace(
+            report,
+            name=_demangled(report.name),
+            threads=threads.get(report.name),
+            smem_dynamic_bytes=build.promises.get("smem_bytes"),
+            promises=build.promises,
+        )
+        for report in parse_ptxas(log)
+    ]
+
+
+def _demangled(symbol: str) -> str:
+    if shutil.which("c++filt") is None:
+        return symbol
+    text = subprocess.run(["c++filt", symbol], capture_output=True, text=True, check=True).stdout
+    text = text.strip().replace("(anonymous namespace)::", "").removeprefix("void ")
+    return re.sub(r"\((?:[^()]|\([^()]*\))*\)$", "", text)
+
+
+def nvcc(
+    text: str, arch: str, include: Path, flags: Iterable[str], name: str = "kernel.cu"
+) -> tuple[str, str]:
+    """Compiles `text`; returns ptxas' log and the PTX. One front-end pass serves both."""
+    compiler = shutil.which("nvcc")
+    if compiler is None:
+        raise BuildUnavailableError(
+            "no CUDA compiler here; run: pip install cuda-bindings nvidia-cuda-nvrtc "
+            "(plain .cu), or install a CUDA toolkit with nvcc (extensions)"
+        )
+    with tempfile.TemporaryDirectory() as scratch:
+        source, ptx, cubin = (Path(scratch) / n for n in (name, "kernel.ptx", "kernel.cubin"))
+        source.write_text(text)
+        own = compiler_flags.placed(flags, include)
+        options = [f"-arch={arch}", "-std=c++17", f"-I{include}", *own]
+        _run([compiler, *options, "-ptx", "-o", str(ptx), str(source)], name)
+        ptxas = str(Path(compiler).resolve().with_name("ptxas"))
+        log = _run([ptxas, f"-arch={arch}", "-v", "-o", str(cubin), str(ptx)], name)
+        return log, ptx.read_text()
+
+
+def _run(command: list[str], entry: str) -> str:
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    log = done.stdout + done.stderr
+    if done.returncode:
+        raise compile_error(log, entry)
+    return log
+
+
+# --- the page ------------------------------------------------------------------------------------
+
+
+def render(reports: Iterable[KernelReport]) -> str:
+    """One line per kernel and architecture, warnings under the kernel they belong to."""
+    header = (
+        "kernel",
+        "arch",
+        "regs",
+        "smem",
+        "spill",
+        "stack",
+        "threads",
+        "blocks/SM",
+        "occ.",
+        "",
+    )
+    rows = [header]
+    under: list[tuple[str, ...]] = [()]
+    for r in reports:
+        dynamic = "+?" if r.smem_dynamic_bytes is None else ""
+        smem = r.smem_static_bytes + (r.smem_dynamic_bytes or 0)
+        occupancy = "?" if r.occupancy_pct is None else f"{r.occupancy_pct:.0f} %"
+        rows.append(
+            (
+                r.name,
+                r.arch,
+                str(r.registers),
+                f"{smem}{dynamic}",
+                str(r.spill_store_bytes + r.spill_load_bytes),
+                str(r.stack_bytes),
+                str(r.threads or "?"),
+                str(r.blocks_per_sm if r.blocks_per_sm is not None else "?"),
+                occupancy,
+                f"({r.limited_by})" if r.limited_by else "",
+            )
+        )
+        warnings = tuple(f"warning: {text}" for text in r.warnings)
+        under.append((*warnings, *(f"broken promise: {text}" for text in r.broken)))
+    widths = [max(len(row[i]) for row in rows) for i in range(len(header))]
+    lines = []
+    for row, warnings in zip(rows, under, strict=True):
+        first = row[0].ljust(widths[0])
+        rest = [cell.rjust(width) for cell, width in zip(row[1:-1], widths[1:-1], strict=True)]
+        lines.append("  ".join([first, *rest, row[-1]]).rstrip())
+        lines += [f"    {warning}" for warning in warnings]
+    return "\n".join(lines)
