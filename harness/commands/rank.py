@@ -1,4 +1,4 @@
-"""`rank`: rebuild leaderboard.md, its picture, the page and what documents quote, from the records alone.
+"""`rank`: rebuild leaderboard.md, its pictures, the page and what documents quote, from the records alone.
 
 leaderboard.md is made of the GPUs under results/, which are committed. A try-out on a CPU is ranked by
 nobody and committed by nobody: it has a board of its own beside its records, results/cpu/leaderboard.md,
@@ -137,17 +137,17 @@ def build(results_dir: Path) -> tuple[Leaderboard, list[record.BadLine]]:
 def publish(
     results_dir: Path, place: Place
 ) -> tuple[Leaderboard, list[record.BadLine], dict[Path, str]]:
-    """The same of one place, and every file that shows it: documents, leaderboard.md, its picture, the page."""
+    """The same of one place, and every file that shows it: documents, leaderboard.md, its pictures, the page."""
     board, bad, heads = _read(results_dir, place.holds)
-    drawing = picture.render(board)
-    shown = "docs/board.svg" if drawing else ""
+    drawn = picture.pictures(board)
     files, wrong = quoted.documents(place.root, board) if place.documents else ({}, [])
     for error in wrong:
         print(f"left as it is: {error.message}", file=sys.stderr)
     notes = _notes(place.root, board, files)
-    files[place.board] = markdown.render(board, picture=shown, home=place.home)
-    if drawing:
-        files[place.board.parent / "docs" / "board.svg"] = drawing
+    shown = {i: f"docs/{name}" for i, (name, _) in drawn.items()}
+    files[place.board] = markdown.render(board, shown, place.home)
+    for name, drawing in drawn.values():
+        files[place.board.parent / "docs" / name] = drawing
     page_path = place.board.with_suffix(".html")
     files[page_path] = page.render(board, history(heads), notes)
     return board, bad, files

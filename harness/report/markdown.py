@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from harness import stats
 from harness.rank import Board, Leaderboard, Row, direct
@@ -42,12 +42,10 @@ No results yet. Measure one: `python run.py --submission triton_template`
 """
 
 
-def render(board: Leaderboard, picture: str = "", home: str = "") -> str:
-    """The whole file; `picture`: path of an SVG to embed; `home`: of the checkout; relative to it."""
+def render(board: Leaderboard, pictures: Mapping[int, str] | None = None, home: str = "") -> str:
+    """The whole file. `pictures`: index of a board → path of its SVG; `home`: of the checkout."""
     parts = [HEAD.replace("](docs/", f"]({home}docs/")]
-    if picture:
-        parts.append(f"![Speed-up of every entry with its interval]({picture})\n")
-    parts.extend(_section(one) for one in board.boards)
+    parts.extend(_section(one, (pictures or {}).get(i, "")) for i, one in enumerate(board.boards))
     if not board.boards:
         parts.append(EMPTY)
     if board.bad_lines:
@@ -61,10 +59,12 @@ def render(board: Leaderboard, picture: str = "", home: str = "") -> str:
 # --------------------------------------------------------------------------- one board
 
 
-def _section(board: Board) -> str:
+def _section(board: Board, picture: str) -> str:
     notes = Notes(board)
     lines = [f"## {safe(board_title(board))}", ""]
     lines += [_identity(board), ""]
+    if picture:
+        lines += [f"![Speed-up of every entry with its interval]({picture})", ""]
     if board.is_cpu:
         lines += ["CPU times are never ranked; these rows say who passed.", ""]
         lines += [_cpu_table(board), ""]

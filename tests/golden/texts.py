@@ -107,8 +107,8 @@ def boards() -> dict[str, str]:
     document = page.document(board, [], {"fast": "Notes of fast."})
     return {
         "record.jsonl": record.to_line(one_record()) + "\n",
-        "board.md": markdown.render(board, picture="docs/board.svg"),
-        "board.svg": picture.render(board),
+        "board.md": markdown.render(board, {0: "docs/board.svg"}),
+        "board.svg": picture.pictures(board)[0][1],
         "page.json": json.dumps(_short(document), indent=1) + "\n",
     }
 

@@ -88,8 +88,8 @@ def test_reported_figures_have_a_source_and_no_rank() -> None:
     assert "No results yet" in text
 
 
-def test_a_picture_and_damaged_lines_are_mentioned() -> None:
-    text = render(leaderboard([], bad_lines=2), picture="docs/board.svg")
+def test_pictures_and_damaged_lines_are_mentioned() -> None:
+    text = render(leaderboard(run_of({"a": 0.9}), bad_lines=2), {0: "docs/board.svg"})
     assert "](docs/board.svg)" in text
     assert "2 damaged record lines" in text
 
