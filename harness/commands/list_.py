@@ -12,7 +12,7 @@ from harness.commands import _shared
 from harness.errors import EXIT_OK, HarnessError, SubmissionError
 from harness.rank import leaderboard, newest
 from harness.registry import entry_name, known_names, ladders
-from harness.report.text import rank_text, times, wash
+from harness.report.text import place_text, times, wash
 from harness.schema import Kind, Manifest
 from harness.suite import load_suite
 from harness.yamlfile import load_model
@@ -120,7 +120,7 @@ def _places(results: Path, kind: Kind) -> dict[str, str]:
         for row in board.rows:
             if row.pick.kind is kind:
                 place = (
-                    f"#{rank_text(row)} {times(row.speedup)}" if row.speedup else wash(row.why, 60)
+                    f"{place_text(row)} {times(row.speedup)}" if row.speedup else wash(row.why, 60)
                 )
                 places.setdefault(row.entry, f"{place} ({board.gpu}, {board.suite})")
     return places

@@ -149,7 +149,7 @@ def publish(
     for name, drawing in drawn.values():
         files[place.board.parent / "docs" / name] = drawing
     page_path = place.board.with_suffix(".html")
-    files[page_path] = page.render(board, history(heads), notes)
+    files[page_path] = page.render(board, history(heads), notes, _links(results_dir, place, board))
     return board, bad, files
 
 
@@ -161,6 +161,33 @@ def _read(
     results, worse = record.read(newest(heads))
     bad = sorted([*bad, *worse], key=lambda line: (str(line.path), line.number))
     return leaderboard(results, bad_lines=len(bad)), bad, heads
+
+
+def _links(results_dir: Path, place: Place, board: Leaderboard) -> page.Files:
+    """What the page can link to: nothing that lies outside the checkout and the page's own folders."""
+    folder, root, results = (
+        path.resolve() for path in (place.board.parent, place.root, results_dir)
+    )
+    inside = folder.is_relative_to(root) and (root / "README.md").is_file()
+    near = results.is_relative_to(folder) or folder.is_relative_to(results)
+    entries = {row.entry for one in board.boards for row in one.rows} if inside else set()
+    found = {entry: _source(root, entry) for entry in sorted(entries)}
+    return page.Files(
+        text=place.board.name,
+        results=f"{os.path.relpath(results, folder)}/" if near else None,
+        home=place.home if inside else None,
+        folders={entry: path for entry, path in found.items() if path},
+    )
+
+
+def _source(root: Path, entry: str) -> str:
+    """Where an entry's source lies in the checkout, or an empty string."""
+    for folder in ("submissions", "baselines"):
+        base = (root / folder).resolve()
+        for path in (base / entry, base / f"{entry}.cu", base / f"{entry}.py"):
+            if path.exists() and path.resolve().is_relative_to(base):
+                return path.relative_to(root.resolve()).as_posix()
+    return ""
 
 
 def _notes(root: Path, board: Leaderboard, fresh: Mapping[Path, str]) -> dict[str, str]:
