@@ -131,7 +131,8 @@ def comment(
 
 def _neighbours(board: Board, row: Row) -> list[str]:
     """How it stands against those right above and below, side by side where they ran together."""
-    group = board.exact if row.exact else board.approximate
+    groups = (board.exact, board.approximate, board.library, board.steps)
+    group = next(group for group in groups if row in group)
     at = group.index(row)
     lines = []
     for other in (*group[max(at - 1, 0) : at], *group[at + 1 : at + 2]):

@@ -1,4 +1,4 @@
-"""leaderboard.md, its picture, the page and what documents quote, from the records alone.
+"""leaderboard.md, its pictures, the page and what documents quote, from the records alone.
 
 leaderboard.md is made of the GPUs under results/, which are committed. A try-out on a CPU is ranked by
 nobody and committed by nobody: it has a board of its own beside its records, results/cpu/leaderboard.md,
@@ -18,7 +18,7 @@ from pathlib import Path
 from harness.board import quoted, record
 from harness.board.history import history
 from harness.board.rank import Leaderboard, leaderboard, newest
-from harness.board.render import markdown, page, svg
+from harness.board.render import markdown, page, picture
 from harness.catalog.source_files import read_file
 from harness.errors import StorageError, SubmissionError
 from harness.schema import Machine
@@ -83,19 +83,19 @@ def build(results_dir: Path) -> tuple[Leaderboard, list[record.BadLine]]:
 def publish(
     results_dir: Path, place: Place
 ) -> tuple[Leaderboard, list[record.BadLine], dict[Path, str]]:
-    """The same of one place, and every file that shows it: documents, leaderboard.md, its picture, the page."""
+    """The same of one place, and every file that shows it: documents, leaderboard.md, its pictures, the page."""
     board, bad, heads = _read(results_dir, place.holds)
-    drawing = svg.render(board)
-    shown = "docs/board.svg" if drawing else ""
+    drawn = picture.pictures(board)
     files, wrong = quoted.documents(place.root, board) if place.documents else ({}, [])
     for error in wrong:
         print(f"left as it is: {error.message}", file=sys.stderr)
     notes = _notes(place.root, board, files)
-    files[place.board] = markdown.render(board, picture=shown, home=place.home)
-    if drawing:
-        files[place.board.parent / "docs" / "board.svg"] = drawing
+    shown = {i: f"docs/{name}" for i, (name, _) in drawn.items()}
+    files[place.board] = markdown.render(board, shown, place.home)
+    for name, drawing in drawn.values():
+        files[place.board.parent / "docs" / name] = drawing
     page_path = place.board.with_suffix(".html")
-    files[page_path] = page.render(board, history(heads), notes)
+    files[page_path] = page.render(board, history(heads), notes, _links(results_dir, place, board))
     return board, bad, files
 
 
@@ -107,6 +107,33 @@ def _read(
     results, worse = record.read(newest(heads))
     bad = sorted([*bad, *worse], key=lambda line: (str(line.path), line.number))
     return leaderboard(results, bad_lines=len(bad)), bad, heads
+
+
+def _links(results_dir: Path, place: Place, board: Leaderboard) -> page.Files:
+    """What the page can link to: nothing that lies outside the checkout and the page's own folders."""
+    folder, root, results = (
+        path.resolve() for path in (place.board.parent, place.root, results_dir)
+    )
+    inside = folder.is_relative_to(root) and (root / "README.md").is_file()
+    near = results.is_relative_to(folder) or folder.is_relative_to(results)
+    entries = {row.entry for one in board.boards for row in one.rows} if inside else set()
+    found = {entry: _source(root, entry) for entry in sorted(entries)}
+    return page.Files(
+        text=place.board.name,
+        results=f"{os.path.relpath(results, folder)}/" if near else None,
+        home=place.home if inside else None,
+        folders={entry: path for entry, path in found.items() if path},
+    )
+
+
+def _source(root: Path, entry: str) -> str:
+    """Where an entry's source lies in the checkout, or an empty string."""
+    for folder in ("submissions", "baselines"):
+        base = (root / folder).resolve()
+        for path in (base / entry, base / f"{entry}.cu", base / f"{entry}.py"):
+            if path.exists() and path.resolve().is_relative_to(base):
+                return path.relative_to(root.resolve()).as_posix()
+    return ""
 
 
 def _notes(root: Path, board: Leaderboard, fresh: Mapping[Path, str]) -> dict[str, str]:

@@ -2,7 +2,8 @@
 
 Rows are compared only under the same GPU, the same suite (by hash) and the same protocol. Of every
 entrant the newest source counts, and of it the newest verdict on each config. Who did not pass
-every config is listed below the ranked rows with the reason; CPU results are never ranked.
+every config is listed below the ranked rows with the reason; CPU results are never ranked. A step
+of a ladder (`NAME/steps/…`) shows how NAME came to be: it has a score and takes no place.
 """
 
 from __future__ import annotations
@@ -102,6 +103,11 @@ class Row:
         return bool(classes & {kernel_class.LIBRARY, kernel_class.MIXED})
 
     @property
+    def champion(self) -> str:
+        """The entry whose step this is; an empty string for an entry of its own."""
+        return self.entry.rpartition("/steps/")[0]
+
+    @property
     def date(self) -> str:
         """Day of the newest of its results."""
         return max(result.date for result in self.results)[:10]
@@ -130,12 +136,18 @@ class Board:
     exact: tuple[Row, ...]
     approximate: tuple[Row, ...]
     library: tuple[Row, ...]
+    steps: tuple[Row, ...]  # of ladders: scored, without a place
     unranked: tuple[Row, ...]
 
     @property
     def is_cpu(self) -> bool:
         """Boards of a CPU say who passed, never who is faster."""
-        return all(not r.pick.machine.has_gpu for r in (*self.ranked, *self.unranked))
+        return all(not row.pick.machine.has_gpu for row in self.rows)
+
+    @property
+    def problem(self) -> str:
+        """What is computed: a name of harness/problems/."""
+        return self.rows[0].pick.problem
 
     @property
     def ranked(self) -> tuple[Row, ...]:
@@ -144,8 +156,8 @@ class Board:
 
     @property
     def rows(self) -> tuple[Row, ...]:
-        """Every row, best first."""
-        return (*self.ranked, *self.unranked)
+        """Every row: the ranked ones, best first, then steps of ladders, then who has no score."""
+        return (*self.ranked, *self.steps, *self.unranked)
 
 
 @dataclass(frozen=True, slots=True)
@@ -214,9 +226,10 @@ def _board(group: Sequence[Result]) -> Board:
         by_entry.setdefault(result.entry, []).append(result)
     rows = [_row(entry, tuple(mine), configs, headline) for entry, mine in by_entry.items()]
     scored = sorted((row for row in rows if row.speedup), key=lambda r: (-_value(r), r.entry))
-    library = [row for row in scored if row.borrowed]
-    exact = [row for row in scored if row.exact and not row.borrowed]
-    approximate = [row for row in scored if not row.exact and not row.borrowed]
+    entries = [row for row in scored if not row.champion]
+    library = [row for row in entries if row.borrowed]
+    exact = [row for row in entries if row.exact and not row.borrowed]
+    approximate = [row for row in entries if not row.exact and not row.borrowed]
     return Board(
         gpu=first.gpu,
         suite=max(group, key=lambda r: (r.date, r.run)).suite,
@@ -227,6 +240,7 @@ def _board(group: Sequence[Result]) -> Board:
         exact=_ranked(exact, configs),
         approximate=_ranked(approximate, configs),
         library=_ranked(library, configs),
+        steps=tuple(row for row in scored if row.champion),
         unranked=tuple(sorted((r for r in rows if not r.speedup), key=lambda r: r.entry)),
     )
 

@@ -76,7 +76,7 @@ def test_exit_code_of_words(words: str, code: int, tmp_path: Path) -> None:
     asked = words.split()
     if asked and asked[0] in ("show", "compare", "rank", "verify"):
         asked += ["--results", str(tmp_path)]
-    assert guarded(lambda: run.main(texts.cli.parse_args(asked))) == code
+    assert guarded(lambda: run.main(texts.cli_main.parse_args(asked))) == code
 
 
 @pytest.mark.parametrize(

@@ -20,7 +20,7 @@ from unittest import mock
 
 from harness.board import record
 from harness.board.rank import leaderboard
-from harness.board.render import markdown, page, svg
+from harness.board.render import markdown, page, picture
 from harness.cli import main as cli_main
 from harness.schema import Energy, Kind, Result, Sample, Speedup, Status, Telemetry
 from tests.report.factory import BASE_MS, CASES, result, timed
@@ -108,8 +108,8 @@ def boards() -> dict[str, str]:
     document = page.document(board, [], {"fast": "Notes of fast."})
     return {
         "record.jsonl": record.to_line(one_record()) + "\n",
-        "board.md": markdown.render(board, picture="docs/board.svg"),
-        "board.svg": svg.render(board),
+        "board.md": markdown.render(board, {0: "docs/board.svg"}),
+        "board.svg": picture.pictures(board)[0][1],
         "page.json": json.dumps(_short(document), indent=1) + "\n",
     }
 

@@ -81,15 +81,33 @@ def test_who_failed_is_below_with_the_next_move() -> None:
 
 
 def test_reported_figures_have_a_source_and_no_rank() -> None:
-    text = board_text([])
-    below = text[text.index("## Reported elsewhere") :]
+    text = board_text(run_of({"a": 0.9}))
+    below = text[text.index("### Reported elsewhere") :]
     assert "| FlashAttention-3 | 420 | 602 | 642 | FlashAttention-3 paper" in below
     assert "| flash_v1 | 274 | 294 | 227 | MLS-Bench" in below
-    assert "No results yet" in text
 
 
-def test_a_picture_and_damaged_lines_are_mentioned() -> None:
-    text = render(leaderboard([], bad_lines=2), picture="docs/board.svg")
+def test_reported_figures_stand_beside_no_other_question() -> None:
+    forward = run_of({"a": 0.9})
+    backward = [r.model_copy(update={"problem": "attention_backward"}) for r in forward]
+    full = [
+        r.model_copy(update={"case": r.case.model_copy(update={"causal": False})}) for r in forward
+    ]
+    for asked in (backward, full, []):
+        assert "Reported elsewhere" not in board_text(asked)
+        assert "420" not in board_text(asked)
+    assert "No results yet" in board_text([])
+
+
+def test_a_step_of_a_ladder_has_a_table_of_its_own() -> None:
+    text = board_text(run_of({"a": 0.9, "a/steps/02_more": 0.8}))
+    steps = text.index("### Steps of ladders")
+    assert text.index("| 1 | `a` |") < steps < text.index("| step | `a/steps/02_more` |")
+    assert text.count("`a/steps/02_more`") == 1 + 3  # its table, and one line a config
+
+
+def test_pictures_and_damaged_lines_are_mentioned() -> None:
+    text = render(leaderboard(run_of({"a": 0.9}), bad_lines=2), {0: "docs/board.svg"})
     assert "](docs/board.svg)" in text
     assert "2 damaged record lines" in text
 

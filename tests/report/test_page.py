@@ -14,9 +14,9 @@ import pytest
 
 from harness.board.history import Point
 from harness.board.rank import leaderboard
-from harness.board.render import page, svg
+from harness.board.render import page, picture
 from harness.measure.stats import Interval
-from harness.schema import Result, Status
+from harness.schema import Result, Speedup, Status
 from tests.report.factory import CPU, SUITE_SHA, result, run_of
 
 NASTY = "</script><script>alert(1)</script><img src=x onerror=alert(2)>\u2028"
@@ -101,8 +101,14 @@ def test_no_results_is_a_page_too() -> None:
 # --------------------------------------------------------------------------- the picture
 
 
+def drawn(results: list[Result]) -> str:
+    ((name, svg),) = picture.pictures(leaderboard(results)).values()
+    assert name == "board.svg"
+    return svg
+
+
 def test_the_picture_is_well_formed_and_names_everybody() -> None:
-    drawing = svg.render(leaderboard(run_of({"a<b": 0.9, "slow": 3.0})))
+    drawing = drawn(run_of({"a<b": 0.9, "slow": 3.0}))
     root = ET.fromstring(drawing)
     words = [node.text for node in root.iter("{http://www.w3.org/2000/svg}text")]
     assert {"a<b", "slow", "sdpa_cudnn", "1×"} <= set(words)
@@ -111,27 +117,66 @@ def test_the_picture_is_well_formed_and_names_everybody() -> None:
 
 def test_the_picture_shows_the_interval() -> None:
     """Twice the distance from 1 on a logarithmic axis is twice the pixels."""
-    axis = svg.Axis([Interval(0.5, 0.5, 0.5), Interval(2, 2, 2), Interval(4, 4, 4)])
-    assert abs((axis.x(2) - axis.x(1)) - (axis.x(1) - axis.x(0.5))) < 1e-9
-    assert abs((axis.x(4) - axis.x(1)) - 2 * (axis.x(2) - axis.x(1))) < 1e-9
+    axis = picture.Axis([Interval(v, v, v) for v in (0.8, 1.25, 1.5625)])
+    assert abs((axis.x(1.25) - axis.x(1)) - (axis.x(1) - axis.x(0.8))) < 1e-9
+    assert abs((axis.x(1.5625) - axis.x(1)) - 2 * (axis.x(1.25) - axis.x(1))) < 1e-9
 
 
 def test_one_far_behind_does_not_squeeze_the_others() -> None:
-    axis = svg.Axis([Interval(v, v, v) for v in (1.3, 1.0, 0.6, 0.018)])
-    assert axis.x(0.018) == svg.PLOT_START
-    assert axis.x(0.6) > svg.PLOT_START + 100
-    assert "◂" in svg.render(leaderboard(run_of({"mine": 0.9, "behind": 50.0})))
+    axis = picture.Axis([Interval(v, v, v) for v in (1.3, 1.0, 0.78, 0.6, 0.26, 0.018)])
+    width = picture.PLOT_END - axis.start
+    assert axis.x(0.018) == axis.x(0.26) == axis.start
+    assert axis.x(0.6) > axis.start + width / 5
+    assert axis.x(1.3) - axis.x(0.78) > 0.4 * width  # the upper half of the board
+    assert "◂" in drawn(run_of({"mine": 0.9, "behind": 50.0}))
+
+
+def test_the_interval_is_drawn_as_wide_as_it_is_and_never_thinner_than_a_line() -> None:
+    def bar(half: float) -> float:
+        results = run_of({"mine": 0.9}, blocks=4)
+        told = Speedup(against="sdpa_cudnn", value=1.1, low=1.1 - half, high=1.1 + half)
+        results = [
+            r.model_copy(update={"speedup": told}) if r.entry == "mine" else r for r in results
+        ]
+        return float(
+            re.findall(r'<rect class="submission" [^>]*width="([\d.]+)"', drawn(results))[0]
+        )
+
+    assert bar(0.0001) == picture.THINNEST_PX
+    assert bar(0.02) == pytest.approx(2 * bar(0.01), rel=0.1)
+    assert bar(0.01) > 10
+
+
+def test_the_longest_name_is_written_out_and_ends_before_the_plot() -> None:
+    name = "a_rather_long_name_of_a_kernel_0123456"
+    root = ET.fromstring(drawn(run_of({name: 0.9})))
+    words = {node.text: node for node in root.iter("{http://www.w3.org/2000/svg}text")}
+    bars = [float(node.get("x")) for node in root.iter() if node.get("height") == "16"]
+    assert min(bars) > float(words[name].get("x")) + picture.LETTER_PX * len(name)
+
+
+def test_every_suite_of_the_gpu_has_a_picture_of_its_own() -> None:
+    other = {"suite": "fa3_bwd", "suite_sha256": "6" * 64, "problem": "attention_backward"}
+    older = {"protocol": 0}
+    results = run_of({"a": 0.9, "b": 0.8}, protocol=2) + run_of({"a": 0.9}, **older)
+    results += run_of({"c": 0.7}, protocol=2, **other) + run_of({"c": 0.9}, gpu="NVIDIA H100")
+    results += run_of({"c": 0.7}, **other)
+    made = picture.pictures(leaderboard(results))
+    boards = leaderboard(results).boards
+    assert sorted(name for name, _ in made.values()) == ["board-fa3_bwd.svg", "board.svg"]
+    assert all((boards[i].gpu, boards[i].protocol) == ("NVIDIA H200", 2) for i in made)
+    assert "fa3_bwd" in next(svg for name, svg in made.values() if "bwd" in name)
 
 
 @pytest.mark.parametrize("ratios", [(0.018, 1.3), (0.99, 1.01), (0.5, 2.0), (1.0, 30.0)])
 def test_the_labels_of_the_axis_have_room(ratios: tuple[float, ...]) -> None:
-    axis = svg.Axis([Interval(v, v, v) for v in ratios])
+    axis = picture.Axis([Interval(v, v, v) for v in ratios])
     ticks = axis.ticks()
     assert 1.0 in ticks
     places = [axis.x(tick) for tick in ticks]
-    assert all(b - a >= svg.TICK_PX for a, b in itertools.pairwise(places))
+    assert all(b - a >= picture.TICK_PX for a, b in itertools.pairwise(places))
 
 
 def test_nobody_ranked_is_no_picture() -> None:
-    assert svg.render(leaderboard([])) == ""
-    assert svg.render(leaderboard([result(gpu="cpu", machine=CPU)])) == ""
+    assert picture.pictures(leaderboard([])) == {}
+    assert picture.pictures(leaderboard([result(gpu="cpu", machine=CPU)])) == {}

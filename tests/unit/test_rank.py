@@ -10,7 +10,7 @@ import pytest
 from harness.board import rank
 from harness.board.rank import Board, direct_on, leaderboard, newest
 from harness.schema import Kind, Speedup, Status, Stopping, Suite
-from tests.report.factory import CASES, CPU, result, run_of, timed
+from tests.report.factory import CASES, CPU, H200, result, run_of, timed
 
 
 def only(results: list) -> Board:
@@ -206,6 +206,20 @@ def test_integrity_is_the_weakest_of_the_row() -> None:
     results = three("a", 1.1)
     results[1] = results[1].model_copy(update={"integrity": "cooperative"})
     assert only(results).exact[0].integrity == "cooperative"
+
+
+def test_a_step_of_a_ladder_has_a_score_and_takes_no_place() -> None:
+    board = only(run_of({"mine": 0.8, "mine/steps/03_early": 0.7, "slow": 1.3}))
+    assert places(board) == [
+        ("mine", 1, False),
+        ("sdpa_cudnn", 2, False),
+        ("slow", 3, False),
+        ("mine/steps/03_early", None, False),
+    ]
+    (step,) = board.steps
+    assert step.champion == "mine"
+    assert step.speedup.value == pytest.approx(1 / 0.7, rel=0.01)
+    assert not only([result(gpu="cpu", machine=H200, entry="a/steps/b")]).is_cpu
 
 
 def test_more_blocks_and_more_baselines_ask_the_same_question() -> None:

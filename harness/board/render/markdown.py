@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import itertools
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from harness.board.rank import Board, Leaderboard, Row, direct
 from harness.board.render.notes import Notes, joined
-from harness.board.render.reported import OTHER, REPORTED
+from harness.board.render.reported import beside, claims
 from harness.board.render.text import (
     NEXT,
     board_title,
@@ -42,29 +42,28 @@ No results yet. Measure one: `python run.py --submission triton_template`
 """
 
 
-def render(board: Leaderboard, picture: str = "", home: str = "") -> str:
-    """The whole file; `picture`: path of an SVG to embed; `home`: of the checkout; relative to it."""
+def render(board: Leaderboard, pictures: Mapping[int, str] | None = None, home: str = "") -> str:
+    """The whole file. `pictures`: index of a board → path of its SVG; `home`: of the checkout."""
     parts = [HEAD.replace("](docs/", f"]({home}docs/")]
-    if picture:
-        parts.append(f"![Speed-up of every entry with its interval]({picture})\n")
-    parts.extend(_section(one) for one in board.boards)
+    parts.extend(_section(one, (pictures or {}).get(i, "")) for i, one in enumerate(board.boards))
     if not board.boards:
         parts.append(EMPTY)
     if board.bad_lines:
         parts.append(
             f"{board.bad_lines} damaged record lines were left out; `python run.py rank` names them.\n"
         )
-    parts.append(_reported())
     return "\n".join(parts)
 
 
 # --------------------------------------------------------------------------- one board
 
 
-def _section(board: Board) -> str:
+def _section(board: Board, picture: str) -> str:
     notes = Notes(board)
     lines = [f"## {safe(board_title(board))}", ""]
     lines += [_identity(board), ""]
+    if picture:
+        lines += [f"![Speed-up of every entry with its interval]({picture})", ""]
     if board.is_cpu:
         lines += ["CPU times are never ranked; these rows say who passed.", ""]
         lines += [_cpu_table(board), ""]
@@ -90,6 +89,15 @@ def _section(board: Board) -> str:
             _main_table(board, board.library),
             "",
         ]
+    if board.steps:
+        lines += [
+            "### Steps of ladders",
+            "",
+            "How an entry came to be, from its own folder: timed and verified alike, without a place.",
+            "",
+            _main_table(board, board.steps),
+            "",
+        ]
     lines += _ties(board)
     for config in board.configs:
         lines += [f"### {safe(config)}", "", _shape(board, config), ""]
@@ -98,6 +106,7 @@ def _section(board: Board) -> str:
         lines += [""] if lines[-1] else []
     if board.unranked:
         lines += ["### Not ranked", "", _unranked_table(board), ""]
+    lines += _reported(board)
     return "\n".join(lines)
 
 
@@ -133,7 +142,7 @@ def _config_table(board: Board, config: str, notes: Notes) -> str:
     head = ["rank", "entry", "TFLOP/s", "% of peak", "ms", "p10 – p90 ms"]
     head += [f"speed-up over {safe(board.headline)}", "max diff", "correct", "blocks", "notes"]
     body = []
-    for row in board.ranked:
+    for row in (*board.ranked, *board.steps):
         r = _on(row, config)
         body.append(
             [
@@ -155,6 +164,8 @@ def _config_table(board: Board, config: str, notes: Notes) -> str:
 
 def group_text(row: Row) -> str:
     """Which of the tables above a rank is a rank of."""
+    if row.rank is None:
+        return ""
     if row.borrowed:
         return " (library)"
     return "" if row.exact else " (approx.)"
@@ -236,23 +247,28 @@ def _on(row: Row, config: str) -> Result:
 # --------------------------------------------------------------------------- reported figures
 
 
-def _reported() -> str:
-    configs = list(REPORTED[0].by_config)
+def _reported(board: Board) -> list[str]:
+    """What others report of this very problem and these very shapes; nothing if nobody does."""
+    told, configs = beside(board), board.configs
+    if not told:
+        return []
     body = [
-        [safe(r.name), *(number(r.by_config[config], 0) for config in configs), safe(r.source)]
-        for r in REPORTED
+        [safe(one.name), *(number(figures.get(c), 0) for c in configs), safe(one.source)]
+        for one, figures in told
     ]
-    lines = [
-        "## Reported elsewhere (not ranked)",
+    others = [
+        [safe(c.what), safe(c.figure), safe(c.setting), safe(c.source)] for c in claims(board)
+    ]
+    return [
+        "### Reported elsewhere (not ranked)",
         "",
         "TFLOP/s as their authors report them, on their machines and by their protocols.",
         "",
-        table(["kernel", *configs, "source"], body, right={1, 2, 3}),
+        table(["kernel", *map(safe, configs), "source"], body, right={*range(1, len(configs) + 1)}),
         "",
-        table(["kernel", "figure", "setting", "source"], [list(map(safe, o)) for o in OTHER]),
+        table(["kernel", "figure", "setting", "source"], others),
         "",
     ]
-    return "\n".join(lines)
 
 
 # --------------------------------------------------------------------------- markdown itself

@@ -12,13 +12,17 @@ import hashlib
 import json
 import math
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from html import escape
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 from harness.board.history import Point
 from harness.board.rank import Board, Leaderboard, Row, interval_of
+from harness.board.record import file_name
 from harness.board.render.notes import Notes, conditions_of
-from harness.board.render.reported import OTHER, REPORTED
+from harness.board.render.reported import beside, claims
 from harness.board.render.text import NEXT, rank_text, wash
 from harness.measure.gpu_specs import bandwidth, peak_tflops
 from harness.measure.roofline import at_clock_pct, board_power_w, ceilings, limiter, sm_clock_mhz
@@ -27,58 +31,84 @@ from harness.problems import get_problem
 from harness.schema import Result, Status
 
 ASSETS = Path(__file__).parent / "assets"
-SCRIPTS = ("charts.js", "panel.js", "page.js")
+SCRIPTS = ("charts.js", "notes.js", "panel.js", "page.js")
 MOST_POINTS = 200  # of the history of one entry; older ones are left out
-MOST_NOTES = 20_000  # characters of NOTES.md
+MOST_NOTES = 40_000  # characters of NOTES.md
 MOST_SAMPLES = 400  # blocks shown of one result
 
 Json = dict[str, Any]
 
 
+@dataclass(frozen=True, slots=True)
+class Files:
+    """Where the files lie that the page links to, as paths from its own folder; None: not within reach."""
+
+    text: str = "leaderboard.md"
+    results: str | None = "results/"
+    home: str | None = ""  # of the checkout: `` or `../../`
+    folders: Mapping[str, str] = field(default_factory=dict)  # entry → its folder in the checkout
+
+
 def render(
-    board: Leaderboard, history: Iterable[Point] = (), notes_of: Mapping[str, str] | None = None
+    board: Leaderboard,
+    history: Iterable[Point] = (),
+    notes_of: Mapping[str, str] | None = None,
+    files: Files | None = None,
 ) -> str:
     """The whole page. `notes_of`: entry → the text of its NOTES.md."""
+    files = files or Files()
     style = (ASSETS / "page.css").read_text(encoding="utf-8")
     script = "\n".join((ASSETS / name).read_text(encoding="utf-8") for name in SCRIPTS)
     data = json.dumps(
-        document(board, history, notes_of or {}), separators=(",", ":"), allow_nan=False
+        document(board, history, notes_of or {}, files), separators=(",", ":"), allow_nan=False
     )
     data = data.replace("<", "\\u003c").replace("\u2028", "\\u2028").replace("\u2029", "\\u2029")
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     page = (ASSETS / "page.html").read_text(encoding="utf-8")
+    page = page.replace("%%TEXT%%", escape(quote(files.text)))
     for mark, text in (("HASH", digest), ("STYLE", style), ("DATA", data), ("SCRIPT", script)):
         page = page.replace(f"%%{mark}%%", text, 1)
     return page
 
 
-def document(board: Leaderboard, history: Iterable[Point], notes_of: Mapping[str, str]) -> Json:
+def document(
+    board: Leaderboard,
+    history: Iterable[Point],
+    notes_of: Mapping[str, str],
+    files: Files | None = None,
+) -> Json:
     """What the page knows, as JSON."""
+    files = files or Files()
     past: dict[tuple[object, ...], list[Point]] = {}
     for point in history:
         gpu, _, sha, protocol = point.board
         past.setdefault((gpu, sha, protocol, point.entry), []).append(point)
     return {
-        "boards": [_board(one, past, notes_of) for one in board.boards],
+        "boards": [_board(one, past, notes_of, files) for one in board.boards],
         "main": next((i for i, one in enumerate(board.boards) if one is board.main), 0),
         "badLines": board.bad_lines,
-        "reported": [
-            {"name": one.name, "source": one.source, "tflops": one.by_config} for one in REPORTED
-        ],
-        "other": [list(one) for one in OTHER],
+        "text": files.text,
+        "results": files.results,
+        "home": files.home,
     }
 
 
 def _board(
-    board: Board, past: Mapping[tuple[object, ...], list[Point]], notes_of: Mapping[str, str]
+    board: Board,
+    past: Mapping[tuple[object, ...], list[Point]],
+    notes_of: Mapping[str, str],
+    files: Files,
 ) -> Json:
     key = (board.gpu, board.suite_sha256, board.protocol)
-    rows, notes = [], Notes(board)
+    rows, notes, groups = [], Notes(board), _groups(board)
     for row in board.rows:
-        told = _row(board, row, notes)
+        told = _row(board, row, groups.get(row.entry, ""), notes)
         points = past.get((*key, row.entry), [])
         told["history"] = [_point(point) for point in points[-MOST_POINTS:]]
-        told["notesText"] = notes_of.get(row.entry, "")[:MOST_NOTES]
+        text = notes_of.get(row.entry, "")
+        told["notesText"] = text[:MOST_NOTES]
+        told["notesCut"] = len(text) > MOST_NOTES
+        told["folder"] = files.folders.get(row.entry, "")
         rows.append(told)
     return {
         "gpu": wash(board.gpu),
@@ -89,7 +119,19 @@ def _board(
         "headline": wash(board.headline, 80),
         "configs": [_config(board, config, notes) for config in board.configs],
         "rows": rows,
+        "reported": [
+            {"name": one.name, "source": one.source, "tflops": figures}
+            for one, figures in beside(board)
+        ],
+        "claims": [[c.what, c.figure, c.setting, c.source] for c in claims(board)],
     }
+
+
+def _groups(board: Board) -> dict[str, str]:
+    """Entry → among whom it is ranked."""
+    groups = {"exact": board.exact, "approximate": board.approximate}
+    groups |= {"library": board.library, "step": board.steps}
+    return {row.entry: name for name, rows in groups.items() for row in rows}
 
 
 def _config(board: Board, config: str, notes: Notes) -> Json:
@@ -111,7 +153,7 @@ def _config(board: Board, config: str, notes: Notes) -> Json:
     }
 
 
-def _row(board: Board, row: Row, notes: Notes) -> Json:
+def _row(board: Board, row: Row, group: str, notes: Notes) -> Json:
     first, machine = row.pick, row.pick.machine
     return {
         "entry": wash(row.entry, 80),
@@ -122,6 +164,8 @@ def _row(board: Board, row: Row, notes: Notes) -> Json:
         "rank": row.rank,
         "place": rank_text(row),
         "exact": row.exact,
+        "group": group,
+        "champion": wash(row.champion, 80),
         "speedup": _interval(row.speedup),
         "why": wash(row.why),
         "next": _next(row),
@@ -130,9 +174,16 @@ def _row(board: Board, row: Row, notes: Notes) -> Json:
         "source": first.source_sha256,
         "harness": first.harness_commit,
         "run": wash(first.run, 80),
+        "records": _records(row),
         "machine": {key: wash(str(value)) for key, value in machine.model_dump().items() if value},
         "cells": {wash(r.config, 80): _cell(board, r, notes) for r in row.results},
     }
+
+
+def _records(row: Row) -> list[str]:
+    """The files below results/ that hold its lines."""
+    found = (f"{r.machine.slug}/{file_name(r.date, r.suite, r.run)}" for r in row.results)
+    return list(dict.fromkeys(found))
 
 
 def _next(row: Row) -> str:

@@ -42,8 +42,15 @@ def times(ratio: Interval | None) -> str:
 
 
 def rank_text(row: Row) -> str:
-    """`2=` where several share a place."""
-    return "–" if row.rank is None else f"{row.rank}{'=' if row.tie else ''}"
+    """`2=` where several share a place; `step` of what is no entry of its own."""
+    if row.rank is None:
+        return "step" if row.champion and row.speedup else "–"
+    return f"{row.rank}{'=' if row.tie else ''}"
+
+
+def place_text(row: Row) -> str:
+    """The same in a sentence: `#2=`, `step`."""
+    return f"{'#' if row.rank is not None else ''}{rank_text(row)}"
 
 
 def number(value: float | None, digits: int) -> str:

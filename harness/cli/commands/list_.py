@@ -9,7 +9,7 @@ from pathlib import Path
 
 from harness.board import query, record
 from harness.board.rank import leaderboard, newest
-from harness.board.render.text import rank_text, times, wash
+from harness.board.render.text import place_text, times, wash
 from harness.catalog import steps
 from harness.catalog.entrants import entry_name, known_names, ladders
 from harness.catalog.suites import load_suite
@@ -118,7 +118,7 @@ def _places(results: Path, kind: Kind) -> dict[str, str]:
         for row in board.rows:
             if row.pick.kind is kind:
                 place = (
-                    f"#{rank_text(row)} {times(row.speedup)}" if row.speedup else wash(row.why, 60)
+                    f"{place_text(row)} {times(row.speedup)}" if row.speedup else wash(row.why, 60)
                 )
                 places.setdefault(row.entry, f"{place} ({board.gpu}, {board.suite})")
     return places

@@ -14,7 +14,7 @@ from harness.board.render.text import (
     ending,
     milliseconds,
     number,
-    rank_text,
+    place_text,
     scientific,
     times,
     wash,
@@ -55,7 +55,7 @@ def run(args: argparse.Namespace) -> int:
 def _row(board: Board, row: Row) -> list[str]:
     first = row.pick
     place = (
-        f"#{rank_text(row)}, {times(row.speedup)} over {board.headline}"
+        f"{place_text(row)}, {times(row.speedup)} over {board.headline}"
         if row.speedup
         else f"not ranked: {row.why}"
     )

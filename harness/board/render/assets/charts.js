@@ -103,9 +103,9 @@ function bars(config, rows, reported, open) {
   const papers = reported.filter(one => known(one.tflops[config.name]));
   const best = Math.max(0, ...shown.map(row => row.cells[config.name].tflops), ...papers.map(one => one.tflops[config.name]));
   const top = config.peak || best * 1.05 || 1;
-  const left = 132, right = 372, step = 23, head = papers.length ? 34 : 12;
+  const left = 146, right = 372, step = 23, head = papers.length ? 34 : 12;
   const x = linearScale(0, top, left, right), height = head + step * shown.length + 26;
-  const svg = draw("svg", { viewBox: `0 0 420 ${height}`, role: "img", "aria-label": `TFLOP/s on ${config.name}` });
+  const svg = draw("svg", { viewBox: `0 0 420 ${height}`, role: "group", "aria-label": `TFLOP/s on ${config.name}` });
   for (const tick of roundTicks(0, top, 5).filter(t => x(t) < right - 30 || !config.peak)) {
     svg.append(draw("line", { class: "axis", x1: x(tick), x2: x(tick), y1: head - 4, y2: height - 22 }),
       draw("text", { x: x(tick), y: height - 8, "text-anchor": "middle" }, String(tick)));
@@ -117,7 +117,7 @@ function bars(config, rows, reported, open) {
       rx: 3, "stroke-width": 0, tabindex: 0, role: "button", "aria-label": `${row.entry}: ${cell.tflops} TFLOP/s`,
       "fill-opacity": row.exact ? 1 : .45, onclick: () => open(row), onkeydown: event => event.key === "Enter" && open(row) });
     hint(bar, `${row.entry}\n${fixed(cell.tflops, 1)} TFLOP/s, ${percent(cell.peakPct)} of peak\n${precise(cell.ms)} ms (p10 ${precise(cell.p10)}, p90 ${precise(cell.p90)})`);
-    svg.append(draw("text", { class: "ink", x: left - 8, y: y + 16, "text-anchor": "end" }, shorten(row.entry, 19)), bar,
+    svg.append(draw("text", { class: "ink", x: left - 8, y: y + 16, "text-anchor": "end", style: wide(row.entry) > left - 10 ? "font-size: 9.5px" : null }, shorten(row.entry, 26)), bar,
       draw("text", { class: "ink", x: x(cell.tflops) + 6, y: y + 16 }, fixed(cell.tflops, 0)));
   });
   if (config.peak) svg.append(draw("line", { class: "roof", x1: x(top), x2: x(top), y1: head - 4, y2: height - 22 }),
@@ -145,13 +145,13 @@ function pareto(config, rows, open) {
     .filter(point => known(point.cell?.tflops) && point.cell.relL2 > 0);
   if (!points.length) return make("p", { class: "empty" }, "No measured error on this config.");
   const errors = points.map(p => p.cell.relL2), speeds = points.map(p => p.cell.tflops);
-  const y = logScale(Math.min(...errors) / 1.6, Math.max(...errors) * 1.6, 268, 14);
-  const x = linearScale(Math.min(...speeds) * .92, Math.max(...speeds) * 1.06, 58, 468);
+  const least = Math.min(...errors) / 1.12, most = Math.max(...errors) * 1.12;
+  const y = logScale(least, most, 268, 14), x = linearScale(Math.min(...speeds) * .92, Math.max(...speeds) * 1.06, 58, 468);
   const svg = draw("svg", { viewBox: "0 0 480 312", role: "img", "aria-label": "relative error against TFLOP/s" });
   frame(svg, roundTicks(Math.min(...speeds) * .92, Math.max(...speeds) * 1.06, 6), x, "TFLOP/s", 268);
-  for (const tick of decades(Math.min(...errors) / 1.6, Math.max(...errors) * 1.6))
+  for (const tick of logTicks(least, most))
     svg.append(draw("line", { class: "axis", x1: 58, x2: 468, y1: y(tick), y2: y(tick) }),
-      draw("text", { x: 52, y: y(tick) + 4, "text-anchor": "end" }, tiny(tick)));
+      draw("text", { x: 52, y: y(tick) + 4, "text-anchor": "end" }, shortest(tick)));
   const front = points.filter(p => !points.some(o => o.cell.tflops >= p.cell.tflops && o.cell.relL2 <= p.cell.relL2
     && (o.cell.tflops > p.cell.tflops || o.cell.relL2 < p.cell.relL2))).sort((a, b) => a.cell.tflops - b.cell.tflops);
   svg.append(draw("polyline", { class: "front", points: front.map(p => `${x(p.cell.tflops)},${y(p.cell.relL2)}`).join(" ") }));
@@ -163,24 +163,30 @@ function pareto(config, rows, open) {
   }
   return svg;
 }
-function decades(low, high) {
+// Round numbers on a logarithmic axis: powers of ten, with 2 and 5, or where it is short evenly spaced ones.
+function logTicks(low, high) {
+  if (high / low < 6) return roundTicks(low, high, 5);
   const ticks = [];
   for (let power = Math.floor(Math.log10(low)); power <= Math.ceil(Math.log10(high)); power++)
-    for (const k of high / low > 60 ? [1] : [1, 2, 5]) if (k * 10 ** power >= low && k * 10 ** power <= high) ticks.push(k * 10 ** power);
+    for (const k of high / low > 100 ? [1] : [1, 2, 5]) if (k * 10 ** power >= low && k * 10 ** power <= high) ticks.push(+(k * 10 ** power).toPrecision(3));
   return ticks;
 }
+const shortest = value => value.toExponential().replace("e-", "e\u2212").replace("e+0", "");
+// Pixels that a text takes in the charts' type.
+const brush = document.createElement("canvas").getContext("2d");
+const wide = text => { brush.font = "11.5px system-ui, sans-serif"; return brush.measureText(text).width; };
 // For the pointer alone: with a keyboard the table above opens the same panels, without hundreds of stops.
 function dot(row, [cx, cy], open) {
   return draw("circle", { class: `mark ${row.kind}`, cx, cy, r: 5.5, "stroke-width": 0, "fill-opacity": row.exact ? .9 : .4, onclick: () => open(row) });
 }
 // The name beside its dot, on the side where there is room, or not at all.
 function label(svg, text, [cx, cy], taken) {
-  const name = shorten(text, 18), width = name.length * 6.1;
+  const name = shorten(text, 24), width = wide(name) + 4;
   const spots = [[cx + 9, cy + 4], [cx - 9 - width, cy + 4], [cx - width / 2, cy - 10], [cx - width / 2, cy + 19],
-    [cx - width / 2, cy - 23], [cx - width / 2, cy + 32]];
+    [cx + 5, cy - 10], [cx - 5 - width, cy - 10], [cx + 5, cy + 19], [cx - 5 - width, cy + 19], [cx - width / 2, cy - 24], [cx - width / 2, cy + 33]];
   for (const [left, base] of spots) {
     const box = [left, base - 10, left + width, base + 2];
-    if (box[0] < 58 || box[2] > 474 || taken.some(o => box[0] < o[2] && o[0] < box[2] && box[1] < o[3] && o[1] < box[3])) continue;
+    if (box[0] < 58 || box[2] > 474 || box[1] < 2 || box[3] > 266 || taken.some(o => box[0] < o[2] && o[0] < box[2] && box[1] < o[3] && o[1] < box[3])) continue;
     taken.push(box);
     svg.append(draw("text", { x: left, y: base }, name));
     return;
@@ -198,23 +204,26 @@ function roofline(board, rows, open) {
   const roofed = board.configs.filter(config => config.peak && config.bandwidth);
   if (!roofed.length) return make("p", { class: "empty" }, "This chip's peak and bandwidth are not in the table.");
   const { peak, bandwidth } = roofed[0], speeds = rows.flatMap(row => roofed.map(c => row.cells[c.name]?.tflops)).filter(known);
-  const least = Math.min(peak / 4, ...speeds) * .7;
-  const x = logScale(100, 20000, 58, 468), y = logScale(least, peak * 1.5, 268, 14);
+  const least = Math.min(peak / 4, ...speeds) * .7, ridge = peak * 1e12 / bandwidth, sites = [ridge, ...roofed.map(config => config.intensity)];
+  const from = Math.min(...sites) / 2, to = Math.max(...sites) * 2;
+  const x = logScale(from, to, 58, 468), y = logScale(least, peak * 1.5, 246, 14); // below 246: the names of the configs
   const svg = draw("svg", { viewBox: "0 0 480 312", role: "img", "aria-label": "roofline: FLOPs a byte against TFLOP/s" });
-  frame(svg, [100, 300, 1000, 3000, 10000], x, "FLOPs a byte", 268);
-  for (const tick of [10, 20, 50, 100, 200, 500, 1000, 2000].filter(t => t >= least && t <= peak * 1.5))
+  frame(svg, logTicks(from, to), x, "FLOPs a byte", 268);
+  for (const tick of logTicks(least, peak * 1.5))
     svg.append(draw("line", { class: "axis", x1: 58, x2: 468, y1: y(tick), y2: y(tick) }), draw("text", { x: 52, y: y(tick) + 4, "text-anchor": "end" }, String(tick)));
-  const ridge = peak * 1e12 / bandwidth, foot = Math.max(100, least * 1e12 / bandwidth);
+  const foot = Math.max(from, least * 1e12 / bandwidth), memory = `memory ${(bandwidth / 1e12).toFixed(1)} TB/s`;
+  const middle = [(x(foot) + x(ridge)) / 2, (y(foot * bandwidth / 1e12) + y(peak)) / 2], room = x(Math.min(...sites.slice(1))) - 8 - middle[0];
   svg.append(draw("polyline", { class: "roof", points: `${x(foot)},${y(foot * bandwidth / 1e12)} ${x(ridge)},${y(peak)} 468,${y(peak)}` }),
     draw("text", { x: 466, y: y(peak) - 6, "text-anchor": "end" }, `tensor cores ${fixed(peak, 0)} TFLOP/s`),
-    draw("text", { x: x(ridge) - 6, y: y(peak) + 14, "text-anchor": "end" }, `memory ${(bandwidth / 1e12).toFixed(1)} TB/s`));
-  for (const config of roofed) {
-    const at = x(config.intensity);
+    draw("text", { x: room > wide(memory) + 8 ? middle[0] + 8 : 62, y: room > wide(memory) + 8 ? middle[1] + 12 : 10 }, memory));
+  let end = -1;
+  for (const config of [...roofed].sort((a, b) => a.intensity - b.intensity)) {
+    const at = x(config.intensity), name = config.name.split("_")[0].replace("hdim", "d"), half = wide(name) / 2 + 3;
     if (config.expPeak && config.expPeak < peak * 1.4) {
       svg.append(draw("line", { class: "paper", x1: at - 26, x2: at + 26, y1: y(config.expPeak), y2: y(config.expPeak) }),
-        draw("text", { class: "paper", x: at, y: y(config.expPeak) + 13, "text-anchor": "middle" }, "exp"));
+        draw("text", { class: "paper", x: at - 29, y: y(config.expPeak) + 4, "text-anchor": "end" }, "exp"));
     }
-    svg.append(draw("text", { class: "ink", x: at, y: 262, "text-anchor": "middle" }, config.name.split("_")[0].replace("hdim", "d")));
+    if (at - half > end) { svg.append(draw("text", { class: "ink", x: at, y: 262, "text-anchor": "middle" }, name)); end = at + half; }
     for (const row of rows) {
       const cell = row.cells[config.name];
       if (known(cell?.tflops)) svg.append(hint(dot(row, [at, y(cell.tflops)], open), `${row.entry} on ${config.name}\n${fixed(cell.tflops, 1)} TFLOP/s\nlimit: ${cell.limiter}`));

@@ -1,4 +1,4 @@
-"""The main picture of leaderboard.md: every ranked entry with its interval, as an SVG of a few KB.
+"""The pictures of leaderboard.md: every ranked entry of a board, as an SVG of a few KB.
 
 It carries its own colours for light and dark pages and the same bytes for the same board.
 """
@@ -6,6 +6,7 @@ It carries its own colours for light and dark pages and the same bytes for the s
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Sequence
 from html import escape
 
@@ -15,10 +16,12 @@ from harness.measure.stats import Interval
 from harness.schema import Kind
 
 WIDTH, ROW, TOP, BOTTOM = 960, 30, 78, 46
-PLOT_START, PLOT_END, RATIO_END = 256, 590, 656
-FIGURES_START, FIGURES_END = 668, 940
+NAMES_START, PLOT_END, RATIO_END = 56, 570, 628
+FIGURES_START, FIGURES_END = 720, 940
+LETTER_PX, MOST_LETTERS = 7.2, 40  # of a name
 MOST_ROWS = 24
-SPAN = 10.0  # from edge to edge; who is slower stands at the left one behind an arrow
+SPAN = 3.0  # from edge to edge; who is slower stands at the left one behind an arrow
+THINNEST_PX = 1.5  # of an interval
 TICK_PX, MOST_TICKS = 44, 7  # no closer than that: a tick's label is some 30 wide
 STYLE = """
 .page{fill:#fff}.ink{fill:#1b1f24}.soft{fill:#59636e}.line{stroke:#d1d9e0}.one{stroke:#59636e}
@@ -31,23 +34,48 @@ text{font:13px system-ui,-apple-system,"Segoe UI",sans-serif}.title{font-size:17
 """
 
 
-def render(leaderboard: Leaderboard) -> str:
-    """The main board; an empty text if it ranks nobody."""
-    board = leaderboard.main
-    return _svg(board) if board and board.exact else ""
+def pictures(leaderboard: Leaderboard) -> dict[int, tuple[str, str]]:
+    """Index of a board → (file name, SVG): the main board, and each suite's newest of the same GPU.
+
+    A board that ranks nobody has none.
+    """
+    main, told = leaderboard.main, dict[int, tuple[str, str]]()
+    drawn: set[str] = set()
+    for i, board in enumerate(leaderboard.boards):
+        if main is None or board.gpu != main.gpu or not board.exact:
+            continue
+        name = "board.svg"
+        if board.suite != main.suite:
+            name = f"board-{re.sub(r'[^A-Za-z0-9_.-]', '_', board.suite)}.svg"
+        elif board is not main:
+            continue
+        if name not in drawn:
+            drawn.add(name)
+            told[i] = (name, _svg(board))
+    return told
 
 
 def _svg(board: Board) -> str:
     rows = board.exact[:MOST_ROWS]
     height = TOP + ROW * len(rows) + BOTTOM
-    axis = Axis([row.speedup for row in rows if row.speedup])
+    letters = max(len(_name(row)) for row in rows)
+    start = NAMES_START + LETTER_PX * letters + 14
+    ratios = [row.speedup for row in rows if row.speedup]
+    singles = [r.speedup.value for row in rows for r in row.results if r.speedup]
+    axis = Axis([*ratios, *(Interval(ratio, ratio, ratio) for ratio in singles)], start)
     title = f"{board_title(board)}: speed-up over {wash(board.headline, 80)}"
     parts = [
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height}" role="img" '
         f'aria-label="{escape(title)}"><style>{STYLE}</style>',
         f'<rect class="page" width="{WIDTH}" height="{height}" rx="8"/>',
         _text(20, 32, title, "ink title"),
-        _text(20, 54, "geometric mean over the configs, 95 % interval; = marks ties", "soft small"),
+        _text(
+            20,
+            54,
+            "bar: geometric mean with its 95 % interval; thin line: from the slowest to the "
+            "fastest config; = marks ties",
+            "soft small",
+        ),
         *_heads(board),
         *(part for i, row in enumerate(rows) for part in _row(board, row, i, axis)),
         *_ticks(axis, height),
@@ -59,14 +87,15 @@ def _svg(board: Board) -> str:
 class Axis:
     """Speed-up → x, logarithmic, so that twice as fast and half as fast lie equally far from 1."""
 
-    def __init__(self, ratios: Sequence[Interval]) -> None:
+    def __init__(self, ratios: Sequence[Interval], start: float = 256) -> None:
+        self.start = start  # pixels
         self.high = max([1.0, *(r.high for r in ratios)]) * 1.02
         self.low = max(min([1.0, *(r.low for r in ratios)]) * 0.98, min(self.high / SPAN, 0.9))
 
     def x(self, ratio: float) -> float:
         """Pixels from the left; what lies beyond an edge stands on it."""
         share = math.log(ratio / self.low) / math.log(self.high / self.low)
-        return PLOT_START + min(max(share, 0.0), 1.0) * (PLOT_END - PLOT_START)
+        return self.start + min(max(share, 0.0), 1.0) * (PLOT_END - self.start)
 
     def ticks(self) -> list[float]:
         """Round ratios, the roundest first, as many as their labels have room for; 1 always."""
@@ -84,7 +113,7 @@ def _heads(board: Board) -> list[str]:
     step = (FIGURES_END - FIGURES_START) / len(board.configs)
     parts = [
         _text(FIGURES_END, 30, "TFLOP/s", "soft small", "end"),
-        _text(RATIO_END, TOP - 11, "speed-up", "soft small", "end"),
+        _text(RATIO_END + 8, TOP - 11, "speed-up, interval", "soft small", "middle"),
     ]
     for i, config in enumerate(board.configs[:4]):
         x = FIGURES_START + step * (i + 1)
@@ -101,23 +130,41 @@ def _row(board: Board, row: Row, index: int, axis: Axis) -> list[str]:
         index % 2 == 0
     )
     parts += [_text(44, middle + 4.5, rank_text(row), "soft num", "end")]
-    parts += [_text(56, middle + 4.5, wash(row.entry, 27), "ink")]
+    parts += [_text(NAMES_START, middle + 4.5, _name(row), "ink")]
     if row.speedup:
-        low, at, high = (axis.x(v) for v in (row.speedup.low, row.speedup.value, row.speedup.high))
+        parts += _mark(row, row.speedup, axis, middle, kind)
+        told = f"{row.speedup.low:.3f} – {row.speedup.high:.3f}"
         parts += [
-            f'<line class="{kind}" x1="{low:.1f}" x2="{high:.1f}" y1="{middle}" y2="{middle}" '
-            'stroke-width="5" stroke-opacity=".35" stroke-linecap="round"/>',
-            f'<circle class="{kind}" cx="{at:.1f}" cy="{middle}" r="4" stroke="none"/>',
             _text(RATIO_END, middle + 4.5, f"{row.speedup.value:.3f}×", "ink num", "end"),
+            _text(RATIO_END + 8, middle + 4.5, told, "soft small num"),
         ]
-        if row.speedup.value < axis.low:
-            parts.append(_text(at - 8, middle + 4.5, "◂", "soft small", "end"))
     step = (FIGURES_END - FIGURES_START) / len(board.configs)
     for i, config in enumerate(board.configs[:4]):
         result = row.on(config)
         figure = number(result.tflops if result else None, 0)
         parts += [_text(FIGURES_START + step * (i + 1), middle + 4.5, figure, "ink num", "end")]
     return parts
+
+
+def _mark(row: Row, whole: Interval, axis: Axis, y: float, kind: str) -> list[str]:
+    """The interval as a bar as wide as it is, and a line over what the single configs gave."""
+    if whole.value < axis.low:
+        return [_text(axis.start + 2, y + 4.5, "◂", "soft small")]
+    single = [result.speedup.value for result in row.results if result.speedup]
+    ends = [axis.x(ratio) for ratio in (min(single, default=1.0), max(single, default=1.0))]
+    low, high = axis.x(whole.low), axis.x(whole.high)
+    wide = max(high - low, THINNEST_PX)
+    left = (low + high - wide) / 2
+    return [
+        f'<line class="{kind}" x1="{ends[0]:.1f}" x2="{ends[1]:.1f}" y1="{y}" y2="{y}" '
+        'stroke-opacity=".55"/>',
+        f'<rect class="{kind}" x="{left:.1f}" y="{y - 8}" width="{wide:.1f}" height="16" '
+        'stroke="none"/>',
+    ]
+
+
+def _name(row: Row) -> str:
+    return wash(row.entry, MOST_LETTERS)
 
 
 def _ticks(axis: Axis, height: int) -> list[str]:
