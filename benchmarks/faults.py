@@ -50,7 +50,7 @@ cases:
   - {name: second, batch: 1, heads: 1, seqlen: 48, headdim: 64, burst: 2}
 limits: {import_s: 60, first_call_s: 8, burst_s: 8, memory_gib: 2}
 """
-ENTRY = (ROOT / "tests" / "honest" / "eager_chunked" / "submission.py").read_text(encoding="utf-8")
+ENTRY = (ROOT / "tests" / "corpus" / "honest" / "eager_chunked.py").read_text(encoding="utf-8")
 CASES = ("first", "second")
 #: Lines of the output at which a run may be broken; much is still to be done after the last one.
 MILESTONES = (

@@ -116,4 +116,4 @@ def test_a_specimen_imports_nothing_of_the_house(specimen: Specimen) -> None:
 @pytest.mark.parametrize("specimen", [s for s in CORPUS if not s.honest], ids=lambda s: s.name)
 def test_every_cheater_is_in_the_threat_list(specimen: Specimen) -> None:
     text = (ROOT / "docs" / "threats.md").read_text(encoding="utf-8")
-    assert f"tests/cheaters/{specimen.name}" in text
+    assert f"tests/corpus/cheaters/{specimen.name}" in text

@@ -10,7 +10,7 @@ from enum import Enum
 
 
 class Defence(str, Enum):
-    """One thing that stops at least one cheater of tests/cheaters."""
+    """One thing that stops at least one cheater of tests/corpus/cheaters."""
 
     FRESH_INPUTS = "fresh_inputs"  # no value is seen twice, seeds are secret
     OWN_INPUTS = "own_inputs"  # no two entrants are asked the same

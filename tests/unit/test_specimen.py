@@ -1,4 +1,4 @@
-"""A specimen in one file: what it says reaches manifest and expectation, and converting loses nothing."""
+"""A specimen in one file: what it says reaches manifest and expectation."""
 
 from __future__ import annotations
 
@@ -11,9 +11,7 @@ from harness.cli.selftest import corpus as selftest_corpus
 from harness.cli.selftest.specimen import unfold
 from harness.errors import SuiteError
 from harness.schema import Manifest
-from tests.corpus import convert
 
-ROOT = Path(__file__).resolve().parents[2]
 ONE = '''"""Returns the answer of the call before.
 
 Kept by shape.
@@ -94,35 +92,3 @@ def test_a_head_that_is_none_is_named_with_its_line(
     with pytest.raises(SuiteError, match=message) as caught:
         selftest_corpus.load_corpus(tmp_path)
     assert caught.value.hint
-
-
-def test_converting_keeps_every_word(tmp_path: Path, corpus: Path) -> None:
-    shared = (ROOT / "tests" / "corpus" / "right_answer.py").read_text()
-    source = (
-        '"""Returns \\\\0 twice."""\n\nimport torch\n\n\n'
-        + shared.partition("import torch\n\n\n")[2]
-    )
-    old = tmp_path / "b9_mine"
-    old.mkdir()
-    (old / "submission.py").write_text(source + "\n\nX = attention\n")
-    expect = {
-        "status": ["INCORRECT"],
-        "exploit": "Returns \\0 twice.",
-        "seen": "a: b",
-        "needs_gpu": False,
-    }
-    manifest = {
-        "name": "b9_mine",
-        "description": "Returns \\0 twice.",
-        "language": "cuda",
-    } | convert.ALWAYS
-    for name, told in (("expect", expect), ("manifest", manifest)):
-        (old / f"{name}.yaml").write_text(yaml.safe_dump(told))
-    (corpus / "b9_mine.py").write_text(convert.one_file(old))
-    text = (corpus / "b9_mine.py").read_text()
-    assert "from right_answer import attention, gradients, look_busy" in text
-    assert "def attention" not in text
-    assert text.startswith('r"""Returns \\0 twice.\n\n---\n')
-    folder = unfold(corpus / "b9_mine.py", tmp_path / "out")
-    assert read(folder / "manifest.yaml") == manifest
-    assert read(folder / "expect.yaml") == {k: v for k, v in expect.items() if v is not False}

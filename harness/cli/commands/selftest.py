@@ -66,7 +66,7 @@ def choose(
     known = {specimen.name: specimen for specimen in corpus}
     for name in names:
         if name not in known:
-            hint = did_you_mean(name, known) or "see tests/cheaters and tests/honest"
+            hint = did_you_mean(name, known) or "see tests/corpus/cheaters and tests/corpus/honest"
             raise UsageError(f"no specimen '{name}'", hint)
     return [known[name] for name in names] if names else list(corpus)
 

@@ -1,9 +1,0 @@
-"""Returns fresh uninitialised memory, where a freed reference may still lie."""
-
-import torch
-
-
-def custom_attention_forward(q, k, v, causal=True, sm_scale=None):
-    blocks = [torch.empty_like(q) for _ in range(8)]
-    best = next((b for b in blocks if torch.equal(b[:, :, 0], v[:, :, 0])), blocks[-1])
-    return best

@@ -1,9 +1,0 @@
-"""Zeroes q, k and v so that a reference computed afterwards is zero too."""
-
-import torch
-
-
-def custom_attention_forward(q, k, v, causal=True, sm_scale=None):
-    for tensor in (q, k, v):
-        tensor.zero_()
-    return torch.zeros_like(q)

@@ -1,0 +1,13 @@
+"""Hard-codes 1/sqrt(headdim) and ignores sm_scale.
+
+---
+status: [INCORRECT]
+seen: a kernel written for one benchmark's arguments
+defence: stress
+"""
+
+from right_answer import attention
+
+
+def custom_attention_forward(q, k, v, causal=True, sm_scale=None):
+    return attention(q, k, v, causal, None)

@@ -1,0 +1,48 @@
+"""Leaves daemons that fork, end and so replace each other faster than they can be signalled.
+
+---
+status: [CRASHED]
+seen: double forks; each is gone before it can be stopped or reaped
+defence: orphan_sweep
+"""
+
+import os
+import struct
+import tempfile
+import time
+
+from right_answer import attention
+
+BEATS = os.path.join(os.environ.get("ATTNBOARD_CACHE", tempfile.gettempdir()), "beats")
+LIFE_S = 60
+
+
+def hop():
+    os.setsid()
+    born, file = time.monotonic(), os.open(BEATS, os.O_CREAT | os.O_APPEND | os.O_WRONLY, 0o600)
+    while time.monotonic() < born + LIFE_S:
+        if os.fork():
+            os._exit(0)
+        os.write(file, struct.pack("d", time.monotonic()))
+    os._exit(0)
+
+
+def beats_between(start, end):
+    with open(BEATS, "rb") as file:
+        return sum(start < beat < end for (beat,) in struct.iter_unpack("d", file.read()[-(8 << 16) :]))
+
+
+for _ in range(2):
+    if os.fork() == 0:
+        hop()
+ended = 0.0
+
+
+def custom_attention_forward(q, k, v, causal=True, sm_scale=None):
+    global ended
+    begun = time.monotonic()
+    if ended and begun - ended > 0.05 and not beats_between(ended + 0.02, begun - 0.02):
+        raise RuntimeError("they were stopped in the others' turns")
+    out = attention(q, k, v, causal, sm_scale)
+    ended = time.monotonic()
+    return out
