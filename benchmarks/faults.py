@@ -312,7 +312,7 @@ def disk_full(lab: Lab, results: Path, times: int) -> None:
     code = (
         "import resource, signal, sys\n"
         "from pathlib import Path\n"
-        "from harness import record\n"
+        "from harness.board import record\n"
         "signal.signal(signal.SIGXFSZ, signal.SIG_IGN)\n"
         "folder, limit = Path(sys.argv[1]), int(sys.argv[2])\n"
         "rows, _ = record.load(folder)\n"

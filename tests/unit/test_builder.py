@@ -83,9 +83,9 @@ def test_a_compiler_of_its_own_is_refused_and_would_be_behind_the_walls(
         builder.report(there, None, ["sm_90a"], Limits(), level)
     # Even if the list let it through: the program runs, and finds nothing to write to or to read.
     house = tmp_path / "harness"
-    shutil.copytree(Path(promises.__file__).parent, house)
-    flags = (house / "compiler_flags.py").read_text()
-    (house / "compiler_flags.py").write_text(
+    shutil.copytree(Path(promises.__file__).parents[2], house)
+    flags = (house / "catalog" / "compiler_flags.py").read_text()
+    (house / "catalog" / "compiler_flags.py").write_text(
         flags.replace("ALLOWED = {", 'ALLOWED = {"all": ".*",')
     )
     monkeypatch.setattr("harness.process.scratch.ROOT", tmp_path)

@@ -77,7 +77,7 @@ def test_nothing_is_left_of_a_hall_that_nobody_took() -> None:
 
 
 @pytest.mark.parametrize(
-    ("module", "unwanted"), [("early", "pydantic"), ("judge.__main__", "torch")]
+    ("module", "unwanted"), [("process.prestart", "pydantic"), ("judge.__main__", "torch")]
 )
 def test_what_starts_first_imports_little(module: str, unwanted: str) -> None:
     code = f"import sys, harness.{module}; sys.exit({unwanted!r} in sys.modules)"

@@ -48,17 +48,17 @@ def test_children_and_descendants_see_a_process_in_another_session() -> None:
 
 DAEMON = """
 import os, subprocess, sys, time
-from harness import hygiene
-assert hygiene.adopt_orphans()
-before = hygiene.children(os.getpid())
+from harness.process import process_tree
+assert process_tree.adopt_orphans()
+before = process_tree.children(os.getpid())
 escape = "import os,time\\nif os.fork()==0:\\n os.setsid()\\n if os.fork()==0:\\n  time.sleep(60)"
 subprocess.run([sys.executable, "-c", escape], check=True)
 deadline = time.monotonic() + 20
-while not hygiene.children(os.getpid()) and time.monotonic() < deadline:
+while not process_tree.children(os.getpid()) and time.monotonic() < deadline:
     time.sleep(0.01)
-orphans = hygiene.children(os.getpid())
-swept = hygiene.sweep(before)
-print(len(orphans), len(swept), hygiene.children(os.getpid()))
+orphans = process_tree.children(os.getpid())
+swept = process_tree.sweep(before)
+print(len(orphans), len(swept), process_tree.children(os.getpid()))
 """
 
 
@@ -80,7 +80,7 @@ def test_sweep_leaves_what_it_knows() -> None:
 
 def test_private_means_not_dumpable() -> None:
     code = (
-        "import ctypes\nfrom harness import hygiene\nassert hygiene.make_private()\n"
+        "import ctypes\nfrom harness.process import process_tree\nassert process_tree.make_private()\n"
         "print(ctypes.CDLL(None).prctl(3, 0, 0, 0, 0))"
     )
     assert python(code).stdout.strip() == "0"
@@ -92,7 +92,7 @@ def test_private_keeps_an_ordinary_user_out() -> None:
     code = f"""
 import os, sys, time
 sys.path.insert(0, {str(ROOT)!r})
-from harness import hygiene
+from harness.process import process_tree
 os.setuid(65534)
 def readable():
     pid = os.getpid()
@@ -103,9 +103,9 @@ def readable():
         except OSError:
             os._exit(0)
     return os.waitstatus_to_exitcode(os.wait()[1])
-hygiene._libc.prctl(4, 1, 0, 0, 0)
+process_tree._libc.prctl(4, 1, 0, 0, 0)
 open_before = readable()
-hygiene.make_private()
+process_tree.make_private()
 print(open_before, readable())
 """
     assert python(code).stdout.split() == ["1", "0"]

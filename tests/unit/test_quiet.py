@@ -58,7 +58,7 @@ class Scene:
             pause=lambda: self.steps.append("stop"),
         )
         self.seat: Any = SimpleNamespace(child=child, held=set())
-        monkeypatch.setattr(quiet.hygiene, "descendants", lambda pid: self.below.get(pid, []))
+        monkeypatch.setattr(quiet.process_tree, "descendants", lambda pid: self.below.get(pid, []))
         self.quiet.ready(JUDGE)
 
 

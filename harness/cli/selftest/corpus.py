@@ -140,11 +140,19 @@ def load_corpus(root: Path = ROOT) -> list[Specimen]:
 def _folders(root: Path, kind: str) -> Iterator[Path]:
     """expect.yaml of every specimen; those of one file are unfolded for as long as this process lives."""
     corpus = root / "tests" / "corpus" / kind
-    yield from (root / "tests" / kind).glob("*/expect.yaml")
     yield from corpus.glob("*/expect.yaml")
     home = Path(tempfile.mkdtemp(dir=_home().name))
     for path in corpus.glob("*.py"):
         yield unfold(path, home) / "expect.yaml"
+
+
+@functools.cache
+def control(name: str) -> Path:
+    """Folder of the honest control `name`."""
+    honest = ROOT / "tests" / "corpus" / "honest"
+    if (honest / name).is_dir():
+        return honest / name
+    return unfold(honest / f"{name}.py", Path(tempfile.mkdtemp(dir=_home().name)))
 
 
 @functools.cache
@@ -225,7 +233,7 @@ def run_batch(
     problem = get_problem(specimens[0].problem)
     suite = suite_for(problem, gpu, first.dtype, first.slow)
     partners = dict.fromkeys(partner for s in specimens for partner in s.partners)
-    neighbours = [ROOT / "tests" / "honest" / name for s in specimens for name in s.expect.beside]
+    neighbours = [control(name) for s in specimens for name in s.expect.beside]
     folders = dict.fromkeys([*(s.folder for s in specimens), *partners, *neighbours])
     entrants, refused = _loaded(list(folders), problem)
     pace = find_entrants([suite.against], ROOT / "baselines", Kind.BASELINE, problem)
