@@ -11,15 +11,15 @@ from importlib import metadata
 import torch
 
 INSTALL = (
-    "git clone https://github.com/Dao-AILab/flash-attention && "
-    "cd flash-attention/hopper && python setup.py install"
+    "pip install flash-attn-3 --no-deps --index-url https://download.pytorch.org/whl/cu130"
+    " (cu126 or cu128 for a torch of that CUDA; torch 2.9 or newer)"
 )
 
 try:
     from flash_attn_interface import flash_attn_func
 except ImportError as error:
     raise ImportError(
-        f"flash_attn_3 needs the module flash_attn_interface ({error}); build it: {INSTALL}"
+        f"flash_attn_3 needs the module flash_attn_interface ({error}); install it: {INSTALL}"
     ) from error
 
 try:
@@ -27,7 +27,9 @@ try:
 except metadata.PackageNotFoundError:  # on sys.path, not installed: nothing to compare
     VERSION = "unknown"
 if VERSION != "unknown" and not VERSION.startswith("3."):
-    raise ImportError(f"flash_attn_3 needs flash_attn_3 3.x, found {VERSION}; build it: {INSTALL}")
+    raise ImportError(
+        f"flash_attn_3 needs flash_attn_3 3.x, found {VERSION}; install it: {INSTALL}"
+    )
 
 
 @functools.cache

@@ -10,8 +10,8 @@ import math
 import torch
 
 INSTALL = (
-    "git clone https://github.com/Dao-AILab/flash-attention && "
-    "cd flash-attention/hopper && python setup.py install"
+    "pip install flash-attn-3 --no-deps --index-url https://download.pytorch.org/whl/cu130"
+    " (cu126 or cu128 for a torch of that CUDA; torch 2.9 or newer)"
 )
 
 try:
@@ -19,7 +19,7 @@ try:
 except ImportError as error:
     raise ImportError(
         f"flash_attn_3_backward needs the module flash_attn_interface ({error}), built with the "
-        f"backward; build it: {INSTALL}"
+        f"backward; install it: {INSTALL}"
     ) from error
 
 

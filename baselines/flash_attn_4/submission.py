@@ -13,7 +13,7 @@ from pathlib import Path
 
 import torch
 
-INSTALL = "pip install flash-attn-4"
+INSTALL = "pip install flash-attn-4==4.0.0b36"
 
 # Read by flash_attn.cute when it is imported.
 if "ATTNBOARD_CACHE" in os.environ:

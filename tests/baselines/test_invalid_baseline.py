@@ -55,4 +55,4 @@ def test_the_right_ones_of_the_same_run_lose_nothing(rows, name):
 def test_one_that_is_not_installed_says_how_to_install_it(rows):
     row = rows[ABSENT]
     assert row["status"] == "UNAVAILABLE"
-    assert "flash-attention/hopper" in row["reason"]
+    assert "pip install flash-attn-3 --no-deps" in row["reason"]

@@ -282,6 +282,15 @@ def test_the_table_fits_its_card(tab: object, suite: str) -> None:
     assert max(tab.evaluate(dots)) < 14  # the dot stands beside the first line of the name
 
 
+@pytest.mark.parametrize("tab", [desk(390)], indirect=True)
+def test_on_a_phone_a_reason_has_the_width_of_the_page(tab: object) -> None:
+    widths = tab.evaluate(
+        "[...document.querySelectorAll('#unranked td')].map(e => e.getBoundingClientRect().width)"
+    )
+    assert widths
+    assert min(widths) > 300
+
+
 @pytest.mark.parametrize("tab", [desk(1600), desk(390)], indirect=True)
 def test_on_paper_every_column_is_there_and_nothing_is_cut(tab: object) -> None:
     tab.set_viewport_size({"width": 703, "height": 1000})  # A4 less 12 mm on either side
