@@ -49,7 +49,7 @@ class Run(State):
         """Check all cases, then time them."""
         with self.nothing_lost():
             check_cases(self, self.suite.cases)
-            self._rotate_secret()
+            self._tell_the_failed(self._rotate_secret())
             if self.rule.adaptive:
                 self._time_together()
                 return
@@ -91,6 +91,12 @@ class Run(State):
         """Tell the old secret, commit to a new one; (commitment, secret) of the old."""
         commitment = self.judge.commitment
         return commitment, self.judge.reveal()
+
+    def _tell_the_failed(self, checked: tuple[str, str]) -> None:
+        """Rows of who failed a check reveal the secret of the checks: nothing else replays them."""
+        for known in self.evidence.values():
+            if known.mismatch:
+                known.told = checked
 
     def _entrant_called(self, worker: str) -> str:
         """Whose worker the judge calls `worker`, if the run can go on without him."""

@@ -18,6 +18,7 @@ from typing import Annotated, Literal, TypeVar
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 
 from harness.errors import WireError
+from harness.mismatch import Mismatch
 from harness.schema import Error, Status
 from harness.wire import Message
 from harness.words import cut, plain_text, shown
@@ -90,6 +91,8 @@ class BurstReport(_Crossing):
     deterministic: bool | None = None
     likeness: dict[LibraryName, Share] = Field(default={}, max_length=MOST_LIBRARIES)
     """Library → share of bit-equal elements, where the burst was compared."""
+    mismatch: Mismatch | None = None
+    """Where an output is wrong; told while the secret is not: the values of one element, a hash."""
     rest_ms: Milliseconds = 0.0
     """Until the worker was locked behind its turn; the engine's own, no process tells it."""
 

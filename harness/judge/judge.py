@@ -21,12 +21,14 @@ from harness.defences import NOTHING_OFF, Defence, Off, from_argument
 from harness.driver import keep_memory_private, timer
 from harness.errors import WireError
 from harness.judge.alone import Watch
-from harness.judge.desk import BurstOutcome, Desk, Inputs, WorkerGone
+from harness.judge.desk import BurstOutcome, Desk, WorkerGone
 from harness.judge.gate import Reference, grade
+from harness.judge.inputs import Inputs
 from harness.judge.likeness import likeness
 from harness.judge.secret import Secret
 from harness.judge.stream import OwnTime
 from harness.messages import BurstReport
+from harness.mismatch import Draw
 from harness.problems import get_problem
 from harness.problems.base_tensors import Tensors
 from harness.schema import Case, Error
@@ -122,6 +124,14 @@ class Judge:
             contract_limit=limits.contract,
             whole=whole,
             repeats=again,
+            draw=Draw(
+                label=message["label"],
+                distribution=message["distribution"],
+                shape=case.shape,
+                kwargs=kwargs,
+                calls=message["calls"],
+                whole=whole,
+            ),
         )
         return {"ok": True, "gap_ms": watch.longest_gap_ms() if watch else 0.0}
 
@@ -229,10 +239,12 @@ def report_of(outcome: BurstOutcome) -> wire.Message:
         configs=outcome.configs,
         deterministic=outcome.deterministic,
         likeness=outcome.likeness,
+        mismatch=outcome.mismatch,
     )
     return dict(report) | {  # not JSON's own dump, which has no NaN
         "status": report.status.value,
         "error": None if report.error is None else dict(report.error),
+        "mismatch": None if report.mismatch is None else report.mismatch.model_dump(),
     }
 
 

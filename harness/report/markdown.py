@@ -8,10 +8,10 @@ from collections.abc import Iterable, Sequence
 
 from harness import stats
 from harness.rank import Board, Leaderboard, Row, direct
+from harness.report.error_map import next_step
 from harness.report.notes import Notes, joined
 from harness.report.reported import OTHER, REPORTED
 from harness.report.text import (
-    NEXT,
     board_title,
     conditions,
     ending,
@@ -186,7 +186,7 @@ def _unranked_table(board: Board) -> str:
     body = []
     for row in board.unranked:
         bad = next((r for r in row.results if r.status is not Status.PASSED), None)
-        next_move = NEXT.get(bad.status, "") if bad else "run it on every config of the suite"
+        next_move = next_step(bad) if bad else "run it on every config of the suite"
         body.append(
             [
                 code(row.entry),

@@ -16,8 +16,10 @@ from pathlib import Path
 from typing import Any
 
 from harness.gpu_specs import bandwidth, peak_tflops
+from harness.mismatch import Mismatch
 from harness.problems import get_problem
 from harness.rank import Board, Leaderboard, Row, interval_of
+from harness.report.error_map import head_names, next_step, scale
 from harness.report.history import Point
 from harness.report.limits import (
     at_clock_pct,
@@ -28,7 +30,7 @@ from harness.report.limits import (
 )
 from harness.report.notes import Notes, conditions_of
 from harness.report.reported import OTHER, REPORTED
-from harness.report.text import NEXT, rank_text, wash
+from harness.report.text import rank_text, wash
 from harness.schema import Result, Status
 from harness.stats import Interval
 
@@ -144,14 +146,15 @@ def _row(board: Board, row: Row, notes: Notes) -> Json:
 def _next(row: Row) -> str:
     failed = next((r for r in row.results if r.status is not Status.PASSED), None)
     if failed:
-        return NEXT.get(failed.status, "")
+        return next_step(failed)
     return "" if row.speedup else "run it on every config of the suite, beside the baseline"
 
 
 def _cell(board: Board, result: Result, notes: Notes) -> Json:
     cell: Json = {"status": result.status.value, "reason": wash(result.reason)}
     if result.status is not Status.PASSED or board.is_cpu:
-        return {**cell, "log": [wash(line, 200) for line in result.log_tail.splitlines()[-12:]]}
+        log = [wash(line, 200) for line in result.log_tail.splitlines()[-12:]]
+        return {**cell, "log": log, **({"map": _map(result.mismatch)} if result.mismatch else {})}
     told, worst, slack = result.speedup, result.error, result.slack
     samples = result.samples[:MOST_SAMPLES]
     return {
@@ -177,6 +180,11 @@ def _cell(board: Board, result: Result, notes: Notes) -> Json:
         "notes": [*notes.of_entry(result), *conditions_of(result)],
         "samples": [[s.block, _short(s.latency_ms), int(s.late)] for s in samples],
     }
+
+
+def _map(found: Mismatch) -> Json:
+    """The picture of what is wrong: digits from 0, all right, to 9, all wrong."""
+    return {"scale": scale(found), "heads": head_names(found), "levels": list(found.picture)}
 
 
 def _point(point: Point) -> Json:

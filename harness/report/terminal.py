@@ -20,8 +20,8 @@ from rich.table import Table
 from rich.text import Text
 
 from harness.rank import Board, Leaderboard, Row
+from harness.report.error_map import error_map, next_step
 from harness.report.text import (
-    NEXT,
     board_title,
     ending,
     milliseconds,
@@ -134,7 +134,9 @@ class Terminal:
                 line.append("  approximate", style="yellow")
         else:
             line.append(ending(result), style=BAD)
-            line.append(f"\n  next: {NEXT.get(result.status, '')}", style=DIM)
+            for drawn in error_map(result.mismatch) if result.mismatch else ():
+                line.append(f"\n    {drawn}", style=DIM)
+            line.append(f"\n  next: {next_step(result)}", style=DIM)
         self._print(line)
 
     def board(self, leaderboard: Leaderboard, path: Path) -> None:

@@ -22,8 +22,9 @@ from harness.bench import JudgeClient, JudgeFailed, hear_builder
 from harness.build_promise import builds_of
 from harness.build_report import SIZES
 from harness.errors import SubmissionError, WireError
-from harness.judge.desk import BurstOutcome, Desk, Inputs
+from harness.judge.desk import BurstOutcome, Desk
 from harness.judge.gate import Reference
+from harness.judge.inputs import Inputs
 from harness.judge.judge import report_of
 from harness.kernel_class import classify
 from harness.messages import BurstReport, understood

@@ -9,9 +9,10 @@ import pytest
 
 from harness.rank import leaderboard
 from harness.report.terminal import Terminal, duration
+from harness.report.text import NEXT
 from harness.schema import Status
 from harness.stats import Interval
-from tests.report.factory import result, run_of
+from tests.report.factory import mismatch, result, run_of
 
 
 class Screen(io.StringIO):
@@ -74,3 +75,17 @@ def test_json_leaves_stdout_alone(capsys: pytest.CaptureFixture[str]) -> None:
 )
 def test_duration(seconds: float, text: str) -> None:
     assert duration(seconds) == text
+
+
+def test_a_wrong_output_is_drawn_and_its_replay_is_named() -> None:
+    out = io.StringIO()
+    wrong = result(status=Status.INCORRECT, reason="max diff 2", mismatch=mismatch())
+    with Terminal(file=out) as terminal:
+        terminal.verdict(wrong.model_copy(update={"secret": "5" * 64}))
+        terminal.verdict(wrong.model_copy(update={"secret": ""}))
+    lines = out.getvalue().splitlines()
+    assert lines[0] == "mine · hdim64_seq4k: INCORRECT (max diff 2)"
+    assert lines[1].strip() == "rows of o 0 to 127, 2 a mark; · right, ▁ to █ wrong"
+    assert lines[7] == f"    b1 h2  {'·' * 32}{'█' * 32}"
+    assert lines[8] == "  next: python run.py replay r1 mine hdim64_seq4k --dump x.pt"
+    assert lines[-1] == f"  next: {NEXT[Status.INCORRECT]}"  # its secret was never told

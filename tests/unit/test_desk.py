@@ -9,7 +9,8 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from harness.defences import NOTHING_OFF, Defence  # noqa: E402
-from harness.judge.desk import Desk, Inputs, WorkerGone  # noqa: E402
+from harness.judge.desk import Desk, WorkerGone  # noqa: E402
+from harness.judge.inputs import Inputs  # noqa: E402
 from harness.judge.sampled import Sampled  # noqa: E402
 from harness.problems.base import TensorSpec  # noqa: E402
 from harness.schema import Status  # noqa: E402
