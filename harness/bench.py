@@ -28,6 +28,7 @@ from harness.messages import (
     BurstReport,
     Crossing,
     Done,
+    Dumped,
     Failed,
     JudgeReady,
     Revealed,
@@ -156,6 +157,15 @@ class JudgeClient:
         answer = self._read(self._ask({"op": "reveal"}, JUDGE_REQUEST_S), Revealed)
         self.commitment = answer.commitment
         return answer.secret
+
+    def replay(self, secret: str) -> None:
+        """From now on draw inputs from the secret that a record told; results are kept for `dump`."""
+        self._read(self._ask({"op": "replay", "secret": secret}, JUDGE_REQUEST_S), Done)
+
+    def dump(self, path: str, call: int) -> str:
+        """Have one call of the replayed burst written to `path`, if not empty; SHA-256 of its inputs."""
+        message = {"op": "dump", "path": path, "call": call}
+        return self._read(self._ask(message, JUDGE_REQUEST_S), Dumped).sha256
 
     def _answer_of_worker(self, deadline_s: float, overdue: Overdue) -> wire.Message:
         """The answer to a request in which a worker runs.

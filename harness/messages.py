@@ -2,7 +2,7 @@
 
     builder → engine   BuilderReply
     worker  → judge    WorkerReply
-    judge   → engine   JudgeReady, Done, Asked, BurstReport, Revealed, Failed
+    judge   → engine   JudgeReady, Done, Asked, BurstReport, Revealed, Dumped, Failed
 
 What comes out of an untrusted process is read as one of these or not at all: `understood` raises
 WireError, which ends the entry of its sender and nobody else's. Numbers are finite and bounded,
@@ -124,6 +124,12 @@ class Revealed(_Crossing):
 
     secret: str
     commitment: Sha256
+
+
+class Dumped(_Crossing):
+    """A replayed call is written, where a path was given; the SHA-256 of its inputs."""
+
+    sha256: Sha256
 
 
 class Failed(_Crossing):

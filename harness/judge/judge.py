@@ -8,7 +8,7 @@ import math
 import socket
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
@@ -25,6 +25,7 @@ from harness.judge.desk import BurstOutcome, Desk, WorkerGone
 from harness.judge.gate import Reference, grade
 from harness.judge.inputs import Inputs
 from harness.judge.likeness import likeness
+from harness.judge.locate import digest
 from harness.judge.secret import Secret
 from harness.judge.stream import OwnTime
 from harness.messages import BurstReport
@@ -52,6 +53,7 @@ class Judge:
         self.cleared: torch.Tensor | None = None
         self.watch: Watch | None = None  # loaded when somebody is timed: no verdict waits for it
         self.own_time = OwnTime()
+        self.results: list[torch.Tensor] | None = None  # of a replay's burst
         self.arena_kind: ArenaKind = "host"
         if self.device.type == "cuda" and memory_can_be_shared():
             self.arena_kind = "device"
@@ -73,6 +75,11 @@ class Judge:
         if op == "reveal":
             told, self.secret = self.secret.reveal(), Secret()
             return {"secret": told, "commitment": self.secret.commitment}
+        if op == "replay":
+            self.secret, self.results = Secret(bytes.fromhex(message["secret"])), []
+            return {"ok": True}
+        if op == "dump":
+            return self._dump(str(message["path"]), int(message["call"]))
         raise WireError(f"unknown request '{op}'")
 
     def _attach(self, message: wire.Message, fds: list[int]) -> wire.Message:
@@ -165,7 +172,35 @@ class Judge:
         heat = partial(self._heat, self.current, float(message.get("heat_ms", 0)))
         compare = partial(self._compare, self.current) if message.get("compare") else None
         profile = bool(message.get("profile", False))
-        return report_of(desk.burst(self.current, message["timeout_s"], profile, heat, compare))
+        keep = None if self.results is None else self.results.extend
+        timeout_s = message["timeout_s"]
+        return report_of(desk.burst(self.current, timeout_s, profile, heat, compare, keep))
+
+    def _dump(self, path: str, call: int) -> wire.Message:
+        """Write one call of the replayed burst to `path`, if there is one; tell what its inputs are.
+
+        The file holds tensors on the CPU, by name, and is read by `torch.load(path)`.
+        """
+        inputs = self.current
+        if inputs is None:
+            raise WireError("dump before inputs")
+        ins, outs = ([s.name for s in specs] for specs in (inputs.specs_in, inputs.specs_out))
+        got = (self.results or [])[call * len(outs) : (call + 1) * len(outs)]
+        references = inputs.references[call]
+
+        def named(names: list[str], tensors: Sequence[torch.Tensor]) -> dict[str, torch.Tensor]:
+            return {n: t.cpu() for n, t in zip(names, tensors, strict=bool(tensors))}
+
+        if path:
+            told = {
+                "inputs": named(ins, inputs.tensors[call]),
+                "kwargs": inputs.kwargs,
+                "expected": named(outs, [reference.contract for reference in references]),
+                "got": named(outs, got),
+                "call": call,
+            }
+            torch.save(told, path)
+        return {"sha256": digest(inputs.tensors[call])}
 
     def _compare(self, inputs: Inputs, call: int, outs: list[torch.Tensor]) -> dict[str, float]:
         """How much of one call's results is bit for bit what libraries make of its inputs."""
