@@ -37,7 +37,7 @@ from harness.messages import (
 from harness.nursery import Nursery
 from harness.problems import Problem
 from harness.problems.base import Probe, TensorSpec
-from harness.schema import CONFESSIONS, Case, Entrant, Limits, Machine, Status
+from harness.schema import CONFESSIONS, Case, Entrant, Kind, Limits, Machine, Status
 
 JUDGE_START_S = 180
 JUDGE_REQUEST_S = 600
@@ -325,6 +325,11 @@ class Seat:
     @staticmethod
     def _for(machine: Machine) -> tuple[str, str]:
         return "--ahead", f"{machine.capability}/{machine.sms}"
+
+    def printed(self) -> str:
+        """The last of what a submission's worker printed; a baseline's words are nobody's news."""
+        told = self.child and self.entrant.kind is Kind.SUBMISSION
+        return self.child.log_tail() if told and self.child else ""
 
     def end(self) -> None:
         """Kill the worker, whatever it does."""

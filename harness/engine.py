@@ -127,6 +127,7 @@ class Run(State):
             if name == self.roles.null or name in self.hidden:
                 continue
             known = self.record(name, case)
+            known.log_tail = known.log_tail or self.seats[name].printed()
             headline = (self.roles.against, against)
             readings = self.telemetry.get(case.name, [])
             result = conclude(

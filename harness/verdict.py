@@ -156,7 +156,7 @@ def conclude(
         telemetry=tuple(telemetry),
         secret_commitment=facts.commitment,
         secret=facts.secret,
-        log_tail="" if timed else evidence.log_tail,
+        log_tail=evidence.log_tail,
     )
 
 

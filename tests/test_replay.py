@@ -156,6 +156,17 @@ def test_what_went_wrong_on_the_clock_has_its_own_secret(
     assert "a timed burst of 2 calls" in out
 
 
+@pytest.mark.timeout(120)
+def test_what_it_prints_is_kept_when_it_passes_and_when_it_is_killed(tmp_path: Path) -> None:
+    row = judged(tmp_path, LATER.replace("calls < 40", "True"))
+    assert row.status is Status.PASSED
+    assert row.log_tail.splitlines()[-1].startswith("call ")
+    (tmp_path / "killed").mkdir()
+    killed = LATER.replace("    o = ", "    import os; os.kill(os.getpid(), 9)\n    o = ")
+    row = judged(tmp_path / "killed", killed)
+    assert (row.status, row.log_tail) == (Status.CRASHED, "call 1")
+
+
 @pytest.fixture
 def kept(tmp_path: Path) -> Path:
     wrong = {"status": Status.INCORRECT, "reason": "max diff 2", "secret": "5" * 64}

@@ -16,6 +16,7 @@ from harness.report.text import (
     ending,
     milliseconds,
     number,
+    printed,
     rank_text,
     scientific,
     times,
@@ -23,6 +24,8 @@ from harness.report.text import (
 )
 from harness.schema import Result, Status
 from harness.stats import Interval
+
+PRINTED_LINES = 12
 
 
 def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -80,7 +83,7 @@ def _result(board: Board, result: Result, *, samples: bool) -> list[str]:
         if result.mismatch:
             lines += [f"    {drawn}" for drawn in error_map(result.mismatch)]
         lines.append(f"    next: {next_step(result)}")
-        lines += [f"    | {wash(line, 160)}" for line in result.log_tail.splitlines()[-12:]]
+        lines += [f"    {said}" for said in printed(result.log_tail, PRINTED_LINES)]
         return lines
     told = result.speedup
     ratio = times(Interval(told.value, told.low, told.high)) if told else "–"
@@ -107,6 +110,7 @@ def _result(board: Board, result: Result, *, samples: bool) -> list[str]:
         lines.append(f"    kernels: {wash(', '.join(result.kernels))}")
     lines += [f"    tuned: {wash(line)}" for line in result.configs]
     lines += [f"    note: {wash(note)}" for note in Notes(board).of_entry(result)]
+    lines += [f"    {said}" for said in printed(result.log_tail, PRINTED_LINES)]
     if samples:
         rows = [["block", "T1 ms a call", "T2 ms a burst", "MHz", "J a turn", ""]]
         rows += [

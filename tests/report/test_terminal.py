@@ -89,3 +89,18 @@ def test_a_wrong_output_is_drawn_and_its_replay_is_named() -> None:
     assert lines[7] == f"    b1 h2  {'·' * 32}{'█' * 32}"
     assert lines[8] == "  next: python run.py replay r1 mine hdim64_seq4k --dump x.pt"
     assert lines[-1] == f"  next: {NEXT[Status.INCORRECT]}"  # its secret was never told
+
+
+def test_what_a_submission_printed_stands_under_its_verdict_once() -> None:
+    out = io.StringIO()
+    told = "\n".join(f"line {n}\x1b[2J ::error::x" for n in range(9)) + "\n\n" + "x" * 999
+    with Terminal(file=out) as terminal:
+        terminal.verdict(result(log_tail=told))
+        terminal.verdict(result("mine", "hdim128_seq8k", log_tail=told))
+        terminal.verdict(result("other", status=Status.CRASHED, log_tail="boom"))
+    lines = out.getvalue().splitlines()
+    assert lines[0].startswith("mine · hdim64_seq4k: PASSED")
+    assert lines[1:6] == [f"    | line {n} error::x" for n in range(4, 9)]
+    assert lines[6] == "    | " + "x" * 159 + "…"
+    assert lines[7].startswith("mine · hdim128_seq8k: PASSED")
+    assert lines[8:10] == ["other · hdim64_seq4k: CRASHED", "    | boom"]
