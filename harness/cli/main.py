@@ -43,6 +43,7 @@ COMMANDS = {
     "list": "commands.list_",
     "profile": "commands.profile",
     "rank": "results.rank",
+    "replay": "results.replay",
     "selftest": "commands.selftest",
     "show": "results.show",
     "verify": "results.verify",

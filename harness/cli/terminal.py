@@ -20,12 +20,13 @@ from rich.table import Table
 from rich.text import Text
 
 from harness.board.rank import Board, Leaderboard, Row
+from harness.board.render.error_map import error_map, next_step
 from harness.board.render.text import (
-    NEXT,
     board_title,
     ending,
     milliseconds,
     number,
+    printed,
     rank_text,
     times,
     wash,
@@ -36,6 +37,7 @@ from harness.schema import Result, Status
 GOOD, BAD, DIM, BUSY = "green", "red", "dim", "cyan"
 #: Plain output tells every tenth of the blocks, not each.
 PLAIN_STEPS = 10
+PRINTED_LINES = 6  # of a submission's own, under its verdict
 
 
 def duration(seconds: float) -> str:
@@ -58,6 +60,7 @@ class Terminal:
         self._live: Live | None = None
         self._stages: dict[str, str] = {}
         self._told: dict[str, int] = {}
+        self._printed: dict[str, list[str]] = {}
 
     def __enter__(self) -> Terminal:
         return self
@@ -132,10 +135,23 @@ class Terminal:
                 line.append(f"  {ratio} over {wash(told.against, 80)}")
             if result.numerics_class == "approximate":
                 line.append("  approximate", style="yellow")
+            self._add_printed(line, result)
         else:
             line.append(ending(result), style=BAD)
-            line.append(f"\n  next: {NEXT.get(result.status, '')}", style=DIM)
+            self._add_printed(line, result)
+            for drawn in error_map(result.mismatch) if result.mismatch else ():
+                line.append(f"\n    {drawn}", style=DIM)
+            line.append(f"\n  next: {next_step(result)}", style=DIM)
         self._print(line)
+
+    def _add_printed(self, line: Text, result: Result) -> None:
+        """The last that it printed, unless it stands there already."""
+        lines = printed(result.log_tail, PRINTED_LINES)
+        if lines == self._printed.get(result.entry):
+            return
+        self._printed[result.entry] = lines
+        for said in lines:
+            line.append(f"\n    {said}", style=DIM)
 
     def board(self, leaderboard: Leaderboard, path: Path) -> None:
         """The boards as they stand now, and where they are written."""

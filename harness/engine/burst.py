@@ -38,6 +38,7 @@ class Question:
     calls: int
     whole: bool = False  # compare all of each output with float64
     timed: bool = False  # the judge watches that it is alone on the GPU while it works this out
+    replayed: bool = False  # the label is the whole one of a burst that has been
 
 
 def take_turn(
@@ -205,7 +206,7 @@ def _ask(state: State, name: str, question: Question) -> float:
     the longest time in ms that the GPU was with somebody else all the same, 0 where nobody watches.
     """
     label = question.label
-    if Defence.OWN_INPUTS not in state.facts.off:
+    if Defence.OWN_INPUTS not in state.facts.off and not question.replayed:
         label += f"/{name}/{state.rng.getrandbits(64):x}"
     answered = name != state.roles.null
     watched = question.timed and state.quiet.watches

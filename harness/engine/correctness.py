@@ -53,7 +53,7 @@ def _verified_burst(
             continue
         known = state.record(name, case)
         if reply.status is not Status.PASSED:
-            known.fail(reply.status, f"{reply.message} ({probe.label})")
+            known.fail(reply.status, f"{reply.message} ({probe.label})", reply.mismatch)
         elif reply.error:
             known.saw(reply.error)
         if reply.deterministic is not None:

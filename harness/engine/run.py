@@ -49,7 +49,7 @@ class Run(State):
         """Check all cases, then time them."""
         with self.nothing_lost():
             check_cases(self, self.suite.cases)
-            self._rotate_secret()
+            self._tell_the_failed(self._rotate_secret())
             if self.rule.adaptive:
                 self._time_together()
                 return
@@ -92,6 +92,12 @@ class Run(State):
         commitment = self.judge.commitment
         return commitment, self.judge.reveal()
 
+    def _tell_the_failed(self, checked: tuple[str, str]) -> None:
+        """Rows of who failed a check reveal the secret of the checks: nothing else replays them."""
+        for known in self.evidence.values():
+            if known.mismatch:
+                known.told = checked
+
     def _entrant_called(self, worker: str) -> str:
         """Whose worker the judge calls `worker`, if the run can go on without him."""
         needed = (self.roles.against, self.roles.pace, self.roles.null)
@@ -121,6 +127,7 @@ class Run(State):
             if name == self.roles.null or name in self.hidden:
                 continue
             known = self.record(name, case)
+            known.log_tail = known.log_tail or self.seats[name].printed()
             headline = (self.roles.against, against)
             readings = self.telemetry.get(case.name, [])
             result = conclude(

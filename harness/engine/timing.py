@@ -126,7 +126,7 @@ def _take(
         return
     known = state.record(name, case)
     if reply.status is not Status.PASSED:
-        known.fail(reply.status, f"{reply.message} ({block.probe.label})")
+        known.fail(reply.status, f"{reply.message} ({block.probe.label})", reply.mismatch)
         return
     if reply.error:
         known.saw(reply.error)

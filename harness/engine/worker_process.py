@@ -31,12 +31,13 @@ from harness.process.messages import (
     BurstReport,
     Crossing,
     Done,
+    Dumped,
     Failed,
     JudgeReady,
     Revealed,
     understood,
 )
-from harness.schema import CONFESSIONS, Case, Entrant, Limits, Machine, Status
+from harness.schema import CONFESSIONS, Case, Entrant, Kind, Limits, Machine, Status
 
 JUDGE_START_S = 180
 JUDGE_REQUEST_S = 600
@@ -156,6 +157,15 @@ class JudgeClient:
         answer = self._read(self._ask({"op": "reveal"}, JUDGE_REQUEST_S), Revealed)
         self.commitment = answer.commitment
         return answer.secret
+
+    def replay(self, secret: str) -> None:
+        """From now on draw inputs from the secret that a record told; results are kept for `dump`."""
+        self._read(self._ask({"op": "replay", "secret": secret}, JUDGE_REQUEST_S), Done)
+
+    def dump(self, path: str, call: int) -> str:
+        """Have one call of the replayed burst written to `path`, if not empty; SHA-256 of its inputs."""
+        message = {"op": "dump", "path": path, "call": call}
+        return self._read(self._ask(message, JUDGE_REQUEST_S), Dumped).sha256
 
     def _answer_of_worker(self, deadline_s: float, overdue: Overdue) -> wire.Message:
         """The answer to a request in which a worker runs.
@@ -315,6 +325,11 @@ class Seat:
     @staticmethod
     def _for(machine: Machine) -> tuple[str, str]:
         return "--ahead", f"{machine.capability}/{machine.sms}"
+
+    def printed(self) -> str:
+        """The last of what a submission's worker printed; a baseline's words are nobody's news."""
+        told = self.child and self.entrant.kind is Kind.SUBMISSION
+        return self.child.log_tail() if told and self.child else ""
 
     def end(self) -> None:
         """Kill the worker, whatever it does."""

@@ -31,17 +31,19 @@ from typing import Any
 import torch
 
 from harness.errors import WireError
-from harness.judge.numerics import Grade, Reference, grade, worst
+from harness.judge.inputs import Inputs
+from harness.judge.locate import located
+from harness.judge.numerics import Grade, grade, worst
 from harness.judge.sampled import Sampled
 from harness.judge.stream import Gate, OwnTime
 from harness.judge.withheld import Withheld
-from harness.problems.base import TensorSpec
 from harness.process import wire
 from harness.process.ablation import NOTHING_OFF, Defence, Off
-from harness.process.arena_layout import OUTPUT_SHARES, nbytes, share_bytes
+from harness.process.arena_layout import OUTPUT_SHARES, share_bytes
 from harness.process.cuda.shared_memory import DTYPES, Arena, ArenaKind
 from harness.process.messages import WorkerReply, understood
 from harness.schema import CONFESSIONS, Status
+from harness.schema.mismatch import Mismatch
 
 #: Long enough for ten calls of a host that needs 200 µs each: all of a burst is queued before it starts.
 GATE_DELAY_S = 2e-3
@@ -53,31 +55,8 @@ ANSWERS = {
     "prime": "primed",
 }  # request → the only good answer
 Compare = Callable[[int, list[torch.Tensor]], dict[str, float]]
+Keep = Callable[[list[torch.Tensor]], object]
 Copies = tuple[list[torch.Tensor], list[torch.Tensor]]  # from, to
-
-
-@dataclass
-class Inputs:
-    """K hidden calls: inputs [K][n], what must come out, and the arguments."""
-
-    specs_in: tuple[TensorSpec, ...]
-    specs_out: tuple[TensorSpec, ...]
-    tensors: list[tuple[torch.Tensor, ...]]
-    references: list[tuple[Reference, ...]]  # empty for the null kernel, which answers nothing
-    kwargs: dict[str, bool | float | None]
-    contract_limit: float
-    whole: bool = False  # a check, not a timed burst
-    repeats: bool = False  # the last call has the inputs of the first
-
-    @property
-    def calls(self) -> int:
-        """K."""
-        return len(self.tensors)
-
-    @property
-    def output_bytes(self) -> list[int]:
-        """Of each output of the burst."""
-        return [nbytes(spec.shape, spec.dtype) for spec in self.specs_out] * self.calls
 
 
 @dataclass(frozen=True)
@@ -93,6 +72,7 @@ class BurstOutcome:
     configs: tuple[str, ...] = ()  # what its own search chose
     deterministic: bool | None = None  # the same inputs gave the same bits; None where nobody asked
     likeness: dict[str, float] = field(default_factory=dict)  # to libraries, where it was compared
+    mismatch: Mismatch | None = None  # where it is INCORRECT or NONFINITE
 
 
 class WorkerGone(Exception):
@@ -185,15 +165,19 @@ class Desk:
         profile: bool = False,
         heat: Callable[[], None] | None = None,
         compare: Compare | None = None,
+        keep: Keep | None = None,
     ) -> BurstOutcome:
         """Run one burst on this worker and verify all of it; `heat` queues trusted work before it.
 
         compare: told one call's number and results, a random one's, when the clock has stopped.
+        keep: told all results, where they could be read.
         """
         try:
             outcome, outs = self._burst(inputs, timeout_s, profile, heat)
         except WorkerGone as gone:
             return BurstOutcome(gone.status, gone.message)
+        if keep:
+            keep(outs)
         if not compare or not outs:
             return outcome
         call, width = random.SystemRandom().randrange(inputs.calls), len(inputs.specs_out)
@@ -283,7 +267,7 @@ class Desk:
         late = sampled.differing(held)
         if late is not None and Defence.OUTPUT_SAMPLED not in self.off:
             raise WorkerGone(
-                Status.INCORRECT, f"{_which(inputs, late)} changed after it was said to be done"
+                Status.INCORRECT, f"{inputs.which(late)} changed after it was said to be done"
             )
         specs = list(inputs.specs_out) * inputs.calls
         return [
@@ -325,18 +309,21 @@ class Desk:
         references = [ref for call in inputs.references for ref in call]
         grades = [grade(out, reference) for out, reference in zip(outs, references, strict=True)]
         overall = worst(grades)
-        status, message = Status.PASSED, ""
+        status, message, bad = Status.PASSED, "", -1
         if not overall.finite and Defence.FINITE not in self.off:
             bad = next(i for i, g in enumerate(grades) if not g.finite)
             status = Status.NONFINITE
-            message = f"{_which(inputs, bad)} of the burst holds NaN or infinity"
+            message = f"{inputs.which(bad)} of the burst holds NaN or infinity"
         elif self._differs(overall.max_diff, inputs.contract_limit):
-            farthest = max(range(len(grades)), key=lambda i: grades[i].max_diff)
-            of = f" of {_which(inputs, farthest)}" if len(inputs.specs_out) > 1 else ""
+            bad = max(range(len(grades)), key=lambda i: grades[i].max_diff)
+            of = f" of {inputs.which(bad)}" if len(inputs.specs_out) > 1 else ""
             message = (
                 f"max diff {overall.max_diff:.3g}{of}, must be below {inputs.contract_limit:g}"
             )
             status = Status.INCORRECT
+        mismatch = None if bad < 0 else located(inputs, grades, bad, outs[bad])
+        if mismatch:
+            message = f"{message}; {mismatch.words()}"
         return BurstOutcome(
             status,
             message,
@@ -346,6 +333,7 @@ class Desk:
             tuple(reply.kernels),
             tuple(reply.configs),
             _repeated(inputs, outs, strides),
+            mismatch=mismatch,
         )
 
     def _differs(self, max_diff: float, limit: float) -> bool:
@@ -366,14 +354,6 @@ class Desk:
     def _sync(self) -> None:
         if torch.cuda.is_available():
             torch.cuda.synchronize()
-
-
-def _which(inputs: Inputs, index: int) -> str:
-    """`output 3`, or `dk 1` where a call has several: name, then number of the call."""
-    width = len(inputs.specs_out)
-    if width == 1:
-        return f"output {index}"
-    return f"{inputs.specs_out[index % width].name} {index // width}"
 
 
 def _read(memory: torch.Tensor, strides: list[int]) -> torch.Tensor:

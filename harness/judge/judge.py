@@ -8,7 +8,7 @@ import math
 import socket
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
@@ -17,8 +17,10 @@ import torch.nn.functional as F
 
 from harness.errors import WireError
 from harness.judge.alone import Watch
-from harness.judge.burst import BurstOutcome, Desk, Inputs, WorkerGone
+from harness.judge.burst import BurstOutcome, Desk, WorkerGone
+from harness.judge.inputs import Inputs
 from harness.judge.likeness import likeness
+from harness.judge.locate import digest
 from harness.judge.numerics import Reference, grade
 from harness.judge.secret import Secret
 from harness.judge.stream import OwnTime
@@ -30,6 +32,7 @@ from harness.process.cuda.driver import keep_memory_private, timer
 from harness.process.cuda.shared_memory import Arena, ArenaKind
 from harness.process.messages import BurstReport
 from harness.schema import Case, Error
+from harness.schema.mismatch import Draw
 
 #: As much as do_bench clears: several times the L2 cache of any GPU.
 CLEARED_BYTES = 256 << 20
@@ -50,6 +53,7 @@ class Judge:
         self.cleared: torch.Tensor | None = None
         self.watch: Watch | None = None  # loaded when somebody is timed: no verdict waits for it
         self.own_time = OwnTime()
+        self.results: list[torch.Tensor] | None = None  # of a replay's burst
         self.arena_kind: ArenaKind = "host"
         if self.device.type == "cuda" and memory_can_be_shared():
             self.arena_kind = "device"
@@ -71,6 +75,11 @@ class Judge:
         if op == "reveal":
             told, self.secret = self.secret.reveal(), Secret()
             return {"secret": told, "commitment": self.secret.commitment}
+        if op == "replay":
+            self.secret, self.results = Secret(bytes.fromhex(message["secret"])), []
+            return {"ok": True}
+        if op == "dump":
+            return self._dump(str(message["path"]), int(message["call"]))
         raise WireError(f"unknown request '{op}'")
 
     def _attach(self, message: wire.Message, fds: list[int]) -> wire.Message:
@@ -122,6 +131,14 @@ class Judge:
             contract_limit=limits.contract,
             whole=whole,
             repeats=again,
+            draw=Draw(
+                label=message["label"],
+                distribution=message["distribution"],
+                shape=case.shape,
+                kwargs=kwargs,
+                calls=message["calls"],
+                whole=whole,
+            ),
         )
         return {"ok": True, "gap_ms": watch.longest_gap_ms() if watch else 0.0}
 
@@ -155,7 +172,35 @@ class Judge:
         heat = partial(self._heat, self.current, float(message.get("heat_ms", 0)))
         compare = partial(self._compare, self.current) if message.get("compare") else None
         profile = bool(message.get("profile", False))
-        return report_of(desk.burst(self.current, message["timeout_s"], profile, heat, compare))
+        keep = None if self.results is None else self.results.extend
+        timeout_s = message["timeout_s"]
+        return report_of(desk.burst(self.current, timeout_s, profile, heat, compare, keep))
+
+    def _dump(self, path: str, call: int) -> wire.Message:
+        """Write one call of the replayed burst to `path`, if there is one; tell what its inputs are.
+
+        The file holds tensors on the CPU, by name, and is read by `torch.load(path)`.
+        """
+        inputs = self.current
+        if inputs is None:
+            raise WireError("dump before inputs")
+        ins, outs = ([s.name for s in specs] for specs in (inputs.specs_in, inputs.specs_out))
+        got = (self.results or [])[call * len(outs) : (call + 1) * len(outs)]
+        references = inputs.references[call]
+
+        def named(names: list[str], tensors: Sequence[torch.Tensor]) -> dict[str, torch.Tensor]:
+            return {n: t.cpu() for n, t in zip(names, tensors, strict=bool(tensors))}
+
+        if path:
+            told = {
+                "inputs": named(ins, inputs.tensors[call]),
+                "kwargs": inputs.kwargs,
+                "expected": named(outs, [reference.contract for reference in references]),
+                "got": named(outs, got),
+                "call": call,
+            }
+            torch.save(told, path)
+        return {"sha256": digest(inputs.tensors[call])}
 
     def _compare(self, inputs: Inputs, call: int, outs: list[torch.Tensor]) -> dict[str, float]:
         """How much of one call's results is bit for bit what libraries make of its inputs."""
@@ -229,10 +274,12 @@ def report_of(outcome: BurstOutcome) -> wire.Message:
         configs=outcome.configs,
         deterministic=outcome.deterministic,
         likeness=outcome.likeness,
+        mismatch=outcome.mismatch,
     )
     return dict(report) | {  # not JSON's own dump, which has no NaN
         "status": report.status.value,
         "error": None if report.error is None else dict(report.error),
+        "mismatch": None if report.mismatch is None else report.mismatch.model_dump(),
     }
 
 

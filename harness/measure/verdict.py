@@ -28,6 +28,7 @@ from harness.schema import (
     Suite,
     Telemetry,
 )
+from harness.schema.mismatch import Mismatch
 
 UNEXAMINED = (
     "no trusted baseline ran in its blocks: its times were not held against the judge's clock"
@@ -52,11 +53,13 @@ class Evidence:
     log_tail: str = ""
     stopping: Stopping | None = None
     deterministic: bool | None = None  # same inputs, same bits; None while nobody asked twice
+    mismatch: Mismatch | None = None  # where it was wrong when it failed
+    told: tuple[str, str] | None = None  # commitment and secret of the checks, if it failed one
 
-    def fail(self, status: Status, reason: str) -> None:
+    def fail(self, status: Status, reason: str, mismatch: Mismatch | None = None) -> None:
         """Keep the first failure; later ones are its consequences."""
         if self.status is None:
-            self.status, self.reason = status, reason
+            self.status, self.reason, self.mismatch = status, reason, mismatch
 
     def resembles(self, shares: Mapping[str, float]) -> None:
         """Keep the largest share of bit-equal elements seen beside each library."""
@@ -108,6 +111,7 @@ def conclude(
     null_energy_j: Mapping[int, float] = MappingProxyType({}),
 ) -> Result:
     """Judge everything that is known; `against` is the headline baseline's name and samples."""
+    facts = facts.for_case(*evidence.told) if evidence.told else facts
     clock = cross_examine(
         evidence.samples, shared(pace, evidence.samples), null_gaps_ms, facts.rules
     )
@@ -152,7 +156,7 @@ def conclude(
         telemetry=tuple(telemetry),
         secret_commitment=facts.commitment,
         secret=facts.secret,
-        log_tail="" if timed else evidence.log_tail,
+        log_tail=evidence.log_tail,
     )
 
 
@@ -173,6 +177,7 @@ def _identity(evidence: Evidence, facts: RunFacts) -> dict[str, Any]:
         "integrity": facts.integrity,
         "max_diff": evidence.worst.max_diff if evidence.worst else None,
         "error": evidence.worst,
+        "mismatch": evidence.mismatch,
         "stopping": evidence.stopping,
         "kernels": evidence.kernels,
         "configs": evidence.configs,

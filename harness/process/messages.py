@@ -2,7 +2,7 @@
 
     builder → engine   BuilderReply
     worker  → judge    WorkerReply
-    judge   → engine   JudgeReady, Done, Asked, BurstReport, Revealed, Failed
+    judge   → engine   JudgeReady, Done, Asked, BurstReport, Revealed, Dumped, Failed
 
 What comes out of an untrusted process is read as one of these or not at all: `understood` raises
 WireError, which ends the entry of its sender and nobody else's. Numbers are finite and bounded,
@@ -21,6 +21,7 @@ from harness.errors import WireError
 from harness.process.text import cut, plain_text, shown
 from harness.process.wire import Message
 from harness.schema import Error, Status
+from harness.schema.mismatch import Mismatch
 
 MOST_CALLS = 64  # of a burst: schema.Case
 MOST_LINES = 64
@@ -90,6 +91,8 @@ class BurstReport(_Crossing):
     deterministic: bool | None = None
     likeness: dict[LibraryName, Share] = Field(default={}, max_length=MOST_LIBRARIES)
     """Library → share of bit-equal elements, where the burst was compared."""
+    mismatch: Mismatch | None = None
+    """Where an output is wrong; told while the secret is not: the values of one element, a hash."""
     rest_ms: Milliseconds = 0.0
     """Until the worker was locked behind its turn; the engine's own, no process tells it."""
 
@@ -121,6 +124,12 @@ class Revealed(_Crossing):
 
     secret: str
     commitment: Sha256
+
+
+class Dumped(_Crossing):
+    """A replayed call is written, where a path was given; the SHA-256 of its inputs."""
+
+    sha256: Sha256
 
 
 class Failed(_Crossing):

@@ -9,6 +9,7 @@ result. What it says is checked by the judge, and its exit code and its output m
 from __future__ import annotations
 
 import argparse
+import io
 import json
 import os
 import select
@@ -309,6 +310,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     process_tree.take_name(WORKER_NAME)
     manifest = Manifest.model_validate_json(args.manifest)
     sys.argv = [manifest.entry]
+    if isinstance(sys.stdout, io.TextIOWrapper):  # a file: what is printed outlives a kill
+        sys.stdout.reconfigure(line_buffering=True)
     sock = socket.socket(fileno=int(args.fd))
     torch.set_grad_enabled(False)
     if args.device == "cuda" and not args.ahead:

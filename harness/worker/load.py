@@ -58,11 +58,11 @@ def load_function(folder: Path, manifest: Manifest, function: str) -> Callable[.
 
 
 def _load_cuda_source(folder: Path, manifest: Manifest) -> Callable[..., Any]:
-    from harness.worker.cuda import source
+    from harness.worker.cuda import source as cuda_source
 
     cache = Path(os.environ["ATTNBOARD_CACHE"])
     try:
-        return source.load(folder, manifest.entry, manifest.launch or {}, cache)
+        return cuda_source.load(folder, manifest.entry, manifest.launch or {}, cache)
     except Exception as cause:
         raise LoadError(classify(cause, importing=True), describe(cause, folder)) from None
 
@@ -85,12 +85,42 @@ def classify(cause: BaseException, importing: bool) -> Status:
 
 
 def describe(cause: BaseException, folder: Path) -> str:
-    """Exception, with file and line of the last frame that lies in the submission."""
-    where = ""
-    for frame in traceback.extract_tb(cause.__traceback__):
-        if Path(frame.filename).is_relative_to(folder):
-            where = f"{Path(frame.filename).relative_to(folder)}:{frame.lineno}: "
-    text = str(cause).strip()
+    """Exception, with file and line of the last place that lies in the submission.
+
+    Triton raises errors of its own from those inside a kernel: the innermost that has a place is told.
+    """
+    chain = [cause]
+    while chain[-1].__cause__ and type(chain[-1]).__module__.startswith("triton."):
+        chain.append(chain[-1].__cause__)
+    places = ((error, _place(error, folder)) for error in reversed(chain))
+    cause, where = next((pair for pair in places if pair[1]), (cause, ""))
+    text, told = str(cause).strip(), getattr(cause, "error_message", None)
+    if isinstance(told, str) and told and text.endswith(told):  # of Triton: behind a dozen lines
+        text = f"{told}\n{text.removesuffix(told)}".strip()
     if len(text) > 3000:
         text = f"{text[:1500]}\n…\n{text[-1500:]}"
     return f"{where}{type(cause).__name__}: {text}"
+
+
+def _place(cause: BaseException, folder: Path) -> str:
+    """`submission.py:73: `, or nothing where `cause` has no place in `folder`."""
+    where = _place_of_kernel(cause, folder)
+    for frame in traceback.extract_tb(cause.__traceback__) if not where else ():
+        if Path(frame.filename).is_relative_to(folder):
+            where = f"{Path(frame.filename).relative_to(folder)}:{frame.lineno}: "
+    return where
+
+
+def _place_of_kernel(cause: BaseException, folder: Path) -> str:
+    """The place of an error of Triton's compiler, which tells the kernel's text and counts from its start."""
+    source, line = (
+        getattr(cause, "src", None),
+        getattr(getattr(cause, "node", None), "lineno", None),
+    )
+    if not isinstance(source, str) or not source.strip() or not isinstance(line, int):
+        return ""
+    for path in sorted(folder.rglob("*.py")):
+        before, kernel, _ = path.read_text("utf-8", errors="replace").partition(source.strip())
+        if kernel:
+            return f"{path.relative_to(folder)}:{before.count(chr(10)) + line}: "
+    return ""

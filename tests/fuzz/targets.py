@@ -25,7 +25,8 @@ from harness.catalog import steps
 from harness.catalog.entrants import gather, intact, load_entrant, read_again, stage
 from harness.engine.worker_process import JudgeClient, JudgeFailed, hear_builder
 from harness.errors import SubmissionError, WireError
-from harness.judge.burst import BurstOutcome, Desk, Inputs
+from harness.judge.burst import BurstOutcome, Desk
+from harness.judge.inputs import Inputs
 from harness.judge.judge import report_of
 from harness.judge.numerics import Reference
 from harness.problems.base import TensorSpec

@@ -9,6 +9,7 @@ import numpy as np
 
 from harness.measure import stats
 from harness.schema import Case, Error, Kind, Machine, Result, Sample, Speedup, Status, Telemetry
+from harness.schema.mismatch import Draw, Mismatch
 
 H200 = Machine(
     gpu="NVIDIA H200",
@@ -152,3 +153,37 @@ def timed(
         **changes,
     }
     return result(entry, config, **fields)
+
+
+def mismatch() -> Mismatch:
+    """Half of head 2 of batch 1 is wrong, on a probe of 2x3 heads and 128 rows."""
+    kwargs: dict[str, bool | float | None] = {"causal": True, "sm_scale": None}
+    draw = Draw(
+        label="check/hdim64_seq4k/submission/mine/1f",
+        distribution="normal",
+        shape=(2, 3, 128, 64),
+        kwargs=kwargs,
+        calls=2,
+        whole=True,
+    )
+    return Mismatch(
+        draw=draw,
+        output="o",
+        call=1,
+        wrong_calls=2,
+        wrong_outputs=("o",),
+        wrong=4096,
+        elements=49152,
+        index=(1, 2, 70, 3),
+        expected=0.25,
+        got=float("nan"),
+        heads=(5, 5),
+        wrong_heads=1,
+        rows=(64, 127),
+        wrong_rows=64,
+        columns=(0, 63),
+        picture=("0" * 64,) * 5 + ("0" * 32 + "9" * 32,),
+        heads_a_line=1,
+        rows_a_mark=2,
+        inputs_sha256="b" * 64,
+    )

@@ -17,7 +17,7 @@ from harness.board.rank import leaderboard
 from harness.board.render import page, picture
 from harness.measure.stats import Interval
 from harness.schema import Result, Speedup, Status
-from tests.report.factory import CPU, SUITE_SHA, result, run_of
+from tests.report.factory import CPU, SUITE_SHA, mismatch, result, run_of
 
 NASTY = "</script><script>alert(1)</script><img src=x onerror=alert(2)>\u2028"
 
@@ -92,6 +92,17 @@ def test_history_finds_its_row() -> None:
     rows = {row["entry"]: row for row in data_of(text)["boards"][0]["rows"]}
     assert rows["a"]["history"][0]["speedup"] == [1.0, 1.1, 1.2]
     assert rows["sdpa_cudnn"]["history"] == []
+
+
+def test_a_wrong_output_has_its_picture() -> None:
+    wrong = result(status=Status.INCORRECT, mismatch=mismatch(), secret="5" * 64)
+    (board,) = data_of(pages([wrong]))["boards"]
+    (row,) = board["rows"]
+    told = row["cells"]["hdim64_seq4k"]["map"]
+    assert told["scale"] == "rows of o 0 to 127, 2 a mark"
+    assert told["heads"][-1] == "b1 h2"
+    assert told["levels"][-1] == "0" * 32 + "9" * 32
+    assert row["next"].startswith("python run.py replay r1 mine")
 
 
 def test_no_results_is_a_page_too() -> None:

@@ -8,10 +8,11 @@ from pathlib import Path
 import pytest
 
 from harness.board.rank import leaderboard
+from harness.board.render.text import NEXT
 from harness.cli.terminal import Terminal, duration
 from harness.measure.stats import Interval
 from harness.schema import Status
-from tests.report.factory import result, run_of
+from tests.report.factory import mismatch, result, run_of
 
 
 class Screen(io.StringIO):
@@ -74,3 +75,32 @@ def test_json_leaves_stdout_alone(capsys: pytest.CaptureFixture[str]) -> None:
 )
 def test_duration(seconds: float, text: str) -> None:
     assert duration(seconds) == text
+
+
+def test_a_wrong_output_is_drawn_and_its_replay_is_named() -> None:
+    out = io.StringIO()
+    wrong = result(status=Status.INCORRECT, reason="max diff 2", mismatch=mismatch())
+    with Terminal(file=out) as terminal:
+        terminal.verdict(wrong.model_copy(update={"secret": "5" * 64}))
+        terminal.verdict(wrong.model_copy(update={"secret": ""}))
+    lines = out.getvalue().splitlines()
+    assert lines[0] == "mine · hdim64_seq4k: INCORRECT (max diff 2)"
+    assert lines[1].strip() == "rows of o 0 to 127, 2 a mark; · right, ▁ to █ wrong"
+    assert lines[7] == f"    b1 h2  {'·' * 32}{'█' * 32}"
+    assert lines[8] == "  next: python run.py replay r1 mine hdim64_seq4k --dump x.pt"
+    assert lines[-1] == f"  next: {NEXT[Status.INCORRECT]}"  # its secret was never told
+
+
+def test_what_a_submission_printed_stands_under_its_verdict_once() -> None:
+    out = io.StringIO()
+    told = "\n".join(f"line {n}\x1b[2J ::error::x" for n in range(9)) + "\n\n" + "x" * 999
+    with Terminal(file=out) as terminal:
+        terminal.verdict(result(log_tail=told))
+        terminal.verdict(result("mine", "hdim128_seq8k", log_tail=told))
+        terminal.verdict(result("other", status=Status.CRASHED, log_tail="boom"))
+    lines = out.getvalue().splitlines()
+    assert lines[0].startswith("mine · hdim64_seq4k: PASSED")
+    assert lines[1:6] == [f"    | line {n} error::x" for n in range(4, 9)]
+    assert lines[6] == "    | " + "x" * 159 + "…"
+    assert lines[7].startswith("mine · hdim128_seq8k: PASSED")
+    assert lines[8:10] == ["other · hdim64_seq4k: CRASHED", "    | boom"]

@@ -17,7 +17,8 @@ from harness.catalog.null_kernel import null_entrant  # noqa: E402
 from harness.catalog.suites import load_suite  # noqa: E402
 from harness.engine.worker_process import arena_sizes  # noqa: E402
 from harness.errors import SubmissionError  # noqa: E402
-from harness.judge.burst import Inputs, _repeated, _which  # noqa: E402
+from harness.judge.burst import _repeated  # noqa: E402
+from harness.judge.inputs import Inputs  # noqa: E402
 from harness.judge.numerics import Reference, grade  # noqa: E402
 from harness.problems import PROBLEMS, get_problem  # noqa: E402
 from harness.problems import attention_backward_tensors as tensors  # noqa: E402
@@ -177,7 +178,7 @@ def test_the_same_bits_twice_are_deterministic_and_others_are_not():
 
 
 def test_a_failure_names_the_gradient_and_the_call():
-    assert [_which(burst(repeats=True), i) for i in (1, 5)] == ["dk 0", "dv 1"]
+    assert [burst(repeats=True).which(i) for i in (1, 5)] == ["dk 0", "dv 1"]
 
 
 # ------------------------------------------------------------------- nobody else knows which problem

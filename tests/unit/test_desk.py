@@ -8,7 +8,8 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from harness.judge.burst import Desk, Inputs, WorkerGone  # noqa: E402
+from harness.judge.burst import Desk, WorkerGone  # noqa: E402
+from harness.judge.inputs import Inputs  # noqa: E402
 from harness.judge.sampled import Sampled  # noqa: E402
 from harness.problems.base import TensorSpec  # noqa: E402
 from harness.process.ablation import NOTHING_OFF, Defence  # noqa: E402

@@ -24,6 +24,7 @@ from harness.process import wire
 from harness.process.messages import BuilderReply, BurstReport, understood
 from harness.process.text import cut, encoded_bytes, plain_text
 from harness.schema import Limits, Status
+from tests.report.factory import mismatch
 
 HUGE = 10**399
 any_text = st.text(
@@ -90,6 +91,27 @@ def test_a_report_fits_into_a_frame_whatever_the_words_are(a: str, b: str, c: st
     assert told.message == plain_text(told.message)
     assert told.error
     assert told.error.max_diff != told.error.max_diff
+
+
+def test_where_an_output_is_wrong_comes_through() -> None:
+    outcome = BurstOutcome(Status.NONFINITE, "NaN", mismatch=mismatch())
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        wire.send(ours, report_of(outcome), timeout_s=5)
+        told = understood(wire.receive(theirs, 5), BurstReport)
+    assert told.mismatch
+    assert told.mismatch.words() == mismatch().words()
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{"wrong": -1}, {"picture": ["0" * 65]}, {"picture": ["x"]}, {"picture": ["0"] * 17}, {"more": 1},
+     {"heads": [0]}, {"inputs_sha256": "x"}, {"output": "o" * 17}, {"wrong_outputs": ["dq"] * 9}],
+)  # fmt: skip
+def test_a_place_has_bounds(change: dict[str, Any]) -> None:
+    told = {"status": "INCORRECT", "mismatch": mismatch().model_dump() | change}
+    with pytest.raises(WireError, match="mismatch"):
+        understood(told, BurstReport)
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 import yaml
 
-from harness import cli
+from harness.cli import main as cli
 from harness.schema import Status
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -18,7 +18,7 @@ from harness.board import record
 from harness.board.store import Store
 from harness.errors import EXIT_STORAGE, StorageError
 from harness.schema import Error, Status
-from tests.report.factory import CPU, result, run_of
+from tests.report.factory import CPU, mismatch, result, run_of
 
 
 def write_all(folder: Path, results: list) -> Path:
@@ -76,6 +76,15 @@ def test_numbers_json_lacks_survive(tmp_path: Path) -> None:
     assert math.isnan(back.error.max_diff)
     assert back.error.rel_l2 == math.inf
     assert back.error.worst_row == -math.inf
+
+
+def test_where_it_is_wrong_survives(tmp_path: Path) -> None:
+    write_all(tmp_path, [result(status=Status.NONFINITE, mismatch=mismatch())])
+    ((found,), bad) = record.load(tmp_path)
+    assert not bad
+    assert found.mismatch
+    assert found.mismatch.words() == mismatch().words()
+    assert math.isnan(found.mismatch.got)
 
 
 @given(st.text(max_size=60), st.text(max_size=200))

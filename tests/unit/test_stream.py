@@ -11,7 +11,8 @@ torch = pytest.importorskip("torch")
 from torch.utils._python_dispatch import TorchDispatchMode  # noqa: E402
 
 from harness.judge import stream  # noqa: E402
-from harness.judge.burst import Desk, Inputs, WorkerGone  # noqa: E402
+from harness.judge.burst import Desk, WorkerGone  # noqa: E402
+from harness.judge.inputs import Inputs  # noqa: E402
 from harness.judge.stream import Gate  # noqa: E402
 from harness.judge.withheld import Withheld  # noqa: E402
 from harness.problems.base import TensorSpec  # noqa: E402

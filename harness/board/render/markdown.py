@@ -7,10 +7,10 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 
 from harness.board.rank import Board, Leaderboard, Row, direct
+from harness.board.render.error_map import next_step
 from harness.board.render.notes import Notes, joined
 from harness.board.render.reported import beside, claims
 from harness.board.render.text import (
-    NEXT,
     board_title,
     conditions,
     ending,
@@ -197,7 +197,7 @@ def _unranked_table(board: Board) -> str:
     body = []
     for row in board.unranked:
         bad = next((r for r in row.results if r.status is not Status.PASSED), None)
-        next_move = NEXT.get(bad.status, "") if bad else "run it on every config of the suite"
+        next_move = next_step(bad) if bad else "run it on every config of the suite"
         body.append(
             [
                 code(row.entry),

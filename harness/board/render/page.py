@@ -21,14 +21,16 @@ from urllib.parse import quote
 from harness.board.history import Point
 from harness.board.rank import Board, Leaderboard, Row, interval_of
 from harness.board.record import file_name
+from harness.board.render.error_map import head_names, next_step, scale
 from harness.board.render.notes import Notes, conditions_of
 from harness.board.render.reported import beside, claims
-from harness.board.render.text import NEXT, rank_text, wash
+from harness.board.render.text import rank_text, wash
 from harness.measure.gpu_specs import bandwidth, peak_tflops
 from harness.measure.roofline import at_clock_pct, board_power_w, ceilings, limiter, sm_clock_mhz
 from harness.measure.stats import Interval
 from harness.problems import get_problem
 from harness.schema import Result, Status
+from harness.schema.mismatch import Mismatch
 
 ASSETS = Path(__file__).parent / "assets"
 SCRIPTS = ("charts.js", "notes.js", "panel.js", "page.js")
@@ -189,14 +191,15 @@ def _records(row: Row) -> list[str]:
 def _next(row: Row) -> str:
     failed = next((r for r in row.results if r.status is not Status.PASSED), None)
     if failed:
-        return NEXT.get(failed.status, "")
+        return next_step(failed)
     return "" if row.speedup else "run it on every config of the suite, beside the baseline"
 
 
 def _cell(board: Board, result: Result, notes: Notes) -> Json:
     cell: Json = {"status": result.status.value, "reason": wash(result.reason)}
     if result.status is not Status.PASSED or board.is_cpu:
-        return {**cell, "log": [wash(line, 200) for line in result.log_tail.splitlines()[-12:]]}
+        log = [wash(line, 200) for line in result.log_tail.splitlines()[-12:]]
+        return {**cell, "log": log, **({"map": _map(result.mismatch)} if result.mismatch else {})}
     told, worst, slack = result.speedup, result.error, result.slack
     samples = result.samples[:MOST_SAMPLES]
     return {
@@ -222,6 +225,11 @@ def _cell(board: Board, result: Result, notes: Notes) -> Json:
         "notes": [*notes.of_entry(result), *conditions_of(result)],
         "samples": [[s.block, _short(s.latency_ms), int(s.late)] for s in samples],
     }
+
+
+def _map(found: Mismatch) -> Json:
+    """The picture of what is wrong: digits from 0, all right, to 9, all wrong."""
+    return {"scale": scale(found), "heads": head_names(found), "levels": list(found.picture)}
 
 
 def _point(point: Point) -> Json:

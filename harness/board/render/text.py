@@ -85,6 +85,12 @@ def conditions(row: Row) -> str:
     return wash(", ".join(part for part in parts if part))
 
 
+def printed(log_tail: str, most: int) -> list[str]:
+    """The last lines that a submission printed, each harmless and marked: `| call 3`."""
+    lines = [wash(line, 160) for line in log_tail.splitlines()]
+    return [f"| {line}" for line in lines if line][-most:]
+
+
 #: What each ending means and what its author does next.
 NEXT = {
     Status.INCORRECT: "the output differs too much; compare with the reference on this shape",

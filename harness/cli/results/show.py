@@ -7,14 +7,15 @@ import json
 
 from harness.board import query, record
 from harness.board.rank import Board, Row
+from harness.board.render.error_map import error_map, next_step
 from harness.board.render.notes import Notes, conditions_of
 from harness.board.render.text import (
-    NEXT,
     board_title,
     ending,
     milliseconds,
     number,
     place_text,
+    printed,
     scientific,
     times,
     wash,
@@ -22,6 +23,8 @@ from harness.board.render.text import (
 from harness.errors import EXIT_OK
 from harness.measure.stats import Interval
 from harness.schema import Result, Status
+
+PRINTED_LINES = 12
 
 
 def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -76,8 +79,10 @@ def _row(board: Board, row: Row) -> list[str]:
 def _result(board: Board, result: Result, *, samples: bool) -> list[str]:
     lines = [f"  {wash(result.config, 80)}: {ending(result)}"]
     if result.status is not Status.PASSED:
-        lines.append(f"    next: {NEXT.get(result.status, '')}")
-        lines += [f"    | {wash(line, 160)}" for line in result.log_tail.splitlines()[-12:]]
+        if result.mismatch:
+            lines += [f"    {drawn}" for drawn in error_map(result.mismatch)]
+        lines.append(f"    next: {next_step(result)}")
+        lines += [f"    {said}" for said in printed(result.log_tail, PRINTED_LINES)]
         return lines
     told = result.speedup
     ratio = times(Interval(told.value, told.low, told.high)) if told else "–"
@@ -104,6 +109,7 @@ def _result(board: Board, result: Result, *, samples: bool) -> list[str]:
         lines.append(f"    kernels: {wash(', '.join(result.kernels))}")
     lines += [f"    tuned: {wash(line)}" for line in result.configs]
     lines += [f"    note: {wash(note)}" for note in Notes(board).of_entry(result)]
+    lines += [f"    {said}" for said in printed(result.log_tail, PRINTED_LINES)]
     if samples:
         rows = [["block", "T1 ms a call", "T2 ms a burst", "MHz", "J a turn", ""]]
         rows += [

@@ -21,7 +21,7 @@ def roots():
     for place in places:
         folder = os.path.dirname(place)
         while len(folder) > 1:
-            if os.path.exists(os.path.join(folder, "harness", "schema.py")):
+            if os.path.exists(os.path.join(folder, "harness", "errors.py")):
                 yield folder
             folder = os.path.dirname(folder)
 

@@ -267,3 +267,16 @@ function pastChart(points, kind) {
   svg.append(draw("text", { x: 56, y: 140 }, told[0].date), draw("text", { x: 610, y: 140, "text-anchor": "end" }, told.at(-1).date));
   return svg;
 }
+// Where an output is wrong: a line a head, a mark for some rows, darker where more of it is wrong.
+function errorMap(map) {
+  if (!map) return null;
+  const top = 18, line = 14, left = 110, wide = 500 / map.levels[0].length, high = top + line * map.levels.length;
+  const svg = draw("svg", { viewBox: `0 0 624 ${high + 4}`, role: "img", "aria-label": `wrong elements by head and row: ${map.scale}` });
+  svg.append(draw("text", { x: left, y: 12 }, `${map.scale}; darker: more elements wrong`));
+  map.levels.forEach((levels, i) => {
+    const y = top + i * line;
+    svg.append(draw("text", { x: left - 6, y: y + 11, "text-anchor": "end" }, map.heads[i]), draw("line", { class: "axis", x1: left, x2: left + 500, y1: y + 7, y2: y + 7 }));
+    [...levels].forEach((level, j) => level > 0 && svg.append(draw("rect", { fill: "var(--bad)", "fill-opacity": .2 + .8 * level / 9, x: left + j * wide, y, width: wide, height: line - 1 })));
+  });
+  return svg;
+}

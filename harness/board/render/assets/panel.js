@@ -38,7 +38,7 @@ function configCard(board, config, row) {
   if (!cell) return make("div", { class: "card" }, make("h3", {}, config.name), make("p", { class: "small" }, "not run"));
   const head = make("h3", {}, config.name, " ", make("span", { class: `badge ${cell.status === "PASSED" ? "good" : "bad"}` }, cell.status),
     cell.class === "approximate" ? make("span", { class: "badge warn" }, "approximate") : null);
-  const shape = make("p", { class: "small" }, config.shape);
+  const shape = [make("p", { class: "small" }, config.shape), errorMap(cell.map)];
   if (cell.status !== "PASSED" || !known(cell.ms)) return make("div", { class: "card" }, head, shape, cell.reason ? make("p", {}, cell.reason) : null,
     cell.log?.length ? make("pre", { tabindex: 0 }, cell.log.join("\n")) : null);
   const told = [

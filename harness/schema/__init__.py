@@ -6,7 +6,7 @@ Machine                         where
 Burst                           one sample: K calls on K secret inputs, two clocks, one verdict each
 Result                          one (entrant, case) of one run; a time exists only where it PASSED
 
-This file knows nobody: it imports the standard library and pydantic only.
+This file knows nobody but mismatch.py: it imports the standard library and pydantic only.
 """
 
 from __future__ import annotations
@@ -19,6 +19,8 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+
+from harness.schema.mismatch import Mismatch
 
 Positive = Annotated[float, Field(gt=0)]
 Limit = Annotated[float, Field(gt=0, le=1e6)]  # seconds or GiB; an infinite one is no limit
@@ -419,6 +421,7 @@ class Result(Frozen):
     drift_pct: float | None = None  # of the pace, from the first third of the blocks to the last
     energy: Energy | None = None
     error: Error | None = None  # worst over all verified outputs
+    mismatch: Mismatch | None = None  # where an output is wrong, and what inputs show it again
     deterministic: bool | None = None  # the same inputs gave the same bits; None: not asked
     slack: Slack | None = None
     samples: tuple[Sample, ...] = ()

@@ -1,0 +1,212 @@
+"""`replay RUN ENTRY CONFIG`: ask an entry again what it answered wrongly, with the same inputs bit for bit.
+
+A record tells the secret of its inputs and, where an output was wrong, what they were drawn from. The judge
+draws them again, the entry's worker answers, and the judge looks at the same elements. Nothing is timed and
+nothing recorded. `--dump FILE` keeps the inputs, what was expected and what came, for `torch.load`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import tempfile
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from harness.board import query, record
+from harness.board.record import Head
+from harness.board.render.error_map import error_map
+from harness.board.render.text import wash
+from harness.catalog.request import Request, resolve
+from harness.catalog.suites import load_suite
+from harness.errors import (
+    EXIT_OK,
+    EXIT_SUBMISSION_FAILED,
+    SubmissionError,
+    UnavailableError,
+    UsageError,
+    did_you_mean,
+)
+from harness.problems import get_problem
+from harness.problems.base import Probe
+from harness.process.messages import BurstReport
+from harness.process.sandbox import enter
+from harness.schema import Kind, Machine, Result, Status, Suite
+from harness.schema.mismatch import Mismatch
+
+
+def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Declare the command."""
+    parser = subparsers.add_parser("replay", help="ask again what an entry answered wrongly")
+    parser.add_argument("replayed", metavar="RUN", help="a run, or how its name begins")
+    parser.add_argument("entry", metavar="ENTRY")
+    parser.add_argument("config", metavar="CONFIG")
+    parser.add_argument(
+        "--dump", type=Path, metavar="FILE", help="keep inputs, expected and got for torch.load"
+    )
+    parser.add_argument(
+        "--submission", "-s", metavar="PATH", help="where its source lies (default: as ENTRY says)"
+    )
+    query.add_results(parser)
+    parser.set_defaults(run=run)
+
+
+def run(args: argparse.Namespace) -> int:
+    """0: right this time; 1: wrong again; 2: no such row; 3: its inputs cannot be drawn here."""
+    old = find(args)
+    found = mismatch_of(old)
+    dump = _writable(args.dump) if args.dump else None
+    request = request_of(old, found, args.submission)
+    report, sha256 = ask(request, old, found, dump)
+    same_bits = sha256 == found.inputs_sha256
+    print("\n".join(_lines(request, old, found, report, same_bits)))
+    if dump:
+        where = f"x['inputs'], x['expected']['{found.output}'], x['got']['{found.output}']"
+        print(f"{args.dump}: call {found.call} of the burst")
+        print(f"next: x = torch.load('{args.dump}'): {where}")
+    elif report.status is not Status.PASSED:
+        print("next: the same with --dump x.pt, which keeps the tensors")
+    return EXIT_OK if report.status is Status.PASSED else EXIT_SUBMISSION_FAILED
+
+
+def find(args: argparse.Namespace) -> Result:
+    """The row that RUN, ENTRY and CONFIG name; UsageError with the nearest one otherwise."""
+    heads, _ = record.heads(args.results)
+    wanted = [h for h in heads if query._asked(args, h.suite, h.gpu)]
+    mine = [h for h in wanted if h.entry == args.entry]
+    if not mine:
+        raise query.unknown(args.entry, sorted({h.entry for h in wanted}))
+    in_run = [h for h in mine if h.run.startswith(args.replayed)]
+    _must_be(in_run, "run", args.replayed, (h.run for h in mine))
+    chosen = [h for h in in_run if h.config == args.config]
+    _must_be(chosen, "config", args.config, (h.config for h in in_run))
+    runs = sorted({h.run for h in chosen})
+    if len(runs) > 1:
+        raise UsageError(f"run '{args.replayed}' begins {len(runs)} runs", f"one of {runs[-5:]}")
+    results, bad = record.read(chosen[-1:])
+    if bad:
+        raise UnavailableError(str(bad[0]), "python run.py rank names all such lines")
+    return results[0]
+
+
+def mismatch_of(result: Result) -> Mismatch:
+    """Where its output was wrong; UnavailableError where the row does not tell, or not from what secret."""
+    who = f"{wash(result.entry, 80)} on {wash(result.config, 80)}: {result.status.value}"
+    if result.mismatch is None:
+        raise UnavailableError(
+            f"{who}: the record tells of no wrong output to ask for again",
+            f"python run.py --submission {wash(result.entry, 80)}",
+        )
+    if not result.secret:
+        raise UnavailableError(
+            f"{who}: its run ended before it told the secret of its inputs",
+            f"python run.py --submission {wash(result.entry, 80)}",
+        )
+    return result.mismatch
+
+
+def request_of(old: Result, found: Mismatch, source: str | None) -> Request:
+    """A run of the entry alone, on the one shape; on the kind of device that drew the inputs."""
+    from harness.measure.machine import inspect_machine
+
+    machine = inspect_machine()
+    if old.gpu == "cpu":
+        machine = machine.model_copy(update={"sms": 0, "gpu": "cpu", "uuid": ""})
+    elif not machine.has_gpu:
+        raise UnavailableError(
+            f"its inputs were drawn on {wash(old.gpu)}, and NVML finds no GPU here",
+            "run this command on such a GPU",
+        )
+    suite = _suite(old, found)
+    names = [source or old.entry]
+    mine, theirs = (names, []) if old.kind is Kind.SUBMISSION else ([], names)
+    try:
+        request = resolve(mine, theirs, suite, machine, suite.against, query.ROOT)
+    except SubmissionError as cause:
+        hint = f"{cause.hint}; or --submission PATH, where its source lies"
+        raise SubmissionError(cause.message, hint) from None
+    return replace(request, sandbox=enter.usual_level())
+
+
+def ask(
+    request: Request, old: Result, found: Mismatch, dump: Path | None
+) -> tuple[BurstReport, str]:
+    """The burst once more; what the judge says of it, and the SHA-256 of the inputs it drew."""
+    from harness.engine.burst import Question, take_turn
+    from harness.engine.events import Silent
+    from harness.engine.session import opened
+
+    (entrant,), (case,) = request.entrants, request.suite.cases
+    draw = found.draw
+    question = Question(
+        Probe(case, draw.distribution, draw.kwargs), draw.label, draw.calls, draw.whole, replayed=True
+    )  # fmt: skip
+    with opened(request, lambda result: None, Silent()) as run:
+        known = run.record(entrant.name, case)
+        run.judge.replay(old.secret)
+        limit_s = run.limits.first_call_s
+        report = None if known.status else take_turn(run, entrant.name, question, limit_s)
+        if report is None:  # it did not come as far as its inputs
+            report = BurstReport(status=known.status or Status.CRASHED, message=known.reason)
+            run.judge.inputs(question.probe, draw.label, draw.calls, draw.whole, True, False)
+        return report, run.judge.dump(str(dump or ""), found.call)
+
+
+def _suite(old: Result, found: Mismatch) -> Suite:
+    """One case of the wrong burst's shape, beside the usual baseline of its problem."""
+    on_cpu = old.gpu == "cpu"
+    usual = load_suite(get_problem(old.problem).suites[on_cpu], query.ROOT / "configs")
+    batch, heads, seqlen, headdim = found.draw.shape
+    shape = {"batch": batch, "heads": heads, "seqlen": seqlen, "headdim": headdim}
+    burst = {"causal": bool(found.draw.kwargs["causal"]), "burst": found.draw.calls}
+    case = old.case.model_copy(update={**shape, **burst})
+    return usual.model_copy(update={"cases": (case,), "name": old.suite, "baselines": ()})
+
+
+def _lines(
+    request: Request, old: Result, found: Mismatch, report: BurstReport, same_bits: bool
+) -> list[str]:
+    (entrant,), draw = request.entrants, found.draw
+    what = "check" if draw.whole else "timed burst"
+    probe = Probe(request.suite.cases[0], draw.distribution, draw.kwargs)
+    lines = [
+        f"{wash(old.entry, 80)} · {wash(old.config, 80)} of run {wash(old.run, 80)}: "
+        f"a {what} of {draw.calls} calls, {probe.label}"
+    ]
+    same_source = entrant.source_sha256 == old.source_sha256
+    lines.append(f"source: {'the same' if same_source else 'changed since'}")
+    short = found.inputs_sha256[:16]
+    lines.append(
+        f"inputs: the same bits (sha256 {short})"
+        if same_bits
+        else f"inputs: other bits than those of the run: {_drawn(old.machine, request.machine)}"
+    )
+    now = report.mismatch
+    lines.append(f"{report.status.value}{f' ({wash(report.message)})' if report.message else ''}")
+    lines += [f"  {drawn}" for drawn in error_map(now)] if now else []
+    if now and str(now.model_dump()) == str(found.model_dump()):
+        lines.append("the same elements are wrong as in the run, by the same numbers")
+    elif report.status is not Status.PASSED:
+        lines.append(f"not as in the run, where {found.words()}")
+    return lines
+
+
+def _drawn(then: Machine, now: Machine) -> str:
+    there, here = (f"{wash(m.gpu)} with torch {wash(m.torch)}" for m in (then, now))
+    return f"drawn on {there}, now on {here}"
+
+
+def _must_be(found: Sequence[Head], what: str, word: str, known: Iterable[str]) -> None:
+    names = sorted({wash(name, 80) for name in known})
+    if not found:
+        hint = did_you_mean(word, names) or f"{what}s there: {', '.join(names[-5:])}"
+        raise UsageError(f"{what} '{wash(word, 80)}': no record of it", hint)
+
+
+def _writable(path: Path) -> Path:
+    """`path` in full, tried before anything starts."""
+    try:
+        with tempfile.TemporaryFile(dir=path.parent):
+            return path.resolve()
+    except OSError as error:
+        raise UsageError(f"{path}: {error.strerror}", "name another file with --dump") from None

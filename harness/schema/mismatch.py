@@ -1,0 +1,104 @@
+"""Where one output is wrong, and what inputs show it again. Knows no tensor and no process."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from pydantic import BaseModel, ConfigDict, Field
+
+MOST_LINES = 16  # of the picture
+MOST_MARKS = 64  # in one of its lines
+ALL_WRONG = 9
+
+Count = Annotated[int, Field(ge=0, lt=1 << 40)]
+Span = tuple[Count, Count]  # first and last
+Index = tuple[Count, Count, Count, Count]
+Line = Annotated[str, Field(pattern=rf"^[0-9]{{1,{MOST_MARKS}}}$")]
+
+
+class _Frozen(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class Draw(_Frozen):
+    """What a burst's inputs were drawn from; with the run's secret they follow bit for bit."""
+
+    label: str = Field(max_length=400)
+    distribution: str = Field(max_length=40)
+    shape: Index  # (batch, heads, seqlen, headdim)
+    kwargs: dict[str, bool | float | None] = Field(max_length=8)
+    calls: int = Field(ge=1, le=64)
+    whole: bool  # compared whole with float64: a check, not a timed burst
+
+
+class Mismatch(_Frozen):
+    """The farthest output of a burst beside the reference, element by element.
+
+    Heads are numbered through the batch: head h of batch b is b * heads + h. `rows` are the third
+    dimension: query rows of o and dq, key rows of dk and dv.
+    """
+
+    draw: Draw
+    output: str = Field(max_length=16)  # o, or dq, dk, dv
+    call: Count  # of the burst, from 0
+    wrong_calls: Count
+    wrong_outputs: tuple[str, ...] = Field(max_length=8)  # in any of the calls
+    wrong: Count  # elements of this output
+    elements: Count
+    index: Index  # of the farthest element; of the first that is not finite, if any is not
+    expected: float
+    got: float
+    heads: Span
+    wrong_heads: Count
+    rows: Span
+    wrong_rows: Count  # of any head
+    columns: Span
+    picture: tuple[Line, ...] = Field(max_length=MOST_LINES)
+    """Lines of heads, marks of rows: 0 all right, 9 all wrong, between them by share."""
+    heads_a_line: int = Field(ge=1)
+    rows_a_mark: int = Field(ge=1)
+    inputs_sha256: str = Field(pattern=r"^[0-9a-f]{64}$")  # of this call, in order
+
+    def words(self) -> str:
+        """`64 of 512 elements wrong in rows 4 to 7 of head 1; worst o[0, 1, 4, 13]: …`."""
+        at = ", ".join(map(str, self.index))
+        also = [name for name in self.wrong_outputs if name != self.output]
+        parts = [
+            f"{self.wrong} of {self.elements} elements wrong in {self._rows()} of {self._heads()}"
+            f"{self._columns()}",
+            f"worst {self.output}[{at}]: expected {self.expected:.4g}, got {self.got:.4g}",
+            f"{self.wrong_calls} of {self.draw.calls} calls wrong" if self.draw.calls > 1 else "",
+            f"also {', '.join(also)}" if also else "",
+        ]
+        return "; ".join(part for part in parts if part)
+
+    def head_name(self, head: int) -> str:
+        """`head 1 of batch 0`."""
+        batch, inside = divmod(head, self.draw.shape[1])
+        return f"head {inside} of batch {batch}" if self.draw.shape[0] > 1 else f"head {inside}"
+
+    def _heads(self) -> str:
+        batch, heads = self.draw.shape[:2]
+        first, last = self.heads
+        if self.wrong_heads == 1:
+            return self.head_name(first)
+        if self.wrong_heads == batch * heads:
+            return "every head"
+        together = last - first + 1 == self.wrong_heads and first // heads == last // heads
+        if together:
+            return f"heads {first % heads} to {self.head_name(last).removeprefix('head ')}"
+        return f"{self.wrong_heads} of {batch * heads} heads, first {self.head_name(first)}"
+
+    def _rows(self) -> str:
+        first, last = self.rows
+        if self.wrong_rows == self.draw.shape[2]:
+            return "every row"
+        if self.wrong_rows == last - first + 1:
+            return f"rows {first} to {last}" if self.wrong_rows > 1 else f"row {first}"
+        return f"{self.wrong_rows} rows from {first} to {last}"
+
+    def _columns(self) -> str:
+        first, last = self.columns
+        if (first, last) == (0, self.draw.shape[3] - 1):
+            return ""
+        return f", columns {first} to {last}" if last > first else f", column {first}"

@@ -1,0 +1,217 @@
+"""A wrong kernel is located, and `replay` shows the same wrong numbers from the same bits."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from harness.board import record
+from harness.catalog.entrants import load_entrant
+from harness.catalog.request import Request
+from harness.cli import main
+from harness.cli.results import replay
+from harness.cli.selftest.corpus import replace_gpu
+from harness.engine import session
+from harness.engine.events import Silent
+from harness.errors import HarnessError, UnavailableError, UsageError
+from harness.measure.machine import inspect_machine
+from harness.problems import get_problem
+from harness.schema import Kind, Result, Status, Suite
+from tests.report.factory import mismatch, result
+
+BLOCK = """
+import math
+import torch
+
+def custom_attention_forward(q, k, v, causal=True, sm_scale=None):
+    scale = 1 / math.sqrt(q.shape[-1]) if sm_scale is None else sm_scale
+    s = q.float() @ k.float().mT * scale
+    if causal:
+        at = torch.arange(q.shape[2])
+        seen = (at <= at[:, None]).repeat(*q.shape[:2], 1, 1)
+        seen[:, 1, 16:32] = at <= at[16:32, None] + 1  # one block's mask is off by one
+        s = s.masked_fill(~seen, -math.inf)
+    return (torch.softmax(s, -1) @ v.float()).to(q.dtype)
+"""
+LATER = """
+import torch.nn.functional as F
+calls = 0
+
+def custom_attention_forward(q, k, v, causal=True, sm_scale=None):
+    global calls
+    calls += 1
+    print("call", calls)
+    o = F.scaled_dot_product_attention(q, k, v, is_causal=causal, scale=sm_scale)
+    return o if calls < 40 else o + 1
+"""
+BACKWARD = """
+import torch
+import torch.nn.functional as F
+
+def custom_attention_backward(q, k, v, o, lse, do, causal=True, sm_scale=None):
+    with torch.enable_grad():
+        q, k, v = (x.detach().requires_grad_() for x in (q, k, v))
+        out = F.scaled_dot_product_attention(q, k, v, is_causal=causal, scale=sm_scale)
+        dq, dk, dv = torch.autograd.grad(out, (q, k, v), do)
+    dk = dk.clone()
+    dk[:, 1, 16:32] *= 2
+    dk[:, 1, 20, 3] = 100
+    return dq, dk, dv
+"""
+CASE = {"name": "one", "batch": 1, "heads": 2, "seqlen": 48, "headdim": 16, "burst": 2}
+
+
+def judged(tmp_path: Path, source: str, problem: str = "attention_forward") -> Result:
+    """The row of `source` after a run on a CPU, as it lies in tmp_path/results."""
+    folder = tmp_path / "mine"
+    folder.mkdir()
+    (folder / "submission.py").write_text(source)
+    told = f"name: mine\nproblem: {problem}\nclaims: {{headdims: [16]}}\n"
+    (folder / "manifest.yaml").write_text(told)
+    kind = problem.removeprefix("attention_")
+    against = {"forward": "sdpa", "backward": "sdpa_backward"}[kind]
+    suite = Suite.model_validate(
+        {"name": "tiny", "device": "cpu", "problem": problem, "against": against, "blocks": 12, "warmup_blocks": 0,
+         "cases": [CASE]}
+    )  # fmt: skip
+    entrant = load_entrant(folder, Kind.SUBMISSION, get_problem(problem))
+    machine = replace_gpu(inspect_machine())
+    request = Request(suite, machine, (entrant,), against, cache=tmp_path / "cache")
+    found: list[Result] = []
+    session.execute(request, found.append, Silent())
+    (row,) = found
+    record.append(tmp_path / "results", row)
+    return row
+
+
+def again(tmp_path: Path, row: Result, *more: str) -> int:
+    words = ["replay", row.run[:18], row.entry, row.config, "--results", str(tmp_path / "results")]
+    args = main.parse_args([*words, "--submission", str(tmp_path / "mine"), *more])
+    return replay.run(args)
+
+
+@pytest.mark.timeout(120)
+def test_a_block_whose_mask_is_off_by_one(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    torch = pytest.importorskip("torch")
+    row = judged(tmp_path, BLOCK)
+    found = row.mismatch
+    assert row.status is Status.INCORRECT
+    assert found
+    assert (found.output, found.heads, found.wrong_heads) == ("o", (1, 1), 1)
+    assert 16 <= found.rows[0] <= found.rows[1] <= 31
+    assert "of head 1; worst o[0, 1, " in row.reason
+
+    dump = tmp_path / "x.pt"
+    assert again(tmp_path, row, "--dump", str(dump)) == 1
+    lines = capsys.readouterr().out.splitlines()
+    assert "source: the same" in lines
+    assert f"inputs: the same bits (sha256 {found.inputs_sha256[:16]})" in lines
+    assert "the same elements are wrong as in the run, by the same numbers" in lines
+    assert f"INCORRECT ({row.reason.partition(' (normal')[0]})" in lines
+
+    kept = torch.load(dump)
+    assert list(kept["inputs"]) == ["q", "k", "v"]
+    assert float(kept["got"]["o"][found.index]) == found.got
+    assert float(kept["expected"]["o"][found.index]) == found.expected
+    own: dict[str, Any] = {}
+    exec(BLOCK, own)
+    mine = own["custom_attention_forward"](*kept["inputs"].values(), **kept["kwargs"])
+    assert torch.equal(mine, kept["got"]["o"])
+
+    mended = BLOCK.replace("[16:32, None] + 1", "[16:32, None]")
+    (tmp_path / "mine" / "submission.py").write_text(mended)
+    assert again(tmp_path, row) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert "source: changed since" in lines
+    assert any(line.startswith("inputs: the same bits") for line in lines)
+    assert "PASSED" in lines
+
+
+@pytest.mark.timeout(120)
+def test_of_gradients_the_wrong_one(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    row = judged(tmp_path, BACKWARD, "attention_backward")
+    found = row.mismatch
+    assert found
+    assert (found.output, found.wrong_outputs, found.index) == ("dk", ("dk",), (0, 1, 20, 3))
+    assert (found.heads, found.got) == ((1, 1), 100.0)
+    assert 16 <= found.rows[0] <= 20 <= found.rows[1] <= 31
+    assert again(tmp_path, row) == 1
+    out = capsys.readouterr().out
+    assert "the same elements are wrong as in the run, by the same numbers" in out
+
+
+@pytest.mark.timeout(120)
+def test_what_went_wrong_on_the_clock_has_its_own_secret(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    row = judged(tmp_path, LATER)
+    assert row.mismatch
+    assert row.mismatch.draw.label.startswith("block/one/")
+    assert again(tmp_path, row) == 0  # a fresh process counts from one
+    out = capsys.readouterr().out
+    assert "inputs: the same bits" in out
+    assert "a timed burst of 2 calls" in out
+
+
+@pytest.mark.timeout(120)
+def test_what_it_prints_is_kept_when_it_passes_and_when_it_is_killed(tmp_path: Path) -> None:
+    row = judged(tmp_path, LATER.replace("calls < 40", "True"))
+    assert row.status is Status.PASSED
+    assert row.log_tail.splitlines()[-1].startswith("call ")
+    (tmp_path / "killed").mkdir()
+    killed = LATER.replace("    o = ", "    import os; os.kill(os.getpid(), 9)\n    o = ")
+    row = judged(tmp_path / "killed", killed)
+    assert (row.status, row.log_tail) == (Status.CRASHED, "call 1")
+
+
+@pytest.fixture
+def kept(tmp_path: Path) -> Path:
+    wrong = {"status": Status.INCORRECT, "reason": "max diff 2", "secret": "5" * 64}
+    for row in (
+        result("mine", run="r1", mismatch=mismatch(), **wrong),
+        result("mine", run="r2", mismatch=mismatch(), **(wrong | {"secret": ""})),
+        result("mine", run="r3", **wrong),
+    ):
+        record.append(tmp_path / "results", row)
+    return tmp_path / "results"
+
+
+@pytest.mark.parametrize(
+    ("words", "error", "says"),
+    [
+        ("r9 mine hdim64_seq4k", UsageError, "run 'r9': no record of it"),
+        ("r1 mime hdim64_seq4k", UsageError, "Did you mean 'mine'"),
+        ("r1 mine hdim64_seq4", UsageError, "Did you mean 'hdim64_seq4k'"),
+        ("r mine hdim64_seq4k", UsageError, "begins 3 runs"),
+        ("r2 mine hdim64_seq4k", UnavailableError, "ended before it told the secret"),
+        ("r3 mine hdim64_seq4k", UnavailableError, "tells of no wrong output"),
+        ("r1 mine hdim64_seq4k --dump /nowhere/x.pt", UsageError, "/nowhere/x.pt: No such file"),
+    ],
+)
+def test_what_cannot_be_replayed(
+    kept: Path, words: str, error: type[HarnessError], says: str
+) -> None:
+    with pytest.raises(error) as caught:
+        replay.run(main.parse_args(["replay", *words.split(), "--results", str(kept)]))
+    assert says in str(caught.value)
+
+
+def test_a_gpus_inputs_need_a_gpu(kept: Path) -> None:
+    if inspect_machine().has_gpu:
+        pytest.skip("there is one here")
+    with pytest.raises(UnavailableError, match="drawn on NVIDIA H200, and NVML finds no GPU"):
+        replay.run(
+            main.parse_args(["replay", "r1", "mine", "hdim64_seq4k", "--results", str(kept)])
+        )
+
+
+def test_a_line_without_a_place_is_read_as_before() -> None:
+    fields = json.loads(record.to_line(result()))
+    assert fields.pop("mismatch") is None
+    del fields["crc32"]
+    assert Result.model_validate(fields).mismatch is None
