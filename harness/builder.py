@@ -21,6 +21,7 @@ from harness import namespaces, wire
 from harness.build_report import BuildUnavailableError, KernelReport
 from harness.errors import WireError
 from harness.isolate import Child, Jail
+from harness.project import base
 from harness.schema import Entrant, Limits
 from harness.scratch import house
 from harness.words import plain_text
@@ -79,6 +80,7 @@ def _jail(entrant: Entrant, own: Path, limits: Limits, level: int) -> Jail:
         uid=uid,
         devices=(),
         memory_bytes=int(limits.memory_gib * 2**30),
+        root=base(),
     )
 
 

@@ -20,9 +20,9 @@ from pathlib import Path
 from harness import cgroup, hygiene, namespaces, readable, sandbox
 from harness.defences import NOTHING_OFF, Defence, Off
 from harness.nursery import Adopted, Nursery
+from harness.project import HOME, private
 from harness.words import plain_text
 
-ROOT = Path(__file__).resolve().parent.parent
 LOG_TAIL_BYTES = 4096
 KEPT_ENV = (
     "PATH",
@@ -50,6 +50,7 @@ class Jail:
     uid: int | None = None  # whose processes they are at level 2, where we are root
     devices: tuple[Path, ...] | None = None  # of the GPU, at level 2; None: all there are
     memory_bytes: int = 0  # what all its processes may take; 0: no bound of the kernel
+    root: Path = HOME  # of the project, which stays shut
 
 
 class Child:
@@ -91,7 +92,7 @@ class Child:
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=subprocess.STDOUT,
-                cwd=jail.house if jail else ROOT,
+                cwd=jail.house if jail else HOME,
                 env=untrusted_env(jail) if jail else trusted_env(),
                 pass_fds=(theirs.fileno(),),
                 start_new_session=True,
@@ -177,12 +178,12 @@ class Child:
 
 def rules_of(jail: Jail) -> sandbox.Rules:
     """The jail as the sandbox's rules."""
-    imports = readable.opened(readable.shut(ROOT, jail.cache.parent))
+    imports = readable.opened(readable.shut(*private(jail.root), jail.cache.parent))
     return sandbox.Rules(
         level=jail.level,
         rw=(jail.cache,),
         fresh=(jail.scratch,),
-        ro=(jail.source, ROOT / "harness", jail.house, *imports),
+        ro=(jail.source, HOME / "harness", jail.house, *imports),
         chdir=jail.scratch,
         uid=jail.uid,
         devices=jail.devices,
@@ -191,7 +192,7 @@ def rules_of(jail: Jail) -> sandbox.Rules:
 
 def trusted_env() -> dict[str, str]:
     """The judge's environment: ours, with the house importable."""
-    return {**os.environ, "PYTHONPATH": _python_path(ROOT), "PYTHONDONTWRITEBYTECODE": "1"}
+    return {**os.environ, "PYTHONPATH": _python_path(HOME), "PYTHONDONTWRITEBYTECODE": "1"}
 
 
 def untrusted_env(jail: Jail) -> dict[str, str]:

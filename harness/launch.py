@@ -15,16 +15,16 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 
-from harness import PROTOCOL, early, hygiene, readable, sandbox
+from harness import PROTOCOL, __version__, early, hygiene, project, readable, sandbox
 from harness.bench import JudgeClient, Seat, arena_sizes
 from harness.casting import cast_roles, gpu_env, make_seats
 from harness.clock import CPU_RULES, GPU_RULES, ClockRules
 from harness.defences import Defence, Off
 from harness.engine import BrokenRun, Run, wanted_cases
-from harness.isolate import ROOT
 from harness.machine import missing, too_old
 from harness.observer import Observer
 from harness.problems import Problem, get_problem
+from harness.project import HOME
 from harness.quiet import Quiet
 from harness.request import Request
 from harness.resource_watch import ResourceWatch
@@ -182,7 +182,8 @@ def tell_walls(run: Run, request: Request) -> None:
         kind = sandbox.LEVELS[request.sandbox]
         run.observer.note(f"workers run at sandbox level {request.sandbox} ({kind}), not 2: {why}")
     if request.sandbox:
-        for entry, why in readable.refused(readable.shut(ROOT, request.cache)).items():
+        shut = readable.shut(*project.private(request.root), request.cache)
+        for entry, why in readable.refused(shut).items():
             run.observer.note(f"workers cannot read {entry} of your import path: {why}")
 
 
@@ -264,11 +265,13 @@ def rules_of(device: str, off: Off) -> ClockRules:
 
 
 def harness_commit() -> str:
-    """Commit of the checkout, '+' if files differ from it; empty outside git."""
+    """Commit of the checkout, '+' if files differ from it; an installation's version, 'v0.1.0'."""
+    if not project.is_project(HOME):  # a git that is around an installation is somebody else's
+        return os.environ.get("ATTNBOARD_COMMIT", "") or f"v{__version__}"
     try:
         head = subprocess.run(
             ["git", "rev-parse", "HEAD"],
-            cwd=ROOT,
+            cwd=HOME,
             capture_output=True,
             text=True,
             check=True,
@@ -276,7 +279,7 @@ def harness_commit() -> str:
         ).stdout.strip()
         dirty = subprocess.run(
             ["git", "status", "--porcelain", "harness", "run.py"],
-            cwd=ROOT,
+            cwd=HOME,
             capture_output=True,
             text=True,
             check=True,

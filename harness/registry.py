@@ -11,6 +11,7 @@ from harness import rung
 from harness.entry_file import check_launch, check_source
 from harness.errors import SubmissionError, UsageError, did_you_mean
 from harness.problems import PROBLEMS, Problem, get_problem
+from harness.project import layers
 from harness.schema import NAME_PATTERN, Entrant, Kind, Manifest
 from harness.source_files import Files, digest, holds, lay_out, names_in, read
 from harness.words import encoded_bytes, shown
@@ -42,7 +43,11 @@ def gather(
     found: dict[Path, Entrant] = {}
     refused: list[SubmissionError] = []
     for name in _split(names):
-        paths = _all_of(root, problem, refused) if name == "all" else _resolve(name, root, problem)
+        paths = (
+            _everybody(root, kind, problem, refused)
+            if name == "all"
+            else _resolve(name, root, problem)
+        )
         for path in paths:
             try:
                 entrant = load_entrant(path, kind, problem, root)
@@ -74,8 +79,17 @@ def places(names: Iterable[str], root: Path) -> list[Path]:
 
 
 def known_names(root: Path, problem: Problem | None = None) -> list[str]:
-    """Folders of `root` that hold a manifest (of `problem`)."""
-    return [path.name for path in _all_of(root, problem)]
+    """Names of `known`."""
+    return [path.name for path in known(root, problem)]
+
+
+def known(root: Path, problem: Problem | None = None) -> list[Path]:
+    """Folders of `root`, and of what comes along under other names, that hold a manifest (of `problem`)."""
+    found: dict[str, Path] = {}
+    for layer in layers(root):
+        for path in _all_of(layer, problem):
+            found.setdefault(path.name, path)
+    return [found[name] for name in sorted(found)]
 
 
 def ladders(root: Path) -> list[Path]:
@@ -238,6 +252,13 @@ def _all_of(
     return found
 
 
+def _everybody(
+    root: Path, kind: Kind, problem: Problem | None, refused: list[SubmissionError]
+) -> list[Path]:
+    """What 'all' means: the root's own submissions, but every baseline there is."""
+    return known(root, problem) if kind is Kind.BASELINE else _all_of(root, problem, refused)
+
+
 def _problem_in(body: bytes) -> str:
     """A bare file computes whatever it has the function of."""
     text = body.decode(errors="replace")
@@ -280,7 +301,8 @@ def _resolve(name: str, root: Path, problem: Problem | None = None) -> list[Path
 
 
 def _place(name: str, root: Path) -> Path | None:
-    for base in (root / name, Path(name), root / entry_name(name)):
+    places = (place for r in layers(root) for place in (r / name, Path(name), r / entry_name(name)))
+    for base in places:
         for candidate in (base, Path(f"{base}.py"), Path(f"{base}.cu")):
             if candidate.exists():
                 return candidate
@@ -289,8 +311,9 @@ def _place(name: str, root: Path) -> Path | None:
 
 def _display_name(path: Path, manifest: Manifest, root: Path | None) -> str:
     """The manifest's name; steps/ of an entry carry their path, so that two never share a row."""
-    if root is not None and path.resolve().is_relative_to(root.resolve()):
-        return entry_name(path.resolve().relative_to(root.resolve()).as_posix())
+    for layer in layers(root) if root is not None else ():
+        if path.resolve().is_relative_to(layer.resolve()):
+            return entry_name(path.resolve().relative_to(layer.resolve()).as_posix())
     return manifest.name
 
 

@@ -8,9 +8,9 @@ from pathlib import Path
 
 from harness.defences import NOTHING_OFF, Off
 from harness.errors import SubmissionError
-from harness.isolate import ROOT
 from harness.null import NAME as NULL
 from harness.problems import get_problem
+from harness.project import HOME
 from harness.registry import find_entrants, gather, known_names
 from harness.schema import Entrant, Kind, Machine, Suite
 from harness.stopping import FIXED, Rule
@@ -24,7 +24,7 @@ class Request:
     machine: Machine
     entrants: tuple[Entrant, ...]
     against: str
-    root: Path = ROOT
+    root: Path = HOME
     cache: Path = Path.home() / ".cache" / "attnboard"
     sandbox: int = 0
     rule: Rule = FIXED  # when to stop measuring whom

@@ -21,10 +21,10 @@ from pydantic import Field
 from harness import early, hygiene, kernel_class
 from harness.defences import NOTHING_OFF, Defence, Off
 from harness.errors import HarnessError, SubmissionError, SuiteError
-from harness.isolate import ROOT
 from harness.launch import execute
 from harness.observer import Silent
 from harness.problems import PROBLEMS, Problem, get_problem
+from harness.project import HOME
 from harness.registry import find_entrants, load_entrant
 from harness.removal import remove_tree
 from harness.request import Request
@@ -126,7 +126,7 @@ class Outcome:
         }
 
 
-def load_corpus(root: Path = ROOT) -> list[Specimen]:
+def load_corpus(root: Path = HOME) -> list[Specimen]:
     """All specimens, cheaters first."""
     found = []
     for kind in ("cheaters", "honest"):
@@ -149,7 +149,7 @@ def _folders(root: Path, kind: str) -> Iterator[Path]:
 @functools.cache
 def _home() -> tempfile.TemporaryDirectory[str]:
     """Where specimens are unfolded: inside the checkout, which some of them want to reach from there."""
-    build = ROOT / "build"  # git sees nothing of it
+    build = HOME / "build"  # git sees nothing of it
     with contextlib.suppress(OSError):
         build.mkdir(exist_ok=True)
         return tempfile.TemporaryDirectory(prefix="corpus-", dir=build)
@@ -184,7 +184,7 @@ def suite_for(problem: Problem, gpu: bool, dtype: str, quick_deadlines: bool) ->
         limits = limits.model_copy(
             update={"import_s": 15, "first_call_s": 4, "burst_s": 4, "entrant_s": 20}
         )
-    pace = load_suite(problem.suites[1], ROOT / "configs").against  # runs with and without a GPU
+    pace = load_suite(problem.suites[1], HOME / "configs").against  # runs with and without a GPU
     return Suite(
         name="selftest",
         problem=problem.name,
@@ -224,10 +224,10 @@ def run_batch(
     problem = get_problem(specimens[0].problem)
     suite = suite_for(problem, gpu, first.dtype, first.slow)
     partners = dict.fromkeys(partner for s in specimens for partner in s.partners)
-    neighbours = [ROOT / "tests" / "honest" / name for s in specimens for name in s.expect.beside]
+    neighbours = [HOME / "tests" / "honest" / name for s in specimens for name in s.expect.beside]
     folders = dict.fromkeys([*(s.folder for s in specimens), *partners, *neighbours])
     entrants, refused = _loaded(list(folders), problem)
-    pace = find_entrants([suite.against], ROOT / "baselines", Kind.BASELINE, problem)
+    pace = find_entrants([suite.against], HOME / "baselines", Kind.BASELINE, problem)
     results: dict[str, Result] = {}
     if (
         gpu and Defence.SANDBOX not in off

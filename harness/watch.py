@@ -26,7 +26,7 @@ from harness.errors import (
     HarnessError,
     UsageError,
 )
-from harness.isolate import ROOT
+from harness.project import base
 from harness.registry import places
 from harness.report.text import wash
 from harness.source_files import SKIPPED_DIRS, SKIPPED_FILES
@@ -46,7 +46,7 @@ class Watch:
     def __init__(
         self,
         args: argparse.Namespace,
-        root: Path = ROOT / "submissions",
+        root: Path | None = None,
         sleep: Callable[[float], object] = time.sleep,
     ) -> None:
         for flag in ("json", *MANY):
@@ -55,7 +55,8 @@ class Watch:
                     f"--watch repeats one run in this terminal; --{flag.replace('_', '-')} is for other runs",
                     f"python run.py --submission {','.join(args.submission)} --watch",
                 )
-        self.args, self.root, self.sleep = args, root, sleep
+        self.args, self.sleep = args, sleep
+        self.root = root or base() / "submissions"
         self.seen: State = {}
         self._rungs: dict[Path, list[Path]] = {}
 

@@ -7,8 +7,8 @@ import sys
 
 from harness import build_report, builder, sandbox
 from harness.errors import EXIT_OK, EXIT_SUBMISSION_FAILED, UnavailableError, UsageError
-from harness.isolate import ROOT
 from harness.launch_spec import parse_launch
+from harness.project import base
 from harness.registry import find_entrants
 from harness.schema import Entrant, Kind, Limits
 from harness.words import plain_text
@@ -30,7 +30,7 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
 
 def run(args: argparse.Namespace) -> int:
     """0 if all compiled; 1 if one did not, breaks a promise, or spills and that was forbidden."""
-    entrants = find_entrants(args.names, ROOT / "submissions", Kind.SUBMISSION, None)
+    entrants = find_entrants(args.names, base() / "submissions", Kind.SUBMISSION, None)
     cuda = [entrant for entrant in entrants if entrant.manifest.language == "cuda"]
     if not cuda:
         raise UsageError("nothing to compile: no CUDA submission among these", "python run.py list")

@@ -17,10 +17,9 @@ from pathlib import Path
 from types import ModuleType
 from typing import Literal
 
-from harness import landlock, sandbox
+from harness import landlock, project, sandbox
 from harness.checkpoint import Checkpoint
-from harness.commands import _shared
-from harness.errors import EXIT_OK, EXIT_UNAVAILABLE, HarnessError
+from harness.errors import EXIT_OK, EXIT_UNAVAILABLE, HarnessError, typed
 from harness.gpu_specs import peak_tflops
 from harness.machine import inspect_machine, nvml, version_of
 from harness.schema import Machine
@@ -70,7 +69,7 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
 def run(args: argparse.Namespace) -> int:
     """0: measuring works here; 3: something needed is missing."""
     machine = inspect_machine()
-    lines = [*packages(), *bytecode(), *gpu(machine), *tools(), *walls(), *places(_shared.ROOT)]
+    lines = [*packages(), *bytecode(), *gpu(machine), *tools(), *walls(), *places()]
     missing = [line for line in lines if line.mark == "missing"]
     ready = not missing and (machine.has_gpu or not args.need_gpu)
     if args.json:
@@ -80,8 +79,8 @@ def run(args: argparse.Namespace) -> int:
     for line in lines:
         print(f"{SIGNS[line.mark]} {line.what.ljust(width)}  {line.found}")
         if line.next and line.mark != "ok":
-            print(f"  {' ' * width}  next: {line.next}")
-    print(f"next: {_verdict(machine, missing, args.need_gpu)}")
+            print(typed(f"  {' ' * width}  next: {line.next}"))
+    print(typed(f"next: {_verdict(machine, missing, args.need_gpu)}"))
     return EXIT_OK if ready else EXIT_UNAVAILABLE
 
 
@@ -256,8 +255,21 @@ def walls() -> Iterator[Line]:
     )
 
 
-def places(root: Path) -> Iterator[Line]:
-    """Room and rights to write, and whether every suite can be read."""
+def places() -> Iterator[Line]:
+    """Whose project this is, room and rights to write, and whether every suite can be read."""
+    root = project.find()
+    yield Line(
+        "ok" if root else "note",
+        "project",
+        str(root or f"none: no file {project.MARK} in {Path.cwd()} or above it"),
+        "attnboard init demo && cd demo, or --root DIR",
+    )
+    if root:
+        yield from _room(root)
+    yield from _suites((root or project.HOME) / "configs")
+
+
+def _room(root: Path) -> Iterator[Line]:
     results = root / "results"
     where = results if results.exists() else root
     writable = os.access(where, os.W_OK)
@@ -272,13 +284,12 @@ def places(root: Path) -> Iterator[Line]:
     yield Line(
         "note" if low else "ok", "disk", f"{free:.0f} GiB free", "builds and caches want a few GiB"
     )
-    yield from _suites(root / "configs")
 
 
 def _suites(configs: Path) -> Iterator[Line]:
-    from harness.suite import load_suite
+    from harness.suite import known_suites, load_suite
 
-    names = sorted(path.stem for path in configs.glob("*.yaml"))
+    names = sorted(known_suites(configs))
     broken = []
     for name in names:
         try:

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from harness.commands import _shared, compare
-from harness.errors import EXIT_OK
+from harness.errors import EXIT_OK, typed
 from harness.problems import get_problem
 from harness.report.limits import Resources, at_clock_pct, ceilings, limiter, sm_clock_mhz
 from harness.report.text import milliseconds, number, scientific, times, wash
@@ -51,7 +51,8 @@ def run(args: argparse.Namespace) -> int:
     for entry, found in known.items():
         print("\n".join(_resources(entry, found, pairs[0].a.machine.capability)))
     print(
-        f"next: python run.py show {args.a.partition('@')[0]} --samples · ncu --set full on the slower one"
+        typed(f"next: python run.py show {args.a.partition('@')[0]} --samples")
+        + " · ncu --set full on the slower one"
     )
     return EXIT_OK
 

@@ -6,7 +6,7 @@ import argparse
 
 from harness import record
 from harness.commands import _shared
-from harness.errors import EXIT_OK
+from harness.errors import EXIT_OK, typed
 from harness.report.history import Point, history, step
 from harness.report.text import times, wash
 
@@ -34,7 +34,7 @@ def run(args: argparse.Namespace) -> int:
             f"{args.name} on {wash(board[0])} · {wash(board[1])} (suite {board[2][:8]}, protocol {board[3]})"
         )
         print(_shared.table(_rows([p for p in points if p.board == board]), indent="  "))
-    print(f"next: python run.py compare {args.name}@RUN {args.name}@OTHER_RUN")
+    print(typed(f"next: python run.py compare {args.name}@RUN {args.name}@OTHER_RUN"))
     return EXIT_OK
 
 

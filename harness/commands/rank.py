@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 import difflib
 import os
+import re
 import sys
 import tempfile
 from collections.abc import Callable, Collection, Iterator, Mapping
@@ -24,7 +25,9 @@ from harness.errors import (
     StorageError,
     SubmissionError,
     UsageError,
+    typed,
 )
+from harness.project import base, is_project, layers, results
 from harness.rank import Leaderboard, leaderboard, newest
 from harness.report import markdown, page, picture, quoted
 from harness.report.history import history
@@ -32,7 +35,6 @@ from harness.schema import Machine
 from harness.source_files import read_file
 
 MOST_NOTES_BYTES = 256 << 10
-ROOT = Path(__file__).resolve().parents[2]
 CPU = Machine().slug
 
 
@@ -41,7 +43,7 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     parser = subparsers.add_parser(
         "rank", help="rebuild leaderboard.md and .html from results/ alone"
     )
-    parser.add_argument("--results", type=Path, default=ROOT / "results", metavar="DIR")
+    parser.add_argument("--results", type=results, default="", metavar="DIR")
     parser.add_argument(
         "--board",
         type=Path,
@@ -108,10 +110,11 @@ def places(results_dir: Path, board: Path | None) -> list[Place]:
     """Where the rows of `results_dir` are shown; all in `board` if one is named."""
     if board is not None:
         return [Place(board, None, board.parent)]
-    committed = results_dir.resolve() == (ROOT / "results").resolve()
+    root = base()
+    committed = results_dir.resolve() == (root / "results").resolve()
     return [
-        Place((ROOT if committed else results_dir) / "leaderboard.md", False, ROOT, committed),
-        Place(results_dir / CPU / "leaderboard.md", True, ROOT),
+        Place((root if committed else results_dir) / "leaderboard.md", False, root, committed),
+        Place(results_dir / CPU / "leaderboard.md", True, root),
     ]
 
 
@@ -150,7 +153,15 @@ def publish(
         files[place.board.parent / "docs" / "board.svg"] = drawing
     page_path = place.board.with_suffix(".html")
     files[page_path] = page.render(board, history(heads), notes)
+    if is_project(place.root) and not (place.root / "run.py").is_file():
+        files |= {path: _outside(files[path]) for path in (place.board, page_path)}
     return board, bad, files
+
+
+def _outside(text: str) -> str:
+    """A board of a project that is no checkout: neither run.py nor docs/ is there."""
+    text = re.sub(r"\[([^\]]+)\]\((?:\.\./)*docs/[^)]+\.md(?:#[^)]*)?\)", r"\1", text)
+    return text.replace("python run.py", "attnboard")
 
 
 def _read(
@@ -164,13 +175,15 @@ def _read(
 
 
 def _notes(root: Path, board: Leaderboard, fresh: Mapping[Path, str]) -> dict[str, str]:
-    """NOTES.md of every entry whose folder is in this checkout, as `fresh` has it or as it is."""
+    """NOTES.md of every entry whose folder is here, as `fresh` has it or as it is; the root's own count."""
     found: dict[str, str] = {}
+    folders = [
+        layer for name in ("baselines", "submissions") for layer in layers(root / name)[::-1]
+    ]
     for row in (row for one in board.boards for row in one.rows):
-        for folder in ("submissions", "baselines"):
-            base = (root / folder).resolve()
-            path = (base / row.entry / "NOTES.md").resolve()
-            if path.is_relative_to(base) and path.is_file():
+        for home in (folder.resolve() for folder in folders):
+            path = (home / row.entry / "NOTES.md").resolve()
+            if path.is_relative_to(home) and path.is_file():
                 try:
                     notes = fresh.get(path) or read_file(path, MOST_NOTES_BYTES).decode(
                         errors="replace"
@@ -205,5 +218,7 @@ def _check(path: Path, rebuilt: str) -> int:
     diff = difflib.unified_diff(old.splitlines(), rebuilt.splitlines(), "board", "records", n=0)
     for line in list(diff)[:20]:
         print(line)
-    print(f"{path}: not what the records give\n  next: python run.py rank", file=sys.stderr)
+    print(
+        f"{path}: not what the records give\n  next: {typed('python run.py rank')}", file=sys.stderr
+    )
     return EXIT_SUBMISSION_FAILED

@@ -7,7 +7,7 @@ import json
 
 from harness import record
 from harness.commands import _shared
-from harness.errors import EXIT_OK
+from harness.errors import EXIT_OK, typed
 from harness.rank import Board, Row
 from harness.report.notes import Notes, conditions_of
 from harness.report.text import (
@@ -49,7 +49,8 @@ def run(args: argparse.Namespace) -> int:
         for result in row.results:
             print("\n".join(_result(board, result, samples=args.samples)))
         print()
-    print(f"next: python run.py compare {args.name} OTHER · python run.py history {args.name}")
+    told = f"python run.py compare {args.name} OTHER · python run.py history {args.name}"
+    print(f"next: {typed(told)}")
     return EXIT_OK
 
 
@@ -77,7 +78,7 @@ def _row(board: Board, row: Row) -> list[str]:
 def _result(board: Board, result: Result, *, samples: bool) -> list[str]:
     lines = [f"  {wash(result.config, 80)}: {ending(result)}"]
     if result.status is not Status.PASSED:
-        lines.append(f"    next: {NEXT.get(result.status, '')}")
+        lines.append(f"    next: {typed(NEXT.get(result.status, ''))}")
         lines += [f"    | {wash(line, 160)}" for line in result.log_tail.splitlines()[-12:]]
         return lines
     told = result.speedup

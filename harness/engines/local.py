@@ -17,7 +17,7 @@ from typing import IO
 
 from harness.engines.base import Told, gone, parse_line
 from harness.engines.unit import Unit, to_text
-from harness.isolate import ROOT
+from harness.project import HOME
 from harness.words import plain_text
 
 COMMAND = (sys.executable, "-m", "harness.engines.child")
@@ -134,7 +134,7 @@ class Local:
         errors = tempfile.TemporaryFile()  # noqa: SIM115 - closed when the unit is gone
         process = subprocess.Popen(
             [*self.command, "--gpu", slot.gpu],
-            cwd=ROOT,
+            cwd=HOME,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=errors,

@@ -19,6 +19,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
+from harness.errors import typed
 from harness.rank import Board, Leaderboard, Row
 from harness.report.text import (
     NEXT,
@@ -134,7 +135,7 @@ class Terminal:
                 line.append("  approximate", style="yellow")
         else:
             line.append(ending(result), style=BAD)
-            line.append(f"\n  next: {NEXT.get(result.status, '')}", style=DIM)
+            line.append(f"\n  next: {typed(NEXT.get(result.status, ''))}", style=DIM)
         self._print(line)
 
     def board(self, leaderboard: Leaderboard, path: Path) -> None:

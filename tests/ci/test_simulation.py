@@ -136,7 +136,7 @@ def measured(hub: Hub, factor: float, *, run: str, date: str, seed: int = 1) -> 
     suite = load_suite("fa3", hub.trusted / "configs")
     told = {"mine": factor, "sdpa_flash": 2.0}
     results = run_of(told, seed=seed, run=run, date=date, baselines=("sdpa_cudnn", "sdpa_flash"))
-    with mock.patch.object(launch, "ROOT", hub.trusted):
+    with mock.patch.object(launch, "HOME", hub.trusted):
         commit = launch.harness_commit()
     facts = {
         "suite_sha256": suite.sha256,

@@ -12,6 +12,7 @@ import pytest
 from harness import record
 from harness.commands import rank as command
 from harness.errors import StorageError, UsageError
+from harness.project import HOME
 from tests.report.factory import CPU, result, run_of
 
 
@@ -73,7 +74,7 @@ def test_a_board_that_cannot_be_written_is_a_storage_error(args: argparse.Namesp
 def test_a_try_out_on_a_cpu_leaves_the_committed_board_alone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(command, "ROOT", tmp_path)
+    monkeypatch.setattr(command, "base", lambda: tmp_path)
     results = tmp_path / "results"
     for one in run_of({"mine": 0.9}):
         record.append(results, one)
@@ -101,7 +102,7 @@ def test_a_try_out_on_a_cpu_leaves_the_committed_board_alone(
 def test_records_elsewhere_leave_the_committed_board_alone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(command, "ROOT", tmp_path / "checkout")
+    monkeypatch.setattr(command, "base", lambda: tmp_path / "checkout")
     elsewhere = tmp_path / "scratch"
     record.append(elsewhere, result())
     ((path, _, _),) = command.rebuild(elsewhere, None, {result().gpu})
@@ -129,11 +130,11 @@ def test_a_named_board_holds_everything(args: argparse.Namespace) -> None:
 
 
 def test_git_ignores_a_cpus_board() -> None:
-    place = command.places(command.ROOT / "results", None)[1]
+    place = command.places(HOME / "results", None)[1]
     assert place.cpu
     shown = [place.board, place.board.with_suffix(".html")]
     asked = ["git", "check-ignore", *map(str, shown)]
-    told = subprocess.run(asked, cwd=command.ROOT, capture_output=True, text=True, check=False)
+    told = subprocess.run(asked, cwd=HOME, capture_output=True, text=True, check=False)
     if told.returncode == 128:
         pytest.skip("not a checkout")
     assert told.stdout.splitlines() == list(map(str, shown))
@@ -142,7 +143,7 @@ def test_git_ignores_a_cpus_board() -> None:
 def test_documents_that_quote_the_board_are_written_and_checked(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(command, "ROOT", tmp_path)
+    monkeypatch.setattr(command, "base", lambda: tmp_path)
     for one in run_of({"mine": 0.9}):
         record.append(tmp_path / "results", one)
     quote = "<!-- board fa3: mine -->{}<!-- end -->"

@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import json
 import shlex
-import shutil
 import subprocess
 from pathlib import Path
 
@@ -15,6 +14,7 @@ import yaml
 from harness.commands import baselines, completion, doctor, init
 from harness.errors import UnavailableError, UsageError
 from harness.problems import get_problem
+from harness.project import MARK
 from harness.registry import load_entrant
 from harness.schema import Kind, Machine, Manifest
 
@@ -32,10 +32,9 @@ def call(module: object, *words: str) -> int:
 
 
 @pytest.fixture
-def root(tmp_path: Path) -> Path:
-    for source in init.TEMPLATES.values():
-        if (ROOT / source).exists():
-            shutil.copytree(ROOT / source, tmp_path / source)
+def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    (tmp_path / MARK).touch()
+    monkeypatch.chdir(tmp_path)
     return tmp_path
 
 
@@ -45,20 +44,8 @@ def test_every_template_loads_as_it_is(
 ) -> None:
     if not (ROOT / init.TEMPLATES[template]).exists():
         pytest.skip(f"{init.TEMPLATES[template]} is not in this checkout")
-    assert (
-        call(
-            init,
-            "init",
-            "mine",
-            "--template",
-            template,
-            "--author",
-            "O'Neil: \\1",
-            "--root",
-            str(root),
-        )
-        == 0
-    )
+    words = ["init", "mine", "--template", template, "--author", "O'Neil: \\1"]
+    assert call(init, *words) == 0
     folder = root / "submissions" / "mine"
     manifest = yaml.safe_load((folder / "manifest.yaml").read_text())
     assert (manifest["name"], manifest["author"]) == ("mine", "O'Neil: \\1")
@@ -69,8 +56,11 @@ def test_every_template_loads_as_it_is(
 
 
 def test_a_folder_that_is_there_is_never_touched(root: Path) -> None:
+    call(init, "init", "mine")
+    before = {path: path.read_bytes() for path in root.rglob("*") if path.is_file()}
     with pytest.raises(UsageError, match="is there already"):
-        call(init, "init", "triton_template", "--root", str(root))
+        call(init, "init", "mine", "--template", "gluon")
+    assert {path: path.read_bytes() for path in root.rglob("*") if path.is_file()} == before
 
 
 @pytest.mark.parametrize(
@@ -78,12 +68,13 @@ def test_a_folder_that_is_there_is_never_touched(root: Path) -> None:
 )
 def test_a_name_that_is_no_folder_gets_a_better_one(root: Path, name: str, near: str) -> None:
     with pytest.raises(UsageError, match=f"init {near} "):
-        call(init, "init", name, "--root", str(root))
+        call(init, "init", name)
 
 
-def test_a_template_that_is_missing(tmp_path: Path) -> None:
+def test_a_template_that_is_missing(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(init, "HOME", root)
     with pytest.raises(UnavailableError, match="no triton template"):
-        call(init, "init", "mine", "--root", str(tmp_path))
+        call(init, "init", "mine")
 
 
 # --------------------------------------------------------------------------- baselines
@@ -99,14 +90,15 @@ def test_baselines_say_what_is_missing(capsys: pytest.CaptureFixture[str]) -> No
     assert "sdpa_math" not in backward  # two problems never share a run
 
 
-def test_baselines_check_is_an_exit_code(tmp_path: Path) -> None:
+def test_baselines_check_is_an_exit_code(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(baselines, "base", lambda: tmp_path)
     for name, needs in (("here", "[]"), ("gone", "[no_such_package]")):
         folder = tmp_path / "baselines" / name
         folder.mkdir(parents=True)
         (folder / "manifest.yaml").write_text(f"name: {name}\nneeds: {{packages: {needs}}}\n")
-    assert call(baselines, "baselines", "--root", str(tmp_path), "--check", "here") == 0
-    assert call(baselines, "baselines", "--root", str(tmp_path), "--check", "gone") == 3
-    assert call(baselines, "baselines", "--root", str(tmp_path), "--check", "unknown") == 3
+    assert call(baselines, "baselines", "--check", "here") == 0
+    assert call(baselines, "baselines", "--check", "gone") == 3
+    assert call(baselines, "baselines", "--check", "unknown") == 3
 
 
 def test_a_cuda_baseline_does_not_run_without_a_gpu() -> None:
@@ -208,4 +200,3 @@ def test_other_python_scripts_are_left_alone() -> None:
 
 def test_zsh_loads_the_bash_way() -> None:
     assert "bashcompinit" in completion.script("zsh")
-    assert "--root" not in completion.script("zsh")

@@ -16,7 +16,7 @@ from harness.engines.campaign import Campaign
 from harness.engines.conduct import recorded_in
 from harness.engines.local import Local
 from harness.engines.unit import plan_units
-from harness.isolate import ROOT
+from harness.project import HOME as ROOT
 from harness.schema import Result
 from harness.store import Store
 from tests.engines.units import NULL, SUITE, Watched, conclude, counted, once, request

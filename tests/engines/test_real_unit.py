@@ -12,7 +12,7 @@ from benchmarks.generate_submissions import generate
 from harness import record
 from harness.engines.local import COMMAND
 from harness.engines.unit import plan_units, to_text
-from harness.isolate import ROOT
+from harness.project import HOME as ROOT
 from harness.request import resolve
 from harness.schema import Case, Machine, Status, Suite
 

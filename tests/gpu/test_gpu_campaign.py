@@ -11,10 +11,10 @@ from benchmarks.generate_submissions import generate
 from harness.engines.devices import choose_gpus
 from harness.engines.local import Local
 from harness.engines.unit import plan_units
-from harness.isolate import ROOT
 from harness.launch import execute, warm_up
 from harness.machine import inspect_machine
 from harness.observer import Silent
+from harness.project import HOME as ROOT
 from harness.request import Request, resolve
 from harness.schema import Case, Result, Status, Suite
 from tests.engines.units import conclude

@@ -39,6 +39,7 @@ LAWS = {
         "harness.hygiene",
         "harness.namespaces",
         "harness.nursery",
+        "harness.project",
         "harness.words",
     },
     "harness/private_root.py": {"harness.errors"},

@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from harness import readable, sandbox
-from harness.isolate import ROOT, Jail, rules_of, untrusted_env
+from harness.isolate import Jail, rules_of, untrusted_env
+from harness.project import HOME as ROOT
 from harness.readable import Shut
 
 
