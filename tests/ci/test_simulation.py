@@ -20,6 +20,7 @@ import pytest
 
 from harness import PROTOCOL, launch, record
 from harness.problems import get_problem
+from harness.project import MARK
 from harness.registry import load_entrant
 from harness.schema import Kind, Result, Sample, Slack, Speedup, Suite
 from harness.suite import load_suite
@@ -74,6 +75,7 @@ class Hub:
         self.write(self.trusted, "submissions/mine/manifest.yaml", MANIFEST)
         self.write(self.trusted, "harness/judge.py", "honest = True\n")
         self.write(self.trusted, "results/README.md", "records\n")
+        self.write(self.trusted, MARK, "")
         self.commit(self.trusted, "start")
         git(self.trusted, "push", "--quiet", "origin", "HEAD:main")
 
