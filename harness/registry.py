@@ -57,6 +57,9 @@ def gather(
                 refused.append(cause)
             else:
                 found.setdefault(entrant.entry_path.resolve(), entrant)
+        if name == "all" and kind is Kind.SUBMISSION and not paths and not refused:
+            of = f" for {problem.name}" if problem else ""
+            raise SubmissionError(f"{root}: no submission{of} here", "python run.py init mine")
     if refused and not found:
         raise refused[0]
     return list(found.values()), refused
@@ -112,7 +115,7 @@ def load_entrant(
     None for `problem` means the one that its manifest names.
     """
     if path.is_file() and path.suffix in {".py", ".cu"} and _is_entry(path):
-        path = path.parent
+        path = path.absolute().parent
     if path.is_file() and path.suffix == ".py":
         folder, files = path.parent, read(path.parent, [path.name])
         manifest = Manifest(
@@ -127,7 +130,7 @@ def load_entrant(
     else:
         raise SubmissionError(
             f"{shown(path)}: neither a folder nor a .py or .cu file",
-            "see submissions/triton_template",
+            "python run.py init mine makes a folder that runs",
         )
     problem = _agreed(path, manifest, problem)
     _must_be_short(path, manifest)
@@ -286,7 +289,8 @@ def _entries_of(path: Path, problem: Problem | None) -> list[Path]:
         return [path]
     if rung.is_ladder(path):
         return rung.rungs_of(path)
-    return _all_of(path, problem) or [path]
+    bare = sorted(file.parent for file in path.glob("*/submission.py"))
+    return _all_of(path, problem) or bare or [path]
 
 
 def _resolve(name: str, root: Path, problem: Problem | None = None) -> list[Path]:
@@ -301,6 +305,8 @@ def _resolve(name: str, root: Path, problem: Problem | None = None) -> list[Path
 
 
 def _place(name: str, root: Path) -> Path | None:
+    if Path(name).name in ("", ".."):  # `run .`: here, under the name that it has above
+        return Path(name).resolve()
     places = (place for r in layers(root) for place in (r / name, Path(name), r / entry_name(name)))
     for base in places:
         for candidate in (base, Path(f"{base}.py"), Path(f"{base}.cu")):
@@ -343,7 +349,7 @@ def _manifest_in(folder: Path, files: Files) -> Manifest:
             return Manifest(name=_usable(folder.name, folder))
         raise SubmissionError(
             f"{shown(folder)}: no manifest.yaml and no submission.py",
-            "copy submissions/triton_template",
+            "python run.py init mine makes one that has both",
         )
     manifest = model_of(path, contents["manifest.yaml"], Manifest, SubmissionError)
     if manifest.name != folder.name:

@@ -89,6 +89,8 @@ def _verdict(machine: Machine, missing: list[Line], need_gpu: bool) -> str:
         return f"mend {len(missing)} things marked ✗, the first one first"
     if need_gpu and not machine.has_gpu:
         return "a machine with an NVIDIA GPU and its driver, then: python run.py doctor --need-gpu"
+    if project.find() is None:
+        return "attnboard init demo && cd demo && attnboard run mine"
     suite = "" if machine.has_gpu else "   (no GPU: the CPU smoke suite, times never ranked)"
     return f"python run.py --submission triton_template{suite}"
 

@@ -160,6 +160,7 @@ def publish(
 
 def _outside(text: str) -> str:
     """A board of a project that is no checkout: neither run.py nor docs/ is there."""
+    text = re.sub(r" How to read the rest:\s*\[[^\]]+\]\([^)]+\)\.", "", text)
     text = re.sub(r"\[([^\]]+)\]\((?:\.\./)*docs/[^)]+\.md(?:#[^)]*)?\)", r"\1", text)
     return text.replace("python run.py", "attnboard")
 

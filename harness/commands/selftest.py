@@ -10,8 +10,15 @@ from collections.abc import Sequence
 
 from harness import selftest
 from harness.arguments import whole
-from harness.errors import EXIT_OK, EXIT_SUBMISSION_FAILED, UsageError, did_you_mean
+from harness.errors import (
+    EXIT_OK,
+    EXIT_SUBMISSION_FAILED,
+    UnavailableError,
+    UsageError,
+    did_you_mean,
+)
 from harness.machine import inspect_machine
+from harness.project import HOME
 from harness.sandbox import usual_level
 from harness.schema import Result
 
@@ -55,6 +62,11 @@ def run(args: argparse.Namespace) -> int:
 
 def choose(corpus: Sequence[selftest.Specimen], names: Sequence[str]) -> list[selftest.Specimen]:
     """The specimens named, or all."""
+    if not corpus:
+        raise UnavailableError(
+            f"no specimens in {HOME / 'tests'}: they are no part of an installation",
+            "the same in a checkout",
+        )
     known = {specimen.name: specimen for specimen in corpus}
     for name in names:
         if name not in known:
