@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 import yaml
 
+from harness import __version__
 from harness.commands import baselines, completion, doctor, init
 from harness.errors import UnavailableError, UsageError
 from harness.problems import get_problem
@@ -75,6 +76,33 @@ def test_a_template_that_is_missing(root: Path, monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(init, "HOME", root)
     with pytest.raises(UnavailableError, match="no triton template"):
         call(init, "init", "mine")
+
+
+def test_where_there_is_no_project_one_is_made(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(init, "find", lambda: None)  # as where no checkout is around
+    assert call(init, "init", "demo", "--template", "gluon", "--author", "me") == 0
+    told = capsys.readouterr().out
+    assert told.startswith("demo/submissions/mine: NOTES.md, manifest.yaml, submission.py\n")
+    assert told.endswith("next: cd demo && attnboard run mine\n")
+    demo = tmp_path / "demo"
+    assert (demo / MARK).is_file()
+    assert "attnboard run mine" in (demo / "README.md").read_text()
+    assert "results/cpu/" in (demo / ".gitignore").read_text()
+    workflow = yaml.safe_load((demo / ".github" / "workflows" / "attnboard.yml").read_text())
+    assert workflow["env"]["ATTNBOARD"] == f"attnboard=={__version__}"
+    assert workflow["jobs"]["check"]["steps"][-1]["run"] == "attnboard run all"
+    monkeypatch.chdir(demo)
+    monkeypatch.undo()
+    monkeypatch.chdir(demo)
+    assert call(init, "init", "more") == 0  # now there is one
+    assert (demo / "submissions" / "more" / "submission.py").is_file()
+    with pytest.raises(UsageError, match="is there already"):
+        call(init, "init", "submissions", "--project")
+    assert call(init, "init", "inner", "--project") == 0
+    assert (demo / "inner" / MARK).is_file()
 
 
 # --------------------------------------------------------------------------- baselines
@@ -167,14 +195,12 @@ def test_doctor_ends_in_the_next_move(capsys: pytest.CaptureFixture[str]) -> Non
 # --------------------------------------------------------------------------- completion
 
 
-def complete(words: list[str]) -> list[str]:
+def complete(words: list[str], cwd: Path = ROOT) -> list[str]:
     """What bash offers after `words`, the last of which is being typed."""
     quoted = " ".join(f"'{word}'" for word in words)
     code = f"{completion.script('bash')}\nCOMP_WORDS=({quoted}); COMP_CWORD={len(words) - 1}\n"
     code += '_attnboard; printf "%s\\n" "${COMPREPLY[@]}"'
-    told = subprocess.run(
-        ["bash", "-c", code], capture_output=True, text=True, cwd=ROOT, check=True
-    )
+    told = subprocess.run(["bash", "-c", code], capture_output=True, text=True, cwd=cwd, check=True)
     assert not told.stderr
     return told.stdout.split()
 
@@ -192,6 +218,18 @@ def complete(words: list[str]) -> list[str]:
 )
 def test_bash_offers(words: list[str], offered: str) -> None:
     assert offered in complete(words)
+
+
+def test_bash_offers_a_projects_names_and_those_that_come_along(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (root / "submissions" / "mine_own").mkdir(parents=True)
+    (root / "configs").mkdir()
+    asked = {"cwd": root / "configs"}
+    assert complete(["attnboard", "run", "--submission", "mine_"], **asked) == ["mine_own"]
+    assert complete(["attnboard", "--submission", "triton_tem"], **asked) == ["triton_template"]
+    assert complete(["/x/bin/attnboard", "comp"], **asked) == ["compare", "completion"]
+    assert "--root" in complete(["attnboard", "show", "mine", "--ro"], **asked)
 
 
 def test_other_python_scripts_are_left_alone() -> None:
