@@ -35,9 +35,9 @@ def find(start: Path | None = None) -> Path | None:
         if not is_project(folder):
             raise UsageError(
                 f"{VARIABLE} or --root: {asked} is no project, it has no file {MARK}",
-                f"touch {shlex.quote(str(folder / MARK))}, or attnboard init NAME"
+                f"touch {shlex.quote(str(folder / MARK))}"
                 if folder.is_dir()
-                else "attnboard init NAME makes one",
+                else "attnboard init NAME --project makes one",
             )
         return folder
     here = (start or Path.cwd()).resolve()

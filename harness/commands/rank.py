@@ -154,15 +154,16 @@ def publish(
     page_path = place.board.with_suffix(".html")
     files[page_path] = page.render(board, history(heads), notes)
     if is_project(place.root) and not (place.root / "run.py").is_file():
-        files |= {path: _outside(files[path]) for path in (place.board, page_path)}
+        files[place.board] = _elsewhere(files[place.board])
     return board, bad, files
 
 
-def _outside(text: str) -> str:
-    """A board of a project that is no checkout: neither run.py nor docs/ is there."""
-    text = re.sub(r" How to read the rest:\s*\[[^\]]+\]\([^)]+\)\.", "", text)
-    text = re.sub(r"\[([^\]]+)\]\((?:\.\./)*docs/[^)]+\.md(?:#[^)]*)?\)", r"\1", text)
-    return text.replace("python run.py", "attnboard")
+def _elsewhere(board: str) -> str:
+    """leaderboard.md of a project that is no checkout: neither run.py nor our docs/ are there."""
+    board = re.sub(r" How to read the rest:\s*\[[^]]+\]\([^)]+\)\.", "", board)
+    return re.sub(r"\[([^][]+)\]\((?:\.\./)*docs/[^)]+\.md(?:#[^)]*)?\)", r"\1", board).replace(
+        "python run.py", "attnboard"
+    )
 
 
 def _read(

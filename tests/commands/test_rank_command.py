@@ -12,7 +12,7 @@ import pytest
 from harness import record
 from harness.commands import rank as command
 from harness.errors import StorageError, UsageError
-from harness.project import HOME
+from harness.project import HOME, MARK
 from tests.report.factory import CPU, result, run_of
 
 
@@ -57,7 +57,7 @@ def test_check_sees_a_board_that_is_not_current(
 def test_a_damaged_line_is_named_and_left_out(
     args: argparse.Namespace, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    path = next(args.results.rglob("*r2.jsonl"))
+    (path,) = args.results.rglob("*r2.jsonl")
     path.write_bytes(path.read_bytes()[:-30])
     assert args.run(args) == 0
     assert f"left out: {path}:9: the line is cut short" in capsys.readouterr().err
@@ -109,6 +109,23 @@ def test_records_elsewhere_leave_the_committed_board_alone(
     assert path == elsewhere / "leaderboard.md"
     assert "`mine`" in path.read_text()
     assert not (tmp_path / "checkout").exists()
+
+
+def test_the_board_of_a_project_names_its_own_command(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / MARK).touch()
+    monkeypatch.setattr(command, "base", lambda: tmp_path)
+    for one in run_of({"mine": 0.9, "yours": 0.9001}):
+        record.append(tmp_path / "results", one)
+    list(command.rebuild(tmp_path / "results", None, {result().gpu}))
+    board = (tmp_path / "leaderboard.md").read_text()
+    assert "Built by `attnboard rank`" in board
+    assert "run.py" not in board
+    assert "](docs/board.svg)" in board
+    assert not [
+        link for link in re.findall(r"\]\(([^)#]+)", board) if not (tmp_path / link).exists()
+    ]
 
 
 def test_no_folder_of_records_is_no_empty_board(args: argparse.Namespace) -> None:

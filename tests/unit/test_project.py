@@ -96,7 +96,7 @@ def test_the_variable_counts_before_the_current_folder(
     monkeypatch.setenv(VARIABLE, str(other))
     with pytest.raises(UsageError, match="other is no project") as caught:
         project.find()
-    assert caught.value.hint == f"touch {other / MARK}, or attnboard init NAME"
+    assert caught.value.hint == f"touch {other / MARK}"
     (other / MARK).touch()
     assert project.root() == other
     monkeypatch.setenv(VARIABLE, str(tmp_path / "absent"))
