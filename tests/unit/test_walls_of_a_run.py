@@ -30,7 +30,7 @@ def test_walls_lower_than_usual_are_told(
     run: Any = SimpleNamespace(observer=SimpleNamespace(note=notes.append))
     monkeypatch.setattr(sandbox, "lacking", lambda _: lacks)
     monkeypatch.setattr(launch.readable, "refused", lambda _: {})
-    launch.tell_walls(run, SimpleNamespace(sandbox=level, cache=tmp_path))  # type: ignore[arg-type]
+    launch.tell_walls(run, SimpleNamespace(sandbox=level, cache=tmp_path, root=tmp_path))  # type: ignore[arg-type]
     assert len(notes) == bool(told)
     assert told in "".join(notes)
 
