@@ -28,6 +28,7 @@ from pathlib import Path
 
 from harness import cgroup, hygiene, landlock, namespaces, private_root, seccomp, system_files
 from harness.errors import UnavailableError, UsageError
+from harness.project import HOME
 
 LEVELS = {0: "none", 1: "landlock+seccomp", 2: "namespaces", 3: "container"}
 CONTAINER_MARK = "ATTNBOARD_CONTAINER"  # set by containers/Dockerfile
@@ -120,7 +121,7 @@ def lacking(level: int) -> str:
 def no_namespaces() -> str:
     """Why level 2 cannot be had, tried on a child that goes all the way; empty if it can."""
     uid = namespaces.user_of("0")
-    package = Path(__file__).resolve().parent
+    package = HOME / "harness"
     return namespaces.refusal(uid, lambda: contents(Rules(level=2, uid=uid, ro=(package,))))
 
 
