@@ -147,6 +147,20 @@ def test_all_are_the_projects_own_and_every_baseline(mine: Path) -> None:
     assert [one.name for one in rivals] == known_names(HOME / "baselines")
 
 
+def test_a_project_adds_baselines_and_hides_none(mine: Path) -> None:
+    for name in ("sdpa", "rival"):
+        folder = mine / "baselines" / name
+        folder.mkdir(parents=True)
+        (folder / "submission.py").write_text(ENTRY)
+        (folder / "manifest.yaml").write_text(f"name: {name}\n")
+    found = find_entrants(["sdpa", "rival"], mine / "baselines", Kind.BASELINE, None)
+    assert [one.folder for one in found] == [
+        HOME / "baselines" / "sdpa",
+        mine / "baselines" / "rival",
+    ]
+    assert {"rival", "sdpa_flash"} <= set(known_names(mine / "baselines"))
+
+
 def test_all_of_nobody_is_said(tmp_path: Path) -> None:
     (tmp_path / MARK).touch()
     with pytest.raises(SubmissionError, match="submissions: no submission here") as caught:
