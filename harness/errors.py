@@ -15,7 +15,10 @@ Each carries `message` (what is wrong, with file, line and value) and `hint` (th
 from __future__ import annotations
 
 import difflib
+import re
+import sys
 from collections.abc import Iterable
+from pathlib import Path
 
 EXIT_OK = 0
 EXIT_SUBMISSION_FAILED = 1
@@ -38,7 +41,7 @@ class HarnessError(Exception):
         self.hint = hint
 
     def __str__(self) -> str:
-        return f"{self.message}\n  next: {self.hint}" if self.hint else self.message
+        return f"{self.message}\n  next: {typed(self.hint)}" if self.hint else self.message
 
 
 class UsageError(HarnessError):
@@ -73,6 +76,14 @@ class StorageError(HarnessError):
     """A record could not be written; it has been printed instead."""
 
     exit_code = EXIT_STORAGE
+
+
+def typed(text: str) -> str:
+    """`text` with the command as it is typed here: `attnboard`, unless run.py itself was started."""
+    started = Path(sys.argv[0])
+    if started.name == "attnboard" or started.parts[-2:] == ("attnboard", "__main__.py"):
+        return re.sub(r"(python )?\brun\.py\b", "attnboard", text)
+    return text
 
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:

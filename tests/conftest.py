@@ -14,6 +14,8 @@ from harness.measure.machine import inspect_machine
 # Two files of tests share the cores, and each of their processes would start a thread for every core.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
+os.environ.pop("ATTNBOARD_ROOT", None)  # tests are about this checkout, or say what they are about
+
 # A shell starts what it puts in the background deaf to Ctrl-C, and so would be every process of a test that sends one.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)

@@ -9,6 +9,7 @@ is. A board that is named with --board holds everything.
 from __future__ import annotations
 
 import os
+import re
 import sys
 import tempfile
 from collections.abc import Callable, Collection, Iterator, Mapping
@@ -21,10 +22,10 @@ from harness.board.rank import Leaderboard, leaderboard, newest
 from harness.board.render import markdown, page, picture
 from harness.catalog.source_files import read_file
 from harness.errors import StorageError, SubmissionError
+from harness.process.project import base, is_project, layers
 from harness.schema import Machine
 
 MOST_NOTES_BYTES = 256 << 10
-ROOT = Path(__file__).resolve().parents[2]
 CPU = Machine().slug
 
 
@@ -54,10 +55,11 @@ def places(results_dir: Path, board: Path | None) -> list[Place]:
     """Where the rows of `results_dir` are shown; all in `board` if one is named."""
     if board is not None:
         return [Place(board, None, board.parent)]
-    committed = results_dir.resolve() == (ROOT / "results").resolve()
+    root = base()
+    committed = results_dir.resolve() == (root / "results").resolve()
     return [
-        Place((ROOT if committed else results_dir) / "leaderboard.md", False, ROOT, committed),
-        Place(results_dir / CPU / "leaderboard.md", True, ROOT),
+        Place((root if committed else results_dir) / "leaderboard.md", False, root, committed),
+        Place(results_dir / CPU / "leaderboard.md", True, root),
     ]
 
 
@@ -96,7 +98,17 @@ def publish(
         files[place.board.parent / "docs" / name] = drawing
     page_path = place.board.with_suffix(".html")
     files[page_path] = page.render(board, history(heads), notes, _links(results_dir, place, board))
+    if is_project(place.root) and not (place.root / "run.py").is_file():
+        files[place.board] = _elsewhere(files[place.board])
     return board, bad, files
+
+
+def _elsewhere(board: str) -> str:
+    """leaderboard.md of a project that is no checkout: neither run.py nor our docs/ are there."""
+    board = re.sub(r" How to read the rest:\s*\[[^]]+\]\([^)]+\)\.", "", board)
+    return re.sub(r"\[([^][]+)\]\((?:\.\./)*docs/[^)]+\.md(?:#[^)]*)?\)", r"\1", board).replace(
+        "python run.py", "attnboard"
+    )
 
 
 def _read(
@@ -137,13 +149,15 @@ def _source(root: Path, entry: str) -> str:
 
 
 def _notes(root: Path, board: Leaderboard, fresh: Mapping[Path, str]) -> dict[str, str]:
-    """NOTES.md of every entry whose folder is in this checkout, as `fresh` has it or as it is."""
+    """NOTES.md of every entry whose folder is here, as `fresh` has it or as it is; the root's own count."""
     found: dict[str, str] = {}
+    folders = [
+        layer for name in ("baselines", "submissions") for layer in layers(root / name)[::-1]
+    ]
     for row in (row for one in board.boards for row in one.rows):
-        for folder in ("submissions", "baselines"):
-            base = (root / folder).resolve()
-            path = (base / row.entry / "NOTES.md").resolve()
-            if path.is_relative_to(base) and path.is_file():
+        for home in (folder.resolve() for folder in folders):
+            path = (home / row.entry / "NOTES.md").resolve()
+            if path.is_relative_to(home) and path.is_file():
                 try:
                     notes = fresh.get(path) or read_file(path, MOST_NOTES_BYTES).decode(
                         errors="replace"

@@ -4,21 +4,19 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Iterable, Sequence
-from pathlib import Path
 
 from harness.board import record
 from harness.board.rank import Board, Leaderboard, Row, leaderboard, newest
 from harness.board.render.text import wash
 from harness.catalog.entrants import entry_name
 from harness.errors import UnavailableError, UsageError, did_you_mean
-
-ROOT = Path(__file__).resolve().parents[2]
+from harness.process.project import results
 
 
 def add_results(parser: argparse.ArgumentParser) -> None:
     """--results, --suite and --on: which lines are meant."""
     parser.add_argument(
-        "--results", type=Path, default=ROOT / "results", metavar="DIR", help="where records lie"
+        "--results", type=results, default="", metavar="DIR", help="where records lie"
     )
     parser.add_argument("--suite", metavar="NAME", help="only this suite")
     parser.add_argument("--on", metavar="GPU", help="only GPUs whose name contains this")

@@ -17,7 +17,7 @@ from typing import IO
 
 from harness.campaign.executor import Told, gone, parse_line
 from harness.campaign.unit import Unit, to_text
-from harness.process.child import ROOT
+from harness.process.project import HOME
 from harness.process.text import plain_text
 
 COMMAND = (sys.executable, "-m", "harness.campaign.child")
@@ -134,7 +134,7 @@ class Local:
         errors = tempfile.TemporaryFile()  # noqa: SIM115 - closed when the unit is gone
         process = subprocess.Popen(
             [*self.command, "--gpu", slot.gpu],
-            cwd=ROOT,
+            cwd=HOME,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=errors,

@@ -19,7 +19,7 @@ from harness.campaign.executor import Told, gone, package, parse_line
 from harness.campaign.node import wants
 from harness.campaign.unit import Unit, to_text
 from harness.errors import UnavailableError
-from harness.process.child import ROOT
+from harness.process.project import HOME
 
 MODULE = "harness.campaign.child"
 AHEAD = 2  # units submitted for every GPU: the next is placed while its owner hears of the last
@@ -70,7 +70,7 @@ class RayCluster:
         options |= {"num_gpus": 1 if unit.needs_gpu else 0}
         gpu = "auto" if unit.needs_gpu else "none"
         command = [self._module, "--gpu", gpu]
-        stream = self._task.options(**options).remote(to_text(unit), command, str(ROOT))
+        stream = self._task.options(**options).remote(to_text(unit), command, str(HOME))
         self._streams[stream] = unit.label
 
     def poll(self, timeout_s: float) -> list[Told]:

@@ -20,7 +20,7 @@ from typing import Any
 from harness.campaign.executor import Told, gone, package, parse_line
 from harness.campaign.unit import Unit, to_text
 from harness.errors import UsageError
-from harness.process.child import ROOT
+from harness.process.project import HOME
 
 MODULE = "harness.campaign.child"
 ARRAY = (
@@ -136,7 +136,7 @@ class Slurm:
             "auto" if unit.needs_gpu else "none",
         ]
         command += ["--unit", str(described), "--events", str(events)]
-        return self._submitit.helpers.CommandFunction(command, verbose=False, cwd=ROOT)
+        return self._submitit.helpers.CommandFunction(command, verbose=False, cwd=HOME)
 
     def _path(self, unit: Unit, ending: str) -> Path:
         return self._folder / f"{unit.label}.{ending}"

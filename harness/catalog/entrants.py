@@ -13,6 +13,7 @@ from harness.catalog.source_files import Files, digest, holds, lay_out, names_in
 from harness.catalog.yaml_model import load_model, model_of
 from harness.errors import SubmissionError, UsageError, did_you_mean
 from harness.problems import PROBLEMS, Problem, get_problem
+from harness.process.project import layers
 from harness.process.text import encoded_bytes, shown
 from harness.schema import NAME_PATTERN, Entrant, Kind, Manifest
 
@@ -42,7 +43,11 @@ def gather(
     found: dict[Path, Entrant] = {}
     refused: list[SubmissionError] = []
     for name in _split(names):
-        paths = _all_of(root, problem, refused) if name == "all" else _resolve(name, root, problem)
+        paths = (
+            _everybody(root, kind, problem, refused)
+            if name == "all"
+            else _resolve(name, root, problem)
+        )
         for path in paths:
             try:
                 entrant = load_entrant(path, kind, problem, root)
@@ -52,6 +57,9 @@ def gather(
                 refused.append(cause)
             else:
                 found.setdefault(entrant.entry_path.resolve(), entrant)
+        if name == "all" and kind is Kind.SUBMISSION and not paths and not refused:
+            of = f" for {problem.name}" if problem else ""
+            raise SubmissionError(f"{root}: no submission{of} here", "python run.py init mine")
     if refused and not found:
         raise refused[0]
     return list(found.values()), refused
@@ -74,8 +82,17 @@ def places(names: Iterable[str], root: Path) -> list[Path]:
 
 
 def known_names(root: Path, problem: Problem | None = None) -> list[str]:
-    """Folders of `root` that hold a manifest (of `problem`)."""
-    return [path.name for path in _all_of(root, problem)]
+    """Names of `known`."""
+    return [path.name for path in known(root, problem)]
+
+
+def known(root: Path, problem: Problem | None = None) -> list[Path]:
+    """Folders of `root`, and of what comes along under other names, that hold a manifest (of `problem`)."""
+    found: dict[str, Path] = {}
+    for layer in layers(root):
+        for path in _all_of(layer, problem):
+            found.setdefault(path.name, path)
+    return [found[name] for name in sorted(found)]
 
 
 def ladders(root: Path) -> list[Path]:
@@ -98,7 +115,7 @@ def load_entrant(
     None for `problem` means the one that its manifest names.
     """
     if path.is_file() and path.suffix in {".py", ".cu"} and _is_entry(path):
-        path = path.parent
+        path = path.absolute().parent
     if path.is_file() and path.suffix == ".py":
         folder, files = path.parent, read(path.parent, [path.name])
         manifest = Manifest(
@@ -113,7 +130,7 @@ def load_entrant(
     else:
         raise SubmissionError(
             f"{shown(path)}: neither a folder nor a .py or .cu file",
-            "see submissions/triton_template",
+            "python run.py init mine makes a folder that runs",
         )
     problem = _agreed(path, manifest, problem)
     _must_be_short(path, manifest)
@@ -238,6 +255,13 @@ def _all_of(
     return found
 
 
+def _everybody(
+    root: Path, kind: Kind, problem: Problem | None, refused: list[SubmissionError]
+) -> list[Path]:
+    """What 'all' means: the root's own submissions, but every baseline there is."""
+    return known(root, problem) if kind is Kind.BASELINE else _all_of(root, problem, refused)
+
+
 def _problem_in(body: bytes) -> str:
     """A bare file computes whatever it has the function of."""
     text = body.decode(errors="replace")
@@ -265,7 +289,8 @@ def _entries_of(path: Path, problem: Problem | None) -> list[Path]:
         return [path]
     if steps.is_ladder(path):
         return steps.rungs_of(path)
-    return _all_of(path, problem) or [path]
+    bare = sorted(file.parent for file in path.glob("*/submission.py"))
+    return _all_of(path, problem) or bare or [path]
 
 
 def _resolve(name: str, root: Path, problem: Problem | None = None) -> list[Path]:
@@ -280,7 +305,10 @@ def _resolve(name: str, root: Path, problem: Problem | None = None) -> list[Path
 
 
 def _place(name: str, root: Path) -> Path | None:
-    for base in (root / name, Path(name), root / entry_name(name)):
+    if Path(name).name in ("", ".."):  # `run .`: here, under the name that it has above
+        return Path(name).resolve()
+    places = (place for r in layers(root) for place in (r / name, Path(name), r / entry_name(name)))
+    for base in places:
         for candidate in (base, Path(f"{base}.py"), Path(f"{base}.cu")):
             if candidate.exists():
                 return candidate
@@ -289,8 +317,9 @@ def _place(name: str, root: Path) -> Path | None:
 
 def _display_name(path: Path, manifest: Manifest, root: Path | None) -> str:
     """The manifest's name; steps/ of an entry carry their path, so that two never share a row."""
-    if root is not None and path.resolve().is_relative_to(root.resolve()):
-        return entry_name(path.resolve().relative_to(root.resolve()).as_posix())
+    for layer in layers(root) if root is not None else ():
+        if path.resolve().is_relative_to(layer.resolve()):
+            return entry_name(path.resolve().relative_to(layer.resolve()).as_posix())
     return manifest.name
 
 
@@ -320,7 +349,7 @@ def _manifest_in(folder: Path, files: Files) -> Manifest:
             return Manifest(name=_usable(folder.name, folder))
         raise SubmissionError(
             f"{shown(folder)}: no manifest.yaml and no submission.py",
-            "copy submissions/triton_template",
+            "python run.py init mine makes one that has both",
         )
     manifest = model_of(path, contents["manifest.yaml"], Manifest, SubmissionError)
     if manifest.name != folder.name:

@@ -12,7 +12,7 @@ from harness.errors import SubmissionError
 from harness.measure.stopping import FIXED, Rule
 from harness.problems import get_problem
 from harness.process.ablation import NOTHING_OFF, Off
-from harness.process.child import ROOT
+from harness.process.project import HOME
 from harness.schema import Entrant, Kind, Machine, Suite
 
 
@@ -24,7 +24,7 @@ class Request:
     machine: Machine
     entrants: tuple[Entrant, ...]
     against: str
-    root: Path = ROOT
+    root: Path = HOME
     cache: Path = Path.home() / ".cache" / "attnboard"
     sandbox: int = 0
     rule: Rule = FIXED  # when to stop measuring whom

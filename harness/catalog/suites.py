@@ -11,6 +11,7 @@ from pydantic import ValidationError
 from harness.catalog.yaml_model import load_model
 from harness.errors import SuiteError, UsageError, did_you_mean
 from harness.problems import get_problem
+from harness.process.project import layers
 from harness.schema import Case, Dtype, Suite
 
 TOTAL_TOKENS = 16384  # FlashAttention-3 paper, section 4.1: batch · seqlen
@@ -24,11 +25,11 @@ def load_suite(name: str, configs: Path) -> Suite:
     """Load `name` (a file of `configs`, with or without .yaml, or any path to one)."""
     path = Path(name)
     if path.suffix not in {".yaml", ".yml"}:
-        path = configs / f"{name}.yaml"
+        path = _named(f"{name}.yaml", configs)
     elif not path.exists():
-        path = configs / path.name
+        path = _named(path.name, configs)
     if not path.is_file():
-        known = sorted(file.stem for file in configs.glob("*.yaml"))
+        known = sorted(known_suites(configs))
         hint = did_you_mean(Path(name).stem, known) or f"suites here: {', '.join(known)}"
         raise SuiteError(f"no suite '{name}' ({path} is no file)", hint)
     suite = load_model(path, Suite, SuiteError)
@@ -37,6 +38,17 @@ def load_suite(name: str, configs: Path) -> Suite:
     except UsageError as cause:
         raise SuiteError(f"{path}: {cause.message}", cause.hint) from None
     return suite
+
+
+def known_suites(configs: Path) -> dict[str, Path]:
+    """Name → file, of `configs` and of what comes along."""
+    files = (file for layer in layers(configs)[::-1] for file in sorted(layer.glob("*.yaml")))
+    return {file.stem: file for file in files}
+
+
+def _named(file: str, configs: Path) -> Path:
+    """Where `file` of `configs` lies; in `configs` if nowhere."""
+    return next((p for layer in layers(configs) if (p := layer / file).is_file()), configs / file)
 
 
 def adhoc_suite(base: Suite, **asked: Sequence[str] | None) -> Suite:

@@ -15,7 +15,8 @@ class Parser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         """One line instead of the usage, which is a screen long."""
-        raise UsageError(message, f"python {self.prog} --help")
+        start = "python " if self.prog.startswith("run.py") else ""
+        raise UsageError(message, f"{start}{self.prog} --help")
 
 
 def whole(least: int, most: int | None = None) -> Callable[[str], int]:

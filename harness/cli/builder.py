@@ -20,6 +20,7 @@ from pydantic import TypeAdapter, ValidationError
 from harness.errors import WireError
 from harness.process import wire
 from harness.process.child import Child, Jail
+from harness.process.project import base
 from harness.process.sandbox import namespaces
 from harness.process.scratch import house
 from harness.process.text import plain_text
@@ -83,6 +84,7 @@ def _jail(entrant: Entrant, own: Path, limits: Limits, level: int) -> Jail:
         uid=uid,
         devices=(),
         memory_bytes=int(limits.memory_gib * 2**30),
+        root=base(),
     )
 
 

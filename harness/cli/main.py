@@ -25,9 +25,10 @@ from harness.errors import (
     HarnessError,
     UsageError,
     did_you_mean,
+    typed,
 )
 from harness.measure.stopping import TIME_LIMIT_S
-from harness.process.child import ROOT
+from harness.process.project import chosen, find, results
 from harness.schema import MOST_BLOCKS
 
 #: Command → its file in harness/cli/.
@@ -56,6 +57,8 @@ examples:
   python run.py --submission all --baselines sdpa_cudnn,flash_attn_3
   python run.py --submission all --gpus all --resume    every GPU of this host, what is not recorded
   python run.py rank                                    rebuild leaderboard.md from results/
+--root DIR, or ATTNBOARD_ROOT: whose submissions/, configs/ and results/ are meant (default: the nearest
+            folder upwards with a file .attnboard)
 exit codes: 0 done · 1 a submission failed · 2 usage or harness error · 3 something is missing here
             4 GPU unhealthy · 5 results could not be stored · 130 interrupted
 """
@@ -63,7 +66,7 @@ exit codes: 0 done · 1 a submission failed · 2 usage or harness error · 3 som
 
 def parse_args(argv: Sequence[str] | None = None) -> argparse.Namespace:
     """Parse; without a command the words are those of `run`."""
-    words = list(sys.argv[1:] if argv is None else argv)
+    words = chosen(sys.argv[1:] if argv is None else argv)
     commands = command_names()
     if not words:
         raise UsageError(
@@ -78,13 +81,17 @@ def parse_args(argv: Sequence[str] | None = None) -> argparse.Namespace:
             f"no command '{words[0]}'",
             f"{near or 'python run.py --help.'} A submission: python run.py --submission {words[0]}",
         )
+    if words[0] == "run" and words[1:] and not words[1].startswith("-"):
+        words.insert(1, "--submission")  # `run mine`
     if "--watch" in words and words[0] in commands and words[0] != "run":
         raise UsageError(
             f"--watch repeats a run, and '{words[0]}' is none",
             "python run.py --submission NAME --watch",
         )
     parser = Parser(
-        prog="run.py", epilog=EPILOG, formatter_class=argparse.RawDescriptionHelpFormatter
+        prog=typed("run.py"),
+        epilog=typed(EPILOG),
+        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     subparsers = parser.add_subparsers(dest="command", metavar="COMMAND")
     add_run(subparsers)
@@ -99,7 +106,7 @@ def add_run(subparsers: argparse._SubParsersAction[Any]) -> None:
     parser = subparsers.add_parser(
         "run",
         help="judge, time and rank (the default)",
-        epilog=EPILOG,
+        epilog=typed(EPILOG),
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     add = parser.add_argument
@@ -156,7 +163,7 @@ def add_run(subparsers: argparse._SubParsersAction[Any]) -> None:
     add("--watch", action="store_true", help="run again after every edit of the submissions")
     add("--json", action="store_true", help="print one JSON document on stdout, all else on stderr")
     add_many(parser.add_argument_group("many GPUs, many submissions (docs/many-gpus.md)"))
-    add("--results", type=Path, default=ROOT / "results", metavar="DIR")
+    add("--results", type=results, default="", metavar="DIR")
     add(
         "--leaderboard",
         type=Path,
@@ -191,7 +198,7 @@ def add_many(group: argparse._ArgumentGroup) -> None:
     add(
         "--slurm-folder",
         type=Path,
-        default=ROOT / ".slurm",
+        default=(find() or Path()) / ".slurm",
         metavar="DIR",
         help="shared with the nodes: units, events, logs",
     )
@@ -242,7 +249,7 @@ def guarded(main: Callable[[], int]) -> int:
         traceback.print_exc()
         print(
             "error: a fault of the harness; what was measured before it is in results/\n"
-            "  next: python run.py doctor, and report the lines above",
+            f"  next: {typed('python run.py doctor')}, and report the lines above",
             file=sys.stderr,
         )
         return EXIT_USAGE

@@ -11,7 +11,7 @@ from harness.catalog.suites import adhoc_suite, load_suite
 from harness.cli.dispatch import REMOTE, is_campaign
 from harness.errors import UnavailableError, UsageError
 from harness.measure.stopping import TIME_LIMIT_S, Rule
-from harness.process.child import ROOT
+from harness.process import project
 from harness.process.sandbox import enter
 from harness.schema import Machine, Suite
 
@@ -22,10 +22,10 @@ SHAPE_FLAGS = ("headdim", "seqlen", "causal", "dtype", "batch", "heads")
 
 def choose_suite(args: argparse.Namespace, machine: Machine) -> Suite:
     """The suite named, or the problem's own for a GPU or for none; --blocks and shape flags applied."""
-    elsewhere = args.engine in REMOTE
-    official, without_gpu = problem_of(args.submission, ROOT / "submissions").suites
+    elsewhere, root = args.engine in REMOTE, project.base()
+    official, without_gpu = problem_of(args.submission, root / "submissions").suites
     name = args.suite or (official if machine.has_gpu or elsewhere else without_gpu)
-    suite = load_suite(name, ROOT / "configs")
+    suite = load_suite(name, root / "configs")
     if suite.device == "gpu" and not machine.has_gpu and not elsewhere:
         raise UnavailableError(
             f"UNAVAILABLE: suite '{suite.name}' needs a GPU and NVML finds none",
@@ -50,7 +50,7 @@ def resolve_request(args: argparse.Namespace, suite: Suite, machine: Machine) ->
         if suite.device == "gpu"
         else machine.model_copy(update={"sms": 0, "gpu": "cpu", "uuid": ""})
     )
-    request = resolve(args.submission, baselines, suite, on, against, ROOT)
+    request = resolve(args.submission, baselines, suite, on, against, project.base())
     level = enter.usual_level() if args.sandbox is None else args.sandbox
     return replace(request, sandbox=level, rule=rule_of(args))
 

@@ -31,6 +31,7 @@ from harness.board.render.text import (
     times,
     wash,
 )
+from harness.errors import typed
 from harness.measure.stats import Interval
 from harness.schema import Result, Status
 
@@ -141,7 +142,7 @@ class Terminal:
             self._add_printed(line, result)
             for drawn in error_map(result.mismatch) if result.mismatch else ():
                 line.append(f"\n    {drawn}", style=DIM)
-            line.append(f"\n  next: {next_step(result)}", style=DIM)
+            line.append(f"\n  next: {typed(next_step(result))}", style=DIM)
         self._print(line)
 
     def _add_printed(self, line: Text, result: Result) -> None:

@@ -30,7 +30,7 @@ from harness.errors import (
     UsageError,
 )
 from harness.process import prestart
-from harness.process.child import ROOT
+from harness.process.project import base
 
 PERIOD_S = 0.1
 MENDABLE = {EXIT_OK, EXIT_SUBMISSION_FAILED, EXIT_USAGE}  # what an edit can change
@@ -47,7 +47,7 @@ class Watch:
     def __init__(
         self,
         args: argparse.Namespace,
-        root: Path = ROOT / "submissions",
+        root: Path | None = None,
         sleep: Callable[[float], object] = time.sleep,
     ) -> None:
         for flag in ("json", *MANY):
@@ -56,7 +56,8 @@ class Watch:
                     f"--watch repeats one run in this terminal; --{flag.replace('_', '-')} is for other runs",
                     f"python run.py --submission {','.join(args.submission)} --watch",
                 )
-        self.args, self.root, self.sleep = args, root, sleep
+        self.args, self.sleep = args, sleep
+        self.root = root or base() / "submissions"
         self.seen: State = {}
         self._rungs: dict[Path, list[Path]] = {}
 

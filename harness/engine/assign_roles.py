@@ -55,6 +55,7 @@ def make_seat(
         uid=uid,
         devices=gpu_devices(request.machine, device),
         memory_bytes=int(request.suite.limits.memory_gib * 2**30),
+        root=request.root,
     )
     return Seat(entrant, problem, device, jail, scratch)
 

@@ -15,7 +15,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 
-from harness import PROTOCOL
+from harness import PROTOCOL, __version__
 from harness.catalog.request import Request
 from harness.engine.assign_roles import cast_roles, gpu_env, make_seats
 from harness.engine.events import Observer
@@ -28,9 +28,9 @@ from harness.measure.telemetry import Monitor
 from harness.measure.two_clocks import CPU_RULES, GPU_RULES, ClockRules
 from harness.measure.verdict import RunFacts
 from harness.problems import Problem, get_problem
-from harness.process import prestart, process_tree
+from harness.process import prestart, process_tree, project
 from harness.process.ablation import Defence, Off
-from harness.process.child import ROOT
+from harness.process.project import HOME
 from harness.process.sandbox import enter, search_path
 from harness.process.scratch import gpu_lock, scratch_folder
 from harness.schema import Result, Status
@@ -184,7 +184,8 @@ def tell_walls(run: Run, request: Request) -> None:
         kind = enter.LEVELS[request.sandbox]
         run.observer.note(f"workers run at sandbox level {request.sandbox} ({kind}), not 2: {why}")
     if request.sandbox:
-        for entry, why in search_path.refused(search_path.shut(ROOT, request.cache)).items():
+        shut = search_path.shut(*project.private(request.root), request.cache)
+        for entry, why in search_path.refused(shut).items():
             run.observer.note(f"workers cannot read {entry} of your import path: {why}")
 
 
@@ -266,11 +267,13 @@ def rules_of(device: str, off: Off) -> ClockRules:
 
 
 def harness_commit() -> str:
-    """Commit of the checkout, '+' if files differ from it; empty outside git."""
+    """Commit of the checkout, '+' if files differ from it; an installation's version, 'v0.1.0'."""
+    if not project.is_project(HOME):  # a git that is around an installation is somebody else's
+        return os.environ.get("ATTNBOARD_COMMIT", "") or f"v{__version__}"
     try:
         head = subprocess.run(
             ["git", "rev-parse", "HEAD"],
-            cwd=ROOT,
+            cwd=HOME,
             capture_output=True,
             text=True,
             check=True,
@@ -278,7 +281,7 @@ def harness_commit() -> str:
         ).stdout.strip()
         dirty = subprocess.run(
             ["git", "status", "--porcelain", "harness", "run.py"],
-            cwd=ROOT,
+            cwd=HOME,
             capture_output=True,
             text=True,
             check=True,

@@ -22,8 +22,8 @@ from harness.problems import Problem
 from harness.problems.base import Probe, TensorSpec
 from harness.process import wire
 from harness.process.ablation import NOTHING_OFF, Off, to_argument
-from harness.process.arena_layout import aligned, nbytes
 from harness.process.child import Child, Jail
+from harness.process.cuda.arena_layout import aligned, nbytes
 from harness.process.forkserver import Nursery
 from harness.process.messages import (
     Asked,

@@ -39,7 +39,7 @@ from harness.judge.stream import Gate, OwnTime
 from harness.judge.withheld import Withheld
 from harness.process import wire
 from harness.process.ablation import NOTHING_OFF, Defence, Off
-from harness.process.arena_layout import OUTPUT_SHARES, share_bytes
+from harness.process.cuda.arena_layout import OUTPUT_SHARES, share_bytes
 from harness.process.cuda.shared_memory import DTYPES, Arena, ArenaKind
 from harness.process.messages import WorkerReply, understood
 from harness.schema import CONFESSIONS, Status

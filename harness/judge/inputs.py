@@ -8,7 +8,7 @@ import torch
 
 from harness.judge.numerics import Reference
 from harness.problems.base import TensorSpec
-from harness.process.arena_layout import nbytes
+from harness.process.cuda.arena_layout import nbytes
 from harness.schema.mismatch import Draw
 
 

@@ -20,10 +20,10 @@ from pathlib import Path
 from harness.process import process_tree
 from harness.process.ablation import NOTHING_OFF, Defence, Off
 from harness.process.forkserver import Adopted, Nursery
+from harness.process.project import HOME, private
 from harness.process.sandbox import cgroup, enter, namespaces, search_path
 from harness.process.text import plain_text
 
-ROOT = Path(__file__).resolve().parents[2]
 LOG_TAIL_BYTES = 4096
 KEPT_ENV = (
     "PATH",
@@ -51,6 +51,7 @@ class Jail:
     uid: int | None = None  # whose processes they are at level 2, where we are root
     devices: tuple[Path, ...] | None = None  # of the GPU, at level 2; None: all there are
     memory_bytes: int = 0  # what all its processes may take; 0: no bound of the kernel
+    root: Path = HOME  # of the project, which stays shut
 
 
 class Child:
@@ -92,7 +93,7 @@ class Child:
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=subprocess.STDOUT,
-                cwd=jail.house if jail else ROOT,
+                cwd=jail.house if jail else HOME,
                 env=untrusted_env(jail) if jail else trusted_env(),
                 pass_fds=(theirs.fileno(),),
                 start_new_session=True,
@@ -178,12 +179,12 @@ class Child:
 
 def rules_of(jail: Jail) -> enter.Rules:
     """The jail as the sandbox's rules."""
-    imports = search_path.opened(search_path.shut(ROOT, jail.cache.parent))
+    imports = search_path.opened(search_path.shut(*private(jail.root), jail.cache.parent))
     return enter.Rules(
         level=jail.level,
         rw=(jail.cache,),
         fresh=(jail.scratch,),
-        ro=(jail.source, ROOT / "harness", jail.house, *imports),
+        ro=(jail.source, HOME / "harness", jail.house, *imports),
         chdir=jail.scratch,
         uid=jail.uid,
         devices=jail.devices,
@@ -192,7 +193,7 @@ def rules_of(jail: Jail) -> enter.Rules:
 
 def trusted_env() -> dict[str, str]:
     """The judge's environment: ours, with the house importable."""
-    return {**os.environ, "PYTHONPATH": _python_path(ROOT), "PYTHONDONTWRITEBYTECODE": "1"}
+    return {**os.environ, "PYTHONPATH": _python_path(HOME), "PYTHONDONTWRITEBYTECODE": "1"}
 
 
 def untrusted_env(jail: Jail) -> dict[str, str]:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from harness.process.child import ROOT
+from harness.process.project import HOME
 from harness.process.sandbox.removal import remove_tree
 
 if TYPE_CHECKING:  # early.py is here before pydantic is
@@ -46,7 +46,7 @@ def house(scratch: Path) -> Path:
     if not folder.exists():
         folder.mkdir()
         folder.chmod(0o755)  # the workers may be other users
-        (folder / "harness").symlink_to(ROOT / "harness")
+        (folder / "harness").symlink_to(HOME / "harness")
     return folder
 
 

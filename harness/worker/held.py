@@ -23,7 +23,7 @@ from collections.abc import Iterator
 
 import torch
 
-from harness.process.arena_layout import OUTPUT_SHARES, PIECE_BYTES
+from harness.process.cuda.arena_layout import OUTPUT_SHARES, PIECE_BYTES
 from harness.process.cuda.driver import CudaDriver, tell_turn
 from harness.process.cuda.shared_memory import Arena
 

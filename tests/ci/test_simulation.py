@@ -24,6 +24,7 @@ from harness.catalog.entrants import load_entrant
 from harness.catalog.suites import load_suite
 from harness.engine import session
 from harness.problems import get_problem
+from harness.process.project import MARK
 from harness.schema import Kind, Result, Sample, Slack, Speedup, Suite
 from tests.report.factory import run_of
 
@@ -76,6 +77,7 @@ class Hub:
         self.write(self.trusted, "submissions/mine/manifest.yaml", MANIFEST)
         self.write(self.trusted, "harness/judge.py", "honest = True\n")
         self.write(self.trusted, "results/README.md", "records\n")
+        self.write(self.trusted, MARK, "")
         self.commit(self.trusted, "start")
         git(self.trusted, "push", "--quiet", "origin", "HEAD:main")
 
@@ -138,7 +140,7 @@ def measured(hub: Hub, factor: float, *, run: str, date: str, seed: int = 1) -> 
     suite = load_suite("fa3", hub.trusted / "configs")
     told = {"mine": factor, "sdpa_flash": 2.0}
     results = run_of(told, seed=seed, run=run, date=date, baselines=("sdpa_cudnn", "sdpa_flash"))
-    with mock.patch.object(session, "ROOT", hub.trusted):
+    with mock.patch.object(session, "HOME", hub.trusted):
         commit = session.harness_commit()
     facts = {
         "suite_sha256": suite.sha256,

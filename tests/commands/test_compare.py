@@ -171,18 +171,22 @@ def test_no_results_at_all_says_what_to_run(tmp_path: Path) -> None:
 
 
 def test_list_shows_folders_and_places(
-    tmp_path: Path, results: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path,
+    results: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    monkeypatch.setattr("harness.cli.commands.list_.base", lambda: tmp_path)
     (tmp_path / "submissions" / "fast").mkdir(parents=True)
     (tmp_path / "submissions" / "fast" / "manifest.yaml").write_text(
         "name: fast\nlanguage: triton\n"
     )
     (tmp_path / "submissions" / "odd").mkdir()
     (tmp_path / "submissions" / "odd" / "manifest.yaml").write_text("nam: odd\n")
-    assert call(list_, "list", results, "--root", str(tmp_path)) == 0
+    assert call(list_, "list", results) == 0
     out = capsys.readouterr().out
     assert "#2 1.3" in out or "#1 1.3" in out
     assert "odd" in out
     assert "baselines (0)" in out
-    assert call(list_, "list", results, "submissions", "--json", "--root", str(tmp_path)) == 0
+    assert call(list_, "list", results, "submissions", "--json") == 0
     assert json.loads(capsys.readouterr().out)["submissions"][0]["name"] == "fast"

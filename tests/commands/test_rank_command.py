@@ -12,6 +12,7 @@ import pytest
 from harness.board import publish, record
 from harness.cli.results import rank as command
 from harness.errors import StorageError, UsageError
+from harness.process.project import HOME, MARK
 from tests.report.factory import CPU, result, run_of
 
 
@@ -56,7 +57,7 @@ def test_check_sees_a_board_that_is_not_current(
 def test_a_damaged_line_is_named_and_left_out(
     args: argparse.Namespace, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    path = next(args.results.rglob("*r2.jsonl"))
+    (path,) = args.results.rglob("*r2.jsonl")
     path.write_bytes(path.read_bytes()[:-30])
     assert args.run(args) == 0
     assert f"left out: {path}:9: the line is cut short" in capsys.readouterr().err
@@ -73,7 +74,7 @@ def test_a_board_that_cannot_be_written_is_a_storage_error(args: argparse.Namesp
 def test_a_try_out_on_a_cpu_leaves_the_committed_board_alone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(publish, "ROOT", tmp_path)
+    monkeypatch.setattr(publish, "base", lambda: tmp_path)
     results = tmp_path / "results"
     for one in run_of({"mine": 0.9}):
         record.append(results, one)
@@ -101,13 +102,30 @@ def test_a_try_out_on_a_cpu_leaves_the_committed_board_alone(
 def test_records_elsewhere_leave_the_committed_board_alone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(publish, "ROOT", tmp_path / "checkout")
+    monkeypatch.setattr(publish, "base", lambda: tmp_path / "checkout")
     elsewhere = tmp_path / "scratch"
     record.append(elsewhere, result())
     ((path, _, _),) = publish.rebuild(elsewhere, None, {result().gpu})
     assert path == elsewhere / "leaderboard.md"
     assert "`mine`" in path.read_text()
     assert not (tmp_path / "checkout").exists()
+
+
+def test_the_board_of_a_project_names_its_own_command(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / MARK).touch()
+    monkeypatch.setattr(publish, "base", lambda: tmp_path)
+    for one in run_of({"mine": 0.9, "yours": 0.9001}):
+        record.append(tmp_path / "results", one)
+    list(publish.rebuild(tmp_path / "results", None, {result().gpu}))
+    board = (tmp_path / "leaderboard.md").read_text()
+    assert "Built by `attnboard rank`" in board
+    assert "run.py" not in board
+    assert "](docs/board.svg)" in board
+    assert not [
+        link for link in re.findall(r"\]\(([^)#]+)", board) if not (tmp_path / link).exists()
+    ]
 
 
 def test_no_folder_of_records_is_no_empty_board(args: argparse.Namespace) -> None:
@@ -129,11 +147,11 @@ def test_a_named_board_holds_everything(args: argparse.Namespace) -> None:
 
 
 def test_git_ignores_a_cpus_board() -> None:
-    place = publish.places(publish.ROOT / "results", None)[1]
+    place = publish.places(HOME / "results", None)[1]
     assert place.cpu
     shown = [place.board, place.board.with_suffix(".html")]
     asked = ["git", "check-ignore", *map(str, shown)]
-    told = subprocess.run(asked, cwd=publish.ROOT, capture_output=True, text=True, check=False)
+    told = subprocess.run(asked, cwd=HOME, capture_output=True, text=True, check=False)
     if told.returncode == 128:
         pytest.skip("not a checkout")
     assert told.stdout.splitlines() == list(map(str, shown))
@@ -142,7 +160,7 @@ def test_git_ignores_a_cpus_board() -> None:
 def test_documents_that_quote_the_board_are_written_and_checked(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(publish, "ROOT", tmp_path)
+    monkeypatch.setattr(publish, "base", lambda: tmp_path)
     for one in run_of({"mine": 0.9}):
         record.append(tmp_path / "results", one)
     quote = "<!-- board fa3: mine -->{}<!-- end -->"

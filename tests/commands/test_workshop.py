@@ -5,17 +5,18 @@ from __future__ import annotations
 import argparse
 import json
 import shlex
-import shutil
 import subprocess
 from pathlib import Path
 
 import pytest
 import yaml
 
+from harness import __version__
 from harness.catalog.entrants import load_entrant
 from harness.cli.commands import baselines, completion, doctor, init
 from harness.errors import UnavailableError, UsageError
 from harness.problems import get_problem
+from harness.process.project import MARK
 from harness.schema import Kind, Machine, Manifest
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -32,10 +33,9 @@ def call(module: object, *words: str) -> int:
 
 
 @pytest.fixture
-def root(tmp_path: Path) -> Path:
-    for source in init.TEMPLATES.values():
-        if (ROOT / source).exists():
-            shutil.copytree(ROOT / source, tmp_path / source)
+def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    (tmp_path / MARK).touch()
+    monkeypatch.chdir(tmp_path)
     return tmp_path
 
 
@@ -45,20 +45,8 @@ def test_every_template_loads_as_it_is(
 ) -> None:
     if not (ROOT / init.TEMPLATES[template]).exists():
         pytest.skip(f"{init.TEMPLATES[template]} is not in this checkout")
-    assert (
-        call(
-            init,
-            "init",
-            "mine",
-            "--template",
-            template,
-            "--author",
-            "O'Neil: \\1",
-            "--root",
-            str(root),
-        )
-        == 0
-    )
+    words = ["init", "mine", "--template", template, "--author", "O'Neil: \\1"]
+    assert call(init, *words) == 0
     folder = root / "submissions" / "mine"
     manifest = yaml.safe_load((folder / "manifest.yaml").read_text())
     assert (manifest["name"], manifest["author"]) == ("mine", "O'Neil: \\1")
@@ -69,8 +57,11 @@ def test_every_template_loads_as_it_is(
 
 
 def test_a_folder_that_is_there_is_never_touched(root: Path) -> None:
+    call(init, "init", "mine")
+    before = {path: path.read_bytes() for path in root.rglob("*") if path.is_file()}
     with pytest.raises(UsageError, match="is there already"):
-        call(init, "init", "triton_template", "--root", str(root))
+        call(init, "init", "mine", "--template", "gluon")
+    assert {path: path.read_bytes() for path in root.rglob("*") if path.is_file()} == before
 
 
 @pytest.mark.parametrize(
@@ -78,12 +69,40 @@ def test_a_folder_that_is_there_is_never_touched(root: Path) -> None:
 )
 def test_a_name_that_is_no_folder_gets_a_better_one(root: Path, name: str, near: str) -> None:
     with pytest.raises(UsageError, match=f"init {near} "):
-        call(init, "init", name, "--root", str(root))
+        call(init, "init", name)
 
 
-def test_a_template_that_is_missing(tmp_path: Path) -> None:
+def test_a_template_that_is_missing(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(init, "HOME", root)
     with pytest.raises(UnavailableError, match="no triton template"):
-        call(init, "init", "mine", "--root", str(tmp_path))
+        call(init, "init", "mine")
+
+
+def test_where_there_is_no_project_one_is_made(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(init, "find", lambda: None)  # as where no checkout is around
+    assert call(init, "init", "demo", "--template", "gluon", "--author", "me") == 0
+    told = capsys.readouterr().out
+    assert told.startswith("demo/submissions/mine: NOTES.md, manifest.yaml, submission.py\n")
+    assert told.endswith("next: cd demo && attnboard run mine\n")
+    demo = tmp_path / "demo"
+    assert (demo / MARK).is_file()
+    assert "attnboard run mine" in (demo / "README.md").read_text()
+    assert "results/cpu/" in (demo / ".gitignore").read_text()
+    workflow = yaml.safe_load((demo / ".github" / "workflows" / "attnboard.yml").read_text())
+    assert workflow["env"]["ATTNBOARD"] == f"attnboard=={__version__}"
+    assert workflow["jobs"]["check"]["steps"][-1]["run"] == "attnboard run all"
+    monkeypatch.chdir(demo)
+    monkeypatch.undo()
+    monkeypatch.chdir(demo)
+    assert call(init, "init", "more") == 0  # now there is one
+    assert (demo / "submissions" / "more" / "submission.py").is_file()
+    with pytest.raises(UsageError, match="is there already"):
+        call(init, "init", "submissions", "--project")
+    assert call(init, "init", "inner", "--project") == 0
+    assert (demo / "inner" / MARK).is_file()
 
 
 # --------------------------------------------------------------------------- baselines
@@ -99,14 +118,15 @@ def test_baselines_say_what_is_missing(capsys: pytest.CaptureFixture[str]) -> No
     assert "sdpa_math" not in backward  # two problems never share a run
 
 
-def test_baselines_check_is_an_exit_code(tmp_path: Path) -> None:
+def test_baselines_check_is_an_exit_code(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(baselines, "base", lambda: tmp_path)
     for name, needs in (("here", "[]"), ("gone", "[no_such_package]")):
         folder = tmp_path / "baselines" / name
         folder.mkdir(parents=True)
         (folder / "manifest.yaml").write_text(f"name: {name}\nneeds: {{packages: {needs}}}\n")
-    assert call(baselines, "baselines", "--root", str(tmp_path), "--check", "here") == 0
-    assert call(baselines, "baselines", "--root", str(tmp_path), "--check", "gone") == 3
-    assert call(baselines, "baselines", "--root", str(tmp_path), "--check", "unknown") == 3
+    assert call(baselines, "baselines", "--check", "here") == 0
+    assert call(baselines, "baselines", "--check", "gone") == 3
+    assert call(baselines, "baselines", "--check", "unknown") == 3
 
 
 def test_a_cuda_baseline_does_not_run_without_a_gpu() -> None:
@@ -175,14 +195,12 @@ def test_doctor_ends_in_the_next_move(capsys: pytest.CaptureFixture[str]) -> Non
 # --------------------------------------------------------------------------- completion
 
 
-def complete(words: list[str]) -> list[str]:
+def complete(words: list[str], cwd: Path = ROOT) -> list[str]:
     """What bash offers after `words`, the last of which is being typed."""
     quoted = " ".join(f"'{word}'" for word in words)
     code = f"{completion.script('bash')}\nCOMP_WORDS=({quoted}); COMP_CWORD={len(words) - 1}\n"
     code += '_attnboard; printf "%s\\n" "${COMPREPLY[@]}"'
-    told = subprocess.run(
-        ["bash", "-c", code], capture_output=True, text=True, cwd=ROOT, check=True
-    )
+    told = subprocess.run(["bash", "-c", code], capture_output=True, text=True, cwd=cwd, check=True)
     assert not told.stderr
     return told.stdout.split()
 
@@ -202,10 +220,21 @@ def test_bash_offers(words: list[str], offered: str) -> None:
     assert offered in complete(words)
 
 
+def test_bash_offers_a_projects_names_and_those_that_come_along(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (root / "submissions" / "mine_own").mkdir(parents=True)
+    (root / "configs").mkdir()
+    asked = {"cwd": root / "configs"}
+    assert complete(["attnboard", "run", "--submission", "mine_"], **asked) == ["mine_own"]
+    assert complete(["attnboard", "--submission", "triton_tem"], **asked) == ["triton_template"]
+    assert complete(["/x/bin/attnboard", "comp"], **asked) == ["compare", "completion"]
+    assert "--root" in complete(["attnboard", "show", "mine", "--ro"], **asked)
+
+
 def test_other_python_scripts_are_left_alone() -> None:
     assert complete(["python", "other.py", "--subm"]) == []
 
 
 def test_zsh_loads_the_bash_way() -> None:
     assert "bashcompinit" in completion.script("zsh")
-    assert "--root" not in completion.script("zsh")

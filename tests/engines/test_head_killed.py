@@ -18,7 +18,7 @@ from harness.campaign.local import Local
 from harness.campaign.unit import plan_units
 from harness.cli.dispatch import recorded_in
 from harness.process import process_tree
-from harness.process.child import ROOT
+from harness.process.project import HOME as ROOT
 from harness.schema import Result
 from tests.engines.units import NULL, SUITE, Watched, conclude, counted, once, request
 

@@ -13,7 +13,7 @@ from harness.board import record
 from harness.campaign.local import COMMAND
 from harness.campaign.unit import plan_units, to_text
 from harness.catalog.request import resolve
-from harness.process.child import ROOT
+from harness.process.project import HOME as ROOT
 from harness.schema import Case, Machine, Status, Suite
 
 CASE = Case(name="one", batch=1, heads=2, seqlen=48, headdim=64, burst=2)

@@ -15,7 +15,7 @@ from harness.catalog.request import Request, resolve
 from harness.engine.events import Silent
 from harness.engine.session import execute, warm_up
 from harness.measure.machine import inspect_machine
-from harness.process.child import ROOT
+from harness.process.project import HOME as ROOT
 from harness.schema import Case, Result, Status, Suite
 from tests.engines.units import conclude
 

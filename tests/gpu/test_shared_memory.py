@@ -53,7 +53,7 @@ HELD = """
 import torch
 from harness.process.cuda.shared_memory import Arena
 from harness.process.cuda.driver import keep_memory_private
-from harness.process.arena_layout import OUTPUT_SHARES, share_bytes
+from harness.process.cuda.arena_layout import OUTPUT_SHARES, share_bytes
 from harness.worker.held import FIRST_BURSTS, Held
 
 keep_memory_private()

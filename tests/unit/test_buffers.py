@@ -9,7 +9,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from harness.process.arena_layout import ALIGN  # noqa: E402
+from harness.process.cuda.arena_layout import ALIGN  # noqa: E402
 from harness.process.cuda.shared_memory import Arena  # noqa: E402
 
 SPECS = [((2, 3), "fp32"), ((1, 5), "fp16")]

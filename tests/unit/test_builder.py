@@ -88,8 +88,8 @@ def test_a_compiler_of_its_own_is_refused_and_would_be_behind_the_walls(
     (house / "catalog" / "compiler_flags.py").write_text(
         flags.replace("ALLOWED = {", 'ALLOWED = {"all": ".*",')
     )
-    monkeypatch.setattr("harness.process.scratch.ROOT", tmp_path)
-    monkeypatch.setattr("harness.process.child.ROOT", tmp_path)
+    monkeypatch.setattr("harness.process.scratch.HOME", tmp_path)
+    monkeypatch.setattr("harness.process.child.HOME", tmp_path)
     secret, ran = tmp_path / "secret", tmp_path / "ran"
     secret.write_text("hidden_word_of_the_house")
     cc = tmp_path / "x" / "cc"

@@ -50,6 +50,11 @@ def test_words_that_do_not_parse(words: list[str], message: str) -> None:
         parse_args(words)
 
 
+def test_the_word_run_takes_a_name() -> None:
+    args = parse_args(["run", "mine", "--suite", "smoke"])
+    assert (args.command, args.submission, args.suite) == ("run", ["mine"], "smoke")
+
+
 def test_an_error_of_the_command_line_is_two_lines_and_exit_2(
     capsys: pytest.CaptureFixture[str],
 ) -> None:

@@ -18,6 +18,7 @@ PAGES = sorted(
     for path in ROOT.glob(pattern)
 )
 COMMAND = re.compile(r"python3? ((?:run|benchmarks/\w+|\.github/scripts/\w+)\.py)([^`#\n|]*)")
+INSTALLED = re.compile(r"(?m)(?:`|^    )attnboard ([^`#\n|]*)")
 #: Words that stand for what a reader puts there.
 FILLED_IN = {"LEVEL": "1", "N": "1", "…": "", "...": ""}
 
@@ -34,7 +35,9 @@ def anchors(page: Path) -> set[str]:
 
 def commands(page: Path) -> Iterator[tuple[str, list[str]]]:
     """(script, words) of every command line written out on `page`."""
-    for script, rest in COMMAND.findall(page.read_text(encoding="utf-8")):
+    text = page.read_text(encoding="utf-8")
+    installed = [("run.py", rest) for rest in INSTALLED.findall(text)]
+    for script, rest in [*COMMAND.findall(text), *installed]:
         line = re.split(r" (?:&&|\|\||>|2>|·|\\) ?|   ", f" {rest} ")[0].strip().rstrip(".,;:)")
         words = [FILLED_IN.get(word, word) for word in shlex.split(line.replace("'", ""))]
         yield script, [word for word in words if word]

@@ -8,7 +8,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from harness.process.arena_layout import OUTPUT_SHARES, PIECE_BYTES, share_bytes  # noqa: E402
+from harness.process.cuda.arena_layout import OUTPUT_SHARES, PIECE_BYTES, share_bytes  # noqa: E402
 from harness.worker.held import FIRST_BURSTS, Held, dense_storage  # noqa: E402
 
 SHAPE = (1, 2, 8, 4)

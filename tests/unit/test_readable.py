@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from harness.process.child import ROOT, Jail, rules_of, untrusted_env
+from harness.process.child import Jail, rules_of, untrusted_env
+from harness.process.project import HOME as ROOT
 from harness.process.sandbox import enter, search_path
 from harness.process.sandbox.search_path import Shut
 

@@ -31,7 +31,7 @@ def test_walls_lower_than_usual_are_told(
     run: Any = SimpleNamespace(observer=SimpleNamespace(note=notes.append))
     monkeypatch.setattr(enter, "lacking", lambda _: lacks)
     monkeypatch.setattr(session.search_path, "refused", lambda _: {})
-    session.tell_walls(run, SimpleNamespace(sandbox=level, cache=tmp_path))  # type: ignore[arg-type]
+    session.tell_walls(run, SimpleNamespace(sandbox=level, cache=tmp_path, root=tmp_path))  # type: ignore[arg-type]
     assert len(notes) == bool(told)
     assert told in "".join(notes)
 

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import argparse
-from pathlib import Path
 
 from harness.board import query
 from harness.board.render.text import wash
-from harness.catalog.entrants import known_names
+from harness.catalog.entrants import known
 from harness.catalog.yaml_model import load_model
-from harness.errors import EXIT_OK, EXIT_UNAVAILABLE, HarnessError, SubmissionError
+from harness.errors import EXIT_OK, EXIT_UNAVAILABLE, HarnessError, SubmissionError, typed
 from harness.measure.machine import inspect_machine, missing, too_old, version_of
+from harness.process.project import base
 from harness.schema import Machine, Manifest
 
 
@@ -22,7 +22,6 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     parser.add_argument(
         "--check", metavar="NAME", nargs="+", help="exit 3 if one of these cannot run here"
     )
-    parser.add_argument("--root", type=Path, default=query.ROOT, help=argparse.SUPPRESS)
     parser.set_defaults(run=run)
 
 
@@ -31,12 +30,12 @@ def run(args: argparse.Namespace) -> int:
     machine = inspect_machine()
     rows, lacking = [["baseline", "here", "version", "about"]], {}
     ready: dict[str, list[str]] = {}  # by problem: two of them never share a run
-    names = known_names(args.root / "baselines")
-    for name in names:
+    folders = known(base() / "baselines")
+    names = [folder.name for folder in folders]
+    for folder in folders:
+        name = folder.name
         try:
-            manifest = load_model(
-                args.root / "baselines" / name / "manifest.yaml", Manifest, SubmissionError
-            )
+            manifest = load_model(folder / "manifest.yaml", Manifest, SubmissionError)
         except HarnessError as error:
             rows.append([name, "broken", "", wash(error.message, 90)])
             lacking[name] = error.hint
@@ -58,9 +57,10 @@ def run(args: argparse.Namespace) -> int:
         )
     print(query.table(rows))
     for name, how in lacking.items():
-        print(f"  {name}: {wash(how) or 'python run.py doctor'}")
+        print(f"  {name}: {wash(how) or typed('python run.py doctor')}")
     for problem, runnable in ready.items():
-        print(f"next, {problem}: python run.py --submission NAME --baselines {','.join(runnable)}")
+        told = f"python run.py --submission NAME --baselines {','.join(runnable)}"
+        print(f"next, {problem}: {typed(told)}")
     return EXIT_UNAVAILABLE if set(args.check or ()) - (set(names) - set(lacking)) else EXIT_OK
 
 

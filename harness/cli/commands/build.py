@@ -9,7 +9,7 @@ from harness.catalog.entrants import find_entrants
 from harness.catalog.launch_spec import parse_launch
 from harness.cli import builder
 from harness.errors import EXIT_OK, EXIT_SUBMISSION_FAILED, UnavailableError, UsageError
-from harness.process.child import ROOT
+from harness.process.project import base
 from harness.process.sandbox import enter
 from harness.process.text import plain_text
 from harness.schema import Entrant, Kind, Limits
@@ -32,7 +32,7 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
 
 def run(args: argparse.Namespace) -> int:
     """0 if all compiled; 1 if one did not, breaks a promise, or spills and that was forbidden."""
-    entrants = find_entrants(args.names, ROOT / "submissions", Kind.SUBMISSION, None)
+    entrants = find_entrants(args.names, base() / "submissions", Kind.SUBMISSION, None)
     cuda = [entrant for entrant in entrants if entrant.manifest.language == "cuda"]
     if not cuda:
         raise UsageError("nothing to compile: no CUDA submission among these", "python run.py list")

@@ -3,21 +3,27 @@
 from __future__ import annotations
 
 import argparse
+import shlex
 
 from harness.errors import EXIT_OK
+from harness.process.project import HOME, MARK
 
 SCRIPT = """# {shell} completion of run.py; load it with: eval "$(python run.py completion {shell})"
 {head}_attnboard() {{
   local cur=${{COMP_WORDS[COMP_CWORD]}} root word=run w
-  for w in "${{COMP_WORDS[@]}}"; do case "$w" in */run.py|run.py) root=$(dirname "$w");; esac; done
-  [ -n "$root" ] || return 0
+  for w in "${{COMP_WORDS[@]}}"; do case "$w" in */run.py|run.py|*/attnboard|attnboard) root=$w;; esac; done
+  case "$root" in
+    "") return 0;;
+    *run.py) root=$(dirname "$root");;
+    *) root=$PWD; until [ "$root" = / ] || [ -f "$root/{mark}" ]; do root=$(dirname "$root"); done;;
+  esac
   for w in "${{COMP_WORDS[@]:1:COMP_CWORD-1}}"; do case " {commands} " in *" $w "*) word=$w; break;; esac; done
   local prev=${{COMP_WORDS[COMP_CWORD-1]}} words=""
   case "$prev" in
     --submission|-s|show|history|compare|explain|verify)
-      words="$(cd "$root/submissions" 2>/dev/null && echo *) $(cd "$root/baselines" 2>/dev/null && echo *) all";;
-    --baselines|--against) words="$(cd "$root/baselines" 2>/dev/null && echo *) all none";;
-    --suite) words="$(cd "$root/configs" 2>/dev/null && echo *.yaml | sed 's/\\.yaml//g')";;
+      words="$(_attnboard_names "$root" submissions) $(_attnboard_names "$root" baselines) all";;
+    --baselines|--against) words="$(_attnboard_names "$root" baselines) all none";;
+    --suite) words="$(_attnboard_names "$root" configs | sed 's/\\.yaml//g')";;
     --template) words="triton cuda gluon";;
     --causal) words="true false both";;
     --dtype) words="fp16 bf16";;
@@ -25,11 +31,12 @@ SCRIPT = """# {shell} completion of run.py; load it with: eval "$(python run.py 
     *) case "$word" in
 {cases}
       esac
-      case "$prev" in */run.py|run.py) words="{commands} $words";; esac;;
+      case "$prev" in */run.py|run.py|*/attnboard|attnboard) words="{commands} $words";; esac;;
   esac
   COMPREPLY=($(compgen -W "$words" -- "$cur"))
 }}
-complete -o default -F _attnboard run.py ./run.py python python3
+_attnboard_names() {{ for d in "$1" {home}; do (cd "$d/$2" 2>/dev/null && echo *); done; }}
+complete -o default -F _attnboard run.py ./run.py attnboard python python3
 """
 
 
@@ -53,7 +60,10 @@ def script(shell: str) -> str:
         f'        {name}) words="{" ".join(words)}";;' for name, words in flags.items()
     )
     head = "autoload -U +X bashcompinit && bashcompinit\n" if shell == "zsh" else ""
-    return SCRIPT.format(shell=shell, head=head, commands=" ".join(flags), cases=cases)
+    home = shlex.quote(str(HOME))
+    return SCRIPT.format(
+        shell=shell, head=head, commands=" ".join(flags), cases=cases, home=home, mark=MARK
+    )
 
 
 def _flags() -> dict[str, list[str]]:
@@ -66,7 +76,8 @@ def _flags() -> dict[str, list[str]]:
         if name != "run":
             main.command_module(name).add_parser(subparsers)
     return {
-        name: sorted(
+        name: ["--root"]
+        + sorted(
             flag
             for action in one._actions
             if action.help != argparse.SUPPRESS

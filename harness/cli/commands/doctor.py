@@ -17,10 +17,10 @@ from pathlib import Path
 from types import ModuleType
 from typing import Literal
 
-from harness.board import query
-from harness.errors import EXIT_OK, EXIT_UNAVAILABLE, HarnessError
+from harness.errors import EXIT_OK, EXIT_UNAVAILABLE, HarnessError, typed
 from harness.measure.gpu_specs import peak_tflops
 from harness.measure.machine import inspect_machine, nvml, version_of
+from harness.process import project
 from harness.process.cuda.checkpoint import Checkpoint
 from harness.process.sandbox import enter, landlock
 from harness.schema import Machine
@@ -70,7 +70,7 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
 def run(args: argparse.Namespace) -> int:
     """0: measuring works here; 3: something needed is missing."""
     machine = inspect_machine()
-    lines = [*packages(), *bytecode(), *gpu(machine), *tools(), *walls(), *places(query.ROOT)]
+    lines = [*packages(), *bytecode(), *gpu(machine), *tools(), *walls(), *places()]
     missing = [line for line in lines if line.mark == "missing"]
     ready = not missing and (machine.has_gpu or not args.need_gpu)
     if args.json:
@@ -80,8 +80,8 @@ def run(args: argparse.Namespace) -> int:
     for line in lines:
         print(f"{SIGNS[line.mark]} {line.what.ljust(width)}  {line.found}")
         if line.next and line.mark != "ok":
-            print(f"  {' ' * width}  next: {line.next}")
-    print(f"next: {_verdict(machine, missing, args.need_gpu)}")
+            print(typed(f"  {' ' * width}  next: {line.next}"))
+    print(typed(f"next: {_verdict(machine, missing, args.need_gpu)}"))
     return EXIT_OK if ready else EXIT_UNAVAILABLE
 
 
@@ -90,6 +90,8 @@ def _verdict(machine: Machine, missing: list[Line], need_gpu: bool) -> str:
         return f"mend {len(missing)} things marked ✗, the first one first"
     if need_gpu and not machine.has_gpu:
         return "a machine with an NVIDIA GPU and its driver, then: python run.py doctor --need-gpu"
+    if project.find() is None:
+        return "attnboard init demo && cd demo && attnboard run mine"
     suite = "" if machine.has_gpu else "   (no GPU: the CPU smoke suite, times never ranked)"
     return f"python run.py --submission triton_template{suite}"
 
@@ -256,8 +258,21 @@ def walls() -> Iterator[Line]:
     )
 
 
-def places(root: Path) -> Iterator[Line]:
-    """Room and rights to write, and whether every suite can be read."""
+def places() -> Iterator[Line]:
+    """Whose project this is, room and rights to write, and whether every suite can be read."""
+    root = project.find()
+    yield Line(
+        "ok" if root else "note",
+        "project",
+        str(root or f"none: no file {project.MARK} in {Path.cwd()} or above it"),
+        "attnboard init demo && cd demo, or --root DIR",
+    )
+    if root:
+        yield from _room(root)
+    yield from _suites((root or project.HOME) / "configs")
+
+
+def _room(root: Path) -> Iterator[Line]:
     results = root / "results"
     where = results if results.exists() else root
     writable = os.access(where, os.W_OK)
@@ -272,13 +287,12 @@ def places(root: Path) -> Iterator[Line]:
     yield Line(
         "note" if low else "ok", "disk", f"{free:.0f} GiB free", "builds and caches want a few GiB"
     )
-    yield from _suites(root / "configs")
 
 
 def _suites(configs: Path) -> Iterator[Line]:
-    from harness.catalog.suites import load_suite
+    from harness.catalog.suites import known_suites, load_suite
 
-    names = sorted(path.stem for path in configs.glob("*.yaml"))
+    names = sorted(known_suites(configs))
     broken = []
     for name in names:
         try:

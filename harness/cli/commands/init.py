@@ -1,8 +1,12 @@
-"""`init NAME --template triton|cuda|gluon`: a folder of submissions/ that passes as it is."""
+"""`init NAME --template triton|cuda|gluon`: a folder of submissions/ that passes as it is.
+
+Where there is no project yet, NAME becomes one, and the submission in it is called `mine`.
+"""
 
 from __future__ import annotations
 
 import argparse
+import os
 import re
 import shutil
 import subprocess
@@ -10,11 +14,13 @@ from pathlib import Path
 
 import yaml
 
-from harness.board import query
-from harness.errors import EXIT_OK, UnavailableError, UsageError
+from harness.cli.commands._project import write_project
+from harness.errors import EXIT_OK, UnavailableError, UsageError, typed
+from harness.process.project import HOME, find
 
 NAME = re.compile(r"[a-z][a-z0-9_]{0,39}")
-#: Template → folder it is copied from, relative to the root.
+FIRST = "mine"  # the submission of a new project
+#: Template → folder it is copied from, below HOME.
 TEMPLATES = {
     "triton": Path("submissions/triton_template"),
     "cuda": Path("submissions/cuda_wmma_lab"),
@@ -32,11 +38,15 @@ What was tried, what it gave, what did not help. One row per rung; the ones that
 
 def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     """Declare the command."""
-    parser = subparsers.add_parser("init", help="start a submission from a template")
-    parser.add_argument("name", help="folder under submissions/: small letters, digits and _")
+    parser = subparsers.add_parser(
+        "init", help="start a submission from a template; where there is no project, start one"
+    )
+    parser.add_argument("name", help="folder to make: small letters, digits and _")
     parser.add_argument("--template", choices=TEMPLATES, default="triton")
     parser.add_argument("--author", help="default: git's user.name")
-    parser.add_argument("--root", type=Path, default=query.ROOT, help=argparse.SUPPRESS)
+    parser.add_argument(
+        "--project", action="store_true", help="a project of its own, also inside of another"
+    )
     parser.set_defaults(run=run)
 
 
@@ -48,25 +58,38 @@ def run(args: argparse.Namespace) -> int:
             f"'{args.name}' is no folder name",
             f"python run.py init {near} --template {args.template}",
         )
-    source, target = args.root / TEMPLATES[args.template], args.root / "submissions" / args.name
-    if target.exists():
-        raise UsageError(
-            f"{target} is there already",
-            f"python run.py --submission {args.name}, or take another name",
-        )
+    source, root = HOME / TEMPLATES[args.template], None if args.project else find()
     if not (source / "manifest.yaml").is_file():
-        raise UnavailableError(
-            f"{source}: this checkout has no {args.template} template", "git checkout -- ."
-        )
+        raise UnavailableError(f"{source}: no {args.template} template here", "install it again")
+    if root is None:
+        folder = Path(args.name)
+        _must_be_free(folder, "take another name")
+        write_project(folder)
+        _start(folder / "submissions" / FIRST, source, args)
+        print(f"next: cd {args.name} && attnboard run {FIRST}")
+        return EXIT_OK
+    target = root / "submissions" / args.name
+    _must_be_free(target, f"python run.py --submission {args.name}, or take another name")
+    _start(target, source, args)
+    print(typed(f"next: python run.py --submission {args.name}"))
+    return EXIT_OK
+
+
+def _must_be_free(folder: Path, hint: str) -> None:
+    if folder.exists():
+        raise UsageError(f"{folder} is there already", hint)
+
+
+def _start(target: Path, source: Path, args: argparse.Namespace) -> None:
+    """Copy the template to `target` under its new name, and say where it lies."""
     ignored = shutil.ignore_patterns("__pycache__", "steps", "NOTES.md", ".*")
     shutil.copytree(source, target, ignore=ignored)
-    _rename(target / "manifest.yaml", args.name, args.author or _git_user())
+    _rename(target / "manifest.yaml", target.name, args.author or _git_user())
     (target / "NOTES.md").write_text(
-        NOTES.format(name=args.name, template=args.template), encoding="utf-8"
+        NOTES.format(name=target.name, template=args.template), encoding="utf-8"
     )
-    print(f"submissions/{args.name}: {', '.join(sorted(path.name for path in target.iterdir()))}")
-    print(f"next: python run.py --submission {args.name}")
-    return EXIT_OK
+    files = ", ".join(sorted(path.name for path in target.iterdir()))
+    print(f"{os.path.relpath(target)}: {files}")
 
 
 def _rename(manifest: Path, name: str, author: str) -> None:

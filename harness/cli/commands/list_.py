@@ -11,10 +11,11 @@ from harness.board import query, record
 from harness.board.rank import leaderboard, newest
 from harness.board.render.text import place_text, times, wash
 from harness.catalog import steps
-from harness.catalog.entrants import entry_name, known_names, ladders
-from harness.catalog.suites import load_suite
+from harness.catalog.entrants import entry_name, known, ladders
+from harness.catalog.suites import known_suites, load_suite
 from harness.catalog.yaml_model import load_model
-from harness.errors import EXIT_OK, HarnessError, SubmissionError
+from harness.errors import EXIT_OK, HarnessError, SubmissionError, typed
+from harness.process.project import base
 from harness.schema import Kind, Manifest
 
 WHAT = ("all", "submissions", "rungs", "baselines", "suites")
@@ -26,10 +27,7 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
         "list", help="submissions, their rungs, baselines and suites, and where each stands"
     )
     parser.add_argument("what", nargs="?", choices=WHAT, default="all")
-    parser.add_argument(
-        "--root", type=Path, default=query.ROOT, metavar="DIR", help=argparse.SUPPRESS
-    )
-    parser.add_argument("--results", type=Path, default=query.ROOT / "results", metavar="DIR")
+    parser.add_argument("--results", type=Path, metavar="DIR")
     parser.add_argument("--json", action="store_true", help="one JSON document")
     parser.set_defaults(run=run)
 
@@ -37,14 +35,16 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
 def run(args: argparse.Namespace) -> int:
     """Always exit code 0: a broken folder is a row that says so."""
     told: dict[str, list[dict[str, str]]] = {}
+    root = base()
+    results = args.results or root / "results"
     if args.what in ("all", "submissions"):
-        told["submissions"] = list(_entries(args, "submissions"))
+        told["submissions"] = list(_entries(root / "submissions", results))
     if args.what == "rungs":
-        told["rungs"] = list(_rungs(args))
+        told["rungs"] = list(_rungs(root, results))
     if args.what in ("all", "baselines"):
-        told["baselines"] = list(_entries(args, "baselines"))
+        told["baselines"] = list(_entries(root / "baselines", results))
     if args.what in ("all", "suites"):
-        told["suites"] = list(_suites(args.root / "configs"))
+        told["suites"] = list(_suites(root / "configs"))
     if args.json:
         print(json.dumps(told, indent=2))
         return EXIT_OK
@@ -54,19 +54,21 @@ def run(args: argparse.Namespace) -> int:
             print(query.table([list(rows[0]), *(list(row.values()) for row in rows)], indent="  "))
         print()
     print(
-        "next: python run.py --submission NAME · python run.py show NAME · python run.py init NAME"
-        " · python run.py list rungs"
+        typed(
+            "next: python run.py --submission NAME · python run.py show NAME · python run.py init NAME"
+            " · python run.py list rungs"
+        )
     )
     return EXIT_OK
 
 
-def _entries(args: argparse.Namespace, folder: str) -> Iterator[dict[str, str]]:
-    places = _places(args.results, Kind.BASELINE if folder == "baselines" else Kind.SUBMISSION)
-    for name in known_names(args.root / folder):
+def _entries(folder: Path, results: Path) -> Iterator[dict[str, str]]:
+    kind = Kind.BASELINE if folder.name == "baselines" else Kind.SUBMISSION
+    places = _places(results, kind)
+    for path in known(folder):
+        name = path.name
         try:
-            manifest = load_model(
-                args.root / folder / name / "manifest.yaml", Manifest, SubmissionError
-            )
+            manifest = load_model(path / "manifest.yaml", Manifest, SubmissionError)
         except HarnessError as error:
             yield {
                 "name": name,
@@ -89,18 +91,18 @@ def _entries(args: argparse.Namespace, folder: str) -> Iterator[dict[str, str]]:
         }
 
 
-def _rungs(args: argparse.Namespace) -> Iterator[dict[str, str]]:
+def _rungs(root: Path, results: Path) -> Iterator[dict[str, str]]:
     """The steps/ of every submission, each an entrant under its path."""
-    places = _places(args.results, Kind.SUBMISSION)
-    for ladder in ladders(args.root / "submissions"):
+    places = _places(results, Kind.SUBMISSION)
+    for ladder in ladders(root / "submissions"):
         try:
             manifests = [(path, steps.manifest_of(path)) for path in steps.rungs_of(ladder)]
         except HarnessError as error:
-            name = entry_name(str(ladder.relative_to(args.root)))
+            name = entry_name(str(ladder.relative_to(root)))
             yield {"name": name, "claims": "?", "stands": wash(error.message, 80), "about": ""}
             continue
         for path, manifest in manifests:
-            name = entry_name(str(path.relative_to(args.root)))
+            name = entry_name(str(path.relative_to(root)))
             yield {
                 "name": name,
                 "claims": f"d {','.join(map(str, manifest.claims.headdims))}",
@@ -125,7 +127,7 @@ def _places(results: Path, kind: Kind) -> dict[str, str]:
 
 
 def _suites(configs: Path) -> Iterator[dict[str, str]]:
-    for path in sorted(configs.glob("*.yaml")):
+    for _, path in sorted(known_suites(configs).items()):
         try:
             suite = load_suite(str(path), configs)
         except HarnessError as error:

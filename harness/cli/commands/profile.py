@@ -18,7 +18,7 @@ from harness.errors import EXIT_OK, UnavailableError
 from harness.measure.machine import inspect_machine
 from harness.measure.roofline import ceilings
 from harness.problems import get_problem
-from harness.process.child import ROOT
+from harness.process.project import HOME, base
 from harness.schema import Case, Entrant, Kind, Machine, Suite
 from harness.worker.cuda import counters
 
@@ -63,9 +63,9 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
 
 def run(args: argparse.Namespace) -> int:
     """0 with counters or with what static data allow; 3 if there is neither."""
-    suite = load_suite(args.suite, ROOT / "configs")
+    suite = load_suite(args.suite, base() / "configs")
     problem = get_problem(suite.problem)
-    entrants = find_entrants([args.name], ROOT / "submissions", Kind.SUBMISSION, problem)
+    entrants = find_entrants([args.name], base() / "submissions", Kind.SUBMISSION, problem)
     machine = inspect_machine()
     return max(profile(entrant, suite, machine, args) for entrant in entrants)
 
@@ -123,5 +123,5 @@ def command_for(folder: Path, manifest: str, shape: Sequence[int], *, causal: bo
     judge: profile what you trust.
     """
     numbers = [str(n) for n in shape]
-    words = [str(ROOT), str(folder), manifest, *numbers, str(int(causal))]
+    words = [str(HOME), str(folder), manifest, *numbers, str(int(causal))]
     return [sys.executable, "-c", PROGRAM, *words]

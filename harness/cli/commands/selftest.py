@@ -10,8 +10,15 @@ from collections.abc import Sequence
 
 from harness.cli.arguments import whole
 from harness.cli.selftest import corpus as selftest_corpus
-from harness.errors import EXIT_OK, EXIT_SUBMISSION_FAILED, UsageError, did_you_mean
+from harness.errors import (
+    EXIT_OK,
+    EXIT_SUBMISSION_FAILED,
+    UnavailableError,
+    UsageError,
+    did_you_mean,
+)
 from harness.measure.machine import inspect_machine
+from harness.process.project import HOME
 from harness.process.sandbox.enter import usual_level
 from harness.schema import Result
 
@@ -63,6 +70,11 @@ def choose(
     corpus: Sequence[selftest_corpus.Specimen], names: Sequence[str]
 ) -> list[selftest_corpus.Specimen]:
     """The specimens named, or all."""
+    if not corpus:
+        raise UnavailableError(
+            f"no specimens in {HOME / 'tests'}: they are no part of an installation",
+            "the same in a checkout",
+        )
     known = {specimen.name: specimen for specimen in corpus}
     for name in names:
         if name not in known:

@@ -11,7 +11,7 @@ from harness.board import query, record
 from harness.board.rank import direct_on, newest
 from harness.board.record import Head
 from harness.board.render.text import milliseconds, times, wash
-from harness.errors import EXIT_OK, EXIT_SUBMISSION_FAILED, UnavailableError, UsageError
+from harness.errors import EXIT_OK, EXIT_SUBMISSION_FAILED, UnavailableError, UsageError, typed
 from harness.measure import stats
 from harness.measure.stats import Interval
 from harness.schema import Kind, Result, Status
@@ -102,7 +102,8 @@ def side_by_side(kinds: Mapping[str, Kind]) -> str:
     """The command that measures these entries in the same blocks."""
     names = {kind: [wash(e, 80) for e, k in kinds.items() if k is kind] for kind in Kind}
     beside = f" --baselines {','.join(names[Kind.BASELINE])}" if names[Kind.BASELINE] else ""
-    return f"python run.py --submission {','.join(names[Kind.SUBMISSION]) or 'NAME'}{beside}"
+    mine = ",".join(names[Kind.SUBMISSION]) or "NAME"
+    return typed(f"python run.py --submission {mine}{beside}")
 
 
 def _named(name: str, heads: list[Head]) -> list[Head]:
@@ -209,7 +210,7 @@ def _lines(args: argparse.Namespace, pairs: list[Pair], overall: Interval) -> li
             return [*lines, "no practical number of blocks would tell them apart"]
         lines.append(f"about {more} more blocks would tell them apart")
         return [*lines, f"next: {again} --blocks {blocks + more}"]
-    return [*lines, f"next: python run.py explain {a} {b}"]
+    return [*lines, typed(f"next: python run.py explain {a} {b}")]
 
 
 def _document(args: argparse.Namespace, pairs: list[Pair], overall: Interval) -> dict[str, object]:

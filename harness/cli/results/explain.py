@@ -13,7 +13,7 @@ from pathlib import Path
 from harness.board import query
 from harness.board.render.text import milliseconds, number, scientific, times, wash
 from harness.cli.results import compare
-from harness.errors import EXIT_OK
+from harness.errors import EXIT_OK, typed
 from harness.measure.roofline import Resources, at_clock_pct, ceilings, limiter, sm_clock_mhz
 from harness.problems import get_problem
 from harness.schema import Result
@@ -52,7 +52,8 @@ def run(args: argparse.Namespace) -> int:
     for entry, found in known.items():
         print("\n".join(_resources(entry, found, pairs[0].a.machine.capability)))
     print(
-        f"next: python run.py show {args.a.partition('@')[0]} --samples · ncu --set full on the slower one"
+        typed(f"next: python run.py show {args.a.partition('@')[0]} --samples")
+        + " · ncu --set full on the slower one"
     )
     return EXIT_OK
 

@@ -7,7 +7,7 @@ import argparse
 from harness.board import query, record
 from harness.board.history import Point, history, step
 from harness.board.render.text import times, wash
-from harness.errors import EXIT_OK
+from harness.errors import EXIT_OK, typed
 
 
 def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -33,7 +33,7 @@ def run(args: argparse.Namespace) -> int:
             f"{args.name} on {wash(board[0])} · {wash(board[1])} (suite {board[2][:8]}, protocol {board[3]})"
         )
         print(query.table(_rows([p for p in points if p.board == board]), indent="  "))
-    print(f"next: python run.py compare {args.name}@RUN {args.name}@OTHER_RUN")
+    print(typed(f"next: python run.py compare {args.name}@RUN {args.name}@OTHER_RUN"))
     return EXIT_OK
 
 

@@ -8,7 +8,8 @@ import sys
 from pathlib import Path
 
 from harness.board import publish
-from harness.errors import EXIT_OK, EXIT_SUBMISSION_FAILED, UsageError
+from harness.errors import EXIT_OK, EXIT_SUBMISSION_FAILED, UsageError, typed
+from harness.process.project import results
 
 
 def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -16,7 +17,7 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     parser = subparsers.add_parser(
         "rank", help="rebuild leaderboard.md and .html from results/ alone"
     )
-    parser.add_argument("--results", type=Path, default=publish.ROOT / "results", metavar="DIR")
+    parser.add_argument("--results", type=results, default="", metavar="DIR")
     parser.add_argument(
         "--board",
         type=Path,
@@ -65,5 +66,7 @@ def _check(path: Path, rebuilt: str) -> int:
     diff = difflib.unified_diff(old.splitlines(), rebuilt.splitlines(), "board", "records", n=0)
     for line in list(diff)[:20]:
         print(line)
-    print(f"{path}: not what the records give\n  next: python run.py rank", file=sys.stderr)
+    print(
+        f"{path}: not what the records give\n  next: {typed('python run.py rank')}", file=sys.stderr
+    )
     return EXIT_SUBMISSION_FAILED

@@ -30,6 +30,7 @@ from harness.errors import (
 from harness.problems import get_problem
 from harness.problems.base import Probe
 from harness.process.messages import BurstReport
+from harness.process.project import base
 from harness.process.sandbox import enter
 from harness.schema import Kind, Machine, Result, Status, Suite
 from harness.schema.mismatch import Mismatch
@@ -121,7 +122,7 @@ def request_of(old: Result, found: Mismatch, source: str | None) -> Request:
     names = [source or old.entry]
     mine, theirs = (names, []) if old.kind is Kind.SUBMISSION else ([], names)
     try:
-        request = resolve(mine, theirs, suite, machine, suite.against, query.ROOT)
+        request = resolve(mine, theirs, suite, machine, suite.against, base())
     except SubmissionError as cause:
         hint = f"{cause.hint}; or --submission PATH, where its source lies"
         raise SubmissionError(cause.message, hint) from None
@@ -155,7 +156,7 @@ def ask(
 def _suite(old: Result, found: Mismatch) -> Suite:
     """One case of the wrong burst's shape, beside the usual baseline of its problem."""
     on_cpu = old.gpu == "cpu"
-    usual = load_suite(get_problem(old.problem).suites[on_cpu], query.ROOT / "configs")
+    usual = load_suite(get_problem(old.problem).suites[on_cpu], base() / "configs")
     batch, heads, seqlen, headdim = found.draw.shape
     shape = {"batch": batch, "heads": heads, "seqlen": seqlen, "headdim": headdim}
     burst = {"causal": bool(found.draw.kwargs["causal"]), "burst": found.draw.calls}

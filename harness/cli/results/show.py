@@ -20,7 +20,7 @@ from harness.board.render.text import (
     times,
     wash,
 )
-from harness.errors import EXIT_OK
+from harness.errors import EXIT_OK, typed
 from harness.measure.stats import Interval
 from harness.schema import Result, Status
 
@@ -51,7 +51,8 @@ def run(args: argparse.Namespace) -> int:
         for result in row.results:
             print("\n".join(_result(board, result, samples=args.samples)))
         print()
-    print(f"next: python run.py compare {args.name} OTHER · python run.py history {args.name}")
+    told = f"python run.py compare {args.name} OTHER · python run.py history {args.name}"
+    print(f"next: {typed(told)}")
     return EXIT_OK
 
 
@@ -81,7 +82,7 @@ def _result(board: Board, result: Result, *, samples: bool) -> list[str]:
     if result.status is not Status.PASSED:
         if result.mismatch:
             lines += [f"    {drawn}" for drawn in error_map(result.mismatch)]
-        lines.append(f"    next: {next_step(result)}")
+        lines.append(f"    next: {typed(next_step(result))}")
         lines += [f"    {said}" for said in printed(result.log_tail, PRINTED_LINES)]
         return lines
     told = result.speedup

@@ -32,11 +32,13 @@ from harness.errors import (
     SuiteError,
     UnavailableError,
     UsageError,
+    typed,
 )
 from harness.measure import stats
 from harness.measure.stats import Interval
 from harness.measure.stopping import level_of
 from harness.problems import get_problem
+from harness.process.project import base, layers
 from harness.schema import MOST_BLOCKS, Kind, Machine, Result, Speedup, Status, Suite
 
 ROUNDING = 1e-9  # figures in a record are written in full
@@ -81,7 +83,7 @@ def run(args: argparse.Namespace) -> int:
         return EXIT_OK
     verdict = _measure_again(args, old)
     print(f"{verdict.word}: {wash(verdict.why)}")
-    print(f"next: python run.py history {wash(old[0].entry, 80)}")
+    print(typed(f"next: python run.py history {wash(old[0].entry, 80)}"))
     return {"CANNOT": EXIT_UNAVAILABLE, "SLOWER": EXIT_SUBMISSION_FAILED}.get(verdict.word, EXIT_OK)
 
 
@@ -208,7 +210,7 @@ def judge(old: Interval, new: Interval, tolerance: float) -> Verdict:
     return Verdict("FASTER" if change.value > 1 else "SLOWER", words)
 
 
-def obstacle(old: Sequence[Result], machine: Machine, root: Path) -> str:
+def obstacle(old: Sequence[Result], machine: Machine, home: Path) -> str:
     """Why it cannot be measured here again, or an empty string."""
     first = old[0]
     if not first.machine.has_gpu:
@@ -225,9 +227,9 @@ def obstacle(old: Sequence[Result], machine: Machine, root: Path) -> str:
         return f"{first.machine.sms} SMs then, {machine.sms} here"
     if any(r.speedup is None for r in old):
         return "the record has no speed-up over a baseline"
-    folder = root / ("baselines" if first.kind is Kind.BASELINE else "submissions") / first.entry
-    if not folder.is_dir():
-        return f"{folder.relative_to(root)} is not in this checkout"
+    kind = "baselines" if first.kind is Kind.BASELINE else "submissions"
+    if not any((layer / first.entry).is_dir() for layer in layers(home / kind)):
+        return f"{kind}/{first.entry} is not in {home}"
     return ""
 
 
@@ -238,14 +240,14 @@ def _measure_again(args: argparse.Namespace, old: Sequence[Result]) -> Verdict:
     from harness.measure.machine import inspect_machine
 
     first, machine = old[0], inspect_machine()
-    why = obstacle(old, machine, query.ROOT)
+    why = obstacle(old, machine, base())
     if why or first.speedup is None:
         return Verdict("CANNOT", why)
     against = first.speedup.against
     suite = _suite(old, against, args.blocks)
     submissions = [first.entry] if first.kind is Kind.SUBMISSION else []
     baselines = list(dict.fromkeys([against, *([] if submissions else [first.entry])]))
-    request = resolve(submissions, baselines, suite, machine, against, query.ROOT)
+    request = resolve(submissions, baselines, suite, machine, against, base())
     if all(one.source_sha256 != first.source_sha256 for one in request.entrants):
         return Verdict(
             "CANNOT", f"the source has changed since: git log -- submissions/{first.entry}"
@@ -260,7 +262,7 @@ def _suite(old: Sequence[Result], against: str, blocks: int) -> Suite:
     """The cases of the record, measured as the suite of that name measures, if it is still the same."""
     cases = tuple(result.case for result in old)
     try:
-        suite = load_suite(old[0].suite, query.ROOT / "configs")
+        suite = load_suite(old[0].suite, base() / "configs")
     except SuiteError:
         suite = None
     if suite is None or suite.sha256 != old[0].suite_sha256:

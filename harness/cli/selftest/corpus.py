@@ -30,7 +30,7 @@ from harness.errors import HarnessError, SubmissionError, SuiteError
 from harness.problems import PROBLEMS, Problem, get_problem
 from harness.process import prestart, process_tree
 from harness.process.ablation import NOTHING_OFF, Defence, Off
-from harness.process.child import ROOT
+from harness.process.project import HOME
 from harness.process.sandbox.removal import remove_tree
 from harness.schema import (
     BLAMELESS,
@@ -127,7 +127,7 @@ class Outcome:
         }
 
 
-def load_corpus(root: Path = ROOT) -> list[Specimen]:
+def load_corpus(root: Path = HOME) -> list[Specimen]:
     """All specimens, cheaters first."""
     found = []
     for kind in ("cheaters", "honest"):
@@ -149,7 +149,7 @@ def _folders(root: Path, kind: str) -> Iterator[Path]:
 @functools.cache
 def control(name: str) -> Path:
     """Folder of the honest control `name`."""
-    honest = ROOT / "tests" / "corpus" / "honest"
+    honest = HOME / "tests" / "corpus" / "honest"
     if (honest / name).is_dir():
         return honest / name
     return unfold(honest / f"{name}.py", Path(tempfile.mkdtemp(dir=_home().name)))
@@ -158,7 +158,7 @@ def control(name: str) -> Path:
 @functools.cache
 def _home() -> tempfile.TemporaryDirectory[str]:
     """Where specimens are unfolded: inside the checkout, which some of them want to reach from there."""
-    build = ROOT / "build"  # git sees nothing of it
+    build = HOME / "build"  # git sees nothing of it
     with contextlib.suppress(OSError):
         build.mkdir(exist_ok=True)
         return tempfile.TemporaryDirectory(prefix="corpus-", dir=build)
@@ -193,7 +193,7 @@ def suite_for(problem: Problem, gpu: bool, dtype: str, quick_deadlines: bool) ->
         limits = limits.model_copy(
             update={"import_s": 15, "first_call_s": 4, "burst_s": 4, "entrant_s": 20}
         )
-    pace = load_suite(problem.suites[1], ROOT / "configs").against  # runs with and without a GPU
+    pace = load_suite(problem.suites[1], HOME / "configs").against  # runs with and without a GPU
     return Suite(
         name="selftest",
         problem=problem.name,
@@ -236,7 +236,7 @@ def run_batch(
     neighbours = [control(name) for s in specimens for name in s.expect.beside]
     folders = dict.fromkeys([*(s.folder for s in specimens), *partners, *neighbours])
     entrants, refused = _loaded(list(folders), problem)
-    pace = find_entrants([suite.against], ROOT / "baselines", Kind.BASELINE, problem)
+    pace = find_entrants([suite.against], HOME / "baselines", Kind.BASELINE, problem)
     results: dict[str, Result] = {}
     if (
         gpu and Defence.SANDBOX not in off

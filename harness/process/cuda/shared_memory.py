@@ -17,7 +17,7 @@ from typing import Any, Literal
 
 import torch
 
-from harness.process.arena_layout import ALIGN, CONTROL_BYTES, aligned, nbytes
+from harness.process.cuda.arena_layout import ALIGN, CONTROL_BYTES, aligned, nbytes
 from harness.process.cuda.driver import CudaDriver, DeviceBytes
 
 ArenaKind = Literal["device", "host"]

@@ -28,6 +28,7 @@ from pathlib import Path
 
 from harness.errors import UnavailableError, UsageError
 from harness.process import process_tree
+from harness.process.project import HOME
 from harness.process.sandbox import (
     cgroup,
     landlock,
@@ -137,7 +138,7 @@ def lacking(level: int) -> str:
 def no_namespaces() -> str:
     """Why level 2 cannot be had, tried on a child that goes all the way; empty if it can."""
     uid = namespaces.user_of("0")
-    package = Path(__file__).resolve().parents[2]
+    package = HOME / "harness"
     return namespaces.refusal(uid, lambda: contents(Rules(level=2, uid=uid, ro=(package,))))
 
 

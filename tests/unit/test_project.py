@@ -1,0 +1,255 @@
+"""Where is what: the root of a project, what comes along, and what stays shut."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from harness import errors
+from harness.catalog.entrants import find_entrants, gather, known_names
+from harness.catalog.request import resolve
+from harness.catalog.suites import known_suites, load_suite
+from harness.errors import SubmissionError, UsageError
+from harness.process import project
+from harness.process.project import HOME, MARK, VARIABLE
+from harness.schema import Kind, Machine
+
+ENTRY = "def custom_attention_forward(q, k, v, causal, sm_scale):\n    return q\n"
+SUITE = (HOME / "configs" / "smoke.yaml").read_text(encoding="utf-8")
+
+
+@pytest.fixture
+def mine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A project with a submission of its own, and one that is called like a template."""
+    monkeypatch.delenv(VARIABLE, raising=False)
+    folder = tmp_path / "mine"
+    for name in ("own", "triton_template"):
+        (folder / "submissions" / name).mkdir(parents=True)
+        (folder / "submissions" / name / "submission.py").write_text(ENTRY)
+        (folder / "submissions" / name / "manifest.yaml").write_text(f"name: {name}\n")
+    (folder / "configs").mkdir()
+    (folder / "configs" / "small.yaml").write_text(SUITE.replace("name: smoke", "name: small"))
+    (folder / MARK).touch()
+    return folder
+
+
+@pytest.fixture
+def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """HOME as a wheel leaves it: without the mark."""
+    home = tmp_path / "site-packages" / "attnboard"
+    (home / "configs").mkdir(parents=True)
+    monkeypatch.setattr(project, "HOME", home)
+    return home
+
+
+# --------------------------------------------------------------------------- the root
+
+
+def test_the_nearest_marked_folder_upwards_is_the_root(
+    mine: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    inner = mine / "submissions" / "own"
+    assert project.find(inner) == mine
+    (inner / MARK).touch()
+    assert project.find(inner) == inner
+    monkeypatch.chdir(mine / "configs")
+    assert project.root() == mine
+    assert project.results("") == mine / "results"
+    assert project.results("elsewhere") == Path("elsewhere")
+
+
+def test_a_folder_of_the_marks_name_marks_nothing(tmp_path: Path, installed: Path) -> None:
+    (tmp_path / MARK).mkdir()
+    assert project.find(tmp_path) is None
+
+
+def test_a_checkout_is_the_root_of_whoever_is_in_no_project(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv(VARIABLE, raising=False)
+    assert (HOME / MARK).is_file()  # else nobody's `python run.py` finds its records
+    assert project.find(tmp_path) == HOME
+    assert project.find(HOME / "docs") == HOME
+
+
+def test_an_installation_is_nobodys_root(
+    tmp_path: Path, installed: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv(VARIABLE, raising=False)
+    monkeypatch.chdir(tmp_path)
+    assert project.find() is None
+    assert project.base() == installed
+    with pytest.raises(UsageError, match=r"no file \.attnboard in") as caught:
+        project.results("")
+    assert caught.value.hint.startswith("attnboard init demo")
+
+
+def test_the_variable_counts_before_the_current_folder(
+    mine: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    other = tmp_path / "other"
+    other.mkdir()
+    monkeypatch.chdir(mine)
+    monkeypatch.setenv(VARIABLE, str(other))
+    with pytest.raises(UsageError, match="other is no project") as caught:
+        project.find()
+    assert caught.value.hint == f"touch {other / MARK}"
+    (other / MARK).touch()
+    assert project.root() == other
+    monkeypatch.setenv(VARIABLE, str(tmp_path / "absent"))
+    with pytest.raises(UsageError, match="absent is no project"):
+        project.root()
+
+
+@pytest.mark.parametrize("words", [["--root", "there"], ["--root=there"]])
+@pytest.mark.parametrize("before", [True, False])
+def test_root_is_taken_out_of_the_words_and_told_to_children(
+    words: list[str], before: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv(VARIABLE, "")
+    rest = ["show", "mine"]
+    assert project.chosen([*words, *rest] if before else [*rest, *words]) == rest
+    assert os.environ[VARIABLE] == str(tmp_path / "there")
+
+
+def test_root_without_a_folder(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(VARIABLE, "")
+    for words in (["list", "--root"], ["list", "--root="]):
+        with pytest.raises(UsageError, match="--root names no folder"):
+            project.chosen(words)
+
+
+# --------------------------------------------------------------------------- names
+
+
+def test_names_of_a_project_come_before_those_that_come_along(mine: Path) -> None:
+    submissions = mine / "submissions"
+    found = find_entrants(
+        ["own", "triton_template", "triton_champion"], submissions, Kind.SUBMISSION, None
+    )
+    assert [(one.name, one.folder.parent) for one in found] == [
+        ("own", submissions),
+        ("triton_template", submissions),
+        ("triton_champion", HOME / "submissions"),
+    ]
+    assert {"own", "triton_champion"} <= set(known_names(submissions))
+    assert known_names(submissions).count("triton_template") == 1
+
+
+def test_all_are_the_projects_own_and_every_baseline(mine: Path) -> None:
+    own, _ = gather(["all"], mine / "submissions", Kind.SUBMISSION, None)
+    assert [one.name for one in own] == ["own", "triton_template"]
+    rivals, _ = gather(["all"], mine / "baselines", Kind.BASELINE, None)
+    assert [one.name for one in rivals] == known_names(HOME / "baselines")
+
+
+def test_a_project_adds_baselines_and_hides_none(mine: Path) -> None:
+    for name in ("sdpa", "rival"):
+        folder = mine / "baselines" / name
+        folder.mkdir(parents=True)
+        (folder / "submission.py").write_text(ENTRY)
+        (folder / "manifest.yaml").write_text(f"name: {name}\n")
+    found = find_entrants(["sdpa", "rival"], mine / "baselines", Kind.BASELINE, None)
+    assert [one.folder for one in found] == [
+        HOME / "baselines" / "sdpa",
+        mine / "baselines" / "rival",
+    ]
+    assert {"rival", "sdpa_flash"} <= set(known_names(mine / "baselines"))
+
+
+def test_all_of_nobody_is_said(tmp_path: Path) -> None:
+    (tmp_path / MARK).touch()
+    with pytest.raises(SubmissionError, match="submissions: no submission here") as caught:
+        gather(["all"], tmp_path / "submissions", Kind.SUBMISSION, None)
+    assert caught.value.hint == "python run.py init mine"
+
+
+def test_suites_of_a_project_come_before_those_that_come_along(mine: Path) -> None:
+    configs = mine / "configs"
+    assert load_suite("small", configs).name == "small"
+    assert load_suite("fa3", configs) == load_suite("fa3", HOME / "configs")
+    assert set(known_suites(configs)) == {"small", *known_suites(HOME / "configs")}
+    (configs / "fa3.yaml").write_text(SUITE.replace("name: smoke", "name: fa3"))
+    assert load_suite("fa3", configs).device == "cpu"
+
+
+def test_only_a_project_is_filled_up(mine: Path) -> None:
+    (mine / MARK).unlink()
+    assert project.layers(mine / "configs") == (mine / "configs",)
+    assert project.layers(HOME / "configs") == (HOME / "configs",)
+
+
+def test_nobody_bears_the_name_of_a_baseline_that_comes_along(mine: Path) -> None:
+    (mine / "submissions" / "own").rename(mine / "submissions" / "sdpa")
+    (mine / "submissions" / "sdpa" / "manifest.yaml").write_text("name: sdpa\n")
+    suite = load_suite("smoke", mine / "configs")
+    path = str(mine / "submissions" / "sdpa")
+    with pytest.raises(SubmissionError, match="which is a baseline's name"):
+        resolve([path], [], suite, Machine(), "sdpa", mine)
+
+
+def test_a_folder_of_bare_folders_holds_entries(tmp_path: Path) -> None:
+    for name in ("a", "b"):
+        (tmp_path / "many" / name).mkdir(parents=True)
+        (tmp_path / "many" / name / "submission.py").write_text(ENTRY)
+    found = find_entrants([str(tmp_path / "many")], tmp_path, Kind.SUBMISSION, None)
+    assert [one.name for one in found] == ["many/a", "many/b"]
+
+
+def test_the_current_folder_is_called_as_from_above(
+    mine: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(mine / "submissions" / "own")
+    for word in (".", "submission.py"):
+        (one,) = find_entrants([word], mine / "submissions", Kind.SUBMISSION, None)
+        assert one.name == "own"
+
+
+# --------------------------------------------------------------------------- walls, and what is typed
+
+
+def test_the_project_and_a_checkout_stay_shut(mine: Path) -> None:
+    assert project.private(mine) == (mine, HOME)
+    assert project.private(HOME) == (HOME,)
+
+
+def test_an_installation_lies_among_the_packages_that_workers_import(
+    mine: Path, installed: Path
+) -> None:
+    assert project.private(mine) == (mine,)
+    assert project.private(installed) == ()
+
+
+@pytest.mark.parametrize(
+    ("started", "told"),
+    [
+        ("/usr/bin/attnboard", "attnboard rank; attnboard build"),
+        ("/x/site-packages/attnboard/__main__.py", "attnboard rank; attnboard build"),
+        ("run.py", "python run.py rank; run.py build"),
+        ("/home/me/attnboard/run.py", "python run.py rank; run.py build"),
+        ("/x/site-packages/pytest/__main__.py", "python run.py rank; run.py build"),
+    ],
+)
+def test_what_is_told_can_be_typed(
+    started: str, told: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "argv", [started])
+    assert errors.typed("python run.py rank; run.py build") == told
+    assert str(UsageError("bad", "python run.py list")).endswith(
+        "attnboard list" if told.startswith("attnboard") else "python run.py list"
+    )
+
+
+def test_the_module_is_the_command(tmp_path: Path) -> None:
+    """`python -m attnboard` in a checkout; what lies in the current folder is not imported."""
+    (tmp_path / "harness.py").write_text("raise SystemExit('the wrong one')\n")
+    (tmp_path / "attnboard").symlink_to(HOME / "attnboard")
+    words = [sys.executable, "-m", "attnboard", "list", "suites", "--root", str(HOME)]
+    done = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "next: attnboard --submission NAME" in done.stdout
