@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from argparse import Namespace
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ import pytest
 
 from harness import cli, launch, record
 from harness.commands import replay
+from harness.engines.conduct import replay_flags
 from harness.errors import HarnessError, UnavailableError, UsageError
 from harness.machine import inspect_machine
 from harness.observer import Silent
@@ -20,6 +22,7 @@ from harness.schema import Kind, Result, Status, Suite
 from harness.selftest import replace_gpu
 from tests.report.factory import mismatch, result
 
+ROOT = Path(__file__).resolve().parents[1]
 BLOCK = """
 import math
 import torch
@@ -129,6 +132,14 @@ def test_a_block_whose_mask_is_off_by_one(
     assert any(line.startswith("inputs: the same bits") for line in lines)
     assert "PASSED" in lines
 
+    (tmp_path / "mine" / "submission.py").write_text(f"{BLOCK}\nraise KeyError(65)\n")
+    dump.unlink()
+    assert again(tmp_path, row, "--dump", str(dump)) == 1
+    at = BLOCK.count("\n") + 2
+    assert f"IMPORT_ERROR (submission.py:{at}: KeyError: 65)" in capsys.readouterr().out
+    assert torch.load(dump)["got"] == {}
+    assert torch.equal(torch.load(dump)["inputs"]["q"], kept["inputs"]["q"])
+
 
 @pytest.mark.timeout(120)
 def test_of_gradients_the_wrong_one(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -154,6 +165,7 @@ def test_what_went_wrong_on_the_clock_has_its_own_secret(
     out = capsys.readouterr().out
     assert "inputs: the same bits" in out
     assert "a timed burst of 2 calls" in out
+    assert out.splitlines()[-2:] == ["| call 1", "| call 2"]
 
 
 @pytest.mark.timeout(120)
@@ -211,3 +223,19 @@ def test_a_line_without_a_place_is_read_as_before() -> None:
     assert fields.pop("mismatch") is None
     del fields["crc32"]
     assert Result.model_validate(fields).mismatch is None
+
+
+def test_a_replay_is_told_where_source_and_records_lie(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    problem = get_problem("attention_forward")
+    (tmp_path / "my folder").mkdir()
+    (tmp_path / "my folder" / "bare.py").write_text(BLOCK)
+    bare = load_entrant(tmp_path / "my folder" / "bare.py", Kind.SUBMISSION, problem)
+    known = load_entrant(ROOT / "submissions" / "triton_template", Kind.SUBMISSION, problem)
+    suite = Suite.model_validate({"name": "tiny", "cases": [CASE]})
+    request = Request(suite, inspect_machine(), (bare, known), "sdpa", root=ROOT)
+    usual, own = Namespace(results=ROOT / "results"), Namespace(results=tmp_path / "res")
+    assert replay_flags(usual, request) == {"bare": " -s 'my folder/bare.py'", known.name: ""}
+    assert replay_flags(own, request)[known.name] == " --results res"

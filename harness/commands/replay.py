@@ -29,10 +29,12 @@ from harness.problems import get_problem
 from harness.problems.base import Probe
 from harness.record import Head
 from harness.report.error_map import error_map
-from harness.report.text import wash
+from harness.report.text import printed, wash
 from harness.request import Request, resolve
-from harness.schema import Kind, Machine, Result, Status, Suite
+from harness.schema import Kind, Result, Status, Suite
 from harness.suite import load_suite
+
+PRINTED_LINES = 12
 
 
 def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -57,13 +59,16 @@ def run(args: argparse.Namespace) -> int:
     found = mismatch_of(old)
     dump = _writable(args.dump) if args.dump else None
     request = request_of(old, found, args.submission)
-    report, sha256 = ask(request, old, found, dump)
-    same_bits = sha256 == found.inputs_sha256
-    print("\n".join(_lines(request, old, found, report, same_bits)))
+    print("\n".join(_asked(request, old, found)), flush=True)
+    report, sha256, log = ask(request, old, found, dump)
+    print(_inputs(request, old, found, sha256))
+    print("\n".join([*_answered(found, report), *printed(log, PRINTED_LINES)]))
     if dump:
-        where = f"x['inputs'], x['expected']['{found.output}'], x['got']['{found.output}']"
+        got = f", x['got']['{found.output}']" if report.error else ""
         print(f"{args.dump}: call {found.call} of the burst")
-        print(f"next: x = torch.load('{args.dump}'): {where}")
+        print(
+            f"next: x = torch.load('{args.dump}'): x['inputs'], x['expected']['{found.output}']{got}"
+        )
     elif report.status is not Status.PASSED:
         print("next: the same with --dump x.pt, which keeps the tensors")
     return EXIT_OK if report.status is Status.PASSED else EXIT_SUBMISSION_FAILED
@@ -123,15 +128,15 @@ def request_of(old: Result, found: Mismatch, source: str | None) -> Request:
     try:
         request = resolve(mine, theirs, suite, machine, suite.against, _shared.ROOT)
     except SubmissionError as cause:
-        hint = f"{cause.hint}; or --submission PATH, where its source lies"
+        hint = cause.hint if source else f"{cause.hint}; or -s PATH, where its source lies"
         raise SubmissionError(cause.message, hint) from None
     return replace(request, sandbox=sandbox.usual_level())
 
 
 def ask(
     request: Request, old: Result, found: Mismatch, dump: Path | None
-) -> tuple[BurstReport, str]:
-    """The burst once more; what the judge says of it, and the SHA-256 of the inputs it drew."""
+) -> tuple[BurstReport, str, str]:
+    """The burst once more: the judge's report, the SHA-256 of the inputs it drew, what was printed."""
     from harness.launch import opened
     from harness.observer import Silent
     from harness.turns import Question, take_turn
@@ -149,7 +154,8 @@ def ask(
         if report is None:  # it did not come as far as its inputs
             report = BurstReport(status=known.status or Status.CRASHED, message=known.reason)
             run.judge.inputs(question.probe, draw.label, draw.calls, draw.whole, True, False)
-        return report, run.judge.dump(str(dump or ""), found.call)
+        log = known.log_tail or run.seats[entrant.name].printed()
+        return report, run.judge.dump(str(dump or ""), found.call), log
 
 
 def _suite(old: Result, found: Mismatch) -> Suite:
@@ -163,37 +169,34 @@ def _suite(old: Result, found: Mismatch) -> Suite:
     return usual.model_copy(update={"cases": (case,), "name": old.suite, "baselines": ()})
 
 
-def _lines(
-    request: Request, old: Result, found: Mismatch, report: BurstReport, same_bits: bool
-) -> list[str]:
+def _asked(request: Request, old: Result, found: Mismatch) -> list[str]:
     (entrant,), draw = request.entrants, found.draw
     what = "check" if draw.whole else "timed burst"
     probe = Probe(request.suite.cases[0], draw.distribution, draw.kwargs)
-    lines = [
-        f"{wash(old.entry, 80)} · {wash(old.config, 80)} of run {wash(old.run, 80)}: "
-        f"a {what} of {draw.calls} calls, {probe.label}"
+    who = f"{wash(old.entry, 80)} · {wash(old.config, 80)} of run {wash(old.run, 80)}"
+    same = entrant.source_sha256 == old.source_sha256
+    return [
+        f"{who}: a {what} of {draw.calls} calls, {probe.label}",
+        f"source: {'the same' if same else 'changed since'}",
     ]
-    same_source = entrant.source_sha256 == old.source_sha256
-    lines.append(f"source: {'the same' if same_source else 'changed since'}")
-    short = found.inputs_sha256[:16]
-    lines.append(
-        f"inputs: the same bits (sha256 {short})"
-        if same_bits
-        else f"inputs: other bits than those of the run: {_drawn(old.machine, request.machine)}"
-    )
-    now = report.mismatch
-    lines.append(f"{report.status.value}{f' ({wash(report.message)})' if report.message else ''}")
+
+
+def _inputs(request: Request, old: Result, found: Mismatch, sha256: str) -> str:
+    if sha256 == found.inputs_sha256:
+        return f"inputs: the same bits (sha256 {sha256[:16]})"
+    there, here = (f"{wash(m.gpu)}, torch {wash(m.torch)}" for m in (old.machine, request.machine))
+    return f"inputs: other bits than in the run: drawn on {there} there, on {here} here"
+
+
+def _answered(found: Mismatch, report: BurstReport) -> list[str]:
+    now, why = report.mismatch, wash(report.message)
+    lines = [f"{report.status.value} ({why})" if why else report.status.value]
     lines += [f"  {drawn}" for drawn in error_map(now)] if now else []
-    if now and str(now.model_dump()) == str(found.model_dump()):
+    if now and str(now.model_dump()) == str(found.model_dump()):  # as text: NaN is NaN
         lines.append("the same elements are wrong as in the run, by the same numbers")
     elif report.status is not Status.PASSED:
-        lines.append(f"not as in the run, where {found.words()}")
+        lines.append(f"not as in the run: {found.words()}")
     return lines
-
-
-def _drawn(then: Machine, now: Machine) -> str:
-    there, here = (f"{wash(m.gpu)} with torch {wash(m.torch)}" for m in (then, now))
-    return f"drawn on {there}, now on {here}"
 
 
 def _must_be(found: Sequence[Head], what: str, word: str, known: Iterable[str]) -> None:

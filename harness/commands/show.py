@@ -9,12 +9,13 @@ from harness import record
 from harness.commands import _shared
 from harness.errors import EXIT_OK
 from harness.rank import Board, Row
-from harness.report.error_map import error_map, next_step
+from harness.report.error_map import error_map
 from harness.report.notes import Notes, conditions_of
 from harness.report.text import (
     board_title,
     ending,
     milliseconds,
+    next_step,
     number,
     printed,
     rank_text,

@@ -1,10 +1,8 @@
-"""Where an output is wrong, drawn over head and row; and the command that shows it again."""
+"""Where an output is wrong, drawn over head and row."""
 
 from __future__ import annotations
 
 from harness.mismatch import Mismatch
-from harness.report.text import NEXT, wash
-from harness.schema import Result
 
 MARKS = "·▁▂▃▄▅▆▇██"  # by the share of wrong elements, 0 to 9
 
@@ -34,14 +32,6 @@ def head_names(found: Mismatch) -> list[str]:
         last = min(first + found.heads_a_line, batch * heads) - 1
         names.append(_head(first, found) + (f"…{_head(last, found)}" if last > first else ""))
     return names
-
-
-def next_step(result: Result) -> str:
-    """What its author types next: the replay, where the record has what it takes."""
-    if result.mismatch is None or not result.secret:
-        return NEXT.get(result.status, "")
-    words = (result.run, result.entry, result.config)
-    return f"python run.py replay {' '.join(wash(w, 80) for w in words)} --dump x.pt"
 
 
 def _head(number: int, found: Mismatch) -> str:

@@ -8,7 +8,6 @@ from collections.abc import Iterable, Sequence
 
 from harness import stats
 from harness.rank import Board, Leaderboard, Row, direct
-from harness.report.error_map import next_step
 from harness.report.notes import Notes, joined
 from harness.report.reported import OTHER, REPORTED
 from harness.report.text import (
@@ -16,6 +15,7 @@ from harness.report.text import (
     conditions,
     ending,
     milliseconds,
+    next_step,
     number,
     rank_text,
     scientific,

@@ -19,7 +19,7 @@ from harness.gpu_specs import bandwidth, peak_tflops
 from harness.mismatch import Mismatch
 from harness.problems import get_problem
 from harness.rank import Board, Leaderboard, Row, interval_of
-from harness.report.error_map import head_names, next_step, scale
+from harness.report.error_map import head_names, scale
 from harness.report.history import Point
 from harness.report.limits import (
     at_clock_pct,
@@ -30,7 +30,7 @@ from harness.report.limits import (
 )
 from harness.report.notes import Notes, conditions_of
 from harness.report.reported import OTHER, REPORTED
-from harness.report.text import rank_text, wash
+from harness.report.text import next_step, rank_text, wash
 from harness.schema import Result, Status
 from harness.stats import Interval
 

@@ -20,11 +20,12 @@ from rich.table import Table
 from rich.text import Text
 
 from harness.rank import Board, Leaderboard, Row
-from harness.report.error_map import error_map, next_step
+from harness.report.error_map import error_map
 from harness.report.text import (
     board_title,
     ending,
     milliseconds,
+    next_step,
     number,
     printed,
     rank_text,
@@ -61,6 +62,7 @@ class Terminal:
         self._stages: dict[str, str] = {}
         self._told: dict[str, int] = {}
         self._printed: dict[str, list[str]] = {}
+        self.replay_flags: Mapping[str, str] = {}  # entry → where its source and its row lie
 
     def __enter__(self) -> Terminal:
         return self
@@ -141,7 +143,9 @@ class Terminal:
             self._add_printed(line, result)
             for drawn in error_map(result.mismatch) if result.mismatch else ():
                 line.append(f"\n    {drawn}", style=DIM)
-            line.append(f"\n  next: {next_step(result)}", style=DIM)
+            line.append(
+                f"\n  next: {next_step(result, self.replay_flags.get(result.entry, ''))}", style=DIM
+            )
         self._print(line)
 
     def _add_printed(self, line: Text, result: Result) -> None:
