@@ -149,9 +149,11 @@ def test_of_gradients_the_wrong_one(tmp_path: Path, capsys: pytest.CaptureFixtur
     assert (found.output, found.wrong_outputs, found.index) == ("dk", ("dk",), (0, 1, 20, 3))
     assert (found.heads, found.got) == ((1, 1), 100.0)
     assert 16 <= found.rows[0] <= 20 <= found.rows[1] <= 31
-    assert again(tmp_path, row) == 1
-    out = capsys.readouterr().out
-    assert "the same elements are wrong as in the run, by the same numbers" in out
+    assert again(tmp_path, row, "--json") == 1
+    told = json.loads(capsys.readouterr().out)
+    assert (told["status"], told["same_source"], told["same_inputs"]) == ("INCORRECT", True, True)
+    assert told["same_numbers"]
+    assert told["mismatch"]["index"] == [0, 1, 20, 3]
 
 
 @pytest.mark.timeout(120)

@@ -8,6 +8,7 @@ nothing recorded. `--dump FILE` keeps the inputs, what was expected and what cam
 from __future__ import annotations
 
 import argparse
+import json
 import tempfile
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
@@ -49,6 +50,7 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     parser.add_argument(
         "--submission", "-s", metavar="PATH", help="where its source lies (default: as ENTRY says)"
     )
+    parser.add_argument("--json", action="store_true", help="one JSON document")
     _shared.add_results(parser)
     parser.set_defaults(run=run)
 
@@ -59,8 +61,20 @@ def run(args: argparse.Namespace) -> int:
     found = mismatch_of(old)
     dump = _writable(args.dump) if args.dump else None
     request = request_of(old, found, args.submission)
-    print("\n".join(_asked(request, old, found)), flush=True)
+    if not args.json:
+        print("\n".join(_asked(request, old, found)), flush=True)
     report, sha256, log = ask(request, old, found, dump)
+    code = EXIT_OK if report.status is Status.PASSED else EXIT_SUBMISSION_FAILED
+    if args.json:
+        told = report.mismatch and json.loads(report.mismatch.model_dump_json())  # NaN as a text
+        same = {
+            "same_source": _same_source(request, old),
+            "same_inputs": sha256 == found.inputs_sha256,
+        }
+        same["same_numbers"] = _same_numbers(found, report)
+        said = {"status": report.status.value, "message": report.message, "log_tail": log}
+        print(json.dumps({**said, **same, "mismatch": told}))
+        return code
     print(_inputs(request, old, found, sha256))
     print("\n".join([*_answered(found, report), *printed(log, PRINTED_LINES)]))
     if dump:
@@ -71,7 +85,7 @@ def run(args: argparse.Namespace) -> int:
         )
     elif report.status is not Status.PASSED:
         print("next: the same with --dump x.pt, which keeps the tensors")
-    return EXIT_OK if report.status is Status.PASSED else EXIT_SUBMISSION_FAILED
+    return code
 
 
 def find(args: argparse.Namespace) -> Result:
@@ -170,15 +184,25 @@ def _suite(old: Result, found: Mismatch) -> Suite:
 
 
 def _asked(request: Request, old: Result, found: Mismatch) -> list[str]:
-    (entrant,), draw = request.entrants, found.draw
+    draw = found.draw
     what = "check" if draw.whole else "timed burst"
     probe = Probe(request.suite.cases[0], draw.distribution, draw.kwargs)
     who = f"{wash(old.entry, 80)} · {wash(old.config, 80)} of run {wash(old.run, 80)}"
-    same = entrant.source_sha256 == old.source_sha256
     return [
         f"{who}: a {what} of {draw.calls} calls, {probe.label}",
-        f"source: {'the same' if same else 'changed since'}",
+        f"source: {'the same' if _same_source(request, old) else 'changed since'}",
     ]
+
+
+def _same_source(request: Request, old: Result) -> bool:
+    (entrant,) = request.entrants
+    return entrant.source_sha256 == old.source_sha256
+
+
+def _same_numbers(found: Mismatch, report: BurstReport) -> bool:
+    """As text: NaN is NaN."""
+    now = report.mismatch
+    return now is not None and str(now.model_dump()) == str(found.model_dump())
 
 
 def _inputs(request: Request, old: Result, found: Mismatch, sha256: str) -> str:
@@ -192,7 +216,7 @@ def _answered(found: Mismatch, report: BurstReport) -> list[str]:
     now, why = report.mismatch, wash(report.message)
     lines = [f"{report.status.value} ({why})" if why else report.status.value]
     lines += [f"  {drawn}" for drawn in error_map(now)] if now else []
-    if now and str(now.model_dump()) == str(found.model_dump()):  # as text: NaN is NaN
+    if _same_numbers(found, report):
         lines.append("the same elements are wrong as in the run, by the same numbers")
     elif report.status is not Status.PASSED:
         lines.append(f"not as in the run: {found.words()}")

@@ -24,13 +24,17 @@ def scale(found: Mismatch) -> str:
 
 
 def head_names(found: Mismatch) -> list[str]:
-    """What each line of the picture is: `h3`, `b1 h2`, `b0 h0…b0 h3`."""
+    """What each line of the picture is: `h3`, `b1 h2`, `b0 h0…h3`, `b0 h6…b1 h1`."""
     batch, heads = found.draw.shape[:2]
     names = []
     for line in range(len(found.picture)):
         first = line * found.heads_a_line
         last = min(first + found.heads_a_line, batch * heads) - 1
-        names.append(_head(first, found) + (f"…{_head(last, found)}" if last > first else ""))
+        here, there = _head(first, found), _head(last, found)
+        same_batch = first // heads == last // heads
+        names.append(
+            here if last == first else f"{here}…{there.split()[-1] if same_batch else there}"
+        )
     return names
 
 
