@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from argparse import Namespace
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ from harness.board import record
 from harness.catalog.entrants import load_entrant
 from harness.catalog.request import Request
 from harness.cli import main
+from harness.cli.dispatch import replay_flags
 from harness.cli.results import replay
 from harness.cli.selftest.corpus import replace_gpu
 from harness.engine import session
@@ -22,6 +24,7 @@ from harness.problems import get_problem
 from harness.schema import Kind, Result, Status, Suite
 from tests.report.factory import mismatch, result
 
+ROOT = Path(__file__).resolve().parents[1]
 BLOCK = """
 import math
 import torch
@@ -131,6 +134,14 @@ def test_a_block_whose_mask_is_off_by_one(
     assert any(line.startswith("inputs: the same bits") for line in lines)
     assert "PASSED" in lines
 
+    (tmp_path / "mine" / "submission.py").write_text(f"{BLOCK}\nraise KeyError(65)\n")
+    dump.unlink()
+    assert again(tmp_path, row, "--dump", str(dump)) == 1
+    at = BLOCK.count("\n") + 2
+    assert f"IMPORT_ERROR (submission.py:{at}: KeyError: 65)" in capsys.readouterr().out
+    assert torch.load(dump)["got"] == {}
+    assert torch.equal(torch.load(dump)["inputs"]["q"], kept["inputs"]["q"])
+
 
 @pytest.mark.timeout(120)
 def test_of_gradients_the_wrong_one(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -140,9 +151,11 @@ def test_of_gradients_the_wrong_one(tmp_path: Path, capsys: pytest.CaptureFixtur
     assert (found.output, found.wrong_outputs, found.index) == ("dk", ("dk",), (0, 1, 20, 3))
     assert (found.heads, found.got) == ((1, 1), 100.0)
     assert 16 <= found.rows[0] <= 20 <= found.rows[1] <= 31
-    assert again(tmp_path, row) == 1
-    out = capsys.readouterr().out
-    assert "the same elements are wrong as in the run, by the same numbers" in out
+    assert again(tmp_path, row, "--json") == 1
+    told = json.loads(capsys.readouterr().out)
+    assert (told["status"], told["same_source"], told["same_inputs"]) == ("INCORRECT", True, True)
+    assert told["same_numbers"]
+    assert told["mismatch"]["index"] == [0, 1, 20, 3]
 
 
 @pytest.mark.timeout(120)
@@ -156,6 +169,7 @@ def test_what_went_wrong_on_the_clock_has_its_own_secret(
     out = capsys.readouterr().out
     assert "inputs: the same bits" in out
     assert "a timed burst of 2 calls" in out
+    assert out.splitlines()[-2:] == ["| call 1", "| call 2"]
 
 
 @pytest.mark.timeout(120)
@@ -215,3 +229,19 @@ def test_a_line_without_a_place_is_read_as_before() -> None:
     assert fields.pop("mismatch") is None
     del fields["crc32"]
     assert Result.model_validate(fields).mismatch is None
+
+
+def test_a_replay_is_told_where_source_and_records_lie(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    problem = get_problem("attention_forward")
+    (tmp_path / "my folder").mkdir()
+    (tmp_path / "my folder" / "bare.py").write_text(BLOCK)
+    bare = load_entrant(tmp_path / "my folder" / "bare.py", Kind.SUBMISSION, problem)
+    known = load_entrant(ROOT / "submissions" / "triton_template", Kind.SUBMISSION, problem)
+    suite = Suite.model_validate({"name": "tiny", "cases": [CASE]})
+    request = Request(suite, inspect_machine(), (bare, known), "sdpa", root=ROOT)
+    usual, own = Namespace(results=ROOT / "results"), Namespace(results=tmp_path / "res")
+    assert replay_flags(usual, request) == {"bare": " -s 'my folder/bare.py'", known.name: ""}
+    assert replay_flags(own, request)[known.name] == " --results res"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import shlex
 from collections.abc import Callable
 from pathlib import Path
 
@@ -35,6 +36,7 @@ def conduct(
     observer: Terminal,
 ) -> None:
     """Carry out `request`: as one run, or cut into units if a flag asks for many GPUs or --resume."""
+    observer.replay_flags = replay_flags(args, request)
     if not isinstance(observer, Rack):
         execute(request, save, observer)
         return
@@ -58,6 +60,21 @@ def conduct(
                 f"{lost} units died on every attempt; their rows say HARNESS_ERROR and why",
                 "the same command with --resume tries them again",
             )
+
+
+def replay_flags(args: argparse.Namespace, request: Request) -> dict[str, str]:
+    """Entry → what `replay` must be told beside its name: the source's path, the records' folder."""
+    flags = {}
+    for entrant in request.entrants:
+        found = ""
+        if not entrant.folder.is_relative_to(request.root):
+            named = (entrant.folder / "manifest.yaml").exists()
+            path = entrant.folder if named else entrant.entry_path
+            found = f" -s {shlex.quote(os.path.relpath(path))}"
+        if args.results.resolve() != (request.root / "results").resolve():
+            found += f" --results {shlex.quote(os.path.relpath(args.results))}"
+        flags[entrant.name] = found
+    return flags
 
 
 def is_campaign(args: argparse.Namespace) -> bool:

@@ -20,11 +20,12 @@ from rich.table import Table
 from rich.text import Text
 
 from harness.board.rank import Board, Leaderboard, Row
-from harness.board.render.error_map import error_map, next_step
+from harness.board.render.error_map import error_map
 from harness.board.render.text import (
     board_title,
     ending,
     milliseconds,
+    next_step,
     number,
     printed,
     rank_text,
@@ -62,6 +63,7 @@ class Terminal:
         self._stages: dict[str, str] = {}
         self._told: dict[str, int] = {}
         self._printed: dict[str, list[str]] = {}
+        self.replay_flags: Mapping[str, str] = {}  # entry → where its source and its row lie
 
     def __enter__(self) -> Terminal:
         return self
@@ -142,7 +144,8 @@ class Terminal:
             self._add_printed(line, result)
             for drawn in error_map(result.mismatch) if result.mismatch else ():
                 line.append(f"\n    {drawn}", style=DIM)
-            line.append(f"\n  next: {typed(next_step(result))}", style=DIM)
+            step = next_step(result, self.replay_flags.get(result.entry, ""))
+            line.append(f"\n  next: {typed(step)}", style=DIM)
         self._print(line)
 
     def _add_printed(self, line: Text, result: Result) -> None:

@@ -81,13 +81,14 @@ def test_a_wrong_output_is_drawn_and_its_replay_is_named() -> None:
     out = io.StringIO()
     wrong = result(status=Status.INCORRECT, reason="max diff 2", mismatch=mismatch())
     with Terminal(file=out) as terminal:
+        terminal.replay_flags = {"mine": " -s mine.py"}
         terminal.verdict(wrong.model_copy(update={"secret": "5" * 64}))
         terminal.verdict(wrong.model_copy(update={"secret": ""}))
     lines = out.getvalue().splitlines()
     assert lines[0] == "mine · hdim64_seq4k: INCORRECT (max diff 2)"
     assert lines[1].strip() == "rows of o 0 to 127, 2 a mark; · right, ▁ to █ wrong"
     assert lines[7] == f"    b1 h2  {'·' * 32}{'█' * 32}"
-    assert lines[8] == "  next: python run.py replay r1 mine hdim64_seq4k --dump x.pt"
+    assert lines[8] == "  next: python run.py replay r1 mine hdim64_seq4k --dump x.pt -s mine.py"
     assert lines[-1] == f"  next: {NEXT[Status.INCORRECT]}"  # its secret was never told
 
 

@@ -82,6 +82,7 @@ def test_a_report_fits_into_a_frame_whatever_the_words_are(a: str, b: str, c: st
         tuple([c * 9] * 64),
         True,
         {f"{n}{b}": 1 / 3 for n in range(16)},
+        mismatch().model_copy(update={"picture": ("9" * 64,) * 16}),
     )
     ours, theirs = socket.socketpair()
     with ours, theirs:

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from harness.board.render.error_map import error_map
+from harness.board.render.error_map import error_map, head_names
 from harness.schema.mismatch import Draw, Mismatch
 
 torch = pytest.importorskip("torch")
@@ -147,3 +147,18 @@ def test_of_three_gradients_the_farthest_is_told_and_the_others_named() -> None:
 def test_a_digest_is_of_the_bits() -> None:
     assert digest([torch.tensor([0.0])]) != digest([torch.tensor([-0.0])])
     assert digest([right(2, 3)]) == digest([right(2, 3).t().contiguous().t()])
+
+
+@pytest.mark.parametrize(
+    ("batch", "heads", "names"),
+    [
+        (1, 2, ["h0", "h1"]),
+        (2, 1, ["b0 h0", "b1 h0"]),
+        (1, 20, [*(f"h{n}…h{n + 1}" for n in range(0, 20, 2))]),
+        (2, 9, [*(f"b{n // 9} h{n % 9}…h{n % 9 + 1}" for n in (0, 2, 4, 6)), "b0 h8…b1 h0",
+                *(f"b1 h{n}…h{n + 1}" for n in (1, 3, 5, 7))]),
+    ],
+)  # fmt: skip
+def test_the_lines_of_the_picture_are_heads(batch: int, heads: int, names: list[str]) -> None:
+    expected = right(batch, heads, 4, 8)
+    assert head_names(found(expected + 1, expected)) == names

@@ -1,9 +1,7 @@
-"""Where an output is wrong, drawn over head and row; and the command that shows it again."""
+"""Where an output is wrong, drawn over head and row."""
 
 from __future__ import annotations
 
-from harness.board.render.text import NEXT, wash
-from harness.schema import Result
 from harness.schema.mismatch import Mismatch
 
 MARKS = "·▁▂▃▄▅▆▇██"  # by the share of wrong elements, 0 to 9
@@ -26,22 +24,18 @@ def scale(found: Mismatch) -> str:
 
 
 def head_names(found: Mismatch) -> list[str]:
-    """What each line of the picture is: `h3`, `b1 h2`, `b0 h0…b0 h3`."""
+    """What each line of the picture is: `h3`, `b1 h2`, `b0 h0…h3`, `b0 h6…b1 h1`."""
     batch, heads = found.draw.shape[:2]
     names = []
     for line in range(len(found.picture)):
         first = line * found.heads_a_line
         last = min(first + found.heads_a_line, batch * heads) - 1
-        names.append(_head(first, found) + (f"…{_head(last, found)}" if last > first else ""))
+        here, there = _head(first, found), _head(last, found)
+        same_batch = first // heads == last // heads
+        names.append(
+            here if last == first else f"{here}…{there.split()[-1] if same_batch else there}"
+        )
     return names
-
-
-def next_step(result: Result) -> str:
-    """What its author types next: the replay, where the record has what it takes."""
-    if result.mismatch is None or not result.secret:
-        return NEXT.get(result.status, "")
-    words = (result.run, result.entry, result.config)
-    return f"python run.py replay {' '.join(wash(w, 80) for w in words)} --dump x.pt"
 
 
 def _head(number: int, found: Mismatch) -> str:

@@ -7,7 +7,6 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 
 from harness.board.rank import Board, Leaderboard, Row, direct
-from harness.board.render.error_map import next_step
 from harness.board.render.notes import Notes, joined
 from harness.board.render.reported import beside, claims
 from harness.board.render.text import (
@@ -15,6 +14,7 @@ from harness.board.render.text import (
     conditions,
     ending,
     milliseconds,
+    next_step,
     number,
     rank_text,
     scientific,

@@ -21,10 +21,10 @@ from urllib.parse import quote
 from harness.board.history import Point
 from harness.board.rank import Board, Leaderboard, Row, interval_of
 from harness.board.record import file_name
-from harness.board.render.error_map import head_names, next_step, scale
+from harness.board.render.error_map import head_names, scale
 from harness.board.render.notes import Notes, conditions_of
 from harness.board.render.reported import beside, claims
-from harness.board.render.text import rank_text, wash
+from harness.board.render.text import next_step, rank_text, wash
 from harness.measure.gpu_specs import bandwidth, peak_tflops
 from harness.measure.roofline import at_clock_pct, board_power_w, ceilings, limiter, sm_clock_mhz
 from harness.measure.stats import Interval

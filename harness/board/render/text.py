@@ -117,6 +117,14 @@ NEXT = {
 }
 
 
+def next_step(result: Result, flags: str = "") -> str:
+    """What the author of a row that did not pass does next; `flags`: where a replay finds things."""
+    if result.mismatch and result.secret:
+        words = (result.run, result.entry, result.config)
+        return f"python run.py replay {' '.join(wash(w, 80) for w in words)} --dump x.pt{flags}"
+    return NEXT.get(result.status, "")
+
+
 def ending(result: Result) -> str:
     """`INCORRECT (max diff 0.31)`."""
     reason = wash(result.reason)

@@ -8,6 +8,7 @@ nothing recorded. `--dump FILE` keeps the inputs, what was expected and what cam
 from __future__ import annotations
 
 import argparse
+import json
 import tempfile
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
@@ -16,7 +17,7 @@ from pathlib import Path
 from harness.board import query, record
 from harness.board.record import Head
 from harness.board.render.error_map import error_map
-from harness.board.render.text import wash
+from harness.board.render.text import printed, wash
 from harness.catalog.request import Request, resolve
 from harness.catalog.suites import load_suite
 from harness.errors import (
@@ -32,8 +33,10 @@ from harness.problems.base import Probe
 from harness.process.messages import BurstReport
 from harness.process.project import base
 from harness.process.sandbox import enter
-from harness.schema import Kind, Machine, Result, Status, Suite
+from harness.schema import Kind, Result, Status, Suite
 from harness.schema.mismatch import Mismatch
+
+PRINTED_LINES = 12
 
 
 def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -48,6 +51,7 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     parser.add_argument(
         "--submission", "-s", metavar="PATH", help="where its source lies (default: as ENTRY says)"
     )
+    parser.add_argument("--json", action="store_true", help="one JSON document")
     query.add_results(parser)
     parser.set_defaults(run=run)
 
@@ -58,16 +62,31 @@ def run(args: argparse.Namespace) -> int:
     found = mismatch_of(old)
     dump = _writable(args.dump) if args.dump else None
     request = request_of(old, found, args.submission)
-    report, sha256 = ask(request, old, found, dump)
-    same_bits = sha256 == found.inputs_sha256
-    print("\n".join(_lines(request, old, found, report, same_bits)))
+    if not args.json:
+        print("\n".join(_asked(request, old, found)), flush=True)
+    report, sha256, log = ask(request, old, found, dump)
+    code = EXIT_OK if report.status is Status.PASSED else EXIT_SUBMISSION_FAILED
+    if args.json:
+        told = report.mismatch and json.loads(report.mismatch.model_dump_json())  # NaN as a text
+        same = {
+            "same_source": _same_source(request, old),
+            "same_inputs": sha256 == found.inputs_sha256,
+        }
+        same["same_numbers"] = _same_numbers(found, report)
+        said = {"status": report.status.value, "message": report.message, "log_tail": log}
+        print(json.dumps({**said, **same, "mismatch": told}))
+        return code
+    print(_inputs(request, old, found, sha256))
+    print("\n".join([*_answered(found, report), *printed(log, PRINTED_LINES)]))
     if dump:
-        where = f"x['inputs'], x['expected']['{found.output}'], x['got']['{found.output}']"
+        got = f", x['got']['{found.output}']" if report.error else ""
         print(f"{args.dump}: call {found.call} of the burst")
-        print(f"next: x = torch.load('{args.dump}'): {where}")
+        print(
+            f"next: x = torch.load('{args.dump}'): x['inputs'], x['expected']['{found.output}']{got}"
+        )
     elif report.status is not Status.PASSED:
         print("next: the same with --dump x.pt, which keeps the tensors")
-    return EXIT_OK if report.status is Status.PASSED else EXIT_SUBMISSION_FAILED
+    return code
 
 
 def find(args: argparse.Namespace) -> Result:
@@ -124,15 +143,15 @@ def request_of(old: Result, found: Mismatch, source: str | None) -> Request:
     try:
         request = resolve(mine, theirs, suite, machine, suite.against, base())
     except SubmissionError as cause:
-        hint = f"{cause.hint}; or --submission PATH, where its source lies"
+        hint = cause.hint if source else f"{cause.hint}; or -s PATH, where its source lies"
         raise SubmissionError(cause.message, hint) from None
     return replace(request, sandbox=enter.usual_level())
 
 
 def ask(
     request: Request, old: Result, found: Mismatch, dump: Path | None
-) -> tuple[BurstReport, str]:
-    """The burst once more; what the judge says of it, and the SHA-256 of the inputs it drew."""
+) -> tuple[BurstReport, str, str]:
+    """The burst once more: the judge's report, the SHA-256 of the inputs it drew, what was printed."""
     from harness.engine.burst import Question, take_turn
     from harness.engine.events import Silent
     from harness.engine.session import opened
@@ -150,7 +169,8 @@ def ask(
         if report is None:  # it did not come as far as its inputs
             report = BurstReport(status=known.status or Status.CRASHED, message=known.reason)
             run.judge.inputs(question.probe, draw.label, draw.calls, draw.whole, True, False)
-        return report, run.judge.dump(str(dump or ""), found.call)
+        log = known.log_tail or run.seats[entrant.name].printed()
+        return report, run.judge.dump(str(dump or ""), found.call), log
 
 
 def _suite(old: Result, found: Mismatch) -> Suite:
@@ -164,37 +184,44 @@ def _suite(old: Result, found: Mismatch) -> Suite:
     return usual.model_copy(update={"cases": (case,), "name": old.suite, "baselines": ()})
 
 
-def _lines(
-    request: Request, old: Result, found: Mismatch, report: BurstReport, same_bits: bool
-) -> list[str]:
-    (entrant,), draw = request.entrants, found.draw
+def _asked(request: Request, old: Result, found: Mismatch) -> list[str]:
+    draw = found.draw
     what = "check" if draw.whole else "timed burst"
     probe = Probe(request.suite.cases[0], draw.distribution, draw.kwargs)
-    lines = [
-        f"{wash(old.entry, 80)} · {wash(old.config, 80)} of run {wash(old.run, 80)}: "
-        f"a {what} of {draw.calls} calls, {probe.label}"
+    who = f"{wash(old.entry, 80)} · {wash(old.config, 80)} of run {wash(old.run, 80)}"
+    return [
+        f"{who}: a {what} of {draw.calls} calls, {probe.label}",
+        f"source: {'the same' if _same_source(request, old) else 'changed since'}",
     ]
-    same_source = entrant.source_sha256 == old.source_sha256
-    lines.append(f"source: {'the same' if same_source else 'changed since'}")
-    short = found.inputs_sha256[:16]
-    lines.append(
-        f"inputs: the same bits (sha256 {short})"
-        if same_bits
-        else f"inputs: other bits than those of the run: {_drawn(old.machine, request.machine)}"
-    )
+
+
+def _same_source(request: Request, old: Result) -> bool:
+    (entrant,) = request.entrants
+    return entrant.source_sha256 == old.source_sha256
+
+
+def _same_numbers(found: Mismatch, report: BurstReport) -> bool:
+    """As text: NaN is NaN."""
     now = report.mismatch
-    lines.append(f"{report.status.value}{f' ({wash(report.message)})' if report.message else ''}")
+    return now is not None and str(now.model_dump()) == str(found.model_dump())
+
+
+def _inputs(request: Request, old: Result, found: Mismatch, sha256: str) -> str:
+    if sha256 == found.inputs_sha256:
+        return f"inputs: the same bits (sha256 {sha256[:16]})"
+    there, here = (f"{wash(m.gpu)}, torch {wash(m.torch)}" for m in (old.machine, request.machine))
+    return f"inputs: other bits than in the run: drawn on {there} there, on {here} here"
+
+
+def _answered(found: Mismatch, report: BurstReport) -> list[str]:
+    now, why = report.mismatch, wash(report.message)
+    lines = [f"{report.status.value} ({why})" if why else report.status.value]
     lines += [f"  {drawn}" for drawn in error_map(now)] if now else []
-    if now and str(now.model_dump()) == str(found.model_dump()):
+    if _same_numbers(found, report):
         lines.append("the same elements are wrong as in the run, by the same numbers")
     elif report.status is not Status.PASSED:
-        lines.append(f"not as in the run, where {found.words()}")
+        lines.append(f"not as in the run: {found.words()}")
     return lines
-
-
-def _drawn(then: Machine, now: Machine) -> str:
-    there, here = (f"{wash(m.gpu)} with torch {wash(m.torch)}" for m in (then, now))
-    return f"drawn on {there}, now on {here}"
 
 
 def _must_be(found: Sequence[Head], what: str, word: str, known: Iterable[str]) -> None:

@@ -7,12 +7,13 @@ import json
 
 from harness.board import query, record
 from harness.board.rank import Board, Row
-from harness.board.render.error_map import error_map, next_step
+from harness.board.render.error_map import error_map
 from harness.board.render.notes import Notes, conditions_of
 from harness.board.render.text import (
     board_title,
     ending,
     milliseconds,
+    next_step,
     number,
     place_text,
     printed,
