@@ -8,8 +8,10 @@ import sys
 
 from harness import early
 from harness.errors import EXIT_UNAVAILABLE
+from harness.report.output import keep_places
 
 if __name__ == "__main__":  # torch is imported elsewhere while we import
+    keep_places()
     early.begin(sys.argv[1:])
 
 try:

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import argparse
 import importlib
-import io
-import os
 import pkgutil
 import signal
 import sys
@@ -19,13 +17,13 @@ from harness.arguments import Parser, gpu_count, positive, whole
 from harness.engines.conduct import default_builders, is_campaign
 from harness.errors import (
     EXIT_INTERRUPTED,
-    EXIT_NOBODY_READS,
     EXIT_USAGE,
     HarnessError,
     UsageError,
     did_you_mean,
 )
 from harness.isolate import ROOT
+from harness.report.output import Output, unbreakable
 from harness.report.rack import Rack
 from harness.report.terminal import Terminal
 from harness.schema import MOST_BLOCKS
@@ -41,6 +39,7 @@ examples:
   python run.py rank                                    rebuild leaderboard.md from results/
 exit codes: 0 done · 1 a submission failed · 2 usage or harness error · 3 something is missing here
             4 GPU unhealthy · 5 results could not be stored · 130 interrupted
+            141 nobody reads the output any more (a run goes on to its end and is recorded)
 """
 
 
@@ -201,6 +200,8 @@ def run_command(args: argparse.Namespace) -> int:
 
 def report(args: argparse.Namespace) -> Terminal:
     """The live view, of one run or of many units; with --json it leaves stdout alone."""
+    if isinstance(sys.stdout, Output):
+        sys.stdout.only_a_view = not args.json  # its rows are in the records
     view = Rack if is_campaign(args) else Terminal
     return view(quiet_stdout=args.json)
 
@@ -208,22 +209,27 @@ def report(args: argparse.Namespace) -> Terminal:
 def guarded(main: Callable[[], int]) -> int:
     """Run `main`; our own errors become two lines and an exit code, Ctrl-C becomes 130.
 
-    What nobody foresaw keeps its traceback and is a harness error: 1 would blame the submission.
+    What it writes cannot end it. What nobody foresaw keeps its traceback and is a harness error:
+    1 would blame the submission.
     """
-    for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(errors="replace")  # a terminal without ✓ is no reason to end
-    # A polite end is a Ctrl-C: children are ended and records kept either way.
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    for polite in (signal.SIGTERM, signal.SIGHUP):
+        # A Ctrl-C: children are ended and records kept either way. `nohup` asks to be left alone.
+        if signal.getsignal(polite) is not signal.SIG_IGN:
+            signal.signal(polite, signal.default_int_handler)
+    with unbreakable() as out:
+        code = _told(main)
+        if out.fault and not out.reader_left:
+            print(f"stdout: {out.fault}; what else was to be said is lost", file=sys.stderr)
+        return out.code_beside(code)
+
+
+def _told(main: Callable[[], int]) -> int:
+    """The exit code of `main`; what ended it stands on stderr."""
     try:
-        code = main()
-        sys.stdout.flush()  # here, where a reader who left is no surprise
+        return main()
     except HarnessError as error:
         print(f"error: {error}", file=sys.stderr)
         return error.exit_code
-    except BrokenPipeError:  # `run.py list | head`: nobody reads on
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return EXIT_NOBODY_READS
     except Exception:
         traceback.print_exc()
         print(
@@ -238,5 +244,3 @@ def guarded(main: Callable[[], int]) -> int:
             file=sys.stderr,
         )
         return EXIT_INTERRUPTED
-    else:
-        return code
