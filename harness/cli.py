@@ -37,7 +37,8 @@ examples:
   python run.py --submission all --baselines sdpa_cudnn,flash_attn_3
   python run.py --submission all --gpus all --resume    every GPU of this host, what is not recorded
   python run.py rank                                    rebuild leaderboard.md from results/
-exit codes: 0 done · 1 a submission failed · 2 usage or harness error · 3 something is missing here
+exit codes: 0 done · 1 a submission failed · 2 usage or harness error
+            3 something is missing here, or no submission could run (UNSUPPORTED, UNAVAILABLE, UNSTABLE)
             4 GPU unhealthy · 5 results could not be stored · 130 interrupted
             141 nobody reads the output any more (a run goes on to its end and is recorded)
 """

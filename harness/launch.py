@@ -22,7 +22,7 @@ from harness.clock import CPU_RULES, GPU_RULES, ClockRules
 from harness.defences import Defence, Off
 from harness.engine import BrokenRun, Run, wanted_cases
 from harness.isolate import ROOT
-from harness.machine import missing, too_old
+from harness.machine import missing, too_old, without_gpu
 from harness.observer import Observer
 from harness.problems import Problem, get_problem
 from harness.quiet import Quiet
@@ -174,6 +174,8 @@ def preflight(run: Run, request: Request) -> None:
                 run.record(name, case).fail(Status.UNAVAILABLE, f"{lack}; install: {how}")
             elif old:
                 run.record(name, case).fail(Status.UNSUPPORTED, old)
+            elif manifest.language == "cuda" and (why := without_gpu(manifest, request.machine)):
+                run.record(name, case).fail(Status.UNAVAILABLE, why)
 
 
 def tell_walls(run: Run, request: Request) -> None:

@@ -13,11 +13,12 @@ from harness.errors import (
     EXIT_OK,
     EXIT_STORAGE,
     EXIT_SUBMISSION_FAILED,
+    EXIT_UNAVAILABLE,
     EXIT_USAGE,
     HarnessError,
 )
 from harness.report.terminal import Terminal
-from harness.schema import BLAMELESS, Kind, Result
+from harness.schema import BLAMELESS, Kind, Result, Status
 
 
 class Store:
@@ -31,13 +32,14 @@ class Store:
         self.results_dir = results_dir
         self._lines: list[str] | None = [] if keep else None
         self._boards: set[tuple[str, str]] = set()
-        self._failed = False
+        self._statuses: set[Status] = set()  # of submissions
         self._refused: record.LineNotWritten | None = None
 
     def save(self, result: Result) -> None:
         """Append one line; keep going if the disk says no."""
         self._boards.add((result.gpu, result.suite_sha256))
-        self._failed |= result.kind is Kind.SUBMISSION and result.status not in BLAMELESS
+        if result.kind is Kind.SUBMISSION:
+            self._statuses.add(result.status)
         if self._lines is not None:
             self._lines.append(record.to_line(result))
         try:
@@ -62,10 +64,18 @@ class Store:
 
     @property
     def exit_code(self) -> int:
-        """0 all asked for is done, 1 a submission failed, 5 a line could not be stored."""
+        """5 a line could not be stored, 1 a submission failed, 2 the harness did, 3 none of them could run.
+
+        0 where at least one shape passed and nothing else went wrong, or nothing was left to do.
+        """
         if self._refused:
             return EXIT_STORAGE
-        return EXIT_SUBMISSION_FAILED if self._failed else EXIT_OK
+        if self._statuses - BLAMELESS:
+            return EXIT_SUBMISSION_FAILED
+        if Status.HARNESS_ERROR in self._statuses:
+            return EXIT_USAGE
+        idle = self._statuses and Status.PASSED not in self._statuses
+        return EXIT_UNAVAILABLE if idle else EXIT_OK
 
     def exit_code_beside(self, refused: Sequence[HarnessError]) -> int:
         """The same, and 2 where somebody asked for could not be read; a lost line weighs more."""

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from harness.commands import _shared
 from harness.errors import EXIT_OK, EXIT_UNAVAILABLE, HarnessError, SubmissionError
-from harness.machine import inspect_machine, missing, too_old, version_of
+from harness.machine import inspect_machine, missing, too_old, version_of, without_gpu
 from harness.registry import known_names
 from harness.report.text import wash
 from harness.schema import Machine, Manifest
@@ -66,11 +66,5 @@ def run(args: argparse.Namespace) -> int:
 
 def obstacle(manifest: Manifest, machine: Machine) -> str:
     """Why it cannot run on this machine, or an empty string."""
-    lack = missing(manifest.needs, machine) or too_old(manifest.needs, machine)
-    if lack or machine.has_gpu or manifest.needs.compute_capability == "0.0":
-        return lack
-    return (
-        ""
-        if manifest.language == "triton"
-        else f"needs a GPU of capability {manifest.needs.compute_capability}"
-    )
+    needs = manifest.needs
+    return missing(needs, machine) or too_old(needs, machine) or without_gpu(manifest, machine)

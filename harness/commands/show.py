@@ -11,10 +11,10 @@ from harness.errors import EXIT_OK
 from harness.rank import Board, Row
 from harness.report.notes import Notes, conditions_of
 from harness.report.text import (
-    NEXT,
     board_title,
     ending,
     milliseconds,
+    next_step,
     number,
     rank_text,
     scientific,
@@ -77,7 +77,7 @@ def _row(board: Board, row: Row) -> list[str]:
 def _result(board: Board, result: Result, *, samples: bool) -> list[str]:
     lines = [f"  {wash(result.config, 80)}: {ending(result)}"]
     if result.status is not Status.PASSED:
-        lines.append(f"    next: {NEXT.get(result.status, '')}")
+        lines.append(f"    next: {next_step(result)}")
         lines += [f"    | {wash(line, 160)}" for line in result.log_tail.splitlines()[-12:]]
         return lines
     told = result.speedup

@@ -11,11 +11,11 @@ from harness.rank import Board, Leaderboard, Row, direct
 from harness.report.notes import Notes, joined
 from harness.report.reported import OTHER, REPORTED
 from harness.report.text import (
-    NEXT,
     board_title,
     conditions,
     ending,
     milliseconds,
+    next_step,
     number,
     rank_text,
     scientific,
@@ -186,7 +186,7 @@ def _unranked_table(board: Board) -> str:
     body = []
     for row in board.unranked:
         bad = next((r for r in row.results if r.status is not Status.PASSED), None)
-        next_move = NEXT.get(bad.status, "") if bad else "run it on every config of the suite"
+        next_move = next_step(bad) if bad else "run it on every config of the suite"
         body.append(
             [
                 code(row.entry),

@@ -28,7 +28,7 @@ from harness.report.limits import (
 )
 from harness.report.notes import Notes, conditions_of
 from harness.report.reported import OTHER, REPORTED
-from harness.report.text import NEXT, rank_text, wash
+from harness.report.text import next_step, rank_text, wash
 from harness.schema import Result, Status
 from harness.stats import Interval
 
@@ -144,7 +144,7 @@ def _row(board: Board, row: Row, notes: Notes) -> Json:
 def _next(row: Row) -> str:
     failed = next((r for r in row.results if r.status is not Status.PASSED), None)
     if failed:
-        return NEXT.get(failed.status, "")
+        return next_step(failed)
     return "" if row.speedup else "run it on every config of the suite, beside the baseline"
 
 

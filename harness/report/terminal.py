@@ -21,10 +21,10 @@ from rich.text import Text
 
 from harness.rank import Board, Leaderboard, Row
 from harness.report.text import (
-    NEXT,
     board_title,
     ending,
     milliseconds,
+    next_step,
     number,
     rank_text,
     times,
@@ -134,7 +134,7 @@ class Terminal:
                 line.append("  approximate", style="yellow")
         else:
             line.append(ending(result), style=BAD)
-            line.append(f"\n  next: {NEXT.get(result.status, '')}", style=DIM)
+            line.append(f"\n  next: {next_step(result)}", style=DIM)
         self._print(line)
 
     def board(self, leaderboard: Leaderboard, path: Path) -> None:
