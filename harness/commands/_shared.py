@@ -6,11 +6,13 @@ import argparse
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from harness import record
+from harness import record, stats
 from harness.errors import UnavailableError, UsageError, did_you_mean
-from harness.rank import Board, Leaderboard, Row, leaderboard, newest
+from harness.rank import Board, Leaderboard, Row, by_todays_rule, direct_on, leaderboard, newest
 from harness.registry import entry_name
 from harness.report.text import wash
+from harness.schema import Result, Status
+from harness.stats import Interval
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -28,7 +30,7 @@ def boards(args: argparse.Namespace) -> Leaderboard:
     """The boards as `rank` builds them, cut down to --suite and --on."""
     heads, bad = record.heads(args.results)
     wanted = [h for h in heads if _asked(args, h.suite, h.gpu)]
-    results, worse = record.read(newest(wanted))
+    results, worse = read(newest(wanted), wanted)
     if not results:
         what = " ".join(
             f"--{flag} {value}" for flag, value in (("suite", args.suite), ("on", args.on)) if value
@@ -37,7 +39,51 @@ def boards(args: argparse.Namespace) -> Leaderboard:
             f"{args.results}: no results{f' for {what}' if what else ''}",
             "python run.py --submission triton_template",
         )
-    return leaderboard(results, bad_lines=len(bad) + len(worse))
+    return leaderboard(results, len(bad) + len(worse), SharedRuns(wanted))
+
+
+def read(
+    chosen: Iterable[record.Head], among: Iterable[record.Head]
+) -> tuple[list[Result], list[record.BadLine]]:
+    """The results behind some heads, their intervals by today's rule; baselines are looked for `among` all."""
+    results, bad = record.read(chosen)
+    old = (r for r in results if r.speedup and r.speedup.rule != stats.INTERVAL_RULE)
+    wanted = {(r.run, r.speedup.against, r.config) for r in old if r.speedup}
+    bases, _ = record.read(h for h in among if (h.run, h.entry, h.config) in wanted)
+    found = {(base.run, base.entry, base.config): base for base in bases}
+
+    def base_of(r: Result) -> Result | None:
+        return found.get((r.run, r.speedup.against, r.config)) if r.speedup else None
+
+    return [by_todays_rule(r, base_of(r)) for r in results], bad
+
+
+class SharedRuns:
+    """Runs that hold two rows of a board with the sources they stand there with: rank.Beside."""
+
+    def __init__(self, heads: Iterable[record.Head]) -> None:
+        self.runs: dict[tuple[object, ...], dict[str, dict[str, record.Head]]] = {}
+        for h in heads:
+            if h.status == Status.PASSED.value:
+                key = (h.gpu, h.suite_sha256, h.protocol, h.entry, h.source_sha256)
+                self.runs.setdefault(key, {}).setdefault(h.run, {})[h.config] = h
+
+    def __call__(self, a: Row, b: Row, configs: Sequence[str]) -> Interval | None:
+        """The paired ratio of the newest such run with all `configs`."""
+        mine, theirs = (self.runs.get(_key(row.pick), {}) for row in (a, b))
+        for run in sorted(mine.keys() & theirs.keys(), reverse=True):  # names begin with the time
+            if set(configs) <= mine[run].keys() & theirs[run].keys():
+                chosen = [side[run][config] for config in configs for side in (mine, theirs)]
+                found, damaged = record.read(chosen)
+                ratios = [] if damaged else list(map(direct_on, found[::2], found[1::2]))
+                told = [ratio for ratio in ratios if ratio]
+                if len(told) == len(configs):
+                    return stats.geomean(told)
+        return None
+
+
+def _key(r: Result) -> tuple[object, ...]:
+    return (r.gpu, r.suite_sha256, r.protocol, r.entry, r.source_sha256)
 
 
 def boards_of(entry: str, found: Leaderboard) -> list[tuple[Board, Row]]:

@@ -18,6 +18,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from harness import record
+from harness.commands import _shared
 from harness.errors import (
     EXIT_OK,
     EXIT_SUBMISSION_FAILED,
@@ -158,9 +159,9 @@ def _read(
 ) -> tuple[Leaderboard, list[record.BadLine], list[record.Head]]:
     heads, bad = record.heads(results_dir)
     heads = [head for head in heads if holds(head)]
-    results, worse = record.read(newest(heads))
+    results, worse = _shared.read(newest(heads), heads)
     bad = sorted([*bad, *worse], key=lambda line: (str(line.path), line.number))
-    return leaderboard(results, bad_lines=len(bad)), bad, heads
+    return leaderboard(results, len(bad), _shared.SharedRuns(heads)), bad, heads
 
 
 def _notes(root: Path, board: Leaderboard, fresh: Mapping[Path, str]) -> dict[str, str]:

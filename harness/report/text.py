@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import re
 import unicodedata
+from collections.abc import Mapping
 
 from harness.rank import Board, Row
-from harness.schema import Result, Status
+from harness.schema import Kind, Result, Status
 from harness.stats import Interval
 
 #: CSI and OSC sequences, then single-character escapes.
@@ -142,6 +143,14 @@ def next_step(result: Result) -> str:
         if result.status is status and re.search(mark, result.reason):
             return hint.replace("NAME", wash(result.entry, 80))
     return NEXT.get(result.status, "").replace("NAME", wash(result.entry, 80))
+
+
+def side_by_side(kinds: Mapping[str, Kind], suite: str) -> str:
+    """The command that measures these entries in the same blocks; a run needs a submission, too."""
+    names = {kind: [wash(e, 80) for e, k in kinds.items() if k is kind] for kind in Kind}
+    usual = "triton_backward" if "bwd" in suite else "triton_template"
+    beside = f" --baselines {','.join(names[Kind.BASELINE])}" if names[Kind.BASELINE] else ""
+    return f"python run.py --submission {','.join(names[Kind.SUBMISSION]) or usual}{beside}"
 
 
 def ending(result: Result) -> str:
