@@ -17,10 +17,9 @@ if __name__ == "__main__":  # torch is imported elsewhere while we import
 try:
     from harness.cli import guarded, parse_args, report, run_command
     from harness.engines.conduct import conduct
-    from harness.machine import inspect_machine
-    from harness.store import Store
+    from harness.store import Checked, Store
     from harness.watch import Watch
-    from harness.wishes import choose_suite, resolve_request
+    from harness.wishes import choose_suite, machine_of, resolve_request, slow_here
 except ModuleNotFoundError as missing:
     print(f"error: {missing.name} is not installed\n  next: pip install -e .", file=sys.stderr)
     sys.exit(EXIT_UNAVAILABLE)
@@ -33,13 +32,15 @@ def main(args: argparse.Namespace | None = None) -> int:
         return run_command(args)
     if args.watch:
         return Watch(args).repeat(main)  # this story again after every edit
-    machine = inspect_machine(args.gpu)
+    machine = machine_of(args)
     suite = choose_suite(args, machine)
     request = resolve_request(args, suite, machine)
     with report(args) as observer:
+        for warning in slow_here(request):
+            observer.note(warning)
         for error in request.refused:
             observer.note(f"left out: {error}")
-        store = Store(args.results, keep=args.json)
+        store = Checked(request) if args.check else Store(args.results, keep=args.json)
         try:
             conduct(args, request, store.save, observer)
         finally:

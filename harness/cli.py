@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import harness.commands
+from harness import PROTOCOL, __version__
 from harness.arguments import Parser, gpu_count, positive, whole
 from harness.engines.conduct import default_builders, is_campaign
 from harness.errors import (
@@ -23,6 +24,7 @@ from harness.errors import (
     did_you_mean,
 )
 from harness.isolate import ROOT
+from harness.registry import known_names, places
 from harness.report.output import Output, unbreakable
 from harness.report.rack import Rack
 from harness.report.terminal import Terminal
@@ -32,7 +34,8 @@ from harness.stopping import TIME_LIMIT_S
 EPILOG = """\
 examples:
   python run.py --submission triton_template            one submission on the official suite
-  python run.py --submission mine.py --suite quick      a bare file, seconds
+  python run.py mine.py --suite quick                   a bare file, seconds
+  python run.py mine --check -x                         is it right? stop at the first failure
   python run.py --submission mine --suite quick --watch  again after every edit, without torch's import
   python run.py --submission all --baselines sdpa_cudnn,flash_attn_3
   python run.py --submission all --gpus all --resume    every GPU of this host, what is not recorded
@@ -44,6 +47,9 @@ exit codes: 0 done · 1 a submission failed · 2 usage or harness error
 """
 
 
+ALONE = ("-h", "--help", "-V", "--version")
+
+
 def parse_args(argv: Sequence[str] | None = None) -> argparse.Namespace:
     """Parse; without a command the words are those of `run`."""
     words = list(sys.argv[1:] if argv is None else argv)
@@ -53,14 +59,18 @@ def parse_args(argv: Sequence[str] | None = None) -> argparse.Namespace:
             "no submission named",
             "python run.py --submission triton_template, or python run.py --help",
         )
-    if words[0].startswith("-") and words[0] not in ("-h", "--help"):
+    if words[0].startswith("-") and words[0] not in ALONE:
         words.insert(0, "run")
-    if words[0] not in (*commands, "-h", "--help"):
-        near = did_you_mean(words[0], commands)
-        raise UsageError(
-            f"no command '{words[0]}'",
-            f"{near or 'python run.py --help.'} A submission: python run.py --submission {words[0]}",
-        )
+    if words[0] not in (*commands, *ALONE):
+        if not places(words[:1], ROOT / "submissions"):
+            near = did_you_mean(words[0], [*commands, *known_names(ROOT / "submissions")])
+            raise UsageError(
+                f"no command, submission or file '{words[0]}'",
+                f"{near + ' Or' if near else ''} python run.py list · python run.py --help".lstrip(),
+            )
+        words.insert(0, "run")
+    if words[0] == "run":
+        words = ["run", *named_first(words[1:])]
     if "--watch" in words and words[0] in commands and words[0] != "run":
         raise UsageError(
             f"--watch repeats a run, and '{words[0]}' is none",
@@ -69,12 +79,27 @@ def parse_args(argv: Sequence[str] | None = None) -> argparse.Namespace:
     parser = Parser(
         prog="run.py", epilog=EPILOG, formatter_class=argparse.RawDescriptionHelpFormatter
     )
+    parser.add_argument(
+        "--version", "-V", action="version", version=f"attnboard {__version__}, protocol {PROTOCOL}"
+    )
     subparsers = parser.add_subparsers(dest="command", metavar="COMMAND")
     add_run(subparsers)
     for name in commands:
         if name != "run" and (words[0] == name or words[0] in ("-h", "--help", "completion")):
             importlib.import_module(f"harness.commands.{module_of(name)}").add_parser(subparsers)
-    return parser.parse_args(words)
+    args = parser.parse_args(words)
+    if args.command == "run" and not args.submission:
+        raise UsageError(
+            "no submission named", "python run.py triton_template, or run.py run --help"
+        )
+    return args
+
+
+def named_first(words: list[str]) -> list[str]:
+    """`mine.py other --suite quick` → `--submission mine.py --submission other --suite quick`."""
+    count = next((at for at, word in enumerate(words) if word.startswith("-")), len(words))
+    named = [part for word in words[:count] for part in ("--submission", word)]
+    return [*named, *words[count:]]
 
 
 def add_run(subparsers: argparse._SubParsersAction[Any]) -> None:
@@ -90,9 +115,9 @@ def add_run(subparsers: argparse._SubParsersAction[Any]) -> None:
         "--submission",
         "-s",
         action="append",
-        required=True,
         metavar="NAME",
-        help="folder of submissions/, path to a folder, to a folder of folders, to a .py or to a described .cu, comma list, all",
+        help="folder of submissions/, path to a folder, to a folder of folders, to a .py or to a described .cu, comma list, all;"
+        " names may stand alone in front: run.py mine.py",
     )
     add("--suite", metavar="NAME", help="file of configs/ (default: fa3 with a GPU, smoke without)")
     add("--baselines", metavar="LIST", help="comma list, all or none (default: the suite's)")
@@ -128,7 +153,15 @@ def add_run(subparsers: argparse._SubParsersAction[Any]) -> None:
     add("--dtype", metavar="LIST", help="fp16, bf16")
     add("--batch", "--batch-size", metavar="N", help="default: 16384 / seqlen")
     add("--heads", "--nheads", metavar="N", help="default: 2048 / headdim")
-    add("--gpu", type=whole(0), default=0, metavar="INDEX", help="which GPU, in NVML's order")
+    add("--check", action="store_true", help="is it right? nobody is timed, nothing is recorded")
+    add("--fail-fast", "-x", action="store_true", help="end at the first failure of a submission")
+    add(
+        "--timeout",
+        type=positive,
+        metavar="SECONDS",
+        help="of an import, a first call, a burst (default: the suite's limits); a second hang gets 5 s",
+    )
+    add("--gpu", type=whole(0), metavar="INDEX", help="which GPU, in NVML's order (default: 0)")
     add(
         "--sandbox",
         type=int,
@@ -137,6 +170,7 @@ def add_run(subparsers: argparse._SubParsersAction[Any]) -> None:
         help="0 none, 1 Landlock and seccomp, 2 namespaces too, 3 container (default: 2, 1 or 0)",
     )
     add("--watch", action="store_true", help="run again after every edit of the submissions")
+    add("--quiet", "-q", action="store_true", help="verdicts and the board only")
     add("--json", action="store_true", help="print one JSON document on stdout, all else on stderr")
     add_many(parser.add_argument_group("many GPUs, many submissions (docs/many-gpus.md)"))
     add("--results", type=Path, default=ROOT / "results", metavar="DIR")
@@ -204,7 +238,7 @@ def report(args: argparse.Namespace) -> Terminal:
     if isinstance(sys.stdout, Output):
         sys.stdout.only_a_view = not args.json  # its rows are in the records
     view = Rack if is_campaign(args) else Terminal
-    return view(quiet_stdout=args.json)
+    return view(quiet_stdout=args.json, brief=args.quiet)
 
 
 def guarded(main: Callable[[], int]) -> int:

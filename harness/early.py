@@ -11,8 +11,9 @@ from __future__ import annotations
 import atexit
 import contextlib
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 
-from harness.isolate import Child, bare_env
+from harness.isolate import ROOT, Child, bare_env
 from harness.nursery import Nursery
 from harness.scratch import house, scratch_folder
 
@@ -43,9 +44,14 @@ _waiting: list[Hall] = []
 def begin(words: Sequence[str]) -> None:
     """Start both if the command line `words` looks like one run: a wrong guess costs two short-lived processes."""
     asks = [word.partition("=")[0] for word in words]
-    one_run = bool(asks) and (asks[0] == "run" or asks[0].startswith("-"))
-    if one_run and not {"-h", "--help", *MANY} & set(asks):
+    one_run = bool(asks) and (asks[0] == "run" or asks[0].startswith("-") or _is_there(asks[0]))
+    if one_run and not {"-h", "--help", "-V", "--version", *MANY} & set(asks):
         begin_next()
+
+
+def _is_there(word: str) -> bool:
+    """Whether `word` may be a submission that stands in front: a path, or a name of the checkout."""
+    return "/" in word or any((base / word).exists() for base in (Path(), ROOT / "submissions"))
 
 
 def begin_next(runs: int = 1) -> None:

@@ -87,6 +87,8 @@ def opened(request: Request, save: Callable[[Result], None], observer: Observer)
             observer=observer,
             hidden=hidden,
             rule=request.rule,
+            fail_fast=request.fail_fast,
+            only_check=request.only_check,
             quiet=Quiet(monitor if locked else None, observer.note),
         )
         watch = ResourceWatch(list(seats.values()), request.suite.limits, monitor)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import replace
 from pathlib import Path
 
@@ -18,7 +19,61 @@ from harness.errors import (
     HarnessError,
 )
 from harness.report.terminal import Terminal
+from harness.request import Request
 from harness.schema import BLAMELESS, Kind, Result, Status
+
+
+class Checked:
+    """What --check finds, in the place of a Store: no record, no board, the same exit codes."""
+
+    def __init__(self, request: Request) -> None:
+        names = [e.name for e in request.entrants if e.kind is Kind.SUBMISSION]
+        self._open = [(name, case.name) for name in names for case in request.asked.cases]
+        self._failed: dict[tuple[str, str], Result] = {}
+
+    def save(self, result: Result) -> None:
+        """A row that did not pass; who passes has none."""
+        if result.kind is Kind.SUBMISSION:
+            self._failed[result.entry, result.config] = result
+
+    def rank_into(self, leaderboard: Path | None, observer: Terminal) -> None:
+        """Say how many passed, where a Store writes the board."""
+        passed = len(self._open) - len(self._failed)
+        observer.note(
+            f"checked: {passed} of {len(self._open)} passed; nobody was timed or recorded"
+        )
+
+    @property
+    def exit_code(self) -> int:
+        """As of a run."""
+        found = [self._failed.get(key) for key in self._open]
+        return code_of({row.status if row else Status.PASSED for row in found})
+
+    def exit_code_beside(self, refused: Sequence[HarnessError]) -> int:
+        """As of a run."""
+        return EXIT_USAGE if refused else self.exit_code
+
+    def tell(self, as_json: bool) -> None:
+        """Print the one document that --json asks for."""
+        rows = []
+        for entry, config in self._open if as_json else ():
+            row = self._failed.get((entry, config))
+            status, reason = (row.status, row.reason) if row else (Status.PASSED, "")
+            rows += [{"entry": entry, "config": config, "status": status.value, "reason": reason}]
+        if as_json:
+            print(json.dumps({"checks": rows}), flush=True)
+
+
+def code_of(statuses: AbstractSet[Status]) -> int:
+    """Exit code of what became of the submissions: 1 one failed, 2 the harness did, 3 none of them could run.
+
+    0 where at least one shape passed and nothing else went wrong, or nothing was left to do.
+    """
+    if statuses - BLAMELESS:
+        return EXIT_SUBMISSION_FAILED
+    if Status.HARNESS_ERROR in statuses:
+        return EXIT_USAGE
+    return EXIT_UNAVAILABLE if statuses and Status.PASSED not in statuses else EXIT_OK
 
 
 class Store:
@@ -64,18 +119,8 @@ class Store:
 
     @property
     def exit_code(self) -> int:
-        """5 a line could not be stored, 1 a submission failed, 2 the harness did, 3 none of them could run.
-
-        0 where at least one shape passed and nothing else went wrong, or nothing was left to do.
-        """
-        if self._refused:
-            return EXIT_STORAGE
-        if self._statuses - BLAMELESS:
-            return EXIT_SUBMISSION_FAILED
-        if Status.HARNESS_ERROR in self._statuses:
-            return EXIT_USAGE
-        idle = self._statuses and Status.PASSED not in self._statuses
-        return EXIT_UNAVAILABLE if idle else EXIT_OK
+        """5 where a line could not be stored; else what became of the submissions says it."""
+        return EXIT_STORAGE if self._refused else code_of(self._statuses)
 
     def exit_code_beside(self, refused: Sequence[HarnessError]) -> int:
         """The same, and 2 where somebody asked for could not be read; a lost line weighs more."""

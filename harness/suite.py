@@ -101,7 +101,9 @@ def _short(seqlen: int) -> str:
 
 def _integer(flag: str, text: str) -> int:
     if not (text.isascii() and text.isdigit()):
-        raise UsageError(f"{flag} {text}: not a whole number", f"write for example {flag} 64")
+        raise UsageError(
+            f"{flag} {text}: not a whole number from 1", f"write for example {flag} 64"
+        )
     return _above_zero(flag, int(text))
 
 
@@ -133,6 +135,6 @@ def _causal(words: Sequence[str]) -> list[bool]:
 def _dtype(text: str) -> Dtype:
     if text.lower() not in DTYPES:
         raise UsageError(
-            f"--dtype {text}: unknown", did_you_mean(text, DTYPES) or "write fp16 or bf16"
+            f"--dtype {text}: not measured here", "write fp16 or bf16; both: --dtype fp16,bf16"
         )
     return DTYPES[text.lower()]

@@ -33,8 +33,10 @@ class Running:
 class Rack(Terminal):
     """A Terminal that also follows units; it keeps counts, never rows."""
 
-    def __init__(self, *, quiet_stdout: bool = False, file: TextIO | None = None) -> None:
-        super().__init__(quiet_stdout=quiet_stdout, file=file)
+    def __init__(
+        self, *, quiet_stdout: bool = False, brief: bool = False, file: TextIO | None = None
+    ) -> None:
+        super().__init__(quiet_stdout=quiet_stdout, brief=brief, file=file)
         self.total = self.done = self.at_once = 0
         self.statuses: Counter[str] = Counter()
         self.running: dict[str, Running] = {}

@@ -87,11 +87,11 @@ NEXT = {
     Status.INPUT_MUTATED: "write into tensors of your own; q, k and v are read-only",
     Status.TIME_CLAIM_REJECTED: "the judge saw more time pass than was told; time nothing yourself",
     Status.LEFT_WORK_RUNNING: "wait for every stream and child process before the call returns",
-    Status.COMPILE_ERROR: "mend that line; all that was printed: python run.py show NAME",
-    Status.IMPORT_ERROR: "mend that line; all that was printed: python run.py show NAME",
+    Status.COMPILE_ERROR: "mend that line, and run it again",
+    Status.IMPORT_ERROR: "mend that line, and run it again",
     Status.INVALID_SUBMISSION: "mend the folder as the message says",
     Status.INVALID_BASELINE: "the baseline is wrong here; do not compare with it",
-    Status.TIMED_OUT: "look for a deadlock or a search that runs too long",
+    Status.TIMED_OUT: "look for a deadlock or a search that runs too long; --timeout sets the limit",
     Status.CRASHED: "run it under compute-sanitizer on this shape",
     Status.OUT_OF_MEMORY: "allocate less, or nothing, in the call",
     Status.OVER_QUOTA: "keep less in the cache and print less",
@@ -106,6 +106,7 @@ NEXT = {
 
 #: Where the reason tells more than the status: the first line that fits is what an author does next.
 FITTING = (
+    (Status.INTERRUPTED, r"^not measured: no", "mend the submission, and run it again"),
     (Status.CRASHED, r"\.py:\d+: \w+: ", NEXT[Status.COMPILE_ERROR]),
     (
         Status.IMPORT_ERROR,
@@ -141,8 +142,8 @@ def next_step(result: Result) -> str:
     """What the author of a row that did not pass does next."""
     for status, mark, hint in FITTING:
         if result.status is status and re.search(mark, result.reason):
-            return hint.replace("NAME", wash(result.entry, 80))
-    return NEXT.get(result.status, "").replace("NAME", wash(result.entry, 80))
+            return hint
+    return NEXT.get(result.status, "")
 
 
 def side_by_side(kinds: Mapping[str, Kind], suite: str) -> str:

@@ -64,13 +64,14 @@ def test_numbers() -> None:
 @pytest.mark.parametrize(
     ("status", "reason", "said"),
     [
-        (Status.CRASHED, "exc.py:5: KeyError: 65 (normal inputs)", "mend that line.*show mine"),
+        (Status.CRASHED, "exc.py:5: KeyError: 65 (normal inputs)", "mend that line"),
         (Status.CRASHED, "killed by SIGSEGV", "compute-sanitizer"),
-        (Status.COMPILE_ERROR, 'kernel.cu:64: expected a ";"', "mend that line.*show mine"),
-        (Status.IMPORT_ERROR, "mine.py:3: NameError: name 'x'", "mend that line.*show mine"),
+        (Status.COMPILE_ERROR, 'kernel.cu:64: expected a ";"', "mend that line"),
+        (Status.IMPORT_ERROR, "mine.py:3: NameError: name 'x'", "mend that line"),
         (Status.IMPORT_ERROR, "a.py:4: FileNotFoundError: 'tuned.json'", "into its folder"),
         (Status.IMPORT_ERROR, "a.py:4: No module named 'flash'", "install that package"),
         (Status.IMPORT_ERROR, "RuntimeError: Found no NVIDIA driver", "compute_capability"),
+        (Status.INTERRUPTED, "not measured: no submission was left", "mend the submission"),
         (Status.UNSUPPORTED, "claims headdim 64, not 65", "widen claims:"),
         (Status.UNSUPPORTED, "a.py:9: NotImplementedError: wgmma", "refuses this shape"),
         (Status.UNSUPPORTED, "needs compute capability 9.0, this GPU has 8.0", "such a GPU"),
@@ -81,4 +82,3 @@ def test_numbers() -> None:
 def test_the_next_step_fits_the_reason(status: Status, reason: str, said: str) -> None:
     told = next_step(result(status=status, reason=reason))
     assert re.search(said, told)
-    assert "NAME" not in told
