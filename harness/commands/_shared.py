@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import argparse
+import shutil
+import sys
+import textwrap
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
@@ -15,6 +18,7 @@ from harness.schema import Result, Status
 from harness.stats import Interval
 
 ROOT = Path(__file__).resolve().parents[2]
+SHORTEST = 12  # characters that are left of a column at least
 
 
 def add_results(parser: argparse.ArgumentParser) -> None:
@@ -105,8 +109,50 @@ def unknown(entry: str, known: Iterable[str]) -> UsageError:
     return UsageError(f"'{entry}': no results under that name", hint)
 
 
-def table(rows: Sequence[Sequence[str]], indent: str = "") -> str:
-    """Columns, left-aligned but for figures; the first row is the head."""
+def add_json(parser: argparse.ArgumentParser) -> None:
+    """--json: one document on stdout and nothing else."""
+    parser.add_argument("--json", action="store_true", help="one JSON document")
+
+
+def columns() -> int:
+    """How wide a line may be: the terminal's, or no limit where none reads."""
+    return shutil.get_terminal_size().columns if sys.stdout.isatty() else 10_000
+
+
+def table(
+    rows: Sequence[Sequence[str]], indent: str = "", cut: Sequence[int] = (), most: int = 0
+) -> str:
+    """Columns, left-aligned but for figures; the first row is the head.
+
+    Beyond the terminal's width (or `most`) the columns of `cut` get shorter, each to its end before the
+    next; where that is not enough every row is a paragraph of its own.
+    """
+    most = (most or columns()) - len(indent)
+    widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
+    for at in cut:
+        over = sum(widths) + 2 * (len(widths) - 1) - most
+        widths[at] = max(widths[at] - max(over, 0), min(widths[at], SHORTEST))
+    if sum(widths) + 2 * (len(widths) - 1) > most:
+        return "\n".join(_paragraph(rows[0], row, indent, most) for row in rows[1:])
+    rows = [
+        [c if len(c) <= w else c[: w - 1] + "…" for c, w in zip(row, widths, strict=True)]
+        for row in rows
+    ]
+    return _aligned(rows, indent)
+
+
+def _paragraph(head: Sequence[str], row: Sequence[str], indent: str, most: int) -> str:
+    told = [
+        f"{indent}  {name + ': ' if name else ''}{cell}"
+        for name, cell in zip(head, row, strict=True)
+        if cell
+    ]
+    lines = [indent + row[0], *told[1:]]
+    fill = textwrap.TextWrapper(most + len(indent), subsequent_indent=f"{indent}    ")
+    return "\n".join(line for each in lines for line in fill.wrap(each))
+
+
+def _aligned(rows: Sequence[Sequence[str]], indent: str) -> str:
     widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
     lines = []
     for row in rows:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import argparse
+import json
+from collections.abc import Mapping
 from pathlib import Path
 
 from harness.commands import _shared
-from harness.errors import EXIT_OK, EXIT_UNAVAILABLE, HarnessError, SubmissionError
+from harness.errors import EXIT_OK, EXIT_UNAVAILABLE, HarnessError, SubmissionError, did_you_mean
 from harness.machine import inspect_machine, missing, too_old, version_of, without_gpu
 from harness.registry import known_names
 from harness.report.text import wash
@@ -22,6 +24,7 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     parser.add_argument(
         "--check", metavar="NAME", nargs="+", help="exit 3 if one of these cannot run here"
     )
+    _shared.add_json(parser)
     parser.add_argument("--root", type=Path, default=_shared.ROOT, help=argparse.SUPPRESS)
     parser.set_defaults(run=run)
 
@@ -32,7 +35,11 @@ def run(args: argparse.Namespace) -> int:
     rows, lacking = [["baseline", "here", "version", "about"]], {}
     ready: dict[str, list[str]] = {}  # by problem: two of them never share a run
     names = known_names(args.root / "baselines")
-    for name in names:
+    for name in args.check or names:
+        if name not in names:
+            lacking[name] = did_you_mean(name, names) or "python run.py baselines names all of them"
+            rows.append([name, "unknown", "", ""])
+            continue
         try:
             manifest = load_model(
                 args.root / "baselines" / name / "manifest.yaml", Manifest, SubmissionError
@@ -56,12 +63,23 @@ def run(args: argparse.Namespace) -> int:
                 why or about,
             ]
         )
-    print(_shared.table(rows))
+    if args.json:
+        head, *found = rows
+        told = [
+            dict(zip(head, row, strict=True)) | {"next": lacking.get(row[0], "")} for row in found
+        ]
+        print(json.dumps({"baselines": told}))
+        return _code(args, lacking)
+    print(_shared.table(rows, cut=[3, 2]))
     for name, how in lacking.items():
         print(f"  {name}: {wash(how) or 'python run.py doctor'}")
     for problem, runnable in ready.items():
         print(f"next, {problem}: python run.py --submission NAME --baselines {','.join(runnable)}")
-    return EXIT_UNAVAILABLE if set(args.check or ()) - (set(names) - set(lacking)) else EXIT_OK
+    return _code(args, lacking)
+
+
+def _code(args: argparse.Namespace, lacking: Mapping[str, str]) -> int:
+    return EXIT_UNAVAILABLE if set(args.check or ()) & set(lacking) else EXIT_OK
 
 
 def obstacle(manifest: Manifest, machine: Machine) -> str:

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import argparse
+import dataclasses
+import json
 import sys
 
 from harness import build_report, builder, sandbox
+from harness.commands import _shared
 from harness.errors import EXIT_OK, EXIT_SUBMISSION_FAILED, UnavailableError, UsageError
 from harness.isolate import ROOT
 from harness.launch_spec import parse_launch
@@ -25,6 +28,7 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
         "--arch", action="append", choices=build_report.ARCHS, help="default: all it claims"
     )
     parser.add_argument("--fail-on-spills", action="store_true", help="exit 1 if a kernel spills")
+    _shared.add_json(parser)
     parser.set_defaults(run=run)
 
 
@@ -35,7 +39,13 @@ def run(args: argparse.Namespace) -> int:
     if not cuda:
         raise UsageError("nothing to compile: no CUDA submission among these", "python run.py list")
     tell_walls()
-    return max(one(entrant, args.arch, args.fail_on_spills) for entrant in cuda)
+    told: list[dict[str, object]] = []
+    code = max(one(entrant, args.arch, args.fail_on_spills, told) for entrant in cuda)
+    if args.json:
+        print(json.dumps({"builds": told}))
+    else:
+        print("\n".join(str(each["text"]) for each in told))
+    return code
 
 
 def tell_walls() -> None:
@@ -46,13 +56,17 @@ def tell_walls() -> None:
         print(f"the compiler runs at sandbox level {level} ({kind}), not 2: {why}", file=sys.stderr)
 
 
-def one(entrant: Entrant, archs: list[str] | None, fail_on_spills: bool) -> int:
-    """Report one submission."""
+def one(
+    entrant: Entrant,
+    archs: list[str] | None,
+    fail_on_spills: bool,
+    told: list[dict[str, object]],
+) -> int:
+    """Add what became of one submission to `told`; `text` is how a person reads it."""
     manifest = entrant.manifest
     launch = None
     if manifest.launch is not None:
         launch = parse_launch(manifest.launch, str(entrant.folder)).model_dump()
-    print(entrant.name)
     try:
         reports = builder.report(
             entrant,
@@ -63,11 +77,17 @@ def one(entrant: Entrant, archs: list[str] | None, fail_on_spills: bool) -> int:
         )
     except CudaSourceError as cause:
         place = f"{cause.file}:{cause.line}: " if cause.file else ""
-        print(f"{cause.status}: {place}{plain_text(cause.message)}", file=sys.stderr)
+        reason = f"{cause.status}: {place}{plain_text(cause.message)}"
+        print(f"{entrant.name}: {reason}\n  next: mend that line", file=sys.stderr)
+        told.append({"entry": entrant.name, "error": reason, "kernels": [], "text": entrant.name})
         return EXIT_SUBMISSION_FAILED
     except build_report.BuildUnavailableError as cause:
         raise UnavailableError(f"UNAVAILABLE: {cause}", "pip install '.[cuda]'") from None
-    print(build_report.render(reports))
+    kernels = [
+        dataclasses.asdict(r) | {"warnings": r.warnings, "broken": r.broken} for r in reports
+    ]
+    text = f"{entrant.name}\n{build_report.render(reports)}"
+    told.append({"entry": entrant.name, "error": "", "kernels": kernels, "text": text})
     spills = any(report.spill_store_bytes or report.spill_load_bytes for report in reports)
     failed = any(report.broken for report in reports) or (spills and fail_on_spills)
     return EXIT_SUBMISSION_FAILED if failed else EXIT_OK

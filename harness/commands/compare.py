@@ -47,7 +47,8 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     """Declare the command."""
     parser = subparsers.add_parser("compare", help="how much faster A is than B, with its interval")
     add_pair(parser)
-    parser.add_argument("--json", action="store_true", help="one JSON document")
+    parser.add_argument("more", metavar="C", nargs="*", help="A against each of these, too")
+    _shared.add_json(parser)
     parser.add_argument(
         "--fail-on-regression",
         metavar="PCT",
@@ -79,20 +80,52 @@ def percent(text: str) -> float:
 
 def run(args: argparse.Namespace) -> int:
     """0 compared; 1 a regression beyond --fail-on-regression; 2 no such entry; 3 nothing shared."""
-    pairs = find_pairs(args)
-    overall = geomean(pairs)
+    each = [
+        argparse.Namespace(**{**vars(args), "b": other})
+        for other in dict.fromkeys((args.b, *args.more))
+    ]
+    found = [(one, find_pairs(one)) for one in each]
     if args.json:
-        print(json.dumps(_document(args, pairs, overall)))
+        told = [_document(one, pairs, geomean(pairs)) for one, pairs in found]
+        print(json.dumps({"a": args.a, "against": told} if args.more else told[0]))
+    elif len(found) == 1:
+        print("\n".join(_lines(args, found[0][1], geomean(found[0][1]))))
     else:
-        print("\n".join(_lines(args, pairs, overall)))
+        print("\n".join(_lines_of_many(args.a, found)))
+    codes = [_regression(one, pairs) for one, pairs in found]
+    return max(codes)
+
+
+def _regression(args: argparse.Namespace, pairs: Sequence[Pair]) -> int:
+    """The exit code of one comparison; without --fail-on-regression nothing is one."""
     limit = args.fail_on_regression
     if limit is None:
         return EXIT_OK
     worse = [pair.a.config for pair in pairs if is_regression(pair.ratio, limit)]
-    worse += ["geomean"] if is_regression(overall, limit) else []
+    worse += ["geomean"] if is_regression(geomean(pairs), limit) else []
     if worse and not args.json:
-        print(f"regression beyond {limit:.1%} on {', '.join(worse)}")
+        against = f" against {wash(args.b, 80)}" if args.more else ""
+        print(f"regression beyond {limit:.1%}{against} on {', '.join(worse)}")
     return EXIT_SUBMISSION_FAILED if worse else EXIT_OK
+
+
+def _lines_of_many(a: str, found: Sequence[tuple[argparse.Namespace, Sequence[Pair]]]) -> list[str]:
+    """One line for each whom `a` is held against; a star: not side by side."""
+    boards = {(pairs[0].a.gpu, pairs[0].a.suite) for _, pairs in found}
+    configs = list(dict.fromkeys(p.a.config for _, pairs in found for p in pairs))
+    rows = [[f"{wash(a, 80)} against", *configs, "geomean [95 %]", ""]]
+    for one, pairs in found:
+        on = {p.a.config: f"{times(p.ratio)}{'' if p.paired else '*'}" for p in pairs}
+        overall = geomean(pairs)
+        told = [on.get(config, "–") for config in configs]
+        rows.append([wash(one.b, 80), *told, times(overall), words(overall)])
+    lines = [" and ".join(f"{wash(gpu)} · {wash(suite)}" for gpu, suite in sorted(boards))]
+    lines.append(_shared.table(rows))
+    if any(not p.paired for _, pairs in found for p in pairs):
+        lines.append(
+            "* in different runs, compared through their baseline: wider than side by side"
+        )
+    return [*lines, f"next: python run.py compare {wash(a, 80)} {wash(found[0][0].b, 80)}"]
 
 
 def is_regression(ratio: Interval, limit: float) -> bool:

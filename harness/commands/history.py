@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import argparse
+import json
 
 from harness import record
 from harness.commands import _shared
 from harness.errors import EXIT_OK
-from harness.report.history import Point, history, step
+from harness.report.history import Point, document, history, step
 from harness.report.text import times, wash
 
 
@@ -17,6 +18,7 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
         "history", help="every run of one entry, and where its speed-up made a step"
     )
     parser.add_argument("name")
+    _shared.add_json(parser)
     _shared.add_results(parser)
     parser.set_defaults(run=run)
 
@@ -29,6 +31,9 @@ def run(args: argparse.Namespace) -> int:
     if not mine:
         raise _shared.unknown(args.name, sorted({h.entry for h in wanted}))
     points = history(mine)
+    if args.json:
+        print(json.dumps({"entry": args.name, "points": document(points)}))
+        return EXIT_OK
     for board in dict.fromkeys(point.board for point in points):
         print(
             f"{args.name} on {wash(board[0])} · {wash(board[1])} (suite {board[2][:8]}, protocol {board[3]})"

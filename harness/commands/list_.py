@@ -52,7 +52,11 @@ def run(args: argparse.Namespace) -> int:
         print(f"{name} ({len(rows)})")
         if rows:
             print(
-                _shared.table([list(rows[0]), *(list(row.values()) for row in rows)], indent="  ")
+                _shared.table(
+                    [list(rows[0]), *(list(row.values()) for row in rows)],
+                    indent="  ",
+                    cut=range(len(rows[0]) - 1, 0, -1),
+                )
             )
         print()
     print(
@@ -63,7 +67,11 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _entries(args: argparse.Namespace, folder: str) -> Iterator[dict[str, str]]:
-    places = _places(args.results, Kind.BASELINE if folder == "baselines" else Kind.SUBMISSION)
+    places = _places(
+        args.results,
+        Kind.BASELINE if folder == "baselines" else Kind.SUBMISSION,
+        _room(args, 60),
+    )
     for name in known_names(args.root / folder):
         try:
             manifest = load_model(
@@ -75,7 +83,7 @@ def _entries(args: argparse.Namespace, folder: str) -> Iterator[dict[str, str]]:
                 "problem": "?",
                 "language": "?",
                 "claims": "?",
-                "stands": wash(error.message, 80),
+                "stands": wash(error.message, _room(args, 80)),
                 "about": "",
             }
             continue
@@ -87,19 +95,24 @@ def _entries(args: argparse.Namespace, folder: str) -> Iterator[dict[str, str]]:
             "language": manifest.language,
             "claims": what + ("" if claims.causal == "both" else f" causal={claims.causal}"),
             "stands": places.get(name, "not measured"),
-            "about": wash(manifest.description, 70),
+            "about": wash(manifest.description, _room(args, 70)),
         }
 
 
 def _rungs(args: argparse.Namespace) -> Iterator[dict[str, str]]:
     """The steps/ of every submission, each an entrant under its path."""
-    places = _places(args.results, Kind.SUBMISSION)
+    places = _places(args.results, Kind.SUBMISSION, _room(args, 60))
     for ladder in ladders(args.root / "submissions"):
         try:
             manifests = [(path, rung.manifest_of(path)) for path in rung.rungs_of(ladder)]
         except HarnessError as error:
             name = entry_name(str(ladder.relative_to(args.root)))
-            yield {"name": name, "claims": "?", "stands": wash(error.message, 80), "about": ""}
+            yield {
+                "name": name,
+                "claims": "?",
+                "stands": wash(error.message, _room(args, 80)),
+                "about": "",
+            }
             continue
         for path, manifest in manifests:
             name = entry_name(str(path.relative_to(args.root)))
@@ -107,11 +120,16 @@ def _rungs(args: argparse.Namespace) -> Iterator[dict[str, str]]:
                 "name": name,
                 "claims": f"d {','.join(map(str, manifest.claims.headdims))}",
                 "stands": places.get(name, "not measured"),
-                "about": wash(manifest.description, 70),
+                "about": wash(manifest.description, _room(args, 70)),
             }
 
 
-def _places(results: Path, kind: Kind) -> dict[str, str]:
+def _room(args: argparse.Namespace, usual: int) -> int:
+    """Characters of a text: a person's table shortens it, a document does not."""
+    return 4000 if args.json else usual
+
+
+def _places(results: Path, kind: Kind, limit: int) -> dict[str, str]:
     """Entry → its place on the first board (GPUs come first) that ranks it."""
     heads, _ = record.heads(results)
     found, _ = _shared.read(newest(head for head in heads if head.gpu != "cpu"), heads)
@@ -120,7 +138,9 @@ def _places(results: Path, kind: Kind) -> dict[str, str]:
         for row in board.rows:
             if row.pick.kind is kind:
                 place = (
-                    f"#{rank_text(row)} {times(row.speedup)}" if row.speedup else wash(row.why, 60)
+                    f"#{rank_text(row)} {times(row.speedup)}"
+                    if row.speedup
+                    else wash(row.why, limit)
                 )
                 places.setdefault(row.entry, f"{place} ({board.gpu}, {board.suite})")
     return places

@@ -13,8 +13,9 @@ from __future__ import annotations
 
 import argparse
 import hashlib
+import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -59,6 +60,7 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     parser.add_argument(
         "--tolerance", type=percent, default=0.02, metavar="PCT", help="default 2%%"
     )
+    _shared.add_json(parser)
     parser.add_argument("--blocks", type=whole(1, MOST_BLOCKS), default=20, metavar="N")
     _shared.add_results(parser)
     parser.set_defaults(run=run)
@@ -68,19 +70,25 @@ def run(args: argparse.Namespace) -> int:
     """0: SAME or FASTER (or a clean audit); 1: SLOWER or a record that contradicts itself; 3: CANNOT."""
     old = _chosen(args)
     wrong = [f"{r.config}: {fault}" for r in old for fault in audit(r, _beside(args, r))]
+    told = {"entry": old[0].entry, "records": len(old), "faults": wrong}
+    say: Callable[[str], object] = (lambda _: None) if args.json else print
     for line in wrong:
-        print(f"audit: {wash(line)}")
+        say(f"audit: {wash(line)}")
     if wrong:
-        print("next: do not trust this record; measure it again")
-        return EXIT_SUBMISSION_FAILED
-    print(
-        f"audit: {len(old)} records of {wash(old[0].entry, 80)}: checksum, commitment and figures agree"
-    )
-    if args.audit_only:
-        return EXIT_OK
+        say("next: do not trust this record; measure it again")
+    else:
+        say(
+            f"audit: {len(old)} records of {wash(old[0].entry, 80)}: checksum, commitment and figures agree"
+        )
+    if wrong or args.audit_only:
+        if args.json:
+            print(json.dumps(told))
+        return EXIT_SUBMISSION_FAILED if wrong else EXIT_OK
     verdict = _measure_again(args, old)
-    print(f"{verdict.word}: {wash(verdict.why)}")
-    print(f"next: python run.py history {wash(old[0].entry, 80)}")
+    if args.json:
+        print(json.dumps(told | {"verdict": verdict.word, "why": verdict.why}))
+    say(f"{verdict.word}: {wash(verdict.why)}")
+    say(f"next: python run.py history {wash(old[0].entry, 80)}")
     return {"CANNOT": EXIT_UNAVAILABLE, "SLOWER": EXIT_SUBMISSION_FAILED}.get(verdict.word, EXIT_OK)
 
 
@@ -250,7 +258,7 @@ def _measure_again(args: argparse.Namespace, old: Sequence[Result]) -> Verdict:
             "CANNOT", f"the source has changed since: git log -- submissions/{first.entry}"
         )
     fresh: list[Result] = []
-    with Terminal() as observer:
+    with Terminal(quiet_stdout=args.json) as observer:
         execute(request, fresh.append, observer)
     return _outcome(old, [r for r in fresh if r.entry == first.entry], args.tolerance)
 
