@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import importlib
+import os
 import pkgutil
 import signal
 import sys
@@ -176,6 +177,7 @@ def add_run(subparsers: argparse._SubParsersAction[Any]) -> None:
     add("--results", type=Path, default=ROOT / "results", metavar="DIR")
     add(
         "--leaderboard",
+        "--board",
         type=Path,
         metavar="FILE",
         help="everything into this file (default: leaderboard.md, a CPU's in results/cpu/; beside records that lie elsewhere)",
@@ -241,16 +243,32 @@ def report(args: argparse.Namespace) -> Terminal:
     return view(quiet_stdout=args.json, brief=args.quiet)
 
 
+class Stop:
+    """What a signal does: the first ends the command, the second waits for that end, the third does not."""
+
+    def __init__(self) -> None:
+        self.asked = 0
+
+    def __call__(self, number: int, frame: object) -> None:
+        """Raise KeyboardInterrupt, once."""
+        self.asked += 1
+        if self.asked == 1:
+            raise KeyboardInterrupt
+        if self.asked > 2:
+            os._exit(EXIT_INTERRUPTED)
+
+
 def guarded(main: Callable[[], int]) -> int:
     """Run `main`; our own errors become two lines and an exit code, Ctrl-C becomes 130.
 
     What it writes cannot end it. What nobody foresaw keeps its traceback and is a harness error:
     1 would blame the submission.
     """
-    for polite in (signal.SIGTERM, signal.SIGHUP):
+    stop = Stop()
+    for polite in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         # A Ctrl-C: children are ended and records kept either way. `nohup` asks to be left alone.
         if signal.getsignal(polite) is not signal.SIG_IGN:
-            signal.signal(polite, signal.default_int_handler)
+            signal.signal(polite, stop)
     with unbreakable() as out:
         code = _told(main)
         if out.fault and not out.reader_left:

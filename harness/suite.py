@@ -32,6 +32,11 @@ def load_suite(name: str, configs: Path) -> Suite:
         hint = did_you_mean(Path(name).stem, known) or f"suites here: {', '.join(known)}"
         raise SuiteError(f"no suite '{name}' ({path} is no file)", hint)
     suite = load_model(path, Suite, SuiteError)
+    if path.parent == configs and suite.name != path.stem:
+        raise SuiteError(
+            f"{path}: name is '{suite.name}' in the file of '{path.stem}'",
+            f"write name: {path.stem}",
+        )
     try:
         get_problem(suite.problem)
     except UsageError as cause:

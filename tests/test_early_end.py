@@ -48,20 +48,35 @@ def request(folder: Path, *, limits: dict[str, float] | None = None, **bodies: s
     return Request(suite(**limits or {}), machine, tuple(entrants), "sdpa", cache=folder / "cache")
 
 
-def endings(request: Request) -> dict[tuple[str, str], tuple[Status, str]]:
+class Phases(Silent):
+    """Hears which step the submissions have come to."""
+
+    def __init__(self) -> None:
+        self.told: list[tuple[str, str]] = []
+
+    def stage(self, entry: str, text: str) -> None:
+        """One step."""
+        self.told.append((entry, text))
+
+
+def endings(
+    request: Request, observer: Silent | None = None
+) -> dict[tuple[str, str], tuple[Status, str]]:
     found: dict[tuple[str, str], Result] = {}
 
     def save(result: Result) -> None:
         assert (result.entry, result.config) not in found, "no row twice"
         found[result.entry, result.config] = result
 
-    launch.execute(request, save, Silent())
+    launch.execute(request, save, observer or Silent())
     return {key: (row.status, row.reason) for key, row in found.items()}
 
 
 @pytest.mark.timeout(120)
 def test_a_baseline_is_not_measured_beside_nobody(tmp_path: Path) -> None:
-    found = endings(request(tmp_path, bad=FAILS.format(SIZES["one"])))
+    phases = Phases()
+    found = endings(request(tmp_path, bad=FAILS.format(SIZES["one"])), phases)
+    assert [step for who, step in phases.told if who == "bad"] == ["load", "check", "time"]
     assert found["bad", "one"][0] is Status.CRASHED
     assert found["sdpa", "one"] == (Status.INTERRUPTED, NOBODY_LEFT)
     assert found["bad", "two"][0] is found["sdpa", "two"][0] is Status.PASSED

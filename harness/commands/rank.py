@@ -46,6 +46,7 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     parser.add_argument("--results", type=Path, default=ROOT / "results", metavar="DIR")
     parser.add_argument(
         "--board",
+        "--leaderboard",
         type=Path,
         metavar="FILE",
         help="everything into this file (default: leaderboard.md beside results/, a CPU's in results/cpu/;"
@@ -208,14 +209,18 @@ def _notes(root: Path, board: Leaderboard, fresh: Mapping[Path, str]) -> dict[st
 
 def write(path: Path, content: str) -> None:
     """Replace the file as a whole: a reader sees the old board or the new one."""
+    fresh: Path | None = None
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+        fresh = Path(name)
         with os.fdopen(handle, "w", encoding="utf-8", newline="\n") as file:
             file.write(content)
-        Path(name).chmod(0o644)
-        Path(name).replace(path)
+        fresh.chmod(0o644)
+        fresh.replace(path)
     except OSError as error:
+        if fresh is not None:
+            fresh.unlink(missing_ok=True)
         raise StorageError(
             f"{path}: cannot write the board: {error.strerror or error}",
             "free space or permissions there, then `python run.py rank`; the records are safe",

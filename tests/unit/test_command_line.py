@@ -196,3 +196,34 @@ def test_a_checkout_that_was_never_installed_says_what_to_type() -> None:
     )  # -S: no site-packages
     assert done.returncode == EXIT_UNAVAILABLE
     assert re.fullmatch(r"error: \w+ is not installed\n  next: pip install -e \.\n", done.stderr)
+
+
+INTERRUPTED_TWICE = """
+import atexit, os, signal, time
+from harness.cli import guarded
+
+def slow_end():
+    os.kill(os.getpid(), signal.{name})
+    print("the end goes on", flush=True)
+
+atexit.register(slow_end)
+def main():
+    os.kill(os.getpid(), signal.{name})
+    time.sleep(30)
+
+raise SystemExit(guarded(main))
+"""
+
+
+@pytest.mark.parametrize("name", ["SIGINT", "SIGTERM", "SIGHUP"])
+def test_a_second_signal_waits_for_the_end_that_the_first_began(name: str) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", INTERRUPTED_TWICE.format(name=name)],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )
+    assert (done.returncode, done.stdout) == (130, "the end goes on\n")
+    assert done.stderr.startswith("interrupted: ")
