@@ -19,6 +19,7 @@ from harness.arguments import Parser, gpu_count, positive, whole
 from harness.engines.conduct import default_builders, is_campaign
 from harness.errors import (
     EXIT_INTERRUPTED,
+    EXIT_OK,
     EXIT_USAGE,
     HarnessError,
     UsageError,
@@ -280,6 +281,8 @@ def _told(main: Callable[[], int]) -> int:
     """The exit code of `main`; what ended it stands on stderr."""
     try:
         return main()
+    except SystemExit as end:  # --help and --version, whose words may be lost as well
+        return end.code if isinstance(end.code, int) else EXIT_OK
     except HarnessError as error:
         print(f"error: {error}", file=sys.stderr)
         return error.exit_code

@@ -137,6 +137,7 @@ def test_what_nobody_foresaw_is_not_blamed_on_the_submission(
     [
         (["list", "suites"], {"PYTHONIOENCODING": "ascii"}, 0),
         (["list", "suites"], {}, EXIT_NOBODY_READS),
+        (["--help"], {}, EXIT_NOBODY_READS),
     ],
 )
 def test_a_reader_who_leaves_and_a_terminal_without_signs_see_no_traceback(
