@@ -17,6 +17,7 @@ def check_cases(state: State, cases: Sequence[Case]) -> None:
         state.observer.stage(name, "check")
     for case in cases:
         _check(state, case, Kind.SUBMISSION)
+        state.checked.add(case.name)
         if state.failed_fast():
             return
     for case in () if state.only_check else cases:

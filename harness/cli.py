@@ -45,6 +45,7 @@ examples:
 exit codes: 0 done · 1 a submission failed · 2 usage or harness error
             3 something is missing here, or no submission could run (UNSUPPORTED, UNAVAILABLE, UNSTABLE)
             4 GPU unhealthy · 5 results could not be stored · 130 interrupted
+            (UNSUPPORTED: outside the claims of its manifest, or it raises NotImplementedError)
             141 nobody reads the output any more (a run goes on to its end and is recorded)
 """
 

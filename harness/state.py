@@ -53,6 +53,7 @@ class State:
     null_gaps_ms: dict[str, list[float]] = field(default_factory=dict)
     null_energy_j: dict[str, dict[int, float]] = field(default_factory=dict)  # case → block → J
     done: set[str] = field(default_factory=set)
+    checked: set[str] = field(default_factory=set)  # cases that every submission has been asked
     budget: Budget = field(init=False)
     clean_up: Callable[[], object] = field(default=lambda: None)  # after every turn
     quiet: Quiet = field(default_factory=Quiet)
@@ -100,7 +101,8 @@ class State:
         ends = (self.record(n, c).status for n in self.submissions() for c in self.suite.cases)
         failed = self.fail_fast and any(end is not None and end not in BLAMELESS for end in ends)
         for case in self.suite.cases if failed else ():
-            self._close(case, FAILED_FAST)
+            if not (self.only_check and case.name in self.checked):  # who passed there is done
+                self._close(case, FAILED_FAST)
         return failed
 
     def _close(self, case: Case, why: str) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from pathlib import Path
 
@@ -105,6 +106,17 @@ def test_a_check_times_and_records_nobody(
     told = capsys.readouterr().out
     assert told.count('"PASSED"') == 3
     assert told.count('"CRASHED"') == 1
+    asked = request(tmp_path, bad=FAILS.format(SIZES["one"]), good="")
+    store = Checked(replace(asked, only_check=True, fail_fast=True))
+    launch.execute(replace(asked, only_check=True, fail_fast=True), store.save, Silent())
+    store.tell(True)
+    told = json.loads(capsys.readouterr().out)["checks"]
+    assert [(row["entry"], row["config"], row["status"]) for row in told] == [
+        ("bad", "one", "CRASHED"),
+        ("bad", "two", "INTERRUPTED"),
+        ("good", "one", "PASSED"),  # it was asked before the run ended
+        ("good", "two", "INTERRUPTED"),
+    ]
     good = replace(request(tmp_path, good=""), only_check=True)
     store = Checked(good)
     launch.execute(good, store.save, Silent())

@@ -50,7 +50,7 @@ class Rack(Terminal):
     def started(self, label: str, names: tuple[str, ...], where: str) -> None:
         """A unit runs."""
         self.running[label] = Running(names, wash(where, 80), time.monotonic())
-        if not self.moving:
+        if not self.moving and not self.brief:
             self._print(f"{wash(where, 80)}: {_listed(names)}")
         self._draw()
 
@@ -74,7 +74,7 @@ class Rack(Terminal):
         if why:
             retry = f"; {again} queued again" if again else ""
             self._print(Text(f"unit {label} died: {wash(why, 300)}{retry}", style=BAD))
-        if not self.moving:
+        if not self.moving and not self.brief:
             self._print(self.line())
         self._draw()
 

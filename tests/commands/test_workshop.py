@@ -191,6 +191,7 @@ def complete(words: list[str]) -> list[str]:
     ("words", "offered"),
     [
         (["python", "run.py", "comp"], "compare"),
+        (["python", "run.py", "triton_t"], "triton_template"),
         (["python", "run.py", "--subm"], "--submission"),
         (["python", "run.py", "--submission", "triton_t"], "triton_template"),
         (["python", "run.py", "compare", "a", "b", "--fail"], "--fail-on-regression"),

@@ -54,6 +54,7 @@ def test_every_check_is_told_to_its_own_case(
         failed_fast=lambda: False,
         nobody_left=lambda _: True,
         only_check=False,
+        checked=set(),
     )
     checks.check_cases(state, cases)  # type: ignore[arg-type]
     assert asked == names
