@@ -206,9 +206,10 @@ def _differ(name: str, told: float | None, found: float, by: float = ROUNDING) -
 # --------------------------------------------------------------------------- the record against today
 
 
-def judge(old: Interval, new: Interval, tolerance: float) -> Verdict:
-    """Two speed-ups over the same baseline, one old, one of today."""
+def judge(old: Interval, new: Interval, tolerance: float, *, one_card: bool = True) -> Verdict:
+    """Two speed-ups over the same baseline, one old, one of today, on one card or on two."""
     change = stats.quotient(new, old)
+    change = change if one_card else stats.across_cards(change)
     words = f"today {times(new)}, then {times(old)}: quotient {times(change)}"
     if change.holds(1.0) or abs(change.value - 1) <= tolerance:
         return Verdict("SAME", words)
@@ -283,4 +284,5 @@ def _outcome(old: Sequence[Result], fresh: Sequence[Result], tolerance: float) -
     if failed or len(ratios) != len(old):
         return Verdict("CANNOT", "; ".join(failed) or "no baseline ran beside it today")
     then = [interval_of(r.speedup) for r in old if r.speedup]
-    return judge(stats.geomean(then), stats.geomean(ratios), tolerance)
+    one_card = len({r.machine.uuid for r in (*old, *fresh)}) == 1
+    return judge(stats.geomean(then), stats.geomean(ratios), tolerance, one_card=one_card)
