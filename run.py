@@ -6,19 +6,20 @@ from __future__ import annotations
 import argparse
 import sys
 
+from harness.cli.output import keep_places
 from harness.errors import EXIT_UNAVAILABLE
 from harness.process import prestart
 
 if __name__ == "__main__":  # torch is imported elsewhere while we import
+    keep_places()
     prestart.begin(sys.argv[1:])
 
 try:
-    from harness.board.store import Store
+    from harness.board.store import Checked, Store
     from harness.cli.dispatch import conduct
     from harness.cli.main import guarded, parse_args, report, run_command
-    from harness.cli.run_options import choose_suite, resolve_request
+    from harness.cli.run_options import choose_suite, machine_of, resolve_request, slow_here
     from harness.cli.watch import Watch
-    from harness.measure.machine import inspect_machine
 except ModuleNotFoundError as missing:
     print(f"error: {missing.name} is not installed\n  next: pip install -e .", file=sys.stderr)
     sys.exit(EXIT_UNAVAILABLE)
@@ -31,13 +32,15 @@ def main(args: argparse.Namespace | None = None) -> int:
         return run_command(args)
     if args.watch:
         return Watch(args).repeat(main)  # this story again after every edit
-    machine = inspect_machine(args.gpu)
+    machine = machine_of(args)
     suite = choose_suite(args, machine)
     request = resolve_request(args, suite, machine)
     with report(args) as observer:
+        for warning in slow_here(request):
+            observer.note(warning)
         for error in request.refused:
             observer.note(f"left out: {error}")
-        store = Store(args.results, keep=args.json)
+        store = Checked(request) if args.check else Store(args.results, keep=args.json)
         try:
             conduct(args, request, store.save, observer)
         finally:

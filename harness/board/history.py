@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 
 from harness.board.record import Head
 from harness.measure import stats
@@ -53,13 +53,26 @@ def _point(lines: list[Head]) -> Point:
     )
 
 
+def document(points: Iterable[Point]) -> list[dict[str, object]]:
+    """The points as JSON has them, each with what changed since the one before on its board."""
+    rows: list[dict[str, object]] = []
+    last: dict[object, Point] = {}
+    for point in points:
+        gpu, suite, sha256, protocol = point.board
+        row = asdict(point) | {"since": step(last.get(point.board), point)}
+        row |= {"gpu": gpu, "suite": suite, "suite_sha256": sha256, "protocol": protocol}
+        last[point.board] = point
+        rows.append({key: value for key, value in row.items() if key != "board"})
+    return rows
+
+
 def step(before: Point | None, now: Point) -> str:
     """What changed since the point before: its source, and whether its speed-up is told apart."""
     if before is None:
         return "first"
     parts = ["new source"] if before.source != now.source else []
     if before.speedup and now.speedup and before.configs == now.configs:
-        change = stats.quotient(now.speedup, before.speedup)
+        change = stats.across_cards(stats.quotient(now.speedup, before.speedup))  # maybe one
         if not change.holds(1.0):
             parts.append(
                 f"{'faster' if change.value > 1 else 'slower'} by {abs(change.value - 1):.1%}"

@@ -16,7 +16,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from harness.board import quoted, record
+from harness.board import query, quoted, record
 from harness.board.history import history
 from harness.board.rank import Leaderboard, leaderboard, newest
 from harness.board.render import markdown, page, picture
@@ -116,9 +116,9 @@ def _read(
 ) -> tuple[Leaderboard, list[record.BadLine], list[record.Head]]:
     heads, bad = record.heads(results_dir)
     heads = [head for head in heads if holds(head)]
-    results, worse = record.read(newest(heads))
+    results, worse = query.read(newest(heads), heads)
     bad = sorted([*bad, *worse], key=lambda line: (str(line.path), line.number))
-    return leaderboard(results, bad_lines=len(bad)), bad, heads
+    return leaderboard(results, len(bad), query.SharedRuns(heads)), bad, heads
 
 
 def _links(results_dir: Path, place: Place, board: Leaderboard) -> page.Files:
@@ -170,14 +170,18 @@ def _notes(root: Path, board: Leaderboard, fresh: Mapping[Path, str]) -> dict[st
 
 def write(path: Path, content: str) -> None:
     """Replace the file as a whole: a reader sees the old board or the new one."""
+    fresh: Path | None = None
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+        fresh = Path(name)
         with os.fdopen(handle, "w", encoding="utf-8", newline="\n") as file:
             file.write(content)
-        Path(name).chmod(0o644)
-        Path(name).replace(path)
+        fresh.chmod(0o644)
+        fresh.replace(path)
     except OSError as error:
+        if fresh is not None:
+            fresh.unlink(missing_ok=True)
         raise StorageError(
             f"{path}: cannot write the board: {error.strerror or error}",
             "free space or permissions there, then `python run.py rank`; the records are safe",

@@ -3,14 +3,30 @@
 from __future__ import annotations
 
 import argparse
+import shutil
+import sys
+import textwrap
 from collections.abc import Iterable, Sequence
 
 from harness.board import record
-from harness.board.rank import Board, Leaderboard, Row, leaderboard, newest
+from harness.board.rank import (
+    Board,
+    Leaderboard,
+    Row,
+    by_todays_rule,
+    direct_on,
+    leaderboard,
+    newest,
+)
 from harness.board.render.text import wash
 from harness.catalog.entrants import entry_name
 from harness.errors import UnavailableError, UsageError, did_you_mean
+from harness.measure import stats
+from harness.measure.stats import Interval
 from harness.process.project import results
+from harness.schema import Result, Status
+
+SHORTEST = 12  # characters that are left of a column at least
 
 
 def add_results(parser: argparse.ArgumentParser) -> None:
@@ -26,7 +42,7 @@ def boards(args: argparse.Namespace) -> Leaderboard:
     """The boards as `rank` builds them, cut down to --suite and --on."""
     heads, bad = record.heads(args.results)
     wanted = [h for h in heads if _asked(args, h.suite, h.gpu)]
-    results, worse = record.read(newest(wanted))
+    results, worse = read(newest(wanted), wanted)
     if not results:
         what = " ".join(
             f"--{flag} {value}" for flag, value in (("suite", args.suite), ("on", args.on)) if value
@@ -35,7 +51,51 @@ def boards(args: argparse.Namespace) -> Leaderboard:
             f"{args.results}: no results{f' for {what}' if what else ''}",
             "python run.py --submission triton_template",
         )
-    return leaderboard(results, bad_lines=len(bad) + len(worse))
+    return leaderboard(results, len(bad) + len(worse), SharedRuns(wanted))
+
+
+def read(
+    chosen: Iterable[record.Head], among: Iterable[record.Head]
+) -> tuple[list[Result], list[record.BadLine]]:
+    """The results behind some heads, their intervals by today's rule; baselines are looked for `among` all."""
+    results, bad = record.read(chosen)
+    old = (r for r in results if r.speedup and r.speedup.rule != stats.INTERVAL_RULE)
+    wanted = {(r.run, r.speedup.against, r.config) for r in old if r.speedup}
+    bases, _ = record.read(h for h in among if (h.run, h.entry, h.config) in wanted)
+    found = {(base.run, base.entry, base.config): base for base in bases}
+
+    def base_of(r: Result) -> Result | None:
+        return found.get((r.run, r.speedup.against, r.config)) if r.speedup else None
+
+    return [by_todays_rule(r, base_of(r)) for r in results], bad
+
+
+class SharedRuns:
+    """Runs that hold two rows of a board with the sources they stand there with: rank.Beside."""
+
+    def __init__(self, heads: Iterable[record.Head]) -> None:
+        self.runs: dict[tuple[object, ...], dict[str, dict[str, record.Head]]] = {}
+        for h in heads:
+            if h.status == Status.PASSED.value:
+                key = (h.gpu, h.suite_sha256, h.protocol, h.entry, h.source_sha256)
+                self.runs.setdefault(key, {}).setdefault(h.run, {})[h.config] = h
+
+    def __call__(self, a: Row, b: Row, configs: Sequence[str]) -> Interval | None:
+        """The paired ratio of the newest such run with all `configs`."""
+        mine, theirs = (self.runs.get(_key(row.pick), {}) for row in (a, b))
+        for run in sorted(mine.keys() & theirs.keys(), reverse=True):  # names begin with the time
+            if set(configs) <= mine[run].keys() & theirs[run].keys():
+                chosen = [side[run][config] for config in configs for side in (mine, theirs)]
+                found, damaged = record.read(chosen)
+                ratios = [] if damaged else list(map(direct_on, found[::2], found[1::2]))
+                told = [ratio for ratio in ratios if ratio]
+                if len(told) == len(configs):
+                    return stats.geomean(told)
+        return None
+
+
+def _key(r: Result) -> tuple[object, ...]:
+    return (r.gpu, r.suite_sha256, r.protocol, r.entry, r.source_sha256)
 
 
 def boards_of(entry: str, found: Leaderboard) -> list[tuple[Board, Row]]:
@@ -57,8 +117,50 @@ def unknown(entry: str, known: Iterable[str]) -> UsageError:
     return UsageError(f"'{entry}': no results under that name", hint)
 
 
-def table(rows: Sequence[Sequence[str]], indent: str = "") -> str:
-    """Columns, left-aligned but for figures; the first row is the head."""
+def add_json(parser: argparse.ArgumentParser) -> None:
+    """--json: one document on stdout and nothing else."""
+    parser.add_argument("--json", action="store_true", help="one JSON document")
+
+
+def columns() -> int:
+    """How wide a line may be: the terminal's, or no limit where none reads."""
+    return shutil.get_terminal_size().columns if sys.stdout.isatty() else 10_000
+
+
+def table(
+    rows: Sequence[Sequence[str]], indent: str = "", cut: Sequence[int] = (), most: int = 0
+) -> str:
+    """Columns, left-aligned but for figures; the first row is the head.
+
+    Beyond the terminal's width (or `most`) the columns of `cut` get shorter, each to its end before the
+    next; where that is not enough every row is a paragraph of its own.
+    """
+    most = (most or columns()) - len(indent)
+    widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
+    for at in cut:
+        over = sum(widths) + 2 * (len(widths) - 1) - most
+        widths[at] = max(widths[at] - max(over, 0), min(widths[at], SHORTEST))
+    if sum(widths) + 2 * (len(widths) - 1) > most:
+        return "\n".join(_paragraph(rows[0], row, indent, most) for row in rows[1:])
+    rows = [
+        [c if len(c) <= w else c[: w - 1] + "…" for c, w in zip(row, widths, strict=True)]
+        for row in rows
+    ]
+    return _aligned(rows, indent)
+
+
+def _paragraph(head: Sequence[str], row: Sequence[str], indent: str, most: int) -> str:
+    told = [
+        f"{indent}  {name + ': ' if name else ''}{cell}"
+        for name, cell in zip(head, row, strict=True)
+        if cell
+    ]
+    lines = [indent + row[0], *told[1:]]
+    fill = textwrap.TextWrapper(most + len(indent), subsequent_indent=f"{indent}    ")
+    return "\n".join(line for each in lines for line in fill.wrap(each))
+
+
+def _aligned(rows: Sequence[Sequence[str]], indent: str) -> str:
     widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
     lines = []
     for row in rows:

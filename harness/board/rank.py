@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol, TypeVar
 
@@ -175,6 +175,9 @@ class Leaderboard:
         )
 
 
+#: The paired ratio of two rows from a run that holds both, if there is one.
+Beside = Callable[[Row, Row, Sequence[str]], Interval | None]
+
 # --------------------------------------------------------------------------- which lines count
 
 
@@ -203,13 +206,22 @@ def _replaces(line: Dated, kept: Dated) -> bool:
 # --------------------------------------------------------------------------- the board
 
 
-def leaderboard(results: Iterable[Result], bad_lines: int = 0) -> Leaderboard:
-    """Every board that `results` hold; the same results in any order give the same boards."""
+def nowhere(a: Row, b: Row, configs: Sequence[str]) -> Interval | None:
+    """No other run holds both."""
+
+
+def leaderboard(
+    results: Iterable[Result], bad_lines: int = 0, beside: Beside = nowhere
+) -> Leaderboard:
+    """Every board that `results` hold; the same results in any order give the same boards.
+
+    `beside` is asked for two rows of different runs: an older run may have measured both.
+    """
     groups: dict[tuple[str, str, int], list[Result]] = {}
     chosen = sorted(newest(results), key=lambda r: (r.entry, r.config, r.date, r.run))
     for result in chosen:
         groups.setdefault((result.gpu, result.suite_sha256, result.protocol), []).append(result)
-    boards = [_board(group) for group in groups.values()]
+    boards = [_board(group, beside) for group in groups.values()]
     return Leaderboard(tuple(sorted(boards, key=_order)), bad_lines)
 
 
@@ -217,7 +229,7 @@ def _order(board: Board) -> tuple[object, ...]:
     return (board.is_cpu, board.gpu, board.suite, -board.protocol, board.suite_sha256)
 
 
-def _board(group: Sequence[Result]) -> Board:
+def _board(group: Sequence[Result], beside: Beside) -> Board:
     first = group[0]
     configs = tuple(sorted({r.config for r in group}, key=lambda name: _size(group, name)))
     headline = _headline(group)
@@ -237,9 +249,9 @@ def _board(group: Sequence[Result]) -> Board:
         protocol=first.protocol,
         configs=configs,
         headline=headline,
-        exact=_ranked(exact, configs),
-        approximate=_ranked(approximate, configs),
-        library=_ranked(library, configs),
+        exact=_ranked(exact, configs, beside),
+        approximate=_ranked(approximate, configs, beside),
+        library=_ranked(library, configs, beside),
         steps=tuple(row for row in scored if row.champion),
         unranked=tuple(sorted((r for r in rows if not r.speedup), key=lambda r: r.entry)),
     )
@@ -322,11 +334,11 @@ def _value(row: Row) -> float:
 # --------------------------------------------------------------------------- ties
 
 
-def _ranked(rows: Sequence[Row], configs: Sequence[str]) -> tuple[Row, ...]:
+def _ranked(rows: Sequence[Row], configs: Sequence[str], beside: Beside) -> tuple[Row, ...]:
     """Rows, best first, in groups: each row tied with the best of its group shares its rank."""
     groups: list[list[Row]] = []
     for row in rows:
-        if groups and _tied(groups[-1][0], row, configs):
+        if groups and _tied(groups[-1][0], row, configs, beside):
             groups[-1].append(row)
         else:
             groups.append([row])
@@ -337,10 +349,12 @@ def _ranked(rows: Sequence[Row], configs: Sequence[str]) -> tuple[Row, ...]:
     return tuple(ranked)
 
 
-def _tied(a: Row, b: Row, configs: Sequence[str]) -> bool:
+def _tied(a: Row, b: Row, configs: Sequence[str], beside: Beside) -> bool:
     assert a.speedup is not None
     assert b.speedup is not None
-    return stats.tied(a.speedup, b.speedup, direct(a, b, configs))
+    one_card = len({result.machine.uuid for result in (*a.results, *b.results)}) == 1
+    found = direct(a, b, configs) or beside(a, b, configs)
+    return stats.tied(a.speedup, b.speedup, found, one_card=one_card)
 
 
 def direct(a: Row, b: Row, configs: Sequence[str]) -> Interval | None:
@@ -359,6 +373,22 @@ def direct_on(a: Result | None, b: Result | None) -> Interval | None:
     if a is None or b is None or a.run != b.run or a.machine.uuid != b.machine.uuid:
         return None
     return stats.speedup(block_times_ms(b), block_times_ms(a), level_of(max(a.looks, b.looks)))
+
+
+def by_todays_rule(result: Result, base: Result | None) -> Result:
+    """The same with its speed-up's interval made anew from the samples of both, if an older rule made it.
+
+    `base`: its baseline's row of the same run and config; without it the interval stays as recorded.
+    """
+    told = result.speedup
+    if base is None or told is None or told.rule == stats.INTERVAL_RULE:
+        return result
+    found = stats.speedup(block_times_ms(base), block_times_ms(result), level_of(result.looks))
+    if found is None:
+        return result
+    fresh = {"value": found.value, "low": found.low, "high": found.high}
+    speedup = told.model_copy(update=fresh | {"rule": stats.INTERVAL_RULE})
+    return result.model_copy(update={"speedup": speedup})
 
 
 def block_times_ms(result: Result) -> dict[int, float]:

@@ -259,7 +259,7 @@ def _checked_fields(raw: bytes, before: bytes = b"") -> dict[str, Any]:
     """
     end = len(raw) - CRC_BYTES
     if end < 0 or not raw.startswith(CRC_MARK, end) or not raw.endswith(b'"}'):
-        raise ValueError("the line is cut short: no crc32 at its end")
+        raise ValueError(_without_crc(raw))
     body, told = raw[:end], raw[end + len(CRC_MARK) : -2]
     if b"%08x" % zlib.crc32(body) != told:
         raise ValueError("the line was changed: its crc32 does not match")
@@ -273,6 +273,17 @@ def _checked_fields(raw: bytes, before: bytes = b"") -> dict[str, Any]:
     if not isinstance(fields, dict):
         raise ValueError("the line is not a JSON object")  # noqa: TRY004 - bad content
     return fields
+
+
+def _without_crc(raw: bytes) -> str:
+    """What is wrong with a line that does not end in our checksum."""
+    try:
+        whole = json.loads(raw)
+    except (ValueError, RecursionError):
+        whole = None
+    if isinstance(whole, dict) and "crc32" in whole:
+        return "the line was written again by another program: its bytes are not those of its crc32"
+    return "the line is cut short: no crc32 at its end"
 
 
 def _head(path: Path, number: int, offset: int, fields: Mapping[str, Any]) -> Head:

@@ -4,14 +4,23 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import replace
 from pathlib import Path
 from typing import Protocol
 
 from harness.board import publish, record
 from harness.board.rank import Leaderboard
-from harness.errors import EXIT_OK, EXIT_STORAGE, EXIT_SUBMISSION_FAILED, EXIT_USAGE, HarnessError
-from harness.schema import BLAMELESS, Kind, Result
+from harness.catalog.request import Request
+from harness.errors import (
+    EXIT_OK,
+    EXIT_STORAGE,
+    EXIT_SUBMISSION_FAILED,
+    EXIT_UNAVAILABLE,
+    EXIT_USAGE,
+    HarnessError,
+)
+from harness.schema import BLAMELESS, Kind, Result, Status
 
 
 class View(Protocol):
@@ -22,6 +31,57 @@ class View(Protocol):
 
     def board(self, leaderboard: Leaderboard, path: Path) -> None:
         """The boards that this run belongs to, and the file they stand in."""
+
+
+class Checked:
+    """What --check finds, in the place of a Store: no record, no board, the same exit codes."""
+
+    def __init__(self, request: Request) -> None:
+        names = [e.name for e in request.entrants if e.kind is Kind.SUBMISSION]
+        self._open = [(name, case.name) for name in names for case in request.asked.cases]
+        self._failed: dict[tuple[str, str], Result] = {}
+
+    def save(self, result: Result) -> None:
+        """A row that did not pass; who passes has none."""
+        if result.kind is Kind.SUBMISSION:
+            self._failed[result.entry, result.config] = result
+
+    def rank_into(self, leaderboard: Path | None, view: View) -> None:
+        """Say how many passed, where a Store writes the board."""
+        passed = len(self._open) - len(self._failed)
+        view.note(f"checked: {passed} of {len(self._open)} passed; nobody was timed or recorded")
+
+    @property
+    def exit_code(self) -> int:
+        """As of a run."""
+        found = [self._failed.get(key) for key in self._open]
+        return code_of({row.status if row else Status.PASSED for row in found})
+
+    def exit_code_beside(self, refused: Sequence[HarnessError]) -> int:
+        """As of a run."""
+        return EXIT_USAGE if refused else self.exit_code
+
+    def tell(self, as_json: bool) -> None:
+        """Print the one document that --json asks for."""
+        rows = []
+        for entry, config in self._open if as_json else ():
+            row = self._failed.get((entry, config))
+            status, reason = (row.status, row.reason) if row else (Status.PASSED, "")
+            rows += [{"entry": entry, "config": config, "status": status.value, "reason": reason}]
+        if as_json:
+            print(json.dumps({"checks": rows}), flush=True)
+
+
+def code_of(statuses: AbstractSet[Status]) -> int:
+    """Exit code of what became of the submissions: 1 one failed, 2 the harness did, 3 none of them could run.
+
+    0 where at least one shape passed and nothing else went wrong, or nothing was left to do.
+    """
+    if statuses - BLAMELESS:
+        return EXIT_SUBMISSION_FAILED
+    if Status.HARNESS_ERROR in statuses:
+        return EXIT_USAGE
+    return EXIT_UNAVAILABLE if statuses and Status.PASSED not in statuses else EXIT_OK
 
 
 class Store:
@@ -35,13 +95,14 @@ class Store:
         self.results_dir = results_dir
         self._lines: list[str] | None = [] if keep else None
         self._boards: set[tuple[str, str]] = set()
-        self._failed = False
+        self._statuses: set[Status] = set()  # of submissions
         self._refused: record.LineNotWritten | None = None
 
     def save(self, result: Result) -> None:
         """Append one line; keep going if the disk says no."""
         self._boards.add((result.gpu, result.suite_sha256))
-        self._failed |= result.kind is Kind.SUBMISSION and result.status not in BLAMELESS
+        if result.kind is Kind.SUBMISSION:
+            self._statuses.add(result.status)
         if self._lines is not None:
             self._lines.append(record.to_line(result))
         try:
@@ -66,10 +127,8 @@ class Store:
 
     @property
     def exit_code(self) -> int:
-        """0 all asked for is done, 1 a submission failed, 5 a line could not be stored."""
-        if self._refused:
-            return EXIT_STORAGE
-        return EXIT_SUBMISSION_FAILED if self._failed else EXIT_OK
+        """5 where a line could not be stored; else what became of the submissions says it."""
+        return EXIT_STORAGE if self._refused else code_of(self._statuses)
 
     def exit_code_beside(self, refused: Sequence[HarnessError]) -> int:
         """The same, and 2 where somebody asked for could not be read; a lost line weighs more."""

@@ -92,7 +92,8 @@ def main() -> int:
     parser.add_argument("--unit", type=Path, help="a file instead of stdin")
     parser.add_argument("--events", type=Path, help="a file instead of stdout")
     args = parser.parse_args()
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    for polite in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(polite, signal.default_int_handler)
     with contextlib.ExitStack() as stack:
         out = sys.stdout
         if args.events:

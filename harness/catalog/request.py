@@ -28,6 +28,8 @@ class Request:
     cache: Path = Path.home() / ".cache" / "attnboard"
     sandbox: int = 0
     rule: Rule = FIXED  # when to stop measuring whom
+    fail_fast: bool = False  # end at the first failure of a submission
+    only_check: bool = False  # time nobody
     off: Off = NOTHING_OFF  # defences switched off; an ablation and nothing else
     cases: tuple[str, ...] = ()  # only these of the suite, on the same board; all if empty
     refused: tuple[SubmissionError, ...] = ()  # why somebody who came with others is left out

@@ -33,6 +33,11 @@ def load_suite(name: str, configs: Path) -> Suite:
         hint = did_you_mean(Path(name).stem, known) or f"suites here: {', '.join(known)}"
         raise SuiteError(f"no suite '{name}' ({path} is no file)", hint)
     suite = load_model(path, Suite, SuiteError)
+    if path.parent == configs and suite.name != path.stem:
+        raise SuiteError(
+            f"{path}: name is '{suite.name}' in the file of '{path.stem}'",
+            f"write name: {path.stem}",
+        )
     try:
         get_problem(suite.problem)
     except UsageError as cause:
@@ -113,7 +118,9 @@ def _short(seqlen: int) -> str:
 
 def _integer(flag: str, text: str) -> int:
     if not (text.isascii() and text.isdigit()):
-        raise UsageError(f"{flag} {text}: not a whole number", f"write for example {flag} 64")
+        raise UsageError(
+            f"{flag} {text}: not a whole number from 1", f"write for example {flag} 64"
+        )
     return _above_zero(flag, int(text))
 
 
@@ -145,6 +152,6 @@ def _causal(words: Sequence[str]) -> list[bool]:
 def _dtype(text: str) -> Dtype:
     if text.lower() not in DTYPES:
         raise UsageError(
-            f"--dtype {text}: unknown", did_you_mean(text, DTYPES) or "write fp16 or bf16"
+            f"--dtype {text}: not measured here", "write fp16 or bf16; both: --dtype fp16,bf16"
         )
     return DTYPES[text.lower()]

@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 
 import yaml
 from pydantic import BaseModel, ValidationError
+from pydantic_core import ErrorDetails
 
 from harness.catalog.source_files import read_file
 from harness.errors import UsageError, did_you_mean
@@ -22,6 +23,7 @@ from harness.process.text import SURROGATE, shown
 MOST_BYTES = 64 << 10
 MOST_DEPTH = 24
 MOST_DIGITS = 64  # of a number
+MOST_ERRORS = 10  # of one file, in a message
 SHOWN = 200  # characters of a wrong value in a message
 
 Model = TypeVar("Model", bound=BaseModel)
@@ -187,7 +189,23 @@ def _explain(
     cause: ValidationError,
     error: type[UsageError],
 ) -> UsageError:
-    first = cause.errors()[0]
+    """All that is wrong, a line each; the hint is the next thing to type for the first."""
+    each = cause.errors()
+    inner: set[Location] = {e["loc"][:depth] for e in each for depth in range(len(e["loc"]))}
+    # a list whose only item is wrong is not too short, too
+    first = sorted(
+        (e for e in each if e["loc"] not in inner), key=lambda e: line_of(root, e["loc"])
+    )
+    found = [_told(path, root, model, one) for one in first[:MOST_ERRORS]]
+    if len(found) == 1:
+        return error(*found[0])
+    lines = [f"{message} ({hint})" if "edit" not in hint else message for message, hint in found]
+    return error("\n".join(lines), f"edit {shown(path)}, these {len(lines)} lines")
+
+
+def _told(
+    path: Path, root: yaml.Node, model: type[BaseModel], first: ErrorDetails
+) -> tuple[str, str]:
     location: Location = first["loc"]
     line = line_of(root, location)
     where = shown(".".join(str(part) for part in location) or "(the file)", SHOWN)
@@ -195,11 +213,11 @@ def _explain(
         known = _fields_at(model, location[:-1])
         guess = did_you_mean(str(location[-1]), known)
         hint = guess or f"known keys: {', '.join(sorted(known))}"
-        return error(f"{shown(path)}:{line}: unknown key '{where}'", hint)
+        return f"{shown(path)}:{line}: unknown key '{where}'", hint
     got = shown(repr(first.get("input")), SHOWN)
     given = "" if first["type"] == "missing" else f" (got {got})"
     said = "expected a list, as in [a, b]" if first["type"] == "tuple_type" else first["msg"]
-    return error(
+    return (
         f"{shown(path)}:{line}: {where}: {shown(said, SHOWN)}{given}",
         f"edit {shown(path)}, line {line}",
     )

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import argparse
 import math
+import re
 from collections.abc import Callable
 from typing import NoReturn
 
-from harness.errors import UsageError
+from harness.errors import UsageError, did_you_mean
+
+UNKNOWN = re.compile(r"unrecognized arguments: (--[\w-]+)")
 
 
 class Parser(argparse.ArgumentParser):
@@ -15,8 +18,19 @@ class Parser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         """One line instead of the usage, which is a screen long."""
+        stray = UNKNOWN.match(message)
+        near = did_you_mean(stray[1], self.options()) if stray else ""
         start = "python " if self.prog.startswith("run.py") else ""
-        raise UsageError(message, f"{start}{self.prog} --help")
+        raise UsageError(message, f"{near} {start}{self.prog} --help".lstrip())
+
+    def options(self) -> list[str]:
+        """Every long option that may be meant, those of the commands too."""
+        found = [flag for flag in self._option_string_actions if flag.startswith("--")]
+        for action in self._actions:
+            if isinstance(action, argparse._SubParsersAction):
+                for parser in action.choices.values():
+                    found += parser.options() if isinstance(parser, Parser) else []
+        return found
 
 
 def whole(least: int, most: int | None = None) -> Callable[[str], int]:

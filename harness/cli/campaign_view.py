@@ -33,8 +33,10 @@ class Running:
 class Rack(Terminal):
     """A Terminal that also follows units; it keeps counts, never rows."""
 
-    def __init__(self, *, quiet_stdout: bool = False, file: TextIO | None = None) -> None:
-        super().__init__(quiet_stdout=quiet_stdout, file=file)
+    def __init__(
+        self, *, quiet_stdout: bool = False, brief: bool = False, file: TextIO | None = None
+    ) -> None:
+        super().__init__(quiet_stdout=quiet_stdout, brief=brief, file=file)
         self.total = self.done = self.at_once = 0
         self.statuses: Counter[str] = Counter()
         self.running: dict[str, Running] = {}
@@ -48,7 +50,7 @@ class Rack(Terminal):
     def started(self, label: str, names: tuple[str, ...], where: str) -> None:
         """A unit runs."""
         self.running[label] = Running(names, wash(where, 80), time.monotonic())
-        if not self.moving:
+        if not self.moving and not self.brief:
             self._print(f"{wash(where, 80)}: {_listed(names)}")
         self._draw()
 
@@ -72,7 +74,7 @@ class Rack(Terminal):
         if why:
             retry = f"; {again} queued again" if again else ""
             self._print(Text(f"unit {label} died: {wash(why, 300)}{retry}", style=BAD))
-        if not self.moving:
+        if not self.moving and not self.brief:
             self._print(self.line())
         self._draw()
 

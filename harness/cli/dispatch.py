@@ -143,7 +143,7 @@ def make_engine(args: argparse.Namespace, request: Request) -> Engine:
     def fits(machine: Machine) -> bool:
         return machine.slug == kind and machine.memory_gib >= memory_gib
 
-    return Local(choose_gpus(count, args.gpu, fits), args.builders)
+    return Local(choose_gpus(count, args.gpu or 0, fits), args.builders)
 
 
 def default_builders() -> int:

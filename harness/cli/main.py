@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import importlib
-import io
 import os
 import signal
 import sys
@@ -14,13 +13,16 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from harness import PROTOCOL, __version__
+from harness.catalog.entrants import known_names, places
 from harness.cli.arguments import Parser, gpu_count, positive, whole
 from harness.cli.campaign_view import Rack
 from harness.cli.dispatch import default_builders, is_campaign
+from harness.cli.output import Output, unbreakable
 from harness.cli.terminal import Terminal
 from harness.errors import (
     EXIT_INTERRUPTED,
-    EXIT_NOBODY_READS,
+    EXIT_OK,
     EXIT_USAGE,
     HarnessError,
     UsageError,
@@ -28,7 +30,7 @@ from harness.errors import (
     typed,
 )
 from harness.measure.stopping import TIME_LIMIT_S
-from harness.process.project import chosen, find, results
+from harness.process.project import base, chosen, find, results
 from harness.schema import MOST_BLOCKS
 
 #: Command → its file in harness/cli/.
@@ -52,16 +54,23 @@ COMMANDS = {
 EPILOG = """\
 examples:
   python run.py --submission triton_template            one submission on the official suite
-  python run.py --submission mine.py --suite quick      a bare file, seconds
+  python run.py mine.py --suite quick                   a bare file, seconds
+  python run.py mine --check -x                         is it right? stop at the first failure
   python run.py --submission mine --suite quick --watch  again after every edit, without torch's import
   python run.py --submission all --baselines sdpa_cudnn,flash_attn_3
   python run.py --submission all --gpus all --resume    every GPU of this host, what is not recorded
   python run.py rank                                    rebuild leaderboard.md from results/
 --root DIR, or ATTNBOARD_ROOT: whose submissions/, configs/ and results/ are meant (default: the nearest
             folder upwards with a file .attnboard)
-exit codes: 0 done · 1 a submission failed · 2 usage or harness error · 3 something is missing here
+exit codes: 0 done · 1 a submission failed · 2 usage or harness error
+            3 something is missing here, or no submission could run (UNSUPPORTED, UNAVAILABLE, UNSTABLE)
             4 GPU unhealthy · 5 results could not be stored · 130 interrupted
+            (UNSUPPORTED: outside the claims of its manifest, or it raises NotImplementedError)
+            141 nobody reads the output any more (a run goes on to its end and is recorded)
 """
+
+
+ALONE = ("-h", "--help", "-V", "--version")
 
 
 def parse_args(argv: Sequence[str] | None = None) -> argparse.Namespace:
@@ -73,16 +82,19 @@ def parse_args(argv: Sequence[str] | None = None) -> argparse.Namespace:
             "no submission named",
             "python run.py --submission triton_template, or python run.py --help",
         )
-    if words[0].startswith("-") and words[0] not in ("-h", "--help"):
+    if words[0].startswith("-") and words[0] not in ALONE:
         words.insert(0, "run")
-    if words[0] not in (*commands, "-h", "--help"):
-        near = did_you_mean(words[0], commands)
-        raise UsageError(
-            f"no command '{words[0]}'",
-            f"{near or 'python run.py --help.'} A submission: python run.py --submission {words[0]}",
-        )
-    if words[0] == "run" and words[1:] and not words[1].startswith("-"):
-        words.insert(1, "--submission")  # `run mine`
+    if words[0] not in (*commands, *ALONE):
+        mine = base() / "submissions"
+        if not places(words[:1], mine):
+            near = did_you_mean(words[0], [*commands, *known_names(mine)])
+            raise UsageError(
+                f"no command, submission or file '{words[0]}'",
+                f"{near + ' Or' if near else ''} python run.py list · python run.py --help".lstrip(),
+            )
+        words.insert(0, "run")
+    if words[0] == "run":
+        words = ["run", *named_first(words[1:])]
     if "--watch" in words and words[0] in commands and words[0] != "run":
         raise UsageError(
             f"--watch repeats a run, and '{words[0]}' is none",
@@ -93,12 +105,27 @@ def parse_args(argv: Sequence[str] | None = None) -> argparse.Namespace:
         epilog=typed(EPILOG),
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
+    parser.add_argument(
+        "--version", "-V", action="version", version=f"attnboard {__version__}, protocol {PROTOCOL}"
+    )
     subparsers = parser.add_subparsers(dest="command", metavar="COMMAND")
     add_run(subparsers)
     for name in commands:
         if name != "run" and (words[0] == name or words[0] in ("-h", "--help", "completion")):
             command_module(name).add_parser(subparsers)
-    return parser.parse_args(words)
+    args = parser.parse_args(words)
+    if args.command == "run" and not args.submission:
+        raise UsageError(
+            "no submission named", "python run.py triton_template, or run.py run --help"
+        )
+    return args
+
+
+def named_first(words: list[str]) -> list[str]:
+    """`mine.py other --suite quick` → `--submission mine.py --submission other --suite quick`."""
+    count = next((at for at, word in enumerate(words) if word.startswith("-")), len(words))
+    named = [part for word in words[:count] for part in ("--submission", word)]
+    return [*named, *words[count:]]
 
 
 def add_run(subparsers: argparse._SubParsersAction[Any]) -> None:
@@ -114,9 +141,9 @@ def add_run(subparsers: argparse._SubParsersAction[Any]) -> None:
         "--submission",
         "-s",
         action="append",
-        required=True,
         metavar="NAME",
-        help="folder of submissions/, path to a folder, to a folder of folders, to a .py or to a described .cu, comma list, all",
+        help="folder of submissions/, path to a folder, to a folder of folders, to a .py or to a described .cu, comma list, all;"
+        " names may stand alone in front: run.py mine.py",
     )
     add("--suite", metavar="NAME", help="file of configs/ (default: fa3 with a GPU, smoke without)")
     add("--baselines", metavar="LIST", help="comma list, all or none (default: the suite's)")
@@ -152,7 +179,15 @@ def add_run(subparsers: argparse._SubParsersAction[Any]) -> None:
     add("--dtype", metavar="LIST", help="fp16, bf16")
     add("--batch", "--batch-size", metavar="N", help="default: 16384 / seqlen")
     add("--heads", "--nheads", metavar="N", help="default: 2048 / headdim")
-    add("--gpu", type=whole(0), default=0, metavar="INDEX", help="which GPU, in NVML's order")
+    add("--check", action="store_true", help="is it right? nobody is timed, nothing is recorded")
+    add("--fail-fast", "-x", action="store_true", help="end at the first failure of a submission")
+    add(
+        "--timeout",
+        type=positive,
+        metavar="SECONDS",
+        help="of an import, a first call, a burst (default: the suite's limits); a second hang gets 5 s",
+    )
+    add("--gpu", type=whole(0), metavar="INDEX", help="which GPU, in NVML's order (default: 0)")
     add(
         "--sandbox",
         type=int,
@@ -161,11 +196,13 @@ def add_run(subparsers: argparse._SubParsersAction[Any]) -> None:
         help="0 none, 1 Landlock and seccomp, 2 namespaces too, 3 container (default: 2, 1 or 0)",
     )
     add("--watch", action="store_true", help="run again after every edit of the submissions")
+    add("--quiet", "-q", action="store_true", help="verdicts and the board only")
     add("--json", action="store_true", help="print one JSON document on stdout, all else on stderr")
     add_many(parser.add_argument_group("many GPUs, many submissions (docs/many-gpus.md)"))
     add("--results", type=results, default="", metavar="DIR")
     add(
         "--leaderboard",
+        "--board",
         type=Path,
         metavar="FILE",
         help="everything into this file (default: leaderboard.md, a CPU's in results/cpu/; beside records that lie elsewhere)",
@@ -222,29 +259,54 @@ def run_command(args: argparse.Namespace) -> int:
 
 def report(args: argparse.Namespace) -> Terminal:
     """The live view, of one run or of many units; with --json it leaves stdout alone."""
+    if isinstance(sys.stdout, Output):
+        sys.stdout.only_a_view = not args.json  # its rows are in the records
     view = Rack if is_campaign(args) else Terminal
-    return view(quiet_stdout=args.json)
+    return view(quiet_stdout=args.json, brief=args.quiet)
+
+
+class Stop:
+    """What a signal does: the first ends the command, the second waits for that end, the third does not."""
+
+    def __init__(self) -> None:
+        self.asked = 0
+
+    def __call__(self, number: int, frame: object) -> None:
+        """Raise KeyboardInterrupt, once."""
+        self.asked += 1
+        if self.asked == 1:
+            raise KeyboardInterrupt
+        if self.asked > 2:
+            os._exit(EXIT_INTERRUPTED)
 
 
 def guarded(main: Callable[[], int]) -> int:
     """Run `main`; our own errors become two lines and an exit code, Ctrl-C becomes 130.
 
-    What nobody foresaw keeps its traceback and is a harness error: 1 would blame the submission.
+    What it writes cannot end it. What nobody foresaw keeps its traceback and is a harness error:
+    1 would blame the submission.
     """
-    for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(errors="replace")  # a terminal without ✓ is no reason to end
-    # A polite end is a Ctrl-C: children are ended and records kept either way.
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    stop = Stop()
+    for polite in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        # A Ctrl-C: children are ended and records kept either way. `nohup` asks to be left alone.
+        if signal.getsignal(polite) is not signal.SIG_IGN:
+            signal.signal(polite, stop)
+    with unbreakable() as out:
+        code = _told(main)
+        if out.fault and not out.reader_left:
+            print(f"stdout: {out.fault}; what else was to be said is lost", file=sys.stderr)
+        return out.code_beside(code)
+
+
+def _told(main: Callable[[], int]) -> int:
+    """The exit code of `main`; what ended it stands on stderr."""
     try:
-        code = main()
-        sys.stdout.flush()  # here, where a reader who left is no surprise
+        return main()
+    except SystemExit as end:  # --help and --version, whose words may be lost as well
+        return end.code if isinstance(end.code, int) else EXIT_OK
     except HarnessError as error:
         print(f"error: {error}", file=sys.stderr)
         return error.exit_code
-    except BrokenPipeError:  # `run.py list | head`: nobody reads on
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return EXIT_NOBODY_READS
     except Exception:
         traceback.print_exc()
         print(
@@ -259,5 +321,3 @@ def guarded(main: Callable[[], int]) -> int:
             file=sys.stderr,
         )
         return EXIT_INTERRUPTED
-    else:
-        return code

@@ -10,6 +10,7 @@ from harness.catalog.request import Request, resolve
 from harness.catalog.suites import adhoc_suite, load_suite
 from harness.cli.dispatch import REMOTE, is_campaign
 from harness.errors import UnavailableError, UsageError
+from harness.measure.machine import inspect_machine
 from harness.measure.stopping import TIME_LIMIT_S, Rule
 from harness.process import project
 from harness.process.sandbox import enter
@@ -17,7 +18,35 @@ from harness.schema import Machine, Suite
 
 SMALLEST_PCT, LARGEST_PCT = 0.01, 50.0
 PLACING = ("sku", "gpu_memory", "slurm")  # flags that only a campaign reads
+MOST_SCORES = 1 << 21  # q·k products of one call, all heads
 SHAPE_FLAGS = ("headdim", "seqlen", "causal", "dtype", "batch", "heads")
+
+
+def machine_of(args: argparse.Namespace) -> Machine:
+    """This machine, with the GPU that was asked for."""
+    machine = inspect_machine(args.gpu or 0)
+    if args.gpu is not None and not machine.has_gpu and args.engine not in REMOTE:
+        raise UnavailableError(
+            f"UNAVAILABLE: --gpu {args.gpu}: NVML finds no GPU here",
+            "leave it out for the CPU smoke suite, or python run.py doctor",
+        )
+    return machine
+
+
+def slow_here(request: Request) -> list[str]:
+    """A warning for each case that Triton's interpreter would work on for minutes, with shapes that suit it."""
+    if request.suite.device == "gpu":
+        return []
+    claims = [e.manifest.claims for e in request.entrants if e.manifest.language == "triton"]
+    found = []
+    for case in request.asked.cases:
+        scores = case.batch * case.heads * case.seqlen**2
+        if scores > MOST_SCORES and not all(claim.refusal(case) for claim in claims):
+            found.append(
+                f"{case.name}: {scores / MOST_SCORES:.0f} times what Triton's interpreter does in a"
+                " minute, on a CPU; next: Ctrl-C, then --seqlen 128 --batch 1 --heads 1"
+            )
+    return found
 
 
 def choose_suite(args: argparse.Namespace, machine: Machine) -> Suite:
@@ -36,6 +65,9 @@ def choose_suite(args: argparse.Namespace, machine: Machine) -> Suite:
     _refuse_idle(args)
     shapes = {flag: _split(getattr(args, flag)) for flag in SHAPE_FLAGS}
     suite = adhoc_suite(suite, **shapes)
+    if args.timeout:
+        told = {"import_s": args.timeout, "first_call_s": args.timeout, "burst_s": args.timeout}
+        suite = suite.model_copy(update={"limits": suite.limits.model_copy(update=told)})
     return suite.model_copy(update={"blocks": args.blocks}) if args.blocks else suite
 
 
@@ -43,7 +75,7 @@ def resolve_request(args: argparse.Namespace, suite: Suite, machine: Machine) ->
     """Entrants and baselines, found and read."""
     against = args.against or suite.against
     baselines = list(suite.baselines) if args.baselines is None else _split(args.baselines) or []
-    if baselines == ["none"]:
+    if baselines == ["none"] or args.check:
         baselines = []
     on = (
         machine
@@ -52,6 +84,7 @@ def resolve_request(args: argparse.Namespace, suite: Suite, machine: Machine) ->
     )
     request = resolve(args.submission, baselines, suite, on, against, project.base())
     level = enter.usual_level() if args.sandbox is None else args.sandbox
+    request = replace(request, fail_fast=args.fail_fast, only_check=args.check)
     return replace(request, sandbox=level, rule=rule_of(args))
 
 
@@ -76,6 +109,12 @@ def rule_of(args: argparse.Namespace) -> Rule:
 
 def _refuse_idle(args: argparse.Namespace) -> None:
     """A flag that would do nothing is a mistake of whoever typed it: `--sku` alone chooses no GPU."""
+    for flag in ("check", "fail_fast") if is_campaign(args) else ():
+        if getattr(args, flag):
+            raise UsageError(
+                f"--{flag.replace('_', '-')} is for one run, not for the units of a campaign",
+                "leave out --engine, --gpus, --per-unit and --resume",
+            )
     for flag in PLACING if not is_campaign(args) else ():
         if getattr(args, flag) is not None:
             raise UsageError(

@@ -52,13 +52,17 @@ class Terminal:
     """What a user sees while a run goes on; use it in a `with` block.
 
     `quiet_stdout`: stdout belongs to a machine-readable document; everything goes to stderr.
-    `file`: where to print instead (tests).
+    `brief`: verdicts, notes and the board only. `file`: where to print instead (tests).
     """
 
-    def __init__(self, *, quiet_stdout: bool = False, file: TextIO | None = None) -> None:
+    def __init__(
+        self, *, quiet_stdout: bool = False, brief: bool = False, file: TextIO | None = None
+    ) -> None:
         stream = file if file is not None else (sys.stderr if quiet_stdout else sys.stdout)
         self.console = Console(file=stream, highlight=False, markup=False, soft_wrap=True)
         self.moving = self.console.is_terminal and os.environ.get("TERM") != "dumb"
+        self.moving = self.moving and not brief
+        self.brief = brief
         self._live: Live | None = None
         self._stages: dict[str, str] = {}
         self._told: dict[str, int] = {}
@@ -90,11 +94,13 @@ class Terminal:
         if self.moving:
             self._stages[name] = text
             self._show(self._stage_lines())
-        else:
+        elif not self.brief:
             self._print(f"{name}: {text}")
 
     def check(self, entry: str, config: str, status: Status, reason: str) -> None:
         """The gate's word on one entrant and one config."""
+        if self.brief:
+            return
         mark, style = ("✓", GOOD) if status is Status.PASSED else ("✗", BAD)
         line = Text.assemble((mark, style), f" {wash(entry, 80)} · {wash(config, 80)}: ")
         line.append(status.value, style=style)
@@ -114,6 +120,8 @@ class Terminal:
         name = wash(config, 80)
         if self.moving:
             self._show(Group(self._stage_lines(), self._bar(name, done, total, eta_s, intervals)))
+            return
+        if self.brief:
             return
         step = done * PLAIN_STEPS // max(total, 1)
         if step == self._told.get(name) and done != total:

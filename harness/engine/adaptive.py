@@ -51,6 +51,8 @@ class Course:
         looks = self.looks
         for case in state.suite.cases:
             names = [name for name in state.seats if state.may_run(name, case)]
+            if not names:
+                continue
             soonest = looks[0] if looks[0] < state.suite.blocks else None
             blocks = plan_case(state.suite, case, state.problem, names, state.rng, soonest)
             self.lanes.append(Lane(case, blocks, next_index=state.suite.blocks))

@@ -13,9 +13,16 @@ from harness.schema import Case, Kind, Status
 
 def check_cases(state: State, cases: Sequence[Case]) -> None:
     """Every case for the submissions, then every case for the baselines: an author waits for nobody."""
-    for kind in (Kind.SUBMISSION, Kind.BASELINE):
-        for case in cases:
-            _check(state, case, kind)
+    for name in state.submissions():
+        state.observer.stage(name, "check")
+    for case in cases:
+        _check(state, case, Kind.SUBMISSION)
+        state.checked.add(case.name)
+        if state.failed_fast():
+            return
+    for case in () if state.only_check else cases:
+        if not state.nobody_left(case):
+            _check(state, case, Kind.BASELINE)
 
 
 def _check(state: State, case: Case, kind: Kind) -> None:

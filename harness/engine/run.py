@@ -49,16 +49,30 @@ class Run(State):
         """Check all cases, then time them."""
         with self.nothing_lost():
             check_cases(self, self.suite.cases)
-            self._tell_the_failed(self._rotate_secret())
-            if self.rule.adaptive:
+            told = self._rotate_secret()
+            self._tell_the_failed(told)
+            if self.only_check:
+                self._tell_failures(*told)
+                return
+            open_cases = [case for case in self.suite.cases if not self.nobody_left(case)]
+            for name in self.submissions() if open_cases else ():
+                self.observer.stage(name, "time")
+            if self.rule.adaptive and open_cases:
                 self._time_together()
                 return
             for case in self.suite.cases:
-                time_case(self, case)
+                if not self.failed_fast() and not self.nobody_left(case):
+                    time_case(self, case)
                 self.told[case.name] = self._rotate_secret()
             for case in self.suite.cases:
                 name_kernels(self, case, [n for n in self.seats if self.may_run(n, case)])
                 self._finish(case, *self.told[case.name])
+
+    def _tell_failures(self, commitment: str, secret: str) -> None:
+        """Of a run that only checks: who passed has no row, because a row has a time."""
+        for case in self.suite.cases:
+            failed = [n for n in self.submissions() if not self.may_run(n, case)]
+            self._finish(case, commitment, secret, failed)
 
     def _time_together(self) -> None:
         """All cases side by side; their inputs come from one secret, told in every line."""

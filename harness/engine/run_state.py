@@ -14,7 +14,10 @@ from harness.measure.stopping import FIXED, Rule
 from harness.measure.telemetry import Monitor
 from harness.measure.verdict import Evidence, RunFacts
 from harness.problems import Problem
-from harness.schema import Case, Limits, Result, Status, Suite, Telemetry
+from harness.schema import BLAMELESS, Case, Kind, Limits, Result, Status, Suite, Telemetry
+
+NOBODY_LEFT = "not measured: no submission was left on this shape"
+FAILED_FAST = "not measured: -x ends a run at its first failure"
 
 
 @dataclass
@@ -42,12 +45,15 @@ class State:
     observer: Observer
     rng: random.Random = field(default_factory=random.SystemRandom)
     rule: Rule = FIXED
+    fail_fast: bool = False  # the first failure of a submission ends the run
+    only_check: bool = False  # nobody is timed
     hidden: frozenset[str] = frozenset()  # ran, but nobody asked for a row of it
     evidence: dict[tuple[str, str], Evidence] = field(default_factory=dict)
     telemetry: dict[str, list[Telemetry]] = field(default_factory=dict)
     null_gaps_ms: dict[str, list[float]] = field(default_factory=dict)
     null_energy_j: dict[str, dict[int, float]] = field(default_factory=dict)  # case → block → J
     done: set[str] = field(default_factory=set)
+    checked: set[str] = field(default_factory=set)  # cases that every submission has been asked
     budget: Budget = field(init=False)
     clean_up: Callable[[], object] = field(default=lambda: None)  # after every turn
     quiet: Quiet = field(default_factory=Quiet)
@@ -74,6 +80,34 @@ class State:
         """The processes of this run, with all that they started."""
         workers = [seat.child for seat in self.seats.values() if seat.child]
         return frozenset(pid for child in (*workers, self.judge.child) for pid in child.pids())
+
+    def submissions(self) -> list[str]:
+        """Who is judged here; the others are there to be compared with."""
+        return [name for name, seat in self.seats.items() if seat.entrant.kind is Kind.SUBMISSION]
+
+    def nobody_left(self, case: Case) -> bool:
+        """Whether every submission has failed `case` or does not claim it: nobody waits for baselines.
+
+        Says so in the records that are still open. False where no submission was asked for.
+        """
+        names = self.submissions()
+        left = not names or any(self.may_run(name, case) for name in names)
+        if not left:
+            self._close(case, NOBODY_LEFT)
+        return not left
+
+    def failed_fast(self) -> bool:
+        """With -x: whether a submission has failed; what is open then stays so, and says why."""
+        ends = (self.record(n, c).status for n in self.submissions() for c in self.suite.cases)
+        failed = self.fail_fast and any(end is not None and end not in BLAMELESS for end in ends)
+        for case in self.suite.cases if failed else ():
+            if not (self.only_check and case.name in self.checked):  # who passed there is done
+                self._close(case, FAILED_FAST)
+        return failed
+
+    def _close(self, case: Case, why: str) -> None:
+        for name in self.seats:
+            self.record(name, case).fail(Status.INTERRUPTED, why)
 
     def may_run(self, name: str, case: Case) -> bool:
         """Whether `name` has not failed and claims this case; says why not in the record."""

@@ -23,7 +23,7 @@ from harness.engine.guards.quiet import Quiet
 from harness.engine.guards.resource_watch import ResourceWatch
 from harness.engine.run import BrokenRun, Run, wanted_cases
 from harness.engine.worker_process import JudgeClient, Seat, arena_sizes
-from harness.measure.machine import missing, too_old
+from harness.measure.machine import missing, too_old, without_gpu
 from harness.measure.telemetry import Monitor
 from harness.measure.two_clocks import CPU_RULES, GPU_RULES, ClockRules
 from harness.measure.verdict import RunFacts
@@ -89,6 +89,8 @@ def opened(request: Request, save: Callable[[Result], None], observer: Observer)
             observer=observer,
             hidden=hidden,
             rule=request.rule,
+            fail_fast=request.fail_fast,
+            only_check=request.only_check,
             quiet=Quiet(monitor if locked else None, observer.note),
         )
         watch = ResourceWatch(list(seats.values()), request.suite.limits, monitor)
@@ -176,6 +178,8 @@ def preflight(run: Run, request: Request) -> None:
                 run.record(name, case).fail(Status.UNAVAILABLE, f"{lack}; install: {how}")
             elif old:
                 run.record(name, case).fail(Status.UNSUPPORTED, old)
+            elif manifest.language == "cuda" and (why := without_gpu(manifest, request.machine)):
+                run.record(name, case).fail(Status.UNAVAILABLE, why)
 
 
 def tell_walls(run: Run, request: Request) -> None:

@@ -33,6 +33,8 @@ def time_case(state: State, case: Case) -> None:
     timed = 0
     for number, block in enumerate(blocks):
         run_block(state, case, block)
+        if state.nobody_left(case):
+            return
         timed += block.timed
         hurried = Defence.FIXED_COUNTS in state.facts.off
         if hurried and timed and time.monotonic() - started > ADAPTIVE_BUDGET_S:

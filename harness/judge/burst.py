@@ -54,6 +54,8 @@ ANSWERS = {
     "go": "done",
     "prime": "primed",
 }  # request → the only good answer
+#: What a worker that does not answer is at, in its author's words.
+WAITED_FOR = {"map": "its import", "prepare": "getting ready", "go": "its calls"}
 Compare = Callable[[int, list[torch.Tensor]], dict[str, float]]
 Keep = Callable[[list[torch.Tensor]], object]
 Copies = tuple[list[torch.Tensor], list[torch.Tensor]]  # from, to
@@ -143,7 +145,7 @@ class Desk:
             reply = understood(wire.receive(self.sock, timeout_s), WorkerReply)
         except wire.PeerSilent:
             raise WorkerGone(
-                Status.TIMED_OUT, f"no answer to '{op}' in {timeout_s:.0f} s"
+                Status.TIMED_OUT, f"{WAITED_FOR.get(op, op)} took more than {timeout_s:.0f} s"
             ) from None
         except wire.PeerClosed:
             raise WorkerGone(Status.CRASHED, f"the process ended during '{op}'") from None

@@ -13,7 +13,7 @@ from typing import Any
 
 from harness.errors import UnavailableError
 from harness.measure.gpu_specs import cores_per_sm
-from harness.schema import Machine, Needs
+from harness.schema import Machine, Manifest, Needs
 
 
 @contextlib.contextmanager
@@ -102,6 +102,14 @@ def too_old(needs: Needs, machine: Machine) -> str:
     if machine.has_gpu and tuple(map(int, machine.capability.split("."))) < wanted:
         return f"needs compute capability {needs.compute_capability}, this GPU has {machine.capability}"
     return ""
+
+
+def without_gpu(manifest: Manifest, machine: Machine) -> str:
+    """Why a machine without a GPU cannot run it, or an empty string."""
+    least = manifest.needs.compute_capability
+    if machine.has_gpu or least == "0.0" or manifest.language == "triton":  # which is interpreted
+        return ""
+    return f"needs a GPU of capability {least}"
 
 
 def version_of(package: str) -> str:

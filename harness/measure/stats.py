@@ -11,6 +11,7 @@ the machine moves them all. What is compared is therefore the log-ratio inside e
              Student's t of the trimmed mean (K. Yuen, Biometrika 61, 1974) where there are
              fewer than 8 blocks or more than 500
              and 0.05 % on each side for what blocks cannot show: that two processes are not one
+             (2.5 % where two cards are compared through a baseline)
 - geomean    mean of the configs' logs; the sides of the interval are added in quadrature
              (MOVER: G. Zou, A. Donner, Statistics in Medicine 27, 2008)
 
@@ -57,6 +58,12 @@ MOST_TO_RESAMPLE = 500
 #: block to block, not that one process has other addresses than the next: pairs of one kernel lay up to
 #: 0.06 % apart, and the same way in every run of the pair (docs/how-timing-works.md).
 PROCESS_LOG = 0.0005
+#: Which rule an interval was made by; the board makes those of an older rule anew, from the samples.
+#: 1: PROCESS_LOG is in it.
+INTERVAL_RULE = 1
+#: The same between two cards of one kind: one source beside one baseline on two cards differed by up to
+#: this in 95 of 100 pairs of geometric means (benchmarks/cards.py), and no block shows it.
+CARDS_LOG = 0.025
 #: More blocks than this is not a plan but a wish.
 MOST_BLOCKS = 10_000
 MOST_LOG = 700.0  # e^700 is a float, e^710 is none
@@ -218,13 +225,25 @@ def quotient(a: Interval, b: Interval) -> Interval:
     return Interval(_exp(centre), _exp(centre - down), _exp(centre + up))
 
 
-def tied(a: Interval, b: Interval, direct: Interval | None = None) -> bool:
+def tied(
+    a: Interval, b: Interval, direct: Interval | None = None, *, one_card: bool = False
+) -> bool:
     """Whether two entries cannot be told apart.
 
     `direct` is their own paired ratio; where they ran side by side it decides alone, because it
-    is free of what both intervals share. Otherwise they are tied where the intervals overlap.
+    is free of what both intervals share. Otherwise the quotient of both decides, CARDS_LOG wider
+    unless both ran on one card.
     """
-    return direct.holds(1.0) if direct is not None else a.overlaps(b)
+    if direct is not None:
+        return direct.holds(1.0)
+    found = quotient(a, b)
+    return (found if one_card else across_cards(found)).holds(1.0)
+
+
+def across_cards(found: Interval) -> Interval:
+    """The quotient of two ratios that two cards gave, as wide as cards differ."""
+    apart = math.exp(CARDS_LOG)
+    return Interval(found.value, found.low / apart, found.high * apart)
 
 
 # ------------------------------------------------------------------------ what a reader must know

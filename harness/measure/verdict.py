@@ -237,7 +237,13 @@ def _speedup(
     found = stats.speedup({s.block: s.latency_ms for s in samples if not s.late}, scored, level)
     if found is None:
         return None
-    return Speedup(against=name, value=found.value, low=found.low, high=found.high)
+    return speedup_of(name, found)
+
+
+def speedup_of(against: str, found: stats.Interval) -> Speedup:
+    """A ratio over `against`, made by today's rule."""
+    rule = stats.INTERVAL_RULE
+    return Speedup(against=against, value=found.value, low=found.low, high=found.high, rule=rule)
 
 
 def evidence_version(evidence: Evidence) -> str:

@@ -11,9 +11,11 @@ from __future__ import annotations
 import atexit
 import contextlib
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 
 from harness.process.child import Child, bare_env
 from harness.process.forkserver import Nursery
+from harness.process.project import HOME
 from harness.process.scratch import house, scratch_folder
 
 MANY = ("--engine", "--gpus", "--per-unit", "--resume")  # the units of a campaign start their own
@@ -43,9 +45,14 @@ _waiting: list[Hall] = []
 def begin(words: Sequence[str]) -> None:
     """Start both if the command line `words` looks like one run: a wrong guess costs two short-lived processes."""
     asks = [word.partition("=")[0] for word in words]
-    one_run = bool(asks) and (asks[0] == "run" or asks[0].startswith("-"))
-    if one_run and not {"-h", "--help", *MANY} & set(asks):
+    one_run = bool(asks) and (asks[0] == "run" or asks[0].startswith("-") or _is_there(asks[0]))
+    if one_run and not {"-h", "--help", "-V", "--version", *MANY} & set(asks):
         begin_next()
+
+
+def _is_there(word: str) -> bool:
+    """Whether `word` may be a submission that stands in front: a path, or a name of the checkout."""
+    return "/" in word or any((base / word).exists() for base in (Path(), HOME / "submissions"))
 
 
 def begin_next(runs: int = 1) -> None:

@@ -374,6 +374,7 @@ class Speedup(Frozen):
     value: Positive
     low: Positive
     high: Positive
+    rule: int = 0  # of the interval: stats.INTERVAL_RULE when it was made
 
 
 class Stopping(Frozen):

@@ -21,7 +21,6 @@ COMPILER_WORDS = (
     "ninja",
 )
 MEMORY_WORDS = ("outofmemory", "out of memory", "memoryerror")
-UNSUPPORTED_WORDS = ("no kernel image", "notimplemented", "unsupported", "not supported")
 
 
 class LoadError(Exception):
@@ -68,7 +67,11 @@ def _load_cuda_source(folder: Path, manifest: Manifest) -> Callable[..., Any]:
 
 
 def classify(cause: BaseException, importing: bool) -> Status:
-    """Which status an exception of the submission means."""
+    """Which status an exception of the submission means.
+
+    UNSUPPORTED is who says so on purpose, by NotImplementedError; words about it in another error
+    are a crash: "CUDA error: operation not supported" is no claim.
+    """
     named = getattr(cause, "status", None)
     if isinstance(named, str) and named in Status.__members__:
         return Status(named)
@@ -79,7 +82,7 @@ def classify(cause: BaseException, importing: bool) -> Status:
         return Status.COMPILE_ERROR
     if isinstance(cause, ImportError):
         return Status.IMPORT_ERROR
-    if any(word in text for word in UNSUPPORTED_WORDS):
+    if isinstance(cause, NotImplementedError):
         return Status.UNSUPPORTED
     return Status.IMPORT_ERROR if importing else Status.CRASHED
 

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 from pathlib import Path
 
 import pytest
 
+from harness.board import publish as rank_command
 from harness.board import record
+from harness.cli import main
 from harness.cli.commands import list_
 from harness.cli.results import compare, history, show
 from harness.errors import UnavailableError, UsageError
@@ -190,3 +193,22 @@ def test_list_shows_folders_and_places(
     assert "baselines (0)" in out
     assert call(list_, "list", results, "submissions", "--json") == 0
     assert json.loads(capsys.readouterr().out)["submissions"][0]["name"] == "fast"
+
+
+def test_the_board_and_compare_agree_on_ties() -> None:
+    """Every two neighbours of the committed records; compare may find older sources in one run."""
+    root = Path(__file__).resolve().parents[2]
+    found, _ = rank_command.build(root / "results")
+    looked_at = 0
+    for board in found.boards:
+        best = {row.rank: row for row in reversed(board.exact)}
+        for before, worse in itertools.pairwise(board.exact):
+            better = best[before.rank]  # with whom a row shares its place, or does not
+            words = ["compare", better.entry, worse.entry, "--suite", board.suite]
+            pairs = compare.find_pairs(main.parse_args(words))
+            sources = {r.source_sha256 for row in (better, worse) for r in row.results}
+            if {one.source_sha256 for p in pairs for one in (p.a, p.b)} == sources:
+                looked_at += 1
+                tied = better.rank == worse.rank
+                assert compare.geomean(pairs).holds(1.0) == tied, (better.entry, worse.entry)
+    assert looked_at > 10

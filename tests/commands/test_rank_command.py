@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from harness.board import publish, record
+from harness.cli import main
 from harness.cli.results import rank as command
 from harness.errors import StorageError, UsageError
 from harness.process.project import HOME, MARK
@@ -69,6 +70,25 @@ def test_a_board_that_cannot_be_written_is_a_storage_error(args: argparse.Namesp
     args.board = args.results.parent / "a file" / "leaderboard.md"
     with pytest.raises(StorageError, match="cannot write the board"):
         args.run(args)
+
+
+def test_a_board_that_found_no_room_leaves_nothing_behind(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object, **__: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(publish.os, "fdopen", full)
+    with pytest.raises(StorageError, match="No space left"):
+        publish.write(tmp_path / "leaderboard.html", "x")
+    assert not list(tmp_path.iterdir())
+
+
+def test_records_of_a_cpu_alone_write_no_empty_board(tmp_path: Path) -> None:
+    record.append(tmp_path, result(gpu="cpu", machine=CPU))
+    command.run(main.parse_args(["rank", "--results", str(tmp_path)]))
+    assert not (tmp_path / "leaderboard.md").exists()
+    assert (tmp_path / "cpu" / "leaderboard.md").exists()
 
 
 def test_a_try_out_on_a_cpu_leaves_the_committed_board_alone(

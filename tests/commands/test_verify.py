@@ -133,6 +133,12 @@ def test_then_and_today(today: Interval, word: str) -> None:
     assert verify.judge(Interval(1.25, 1.245, 1.255), today, 0.02).word == word
 
 
+def test_another_card_alone_is_no_change() -> None:
+    then, today = Interval(1.0, 0.999, 1.001), Interval(0.978, 0.977, 0.979)
+    assert verify.judge(then, today, 0.02).word == "SLOWER"
+    assert verify.judge(then, today, 0.02, one_card=False).word == "SAME"
+
+
 def test_what_cannot_be_measured_again_says_why(tmp_path: Path, lines: list[Result]) -> None:
     mine = [r for r in lines if r.entry == "mine"]
     (tmp_path / "submissions" / "mine").mkdir(parents=True)

@@ -209,6 +209,7 @@ def complete(words: list[str], cwd: Path = ROOT) -> list[str]:
     ("words", "offered"),
     [
         (["python", "run.py", "comp"], "compare"),
+        (["python", "run.py", "triton_t"], "triton_template"),
         (["python", "run.py", "--subm"], "--submission"),
         (["python", "run.py", "--submission", "triton_t"], "triton_template"),
         (["python", "run.py", "compare", "a", "b", "--fail"], "--fail-on-regression"),

@@ -61,7 +61,7 @@ FAULTS = {
     "hangs": (
         HONEST.replace("return attention", "torch.cuda._sleep(1 << 50); return attention"),
         {"TIMED_OUT"},
-        "no answer",
+        "took more than",
     ),
     "eats_the_gpu": (
         "_hoard = []\n"

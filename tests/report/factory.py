@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 
 from harness.measure import stats
-from harness.schema import Case, Error, Kind, Machine, Result, Sample, Speedup, Status, Telemetry
+from harness.measure.verdict import speedup_of
+from harness.schema import Case, Error, Kind, Machine, Result, Sample, Status, Telemetry
 from harness.schema.mismatch import Draw, Mismatch
 
 H200 = Machine(
@@ -138,8 +139,7 @@ def timed(
         "p10_ms": middle.p10,
         "p90_ms": middle.p90,
         "peak_pct": tflops / 9.89,
-        "speedup": ratio
-        and Speedup(against="sdpa_cudnn", value=ratio.value, low=ratio.low, high=ratio.high),
+        "speedup": ratio and speedup_of("sdpa_cudnn", ratio),
         "blocks": len(told),
         "samples": tuple(
             Sample(block=b, calls_ms=(ms * 0.99, ms * 1.01, ms, ms), t2_ms=4 * ms + 0.4)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 from pathlib import Path
+from typing import TextIO
 
 import pytest
 
@@ -22,7 +23,7 @@ class Screen(io.StringIO):
         return True
 
 
-def story(file: io.StringIO) -> str:
+def tell(file: TextIO) -> None:
     results = run_of({"mine": 0.9})
     with Terminal(file=file) as terminal:
         terminal.stage("mine", "build")
@@ -34,6 +35,10 @@ def story(file: io.StringIO) -> str:
         terminal.verdict(result(status=Status.CRASHED, reason="SIGSEGV"))
         terminal.board(leaderboard(results), Path("leaderboard.md"))
         terminal.note("clocks\x1b[31m moved")
+
+
+def story(file: io.StringIO) -> str:
+    tell(file)
     return file.getvalue()
 
 

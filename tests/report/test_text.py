@@ -8,9 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from harness.board.render.text import NEXT, milliseconds, times, wash
+from harness.board.render.text import NEXT, milliseconds, next_step, times, wash
 from harness.measure.stats import Interval
 from harness.schema import Status
+from tests.report.factory import result
 
 
 @given(st.text())
@@ -58,3 +59,26 @@ def test_numbers() -> None:
         "48.48",
         "–",
     ]
+
+
+@pytest.mark.parametrize(
+    ("status", "reason", "said"),
+    [
+        (Status.CRASHED, "exc.py:5: KeyError: 65 (normal inputs)", "mend that line"),
+        (Status.CRASHED, "killed by SIGSEGV", "compute-sanitizer"),
+        (Status.COMPILE_ERROR, 'kernel.cu:64: expected a ";"', "mend that line"),
+        (Status.IMPORT_ERROR, "mine.py:3: NameError: name 'x'", "mend that line"),
+        (Status.IMPORT_ERROR, "a.py:4: FileNotFoundError: 'tuned.json'", "into its folder"),
+        (Status.IMPORT_ERROR, "a.py:4: No module named 'flash'", "install that package"),
+        (Status.IMPORT_ERROR, "RuntimeError: Found no NVIDIA driver", "compute_capability"),
+        (Status.INTERRUPTED, "not measured: no submission was left", "mend the submission"),
+        (Status.UNSUPPORTED, "claims headdim 64, not 65", "widen claims:"),
+        (Status.UNSUPPORTED, "a.py:9: NotImplementedError: wgmma", "refuses this shape"),
+        (Status.UNSUPPORTED, "needs compute capability 9.0, this GPU has 8.0", "such a GPU"),
+        (Status.UNAVAILABLE, "needs a GPU of capability 8.0", "such a GPU"),
+        (Status.UNAVAILABLE, "'flash-attn' is not installed", "install what is named"),
+    ],
+)
+def test_the_next_step_fits_the_reason(status: Status, reason: str, said: str) -> None:
+    told = next_step(result(status=status, reason=reason))
+    assert re.search(said, told)

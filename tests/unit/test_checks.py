@@ -50,6 +50,11 @@ def test_every_check_is_told_to_its_own_case(
         observer=Silent(),
         record=lambda _, case: evidence[case.name],
         may_run=lambda _, case: evidence[case.name].status is None,
+        submissions=lambda: ["mine"],
+        failed_fast=lambda: False,
+        nobody_left=lambda _: True,
+        only_check=False,
+        checked=set(),
     )
     correctness.check_cases(state, cases)  # type: ignore[arg-type]
     assert asked == names

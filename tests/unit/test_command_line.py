@@ -11,10 +11,18 @@ from pathlib import Path
 import pytest
 
 from harness.campaign.slurm import sbatch_options
+from harness.cli import run_options
 from harness.cli.main import guarded, parse_args
 from harness.cli.run_options import choose_suite
-from harness.errors import EXIT_NOBODY_READS, EXIT_UNAVAILABLE, EXIT_USAGE, UsageError
+from harness.errors import (
+    EXIT_NOBODY_READS,
+    EXIT_UNAVAILABLE,
+    EXIT_USAGE,
+    UnavailableError,
+    UsageError,
+)
 from harness.measure.machine import inspect_machine
+from harness.schema import Machine
 
 ROOT = Path(__file__).resolve().parents[2]
 MINE = ["--submission", "triton_template"]
@@ -24,10 +32,13 @@ MINE = ["--submission", "triton_template"]
     ("words", "message"),
     [
         ([], r"no submission named\n.*--submission triton_template"),
-        (["lisst"], r"no command 'lisst'\n.*'list'"),
-        (["cuda_hopper"], r"no command.*\n.*--submission cuda_hopper"),
+        (["lisst"], r"no command, submission or file 'lisst'\n.*'list'"),
+        (["cuda_hoper"], r"no command, submission or file.*\n.*'cuda_hopper'"),
+        (["--sumbission", "x"], r"unrecognized.*\n.*Did you mean '--submission'\?"),
+        (["rank", "--cehck"], r"unrecognized.*\n.*Did you mean '--check'\?"),
+        ([*MINE, "--timeout", "0"], r"--timeout: '0' is not a number above 0"),
         ([*MINE, "stray"], r"unrecognized arguments: stray\n.*--help"),
-        (["--suite", "smoke"], r"--submission\n?.*\n.*run\.py run --help"),
+        (["--suite", "smoke"], r"no submission named\n.*run\.py run --help"),
         (
             [*MINE, "--blocks", "0"],
             r"--blocks: '0' is not a whole number from 1 to 10000\n.*--help",
@@ -50,9 +61,55 @@ def test_words_that_do_not_parse(words: list[str], message: str) -> None:
         parse_args(words)
 
 
-def test_the_word_run_takes_a_name() -> None:
-    args = parse_args(["run", "mine", "--suite", "smoke"])
-    assert (args.command, args.submission, args.suite) == ("run", ["mine"], "smoke")
+@pytest.mark.parametrize(
+    ("words", "names"),
+    [
+        (["triton_template"], ["triton_template"]),
+        (["run", "triton_template"], ["triton_template"]),
+        (["submissions/triton_template", "triton_two_pass", "--suite", "smoke"],
+         ["submissions/triton_template", "triton_two_pass"]),
+        (["triton_template", "-s", "cuda_hopper"], ["triton_template", "cuda_hopper"]),
+        (["run.py"], ["run.py"]),  # a file, whatever is in it
+    ],
+)  # fmt: skip
+def test_names_may_stand_in_front(words: list[str], names: list[str]) -> None:
+    args = parse_args(words)
+    assert (args.command, args.submission) == ("run", names)
+
+
+def test_the_version(capsys: pytest.CaptureFixture[str]) -> None:
+    for flag in ("-V", "--version"):
+        with pytest.raises(SystemExit) as ended:
+            parse_args([flag])
+        assert not ended.value.code
+        assert re.match(r"attnboard \d+\.\d+", capsys.readouterr().out)
+
+
+def test_a_gpu_that_is_not_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(run_options, "inspect_machine", lambda _: Machine())
+    assert run_options.machine_of(parse_args(MINE)) == Machine()
+    with pytest.raises(UnavailableError, match="--gpu 0: NVML finds no GPU here"):
+        run_options.machine_of(parse_args([*MINE, "--gpu", "0"]))
+
+
+def test_the_interpreter_is_warned_of_at_once() -> None:
+    def warnings(*shape: str) -> list[str]:
+        args = parse_args([*MINE, "--suite", "smoke", *shape])
+        return run_options.slow_here(
+            run_options.resolve_request(args, choose_suite(args, Machine()), Machine())
+        )
+
+    assert warnings() == []
+    assert warnings("--headdim", "65", "--seqlen", "8k") == []  # nobody claims it
+    (told,) = warnings("--headdim", "64", "--seqlen", "8k")
+    assert "hdim64_seq8k" in told
+    assert "next: Ctrl-C, then --seqlen 128" in told
+
+
+def test_a_timeout_replaces_the_suites_limits() -> None:
+    suite = choose_suite(parse_args([*MINE, "--suite", "smoke", "--timeout", "7"]), Machine())
+    assert (suite.limits.first_call_s, suite.limits.burst_s, suite.limits.import_s) == (7, 7, 7)
+    assert suite.sha256 == choose_suite(parse_args([*MINE, "--suite", "smoke"]), Machine()).sha256
 
 
 def test_an_error_of_the_command_line_is_two_lines_and_exit_2(
@@ -62,7 +119,7 @@ def test_an_error_of_the_command_line_is_two_lines_and_exit_2(
     out, err = capsys.readouterr()
     assert out == ""
     first, second = err.splitlines()
-    assert first == "error: no command 'rnak'"
+    assert first == "error: no command, submission or file 'rnak'"
     assert second.startswith("  next: Did you mean 'rank'?")
 
 
@@ -80,6 +137,7 @@ def test_what_nobody_foresaw_is_not_blamed_on_the_submission(
     [
         (["list", "suites"], {"PYTHONIOENCODING": "ascii"}, 0),
         (["list", "suites"], {}, EXIT_NOBODY_READS),
+        (["--help"], {}, EXIT_NOBODY_READS),
     ],
 )
 def test_a_reader_who_leaves_and_a_terminal_without_signs_see_no_traceback(
@@ -107,6 +165,10 @@ def test_a_reader_who_leaves_and_a_terminal_without_signs_see_no_traceback(
         ([*MINE, "--sku", "nvidia-h200"], "--sku places the units of a campaign"),
         ([*MINE, "--gpu-memory", "80"], "--gpu-memory places"),
         ([*MINE, "--slurm", "partition=gpu"], "--slurm places"),
+        ([*MINE, "--gpus", "1", "--check"], "--check is for one run"),
+        ([*MINE, "--resume", "-x"], "--fail-fast is for one run"),
+        ([*MINE, "--batch", "-1"], "--batch -1: not a whole number from 1"),
+        ([*MINE, "--dtype", "fp8"], "--dtype fp8: not measured here"),
     ],
 )
 def test_flags_that_would_do_nothing(words: list[str], message: str) -> None:
@@ -135,3 +197,34 @@ def test_a_checkout_that_was_never_installed_says_what_to_type() -> None:
     )  # -S: no site-packages
     assert done.returncode == EXIT_UNAVAILABLE
     assert re.fullmatch(r"error: \w+ is not installed\n  next: pip install -e \.\n", done.stderr)
+
+
+INTERRUPTED_TWICE = """
+import atexit, os, signal, time
+from harness.cli.main import guarded
+
+def slow_end():
+    os.kill(os.getpid(), signal.{name})
+    print("the end goes on", flush=True)
+
+atexit.register(slow_end)
+def main():
+    os.kill(os.getpid(), signal.{name})
+    time.sleep(30)
+
+raise SystemExit(guarded(main))
+"""
+
+
+@pytest.mark.parametrize("name", ["SIGINT", "SIGTERM", "SIGHUP"])
+def test_a_second_signal_waits_for_the_end_that_the_first_began(name: str) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", INTERRUPTED_TWICE.format(name=name)],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )
+    assert (done.returncode, done.stdout) == (130, "the end goes on\n")
+    assert done.stderr.startswith("interrupted: ")

@@ -10,6 +10,8 @@ import pytest
 from harness.engine import session
 from harness.engine.guards.quiet import Quiet
 from harness.engine.worker_process import Seat
+from harness.measure.verdict import Evidence
+from harness.schema import Machine, Manifest, Status
 
 
 @pytest.fixture
@@ -99,3 +101,20 @@ def test_all_workers_are_killed_before_one_is_waited_for() -> None:
     seats = [SimpleNamespace(child=children[0]), SimpleNamespace(child=None)]
     Seat.end_all([*seats, SimpleNamespace(child=children[1])])
     assert did == ["kill 1", "kill 2", "end 1", "end 2"]
+
+
+def test_a_cuda_kernel_without_a_gpu_is_told_what_it_needs() -> None:
+    """Not the traceback of its import: `init --template cuda` on a laptop."""
+    case = SimpleNamespace(name="one")
+    manifest = Manifest(name="mine", language="cuda", needs={"compute_capability": "8.0"})
+    known = Evidence(SimpleNamespace(manifest=manifest), case)
+    run = SimpleNamespace(
+        seats={"mine": SimpleNamespace(entrant=known.entrant)},
+        suite=SimpleNamespace(cases=[case]),
+        record=lambda name, case: known,
+    )
+    session.preflight(run, SimpleNamespace(machine=Machine()))
+    assert (known.status, known.reason) == (
+        Status.UNAVAILABLE,
+        "needs a GPU of capability 8.0",
+    )

@@ -8,8 +8,9 @@ import random
 import pytest
 
 from harness.board import rank
-from harness.board.rank import Board, direct_on, leaderboard, newest
-from harness.schema import Kind, Speedup, Status, Stopping, Suite
+from harness.board.rank import Board, by_todays_rule, direct_on, leaderboard, newest
+from harness.measure import stats
+from harness.schema import Kind, Result, Speedup, Status, Stopping, Suite
 from tests.report.factory import CASES, CPU, H200, result, run_of, timed
 
 
@@ -75,13 +76,36 @@ def test_side_by_side_a_small_difference_is_enough() -> None:
     first, second = board.exact[:2]
     assert first.speedup.overlaps(second.speedup)
     assert (first.rank, second.rank) == (1, 2)
-    apart = [one.model_copy(update={"run": one.entry}) for one in results]
+    apart = [on_another_card(one) if one.entry == "b" else one for one in results]
     first, second = only(apart).exact[:2]
     assert (first.rank, second.rank) == (1, 1)
+    far = [one for one in apart if one.entry != "b"]
+    far += [on_another_card(one) for one in run_of({"b": 0.96}) if one.entry == "b"]
+    assert [row.rank for row in only(far).exact[:2]] == [1, 2]  # more than cards differ
+
+
+def on_another_card(one: Result) -> Result:
+    other = one.machine.model_copy(update={"uuid": "GPU-1"})
+    return one.model_copy(update={"run": "r2", "machine": other})
+
+
+def test_intervals_of_an_older_rule_are_made_anew_from_the_samples() -> None:
+    results = run_of({"mine": 0.9})
+    today = {one.config: one for one in results if one.entry == "mine"}
+    bases = {one.config: one for one in results if one.entry == "sdpa_cudnn"}
+    for config, one in today.items():
+        assert one.speedup is not None
+        narrow = one.speedup.model_copy(update={"low": one.speedup.value, "rule": 0})
+        old = one.model_copy(update={"speedup": narrow})
+        assert by_todays_rule(old, bases[config]).speedup == one.speedup.model_copy(
+            update={"rule": stats.INTERVAL_RULE}
+        )
+        assert by_todays_rule(old, None) is old  # its baseline's samples are gone
+        assert by_todays_rule(one.model_copy(update={"speedup": None}), None).speedup is None
 
 
 def test_a_chain_of_overlaps_is_not_one_great_tie() -> None:
-    results = three("a", 1.30, 0.03) + three("b", 1.27, 0.03) + three("c", 1.22, 0.03)
+    results = three("a", 1.30, 0.03) + three("b", 1.28, 0.03) + three("c", 1.24, 0.03)
     results = [r.model_copy(update={"run": r.entry}) for r in results]
     board = only(results)
     assert places(board) == [("a", 1, True), ("b", 1, True), ("c", 3, False)]

@@ -270,3 +270,10 @@ def test_every_committed_record_is_read() -> None:
     results, bad = record.load(ROOT / "results", samples=False)
     assert results
     assert not bad
+
+
+def test_a_line_that_was_written_again_is_not_called_cut(tmp_path: Path) -> None:
+    whole = json.loads(record.to_line(result()))
+    (tmp_path / "a.jsonl").write_text(json.dumps(whole) + "\n")  # with spaces, as jq has it
+    _, (bad,) = record.load(tmp_path)
+    assert "written again by another program" in bad.reason

@@ -19,6 +19,7 @@ from harness.errors import (
     SubmissionError,
 )
 from harness.measure.machine import Machine
+from harness.schema import Status
 
 ROOT = Path(__file__).resolve().parents[2]
 GOOD = "def custom_attention_forward(q, k, v, causal=True, sm_scale=None):\n    return q\n"
@@ -71,12 +72,13 @@ def test_who_was_left_out_shows_in_the_exit_code(
     request = MagicMock(refused=errors)
     store = run.Store.__new__(run.Store)
     store._refused = MagicMock() if code == EXIT_STORAGE else None
-    store._failed = code == EXIT_SUBMISSION_FAILED
+    store._statuses = {Status.CRASHED} if code == EXIT_SUBMISSION_FAILED else set()
     store._boards, store._lines = set(), None
     view = MagicMock()
     view.__enter__.return_value.note = notes.append
     stand_ins: dict[str, Any] = {
-        "inspect_machine": lambda *_: Machine(),
+        "machine_of": lambda *_: Machine(),
+        "slow_here": lambda *_: [],
         "choose_suite": lambda *_: None,
         "resolve_request": lambda *_: request,
         "report": lambda *_: view,

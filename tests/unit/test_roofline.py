@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from harness.cli.roofline_picture import Point, Roofs, draw_roofline, roofs
+from harness.cli.commands.roofline_picture import Point, Roofs, draw_roofline, roofs
 from harness.measure.roofline import ceilings
 from harness.problems import get_problem
 from tests.report.factory import CASES, CPU, H200

@@ -133,3 +133,22 @@ def test_own_shapes_follow_the_convention() -> None:
     assert suite.cases[0].shape == (2, 32, 8192, 64)
     assert suite.sha256 != base.sha256
     assert adhoc_suite(base) is base
+
+
+def test_a_suite_is_called_like_its_file(tmp_path: Path) -> None:
+    (tmp_path / "other.yaml").write_text(SOUND)
+    with pytest.raises(SuiteError, match=r"name is 'x' in the file of 'other'\n.*name: other"):
+        load_suite("other", tmp_path)
+    elsewhere = tmp_path / "mine"  # a path to a file of one's own is called as it likes
+    assert load_suite(str(tmp_path / "other.yaml"), elsewhere).name == "x"
+
+
+def test_everything_that_is_wrong_is_told_at_once(tmp_path: Path) -> None:
+    path = tmp_path / "x.yaml"
+    path.write_text(SOUND.replace("batch: 1", "batch: 0") + "blokcs: 3\nwarmup_blocks: -1\n")
+    with pytest.raises(SuiteError) as caught:
+        load_suite("x", tmp_path)
+    lines = caught.value.message.splitlines()
+    assert [line.split(":")[1] for line in lines] == ["3", "4", "5"]
+    assert "unknown key 'blokcs' (Did you mean 'blocks'?)" in lines[1]
+    assert "these 3 lines" in caught.value.hint

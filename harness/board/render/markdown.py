@@ -18,6 +18,7 @@ from harness.board.render.text import (
     number,
     rank_text,
     scientific,
+    side_by_side,
     times,
     wash,
 )
@@ -33,7 +34,7 @@ Built by `python run.py rank` from the records under `results/`; do not edit by 
 
 **Score**: geometric mean over the configs of (time of the baseline / time of the entry), paired
 inside each block, with its 95 % interval; above 1 is faster. **Rank**: `=` marks entries that
-cannot be told apart. **Integrity**: `judged` rows were checked and timed by a process that never
+cannot be told apart; rows of two cards are told apart beyond 2.5 %. **Integrity**: `judged` rows were checked and timed by a process that never
 ran the submission; `cooperative` rows were not. How to read the rest:
 [docs/how-to-read-the-board.md](docs/how-to-read-the-board.md).
 """
@@ -180,8 +181,9 @@ def _ties(board: Board) -> list[str]:
                 continue
             found = direct(better, worse, board.configs)
             if found is None:
-                more = "were not run side by side; run them together to tell them apart: "
-                more += f"`python run.py --submission {better.entry},{worse.entry}`"
+                more = "were not run side by side for these rows; run them together to tell them apart: "
+                kinds = {row.entry: row.pick.kind for row in (better, worse)}
+                more += f"`{side_by_side(kinds, board.suite)}`"
             else:
                 needed = stats.blocks_to_separate(found, min(r.blocks for r in better.results))
                 more = f"differ by {times(found)}: "

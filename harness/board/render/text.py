@@ -7,10 +7,12 @@ from __future__ import annotations
 
 import re
 import unicodedata
+from collections.abc import Mapping
 
 from harness.board.rank import Board, Row
+from harness.errors import typed
 from harness.measure.stats import Interval
-from harness.schema import Result, Status
+from harness.schema import Kind, Result, Status
 
 #: CSI and OSC sequences, then single-character escapes.
 _ESCAPES = re.compile(
@@ -99,15 +101,15 @@ NEXT = {
     Status.INPUT_MUTATED: "write into tensors of your own; q, k and v are read-only",
     Status.TIME_CLAIM_REJECTED: "the judge saw more time pass than was told; time nothing yourself",
     Status.LEFT_WORK_RUNNING: "wait for every stream and child process before the call returns",
-    Status.COMPILE_ERROR: "read the compiler's words with `python run.py show NAME`",
-    Status.IMPORT_ERROR: "import the file by itself: `python -c 'import submission'` in its folder",
+    Status.COMPILE_ERROR: "mend that line, and run it again",
+    Status.IMPORT_ERROR: "mend that line, and run it again",
     Status.INVALID_SUBMISSION: "mend the folder as the message says",
     Status.INVALID_BASELINE: "the baseline is wrong here; do not compare with it",
-    Status.TIMED_OUT: "look for a deadlock or a search that runs too long",
+    Status.TIMED_OUT: "look for a deadlock or a search that runs too long; --timeout sets the limit",
     Status.CRASHED: "run it under compute-sanitizer on this shape",
     Status.OUT_OF_MEMORY: "allocate less, or nothing, in the call",
     Status.OVER_QUOTA: "keep less in the cache and print less",
-    Status.UNSUPPORTED: "the manifest does not claim this shape",
+    Status.UNSUPPORTED: "what is named is not here: python run.py doctor tells what is",
     Status.UNAVAILABLE: "install what is named and run again",
     Status.UNSTABLE: "the clocks moved; run again when the machine is quiet",
     Status.CONTENDED: "another process used the GPU; run again when it is free",
@@ -116,12 +118,57 @@ NEXT = {
     Status.HARNESS_ERROR: "our fault, not the submission's; please report it",
 }
 
+#: Where the reason tells more than the status: the first line that fits is what an author does next.
+FITTING = (
+    (Status.INTERRUPTED, r"^not measured: no", "mend the submission, and run it again"),
+    (Status.CRASHED, r"\.py:\d+: \w+: ", NEXT[Status.COMPILE_ERROR]),
+    (
+        Status.IMPORT_ERROR,
+        r"Found no NVIDIA driver|No CUDA GPUs|not compiled with CUDA",
+        'it needs a GPU: say needs: {compute_capability: "8.0"} in its manifest.yaml',
+    ),
+    (
+        Status.IMPORT_ERROR,
+        r"FileNotFoundError",
+        "put that file into its folder: a worker sees no other",
+    ),
+    (
+        Status.IMPORT_ERROR,
+        r"No module named",
+        "install that package, and name it under needs: in its manifest.yaml",
+    ),
+    (
+        Status.UNSUPPORTED,
+        r"^claims ",
+        "leave the shape out, or widen claims: in its manifest.yaml once the kernel can",
+    ),
+    (Status.UNSUPPORTED, r"^needs ", "run it on such a GPU"),
+    (Status.UNAVAILABLE, r"^needs a GPU", "run it on such a GPU"),
+    (
+        Status.UNSUPPORTED,
+        r"NotImplementedError",
+        "its own code refuses this shape: implement it, or take it out of claims:",
+    ),
+)
+
+
+def side_by_side(kinds: Mapping[str, Kind], suite: str) -> str:
+    """The command that measures these entries in the same blocks; a run needs a submission, too."""
+    names = {kind: [wash(e, 80) for e, k in kinds.items() if k is kind] for kind in Kind}
+    usual = "triton_backward" if "bwd" in suite else "triton_template"
+    beside = f" --baselines {','.join(names[Kind.BASELINE])}" if names[Kind.BASELINE] else ""
+    mine = ",".join(names[Kind.SUBMISSION]) or usual
+    return typed(f"python run.py --submission {mine}{beside}")
+
 
 def next_step(result: Result, flags: str = "") -> str:
     """What the author of a row that did not pass does next; `flags`: where a replay finds things."""
     if result.mismatch and result.secret:
         words = (result.run, result.entry, result.config)
         return f"python run.py replay {' '.join(wash(w, 80) for w in words)} --dump x.pt{flags}"
+    for status, mark, hint in FITTING:
+        if result.status is status and re.search(mark, result.reason):
+            return hint
     return NEXT.get(result.status, "")
 
 

@@ -3,13 +3,22 @@
 from __future__ import annotations
 
 import argparse
+import json
+from collections.abc import Mapping
 
 from harness.board import query
 from harness.board.render.text import wash
 from harness.catalog.entrants import known
 from harness.catalog.yaml_model import load_model
-from harness.errors import EXIT_OK, EXIT_UNAVAILABLE, HarnessError, SubmissionError, typed
-from harness.measure.machine import inspect_machine, missing, too_old, version_of
+from harness.errors import (
+    EXIT_OK,
+    EXIT_UNAVAILABLE,
+    HarnessError,
+    SubmissionError,
+    did_you_mean,
+    typed,
+)
+from harness.measure.machine import inspect_machine, missing, too_old, version_of, without_gpu
 from harness.process.project import base
 from harness.schema import Machine, Manifest
 
@@ -22,6 +31,7 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     parser.add_argument(
         "--check", metavar="NAME", nargs="+", help="exit 3 if one of these cannot run here"
     )
+    query.add_json(parser)
     parser.set_defaults(run=run)
 
 
@@ -30,10 +40,16 @@ def run(args: argparse.Namespace) -> int:
     machine = inspect_machine()
     rows, lacking = [["baseline", "here", "version", "about"]], {}
     ready: dict[str, list[str]] = {}  # by problem: two of them never share a run
-    folders = known(base() / "baselines")
-    names = [folder.name for folder in folders]
-    for folder in folders:
-        name = folder.name
+    folders = {folder.name: folder for folder in known(base() / "baselines")}
+    names = list(folders)
+    for name in args.check or names:
+        if name not in folders:
+            lacking[name] = did_you_mean(name, names) or typed(
+                "python run.py baselines names all of them"
+            )
+            rows.append([name, "unknown", "", ""])
+            continue
+        folder = folders[name]
         try:
             manifest = load_model(folder / "manifest.yaml", Manifest, SubmissionError)
         except HarnessError as error:
@@ -55,22 +71,27 @@ def run(args: argparse.Namespace) -> int:
                 why or about,
             ]
         )
-    print(query.table(rows))
+    if args.json:
+        head, *found = rows
+        told = [
+            dict(zip(head, row, strict=True)) | {"next": lacking.get(row[0], "")} for row in found
+        ]
+        print(json.dumps({"baselines": told}))
+        return _code(args, lacking)
+    print(query.table(rows, cut=[3, 2]))
     for name, how in lacking.items():
         print(f"  {name}: {wash(how) or typed('python run.py doctor')}")
     for problem, runnable in ready.items():
-        told = f"python run.py --submission NAME --baselines {','.join(runnable)}"
-        print(f"next, {problem}: {typed(told)}")
-    return EXIT_UNAVAILABLE if set(args.check or ()) - (set(names) - set(lacking)) else EXIT_OK
+        command = f"python run.py --submission NAME --baselines {','.join(runnable)}"
+        print(f"next, {problem}: {typed(command)}")
+    return _code(args, lacking)
+
+
+def _code(args: argparse.Namespace, lacking: Mapping[str, str]) -> int:
+    return EXIT_UNAVAILABLE if set(args.check or ()) & set(lacking) else EXIT_OK
 
 
 def obstacle(manifest: Manifest, machine: Machine) -> str:
     """Why it cannot run on this machine, or an empty string."""
-    lack = missing(manifest.needs, machine) or too_old(manifest.needs, machine)
-    if lack or machine.has_gpu or manifest.needs.compute_capability == "0.0":
-        return lack
-    return (
-        ""
-        if manifest.language == "triton"
-        else f"needs a GPU of capability {manifest.needs.compute_capability}"
-    )
+    needs = manifest.needs
+    return missing(needs, machine) or too_old(needs, machine) or without_gpu(manifest, machine)

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import argparse
+import dataclasses
+import json
 import sys
 
+from harness.board import query
 from harness.catalog.entrants import find_entrants
 from harness.catalog.launch_spec import parse_launch
 from harness.cli import builder
@@ -27,6 +30,7 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
         "--arch", action="append", choices=resources.ARCHS, help="default: all it claims"
     )
     parser.add_argument("--fail-on-spills", action="store_true", help="exit 1 if a kernel spills")
+    query.add_json(parser)
     parser.set_defaults(run=run)
 
 
@@ -37,7 +41,13 @@ def run(args: argparse.Namespace) -> int:
     if not cuda:
         raise UsageError("nothing to compile: no CUDA submission among these", "python run.py list")
     tell_walls()
-    return max(one(entrant, args.arch, args.fail_on_spills) for entrant in cuda)
+    told: list[dict[str, object]] = []
+    code = max(one(entrant, args.arch, args.fail_on_spills, told) for entrant in cuda)
+    if args.json:
+        print(json.dumps({"builds": told}))
+    else:
+        print("\n".join(str(each["text"]) for each in told))
+    return code
 
 
 def tell_walls() -> None:
@@ -48,13 +58,17 @@ def tell_walls() -> None:
         print(f"the compiler runs at sandbox level {level} ({kind}), not 2: {why}", file=sys.stderr)
 
 
-def one(entrant: Entrant, archs: list[str] | None, fail_on_spills: bool) -> int:
-    """Report one submission."""
+def one(
+    entrant: Entrant,
+    archs: list[str] | None,
+    fail_on_spills: bool,
+    told: list[dict[str, object]],
+) -> int:
+    """Add what became of one submission to `told`; `text` is how a person reads it."""
     manifest = entrant.manifest
     launch = None
     if manifest.launch is not None:
         launch = parse_launch(manifest.launch, str(entrant.folder)).model_dump()
-    print(entrant.name)
     try:
         reports = builder.report(
             entrant,
@@ -65,11 +79,17 @@ def one(entrant: Entrant, archs: list[str] | None, fail_on_spills: bool) -> int:
         )
     except CudaSourceError as cause:
         place = f"{cause.file}:{cause.line}: " if cause.file else ""
-        print(f"{cause.status}: {place}{plain_text(cause.message)}", file=sys.stderr)
+        reason = f"{cause.status}: {place}{plain_text(cause.message)}"
+        print(f"{entrant.name}: {reason}\n  next: mend that line", file=sys.stderr)
+        told.append({"entry": entrant.name, "error": reason, "kernels": [], "text": entrant.name})
         return EXIT_SUBMISSION_FAILED
     except resources.BuildUnavailableError as cause:
         raise UnavailableError(f"UNAVAILABLE: {cause}", "pip install '.[cuda]'") from None
-    print(resources.render(reports))
+    kernels = [
+        dataclasses.asdict(r) | {"warnings": r.warnings, "broken": r.broken} for r in reports
+    ]
+    text = f"{entrant.name}\n{resources.render(reports)}"
+    told.append({"entry": entrant.name, "error": "", "kernels": kernels, "text": text})
     spills = any(report.spill_store_bytes or report.spill_load_bytes for report in reports)
     failed = any(report.broken for report in reports) or (spills and fail_on_spills)
     return EXIT_SUBMISSION_FAILED if failed else EXIT_OK

@@ -31,7 +31,8 @@ SCRIPT = """# {shell} completion of run.py; load it with: eval "$(python run.py 
     *) case "$word" in
 {cases}
       esac
-      case "$prev" in */run.py|run.py|*/attnboard|attnboard) words="{commands} $words";; esac;;
+      case "$prev" in */run.py|run.py|*/attnboard|attnboard)
+        words="{commands} $(cd "$root/submissions" 2>/dev/null && echo *) $words";; esac;;
   esac
   COMPREPLY=($(compgen -W "$words" -- "$cur"))
 }}

@@ -36,13 +36,13 @@ def run(args: argparse.Namespace) -> int:
     """Always exit code 0: a broken folder is a row that says so."""
     told: dict[str, list[dict[str, str]]] = {}
     root = base()
-    results = args.results or root / "results"
+    args.results = args.results or root / "results"
     if args.what in ("all", "submissions"):
-        told["submissions"] = list(_entries(root / "submissions", results))
+        told["submissions"] = list(_entries(args, root / "submissions"))
     if args.what == "rungs":
-        told["rungs"] = list(_rungs(root, results))
+        told["rungs"] = list(_rungs(args, root))
     if args.what in ("all", "baselines"):
-        told["baselines"] = list(_entries(root / "baselines", results))
+        told["baselines"] = list(_entries(args, root / "baselines"))
     if args.what in ("all", "suites"):
         told["suites"] = list(_suites(root / "configs"))
     if args.json:
@@ -51,7 +51,13 @@ def run(args: argparse.Namespace) -> int:
     for name, rows in told.items():
         print(f"{name} ({len(rows)})")
         if rows:
-            print(query.table([list(rows[0]), *(list(row.values()) for row in rows)], indent="  "))
+            print(
+                query.table(
+                    [list(rows[0]), *(list(row.values()) for row in rows)],
+                    indent="  ",
+                    cut=range(len(rows[0]) - 1, 0, -1),
+                )
+            )
         print()
     print(
         typed(
@@ -62,9 +68,9 @@ def run(args: argparse.Namespace) -> int:
     return EXIT_OK
 
 
-def _entries(folder: Path, results: Path) -> Iterator[dict[str, str]]:
+def _entries(args: argparse.Namespace, folder: Path) -> Iterator[dict[str, str]]:
     kind = Kind.BASELINE if folder.name == "baselines" else Kind.SUBMISSION
-    places = _places(results, kind)
+    places = _places(args.results, kind, _room(args, 60))
     for path in known(folder):
         name = path.name
         try:
@@ -75,7 +81,7 @@ def _entries(folder: Path, results: Path) -> Iterator[dict[str, str]]:
                 "problem": "?",
                 "language": "?",
                 "claims": "?",
-                "stands": wash(error.message, 80),
+                "stands": wash(error.message, _room(args, 80)),
                 "about": "",
             }
             continue
@@ -87,19 +93,20 @@ def _entries(folder: Path, results: Path) -> Iterator[dict[str, str]]:
             "language": manifest.language,
             "claims": what + ("" if claims.causal == "both" else f" causal={claims.causal}"),
             "stands": places.get(name, "not measured"),
-            "about": wash(manifest.description, 70),
+            "about": wash(manifest.description, _room(args, 70)),
         }
 
 
-def _rungs(root: Path, results: Path) -> Iterator[dict[str, str]]:
+def _rungs(args: argparse.Namespace, root: Path) -> Iterator[dict[str, str]]:
     """The steps/ of every submission, each an entrant under its path."""
-    places = _places(results, Kind.SUBMISSION)
+    places = _places(args.results, Kind.SUBMISSION, _room(args, 60))
     for ladder in ladders(root / "submissions"):
         try:
             manifests = [(path, steps.manifest_of(path)) for path in steps.rungs_of(ladder)]
         except HarnessError as error:
             name = entry_name(str(ladder.relative_to(root)))
-            yield {"name": name, "claims": "?", "stands": wash(error.message, 80), "about": ""}
+            about = wash(error.message, _room(args, 80))
+            yield {"name": name, "claims": "?", "stands": about, "about": ""}
             continue
         for path, manifest in manifests:
             name = entry_name(str(path.relative_to(root)))
@@ -107,20 +114,27 @@ def _rungs(root: Path, results: Path) -> Iterator[dict[str, str]]:
                 "name": name,
                 "claims": f"d {','.join(map(str, manifest.claims.headdims))}",
                 "stands": places.get(name, "not measured"),
-                "about": wash(manifest.description, 70),
+                "about": wash(manifest.description, _room(args, 70)),
             }
 
 
-def _places(results: Path, kind: Kind) -> dict[str, str]:
+def _room(args: argparse.Namespace, usual: int) -> int:
+    """Characters of a text: a person's table shortens it, a document does not."""
+    return 4000 if args.json else usual
+
+
+def _places(results: Path, kind: Kind, limit: int) -> dict[str, str]:
     """Entry → its place on the first board (GPUs come first) that ranks it."""
     heads, _ = record.heads(results)
-    found, _ = record.read(newest(head for head in heads if head.gpu != "cpu"))
+    found, _ = query.read(newest(head for head in heads if head.gpu != "cpu"), heads)
     places: dict[str, str] = {}
-    for board in leaderboard(found).boards:
+    for board in leaderboard(found, beside=query.SharedRuns(heads)).boards:
         for row in board.rows:
             if row.pick.kind is kind:
                 place = (
-                    f"{place_text(row)} {times(row.speedup)}" if row.speedup else wash(row.why, 60)
+                    f"{place_text(row)} {times(row.speedup)}"
+                    if row.speedup
+                    else wash(row.why, limit)
                 )
                 places.setdefault(row.entry, f"{place} ({board.gpu}, {board.suite})")
     return places

@@ -12,8 +12,8 @@ from pathlib import Path
 
 from harness.catalog.entrants import find_entrants
 from harness.catalog.suites import load_suite
-from harness.cli import roofline_picture
 from harness.cli.commands import build as build_command
+from harness.cli.commands import roofline_picture
 from harness.errors import EXIT_OK, UnavailableError
 from harness.measure.machine import inspect_machine
 from harness.measure.roofline import ceilings
@@ -85,10 +85,14 @@ def profile(entrant: Entrant, suite: Suite, machine: Machine, args: argparse.Nam
         print(f"UNAVAILABLE: {cause}")
         if entrant.manifest.language != "cuda":
             raise UnavailableError(
-                "nothing static to show either", "run.py build, for CUDA"
+                "nothing static to show either",
+                "a CUDA submission: python run.py build cuda_hopper",
             ) from None
         build_command.tell_walls()
-        return build_command.one(entrant, None, fail_on_spills=False)
+        told: list[dict[str, object]] = []
+        code = build_command.one(entrant, None, fail_on_spills=False, told=told)
+        print("\n".join(str(each["text"]) for each in told))
+        return code
     return EXIT_OK
 
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Mapping
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from harness.board import query, record
 from harness.board.rank import direct_on, newest
 from harness.board.record import Head
-from harness.board.render.text import milliseconds, times, wash
+from harness.board.render.text import milliseconds, side_by_side, times, wash
 from harness.errors import EXIT_OK, EXIT_SUBMISSION_FAILED, UnavailableError, UsageError, typed
 from harness.measure import stats
 from harness.measure.stats import Interval
@@ -19,19 +19,36 @@ from harness.schema import Kind, Result, Status
 
 @dataclass(frozen=True, slots=True)
 class Pair:
-    """Both on one config. `ratio` above 1: A is faster. `paired`: both ran in the same blocks."""
+    """Both on one config. `told` above 1: A is faster. `paired`: both ran in the same blocks."""
 
     a: Result
     b: Result
-    ratio: Interval
+    told: Interval
     paired: bool
+
+    @property
+    def one_card(self) -> bool:
+        """Whether no other card can be the reason of a difference."""
+        return self.a.machine.uuid == self.b.machine.uuid
+
+    @property
+    def ratio(self) -> Interval:
+        """`told`, wider where two cards were compared."""
+        return self.told if self.one_card else stats.across_cards(self.told)
+
+
+def geomean(pairs: Sequence[Pair]) -> Interval:
+    """Over the configs; cards differ on all of them alike, so that is added once, as on the board."""
+    found = stats.geomean([pair.told for pair in pairs])
+    return found if all(pair.one_card for pair in pairs) else stats.across_cards(found)
 
 
 def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     """Declare the command."""
     parser = subparsers.add_parser("compare", help="how much faster A is than B, with its interval")
     add_pair(parser)
-    parser.add_argument("--json", action="store_true", help="one JSON document")
+    parser.add_argument("more", metavar="C", nargs="*", help="A against each of these, too")
+    query.add_json(parser)
     parser.add_argument(
         "--fail-on-regression",
         metavar="PCT",
@@ -63,20 +80,52 @@ def percent(text: str) -> float:
 
 def run(args: argparse.Namespace) -> int:
     """0 compared; 1 a regression beyond --fail-on-regression; 2 no such entry; 3 nothing shared."""
-    pairs = find_pairs(args)
-    overall = stats.geomean([pair.ratio for pair in pairs])
+    each = [
+        argparse.Namespace(**{**vars(args), "b": other})
+        for other in dict.fromkeys((args.b, *args.more))
+    ]
+    found = [(one, find_pairs(one)) for one in each]
     if args.json:
-        print(json.dumps(_document(args, pairs, overall)))
+        told = [_document(one, pairs, geomean(pairs)) for one, pairs in found]
+        print(json.dumps({"a": args.a, "against": told} if args.more else told[0]))
+    elif len(found) == 1:
+        print("\n".join(_lines(args, found[0][1], geomean(found[0][1]))))
     else:
-        print("\n".join(_lines(args, pairs, overall)))
+        print("\n".join(_lines_of_many(args.a, found)))
+    codes = [_regression(one, pairs) for one, pairs in found]
+    return max(codes)
+
+
+def _regression(args: argparse.Namespace, pairs: Sequence[Pair]) -> int:
+    """The exit code of one comparison; without --fail-on-regression nothing is one."""
     limit = args.fail_on_regression
     if limit is None:
         return EXIT_OK
     worse = [pair.a.config for pair in pairs if is_regression(pair.ratio, limit)]
-    worse += ["geomean"] if is_regression(overall, limit) else []
+    worse += ["geomean"] if is_regression(geomean(pairs), limit) else []
     if worse and not args.json:
-        print(f"regression beyond {limit:.1%} on {', '.join(worse)}")
+        against = f" against {wash(args.b, 80)}" if args.more else ""
+        print(f"regression beyond {limit:.1%}{against} on {', '.join(worse)}")
     return EXIT_SUBMISSION_FAILED if worse else EXIT_OK
+
+
+def _lines_of_many(a: str, found: Sequence[tuple[argparse.Namespace, Sequence[Pair]]]) -> list[str]:
+    """One line for each whom `a` is held against; a star: not side by side."""
+    boards = {(pairs[0].a.gpu, pairs[0].a.suite) for _, pairs in found}
+    configs = list(dict.fromkeys(p.a.config for _, pairs in found for p in pairs))
+    rows = [[f"{wash(a, 80)} against", *configs, "geomean [95 %]", ""]]
+    for one, pairs in found:
+        on = {p.a.config: f"{times(p.ratio)}{'' if p.paired else '*'}" for p in pairs}
+        overall = geomean(pairs)
+        told = [on.get(config, "–") for config in configs]
+        rows.append([wash(one.b, 80), *told, times(overall), words(overall)])
+    lines = [" and ".join(f"{wash(gpu)} · {wash(suite)}" for gpu, suite in sorted(boards))]
+    lines.append(query.table(rows))
+    if any(not p.paired for _, pairs in found for p in pairs):
+        lines.append(
+            "* in different runs, compared through their baseline: wider than side by side"
+        )
+    return [*lines, f"next: python run.py compare {wash(a, 80)} {wash(found[0][0].b, 80)}"]
 
 
 def is_regression(ratio: Interval, limit: float) -> bool:
@@ -89,21 +138,13 @@ def find_pairs(args: argparse.Namespace) -> list[Pair]:
     heads, _ = record.heads(args.results)
     wanted = [h for h in heads if query._asked(args, h.suite, h.gpu)]
     mine, theirs = _named(args.a, wanted), _named(args.b, wanted)
-    pairs = _best(mine, theirs)
+    pairs = _best(mine, theirs, wanted)
     if not pairs:
         raise UnavailableError(
             f"'{args.a}' and '{args.b}' passed no config in common on one GPU, suite and protocol",
-            side_by_side({h.entry: Kind(h.kind) for h in (mine[0], theirs[0])}),
+            side_by_side({h.entry: Kind(h.kind) for h in (mine[0], theirs[0])}, mine[0].suite),
         )
     return pairs
-
-
-def side_by_side(kinds: Mapping[str, Kind]) -> str:
-    """The command that measures these entries in the same blocks."""
-    names = {kind: [wash(e, 80) for e, k in kinds.items() if k is kind] for kind in Kind}
-    beside = f" --baselines {','.join(names[Kind.BASELINE])}" if names[Kind.BASELINE] else ""
-    mine = ",".join(names[Kind.SUBMISSION]) or "NAME"
-    return typed(f"python run.py --submission {mine}{beside}")
 
 
 def _named(name: str, heads: list[Head]) -> list[Head]:
@@ -122,7 +163,7 @@ def _named(name: str, heads: list[Head]) -> list[Head]:
     return found
 
 
-def _best(mine: list[Head], theirs: list[Head]) -> list[Pair]:
+def _best(mine: list[Head], theirs: list[Head], among: list[Head]) -> list[Pair]:
     """Runs that hold both count before the newest of each; GPUs before the CPU, most configs first."""
     shared_runs = {h.run for h in mine} & {h.run for h in theirs}
     together = (
@@ -132,7 +173,7 @@ def _best(mine: list[Head], theirs: list[Head]) -> list[Pair]:
     best: list[Pair] = []
     for left, right in (together, (mine, theirs)):
         for board in {(h.gpu, h.suite_sha256, h.protocol) for h in left}:
-            pairs = _on_board([_passed(side, board) for side in (left, right)])
+            pairs = _on_board([_passed(side, board) for side in (left, right)], among)
             best = max(
                 best, pairs, key=lambda p: (len(p), bool(p) and p[0].a.machine.has_gpu, _date(p))
             )
@@ -154,10 +195,10 @@ def _passed(heads: list[Head], board: tuple[str, str, int]) -> dict[str, Head]:
     return {head.config: head for head in newest(on_board)}
 
 
-def _on_board(sides: list[dict[str, Head]]) -> list[Pair]:
+def _on_board(sides: list[dict[str, Head]], among: list[Head]) -> list[Pair]:
     pairs = []
     for config in sorted(sides[0].keys() & sides[1].keys()):
-        found, damaged = record.read([sides[0][config], sides[1][config]])
+        found, damaged = query.read([sides[0][config], sides[1][config]], among)
         if damaged:  # the front of its line was readable, the rest is not
             continue
         a, b = found
@@ -195,13 +236,16 @@ def _lines(args: argparse.Namespace, pairs: list[Pair], overall: Interval) -> li
         for p in pairs
     ]
     rows.append(["geomean", "", "", times(overall), words(overall)])
-    again = side_by_side({result.entry: result.kind for result in (pairs[0].a, pairs[0].b)})
+    first = pairs[0]
+    again = side_by_side({r.entry: r.kind for r in (first.a, first.b)}, first.a.suite)
     lines = [f"{wash(pairs[0].a.gpu)} · {wash(pairs[0].a.suite)}", query.table(rows)]
     if not all(pair.paired for pair in pairs):
         against = pairs[0].a.speedup.against if pairs[0].a.speedup else "the baseline"
         lines.append(
             f"measured in different runs and compared through {wash(against)}: wider than side by side"
         )
+        if not all(pair.one_card for pair in pairs):
+            lines.append("on two cards, which differ by up to 2.5 %: that is in the intervals")
         return [*lines, f"next: {again}"]
     if overall.holds(1.0):
         blocks = min(pair.a.blocks for pair in pairs)

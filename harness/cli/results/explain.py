@@ -8,6 +8,7 @@ import re
 import shutil
 import subprocess
 from collections.abc import Iterator
+from dataclasses import asdict
 from pathlib import Path
 
 from harness.board import query
@@ -27,6 +28,7 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     """Declare the command."""
     parser = subparsers.add_parser("explain", help="compare, and say what likely limits each")
     compare.add_pair(parser)
+    query.add_json(parser)
     parser.add_argument("--cache", type=Path, default=CACHE, metavar="DIR", help="where builds lie")
     parser.set_defaults(run=run)
 
@@ -35,6 +37,9 @@ def run(args: argparse.Namespace) -> int:
     """Exit codes as compare's."""
     pairs = compare.find_pairs(args)
     known = {one.entry: list(resources(args.cache, one)) for one in (pairs[0].a, pairs[0].b)}
+    if args.json:
+        print(json.dumps(_document(args, pairs, known)))
+        return EXIT_OK
     for pair in pairs:
         case, clock = pair.a.case, sm_clock_mhz(pair.a)
         told = ceilings(case, pair.a.machine, clock, get_problem(pair.a.problem))
@@ -58,13 +63,32 @@ def run(args: argparse.Namespace) -> int:
     return EXIT_OK
 
 
-def _row(result: Result, found: list[Resources]) -> list[str]:
+def _document(
+    args: argparse.Namespace, pairs: list[compare.Pair], known: dict[str, list[Resources]]
+) -> dict[str, object]:
+    configs = {}
+    for pair in pairs:
+        problem = get_problem(pair.a.problem)
+        told = ceilings(pair.a.case, pair.a.machine, sm_clock_mhz(pair.a), problem)
+        configs[pair.a.config] = {
+            "floor": asdict(told),
+            "ratio": asdict(pair.ratio),
+            "limiter": {one.entry: _limiter(one, known[one.entry]) for one in (pair.a, pair.b)},
+        }
+    builds = {entry: [asdict(one) for one in found] for entry, found in known.items()}
+    return {"a": args.a, "b": args.b, "gpu": pairs[0].a.gpu, "configs": configs, "builds": builds}
+
+
+def _limiter(result: Result, found: list[Resources]) -> str:
     ran = [
         one
         for one in found
         if any(one.kernel in name or name in one.kernel for name in result.kernels)
     ]
-    worst = max(ran, key=lambda one: one.spill_bytes, default=None)
+    return limiter(result, max(ran, key=lambda one: one.spill_bytes, default=None))
+
+
+def _row(result: Result, found: list[Resources]) -> list[str]:
     return [
         wash(result.entry, 40),
         milliseconds(result.latency_ms),
@@ -72,7 +96,7 @@ def _row(result: Result, found: list[Resources]) -> list[str]:
         number(result.peak_pct, 1),
         number(at_clock_pct(result), 1),
         scientific(result.error.rel_l2 if result.error else None),
-        limiter(result, worst),
+        _limiter(result, found),
     ]
 
 

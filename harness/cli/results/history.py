@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import argparse
+import json
 
 from harness.board import query, record
-from harness.board.history import Point, history, step
+from harness.board.history import Point, document, history, step
 from harness.board.render.text import times, wash
 from harness.errors import EXIT_OK, typed
 
@@ -16,6 +17,7 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
         "history", help="every run of one entry, and where its speed-up made a step"
     )
     parser.add_argument("name")
+    query.add_json(parser)
     query.add_results(parser)
     parser.set_defaults(run=run)
 
@@ -28,6 +30,9 @@ def run(args: argparse.Namespace) -> int:
     if not mine:
         raise query.unknown(args.name, sorted({h.entry for h in wanted}))
     points = history(mine)
+    if args.json:
+        print(json.dumps({"entry": args.name, "points": document(points)}))
+        return EXIT_OK
     for board in dict.fromkeys(point.board for point in points):
         print(
             f"{args.name} on {wash(board[0])} · {wash(board[1])} (suite {board[2][:8]}, protocol {board[3]})"

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import argparse
 import difflib
+import json
 import sys
 from pathlib import Path
 
-from harness.board import publish
+from harness.board import export, publish, query
 from harness.errors import EXIT_OK, EXIT_SUBMISSION_FAILED, UsageError, typed
 from harness.process.project import results
 
@@ -20,6 +21,7 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     parser.add_argument("--results", type=results, default="", metavar="DIR")
     parser.add_argument(
         "--board",
+        "--leaderboard",
         type=Path,
         metavar="FILE",
         help="everything into this file (default: leaderboard.md beside results/, a CPU's in results/cpu/;"
@@ -27,6 +29,10 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     )
     parser.add_argument(
         "--check", action="store_true", help="write nothing; exit 1 if the board is not current"
+    )
+    query.add_json(parser)
+    parser.add_argument(
+        "--csv", metavar="FILE", help="one line for each row and shape; - for stdout"
     )
     parser.set_defaults(run=run)
 
@@ -38,24 +44,43 @@ def run(args: argparse.Namespace) -> int:
             f"{args.results}: no folder of records; a board of it would be empty",
             "leave out --results, or name the folder that a run was given",
         )
-    code, told = EXIT_OK, set[str]()
+    if args.json or args.csv:
+        return export_boards(args)
+    code, told, written = EXIT_OK, set[str](), False
     for place in publish.places(args.results, args.board):
         board, bad, files = publish.publish(args.results, place)
         for line in (str(line) for line in bad):
             if line not in told:
                 print(f"left out: {line}", file=sys.stderr)
                 told.add(line)
-        if place.cpu and not board.boards:
-            continue
+        if not board.boards and not place.documents and not place.board.exists():
+            continue  # no empty board beside records of another kind of machine
         if args.check:
             page = place.board.with_suffix(".html")  # carries NOTES.md too; rebuilt, never compared
             code = max(code, *(_check(p, text) for p, text in files.items() if p != page))
             continue
         for path, text in files.items():
             publish.write(path, text)
+        written = True
         rows = sum(len(one.rows) for one in board.boards)
         print(f"{', '.join(map(str, files))}: {len(board.boards)} boards, {rows} rows")
+    if not written and not args.check:
+        print(f"{args.results}: no records, so no board; next: python run.py triton_template")
     return code
+
+
+def export_boards(args: argparse.Namespace) -> int:
+    """--json and --csv: the boards as data, and no file but the one that is named."""
+    found, bad = publish.build(args.results)
+    for line in bad:
+        print(f"left out: {line}", file=sys.stderr)
+    if args.json:
+        print(json.dumps(export.document(found), allow_nan=False))
+    elif args.csv == "-":
+        print(export.csv_text(found), end="")
+    else:
+        publish.write(Path(args.csv), export.csv_text(found))
+    return EXIT_OK
 
 
 def _check(path: Path, rebuilt: str) -> int:

@@ -13,8 +13,9 @@ from __future__ import annotations
 
 import argparse
 import hashlib
+import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -62,6 +63,7 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     parser.add_argument(
         "--tolerance", type=percent, default=0.02, metavar="PCT", help="default 2%%"
     )
+    query.add_json(parser)
     parser.add_argument("--blocks", type=whole(1, MOST_BLOCKS), default=20, metavar="N")
     query.add_results(parser)
     parser.set_defaults(run=run)
@@ -71,19 +73,25 @@ def run(args: argparse.Namespace) -> int:
     """0: SAME or FASTER (or a clean audit); 1: SLOWER or a record that contradicts itself; 3: CANNOT."""
     old = _chosen(args)
     wrong = [f"{r.config}: {fault}" for r in old for fault in audit(r, _beside(args, r))]
+    told = {"entry": old[0].entry, "records": len(old), "faults": wrong}
+    say: Callable[[str], object] = (lambda _: None) if args.json else print
     for line in wrong:
-        print(f"audit: {wash(line)}")
+        say(f"audit: {wash(line)}")
     if wrong:
-        print("next: do not trust this record; measure it again")
-        return EXIT_SUBMISSION_FAILED
-    print(
-        f"audit: {len(old)} records of {wash(old[0].entry, 80)}: checksum, commitment and figures agree"
-    )
-    if args.audit_only:
-        return EXIT_OK
+        say("next: do not trust this record; measure it again")
+    else:
+        say(
+            f"audit: {len(old)} records of {wash(old[0].entry, 80)}: checksum, commitment and figures agree"
+        )
+    if wrong or args.audit_only:
+        if args.json:
+            print(json.dumps(told))
+        return EXIT_SUBMISSION_FAILED if wrong else EXIT_OK
     verdict = _measure_again(args, old)
-    print(f"{verdict.word}: {wash(verdict.why)}")
-    print(typed(f"next: python run.py history {wash(old[0].entry, 80)}"))
+    if args.json:
+        print(json.dumps(told | {"verdict": verdict.word, "why": verdict.why}))
+    say(f"{verdict.word}: {wash(verdict.why)}")
+    say(typed(f"next: python run.py history {wash(old[0].entry, 80)}"))
     return {"CANNOT": EXIT_UNAVAILABLE, "SLOWER": EXIT_SUBMISSION_FAILED}.get(verdict.word, EXIT_OK)
 
 
@@ -201,9 +209,10 @@ def _differ(name: str, told: float | None, found: float, by: float = ROUNDING) -
 # --------------------------------------------------------------------------- the record against today
 
 
-def judge(old: Interval, new: Interval, tolerance: float) -> Verdict:
-    """Two speed-ups over the same baseline, one old, one of today."""
+def judge(old: Interval, new: Interval, tolerance: float, *, one_card: bool = True) -> Verdict:
+    """Two speed-ups over the same baseline, one old, one of today, on one card or on two."""
     change = stats.quotient(new, old)
+    change = change if one_card else stats.across_cards(change)
     words = f"today {times(new)}, then {times(old)}: quotient {times(change)}"
     if change.holds(1.0) or abs(change.value - 1) <= tolerance:
         return Verdict("SAME", words)
@@ -253,7 +262,7 @@ def _measure_again(args: argparse.Namespace, old: Sequence[Result]) -> Verdict:
             "CANNOT", f"the source has changed since: git log -- submissions/{first.entry}"
         )
     fresh: list[Result] = []
-    with Terminal() as observer:
+    with Terminal(quiet_stdout=args.json) as observer:
         execute(request, fresh.append, observer)
     return _outcome(old, [r for r in fresh if r.entry == first.entry], args.tolerance)
 
@@ -278,4 +287,5 @@ def _outcome(old: Sequence[Result], fresh: Sequence[Result], tolerance: float) -
     if failed or len(ratios) != len(old):
         return Verdict("CANNOT", "; ".join(failed) or "no baseline ran beside it today")
     then = [interval_of(r.speedup) for r in old if r.speedup]
-    return judge(stats.geomean(then), stats.geomean(ratios), tolerance)
+    one_card = len({r.machine.uuid for r in (*old, *fresh)}) == 1
+    return judge(stats.geomean(then), stats.geomean(ratios), tolerance, one_card=one_card)

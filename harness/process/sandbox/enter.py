@@ -115,7 +115,7 @@ def require(level: int) -> None:
     if why := lacking(level):
         raise UnavailableError(
             f"sandbox level {level} cannot be had: {why}",
-            f"--sandbox {1 if level > 1 else 0}, which holds less",
+            f"leave it out, which means --sandbox {usual_level()} here",
         )
 
 

@@ -1,4 +1,4 @@
-"""What bounds a kernel: Nsight Compute's counters and one sentence; the picture is harness/cli/roofline_picture.py's.
+"""What bounds a kernel: Nsight Compute's counters and one sentence; the picture is harness/cli/commands/roofline_picture.py's.
 
 Three parts, each usable alone:
     run_ncu     starts a command under ncu with METRICS and `--clock-control none`

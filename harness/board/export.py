@@ -1,0 +1,79 @@
+"""The boards as data: one JSON document, or CSV with a line for every row and shape."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Iterator
+
+from harness.board.rank import Board, Leaderboard, Row
+
+COLUMNS = (
+    *("gpu", "suite", "suite_sha256", "protocol", "group", "rank", "tie", "entry", "kind"),
+    *("language", "author", "speedup", "speedup_low", "speedup_high", "against", "config"),
+    *("status", "reason", "latency_ms", "p10_ms", "p90_ms", "tflops", "peak_pct", "max_diff"),
+    *("blocks", "integrity", "date", "run", "source_sha256"),
+)
+OF_A_RESULT = (
+    *("config", "status", "reason", "latency_ms", "p10_ms", "p90_ms", "tflops", "peak_pct"),
+    *("max_diff", "blocks", "integrity", "date", "run", "source_sha256"),
+)
+
+
+def document(found: Leaderboard) -> dict[str, object]:
+    """Every board with its rows, every row with its results; no number is rounded."""
+    boards = []
+    for board in found.boards:
+        rows = [
+            {**_of_row(board, row), "why": row.why, "results": list(_results(row))}
+            for row in board.rows
+        ]
+        boards.append({**_of_board(board), "configs": list(board.configs), "rows": rows})
+    return {"boards": boards, "lines_left_out": found.bad_lines}
+
+
+def csv_text(found: Leaderboard) -> str:
+    """A head, then one line for each result on a board; what is not known is empty."""
+    out = io.StringIO()
+    writer = csv.DictWriter(out, COLUMNS, lineterminator="\n")
+    writer.writeheader()
+    for board in found.boards:
+        for row in board.rows:
+            shared = _of_board(board) | _of_row(board, row)
+            for result in _results(row):
+                line = shared | result
+                writer.writerow({name: line[name] for name in COLUMNS})
+    return out.getvalue()
+
+
+def _of_board(board: Board) -> dict[str, object]:
+    return {
+        "gpu": board.gpu,
+        "suite": board.suite,
+        "suite_sha256": board.suite_sha256,
+        "protocol": board.protocol,
+        "against": board.headline,
+    }
+
+
+def _of_row(board: Board, row: Row) -> dict[str, object]:
+    groups = {"exact": board.exact, "approximate": board.approximate, "library": board.library}
+    told = row.speedup
+    return {
+        "group": next((name for name, rows in groups.items() if row in rows), "unranked"),
+        "rank": row.rank,
+        "tie": row.tie,
+        "entry": row.entry,
+        "kind": row.pick.kind.value,
+        "language": row.pick.language,
+        "author": row.pick.author,
+        "speedup": told.value if told else None,
+        "speedup_low": told.low if told else None,
+        "speedup_high": told.high if told else None,
+    }
+
+
+def _results(row: Row) -> Iterator[dict[str, object]]:
+    for result in row.results:
+        told = {name: getattr(result, name) for name in OF_A_RESULT}
+        yield told | {"status": result.status.value}
