@@ -169,9 +169,16 @@ def _notes(root: Path, board: Leaderboard, fresh: Mapping[Path, str]) -> dict[st
 
 
 def write(path: Path, content: str) -> None:
-    """Replace the file as a whole: a reader sees the old board or the new one."""
+    """Replace the file as a whole: a reader sees the old board or the new one.
+
+    What is no file of its own (a link, a device, a pipe) is written to and stays what it is.
+    """
     fresh: Path | None = None
     try:
+        if path.is_symlink() or (path.exists() and not path.is_file()):  # /dev/stdout, a pipe
+            with path.open("w", encoding="utf-8", newline="\n") as file:
+                file.write(content)
+            return
         path.parent.mkdir(parents=True, exist_ok=True)
         handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
         fresh = Path(name)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import argparse
+import os
 import re
+import stat
 import subprocess
 from pathlib import Path
 
@@ -82,6 +84,21 @@ def test_a_board_that_found_no_room_leaves_nothing_behind(
     with pytest.raises(StorageError, match="No space left"):
         publish.write(tmp_path / "leaderboard.html", "x")
     assert not list(tmp_path.iterdir())
+
+
+def test_what_is_no_file_is_written_to_and_never_replaced(tmp_path: Path) -> None:
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    reads = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
+    command.write(pipe, "a board\n")
+    assert os.read(reads, 100) == b"a board\n"
+    os.close(reads)
+    assert stat.S_ISFIFO(pipe.stat().st_mode)
+    link = tmp_path / "link"
+    link.symlink_to(tmp_path / "file")
+    command.write(link, "a board\n")
+    assert link.is_symlink()
+    assert (tmp_path / "file").read_text() == "a board\n"
 
 
 def test_records_of_a_cpu_alone_write_no_empty_board(tmp_path: Path) -> None:
