@@ -134,6 +134,7 @@ def _links(results_dir: Path, place: Place, board: Leaderboard) -> page.Files:
         text=place.board.name,
         results=f"{os.path.relpath(results, folder)}/" if near else None,
         home=place.home if inside else None,
+        docs=(root / "docs" / "how-to-read-the-board.md").is_file(),
         folders={entry: path for entry, path in found.items() if path},
     )
 

@@ -160,6 +160,7 @@ def test_the_board_of_a_project_names_its_own_command(
     assert "Built by `attnboard rank`" in board
     assert "run.py" not in board
     assert "](docs/board.svg)" in board
+    assert '"docs":null' in (tmp_path / "leaderboard.html").read_text()
     assert not [
         link for link in re.findall(r"\]\(([^)#]+)", board) if not (tmp_path / link).exists()
     ]

@@ -47,7 +47,8 @@ class Files:
 
     text: str = "leaderboard.md"
     results: str | None = "results/"
-    home: str | None = ""  # of the checkout: `` or `../../`
+    home: str | None = ""  # of the checkout or project: `` or `../../`
+    docs: bool = True  # whether our docs/ lie there: a project has none
     folders: Mapping[str, str] = field(default_factory=dict)  # entry → its folder in the checkout
 
 
@@ -92,6 +93,7 @@ def document(
         "text": files.text,
         "results": files.results,
         "home": files.home,
+        "docs": files.home if files.docs else None,
     }
 
 

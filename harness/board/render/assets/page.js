@@ -242,8 +242,8 @@ function theme() {
   set();
 }
 function footer() {
-  const told = [[DATA.home, "README.md", "the repository's README"], ["", DATA.text, "this board as text"], [DATA.home, "docs/how-to-read-the-board.md", "how to read it"],
-    [DATA.home, "docs/how-timing-works.md", "how timing works"], [DATA.results, "", "the records"]].filter(([base]) => known(base));
+  const told = [[DATA.home, "README.md", "the repository's README"], ["", DATA.text, "this board as text"], [DATA.docs, "docs/how-to-read-the-board.md", "how to read it"],
+    [DATA.docs, "docs/how-timing-works.md", "how timing works"], [DATA.results, "", "the records"]].filter(([base]) => known(base));
   byId("files").append(...listed(told.map(([base, path, name]) => make("a", { href: hrefOf(base, path) || "." }, name))));
 }
 function start() {
