@@ -18,7 +18,13 @@ try:
     from harness.board.store import Checked, Store
     from harness.cli.dispatch import conduct
     from harness.cli.main import guarded, parse_args, report, run_command
-    from harness.cli.run_options import choose_suite, machine_of, resolve_request, slow_here
+    from harness.cli.run_options import (
+        choose_suite,
+        machine_of,
+        placement_of,
+        resolve_request,
+        slow_here,
+    )
     from harness.cli.watch import Watch
 except ModuleNotFoundError as missing:
     print(f"error: {missing.name} is not installed\n  next: pip install -e .", file=sys.stderr)
@@ -35,16 +41,17 @@ def main(args: argparse.Namespace | None = None) -> int:
     machine = machine_of(args)
     suite = choose_suite(args, machine)
     request = resolve_request(args, suite, machine)
-    with report(args) as observer:
+    placement = placement_of(args)
+    with report(args, placement) as view:
         for warning in slow_here(request):
-            observer.note(warning)
+            view.note(warning)
         for error in request.refused:
-            observer.note(f"left out: {error}")
+            view.note(f"left out: {error}")
         store = Checked(request) if args.check else Store(args.results, keep=args.json)
         try:
-            conduct(args, request, store.save, observer)
+            conduct(request, placement, args.results, store.save, view)
         finally:
-            store.rank_into(args.leaderboard, observer)
+            store.rank_into(args.leaderboard, view)
             store.tell(args.json)
     return store.exit_code_beside(request.refused)
 

@@ -14,11 +14,12 @@ from types import ModuleType
 from typing import Any
 
 from harness import PROTOCOL, __version__
+from harness.campaign.placement import Placement
 from harness.catalog.entrants import known_names, places
 from harness.cli.arguments import Parser, gpu_count, positive, whole
-from harness.cli.campaign_view import Rack
-from harness.cli.dispatch import default_builders, is_campaign
+from harness.cli.dispatch import open_view
 from harness.cli.output import Output, unbreakable
+from harness.cli.run_options import default_builders
 from harness.cli.terminal import Terminal
 from harness.errors import (
     EXIT_INTERRUPTED,
@@ -257,12 +258,11 @@ def run_command(args: argparse.Namespace) -> int:
     return code
 
 
-def report(args: argparse.Namespace) -> Terminal:
+def report(args: argparse.Namespace, placement: Placement | None) -> Terminal:
     """The live view, of one run or of many units; with --json it leaves stdout alone."""
     if isinstance(sys.stdout, Output):
         sys.stdout.only_a_view = not args.json  # its rows are in the records
-    view = Rack if is_campaign(args) else Terminal
-    return view(quiet_stdout=args.json, brief=args.quiet)
+    return open_view(placement, quiet_stdout=args.json, brief=args.quiet)
 
 
 class Stop:

@@ -19,8 +19,8 @@ from harness.board.render.text import wash
 from harness.catalog import steps
 from harness.catalog.entrants import places
 from harness.catalog.source_files import SKIPPED_DIRS, SKIPPED_FILES
-from harness.cli.dispatch import MANY
 from harness.cli.main import guarded
+from harness.cli.run_options import MANY
 from harness.errors import (
     EXIT_INTERRUPTED,
     EXIT_OK,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import dataclasses
 from pathlib import Path
 
@@ -13,10 +12,12 @@ from harness.board import record
 from harness.campaign import devices
 from harness.campaign.devices import visible
 from harness.campaign.node import offers, wants
+from harness.campaign.placement import Placement
 from harness.campaign.unit import Unit, misfit, plan_units, to_text
 from harness.catalog.request import Request
-from harness.cli.dispatch import is_campaign, kind_of, recorded_in
+from harness.cli.dispatch import recorded_in
 from harness.cli.main import parse_args
+from harness.cli.run_options import placement_of
 from harness.errors import UnavailableError, UsageError
 from harness.measure.stopping import Rule
 from harness.schema import Machine, Status
@@ -118,13 +119,12 @@ def test_a_node_offers_what_a_unit_wants() -> None:
     + [("--engine ray", True), ("--per-unit 4", True), ("--gpu 1", False)],
 )
 def test_which_flags_make_a_campaign(words: str, many: bool) -> None:
-    assert is_campaign(parse_args(["-s", "a", *words.split()])) is many
+    assert (placement_of(parse_args(["-s", "a", *words.split()])) is not None) is many
 
 
 def test_resume_elsewhere_needs_to_know_the_gpu() -> None:
-    args = argparse.Namespace(sku="", engine="ray")
     with pytest.raises(UsageError, match="which kind"):
-        kind_of(args, request(["a"], GPU_SUITE))
+        Placement("ray").folder_of(request(["a"], GPU_SUITE))
 
 
 def test_gpus_of_one_kind_are_chosen(monkeypatch: pytest.MonkeyPatch) -> None:

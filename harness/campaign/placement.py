@@ -1,0 +1,85 @@
+"""Where the units of a campaign run, and how many at once: what the flags of many GPUs say."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from harness.campaign.executor import Engine
+from harness.catalog.request import Request
+from harness.errors import UsageError
+from harness.schema import Machine
+
+REMOTE = ("ray", "slurm")
+RACERS = 12  # of one unit, where nobody says: their processes must fit onto one GPU
+
+
+@dataclass(frozen=True)
+class Placement:
+    """The units of one request, on one kind of executor."""
+
+    executor: str = "local"  # local, ray or slurm
+    gpus: int | None = None  # at once; None: all there are
+    first_gpu: int = 0  # NVML's index, where one is enough
+    per_unit: int | None = None  # entrants that share a run
+    resume: bool = False  # leave out what is recorded
+    builders: int = 0  # builds ahead on CPUs, at once
+    sku: str = ""  # only such GPUs: a folder of results/
+    gpu_memory_gib: float = 0.0  # only GPUs with at least this
+    address: str = "auto"  # of the Ray cluster
+    slurm: tuple[str, ...] = ()  # options of sbatch, KEY=VALUE
+    slurm_folder: Path = Path(".slurm")
+
+    @property
+    def is_remote(self) -> bool:
+        """Whether the GPUs may be elsewhere."""
+        return self.executor in REMOTE
+
+    def sku_of(self, request: Request) -> str:
+        """The kind of GPU that all units land on; empty: any (clusters, CPU suites)."""
+        here = not self.is_remote and request.suite.device == "gpu"
+        return self.sku or (request.machine.slug if here else "")
+
+    def folder_of(self, request: Request) -> str:
+        """Folder of results/ where this machine kind's records are."""
+        if self.sku:
+            return self.sku
+        if self.is_remote and request.suite.device == "gpu":
+            raise UsageError(
+                f"--engine {self.executor} --resume: which kind of GPU?",
+                "--sku NAME, a folder of results/, for example nvidia-h200",
+            )
+        return request.machine.slug if request.machine.has_gpu else "cpu"
+
+    def entrants_a_unit(self, request: Request) -> int:
+        """One, unless a race or a flag wants more of them side by side."""
+        return self.per_unit or (1 if request.rule.race is None else RACERS)
+
+    def make_executor(self, request: Request) -> Engine:
+        """Who places the units; torch, Ray and submitit are imported where they are needed only."""
+        on_cpu = request.suite.device == "cpu"
+        if self.executor == "ray":
+            from harness.campaign.ray import RayCluster
+
+            return RayCluster(self.address, self.gpus, on_cpu=on_cpu)
+        if self.executor == "slurm":
+            from harness.campaign.slurm import Slurm
+
+            return Slurm(self.slurm_folder, list(self.slurm), self.gpus)
+        from harness.campaign.devices import choose_gpus
+        from harness.campaign.local import Local
+
+        if on_cpu:
+            return Local(["none"] * (self.gpus or 1))
+        kind = self.sku_of(request)
+
+        def fits(machine: Machine) -> bool:
+            return machine.slug == kind and machine.memory_gib >= self.gpu_memory_gib
+
+        return Local(choose_gpus(self.gpus, self.first_gpu, fits), self.builders)
+
+
+def rows_asked(request: Request) -> int:
+    """How many (entrant, case) were asked for, the baseline that rides along not counted."""
+    own = [e for e in request.entrants if e.name != request.against] or request.entrants
+    return len(own) * len(request.suite.cases)
