@@ -5,7 +5,6 @@ from __future__ import annotations
 import ast
 import functools
 import re
-from pathlib import Path
 
 import pytest
 
@@ -15,31 +14,8 @@ from harness.measure.machine import inspect_machine
 from harness.process.ablation import Defence
 from harness.process.sandbox.enter import usual, usual_level
 
-ROOT = Path(__file__).resolve().parents[1]
 CORPUS = load_corpus()
 ON_CPU = [specimen for specimen in CORPUS if not specimen.expect.needs_gpu]
-#: Defences that cannot be switched off: the shape of the harness itself.
-STRUCTURAL = {
-    "separate_process",  # the judge runs nothing of the submission
-    "json_frames",  # length-prefixed JSON, capped, validated; never pickle
-    "one_code_path",  # a worker cannot tell a check from a timed burst
-    "explicit_stream",  # events on a stream held before the call
-    "no_sample_no_row",  # a process that ends has proved nothing
-    "private_copy",  # outputs are copied into the judge's memory before its clock stops
-    "positive_time",  # a call that took no time is not a call
-    "idle_before_start",  # nothing of the worker's is queued when the inputs come into being
-    "class_of_work",  # the names of the kernels that ran
-    "likeness",  # timed results beside those of libraries
-    "deadline",  # every wait has an end
-    "memory_limit",  # the process tree is watched
-    "quota",  # of the disk
-    "stdout_is_log",  # what is printed is text
-    "log_cap",  # and has an end
-    "typed_messages",  # numbers finite and bounded, texts cut to bytes as they are sent
-    "staged_sources",  # workers see a copy of the hashed bytes
-    "read_with_limits",  # a folder that cannot be read fails alone
-    "budget",  # of all turns of one entrant together
-}
 
 
 def one_a_defence(corpus: list[Specimen]) -> list[Specimen]:
@@ -94,7 +70,6 @@ def test_a_cheater_says_where_it_was_seen_and_what_stops_it(specimen: Specimen) 
     expect = specimen.expect
     assert expect.seen
     assert expect.exploit
-    assert expect.defence in {d.value for d in Defence} | STRUCTURAL
     assert re.match(r"[abc]\d+_", specimen.name)
 
 
@@ -111,9 +86,3 @@ def test_a_specimen_imports_nothing_of_the_house(specimen: Specimen) -> None:
             assert not (node.module or "").startswith(("harness", "tests"))
         if isinstance(node, ast.Import):
             assert not any(alias.name.startswith(("harness", "tests")) for alias in node.names)
-
-
-@pytest.mark.parametrize("specimen", [s for s in CORPUS if not s.honest], ids=lambda s: s.name)
-def test_every_cheater_is_in_the_threat_list(specimen: Specimen) -> None:
-    text = (ROOT / "docs" / "threats.md").read_text(encoding="utf-8")
-    assert f"tests/corpus/cheaters/{specimen.name}" in text
