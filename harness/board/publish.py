@@ -104,7 +104,7 @@ def _read(
 ) -> tuple[Leaderboard, list[record.BadLine], list[record.Head]]:
     heads, bad = record.heads(results_dir)
     heads = [head for head in heads if holds(head)]
-    results, worse = record.read(newest(heads))
+    results, worse = record.read_chosen(heads, newest)
     bad = sorted([*bad, *worse], key=lambda line: (str(line.path), line.number))
     return leaderboard(results, bad_lines=len(bad)), bad, heads
 

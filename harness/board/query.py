@@ -28,7 +28,7 @@ def boards(args: argparse.Namespace) -> Leaderboard:
     """The boards as `rank` builds them, cut down to --suite and --on."""
     heads, bad = record.heads(args.results)
     wanted = [h for h in heads if _asked(args, h.suite, h.gpu)]
-    results, worse = record.read(newest(wanted))
+    results, worse = record.read_chosen(wanted, newest)
     if not results:
         what = " ".join(
             f"--{flag} {value}" for flag, value in (("suite", args.suite), ("on", args.on)) if value

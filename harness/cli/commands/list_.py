@@ -112,7 +112,7 @@ def _rungs(args: argparse.Namespace) -> Iterator[dict[str, str]]:
 def _places(results: Path, kind: Kind) -> dict[str, str]:
     """Entry → its place on the first board (GPUs come first) that ranks it."""
     heads, _ = record.heads(results)
-    found, _ = record.read(newest(head for head in heads if head.gpu != "cpu"))
+    found, _ = record.read_chosen((head for head in heads if head.gpu != "cpu"), newest)
     places: dict[str, str] = {}
     for board in leaderboard(found).boards:
         for row in board.rows:
