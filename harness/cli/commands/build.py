@@ -65,7 +65,7 @@ def one(entrant: Entrant, archs: list[str] | None, fail_on_spills: bool) -> int:
         )
     except CudaSourceError as cause:
         place = f"{cause.file}:{cause.line}: " if cause.file else ""
-        print(f"{cause.status}: {place}{plain_text(cause.message)}", file=sys.stderr)
+        print(plain_text(f"{cause.status}: {place}{cause.message}"), file=sys.stderr)
         return EXIT_SUBMISSION_FAILED
     except resources.BuildUnavailableError as cause:
         raise UnavailableError(f"UNAVAILABLE: {cause}", "pip install '.[cuda]'") from None
