@@ -20,6 +20,7 @@ sys.path.insert(0, str(ROOT))
 from harness.catalog.entrants import load_entrant  # noqa: E402
 from harness.errors import HarnessError  # noqa: E402
 from harness.problems import get_problem  # noqa: E402
+from harness.process.text import plain_text  # noqa: E402
 from harness.schema import Entrant, Kind  # noqa: E402
 
 
@@ -37,7 +38,7 @@ def main(argv: list[str] | None = None) -> int:
             args.root / "submissions",
         )
     except HarnessError as error:
-        print(f"schema: FAILED: {error}")
+        print(plain_text(f"schema: FAILED: {error}"))
         return 1
     print(f"schema: passed, source {entrant.source_sha256[:16]}")
     checks: dict[str, Callable[[Entrant], tuple[bool | None, str]]] = {
@@ -49,9 +50,8 @@ def main(argv: list[str] | None = None) -> int:
     for name, check in checks.items():
         passed, words = check(entrant)
         failed |= passed is False
-        print(
-            f"{name}: {'skipped' if passed is None else 'passed' if passed else 'FAILED'}: {words}"
-        )
+        ending = "skipped" if passed is None else "passed" if passed else "FAILED"
+        print(plain_text(f"{name}: {ending}: {words}"))
     return int(failed)
 
 
@@ -85,12 +85,14 @@ def interpret(entrant: Entrant) -> tuple[bool | None, str]:
 
 def _run(command: list[str]) -> tuple[bool | None, str]:
     try:
-        told = subprocess.run(command, capture_output=True, text=True, timeout=900, check=False)
+        told = subprocess.run(
+            command, capture_output=True, text=True, errors="replace", timeout=900, check=False
+        )
     except FileNotFoundError:
         return None, f"{command[0]} is not installed"
     except subprocess.TimeoutExpired:
         return False, "longer than 900 s"
-    lines = (told.stdout + told.stderr).strip().splitlines()
+    lines = plain_text(told.stdout + told.stderr).splitlines()
     return told.returncode == 0, "clean" if told.returncode == 0 else "\n  ".join(lines[-20:])
 
 

@@ -42,7 +42,7 @@ def boards(args: argparse.Namespace) -> Leaderboard:
     """The boards as `rank` builds them, cut down to --suite and --on."""
     heads, bad = record.heads(args.results)
     wanted = [h for h in heads if _asked(args, h.suite, h.gpu)]
-    results, worse = read(newest(wanted), wanted)
+    results, worse = read_newest(wanted)
     if not results:
         what = " ".join(
             f"--{flag} {value}" for flag, value in (("suite", args.suite), ("on", args.on)) if value
@@ -59,6 +59,19 @@ def read(
 ) -> tuple[list[Result], list[record.BadLine]]:
     """The results behind some heads, their intervals by today's rule; baselines are looked for `among` all."""
     results, bad = record.read(chosen)
+    return _by_todays_rule(results, among), bad
+
+
+def read_newest(
+    heads: Iterable[record.Head],
+) -> tuple[list[Result], list[record.BadLine]]:
+    """The same of the newest rows; a line that is no result hides no older one."""
+    among = list(heads)
+    results, bad = record.read_chosen(among, newest)
+    return _by_todays_rule(results, among), bad
+
+
+def _by_todays_rule(results: Sequence[Result], among: Iterable[record.Head]) -> list[Result]:
     old = (r for r in results if r.speedup and r.speedup.rule != stats.INTERVAL_RULE)
     wanted = {(r.run, r.speedup.against, r.config) for r in old if r.speedup}
     bases, _ = record.read(h for h in among if (h.run, h.entry, h.config) in wanted)
@@ -67,7 +80,7 @@ def read(
     def base_of(r: Result) -> Result | None:
         return found.get((r.run, r.speedup.against, r.config)) if r.speedup else None
 
-    return [by_todays_rule(r, base_of(r)) for r in results], bad
+    return [by_todays_rule(r, base_of(r)) for r in results]
 
 
 class SharedRuns:

@@ -23,7 +23,7 @@ import re
 import sys
 import tempfile
 import zlib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -31,7 +31,8 @@ from typing import Any, NamedTuple
 from pydantic import ValidationError
 
 from harness.errors import StorageError
-from harness.schema import Result
+from harness.problems import PROBLEMS
+from harness.schema import Result, Speedup
 
 #: Keys told first: what `Head` holds.
 FRONT = (
@@ -58,14 +59,14 @@ class LineNotWritten(StorageError):
 
 @dataclass(frozen=True, slots=True)
 class BadLine:
-    """A line that does not count, and why."""
+    """A line that does not count, and why; `number` 0: the file as a whole."""
 
     path: Path
     number: int
     reason: str
 
     def __str__(self) -> str:
-        return f"{self.path}:{self.number}: {self.reason}"
+        return f"{self.path}:{self.number or ''}{': ' if self.number else ' '}{self.reason}"
 
 
 class Head(NamedTuple):  # cheaper to make than a frozen dataclass, 100,000 times
@@ -185,13 +186,18 @@ def _strict(value: Any) -> Any:
 
 def parse(raw: bytes) -> Result:
     """One line → Result; ValueError says what is wrong with it."""
-    fields = _checked_fields(raw)
+    return _valid(_checked_fields(raw))
+
+
+def _valid(fields: Mapping[str, Any]) -> Result:
+    """Of a problem that this checkout knows: what it computes gives the figures their meaning."""
     try:
-        return Result.model_validate(fields)
+        result = Result.model_validate(fields)
     except ValidationError as error:
-        first = error.errors()[0]
-        where = ".".join(map(str, first["loc"])) or "line"
-        raise ValueError(f"{where}: {first['msg']}") from error
+        raise ValueError(_reason(error)) from error
+    if result.problem not in PROBLEMS:
+        raise ValueError(f"problem: {result.problem[:80]!r} is unknown here")
+    return result
 
 
 def load(results_dir: Path, *, samples: bool = True) -> tuple[list[Result], list[BadLine]]:
@@ -201,14 +207,14 @@ def load(results_dir: Path, *, samples: bool = True) -> tuple[list[Result], list
     """
     results: list[Result] = []
     bad: list[BadLine] = []
-    for path, number, _, raw in _lines(results_dir):
+    for path, number, _, raw in _lines(results_dir, bad):
         try:
             if samples:
                 results.append(parse(raw))
             else:
                 fields = _checked_fields(raw, HEAVY_START)
                 light = {key: value for key, value in fields.items() if key not in HEAVY}
-                results.append(Result.model_validate(light))
+                results.append(_valid(light))
         except ValueError as error:  # noqa: PERF203 - a bad line must cost nothing but itself
             bad.append(BadLine(path, number, _reason(error)))
     return results, bad
@@ -218,7 +224,7 @@ def heads(results_dir: Path) -> tuple[list[Head], list[BadLine]]:
     """The front of every line: 100,000 of them in seconds and in well under 1 GiB."""
     found: list[Head] = []
     bad: list[BadLine] = []
-    for path, number, offset, raw in _lines(results_dir):
+    for path, number, offset, raw in _lines(results_dir, bad):
         try:
             found.append(_head(path, number, offset, _checked_fields(raw, HEAVY_START)))
         except (ValueError, KeyError, TypeError, AttributeError, OverflowError) as error:  # noqa: PERF203 - as above
@@ -241,8 +247,25 @@ def read(chosen: Iterable[Head]) -> tuple[list[Result], list[BadLine]]:
     return results, bad
 
 
-def _lines(results_dir: Path) -> Iterator[tuple[Path, int, int, bytes]]:
+def read_chosen(
+    heads: Iterable[Head], choose: Callable[[Iterable[Head]], list[Head]]
+) -> tuple[list[Result], list[BadLine]]:
+    """The results behind the heads that `choose` takes; a line that is no result is not there to choose."""
+    left, bad = list(heads), list[BadLine]()
+    while True:
+        results, worse = read(choose(left))
+        if not worse:
+            return results, bad
+        bad += worse
+        damaged = {(line.path, line.number) for line in worse}
+        left = [head for head in left if (head.path, head.number) not in damaged]
+
+
+def _lines(results_dir: Path, bad: list[BadLine]) -> Iterator[tuple[Path, int, int, bytes]]:
     for path in sorted(results_dir.rglob("*.jsonl")):
+        if not path.is_file():
+            bad.append(BadLine(path, 0, "a folder, a device or a link to nothing, not a file"))
+            continue
         offset = 0
         with path.open("rb") as file:
             for number, raw in enumerate(file, start=1):
@@ -288,12 +311,8 @@ def _without_crc(raw: bytes) -> str:
 
 def _head(path: Path, number: int, offset: int, fields: Mapping[str, Any]) -> Head:
     speedup = fields.get("speedup")
-    told = speedup and (
-        _shared(speedup["against"]),
-        float(speedup["value"]),
-        float(speedup["low"]),
-        float(speedup["high"]),
-    )
+    ratio = Speedup.model_validate(speedup) if speedup else None
+    told = ratio and (_shared(ratio.against), ratio.value, ratio.low, ratio.high)
     tflops, latency = fields.get("tflops"), fields.get("latency_ms")
     return Head(
         path,
@@ -326,7 +345,7 @@ def _shared(text: object) -> str:
 def _reason(error: Exception) -> str:
     if isinstance(error, ValidationError):
         first = error.errors()[0]
-        return f"{'.'.join(map(str, first['loc']))}: {first['msg']}"
+        return f"{'.'.join(map(str, first['loc'])) or 'line'}: {first['msg']}"
     if isinstance(error, json.JSONDecodeError):
         return f"not JSON: {error.msg} at column {error.colno}"
     if isinstance(error, KeyError):

@@ -23,6 +23,8 @@ from harness.schema import Machine, Result, Status
 
 RETRIES = 2
 DEAD_IN_A_ROW = 12  # attempts without one that ends well: the fault is not the units'
+MOST_NONSENSE = 20  # lines of one attempt that nobody understands
+ALONE = "alone"  # key of a unit that holds the baseline only, to see whether anything ends well
 POLL_S = 0.5
 LAST_WORDS_S = 45.0  # for cancelled units to tell what they have
 
@@ -72,6 +74,7 @@ class Campaign:
         self.builds_ahead = builds_ahead
         self.lost = 0
         self.dead_in_a_row = 0
+        self.alone = 0  # how often the baseline was tried by itself
 
     def run(self) -> int:
         """Until every unit is recorded; how many of them died on every attempt.
@@ -132,7 +135,7 @@ class Campaign:
             return  # an attempt that is over
         if told.op == "hello":
             account.machine = Machine.model_validate(told.message["machine"])
-            self.started[told.label] = time.monotonic()
+            self.started.setdefault(told.label, time.monotonic())
             where = str(told.message.get("where", ""))
             self.view.started(told.label, account.unit.names, where)
         elif told.op == "result":
@@ -144,6 +147,8 @@ class Campaign:
             account.fault = str(told.message.get("why", ""))
         elif told.op == "gone":
             self._close(account, str(told.message["why"]), str(told.message["at"]))
+        elif told.op == "nonsense":
+            self._misunderstood(account, str(told.message["why"]))
         else:
             self.view.heard(told.label, told.message)
 
@@ -151,7 +156,16 @@ class Campaign:
         try:
             account.take(record.parse(line.encode()))
         except ValueError as error:
-            self.view.note(f"{account.unit.label}: a row that cannot be read: {error}")
+            self._misunderstood(account, f"a row that cannot be read: {error}")
+
+    def _misunderstood(self, account: Account, why: str) -> None:
+        """Told, up to a number; who says more of it than that is broken, and ended."""
+        account.nonsense += 1
+        if account.nonsense < MOST_NONSENSE:
+            self.view.note(f"{account.unit.label}: {why}")
+        elif account.nonsense == MOST_NONSENSE:
+            account.fault = f"{MOST_NONSENSE} lines that nobody understands, the last: {why}"
+            self.engine.cancel(account.unit.label)
 
     def _close(self, account: Account, why: str, at: str) -> None:
         """An attempt is over: what it left open is tried again, or gets its last word."""
@@ -160,6 +174,11 @@ class Campaign:
         self.started.pop(unit.label, None)
         again: list[Unit] = []
         why = account.fault or why
+        if unit.key == ALONE:
+            self.view.ended(unit.label, why, 1)
+            if account.open_cases:
+                raise _nothing_ends_well(why or account.excuse)
+            return
         if account.open_cases:
             why = why or account.excuse or "it ended without its rows"
             self.dead_in_a_row += 1
@@ -174,10 +193,19 @@ class Campaign:
             self.dead_in_a_row = 0
         self.view.ended(unit.label, why, len(again))
         if self.dead_in_a_row >= DEAD_IN_A_ROW:
-            raise GpuUnhealthyError(
-                f"{DEAD_IN_A_ROW} attempts in a row died, the last of: {why}",
-                "python run.py doctor, then the same command with --resume",
-            )
+            self._try_alone(unit, why)
+
+    def _try_alone(self, unit: Unit, why: str) -> None:
+        """The baseline with nobody beside it: only if that dies too, it is not the submissions' fault."""
+        baseline = tuple(e for e in unit.entrants if e.name == unit.against)
+        if not baseline:
+            raise _nothing_ends_well(why)
+        self.dead_in_a_row = 0
+        self.alone += 1
+        fresh = {"key": ALONE, "attempt": self.alone, "entrants": baseline, "avoid": ()}
+        alone = unit.model_copy(update={**fresh, "cases": unit.cases[:1]})
+        self.live[alone.label] = Account(alone, lambda row: None)
+        self.engine.submit(alone)
 
     def _end_the_hanging(self) -> None:
         now = time.monotonic()
@@ -221,3 +249,10 @@ class Campaign:
                     self._take(account, str(told.message["line"]))
                 elif account is not None and told.op == "gone":
                     ended.add(told.label)
+
+
+def _nothing_ends_well(why: str) -> GpuUnhealthyError:
+    return GpuUnhealthyError(
+        f"{DEAD_IN_A_ROW} attempts in a row died, the last of: {why}",
+        "python run.py doctor, then the same command with --resume",
+    )

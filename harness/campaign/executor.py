@@ -4,11 +4,18 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Annotated, Any, Literal, Protocol
+
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
 from harness.campaign.unit import Unit
 from harness.errors import UnavailableError
+from harness.process.messages import Line, Words
+from harness.process.text import shown
+from harness.schema import Finite, Machine
 
+MOST_LINE_BYTES = 32 << 20  # the longest row has 10,000 blocks
+ENDLESS = f"a line of more than {MOST_LINE_BYTES >> 20} MiB"
 Message = dict[str, Any]
 
 
@@ -21,6 +28,7 @@ class Told:
     result  one line of the record
     fault   what stopped it, if it could still say so
     end     all is told
+    nonsense  a line that is none of these, and why
     gone    its process has ended; the engine's own word, the last of every submitted unit
     """
 
@@ -64,12 +72,62 @@ def package(name: str, extra: str) -> UnavailableError:
     )
 
 
+class _Line(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class _Hello(_Line):
+    op: Literal["hello"]
+    where: Line
+    machine: Machine
+
+
+class _Stage(_Line):
+    op: Literal["stage"]
+    entry: Line
+    text: Words
+
+
+class _Block(_Line):
+    op: Literal["block"]
+    config: Line
+    done: int
+    total: int
+    eta_s: Finite
+
+
+class _Note(_Line):
+    op: Literal["note"]
+    text: Words
+
+
+class _Row(_Line):
+    op: Literal["result"]
+    line: str
+
+
+class _Fault(_Line):
+    op: Literal["fault"]
+    why: Words
+
+
+class _End(_Line):
+    op: Literal["end"]
+
+
+#: All that the process of a unit may say; `gone` is the engine's own word.
+_LINES: TypeAdapter[_Line] = TypeAdapter(
+    Annotated[_Hello | _Stage | _Block | _Note | _Row | _Fault | _End, Field(discriminator="op")]
+)
+
+
 def parse_line(label: str, line: bytes | str) -> Told:
-    """One line of a child's stdout."""
+    """One line of a child's stdout; of what is none of `_LINES` the op is `nonsense`."""
     try:
-        message = json.loads(line)
-    except ValueError:
-        message = None
-    if not isinstance(message, dict):
-        return Told(label, {"op": "note", "text": f"not a message: {line[:200]!r}"})
-    return Told(label, message)
+        return Told(label, _LINES.validate_python(json.loads(line)).model_dump())
+    except ValidationError as error:
+        first = error.errors(include_input=False, include_context=False)[0]
+        why = f"{'.'.join(map(str, first['loc']))}: {first['msg']}"
+    except (ValueError, RecursionError):
+        why = f"not JSON: {line[:80]!r}"
+    return Told(label, {"op": "nonsense", "why": shown(why, 300)})

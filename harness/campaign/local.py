@@ -15,14 +15,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import IO
 
-from harness.campaign.executor import Told, gone, parse_line
+from harness.campaign.executor import ENDLESS, MOST_LINE_BYTES, Told, gone, parse_line
 from harness.campaign.unit import Unit, to_text
 from harness.process.project import HOME
 from harness.process.text import plain_text
 
 COMMAND = (sys.executable, "-m", "harness.campaign.child")
 GRACE_S = 30.0  # for a cancelled unit to write its rows and end its processes
-FAULTS_IN_A_ROW = 3  # after which a GPU gets no more work
+FAULTS_IN_A_ROW = 3  # after which a GPU gets no more work, while there is another
 READ_BYTES = 1 << 16
 #: Units of a host do not begin at the same moment. The driver opens one context at a time for all GPUs (0.17 s each, and a
 #: unit of eight opens eleven): of units that begin together each would wait for the contexts of all.
@@ -50,7 +50,7 @@ class _Running:
     slot: Slot
     process: subprocess.Popen[bytes]
     errors: IO[bytes]
-    rest: bytes = b""  # of a line that is not complete
+    rest: bytearray = field(default_factory=bytearray)  # of a line that is not complete
     kill_at: float = field(default=float("inf"))
 
 
@@ -112,17 +112,14 @@ class Local:
 
     def _fill(self) -> None:
         alive = [slot for slot in self.slots if slot.faults < FAULTS_IN_A_ROW]
+        if all(slot.builds for slot in alive):  # the units' fault or the host's: not one GPU's
+            alive = self.slots
         places = {slot.gpu for slot in alive if not slot.builds}
         for slot in alive:
             fit = next((u for u in self._waiting if _suits(u, slot, places)), None)
             if slot.child is None and fit is not None and self._may_begin(slot):
                 self._waiting.remove(fit)
                 self._start(fit, slot)
-        if not any(slot for slot in alive if not slot.builds):
-            for unit in self._waiting:
-                why = f"{FAULTS_IN_A_ROW} units in a row died on every GPU of this host"
-                self._said.append(gone(unit.label, why))
-            self._waiting.clear()
 
     def _may_begin(self, slot: Slot) -> bool:
         """Whether the unit before has had its time to open its contexts."""
@@ -153,8 +150,15 @@ class Local:
         data = os.read(child.process.stdout.fileno(), READ_BYTES)
         if not data:
             return [self._bury(child)]
-        *lines, child.rest = (child.rest + data).split(b"\n")
-        return [parse_line(child.unit.label, line) for line in lines if line]
+        child.rest += data
+        if b"\n" not in data:
+            if len(child.rest) > MOST_LINE_BYTES:
+                _kill(child.process)
+                child.rest.clear()
+                return [Told(child.unit.label, {"op": "fault", "why": ENDLESS})]
+            return []
+        *lines, child.rest = child.rest.split(b"\n")
+        return [parse_line(child.unit.label, bytes(line)) for line in lines if line]
 
     def _bury(self, child: _Running) -> Told:
         """Its stdout is closed: wait for it, free its slot, say how it ended."""

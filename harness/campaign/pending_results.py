@@ -19,6 +19,13 @@ from harness.schema import Entrant, Machine, Result, Status
 NO_WORD = frozenset({Status.INTERRUPTED, Status.HARNESS_ERROR})
 
 
+DAY_S = 86_400.0  # by which the clock of a node may be wrong
+
+
+def _day(seconds: float) -> str:
+    return time.strftime("%Y-%m-%d", time.gmtime(seconds))
+
+
 class Account:
     """One attempt at one unit: rows that came, cases that are written."""
 
@@ -26,6 +33,8 @@ class Account:
         self.unit = unit
         self.machine: Machine | None = None
         self.fault = ""  # what the unit itself said it died of
+        self.nonsense = 0  # lines that were none
+        self._began = time.time()
         self._save = save
         self._held: dict[str, dict[str, Result]] = {case: {} for case in unit.cases}
         self._owed = frozenset(entrant.name for entrant in unit.entrants)
@@ -65,9 +74,19 @@ class Account:
             self._save(row)
 
     def _is_asked(self, result: Result) -> bool:
-        """The row is of the files and the suite that this unit names."""
-        source = next(e.source_sha256 for e in self.unit.entrants if e.name == result.entry)
-        return (source, self.unit.suite.sha256) == (result.source_sha256, result.suite_sha256)
+        """The row is of the files and the suite that this unit names, of today, of the machine it runs on."""
+        suite, machine = self.unit.suite, self.machine
+        entrant = next(e for e in self.unit.entrants if e.name == result.entry)
+        told = (result.source_sha256, result.kind, result.suite, result.suite_sha256)
+        asked = (entrant.source_sha256, entrant.kind, suite.name, suite.sha256)
+        days = [_day(self._began - DAY_S), _day(time.time() + DAY_S)]
+        return (
+            told == asked
+            and result.case == next(c for c in suite.cases if c.name == result.config)
+            and (result.problem, result.protocol) == (suite.problem, PROTOCOL)
+            and (result.machine, result.gpu) == (machine, machine.gpu if machine else "")
+            and days[0] <= result.date[:10] <= days[1]
+        )
 
     def _unmeasured(self, entrant: Entrant, case: str, status: Status, reason: str) -> Result:
         """A row for a case that no process came to tell about."""

@@ -123,6 +123,7 @@ def _carry_out() -> Callable[[str, list[str], str], Iterator[list[bytes]]]:
         import subprocess
         import tempfile
 
+        most_bytes = 32 << 20  # executor.MOST_LINE_BYTES, which the node does not import
         with tempfile.TemporaryFile() as errors:
             process = subprocess.Popen(
                 [sys.executable, "-m", *command],
@@ -145,6 +146,8 @@ def _carry_out() -> Callable[[str, list[str], str], Iterator[list[bytes]]]:
                     if not data:
                         break
                     *lines, rest = (rest + data).split(b"\n")
+                    if len(rest) > most_bytes:
+                        raise RuntimeError("a line without an end")
                     if lines:
                         yield [line for line in lines if line]
                 code = process.wait()

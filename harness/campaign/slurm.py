@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from harness.campaign.executor import Told, gone, package, parse_line
+from harness.campaign.executor import ENDLESS, MOST_LINE_BYTES, Told, gone, package, parse_line
 from harness.campaign.unit import Unit, to_text
 from harness.errors import UsageError
 from harness.process.project import HOME
@@ -145,9 +145,13 @@ class Slurm:
         try:
             with job.events.open("rb") as file:
                 file.seek(job.offset)
-                data = file.read()
+                data = file.read(MOST_LINE_BYTES)
         except OSError:
             return []
+        if len(data) == MOST_LINE_BYTES and b"\n" not in data:
+            job.offset += len(data)
+            job.job.cancel(check=False)
+            return [Told(job.unit.label, {"op": "fault", "why": ENDLESS})]
         whole = data[: data.rfind(b"\n") + 1]
         job.offset += len(whole)
         told = [parse_line(job.unit.label, line) for line in whole.splitlines()]

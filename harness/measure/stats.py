@@ -219,7 +219,7 @@ def geomean(ratios: Sequence[Interval]) -> Interval:
 
 def quotient(a: Interval, b: Interval) -> Interval:
     """A / b of two ratios that were measured apart, each against the same baseline (MOVER)."""
-    centre = math.log(a.value / b.value)
+    centre = math.log(a.value) - math.log(b.value)  # their quotient may be no float
     down = math.hypot(math.log(a.value / a.low), math.log(b.high / b.value))
     up = math.hypot(math.log(a.high / a.value), math.log(b.value / b.low))
     return Interval(_exp(centre), _exp(centre - down), _exp(centre + up))

@@ -20,10 +20,9 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationErr
 from harness.errors import WireError
 from harness.process.text import cut, plain_text, shown
 from harness.process.wire import Message
-from harness.schema import Error, Status
+from harness.schema import MOST_CALLS, Error, Status
 from harness.schema.mismatch import Mismatch
 
-MOST_CALLS = 64  # of a burst: schema.Case
 MOST_LINES = 64
 MESSAGE_BYTES = 8000
 LINE_BYTES = 300  # a kernel's name, a choice of an autotuner

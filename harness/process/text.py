@@ -7,14 +7,23 @@ from __future__ import annotations
 
 import json
 import re
+import unicodedata
 
-CONTROL = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]|[\x00-\x08\x0b-\x1f\x7f]|^::.*$", re.MULTILINE)
+ESCAPE = re.compile(r"(?:\x1b\[|\x9b)[0-?]*[ -/]*[@-~]")
+#: C0, C1, bidi and other unseen characters, private ones, separators of lines that are no "\n".
+UNSEEN = frozenset({"Cc", "Cf", "Co", "Zl", "Zp"})
+#: What a CI runner takes for an order to itself: `::` that begins a line, blanks before it or not, and
+#: `##[` anywhere.
+ORDER = re.compile(r"^([^\S\n]*):(?=:)|#(?=#\[)", re.MULTILINE)
 SURROGATE = re.compile("[\ud800-\udfff]")
 
 
 def plain_text(text: str) -> str:
-    """Text without escape sequences, control characters or `::workflow-command::` lines."""
-    return CONTROL.sub("", text).strip()
+    """Lines without escape sequences or unseen characters, in which no CI runner reads an order."""
+    text = ESCAPE.sub("", text)
+    if not (text.isascii() and text.isprintable()):
+        text = "".join(c for c in text if c in "\n\t" or unicodedata.category(c) not in UNSEEN)
+    return ORDER.sub(lambda found: f"{found[0]} ", text).strip()
 
 
 def shown(text: object, most: int = 4096) -> str:

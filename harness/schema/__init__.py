@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import re
 from enum import Enum
 from pathlib import Path
@@ -22,9 +23,18 @@ from pydantic import BaseModel, ConfigDict, Field, field_validator, model_valida
 
 from harness.schema.mismatch import Mismatch
 
-Positive = Annotated[float, Field(gt=0)]
+Finite = Annotated[float, Field(allow_inf_nan=False)]
+Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+Ratio = Annotated[float, Field(ge=1e-305, le=1e305)]  # its inverse is a float too
+Length = Annotated[
+    float, Field(ge=0, lt=1e7, allow_inf_nan=False)
+]  # in ms or s; no run waits longer
+Timed = Annotated[float, Field(gt=0, lt=1e7, allow_inf_nan=False)]  # ms that something took
+NotNan = Annotated[float, Field(ge=-math.inf)]  # a slack without bound is infinite
+Count = Annotated[int, Field(ge=0, le=1_000_000)]
 Limit = Annotated[float, Field(gt=0, le=1e6)]  # seconds or GiB; an infinite one is no limit
 MOST_BLOCKS = 10_000
+MOST_CALLS = 64  # of a burst
 NAME_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9_./-]{0,79}$"
 Name = Annotated[str, Field(pattern=NAME_PATTERN)]
 Login = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9-]{0,38}$")]  # of GitHub
@@ -103,7 +113,7 @@ class Case(Frozen):
     headdim: int = Field(ge=8, le=512)
     causal: bool = True
     dtype: Dtype = Dtype.FP16
-    burst: int = Field(default=4, ge=1, le=64)
+    burst: int = Field(default=4, ge=1, le=MOST_CALLS)
 
     @property
     def shape(self) -> tuple[int, int, int, int]:
@@ -218,9 +228,7 @@ class Manifest(Frozen):
 
     name: Name
     author: str = "unknown"
-    owners: tuple[Login, ...] = Field(
-        default=(), max_length=20
-    )  # who may change it by pull request
+    owners: tuple[Login, ...] = Field(default=(), max_length=20)  # may change it by pull request
     description: str = ""
     language: Literal["triton", "cuda", "pytorch"] = "pytorch"
     license: str = ""
@@ -266,12 +274,12 @@ class Entrant(Frozen):
 class Machine(Frozen):
     """What this machine is; part of every record."""
 
-    gpu: str = "cpu"
+    gpu: str = Field(default="cpu", max_length=100)
     uuid: str = ""
-    sms: int = 0
-    capability: str = "0.0"
-    memory_gib: float = 0.0
-    power_limit_w: float = 0.0
+    sms: Count = 0
+    capability: str = Field(default="0.0", pattern=r"^\d{1,3}\.\d{1,3}$")
+    memory_gib: Finite = 0.0
+    power_limit_w: Finite = 0.0
     driver: str = ""
     cuda: str = ""
     torch: str = ""
@@ -306,12 +314,12 @@ class Error(Frozen):
 class Telemetry(Frozen):
     """NVML around one block."""
 
-    sm_mhz: int = 0
-    mem_mhz: int = 0
-    power_w: float = 0.0
-    temperature_c: int = 0
+    sm_mhz: Count = 0
+    mem_mhz: Count = 0
+    power_w: Finite = 0.0
+    temperature_c: int = Field(default=0, ge=-300, le=10_000)
     throttle: tuple[str, ...] = ()
-    foreign_pids: int = 0
+    foreign_pids: Count = 0
 
 
 #: Longer than an idle worker takes to be locked: it had left work behind its turn, and that was waited for.
@@ -321,13 +329,14 @@ LATE_REST_MS = 5.0
 class Sample(Frozen):
     """One entrant in one block: K calls, both clocks."""
 
-    block: int
-    calls_ms: tuple[float, ...]  # T1 of each call: CUDA events in the worker
-    t2_ms: float  # the judge's clock: before the inputs exist → outputs held
+    block: Count
+    #: T1 of each call: CUDA events in the worker
+    calls_ms: tuple[Timed, ...] = Field(min_length=1, max_length=MOST_CALLS)
+    t2_ms: Length  # the judge's clock: before the inputs exist → outputs held
     late: bool = False  # T2 disturbed (or T1 short) in this burst; shown, not scored
-    sm_mhz: int = 0  # SM clock right behind the turn, 0 where nobody can tell
-    energy_j: float | None = None  # NVML's counter over the whole turn, checks included
-    rest_ms: float = 0.0  # until the worker was locked behind the turn, its queued work included
+    sm_mhz: Count = 0  # SM clock right behind the turn, 0 where nobody can tell
+    energy_j: Finite | None = None  # NVML's counter over the whole turn, checks included
+    rest_ms: Length = 0.0  # until the worker was locked behind the turn, its queued work included
 
     @property
     def t1_ms(self) -> float:
@@ -352,38 +361,43 @@ MOST_SLACK_PCT = 1.5
 class Slack(Frozen):
     """How far a worker could understate its time without being seen, in % of T1."""
 
-    burst_pct: float  # in one burst
-    mean_pct: float  # in the mean of all blocks
-    null_gap_ms: float = 0.0  # T2 of a burst that does nothing
-    gap_ms: float = 0.0  # median T2 - T1 of this entrant
-    pace_gap_ms: float = 0.0  # median T2 - T1 of the trusted baseline
+    burst_pct: NotNan  # in one burst
+    mean_pct: NotNan  # in the mean of all blocks
+    null_gap_ms: Finite = 0.0  # T2 of a burst that does nothing
+    gap_ms: Finite = 0.0  # median T2 - T1 of this entrant
+    pace_gap_ms: Finite = 0.0  # median T2 - T1 of the trusted baseline
 
 
 class Energy(Frozen):
     """Energy of one call above a call that does nothing, with its 95 % interval."""
 
-    joules_per_call: float | None  # None: the counter is too coarse for these blocks
-    low_j: float
-    high_j: float
+    joules_per_call: Finite | None  # None: the counter is too coarse for these blocks
+    low_j: Finite
+    high_j: Finite
 
 
 class Speedup(Frozen):
     """Paired over blocks: time of `against` / time of the entrant; above 1 is faster."""
 
     against: str
-    value: Positive
-    low: Positive
-    high: Positive
+    value: Ratio
+    low: Ratio
+    high: Ratio
     rule: int = 0  # of the interval: stats.INTERVAL_RULE when it was made
+
+    @model_validator(mode="after")
+    def _in_order(self) -> Speedup:
+        if not self.low <= self.value <= self.high:
+            raise ValueError(f"{self.value} is not between {self.low} and {self.high}")
+        return self
 
 
 class Stopping(Frozen):
     """Why an entrant has as many blocks as it has, in a run that may stop early."""
 
     rule: str  # what was asked for: "race 3, until 0.3 %"
-    looks: int = Field(
-        ge=1
-    )  # planned looks at the data; the speed-up's interval holds at all of them
+    #: Planned looks at the data; the speed-up's interval holds at all of them.
+    looks: int = Field(ge=1, le=1_000_000)
     why: str
 
 
@@ -391,35 +405,33 @@ class Result(Frozen):
     """One JSON line of results/: everything known of one entrant on one case in one run."""
 
     schema_version: Literal[1] = 1
-    run: str
-    date: str
+    run: str = Field(max_length=100)  # a part of the file's name, as the suite's is
+    date: str = Field(pattern=r"^\d{4}-\d\d-\d\d(T\d\d:\d\d:\d\d(\.\d{1,9})?(Z|\+00:00))?$")  # UTC
     entry: str
     kind: Kind
     language: str = ""
     author: str = ""
     problem: str = "attention_forward"
-    suite: str
+    suite: str = Field(max_length=80)
     config: str
     status: Status
     reason: str = ""
     numerics_class: Literal["exact", "approximate", ""] = ""
-    tflops: float | None = None
-    latency_ms: float | None = None
-    p10_ms: float | None = None
-    p90_ms: float | None = None
-    peak_pct: float | None = None
+    tflops: Positive | None = None
+    latency_ms: Timed | None = None
+    p10_ms: Timed | None = None
+    p90_ms: Timed | None = None
+    peak_pct: Positive | None = None
     max_diff: float | None = None
     correct: int = Field(default=0, ge=0, le=1)
     gpu: str
-    blocks: int = 0
-    integrity: str = (
-        "judged"  # judged | unlocked | cooperative; sandbox level follows after a slash
-    )
+    blocks: Count = 0
+    integrity: str = "judged"  # judged | unlocked | cooperative; sandbox level after a slash
     speedup: Speedup | None = None  # against the run's headline baseline
     stopping: Stopping | None = None  # None: the suite's blocks, as planned
-    clock_mhz: float | None = None  # median SM clock behind the scored bursts
-    clock_pct: float | None = None  # TFLOP/s in percent of the peak at that clock
-    drift_pct: float | None = None  # of the pace, from the first third of the blocks to the last
+    clock_mhz: Positive | None = None  # median SM clock behind the scored bursts
+    clock_pct: Positive | None = None  # TFLOP/s in percent of the peak at that clock
+    drift_pct: Finite | None = None  # of the pace, from the first third of the blocks to the last
     energy: Energy | None = None
     error: Error | None = None  # worst over all verified outputs
     mismatch: Mismatch | None = None  # where an output is wrong, and what inputs show it again
@@ -429,9 +441,7 @@ class Result(Frozen):
     telemetry: tuple[Telemetry, ...] = ()
     kernels: tuple[str, ...] = ()
     configs: tuple[str, ...] = ()  # what its own search chose: `name: choice`
-    likeness: dict[str, float] = Field(
-        default={}
-    )  # library → share of bit-equal elements, timed bursts
+    likeness: dict[str, Finite] = {}  # library → share of bit-equal elements, timed bursts
     version: str = ""
     case: Case
     source_sha256: str = ""
@@ -439,7 +449,7 @@ class Result(Frozen):
     harness_commit: str = ""
     protocol: int
     machine: Machine
-    build_s: float | None = None
+    build_s: Length | None = None
     secret_commitment: str = ""  # SHA-256 of the run's secret, made before the run
     secret: str = ""  # the secret itself, told afterwards
     log_tail: str = ""

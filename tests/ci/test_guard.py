@@ -6,6 +6,7 @@ import json
 import re
 import shutil
 import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -204,6 +205,23 @@ def test_cpu_checks_of_a_folder_that_is_wrong(
     Hub.write(tmp_path, "submissions/bad/submission.py", "def attention(q): return q\n")
     assert CPU.main(["bad", "--root", str(tmp_path)]) == 1
     assert "schema: FAILED" in capsys.readouterr().out
+
+
+def test_no_compiler_quotes_an_order_to_the_runner(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    shutil.copytree(ROOT / "submissions" / "triton_template", tmp_path / "submissions" / "mine")
+    Hub.write(tmp_path, "submissions/mine/manifest.yaml", "name: mine\nlanguage: triton\n")
+    says = r"print('k.cu(1): error\n    ::warning title=Place 1::x\n\x85::add-mask::\xe9##[group]')"
+    words = [sys.executable, "-c", f"{says}; raise SystemExit(1)"]
+    run = CPU._run
+    monkeypatch.setattr(CPU, "_run", lambda command: run(words))
+    monkeypatch.setattr(CPU, "interpret", lambda entrant: (False, "\x01::error::x\n ::stop::y"))
+    assert CPU.main(["mine", "--root", str(tmp_path)]) == 1
+    out = capsys.readouterr().out
+    assert "warning title=Place 1" in out
+    assert "##[" not in out
+    assert not any(line.lstrip().startswith("::") for line in out.splitlines())
 
 
 @pytest.mark.skipif(not shutil.which("ruff"), reason="no ruff: pip install ruff")

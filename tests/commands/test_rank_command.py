@@ -90,13 +90,13 @@ def test_what_is_no_file_is_written_to_and_never_replaced(tmp_path: Path) -> Non
     pipe = tmp_path / "pipe"
     os.mkfifo(pipe)
     reads = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
-    command.write(pipe, "a board\n")
+    publish.write(pipe, "a board\n")
     assert os.read(reads, 100) == b"a board\n"
     os.close(reads)
     assert stat.S_ISFIFO(pipe.stat().st_mode)
     link = tmp_path / "link"
     link.symlink_to(tmp_path / "file")
-    command.write(link, "a board\n")
+    publish.write(link, "a board\n")
     assert link.is_symlink()
     assert (tmp_path / "file").read_text() == "a board\n"
 

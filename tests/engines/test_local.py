@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import json
 import sys
 
 import pytest
 
+from benchmarks import null_unit
+from harness import PROTOCOL
+from harness.board import record
 from harness.campaign import local as local_engine
 from harness.campaign.local import Local
+from harness.campaign.pending_results import Account
+from harness.campaign.unit import to_text
 from harness.errors import GpuUnhealthyError
-from harness.schema import Status
+from harness.schema import Kind, Machine, Result, Status
 from tests.engines.units import NULL, SUITE, Watched, conclude, counted, once, units
 
 
@@ -87,12 +93,98 @@ def test_one_broken_gpu_costs_no_row() -> None:
     assert set(view.where) == {view.where[0]}
 
 
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"date": "9999-12-31T23:59:59Z"},
+        {"date": "1970-01-01"},
+        {"gpu": "NVIDIA H200"},
+        {"machine": Machine(gpu="NVIDIA H200", sms=132)},
+        {"kind": Kind.BASELINE},
+        {"protocol": PROTOCOL + 1},
+        {"problem": "attention_backward"},
+        {"suite": "fa3"},
+        {"case": SUITE.cases[0].model_copy(update={"seqlen": 64})},
+    ],
+)
+def test_a_row_that_says_what_was_not_asked_is_not_taken(changes: dict[str, object]) -> None:
+    (unit,) = units(["n0"])
+    described = json.loads(to_text(unit))
+    lines = [
+        null_unit.row(described, entrant, "one", "UNSUPPORTED") for entrant in described["entrants"]
+    ]
+    honest = [record.parse(line.encode()) for line in lines]
+    taken: list[Result] = []
+    account = Account(unit, taken.append)
+    account.machine = Machine()
+    account.take(honest[0].model_copy(update=changes))
+    account.take(honest[1])
+    assert not taken
+    account.take(honest[0])
+    assert len(taken) == 2
+
+
 def test_rows_of_other_files_or_another_suite_are_not_taken(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv("NULL_UNIT_SUITE", "0" * 64)
     rows, _ = conclude(local(), units(["n0"]))
     assert counted(rows) == once(["n0"], "HARNESS_ERROR")
+
+
+FORGED = [
+    '{"op": "hello"}',
+    '{"op": "hello", "where": "x", "machine": {"gpu": 5}}',
+    '{"op": "result"}',
+    '{"op": "result", "line": ["x"]}',
+    '{"op": "gone"}',
+    '{"op": "gone", "why": "", "at": ""}',
+    '{"op": "fault"}',
+    '{"op": ["hello"]}',
+    '{"op": "block", "config": "x", "done": 1e999, "total": {}, "eta_s": 1}',
+    '{"op": "end", "more": 1}',
+    "[" * 100_000,
+    '{"op":' * 15_000,
+    "9" * 5000,
+    "\\ud800",
+]
+
+
+@pytest.mark.parametrize("line", FORGED)
+def test_a_line_that_is_no_message_costs_nobody_a_row(line: str) -> None:
+    says = f"print({line!r}); from benchmarks.null_unit import main; main()"
+    rows, view = conclude(local(2, sys.executable, "-c", says), units(["n0", "n1"]))
+    assert counted(rows) == once(["n0", "n1"])
+    assert not view.deaths
+    assert len(view.notes) == 2
+
+
+@pytest.mark.parametrize(
+    ("says", "why"),
+    [
+        ("print('x\\n' * 1000, flush=True); time.sleep(60)", "20 lines that nobody understands"),
+        ("sys.stdout.write('x' * (33 << 20)); time.sleep(60)", "a line of more than 32 MiB"),
+    ],
+)
+def test_who_never_stops_talking_is_ended(
+    says: str, why: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("harness.campaign.local.GRACE_S", 0.1)
+    hostile = f"import sys, time; {says}"
+    rows, view = conclude(local(1, sys.executable, "-c", hostile), units(["n0"]))
+    assert counted(rows) == once(["n0"], "HARNESS_ERROR")
+    assert [why in death for death in view.deaths] == [True] * 3
+
+
+def test_rivals_that_kill_every_attempt_end_no_campaign() -> None:
+    lost = [f"lost-{n}" for n in range(5)]
+    rows, view = conclude(local(1), units([*lost, "n1", "n2"]))
+    told = counted(rows)
+    assert [
+        told[name, case, "UNSUPPORTED"] for name in ("n1", "n2") for case in ("one", "two")
+    ] == ([1] * 4)
+    assert len(view.deaths) == 15
+    assert not any(row.run.startswith("alone") for row in rows)
 
 
 def test_a_cancelled_unit_is_gone_once() -> None:

@@ -77,7 +77,7 @@ def test_two_hundred_honest_runs_are_believed() -> None:
         assert cross_examine(blocks(rng), blocks(rng), (), GPU_RULES).refusal == ""
 
 
-@pytest.mark.parametrize("honesty", [0.98, 0.97, 0.9, 0.5, 0.0])
+@pytest.mark.parametrize("honesty", [0.98, 0.97, 0.9, 0.5, 1e-6])
 def test_a_short_claim_is_refused(honesty: float) -> None:
     for seed in range(50):
         rng = random.Random(seed)
@@ -166,7 +166,7 @@ times = st.floats(1e-3, 50.0)
 @given(
     pace=st.lists(st.tuples(times, st.floats(0.0, 20.0)), min_size=1, max_size=25),
     nulls=st.lists(st.floats(0.0, 20.0), max_size=5),
-    mine=st.lists(st.tuples(times, st.floats(0.0, 1.0)), min_size=1, max_size=25),
+    mine=st.lists(st.tuples(times, st.floats(1e-9, 1.0)), min_size=1, max_size=25),
     alone=st.integers(0, 24),
 )
 def test_no_ranked_claim_is_shorter_than_the_cap(

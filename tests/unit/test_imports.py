@@ -41,7 +41,7 @@ LAWS = {
     "catalog.source_files": {"errors", "process.sandbox.removal", "process.text"},
     "catalog.yaml_model": {"errors", "catalog.source_files", "process.text"},
     "campaign.unit": {"catalog.request", "schema", "measure.stopping"},
-    "campaign.executor": {"campaign.unit", "errors"},
+    "campaign.executor": {"campaign.unit", "errors", "schema", "process.messages", "process.text"},
     "worker.burst": set(),
     "worker.load": {"schema", "worker.cuda.source", "worker.interpret"},
 }

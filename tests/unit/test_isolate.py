@@ -6,6 +6,8 @@ import os
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from harness.process.child import Child, Jail, untrusted_env
 from harness.process.text import plain_text
@@ -13,7 +15,25 @@ from harness.process.text import plain_text
 
 def test_text_of_strangers_is_plain() -> None:
     dirty = "\x1b[31mred\x1b[0m\n::set-output name=x::1\nfine\x07\r"
-    assert plain_text(dirty) == "red\n\nfine"
+    assert plain_text(dirty) == "red\n: :set-output name=x::1\nfine"
+    assert plain_text("a.cu(3): ::cuda::ptx is\n\tstd::x") == "a.cu(3): ::cuda::ptx is\n\tstd::x"
+
+
+@given(
+    st.lists(
+        st.sampled_from(
+            ["::", ":", "##[", "#", "[", "error", "\n", "\r", " ", "\t", "\x01", "\x1b[1m", "\x1b"]
+            + ["\x9b", "\x85", "\x0b", "\u2028", "\u202e", "\ufeff", "\xa0", "\ue000", "é"]
+        ),
+        max_size=12,
+    ).map("".join)
+)
+def test_no_line_of_a_stranger_is_an_order_to_a_ci_runner(dirty: str) -> None:
+    plain = plain_text(dirty)
+    assert plain_text(plain) == plain
+    assert "##[" not in plain
+    assert not any(line.lstrip().startswith("::") for line in plain.splitlines())
+    assert not any(c in "\x1b\u202e\ufeff\u2028" or "\x80" <= c < "\xa0" for c in plain)
 
 
 def test_the_environment_is_an_allow_list(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,6 +10,7 @@ import pytest
 from harness.board import rank
 from harness.board.rank import Board, by_todays_rule, direct_on, leaderboard, newest
 from harness.measure import stats
+from harness.measure.stats import Interval
 from harness.schema import Kind, Result, Speedup, Status, Stopping, Suite
 from tests.report.factory import CASES, CPU, H200, result, run_of, timed
 
@@ -154,10 +155,15 @@ def test_without_cudnn_the_suites_own_headline_is_taken() -> None:
     assert board.exact[0].speedup.value == pytest.approx(2.0)
 
 
-def test_an_infinite_speed_up_is_no_score() -> None:
-    endless = Speedup(against="sdpa_cudnn", value=2, low=1, high=math.inf)
-    board = only([result("odd", c, speedup=endless) for c in CASES])
-    assert "not a finite number" in board.unranked[0].why
+@pytest.mark.parametrize("told", [(2, 1, math.inf), (math.nan, 1, 3), (0, 0, 1), (2, 3, 4)])
+def test_what_is_no_interval_is_no_speed_up(told: tuple[float, float, float]) -> None:
+    with pytest.raises(ValueError, match=r"value|low|high"):
+        Speedup(against="sdpa_cudnn", value=told[0], low=told[1], high=told[2])
+
+
+def test_intervals_at_the_ends_of_the_floats_are_still_compared() -> None:
+    slow, fast = (Interval(x, x / 2, x * 2) for x in (1e-300, 1e300))
+    assert 0 < stats.quotient(slow, fast).value < stats.quotient(fast, slow).value < math.inf
 
 
 def test_cpu_results_are_never_ranked() -> None:

@@ -15,9 +15,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from harness.board import record
+from harness.board.history import history
+from harness.board.rank import leaderboard, newest
+from harness.board.render import markdown
 from harness.board.store import Store
 from harness.errors import EXIT_STORAGE, StorageError
-from harness.schema import Error, Status
+from harness.schema import Error, Result, Status
 from tests.report.factory import CPU, mismatch, result, run_of
 
 
@@ -172,6 +175,80 @@ def test_a_line_made_by_a_stranger_costs_only_itself(
     assert [(line.number, bool(line.reason)) for line in bad] == [(1, True)]
     assert [head.entry for head in heads] == ["yours"]
     assert [r.entry for r in record.load(tmp_path)[0]] == ["yours"]
+
+
+def forged(told: Result, **changes: object) -> str:
+    """A line with a good checksum that says what no harness wrote."""
+    fields = json.loads(record.to_line(told)) | changes
+    del fields["crc32"]
+    body = json.dumps(fields, separators=(",", ":"))[:-1]
+    return f'{body},"crc32":"{zlib.crc32(body.encode()):08x}"}}\n'
+
+
+def samples_of(*calls_ms: float | str, **changes: object) -> list[dict[str, object]]:
+    return [{"block": n, "calls_ms": calls_ms, "t2_ms": 9.0, **changes} for n in range(20)]
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"latency_ms": 0.0},
+        {"latency_ms": 1e308},
+        {"tflops": "NaN"},
+        {"peak_pct": "Infinity"},
+        {"speedup": {"against": "sdpa_cudnn", "value": 9, "low": 9, "high": "Infinity"}},
+        {"speedup": {"against": "sdpa_cudnn", "value": 0, "low": 0, "high": 0}},
+        {"speedup": {"against": "sdpa_cudnn", "value": 2, "low": 3, "high": 1}},
+        {"speedup": {"against": "sdpa_cudnn", "value": 1e-320, "low": 1e-320, "high": 1e-320}},
+        {"samples": samples_of()},
+        {"samples": samples_of(0.0)},
+        {"samples": samples_of(-1.0)},
+        {"samples": samples_of("NaN")},
+        {"samples": samples_of(*[1.0] * 65)},
+        {"samples": samples_of(1.0, t2_ms="NaN")},
+        {"samples": samples_of(1.0, energy_j="Infinity")},
+        {"slack": {"burst_pct": 1, "mean_pct": "NaN"}},
+        {"energy": {"joules_per_call": "NaN", "low_j": 1, "high_j": 2}},
+        {"telemetry": [{"power_w": "NaN"}]},
+        {"clock_mhz": -5},
+        {"drift_pct": "NaN"},
+        {"build_s": "-Infinity"},
+        {"blocks": 10**4000},
+        {"stopping": {"rule": "x", "looks": 10**18, "why": "y"}},
+        {"problem": "nobody"},
+        {"status": "WONDERFUL"},
+        {"date": "2026-13-1"},
+        {"date": "9" * 1000},
+        {"run": "r" * 400},
+        {"machine": {"gpu": "NVIDIA H200", "sms": 132, "capability": "x.y"}},
+        {"machine": {"gpu": "x" * 300, "sms": 132}},
+    ],
+)
+def test_a_row_that_no_run_writes_is_named_and_hides_nobody(
+    tmp_path: Path, changes: dict[str, object]
+) -> None:
+    honest = run_of({"mine": 0.9}, date="2026-11-20")
+    mine = next(r for r in honest if r.entry == "mine")
+    write_all(tmp_path, honest)
+    path = tmp_path / "nvidia-h200" / "x.jsonl"
+    path.write_text(forged(mine, **{"date": "2026-11-22", "run": "r2", **changes}))
+    heads, bad = record.heads(tmp_path)
+    results, worse = record.read_chosen(heads, newest)
+    assert [(line.path, line.number) for line in bad + worse] == [(path, 1)]
+    assert len(results) == len(honest)
+    history(heads)
+    markdown.render(leaderboard(results), {}, "")
+
+
+@pytest.mark.parametrize("kind", ["folder", "fifo", "dangling", "loop"])
+def test_what_is_no_file_is_left_out(tmp_path: Path, kind: str) -> None:
+    write_all(tmp_path, [result()])
+    path = tmp_path / "nvidia-h200" / "x.jsonl"
+    make = {"folder": path.mkdir, "fifo": lambda: os.mkfifo(path)}
+    make.get(kind, lambda: path.symlink_to(path.name if kind == "loop" else "nowhere"))()
+    heads, bad = record.heads(tmp_path)
+    assert (len(heads), len(record.load(tmp_path)[0])) == (1, 1)
+    assert [str(line).startswith(f"{path}: a folder") for line in bad] == [True]
 
 
 def test_a_time_on_a_failed_line_is_refused(tmp_path: Path) -> None:

@@ -79,7 +79,7 @@ def one(
         )
     except CudaSourceError as cause:
         place = f"{cause.file}:{cause.line}: " if cause.file else ""
-        reason = f"{cause.status}: {place}{plain_text(cause.message)}"
+        reason = plain_text(f"{cause.status}: {place}{cause.message}")
         print(f"{entrant.name}: {reason}\n  next: mend that line", file=sys.stderr)
         told.append({"entry": entrant.name, "error": reason, "kernels": [], "text": entrant.name})
         return EXIT_SUBMISSION_FAILED

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from harness.board import query, record
-from harness.board.rank import leaderboard, newest
+from harness.board.rank import leaderboard
 from harness.board.render.text import place_text, times, wash
 from harness.catalog import steps
 from harness.catalog.entrants import entry_name, known, ladders
@@ -126,7 +126,7 @@ def _room(args: argparse.Namespace, usual: int) -> int:
 def _places(results: Path, kind: Kind, limit: int) -> dict[str, str]:
     """Entry → its place on the first board (GPUs come first) that ranks it."""
     heads, _ = record.heads(results)
-    found, _ = query.read(newest(head for head in heads if head.gpu != "cpu"), heads)
+    found, _ = query.read_newest(head for head in heads if head.gpu != "cpu")
     places: dict[str, str] = {}
     for board in leaderboard(found, beside=query.SharedRuns(heads)).boards:
         for row in board.rows:
