@@ -20,6 +20,7 @@ from harness.catalog.entrants import (
     stage,
 )
 from harness.errors import SubmissionError
+from harness.measure.machine import version_of
 from harness.problems import get_problem
 from harness.schema import Entrant, Kind
 
@@ -100,6 +101,17 @@ def test_the_hash_follows_the_source_and_not_the_notes(tmp_path: Path) -> None:
         ("claims: {headdims: many}\n", r"manifest.yaml:2: claims.headdims: expected a list.*many"),
         ("claims: {headdims: []}\n", r"manifest.yaml:2: claims.headdims: "),
         ("claims: {headdims: [0]}\n", r"manifest.yaml:2: claims.headdims.0: .*got 0"),
+        ('needs: {packages: [""]}\n', r"manifest.yaml:2: needs.packages.0: .*got ''"),
+        ("needs: {packages: [../x]}\n", r"manifest.yaml:2: needs.packages.0: "),
+        (f"needs: {{packages: [{'a' * 81}]}}\n", r"manifest.yaml:2: needs.packages.0: "),
+        (f"needs: {{packages: [{'a, ' * 51}]}}\n", r"manifest.yaml:2: needs.packages: "),
+        ("needs: {tools: [/usr/bin/env]}\n", r"manifest.yaml:2: needs.tools.0: "),
+        ('needs: {tools: ["a\\0b"]}\n', r"manifest.yaml:2: needs.tools.0: "),
+        (
+            f"needs: {{compute_capability: '{'9' * 5000}.0'}}\n",
+            r"manifest.yaml:2: needs.compute_capability: ",
+        ),
+        ('version_of: " "\n', r"manifest.yaml:2: version_of"),
         ("claims: {dtypes: []}\n", r"manifest.yaml:2: claims.dtypes: "),
         ("claims: {seqlen_multiple: .nan}\n", r"manifest.yaml:2: claims.seqlen_multiple: .*nan"),
     ],
@@ -469,3 +481,8 @@ def test_the_name_is_the_folder(tmp_path: Path) -> None:
     (folder / "manifest.yaml").write_text("name: other\n")
     with pytest.raises(SubmissionError, match="write name: mine"):
         load(folder)
+
+
+@pytest.mark.parametrize("package", ["", " ", "no-such-package", "a/../b"])
+def test_what_is_no_package_has_no_version(package: str) -> None:
+    assert version_of(package) == ""
