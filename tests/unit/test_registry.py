@@ -122,6 +122,10 @@ def test_a_wrong_manifest(tmp_path: Path, manifest: str, message: str) -> None:
     assert caught.value.hint
 
 
+#: The codec that the first line names takes more than a minute of processor for it.
+PUNYCODE = f"# coding: punycode\n{'a' * 200_000}-{'b' * 280_000}"
+
+
 @pytest.mark.parametrize(
     ("source", "message"),
     [
@@ -142,6 +146,8 @@ def test_a_wrong_manifest(tmp_path: Path, manifest: str, message: str) -> None:
         (f"x = {'9' * 5_000}\n", r"submission.py:1: does not parse: Exceeds the limit"),
         ("x = 1\0\n", r"submission.py:1: does not parse: .*null bytes"),
         ("# coding: wrong\n", r"submission.py:1: does not parse: .*wrong"),
+        ("x = 1\n# vim: set fileencoding=latin-1 :\n", r"submission.py:2: .*encoding latin-1"),
+        (PUNYCODE, r"submission.py:1: does not parse: encoding punycode\n.*save the file as UTF-8"),
         (f"x = 1\n{'#' * 600_000}\n", "600007 bytes of Python, at most 524288"),
         (
             f"def custom_attention_forward({', '.join(f'a{i}' for i in range(99))}): ...\n",
