@@ -218,6 +218,28 @@ def test_a_folder_that_is_not_read(
     assert caught.value.hint
 
 
+@pytest.mark.parametrize(
+    "name", ["$(id).cu", "`id`.cu", "a;b.cu", "a b.cu", 'a"b.h', "-o.cu", "sub$dir/a.cu", "(x).py"]
+)
+def test_a_name_that_a_shell_reads_is_refused(tmp_path: Path, name: str) -> None:
+    folder = make(tmp_path)
+    path = folder / name
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("//")
+    with pytest.raises(SubmissionError, match=r"letters, digits, _ \. - \+ = @ and ,") as caught:
+        load(folder)
+    assert caught.value.hint
+
+
+@pytest.mark.parametrize("name", ["kernel_é.cu", "a-b+c=d@e,f.cuh", ".hidden", "_x/__y__.h"])
+def test_a_plain_name_is_read(tmp_path: Path, name: str) -> None:
+    folder = make(tmp_path)
+    path = folder / name
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("//")
+    assert name in dict(load(folder).files)
+
+
 @pytest.mark.parametrize("name", ["manifest.yaml", "submission.py"])
 def test_a_fifo_is_not_waited_for(tmp_path: Path, name: str) -> None:
     folder = make(tmp_path)

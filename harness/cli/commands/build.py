@@ -12,7 +12,7 @@ from harness.errors import EXIT_OK, EXIT_SUBMISSION_FAILED, UnavailableError, Us
 from harness.process.child import ROOT
 from harness.process.sandbox import enter
 from harness.process.text import plain_text
-from harness.schema import Entrant, Kind, Limits
+from harness.schema import Entrant, Kind
 from harness.worker.cuda import resources
 from harness.worker.cuda.nvrtc import CudaSourceError
 
@@ -60,7 +60,7 @@ def one(entrant: Entrant, archs: list[str] | None, fail_on_spills: bool) -> int:
             entrant,
             launch,
             archs or resources.archs_for(manifest.needs.compute_capability),
-            Limits(),
+            builder.limits(),
             enter.usual_level(),
         )
     except CudaSourceError as cause:
