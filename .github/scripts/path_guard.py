@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 NAME = re.compile(r"[a-z][a-z0-9_]{1,39}")
+RESERVED = {"all", "null"}
 PATH = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,79}(/[A-Za-z0-9_][A-Za-z0-9_.-]{0,79}){0,5}")
 SHA = re.compile(r"[0-9a-f]{40}")
 OWNERS = re.compile(r"^owners: \[([A-Za-z0-9, -]*)\] *(?:#.*)?$", re.MULTILINE)
@@ -129,6 +130,9 @@ def faults(repo: Path, found: list[Change]) -> list[str]:
 def trespass(repo: Path, base: str, name: str, author: str) -> list[str]:
     """Why `author` may not change submissions/`name`, which may be there already at `base`."""
     folder = f"submissions/{name}"
+    baseline = git(repo, "ls-tree", "--name-only", base, "--", f"baselines/{name}").strip()
+    if baseline or name in RESERVED:
+        return [f"{folder}: '{name}' is the name of a baseline or a word of the command line"]
     if not git(repo, "ls-tree", "--name-only", base, "--", folder).strip():
         return []
     owners = _owners(repo, base, folder)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from pathlib import Path, PurePosixPath
 
 from harness.catalog import steps
@@ -17,6 +17,8 @@ from harness.process.project import layers
 from harness.process.text import encoded_bytes, shown
 from harness.schema import NAME_PATTERN, Entrant, Kind, Manifest
 
+ALL = "all"  # the word for every entry of a folder
+ENTRIES = (".py", ".cu")
 MOST_MANIFEST_BYTES = 32 << 10  # as it is told to a worker
 
 
@@ -34,30 +36,39 @@ def find_entrants(
 
 
 def gather(
-    names: Iterable[str], root: Path, kind: Kind, problem: Problem | None
+    names: Iterable[str],
+    root: Path,
+    kind: Kind,
+    problem: Problem | None,
+    taken: Collection[str] = (),
 ) -> tuple[list[Entrant], list[SubmissionError]]:
     """The same, and why others are left out: who came with 'all' or a folder of many fails alone.
 
-    Raises SubmissionError for what was named itself, and where nobody is left.
+    taken: names that none of them may bear. Raises SubmissionError for what was named itself, and where nobody is left.
     """
     found: dict[Path, Entrant] = {}
     refused: list[SubmissionError] = []
     for name in _split(names):
         paths = (
             _everybody(root, kind, problem, refused)
-            if name == "all"
+            if name == ALL
             else _resolve(name, root, problem)
         )
         for path in paths:
             try:
                 entrant = load_entrant(path, kind, problem, root)
+                if entrant.name in taken:
+                    raise SubmissionError(
+                        f"{shown(path)}: an entry called '{entrant.name}', which is taken",
+                        "rename its folder and the name in its manifest",
+                    )
             except SubmissionError as cause:  # noqa: PERF203 - one bad folder costs nobody else
-                if name != "all" and len(paths) == 1:
+                if name != ALL and len(paths) == 1:
                     raise
                 refused.append(cause)
             else:
                 found.setdefault(entrant.entry_path.resolve(), entrant)
-        if name == "all" and kind is Kind.SUBMISSION and not paths and not refused:
+        if name == ALL and kind is Kind.SUBMISSION and not paths and not refused:
             of = f" for {problem.name}" if problem else ""
             raise SubmissionError(f"{root}: no submission{of} here", "python run.py init mine")
     if refused and not found:
@@ -67,7 +78,7 @@ def gather(
 
 def problem_of(names: Iterable[str], root: Path) -> Problem:
     """What the first of `names` computes; 'all' and names that lead nowhere mean the first problem."""
-    first = next(iter(_split(names)), "all")
+    first = next(iter(_split(names)), ALL)
     try:
         entrant = load_entrant(_resolve(first, root)[0], Kind.SUBMISSION, None)
     except SubmissionError:  # whoever loads it for a run says what is wrong
@@ -77,7 +88,7 @@ def problem_of(names: Iterable[str], root: Path) -> Problem:
 
 def places(names: Iterable[str], root: Path) -> list[Path]:
     """The files and folders that `names` mean, not looked into; 'all' is `root`, what is not there is left out."""
-    found = (root if name == "all" else _place(name, root) for name in _split(names))
+    found = (root if name == ALL else _place(name, root) for name in _split(names))
     return [path for path in found if path]
 
 
@@ -114,7 +125,7 @@ def load_entrant(
 
     None for `problem` means the one that its manifest names.
     """
-    if path.is_file() and path.suffix in {".py", ".cu"} and _is_entry(path):
+    if path.is_file() and path.suffix in ENTRIES and _is_entry(path):
         path = path.absolute().parent
     if path.is_file() and path.suffix == ".py":
         folder, files = path.parent, read(path.parent, [path.name])
@@ -317,6 +328,11 @@ def _place(name: str, root: Path) -> Path | None:
 
 def _display_name(path: Path, manifest: Manifest, root: Path | None) -> str:
     """The manifest's name; steps/ of an entry carry their path, so that two never share a row."""
+    if path.is_dir() and path.suffix in ENTRIES:  # `entry_name` would give it another's name
+        raise SubmissionError(
+            f"{shown(path)}: a folder called like a file",
+            f"mv '{shown(path)}' '{shown(path.with_suffix(''))}_', and name it so in its manifest",
+        )
     for layer in layers(root) if root is not None else ():
         if path.resolve().is_relative_to(layer.resolve()):
             return entry_name(path.resolve().relative_to(layer.resolve()).as_posix())

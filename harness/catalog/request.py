@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from harness.catalog.entrants import find_entrants, gather, known_names
+from harness.catalog.entrants import ALL, find_entrants, gather, known_names
 from harness.catalog.null_kernel import NAME as NULL
 from harness.errors import SubmissionError
 from harness.measure.stopping import FIXED, Rule
@@ -56,11 +56,12 @@ def resolve(
 ) -> Request:
     """Names → a Request; raises SubmissionError on a name that two entrants share."""
     problem = get_problem(suite.problem)
-    submissions, refused = gather(names, root / "submissions", Kind.SUBMISSION, problem)
+    # A baseline is what others are compared with, run or not: nobody else bears its name.
+    taken = {NULL, ALL, *known_names(root / "baselines")}
+    submissions, refused = gather(names, root / "submissions", Kind.SUBMISSION, problem, taken)
     found = find_entrants(baselines, root / "baselines", Kind.BASELINE, problem)
     entrants = (*submissions, *found)
     seen: set[str] = set()
-    _no_false_names(submissions, root)
     for entrant in entrants:
         if entrant.name in seen:
             raise SubmissionError(
@@ -75,14 +76,3 @@ def resolve(
         root=root,
         refused=tuple(refused),
     )
-
-
-def _no_false_names(submissions: Sequence[Entrant], root: Path) -> None:
-    """A baseline is what others are compared with, run or not: nobody else bears its name."""
-    for name in (NULL, *known_names(root / "baselines")):
-        for entrant in submissions:
-            if entrant.name == name:
-                raise SubmissionError(
-                    f"{entrant.folder}: a submission called '{name}', which is a baseline's name",
-                    "rename its folder and the name in its manifest",
-                )

@@ -1,12 +1,14 @@
-"""Can the entry of a submission be called as its problem is? It is parsed, never run."""
+"""Can the entry of a submission be called as its problem is? It is parsed, apart, and never run."""
 
 from __future__ import annotations
 
 import ast
 import difflib
+import re
 import warnings
 from pathlib import Path
 
+from harness.catalog.apart import checked_apart
 from harness.catalog.launch_spec import parse_launch
 from harness.catalog.source_files import read_file
 from harness.catalog.yaml_model import MOST_BYTES as MOST_YAML_BYTES
@@ -17,6 +19,7 @@ from harness.process.text import shown
 from harness.schema import Manifest
 
 MOST_BYTES = 512 << 10  # of Python: its syntax tree takes some hundred times as much
+CODECS = {b"utf-8", b"utf8", b"utf-8-sig", b"ascii", b"us-ascii"}
 MOST_COMPARED = 100  # names, in search of one that was misspelt
 MOST_SHOWN = 12  # parameters
 CU_FUNCTION = "custom_attention_forward"  # what harness/worker/cuda/source.py makes of a .cu
@@ -27,7 +30,17 @@ def check_source(path: Path, body: bytes, problem: Problem) -> None:
 
     Raises SubmissionError with file and line, whatever the bytes are.
     """
-    tree = _parsed(path, body)
+    if len(body) > MOST_BYTES:
+        raise SubmissionError(
+            f"{shown(path)}: {len(body)} bytes of Python, at most {MOST_BYTES}",
+            "keep data in files of their own",
+        )
+    text = _text_of(path, body)
+    checked_apart(lambda: _check(path, text, problem), shown(path))
+
+
+def _check(path: Path, text: str, problem: Problem) -> None:
+    tree = _parsed(path, text)
     functions = {node.name: node for node in tree.body if isinstance(node, ast.FunctionDef)}
     if problem.function in functions:
         _check_signature(path, functions[problem.function], problem)
@@ -39,18 +52,32 @@ def check_source(path: Path, body: bytes, problem: Problem) -> None:
         raise SubmissionError(f"{shown(path)}: has no function '{problem.function}'", hint)
 
 
-def _parsed(path: Path, body: bytes) -> ast.Module:
-    if len(body) > MOST_BYTES:
+def _text_of(path: Path, body: bytes) -> str:
+    """`body` as UTF-8. No other codec that the file may name is ever tried: some take minutes."""
+    for number, line in enumerate(re.split(rb"\r\n?|\n", body, maxsplit=2)[:2], start=1):
+        named = re.match(rb"[ \t\f]*#.*?coding[:=][ \t]*([-\w.]+)", line)
+        if named and named[1].lower().replace(b"_", b"-") not in CODECS:
+            raise SubmissionError(
+                f"{shown(path)}:{number}: does not parse: encoding {shown(named[1].decode(), 40)}",
+                "save the file as UTF-8 and take that line out",
+            )
+    try:
+        return body.decode("utf-8-sig")
+    except UnicodeDecodeError as cause:
+        line = body.count(b"\n", 0, cause.start) + 1
         raise SubmissionError(
-            f"{shown(path)}: {len(body)} bytes of Python, at most {MOST_BYTES}",
-            "keep data in files of their own",
-        )
+            f"{shown(path)}:{line}: does not parse: byte 0x{body[cause.start]:02x} is not UTF-8",
+            "save the file as UTF-8",
+        ) from None
+
+
+def _parsed(path: Path, body: str) -> ast.Module:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # "\\d" and its like: the author's business
             return ast.parse(body)
     except (RecursionError, MemoryError):
-        line = 1 + body.count(b"\n", 0, body.find(max(body.split(b"\n"), key=len)))
+        line = 1 + body.count("\n", 0, body.find(max(body.split("\n"), key=len)))
         raise SubmissionError(
             f"{shown(path)}:{line}: does not parse: nested too deeply (this is its longest line)",
             "write it in several steps",

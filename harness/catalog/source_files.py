@@ -12,6 +12,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import os
+import re
 import stat
 import tempfile
 from collections.abc import Iterable
@@ -26,6 +27,7 @@ SKIPPED_FILES = {"NOTES.md"}  # words about a kernel do not change it
 MAX_FOLDER_BYTES = 32 << 20
 MAX_FILES = 1000  # and folders
 MAX_DEPTH = 12
+PLAIN_NAME = re.compile(r"[\w.][\w.+=@,-]*")
 TOO_MUCH = "keep sources only"
 
 #: (path inside the folder, content), in the order in which they are hashed.
@@ -176,10 +178,18 @@ def _listed(folder: Path) -> list[os.DirEntry[str]]:
 
 
 def _must_be_plain(folder: Path, path: PurePosixPath) -> None:
-    """A name that cannot be shown or hashed is refused: it stands in messages and in the hash."""
+    """A name of other signs is refused: it stands in messages and in a compiler's command line.
+
+    nvcc hands names to a shell.
+    """
     if not path.name.isprintable():
         raise SubmissionError(
             f"{shown(folder / path)}: a name that cannot be printed", "rename or remove that file"
+        )
+    if not PLAIN_NAME.fullmatch(path.name):
+        raise SubmissionError(
+            f"{shown(folder / path)}: a name of more than letters, digits, _ . - + = @ and ,",
+            "rename or remove that file",
         )
 
 

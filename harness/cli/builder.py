@@ -1,12 +1,14 @@
 """`build_report.build` behind the walls: a stranger's source reaches a compiler nowhere else.
 
 A `// build:` line goes to nvcc, an `#include` opens any file that the compiler may read. So the
-report is made by a process like a run's builder (harness/worker/cuda/report.py), in folders that go with
-it, and only what it tells comes back: typed, and bounded in number and size.
+report is made by a process like a run's builder (harness/worker/cuda/report.py) from a copy of what was
+hashed, in folders that go with it, watched like one, and only what it tells comes back: typed, and
+bounded in number and size.
 """
 
 from __future__ import annotations
 
+import contextlib
 import os
 import tempfile
 import time
@@ -17,14 +19,20 @@ from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
 
+from harness.catalog.entrants import stage
+from harness.engine.guards.resource_watch import ResourceWatch
+from harness.engine.worker_process import Seat
 from harness.errors import WireError
+from harness.measure.telemetry import Monitor
+from harness.problems import get_problem
 from harness.process import wire
 from harness.process.child import Child, Jail
 from harness.process.project import base
 from harness.process.sandbox import namespaces
+from harness.process.sandbox.removal import remove_tree
 from harness.process.scratch import house
 from harness.process.text import plain_text
-from harness.schema import Entrant, Limits
+from harness.schema import Entrant, Limits, Machine
 from harness.worker.cuda.nvrtc import CudaSourceError
 from harness.worker.cuda.resources import BuildUnavailableError, KernelReport
 
@@ -43,14 +51,20 @@ def report(
 
     Raises CudaSourceError with the compiler's words, BuildUnavailableError if there is none.
     """
-    asked = {"folder": str(entrant.folder), "entry": entrant.manifest.entry}
-    with tempfile.TemporaryDirectory(prefix="attnboard-build-") as own:
-        child = Child(
-            "harness.worker.cuda.report",
-            [],
-            _jail(entrant, Path(own), limits, level),
-            Path(own, "log"),
-        )
+    problem = get_problem(entrant.manifest.problem)
+    with contextlib.ExitStack() as stack:
+        own = Path(tempfile.mkdtemp(prefix="attnboard-build-"))
+        stack.callback(remove_tree, own)
+        stage(entrant, own / "source")
+        jail = _jail(entrant, own, limits, level)
+        seat = Seat(entrant, problem, "cpu", jail, own)
+        asked = {"folder": str(jail.source), "entry": entrant.manifest.entry}
+        child = Child("harness.worker.cuda.report", [], jail, own / "log")
+        stack.callback(child.end)
+        seat.builder = child
+        watch = ResourceWatch([seat], limits, Monitor(Machine()))
+        stack.callback(watch.stopping.set)
+        watch.start()
         try:
             wire.send(child.line, {**asked, "launch": launch, "archs": list(archs)})
             return _told(child, time.monotonic() + limits.build_s)
@@ -58,11 +72,28 @@ def report(
             said = f"not built after {limits.build_s:.0f} s"
             raise CudaSourceError("TIMED_OUT", said) from None
         except WireError:
+            if seat.ended_for:
+                status, why = seat.ended_for
+                raise CudaSourceError(status.value, why) from None
             ending = child.ending()
             said = f"the compiler's process {ending}\n{child.log_tail()}"
             raise CudaSourceError("CRASHED", said) from None
-        finally:
-            child.end()
+        except CudaSourceError as cause:  # the author knows nothing of the copy
+            copy = f"{jail.source}/"
+            words = cause.message.replace(copy, ""), cause.file.replace(copy, "")
+            raise CudaSourceError(cause.status, *words, cause.line) from None
+
+
+def limits() -> Limits:
+    """Those of a run; of this machine's memory no more than half, for nobody prepared it for one."""
+    usual = Limits()
+    half_gib = max(1, memory_bytes() >> 31)
+    return usual.model_copy(update={"memory_gib": min(usual.memory_gib, half_gib)})
+
+
+def memory_bytes() -> int:
+    """What this machine has."""
+    return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
 
 
 def _jail(entrant: Entrant, own: Path, limits: Limits, level: int) -> Jail:
@@ -78,7 +109,7 @@ def _jail(entrant: Entrant, own: Path, limits: Limits, level: int) -> Jail:
         cache=cache,
         scratch=scratch,
         env=env,
-        source=entrant.folder,
+        source=own / "source",
         house=house(own),
         level=level,
         uid=uid,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
-import shutil
+import secrets
 from pathlib import Path
 
 from harness.catalog.entrants import find_entrants, stage
@@ -12,13 +12,17 @@ from harness.catalog.null_kernel import null_entrant
 from harness.catalog.request import Request
 from harness.engine.run_state import Roles
 from harness.engine.worker_process import Seat
+from harness.errors import HarnessError
 from harness.measure.machine import minor_of
 from harness.problems import Problem
 from harness.process.child import Jail
 from harness.process.sandbox import namespaces, system_files, usage
+from harness.process.sandbox.removal import remove_tree
 from harness.process.sandbox.usage import DISK_FILES
 from harness.process.scratch import house
 from harness.schema import Entrant, Kind, Machine
+
+ASIDE = ".aside-"  # what is being removed
 
 
 def make_seats(request: Request, problem: Problem, device: str, scratch: Path) -> dict[str, Seat]:
@@ -32,7 +36,10 @@ def make_seats(request: Request, problem: Problem, device: str, scratch: Path) -
 def make_seat(
     request: Request, entrant: Entrant, problem: Problem, device: str, scratch: Path
 ) -> Seat:
-    """Folders, environment and log of one entrant; its source is the staged copy of its files."""
+    """Folders, environment and log of one entrant; its source is the staged copy of its files.
+
+    Where the folders cannot be made, the seat says why: its entry fails, and nobody else's.
+    """
     key = hashlib.sha256(
         f"{entrant.name}\0{entrant.source_sha256}\0{request.machine.slug}".encode()
     ).hexdigest()
@@ -40,10 +47,14 @@ def make_seat(
     # No other entrant's, whatever it is called.
     alone = f"{entrant.name.replace('/', '-')}-{key[:12]}"
     cache, private = request.cache / "entrants" / alone, scratch / "jails" / alone
-    private.mkdir(parents=True, exist_ok=True)
-    own_folder(cache, os.geteuid() if uid is None else uid, request.suite.limits.disk_gib)
     staged = request.cache / "sources" / alone
-    stage(entrant, staged)
+    unmade = ""
+    try:
+        private.mkdir(parents=True, exist_ok=True)
+        own_folder(cache, os.geteuid() if uid is None else uid, request.suite.limits.disk_gib)
+        stage(entrant, staged)
+    except (OSError, HarnessError) as cause:
+        unmade = f"its folders could not be made: {getattr(cause, 'message', cause)}"
     jail = Jail(
         cache=cache,
         scratch=private,
@@ -57,16 +68,21 @@ def make_seat(
         memory_bytes=int(request.suite.limits.memory_gib * 2**30),
         root=request.root,
     )
-    return Seat(entrant, problem, device, jail, scratch)
+    return Seat(entrant, problem, device, jail, scratch, unmade)
 
 
 def own_folder(folder: Path, uid: int, most_gib: float) -> None:
-    """Make `folder` for `uid`; what another user left there, or too much, is removed first."""
+    """Make `folder` for `uid`; what another user left there, or too much, is removed first.
+
+    It is put aside before: what cannot be removed is in nobody's way.
+    """
     if folder.exists():
         most = int(most_gib * 2**30)
         size, files = usage.folder_size(folder, most, DISK_FILES)
         if folder.stat().st_uid != uid or size > most or files > DISK_FILES:
-            shutil.rmtree(folder, ignore_errors=True)
+            folder.rename(folder.with_name(f"{ASIDE}{secrets.token_hex(8)}"))
+            for aside in folder.parent.glob(f"{ASIDE}*"):
+                remove_tree(aside)
     folder.mkdir(parents=True, exist_ok=True)
     if os.geteuid() == 0:
         os.chown(folder, uid, uid)

@@ -117,7 +117,7 @@ def warm_up(request: Request, observer: Observer) -> None:
             lacks = missing(manifest.needs, request.machine) or too_old(
                 manifest.needs, request.machine
             )
-            if manifest.language != "pytorch" and cases and not lacks:
+            if manifest.language != "pytorch" and cases and not (lacks or seat.unmade):
                 observer.stage(name, "build ahead")
                 seat.build_ahead(cases, request.suite.limits, request.machine)
 
@@ -173,7 +173,9 @@ def preflight(run: Run, request: Request) -> None:
             too_old(manifest.needs, request.machine),
         )
         for case in run.suite.cases:
-            if lack:
+            if seat.unmade:
+                run.record(name, case).fail(Status.HARNESS_ERROR, seat.unmade)
+            elif lack:
                 how = manifest.install or "see docs/baselines.md"
                 run.record(name, case).fail(Status.UNAVAILABLE, f"{lack}; install: {how}")
             elif old:
@@ -198,8 +200,10 @@ def needs_build(seat: Seat, run: Run) -> bool:
     if seat.entrant.manifest.language == "pytorch" or seat.device == "cpu":
         return False
     open_cases = [c for c in run.suite.cases if run.record(seat.entrant.name, c).status is None]
+    if not open_cases:
+        return False
     kept = any(seat.jail.cache.iterdir())  # it goes when its user changes or it is too large
-    return bool(open_cases) and not (kept and _build_mark(seat, run).exists())
+    return not (kept and _build_mark(seat, run).exists())
 
 
 def build_one(run: Run, seat: Seat) -> None:

@@ -227,11 +227,18 @@ class Seat:
     """One entrant's worker: started fresh, paused while others are on the clock, replaced if it dies."""
 
     def __init__(
-        self, entrant: Entrant, problem: Problem, device: str, jail: Jail, scratch: Path
+        self,
+        entrant: Entrant,
+        problem: Problem,
+        device: str,
+        jail: Jail,
+        scratch: Path,
+        unmade: str = "",
     ) -> None:
         self.entrant, self.problem, self.device, self.jail = entrant, problem, device, jail
         self.log = scratch / "logs" / f"{self.slug}.txt"  # not in the jail: the engine reads it
         self.log.parent.mkdir(exist_ok=True)
+        self.unmade = unmade  # why its folders are not there, if they are not
         self.starts = 0
         self.nursery: Nursery | None = None  # without one, each process imports torch by itself
         self.child: Child | None = None

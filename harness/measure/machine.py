@@ -113,10 +113,10 @@ def without_gpu(manifest: Manifest, machine: Machine) -> str:
 
 
 def version_of(package: str) -> str:
-    """Installed version of a distribution, or an empty string."""
+    """Installed version of a distribution, or an empty string, whatever `package` is."""
     try:
         return importlib.metadata.version(package)
-    except importlib.metadata.PackageNotFoundError:
+    except (importlib.metadata.PackageNotFoundError, ValueError, OSError):
         return ""
 
 

@@ -37,6 +37,9 @@ MOST_BLOCKS = 10_000
 MOST_CALLS = 64  # of a burst
 NAME_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9_./-]{0,79}$"
 Name = Annotated[str, Field(pattern=NAME_PATTERN)]
+#: As a package index writes it, and as a search path holds it: no path, nothing endless.
+Package = Annotated[str, Field(pattern=r"^[A-Za-z0-9]([A-Za-z0-9._-]{0,78}[A-Za-z0-9])?$")]
+Tool = Annotated[str, Field(pattern=r"^[A-Za-z0-9_][A-Za-z0-9_.+-]{0,79}$")]
 Login = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9-]{0,38}$")]  # of GitHub
 
 
@@ -184,9 +187,9 @@ class Suite(Frozen):
 class Needs(Frozen):
     """What must be there before an entrant can run."""
 
-    compute_capability: str = Field(default="0.0", pattern=r"^\d+\.\d+$")
-    packages: tuple[str, ...] = ()
-    tools: tuple[str, ...] = ()
+    compute_capability: str = Field(default="0.0", pattern=r"^[0-9]{1,3}\.[0-9]{1,2}$")
+    packages: tuple[Package, ...] = Field(default=(), max_length=50)
+    tools: tuple[Tool, ...] = Field(default=(), max_length=50)
 
     @field_validator("compute_capability", mode="before")
     @classmethod
@@ -237,7 +240,7 @@ class Manifest(Frozen):
     claims: Claims = Claims()
     problem: str = "attention_forward"  # what it computes: a name of harness/problems/
     install: str = ""  # the line that installs what is missing
-    version_of: str = ""  # package whose version goes into the record
+    version_of: Package | Literal[""] = ""  # package whose version goes into the record
     launch: dict[str, Any] | None = None  # how to launch the kernels of a plain .cu entry
 
     @field_validator("entry")

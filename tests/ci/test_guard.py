@@ -66,6 +66,8 @@ def deleted(work: Path) -> None:
         (edit("submissions/loose.py"), "outside submissions/"),
         (edit(".github/workflows/x.yml"), "outside submissions/"),
         (edit("submissions/Mine/submission.py"), "small letters"),
+        (edit("submissions/sdpa_cudnn/submission.py"), "'sdpa_cudnn' is the name of a baseline"),
+        (edit("submissions/all/submission.py"), "'all' is the name of a baseline or a word"),
         (edit("submissions/mine/.hidden.py"), "plain letters"),
         (edit("submissions/mine/a b.py"), "plain letters"),
         (edit("submissions/mine/$(id).py"), "plain letters"),

@@ -56,6 +56,7 @@ deep = st.builds(
 
 finite = st.floats(0, 1e5, allow_nan=False)
 plain = st.text("abc xyz<>,_0189", max_size=20)
+names = plain | st.sampled_from(["torch", "cuda.bindings", "no-such"])
 
 
 def message(
@@ -173,7 +174,7 @@ manifests = message(
         ["submission.py"] * 5 + ["k.cu", "./submission.py", "build/x.py", "../x.py"]
     ),
     needs=message(
-        compute_capability=st.sampled_from(["9.0", 8.0]), packages=st.lists(plain, max_size=3)
+        compute_capability=st.sampled_from(["9.0", 8.0]), packages=st.lists(names, max_size=3)
     ),
     claims=message(
         headdims=st.lists(st.integers(1, 512), min_size=1, max_size=3),
@@ -181,7 +182,7 @@ manifests = message(
         seqlen_multiple=st.integers(1, 64),
     ),
     problem=st.just("attention_forward"),
-    version_of=plain,
+    version_of=names,
 )
 yaml_pieces = st.sampled_from(
     [

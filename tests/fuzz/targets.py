@@ -29,10 +29,11 @@ from harness.judge.burst import BurstOutcome, Desk
 from harness.judge.inputs import Inputs
 from harness.judge.judge import report_of
 from harness.judge.numerics import Reference
+from harness.measure.machine import missing, too_old
 from harness.problems.base import TensorSpec
 from harness.process import wire
 from harness.process.messages import BurstReport, understood
-from harness.schema import Kind, Limits, Result, Status
+from harness.schema import Kind, Limits, Machine, Result, Status
 from harness.worker.cuda.expression import evaluate
 from harness.worker.cuda.instances import instances, with_defaults
 from harness.worker.cuda.nvrtc import CudaSourceError
@@ -42,6 +43,7 @@ from tests.fuzz import inputs
 from tests.report.factory import result
 
 RECORD = json.loads(record.to_line(result("mine")))
+HOPPER = Machine(sms=132, capability="9.0")
 LIMITS = Limits(build_s=0.5, burst_s=0.5)
 
 
@@ -179,6 +181,8 @@ def load(files: dict[str, bytes | str | None]) -> None:
             if not cause.hint or len(str(cause)) > 20_000:
                 raise ValueError(f"an error that helps nobody: {cause}") from cause
             raise
+        needs = entrant.manifest.needs
+        assert isinstance(missing(needs, Machine()) + too_old(needs, HOPPER), str)
         stage(entrant, folder.parent / "staged")
         assert intact(entrant, folder.parent / "staged")
         told = entrant.model_validate_json(entrant.model_dump_json())

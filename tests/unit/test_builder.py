@@ -37,7 +37,7 @@ KERNEL = {
 
 def entrant(folder: Path, source: str) -> Entrant:
     """An extension with one .cu."""
-    folder.mkdir()
+    folder.mkdir(parents=True)
     (folder / "submission.py").write_text(FORWARD)
     (folder / "manifest.yaml").write_text(
         "name: x\nauthor: a\ndescription: d\nlanguage: cuda\nlicense: Apache-2.0\n"
@@ -52,9 +52,10 @@ def test_a_kernel_is_reported_from_behind_the_walls(tmp_path: Path, level: int) 
     source = (
         "// build: -DN=3 -Iinc\n#include <n.h>\n__global__ void f(float* q) { q[0] = N + M; }\n"
     )
-    there = entrant(tmp_path / "x", source)
+    entrant(tmp_path / "x", source)
     (tmp_path / "x" / "inc").mkdir()
     (tmp_path / "x" / "inc" / "n.h").write_text("#define M 4\n")
+    there = load_entrant(tmp_path / "x", Kind.SUBMISSION, None)
     (found,) = builder.report(there, None, ["sm_90a"], Limits(), level)
     assert (found.name.split()[0], found.arch) == ("f", "sm_90a")
     assert found.registers > 0
@@ -92,14 +93,57 @@ def test_a_compiler_of_its_own_is_refused_and_would_be_behind_the_walls(
     monkeypatch.setattr("harness.process.child.HOME", tmp_path)
     secret, ran = tmp_path / "secret", tmp_path / "ran"
     secret.write_text("hidden_word_of_the_house")
-    cc = tmp_path / "x" / "cc"
+    cc = house / "cc"  # of its own files none can be run
     cc.write_text(f"#!/bin/sh\ncat {secret} >&2\necho it ran >&2\ntouch {ran}\nexit 1\n")
     cc.chmod(0o755)
-    (tmp_path / "x" / "kernel.cu").write_text(f"// build: -ccbin {cc}\n__global__ void f() {{}}\n")
+    there = entrant(tmp_path / "again" / "x", f"// build: -ccbin {cc}\n__global__ void f() {{}}\n")
     with pytest.raises(CudaSourceError, match="it ran") as caught:
         builder.report(there, None, ["sm_90a"], Limits(), level)
     assert "hidden_word_of_the_house" not in caught.value.message
     assert not ran.exists()
+
+
+@needs_nvcc
+@levels
+def test_only_what_was_hashed_is_compiled(tmp_path: Path, level: int) -> None:
+    folder = tmp_path / "x"
+    there = entrant(folder, "__global__ void f(float* q) { q[0] = 1; }\n")
+    for unseen in ("build", "results"):
+        (folder / unseen).mkdir()
+        (folder / unseen / "more.cu").write_text("#error nobody hashed it\n")
+    (folder / "kernel.cu").write_text("#error it was changed meanwhile\n")
+    (found,) = builder.report(there, None, ["sm_90a"], Limits(), level)
+    assert found.name == "f"
+
+
+@needs_nvcc
+@levels
+def test_a_place_of_an_error_is_told_as_the_author_knows_it(tmp_path: Path, level: int) -> None:
+    entrant(tmp_path / "x", '#include "inc/n.h"\n__global__ void f() {}\n')
+    (tmp_path / "x" / "inc").mkdir()
+    (tmp_path / "x" / "inc" / "n.h").write_text("\n#error stop here\n")
+    there = load_entrant(tmp_path / "x", Kind.SUBMISSION, None)
+    with pytest.raises(CudaSourceError, match="stop here") as caught:
+        builder.report(there, None, ["sm_90a"], Limits(), level)
+    assert "attnboard-build-" not in caught.value.message
+    assert "inc/n.h" in caught.value.message
+
+
+@needs_nvcc
+@levels
+def test_a_compiler_that_takes_too_much_memory_is_ended(tmp_path: Path, level: int) -> None:
+    there = entrant(tmp_path / "x", '#include "/dev/zero"\n__global__ void f() {}\n')
+    with pytest.raises(CudaSourceError, match=r"host memory .* GiB, allowed 0\.3") as caught:
+        builder.report(there, None, ["sm_90a"], Limits(memory_gib=0.3), level)
+    assert caught.value.status == "OUT_OF_MEMORY"
+
+
+def test_a_compiler_s_memory_is_half_of_the_machine_s_at_most(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for machine_gib, most_gib in ((16, 8), (1024, Limits().memory_gib)):
+        monkeypatch.setattr(builder, "memory_bytes", lambda gib=machine_gib: gib << 30)
+        assert builder.limits().memory_gib == most_gib
 
 
 def told(*messages: dict[str, Any]) -> Any:

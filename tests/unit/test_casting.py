@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
 
 from harness.catalog.entrants import load_entrant
 from harness.catalog.request import Request
 from harness.catalog.suites import load_suite
+from harness.engine import assign_roles, session
 from harness.engine.assign_roles import make_seats
+from harness.measure.verdict import Evidence
 from harness.problems import get_problem
-from harness.schema import Kind, Machine
+from harness.schema import Kind, Machine, Status
 
 ROOT = Path(__file__).resolve().parents[2]
 SOURCE = "def custom_attention_forward(q, k, v, causal=True, sm_scale=None):\n    return q\n"
@@ -50,3 +55,41 @@ def test_a_worker_is_told_of_the_copy_and_not_of_the_folder(tmp_path: Path) -> N
     assert words[words.index("--folder") + 1] == str(seat.jail.source)
     assert [path.name for path in seat.jail.source.iterdir()] == ["mine.py"]
     assert str(tmp_path / "mine.py") not in " ".join(words)
+
+
+def test_a_seat_that_cannot_be_made_fails_its_own_entry_and_nobody_else_s(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    problem = get_problem("attention_forward")
+    entrants = []
+    for name in ("mine", "other"):
+        (tmp_path / f"{name}.py").write_text(SOURCE)
+        entrants.append(load_entrant(tmp_path / f"{name}.py", Kind.SUBMISSION, problem))
+    suite = load_suite("smoke", ROOT / "configs")
+    request = Request(suite, Machine(), tuple(entrants), "sdpa", cache=tmp_path / "cache")
+    (tmp_path / "scratch").mkdir()
+    real = assign_roles.own_folder
+
+    def own_folder(folder: Path, uid: int, most_gib: float) -> None:
+        if folder.name.startswith("mine"):
+            raise PermissionError(1, "Operation not permitted", str(folder))
+        real(folder, uid, most_gib)
+
+    monkeypatch.setattr(assign_roles, "own_folder", own_folder)
+    seats = make_seats(request, problem, "cpu", tmp_path / "scratch")
+    case = suite.cases[0]
+    known = {name: Evidence(seat.entrant, case) for name, seat in seats.items()}
+    run = SimpleNamespace(
+        seats=seats,
+        suite=SimpleNamespace(cases=[case]),
+        record=lambda name, _: known[name],
+        facts=SimpleNamespace(machine=Machine()),
+    )
+    session.preflight(run, request)
+    assert known["mine"].status is Status.HARNESS_ERROR
+    assert "not permitted" in known["mine"].reason
+    assert known["other"].status is None
+    mine = seats["mine"]
+    triton = mine.entrant.manifest.model_copy(update={"language": "triton"})
+    mine.entrant, mine.device = mine.entrant.model_copy(update={"manifest": triton}), "cuda"
+    assert not session.needs_build(mine, run), "nothing of it is looked into"

@@ -20,6 +20,7 @@ from harness.catalog.entrants import (
     stage,
 )
 from harness.errors import SubmissionError
+from harness.measure.machine import version_of
 from harness.problems import get_problem
 from harness.schema import Entrant, Kind
 
@@ -100,6 +101,17 @@ def test_the_hash_follows_the_source_and_not_the_notes(tmp_path: Path) -> None:
         ("claims: {headdims: many}\n", r"manifest.yaml:2: claims.headdims: expected a list.*many"),
         ("claims: {headdims: []}\n", r"manifest.yaml:2: claims.headdims: "),
         ("claims: {headdims: [0]}\n", r"manifest.yaml:2: claims.headdims.0: .*got 0"),
+        ('needs: {packages: [""]}\n', r"manifest.yaml:2: needs.packages.0: .*got ''"),
+        ("needs: {packages: [../x]}\n", r"manifest.yaml:2: needs.packages.0: "),
+        (f"needs: {{packages: [{'a' * 81}]}}\n", r"manifest.yaml:2: needs.packages.0: "),
+        (f"needs: {{packages: [{'a, ' * 51}]}}\n", r"manifest.yaml:2: needs.packages: "),
+        ("needs: {tools: [/usr/bin/env]}\n", r"manifest.yaml:2: needs.tools.0: "),
+        ('needs: {tools: ["a\\0b"]}\n', r"manifest.yaml:2: needs.tools.0: "),
+        (
+            f"needs: {{compute_capability: '{'9' * 5000}.0'}}\n",
+            r"manifest.yaml:2: needs.compute_capability: ",
+        ),
+        ('version_of: " "\n', r"manifest.yaml:2: version_of"),
         ("claims: {dtypes: []}\n", r"manifest.yaml:2: claims.dtypes: "),
         ("claims: {seqlen_multiple: .nan}\n", r"manifest.yaml:2: claims.seqlen_multiple: .*nan"),
     ],
@@ -108,6 +120,10 @@ def test_a_wrong_manifest(tmp_path: Path, manifest: str, message: str) -> None:
     with pytest.raises(SubmissionError, match=f"(?s){message}") as caught:
         load(make(tmp_path, manifest=manifest))
     assert caught.value.hint
+
+
+#: The codec that the first line names takes more than a minute of processor for it.
+PUNYCODE = f"# coding: punycode\n{'a' * 200_000}-{'b' * 280_000}"
 
 
 @pytest.mark.parametrize(
@@ -130,6 +146,8 @@ def test_a_wrong_manifest(tmp_path: Path, manifest: str, message: str) -> None:
         (f"x = {'9' * 5_000}\n", r"submission.py:1: does not parse: Exceeds the limit"),
         ("x = 1\0\n", r"submission.py:1: does not parse: .*null bytes"),
         ("# coding: wrong\n", r"submission.py:1: does not parse: .*wrong"),
+        ("x = 1\n# vim: set fileencoding=latin-1 :\n", r"submission.py:2: .*encoding latin-1"),
+        (PUNYCODE, r"submission.py:1: does not parse: encoding punycode\n.*save the file as UTF-8"),
         (f"x = 1\n{'#' * 600_000}\n", "600007 bytes of Python, at most 524288"),
         (
             f"def custom_attention_forward({', '.join(f'a{i}' for i in range(99))}): ...\n",
@@ -198,6 +216,28 @@ def test_a_folder_that_is_not_read(
     with pytest.raises(SubmissionError, match=message) as caught:
         load(tmp_path / "mine")
     assert caught.value.hint
+
+
+@pytest.mark.parametrize(
+    "name", ["$(id).cu", "`id`.cu", "a;b.cu", "a b.cu", 'a"b.h', "-o.cu", "sub$dir/a.cu", "(x).py"]
+)
+def test_a_name_that_a_shell_reads_is_refused(tmp_path: Path, name: str) -> None:
+    folder = make(tmp_path)
+    path = folder / name
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("//")
+    with pytest.raises(SubmissionError, match=r"letters, digits, _ \. - \+ = @ and ,") as caught:
+        load(folder)
+    assert caught.value.hint
+
+
+@pytest.mark.parametrize("name", ["kernel_é.cu", "a-b+c=d@e,f.cuh", ".hidden", "_x/__y__.h"])
+def test_a_plain_name_is_read(tmp_path: Path, name: str) -> None:
+    folder = make(tmp_path)
+    path = folder / name
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("//")
+    assert name in dict(load(folder).files)
 
 
 @pytest.mark.parametrize("name", ["manifest.yaml", "submission.py"])
@@ -469,3 +509,8 @@ def test_the_name_is_the_folder(tmp_path: Path) -> None:
     (folder / "manifest.yaml").write_text("name: other\n")
     with pytest.raises(SubmissionError, match="write name: mine"):
         load(folder)
+
+
+@pytest.mark.parametrize("package", ["", " ", "no-such-package", "a/../b"])
+def test_what_is_no_package_has_no_version(package: str) -> None:
+    assert version_of(package) == ""

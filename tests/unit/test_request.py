@@ -43,8 +43,35 @@ def asked(root: Path, *names: str, baselines: tuple[str, ...] = ()) -> Request:
 def test_nobody_bears_a_baselines_name_also_where_none_runs(root: Path, name: str) -> None:
     (root / f"{name}.py").write_text(GOOD)
     for baselines in ((), ("sdpa",)):
-        with pytest.raises(SubmissionError, match=f"called '{name}', which is a baseline's name"):
+        with pytest.raises(SubmissionError, match=f"called '{name}', which is taken"):
             asked(root, str(root / f"{name}.py"), baselines=baselines)
+
+
+def test_who_bears_a_baselines_name_among_others_is_left_out_alone(root: Path) -> None:
+    for name in ("sdpa", "null", "all"):
+        folder = root / "submissions" / name
+        folder.mkdir()
+        (folder / "submission.py").write_text(GOOD)
+        (folder / "manifest.yaml").write_text(f"name: '{name}'\n")
+    for baselines in ((), ("sdpa",)):
+        request = asked(root, "all", baselines=baselines)
+        entrants = [each.name for each in request.entrants]
+        assert entrants == ["mine", "other", *baselines]
+        told = [each.message for each in request.refused]
+        assert len(told) == 3
+        assert all("which is taken" in message for message in told)
+
+
+def test_a_folder_called_like_a_file_does_not_take_the_name_of_another(root: Path) -> None:
+    for name in ("mine.py", "zzz.cu"):
+        folder = root / "submissions" / name
+        folder.mkdir()
+        (folder / "submission.py").write_text(GOOD)
+        (folder / "manifest.yaml").write_text(f"name: {name}\n")
+    request = asked(root, "all")
+    assert [entrant.name for entrant in request.entrants] == ["mine", "other"]
+    assert "mine.py: a folder called like a file" in request.refused[0].message
+    assert "next: mv " in str(request.refused[0])
 
 
 def test_one_bad_folder_is_left_out_and_told(root: Path) -> None:

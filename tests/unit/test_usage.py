@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import mmap
 import os
 import signal
@@ -13,6 +14,7 @@ import pytest
 
 from harness.process import process_tree
 from harness.process.sandbox import usage
+from harness.process.sandbox.removal import remove_tree
 
 MIB = 1 << 20
 
@@ -64,6 +66,70 @@ def test_counting_stops_where_it_is_too_much(tmp_path: Path) -> None:
         (tmp_path / str(number)).mkdir()
         (tmp_path / str(number) / "file").touch()
     assert 3 < usage.folder_size(tmp_path, 1 << 40, 3)[1] <= 21
+
+
+def test_what_no_path_reaches_counts_as_too_much(tmp_path: Path) -> None:
+    folder = tmp_path
+    for _ in range(25):
+        fd = os.open(folder, os.O_DIRECTORY)
+        os.mkdir("d" * 200, dir_fd=fd)
+        folder = Path(f"/proc/self/fd/{os.open('d' * 200, os.O_DIRECTORY, dir_fd=fd)}")
+    assert usage.folder_size(tmp_path, 1 << 40, 1000)[0] == usage.UNCOUNTED
+    assert remove_tree(tmp_path)
+
+
+def test_a_folder_that_is_not_to_be_listed_counts_as_too_much(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "shut").mkdir()
+    real = os.scandir
+
+    def scandir(path: str) -> object:
+        if path.endswith("shut"):
+            raise PermissionError(13, "Permission denied")
+        return real(path)
+
+    monkeypatch.setattr(usage.os, "scandir", scandir)
+    assert usage.folder_size(tmp_path, 1 << 40, 1000)[0] == usage.UNCOUNTED
+
+
+def test_a_file_that_goes_while_it_is_counted_hides_nobody_behind_it(tmp_path: Path) -> None:
+    class Gone:
+        path, name = str(tmp_path / "gone"), "gone"
+
+        def stat(self, **_: object) -> object:
+            raise FileNotFoundError(2, "No such file or directory")
+
+        def is_dir(self, **_: object) -> bool:
+            return False
+
+    (tmp_path / "hoard").write_bytes(b"x" * MIB)
+    real = os.scandir
+
+    @contextlib.contextmanager
+    def scandir(path: str) -> Iterator[list[object]]:
+        with real(path) as entries:
+            yield [Gone(), *entries]
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(usage.os, "scandir", scandir)
+        assert usage.folder_size(tmp_path, 1 << 40, 1000)[0] >= MIB
+
+
+def test_a_disk_that_was_full_for_a_moment_is_counted_when_it_fills_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    free = list(os.statvfs(tmp_path))
+    start, block = free[3], free[1]
+    counted = []
+    real = usage.folder_size
+    monkeypatch.setattr(usage, "folder_size", lambda *a: counted.append(1) or real(*a))
+    disk = usage.Disk(tmp_path)
+    for used, looks in ((0, 1), (800 * MIB, 2), (0, 2), (600 * MIB, 3)):
+        free[3] = start - used // block
+        monkeypatch.setattr(usage.os, "statvfs", lambda _: os.statvfs_result(free))
+        disk.look(1 << 40, 1000)
+        assert len(counted) == looks
 
 
 def test_a_disk_is_counted_again_when_it_has_filled_up(

@@ -55,6 +55,50 @@ def test_a_cache_over_its_quota_is_not_kept(tmp_path: Path) -> None:
     assert not (cache / "file").exists()
 
 
+def nested(top: Path, depth: int, name: str = "d") -> None:
+    """`depth` folders in one another below `top`, and a file of 1 MiB in the last one."""
+    top.mkdir(exist_ok=True)
+    fd = os.open(top, os.O_DIRECTORY)
+    for _ in range(depth):
+        os.mkdir(name, dir_fd=fd)
+        below = os.open(name, os.O_DIRECTORY, dir_fd=fd)
+        os.close(fd)
+        fd = below
+    file = os.open("file", os.O_CREAT | os.O_WRONLY, dir_fd=fd)
+    os.write(file, b"x" * (1 << 20))
+    os.close(file)
+    os.close(fd)
+
+
+@pytest.mark.parametrize("most_gib", [1, 0.0001])
+def test_a_cache_that_is_too_deep_is_not_kept_and_stops_nobody(
+    tmp_path: Path, most_gib: float
+) -> None:
+    cache = tmp_path / "cache"
+    nested(cache, 3000)
+    (cache / "file").write_bytes(b"x" * (1 << 20))
+    assign_roles.own_folder(cache, os.geteuid(), most_gib)
+    assert not any(cache.iterdir())
+    assert [path.name for path in tmp_path.iterdir()] == ["cache"]
+
+
+def test_what_cannot_be_removed_is_put_aside_and_removed_by_the_next_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cache = tmp_path / "cache"
+    (cache / "below").mkdir(parents=True)
+    (cache / "file").write_bytes(b"x" * (1 << 20))
+    real = assign_roles.remove_tree
+    monkeypatch.setattr(assign_roles, "remove_tree", lambda _: False)
+    assign_roles.own_folder(cache, os.geteuid(), 0.0001)
+    assert not any(cache.iterdir())
+    assert len(list(tmp_path.iterdir())) == 2
+    monkeypatch.setattr(assign_roles, "remove_tree", real)
+    (cache / "file").write_bytes(b"x" * (1 << 20))
+    assign_roles.own_folder(cache, os.geteuid(), 0.0001)
+    assert [path.name for path in tmp_path.iterdir()] == ["cache"]
+
+
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root to give a folder away")
 def test_a_cache_of_another_user_is_made_anew(tmp_path: Path) -> None:
     cache = tmp_path / "cache"

@@ -15,7 +15,7 @@ from harness.errors import EXIT_OK, EXIT_SUBMISSION_FAILED, UnavailableError, Us
 from harness.process.project import base
 from harness.process.sandbox import enter
 from harness.process.text import plain_text
-from harness.schema import Entrant, Kind, Limits
+from harness.schema import Entrant, Kind
 from harness.worker.cuda import resources
 from harness.worker.cuda.nvrtc import CudaSourceError
 
@@ -74,7 +74,7 @@ def one(
             entrant,
             launch,
             archs or resources.archs_for(manifest.needs.compute_capability),
-            Limits(),
+            builder.limits(),
             enter.usual_level(),
         )
     except CudaSourceError as cause:

@@ -67,6 +67,11 @@ class ResourceWatch(threading.Thread):
         most = int(self.limits.disk_gib * GIB)
         for disk in self.disks[seat.slug]:
             disk.look(most, DISK_FILES)
+            if disk.bytes == usage.UNCOUNTED:
+                return Status.OVER_QUOTA, (
+                    "a folder of its cache or scratch cannot be counted: not to be listed, or "
+                    "deeper than a path can name"
+                )
             if disk.bytes > most or disk.files > DISK_FILES:
                 return Status.OVER_QUOTA, (
                     f"{disk.bytes / GIB:.1f} GiB in {disk.files} files of its cache or scratch, "

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 DISK_FILES = 100_000  # of one entrant, beside Limits.disk_gib
+UNCOUNTED = 1 << 62  # bytes: more than any limit
 LOOK_AGAIN_BYTES, LOOK_AGAIN_FILES = 32 << 20, 1000  # growth of a disk that is worth a count
 
 
@@ -86,17 +87,29 @@ class Disk:
         if grown or self._free[1] - free[1] >= LOOK_AGAIN_FILES:
             self._free = free
             self.bytes, self.files = folder_size(self.folder, most_bytes, most_files)
+        # What was free since the last count: who fills it, lets go and fills it again is counted.
+        self._free = (max(self._free[0], free[0]), max(self._free[1], free[1]))
 
 
 def folder_size(folder: Path, most_bytes: int, most_files: int) -> tuple[int, int]:
-    """(bytes on disk, entries) below `folder`; stops counting when one is above its bound."""
+    """(bytes on disk, entries) below `folder`; stops counting when one is above its bound.
+
+    A folder that cannot be listed, or that lies deeper than a path can name, is UNCOUNTED bytes:
+    nobody knows what it holds, and no compiler makes one.
+    """
     size = count = 0
     queue = [str(folder)]
     while queue and size <= most_bytes and count <= most_files:
-        with contextlib.suppress(OSError), os.scandir(queue.pop()) as entries:  # it may just go
-            for entry in entries:
-                count += 1
-                size += entry.stat(follow_symlinks=False).st_blocks * 512
-                if entry.is_dir(follow_symlinks=False):
-                    queue.append(entry.path)
+        try:
+            with os.scandir(queue.pop()) as entries:
+                for entry in entries:
+                    count += 1
+                    with contextlib.suppress(OSError):  # it has just gone
+                        size += entry.stat(follow_symlinks=False).st_blocks * 512
+                    if entry.is_dir(follow_symlinks=False):
+                        queue.append(entry.path)
+        except (FileNotFoundError, NotADirectoryError):  # noqa: PERF203 - it has just gone
+            continue
+        except OSError:
+            return UNCOUNTED, count
     return size, count

@@ -1,4 +1,4 @@
-"""Leaves 3,000 folders in one another in its scratch folder: who removes them level by level runs
+"""Leaves 1,500 folders in one another in its scratch folder: who removes them level by level runs
 out of stack.
 
 ---
@@ -15,7 +15,7 @@ from right_answer import attention
 
 here = os.getcwd()
 os.chdir(os.environ["TMPDIR"])
-for _ in range(3000):
+for _ in range(1500):
     os.mkdir("d")
     os.chdir("d")
 os.chdir(here)
