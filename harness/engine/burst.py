@@ -118,7 +118,7 @@ def _burst(
         state.quiet.release(seat)
     assert seat.child
     state.last_on_turn = name
-    overdue = partial(_end_overdue, state, seat)
+    overdue = partial(end_overdue, state, seat)
     reply = state.judge.burst(seat.label, timeout_s, overdue, profile, heat_ms, compare)
     told_nothing = not reply.calls_ms  # a worker that fails says why and ends
     if reply.status in DEADLY or told_nothing or not seat.child.alive:
@@ -180,7 +180,7 @@ def settle(state: State) -> None:
     state.clean_up()
 
 
-def _end_overdue(state: State, seat: Seat, deadline_s: float) -> None:
+def end_overdue(state: State, seat: Seat, deadline_s: float) -> None:
     """End a worker in whose turn the judge has not come back to its own deadlines."""
     seat.ended_for = (
         Status.TIMED_OUT,
@@ -232,7 +232,7 @@ def _seated(state: State, seat: Seat) -> bool:
     if seat.child is None or not seat.child.alive:
         seat.start()
     assert seat.child
-    overdue = partial(_end_overdue, state, seat)
+    overdue = partial(end_overdue, state, seat)
     failure = state.judge.attach(
         seat.label, seat.child, state.sizes, state.limits.import_s, overdue
     )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Sequence
 
-from harness.engine.burst import Question, settle, take_turn
+from harness.engine.burst import Question, end_overdue, settle, take_turn
 from harness.engine.run_state import State
 from harness.measure import stats
 from harness.measure.plan import Block, plan_case, shuffled
@@ -202,7 +202,12 @@ def prime(state: State, names: Sequence[str]) -> None:
         seat.primed = seat.label
         state.quiet.release(seat)
     if fresh:
-        state.judge.prime([seat.label for seat in fresh], state.limits.first_call_s)
+        by_label = {seat.label: seat for seat in fresh}
+        state.judge.prime(
+            list(by_label),
+            state.limits.first_call_s,
+            lambda label, deadline_s: end_overdue(state, by_label[label], deadline_s),
+        )
     for seat in fresh:
         assert seat.child
         seat.child.pause()

@@ -15,6 +15,7 @@ import socket
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 from harness.errors import HarnessError, WireError
@@ -141,10 +142,21 @@ class JudgeClient:
             answer = self._answer_of_worker(2 * timeout_s + TURN_SPARE_S, overdue)
             return self._read(answer, BurstReport)
 
-    def prime(self, names: Sequence[str], timeout_s: float) -> None:
-        """Set up the profilers of these workers, all at once; they must be running."""
-        message = {"op": "prime", "workers": list(names), "timeout_s": timeout_s}
-        self._read(self._ask(message, timeout_s * len(names) + JUDGE_REQUEST_S), Done)
+    def prime(
+        self, names: Sequence[str], timeout_s: float, overdue: Callable[[str, float], object]
+    ) -> None:
+        """Set up the profilers of these workers, all at once; they must be running.
+
+        overdue: ends a worker that kept the judge from its deadline; told its name and the deadline.
+        """
+        self._read(self._ask({"op": "prime", "workers": list(names)}, JUDGE_REQUEST_S), Done)
+        end = time.monotonic() + timeout_s
+        for name in names:
+            left = max(0.0, end - time.monotonic())
+            with self._busy_with(name):
+                self._send({"op": "primed", "worker": name, "timeout_s": left})
+                answer = self._answer_of_worker(left + TURN_SPARE_S, partial(overdue, name))
+                self._read(answer, Done)
 
     def detach(self, name: str) -> None:
         """Forget a worker and free its buffers."""
