@@ -44,12 +44,8 @@ def report(
     """
     asked = {"folder": str(entrant.folder), "entry": entrant.manifest.entry}
     with tempfile.TemporaryDirectory(prefix="attnboard-build-") as own:
-        child = Child(
-            "harness.worker.cuda.report",
-            [],
-            _jail(entrant, Path(own), limits, level),
-            Path(own, "log"),
-        )
+        jail = _jail(entrant, Path(own), limits, level)
+        child = Child("harness.worker.cuda.report", [], jail)
         try:
             wire.send(child.line, {**asked, "launch": launch, "archs": list(archs)})
             return _told(child, time.monotonic() + limits.build_s)
@@ -58,7 +54,7 @@ def report(
             raise CudaSourceError("TIMED_OUT", said) from None
         except WireError:
             ending = child.ending()
-            said = f"the compiler's process {ending}\n{child.log_tail()}"
+            said = f"the compiler's process {ending}\n{child.log.tail()}"
             raise CudaSourceError("CRASHED", said) from None
         finally:
             child.end()

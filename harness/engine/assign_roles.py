@@ -56,7 +56,7 @@ def make_seat(
         devices=gpu_devices(request.machine, device),
         memory_bytes=int(request.suite.limits.memory_gib * 2**30),
     )
-    return Seat(entrant, problem, device, jail, scratch)
+    return Seat(entrant, problem, device, jail)
 
 
 def own_folder(folder: Path, uid: int, most_gib: float) -> None:

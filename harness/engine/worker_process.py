@@ -16,7 +16,6 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
-from pathlib import Path
 
 from harness.errors import HarnessError, WireError
 from harness.problems import Problem
@@ -219,7 +218,7 @@ class JudgeClient:
             raise self._failed(str(cause)) from None
 
     def _failed(self, what: str) -> JudgeFailed:
-        tail = "\n".join(self.child.log_tail().splitlines()[-6:])
+        tail = "\n".join(self.child.log.tail().splitlines()[-6:])
         return JudgeFailed(
             f"the judge failed: {what} ({self.child.ending(0.5)})\n{tail}", "python run.py doctor"
         )
@@ -228,12 +227,8 @@ class JudgeClient:
 class Seat:
     """One entrant's worker: started fresh, paused while others are on the clock, replaced if it dies."""
 
-    def __init__(
-        self, entrant: Entrant, problem: Problem, device: str, jail: Jail, scratch: Path
-    ) -> None:
+    def __init__(self, entrant: Entrant, problem: Problem, device: str, jail: Jail) -> None:
         self.entrant, self.problem, self.device, self.jail = entrant, problem, device, jail
-        self.log = scratch / "logs" / f"{self.slug}.txt"  # not in the jail: the engine reads it
-        self.log.parent.mkdir(exist_ok=True)
         self.starts = 0
         self.nursery: Nursery | None = None  # without one, each process imports torch by itself
         self.child: Child | None = None
@@ -274,7 +269,7 @@ class Seat:
         self.ended_for = None
         self.held.clear()
         arguments = [*self._arguments(), "--place", str(place)]
-        self.child = Child("harness.worker", arguments, self.jail, self.log, self.nursery)
+        self.child = Child("harness.worker", arguments, self.jail, self.nursery)
 
     def build(
         self, cases: Sequence[Case], limits: Limits, machine: Machine
@@ -300,10 +295,10 @@ class Seat:
         payload = json.dumps([case.model_dump(mode="json") for case in cases])
         arguments = [*self._arguments(), "--build", payload, *extra]
         if self.compiles_alone:
-            builder = Child("harness.worker.build_main", arguments, jail, self.log)
+            builder = Child("harness.worker.build_main", arguments, jail)
         else:
             nursery = None if extra else self.nursery  # one builder alone needs no common parent
-            builder = Child("harness.worker", arguments, jail, self.log, nursery=nursery)
+            builder = Child("harness.worker", arguments, jail, nursery)
         self.builder = builder
         try:
             reply = hear_builder(builder.line, limits)
@@ -317,7 +312,7 @@ class Seat:
         finally:
             self.builder = None
             builder.end()
-            self.build_log = builder.log_tail()
+            self.build_log = builder.log.tail()
         if reply.op == "built":
             self.build_steps = reply.steps
             return None, "", reply.seconds

@@ -1,18 +1,20 @@
 """Start, watch, pause, limit and end one process of the run. Every ending becomes words.
 
 A child gets its own session (so that one signal reaches all of its group), an allow-listed environment,
-a log file for stdout and stderr, and one socket. Its exit code is a fact about it, never evidence for it.
+a log for stdout and stderr, and one socket. Its exit code is a fact about it, never evidence for it.
 """
 
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import os
 import signal
 import socket
 import subprocess
 import sys
 import time
+import weakref
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -24,7 +26,7 @@ from harness.process.sandbox import cgroup, enter, namespaces, search_path
 from harness.process.text import plain_text
 
 ROOT = Path(__file__).resolve().parents[2]
-LOG_TAIL_BYTES = 4096
+LOG_BYTES, LOG_TAIL_BYTES = 64 << 20, 4096
 KEPT_ENV = (
     "PATH",
     "LD_LIBRARY_PATH",
@@ -53,6 +55,31 @@ class Jail:
     memory_bytes: int = 0  # what all its processes may take; 0: no bound of the kernel
 
 
+class Log:
+    """What a child prints: memory of LOG_BYTES that nobody can make grow, and that lies on no disk.
+
+    A file would share its disk with the whole run, which fallocate fills without a byte written.
+    """
+
+    def __init__(self) -> None:
+        self.fd = os.memfd_create("log", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+        weakref.finalize(self, os.close, self.fd)
+        os.truncate(self.fd, LOG_BYTES)
+        seals = fcntl.F_SEAL_GROW | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_SEAL
+        fcntl.fcntl(self.fd, fcntl.F_ADD_SEALS, seals)
+
+    @property
+    def printed(self) -> int:
+        """Bytes so far: how far the child has come, which shares our place in it."""
+        return min(os.lseek(self.fd, 0, os.SEEK_CUR), LOG_BYTES)
+
+    def tail(self) -> str:
+        """The last of it as plain text: control codes and CI commands are taken out."""
+        end = self.printed
+        start = max(0, end - LOG_TAIL_BYTES)
+        return plain_text(os.pread(self.fd, end - start, start).decode(errors="replace"))
+
+
 class Child:
     """One process with a socket to it; `line` is the end the parent keeps (or hands to the judge).
 
@@ -65,10 +92,9 @@ class Child:
         module: str,
         arguments: Sequence[str],
         jail: Jail | None,
-        log: Path,
         nursery: Nursery | None = None,
     ) -> None:
-        self.log = log
+        self.log = Log()
         self.line, theirs = socket.socketpair()
         self.first: socket.socket | None = None  # to the first process of its namespaces
         self.process: subprocess.Popen[bytes] | Adopted
@@ -82,15 +108,15 @@ class Child:
             self.first, first = socket.socketpair() if self.walled else (None, None)
             with theirs, first or contextlib.nullcontext():
                 env = untrusted_env(jail)
-                self.process = nursery.fork(arguments, env, rules, theirs, log, first)
+                self.process = nursery.fork(arguments, env, rules, theirs, self.log.fd, first)
             self.pid = self.process.pid
             return
         command = [sys.executable, "-m", module, "--fd", str(theirs.fileno()), *arguments]
-        with open(log, "ab") as output, theirs:
+        with theirs:
             self.process = subprocess.Popen(
                 enter.command(rules, command),
                 stdin=subprocess.DEVNULL,
-                stdout=output,
+                stdout=self.log.fd,
                 stderr=subprocess.STDOUT,
                 cwd=jail.house if jail else ROOT,
                 env=untrusted_env(jail) if jail else trusted_env(),
@@ -152,16 +178,6 @@ class Child:
             names = {number.value: number.name for number in signal.Signals}
             return f"killed by {names.get(-code, f'signal {-code}')}"  # few real-time ones have one
         return f"exited with code {code}"
-
-    def log_tail(self) -> str:
-        """The last of what it printed, as plain text: control codes and CI commands are taken out."""
-        try:
-            with open(self.log, "rb") as file:
-                file.seek(max(0, os.fstat(file.fileno()).st_size - LOG_TAIL_BYTES))
-                text = file.read().decode(errors="replace")
-        except OSError:
-            return ""
-        return plain_text(text)
 
     def _asked(self, word: bytes) -> bool:
         """Have the first process stop or continue the others; a silent one is not asked again."""

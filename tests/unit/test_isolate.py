@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 from pathlib import Path
 
 import pytest
 
-from harness.process.child import Child, Jail, untrusted_env
+from harness.process.child import LOG_BYTES, LOG_TAIL_BYTES, Child, Jail, Log, untrusted_env
 from harness.process.text import plain_text
 
 
@@ -33,27 +34,47 @@ def test_the_environment_is_an_allow_list(tmp_path: Path, monkeypatch: pytest.Mo
     assert env["TRITON_INTERPRET"] == "1"
 
 
-def test_a_child_that_ends_says_how(tmp_path: Path) -> None:
-    child = Child("harness.no_such_module", [], None, tmp_path / "log")
+def test_a_child_that_ends_says_how() -> None:
+    child = Child("harness.no_such_module", [], None)
     assert child.ending(20) == "exited with code 1"
-    assert "no_such_module" in child.log_tail()
+    assert "no_such_module" in child.log.tail()
     child.end()
 
 
-def test_a_killed_child_is_told_by_its_signal(tmp_path: Path) -> None:
-    child = Child("http.server", ["--help"], None, tmp_path / "log")
+def test_a_killed_child_is_told_by_its_signal() -> None:
+    child = Child("http.server", ["--help"], None)
     child.pause()
     child.end()
     assert not child.alive
 
 
+def test_a_log_keeps_the_last_words_and_cannot_grow() -> None:
+    log = Log()
+    assert (log.printed, log.tail()) == (0, "")
+    theirs = os.dup(log.fd)
+    os.write(theirs, b"x" * LOG_TAIL_BYTES + b"\x1b[1mlast")
+    assert log.printed == LOG_TAIL_BYTES + 8
+    assert log.tail() == "x" * (LOG_TAIL_BYTES - 8) + "last"
+    with pytest.raises(PermissionError):
+        os.posix_fallocate(theirs, LOG_BYTES, 1)
+    keep_size = 1
+    allocate = ctypes.CDLL(None, use_errno=True).fallocate64
+    assert allocate(theirs, keep_size, ctypes.c_long(LOG_BYTES), ctypes.c_long(1)) == -1
+    for change in (lambda: os.truncate(theirs, 0), lambda: os.truncate(theirs, 1 << 30)):
+        with pytest.raises(PermissionError):
+            change()
+    os.lseek(theirs, 1 << 40, os.SEEK_SET)
+    assert log.printed == LOG_BYTES
+    with pytest.raises(PermissionError):
+        os.write(theirs, b"x")
+    os.close(theirs)
+
+
 @pytest.mark.parametrize(
     ("number", "words"), [(9, "killed by SIGKILL"), (35, "killed by signal 35")]
 )
-def test_a_signal_without_a_name_is_told_by_its_number(
-    tmp_path: Path, number: int, words: str
-) -> None:
-    child = Child("http.server", ["--help"], None, tmp_path / "log")
+def test_a_signal_without_a_name_is_told_by_its_number(number: int, words: str) -> None:
+    child = Child("http.server", ["--help"], None)
     os.kill(child.pid, number)
     assert child.ending(20) == words
     child.end()

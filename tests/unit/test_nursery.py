@@ -80,7 +80,7 @@ def start(nursery: Nursery, house: Path, folder: Path, level: int = 0) -> Child:
     jail = Jail(**places, env=env, house=house, level=level, uid=uid, devices=())
     words = ["--folder", str(places["source"]), "--manifest", MANIFEST, "--device", "cpu"]
     words += ["--function", "custom_attention_forward", "--problem", "attention_forward"]
-    return Child("harness.worker", words, jail, folder / "log", nursery=nursery)
+    return Child("harness.worker", words, jail, nursery)
 
 
 def facts_of(folder: Path) -> dict[str, Any]:
@@ -91,7 +91,7 @@ def facts_of(folder: Path) -> dict[str, Any]:
         if told.exists() and told.read_text().endswith("}"):
             return dict(json.loads(told.read_text()))
         time.sleep(0.01)
-    raise AssertionError((folder / "log").read_text())
+    raise AssertionError("the spy told nothing")
 
 
 @each_level
@@ -114,7 +114,7 @@ def test_a_fork_is_bare(nursery: Nursery, house: Path, tmp_path: Path, level: in
     assert Path(f"/proc/{child.pids()[-1]}/comm").read_text().strip() == WORKER_NAME
     child.end()
     other.end()
-    assert child.log_tail() == "loaded"
+    assert child.log.tail() == "loaded"
 
 
 @each_level

@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 from harness.engine.guards import resource_watch
-from harness.engine.guards.resource_watch import LOG_BYTES, ResourceWatch
+from harness.engine.guards.resource_watch import ResourceWatch
+from harness.process.child import LOG_BYTES
 from harness.process.sandbox import usage
 from harness.process.sandbox.usage import DISK_FILES
 from harness.schema import Limits, Status
@@ -19,7 +20,6 @@ GIB = 1 << 30
 
 
 def seat(folder: Path, **children: Any) -> Any:
-    (folder / "log").touch()
     jail = SimpleNamespace(cache=folder, scratch=folder)
     return SimpleNamespace(
         slug="x", jail=jail, ended_for=None, **{"child": None, "builder": None, **children}
@@ -29,7 +29,7 @@ def seat(folder: Path, **children: Any) -> Any:
 def child(folder: Path) -> Any:
     ended: list[bool] = []
     return SimpleNamespace(
-        alive=True, group=None, log=folder / "log", pids=lambda: [7, 8],
+        alive=True, group=None, log=SimpleNamespace(printed=0), pids=lambda: [7, 8],
         end=lambda: ended.append(True), ended=ended,
     )  # fmt: skip
 
@@ -78,10 +78,12 @@ def test_what_nobody_maps_is_counted_by_the_control_group(
 def test_what_is_printed_has_an_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(usage, "host_bytes", lambda pids, limit: 0)
     someone = seat(tmp_path)
-    with (tmp_path / "log").open("r+b") as log:
-        log.truncate(LOG_BYTES + 1)
-    found = watch([someone], {}).excess(someone, child(tmp_path), {})
-    assert found == (Status.OVER_QUOTA, "printed 64 MiB, allowed 64")
+    talker = child(tmp_path)
+    talker.log.printed = LOG_BYTES - 1
+    assert watch([someone], {}).excess(someone, talker, {}) is None
+    talker.log.printed = LOG_BYTES
+    found = watch([someone], {}).excess(someone, talker, {})
+    assert found == (Status.OVER_QUOTA, "printed 64 MiB, allowed less")
 
 
 @pytest.mark.parametrize("place", ["child", "builder"])

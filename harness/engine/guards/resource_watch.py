@@ -11,19 +11,17 @@ Processes are bounded by the kernel (sandbox.Rules.processes), one user an entra
 
 from __future__ import annotations
 
-import contextlib
 import threading
 from collections.abc import Mapping, Sequence
 
 from harness.engine.worker_process import Seat
 from harness.measure.telemetry import Monitor
-from harness.process.child import Child
+from harness.process.child import LOG_BYTES, Child
 from harness.process.sandbox import usage
 from harness.process.sandbox.usage import DISK_FILES
 from harness.schema import Limits, Status
 
 PERIOD_S = 0.1
-LOG_BYTES = 64 << 20
 GIB = 2**30
 
 
@@ -72,10 +70,6 @@ class ResourceWatch(threading.Thread):
                     f"{disk.bytes / GIB:.1f} GiB in {disk.files} files of its cache or scratch, "
                     f"allowed {most / GIB:g} GiB in {DISK_FILES}"
                 )
-        with contextlib.suppress(OSError):
-            if (printed := child.log.stat().st_size) > LOG_BYTES:
-                return (
-                    Status.OVER_QUOTA,
-                    f"printed {printed >> 20} MiB, allowed {LOG_BYTES >> 20}",
-                )
+        if child.log.printed >= LOG_BYTES:
+            return Status.OVER_QUOTA, f"printed {LOG_BYTES >> 20} MiB, allowed less"
         return None
