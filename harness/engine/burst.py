@@ -15,7 +15,7 @@ from harness.errors import HarnessError
 from harness.problems.base import Probe
 from harness.process.ablation import Defence
 from harness.process.messages import BurstReport
-from harness.schema import Kind, Status
+from harness.schema import Case, Kind, Status
 
 #: Endings of a worker after which it must be replaced before it can run another case.
 DEADLY = frozenset(
@@ -137,6 +137,20 @@ def _burst(
 def left_running(rest: Rest) -> BurstReport:
     """What becomes of a turn behind which the GPU was not given back."""
     return BurstReport(status=Status.LEFT_WORK_RUNNING, message=rest.fault)
+
+
+def end_woken(state: State, case: Case) -> list[str]:
+    """End every entrant that ran in another's turn although it was stopped; their names."""
+    found = []
+    for name, seat in state.seats.items():
+        watched = seat.attached and seat.entrant.kind is Kind.SUBMISSION
+        fault = seat.child.ran_paused() if watched and seat.child else ""
+        if fault:
+            reply = BurstReport(status=Status.LEFT_WORK_RUNNING, message=fault)
+            reply = _bury(state, seat, reply)
+            state.record(name, case).fail(reply.status, reply.message)
+            found.append(name)
+    return found
 
 
 def _end_disturber(state: State, name: str, question: Question) -> BurstReport | None:

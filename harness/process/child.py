@@ -22,11 +22,13 @@ from pathlib import Path
 from harness.process import process_tree
 from harness.process.ablation import NOTHING_OFF, Defence, Off
 from harness.process.forkserver import Adopted, Nursery
-from harness.process.sandbox import cgroup, enter, namespaces, search_path
+from harness.process.sandbox import cgroup, enter, namespaces, search_path, usage
 from harness.process.text import plain_text
 
 ROOT = Path(__file__).resolve().parents[2]
 LOG_BYTES, LOG_TAIL_BYTES = 64 << 20, 4096
+#: A thread that is told to stop does so when it next leaves the kernel or gets a core.
+STOPPING_S, STOPPING_MS = 0.05, 10
 KEPT_ENV = (
     "PATH",
     "LD_LIBRARY_PATH",
@@ -95,6 +97,7 @@ class Child:
         nursery: Nursery | None = None,
     ) -> None:
         self.log = Log()
+        self._paused_ns: dict[int, int] | None = None  # pid → its CPU time when all had stopped
         self.line, theirs = socket.socketpair()
         self.first: socket.socket | None = None  # to the first process of its namespaces
         self.process: subprocess.Popen[bytes] | Adopted
@@ -138,9 +141,36 @@ class Child:
         """Stop every thread of it: nothing computes while others are on the clock."""
         if not self._asked(namespaces.STOP):
             self._signal(signal.SIGSTOP)
+        if self.group:  # behind the signal: the first process is in it too
+            self.group.freeze(True)
+        deadline, before = time.monotonic() + STOPPING_S, usage.cpu_ns(self.pids())
+        while True:
+            time.sleep(0.001)
+            self._paused_ns = usage.cpu_ns(self.pids())
+            if self._paused_ns == before or time.monotonic() > deadline:
+                return
+            before = self._paused_ns
+
+    def ran_paused(self) -> str:
+        """What it did although it is paused, in words; empty if it did not run, or is not paused.
+
+        A signal to go on can come from where no wall stands: a timer, the death of a parent, a child.
+        """
+        if self._paused_ns is None or not self.alive:
+            return ""
+        before, now = self._paused_ns, usage.cpu_ns(self.pids())
+        spent_ms = sum(max(0, now[pid] - before[pid]) for pid in now.keys() & before.keys()) / 1e6
+        if spent_ms > STOPPING_MS:
+            return f"its processes ran for {spent_ms:.0f} ms although they were stopped"
+        if now.keys() != before.keys():
+            return "a process of it began or ended although they were stopped"
+        return ""
 
     def resume(self) -> None:
         """Let it run again."""
+        self._paused_ns = None
+        if self.group:
+            self.group.freeze(False)
         if not self._asked(namespaces.GO):
             self._signal(signal.SIGCONT)
 

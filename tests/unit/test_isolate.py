@@ -4,11 +4,26 @@ from __future__ import annotations
 
 import ctypes
 import os
+import re
+import signal
+import time
+from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
-from harness.process.child import LOG_BYTES, LOG_TAIL_BYTES, Child, Jail, Log, untrusted_env
+from harness.process import child as child_module
+from harness.process.child import (
+    LOG_BYTES,
+    LOG_TAIL_BYTES,
+    STOPPING_MS,
+    Child,
+    Jail,
+    Log,
+    untrusted_env,
+)
+from harness.process.sandbox import namespaces
 from harness.process.text import plain_text
 
 
@@ -46,6 +61,68 @@ def test_a_killed_child_is_told_by_its_signal() -> None:
     child.pause()
     child.end()
     assert not child.alive
+
+
+BURNS = """
+import os, signal, time
+signal.signal(signal.SIGUSR1, lambda *_: os.fork() or time.sleep(60))
+print("runs", flush=True)
+while True:
+    time.process_time()
+"""
+
+
+@pytest.fixture
+def burning(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Child]:
+    (tmp_path / "burns.py").write_text(BURNS)
+    monkeypatch.setattr(child_module, "ROOT", tmp_path)
+    child = Child("burns", [], None)
+    while not child.log.printed:
+        time.sleep(0.001)
+    yield child
+    child.end()
+
+
+def test_who_runs_on_while_it_is_stopped_is_found(burning: Child) -> None:
+    assert burning.ran_paused() == "", "it is not stopped yet"
+    burning.pause()
+    time.sleep(0.05)
+    assert burning.ran_paused() == ""
+    os.kill(burning.pid, signal.SIGCONT)
+    started = time.monotonic()
+    while not (said := burning.ran_paused()) and time.monotonic() < started + 20:
+        time.sleep(0.001)
+    assert "although they were stopped" in said
+    assert int(re.findall(r"ran for (\d+) ms", said)[0]) >= STOPPING_MS
+    burning.resume()
+    assert burning.ran_paused() == ""
+
+
+def test_a_process_that_begins_while_all_are_stopped_is_found(
+    burning: Child, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(child_module, "STOPPING_MS", 1e9)
+    burning.pause()
+    assert burning.ran_paused() == ""
+    os.kill(burning.pid, signal.SIGUSR1)
+    os.kill(burning.pid, signal.SIGCONT)
+    started = time.monotonic()
+    while not (said := burning.ran_paused()) and time.monotonic() < started + 20:
+        time.sleep(0.001)
+    assert said == "a process of it began or ended although they were stopped"
+
+
+def test_a_control_group_is_frozen_behind_the_stop_and_thawed_before_it_goes_on(
+    burning: Child,
+) -> None:
+    steps: list[object] = []
+    burning.group = SimpleNamespace(  # type: ignore[assignment]
+        freeze=steps.append, kill=lambda: None, remove=lambda: None
+    )
+    burning._asked = lambda word: bool(steps.append(word)) or True  # type: ignore[method-assign]
+    burning.pause()
+    burning.resume()
+    assert steps == [namespaces.STOP, True, False, namespaces.GO]
 
 
 def test_a_log_keeps_the_last_words_and_cannot_grow() -> None:

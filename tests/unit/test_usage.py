@@ -17,6 +17,16 @@ from harness.process.sandbox import usage
 MIB = 1 << 20
 
 
+def test_cpu_time_of_a_process_and_of_nobody() -> None:
+    me = os.getpid()
+    before = usage.cpu_ns([me, 1 << 22])
+    while usage.cpu_ns([me])[me] < before[me] + 10_000_000:
+        pass
+    assert before.keys() == {me}
+    spent_s = sum(os.times()[:2])
+    assert abs(usage.cpu_ns([me])[me] / 1e9 - spent_s) < 0.1 + spent_s / 10
+
+
 def test_resident_memory_of_nobody_is_zero() -> None:
     assert usage.resident_bytes(os.getpid()) > MIB
     assert usage.resident_bytes(2**22 + 1) == 0
