@@ -54,7 +54,7 @@ def report(
             raise CudaSourceError("TIMED_OUT", said) from None
         except WireError:
             ending = child.ending()
-            said = f"the compiler's process {ending}\n{child.log.tail()}"
+            said = f"the compiler's process {ending}\n{child.log_tail()}"
             raise CudaSourceError("CRASHED", said) from None
         finally:
             child.end()

@@ -285,5 +285,5 @@ def _bury(state: State, seat: Seat, reply: BurstReport) -> BurstReport:
         message = f"{message}: {ending}"
     for (name, _), known in state.evidence.items():
         if name == seat.entrant.name and not known.log_tail:
-            known.log_tail = seat.child.log.tail()
+            known.log_tail = seat.child.log_tail()
     return reply.model_copy(update={"status": status, "message": message})

@@ -218,7 +218,7 @@ class JudgeClient:
             raise self._failed(str(cause)) from None
 
     def _failed(self, what: str) -> JudgeFailed:
-        tail = "\n".join(self.child.log.tail().splitlines()[-6:])
+        tail = "\n".join(self.child.log_tail().splitlines()[-6:])
         return JudgeFailed(
             f"the judge failed: {what} ({self.child.ending(0.5)})\n{tail}", "python run.py doctor"
         )
@@ -312,7 +312,7 @@ class Seat:
         finally:
             self.builder = None
             builder.end()
-            self.build_log = builder.log.tail()
+            self.build_log = builder.log_tail()
         if reply.op == "built":
             self.build_steps = reply.steps
             return None, "", reply.seconds

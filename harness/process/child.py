@@ -209,6 +209,10 @@ class Child:
             return f"killed by {names.get(-code, f'signal {-code}')}"  # few real-time ones have one
         return f"exited with code {code}"
 
+    def log_tail(self) -> str:
+        """The last of what it printed, as plain text."""
+        return self.log.tail()
+
     def _asked(self, word: bytes) -> bool:
         """Have the first process stop or continue the others; a silent one is not asked again."""
         if self.first and not namespaces.ask(self.first, word):

@@ -122,9 +122,7 @@ def builder_to_engine(frames: bytes) -> None:
 
 def judge_to_engine(frames: bytes) -> None:
     with spoken(frames) as line:
-        child: Any = SimpleNamespace(
-            line=line, log=SimpleNamespace(tail=lambda: ""), ending=lambda _: "gone"
-        )
+        child: Any = SimpleNamespace(line=line, log_tail=lambda: "", ending=lambda _: "gone")
         client = JudgeClient.__new__(JudgeClient)
         client.child = child
         client._read(client._receive(0.5), BurstReport)

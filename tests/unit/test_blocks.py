@@ -64,7 +64,7 @@ class Bench:
             name=name, kind=kind, folder=Path("/x"), manifest=Manifest(name=name), source_sha256="0"
         )
         child = MagicMock(**{"ran_paused.return_value": "", "ending.return_value": ""})
-        child.log.tail.return_value, child.group = "", None
+        child.log_tail.return_value, child.group = "", None
         return SimpleNamespace(
             entrant=entrant, child=child, attached=True, ended_for=None, end=lambda: None,
             label=name, held=set(),

@@ -41,7 +41,7 @@ def test_a_copy_that_was_changed_leaves_no_verdict_and_disturbs_nobody(tmp_path:
         entrant = load_entrant(tmp_path / f"{name}.py", Kind.SUBMISSION, problem)
         staged = tmp_path / "sources" / name
         stage(entrant, staged)
-        child = MagicMock(group=None, **{"ending.return_value": "", "log.tail.return_value": ""})
+        child = MagicMock(group=None, **{"ending.return_value": "", "log_tail.return_value": ""})
         seats[name] = MagicMock(entrant=entrant, child=child, attached=False, ended_for=None)
         seats[name].jail.source = staged
     (tmp_path / "steady.py").write_text(SOURCE + "# saved a moment later by its author\n")

@@ -52,7 +52,7 @@ def test_the_environment_is_an_allow_list(tmp_path: Path, monkeypatch: pytest.Mo
 def test_a_child_that_ends_says_how() -> None:
     child = Child("harness.no_such_module", [], None)
     assert child.ending(20) == "exited with code 1"
-    assert "no_such_module" in child.log.tail()
+    assert "no_such_module" in child.log_tail()
     child.end()
 
 
@@ -75,7 +75,7 @@ while True:
 @pytest.fixture
 def burning(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Child]:
     (tmp_path / "burns.py").write_text(BURNS)
-    monkeypatch.setattr(child_module, "ROOT", tmp_path)
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     child = Child("burns", [], None)
     while not child.log.printed:
         time.sleep(0.001)

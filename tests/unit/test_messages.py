@@ -202,9 +202,7 @@ def client(answer: dict[str, Any]) -> Iterator[JudgeClient]:
     ours, theirs = socket.socketpair()
     with ours, theirs:
         wire.send(theirs, answer)
-        child: Any = SimpleNamespace(
-            line=ours, log=SimpleNamespace(tail=lambda: ""), ending=lambda _: "running"
-        )
+        child: Any = SimpleNamespace(line=ours, log_tail=lambda: "", ending=lambda _: "running")
         yield JudgeClient(child, "attention_forward", "cpu", {})
 
 

@@ -114,7 +114,7 @@ def test_a_fork_is_bare(nursery: Nursery, house: Path, tmp_path: Path, level: in
     assert Path(f"/proc/{child.pids()[-1]}/comm").read_text().strip() == WORKER_NAME
     child.end()
     other.end()
-    assert child.log.tail() == "loaded"
+    assert child.log_tail() == "loaded"
 
 
 @each_level

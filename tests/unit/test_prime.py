@@ -91,9 +91,7 @@ def test_who_dies_or_lies_does_not_stop_the_others(tmp_path: Path) -> None:
 def test_the_deadline_is_one_for_all_and_who_breaks_the_judge_is_named() -> None:
     """A judge that answers for the first worker and ends at the second one's."""
     ours, theirs = socket.socketpair()
-    child = SimpleNamespace(
-        line=ours, log=SimpleNamespace(tail=lambda: ""), ending=lambda _: "killed by SIGKILL"
-    )
+    child = SimpleNamespace(line=ours, log_tail=lambda: "", ending=lambda _: "killed by SIGKILL")
     client = JudgeClient(child, "attention_forward", "cpu", {})  # type: ignore[arg-type]
     asked = [wire.receive(theirs)]
     for _ in range(2):

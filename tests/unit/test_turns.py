@@ -30,7 +30,7 @@ def seat(name: str) -> Any:
     made.entrant = entrant
     made.child.group = None
     entrant.kind = Kind.BASELINE if name in ("base", "null") else Kind.SUBMISSION
-    made.child.ending.return_value = made.child.log.tail.return_value = ""
+    made.child.ending.return_value = made.child.log_tail.return_value = ""
     return made
 
 

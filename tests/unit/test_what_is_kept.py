@@ -47,7 +47,7 @@ def test_a_failed_builder_leaves_its_log(
         return SimpleNamespace(
             line=ours,
             end=ours.close,
-            log=SimpleNamespace(tail=lambda: log),
+            log_tail=lambda: log,
             ending=lambda: "exited with code 1",
         )
 
