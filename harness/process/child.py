@@ -237,6 +237,7 @@ def rules_of(jail: Jail) -> enter.Rules:
         chdir=jail.scratch,
         uid=jail.uid,
         devices=jail.devices,
+        room_bytes=min(enter.ROOM_BYTES, jail.memory_bytes or enter.ROOM_BYTES),
     )
 
 

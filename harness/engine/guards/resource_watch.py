@@ -35,6 +35,9 @@ class ResourceWatch(threading.Thread):
             seat.slug: (usage.Disk(seat.jail.cache), usage.Disk(seat.jail.scratch))
             for seat in seats
         }
+        self.nameless = {
+            seat.slug: usage.Nameless((seat.jail.cache, seat.jail.scratch)) for seat in seats
+        }
         self.stopping = threading.Event()
 
     def run(self) -> None:
@@ -54,7 +57,13 @@ class ResourceWatch(threading.Thread):
         pids = child.pids()
         most = int(self.limits.memory_gib * GIB)
         counted = child.group.bytes() if child.group else 0  # what nobody maps is in it too
-        if (host := max(usage.host_bytes(pids, most), counted)) > most:
+        nameless = self.nameless[seat.slug]
+        nameless.look(pids)
+        host = max(usage.host_bytes(pids, most, nameless.shared_bytes), counted)
+        if host > most and nameless.shared_bytes:  # which may be less by now
+            nameless.count(pids)
+            host = max(usage.host_bytes(pids, most, nameless.shared_bytes), counted)
+        if host > most:
             return Status.OUT_OF_MEMORY, f"host memory {host / GIB:.1f} GiB, allowed {most / GIB:g}"
         most = int(self.limits.gpu_memory_gib * GIB)
         if (device := sum(on_device.get(pid, 0) for pid in pids)) > most:
@@ -64,6 +73,11 @@ class ResourceWatch(threading.Thread):
             )
         most = int(self.limits.disk_gib * GIB)
         for disk in self.disks[seat.slug]:
+            if (held := nameless.bytes.get(disk.folder, 0)) > most:
+                return Status.OVER_QUOTA, (
+                    f"{held / GIB:.1f} GiB in files that it took out of its cache or scratch and "
+                    f"holds open, allowed {most / GIB:g}"
+                )
             disk.look(most, DISK_FILES)
             if disk.bytes > most or disk.files > DISK_FILES:
                 return Status.OVER_QUOTA, (
