@@ -57,9 +57,9 @@ def report(
         stack.callback(remove_tree, own)
         stage(entrant, own / "source")
         jail = _jail(entrant, own, limits, level)
-        seat = Seat(entrant, problem, "cpu", jail, own)
+        seat = Seat(entrant, problem, "cpu", jail)
         asked = {"folder": str(jail.source), "entry": entrant.manifest.entry}
-        child = Child("harness.worker.cuda.report", [], jail, own / "log")
+        child = Child("harness.worker.cuda.report", [], jail)
         stack.callback(child.end)
         seat.builder = child
         watch = ResourceWatch([seat], limits, Monitor(Machine()))

@@ -68,7 +68,7 @@ def make_seat(
         memory_bytes=int(request.suite.limits.memory_gib * 2**30),
         root=request.root,
     )
-    return Seat(entrant, problem, device, jail, scratch, unmade)
+    return Seat(entrant, problem, device, jail, unmade)
 
 
 def own_folder(folder: Path, uid: int, most_gib: float) -> None:

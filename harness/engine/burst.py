@@ -15,7 +15,7 @@ from harness.errors import HarnessError
 from harness.problems.base import Probe
 from harness.process.ablation import Defence
 from harness.process.messages import BurstReport
-from harness.schema import Kind, Status
+from harness.schema import Case, Kind, Status
 
 #: Endings of a worker after which it must be replaced before it can run another case.
 DEADLY = frozenset(
@@ -119,7 +119,7 @@ def _burst(
         state.quiet.release(seat)
     assert seat.child
     state.last_on_turn = name
-    overdue = partial(_end_overdue, state, seat)
+    overdue = partial(end_overdue, state, seat)
     reply = state.judge.burst(seat.label, timeout_s, overdue, profile, heat_ms, compare)
     told_nothing = not reply.calls_ms  # a worker that fails says why and ends
     if reply.status in DEADLY or told_nothing or not seat.child.alive:
@@ -138,6 +138,20 @@ def _burst(
 def left_running(rest: Rest) -> BurstReport:
     """What becomes of a turn behind which the GPU was not given back."""
     return BurstReport(status=Status.LEFT_WORK_RUNNING, message=rest.fault)
+
+
+def end_woken(state: State, case: Case) -> list[str]:
+    """End every entrant that ran in another's turn although it was stopped; their names."""
+    found = []
+    for name, seat in state.seats.items():
+        watched = seat.attached and seat.entrant.kind is Kind.SUBMISSION
+        fault = seat.child.ran_paused() if watched and seat.child else ""
+        if fault:
+            reply = BurstReport(status=Status.LEFT_WORK_RUNNING, message=fault)
+            reply = _bury(state, seat, reply)
+            state.record(name, case).fail(reply.status, reply.message)
+            found.append(name)
+    return found
 
 
 def _end_disturber(state: State, name: str, question: Question) -> BurstReport | None:
@@ -181,7 +195,7 @@ def settle(state: State) -> None:
     state.clean_up()
 
 
-def _end_overdue(state: State, seat: Seat, deadline_s: float) -> None:
+def end_overdue(state: State, seat: Seat, deadline_s: float) -> None:
     """End a worker in whose turn the judge has not come back to its own deadlines."""
     seat.ended_for = (
         Status.TIMED_OUT,
@@ -233,7 +247,7 @@ def _seated(state: State, seat: Seat) -> bool:
     if seat.child is None or not seat.child.alive:
         seat.start()
     assert seat.child
-    overdue = partial(_end_overdue, state, seat)
+    overdue = partial(end_overdue, state, seat)
     failure = state.judge.attach(
         seat.label, seat.child, state.sizes, state.limits.import_s, overdue
     )

@@ -59,6 +59,7 @@ class State:
     quiet: Quiet = field(default_factory=Quiet)
     last_on_turn: str = ""
     contended: dict[str, int] = field(default_factory=dict)  # case → blocks that do not count
+    woken: dict[str, int] = field(default_factory=dict)  # the same, for who ran while stopped
 
     def __post_init__(self) -> None:
         """Nobody has spent anything."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Sequence
 
-from harness.engine.burst import Question, settle, take_turn
+from harness.engine.burst import Question, end_overdue, end_woken, settle, take_turn
 from harness.engine.run_state import State
 from harness.measure import stats
 from harness.measure.plan import Block, plan_case, shuffled
@@ -47,7 +47,8 @@ def time_case(state: State, case: Case) -> None:
 def run_block(state: State, case: Case, block: Block) -> None:
     """One kind of secret inputs, every entrant's turn on values of its own.
 
-    A block beside a process that is none of this run counts for nobody.
+    A block beside a process that is none of this run counts for nobody, nor one in which an entrant
+    ran while it was stopped.
     """
     alive = [name for name in block.order if state.record(name, case).status is None]
     strangers = _wait_until_alone(state) if alive else []
@@ -56,7 +57,10 @@ def run_block(state: State, case: Case, block: Block) -> None:
         return
     label = f"block/{case.name}/{block.index}/{state.rng.getrandbits(64):x}"
     question = Question(block.probe, label, case.burst, timed=True)
+    woken: list[str] = []
     for name in alive:
+        if state.record(name, case).status is not None:
+            continue  # since this block began
         heat_ms = 0 if name == state.roles.null else state.suite.heat_ms
         before_j = state.monitor.energy_j()
         compare = block.timed and to_compare(state, name, case)
@@ -65,13 +69,19 @@ def run_block(state: State, case: Case, block: Block) -> None:
         )
         if reply is not None:
             _take(state, name, case, block, reply, before_j)
+        woken += end_woken(state, case)
         strangers = state.quiet.strangers(state.seats.values())
         if strangers:
             state.observer.note(
                 f"{case.name}: process {', '.join(strangers)} took the GPU: this block does not count"
             )
-            _forget(state, case, block)
+            _forget(state, case, block, state.contended)
             break
+    if woken and not strangers:
+        state.observer.note(
+            f"{case.name}: {', '.join(woken)} ran in another's turn: this block does not count"
+        )
+        _forget(state, case, block, state.woken)
     if block.timed:
         snapshot = state.monitor.snapshot(len(strangers))
         state.telemetry.setdefault(case.name, []).append(snapshot)
@@ -87,11 +97,11 @@ def _wait_until_alone(state: State) -> list[str]:
     return strangers
 
 
-def _forget(state: State, case: Case, block: Block) -> None:
+def _forget(state: State, case: Case, block: Block, counts: dict[str, int]) -> None:
     """Drop what a block gave; failures that it showed stay."""
     if not block.timed:
         return
-    state.contended[case.name] = state.contended.get(case.name, 0) + 1
+    counts[case.name] = counts.get(case.name, 0) + 1
     for name in state.seats:
         known = state.record(name, case)
         known.samples[:] = [sample for sample in known.samples if sample.block != block.index]
@@ -158,7 +168,10 @@ def clock_verdict(state: State, name: str, case: Case) -> ClockVerdict:
 
 
 def repeat_disturbed(state: State, case: Case, names: Sequence[str]) -> int:
-    """Blocks in which the second clock was disturbed run again, for everybody; returns how many."""
+    """Blocks that were disturbed run again, for everybody; returns how many.
+
+    Who ran while it was stopped has left, so its blocks come to an end by themselves.
+    """
     late = 0
     for name in names:
         marked = clock_verdict(state, name, case).samples
@@ -166,13 +179,15 @@ def repeat_disturbed(state: State, case: Case, names: Sequence[str]) -> int:
     contended = state.contended.get(case.name, 0)
     again = min(late + contended, int(state.suite.blocks * EXTRA_SHARE))
     normal = Probe(case, "normal", state.problem.kwargs(case))
-    for extra in range(again):
+    extra = 0
+    while extra < again + state.woken.get(case.name, 0):
         order = shuffled(names, state.rng)
         run_block(state, case, Block(normal, order, state.suite.blocks + extra))
+        extra += 1
     contended = state.contended.get(case.name, 0)
     if contended > EXTRA_SHARE * state.suite.blocks:
         _give_up(state, case, f"other processes took the GPU in {contended} blocks")
-    return again
+    return extra
 
 
 def name_kernels(state: State, case: Case, names: Sequence[str]) -> None:
@@ -204,7 +219,12 @@ def prime(state: State, names: Sequence[str]) -> None:
         seat.primed = seat.label
         state.quiet.release(seat)
     if fresh:
-        state.judge.prime([seat.label for seat in fresh], state.limits.first_call_s)
+        by_label = {seat.label: seat for seat in fresh}
+        state.judge.prime(
+            list(by_label),
+            state.limits.first_call_s,
+            lambda label, deadline_s: end_overdue(state, by_label[label], deadline_s),
+        )
     for seat in fresh:
         assert seat.child
         seat.child.pause()

@@ -15,7 +15,7 @@ import socket
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
-from pathlib import Path
+from functools import partial
 
 from harness.errors import HarnessError, WireError
 from harness.problems import Problem
@@ -142,10 +142,21 @@ class JudgeClient:
             answer = self._answer_of_worker(2 * timeout_s + TURN_SPARE_S, overdue)
             return self._read(answer, BurstReport)
 
-    def prime(self, names: Sequence[str], timeout_s: float) -> None:
-        """Set up the profilers of these workers, all at once; they must be running."""
-        message = {"op": "prime", "workers": list(names), "timeout_s": timeout_s}
-        self._read(self._ask(message, timeout_s * len(names) + JUDGE_REQUEST_S), Done)
+    def prime(
+        self, names: Sequence[str], timeout_s: float, overdue: Callable[[str, float], object]
+    ) -> None:
+        """Set up the profilers of these workers, all at once; they must be running.
+
+        overdue: ends a worker that kept the judge from its deadline; told its name and the deadline.
+        """
+        self._read(self._ask({"op": "prime", "workers": list(names)}, JUDGE_REQUEST_S), Done)
+        end = time.monotonic() + timeout_s
+        for name in names:
+            left = max(0.0, end - time.monotonic())
+            with self._busy_with(name):
+                self._send({"op": "primed", "worker": name, "timeout_s": left})
+                answer = self._answer_of_worker(left + TURN_SPARE_S, partial(overdue, name))
+                self._read(answer, Done)
 
     def detach(self, name: str) -> None:
         """Forget a worker and free its buffers."""
@@ -227,17 +238,9 @@ class Seat:
     """One entrant's worker: started fresh, paused while others are on the clock, replaced if it dies."""
 
     def __init__(
-        self,
-        entrant: Entrant,
-        problem: Problem,
-        device: str,
-        jail: Jail,
-        scratch: Path,
-        unmade: str = "",
+        self, entrant: Entrant, problem: Problem, device: str, jail: Jail, unmade: str = ""
     ) -> None:
         self.entrant, self.problem, self.device, self.jail = entrant, problem, device, jail
-        self.log = scratch / "logs" / f"{self.slug}.txt"  # not in the jail: the engine reads it
-        self.log.parent.mkdir(exist_ok=True)
         self.unmade = unmade  # why its folders are not there, if they are not
         self.starts = 0
         self.nursery: Nursery | None = None  # without one, each process imports torch by itself
@@ -279,7 +282,7 @@ class Seat:
         self.ended_for = None
         self.held.clear()
         arguments = [*self._arguments(), "--place", str(place)]
-        self.child = Child("harness.worker", arguments, self.jail, self.log, self.nursery)
+        self.child = Child("harness.worker", arguments, self.jail, self.nursery)
 
     def build(
         self, cases: Sequence[Case], limits: Limits, machine: Machine
@@ -305,10 +308,10 @@ class Seat:
         payload = json.dumps([case.model_dump(mode="json") for case in cases])
         arguments = [*self._arguments(), "--build", payload, *extra]
         if self.compiles_alone:
-            builder = Child("harness.worker.build_main", arguments, jail, self.log)
+            builder = Child("harness.worker.build_main", arguments, jail)
         else:
             nursery = None if extra else self.nursery  # one builder alone needs no common parent
-            builder = Child("harness.worker", arguments, jail, self.log, nursery=nursery)
+            builder = Child("harness.worker", arguments, jail, nursery)
         self.builder = builder
         try:
             reply = hear_builder(builder.line, limits)

@@ -69,6 +69,8 @@ class Judge:
             return self._burst(message)
         if op == "prime":
             return self._prime(message)
+        if op == "primed":
+            return self._primed(message)
         if op == "detach":
             self.desks.pop(message["worker"]).close()
             return {"ok": True}
@@ -207,17 +209,16 @@ class Judge:
         return likeness(outs, self.tensors.libraries(inputs.tensors[call], inputs.kwargs))
 
     def _prime(self, message: wire.Message) -> wire.Message:
-        """Have many workers set up their profilers at once: the first use of one takes seconds.
+        """Have many workers set up their profilers at once: the first use of one takes seconds."""
+        for name in message["workers"]:
+            with contextlib.suppress(WorkerGone):
+                self.desks[name].send({"op": "prime"})
+        return {"ok": True}
 
-        Who fails here is found out at the next burst, and ends there.
-        """
-        desks = [self.desks[name] for name in message["workers"]]
-        for desk in desks:
-            with contextlib.suppress(WorkerGone):
-                desk.send({"op": "prime"})
-        for desk in desks:
-            with contextlib.suppress(WorkerGone):
-                desk.answer("prime", message["timeout_s"])
+    def _primed(self, message: wire.Message) -> wire.Message:
+        """Wait for one of them. Who fails here is found out at the next burst, and ends there."""
+        with contextlib.suppress(WorkerGone):
+            self.desks[message["worker"]].answer("prime", message["timeout_s"])
         return {"ok": True}
 
     def rehearse(self) -> None:

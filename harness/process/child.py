@@ -1,18 +1,20 @@
 """Start, watch, pause, limit and end one process of the run. Every ending becomes words.
 
 A child gets its own session (so that one signal reaches all of its group), an allow-listed environment,
-a log file for stdout and stderr, and one socket. Its exit code is a fact about it, never evidence for it.
+a log for stdout and stderr, and one socket. Its exit code is a fact about it, never evidence for it.
 """
 
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import os
 import signal
 import socket
 import subprocess
 import sys
 import time
+import weakref
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -21,10 +23,12 @@ from harness.process import process_tree
 from harness.process.ablation import NOTHING_OFF, Defence, Off
 from harness.process.forkserver import Adopted, Nursery
 from harness.process.project import HOME, private
-from harness.process.sandbox import cgroup, enter, namespaces, search_path
+from harness.process.sandbox import cgroup, enter, namespaces, search_path, usage
 from harness.process.text import plain_text
 
-LOG_TAIL_BYTES = 4096
+LOG_BYTES, LOG_TAIL_BYTES = 64 << 20, 4096
+#: A thread that is told to stop does so when it next leaves the kernel or gets a core.
+STOPPING_S, STOPPING_MS = 0.05, 10
 KEPT_ENV = (
     "PATH",
     "LD_LIBRARY_PATH",
@@ -54,6 +58,31 @@ class Jail:
     root: Path = HOME  # of the project, which stays shut
 
 
+class Log:
+    """What a child prints: memory of LOG_BYTES that nobody can make grow, and that lies on no disk.
+
+    A file would share its disk with the whole run, which fallocate fills without a byte written.
+    """
+
+    def __init__(self) -> None:
+        self.fd = os.memfd_create("log", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+        weakref.finalize(self, os.close, self.fd)
+        os.truncate(self.fd, LOG_BYTES)
+        seals = fcntl.F_SEAL_GROW | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_SEAL
+        fcntl.fcntl(self.fd, fcntl.F_ADD_SEALS, seals)
+
+    @property
+    def printed(self) -> int:
+        """Bytes so far: how far the child has come, which shares our place in it."""
+        return min(os.lseek(self.fd, 0, os.SEEK_CUR), LOG_BYTES)
+
+    def tail(self) -> str:
+        """The last of it as plain text: control codes and CI commands are taken out."""
+        end = self.printed
+        start = max(0, end - LOG_TAIL_BYTES)
+        return plain_text(os.pread(self.fd, end - start, start).decode(errors="replace"))
+
+
 class Child:
     """One process with a socket to it; `line` is the end the parent keeps (or hands to the judge).
 
@@ -66,10 +95,10 @@ class Child:
         module: str,
         arguments: Sequence[str],
         jail: Jail | None,
-        log: Path,
         nursery: Nursery | None = None,
     ) -> None:
-        self.log = log
+        self.log = Log()
+        self._paused_ns: dict[int, int] | None = None  # pid → its CPU time when all had stopped
         self.line, theirs = socket.socketpair()
         self.first: socket.socket | None = None  # to the first process of its namespaces
         self.process: subprocess.Popen[bytes] | Adopted
@@ -83,15 +112,15 @@ class Child:
             self.first, first = socket.socketpair() if self.walled else (None, None)
             with theirs, first or contextlib.nullcontext():
                 env = untrusted_env(jail)
-                self.process = nursery.fork(arguments, env, rules, theirs, log, first)
+                self.process = nursery.fork(arguments, env, rules, theirs, self.log.fd, first)
             self.pid = self.process.pid
             return
         command = [sys.executable, "-m", module, "--fd", str(theirs.fileno()), *arguments]
-        with open(log, "ab") as output, theirs:
+        with theirs:
             self.process = subprocess.Popen(
                 enter.command(rules, command),
                 stdin=subprocess.DEVNULL,
-                stdout=output,
+                stdout=self.log.fd,
                 stderr=subprocess.STDOUT,
                 cwd=jail.house if jail else HOME,
                 env=untrusted_env(jail) if jail else trusted_env(),
@@ -113,9 +142,36 @@ class Child:
         """Stop every thread of it: nothing computes while others are on the clock."""
         if not self._asked(namespaces.STOP):
             self._signal(signal.SIGSTOP)
+        if self.group:  # behind the signal: the first process is in it too
+            self.group.freeze(True)
+        deadline, before = time.monotonic() + STOPPING_S, usage.cpu_ns(self.pids())
+        while True:
+            time.sleep(0.001)
+            self._paused_ns = usage.cpu_ns(self.pids())
+            if self._paused_ns == before or time.monotonic() > deadline:
+                return
+            before = self._paused_ns
+
+    def ran_paused(self) -> str:
+        """What it did although it is paused, in words; empty if it did not run, or is not paused.
+
+        A signal to go on can come from where no wall stands: a timer, the death of a parent, a child.
+        """
+        if self._paused_ns is None or not self.alive:
+            return ""
+        before, now = self._paused_ns, usage.cpu_ns(self.pids())
+        spent_ms = sum(max(0, now[pid] - before[pid]) for pid in now.keys() & before.keys()) / 1e6
+        if spent_ms > STOPPING_MS:
+            return f"its processes ran for {spent_ms:.0f} ms although they were stopped"
+        if now.keys() != before.keys():
+            return "a process of it began or ended although they were stopped"
+        return ""
 
     def resume(self) -> None:
         """Let it run again."""
+        self._paused_ns = None
+        if self.group:
+            self.group.freeze(False)
         if not self._asked(namespaces.GO):
             self._signal(signal.SIGCONT)
 
@@ -155,14 +211,8 @@ class Child:
         return f"exited with code {code}"
 
     def log_tail(self) -> str:
-        """The last of what it printed, as plain text: control codes and CI commands are taken out."""
-        try:
-            with open(self.log, "rb") as file:
-                file.seek(max(0, os.fstat(file.fileno()).st_size - LOG_TAIL_BYTES))
-                text = file.read().decode(errors="replace")
-        except OSError:
-            return ""
-        return plain_text(text)
+        """The last of what it printed, as plain text."""
+        return self.log.tail()
 
     def _asked(self, word: bytes) -> bool:
         """Have the first process stop or continue the others; a silent one is not asked again."""
@@ -188,6 +238,7 @@ def rules_of(jail: Jail) -> enter.Rules:
         chdir=jail.scratch,
         uid=jail.uid,
         devices=jail.devices,
+        room_bytes=min(enter.ROOM_BYTES, jail.memory_bytes or enter.ROOM_BYTES),
     )
 
 

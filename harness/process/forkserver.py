@@ -63,17 +63,17 @@ class Nursery:
         env: Mapping[str, str],
         rules: enter.Rules,
         line: socket.socket,
-        log: Path,
+        log: int,
         first: socket.socket | None = None,
     ) -> Adopted:
-        """Start one worker behind `rules`, with `line` to talk on and `log` as its output.
+        """Start one worker behind `rules`, with `line` to talk on and the descriptor `log` as its output.
 
         first: on which the first process of its namespaces is told what to do, at level 2.
         """
         message: wire.Message = {"arguments": list(arguments), "env": dict(env)}
         message["rules"] = enter.to_plain(rules)
-        with self._one, open(log, "ab") as output:
-            fds = (line.fileno(), output.fileno(), *([first.fileno()] if first else []))
+        with self._one:
+            fds = (line.fileno(), log, *([first.fileno()] if first else []))
             try:
                 return self._asked(message, fds)
             except WireError:

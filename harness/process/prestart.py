@@ -27,7 +27,7 @@ class Hall:
     def __init__(self) -> None:
         with contextlib.ExitStack() as stack:
             self.scratch = stack.enter_context(scratch_folder())
-            self.judge = Child("harness.judge", [], None, self.scratch / "judge.log")
+            self.judge = Child("harness.judge", [], None)
             stack.callback(self.judge.end)
             home = house(self.scratch)
             self.nursery = Nursery(home, bare_env(home), self.scratch / "nursery.log")

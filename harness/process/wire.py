@@ -92,12 +92,14 @@ def _exactly(
     chunks: list[bytes] = []
     while size:
         _await(sock, select.POLLIN, deadline)
-        try:
+        try:  # never waits here: an out-of-band byte can be polled and not read
             if max_fds:
-                chunk, new, _, _ = socket.recv_fds(sock, size, max_fds)
+                chunk, new, _, _ = socket.recv_fds(sock, size, max_fds, socket.MSG_DONTWAIT)
                 fds += new
             else:
-                chunk = sock.recv(size)
+                chunk = sock.recv(size, socket.MSG_DONTWAIT)
+        except BlockingIOError:
+            raise WireError("sent something that is no message") from None
         except OSError as cause:
             raise PeerClosed(f"the other side is gone ({cause})") from None
         if not chunk:

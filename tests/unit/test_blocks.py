@@ -7,6 +7,7 @@ from collections import Counter
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import MagicMock
 
 import pytest
 
@@ -37,6 +38,7 @@ class Bench:
         self.looks = 0
         self.now_s = 0.0
         other: Any = SimpleNamespace(
+            detach=lambda label: None,
             energy_j=lambda: None,
             sm_mhz=lambda: 0,
             snapshot=lambda foreign_pids: Telemetry(foreign_pids=foreign_pids),
@@ -61,7 +63,12 @@ class Bench:
         entrant = Entrant(
             name=name, kind=kind, folder=Path("/x"), manifest=Manifest(name=name), source_sha256="0"
         )
-        return SimpleNamespace(entrant=entrant, child=None)
+        child = MagicMock(**{"ran_paused.return_value": "", "ending.return_value": ""})
+        child.log_tail.return_value, child.group = "", None
+        return SimpleNamespace(
+            entrant=entrant, child=child, attached=True, ended_for=None, end=lambda: None,
+            label=name, held=set(),
+        )  # fmt: skip
 
     def quiet(self) -> Quiet:
         made = Quiet()
@@ -78,6 +85,10 @@ class Bench:
     def take_turn(self, state: State, name: str, *_: object, **__: object) -> BurstReport:
         self.turns.append(name)
         return BurstReport(status=Status.PASSED, calls_ms=(1.0, 1.0), t2_ms=3.0, rest_ms=0.4)
+
+    def wake(self, name: str) -> None:
+        """Have what `name` started run on in the turns of others."""
+        self.state.seats[name].child.ran_paused.return_value = "it ran"  # type: ignore[union-attr]
 
     def run(self, index: int) -> None:
         timing.run_block(self.state, CASE, Block(Probe(CASE), NAMES, index))
@@ -128,6 +139,31 @@ def test_strangers_that_come_and_go_all_the_time_end_the_case(bench: Bench) -> N
     bench.state.contended["c"] = 4  # of six
     timing.repeat_disturbed(bench.state, CASE, NAMES)
     assert bench.state.record("base", CASE).status is Status.CONTENDED
+
+
+def test_who_runs_while_it_is_stopped_is_ended_and_its_block_counts_for_nobody(
+    bench: Bench,
+) -> None:
+    bench.run(0)
+    bench.wake("mine")
+    bench.run(1)
+    known = bench.state.record("mine", CASE)
+    assert (known.status, known.reason) == (Status.LEFT_WORK_RUNNING, "it ran")
+    assert not bench.state.seats["mine"].attached
+    assert bench.blocks_of("base") == [0]
+    assert bench.notes == ["c: mine ran in another's turn: this block does not count"]
+    assert timing.repeat_disturbed(bench.state, CASE, NAMES) == 1
+    assert bench.blocks_of("base") == [0, 6]
+    assert bench.state.record("base", CASE).status is None
+
+
+def test_blocks_disturbed_by_many_are_all_run_again_and_make_nobody_give_up(bench: Bench) -> None:
+    bench.state.woken["c"] = 5  # more than the share of strangers' blocks, which has an end
+    assert timing.repeat_disturbed(bench.state, CASE, NAMES) == 5
+    assert bench.state.record("base", CASE).status is None
+    bench.wake("base")
+    bench.run(1)
+    assert bench.state.record("base", CASE).status is None, "the house's own are not watched"
 
 
 def test_the_wait_for_a_worker_stands_in_its_sample(bench: Bench) -> None:

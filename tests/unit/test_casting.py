@@ -37,7 +37,6 @@ def test_names_that_look_alike_share_nothing(tmp_path: Path) -> None:
         lambda seat: seat.jail.cache,
         lambda seat: seat.jail.scratch,
         lambda seat: seat.jail.source,
-        lambda seat: seat.log,
         lambda seat: seat.label,
     ):
         assert len({own(seat) for seat in seats}) == len(entrants)

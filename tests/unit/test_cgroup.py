@@ -10,7 +10,14 @@ import pytest
 from harness.process.sandbox import cgroup
 from harness.process.sandbox.cgroup import Group, make, parent
 
-FILES = ["cgroup.procs", "cgroup.kill", "memory.max", "memory.oom.group", "pids.max"]
+FILES = [
+    "cgroup.procs",
+    "cgroup.kill",
+    "cgroup.freeze",
+    "memory.max",
+    "memory.oom.group",
+    "pids.max",
+]
 
 
 @pytest.fixture
@@ -69,6 +76,9 @@ def test_its_bounds_and_its_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     group.kill()
     assert (group.folder / "cgroup.procs").read_text() == "0"
     assert (group.folder / "cgroup.kill").read_text() == "1"
+    for frozen in (True, False):
+        group.freeze(frozen)
+        assert (group.folder / "cgroup.freeze").read_text() == str(int(frozen))
     for name in FILES:
         (group.folder / name).unlink()
     group.remove()

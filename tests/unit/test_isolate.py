@@ -2,14 +2,30 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
+import re
+import signal
+import time
+from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from harness.process.child import Child, Jail, untrusted_env
+from harness.process import child as child_module
+from harness.process.child import (
+    LOG_BYTES,
+    LOG_TAIL_BYTES,
+    STOPPING_MS,
+    Child,
+    Jail,
+    Log,
+    untrusted_env,
+)
+from harness.process.sandbox import namespaces
 from harness.process.text import plain_text
 
 
@@ -53,27 +69,109 @@ def test_the_environment_is_an_allow_list(tmp_path: Path, monkeypatch: pytest.Mo
     assert env["TRITON_INTERPRET"] == "1"
 
 
-def test_a_child_that_ends_says_how(tmp_path: Path) -> None:
-    child = Child("harness.no_such_module", [], None, tmp_path / "log")
+def test_a_child_that_ends_says_how() -> None:
+    child = Child("harness.no_such_module", [], None)
     assert child.ending(20) == "exited with code 1"
     assert "no_such_module" in child.log_tail()
     child.end()
 
 
-def test_a_killed_child_is_told_by_its_signal(tmp_path: Path) -> None:
-    child = Child("http.server", ["--help"], None, tmp_path / "log")
+def test_a_killed_child_is_told_by_its_signal() -> None:
+    child = Child("http.server", ["--help"], None)
     child.pause()
     child.end()
     assert not child.alive
 
 
+BURNS = """
+import os, signal, time
+signal.signal(signal.SIGUSR1, lambda *_: os.fork() or time.sleep(60))
+print("runs", flush=True)
+while True:
+    time.process_time()
+"""
+
+
+@pytest.fixture
+def burning(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Child]:
+    (tmp_path / "burns.py").write_text(BURNS)
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    child = Child("burns", [], None)
+    while not child.log.printed:
+        time.sleep(0.001)
+    yield child
+    child.end()
+
+
+def test_who_runs_on_while_it_is_stopped_is_found(burning: Child) -> None:
+    assert burning.ran_paused() == "", "it is not stopped yet"
+    burning.pause()
+    time.sleep(0.05)
+    assert burning.ran_paused() == ""
+    os.kill(burning.pid, signal.SIGCONT)
+    started = time.monotonic()
+    while not (said := burning.ran_paused()) and time.monotonic() < started + 20:
+        time.sleep(0.001)
+    assert "although they were stopped" in said
+    assert int(re.findall(r"ran for (\d+) ms", said)[0]) >= STOPPING_MS
+    burning.resume()
+    assert burning.ran_paused() == ""
+
+
+def test_a_process_that_begins_while_all_are_stopped_is_found(
+    burning: Child, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(child_module, "STOPPING_MS", 1e9)
+    burning.pause()
+    assert burning.ran_paused() == ""
+    os.kill(burning.pid, signal.SIGUSR1)
+    os.kill(burning.pid, signal.SIGCONT)
+    started = time.monotonic()
+    while not (said := burning.ran_paused()) and time.monotonic() < started + 20:
+        time.sleep(0.001)
+    assert said == "a process of it began or ended although they were stopped"
+
+
+def test_a_control_group_is_frozen_behind_the_stop_and_thawed_before_it_goes_on(
+    burning: Child,
+) -> None:
+    steps: list[object] = []
+    burning.group = SimpleNamespace(  # type: ignore[assignment]
+        freeze=steps.append, kill=lambda: None, remove=lambda: None
+    )
+    burning._asked = lambda word: bool(steps.append(word)) or True  # type: ignore[method-assign]
+    burning.pause()
+    burning.resume()
+    assert steps == [namespaces.STOP, True, False, namespaces.GO]
+
+
+def test_a_log_keeps_the_last_words_and_cannot_grow() -> None:
+    log = Log()
+    assert (log.printed, log.tail()) == (0, "")
+    theirs = os.dup(log.fd)
+    os.write(theirs, b"x" * LOG_TAIL_BYTES + b"\x1b[1mlast")
+    assert log.printed == LOG_TAIL_BYTES + 8
+    assert log.tail() == "x" * (LOG_TAIL_BYTES - 8) + "last"
+    with pytest.raises(PermissionError):
+        os.posix_fallocate(theirs, LOG_BYTES, 1)
+    keep_size = 1
+    allocate = ctypes.CDLL(None, use_errno=True).fallocate64
+    assert allocate(theirs, keep_size, ctypes.c_long(LOG_BYTES), ctypes.c_long(1)) == -1
+    for change in (lambda: os.truncate(theirs, 0), lambda: os.truncate(theirs, 1 << 30)):
+        with pytest.raises(PermissionError):
+            change()
+    os.lseek(theirs, 1 << 40, os.SEEK_SET)
+    assert log.printed == LOG_BYTES
+    with pytest.raises(PermissionError):
+        os.write(theirs, b"x")
+    os.close(theirs)
+
+
 @pytest.mark.parametrize(
     ("number", "words"), [(9, "killed by SIGKILL"), (35, "killed by signal 35")]
 )
-def test_a_signal_without_a_name_is_told_by_its_number(
-    tmp_path: Path, number: int, words: str
-) -> None:
-    child = Child("http.server", ["--help"], None, tmp_path / "log")
+def test_a_signal_without_a_name_is_told_by_its_number(number: int, words: str) -> None:
+    child = Child("http.server", ["--help"], None)
     os.kill(child.pid, number)
     assert child.ending(20) == words
     child.end()

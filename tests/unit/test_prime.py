@@ -8,8 +8,11 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import pytest
+
 from harness.engine.guards.quiet import Quiet
 from harness.engine.timing import prime
+from harness.engine.worker_process import TURN_SPARE_S, JudgeClient, JudgeFailed
 from harness.judge.burst import Desk
 from harness.judge.judge import Judge
 from harness.process import wire
@@ -37,7 +40,7 @@ class Stage:
         )
         return SimpleNamespace(label=f"{name}-1", primed="", attached=True, child=child, held=set())
 
-    def primed(self, labels: list[str], timeout_s: float) -> None:
+    def primed(self, labels: list[str], timeout_s: float, overdue: object) -> None:
         assert {f"{name}-1" for name in self.running} == set(labels)
         self.asked.append(labels)
 
@@ -55,7 +58,7 @@ def test_a_replacement_has_no_profiler_yet() -> None:
     prime(stage, list(stage.seats))  # type: ignore[arg-type]
     stage.seats["b"].label = "b-2"
     stage.primed = stage.asked.append  # type: ignore[assignment]
-    stage.judge = SimpleNamespace(prime=lambda labels, _: stage.asked.append(labels))
+    stage.judge = SimpleNamespace(prime=lambda labels, *_: stage.asked.append(labels))
     prime(stage, list(stage.seats))  # type: ignore[arg-type]
     assert stage.asked[1:] == [["b-2"]]
 
@@ -74,8 +77,54 @@ def test_who_dies_or_lies_does_not_stop_the_others(tmp_path: Path) -> None:
     worker = Worker(lambda: None, tmp_path, "cpu")
     thread = threading.Thread(target=lambda: wire.send(good, worker.handle(wire.receive(good))))
     thread.start()
-    answer = judge.handle({"op": "prime", "workers": ["gone", "liar", "good"], "timeout_s": 5}, [])
+    names = ["gone", "liar", "good"]
+    answers = [judge.handle({"op": "prime", "workers": names}, [])]
+    answers += [
+        judge.handle({"op": "primed", "worker": name, "timeout_s": 5}, []) for name in names
+    ]
     thread.join()
-    assert answer == {"ok": True}
+    assert answers == [{"ok": True}] * 4
     for end in (good, liar, *judge.desks.values()):
         end.close()
+
+
+def test_the_deadline_is_one_for_all_and_who_breaks_the_judge_is_named() -> None:
+    """A judge that answers for the first worker and ends at the second one's."""
+    ours, theirs = socket.socketpair()
+    child = SimpleNamespace(line=ours, log_tail=lambda: "", ending=lambda _: "killed by SIGKILL")
+    client = JudgeClient(child, "attention_forward", "cpu", {})  # type: ignore[arg-type]
+    asked = [wire.receive(theirs)]
+    for _ in range(2):
+        wire.send(theirs, {"ok": True})
+
+    def end_after_the_second() -> None:
+        asked.extend(wire.receive(theirs) for _ in range(3))
+        theirs.close()
+
+    judge = threading.Thread(target=end_after_the_second)
+    judge.start()
+    with pytest.raises(JudgeFailed) as failed:
+        client.prime(["a", "b"], 5.0, lambda *_: None)
+    judge.join()
+    ours.close()
+    assert failed.value.worker == "b"
+    assert [message["op"] for message in asked] == ["start", "prime", "primed", "primed"]
+    assert asked[3]["timeout_s"] <= asked[2]["timeout_s"] <= 5.0
+
+
+def test_who_keeps_the_judge_is_ended() -> None:
+    """The judge answers for the second worker only when that one is ended."""
+    ours, theirs = socket.socketpair()
+    client = JudgeClient(SimpleNamespace(line=ours), "attention_forward", "cpu", {})  # type: ignore[arg-type]
+    ended = []
+
+    def end(name: str, deadline_s: float) -> None:
+        ended.append(name)
+        wire.send(theirs, {"ok": True})
+
+    for _ in range(2):
+        wire.send(theirs, {"ok": True})
+    client.prime(["a", "b"], 0.01 - TURN_SPARE_S, end)
+    assert ended == ["b"]
+    ours.close()
+    theirs.close()

@@ -189,7 +189,7 @@ def test_nobody_bears_the_name_of_a_baseline_that_comes_along(mine: Path) -> Non
     (mine / "submissions" / "sdpa" / "manifest.yaml").write_text("name: sdpa\n")
     suite = load_suite("smoke", mine / "configs")
     path = str(mine / "submissions" / "sdpa")
-    with pytest.raises(SubmissionError, match="which is a baseline's name"):
+    with pytest.raises(SubmissionError, match="which is taken"):
         resolve([path], [], suite, Machine(), "sdpa", mine)
 
 

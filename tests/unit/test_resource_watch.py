@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 from harness.engine.guards import resource_watch
-from harness.engine.guards.resource_watch import LOG_BYTES, ResourceWatch
+from harness.engine.guards.resource_watch import ResourceWatch
+from harness.process.child import LOG_BYTES
 from harness.process.sandbox import usage
 from harness.process.sandbox.usage import DISK_FILES
 from harness.schema import Limits, Status
@@ -19,7 +20,6 @@ GIB = 1 << 30
 
 
 def seat(folder: Path, **children: Any) -> Any:
-    (folder / "log").touch()
     jail = SimpleNamespace(cache=folder, scratch=folder)
     return SimpleNamespace(
         slug="x", jail=jail, ended_for=None, **{"child": None, "builder": None, **children}
@@ -29,7 +29,7 @@ def seat(folder: Path, **children: Any) -> Any:
 def child(folder: Path) -> Any:
     ended: list[bool] = []
     return SimpleNamespace(
-        alive=True, group=None, log=folder / "log", pids=lambda: [7, 8],
+        alive=True, group=None, log=SimpleNamespace(printed=0), pids=lambda: [7, 8],
         end=lambda: ended.append(True), ended=ended,
     )  # fmt: skip
 
@@ -55,7 +55,7 @@ def test_each_limit(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, host: int, on_device: dict[int, int],
     disk: tuple[int, int], status: Status | None, said: str,
 ) -> None:  # fmt: skip
-    monkeypatch.setattr(usage, "host_bytes", lambda pids, limit: host)
+    monkeypatch.setattr(usage, "host_bytes", lambda *_: host)
     monkeypatch.setattr(usage, "folder_size", lambda *_: disk)
     someone = seat(tmp_path)
     found = watch([someone], on_device).excess(someone, child(tmp_path), on_device)
@@ -68,27 +68,53 @@ def test_each_limit(
 def test_what_nobody_maps_is_counted_by_the_control_group(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(usage, "host_bytes", lambda pids, limit: 0)
+    monkeypatch.setattr(usage, "host_bytes", lambda *_: 0)
     someone, hungry = seat(tmp_path), child(tmp_path)
     hungry.group = SimpleNamespace(bytes=lambda: 6 * GIB)
     found = watch([someone], {}).excess(someone, hungry, {})
     assert found == (Status.OUT_OF_MEMORY, "host memory 6.0 GiB, allowed 4")
 
 
-def test_what_is_printed_has_an_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(usage, "host_bytes", lambda pids, limit: 0)
+def test_files_without_a_name_count_for_disk_and_memory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    known: list[int] = []
+    monkeypatch.setattr(usage, "host_bytes", lambda pids, limit, shared: known[-1] + shared)
+    known.append(3 * GIB)
     someone = seat(tmp_path)
-    with (tmp_path / "log").open("r+b") as log:
-        log.truncate(LOG_BYTES + 1)
-    found = watch([someone], {}).excess(someone, child(tmp_path), {})
-    assert found == (Status.OVER_QUOTA, "printed 64 MiB, allowed 64")
+    made = watch([someone], {})
+    nameless = made.nameless["x"]
+    monkeypatch.setattr(nameless, "look", lambda pids: None)
+    monkeypatch.setattr(nameless, "count", lambda pids: None)
+    nameless.bytes[tmp_path] = 2 * GIB
+    found = made.excess(someone, child(tmp_path), {})
+    assert found is not None
+    assert found[0] is Status.OVER_QUOTA
+    assert "holds open" in found[1]
+    nameless.shared_bytes = 2 * GIB
+    found = made.excess(someone, child(tmp_path), {})
+    assert found == (Status.OUT_OF_MEMORY, "host memory 5.0 GiB, allowed 4")
+    monkeypatch.setattr(nameless, "count", lambda pids: setattr(nameless, "shared_bytes", 0))
+    nameless.bytes[tmp_path] = 0
+    assert made.excess(someone, child(tmp_path), {}) is None, "it has let go of it since"
+
+
+def test_what_is_printed_has_an_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(usage, "host_bytes", lambda *_: 0)
+    someone = seat(tmp_path)
+    talker = child(tmp_path)
+    talker.log.printed = LOG_BYTES - 1
+    assert watch([someone], {}).excess(someone, talker, {}) is None
+    talker.log.printed = LOG_BYTES
+    found = watch([someone], {}).excess(someone, talker, {})
+    assert found == (Status.OVER_QUOTA, "printed 64 MiB, allowed less")
 
 
 @pytest.mark.parametrize("place", ["child", "builder"])
 def test_a_worker_and_a_builder_are_ended_for_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: str
 ) -> None:
-    monkeypatch.setattr(usage, "host_bytes", lambda pids, limit: 9 * GIB)
+    monkeypatch.setattr(usage, "host_bytes", lambda *_: 9 * GIB)
     monkeypatch.setattr(resource_watch, "PERIOD_S", 0.001)
     hungry = child(tmp_path)
     someone = seat(tmp_path, **{place: hungry})

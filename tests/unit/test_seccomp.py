@@ -129,6 +129,9 @@ def test_arguments_decide(machine: str) -> None:
     for request in (0xC020462A, 0x30000001, 0x5401, 0x541B):  # NVIDIA's, its memory's, terminals'
         assert found.allows("ioctl", 3, request), hex(request)
     assert found.allows("prctl", 15)
+    assert found.allows("prctl", 4, 1)
+    assert not found.allows("prctl", 4, 0)  # not dumpable: the watch sees nothing of it
+    assert not found.allows("prctl", 4, 2)
     assert not found.allows("prctl", 22)  # a filter of its own
     makes = 0x41
     assert found.allows("openat", 0, 0, 0, 0o6755)  # no file is made, so there is no mode

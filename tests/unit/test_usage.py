@@ -19,6 +19,16 @@ from harness.process.sandbox.removal import remove_tree
 MIB = 1 << 20
 
 
+def test_cpu_time_of_a_process_and_of_nobody() -> None:
+    me = os.getpid()
+    before = usage.cpu_ns([me, 1 << 22])
+    while usage.cpu_ns([me])[me] < before[me] + 10_000_000:
+        pass
+    assert before.keys() == {me}
+    spent_s = sum(os.times()[:2])
+    assert abs(usage.cpu_ns([me])[me] / 1e9 - spent_s) < 0.1 + spent_s / 10
+
+
 def test_resident_memory_of_nobody_is_zero() -> None:
     assert usage.resident_bytes(os.getpid()) > MIB
     assert usage.resident_bytes(2**22 + 1) == 0
@@ -45,11 +55,66 @@ def forks() -> Iterator[list[int]]:
 
 
 def test_what_forks_share_is_counted_once(forks: list[int]) -> None:
-    bound = sum(map(usage.resident_bytes, forks))
+    tables = sum(map(usage.page_table_bytes, forks))
+    assert 3 * (64 * MIB >> 9) <= tables < 64 * MIB, "eight bytes a page of 4 KiB, in each of them"
+    bound = sum(map(usage.resident_bytes, forks)) + tables
     assert usage.host_bytes(forks, limit=1 << 40) == bound, "the bound suffices where it is low"
     exact = usage.host_bytes(forks, limit=0)
     assert exact < bound - 100 * MIB
     assert exact > 64 * MIB
+
+
+root_only = pytest.mark.skipif(os.geteuid() != 0, reason="only root sees what is mapped")
+
+
+@root_only
+def test_shared_memory_is_counted_when_no_page_of_it_is_mapped() -> None:
+    me = [os.getpid()]
+    held = usage.Nameless(())
+    held.look(me)
+    kept = mmap.mmap(-1, 64 * MIB)
+    kept.write(b"x" * len(kept))
+    before = usage.resident_bytes(me[0])
+    kept.madvise(mmap.MADV_DONTNEED)
+    assert usage.resident_bytes(me[0]) < before - 60 * MIB
+    held.look(me)
+    assert 64 * MIB <= held.shared_bytes < 96 * MIB
+    known = usage.host_bytes(me, 0, held.shared_bytes)
+    assert known > usage.host_bytes(me, 0) + 60 * MIB
+    assert kept[:1] == b"x", "it was there all the time"
+    kept.close()
+    held.count(me)
+    assert held.shared_bytes < 32 * MIB
+
+
+def test_a_file_without_a_name_is_counted_where_it_lay(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cache, other = tmp_path / "cache", tmp_path / "other"
+    (cache / "deep").mkdir(parents=True)
+    other.mkdir()
+    used = [0]
+    monkeypatch.setattr(usage, "_used_bytes", lambda folder: used[0])
+    held = usage.Nameless((cache, other))
+    held.look([os.getpid()])
+    with (cache / "deep" / "file").open("wb") as file:
+        file.write(b"x" * MIB)
+        file.flush()
+        (cache / "deep" / "file").unlink()
+        held.look([os.getpid()])
+        assert not held.bytes, "the disk has not grown"
+        used[0] += usage.LOOK_AGAIN_BYTES
+        held.look([os.getpid(), 1 << 22])
+        assert MIB <= held.bytes[cache] < 2 * MIB
+        assert held.bytes[other] == 0
+    used[0] -= usage.LOOK_AGAIN_BYTES // 2
+    held.look([os.getpid()])
+    used[0] += usage.LOOK_AGAIN_BYTES // 2
+    held.look([os.getpid()])
+    assert held.bytes[cache], "since the last count it has not grown by so much"
+    used[0] += usage.LOOK_AGAIN_BYTES // 2
+    held.look([os.getpid()])
+    assert held.bytes[cache] == 0, "from the least that was used since, it has"
 
 
 def test_a_folder_is_counted_with_all_below_it(tmp_path: Path) -> None:

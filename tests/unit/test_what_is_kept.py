@@ -45,7 +45,10 @@ def test_a_failed_builder_leaves_its_log(
         theirs.close()
         log = "WARNING: can't load the extension"
         return SimpleNamespace(
-            line=ours, end=ours.close, log_tail=lambda: log, ending=lambda: "exited with code 1"
+            line=ours,
+            end=ours.close,
+            log_tail=lambda: log,
+            ending=lambda: "exited with code 1",
         )
 
     monkeypatch.setattr(worker_process, "Child", child)
@@ -54,7 +57,7 @@ def test_a_failed_builder_leaves_its_log(
         name="mine", kind=Kind.BASELINE, folder=tmp_path, manifest=manifest, source_sha256="0"
     )
     jail = Jail(tmp_path, tmp_path, {}, tmp_path, tmp_path)
-    seat = Seat(entrant, get_problem("attention_forward"), "cuda", jail, tmp_path)
+    seat = Seat(entrant, get_problem("attention_forward"), "cuda", jail)
     told, _, _ = seat.build([], Limits(), Machine(gpu="none"))
     assert told is status
     assert seat.build_log == "WARNING: can't load the extension"

@@ -7,6 +7,7 @@ import os
 import pickle
 import socket
 import struct
+import threading
 from collections.abc import Iterator
 
 import pytest
@@ -79,6 +80,26 @@ def test_half_a_message_has_a_deadline_too(line: Pair) -> None:
     line[0].sendall(struct.pack("<I", 100) + b"{")
     with pytest.raises(wire.PeerSilent):
         wire.receive(line[1], 0.01)
+
+
+def test_a_byte_out_of_band_holds_nobody(line: Pair) -> None:
+    """poll() tells it, and a read that waits would wait for ever: the read is in a thread, in case it does."""
+    told: list[str] = []
+
+    def read() -> None:
+        with contextlib.suppress(wire.PeerClosed):
+            try:
+                wire.receive(line[1], 0.01)
+            except WireError as cause:
+                told.append(str(cause))
+
+    line[0].send(b"x", socket.MSG_OOB)
+    reader = threading.Thread(target=read)
+    reader.start()
+    reader.join(5)
+    line[0].shutdown(socket.SHUT_RDWR)
+    reader.join()
+    assert told == ["sent something that is no message"]
 
 
 def test_a_closed_line_is_told(line: Pair) -> None:

@@ -11,19 +11,17 @@ Processes are bounded by the kernel (sandbox.Rules.processes), one user an entra
 
 from __future__ import annotations
 
-import contextlib
 import threading
 from collections.abc import Mapping, Sequence
 
 from harness.engine.worker_process import Seat
 from harness.measure.telemetry import Monitor
-from harness.process.child import Child
+from harness.process.child import LOG_BYTES, Child
 from harness.process.sandbox import usage
 from harness.process.sandbox.usage import DISK_FILES
 from harness.schema import Limits, Status
 
 PERIOD_S = 0.1
-LOG_BYTES = 64 << 20
 GIB = 2**30
 
 
@@ -36,6 +34,9 @@ class ResourceWatch(threading.Thread):
         self.disks = {
             seat.slug: (usage.Disk(seat.jail.cache), usage.Disk(seat.jail.scratch))
             for seat in seats
+        }
+        self.nameless = {
+            seat.slug: usage.Nameless((seat.jail.cache, seat.jail.scratch)) for seat in seats
         }
         self.stopping = threading.Event()
 
@@ -56,7 +57,13 @@ class ResourceWatch(threading.Thread):
         pids = child.pids()
         most = int(self.limits.memory_gib * GIB)
         counted = child.group.bytes() if child.group else 0  # what nobody maps is in it too
-        if (host := max(usage.host_bytes(pids, most), counted)) > most:
+        nameless = self.nameless[seat.slug]
+        nameless.look(pids)
+        host = max(usage.host_bytes(pids, most, nameless.shared_bytes), counted)
+        if host > most and nameless.shared_bytes:  # which may be less by now
+            nameless.count(pids)
+            host = max(usage.host_bytes(pids, most, nameless.shared_bytes), counted)
+        if host > most:
             return Status.OUT_OF_MEMORY, f"host memory {host / GIB:.1f} GiB, allowed {most / GIB:g}"
         most = int(self.limits.gpu_memory_gib * GIB)
         if (device := sum(on_device.get(pid, 0) for pid in pids)) > most:
@@ -66,6 +73,11 @@ class ResourceWatch(threading.Thread):
             )
         most = int(self.limits.disk_gib * GIB)
         for disk in self.disks[seat.slug]:
+            if (held := nameless.bytes.get(disk.folder, 0)) > most:
+                return Status.OVER_QUOTA, (
+                    f"{held / GIB:.1f} GiB in files that it took out of its cache or scratch and "
+                    f"holds open, allowed {most / GIB:g}"
+                )
             disk.look(most, DISK_FILES)
             if disk.bytes == usage.UNCOUNTED:
                 return Status.OVER_QUOTA, (
@@ -77,10 +89,6 @@ class ResourceWatch(threading.Thread):
                     f"{disk.bytes / GIB:.1f} GiB in {disk.files} files of its cache or scratch, "
                     f"allowed {most / GIB:g} GiB in {DISK_FILES}"
                 )
-        with contextlib.suppress(OSError):
-            if (printed := child.log.stat().st_size) > LOG_BYTES:
-                return (
-                    Status.OVER_QUOTA,
-                    f"printed {printed >> 20} MiB, allowed {LOG_BYTES >> 20}",
-                )
+        if child.log.printed >= LOG_BYTES:
+            return Status.OVER_QUOTA, f"printed {LOG_BYTES >> 20} MiB, allowed less"
         return None

@@ -1,8 +1,9 @@
 """A control group (version 2) of one entrant: the kernel counts what it takes, and bounds it.
 
-    memory.max   what no process maps counts too: files in memory, sockets, pipes, page tables
-    pids.max     holds for root as well
-    cgroup.kill  ends all of them at once
+    memory.max     what no process maps counts too: files in memory, sockets, pipes, page tables
+    pids.max       holds for root as well
+    cgroup.freeze  stops all of them, and no signal wakes one
+    cgroup.kill    ends all of them at once
 
 It can be had by root, and by a user to whom a subtree was delegated (systemd-run --user --scope -p
 Delegate=yes). Without one the watch adds up what /proc tells, and rlimits bound the number of
@@ -45,6 +46,11 @@ class Group:
         """Kill all that is in it."""
         with contextlib.suppress(OSError):
             (self.folder / "cgroup.kill").write_text("1", encoding="ascii")
+
+    def freeze(self, frozen: bool) -> None:
+        """Stop all that is in it, or let it go on."""
+        with contextlib.suppress(OSError):
+            (self.folder / "cgroup.freeze").write_text(str(int(frozen)), encoding="ascii")
 
     def remove(self, wait_s: float = 0.2) -> None:
         """Take it away, as soon as nobody is left in it; what stays is swept by the next one."""

@@ -42,6 +42,7 @@ LEVELS = {0: "none", 1: "landlock+seccomp", 2: "namespaces", 3: "container"}
 CONTAINER_MARK = "ATTNBOARD_CONTAINER"  # set by containers/Dockerfile
 PR_CAPBSET_READ, PR_CAPBSET_DROP, PR_CAP_AMBIENT, PR_CAP_AMBIENT_CLEAR_ALL = 23, 24, 47, 4
 PR_SET_NO_NEW_PRIVS = 38
+ROOM_BYTES = 2 << 30
 
 _libc = ctypes.CDLL(None, use_errno=True)
 
@@ -61,7 +62,7 @@ class Rules:
     # What follows is of level 2.
     uid: int | None = None  # whom it becomes where we are root
     devices: tuple[Path, ...] | None = None  # of the GPU; None: all there are
-    room_bytes: int = 2 << 30  # of all that it keeps in /tmp, /dev/shm and `fresh`
+    room_bytes: int = ROOM_BYTES  # of all that it keeps in /tmp, /dev/shm and `fresh`
 
 
 PATHS = ("rw", "ro", "fresh", "devices")

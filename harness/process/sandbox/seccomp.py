@@ -40,9 +40,11 @@ FCNTLS = (0, 1, 2, 3, 4, 5, 6, 7, 36, 37, 38, 1027, 1030, 1031, 1032, 1033, 1034
 IOCTL_KINDS = (ord("F"), 0, ord("m"), ord("T"))
 #: Terminal requests that put words into somebody's mouth: TIOCSTI, TIOCLINUX, TIOCSCTTY, TIOCCONS.
 IOCTLS_REFUSED = (0x5412, 0x541C, 0x540E, 0x541D)
-#: Death signals, dumpable, names, timer slack, no_new_privs, subreaper, huge pages, names of
-#: mappings; and what is only asked.
-PRCTLS = (1, 2, 3, 4, 15, 16, 21, 23, 27, 29, 30, 36, 37, 38, 39, 41, 42, 47, 52, 0x53564D41)
+#: Death signals, names, timer slack, no_new_privs, subreaper, huge pages, names of mappings; and
+#: what is only asked.
+PRCTLS = (1, 2, 3, 15, 16, 21, 23, 27, 29, 30, 36, 37, 38, 39, 41, 42, 47, 52, 0x53564D41)
+#: Who is not dumpable hides its memory and its files from the watch, where that is not root's.
+PR_SET_DUMPABLE, DUMPABLE = 4, 1
 OF_A_PROCESS = (
     "prlimit64",
     "sched_setscheduler",
@@ -140,7 +142,9 @@ def _judgements(alone: bool, signals_to: int | None) -> Iterable[tuple[str, list
     refused = [step for value in IOCTLS_REFUSED for step in ((EQUAL, 0, 1, value), REFUSED)]
     kinds = only([kind << 8 for kind in IOCTL_KINDS], answer(errno.ENOTTY))
     yield "ioctl", [word(1), *refused, (AND, 0, 0, 0xFF00), *kinds]
-    yield "prctl", [word(0), *only(PRCTLS, answer(errno.EINVAL))]
+    shown = [word(1), *only([DUMPABLE], answer(errno.EINVAL))]
+    others = only(PRCTLS, answer(errno.EINVAL))
+    yield "prctl", [word(0), (EQUAL, 0, len(shown), PR_SET_DUMPABLE), *shown, *others]
     yield "fcntl", [word(1), *only(FCNTLS)]
     first = [(EQUAL, 0, 1, 1), REFUSED, DONE]  # the first of its namespaces is ours
     own = first if alone else only([0, os.getpid()])

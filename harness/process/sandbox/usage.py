@@ -1,49 +1,74 @@
-"""What an entrant's processes take: memory of the host, disk. Read from /proc, cheap first."""
+"""What an entrant's processes take: CPU time, memory of the host, disk. Cheap first."""
 
 from __future__ import annotations
 
 import contextlib
 import os
 import re
+import time
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 
 DISK_FILES = 100_000  # of one entrant, beside Limits.disk_gib
 UNCOUNTED = 1 << 62  # bytes: more than any limit
+DELETED = " (deleted)"  # how /proc names what has no name
+ANONYMOUS = Path("/dev/zero")  # of a mapping that is shared and of no file
 LOOK_AGAIN_BYTES, LOOK_AGAIN_FILES = 32 << 20, 1000  # growth of a disk that is worth a count
+
+
+def cpu_ns(pids: Iterable[int]) -> dict[int, int]:
+    """Pid → CPU time of all its threads so far, those that ended included; who is gone is left out."""
+    found = {}
+    for pid in pids:
+        clock = (~pid << 3) | 2  # CPUCLOCK_SCHED of a process: man 3 clock_getcpuclockid
+        with contextlib.suppress(OSError):
+            found[pid] = time.clock_gettime_ns(clock)
+    return found
+
+
+def _numbers(file: str) -> dict[str, int]:
+    """Of a file of /proc in lines like `VmRSS:  12 kB`: word → number; empty if it cannot be read."""
+    try:
+        text = Path("/proc", file).read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return {}
+    return {
+        word: int(number) for word, number in re.findall(r"^(\w+):\s+(\d+)", text, re.MULTILINE)
+    }
 
 
 def resident_bytes(pid: int) -> int:
     """Host memory of one process, what it shares with others included; 0 if it is gone."""
-    try:
-        pages = int(Path(f"/proc/{pid}/statm").read_text(encoding="ascii").split()[1])
-    except (OSError, ValueError, IndexError):
-        return 0
-    return pages * os.sysconf("SC_PAGE_SIZE")
+    return _numbers(f"{pid}/status").get("VmRSS", 0) << 10
 
 
-def fair_bytes(pid: int) -> int:
-    """Its memory with its part of what it shares (PSS), in some milliseconds; 0 if it is gone."""
-    try:
-        text = Path(f"/proc/{pid}/smaps_rollup").read_text(encoding="ascii")
-    except OSError:
-        return 0
-    found = re.search(r"^Pss: +(\d+) kB", text, re.MULTILINE)
-    return int(found[1]) << 10 if found else 0
+def page_table_bytes(pid: int) -> int:
+    """What the kernel keeps to find the memory of one process, however little of it there is."""
+    return _numbers(f"{pid}/status").get("VmPTE", 0) << 10
 
 
-def host_bytes(pids: Iterable[int], limit: int) -> int:
+def fair_bytes(pid: int, shared: bool = True) -> int:
+    """Its memory with its part of what it shares (PSS), in some milliseconds; 0 if it is gone.
+
+    shared: with files in memory and shared mappings.
+    """
+    told = _numbers(f"{pid}/smaps_rollup")
+    return told.get("Pss", 0) - (0 if shared else told.get("Pss_Shmem", 0)) << 10
+
+
+def host_bytes(pids: Iterable[int], limit: int, unmapped: int = 0) -> int:
     """Memory of `pids` and of the files in their tmpfs; exact only if it may be above `limit`.
 
     A fork shares its parent's pages, so the plain sum is a bound and the fair one the truth.
+    unmapped: what their shared mappings hold (`Nameless`), whether its pages are mapped or not.
     """
-    everybody = list(pids)
-    files = room_bytes(everybody)
-    bound = sum(map(resident_bytes, everybody)) + files
+    resident = {pid: resident_bytes(pid) for pid in pids}
+    beside = room_bytes(resident) + sum(map(page_table_bytes, resident)) + unmapped
+    bound = sum(resident.values()) + beside
     if bound <= limit:
         return bound
-    return sum(fair_bytes(pid) or resident_bytes(pid) for pid in everybody) + files
+    return sum(fair_bytes(pid, not unmapped) or resident[pid] for pid in resident) + beside
 
 
 def room_bytes(pids: Iterable[int]) -> int:
@@ -65,6 +90,64 @@ def _mounts(pid: str) -> str:
         return str(Path(f"/proc/{pid}/ns/mnt").readlink())
     except OSError:
         return ""
+
+
+@dataclass
+class Nameless:
+    """Files that some processes hold though they have no name: below folders, and in shared memory.
+
+    Counted again when the memory of the machine or a folder's disk has filled up.
+    """
+
+    folders: tuple[Path, ...]
+    bytes: dict[Path, int] = field(default_factory=dict)  # folder → what lies on its disk
+    shared_bytes: int = 0  # anonymous memory that can be shared, also where no page is mapped
+    _least: tuple[int, ...] = ()
+
+    def look(self, pids: Iterable[int]) -> None:
+        """Bring both up to date if they may have grown."""
+        used = (_numbers("meminfo").get("Shmem", 0) << 10, *map(_used_bytes, self.folders))
+        least = self._least or used
+        if any(now - then >= LOOK_AGAIN_BYTES for now, then in zip(used, least, strict=True)):
+            self.count(pids)
+            self._least = used
+        else:
+            self._least = tuple(map(min, used, least))
+
+    def count(self, pids: Iterable[int]) -> None:
+        """Bring both up to date."""
+        found = {
+            (seen.st_dev, seen.st_ino): (path, seen.st_blocks * 512)
+            for pid in pids
+            for kind in ("fd", "map_files")  # nobody but root may ask what is mapped
+            for path, seen in _nameless(Path(f"/proc/{pid}/{kind}"))
+        }
+        self.shared_bytes = sum(size for path, size in found.values() if path == ANONYMOUS)
+        for folder in self.folders:
+            here = folder.stat().st_dev
+            self.bytes[folder] = sum(
+                size
+                for (device, _), (path, size) in found.items()
+                if device == here and folder in path.parents
+            )
+
+
+def _nameless(links: Path) -> Iterable[tuple[Path, os.stat_result]]:
+    """(path that was, what it is) of each file without a name among `links` of /proc."""
+    with contextlib.suppress(OSError):  # the process has just ended, or nobody may look
+        for link in links.iterdir():
+            with contextlib.suppress(OSError):
+                path = str(link.readlink())
+                if path.endswith(DELETED):
+                    yield Path(path.removesuffix(DELETED)), link.stat()
+
+
+def _used_bytes(folder: Path) -> int:
+    try:
+        found = os.statvfs(folder)
+    except OSError:
+        return 0
+    return (found.f_blocks - found.f_bfree) * found.f_frsize
 
 
 @dataclass

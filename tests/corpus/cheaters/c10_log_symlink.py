@@ -3,7 +3,7 @@
 ---
 status: [IMPORT_ERROR, COMPILE_ERROR, CRASHED]
 seen: found in this harness before release; a log tail that is read by path
-defence: sandbox
+defence: log_cap
 """
 
 import os
