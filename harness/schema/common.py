@@ -1,0 +1,88 @@
+"""Words that all nouns share: bounded numbers, names, how an entry can end."""
+
+from __future__ import annotations
+
+import math
+from enum import Enum
+from typing import Annotated
+
+from pydantic import BaseModel, ConfigDict, Field
+
+Finite = Annotated[float, Field(allow_inf_nan=False)]
+Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+Ratio = Annotated[float, Field(ge=1e-305, le=1e305)]  # its inverse is a float too
+Length = Annotated[
+    float, Field(ge=0, lt=1e7, allow_inf_nan=False)
+]  # in ms or s; no run waits longer
+Timed = Annotated[float, Field(gt=0, lt=1e7, allow_inf_nan=False)]  # ms that something took
+NotNan = Annotated[float, Field(ge=-math.inf)]  # a slack without bound is infinite
+Count = Annotated[int, Field(ge=0, le=1_000_000)]
+Limit = Annotated[float, Field(gt=0, le=1e6)]  # seconds or GiB; an infinite one is no limit
+MOST_BLOCKS = 10_000
+MOST_CALLS = 64  # of a burst
+NAME_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9_./-]{0,79}$"
+Name = Annotated[str, Field(pattern=NAME_PATTERN)]
+#: As a package index writes it, and as a search path holds it: no path, nothing endless.
+Package = Annotated[str, Field(pattern=r"^[A-Za-z0-9]([A-Za-z0-9._-]{0,78}[A-Za-z0-9])?$")]
+Tool = Annotated[str, Field(pattern=r"^[A-Za-z0-9_][A-Za-z0-9_.+-]{0,79}$")]
+Login = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9-]{0,38}$")]  # of GitHub
+
+
+class Frozen(BaseModel):
+    """A value: never changes, never carries a key nobody declared."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class Status(str, Enum):
+    """How one (entrant, case) ended. Every one asked for ends in exactly one of these."""
+
+    PASSED = "PASSED"
+    INCORRECT = "INCORRECT"
+    NONFINITE = "NONFINITE"
+    BAD_OUTPUT = "BAD_OUTPUT"
+    INPUT_MUTATED = "INPUT_MUTATED"
+    TIME_CLAIM_REJECTED = "TIME_CLAIM_REJECTED"
+    LEFT_WORK_RUNNING = "LEFT_WORK_RUNNING"
+    COMPILE_ERROR = "COMPILE_ERROR"
+    IMPORT_ERROR = "IMPORT_ERROR"
+    INVALID_SUBMISSION = "INVALID_SUBMISSION"
+    INVALID_BASELINE = "INVALID_BASELINE"
+    TIMED_OUT = "TIMED_OUT"
+    CRASHED = "CRASHED"
+    OUT_OF_MEMORY = "OUT_OF_MEMORY"
+    OVER_QUOTA = "OVER_QUOTA"
+    UNSUPPORTED = "UNSUPPORTED"
+    UNAVAILABLE = "UNAVAILABLE"
+    UNSTABLE = "UNSTABLE"
+    CONTENDED = "CONTENDED"
+    INTERRUPTED = "INTERRUPTED"
+    BROKE_THE_RUN = "BROKE_THE_RUN"
+    HARNESS_ERROR = "HARNESS_ERROR"
+
+
+#: Statuses that say nothing against the author: something was missing, stopped or ours.
+BLAMELESS = frozenset(
+    {Status.PASSED, Status.UNSUPPORTED, Status.UNAVAILABLE, Status.UNSTABLE, Status.CONTENDED}
+    | {Status.INTERRUPTED, Status.HARNESS_ERROR}
+)
+
+#: What a worker may say of itself; it cannot call itself passed, and not blame us either.
+CONFESSIONS = frozenset(
+    {Status.BAD_OUTPUT, Status.COMPILE_ERROR, Status.IMPORT_ERROR, Status.INVALID_SUBMISSION}
+    | {Status.CRASHED, Status.OUT_OF_MEMORY, Status.UNSUPPORTED}
+)
+
+
+class Dtype(str, Enum):
+    """Element type of q, k, v and what follows from them; both are two bytes wide."""
+
+    FP16 = "fp16"
+    BF16 = "bf16"
+
+
+class Kind(str, Enum):
+    """What an entrant is to the board."""
+
+    SUBMISSION = "submission"
+    BASELINE = "baseline"

@@ -1,0 +1,98 @@
+"""Who is measured: a manifest and its files."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import Field, field_validator
+
+from harness.schema.common import Dtype, Frozen, Kind, Login, Name, Package, Tool
+from harness.schema.suite import Case
+
+
+class Needs(Frozen):
+    """What must be there before an entrant can run."""
+
+    compute_capability: str = Field(default="0.0", pattern=r"^[0-9]{1,3}\.[0-9]{1,2}$")
+    packages: tuple[Package, ...] = Field(default=(), max_length=50)
+    tools: tuple[Tool, ...] = Field(default=(), max_length=50)
+
+    @field_validator("compute_capability", mode="before")
+    @classmethod
+    def _as_text(cls, value: object) -> object:
+        return str(value) if isinstance(value, (int, float)) else value
+
+
+class Claims(Frozen):
+    """What an entrant says it can do; the gate tests all of it and nothing else."""
+
+    headdims: tuple[Annotated[int, Field(ge=1)], ...] = Field(default=(64, 128, 256), min_length=1)
+    causal: Literal["both", "true", "false"] = "both"
+    seqlen_multiple: int = Field(default=1, ge=1)
+    seqlen_min: int = Field(default=1, ge=1)
+    dtypes: tuple[Dtype, ...] = Field(default=(Dtype.FP16,), min_length=1)
+
+    @field_validator("causal", mode="before")
+    @classmethod
+    def _yaml_bool(cls, value: object) -> object:
+        return str(value).lower() if isinstance(value, bool) else value
+
+    def refusal(self, case: Case) -> str:
+        """Why `case` is outside these claims, or an empty string."""
+        if case.headdim not in self.headdims:
+            return f"claims headdim {', '.join(map(str, self.headdims))}, not {case.headdim}"
+        if self.causal != "both" and self.causal != str(case.causal).lower():
+            return f"claims causal={self.causal} only"
+        if case.seqlen % self.seqlen_multiple:
+            return f"claims seqlen divisible by {self.seqlen_multiple}, not {case.seqlen}"
+        if case.seqlen < self.seqlen_min:
+            return f"claims seqlen from {self.seqlen_min}, not {case.seqlen}"
+        if case.dtype not in self.dtypes:
+            return f"claims {', '.join(d.value for d in self.dtypes)}, not {case.dtype.value}"
+        return ""
+
+
+class Manifest(Frozen):
+    """manifest.yaml of a submission or baseline."""
+
+    name: Name
+    author: str = "unknown"
+    owners: tuple[Login, ...] = Field(default=(), max_length=20)  # may change it by pull request
+    description: str = ""
+    language: Literal["triton", "cuda", "pytorch"] = "pytorch"
+    license: str = ""
+    entry: str = "submission.py"
+    needs: Needs = Needs()
+    claims: Claims = Claims()
+    problem: str = "attention_forward"  # what it computes: a name of harness/problems/
+    install: str = ""  # the line that installs what is missing
+    version_of: Package | Literal[""] = ""  # package whose version goes into the record
+    launch: dict[str, Any] | None = None  # how to launch the kernels of a plain .cu entry
+
+    @field_validator("entry")
+    @classmethod
+    def _inside(cls, entry: str) -> str:
+        path = Path(entry)
+        if path.is_absolute() or ".." in path.parts:
+            raise ValueError(f"'{entry}' leaves the folder; name a file inside it")
+        if path.suffix not in {".py", ".cu"}:
+            raise ValueError(f"'{entry}' is neither .py nor .cu")
+        return entry
+
+
+class Entrant(Frozen):
+    """One kernel of a run: its files, read and hashed before anything of it is executed."""
+
+    name: Name
+    kind: Kind
+    folder: Path
+    manifest: Manifest
+    source_sha256: str
+    #: What the hash covers: (path in the folder, content). It stays in the process that read it.
+    files: tuple[tuple[str, bytes], ...] = Field(default=(), exclude=True, repr=False)
+
+    @property
+    def entry_path(self) -> Path:
+        """The file whose function is called, or whose kernels are launched."""
+        return self.folder / self.manifest.entry

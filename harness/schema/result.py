@@ -1,0 +1,198 @@
+"""What came out: one row of the records, and what it is made of."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import Field, model_validator
+
+from harness.schema.common import (
+    MOST_CALLS,
+    Count,
+    Finite,
+    Frozen,
+    Kind,
+    Length,
+    NotNan,
+    Positive,
+    Ratio,
+    Status,
+    Timed,
+)
+from harness.schema.machine import Machine
+from harness.schema.mismatch import Mismatch
+from harness.schema.suite import Case
+
+
+class Error(Frozen):
+    """Numerics of one output against the references."""
+
+    max_diff: float  # max |out - SDPA|
+    rel_l2: float  # ||out - ref|| / ||ref|| over the whole tensor
+    worst_row: float  # the same over the worst single query row
+    finite: bool
+
+
+class Telemetry(Frozen):
+    """NVML around one block."""
+
+    sm_mhz: Count = 0
+    mem_mhz: Count = 0
+    power_w: Finite = 0.0
+    temperature_c: int = Field(default=0, ge=-300, le=10_000)
+    throttle: tuple[str, ...] = ()
+    foreign_pids: Count = 0
+
+
+#: Longer than an idle worker takes to be locked: it had left work behind its turn, and that was waited for.
+LATE_REST_MS = 5.0
+
+
+class Sample(Frozen):
+    """One entrant in one block: K calls, both clocks."""
+
+    block: Count
+    #: T1 of each call: CUDA events in the worker
+    calls_ms: tuple[Timed, ...] = Field(min_length=1, max_length=MOST_CALLS)
+    t2_ms: Length  # the judge's clock: before the inputs exist → outputs held
+    late: bool = False  # T2 disturbed (or T1 short) in this burst; shown, not scored
+    sm_mhz: Count = 0  # SM clock right behind the turn, 0 where nobody can tell
+    energy_j: Finite | None = None  # NVML's counter over the whole turn, checks included
+    rest_ms: Length = 0.0  # until the worker was locked behind the turn, its queued work included
+
+    @property
+    def t1_ms(self) -> float:
+        """Sum over the burst."""
+        return sum(self.calls_ms)
+
+    @property
+    def latency_ms(self) -> float:
+        """Mean over the burst: doing all the work in one call gains nothing."""
+        return self.t1_ms / len(self.calls_ms)
+
+    @property
+    def gap_ms(self) -> float:
+        """T2 - T1: copies, messages and whatever the worker's clock did not tell."""
+        return self.t2_ms - self.t1_ms
+
+
+#: A row that could be told shorter than this unseen is not ranked.
+MOST_SLACK_PCT = 1.5
+
+
+class Slack(Frozen):
+    """How far a worker could understate its time without being seen, in % of T1."""
+
+    burst_pct: NotNan  # in one burst
+    mean_pct: NotNan  # in the mean of all blocks
+    null_gap_ms: Finite = 0.0  # T2 of a burst that does nothing
+    gap_ms: Finite = 0.0  # median T2 - T1 of this entrant
+    pace_gap_ms: Finite = 0.0  # median T2 - T1 of the trusted baseline
+
+
+class Energy(Frozen):
+    """Energy of one call above a call that does nothing, with its 95 % interval."""
+
+    joules_per_call: Finite | None  # None: the counter is too coarse for these blocks
+    low_j: Finite
+    high_j: Finite
+
+
+class Speedup(Frozen):
+    """Paired over blocks: time of `against` / time of the entrant; above 1 is faster."""
+
+    against: str
+    value: Ratio
+    low: Ratio
+    high: Ratio
+    rule: int = 0  # of the interval: stats.INTERVAL_RULE when it was made
+
+    @model_validator(mode="after")
+    def _in_order(self) -> Speedup:
+        if not self.low <= self.value <= self.high:
+            raise ValueError(f"{self.value} is not between {self.low} and {self.high}")
+        return self
+
+
+class Stopping(Frozen):
+    """Why an entrant has as many blocks as it has, in a run that may stop early."""
+
+    rule: str  # what was asked for: "race 3, until 0.3 %"
+    #: Planned looks at the data; the speed-up's interval holds at all of them.
+    looks: int = Field(ge=1, le=1_000_000)
+    why: str
+
+
+class Result(Frozen):
+    """One JSON line of results/: everything known of one entrant on one case in one run."""
+
+    schema_version: Literal[1] = 1
+    run: str = Field(max_length=100)  # a part of the file's name, as the suite's is
+    date: str = Field(pattern=r"^\d{4}-\d\d-\d\d(T\d\d:\d\d:\d\d(\.\d{1,9})?(Z|\+00:00))?$")  # UTC
+    entry: str
+    kind: Kind
+    language: str = ""
+    author: str = ""
+    problem: str = "attention_forward"
+    suite: str = Field(max_length=80)
+    config: str
+    status: Status
+    reason: str = ""
+    numerics_class: Literal["exact", "approximate", ""] = ""
+    tflops: Positive | None = None
+    latency_ms: Timed | None = None
+    p10_ms: Timed | None = None
+    p90_ms: Timed | None = None
+    peak_pct: Positive | None = None
+    max_diff: float | None = None
+    correct: int = Field(default=0, ge=0, le=1)
+    gpu: str
+    blocks: Count = 0
+    integrity: str = "judged"  # judged | unlocked | cooperative; sandbox level after a slash
+    speedup: Speedup | None = None  # against the run's headline baseline
+    stopping: Stopping | None = None  # None: the suite's blocks, as planned
+    clock_mhz: Positive | None = None  # median SM clock behind the scored bursts
+    clock_pct: Positive | None = None  # TFLOP/s in percent of the peak at that clock
+    drift_pct: Finite | None = None  # of the pace, from the first third of the blocks to the last
+    energy: Energy | None = None
+    error: Error | None = None  # worst over all verified outputs
+    mismatch: Mismatch | None = None  # where an output is wrong, and what inputs show it again
+    deterministic: bool | None = None  # the same inputs gave the same bits; None: not asked
+    slack: Slack | None = None
+    samples: tuple[Sample, ...] = ()
+    telemetry: tuple[Telemetry, ...] = ()
+    kernels: tuple[str, ...] = ()
+    configs: tuple[str, ...] = ()  # what its own search chose: `name: choice`
+    likeness: dict[str, Finite] = Field(
+        default={}
+    )  # library → share of bit-equal elements, timed bursts
+    version: str = ""
+    case: Case
+    source_sha256: str = ""
+    suite_sha256: str = ""
+    harness_commit: str = ""
+    protocol: int
+    machine: Machine
+    build_s: Length | None = None
+    secret_commitment: str = ""  # SHA-256 of the run's secret, made before the run
+    secret: str = ""  # the secret itself, told afterwards
+    log_tail: str = ""
+
+    @model_validator(mode="after")
+    def _time_only_if_passed(self) -> Result:
+        timed = self.latency_ms is not None
+        if timed != (self.status is Status.PASSED):
+            raise ValueError("a time exists if and only if the status is PASSED")
+        if timed and not self.correct:
+            raise ValueError("PASSED but not correct")
+        return self
+
+    @property
+    def scored(self) -> tuple[Sample, ...]:
+        """Samples that count."""
+        return tuple(sample for sample in self.samples if not sample.late)
+
+    @property
+    def looks(self) -> int:
+        """How often its run could look at the data and stop; its intervals are that much wider."""
+        return self.stopping.looks if self.stopping else 1
