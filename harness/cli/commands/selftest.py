@@ -9,6 +9,7 @@ import time
 from collections.abc import Sequence
 
 from harness.cli.arguments import whole
+from harness.cli.selftest import ablate
 from harness.cli.selftest import corpus as selftest_corpus
 from harness.errors import (
     EXIT_OK,
@@ -51,9 +52,7 @@ def run(args: argparse.Namespace) -> int:
     specimens = choose(selftest_corpus.load_corpus(), args.names)
     started = time.monotonic()
     if args.ablate:
-        return report_ablation(
-            selftest_corpus.ablate(specimens, machine, level, tell_ablated), args.json
-        )
+        return report_ablation(ablate.ablate(specimens, machine, level, tell_ablated), args.json)
     outcomes = selftest_corpus.run_corpus(
         specimens, machine, level, tell=tell, size=args.batch, row=tell_row
     )
@@ -140,7 +139,7 @@ def summary(
     )
 
 
-def report_ablation(found: Sequence[selftest_corpus.Ablation], as_json: bool) -> int:
+def report_ablation(found: Sequence[ablate.Ablation], as_json: bool) -> int:
     """Which cheaters win without which defence; a defence that nobody misses is a finding."""
     if as_json:
         rows = [{"off": a.name, "tried": a.tried, "accepted": a.accepted} for a in found]

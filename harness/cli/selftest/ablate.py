@@ -1,0 +1,50 @@
+"""Each defence switched off in turn: which attacks then win."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from harness.cli.selftest.corpus import Outcome, Specimen, run_corpus, runs_on
+from harness.process.ablation import Defence, Off
+from harness.schema import Machine
+
+
+@dataclass(frozen=True)
+class Ablation:
+    """One set of defences switched off, and who came through then."""
+
+    name: str
+    off: Off
+    tried: tuple[str, ...]
+    accepted: tuple[str, ...]
+
+
+#: Where one defence backs another, both must go before a cheater wins.
+TOGETHER: dict[Defence, Off] = {
+    Defence.OUTPUT_COPIED: frozenset({Defence.OUTPUT_COPIED, Defence.TWO_CLOCKS}),
+    Defence.OWN_INPUTS: frozenset({Defence.OWN_INPUTS, Defence.SANDBOX}),
+    Defence.STRICT_WIRE: frozenset({Defence.STRICT_WIRE}),
+}
+
+
+def ablate(
+    specimens: Sequence[Specimen],
+    machine: Machine,
+    level: int,
+    tell: Callable[[Outcome], None] = lambda outcome: None,
+) -> list[Ablation]:
+    """Switch each defence off in turn and run the cheaters that name it."""
+    found = []
+    for defence in Defence:
+        mine = [s for s in specimens if s.expect.defence == defence.value and not s.honest]
+        able = [s for s in mine if runs_on(s, machine)]
+        if not able:
+            found.append(Ablation(defence.value, frozenset({defence}), (), ()))
+            continue
+        off = TOGETHER.get(defence, frozenset({defence}))
+        outcomes = run_corpus(able, machine, level, off, tell)
+        accepted = tuple(o.specimen.name for o in outcomes if o.verdict == "accepted")
+        names = "+".join(sorted(d.value for d in off))
+        found.append(Ablation(names, off, tuple(s.name for s in able), accepted))
+    return found
