@@ -17,6 +17,7 @@ import math
 import re
 import stat
 import sys
+import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -29,16 +30,17 @@ from path_guard import git  # noqa: E402
 
 from harness import PROTOCOL  # noqa: E402
 from harness.board import record  # noqa: E402
+from harness.board.rank import NO_VERDICT  # noqa: E402
 from harness.board.render.text import wash  # noqa: E402
 from harness.catalog.entrants import load_entrant  # noqa: E402
 from harness.catalog.suites import load_suite  # noqa: E402
 from harness.cli.results.verify import audit  # noqa: E402
 from harness.errors import HarnessError  # noqa: E402
-from harness.measure.gpu_specs import peak_tflops  # noqa: E402
+from harness.measure.gpu_specs import part_of  # noqa: E402
 from harness.measure.two_clocks import GPU_RULES, cross_examine  # noqa: E402
 from harness.measure.verdict import shared  # noqa: E402
 from harness.problems import get_problem  # noqa: E402
-from harness.schema import Kind, Result, Status, Suite  # noqa: E402
+from harness.schema import Entrant, Kind, Result, Status, Suite  # noqa: E402
 
 MOST_FILES = 20
 MOST_FILE_BYTES = 32 << 20
@@ -46,6 +48,8 @@ MOST_LINE_BYTES = 4 << 20
 MOST_LINES = 500
 BEHIND_WALLS = re.compile(r"judged/[1-9]")  # 0: the submission could reach what the judge wrote
 FEWEST_BLOCKS = 0.5  # of those the suite asks for
+DAY_S = 86_400
+MOST_DAYS = 2  # from the measurement until its records are taken
 COMMIT_DIGITS = (
     12  # of the harness, as a record tells it; a '+' behind them says that files differed
 )
@@ -57,8 +61,10 @@ class Expected:
 
     submission: str
     suite: Suite
-    sources: dict[str, str]  # entry → hash of its folder here
+    entrants: dict[str, Entrant]  # of this checkout, by name
     commit: str  # of the harness; the measuring job had the same checkout
+    recorded: list[record.Head]  # what stands in the results already
+    days: tuple[str, str]  # the first and the last date that a run may tell
 
     @property
     def entries(self) -> set[str]:
@@ -76,7 +82,7 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--root", type=Path, default=ROOT, help="the trusted checkout")
     args = parser.parse_args(argv)
     try:
-        expected = expect(args.root, args.submission, args.suite)
+        expected = expect(args.root, args.submission, args.suite, args.into)
         results = list(read(args.artifact))
         reasons = faults(results, expected)
     except (HarnessError, ValueError) as error:
@@ -92,21 +98,29 @@ def main(argv: list[str] | None = None) -> int:
     return 0
 
 
-def expect(root: Path, submission: str, suite_name: str) -> Expected:
-    """Read the checkout: the suite, and the hash of everybody who may occur."""
+def expect(root: Path, submission: str, suite_name: str, into: Path) -> Expected:
+    """Read the checkout: the suite, everybody who may occur with his hash, and what is recorded."""
     suite = load_suite(suite_name, root / "configs")
     problem = get_problem(suite.problem)
     folders = {submission: (root / "submissions", Kind.SUBMISSION)}
     folders |= dict.fromkeys({*suite.baselines, suite.against}, (root / "baselines", Kind.BASELINE))
-    sources = {
-        name: load_entrant(folder / name, kind, problem, folder).source_sha256
+    entrants = {
+        name: load_entrant(folder / name, kind, problem, folder)
         for name, (folder, kind) in folders.items()
         if (folder / name).is_dir()
     }
-    if submission not in sources:
+    if submission not in entrants:
         raise ValueError(f"submissions/{submission} is not in this checkout")
     commit = git(root, "rev-parse", "HEAD").decode().strip()
-    return Expected(submission, suite, sources, commit[:COMMIT_DIGITS])
+    days = (today() - MOST_DAYS * DAY_S, today() + DAY_S)
+    first, last = (time.strftime("%Y-%m-%d", time.gmtime(day)) for day in days)
+    recorded, _ = record.heads(into)
+    return Expected(submission, suite, entrants, commit[:COMMIT_DIGITS], recorded, (first, last))
+
+
+def today() -> float:
+    """Seconds since 1970 by this machine's clock, which did not run the submission."""
+    return time.time()
 
 
 def read(artifact: Path) -> Iterator[Result]:
@@ -140,7 +154,8 @@ def faults(results: Sequence[Result], expected: Expected) -> list[str]:
     if not results:
         return ["the artifact holds no record"]
     reasons = []
-    same = ("run", "gpu", "suite", "suite_sha256", "protocol", "harness_commit", "machine")
+    same = ("run", "date", "gpu", "suite", "suite_sha256", "protocol", "harness_commit", "machine")
+    reasons += _of_run(results[0], expected)
     reasons += [
         f"records differ in {name}" for name in same if len({getattr(r, name) for r in results}) > 1
     ]
@@ -160,14 +175,38 @@ def faults(results: Sequence[Result], expected: Expected) -> list[str]:
     return reasons
 
 
+def _of_run(result: Result, expected: Expected) -> list[str]:
+    """What all rows share: when it ran, as what, and on which chip."""
+    part, machine = part_of(result.machine), result.machine
+    mine = [head for head in expected.recorded if head.entry == expected.submission]
+    newest = max((head.date for head in mine if head.gpu == result.gpu), default="")
+    checks = {
+        f"date {result.date} is not of {' to '.join(expected.days)}": (
+            expected.days[0] <= result.date[:10] <= expected.days[1]
+        ),
+        f"date {result.date} is not after its last record's, {newest}": result.date > newest,
+        f"run {result.run} is recorded already": all(
+            head.run != result.run for head in expected.recorded
+        ),
+        f"{machine.gpu} with {machine.sms} SMs of {machine.capability} is no GPU of "
+        "harness/measure/gpu_specs.py: what it can do at most is not known": (
+            part is not None and bool(re.search(rf"\b{part.name}\b", machine.gpu))
+        ),
+    }
+    return [why for why, fine in checks.items() if not fine]
+
+
 def _of_one(result: Result, base: Result | None, expected: Expected) -> list[str]:
-    suite = expected.suite
+    suite, entrant = expected.suite, expected.entrants.get(result.entry)
     wanted = Kind.SUBMISSION if result.entry == expected.submission else Kind.BASELINE
     checks = {
+        f"{result.status.value}, a verdict on a baseline: the machine's fault, not the submission's": (
+            wanted is Kind.SUBMISSION or _leaves_the_board(result, entrant)
+        ),
         "not an entry of this run": result.entry in expected.entries,
         f"kind is {result.kind.value}": result.kind is wanted,
         "its source is not the one of this checkout": (
-            expected.sources.get(result.entry) == result.source_sha256
+            entrant is not None and entrant.source_sha256 == result.source_sha256
         ),
         f"computes {result.problem}, not {suite.problem}": result.problem == suite.problem,
         "another suite than this checkout's": (result.suite, result.suite_sha256)
@@ -179,6 +218,10 @@ def _of_one(result: Result, base: Result | None, expected: Expected) -> list[str
         f"harness {result.harness_commit[:41]}, here {expected.commit}": (
             result.harness_commit == expected.commit
         ),
+        "a sample does not hold one time per call": all(
+            len(s.calls_ms) == result.case.burst for s in result.samples
+        ),
+        "a block occurs twice": len({s.block for s in result.samples}) == len(result.samples),
     }
     reasons = [why for why, fine in checks.items() if not fine]
     if result.status is Status.PASSED:
@@ -186,18 +229,20 @@ def _of_one(result: Result, base: Result | None, expected: Expected) -> list[str
     return reasons
 
 
+def _leaves_the_board(result: Result, baseline: Entrant | None) -> bool:
+    """Whether a baseline's row takes nothing from the board's: it passed, or says nothing of it."""
+    if result.status is Status.UNSUPPORTED:
+        return baseline is not None and bool(baseline.manifest.claims.refusal(result.case))
+    return result.status is Status.PASSED or result.status in NO_VERDICT
+
+
 def _of_times(result: Result, base: Result | None, expected: Expected) -> list[str]:
-    peak = peak_tflops(result.machine)
+    part = part_of(result.machine)
     limits = get_problem(expected.suite.problem).limits(result.case.dtype)
     fewest = math.ceil(FEWEST_BLOCKS * expected.suite.blocks)
     checks = {
-        "faster than the chip": not (peak and result.tflops and result.tflops > peak),
+        "faster than the chip": bool(part and result.tflops and result.tflops <= part.peak_tflops),
         f"fewer than {fewest} blocks": result.blocks >= fewest,
-        "a sample does not hold one time per call": all(
-            len(s.calls_ms) == result.case.burst for s in result.samples
-        ),
-        "a time that is not positive": all(t > 0 for s in result.samples for t in s.calls_ms),
-        "a block occurs twice": len({s.block for s in result.samples}) == len(result.samples),
         "its secret was never told": bool(result.secret and result.secret_commitment),
         "its times were not held against the judge's clock": result.slack is not None,
         f"{result.integrity[:20]!r}: not judged behind walls": bool(
@@ -216,7 +261,10 @@ def _of_times(result: Result, base: Result | None, expected: Expected) -> list[s
     reasons = [why for why, fine in checks.items() if not fine] + audit(result, base)
     if base is not None:  # the two clocks once more, on the samples as they came
         pace = shared(base.samples, result.samples)
-        reasons.append(cross_examine(result.samples, pace, (), GPU_RULES).refusal)
+        verdict = cross_examine(result.samples, pace, (), GPU_RULES)
+        reasons.append(verdict.refusal)
+        if verdict.samples != result.samples:
+            reasons.append("the samples called late are not those that the two clocks call late")
     return [why for why in reasons if why]
 
 

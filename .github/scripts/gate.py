@@ -50,6 +50,10 @@ def main(argv: list[str] | None = None) -> int:
         print(f"{args.submission}: no record of a GPU under {args.after}")
         return 1
     then = find(args.before, args.submission, now[0])
+    if then and {r.run for r in then[1].results} == {r.run for r in now[1].results}:
+        args.comment.write_text(f"{MARK}\nNothing new was recorded; its old record stands.\n")
+        print(f"{args.submission}: no newer record than before came; measure it again")
+        return 1
     worse = regressions(then[1] if then else None, now[1], args.fail_on_regression)
     text = comment(now, then, worse, args.fail_on_regression)
     args.comment.write_text(text[:MOST_CHARACTERS], encoding="utf-8")
@@ -78,8 +82,6 @@ def regressions(then: Row | None, now: Row, limit: float) -> dict[str, Interval]
     """Configs on which the entry is surely slower than before, and slower by more than `limit`."""
     if then is None or then.speedup is None or now.speedup is None:
         return {}
-    if {r.run for r in then.results} == {r.run for r in now.results}:
-        return {}  # no newer record came
     found = {result.config: changed(then.on(result.config), result) for result in now.results}
     found["geomean"] = stats.quotient(now.speedup, then.speedup)
     return {name: ratio for name, ratio in found.items() if ratio and is_regression(ratio, limit)}

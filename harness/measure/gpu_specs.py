@@ -51,6 +51,7 @@ SMS = {
 class Part:
     """One product; of two that share a die the one with more memory comes first."""
 
+    name: str  # a word of its marketing name, for nobody to call it another
     capability: str
     sms: int
     peak_tflops: float  # dense fp16 and bf16
@@ -60,15 +61,15 @@ class Part:
 
 
 PARTS = (
-    Part("9.0", 132, 989.5, 1830, 4.8, least_gib=100),  # H200
-    Part("9.0", 132, 989.5, 1830, 3.35),  # H100 SXM
-    Part("9.0", 114, 756.0, 1620, 2.0),  # H100 PCIe
-    Part("9.0", 78, 148.0, 1830, 4.0),  # H20
-    Part("8.0", 108, 312.0, 1410, 2.0, least_gib=60),  # A100, 80 GB
-    Part("8.0", 108, 312.0, 1410, 1.555),  # A100, 40 GB
-    Part("8.9", 142, 362.0, 2490, 0.864),  # L40S
-    Part("8.9", 128, 165.2, 2520, 1.008),  # RTX 4090
-    Part("10.0", 148, 2250.0, 1855, 8.0),  # B200
+    Part("H200", "9.0", 132, 989.5, 1830, 4.8, least_gib=100),  # H200
+    Part("H100", "9.0", 132, 989.5, 1830, 3.35),  # H100 SXM
+    Part("H100", "9.0", 114, 756.0, 1620, 2.0),  # H100 PCIe
+    Part("H20", "9.0", 78, 148.0, 1830, 4.0),  # H20
+    Part("A100", "8.0", 108, 312.0, 1410, 2.0, least_gib=60),  # A100, 80 GB
+    Part("A100", "8.0", 108, 312.0, 1410, 1.555),  # A100, 40 GB
+    Part("L40S", "8.9", 142, 362.0, 2490, 0.864),  # L40S
+    Part("RTX 4090", "8.9", 128, 165.2, 2520, 1.008),  # RTX 4090
+    Part("B200", "10.0", 148, 2250.0, 1855, 8.0),  # B200
 )
 
 

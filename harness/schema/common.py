@@ -10,7 +10,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 Finite = Annotated[float, Field(allow_inf_nan=False)]
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
-Ratio = Annotated[float, Field(ge=1e-305, le=1e305)]  # its inverse is a float too
+Ratio = Annotated[float, Field(ge=1e-305, allow_inf_nan=False)]  # its inverse is a float too
 Length = Annotated[
     float, Field(ge=0, lt=1e7, allow_inf_nan=False)
 ]  # in ms or s; no run waits longer

@@ -52,8 +52,7 @@ class Sample(Frozen):
     """One entrant in one block: K calls, both clocks."""
 
     block: Count
-    #: T1 of each call: CUDA events in the worker
-    calls_ms: tuple[Timed, ...] = Field(min_length=1, max_length=MOST_CALLS)
+    calls_ms: tuple[Timed, ...] = Field(min_length=1, max_length=MOST_CALLS)  # T1: CUDA events
     t2_ms: Length  # the judge's clock: before the inputs exist → outputs held
     late: bool = False  # T2 disturbed (or T1 short) in this burst; shown, not scored
     sm_mhz: Count = 0  # SM clock right behind the turn, 0 where nobody can tell
@@ -180,10 +179,10 @@ class Result(Frozen):
 
     @model_validator(mode="after")
     def _time_only_if_passed(self) -> Result:
-        timed = self.latency_ms is not None
-        if timed != (self.status is Status.PASSED):
+        passed, others = self.status is Status.PASSED, (self.tflops, self.p10_ms, self.p90_ms)
+        if (self.latency_ms is not None) != passed or (any((*others, self.speedup)) and not passed):
             raise ValueError("a time exists if and only if the status is PASSED")
-        if timed and not self.correct:
+        if passed and not self.correct:
             raise ValueError("PASSED but not correct")
         return self
 

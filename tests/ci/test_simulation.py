@@ -5,6 +5,7 @@ a good one · one that is slower than before · one that touches the harness · 
 
 from __future__ import annotations
 
+import calendar
 import hashlib
 import importlib.util
 import shutil
@@ -25,7 +26,7 @@ from harness.catalog.suites import load_suite
 from harness.engine import session
 from harness.problems import get_problem
 from harness.process.project import MARK
-from harness.schema import Kind, Result, Sample, Slack, Speedup, Suite
+from harness.schema import Kind, Result, Sample, Slack, Speedup, Status, Suite
 from tests.report.factory import run_of
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -48,6 +49,7 @@ def script(name: str) -> ModuleType:
 
 
 GUARD, STAGE, ARTIFACT, GATE = map(script, ("path_guard", "stage", "check_artifact", "gate"))
+ARTIFACT.today = lambda: calendar.timegm((2026, 11, 21, 12, 0, 0))
 
 
 def git(folder: Path, *words: str) -> str:
@@ -176,7 +178,7 @@ def consistent(results: list[Result]) -> list[Result]:
     """Figures worked out again from the samples, bit for bit as the harness does."""
     from harness.measure import stats
 
-    times = {(r.entry, r.config): {s.block: s.latency_ms for s in r.samples} for r in results}
+    times = {(r.entry, r.config): {s.block: s.latency_ms for s in r.scored} for r in results}
     done = []
     for r in results:
         mine = times[r.entry, r.config]
@@ -299,6 +301,31 @@ def hurried(result: Result) -> Result:
     return result.model_copy(update={"samples": samples})
 
 
+def everywhere(results: list[Result], **changes: object) -> list[Result]:
+    """The same told by every row."""
+    return [result.model_copy(update=changes) for result in results]
+
+
+def on_another_chip(results: list[Result], **changes: object) -> list[Result]:
+    """The machine's facts changed in every row."""
+    machine = results[0].machine.model_copy(update=changes)
+    return everywhere(results, machine=machine, gpu=machine.gpu)
+
+
+def failed(results: list[Result], entry: str, status: Status, **changes: object) -> list[Result]:
+    """`entry` as if it had ended so everywhere."""
+    figures = ("latency_ms", "p10_ms", "p90_ms", "tflops", "peak_pct", "speedup")
+    gone = {**dict.fromkeys(figures), "correct": 0, "status": status, **changes}
+    return [r.model_copy(update=gone) if r.entry == entry else r for r in results]
+
+
+def without_its_slowest(result: Result) -> Result:
+    """Half of the bursts called late."""
+    slow = sorted(result.samples, key=lambda s: s.latency_ms)[len(result.samples) // 2 :]
+    samples = [s.model_copy(update={"late": s in slow}) for s in result.samples]
+    return result.model_copy(update={"samples": tuple(samples), "blocks": len(samples) - len(slow)})
+
+
 FORGERIES: dict[str, tuple[Callable[[list[Result]], list[Result]], str]] = {
     "faster than its samples": (lambda r: one(r, latency_ms=0.3), "latency_ms is 0.3"),
     "another speed-up": (
@@ -333,6 +360,41 @@ FORGERIES: dict[str, tuple[Callable[[list[Result]], list[Result]], str]] = {
         "longer outside than claimed inside",
     ),
     "no second clock": (lambda r: one(r, slack=None), "not held against the judge's clock"),
+    "a run of the future": (
+        lambda r: everywhere(r, date="9999-12-31T00:00:00Z"),
+        "date 9999-12-31T00:00:00Z is not of 2026-11-19 to 2026-11-22",
+    ),
+    "a run of long ago": (lambda r: everywhere(r, date="1970-01-01T00:00:00Z"), "is not of 2026-"),
+    "a run before the last": (
+        lambda r: everywhere(r, date="2026-11-19T00:00:00Z"),
+        "is not after its last record's, 2026-11-20T00:00:00Z",
+    ),
+    "another's run": (lambda r: everywhere(r, run="r0"), "run r0 is recorded already"),
+    "a chip that nobody knows": (
+        lambda r: on_another_chip(r, sms=100_000, capability="99.9"),
+        "NVIDIA H200 with 100000 SMs of 99.9 is no GPU of",
+    ),
+    "a faster chip of the same name": (
+        lambda r: on_another_chip(r, sms=148, capability="10.0"),
+        "NVIDIA H200 with 148 SMs of 10.0 is no GPU of",
+    ),
+    "a chip of another name": (lambda r: on_another_chip(r, gpu="NVIDIA H300"), "is no GPU of"),
+    "a baseline that failed": (
+        lambda r: failed(r, "sdpa_flash", Status.INVALID_BASELINE, reason="INCORRECT"),
+        "INVALID_BASELINE, a verdict on a baseline",
+    ),
+    "a baseline that claims less": (
+        lambda r: failed(r, "sdpa_cudnn", Status.UNSUPPORTED),
+        "UNSUPPORTED, a verdict on a baseline",
+    ),
+    "a failure with a sample of no length": (
+        lambda r: failed(r, "mine", Status.CRASHED, samples=(r[0].samples[0],) * 2),
+        "a block occurs twice",
+    ),
+    "its slowest half called late": (
+        lambda r: consistent([without_its_slowest(x) if x.entry == "mine" else x for x in r]),
+        "the samples called late are not those",
+    ),
     "cooperative": (lambda r: one(r, integrity="cooperative/1"), "not judged"),
     "no walls": (lambda r: one(r, integrity="judged/0"), "'judged/0': not judged behind walls"),
     "no level": (lambda r: one(r, integrity="judged"), "'judged': not judged behind walls"),
@@ -377,12 +439,41 @@ def test_one_whose_artifact_is_forged(
     hub: Hub, name: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     forge, reason = FORGERIES[name]
+    history_of(hub, 1.0)
     results = consistent(measured(hub, 0.9, run="r1", date="2026-11-21T00:00:00Z"))
     artifact = pack(hub.folder / "artifact", results)
     untouched = sorted((hub.trusted / "results").rglob("*"))
     assert take(hub, pack(artifact, forge(results))) == 1
     assert reason in capsys.readouterr().out
     assert sorted((hub.trusted / "results").rglob("*")) == untouched
+
+
+def test_a_failed_row_with_figures_is_no_record(
+    hub: Hub, capsys: pytest.CaptureFixture[str]
+) -> None:
+    results = consistent(measured(hub, 0.9, run="r1", date="2026-11-21T00:00:00Z"))
+    forged = [r.model_copy(update={"status": Status.CRASHED, "latency_ms": None}) for r in results]
+    assert take(hub, pack(hub.folder / "artifact", forged)) == 1
+    assert "if and only if the status is PASSED" in capsys.readouterr().out
+
+
+def test_one_that_failed_honestly_is_recorded_and_told(hub: Hub) -> None:
+    before = history_of(hub, 1.0)
+    results = consistent(measured(hub, 0.9, run="r1", date="2026-11-21T00:00:00Z"))
+    results = failed(results, "mine", Status.CRASHED, reason="SIGSEGV")
+    results = failed(results, "sdpa_flash", Status.UNSTABLE)
+    assert take(hub, pack(hub.folder / "artifact", results)) == 0
+    code, words = gate(hub, before)
+    assert code == 1
+    assert "CRASHED" in words
+
+
+def test_old_figures_are_no_green_light(hub: Hub) -> None:
+    before = history_of(hub, 1.0)
+    code, words = gate(hub, before)
+    assert code == 1
+    assert words.startswith("<!-- attnboard")
+    assert "Nothing new was recorded" in words
 
 
 # --------------------------------------------------------------------------- an artifact as files
