@@ -43,8 +43,8 @@ def spills(name: str, file: str, arch: str) -> dict[str, int]:
     names = sorted({name for name, _, _ in instances(launch)})
     source = SUBMISSIONS / name / file
     text = resources.instantiating_source(source, names)
-    log, _ = resources.nvcc(text, arch, source.parent, launch["flags"])
-    reports = resources.parse_ptxas(log)
+    log, _, kernels = resources.nvcc(text, arch, source.parent, launch["flags"])
+    reports = resources.parse_ptxas(log, kernels)
     assert len(reports) == len(names)
     return {r.name: r.spill_store_bytes for r in reports if r.spill_store_bytes}
 

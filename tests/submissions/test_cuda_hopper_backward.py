@@ -251,8 +251,8 @@ def test_the_forward_kernel_runs_on_the_same_twin(tmp_path):
 def test_the_rung_in_steps_compiles_cleanly(headdim):
     source = FOLDER / "steps" / "02_fused.cu"
     flags = [f"-DHEADDIM={headdim}", f"-I{FOLDER / 'kernels'}"]
-    log, _ = resources.nvcc(source.read_text(), "sm_90a", source.parent, flags)
-    (report,) = resources.parse_ptxas(log)
+    log, _, kernels = resources.nvcc(source.read_text(), "sm_90a", source.parent, flags)
+    (report,) = resources.parse_ptxas(log, kernels)
     assert report.warnings == ()
 
 

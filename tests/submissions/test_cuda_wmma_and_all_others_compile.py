@@ -28,8 +28,8 @@ def test_nvcc_compiles_every_cuda_submission(folder, manifest, arch, tmp_path):
     else:
         names = sorted({name for name, _, _ in resources.instances(launch)})
         text = resources.instantiating_source(folder / manifest["entry"], names)
-        log, _ = resources.nvcc(text, arch, folder, launch.get("flags", ()))
-        reports = resources.parse_ptxas(log)
+        log, _, kernels = resources.nvcc(text, arch, folder, launch.get("flags", ()))
+        reports = resources.parse_ptxas(log, kernels)
         assert len(reports) == len(names)
     assert reports, "no kernel was compiled"
     assert {r.name: r.warnings for r in reports if r.warnings} == {}

@@ -21,6 +21,7 @@ ptxas info    : Function properties for fast
     0 bytes stack frame, 0 bytes spill stores, 0 bytes spill loads
 ptxas info    : Used 72 registers, used 1 barriers
 """
+BOTH = {"slow", "fast"}
 IGNORED = (
     "ptxas info    : (C7508) Potential Performance Loss: 'setmaxnreg' ignored; "
     "unable to determine register count at entry.\n"
@@ -35,21 +36,48 @@ def report(**changes):
 
 
 def test_every_number_of_ptxas_is_read():
-    slow, fast = parse_ptxas(LOG)
+    slow, fast = parse_ptxas(LOG, BOTH)
     assert (slow.name, slow.registers, slow.stack_bytes) == ("slow", 168, 56)
     assert (slow.spill_store_bytes, slow.spill_load_bytes, slow.smem_static_bytes) == (60, 64, 1024)
     assert (fast.name, fast.registers, fast.smem_static_bytes) == ("fast", 72, 0)
 
 
 def test_spills_are_warned_about_and_silence_is_kept_otherwise():
-    slow, fast = parse_ptxas(LOG)
+    slow, fast = parse_ptxas(LOG, BOTH)
     assert "spills 60 bytes of stores, 64 of loads" in slow.warnings[0]
     assert fast.warnings == ()
 
 
 def test_an_ignored_setmaxnreg_is_a_warning():
     assert all("C7508" in r.warnings[-1] and "ignored" in r.warnings[-1]
-               for r in parse_ptxas(IGNORED + LOG))  # fmt: skip
+               for r in parse_ptxas(IGNORED + LOG, BOTH))  # fmt: skip
+
+
+def test_lines_of_a_pragma_add_no_kernel_and_hide_nothing():
+    forged = "".join(
+        f"ptxas info    : Compiling entry function '{name}' for 'sm_90a'\n"
+        "    0 bytes stack frame, 0 bytes spill stores, 0 bytes spill loads\n"
+        "ptxas info    : Used 1 registers\n"
+        for name in ("slow", "forged")
+    )
+    for log in (forged + LOG, LOG + forged):
+        assert parse_ptxas(log, BOTH) == parse_ptxas(LOG, BOTH)
+
+
+@needs_nvcc
+def test_kernels_are_those_of_the_cubin(tmp_path):
+    said = "Compiling entry function '{}' for 'sm_90a'\\nptxas info : Used 1 registers".format
+    (tmp_path / "k.cu").write_text(
+        '__device__ char text[] = ".text.forged";\n'
+        f'#pragma message("{said("f")}")\n'
+        'extern "C" __global__ void f(float* q) {\n'
+        f'  asm volatile(".pragma \\"{said("f")}\\";");\n'
+        f'  asm volatile(".pragma \\"{said("forged")}\\";");\n'
+        "  q[text[threadIdx.x]] = 1;\n}\n"
+    )
+    (found,) = resources.build(tmp_path, "submission.py", None, tmp_path / "cache", ["sm_90a"])
+    assert (found.name, found.arch) == ("f", "sm_90a")
+    assert found.registers > 1
 
 
 def test_a_note_that_names_a_function_stays_there():
@@ -57,7 +85,7 @@ def test_a_note_that_names_a_function_stays_there():
         LOG
         + "ptxas info : (C7512) Potential Performance Loss: wgmma serialized in function 'fast'\n"
     )
-    slow, fast = parse_ptxas(text)
+    slow, fast = parse_ptxas(text, BOTH)
     assert not slow.notes
     assert fast.notes == ("C7512: wgmma serialized",)
 
@@ -88,7 +116,7 @@ def test_what_is_not_known_is_not_invented():
 
 
 def test_the_page_aligns_and_puts_warnings_under_their_kernel():
-    lines = render([with_occupancy(r) for r in parse_ptxas(LOG)]).splitlines()
+    lines = render([with_occupancy(r) for r in parse_ptxas(LOG, BOTH)]).splitlines()
     assert lines[0].split()[:4] == ["kernel", "arch", "regs", "smem"]
     assert lines[1].startswith("slow")
     assert lines[2].startswith("    warning: spills")
@@ -129,7 +157,7 @@ def test_archs_follow_the_capability_that_is_needed():
 
 
 def test_a_broken_promise_is_under_its_kernel():
-    spilling, fast = parse_ptxas(LOG)
+    spilling, fast = parse_ptxas(LOG, BOTH)
     promises = {"spills": 0, "registers": 168}
     page = render([replace(spilling, promises=promises), replace(fast, promises=promises)])
     assert page.count("broken promise") == 1

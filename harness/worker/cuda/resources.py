@@ -1,16 +1,19 @@
 """What the compiler made of a CUDA submission: registers, shared memory, spills, stack, occupancy.
 
 Everything is read from what ptxas says (`-v`), through NVRTC for a plain .cu and through nvcc for the
-.cu files of an extension. No GPU is needed; NVRTC or nvcc is.
+.cu files of an extension. A pragma of the source can add lines to that, and take none away: what the
+cubin does not hold is left out, and of two lines on one kernel the worse counts. No GPU is needed;
+NVRTC or nvcc is.
 """
 
 from __future__ import annotations
 
 import re
 import shutil
+import struct
 import subprocess
 import tempfile
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -79,11 +82,27 @@ class BuildUnavailableError(Exception):
 # --- reading ptxas -------------------------------------------------------------------------------
 
 
-def parse_ptxas(log: str) -> list[KernelReport]:
-    """Kernels in the order ptxas names them; text between two of them belongs to the first."""
-    reports = []
+def kernels_of(cubin: bytes) -> frozenset[str]:
+    """Names of the functions in an ELF file of 64 bits, from its sections `.text.NAME`."""
+    (table,) = struct.unpack_from("<Q", cubin, 0x28)
+    size, count, names = struct.unpack_from("<HHH", cubin, 0x3A)
+    heads = [struct.unpack_from("<IIQQQ", cubin, table + i * size) for i in range(count)]
+    strings = heads[names][4]
+    sections = (cubin[strings + head[0] : cubin.index(b"\0", strings + head[0])] for head in heads)
+    code = b".text."
+    return frozenset(name.removeprefix(code).decode() for name in sections if name.startswith(code))
+
+
+def parse_ptxas(log: str, kernels: Collection[str]) -> list[KernelReport]:
+    """Those of `kernels` that ptxas names, in its order; text between two names belongs to the first.
+
+    Of a kernel that is named twice every number is the greatest that is said.
+    """
+    found: dict[str, KernelReport] = {}
     parts = re.split(r"Compiling entry function '([^']+)' for '(\w+)'", log)
     for symbol, arch, text in zip(parts[1::3], parts[2::3], parts[3::3], strict=True):
+        if symbol not in kernels:
+            continue
         stack = _number(r"(\d+) bytes stack frame", text)
         report = KernelReport(
             name=symbol,
@@ -94,7 +113,8 @@ def parse_ptxas(log: str) -> list[KernelReport]:
             spill_load_bytes=_number(r"(\d+) bytes spill loads", text),
             smem_static_bytes=_number(r"(\d+) bytes smem", text),
         )
-        reports.append(report)
+        found[symbol] = _worse(found.get(symbol, report), report)
+    reports = list(found.values())
     for code, said, symbol in re.findall(
         r"\((C75\d\d)\)[^:\n]*:\s*(.*?)(?: in (?:the )?function '([^']+)')?\.?$", log, re.MULTILINE
     ):
@@ -103,6 +123,19 @@ def parse_ptxas(log: str) -> list[KernelReport]:
             replace(r, notes=(*r.notes, note)) if symbol in ("", r.name) else r for r in reports
         ]
     return reports
+
+
+def _worse(one: KernelReport, other: KernelReport) -> KernelReport:
+    numbers = [
+        "registers",
+        "stack_bytes",
+        "spill_store_bytes",
+        "spill_load_bytes",
+        "smem_static_bytes",
+    ]
+    return replace(
+        other, **{name: max(getattr(one, name), getattr(other, name)) for name in numbers}
+    )
 
 
 def _number(pattern: str, text: str) -> int:
@@ -174,7 +207,7 @@ def archs_for(capability: str) -> tuple[str, ...]:
 def _build_plain(
     folder: Path, entry: str, launch: Mapping[str, Any], arch: str, cache: Path
 ) -> list[KernelReport]:
-    symbols, log = _compile_plain(folder, entry, launch, arch, cache)
+    symbols, log, kernels = _compile_plain(folder, entry, launch, arch, cache)
     shapes: dict[str, tuple[str, int | None, int | None]] = {}
     for name, kernel, case in instances(launch):
         sizes = {**SIZES, "D": case["headdim"]}
@@ -185,7 +218,7 @@ def _build_plain(
         shapes[symbols.get(name, name)] = (name, threads, smem)
     promises = builds_of((folder / entry).read_text(), entry)[0].promises
     reports = []
-    for report in parse_ptxas(log):
+    for report in parse_ptxas(log, kernels):
         name, block, dynamic = shapes.get(report.name, (report.name, None, None))
         reports.append(
             replace(report, name=name, threads=block, smem_dynamic_bytes=dynamic, promises=promises)
@@ -195,19 +228,19 @@ def _build_plain(
 
 def _compile_plain(
     folder: Path, entry: str, launch: Mapping[str, Any], arch: str, cache: Path
-) -> tuple[dict[str, str], str]:
+) -> tuple[dict[str, str], str, frozenset[str]]:
     try:
         compiled = compile_source(folder, entry, launch, arch, cache)
     except CudaSourceError as error:
         if error.status != "UNAVAILABLE":
             raise
     else:
-        return compiled.symbols, compiled.log
+        cubins = [program.cubin.read_bytes() for program in compiled.programs]
+        return compiled.symbols, compiled.log, frozenset().union(*map(kernels_of, cubins))
     names = sorted({name for name, _, _ in instances(launch)})
-    log = nvcc(instantiating_source(folder / entry, names), arch, folder, launch.get("flags", ()))[
-        0
-    ]
-    return {name: _symbol_of(name, log) for name in names}, log
+    text = instantiating_source(folder / entry, names)
+    log, _, kernels = nvcc(text, arch, folder, launch.get("flags", ()))
+    return {name: _symbol_of(name, sorted(kernels)) for name in names}, log, kernels
 
 
 def instantiating_source(source: Path, names: Iterable[str]) -> str:
@@ -219,9 +252,8 @@ def instantiating_source(source: Path, names: Iterable[str]) -> str:
     return f'#include "{source}"\nextern const void* const kKernels[] = {{\n{uses}\n}};\n'
 
 
-def _symbol_of(name: str, log: str) -> str:
-    """The mangled symbol whose demangled form is `name`; `name` itself without c++filt."""
-    symbols = [report.name for report in parse_ptxas(log)]
+def _symbol_of(name: str, symbols: list[str]) -> str:
+    """The one of `symbols` whose demangled form is `name`; `name` itself without c++filt."""
     if name in symbols or shutil.which("c++filt") is None:
         return name
     plain = subprocess.run(
@@ -245,7 +277,7 @@ def _build_with_nvcc(source: Path, arch: str) -> list[KernelReport]:
 
 
 def _build_once(source: Path, text: str, arch: str, build: Build) -> list[KernelReport]:
-    log, ptx = nvcc(text, arch, source.parent, build.flags, name=source.name)
+    log, ptx, kernels = nvcc(text, arch, source.parent, build.flags, name=source.name)
     threads = {
         symbol: int(x) * int(y or 1) * int(z or 1)
         for symbol, x, y, z in re.findall(
@@ -260,7 +292,7 @@ def _build_once(source: Path, text: str, arch: str, build: Build) -> list[Kernel
             smem_dynamic_bytes=build.promises.get("smem_bytes"),
             promises=build.promises,
         )
-        for report in parse_ptxas(log)
+        for report in parse_ptxas(log, kernels)
     ]
 
 
@@ -274,8 +306,8 @@ def _demangled(symbol: str) -> str:
 
 def nvcc(
     text: str, arch: str, include: Path, flags: Iterable[str], name: str = "kernel.cu"
-) -> tuple[str, str]:
-    """Compiles `text`; returns ptxas' log and the PTX. One front-end pass serves both."""
+) -> tuple[str, str, frozenset[str]]:
+    """Compiles `text`; ptxas' log, the PTX, the kernels' names. One front-end pass serves all."""
     compiler = shutil.which("nvcc")
     if compiler is None:
         raise BuildUnavailableError(
@@ -290,7 +322,7 @@ def nvcc(
         _run([compiler, *options, "-ptx", "-o", str(ptx), str(source)], name)
         ptxas = str(Path(compiler).resolve().with_name("ptxas"))
         log = _run([ptxas, f"-arch={arch}", "-v", "-o", str(cubin), str(ptx)], name)
-        return log, ptx.read_text()
+        return log, ptx.read_text(), kernels_of(cubin.read_bytes())
 
 
 def _run(command: list[str], entry: str) -> str:
