@@ -16,6 +16,7 @@ from pathlib import Path
 from harness.process.child import Child, bare_env
 from harness.process.forkserver import Nursery
 from harness.process.project import HOME
+from harness.process.sandbox import enter
 from harness.process.scratch import house, scratch_folder
 
 MANY = ("--engine", "--gpus", "--per-unit", "--resume")  # the units of a campaign start their own
@@ -25,6 +26,7 @@ class Hall:
     """The scratch folder of a run, and the two processes that every run has."""
 
     def __init__(self) -> None:
+        enter.allow_more_files()
         with contextlib.ExitStack() as stack:
             self.scratch = stack.enter_context(scratch_folder())
             self.judge = Child("harness.judge", [], None)

@@ -12,7 +12,7 @@ import pytest
 from harness.engine.guards import resource_watch
 from harness.engine.guards.resource_watch import ResourceWatch
 from harness.process.child import LOG_BYTES
-from harness.process.sandbox import usage
+from harness.process.sandbox import enter, usage
 from harness.process.sandbox.usage import DISK_FILES
 from harness.schema import Limits, Status
 
@@ -73,6 +73,19 @@ def test_what_nobody_maps_is_counted_by_the_control_group(
     hungry.group = SimpleNamespace(bytes=lambda: 6 * GIB)
     found = watch([someone], {}).excess(someone, hungry, {})
     assert found == (Status.OUT_OF_MEMORY, "host memory 6.0 GiB, allowed 4")
+
+
+def test_processes_and_threads_have_an_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(usage, "host_bytes", lambda *_: 0)
+    someone = seat(tmp_path)
+    made = watch([someone], {})
+    assert 0 < made.most_processes <= enter.Rules().processes // 2
+    monkeypatch.setattr(usage, "threads", {7: made.most_processes, 8: 1}.__getitem__)
+    found = made.excess(someone, child(tmp_path), {})
+    said = f"{made.most_processes + 1} processes and threads, allowed {made.most_processes}"
+    assert found == (Status.OVER_QUOTA, said)
+    monkeypatch.setattr(usage, "threads", {7: made.most_processes, 8: 0}.__getitem__)
+    assert made.excess(someone, child(tmp_path), {}) is None
 
 
 def test_files_without_a_name_count_for_disk_and_memory(

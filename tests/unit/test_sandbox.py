@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
+import resource
 import socket
 import subprocess
 import sys
@@ -113,6 +114,11 @@ for name, probe in PROBES.items():
         told[name] = "shut"
 print(json.dumps(told))
 """
+SHOWS_LIMITS = """
+import resource
+print(*resource.getrlimit(resource.RLIMIT_NPROC), *resource.getrlimit(resource.RLIMIT_NOFILE))
+print(open("/proc/self/oom_score_adj").read())
+"""
 MUST_STAY_OPEN = {
     "scratch",
     "own_name",
@@ -200,6 +206,38 @@ def test_the_probes_can_succeed(tmp_path: Path) -> None:
         "sysv_messages",
     }
     assert probe(tmp_path, 0) >= always | MUST_STAY_OPEN
+
+
+@each_level
+def test_what_is_counted_by_user_is_bounded_and_who_is_walled_in_ends_first(
+    tmp_path: Path, level: int
+) -> None:
+    """Limits of this process are lower than the wanted ones: a quarter of them stays for the judge."""
+    words = [sys.executable, "-c", SHOWS_LIMITS]
+    rules = walled(enter.Rules(level=level, rw=(tmp_path,), chdir=tmp_path))
+    line = enter.command(rules, words)
+    env = {"PATH": os.environ["PATH"], "PYTHONPATH": str(ROOT)}
+
+    def lower() -> None:
+        resource.setrlimit(resource.RLIMIT_NPROC, (1000, 1000))
+        resource.setrlimit(resource.RLIMIT_NOFILE, (400, 400))
+
+    done = subprocess.run(
+        line, env=env, capture_output=True, text=True, timeout=60, check=False, preexec_fn=lower
+    )
+    assert done.stdout.split() == ["750", "750", "300", "300", "1000"], done.stderr
+    wide = run_walled(enter.Rules(level=level, rw=(tmp_path,), open_files=99), words)
+    assert wide.stdout.split()[2:] == ["99", "99", "1000"], wide.stderr
+
+
+def test_the_trusted_side_may_have_more_open_files(monkeypatch: pytest.MonkeyPatch) -> None:
+    told: list[object] = []
+    monkeypatch.setattr(resource, "getrlimit", lambda kind: (64, 4000))
+    monkeypatch.setattr(resource, "setrlimit", lambda *words: told.append(words))
+    enter.allow_more_files()
+    assert told == [(resource.RLIMIT_NOFILE, (4000, 4000))]
+    assert enter.most_processes(2048) == 2048
+    assert enter.most_processes(1 << 20) == 3000
 
 
 @each_level

@@ -6,6 +6,7 @@ import contextlib
 import mmap
 import os
 import signal
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -33,6 +34,18 @@ def test_resident_memory_of_nobody_is_zero() -> None:
     assert usage.resident_bytes(os.getpid()) > MIB
     assert usage.resident_bytes(2**22 + 1) == 0
     assert usage.fair_bytes(2**22 + 1) == 0
+
+
+def test_threads_are_counted() -> None:
+    before, end = usage.threads(os.getpid()), threading.Event()
+    more = [threading.Thread(target=end.wait) for _ in range(3)]
+    for thread in more:
+        thread.start()
+    assert usage.threads(os.getpid()) == before + 3
+    end.set()
+    for thread in more:
+        thread.join()
+    assert usage.threads(2**22 + 1) == 0
 
 
 @pytest.fixture

@@ -6,7 +6,9 @@
     disk: its cache, which is kept, and its scratch folder    Limits.disk_gib, DISK_FILES
     what it prints                                            LOG_BYTES
 
-Processes are bounded by the kernel (sandbox.Rules.processes), one user an entrant at level 2.
+    processes and threads                                     half of sandbox.Rules.processes
+
+The kernel bounds those by user: that one entrant does not use up what others need, the watch sees to.
 """
 
 from __future__ import annotations
@@ -17,7 +19,7 @@ from collections.abc import Mapping, Sequence
 from harness.engine.worker_process import Seat
 from harness.measure.telemetry import Monitor
 from harness.process.child import LOG_BYTES, Child
-from harness.process.sandbox import usage
+from harness.process.sandbox import enter, usage
 from harness.process.sandbox.usage import DISK_FILES
 from harness.schema import Limits, Status
 
@@ -38,6 +40,7 @@ class ResourceWatch(threading.Thread):
         self.nameless = {
             seat.slug: usage.Nameless((seat.jail.cache, seat.jail.scratch)) for seat in seats
         }
+        self.most_processes = enter.most_processes(enter.Rules().processes) // 2
         self.stopping = threading.Event()
 
     def run(self) -> None:
@@ -89,6 +92,10 @@ class ResourceWatch(threading.Thread):
                     f"{disk.bytes / GIB:.1f} GiB in {disk.files} files of its cache or scratch, "
                     f"allowed {most / GIB:g} GiB in {DISK_FILES}"
                 )
+        if (running := sum(map(usage.threads, pids))) > self.most_processes:
+            return Status.OVER_QUOTA, (
+                f"{running} processes and threads, allowed {self.most_processes}"
+            )
         if child.log.printed >= LOG_BYTES:
             return Status.OVER_QUOTA, f"printed {LOG_BYTES >> 20} MiB, allowed less"
         return None

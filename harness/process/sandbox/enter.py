@@ -15,6 +15,7 @@ had raises UnavailableError; what is usual here, and why it is not more, is `usu
 from __future__ import annotations
 
 import argparse
+import contextlib
 import ctypes
 import functools
 import json
@@ -57,7 +58,8 @@ class Rules:
     fresh: tuple[Path, ...] = ()  # like rw; at level 2 in a tmpfs, and empty at each start
     chdir: Path | None = None  # after the walls are up
     file_bytes: int = 2 << 30  # the largest file it may write
-    processes: int = 2048  # of its user; for root a control group alone holds it
+    processes: int = 2048  # with their threads, of its user; see `most_processes`
+    open_files: int = 4096  # of each of its processes, and on their way through sockets of its user
     cgroup: Path | None = None  # the group that it joins first
     # What follows is of level 2.
     uid: int | None = None  # whom it becomes where we are root
@@ -67,7 +69,7 @@ class Rules:
 
 PATHS = ("rw", "ro", "fresh", "devices")
 PLACES = ("chdir", "cgroup")
-NUMBERS = ("level", "file_bytes", "processes", "uid", "room_bytes")
+NUMBERS = ("level", "file_bytes", "processes", "open_files", "uid", "room_bytes")
 
 
 def to_plain(rules: Rules) -> dict[str, object]:
@@ -230,15 +232,45 @@ def enter(rules: Rules, line: int | None = None) -> None:
     _checked("prctl", int(_libc.prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     resource.setrlimit(resource.RLIMIT_FSIZE, (rules.file_bytes, rules.file_bytes))
-    hard = resource.getrlimit(resource.RLIMIT_NPROC)[1]
-    most = rules.processes if hard == resource.RLIM_INFINITY else min(hard, rules.processes)
-    resource.setrlimit(resource.RLIMIT_NPROC, (most, most))
+    for kind, most in (
+        (resource.RLIMIT_NPROC, most_processes(rules.processes)),
+        (resource.RLIMIT_NOFILE, _with_room(resource.RLIMIT_NOFILE, rules.open_files)),
+    ):
+        resource.setrlimit(kind, (most, most))
+    _end_first()
     drop_capabilities()
     landlock.restrict(grants(rules))
     # Without namespaces and scopes of Landlock, a process may signal itself only.
     alone = rules.level == 2
     scoped = alone or landlock.abi() >= landlock.SCOPES_FROM
     seccomp.load(alone, signals_to=None if scoped else os.getpid())
+
+
+def most_processes(wanted: int) -> int:
+    """Up to how many processes of its user, threads included, one that is walled in may start more.
+
+    Where it is of the same user as the judge, that one may still start some. No kernel holds root to
+    it: a control group does.
+    """
+    return _with_room(resource.RLIMIT_NPROC, wanted)
+
+
+def _with_room(kind: int, wanted: int) -> int:
+    """`wanted`, or less: what the kernel counts by user is never used up by those who are walled in."""
+    hard = resource.getrlimit(kind)[1]
+    return wanted if hard == resource.RLIM_INFINITY else min(wanted, hard * 3 // 4)
+
+
+def allow_more_files() -> None:
+    """Let this process have as many open files as it may: what it sends is counted by user too."""
+    hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+
+
+def _end_first() -> None:
+    """Have the kernel choose this process before the judge or the engine when memory runs out."""
+    with contextlib.suppress(OSError):  # a /proc that cannot be written
+        Path("/proc/self/oom_score_adj").write_text("1000", encoding="ascii")
 
 
 def main(argv: Sequence[str] | None = None) -> int:

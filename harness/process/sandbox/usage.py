@@ -43,6 +43,11 @@ def resident_bytes(pid: int) -> int:
     return _numbers(f"{pid}/status").get("VmRSS", 0) << 10
 
 
+def threads(pid: int) -> int:
+    """Threads of one process, each of which the kernel counts as a process of its user."""
+    return _numbers(f"{pid}/status").get("Threads", 0)
+
+
 def page_table_bytes(pid: int) -> int:
     """What the kernel keeps to find the memory of one process, however little of it there is."""
     return _numbers(f"{pid}/status").get("VmPTE", 0) << 10
