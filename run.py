@@ -16,8 +16,8 @@ if __name__ == "__main__":  # torch is imported elsewhere while we import
 
 try:
     from harness.board.store import Checked, Store
-    from harness.cli.dispatch import conduct
-    from harness.cli.main import guarded, parse_args, report, run_command
+    from harness.cli.dispatch import dispatch
+    from harness.cli.main import exit_code_of, parse_args, report, run_command
     from harness.cli.run_options import (
         choose_suite,
         machine_of,
@@ -49,7 +49,7 @@ def main(args: argparse.Namespace | None = None) -> int:
             view.note(f"left out: {error}")
         store = Checked(request) if args.check else Store(args.results, keep=args.json)
         try:
-            conduct(request, placement, args.results, store.save, view)
+            dispatch(request, placement, args.results, store.save, view)
         finally:
             store.rank_into(args.leaderboard, view)
             store.tell(args.json)
@@ -57,4 +57,4 @@ def main(args: argparse.Namespace | None = None) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(guarded(main))
+    sys.exit(exit_code_of(main))

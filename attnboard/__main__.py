@@ -24,9 +24,9 @@ def main() -> int:
 
     prestart.begin(sys.argv[1:])  # torch is imported elsewhere while we import
     import run
-    from harness.cli.main import guarded
+    from harness.cli.main import exit_code_of
 
-    return guarded(run.main)
+    return exit_code_of(run.main)
 
 
 if __name__ == "__main__":

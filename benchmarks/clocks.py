@@ -34,7 +34,7 @@ from harness.engine.session import opened  # noqa: E402
 from harness.engine.timing import time_case  # noqa: E402
 from harness.measure import stats  # noqa: E402
 from harness.measure.machine import inspect_machine  # noqa: E402
-from harness.measure.two_clocks import cross_examine  # noqa: E402
+from harness.measure.two_clocks import check_clocks  # noqa: E402
 from harness.problems import get_problem  # noqa: E402
 from harness.schema import Case, Kind, Sample  # noqa: E402
 
@@ -118,12 +118,12 @@ def one(run: Any, case: Case) -> dict[str, Any]:
             raise SystemExit(f"{name}: {known.status.value}: {known.reason}")
     gaps = run.null_gaps_ms[case.name]
     rules = run.facts.rules
-    honest = cross_examine(samples["b"], samples[base], gaps, rules)
+    honest = check_clocks(samples["b"], samples[base], gaps, rules)
     return {
         "ratio": as_list(stats.speedup(times(samples[base]), times(samples["b"]))),
         "honest_refused": honest.refusal,
-        "pace_refused": cross_examine(samples[base], samples["b"], gaps, rules).refusal,
-        "short_refused": cross_examine(samples["short"], samples[base], gaps, rules).refusal,
+        "pace_refused": check_clocks(samples[base], samples["b"], gaps, rules).refusal,
+        "short_refused": check_clocks(samples["short"], samples[base], gaps, rules).refusal,
         "slack": honest.slack.model_dump() if honest.slack else None,
         "late": sum(sample.late for sample in honest.samples),
     }

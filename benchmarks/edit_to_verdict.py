@@ -64,7 +64,7 @@ def child(kernel: str, suite_name: str, started: float) -> int:  # noqa: PLR0915
     from harness.cli import run_options
     from harness.engine import session
     from harness.engine.events import Silent
-    from harness.engine.worker_process import JudgeClient, Seat
+    from harness.engine.worker_process import JudgeClient, WorkerProcess
     from harness.measure.machine import inspect_machine
     from harness.schema import Status
 
@@ -80,14 +80,19 @@ def child(kernel: str, suite_name: str, started: float) -> int:  # noqa: PLR0915
     last = [case.name for case in suite.cases if not claims.refusal(case)][-1]
     say("the machine, the suite and the entrants are known")
 
-    build, wait_ready, start, ask = Seat.build, JudgeClient.wait_ready, Seat.start, JudgeClient._ask
+    build, wait_ready, start, ask = (
+        WorkerProcess.build,
+        JudgeClient.wait_ready,
+        WorkerProcess.start,
+        JudgeClient._ask,
+    )
     asked: dict[str, float] = {}  # what was asked of the judge since the last line: seconds
 
-    def told_build(seat: Seat, *args: Any) -> Any:
+    def told_build(worker: WorkerProcess, *args: Any) -> Any:
         """The builder's own count beside ours: the rest is its start."""
-        answer = build(seat, *args)
-        say(f"the builder of {seat.entrant.name} says that it took {answer[2]:.2f} s")
-        say(f"    {listed(seat.build_steps)}")
+        answer = build(worker, *args)
+        say(f"the builder of {worker.entrant.name} says that it took {answer[2]:.2f} s")
+        say(f"    {listed(worker.build_steps)}")
         return answer
 
     def told_judge(judge: JudgeClient) -> None:
@@ -95,10 +100,10 @@ def child(kernel: str, suite_name: str, started: float) -> int:  # noqa: PLR0915
         wait_ready(judge)
         say(f"the judge is found ready; {listed(judge.start_s)}")
 
-    def told_start(seat: Seat, place: int = 0) -> None:
-        """A fork comes when the nursery has its torch."""
-        start(seat, place)
-        if seat.entrant.name == own:
+    def told_start(worker: WorkerProcess, place: int = 0) -> None:
+        """A fork comes when the fork server has its torch."""
+        start(worker, place)
+        if worker.entrant.name == own:
             say("its worker is forked")
 
     def told_ask(judge: JudgeClient, message: dict[str, Any], *args: Any) -> Any:
@@ -108,10 +113,10 @@ def child(kernel: str, suite_name: str, started: float) -> int:  # noqa: PLR0915
         asked[message["op"]] = asked.get(message["op"], 0.0) + time.monotonic() - begun
         return answer
 
-    Seat.build = told_build  # type: ignore[method-assign]
+    WorkerProcess.build = told_build  # type: ignore[method-assign]
     JudgeClient.wait_ready = told_judge  # type: ignore[method-assign]
     JudgeClient._ask = told_ask  # type: ignore[method-assign]
-    Seat.start = told_start  # type: ignore[method-assign]
+    WorkerProcess.start = told_start  # type: ignore[method-assign]
 
     class Steps(Silent):
         """Tells the steps of the edited kernel; ends the run with its last verdict."""

@@ -170,7 +170,7 @@ def _alive(pid: int) -> bool:
 
 
 def _role(pid: int) -> str:
-    """What a process of a run is; a worker is a fork of the nursery that has taken a name."""
+    """What a process of a run is; a worker is a fork of the fork server that has taken a name."""
     try:
         words = Path(f"/proc/{pid}/cmdline").read_bytes().decode().split("\0")
         name = Path(f"/proc/{pid}/comm").read_text(encoding="ascii").strip()
@@ -230,7 +230,7 @@ def surely(round_: Callable[[Lab], int], lab: Lab) -> None:
 
 
 def kill(lab: Lab, role: str) -> int:
-    """SIGKILL the engine, the judge, the nursery or some workers; how many were hit."""
+    """SIGKILL the engine, the judge, the fork server or some workers; how many were hit."""
     entries = [lab.entry("honest"), lab.entry("second")]
     process, results = catch(lab, entries)
     family = [process.pid, *process_tree.descendants(process.pid)]

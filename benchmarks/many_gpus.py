@@ -39,7 +39,7 @@ from harness.campaign.local import Local  # noqa: E402
 from harness.campaign.unit import plan_units  # noqa: E402
 from harness.catalog.request import Request, resolve  # noqa: E402
 from harness.catalog.suites import load_suite  # noqa: E402
-from harness.cli.campaign_view import Rack  # noqa: E402
+from harness.cli.campaign_view import CampaignView  # noqa: E402
 from harness.measure import stats  # noqa: E402
 from harness.schema import Kind, Result, Status, Suite  # noqa: E402
 
@@ -48,7 +48,7 @@ FLASH = "sdpa_flash"
 NEEDED = {2: 1.9, 4: 3.6}  # what a host with so many GPUs should give
 
 
-class Phases(Rack):
+class Phases(CampaignView):
     """The view, and how long a unit takes to its first block and from there to its end."""
 
     def __init__(self) -> None:
@@ -110,7 +110,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--per-unit", type=int, default=4)
     parser.add_argument("--suite", help="default: quick; smoke with --cpu")
     parser.add_argument("--blocks", type=int, help="default: the suite's")
-    parser.add_argument("--cpu", action="store_true", help="rehearse: CPU places instead of GPUs")
+    parser.add_argument("--cpu", action="store_true", help="warm_up: CPU places instead of GPUs")
     parser.add_argument("--no-again", action="store_true", help="leave the A/A campaign out")
     parser.add_argument("--results", type=Path, default=None)
     parser.add_argument("--out", type=Path, default=Path("many-gpus.md"))

@@ -25,7 +25,7 @@ from harness.catalog.request import Request  # noqa: E402
 from harness.catalog.suites import load_suite  # noqa: E402
 from harness.engine import assign_roles, session  # noqa: E402
 from harness.engine.events import Silent  # noqa: E402
-from harness.engine.worker_process import Seat  # noqa: E402
+from harness.engine.worker_process import WorkerProcess  # noqa: E402
 from harness.measure import stats  # noqa: E402
 from harness.measure.machine import inspect_machine  # noqa: E402
 from harness.problems import get_problem  # noqa: E402
@@ -69,13 +69,13 @@ def main() -> int:
             cache=Path(folder) / "cache",
             sandbox=level,
         )
-        real = assign_roles.make_seat
+        real = assign_roles.make_worker
 
-        def seat_of(request: Request, entrant: Entrant, *rest: Any) -> Seat:
+        def seat_of(request: Request, entrant: Entrant, *rest: Any) -> WorkerProcess:
             own = 0 if entrant.name == BARE else level
             return real(replace(request, sandbox=own), entrant, *rest)
 
-        with mock.patch.object(assign_roles, "make_seat", seat_of):
+        with mock.patch.object(assign_roles, "make_worker", seat_of):
             session.execute(request, rows.append, Silent())
     print("| config | behind / without | interval |\n|---|---|---|")
     for case in suite.cases:

@@ -109,12 +109,12 @@ def test_a_judge_without_memory_is_nobodys_verdict(
 def test_a_fault_while_one_is_built_ends_that_one(
     request_of: Request, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def build(self: session.Seat, *_: object) -> object:
+    def build(self: session.WorkerProcess, *_: object) -> object:
         raise OverflowError(f"of {self.entrant.name}")
 
-    needs_build = lambda seat, run: seat.entrant.name == "breaker"  # noqa: E731
+    needs_build = lambda worker, run: worker.entrant.name == "breaker"  # noqa: E731
     monkeypatch.setattr(session, "needs_build", needs_build)
-    monkeypatch.setattr(session.Seat, "build", build)
+    monkeypatch.setattr(session.WorkerProcess, "build", build)
     found = rows(request_of)
     assert {found["breaker", case].status for case in CASES} == {Status.BROKE_THE_RUN}
     assert "OverflowError" in found["breaker", "one"].reason

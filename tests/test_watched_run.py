@@ -51,7 +51,7 @@ def test_a_submission_is_judged_again_after_each_edit(tmp_path: Path) -> None:
     finally:
         process.kill()
         process.communicate()
-    assert len(idle) >= 2, "a judge and a nursery wait for the next edit"
+    assert len(idle) >= 2, "a judge and a fork server wait for the next edit"
     assert not any(Path(f"/proc/{pid}").exists() for pid in idle)
     files = (tmp_path / "results").rglob("*.jsonl")
     rows = [json.loads(line) for file in files for line in file.read_text().splitlines()]

@@ -31,13 +31,13 @@ from path_guard import git  # noqa: E402
 from harness import PROTOCOL  # noqa: E402
 from harness.board import record  # noqa: E402
 from harness.board.rank import NO_VERDICT  # noqa: E402
-from harness.board.render.text import wash  # noqa: E402
+from harness.board.render.text import sanitize  # noqa: E402
 from harness.catalog.entrants import load_entrant  # noqa: E402
 from harness.catalog.suites import load_suite  # noqa: E402
 from harness.cli.results.verify import audit  # noqa: E402
 from harness.errors import HarnessError  # noqa: E402
 from harness.measure.gpu_specs import part_of  # noqa: E402
-from harness.measure.two_clocks import GPU_RULES, cross_examine  # noqa: E402
+from harness.measure.two_clocks import GPU_RULES, check_clocks  # noqa: E402
 from harness.measure.verdict import shared  # noqa: E402
 from harness.problems import get_problem  # noqa: E402
 from harness.schema import Entrant, Kind, Result, Status, Suite  # noqa: E402
@@ -88,7 +88,7 @@ def main(argv: list[str] | None = None) -> int:
     except (HarnessError, ValueError) as error:
         results, reasons = [], [str(error)]
     for reason in reasons:
-        print(f"refused: {wash(reason)}")
+        print(f"refused: {sanitize(reason)}")
     if reasons:
         print("next: run the measurement again on a new runner; treat the old one as lost")
         return 1
@@ -260,8 +260,8 @@ def _of_times(result: Result, base: Result | None, expected: Expected) -> list[s
     }
     reasons = [why for why, fine in checks.items() if not fine] + audit(result, base)
     if base is not None:  # the two clocks once more, on the samples as they came
-        pace = shared(base.samples, result.samples)
-        verdict = cross_examine(result.samples, pace, (), GPU_RULES)
+        control = shared(base.samples, result.samples)
+        verdict = check_clocks(result.samples, control, (), GPU_RULES)
         reasons.append(verdict.refusal)
         if verdict.samples != result.samples:
             reasons.append("the samples called late are not those that the two clocks call late")

@@ -30,7 +30,7 @@ CPU = Machine().slug
 
 
 @dataclass(frozen=True)
-class Place:
+class BoardFile:
     """One board file, whose rows it holds (`cpu`; None: everybody's), and where the sources lie."""
 
     board: Path
@@ -51,15 +51,15 @@ class Place:
         return self.cpu is None or self.cpu == (head.gpu == CPU)
 
 
-def places(results_dir: Path, board: Path | None) -> list[Place]:
+def places(results_dir: Path, board: Path | None) -> list[BoardFile]:
     """Where the rows of `results_dir` are shown; all in `board` if one is named."""
     if board is not None:
-        return [Place(board, None, board.parent)]
+        return [BoardFile(board, None, board.parent)]
     root = base()
     committed = results_dir.resolve() == (root / "results").resolve()
     return [
-        Place((root if committed else results_dir) / "leaderboard.md", False, root, committed),
-        Place(results_dir / CPU / "leaderboard.md", True, root),
+        BoardFile((root if committed else results_dir) / "leaderboard.md", False, root, committed),
+        BoardFile(results_dir / CPU / "leaderboard.md", True, root),
     ]
 
 
@@ -83,7 +83,7 @@ def build(results_dir: Path) -> tuple[Leaderboard, list[record.BadLine]]:
 
 
 def publish(
-    results_dir: Path, place: Place
+    results_dir: Path, place: BoardFile
 ) -> tuple[Leaderboard, list[record.BadLine], dict[Path, str]]:
     """The same of one place, and every file that shows it: documents, leaderboard.md, its pictures, the page."""
     board, bad, heads = _read(results_dir, place.holds)
@@ -121,7 +121,7 @@ def _read(
     return leaderboard(results, len(bad), query.SharedRuns(heads)), bad, heads
 
 
-def _links(results_dir: Path, place: Place, board: Leaderboard) -> page.Files:
+def _links(results_dir: Path, place: BoardFile, board: Leaderboard) -> page.Files:
     """What the page can link to: nothing that lies outside the checkout and the page's own folders."""
     folder, root, results = (
         path.resolve() for path in (place.board.parent, place.root, results_dir)

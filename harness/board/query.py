@@ -18,7 +18,7 @@ from harness.board.rank import (
     leaderboard,
     newest,
 )
-from harness.board.render.text import wash
+from harness.board.render.text import sanitize
 from harness.catalog.entrants import entry_name
 from harness.errors import UnavailableError, UsageError, did_you_mean
 from harness.measure import stats
@@ -123,7 +123,7 @@ def boards_of(entry: str, found: Leaderboard) -> list[tuple[Board, Row]]:
 
 def unknown(entry: str, known: Iterable[str]) -> UsageError:
     """No such entry, and the nearest one."""
-    names = [wash(name, 80) for name in known]
+    names = [sanitize(name, 80) for name in known]
     hint = did_you_mean(entry, names) or f"entries with results: {', '.join(names)}"
     if not names:
         hint = "python run.py list; or another --results, --suite or --on: no record passes these"

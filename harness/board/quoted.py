@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from harness.board.rank import Board, Leaderboard, Row, direct_on, interval_of
-from harness.board.render.text import number, wash
+from harness.board.render.text import number, sanitize
 from harness.errors import UsageError
 from harness.measure import stats
 from harness.measure.stats import Interval
@@ -158,7 +158,7 @@ def _recorded(result: Result | None, other: str) -> Interval | None:
 
 def _table(board: Board, entries: Sequence[str]) -> str:
     """TFLOP/s and the score of each entry, in the order asked for."""
-    head = ["", *map(wash, board.configs), f"× `{wash(board.headline)}`"]
+    head = ["", *map(sanitize, board.configs), f"× `{sanitize(board.headline)}`"]
     rows = [[f"`{entry}`", *_cells(board, entry), _score(board, entry)] for entry in entries]
     return _markdown(head, rows)
 
@@ -178,7 +178,7 @@ def _rivals(board: Board, entry: str, others: Sequence[str]) -> str:
         cells = [f"{r.value:.3f} [{r.low:.3f}, {r.high:.3f}]" if r else "–" for r in ratios]
         mean = number(whole.value if whole else None, 3)
         rows.append([f"× `{other}` ({_tflops(board, other)})", *cells, mean])
-    return _markdown(["", *map(wash, board.configs), "geomean"], rows)
+    return _markdown(["", *map(sanitize, board.configs), "geomean"], rows)
 
 
 def _markdown(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:

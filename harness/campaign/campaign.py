@@ -16,7 +16,7 @@ from typing import Protocol
 
 from harness.board import record
 from harness.campaign.executor import Engine, Told
-from harness.campaign.pending_results import Account
+from harness.campaign.pending_results import PendingResults
 from harness.campaign.unit import Unit
 from harness.errors import GpuUnhealthyError
 from harness.schema import Machine, Result, Status
@@ -67,7 +67,7 @@ class Campaign:
     ) -> None:
         self.engine, self.view, self._store = engine, view, save
         self.queue = deque(units)
-        self.live: dict[str, Account] = {}
+        self.live: dict[str, PendingResults] = {}
         self.started: dict[str, float] = {}
         self.builds: set[str] = set()  # labels of builders at work
         self.built: set[str] = set()  # queued units whose builder was sent
@@ -101,7 +101,7 @@ class Campaign:
         """Keep the engine's window full; false when nothing is left to do."""
         while self.queue and len(self.live) < self.engine.window:
             unit = self._next()
-            self.live[unit.label] = Account(unit, self._save)
+            self.live[unit.label] = PendingResults(unit, self._save)
             self.engine.submit(unit)
         self._build_ahead()
         return bool(self.live)
@@ -152,13 +152,13 @@ class Campaign:
         else:
             self.view.heard(told.label, told.message)
 
-    def _take(self, account: Account, line: str) -> None:
+    def _take(self, account: PendingResults, line: str) -> None:
         try:
             account.take(record.parse(line.encode()))
         except ValueError as error:
             self._misunderstood(account, f"a row that cannot be read: {error}")
 
-    def _misunderstood(self, account: Account, why: str) -> None:
+    def _misunderstood(self, account: PendingResults, why: str) -> None:
         """Told, up to a number; who says more of it than that is broken, and ended."""
         account.nonsense += 1
         if account.nonsense < MOST_NONSENSE:
@@ -167,7 +167,7 @@ class Campaign:
             account.fault = f"{MOST_NONSENSE} lines that nobody understands, the last: {why}"
             self.engine.cancel(account.unit.label)
 
-    def _close(self, account: Account, why: str, at: str) -> None:
+    def _close(self, account: PendingResults, why: str, at: str) -> None:
         """An attempt is over: what it left open is tried again, or gets its last word."""
         unit = account.unit
         del self.live[unit.label]
@@ -204,7 +204,7 @@ class Campaign:
         self.alone += 1
         fresh = {"key": ALONE, "attempt": self.alone, "entrants": baseline, "avoid": ()}
         alone = unit.model_copy(update={**fresh, "cases": unit.cases[:1]})
-        self.live[alone.label] = Account(alone, lambda row: None)
+        self.live[alone.label] = PendingResults(alone, lambda row: None)
         self.engine.submit(alone)
 
     def _end_the_hanging(self) -> None:

@@ -35,7 +35,7 @@ from harness.schema import Machine, Result, Status
 BLOCK_EVERY_S = 1.0  # the view does not need every block of every GPU
 
 
-class Teller:
+class EventWriter:
     """Writes events, one line each; builders and the run speak from several threads."""
 
     def __init__(self, file: TextIO) -> None:
@@ -98,7 +98,7 @@ def main() -> int:
         out = sys.stdout
         if args.events:
             out = stack.enter_context(open(args.events, "a", encoding="utf-8"))
-        teller = Teller(out)
+        teller = EventWriter(out)
         try:
             return carry_out(read_unit(args.unit), args.gpu, teller)
         except KeyboardInterrupt:
@@ -114,7 +114,7 @@ def main() -> int:
             return 1
 
 
-def carry_out(unit: Unit, gpu: str, teller: Teller) -> int:
+def carry_out(unit: Unit, gpu: str, teller: EventWriter) -> int:
     """The run of `unit` on the GPU it was given."""
     machine = machine_of(gpu if unit.suite.device == "gpu" else "none")
     lack = misfit(unit, machine)

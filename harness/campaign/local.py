@@ -95,12 +95,12 @@ class Local:
             self._said.append(gone(label, "cancelled before it began"))
         for child in self._children():
             if child.unit.label == label:
-                self._hang_up(child)
+                self._close_pipes(child)
 
     def close(self) -> None:
         """End all, politely first."""
         for child in self._children():
-            self._hang_up(child)
+            self._close_pipes(child)
         while self._children():
             self.poll(0.2)
         self._selector.close()
@@ -149,7 +149,7 @@ class Local:
         assert child.process.stdout
         data = os.read(child.process.stdout.fileno(), READ_BYTES)
         if not data:
-            return [self._bury(child)]
+            return [self._reap(child)]
         child.rest += data
         if b"\n" not in data:
             if len(child.rest) > MOST_LINE_BYTES:
@@ -160,7 +160,7 @@ class Local:
         *lines, child.rest = child.rest.split(b"\n")
         return [parse_line(child.unit.label, bytes(line)) for line in lines if line]
 
-    def _bury(self, child: _Running) -> Told:
+    def _reap(self, child: _Running) -> Told:
         """Its stdout is closed: wait for it, free its slot, say how it ended."""
         assert child.process.stdout
         self._selector.unregister(child.process.stdout)
@@ -179,7 +179,7 @@ class Local:
         child.slot.child = None
         return gone(child.unit.label, why, child.slot.gpu)
 
-    def _hang_up(self, child: _Running) -> None:
+    def _close_pipes(self, child: _Running) -> None:
         with contextlib.suppress(OSError):
             if child.process.stdin:
                 child.process.stdin.close()

@@ -26,7 +26,7 @@ def _day(seconds: float) -> str:
     return time.strftime("%Y-%m-%d", time.gmtime(seconds))
 
 
-class Account:
+class PendingResults:
     """One attempt at one unit: rows that came, cases that are written."""
 
     def __init__(self, unit: Unit, save: Callable[[Result], None]) -> None:

@@ -22,7 +22,7 @@ class Unit(Frozen):
     key: str
     attempt: int = 0
     task: Literal["run", "build"] = "run"
-    entrants: tuple[Entrant, ...]  # the baseline of the comparison is always among the seats
+    entrants: tuple[Entrant, ...]  # the baseline of the comparison is always among the workers
     suite: Suite
     cases: tuple[str, ...]  # names of `suite` still to be recorded
     against: str

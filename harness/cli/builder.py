@@ -21,7 +21,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from harness.catalog.entrants import stage
 from harness.engine.guards.resource_watch import ResourceWatch
-from harness.engine.worker_process import Seat
+from harness.engine.worker_process import WorkerProcess
 from harness.errors import WireError
 from harness.measure.telemetry import Monitor
 from harness.problems import get_problem
@@ -57,12 +57,12 @@ def report(
         stack.callback(remove_tree, own)
         stage(entrant, own / "source")
         jail = _jail(entrant, own, limits, level)
-        seat = Seat(entrant, problem, "cpu", jail)
+        worker = WorkerProcess(entrant, problem, "cpu", jail)
         asked = {"folder": str(jail.source), "entry": entrant.manifest.entry}
         child = Child("harness.worker.cuda.report", [], jail)
         stack.callback(child.end)
-        seat.builder = child
-        watch = ResourceWatch([seat], limits, Monitor(Machine()))
+        worker.builder = child
+        watch = ResourceWatch([worker], limits, Monitor(Machine()))
         stack.callback(watch.stopping.set)
         watch.start()
         try:
@@ -72,8 +72,8 @@ def report(
             said = f"not built after {limits.build_s:.0f} s"
             raise CudaSourceError("TIMED_OUT", said) from None
         except WireError:
-            if seat.ended_for:
-                status, why = seat.ended_for
+            if worker.ended_for:
+                status, why = worker.ended_for
                 raise CudaSourceError(status.value, why) from None
             ending = child.ending()
             said = f"the compiler's process {ending}\n{child.log_tail()}"

@@ -13,7 +13,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from harness.board.render.text import wash
+from harness.board.render.text import sanitize
 from harness.cli.terminal import BAD, BUSY, DIM, GOOD, Terminal, duration
 from harness.schema import Kind, Result, Status
 
@@ -30,7 +30,7 @@ class Running:
     text: str = "starting"
 
 
-class Rack(Terminal):
+class CampaignView(Terminal):
     """A Terminal that also follows units; it keeps counts, never rows."""
 
     def __init__(
@@ -49,9 +49,9 @@ class Rack(Terminal):
 
     def started(self, label: str, names: tuple[str, ...], where: str) -> None:
         """A unit runs."""
-        self.running[label] = Running(names, wash(where, 80), time.monotonic())
+        self.running[label] = Running(names, sanitize(where, 80), time.monotonic())
         if not self.moving and not self.brief:
-            self._print(f"{wash(where, 80)}: {_listed(names)}")
+            self._print(f"{sanitize(where, 80)}: {_listed(names)}")
         self._draw()
 
     def heard(self, label: str, message: Mapping[str, object]) -> None:
@@ -60,10 +60,10 @@ class Rack(Terminal):
         if unit is None:
             return
         if message.get("op") == "block":
-            where = wash(str(message.get("config", "")), 80)
+            where = sanitize(str(message.get("config", "")), 80)
             unit.text = f"{where} {message.get('done')}/{message.get('total')}"
         elif message.get("op") == "stage":
-            unit.text = wash(f"{message.get('entry', '')}: {message.get('text', '')}", 120)
+            unit.text = sanitize(f"{message.get('entry', '')}: {message.get('text', '')}", 120)
         self._draw()
 
     def ended(self, label: str, why: str, again: int) -> None:
@@ -73,7 +73,7 @@ class Rack(Terminal):
         self.total += again
         if why:
             retry = f"; {again} queued again" if again else ""
-            self._print(Text(f"unit {label} died: {wash(why, 300)}{retry}", style=BAD))
+            self._print(Text(f"unit {label} died: {sanitize(why, 300)}{retry}", style=BAD))
         if not self.moving and not self.brief:
             self._print(self.line())
         self._draw()
@@ -132,4 +132,4 @@ class Rack(Terminal):
 
 def _listed(names: tuple[str, ...]) -> str:
     rest = f" and {len(names) - 2} more" if len(names) > 2 else ""
-    return ", ".join(wash(name, 60) for name in names[:2]) + rest
+    return ", ".join(sanitize(name, 60) for name in names[:2]) + rest

@@ -14,7 +14,7 @@ from harness.campaign.campaign import Campaign
 from harness.campaign.placement import Placement, rows_asked
 from harness.campaign.unit import Asked, plan_units
 from harness.catalog.request import Request
-from harness.cli.campaign_view import Rack
+from harness.cli.campaign_view import CampaignView
 from harness.cli.terminal import Terminal
 from harness.engine.session import execute
 from harness.errors import HarnessError
@@ -23,11 +23,11 @@ from harness.schema import Result
 
 def open_view(placement: Placement | None, *, quiet_stdout: bool, brief: bool) -> Terminal:
     """The live view, of one run or of many units."""
-    view = Terminal if placement is None else Rack
+    view = Terminal if placement is None else CampaignView
     return view(quiet_stdout=quiet_stdout, brief=brief)
 
 
-def conduct(
+def dispatch(
     request: Request,
     placement: Placement | None,
     results: Path,
@@ -37,7 +37,7 @@ def conduct(
     """Carry out `request`: as one run, or cut into units where `placement` wants many."""
     view.replay_flags = replay_flags(request, results)
     match placement, view:
-        case Placement(), Rack():
+        case Placement(), CampaignView():
             run_campaign(request, placement, results, save, view)
         case _:
             execute(request, save, view)
@@ -48,7 +48,7 @@ def run_campaign(
     placement: Placement,
     results: Path,
     save: Callable[[Result], None],
-    view: Rack,
+    view: CampaignView,
 ) -> None:
     """All units of `request`; raises HarnessError where some died on every attempt."""
     known: set[Asked] = set()

@@ -280,7 +280,7 @@ class Stop:
             os._exit(EXIT_INTERRUPTED)
 
 
-def guarded(main: Callable[[], int]) -> int:
+def exit_code_of(main: Callable[[], int]) -> int:
     """Run `main`; our own errors become two lines and an exit code, Ctrl-C becomes 130.
 
     What it writes cannot end it. What nobody foresaw keeps its traceback and is a harness error:

@@ -29,8 +29,8 @@ from harness.board.render.text import (
     number,
     printed,
     rank_text,
+    sanitize,
     times,
-    wash,
 )
 from harness.errors import typed
 from harness.measure.stats import Interval
@@ -90,7 +90,7 @@ class Terminal:
 
     def stage(self, entry: str, text: str) -> None:
         """`entry` has come to a step: load, build, check, time."""
-        name, text = wash(entry, 80), wash(text)
+        name, text = sanitize(entry, 80), sanitize(text)
         if self.moving:
             self._stages[name] = text
             self._show(self._stage_lines())
@@ -102,10 +102,10 @@ class Terminal:
         if self.brief:
             return
         mark, style = ("✓", GOOD) if status is Status.PASSED else ("✗", BAD)
-        line = Text.assemble((mark, style), f" {wash(entry, 80)} · {wash(config, 80)}: ")
+        line = Text.assemble((mark, style), f" {sanitize(entry, 80)} · {sanitize(config, 80)}: ")
         line.append(status.value, style=style)
         if reason:
-            line.append(f" ({wash(reason)})")
+            line.append(f" ({sanitize(reason)})")
         self._print(line)
 
     def block(
@@ -117,7 +117,7 @@ class Terminal:
         intervals: Mapping[str, Interval],
     ) -> None:
         """`done` of `total` blocks of a config are in; the speed-ups so far, by entry."""
-        name = wash(config, 80)
+        name = sanitize(config, 80)
         if self.moving:
             self._show(Group(self._stage_lines(), self._bar(name, done, total, eta_s, intervals)))
             return
@@ -127,13 +127,13 @@ class Terminal:
         if step == self._told.get(name) and done != total:
             return
         self._told[name] = step
-        so_far = "; ".join(f"{wash(who, 80)} {times(r)}" for who, r in intervals.items())
+        so_far = "; ".join(f"{sanitize(who, 80)} {times(r)}" for who, r in intervals.items())
         left = f"{duration(eta_s)} left" if done < total else "done"
         self._print(f"{name}: block {done}/{total}, {left}" + (f"; {so_far}" if so_far else ""))
 
     def verdict(self, result: Result) -> None:
         """One (entrant, config) has come to its end."""
-        who = f"{wash(result.entry, 80)} · {wash(result.config, 80)}: "
+        who = f"{sanitize(result.entry, 80)} · {sanitize(result.config, 80)}: "
         line = Text(who)
         if result.status is Status.PASSED:
             line.append("PASSED", style=GOOD)
@@ -143,7 +143,7 @@ class Terminal:
             if result.speedup and result.speedup.against != result.entry:
                 told = result.speedup
                 ratio = times(Interval(told.value, told.low, told.high))
-                line.append(f"  {ratio} over {wash(told.against, 80)}")
+                line.append(f"  {ratio} over {sanitize(told.against, 80)}")
             if result.numerics_class == "approximate":
                 line.append("  approximate", style="yellow")
             self._add_printed(line, result)
@@ -174,7 +174,7 @@ class Terminal:
 
     def note(self, text: str) -> None:
         """A line for the reader."""
-        self._print(Text(wash(text), style=DIM if self.moving else ""))
+        self._print(Text(sanitize(text), style=DIM if self.moving else ""))
 
     # ----------------------------------------------------------------- how it looks
 
@@ -204,7 +204,7 @@ class Terminal:
         rows = Table.grid(padding=(0, 2))
         for who, ratio in intervals.items():
             style = GOOD if ratio.low > 1 else BAD if ratio.high < 1 else ""
-            rows.add_row("", wash(who, 80), Text(times(ratio), style=style))
+            rows.add_row("", sanitize(who, 80), Text(times(ratio), style=style))
         return Group(head, rows)
 
     def _table(self, board: Board) -> RenderableType:
@@ -212,7 +212,7 @@ class Terminal:
         for name in ("rank", "entry", "speed-up"):
             table.add_column(name, justify="right" if name == "rank" else "left")
         for config in board.configs:
-            table.add_column(f"{wash(config, 80)}\nTFLOP/s", justify="right")
+            table.add_column(f"{sanitize(config, 80)}\nTFLOP/s", justify="right")
         for row in board.rows:
             style = "bold" if row.rank == 1 else DIM if row.rank is None else ""
             table.add_row(*_cells(board, row), style=style)
@@ -220,8 +220,8 @@ class Terminal:
 
 
 def _cells(board: Board, row: Row) -> list[str]:
-    cells = [rank_text(row), wash(row.entry, 80)]
-    cells.append(times(row.speedup) if row.speedup else wash(row.why, 60))
+    cells = [rank_text(row), sanitize(row.entry, 80)]
+    cells.append(times(row.speedup) if row.speedup else sanitize(row.why, 60))
     for config in board.configs:
         result = row.on(config)
         if board.is_cpu:
@@ -233,7 +233,7 @@ def _cells(board: Board, row: Row) -> list[str]:
 
 def _plain_board(board: Board) -> str:
     unit = "" if board.is_cpu else " TFLOP/s"
-    rows = [["rank", "entry", "speed-up", *(f"{wash(c, 80)}{unit}" for c in board.configs)]]
+    rows = [["rank", "entry", "speed-up", *(f"{sanitize(c, 80)}{unit}" for c in board.configs)]]
     rows += [_cells(board, row) for row in board.rows]
     widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
     lines = ["  ".join(c.ljust(w) for c, w in zip(row, widths, strict=True)) for row in rows]

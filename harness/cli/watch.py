@@ -1,6 +1,6 @@
 """`--watch`: the run again after every edit of its submissions, in the same process.
 
-Between two runs the judge and the nursery of the next one import torch (harness/process/prestart.py), so a verdict
+Between two runs the judge and the fork server of the next one import torch (harness/process/prestart.py), so a verdict
 waits for the compiler and the GPU alone. Every run reads its suite, manifests and sources anew.
 """
 
@@ -15,11 +15,11 @@ from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from pathlib import Path
 
-from harness.board.render.text import wash
+from harness.board.render.text import sanitize
 from harness.catalog import steps
 from harness.catalog.entrants import places
 from harness.catalog.source_files import SKIPPED_DIRS, SKIPPED_FILES
-from harness.cli.main import guarded
+from harness.cli.main import exit_code_of
 from harness.cli.run_options import MANY
 from harness.errors import (
     EXIT_INTERRUPTED,
@@ -68,10 +68,10 @@ class Watch:
         try:
             while True:
                 self.take()
-                code = guarded(partial(run, once))
+                code = exit_code_of(partial(run, once))
                 if code not in MENDABLE or not self.seen:
                     return code
-                prestart.begin_next()
+                prestart.start_next()
                 print(f"watching {_told(self.seen)}; Ctrl-C ends", flush=True)
                 print(f"changed: {_told(self.wait())}", flush=True)
         except KeyboardInterrupt:
@@ -133,6 +133,6 @@ def _below(folder: Path) -> Iterator[Path]:
 
 def _told(paths: Iterable[Path]) -> str:
     """The first few names, then how many more."""
-    names = [wash(path.name, 80) for path in sorted(paths)]
+    names = [sanitize(path.name, 80) for path in sorted(paths)]
     more = len(names) - NAMES_TOLD
     return ", ".join(names[:NAMES_TOLD]) + (f" and {more} more" if more > 0 else "")

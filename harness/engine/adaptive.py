@@ -26,7 +26,7 @@ from harness.schema import Case, Kind, Stopping
 
 
 @dataclass
-class Lane:
+class CaseProgress:
     """One case: what is still planned for it, and how many of its timed blocks are over."""
 
     case: Case
@@ -36,11 +36,11 @@ class Lane:
 
 
 @dataclass
-class Course:
+class AdaptiveRun:
     """One adaptive run over all cases."""
 
     state: State
-    lanes: list[Lane] = field(default_factory=list)
+    lanes: list[CaseProgress] = field(default_factory=list)
     active: set[str] = field(default_factory=set)  # in, and may still be dropped
     left: set[str] = field(default_factory=set)  # the race, for good
     started: float = 0.0
@@ -50,12 +50,12 @@ class Course:
         state = self.state
         looks = self.looks
         for case in state.suite.cases:
-            names = [name for name in state.seats if state.may_run(name, case)]
+            names = [name for name in state.workers if state.may_run(name, case)]
             if not names:
                 continue
             soonest = looks[0] if looks[0] < state.suite.blocks else None
             blocks = plan_case(state.suite, case, state.problem, names, state.rng, soonest)
-            self.lanes.append(Lane(case, blocks, next_index=state.suite.blocks))
+            self.lanes.append(CaseProgress(case, blocks, next_index=state.suite.blocks))
             self.active |= set(names)
         for name in self.active & set(self.shown):
             self._tell(name, "stopped before its end")
@@ -65,7 +65,7 @@ class Course:
     def kept(self) -> tuple[str, ...]:
         """Who runs to the end whatever the data say."""
         roles = self.state.roles
-        return (roles.against, roles.pace, roles.null)
+        return (roles.against, roles.control, roles.null)
 
     @property
     def looks(self) -> tuple[int, ...]:
@@ -76,7 +76,7 @@ class Course:
     def shown(self) -> list[str]:
         """Who gets a row."""
         state = self.state
-        return [n for n in state.seats if n not in state.hidden and n != state.roles.null]
+        return [n for n in state.workers if n not in state.hidden and n != state.roles.null]
 
     # ------------------------------------------------------------------ the way
 
@@ -119,7 +119,7 @@ class Course:
     def _intervals(self, case: Case) -> dict[str, Interval]:
         return intervals(self.state, case, sorted(self.active))
 
-    def _one_block(self, lane: Lane) -> None:
+    def _one_block(self, lane: CaseProgress) -> None:
         """The next timed block of a case, and whatever untimed ones lie before it."""
         while True:
             if not lane.planned:
@@ -158,7 +158,7 @@ class Course:
         found: dict[str, dict[str, dict[int, float]]] = {}
         for lane in self.lanes:
             mine = found.setdefault(lane.case.name, {})
-            for name in state.seats:
+            for name in state.workers:
                 if name == state.roles.null or state.record(name, lane.case).status is not None:
                     continue
                 told = clock_verdict(state, name, lane.case)
@@ -176,7 +176,7 @@ class Course:
         assert places is not None
         times = self._times()
         ranking = stopping.order(times, self.active, state.roles.against)
-        every = [n for n in self.shown if state.seats[n].entrant.kind is Kind.SUBMISSION]
+        every = [n for n in self.shown if state.workers[n].entrant.kind is Kind.SUBMISSION]
         level = stopping.race_level(places, len(every), len(self.looks))
         lost = stopping.losses(times, ranking, set(every), places, level)
         out = {name: loss.text for name, loss in lost.items()}

@@ -1,4 +1,4 @@
-"""Who sits where: a seat with its own folders for every entrant, the null kernel and the pace."""
+"""Who sits where: a worker with folders of its own for every entrant, the null kernel and the control."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from harness.catalog.entrants import find_entrants, stage
 from harness.catalog.null_kernel import null_entrant
 from harness.catalog.request import Request
 from harness.engine.run_state import Roles
-from harness.engine.worker_process import Seat
+from harness.engine.worker_process import WorkerProcess
 from harness.errors import HarnessError
 from harness.measure.machine import minor_of
 from harness.problems import Problem
@@ -25,20 +25,22 @@ from harness.schema import Entrant, Kind, Machine
 ASIDE = ".aside-"  # what is being removed
 
 
-def make_seats(request: Request, problem: Problem, device: str, scratch: Path) -> dict[str, Seat]:
-    """One seat an entrant, each with a private cache and scratch folder."""
+def make_workers(
+    request: Request, problem: Problem, device: str, scratch: Path
+) -> dict[str, WorkerProcess]:
+    """One worker an entrant, each with a private cache and scratch folder."""
     return {
-        entrant.name: make_seat(request, entrant, problem, device, scratch)
+        entrant.name: make_worker(request, entrant, problem, device, scratch)
         for entrant in request.entrants
     }
 
 
-def make_seat(
+def make_worker(
     request: Request, entrant: Entrant, problem: Problem, device: str, scratch: Path
-) -> Seat:
+) -> WorkerProcess:
     """Folders, environment and log of one entrant; its source is the staged copy of its files.
 
-    Where the folders cannot be made, the seat says why: its entry fails, and nobody else's.
+    Where the folders cannot be made, the worker says why: its entry fails, and nobody else's.
     """
     key = hashlib.sha256(
         f"{entrant.name}\0{entrant.source_sha256}\0{request.machine.slug}".encode()
@@ -68,7 +70,7 @@ def make_seat(
         memory_bytes=int(request.suite.limits.memory_gib * 2**30),
         root=request.root,
     )
-    return Seat(entrant, problem, device, jail, unmade)
+    return WorkerProcess(entrant, problem, device, jail, unmade)
 
 
 def own_folder(folder: Path, uid: int, most_gib: float) -> None:
@@ -95,26 +97,30 @@ def gpu_devices(machine: Machine, device: str) -> tuple[Path, ...]:
     return tuple(system_files.gpu_nodes(minor_of(machine)))
 
 
-def cast_roles(
-    request: Request, problem: Problem, device: str, seats: dict[str, Seat], scratch: Path
+def assign_roles(
+    request: Request,
+    problem: Problem,
+    device: str,
+    workers: dict[str, WorkerProcess],
+    scratch: Path,
 ) -> tuple[Roles, frozenset[str]]:
-    """Seat the null kernel and, if nobody asked for it, the trusted baseline that sets the pace."""
+    """Add the null kernel and, if nobody asked for it, the trusted baseline that is the control."""
     hidden = set()
     null = null_entrant(problem, request.suite.cases, scratch / "null")
-    seats[null.name] = make_seat(request, null, problem, device, scratch)
+    workers[null.name] = make_worker(request, null, problem, device, scratch)
     hidden.add(null.name)
-    if request.against not in seats:
+    if request.against not in workers:
         found = find_entrants([request.against], request.root / "baselines", Kind.BASELINE, problem)
-        seats[request.against] = make_seat(request, found[0], problem, device, scratch)
+        workers[request.against] = make_worker(request, found[0], problem, device, scratch)
         hidden.add(request.against)
-    pace = request.against
-    if seats[pace].entrant.kind is not Kind.BASELINE:
-        pace = request.suite.against
-        if pace not in seats:
-            found = find_entrants([pace], request.root / "baselines", Kind.BASELINE, problem)
-            seats[pace] = make_seat(request, found[0], problem, device, scratch)
-            hidden.add(pace)
-    return Roles(against=request.against, pace=pace, null=null.name), frozenset(hidden)
+    control = request.against
+    if workers[control].entrant.kind is not Kind.BASELINE:
+        control = request.suite.against
+        if control not in workers:
+            found = find_entrants([control], request.root / "baselines", Kind.BASELINE, problem)
+            workers[control] = make_worker(request, found[0], problem, device, scratch)
+            hidden.add(control)
+    return Roles(against=request.against, control=control, null=null.name), frozenset(hidden)
 
 
 def worker_env(machine: Machine, device: str) -> dict[str, str]:

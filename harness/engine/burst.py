@@ -10,7 +10,7 @@ from functools import partial
 from harness.catalog.entrants import intact
 from harness.engine.guards.quiet import Rest
 from harness.engine.run_state import State
-from harness.engine.worker_process import JudgeFailed, Seat
+from harness.engine.worker_process import JudgeFailed, WorkerProcess
 from harness.errors import HarnessError
 from harness.problems.base import Probe
 from harness.process.ablation import Defence
@@ -18,7 +18,7 @@ from harness.process.messages import BurstReport
 from harness.schema import Case, Kind, Status
 
 #: Endings of a worker after which it must be replaced before it can run another case.
-DEADLY = frozenset(
+ENDS_WORKER = frozenset(
     {Status.CRASHED, Status.TIMED_OUT, Status.OUT_OF_MEMORY, Status.INVALID_SUBMISSION}
     | {Status.OVER_QUOTA}
 )
@@ -41,7 +41,7 @@ class Question:
     replayed: bool = False  # the label is the whole one of a burst that has been
 
 
-def take_turn(
+def run_burst(
     state: State,
     name: str,
     question: Question,
@@ -51,13 +51,13 @@ def take_turn(
     compare: bool = False,
 ) -> BurstReport | None:
     """One burst on one worker, within its budget; None if it could not be started."""
-    if state.seats[name].entrant.kind is Kind.BASELINE:
+    if state.workers[name].entrant.kind is Kind.BASELINE:
         return _timed_burst(state, name, question, timeout_s, profile, heat_ms, compare)
-    seat, budget = state.seats[name], state.budget
+    worker, budget = state.workers[name], state.budget
     if overdrawn := budget.overdrawn(name):
-        _dismiss(state, seat, Status.TIMED_OUT, overdrawn)
+        _dismiss(state, worker, Status.TIMED_OUT, overdrawn)
         return None
-    timeout_s = min(timeout_s, state.limits.burst_s if seat.compiles_alone else timeout_s)
+    timeout_s = min(timeout_s, state.limits.burst_s if worker.compiles_alone else timeout_s)
     timeout_s = budget.deadline_s(name, timeout_s)
     try:
         reply = _timed_burst(state, name, question, timeout_s, profile, heat_ms, compare)
@@ -67,7 +67,7 @@ def take_turn(
         traceback.print_exc()
         ours = isinstance(cause, HarnessError)  # a process could not be had, or the like
         status = Status.HARNESS_ERROR if ours else Status.BROKE_THE_RUN
-        _dismiss(state, seat, status, f"in its turn: {cause!r}"[:500])
+        _dismiss(state, worker, status, f"in its turn: {cause!r}"[:500])
         return None
     if reply is None or reply.status is not Status.TIMED_OUT:
         return reply
@@ -103,34 +103,34 @@ def _burst(
     compare: bool,
 ) -> BurstReport | None:
     """One burst on one worker, alone on the machine; None if it could not be started."""
-    seat = state.seats[name]
-    if not _seated(state, seat):
+    worker = state.workers[name]
+    if not _attached(state, worker):
         return None
     if _ask(state, name, question) > MOST_GAP_MS:
         disturbed = _end_disturber(state, name, question)
         if disturbed:
             return disturbed
-        if not _seated(state, seat):
+        if not _attached(state, worker):
             return None
-    if not state.quiet.release(seat):
-        _replace(state, seat)
-        if not _seated(state, seat):
+    if not state.quiet.release(worker):
+        _replace(state, worker)
+        if not _attached(state, worker):
             return None
-        state.quiet.release(seat)
-    assert seat.child
+        state.quiet.release(worker)
+    assert worker.child
     state.last_on_turn = name
-    overdue = partial(end_overdue, state, seat)
-    reply = state.judge.burst(seat.label, timeout_s, overdue, profile, heat_ms, compare)
+    overdue = partial(end_overdue, state, worker)
+    reply = state.judge.burst(worker.label, timeout_s, overdue, profile, heat_ms, compare)
     told_nothing = not reply.calls_ms  # a worker that fails says why and ends
-    if reply.status in DEADLY or told_nothing or not seat.child.alive:
-        reply = _bury(state, seat, reply)
+    if reply.status in ENDS_WORKER or told_nothing or not worker.child.alive:
+        reply = _reap(state, worker, reply)
         return None if reply.status is Status.PASSED else reply
     if profile:
-        seat.child.pause()  # the driver locks no process that has a profiler; nobody is on the clock any more
+        worker.child.pause()  # the driver locks no process that has a profiler; nobody is on the clock any more
         return reply
-    rest = state.quiet.hold(seat)
+    rest = state.quiet.hold(worker)
     if rest.fault:
-        return _bury(state, seat, left_running(rest))
+        return _reap(state, worker, left_running(rest))
     state.clean_up()
     return reply.model_copy(update={"rest_ms": rest.waited_ms})
 
@@ -143,12 +143,12 @@ def left_running(rest: Rest) -> BurstReport:
 def end_woken(state: State, case: Case) -> list[str]:
     """End every entrant that ran in another's turn although it was stopped; their names."""
     found = []
-    for name, seat in state.seats.items():
-        watched = seat.attached and seat.entrant.kind is Kind.SUBMISSION
-        fault = seat.child.ran_paused() if watched and seat.child else ""
+    for name, worker in state.workers.items():
+        watched = worker.attached and worker.entrant.kind is Kind.SUBMISSION
+        fault = worker.child.ran_paused() if watched and worker.child else ""
         if fault:
             reply = BurstReport(status=Status.LEFT_WORK_RUNNING, message=fault)
-            reply = _bury(state, seat, reply)
+            reply = _reap(state, worker, reply)
             state.record(name, case).fail(reply.status, reply.message)
             found.append(name)
     return found
@@ -164,7 +164,7 @@ def _end_disturber(state: State, name: str, question: Question) -> BurstReport |
         return None
     fault = "its GPU work ran on although the driver had locked it"
     for suspect in _suspects(state):
-        _replace(state, state.seats[suspect])
+        _replace(state, state.workers[suspect])
         if _ask(state, name, question) <= MOST_GAP_MS:
             reply = BurstReport(status=Status.LEFT_WORK_RUNNING, message=fault)
             if suspect == name:
@@ -177,40 +177,40 @@ def _end_disturber(state: State, name: str, question: Question) -> BurstReport |
 
 def _suspects(state: State) -> list[str]:
     """Workers that run, who was on turn last first, the house's own at the end."""
-    alive = [name for name, seat in state.seats.items() if seat.attached]
+    alive = [name for name, worker in state.workers.items() if worker.attached]
     last = state.last_on_turn
     return sorted(
-        alive, key=lambda name: (name != last, state.seats[name].entrant.kind is Kind.BASELINE)
+        alive, key=lambda name: (name != last, state.workers[name].entrant.kind is Kind.BASELINE)
     )
 
 
 def settle(state: State) -> None:
     """Before anybody is on the clock: whoever still loads does so to its end and comes to rest."""
-    for seat in state.seats.values():
-        if seat.child and seat.child.alive and not seat.attached:
-            if any(state.may_run(seat.entrant.name, case) for case in state.suite.cases):
-                _seated(state, seat)
+    for worker in state.workers.values():
+        if worker.child and worker.child.alive and not worker.attached:
+            if any(state.may_run(worker.entrant.name, case) for case in state.suite.cases):
+                _attached(state, worker)
             else:
-                seat.end()
+                worker.end()
     state.clean_up()
 
 
-def end_overdue(state: State, seat: Seat, deadline_s: float) -> None:
+def end_overdue(state: State, worker: WorkerProcess, deadline_s: float) -> None:
     """End a worker in whose turn the judge has not come back to its own deadlines."""
-    seat.ended_for = (
+    worker.ended_for = (
         Status.TIMED_OUT,
         f"its turn was not over after {deadline_s:.0f} s",
     )
-    seat.end()
+    worker.end()
     state.quiet.rescue_judge()
 
 
-def _replace(state: State, seat: Seat) -> None:
+def _replace(state: State, worker: WorkerProcess) -> None:
     """End a worker that somebody else has made unusable; the next one starts fresh, and nobody is blamed."""
-    seat.end()
+    worker.end()
     state.clean_up()
-    state.judge.detach(seat.label)
-    seat.attached = False
+    state.judge.detach(worker.label)
+    worker.attached = False
 
 
 def _ask(state: State, name: str, question: Question) -> float:
@@ -229,62 +229,62 @@ def _ask(state: State, name: str, question: Question) -> float:
     )
 
 
-def _dismiss(state: State, seat: Seat, status: Status, why: str) -> None:
+def _dismiss(state: State, worker: WorkerProcess, status: Status, why: str) -> None:
     """No further turn for who has spent its budget, or broke us; rows of complete cases stay."""
-    seat.end()
-    if seat.attached:
-        state.judge.detach(seat.label)
-        seat.attached = False
+    worker.end()
+    if worker.attached:
+        state.judge.detach(worker.label)
+        worker.attached = False
     for case in state.suite.cases:
         if case.name not in state.done:
-            state.record(seat.entrant.name, case).fail(status, why)
+            state.record(worker.entrant.name, case).fail(status, why)
 
 
-def _seated(state: State, seat: Seat) -> bool:
+def _attached(state: State, worker: WorkerProcess) -> bool:
     """Make sure the worker runs, has its buffers, and is at rest."""
-    if seat.attached:
+    if worker.attached:
         return True
-    if seat.child is None or not seat.child.alive:
-        seat.start()
-    assert seat.child
-    overdue = partial(end_overdue, state, seat)
+    if worker.child is None or not worker.child.alive:
+        worker.start()
+    assert worker.child
+    overdue = partial(end_overdue, state, worker)
     failure = state.judge.attach(
-        seat.label, seat.child, state.sizes, state.limits.import_s, overdue
+        worker.label, worker.child, state.sizes, state.limits.import_s, overdue
     )
-    seat.attached = True
-    if failure is None and not intact(seat.entrant, seat.jail.source):
+    worker.attached = True
+    if failure is None and not intact(worker.entrant, worker.jail.source):
         failure = BurstReport(status=Status.INTERRUPTED, message=CHANGED)
     if failure is None:
-        rest = state.quiet.hold(seat, loaded=True)
+        rest = state.quiet.hold(worker, loaded=True)
         if not rest.fault:
             return True
         failure = left_running(rest)
-    reply = _bury(state, seat, failure)
+    reply = _reap(state, worker, failure)
     if reply.status is not Status.PASSED:
         for each in state.suite.cases:  # what cannot be loaded fails every case, untried
-            state.record(seat.entrant.name, each).fail(reply.status, reply.message)
+            state.record(worker.entrant.name, each).fail(reply.status, reply.message)
     return False
 
 
-def _bury(state: State, seat: Seat, reply: BurstReport) -> BurstReport:
+def _reap(state: State, worker: WorkerProcess, reply: BurstReport) -> BurstReport:
     """End a failed worker and say what happened in the words its process left."""
-    assert seat.child
+    assert worker.child
     status, message = reply.status, reply.message
-    ending = seat.child.ending(2.0 if status is Status.CRASHED else 0.0)
-    ran_out = seat.child.group is not None and seat.child.group.ran_out()
-    seat.end()
+    ending = worker.child.ending(2.0 if status is Status.CRASHED else 0.0)
+    ran_out = worker.child.group is not None and worker.child.group.ran_out()
+    worker.end()
     state.clean_up()
     if Defence.MISSING_IS_FAILURE in state.facts.off and ending == "exited with code 0":
         status = Status.PASSED
-    state.judge.detach(seat.label)
-    seat.attached = False
-    if seat.ended_for:
-        status, message = seat.ended_for
+    state.judge.detach(worker.label)
+    worker.attached = False
+    if worker.ended_for:
+        status, message = worker.ended_for
     elif ran_out:
         status, message = Status.OUT_OF_MEMORY, "the kernel ended it: host memory"
     elif status is Status.CRASHED and ending != "still running" and ":" not in message:
         message = f"{message}: {ending}"
     for (name, _), known in state.evidence.items():
-        if name == seat.entrant.name and not known.log_tail:
-            known.log_tail = seat.child.log_tail()
+        if name == worker.entrant.name and not known.log_tail:
+            known.log_tail = worker.child.log_tail()
     return reply.model_copy(update={"status": status, "message": message})

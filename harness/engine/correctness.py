@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from harness.engine.burst import Question, take_turn
+from harness.engine.burst import Question, run_burst
 from harness.engine.run_state import State
 from harness.problems.base import Probe
 from harness.process.ablation import Defence
@@ -27,17 +27,17 @@ def check_cases(state: State, cases: Sequence[Case]) -> None:
 
 def _check(state: State, case: Case, kind: Kind) -> None:
     """The timed shape, then the probes that each claim invites, equal claims on the same probes."""
-    names = [name for name in state.seats if name != state.roles.null]
-    names = [name for name in names if state.seats[name].entrant.kind is kind]
+    names = [name for name in state.workers if name != state.roles.null]
+    names = [name for name in names if state.workers[name].entrant.kind is kind]
     names = [name for name in names if state.may_run(name, case)]
     main = Probe(case, "normal", state.problem.kwargs(case))
     _verified_burst(state, case, main, f"check/{case.name}/{kind.value}", names, whole=True)
     groups: dict[str, list[str]] = {}
     for name in names:
-        claims = state.seats[name].entrant.manifest.claims.model_dump_json()
+        claims = state.workers[name].entrant.manifest.claims.model_dump_json()
         groups.setdefault(claims, []).append(name)
     for group in groups.values():
-        claims_of = state.seats[group[0]].entrant.manifest.claims
+        claims_of = state.workers[group[0]].entrant.manifest.claims
         probes = state.problem.probes(case, claims_of)
         for number, probe in enumerate([] if Defence.STRESS in state.facts.off else probes):
             label = f"probe/{case.name}/{kind.value}/{number}"
@@ -55,7 +55,7 @@ def _verified_burst(
         return
     question = Question(probe, label, probe.case.burst, whole)
     for name in alive:
-        reply = take_turn(state, name, question, state.limits.first_call_s)
+        reply = run_burst(state, name, question, state.limits.first_call_s)
         if reply is None:
             continue
         known = state.record(name, case)

@@ -18,11 +18,11 @@ import contextlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
-from harness.engine.adaptive import Course
+from harness.engine.adaptive import AdaptiveRun
 from harness.engine.correctness import check_cases
 from harness.engine.run_state import State
 from harness.engine.timing import clock_verdict, name_kernels, time_case
-from harness.engine.worker_process import JudgeFailed, Seat
+from harness.engine.worker_process import JudgeFailed, WorkerProcess
 from harness.errors import HarnessError
 from harness.measure.verdict import conclude
 from harness.problems import Problem
@@ -65,7 +65,7 @@ class Run(State):
                     time_case(self, case)
                 self.told[case.name] = self._rotate_secret()
             for case in self.suite.cases:
-                name_kernels(self, case, [n for n in self.seats if self.may_run(n, case)])
+                name_kernels(self, case, [n for n in self.workers if self.may_run(n, case)])
                 self._finish(case, *self.told[case.name])
 
     def _tell_failures(self, commitment: str, secret: str) -> None:
@@ -76,7 +76,7 @@ class Run(State):
 
     def _time_together(self) -> None:
         """All cases side by side; their inputs come from one secret, told in every line."""
-        Course(self).run()
+        AdaptiveRun(self).run()
         told = self._rotate_secret()
         for case in self.suite.cases:
             self._finish(case, *told)
@@ -112,10 +112,10 @@ class Run(State):
             if known.mismatch:
                 known.told = checked
 
-    def _entrant_called(self, worker: str) -> str:
-        """Whose worker the judge calls `worker`, if the run can go on without him."""
-        needed = (self.roles.against, self.roles.pace, self.roles.null)
-        mine = (name for name, seat in self.seats.items() if seat.label == worker)
+    def _entrant_called(self, label: str) -> str:
+        """Whose worker the judge calls `label`, if the run can go on without him."""
+        needed = (self.roles.against, self.roles.control, self.roles.null)
+        mine = (name for name, worker in self.workers.items() if worker.label == label)
         return next((name for name in mine if name not in needed), "")
 
     def _leaves(self, name: str, status: Status, why: str) -> BrokenRun:
@@ -132,23 +132,23 @@ class Run(State):
     ) -> None:
         """Turn the evidence of one case, of `names` or of everybody, into records; write them."""
         against = clock_verdict(self, self.roles.against, case).samples
-        pace = self.record(self.roles.pace, case)
+        control = self.record(self.roles.control, case)
         facts = self.facts.for_case(commitment, secret)
         if self.quiet.unlocked:
             facts = replace(facts, integrity=facts.integrity.replace("judged", "unlocked"))
         gaps = self.null_gaps_ms.get(case.name, [])
-        for name in self.seats if names is None else names:
+        for name in self.workers if names is None else names:
             if name == self.roles.null or name in self.hidden:
                 continue
             known = self.record(name, case)
-            known.log_tail = known.log_tail or self.seats[name].printed()
+            known.log_tail = known.log_tail or self.workers[name].printed()
             headline = (self.roles.against, against)
             readings = self.telemetry.get(case.name, [])
             result = conclude(
                 known,
                 facts,
                 headline,
-                pace.samples,
+                control.samples,
                 gaps,
                 readings,
                 self.null_energy_j.get(case.name, {}),
@@ -164,15 +164,15 @@ class Run(State):
             if case.name in self.done:
                 continue
             if case.name not in self.told:
-                for name in self.seats:
+                for name in self.workers:
                     self.record(name, case).fail(status, reason)
             self._finish(case, *self.told.get(case.name, (self.judge.commitment, "")))
 
 
-def wanted_cases(suite: Suite, problem: Problem, entrants: Sequence[Seat]) -> list[Case]:
+def wanted_cases(suite: Suite, problem: Problem, entrants: Sequence[WorkerProcess]) -> list[Case]:
     """Every shape that a run may send through the shared buffers: the cases and all probes."""
     cases = list(suite.cases)
     for case in suite.cases:
-        for seat in entrants:
-            cases += [probe.case for probe in problem.probes(case, seat.entrant.manifest.claims)]
+        for worker in entrants:
+            cases += [probe.case for probe in problem.probes(case, worker.entrant.manifest.claims)]
     return cases

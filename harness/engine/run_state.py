@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from harness.engine.events import Observer
 from harness.engine.guards.budget import Budget
 from harness.engine.guards.quiet import Quiet
-from harness.engine.worker_process import JudgeClient, Seat
+from harness.engine.worker_process import JudgeClient, WorkerProcess
 from harness.measure.stopping import FIXED, Rule
 from harness.measure.telemetry import Monitor
 from harness.measure.verdict import Evidence, RunFacts
@@ -22,10 +22,10 @@ FAILED_FAST = "not measured: -x ends a run at its first failure"
 
 @dataclass
 class Roles:
-    """Who the run leans on: the headline baseline, the trusted pace, the null kernel."""
+    """Who the run leans on: the headline baseline, the trusted control, the null kernel."""
 
     against: str
-    pace: str
+    control: str
     null: str
 
 
@@ -35,7 +35,7 @@ class State:
 
     suite: Suite
     problem: Problem
-    seats: dict[str, Seat]
+    workers: dict[str, WorkerProcess]
     roles: Roles
     judge: JudgeClient
     facts: RunFacts
@@ -63,7 +63,7 @@ class State:
 
     def __post_init__(self) -> None:
         """Nobody has spent anything."""
-        self.budget = Budget(self.suite.limits, self.roles.pace)
+        self.budget = Budget(self.suite.limits, self.roles.control)
 
     @property
     def limits(self) -> Limits:
@@ -74,17 +74,19 @@ class State:
         """The evidence of one (entrant, case)."""
         key = (name, case.name)
         if key not in self.evidence:
-            self.evidence[key] = Evidence(self.seats[name].entrant, case)
+            self.evidence[key] = Evidence(self.workers[name].entrant, case)
         return self.evidence[key]
 
     def pids(self) -> frozenset[int]:
         """The processes of this run, with all that they started."""
-        workers = [seat.child for seat in self.seats.values() if seat.child]
+        workers = [worker.child for worker in self.workers.values() if worker.child]
         return frozenset(pid for child in (*workers, self.judge.child) for pid in child.pids())
 
     def submissions(self) -> list[str]:
         """Who is judged here; the others are there to be compared with."""
-        return [name for name, seat in self.seats.items() if seat.entrant.kind is Kind.SUBMISSION]
+        return [
+            name for name, worker in self.workers.items() if worker.entrant.kind is Kind.SUBMISSION
+        ]
 
     def nobody_left(self, case: Case) -> bool:
         """Whether every submission has failed `case` or does not claim it: nobody waits for baselines.
@@ -107,13 +109,13 @@ class State:
         return failed
 
     def _close(self, case: Case, why: str) -> None:
-        for name in self.seats:
+        for name in self.workers:
             self.record(name, case).fail(Status.INTERRUPTED, why)
 
     def may_run(self, name: str, case: Case) -> bool:
         """Whether `name` has not failed and claims this case; says why not in the record."""
         known = self.record(name, case)
-        refusal = self.seats[name].entrant.manifest.claims.refusal(case)
+        refusal = self.workers[name].entrant.manifest.claims.refusal(case)
         if refusal and known.status is None:
             known.fail(Status.UNSUPPORTED, refusal)
         return known.status is None

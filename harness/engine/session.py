@@ -1,4 +1,4 @@
-"""From a request to a running Run: folders, lock, judge, builders, seats; and all of it down again."""
+"""From a request to a running Run: folders, lock, judge, builders, workers; and all of it down again."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ from pathlib import Path
 
 from harness import PROTOCOL, __version__
 from harness.catalog.request import Request
-from harness.engine.assign_roles import cast_roles, gpu_env, make_seats
+from harness.engine.assign_roles import assign_roles, gpu_env, make_workers
 from harness.engine.events import Observer
 from harness.engine.guards.quiet import Quiet
 from harness.engine.guards.resource_watch import ResourceWatch
 from harness.engine.run import BrokenRun, Run, wanted_cases
-from harness.engine.worker_process import JudgeClient, Seat, arena_sizes
+from harness.engine.worker_process import JudgeClient, WorkerProcess, arena_sizes
 from harness.measure.machine import missing, too_old, without_gpu
 from harness.measure.telemetry import Monitor
-from harness.measure.two_clocks import CPU_RULES, GPU_RULES, ClockRules
+from harness.measure.two_clocks import CPU_RULES, GPU_RULES, ClockTolerance
 from harness.measure.verdict import RunFacts
 from harness.problems import Problem, get_problem
 from harness.process import prestart, process_tree, project
@@ -63,27 +63,29 @@ def opened(request: Request, save: Callable[[Result], None], observer: Observer)
     with contextlib.ExitStack() as stack:
         stack.enter_context(tidy(request.off))
         stack.enter_context(gpu_lock(request.machine, observer.note))
-        hall = stack.enter_context(prestart.taken())
-        scratch, nursery = hall.scratch, hall.nursery
+        trusted = stack.enter_context(prestart.taken())
+        scratch, forkserver = trusted.scratch, trusted.forkserver
         monitor = Monitor(request.machine)
         stack.callback(monitor.close)
         device = "cuda" if request.machine.has_gpu and request.suite.device == "gpu" else "cpu"
         locked = device == "cuda" and Defence.QUIET_GPU not in request.off
         env = gpu_env(request.machine)
-        judge = JudgeClient(hall.judge, problem.name, device, env, request.off)
-        seats = make_seats(request, problem, device, scratch)
-        roles, hidden = cast_roles(request, problem, device, seats, scratch)
-        for seat in seats.values():
-            seat.nursery = nursery
-        stack.callback(Seat.end_all, seats.values())
+        judge = JudgeClient(trusted.judge, problem.name, device, env, request.off)
+        workers = make_workers(request, problem, device, scratch)
+        roles, hidden = assign_roles(request, problem, device, workers, scratch)
+        for worker in workers.values():
+            worker.forkserver = forkserver
+        stack.callback(WorkerProcess.end_all, workers.values())
         run = Run(
             suite=request.asked,
             problem=problem,
-            seats=seats,
+            workers=workers,
             roles=roles,
             judge=judge,
             facts=facts_of(request, problem, device),
-            sizes=arena_sizes(problem, wanted_cases(request.asked, problem, list(seats.values()))),
+            sizes=arena_sizes(
+                problem, wanted_cases(request.asked, problem, list(workers.values()))
+            ),
             monitor=monitor,
             save=save,
             observer=observer,
@@ -93,13 +95,13 @@ def opened(request: Request, save: Callable[[Result], None], observer: Observer)
             only_check=request.only_check,
             quiet=Quiet(monitor if locked else None, observer.note),
         )
-        watch = ResourceWatch(list(seats.values()), request.suite.limits, monitor)
+        watch = ResourceWatch(list(workers.values()), request.suite.limits, monitor)
         stack.callback(watch.stopping.set)
         watch.start()
         with run.nothing_lost():
             prepare(run, request)
         if Defence.ORPHAN_SWEEP not in request.off:
-            run.clean_up = lambda: process_tree.sweep(before | {nursery.pid} | run.pids())
+            run.clean_up = lambda: process_tree.sweep(before | {forkserver.pid} | run.pids())
         yield run
 
 
@@ -111,37 +113,37 @@ def warm_up(request: Request, observer: Observer) -> None:
     problem = get_problem(request.suite.problem)
     enter.require(request.sandbox)
     with tidy(request.off), scratch_folder() as scratch:
-        for name, seat in make_seats(request, problem, "cuda", scratch).items():
-            manifest = seat.entrant.manifest
+        for name, worker in make_workers(request, problem, "cuda", scratch).items():
+            manifest = worker.entrant.manifest
             cases = [case for case in request.asked.cases if not manifest.claims.refusal(case)]
             lacks = missing(manifest.needs, request.machine) or too_old(
                 manifest.needs, request.machine
             )
-            if manifest.language != "pytorch" and cases and not (lacks or seat.unmade):
+            if manifest.language != "pytorch" and cases and not (lacks or worker.unmade):
                 observer.stage(name, "build ahead")
-                seat.build_ahead(cases, request.suite.limits, request.machine)
+                worker.build_ahead(cases, request.suite.limits, request.machine)
 
 
 def prepare(run: Run, request: Request) -> None:
     """Start the workers that need no build, build the others meanwhile, then wait for the judge.
 
-    A plain .cu is compiled first, while the nursery and the judge still import torch. Its worker starts
+    A plain .cu is compiled first, while the fork server and the judge still import torch. Its worker starts
     beside its builder, opens its context, and reads the submission when the judge first speaks to it.
     """
     preflight(run, request)
     tell_walls(run, request)
-    to_build = [seat for seat in run.seats.values() if needs_build(seat, run)]
-    to_build.sort(key=lambda seat: not seat.compiles_alone)
+    to_build = [worker for worker in run.workers.values() if needs_build(worker, run)]
+    to_build.sort(key=lambda worker: not worker.compiles_alone)
     with ThreadPoolExecutor(BUILDERS_AT_ONCE) as pool:
-        builds = [pool.submit(build_one, run, seat) for seat in to_build]
-        beside = [s for s in run.seats.values() if s not in to_build or s.compiles_alone]
+        builds = [pool.submit(build_one, run, worker) for worker in to_build]
+        beside = [s for s in run.workers.values() if s not in to_build or s.compiles_alone]
         start_all(run, beside)
         for build in builds:
             build.result()
-    start_all(run, [seat for seat in to_build if seat not in beside])
-    for seat in beside:
-        if not may_start(run, seat):
-            seat.end()
+    start_all(run, [worker for worker in to_build if worker not in beside])
+    for worker in beside:
+        if not may_start(run, worker):
+            worker.end()
     run.judge.wait_ready()
     run.quiet.ready(run.judge.child.pid)
     if run.facts.machine.has_gpu and run.suite.device == "gpu" and not run.judge.shares_memory:
@@ -155,7 +157,7 @@ def prepare(run: Run, request: Request) -> None:
 def tidy(off: Off) -> Iterator[None]:
     """Become private and the parent of all that a run starts; leave nothing of it behind."""
     before = process_tree.children(os.getpid())
-    process_tree.make_private()
+    process_tree.set_undumpable()
     process_tree.adopt_orphans()
     try:
         yield
@@ -166,15 +168,15 @@ def tidy(off: Off) -> Iterator[None]:
 
 def preflight(run: Run, request: Request) -> None:
     """What this machine lacks is said before anything starts."""
-    for name, seat in run.seats.items():
-        manifest = seat.entrant.manifest
+    for name, worker in run.workers.items():
+        manifest = worker.entrant.manifest
         lack, old = (
             missing(manifest.needs, request.machine),
             too_old(manifest.needs, request.machine),
         )
         for case in run.suite.cases:
-            if seat.unmade:
-                run.record(name, case).fail(Status.HARNESS_ERROR, seat.unmade)
+            if worker.unmade:
+                run.record(name, case).fail(Status.HARNESS_ERROR, worker.unmade)
             elif lack:
                 how = manifest.install or "see docs/baselines.md"
                 run.record(name, case).fail(Status.UNAVAILABLE, f"{lack}; install: {how}")
@@ -195,25 +197,25 @@ def tell_walls(run: Run, request: Request) -> None:
             run.observer.note(f"workers cannot read {entry} of your import path: {why}")
 
 
-def needs_build(seat: Seat, run: Run) -> bool:
+def needs_build(worker: WorkerProcess, run: Run) -> bool:
     """Whether a builder has work: a compiled language, a case it claims, and no finished build."""
-    if seat.entrant.manifest.language == "pytorch" or seat.device == "cpu":
+    if worker.entrant.manifest.language == "pytorch" or worker.device == "cpu":
         return False
-    open_cases = [c for c in run.suite.cases if run.record(seat.entrant.name, c).status is None]
+    open_cases = [c for c in run.suite.cases if run.record(worker.entrant.name, c).status is None]
     if not open_cases:
         return False
-    kept = any(seat.jail.cache.iterdir())  # it goes when its user changes or it is too large
-    return not (kept and _build_mark(seat, run).exists())
+    kept = any(worker.jail.cache.iterdir())  # it goes when its user changes or it is too large
+    return not (kept and _build_mark(worker, run).exists())
 
 
-def build_one(run: Run, seat: Seat) -> None:
+def build_one(run: Run, worker: WorkerProcess) -> None:
     """One builder to its end; a failure there is the verdict of every case."""
-    name = seat.entrant.name
+    name = worker.entrant.name
     run.observer.stage(name, "build")
-    claims = seat.entrant.manifest.claims
+    claims = worker.entrant.manifest.claims
     cases = [case for case in run.suite.cases if not claims.refusal(case)]
     try:
-        status, reason, seconds = seat.build(cases, run.limits, run.facts.machine)
+        status, reason, seconds = worker.build(cases, run.limits, run.facts.machine)
     except Exception as cause:  # whatever a builder says or does ends its own entry
         traceback.print_exc()
         status, reason, seconds = Status.BROKE_THE_RUN, f"while it was built: {cause!r}"[:500], 0.0
@@ -222,30 +224,30 @@ def build_one(run: Run, seat: Seat) -> None:
         known.build_s = seconds
         if status is not None:
             known.fail(status, reason)
-            known.log_tail = known.log_tail or seat.build_log
+            known.log_tail = known.log_tail or worker.build_log
     if status is None:
-        _build_mark(seat, run).touch()
+        _build_mark(worker, run).touch()
 
 
-def _build_mark(seat: Seat, run: Run) -> Path:
+def _build_mark(worker: WorkerProcess, run: Run) -> Path:
     """Beside the entrants' caches, which are theirs to write; another compiler or GPU builds again."""
-    folder = seat.jail.cache.parent.parent / "built"
+    folder = worker.jail.cache.parent.parent / "built"
     folder.mkdir(exist_ok=True)
     here = run.facts.machine
     made_for = " ".join((run.suite.sha256, here.gpu, here.cuda, here.torch, here.triton))
-    return folder / f"{seat.jail.cache.name}-{hashlib.sha256(made_for.encode()).hexdigest()[:16]}"
+    return folder / f"{worker.jail.cache.name}-{hashlib.sha256(made_for.encode()).hexdigest()[:16]}"
 
 
-def start_all(run: Run, seats: Sequence[Seat]) -> None:
-    """Launch every one of `seats` that may run, all at once; they load while the judge starts."""
-    for place, seat in enumerate(seat for seat in seats if may_start(run, seat)):
-        run.observer.stage(seat.entrant.name, "load")
-        seat.start(place)
+def start_all(run: Run, workers: Sequence[WorkerProcess]) -> None:
+    """Launch every one of `workers` that may run, all at once; they load while the judge starts."""
+    for place, worker in enumerate(worker for worker in workers if may_start(run, worker)):
+        run.observer.stage(worker.entrant.name, "load")
+        worker.start(place)
 
 
-def may_start(run: Run, seat: Seat) -> bool:
+def may_start(run: Run, worker: WorkerProcess) -> bool:
     """Whether some case of it has not failed yet."""
-    return any(run.record(seat.entrant.name, case).status is None for case in run.suite.cases)
+    return any(run.record(worker.entrant.name, case).status is None for case in run.suite.cases)
 
 
 def facts_of(request: Request, problem: Problem, device: str) -> RunFacts:
@@ -262,12 +264,12 @@ def facts_of(request: Request, problem: Problem, device: str) -> RunFacts:
         commitment="",
         secret="",
         problem=problem,
-        rules=rules_of(device, request.off),
+        rules=sandbox_rules(device, request.off),
         off=request.off,
     )
 
 
-def rules_of(device: str, off: Off) -> ClockRules:
+def sandbox_rules(device: str, off: Off) -> ClockTolerance:
     """How the two clocks are compared on this kind of device."""
     if Defence.TWO_CLOCKS in off:
         return replace(GPU_RULES, burst_floor_ms=math.inf, mean_floor_ms=math.inf)

@@ -5,12 +5,12 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Sequence
 
-from harness.engine.burst import Question, end_overdue, end_woken, settle, take_turn
+from harness.engine.burst import Question, end_overdue, end_woken, run_burst, settle
 from harness.engine.run_state import State
 from harness.measure import stats
 from harness.measure.plan import Block, plan_case, shuffled
 from harness.measure.stopping import level_of
-from harness.measure.two_clocks import ClockVerdict, cross_examine
+from harness.measure.two_clocks import ClockCheck, check_clocks
 from harness.measure.verdict import shared
 from harness.problems.base import Probe
 from harness.process.ablation import Defence
@@ -25,7 +25,7 @@ STRANGER_WAIT_S = 10.0  # for a process of nobody's to leave the GPU
 def time_case(state: State, case: Case) -> None:
     """All blocks of one case, the disturbed ones again."""
     settle(state)
-    names = [name for name in state.seats if state.may_run(name, case)]
+    names = [name for name in state.workers if state.may_run(name, case)]
     blocks = plan_case(state.suite, case, state.problem, names, state.rng)
     if Defence.STRESS in state.facts.off:
         blocks = [block for block in blocks if block.index is not None]
@@ -64,13 +64,13 @@ def run_block(state: State, case: Case, block: Block) -> None:
         heat_ms = 0 if name == state.roles.null else state.suite.heat_ms
         before_j = state.monitor.energy_j()
         compare = block.timed and to_compare(state, name, case)
-        reply = take_turn(
+        reply = run_burst(
             *(state, name, question, state.limits.burst_s), heat_ms=heat_ms, compare=compare
         )
         if reply is not None:
             _take(state, name, case, block, reply, before_j)
         woken += end_woken(state, case)
-        strangers = state.quiet.strangers(state.seats.values())
+        strangers = state.quiet.strangers(state.workers.values())
         if strangers:
             state.observer.note(
                 f"{case.name}: process {', '.join(strangers)} took the GPU: this block does not count"
@@ -90,7 +90,7 @@ def run_block(state: State, case: Case, block: Block) -> None:
 def _wait_until_alone(state: State) -> list[str]:
     """Who still holds the GPU beside this run after STRANGER_WAIT_S; usually nobody, at once."""
     deadline = time.monotonic() + STRANGER_WAIT_S
-    while strangers := state.quiet.strangers(state.seats.values()):
+    while strangers := state.quiet.strangers(state.workers.values()):
         if time.monotonic() > deadline:
             break
         time.sleep(0.2)
@@ -102,14 +102,14 @@ def _forget(state: State, case: Case, block: Block, counts: dict[str, int]) -> N
     if not block.timed:
         return
     counts[case.name] = counts.get(case.name, 0) + 1
-    for name in state.seats:
+    for name in state.workers:
         known = state.record(name, case)
         known.samples[:] = [sample for sample in known.samples if sample.block != block.index]
 
 
 def _give_up(state: State, case: Case, why: str) -> None:
     """Nobody's time says anything here, and it is no entrant's doing."""
-    for name in state.seats:
+    for name in state.workers:
         state.record(name, case).fail(Status.CONTENDED, why)
 
 
@@ -119,7 +119,7 @@ def to_compare(state: State, name: str, case: Case) -> bool:
     With a chance of 1/n at the n-th: of however many there will be, the last one compared is any of them
     with equal chance, and nobody knows which before the clock has stopped. About four of twenty.
     """
-    if state.seats[name].entrant.kind is not Kind.SUBMISSION:
+    if state.workers[name].entrant.kind is not Kind.SUBMISSION:
         return False
     return state.rng.randrange(len(state.record(name, case).samples) + 1) == 0
 
@@ -160,11 +160,11 @@ def _take(
         )
 
 
-def clock_verdict(state: State, name: str, case: Case) -> ClockVerdict:
+def clock_verdict(state: State, name: str, case: Case) -> ClockCheck:
     """What the two clocks say of one entrant so far: its samples marked, and whether it is believed."""
     samples = state.record(name, case).samples
-    pace = shared(state.record(state.roles.pace, case).samples, samples)
-    return cross_examine(samples, pace, (), state.facts.rules)
+    control = shared(state.record(state.roles.control, case).samples, samples)
+    return check_clocks(samples, control, (), state.facts.rules)
 
 
 def repeat_disturbed(state: State, case: Case, names: Sequence[str]) -> int:
@@ -203,7 +203,7 @@ def name_kernels(state: State, case: Case, names: Sequence[str]) -> None:
     for name in names:
         known = state.record(name, case)
         if known.status is None and name != state.roles.null:
-            reply = take_turn(state, name, question, state.limits.first_call_s, profile=True)
+            reply = run_burst(state, name, question, state.limits.first_call_s, profile=True)
             if reply is not None:
                 known.kernels, known.configs = reply.kernels, reply.configs
 
@@ -212,22 +212,22 @@ def prime(state: State, names: Sequence[str]) -> None:
     """Let every profiler start at once, in workers that have none yet: one after the other they take seconds each."""
     fresh = []
     for name in names:
-        seat = state.seats[name]
-        if name != state.roles.null and seat.attached and seat.primed != seat.label:
-            fresh.append(seat)
-    for seat in fresh:
-        seat.primed = seat.label
-        state.quiet.release(seat)
+        worker = state.workers[name]
+        if name != state.roles.null and worker.attached and worker.profiler_started != worker.label:
+            fresh.append(worker)
+    for worker in fresh:
+        worker.profiler_started = worker.label
+        state.quiet.release(worker)
     if fresh:
-        by_label = {seat.label: seat for seat in fresh}
+        by_label = {worker.label: worker for worker in fresh}
         state.judge.prime(
             list(by_label),
             state.limits.first_call_s,
             lambda label, deadline_s: end_overdue(state, by_label[label], deadline_s),
         )
-    for seat in fresh:
-        assert seat.child
-        seat.child.pause()
+    for worker in fresh:
+        assert worker.child
+        worker.child.pause()
 
 
 def intervals(
@@ -237,7 +237,7 @@ def intervals(
     level = level_of(len(state.rule.looks(state.suite.blocks)))
     base = {s.block: s.latency_ms for s in state.record(state.roles.against, case).samples}
     found = {}
-    for name in state.seats if names is None else names:
+    for name in state.workers if names is None else names:
         if name in (state.roles.null, state.roles.against) or name in state.hidden:
             continue
         mine = {s.block: s.latency_ms for s in state.record(name, case).samples}

@@ -1,6 +1,6 @@
-"""The engine's view of the two kinds of process: one judge, and one seat a worker.
+"""The engine's view of the two kinds of process: one judge, and one worker an entrant.
 
-`JudgeClient` speaks to the judge; `Seat` keeps one entrant's worker alive, attached and paused while it
+`JudgeClient` speaks to the judge; `WorkerProcess` keeps one entrant's worker alive, attached and paused while it
 is not its turn. Nothing here imports torch.
 """
 
@@ -24,7 +24,7 @@ from harness.process import wire
 from harness.process.ablation import NOTHING_OFF, Off, to_argument
 from harness.process.child import Child, Jail
 from harness.process.cuda.arena_layout import aligned, nbytes
-from harness.process.forkserver import Nursery
+from harness.process.forkserver import ForkServer
 from harness.process.messages import (
     Asked,
     BuilderReply,
@@ -86,7 +86,7 @@ class JudgeClient:
     def attach(
         self,
         name: str,
-        seat: Child,
+        worker: Child,
         sizes: tuple[int, int],
         timeout_s: float,
         overdue: Overdue,
@@ -95,9 +95,9 @@ class JudgeClient:
         message = {"op": "attach", "worker": name, "timeout_s": timeout_s}
         message |= {"input_bytes": sizes[0], "output_bytes": sizes[1]}
         with self._busy_with(name):
-            self._send(message, (seat.line.fileno(),))
+            self._send(message, (worker.line.fileno(),))
             answer = self._answer_of_worker(timeout_s + TURN_SPARE_S, overdue)
-            seat.line.close()
+            worker.line.close()
             return None if answer.get("ok") else self._read(answer, BurstReport)
 
     def inputs(
@@ -154,7 +154,7 @@ class JudgeClient:
         for name in names:
             left = max(0.0, end - time.monotonic())
             with self._busy_with(name):
-                self._send({"op": "primed", "worker": name, "timeout_s": left})
+                self._send({"op": "profiler_started", "worker": name, "timeout_s": left})
                 answer = self._answer_of_worker(left + TURN_SPARE_S, partial(overdue, name))
                 self._read(answer, Done)
 
@@ -234,7 +234,7 @@ class JudgeClient:
         )
 
 
-class Seat:
+class WorkerProcess:
     """One entrant's worker: started fresh, paused while others are on the clock, replaced if it dies."""
 
     def __init__(
@@ -243,10 +243,12 @@ class Seat:
         self.entrant, self.problem, self.device, self.jail = entrant, problem, device, jail
         self.unmade = unmade  # why its folders are not there, if they are not
         self.starts = 0
-        self.nursery: Nursery | None = None  # without one, each process imports torch by itself
+        self.forkserver: ForkServer | None = (
+            None  # without one, each process imports torch by itself
+        )
         self.child: Child | None = None
         self.attached = False
-        self.primed = ""  # label of the worker whose profiler is set up
+        self.profiler_started = ""  # label of the worker whose profiler is set up
         self.builder: Child | None = None
         #: Set by the resource watch, or by a turn that went past all deadlines.
         self.ended_for: tuple[Status, str] | None = None
@@ -269,7 +271,7 @@ class Seat:
 
     @property
     def compiles_alone(self) -> bool:
-        """Whether its builder needs neither torch nor the nursery: a plain .cu, through NVRTC."""
+        """Whether its builder needs neither torch nor the fork server: a plain .cu, through NVRTC."""
         return self.entrant.manifest.entry.endswith(".cu")
 
     def start(self, place: int = 0) -> None:
@@ -282,7 +284,7 @@ class Seat:
         self.ended_for = None
         self.held.clear()
         arguments = [*self._arguments(), "--place", str(place)]
-        self.child = Child("harness.worker", arguments, self.jail, self.nursery)
+        self.child = Child("harness.worker", arguments, self.jail, self.forkserver)
 
     def build(
         self, cases: Sequence[Case], limits: Limits, machine: Machine
@@ -310,8 +312,10 @@ class Seat:
         if self.compiles_alone:
             builder = Child("harness.worker.build_main", arguments, jail)
         else:
-            nursery = None if extra else self.nursery  # one builder alone needs no common parent
-            builder = Child("harness.worker", arguments, jail, nursery)
+            forkserver = (
+                None if extra else self.forkserver
+            )  # one builder alone needs no common parent
+            builder = Child("harness.worker", arguments, jail, forkserver)
         self.builder = builder
         try:
             reply = hear_builder(builder.line, limits)
@@ -347,9 +351,9 @@ class Seat:
             self.child.end()
 
     @staticmethod
-    def end_all(seats: Iterable[Seat]) -> None:
+    def end_all(workers: Iterable[WorkerProcess]) -> None:
         """Kill all workers, then wait for each: a process that has a context takes a tenth of a second to die."""
-        children = [seat.child for seat in seats if seat.child]
+        children = [worker.child for worker in workers if worker.child]
         for child in children:
             child.kill()
         for child in children:

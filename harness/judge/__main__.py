@@ -58,7 +58,7 @@ def main() -> int:
     parser.add_argument("--fd", required=True)
     args = parser.parse_args()
     begun = time.monotonic()
-    process_tree.make_private()
+    process_tree.set_undumpable()
     process_tree.die_with_parent()
     engine = socket.socket(fileno=int(args.fd))
     opening = Opening(engine)

@@ -35,7 +35,7 @@ from harness.judge.inputs import Inputs
 from harness.judge.locate import located
 from harness.judge.numerics import Grade, grade, worst
 from harness.judge.sampled import Sampled
-from harness.judge.stream import Gate, OwnTime
+from harness.judge.stream import OwnTime, StreamLatch
 from harness.judge.withheld import Withheld
 from harness.process import wire
 from harness.process.ablation import NOTHING_OFF, Defence, Off
@@ -52,7 +52,7 @@ ANSWERS = {
     "map": "mapped",
     "prepare": "ready",
     "go": "done",
-    "prime": "primed",
+    "prime": "profiler_started",
 }  # request → the only good answer
 #: What a worker that does not answer is at, in its author's words.
 WAITED_FOR = {"map": "its import", "prepare": "getting ready", "go": "its calls"}
@@ -85,7 +85,7 @@ class WorkerGone(Exception):
         self.status, self.message = status, message
 
 
-class Desk:
+class WorkerLink:
     """One worker as the judge sees it: a socket and two arenas."""
 
     def __init__(
@@ -100,7 +100,7 @@ class Desk:
         self.inputs = Arena.create(kind, sizes[0])
         size = OUTPUT_SHARES * share_bytes(sizes[1]) if kind == "device" else sizes[1]
         self.outputs = Arena.create(kind, size)
-        self.gate = Gate(self.inputs.flag, self.outputs.flag) if kind == "device" else None
+        self.gate = StreamLatch(self.inputs.flag, self.outputs.flag) if kind == "device" else None
 
     def close(self) -> None:
         """Free the arenas; the worker must be gone."""
@@ -214,8 +214,8 @@ class Desk:
             raise WorkerGone(
                 Status.INVALID_SUBMISSION, f"{len(flat)} outputs, expected {len(held)}"
             )
-        guarded = Defence.INPUT_DIGEST not in self.off
-        if guarded and not all(
+        exit_code_of = Defence.INPUT_DIGEST not in self.off
+        if exit_code_of and not all(
             torch.equal(_bits(a), _bits(b)) for a, b in zip(hidden, shared_in, strict=True)
         ):
             raise WorkerGone(
@@ -226,7 +226,7 @@ class Desk:
 
     def _gated(
         self,
-        gate: Gate,
+        gate: StreamLatch,
         inputs: Inputs,
         copies: Copies,
         withheld: Withheld,
@@ -249,7 +249,7 @@ class Desk:
             gate.lend(withheld.reveal, sampled.take)
             self.send({"op": "go", "turn": gate.turn})
             time.sleep(GATE_DELAY_S)
-            gate.await_reached()
+            gate.wait_reached()
             gate.open()
             reply = self.answer("go", timeout_s)
         finally:

@@ -17,7 +17,7 @@ import torch.nn.functional as F
 
 from harness.errors import WireError
 from harness.judge.alone import Watch
-from harness.judge.burst import BurstOutcome, Desk, WorkerGone
+from harness.judge.burst import BurstOutcome, WorkerGone, WorkerLink
 from harness.judge.inputs import Inputs
 from harness.judge.likeness import likeness
 from harness.judge.locate import digest
@@ -39,7 +39,7 @@ CLEARED_BYTES = 256 << 20
 
 
 class Judge:
-    """Holds the secret, the inputs of the turn and one desk a worker."""
+    """Holds the secret, the inputs of the turn and one link a worker."""
 
     def __init__(self, problem: str, device: str, off: Off = NOTHING_OFF) -> None:
         self.problem = get_problem(problem)
@@ -47,7 +47,7 @@ class Judge:
         self.device = torch.device(device)
         self.off = off
         self.secret = Secret()
-        self.desks: dict[str, Desk] = {}
+        self.links: dict[str, WorkerLink] = {}
         self.current: Inputs | None = None
         self.heat_call_ms: dict[tuple[object, ...], float] = {}
         self.cleared: torch.Tensor | None = None
@@ -69,10 +69,10 @@ class Judge:
             return self._burst(message)
         if op == "prime":
             return self._prime(message)
-        if op == "primed":
+        if op == "profiler_started":
             return self._primed(message)
         if op == "detach":
-            self.desks.pop(message["worker"]).close()
+            self.links.pop(message["worker"]).close()
             return {"ok": True}
         if op == "reveal":
             told, self.secret = self.secret.reveal(), Secret()
@@ -89,10 +89,10 @@ class Judge:
         name = message["worker"]
         sizes = (int(message["input_bytes"]), int(message["output_bytes"]))
         line = socket.socket(fileno=fds[0])
-        desk = Desk(line, self.arena_kind, sizes, self.off, self.own_time)
-        self.desks[name] = desk
+        link = WorkerLink(line, self.arena_kind, sizes, self.off, self.own_time)
+        self.links[name] = link
         try:
-            desk.map(message["timeout_s"])
+            link.map(message["timeout_s"])
         except WorkerGone as gone:
             return report_of(BurstOutcome(gone.status, gone.message))
         return {"ok": True}
@@ -170,13 +170,13 @@ class Judge:
     def _burst(self, message: wire.Message) -> wire.Message:
         if self.current is None:
             raise WireError("burst before inputs")
-        desk = self.desks[message["worker"]]
+        link = self.links[message["worker"]]
         heat = partial(self._heat, self.current, float(message.get("heat_ms", 0)))
         compare = partial(self._compare, self.current) if message.get("compare") else None
         profile = bool(message.get("profile", False))
         keep = None if self.results is None else self.results.extend
         timeout_s = message["timeout_s"]
-        return report_of(desk.burst(self.current, timeout_s, profile, heat, compare, keep))
+        return report_of(link.burst(self.current, timeout_s, profile, heat, compare, keep))
 
     def _dump(self, path: str, call: int) -> wire.Message:
         """Write one call of the replayed burst to `path`, if there is one; tell what its inputs are.
@@ -212,16 +212,16 @@ class Judge:
         """Have many workers set up their profilers at once: the first use of one takes seconds."""
         for name in message["workers"]:
             with contextlib.suppress(WorkerGone):
-                self.desks[name].send({"op": "prime"})
+                self.links[name].send({"op": "prime"})
         return {"ok": True}
 
     def _primed(self, message: wire.Message) -> wire.Message:
         """Wait for one of them. Who fails here is found out at the next burst, and ends there."""
         with contextlib.suppress(WorkerGone):
-            self.desks[message["worker"]].answer("prime", message["timeout_s"])
+            self.links[message["worker"]].answer("prime", message["timeout_s"])
         return {"ok": True}
 
-    def rehearse(self) -> None:
+    def warm_up(self) -> None:
         """One small check with nobody watching: what libraries load at their first call is loaded before the run."""
         for headdim in (64, 128, 256):
             case = Case(name="rehearsal", batch=1, heads=1, seqlen=256, headdim=headdim, burst=1)
@@ -320,7 +320,7 @@ def serve(engine: socket.socket, start: wire.Message, start_s: dict[str, float])
     judge = Judge(str(start["problem"]), str(start["device"]), off)
     start_s["device"] = time.monotonic() - begun
     if judge.device.type == "cuda":
-        judge.rehearse()
+        judge.warm_up()
     start_s["rehearsal"] = time.monotonic() - begun - start_s["device"]
     hello = {
         "ready": True,

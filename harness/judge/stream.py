@@ -21,7 +21,7 @@ import torch
 from harness.process.cuda.driver import CudaDriver, timer
 
 
-class Gate:
+class StreamLatch:
     """One burst at a time on the judge's stream; `turn` numbers them."""
 
     def __init__(self, inputs_flag: int, outputs_flag: int) -> None:
@@ -54,7 +54,7 @@ class Gate:
         sample()
         self._end.record()
 
-    def await_reached(self) -> None:
+    def wait_reached(self) -> None:
         """Block until everything that was queued before `close` is done."""
         self._reached.synchronize()
 

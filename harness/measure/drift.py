@@ -1,6 +1,6 @@
 """What the machine did while blocks were timed: drift, clocks, energy. Pure.
 
-Drift: the pace, a trusted kernel that runs in every block, is the golden kernel. Its last third of
+Drift: the control, a trusted kernel that runs in every block, is the golden kernel. Its last third of
 blocks against its first third says how far the machine moved between the start and the end of a case.
 
 Energy: NVML counts millijoules, and steps every 10 to 100 ms, while a burst works for some 7 ms inside
@@ -31,15 +31,17 @@ NARROW_PCT = 25.0  # half-width up to which joules a call are told
 FEWEST_BLOCKS = 8
 
 
-def drift_pct(pace: Sequence[Sample]) -> float | None:
-    """How much slower the pace was in its last third than in its first; None if not to be seen."""
-    if not pace:
+def drift_pct(control: Sequence[Sample]) -> float | None:
+    """How much slower the control was in its last third than in its first; None if not to be seen."""
+    if not control:
         return None
-    change = stats.drift([sample.latency_ms for sample in pace if not sample.late] or [1.0])
+    change = stats.drift([sample.latency_ms for sample in control if not sample.late] or [1.0])
     return None if change is None else 100 * change
 
 
-def unsound(machine: Machine, pace: Sequence[Sample], readings: Sequence[Telemetry]) -> str:
+def unstable_because(
+    machine: Machine, control: Sequence[Sample], readings: Sequence[Telemetry]
+) -> str:
     """Why nothing measured in these blocks says what the chip can do, or an empty string."""
     if not machine.has_gpu:
         return ""
@@ -47,7 +49,7 @@ def unsound(machine: Machine, pace: Sequence[Sample], readings: Sequence[Telemet
         times = sum(reason in reading.throttle for reading in readings)
         if times > UNSOUND_SHARE * len(readings):
             return f"clocks held down by {reason} in {times} of {len(readings)} readings"
-    drifted = drift_pct(pace)
+    drifted = drift_pct(control)
     if drifted is not None and abs(drifted) > 100 * UNSOUND_DRIFT:
         word = "slower" if drifted > 0 else "faster"
         return f"the trusted baseline became {abs(drifted):.0f} % {word} from start to end"

@@ -22,8 +22,8 @@ from harness.schema import Sample, Slack
 
 
 @dataclass(frozen=True)
-class ClockRules:
-    """How much wider than the pace a gap may be: a share of T1, or some multiples of the pace's noise."""
+class ClockTolerance:
+    """How much wider than the control a gap may be: a share of T1, or some multiples of the control's noise."""
 
     burst_pct: float
     mean_pct: float
@@ -37,7 +37,7 @@ class ClockRules:
 
 #: On one H200 a gap's standard deviation is 0.003 ms, and 1 of 90 bursts was 0.014 ms longer than usual
 #: (tests/unit/test_clock.py holds them).
-GPU_RULES = ClockRules(
+GPU_RULES = ClockTolerance(
     burst_pct=1.0,
     mean_pct=0.3,
     burst_floor_ms=0.030,
@@ -46,7 +46,7 @@ GPU_RULES = ClockRules(
     late_share=0.1,
 )
 #: A CPU under an interpreter and a scheduler: coarse, and never ranked.
-CPU_RULES = ClockRules(
+CPU_RULES = ClockTolerance(
     burst_pct=60,
     mean_pct=30,
     burst_floor_ms=25,
@@ -57,7 +57,7 @@ CPU_RULES = ClockRules(
 
 
 @dataclass(frozen=True)
-class ClockVerdict:
+class ClockCheck:
     """Samples with the disturbed ones marked, the slack left, and why the claim is refused (or '')."""
 
     samples: tuple[Sample, ...]
@@ -65,30 +65,30 @@ class ClockVerdict:
     refusal: str = ""
 
 
-def cross_examine(
+def check_clocks(
     samples: Sequence[Sample],
-    pace: Sequence[Sample],
+    control: Sequence[Sample],
     null_gaps_ms: Sequence[float],
-    rules: ClockRules,
-) -> ClockVerdict:
+    rules: ClockTolerance,
+) -> ClockCheck:
     """Hold T1 against T2, burst by burst and on the mean of the blocks, where the noise averages out."""
-    if not samples or not pace:
-        return ClockVerdict(tuple(samples), None)
-    pace_gaps = sorted(sample.gap_ms for sample in pace)
+    if not samples or not control:
+        return ClockCheck(tuple(samples), None)
+    pace_gaps = sorted(sample.gap_ms for sample in control)
     pace_gap, noise = statistics.median(pace_gaps), _noise(pace_gaps)
     least = min(pace_gaps[0], *(gap + rules.null_ms for gap in null_gaps_ms), math.inf)
     marked = tuple(_mark(sample, pace_gap, noise, rules) for sample in samples)
     scored = [sample for sample in marked if not sample.late]
     late = len(marked) - len(scored)
     if not scored or late > max(1, rules.late_share * len(marked)):
-        return ClockVerdict(
+        return ClockCheck(
             marked, None, f"{late} of {len(marked)} bursts took longer outside than claimed inside"
         )
     gaps = [sample.gap_ms for sample in scored]
     t1 = statistics.fmean(sample.t1_ms for sample in scored)
     # Both: a mean alone would let more than half of the bursts, which fix a median, be shorter still.
     excess = max(statistics.fmean(gaps), statistics.median(gaps)) - pace_gap
-    sigma_mean = noise * (1 / len(scored) + 1 / len(pace)) ** 0.5
+    sigma_mean = noise * (1 / len(scored) + 1 / len(control)) ** 0.5
     allowed = max(rules.mean_pct / 100 * t1, rules.mean_sigmas * sigma_mean, rules.mean_floor_ms)
     slack = Slack(
         burst_pct=_share(pace_gap - least + _burst_allowance(t1, noise, rules), t1),
@@ -98,21 +98,21 @@ def cross_examine(
         pace_gap_ms=pace_gap,
     )
     if excess > allowed:
-        return ClockVerdict(
+        return ClockCheck(
             marked,
             slack,
             f"claims {t1:.3f} ms a burst, but the judge waited {excess:.3f} ms longer than for the trusted "
             f"baseline (allowed {allowed:.3f} ms)",
         )
-    return ClockVerdict(marked, slack)
+    return ClockCheck(marked, slack)
 
 
-def _mark(sample: Sample, pace_gap: float, noise: float, rules: ClockRules) -> Sample:
+def _mark(sample: Sample, pace_gap: float, noise: float, rules: ClockTolerance) -> Sample:
     excess = sample.gap_ms - pace_gap
     return sample.model_copy(update={"late": excess > _burst_allowance(sample.t1_ms, noise, rules)})
 
 
-def _burst_allowance(t1_ms: float, noise: float, rules: ClockRules) -> float:
+def _burst_allowance(t1_ms: float, noise: float, rules: ClockTolerance) -> float:
     return max(rules.burst_pct / 100 * t1_ms, rules.burst_sigmas * noise, rules.burst_floor_ms)
 
 

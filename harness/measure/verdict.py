@@ -11,7 +11,7 @@ from harness.measure import drift, stats
 from harness.measure.gpu_specs import peak_tflops, tensor_tflops
 from harness.measure.machine import version_of
 from harness.measure.stopping import level_of
-from harness.measure.two_clocks import ClockRules, ClockVerdict, cross_examine
+from harness.measure.two_clocks import ClockCheck, ClockTolerance, check_clocks
 from harness.problems import Problem
 from harness.process.ablation import NOTHING_OFF, Defence, Off
 from harness.schema import (
@@ -93,7 +93,7 @@ class RunFacts:
     commitment: str
     secret: str
     problem: Problem
-    rules: ClockRules
+    rules: ClockTolerance
     off: Off = NOTHING_OFF
 
     def for_case(self, commitment: str, secret: str) -> RunFacts:
@@ -105,17 +105,17 @@ def conclude(
     evidence: Evidence,
     facts: RunFacts,
     against: tuple[str, Sequence[Sample]],
-    pace: Sequence[Sample],
+    control: Sequence[Sample],
     null_gaps_ms: Sequence[float],
     telemetry: Sequence[Telemetry],
     null_energy_j: Mapping[int, float] = MappingProxyType({}),
 ) -> Result:
     """Judge everything that is known; `against` is the headline baseline's name and samples."""
     facts = facts.for_case(*evidence.told) if evidence.told else facts
-    clock = cross_examine(
-        evidence.samples, shared(pace, evidence.samples), null_gaps_ms, facts.rules
+    clock = check_clocks(
+        evidence.samples, shared(control, evidence.samples), null_gaps_ms, facts.rules
     )
-    shaky = drift.unsound(facts.machine, pace, telemetry)
+    shaky = drift.unstable_because(facts.machine, control, telemetry)
     status, reason = _status(evidence, facts, clock, shaky)
     timed = status is Status.PASSED
     best = Defence.BURST_MEAN in facts.off
@@ -148,7 +148,7 @@ def conclude(
         speedup=_speedup(against, scored, _level(evidence)) if timed else None,
         clock_mhz=mhz,
         clock_pct=100 * tflops / at_clock if tflops and at_clock else None,
-        drift_pct=drift.drift_pct(pace),
+        drift_pct=drift.drift_pct(control),
         energy=drift.energy(clock.samples, null_energy_j) if timed else None,
         deterministic=evidence.deterministic if timed else None,
         slack=clock.slack,
@@ -194,7 +194,7 @@ def _identity(evidence: Evidence, facts: RunFacts) -> dict[str, Any]:
 
 
 def _status(
-    evidence: Evidence, facts: RunFacts, clock: ClockVerdict, shaky: str
+    evidence: Evidence, facts: RunFacts, clock: ClockCheck, shaky: str
 ) -> tuple[Status, str]:
     if evidence.status is not None:
         wrong = {Status.INCORRECT, Status.NONFINITE, Status.BAD_OUTPUT}
@@ -219,10 +219,10 @@ def _class(evidence: Evidence, facts: RunFacts) -> Literal["exact", "approximate
     return "exact" if worst is not None and limits.exact(worst) else "approximate"
 
 
-def shared(pace: Sequence[Sample], samples: Sequence[Sample]) -> list[Sample]:
-    """The pace in the blocks of `samples`: who left early is held against the same minutes."""
+def shared(control: Sequence[Sample], samples: Sequence[Sample]) -> list[Sample]:
+    """The control in the blocks of `samples`: who left early is held against the same minutes."""
     blocks = {sample.block for sample in samples}
-    return [sample for sample in pace if sample.block in blocks]
+    return [sample for sample in control if sample.block in blocks]
 
 
 def _level(evidence: Evidence) -> float:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 
 from harness.problems import attention_forward
-from harness.problems.base import GateLimits, Kwargs, Probe, TensorSpec
+from harness.problems.base import Kwargs, Probe, TensorSpec, Tolerances
 from harness.schema import Case, Claims, Dtype
 
 #: A gradient has no scale of its own: `scaled` measures its largest difference in units of SDPA's largest
@@ -27,8 +27,8 @@ from harness.schema import Case, Claims, Dtype
 #: Early rows of dq are what fixes worst_row: with few keys dP and delta nearly cancel, and the error of
 #: delta (a sum over the rounded o) stays. A lost or foreign row is off by 1.
 LIMITS = {
-    Dtype.FP16: GateLimits(contract=1e-2, rel_l2=1.4e-3, worst_row=3e-2, scaled=True),
-    Dtype.BF16: GateLimits(contract=4e-2, rel_l2=2e-2, worst_row=2.5e-1, scaled=True),
+    Dtype.FP16: Tolerances(contract=1e-2, rel_l2=1.4e-3, worst_row=3e-2, scaled=True),
+    Dtype.BF16: Tolerances(contract=4e-2, rel_l2=2e-2, worst_row=2.5e-1, scaled=True),
 }
 FLOPS_OVER_FORWARD = 2.5
 LENGTHS = (17, 127, 129, 333)  # not 1: dq and dk are zero there and any relative error is noise
@@ -71,7 +71,7 @@ class AttentionBackward:
         """One for every score, which is computed again."""
         return attention_forward.PROBLEM.exponentials(case)
 
-    def limits(self, dtype: Dtype) -> GateLimits:
+    def limits(self, dtype: Dtype) -> Tolerances:
         """See LIMITS."""
         return LIMITS[dtype]
 

@@ -7,14 +7,14 @@ from __future__ import annotations
 
 import math
 
-from harness.problems.base import GateLimits, Kwargs, Probe, TensorSpec
+from harness.problems.base import Kwargs, Probe, TensorSpec, Tolerances
 from harness.schema import Case, Claims, Dtype
 
 #: fp16: twice and more what every honest library kernel was measured at; FP8, INT8 and skipped keys
 #: start at 8 times these limits. bf16 keeps 8 bits of mantissa instead of 11.
 LIMITS = {
-    Dtype.FP16: GateLimits(contract=1e-2, rel_l2=1e-3, worst_row=2e-3),
-    Dtype.BF16: GateLimits(contract=4e-2, rel_l2=5e-3, worst_row=1e-2),
+    Dtype.FP16: Tolerances(contract=1e-2, rel_l2=1e-3, worst_row=2e-3),
+    Dtype.BF16: Tolerances(contract=4e-2, rel_l2=5e-3, worst_row=1e-2),
 }
 ODD_SCALE = 0.7310585  # times 1/sqrt(headdim): nobody hard-codes it
 
@@ -54,7 +54,7 @@ class AttentionForward:
         """One for every score."""
         return self.flops(case) / (4 * case.headdim)
 
-    def limits(self, dtype: Dtype) -> GateLimits:
+    def limits(self, dtype: Dtype) -> Tolerances:
         """See LIMITS."""
         return LIMITS[dtype]
 

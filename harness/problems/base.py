@@ -26,7 +26,7 @@ class TensorSpec:
 
 
 @dataclass(frozen=True)
-class GateLimits:
+class Tolerances:
     """What an output may differ by. `contract` is the published bar, the others make the class exact."""
 
     contract: float  # max |out - SDPA|
@@ -82,7 +82,7 @@ class Problem(Protocol):
     def exponentials(self, case: Case) -> float:
         """Exponentials of one call, of which the special-function units do few at a time."""
 
-    def limits(self, dtype: Dtype) -> GateLimits:
+    def limits(self, dtype: Dtype) -> Tolerances:
         """The gate for one element type."""
 
     def probes(self, case: Case, claims: Claims) -> list[Probe]:

@@ -21,7 +21,7 @@ from pathlib import Path
 
 from harness.process import process_tree
 from harness.process.ablation import NOTHING_OFF, Defence, Off
-from harness.process.forkserver import Adopted, Nursery
+from harness.process.forkserver import DetachedProcess, ForkServer
 from harness.process.project import HOME, private
 from harness.process.sandbox import cgroup, enter, namespaces, search_path, usage
 from harness.process.text import plain_text
@@ -95,24 +95,24 @@ class Child:
         module: str,
         arguments: Sequence[str],
         jail: Jail | None,
-        nursery: Nursery | None = None,
+        forkserver: ForkServer | None = None,
     ) -> None:
         self.log = Log()
         self._paused_ns: dict[int, int] | None = None  # pid → its CPU time when all had stopped
         self.line, theirs = socket.socketpair()
         self.first: socket.socket | None = None  # to the first process of its namespaces
-        self.process: subprocess.Popen[bytes] | Adopted
-        rules = rules_of(jail) if jail else enter.Rules(level=0)
+        self.process: subprocess.Popen[bytes] | DetachedProcess
+        rules = sandbox_rules(jail) if jail else enter.Rules(level=0)
         self.group: cgroup.Group | None = None
         if jail and jail.memory_bytes and rules.level:
             self.group = cgroup.make(jail.memory_bytes, rules.processes, cgroup.parent())
             rules = replace(rules, cgroup=self.group.folder if self.group else None)
         self.walled = rules.level == 2
-        if jail and nursery:
+        if jail and forkserver:
             self.first, first = socket.socketpair() if self.walled else (None, None)
             with theirs, first or contextlib.nullcontext():
                 env = untrusted_env(jail)
-                self.process = nursery.fork(arguments, env, rules, theirs, self.log.fd, first)
+                self.process = forkserver.fork(arguments, env, rules, theirs, self.log.fd, first)
             self.pid = self.process.pid
             return
         command = [sys.executable, "-m", module, "--fd", str(theirs.fileno()), *arguments]
@@ -227,7 +227,7 @@ class Child:
             os.killpg(self.pid, number)
 
 
-def rules_of(jail: Jail) -> enter.Rules:
+def sandbox_rules(jail: Jail) -> enter.Rules:
     """The jail as the sandbox's rules."""
     imports = search_path.opened(search_path.shut(*private(jail.root), jail.cache.parent))
     return enter.Rules(
@@ -270,7 +270,7 @@ def untrusted_env(jail: Jail) -> dict[str, str]:
 
 
 def bare_env(house: Path) -> dict[str, str]:
-    """What every untrusted process is told, and the nursery: paths of programs, the language."""
+    """What every untrusted process is told, and the fork server: paths of programs, the language."""
     env = {key: os.environ[key] for key in KEPT_ENV if key in os.environ}
     return env | {"PYTHONPATH": _python_path(house), "PYTHONDONTWRITEBYTECODE": "1"}
 

@@ -1,8 +1,8 @@
-"""The engine's line to the nursery: a process that has imported torch once and forks every worker.
+"""The engine's line to the fork server: a process that has imported torch once and forks every worker.
 
 Starting an interpreter and importing torch takes two seconds of a core, for each worker again. A fork
 of a process that has done so takes a hundredth of that and shares its memory. The walls of
-harness/process/sandbox/enter.py go up in the fork before it reads a line of the submission, and the nursery holds
+harness/process/sandbox/enter.py go up in the fork before it reads a line of the submission, and the fork server holds
 nothing that a fork should not see: no seed, no path but the package's, the allow-listed environment.
 """
 
@@ -27,7 +27,7 @@ START_S = 180.0
 WORKER_NAME = "attn-worker"  # of a fork, in place of its nursery's
 
 
-class Nursery:
+class ForkServer:
     """One process, started at once; `fork` waits until it has its imports."""
 
     def __init__(self, house: Path, env: Mapping[str, str], log: Path) -> None:
@@ -65,7 +65,7 @@ class Nursery:
         line: socket.socket,
         log: int,
         first: socket.socket | None = None,
-    ) -> Adopted:
+    ) -> DetachedProcess:
         """Start one worker behind `rules`, with `line` to talk on and the descriptor `log` as its output.
 
         first: on which the first process of its namespaces is told what to do, at level 2.
@@ -84,9 +84,9 @@ class Nursery:
             except WireError as cause:
                 raise self._failed(str(cause)) from None
 
-    def _asked(self, message: wire.Message, fds: tuple[int, ...]) -> Adopted:
+    def _asked(self, message: wire.Message, fds: tuple[int, ...]) -> DetachedProcess:
         wire.send(self.line, message, fds)
-        return Adopted(int(wire.receive(self.line, START_S)["pid"]))
+        return DetachedProcess(int(wire.receive(self.line, START_S)["pid"]))
 
     def close(self) -> None:
         """End it; its forks are children of ours and live on."""
@@ -98,11 +98,12 @@ class Nursery:
     def _failed(self, what: str) -> HarnessError:
         tail = self.log.read_text(encoding="utf-8", errors="replace").splitlines()[-6:]
         return HarnessError(
-            "\n".join([f"the nursery of the workers failed: {what}", *tail]), "python run.py doctor"
+            "\n".join([f"the fork server of the workers failed: {what}", *tail]),
+            "python run.py doctor",
         )
 
 
-class Adopted:
+class DetachedProcess:
     """A process that became our child when its parent ended; as much of Popen as is used."""
 
     def __init__(self, pid: int) -> None:

@@ -1,8 +1,8 @@
-"""The judge and the nursery, started before anybody knows what for: each imports torch for seconds.
+"""The judge and the fork server, started before anybody knows what for: each imports torch for seconds.
 
-`run.py` calls `begin` before its own imports, and `begin_next` between two runs of --watch; `taken` gives a run
+`run.py` calls `begin` before its own imports, and `start_next` between two runs of --watch; `taken` gives a run
 what was begun, or begins then. Neither process is told anything yet: the judge learns problem and GPU from the
-engine's first message, the nursery an environment, walls and a submission's folder with each fork; until then
+engine's first message, the fork server an environment, walls and a submission's folder with each fork; until then
 neither has a context on a GPU. Nothing here may import pydantic.
 """
 
@@ -14,7 +14,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from harness.process.child import Child, bare_env
-from harness.process.forkserver import Nursery
+from harness.process.forkserver import ForkServer
 from harness.process.project import HOME
 from harness.process.sandbox import enter
 from harness.process.scratch import house, scratch_folder
@@ -22,7 +22,7 @@ from harness.process.scratch import house, scratch_folder
 MANY = ("--engine", "--gpus", "--per-unit", "--resume")  # the units of a campaign start their own
 
 
-class Hall:
+class TrustedProcesses:
     """The scratch folder of a run, and the two processes that every run has."""
 
     def __init__(self) -> None:
@@ -32,8 +32,8 @@ class Hall:
             self.judge = Child("harness.judge", [], None)
             stack.callback(self.judge.end)
             home = house(self.scratch)
-            self.nursery = Nursery(home, bare_env(home), self.scratch / "nursery.log")
-            stack.callback(self.nursery.close)
+            self.forkserver = ForkServer(home, bare_env(home), self.scratch / "forkserver.log")
+            stack.callback(self.forkserver.close)
             self._end = stack.pop_all()
 
     def close(self) -> None:
@@ -41,7 +41,7 @@ class Hall:
         self._end.close()
 
 
-_waiting: list[Hall] = []
+_waiting: list[TrustedProcesses] = []
 
 
 def begin(words: Sequence[str]) -> None:
@@ -49,7 +49,7 @@ def begin(words: Sequence[str]) -> None:
     asks = [word.partition("=")[0] for word in words]
     one_run = bool(asks) and (asks[0] == "run" or asks[0].startswith("-") or _is_there(asks[0]))
     if one_run and not {"-h", "--help", "-V", "--version", *MANY} & set(asks):
-        begin_next()
+        start_next()
 
 
 def _is_there(word: str) -> bool:
@@ -57,20 +57,20 @@ def _is_there(word: str) -> bool:
     return "/" in word or any((base / word).exists() for base in (Path(), HOME / "submissions"))
 
 
-def begin_next(runs: int = 1) -> None:
+def start_next(runs: int = 1) -> None:
     """Start both for each of the next `runs` runs, as far as they do not wait already."""
     while len(_waiting) < runs:
-        _waiting.append(Hall())
+        _waiting.append(TrustedProcesses())
 
 
 @contextlib.contextmanager
-def taken() -> Iterator[Hall]:
+def taken() -> Iterator[TrustedProcesses]:
     """What `begin` started, once, or a fresh one; ended on the way out."""
-    hall = _waiting.pop(0) if _waiting else Hall()
+    trusted = _waiting.pop(0) if _waiting else TrustedProcesses()
     try:
-        yield hall
+        yield trusted
     finally:
-        hall.close()
+        trusted.close()
 
 
 @atexit.register

@@ -1,8 +1,8 @@
 """What keeps processes apart and leaves nothing behind. Linux calls through ctypes; no CUDA, no torch.
 
-`make_private`     nobody of the same user reads this process's memory or environment
+`set_undumpable`     nobody of the same user reads this process's memory or environment
 `open_own_proc`    a process that changed its user reads its own entry in /proc again
-`take_name`        a fork shows what it is
+`set_process_name`        a fork shows what it is
 `die_with_parent`  an engine that is killed leaves no stopped worker behind
 `adopt_orphans`    a process that left its parent becomes ours, whatever session it fled to
 `descendants`      everything that a process started, whatever session it is in
@@ -23,7 +23,7 @@ PR_SET_PDEATHSIG, PR_SET_DUMPABLE, PR_SET_NAME, PR_SET_CHILD_SUBREAPER = 1, 4, 1
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
-def make_private() -> bool:
+def set_undumpable() -> bool:
     """Refuse ptrace, /proc/self/mem and environ to others of this user; root still may (man 2 prctl)."""
     return int(_libc.prctl(PR_SET_DUMPABLE, 0, 0, 0, 0)) == 0
 
@@ -43,7 +43,7 @@ def die_with_parent() -> None:
     _libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
 
 
-def take_name(name: str) -> None:
+def set_process_name(name: str) -> None:
     """What `top` and /proc/PID/comm call this process; 15 characters."""
     _libc.prctl(PR_SET_NAME, name.encode(), 0, 0, 0)
 

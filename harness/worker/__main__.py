@@ -27,7 +27,7 @@ from harness.errors import WireError
 from harness.problems.base import Probe
 from harness.process import process_tree, wire
 from harness.process.ablation import NOTHING_OFF, Defence, Off, from_argument
-from harness.process.cuda.driver import keep_memory_private, timer, wait_for_turn
+from harness.process.cuda.driver import keep_memory_private, timer, wait_for_sequence
 from harness.process.cuda.shared_memory import DTYPES, Arena
 from harness.process.forkserver import WORKER_NAME
 from harness.schema import Case, Manifest, Status
@@ -82,7 +82,7 @@ class Worker:
             if self.device == "cuda":
                 with listening():
                     torch.zeros(1, device="cuda")
-            return {"op": "primed"}
+            return {"op": "profiler_started"}
         raise WireError(f"unknown message '{op}'")
 
     def _prepare(self, message: wire.Message) -> None:
@@ -120,7 +120,7 @@ class Worker:
             function = naming(function, kernels)
         if self.held:
             if turn:
-                wait_for_turn(self.inputs.flag, turn)
+                wait_for_sequence(self.inputs.flag, turn)
             after = partial(self._kept, turn)
             with self.held.lending():
                 calls_ms = gpu_burst(function, calls, kwargs, self._keep, self.events, after)
@@ -307,7 +307,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--without", default="")
     args = parser.parse_args(argv)
     process_tree.die_with_parent()
-    process_tree.take_name(WORKER_NAME)
+    process_tree.set_process_name(WORKER_NAME)
     manifest = Manifest.model_validate_json(args.manifest)
     sys.argv = [manifest.entry]
     if isinstance(sys.stdout, io.TextIOWrapper):  # a file: what is printed outlives a kill
@@ -317,9 +317,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     if args.device == "cuda" and not args.ahead:
         keep_memory_private()
     if args.ahead:
-        from harness.worker.cross_compile import pretend
+        from harness.worker.cross_compile import without_gpu
 
-        pretend(args.ahead)
+        without_gpu(args.ahead)
         args.device = "cpu"
     (build if args.build else serve)(sock, args, manifest)
     sys.stdout.flush()

@@ -17,7 +17,7 @@ from typing import Any
 import torch
 
 
-def pretend(target: str) -> None:
+def without_gpu(target: str) -> None:
     """Make this process one that compiles for `target` ("9.0/132": compute capability, SMs)."""
     capability, sms = target.split("/")
     major, minor = map(int, capability.split("."))

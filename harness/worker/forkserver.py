@@ -1,11 +1,11 @@
-"""The nursery process: `python -m harness.worker.forkserver FD` imports torch, then forks a worker a message.
+"""The fork server process: `python -m harness.worker.forkserver FD` imports torch, then forks a worker a message.
 
     engine ── fork this ──> nursery ── fork ──> between ── fork ──> worker
     engine <───────────────── pid ────────────────┘  (it ends: the engine adopts the worker)
 
 The worker clears what it inherited (descriptors, environment), puts the walls up and runs
 harness.worker as if it had been started by its own command line. Nothing of a submission ever runs
-in the nursery itself, so every fork starts from the same clean memory. At level 2 what the engine
+in the fork server itself, so every fork starts from the same clean memory. At level 2 what the engine
 adopts is the first process of the worker's namespaces, and the worker is a fork of that one.
 """
 
@@ -34,7 +34,7 @@ def serve(line: socket.socket) -> None:
         between = os.fork()
         if between == 0:
             line.close()
-            beget(message, fds, (told, tell, adopted, until))
+            fork_detached(message, fds, (told, tell, adopted, until))
         os.waitpid(between, 0)
         for fd in (tell, adopted, until, *fds):
             os.close(fd)
@@ -42,7 +42,7 @@ def serve(line: socket.socket) -> None:
             wire.send(line, {"pid": int(answer.read())})
 
 
-def beget(message: wire.Message, fds: list[int], pipes: tuple[int, int, int, int]) -> None:
+def fork_detached(message: wire.Message, fds: list[int], pipes: tuple[int, int, int, int]) -> None:
     """Fork the worker, tell its pid and end, so that it has no parent here; never returns.
 
     fds: the line to the judge, the log, at level 2 the line to the first process. pipes: on which
@@ -61,16 +61,16 @@ def beget(message: wire.Message, fds: list[int], pipes: tuple[int, int, int, int
                 os.close(fd)
             os.read(adopted, 1)  # only then may it ask to die with its parent
             os.close(adopted)
-            become_worker(message, rules, fds, why)
+            exec_worker(message, rules, fds, why)
         os.write(tell, str(worker).encode())
     finally:
         os._exit(0)
 
 
-def become_worker(
+def exec_worker(
     message: wire.Message, rules: enter.Rules, fds: list[int], why: UnavailableError | None
 ) -> None:
-    """Leave everything of the nursery behind and run one worker; never returns.
+    """Leave everything of the fork server behind and run one worker; never returns.
 
     why: what keeps it from starting at all.
     """

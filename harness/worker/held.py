@@ -24,7 +24,7 @@ from collections.abc import Iterator
 import torch
 
 from harness.process.cuda.arena_layout import OUTPUT_SHARES, PIECE_BYTES
-from harness.process.cuda.driver import CudaDriver, tell_turn
+from harness.process.cuda.driver import CudaDriver, publish_sequence
 from harness.process.cuda.shared_memory import Arena
 
 FIRST_BURSTS = 2  # of each plan; graphs are captured after a call or three
@@ -135,7 +135,7 @@ class Held:
         with torch.cuda.stream(self._side):
             self._arena.table(count).copy_(self._pinned[:count], non_blocking=True)
         torch.cuda.current_stream().wait_stream(self._side)
-        tell_turn(self._arena.flag, turn)
+        publish_sequence(self._arena.flag, turn)
 
     @property
     def _known(self) -> bool:

@@ -12,7 +12,7 @@ from harness import PROTOCOL
 from harness.board import record
 from harness.campaign import local as local_engine
 from harness.campaign.local import Local
-from harness.campaign.pending_results import Account
+from harness.campaign.pending_results import PendingResults
 from harness.campaign.unit import to_text
 from harness.errors import GpuUnhealthyError
 from harness.schema import Kind, Machine, Result, Status
@@ -115,7 +115,7 @@ def test_a_row_that_says_what_was_not_asked_is_not_taken(changes: dict[str, obje
     ]
     honest = [record.parse(line.encode()) for line in lines]
     taken: list[Result] = []
-    account = Account(unit, taken.append)
+    account = PendingResults(unit, taken.append)
     account.machine = Machine()
     account.take(honest[0].model_copy(update=changes))
     account.take(honest[1])

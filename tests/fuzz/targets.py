@@ -25,7 +25,7 @@ from harness.catalog import steps
 from harness.catalog.entrants import gather, intact, load_entrant, read_again, stage
 from harness.engine.worker_process import JudgeClient, JudgeFailed, hear_builder
 from harness.errors import SubmissionError, WireError
-from harness.judge.burst import BurstOutcome, Desk
+from harness.judge.burst import BurstOutcome, WorkerLink
 from harness.judge.inputs import Inputs
 from harness.judge.judge import report_of
 from harness.judge.numerics import Reference
@@ -78,7 +78,7 @@ class Bench:
     def __init__(self) -> None:
         idle = socket.socket()
         idle.close()
-        self.desk = Desk(idle, "host", (1 << 14, 1 << 14))
+        self.link = WorkerLink(idle, "host", (1 << 14, 1 << 14))
         spec = TensorSpec("q", (1, 1, 4, 8), "fp16")
         zeros = torch.zeros(spec.shape, dtype=torch.float16)
         reference = Reference(zeros, zeros.float())
@@ -90,8 +90,8 @@ class Bench:
     def burst(self, frames: bytes) -> BurstOutcome:
         """One burst on a worker that is ready and then says `frames`."""
         with spoken(len(self.ready).to_bytes(4, "little") + self.ready + frames) as line:
-            self.desk.sock = line
-            return self.desk.burst(self.asked, 0.5)
+            self.link.sock = line
+            return self.link.burst(self.asked, 0.5)
 
 
 _bench: list[Bench] = []

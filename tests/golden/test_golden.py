@@ -12,7 +12,7 @@ import pytest
 import run
 from harness import errors
 from harness.board import record
-from harness.cli.main import guarded
+from harness.cli.main import exit_code_of
 from tests.golden import texts
 
 
@@ -76,7 +76,7 @@ def test_exit_code_of_words(words: str, code: int, tmp_path: Path) -> None:
     asked = words.split()
     if asked and asked[0] in ("show", "compare", "rank", "verify"):
         asked += ["--results", str(tmp_path)]
-    assert guarded(lambda: run.main(texts.cli_main.parse_args(asked))) == code
+    assert exit_code_of(lambda: run.main(texts.cli_main.parse_args(asked))) == code
 
 
 @pytest.mark.parametrize(
@@ -96,4 +96,4 @@ def test_exit_code_of_words(words: str, code: int, tmp_path: Path) -> None:
     ids=lambda value: type(value).__name__ if isinstance(value, BaseException) else str(value),
 )
 def test_exit_code_of_an_end(error: BaseException, code: int) -> None:
-    assert guarded(fails(error)) == code
+    assert exit_code_of(fails(error)) == code

@@ -262,13 +262,13 @@ RIGHT_OF = """edge => [...document.querySelectorAll("main *, header *")].filter(
 }).map(e => e.tagName + " " + e.textContent.slice(0, 30))"""
 
 
-def desk(width: int, height: int = 900) -> object:
+def link(width: int, height: int = 900) -> object:
     return pytest.param((width, height, "light"), id=f"{width}")
 
 
 @pytest.mark.parametrize("suite", ["fa3", "fa3_bwd"])
 @pytest.mark.parametrize(
-    "tab", [desk(width) for width in (1920, 1600, 1400, 1280, 820, 390)], indirect=True
+    "tab", [link(width) for width in (1920, 1600, 1400, 1280, 820, 390)], indirect=True
 )
 def test_the_table_fits_its_card(tab: object, suite: str) -> None:
     tab.locator("#suite").select_option(label=suite)
@@ -282,7 +282,7 @@ def test_the_table_fits_its_card(tab: object, suite: str) -> None:
     assert max(tab.evaluate(dots)) < 14  # the dot stands beside the first line of the name
 
 
-@pytest.mark.parametrize("tab", [desk(390)], indirect=True)
+@pytest.mark.parametrize("tab", [link(390)], indirect=True)
 def test_on_a_phone_a_reason_has_the_width_of_the_page(tab: object) -> None:
     widths = tab.evaluate(
         "[...document.querySelectorAll('#unranked td')].map(e => e.getBoundingClientRect().width)"
@@ -291,7 +291,7 @@ def test_on_a_phone_a_reason_has_the_width_of_the_page(tab: object) -> None:
     assert min(widths) > 300
 
 
-@pytest.mark.parametrize("tab", [desk(1600), desk(390)], indirect=True)
+@pytest.mark.parametrize("tab", [link(1600), link(390)], indirect=True)
 def test_on_paper_every_column_is_there_and_nothing_is_cut(tab: object) -> None:
     tab.set_viewport_size({"width": 703, "height": 1000})  # A4 less 12 mm on either side
     tab.emulate_media(media="print")

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import io
 
-from harness.cli.campaign_view import Rack
+from harness.cli.campaign_view import CampaignView
 from harness.schema import Kind, Status
 from tests.report.factory import result
 from tests.report.test_terminal import Screen
 
 
 def story(file: io.StringIO) -> str:
-    with Rack(file=file) as rack:
+    with CampaignView(file=file) as rack:
         rack.planned(3, 2)
         rack.started("0.0", ("a",), "host:0")
         rack.started("1.0", ("b", "c", "d"), "host:1\x1b[2J")

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from harness.board.render.text import NEXT, milliseconds, next_step, times, wash
+from harness.board.render.text import NEXT, milliseconds, next_step, sanitize, times
 from harness.measure.stats import Interval
 from harness.schema import Status
 from tests.report.factory import result
@@ -16,7 +16,7 @@ from tests.report.factory import result
 
 @given(st.text())
 def test_washed_text_is_one_harmless_line(text: str) -> None:
-    washed = wash(text)
+    washed = sanitize(text)
     assert not re.search(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e]", washed)
     assert not re.search(r"::[a-z-]+[^:]*::", washed, re.IGNORECASE)
     assert len(washed) <= 400
@@ -24,7 +24,7 @@ def test_washed_text_is_one_harmless_line(text: str) -> None:
 
 @given(st.text(alphabet="\x1b[]0;m:error# \x07abc\\::", max_size=80))
 def test_no_order_to_a_terminal_or_a_runner_survives(text: str) -> None:
-    washed = wash(text)
+    washed = sanitize(text)
     assert "\x1b" not in washed
     assert "##[" not in washed
     assert not re.search(r"::[a-z-]+(\s[^:]*)?::", washed, re.IGNORECASE)
@@ -44,7 +44,7 @@ def test_no_order_to_a_terminal_or_a_runner_survives(text: str) -> None:
     ],
 )
 def test_known_tricks(dirty: str, clean: str) -> None:
-    assert wash(dirty) == clean
+    assert sanitize(dirty) == clean
 
 
 def test_every_ending_but_passed_has_a_next_move() -> None:

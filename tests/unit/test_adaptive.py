@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from harness.engine import adaptive, timing
-from harness.engine.adaptive import Course
+from harness.engine.adaptive import AdaptiveRun
 from harness.engine.events import Silent
 from harness.engine.run_state import Roles, State
 from harness.measure.plan import Block
@@ -44,8 +44,8 @@ class Bench:
         self.met: list[tuple[str, Block]] = []
         self.rng = random.Random(41)
         self.now_s = 0.0
-        seats = {name: self.seat(name, kinds.get(name, Kind.SUBMISSION)) for name in latency_ms}
-        seats |= {name: self.seat(name, Kind.BASELINE) for name in ("base", "null")}
+        workers = {name: self.worker(name, kinds.get(name, Kind.SUBMISSION)) for name in latency_ms}
+        workers |= {name: self.worker(name, Kind.BASELINE) for name in ("base", "null")}
         facts = SimpleNamespace(
             rules=GPU_RULES, off=frozenset(), machine=SimpleNamespace(has_gpu=False)
         )
@@ -53,7 +53,7 @@ class Bench:
         self.state = State(
             suite=Suite(name="s", cases=CASES, against="base", blocks=20),
             problem=get_problem("attention_forward"),
-            seats=seats, roles=Roles("base", "base", "null"), judge=other, facts=facts,  # type: ignore[arg-type]
+            workers=workers, roles=Roles("base", "base", "null"), judge=other, facts=facts,  # type: ignore[arg-type]
             sizes=(0, 0), monitor=other, save=lambda _: None, observer=Silent(),
             rng=random.Random(42), rule=rule,
         )  # fmt: skip
@@ -62,7 +62,7 @@ class Bench:
         monkeypatch.setattr(adaptive, "time", SimpleNamespace(monotonic=lambda: self.now_s))
 
     @staticmethod
-    def seat(name: str, kind: Kind) -> Any:
+    def worker(name: str, kind: Kind) -> Any:
         entrant = Entrant(
             name=name, kind=kind, folder=Path("/x"), manifest=Manifest(name=name), source_sha256="0"
         )
@@ -103,7 +103,7 @@ def bench(monkeypatch: pytest.MonkeyPatch) -> Make:
 
 def test_until_goes_on_with_the_open_pair_alone(bench: Make) -> None:
     made = bench(Rule(until_pct=0.1), {"a": 0.8, "twin": 0.8005, "far": 1.4})
-    Course(made.state).run()
+    AdaptiveRun(made.state).run()
     assert made.count("far") == 20
     assert made.count("a") == made.count("twin") > 20
     assert made.count("base") == made.count("a")
@@ -114,7 +114,7 @@ def test_until_goes_on_with_the_open_pair_alone(bench: Make) -> None:
 
 def test_every_block_holds_baseline_and_null_and_no_index_comes_twice(bench: Make) -> None:
     made = bench(Rule(until_pct=0.1, race=1), {"a": 0.8, "twin": 0.8003, "far": 1.4})
-    Course(made.state).run()
+    AdaptiveRun(made.state).run()
     for case in CASES:
         met = [block for name, block in made.met if name == case.name]
         assert all({"base", "null"} <= set(block.order) for block in met)
@@ -125,19 +125,19 @@ def test_every_block_holds_baseline_and_null_and_no_index_comes_twice(bench: Mak
 
 def test_the_time_limit_cuts_what_comes_behind_the_suites_blocks(bench: Make) -> None:
     made = bench(Rule(until_pct=0.01, time_limit_s=60.0), {"a": 0.8, "twin": 0.8})
-    Course(made.state).run()
+    AdaptiveRun(made.state).run()
     assert 20 < made.count("a") < 40
     assert "time limit of 60 s" in made.why("a")
     assert "open with" in made.why("a") + made.why("twin")
     made = bench(Rule(until_pct=0.01, time_limit_s=1.0), {"a": 0.8, "twin": 0.8})
-    Course(made.state).run()
+    AdaptiveRun(made.state).run()
     assert made.count("a") == 20
 
 
 def test_a_race_spends_the_blocks_on_the_fast(bench: Make) -> None:
     field = {"first": 0.80, "second": 0.81, "slow": 0.9, "slower": 1.3}
     made = bench(Rule(race=2), field, library=Kind.BASELINE)
-    Course(made.state).run()
+    AdaptiveRun(made.state).run()
     counts = {name: made.count(name) for name in field}
     assert counts["first"] == counts["second"] == 20
     assert counts["slow"] == counts["slower"] == 4
@@ -149,7 +149,7 @@ def test_a_race_spends_the_blocks_on_the_fast(bench: Make) -> None:
 def test_a_claim_that_the_judge_did_not_see_pushes_nobody_out(bench: Make) -> None:
     made = bench(Rule(race=1), {"honest": 0.8, "liar": 0.4})
     made.hidden_ms["liar"] = 0.4
-    Course(made.state).run()
+    AdaptiveRun(made.state).run()
     assert made.count("honest") >= 20  # and some for the blocks that looked disturbed
     assert made.why("honest") == "measured to the end"
 
@@ -157,7 +157,7 @@ def test_a_claim_that_the_judge_did_not_see_pushes_nobody_out(bench: Make) -> No
 def test_who_fails_on_the_way_leaves(bench: Make) -> None:
     made = bench(Rule(race=1), {"honest": 0.8, "breaks": 0.7})
     made.fails_in["breaks"] = 2
-    Course(made.state).run()
+    AdaptiveRun(made.state).run()
     assert made.count("breaks") == 2
     assert "no time on every config" in made.why("breaks")
     assert made.count("honest") == 20

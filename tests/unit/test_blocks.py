@@ -49,16 +49,16 @@ class Bench:
         self.state = State(
             suite=Suite(name="s", cases=(CASE,), against="base", blocks=6, warmup_blocks=0),
             problem=get_problem("attention_forward"),
-            seats={name: self.seat(name) for name in NAMES}, roles=Roles("base", "base", "null"),
+            workers={name: self.worker(name) for name in NAMES}, roles=Roles("base", "base", "null"),
             judge=other, facts=facts, sizes=(0, 0), monitor=other, save=lambda _: None, observer=observer,
             quiet=self.quiet(),
         )  # fmt: skip
-        monkeypatch.setattr(timing, "take_turn", self.take_turn)
+        monkeypatch.setattr(timing, "run_burst", self.run_burst)
         clock = SimpleNamespace(monotonic=lambda: self.now_s, sleep=self.sleep)
         monkeypatch.setattr(timing, "time", clock)
 
     @staticmethod
-    def seat(name: str) -> Any:
+    def worker(name: str) -> Any:
         kind = Kind.SUBMISSION if name == "mine" else Kind.BASELINE
         entrant = Entrant(
             name=name, kind=kind, folder=Path("/x"), manifest=Manifest(name=name), source_sha256="0"
@@ -75,20 +75,20 @@ class Bench:
         made.strangers = self.seen  # type: ignore[method-assign]
         return made
 
-    def seen(self, seats: object) -> list[str]:
+    def seen(self, workers: object) -> list[str]:
         self.looks += 1
         return self.strangers.get(self.looks, [])
 
     def sleep(self, seconds: float) -> None:
         self.now_s += seconds
 
-    def take_turn(self, state: State, name: str, *_: object, **__: object) -> BurstReport:
+    def run_burst(self, state: State, name: str, *_: object, **__: object) -> BurstReport:
         self.turns.append(name)
         return BurstReport(status=Status.PASSED, calls_ms=(1.0, 1.0), t2_ms=3.0, rest_ms=0.4)
 
     def wake(self, name: str) -> None:
         """Have what `name` started run on in the turns of others."""
-        self.state.seats[name].child.ran_paused.return_value = "it ran"  # type: ignore[union-attr]
+        self.state.workers[name].child.ran_paused.return_value = "it ran"  # type: ignore[union-attr]
 
     def run(self, index: int) -> None:
         timing.run_block(self.state, CASE, Block(Probe(CASE), NAMES, index))
@@ -149,7 +149,7 @@ def test_who_runs_while_it_is_stopped_is_ended_and_its_block_counts_for_nobody(
     bench.run(1)
     known = bench.state.record("mine", CASE)
     assert (known.status, known.reason) == (Status.LEFT_WORK_RUNNING, "it ran")
-    assert not bench.state.seats["mine"].attached
+    assert not bench.state.workers["mine"].attached
     assert bench.blocks_of("base") == [0]
     assert bench.notes == ["c: mine ran in another's turn: this block does not count"]
     assert timing.repeat_disturbed(bench.state, CASE, NAMES) == 1
@@ -175,7 +175,7 @@ def last_compared(seed: int, kind: Kind = Kind.SUBMISSION) -> int | None:
     samples: list[int] = []
     state: Any = SimpleNamespace(
         rng=random.Random(seed),
-        seats={"mine": SimpleNamespace(entrant=SimpleNamespace(kind=kind))},
+        workers={"mine": SimpleNamespace(entrant=SimpleNamespace(kind=kind))},
         record=lambda name, case: SimpleNamespace(samples=samples),
     )
     last = None

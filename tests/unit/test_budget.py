@@ -24,10 +24,10 @@ CASES = [Case(name=n, batch=1, heads=1, seqlen=16, headdim=16) for n in ("one", 
 
 @given(st.lists(st.tuples(st.booleans(), st.floats(0, 400)), max_size=40))
 def test_nobody_spends_more_than_the_budget_and_one_turn(told: list[tuple[bool, float]]) -> None:
-    budget = Budget(LIMITS, "pace")
+    budget = Budget(LIMITS, "control")
     for is_pace, wants_s in told:
         if is_pace:
-            budget.spent_s["pace"] += wants_s / 100
+            budget.spent_s["control"] += wants_s / 100
         elif not budget.overdrawn("mine"):
             deadline_s = budget.deadline_s("mine", LIMITS.first_call_s)
             assert deadline_s >= SHORTEST_S
@@ -36,7 +36,7 @@ def test_nobody_spends_more_than_the_budget_and_one_turn(told: list[tuple[bool, 
 
 
 def test_who_hung_once_is_not_waited_for_as_long_again() -> None:
-    budget = Budget(LIMITS, "pace")
+    budget = Budget(LIMITS, "control")
     assert budget.deadline_s("mine", 20) == 20
     budget.hung.add("mine")
     assert (budget.deadline_s("mine", 20), budget.deadline_s("other", 20)) == (5, 20)
@@ -49,16 +49,16 @@ class Stage:
         self.now, self.asked, self.left = 0.0, list[float](), iter(takes)
         monkeypatch.setattr(engine_burst.time, "monotonic", lambda: self.now)
         monkeypatch.setattr(engine_burst, "_burst", self.burst)
-        self.seats = {
-            name: self.seat(kind) for name, kind in zip(("mine", "pace"), Kind, strict=True)
+        self.workers = {
+            name: self.worker(kind) for name, kind in zip(("mine", "control"), Kind, strict=True)
         }
         self.detached: list[str] = []
         self.failed: dict[str, tuple[Status, str]] = {}
         self.state: Any = SimpleNamespace(
             suite=SimpleNamespace(cases=CASES),
             limits=LIMITS,
-            seats=self.seats,
-            budget=Budget(LIMITS, "pace"),
+            workers=self.workers,
+            budget=Budget(LIMITS, "control"),
             judge=SimpleNamespace(detach=self.detached.append),
             done={"one"},
             record=lambda _, case: SimpleNamespace(
@@ -66,11 +66,13 @@ class Stage:
             ),
         )
 
-    def seat(self, kind: Kind) -> Any:
+    def worker(self, kind: Kind) -> Any:
         entrant = SimpleNamespace(name="mine", kind=kind)
-        seat = SimpleNamespace(entrant=entrant, attached=True, label="mine-1", compiles_alone=False)
-        seat.end = lambda: setattr(seat, "ended", True)
-        return seat
+        worker = SimpleNamespace(
+            entrant=entrant, attached=True, label="mine-1", compiles_alone=False
+        )
+        worker.end = lambda: setattr(worker, "ended", True)
+        return worker
 
     def burst(self, state: Any, name: str, case: Case, timeout_s: float, *_: object) -> BurstReport:
         self.asked.append(timeout_s)
@@ -79,17 +81,17 @@ class Stage:
         return BurstReport(status=status)
 
     def turn(self, name: str = "mine") -> BurstReport | None:
-        return engine_burst.take_turn(self.state, name, CASES[1], LIMITS.first_call_s)
+        return engine_burst.run_burst(self.state, name, CASES[1], LIMITS.first_call_s)
 
 
 def test_slow_within_every_deadline_is_told_what_it_spent(monkeypatch: pytest.MonkeyPatch) -> None:
     stage = Stage(monkeypatch, *itertools.repeat((40.0, Status.PASSED), 9))
-    stage.turn("pace")
-    stage.state.budget.spent_s["pace"] = 2.5  # 100 + 10 * 2.5 s
+    stage.turn("control")
+    stage.state.budget.spent_s["control"] = 2.5  # 100 + 10 * 2.5 s
     assert [stage.turn() is None for _ in range(5)] == [False] * 4 + [True]
     assert stage.asked[1:] == [125, 85, 45, 5]
     assert stage.detached == ["mine-1"]
-    why = (Status.TIMED_OUT, "spent 125 s of 125 s: 100 s and 10 times the 2.5 s of pace")
+    why = (Status.TIMED_OUT, "spent 125 s of 125 s: 100 s and 10 times the 2.5 s of control")
     assert stage.failed == {"two": why, "three": why}, "the row of a complete case stays"
 
 
@@ -99,7 +101,7 @@ def test_a_turn_that_the_budget_cut_short_is_told_so(monkeypatch: pytest.MonkeyP
     reply = stage.turn()
     assert stage.asked == [100, 10]
     assert reply
-    assert reply.message == "spent 100 s of 100 s: 100 s and 10 times the 0.0 s of pace"
+    assert reply.message == "spent 100 s of 100 s: 100 s and 10 times the 0.0 s of control"
 
 
 def test_after_a_hang_the_next_turns_are_short(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -114,7 +116,7 @@ def test_a_plain_cu_has_nothing_to_compile_in_its_first_call(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     stage = Stage(monkeypatch, (1.0, Status.PASSED))
-    stage.seats["mine"].compiles_alone = True
+    stage.workers["mine"].compiles_alone = True
     stage.turn()
     assert stage.asked == [LIMITS.burst_s]
 
@@ -139,7 +141,7 @@ def test_a_fault_of_ours_in_a_turn_ends_that_entry_alone(
     assert stage.failed["two"][0] is status
     assert stage.detached == ["mine-1"]
     with pytest.raises(type(fault)):
-        stage.turn("pace")
+        stage.turn("control")
 
 
 def test_a_judge_that_fails_is_more_than_a_turn(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -155,6 +157,6 @@ def test_a_judge_that_fails_is_more_than_a_turn(monkeypatch: pytest.MonkeyPatch)
 
 def test_a_baseline_is_not_hurried(monkeypatch: pytest.MonkeyPatch) -> None:
     stage = Stage(monkeypatch, *itertools.repeat((179.0, Status.PASSED), 9))
-    assert all(stage.turn("pace") for _ in range(9))
+    assert all(stage.turn("control") for _ in range(9))
     assert stage.asked == [180] * 9
-    assert stage.state.budget.spent_s == defaultdict(float, pace=179.0 * 9)
+    assert stage.state.budget.spent_s == defaultdict(float, control=179.0 * 9)

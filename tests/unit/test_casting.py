@@ -11,7 +11,7 @@ from harness.catalog.entrants import load_entrant
 from harness.catalog.request import Request
 from harness.catalog.suites import load_suite
 from harness.engine import assign_roles, session
-from harness.engine.assign_roles import make_seats
+from harness.engine.assign_roles import make_workers
 from harness.measure.verdict import Evidence
 from harness.problems import get_problem
 from harness.schema import Kind, Machine, Status
@@ -32,14 +32,14 @@ def test_names_that_look_alike_share_nothing(tmp_path: Path) -> None:
     suite = load_suite("smoke", ROOT / "configs")
     request = Request(suite, Machine(), tuple(entrants), "sdpa", cache=tmp_path / "cache")
     (tmp_path / "scratch").mkdir()
-    seats = make_seats(request, problem, "cpu", tmp_path / "scratch").values()
+    workers = make_workers(request, problem, "cpu", tmp_path / "scratch").values()
     for own in (
-        lambda seat: seat.jail.cache,
-        lambda seat: seat.jail.scratch,
-        lambda seat: seat.jail.source,
-        lambda seat: seat.label,
+        lambda worker: worker.jail.cache,
+        lambda worker: worker.jail.scratch,
+        lambda worker: worker.jail.source,
+        lambda worker: worker.label,
     ):
-        assert len({own(seat) for seat in seats}) == len(entrants)
+        assert len({own(worker) for worker in workers}) == len(entrants)
 
 
 def test_a_worker_is_told_of_the_copy_and_not_of_the_folder(tmp_path: Path) -> None:
@@ -49,10 +49,10 @@ def test_a_worker_is_told_of_the_copy_and_not_of_the_folder(tmp_path: Path) -> N
     suite = load_suite("smoke", ROOT / "configs")
     request = Request(suite, Machine(), (entrant,), "sdpa", cache=tmp_path / "cache")
     (tmp_path / "scratch").mkdir()
-    seat = make_seats(request, problem, "cpu", tmp_path / "scratch")["mine"]
-    words = seat._arguments()
-    assert words[words.index("--folder") + 1] == str(seat.jail.source)
-    assert [path.name for path in seat.jail.source.iterdir()] == ["mine.py"]
+    worker = make_workers(request, problem, "cpu", tmp_path / "scratch")["mine"]
+    words = worker._arguments()
+    assert words[words.index("--folder") + 1] == str(worker.jail.source)
+    assert [path.name for path in worker.jail.source.iterdir()] == ["mine.py"]
     assert str(tmp_path / "mine.py") not in " ".join(words)
 
 
@@ -75,11 +75,11 @@ def test_a_seat_that_cannot_be_made_fails_its_own_entry_and_nobody_else_s(
         real(folder, uid, most_gib)
 
     monkeypatch.setattr(assign_roles, "own_folder", own_folder)
-    seats = make_seats(request, problem, "cpu", tmp_path / "scratch")
+    workers = make_workers(request, problem, "cpu", tmp_path / "scratch")
     case = suite.cases[0]
-    known = {name: Evidence(seat.entrant, case) for name, seat in seats.items()}
+    known = {name: Evidence(worker.entrant, case) for name, worker in workers.items()}
     run = SimpleNamespace(
-        seats=seats,
+        workers=workers,
         suite=SimpleNamespace(cases=[case]),
         record=lambda name, _: known[name],
         facts=SimpleNamespace(machine=Machine()),
@@ -88,7 +88,7 @@ def test_a_seat_that_cannot_be_made_fails_its_own_entry_and_nobody_else_s(
     assert known["mine"].status is Status.HARNESS_ERROR
     assert "not permitted" in known["mine"].reason
     assert known["other"].status is None
-    mine = seats["mine"]
+    mine = workers["mine"]
     triton = mine.entrant.manifest.model_copy(update={"language": "triton"})
     mine.entrant, mine.device = mine.entrant.model_copy(update={"manifest": triton}), "cuda"
     assert not session.needs_build(mine, run), "nothing of it is looked into"

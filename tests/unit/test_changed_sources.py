@@ -11,7 +11,7 @@ from unittest.mock import MagicMock
 
 from harness.catalog.entrants import load_entrant, stage
 from harness.catalog.suites import load_suite
-from harness.engine.burst import Question, take_turn
+from harness.engine.burst import Question, run_burst
 from harness.engine.guards.budget import Budget
 from harness.engine.guards.quiet import Quiet
 from harness.problems import get_problem
@@ -34,7 +34,7 @@ class Known:
 
 
 def test_a_copy_that_was_changed_leaves_no_verdict_and_disturbs_nobody(tmp_path: Path) -> None:
-    seats = {}
+    workers = {}
     for name in ("steady", "edited"):
         (tmp_path / f"{name}.py").write_text(SOURCE)
         problem = get_problem("attention_forward")
@@ -42,8 +42,8 @@ def test_a_copy_that_was_changed_leaves_no_verdict_and_disturbs_nobody(tmp_path:
         staged = tmp_path / "sources" / name
         stage(entrant, staged)
         child = MagicMock(group=None, **{"ending.return_value": "", "log_tail.return_value": ""})
-        seats[name] = MagicMock(entrant=entrant, child=child, attached=False, ended_for=None)
-        seats[name].jail.source = staged
+        workers[name] = MagicMock(entrant=entrant, child=child, attached=False, ended_for=None)
+        workers[name].jail.source = staged
     (tmp_path / "steady.py").write_text(SOURCE + "# saved a moment later by its author\n")
     (tmp_path / "sources" / "edited" / "more.py").write_text("planted")
     records: dict[tuple[str, str], Known] = defaultdict(Known)
@@ -51,7 +51,7 @@ def test_a_copy_that_was_changed_leaves_no_verdict_and_disturbs_nobody(tmp_path:
     reply = BurstReport(status=Status.PASSED, calls_ms=(1.0,), t2_ms=1.0)
     state: Any = SimpleNamespace(
         suite=suite,
-        seats=seats,
+        workers=workers,
         record=lambda name, case: records[name, case.name],
         limits=suite.limits,
         sizes=(0, 0),
@@ -66,15 +66,15 @@ def test_a_copy_that_was_changed_leaves_no_verdict_and_disturbs_nobody(tmp_path:
         rng=random.Random(1),
         budget=Budget(suite.limits, "steady"),
     )
-    for seat in seats.values():
-        seat.compiles_alone = False
+    for worker in workers.values():
+        worker.compiles_alone = False
     question = Question(Probe(suite.cases[1]), "block/c/0", 1)
-    for name in seats:
-        take_turn(state, name, question, timeout_s=1)
-    assert seats["edited"].end.called
+    for name in workers:
+        run_burst(state, name, question, timeout_s=1)
+    assert workers["edited"].end.called
     assert not state.judge.burst.call_args_list[1:], "the edited one is never asked"
     found = {
-        name: {known.status for (n, _), known in records.items() if n == name} for name in seats
+        name: {known.status for (n, _), known in records.items() if n == name} for name in workers
     }
     assert found == {"steady": set(), "edited": {Status.INTERRUPTED}}
     assert len(records) == len(suite.cases)

@@ -33,16 +33,16 @@ def test_every_check_is_told_to_its_own_case(
     evidence = {case.name: Evidence(entrant, case) for case in cases}
     asked: list[str] = []
 
-    def take_turn(state: object, name: str, question: Question, timeout_s: float) -> BurstReport:
+    def run_burst(state: object, name: str, question: Question, timeout_s: float) -> BurstReport:
         case = question.probe.case
         asked.append(case.name)
         return BurstReport(status=Status.INCORRECT, message=f"wrong on {case.name}")
 
-    monkeypatch.setattr(correctness, "take_turn", take_turn)
+    monkeypatch.setattr(correctness, "run_burst", run_burst)
     state = SimpleNamespace(
         suite=SimpleNamespace(cases=cases),
         problem=PROBLEM,
-        seats={"mine": SimpleNamespace(entrant=entrant)},
+        workers={"mine": SimpleNamespace(entrant=entrant)},
         roles=SimpleNamespace(null=""),
         judge=SimpleNamespace(inputs=lambda *_: None),
         facts=SimpleNamespace(off=frozenset()),

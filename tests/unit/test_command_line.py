@@ -12,7 +12,7 @@ import pytest
 
 from harness.campaign.slurm import sbatch_options
 from harness.cli import run_options
-from harness.cli.main import guarded, parse_args
+from harness.cli.main import exit_code_of, parse_args
 from harness.cli.run_options import choose_suite
 from harness.errors import (
     EXIT_NOBODY_READS,
@@ -115,7 +115,7 @@ def test_a_timeout_replaces_the_suites_limits() -> None:
 def test_an_error_of_the_command_line_is_two_lines_and_exit_2(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    assert guarded(lambda: bool(parse_args(["rnak"]))) == EXIT_USAGE
+    assert exit_code_of(lambda: bool(parse_args(["rnak"]))) == EXIT_USAGE
     out, err = capsys.readouterr()
     assert out == ""
     first, second = err.splitlines()
@@ -126,7 +126,7 @@ def test_an_error_of_the_command_line_is_two_lines_and_exit_2(
 def test_what_nobody_foresaw_is_not_blamed_on_the_submission(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    assert guarded(lambda: 1 // 0) == EXIT_USAGE
+    assert exit_code_of(lambda: 1 // 0) == EXIT_USAGE
     err = capsys.readouterr().err
     assert "ZeroDivisionError" in err
     assert err.splitlines()[-1].startswith("  next: ")
@@ -201,7 +201,7 @@ def test_a_checkout_that_was_never_installed_says_what_to_type() -> None:
 
 INTERRUPTED_TWICE = """
 import atexit, os, signal, time
-from harness.cli.main import guarded
+from harness.cli.main import exit_code_of
 
 def slow_end():
     os.kill(os.getpid(), signal.{name})
@@ -212,7 +212,7 @@ def main():
     os.kill(os.getpid(), signal.{name})
     time.sleep(30)
 
-raise SystemExit(guarded(main))
+raise SystemExit(exit_code_of(main))
 """
 
 

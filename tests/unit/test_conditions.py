@@ -17,17 +17,17 @@ def sample(block: int, ms: float = 1.0, **changes: object) -> Sample:
     return Sample(block=block, calls_ms=(ms,) * 8, t2_ms=8 * ms + 2, **changes)
 
 
-def pace(change: float, blocks: int = 21) -> list[Sample]:
+def control(change: float, blocks: int = 21) -> list[Sample]:
     rng = np.random.default_rng(31)
     course = np.linspace(0, change, blocks) + rng.normal(0, 0.002, blocks)
     return [sample(n, float(np.exp(x))) for n, x in enumerate(course)]
 
 
 def test_the_pace_is_the_golden_kernel() -> None:
-    assert drift.drift_pct(pace(0.0)) is None
-    assert drift.drift_pct(pace(0.06)) == pytest.approx(4.0, abs=0.5)
+    assert drift.drift_pct(control(0.0)) is None
+    assert drift.drift_pct(control(0.06)) == pytest.approx(4.0, abs=0.5)
     assert drift.drift_pct([]) is None
-    disturbed = [s.model_copy(update={"late": s.block >= 14}) for s in pace(0.06)]
+    disturbed = [s.model_copy(update={"late": s.block >= 14}) for s in control(0.06)]
     told = drift.drift_pct(disturbed)
     assert told is not None
     assert told < 4.0  # what was disturbed says nothing of the machine's course
@@ -44,14 +44,14 @@ def test_the_pace_is_the_golden_kernel() -> None:
 )
 def test_unsound_blocks_are_named(throttle: tuple[str, ...], change: float, why: str) -> None:
     readings = [Telemetry(throttle=throttle)] * 20
-    told = drift.unsound(H200, pace(change), readings)
+    told = drift.unstable_because(H200, control(change), readings)
     assert told.startswith(why) if not why else why in told
-    assert drift.unsound(CPU, pace(change), readings) == ""
+    assert drift.unstable_because(CPU, control(change), readings) == ""
 
 
 def test_one_bad_reading_is_not_an_unsound_run() -> None:
     readings = [Telemetry(throttle=("hw_slowdown",)), *[Telemetry()] * 19]
-    assert drift.unsound(H200, pace(0.0), readings) == ""
+    assert drift.unstable_because(H200, control(0.0), readings) == ""
 
 
 def test_the_clock_is_the_median_that_was_read() -> None:

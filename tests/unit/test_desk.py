@@ -8,7 +8,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from harness.judge.burst import Desk, WorkerGone  # noqa: E402
+from harness.judge.burst import WorkerGone, WorkerLink  # noqa: E402
 from harness.judge.inputs import Inputs  # noqa: E402
 from harness.judge.sampled import Sampled  # noqa: E402
 from harness.problems.base import TensorSpec  # noqa: E402
@@ -28,53 +28,53 @@ def desk_without():
     def make(off=NOTHING_OFF):
         ours, theirs = socket.socketpair()
         theirs.close()
-        found = Desk(ours, "host", (4096, 4 * SIZE), off)
+        found = WorkerLink(ours, "host", (4096, 4 * SIZE), off)
         found.outputs.room.view(torch.float16).copy_(torch.arange(2 * SIZE) % 2048)
         made.append(found)
         return found
 
     yield make
-    for desk in made:
-        desk.close()
+    for link in made:
+        link.close()
 
 
 @pytest.fixture
-def desk(desk_without):
+def link(desk_without):
     return desk_without()
 
 
-def sampled(desk, offsets):
-    told = Sampled(desk.outputs.room, torch.tensor(offsets), ASKED.output_bytes)
+def sampled(link, offsets):
+    told = Sampled(link.outputs.room, torch.tensor(offsets), ASKED.output_bytes)
     told.take()
     return told
 
 
-def test_outputs_come_from_where_they_lie(desk):
-    first, second = desk._taken(ASKED, sampled(desk, [SIZE, 0]))
-    room = desk.outputs.room.view(torch.float16).view(4, 1, 2, 64, 8)
+def test_outputs_come_from_where_they_lie(link):
+    first, second = link._taken(ASKED, sampled(link, [SIZE, 0]))
+    room = link.outputs.room.view(torch.float16).view(4, 1, 2, 64, 8)
     assert torch.equal(first, room[1])
     assert torch.equal(second, room[0])
-    desk.outputs.room.zero_()
+    link.outputs.room.zero_()
     assert first.any()  # a copy
 
 
 @pytest.mark.parametrize("offset", [-2, 1, 3 * SIZE + 2, 4 * SIZE, 2**62, -(2**63)])
-def test_a_place_outside_the_room_is_no_output(desk, offset):
+def test_a_place_outside_the_room_is_no_output(link, offset):
     with pytest.raises(WorkerGone, match="of its memory") as gone:
-        desk._taken(ASKED, sampled(desk, [0, offset]))
+        link._taken(ASKED, sampled(link, [0, offset]))
     assert gone.value.status is Status.INVALID_SUBMISSION
 
 
-def test_an_output_that_changes_after_it_was_done_is_wrong(desk):
-    told = sampled(desk, [0, SIZE])
-    desk.outputs.room[SIZE : 2 * SIZE].view(torch.float16).view(-1, 8)[::4] = -1
+def test_an_output_that_changes_after_it_was_done_is_wrong(link):
+    told = sampled(link, [0, SIZE])
+    link.outputs.room[SIZE : 2 * SIZE].view(torch.float16).view(-1, 8)[::4] = -1
     with pytest.raises(WorkerGone, match="output 1 changed after") as gone:
-        desk._taken(ASKED, told)
+        link._taken(ASKED, told)
     assert gone.value.status is Status.INCORRECT
 
 
 def test_without_the_sample_nobody_would_notice(desk_without):
-    desk = desk_without(frozenset({Defence.OUTPUT_SAMPLED}))
-    told = sampled(desk, [0, SIZE])
-    desk.outputs.room.fill_(0)
-    assert not any(tensor.any() for tensor in desk._taken(ASKED, told))
+    link = desk_without(frozenset({Defence.OUTPUT_SAMPLED}))
+    told = sampled(link, [0, SIZE])
+    link.outputs.room.fill_(0)
+    assert not any(tensor.any() for tensor in link._taken(ASKED, told))

@@ -1,4 +1,4 @@
-"""What starts before a run is known: the judge and the nursery, and the workers of kernels still being built."""
+"""What starts before a run is known: the judge and the fork server, and the workers of kernels still being built."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Pretended:
 
 @pytest.fixture
 def halls(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setattr(prestart, "Hall", Pretended)
+    monkeypatch.setattr(prestart, "TrustedProcesses", Pretended)
     yield
     prestart._close()
 
@@ -67,13 +67,13 @@ def test_a_run_takes_what_was_begun_and_the_next_begins_anew() -> None:
 
 def test_nothing_is_left_of_a_hall_that_nobody_took() -> None:
     prestart.begin(["--submission", "mine"])
-    (hall,) = prestart._waiting
-    assert hall.judge.alive
-    assert hall.nursery.process.poll() is None
+    (trusted,) = prestart._waiting
+    assert trusted.judge.alive
+    assert trusted.forkserver.process.poll() is None
     prestart._close()
-    assert not hall.judge.alive
-    assert hall.nursery.process.poll() is not None
-    assert not hall.scratch.exists()
+    assert not trusted.judge.alive
+    assert trusted.forkserver.process.poll() is not None
+    assert not trusted.scratch.exists()
 
 
 @pytest.mark.parametrize(

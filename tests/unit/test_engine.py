@@ -20,7 +20,7 @@ ROOT = Path(__file__).resolve().parents[2]
 def test_a_case_that_is_timed_keeps_its_row_when_the_run_breaks_later() -> None:
     suite = load_suite("quick", ROOT / "configs")
     run = object.__new__(Run)
-    run.suite, run.done, run.seats = suite, set(), {"mine": SimpleNamespace()}  # type: ignore[dict-item]
+    run.suite, run.done, run.workers = suite, set(), {"mine": SimpleNamespace()}  # type: ignore[dict-item]
     run.judge = SimpleNamespace(commitment="new")  # type: ignore[assignment]
     first, second, *_ = (case.name for case in suite.cases)
     run.done.add(first)

@@ -80,7 +80,7 @@ def test_sweep_leaves_what_it_knows() -> None:
 
 def test_private_means_not_dumpable() -> None:
     code = (
-        "import ctypes\nfrom harness.process import process_tree\nassert process_tree.make_private()\n"
+        "import ctypes\nfrom harness.process import process_tree\nassert process_tree.set_undumpable()\n"
         "print(ctypes.CDLL(None).prctl(3, 0, 0, 0, 0))"
     )
     assert python(code).stdout.strip() == "0"
@@ -105,7 +105,7 @@ def readable():
     return os.waitstatus_to_exitcode(os.wait()[1])
 process_tree._libc.prctl(4, 1, 0, 0, 0)
 open_before = readable()
-process_tree.make_private()
+process_tree.set_undumpable()
 print(open_before, readable())
 """
     assert python(code).stdout.split() == ["1", "0"]

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from harness.engine.worker_process import JudgeClient, JudgeFailed, hear_builder
 from harness.errors import WireError
-from harness.judge.burst import BurstOutcome, Desk, WorkerGone
+from harness.judge.burst import BurstOutcome, WorkerGone, WorkerLink
 from harness.judge.judge import report_of
 from harness.judge.numerics import Grade
 from harness.process import wire
@@ -138,27 +138,27 @@ def test_a_place_has_bounds(change: dict[str, Any]) -> None:
 )
 def test_a_reply_of_a_worker_that_is_none(reply: dict[str, Any]) -> None:
     ours, theirs = socket.socketpair()
-    desk = Desk(ours, "host", (4096, 4096))
+    link = WorkerLink(ours, "host", (4096, 4096))
     wire.send(theirs, reply)
     with pytest.raises(WorkerGone) as caught:
-        desk.answer("go", 1)
+        link.answer("go", 1)
     assert caught.value.status is Status.INVALID_SUBMISSION
     assert len(caught.value.message) < 300
-    desk.close()
+    link.close()
     theirs.close()
 
 
 def test_who_does_not_read_is_not_waited_for() -> None:
     ours, theirs = socket.socketpair()
     ours.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)
-    desk = Desk(ours, "host", (4096, 4096))
+    link = WorkerLink(ours, "host", (4096, 4096))
     with contextlib.suppress(WorkerGone):
         for _ in range(1000):
-            desk.send({"op": "prepare", "words": "x" * 1000}, 0.05)
+            link.send({"op": "prepare", "words": "x" * 1000}, 0.05)
     with pytest.raises(WorkerGone) as caught:
-        desk.send({"op": "go"}, 0.05)
+        link.send({"op": "go"}, 0.05)
     assert caught.value.status is Status.TIMED_OUT
-    desk.close()
+    link.close()
     theirs.close()
 
 

@@ -1,4 +1,4 @@
-"""A fork of the nursery is as bare as a process of its own, and dies, ends and is replaced like one."""
+"""A fork of the fork server is as bare as a process of its own, and dies, ends and is replaced like one."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ import pytest
 from harness.engine.assign_roles import own_folder
 from harness.process import process_tree
 from harness.process.child import Child, Jail, bare_env
-from harness.process.forkserver import WORKER_NAME, Nursery
+from harness.process.forkserver import WORKER_NAME, ForkServer
 from harness.process.sandbox import namespaces
 from harness.process.sandbox.enter import lacking
 
@@ -55,9 +55,9 @@ def house(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def nursery(house: Path) -> Iterator[Nursery]:
+def forkserver(house: Path) -> Iterator[ForkServer]:
     os.environ["PLANTED_SECRET"] = "x"
-    made = Nursery(house, bare_env(house), house.parent / "nursery.log")
+    made = ForkServer(house, bare_env(house), house.parent / "forkserver.log")
     yield made
     made.close()
     del os.environ["PLANTED_SECRET"]
@@ -66,7 +66,7 @@ def nursery(house: Path) -> Iterator[Nursery]:
 each_level = pytest.mark.parametrize("level", [level for level in (0, 1, 2) if not lacking(level)])
 
 
-def start(nursery: Nursery, house: Path, folder: Path, level: int = 0) -> Child:
+def start(forkserver: ForkServer, house: Path, folder: Path, level: int = 0) -> Child:
     """One worker that loads the spy; its cache is `folder`/cache."""
     places = {name: folder / name for name in ("cache", "scratch", "source")}
     for place in places.values():
@@ -80,7 +80,7 @@ def start(nursery: Nursery, house: Path, folder: Path, level: int = 0) -> Child:
     jail = Jail(**places, env=env, house=house, level=level, uid=uid, devices=())
     words = ["--folder", str(places["source"]), "--manifest", MANIFEST, "--device", "cpu"]
     words += ["--function", "custom_attention_forward", "--problem", "attention_forward"]
-    return Child("harness.worker", words, jail, nursery)
+    return Child("harness.worker", words, jail, forkserver)
 
 
 def facts_of(folder: Path) -> dict[str, Any]:
@@ -95,9 +95,9 @@ def facts_of(folder: Path) -> dict[str, Any]:
 
 
 @each_level
-def test_a_fork_is_bare(nursery: Nursery, house: Path, tmp_path: Path, level: int) -> None:
-    other = start(nursery, house, tmp_path / "other", level)
-    child = start(nursery, house, tmp_path / "mine", level)
+def test_a_fork_is_bare(forkserver: ForkServer, house: Path, tmp_path: Path, level: int) -> None:
+    other = start(forkserver, house, tmp_path / "other", level)
+    child = start(forkserver, house, tmp_path / "mine", level)
     facts = facts_of(tmp_path / "mine")
     if level == 2:  # the first process of its namespaces is the one that we wait for
         assert (facts["pid"], facts["ppid"], facts["session"]) == (2, 1, 1)
@@ -110,7 +110,7 @@ def test_a_fork_is_bare(nursery: Nursery, house: Path, tmp_path: Path, level: in
     assert "PLANTED_SECRET" not in facts["first"]
     sockets = [link for link in facts["links"] if link.startswith("socket:")]
     assert len(sockets) == 1, "the line to the judge and no other"
-    assert not [link for link in facts["links"] if "nursery" in link or "other" in link]
+    assert not [link for link in facts["links"] if "forkserver" in link or "other" in link]
     assert Path(f"/proc/{child.pids()[-1]}/comm").read_text().strip() == WORKER_NAME
     child.end()
     other.end()
@@ -119,9 +119,9 @@ def test_a_fork_is_bare(nursery: Nursery, house: Path, tmp_path: Path, level: in
 
 @each_level
 def test_its_walls_are_up_before_it_loads(
-    nursery: Nursery, house: Path, tmp_path: Path, level: int
+    forkserver: ForkServer, house: Path, tmp_path: Path, level: int
 ) -> None:
-    child = start(nursery, house, tmp_path, level)
+    child = start(forkserver, house, tmp_path, level)
     facts = facts_of(tmp_path)
     child.end()
     assert facts["outside"] == ("secret", "PermissionError", "FileNotFoundError")[level]
@@ -129,8 +129,10 @@ def test_its_walls_are_up_before_it_loads(
 
 
 @each_level
-def test_its_ending_is_known(nursery: Nursery, house: Path, tmp_path: Path, level: int) -> None:
-    child = start(nursery, house, tmp_path, level)
+def test_its_ending_is_known(
+    forkserver: ForkServer, house: Path, tmp_path: Path, level: int
+) -> None:
+    child = start(forkserver, house, tmp_path, level)
     facts_of(tmp_path)
     assert child.alive
     os.kill(child.pids()[-1], signal.SIGSEGV)
@@ -140,13 +142,13 @@ def test_its_ending_is_known(nursery: Nursery, house: Path, tmp_path: Path, leve
 
 @each_level
 def test_a_killed_nursery_is_replaced(
-    nursery: Nursery, house: Path, tmp_path: Path, level: int
+    forkserver: ForkServer, house: Path, tmp_path: Path, level: int
 ) -> None:
-    first = start(nursery, house, tmp_path / "first", level)
-    os.kill(nursery.pid, signal.SIGKILL)
-    nursery.process.wait()
-    second = start(nursery, house, tmp_path / "second", level)
-    assert first.alive  # it is no child of the nursery
+    first = start(forkserver, house, tmp_path / "first", level)
+    os.kill(forkserver.pid, signal.SIGKILL)
+    forkserver.process.wait()
+    second = start(forkserver, house, tmp_path / "second", level)
+    assert first.alive  # it is no child of the fork server
     assert facts_of(tmp_path / "second")["argv"] == ["submission.py"]
     first.end()
     second.end()
@@ -168,11 +170,11 @@ for _ in range(8):
 
 @pytest.mark.skipif(bool(lacking(2)), reason=lacking(2))
 def test_what_forks_faster_than_it_can_be_signalled_is_stopped_and_ends_with_its_worker(
-    nursery: Nursery, house: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    forkserver: ForkServer, house: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sys.modules[__name__], "SPY", HOPPER + SPY)
     before = set(process_tree.children(os.getpid()))
-    child = start(nursery, house, tmp_path, 2)
+    child = start(forkserver, house, tmp_path, 2)
     facts_of(tmp_path)
     beats = tmp_path / "cache" / "beats"
 

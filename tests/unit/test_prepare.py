@@ -9,7 +9,7 @@ import pytest
 
 from harness.engine import session
 from harness.engine.guards.quiet import Quiet
-from harness.engine.worker_process import Seat
+from harness.engine.worker_process import WorkerProcess
 from harness.measure.verdict import Evidence
 from harness.schema import Machine, Manifest, Status
 
@@ -20,38 +20,38 @@ def told(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     steps: list[str] = []
     building = threading.Event()
 
-    def build_one(run: object, seat: SimpleNamespace) -> None:
-        steps.append(f"build {seat.name}")
-        if seat.compiles_alone:
+    def build_one(run: object, worker: SimpleNamespace) -> None:
+        steps.append(f"build {worker.name}")
+        if worker.compiles_alone:
             building.set()
 
-    def start_all(run: object, seats: list[SimpleNamespace]) -> None:
+    def start_all(run: object, workers: list[SimpleNamespace]) -> None:
         assert building.wait(30), "no .cu was built before the first worker had its torch"
-        steps.append(f"start {' '.join(seat.name for seat in seats)}")
+        steps.append(f"start {' '.join(worker.name for worker in workers)}")
 
     for name, stand_in in (
         ("preflight", lambda *_: None),
         ("tell_walls", lambda *_: None),
-        ("needs_build", lambda seat, _: seat.builds),
+        ("needs_build", lambda worker, _: worker.builds),
         ("build_one", build_one),
         ("start_all", start_all),
-        ("may_start", lambda _, seat: not seat.fails),
+        ("may_start", lambda _, worker: not worker.fails),
     ):
         monkeypatch.setattr(session, name, stand_in)
     return steps
 
 
-def seat(
+def worker(
     name: str, builds: bool = True, alone: bool = False, fails: bool = False
 ) -> SimpleNamespace:
     return SimpleNamespace(name=name, builds=builds, compiles_alone=alone, fails=fails)
 
 
-def prepare(told: list[str], *seats: SimpleNamespace) -> None:
-    for each in seats:
+def prepare(told: list[str], *workers: SimpleNamespace) -> None:
+    for each in workers:
         each.end = lambda name=each.name: told.append(f"end {name}")
     run = SimpleNamespace(
-        seats={each.name: each for each in seats},
+        workers={each.name: each for each in workers},
         judge=SimpleNamespace(
             wait_ready=lambda: told.append("judge"),
             shares_memory=True,
@@ -65,28 +65,28 @@ def prepare(told: list[str], *seats: SimpleNamespace) -> None:
 
 
 def test_a_plain_cu_waits_for_nobody(told: list[str]) -> None:
-    others = seat("triton"), seat("sdpa", builds=False), seat("more")
-    prepare(told, *others, seat("cu", alone=True))
+    others = worker("triton"), worker("sdpa", builds=False), worker("more")
+    prepare(told, *others, worker("cu", alone=True))
     assert told.index("build cu") < told.index("start sdpa cu")
     assert sorted(told[:4]) == ["build cu", "build more", "build triton", "start sdpa cu"]
     assert told[4:] == ["start triton more", "judge"]
 
 
 def test_a_worker_whose_kernel_does_not_compile_is_ended(told: list[str]) -> None:
-    prepare(told, seat("cu", alone=True, fails=True), seat("good", alone=True))
+    prepare(told, worker("cu", alone=True, fails=True), worker("good", alone=True))
     assert told[-2:] == ["end cu", "judge"]
     assert "end good" not in told
 
 
 def test_workers_are_told_how_many_are_asked_before_them(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(session, "may_start", lambda _, seat: not seat.fails)
+    monkeypatch.setattr(session, "may_start", lambda _, worker: not worker.fails)
     places: dict[str, int] = {}
-    seats = [seat("first"), seat("failed", fails=True), seat("second"), seat("third")]
-    for each in seats:
+    workers = [worker("first"), worker("failed", fails=True), worker("second"), worker("third")]
+    for each in workers:
         each.entrant = SimpleNamespace(name=each.name)
         each.start = lambda place, name=each.name: places.update({name: place})
     run = SimpleNamespace(observer=SimpleNamespace(stage=lambda *_: None))
-    session.start_all(run, seats)
+    session.start_all(run, workers)
     assert places == {"first": 0, "second": 1, "third": 2}
 
 
@@ -98,8 +98,8 @@ def test_all_workers_are_killed_before_one_is_waited_for() -> None:
         )
         for n in (1, 2)
     ]
-    seats = [SimpleNamespace(child=children[0]), SimpleNamespace(child=None)]
-    Seat.end_all([*seats, SimpleNamespace(child=children[1])])
+    workers = [SimpleNamespace(child=children[0]), SimpleNamespace(child=None)]
+    WorkerProcess.end_all([*workers, SimpleNamespace(child=children[1])])
     assert did == ["kill 1", "kill 2", "end 1", "end 2"]
 
 
@@ -109,7 +109,7 @@ def test_a_cuda_kernel_without_a_gpu_is_told_what_it_needs() -> None:
     manifest = Manifest(name="mine", language="cuda", needs={"compute_capability": "8.0"})
     known = Evidence(SimpleNamespace(manifest=manifest), case)
     run = SimpleNamespace(
-        seats={"mine": SimpleNamespace(entrant=known.entrant)},
+        workers={"mine": SimpleNamespace(entrant=known.entrant, unmade="")},
         suite=SimpleNamespace(cases=[case]),
         record=lambda name, case: known,
     )

@@ -13,7 +13,7 @@ import pytest
 from harness.engine.guards.quiet import Quiet
 from harness.engine.timing import prime
 from harness.engine.worker_process import TURN_SPARE_S, JudgeClient, JudgeFailed
-from harness.judge.burst import Desk
+from harness.judge.burst import WorkerLink
 from harness.judge.judge import Judge
 from harness.process import wire
 from harness.schema import Limits
@@ -26,40 +26,42 @@ class Stage:
     def __init__(self, *names: str) -> None:
         self.running: set[str] = set()
         self.asked: list[list[str]] = []
-        self.seats = {name: self.seat(name) for name in names}
+        self.workers = {name: self.worker(name) for name in names}
         self.roles = SimpleNamespace(null="null")
         self.limits = Limits()
         self.quiet = Quiet()
-        self.judge = SimpleNamespace(prime=self.primed)
+        self.judge = SimpleNamespace(prime=self.profiler_started)
 
-    def seat(self, name: str) -> Any:
+    def worker(self, name: str) -> Any:
         child = SimpleNamespace(
             pid=1,
             resume=lambda: self.running.add(name),
             pause=lambda: self.running.discard(name),
         )
-        return SimpleNamespace(label=f"{name}-1", primed="", attached=True, child=child, held=set())
+        return SimpleNamespace(
+            label=f"{name}-1", profiler_started="", attached=True, child=child, held=set()
+        )
 
-    def primed(self, labels: list[str], timeout_s: float, overdue: object) -> None:
+    def profiler_started(self, labels: list[str], timeout_s: float, overdue: object) -> None:
         assert {f"{name}-1" for name in self.running} == set(labels)
         self.asked.append(labels)
 
 
 def test_all_at_once_and_nobody_twice() -> None:
     stage = Stage("a", "b", "null")
-    prime(stage, list(stage.seats))  # type: ignore[arg-type]
-    prime(stage, list(stage.seats))  # type: ignore[arg-type]
+    prime(stage, list(stage.workers))  # type: ignore[arg-type]
+    prime(stage, list(stage.workers))  # type: ignore[arg-type]
     assert stage.asked == [["a-1", "b-1"]]
     assert not stage.running
 
 
 def test_a_replacement_has_no_profiler_yet() -> None:
     stage = Stage("a", "b")
-    prime(stage, list(stage.seats))  # type: ignore[arg-type]
-    stage.seats["b"].label = "b-2"
-    stage.primed = stage.asked.append  # type: ignore[assignment]
+    prime(stage, list(stage.workers))  # type: ignore[arg-type]
+    stage.workers["b"].label = "b-2"
+    stage.profiler_started = stage.asked.append  # type: ignore[assignment]
     stage.judge = SimpleNamespace(prime=lambda labels, *_: stage.asked.append(labels))
-    prime(stage, list(stage.seats))  # type: ignore[arg-type]
+    prime(stage, list(stage.workers))  # type: ignore[arg-type]
     assert stage.asked[1:] == [["b-2"]]
 
 
@@ -69,7 +71,7 @@ def test_who_dies_or_lies_does_not_stop_the_others(tmp_path: Path) -> None:
     theirs = []
     for name in ("good", "gone", "liar"):
         ours, other = socket.socketpair()
-        judge.desks[name] = Desk(ours, "host", (4096, 4096))
+        judge.links[name] = WorkerLink(ours, "host", (4096, 4096))
         theirs.append(other)
     good, gone, liar = theirs
     gone.close()
@@ -80,11 +82,12 @@ def test_who_dies_or_lies_does_not_stop_the_others(tmp_path: Path) -> None:
     names = ["gone", "liar", "good"]
     answers = [judge.handle({"op": "prime", "workers": names}, [])]
     answers += [
-        judge.handle({"op": "primed", "worker": name, "timeout_s": 5}, []) for name in names
+        judge.handle({"op": "profiler_started", "worker": name, "timeout_s": 5}, [])
+        for name in names
     ]
     thread.join()
     assert answers == [{"ok": True}] * 4
-    for end in (good, liar, *judge.desks.values()):
+    for end in (good, liar, *judge.links.values()):
         end.close()
 
 
@@ -108,7 +111,12 @@ def test_the_deadline_is_one_for_all_and_who_breaks_the_judge_is_named() -> None
     judge.join()
     ours.close()
     assert failed.value.worker == "b"
-    assert [message["op"] for message in asked] == ["start", "prime", "primed", "primed"]
+    assert [message["op"] for message in asked] == [
+        "start",
+        "prime",
+        "profiler_started",
+        "profiler_started",
+    ]
     assert asked[3]["timeout_s"] <= asked[2]["timeout_s"] <= 5.0
 
 

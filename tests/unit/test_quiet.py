@@ -57,7 +57,7 @@ class Scene:
             resume=lambda: self.steps.append("go on"),
             pause=lambda: self.steps.append("stop"),
         )
-        self.seat: Any = SimpleNamespace(child=child, held=set())
+        self.worker: Any = SimpleNamespace(child=child, held=set())
         monkeypatch.setattr(quiet.process_tree, "descendants", lambda pid: self.below.get(pid, []))
         self.quiet.ready(JUDGE)
 
@@ -68,11 +68,11 @@ def scene(monkeypatch: pytest.MonkeyPatch) -> Scene:
 
 
 def test_lock_first_and_stop_afterwards(scene: Scene) -> None:
-    assert scene.quiet.hold(scene.seat).fault == ""
+    assert scene.quiet.hold(scene.worker).fault == ""
     assert scene.steps == ["go on", f"lock {WORKER}", "stop"]
-    assert scene.quiet.release(scene.seat)
+    assert scene.quiet.release(scene.worker)
     assert scene.steps[3:] == ["go on", f"unlock {WORKER}"]
-    assert not scene.seat.held
+    assert not scene.worker.held
 
 
 def test_a_child_on_the_gpu_is_locked_too_and_one_elsewhere_is_not(
@@ -80,8 +80,8 @@ def test_a_child_on_the_gpu_is_locked_too_and_one_elsewhere_is_not(
 ) -> None:
     scene = Scene(monkeypatch, CHILD, 22)
     scene.on_gpu.add(CHILD)
-    scene.quiet.hold(scene.seat)
-    assert scene.seat.held == {WORKER, CHILD}
+    scene.quiet.hold(scene.worker)
+    assert scene.worker.held == {WORKER, CHILD}
     assert "lock 22" not in scene.steps
 
 
@@ -101,7 +101,7 @@ def test_who_does_not_come_to_rest_is_known(
     scene.on_gpu.add(CHILD)
     scene.quiet.locked_once = True  # somebody else's worker
     scene.driver.answers[pid] = held
-    assert words in scene.quiet.hold(scene.seat).fault
+    assert words in scene.quiet.hold(scene.worker).fault
 
 
 def test_who_has_left_the_gpu_meanwhile_needs_no_lock(scene: Scene) -> None:
@@ -110,7 +110,7 @@ def test_who_has_left_the_gpu_meanwhile_needs_no_lock(scene: Scene) -> None:
         return Answer(Held.REFUSED, 0.1, 304)
 
     scene.driver.lock = gone  # type: ignore[method-assign]
-    assert scene.quiet.hold(scene.seat).fault == ""
+    assert scene.quiet.hold(scene.worker).fault == ""
 
 
 def test_a_child_that_takes_the_gpu_during_the_lock_is_found(
@@ -124,7 +124,7 @@ def test_a_child_that_takes_the_gpu_during_the_lock_is_found(
         return lock(pid, timeout_ms)
 
     scene.driver.lock = late  # type: ignore[method-assign]
-    assert scene.quiet.hold(scene.seat).fault == ""
+    assert scene.quiet.hold(scene.worker).fault == ""
     assert scene.steps == [
         *("go on", f"lock {WORKER}", "stop"),
         *("go on", f"lock {CHILD}", "stop"),
@@ -139,18 +139,18 @@ def test_an_endless_row_of_children_ends(monkeypatch: pytest.MonkeyPatch) -> Non
         child = next(fresh)
         scene.below[WORKER].append(child)
         scene.on_gpu.add(child)
-        scene.seat.held.add(pid)
+        scene.worker.held.add(pid)
         return Answer(Held.LOCKED, 0.3)
 
     scene.driver.lock = more  # type: ignore[method-assign]
-    assert "faster than they can be locked" in scene.quiet.hold(scene.seat).fault
+    assert "faster than they can be locked" in scene.quiet.hold(scene.worker).fault
 
 
 def test_without_the_interface_a_worker_is_stopped_and_the_row_says_so(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     scene = Scene(monkeypatch, missing="this driver has no checkpoint interface")
-    assert scene.quiet.hold(scene.seat).fault == ""
+    assert scene.quiet.hold(scene.worker).fault == ""
     assert scene.steps == ["stop"]
     assert scene.quiet.unlocked
     assert len(scene.notes) == 1
@@ -160,32 +160,32 @@ def test_without_the_interface_a_worker_is_stopped_and_the_row_says_so(
 def test_a_driver_that_locks_nobody_is_no_fault_of_a_worker(scene: Scene) -> None:
     scene.driver.answers[WORKER] = Held.REFUSED
     for _ in range(2):
-        assert scene.quiet.hold(scene.seat).fault == ""
+        assert scene.quiet.hold(scene.worker).fault == ""
     assert scene.quiet.unlocked
     assert len(scene.notes) == 1
     scene.driver.answers.clear()
-    scene.quiet.hold(scene.seat)
+    scene.quiet.hold(scene.worker)
     scene.driver.answers[CHILD] = Held.REFUSED
     scene.below[WORKER], scene.on_gpu = [CHILD], {JUDGE, WORKER, CHILD}
-    assert "refuses" in scene.quiet.hold(scene.seat).fault
+    assert "refuses" in scene.quiet.hold(scene.worker).fault
     assert not scene.quiet.unlocked
 
 
 def test_a_worker_that_somebody_else_unlocked_is_not_let_go_on(scene: Scene) -> None:
-    scene.quiet.hold(scene.seat)
+    scene.quiet.hold(scene.worker)
     scene.driver.locked.clear()
-    assert not scene.quiet.release(scene.seat)
-    scene.quiet.hold(scene.seat)
+    assert not scene.quiet.release(scene.worker)
+    scene.quiet.hold(scene.worker)
     scene.driver.locked.clear()
-    scene.seat.child.alive = False  # it ended: its turn will say so
-    assert scene.quiet.release(scene.seat)
+    scene.worker.child.alive = False  # it ended: its turn will say so
+    assert scene.quiet.release(scene.worker)
 
 
 def test_strangers(scene: Scene) -> None:
-    assert scene.quiet.strangers([scene.seat]) == []
+    assert scene.quiet.strangers([scene.worker]) == []
     scene.on_gpu |= {STRANGER, CHILD}
     scene.below[os.getpid()] = [WORKER, CHILD]  # ours, wherever it hangs
-    (told,) = scene.quiet.strangers([scene.seat])
+    (told,) = scene.quiet.strangers([scene.worker])
     assert told.startswith(f"{STRANGER} (")
 
 
@@ -196,10 +196,10 @@ def test_where_nvml_tells_other_pids_it_is_said_and_the_device_files_decide(
     scene.on_gpu = {4711, 4712}  # the host's numbers for ours
     scene.quiet.ready(JUDGE)
     assert "cannot be seen" in scene.notes[0]
-    assert scene.quiet.strangers([scene.seat]) == []
+    assert scene.quiet.strangers([scene.worker]) == []
     monkeypatch.setattr(quiet, "has_device_open", lambda pid: pid in (WORKER, CHILD))
-    scene.quiet.hold(scene.seat)
-    assert scene.seat.held == {WORKER, CHILD}
+    scene.quiet.hold(scene.worker)
+    assert scene.worker.held == {WORKER, CHILD}
 
 
 def test_device_files() -> None:
@@ -210,10 +210,10 @@ def test_device_files() -> None:
 def test_without_a_gpu_it_stops_and_resumes(scene: Scene) -> None:
     plain = Quiet()
     plain.ready(JUDGE)
-    assert plain.hold(scene.seat).fault == ""
-    assert plain.release(scene.seat)
+    assert plain.hold(scene.worker).fault == ""
+    assert plain.release(scene.worker)
     assert scene.steps == ["stop", "go on"]
-    assert plain.strangers([scene.seat]) == []
+    assert plain.strangers([scene.worker]) == []
     assert not plain.unlocked
 
 
@@ -235,6 +235,6 @@ def test_a_worker_that_has_just_loaded_has_longer(scene: Scene) -> None:
         return Answer(Held.BUSY, timeout_ms, 600)
 
     scene.driver.lock = busy  # type: ignore[method-assign]
-    assert "10000 ms behind its import" in scene.quiet.hold(scene.seat, loaded=True).fault
-    assert "500 ms behind its turn" in scene.quiet.hold(scene.seat).fault
+    assert "10000 ms behind its import" in scene.quiet.hold(scene.worker, loaded=True).fault
+    assert "500 ms behind its turn" in scene.quiet.hold(scene.worker).fault
     assert told == [10_000, 500]

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from harness.process.child import Jail, rules_of, untrusted_env
+from harness.process.child import Jail, sandbox_rules, untrusted_env
 from harness.process.project import HOME as ROOT
 from harness.process.sandbox import enter, search_path
-from harness.process.sandbox.search_path import Shut
+from harness.process.sandbox.search_path import DenyList
 
 
 @pytest.fixture
@@ -25,8 +25,8 @@ def home(tmp_path: Path) -> Path:
     return folder
 
 
-def shut(home: Path) -> Shut:
-    return Shut((home,), (home / "src" / "board",))
+def shut(home: Path) -> DenyList:
+    return DenyList((home,), (home / "src" / "board",))
 
 
 @pytest.mark.parametrize(
@@ -141,7 +141,7 @@ def test_no_import_path_opens_a_home_or_the_checkout(
         level == 1
     ):  # at level 2 these exist anew, with nothing in them but the way to what is listed
         secrets += [home, Path("/root"), Path("/")]
-    line = enter.command(rules_of(jail), [sys.executable, "-c", ATTACK, *map(str, secrets)])
+    line = enter.command(sandbox_rules(jail), [sys.executable, "-c", ATTACK, *map(str, secrets)])
     done = subprocess.run(
         line, env=untrusted_env(jail), cwd=folders["house"], capture_output=True, text=True,
         timeout=60, check=False,

@@ -110,7 +110,7 @@ def test_who_was_left_out_shows_in_the_exit_code(
         "resolve_request": lambda *_: request,
         "report": lambda *_: view,
         "Store": lambda *_, **__: store,
-        "conduct": lambda *_: None,
+        "dispatch": lambda *_: None,
     }
     for name, stand_in in stand_ins.items():
         monkeypatch.setattr(run, name, stand_in)

@@ -19,7 +19,7 @@ from harness.schema import Limits, Status
 GIB = 1 << 30
 
 
-def seat(folder: Path, **children: Any) -> Any:
+def worker(folder: Path, **children: Any) -> Any:
     jail = SimpleNamespace(cache=folder, scratch=folder)
     return SimpleNamespace(
         slug="x", jail=jail, ended_for=None, **{"child": None, "builder": None, **children}
@@ -34,10 +34,10 @@ def child(folder: Path) -> Any:
     )  # fmt: skip
 
 
-def watch(seats: list[Any], on_device: dict[int, int]) -> ResourceWatch:
+def watch(workers: list[Any], on_device: dict[int, int]) -> ResourceWatch:
     monitor: Any = SimpleNamespace(memory_by_pid=lambda: on_device)
     limits = Limits(memory_gib=4, gpu_memory_gib=8, disk_gib=1)
-    return ResourceWatch(seats, limits, monitor)
+    return ResourceWatch(workers, limits, monitor)
 
 
 @pytest.mark.parametrize(
@@ -57,7 +57,7 @@ def test_each_limit(
 ) -> None:  # fmt: skip
     monkeypatch.setattr(usage, "host_bytes", lambda *_: host)
     monkeypatch.setattr(usage, "folder_size", lambda *_: disk)
-    someone = seat(tmp_path)
+    someone = worker(tmp_path)
     found = watch([someone], on_device).excess(someone, child(tmp_path), on_device)
     assert (found is None) == (status is None)
     if found:
@@ -69,7 +69,7 @@ def test_what_nobody_maps_is_counted_by_the_control_group(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(usage, "host_bytes", lambda *_: 0)
-    someone, hungry = seat(tmp_path), child(tmp_path)
+    someone, hungry = worker(tmp_path), child(tmp_path)
     hungry.group = SimpleNamespace(bytes=lambda: 6 * GIB)
     found = watch([someone], {}).excess(someone, hungry, {})
     assert found == (Status.OUT_OF_MEMORY, "host memory 6.0 GiB, allowed 4")
@@ -77,7 +77,7 @@ def test_what_nobody_maps_is_counted_by_the_control_group(
 
 def test_processes_and_threads_have_an_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(usage, "host_bytes", lambda *_: 0)
-    someone = seat(tmp_path)
+    someone = worker(tmp_path)
     made = watch([someone], {})
     assert 0 < made.most_processes <= enter.Rules().processes // 2
     monkeypatch.setattr(usage, "threads", {7: made.most_processes, 8: 1}.__getitem__)
@@ -94,7 +94,7 @@ def test_files_without_a_name_count_for_disk_and_memory(
     known: list[int] = []
     monkeypatch.setattr(usage, "host_bytes", lambda pids, limit, shared: known[-1] + shared)
     known.append(3 * GIB)
-    someone = seat(tmp_path)
+    someone = worker(tmp_path)
     made = watch([someone], {})
     nameless = made.nameless["x"]
     monkeypatch.setattr(nameless, "look", lambda pids: None)
@@ -114,7 +114,7 @@ def test_files_without_a_name_count_for_disk_and_memory(
 
 def test_what_is_printed_has_an_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(usage, "host_bytes", lambda *_: 0)
-    someone = seat(tmp_path)
+    someone = worker(tmp_path)
     talker = child(tmp_path)
     talker.log.printed = LOG_BYTES - 1
     assert watch([someone], {}).excess(someone, talker, {}) is None
@@ -130,7 +130,7 @@ def test_a_worker_and_a_builder_are_ended_for_it(
     monkeypatch.setattr(usage, "host_bytes", lambda *_: 9 * GIB)
     monkeypatch.setattr(resource_watch, "PERIOD_S", 0.001)
     hungry = child(tmp_path)
-    someone = seat(tmp_path, **{place: hungry})
+    someone = worker(tmp_path, **{place: hungry})
     thread = watch([someone], {})
     thread.start()
     deadline = time.monotonic() + 20

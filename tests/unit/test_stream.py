@@ -11,9 +11,9 @@ torch = pytest.importorskip("torch")
 from torch.utils._python_dispatch import TorchDispatchMode  # noqa: E402
 
 from harness.judge import stream  # noqa: E402
-from harness.judge.burst import Desk, WorkerGone  # noqa: E402
+from harness.judge.burst import WorkerGone, WorkerLink  # noqa: E402
 from harness.judge.inputs import Inputs  # noqa: E402
-from harness.judge.stream import Gate  # noqa: E402
+from harness.judge.stream import StreamLatch  # noqa: E402
 from harness.judge.withheld import Withheld  # noqa: E402
 from harness.problems.base import TensorSpec  # noqa: E402
 from harness.process.messages import WorkerReply  # noqa: E402
@@ -59,7 +59,7 @@ def queue(monkeypatch):
 @pytest.fixture
 def gate(queue):
     """A gate on no GPU."""
-    made = Gate.__new__(Gate)
+    made = StreamLatch.__new__(StreamLatch)
 
     class Latch:
         def data_ptr(self):
@@ -78,7 +78,7 @@ def gate(queue):
 def test_what_is_queued_between_the_two_waits(gate, queue):
     gate.close()
     gate.lend(lambda: queue.told.append("reveal"), lambda: queue.told.append("sample"))
-    gate.await_reached()
+    gate.wait_reached()
     gate.open()
     gate.release()
     assert queue.told == [
@@ -103,32 +103,32 @@ class Steps(TorchDispatchMode):
 
 
 @pytest.fixture
-def desk(gate):
+def link(gate):
     ours, theirs = socket.socketpair()
     theirs.close()
-    made = Desk(ours, "host", (1 << 14, 4 << 20))
+    made = WorkerLink(ours, "host", (1 << 14, 4 << 20))
     made.gate = gate
     gate.elapsed_ms = lambda: (1.0, 0.1)
     yield made
     made.close()
 
 
-def gated(desk, queue, answer):
+def gated(link, queue, answer):
     """One burst of two calls up to the outputs, every step told."""
     hidden = [torch.randn(Q.shape).half() for _ in range(2)]
     asked = Inputs((Q,), (O,), [(one,) for one in hidden], [], {}, 1.0)
-    shared = desk.inputs.carve([(Q.shape, Q.dtype)] * 2)
-    desk.outputs.table(2).copy_(torch.tensor([0, 1024]))
-    desk.send = lambda message, *_: queue.told.append(f"say {message['op']}")
-    desk.answer = lambda op, _: answer()
+    shared = link.inputs.carve([(Q.shape, Q.dtype)] * 2)
+    link.outputs.table(2).copy_(torch.tensor([0, 1024]))
+    link.send = lambda message, *_: queue.told.append(f"say {message['op']}")
+    link.answer = lambda op, _: answer()
     with Steps(queue):
-        withheld = Withheld(list(zip(hidden, shared, strict=True)), desk.inputs.room)
+        withheld = Withheld(list(zip(hidden, shared, strict=True)), link.inputs.room)
         heat = lambda: queue.told.append("heat")  # noqa: E731
-        return desk._gated(desk.gate, asked, (hidden, shared), withheld, 1.0, heat)
+        return link._gated(link.gate, asked, (hidden, shared), withheld, 1.0, heat)
 
 
-def test_behind_the_shut_latch_nothing_allocates_or_runs_for_the_first_time(desk, queue):
-    reply, t2_ms, outs = gated(desk, queue, lambda: WorkerReply(op="done"))
+def test_behind_the_shut_latch_nothing_allocates_or_runs_for_the_first_time(link, queue):
+    reply, t2_ms, outs = gated(link, queue, lambda: WorkerReply(op="done"))
     assert reply.op == "done"
     assert t2_ms == pytest.approx(0.9)
     assert len(outs) == 2
@@ -147,10 +147,10 @@ def test_behind_the_shut_latch_nothing_allocates_or_runs_for_the_first_time(desk
     assert behind.index("done") < behind.index("aten.take.out") < behind.index("say go")
 
 
-def test_whatever_the_worker_does_the_stream_is_idle_afterwards(desk, queue):
+def test_whatever_the_worker_does_the_stream_is_idle_afterwards(link, queue):
     def fails():
         raise WorkerGone(Status.TIMED_OUT, "no answer")
 
     with pytest.raises(WorkerGone):
-        gated(desk, queue, fails)
+        gated(link, queue, fails)
     assert queue.told[-1] == "host: idle"

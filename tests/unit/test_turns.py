@@ -10,7 +10,7 @@ from unittest.mock import MagicMock, patch
 
 import pytest
 
-from harness.engine.burst import Question, take_turn
+from harness.engine.burst import Question, run_burst
 from harness.engine.guards.budget import Budget
 from harness.engine.guards.quiet import Rest
 from harness.problems.base import Probe
@@ -24,7 +24,7 @@ QUESTION = Question(Probe(CASE), "block/c/0/f00", CASE.burst)
 GOOD = BurstReport(status=Status.PASSED, calls_ms=(1.0, 1.0), t2_ms=3.0)
 
 
-def seat(name: str) -> Any:
+def worker(name: str) -> Any:
     entrant = SimpleNamespace(name=name)
     made = MagicMock(attached=True, ended_for=None, label=f"{name}-1", held=set())
     made.entrant = entrant
@@ -48,12 +48,12 @@ def bench(
         probe: Probe, label: str, calls: int, whole: bool, answered: bool, watched: bool
     ) -> float:
         asked.append((label, answered))
-        spins = [name for name in spinning if seats[name].attached]
+        spins = [name for name in spinning if workers[name].attached]
         return 2.0 if watched and (spins or shared) else 0.003
 
-    seats = {name: seat(name) for name in names}
+    workers = {name: worker(name) for name in names}
     return SimpleNamespace(
-        seats=seats,
+        workers=workers,
         roles=SimpleNamespace(null="null"),
         judge=MagicMock(**{"burst.return_value": GOOD, "inputs.side_effect": inputs}),
         quiet=MagicMock(**{"hold.return_value": Rest("", 0.4), "release.return_value": True}),
@@ -74,7 +74,7 @@ def bench(
 def test_no_two_turns_are_asked_the_same() -> None:
     state = bench("a", "b")
     for name in ("a", "b", "a"):
-        assert take_turn(state, name, QUESTION, 1) == GOOD.model_copy(update={"rest_ms": 0.4})
+        assert run_burst(state, name, QUESTION, 1) == GOOD.model_copy(update={"rest_ms": 0.4})
     labels = [label for label, _ in state.asked]
     assert len(set(labels)) == 3
     assert all(label.startswith("block/c/0/f00/") for label in labels)
@@ -85,14 +85,14 @@ def test_no_two_turns_are_asked_the_same() -> None:
 def test_an_ablation_asks_everybody_the_same() -> None:
     state = bench("a", "b", off=frozenset({Defence.OWN_INPUTS}))
     for name in ("a", "b"):
-        take_turn(state, name, QUESTION, 1)
+        run_burst(state, name, QUESTION, 1)
     assert len({label for label, _ in state.asked}) == 1
 
 
 @pytest.mark.parametrize(("name", "answered"), [("a", True), ("null", False)])
 def test_nothing_is_worked_out_for_the_null_kernel(name: str, answered: bool) -> None:
     state = bench("a", "null")
-    take_turn(state, name, QUESTION, 1)
+    run_burst(state, name, QUESTION, 1)
     assert state.asked[0][1] is answered
 
 
@@ -102,18 +102,18 @@ def test_inputs_are_drawn_while_everybody_is_held_and_the_worker_rests_behind_it
         order.attach_mock(getattr(state.quiet, name), name)
     for name in ("inputs", "burst"):
         order.attach_mock(getattr(state.judge, name), name)
-    take_turn(state, "a", QUESTION, 1)
+    run_burst(state, "a", QUESTION, 1)
     assert [call[0] for call in order.mock_calls] == ["inputs", "release", "burst", "hold"]
 
 
 def test_work_left_behind_ends_its_worker_and_gives_no_time() -> None:
     state = bench("a")
     state.quiet.hold.return_value = Rest("its GPU work still ran 500 ms behind the turn", 500)
-    reply = take_turn(state, "a", QUESTION, 1)
+    reply = run_burst(state, "a", QUESTION, 1)
     assert reply
     assert reply.status is Status.LEFT_WORK_RUNNING
     assert not reply.calls_ms
-    assert state.seats["a"].end.called
+    assert state.workers["a"].end.called
     state.judge.detach.assert_called_with("a-1")
 
 
@@ -122,10 +122,10 @@ def test_a_worker_that_another_made_unusable_is_replaced_and_takes_its_turn() ->
     state.quiet.release.side_effect = [False, True]
     state.judge.attach.return_value = None
     with patch("harness.engine.burst.intact", return_value=True):
-        reply = take_turn(state, "a", QUESTION, 1)
+        reply = run_burst(state, "a", QUESTION, 1)
     assert reply
     assert reply.status is Status.PASSED
-    assert state.seats["a"].end.called
+    assert state.workers["a"].end.called
     assert state.judge.attach.called
 
 
@@ -138,7 +138,7 @@ def test_a_turn_past_all_deadlines_ends_its_worker_as_timed_out() -> None:
         return BurstReport(status=Status.CRASHED, message="the process ended during 'go'")
 
     state.judge.burst.side_effect = burst
-    reply = take_turn(state, "a", QUESTION, 1)
+    reply = run_burst(state, "a", QUESTION, 1)
     assert reply
     assert reply.status is Status.TIMED_OUT
     assert "32 s" in reply.message
@@ -155,28 +155,28 @@ def test_whose_kernels_run_on_behind_the_lock_is_found_and_nobody_else_fails() -
     state = bench("base", "a", "b", "null", spinning=["b"])
     state.last_on_turn = "b"
     with attach(state):
-        assert take_turn(state, "a", TIMED, 1) == GOOD.model_copy(update={"rest_ms": 0.4})
+        assert run_burst(state, "a", TIMED, 1) == GOOD.model_copy(update={"rest_ms": 0.4})
     ((status, reason),) = (call.args for call in state.failed["b"].fail.call_args_list)
     assert status is Status.LEFT_WORK_RUNNING
     assert "although the driver had locked it" in reason
     assert set(state.failed) == {"b"}
-    assert not any(state.seats[name].end.called for name in ("base", "a", "null"))
+    assert not any(state.workers[name].end.called for name in ("base", "a", "null"))
 
 
 def test_whoever_is_ended_on_the_way_starts_again() -> None:
     state = bench("base", "a", "b", spinning=["b"])
     state.last_on_turn = "a"
     with attach(state):
-        assert take_turn(state, "a", TIMED, 1) == GOOD.model_copy(update={"rest_ms": 0.4})
-    assert state.seats["a"].end.called
-    assert state.seats["a"].attached
+        assert run_burst(state, "a", TIMED, 1) == GOOD.model_copy(update={"rest_ms": 0.4})
+    assert state.workers["a"].end.called
+    assert state.workers["a"].attached
     assert set(state.failed) == {"b"}
-    assert not state.seats["base"].end.called
+    assert not state.workers["base"].end.called
 
 
 def test_who_is_on_turn_may_be_the_one() -> None:
     state = bench("base", "a", spinning=["a"])
-    reply = take_turn(state, "a", TIMED, 1)
+    reply = run_burst(state, "a", TIMED, 1)
     assert reply
     assert reply.status is Status.LEFT_WORK_RUNNING
     assert not state.judge.burst.called
@@ -185,13 +185,13 @@ def test_who_is_on_turn_may_be_the_one() -> None:
 def test_a_gap_that_does_not_come_again_is_nobodys() -> None:
     state = bench("base", "a")
     state.judge.inputs.side_effect = [2.0, 0.003]
-    assert take_turn(state, "a", TIMED, 1) == GOOD.model_copy(update={"rest_ms": 0.4})
-    assert not state.seats["base"].end.called
+    assert run_burst(state, "a", TIMED, 1) == GOOD.model_copy(update={"rest_ms": 0.4})
+    assert not state.workers["base"].end.called
 
 
 def test_a_gpu_that_is_shared_with_the_unknown_is_contended() -> None:
     state = bench("base", "a", shared=True)
-    reply = take_turn(state, "a", TIMED, 1)
+    reply = run_burst(state, "a", TIMED, 1)
     assert reply
     assert reply.status is Status.CONTENDED
     assert not state.failed
@@ -199,4 +199,4 @@ def test_a_gpu_that_is_shared_with_the_unknown_is_contended() -> None:
 
 def test_a_check_is_not_watched() -> None:
     state = bench("base", "a", spinning=["base"])
-    assert take_turn(state, "a", QUESTION, 1) == GOOD.model_copy(update={"rest_ms": 0.4})
+    assert run_burst(state, "a", QUESTION, 1) == GOOD.model_copy(update={"rest_ms": 0.4})

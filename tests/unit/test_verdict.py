@@ -151,8 +151,8 @@ def test_looking_more_than_once_widens_the_interval() -> None:
 
 
 def test_who_left_early_is_held_against_the_pace_of_those_blocks() -> None:
-    pace = samples(1.0, count=60, seed=9)
-    late = [s.model_copy(update={"t2_ms": s.t2_ms + 0.4}) if s.block >= 8 else s for s in pace]
+    control = samples(1.0, count=60, seed=9)
+    late = [s.model_copy(update={"t2_ms": s.t2_ms + 0.4}) if s.block >= 8 else s for s in control]
     mine = Evidence(entrant(), CASE, samples=samples(0.8, count=8, hidden_ms=0.4), worst=EXACT)
     result = conclude(mine, facts(), ("sdpa_cudnn", late), late, [], [])
     assert result.status is Status.TIME_CLAIM_REJECTED  # hidden behind the pace of later blocks

@@ -168,7 +168,7 @@ def test_a_folder_that_is_gone_for_a_while_is_waited_for(mine: Path) -> None:
 def begun(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Each hall that a watch begins between two runs."""
     halls: list[str] = []
-    monkeypatch.setattr(prestart, "begin_next", lambda: halls.append("begun"))
+    monkeypatch.setattr(prestart, "start_next", lambda: halls.append("begun"))
     return halls
 
 
@@ -256,9 +256,9 @@ def test_other_commands_are_not_repeated() -> None:
 
 
 def test_a_hall_is_begun_once_for_the_next_run(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(prestart, "Hall", object)
+    monkeypatch.setattr(prestart, "TrustedProcesses", object)
     monkeypatch.setattr(prestart, "_waiting", [])
-    prestart.begin_next()
-    prestart.begin_next()
+    prestart.start_next()
+    prestart.start_next()
     assert len(prestart._waiting) == 1
     prestart._waiting.clear()

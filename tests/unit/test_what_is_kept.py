@@ -9,7 +9,7 @@ from types import SimpleNamespace
 import pytest
 
 from harness.engine import worker_process
-from harness.engine.worker_process import Seat
+from harness.engine.worker_process import WorkerProcess
 from harness.problems import get_problem
 from harness.process import wire
 from harness.process.child import Jail
@@ -57,7 +57,7 @@ def test_a_failed_builder_leaves_its_log(
         name="mine", kind=Kind.BASELINE, folder=tmp_path, manifest=manifest, source_sha256="0"
     )
     jail = Jail(tmp_path, tmp_path, {}, tmp_path, tmp_path)
-    seat = Seat(entrant, get_problem("attention_forward"), "cuda", jail)
-    told, _, _ = seat.build([], Limits(), Machine(gpu="none"))
+    worker = WorkerProcess(entrant, get_problem("attention_forward"), "cuda", jail)
+    told, _, _ = worker.build([], Limits(), Machine(gpu="none"))
     assert told is status
-    assert seat.build_log == "WARNING: can't load the extension"
+    assert worker.build_log == "WARNING: can't load the extension"

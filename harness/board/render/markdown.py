@@ -17,10 +17,10 @@ from harness.board.render.text import (
     next_step,
     number,
     rank_text,
+    sanitize,
     scientific,
     side_by_side,
     times,
-    wash,
 )
 from harness.measure import stats
 from harness.schema import Result, Status
@@ -205,7 +205,7 @@ def _unranked_table(board: Board) -> str:
                 code(row.entry),
                 row.pick.kind.value,
                 safe(row.pick.language),
-                safe(wash(row.why)),
+                safe(sanitize(row.why)),
                 safe(next_move),
                 row.date,
             ]
@@ -284,7 +284,7 @@ def table(head: Sequence[str], body: Iterable[Sequence[str]], right: set[int] | 
 
 def safe(text: str) -> str:
     """Text that markdown and HTML take as text: no markup, nobody mentioned, nothing linked."""
-    text = wash(text).replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
+    text = sanitize(text).replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
     text = LINKED.sub(lambda found: f"{found[0]}{APART}", text)
     text = re.sub(r"([\\`*\[\]|~#!])", r"\\\1", text)
     return re.sub(r"(?<![A-Za-z0-9])_|_(?![A-Za-z0-9])", r"\_", text)  # inside a word it is text
@@ -292,4 +292,4 @@ def safe(text: str) -> str:
 
 def code(text: str) -> str:
     """A name in code type; what would end the code or the cell is taken out."""
-    return f"`{re.sub(r'[`|<>]', '', wash(text, 80)) or '?'}`"
+    return f"`{re.sub(r'[`|<>]', '', sanitize(text, 80)) or '?'}`"

@@ -24,7 +24,7 @@ from harness.board.record import file_name
 from harness.board.render.error_map import head_names, scale
 from harness.board.render.notes import Notes, conditions_of
 from harness.board.render.reported import beside, claims
-from harness.board.render.text import next_step, rank_text, wash
+from harness.board.render.text import next_step, rank_text, sanitize
 from harness.measure.gpu_specs import bandwidth, peak_tflops
 from harness.measure.roofline import at_clock_pct, board_power_w, ceilings, limiter, sm_clock_mhz
 from harness.measure.stats import Interval
@@ -115,12 +115,12 @@ def _board(
         told["folder"] = files.folders.get(row.entry, "")
         rows.append(told)
     return {
-        "gpu": wash(board.gpu),
-        "suite": wash(board.suite),
+        "gpu": sanitize(board.gpu),
+        "suite": sanitize(board.suite),
         "sha": board.suite_sha256[:12],
         "protocol": board.protocol,
         "cpu": board.is_cpu,
-        "headline": wash(board.headline, 80),
+        "headline": sanitize(board.headline, 80),
         "configs": [_config(board, config, notes) for config in board.configs],
         "rows": rows,
         "reported": [
@@ -144,7 +144,7 @@ def _config(board: Board, config: str, notes: Notes) -> Json:
     told = ceilings(case, machine, 0, get_problem(result.problem))
     exp_tflops = told.tensor_ms and told.exp_ms and peak_tflops(machine)
     return {
-        "name": wash(config, 80),
+        "name": sanitize(config, 80),
         "shape": f"batch {case.batch} · {case.heads} heads · seqlen {case.seqlen} · "
         f"headdim {case.headdim} · {case.dtype.value} · {'causal' if case.causal else 'full'}",
         "peak": peak_tflops(machine),
@@ -160,27 +160,29 @@ def _config(board: Board, config: str, notes: Notes) -> Json:
 def _row(board: Board, row: Row, group: str, notes: Notes) -> Json:
     first, machine = row.pick, row.pick.machine
     return {
-        "entry": wash(row.entry, 80),
+        "entry": sanitize(row.entry, 80),
         "kind": first.kind.value,
-        "language": wash(first.language),
-        "author": wash(first.author),
-        "version": wash(first.version),
+        "language": sanitize(first.language),
+        "author": sanitize(first.author),
+        "version": sanitize(first.version),
         "rank": row.rank,
         "place": rank_text(row),
         "exact": row.exact,
         "group": group,
-        "champion": wash(row.champion, 80),
+        "champion": sanitize(row.champion, 80),
         "speedup": _interval(row.speedup),
-        "why": wash(row.why),
+        "why": sanitize(row.why),
         "next": _next(row),
         "date": row.date,
-        "integrity": wash(row.integrity),
+        "integrity": sanitize(row.integrity),
         "source": first.source_sha256,
         "harness": first.harness_commit,
-        "run": wash(first.run, 80),
+        "run": sanitize(first.run, 80),
         "records": _records(row),
-        "machine": {key: wash(str(value)) for key, value in machine.model_dump().items() if value},
-        "cells": {wash(r.config, 80): _cell(board, r, notes) for r in row.results},
+        "machine": {
+            key: sanitize(str(value)) for key, value in machine.model_dump().items() if value
+        },
+        "cells": {sanitize(r.config, 80): _cell(board, r, notes) for r in row.results},
     }
 
 
@@ -198,9 +200,9 @@ def _next(row: Row) -> str:
 
 
 def _cell(board: Board, result: Result, notes: Notes) -> Json:
-    cell: Json = {"status": result.status.value, "reason": wash(result.reason)}
+    cell: Json = {"status": result.status.value, "reason": sanitize(result.reason)}
     if result.status is not Status.PASSED or board.is_cpu:
-        log = [wash(line, 200) for line in result.log_tail.splitlines()[-12:]]
+        log = [sanitize(line, 200) for line in result.log_tail.splitlines()[-12:]]
         return {**cell, "log": log, **({"map": _map(result.mismatch)} if result.mismatch else {})}
     told, worst, slack = result.speedup, result.error, result.slack
     samples = result.samples[:MOST_SAMPLES]
@@ -217,13 +219,13 @@ def _cell(board: Board, result: Result, notes: Notes) -> Json:
         "worstRow": _short(worst.worst_row) if worst else None,
         "speedup": _interval(interval_of(told) if told else None),
         "blocks": result.blocks,
-        "run": wash(result.run, 80),
+        "run": sanitize(result.run, 80),
         "slackPct": _short(slack.mean_pct) if slack else None,
         "mhz": _short(sm_clock_mhz(result)) or None,
         "watts": _short(board_power_w(result)) or None,
         "atClockPct": _short(at_clock_pct(result)),
         "limiter": limiter(result),
-        "kernels": [wash(name, 160) for name in result.kernels],
+        "kernels": [sanitize(name, 160) for name in result.kernels],
         "notes": [*notes.of_entry(result), *conditions_of(result)],
         "samples": [[s.block, _short(s.latency_ms), int(s.late)] for s in samples],
     }
@@ -237,11 +239,11 @@ def _map(found: Mismatch) -> Json:
 def _point(point: Point) -> Json:
     return {
         "date": point.date[:10],
-        "run": wash(point.run, 80),
+        "run": sanitize(point.run, 80),
         "source": point.source[:12],
         "speedup": _interval(point.speedup),
         "configs": point.configs,
-        "failed": wash(point.failed),
+        "failed": sanitize(point.failed),
     }
 
 

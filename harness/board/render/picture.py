@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from html import escape
 
 from harness.board.rank import Board, Leaderboard, Row
-from harness.board.render.text import board_title, number, rank_text, wash
+from harness.board.render.text import board_title, number, rank_text, sanitize
 from harness.measure.stats import Interval
 from harness.schema import Kind
 
@@ -63,7 +63,7 @@ def _svg(board: Board) -> str:
     ratios = [row.speedup for row in rows if row.speedup]
     singles = [r.speedup.value for row in rows for r in row.results if r.speedup]
     axis = Axis([*ratios, *(Interval(ratio, ratio, ratio) for ratio in singles)], start)
-    title = f"{board_title(board)}: speed-up over {wash(board.headline, 80)}"
+    title = f"{board_title(board)}: speed-up over {sanitize(board.headline, 80)}"
     parts = [
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height}" role="img" '
         f'aria-label="{escape(title)}"><style>{STYLE}</style>',
@@ -117,7 +117,7 @@ def _heads(board: Board) -> list[str]:
     ]
     for i, config in enumerate(board.configs[:4]):
         x = FIGURES_START + step * (i + 1)
-        for line, part in enumerate(wash(config, 22).split("_", 1)):
+        for line, part in enumerate(sanitize(config, 22).split("_", 1)):
             parts.append(_text(x, TOP - 26 + 15 * line, part, "soft small", "end"))
     return parts
 
@@ -164,7 +164,7 @@ def _mark(row: Row, whole: Interval, axis: Axis, y: float, kind: str) -> list[st
 
 
 def _name(row: Row) -> str:
-    return wash(row.entry, MOST_LETTERS)
+    return sanitize(row.entry, MOST_LETTERS)
 
 
 def _ticks(axis: Axis, height: int) -> list[str]:

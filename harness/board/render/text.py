@@ -23,7 +23,7 @@ _PLAIN = re.compile(r"[A-Za-z0-9_.,()%=/+-]+(?: [A-Za-z0-9_.,()%=/+-]+)*")
 _WORKFLOW = re.compile(r"::(?=[a-z][a-z-]*(?:\s[^:\n]*)?::)|##(?=\[)", re.IGNORECASE)
 
 
-def wash(text: str, limit: int = 400) -> str:
+def sanitize(text: str, limit: int = 400) -> str:
     """One harmless line: no escape sequence, no workflow command, no control or bidi character."""
     if len(text) <= limit and _PLAIN.fullmatch(text):
         return text  # nearly always, and a board of 100,000 lines asks often
@@ -72,7 +72,7 @@ def milliseconds(value: float | None) -> str:
 
 def board_title(board: Board) -> str:
     """`NVIDIA H200 · fa3`."""
-    return f"{wash(board.gpu)} · {wash(board.suite)}"
+    return f"{sanitize(board.gpu)} · {sanitize(board.suite)}"
 
 
 def conditions(row: Row) -> str:
@@ -84,12 +84,12 @@ def conditions(row: Row) -> str:
         f"torch {machine.torch}" if machine.torch else "",
         f"triton {machine.triton}" if machine.triton else "",
     ]
-    return wash(", ".join(part for part in parts if part))
+    return sanitize(", ".join(part for part in parts if part))
 
 
 def printed(log_tail: str, most: int) -> list[str]:
     """The last lines that a submission printed, each harmless and marked: `| call 3`."""
-    lines = [wash(line, 160) for line in log_tail.splitlines()]
+    lines = [sanitize(line, 160) for line in log_tail.splitlines()]
     return [f"| {line}" for line in lines if line][-most:]
 
 
@@ -154,7 +154,7 @@ FITTING = (
 
 def side_by_side(kinds: Mapping[str, Kind], suite: str) -> str:
     """The command that measures these entries in the same blocks; a run needs a submission, too."""
-    names = {kind: [wash(e, 80) for e, k in kinds.items() if k is kind] for kind in Kind}
+    names = {kind: [sanitize(e, 80) for e, k in kinds.items() if k is kind] for kind in Kind}
     usual = "triton_backward" if "bwd" in suite else "triton_template"
     beside = f" --baselines {','.join(names[Kind.BASELINE])}" if names[Kind.BASELINE] else ""
     mine = ",".join(names[Kind.SUBMISSION]) or usual
@@ -165,7 +165,7 @@ def next_step(result: Result, flags: str = "") -> str:
     """What the author of a row that did not pass does next; `flags`: where a replay finds things."""
     if result.mismatch and result.secret:
         words = (result.run, result.entry, result.config)
-        return f"python run.py replay {' '.join(wash(w, 80) for w in words)} --dump x.pt{flags}"
+        return f"python run.py replay {' '.join(sanitize(w, 80) for w in words)} --dump x.pt{flags}"
     for status, mark, hint in FITTING:
         if result.status is status and re.search(mark, result.reason):
             return hint
@@ -174,5 +174,5 @@ def next_step(result: Result, flags: str = "") -> str:
 
 def ending(result: Result) -> str:
     """`INCORRECT (max diff 0.31)`."""
-    reason = wash(result.reason)
+    reason = sanitize(result.reason)
     return f"{result.status.value} ({reason})" if reason else result.status.value

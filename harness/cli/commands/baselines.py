@@ -7,7 +7,7 @@ import json
 from collections.abc import Mapping
 
 from harness.board import query
-from harness.board.render.text import wash
+from harness.board.render.text import sanitize
 from harness.catalog.entrants import known
 from harness.catalog.yaml_model import load_model
 from harness.errors import (
@@ -53,7 +53,7 @@ def run(args: argparse.Namespace) -> int:
         try:
             manifest = load_model(folder / "manifest.yaml", Manifest, SubmissionError)
         except HarnessError as error:
-            rows.append([name, "broken", "", wash(error.message, 90)])
+            rows.append([name, "broken", "", sanitize(error.message, 90)])
             lacking[name] = error.hint
             continue
         why = obstacle(manifest, machine)
@@ -62,7 +62,7 @@ def run(args: argparse.Namespace) -> int:
             lacking[name] = manifest.install if installable else ""
         else:
             ready.setdefault(manifest.problem, []).append(name)
-        about = wash(manifest.description, 70)
+        about = sanitize(manifest.description, 70)
         rows.append(
             [
                 name,
@@ -80,7 +80,7 @@ def run(args: argparse.Namespace) -> int:
         return _code(args, lacking)
     print(query.table(rows, cut=[3, 2]))
     for name, how in lacking.items():
-        print(f"  {name}: {wash(how) or typed('python run.py doctor')}")
+        print(f"  {name}: {sanitize(how) or typed('python run.py doctor')}")
     for problem, runnable in ready.items():
         command = f"python run.py --submission NAME --baselines {','.join(runnable)}"
         print(f"next, {problem}: {typed(command)}")

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from harness.board import query, record
 from harness.board.rank import leaderboard
-from harness.board.render.text import place_text, times, wash
+from harness.board.render.text import place_text, sanitize, times
 from harness.catalog import steps
 from harness.catalog.entrants import entry_name, known, ladders
 from harness.catalog.suites import known_suites, load_suite
@@ -81,7 +81,7 @@ def _entries(args: argparse.Namespace, folder: Path) -> Iterator[dict[str, str]]
                 "problem": "?",
                 "language": "?",
                 "claims": "?",
-                "stands": wash(error.message, _room(args, 80)),
+                "stands": sanitize(error.message, _room(args, 80)),
                 "about": "",
             }
             continue
@@ -93,7 +93,7 @@ def _entries(args: argparse.Namespace, folder: Path) -> Iterator[dict[str, str]]
             "language": manifest.language,
             "claims": what + ("" if claims.causal == "both" else f" causal={claims.causal}"),
             "stands": places.get(name, "not measured"),
-            "about": wash(manifest.description, _room(args, 70)),
+            "about": sanitize(manifest.description, _room(args, 70)),
         }
 
 
@@ -105,7 +105,7 @@ def _rungs(args: argparse.Namespace, root: Path) -> Iterator[dict[str, str]]:
             manifests = [(path, steps.manifest_of(path)) for path in steps.rungs_of(ladder)]
         except HarnessError as error:
             name = entry_name(str(ladder.relative_to(root)))
-            about = wash(error.message, _room(args, 80))
+            about = sanitize(error.message, _room(args, 80))
             yield {"name": name, "claims": "?", "stands": about, "about": ""}
             continue
         for path, manifest in manifests:
@@ -114,7 +114,7 @@ def _rungs(args: argparse.Namespace, root: Path) -> Iterator[dict[str, str]]:
                 "name": name,
                 "claims": f"d {','.join(map(str, manifest.claims.headdims))}",
                 "stands": places.get(name, "not measured"),
-                "about": wash(manifest.description, _room(args, 70)),
+                "about": sanitize(manifest.description, _room(args, 70)),
             }
 
 
@@ -134,7 +134,7 @@ def _places(results: Path, kind: Kind, limit: int) -> dict[str, str]:
                 place = (
                     f"{place_text(row)} {times(row.speedup)}"
                     if row.speedup
-                    else wash(row.why, limit)
+                    else sanitize(row.why, limit)
                 )
                 places.setdefault(row.entry, f"{place} ({board.gpu}, {board.suite})")
     return places
@@ -149,7 +149,7 @@ def _suites(configs: Path) -> Iterator[dict[str, str]]:
                 "name": path.stem,
                 "device": "?",
                 "blocks": "?",
-                "cases": wash(error.message, 80),
+                "cases": sanitize(error.message, 80),
             }
             continue
         cases = ", ".join(case.name for case in suite.cases)

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from harness.board import query, record
 from harness.board.rank import direct_on, newest
 from harness.board.record import Head
-from harness.board.render.text import milliseconds, side_by_side, times, wash
+from harness.board.render.text import milliseconds, sanitize, side_by_side, times
 from harness.errors import EXIT_OK, EXIT_SUBMISSION_FAILED, UnavailableError, UsageError, typed
 from harness.measure import stats
 from harness.measure.stats import Interval
@@ -104,7 +104,7 @@ def _regression(args: argparse.Namespace, pairs: Sequence[Pair]) -> int:
     worse = [pair.a.config for pair in pairs if is_regression(pair.ratio, limit)]
     worse += ["geomean"] if is_regression(geomean(pairs), limit) else []
     if worse and not args.json:
-        against = f" against {wash(args.b, 80)}" if args.more else ""
+        against = f" against {sanitize(args.b, 80)}" if args.more else ""
         print(f"regression beyond {limit:.1%}{against} on {', '.join(worse)}")
     return EXIT_SUBMISSION_FAILED if worse else EXIT_OK
 
@@ -113,19 +113,19 @@ def _lines_of_many(a: str, found: Sequence[tuple[argparse.Namespace, Sequence[Pa
     """One line for each whom `a` is held against; a star: not side by side."""
     boards = {(pairs[0].a.gpu, pairs[0].a.suite) for _, pairs in found}
     configs = list(dict.fromkeys(p.a.config for _, pairs in found for p in pairs))
-    rows = [[f"{wash(a, 80)} against", *configs, "geomean [95 %]", ""]]
+    rows = [[f"{sanitize(a, 80)} against", *configs, "geomean [95 %]", ""]]
     for one, pairs in found:
         on = {p.a.config: f"{times(p.ratio)}{'' if p.paired else '*'}" for p in pairs}
         overall = geomean(pairs)
         told = [on.get(config, "–") for config in configs]
-        rows.append([wash(one.b, 80), *told, times(overall), words(overall)])
-    lines = [" and ".join(f"{wash(gpu)} · {wash(suite)}" for gpu, suite in sorted(boards))]
+        rows.append([sanitize(one.b, 80), *told, times(overall), words(overall)])
+    lines = [" and ".join(f"{sanitize(gpu)} · {sanitize(suite)}" for gpu, suite in sorted(boards))]
     lines.append(query.table(rows))
     if any(not p.paired for _, pairs in found for p in pairs):
         lines.append(
             "* in different runs, compared through their baseline: wider than side by side"
         )
-    return [*lines, f"next: python run.py compare {wash(a, 80)} {wash(found[0][0].b, 80)}"]
+    return [*lines, f"next: python run.py compare {sanitize(a, 80)} {sanitize(found[0][0].b, 80)}"]
 
 
 def is_regression(ratio: Interval, limit: float) -> bool:
@@ -223,7 +223,7 @@ def words(ratio: Interval) -> str:
 
 
 def _lines(args: argparse.Namespace, pairs: list[Pair], overall: Interval) -> list[str]:
-    a, b = wash(args.a, 80), wash(args.b, 80)
+    a, b = sanitize(args.a, 80), sanitize(args.b, 80)
     rows = [["config", f"{a} ms", f"{b} ms", f"{a} against {b} [95 %]", ""]]
     rows += [
         [
@@ -238,11 +238,11 @@ def _lines(args: argparse.Namespace, pairs: list[Pair], overall: Interval) -> li
     rows.append(["geomean", "", "", times(overall), words(overall)])
     first = pairs[0]
     again = side_by_side({r.entry: r.kind for r in (first.a, first.b)}, first.a.suite)
-    lines = [f"{wash(pairs[0].a.gpu)} · {wash(pairs[0].a.suite)}", query.table(rows)]
+    lines = [f"{sanitize(pairs[0].a.gpu)} · {sanitize(pairs[0].a.suite)}", query.table(rows)]
     if not all(pair.paired for pair in pairs):
         against = pairs[0].a.speedup.against if pairs[0].a.speedup else "the baseline"
         lines.append(
-            f"measured in different runs and compared through {wash(against)}: wider than side by side"
+            f"measured in different runs and compared through {sanitize(against)}: wider than side by side"
         )
         if not all(pair.one_card for pair in pairs):
             lines.append("on two cards, which differ by up to 2.5 %: that is in the intervals")

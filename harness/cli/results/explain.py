@@ -12,7 +12,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 from harness.board import query
-from harness.board.render.text import milliseconds, number, scientific, times, wash
+from harness.board.render.text import milliseconds, number, sanitize, scientific, times
 from harness.cli.results import compare
 from harness.errors import EXIT_OK, typed
 from harness.measure.roofline import Resources, at_clock_pct, ceilings, limiter, sm_clock_mhz
@@ -44,7 +44,7 @@ def run(args: argparse.Namespace) -> int:
         case, clock = pair.a.case, sm_clock_mhz(pair.a)
         told = ceilings(case, pair.a.machine, clock, get_problem(pair.a.problem))
         print(
-            f"{pair.a.config}: {wash(args.a, 80)} is {compare.words(pair.ratio)} {times(pair.ratio)}"
+            f"{pair.a.config}: {sanitize(args.a, 80)} is {compare.words(pair.ratio)} {times(pair.ratio)}"
         )
         at = f" at {clock:.0f} MHz" if clock else ""
         print(
@@ -90,7 +90,7 @@ def _limiter(result: Result, found: list[Resources]) -> str:
 
 def _row(result: Result, found: list[Resources]) -> list[str]:
     return [
-        wash(result.entry, 40),
+        sanitize(result.entry, 40),
         milliseconds(result.latency_ms),
         number(result.tflops, 1),
         number(result.peak_pct, 1),
@@ -103,14 +103,14 @@ def _row(result: Result, found: list[Resources]) -> list[str]:
 def _resources(entry: str, found: list[Resources], capability: str) -> list[str]:
     if not found:
         return [
-            f"{wash(entry, 80)}: no build of this source is cached here; registers and shared memory unknown"
+            f"{sanitize(entry, 80)}: no build of this source is cached here; registers and shared memory unknown"
         ]
     rows = [["kernel", "registers", "shared bytes", "spilled bytes", "threads", "warps an SM"]]
     for one in found:
         warps = str(one.warps_per_sm(capability) or "?") if one.threads else "?"
         numbers = (one.registers, one.shared_bytes, one.spill_bytes, one.threads or "?")
-        rows.append([wash(one.kernel, 60), *map(str, numbers), warps])
-    return [f"{wash(entry, 80)}:", query.table(rows, indent="  ")]
+        rows.append([sanitize(one.kernel, 60), *map(str, numbers), warps])
+    return [f"{sanitize(entry, 80)}:", query.table(rows, indent="  ")]
 
 
 # --------------------------------------------------------------------------- what the builds say

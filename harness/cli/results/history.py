@@ -7,7 +7,7 @@ import json
 
 from harness.board import query, record
 from harness.board.history import Point, document, history, step
-from harness.board.render.text import times, wash
+from harness.board.render.text import sanitize, times
 from harness.errors import EXIT_OK, typed
 
 
@@ -35,7 +35,7 @@ def run(args: argparse.Namespace) -> int:
         return EXIT_OK
     for board in dict.fromkeys(point.board for point in points):
         print(
-            f"{args.name} on {wash(board[0])} · {wash(board[1])} (suite {board[2][:8]}, protocol {board[3]})"
+            f"{args.name} on {sanitize(board[0])} · {sanitize(board[1])} (suite {board[2][:8]}, protocol {board[3]})"
         )
         print(query.table(_rows([p for p in points if p.board == board]), indent="  "))
     print(typed(f"next: python run.py compare {args.name}@RUN {args.name}@OTHER_RUN"))
@@ -49,12 +49,12 @@ def _rows(points: list[Point]) -> list[list[str]]:
         told = (
             times(point.speedup)
             if point.speedup
-            else wash(point.failed, 80) or "no baseline beside it"
+            else sanitize(point.failed, 80) or "no baseline beside it"
         )
         rows.append(
             [
                 point.date[:10],
-                wash(point.run, 40),
+                sanitize(point.run, 40),
                 point.source[:8],
                 str(point.configs),
                 told,

@@ -17,7 +17,7 @@ from pathlib import Path
 from harness.board import query, record
 from harness.board.record import Head
 from harness.board.render.error_map import error_map
-from harness.board.render.text import printed, wash
+from harness.board.render.text import printed, sanitize
 from harness.catalog.request import Request, resolve
 from harness.catalog.suites import load_suite
 from harness.errors import (
@@ -111,16 +111,16 @@ def find(args: argparse.Namespace) -> Result:
 
 def mismatch_of(result: Result) -> Mismatch:
     """Where its output was wrong; UnavailableError where the row does not tell, or not from what secret."""
-    who = f"{wash(result.entry, 80)} on {wash(result.config, 80)}: {result.status.value}"
+    who = f"{sanitize(result.entry, 80)} on {sanitize(result.config, 80)}: {result.status.value}"
     if result.mismatch is None:
         raise UnavailableError(
             f"{who}: the record tells of no wrong output to ask for again",
-            f"python run.py --submission {wash(result.entry, 80)}",
+            f"python run.py --submission {sanitize(result.entry, 80)}",
         )
     if not result.secret:
         raise UnavailableError(
             f"{who}: its run ended before it told the secret of its inputs",
-            f"python run.py --submission {wash(result.entry, 80)}",
+            f"python run.py --submission {sanitize(result.entry, 80)}",
         )
     return result.mismatch
 
@@ -134,7 +134,7 @@ def request_of(old: Result, found: Mismatch, source: str | None) -> Request:
         machine = machine.model_copy(update={"sms": 0, "gpu": "cpu", "uuid": ""})
     elif not machine.has_gpu:
         raise UnavailableError(
-            f"its inputs were drawn on {wash(old.gpu)}, and NVML finds no GPU here",
+            f"its inputs were drawn on {sanitize(old.gpu)}, and NVML finds no GPU here",
             "run this command on such a GPU",
         )
     suite = _suite(old, found)
@@ -152,7 +152,7 @@ def ask(
     request: Request, old: Result, found: Mismatch, dump: Path | None
 ) -> tuple[BurstReport, str, str]:
     """The burst once more: the judge's report, the SHA-256 of the inputs it drew, what was printed."""
-    from harness.engine.burst import Question, take_turn
+    from harness.engine.burst import Question, run_burst
     from harness.engine.events import Silent
     from harness.engine.session import opened
 
@@ -165,11 +165,11 @@ def ask(
         known = run.record(entrant.name, case)
         run.judge.replay(old.secret)
         limit_s = run.limits.first_call_s
-        report = None if known.status else take_turn(run, entrant.name, question, limit_s)
+        report = None if known.status else run_burst(run, entrant.name, question, limit_s)
         if report is None:  # it did not come as far as its inputs
             report = BurstReport(status=known.status or Status.CRASHED, message=known.reason)
             run.judge.inputs(question.probe, draw.label, draw.calls, draw.whole, True, False)
-        log = known.log_tail or run.seats[entrant.name].printed()
+        log = known.log_tail or run.workers[entrant.name].printed()
         return report, run.judge.dump(str(dump or ""), found.call), log
 
 
@@ -188,7 +188,7 @@ def _asked(request: Request, old: Result, found: Mismatch) -> list[str]:
     draw = found.draw
     what = "check" if draw.whole else "timed burst"
     probe = Probe(request.suite.cases[0], draw.distribution, draw.kwargs)
-    who = f"{wash(old.entry, 80)} · {wash(old.config, 80)} of run {wash(old.run, 80)}"
+    who = f"{sanitize(old.entry, 80)} · {sanitize(old.config, 80)} of run {sanitize(old.run, 80)}"
     return [
         f"{who}: a {what} of {draw.calls} calls, {probe.label}",
         f"source: {'the same' if _same_source(request, old) else 'changed since'}",
@@ -209,12 +209,14 @@ def _same_numbers(found: Mismatch, report: BurstReport) -> bool:
 def _inputs(request: Request, old: Result, found: Mismatch, sha256: str) -> str:
     if sha256 == found.inputs_sha256:
         return f"inputs: the same bits (sha256 {sha256[:16]})"
-    there, here = (f"{wash(m.gpu)}, torch {wash(m.torch)}" for m in (old.machine, request.machine))
+    there, here = (
+        f"{sanitize(m.gpu)}, torch {sanitize(m.torch)}" for m in (old.machine, request.machine)
+    )
     return f"inputs: other bits than in the run: drawn on {there} there, on {here} here"
 
 
 def _answered(found: Mismatch, report: BurstReport) -> list[str]:
-    now, why = report.mismatch, wash(report.message)
+    now, why = report.mismatch, sanitize(report.message)
     lines = [f"{report.status.value} ({why})" if why else report.status.value]
     lines += [f"  {drawn}" for drawn in error_map(now)] if now else []
     if _same_numbers(found, report):
@@ -225,10 +227,10 @@ def _answered(found: Mismatch, report: BurstReport) -> list[str]:
 
 
 def _must_be(found: Sequence[Head], what: str, word: str, known: Iterable[str]) -> None:
-    names = sorted({wash(name, 80) for name in known})
+    names = sorted({sanitize(name, 80) for name in known})
     if not found:
         hint = did_you_mean(word, names) or f"{what}s there: {', '.join(names[-5:])}"
-        raise UsageError(f"{what} '{wash(word, 80)}': no record of it", hint)
+        raise UsageError(f"{what} '{sanitize(word, 80)}': no record of it", hint)
 
 
 def _writable(path: Path) -> Path:

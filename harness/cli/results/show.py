@@ -17,9 +17,9 @@ from harness.board.render.text import (
     number,
     place_text,
     printed,
+    sanitize,
     scientific,
     times,
-    wash,
 )
 from harness.errors import EXIT_OK, typed
 from harness.measure.stats import Interval
@@ -71,15 +71,15 @@ def _row(board: Board, row: Row) -> list[str]:
         else machine.cpu
     )
     return [
-        f"{wash(row.entry, 80)} on {board_title(board)}: {wash(place)}",
-        f"  {first.kind.value}, {wash(first.language)}, by {wash(first.author)}; {wash(first.version) or 'own code'}",
-        f"  source {first.source_sha256[:16]}  harness {first.harness_commit[:12]}  run {wash(first.run, 80)}",
-        f"  {wash(where)}, torch {wash(machine.torch)}, triton {wash(machine.triton)}, python {wash(machine.python)}",
+        f"{sanitize(row.entry, 80)} on {board_title(board)}: {sanitize(place)}",
+        f"  {first.kind.value}, {sanitize(first.language)}, by {sanitize(first.author)}; {sanitize(first.version) or 'own code'}",
+        f"  source {first.source_sha256[:16]}  harness {first.harness_commit[:12]}  run {sanitize(first.run, 80)}",
+        f"  {sanitize(where)}, torch {sanitize(machine.torch)}, triton {sanitize(machine.triton)}, python {sanitize(machine.python)}",
     ]
 
 
 def _result(board: Board, result: Result, *, samples: bool) -> list[str]:
-    lines = [f"  {wash(result.config, 80)}: {ending(result)}"]
+    lines = [f"  {sanitize(result.config, 80)}: {ending(result)}"]
     if result.status is not Status.PASSED:
         if result.mismatch:
             lines += [f"    {drawn}" for drawn in error_map(result.mismatch)]
@@ -108,9 +108,9 @@ def _result(board: Board, result: Result, *, samples: bool) -> list[str]:
         )
     lines += [f"    {line}" for line in conditions_of(result)]
     if result.kernels:
-        lines.append(f"    kernels: {wash(', '.join(result.kernels))}")
-    lines += [f"    tuned: {wash(line)}" for line in result.configs]
-    lines += [f"    note: {wash(note)}" for note in Notes(board).of_entry(result)]
+        lines.append(f"    kernels: {sanitize(', '.join(result.kernels))}")
+    lines += [f"    tuned: {sanitize(line)}" for line in result.configs]
+    lines += [f"    note: {sanitize(note)}" for note in Notes(board).of_entry(result)]
     lines += [f"    {said}" for said in printed(result.log_tail, PRINTED_LINES)]
     if samples:
         rows = [["block", "T1 ms a call", "T2 ms a burst", "MHz", "J a turn", ""]]

@@ -22,7 +22,7 @@ from pathlib import Path
 from harness import PROTOCOL
 from harness.board import query, record
 from harness.board.rank import block_times_ms, interval_of, newest
-from harness.board.render.text import times, wash
+from harness.board.render.text import sanitize, times
 from harness.catalog.suites import load_suite
 from harness.cli.arguments import whole
 from harness.cli.results.compare import _named, percent
@@ -76,12 +76,12 @@ def run(args: argparse.Namespace) -> int:
     told = {"entry": old[0].entry, "records": len(old), "faults": wrong}
     say: Callable[[str], object] = (lambda _: None) if args.json else print
     for line in wrong:
-        say(f"audit: {wash(line)}")
+        say(f"audit: {sanitize(line)}")
     if wrong:
         say("next: do not trust this record; measure it again")
     else:
         say(
-            f"audit: {len(old)} records of {wash(old[0].entry, 80)}: checksum, commitment and figures agree"
+            f"audit: {len(old)} records of {sanitize(old[0].entry, 80)}: checksum, commitment and figures agree"
         )
     if wrong or args.audit_only:
         if args.json:
@@ -90,8 +90,8 @@ def run(args: argparse.Namespace) -> int:
     verdict = _measure_again(args, old)
     if args.json:
         print(json.dumps(told | {"verdict": verdict.word, "why": verdict.why}))
-    say(f"{verdict.word}: {wash(verdict.why)}")
-    say(typed(f"next: python run.py history {wash(old[0].entry, 80)}"))
+    say(f"{verdict.word}: {sanitize(verdict.why)}")
+    say(typed(f"next: python run.py history {sanitize(old[0].entry, 80)}"))
     return {"CANNOT": EXIT_UNAVAILABLE, "SLOWER": EXIT_SUBMISSION_FAILED}.get(verdict.word, EXIT_OK)
 
 

@@ -147,7 +147,7 @@ def _folders(root: Path, kind: str) -> Iterator[Path]:
 
 
 @functools.cache
-def control(name: str) -> Path:
+def honest_control(name: str) -> Path:
     """Folder of the honest control `name`."""
     honest = HOME / "tests" / "corpus" / "honest"
     if (honest / name).is_dir():
@@ -193,14 +193,14 @@ def suite_for(problem: Problem, gpu: bool, dtype: str, quick_deadlines: bool) ->
         limits = limits.model_copy(
             update={"import_s": 15, "first_call_s": 4, "burst_s": 4, "entrant_s": 20}
         )
-    pace = load_suite(problem.suites[1], HOME / "configs").against  # runs with and without a GPU
+    control = load_suite(problem.suites[1], HOME / "configs").against  # runs with and without a GPU
     return Suite(
         name="selftest",
         problem=problem.name,
         device="gpu" if gpu else "cpu",
         cases=(case,),
-        baselines=(pace,),
-        against=pace,
+        baselines=(control,),
+        against=control,
         blocks=6,
         warmup_blocks=1,
         limits=limits,
@@ -233,15 +233,15 @@ def run_batch(
     problem = get_problem(specimens[0].problem)
     suite = suite_for(problem, gpu, first.dtype, first.slow)
     partners = dict.fromkeys(partner for s in specimens for partner in s.partners)
-    neighbours = [control(name) for s in specimens for name in s.expect.beside]
+    neighbours = [honest_control(name) for s in specimens for name in s.expect.beside]
     folders = dict.fromkeys([*(s.folder for s in specimens), *partners, *neighbours])
     entrants, refused = _loaded(list(folders), problem)
-    pace = find_entrants([suite.against], HOME / "baselines", Kind.BASELINE, problem)
+    control = find_entrants([suite.against], HOME / "baselines", Kind.BASELINE, problem)
     results: dict[str, Result] = {}
     if (
         gpu and Defence.SANDBOX not in off
     ):  # unwalled cheaters could reach what waits for the next run
-        prestart.begin_next(2)  # this one's, and the next one's, which imports torch meanwhile
+        prestart.start_next(2)  # this one's, and the next one's, which imports torch meanwhile
     before = set(process_tree.children(os.getpid()))
     with contextlib.ExitStack() as stack:
         cache = Path(tempfile.mkdtemp(prefix="attnboard-selftest-"))
@@ -250,7 +250,7 @@ def run_batch(
         request = Request(
             suite=suite,
             machine=machine if gpu else replace_gpu(machine),
-            entrants=(*entrants, *pace),
+            entrants=(*entrants, *control),
             against=suite.against,
             cache=cache,
             sandbox=0 if Defence.SANDBOX in off else level,

@@ -18,16 +18,16 @@ SHORTEST_S = 1.0
 
 @dataclass
 class Budget:
-    """What everybody has spent, in seconds of wall-clock; `pace`: whose turns are the scale."""
+    """What everybody has spent, in seconds of wall-clock; `control`: whose turns are the scale."""
 
     limits: Limits
-    pace: str
+    control: str
     spent_s: defaultdict[str, float] = field(default_factory=lambda: defaultdict(float))
     hung: set[str] = field(default_factory=set)
 
     def allowed_s(self) -> float:
         """What an entrant may have spent by now."""
-        return self.limits.entrant_s + self.limits.entrant_times * self.spent_s[self.pace]
+        return self.limits.entrant_s + self.limits.entrant_times * self.spent_s[self.control]
 
     def deadline_s(self, name: str, timeout_s: float) -> float:
         """Of the next turn of `name`, which by itself may take `timeout_s`."""
@@ -41,5 +41,5 @@ class Budget:
             return ""
         return (
             f"spent {self.spent_s[name]:.0f} s of {allowed_s:.0f} s: {limits.entrant_s:g} s and "
-            f"{limits.entrant_times:g} times the {self.spent_s[self.pace]:.1f} s of {self.pace}"
+            f"{limits.entrant_times:g} times the {self.spent_s[self.control]:.1f} s of {self.control}"
         )

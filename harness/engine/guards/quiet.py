@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from harness.engine.worker_process import Seat
+from harness.engine.worker_process import WorkerProcess
 from harness.measure.telemetry import Monitor
 from harness.process import process_tree
 from harness.process.child import Child
@@ -87,10 +87,10 @@ class Quiet:
         """Whether NVML lists no pids, or those of another namespace: the judge has a context and is not there."""
         return bool(self.monitor) and self.judge_pid not in self._listed()
 
-    def hold(self, seat: Seat, loaded: bool = False) -> Rest:
-        """Lock the worker of `seat` and all that it started, then stop them; `loaded`: before its first turn."""
+    def hold(self, worker: WorkerProcess, loaded: bool = False) -> Rest:
+        """Lock the worker of `worker` and all that it started, then stop them; `loaded`: before its first turn."""
         timeout_ms, behind = (LOADED_MS, "its import") if loaded else (LOCK_MS, "its turn")
-        child = seat.child
+        child = worker.child
         assert child
         if not self.locks:
             child.pause()
@@ -98,8 +98,8 @@ class Quiet:
         waited_ms = 0.0
         for _ in range(ROUNDS):
             child.resume()  # nobody is locked while it is stopped, and a worker can stop its own children
-            for pid in self._on_gpu(child) - seat.held:
-                answer = self._lock(seat, pid, timeout_ms)
+            for pid in self._on_gpu(child) - worker.held:
+                answer = self._lock(worker, pid, timeout_ms)
                 waited_ms = max(waited_ms, answer.waited_ms)
                 if answer.held is not Held.LOCKED and pid in self._on_gpu(child):
                     whose = "its" if pid == child.pid else "a child process's"
@@ -107,17 +107,19 @@ class Quiet:
                     if fault:
                         return Rest(fault, waited_ms)
             child.pause()
-            if self._on_gpu(child) <= seat.held or not self.locked_once:
+            if self._on_gpu(child) <= worker.held or not self.locked_once:
                 return Rest("", waited_ms)
         return Rest("its processes take the GPU faster than they can be locked", waited_ms)
 
-    def release(self, seat: Seat) -> bool:
-        """Let the worker of `seat` and all that it started go on; False if the worker cannot, by no fault of its own."""
-        child = seat.child
+    def release(self, worker: WorkerProcess) -> bool:
+        """Let the worker of `worker` and all that it started go on; False if the worker cannot, by no fault of its own."""
+        child = worker.child
         assert child
         child.resume()
-        held = {pid: self._checkpoint.unlock(pid) for pid in seat.held} if self._checkpoint else {}
-        seat.held.clear()
+        held = (
+            {pid: self._checkpoint.unlock(pid) for pid in worker.held} if self._checkpoint else {}
+        )
+        worker.held.clear()
         return held.get(child.pid, True) or not child.alive
 
     def rescue_judge(self) -> None:
@@ -125,12 +127,12 @@ class Quiet:
         if self.locks and self._checkpoint:
             self._checkpoint.unlock(self.judge_pid)
 
-    def strangers(self, seats: Iterable[Seat]) -> list[str]:
+    def strangers(self, workers: Iterable[WorkerProcess]) -> list[str]:
         """Processes on the GPU that this run did not start, as `1234 (python3)`; empty where NVML is blind."""
         listed = self._listed()
         known = {self.judge_pid, os.getpid()}
-        for seat in seats:
-            known |= seat.held | ({seat.child.pid} if seat.child else set())
+        for worker in workers:
+            known |= worker.held | ({worker.child.pid} if worker.child else set())
         if self.judge_pid not in listed or listed <= known:
             return []
         # What a worker left behind is a descendant of ours: it is ended, and its worker answers for it.
@@ -139,11 +141,11 @@ class Quiet:
 
     # ------------------------------------------------------------------ inside
 
-    def _lock(self, seat: Seat, pid: int, timeout_ms: int) -> Answer:
+    def _lock(self, worker: WorkerProcess, pid: int, timeout_ms: int) -> Answer:
         assert self._checkpoint
         answer = self._checkpoint.lock(pid, timeout_ms)
         if answer.held is Held.LOCKED:
-            seat.held.add(pid)
+            worker.held.add(pid)
             self.locked_once = True
         return answer
 

@@ -16,7 +16,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Mapping, Sequence
 
-from harness.engine.worker_process import Seat
+from harness.engine.worker_process import WorkerProcess
 from harness.measure.telemetry import Monitor
 from harness.process.child import LOG_BYTES, Child
 from harness.process.sandbox import enter, usage
@@ -28,17 +28,18 @@ GIB = 2**30
 
 
 class ResourceWatch(threading.Thread):
-    """Looks at every seat ten times a second."""
+    """Looks at every worker ten times a second."""
 
-    def __init__(self, seats: Sequence[Seat], limits: Limits, monitor: Monitor) -> None:
+    def __init__(self, workers: Sequence[WorkerProcess], limits: Limits, monitor: Monitor) -> None:
         super().__init__(daemon=True)
-        self.seats, self.limits, self.monitor = seats, limits, monitor
+        self.workers, self.limits, self.monitor = workers, limits, monitor
         self.disks = {
-            seat.slug: (usage.Disk(seat.jail.cache), usage.Disk(seat.jail.scratch))
-            for seat in seats
+            worker.slug: (usage.Disk(worker.jail.cache), usage.Disk(worker.jail.scratch))
+            for worker in workers
         }
         self.nameless = {
-            seat.slug: usage.Nameless((seat.jail.cache, seat.jail.scratch)) for seat in seats
+            worker.slug: usage.Nameless((worker.jail.cache, worker.jail.scratch))
+            for worker in workers
         }
         self.most_processes = enter.most_processes(enter.Rules().processes) // 2
         self.stopping = threading.Event()
@@ -47,20 +48,20 @@ class ResourceWatch(threading.Thread):
         """Look until told to stop."""
         while not self.stopping.wait(PERIOD_S):
             on_device = self.monitor.memory_by_pid()
-            for seat in self.seats:
-                for child in filter(None, (seat.child, seat.builder)):
-                    if child.alive and (excess := self.excess(seat, child, on_device)):
-                        seat.ended_for = excess
+            for worker in self.workers:
+                for child in filter(None, (worker.child, worker.builder)):
+                    if child.alive and (excess := self.excess(worker, child, on_device)):
+                        worker.ended_for = excess
                         child.end()
 
     def excess(
-        self, seat: Seat, child: Child, on_device: Mapping[int, int]
+        self, worker: WorkerProcess, child: Child, on_device: Mapping[int, int]
     ) -> tuple[Status, str] | None:
         """What of its limits it has passed, in words."""
         pids = child.pids()
         most = int(self.limits.memory_gib * GIB)
         counted = child.group.bytes() if child.group else 0  # what nobody maps is in it too
-        nameless = self.nameless[seat.slug]
+        nameless = self.nameless[worker.slug]
         nameless.look(pids)
         host = max(usage.host_bytes(pids, most, nameless.shared_bytes), counted)
         if host > most and nameless.shared_bytes:  # which may be less by now
@@ -75,7 +76,7 @@ class ResourceWatch(threading.Thread):
                 f"GPU memory {device / GIB:.1f} GiB, allowed {most / GIB:g}",
             )
         most = int(self.limits.disk_gib * GIB)
-        for disk in self.disks[seat.slug]:
+        for disk in self.disks[worker.slug]:
             if (held := nameless.bytes.get(disk.folder, 0)) > most:
                 return Status.OVER_QUOTA, (
                     f"{held / GIB:.1f} GiB in files that it took out of its cache or scratch and "

@@ -167,11 +167,11 @@ class CudaDriver:
         self.call(name, stream, ctypes.c_uint64(address), ctypes.c_uint32(value), flags)
 
 
-def wait_for_turn(flag: int, turn: int) -> None:
+def wait_for_sequence(flag: int, turn: int) -> None:
     """Worker's side: make the current stream wait until the word at `flag` has reached `turn`."""
     CudaDriver().wait_value(flag, turn)
 
 
-def tell_turn(flag: int, turn: int) -> None:
+def publish_sequence(flag: int, turn: int) -> None:
     """Worker's side: store `turn` behind everything the current stream has queued."""
     CudaDriver().write_value(flag, turn)

@@ -101,9 +101,9 @@ def _stay(second: int, line: int | None) -> None:
     """Reap, stop, continue; end with `second` and its code. Never returns."""
     code = 1
     try:
-        process_tree.make_private()
+        process_tree.set_undumpable()
         process_tree.die_with_parent()
-        process_tree.take_name(FIRST_NAME)
+        process_tree.set_process_name(FIRST_NAME)
         os.closerange(0, line if line is not None else 1 << 16)
         if line is not None:
             os.closerange(line + 1, 1 << 16)

@@ -29,7 +29,7 @@ FIRST_PERSON = 1000  # user ids below belong to the system; their homes are fold
 
 
 @dataclass(frozen=True)
-class Shut:
+class DenyList:
     """What must stay shut, all paths resolved."""
 
     homes: tuple[Path, ...]
@@ -56,12 +56,12 @@ class Shut:
         return ""
 
 
-def shut(*own: Path) -> Shut:
+def shut(*own: Path) -> DenyList:
     """The homes of this machine (the temporary folder counts as one), and the folders `own` of the harness."""
     homes = {Path.home(), Path(pwd.getpwuid(os.getuid()).pw_dir), Path(tempfile.gettempdir())}
     homes |= {Path(e.pw_dir) for e in pwd.getpwall() if e.pw_uid == 0 or e.pw_uid >= FIRST_PERSON}
     resolved = {home.resolve() for home in homes} - {Path("/")}
-    return Shut(tuple(sorted(resolved)), tuple(sorted(folder.resolve() for folder in own)))
+    return DenyList(tuple(sorted(resolved)), tuple(sorted(folder.resolve() for folder in own)))
 
 
 def asked_for() -> list[str]:
@@ -79,14 +79,14 @@ def import_path() -> list[str]:
     return list(dict.fromkeys([*own, *([user] if user in sys.path else [])]))
 
 
-def opened(shut_in: Shut, entries: Iterable[str] | None = None) -> list[Path]:
+def opened(shut_in: DenyList, entries: Iterable[str] | None = None) -> list[Path]:
     """Those of sys.path and of the library path (or of `entries`) that may be read, resolved."""
     wanted: Sequence[str] = [*sys.path, *asked_for()] if entries is None else list(entries)
     paths = dict.fromkeys(Path(entry).resolve() for entry in wanted if entry)
     return [path for path in paths if not shut_in.refusal(path)]
 
 
-def refused(shut_in: Shut) -> dict[str, str]:
+def refused(shut_in: DenyList) -> dict[str, str]:
     """Entries of PYTHONPATH and LD_LIBRARY_PATH that stay shut, and why; absent ones are nobody's loss."""
     reasons = {entry: shut_in.refusal(Path(entry).resolve()) for entry in asked_for()}
     return {entry: why for entry, why in reasons.items() if why and Path(entry).exists()}
