@@ -100,7 +100,7 @@ NEXT = {
     Status.TIMED_OUT: "look for a deadlock or a search that runs too long",
     Status.CRASHED: "run it under compute-sanitizer on this shape",
     Status.OUT_OF_MEMORY: "allocate less, or nothing, in the call",
-    Status.OVER_QUOTA: "keep less in the cache, print less, start fewer processes",
+    Status.OVER_QUOTA: "keep less in the cache and print less",
     Status.UNSUPPORTED: "the manifest does not claim this shape",
     Status.UNAVAILABLE: "install what is named and run again",
     Status.UNSTABLE: "the clocks moved; run again when the machine is quiet",
