@@ -9,7 +9,8 @@ HarnessError
 ├── GpuUnhealthyError    the GPU does not come back after a fault          exit 4
 └── StorageError         results could not be written                      exit 5
 
-Each carries `message` (what is wrong, with file, line and value) and `hint` (the next thing to type).
+Each carries `message` (what is wrong, with file, line and value) and `hint` (the next thing to
+type).
 """
 
 from __future__ import annotations

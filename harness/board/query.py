@@ -145,7 +145,8 @@ def table(
 ) -> str:
     """Columns, left-aligned but for figures; the first row is the head.
 
-    Beyond the terminal's width (or `most`) the columns of `cut` get shorter, each to its end before the
+    Beyond the terminal's width (or `most`) the columns of `cut` get shorter, each to its end
+    before the
     next; where that is not enough every row is a paragraph of its own.
     """
     most = (most or columns()) - len(indent)

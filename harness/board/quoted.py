@@ -5,7 +5,8 @@
     <!-- board fa3: table cuda_hopper, flash_attn_3 --> … <!-- end -->   a table, one row an entry
     <!-- board fa3: cuda_hopper against flash_attn_3, sdpa_cudnn --> …   a table, one row a rival, with intervals
 
-A question may take several lines. What is not on the board, or was not run side by side, is a dash. Pure but for reading the documents.
+A question may take several lines. What is not on the board, or was not run side by side, is a dash.
+Pure but for reading the documents.
 """
 
 from __future__ import annotations
@@ -47,7 +48,8 @@ class Span:
 def documents(root: Path, leaderboard: Leaderboard) -> tuple[dict[Path, str], list[UsageError]]:
     """Every document below `root` that quotes the board, as it must read; and notes that ask wrongly.
 
-    Raises UsageError with file and line for a wrong question in the project's own pages. An entry's notes
+    Raises UsageError with file and line for a wrong question in the project's own pages. An
+    entry's notes
     are its author's: a wrong question there leaves them as they are, and stops nobody's board.
     """
     found, wrong = {}, []

@@ -375,7 +375,8 @@ def direct_on(a: Result | None, b: Result | None) -> Interval | None:
 def by_todays_rule(result: Result, base: Result | None) -> Result:
     """The same with its speed-up's interval made anew from the samples of both, if an older rule made it.
 
-    `base`: its baseline's row of the same run and config; without it the interval stays as recorded.
+    `base`: its baseline's row of the same run and config; without it the interval stays as
+    recorded.
     """
     told = result.speedup
     if base is None or told is None or told.rule == stats.INTERVAL_RULE:

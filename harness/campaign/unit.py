@@ -97,7 +97,8 @@ def plan_units(
 ) -> list[Unit]:
     """`request` cut into units of at most `per_unit` entrants, less what is recorded already.
 
-    The baseline of the comparison rides in every unit: a ratio is always one of one GPU and one block.
+    The baseline of the comparison rides in every unit: a ratio is always one of one GPU and one
+    block.
     """
     baseline = tuple(e for e in request.entrants if e.name == request.against)
     alone = [e for e in request.entrants if e.name != request.against] or list(baseline)

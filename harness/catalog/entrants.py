@@ -44,7 +44,8 @@ def gather(
 ) -> tuple[list[Entrant], list[SubmissionError]]:
     """The same, and why others are left out: who came with 'all' or a folder of many fails alone.
 
-    taken: names that none of them may bear. Raises SubmissionError for what was named itself, and where nobody is left.
+    taken: names that none of them may bear. Raises SubmissionError for what was named itself,
+    and where nobody is left.
     """
     found: dict[Path, Entrant] = {}
     refused: list[SubmissionError] = []

@@ -1,6 +1,7 @@
 """`--watch`: the run again after every edit of its submissions, in the same process.
 
-Between two runs the judge and the fork server of the next one import torch (harness/process/prestart.py), so a verdict
+Between two runs the judge and the fork server of the next one import torch
+(harness/process/prestart.py), so a verdict
 waits for the compiler and the GPU alone. Every run reads its suite, manifests and sources anew.
 """
 
@@ -115,7 +116,8 @@ class Watch:
             return [*_below(folder), *above]
         if place.suffix != ".cu":
             return [place]
-        # Read once a run: a new neighbour counts when one of these files names it, and has changed for it.
+        # Read once a run: a new neighbour counts when one of these files names it, and has changed
+        # for it.
         if place not in self._rungs:
             self._rungs[place] = [folder / name for name in steps.names_of(place)]
         return [*self._rungs[place], folder / steps.LAUNCH_FILE, *above]

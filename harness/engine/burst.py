@@ -25,7 +25,8 @@ ENDS_WORKER = frozenset(
 #: No row may stand under the hash of other bytes.
 CHANGED = "the copy of its files that workers read was changed during the run: run it again"
 
-#: Of the judge's watch kernel (harness/judge/alone.py): far above its own, far below a turn of another process.
+#: Of the judge's watch kernel (harness/judge/alone.py): far above its own, far below a turn of
+#: another process.
 MOST_GAP_MS = 0.5
 
 
@@ -157,7 +158,8 @@ def end_woken(state: State, case: Case) -> list[str]:
 def _end_disturber(state: State, name: str, question: Question) -> BurstReport | None:
     """Something computes although everybody is locked: end workers until nothing does, the likeliest first.
 
-    Whose end brings quiet has left work running, and whoever was ended before it starts afresh. Returns what
+    Whose end brings quiet has left work running, and whoever was ended before it starts afresh.
+    Returns what
     this means for `name`, whose turn it is: None if it may take it.
     """
     if _ask(state, name, question) <= MOST_GAP_MS:
@@ -216,7 +218,8 @@ def _replace(state: State, worker: WorkerProcess) -> None:
 def _ask(state: State, name: str, question: Question) -> float:
     """Have the judge draw inputs that nobody else meets: one entrant's answers are of no use to another.
 
-    The null kernel answers nothing, so nothing is worked out for it. Everybody is held meanwhile: returns
+    The null kernel answers nothing, so nothing is worked out for it. Everybody is held
+    meanwhile: returns
     the longest time in ms that the GPU was with somebody else all the same, 0 where nobody watches.
     """
     label = question.label

@@ -116,7 +116,8 @@ def _give_up(state: State, case: Case, why: str) -> None:
 def to_compare(state: State, name: str, case: Case) -> bool:
     """Whether the next timed burst's results are held beside those of libraries.
 
-    With a chance of 1/n at the n-th: of however many there will be, the last one compared is any of them
+    With a chance of 1/n at the n-th: of however many there will be, the last one compared is
+    any of them
     with equal chance, and nobody knows which before the clock has stopped. About four of twenty.
     """
     if state.workers[name].entrant.kind is not Kind.SUBMISSION:
@@ -193,7 +194,8 @@ def repeat_disturbed(state: State, case: Case, names: Sequence[str]) -> int:
 def name_kernels(state: State, case: Case, names: Sequence[str]) -> None:
     """One verified, untimed burst under the profiler: which kernels really ran.
 
-    When all cases are timed: a worker that has a profiler cannot be locked any more (CUDA error 801).
+    When all cases are timed: a worker that has a profiler cannot be locked any more (CUDA error
+    801).
     """
     if not state.facts.machine.has_gpu:
         return

@@ -1,6 +1,7 @@
 """The engine's view of the two kinds of process: one judge, and one worker an entrant.
 
-`JudgeClient` speaks to the judge; `WorkerProcess` keeps one entrant's worker alive, attached and paused while it
+`JudgeClient` speaks to the judge; `WorkerProcess` keeps one entrant's worker alive, attached and
+paused while it
 is not its turn. Nothing here imports torch.
 """
 
@@ -147,7 +148,8 @@ class JudgeClient:
     ) -> None:
         """Set up the profilers of these workers, all at once; they must be running.
 
-        overdue: ends a worker that kept the judge from its deadline; told its name and the deadline.
+        overdue: ends a worker that kept the judge from its deadline; told its name and the
+        deadline.
         """
         self._read(self._ask({"op": "prime", "workers": list(names)}, JUDGE_REQUEST_S), Done)
         end = time.monotonic() + timeout_s
@@ -181,7 +183,8 @@ class JudgeClient:
     def _answer_of_worker(self, deadline_s: float, overdue: Overdue) -> wire.Message:
         """The answer to a request in which a worker runs.
 
-        A worker can keep the judge from its own deadlines (a GPU that is never free). `overdue` ends it
+        A worker can keep the judge from its own deadlines (a GPU that is never free).
+        `overdue` ends it
         then, and the judge goes on.
         """
         if not select.select([self.child.line], [], [], deadline_s)[0]:

@@ -12,10 +12,15 @@ One burst (K calls):
   verify    every output against what was read and its references, every input against the judge's own
 
 Queueing first hides the host's launch latency from T1 (7 µs for a bare launch, 20 to 180 µs
-through PyTorch) without giving anyone a head start: what was queued early finds no inputs. T2 lies between two
-events of the judge's own stream, so no host's scheduler is in it either. The gate opens after GATE_DELAY_S whatever the worker does, so a submission that synchronises inside its call only loses that.
-Between the two words there are the worker's calls and nothing else: no copy of ours that it could leave out.
-Without shared device memory the inputs exist before `go`, T1 carries the latency of the first launch,
+through PyTorch) without giving anyone a head start: what was queued early finds no inputs. T2 lies
+between two
+events of the judge's own stream, so no host's scheduler is in it either. The gate opens after
+GATE_DELAY_S whatever the worker does, so a submission that synchronises inside its call only loses
+that.
+Between the two words there are the worker's calls and nothing else: no copy of ours that it could
+leave out.
+Without shared device memory the inputs exist before `go`, T1 carries the latency of the first
+launch,
 and the worker copies its outputs into slots.
 """
 
@@ -45,7 +50,8 @@ from harness.process.messages import WorkerReply, understood
 from harness.schema import CONFESSIONS, Status
 from harness.schema.mismatch import Mismatch
 
-#: Long enough for ten calls of a host that needs 200 µs each: all of a burst is queued before it starts.
+#: Long enough for ten calls of a host that needs 200 µs each: all of a burst is queued before it
+#: starts.
 GATE_DELAY_S = 2e-3
 SEND_S = 5.0  # what a worker takes at most to make room for a message
 ANSWERS = {
@@ -235,8 +241,10 @@ class WorkerLink:
     ) -> tuple[WorkerReply, float, list[torch.Tensor]]:
         """Queue the burst behind the gate, let the worker queue its calls, open; (reply, T2, outputs).
 
-        The judge's own stream copies the inputs in, makes them right, waits for the worker's and reads words
-        of the outputs. Work that was queued before (heat) ends first, and the burst follows it without a
+        The judge's own stream copies the inputs in, makes them right, waits for the
+        worker's and reads words
+        of the outputs. Work that was queued before (heat) ends first, and the burst follows
+        it without a
         pause. Whatever happens, the stream is idle afterwards. Raises WorkerGone.
         """
         sizes = inputs.output_bytes

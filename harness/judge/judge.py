@@ -107,7 +107,8 @@ class Judge:
         kwargs = dict(message["kwargs"])
         limits, whole = self.problem.limits(case.dtype), bool(message["whole"])
         tensors, references = [], []
-        # The last call of a check asks the first one's question again: is the answer the same, bit for bit?
+        # The last call of a check asks the first one's question again: is the answer the same, bit
+        # for bit?
         again = whole and int(message["calls"]) > 1
         for call in range(int(message["calls"]) - again):
             label = f"{message['label']}/{call}"
@@ -162,7 +163,8 @@ class Judge:
             return tuple(
                 Reference(c, e, scaled=scaled) for c, e in zip(contract, exact, strict=True)
             )
-        # Every output is compared whole with SDPA's; float64 costs 30 times that, so some secret rows of it.
+        # Every output is compared whole with SDPA's; float64 costs 30 times that, so some secret
+        # rows of it.
         generator = torch.Generator(self.device).manual_seed(self.secret.seed(f"{label}/rows"))
         rows, exact = self.tensors.exact_rows(inputs, kwargs, generator)
         return tuple(Reference(c, e, rows, scaled) for c, e in zip(contract, exact, strict=True))
@@ -234,8 +236,10 @@ class Judge:
     def _heat(self, inputs: Inputs, heat_ms: float) -> None:
         """Queue `heat_ms` of SDPA on the burst's shape: the burst meets a chip at work, the same for everybody.
 
-        The cache is cleared before every call, which is how `triton.testing.do_bench` keeps a chip at work:
-        clearing takes little power, so without it the chip would step further down than under do_bench.
+        The cache is cleared before every call, which is how `triton.testing.do_bench` keeps
+        a chip at work:
+        clearing takes little power, so without it the chip would step further down than
+        under do_bench.
         """
         if self.device.type != "cuda" or not heat_ms:
             return

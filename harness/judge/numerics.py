@@ -36,12 +36,15 @@ class Grade:
 def grade(out: torch.Tensor, reference: Reference) -> Grade:
     """Compare `out` [B, H, S, D] with its references; one device synchronisation.
 
-    A `scaled` reference (gradients: their size follows from the inputs) takes the largest difference
-    in units of its own largest value, and rows shorter than the root mean square row in units of that.
+    A `scaled` reference (gradients: their size follows from the inputs) takes the largest
+    difference
+    in units of its own largest value, and rows shorter than the root mean square row in units
+    of that.
     """
     scaled = reference.scaled
     contract = reference.contract
-    # One float32 tensor of the output's size and few passes over it: this is most of what a turn costs.
+    # One float32 tensor of the output's size and few passes over it: this is most of what a turn
+    # costs.
     drift = out.to(torch.float32, copy=True).sub_(contract)
     largest = torch.linalg.vector_norm(drift, math.inf)  # NaN and infinity come through
     finite = torch.isfinite(largest).float()

@@ -1,9 +1,13 @@
 """Words of the inputs that stay wrong until the clock runs, so that starting early gives wrong answers.
 
-The copies of a burst's inputs take longer than a call. Who starts on the first call's while the last
-call's are still being copied would gain part of that, unseen. So one word of every row of the arguments
-that a problem names (TensorSpec.withheld) is copied with its sign flipped, and put right by one kernel,
-the last thing before the worker is told to start. Positions are secret and new in every burst: an early
+The copies of a burst's inputs take longer than a call. Who starts on the first call's while the
+last
+call's are still being copied would gain part of that, unseen. So one word of every row of the
+arguments
+that a problem names (TensorSpec.withheld) is copied with its sign flipped, and put right by one
+kernel,
+the last thing before the worker is told to start. Positions are secret and new in every burst: an
+early
 reader sees plausible rows and cannot tell which word of each to leave out.
 """
 
@@ -25,7 +29,8 @@ class Withheld:
     ) -> None:
         """Flip the words in the first of each pair.
 
-        pairs: the judge's own tensor, contiguous and of two-byte elements, and where its copy will lie;
+        pairs: the judge's own tensor, contiguous and of two-byte elements, and where its
+        copy will lie;
             the same tensor may stand in several pairs.
         room: uint8, all bytes of the arena that the copies lie in.
         """

@@ -17,7 +17,8 @@ AUDIT_SHARE = 1 / 6  # of the blocks that a run adds to the suite's
 class Block:
     """One kind of secret inputs that every entrant meets, each with values of its own, in this order.
 
-    `index` numbers the timed blocks from 0; warm-up blocks are negative and audits None. To a worker all
+    `index` numbers the timed blocks from 0; warm-up blocks are negative and audits None. To a
+    worker all
     three look alike.
     """
 

@@ -1,6 +1,7 @@
 """How near a result is to what the chip can do, and in words what holds it back. Pure arithmetic.
 
-Three ceilings of attention on one chip (FlashAttention-3 paper, section 3.1, argues with the first two):
+Three ceilings of attention on one chip (FlashAttention-3 paper, section 3.1, argues with the first
+two):
 
     tensor   FLOPs / dense 16-bit peak
     exp      one exponential per score / (SMs · 16 a clock · clock): the special-function units
@@ -100,7 +101,8 @@ def limiter(result: Result, resources: Resources | None = None) -> str:
 def _words(tensor: float, exp: float, memory: float, clock_mhz: float) -> str:
     """The same from the share of the time each unit must be busy at `clock_mhz`.
 
-    That clock is read between bursts, when the load is gone: under a power limit the chip runs slower and its
+    That clock is read between bursts, when the load is gone: under a power limit the chip runs
+    slower and its
     units are busier than the shares say.
     """
     if memory > max(tensor, exp):

@@ -13,7 +13,8 @@ called different in two runs of five (tests/unit/test_stopping.py). So a run tha
   and Confirmatory Adaptive Designs in Clinical Trials", 2016). All that is told of such a run, its
   speed-ups and its ties, uses the same level.
 
-The race drops candidates as successive elimination does (E. Even-Dar, S. Mannor, Y. Mansour, "Action
+The race drops candidates as successive elimination does (E. Even-Dar, S. Mannor, Y. Mansour,
+"Action
 Elimination and Stopping Conditions for the Multi-Armed Bandit and Reinforcement Learning Problems",
 JMLR 7, 2006), on paired ratios and with the best K instead of the best one: who is clearly slower
 than K others leaves. One of the K truly best can only leave if somebody truly slower was called
@@ -149,7 +150,8 @@ def losses(
 ) -> dict[str, Loss]:
     """Who leaves: clearly slower than `places` of the `candidates`.
 
-    `ranking`: everybody who is still in and may be dropped, from fast to slow; `candidates` are those of
+    `ranking`: everybody who is still in and may be dropped, from fast to slow; `candidates` are
+    those of
     them that race for the places (a baseline can be dropped, but takes no place).
     """
     found: dict[str, Loss] = {}

@@ -1,14 +1,21 @@
 """Two clocks, one verdict: does the worker's claim fit what the judge saw from outside? Pure.
 
-T1 is what the worker says its K calls took. T2 is the judge's clock around the same stretch. Their gap is
-two words passed between two processes, which the GPU changes between meanwhile: on one H200 0.295 ms, whatever
-is computed and however many calls it takes. So the gap of a trusted baseline that ran in the same blocks
-through the same code (the pace) tells what it should be. A worker that understates T1 widens its own gap by
+T1 is what the worker says its K calls took. T2 is the judge's clock around the same stretch. Their
+gap is
+two words passed between two processes, which the GPU changes between meanwhile: on one H200 0.295
+ms, whatever
+is computed and however many calls it takes. So the gap of a trusted baseline that ran in the same
+blocks
+through the same code (the pace) tells what it should be. A worker that understates T1 widens its
+own gap by
 as much.
 
-Whoever disturbs the trusted ones can only widen their gaps. No true gap is shorter than the shortest of
-theirs, so no claim can be further short than its own gap is longer than that one. That bound is the slack:
-it grows with every disturbance of the pace, and a row whose slack is above MOST_SLACK_PCT is not ranked.
+Whoever disturbs the trusted ones can only widen their gaps. No true gap is shorter than the
+shortest of
+theirs, so no claim can be further short than its own gap is longer than that one. That bound is the
+slack:
+it grows with every disturbance of the pace, and a row whose slack is above MOST_SLACK_PCT is not
+ranked.
 """
 
 from __future__ import annotations
@@ -35,7 +42,8 @@ class ClockTolerance:
     mean_sigmas: float = 4.0
 
 
-#: On one H200 a gap's standard deviation is 0.003 ms, and 1 of 90 bursts was 0.014 ms longer than usual
+#: On one H200 a gap's standard deviation is 0.003 ms, and 1 of 90 bursts was 0.014 ms longer than
+#: usual
 #: (tests/unit/test_clock.py holds them).
 GPU_RULES = ClockTolerance(
     burst_pct=1.0,
@@ -86,7 +94,8 @@ def check_clocks(
         )
     gaps = [sample.gap_ms for sample in scored]
     t1 = statistics.fmean(sample.t1_ms for sample in scored)
-    # Both: a mean alone would let more than half of the bursts, which fix a median, be shorter still.
+    # Both: a mean alone would let more than half of the bursts, which fix a median, be shorter
+    # still.
     excess = max(statistics.fmean(gaps), statistics.median(gaps)) - pace_gap
     sigma_mean = noise * (1 / len(scored) + 1 / len(control)) ** 0.5
     allowed = max(rules.mean_pct / 100 * t1, rules.mean_sigmas * sigma_mean, rules.mean_floor_ms)

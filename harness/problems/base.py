@@ -15,7 +15,8 @@ Kwargs = Mapping[str, bool | float | None]
 class TensorSpec:
     """One argument or result: name and shape; element type is the case's unless float32 is asked for.
 
-    withheld: a word of every row (last dimension) stays wrong until the clock runs. For an argument of two-byte
+    withheld: a word of every row (last dimension) stays wrong until the clock runs. For an
+    argument of two-byte
         elements every row of which some part of every result needs whole: no work on it can be done before.
     """
 

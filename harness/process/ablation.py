@@ -1,6 +1,7 @@
 """The defences by name, so that each can be switched off and shown to matter.
 
-Only `python run.py selftest --ablate` does so: the set travels from the Request to the engine, the judge
+Only `python run.py selftest --ablate` does so: the set travels from the Request to the engine, the
+judge
 and the worker as an argument. No environment variable, manifest or message of a worker reaches it.
 """
 

@@ -1,7 +1,9 @@
 """Start, watch, pause, limit and end one process of the run. Every ending becomes words.
 
-A child gets its own session (so that one signal reaches all of its group), an allow-listed environment,
-a log for stdout and stderr, and one socket. Its exit code is a fact about it, never evidence for it.
+A child gets its own session (so that one signal reaches all of its group), an allow-listed
+environment,
+a log for stdout and stderr, and one socket. Its exit code is a fact about it, never evidence for
+it.
 """
 
 from __future__ import annotations
@@ -147,19 +149,23 @@ class Child:
         deadline, before = time.monotonic() + STOPPING_S, usage.cpu_ns(self.pids())
         while True:
             time.sleep(0.001)
-            self._paused_ns = usage.cpu_ns(self.pids())
-            if self._paused_ns == before or time.monotonic() > deadline:
-                return
-            before = self._paused_ns
+            if usage.cpu_ns(before) == before or time.monotonic() > deadline:
+                break
+            before = usage.cpu_ns(self.pids())
+        self._paused_ns = before
 
     def ran_paused(self) -> str:
         """What it did although it is paused, in words; empty if it did not run, or is not paused.
 
-        A signal to go on can come from where no wall stands: a timer, the death of a parent, a child.
+        A signal to go on can come from where no wall stands: a timer, the death of a
+        parent, a child.
         """
         if self._paused_ns is None or not self.alive:
             return ""
-        before, now = self._paused_ns, usage.cpu_ns(self.pids())
+        before = self._paused_ns
+        if usage.cpu_ns(before) == before:
+            return ""  # as nearly always: none of them ran, so none was begun either
+        now = usage.cpu_ns(self.pids())
         spent_ms = sum(max(0, now[pid] - before[pid]) for pid in now.keys() & before.keys()) / 1e6
         if spent_ms > STOPPING_MS:
             return f"its processes ran for {spent_ms:.0f} ms although they were stopped"

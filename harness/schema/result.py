@@ -44,7 +44,8 @@ class Telemetry(Frozen):
     foreign_pids: Count = 0
 
 
-#: Longer than an idle worker takes to be locked: it had left work behind its turn, and that was waited for.
+#: Longer than an idle worker takes to be locked: it had left work behind its turn, and that was
+#: waited for.
 LATE_REST_MS = 5.0
 
 

@@ -1,7 +1,8 @@
 """The hot path: a clock read between two calls. Imports nothing of the house.
 
 The sample of a burst is the mean over its K calls, so doing all the work in one call gains nothing.
-On a GPU one event ends a call and begins the next: nothing lies between two calls, and what holding a
+On a GPU one event ends a call and begins the next: nothing lies between two calls, and what holding
+a
 result takes, if it takes anything, is in the time of the call that returned it.
 """
 

@@ -90,7 +90,8 @@ def classify(cause: BaseException, importing: bool) -> Status:
 def describe(cause: BaseException, folder: Path) -> str:
     """Exception, with file and line of the last place that lies in the submission.
 
-    Triton raises errors of its own from those inside a kernel: the innermost that has a place is told.
+    Triton raises errors of its own from those inside a kernel: the innermost that has a place
+    is told.
     """
     chain = [cause]
     while chain[-1].__cause__ and type(chain[-1]).__module__.startswith("triton."):

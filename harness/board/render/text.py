@@ -108,7 +108,7 @@ NEXT = {
     Status.TIMED_OUT: "look for a deadlock or a search that runs too long; --timeout sets the limit",
     Status.CRASHED: "run it under compute-sanitizer on this shape",
     Status.OUT_OF_MEMORY: "allocate less, or nothing, in the call",
-    Status.OVER_QUOTA: "keep less in the cache, print less, start fewer processes",
+    Status.OVER_QUOTA: "keep less in the cache and print less",
     Status.UNSUPPORTED: "what is named is not here: python run.py doctor tells what is",
     Status.UNAVAILABLE: "install what is named and run again",
     Status.UNSTABLE: "the clocks moved; run again when the machine is quiet",
@@ -118,7 +118,8 @@ NEXT = {
     Status.HARNESS_ERROR: "our fault, not the submission's; please report it",
 }
 
-#: Where the reason tells more than the status: the first line that fits is what an author does next.
+#: Where the reason tells more than the status: the first line that fits is what an author does
+#: next.
 FITTING = (
     (Status.INTERRUPTED, r"^not measured: no", "mend the submission, and run it again"),
     (Status.CRASHED, r"\.py:\d+: \w+: ", NEXT[Status.COMPILE_ERROR]),

@@ -30,7 +30,8 @@ results/cpu/
 .slurm/
 """
 WORKFLOW = """\
-# Every submission checked on a CPU: Triton's interpreter runs the kernels, their times are ranked by nobody.
+# Every submission checked on a CPU: Triton's interpreter runs the kernels, their times are ranked
+# by nobody.
 name: attnboard
 
 on: [push, pull_request]

@@ -123,7 +123,8 @@ def one(entrant: Entrant, case: Case, machine: Machine, kernel: str, stem: Path)
 def command_for(folder: Path, manifest: str, shape: Sequence[int], *, causal: bool) -> list[str]:
     """A command that calls a submission once inside a profiler range; pass it to `run_ncu`.
 
-    manifest: its manifest as JSON. shape: (B, H, S, D), fp16. It runs outside the sandbox and without the
+    manifest: its manifest as JSON. shape: (B, H, S, D), fp16. It runs outside the sandbox and
+    without the
     judge: profile what you trust.
     """
     numbers = [str(n) for n in shape]

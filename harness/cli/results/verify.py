@@ -1,7 +1,9 @@
 """`verify RESULT`: do an old record's figures follow from its samples, and does it measure the same today?
 
-RESULT is an entry, ENTRY@RUN, or FILE.jsonl:LINE. First the record is audited (checksum, commitment, figures
-from samples); then the entry is measured again beside the same baseline and the two speed-ups are compared:
+RESULT is an entry, ENTRY@RUN, or FILE.jsonl:LINE. First the record is audited (checksum,
+commitment, figures
+from samples); then the entry is measured again beside the same baseline and the two speed-ups are
+compared:
 
     SAME     their quotient holds 1, or is within --tolerance of it
     FASTER   today it is faster, beyond tolerance and doubt
@@ -138,7 +140,8 @@ def _beside(args: argparse.Namespace, result: Result) -> Result | None:
     return found[0] if found else None
 
 
-# --------------------------------------------------------------------------- the record against itself
+# --------------------------------------------------------------------------- the record against
+# itself
 
 
 def audit(result: Result, base: Result | None) -> list[str]:
@@ -178,7 +181,8 @@ def _of_speedup(
 ) -> list[str]:
     """In what it contradicts the blocks; an interval may be as wide as they say, or as today's rule says.
 
-    Records from before the rule that two processes are never quite one (stats.PROCESS_LOG) lack its 0.05 %.
+    Records from before the rule that two processes are never quite one (stats.PROCESS_LOG) lack
+    its 0.05 %.
     """
     today = stats.speedup(base, scored, level)
     then = stats.ratio(stats.paired_log_ratios(base, scored), level)
@@ -206,7 +210,8 @@ def _differ(name: str, told: float | None, found: float, by: float = ROUNDING) -
     return [f"{name} is {told}, the samples give {found:.6g}"]
 
 
-# --------------------------------------------------------------------------- the record against today
+# --------------------------------------------------------------------------- the record against
+# today
 
 
 def judge(old: Interval, new: Interval, tolerance: float, *, one_card: bool = True) -> Verdict:

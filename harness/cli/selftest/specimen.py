@@ -1,7 +1,8 @@
 """A specimen of the corpus in one file, and as the folder that a run takes.
 
 The file is the submission; its docstring says in a sentence what it does and, below a line of three
-dashes, in YAML what must come of it (a cheater's or a control's expectations) and what its manifest says
+dashes, in YAML what must come of it (a cheater's or a control's expectations) and what its manifest
+says
 beyond the defaults:
 
     \"\"\"Returns the answer of the call before.
@@ -12,7 +13,8 @@ beyond the defaults:
     defence: fresh_inputs
     \"\"\"
 
-`from right_answer import attention` takes the answer that nearly all of them share: tests/corpus/right_answer.py.
+`from right_answer import attention` takes the answer that nearly all of them share:
+tests/corpus/right_answer.py.
 A specimen that needs more than one file is a folder with `manifest.yaml` and `expect.yaml`.
 """
 

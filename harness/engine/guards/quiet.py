@@ -4,7 +4,8 @@ hold       wait until what a worker and its children have queued is done, lock t
 release    let them go on
 strangers  processes on the GPU that are none of this run
 
-SIGSTOP alone stops no kernel: what was launched before it runs on in everybody's turns. A stopped process
+SIGSTOP alone stops no kernel: what was launched before it runs on in everybody's turns. A stopped
+process
 cannot be locked, so the lock comes first. Without a GPU, stopping is all there is to do.
 """
 
@@ -23,7 +24,8 @@ from harness.process.child import Child
 from harness.process.cuda.checkpoint import Answer, Checkpoint, Held
 from harness.process.text import plain_text
 
-#: How long work may run on behind a burst. An idle worker is locked within 2 ms; this is room for a busy host.
+#: How long work may run on behind a burst. An idle worker is locked within 2 ms; this is room for a
+#: busy host.
 LOCK_MS = 500
 #: The same for a worker that has just loaded: what its import launched may end first.
 LOADED_MS = 10_000
@@ -135,7 +137,8 @@ class Quiet:
             known |= worker.held | ({worker.child.pid} if worker.child else set())
         if self.judge_pid not in listed or listed <= known:
             return []
-        # What a worker left behind is a descendant of ours: it is ended, and its worker answers for it.
+        # What a worker left behind is a descendant of ours: it is ended, and its worker answers for
+        # it.
         unknown = listed - known - set(process_tree.descendants(os.getpid()))
         return [f"{pid} ({_name(pid)})" for pid in sorted(unknown)]
 

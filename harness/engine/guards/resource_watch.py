@@ -8,7 +8,8 @@
 
     processes and threads                                     half of sandbox.Rules.processes
 
-The kernel bounds those by user: that one entrant does not use up what others need, the watch sees to.
+The kernel bounds those by user: that one entrant does not use up what others need, the watch sees
+to.
 """
 
 from __future__ import annotations

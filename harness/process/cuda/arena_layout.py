@@ -9,7 +9,8 @@ PIECE_BYTES = 2 << 20  # of device memory: what the driver gives, and torch asks
 CONTROL_BYTES = (
     PIECE_BYTES  # of a device arena, behind the room: flag and table, on a page of their own
 )
-#: Of the outputs' arena on a GPU: one for slots that results are copied into, two that the calls allocate from.
+#: Of the outputs' arena on a GPU: one for slots that results are copied into, two that the calls
+#: allocate from.
 OUTPUT_SHARES = 3
 ELEMENT_BYTES = {"fp16": 2, "bf16": 2, "fp32": 4}
 

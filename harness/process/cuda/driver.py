@@ -1,7 +1,9 @@
 """The CUDA driver's own calls: memory that is shared by file descriptor, and waits of a stream for a word.
 
-Memory made here has no legacy IPC handle, so nobody can guess one: who has no descriptor cannot open
-it. Sections 6.14 (virtual memory management) and 6.19 (stream memory operations) of the CUDA driver API.
+Memory made here has no legacy IPC handle, so nobody can guess one: who has no descriptor cannot
+open
+it. Sections 6.14 (virtual memory management) and 6.19 (stream memory operations) of the CUDA driver
+API.
 """
 
 from __future__ import annotations
@@ -106,7 +108,8 @@ class CudaDriver:
     def allocate(self, size: int, shared: bool) -> tuple[int, int]:
         """Map `size` fresh bytes; returns (address, descriptor). `size`: a multiple of the granularity.
 
-        The descriptor opens the memory in another process and is the caller's to close; -1 unless `shared`.
+        The descriptor opens the memory in another process and is the caller's to close; -1
+        unless `shared`.
         """
         handle, fd = ctypes.c_uint64(), ctypes.c_int(-1)
         properties = self._properties(shared)

@@ -1,13 +1,15 @@
 """Which folders of the user's own import and library paths an untrusted process may read.
 
-Packages may live anywhere: in ~/.local, in a folder on PYTHONPATH, where an editable installation points.
+Packages may live anywhere: in ~/.local, in a folder on PYTHONPATH, where an editable installation
+points.
 Each such folder is opened for reading, unless that would open more than packages:
 
     it is, or holds, a home, the checkout, the harness's cache, the temporary folder or a top folder of the system
     it lies in the checkout, in the cache, or in /etc, /proc, /dev, /run or /sys
     it lies behind a dot directly below a home (~/.ssh, ~/.config), unless it is a site-packages folder
 
-Landlock opens a whole hierarchy or nothing of it, so a folder that holds both packages and a home stays shut.
+Landlock opens a whole hierarchy or nothing of it, so a folder that holds both packages and a home
+stays shut.
 """
 
 from __future__ import annotations

@@ -4,8 +4,10 @@
     // promise: smem_bytes=114952 registers=96 spills=0 warnings=0 blocks=1
 
 A `build` line is one set of flags. A `promise` line belongs to the build line above it, or to every
-build where it comes first. `smem_bytes` is the dynamic shared memory of the launch, which no compiler
-knows; the others are bounds: registers of a thread, bytes spilled and warnings of ptxas (C7508 and its
+build where it comes first. `smem_bytes` is the dynamic shared memory of the launch, which no
+compiler
+knows; the others are bounds: registers of a thread, bytes spilled and warnings of ptxas (C7508 and
+its
 like) at most, blocks of an SM at least.
 """
 
