@@ -23,7 +23,7 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
 from harness.board import record  # noqa: E402 - the checkout is the package
-from tests.report.factory import CASES, run_of  # noqa: E402
+from tests.board.factory import CASES, run_of  # noqa: E402
 
 
 def main() -> None:

@@ -22,7 +22,7 @@ from harness.errors import HarnessError, UnavailableError, UsageError
 from harness.measure.machine import inspect_machine
 from harness.problems import get_problem
 from harness.schema import Kind, Result, Status, Suite
-from tests.report.factory import mismatch, result
+from tests.board.factory import mismatch, result
 
 ROOT = Path(__file__).resolve().parents[1]
 BLOCK = """

@@ -2,7 +2,7 @@
 
 Who looks at his samples again and again and stops when they please him is wrong more often than his
 intervals say: with 95 % intervals looked at after every block from 20 to 537, two equal kernels are
-called different in two runs of five (tests/unit/test_stopping.py). So a run that may stop early
+called different in two runs of five (tests/measure/test_stopping.py). So a run that may stop early
 
 - looks at a few numbers of blocks that are fixed before it starts (`Rule.looks`), and
 - shares the error it allows itself among these looks: each uses intervals of level

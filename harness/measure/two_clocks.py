@@ -44,7 +44,7 @@ class ClockTolerance:
 
 #: On one H200 a gap's standard deviation is 0.003 ms, and 1 of 90 bursts was 0.014 ms longer than
 #: usual
-#: (tests/unit/test_clock.py holds them).
+#: (tests/measure/test_two_clocks.py holds them).
 GPU_RULES = ClockTolerance(
     burst_pct=1.0,
     mean_pct=0.3,

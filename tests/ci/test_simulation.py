@@ -27,7 +27,7 @@ from harness.engine import session
 from harness.problems import get_problem
 from harness.process.project import MARK
 from harness.schema import Kind, Result, Sample, Slack, Speedup, Status, Suite
-from tests.report.factory import run_of
+from tests.board.factory import run_of
 
 ROOT = Path(__file__).resolve().parents[2]
 SCRIPTS = ROOT / ".github" / "scripts"

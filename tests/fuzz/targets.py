@@ -39,8 +39,8 @@ from harness.worker.cuda.instances import instances, with_defaults
 from harness.worker.cuda.nvrtc import CudaSourceError
 from harness.worker.cuda.promises import builds_of
 from harness.worker.cuda.resources import SIZES
+from tests.board.factory import result
 from tests.fuzz import inputs
-from tests.report.factory import result
 
 RECORD = json.loads(record.to_line(result("mine")))
 HOPPER = Machine(sms=132, capability="9.0")

@@ -23,7 +23,7 @@ from harness.board.rank import leaderboard
 from harness.board.render import markdown, page, picture
 from harness.cli import main as cli_main
 from harness.schema import Energy, Kind, Result, Sample, Speedup, Status, Telemetry
-from tests.report.factory import BASE_MS, CASES, result, timed
+from tests.board.factory import BASE_MS, CASES, result, timed
 
 HERE = Path(__file__).parent
 BLOCKS = 8

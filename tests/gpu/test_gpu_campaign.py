@@ -17,7 +17,7 @@ from harness.engine.session import execute, warm_up
 from harness.measure.machine import inspect_machine
 from harness.process.project import HOME as ROOT
 from harness.schema import Case, Result, Status, Suite
-from tests.engines.units import conclude
+from tests.campaign.units import conclude
 
 pytestmark = pytest.mark.gpu
 CASE = Case(name="hdim64", batch=1, heads=8, seqlen=1024, headdim=64, burst=2)

@@ -1,0 +1,356 @@
+"""record: what is written comes back; what is damaged is named and costs nothing else."""
+
+from __future__ import annotations
+
+import errno
+import json
+import math
+import os
+import re
+import zlib
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from harness.board import record
+from harness.board.history import history
+from harness.board.rank import leaderboard, newest
+from harness.board.render import markdown
+from harness.board.store import Store
+from harness.errors import EXIT_STORAGE, StorageError
+from harness.schema import Error, Result, Status
+from tests.board.factory import CPU, mismatch, result, run_of
+
+
+def write_all(folder: Path, results: list) -> Path:
+    paths = {record.append(folder, one) for one in results}
+    assert len(paths) == 1
+    return paths.pop()
+
+
+def test_a_run_comes_back_as_it_was(tmp_path: Path) -> None:
+    results = run_of({"mine": 0.9}, seed=1)
+    path = write_all(tmp_path, results)
+    assert path == tmp_path / "nvidia-h200" / "2026-11-21_fa3_r1.jsonl"
+    assert record.load(tmp_path) == (results, [])
+
+
+def test_without_samples_everything_else_comes_back(tmp_path: Path) -> None:
+    results = run_of({"mine": 0.9}, seed=1)
+    write_all(tmp_path, results)
+    light, bad = record.load(tmp_path, samples=False)
+    assert not bad
+    bare = {"samples": (), "telemetry": (), "log_tail": ""}
+    assert light == [one.model_copy(update=bare) for one in results]
+
+
+def test_crc_is_the_last_key_and_the_line_is_strict_json() -> None:
+    line = record.to_line(result())
+    fields = json.loads(line, parse_constant=pytest.fail)
+    assert list(fields)[-1] == "crc32"
+    assert list(fields)[-4:-1] == list(record.HEAVY)
+    assert "\n" not in line
+
+
+def test_a_line_in_another_order_is_the_same_line(tmp_path: Path) -> None:
+    """As any program but ours may write it: schema's own order, or sorted."""
+    told = run_of({"mine": 0.9})[1]
+    fields = json.loads(record.to_line(told))
+    fields.pop("crc32")
+    for ordered in (told.model_dump(mode="json"), dict(sorted(fields.items()))):
+        body = json.dumps(ordered, separators=(",", ":"))[:-1]
+        line = f'{body},"crc32":"{zlib.crc32(body.encode()):08x}"}}'
+        assert record.parse(line.encode()) == told
+        (tmp_path / "x.jsonl").write_text(line + "\n")
+        (head,), bad = record.heads(tmp_path)
+        assert not bad
+        assert (head.entry, head.config, head.tflops) == (told.entry, told.config, told.tflops)
+
+
+def test_numbers_json_lacks_survive(tmp_path: Path) -> None:
+    error = Error(max_diff=math.nan, rel_l2=math.inf, worst_row=-math.inf, finite=False)
+    told = result(status=Status.NONFINITE, error=error, max_diff=None, numerics_class="")
+    write_all(tmp_path, [told])
+    (back,), bad = record.load(tmp_path)
+    assert not bad
+    assert back.error is not None
+    assert math.isnan(back.error.max_diff)
+    assert back.error.rel_l2 == math.inf
+    assert back.error.worst_row == -math.inf
+
+
+def test_where_it_is_wrong_survives(tmp_path: Path) -> None:
+    write_all(tmp_path, [result(status=Status.NONFINITE, mismatch=mismatch())])
+    ((found,), bad) = record.load(tmp_path)
+    assert not bad
+    assert found.mismatch
+    assert found.mismatch.words() == mismatch().words()
+    assert math.isnan(found.mismatch.got)
+
+
+@given(st.text(max_size=60), st.text(max_size=200))
+def test_any_text_survives(reason: str, log: str) -> None:
+    reason, log = (t.encode("utf-8", "replace").decode() for t in (reason, log))
+    told = result(status=Status.CRASHED, reason=reason + ',"samples":', log_tail=log + ',"crc32":"')
+    assert record.parse(record.to_line(told).encode()) == told
+
+
+def test_a_truncated_last_line_costs_only_itself(tmp_path: Path) -> None:
+    results = run_of({"mine": 0.9})
+    path = write_all(tmp_path, results)
+    whole = path.read_bytes()
+    path.write_bytes(whole[:-40])
+    back, bad = record.load(tmp_path)
+    assert back == results[:-1]
+    assert [str(line) for line in bad] == [
+        f"{path}:{len(results)}: the line is cut short: no crc32 at its end"
+    ]
+
+
+@pytest.mark.parametrize("cut", range(1, 30, 3))
+def test_every_cut_is_noticed(tmp_path: Path, cut: int) -> None:
+    path = write_all(tmp_path, [result()])
+    path.write_bytes(path.read_bytes()[:-cut])
+    back, bad = record.load(tmp_path)
+    assert (len(back), len(bad)) == ((1, 0) if cut == 1 else (0, 1))
+
+
+def test_appending_after_a_truncated_line_loses_nothing_else(tmp_path: Path) -> None:
+    first, second = result("a"), result("b")
+    path = write_all(tmp_path, [first])
+    path.write_bytes(path.read_bytes()[:-40])
+    write_all(tmp_path, [second])
+    back, bad = record.load(tmp_path)
+    assert back == [second]
+    assert [line.number for line in bad] == [1]
+
+
+def test_one_changed_digit_is_noticed_and_named(tmp_path: Path) -> None:
+    path = write_all(tmp_path, run_of({"mine": 0.9}))
+    lines = path.read_text().splitlines()
+    lines[2] = lines[2].replace('"blocks":20', '"blocks":99')
+    path.write_text("\n".join(lines) + "\n")
+    back, bad = record.load(tmp_path)
+    assert len(back) == len(lines) - 1
+    assert str(bad[0]) == f"{path}:3: the line was changed: its crc32 does not match"
+
+
+def test_a_line_with_a_good_crc_and_a_wrong_schema_is_named(tmp_path: Path) -> None:
+    path = write_all(tmp_path, [result()])
+    body = path.read_bytes()[: -record.CRC_BYTES - 1].replace(b'"config":', b'"konfig":')
+    forged = body + b',"crc32":"%08x"}' % zlib.crc32(body)
+    path.write_bytes(forged + b"\nnot json\n\n")
+    back, bad = record.load(tmp_path)
+    assert back == []
+    assert bad[0].number == 1
+    assert "config" in bad[0].reason
+    assert bad[1].number == 2
+    assert len(record.heads(tmp_path)[1]) == 2
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("tflops", b"1" + b"0" * 400),  # no float holds it
+        ("protocol", b"[1]"),
+        ("protocol", b"null"),
+        ("run", b"7"),
+        ("speedup", b"5"),
+        ("speedup", b'{"against":"x"}'),
+        ("speedup", b"[" * 100_000 + b"]" * 100_000),
+    ],
+)
+def test_a_line_made_by_a_stranger_costs_only_itself(
+    tmp_path: Path, key: str, value: bytes
+) -> None:
+    path = write_all(tmp_path, [result(), result("yours")])
+    first, second = path.read_bytes().splitlines()
+    found = re.search(rb'"%b":([^,{]+|{[^}]*})' % key.encode(), first)
+    assert found
+    body = first[: -record.CRC_BYTES].replace(found[0], b'"%b":%b' % (key.encode(), value), 1)
+    path.write_bytes(body + b',"crc32":"%08x"}\n%b\n' % (zlib.crc32(body), second))
+    heads, bad = record.heads(tmp_path)
+    assert [(line.number, bool(line.reason)) for line in bad] == [(1, True)]
+    assert [head.entry for head in heads] == ["yours"]
+    assert [r.entry for r in record.load(tmp_path)[0]] == ["yours"]
+
+
+def forged(told: Result, **changes: object) -> str:
+    """A line with a good checksum that says what no harness wrote."""
+    fields = json.loads(record.to_line(told)) | changes
+    del fields["crc32"]
+    body = json.dumps(fields, separators=(",", ":"))[:-1]
+    return f'{body},"crc32":"{zlib.crc32(body.encode()):08x}"}}\n'
+
+
+def samples_of(*calls_ms: float | str, **changes: object) -> list[dict[str, object]]:
+    return [{"block": n, "calls_ms": calls_ms, "t2_ms": 9.0, **changes} for n in range(20)]
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"latency_ms": 0.0},
+        {"latency_ms": 1e308},
+        {"tflops": "NaN"},
+        {"peak_pct": "Infinity"},
+        {"speedup": {"against": "sdpa_cudnn", "value": 9, "low": 9, "high": "Infinity"}},
+        {"speedup": {"against": "sdpa_cudnn", "value": 0, "low": 0, "high": 0}},
+        {"speedup": {"against": "sdpa_cudnn", "value": 2, "low": 3, "high": 1}},
+        {"speedup": {"against": "sdpa_cudnn", "value": 1e-320, "low": 1e-320, "high": 1e-320}},
+        {"samples": samples_of()},
+        {"samples": samples_of(0.0)},
+        {"samples": samples_of(-1.0)},
+        {"samples": samples_of("NaN")},
+        {"samples": samples_of(*[1.0] * 65)},
+        {"samples": samples_of(1.0, t2_ms="NaN")},
+        {"samples": samples_of(1.0, energy_j="Infinity")},
+        {"slack": {"burst_pct": 1, "mean_pct": "NaN"}},
+        {"energy": {"joules_per_call": "NaN", "low_j": 1, "high_j": 2}},
+        {"telemetry": [{"power_w": "NaN"}]},
+        {"clock_mhz": -5},
+        {"drift_pct": "NaN"},
+        {"build_s": "-Infinity"},
+        {"blocks": 10**4000},
+        {"stopping": {"rule": "x", "looks": 10**18, "why": "y"}},
+        {"problem": "nobody"},
+        {"status": "WONDERFUL"},
+        {"date": "2026-13-1"},
+        {"date": "9" * 1000},
+        {"run": "r" * 400},
+        {"machine": {"gpu": "NVIDIA H200", "sms": 132, "capability": "x.y"}},
+        {"machine": {"gpu": "x" * 300, "sms": 132}},
+    ],
+)
+def test_a_row_that_no_run_writes_is_named_and_hides_nobody(
+    tmp_path: Path, changes: dict[str, object]
+) -> None:
+    honest = run_of({"mine": 0.9}, date="2026-11-20")
+    mine = next(r for r in honest if r.entry == "mine")
+    write_all(tmp_path, honest)
+    path = tmp_path / "nvidia-h200" / "x.jsonl"
+    path.write_text(forged(mine, **{"date": "2026-11-22", "run": "r2", **changes}))
+    heads, bad = record.heads(tmp_path)
+    results, worse = record.read_chosen(heads, newest)
+    assert [(line.path, line.number) for line in bad + worse] == [(path, 1)]
+    assert len(results) == len(honest)
+    history(heads)
+    markdown.render(leaderboard(results), {}, "")
+
+
+@pytest.mark.parametrize("kind", ["folder", "fifo", "dangling", "loop"])
+def test_what_is_no_file_is_left_out(tmp_path: Path, kind: str) -> None:
+    write_all(tmp_path, [result()])
+    path = tmp_path / "nvidia-h200" / "x.jsonl"
+    make = {"folder": path.mkdir, "fifo": lambda: os.mkfifo(path)}
+    make.get(kind, lambda: path.symlink_to(path.name if kind == "loop" else "nowhere"))()
+    heads, bad = record.heads(tmp_path)
+    assert (len(heads), len(record.load(tmp_path)[0])) == (1, 1)
+    assert [str(line).startswith(f"{path}: a folder") for line in bad] == [True]
+
+
+def test_a_time_on_a_failed_line_is_refused(tmp_path: Path) -> None:
+    path = write_all(tmp_path, [result()])
+    body = path.read_bytes()[: -record.CRC_BYTES - 1].replace(b'"PASSED"', b'"CRASHED"')
+    path.write_bytes(body + b',"crc32":"%08x"}\n' % zlib.crc32(body))
+    back, bad = record.load(tmp_path)
+    assert back == []
+    assert "if and only if" in bad[0].reason
+
+
+def test_heads_and_read_give_the_same_results(tmp_path: Path) -> None:
+    results = run_of({"mine": 0.9, "yours": 1.1})
+    path = write_all(tmp_path, results)
+    path.write_bytes(b"\n" + path.read_bytes())
+    heads, bad = record.heads(tmp_path)
+    assert not bad
+    assert record.read(heads) == (results, [])
+    assert [h.speedup and h.speedup[0] for h in heads] == ["sdpa_cudnn"] * len(results)
+    assert heads[1].number == 3
+
+
+def test_cpu_results_go_to_their_own_folder(tmp_path: Path) -> None:
+    path = record.append(tmp_path, result(gpu="cpu", machine=CPU))
+    assert path.parent.name == "cpu"
+
+
+def test_a_name_that_a_file_system_dislikes_becomes_dashes() -> None:
+    name = record.file_name("2026-11-21T08:00:00Z", "my/suite ../x", "")
+    assert name == "2026-11-21_my-suite-..-x_x.jsonl"
+
+
+@pytest.mark.parametrize("code", [errno.ENOSPC, errno.EROFS])
+def test_a_full_disk_gives_the_line_back_and_keeps_the_file_whole(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: int
+) -> None:
+    first = result("a")
+    path = write_all(tmp_path, [first])
+    before = path.read_bytes()
+    real = os.write
+
+    def half_then_full(fd: int, data: memoryview) -> int:
+        if len(data) > 100:
+            return real(fd, data[:100])
+        raise OSError(code, os.strerror(code))
+
+    monkeypatch.setattr(os, "write", half_then_full)
+    second = result("b")
+    with pytest.raises(record.LineNotWritten) as caught:
+        record.append(tmp_path, second)
+    monkeypatch.undo()
+    assert isinstance(caught.value, StorageError)
+    assert caught.value.exit_code == EXIT_STORAGE
+    assert caught.value.line == record.to_line(second)
+    assert str(path.name) in str(caught.value)
+    assert "next:" in str(caught.value)
+    assert path.read_bytes() == before
+
+
+def test_a_folder_that_cannot_be_made_is_a_storage_error(tmp_path: Path) -> None:
+    (tmp_path / "nvidia-h200").write_text("a file is in the way")
+    with pytest.raises(StorageError, match="cannot write the record of mine"):
+        record.append(tmp_path, result())
+
+
+def test_a_run_that_could_keep_nothing_does_not_begin(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("in the way")
+    with pytest.raises(StorageError, match=r"file: no record can be written there.*\n.*--results"):
+        Store(tmp_path / "file")
+    Store(tmp_path / "new" / "folder")
+    assert list((tmp_path / "new" / "folder").iterdir()) == []
+
+
+def test_an_empty_folder_is_no_error(tmp_path: Path) -> None:
+    assert record.load(tmp_path) == ([], [])
+    assert record.load(tmp_path / "absent") == ([], [])
+
+
+ROOT = Path(__file__).resolve().parents[2]
+#: Keys that records of the first days do not have.
+YOUNGER = ("stopping", "clock_mhz", "clock_pct", "drift_pct", "energy")
+
+
+def test_records_from_before_a_field_was_added_are_read() -> None:
+    told = run_of({"mine": 0.9})[1]
+    fields = {k: v for k, v in told.model_dump(mode="json").items() if k not in YOUNGER}
+    for sample in fields["samples"]:
+        del sample["sm_mhz"], sample["energy_j"]
+    body = json.dumps(fields, separators=(",", ":"))[:-1]
+    back = record.parse(f'{body},"crc32":"{zlib.crc32(body.encode()):08x}"}}'.encode())
+    assert back == told
+    assert back.looks == 1
+
+
+def test_every_committed_record_is_read() -> None:
+    results, bad = record.load(ROOT / "results", samples=False)
+    assert results
+    assert not bad
+
+
+def test_a_line_that_was_written_again_is_not_called_cut(tmp_path: Path) -> None:
+    whole = json.loads(record.to_line(result()))
+    (tmp_path / "a.jsonl").write_text(json.dumps(whole) + "\n")  # with spaces, as jq has it
+    _, (bad,) = record.load(tmp_path)
+    assert "written again by another program" in bad.reason

@@ -1,0 +1,84 @@
+"""text: numbers as people read them, and washed words."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from harness.board.render.text import NEXT, milliseconds, next_step, sanitize, times
+from harness.measure.stats import Interval
+from harness.schema import Status
+from tests.board.factory import result
+
+
+@given(st.text())
+def test_washed_text_is_one_harmless_line(text: str) -> None:
+    washed = sanitize(text)
+    assert not re.search(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e]", washed)
+    assert not re.search(r"::[a-z-]+[^:]*::", washed, re.IGNORECASE)
+    assert len(washed) <= 400
+
+
+@given(st.text(alphabet="\x1b[]0;m:error# \x07abc\\::", max_size=80))
+def test_no_order_to_a_terminal_or_a_runner_survives(text: str) -> None:
+    washed = sanitize(text)
+    assert "\x1b" not in washed
+    assert "##[" not in washed
+    assert not re.search(r"::[a-z-]+(\s[^:]*)?::", washed, re.IGNORECASE)
+
+
+@pytest.mark.parametrize(
+    ("dirty", "clean"),
+    [
+        ("\x1b[1;31mred\x1b[0m", "red"),
+        ("\x1b]8;;http://x\x07link\x1b]8;;\x07", "link"),
+        ("a\r\nb\tc", "a b c"),
+        ("::error file=a.py,line=1::boom", "error file=a.py,line=1::boom"),
+        ("::set-output::x", "set-output::x"),
+        ("##[group]x", "[group]x"),
+        ("std::vector<int>::size()", "std::vector<int>::size()"),
+        ("\u202egnp.exe", "gnp.exe"),
+    ],
+)
+def test_known_tricks(dirty: str, clean: str) -> None:
+    assert sanitize(dirty) == clean
+
+
+def test_every_ending_but_passed_has_a_next_move() -> None:
+    assert set(NEXT) == set(Status) - {Status.PASSED}
+
+
+def test_numbers() -> None:
+    assert times(Interval(1.0421, 1.0391, 1.0452)) == "1.042× [1.039, 1.045]"
+    assert [milliseconds(x) for x in (0.64119, 1.7, 48.48, None)] == [
+        "0.6412",
+        "1.700",
+        "48.48",
+        "–",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("status", "reason", "said"),
+    [
+        (Status.CRASHED, "exc.py:5: KeyError: 65 (normal inputs)", "mend that line"),
+        (Status.CRASHED, "killed by SIGSEGV", "compute-sanitizer"),
+        (Status.COMPILE_ERROR, 'kernel.cu:64: expected a ";"', "mend that line"),
+        (Status.IMPORT_ERROR, "mine.py:3: NameError: name 'x'", "mend that line"),
+        (Status.IMPORT_ERROR, "a.py:4: FileNotFoundError: 'tuned.json'", "into its folder"),
+        (Status.IMPORT_ERROR, "a.py:4: No module named 'flash'", "install that package"),
+        (Status.IMPORT_ERROR, "RuntimeError: Found no NVIDIA driver", "compute_capability"),
+        (Status.INTERRUPTED, "not measured: no submission was left", "mend the submission"),
+        (Status.UNSUPPORTED, "claims headdim 64, not 65", "widen claims:"),
+        (Status.UNSUPPORTED, "a.py:9: NotImplementedError: wgmma", "refuses this shape"),
+        (Status.UNSUPPORTED, "needs compute capability 9.0, this GPU has 8.0", "such a GPU"),
+        (Status.UNAVAILABLE, "needs a GPU of capability 8.0", "such a GPU"),
+        (Status.UNAVAILABLE, "'flash-attn' is not installed", "install what is named"),
+    ],
+)
+def test_the_next_step_fits_the_reason(status: Status, reason: str, said: str) -> None:
+    told = next_step(result(status=status, reason=reason))
+    assert re.search(said, told)

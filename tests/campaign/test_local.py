@@ -1,0 +1,235 @@
+"""The local engine and the campaign over it, with units that measure nothing."""
+
+from __future__ import annotations
+
+import json
+import sys
+
+import pytest
+
+from benchmarks import null_unit
+from harness import PROTOCOL
+from harness.board import record
+from harness.campaign import local as local_engine
+from harness.campaign.local import Local
+from harness.campaign.pending_results import PendingResults
+from harness.campaign.unit import to_text
+from harness.errors import GpuUnhealthyError
+from harness.schema import Kind, Machine, Result, Status
+from tests.campaign.units import NULL, SUITE, Watched, conclude, counted, once, units
+
+
+@pytest.fixture(autouse=True)
+def _suite(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NULL_UNIT_SUITE", SUITE.sha256)
+
+
+def local(places: int = 2, *command: str) -> Local:
+    return Local(["none"] * places, command=command or (sys.executable, "-m", NULL))
+
+
+def test_every_row_once_and_each_beside_its_baseline() -> None:
+    names = [f"n{i}" for i in range(6)]
+    rows, view = conclude(local(), units(names))
+    assert counted(rows) == once(names)
+    runs = {(row.run, row.config) for row in rows if row.entry == "base"}
+    assert runs == {(row.run, row.config) for row in rows if row.entry != "base"}
+    assert not view.deaths
+
+
+def test_the_baseline_is_written_first() -> None:
+    rows, _ = conclude(local(), units(["a", "b"], per_unit=2))
+    assert [row.entry for row in rows] == ["base", "a", "b"] * 2
+
+
+def test_a_unit_that_dies_in_the_middle_is_done_again_and_nothing_twice() -> None:
+    names = ["n0", "dies-1", "n2", "dies-3"]
+    rows, view = conclude(local(), units(names))
+    assert counted(rows) == once(names)
+    assert len(view.deaths) == 2
+    assert "SIGKILL" in view.deaths[0]
+
+
+def test_a_second_attempt_runs_only_what_is_open_and_entrant_by_entrant() -> None:
+    names = ["n0", "dies-1", "n2"]
+    rows, _ = conclude(local(1), units(names, per_unit=3))
+    assert counted(rows) == once(names)
+    runs = {row.config: set() for row in rows}
+    for row in rows:
+        runs[row.config].add(row.run)
+    assert runs["one"] == {"00000-0"}
+    assert runs["two"] == {"00000-0-1", "00000-1-1", "00000-2-1"}
+
+
+def test_what_dies_on_every_attempt_ends_as_our_error() -> None:
+    rows, view = conclude(local(), units(["lost-1", "n2"]))
+    told = counted(rows)
+    assert told["lost-1", "one", "UNSUPPORTED"] == 1
+    assert told["lost-1", "two", "HARNESS_ERROR"] == 1
+    assert sum(told.values()) == 4
+    assert len(view.deaths) == 3
+    (reason,) = [row.reason for row in rows if row.entry == "lost-1" and row.reason[:1] == "3"]
+    assert "SIGKILL" in reason
+
+
+def test_a_failing_judge_is_an_infrastructure_fault() -> None:
+    rows, view = conclude(local(), units(["judge-1"]))
+    assert counted(rows) == once(["judge-1"])
+    assert len(view.deaths) == 1
+
+
+def test_a_host_on_which_everything_dies_is_left_alone() -> None:
+    names = [f"n{i}" for i in range(30)]
+    with pytest.raises(GpuUnhealthyError, match="in a row"):
+        conclude(local(1, sys.executable, "-c", "raise SystemExit('broken')"), units(names))
+
+
+def test_one_broken_gpu_costs_no_row() -> None:
+    names = [f"n{i}" for i in range(10)]
+    engine = Local(["broken", "none"], command=(sys.executable, "-m", NULL))
+    rows, view = conclude(engine, units(names))
+    assert counted(rows) == once(names)
+    assert 1 <= len(view.deaths) <= 3, "it was given more work after three deaths in a row"
+    assert set(view.where) == {view.where[0]}
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"date": "9999-12-31T23:59:59Z"},
+        {"date": "1970-01-01"},
+        {"gpu": "NVIDIA H200"},
+        {"machine": Machine(gpu="NVIDIA H200", sms=132)},
+        {"kind": Kind.BASELINE},
+        {"protocol": PROTOCOL + 1},
+        {"problem": "attention_backward"},
+        {"suite": "fa3"},
+        {"case": SUITE.cases[0].model_copy(update={"seqlen": 64})},
+    ],
+)
+def test_a_row_that_says_what_was_not_asked_is_not_taken(changes: dict[str, object]) -> None:
+    (unit,) = units(["n0"])
+    described = json.loads(to_text(unit))
+    lines = [
+        null_unit.row(described, entrant, "one", "UNSUPPORTED") for entrant in described["entrants"]
+    ]
+    honest = [record.parse(line.encode()) for line in lines]
+    taken: list[Result] = []
+    account = PendingResults(unit, taken.append)
+    account.machine = Machine()
+    account.take(honest[0].model_copy(update=changes))
+    account.take(honest[1])
+    assert not taken
+    account.take(honest[0])
+    assert len(taken) == 2
+
+
+def test_rows_of_other_files_or_another_suite_are_not_taken(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("NULL_UNIT_SUITE", "0" * 64)
+    rows, _ = conclude(local(), units(["n0"]))
+    assert counted(rows) == once(["n0"], "HARNESS_ERROR")
+
+
+FORGED = [
+    '{"op": "hello"}',
+    '{"op": "hello", "where": "x", "machine": {"gpu": 5}}',
+    '{"op": "result"}',
+    '{"op": "result", "line": ["x"]}',
+    '{"op": "gone"}',
+    '{"op": "gone", "why": "", "at": ""}',
+    '{"op": "fault"}',
+    '{"op": ["hello"]}',
+    '{"op": "block", "config": "x", "done": 1e999, "total": {}, "eta_s": 1}',
+    '{"op": "end", "more": 1}',
+    "[" * 100_000,
+    '{"op":' * 15_000,
+    "9" * 5000,
+    "\\ud800",
+]
+
+
+@pytest.mark.parametrize("line", FORGED)
+def test_a_line_that_is_no_message_costs_nobody_a_row(line: str) -> None:
+    says = f"print({line!r}); from benchmarks.null_unit import main; main()"
+    rows, view = conclude(local(2, sys.executable, "-c", says), units(["n0", "n1"]))
+    assert counted(rows) == once(["n0", "n1"])
+    assert not view.deaths
+    assert len(view.notes) == 2
+
+
+@pytest.mark.parametrize(
+    ("says", "why"),
+    [
+        ("print('x\\n' * 1000, flush=True); time.sleep(60)", "20 lines that nobody understands"),
+        ("sys.stdout.write('x' * (33 << 20)); time.sleep(60)", "a line of more than 32 MiB"),
+    ],
+)
+def test_who_never_stops_talking_is_ended(
+    says: str, why: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("harness.campaign.local.GRACE_S", 0.1)
+    hostile = f"import sys, time; {says}"
+    rows, view = conclude(local(1, sys.executable, "-c", hostile), units(["n0"]))
+    assert counted(rows) == once(["n0"], "HARNESS_ERROR")
+    assert [why in death for death in view.deaths] == [True] * 3
+
+
+def test_rivals_that_kill_every_attempt_end_no_campaign() -> None:
+    lost = [f"lost-{n}" for n in range(5)]
+    rows, view = conclude(local(1), units([*lost, "n1", "n2"]))
+    told = counted(rows)
+    assert [
+        told[name, case, "UNSUPPORTED"] for name in ("n1", "n2") for case in ("one", "two")
+    ] == ([1] * 4)
+    assert len(view.deaths) == 15
+    assert not any(row.run.startswith("alone") for row in rows)
+
+
+def test_a_cancelled_unit_is_gone_once() -> None:
+    engine = local(1)
+    first, second = units(["slow-1", "n2"])
+    engine.submit(first)
+    engine.submit(second)
+    engine.poll(5)
+    engine.cancel(second.label)
+    engine.cancel(first.label)
+    told = []
+    while len([t for t in told if t.op == "gone"]) < 2:
+        told += engine.poll(5)
+    assert sorted(t.label for t in told if t.op == "gone") == [first.label, second.label]
+    engine.close()
+
+
+def test_a_stopped_campaign_leaves_no_begun_unit_without_rows() -> None:
+    from harness.campaign.campaign import Campaign
+
+    class Impatient(Watched):
+        def started(self, label: str, names: tuple[str, ...], where: str) -> None:
+            raise KeyboardInterrupt
+
+    rows, view = [], Impatient()
+    todo = units(["slow-1", "n2", "n3"])
+    with pytest.raises(KeyboardInterrupt):
+        Campaign(local(1), todo, rows.append, view).run()
+    told = counted(rows)
+    assert {key[:2]: n for key, n in told.items()} == {("slow-1", "one"): 1, ("slow-1", "two"): 1}
+    assert told["slow-1", "two", Status.INTERRUPTED.value] == 1
+    assert any("--resume" in note for note in view.notes)
+
+
+def test_units_of_two_gpus_do_not_begin_together() -> None:
+    engine = Local(["0", "1"], command=(sys.executable, "-c", "import sys; sys.stdin.read()"))
+
+    def begun() -> int:
+        engine.poll(0)
+        return sum(slot.child is not None for slot in engine.slots)
+
+    for unit in units(["n0", "n1"]):
+        engine.submit(unit)
+    assert begun() == 1
+    assert begun() == 1, "the first still opens its contexts"
+    engine._next_start -= local_engine.START_GAP_S
+    assert begun() == 2
+    engine.close()

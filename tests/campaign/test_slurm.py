@@ -1,0 +1,60 @@
+"""The SLURM engine with submitit's local executor: files as the way back, jobs as processes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from harness.errors import UsageError
+from tests.campaign.units import NULL, SUITE, conclude, counted, once, units
+
+submitit = pytest.importorskip("submitit")
+pytestmark = pytest.mark.filterwarnings("ignore")  # submitit's own
+
+
+@pytest.fixture(autouse=True)
+def _suite(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NULL_UNIT_SUITE", SUITE.sha256)
+
+
+def slurm(folder: Path, count: int = 2) -> Any:
+    from harness.campaign.slurm import Slurm
+
+    return Slurm(folder, (), count, cluster="local", module=NULL)
+
+
+def test_every_row_once_also_of_jobs_that_die(tmp_path: Path) -> None:
+    names = ["n0", "dies-1", "n2"]
+    rows, view = conclude(slurm(tmp_path), units(names))
+    assert counted(rows) == once(names)
+    assert len(view.deaths) == 1
+    left = sorted(path.name for path in tmp_path.glob("*.json*"))
+    assert left == ["00001.0.events.jsonl", "00001.0.unit.json"], "what died is kept to look at"
+
+
+def test_a_cancelled_job_is_gone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NULL_UNIT_SLOW_S", "60")
+    engine = slurm(tmp_path)
+    (unit,) = units(["slow-1"])
+    engine.submit(unit)
+    told: list[Any] = []
+    while not any(t.op == "hello" for t in told):
+        told += engine.poll(1)
+    engine.cancel(unit.label)
+    while not any(t.op == "gone" for t in told):
+        told += engine.poll(1)
+    assert told[-1].message["why"]
+
+
+def test_options_for_sbatch() -> None:
+    from harness.campaign.slurm import sbatch_options
+
+    assert sbatch_options(["partition=gpu", "--account=lab", "reservation=night"]) == {
+        "slurm_partition": "gpu",
+        "slurm_account": "lab",
+        "slurm_additional_parameters": {"reservation": "night"},
+    }
+    with pytest.raises(UsageError, match="KEY=VALUE"):
+        sbatch_options(["gpu"])

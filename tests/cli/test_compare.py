@@ -1,0 +1,214 @@
+"""compare, history, show, list: the newest records in words, and exit codes for scripts."""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import json
+from pathlib import Path
+
+import pytest
+
+from harness.board import publish as rank_command
+from harness.board import record
+from harness.cli import main
+from harness.cli.commands import list_
+from harness.cli.results import compare, history, show
+from harness.errors import UnavailableError, UsageError
+from harness.measure.stats import Interval
+from harness.schema import Status
+from tests.board.factory import result, run_of
+
+
+@pytest.fixture
+def results(tmp_path: Path) -> Path:
+    folder = tmp_path / "results"
+    lines = run_of({"fast": 0.8, "same": 0.8, "slow": 0.82}, seed=4, run="20261121-a")
+    lines += run_of({"alone": 0.7}, seed=5, run="20261122-b", date="2026-11-22")
+    lines += run_of(
+        {"fast": 0.75}, seed=6, run="20261123-c", date="2026-11-23", source_sha256="b" * 64
+    )
+    lines.append(
+        result("broken", status=Status.CRASHED, reason="SIGSEGV", log_tail="line 1\nboom\x1b[2J")
+    )
+    for line in lines:
+        record.append(folder, line)
+    return folder
+
+
+def call(module: object, name: str, results: Path, *words: str) -> int:
+    parser = argparse.ArgumentParser()
+    module.add_parser(parser.add_subparsers())
+    args = parser.parse_args([name, *words, "--results", str(results)])
+    return args.run(args)
+
+
+# --------------------------------------------------------------------------- compare
+
+
+def test_side_by_side(results: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert call(compare, "compare", results, "fast", "slow") == 0
+    out = capsys.readouterr().out
+    assert "geomean" in out
+    assert "faster by 2." in out
+    assert "different runs" not in out
+    assert "next: python run.py explain fast slow" in out
+
+
+def test_a_tie_says_how_many_blocks(results: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert call(compare, "compare", results, "fast", "same") == 0
+    out = capsys.readouterr().out
+    assert "geomean" in out
+    assert "not told apart" in out
+    assert "more blocks would tell them apart" in out or "no practical number" in out
+
+
+def test_different_runs_go_through_the_baseline(
+    results: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert call(compare, "compare", results, "alone", "slow") == 0
+    out = capsys.readouterr().out
+    assert "compared through sdpa_cudnn" in out
+    assert "faster by" in out
+
+
+def test_versions_of_one_entry(results: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert call(compare, "compare", results, "fast@20261123", "fast@aaaa", "--json") == 0
+    told = json.loads(capsys.readouterr().out)
+    assert told["geomean"]["value"] == pytest.approx(0.8 / 0.75, rel=0.01)
+    assert told["configs"]["hdim64_seq4k"]["paired"] is False
+
+
+@pytest.mark.parametrize(("limit", "code"), [("1%", 1), ("5", 0), ("2.0%", 1)])
+def test_a_regression_is_exit_1(results: Path, limit: str, code: int) -> None:
+    assert call(compare, "compare", results, "slow", "fast", "--fail-on-regression", limit) == code
+
+
+def test_a_gain_and_a_tie_are_no_regression(results: Path) -> None:
+    assert call(compare, "compare", results, "fast", "slow", "--fail-on-regression", "0%") == 0
+    assert call(compare, "compare", results, "fast", "same", "--fail-on-regression", "1%") == 0
+
+
+def test_a_doubtful_loss_is_no_regression() -> None:
+    assert not compare.is_regression(Interval(0.97, 0.93, 1.01), 0.01)
+    assert compare.is_regression(Interval(0.97, 0.96, 0.98), 0.01)
+    assert not compare.is_regression(Interval(0.995, 0.994, 0.996), 0.01)
+
+
+def test_unknown_names_get_the_nearest(results: Path) -> None:
+    with pytest.raises(UsageError, match="Did you mean 'fast'"):
+        call(compare, "compare", results, "fasst", "slow")
+    with pytest.raises(UsageError, match="no run or source begins with"):
+        call(compare, "compare", results, "fast@zzz", "slow")
+
+
+def test_nothing_in_common_says_what_to_run(results: Path) -> None:
+    with pytest.raises(UnavailableError, match=r"run\.py --submission fast,broken"):
+        call(compare, "compare", results, "fast", "broken")
+    with pytest.raises(
+        UnavailableError, match=r"run\.py --submission broken --baselines sdpa_cudnn"
+    ):
+        call(compare, "compare", results, "broken", "sdpa_cudnn")
+    with pytest.raises(UsageError, match=r"no results under that name\n.*no record passes"):
+        call(compare, "compare", results, "fast", "slow", "--suite", "nobody_s")
+
+
+@pytest.mark.parametrize("text", ["x", "-1%", "100%", "nan"])
+def test_a_limit_that_is_none(text: str) -> None:
+    with pytest.raises(argparse.ArgumentTypeError):
+        compare.percent(text)
+
+
+# --------------------------------------------------------------------------- history, show, list
+
+
+def test_history_names_the_step(results: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert call(history, "history", results, "fast") == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert "first" in lines[2]
+    assert "new source, faster by 6" in lines[3] or "new source, faster by 7" in lines[3]
+
+
+def test_history_of_a_failure_says_how_it_ended(
+    results: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    call(history, "history", results, "broken")
+    assert "hdim64_seq4k: CRASHED" in capsys.readouterr().out
+
+
+def test_show_tells_everything(results: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert call(show, "show", results, "fast", "--samples") == 0
+    out = capsys.readouterr().out
+    for word in (
+        "#2",
+        "bbbbbbbb",
+        "132 SMs",
+        "relative L2",
+        "fast_kernel",
+        "block",
+        "p90",
+        "judged",
+    ):
+        assert word in out
+
+
+def test_show_of_a_failure_ends_in_its_log(
+    results: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    call(show, "show", results, "broken")
+    out = capsys.readouterr().out
+    assert "CRASHED (SIGSEGV)" in out
+    assert "| boom" in out
+    assert "\x1b" not in out
+
+
+def test_show_as_json_is_the_record(results: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    call(show, "show", results, "alone", "--json")
+    told = json.loads(capsys.readouterr().out)["results"]
+    assert [line["entry"] for line in told] == ["alone"] * 3
+
+
+def test_no_results_at_all_says_what_to_run(tmp_path: Path) -> None:
+    with pytest.raises(UnavailableError, match=r"run\.py --submission"):
+        call(show, "show", tmp_path, "x")
+
+
+def test_list_shows_folders_and_places(
+    tmp_path: Path,
+    results: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("harness.cli.commands.list_.base", lambda: tmp_path)
+    (tmp_path / "submissions" / "fast").mkdir(parents=True)
+    (tmp_path / "submissions" / "fast" / "manifest.yaml").write_text(
+        "name: fast\nlanguage: triton\n"
+    )
+    (tmp_path / "submissions" / "odd").mkdir()
+    (tmp_path / "submissions" / "odd" / "manifest.yaml").write_text("nam: odd\n")
+    assert call(list_, "list", results) == 0
+    out = capsys.readouterr().out
+    assert "#2 1.3" in out or "#1 1.3" in out
+    assert "odd" in out
+    assert "baselines (0)" in out
+    assert call(list_, "list", results, "submissions", "--json") == 0
+    assert json.loads(capsys.readouterr().out)["submissions"][0]["name"] == "fast"
+
+
+def test_the_board_and_compare_agree_on_ties() -> None:
+    """Every two neighbours of the committed records; compare may find older sources in one run."""
+    root = Path(__file__).resolve().parents[2]
+    found, _ = rank_command.build(root / "results")
+    looked_at = 0
+    for board in found.boards:
+        best = {row.rank: row for row in reversed(board.exact)}
+        for before, worse in itertools.pairwise(board.exact):
+            better = best[before.rank]  # with whom a row shares its place, or does not
+            words = ["compare", better.entry, worse.entry, "--suite", board.suite]
+            pairs = compare.find_pairs(main.parse_args(words))
+            sources = {r.source_sha256 for row in (better, worse) for r in row.results}
+            if {one.source_sha256 for p in pairs for one in (p.a, p.b)} == sources:
+                looked_at += 1
+                tied = better.rank == worse.rank
+                assert compare.geomean(pairs).holds(1.0) == tied, (better.entry, worse.entry)
+    assert looked_at > 10

@@ -1,0 +1,224 @@
+"""rank: the board from the records alone, byte for byte."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import re
+import stat
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from harness.board import publish, record
+from harness.cli import main
+from harness.cli.results import rank as command
+from harness.errors import StorageError, UsageError
+from harness.process.project import HOME, MARK
+from tests.board.factory import CPU, result, run_of
+
+
+@pytest.fixture
+def args(tmp_path: Path) -> argparse.Namespace:
+    parser = argparse.ArgumentParser()
+    command.add_parser(parser.add_subparsers())
+    for seed, run in enumerate(("r1", "r2")):
+        for one in run_of({"mine": 0.9, "yours": 0.95}, seed=seed, run=run):
+            record.append(tmp_path / "results", one)
+    board = str(tmp_path / "leaderboard.md")
+    return parser.parse_args(["rank", "--results", str(tmp_path / "results"), "--board", board])
+
+
+def test_twice_gives_the_same_bytes(args: argparse.Namespace) -> None:
+    assert args.run(args) == 0
+    first = args.board.read_bytes()
+    args.board.unlink()
+    assert args.run(args) == 0
+    assert args.board.read_bytes() == first
+    assert b"| 1 | `mine`" in first
+
+
+def test_check_sees_a_board_that_is_not_current(
+    args: argparse.Namespace, capsys: pytest.CaptureFixture[str]
+) -> None:
+    args.check = True
+    assert args.run(args) == 1
+    assert not args.board.exists()
+    args.check = False
+    args.run(args)
+    args.check = True
+    assert args.run(args) == 0
+    args.board.write_text(args.board.read_text().replace("mine", "mime"))
+    capsys.readouterr()
+    assert args.run(args) == 1
+    out, err = capsys.readouterr()
+    assert "mime" in out
+    assert "next: python run.py rank" in err
+
+
+def test_a_damaged_line_is_named_and_left_out(
+    args: argparse.Namespace, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (path,) = args.results.rglob("*r2.jsonl")
+    path.write_bytes(path.read_bytes()[:-30])
+    assert args.run(args) == 0
+    assert f"left out: {path}:9: the line is cut short" in capsys.readouterr().err
+    assert "1 damaged record lines" in args.board.read_text()
+
+
+def test_a_board_that_cannot_be_written_is_a_storage_error(args: argparse.Namespace) -> None:
+    (args.results.parent / "a file").write_text("in the way")
+    args.board = args.results.parent / "a file" / "leaderboard.md"
+    with pytest.raises(StorageError, match="cannot write the board"):
+        args.run(args)
+
+
+def test_a_board_that_found_no_room_leaves_nothing_behind(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object, **__: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(publish.os, "fdopen", full)
+    with pytest.raises(StorageError, match="No space left"):
+        publish.write(tmp_path / "leaderboard.html", "x")
+    assert not list(tmp_path.iterdir())
+
+
+def test_what_is_no_file_is_written_to_and_never_replaced(tmp_path: Path) -> None:
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    reads = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
+    publish.write(pipe, "a board\n")
+    assert os.read(reads, 100) == b"a board\n"
+    os.close(reads)
+    assert stat.S_ISFIFO(pipe.stat().st_mode)
+    link = tmp_path / "link"
+    link.symlink_to(tmp_path / "file")
+    publish.write(link, "a board\n")
+    assert link.is_symlink()
+    assert (tmp_path / "file").read_text() == "a board\n"
+
+
+def test_records_of_a_cpu_alone_write_no_empty_board(tmp_path: Path) -> None:
+    record.append(tmp_path, result(gpu="cpu", machine=CPU))
+    command.run(main.parse_args(["rank", "--results", str(tmp_path)]))
+    assert not (tmp_path / "leaderboard.md").exists()
+    assert (tmp_path / "cpu" / "leaderboard.md").exists()
+
+
+def test_a_try_out_on_a_cpu_leaves_the_committed_board_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(publish, "base", lambda: tmp_path)
+    results = tmp_path / "results"
+    for one in run_of({"mine": 0.9}):
+        record.append(results, one)
+    parser = argparse.ArgumentParser()
+    command.add_parser(parser.add_subparsers())
+    args = parser.parse_args(["rank", "--results", str(results)])
+    assert args.run(args) == 0
+    committed = {p: p.read_bytes() for p in tmp_path.iterdir() if p.is_file()}
+    assert set(committed) == {tmp_path / "leaderboard.md", tmp_path / "leaderboard.html"}
+    assert not (results / "cpu").exists()
+    tried = result("tried", gpu="cpu", machine=CPU, suite="smoke", suite_sha256="6" * 64)
+    record.append(results, tried)
+    ((path, shown, _),) = publish.rebuild(results, None, {"cpu"})
+    assert path == results / "cpu" / "leaderboard.md"
+    assert {row.entry for board in shown.boards for row in board.rows} == {"tried"}
+    assert "`tried`" in path.read_text()
+    assert "](../../docs/how-to-read-the-board.md)" in path.read_text()
+    assert "tried" in path.with_suffix(".html").read_text()
+    assert {p: p.read_bytes() for p in committed} == committed
+    args.check = True
+    assert args.run(args) == 0
+    assert capsys.readouterr().out.count("current") == 3  # both boards and the picture
+
+
+def test_records_elsewhere_leave_the_committed_board_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(publish, "base", lambda: tmp_path / "checkout")
+    elsewhere = tmp_path / "scratch"
+    record.append(elsewhere, result())
+    ((path, _, _),) = publish.rebuild(elsewhere, None, {result().gpu})
+    assert path == elsewhere / "leaderboard.md"
+    assert "`mine`" in path.read_text()
+    assert not (tmp_path / "checkout").exists()
+
+
+def test_the_board_of_a_project_names_its_own_command(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / MARK).touch()
+    monkeypatch.setattr(publish, "base", lambda: tmp_path)
+    for one in run_of({"mine": 0.9, "yours": 0.9001}):
+        record.append(tmp_path / "results", one)
+    list(publish.rebuild(tmp_path / "results", None, {result().gpu}))
+    board = (tmp_path / "leaderboard.md").read_text()
+    assert "Built by `attnboard rank`" in board
+    assert "run.py" not in board
+    assert "](docs/board.svg)" in board
+    assert '"docs":null' in (tmp_path / "leaderboard.html").read_text()
+    assert not [
+        link for link in re.findall(r"\]\(([^)#]+)", board) if not (tmp_path / link).exists()
+    ]
+
+
+def test_no_folder_of_records_is_no_empty_board(args: argparse.Namespace) -> None:
+    args.run(args)
+    before = args.board.read_bytes()
+    for wrong in (args.results / "absent", args.board):
+        args.results = wrong
+        with pytest.raises(UsageError, match="no folder of records"):
+            args.run(args)
+    assert args.board.read_bytes() == before
+
+
+def test_a_named_board_holds_everything(args: argparse.Namespace) -> None:
+    tried = result("tried", gpu="cpu", machine=CPU, suite="smoke", suite_sha256="6" * 64)
+    record.append(args.results, tried)
+    assert args.run(args) == 0
+    assert "`tried`" in args.board.read_text()
+    assert "`mine`" in args.board.read_text()
+
+
+def test_git_ignores_a_cpus_board() -> None:
+    place = publish.places(HOME / "results", None)[1]
+    assert place.cpu
+    shown = [place.board, place.board.with_suffix(".html")]
+    asked = ["git", "check-ignore", *map(str, shown)]
+    told = subprocess.run(asked, cwd=HOME, capture_output=True, text=True, check=False)
+    if told.returncode == 128:
+        pytest.skip("not a checkout")
+    assert told.stdout.splitlines() == list(map(str, shown))
+
+
+def test_documents_that_quote_the_board_are_written_and_checked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(publish, "base", lambda: tmp_path)
+    for one in run_of({"mine": 0.9}):
+        record.append(tmp_path / "results", one)
+    quote = "<!-- board fa3: mine -->{}<!-- end -->"
+    (tmp_path / "submissions" / "mine").mkdir(parents=True)
+    notes = tmp_path / "submissions" / "mine" / "NOTES.md"
+    for path in (tmp_path / "README.md", notes):
+        path.write_text(quote.format("1.0"))
+    (tmp_path / "CHANGELOG.md").write_text("quotes nothing")
+    parser = argparse.ArgumentParser()
+    command.add_parser(parser.add_subparsers())
+    words = ["rank", "--results", str(tmp_path / "results")]
+    args = parser.parse_args(words)
+    assert args.run(args) == 0
+    assert re.fullmatch(quote.format(r"\d+\.\d / \d+\.\d / \d+\.\d"), notes.read_text())
+    assert "board fa3: mine" not in (tmp_path / "leaderboard.html").read_text()
+    assert args.run(parser.parse_args([*words, "--check"])) == 0
+    (tmp_path / "README.md").write_text(quote.format("900.0 / 900.0 / 900.0"))
+    capsys.readouterr()
+    assert args.run(parser.parse_args([*words, "--check"])) == 1
+    out, err = capsys.readouterr()
+    assert "README.md: not what the records give" in err
+    assert "900.0" in out
+    assert "CHANGELOG" not in out + err

@@ -1,0 +1,117 @@
+"""Running the corpus: who is tried again. What the specimens do is tests/test_corpus.py."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import pytest
+
+from harness.cli.selftest import corpus
+from harness.cli.selftest.corpus import Outcome, Specimen
+from harness.measure.machine import Machine, inspect_machine
+from harness.schema import Result, Status
+from tests.board.factory import result
+
+CORPUS = {specimen.name: specimen for specimen in corpus.load_corpus()}
+NAMES = ("b11_one_head", "b7_zeros", "eager_chunked")
+Runs = list[list[str]]
+
+
+@pytest.fixture
+def corpus_of(monkeypatch: pytest.MonkeyPatch) -> Callable[..., tuple[list[Outcome], Runs]]:
+    """Runs NAMES where some statuses are given for a run of many, others for a run of one."""
+
+    def run(many: dict[str, Status], one: dict[str, Status]) -> tuple[list[Outcome], Runs]:
+        runs: Runs = []
+
+        def run_batch(batch: Sequence[Specimen], machine: Machine, *_: object) -> list[Outcome]:
+            runs.append([specimen.name for specimen in batch])
+            suite = corpus.suite_for(corpus.get_problem(batch[0].problem), False, "fp16", False)
+            given = many if len(batch) > 1 else one
+            return [corpus.judge(s, row(s, given), suite, 0) for s in batch]
+
+        def row(specimen: Specimen, given: dict[str, Status]) -> Result:
+            usual = Status.PASSED if specimen.honest else specimen.expect.status[0]
+            return result(specimen.name, status=given.get(specimen.name, usual))
+
+        monkeypatch.setattr(corpus, "run_batch", run_batch)
+        machine = corpus.replace_gpu(inspect_machine())
+        return corpus.run_corpus([CORPUS[name] for name in NAMES], machine, 0), runs
+
+    return run
+
+
+def test_one_run_does_where_memory_sufficed(
+    corpus_of: Callable[..., tuple[list[Outcome], Runs]],
+) -> None:
+    outcomes, runs = corpus_of({}, {})
+    assert runs == [list(NAMES)]
+    assert [outcome.verdict for outcome in outcomes] == ["stopped", "stopped", "passed"]
+
+
+@pytest.mark.parametrize("name", ["b11_one_head", "eager_chunked"])
+def test_what_found_no_memory_among_others_is_tried_by_itself(
+    corpus_of: Callable[..., tuple[list[Outcome], Runs]], name: str
+) -> None:
+    outcomes, runs = corpus_of({name: Status.OUT_OF_MEMORY}, {})
+    assert runs == [list(NAMES), [name]]
+    assert all(outcome.ok for outcome in outcomes)
+    assert [outcome.specimen.name for outcome in outcomes] == list(NAMES)
+
+
+def test_its_second_verdict_is_the_one_that_counts(
+    corpus_of: Callable[..., tuple[list[Outcome], Runs]],
+) -> None:
+    name = "b11_one_head"
+    outcomes, _ = corpus_of({name: Status.OUT_OF_MEMORY}, {name: Status.PASSED})
+    assert outcomes[0].verdict == "accepted"
+    outcomes, runs = corpus_of({name: Status.OUT_OF_MEMORY}, {name: Status.OUT_OF_MEMORY})
+    assert outcomes[0].verdict == "surprise"
+    assert len(runs) == 2
+
+
+def test_another_failure_is_not_excused(
+    corpus_of: Callable[..., tuple[list[Outcome], Runs]],
+) -> None:
+    outcomes, runs = corpus_of({"b11_one_head": Status.HARNESS_ERROR}, {})
+    assert outcomes[0].verdict == "accepted"
+    assert runs == [list(NAMES)]
+
+
+def test_who_must_leave_others_alone_runs_with_them_only() -> None:
+    names = ("b7_zeros", "c17_long_names", "b11_one_head")
+    found = corpus.batches([CORPUS[name] for name in names])
+    assert [[s.name for s in batch] for batch in found] == [
+        ["b7_zeros", "b11_one_head"],
+        ["c17_long_names"],
+    ]
+
+
+@pytest.mark.parametrize(
+    ("neighbour", "verdict"),
+    [(Status.PASSED, "stopped"), (Status.HARNESS_ERROR, "accepted"), (None, "accepted")],
+)
+def test_a_neighbour_that_loses_its_row_is_a_success_of_the_cheater(
+    neighbour: Status | None, verdict: str
+) -> None:
+    outcome = Outcome(CORPUS["c17_long_names"], None, "stopped", "")
+    rows = {"eager_chunked": result("eager_chunked", status=neighbour)} if neighbour else {}
+    assert corpus.beside(outcome, rows).verdict == verdict
+
+
+def test_who_cannot_be_read_is_stopped_if_that_was_foreseen() -> None:
+    assert corpus.refusal(CORPUS["c19_circle"], "no YAML").ok
+    assert not corpus.refusal(CORPUS["b7_zeros"], "no YAML").ok
+    assert not corpus.refusal(CORPUS["eager_chunked"], "no YAML").ok
+
+
+def test_what_a_lower_level_cannot_show_is_not_tried(monkeypatch: pytest.MonkeyPatch) -> None:
+    tried: list[str] = []
+    monkeypatch.setattr(
+        corpus, "run_batch", lambda batch, *_: tried.extend(s.name for s in batch) or []
+    )
+    pool = [CORPUS["process_pool"], CORPUS["eager_chunked"]]
+    for level, names in ((1, ["eager_chunked"]), (2, ["eager_chunked", "process_pool"])):
+        tried.clear()
+        corpus.run_corpus(pool, corpus.replace_gpu(inspect_machine()), level)
+        assert sorted(tried) == names

@@ -1,0 +1,112 @@
+"""terminal: plain lines where nobody looks, a moving picture where somebody does."""
+
+from __future__ import annotations
+
+import io
+from pathlib import Path
+from typing import TextIO
+
+import pytest
+
+from harness.board.rank import leaderboard
+from harness.board.render.text import NEXT
+from harness.cli.terminal import Terminal, duration
+from harness.measure.stats import Interval
+from harness.schema import Status
+from tests.board.factory import mismatch, result, run_of
+
+
+class Screen(io.StringIO):
+    """A file that says it is a terminal."""
+
+    def isatty(self) -> bool:
+        return True
+
+
+def tell(file: TextIO) -> None:
+    results = run_of({"mine": 0.9})
+    with Terminal(file=file) as terminal:
+        terminal.stage("mine", "build")
+        terminal.check("mine", "hdim64_seq4k", Status.PASSED, "")
+        terminal.check("mine", "hdim128_seq8k", Status.NONFINITE, "\x1b[2JNaN ::error::x")
+        for done in range(21):
+            terminal.block("hdim64_seq4k", done, 20, 65.0 - done, {"mine": Interval(1.1, 1, 1.2)})
+        terminal.verdict(next(r for r in results if r.entry == "mine"))
+        terminal.verdict(result(status=Status.CRASHED, reason="SIGSEGV"))
+        terminal.board(leaderboard(results), Path("leaderboard.md"))
+        terminal.note("clocks\x1b[31m moved")
+
+
+def story(file: io.StringIO) -> str:
+    tell(file)
+    return file.getvalue()
+
+
+def test_plain_lines() -> None:
+    text = story(io.StringIO())
+    assert "\x1b" not in text
+    assert "::error" not in text
+    lines = text.splitlines()
+    assert lines[0] == "mine: build"
+    assert "✓ mine · hdim64_seq4k: PASSED" in lines
+    assert "✗ mine · hdim128_seq8k: NONFINITE (NaN error::x)" in lines
+    assert sum(line.startswith("hdim64_seq4k: block") for line in lines) == 11
+    assert "hdim64_seq4k: block 20/20, done; mine 1.100× [1.000, 1.200]" in lines
+    assert any(line.startswith("mine · hdim64_seq4k: PASSED  0.") for line in lines)
+    assert "  next: run it under compute-sanitizer on this shape" in lines
+    assert lines[-2:] == [
+        "board: leaderboard.md · page: leaderboard.html beside it",
+        "clocks moved",
+    ]
+
+
+def test_a_terminal_moves() -> None:
+    text = story(Screen())
+    assert "\x1b[" in text
+    assert "mine" in text
+    assert "20/20" in text
+    assert "\x1b[2J" not in text
+
+
+def test_json_leaves_stdout_alone(capsys: pytest.CaptureFixture[str]) -> None:
+    with Terminal(quiet_stdout=True) as terminal:
+        terminal.note("hello")
+    out, err = capsys.readouterr()
+    assert (out, err) == ("", "hello\n")
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"), [(0.2, "0 s"), (42.4, "42 s"), (185, "3 min 05 s"), (-3, "0 s")]
+)
+def test_duration(seconds: float, text: str) -> None:
+    assert duration(seconds) == text
+
+
+def test_a_wrong_output_is_drawn_and_its_replay_is_named() -> None:
+    out = io.StringIO()
+    wrong = result(status=Status.INCORRECT, reason="max diff 2", mismatch=mismatch())
+    with Terminal(file=out) as terminal:
+        terminal.replay_flags = {"mine": " -s mine.py"}
+        terminal.verdict(wrong.model_copy(update={"secret": "5" * 64}))
+        terminal.verdict(wrong.model_copy(update={"secret": ""}))
+    lines = out.getvalue().splitlines()
+    assert lines[0] == "mine · hdim64_seq4k: INCORRECT (max diff 2)"
+    assert lines[1].strip() == "rows of o 0 to 127, 2 a mark; · right, ▁ to █ wrong"
+    assert lines[7] == f"    b1 h2  {'·' * 32}{'█' * 32}"
+    assert lines[8] == "  next: python run.py replay r1 mine hdim64_seq4k --dump x.pt -s mine.py"
+    assert lines[-1] == f"  next: {NEXT[Status.INCORRECT]}"  # its secret was never told
+
+
+def test_what_a_submission_printed_stands_under_its_verdict_once() -> None:
+    out = io.StringIO()
+    told = "\n".join(f"line {n}\x1b[2J ::error::x" for n in range(9)) + "\n\n" + "x" * 999
+    with Terminal(file=out) as terminal:
+        terminal.verdict(result(log_tail=told))
+        terminal.verdict(result("mine", "hdim128_seq8k", log_tail=told))
+        terminal.verdict(result("other", status=Status.CRASHED, log_tail="boom"))
+    lines = out.getvalue().splitlines()
+    assert lines[0].startswith("mine · hdim64_seq4k: PASSED")
+    assert lines[1:6] == [f"    | line {n} error::x" for n in range(4, 9)]
+    assert lines[6] == "    | " + "x" * 159 + "…"
+    assert lines[7].startswith("mine · hdim128_seq8k: PASSED")
+    assert lines[8:10] == ["other · hdim64_seq4k: CRASHED", "    | boom"]

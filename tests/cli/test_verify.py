@@ -1,0 +1,266 @@
+"""verify and explain: does a record agree with itself, with today, and what limits it."""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+from pathlib import Path
+
+import pytest
+
+from harness import PROTOCOL
+from harness.board import record
+from harness.catalog.suites import load_suite
+from harness.cli.results import explain, verify
+from harness.errors import UsageError
+from harness.measure import roofline
+from harness.measure.roofline import Resources
+from harness.measure.stats import Interval
+from harness.problems import get_problem
+from harness.schema import Machine, Result, Speedup, Telemetry
+from tests.board.factory import CASES, CPU, H200, result, run_of
+
+FORWARD = get_problem("attention_forward")
+
+SECRET = "ab" * 32
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@pytest.fixture
+def lines() -> list[Result]:
+    opened = {
+        "secret": SECRET,
+        "secret_commitment": hashlib.sha256(bytes.fromhex(SECRET)).hexdigest(),
+    }
+    return run_of({"mine": 0.8}, **opened)
+
+
+def call(module: object, name: str, folder: Path, *words: str) -> int:
+    parser = argparse.ArgumentParser()
+    module.add_parser(parser.add_subparsers())
+    args = parser.parse_args([name, *words, "--results", str(folder)])
+    return args.run(args)
+
+
+def forged(lines: list[Result], **changes: object) -> list[Result]:
+    """The same run with one line of `mine` changed."""
+    at = next(i for i, r in enumerate(lines) if r.entry == "mine")
+    return [*lines[:at], lines[at].model_copy(update=changes), *lines[at + 1 :]]
+
+
+def write(folder: Path, lines: list[Result]) -> Path:
+    return [record.append(folder, line) for line in lines][-1]
+
+
+# --------------------------------------------------------------------------- audit
+
+
+def test_an_honest_record_agrees_with_itself(
+    tmp_path: Path, lines: list[Result], capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = write(tmp_path, lines)
+    assert call(verify, "verify", tmp_path, "mine", "--audit-only") == 0
+    assert "3 records of mine" in capsys.readouterr().out
+    assert call(verify, "verify", tmp_path, f"{path}:2", "--audit-only") == 0
+
+
+@pytest.mark.parametrize(
+    ("changes", "fault"),
+    [
+        ({"latency_ms": 0.1}, "latency_ms is 0.1"),
+        ({"tflops": 900.0}, "tflops is 900"),
+        ({"blocks": 40}, "blocks is 40, 20 were scored"),
+        ({"speedup": Speedup(against="sdpa_cudnn", value=9, low=8, high=10)}, "speedup.value is 9"),
+        ({"secret": "cd" * 32}, "does not open the commitment"),
+        ({"samples": ()}, "without one scored sample"),
+    ],
+)
+def test_a_forged_figure_is_named(
+    tmp_path: Path,
+    lines: list[Result],
+    changes: dict,
+    fault: str,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    write(tmp_path, forged(lines, **changes))
+    assert call(verify, "verify", tmp_path, "mine", "--audit-only") == 1
+    assert fault in capsys.readouterr().out
+
+
+def test_every_committed_record_agrees_with_itself() -> None:
+    results, bad = record.load(ROOT / "results")
+    beside = {(r.run, r.config, r.entry): r for r in results if r.machine.has_gpu}
+    assert len(beside) > 100
+    assert not bad
+    for (run, config, entry), one in beside.items():
+        base = beside.get((run, config, one.speedup.against)) if one.speedup else None
+        assert verify.audit(one, base) == [], f"{entry} on {config}, run {run}"
+
+
+def test_events_longer_than_the_judges_clock_are_named(lines: list[Result]) -> None:
+    mine = next(r for r in lines if r.entry == "mine")
+    early = mine.samples[3].model_copy(update={"t2_ms": mine.samples[3].t1_ms / 2})
+    changed = mine.model_copy(update={"samples": (*mine.samples[:3], early, *mine.samples[4:])})
+    assert any("block 3" in fault for fault in verify.audit(changed, None))
+
+
+def test_a_secret_that_is_no_secret_opens_nothing(lines: list[Result]) -> None:
+    changed = lines[0].model_copy(update={"secret": "no hexadecimal number"})
+    assert "the secret does not open the commitment" in verify.audit(changed, None)
+
+
+def test_a_line_that_is_not_there(tmp_path: Path, lines: list[Result]) -> None:
+    path = write(tmp_path, lines)
+    for number in ("99", "x", "0", "-1", ""):
+        with pytest.raises(UsageError, match=r"lines 1 to \d+\n.*FILE\.jsonl:1"):
+            call(verify, "verify", tmp_path, f"{path}:{number}", "--audit-only")
+
+
+# --------------------------------------------------------------------------- today
+
+
+@pytest.mark.parametrize(
+    ("today", "word"),
+    [
+        (Interval(1.25, 1.24, 1.26), "SAME"),
+        (Interval(1.26, 1.259, 1.261), "SAME"),  # told apart, but inside the tolerance
+        (Interval(1.35, 1.34, 1.36), "FASTER"),
+        (Interval(1.15, 1.14, 1.16), "SLOWER"),
+        (Interval(1.15, 0.9, 1.5), "SAME"),
+    ],
+)
+def test_then_and_today(today: Interval, word: str) -> None:
+    assert verify.judge(Interval(1.25, 1.245, 1.255), today, 0.02).word == word
+
+
+def test_another_card_alone_is_no_change() -> None:
+    then, today = Interval(1.0, 0.999, 1.001), Interval(0.978, 0.977, 0.979)
+    assert verify.judge(then, today, 0.02).word == "SLOWER"
+    assert verify.judge(then, today, 0.02, one_card=False).word == "SAME"
+
+
+def test_what_cannot_be_measured_again_says_why(tmp_path: Path, lines: list[Result]) -> None:
+    mine = [r for r in lines if r.entry == "mine"]
+    (tmp_path / "submissions" / "mine").mkdir(parents=True)
+    now = [r.model_copy(update={"protocol": PROTOCOL}) for r in mine]
+    assert verify.obstacle(now, H200, tmp_path) == ""
+    assert "protocol" in verify.obstacle(
+        [r.model_copy(update={"protocol": 99}) for r in mine], H200, tmp_path
+    )
+    assert "this is cpu" in verify.obstacle(now, Machine(), tmp_path)
+    on_cpu = [r.model_copy(update={"machine": CPU, "gpu": "cpu"}) for r in now]
+    assert "never compared" in verify.obstacle(on_cpu, Machine(), tmp_path)
+    small = H200.model_copy(update={"sms": 114})
+    assert "132 SMs then, 114 here" in verify.obstacle(now, small, tmp_path)
+    bare = [r.model_copy(update={"speedup": None}) for r in now]
+    assert "no speed-up" in verify.obstacle(bare, H200, tmp_path)
+    assert "is not in" in verify.obstacle(now, H200, tmp_path / "elsewhere")
+
+
+def test_it_is_measured_as_its_suite_measures() -> None:
+    suite = load_suite("fa3", ROOT / "configs")
+    old = [result(config=c.name, case=c, suite_sha256=suite.sha256) for c in suite.cases]
+    same = verify._suite(old[:2], "sdpa_cudnn", 7)
+    assert (same.heat_ms, same.limits, same.blocks) == (suite.heat_ms, suite.limits, 7)
+    assert same.cases == suite.cases[:2]
+    changed = [r.model_copy(update={"suite_sha256": "0" * 64}) for r in old]
+    assert verify._suite(changed, "sdpa_cudnn", 7).cases == suite.cases
+    gone = [r.model_copy(update={"suite": "no_such_suite"}) for r in old]
+    assert verify._suite(gone, "sdpa_cudnn", 7).name == "no_such_suite"
+
+
+def test_without_the_gpu_it_cannot(
+    tmp_path: Path,
+    lines: list[Result],
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    write(tmp_path, lines)
+    monkeypatch.setattr("harness.measure.machine.inspect_machine", Machine)
+    assert call(verify, "verify", tmp_path, "mine") == 3
+    assert "CANNOT: " in capsys.readouterr().out
+
+
+# --------------------------------------------------------------------------- explain
+
+
+def test_explain_names_ceilings_and_limiter(
+    tmp_path: Path, lines: list[Result], capsys: pytest.CaptureFixture[str]
+) -> None:
+    write(tmp_path / "results", lines)
+    assert (
+        call(
+            explain, "explain", tmp_path / "results", "mine", "sdpa_cudnn", "--cache", str(tmp_path)
+        )
+        == 0
+    )
+    out = capsys.readouterr().out
+    assert "floor at 1770 MHz: tensor 0.28" in out
+    assert "both: products 5" in out
+    assert "no build of this source" in out
+
+
+def test_ceilings_of_the_official_shapes() -> None:
+    """0.275 TFLOP at 989.5 TFLOP/s is 0.278 ms; 1.07e9 exponentials at 16 a clock take as long."""
+    told = roofline.ceilings(CASES["hdim64_seq4k"], H200, 0, FORWARD)
+    assert told.tensor_ms == pytest.approx(0.2778, rel=1e-3)
+    assert told.exp_ms == pytest.approx(0.2778, rel=2e-3)
+    assert told.memory_ms == pytest.approx(0.0559, rel=1e-2)
+    assert roofline.ceilings(CASES["hdim64_seq4k"], Machine(), 0, FORWARD).tensor_ms is None
+
+
+@pytest.mark.parametrize(
+    ("tensor", "exp", "memory", "word"),
+    [
+        (0.9, 0.2, 0.1, "tensor cores"),
+        (0.3, 0.9, 0.1, "exponentials"),
+        (0.1, 0.1, 0.6, "device memory"),
+        (
+            0.76,
+            0.19,
+            0.1,
+            "tensor cores or the power limit: products 76% of the time at 2000 MHz, all of it at 1520;",
+        ),
+        (0.5, 0.4, 0.1, "order"),
+        (0.6, 0.6, 0.1, "both"),
+        (0.4, 0.1, 0.1, "waiting"),
+    ],
+)
+def test_limiter_in_words(tensor: float, exp: float, memory: float, word: str) -> None:
+    assert roofline._words(tensor, exp, memory, 2000).startswith((word, f"the {word}"))
+
+
+def test_spills_come_first() -> None:
+    spilled = Resources("k", 255, 0, 96, 128)
+    assert "96 bytes spill" in roofline.limiter(result(), spilled)
+
+
+def test_clock_and_power_come_from_the_telemetry() -> None:
+    told = result(telemetry=(Telemetry(power_w=600, sm_mhz=1830), Telemetry()), latency_ms=0.5556)
+    assert roofline.board_power_w(told) == 600
+    assert roofline.sm_clock_mhz(told) == 1830
+    assert roofline.at_clock_pct(told) == pytest.approx(50, abs=0.1)
+    assert roofline.at_clock_pct(result()) is None
+
+
+@pytest.mark.parametrize(
+    ("registers", "shared", "threads", "warps"),
+    [(168, 200_000, 384, 12), (64, 0, 128, 32), (32, 0, 128, 64)],
+)
+def test_warps_that_fit(registers: int, shared: int, threads: int, warps: int) -> None:
+    assert Resources("k", registers, shared, 0, threads).warps_per_sm("9.0") == warps
+
+
+def test_resources_are_read_as_cuobjdump_prints_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "mine-0123" / "triton"
+    folder.mkdir(parents=True)
+    (folder / "k.cubin").write_bytes(b"")
+    (folder / "k.json").write_text('{"shared": 98304, "num_warps": 8}')
+    text = " Function _attn_fwd:\n  REG:168 STACK:16 SHARED:0 LOCAL:8 CONSTANT[0]:600 TEXTURE:0\n"
+    monkeypatch.setattr(explain, "_cuobjdump", lambda: "cuobjdump")
+    monkeypatch.setattr(explain, "_usage", lambda tool, path: text)
+    assert list(explain.resources(tmp_path, result("mine"))) == [
+        Resources("_attn_fwd", 168, 98304, 24, 256)
+    ]

@@ -1,0 +1,252 @@
+"""Messages: what an untrusted process may say, how much of it, and whom it costs."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import socket
+import struct
+import threading
+from collections.abc import Iterator
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from harness.engine.worker_process import JudgeClient, JudgeFailed, hear_builder
+from harness.errors import WireError
+from harness.judge.burst import BurstOutcome, WorkerGone, WorkerLink
+from harness.judge.judge import report_of
+from harness.judge.numerics import Grade
+from harness.process import wire
+from harness.process.messages import BuilderReply, BurstReport, understood
+from harness.process.text import cut, encoded_bytes, plain_text
+from harness.schema import Limits, Status
+from tests.board.factory import mismatch
+
+HUGE = 10**399
+any_text = st.text(
+    st.characters() | st.characters(categories=["Cs"]) | st.sampled_from('\x00\x1b\n😀…\\"'),
+    max_size=400,
+)
+
+
+@given(any_text.map(lambda text: text * 30), st.integers(20, 3000))
+def test_a_text_is_cut_to_bytes_as_they_are_sent(text: str, most: int) -> None:
+    short = cut(text, most)
+    assert encoded_bytes(short) <= most
+    short.encode()  # no half surrogate pair is left
+    assert cut(short, most) == short
+
+
+def test_a_text_that_fits_stays_and_a_long_one_keeps_both_ends() -> None:
+    assert cut("f<64, true>", 300) == "f<64, true>"
+    assert cut("head" + "x" * 999 + "tail", 50).startswith("head")
+    assert cut("head" + "x" * 999 + "tail", 50).endswith("tail")
+
+
+@pytest.mark.parametrize(
+    "told",
+    [
+        {"cudnn": 1.0001},
+        {"cudnn": -1e-9},
+        {"cudnn": float("nan")},
+        {"cudnn": "1"},
+        {str(number): 0.5 for number in range(17)},
+        [0.5],
+    ],
+)
+def test_a_likeness_is_a_few_shares_between_nothing_and_all(told: object) -> None:
+    with pytest.raises(WireError, match="likeness"):
+        understood({"status": "PASSED", "likeness": told}, BurstReport)
+
+
+def test_a_likeness_comes_through_and_its_names_are_cut() -> None:
+    told = {"cudnn": 1.0, "x" * 999: 0.0}
+    report = understood({"status": "PASSED", "likeness": told}, BurstReport)
+    assert list(report.likeness.values()) == [1.0, 0.0]
+    assert max(map(len, report.likeness)) <= 64
+
+
+@given(any_text, any_text, any_text)
+def test_a_report_fits_into_a_frame_whatever_the_words_are(a: str, b: str, c: str) -> None:
+    outcome = BurstOutcome(
+        Status.CRASHED,
+        a * 40,
+        tuple([1e-300 / 3] * 64),
+        1 / 3,
+        Grade(False, float("nan"), float("inf"), 1 / 3),
+        tuple([b or "x"] * 64),
+        tuple([c * 9] * 64),
+        True,
+        {f"{n}{b}": 1 / 3 for n in range(16)},
+        mismatch().model_copy(update={"picture": ("9" * 64,) * 16}),
+    )
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        ours.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1 << 20)
+        wire.send(ours, report_of(outcome), timeout_s=5)
+        told = understood(wire.receive(theirs, 5), BurstReport)
+    assert told.message == plain_text(told.message)
+    assert told.error
+    assert told.error.max_diff != told.error.max_diff
+
+
+def test_where_an_output_is_wrong_comes_through() -> None:
+    outcome = BurstOutcome(Status.NONFINITE, "NaN", mismatch=mismatch())
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        wire.send(ours, report_of(outcome), timeout_s=5)
+        told = understood(wire.receive(theirs, 5), BurstReport)
+    assert told.mismatch
+    assert told.mismatch.words() == mismatch().words()
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{"wrong": -1}, {"picture": ["0" * 65]}, {"picture": ["x"]}, {"picture": ["0"] * 17}, {"more": 1},
+     {"heads": [0]}, {"inputs_sha256": "x"}, {"output": "o" * 17}, {"wrong_outputs": ["dq"] * 9}],
+)  # fmt: skip
+def test_a_place_has_bounds(change: dict[str, Any]) -> None:
+    told = {"status": "INCORRECT", "mismatch": mismatch().model_dump() | change}
+    with pytest.raises(WireError, match="mismatch"):
+        understood(told, BurstReport)
+
+
+@pytest.mark.parametrize(
+    "reply",
+    [
+        {"op": "done", "calls_ms": [float("nan")]},
+        {"op": "done", "calls_ms": [float("inf")]},
+        {"op": "done", "calls_ms": [-1.0]},
+        {"op": "done", "calls_ms": [HUGE]},
+        {"op": "done", "calls_ms": [True]},
+        {"op": "done", "calls_ms": ["1.0"]},
+        {"op": "done", "calls_ms": [1.0] * 65},
+        {"op": "done", "strides": [[[HUGE]]]},
+        {"op": "done", "strides": [[[-1]]]},
+        {"op": "done", "strides": [[[1] * 9]]},
+        {"op": "done", "kernels": ["k"] * 65},
+        {"op": "done", "kernels": [None]},
+        {"op": "failed", "status": "GREAT"},
+        {"op": "x" * 17},
+        {"op": "done", "more": 1},
+        {},
+    ],
+)
+def test_a_reply_of_a_worker_that_is_none(reply: dict[str, Any]) -> None:
+    ours, theirs = socket.socketpair()
+    link = WorkerLink(ours, "host", (4096, 4096))
+    wire.send(theirs, reply)
+    with pytest.raises(WorkerGone) as caught:
+        link.answer("go", 1)
+    assert caught.value.status is Status.INVALID_SUBMISSION
+    assert len(caught.value.message) < 300
+    link.close()
+    theirs.close()
+
+
+def test_who_does_not_read_is_not_waited_for() -> None:
+    ours, theirs = socket.socketpair()
+    ours.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)
+    link = WorkerLink(ours, "host", (4096, 4096))
+    with contextlib.suppress(WorkerGone):
+        for _ in range(1000):
+            link.send({"op": "prepare", "words": "x" * 1000}, 0.05)
+    with pytest.raises(WorkerGone) as caught:
+        link.send({"op": "go"}, 0.05)
+    assert caught.value.status is Status.TIMED_OUT
+    link.close()
+    theirs.close()
+
+
+# --------------------------------------------------------------------------- the builder
+
+
+def heard(*messages: dict[str, Any] | bytes, limits: Limits | None = None) -> BuilderReply:
+    """What the engine takes from a builder that sends `messages` and keeps the line open."""
+    ours, theirs = socket.socketpair()
+
+    def speak() -> None:
+        for message in messages:
+            if isinstance(message, bytes):
+                theirs.sendall(message)
+            else:
+                wire.send(theirs, message)
+
+    with ours, theirs:
+        thread = threading.Thread(target=speak, daemon=True)
+        thread.start()
+        return hear_builder(ours, limits or Limits(build_s=0.3, burst_s=0.1))
+
+
+@pytest.mark.parametrize(
+    ("seconds", "steps"),
+    [(HUGE, {}), (float("inf"), {}), (float("nan"), {}), (-1, {}), ("1", {}), (1.0, {"a": HUGE}),
+     (1.0, {"a": float("inf")}), (1.0, [1]), (1.0, {str(n): 1.0 for n in range(65)})],
+)  # fmt: skip
+def test_numbers_of_a_builder_that_are_none(seconds: object, steps: object) -> None:
+    with pytest.raises(WireError):
+        heard({"op": "built", "seconds": seconds, "steps": steps})
+
+
+def test_a_builder_is_heard_to_its_end() -> None:
+    steps = {"\x1b[31mred" + "d" * 999: 1.5}
+    reply = heard({"op": "called"}, {"op": "ran"}, {"op": "built", "seconds": 2, "steps": steps})
+    assert reply.seconds == 2.0
+    ((name, seconds),) = reply.steps.items()
+    assert name.startswith("redd")
+    assert (len(name) <= 100, seconds) == (True, 1.5)
+
+
+@pytest.mark.timeout(20)
+def test_kernels_that_never_end_are_told_from_a_long_compilation() -> None:
+    with pytest.raises(wire.PeerSilent, match="kernels still run 0 s after the call returned"):
+        heard({"op": "called"}, limits=Limits(build_s=600, burst_s=0.1))
+    with pytest.raises(wire.PeerSilent, match="not done after 0 s"):
+        heard({"op": "called"}, {"op": "ran"})
+
+
+def test_a_builder_that_talks_without_end_is_ended() -> None:
+    frame = json.dumps({"op": "called"}).encode()
+    many = (struct.pack("<I", len(frame)) + frame) * 5000
+    with pytest.raises(WireError, match="more than 4096 messages"):
+        heard(many, limits=Limits(build_s=30))
+
+
+# --------------------------------------------------------------------------- the judge
+
+
+@contextlib.contextmanager
+def client(answer: dict[str, Any]) -> Iterator[JudgeClient]:
+    """The engine's end of a line on which the judge says `answer`."""
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        wire.send(theirs, answer)
+        child: Any = SimpleNamespace(line=ours, log_tail=lambda: "", ending=lambda _: "running")
+        yield JudgeClient(child, "attention_forward", "cpu", {})
+
+
+@pytest.mark.parametrize(
+    ("answer", "lacks"),
+    [
+        ({"status": "PASSED", "calls_ms": [HUGE]}, False),
+        ({"failed": "ValueError: \x1b[31mred", "lacks": False}, False),
+        ({"failed": "OutOfMemoryError: 1 GiB", "lacks": True}, True),
+        ({"ok": True}, False),
+    ],
+)
+def test_a_judge_that_fails_says_with_whom(answer: dict[str, Any], lacks: bool) -> None:
+    with client(answer) as judge, pytest.raises(JudgeFailed) as caught:
+        judge.burst("mine-1", 1, lambda deadline_s: None)
+    assert (caught.value.worker, caught.value.lacks) == ("mine-1", lacks)
+    assert "\x1b" not in caught.value.message
+
+
+def test_nobody_is_blamed_for_what_the_judge_does_alone() -> None:
+    told = {"secret": "00", "commitment": "short"}
+    with client(told) as judge, pytest.raises(JudgeFailed) as caught:
+        judge.reveal()
+    assert caught.value.worker == ""
