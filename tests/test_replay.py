@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from argparse import Namespace
 from pathlib import Path
 from typing import Any
 
@@ -242,6 +241,6 @@ def test_a_replay_is_told_where_source_and_records_lie(
     known = load_entrant(ROOT / "submissions" / "triton_template", Kind.SUBMISSION, problem)
     suite = Suite.model_validate({"name": "tiny", "cases": [CASE]})
     request = Request(suite, inspect_machine(), (bare, known), "sdpa", root=ROOT)
-    usual, own = Namespace(results=ROOT / "results"), Namespace(results=tmp_path / "res")
-    assert replay_flags(usual, request) == {"bare": " -s 'my folder/bare.py'", known.name: ""}
-    assert replay_flags(own, request)[known.name] == " --results res"
+    usual, own = ROOT / "results", tmp_path / "res"
+    assert replay_flags(request, usual) == {"bare": " -s 'my folder/bare.py'", known.name: ""}
+    assert replay_flags(request, own)[known.name] == " --results res"
