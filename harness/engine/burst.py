@@ -123,6 +123,9 @@ def _burst(
     overdue = partial(end_overdue, state, worker)
     reply = state.judge.burst(worker.label, timeout_s, overdue, profile, heat_ms, compare)
     told_nothing = not reply.calls_ms  # a worker that fails says why and ends
+    if reply.status is Status.PASSED and not worker.child.alive:
+        gone = {"status": Status.CRASHED, "message": "its process ended behind its answer"}
+        reply = reply.model_copy(update=gone)
     if reply.status in ENDS_WORKER or told_nothing or not worker.child.alive:
         reply = _reap(state, worker, reply)
         return None if reply.status is Status.PASSED else reply
