@@ -83,8 +83,13 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def changes(repo: Path, base: str, head: str) -> list[Change]:
-    """What `head` changes since it left `base`'s line; renames count as delete and add."""
-    start = git(repo, "merge-base", base, head).strip().decode()
+    """What `head` changes since it left `base`'s line; renames count as delete and add.
+
+    It must have left at one place: of two, one hides what a merge would take from the other.
+    """
+    start, *more = git(repo, "merge-base", "--all", base, head).decode().split()
+    if more:
+        sys.exit("refused: it leaves the base branch at several commits\nnext: git rebase")
     raw = git(repo, "diff-tree", "-r", "-z", "--no-renames", "--full-index", start, head)
     parts = raw.decode("utf-8", "surrogateescape").split("\0")
     found = []

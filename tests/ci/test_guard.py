@@ -168,6 +168,27 @@ def test_main_moving_on_is_not_the_pull_requests_change(hub: Hub) -> None:
     assert GUARD.main([*words, "--repo", str(hub.trusted)]) == 0
 
 
+def test_a_merge_that_would_take_back_what_main_has_is_refused(hub: Hub) -> None:
+    """main merged two lines; the head merges them too, but keeps nothing of one of them."""
+    work, start = hub.trusted, git(hub.trusted, "rev-parse", "HEAD")
+    hub.write(work, "harness/other.py", "other = True\n")
+    lines = [hub.commit(work, "one line")]
+    git(work, "checkout", "--quiet", start)
+    hub.write(work, "harness/judge.py", "mended = True\n")
+    lines.append(hub.commit(work, "another line"))
+    git(work, "merge", "--quiet", "--no-edit", lines[0])
+    base = git(work, "rev-parse", "HEAD")
+    for kept in lines:  # git calls one of the two the place where the head left
+        git(work, "checkout", "--quiet", "--force", kept)
+        hub.write(work, "submissions/mine/NOTES.md", "words\n")
+        git(work, "add", "--all")
+        parents = [word for line in lines for word in ("-p", line)]
+        head = git(work, "commit-tree", git(work, "write-tree"), *parents, "-m", "merge")
+        words = ["--base", base, "--head", head, "--author", OWNER, "--repo", str(work)]
+        with pytest.raises(SystemExit, match="leaves the base branch at several commits"):
+            GUARD.main(words)
+
+
 @pytest.mark.parametrize("words", [("main", "0" * 40), ("0" * 40, "--output=/etc/x"), ("", "")])
 def test_a_hash_that_is_none_is_refused(words: tuple[str, str]) -> None:
     assert GUARD.main([f"--base={words[0]}", f"--head={words[1]}"]) == 1
