@@ -270,6 +270,9 @@ def test_who_came_with_all_fails_alone(tmp_path: Path) -> None:
     assert sorted(error.message.split("/")[-2] for error in refused) == ["cyclic", "deep"]
     with pytest.raises(SubmissionError, match="deep"):
         gather(["sound,deep"], tmp_path, Kind.SUBMISSION, PROBLEM)
+    named, left_out = gather([str(tmp_path)], tmp_path, Kind.SUBMISSION, PROBLEM)
+    assert [entrant.name for entrant in named] == ["sound"]
+    assert sorted(map(str, left_out)) == sorted(map(str, refused))
     shutil.rmtree(tmp_path / "sound")
     with pytest.raises(SubmissionError, match="cyclic"):
         gather(["all"], tmp_path, Kind.SUBMISSION, PROBLEM)
