@@ -36,6 +36,13 @@ def test_resident_memory_of_nobody_is_zero() -> None:
     assert usage.fair_bytes(2**22 + 1) == 0
 
 
+def test_the_machine_s_own_disk_is_nobody_s_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A process whose namespace is new, and whose root is still the machine's."""
+    monkeypatch.setattr(usage, "_mounts", str)
+    assert usage._used_bytes(Path("/tmp")) > 0
+    assert usage.room_bytes([os.getpid()]) == 0
+
+
 def test_threads_are_counted() -> None:
     before, end = usage.threads(os.getpid()), threading.Event()
     more = [threading.Thread(target=end.wait) for _ in range(3)]

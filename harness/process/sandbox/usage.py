@@ -6,7 +6,7 @@ import contextlib
 import os
 import re
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -77,17 +77,33 @@ def host_bytes(pids: Iterable[int], limit: int, unmapped: int = 0) -> int:
 
 
 def room_bytes(pids: Iterable[int]) -> int:
-    """What lies in the tmpfs of a private root; 0 where the processes see the machine's own."""
-    ours = _mounts("self")
+    """What lies in the tmpfs of a private root; 0 where the processes see the machine's own.
+
+    One that is just making its root has a namespace of its own and still the machine's /tmp.
+    """
+    ours, machines = _mounts("self"), Path("/tmp").stat().st_dev
     for pid in pids:
         theirs = _mounts(str(pid))
         if theirs and theirs != ours:
             try:
-                found = os.statvfs(f"/proc/{pid}/root/tmp")
+                with _folder(f"/proc/{pid}/root/tmp") as fd:
+                    if os.fstat(fd).st_dev == machines:
+                        continue
+                    found = os.statvfs(fd)
             except OSError:
                 continue
             return (found.f_blocks - found.f_bfree) * found.f_frsize
     return 0
+
+
+@contextlib.contextmanager
+def _folder(path: str) -> Iterator[int]:
+    """A descriptor of it: what is asked of it is asked of one folder, whatever is mounted meanwhile."""
+    fd = os.open(path, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        yield fd
+    finally:
+        os.close(fd)
 
 
 def _mounts(pid: str) -> str:
