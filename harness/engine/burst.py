@@ -274,6 +274,8 @@ def _bury(state: State, seat: Seat, reply: BurstReport) -> BurstReport:
     ran_out = seat.child.group is not None and seat.child.group.ran_out()
     seat.end()
     state.clean_up()
+    if status is Status.PASSED and ending != "still running":  # who answered for it is another
+        status, message = Status.CRASHED, f"its process ended in its turn: {ending}"
     if Defence.MISSING_IS_FAILURE in state.facts.off and ending == "exited with code 0":
         status = Status.PASSED
     state.judge.detach(seat.label)

@@ -117,6 +117,19 @@ def test_work_left_behind_ends_its_worker_and_gives_no_time() -> None:
     state.judge.detach.assert_called_with("a-1")
 
 
+def test_an_answer_whose_process_has_ended_is_nobody_s() -> None:
+    """Its child may have given it, which no signal of ours reaches."""
+    state = bench("a")
+    child = state.seats["a"].child
+    child.alive, child.ending.return_value = False, "exited with code 0"
+    reply = take_turn(state, "a", QUESTION, 1)
+    assert reply
+    assert (reply.status, reply.message) == (
+        Status.CRASHED,
+        "its process ended in its turn: exited with code 0",
+    )
+
+
 def test_a_worker_that_another_made_unusable_is_replaced_and_takes_its_turn() -> None:
     state = bench("a")
     state.quiet.release.side_effect = [False, True]
