@@ -6,6 +6,8 @@ import contextlib
 import mmap
 import os
 import signal
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -34,6 +36,34 @@ def test_resident_memory_of_nobody_is_zero() -> None:
     assert usage.resident_bytes(os.getpid()) > MIB
     assert usage.resident_bytes(2**22 + 1) == 0
     assert usage.fair_bytes(2**22 + 1) == 0
+
+
+ENDS_ITS_FIRST_THREAD = """
+import ctypes, os, sys, threading, time
+def hold():
+    file = open(sys.argv[1] + "/held", "wb"); os.unlink(file.name)
+    file.write(bytes(1 << 20)); file.flush()
+    memory = b"x" * (64 << 20)
+    time.sleep(0.2); print(flush=True); time.sleep(60)
+threading.Thread(target=hold).start()
+ctypes.CDLL(None).pthread_exit(None)
+"""
+
+
+def test_what_a_process_holds_is_counted_when_its_first_thread_has_ended(tmp_path: Path) -> None:
+    command = [sys.executable, "-c", ENDS_ITS_FIRST_THREAD, str(tmp_path)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE) as child:
+        assert child.stdout
+        child.stdout.readline()
+        held = usage.Nameless((tmp_path,))
+        held.count([child.pid])
+        found = [usage.resident_bytes(child.pid), usage.fair_bytes(child.pid)]
+        told = Path(f"/proc/{child.pid}/status").read_text()
+        child.kill()
+    assert "State:\tZ" in told
+    assert min(found) > 64 * MIB
+    assert usage.resident_bytes(child.pid) == 0
+    assert held.bytes == {tmp_path: MIB}
 
 
 def test_the_machine_s_own_disk_is_nobody_s_memory(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -38,9 +38,25 @@ def _numbers(file: str) -> dict[str, int]:
     }
 
 
+def _memory(pid: int, file: str, word: str) -> dict[str, int]:
+    """`_numbers` of one process that has memory; under its own pid is none once its first thread ended."""
+    told = _numbers(f"{pid}/{file}")
+    if word in told:
+        return told
+    others = (_numbers(f"{pid}/task/{thread}/{file}") for thread in _threads_of(pid))
+    return next((each for each in others if word in each), {})
+
+
+def _threads_of(pid: int) -> list[str]:
+    try:
+        return [task.name for task in Path(f"/proc/{pid}/task").iterdir()]
+    except OSError:
+        return []
+
+
 def resident_bytes(pid: int) -> int:
     """Host memory of one process, what it shares with others included; 0 if it is gone."""
-    return _numbers(f"{pid}/status").get("VmRSS", 0) << 10
+    return _memory(pid, "status", "VmRSS").get("VmRSS", 0) << 10
 
 
 def threads(pid: int) -> int:
@@ -50,7 +66,7 @@ def threads(pid: int) -> int:
 
 def page_table_bytes(pid: int) -> int:
     """What the kernel keeps to find the memory of one process, however little of it there is."""
-    return _numbers(f"{pid}/status").get("VmPTE", 0) << 10
+    return _memory(pid, "status", "VmPTE").get("VmPTE", 0) << 10
 
 
 def fair_bytes(pid: int, shared: bool = True) -> int:
@@ -58,7 +74,7 @@ def fair_bytes(pid: int, shared: bool = True) -> int:
 
     shared: with files in memory and shared mappings.
     """
-    told = _numbers(f"{pid}/smaps_rollup")
+    told = _memory(pid, "smaps_rollup", "Pss")
     return told.get("Pss", 0) - (0 if shared else told.get("Pss_Shmem", 0)) << 10
 
 
@@ -140,8 +156,9 @@ class Nameless:
         found = {
             (seen.st_dev, seen.st_ino): (path, seen.st_blocks * 512)
             for pid in pids
-            for kind in ("fd", "map_files")  # nobody but root may ask what is mapped
-            for path, seen in _nameless(Path(f"/proc/{pid}/{kind}"))
+            # Each thread may hold files of its own; nobody but root may ask what is mapped.
+            for links in ("map_files", *(f"task/{thread}/fd" for thread in _threads_of(pid)))
+            for path, seen in _nameless(Path(f"/proc/{pid}/{links}"))
         }
         self.shared_bytes = sum(size for path, size in found.values() if path == ANONYMOUS)
         for folder in self.folders:
