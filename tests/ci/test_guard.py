@@ -140,6 +140,12 @@ def test_the_guard_reads_owners_as_the_schema_does() -> None:
         assert [w.strip() for w in line[1].split(",") if w.strip()] == list(manifest.owners) == told
 
 
+def test_no_path_is_an_order_to_the_runner(hub: Hub, capsys: pytest.CaptureFixture[str]) -> None:
+    assert guard(hub, edit("submissions/mine/##[error]x.py")) == 1
+    assert "# #[error]x" in (said := capsys.readouterr().out)
+    assert "##[" not in said
+
+
 def test_two_submissions_at_once_are_refused(hub: Hub, capsys: pytest.CaptureFixture[str]) -> None:
     def both(work: Path) -> None:
         edit("submissions/one_more/submission.py")(work)
