@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 import secrets
+from collections.abc import Mapping, Set
 from pathlib import Path
 
 from harness.catalog.entrants import find_entrants, stage
@@ -27,23 +28,28 @@ ASIDE = ".aside-"  # what is being removed
 
 def make_seats(request: Request, problem: Problem, device: str, scratch: Path) -> dict[str, Seat]:
     """One seat an entrant, each with a private cache and scratch folder."""
-    return {
-        entrant.name: make_seat(request, entrant, problem, device, scratch)
-        for entrant in request.entrants
-    }
+    seats: dict[str, Seat] = {}
+    for entrant in request.entrants:
+        seats[entrant.name] = make_seat(request, entrant, problem, device, scratch, seats)
+    return seats
 
 
 def make_seat(
-    request: Request, entrant: Entrant, problem: Problem, device: str, scratch: Path
+    request: Request,
+    entrant: Entrant,
+    problem: Problem,
+    device: str,
+    scratch: Path,
+    seats: Mapping[str, Seat],
 ) -> Seat:
     """Folders, environment and log of one entrant; its source is the staged copy of its files.
 
-    Where the folders cannot be made, the seat says why: its entry fails, and nobody else's.
+    seats: those of the run so far, none of whose users it becomes. Where the folders cannot be made, the seat says why: its entry fails, and nobody else's.
     """
     key = hashlib.sha256(
         f"{entrant.name}\0{entrant.source_sha256}\0{request.machine.slug}".encode()
     ).hexdigest()
-    uid = namespaces.user_of(key) if request.sandbox == 2 else None
+    uid = _user(key, {seat.jail.uid for seat in seats.values()}) if request.sandbox == 2 else None
     # No other entrant's, whatever it is called.
     alone = f"{entrant.name.replace('/', '-')}-{key[:12]}"
     cache, private = request.cache / "entrants" / alone, scratch / "jails" / alone
@@ -69,6 +75,15 @@ def make_seat(
         root=request.root,
     )
     return Seat(entrant, problem, device, jail, unmade)
+
+
+def _user(key: str, taken: Set[int | None]) -> int | None:
+    """The user of an entrant: sources can be written until their key gives that of a rival."""
+    uid = namespaces.user_of(key)
+    while uid is not None and uid in taken:
+        key = hashlib.sha256(key.encode()).hexdigest()
+        uid = namespaces.user_of(key)
+    return uid
 
 
 def own_folder(folder: Path, uid: int, most_gib: float) -> None:
@@ -101,18 +116,18 @@ def cast_roles(
     """Seat the null kernel and, if nobody asked for it, the trusted baseline that sets the pace."""
     hidden = set()
     null = null_entrant(problem, request.suite.cases, scratch / "null")
-    seats[null.name] = make_seat(request, null, problem, device, scratch)
+    seats[null.name] = make_seat(request, null, problem, device, scratch, seats)
     hidden.add(null.name)
     if request.against not in seats:
         found = find_entrants([request.against], request.root / "baselines", Kind.BASELINE, problem)
-        seats[request.against] = make_seat(request, found[0], problem, device, scratch)
+        seats[request.against] = make_seat(request, found[0], problem, device, scratch, seats)
         hidden.add(request.against)
     pace = request.against
     if seats[pace].entrant.kind is not Kind.BASELINE:
         pace = request.suite.against
         if pace not in seats:
             found = find_entrants([pace], request.root / "baselines", Kind.BASELINE, problem)
-            seats[pace] = make_seat(request, found[0], problem, device, scratch)
+            seats[pace] = make_seat(request, found[0], problem, device, scratch, seats)
             hidden.add(pace)
     return Roles(against=request.against, pace=pace, null=null.name), frozenset(hidden)
 
