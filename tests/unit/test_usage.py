@@ -38,6 +38,24 @@ def test_resident_memory_of_nobody_is_zero() -> None:
     assert usage.fair_bytes(2**22 + 1) == 0
 
 
+def test_a_folder_that_is_renamed_while_it_is_counted_is_counted_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "moves").mkdir()
+    (tmp_path / "moves" / "hoard").write_bytes(bytes(MIB))
+    disk, scandir = usage.Disk(tmp_path), os.scandir
+
+    def late(path: str) -> object:
+        return scandir(f"{path}-was") if path.endswith("moves") else scandir(path)
+
+    with monkeypatch.context() as during:
+        during.setattr(os, "scandir", late)
+        disk.look(1 << 40, 100)
+    assert disk.bytes < MIB
+    disk.look(1 << 40, 100)
+    assert disk.bytes >= MIB
+
+
 ENDS_ITS_FIRST_THREAD = """
 import ctypes, os, sys, threading, time
 def hold():
@@ -237,8 +255,8 @@ def test_a_disk_that_was_full_for_a_moment_is_counted_when_it_fills_again(
     free = list(os.statvfs(tmp_path))
     start, block = free[3], free[1]
     counted = []
-    real = usage.folder_size
-    monkeypatch.setattr(usage, "folder_size", lambda *a: counted.append(1) or real(*a))
+    real = usage._counted
+    monkeypatch.setattr(usage, "_counted", lambda *a: counted.append(1) or real(*a))
     disk = usage.Disk(tmp_path)
     for used, looks in ((0, 1), (800 * MIB, 2), (0, 2), (600 * MIB, 3)):
         free[3] = start - used // block
@@ -253,8 +271,8 @@ def test_a_disk_is_counted_again_when_it_has_filled_up(
     disk = usage.Disk(tmp_path)
     disk.look(1 << 40, 1000)
     counts = []
-    real = usage.folder_size
-    monkeypatch.setattr(usage, "folder_size", lambda *a: counts.append(1) or real(*a))
+    real = usage._counted
+    monkeypatch.setattr(usage, "_counted", lambda *a: counts.append(1) or real(*a))
     free = os.statvfs(tmp_path)
     for grown, looked in ((0, 0), (usage.LOOK_AGAIN_BYTES // 2, 0), (usage.LOOK_AGAIN_BYTES, 1)):
         left = list(free)

@@ -206,8 +206,9 @@ class Disk:
         free = (found.f_bfree * found.f_frsize, found.f_ffree)
         grown = self._free[0] - free[0] >= LOOK_AGAIN_BYTES
         if grown or self._free[1] - free[1] >= LOOK_AGAIN_FILES:
-            self._free = free
-            self.bytes, self.files = folder_size(self.folder, most_bytes, most_files)
+            self.bytes, self.files, whole = _counted(self.folder, most_bytes, most_files)
+            # Again at the next look if it moved: its owner is stopped in the turns of others.
+            self._free = free if whole else (1 << 62, 1 << 62)
         # What was free since the last count: who fills it, lets go and fills it again is counted.
         self._free = (max(self._free[0], free[0]), max(self._free[1], free[1]))
 
@@ -218,7 +219,12 @@ def folder_size(folder: Path, most_bytes: int, most_files: int) -> tuple[int, in
     A folder that cannot be listed, or that lies deeper than a path can name, is UNCOUNTED bytes:
     nobody knows what it holds, and no compiler makes one.
     """
-    size = count = 0
+    return _counted(folder, most_bytes, most_files)[:2]
+
+
+def _counted(folder: Path, most_bytes: int, most_files: int) -> tuple[int, int, bool]:
+    """The same, and whether every folder was still where it had been listed."""
+    size, count, whole = 0, 0, True
     queue = [str(folder)]
     while queue and size <= most_bytes and count <= most_files:
         try:
@@ -229,8 +235,8 @@ def folder_size(folder: Path, most_bytes: int, most_files: int) -> tuple[int, in
                         size += entry.stat(follow_symlinks=False).st_blocks * 512
                     if entry.is_dir(follow_symlinks=False):
                         queue.append(entry.path)
-        except (FileNotFoundError, NotADirectoryError):  # noqa: PERF203 - it has just gone
-            continue
+        except (FileNotFoundError, NotADirectoryError):  # noqa: PERF203 - gone, or renamed
+            whole = False
         except OSError:
-            return UNCOUNTED, count
-    return size, count
+            return UNCOUNTED, count, True
+    return size, count, whole
