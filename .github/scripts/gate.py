@@ -50,8 +50,10 @@ def main(argv: list[str] | None = None) -> int:
         print(f"{args.submission}: no record of a GPU under {args.after}")
         return 1
     then = find(args.before, args.submission, now[0])
-    if then and {r.run for r in then[1].results} == {r.run for r in now[1].results}:
-        args.comment.write_text(f"{MARK}\nNothing new was recorded; its old record stands.\n")
+    old = {r.run for r in then[1].results} if then else set()
+    if stale := [r.config for r in now[1].results if r.run in old]:  # no verdict came in its place
+        words = f"Nothing new was recorded on {safe(', '.join(stale))}; its old record stands."
+        args.comment.write_text(f"{MARK}\n{words}\n")
         print(f"{args.submission}: no newer record than before came; measure it again")
         return 1
     worse = regressions(then[1] if then else None, now[1], args.fail_on_regression)

@@ -70,7 +70,7 @@ def main(argv: list[str] | None = None) -> int:
     reasons = faults(args.repo, found)
     reasons += [] if reasons else trespass(args.repo, args.base, _name_of(found), args.author)
     for reason in reasons:
-        print(f"refused: {reason}")
+        print(f"refused: {reason}".replace("##[", "# #["))  # which is an order to a runner
     if reasons:
         print("next: move everything else to a pull request of its own")
         return 1
@@ -83,8 +83,13 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def changes(repo: Path, base: str, head: str) -> list[Change]:
-    """What `head` changes since it left `base`'s line; renames count as delete and add."""
-    start = git(repo, "merge-base", base, head).strip().decode()
+    """What `head` changes since it left `base`'s line; renames count as delete and add.
+
+    It must have left at one place: of two, one hides what a merge would take from the other.
+    """
+    start, *more = git(repo, "merge-base", "--all", base, head).decode().split()
+    if more:
+        sys.exit("refused: it leaves the base branch at several commits\nnext: git rebase")
     raw = git(repo, "diff-tree", "-r", "-z", "--no-renames", "--full-index", start, head)
     parts = raw.decode("utf-8", "surrogateescape").split("\0")
     found = []

@@ -70,7 +70,8 @@ class Campaign:
         self.engine, self.view, self._store = engine, view, save
         self.queue = deque(units)
         self.live: dict[str, PendingResults] = {}
-        self.started: dict[str, float] = {}
+        self.started: set[str] = set()  # labels of those that said hello
+        self.since: dict[str, float] = {}  # label → when its process began
         self.builds: set[str] = set()  # labels of builders at work
         self.built: set[str] = set()  # queued units whose builder was sent
         self.builds_ahead = builds_ahead
@@ -135,9 +136,11 @@ class Campaign:
         account = self.live.get(told.label)
         if account is None:
             return  # an attempt that is over
+        if told.op in {"began", "hello"}:
+            self.since.setdefault(told.label, time.monotonic())
         if told.op == "hello":
             account.machine = Machine.model_validate(told.message["machine"])
-            self.started.setdefault(told.label, time.monotonic())
+            self.started.add(told.label)
             where = str(told.message.get("where", ""))
             self.view.started(told.label, account.unit.names, where)
         elif told.op == "result":
@@ -173,7 +176,8 @@ class Campaign:
         """An attempt is over: what it left open is tried again, or gets its last word."""
         unit = account.unit
         del self.live[unit.label]
-        self.started.pop(unit.label, None)
+        self.started.discard(unit.label)
+        self.since.pop(unit.label, None)
         again: list[Unit] = []
         why = account.fault or why
         if unit.key == ALONE:
@@ -211,11 +215,11 @@ class Campaign:
 
     def _end_the_hanging(self) -> None:
         now = time.monotonic()
-        for label, since in list(self.started.items()):
+        for label, since in list(self.since.items()):
             account = self.live[label]
             if now - since > account.unit.limit_s:
                 account.fault = f"no end after {account.unit.limit_s:.0f} s"
-                del self.started[label]
+                del self.since[label]
                 self.engine.cancel(label)
 
     # ------------------------------------------------------------------ the end

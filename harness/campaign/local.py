@@ -146,6 +146,7 @@ class Local:
         with contextlib.suppress(BrokenPipeError):  # it died at once: its stdout will say so
             process.stdin.write(to_text(unit).encode() + b"\n")
         self._selector.register(process.stdout, selectors.EVENT_READ, slot.child)
+        self._said.append(Told(unit.label, {"op": "began"}))
 
     def _read(self, child: _Running) -> list[Told]:
         assert child.process.stdout

@@ -53,7 +53,7 @@ def gather(
         paths = (
             _everybody(root, kind, problem, refused)
             if name == ALL
-            else _resolve(name, root, problem)
+            else _resolve(name, root, problem, refused)
         )
         for path in paths:
             try:
@@ -295,21 +295,28 @@ def _agreed(path: Path, manifest: Manifest, asked: Problem | None) -> Problem:
     return mine
 
 
-def _entries_of(path: Path, problem: Problem | None) -> list[Path]:
+def _entries_of(
+    path: Path, problem: Problem | None, refused: list[SubmissionError] | None
+) -> list[Path]:
     """`path` itself, the rungs of a ladder, or the entries of a folder that is none itself."""
     if path.is_file() or any((path / file).exists() for file in ("manifest.yaml", "submission.py")):
         return [path]
     if steps.is_ladder(path):
         return steps.rungs_of(path)
     bare = sorted(file.parent for file in path.glob("*/submission.py"))
-    return _all_of(path, problem) or bare or [path]
+    return _all_of(path, problem, refused) or bare or ([] if refused else [path])
 
 
-def _resolve(name: str, root: Path, problem: Problem | None = None) -> list[Path]:
+def _resolve(
+    name: str,
+    root: Path,
+    problem: Problem | None = None,
+    refused: list[SubmissionError] | None = None,
+) -> list[Path]:
     """The paths that one word of the command line means: many where it is a ladder or holds entries."""
     place = _place(name, root)
     if place:
-        return _entries_of(place, problem)
+        return _entries_of(place, problem, refused)
     known = [*known_names(root), *(entry_name(str(path.relative_to(root)))
              for ladder in ladders(root) for path in steps.rungs_of(ladder))]  # fmt: skip
     hint = did_you_mean(name, known) or f"{root.name}/ has: {', '.join(known_names(root))}"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 import secrets
+from collections.abc import Mapping, Set
 from pathlib import Path
 
 from harness.catalog.entrants import find_entrants, stage
@@ -29,23 +30,33 @@ def make_workers(
     request: Request, problem: Problem, device: str, scratch: Path
 ) -> dict[str, WorkerProcess]:
     """One worker an entrant, each with a private cache and scratch folder."""
-    return {
-        entrant.name: make_worker(request, entrant, problem, device, scratch)
-        for entrant in request.entrants
-    }
+    workers: dict[str, WorkerProcess] = {}
+    for entrant in request.entrants:
+        workers[entrant.name] = make_worker(request, entrant, problem, device, scratch, workers)
+    return workers
 
 
 def make_worker(
-    request: Request, entrant: Entrant, problem: Problem, device: str, scratch: Path
+    request: Request,
+    entrant: Entrant,
+    problem: Problem,
+    device: str,
+    scratch: Path,
+    workers: Mapping[str, WorkerProcess],
 ) -> WorkerProcess:
     """Folders, environment and log of one entrant; its source is the staged copy of its files.
 
-    Where the folders cannot be made, the worker says why: its entry fails, and nobody else's.
+    workers: those of the run so far, none of whose users it becomes. Where the folders cannot be
+    made, the worker says why: its entry fails, and nobody else's.
     """
     key = hashlib.sha256(
         f"{entrant.name}\0{entrant.source_sha256}\0{request.machine.slug}".encode()
     ).hexdigest()
-    uid = namespaces.user_of(key) if request.sandbox == 2 else None
+    uid = (
+        _user(key, {worker.jail.uid for worker in workers.values()})
+        if request.sandbox == 2
+        else None
+    )
     # No other entrant's, whatever it is called.
     alone = f"{entrant.name.replace('/', '-')}-{key[:12]}"
     cache, private = request.cache / "entrants" / alone, scratch / "jails" / alone
@@ -71,6 +82,15 @@ def make_worker(
         root=request.root,
     )
     return WorkerProcess(entrant, problem, device, jail, unmade)
+
+
+def _user(key: str, taken: Set[int | None]) -> int | None:
+    """The user of an entrant: sources can be written until their key gives that of a rival."""
+    uid = namespaces.user_of(key)
+    while uid is not None and uid in taken:
+        key = hashlib.sha256(key.encode()).hexdigest()
+        uid = namespaces.user_of(key)
+    return uid
 
 
 def own_folder(folder: Path, uid: int, most_gib: float) -> None:
@@ -107,18 +127,18 @@ def assign_roles(
     """Add the null kernel and, if nobody asked for it, the trusted baseline that is the control."""
     hidden = set()
     null = null_entrant(problem, request.suite.cases, scratch / "null")
-    workers[null.name] = make_worker(request, null, problem, device, scratch)
+    workers[null.name] = make_worker(request, null, problem, device, scratch, workers)
     hidden.add(null.name)
     if request.against not in workers:
         found = find_entrants([request.against], request.root / "baselines", Kind.BASELINE, problem)
-        workers[request.against] = make_worker(request, found[0], problem, device, scratch)
+        workers[request.against] = make_worker(request, found[0], problem, device, scratch, workers)
         hidden.add(request.against)
     control = request.against
     if workers[control].entrant.kind is not Kind.BASELINE:
         control = request.suite.against
         if control not in workers:
             found = find_entrants([control], request.root / "baselines", Kind.BASELINE, problem)
-            workers[control] = make_worker(request, found[0], problem, device, scratch)
+            workers[control] = make_worker(request, found[0], problem, device, scratch, workers)
             hidden.add(control)
     return Roles(against=request.against, control=control, null=null.name), frozenset(hidden)
 

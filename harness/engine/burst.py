@@ -123,9 +123,6 @@ def _burst(
     overdue = partial(end_overdue, state, worker)
     reply = state.judge.burst(worker.label, timeout_s, overdue, profile, heat_ms, compare)
     told_nothing = not reply.calls_ms  # a worker that fails says why and ends
-    if reply.status is Status.PASSED and not worker.child.alive:
-        gone = {"status": Status.CRASHED, "message": "its process ended behind its answer"}
-        reply = reply.model_copy(update=gone)
     if reply.status in ENDS_WORKER or told_nothing or not worker.child.alive:
         reply = _reap(state, worker, reply)
         return None if reply.status is Status.PASSED else reply
@@ -280,6 +277,8 @@ def _reap(state: State, worker: WorkerProcess, reply: BurstReport) -> BurstRepor
     ran_out = worker.child.group is not None and worker.child.group.ran_out()
     worker.end()
     state.clean_up()
+    if status is Status.PASSED and ending != "still running":  # who answered for it is another
+        status, message = Status.CRASHED, f"its process ended in its turn: {ending}"
     if Defence.MISSING_IS_FAILURE in state.facts.off and ending == "exited with code 0":
         status = Status.PASSED
     state.judge.detach(worker.label)

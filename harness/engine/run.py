@@ -170,9 +170,13 @@ class Run(State):
 
 
 def wanted_cases(suite: Suite, problem: Problem, entrants: Sequence[WorkerProcess]) -> list[Case]:
-    """Every shape that a run may send through the shared buffers: the cases and all probes."""
+    """Every shape that a run may send through the shared buffers: the cases and their probes.
+
+    Who refuses a case is not asked about it, and its claims make no room for others to fill.
+    """
     cases = list(suite.cases)
     for case in suite.cases:
-        for worker in entrants:
-            cases += [probe.case for probe in problem.probes(case, worker.entrant.manifest.claims)]
+        for claims in (worker.entrant.manifest.claims for worker in entrants):
+            if not claims.refusal(case):
+                cases += [probe.case for probe in problem.probes(case, claims)]
     return cases

@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, field_validator
 
 from harness.schema.common import Dtype, Frozen, Kind, Login, Name, Package, Tool
-from harness.schema.suite import Case
+from harness.schema.suite import MOST_SEQLEN, Case
 
 
 class Needs(Frozen):
@@ -27,11 +27,13 @@ class Needs(Frozen):
 class Claims(Frozen):
     """What an entrant says it can do; the gate tests all of it and nothing else."""
 
-    headdims: tuple[Annotated[int, Field(ge=1)], ...] = Field(default=(64, 128, 256), min_length=1)
+    headdims: tuple[Annotated[int, Field(ge=1, le=1024)], ...] = Field(
+        default=(64, 128, 256), min_length=1, max_length=1024
+    )
     causal: Literal["both", "true", "false"] = "both"
-    seqlen_multiple: int = Field(default=1, ge=1)
-    seqlen_min: int = Field(default=1, ge=1)
-    dtypes: tuple[Dtype, ...] = Field(default=(Dtype.FP16,), min_length=1)
+    seqlen_multiple: int = Field(default=1, ge=1, le=MOST_SEQLEN)
+    seqlen_min: int = Field(default=1, ge=1, le=MOST_SEQLEN)
+    dtypes: tuple[Dtype, ...] = Field(default=(Dtype.FP16,), min_length=1, max_length=8)
 
     @field_validator("causal", mode="before")
     @classmethod

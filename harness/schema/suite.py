@@ -10,6 +10,8 @@ from pydantic import Field, field_validator
 
 from harness.schema.common import MOST_BLOCKS, MOST_CALLS, Dtype, Frozen, Limit, Name
 
+MOST_SEQLEN = 1 << 24
+
 
 class Case(Frozen):
     """One shape of a problem; `burst` is the number of calls in one sample."""
@@ -17,7 +19,7 @@ class Case(Frozen):
     name: Name
     batch: int = Field(ge=1, le=65536)
     heads: int = Field(ge=1, le=65536)
-    seqlen: int = Field(ge=1, le=1 << 24)
+    seqlen: int = Field(ge=1, le=MOST_SEQLEN)
     headdim: int = Field(ge=8, le=512)
     causal: bool = True
     dtype: Dtype = Dtype.FP16

@@ -13,7 +13,7 @@ from harness.board import record
 from harness.campaign import local as local_engine
 from harness.campaign.local import Local
 from harness.campaign.pending_results import PendingResults
-from harness.campaign.unit import to_text
+from harness.campaign.unit import Unit, to_text
 from harness.errors import GpuUnhealthyError
 from harness.schema import Kind, Machine, Result, Status
 from tests.campaign.units import NULL, SUITE, Watched, conclude, counted, once, units
@@ -174,6 +174,15 @@ def test_who_never_stops_talking_is_ended(
     rows, view = conclude(local(1, sys.executable, "-c", hostile), units(["n0"]))
     assert counted(rows) == once(["n0"], "HARNESS_ERROR")
     assert [why in death for death in view.deaths] == [True] * 3
+
+
+def test_who_never_says_a_word_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("harness.campaign.local.GRACE_S", 0.1)
+    monkeypatch.setattr(Unit, "limit_s", 0.2)
+    silent = "import time; time.sleep(600)"
+    rows, view = conclude(local(1, sys.executable, "-c", silent), units(["n0"]))
+    assert counted(rows) == once(["n0"], "HARNESS_ERROR")
+    assert ["no end after" in death for death in view.deaths] == [True] * 3
 
 
 def test_rivals_that_kill_every_attempt_end_no_campaign() -> None:

@@ -114,6 +114,9 @@ def test_the_hash_follows_the_source_and_not_the_notes(tmp_path: Path) -> None:
         ('version_of: " "\n', r"manifest.yaml:2: version_of"),
         ("claims: {dtypes: []}\n", r"manifest.yaml:2: claims.dtypes: "),
         ("claims: {seqlen_multiple: .nan}\n", r"manifest.yaml:2: claims.seqlen_multiple: .*nan"),
+        (f"claims: {{seqlen_multiple: {10**30}}}\n", r"manifest.yaml:2: claims.seqlen_multiple: "),
+        (f"claims: {{seqlen_min: {10**30}}}\n", r"manifest.yaml:2: claims.seqlen_min: "),
+        (f"claims: {{headdims: [{10**30}]}}\n", r"manifest.yaml:2: claims.headdims.0: "),
     ],
 )
 def test_a_wrong_manifest(tmp_path: Path, manifest: str, message: str) -> None:
@@ -267,6 +270,9 @@ def test_who_came_with_all_fails_alone(tmp_path: Path) -> None:
     assert sorted(error.message.split("/")[-2] for error in refused) == ["cyclic", "deep"]
     with pytest.raises(SubmissionError, match="deep"):
         gather(["sound,deep"], tmp_path, Kind.SUBMISSION, PROBLEM)
+    named, left_out = gather([str(tmp_path)], tmp_path, Kind.SUBMISSION, PROBLEM)
+    assert [entrant.name for entrant in named] == ["sound"]
+    assert sorted(map(str, left_out)) == sorted(map(str, refused))
     shutil.rmtree(tmp_path / "sound")
     with pytest.raises(SubmissionError, match="cyclic"):
         gather(["all"], tmp_path, Kind.SUBMISSION, PROBLEM)

@@ -140,6 +140,12 @@ def test_the_guard_reads_owners_as_the_schema_does() -> None:
         assert [w.strip() for w in line[1].split(",") if w.strip()] == list(manifest.owners) == told
 
 
+def test_no_path_is_an_order_to_the_runner(hub: Hub, capsys: pytest.CaptureFixture[str]) -> None:
+    assert guard(hub, edit("submissions/mine/##[error]x.py")) == 1
+    assert "# #[error]x" in (said := capsys.readouterr().out)
+    assert "##[" not in said
+
+
 def test_two_submissions_at_once_are_refused(hub: Hub, capsys: pytest.CaptureFixture[str]) -> None:
     def both(work: Path) -> None:
         edit("submissions/one_more/submission.py")(work)
@@ -166,6 +172,27 @@ def test_main_moving_on_is_not_the_pull_requests_change(hub: Hub) -> None:
     base = git(hub.trusted, "rev-parse", "HEAD")
     words = ["--base", base, "--head", commit, "--author", OWNER]
     assert GUARD.main([*words, "--repo", str(hub.trusted)]) == 0
+
+
+def test_a_merge_that_would_take_back_what_main_has_is_refused(hub: Hub) -> None:
+    """main merged two lines; the head merges them too, but keeps nothing of one of them."""
+    work, start = hub.trusted, git(hub.trusted, "rev-parse", "HEAD")
+    hub.write(work, "harness/other.py", "other = True\n")
+    lines = [hub.commit(work, "one line")]
+    git(work, "checkout", "--quiet", start)
+    hub.write(work, "harness/judge.py", "mended = True\n")
+    lines.append(hub.commit(work, "another line"))
+    git(work, "merge", "--quiet", "--no-edit", lines[0])
+    base = git(work, "rev-parse", "HEAD")
+    for kept in lines:  # git calls one of the two the place where the head left
+        git(work, "checkout", "--quiet", "--force", kept)
+        hub.write(work, "submissions/mine/NOTES.md", "words\n")
+        git(work, "add", "--all")
+        parents = [word for line in lines for word in ("-p", line)]
+        head = git(work, "commit-tree", git(work, "write-tree"), *parents, "-m", "merge")
+        words = ["--base", base, "--head", head, "--author", OWNER, "--repo", str(work)]
+        with pytest.raises(SystemExit, match="leaves the base branch at several commits"):
+            GUARD.main(words)
 
 
 @pytest.mark.parametrize("words", [("main", "0" * 40), ("0" * 40, "--output=/etc/x"), ("", "")])

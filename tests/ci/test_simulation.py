@@ -370,6 +370,10 @@ FORGERIES: dict[str, tuple[Callable[[list[Result]], list[Result]], str]] = {
         "is not after its last record's, 2026-11-20T00:00:00Z",
     ),
     "another's run": (lambda r: everywhere(r, run="r0"), "run r0 is recorded already"),
+    "another run's file": (
+        lambda r: everywhere(r, run="-r0-", date="2026-11-20T23:00:00Z"),
+        "run -r0- is recorded already",
+    ),
     "a chip that nobody knows": (
         lambda r: on_another_chip(r, sms=100_000, capability="99.9"),
         "NVIDIA H200 with 100000 SMs of 99.9 is no GPU of",
@@ -474,6 +478,25 @@ def test_old_figures_are_no_green_light(hub: Hub) -> None:
     assert code == 1
     assert words.startswith("<!-- attnboard")
     assert "Nothing new was recorded" in words
+
+
+def test_an_old_figure_beside_new_ones_is_no_green_light(hub: Hub) -> None:
+    before = history_of(hub, 1.0)
+    results = consistent(measured(hub, 0.9, run="r1", date="2026-11-21T00:00:00Z"))
+    config = results[0].config
+    nothing = {"correct": 0, "numerics_class": "", "samples": (), "blocks": 0}
+    for name in ("latency_ms", "tflops", "p10_ms", "p90_ms", "speedup", "error", "peak_pct"):
+        nothing[name] = None
+    results = [
+        r.model_copy(update={**nothing, "status": Status.HARNESS_ERROR})
+        if (r.entry, r.config) == ("mine", config)
+        else r
+        for r in results
+    ]
+    assert take(hub, pack(hub.folder / "artifact", results)) == 0
+    code, words = gate(hub, before)
+    assert code == 1
+    assert f"Nothing new was recorded on {config}" in words
 
 
 # --------------------------------------------------------------------------- an artifact as files

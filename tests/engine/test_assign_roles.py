@@ -42,6 +42,14 @@ def test_names_that_look_alike_share_nothing(tmp_path: Path) -> None:
         assert len({own(worker) for worker in workers}) == len(entrants)
 
 
+def test_no_two_of_a_run_are_one_user(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("harness.process.sandbox.namespaces.user_of", lambda key: int(key[0], 16))
+    taken: set[int | None] = set()
+    for _ in range(16):
+        taken.add(assign_roles._user("a" * 64, taken))
+    assert taken == set(range(16))
+
+
 def test_a_worker_is_told_of_the_copy_and_not_of_the_folder(tmp_path: Path) -> None:
     (tmp_path / "mine.py").write_text(SOURCE)
     problem = get_problem("attention_forward")

@@ -56,7 +56,7 @@ def test_each_limit(
     disk: tuple[int, int], status: Status | None, said: str,
 ) -> None:  # fmt: skip
     monkeypatch.setattr(usage, "host_bytes", lambda *_: host)
-    monkeypatch.setattr(usage, "folder_size", lambda *_: disk)
+    monkeypatch.setattr(usage, "_counted", lambda *_: (*disk, True))
     someone = worker(tmp_path)
     found = watch([someone], on_device).excess(someone, child(tmp_path), on_device)
     assert (found is None) == (status is None)

@@ -10,9 +10,10 @@ from unittest.mock import MagicMock
 import pytest
 
 from harness.catalog.suites import load_suite
-from harness.engine.run import Run
+from harness.engine.run import Run, wanted_cases
 from harness.errors import WireError
-from harness.schema import Status
+from harness.problems import get_problem
+from harness.schema import Claims, Status
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -37,6 +38,16 @@ def test_a_case_that_is_timed_keeps_its_row_when_the_run_breaks_later() -> None:
     for name, told in finished.items():
         assert told == ("new", "")
         records[name].fail.assert_called_once_with(Status.HARNESS_ERROR, "the judge is gone")
+
+
+def test_claims_that_refuse_every_case_make_no_room_for_others_to_fill() -> None:
+    suite, problem = load_suite("quick", ROOT / "configs"), get_problem("attention_forward")
+    odd = SimpleNamespace(manifest=SimpleNamespace(claims=Claims(seqlen_multiple=1 << 24)))
+    wide = SimpleNamespace(manifest=SimpleNamespace(claims=Claims(seqlen_multiple=64)))
+    plain = wanted_cases(suite, problem, [SimpleNamespace(entrant=wide)])  # type: ignore[list-item]
+    both = [SimpleNamespace(entrant=each) for each in (wide, odd)]
+    assert wanted_cases(suite, problem, both) == plain  # type: ignore[arg-type]
+    assert len(plain) > len(suite.cases)
 
 
 @pytest.mark.parametrize(

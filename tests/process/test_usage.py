@@ -6,6 +6,8 @@ import contextlib
 import mmap
 import os
 import signal
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -34,6 +36,59 @@ def test_resident_memory_of_nobody_is_zero() -> None:
     assert usage.resident_bytes(os.getpid()) > MIB
     assert usage.resident_bytes(2**22 + 1) == 0
     assert usage.fair_bytes(2**22 + 1) == 0
+
+
+def test_a_folder_that_is_renamed_while_it_is_counted_is_counted_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "moves").mkdir()
+    (tmp_path / "moves" / "hoard").write_bytes(bytes(MIB))
+    disk, scandir = usage.Disk(tmp_path), os.scandir
+
+    def late(path: str) -> object:
+        return scandir(f"{path}-was") if path.endswith("moves") else scandir(path)
+
+    with monkeypatch.context() as during:
+        during.setattr(os, "scandir", late)
+        disk.look(1 << 40, 100)
+    assert disk.bytes < MIB
+    disk.look(1 << 40, 100)
+    assert disk.bytes >= MIB
+
+
+ENDS_ITS_FIRST_THREAD = """
+import ctypes, os, sys, threading, time
+def hold():
+    file = open(sys.argv[1] + "/held", "wb"); os.unlink(file.name)
+    file.write(bytes(1 << 20)); file.flush()
+    memory = b"x" * (64 << 20)
+    time.sleep(0.2); print(flush=True); time.sleep(60)
+threading.Thread(target=hold).start()
+ctypes.CDLL(None).pthread_exit(None)
+"""
+
+
+def test_what_a_process_holds_is_counted_when_its_first_thread_has_ended(tmp_path: Path) -> None:
+    command = [sys.executable, "-c", ENDS_ITS_FIRST_THREAD, str(tmp_path)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE) as child:
+        assert child.stdout
+        child.stdout.readline()
+        held = usage.Nameless((tmp_path,))
+        held.count([child.pid])
+        found = [usage.resident_bytes(child.pid), usage.fair_bytes(child.pid)]
+        told = Path(f"/proc/{child.pid}/status").read_text()
+        child.kill()
+    assert "State:\tZ" in told
+    assert min(found) > 64 * MIB
+    assert usage.resident_bytes(child.pid) == 0
+    assert held.bytes == {tmp_path: MIB}
+
+
+def test_the_machine_s_own_disk_is_nobody_s_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A process whose namespace is new, and whose root is still the machine's."""
+    monkeypatch.setattr(usage, "_mounts", str)
+    assert usage._used_bytes(Path("/tmp")) > 0
+    assert usage.room_bytes([os.getpid()]) == 0
 
 
 def test_threads_are_counted() -> None:
@@ -201,8 +256,8 @@ def test_a_disk_that_was_full_for_a_moment_is_counted_when_it_fills_again(
     free = list(os.statvfs(tmp_path))
     start, block = free[3], free[1]
     counted = []
-    real = usage.folder_size
-    monkeypatch.setattr(usage, "folder_size", lambda *a: counted.append(1) or real(*a))
+    real = usage._counted
+    monkeypatch.setattr(usage, "_counted", lambda *a: counted.append(1) or real(*a))
     disk = usage.Disk(tmp_path)
     for used, looks in ((0, 1), (800 * MIB, 2), (0, 2), (600 * MIB, 3)):
         free[3] = start - used // block
@@ -217,8 +272,8 @@ def test_a_disk_is_counted_again_when_it_has_filled_up(
     disk = usage.Disk(tmp_path)
     disk.look(1 << 40, 1000)
     counts = []
-    real = usage.folder_size
-    monkeypatch.setattr(usage, "folder_size", lambda *a: counts.append(1) or real(*a))
+    real = usage._counted
+    monkeypatch.setattr(usage, "_counted", lambda *a: counts.append(1) or real(*a))
     free = os.statvfs(tmp_path)
     for grown, looked in ((0, 0), (usage.LOOK_AGAIN_BYTES // 2, 0), (usage.LOOK_AGAIN_BYTES, 1)):
         left = list(free)

@@ -41,8 +41,9 @@ _libc = ctypes.CDLL(None, use_errno=True)
 def user_of(key: str) -> int | None:
     """The user id of an entrant, from its key in hexadecimal; None where there is only our own.
 
-    It stays the same from run to run, so that its cache does. Two entrants share one with a chance
-    of one in 2^28: they would share a limit of processes and nothing else.
+    It stays the same from run to run, so that its cache does. Two keys can give the same one:
+    whoever
+    makes the seats of a run gives no two of them the same.
     """
     if os.geteuid() != 0:
         return None

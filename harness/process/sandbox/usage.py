@@ -6,7 +6,7 @@ import contextlib
 import os
 import re
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -38,9 +38,25 @@ def _numbers(file: str) -> dict[str, int]:
     }
 
 
+def _memory(pid: int, file: str, word: str) -> dict[str, int]:
+    """`_numbers` of one process that has memory; under its own pid is none once its first thread ended."""
+    told = _numbers(f"{pid}/{file}")
+    if word in told:
+        return told
+    others = (_numbers(f"{pid}/task/{thread}/{file}") for thread in _threads_of(pid))
+    return next((each for each in others if word in each), {})
+
+
+def _threads_of(pid: int) -> list[str]:
+    try:
+        return [task.name for task in Path(f"/proc/{pid}/task").iterdir()]
+    except OSError:
+        return []
+
+
 def resident_bytes(pid: int) -> int:
     """Host memory of one process, what it shares with others included; 0 if it is gone."""
-    return _numbers(f"{pid}/status").get("VmRSS", 0) << 10
+    return _memory(pid, "status", "VmRSS").get("VmRSS", 0) << 10
 
 
 def threads(pid: int) -> int:
@@ -50,7 +66,7 @@ def threads(pid: int) -> int:
 
 def page_table_bytes(pid: int) -> int:
     """What the kernel keeps to find the memory of one process, however little of it there is."""
-    return _numbers(f"{pid}/status").get("VmPTE", 0) << 10
+    return _memory(pid, "status", "VmPTE").get("VmPTE", 0) << 10
 
 
 def fair_bytes(pid: int, shared: bool = True) -> int:
@@ -58,7 +74,7 @@ def fair_bytes(pid: int, shared: bool = True) -> int:
 
     shared: with files in memory and shared mappings.
     """
-    told = _numbers(f"{pid}/smaps_rollup")
+    told = _memory(pid, "smaps_rollup", "Pss")
     return told.get("Pss", 0) - (0 if shared else told.get("Pss_Shmem", 0)) << 10
 
 
@@ -77,17 +93,33 @@ def host_bytes(pids: Iterable[int], limit: int, unmapped: int = 0) -> int:
 
 
 def room_bytes(pids: Iterable[int]) -> int:
-    """What lies in the tmpfs of a private root; 0 where the processes see the machine's own."""
-    ours = _mounts("self")
+    """What lies in the tmpfs of a private root; 0 where the processes see the machine's own.
+
+    One that is just making its root has a namespace of its own and still the machine's /tmp.
+    """
+    ours, machines = _mounts("self"), Path("/tmp").stat().st_dev
     for pid in pids:
         theirs = _mounts(str(pid))
         if theirs and theirs != ours:
             try:
-                found = os.statvfs(f"/proc/{pid}/root/tmp")
+                with _folder(f"/proc/{pid}/root/tmp") as fd:
+                    if os.fstat(fd).st_dev == machines:
+                        continue
+                    found = os.statvfs(fd)
             except OSError:
                 continue
             return (found.f_blocks - found.f_bfree) * found.f_frsize
     return 0
+
+
+@contextlib.contextmanager
+def _folder(path: str) -> Iterator[int]:
+    """A descriptor of it: what is asked of it is asked of one folder, whatever is mounted meanwhile."""
+    fd = os.open(path, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        yield fd
+    finally:
+        os.close(fd)
 
 
 def _mounts(pid: str) -> str:
@@ -124,8 +156,9 @@ class Nameless:
         found = {
             (seen.st_dev, seen.st_ino): (path, seen.st_blocks * 512)
             for pid in pids
-            for kind in ("fd", "map_files")  # nobody but root may ask what is mapped
-            for path, seen in _nameless(Path(f"/proc/{pid}/{kind}"))
+            # Each thread may hold files of its own; nobody but root may ask what is mapped.
+            for links in ("map_files", *(f"task/{thread}/fd" for thread in _threads_of(pid)))
+            for path, seen in _nameless(Path(f"/proc/{pid}/{links}"))
         }
         self.shared_bytes = sum(size for path, size in found.values() if path == ANONYMOUS)
         for folder in self.folders:
@@ -173,8 +206,9 @@ class Disk:
         free = (found.f_bfree * found.f_frsize, found.f_ffree)
         grown = self._free[0] - free[0] >= LOOK_AGAIN_BYTES
         if grown or self._free[1] - free[1] >= LOOK_AGAIN_FILES:
-            self._free = free
-            self.bytes, self.files = folder_size(self.folder, most_bytes, most_files)
+            self.bytes, self.files, whole = _counted(self.folder, most_bytes, most_files)
+            # Again at the next look if it moved: its owner is stopped in the turns of others.
+            self._free = free if whole else (1 << 62, 1 << 62)
         # What was free since the last count: who fills it, lets go and fills it again is counted.
         self._free = (max(self._free[0], free[0]), max(self._free[1], free[1]))
 
@@ -185,7 +219,12 @@ def folder_size(folder: Path, most_bytes: int, most_files: int) -> tuple[int, in
     A folder that cannot be listed, or that lies deeper than a path can name, is UNCOUNTED bytes:
     nobody knows what it holds, and no compiler makes one.
     """
-    size = count = 0
+    return _counted(folder, most_bytes, most_files)[:2]
+
+
+def _counted(folder: Path, most_bytes: int, most_files: int) -> tuple[int, int, bool]:
+    """The same, and whether every folder was still where it had been listed."""
+    size, count, whole = 0, 0, True
     queue = [str(folder)]
     while queue and size <= most_bytes and count <= most_files:
         try:
@@ -196,8 +235,8 @@ def folder_size(folder: Path, most_bytes: int, most_files: int) -> tuple[int, in
                         size += entry.stat(follow_symlinks=False).st_blocks * 512
                     if entry.is_dir(follow_symlinks=False):
                         queue.append(entry.path)
-        except (FileNotFoundError, NotADirectoryError):  # noqa: PERF203 - it has just gone
-            continue
+        except (FileNotFoundError, NotADirectoryError):  # noqa: PERF203 - gone, or renamed
+            whole = False
         except OSError:
-            return UNCOUNTED, count
-    return size, count
+            return UNCOUNTED, count, True
+    return size, count, whole
