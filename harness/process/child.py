@@ -99,6 +99,7 @@ class Child:
     ) -> None:
         self.log = Log()
         self._paused_ns: dict[int, int] | None = None  # pid → its CPU time when all had stopped
+        self._newest = b""  # process of its namespaces then
         self.line, theirs = socket.socketpair()
         self.first: socket.socket | None = None  # to the first process of its namespaces
         self.process: subprocess.Popen[bytes] | Adopted
@@ -149,6 +150,7 @@ class Child:
             time.sleep(0.001)
             self._paused_ns = usage.cpu_ns(self.pids())
             if self._paused_ns == before or time.monotonic() > deadline:
+                self._newest = self._ask_newest()
                 return
             before = self._paused_ns
 
@@ -163,7 +165,8 @@ class Child:
         spent_ms = sum(max(0, now[pid] - before[pid]) for pid in now.keys() & before.keys()) / 1e6
         if spent_ms > STOPPING_MS:
             return f"its processes ran for {spent_ms:.0f} ms although they were stopped"
-        if now.keys() != before.keys():
+        forked = self._newest and self._ask_newest() not in {b"", self._newest}
+        if forked or now.keys() != before.keys():
             return "a process of it began or ended although they were stopped"
         return ""
 
@@ -220,6 +223,10 @@ class Child:
             self.first.close()
             self.first = None
         return self.first is not None
+
+    def _ask_newest(self) -> bytes:
+        """Which process began last, also where it has ended; b"" at level 1 and in a frozen group."""
+        return namespaces.newest(self.first) if self.first and not self.group else b""
 
     def _signal(self, number: signal.Signals) -> None:
         process_tree.signal_tree(self.pid, number)  # what left the session is still below it
