@@ -225,7 +225,7 @@ class Child:
         return self.first is not None
 
     def _ask_newest(self) -> bytes:
-        """Which process began last, also where it has ended; b"" at level 1 and in a frozen group."""
+        """Which process began last, ended or not; b"" at level 1 and in a frozen group."""
         return namespaces.newest(self.first) if self.first and not self.group else b""
 
     def _signal(self, number: signal.Signals) -> None:

@@ -159,7 +159,7 @@ def ask(line: socket.socket, word: bytes, wait_s: float = 2.0) -> bool:
 
 
 def newest(line: socket.socket, wait_s: float = 2.0) -> bytes:
-    """The number that the last process or thread got in there, also one that has ended; b"" if silent."""
+    """The number of the last process or thread in there, ended or not; b"" if it is silent."""
     try:
         line.settimeout(wait_s)
         line.sendall(NEWEST)

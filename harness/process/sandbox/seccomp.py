@@ -46,7 +46,7 @@ IOCTLS_REFUSED = (0x5412, 0x541C, 0x540E, 0x541D)
 PRCTLS = (1, 2, 3, 15, 16, 21, 23, 27, 29, 30, 36, 37, 38, 39, 41, 42, 47, 52, 0x53564D41)
 #: Who is not dumpable hides its memory and its files from the watch, where that is not root's.
 PR_SET_DUMPABLE, DUMPABLE = 4, 1
-#: What ends may send a signal: to its parent the one in these bits of `clone`, to its children this.
+#: What ends may send a signal: to its parent the one in these bits of `clone`, to children this.
 EXIT_SIGNAL, PR_SET_PDEATHSIG = 0xFF, 1
 OF_A_PROCESS = (
     "prlimit64",
