@@ -101,6 +101,7 @@ class Child:
     ) -> None:
         self.log = Log()
         self._paused_ns: dict[int, int] | None = None  # pid → its CPU time when all had stopped
+        self._newest = b""  # process of its namespaces then
         self.line, theirs = socket.socketpair()
         self.first: socket.socket | None = None  # to the first process of its namespaces
         self.process: subprocess.Popen[bytes] | DetachedProcess
@@ -153,6 +154,7 @@ class Child:
                 break
             before = usage.cpu_ns(self.pids())
         self._paused_ns = before
+        self._newest = self._ask_newest()
 
     def ran_paused(self) -> str:
         """What it did although it is paused, in words; empty if it did not run, or is not paused.
@@ -169,7 +171,8 @@ class Child:
         spent_ms = sum(max(0, now[pid] - before[pid]) for pid in now.keys() & before.keys()) / 1e6
         if spent_ms > STOPPING_MS:
             return f"its processes ran for {spent_ms:.0f} ms although they were stopped"
-        if now.keys() != before.keys():
+        forked = self._newest and self._ask_newest() not in {b"", self._newest}
+        if forked or now.keys() != before.keys():
             return "a process of it began or ended although they were stopped"
         return ""
 
@@ -226,6 +229,10 @@ class Child:
             self.first.close()
             self.first = None
         return self.first is not None
+
+    def _ask_newest(self) -> bytes:
+        """Which process began last, ended or not; b"" at level 1 and in a frozen group."""
+        return namespaces.newest(self.first) if self.first and not self.group else b""
 
     def _signal(self, number: signal.Signals) -> None:
         process_tree.signal_tree(self.pid, number)  # what left the session is still below it

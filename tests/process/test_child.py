@@ -6,6 +6,8 @@ import ctypes
 import os
 import re
 import signal
+import socket
+import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,6 +18,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from harness.process import child as child_module
+from harness.process import process_tree
 from harness.process.child import (
     LOG_BYTES,
     LOG_TAIL_BYTES,
@@ -130,6 +133,46 @@ def test_a_process_that_begins_while_all_are_stopped_is_found(
     while not (said := burning.ran_paused()) and time.monotonic() < started + 20:
         time.sleep(0.001)
     assert said == "a process of it began or ended although they were stopped"
+
+
+def test_a_process_that_begins_and_ends_between_two_looks_is_found(
+    burning: Child, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nobody accounts for its CPU time: the first process of its namespaces tells of it."""
+    said = [b"7", b"7", b"", b"8"]
+    burning.first, there = socket.socketpair()
+    monkeypatch.setattr(burning, "_asked", lambda word: False)
+    monkeypatch.setattr(namespaces, "newest", lambda line: said.pop(0))
+    with there:
+        burning.pause()
+        assert burning.ran_paused() == ""
+        assert burning.ran_paused() == "", "the first process is silent"
+        assert burning.ran_paused() == "a process of it began or ended although they were stopped"
+
+
+def test_the_first_process_tells_of_one_that_has_ended() -> None:
+    ours, theirs = socket.socketpair()
+    first = os.fork()
+    if first == 0:
+        ours.close()
+        second = os.fork()
+        if second == 0:
+            process_tree.die_with_parent()
+            signal.pause()
+        namespaces._serve(second, theirs.fileno())
+    theirs.close()
+    try:
+        before = namespaces.newest(ours)
+        between = os.posix_spawn(sys.executable, [sys.executable, "-c", ""], os.environ)
+        os.waitpid(between, 0)
+        after = namespaces.newest(ours)
+    finally:
+        os.kill(first, signal.SIGKILL)
+        os.waitpid(first, 0)
+        ours.close()
+    assert len(before) == len(after) == namespaces.NEWEST_BYTES
+    assert before != after
+    assert namespaces.newest(ours) == b""
 
 
 def test_a_control_group_is_frozen_behind_the_stop_and_thawed_before_it_goes_on(

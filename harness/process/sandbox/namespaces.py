@@ -30,6 +30,7 @@ NEW_USER, NEW_PID, NEW_NET = 0x10000000, 0x20000000, 0x40000000
 ALL_BUT_USER = NEW_MOUNTS | NEW_CGROUP | NEW_UTS | NEW_IPC | NEW_PID | NEW_NET
 FIRST_NAME = "attn-first"
 STOP, GO, DONE = b"s", b"g", b"d"  # of the line to the first process, and its answer
+NEWEST, NEWEST_BYTES = b"n", 8  # asks for the newest process, and how long the answer is
 BY_SIGNAL = 128  # a code above it: the second process was killed by that signal
 #: No account has these ids: systemd's table of ranges calls 1879048192 to 2147483647 unused.
 FIRST_USER, USERS = 0x7000_0000, 0x0FFF_FFFF
@@ -139,6 +140,9 @@ def _serve(second: int, line: int | None) -> int:
             if not word:
                 line = None  # nobody stops us any more
                 continue
+            if word == NEWEST:
+                os.write(line, _newest())
+                continue
             everybody = -1  # but this process: all of the namespace, and no fork gets away
             with contextlib.suppress(ProcessLookupError):
                 os.kill(everybody, signal.SIGSTOP if word == STOP else signal.SIGCONT)
@@ -153,6 +157,22 @@ def ask(line: socket.socket, word: bytes, wait_s: float = 2.0) -> bool:
         return line.recv(1) == DONE
     except OSError:
         return False
+
+
+def newest(line: socket.socket, wait_s: float = 2.0) -> bytes:
+    """The number of the last process or thread in there, ended or not; b"" if it is silent."""
+    try:
+        line.settimeout(wait_s)
+        line.sendall(NEWEST)
+        return line.recv(NEWEST_BYTES, socket.MSG_WAITALL)
+    except OSError:
+        return b""
+
+
+def _newest() -> bytes:
+    """Of this process's namespace: the last word of loadavg (man 5 proc)."""
+    word = Path("/proc/loadavg").read_text(encoding="ascii").split()[-1]
+    return int(word).to_bytes(NEWEST_BYTES, "little")
 
 
 def _unreadable_are_told(contents: private_root.Contents) -> None:

@@ -10,6 +10,7 @@ import ctypes
 import errno
 import os
 import platform
+import signal
 import struct
 from collections.abc import Iterable, Sequence
 
@@ -45,6 +46,8 @@ IOCTLS_REFUSED = (0x5412, 0x541C, 0x540E, 0x541D)
 PRCTLS = (1, 2, 3, 15, 16, 21, 23, 27, 29, 30, 36, 37, 38, 39, 41, 42, 47, 52, 0x53564D41)
 #: Who is not dumpable hides its memory and its files from the watch, where that is not root's.
 PR_SET_DUMPABLE, DUMPABLE = 4, 1
+#: What ends may send a signal: to its parent the one in these bits of `clone`, to children this.
+EXIT_SIGNAL, PR_SET_PDEATHSIG = 0xFF, 1
 OF_A_PROCESS = (
     "prlimit64",
     "sched_setscheduler",
@@ -138,13 +141,18 @@ def _judgements(alone: bool, signals_to: int | None) -> Iterable[tuple[str, list
         yield name, [word(mode), (AND, 0, 0, ALL_BUT_MODE), *only([NAMED_PIPE])]
     for name in ("socket", "socketpair"):
         yield name, [word(0), *only([AF_UNIX], answer(errno.EACCES))]
-    yield "clone", [word(0), *unless_bits(CLONE_NEW_ANYTHING)]
+    # A SIGCONT from there would let a process go on that was stopped behind its turn.
+    spaces = [(ANY_BIT, 0, 1, CLONE_NEW_ANYTHING), REFUSED]
+    yield "clone", [word(0), *spaces, (AND, 0, 0, EXIT_SIGNAL), *only([0, signal.SIGCHLD])]
     refused = [step for value in IOCTLS_REFUSED for step in ((EQUAL, 0, 1, value), REFUSED)]
     kinds = only([kind << 8 for kind in IOCTL_KINDS], answer(errno.ENOTTY))
     yield "ioctl", [word(1), *refused, (AND, 0, 0, 0xFF00), *kinds]
     shown = [word(1), *only([DUMPABLE], answer(errno.EINVAL))]
+    death = [word(1), (EQUAL, 0, 1, signal.SIGCONT), REFUSED, DONE]
     others = only(PRCTLS, answer(errno.EINVAL))
-    yield "prctl", [word(0), (EQUAL, 0, len(shown), PR_SET_DUMPABLE), *shown, *others]
+    judged = ((PR_SET_DUMPABLE, shown), (PR_SET_PDEATHSIG, death))
+    which = [step for code, body in judged for step in ((EQUAL, 0, len(body), code), *body)]
+    yield "prctl", [word(0), *which, *others]
     yield "fcntl", [word(1), *only(FCNTLS)]
     first = [(EQUAL, 0, 1, 1), REFUSED, DONE]  # the first of its namespaces is ours
     own = first if alone else only([0, os.getpid()])
