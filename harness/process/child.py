@@ -165,13 +165,13 @@ class Child:
         if self._paused_ns is None or not self.alive:
             return ""
         before = self._paused_ns
-        if usage.cpu_ns(before) == before:
-            return ""  # as nearly always: none of them ran, so none was begun either
+        forked = bool(self._newest) and self._ask_newest() not in {b"", self._newest}
+        if not forked and usage.cpu_ns(before) == before:
+            return ""  # as nearly always
         now = usage.cpu_ns(self.pids())
         spent_ms = sum(max(0, now[pid] - before[pid]) for pid in now.keys() & before.keys()) / 1e6
         if spent_ms > STOPPING_MS:
             return f"its processes ran for {spent_ms:.0f} ms although they were stopped"
-        forked = self._newest and self._ask_newest() not in {b"", self._newest}
         if forked or now.keys() != before.keys():
             return "a process of it began or ended although they were stopped"
         return ""
