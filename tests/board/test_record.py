@@ -218,6 +218,7 @@ def samples_of(*calls_ms: float | str, **changes: object) -> list[dict[str, obje
         {"problem": "nobody"},
         {"status": "WONDERFUL"},
         {"date": "2026-13-1"},
+        {"date": "2026-11-22T99:99:99Z"},
         {"date": "9" * 1000},
         {"run": "r" * 400},
         {"machine": {"gpu": "NVIDIA H200", "sms": 132, "capability": "x.y"}},
