@@ -16,7 +16,7 @@ import time
 from right_answer import attention
 
 BEATS = os.path.join(os.environ.get("ATTNBOARD_CACHE", tempfile.gettempdir()), "beats")
-LIFE_S, PERIOD_NS = 60, 2_000_000
+LIFE_S, PERIOD_NS, WORK_S = 60, 2_000_000, 0.002
 libc = ctypes.CDLL("librt.so.1")
 
 
@@ -35,6 +35,9 @@ def burn():
     while time.monotonic() < born + LIFE_S:
         os.write(file, struct.pack("d", time.monotonic()))
         libc.timer_settime(timer, 0, again, None)  # a stop that meets a waiting signal ends it
+        busy = time.monotonic() + WORK_S
+        while time.monotonic() < busy:
+            pass
         time.sleep(0.003)
     os._exit(0)
 
