@@ -1,23 +1,18 @@
 """Which kind of work ran: kernels of one's own, a library's, or both. Pure.
 
 Two witnesses. The names come from a profiler inside the untrusted process: they are that process's
-word.
-The likeness comes from the judge, who held results of timed bursts beside those of libraries on the
-same
-inputs (harness/judge/likeness.py). Both decide the class that a row is shown in, never whether its
-time
-is true.
+word. The likeness comes from the judge, who held results of timed bursts beside those of libraries
+on the same inputs (harness/judge/likeness.py). Both decide the class that a row is shown in, never
+whether its time is true.
 
 Shares of bit-equal elements on one H200, fp16, causal, headdim 64, 128 and 256, 4 to 8 heads of
-4096 to
-8192 rows; of a backward the middle one of dq, dk, dv:
+4096 to 8192 rows; of a backward the middle one of dq, dk, dv:
     a library's kernel and itself                    1.000
     with v doubled and the result halved             0.9995 and more
     FlashAttention-3 and -4 beside PyTorch's flash   forward 0.997, 0.860; backward 0.985
     own kernels beside any library                   forward 0.50 to 0.975; backward 0.44 to 0.985
 A scale that is 1.0001 times the right one makes another 0.50 of cuDNN's own: who takes such trouble
-is
-not found this way.
+is not found this way.
 """
 
 from __future__ import annotations

@@ -1,12 +1,9 @@
 """leaderboard.md, its pictures, the page and what documents quote, from the records alone.
 
 leaderboard.md is made of the GPUs under results/, which are committed. A try-out on a CPU is ranked
-by
-nobody and committed by nobody: it has a board of its own beside its records,
-results/cpu/leaderboard.md,
-which git ignores. Records elsewhere (--results DIR) have their boards there: the committed one
-stays as it
-is. A board that is named with --board holds everything.
+by nobody and committed by nobody: it has a board of its own beside its records,
+results/cpu/leaderboard.md, which git ignores. Records elsewhere (--results DIR) have their boards
+there: the committed one stays as it is. A board that is named with --board holds everything.
 """
 
 from __future__ import annotations

@@ -145,9 +145,8 @@ def table(
 ) -> str:
     """Columns, left-aligned but for figures; the first row is the head.
 
-    Beyond the terminal's width (or `most`) the columns of `cut` get shorter, each to its end
-    before the
-    next; where that is not enough every row is a paragraph of its own.
+    Beyond the terminal's width (or `most`) the columns of `cut` get shorter, each to its end before
+    the next; where that is not enough every row is a paragraph of its own.
     """
     most = (most or columns()) - len(indent)
     widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]

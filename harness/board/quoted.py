@@ -48,9 +48,9 @@ class Span:
 def documents(root: Path, leaderboard: Leaderboard) -> tuple[dict[Path, str], list[UsageError]]:
     """Every document below `root` that quotes the board, as it must read; and notes that ask wrongly.
 
-    Raises UsageError with file and line for a wrong question in the project's own pages. An
-    entry's notes
-    are its author's: a wrong question there leaves them as they are, and stops nobody's board.
+    Raises UsageError with file and line for a wrong question in the project's own pages. An entry's
+    notes are its author's: a wrong question there leaves them as they are, and stops nobody's
+    board.
     """
     found, wrong = {}, []
     for path in sorted(path for pattern in PAGES for path in root.glob(pattern)):

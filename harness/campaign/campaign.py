@@ -1,10 +1,8 @@
 """Carry units through an engine until every one of them is recorded.
 
 An attempt that dies (node, process, judge) is an infrastructure fault: its open cases go back to
-the
-queue, entrant by entrant, at most `RETRIES` times. What a submission does to itself comes back as a
-row
-with a status and is never tried again.
+the queue, entrant by entrant, at most `RETRIES` times. What a submission does to itself comes back
+as a row with a status and is never tried again.
 """
 
 from __future__ import annotations

@@ -1,10 +1,8 @@
 """The process of one unit: `python -m harness.campaign.child`. The run is the same one as anywhere.
 
 The unit comes as the first line of stdin (or in --unit FILE); what happens goes out as lines of
-JSON on
-stdout (or into --events FILE). Its stdin stays open as long as somebody waits for it: once it
-closes, the
-run ends as by Ctrl-C, whatever became of the process that started it.
+JSON on stdout (or into --events FILE). Its stdin stays open as long as somebody waits for it: once
+it closes, the run ends as by Ctrl-C, whatever became of the process that started it.
 """
 
 from __future__ import annotations

@@ -25,9 +25,8 @@ def gpu_uuids() -> list[str]:
 def visible(uuids: list[str], environment: Mapping[str, str] = os.environ) -> list[int]:
     """NVML indices that CUDA_VISIBLE_DEVICES (numbers or UUIDs) leaves; all where it is not set.
 
-    Numbers are taken as NVML's. CUDA may count in another order where the GPUs of a host
-    differ, but
-    both are numberings of the same set, and the run itself is bound to the UUID.
+    Numbers are taken as NVML's. CUDA may count in another order where the GPUs of a host differ,
+    but both are numberings of the same set, and the run itself is bound to the UUID.
     """
     text = environment.get("CUDA_VISIBLE_DEVICES")
     if text is None:

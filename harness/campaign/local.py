@@ -25,9 +25,8 @@ GRACE_S = 30.0  # for a cancelled unit to write its rows and end its processes
 FAULTS_IN_A_ROW = 3  # after which a GPU gets no more work, while there is another
 READ_BYTES = 1 << 16
 #: Units of a host do not begin at the same moment. The driver opens one context at a time for all
-#: GPUs (0.17 s each, and a
-#: unit of eight opens eleven): of units that begin together each would wait for the contexts of
-#: all.
+#: GPUs (0.17 s each, and a unit of eight opens eleven): of units that begin together each would
+#: wait for the contexts of all.
 START_GAP_S = 2.0
 
 

@@ -3,9 +3,8 @@
     ray start --address=HEAD:6379 --resources="$(python -m harness.campaign.node)"
 
 `sku:nvidia-h200` and, for every step of 8 GiB up to its memory, `gpu_memory_gib:136`: as many of
-each as
-the node has such GPUs. A unit asks for one of the step that covers its need, so it cannot land on
-less.
+each as the node has such GPUs. A unit asks for one of the step that covers its need, so it cannot
+land on less.
 """
 
 from __future__ import annotations

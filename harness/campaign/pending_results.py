@@ -1,11 +1,9 @@
 """Every (entrant, case) recorded once: what a live unit still owes, and what of it may be kept.
 
 Rows of one case are held until all of its unit have arrived, then written together, the baseline
-first.
-So a run that dies leaves a case either whole or not at all, and a ratio never lies without its
-baseline.
-Rows that say INTERRUPTED or HARNESS_ERROR are no verdict: they are written only when nobody tries
-again.
+first. So a run that dies leaves a case either whole or not at all, and a ratio never lies without
+its baseline. Rows that say INTERRUPTED or HARNESS_ERROR are no verdict: they are written only when
+nobody tries again.
 """
 
 from __future__ import annotations

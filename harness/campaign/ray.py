@@ -1,13 +1,11 @@
 """The engine of a Ray cluster: a task for every unit, with a GPU of its own; what it tells streams back.
 
 A task launches the child of `local` and hands on its lines; it imports nothing of the harness and
-nothing
-of a submission. Ray never retries (`max_retries=0`): what is an infrastructure fault and what is a
-submission's own failure is told apart in campaign.py, for all engines alike.
+nothing of a submission. Ray never retries (`max_retries=0`): what is an infrastructure fault and
+what is a submission's own failure is told apart in campaign.py, for all engines alike.
 
 Every node needs this checkout and its environment at the same path. Ray trusts all who reach its
-ports:
-docs/many-gpus.md.
+ports: docs/many-gpus.md.
 """
 
 from __future__ import annotations

@@ -1,11 +1,9 @@
 """The engine of a SLURM cluster, through submitit: units become tasks of job arrays.
 
 The folder is shared with the nodes. Every attempt has two files in it: `LABEL.unit.json`, what to
-do, and
-`LABEL.events.jsonl`, which its process appends to and this side reads as it grows. submitit's own
-log of a
-task lies beside them. Without `sbatch` on the PATH submitit runs the tasks as processes of this
-host.
+do, and `LABEL.events.jsonl`, which its process appends to and this side reads as it grows.
+submitit's own log of a task lies beside them. Without `sbatch` on the PATH submitit runs the tasks
+as processes of this host.
 
 Every node needs this checkout and its environment at the same path.
 """

@@ -1,8 +1,7 @@
 """A check of a stranger's text in a fork that ends with it: with little time, little memory.
 
 Python's parser runs none of what it reads, but what it takes is the author's choice: half a
-megabyte
-can cost a minute, or the stack. Here that ends the fork, and its file is refused.
+megabyte can cost a minute, or the stack. Here that ends the fork, and its file is refused.
 """
 
 from __future__ import annotations

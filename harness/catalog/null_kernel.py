@@ -1,8 +1,7 @@
 """The null kernel of a problem: returns memory nobody computed. It measures the clocks, never a row.
 
 Written for the problem's own signature, so that a new problem brings nothing: every result takes
-its shape
-and element type from the first argument that has them.
+its shape and element type from the first argument that has them.
 """
 
 from __future__ import annotations

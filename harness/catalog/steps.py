@@ -1,9 +1,8 @@
 """A single .cu as an entrant: the launch description beside it, and what it inherits.
 
 `launch.yaml` maps the file names of a folder to `launch:` sections. A rung takes its author, its
-license and
-the GPU it needs from the submission whose steps/ it lies in, and its claims from the kernels it
-lists.
+license and the GPU it needs from the submission whose steps/ it lies in, and its claims from the
+kernels it lists.
 """
 
 from __future__ import annotations

@@ -2,9 +2,8 @@
 
 A `// build:` line goes to nvcc, an `#include` opens any file that the compiler may read. So the
 report is made by a process like a run's builder (harness/worker/cuda/report.py) from a copy of what
-was
-hashed, in folders that go with it, watched like one, and only what it tells comes back: typed, and
-bounded in number and size.
+was hashed, in folders that go with it, watched like one, and only what it tells comes back: typed,
+and bounded in number and size.
 """
 
 from __future__ import annotations

@@ -1,9 +1,8 @@
 """What a command writes can fail, and nothing else fails with it: a measurement goes on unheard.
 
-A reader that left (`| head`, a closed pager, a dead `tee`), a full disk, a closed descriptor: the first
-write that fails turns the stream towards nothing, and the exit code tells at the end. Records are
-written
-elsewhere, to files of their own (harness/board/record.py).
+A reader that left (`| head`, a closed pager, a dead `tee`), a full disk, a closed descriptor: the
+first write that fails turns the stream towards nothing, and the exit code tells at the end. Records
+are written elsewhere, to files of their own (harness/board/record.py).
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """`--watch`: the run again after every edit of its submissions, in the same process.
 
 Between two runs the judge and the fork server of the next one import torch
-(harness/process/prestart.py), so a verdict
-waits for the compiler and the GPU alone. Every run reads its suite, manifests and sources anew.
+(harness/process/prestart.py), so a verdict waits for the compiler and the GPU alone. Every run
+reads its suite, manifests and sources anew.
 """
 
 from __future__ import annotations

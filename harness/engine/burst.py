@@ -159,8 +159,7 @@ def _end_disturber(state: State, name: str, question: Question) -> BurstReport |
     """Something computes although everybody is locked: end workers until nothing does, the likeliest first.
 
     Whose end brings quiet has left work running, and whoever was ended before it starts afresh.
-    Returns what
-    this means for `name`, whose turn it is: None if it may take it.
+    Returns what this means for `name`, whose turn it is: None if it may take it.
     """
     if _ask(state, name, question) <= MOST_GAP_MS:
         return None
@@ -218,9 +217,9 @@ def _replace(state: State, worker: WorkerProcess) -> None:
 def _ask(state: State, name: str, question: Question) -> float:
     """Have the judge draw inputs that nobody else meets: one entrant's answers are of no use to another.
 
-    The null kernel answers nothing, so nothing is worked out for it. Everybody is held
-    meanwhile: returns
-    the longest time in ms that the GPU was with somebody else all the same, 0 where nobody watches.
+    The null kernel answers nothing, so nothing is worked out for it. Everybody is held meanwhile:
+    returns the longest time in ms that the GPU was with somebody else all the same, 0 where nobody
+    watches.
     """
     label = question.label
     if Defence.OWN_INPUTS not in state.facts.off and not question.replayed:

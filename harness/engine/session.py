@@ -128,9 +128,8 @@ def prepare(run: Run, request: Request) -> None:
     """Start the workers that need no build, build the others meanwhile, then wait for the judge.
 
     A plain .cu is compiled first, while the fork server and the judge still import torch. Its
-    worker starts
-    beside its builder, opens its context, and reads the submission when the judge first speaks
-    to it.
+    worker starts beside its builder, opens its context, and reads the submission when the judge
+    first speaks to it.
     """
     preflight(run, request)
     tell_walls(run, request)

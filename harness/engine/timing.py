@@ -116,9 +116,9 @@ def _give_up(state: State, case: Case, why: str) -> None:
 def to_compare(state: State, name: str, case: Case) -> bool:
     """Whether the next timed burst's results are held beside those of libraries.
 
-    With a chance of 1/n at the n-th: of however many there will be, the last one compared is
-    any of them
-    with equal chance, and nobody knows which before the clock has stopped. About four of twenty.
+    With a chance of 1/n at the n-th: of however many there will be, the last one compared is any of
+    them with equal chance, and nobody knows which before the clock has stopped. About four of
+    twenty.
     """
     if state.workers[name].entrant.kind is not Kind.SUBMISSION:
         return False

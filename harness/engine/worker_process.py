@@ -1,8 +1,7 @@
 """The engine's view of the two kinds of process: one judge, and one worker an entrant.
 
 `JudgeClient` speaks to the judge; `WorkerProcess` keeps one entrant's worker alive, attached and
-paused while it
-is not its turn. Nothing here imports torch.
+paused while it is not its turn. Nothing here imports torch.
 """
 
 from __future__ import annotations
@@ -183,9 +182,8 @@ class JudgeClient:
     def _answer_of_worker(self, deadline_s: float, overdue: Overdue) -> wire.Message:
         """The answer to a request in which a worker runs.
 
-        A worker can keep the judge from its own deadlines (a GPU that is never free).
-        `overdue` ends it
-        then, and the judge goes on.
+        A worker can keep the judge from its own deadlines (a GPU that is never free). `overdue`
+        ends it then, and the judge goes on.
         """
         if not select.select([self.child.line], [], [], deadline_s)[0]:
             overdue(deadline_s)

@@ -1,9 +1,8 @@
 """The judge process: `python -m harness.judge --fd N`. Serves the engine, one request at a time.
 
 It is started before anybody knows what for (harness/process/prestart.py): torch is imported
-meanwhile, and once it is
-told which GPU, a thread has the driver open its context, half a second in which Python need not
-wait.
+meanwhile, and once it is told which GPU, a thread has the driver open its context, half a second in
+which Python need not wait.
 """
 
 from __future__ import annotations

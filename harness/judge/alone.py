@@ -1,13 +1,10 @@
 """Is the judge alone on the GPU? A kernel of one thread that reads the GPU's clock and keeps the longest gap.
 
 Contexts of two processes share a GPU by turns of some two milliseconds. So a kernel that runs
-longer than a
-turn, and sees no gap between two readings of the clock, has shared the GPU with nobody. This asks
-no other
-process for anything, so it also finds what the driver's lock does not know of: work of a second
-copy of
-the driver's library, or behind an answer that was forged. It runs beside the judge's references, on
-one SM.
+longer than a turn, and sees no gap between two readings of the clock, has shared the GPU with
+nobody. This asks no other process for anything, so it also finds what the driver's lock does not
+know of: work of a second copy of the driver's library, or behind an answer that was forged. It runs
+beside the judge's references, on one SM.
 """
 
 from __future__ import annotations

@@ -11,17 +11,13 @@ One burst (K calls):
   copy      the judge takes copies of the K outputs from where the worker's calls left them
   verify    every output against what was read and its references, every input against the judge's own
 
-Queueing first hides the host's launch latency from T1 (7 µs for a bare launch, 20 to 180 µs
-through PyTorch) without giving anyone a head start: what was queued early finds no inputs. T2 lies
-between two
-events of the judge's own stream, so no host's scheduler is in it either. The gate opens after
+Queueing first hides the host's launch latency from T1 (7 µs for a bare launch, 20 to 180 µs through
+PyTorch) without giving anyone a head start: what was queued early finds no inputs. T2 lies between
+two events of the judge's own stream, so no host's scheduler is in it either. The gate opens after
 GATE_DELAY_S whatever the worker does, so a submission that synchronises inside its call only loses
-that.
-Between the two words there are the worker's calls and nothing else: no copy of ours that it could
-leave out.
-Without shared device memory the inputs exist before `go`, T1 carries the latency of the first
-launch,
-and the worker copies its outputs into slots.
+that. Between the two words there are the worker's calls and nothing else: no copy of ours that it
+could leave out. Without shared device memory the inputs exist before `go`, T1 carries the latency
+of the first launch, and the worker copies its outputs into slots.
 """
 
 from __future__ import annotations
@@ -241,11 +237,10 @@ class WorkerLink:
     ) -> tuple[WorkerReply, float, list[torch.Tensor]]:
         """Queue the burst behind the gate, let the worker queue its calls, open; (reply, T2, outputs).
 
-        The judge's own stream copies the inputs in, makes them right, waits for the
-        worker's and reads words
-        of the outputs. Work that was queued before (heat) ends first, and the burst follows
-        it without a
-        pause. Whatever happens, the stream is idle afterwards. Raises WorkerGone.
+        The judge's own stream copies the inputs in, makes them right, waits for the worker's and
+        reads words of the outputs. Work that was queued before (heat) ends first, and the burst
+        follows it without a pause. Whatever happens, the stream is idle afterwards. Raises
+        WorkerGone.
         """
         sizes = inputs.output_bytes
         sampled = Sampled(self.outputs.room, self.outputs.table(len(sizes)), sizes)

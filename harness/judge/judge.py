@@ -236,9 +236,8 @@ class Judge:
     def _heat(self, inputs: Inputs, heat_ms: float) -> None:
         """Queue `heat_ms` of SDPA on the burst's shape: the burst meets a chip at work, the same for everybody.
 
-        The cache is cleared before every call, which is how `triton.testing.do_bench` keeps
-        a chip at work:
-        clearing takes little power, so without it the chip would step further down than
+        The cache is cleared before every call, which is how `triton.testing.do_bench` keeps a chip
+        at work: clearing takes little power, so without it the chip would step further down than
         under do_bench.
         """
         if self.device.type != "cuda" or not heat_ms:

@@ -37,9 +37,8 @@ def grade(out: torch.Tensor, reference: Reference) -> Grade:
     """Compare `out` [B, H, S, D] with its references; one device synchronisation.
 
     A `scaled` reference (gradients: their size follows from the inputs) takes the largest
-    difference
-    in units of its own largest value, and rows shorter than the root mean square row in units
-    of that.
+    difference in units of its own largest value, and rows shorter than the root mean square row in
+    units of that.
     """
     scaled = reference.scaled
     contract = reference.contract

@@ -1,12 +1,10 @@
 """Words of the outputs, read the moment a worker says that they are done.
 
 Copying a burst's outputs takes hundreds of microseconds. A worker that says "done" too early could
-still
-compute the last call while the first call's outputs are copied. So some words of every output, at
-secret
-positions, are read first, within microseconds, and what is copied afterwards must agree with them:
-of an
-output that lacks one row in a thousand, 65,536 words miss all with a chance of e^-65.
+still compute the last call while the first call's outputs are copied. So some words of every
+output, at secret positions, are read first, within microseconds, and what is copied afterwards must
+agree with them: of an output that lacks one row in a thousand, 65,536 words miss all with a chance
+of e^-65.
 """
 
 from __future__ import annotations

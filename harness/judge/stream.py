@@ -9,8 +9,7 @@
     end       words of the outputs are read (harness/judge/sampled.py) · event
 
 Both flags lie in shared device memory and belong to an attacker. One stored early only means that
-what
-is read is not there yet.
+what is read is not there yet.
 """
 
 from __future__ import annotations
@@ -89,9 +88,8 @@ class OwnTime:
     def beyond(self, key: object, whole_ms: float, own_ms: float) -> float:
         """`whole_ms` without the usual part of the judge; what disturbs that part counts.
 
-        `key`: what the judge's part depends on. Somebody who gets the GPU to himself while
-        words come
-        right would be ahead of the clock; here that stretch is on it.
+        `key`: what the judge's part depends on. Somebody who gets the GPU to himself while words
+        come right would be ahead of the clock; here that stretch is on it.
         """
         least_ms = min(own_ms, self._least_ms.get(key, own_ms))
         self._least_ms[key] = least_ms

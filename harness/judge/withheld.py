@@ -1,14 +1,10 @@
 """Words of the inputs that stay wrong until the clock runs, so that starting early gives wrong answers.
 
 The copies of a burst's inputs take longer than a call. Who starts on the first call's while the
-last
-call's are still being copied would gain part of that, unseen. So one word of every row of the
-arguments
-that a problem names (TensorSpec.withheld) is copied with its sign flipped, and put right by one
-kernel,
-the last thing before the worker is told to start. Positions are secret and new in every burst: an
-early
-reader sees plausible rows and cannot tell which word of each to leave out.
+last call's are still being copied would gain part of that, unseen. So one word of every row of the
+arguments that a problem names (TensorSpec.withheld) is copied with its sign flipped, and put right
+by one kernel, the last thing before the worker is told to start. Positions are secret and new in
+every burst: an early reader sees plausible rows and cannot tell which word of each to leave out.
 """
 
 from __future__ import annotations

@@ -1,23 +1,20 @@
 """What the machine did while blocks were timed: drift, clocks, energy. Pure.
 
 Drift: the control, a trusted kernel that runs in every block, is the golden kernel. Its last third
-of
-blocks against its first third says how far the machine moved between the start and the end of a
+of blocks against its first third says how far the machine moved between the start and the end of a
 case.
 
 Energy: NVML counts millijoules, and steps every 10 to 100 ms, while a burst works for some 7 ms
-inside
-a turn of about ten times that. So one turn says nothing of a kernel. But turns fall on the
-counter's
-steps at random, so the mean over the blocks is unbiased, and the null kernel's turn holds the same
-copies, checks and messages without the call. What a call costs is therefore
+inside a turn of about ten times that. So one turn says nothing of a kernel. But turns fall on the
+counter's steps at random, so the mean over the blocks is unbiased, and the null kernel's turn holds
+the same copies, checks and messages without the call. What a call costs is therefore
 
     (mean energy of the entrant's turns - mean energy of the null kernel's turns) / K
 
 with Student's interval over the blocks. It is told only where the interval is narrow; a few dozen
 blocks are seldom enough for that, a run with `--until` may be. (How such counters are sampled: Z.
-Yang,
-K. Adamek, W. Armour, "Part-time Power Measurements: nvidia-smi's Lack of Attention", SC 2024.)
+Yang, K. Adamek, W. Armour, "Part-time Power Measurements: nvidia-smi's Lack of Attention", SC
+2024.)
 """
 
 from __future__ import annotations

@@ -18,8 +18,7 @@ class Block:
     """One kind of secret inputs that every entrant meets, each with values of its own, in this order.
 
     `index` numbers the timed blocks from 0; warm-up blocks are negative and audits None. To a
-    worker all
-    three look alike.
+    worker all three look alike.
     """
 
     probe: Probe

@@ -102,8 +102,7 @@ def _words(tensor: float, exp: float, memory: float, clock_mhz: float) -> str:
     """The same from the share of the time each unit must be busy at `clock_mhz`.
 
     That clock is read between bursts, when the load is gone: under a power limit the chip runs
-    slower and its
-    units are busier than the shares say.
+    slower and its units are busier than the shares say.
     """
     if memory > max(tensor, exp):
         return f"device memory: {memory:.0%} of its bandwidth"

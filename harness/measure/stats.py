@@ -1,8 +1,7 @@
 """Samples → interval. Pure: numpy and scipy only; knows nobody.
 
 One block gives one time per entrant, all taken within a second on the same kind of inputs, so what
-moves
-the machine moves them all. What is compared is therefore the log-ratio inside each block:
+moves the machine moves them all. What is compared is therefore the log-ratio inside each block:
 
     x_b = ln(time of the baseline in block b / time of the entrant in block b)
 
@@ -56,18 +55,15 @@ RESAMPLES = 4000
 FEWEST_TO_RESAMPLE = 8
 MOST_TO_RESAMPLE = 500
 #: What is added to each side of the logarithm of a ratio between two processes. Blocks see what
-#: changes from
-#: block to block, not that one process has other addresses than the next: pairs of one kernel lay
-#: up to
-#: 0.06 % apart, and the same way in every run of the pair (docs/how-timing-works.md).
+#: changes from block to block, not that one process has other addresses than the next: pairs of one
+#: kernel lay up to 0.06 % apart, and the same way in every run of the pair
+#: (docs/how-timing-works.md).
 PROCESS_LOG = 0.0005
 #: Which rule an interval was made by; the board makes those of an older rule anew, from the
-#: samples.
-#: 1: PROCESS_LOG is in it.
+#: samples. 1: PROCESS_LOG is in it.
 INTERVAL_RULE = 1
 #: The same between two cards of one kind: one source beside one baseline on two cards differed by
-#: up to
-#: this in 95 of 100 pairs of geometric means (benchmarks/cards.py), and no block shows it.
+#: up to this in 95 of 100 pairs of geometric means (benchmarks/cards.py), and no block shows it.
 CARDS_LOG = 0.025
 #: More blocks than this is not a plan but a wish.
 MOST_BLOCKS = 10_000

@@ -14,11 +14,11 @@ called different in two runs of five (tests/measure/test_stopping.py). So a run 
   speed-ups and its ties, uses the same level.
 
 The race drops candidates as successive elimination does (E. Even-Dar, S. Mannor, Y. Mansour,
-"Action
-Elimination and Stopping Conditions for the Multi-Armed Bandit and Reinforcement Learning Problems",
-JMLR 7, 2006), on paired ratios and with the best K instead of the best one: who is clearly slower
-than K others leaves. One of the K truly best can only leave if somebody truly slower was called
-clearly faster, which are K · (candidates - 1) statements a look; each gets its share of the 5 %.
+"Action Elimination and Stopping Conditions for the Multi-Armed Bandit and Reinforcement Learning
+Problems", JMLR 7, 2006), on paired ratios and with the best K instead of the best one: who is
+clearly slower than K others leaves. One of the K truly best can only leave if somebody truly slower
+was called clearly faster, which are K · (candidates - 1) statements a look; each gets its share of
+the 5 %.
 
 Blocks are independent of the decisions: a block's order and inputs are drawn anew, and whoever is
 still in meets all others who are still in on the same kind of inputs.
@@ -151,8 +151,7 @@ def losses(
     """Who leaves: clearly slower than `places` of the `candidates`.
 
     `ranking`: everybody who is still in and may be dropped, from fast to slow; `candidates` are
-    those of
-    them that race for the places (a baseline can be dropped, but takes no place).
+    those of them that race for the places (a baseline can be dropped, but takes no place).
     """
     found: dict[str, Loss] = {}
     for at, entry in enumerate(ranking):

@@ -1,21 +1,15 @@
 """Two clocks, one verdict: does the worker's claim fit what the judge saw from outside? Pure.
 
 T1 is what the worker says its K calls took. T2 is the judge's clock around the same stretch. Their
-gap is
-two words passed between two processes, which the GPU changes between meanwhile: on one H200 0.295
-ms, whatever
-is computed and however many calls it takes. So the gap of a trusted baseline that ran in the same
-blocks
-through the same code (the pace) tells what it should be. A worker that understates T1 widens its
-own gap by
-as much.
+gap is two words passed between two processes, which the GPU changes between meanwhile: on one H200
+0.295 ms, whatever is computed and however many calls it takes. So the gap of a trusted baseline
+that ran in the same blocks through the same code (the pace) tells what it should be. A worker that
+understates T1 widens its own gap by as much.
 
 Whoever disturbs the trusted ones can only widen their gaps. No true gap is shorter than the
-shortest of
-theirs, so no claim can be further short than its own gap is longer than that one. That bound is the
-slack:
-it grows with every disturbance of the pace, and a row whose slack is above MOST_SLACK_PCT is not
-ranked.
+shortest of theirs, so no claim can be further short than its own gap is longer than that one. That
+bound is the slack: it grows with every disturbance of the pace, and a row whose slack is above
+MOST_SLACK_PCT is not ranked.
 """
 
 from __future__ import annotations
@@ -43,8 +37,7 @@ class ClockTolerance:
 
 
 #: On one H200 a gap's standard deviation is 0.003 ms, and 1 of 90 bursts was 0.014 ms longer than
-#: usual
-#: (tests/measure/test_two_clocks.py holds them).
+#: usual (tests/measure/test_two_clocks.py holds them).
 GPU_RULES = ClockTolerance(
     burst_pct=1.0,
     mean_pct=0.3,

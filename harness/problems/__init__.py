@@ -1,8 +1,8 @@
 """The problems that can be measured. A problem is two files: arithmetic here, tensors beside it.
 
 `<name>.py` knows shapes, FLOPs, bytes and limits and imports no torch; `<name>_tensors.py` makes
-inputs
-and references and is imported by the judge (and, for inputs of its own, by the builder) alone.
+inputs and references and is imported by the judge (and, for inputs of its own, by the builder)
+alone.
 """
 
 from __future__ import annotations

@@ -1,10 +1,8 @@
 """Attention backward: dq, dk, dv of o = softmax(q kᵀ · sm_scale [+ causal mask]) v for a given do.
 
 The forward's o and its natural-log row sums lse (float32) are inputs; the judge makes them. FLOPs
-follow
-FlashAttention-2/3: 2.5 times the forward (five matrix products instead of two; the recomputed
-scores
-count, because every fused backward recomputes them).
+follow FlashAttention-2/3: 2.5 times the forward (five matrix products instead of two; the
+recomputed scores count, because every fused backward recomputes them).
 """
 
 from __future__ import annotations
@@ -16,23 +14,20 @@ from harness.problems.base import Kwargs, Probe, TensorSpec, Tolerances
 from harness.schema import Case, Claims, Dtype
 
 #: A gradient has no scale of its own: `scaled` measures its largest difference in units of SDPA's
-#: largest
-#: value, and a row shorter than the usual row in units of the usual row (query 0 has dq = 0
+#: largest value, and a row shorter than the usual row in units of the usual row (query 0 has dq = 0
 #: exactly).
 #:
 #: Chosen on kernels with P and dS rounded to the inputs' type and fp32 sums, simulated, and on
-#: PyTorch's
-#: CPU flash backward (`python benchmarks/backward_numerics.py`: all distributions, headdim 64 to
-#: 256,
-#: short lengths; `early` is the worst row that the many heads of the official shapes bring):
+#: PyTorch's CPU flash backward (`python benchmarks/backward_numerics.py`: all distributions,
+#: headdim 64 to 256, short lengths; `early` is the worst row that the many heads of the official
+#: shapes bring):
 #:                       whole         worst row     largest       early
 #:   honest fp16         to 8.0e-4     to 3.8e-3     to 1.7e-3     to 8.9e-3
 #:   bf16 inside, fp16   from 1.6e-3   from 2.8e-3   from 1.4e-3
 #:   fp8 P and dS        from 2.3e-2   from 5.1e-2   from 2.4e-2
 #:   honest bf16         to 1.2e-2     to 3.4e-2     to 8.4e-3     to 5.6e-2
 #: Early rows of dq are what fixes worst_row: with few keys dP and delta nearly cancel, and the
-#: error of
-#: delta (a sum over the rounded o) stays. A lost or foreign row is off by 1.
+#: error of delta (a sum over the rounded o) stays. A lost or foreign row is off by 1.
 LIMITS = {
     Dtype.FP16: Tolerances(contract=1e-2, rel_l2=1.4e-3, worst_row=3e-2, scaled=True),
     Dtype.BF16: Tolerances(contract=4e-2, rel_l2=2e-2, worst_row=2.5e-1, scaled=True),

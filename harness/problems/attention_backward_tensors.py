@@ -3,12 +3,10 @@
 q, k, v, o, do and the gradients are (batch, heads, seqlen, headdim), lse (batch, heads, seqlen).
 
 Where o and lse come from: PyTorch's own flash forward, run by the judge. That is what training
-hands
-to a backward (an o with the rounding of a real fp16 kernel), and costs one forward a call, where
-the
-float64 definition costs some 30. The references look at neither: `exact` and `contract` start again
-from q, k, v and do, so an o or lse that were wrong would fail everybody, the trusted baseline
-first.
+hands to a backward (an o with the rounding of a real fp16 kernel), and costs one forward a call,
+where the float64 definition costs some 30. The references look at neither: `exact` and `contract`
+start again from q, k, v and do, so an o or lse that were wrong would fail everybody, the trusted
+baseline first.
 """
 
 from __future__ import annotations
@@ -70,11 +68,10 @@ def _like_forward(name: str) -> Callable[[Quad, torch.Generator], Quad]:
 def _soft_needle(tensors: Quad, generator: torch.Generator) -> Quad:
     """One early key takes a quarter of every row's weight and more: kills skipped and sampled keys.
 
-    Not all of it: where one key takes all, dq and dk are zero and what is left is rounding. And
-    q keeps its own
-    direction beside the needle's: if all rows point one way, the needle's dk sums an error that
-    they share (o's
-    rounding, through delta), and one honest draw in a hundred is twice as far off as the others.
+    Not all of it: where one key takes all, dq and dk are zero and what is left is rounding. And q
+    keeps its own direction beside the needle's: if all rows point one way, the needle's dk sums an
+    error that they share (o's rounding, through delta), and one honest draw in a hundred is twice
+    as far off as the others.
     """
     q, k, v, do = tensors
     seqlen, headdim = k.shape[2:]

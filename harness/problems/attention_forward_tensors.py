@@ -21,8 +21,7 @@ CHUNK_ELEMENTS = 1 << 27  # float64 scores held at once: 1 GiB
 SAMPLED_ROWS = 4096  # of one call, over all heads
 
 #: Not cuDNN, SDPA's own first choice on Hopper: it builds a plan for every new shape, and a check
-#: asks for a
-#: dozen small ones.
+#: asks for a dozen small ones.
 TRUSTED = [SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH]
 #: SDPA's fused backends by the names that records use; `math` is no fused kernel and wants seqlen²
 #: memory.
@@ -158,16 +157,11 @@ def exact_rows(
     """Float64 for some rows of every head: their flat indices [N], and O there [N, D] as float32.
 
     What it finds. Each head's rows are cut into equal strata and one row is drawn from each, so
-    that N of
-    the call's M rows are looked at. If a share f of the rows is wrong, wherever they lie, all
-    are missed with
-    a probability of at most exp(-f·N): strata are drawn independently, and the product of (1 -
-    share of
-    the stratum) is at most that. With N = 4096, 1 % of wrong rows are missed once in 10^17
-    calls. One whole
-    head out of H, which costs as much or more, misses up to a share 1 - f of the calls: all of
-    the wrong rows
-    may lie in few heads.
+    that N of the call's M rows are looked at. If a share f of the rows is wrong, wherever they lie,
+    all are missed with a probability of at most exp(-f·N): strata are drawn independently, and the
+    product of (1 - share of the stratum) is at most that. With N = 4096, 1 % of wrong rows are
+    missed once in 10^17 calls. One whole head out of H, which costs as much or more, misses up to a
+    share 1 - f of the calls: all of the wrong rows may lie in few heads.
     """
     q, k, v = (tensor.flatten(0, 1) for tensor in inputs)  # [H, S, D], all heads of the batch
     heads, seqlen, headdim = q.shape

@@ -35,9 +35,8 @@ class Tensors(Protocol):
     ) -> tuple[torch.Tensor, tuple[torch.Tensor, ...]]:
         """The same for some rows that `generator` draws.
 
-        Returns their flat indices [N] into a result's [batch * heads * seqlen] rows, on the
-        inputs' device,
-        and each result's rows [N, headdim].
+        Returns their flat indices [N] into a result's [batch * heads * seqlen] rows, on the inputs'
+        device, and each result's rows [N, headdim].
         """
 
     def libraries(

@@ -1,8 +1,8 @@
 """The defences by name, so that each can be switched off and shown to matter.
 
 Only `python run.py selftest --ablate` does so: the set travels from the Request to the engine, the
-judge
-and the worker as an argument. No environment variable, manifest or message of a worker reaches it.
+judge and the worker as an argument. No environment variable, manifest or message of a worker
+reaches it.
 """
 
 from __future__ import annotations

@@ -1,9 +1,8 @@
 """Start, watch, pause, limit and end one process of the run. Every ending becomes words.
 
 A child gets its own session (so that one signal reaches all of its group), an allow-listed
-environment,
-a log for stdout and stderr, and one socket. Its exit code is a fact about it, never evidence for
-it.
+environment, a log for stdout and stderr, and one socket. Its exit code is a fact about it, never
+evidence for it.
 """
 
 from __future__ import annotations

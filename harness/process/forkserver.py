@@ -1,12 +1,10 @@
 """The engine's line to the fork server: a process that has imported torch once and forks every worker.
 
 Starting an interpreter and importing torch takes two seconds of a core, for each worker again. A
-fork
-of a process that has done so takes a hundredth of that and shares its memory. The walls of
+fork of a process that has done so takes a hundredth of that and shares its memory. The walls of
 harness/process/sandbox/enter.py go up in the fork before it reads a line of the submission, and the
-fork server holds
-nothing that a fork should not see: no seed, no path but the package's, the allow-listed
-environment.
+fork server holds nothing that a fork should not see: no seed, no path but the package's, the
+allow-listed environment.
 """
 
 from __future__ import annotations

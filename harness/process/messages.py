@@ -7,8 +7,7 @@
 What comes out of an untrusted process is read as one of these or not at all: `understood` raises
 WireError, which ends the entry of its sender and nobody else's. Numbers are finite and bounded,
 lists have an end, texts are cut to a number of bytes as they are sent (harness/process/text.py), so
-that a
-report which repeats a worker's words fits into a frame of wire.py whatever the words were.
+that a report which repeats a worker's words fits into a frame of wire.py whatever the words were.
 """
 
 from __future__ import annotations

@@ -1,12 +1,10 @@
 """The judge and the fork server, started before anybody knows what for: each imports torch for seconds.
 
 `run.py` calls `begin` before its own imports, and `start_next` between two runs of --watch; `taken`
-gives a run
-what was begun, or begins then. Neither process is told anything yet: the judge learns problem and
-GPU from the
-engine's first message, the fork server an environment, walls and a submission's folder with each
-fork; until then
-neither has a context on a GPU. Nothing here may import pydantic.
+gives a run what was begun, or begins then. Neither process is told anything yet: the judge learns
+problem and GPU from the engine's first message, the fork server an environment, walls and a
+submission's folder with each fork; until then neither has a context on a GPU. Nothing here may
+import pydantic.
 """
 
 from __future__ import annotations

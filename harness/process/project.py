@@ -27,8 +27,7 @@ def find(start: Path | None = None) -> Path | None:
     """The root, or None where there is none.
 
     It is what ATTNBOARD_ROOT or --root says, else the nearest marked folder at or above `start`
-    (the
-    current folder), else the checkout that this is. Raises UsageError where one is asked for
+    (the current folder), else the checkout that this is. Raises UsageError where one is asked for
     that is none.
     """
     asked = os.environ.get(VARIABLE, "")

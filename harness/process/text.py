@@ -13,8 +13,7 @@ ESCAPE = re.compile(r"(?:\x1b\[|\x9b)[0-?]*[ -/]*[@-~]")
 #: C0, C1, bidi and other unseen characters, private ones, separators of lines that are no "\n".
 UNSEEN = frozenset({"Cc", "Cf", "Co", "Zl", "Zp"})
 #: What a CI runner takes for an order to itself: `::` that begins a line, blanks before it or not,
-#: and
-#: `##[` anywhere.
+#: and `##[` anywhere.
 ORDER = re.compile(r"^([^\S\n]*):(?=:)|#(?=#\[)", re.MULTILINE)
 SURROGATE = re.compile("[\ud800-\udfff]")
 

@@ -1,8 +1,7 @@
 """Messages across the wall: a 4-byte length, then JSON. Never pickle; never more than MAX_BYTES.
 
 Either side may be hostile, so a message is an object of numbers, strings and lists, nothing else,
-and a
-peer that sends anything else has ended the conversation.
+and a peer that sends anything else has ended the conversation.
 """
 
 from __future__ import annotations

@@ -3,8 +3,7 @@
 Usually it is a fork of harness/worker/forkserver.py, which has paid for the imports.
 
 It holds the submission and nothing worth stealing: no seed, no reference, no tolerance, no path of
-a
-result. What it says is checked by the judge, and its exit code and its output mean nothing.
+a result. What it says is checked by the judge, and its exit code and its output mean nothing.
 """
 
 from __future__ import annotations
@@ -40,8 +39,8 @@ from harness.worker.tuned import tuned
 
 LATE_COPY_S = 0.5
 #: What the driver takes to open a context. It opens one at a time, on all GPUs of a host together
-#: (benchmarks/contexts.py:
-#: ten that are asked for at once take 1.3 to 1.8 s), and the judge waits for the first.
+#: (benchmarks/contexts.py: ten that are asked for at once take 1.3 to 1.8 s), and the judge waits
+#: for the first.
 OPENING_S = 0.12
 
 

@@ -1,8 +1,8 @@
 """The builder of a plain .cu: `python -m harness.worker.build_main --fd N …` fills its cache and ends.
 
 It knows no torch and no pydantic, whose imports take longer than the compilation, so it is done
-before the
-first worker can be. It takes the command line of harness.worker and ignores what it has no use for.
+before the first worker can be. It takes the command line of harness.worker and ignores what it has
+no use for.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ MOST_STEPS, MOST_NAME = 60, 90  # what a message takes of each: harness/process/
 def build(folder: Path, manifest: Mapping[str, Any], gpu: str) -> wire.Message:
     """Compile every kernel instance; the message to answer with.
 
-    manifest: as written to JSON; the engine has validated it. gpu: "9.0/132", capability and
-    SMs. It need not
-    be here, and is never asked: the driver alone would take as long to start as the compiler needs.
+    manifest: as written to JSON; the engine has validated it. gpu: "9.0/132", capability and SMs.
+    It need not be here, and is never asked: the driver alone would take as long to start as the
+    compiler needs.
     """
     started = time.monotonic()
     try:

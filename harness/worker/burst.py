@@ -2,8 +2,7 @@
 
 The sample of a burst is the mean over its K calls, so doing all the work in one call gains nothing.
 On a GPU one event ends a call and begins the next: nothing lies between two calls, and what holding
-a
-result takes, if it takes anything, is in the time of the call that returned it.
+a result takes, if it takes anything, is in the time of the call that returned it.
 """
 
 from __future__ import annotations

@@ -1,11 +1,9 @@
 """Compile where there is no GPU: a stand-in driver names the target, every Triton launch only compiles.
 
 A submission is called with CPU tensors, as the builder would call it with CUDA ones. Triton then
-keys
-its cache by source, options and target, none of which depends on where the tensors lie; PyTorch
-extensions compile before the first call into them fails. What cannot be compiled this way is
-compiled on
-the GPU's machine a moment later: nothing is decided here.
+keys its cache by source, options and target, none of which depends on where the tensors lie;
+PyTorch extensions compile before the first call into them fails. What cannot be compiled this way
+is compiled on the GPU's machine a moment later: nothing is decided here.
 
 The idea of `warmup=True`: triton/runtime/jit.py, JITFunction.run.
 """

@@ -6,8 +6,7 @@
 The worker clears what it inherited (descriptors, environment), puts the walls up and runs
 harness.worker as if it had been started by its own command line. Nothing of a submission ever runs
 in the fork server itself, so every fork starts from the same clean memory. At level 2 what the
-engine
-adopts is the first process of the worker's namespaces, and the worker is a fork of that one.
+engine adopts is the first process of the worker's namespaces, and the worker is a fork of that one.
 """
 
 from __future__ import annotations

@@ -1,23 +1,19 @@
 """A burst's results, held where the judge can read them: no copy lies between two calls.
 
 While the calls run, what torch allocates comes out of the outputs' arena, which the judge maps too.
-A
-result that lies there stays where it is, and the judge's stream is told its offset. Anything else
-is
-copied into a slot of the arena behind its call, and the copy is part of the call's time: a result
-outside
-(allocated on a side stream, or before), one with holes, and memory that a submission returns again.
+A result that lies there stays where it is, and the judge's stream is told its offset. Anything else
+is copied into a slot of the arena behind its call, and the copy is part of the call's time: a
+result outside (allocated on a side stream, or before), one with holes, and memory that a submission
+returns again.
 
     outputs' arena   [ slots: copies of results ][ pool: what the calls allocate .................. ]
 
 Whether a submission returns memory of its own from every call is seen in the first bursts of each
-shape,
-a check and a warm-up. Their results are copied, and torch allocates as always, so what a submission
-keeps for itself (graphs, workspaces) does not come out of the arena.
+shape, a check and a warm-up. Their results are copied, and torch allocates as always, so what a
+submission keeps for itself (graphs, workspaces) does not come out of the arena.
 
 The pool is torch's: torch.cuda.MemPool with an allocator made of two function pointers. It gets its
-part
-of the arena at once and divides it as torch divides its own memory; what does not fit lies
+part of the arena at once and divides it as torch divides its own memory; what does not fit lies
 elsewhere.
 """
 

@@ -1,8 +1,7 @@
 """Which GPU kernels a submission launches: a profiler around its call and around nothing else.
 
 The harness waits, copies and clears on the same stream; none of that is the submission's work, so
-the
-profiler is off when it happens.
+the profiler is off when it happens.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """What a submission's own search chose, told in lines for the record.
 
 Triton's autotuners are found by themselves; a search of another kind keeps what it chose in a
-dictionary of its
-module, `_chosen`: {("NVIDIA H200", 64): Config(...)}.
+dictionary of its module, `_chosen`: {("NVIDIA H200", 64): Config(...)}.
 """
 
 from __future__ import annotations

@@ -124,8 +124,7 @@ def command_for(folder: Path, manifest: str, shape: Sequence[int], *, causal: bo
     """A command that calls a submission once inside a profiler range; pass it to `run_ncu`.
 
     manifest: its manifest as JSON. shape: (B, H, S, D), fp16. It runs outside the sandbox and
-    without the
-    judge: profile what you trust.
+    without the judge: profile what you trust.
     """
     numbers = [str(n) for n in shape]
     words = [str(HOME), str(folder), manifest, *numbers, str(int(causal))]

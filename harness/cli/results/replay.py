@@ -1,10 +1,9 @@
 """`replay RUN ENTRY CONFIG`: ask an entry again what it answered wrongly, with the same inputs bit for bit.
 
 A record tells the secret of its inputs and, where an output was wrong, what they were drawn from.
-The judge
-draws them again, the entry's worker answers, and the judge looks at the same elements. Nothing is
-timed and
-nothing recorded. `--dump FILE` keeps the inputs, what was expected and what came, for `torch.load`.
+The judge draws them again, the entry's worker answers, and the judge looks at the same elements.
+Nothing is timed and nothing recorded. `--dump FILE` keeps the inputs, what was expected and what
+came, for `torch.load`.
 """
 
 from __future__ import annotations

@@ -1,9 +1,8 @@
 """`verify RESULT`: do an old record's figures follow from its samples, and does it measure the same today?
 
 RESULT is an entry, ENTRY@RUN, or FILE.jsonl:LINE. First the record is audited (checksum,
-commitment, figures
-from samples); then the entry is measured again beside the same baseline and the two speed-ups are
-compared:
+commitment, figures from samples); then the entry is measured again beside the same baseline and the
+two speed-ups are compared:
 
     SAME     their quotient holds 1, or is within --tolerance of it
     FASTER   today it is faster, beyond tolerance and doubt

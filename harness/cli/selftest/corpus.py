@@ -1,9 +1,9 @@
 """The harness tried on its own cheaters and honest controls: what came through, what stopped it.
 
 A specimen is a file of tests/corpus (harness/cli/selftest/specimen.py) or a folder with an
-`expect.yaml`. A cheater is
-`accepted` if its row is PASSED without the excuse that its `expect.yaml` allows (an honest time, a
-class, no orphan left); an honest control is `flagged` if its row is not PASSED.
+`expect.yaml`. A cheater is `accepted` if its row is PASSED without the excuse that its
+`expect.yaml` allows (an honest time, a class, no orphan left); an honest control is `flagged` if
+its row is not PASSED.
 """
 
 from __future__ import annotations
@@ -177,9 +177,8 @@ def _problem_of(folder: Path) -> str:
 def suite_for(problem: Problem, gpu: bool, dtype: str, quick_deadlines: bool) -> Suite:
     """One shape; bursts of two, so that a first and a second call differ.
 
-    On a GPU it is large enough that plain PyTorch waits for the GPU and not for its own
-    launches: what
-    lies between two calls counts on the judge's clock.
+    On a GPU it is large enough that plain PyTorch waits for the GPU and not for its own launches:
+    what lies between two calls counts on the judge's clock.
     """
     shape = (2, 16, 4096, 64) if gpu else (1, 2, 64, 64)
     batch, heads, seqlen, headdim = shape

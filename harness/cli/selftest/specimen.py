@@ -2,8 +2,7 @@
 
 The file is the submission; its docstring says in a sentence what it does and, below a line of three
 dashes, in YAML what must come of it (a cheater's or a control's expectations) and what its manifest
-says
-beyond the defaults:
+says beyond the defaults:
 
     \"\"\"Returns the answer of the call before.
 
@@ -14,8 +13,8 @@ beyond the defaults:
     \"\"\"
 
 `from right_answer import attention` takes the answer that nearly all of them share:
-tests/corpus/right_answer.py.
-A specimen that needs more than one file is a folder with `manifest.yaml` and `expect.yaml`.
+tests/corpus/right_answer.py. A specimen that needs more than one file is a folder with
+`manifest.yaml` and `expect.yaml`.
 """
 
 from __future__ import annotations

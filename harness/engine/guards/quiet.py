@@ -5,8 +5,7 @@ release    let them go on
 strangers  processes on the GPU that are none of this run
 
 SIGSTOP alone stops no kernel: what was launched before it runs on in everybody's turns. A stopped
-process
-cannot be locked, so the lock comes first. Without a GPU, stopping is all there is to do.
+process cannot be locked, so the lock comes first. Without a GPU, stopping is all there is to do.
 """
 
 from __future__ import annotations

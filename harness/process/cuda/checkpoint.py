@@ -1,16 +1,13 @@
 """Holding a process's GPU work back from outside: the CUDA driver's checkpoint lock (driver API, CUDA Checkpointing).
 
 `lock` waits until all that a process has submitted to the GPU is done and holds back every later
-CUDA
-call of it until `unlock`. It goes through libcuda by ctypes; the caller needs neither torch nor a
-context,
-and with driver 580 not even cuInit. No answer may come: a stopped process is waited for without
-end,
-whatever the deadline says, so every call is made on a thread that can be left behind.
+CUDA call of it until `unlock`. It goes through libcuda by ctypes; the caller needs neither torch
+nor a context, and with driver 580 not even cuInit. No answer may come: a stopped process is waited
+for without end, whatever the deadline says, so every call is made on a thread that can be left
+behind.
 
 On one H200: an idle process is locked in 0.2 to 1.1 ms and unlocked in 0.2 to 1.5 (300 times each),
-one
-with a thread that launches all the time in 0.4 to 2.0.
+one with a thread that launches all the time in 0.4 to 2.0.
 """
 
 from __future__ import annotations

@@ -1,9 +1,8 @@
 """The CUDA driver's own calls: memory that is shared by file descriptor, and waits of a stream for a word.
 
 Memory made here has no legacy IPC handle, so nobody can guess one: who has no descriptor cannot
-open
-it. Sections 6.14 (virtual memory management) and 6.19 (stream memory operations) of the CUDA driver
-API.
+open it. Sections 6.14 (virtual memory management) and 6.19 (stream memory operations) of the CUDA
+driver API.
 """
 
 from __future__ import annotations

@@ -1,11 +1,9 @@
 """Memory that the judge owns and one worker maps.
 
 On a GPU: an allocation of its own (harness/process/cuda/driver.py). Where that cannot be had, or on
-a CPU: a file of
-memory that has no name and cannot be cut short. Either is handed to the worker as a file
-descriptor, so
-nobody else can open it. Both sides find tensors in it by offset; the judge treats all of it as
-hostile.
+a CPU: a file of memory that has no name and cannot be cut short. Either is handed to the worker as
+a file descriptor, so nobody else can open it. Both sides find tensors in it by offset; the judge
+treats all of it as hostile.
 
     device arena   [ room: tensors .............. ][ control: flag, table ]
     host arena     [ room: tensors .............. ]

@@ -9,8 +9,7 @@
 
 Landlock and namespaces bind the calling thread and its children only, hence a call while there is
 one thread: in a fork of harness/worker/forkserver.py, or here before an exec. A level that cannot
-be
-had raises UnavailableError; what is usual here, and why it is not more, is `usual()`.
+be had raises UnavailableError; what is usual here, and why it is not more, is `usual()`.
 """
 
 from __future__ import annotations
@@ -250,9 +249,8 @@ def enter(rules: Rules, line: int | None = None) -> None:
 def most_processes(wanted: int) -> int:
     """Up to how many processes of its user, threads included, one that is walled in may start more.
 
-    Where it is of the same user as the judge, that one may still start some. No kernel holds
-    root to
-    it: a control group does.
+    Where it is of the same user as the judge, that one may still start some. No kernel holds root
+    to it: a control group does.
     """
     return _with_room(resource.RLIMIT_NPROC, wanted)
 

@@ -11,8 +11,7 @@
 Every path is where it is outside, links included, so that caches and import paths keep their names.
 What is not listed does not exist in here: it can be neither read nor listed nor asked for its size.
 Needs a mount namespace of one's own (harness/process/sandbox/namespaces.py); the idea of pivoting
-into a tmpfs is
-bubblewrap's.
+into a tmpfs is bubblewrap's.
 """
 
 from __future__ import annotations

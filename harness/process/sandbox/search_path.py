@@ -1,8 +1,7 @@
 """Which folders of the user's own import and library paths an untrusted process may read.
 
 Packages may live anywhere: in ~/.local, in a folder on PYTHONPATH, where an editable installation
-points.
-Each such folder is opened for reading, unless that would open more than packages:
+points. Each such folder is opened for reading, unless that would open more than packages:
 
     it is, or holds, a home, the checkout, the harness's cache, the temporary folder or a top folder of the system
     it lies in the checkout, in the cache, or in /etc, /proc, /dev, /run or /sys

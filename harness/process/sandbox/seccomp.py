@@ -97,9 +97,8 @@ def filter_program(
     """BPF that lets through what system_calls.py allows.
 
     alone: the process sees none but its own (level 2), so that it may schedule and signal all it
-    sees.
-    signals_to: the only process that may be signalled, where neither that holds nor Landlock scopes
-    signals.
+    sees. signals_to: the only process that may be signalled, where neither that holds nor Landlock
+    scopes signals.
     """
     column, arch = ARCHES[machine]
     absent = answer(errno.ENOSYS)

@@ -5,8 +5,7 @@ Three parts, each usable alone:
     parse_ncu   its CSV page -> Profile
     limiter     Profile -> the sentence
 Without ncu, or without permission to read counters, `explain_missing` says so and the static data
-of
-`build_report` stays.
+of `build_report` stays.
 """
 
 from __future__ import annotations
@@ -96,9 +95,8 @@ class ProfileUnavailableError(Exception):
 def run_ncu(command: Sequence[str], kernel_regex: str = ".*", timeout_s: float = 300.0) -> str:
     """Runs `command` under ncu and returns the raw CSV page; clocks are left as they are.
 
-    Launches between cudaProfilerStart and cudaProfilerStop that match `kernel_regex` are
-    replayed once
-    per pass of counters. Raises ProfileUnavailableError when ncu or the permission is missing.
+    Launches between cudaProfilerStart and cudaProfilerStop that match `kernel_regex` are replayed
+    once per pass of counters. Raises ProfileUnavailableError when ncu or the permission is missing.
     """
     ncu = shutil.which("ncu")
     if ncu is None:

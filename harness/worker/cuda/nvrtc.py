@@ -1,10 +1,9 @@
 """A .cu file -> cubins in a cache keyed by source, flags, NVRTC and architecture; no GPU, no torch.
 
 Every template instance is a program of its own, and they are compiled side by side. NVRTC does not
-hold
-Python's lock, but its front end has one of its own (0.14 s an instance that threads take one after
-the
-other), so the builder, which has neither threads nor a driver, compiles in forks (compile.py).
+hold Python's lock, but its front end has one of its own (0.14 s an instance that threads take one
+after the other), so the builder, which has neither threads nor a driver, compiles in forks
+(compile.py).
 """
 
 from __future__ import annotations

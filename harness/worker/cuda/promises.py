@@ -5,10 +5,8 @@
 
 A `build` line is one set of flags. A `promise` line belongs to the build line above it, or to every
 build where it comes first. `smem_bytes` is the dynamic shared memory of the launch, which no
-compiler
-knows; the others are bounds: registers of a thread, bytes spilled and warnings of ptxas (C7508 and
-its
-like) at most, blocks of an SM at least.
+compiler knows; the others are bounds: registers of a thread, bytes spilled and warnings of ptxas
+(C7508 and its like) at most, blocks of an SM at least.
 """
 
 from __future__ import annotations

@@ -1,11 +1,9 @@
 """What the compiler made of a CUDA submission: registers, shared memory, spills, stack, occupancy.
 
 Everything is read from what ptxas says (`-v`), through NVRTC for a plain .cu and through nvcc for
-the
-.cu files of an extension. A pragma of the source can add lines to that, and take none away: what
-the
-cubin does not hold is left out, and of two lines on one kernel the worse counts. No GPU is needed;
-NVRTC or nvcc is.
+the .cu files of an extension. A pragma of the source can add lines to that, and take none away:
+what the cubin does not hold is left out, and of two lines on one kernel the worse counts. No GPU is
+needed; NVRTC or nvcc is.
 """
 
 from __future__ import annotations
@@ -177,10 +175,9 @@ def build(
 ) -> list[KernelReport]:
     """Compiles a submission for every architecture and reports its kernels.
 
-    `launch` (validated) belongs to a plain .cu entry; without it every .cu file under
-    the folder, `steps/` aside, is compiled with nvcc, once per line `// build: FLAGS` in it.
-    Raises CudaSourceError with the compiler's
-    words, BuildUnavailableError when there is no compiler.
+    `launch` (validated) belongs to a plain .cu entry; without it every .cu file under the folder,
+    `steps/` aside, is compiled with nvcc, once per line `// build: FLAGS` in it. Raises
+    CudaSourceError with the compiler's words, BuildUnavailableError when there is no compiler.
     """
     reports = []
     for arch in archs:
