@@ -10,7 +10,7 @@ what `run.py` does until the last case has been checked, and says when each step
 counts from its start, imports included. Nothing is timed on the device, nothing is recorded.
 
 With --watch the copy is edited while `run.py --watch` waits, and the figure counts from the edit to each line
-that the user sees. A user thinks between two edits: so long (--pause) the next judge and nursery have for torch.
+that the user sees. A user thinks between two edits: so long (--pause) the next judge and fork server have for torch.
 """
 
 from __future__ import annotations

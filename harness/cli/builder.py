@@ -1,4 +1,4 @@
-"""`build_report.build` behind the walls: a stranger's source reaches a compiler nowhere else.
+"""`resources.build` behind the walls: a stranger's source reaches a compiler nowhere else.
 
 A `// build:` line goes to nvcc, an `#include` opens any file that the compiler may read. So the
 report is made by a process like a run's builder (harness/worker/cuda/report.py) from a copy of what

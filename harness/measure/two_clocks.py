@@ -3,12 +3,12 @@
 T1 is what the worker says its K calls took. T2 is the judge's clock around the same stretch. Their
 gap is two words passed between two processes, which the GPU changes between meanwhile: on one H200
 0.295 ms, whatever is computed and however many calls it takes. So the gap of a trusted baseline
-that ran in the same blocks through the same code (the pace) tells what it should be. A worker that
+that ran in the same blocks through the same code (the control) tells what it should be. A worker that
 understates T1 widens its own gap by as much.
 
 Whoever disturbs the trusted ones can only widen their gaps. No true gap is shorter than the
 shortest of theirs, so no claim can be further short than its own gap is longer than that one. That
-bound is the slack: it grows with every disturbance of the pace, and a row whose slack is above
+bound is the slack: it grows with every disturbance of the control, and a row whose slack is above
 MOST_SLACK_PCT is not ranked.
 """
 

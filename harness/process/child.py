@@ -88,7 +88,7 @@ class Child:
     """One process with a socket to it; `line` is the end the parent keeps (or hands to the judge).
 
     `pid` is what ends with it. At level 2 that is the first process of its namespaces, or the
-    launcher, and the process itself lies below: see `hygiene.descendants`.
+    launcher, and the process itself lies below: see `process_tree.descendants`.
     """
 
     def __init__(

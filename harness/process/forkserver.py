@@ -25,7 +25,7 @@ from harness.process import process_tree, wire
 from harness.process.sandbox import enter
 
 START_S = 180.0
-WORKER_NAME = "attn-worker"  # of a fork, in place of its nursery's
+WORKER_NAME = "attn-worker"  # of a fork, in place of the fork server's
 
 
 class ForkServer:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from harness.process.project import HOME
 from harness.process.sandbox.removal import remove_tree
 
-if TYPE_CHECKING:  # early.py is here before pydantic is
+if TYPE_CHECKING:  # prestart.py is here before pydantic is
     from harness.schema import Machine
 
 SCRATCH_PREFIX = "attnboard-run-"

@@ -156,7 +156,7 @@ class Result(Frozen):
     stopping: Stopping | None = None  # None: the suite's blocks, as planned
     clock_mhz: Positive | None = None  # median SM clock behind the scored bursts
     clock_pct: Positive | None = None  # TFLOP/s in percent of the peak at that clock
-    drift_pct: Finite | None = None  # of the pace, from the first third of the blocks to the last
+    drift_pct: Finite | None = None  # of the control, first third to last
     energy: Energy | None = None
     error: Error | None = None  # worst over all verified outputs
     mismatch: Mismatch | None = None  # where an output is wrong, and what inputs show it again

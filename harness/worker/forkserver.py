@@ -1,6 +1,6 @@
 """The fork server process: `python -m harness.worker.forkserver FD` imports torch, then forks a worker a message.
 
-    engine ── fork this ──> nursery ── fork ──> between ── fork ──> worker
+    engine ── fork this ──> fork server ── fork ──> between ── fork ──> worker
     engine <───────────────── pid ────────────────┘  (it ends: the engine adopts the worker)
 
 The worker clears what it inherited (descriptors, environment), puts the walls up and runs

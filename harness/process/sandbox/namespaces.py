@@ -43,7 +43,7 @@ def user_of(key: str) -> int | None:
     """The user id of an entrant, from its key in hexadecimal; None where there is only our own.
 
     It stays the same from run to run, so that its cache does. Two keys can give the same one:
-    whoever makes the seats of a run gives no two of them the same.
+    whoever makes the workers of a run gives no two of them the same.
     """
     if os.geteuid() != 0:
         return None

@@ -5,7 +5,7 @@ Three parts, each usable alone:
     parse_ncu   its CSV page -> Profile
     limiter     Profile -> the sentence
 Without ncu, or without permission to read counters, `explain_missing` says so and the static data
-of `build_report` stays.
+of `resources` stays.
 """
 
 from __future__ import annotations

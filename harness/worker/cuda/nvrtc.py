@@ -3,7 +3,7 @@
 Every template instance is a program of its own, and they are compiled side by side. NVRTC does not
 hold Python's lock, but its front end has one of its own (0.14 s an instance that threads take one
 after the other), so the builder, which has neither threads nor a driver, compiles in forks
-(compile.py).
+(build_main.py).
 """
 
 from __future__ import annotations
