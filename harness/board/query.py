@@ -38,10 +38,24 @@ def add_results(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--on", metavar="GPU", help="only GPUs whose name contains this")
 
 
+def heads(args: argparse.Namespace) -> tuple[list[record.Head], list[record.BadLine]]:
+    """The lines that --results, --suite and --on let through, and those that are none."""
+    found, bad = record.heads(args.results)
+    return [h for h in found if _asked(args, h.suite, h.gpu)], bad
+
+
+def of_entry(args: argparse.Namespace, entry: str) -> list[record.Head]:
+    """Those of one entry; raises UsageError with the nearest name where there is none."""
+    wanted, _ = heads(args)
+    mine = [h for h in wanted if h.entry == entry]
+    if not mine:
+        raise unknown(entry, sorted({h.entry for h in wanted}))
+    return mine
+
+
 def boards(args: argparse.Namespace) -> Leaderboard:
     """The boards as `rank` builds them, cut down to --suite and --on."""
-    heads, bad = record.heads(args.results)
-    wanted = [h for h in heads if _asked(args, h.suite, h.gpu)]
+    wanted, bad = heads(args)
     results, worse = read_newest(wanted)
     if not results:
         what = " ".join(
@@ -63,10 +77,10 @@ def read(
 
 
 def read_newest(
-    heads: Iterable[record.Head],
+    lines: Iterable[record.Head],
 ) -> tuple[list[Result], list[record.BadLine]]:
     """The same of the newest rows; a line that is no result hides no older one."""
-    among = list(heads)
+    among = list(lines)
     results, bad = record.read_chosen(among, newest)
     return _by_todays_rule(results, among), bad
 

@@ -7,7 +7,7 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from harness.board import query, record
+from harness.board import query
 from harness.board.rank import direct_on, newest
 from harness.board.record import Head
 from harness.board.render.text import milliseconds, sanitize, side_by_side, times
@@ -135,8 +135,7 @@ def is_regression(ratio: Interval, limit: float) -> bool:
 
 def find_pairs(args: argparse.Namespace) -> list[Pair]:
     """The newest lines of A and B on every config both passed, of one GPU, suite and protocol."""
-    heads, _ = record.heads(args.results)
-    wanted = [h for h in heads if query._asked(args, h.suite, h.gpu)]
+    wanted, _ = query.heads(args)
     mine, theirs = _named(args.a, wanted), _named(args.b, wanted)
     pairs = _best(mine, theirs, wanted)
     if not pairs:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 
-from harness.board import query, record
+from harness.board import query
 from harness.board.history import Point, document, history, step
 from harness.board.render.text import sanitize, times
 from harness.errors import EXIT_OK, typed
@@ -24,12 +24,7 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
 
 def run(args: argparse.Namespace) -> int:
     """Exit code 0, or 2 with the nearest name if there is no such entry."""
-    heads, _ = record.heads(args.results)
-    wanted = [h for h in heads if query._asked(args, h.suite, h.gpu)]
-    mine = [h for h in wanted if h.entry == args.name]
-    if not mine:
-        raise query.unknown(args.name, sorted({h.entry for h in wanted}))
-    points = history(mine)
+    points = history(query.of_entry(args, args.name))
     if args.json:
         print(json.dumps({"entry": args.name, "points": document(points)}))
         return EXIT_OK

@@ -92,11 +92,7 @@ def run(args: argparse.Namespace) -> int:
 
 def find(args: argparse.Namespace) -> Result:
     """The row that RUN, ENTRY and CONFIG name; UsageError with the nearest one otherwise."""
-    heads, _ = record.heads(args.results)
-    wanted = [h for h in heads if query._asked(args, h.suite, h.gpu)]
-    mine = [h for h in wanted if h.entry == args.entry]
-    if not mine:
-        raise query.unknown(args.entry, sorted({h.entry for h in wanted}))
+    mine = query.of_entry(args, args.entry)
     in_run = [h for h in mine if h.run.startswith(args.replayed)]
     _must_be(in_run, "run", args.replayed, (h.run for h in mine))
     chosen = [h for h in in_run if h.config == args.config]

@@ -100,10 +100,8 @@ def _chosen(args: argparse.Namespace) -> list[Result]:
     path, _, number = args.result.rpartition(":")
     if path.endswith(".jsonl"):
         return [_line(Path(path), number)]
-    heads, _ = record.heads(args.results)
-    wanted = [
-        h for h in heads if query._asked(args, h.suite, h.gpu) and h.status == Status.PASSED.value
-    ]
+    heads, _ = query.heads(args)
+    wanted = [h for h in heads if h.status == Status.PASSED.value]
     mine = newest(_named(args.result, wanted))
     latest = max(mine, key=lambda h: (h.gpu != "cpu", h.date, h.run))
     found, _ = record.read(
