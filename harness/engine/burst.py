@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 import traceback
 from dataclasses import dataclass
 from functools import partial
@@ -52,16 +51,21 @@ def run_burst(
     compare: bool = False,
 ) -> BurstReport | None:
     """One burst on one worker, within its budget; None if it could not be started."""
-    if state.workers[name].entrant.kind is Kind.BASELINE:
-        return _timed_burst(state, name, question, timeout_s, profile, heat_ms, compare)
     worker, budget = state.workers[name], state.budget
+    burst = partial(
+        _burst, state, name, question, profile=profile, heat_ms=heat_ms, compare=compare
+    )
+    if worker.entrant.kind is Kind.BASELINE:
+        with budget.spending(name):
+            return burst(timeout_s=timeout_s)
     if overdrawn := budget.overdrawn(name):
         _dismiss(state, worker, Status.TIMED_OUT, overdrawn)
         return None
     timeout_s = min(timeout_s, state.limits.burst_s if worker.compiles_alone else timeout_s)
     timeout_s = budget.deadline_s(name, timeout_s)
     try:
-        reply = _timed_burst(state, name, question, timeout_s, profile, heat_ms, compare)
+        with budget.spending(name):
+            reply = burst(timeout_s=timeout_s)
     except JudgeFailed:
         raise
     except Exception as cause:  # of ours, but with this one before us: nobody else pays for it
@@ -75,23 +79,6 @@ def run_burst(
     budget.hung.add(name)
     overdrawn = budget.overdrawn(name)
     return reply.model_copy(update={"message": overdrawn}) if overdrawn else reply
-
-
-def _timed_burst(
-    state: State,
-    name: str,
-    question: Question,
-    timeout_s: float,
-    profile: bool,
-    heat_ms: float,
-    compare: bool,
-) -> BurstReport | None:
-    """One burst; its wall-clock is what `name` has spent."""
-    begun = time.monotonic()
-    try:
-        return _burst(state, name, question, timeout_s, profile, heat_ms, compare)
-    finally:
-        state.budget.spent_s[name] += time.monotonic() - begun
 
 
 def _burst(

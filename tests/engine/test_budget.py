@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from harness.engine import burst as engine_burst
+from harness.engine.guards import budget as engine_budget
 from harness.engine.guards.budget import SHORTEST_S, Budget
 from harness.engine.worker_process import JudgeFailed
 from harness.errors import HarnessError
@@ -47,7 +48,7 @@ class Stage:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, *takes: tuple[float, Status]) -> None:
         self.now, self.asked, self.left = 0.0, list[float](), iter(takes)
-        monkeypatch.setattr(engine_burst.time, "monotonic", lambda: self.now)
+        monkeypatch.setattr(engine_budget.time, "monotonic", lambda: self.now)
         monkeypatch.setattr(engine_burst, "_burst", self.burst)
         self.workers = {
             name: self.worker(kind) for name, kind in zip(("mine", "control"), Kind, strict=True)
@@ -74,7 +75,9 @@ class Stage:
         worker.end = lambda: setattr(worker, "ended", True)
         return worker
 
-    def burst(self, state: Any, name: str, case: Case, timeout_s: float, *_: object) -> BurstReport:
+    def burst(
+        self, state: Any, name: str, case: Case, *, timeout_s: float, **_: object
+    ) -> BurstReport:
         self.asked.append(timeout_s)
         seconds, status = next(self.left)
         self.now += min(seconds, timeout_s)
@@ -133,7 +136,7 @@ def test_a_fault_of_ours_in_a_turn_ends_that_entry_alone(
 ) -> None:
     stage = Stage(monkeypatch)
 
-    def broken(*_: object) -> None:
+    def broken(*_: object, **__: object) -> None:
         raise fault
 
     monkeypatch.setattr(engine_burst, "_burst", broken)
@@ -147,7 +150,7 @@ def test_a_fault_of_ours_in_a_turn_ends_that_entry_alone(
 def test_a_judge_that_fails_is_more_than_a_turn(monkeypatch: pytest.MonkeyPatch) -> None:
     stage = Stage(monkeypatch)
 
-    def broken(*_: object) -> None:
+    def broken(*_: object, **__: object) -> None:
         raise JudgeFailed("the judge failed")
 
     monkeypatch.setattr(engine_burst, "_burst", broken)

@@ -1,14 +1,17 @@
 """How long an entrant may keep a run busy: deadlines of its turns, a budget of all of them.
 
 The budget is the suite's own scale: `entrant_s` seconds, and `entrant_times` times what the trusted
-pace needed for its turns so far. A single deadline must leave room for a first call that compiles;
+control needed for its turns so far. A single deadline must leave room for a first call that compiles;
 without a budget some fifteen checks and all blocks of every case could each take as long as that.
 Who has let one deadline pass is not trusted with another as long.
 """
 
 from __future__ import annotations
 
+import contextlib
+import time
 from collections import defaultdict
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from harness.schema import Limits
@@ -24,6 +27,15 @@ class Budget:
     control: str
     spent_s: defaultdict[str, float] = field(default_factory=lambda: defaultdict(float))
     hung: set[str] = field(default_factory=set)
+
+    @contextlib.contextmanager
+    def spending(self, name: str) -> Iterator[None]:
+        """The wall-clock of the block is what `name` spends."""
+        begun = time.monotonic()
+        try:
+            yield
+        finally:
+            self.spent_s[name] += time.monotonic() - begun
 
     def allowed_s(self) -> float:
         """What an entrant may have spent by now."""
