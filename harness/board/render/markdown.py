@@ -38,6 +38,16 @@ cannot be told apart; rows of two cards are told apart beyond 2.5 %. **Integrity
 ran the submission; `cooperative` rows were not. How to read the rest:
 [docs/how-to-read-the-board.md](docs/how-to-read-the-board.md).
 """
+#: What stands above each table but the first.
+APPROXIMATE = (
+    "Within 1e-2 of PyTorch's attention but outside the limits on the relative error: "
+    "ranked among themselves."
+)
+LIBRARY = (
+    "Submissions that launched a library's attention or matrix products, by the names of the "
+    "kernels that ran: ranked among themselves."
+)
+STEPS = "How an entry came to be, from its own folder: timed and verified alike, without a place."
 EMPTY = """
 No results yet. Measure one: `python run.py --submission triton_template`
 """
@@ -71,34 +81,13 @@ def _section(board: Board, picture: str) -> str:
         return "\n".join(lines)
     if board.exact:
         lines += [_main_table(board, board.exact), ""]
-    if board.approximate:
-        lines += [
-            "### Approximate",
-            "",
-            "Within 1e-2 of PyTorch's attention but outside the limits on the relative error: ranked among themselves.",
-            "",
-            _main_table(board, board.approximate),
-            "",
-        ]
-    if board.library:
-        lines += [
-            "### Library kernels",
-            "",
-            "Submissions that launched a library's attention or matrix products, by the names of the "
-            "kernels that ran: ranked among themselves.",
-            "",
-            _main_table(board, board.library),
-            "",
-        ]
-    if board.steps:
-        lines += [
-            "### Steps of ladders",
-            "",
-            "How an entry came to be, from its own folder: timed and verified alike, without a place.",
-            "",
-            _main_table(board, board.steps),
-            "",
-        ]
+    for title, words, rows in (
+        ("Approximate", APPROXIMATE, board.approximate),
+        ("Library kernels", LIBRARY, board.library),
+        ("Steps of ladders", STEPS, board.steps),
+    ):
+        if rows:
+            lines += [f"### {title}", "", words, "", _main_table(board, rows), ""]
     lines += _ties(board)
     for config in board.configs:
         lines += [f"### {safe(config)}", "", _shape(board, config), ""]
