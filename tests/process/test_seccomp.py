@@ -48,6 +48,8 @@ NEVER = {
     "inotify_add_watch": (254, 27),
     "name_to_handle_at": (303, 264),
     "open_by_handle_at": (304, 265),
+    "sendmsg": (46, 211),  # descriptors on their way hide files from the watch
+    "sendmmsg": (307, 269),
     "splice": (275, 76),
     "vmsplice": (278, 75),
     "personality": (135, 92),
