@@ -123,8 +123,10 @@ def test_arguments_decide(machine: str) -> None:
         assert not found.allows("socket", family)
     assert found.allows("clone", 0x3D0F00)  # a thread
     assert not found.allows("clone", 0x10000000)  # a user namespace
+    assert not found.allows("clone", 0x8011)  # a child of the engine
     assert found.allows("clone", 0x1200011)  # a fork: SIGCHLD to its parent
     assert not found.allows("clone", signal.SIGCONT)  # its end would wake a stopped parent
+    assert found("timer_create") == seccomp.answer(errno.ENOSYS)[3]  # it could send a SIGCONT
     assert found("clone3") == seccomp.answer(errno.ENOSYS)[3]
     for command in (8, 10, 15, 1024, 1025, 1026):  # owners of signals, leases, notices
         assert not found.allows("fcntl", 3, command)
@@ -139,6 +141,8 @@ def test_arguments_decide(machine: str) -> None:
     assert not found.allows("prctl", 4, 2)
     assert found.allows("prctl", 1, signal.SIGKILL)
     assert not found.allows("prctl", 1, signal.SIGCONT)  # its end would wake stopped children
+    assert found.allows("prctl", 36, 1)
+    assert not found.allows("prctl", 36, 0)  # its orphans would become the engine's children
     assert not found.allows("prctl", 22)  # a filter of its own
     makes = 0x41
     assert found.allows("openat", 0, 0, 0, 0o6755)  # no file is made, so there is no mode
