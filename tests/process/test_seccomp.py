@@ -118,9 +118,20 @@ def test_a_number_in_no_table_never_comes_through(number: int, machine: str) -> 
 @pytest.mark.parametrize("machine", MACHINES)
 def test_arguments_decide(machine: str) -> None:
     found = Filter(machine)
-    assert found.allows("socket", seccomp.AF_UNIX)
-    for family in (2, 10, 16, 17, 38, 40):  # INET, INET6, NETLINK, PACKET, ALG, VSOCK
-        assert not found.allows("socket", family)
+    close_on_exec = 0o2000000
+    for name in ("socket", "socketpair"):
+        for type_ in (1, 5, 1 | close_on_exec):  # streams, packets in order
+            assert found.allows(name, seccomp.AF_UNIX, type_)
+        for type_ in (2, 3, 2 | close_on_exec):  # to a datagram socket many senders write
+            assert not found.allows(name, seccomp.AF_UNIX, type_)
+        for family in (2, 10, 16, 17, 38, 40):  # INET, INET6, NETLINK, PACKET, ALG, VSOCK
+            assert not found.allows(name, family, 1)
+    answered = seccomp.answer(0)[3]
+    assert found("setsockopt", 3, 1, 7) == found("setsockopt", 3, 1, 32) == answered  # SO_SNDBUF
+    assert found.allows("setsockopt", 3, 1, 8)
+    assert found.allows("setsockopt", 3, 6, 7)
+    assert not found.allows("listen", 3, 1)
+    assert Filter(machine, alone=True).allows("listen", 3, 1)
     assert found.allows("clone", 0x3D0F00)  # a thread
     assert not found.allows("clone", 0x10000000)  # a user namespace
     assert not found.allows("clone", 0x8011)  # a child of the engine

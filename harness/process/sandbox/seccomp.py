@@ -25,7 +25,9 @@ EQUAL, GREATER_EQUAL, ANY_BIT = 0x15, 0x35, 0x45
 ALLOW, DENY, ASK = 0x7FFF0000, 0x00050000, 0x7FC00000
 Instruction = tuple[int, int, int, int]  # code, jump if true, jump if false, constant
 
-AF_UNIX = 1
+#: Of the two types a buffer has one sender, and each is listed: harness/process/sandbox/usage.py.
+AF_UNIX, SOCKET_TYPE, SOCKET_TYPES = 1, 0xF, (1, 5)  # streams, packets in order
+SOL_SOCKET, SIZES_OF_BUFFERS = 1, (7, 32)  # SO_SNDBUF, SO_SNDBUFFORCE
 #: A child of its parent's would be one of the engine's, and nobody's to count or to stop.
 CLONE_PARENT, CLONE_NEW_ANYTHING = 0x8000, 0x7E020080
 MAKES_A_FILE = 0x40 | 0x400000  # O_CREAT, O_TMPFILE
@@ -142,7 +144,13 @@ def _judgements(alone: bool, signals_to: int | None) -> Iterable[tuple[str, list
     for name, mode in (("mknod", 1), ("mknodat", 2)):
         yield name, [word(mode), (AND, 0, 0, ALL_BUT_MODE), *only([NAMED_PIPE])]
     for name in ("socket", "socketpair"):
-        yield name, [word(0), *only([AF_UNIX], answer(errno.EACCES))]
+        local = [word(0), (EQUAL, 1, 0, AF_UNIX), answer(errno.EACCES), word(1)]
+        types = only(SOCKET_TYPES, answer(errno.EPROTONOSUPPORT))
+        yield name, [*local, (AND, 0, 0, SOCKET_TYPE), *types]
+    # Who waits to be accepted has a buffer, and among others nobody could tell whose it is.
+    yield "listen", [DONE] if alone else [answer(errno.EACCES)]
+    sizes = [step for each in SIZES_OF_BUFFERS for step in ((EQUAL, 0, 1, each), answer(0))]
+    yield "setsockopt", [word(1), (EQUAL, 1, 0, SOL_SOCKET), DONE, word(2), *sizes, DONE]
     # A SIGCONT from there would let a process go on that was stopped behind its turn.
     spaces = [(ANY_BIT, 0, 1, CLONE_NEW_ANYTHING | CLONE_PARENT), REFUSED]
     yield "clone", [word(0), *spaces, (AND, 0, 0, EXIT_SIGNAL), *only([0, signal.SIGCHLD])]
