@@ -131,6 +131,22 @@ def test_what_nobody_has_accepted_is_counted_in_a_network_of_its_own() -> None:
     assert found == 41 * usage.SOCKET_BYTES
 
 
+def test_what_each_thread_does_is_told_by_a_letter(forks: list[int]) -> None:
+    end = threading.Event()
+    waits = threading.Thread(target=end.wait)
+    waits.start()
+    assert sorted(usage.states(os.getpid())) == ["R", "S"]
+    end.set()
+    waits.join()
+    os.kill(forks[1], signal.SIGSTOP)
+    while usage.states(forks[1]) != "T":
+        time.sleep(0.001)
+    os.kill(forks[2], signal.SIGKILL)
+    while usage.states(forks[2]) != "Z":
+        time.sleep(0.001)
+    assert usage.states(1 << 22) == ""
+
+
 def test_threads_are_counted() -> None:
     before, end = usage.threads(os.getpid()), threading.Event()
     more = [threading.Thread(target=end.wait) for _ in range(3)]

@@ -12,6 +12,7 @@ from pathlib import Path
 
 DISK_FILES = 100_000  # of one entrant, beside Limits.disk_gib
 UNCOUNTED = 1 << 62  # bytes: more than any limit
+RUNNING, ENDED = frozenset("RD"), frozenset("ZX")  # states of a thread: man 5 proc_pid_stat
 DELETED = " (deleted)"  # how /proc names what has no name
 SOCKET_BYTES = (
     2 * 212_992
@@ -27,6 +28,16 @@ def cpu_ns(pids: Iterable[int]) -> dict[int, int]:
         clock = (~pid << 3) | 2  # CPUCLOCK_SCHED of a process: man 3 clock_getcpuclockid
         with contextlib.suppress(OSError):
             found[pid] = time.clock_gettime_ns(clock)
+    return found
+
+
+def states(pid: int) -> str:
+    """A letter for each thread of it; none if it is gone."""
+    found = ""
+    for thread in _threads_of(pid):
+        with contextlib.suppress(OSError):  # it has just ended
+            stat = Path(f"/proc/{pid}/task/{thread}/stat").read_bytes()
+            found += chr(stat[stat.rindex(b")") + 2])  # behind a name that may hold anything
     return found
 
 
