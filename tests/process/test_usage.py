@@ -39,6 +39,18 @@ def test_resident_memory_of_nobody_is_zero() -> None:
     assert usage.fair_bytes(2**22 + 1) == 0
 
 
+def test_huge_pages_and_swap_are_memory_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    told = {
+        "7/status": {"VmRSS": 5, "HugetlbPages": 2048, "VmSwap": 300, "VmPTE": 4},
+        "7/smaps_rollup": {"Pss": 4, "Pss_Shmem": 1, "SwapPss": 200, "Swap": 300}
+        | {"Private_Hugetlb": 2048, "Shared_Hugetlb": 4096},
+    }
+    monkeypatch.setattr(usage, "_numbers", lambda file: told.get(file, {}))
+    assert usage.resident_bytes(7) == (5 + 2048 + 300) << 10
+    assert usage.fair_bytes(7) == (4 + 200 + 2048 + 4096) << 10
+    assert usage.fair_bytes(7, shared=False) == usage.fair_bytes(7) - (1 << 10)
+
+
 def test_a_folder_that_is_renamed_while_it_is_counted_is_counted_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

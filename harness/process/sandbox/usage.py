@@ -69,8 +69,12 @@ def _threads_of(pid: int) -> list[str]:
 
 
 def resident_bytes(pid: int) -> int:
-    """Host memory of one process, what it shares with others included; 0 if it is gone."""
-    return _memory(pid, "status", "VmRSS").get("VmRSS", 0) << 10
+    """Host memory of one process, what it shares with others included; 0 if it is gone.
+
+    With what of it lies in huge pages and in swap, neither of which is resident to the kernel.
+    """
+    told = _memory(pid, "status", "VmRSS")
+    return sum(told.get(word, 0) for word in ("VmRSS", "HugetlbPages", "VmSwap")) << 10
 
 
 def threads(pid: int) -> int:
@@ -89,7 +93,9 @@ def fair_bytes(pid: int, shared: bool = True) -> int:
     shared: with files in memory and shared mappings.
     """
     told = _memory(pid, "smaps_rollup", "Pss")
-    return told.get("Pss", 0) - (0 if shared else told.get("Pss_Shmem", 0)) << 10
+    beside = ("SwapPss", "Shared_Hugetlb", "Private_Hugetlb")
+    whole = told.get("Pss", 0) + sum(told.get(word, 0) for word in beside)
+    return whole - (0 if shared else told.get("Pss_Shmem", 0)) << 10
 
 
 def host_bytes(pids: Iterable[int], limit: int, unmapped: int = 0) -> int:
