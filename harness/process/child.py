@@ -131,6 +131,8 @@ class Child:
                 start_new_session=True,
             )
         self.pid = self.process.pid
+        if rules.level:  # as its launcher does in a moment: who looks by then finds no other
+            enter.end_first(self.pid)
 
     @property
     def alive(self) -> bool:

@@ -159,6 +159,12 @@ def test_what_each_thread_does_is_told_by_a_letter(forks: list[int]) -> None:
     assert usage.states(1 << 22) == ""
 
 
+def test_who_ends_first_is_told(forks: list[int]) -> None:
+    enter.end_first(forks[1])
+    assert [usage.outlives_us(pid) for pid in forks] == [True, False, True]
+    assert not usage.outlives_us(1 << 22)
+
+
 def test_threads_are_counted() -> None:
     before, end = usage.threads(os.getpid()), threading.Event()
     more = [threading.Thread(target=end.wait) for _ in range(3)]

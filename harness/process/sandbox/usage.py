@@ -13,6 +13,7 @@ from pathlib import Path
 DISK_FILES = 100_000  # of one entrant, beside Limits.disk_gib
 UNCOUNTED = 1 << 62  # bytes: more than any limit
 RUNNING, ENDED = frozenset("RD"), frozenset("ZX")  # states of a thread: man 5 proc_pid_stat
+FIRST_TO_END = 1000  # oom_score_adj of who ends when memory runs out: man 5 proc_pid_oom_score_adj
 DELETED = " (deleted)"  # how /proc names what has no name
 SOCKET_BYTES = (
     2 * 212_992
@@ -75,6 +76,15 @@ def resident_bytes(pid: int) -> int:
     """
     told = _memory(pid, "status", "VmRSS")
     return sum(told.get(word, 0) for word in ("VmRSS", "HugetlbPages", "VmSwap")) << 10
+
+
+def outlives_us(pid: int) -> bool:
+    """Whether it has undone that the kernel ends it before others when memory runs out."""
+    try:
+        told = int(Path(f"/proc/{pid}/oom_score_adj").read_bytes())
+    except OSError:  # it is gone
+        return False
+    return told < FIRST_TO_END
 
 
 def threads(pid: int) -> int:
