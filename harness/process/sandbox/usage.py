@@ -199,7 +199,7 @@ class Nameless:
     shared_bytes: int = 0  # anonymous memory that can be shared, also where no page is mapped
     _least: tuple[int, ...] = ()
 
-    def look(self, pids: Iterable[int]) -> None:
+    def look(self, pids: Collection[int]) -> None:
         """Bring both up to date if they may have grown."""
         used = (_numbers("meminfo").get("Shmem", 0) << 10, *map(_used_bytes, self.folders))
         least = self._least or used
@@ -209,8 +209,11 @@ class Nameless:
         else:
             self._least = tuple(map(min, used, least))
 
-    def count(self, pids: Iterable[int]) -> None:
-        """Bring both up to date."""
+    def count(self, pids: Collection[int]) -> None:
+        """Bring both up to date; UNCOUNTED where one of `pids` hides what it holds."""
+        if os.geteuid() != 0 and any(map(hides_its_files, pids)):
+            self.bytes = dict.fromkeys(self.folders, UNCOUNTED)
+            return
         found = {
             (seen.st_dev, seen.st_ino): (path, seen.st_blocks * 512)
             for pid in pids
@@ -226,6 +229,20 @@ class Nameless:
                 for (device, _), (path, size) in found.items()
                 if device == here and folder in path.parents
             )
+
+
+def hides_its_files(pid: int) -> bool:
+    """Whether nobody but root may list what it holds open: it runs a program that it may not read."""
+    for thread in _threads_of(pid):
+        try:
+            with os.scandir(f"/proc/{pid}/task/{thread}/fd"):
+                pass
+        except PermissionError:  # noqa: PERF203
+            if "VmRSS" in _numbers(f"{pid}/task/{thread}/status"):  # else it is on its way out
+                return True
+        except OSError:  # it is gone
+            continue
+    return False
 
 
 def _nameless(links: Path) -> Iterable[tuple[Path, os.stat_result]]:
