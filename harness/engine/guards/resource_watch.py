@@ -46,7 +46,8 @@ class ResourceWatch(threading.Thread):
             worker.slug: usage.Nameless((worker.jail.cache, worker.jail.scratch))
             for worker in workers
         }
-        self.order_is_kept = os.access("/proc/self/oom_score_adj", os.W_OK)
+        #: Whether an order in which processes end for want of memory could be set.
+        self.order_is_kept = not os.statvfs("/proc").f_flag & os.ST_RDONLY
         self.most_processes = enter.most_processes(enter.Rules().processes) // 2
         self.stopping = threading.Event()
 
