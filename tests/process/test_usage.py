@@ -370,6 +370,26 @@ def test_a_disk_that_was_full_for_a_moment_is_counted_when_it_fills_again(
         assert len(counted) == looks
 
 
+def test_a_folder_full_of_hard_links_is_counted_in_a_while(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """233,068 of them took no inode and 16 MiB of folders: their disk had not filled up."""
+    now_s, there = [1000.0], os.statvfs(tmp_path)
+    monkeypatch.setattr(usage.os, "statvfs", lambda _: there)
+    monkeypatch.setattr(usage.time, "monotonic", lambda: now_s[0])
+    disk = usage.Disk(tmp_path)
+    (tmp_path / "file").touch()
+    disk.look(1 << 40, 1000)
+    for number in range(20):
+        (tmp_path / str(number)).hardlink_to(tmp_path / "file")
+    now_s[0] += usage.LOOK_AGAIN_S
+    disk.look(1 << 40, 1000)
+    assert disk.files == 1
+    now_s[0] += 1
+    disk.look(1 << 40, 1000)
+    assert disk.files == 21
+
+
 def test_a_disk_is_counted_again_when_it_has_filled_up(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
