@@ -11,6 +11,7 @@ from collections.abc import Sequence
 
 from harness.board.kernel_class import same_bits_as
 from harness.board.rank import Board, block_times_ms
+from harness.board.render.text import UNHELD
 from harness.measure import stats
 from harness.schema import LATE_REST_MS, Kind, Result
 
@@ -59,6 +60,8 @@ class Notes:
         mine = block_times_ms(result)
         own = {block: time / moved.get(block, 1.0) for block, time in mine.items()}
         found = [finding.text for finding in stats.findings(own)] if own else []
+        if result.held in UNHELD and result.scored:
+            found.insert(0, UNHELD[result.held])
         late = sum(sample.late for sample in result.samples)
         if late:
             found.append(f"{late} disturbed bursts not scored")
