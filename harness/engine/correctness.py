@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from harness.engine.burst import Question, run_burst
 from harness.engine.run_state import State
 from harness.problems.base import Probe
-from harness.process.ablation import Defence
 from harness.schema import Case, Kind, Status
 
 
@@ -38,8 +37,7 @@ def _check(state: State, case: Case, kind: Kind) -> None:
         groups.setdefault(claims, []).append(name)
     for group in groups.values():
         claims_of = state.workers[group[0]].entrant.manifest.claims
-        probes = state.problem.probes(case, claims_of)
-        for number, probe in enumerate([] if Defence.STRESS in state.facts.off else probes):
+        for number, probe in enumerate(state.problem.probes(case, claims_of)):
             label = f"probe/{case.name}/{kind.value}/{number}"
             _verified_burst(state, case, probe, label, group, whole=True)
         for name in group:

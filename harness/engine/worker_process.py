@@ -21,7 +21,6 @@ from harness.errors import HarnessError, WireError
 from harness.problems import Problem
 from harness.problems.base import Probe, TensorSpec
 from harness.process import wire
-from harness.process.ablation import NOTHING_OFF, Off, to_argument
 from harness.process.child import Child, Jail
 from harness.process.cuda.arena_layout import aligned, nbytes
 from harness.process.forkserver import ForkServer
@@ -62,20 +61,12 @@ class JudgeFailed(HarnessError):
 class JudgeClient:
     """The line to one judge process, which has been started without a word."""
 
-    def __init__(
-        self,
-        child: Child,
-        problem: str,
-        device: str,
-        gpu_env: dict[str, str],
-        off: Off = NOTHING_OFF,
-    ) -> None:
+    def __init__(self, child: Child, problem: str, device: str, gpu_env: dict[str, str]) -> None:
         self.child = child
         self.commitment = ""
         self.shares_memory = False  # the GPU's, with its workers
         self.start_s: dict[str, float] = {}  # what it did until it was ready, and how long
-        start = {"op": "start", "problem": problem, "device": device}
-        self._send({**start, "env": gpu_env, "without": to_argument(off) if off else ""})
+        self._send({"op": "start", "problem": problem, "device": device, "env": gpu_env})
 
     def wait_ready(self) -> None:
         """Block until it has its context; learn its commitment and whether it can share device memory."""
@@ -372,7 +363,6 @@ class WorkerProcess:
                 self.device,
             ),
             *("--function", self.problem.function, "--problem", self.problem.name),
-            *(("--without", to_argument(self.jail.off)) if self.jail.off else ()),
         ]
 
 

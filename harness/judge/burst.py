@@ -39,7 +39,6 @@ from harness.judge.sampled import Sampled
 from harness.judge.stream import OwnTime, StreamLatch
 from harness.judge.withheld import Withheld
 from harness.process import wire
-from harness.process.ablation import NOTHING_OFF, Defence, Off
 from harness.process.cuda.arena_layout import OUTPUT_SHARES, share_bytes
 from harness.process.cuda.shared_memory import DTYPES, Arena, ArenaKind
 from harness.process.messages import WorkerReply, understood
@@ -95,10 +94,9 @@ class WorkerLink:
         sock: socket.socket,
         kind: ArenaKind,
         sizes: tuple[int, int],
-        off: Off = NOTHING_OFF,
         own_time: OwnTime | None = None,
     ) -> None:
-        self.sock, self.off, self.own_time = sock, off, own_time or OwnTime()
+        self.sock, self.own_time = sock, own_time or OwnTime()
         self.inputs = Arena.create(kind, sizes[0])
         size = OUTPUT_SHARES * share_bytes(sizes[1]) if kind == "device" else sizes[1]
         self.outputs = Arena.create(kind, size)
@@ -153,8 +151,7 @@ class WorkerLink:
             raise WorkerGone(Status.CRASHED, f"the process ended during '{op}'") from None
         except WireError as cause:
             raise WorkerGone(Status.INVALID_SUBMISSION, f"broke the protocol: {cause}") from None
-        anything = Defence.STRICT_WIRE in self.off and reply.status is not None
-        if anything or (reply.op == "failed" and reply.status in CONFESSIONS):
+        if confesses(reply):
             assert reply.status
             raise WorkerGone(reply.status, reply.message)
         if reply.op != ANSWERS[op] or reply.status is not None:
@@ -216,10 +213,7 @@ class WorkerLink:
             raise WorkerGone(
                 Status.INVALID_SUBMISSION, f"{len(flat)} outputs, expected {len(held)}"
             )
-        exit_code_of = Defence.INPUT_DIGEST not in self.off
-        if exit_code_of and not all(
-            torch.equal(_bits(a), _bits(b)) for a, b in zip(hidden, shared_in, strict=True)
-        ):
+        if not same_bits(hidden, shared_in):
             raise WorkerGone(
                 Status.INPUT_MUTATED, "an input differs from what was given after the burst"
             )
@@ -270,7 +264,7 @@ class WorkerLink:
                 )
             held.append(self.outputs.room[offset : offset + size].clone())
         late = sampled.differing(held)
-        if late is not None and Defence.OUTPUT_SAMPLED not in self.off:
+        if late is not None:
             raise WorkerGone(
                 Status.INCORRECT, f"{inputs.which(late)} changed after it was said to be done"
             )
@@ -308,18 +302,17 @@ class WorkerLink:
         reply: WorkerReply,
         t2_ms: float,
     ) -> BurstOutcome:
-        unseen = Defence.VERIFY_EVERY_CALL in self.off and not inputs.whole
-        if unseen or not inputs.references:
+        if not inputs.references:
             return BurstOutcome(Status.PASSED, "", tuple(reply.calls_ms), t2_ms)
         references = [ref for call in inputs.references for ref in call]
         grades = [grade(out, reference) for out, reference in zip(outs, references, strict=True)]
         overall = worst(grades)
         status, message, bad = Status.PASSED, "", -1
-        if not overall.finite and Defence.FINITE not in self.off:
+        if not overall.finite:
             bad = next(i for i, g in enumerate(grades) if not g.finite)
             status = Status.NONFINITE
             message = f"{inputs.which(bad)} of the burst holds NaN or infinity"
-        elif self._differs(overall.max_diff, inputs.contract_limit):
+        elif differs(overall.max_diff, inputs.contract_limit):
             bad = max(range(len(grades)), key=lambda i: grades[i].max_diff)
             of = f" of {inputs.which(bad)}" if len(inputs.specs_out) > 1 else ""
             message = (
@@ -341,12 +334,6 @@ class WorkerLink:
             mismatch=mismatch,
         )
 
-    def _differs(self, max_diff: float, limit: float) -> bool:
-        """`not a < b` and not `a >= b`: NaN differs."""
-        if Defence.CONTRACT in self.off:
-            return False
-        return max_diff >= limit if Defence.FINITE in self.off else not max_diff < limit
-
     def _poison(self) -> None:
         """Fill the outputs with a NaN whose payload changes.
 
@@ -359,6 +346,21 @@ class WorkerLink:
     def _sync(self) -> None:
         if torch.cuda.is_available():
             torch.cuda.synchronize()
+
+
+def confesses(reply: WorkerReply) -> bool:
+    """Whether a worker says that it has failed; that is all it may say of its own ending."""
+    return reply.op == "failed" and reply.status in CONFESSIONS
+
+
+def differs(max_diff: float, limit: float) -> bool:
+    """`not a < b` and not `a >= b`: NaN differs."""
+    return not max_diff < limit
+
+
+def same_bits(hidden: list[torch.Tensor], shared: list[torch.Tensor]) -> bool:
+    """Whether the inputs are still what the worker was given."""
+    return all(torch.equal(_bits(a), _bits(b)) for a, b in zip(hidden, shared, strict=True))
 
 
 def _read(memory: torch.Tensor, strides: list[int]) -> torch.Tensor:

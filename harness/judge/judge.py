@@ -27,7 +27,6 @@ from harness.judge.stream import OwnTime
 from harness.problems import get_problem
 from harness.problems.base_tensors import Tensors
 from harness.process import wire
-from harness.process.ablation import NOTHING_OFF, Defence, Off, from_argument
 from harness.process.cuda.driver import keep_memory_private, timer
 from harness.process.cuda.shared_memory import Arena, ArenaKind
 from harness.process.messages import BurstReport
@@ -41,11 +40,10 @@ CLEARED_BYTES = 256 << 20
 class Judge:
     """Holds the secret, the inputs of the turn and one link a worker."""
 
-    def __init__(self, problem: str, device: str, off: Off = NOTHING_OFF) -> None:
+    def __init__(self, problem: str, device: str) -> None:
         self.problem = get_problem(problem)
         self.tensors: Tensors = importlib.import_module(self.problem.tensors_module)
         self.device = torch.device(device)
-        self.off = off
         self.secret = Secret()
         self.links: dict[str, WorkerLink] = {}
         self.current: Inputs | None = None
@@ -89,7 +87,7 @@ class Judge:
         name = message["worker"]
         sizes = (int(message["input_bytes"]), int(message["output_bytes"]))
         line = socket.socket(fileno=fds[0])
-        link = WorkerLink(line, self.arena_kind, sizes, self.off, self.own_time)
+        link = WorkerLink(line, self.arena_kind, sizes, self.own_time)
         self.links[name] = link
         try:
             link.map(message["timeout_s"])
@@ -112,11 +110,10 @@ class Judge:
         again = whole and int(message["calls"]) > 1
         for call in range(int(message["calls"]) - again):
             label = f"{message['label']}/{call}"
-            seed, distribution = self.secret.seed(label), str(message["distribution"])
-            if Defence.FRESH_INPUTS in self.off:
-                seed, distribution = 0, "normal"
-            generator = torch.Generator(self.device).manual_seed(seed)
-            inputs = self.tensors.make_inputs(case, distribution, generator, self.device, kwargs)
+            generator = torch.Generator(self.device).manual_seed(self.secret.seed(label))
+            inputs = self.tensors.make_inputs(
+                case, str(message["distribution"]), generator, self.device, kwargs
+            )
             tensors.append(inputs)
             if message["answered"]:
                 references.append(self._references(inputs, kwargs, whole, label, limits.scaled))
@@ -317,10 +314,9 @@ def serve(engine: socket.socket, start: wire.Message, start_s: dict[str, float])
     torch.set_grad_enabled(False)
     # The references must not be rounded by anyone's idea of speed.
     torch.backends.cuda.matmul.allow_tf32 = False
-    off = from_argument(str(start["without"]))
     if start["device"] == "cuda":
         keep_memory_private()
-    judge = Judge(str(start["problem"]), str(start["device"]), off)
+    judge = Judge(str(start["problem"]), str(start["device"]))
     start_s["device"] = time.monotonic() - begun
     if judge.device.type == "cuda":
         judge.warm_up()

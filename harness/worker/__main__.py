@@ -26,7 +26,6 @@ import torch
 from harness.errors import WireError
 from harness.problems.base import Probe
 from harness.process import process_tree, wire
-from harness.process.ablation import NOTHING_OFF, Defence, Off, from_argument
 from harness.process.cuda.driver import keep_memory_private, timer, wait_for_sequence
 from harness.process.cuda.shared_memory import DTYPES, Arena
 from harness.process.forkserver import WORKER_NAME
@@ -37,7 +36,6 @@ from harness.worker.introspect import listening, naming
 from harness.worker.load import LoadError, classify, describe, load_function
 from harness.worker.tuned import tuned
 
-LATE_COPY_S = 0.5
 #: What the driver takes to open a context. It opens one at a time, on all GPUs of a host together
 #: (benchmarks/contexts.py: ten that are asked for at once take 1.3 to 1.8 s), and the judge waits
 #: for the first.
@@ -53,11 +51,8 @@ class BadOutput(Exception):
 class Worker:
     """One submission, loaded, with the judge's buffers mapped."""
 
-    def __init__(
-        self, function: Callable[..., Any], folder: Path, device: str, off: Off = NOTHING_OFF
-    ) -> None:
-        self.function, self.folder, self.device, self.off = function, folder, device, off
-        self.late: list[tuple[Any, int]] = []
+    def __init__(self, function: Callable[..., Any], folder: Path, device: str) -> None:
+        self.function, self.folder, self.device = function, folder, device
         self.inputs: Arena | None = None
         self.outputs: Arena | None = None
         self.held: Held | None = None  # on a GPU
@@ -136,28 +131,14 @@ class Worker:
             done["configs"] = tuned(sys.modules.get("submission"))
         return done
 
-    def _keep(self, result: Any, index: int) -> None:
-        """Check what one call returned and hold it, where it lies or as a copy."""
-        if Defence.OUTPUT_COPIED in self.off:
-            self.late.append((result, index))
-        else:
-            self._hold(result, index)
-
     def _kept(self, turn: int) -> None:
-        """All results are on their way: tell the judge's stream, which waits for `turn` if not 0.
-
-        Late, in an ablation: what a harness does that looks at the outputs when all is over.
-        """
-        late, self.late = self.late, []
-        if late:
-            time.sleep(LATE_COPY_S)
-        for result, index in late:
-            self._hold(result, index)
+        """All results are on their way: tell the judge's stream, which waits for `turn` if not 0."""
         if turn:
             assert self.held
             self.held.tell(turn)
 
-    def _hold(self, result: Any, index: int) -> None:
+    def _keep(self, result: Any, index: int) -> None:
+        """Check what one call returned and hold it, where it lies or as a copy."""
         width = len(self.plan["outputs"])
         results = result if isinstance(result, tuple) and width > 1 else (result,)
         if len(results) != width:
@@ -165,8 +146,7 @@ class Worker:
         for number, tensor in enumerate(results):
             sizes, dtype = self.plan["outputs"][number]
             shape = tuple(sizes)
-            if Defence.OUTPUT_TYPE not in self.off:
-                require_output(tensor, shape, DTYPES[dtype], self.device)
+            require_output(tensor, shape, DTYPES[dtype], self.device)
             strides = (
                 self.held.keep(tensor)
                 if self.held
@@ -227,7 +207,7 @@ def serve(sock: socket.socket, args: argparse.Namespace, manifest: Manifest) -> 
         function = load_function(folder, manifest, args.function)
         if args.device == "cuda":
             open_context(turn)
-        worker = Worker(function, folder, args.device, from_argument(args.without))
+        worker = Worker(function, folder, args.device)
     except BaseException as cause:
         wire.receive(sock)
         wire.send(sock, failure(cause, folder))
@@ -305,7 +285,6 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--place", type=int, default=0, help="how many are asked before it")
     parser.add_argument("--build", default="")
     parser.add_argument("--ahead", default="", metavar="CC/SMS", help="compile for this; no GPU")
-    parser.add_argument("--without", default="")
     args = parser.parse_args(argv)
     process_tree.die_with_parent()
     process_tree.set_process_name(WORKER_NAME)

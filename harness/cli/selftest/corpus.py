@@ -30,7 +30,6 @@ from harness.engine.session import execute
 from harness.errors import HarnessError, SubmissionError, SuiteError
 from harness.problems import PROBLEMS, Problem, get_problem
 from harness.process import prestart, process_tree
-from harness.process.ablation import NOTHING_OFF, Defence, Off
 from harness.process.project import HOME
 from harness.process.sandbox.removal import remove_tree
 from harness.schema import (
@@ -225,7 +224,6 @@ def run_batch(
     specimens: Sequence[Specimen],
     machine: Machine,
     level: int,
-    off: Off = NOTHING_OFF,
     row: Callable[[Result], None] = lambda result: None,
 ) -> list[Outcome]:
     """One run over `specimens`; every one of them has an outcome."""
@@ -239,9 +237,7 @@ def run_batch(
     entrants, refused = _loaded(list(folders), problem)
     control = find_entrants([suite.against], HOME / "baselines", Kind.BASELINE, problem)
     results: dict[str, Result] = {}
-    if (
-        gpu and Defence.SANDBOX not in off
-    ):  # unwalled cheaters could reach what waits for the next run
+    if gpu:
         prestart.start_next(2)  # this one's, and the next one's, which imports torch meanwhile
     before = set(process_tree.children(os.getpid()))
     with contextlib.ExitStack() as stack:
@@ -254,8 +250,7 @@ def run_batch(
             entrants=(*entrants, *control),
             against=suite.against,
             cache=cache,
-            sandbox=0 if Defence.SANDBOX in off else level,
-            off=off,
+            sandbox=level,
         )
 
         def save(result: Result) -> None:
@@ -399,7 +394,6 @@ def run_corpus(
     specimens: Sequence[Specimen],
     machine: Machine,
     level: int,
-    off: Off = NOTHING_OFF,
     tell: Callable[[Outcome], None] = lambda outcome: None,
     size: int = BATCH,
     row: Callable[[Result], None] = lambda result: None,
@@ -408,9 +402,9 @@ def run_corpus(
     able = [s for s in specimens if runs_on(s, machine) and s.expect.level <= level]
     outcomes = []
     for batch in batches(able, size):
-        for first in run_batch(batch, machine, level, off, row):
+        for first in run_batch(batch, machine, level, row):
             again = len(batch) > 1 and crowded_out(first)
-            last = run_batch([first.specimen], machine, level, off, row)[0] if again else first
+            last = run_batch([first.specimen], machine, level, row)[0] if again else first
             tell(last)
             outcomes.append(last)
     return outcomes
