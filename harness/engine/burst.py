@@ -107,7 +107,10 @@ def _burst(
     assert worker.child
     state.last_on_turn = name
     overdue = partial(end_overdue, state, worker)
-    reply = state.judge.burst(worker.label, timeout_s, overdue, profile, heat_ms, compare)
+    kernels_s = state.limits.burst_s if timeout_s > state.limits.burst_s else None
+    reply = state.judge.burst(
+        worker.label, timeout_s, overdue, profile, heat_ms, compare, kernels_s
+    )
     told_nothing = not reply.calls_ms  # a worker that fails says why and ends
     if reply.status in ENDS_WORKER or told_nothing or not worker.child.alive:
         reply = reap(state, worker, reply)

@@ -121,12 +121,15 @@ class JudgeClient:
         profile: bool = False,
         heat_ms: float = 0,
         compare: bool = False,
+        kernels_s: float | None = None,
     ) -> BurstReport:
         """Run the current inputs on one worker; it may take `timeout_s` to get ready and again for its calls.
 
         compare: its results with those of libraries, afterwards.
+        kernels_s: what kernels may take once the calls have returned, where that is less.
         """
         message = {"op": "burst", "worker": name, "timeout_s": timeout_s, "profile": profile}
+        message |= {} if kernels_s is None else {"kernels_s": kernels_s}
         message |= {"heat_ms": heat_ms, "compare": compare}
         with self._busy_with(name):
             self._send(message)

@@ -52,14 +52,33 @@ SEND_S = 5.0  # what a worker takes at most to make room for a message
 ANSWERS = {
     "map": "mapped",
     "prepare": "ready",
+    "called": "called",  # asked for by "prepare": the calls have returned, their kernels may still run
     "go": "done",
     "prime": "profiler_started",
 }  # request → the only good answer
 #: What a worker that does not answer is at, in its author's words.
-WAITED_FOR = {"map": "its import", "prepare": "getting ready", "go": "its calls"}
+WAITED_FOR = {
+    "map": "its import",
+    "prepare": "getting ready",
+    "called": "its calls",
+    "go": "its calls",
+    "kernels": "what its calls had queued",
+}
 Compare = Callable[[int, list[torch.Tensor]], dict[str, float]]
 Keep = Callable[[list[torch.Tensor]], object]
 Copies = tuple[list[torch.Tensor], list[torch.Tensor]]  # from, to
+
+
+@dataclass(frozen=True)
+class Patience:
+    """Seconds that a worker has: to get ready, and again until its calls are done.
+
+    In a check the first call may compile, which takes long; kernels never do. Where `kernels_s` is
+    given, a worker on a GPU says when its calls have returned, and has so long from there.
+    """
+
+    calls_s: float
+    kernels_s: float | None = None
 
 
 @dataclass(frozen=True)
@@ -139,14 +158,13 @@ class WorkerLink:
                 Status.CRASHED, f"the process ended before '{message['op']}'"
             ) from None
 
-    def answer(self, op: str, timeout_s: float) -> WorkerReply:
+    def answer(self, op: str, timeout_s: float, waited_for: str = "") -> WorkerReply:
         """Await the reply to `op`; raise WorkerGone on anything but a valid one."""
+        what = WAITED_FOR.get(waited_for or op, op)
         try:
             reply = understood(wire.receive(self.sock, timeout_s), WorkerReply)
         except wire.PeerSilent:
-            raise WorkerGone(
-                Status.TIMED_OUT, f"{WAITED_FOR.get(op, op)} took more than {timeout_s:.0f} s"
-            ) from None
+            raise WorkerGone(Status.TIMED_OUT, f"{what} took more than {timeout_s:.0f} s") from None
         except wire.PeerClosed:
             raise WorkerGone(Status.CRASHED, f"the process ended during '{op}'") from None
         except WireError as cause:
@@ -162,7 +180,7 @@ class WorkerLink:
     def burst(
         self,
         inputs: Inputs,
-        timeout_s: float,
+        patience: Patience,
         profile: bool = False,
         heat: Callable[[], None] | None = None,
         compare: Compare | None = None,
@@ -174,7 +192,7 @@ class WorkerLink:
         keep: told all results, where they could be read.
         """
         try:
-            outcome, outs = self._burst(inputs, timeout_s, profile, heat)
+            outcome, outs = self._burst(inputs, patience, profile, heat)
         except WorkerGone as gone:
             return BurstOutcome(gone.status, gone.message)
         if keep:
@@ -185,7 +203,7 @@ class WorkerLink:
         return replace(outcome, likeness=compare(call, outs[call * width : (call + 1) * width]))
 
     def _burst(
-        self, inputs: Inputs, timeout_s: float, profile: bool, heat: Callable[[], None] | None
+        self, inputs: Inputs, patience: Patience, profile: bool, heat: Callable[[], None] | None
     ) -> tuple[BurstOutcome, list[torch.Tensor]]:
         """The outcome, and the outputs where all of them could be read."""
         shared_in = self.inputs.carve([(s.shape, s.dtype) for s in inputs.specs_in] * inputs.calls)
@@ -194,12 +212,13 @@ class WorkerLink:
         pairs = [(a, b) for a, b, late in zip(hidden, shared_in, some, strict=True) if late]
         withheld = Withheld(pairs, self.inputs.room)
         try:
-            self.ask(_prepare_message(inputs, profile), timeout_s)
+            tells = self.gate is not None and patience.kernels_s is not None
+            self.ask(_prepare_message(inputs, profile, tells), patience.calls_s)
             copies = (hidden, shared_in)
             reply, t2_ms, held = (
-                self._gated(self.gate, inputs, copies, withheld, timeout_s, heat)
+                self._gated(self.gate, inputs, copies, withheld, patience, heat)
                 if self.gate
-                else self._ungated(inputs, copies, withheld, timeout_s)
+                else self._ungated(inputs, copies, withheld, patience.calls_s)
             )
         finally:
             withheld.restore()
@@ -226,7 +245,7 @@ class WorkerLink:
         inputs: Inputs,
         copies: Copies,
         withheld: Withheld,
-        timeout_s: float,
+        patience: Patience,
         heat: Callable[[], None] | None,
     ) -> tuple[WorkerReply, float, list[torch.Tensor]]:
         """Queue the burst behind the gate, let the worker queue its calls, open; (reply, T2, outputs).
@@ -248,11 +267,18 @@ class WorkerLink:
             time.sleep(GATE_DELAY_S)
             gate.wait_reached()
             gate.open()
-            reply = self.answer("go", timeout_s)
+            reply = self._done(patience)
         finally:
             gate.release()
         t2_ms = self.own_time.beyond((inputs.specs_in, inputs.calls), *gate.elapsed_ms())
         return reply, t2_ms, self._taken(inputs, sampled)
+
+    def _done(self, patience: Patience) -> WorkerReply:
+        """Await the end of a burst: of the calls, and then of their kernels; raises WorkerGone."""
+        if patience.kernels_s is None:
+            return self.answer("go", patience.calls_s)
+        self.answer("called", patience.calls_s)
+        return self.answer("go", patience.kernels_s, waited_for="kernels")
 
     def _taken(self, inputs: Inputs, sampled: Sampled) -> list[torch.Tensor]:
         """Copies of the outputs from where the worker said they lie; raises WorkerGone if they cannot be."""
@@ -388,7 +414,7 @@ def _copy_all(sources: list[torch.Tensor], targets: list[torch.Tensor]) -> None:
         target.copy_(source, non_blocking=True)
 
 
-def _prepare_message(inputs: Inputs, profile: bool) -> dict[str, Any]:
+def _prepare_message(inputs: Inputs, profile: bool, tells: bool) -> dict[str, Any]:
     return {
         "op": "prepare",
         "inputs": [[list(s.shape), s.dtype] for s in inputs.specs_in],
@@ -396,6 +422,7 @@ def _prepare_message(inputs: Inputs, profile: bool) -> dict[str, Any]:
         "calls": inputs.calls,
         "kwargs": inputs.kwargs,
         "profile": profile,
+        "tells": tells,
     }
 
 

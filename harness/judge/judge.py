@@ -17,7 +17,7 @@ import torch.nn.functional as F
 
 from harness.errors import WireError
 from harness.judge.alone import Watch
-from harness.judge.burst import BurstOutcome, WorkerGone, WorkerLink
+from harness.judge.burst import BurstOutcome, Patience, WorkerGone, WorkerLink
 from harness.judge.inputs import Inputs
 from harness.judge.likeness import likeness
 from harness.judge.locate import digest
@@ -174,8 +174,8 @@ class Judge:
         compare = partial(self._compare, self.current) if message.get("compare") else None
         profile = bool(message.get("profile", False))
         keep = None if self.results is None else self.results.extend
-        timeout_s = message["timeout_s"]
-        return report_of(link.burst(self.current, timeout_s, profile, heat, compare, keep))
+        patience = Patience(message["timeout_s"], message.get("kernels_s"))
+        return report_of(link.burst(self.current, patience, profile, heat, compare, keep))
 
     def _dump(self, path: str, call: int) -> wire.Message:
         """Write one call of the replayed burst to `path`, if there is one; tell what its inputs are.

@@ -51,8 +51,15 @@ class BadOutput(Exception):
 class Worker:
     """One submission, loaded, with the judge's buffers mapped."""
 
-    def __init__(self, function: Callable[..., Any], folder: Path, device: str) -> None:
-        self.function, self.folder, self.device = function, folder, device
+    def __init__(
+        self,
+        function: Callable[..., Any],
+        folder: Path,
+        device: str,
+        tell: Callable[[wire.Message], object] = lambda message: None,
+    ) -> None:
+        """tell: says something to the judge between a request and its answer."""
+        self.function, self.folder, self.device, self.tell = function, folder, device, tell
         self.inputs: Arena | None = None
         self.outputs: Arena | None = None
         self.held: Held | None = None  # on a GPU
@@ -136,6 +143,8 @@ class Worker:
         if turn:
             assert self.held
             self.held.tell(turn)
+        if self.plan["tells"]:
+            self.tell({"op": "called"})
 
     def _keep(self, result: Any, index: int) -> None:
         """Check what one call returned and hold it, where it lies or as a copy."""
@@ -207,7 +216,7 @@ def serve(sock: socket.socket, args: argparse.Namespace, manifest: Manifest) -> 
         function = load_function(folder, manifest, args.function)
         if args.device == "cuda":
             open_context(turn)
-        worker = Worker(function, folder, args.device)
+        worker = Worker(function, folder, args.device, partial(wire.send, sock))
     except BaseException as cause:
         wire.receive(sock)
         wire.send(sock, failure(cause, folder))
