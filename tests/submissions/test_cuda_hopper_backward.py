@@ -12,6 +12,7 @@ import yaml
 from cuda_ladder import needs_nvcc
 
 import hopper_on_cpu as on_cpu  # isort: skip
+from hopper_on_cpu.forward import Case, Forward  # isort: skip
 from harness.worker.cuda import resources
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -234,7 +235,7 @@ def test_a_mistake_in_wide_shows(libraries, mistake):
 @needs_gxx
 def test_the_forward_kernel_runs_on_the_same_twin(tmp_path):
     """What an H200 made of wgmma operands, swizzles, TMA and barriers is what the twin makes of them."""
-    error, _ = on_cpu.Forward(tmp_path, headdim=128).errors(seqlen=300, causal=True)
+    error, _ = Forward(tmp_path, headdim=128).errors(Case(300, causal=True))
     assert error < 4e-4
 
 
