@@ -6,6 +6,7 @@ import contextlib
 import mmap
 import os
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -16,7 +17,7 @@ from pathlib import Path
 import pytest
 
 from harness.process import process_tree
-from harness.process.sandbox import usage
+from harness.process.sandbox import enter, usage
 from harness.process.sandbox.removal import remove_tree
 
 MIB = 1 << 20
@@ -86,9 +87,48 @@ def test_what_a_process_holds_is_counted_when_its_first_thread_has_ended(tmp_pat
 
 def test_the_machine_s_own_disk_is_nobody_s_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     """A process whose namespace is new, and whose root is still the machine's."""
-    monkeypatch.setattr(usage, "_mounts", str)
+    monkeypatch.setattr(usage, "_namespace", lambda place, kind: place)
     assert usage._used_bytes(Path("/tmp")) > 0
     assert usage.room_bytes([os.getpid()]) == 0
+
+
+def test_what_lies_in_sockets_is_counted_with_its_process() -> None:
+    me = [os.getpid()]
+    before = usage.socket_bytes(me)
+    pairs = [socket.socketpair() for _ in range(50)]
+    assert usage.socket_bytes(me) - before == 100 * usage.SOCKET_BYTES
+    assert usage.host_bytes(me, 1 << 40) >= usage.resident_bytes(me[0]) + 100 * usage.SOCKET_BYTES
+    for pair in pairs:
+        for one in pair:
+            one.close()
+    assert usage.socket_bytes(me) == before
+
+
+NOBODY_ACCEPTS = """
+import socket, time
+from harness.process.sandbox import namespaces
+namespaces._libc.unshare(namespaces.NEW_USER | namespaces.NEW_NET)
+server = socket.socket(socket.AF_UNIX)
+server.bind("\\0here")
+server.listen(64)
+for _ in range(40):
+    with socket.socket(socket.AF_UNIX) as line:
+        line.connect("\\0here")
+        line.send(b"x" * 1000)
+print(flush=True)
+time.sleep(60)
+"""
+
+
+@pytest.mark.skipif(bool(enter.lacking(2)), reason=enter.lacking(2))
+def test_what_nobody_has_accepted_is_counted_in_a_network_of_its_own() -> None:
+    command = [sys.executable, "-c", NOBODY_ACCEPTS]
+    with subprocess.Popen(command, stdout=subprocess.PIPE) as child:
+        assert child.stdout
+        child.stdout.readline()
+        found = usage.socket_bytes([1 << 22, child.pid])
+        child.kill()
+    assert found == 41 * usage.SOCKET_BYTES
 
 
 def test_threads_are_counted() -> None:

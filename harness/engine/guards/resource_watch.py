@@ -14,7 +14,10 @@ to.
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import threading
+import traceback
 from collections.abc import Mapping, Sequence
 
 from harness.engine.worker_process import WorkerProcess
@@ -46,14 +49,28 @@ class ResourceWatch(threading.Thread):
         self.stopping = threading.Event()
 
     def run(self) -> None:
-        """Look until told to stop."""
+        """Look until told to stop. Who cannot be looked at is ended: nobody runs unwatched."""
         while not self.stopping.wait(PERIOD_S):
-            on_device = self.monitor.memory_by_pid()
+            on_device = functools.cache(self.monitor.memory_by_pid)  # asked once a round
             for worker in self.workers:
                 for child in filter(None, (worker.child, worker.builder)):
-                    if child.alive and (excess := self.excess(worker, child, on_device)):
+                    try:
+                        excess = self.excess(worker, child, on_device()) if child.alive else None
+                    except Exception as cause:
+                        excess = self._unseen(cause)
+                    if excess:
                         worker.ended_for = excess
-                        child.end()
+                        with contextlib.suppress(Exception):  # the next look tries again
+                            child.end()
+
+    def _unseen(self, cause: Exception) -> tuple[Status, str] | None:
+        """What becomes of a process that could not be looked at; None where its run is over."""
+        if self.stopping.is_set():  # its folders are being removed
+            return None
+        traceback.print_exception(cause)
+        # A file that cannot be opened is the machine's fault; all else came of what was looked at.
+        status = Status.HARNESS_ERROR if isinstance(cause, OSError) else Status.BROKE_THE_RUN
+        return status, f"what it takes could not be watched: {cause!r}"[:500]
 
     def excess(
         self, worker: WorkerProcess, child: Child, on_device: Mapping[int, int]

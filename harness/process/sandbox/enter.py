@@ -229,6 +229,8 @@ def enter(rules: Rules, line: int | None = None) -> None:
     """
     if rules.level == 2:
         namespaces.settle(rules.uid, contents(rules), line)
+    else:  # nobody stands above it who would: what it starts stays below it, counted and stopped
+        process_tree.adopt_orphans()
     _checked("prctl", int(_libc.prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     resource.setrlimit(resource.RLIMIT_FSIZE, (rules.file_bytes, rules.file_bytes))
