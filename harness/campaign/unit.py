@@ -102,7 +102,7 @@ def plan_units(
     """
     baseline = tuple(e for e in request.entrants if e.name == request.against)
     alone = [e for e in request.entrants if e.name != request.against] or list(baseline)
-    pending = ((entrant, _pending(entrant, request.suite.cases, recorded)) for entrant in alone)
+    pending = ((entrant, _pending(entrant, request.asked.cases, recorded)) for entrant in alone)
     units: list[Unit] = []
     for cases, group in groupby(pending, key=lambda pair: pair[1]):
         members = [entrant for entrant, _ in group] if cases else []
