@@ -112,7 +112,9 @@ def plan_units(
                 Unit(
                     key=f"{len(units):05d}",
                     entrants=chosen if chosen == baseline else (*chosen, *baseline),
-                    suite=request.suite,
+                    suite=request.suite.model_copy(
+                        update={"hidden": 0}
+                    ),  # of one run, not of units
                     cases=cases,
                     against=request.against,
                     root=request.root,
