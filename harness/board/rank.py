@@ -28,6 +28,12 @@ NO_VERDICT = frozenset(
     | {Status.INTERRUPTED, Status.HARNESS_ERROR}
 )
 
+#: Endings that say that an output or a time was wrong, not that it was late or too large.
+WRONG = frozenset(
+    {Status.INCORRECT, Status.NONFINITE, Status.BAD_OUTPUT, Status.INPUT_MUTATED}
+    | {Status.TIME_CLAIM_REJECTED, Status.LEFT_WORK_RUNNING}
+)
+
 
 class Dated(Protocol):
     """What choosing the newest needs to know of a line."""
@@ -78,6 +84,7 @@ class Row:
 
     entry: str
     results: tuple[Result, ...]  # in the order of the board's configs
+    hidden: tuple[Result, ...] = ()  # on shapes that its run drew from its secret
     speedup: Interval | None = None  # geometric mean over the configs
     rank: int | None = None
     tie: bool = False
@@ -220,7 +227,8 @@ def leaderboard(
     chosen = sorted(newest(results), key=lambda r: (r.entry, r.config, r.date, r.run))
     for result in chosen:
         groups.setdefault((result.gpu, result.suite_sha256, result.protocol), []).append(result)
-    boards = [_board(group, beside) for group in groups.values()]
+    asked = (group for group in groups.values() if any(not r.case.hidden for r in group))
+    boards = [_board(group, beside) for group in asked]
     return Leaderboard(tuple(sorted(boards, key=_order)), bad_lines)
 
 
@@ -229,13 +237,18 @@ def _order(board: Board) -> tuple[object, ...]:
 
 
 def _board(group: Sequence[Result], beside: Beside) -> Board:
-    first = group[0]
+    first, drawn = group[0], [result for result in group if result.case.hidden]
+    group = [result for result in group if not result.case.hidden]
     configs = tuple(sorted({r.config for r in group}, key=lambda name: _size(group, name)))
     headline = _headline(group)
     by_entry: dict[str, list[Result]] = {}
     for result in sorted(group, key=lambda r: configs.index(r.config)):
         by_entry.setdefault(result.entry, []).append(result)
-    rows = [_row(entry, tuple(mine), configs, headline) for entry, mine in by_entry.items()]
+    hidden = {name: tuple(r for r in drawn if r.entry == name) for name in by_entry}
+    rows = [
+        _row(Row(entry, tuple(mine), hidden[entry]), configs, headline)
+        for entry, mine in by_entry.items()
+    ]
     scored = sorted((row for row in rows if row.speedup), key=lambda r: (-_value(r), r.entry))
     entries = [row for row in scored if not row.champion]
     library = [row for row in entries if row.borrowed]
@@ -270,12 +283,20 @@ def _headline(group: Sequence[Result]) -> str:
     return min(named, key=lambda name: (-named[name], name))
 
 
-def _row(entry: str, results: tuple[Result, ...], configs: Sequence[str], headline: str) -> Row:
-    why = _obstacle(entry, results, configs, headline)
+def _row(row: Row, configs: Sequence[str], headline: str) -> Row:
+    """The same with its speed-up, or with the reason why it has none."""
+    why = _obstacle(row.entry, row.results, configs, headline) or _wrong_on_hidden(row)
     if why:
-        return Row(entry, results, why=why)
-    ratios = [Interval(1, 1, 1) if entry == headline else _told(result) for result in results]
-    return Row(entry, results, speedup=stats.geomean(ratios))
+        return replace(row, why=why)
+    first = row.entry == headline
+    ratios = [Interval(1, 1, 1) if first else _told(result) for result in row.results]
+    return replace(row, speedup=stats.geomean(ratios))
+
+
+def _wrong_on_hidden(row: Row) -> str:
+    """Why a submission that is wrong on a shape it claims has no score, or an empty string."""
+    wrong = (r for r in row.hidden if r.kind is Kind.SUBMISSION and r.status in WRONG)
+    return next((f"{r.config}: {r.status.value} ({r.reason})" for r in wrong), "")
 
 
 def _told(result: Result) -> Interval:

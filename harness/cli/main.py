@@ -174,6 +174,11 @@ def add_run(subparsers: argparse._SubParsersAction[Any]) -> None:
         metavar="SECONDS",
         help=f"of the timed part, for --until; the suite's own blocks are not cut (default: {TIME_LIMIT_S:g})",
     )
+    add(
+        "--only",
+        metavar="LIST",
+        help="these cases of the suite, e.g. 'hdim64_*,*_full'; same board",
+    )
     add("--headdim", "--hdim", metavar="LIST", help="64,128,256: own shapes instead of the suite's")
     add("--seqlen", metavar="LIST", help="512,4k,16k")
     add("--causal", metavar="WHICH", help="true, false or both")

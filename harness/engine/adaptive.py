@@ -15,7 +15,6 @@ from harness.engine.run_state import State
 from harness.engine.timing import (
     clock_verdict,
     intervals,
-    name_kernels,
     repeat_disturbed,
     run_block,
 )
@@ -98,8 +97,6 @@ class AdaptiveRun:
             if name in self.shown:
                 self._tell(name, end)
         self._tell_neighbours()
-        for lane in self.lanes:
-            name_kernels(self.state, lane.case, self.shown)
 
     def _advance_to(self, look: int) -> bool:
         """Give every case `look` timed blocks, one block in turn; False when the time is over."""

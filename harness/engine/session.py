@@ -47,6 +47,9 @@ def execute(request: Request, save: Callable[[Result], None], observer: Observer
             with opened(request, save, observer) as run:
                 run.execute()
         except BrokenRun as broken:  # noqa: PERF203 - once for each who breaks it
+            if not broken.open_cases:  # of the suite's own
+                observer.note(broken.message)
+                return
             observer.note(f"{broken.message}; the others begin again without it")
             request = request.without(broken.entrant, broken.open_cases)
         else:

@@ -30,6 +30,7 @@ from harness.process.messages import (
     BurstReport,
     Crossing,
     Done,
+    Drawn,
     Dumped,
     Failed,
     JudgeReady,
@@ -157,6 +158,12 @@ class JudgeClient:
         """Forget a worker and free its buffers."""
         with self._busy_with(name):
             self._read(self._ask({"op": "detach", "worker": name}, JUDGE_REQUEST_S), Done)
+
+    def hidden_cases(self, official: Sequence[Case], each: int) -> tuple[Case, ...]:
+        """Shapes that follow from the secret in force, `each` for every headdim of `official`."""
+        cases = [case.model_dump(mode="json") for case in official]
+        message = {"op": "hidden", "official": cases, "each": each}
+        return self._read(self._ask(message, JUDGE_REQUEST_S), Drawn).cases
 
     def reveal(self) -> str:
         """The secret that all inputs so far came from; the next ones come from a new one."""

@@ -26,6 +26,7 @@ from harness.judge.secret import Secret
 from harness.judge.stream import OwnTime
 from harness.problems import get_problem
 from harness.problems.base_tensors import Tensors
+from harness.problems.hidden import hidden_cases
 from harness.process import wire
 from harness.process.cuda.driver import keep_memory_private, timer
 from harness.process.cuda.shared_memory import Arena, ArenaKind
@@ -75,6 +76,11 @@ class Judge:
         if op == "reveal":
             told, self.secret = self.secret.reveal(), Secret()
             return {"secret": told, "commitment": self.secret.commitment}
+        if op == "hidden":
+            official = [Case.model_validate(case) for case in message["official"]]
+            each, number = int(message["each"]), self.secret.seed
+            cases = hidden_cases(official, each, number, self.problem)
+            return {"cases": [case.model_dump(mode="json") for case in cases]}
         if op == "replay":
             self.secret, self.results = Secret(bytes.fromhex(message["secret"])), []
             return {"ok": True}

@@ -48,11 +48,12 @@ from harness.schema.result import (
     Stopping,
     Telemetry,
 )
-from harness.schema.suite import Case, Limits, Suite
+from harness.schema.suite import HIDDEN_PREFIX, Case, Limits, Suite, is_hidden
 
 __all__ = [
     "BLAMELESS",
     "CONFESSIONS",
+    "HIDDEN_PREFIX",
     "LATE_REST_MS",
     "MOST_BLOCKS",
     "MOST_CALLS",
@@ -90,4 +91,5 @@ __all__ = [
     "Telemetry",
     "Timed",
     "Tool",
+    "is_hidden",
 ]

@@ -14,7 +14,7 @@ from harness.board.render.text import milliseconds, sanitize, side_by_side, time
 from harness.errors import EXIT_OK, EXIT_SUBMISSION_FAILED, UnavailableError, UsageError, typed
 from harness.measure import stats
 from harness.measure.stats import Interval
-from harness.schema import Kind, Result, Status
+from harness.schema import Kind, Result, Status, is_hidden
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,7 +189,9 @@ def _passed(heads: list[Head], board: tuple[str, str, int]) -> dict[str, Head]:
     on_board = [
         h
         for h in heads
-        if (h.gpu, h.suite_sha256, h.protocol) == board and h.status == Status.PASSED.value
+        if (h.gpu, h.suite_sha256, h.protocol) == board
+        and h.status == Status.PASSED.value
+        and not is_hidden(h.config)
     ]
     return {head.config: head for head in newest(on_board)}
 
