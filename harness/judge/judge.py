@@ -19,9 +19,8 @@ from harness.errors import WireError
 from harness.judge.alone import Watch
 from harness.judge.burst import BurstOutcome, WorkerGone, WorkerLink
 from harness.judge.inputs import Inputs
-from harness.judge.likeness import likeness
 from harness.judge.locate import digest
-from harness.judge.numerics import Reference, grade
+from harness.judge.numerics import Reference, grade, likeness
 from harness.judge.secret import Secret
 from harness.judge.stream import OwnTime
 from harness.problems import get_problem
