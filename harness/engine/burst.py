@@ -39,6 +39,7 @@ class Question:
     whole: bool = False  # compare all of each output with float64
     timed: bool = False  # the judge watches that it is alone on the GPU while it works this out
     replayed: bool = False  # the label is the whole one of a burst that has been
+    stretch: int = 0  # so many calls on windows into these inputs, back to back; 0: one burst
 
 
 def run_burst(
@@ -107,8 +108,14 @@ def _burst(
         state.quiet.release(worker)
     assert worker.child
     state.last_on_turn = name
+    reply: BurstReport
     overdue = partial(end_overdue, state, worker)
-    reply = state.judge.burst(worker.label, timeout_s, overdue, profile, heat_ms, compare)
+    if question.stretch:
+        reply = state.judge.stretch(
+            worker.label, question.stretch, state.suite.sustained_s, timeout_s, overdue
+        )
+    else:
+        reply = state.judge.burst(worker.label, timeout_s, overdue, profile, heat_ms, compare)
     told_nothing = not reply.calls_ms  # a worker that fails says why and ends
     if reply.status in ENDS_WORKER or told_nothing or not worker.child.alive:
         reply = _reap(state, worker, reply)
@@ -204,14 +211,15 @@ def _replace(state: State, worker: WorkerProcess) -> None:
 def _ask(state: State, name: str, question: Question) -> float:
     """Have the judge draw inputs that nobody else meets: one entrant's answers are of no use to another.
 
-    The null kernel answers nothing, so nothing is worked out for it. Everybody is held meanwhile:
+    The null kernel answers nothing, so nothing is worked out for it, nor for a stretch, whose calls
+    get other inputs than these. Everybody is held meanwhile:
     returns the longest time in ms that the GPU was with somebody else all the same, 0 where nobody
     watches.
     """
     label = question.label
     if Defence.OWN_INPUTS not in state.facts.off and not question.replayed:
         label += f"/{name}/{state.rng.getrandbits(64):x}"
-    answered = name != state.roles.null
+    answered = name != state.roles.null and not question.stretch
     watched = question.timed and state.quiet.watches
     return state.judge.inputs(
         question.probe, label, question.calls, question.whole, answered, watched

@@ -54,10 +54,16 @@ ANSWERS = {
     "map": "mapped",
     "prepare": "ready",
     "go": "done",
+    "stretch": "done",
     "prime": "profiler_started",
 }  # request → the only good answer
 #: What a worker that does not answer is at, in its author's words.
-WAITED_FOR = {"map": "its import", "prepare": "getting ready", "go": "its calls"}
+WAITED_FOR = {
+    "map": "its import",
+    "prepare": "getting ready",
+    "go": "its calls",
+    "stretch": "its stretch",
+}
 Compare = Callable[[int, list[torch.Tensor]], dict[str, float]]
 Keep = Callable[[list[torch.Tensor]], object]
 Copies = tuple[list[torch.Tensor], list[torch.Tensor]]  # from, to
@@ -197,7 +203,7 @@ class WorkerLink:
         pairs = [(a, b) for a, b, late in zip(hidden, shared_in, some, strict=True) if late]
         withheld = Withheld(pairs, self.inputs.room)
         try:
-            self.ask(_prepare_message(inputs, profile), timeout_s)
+            self.ask(prepare_message(inputs, profile), timeout_s)
             copies = (hidden, shared_in)
             reply, t2_ms, held = (
                 self._gated(self.gate, inputs, copies, withheld, timeout_s, heat)
@@ -218,7 +224,7 @@ class WorkerLink:
             )
         exit_code_of = Defence.INPUT_DIGEST not in self.off
         if exit_code_of and not all(
-            torch.equal(_bits(a), _bits(b)) for a, b in zip(hidden, shared_in, strict=True)
+            torch.equal(bits(a), bits(b)) for a, b in zip(hidden, shared_in, strict=True)
         ):
             raise WorkerGone(
                 Status.INPUT_MUTATED, "an input differs from what was given after the burst"
@@ -289,7 +295,7 @@ class WorkerLink:
     ) -> tuple[WorkerReply, float, list[torch.Tensor]]:
         """The same by the host's clock, through slots that the worker copies its outputs into."""
         slots = self.outputs.carve([(s.shape, s.dtype) for s in inputs.specs_out] * inputs.calls)
-        self._poison()
+        self.poison()
         held = [torch.empty_like(tensor) for tensor in slots]
         start = time.perf_counter()
         _copy_all(*copies)
@@ -347,7 +353,7 @@ class WorkerLink:
             return False
         return max_diff >= limit if Defence.FINITE in self.off else not max_diff < limit
 
-    def _poison(self) -> None:
+    def poison(self) -> None:
         """Fill the outputs with a NaN whose payload changes.
 
         Bit patterns 0x7F81..0x7FFF are NaN in fp16 and bf16, and twice over in float32.
@@ -378,7 +384,7 @@ def _repeated(inputs: Inputs, outs: list[torch.Tensor], strides: list[list[int]]
     if strides[:width] != strides[-width:]:
         return False
     pairs = zip(outs[:width], outs[-width:], strict=True)
-    return all(torch.equal(_bits(first), _bits(last)) for first, last in pairs)
+    return all(torch.equal(bits(first), bits(last)) for first, last in pairs)
 
 
 def _copy_all(sources: list[torch.Tensor], targets: list[torch.Tensor]) -> None:
@@ -386,7 +392,8 @@ def _copy_all(sources: list[torch.Tensor], targets: list[torch.Tensor]) -> None:
         target.copy_(source, non_blocking=True)
 
 
-def _prepare_message(inputs: Inputs, profile: bool) -> dict[str, Any]:
+def prepare_message(inputs: Inputs, profile: bool = False) -> dict[str, Any]:
+    """What a worker is told of the calls to come: shapes, types, how many, arguments."""
     return {
         "op": "prepare",
         "inputs": [[list(s.shape), s.dtype] for s in inputs.specs_in],
@@ -397,7 +404,7 @@ def _prepare_message(inputs: Inputs, profile: bool) -> dict[str, Any]:
     }
 
 
-def _bits(tensor: torch.Tensor) -> torch.Tensor:
+def bits(tensor: torch.Tensor) -> torch.Tensor:
     """Same bytes as integers: NaN inputs compare, and -0.0 is not 0.0."""
     return tensor.contiguous().view(torch.int16 if tensor.element_size() == 2 else torch.int32)
 

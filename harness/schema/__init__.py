@@ -46,9 +46,10 @@ from harness.schema.result import (
     Slack,
     Speedup,
     Stopping,
+    Sustained,
     Telemetry,
 )
-from harness.schema.suite import Case, Limits, Suite
+from harness.schema.suite import MOST_SUSTAINED_S, Case, Limits, Suite
 
 __all__ = [
     "BLAMELESS",
@@ -57,6 +58,7 @@ __all__ = [
     "MOST_BLOCKS",
     "MOST_CALLS",
     "MOST_SLACK_PCT",
+    "MOST_SUSTAINED_S",
     "NAME_PATTERN",
     "Case",
     "Claims",
@@ -87,6 +89,7 @@ __all__ = [
     "Status",
     "Stopping",
     "Suite",
+    "Sustained",
     "Telemetry",
     "Timed",
     "Tool",

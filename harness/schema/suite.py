@@ -11,6 +11,7 @@ from pydantic import Field, field_validator
 from harness.schema.common import MOST_BLOCKS, MOST_CALLS, Dtype, Frozen, Limit, Name
 
 MOST_SEQLEN = 1 << 24
+MOST_SUSTAINED_S = 60
 
 
 class Case(Frozen):
@@ -63,6 +64,8 @@ class Suite(Frozen):
     blocks: int = Field(default=20, ge=1, le=MOST_BLOCKS)
     warmup_blocks: int = Field(default=2, ge=0, le=100)
     heat_ms: float = Field(default=0, ge=0, le=1000)  # trusted work before each timed burst
+    #: Of an entrant's calls back to back, behind the blocks of a case; 0: no such stretch.
+    sustained_s: float = Field(default=0, ge=0, le=MOST_SUSTAINED_S)
     limits: Limits = Limits()
     description: str = ""
 

@@ -32,9 +32,10 @@ from harness.process.cuda.shared_memory import DTYPES, Arena
 from harness.process.forkserver import WORKER_NAME
 from harness.schema import Case, Manifest, Status
 from harness.worker.burst import cpu_burst, gpu_burst
-from harness.worker.held import Held, dense_storage
+from harness.worker.held import Held, Ring, dense_storage
 from harness.worker.introspect import listening, naming
 from harness.worker.load import LoadError, classify, describe, load_function
+from harness.worker.stretch import gpu_stretch, windows_of
 from harness.worker.tuned import tuned
 
 LATE_COPY_S = 0.5
@@ -79,6 +80,8 @@ class Worker:
             return {"op": "ready"}
         if op == "go":
             return self._go(int(message["turn"]))
+        if op == "stretch":
+            return self._stretch(message)
         if op == "prime":
             if self.device == "cuda":
                 with listening():
@@ -136,6 +139,26 @@ class Worker:
             done["configs"] = tuned(sys.modules.get("submission"))
         return done
 
+    def _stretch(self, message: wire.Message) -> wire.Message:
+        """Calls back to back; the results of the last stay where the judge can read them."""
+        assert self.inputs
+        specs, tensors, calls = self.plan["inputs"], len(self.views), int(message["calls"])
+        asked = (specs, message["alone"], tensors, calls, int(message["seed"]))
+        given, kwargs = windows_of(self.inputs, *asked), self.plan["kwargs"]
+        if self.held:
+            assert self.outputs
+            ring = Ring(self.held, self.outputs)
+
+            def keep(result: Any, call: int) -> None:
+                self._hold(result, call % tensors, ring)
+                ring.over(call + 1)
+
+            with self.held.lending():
+                calls_ms = [gpu_stretch(self.function, given, kwargs, keep, message["counted"])]
+        else:
+            calls_ms = cpu_burst(self.function, list(given), kwargs, self._hold)
+        return {"op": "done", "calls_ms": calls_ms, "strides": self.strides[:1]}
+
     def _keep(self, result: Any, index: int) -> None:
         """Check what one call returned and hold it, where it lies or as a copy."""
         if Defence.OUTPUT_COPIED in self.off:
@@ -157,7 +180,8 @@ class Worker:
             assert self.held
             self.held.tell(turn)
 
-    def _hold(self, result: Any, index: int) -> None:
+    def _hold(self, result: Any, index: int, ring: Ring | None = None) -> None:
+        """Hold what call `index` returned; in a stretch what the last calls returned, in a ring."""
         width = len(self.plan["outputs"])
         results = result if isinstance(result, tuple) and width > 1 else (result,)
         if len(results) != width:
@@ -167,12 +191,15 @@ class Worker:
             shape = tuple(sizes)
             if Defence.OUTPUT_TYPE not in self.off:
                 require_output(tensor, shape, DTYPES[dtype], self.device)
-            strides = (
-                self.held.keep(tensor)
-                if self.held
-                else copy_out(tensor, self.slots[index * width + number])
-            )
-            self.strides[index].append(list(strides))
+            place = index * width + number
+            if ring:
+                strides = ring.keep(tensor, place)
+            elif self.held:
+                strides = self.held.keep(tensor)
+            else:
+                strides = copy_out(tensor, self.slots[place])
+            if len(self.strides[index]) < width:
+                self.strides[index].append(list(strides))
 
 
 def copy_out(tensor: torch.Tensor, slot: torch.Tensor) -> tuple[int, ...]:

@@ -5,9 +5,10 @@ from __future__ import annotations
 import pytest
 
 from harness.cli.main import parse_args
-from harness.cli.run_options import rule_of
+from harness.cli.run_options import choose_suite, rule_of
 from harness.errors import UsageError
 from harness.measure.stopping import FIXED, Rule
+from harness.schema import Machine
 
 
 @pytest.mark.parametrize(
@@ -40,3 +41,30 @@ def test_nonsense_is_answered_with_what_to_write(words: list[str], hint: str) ->
     with pytest.raises(UsageError) as told:
         rule_of(parse_args(["-s", "x", *words]))
     assert hint in str(told.value)
+
+
+@pytest.mark.parametrize(
+    ("words", "seconds"),
+    [
+        ([], None),
+        (["--sustained"], 2.0),
+        (["--sustained", "0.5"], 0.5),
+        (["--sustained", "0"], 0.0),
+    ],
+)
+def test_seconds_that_last(words: list[str], seconds: float | None) -> None:
+    """None: as the suite says; 0 switches it off where the suite asks."""
+    args = parse_args(["-s", "triton_template", "--suite", "smoke", *words])
+    assert args.sustained == seconds
+    suite = choose_suite(args, Machine())
+    assert suite.sustained_s == (seconds or 0)
+    assert (
+        suite.sha256
+        == choose_suite(parse_args(["-s", "triton_template", "--suite", "smoke"]), Machine()).sha256
+    )
+
+
+@pytest.mark.parametrize("text", ["-1", "61", "nan", "long"])
+def test_seconds_that_are_none(text: str) -> None:
+    with pytest.raises(UsageError, match="from 0 to 60"):
+        parse_args(["-s", "x", f"--sustained={text}"])
