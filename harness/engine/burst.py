@@ -38,6 +38,7 @@ class Question:
     whole: bool = False  # compare all of each output with float64
     timed: bool = False  # the judge watches that it is alone on the GPU while it works this out
     replayed: bool = False  # the label is the whole one of a burst that has been
+    stretch: int = 0  # so many calls on windows into these inputs, back to back; 0: one burst
 
 
 def run_burst(
@@ -106,11 +107,17 @@ def _burst(
         state.quiet.release(worker)
     assert worker.child
     state.last_on_turn = name
+    reply: BurstReport
     overdue = partial(end_overdue, state, worker)
-    kernels_s = state.limits.burst_s if timeout_s > state.limits.burst_s else None
-    reply = state.judge.burst(
-        worker.label, timeout_s, overdue, profile, heat_ms, compare, kernels_s
-    )
+    if question.stretch:
+        reply = state.judge.stretch(
+            worker.label, question.stretch, state.suite.sustained_s, timeout_s, overdue
+        )
+    else:
+        kernels_s = state.limits.burst_s if timeout_s > state.limits.burst_s else None
+        reply = state.judge.burst(
+            worker.label, timeout_s, overdue, profile, heat_ms, compare, kernels_s
+        )
     told_nothing = not reply.calls_ms  # a worker that fails says why and ends
     if reply.status in ENDS_WORKER or told_nothing or not worker.child.alive:
         reply = reap(state, worker, reply)
@@ -206,12 +213,13 @@ def _replace(state: State, worker: WorkerProcess) -> None:
 def _ask(state: State, name: str, question: Question) -> float:
     """Have the judge draw inputs that nobody else meets: one entrant's answers are of no use to another.
 
-    The null kernel answers nothing, so nothing is worked out for it. Everybody is held meanwhile:
+    The null kernel answers nothing, so nothing is worked out for it, nor for a stretch, whose calls
+    get other inputs than these. Everybody is held meanwhile:
     returns the longest time in ms that the GPU was with somebody else all the same, 0 where nobody
     watches.
     """
     label = question.label if question.replayed else own_label(state, name, question)
-    answered = name != state.roles.null
+    answered = name != state.roles.null and not question.stretch
     watched = question.timed and state.quiet.watches
     return state.judge.inputs(
         question.probe, label, question.calls, question.whole, answered, watched

@@ -35,6 +35,7 @@ from harness.process.messages import (
     Failed,
     JudgeReady,
     Revealed,
+    StretchReport,
     understood,
 )
 from harness.schema import CONFESSIONS, Case, Entrant, Kind, Limits, Machine, Status
@@ -136,6 +137,16 @@ class JudgeClient:
             self._send(message)
             answer = self._answer_of_worker(2 * timeout_s + TURN_SPARE_S, overdue)
             return self._read(answer, BurstReport)
+
+    def stretch(
+        self, name: str, calls: int, seconds: float, timeout_s: float, overdue: Overdue
+    ) -> StretchReport:
+        """Run `calls` calls, some `seconds`, on windows into the current inputs, back to back."""
+        message = {"op": "stretch", "worker": name, "calls": calls, "seconds": seconds}
+        with self._busy_with(name):
+            self._send(message | {"timeout_s": timeout_s})
+            answer = self._answer_of_worker(2 * timeout_s + TURN_SPARE_S, overdue)
+            return self._read(answer, StretchReport)
 
     def prime(
         self, names: Sequence[str], timeout_s: float, overdue: Callable[[str, float], object]

@@ -54,6 +54,7 @@ ANSWERS = {
     "prepare": "ready",
     "called": "called",  # asked for by "prepare": the calls have returned, their kernels may still run
     "go": "done",
+    "stretch": "done",
     "prime": "profiler_started",
 }  # request → the only good answer
 #: What a worker that does not answer is at, in its author's words.
@@ -63,6 +64,7 @@ WAITED_FOR = {
     "called": "its calls",
     "go": "its calls",
     "kernels": "what its calls had queued",
+    "stretch": "its stretch",
 }
 Compare = Callable[[int, list[torch.Tensor]], dict[str, float]]
 Keep = Callable[[list[torch.Tensor]], object]
@@ -213,7 +215,7 @@ class WorkerLink:
         withheld = Withheld(pairs, self.inputs.room)
         try:
             tells = self.gate is not None and patience.kernels_s is not None
-            self.ask(_prepare_message(inputs, profile, tells), patience.calls_s)
+            self.ask(prepare_message(inputs, profile, tells), patience.calls_s)
             copies = (hidden, shared_in)
             reply, t2_ms, held = (
                 self._gated(self.gate, inputs, copies, withheld, patience, heat)
@@ -309,7 +311,7 @@ class WorkerLink:
     ) -> tuple[WorkerReply, float, list[torch.Tensor]]:
         """The same by the host's clock, through slots that the worker copies its outputs into."""
         slots = self.outputs.carve([(s.shape, s.dtype) for s in inputs.specs_out] * inputs.calls)
-        self._poison()
+        self.poison()
         held = [torch.empty_like(tensor) for tensor in slots]
         start = time.perf_counter()
         _copy_all(*copies)
@@ -360,7 +362,7 @@ class WorkerLink:
             mismatch=mismatch,
         )
 
-    def _poison(self) -> None:
+    def poison(self) -> None:
         """Fill the outputs with a NaN whose payload changes.
 
         Bit patterns 0x7F81..0x7FFF are NaN in fp16 and bf16, and twice over in float32.
@@ -386,7 +388,7 @@ def differs(max_diff: float, limit: float) -> bool:
 
 def same_bits(hidden: list[torch.Tensor], shared: list[torch.Tensor]) -> bool:
     """Whether the inputs are still what the worker was given."""
-    return all(torch.equal(_bits(a), _bits(b)) for a, b in zip(hidden, shared, strict=True))
+    return all(torch.equal(bits(a), bits(b)) for a, b in zip(hidden, shared, strict=True))
 
 
 def _read(memory: torch.Tensor, strides: list[int]) -> torch.Tensor:
@@ -406,7 +408,7 @@ def _repeated(inputs: Inputs, outs: list[torch.Tensor], strides: list[list[int]]
     if strides[:width] != strides[-width:]:
         return False
     pairs = zip(outs[:width], outs[-width:], strict=True)
-    return all(torch.equal(_bits(first), _bits(last)) for first, last in pairs)
+    return all(torch.equal(bits(first), bits(last)) for first, last in pairs)
 
 
 def _copy_all(sources: list[torch.Tensor], targets: list[torch.Tensor]) -> None:
@@ -414,7 +416,8 @@ def _copy_all(sources: list[torch.Tensor], targets: list[torch.Tensor]) -> None:
         target.copy_(source, non_blocking=True)
 
 
-def _prepare_message(inputs: Inputs, profile: bool, tells: bool) -> dict[str, Any]:
+def prepare_message(inputs: Inputs, profile: bool = False, tells: bool = False) -> dict[str, Any]:
+    """What a worker is told of the calls to come: shapes, types, how many, arguments."""
     return {
         "op": "prepare",
         "inputs": [[list(s.shape), s.dtype] for s in inputs.specs_in],
@@ -426,7 +429,7 @@ def _prepare_message(inputs: Inputs, profile: bool, tells: bool) -> dict[str, An
     }
 
 
-def _bits(tensor: torch.Tensor) -> torch.Tensor:
+def bits(tensor: torch.Tensor) -> torch.Tensor:
     """Same bytes as integers: NaN inputs compare, and -0.0 is not 0.0."""
     return tensor.contiguous().view(torch.int16 if tensor.element_size() == 2 else torch.int32)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import importlib
 import math
+import random
 import socket
 import time
 import traceback
@@ -19,19 +20,19 @@ from harness.errors import WireError
 from harness.judge.alone import Watch
 from harness.judge.burst import BurstOutcome, Patience, WorkerGone, WorkerLink
 from harness.judge.inputs import Inputs
-from harness.judge.likeness import likeness
 from harness.judge.locate import digest
-from harness.judge.numerics import Reference, grade
+from harness.judge.numerics import Reference, grade, likeness
 from harness.judge.secret import Secret
 from harness.judge.stream import OwnTime
+from harness.judge.stretch import Asked, run_stretch
 from harness.problems import get_problem
 from harness.problems.base_tensors import Tensors
 from harness.problems.hidden import hidden_cases
 from harness.process import wire
 from harness.process.cuda.driver import keep_memory_private, timer
 from harness.process.cuda.shared_memory import Arena, ArenaKind
-from harness.process.messages import BurstReport
-from harness.schema import Case, Error
+from harness.process.messages import BurstReport, StretchReport
+from harness.schema import Case, Error, Status
 from harness.schema.mismatch import Draw
 
 #: As much as do_bench clears: several times the L2 cache of any GPU.
@@ -66,6 +67,8 @@ class Judge:
             return self._inputs(message)
         if op == "burst":
             return self._burst(message)
+        if op == "stretch":
+            return self._stretch(message)
         if op == "prime":
             return self._prime(message)
         if op == "profiler_started":
@@ -135,6 +138,7 @@ class Judge:
             references=references,
             kwargs=kwargs,
             contract_limit=limits.contract,
+            scaled=limits.scaled,
             whole=whole,
             repeats=again,
             draw=Draw(
@@ -182,6 +186,27 @@ class Judge:
         keep = None if self.results is None else self.results.extend
         patience = Patience(message["timeout_s"], message.get("kernels_s"))
         return report_of(link.burst(self.current, patience, profile, heat, compare, keep))
+
+    def _stretch(self, message: wire.Message) -> wire.Message:
+        """Seconds of one worker's calls on windows into the current inputs."""
+        inputs = self.current
+        if inputs is None:
+            raise WireError("stretch before inputs")
+        asked = Asked(
+            inputs=inputs,
+            calls=int(message["calls"]),
+            seconds=float(message["seconds"]),
+            answer=lambda given: self.tensors.contract(given, inputs.kwargs),
+            alone=tuple(spec.alone for spec in inputs.specs_in),
+            scaled=inputs.scaled,
+            seed=random.SystemRandom().getrandbits(62),
+        )
+        try:
+            report = run_stretch(self.links[message["worker"]], asked, message["timeout_s"])
+        except torch.OutOfMemoryError:
+            said = "the judge had no memory left to look at its results"
+            report = StretchReport(status=Status.HARNESS_ERROR, message=said)
+        return dict(report) | {"status": report.status.value}
 
     def _dump(self, path: str, call: int) -> wire.Message:
         """Write one call of the replayed burst to `path`, if there is one; tell what its inputs are.

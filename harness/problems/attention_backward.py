@@ -50,6 +50,7 @@ class AttentionBackward:
         dtype = case.dtype.value
         full = {name: TensorSpec(name, case.shape, dtype) for name in ("q", "k", "v", "o", "do")}
         full["q"] = TensorSpec("q", case.shape, dtype, withheld=True)
+        full["do"] = TensorSpec("do", case.shape, dtype, alone=True)
         full["lse"] = TensorSpec("lse", case.shape[:3], "fp32")
         return tuple(full[name] for name in ("q", "k", "v", "o", "lse", "do"))
 

@@ -31,7 +31,7 @@ class AttentionForward:
     def inputs(self, case: Case) -> tuple[TensorSpec, ...]:
         """q, k, v; without its row of q no row of o can be begun."""
         dtype = case.dtype.value
-        return tuple(TensorSpec(x, case.shape, dtype, withheld=x == "q") for x in "qkv")
+        return tuple(TensorSpec(x, case.shape, dtype, x == "q", alone=True) for x in "qkv")
 
     def outputs(self, case: Case) -> tuple[TensorSpec, ...]:
         """O."""

@@ -11,6 +11,7 @@ from pydantic import Field, field_validator
 from harness.schema.common import MOST_BLOCKS, MOST_CALLS, Dtype, Frozen, Limit, Name
 
 MOST_SEQLEN = 1 << 24
+MOST_SUSTAINED_S = 60
 #: Of a case that a run draws from its secret; no suite may use it.
 HIDDEN_PREFIX = "hidden_"
 
@@ -76,6 +77,8 @@ class Suite(Frozen):
     warmup_blocks: int = Field(default=2, ge=0, le=100)
     heat_ms: float = Field(default=0, ge=0, le=1000)  # trusted work before each timed burst
     hidden: int = Field(default=0, ge=0, le=8)  # shapes a headdim that each run draws by itself
+    #: Of an entrant's calls back to back, behind the blocks of a case; 0: no such stretch.
+    sustained_s: float = Field(default=0, ge=0, le=MOST_SUSTAINED_S)
     limits: Limits = Limits()
     description: str = ""
 

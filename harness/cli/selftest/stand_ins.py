@@ -110,17 +110,17 @@ def _late_copies(worker: Any) -> Any:
     class Late(worker):  # type: ignore[misc]
         def __init__(self, *args: Any) -> None:
             super().__init__(*args)
-            self.late: list[tuple[Any, int]] = []
+            self.late: list[tuple[Any, ...]] = []
 
-        def _keep(self, result: Any, index: int) -> None:
-            self.late.append((result, index))
+        def _keep(self, result: Any, index: int, *ring: Any) -> None:
+            self.late.append((result, index, *ring))
 
         def _kept(self, turn: int) -> None:
             late, self.late = self.late, []
             if late:
                 time.sleep(LATE_COPY_S)
-            for result, index in late:
-                super()._keep(result, index)
+            for each in late:
+                super()._keep(*each)
             super()._kept(turn)
 
     return Late
