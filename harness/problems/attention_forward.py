@@ -1,6 +1,9 @@
 """Attention forward: o = softmax(q kᵀ · sm_scale [+ causal mask]) v, tensors (batch, heads, seqlen, headdim).
 
-FLOPs follow FlashAttention-2/3: 4 · B · S² · H · D, halved when causal (not the exact triangle).
+FLOPs follow FlashAttention-2/3: 4 · B · S² · H · D, halved when causal (not the exact triangle). With
+S_k keys for S queries, as in the `flops` of its hopper/benchmark_attn.py: 4 · B · S · S_k · H · D, and
+causal, where the last query sees every key, S_k - S/2 in place of S_k. H is the heads of q: that
+groups of them share a head of k and v saves bytes, not FLOPs.
 """
 
 from __future__ import annotations
@@ -8,6 +11,7 @@ from __future__ import annotations
 import math
 
 from harness.problems.base import Kwargs, Probe, TensorSpec, Tolerances
+from harness.problems.near_shapes import claimed, masks, near
 from harness.schema import Case, Claims, Dtype
 
 #: fp16: twice and more what every honest library kernel was measured at; FP8, INT8 and skipped keys
@@ -31,7 +35,8 @@ class AttentionForward:
     def inputs(self, case: Case) -> tuple[TensorSpec, ...]:
         """q, k, v; without its row of q no row of o can be begun."""
         dtype = case.dtype.value
-        return tuple(TensorSpec(x, case.shape, dtype, withheld=x == "q") for x in "qkv")
+        q = TensorSpec("q", case.shape, dtype, withheld=True)
+        return (q, *(TensorSpec(x, case.kv_shape, dtype) for x in "kv"))
 
     def outputs(self, case: Case) -> tuple[TensorSpec, ...]:
         """O."""
@@ -42,13 +47,14 @@ class AttentionForward:
         return {"causal": case.causal, "sm_scale": None}
 
     def flops(self, case: Case) -> float:
-        """4 · B · S² · H · D, halved when causal."""
-        full = 4.0 * case.batch * case.seqlen**2 * case.heads * case.headdim
-        return full / 2 if case.causal else full
+        """4 · B · S · S_k · H · D; causal counts S_k - S/2 keys for S_k."""
+        seqlen_k = case.kv_shape[2]
+        keys = seqlen_k - case.seqlen / 2 if case.causal else seqlen_k
+        return 4.0 * case.batch * case.seqlen * keys * case.heads * case.headdim
 
     def io_bytes(self, case: Case) -> int:
         """Q, k, v read once, o written once."""
-        return 4 * case.tensor_bytes
+        return 2 * case.q_bytes + 2 * case.kv_bytes
 
     def exponentials(self, case: Case) -> float:
         """One for every score."""
@@ -60,11 +66,9 @@ class AttentionForward:
 
     def probes(self, case: Case, claims: Claims) -> list[Probe]:
         """Small shapes near `case`: odd scale, both masks, stress inputs, lengths off the tile."""
-        step = claims.seqlen_multiple
-        flags = {"both": [True, False], "true": [True], "false": [False]}[claims.causal]
+        flags = masks(case, claims)
         usual = 1.0 / math.sqrt(case.headdim)
-        short = round_up(min(256, case.seqlen), step)
-        base = case.model_copy(update={"batch": 1, "heads": 3, "seqlen": short, "burst": 1})
+        base = near(case, claims, heads=3, seqlen=min(256, case.seqlen))
         probes = [
             Probe(
                 base.model_copy(update={"causal": flag}), kind, {"causal": flag, "sm_scale": scale}
@@ -77,14 +81,13 @@ class AttentionForward:
             Probe(main, kind, {"causal": flags[0], "sm_scale": None})
             for kind in ("needle", "offset_v", "tiny_scale", "rising")
         ]
-        lengths = {round_up(n, step) for n in (1, 17, 127, 129, 333) if n <= max(129, case.seqlen)}
-        for seqlen in sorted(n for n in lengths if n >= claims.seqlen_min):
-            ragged = base.model_copy(
-                update={"heads": 1, "batch": 2, "seqlen": seqlen, "causal": flags[-1]}
-            )
-            probes.append(Probe(ragged, "normal", {"causal": flags[-1], "sm_scale": None}))
-        length = round_up(min(1000, 2 * case.seqlen - 1), step)
-        long = base.model_copy(update={"seqlen": length, "causal": flags[0], "heads": 1})
+        lengths = [n for n in (1, 17, 127, 129, 333) if n <= max(129, case.seqlen)]
+        others = [near(case, claims, heads=1, seqlen=n, batch=2) for n in lengths]
+        ragged = {shape.seqlen: shape for shape in others if shape.seqlen >= claims.seqlen_min}
+        probes += [_usual(ragged[seqlen], flags[-1]) for seqlen in sorted(ragged)]
+        probes += [_usual(shape, flags[0]) for shape in claimed(case, claims, flags[0])]
+        long = near(case, claims, heads=1, seqlen=min(1000, 2 * case.seqlen - 1))
+        long = long.model_copy(update={"causal": flags[0]})
         probes.append(
             Probe(long, "large_logits", {"causal": flags[0], "sm_scale": usual * ODD_SCALE})
         )
@@ -96,9 +99,9 @@ class AttentionForward:
         return [Probe(case, kind, self.kwargs(case)) for kind in kinds]
 
 
-def round_up(value: int, step: int) -> int:
-    """`value`, or the next multiple of `step` above it."""
-    return -(-value // step) * step
+def _usual(shape: Case, causal: bool) -> Probe:
+    kwargs = {"causal": causal, "sm_scale": None}
+    return Probe(shape.model_copy(update={"causal": causal}), "normal", kwargs)
 
 
 PROBLEM = AttentionForward()

@@ -1,17 +1,21 @@
 """Inputs and references of attention forward. Only trusted processes import this for verdicts.
 
-Tensors are (batch, heads, seqlen, headdim). The float64 reference follows the definition, chunk by
-chunk over query rows, so that no seqlen² tensor of more than CHUNK_ELEMENTS ever exists.
+q and o are (batch, heads, seqlen, headdim), k and v (batch, kv_heads, seqlen_k, headdim); query head
+h reads head h // (heads // kv_heads) of k and v, and causal is bottom-right. The float64 reference
+follows the definition, chunk by chunk over query rows, so that no tensor of seqlen · seqlen_k scores
+with more than CHUNK_ELEMENTS ever exists.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.nn.attention.bias import causal_lower_right
 
 from harness.problems.base import Kwargs
 from harness.process.cuda.shared_memory import DTYPES
@@ -39,13 +43,14 @@ def make_inputs(
     device: torch.device,
     kwargs: Kwargs,
 ) -> tuple[torch.Tensor, ...]:
-    """Draw q, k, v [B, H, S, D] of one call; `distribution` names one of DISTRIBUTIONS, `kwargs` do not matter."""
+    """Draw q, k, v of one call; `distribution` names one of DISTRIBUTIONS, `kwargs` do not matter."""
     dtype = DTYPES[case.dtype.value]
 
-    def normal() -> torch.Tensor:
-        return torch.randn(case.shape, generator=generator, device=device, dtype=dtype)
+    def normal(shape: tuple[int, ...]) -> torch.Tensor:
+        return torch.randn(shape, generator=generator, device=device, dtype=dtype)
 
-    return DISTRIBUTIONS[distribution](normal(), normal(), normal(), generator)
+    drawn = normal(case.shape), normal(case.kv_shape), normal(case.kv_shape)
+    return DISTRIBUTIONS[distribution](*drawn, generator)
 
 
 Triple = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
@@ -105,14 +110,37 @@ DISTRIBUTIONS = {
 }
 
 
+def sdpa(
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, causal: bool, scale: float | None
+) -> torch.Tensor:
+    """PyTorch's SDPA with the harness' meaning of `causal`: its own flag is top-left."""
+    some: dict[str, Any] = {"scale": scale}
+    if q.shape[1] != k.shape[1]:
+        some["enable_gqa"] = True
+    if causal and q.shape[2] != k.shape[2]:
+        some["attn_mask"] = causal_lower_right(q.shape[2], k.shape[2])
+    else:
+        some["is_causal"] = causal
+    return F.scaled_dot_product_attention(q, k, v, **some)
+
+
+def scale_of(kwargs: Kwargs) -> float | None:
+    """The scale of a call; None is 1/sqrt(headdim)."""
+    given = kwargs.get("sm_scale")
+    return None if given is None else float(given)
+
+
+def number_of_scale(kwargs: Kwargs, headdim: int) -> float:
+    """The same as a number."""
+    scale = scale_of(kwargs)
+    return 1.0 / math.sqrt(headdim) if scale is None else scale
+
+
 def contract(inputs: Sequence[torch.Tensor], kwargs: Kwargs) -> tuple[torch.Tensor, ...]:
     """What PyTorch SDPA gives: the published bar `max|diff| < 1e-2` is against this."""
     q, k, v = inputs
-    scale = kwargs.get("sm_scale")
     with sdpa_kernel(TRUSTED):
-        out = F.scaled_dot_product_attention(
-            q, k, v, is_causal=bool(kwargs["causal"]), scale=None if scale is None else float(scale)
-        )
+        out = sdpa(q, k, v, bool(kwargs["causal"]), scale_of(kwargs))
     return (out.contiguous(),)
 
 
@@ -121,14 +149,10 @@ def libraries(
 ) -> Iterator[tuple[str, tuple[torch.Tensor, ...]]]:
     """Each fused backend of SDPA that takes this call."""
     q, k, v = inputs
-    given = kwargs.get("sm_scale")
-    scale = None if given is None else float(given)
     for name, backend in FUSED.items():
         try:
             with sdpa_kernel(backend):
-                found = F.scaled_dot_product_attention(
-                    q, k, v, is_causal=bool(kwargs["causal"]), scale=scale
-                )
+                found = sdpa(q, k, v, bool(kwargs["causal"]), scale_of(kwargs))
         except RuntimeError:  # no kernel for this case
             continue
         yield name, (found,)
@@ -136,24 +160,30 @@ def libraries(
 
 def exact(inputs: Sequence[torch.Tensor], kwargs: Kwargs) -> tuple[torch.Tensor, ...]:
     """Float64 by definition, returned as float32 (its rounding is 1e-4 of the limits)."""
-    q, k, v = (tensor.flatten(0, 1) for tensor in inputs)  # [B·H, S, D]
-    given = kwargs.get("sm_scale")
-    scale = 1.0 / math.sqrt(q.shape[-1]) if given is None else float(given)
+    q, k, v = (tensor.flatten(0, 1) for tensor in inputs)  # [B·H, S, D], k and v [B·KV, S_k, D]
+    scale = number_of_scale(kwargs, q.shape[-1])
     out = torch.empty(q.shape, dtype=torch.float32, device=q.device)
-    heads, seqlen, _ = q.shape
-    rows = max(1, min(1024, CHUNK_ELEMENTS // seqlen))
+    heads, seqlen_k = q.shape[0], k.shape[1]
+    read = shared_head(heads, k)
+    rows = max(1, min(1024, CHUNK_ELEMENTS // seqlen_k))
     at_once = max(
-        1, CHUNK_ELEMENTS // (rows * seqlen)
+        1, CHUNK_ELEMENTS // (rows * seqlen_k)
     )  # many heads a launch: short ones are launch-bound
     for first in range(0, heads, at_once):
         some = slice(first, min(first + at_once, heads))
-        _exact_heads(q[some], k[some], v[some], bool(kwargs["causal"]), scale, rows, out[some])
+        mine = q[some], k[read[some]], v[read[some]]
+        _exact_heads(*mine, bool(kwargs["causal"]), scale, rows, out[some])
     return (out.view(inputs[0].shape),)
+
+
+def shared_head(heads: int, k: torch.Tensor) -> torch.Tensor:
+    """For each of `heads` query heads of the batch the head of k [B·KV, S_k, D] that it reads."""
+    return torch.arange(heads, device=k.device) // (heads // k.shape[0])
 
 
 def exact_rows(
     inputs: Sequence[torch.Tensor], kwargs: Kwargs, generator: torch.Generator
-) -> tuple[torch.Tensor, tuple[torch.Tensor, ...]]:
+) -> tuple[tuple[torch.Tensor, torch.Tensor], ...]:
     """Float64 for some rows of every head: their flat indices [N], and O there [N, D] as float32.
 
     What it finds. Each head's rows are cut into equal strata and one row is drawn from each, so
@@ -165,16 +195,16 @@ def exact_rows(
     """
     q, k, v = (tensor.flatten(0, 1) for tensor in inputs)  # [H, S, D], all heads of the batch
     heads, seqlen, headdim = q.shape
-    given = kwargs.get("sm_scale")
-    scale = 1.0 / math.sqrt(headdim) if given is None else float(given)
+    scale, read = number_of_scale(kwargs, headdim), shared_head(heads, k)
     rows = draw_rows(heads, seqlen, generator)  # [H, R], rising in each head
     out = torch.empty(*rows.shape, headdim, dtype=torch.float32, device=q.device)
-    at_once = max(1, CHUNK_ELEMENTS // (2 * seqlen * headdim))
+    at_once = max(1, CHUNK_ELEMENTS // (2 * k.shape[1] * headdim))
     for first in range(0, heads, at_once):
         some = slice(first, first + at_once)
-        _exact_some(q[some], k[some], v[some], bool(kwargs["causal"]), scale, rows[some], out[some])
+        mine = q[some], k[read[some]], v[read[some]]
+        _exact_some(*mine, bool(kwargs["causal"]), scale, rows[some], out[some])
     flat = rows + seqlen * torch.arange(heads, device=rows.device)[:, None]
-    return flat.flatten(), (out.flatten(0, 1),)
+    return ((flat.flatten(), out.flatten(0, 1)),)
 
 
 def draw_rows(heads: int, seqlen: int, generator: torch.Generator) -> torch.Tensor:
@@ -196,19 +226,19 @@ def _exact_some(
     rows: torch.Tensor,
     out: torch.Tensor,
 ) -> None:
-    """Some heads q, k, v [H, S, D], their rows [H, R] → out [H, R, D]; later keys than needed are not read."""
-    heads, seqlen, headdim = q.shape
-    count = rows.shape[1]
+    """Some heads q [H, S, D], k, v [H, S_k, D], rows [H, R] → out [H, R, D]; no later key than needed is read."""
+    (heads, seqlen, headdim), seqlen_k = q.shape, k.shape[1]
+    count, ahead = rows.shape[1], seqlen_k - seqlen  # query i sees keys 0 to i + ahead
     k64, v64 = k.double(), v.double()
     q64 = q.gather(1, rows[..., None].expand(-1, -1, headdim)).double() * scale
-    keys_at = torch.arange(seqlen, device=q.device)
-    step = max(1, min(max(32, count // 8), CHUNK_ELEMENTS // (heads * seqlen)))
+    keys_at = torch.arange(seqlen_k, device=q.device)
+    step = max(1, min(max(32, count // 8), CHUNK_ELEMENTS // (heads * seqlen_k)))
     for first in range(0, count, step):
         last = min(first + step, count)
-        keys = last * seqlen // count if causal else seqlen
+        keys = last * seqlen // count + ahead if causal else seqlen_k
         scores = q64[:, first:last] @ k64[:, :keys].mT  # [H, step, keys]
         if causal:
-            scores.masked_fill_(keys_at[:keys] > rows[:, first:last, None], -math.inf)
+            scores.masked_fill_(keys_at[:keys] > rows[:, first:last, None] + ahead, -math.inf)
         out[:, first:last] = (torch.softmax(scores, dim=-1) @ v64[:, :keys]).float()
 
 
@@ -221,14 +251,15 @@ def _exact_heads(
     rows: int,
     out: torch.Tensor,
 ) -> None:
-    """Some heads, q, k, v [H, S, D] → out [H, S, D]; causal rows never touch keys beyond their chunk."""
+    """Some heads, q [H, S, D], k, v [H, S_k, D] → out [H, S, D]; causal rows read no key beyond their chunk's."""
     q64, k64, v64 = q.double() * scale, k.double(), v.double()
-    seqlen = q.shape[1]
+    seqlen, seqlen_k = q.shape[1], k.shape[1]
+    ahead = seqlen_k - seqlen
     for first in range(0, seqlen, rows):
         last = min(first + rows, seqlen)
-        keys = last if causal else seqlen
+        keys = last + ahead if causal else seqlen_k
         scores = q64[:, first:last] @ k64[:, :keys].mT  # [H, rows, keys]
         if causal:
             mask = torch.ones(last - first, last - first, dtype=torch.bool, device=q.device).triu(1)
-            scores[..., first:last].masked_fill_(mask, -math.inf)
+            scores[..., first + ahead : last + ahead].masked_fill_(mask, -math.inf)
         out[:, first:last] = (torch.softmax(scores, dim=-1) @ v64[:, :keys]).float()

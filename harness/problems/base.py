@@ -52,6 +52,8 @@ class Probe:
     def label(self) -> str:
         """How a failure names this probe."""
         shape = "x".join(map(str, self.case.shape))
+        if self.case.kv_shape != self.case.shape:
+            shape += f", k and v {'x'.join(map(str, self.case.kv_shape))}"
         args = ", ".join(f"{key}={value}" for key, value in self.kwargs.items())
         return f"{self.distribution} inputs, shape {shape}, {args}"
 

@@ -176,8 +176,9 @@ def _suite(old: Result, found: Mismatch) -> Suite:
     usual = load_suite(get_problem(old.problem).suites[on_cpu], base() / "configs")
     batch, heads, seqlen, headdim = found.draw.shape
     shape = {"batch": batch, "heads": heads, "seqlen": seqlen, "headdim": headdim}
+    axes = {"kv_heads": found.draw.kv_heads, "seqlen_k": found.draw.seqlen_k}
     burst = {"causal": bool(found.draw.kwargs["causal"]), "burst": found.draw.calls}
-    case = old.case.model_copy(update={**shape, **burst})
+    case = old.case.model_copy(update={**shape, **axes, **burst})
     return usual.model_copy(update={"cases": (case,), "name": old.suite, "baselines": ()})
 
 
