@@ -18,7 +18,7 @@ SOURCE = '''"""The null kernel of {problem}."""
 import torch
 
 
-def {function}({parameters}):
+def {function}({parameters}, **_):
     """Return unwritten memory."""
     results = tuple(torch.empty_like(like) for like in ({likes},))
     return results if len(results) > 1 else results[0]
@@ -37,7 +37,7 @@ def null_entrant(problem: Problem, cases: tuple[Case, ...], folder: Path) -> Ent
     )
     (folder / "submission.py").write_text(source, encoding="utf-8")
     headdims = tuple(sorted({case.headdim for case in cases}))
-    claims = Claims(headdims=headdims, dtypes=tuple(Dtype), gqa=True, seqlens="any")
+    claims = Claims(headdims=headdims, dtypes=tuple(Dtype), gqa=True, seqlens="any", packed=True)
     manifest = Manifest(name=NAME, problem=problem.name, claims=claims)
     (folder / "manifest.yaml").write_text(manifest.model_dump_json(), encoding="utf-8")
     return load_entrant(folder, Kind.BASELINE, problem)

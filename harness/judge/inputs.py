@@ -20,7 +20,7 @@ class Inputs:
     specs_out: tuple[TensorSpec, ...]
     tensors: list[tuple[torch.Tensor, ...]]
     references: list[tuple[Reference, ...]]  # empty for the null kernel, which answers nothing
-    kwargs: dict[str, bool | float | None]
+    kwargs: dict[str, bool | int | float | None]
     contract_limit: float
     whole: bool = False  # a check, not a timed burst
     repeats: bool = False  # the last call has the inputs of the first

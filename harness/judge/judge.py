@@ -140,6 +140,7 @@ class Judge:
                 shape=case.shape,
                 kv_heads=case.kv_heads,
                 seqlen_k=case.seqlen_k,
+                seqlens=case.seqlens,
                 kwargs=kwargs,
                 calls=message["calls"],
                 whole=whole,

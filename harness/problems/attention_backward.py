@@ -12,7 +12,7 @@ import math
 
 from harness.problems import attention_forward
 from harness.problems.base import Kwargs, Probe, TensorSpec, Tolerances
-from harness.problems.near_shapes import claimed, masks, near
+from harness.problems.near_shapes import claimed, masks, near, probe_of
 from harness.schema import Case, Claims, Dtype
 
 #: A gradient has no scale of its own: `scaled` measures its largest difference in units of SDPA's
@@ -55,7 +55,8 @@ class AttentionBackward:
         full |= {name: TensorSpec(name, case.kv_shape, dtype) for name in ("k", "v")}
         full["q"] = TensorSpec("q", case.shape, dtype, withheld=True)
         full["lse"] = TensorSpec("lse", case.shape[:3], "fp32")
-        return tuple(full[name] for name in ("q", "k", "v", "o", "lse", "do"))
+        placed = (full[name] for name in ("q", "k", "v", "o", "lse", "do"))
+        return (*placed, *attention_forward.sequence_specs(case))
 
     def outputs(self, case: Case) -> tuple[TensorSpec, ...]:
         """The gradients, in the inputs' type and shapes."""
@@ -64,7 +65,7 @@ class AttentionBackward:
 
     def kwargs(self, case: Case) -> Kwargs:
         """The timed call uses the default scale."""
-        return {"causal": case.causal, "sm_scale": None}
+        return attention_forward.PROBLEM.kwargs(case)
 
     def flops(self, case: Case) -> float:
         """2.5 times the forward: 10 · B · S² · H · D, halved when causal, where S_k = S."""
@@ -95,17 +96,12 @@ class AttentionBackward:
         wanted += [(base, kind, flags[0], None) for kind in stress]
         lengths = [n for n in LENGTHS if n <= max(129, base.seqlen)]
         others = [near(case, claims, heads=3, seqlen=n, batch=2) for n in lengths]
-        ragged = {shape.seqlen: shape for shape in others if shape.seqlen >= claims.seqlen_min}
+        ragged = {shape.seqlen: shape for shape in others if not claims.refusal(shape)}
         wanted += [(ragged[seqlen], "normal", flags[-1], None) for seqlen in sorted(ragged)]
         wanted += [(x, "normal", flags[0], None) for x in claimed(case, claims, flags[0])]
         long = near(case, claims, heads=3, seqlen=max(FEWEST, min(1000, 2 * case.seqlen - 1)))
         wanted.append((long, "large_logits", flags[0], odd))
-        return [
-            Probe(
-                shape.model_copy(update={"causal": flag}), kind, {"causal": flag, "sm_scale": scale}
-            )
-            for shape, kind, flag, scale in wanted
-        ]
+        return [probe_of(*one) for one in wanted]
 
     def audits(self, case: Case) -> list[Probe]:
         """The timed shape, other values: a kernel that sniffs its inputs meets these unannounced."""

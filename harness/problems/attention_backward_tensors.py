@@ -47,9 +47,14 @@ def make_inputs(
 
     shapes = (case.shape, case.kv_shape, case.kv_shape, case.shape)
     drawn = tuple(normal(shape) for shape in shapes)
-    q, k, v, do = DISTRIBUTIONS[distribution](cast(Quad, drawn), generator)
-    o, lse = _forward(q, k, v, bool(kwargs["causal"]), forward.scale_of(kwargs))
-    return q, k, v, o.contiguous(), lse.float().contiguous(), do
+    edges = (forward.draw_edges(case, generator),) if case.seqlens else ()
+    each = []
+    for one in forward.sequences((*drawn, *edges), 4):
+        q, k, v, do = DISTRIBUTIONS[distribution](cast(Quad, one), generator)
+        o, lse = _forward(q, k, v, bool(kwargs["causal"]), forward.scale_of(kwargs))
+        each.append((q, k, v, o, lse.float(), do))
+    placed = (forward.joined(parts).contiguous() for parts in zip(*each, strict=True))
+    return *placed, *edges, *(tensor.clone() for tensor in edges)
 
 
 def _forward(
@@ -133,32 +138,38 @@ DISTRIBUTIONS: dict[str, Callable[[Quad, torch.Generator], Quad]] = {
 
 def contract(inputs: Sequence[torch.Tensor], kwargs: Kwargs) -> tuple[torch.Tensor, ...]:
     """What PyTorch's autograd of SDPA gives for dq, dk, dv, by its FlashAttention-2 where that can."""
-    q, k, v, _, _, do = inputs
+    each = [_by_autograd(one, kwargs) for one in forward.sequences(inputs, 6)]
+    return tuple(forward.joined(parts).contiguous() for parts in zip(*each, strict=True))
+
+
+def _by_autograd(one: tuple[torch.Tensor, ...], kwargs: Kwargs) -> tuple[torch.Tensor, ...]:
+    q, k, v, _, _, do = one
     q, k, v = (tensor.detach().requires_grad_() for tensor in (q, k, v))
     with torch.enable_grad(), sdpa_kernel(TRUSTED):
         out = forward.sdpa(q, k, v, bool(kwargs["causal"]), forward.scale_of(kwargs))
-        grads = torch.autograd.grad(out, (q, k, v), do)
-    return tuple(grad.contiguous() for grad in grads)
+        return torch.autograd.grad(out, (q, k, v), do)
 
 
 def libraries(
     inputs: Sequence[torch.Tensor], kwargs: Kwargs
 ) -> Iterator[tuple[str, tuple[torch.Tensor, ...]]]:
     """The backward operators behind SDPA, on the o and lse of the call; a submission may call them so too."""
-    q, k, v, o, lse, do = inputs
     causal, scale = bool(kwargs["causal"]), forward.scale_of(kwargs)
-    aten = torch.ops.aten
-    unread = torch.empty(1, dtype=torch.int64, device=q.device)  # philox seed, offset: no dropout
-    lengths = (None, None, q.shape[2], k.shape[2])
+    aten, on_gpu = torch.ops.aten, inputs[0].is_cuda
+    unread = torch.empty(1, dtype=torch.int64, device=inputs[0].device)  # philox: no dropout
 
-    def flash() -> tuple[torch.Tensor, ...]:
+    def flash(one: tuple[torch.Tensor, ...]) -> tuple[torch.Tensor, ...]:
+        q, k, v, o, lse, do = one
+        lengths = (None, None, q.shape[2], k.shape[2])
         backward = aten._scaled_dot_product_flash_attention_backward.default
         found: tuple[torch.Tensor, ...] = backward(
             *(do, q, k, v, o, lse, *lengths, 0.0, causal, unread[:0], unread[:0]), scale=scale
         )
         return found
 
-    def cudnn() -> tuple[torch.Tensor, ...]:
+    def cudnn(one: tuple[torch.Tensor, ...]) -> tuple[torch.Tensor, ...]:
+        q, k, v, o, lse, do = one
+        lengths = (None, None, q.shape[2], k.shape[2])
         backward = aten._scaled_dot_product_cudnn_attention_backward.default
         found: tuple[torch.Tensor, ...] = backward(
             *(do, q, k, v, o, lse.unsqueeze(-1), unread[0], unread[0], None, *lengths, 0.0, causal),
@@ -166,24 +177,35 @@ def libraries(
         )
         return found
 
-    def flash_for_cpu() -> tuple[torch.Tensor, ...]:
+    def flash_for_cpu(one: tuple[torch.Tensor, ...]) -> tuple[torch.Tensor, ...]:
+        q, k, v, o, lse, do = one
         backward = aten._scaled_dot_product_flash_attention_for_cpu_backward.default
         found: tuple[torch.Tensor, ...] = backward(do, q, k, v, o, lse, 0.0, causal, scale=scale)
         return found
 
-    on_gpu = {"cudnn": cudnn, "flash": flash}
-    for name, call in (on_gpu if q.is_cuda else {"flash": flash_for_cpu}).items():
+    calls = {"cudnn": cudnn, "flash": flash} if on_gpu else {"flash": flash_for_cpu}
+    for name, call in calls.items():
         try:
-            found = call()
+            each = [
+                call(tuple(tensor.contiguous() for tensor in one))[:3]
+                for one in forward.sequences(inputs, 6)
+            ]
         except (RuntimeError, TypeError):  # no kernel for this case, or other arguments by now
             continue
-        if [grad.shape for grad in found[:3]] == [q.shape, k.shape, v.shape]:
-            yield name, found[:3]
+        found = tuple(forward.joined(parts) for parts in zip(*each, strict=True))
+        if [grad.shape for grad in found] == [tensor.shape for tensor in inputs[:3]]:
+            yield name, found
 
 
 def exact(inputs: Sequence[torch.Tensor], kwargs: Kwargs) -> tuple[torch.Tensor, ...]:
     """Float64 by definition from q, k, v, do alone; dq, dk, dv as float32."""
-    q, k, v, _, _, do = inputs
+    each = [_exact(one, kwargs) for one in forward.sequences(inputs, 6)]
+    return tuple(forward.joined(parts) for parts in zip(*each, strict=True))
+
+
+def _exact(one: tuple[torch.Tensor, ...], kwargs: Kwargs) -> tuple[torch.Tensor, ...]:
+    """dq, dk, dv of one sequence, or of a batch of equal ones."""
+    q, k, v, _, _, do = one
     scale = forward.number_of_scale(kwargs, q.shape[-1])
     grads = tuple(torch.zeros(x.shape, dtype=torch.float32, device=q.device) for x in (q, k, v))
     q, k, v, do = (tensor.flatten(0, 1) for tensor in (q, k, v, do))  # [B·H, S, D], [B·KV, S_k, D]
@@ -210,9 +232,9 @@ def exact_rows(
         each = tensor.flatten(0, 1).shape[0] // shared
         return slice(which * each, (which + 1) * each)
 
-    one = tuple(tensor.flatten(0, 1)[of_group(tensor)].unsqueeze(0) for tensor in inputs)
+    one = [tensor.flatten(0, 1)[of_group(tensor)].unsqueeze(0) for tensor in inputs[:6]]
     pairs = []
-    for whole, grad in zip(inputs[:3], exact(one, kwargs), strict=True):
+    for whole, grad in zip(inputs[:3], exact((*one, *inputs[6:]), kwargs), strict=True):
         heads, seqlen = of_group(whole), whole.shape[2]
         rows = torch.arange(heads.start * seqlen, heads.stop * seqlen, device=whole.device)
         pairs.append((rows, grad.flatten(0, 2)))

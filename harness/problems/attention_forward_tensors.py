@@ -3,13 +3,15 @@
 q and o are (batch, heads, seqlen, headdim), k and v (batch, kv_heads, seqlen_k, headdim); query head
 h reads head h // (heads // kv_heads) of k and v, and causal is bottom-right. The float64 reference
 follows the definition, chunk by chunk over query rows, so that no tensor of seqlen · seqlen_k scores
-with more than CHUNK_ELEMENTS ever exists.
+with more than CHUNK_ELEMENTS ever exists. Packed sequences are taken apart and answered one by one:
+no answer depends on how a library reads cu_seqlens.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
+from itertools import pairwise
 from typing import Any
 
 import torch
@@ -43,14 +45,49 @@ def make_inputs(
     device: torch.device,
     kwargs: Kwargs,
 ) -> tuple[torch.Tensor, ...]:
-    """Draw q, k, v of one call; `distribution` names one of DISTRIBUTIONS, `kwargs` do not matter."""
+    """Draw q, k, v of one call; `distribution` names one of DISTRIBUTIONS, `kwargs` do not matter.
+
+    Packed sequences come in an order that is drawn, too, each of the distribution by itself; behind
+    q, k, v then cu_seqlens_q and cu_seqlens_k.
+    """
     dtype = DTYPES[case.dtype.value]
 
     def normal(shape: tuple[int, ...]) -> torch.Tensor:
         return torch.randn(shape, generator=generator, device=device, dtype=dtype)
 
     drawn = normal(case.shape), normal(case.kv_shape), normal(case.kv_shape)
-    return DISTRIBUTIONS[distribution](*drawn, generator)
+    if not case.seqlens:
+        return DISTRIBUTIONS[distribution](*drawn, generator)
+    edges = draw_edges(case, generator)
+    each = [
+        DISTRIBUTIONS[distribution](q, k, v, generator) for q, k, v in sequences((*drawn, edges), 3)
+    ]
+    return *(joined(parts) for parts in zip(*each, strict=True)), edges, edges.clone()
+
+
+def draw_edges(case: Case, generator: torch.Generator) -> torch.Tensor:
+    """cu_seqlens [sequences + 1] of the case's lengths in an order that `generator` draws."""
+    device = generator.device
+    order = torch.randperm(len(case.seqlens), generator=generator, device=device)
+    edges = torch.zeros(len(case.seqlens) + 1, dtype=torch.int32, device=device)
+    edges[1:] = torch.tensor(case.seqlens, device=device)[order].cumsum(0)
+    return edges
+
+
+def sequences(inputs: Sequence[torch.Tensor], width: int) -> list[tuple[torch.Tensor, ...]]:
+    """The first `width` of `inputs`, [B, H, S, ...], of each packed sequence: views; or all, where none is packed."""
+    tensors = tuple(inputs[:width])
+    if len(inputs) == width:
+        return [tensors]
+    return [
+        tuple(tensor[:, :, first:last] for tensor in tensors)
+        for first, last in pairwise(inputs[width].tolist())
+    ]
+
+
+def joined(parts: Sequence[torch.Tensor]) -> torch.Tensor:
+    """Sequences one behind the other again, [B, H, S, ...]."""
+    return parts[0] if len(parts) == 1 else torch.cat(list(parts), 2)
 
 
 Triple = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
@@ -138,21 +175,24 @@ def number_of_scale(kwargs: Kwargs, headdim: int) -> float:
 
 def contract(inputs: Sequence[torch.Tensor], kwargs: Kwargs) -> tuple[torch.Tensor, ...]:
     """What PyTorch SDPA gives: the published bar `max|diff| < 1e-2` is against this."""
-    q, k, v = inputs
     with sdpa_kernel(TRUSTED):
-        out = sdpa(q, k, v, bool(kwargs["causal"]), scale_of(kwargs))
+        out = _by_sdpa(inputs, kwargs)
     return (out.contiguous(),)
+
+
+def _by_sdpa(inputs: Sequence[torch.Tensor], kwargs: Kwargs) -> torch.Tensor:
+    causal, scale = bool(kwargs["causal"]), scale_of(kwargs)
+    return joined([sdpa(q, k, v, causal, scale) for q, k, v in sequences(inputs, 3)])
 
 
 def libraries(
     inputs: Sequence[torch.Tensor], kwargs: Kwargs
 ) -> Iterator[tuple[str, tuple[torch.Tensor, ...]]]:
     """Each fused backend of SDPA that takes this call."""
-    q, k, v = inputs
     for name, backend in FUSED.items():
         try:
             with sdpa_kernel(backend):
-                found = sdpa(q, k, v, bool(kwargs["causal"]), scale_of(kwargs))
+                found = _by_sdpa(inputs, kwargs)
         except RuntimeError:  # no kernel for this case
             continue
         yield name, (found,)
@@ -160,7 +200,12 @@ def libraries(
 
 def exact(inputs: Sequence[torch.Tensor], kwargs: Kwargs) -> tuple[torch.Tensor, ...]:
     """Float64 by definition, returned as float32 (its rounding is 1e-4 of the limits)."""
-    q, k, v = (tensor.flatten(0, 1) for tensor in inputs)  # [B·H, S, D], k and v [B·KV, S_k, D]
+    return (joined([_exact(one, kwargs) for one in sequences(inputs, 3)]),)
+
+
+def _exact(one: tuple[torch.Tensor, ...], kwargs: Kwargs) -> torch.Tensor:
+    """O of one sequence, or of a batch of equal ones."""
+    q, k, v = (tensor.flatten(0, 1) for tensor in one)  # [B·H, S, D], k and v [B·KV, S_k, D]
     scale = number_of_scale(kwargs, q.shape[-1])
     out = torch.empty(q.shape, dtype=torch.float32, device=q.device)
     heads, seqlen_k = q.shape[0], k.shape[1]
@@ -173,7 +218,7 @@ def exact(inputs: Sequence[torch.Tensor], kwargs: Kwargs) -> tuple[torch.Tensor,
         some = slice(first, min(first + at_once, heads))
         mine = q[some], k[read[some]], v[read[some]]
         _exact_heads(*mine, bool(kwargs["causal"]), scale, rows, out[some])
-    return (out.view(inputs[0].shape),)
+    return out.view(one[0].shape)
 
 
 def shared_head(heads: int, k: torch.Tensor) -> torch.Tensor:
@@ -191,25 +236,42 @@ def exact_rows(
     all are missed with a probability of at most exp(-f·N): strata are drawn independently, and the
     product of (1 - share of the stratum) is at most that. With N = 4096, 1 % of wrong rows are
     missed once in 10^17 calls. One whole head out of H, which costs as much or more, misses up to a
-    share 1 - f of the calls: all of the wrong rows may lie in few heads.
+    share 1 - f of the calls: all of the wrong rows may lie in few heads. Packed sequences have rows
+    by their length, each at least one a head.
     """
-    q, k, v = (tensor.flatten(0, 1) for tensor in inputs)  # [H, S, D], all heads of the batch
+    total, first, rows, out = inputs[0].shape[2], 0, [], []
+    for one in sequences(inputs, 3):
+        seqlen = one[0].shape[2]
+        mine, exact = _exact_rows(one, kwargs, generator, -(-SAMPLED_ROWS * seqlen // total))
+        heads = torch.arange(mine.shape[0], device=mine.device)
+        rows.append((mine + first + total * heads[:, None]).flatten())
+        out.append(exact.flatten(0, 1))
+        first += seqlen
+    return ((torch.cat(rows), torch.cat(out)),)
+
+
+def _exact_rows(
+    one: tuple[torch.Tensor, ...], kwargs: Kwargs, generator: torch.Generator, wanted: int
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """About `wanted` rows of one sequence: their numbers [H, R], and O there [H, R, D]."""
+    q, k, v = (tensor.flatten(0, 1) for tensor in one)  # [H, S, D], all heads of the batch
     heads, seqlen, headdim = q.shape
     scale, read = number_of_scale(kwargs, headdim), shared_head(heads, k)
-    rows = draw_rows(heads, seqlen, generator)  # [H, R], rising in each head
+    rows = draw_rows(heads, seqlen, generator, wanted)  # [H, R], rising in each head
     out = torch.empty(*rows.shape, headdim, dtype=torch.float32, device=q.device)
     at_once = max(1, CHUNK_ELEMENTS // (2 * k.shape[1] * headdim))
     for first in range(0, heads, at_once):
         some = slice(first, first + at_once)
         mine = q[some], k[read[some]], v[read[some]]
         _exact_some(*mine, bool(kwargs["causal"]), scale, rows[some], out[some])
-    flat = rows + seqlen * torch.arange(heads, device=rows.device)[:, None]
-    return ((flat.flatten(), out.flatten(0, 1)),)
+    return rows, out
 
 
-def draw_rows(heads: int, seqlen: int, generator: torch.Generator) -> torch.Tensor:
-    """[heads, R] rising row numbers: one out of each of R equal strata, R * heads about SAMPLED_ROWS."""
-    each = min(seqlen, max(1, -(-SAMPLED_ROWS // heads)))
+def draw_rows(
+    heads: int, seqlen: int, generator: torch.Generator, wanted: int = SAMPLED_ROWS
+) -> torch.Tensor:
+    """[heads, R] rising row numbers: one out of each of R equal strata, R * heads about `wanted`."""
+    each = min(seqlen, max(1, -(-wanted // heads)))
     edges = torch.arange(each + 1, device=generator.device) * seqlen // each
     chance = torch.rand(
         heads, each, generator=generator, device=generator.device, dtype=torch.float64

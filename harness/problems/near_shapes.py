@@ -2,42 +2,63 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Any
+
+from harness.problems.base import Probe
 from harness.schema import Case, Claims
 
 MOST_MORE_KEYS = 77  # than queries, where a case has more: the mask ends inside a tile
+PACKED = ((129, 1, 17, 64), (1, 333, 1))  # lengths off the tile; a sequence of one token
+
+
+def probe_of(case: Case, kind: str, causal: bool, scale: float | None = None) -> Probe:
+    """`case` with this mask and inputs of this kind, called by the usual arguments."""
+    kwargs: dict[str, bool | int | float | None] = {"causal": causal, "sm_scale": scale}
+    if case.seqlens:
+        kwargs |= {"max_seqlen_q": max(case.seqlens), "max_seqlen_k": max(case.seqlens)}
+    return Probe(case.model_copy(update={"causal": causal}), kind, kwargs)
 
 
 def near(case: Case, claims: Claims, heads: int, seqlen: int, batch: int = 1) -> Case:
     """`case` with few heads and short sequences, in groups as large as its own.
 
     heads: of q where k has as many; else the heads of k are 2, or 1 where 1 is asked for.
+    seqlen: queries; of packed sequences the longest one's.
     """
     step = claims.seqlen_multiple
     seqlen = round_up(seqlen, step)
-    few = {"heads": heads, "kv_heads": None, "seqlen_k": None}
+    few: dict[str, Any] = {"heads": heads, "batch": batch, "seqlen": seqlen, "burst": 1}
     if case.kv_heads:
         kv_heads = min(heads, 2)
         few |= {"heads": kv_heads * (case.heads // case.kv_heads), "kv_heads": kv_heads}
-    if case.seqlen_k and case.seqlen_k > case.seqlen:
+    if case.seqlens:
+        lengths = (seqlen // 3, seqlen, 1, seqlen // 2)
+        few |= _in_one_row([max(n, claims.seqlen_min) for n in lengths], step)
+    elif case.seqlen_k and case.seqlen_k > case.seqlen:
         more = min(case.seqlen_k - case.seqlen, MOST_MORE_KEYS)
         few["seqlen_k"] = round_up(seqlen + more, step)
     elif case.seqlen_k:
         few["seqlen_k"] = round_up(max(seqlen // 2, claims.seqlen_min), step)
-    return _copy(case, batch=batch, seqlen=seqlen, burst=1, **few)
+    return _copy(case, **few)
 
 
 def claimed(case: Case, claims: Claims, causal: bool) -> list[Case]:
     """A few shapes for each axis that is claimed, whether or not `case` has it."""
-    found = []
+    found: list[dict[str, Any]] = []
+    step = claims.seqlen_multiple
     if claims.gqa:
-        found += [
-            _plain(case, causal, heads, kv_heads, 129) for heads, kv_heads in ((6, 2), (3, 1))
-        ]
+        found += [{"heads": q, "kv_heads": kv, "seqlen": 129} for q, kv in ((6, 2), (3, 1))]
     if claims.seqlens == "any":
         lengths = [(17, 333), (127, 128), (2, 257), *([] if causal else [(200, 77)])]
-        found += [_plain(case, causal, 2, None, q, k) for q, k in lengths]
-    fit = (_fitted(shape, claims) for shape in found)
-    return [shape for shape in fit if not claims.refusal(shape)]
+        found += [{"heads": 2, "seqlen": q, "seqlen_k": k} for q, k in lengths]
+    for shape in found:
+        shape |= {key: round_up(shape[key], step) for key in ("seqlen", "seqlen_k") if key in shape}
+    if claims.packed:
+        found += [{"heads": 2, "batch": 1, **_in_one_row(lengths, step)} for lengths in PACKED]
+    plain = {"batch": 2, "kv_heads": None, "seqlen_k": None, "seqlens": (), "burst": 1}
+    shapes = [_copy(case, **plain | shape, causal=causal) for shape in found]
+    return [shape for shape in shapes if not claims.refusal(shape)]
 
 
 def masks(case: Case, claims: Claims) -> list[bool]:
@@ -47,27 +68,13 @@ def masks(case: Case, claims: Claims) -> list[bool]:
 
 
 def round_up(value: int, step: int) -> int:
-    """`value`, or the next multiple of `step` above it."""
-    return -(-value // step) * step
+    """`value`, or the next multiple of `step` above it; at least one step."""
+    return max(1, -(-value // step)) * step
 
 
-def _plain(
-    case: Case,
-    causal: bool,
-    heads: int,
-    kv_heads: int | None,
-    seqlen: int,
-    seqlen_k: int | None = None,
-) -> Case:
-    shape = {"heads": heads, "kv_heads": kv_heads, "seqlen": seqlen, "seqlen_k": seqlen_k}
-    return _copy(case, batch=2, causal=causal, burst=1, **shape)
-
-
-def _fitted(case: Case, claims: Claims) -> Case:
-    """Lengths up to the next ones that are claimed."""
-    step = claims.seqlen_multiple
-    seqlen_k = case.seqlen_k and round_up(case.seqlen_k, step)
-    return _copy(case, seqlen=round_up(case.seqlen, step), seqlen_k=seqlen_k)
+def _in_one_row(lengths: Sequence[int], step: int) -> dict[str, Any]:
+    seqlens = tuple(round_up(n, step) for n in lengths)
+    return {"batch": 1, "seqlens": seqlens, "seqlen": sum(seqlens)}
 
 
 def _copy(case: Case, **changes: object) -> Case:

@@ -30,7 +30,7 @@ Login = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9-]{0,38}$")]  # of 
 
 #: What a shape may say beyond batch, heads, seqlen and headdim: written where it is set, so that
 #: records and hashes of older suites stay what they were.
-AXES = ("kv_heads", "seqlen_k")
+AXES = ("kv_heads", "seqlen_k", "seqlens")
 
 
 def leave_out_unset(fields: dict[str, Any]) -> dict[str, Any]:

@@ -34,11 +34,12 @@ class Draw(_Frozen):
     label: str = Field(max_length=400)
     distribution: str = Field(max_length=40)
     shape: Index  # (batch, heads, seqlen, headdim)
-    kwargs: dict[str, bool | float | None] = Field(max_length=8)
+    kwargs: dict[str, bool | int | float | None] = Field(max_length=8)
     calls: int = Field(ge=1, le=64)
     whole: bool  # compared whole with float64: a check, not a timed burst
     kv_heads: Count | None = None  # as of a Case
     seqlen_k: Count | None = None
+    seqlens: tuple[Count, ...] = Field(default=(), max_length=4096)
 
     @model_serializer(mode="wrap")
     def _as_before(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:

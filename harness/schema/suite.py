@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import (
     Field,
@@ -26,6 +26,7 @@ from harness.schema.common import (
 )
 
 MOST_SEQLEN = 1 << 24
+MOST_SEQUENCES = 4096  # of one packed row
 
 
 class Case(Frozen):
@@ -34,6 +35,8 @@ class Case(Frozen):
     kv_heads: heads of k and v, which groups of query heads share; unset, as many as `heads`.
     seqlen_k: keys, where they are not as many as queries. Causal is bottom-right then: query i
         sees key j if j <= i + seqlen_k - seqlen.
+    seqlens: lengths of sequences packed one behind the other in `seqlen` tokens, k as q. They are
+        told by cu_seqlens_q and cu_seqlens_k; each call has them in another, secret order.
 
     What is unset is not written, so that records and hashes of older suites stay what they were.
     """
@@ -48,6 +51,9 @@ class Case(Frozen):
     burst: int = Field(default=4, ge=1, le=MOST_CALLS)
     kv_heads: int | None = Field(default=None, ge=1, le=65536)
     seqlen_k: int | None = Field(default=None, ge=1, le=MOST_SEQLEN)
+    seqlens: tuple[Annotated[int, Field(ge=1, le=MOST_SEQLEN)], ...] = Field(
+        default=(), max_length=MOST_SEQUENCES
+    )
 
     @field_validator("kv_heads")
     @classmethod
@@ -68,6 +74,18 @@ class Case(Frozen):
             )
         return None if seqlen_k == seqlen else seqlen_k
 
+    @field_validator("seqlens")
+    @classmethod
+    def _fill_the_row(cls, seqlens: tuple[int, ...], info: ValidationInfo) -> tuple[int, ...]:
+        told = info.data
+        if seqlens and sum(seqlens) != told.get("seqlen", sum(seqlens)):
+            raise ValueError(f"they have {sum(seqlens)} tokens; write seqlen: {sum(seqlens)}")
+        if seqlens and told.get("batch", 1) != 1:
+            raise ValueError(f"packed sequences are one row; write batch: 1, not {told['batch']}")
+        if seqlens and told.get("seqlen_k"):
+            raise ValueError("packed sequences have as many keys as queries; leave out seqlen_k")
+        return seqlens
+
     @model_serializer(mode="wrap")
     def _as_before(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
         return leave_out_unset(handler(self))
@@ -82,6 +100,11 @@ class Case(Frozen):
         """(batch, kv_heads, seqlen_k, headdim) of k and v."""
         kv_heads, seqlen_k = self.kv_heads or self.heads, self.seqlen_k or self.seqlen
         return (self.batch, kv_heads, seqlen_k, self.headdim)
+
+    @property
+    def lengths(self) -> tuple[tuple[int, int], ...]:
+        """(queries, keys) of each sequence; one where nothing is packed."""
+        return tuple((n, n) for n in self.seqlens) or ((self.seqlen, self.kv_shape[2]),)
 
     @property
     def q_bytes(self) -> int:

@@ -24,7 +24,7 @@ from typing import Any
 import torch
 
 from harness.errors import WireError
-from harness.problems.base import Probe
+from harness.problems.base import Probe, by_name, keywords
 from harness.process import process_tree, wire
 from harness.process.ablation import NOTHING_OFF, Defence, Off, from_argument
 from harness.process.cuda.driver import keep_memory_private, timer, wait_for_sequence
@@ -116,7 +116,7 @@ class Worker:
             torch.cuda.synchronize()
         kwargs = self.plan["kwargs"]
         kernels: list[str] = []
-        function = self.function
+        function = by_name(self.function, self.plan["keywords"])
         if self.plan["profile"] and self.device == "cuda":
             function = naming(function, kernels)
         if self.held:
@@ -286,7 +286,8 @@ def build(sock: socket.socket, args: argparse.Namespace, manifest: Manifest) -> 
                 inputs = tensors.make_inputs(
                     probe.case, "normal", generator, torch.device(args.device), probe.kwargs
                 )
-                function(*inputs, **probe.kwargs)
+                call = by_name(function, keywords(problem.inputs(probe.case)))
+                call(*inputs, **probe.kwargs)
                 if args.device == "cuda":
                     wire.send(sock, {"op": "called"})
                     torch.cuda.synchronize()

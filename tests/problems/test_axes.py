@@ -1,9 +1,10 @@
-"""Heads that share k and v, more or fewer keys than queries: arithmetic, references, probes, claims."""
+"""Heads that share k and v, unequal lengths, packed sequences: arithmetic, references, probes, claims."""
 
 from __future__ import annotations
 
 import importlib.util
 import math
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -20,12 +21,13 @@ from harness.judge.numerics import Reference, grade  # noqa: E402
 from harness.problems import PROBLEMS, get_problem  # noqa: E402
 from harness.problems import attention_backward_tensors as backward_tensors  # noqa: E402
 from harness.problems import attention_forward_tensors as forward_tensors  # noqa: E402
+from harness.problems.base import by_name, keywords  # noqa: E402
 from harness.schema import Case, Claims, Dtype  # noqa: E402
 
 FORWARD, BACKWARD = get_problem("attention_forward"), get_problem("attention_backward")
 CPU = torch.device("cpu")
 USUAL = {"causal": True, "sm_scale": None}
-ALL = Claims(headdims=(16, 64), dtypes=tuple(Dtype), gqa=True, seqlens="any")
+ALL = Claims(headdims=(16, 64), dtypes=tuple(Dtype), gqa=True, seqlens="any", packed=True)
 CASES = {
     "gqa": Case(name="c", batch=2, heads=6, kv_heads=2, seqlen=40, headdim=16),
     "mqa": Case(name="c", batch=2, heads=3, kv_heads=1, seqlen=33, headdim=16),
@@ -35,24 +37,51 @@ CASES = {
         name="c", batch=1, heads=2, seqlen=50, seqlen_k=17, headdim=16, causal=False
     ),
     "both": Case(name="c", batch=2, heads=4, kv_heads=2, seqlen=31, seqlen_k=70, headdim=16),
+    "packed": Case(name="c", batch=1, heads=2, seqlen=60, seqlens=(19, 1, 40), headdim=16),
+    "packed gqa": Case(
+        name="c",
+        batch=1,
+        heads=4,
+        kv_heads=2,
+        seqlen=64,
+        seqlens=(2, 33, 1, 28),
+        headdim=16,
+        causal=False,
+    ),
 }
 each_case = pytest.mark.parametrize("case", CASES.values(), ids=CASES)
 
 
-def defined(q, k, v, causal, scale):
+def visible(i, q, k, causal, edges):
+    """The keys that query i sees."""
+    if edges:
+        first, last = next((a, b) for a, b in pairwise(edges) if a <= i < b)
+        return range(first, i + 1 if causal else last)
+    return range(min(k.shape[2], i + 1 + k.shape[2] - q.shape[2]) if causal else k.shape[2])
+
+
+def defined(q, k, v, causal, scale, edges=()):
     """Attention row by row, a key at a time: nothing that the reference uses."""
-    group, ahead = q.shape[1] // k.shape[1], k.shape[2] - q.shape[2]
+    group = q.shape[1] // k.shape[1]
     out = torch.zeros_like(q)
     for b in range(q.shape[0]):
         for h in range(q.shape[1]):
             for i in range(q.shape[2]):
-                seen = [j for j in range(k.shape[2]) if not causal or j <= i + ahead]
+                seen = visible(i, q, k, causal, edges)
                 scores = torch.stack([(q[b, h, i] * k[b, h // group, j]).sum() for j in seen])
                 weights = (scores * scale).softmax(0)
                 out[b, h, i] = sum(
                     w * v[b, h // group, j] for w, j in zip(weights, seen, strict=True)
                 )
     return out
+
+
+def hidden_keys(q, k, causal, edges):
+    """True where query i must not see key j."""
+    hidden = torch.ones(q.shape[2], k.shape[2], dtype=torch.bool)
+    for i in range(q.shape[2]):
+        hidden[i, list(visible(i, q, k, causal, edges))] = False
+    return hidden
 
 
 def drawn(tensors, case, kwargs, kind="normal"):
@@ -68,11 +97,12 @@ def drawn(tensors, case, kwargs, kind="normal"):
 def test_the_forward_reference_is_the_definition(case, chunk, monkeypatch):
     monkeypatch.setattr(forward_tensors, "CHUNK_ELEMENTS", chunk)
     kwargs = {"causal": case.causal, "sm_scale": 0.3}
-    q, k, v = drawn(forward_tensors, case, kwargs)
-    want = defined(q.double(), k.double(), v.double(), case.causal, 0.3)
-    (exact,) = forward_tensors.exact((q, k, v), kwargs)
+    q, k, v, *edges = inputs = drawn(forward_tensors, case, kwargs)
+    starts = edges[0].tolist() if edges else ()
+    want = defined(q.double(), k.double(), v.double(), case.causal, 0.3, starts)
+    (exact,) = forward_tensors.exact(inputs, kwargs)
     assert (exact - want).abs().max() < 1e-6
-    (contract,) = forward_tensors.contract((q, k, v), kwargs)
+    (contract,) = forward_tensors.contract(inputs, kwargs)
     assert contract.shape == q.shape
     assert (contract - want).abs().max() < 2e-3
 
@@ -100,9 +130,8 @@ def test_the_backward_reference_is_the_derivative(case, monkeypatch):
     q, k, v = (x.double().requires_grad_() for x in inputs[:3])
     group = case.heads // k.shape[1]
     scores = q @ k.repeat_interleave(group, 1).mT * 0.3
-    if case.causal:
-        hidden = torch.ones(scores.shape[-2:]).triu(1 + k.shape[2] - q.shape[2]).bool()
-        scores = scores.masked_fill(hidden, -math.inf)
+    starts = inputs[6].tolist() if case.seqlens else ()
+    scores = scores.masked_fill(hidden_keys(q, k, case.causal, starts), -math.inf)
     out = scores.softmax(-1) @ v.repeat_interleave(group, 1)
     want = torch.autograd.grad(out, (q, k, v), inputs[5].double())
     bar = BACKWARD.limits(Dtype.FP16)
@@ -147,13 +176,34 @@ def test_the_library_is_exact_on_every_probe(case, dtype, problem):
         ({"seqlen_k": 16384, "causal": False}, 16384),
         ({"seqlen_k": 1024, "causal": False}, 1024),
         ({"kv_heads": 4}, 4096 - 2048),
+        ({"batch": 1, "seqlens": (4096,)}, 4096 - 2048),
     ],
 )
 def test_flops_are_the_libraries(axes, keys):
     case = Case(name="c", **{"batch": 2, "heads": 32, "seqlen": 4096, "headdim": 128} | axes)
-    assert FORWARD.flops(case) == 4 * 2 * 32 * 4096 * keys * 128
+    assert FORWARD.flops(case) == 4 * case.batch * 32 * 4096 * keys * 128
     assert BACKWARD.flops(case) == 2.5 * FORWARD.flops(case)
-    assert FORWARD.exponentials(case) == 2 * 32 * 4096 * keys
+    assert FORWARD.exponentials(case) == case.batch * 32 * 4096 * keys
+
+
+def test_each_packed_sequence_counts_for_itself():
+    packed = Case(name="c", batch=1, heads=8, seqlen=3000, seqlens=(1000, 2000), headdim=64)
+    alone = [packed.model_copy(update={"seqlen": n, "seqlens": ()}) for n in packed.seqlens]
+    for problem in PROBLEMS.values():
+        assert problem.flops(packed) == sum(map(problem.flops, alone))
+        assert problem.io_bytes(packed) == sum(map(problem.io_bytes, alone))
+
+
+def test_packed_sequences_come_in_a_drawn_order_of_the_same_lengths():
+    case = CASES["packed gqa"]
+    found = set()
+    for seed in range(20):
+        generator = torch.Generator().manual_seed(seed)
+        edges = forward_tensors.make_inputs(case, "normal", generator, CPU, USUAL)[3:]
+        assert torch.equal(*edges) and edges[0].dtype == torch.int32
+        found.add(tuple(edges[0].diff().tolist()))
+    assert len(found) > 5
+    assert {tuple(sorted(lengths)) for lengths in found} == {(1, 2, 28, 33)}
 
 
 def test_shared_heads_and_other_lengths_change_the_bytes_of_k_and_v():
@@ -192,11 +242,14 @@ def test_probes_are_sound_cases_inside_the_claims(
 @pytest.mark.parametrize("problem", PROBLEMS.values(), ids=lambda p: p.name)
 def test_what_is_claimed_is_probed_and_nothing_else(problem):
     plain = Case(name="c", batch=1, heads=4, seqlen=256, headdim=64)
-    assert all(p.case.kv_shape == p.case.shape for p in problem.probes(plain, Claims()))
+    for probe in problem.probes(plain, Claims()):
+        assert probe.case.kv_shape == probe.case.shape
+        assert not probe.case.seqlens
     probed = [p.case for p in problem.probes(plain, ALL)]
     assert {case.heads // case.kv_heads for case in probed if case.kv_heads} == {3}
     assert {case.kv_heads for case in probed} == {None, 1, 2}
     assert {case.seqlen_k - case.seqlen for case in probed if case.seqlen_k} >= {316, 1, 255}
+    assert {1 in case.seqlens for case in probed if case.seqlens} == {True}
     shared = plain.model_copy(update={"heads": 32, "kv_heads": 4, "seqlen_k": 4096})
     near = [p.case for p in problem.probes(shared, ALL) if p.case.heads == 16]
     assert near, "groups of 8 heads, as in the case"
@@ -206,13 +259,16 @@ def test_what_is_claimed_is_probed_and_nothing_else(problem):
 @pytest.mark.parametrize(
     ("claims", "case", "why"),
     [
-        (Claims(), "gqa", "does not claim gqa; k has 2 heads for 6 of q"),
+        (Claims(), "gqa", "claims no gqa; k has 2 heads for 6 of q"),
         (Claims(gqa=True), "gqa", ""),
         (Claims(), "more keys", "claims seqlens: equal, not 50 keys for 17 queries"),
         (Claims(seqlens="any"), "more keys", ""),
-        (Claims(seqlens="any"), "both", "does not claim gqa"),
+        (Claims(seqlens="any"), "both", "claims no gqa"),
         (Claims(seqlens="any", seqlen_multiple=17), "more keys", "divisible by 17, not 50"),
         (Claims(seqlens="any", seqlen_min=20), "fewer keys", "from 20, not 17"),
+        (Claims(), "packed", "claims no packed; 3 sequences lie in one row"),
+        (Claims(packed=True), "packed", ""),
+        (Claims(packed=True, seqlen_min=2), "packed", "from 2, not 1"),
     ],
 )
 def test_what_is_not_claimed_is_refused_with_the_reason(claims, case, why):
@@ -232,23 +288,29 @@ def test_what_is_unset_or_equal_is_not_written():
     assert set(plain.model_dump()) == {
         "name", "batch", "heads", "seqlen", "headdim", "causal", "dtype", "burst",
     }  # fmt: skip
-    assert Case.model_validate(CASES["both"].model_dump(mode="json")) == CASES["both"]
+    for case in CASES.values():
+        assert Case.model_validate(case.model_dump(mode="json")) == case
 
 
 @pytest.mark.parametrize(
     ("case", "message"),
     [
+        ("heads: 6, batch: 2, seqlens: [8]", ":4: cases.1.seqlens: .*write batch: 1, not 2"),
         ("heads: 6, kv_heads: 4", ":4: cases.1.kv_heads: .*6 is none of 4"),
         ("heads: 6, kv_heads: 12", ":4: cases.1.kv_heads: .*multiple of kv_heads"),
         ("heads: 6, seqlen_k: 7", ":4: cases.1.seqlen_k: .*first 1 of 8 queries would see no key"),
         ("heads: 6, seqlen_k: 0", ":4: cases.1.seqlen_k: .*got 0"),
         ("heads: 6, kvheads: 2", "Did you mean 'kv_heads'"),
+        ("heads: 6, seqlens: [3, 4]", ":4: cases.1.seqlens: .*write seqlen: 7"),
+        ("heads: 6, seqlens: [8, 0]", ":4: cases.1.seqlens.1: .*got 0"),
+        ("heads: 6, seqlens: [8], seqlen_k: 9", ":4: cases.1.seqlens: .*leave out seqlen_k"),
     ],
 )
 def test_a_combination_that_cannot_be_names_its_line(tmp_path: Path, case, message):
     path = tmp_path / "mine.yaml"
     sound = "  - {name: a, batch: 1, heads: 1, seqlen: 8, headdim: 64}\n"
-    wrong = f"  - {{name: b, batch: 1, seqlen: 8, headdim: 64, {case}}}\n"
+    batch = "" if "batch" in case else "batch: 1, "
+    wrong = f"  - {{name: b, {batch}seqlen: 8, headdim: 64, {case}}}\n"
     path.write_text(f"name: mine\ncases:\n{sound}{wrong}")
     with pytest.raises(
         SuiteError, match=f"(?s)mine.yaml{message}" if message[0] == ":" else message
@@ -266,7 +328,9 @@ def test_the_null_kernel_answers_every_case_of_a_mixed_suite(problem, tmp_path):
     spec.loader.exec_module(module)
     for case in cases:
         assert not entrant.manifest.claims.refusal(case)
-        inputs = [torch.zeros(s.shape, dtype=torch.float16) for s in problem.inputs(case)]
-        found = getattr(module, problem.function)(*inputs, **problem.kwargs(case))
+        specs = problem.inputs(case)
+        inputs = [torch.zeros(s.shape, dtype=torch.float16) for s in specs]
+        call = by_name(getattr(module, problem.function), keywords(specs))
+        found = call(*inputs, **problem.kwargs(case))
         found = found if isinstance(found, tuple) else (found,)
         assert [tuple(x.shape) for x in found] == [s.shape for s in problem.outputs(case)]

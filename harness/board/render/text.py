@@ -37,9 +37,14 @@ def sanitize(text: str, limit: int = 400) -> str:
 
 
 def heads_and_lengths(case: Case, between: str) -> str:
-    """`16 heads, seqlen 4096`; `32/8 heads` where heads share k and v, `2048 on 8192` keys."""
+    """`16 heads, seqlen 4096`; `32/8 heads` where heads share k and v, `2048 on 8192` keys.
+
+    `seqlen 8192 in 40 sequences to 2048` where they are packed.
+    """
     heads = f"{case.heads}/{case.kv_heads}" if case.kv_heads else f"{case.heads}"
     length = f"{case.seqlen} on {case.seqlen_k}" if case.seqlen_k else f"{case.seqlen}"
+    if case.seqlens:
+        length += f" in {len(case.seqlens)} sequences to {max(case.seqlens)}"
     return f"{heads} heads{between}seqlen {length}"
 
 

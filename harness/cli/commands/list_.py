@@ -100,9 +100,8 @@ def _entries(args: argparse.Namespace, folder: Path) -> Iterator[dict[str, str]]
 def _more(claims: Claims) -> str:
     """What is claimed beside headdims and element types, or not claimed, where that is unusual."""
     mask = "" if claims.causal == "both" else f" causal={claims.causal}"
-    return (
-        f"{mask}{' gqa' if claims.gqa else ''}{' any lengths' if claims.seqlens == 'any' else ''}"
-    )
+    axes = {"gqa": claims.gqa, "any lengths": claims.seqlens == "any", "packed": claims.packed}
+    return mask + "".join(f" {name}" for name, claimed in axes.items() if claimed)
 
 
 def _rungs(args: argparse.Namespace, root: Path) -> Iterator[dict[str, str]]:

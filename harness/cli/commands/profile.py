@@ -30,12 +30,14 @@ os.environ.setdefault("ATTNBOARD_CACHE", tempfile.mkdtemp())
 import torch
 import importlib
 from harness.problems import get_problem
+from harness.problems.base import by_name, keywords
 from harness.schema import Case, Manifest
 from harness.worker.load import load_function
 folder, manifest = Path(sys.argv[2]), Manifest.model_validate_json(sys.argv[3])
 case = Case.model_validate_json(sys.argv[4])
 problem = get_problem(manifest.problem)
 function, kwargs = load_function(folder, manifest, problem.function), problem.kwargs(case)
+function = by_name(function, keywords(problem.inputs(case)))
 tensors, device = importlib.import_module(problem.tensors_module), torch.device("cuda")
 torch.set_grad_enabled(False)
 inputs = tensors.make_inputs(case, "normal", torch.Generator(device).manual_seed(0), device, kwargs)
