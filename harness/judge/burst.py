@@ -38,6 +38,7 @@ from harness.judge.numerics import Grade, grade, worst
 from harness.judge.sampled import Sampled
 from harness.judge.stream import OwnTime, StreamLatch
 from harness.judge.withheld import Withheld
+from harness.problems.base import keywords
 from harness.process import wire
 from harness.process.cuda.arena_layout import OUTPUT_SHARES, share_bytes
 from harness.process.cuda.shared_memory import DTYPES, Arena, ArenaKind
@@ -424,6 +425,7 @@ def prepare_message(inputs: Inputs, profile: bool = False, tells: bool = False) 
         "outputs": [[list(s.shape), s.dtype] for s in inputs.specs_out],
         "calls": inputs.calls,
         "kwargs": inputs.kwargs,
+        "keywords": keywords(inputs.specs_in),
         "profile": profile,
         "tells": tells,
     }

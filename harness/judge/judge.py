@@ -14,7 +14,6 @@ from functools import partial
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 
 from harness.errors import WireError
 from harness.judge.alone import Watch
@@ -26,6 +25,7 @@ from harness.judge.secret import Secret
 from harness.judge.stream import OwnTime
 from harness.judge.stretch import Asked, run_stretch
 from harness.problems import get_problem
+from harness.problems.attention_forward_tensors import sdpa
 from harness.problems.base_tensors import Tensors
 from harness.problems.hidden import hidden_cases
 from harness.process import wire
@@ -145,6 +145,9 @@ class Judge:
                 label=message["label"],
                 distribution=message["distribution"],
                 shape=case.shape,
+                kv_heads=case.kv_heads,
+                seqlen_k=case.seqlen_k,
+                seqlens=case.seqlens,
                 kwargs=kwargs,
                 calls=message["calls"],
                 whole=whole,
@@ -173,8 +176,11 @@ class Judge:
         # Every output is compared whole with SDPA's; float64 costs 30 times that, so some secret
         # rows of it.
         generator = torch.Generator(self.device).manual_seed(self.secret.seed(f"{label}/rows"))
-        rows, exact = self.tensors.exact_rows(inputs, kwargs, generator)
-        return tuple(Reference(c, e, rows, scaled) for c, e in zip(contract, exact, strict=True))
+        sampled = self.tensors.exact_rows(inputs, kwargs, generator)
+        return tuple(
+            Reference(c, exact, rows, scaled)
+            for c, (rows, exact) in zip(contract, sampled, strict=True)
+        )
 
     def _burst(self, message: wire.Message) -> wire.Message:
         if self.current is None:
@@ -277,9 +283,9 @@ class Judge:
 
         def once() -> None:
             cleared.zero_()
-            F.scaled_dot_product_attention(q, k, v, is_causal=bool(inputs.kwargs["causal"]))
+            sdpa(q, k, v, bool(inputs.kwargs["causal"]), None)
 
-        key = (*q.shape, *inputs.kwargs.values())
+        key = (*q.shape, *k.shape, *inputs.kwargs.values())
         if key not in self.heat_call_ms:
             self.heat_call_ms[key] = gpu_ms(once)
         for _ in range(math.ceil(heat_ms / self.heat_call_ms[key])):

@@ -24,7 +24,7 @@ from typing import Any
 import torch
 
 from harness.errors import WireError
-from harness.problems.base import Probe
+from harness.problems.base import Probe, by_name, keywords
 from harness.process import process_tree, wire
 from harness.process.cuda.driver import keep_memory_private, timer, wait_for_sequence
 from harness.process.cuda.shared_memory import DTYPES, Arena
@@ -121,7 +121,7 @@ class Worker:
             torch.cuda.synchronize()
         kwargs = self.plan["kwargs"]
         kernels: list[str] = []
-        function = self.function
+        function = by_name(self.function, self.plan["keywords"])
         if self.plan["profile"] and self.device == "cuda":
             function = naming(function, kernels)
         if self.held:
@@ -147,6 +147,7 @@ class Worker:
         specs, tensors, calls = self.plan["inputs"], len(self.views), int(message["calls"])
         asked = (specs, message["alone"], tensors, calls, int(message["seed"]))
         given, kwargs = windows_of(self.inputs, *asked), self.plan["kwargs"]
+        function = by_name(self.function, self.plan["keywords"])
         if self.held:
             assert self.outputs
             ring = Ring(self.held, self.outputs)
@@ -156,9 +157,9 @@ class Worker:
                 ring.over(call + 1)
 
             with self.held.lending():
-                calls_ms = [gpu_stretch(self.function, given, kwargs, keep, message["counted"])]
+                calls_ms = [gpu_stretch(function, given, kwargs, keep, message["counted"])]
         else:
-            calls_ms = cpu_burst(self.function, list(given), kwargs, self._keep)
+            calls_ms = cpu_burst(function, list(given), kwargs, self._keep)
         return {"op": "done", "calls_ms": calls_ms, "strides": self.strides[:1]}
 
     def _kept(self, turn: int) -> None:
@@ -301,7 +302,8 @@ def build(sock: socket.socket, args: argparse.Namespace, manifest: Manifest) -> 
                 inputs = tensors.make_inputs(
                     probe.case, "normal", generator, torch.device(args.device), probe.kwargs
                 )
-                function(*inputs, **probe.kwargs)
+                call = by_name(function, keywords(problem.inputs(probe.case)))
+                call(*inputs, **probe.kwargs)
                 if args.device == "cuda":
                     wire.send(sock, {"op": "called"})
                     torch.cuda.synchronize()

@@ -14,6 +14,7 @@ from harness.board.render.text import (
     board_title,
     conditions,
     ending,
+    heads_and_lengths,
     milliseconds,
     next_step,
     number,
@@ -233,7 +234,7 @@ def _shape(board: Board, config: str) -> str:
     case = next(r.case for row in board.rows for r in row.results if r.config == config)
     mask = "causal" if case.causal else "full"
     return (
-        f"batch {case.batch}, {case.heads} heads, seqlen {case.seqlen}, headdim {case.headdim}, "
+        f"batch {case.batch}, {heads_and_lengths(case, ', ')}, headdim {case.headdim}, "
         f"{case.dtype.value}, {mask}"
     )
 
