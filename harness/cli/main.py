@@ -42,6 +42,7 @@ COMMANDS = {
     "completion": "commands.completion",
     "doctor": "commands.doctor",
     "explain": "results.explain",
+    "export": "commands.export.command",
     "history": "results.history",
     "init": "commands.init",
     "list": "commands.list_",

@@ -43,6 +43,7 @@ import triton.language as tl
 from triton.tools.tensor_descriptor import TensorDescriptor
 
 LOG2_E = 1.4426950408889634
+LN_2 = tl.constexpr(0.6931471805599453)
 L2_BYTES_FOR_KEYS = 32 << 20  # of 50 MB: the rest is for q, o and what is in flight
 HEADROOM_LOG2 = tl.constexpr(6.0)
 HEADROOM = tl.constexpr(2.0**-6)
@@ -172,6 +173,7 @@ def place(section, heads, q_tiles, BLOCK_M: tl.constexpr):
 @triton.jit(do_not_specialize=["seqlen", "heads", "section"])
 def attention_kernel(
     q_desc, k_desc, v_desc, o_desc,  # TMA descriptors of [batch * nheads, seqlen, HEADDIM]
+    lse_ptr,  # [batch * nheads, seqlen] float32, or None
     scale_log2,  # sm_scale * log2(e), positive
     seqlen,  # tokens, the same for queries and keys
     heads,  # batch * nheads
@@ -181,6 +183,7 @@ def attention_kernel(
     BLOCK_M: tl.constexpr,  # query rows that one program owns
     BLOCK_N: tl.constexpr,  # keys that one trip of a pass handles
     AHEAD: tl.constexpr,  # True: lazy_tiles_ahead
+    STORE_LSE: tl.constexpr,  # True: the natural logarithm of each row's sum of exp(score) too
 ):  # fmt: skip
     head, q_start = place(section, heads, tl.cdiv(seqlen, BLOCK_M), BLOCK_M)
     rows = q_start + tl.arange(0, BLOCK_M)
@@ -223,6 +226,9 @@ def attention_kernel(
     # STORE: the descriptor leaves rows past the end of the head unwritten.
     o = (o * (1.0 / l)[:, None]).to(o_desc.dtype)
     o_desc.store([head, q_start, 0], o.reshape([1, BLOCK_M, HEADDIM]))
+    if STORE_LSE:
+        lse = (m + tl.math.log2(l)) * LN_2
+        tl.store(lse_ptr + head.to(tl.int64) * seqlen + rows, lse, mask=rows < seqlen)
 
 
 def describe(x, block_rows):
@@ -232,17 +238,17 @@ def describe(x, block_rows):
     return TensorDescriptor(x, shape, [seqlen * headdim, headdim, 1], [1, block_rows, headdim])
 
 
-def launch(q, k, v, o, causal, sm_scale, config):
-    """Enqueue the kernel with one config."""
+def launch(q, k, v, o, causal, sm_scale, config, lse=None):
+    """Enqueue the kernel with one config; it fills o, and lse where there is one."""
     batch, nheads, seqlen, headdim = q.shape
     head_bytes = 2 * seqlen * headdim * q.element_size()  # keys and values
     attention_kernel[(triton.cdiv(seqlen, config.block_m) * batch * nheads,)](
         describe(q, config.block_m), describe(k, config.block_n),
-        describe(v, config.block_n), describe(o, config.block_m),
+        describe(v, config.block_n), describe(o, config.block_m), lse,
         sm_scale * LOG2_E, seqlen, batch * nheads, max(1, L2_BYTES_FOR_KEYS // head_bytes),
         HEADDIM=headdim, CAUSAL=causal, BLOCK_M=config.block_m, BLOCK_N=config.block_n,
-        AHEAD=config.ahead, num_warps=config.num_warps, num_stages=config.num_stages,
-        maxnreg=config.maxnreg,
+        AHEAD=config.ahead, STORE_LSE=lse is not None,
+        num_warps=config.num_warps, num_stages=config.num_stages, maxnreg=config.maxnreg,
     )  # fmt: skip
 
 
@@ -281,10 +287,12 @@ def search(headdim, device, dtype):
     return min(CANDIDATES[headdim], key=milliseconds)
 
 
-def custom_attention_forward(q, k, v, causal=True, sm_scale=None):
+def custom_attention_forward(q, k, v, causal=True, sm_scale=None, return_lse=False):
     """Return softmax(q k^T * sm_scale) v of each head; sm_scale defaults to 1/sqrt(headdim).
 
-    q, k, v (batch, nheads, seqlen, headdim). A view that is not contiguous is copied first.
+    q, k, v (batch, nheads, seqlen, headdim). A view that is not contiguous is copied first. With
+    return_lse also the natural logarithm of each row's sum of exp(score * sm_scale), float32
+    (batch, nheads, seqlen), which a backward takes.
     """
     q, k, v = q.contiguous(), k.contiguous(), v.contiguous()  # the kernel knows no strides
     headdim = q.shape[-1]
@@ -293,5 +301,6 @@ def custom_attention_forward(q, k, v, causal=True, sm_scale=None):
     if sm_scale <= 0:  # the kernel takes the maximum before it scales: the sign goes into q
         q, sm_scale = (-q, -sm_scale) if sm_scale < 0 else (torch.zeros_like(q), 1.0)
     o = torch.empty_like(q)
-    launch(q, k, v, o, causal, sm_scale, choose(headdim, q.device, q.dtype))
-    return o
+    lse = torch.empty(q.shape[:-1], dtype=torch.float32, device=q.device) if return_lse else None
+    launch(q, k, v, o, causal, sm_scale, choose(headdim, q.device, q.dtype), lse)
+    return (o, lse) if return_lse else o
