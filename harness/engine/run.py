@@ -81,7 +81,7 @@ class Run(State):
             self._finish(case, commitment, secret, failed)
 
     def _time_hidden(self) -> None:
-        """Shapes that follow from the secret in force, checked and timed like the others, in half the blocks.
+        """Shapes that follow from the secret in force, checked and timed in half the blocks.
 
         Drawn when the suite's own are over: until its first call on one nobody knows it, no
         builder is told, and their secret is revealed with their rows.
@@ -98,7 +98,7 @@ class Run(State):
         self.told |= dict.fromkeys([case.name for case in cases], self._rotate_secret())
 
     def _left_out(self, name: str, before: Sequence[Evidence], cases: Sequence[Case]) -> None:
-        """Who failed one of the suite's own cases, or could not even start, is not tried on others."""
+        """Who failed one of the suite's own cases, or could not even start, is tried on no other."""
         failed = [k for k in before if k.status not in (None, Status.UNSUPPORTED)]
         for case in cases if failed else ():
             status, reason = Status.INTERRUPTED, "not measured: it failed on the suite's own shapes"

@@ -1,4 +1,4 @@
-"""Shapes that nobody knows before a run asks them: they follow from its secret, some for each headdim.
+"""Shapes that nobody knows before a run asks them, some a headdim: they follow from its secret.
 
 A suite's own shapes are public, so a kernel can be keyed on them. These lie beside them: as many
 tokens, another length, other heads, either mask. Everything but `burst` follows from the secret and
@@ -28,7 +28,7 @@ def hidden_cases(
 ) -> tuple[Case, ...]:
     """`each` shapes for every headdim of `official`: `hidden_hdim64`, then `hidden_hdim64_2`.
 
-    number: a whole number from 0 below 2^63 for every text, from the secret (harness/judge/secret.py).
+    number: a whole number below 2^63 for every text, from harness/judge/secret.py.
     Their bursts fit into the buffers that the official ones need.
     """
     found = []
@@ -63,7 +63,7 @@ def _shape(beside: Sequence[Case], drawn: Mapping[str, int]) -> Case:
 
 
 def _burst(case: Case, official: Sequence[Case], problem: Problem) -> int:
-    """As much work as in a burst of the same headdim, as far as the official buffers have room; at least 1."""
+    """As much work as in a burst of the same headdim, as far as the official buffers have room."""
     beside = [known for known in official if known.headdim == case.headdim]
     work = statistics.median(known.burst * problem.flops(known) for known in beside)
     room = [

@@ -8,10 +8,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from harness.board import query
-from harness.board.rank import direct_on, newest
+from harness.board.rank import newest
 from harness.board.record import Head
 from harness.board.render.lasting import energy_ratio, energy_words, lasting, speed_ratio
 from harness.board.render.text import milliseconds, number, sanitize, side_by_side, times
+from harness.board.rivals import direct_on
 from harness.errors import EXIT_OK, EXIT_SUBMISSION_FAILED, UnavailableError, UsageError, typed
 from harness.measure import stats
 from harness.measure.stats import Interval

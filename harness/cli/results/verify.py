@@ -22,8 +22,9 @@ from pathlib import Path
 
 from harness import PROTOCOL
 from harness.board import query, record
-from harness.board.rank import block_times_ms, interval_of, newest
+from harness.board.rank import interval_of, newest
 from harness.board.render.text import sanitize, times
+from harness.board.rivals import block_times_ms
 from harness.catalog.suites import load_suite
 from harness.cli.arguments import whole
 from harness.cli.results.compare import _named, percent
