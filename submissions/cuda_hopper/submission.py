@@ -78,6 +78,17 @@ def _build(headdim: int, causal: bool) -> tuple[int, bool]:
     return (headdim, not causal) if (headdim, not causal) in SHAPES else (headdim, False)
 
 
+class Divisor(ctypes.Structure):
+    """n / d as n * times >> shift, exact for 0 <= n < 2^31."""
+
+    _fields_ = [("times", ctypes.c_uint32), ("shift", ctypes.c_uint32)]
+
+    @classmethod
+    def of(cls, d: int) -> Divisor:
+        shift = 31 + (d - 1).bit_length()
+        return cls(-(-(1 << shift) // d), shift)
+
+
 class Problem(ctypes.Structure):
     """`struct Problem` of the kernel, field by field: what a launch is given beside its tensor maps."""
 
@@ -88,6 +99,8 @@ class Problem(ctypes.Structure):
         ("o_batch", ctypes.c_uint64),  # strides of o in elements
         ("o_head", ctypes.c_uint64),
         ("o_row", ctypes.c_uint64),
+        ("by_heads", Divisor),
+        ("by_group", Divisor),
         ("batch", ctypes.c_int),
         ("heads", ctypes.c_int),
         ("group", ctypes.c_int),  # query heads of one kv head
@@ -307,7 +320,7 @@ class Plan:
         self.problem = Problem(
             *(None, None, None),  # o, lse and counter come with the launch
             *torch.empty_like(q, device="meta").stride()[:3],
-            *(batch, heads, heads // kv_heads),
+            *(Divisor.of(heads), Divisor.of(heads // kv_heads), batch, heads, heads // kv_heads),
             *(seqlen_q, seqlen_k, int(causal), seqlen_k - seqlen_q if causal else seqlen_k),
             _section(self.kernel, q, k, causal),
             sm_scale * math.log2(math.e),

@@ -92,13 +92,25 @@ def test_the_problem_is_the_kernel_s_field_by_field(submission: ModuleType) -> N
     source = (FOLDER / "kernels" / "attention.cu").read_text()
     body = re.sub(r"//.*", "", re.search(r"struct Problem \{(.*?)\};", source, re.S).group(1))
     c_types = {"int": ctypes.c_int, "float": ctypes.c_float, "uint64_t": ctypes.c_uint64}
+    c_types["Divisor"] = submission.Divisor
     in_kernel = []
     for declaration in filter(str.strip, body.split(";")):
         c_type, names = declaration.strip().split(" ", 1)
         in_kernel += [
             (name.strip(), c_types.get(c_type, ctypes.c_void_p)) for name in names.split(",")
         ]
-    assert submission.Problem._fields_ == in_kernel == on_cpu_forward.Problem._fields_
+    assert submission.Problem._fields_ == in_kernel
+    on_cpu = [(name, getattr(c_type, "_fields_", c_type)) for name, c_type in on_cpu_forward.Problem._fields_]  # fmt: skip
+    assert on_cpu == [(name, getattr(c_type, "_fields_", c_type)) for name, c_type in in_kernel]
+
+
+@pytest.mark.parametrize("d", [1, 2, 3, 5, 7, 12, 31, 64, 65, 127, 40961, 65535, 65536])
+def test_a_division_by_multiplying_is_exact(submission: ModuleType, d: int) -> None:
+    by, last = submission.Divisor.of(d), (1 << 31) - 1
+    assert by.times == -(-(1 << by.shift) // d)  # it fits 32 bits
+    multiples = [last // d * d, last // d // 2 * d, d, 2 * d]
+    for n in [0, 1, last, *multiples, *(n - 1 for n in multiples)]:
+        assert n * by.times >> by.shift == n // d
 
 
 def test_the_last_rung_s_shapes_are_the_kernel_s() -> None:

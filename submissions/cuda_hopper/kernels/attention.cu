@@ -83,11 +83,15 @@ template <bool FULL> struct Shape<256, FULL> {
   static constexpr float HEAVY = 0.3f;
 };
 
+struct Divisor { uint32_t times, shift; };   // n / d = n * times >> shift for n < 2^31; a division takes 150 clocks
+__device__ __forceinline__ int divide(int n, Divisor d) { return (int)((uint64_t)(uint32_t)n * d.times >> d.shift); }
+
 struct Problem {                        // what a launch is given beside its tensor maps
   uint16_t* o;                          // [batch, heads, seqlen_q, D], the last contiguous
   float* lse;                           // [batch, heads, seqlen_q] contiguous, or null
   int* counter;                         // [2], next item and CTAs that are done; both 0 before and after a launch
   uint64_t o_batch, o_head, o_row;      // strides of o in elements
+  Divisor by_heads, by_group;           // by the fields below
   int batch, heads, group;              // query heads; so many of them, next to each other, read one head of K and V
   int seqlen_q, seqlen_k, causal;
   int reach;                            // query row i sees the keys before 1 + i + reach: seqlen_k - seqlen_q or,
@@ -192,12 +196,12 @@ __device__ __forceinline__ void attend(const TensorMap& q_map, const TensorMap& 
             block = blocks - last_blocks + row_of_items; head = rest - row_of_items * padded;
           }
           row_word = (causal ? blocks - 1 - block : block) * M;
-          const int batch = (unsigned)head / (unsigned)problem.heads;
+          const int batch = divide(head, problem.by_heads);
           at = head < heads ? batch << 16 | (head - batch * problem.heads) : -1;
         }
         if (at >= 0) {                                            // else it only fills up the last section
           const int first_row = row_word & ~SAFE, end = min(first_row + M + reach, seqlen_k);
-          const int at_kv = (at & ~0xffff) | (unsigned)(at & 0xffff) / (unsigned)problem.group;
+          const int at_kv = (at & ~0xffff) | divide(at & 0xffff, problem.by_group);
           put_k(0, at_kv); if (last_v_row >= 0) put_v(last_v_row, last_v_at);
           sts_if(item_smem + 8 * (item & 1), at, leader); sts_if(item_smem + 8 * (item & 1) + 4, row_word, leader);
 #pragma unroll 1
@@ -458,8 +462,8 @@ __device__ __forceinline__ void attend(const TensorMap& q_map, const TensorMap& 
             y[i] = pack_two(O[j + 4 * i + 2] * r1_, O[j + 4 * i + 3] * r1_);
           }
           transpose_quad(x, lane); transpose_quad(y, lane);       // now each lane holds 8 adjacent columns
-          if (row < seqlen_q) *reinterpret_cast<uint4*>(o + j * 2) = make_uint4(x[0], x[1], x[2], x[3]);
-          if (row + 8 < seqlen_q) *reinterpret_cast<uint4*>(o + 8 * problem.o_row + j * 2) = make_uint4(y[0], y[1], y[2], y[3]);
+          stg_words_if(o + j * 2, x, row < seqlen_q);
+          stg_words_if(o + 8 * problem.o_row + j * 2, y, row + 8 < seqlen_q);
         }
       }
       __syncwarp();

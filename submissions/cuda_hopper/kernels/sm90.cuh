@@ -151,6 +151,11 @@ __device__ __forceinline__ int lds_lane0(uint32_t addr, int lane0) {
 __device__ __forceinline__ void sts_if(uint32_t addr, int v, int on) {
   asm volatile("{.reg .pred p; setp.ne.b32 p,%2,0; @p st.shared.b32 [%0],%1;}" ::"r"(addr), "r"(v), "r"(on) : "memory");
 }
+// Four words to global memory in one instruction; a store in C++ may become four, which costs 0.5 us an item and more.
+__device__ __forceinline__ void stg_words_if(void* at, const uint32_t (&x)[4], int on) {
+  asm volatile("{.reg .pred p; setp.ne.b32 p,%5,0; @p st.global.v4.b32 [%0],{%1,%2,%3,%4};}"
+               ::"l"(at), "r"(x[0]), "r"(x[1]), "r"(x[2]), "r"(x[3]), "r"(on) : "memory");
+}
 // four 8 x 8 matrices; lane l gives the address of row l % 8 of matrix l / 8
 __device__ __forceinline__ void ldmatrix_x4(uint32_t* r, uint32_t row_smem) {
   asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3},[%4];" : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3]) : "r"(row_smem) : "memory");

@@ -18,6 +18,7 @@ inline uint32_t pack_rest(float lo, float hi) {
   const float2 p = unpack_half2(pack_half2(lo, hi));
   return pack_half2(lo - p.x, hi - p.y);
 }
+inline void stg_words_if(void* at, const uint32_t (&x)[4], int on) { if (on) std::memcpy(at, x, 16); }
 inline void tma_load_if(uint32_t dst, const TensorMap* map, int col, int row, int head, int batch, uint32_t bar, int on) {
   if (!on) return;
   const TensorMap m = *map; cpu::check(dst, m.box_rows * 128); if (dst % 1024) cpu::fail("a swizzled box must start at a multiple of 1024");

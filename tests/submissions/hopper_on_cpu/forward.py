@@ -27,12 +27,24 @@ class Map(ctypes.Structure):
     ]
 
 
+class Divisor(ctypes.Structure):
+    """`struct Divisor` of the kernel: n / d = n * times >> shift."""
+
+    _fields_ = [("times", ctypes.c_uint32), ("shift", ctypes.c_uint32)]
+
+    @classmethod
+    def of(cls, d: int) -> Divisor:
+        shift = 31 + (d - 1).bit_length()
+        return cls(-(-(1 << shift) // d), shift)
+
+
 class Problem(ctypes.Structure):
     """`struct Problem` of the kernel, field by field."""
 
     _fields_ = [
         *((n, ctypes.c_void_p) for n in ("o", "lse", "counter")),
         *((n, ctypes.c_uint64) for n in ("o_batch", "o_head", "o_row")),
+        *((n, Divisor) for n in ("by_heads", "by_group")),
         *((n, ctypes.c_int) for n in ("batch", "heads", "group")),
         *((n, ctypes.c_int) for n in ("seqlen_q", "seqlen_k", "causal", "reach", "section")),
         ("scale_log2", ctypes.c_float),
@@ -139,9 +151,10 @@ class Forward:
         o_strides = (stride // 2 for stride in o.strides[:3])
         lengths = (case.seqlen_q, case.keys, int(case.causal))
         reach = case.keys - (case.seqlen_q if case.causal else 0)
+        group = case.heads // case.groups
         problem = Problem(
             *(x.ctypes.data for x in (o, lse, counter)), *o_strides,
-            *(case.batch, case.heads, case.heads // case.groups), *lengths, reach, case.section,
+            *(Divisor.of(case.heads), Divisor.of(group)), *(case.batch, case.heads, group), *lengths, reach, case.section,
             scale * math.log2(math.e),
         )  # fmt: skip
         maps = (Map * 3)(*(self._map(x, rows) for x, rows in ((q, 64), (k, 0), (v, 0))))
