@@ -20,7 +20,7 @@ GIB = 1 << 30
 
 
 def worker(folder: Path, **children: Any) -> Any:
-    jail = SimpleNamespace(cache=folder, scratch=folder)
+    jail = SimpleNamespace(cache=folder, scratch=folder, level=0)
     return SimpleNamespace(
         slug="x", jail=jail, ended_for=None, **{"child": None, "builder": None, **children}
     )
@@ -110,6 +110,27 @@ def test_files_without_a_name_count_for_disk_and_memory(
     monkeypatch.setattr(nameless, "count", lambda pids: setattr(nameless, "shared_bytes", 0))
     nameless.bytes[tmp_path] = 0
     assert made.excess(someone, child(tmp_path), {}) is None, "it has let go of it since"
+
+
+def test_who_would_outlive_the_judge_when_memory_runs_out_is_ended(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(usage, "host_bytes", lambda *_: 0)
+    adj = {7: 1000, 8: 999}
+    monkeypatch.setattr(usage, "outlives_us", lambda pid: adj[pid] < usage.FIRST_TO_END)
+    someone = worker(tmp_path)
+    made = watch([someone], {})
+    made.order_is_kept = True
+    assert made.excess(someone, child(tmp_path), {}) is None, "no walls, no order"
+    someone.jail.level = 1
+    found = made.excess(someone, child(tmp_path), {})
+    assert found is not None
+    assert found[0] is Status.OVER_QUOTA
+    assert "first when memory runs out" in found[1]
+    adj[8] = 1000
+    assert made.excess(someone, child(tmp_path), {}) is None
+    adj[8], made.order_is_kept = 0, False
+    assert made.excess(someone, child(tmp_path), {}) is None, "nobody could set it"
 
 
 def test_what_is_printed_has_an_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -39,6 +39,18 @@ def test_resident_memory_of_nobody_is_zero() -> None:
     assert usage.fair_bytes(2**22 + 1) == 0
 
 
+def test_huge_pages_and_swap_are_memory_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    told = {
+        "7/status": {"VmRSS": 5, "HugetlbPages": 2048, "VmSwap": 300, "VmPTE": 4},
+        "7/smaps_rollup": {"Pss": 4, "Pss_Shmem": 1, "SwapPss": 200, "Swap": 300}
+        | {"Private_Hugetlb": 2048, "Shared_Hugetlb": 4096},
+    }
+    monkeypatch.setattr(usage, "_numbers", lambda file: told.get(file, {}))
+    assert usage.resident_bytes(7) == (5 + 2048 + 300) << 10
+    assert usage.fair_bytes(7) == (4 + 200 + 2048 + 4096) << 10
+    assert usage.fair_bytes(7, shared=False) == usage.fair_bytes(7) - (1 << 10)
+
+
 def test_a_folder_that_is_renamed_while_it_is_counted_is_counted_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -129,6 +141,28 @@ def test_what_nobody_has_accepted_is_counted_in_a_network_of_its_own() -> None:
         found = usage.socket_bytes([1 << 22, child.pid])
         child.kill()
     assert found == 41 * usage.SOCKET_BYTES
+
+
+def test_what_each_thread_does_is_told_by_a_letter(forks: list[int]) -> None:
+    end = threading.Event()
+    waits = threading.Thread(target=end.wait)
+    waits.start()
+    assert sorted(usage.states(os.getpid())) == ["R", "S"]
+    end.set()
+    waits.join()
+    os.kill(forks[1], signal.SIGSTOP)
+    while usage.states(forks[1]) != "T":
+        time.sleep(0.001)
+    os.kill(forks[2], signal.SIGKILL)
+    while usage.states(forks[2]) != "Z":
+        time.sleep(0.001)
+    assert usage.states(1 << 22) == ""
+
+
+def test_who_ends_first_is_told(forks: list[int]) -> None:
+    enter.end_first(forks[1])
+    assert [usage.outlives_us(pid) for pid in forks] == [True, False, True]
+    assert not usage.outlives_us(1 << 22)
 
 
 def test_threads_are_counted() -> None:

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import os
 import threading
 import traceback
 from collections.abc import Mapping, Sequence
@@ -45,6 +46,7 @@ class ResourceWatch(threading.Thread):
             worker.slug: usage.Nameless((worker.jail.cache, worker.jail.scratch))
             for worker in workers
         }
+        self.order_is_kept = os.access("/proc/self/oom_score_adj", os.W_OK)
         self.most_processes = enter.most_processes(enter.Rules().processes) // 2
         self.stopping = threading.Event()
 
@@ -114,6 +116,10 @@ class ResourceWatch(threading.Thread):
         if (running := sum(map(usage.threads, pids))) > self.most_processes:
             return Status.OVER_QUOTA, (
                 f"{running} processes and threads, allowed {self.most_processes}"
+            )
+        if self.order_is_kept and worker.jail.level and any(map(usage.outlives_us, pids)):
+            return Status.OVER_QUOTA, (
+                "a process of it undid that the kernel ends it first when memory runs out"
             )
         if child.log.printed >= LOG_BYTES:
             return Status.OVER_QUOTA, f"printed {LOG_BYTES >> 20} MiB, allowed less"

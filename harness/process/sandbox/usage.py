@@ -12,6 +12,8 @@ from pathlib import Path
 
 DISK_FILES = 100_000  # of one entrant, beside Limits.disk_gib
 UNCOUNTED = 1 << 62  # bytes: more than any limit
+RUNNING, ENDED = frozenset("RD"), frozenset("ZX")  # states of a thread: man 5 proc_pid_stat
+FIRST_TO_END = 1000  # oom_score_adj of who ends when memory runs out: man 5 proc_pid_oom_score_adj
 DELETED = " (deleted)"  # how /proc names what has no name
 SOCKET_BYTES = (
     2 * 212_992
@@ -27,6 +29,16 @@ def cpu_ns(pids: Iterable[int]) -> dict[int, int]:
         clock = (~pid << 3) | 2  # CPUCLOCK_SCHED of a process: man 3 clock_getcpuclockid
         with contextlib.suppress(OSError):
             found[pid] = time.clock_gettime_ns(clock)
+    return found
+
+
+def states(pid: int) -> str:
+    """A letter for each thread of it; none if it is gone."""
+    found = ""
+    for thread in _threads_of(pid):
+        with contextlib.suppress(OSError):  # it has just ended
+            stat = Path(f"/proc/{pid}/task/{thread}/stat").read_bytes()
+            found += chr(stat[stat.rindex(b")") + 2])  # behind a name that may hold anything
     return found
 
 
@@ -58,8 +70,21 @@ def _threads_of(pid: int) -> list[str]:
 
 
 def resident_bytes(pid: int) -> int:
-    """Host memory of one process, what it shares with others included; 0 if it is gone."""
-    return _memory(pid, "status", "VmRSS").get("VmRSS", 0) << 10
+    """Host memory of one process, what it shares with others included; 0 if it is gone.
+
+    With what of it lies in huge pages and in swap, neither of which is resident to the kernel.
+    """
+    told = _memory(pid, "status", "VmRSS")
+    return sum(told.get(word, 0) for word in ("VmRSS", "HugetlbPages", "VmSwap")) << 10
+
+
+def outlives_us(pid: int) -> bool:
+    """Whether it has undone that the kernel ends it before others when memory runs out."""
+    try:
+        told = int(Path(f"/proc/{pid}/oom_score_adj").read_bytes())
+    except OSError:  # it is gone
+        return False
+    return told < FIRST_TO_END
 
 
 def threads(pid: int) -> int:
@@ -78,7 +103,9 @@ def fair_bytes(pid: int, shared: bool = True) -> int:
     shared: with files in memory and shared mappings.
     """
     told = _memory(pid, "smaps_rollup", "Pss")
-    return told.get("Pss", 0) - (0 if shared else told.get("Pss_Shmem", 0)) << 10
+    beside = ("SwapPss", "Shared_Hugetlb", "Private_Hugetlb")
+    whole = told.get("Pss", 0) + sum(told.get(word, 0) for word in beside)
+    return whole - (0 if shared else told.get("Pss_Shmem", 0)) << 10
 
 
 def host_bytes(pids: Iterable[int], limit: int, unmapped: int = 0) -> int:
