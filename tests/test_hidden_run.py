@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from harness.board.rank import leaderboard
+from harness.board.render.heat_map import loss_words
 from harness.catalog.entrants import find_entrants, load_entrant
 from harness.catalog.request import Request
 from harness.cli.selftest.corpus import replace_gpu
@@ -21,7 +23,7 @@ from harness.process.project import HOME
 from harness.schema import Kind, Result, Status, Suite
 
 HEAD = """
-import torch
+import time
 import torch.nn.functional as F
 
 def custom_attention_forward(q, k, v, causal=True, sm_scale=None):
@@ -29,8 +31,7 @@ def custom_attention_forward(q, k, v, causal=True, sm_scale=None):
 """
 KEYED = """
     if tuple(q.shape[2:]) not in {(256, 64), (192, 128)}:  # the suite's own
-        for _ in range(6):
-            out = F.scaled_dot_product_attention(q, k, v, is_causal=causal, scale=sm_scale)
+        time.sleep(0.1)
 """
 SUITE = {
     "name": "tiny",
@@ -96,3 +97,13 @@ def test_every_run_asks_shapes_that_follow_from_its_secret(
         assert rows["flash_attn_3"][case.name].status is Status.UNAVAILABLE
         assert rows["wrong"][case.name].status is Status.INTERRUPTED
     assert secret not in {honest["one"].secret, honest["two"].secret}
+
+
+@pytest.mark.timeout(240)
+def test_a_kernel_keyed_on_the_suites_own_shapes_is_exposed(tmp_path: Path) -> None:
+    """A tenth of a second a call is far above what any library moves from shape to shape."""
+    rows = rows_of(tmp_path, honest="", keyed=KEYED)
+    board = leaderboard([row for mine in rows.values() for row in mine.values()])
+    told = {row.entry: loss_words(row) for one in board.boards for row in one.rows}
+    assert told["keyed"].startswith("faster on official shapes than on hidden ones by ")
+    assert not told["honest"]

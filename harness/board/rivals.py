@@ -100,6 +100,18 @@ def hidden_loss(
     return HiddenLoss(stats.geomean(own), math.exp(max(moved)) if moved else None)
 
 
+def told_of(results: Sequence[Result]) -> frozenset[str]:
+    """Entries of one run of which the board says that they are faster on its official shapes."""
+    libraries = among(results)
+    found = set()
+    for name in {result.entry for result in results}:
+        mine = [result for result in results if result.entry == name]
+        official = [result for result in mine if not result.case.hidden]
+        loss = hidden_loss(official, [r for r in mine if r.case.hidden], libraries)
+        found |= {name} if loss and loss.told else set()
+    return frozenset(found)
+
+
 #: A hidden result and the official ones beside it, all of one entry.
 Both = tuple[Result, Sequence[Result]]
 
