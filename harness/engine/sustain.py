@@ -1,7 +1,7 @@
 """What lasts: behind the blocks of a case seconds of each entrant alone, call after call.
 
 A burst is over before a GPU has come to its power limit; who runs for seconds runs at the clock that
-the limit leaves. Order is random. The judge times the stretch and looks at its results
+the limit leaves. Order is random. The judge times the stretch and checks its results
 (harness/judge/stretch.py); here the energy counter is read meanwhile. Whatever becomes of a stretch,
 what the bursts gave stays.
 """
@@ -21,10 +21,10 @@ from harness.problems.base import Probe
 from harness.process.messages import BurstReport, StretchReport
 from harness.schema import Case, Kind, Status, Sustained
 
-RING = 2  # fewest results that are kept at once: what runs and what can be looked at
+RING = 2  # fewest results that are kept at once: one is written, one can be checked
 FEWEST_ROUNDS = 6  # of the inputs that there are, however long a call takes
 MOST_CALLS = 200_000
-#: Every output of a burst is looked at; a stretch that is faster per call by more is not believed.
+#: Every output of a burst is compared; a stretch that is faster per call by more is not believed.
 FASTER_THAN_BURSTS_PCT = 3.0
 
 
@@ -48,7 +48,7 @@ def _stretch(state: State, name: str, case: Case) -> Sustained:
     """One stretch of one entrant, and what it came to."""
     if state.facts.machine.has_gpu and state.suite.device == "gpu":
         if not state.judge.shares_memory:
-            said = "device memory cannot be shared here, so nobody could look at its results"
+            said = "device memory cannot be shared here, so its results could not be checked"
             return Sustained(status=Status.UNAVAILABLE, reason=said)
         if strangers := state.quiet.strangers(state.workers.values()):
             said = f"on the GPU, and none of this run: process {', '.join(strangers)}"

@@ -210,7 +210,7 @@ class Judge:
         try:
             report = run_stretch(self.links[message["worker"]], asked, message["timeout_s"])
         except torch.OutOfMemoryError:
-            said = "the judge had no memory left to look at its results"
+            said = "the judge had no memory left to check its results"
             report = StretchReport(status=Status.HARNESS_ERROR, message=said)
         return dict(report) | {"status": report.status.value}
 

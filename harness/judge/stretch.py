@@ -1,4 +1,4 @@
-"""A stretch: seconds of one worker's calls back to back, looked at when nobody can foresee it.
+"""A stretch: seconds of one worker's calls back to back, with spot checks that nobody can foresee.
 
 The worker runs by itself and tells on its stream, behind each call, how many are over and where the
 result lies; the last `ring` results stay as they are (harness/worker/held.py). From time to time,
@@ -7,15 +7,15 @@ clock, how many calls are over, some words of the last results at secret places,
 are over then.
 
     worker   call call call call call      call call call call call call        call …
-    judge                           [look]                              [look]
+    judge                          [check]                             [check]
 
-So two looks tell how long the calls between them took, by a clock that no worker sees. A worker
-that counts a call which it has not made has no answer to it when the judge looks, and there is none
+So two checks tell how long the calls between them took, by a clock that no worker sees. A worker
+that counts a call which it has not made has no answer to it at the next check, and there is none
 that it could have kept: no two calls have the same inputs (harness/process/cuda/windows.py). What a
-look takes, the GPU's changing between two processes included, is in the time.
+check takes, the GPU's changing between two processes included, is in the time.
 
-Without shared device memory, on a CPU, there is nobody to look meanwhile: the stretch is cut into
-legs of `ring` calls, and all results of each leg are looked at.
+Without shared device memory, on a CPU, nobody can read meanwhile: the stretch is cut into
+legs of `ring` calls, and results of every call of each leg are compared.
 """
 
 from __future__ import annotations
@@ -41,11 +41,11 @@ from harness.process.cuda.windows import Run, runs, windows
 from harness.process.messages import StretchReport, WorkerReply
 from harness.schema import Status
 
-LOOKS_A_SECOND = 12
-CHECKED_A_LOOK = 3  # calls, of those whose results are whole
+SPOT_CHECKS_A_SECOND = 12
+CALLS_A_SPOT_CHECK = 4  # calls, of those whose results are whole
 CPU_CLAIM_PCT, CPU_FLOOR_MS = 30.0, 10.0  # of messages and a scheduler; a CPU is never ranked
-FEWEST_CALLS = 3  # between the first look that counts and the last
-#: The worker counts from the first call of the last two thirds, the judge from a look behind it.
+FEWEST_CALLS = 3  # between the first check that counts and the last
+#: The worker counts from the first call of the last two thirds, the judge from a check behind it.
 CLAIM_PCT = 3.0
 #: Clocks only fall while a stretch lasts. Who takes longer for its first calls than for those that
 #: count may have made some of these beforehand.
@@ -55,7 +55,7 @@ Answer = Callable[[tuple[torch.Tensor, ...]], tuple[torch.Tensor, ...]]
 
 
 @dataclass(frozen=True)
-class Look:
+class SpotCheck:
     """`done` calls were over at `at_ms` of the judge's clock, `after` when words had been read."""
 
     at_ms: float
@@ -65,7 +65,7 @@ class Look:
     after: int
     number: int  # of its words
 
-    def whole(self, ring: int) -> range:
+    def intact(self, ring: int) -> range:
         """Numbers of the calls whose results stayed as they were while words of them were read."""
         return range(max(0, self.after - ring + 1), self.done)
 
@@ -114,20 +114,20 @@ class Counted:
     claimed_ms: float
     since_s: float  # on the host's monotonic clock
     until_s: float
-    judge_pct: float = 0.0  # of the time that looks took
+    judge_pct: float = 0.0  # of the time that spot checks took
     first_ms: float = 0.0  # of one of the calls before
 
 
 @dataclass
 class Verified:
-    """What the looked-at words came to so far."""
+    """What the words compared so far came to."""
 
     checked: int = 0
     rel_l2: float = 0.0
 
 
 def run_stretch(link: WorkerLink, asked: Asked, timeout_s: float) -> StretchReport:
-    """One stretch of one worker, timed and looked at; a failure is a status with its words."""
+    """One stretch of one worker, timed and checked; a failure is a status with its words."""
     try:
         link.ask(prepare_message(asked.inputs), timeout_s)
         _place(link, asked)
@@ -142,38 +142,38 @@ def run_stretch(link: WorkerLink, asked: Asked, timeout_s: float) -> StretchRepo
 
 
 def _gpu(link: WorkerLink, asked: Asked, timeout_s: float) -> StretchReport:
-    most = max(4, math.ceil(2 * LOOKS_A_SECOND * asked.seconds))
-    watcher = _Watcher(link, asked, most)
+    most = max(4, math.ceil(2 * SPOT_CHECKS_A_SECOND * asked.seconds))
+    checker = _SpotChecker(link, asked, most)
     rng, deadline = random.SystemRandom(), time.monotonic() + timeout_s
     link.send(asked.message)
     while time.monotonic() < deadline:
-        pause_s = rng.uniform(0.5, 1.5) / LOOKS_A_SECOND
+        pause_s = rng.uniform(0.5, 1.5) / SPOT_CHECKS_A_SECOND
         if select.select([link.sock], [], [], pause_s)[0]:
             break
-        watcher.look()
+        checker.check()
     reply = link.answer("stretch", max(0.1, deadline - time.monotonic()))
     torch.cuda.synchronize()
     if len(reply.calls_ms) != 1:
         said = f"{len(reply.calls_ms)} times for one stretch"
         raise WorkerGone(Status.INVALID_SUBMISSION, said)
-    seen = counted(watcher.looks, asked, reply.calls_ms[0])
+    seen = counted(checker.checks, asked, reply.calls_ms[0])
     if seen is None:
-        said = "too few calls between two looks at its last two thirds: ask for more seconds"
+        said = "too few calls between two checks of its last two thirds: ask for more seconds"
         return StretchReport(status=Status.UNSTABLE, message=said)
     verified, ring = Verified(), asked.inputs.calls
-    for look in watcher.looks:
-        some = look.whole(ring)
-        if look.done > asked.calls:
-            said = f"counts {look.done} calls of {asked.calls}"
+    for check in checker.checks:
+        some = check.intact(ring)
+        if check.done > asked.calls:
+            said = f"counts {check.done} calls of {asked.calls}"
             raise WorkerGone(Status.INVALID_SUBMISSION, said)
-        for call in sorted(rng.sample(some, min(CHECKED_A_LOOK, len(some)))):
-            _verify(asked, call, watcher.sampled[look.number], call % ring, reply, verified)
+        for call in sorted(rng.sample(some, min(CALLS_A_SPOT_CHECK, len(some)))):
+            _verify(asked, call, checker.sampled[check.number], call % ring, reply, verified)
     return _report(seen, verified)
 
 
-def counted(looks: Sequence[Look], asked: Asked, claimed_ms: float) -> Counted | None:
-    """From the first look at the last two thirds to the last one; None if too few calls do."""
-    inside = [look for look in looks if asked.counted <= look.done <= look.after < asked.calls]
+def counted(checks: Sequence[SpotCheck], asked: Asked, claimed_ms: float) -> Counted | None:
+    """From the first check of the last two thirds to the last one; None if too few calls lie between."""
+    inside = [check for check in checks if asked.counted <= check.done <= check.after < asked.calls]
     calls = inside[-1].done - inside[0].done if inside else 0
     if calls < FEWEST_CALLS:
         return None
@@ -187,18 +187,18 @@ def counted(looks: Sequence[Look], asked: Asked, claimed_ms: float) -> Counted |
         claimed_ms=claimed_ms,
         since_s=first.at_s,
         until_s=last.at_s,
-        judge_pct=100 * sum(look.took_ms for look in inside[1:]) / elapsed_ms,
+        judge_pct=100 * sum(check.took_ms for check in inside[1:]) / elapsed_ms,
         first_ms=max(0.0, first.at_ms - START_MS) / max(1, first.done),
     )
 
 
-class _Watcher:
-    """Looks from a stream of the judge's, made ready before the worker starts."""
+class _SpotChecker:
+    """Reads from a stream of the judge's, made ready before the worker starts."""
 
     def __init__(self, link: WorkerLink, asked: Asked, most: int) -> None:
         sizes = asked.inputs.output_bytes
         table = link.outputs.table(len(sizes))
-        self.looks: list[Look] = []
+        self.checks: list[SpotCheck] = []
         self.sampled = [Sampled(link.outputs.room, table, sizes) for _ in range(most)]
         self._flag, self._driver = link.outputs.flag_word, CudaDriver()
         self._flag.zero_()
@@ -209,21 +209,21 @@ class _Watcher:
         self._take(self.sampled[0])  # whatever is used for the first time is used now
         torch.cuda.synchronize()
 
-    def look(self) -> None:
-        """Look once, if there is room for one more; waits until the GPU was ours."""
-        if len(self.looks) == len(self.sampled):
+    def check(self) -> None:
+        """Check once, if there is room for one more; waits until the GPU was ours."""
+        if len(self.checks) == len(self.sampled):
             return
-        number = len(self.looks)
+        number = len(self.checks)
         self._take(self.sampled[number])
         self._end.synchronize()
         at_s = time.monotonic()
         done, after = self._counts.tolist()
         begun, read = self._zero.elapsed_time(self._start), self._zero.elapsed_time(self._read)
         took_ms = self._start.elapsed_time(self._end)
-        self.looks.append(Look((begun + read) / 2, took_ms, at_s, done, after, number))
+        self.checks.append(SpotCheck((begun + read) / 2, took_ms, at_s, done, after, number))
 
     def _take(self, sampled: Sampled) -> None:
-        """Queue all of a look behind a word of the host's, so that it happens at once."""
+        """Queue all of a check behind a word of the host's, so that it happens at once."""
         self._turn += 1
         self._driver.wait_value(self._latch.data_ptr(), self._turn)
         self._start.record()
@@ -362,7 +362,7 @@ def _require(
 
 
 def _report(seen: Counted, verified: Verified) -> StretchReport:
-    """The figures, if the worker's clock agrees with the judge's and somebody looked."""
+    """The figures, if the worker's clock agrees with the judge's and something was compared."""
     allowed = CLAIM_PCT / 100 + 1 / seen.calls
     status, message = Status.PASSED, ""
     if not seen.claimed_ms >= seen.latency_ms * (1 - allowed):
@@ -373,7 +373,7 @@ def _report(seen: Counted, verified: Verified) -> StretchReport:
         message = f"{seen.first_ms:.4g} ms a call in its first third, then {seen.latency_ms:.4g}"
     elif not verified.checked:
         status = Status.UNSTABLE
-        message = "its results were never whole when the judge looked"
+        message = "its results were never complete when they were read"
     return StretchReport(
         status=status,
         message=message,

@@ -109,7 +109,7 @@ class StretchReport(BurstReport):
     until_s: Moment = 0.0
     """The calls that count, on the monotonic clock that all processes of a machine share."""
     rel_l2: Annotated[float, Field(ge=0)] = 0.0
-    """The largest of an output's words that were looked at, against SDPA's."""
+    """The largest of an output's words that were compared, against SDPA's."""
 
 
 class JudgeReady(_Crossing):

@@ -107,11 +107,11 @@ class Sustained(Frozen):
     status: Status
     reason: str = ""
     calls: Count = 0  # that count
-    checked: Count = 0  # whose outputs the judge has looked at
+    checked: Count = 0  # whose outputs the judge has compared, in part
     latency_ms: Timed | None = None  # of one call, by the judge's clock
     claimed_ms: Timed | None = None  # the same by the worker's events
     tflops: Positive | None = None
-    judge_pct: Length = 0.0  # of the time that the judge's own looks took
+    judge_pct: Length = 0.0  # of the time that the judge's spot checks took
     clock_mhz: Positive | None = None  # mean SM clock
     power_w: Positive | None = None  # mean of the whole board, idle power included
     joules_per_call: Positive | None = None  # None: no counter, or it hardly moved

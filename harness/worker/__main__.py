@@ -150,14 +150,19 @@ class Worker:
         function = by_name(self.function, self.plan["keywords"])
         if self.held:
             assert self.outputs
-            ring = Ring(self.held, self.outputs)
+            ring, width = Ring(self.held, self.outputs), len(self.plan["outputs"])
+
+            def before(call: int) -> None:
+                for number in range(width):
+                    ring.let_go(call % tensors * width + number)
 
             def keep(result: Any, call: int) -> None:
                 self._keep(result, call % tensors, ring)
                 ring.over(call + 1)
 
+            hooks = (before, keep, message["counted"])
             with self.held.lending():
-                calls_ms = [gpu_stretch(function, given, kwargs, keep, message["counted"])]
+                calls_ms = [gpu_stretch(function, given, kwargs, *hooks)]
         else:
             calls_ms = cpu_burst(function, list(given), kwargs, self._keep)
         return {"op": "done", "calls_ms": calls_ms, "strides": self.strides[:1]}

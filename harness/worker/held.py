@@ -165,10 +165,10 @@ class Held:
 class Ring:
     """The last results of a stretch, one in each place of a ring.
 
-    While call n runs, the results of the calls before it back to n - places + 1 are whole: a result
-    that stays is let go when its place is taken, and its memory goes to a later call; a copy lies in
-    the slot of its place until the next one comes. Where a result lies and how many calls are over
-    is told on the stream of the calls.
+    A call may have the memory of the result that had its place before, or a copy of what it returns
+    goes to the slot of that place: either way, with p places and while call n runs, the results of
+    calls n - p + 1 to n - 1 are whole. Where a result lies and how many calls are over is told on
+    the stream of the calls.
     """
 
     def __init__(self, held: Held, arena: Arena) -> None:
@@ -178,6 +178,10 @@ class Ring:
         self._results: list[torch.Tensor | None] = [None] * places
         self._told = [-1] * places
         self._driver = CudaDriver()
+
+    def let_go(self, place: int) -> None:
+        """Of what lies in `place`, before the next call for it."""
+        self._results[place] = None
 
     def keep(self, result: torch.Tensor, place: int) -> tuple[int, ...]:
         """Hold a result in `place`; returns its strides."""

@@ -38,14 +38,19 @@ def gpu_stretch(
     function: Callable[..., Any],
     calls: Iterable[tuple[torch.Tensor, ...]],
     kwargs: dict[str, Any],
+    before: Callable[[int], None],
     keep: Keep,
     counted_from: int,
 ) -> float:
-    """Call `function` on each of `calls`; milliseconds a call from `counted_from` to the last."""
+    """Call `function` on each of `calls`; milliseconds a call from `counted_from` to the last.
+
+    before: told the number of each call that is to come.
+    """
     stream, start, end, done = torch.cuda.current_stream(), timer(), timer(), 0
     for inputs in calls:
         if done == counted_from:
             start.record(stream)
+        before(done)
         result = function(*inputs, **kwargs)
         with torch.cuda.stream(stream):  # whatever the call has made the current one
             keep(result, done)

@@ -18,7 +18,7 @@ from harness.judge.burst import WorkerLink  # noqa: E402
 from harness.judge.inputs import Inputs  # noqa: E402
 from harness.judge.stretch import (  # noqa: E402
     Asked,
-    Look,
+    SpotCheck,
     Verified,
     _place,
     _report,
@@ -101,7 +101,7 @@ def stretch_of():
         link.close()
 
 
-def test_an_honest_worker_has_a_time_and_all_that_was_looked_at_is_right(stretch_of):
+def test_an_honest_worker_has_a_time_and_all_that_was_compared_is_right(stretch_of):
     report = stretch_of(right)
     assert report.status is Status.PASSED, report.message
     assert report.checked >= report.calls >= RING
@@ -196,20 +196,20 @@ def test_the_judges_window_is_the_workers():
         link.close()
 
 
-# --------------------------------------------------------------------------- looks
+# --------------------------------------------------------------------------- spot checks
 
 
-def looks(*done: int, ms: float = 0.5, within: int = 0) -> list[Look]:
+def checks(*done: int, ms: float = 0.5, within: int = 0) -> list[SpotCheck]:
     """One after so many calls of `ms` each; `within`: calls that ended while words were read."""
     return [
-        Look(at_ms=ms * d, took_ms=0.05, at_s=ms * d / 1e3, done=d, after=d + within, number=n)
+        SpotCheck(at_ms=ms * d, took_ms=0.05, at_s=ms * d / 1e3, done=d, after=d + within, number=n)
         for n, d in enumerate(done)
     ]
 
 
-def test_the_last_two_thirds_count_and_a_look_behind_the_end_does_not():
+def test_the_last_two_thirds_count_and_a_check_behind_the_end_does_not():
     told = asked(calls=300)
-    seen = counted(looks(10, 90, 110, 200, 290, 300), told, 0.5)
+    seen = counted(checks(10, 90, 110, 200, 290, 300), told, 0.5)
     assert seen is not None
     assert (seen.calls, seen.latency_ms) == (180, 0.5)
     assert seen.judge_pct == pytest.approx(100 * 2 * 0.05 / 90)
@@ -218,7 +218,7 @@ def test_the_last_two_thirds_count_and_a_look_behind_the_end_does_not():
 
 def test_who_dawdles_first_and_is_fast_where_it_counts_has_no_time():
     """It could have made beforehand what counts: 64 GiB hold a thousand results."""
-    told = [replace(look, at_ms=look.at_ms + 200) for look in looks(110, 200, 290)]
+    told = [replace(check, at_ms=check.at_ms + 200) for check in checks(110, 200, 290)]
     seen = counted(told, asked(calls=300), 0.5)
     report = _report(seen, Verified(checked=1))
     assert report.status is Status.UNSTABLE
@@ -229,19 +229,19 @@ def test_who_dawdles_first_and_is_fast_where_it_counts_has_no_time():
     ("claimed_ms", "checked", "status"),
     [(0.48, 1, Status.TIME_CLAIM_REJECTED), (0.5, 0, Status.UNSTABLE), (0.49, 1, Status.PASSED)],
 )
-def test_both_clocks_and_somebody_who_looked(claimed_ms, checked, status):
-    seen = counted(looks(110, 200, 290), asked(calls=300), claimed_ms)
+def test_both_clocks_and_somebody_something_compared(claimed_ms, checked, status):
+    seen = counted(checks(110, 200, 290), asked(calls=300), claimed_ms)
     assert _report(seen, Verified(checked=checked)).status is status
 
 
 @pytest.mark.parametrize("done", [(), (150,), (150, 151), (10, 90, 300, 300)])
-def test_too_few_looks_tell_no_time(done):
-    assert counted(looks(*done), asked(calls=300), 0.5) is None
+def test_too_few_checks_tell_no_time(done):
+    assert counted(checks(*done), asked(calls=300), 0.5) is None
 
 
 @pytest.mark.parametrize(
-    ("done", "after", "ring", "whole"),
+    ("done", "after", "ring", "intact"),
     [(10, 10, 4, [7, 8, 9]), (10, 12, 4, [9]), (10, 13, 4, []), (2, 2, 4, [0, 1]), (9, 9, 2, [8])],
 )
-def test_only_results_that_nobody_wrote_to_meanwhile_are_looked_at(done, after, ring, whole):
-    assert list(Look(0, 0, 0, done, after, 0).whole(ring)) == whole
+def test_only_results_that_nobody_wrote_to_meanwhile_are_compared(done, after, ring, intact):
+    assert list(SpotCheck(0, 0, 0, done, after, 0).intact(ring)) == intact

@@ -184,13 +184,13 @@ def test_results_of_a_stretch_stay_and_where_they_lie_is_told_once(ring, arena):
     assert [value for at, value in ring._driver.told if at == -1] == list(range(1, 10))
 
 
-def test_a_place_that_is_taken_again_lets_its_result_go(ring, arena):
+def test_the_result_of_a_place_is_let_go_before_the_next_call_for_it(ring, arena):
     first = arena.cut(4)
     gone = weakref.ref(first)
     ring.keep(first, 0)
     del first
     assert gone() is not None
-    ring.keep(arena.cut(5), 0)
+    ring.let_go(0)
     assert gone() is None
 
 

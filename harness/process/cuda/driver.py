@@ -19,7 +19,6 @@ FILE_DESCRIPTOR = 1  # CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR
 READ_WRITE = 3  # CU_MEM_ACCESS_FLAGS_PROT_READWRITE
 AT_LEAST = 0  # CU_STREAM_WAIT_VALUE_GEQ
 WITH_BARRIER = 0  # CU_STREAM_WRITE_VALUE_DEFAULT
-WITHOUT_BARRIER = 1  # CU_STREAM_WRITE_VALUE_NO_MEMORY_BARRIER
 
 
 class _Location(ctypes.Structure):
@@ -147,10 +146,10 @@ class CudaDriver:
         self._stream_value("cuStreamWriteValue32_v2", address, value, WITH_BARRIER)
 
     def write_wide_value(self, address: int, value: int) -> None:
-        """Store a 64-bit word from the current stream, behind its kernels; no barrier of its own."""
+        """Store a 64-bit word from the current stream, after all that it queued before."""
         stream = ctypes.c_void_p(torch.cuda.current_stream().cuda_stream)
         place, word = ctypes.c_uint64(address), ctypes.c_uint64(value)
-        self.call("cuStreamWriteValue64_v2", stream, place, word, WITHOUT_BARRIER)
+        self.call("cuStreamWriteValue64_v2", stream, place, word, WITH_BARRIER)
 
     def _map(self, handle: ctypes.c_uint64, size: int) -> int:
         """Map a handle for reading and writing and let go of it: the mapping keeps the memory."""
