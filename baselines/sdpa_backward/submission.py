@@ -30,12 +30,14 @@ def custom_attention_backward(q, k, v, o, lse, do, causal=True, sm_scale=None, *
             do, q, k, v, o, lse, None, None, q.shape[2], k.shape[2], 0.0, causal, nothing, nothing,
             scale=sm_scale,
         )  # fmt: skip
-    q, k, v, o, do = (x[0].transpose(0, 1) for x in (q, k, v, o, do))  # [tokens, heads, headdim]
+    q, k, v, o, do = (
+        x.squeeze(0).transpose(0, 1) for x in (q, k, v, o, do)
+    )  # [tokens, heads, headdim]
     grads = _aten._flash_attention_backward(
-        do, q, k, v, o, lse[0], packed["cu_seqlens_q"], packed["cu_seqlens_k"],
+        do, q, k, v, o, lse.squeeze(0), packed["cu_seqlens_q"], packed["cu_seqlens_k"],
         packed["max_seqlen_q"], packed["max_seqlen_k"], 0.0, causal, nothing, nothing, scale=sm_scale,
     )  # fmt: skip
-    return tuple(grad.transpose(0, 1)[None] for grad in grads)
+    return tuple(grad.transpose(0, 1).unsqueeze(0) for grad in grads)
 
 
 def _on_cpu(tensors, causal, sm_scale, packed):
