@@ -75,7 +75,7 @@ def slow_here(request: Request) -> list[str]:
     claims = [e.manifest.claims for e in request.entrants if e.manifest.language == "triton"]
     found = []
     for case in request.asked.cases:
-        scores = case.batch * case.heads * case.seqlen**2
+        scores = case.batch * case.heads * sum(q * k for q, k in case.lengths)
         if scores > MOST_SCORES and not all(claim.refusal(case) for claim in claims):
             found.append(
                 f"{case.name}: {scores / MOST_SCORES:.0f} times what Triton's interpreter does in a"
@@ -103,6 +103,8 @@ def choose_suite(args: argparse.Namespace, machine: Machine) -> Suite:
     if args.timeout:
         told = {"import_s": args.timeout, "first_call_s": args.timeout, "burst_s": args.timeout}
         suite = suite.model_copy(update={"limits": suite.limits.model_copy(update=told)})
+    if args.sustained is not None:
+        suite = suite.model_copy(update={"sustained_s": args.sustained})
     return suite.model_copy(update={"blocks": args.blocks}) if args.blocks else suite
 
 

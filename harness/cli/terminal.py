@@ -22,6 +22,7 @@ from rich.text import Text
 from harness.board.rank import Board, Leaderboard, Row
 from harness.board.render.error_map import error_map
 from harness.board.render.heat_map import loss_words, maps, summary, text_lines
+from harness.board.render.lasting import lasting_words
 from harness.board.render.text import (
     board_title,
     ending,
@@ -147,6 +148,8 @@ class Terminal:
                 line.append(f"  {ratio} over {sanitize(told.against, 80)}")
             if result.numerics_class == "approximate":
                 line.append("  approximate", style="yellow")
+            if result.sustained:
+                line.append(f"\n    lasting: {lasting_words(result)}", style=DIM)
             self._add_printed(line, result)
         else:
             line.append(ending(result), style=BAD)

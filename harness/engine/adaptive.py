@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 
 from harness.engine.burst import settle
 from harness.engine.run_state import State
+from harness.engine.sustain import sustain
 from harness.engine.timing import (
     clock_verdict,
     intervals,
@@ -97,6 +98,8 @@ class AdaptiveRun:
             if name in self.shown:
                 self._tell(name, end)
         self._tell_neighbours()
+        for lane in self.lanes:
+            sustain(self.state, lane.case)
 
     def _advance_to(self, look: int) -> bool:
         """Give every case `look` timed blocks, one block in turn; False when the time is over."""

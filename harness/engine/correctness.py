@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from harness.engine.burst import Question, run_burst
 from harness.engine.run_state import State
 from harness.problems.base import Probe
-from harness.process.ablation import Defence
 from harness.schema import Case, Kind, Status
 
 
@@ -41,8 +40,7 @@ def _check(state: State, case: Case, kind: Kind, probes: bool) -> None:
         groups.setdefault(claims, []).append(name)
     for group in groups.values():
         claims_of = state.workers[group[0]].entrant.manifest.claims
-        asked = probes and Defence.STRESS not in state.facts.off
-        near = state.problem.probes(case, claims_of) if asked else []
+        near = state.problem.probes(case, claims_of) if probes else []
         for number, probe in enumerate(near):
             label = f"probe/{case.name}/{kind.value}/{number}"
             _verified_burst(state, case, probe, label, group, whole=True)

@@ -2,6 +2,7 @@
 
 correctness.py  every case once with the whole float64 reference, then the probes of its claims
 timing.py       case by case: blocks in random order, every output of every burst verified
+sustain.py      where it is asked for, seconds of each entrant alone behind the blocks of a case
 adaptive.py     all cases together, for runs that drop the slow or go on until all is decided
 burst.py        one burst on one worker, alone on the machine
 here            a case that is timed to its end gets its row, whatever happens to the others
@@ -21,6 +22,7 @@ from dataclasses import dataclass, field, replace
 from harness.engine.adaptive import AdaptiveRun
 from harness.engine.correctness import check_cases
 from harness.engine.run_state import State
+from harness.engine.sustain import RING, sustain
 from harness.engine.timing import clock_verdict, name_kernels, time_case
 from harness.engine.worker_process import JudgeFailed, WorkerProcess
 from harness.errors import HarnessError
@@ -64,6 +66,7 @@ class Run(State):
                 for case in self.suite.cases:
                     if not self.failed_fast() and not self.nobody_left(case):
                         time_case(self, case)
+                        sustain(self, case)
                     self.told[case.name] = self._rotate_secret()
             if open_cases and self.suite.hidden and not self.failed_fast():
                 self._time_hidden()
@@ -197,6 +200,8 @@ def wanted_cases(suite: Suite, problem: Problem, entrants: Sequence[WorkerProces
     Who refuses a case is not asked about it, and its claims make no room for others to fill.
     """
     cases = list(suite.cases)
+    if suite.sustained_s:
+        cases += [case.model_copy(update={"burst": max(RING, case.burst)}) for case in suite.cases]
     for case in suite.cases:
         for claims in (worker.entrant.manifest.claims for worker in entrants):
             if not claims.refusal(case):

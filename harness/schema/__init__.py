@@ -46,9 +46,17 @@ from harness.schema.result import (
     Slack,
     Speedup,
     Stopping,
+    Sustained,
     Telemetry,
 )
-from harness.schema.suite import HIDDEN_PREFIX, Case, Limits, Suite, is_hidden
+from harness.schema.suite import (
+    HIDDEN_PREFIX,
+    MOST_SUSTAINED_S,
+    Case,
+    Limits,
+    Suite,
+    is_hidden,
+)
 
 __all__ = [
     "BLAMELESS",
@@ -58,6 +66,7 @@ __all__ = [
     "MOST_BLOCKS",
     "MOST_CALLS",
     "MOST_SLACK_PCT",
+    "MOST_SUSTAINED_S",
     "NAME_PATTERN",
     "Case",
     "Claims",
@@ -88,6 +97,7 @@ __all__ = [
     "Status",
     "Stopping",
     "Suite",
+    "Sustained",
     "Telemetry",
     "Timed",
     "Tool",

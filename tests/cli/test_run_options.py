@@ -75,3 +75,30 @@ def test_a_run_of_some_cases_stays_on_the_board_of_its_suite() -> None:
     assert [case.name for case in request.asked.cases] == ["hdim128_seq96_full"]
     assert request.suite.sha256 == load_suite("smoke", CONFIGS).sha256
     assert {case for unit in plan_units(request) for case in unit.cases} == {"hdim128_seq96_full"}
+
+
+@pytest.mark.parametrize(
+    ("words", "seconds"),
+    [
+        ([], None),
+        (["--sustained"], 2.0),
+        (["--sustained", "0.5"], 0.5),
+        (["--sustained", "0"], 0.0),
+    ],
+)
+def test_seconds_that_last(words: list[str], seconds: float | None) -> None:
+    """None: as the suite says; 0 switches it off where the suite asks."""
+    args = parse_args(["-s", "triton_template", "--suite", "smoke", *words])
+    assert args.sustained == seconds
+    suite = choose_suite(args, Machine())
+    assert suite.sustained_s == (seconds or 0)
+    assert (
+        suite.sha256
+        == choose_suite(parse_args(["-s", "triton_template", "--suite", "smoke"]), Machine()).sha256
+    )
+
+
+@pytest.mark.parametrize("text", ["-1", "61", "nan", "long"])
+def test_seconds_that_are_none(text: str) -> None:
+    with pytest.raises(UsageError, match="from 0 to 60"):
+        parse_args(["-s", "x", f"--sustained={text}"])

@@ -14,12 +14,14 @@ from harness.board.render.heat_map import (
     markdown_rows,
     summary,
 )
+from harness.board.render.lasting import lasting, some_last
 from harness.board.render.notes import Notes, joined
 from harness.board.render.reported import beside, claims
 from harness.board.render.text import (
     board_title,
     conditions,
     ending,
+    heads_and_lengths,
     milliseconds,
     next_step,
     number,
@@ -64,6 +66,8 @@ HIDDEN = (
     "score. Rows of one run stand beside each other, others met other shapes."
 )
 STEPS = "How an entry came to be, from its own folder: timed and verified alike, without a place."
+#: Columns of a config's table that hold words.
+LEFT = {"entry", "p10 – p90 ms", "notes"}
 EMPTY = """
 No results yet. Measure one: `python run.py --submission triton_template`
 """
@@ -183,9 +187,12 @@ def _hidden(board: Board) -> list[str]:
 
 def _config_table(board: Board, config: str, notes: Notes) -> str:
     head = ["rank", "entry", "TFLOP/s", "% of peak", "ms", "p10 – p90 ms"]
+    rows = (*board.ranked, *board.steps)
+    lasts = some_last(_on(row, config) for row in rows)
+    head += ["lasting TFLOP/s", "pJ/FLOP"] if lasts else []
     head += [f"speed-up over {safe(board.headline)}", "max diff", "correct", "blocks", "notes"]
     body = []
-    for row in (*board.ranked, *board.steps):
+    for row in rows:
         r = _on(row, config)
         body.append(
             [
@@ -195,6 +202,7 @@ def _config_table(board: Board, config: str, notes: Notes) -> str:
                 number(r.peak_pct, 1),
                 milliseconds(r.latency_ms),
                 f"{milliseconds(r.p10_ms)} – {milliseconds(r.p90_ms)}",
+                *(_lasting(r) if lasts else ()),
                 times(_ratio(r)),
                 scientific(r.max_diff),
                 str(r.correct),
@@ -202,7 +210,14 @@ def _config_table(board: Board, config: str, notes: Notes) -> str:
                 safe(joined(notes.of_entry(r))),
             ]
         )
-    return table(head, body, right={0, 2, 3, 4, 7, 8, 9}) if body else "Nobody is ranked here yet."
+    right = {i for i, name in enumerate(head) if name not in LEFT and "speed-up" not in name}
+    return table(head, body, right=right) if body else "Nobody is ranked here yet."
+
+
+def _lasting(result: Result) -> tuple[str, str]:
+    """TFLOP/s and pJ/FLOP of its stretch."""
+    told = lasting(result)
+    return (number(told.tflops, 1), number(told.pj_per_flop, 2)) if told else ("–", "–")
 
 
 def group_text(row: Row) -> str:
@@ -272,7 +287,7 @@ def _shape(board: Board, config: str) -> str:
     case = next(r.case for row in board.rows for r in row.results if r.config == config)
     mask = "causal" if case.causal else "full"
     return (
-        f"batch {case.batch}, {case.heads} heads, seqlen {case.seqlen}, headdim {case.headdim}, "
+        f"batch {case.batch}, {heads_and_lengths(case, ', ')}, headdim {case.headdim}, "
         f"{case.dtype.value}, {mask}"
     )
 

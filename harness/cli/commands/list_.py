@@ -16,7 +16,7 @@ from harness.catalog.suites import known_suites, load_suite
 from harness.catalog.yaml_model import load_model
 from harness.errors import EXIT_OK, HarnessError, SubmissionError, typed
 from harness.process.project import base
-from harness.schema import Kind, Manifest
+from harness.schema import Claims, Kind, Manifest
 
 WHAT = ("all", "submissions", "rungs", "baselines", "suites")
 
@@ -91,10 +91,17 @@ def _entries(args: argparse.Namespace, folder: Path) -> Iterator[dict[str, str]]
             "name": name,
             "problem": manifest.problem,
             "language": manifest.language,
-            "claims": what + ("" if claims.causal == "both" else f" causal={claims.causal}"),
+            "claims": what + _more(claims),
             "stands": places.get(name, "not measured"),
             "about": sanitize(manifest.description, _room(args, 70)),
         }
+
+
+def _more(claims: Claims) -> str:
+    """What is claimed beside headdims and element types, or not claimed, where that is unusual."""
+    mask = "" if claims.causal == "both" else f" causal={claims.causal}"
+    axes = {"gqa": claims.gqa, "any lengths": claims.seqlens == "any", "packed": claims.packed}
+    return mask + "".join(f" {name}" for name, claimed in axes.items() if claimed)
 
 
 def _rungs(args: argparse.Namespace, root: Path) -> Iterator[dict[str, str]]:
