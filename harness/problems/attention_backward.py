@@ -54,6 +54,7 @@ class AttentionBackward:
         full = {name: TensorSpec(name, case.shape, dtype) for name in ("o", "do")}
         full |= {name: TensorSpec(name, case.kv_shape, dtype) for name in ("k", "v")}
         full["q"] = TensorSpec("q", case.shape, dtype, withheld=True)
+        full["do"] = TensorSpec("do", case.shape, dtype, alone=True)
         full["lse"] = TensorSpec("lse", case.shape[:3], "fp32")
         placed = (full[name] for name in ("q", "k", "v", "o", "lse", "do"))
         return (*placed, *attention_forward.sequence_specs(case))

@@ -36,8 +36,9 @@ class AttentionForward:
     def inputs(self, case: Case) -> tuple[TensorSpec, ...]:
         """q, k, v, and where packed sequences begin; without its row of q no row of o can be begun."""
         dtype = case.dtype.value
-        q = TensorSpec("q", case.shape, dtype, withheld=True)
-        return (q, *(TensorSpec(x, case.kv_shape, dtype) for x in "kv"), *sequence_specs(case))
+        q = TensorSpec("q", case.shape, dtype, withheld=True, alone=True)
+        k, v = (TensorSpec(x, case.kv_shape, dtype, alone=True) for x in "kv")
+        return (q, k, v, *sequence_specs(case))
 
     def outputs(self, case: Case) -> tuple[TensorSpec, ...]:
         """O."""

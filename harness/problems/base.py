@@ -18,12 +18,15 @@ class TensorSpec:
     withheld: a word of every row (last dimension) stays wrong until the clock runs. For an
     argument of two-byte
         elements every row of which some part of every result needs whole: no work on it can be done before.
+    alone: drawn by itself, each element like any other, so that a piece of memory with such tensors
+        side by side is another such tensor wherever it begins.
     """
 
     name: str
     shape: tuple[int, ...]
     dtype: str  # fp16 | bf16 | fp32 | int32
     withheld: bool = False
+    alone: bool = False
     keyword: bool = False  # given by its name; behind all that are given by place
 
 

@@ -26,7 +26,15 @@ from harness.schema.common import (
 )
 
 MOST_SEQLEN = 1 << 24
+MOST_SUSTAINED_S = 60
 MOST_SEQUENCES = 4096  # of one packed row
+#: Of a case that a run draws from its secret; no suite may use it.
+HIDDEN_PREFIX = "hidden_"
+
+
+def is_hidden(config: str) -> bool:
+    """Whether a case of this name was drawn from the secret of its run."""
+    return config.startswith(HIDDEN_PREFIX)
 
 
 class Case(Frozen):
@@ -91,6 +99,11 @@ class Case(Frozen):
         return leave_out_unset(handler(self))
 
     @property
+    def hidden(self) -> bool:
+        """Whether its shape was drawn from the secret of its run: harness/problems/hidden.py."""
+        return is_hidden(self.name)
+
+    @property
     def shape(self) -> tuple[int, int, int, int]:
         """(batch, heads, seqlen, headdim) of q and o."""
         return (self.batch, self.heads, self.seqlen, self.headdim)
@@ -144,6 +157,9 @@ class Suite(Frozen):
     blocks: int = Field(default=20, ge=1, le=MOST_BLOCKS)
     warmup_blocks: int = Field(default=2, ge=0, le=100)
     heat_ms: float = Field(default=0, ge=0, le=1000)  # trusted work before each timed burst
+    hidden: int = Field(default=0, ge=0, le=8)  # shapes a headdim that each run draws by itself
+    #: Of an entrant's calls back to back, behind the blocks of a case; 0: no such stretch.
+    sustained_s: float = Field(default=0, ge=0, le=MOST_SUSTAINED_S)
     limits: Limits = Limits()
     description: str = ""
 
@@ -161,7 +177,8 @@ class Suite(Frozen):
         """Identity of what is asked: two rows compare only under the same one.
 
         How often it is asked, beside whom and how long one may take do not change the question:
-        `--blocks 40` and a further baseline stay on the same board.
+        `--blocks 40` and a further baseline stay on the same board. Nor do hidden shapes, which
+        stand beside it and in no geometric mean.
         """
         asked = {"name", "problem", "device", "cases", "against"}
         asked |= {"heat_ms"} if self.heat_ms else set()

@@ -44,7 +44,7 @@ def run(args: argparse.Namespace) -> int:
     if args.what in ("all", "baselines"):
         told["baselines"] = list(_entries(args, root / "baselines"))
     if args.what in ("all", "suites"):
-        told["suites"] = list(_suites(root / "configs"))
+        told["suites"] = list(_suites(args, root / "configs"))
     if args.json:
         print(json.dumps(told, indent=2))
         return EXIT_OK
@@ -147,7 +147,7 @@ def _places(results: Path, kind: Kind, limit: int) -> dict[str, str]:
     return places
 
 
-def _suites(configs: Path) -> Iterator[dict[str, str]]:
+def _suites(args: argparse.Namespace, configs: Path) -> Iterator[dict[str, str]]:
     for _, path in sorted(known_suites(configs).items()):
         try:
             suite = load_suite(str(path), configs)
@@ -159,7 +159,10 @@ def _suites(configs: Path) -> Iterator[dict[str, str]]:
                 "cases": sanitize(error.message, 80),
             }
             continue
-        cases = ", ".join(case.name for case in suite.cases)
+        names = [case.name for case in suite.cases]
+        cases = ", ".join(names)
+        if len(cases) > _room(args, 100):
+            cases = f"{names[0]} … {names[-1]} ({len(names)})"
         yield {
             "name": suite.name,
             "device": suite.device,

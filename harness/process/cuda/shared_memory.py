@@ -83,6 +83,12 @@ class Arena:
         """Address of a 32-bit word that no tensor covers; device arenas only."""
         return int(self.bytes.data_ptr()) + self.size - CONTROL_BYTES
 
+    @property
+    def flag_word(self) -> torch.Tensor:
+        """The same word as an int32 tensor [1]."""
+        start = self.size - CONTROL_BYTES
+        return self.bytes[start : start + 4].view(torch.int32)
+
     def table(self, entries: int) -> torch.Tensor:
         """Int64 words that no tensor covers; device arenas only."""
         start = self.size - CONTROL_BYTES + TABLE
