@@ -42,6 +42,7 @@ COMMANDS = {
     "completion": "commands.completion",
     "doctor": "commands.doctor",
     "explain": "results.explain",
+    "export": "commands.export.command",
     "history": "results.history",
     "init": "commands.init",
     "list": "commands.list_",
@@ -173,6 +174,11 @@ def add_run(subparsers: argparse._SubParsersAction[Any]) -> None:
         type=float,
         metavar="SECONDS",
         help=f"of the timed part, for --until; the suite's own blocks are not cut (default: {TIME_LIMIT_S:g})",
+    )
+    add(
+        "--only",
+        metavar="LIST",
+        help="these cases of the suite, e.g. 'hdim64_*,*_full'; same board",
     )
     add(
         "--sustained",

@@ -16,7 +16,6 @@ from harness.engine.sustain import sustain
 from harness.engine.timing import (
     clock_verdict,
     intervals,
-    name_kernels,
     repeat_disturbed,
     run_block,
 )
@@ -101,8 +100,6 @@ class AdaptiveRun:
         self._tell_neighbours()
         for lane in self.lanes:
             sustain(self.state, lane.case)
-        for lane in self.lanes:
-            name_kernels(self.state, lane.case, self.shown)
 
     def _advance_to(self, look: int) -> bool:
         """Give every case `look` timed blocks, one block in turn; False when the time is over."""

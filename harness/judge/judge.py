@@ -14,11 +14,10 @@ from functools import partial
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 
 from harness.errors import WireError
 from harness.judge.alone import Watch
-from harness.judge.burst import BurstOutcome, WorkerGone, WorkerLink
+from harness.judge.burst import BurstOutcome, Patience, WorkerGone, WorkerLink
 from harness.judge.inputs import Inputs
 from harness.judge.locate import digest
 from harness.judge.numerics import Reference, grade, likeness
@@ -26,9 +25,10 @@ from harness.judge.secret import Secret
 from harness.judge.stream import OwnTime
 from harness.judge.stretch import Asked, run_stretch
 from harness.problems import get_problem
+from harness.problems.attention_forward_tensors import sdpa
 from harness.problems.base_tensors import Tensors
+from harness.problems.hidden import hidden_cases
 from harness.process import wire
-from harness.process.ablation import NOTHING_OFF, Defence, Off, from_argument
 from harness.process.cuda.driver import keep_memory_private, timer
 from harness.process.cuda.shared_memory import Arena, ArenaKind
 from harness.process.messages import BurstReport, StretchReport
@@ -42,11 +42,10 @@ CLEARED_BYTES = 256 << 20
 class Judge:
     """Holds the secret, the inputs of the turn and one link a worker."""
 
-    def __init__(self, problem: str, device: str, off: Off = NOTHING_OFF) -> None:
+    def __init__(self, problem: str, device: str) -> None:
         self.problem = get_problem(problem)
         self.tensors: Tensors = importlib.import_module(self.problem.tensors_module)
         self.device = torch.device(device)
-        self.off = off
         self.secret = Secret()
         self.links: dict[str, WorkerLink] = {}
         self.current: Inputs | None = None
@@ -80,6 +79,11 @@ class Judge:
         if op == "reveal":
             told, self.secret = self.secret.reveal(), Secret()
             return {"secret": told, "commitment": self.secret.commitment}
+        if op == "hidden":
+            official = [Case.model_validate(case) for case in message["official"]]
+            each, number = int(message["each"]), self.secret.seed
+            cases = hidden_cases(official, each, number, self.problem)
+            return {"cases": [case.model_dump(mode="json") for case in cases]}
         if op == "replay":
             self.secret, self.results = Secret(bytes.fromhex(message["secret"])), []
             return {"ok": True}
@@ -92,7 +96,7 @@ class Judge:
         name = message["worker"]
         sizes = (int(message["input_bytes"]), int(message["output_bytes"]))
         line = socket.socket(fileno=fds[0])
-        link = WorkerLink(line, self.arena_kind, sizes, self.off, self.own_time)
+        link = WorkerLink(line, self.arena_kind, sizes, self.own_time)
         self.links[name] = link
         try:
             link.map(message["timeout_s"])
@@ -115,11 +119,10 @@ class Judge:
         again = whole and int(message["calls"]) > 1
         for call in range(int(message["calls"]) - again):
             label = f"{message['label']}/{call}"
-            seed, distribution = self.secret.seed(label), str(message["distribution"])
-            if Defence.FRESH_INPUTS in self.off:
-                seed, distribution = 0, "normal"
-            generator = torch.Generator(self.device).manual_seed(seed)
-            inputs = self.tensors.make_inputs(case, distribution, generator, self.device, kwargs)
+            generator = torch.Generator(self.device).manual_seed(self.secret.seed(label))
+            inputs = self.tensors.make_inputs(
+                case, str(message["distribution"]), generator, self.device, kwargs
+            )
             tensors.append(inputs)
             if message["answered"]:
                 references.append(self._references(inputs, kwargs, whole, label, limits.scaled))
@@ -142,6 +145,9 @@ class Judge:
                 label=message["label"],
                 distribution=message["distribution"],
                 shape=case.shape,
+                kv_heads=case.kv_heads,
+                seqlen_k=case.seqlen_k,
+                seqlens=case.seqlens,
                 kwargs=kwargs,
                 calls=message["calls"],
                 whole=whole,
@@ -170,8 +176,11 @@ class Judge:
         # Every output is compared whole with SDPA's; float64 costs 30 times that, so some secret
         # rows of it.
         generator = torch.Generator(self.device).manual_seed(self.secret.seed(f"{label}/rows"))
-        rows, exact = self.tensors.exact_rows(inputs, kwargs, generator)
-        return tuple(Reference(c, e, rows, scaled) for c, e in zip(contract, exact, strict=True))
+        sampled = self.tensors.exact_rows(inputs, kwargs, generator)
+        return tuple(
+            Reference(c, exact, rows, scaled)
+            for c, (rows, exact) in zip(contract, sampled, strict=True)
+        )
 
     def _burst(self, message: wire.Message) -> wire.Message:
         if self.current is None:
@@ -181,8 +190,8 @@ class Judge:
         compare = partial(self._compare, self.current) if message.get("compare") else None
         profile = bool(message.get("profile", False))
         keep = None if self.results is None else self.results.extend
-        timeout_s = message["timeout_s"]
-        return report_of(link.burst(self.current, timeout_s, profile, heat, compare, keep))
+        patience = Patience(message["timeout_s"], message.get("kernels_s"))
+        return report_of(link.burst(self.current, patience, profile, heat, compare, keep))
 
     def _stretch(self, message: wire.Message) -> wire.Message:
         """Seconds of one worker's calls on windows into the current inputs."""
@@ -274,9 +283,9 @@ class Judge:
 
         def once() -> None:
             cleared.zero_()
-            F.scaled_dot_product_attention(q, k, v, is_causal=bool(inputs.kwargs["causal"]))
+            sdpa(q, k, v, bool(inputs.kwargs["causal"]), None)
 
-        key = (*q.shape, *inputs.kwargs.values())
+        key = (*q.shape, *k.shape, *inputs.kwargs.values())
         if key not in self.heat_call_ms:
             self.heat_call_ms[key] = gpu_ms(once)
         for _ in range(math.ceil(heat_ms / self.heat_call_ms[key])):
@@ -342,10 +351,9 @@ def serve(engine: socket.socket, start: wire.Message, start_s: dict[str, float])
     torch.set_grad_enabled(False)
     # The references must not be rounded by anyone's idea of speed.
     torch.backends.cuda.matmul.allow_tf32 = False
-    off = from_argument(str(start["without"]))
     if start["device"] == "cuda":
         keep_memory_private()
-    judge = Judge(str(start["problem"]), str(start["device"]), off)
+    judge = Judge(str(start["problem"]), str(start["device"]))
     start_s["device"] = time.monotonic() - begun
     if judge.device.type == "cuda":
         judge.warm_up()

@@ -2,8 +2,8 @@
 
     builder → engine   BuilderReply
     worker  → judge    WorkerReply
-    judge   → engine   JudgeReady, Done, Asked, BurstReport, StretchReport, Revealed, Dumped,
-                       Failed
+    judge   → engine   JudgeReady, Done, Asked, Drawn, BurstReport, StretchReport, Revealed,
+                       Dumped, Failed
 
 What comes out of an untrusted process is read as one of these or not at all: `understood` raises
 WireError, which ends the entry of its sender and nobody else's. Numbers are finite and bounded,
@@ -21,7 +21,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationErr
 from harness.errors import WireError
 from harness.process.text import cut, plain_text, shown
 from harness.process.wire import Message
-from harness.schema import MOST_CALLS, Error, Status
+from harness.schema import MOST_CALLS, Case, Error, Status
 from harness.schema.mismatch import Mismatch
 
 MOST_LINES = 64
@@ -132,6 +132,12 @@ class Asked(_Crossing):
 
     ok: Literal[True]
     gap_ms: Milliseconds
+
+
+class Drawn(_Crossing):
+    """Shapes that follow from the secret in force."""
+
+    cases: Annotated[tuple[Case, ...], Field(strict=False, max_length=MOST_LINES)]
 
 
 class Revealed(_Crossing):

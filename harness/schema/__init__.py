@@ -49,11 +49,19 @@ from harness.schema.result import (
     Sustained,
     Telemetry,
 )
-from harness.schema.suite import MOST_SUSTAINED_S, Case, Limits, Suite
+from harness.schema.suite import (
+    HIDDEN_PREFIX,
+    MOST_SUSTAINED_S,
+    Case,
+    Limits,
+    Suite,
+    is_hidden,
+)
 
 __all__ = [
     "BLAMELESS",
     "CONFESSIONS",
+    "HIDDEN_PREFIX",
     "LATE_REST_MS",
     "MOST_BLOCKS",
     "MOST_CALLS",
@@ -93,4 +101,5 @@ __all__ = [
     "Telemetry",
     "Timed",
     "Tool",
+    "is_hidden",
 ]

@@ -10,8 +10,9 @@ import math
 from collections.abc import Sequence
 
 from harness.board.kernel_class import same_bits_as
-from harness.board.rank import Board, block_times_ms
+from harness.board.rank import Board
 from harness.board.render.lasting import lasting, lasting_words
+from harness.board.rivals import block_times_ms
 from harness.measure import stats
 from harness.schema import LATE_REST_MS, Kind, Result, Status
 

@@ -25,7 +25,7 @@ from harness.board.render.error_map import head_names, scale
 from harness.board.render.lasting import lasting, lasting_words
 from harness.board.render.notes import Notes, conditions_of
 from harness.board.render.reported import beside, claims
-from harness.board.render.text import next_step, rank_text, sanitize
+from harness.board.render.text import heads_and_lengths, next_step, rank_text, sanitize
 from harness.measure.gpu_specs import bandwidth, peak_tflops
 from harness.measure.roofline import at_clock_pct, board_power_w, ceilings, limiter, sm_clock_mhz
 from harness.measure.stats import Interval
@@ -146,7 +146,7 @@ def _config(board: Board, config: str, notes: Notes) -> Json:
     exp_tflops = told.tensor_ms and told.exp_ms and peak_tflops(machine)
     return {
         "name": sanitize(config, 80),
-        "shape": f"batch {case.batch} · {case.heads} heads · seqlen {case.seqlen} · "
+        "shape": f"batch {case.batch} · {heads_and_lengths(case, ' · ')} · "
         f"headdim {case.headdim} · {case.dtype.value} · {'causal' if case.causal else 'full'}",
         "peak": peak_tflops(machine),
         "expPeak": _short(exp_tflops * told.tensor_ms / told.exp_ms)

@@ -8,14 +8,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from harness.board import query
-from harness.board.rank import direct_on, newest
+from harness.board.rank import newest
 from harness.board.record import Head
 from harness.board.render.lasting import energy_ratio, energy_words, lasting, speed_ratio
 from harness.board.render.text import milliseconds, number, sanitize, side_by_side, times
+from harness.board.rivals import direct_on
 from harness.errors import EXIT_OK, EXIT_SUBMISSION_FAILED, UnavailableError, UsageError, typed
 from harness.measure import stats
 from harness.measure.stats import Interval
-from harness.schema import Kind, Result, Status
+from harness.schema import Kind, Result, Status, is_hidden
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,7 +191,9 @@ def _passed(heads: list[Head], board: tuple[str, str, int]) -> dict[str, Head]:
     on_board = [
         h
         for h in heads
-        if (h.gpu, h.suite_sha256, h.protocol) == board and h.status == Status.PASSED.value
+        if (h.gpu, h.suite_sha256, h.protocol) == board
+        and h.status == Status.PASSED.value
+        and not is_hidden(h.config)
     ]
     return {head.config: head for head in newest(on_board)}
 
