@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Set
 
 from harness.engine.burst import Question, Stretch, end_woken, run_burst
 from harness.engine.run_state import State
@@ -27,12 +27,13 @@ FEWEST_CALLS, MOST_CALLS = 40, 200_000  # however long or short a call is
 FASTER_THAN_BURSTS_PCT = 3.0
 
 
-def sustain(state: State, case: Case) -> None:
-    """One stretch of everybody who is timed on `case`; nothing unless the suite asks."""
+def sustain(state: State, case: Case, left: Set[str] = frozenset()) -> None:
+    """One stretch of everybody who is timed on `case` but `left`; nothing unless the suite asks."""
     if not state.suite.sustained_s:
         return
-    names = [n for n in state.workers if n != state.roles.null and n not in state.hidden]
-    for name in shuffled([n for n in names if state.may_run(n, case)], state.rng):
+    without = {state.roles.null} | state.hidden | left
+    names = [n for n in state.workers if n not in without and state.may_run(n, case)]
+    for name in shuffled(names, state.rng):
         known = state.record(name, case)
         if not known.samples:
             continue

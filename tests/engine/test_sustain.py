@@ -112,6 +112,11 @@ def test_everybody_who_is_shown_gets_one_in_random_order(bench: Bench) -> None:
     assert len(orders) > 2
 
 
+def test_who_has_left_a_race_gets_none(bench: Bench) -> None:
+    sustain(bench.state, CASE, {"other"})
+    assert sorted(name for name, *_ in bench.asked) == ["cudnn", "mine"]
+
+
 def test_nothing_happens_unless_the_suite_asks(bench: Bench) -> None:
     bench.state.suite = bench.state.suite.model_copy(update={"sustained_s": 0})
     assert bench.sustained() is None
