@@ -187,7 +187,6 @@ def test_a_package_of_ones_own(command: Path, demo: Path, tmp_path: Path) -> Non
     assert done.returncode == 3
 
 
-
 def test_the_project_is_shut_to_its_submissions(command: Path, demo: Path) -> None:
     """Even where the user's import path names it."""
     if enter.usual_level() == 0:
