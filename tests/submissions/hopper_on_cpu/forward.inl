@@ -13,9 +13,23 @@ inline void ldmatrix_x4(uint32_t* r, uint32_t row_smem) { load_matrices(r, row_s
 inline float rcp_approx(float x) { return 1.f / x; }
 inline float rcp_or_nan(float x) { return x < 0x1p126f ? rcp_approx(x) : NAN; }
 inline float log2_approx(float x) { return std::log2(x); }
+inline uint32_t pack_two(float lo, float hi) { return pack_half2(lo, hi); }
 inline uint32_t pack_rest(float lo, float hi) {
   const float2 p = unpack_half2(pack_half2(lo, hi));
   return pack_half2(lo - p.x, hi - p.y);
+}
+inline void stg_words_if(void* at, const uint32_t (&x)[4], int on) { if (on) std::memcpy(at, x, 16); }
+inline void tma_load_if(uint32_t dst, const TensorMap* map, int col, int row, int head, int batch, uint32_t bar, int on) {
+  if (!on) return;
+  const TensorMap m = *map; cpu::check(dst, m.box_rows * 128); if (dst % 1024) cpu::fail("a swizzled box must start at a multiple of 1024");
+  if (head < 0 || head >= m.heads) cpu::fail("a head that is not there");
+  cpu::issue_load([=] {
+    for (int r = 0; r < m.box_rows; r++) for (int c = 0; c < 64; c++) {
+      const bool in = row + r < m.rows && col + c < m.columns;
+      const uint16_t x = in ? m.base[batch * m.batch_stride + head * m.head_stride + (row + r) * m.row_stride + col + c] : 0;
+      std::memcpy(cpu::shared + cpu::swizzle(dst + r * 128 + c * 2, false), &x, 2);
+    }
+  }, bar, m.box_rows * 128);
 }
 inline int lds_lane0(uint32_t at, int lane0) { int v = 0; if (lane0) std::memcpy(&v, cpu::shared + cpu::check(at, 4), 4); return __shfl_sync(~0u, v, 0); }
 inline void sts_if(uint32_t at, int v, int on) { if (on) std::memcpy(cpu::shared + cpu::check(at, 4), &v, 4); }
@@ -35,10 +49,9 @@ inline unsigned __float_as_uint(float x) { unsigned y; std::memcpy(&y, &x, 4); r
 using std::fmaf;
 using std::fmax;
 #include "kernel.cu"
-struct Arguments { uint16_t* o; float* lse; int* counter; int seqlen, heads, section, causal; float scale_log2; };
-extern "C" __attribute__((visibility("default"))) const char* run_forward(const TensorMap* maps, const Arguments* given, int blocks, int timing, int seed) {
-  const Arguments a = *given;
+extern "C" __attribute__((visibility("default"))) const char* run_forward(const TensorMap* maps, const Problem* problem, int blocks, int timing, int seed) {
+  const Problem given = *problem;
   return cpu::launch(blocks, 128 * (Shape<HEADDIM, FULL_ONLY>::WGS + 1), timing, seed, [=] {
-    attention_forward(maps[0], maps[1], maps[2], a.o, a.lse, a.seqlen, a.scale_log2, a.causal, a.heads, a.section, a.counter);
+    attention_forward(maps[0], maps[1], maps[2], given);
   });
 }

@@ -32,7 +32,8 @@ static inline float4 make_float4(float x, float y, float z, float w) { return {x
 static inline uint4 make_uint4(uint32_t x, uint32_t y, uint32_t z, uint32_t w) { return {x, y, z, w}; }
 static inline int min(int a, int b) { return a < b ? a : b; }
 
-struct alignas(64) TensorMap { const uint16_t* base; int32_t columns, rows, heads, box_rows; };   // boxes of 64 columns, 128-byte swizzle
+// boxes of 64 columns, 128-byte swizzle; strides, of maps with a batch alone, in elements
+struct alignas(64) TensorMap { const uint16_t* base; int32_t columns, rows, heads, box_rows; int64_t row_stride, head_stride, batch_stride; };
 
 namespace cpu {
 constexpr int SHARED_BYTES = 233472, BASE = 1024;   // 228 KB; dynamic shared memory starts at 1024
@@ -78,8 +79,16 @@ template <class Mine, class Action> void together(const char* what, Mine& mine, 
   } else for (const uint64_t g = w.generation; w.generation == g;) yield();
 }
 
+#if BF16
+inline float half_to_float(uint16_t x) { const uint32_t u = (uint32_t)x << 16; float y; std::memcpy(&y, &u, 4); return y; }
+inline uint16_t float_to_half(float x) {
+  uint32_t u; std::memcpy(&u, &x, 4);
+  return x != x ? 0x7fff : (u + 0x7fff + (u >> 16 & 1)) >> 16;
+}
+#else
 inline float half_to_float(uint16_t x) { _Float16 h; std::memcpy(&h, &x, 2); return h; }
 inline uint16_t float_to_half(float x) { _Float16 h = (_Float16)x; uint16_t u; std::memcpy(&u, &h, 2); return u; }
+#endif
 inline uint32_t check(uint32_t at, int bytes) {
   if (at < BASE || at + bytes > (uint32_t)SHARED_BYTES) fail("shared address " + std::to_string(at) + " out of bounds");
   return at;
