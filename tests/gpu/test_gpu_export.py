@@ -18,6 +18,7 @@ pytestmark = [pytest.mark.gpu, pytest.mark.slow]
 
 CHECKS = Path(__file__).with_name("exported_on_gpu.py")
 PAIRS = [("cuda_hopper", "cuda_hopper_backward"), ("triton_champion", "triton_backward")]
+STRIDED = {"cuda_hopper"}
 NAMES = [
     *("gradients", "opchecks", "compiled", "compiled_model", "cuda_graph", "checkpointed"),
     *("autocast", "sdpa_slot", "fallback", "streams", "other_device", "processes", "huge"),
@@ -31,6 +32,7 @@ def outcomes(pair: tuple[str, str], folder: Path) -> dict[str, str]:
     export.add_parser(parser.add_subparsers())
     (folder / "none").mkdir()
     words = ["export", pair[0], "--backward", pair[1], "--to", str(folder / "out"), "--unjudged"]
+    words += ["--strided"] if pair[0] in STRIDED else []
     args = parser.parse_args([*words, "--results", str(folder / "none")])
     assert args.run(args) == 0
     path = f"{folder / 'out'}{os.pathsep}{os.environ.get('PYTHONPATH', '')}"
