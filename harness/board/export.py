@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from harness.board.rank import Board, Leaderboard, Row
+from harness.measure.stats import Interval
+from harness.schema import Result
 
 COLUMNS = (
     *("gpu", "suite", "suite_sha256", "protocol", "group", "rank", "tie", "entry", "kind"),
@@ -26,10 +28,41 @@ def document(found: Leaderboard) -> dict[str, object]:
     for board in found.boards:
         rows = [
             {**_of_row(board, row), "why": row.why, "results": list(_results(row))}
+            | _beside_libraries(row)
             for row in board.rows
         ]
         boards.append({**_of_board(board), "configs": list(board.configs), "rows": rows})
     return {"boards": boards, "lines_left_out": found.bad_lines}
+
+
+def _beside_libraries(row: Row) -> dict[str, object]:
+    """Cells of a grid beside the best library of each, and what hidden shapes gave."""
+    mean, worst, loss = row.over_best, row.worst_cell, row.loss
+    best = {
+        "over_best": _interval(mean) if mean else None,
+        "least": {"config": worst.result.config, **_interval(worst.ratio)} if worst else None,
+        "led": row.led,
+        "cells": [
+            {"config": c.result.config, "library": c.library, "led": c.led, **_interval(c.ratio)}
+            for c in row.cells
+        ],
+    }
+    hidden = {
+        "results": [
+            told | {"shape": r.case.model_dump(mode="json")}
+            for told, r in zip(_each(row.hidden), row.hidden, strict=True)
+        ],
+        "official_over_hidden": _interval(loss.ratio) if loss else None,
+        "libraries_move_by": loss.libraries if loss else None,
+        "told": bool(loss and loss.told),
+    }
+    return ({"best_library": best} if row.cells else {}) | (
+        {"hidden": hidden} if row.hidden else {}
+    )
+
+
+def _interval(ratio: Interval) -> dict[str, object]:
+    return {"value": ratio.value, "low": ratio.low, "high": ratio.high}
 
 
 def csv_text(found: Leaderboard) -> str:
@@ -74,6 +107,10 @@ def _of_row(board: Board, row: Row) -> dict[str, object]:
 
 
 def _results(row: Row) -> Iterator[dict[str, object]]:
-    for result in row.results:
+    return _each(row.results)
+
+
+def _each(results: Sequence[Result]) -> Iterator[dict[str, object]]:
+    for result in results:
         told = {name: getattr(result, name) for name in OF_A_RESULT}
         yield told | {"status": result.status.value}

@@ -102,7 +102,7 @@ def plan_units(
     """
     baseline = tuple(e for e in request.entrants if e.name == request.against)
     alone = [e for e in request.entrants if e.name != request.against] or list(baseline)
-    pending = ((entrant, _pending(entrant, request.suite.cases, recorded)) for entrant in alone)
+    pending = ((entrant, _pending(entrant, request.asked.cases, recorded)) for entrant in alone)
     units: list[Unit] = []
     for cases, group in groupby(pending, key=lambda pair: pair[1]):
         members = [entrant for entrant, _ in group] if cases else []
@@ -112,7 +112,9 @@ def plan_units(
                 Unit(
                     key=f"{len(units):05d}",
                     entrants=chosen if chosen == baseline else (*chosen, *baseline),
-                    suite=request.suite,
+                    suite=request.suite.model_copy(
+                        update={"hidden": 0}
+                    ),  # of one run, not of units
                     cases=cases,
                     against=request.against,
                     root=request.root,

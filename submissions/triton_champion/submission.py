@@ -44,6 +44,7 @@ import triton.language as tl
 from triton.tools.tensor_descriptor import TensorDescriptor
 
 LOG2_E = 1.4426950408889634
+LN_2 = tl.constexpr(0.6931471805599453)
 L2_BYTES_FOR_KEYS = 32 << 20  # of 50 MB: the rest is for q, o and what is in flight
 HEADROOM_LOG2 = tl.constexpr(6.0)
 HEADROOM = tl.constexpr(2.0**-6)
@@ -174,6 +175,7 @@ def place(section, heads, q_tiles, BLOCK_M: tl.constexpr):
 def attention_kernel(
     q_desc, o_desc,  # TMA descriptors of [batch * nheads, seqlen_q, HEADDIM]
     k_desc, v_desc,  # TMA descriptors of [batch * kv_heads, seqlen_k, HEADDIM]
+    lse_ptr,  # [batch * nheads, seqlen_q] float32, or None
     scale_log2,  # sm_scale * log2(e), positive
     seqlen_q,
     seqlen_k,
@@ -185,6 +187,7 @@ def attention_kernel(
     BLOCK_M: tl.constexpr,  # query rows that one program owns
     BLOCK_N: tl.constexpr,  # keys that one trip of a pass handles
     AHEAD: tl.constexpr,  # True: lazy_tiles_ahead
+    STORE_LSE: tl.constexpr,  # True: the natural logarithm of each row's sum of exp(score) too
 ):  # fmt: skip
     head, q_start = place(section, heads, tl.cdiv(seqlen_q, BLOCK_M), BLOCK_M)
     kv_head = head // group
@@ -234,6 +237,9 @@ def attention_kernel(
     # STORE: the descriptor leaves rows past the end of the head unwritten.
     o = (o * (1.0 / l)[:, None]).to(o_desc.dtype)
     o_desc.store([head, q_start, 0], o.reshape([1, BLOCK_M, HEADDIM]))
+    if STORE_LSE:
+        lse = (m + tl.math.log2(l)) * LN_2
+        tl.store(lse_ptr + head.to(tl.int64) * seqlen_q + rows, lse, mask=rows < seqlen_q)
 
 
 def describe(x, block_rows):
@@ -243,8 +249,8 @@ def describe(x, block_rows):
     return TensorDescriptor(x, shape, [seqlen * headdim, headdim, 1], [1, block_rows, headdim])
 
 
-def launch(q, k, v, o, causal, sm_scale, config):
-    """Enqueue the kernel with one config."""
+def launch(q, k, v, o, causal, sm_scale, config, lse=None):
+    """Enqueue the kernel with one config; it fills o, and lse where there is one."""
     batch, nheads, seqlen_q, headdim = q.shape
     kv_heads, seqlen_k = k.shape[1:3]
     group = nheads // kv_heads
@@ -252,11 +258,11 @@ def launch(q, k, v, o, causal, sm_scale, config):
     section = group * max(1, L2_BYTES_FOR_KEYS // head_bytes)
     attention_kernel[(triton.cdiv(seqlen_q, config.block_m) * batch * nheads,)](
         describe(q, config.block_m), describe(o, config.block_m),
-        describe(k, config.block_n), describe(v, config.block_n),
+        describe(k, config.block_n), describe(v, config.block_n), lse,
         sm_scale * LOG2_E, seqlen_q, seqlen_k, batch * nheads, group, section,
         HEADDIM=headdim, CAUSAL=causal, BLOCK_M=config.block_m, BLOCK_N=config.block_n,
-        AHEAD=config.ahead, num_warps=config.num_warps, num_stages=config.num_stages,
-        maxnreg=config.maxnreg,
+        AHEAD=config.ahead, STORE_LSE=lse is not None,
+        num_warps=config.num_warps, num_stages=config.num_stages, maxnreg=config.maxnreg,
     )  # fmt: skip
 
 
@@ -295,11 +301,12 @@ def search(headdim, device, dtype):
     return min(CANDIDATES[headdim], key=milliseconds)
 
 
-def custom_attention_forward(q, k, v, causal=True, sm_scale=None):
+def custom_attention_forward(q, k, v, causal=True, sm_scale=None, return_lse=False):
     """Return softmax(q k^T * sm_scale) v of each head; sm_scale defaults to 1/sqrt(headdim).
 
     q (batch, nheads, seqlen_q, headdim), k, v (batch, kv_heads, seqlen_k, headdim). A view that is
-    not contiguous is copied first.
+    not contiguous is copied first. With return_lse also the natural logarithm of each row's sum of
+    exp(score * sm_scale), float32 (batch, nheads, seqlen_q), which a backward takes.
 
     Raises:
         ValueError: heads or lengths for which some query has no key.
@@ -316,5 +323,6 @@ def custom_attention_forward(q, k, v, causal=True, sm_scale=None):
     if sm_scale <= 0:  # the kernel takes the maximum before it scales: the sign goes into q
         q, sm_scale = (-q, -sm_scale) if sm_scale < 0 else (torch.zeros_like(q), 1.0)
     o = torch.empty_like(q)
-    launch(q, k, v, o, causal, sm_scale, choose(headdim, q.device, q.dtype))
-    return o
+    lse = torch.empty(q.shape[:-1], dtype=torch.float32, device=q.device) if return_lse else None
+    launch(q, k, v, o, causal, sm_scale, choose(headdim, q.device, q.dtype), lse)
+    return (o, lse) if return_lse else o

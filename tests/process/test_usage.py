@@ -6,6 +6,7 @@ import contextlib
 import mmap
 import os
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -16,7 +17,7 @@ from pathlib import Path
 import pytest
 
 from harness.process import process_tree
-from harness.process.sandbox import usage
+from harness.process.sandbox import enter, usage
 from harness.process.sandbox.removal import remove_tree
 
 MIB = 1 << 20
@@ -36,6 +37,18 @@ def test_resident_memory_of_nobody_is_zero() -> None:
     assert usage.resident_bytes(os.getpid()) > MIB
     assert usage.resident_bytes(2**22 + 1) == 0
     assert usage.fair_bytes(2**22 + 1) == 0
+
+
+def test_huge_pages_and_swap_are_memory_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    told = {
+        "7/status": {"VmRSS": 5, "HugetlbPages": 2048, "VmSwap": 300, "VmPTE": 4},
+        "7/smaps_rollup": {"Pss": 4, "Pss_Shmem": 1, "SwapPss": 200, "Swap": 300}
+        | {"Private_Hugetlb": 2048, "Shared_Hugetlb": 4096},
+    }
+    monkeypatch.setattr(usage, "_numbers", lambda file: told.get(file, {}))
+    assert usage.resident_bytes(7) == (5 + 2048 + 300) << 10
+    assert usage.fair_bytes(7) == (4 + 200 + 2048 + 4096) << 10
+    assert usage.fair_bytes(7, shared=False) == usage.fair_bytes(7) - (1 << 10)
 
 
 def test_a_folder_that_is_renamed_while_it_is_counted_is_counted_again(
@@ -86,9 +99,70 @@ def test_what_a_process_holds_is_counted_when_its_first_thread_has_ended(tmp_pat
 
 def test_the_machine_s_own_disk_is_nobody_s_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     """A process whose namespace is new, and whose root is still the machine's."""
-    monkeypatch.setattr(usage, "_mounts", str)
+    monkeypatch.setattr(usage, "_namespace", lambda place, kind: place)
     assert usage._used_bytes(Path("/tmp")) > 0
     assert usage.room_bytes([os.getpid()]) == 0
+
+
+def test_what_lies_in_sockets_is_counted_with_its_process() -> None:
+    me = [os.getpid()]
+    before = usage.socket_bytes(me)
+    pairs = [socket.socketpair() for _ in range(50)]
+    assert usage.socket_bytes(me) - before == 100 * usage.SOCKET_BYTES
+    assert usage.host_bytes(me, 1 << 40) >= usage.resident_bytes(me[0]) + 100 * usage.SOCKET_BYTES
+    for pair in pairs:
+        for one in pair:
+            one.close()
+    assert usage.socket_bytes(me) == before
+
+
+NOBODY_ACCEPTS = """
+import socket, time
+from harness.process.sandbox import namespaces
+namespaces._libc.unshare(namespaces.NEW_USER | namespaces.NEW_NET)
+server = socket.socket(socket.AF_UNIX)
+server.bind("\\0here")
+server.listen(64)
+for _ in range(40):
+    with socket.socket(socket.AF_UNIX) as line:
+        line.connect("\\0here")
+        line.send(b"x" * 1000)
+print(flush=True)
+time.sleep(60)
+"""
+
+
+@pytest.mark.skipif(bool(enter.lacking(2)), reason=enter.lacking(2))
+def test_what_nobody_has_accepted_is_counted_in_a_network_of_its_own() -> None:
+    command = [sys.executable, "-c", NOBODY_ACCEPTS]
+    with subprocess.Popen(command, stdout=subprocess.PIPE) as child:
+        assert child.stdout
+        child.stdout.readline()
+        found = usage.socket_bytes([1 << 22, child.pid])
+        child.kill()
+    assert found == 41 * usage.SOCKET_BYTES
+
+
+def test_what_each_thread_does_is_told_by_a_letter(forks: list[int]) -> None:
+    end = threading.Event()
+    waits = threading.Thread(target=end.wait)
+    waits.start()
+    assert sorted(usage.states(os.getpid())) == ["R", "S"]
+    end.set()
+    waits.join()
+    os.kill(forks[1], signal.SIGSTOP)
+    while usage.states(forks[1]) != "T":
+        time.sleep(0.001)
+    os.kill(forks[2], signal.SIGKILL)
+    while usage.states(forks[2]) != "Z":
+        time.sleep(0.001)
+    assert usage.states(1 << 22) == ""
+
+
+def test_who_ends_first_is_told(forks: list[int]) -> None:
+    enter.end_first(forks[1])
+    assert [usage.outlives_us(pid) for pid in forks] == [True, False, True]
+    assert not usage.outlives_us(1 << 22)
 
 
 def test_threads_are_counted() -> None:

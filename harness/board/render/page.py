@@ -22,9 +22,10 @@ from harness.board.history import Point
 from harness.board.rank import Board, Leaderboard, Row, interval_of
 from harness.board.record import file_name
 from harness.board.render.error_map import head_names, scale
+from harness.board.render.lasting import lasting, lasting_words
 from harness.board.render.notes import Notes, conditions_of
 from harness.board.render.reported import beside, claims
-from harness.board.render.text import next_step, rank_text, sanitize
+from harness.board.render.text import heads_and_lengths, next_step, rank_text, sanitize
 from harness.measure.gpu_specs import bandwidth, peak_tflops
 from harness.measure.roofline import at_clock_pct, board_power_w, ceilings, limiter, sm_clock_mhz
 from harness.measure.stats import Interval
@@ -145,7 +146,7 @@ def _config(board: Board, config: str, notes: Notes) -> Json:
     exp_tflops = told.tensor_ms and told.exp_ms and peak_tflops(machine)
     return {
         "name": sanitize(config, 80),
-        "shape": f"batch {case.batch} · {case.heads} heads · seqlen {case.seqlen} · "
+        "shape": f"batch {case.batch} · {heads_and_lengths(case, ' · ')} · "
         f"headdim {case.headdim} · {case.dtype.value} · {'causal' if case.causal else 'full'}",
         "peak": peak_tflops(machine),
         "expPeak": _short(exp_tflops * told.tensor_ms / told.exp_ms)
@@ -225,10 +226,18 @@ def _cell(board: Board, result: Result, notes: Notes) -> Json:
         "watts": _short(board_power_w(result)) or None,
         "atClockPct": _short(at_clock_pct(result)),
         "limiter": limiter(result),
+        **({"lasting": _lasting(result)} if result.sustained else {}),
         "kernels": [sanitize(name, 160) for name in result.kernels],
         "notes": [*notes.of_entry(result), *conditions_of(result)],
         "samples": [[s.block, _short(s.latency_ms), int(s.late)] for s in samples],
     }
+
+
+def _lasting(result: Result) -> Json:
+    """Of its stretch: figures for the table, words for the panel."""
+    told = lasting(result)
+    figures = {"tflops": _short(told.tflops), "pj": _short(told.pj_per_flop, 3)} if told else {}
+    return {**figures, "words": lasting_words(result)}
 
 
 def _map(found: Mismatch) -> Json:

@@ -20,7 +20,6 @@ KINDS = {
     "passes.cu": "PASSES",
     "two_kernels.cu": "TWO_KERNELS",
     "wide.cu": "TWO_KERNELS",
-    "persistent.cu": "STAYS",
 }
 OPTIONS = ("-std=c++17", "-O1", "-w", "-fPIC")
 EARLY, LATE, RANDOM = range(3)
@@ -168,15 +167,11 @@ class Problem:
         how = (blocks, 384 if wide else 128, timing, seed)
         _call(library.run_dq, maps, stats, _pointer(self.dq), *tail, *how)
 
-    def fused(self, library, threads, section=1, timing=RANDOM, seed=0, lists=None, kv_rows=128):
-        """`lists` for a kernel that stays: [blocks of the grid, width] items, -1 after the last."""
+    def fused(self, library, threads, section=1, timing=RANDOM, seed=0, kv_rows=128):
         pointers = (x.ctypes.data for x in (self.stats, self.dq_sum, self.dk, self.dv))
         sizes = (self.seqlen, self.heads, section, int(self.causal))
         params = Params(*pointers, *sizes, *self.scales())
-        blocks, more = self.heads * -(-self.seqlen // kv_rows), ()
-        if lists is not None:
-            blocks, more = lists.shape[0], (_pointer(lists), lists.shape[1])
-        tail = (*more, blocks, threads, timing, seed)
+        tail = (self.heads * -(-self.seqlen // kv_rows), threads, timing, seed)
         _call(library.run_backward, self.maps(kv_rows), ctypes.byref(params), *tail)
 
     def errors(self):

@@ -76,7 +76,7 @@ function tableRow(board, row, low, high) {
   const figures = board.configs.map(config => {
     const cell = row.cells[config.name], of = config.peak || Math.max(...board.rows.map(r => r.cells[config.name]?.tflops || 0)) || 1;
     if (!known(cell?.tflops)) return make("td", { class: "num wide" }, cell ? cell.status : "–");
-    return make("td", { class: "num wide tflops" }, fixed(cell.tflops, 0), make("i", {}, barOf(cell.tflops / of, row.kind)));
+    return make("td", { class: "num wide tflops" }, fixed(cell.tflops, 0), make("i", {}, barOf(cell.tflops / of, row.kind)), lastingOf(cell));
   });
   return make("tr", { tabindex: 0, class: row.champion ? "step" : row.rank === 1 && row.exact ? "first" : "", "aria-label": `${row.entry}, rank ${row.place}`, onclick: open,
     onkeydown: event => walk(event, open) },
@@ -92,6 +92,11 @@ function nameCell(row, name, ...below) {
   return make("td", { class: "name" }, make("div", { class: "who" }, make("span", { class: `dot ${row.kind}` }), make("span", {}, breakable(name))), below);
 }
 const breakable = name => name.split(/(?<=[/_])/).flatMap((part, i) => (i ? [make("wbr"), part] : [part]));
+// What lasts for seconds, under the figure of the bursts.
+function lastingOf(cell) {
+  if (!known(cell.lasting?.tflops)) return null;
+  return make("small", { title: cell.lasting.words }, `${fixed(cell.lasting.tflops, 0)} lasting${known(cell.lasting.pj) ? `, ${cell.lasting.pj} pJ/FLOP` : ""}`);
+}
 function barOf(share, kind) {
   const bar = make("b", { class: kind });
   bar.style.width = `${Math.min(100, 100 * share)}%`;
