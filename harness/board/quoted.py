@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from harness.board.rank import Board, Leaderboard, Row, interval_of
-from harness.board.render.text import number, sanitize
+from harness.board.render.text import DOUBT, UNHELD, number, sanitize
 from harness.board.rivals import direct_on
 from harness.errors import UsageError
 from harness.measure import stats
@@ -121,7 +121,10 @@ def _answer(suite: str, what: str, leaderboard: Leaderboard, where: str) -> str:
         return _rivals(board, asked[1], asked[2].split(", "))
     if asked := re.fullmatch(r"([\w./-]+) over ([\w./-]+)", what):
         ratios = _ratios(board, asked[1], asked[2])
-        return " / ".join(number(ratio.value if ratio else None, 3) for ratio in ratios)
+        pair = [_row(board, name) for name in (asked[1], asked[2])]
+        doubts = [_doubt(*(row.on(c) for row in pair if row)) for c in board.configs]
+        figures = [number(ratio.value if ratio else None, 3) for ratio in ratios]
+        return " / ".join(f + doubt for f, doubt in zip(figures, doubts, strict=True))
     if re.fullmatch(r"[\w./-]+", what):
         return _tflops(board, what)
     raise UsageError(f"{where}: '{what}' is nothing that the board can answer", HINT)
@@ -136,10 +139,15 @@ def _tflops(board: Board, entry: str, between: str = " / ") -> str:
 
 
 def _cells(board: Board, entry: str) -> list[str]:
-    """TFLOP/s of one entry, config by config."""
+    """TFLOP/s of one entry, config by config; with a mark where it was not judged."""
     row = _row(board, entry)
     results = [row.on(config) if row else None for config in board.configs]
-    return [number(result.tflops if result else None, 1) for result in results]
+    return [number(result.tflops if result else None, 1) + _doubt(result) for result in results]
+
+
+def _doubt(*results: Result | None) -> str:
+    """The mark of a figure that comes of one that was not judged."""
+    return DOUBT if any(r and r.tflops and r.held in UNHELD for r in results) else ""
 
 
 def _ratios(board: Board, entry: str, other: str) -> list[Interval | None]:
@@ -168,7 +176,8 @@ def _table(board: Board, entries: Sequence[str]) -> str:
 
 def _score(board: Board, entry: str) -> str:
     row = _row(board, entry)
-    return number(row.speedup.value if row and row.speedup else None, 3)
+    doubt = _doubt(*row.results) if row else ""
+    return number(row.speedup.value, 3) + doubt if row and row.speedup else number(None, 3)
 
 
 def _rivals(board: Board, entry: str, others: Sequence[str]) -> str:
