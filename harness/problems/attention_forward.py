@@ -12,7 +12,7 @@ from __future__ import annotations
 import math
 
 from harness.problems.base import Kwargs, Probe, TensorSpec, Tolerances
-from harness.problems.near_shapes import claimed, masks, near, probe_of
+from harness.problems.near_shapes import masks, near, others, probe_of
 from harness.schema import Case, Claims, Dtype
 
 #: fp16: twice and more what every honest library kernel was measured at; FP8, INT8 and skipped keys
@@ -78,10 +78,10 @@ class AttentionForward:
         stress = ("needle", "offset_v", "tiny_scale", "rising")
         probes += [probe_of(base, kind, flags[0]) for kind in stress]
         lengths = [n for n in (1, 17, 127, 129, 333) if n <= max(129, case.seqlen)]
-        others = [near(case, claims, heads=1, seqlen=n, batch=2) for n in lengths]
-        ragged = {shape.seqlen: shape for shape in others if not claims.refusal(shape)}
+        uneven = [near(case, claims, heads=1, seqlen=n, batch=2) for n in lengths]
+        ragged = {shape.seqlen: shape for shape in uneven if not claims.refusal(shape)}
         probes += [probe_of(ragged[seqlen], "normal", flags[-1]) for seqlen in sorted(ragged)]
-        probes += [probe_of(x, "normal", flags[0]) for x in claimed(case, claims, flags[0])]
+        probes += [probe_of(x, "normal", flags[0]) for x in others(case, claims, flags[0])]
         long = near(case, claims, heads=1, seqlen=min(1000, 2 * case.seqlen - 1))
         return [*probes, probe_of(long, "large_logits", flags[0], usual * ODD_SCALE)]
 
