@@ -16,7 +16,10 @@ from harness.problems.near_shapes import masks, near, others, probe_of
 from harness.schema import Case, Claims, Dtype
 
 #: fp16: twice and more what every honest library kernel was measured at; FP8, INT8 and skipped keys
-#: start at 8 times these limits. bf16 keeps 8 bits of mantissa instead of 11.
+#: start at 8 times these limits. bf16 keeps 8 bits of mantissa instead of 11: two honest kernels
+#: differ by its last bit, 3.1e-2 between 4 and 8, on every shape of `models` on an H200 (rel_l2 to
+#: 2.3e-3, worst_row to 3.9e-3). That bit is 6.3e-2 from 8 on, which no o of 400 draws of offset_v with
+#: 64 heads reached.
 LIMITS = {
     Dtype.FP16: Tolerances(contract=1e-2, rel_l2=1e-3, worst_row=2e-3),
     Dtype.BF16: Tolerances(contract=4e-2, rel_l2=5e-3, worst_row=1e-2),
