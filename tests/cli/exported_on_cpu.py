@@ -191,9 +191,28 @@ def sdpa_slot():
     PACKAGE.disable()
 
 
+def strided():
+    """Exported with --strided, the forward is given views as they are; the backward is not."""
+    forward = PACKAGE.ops.judged.function("forward")
+    seen = []
+
+    def watched(q, k, v, *rest, **more):
+        seen.append(q.is_contiguous())
+        return forward(q, k, v, *rest, **more)
+
+    given, PACKAGE.ops.STRIDED = PACKAGE.ops.STRIDED, True
+    function = PACKAGE.ops.judged.function
+    PACKAGE.ops.judged.function = lambda name: watched if name == "forward" else function(name)
+    near(*trained(PACKAGE.attention, strided=True))
+    q, k, v = draw(strided=True)
+    near([PACKAGE.attention(q, k, v)], reference(q, k, v, q))
+    PACKAGE.ops.judged.function, PACKAGE.ops.STRIDED = function, given
+    assert (given, seen) == (False, [False, False])
+
+
 CHECKS = [
     *(opchecks, gradients, compiled, checkpointed, autocast, scale_and_mask, misaligned),
-    *(second_derivative, fallback, causal_ends_with_the_last_key, sdpa_slot),
+    *(second_derivative, strided, fallback, causal_ends_with_the_last_key, sdpa_slot),
 ]
 
 
