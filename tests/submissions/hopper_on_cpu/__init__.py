@@ -27,7 +27,7 @@ EARLY, LATE, RANDOM = range(3)
 
 class TensorMap(ctypes.Structure):
     _fields_ = [("base", ctypes.c_void_p), *((n, ctypes.c_int32) for n in ("columns", "rows", "heads", "box_rows")),
-                ("pad", ctypes.c_uint8 * 40)]  # fmt: skip
+                *((n, ctypes.c_int64) for n in ("batch_step", "head_step", "row_step")), ("pad", ctypes.c_uint8 * 16)]  # fmt: skip
 
 
 class Params(ctypes.Structure):
@@ -141,7 +141,7 @@ class Problem:
 
     def maps(self, kv_rows):
         return (TensorMap * 4)(
-            *(TensorMap(x.ctypes.data, self.headdim, self.seqlen, self.heads, rows)
+            *(TensorMap(x.ctypes.data, self.headdim, self.seqlen, self.heads, rows, 0, x.strides[0] // 2, x.strides[1] // 2)
               for x, rows in ((self.q, 64), (self.k, kv_rows), (self.v, kv_rows), (self.d_o, 64)))
         )  # fmt: skip
 
