@@ -28,7 +28,6 @@ EARLY, LATE, RANDOM = range(3)
 class TensorMap(ctypes.Structure):
     _fields_ = [("base", ctypes.c_void_p), *((n, ctypes.c_int32) for n in ("columns", "rows", "heads", "box_rows")),
                 *((n, ctypes.c_int64) for n in ("batch_step", "head_step", "row_step")), ("pad", ctypes.c_uint8 * 16)]  # fmt: skip
-<<<<<<< HEAD
 
 
 class Strides(ctypes.Structure):
@@ -41,8 +40,6 @@ class Keys(ctypes.Structure):
     """`struct Keys` of rows.cuh."""
 
     _fields_ = [(n, ctypes.c_int) for n in ("seqlen", "nheads", "group")]
-=======
->>>>>>> n-kernel-fwd
 
 
 class Params(ctypes.Structure):
@@ -231,19 +228,12 @@ class Problem:
         return [step // 2 for step in x.strides[:3]]
 
     def maps(self, kv_rows):
-<<<<<<< HEAD
         """q, k, v and do; a head past the first batch is one of the first where the kernel has no batches."""
         found = []
         for x, rows in ((self.q, 64), (self.k, kv_rows), (self.v, kv_rows), (self.d_o, 64)):
             sizes = (self.headdim, x.shape[2], x.shape[1], rows)
             found.append(TensorMap(x.ctypes.data, *sizes, *self.strides(x)))
         return (TensorMap * 4)(*found)
-=======
-        return (TensorMap * 4)(
-            *(TensorMap(x.ctypes.data, self.headdim, self.seqlen, self.heads, rows, 0, x.strides[0] // 2, x.strides[1] // 2)
-              for x, rows in ((self.q, 64), (self.k, kv_rows), (self.v, kv_rows), (self.d_o, 64)))
-        )  # fmt: skip
->>>>>>> n-kernel-fwd
 
     def scales(self):
         return ctypes.c_float(self.scale), ctypes.c_float(self.scale * math.log2(math.e))
