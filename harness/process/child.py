@@ -21,15 +21,15 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from harness.process import process_tree
-from harness.process.ablation import NOTHING_OFF, Defence, Off
 from harness.process.forkserver import DetachedProcess, ForkServer
 from harness.process.project import HOME, private
 from harness.process.sandbox import cgroup, enter, namespaces, search_path, usage
 from harness.process.text import plain_text
 
 LOG_BYTES, LOG_TAIL_BYTES = 64 << 20, 4096
-#: A thread that is told to stop does so when it next leaves the kernel or gets a core.
-STOPPING_S, STOPPING_MS = 0.05, 10
+#: A thread that is told to stop does so when it next leaves the kernel or gets a core; one that ends
+#: ends, which takes a process with much memory its time on a busy host.
+STOPPING_S, STOPPING_MS = 2.0, 10
 KEPT_ENV = (
     "PATH",
     "LD_LIBRARY_PATH",
@@ -52,7 +52,6 @@ class Jail:
     source: Path
     house: Path  # holds a link to the package and nothing else; not the child's to write
     level: int = 0  # of harness/process/sandbox/enter.py
-    off: Off = NOTHING_OFF
     uid: int | None = None  # whose processes they are at level 2, where we are root
     devices: tuple[Path, ...] | None = None  # of the GPU, at level 2; None: all there are
     memory_bytes: int = 0  # what all its processes may take; 0: no bound of the kernel
@@ -110,6 +109,8 @@ class Child:
             self.group = cgroup.make(jail.memory_bytes, rules.processes, cgroup.parent())
             rules = replace(rules, cgroup=self.group.folder if self.group else None)
         self.walled = rules.level == 2
+        #: So many of `pids()` are ours: the first process of its namespaces, and what launched it.
+        self.ours = (1 if forkserver else 2) if self.walled else 0
         if jail and forkserver:
             self.first, first = socket.socketpair() if self.walled else (None, None)
             with theirs, first or contextlib.nullcontext():
@@ -130,6 +131,8 @@ class Child:
                 start_new_session=True,
             )
         self.pid = self.process.pid
+        if rules.level:  # as its launcher does in a moment: who looks by then finds no other
+            enter.end_first(self.pid)
 
     @property
     def alive(self) -> bool:
@@ -146,14 +149,25 @@ class Child:
             self._signal(signal.SIGSTOP)
         if self.group:  # behind the signal: the first process is in it too
             self.group.freeze(True)
-        deadline, before = time.monotonic() + STOPPING_S, usage.cpu_ns(self.pids())
+        deadline, before = time.monotonic() + STOPPING_S, self._spent_ns()
         while True:
             time.sleep(0.001)
-            if usage.cpu_ns(before) == before or time.monotonic() > deadline:
+            still = usage.cpu_ns(before) == before  # cheaper to ask than what each thread does
+            if (still and self._rests()) or time.monotonic() > deadline:
                 break
-            before = usage.cpu_ns(self.pids())
-        self._paused_ns = before
+            if not self.first:
+                self._signal(signal.SIGSTOP)  # what has been forked meanwhile
+            before = self._spent_ns()
+        self._paused_ns = self._spent_ns()
         self._newest = self._ask_newest()
+
+    def _rests(self) -> bool:
+        """Whether no thread of it runs, waits for a core or is on its way out."""
+        return not any(set(usage.states(pid)) & usage.RUNNING for pid in self.pids())
+
+    def _spent_ns(self) -> dict[int, int]:
+        """Pid → CPU time, of all of it that has not ended: an end is over when it is waited for."""
+        return usage.cpu_ns(pid for pid in self.pids() if set(usage.states(pid)) - usage.ENDED)
 
     def ran_paused(self) -> str:
         """What it did although it is paused, in words; empty if it did not run, or is not paused.
@@ -167,7 +181,7 @@ class Child:
         forked = bool(self._newest) and self._ask_newest() not in {b"", self._newest}
         if not forked and usage.cpu_ns(before) == before:
             return ""  # as nearly always
-        now = usage.cpu_ns(self.pids())
+        now = self._spent_ns()
         spent_ms = sum(max(0, now[pid] - before[pid]) for pid in now.keys() & before.keys()) / 1e6
         if spent_ms > STOPPING_MS:
             return f"its processes ran for {spent_ms:.0f} ms although they were stopped"
@@ -261,11 +275,8 @@ def trusted_env() -> dict[str, str]:
 
 def untrusted_env(jail: Jail) -> dict[str, str]:
     """An allow-list, private folders, and nothing that tells of the harness."""
-    everything = Defence.CLEAN_ENVIRONMENT in jail.off
-    env = dict(os.environ) if everything else {}
     cache = str(jail.cache)
-    env |= bare_env(jail.house)
-    env |= {
+    private = {
         "HOME": cache,
         "TMPDIR": str(jail.scratch),
         "XDG_CACHE_HOME": f"{cache}/xdg",
@@ -278,7 +289,7 @@ def untrusted_env(jail: Jail) -> dict[str, str]:
         "CUDA_CACHE_PATH": f"{cache}/cuda",
         "ATTNBOARD_CACHE": cache,
     }
-    return {**env, **jail.env}
+    return {**bare_env(jail.house), **private, **jail.env}
 
 
 def bare_env(house: Path) -> dict[str, str]:

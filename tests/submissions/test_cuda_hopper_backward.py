@@ -11,6 +11,7 @@ import pytest
 import yaml
 
 import hopper_on_cpu as on_cpu  # isort: skip
+from hopper_on_cpu.forward import Case, Forward  # isort: skip
 
 ROOT = Path(__file__).resolve().parents[2]
 FOLDER = on_cpu.FOLDER
@@ -273,7 +274,7 @@ def test_a_mistake_in_wide_shows(libraries, mistake):
 @needs_gxx
 def test_the_forward_kernel_runs_on_the_same_twin(tmp_path):
     """What an H200 made of wgmma operands, swizzles, TMA and barriers is what the twin makes of them."""
-    error, _ = on_cpu.Forward(tmp_path, headdim=128).errors(seqlen=300, causal=True)
+    error, _ = Forward(tmp_path, headdim=128).errors(Case(300, causal=True))
     assert error < 4e-4
 
 
