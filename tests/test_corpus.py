@@ -10,8 +10,8 @@ import pytest
 
 from harness.cli.selftest import corpus as selftest_corpus
 from harness.cli.selftest.corpus import Outcome, Specimen, batches, load_corpus, run_batch
+from harness.cli.selftest.defence import Defence
 from harness.measure.machine import inspect_machine
-from harness.process.ablation import Defence
 from harness.process.sandbox.enter import usual, usual_level
 
 CORPUS = load_corpus()

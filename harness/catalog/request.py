@@ -11,7 +11,6 @@ from harness.catalog.null_kernel import NAME as NULL
 from harness.errors import SubmissionError
 from harness.measure.stopping import FIXED, Rule
 from harness.problems import get_problem
-from harness.process.ablation import NOTHING_OFF, Off
 from harness.process.project import HOME
 from harness.schema import Entrant, Kind, Machine, Suite
 
@@ -30,7 +29,6 @@ class Request:
     rule: Rule = FIXED  # when to stop measuring whom
     fail_fast: bool = False  # end at the first failure of a submission
     only_check: bool = False  # time nobody
-    off: Off = NOTHING_OFF  # defences switched off; an ablation and nothing else
     cases: tuple[str, ...] = ()  # only these of the suite, on the same board; all if empty
     refused: tuple[SubmissionError, ...] = ()  # why somebody who came with others is left out
 

@@ -16,7 +16,7 @@ from typing import Any
 from harness import PROTOCOL, __version__
 from harness.campaign.placement import Placement
 from harness.catalog.entrants import known_names, places
-from harness.cli.arguments import Parser, gpu_count, positive, whole
+from harness.cli.arguments import SUSTAINED_S, Parser, gpu_count, positive, stretch_s, whole
 from harness.cli.dispatch import open_view
 from harness.cli.output import Output, unbreakable
 from harness.cli.run_options import default_builders
@@ -42,6 +42,7 @@ COMMANDS = {
     "completion": "commands.completion",
     "doctor": "commands.doctor",
     "explain": "results.explain",
+    "export": "commands.export.command",
     "history": "results.history",
     "init": "commands.init",
     "list": "commands.list_",
@@ -173,6 +174,20 @@ def add_run(subparsers: argparse._SubParsersAction[Any]) -> None:
         type=float,
         metavar="SECONDS",
         help=f"of the timed part, for --until; the suite's own blocks are not cut (default: {TIME_LIMIT_S:g})",
+    )
+    add(
+        "--only",
+        metavar="LIST",
+        help="these cases of the suite, e.g. 'hdim64_*,*_full'; same board",
+    )
+    add(
+        "--sustained",
+        type=stretch_s,
+        nargs="?",
+        const=SUSTAINED_S,
+        metavar="SECONDS",
+        help="what lasts: so many seconds of each alone, with clock, power and energy; 0: not even "
+        f"where the suite asks (default: the suite's; without a number {SUSTAINED_S:g})",
     )
     add("--headdim", "--hdim", metavar="LIST", help="64,128,256: own shapes instead of the suite's")
     add("--seqlen", metavar="LIST", help="512,4k,16k")

@@ -75,7 +75,6 @@ def make_worker(
         source=staged,
         house=house(scratch),
         level=request.sandbox,
-        off=request.off,
         uid=uid,
         devices=gpu_devices(request.machine, device),
         memory_bytes=int(request.suite.limits.memory_gib * 2**30),

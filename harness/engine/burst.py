@@ -12,7 +12,6 @@ from harness.engine.run_state import State
 from harness.engine.worker_process import JudgeFailed, WorkerProcess
 from harness.errors import HarnessError
 from harness.problems.base import Probe
-from harness.process.ablation import Defence
 from harness.process.messages import BurstReport
 from harness.schema import Case, Kind, Status
 
@@ -30,6 +29,14 @@ MOST_GAP_MS = 0.5
 
 
 @dataclass(frozen=True)
+class Stretch:
+    """So many calls back to back, and for about how long."""
+
+    calls: int
+    seconds: float
+
+
+@dataclass(frozen=True)
 class Question:
     """What every entrant of a block or check is asked, each with values of its own."""
 
@@ -39,6 +46,7 @@ class Question:
     whole: bool = False  # compare all of each output with float64
     timed: bool = False  # the judge watches that it is alone on the GPU while it works this out
     replayed: bool = False  # the label is the whole one of a burst that has been
+    stretch: Stretch | None = None  # on windows into these inputs; None: one burst
 
 
 def run_burst(
@@ -107,18 +115,26 @@ def _burst(
         state.quiet.release(worker)
     assert worker.child
     state.last_on_turn = name
+    reply: BurstReport
     overdue = partial(end_overdue, state, worker)
-    reply = state.judge.burst(worker.label, timeout_s, overdue, profile, heat_ms, compare)
+    if question.stretch:
+        asked = (question.stretch.calls, question.stretch.seconds)
+        reply = state.judge.stretch(worker.label, *asked, timeout_s, overdue)
+    else:
+        kernels_s = state.limits.burst_s if timeout_s > state.limits.burst_s else None
+        reply = state.judge.burst(
+            worker.label, timeout_s, overdue, profile, heat_ms, compare, kernels_s
+        )
     told_nothing = not reply.calls_ms  # a worker that fails says why and ends
     if reply.status in ENDS_WORKER or told_nothing or not worker.child.alive:
-        reply = _reap(state, worker, reply)
+        reply = reap(state, worker, reply)
         return None if reply.status is Status.PASSED else reply
     if profile:
         worker.child.pause()  # the driver locks no process that has a profiler; nobody is on the clock any more
         return reply
     rest = state.quiet.hold(worker)
     if rest.fault:
-        return _reap(state, worker, left_running(rest))
+        return reap(state, worker, left_running(rest))
     state.clean_up()
     return reply.model_copy(update={"rest_ms": rest.waited_ms})
 
@@ -136,7 +152,7 @@ def end_woken(state: State, case: Case) -> list[str]:
         fault = worker.child.ran_paused() if watched and worker.child else ""
         if fault:
             reply = BurstReport(status=Status.LEFT_WORK_RUNNING, message=fault)
-            reply = _reap(state, worker, reply)
+            reply = reap(state, worker, reply)
             state.record(name, case).fail(reply.status, reply.message)
             found.append(name)
     return found
@@ -204,18 +220,22 @@ def _replace(state: State, worker: WorkerProcess) -> None:
 def _ask(state: State, name: str, question: Question) -> float:
     """Have the judge draw inputs that nobody else meets: one entrant's answers are of no use to another.
 
-    The null kernel answers nothing, so nothing is worked out for it. Everybody is held meanwhile:
+    The null kernel answers nothing, so nothing is worked out for it, nor for a stretch, whose calls
+    get other inputs than these. Everybody is held meanwhile:
     returns the longest time in ms that the GPU was with somebody else all the same, 0 where nobody
     watches.
     """
-    label = question.label
-    if Defence.OWN_INPUTS not in state.facts.off and not question.replayed:
-        label += f"/{name}/{state.rng.getrandbits(64):x}"
-    answered = name != state.roles.null
+    label = question.label if question.replayed else own_label(state, name, question)
+    answered = name != state.roles.null and not question.stretch
     watched = question.timed and state.quiet.watches
     return state.judge.inputs(
         question.probe, label, question.calls, question.whole, answered, watched
     )
+
+
+def own_label(state: State, name: str, question: Question) -> str:
+    """What the values of `name` follow from, and nobody else's."""
+    return f"{question.label}/{name}/{state.rng.getrandbits(64):x}"
 
 
 def _dismiss(state: State, worker: WorkerProcess, status: Status, why: str) -> None:
@@ -248,14 +268,14 @@ def _attached(state: State, worker: WorkerProcess) -> bool:
         if not rest.fault:
             return True
         failure = left_running(rest)
-    reply = _reap(state, worker, failure)
+    reply = reap(state, worker, failure)
     if reply.status is not Status.PASSED:
         for each in state.suite.cases:  # what cannot be loaded fails every case, untried
             state.record(worker.entrant.name, each).fail(reply.status, reply.message)
     return False
 
 
-def _reap(state: State, worker: WorkerProcess, reply: BurstReport) -> BurstReport:
+def reap(state: State, worker: WorkerProcess, reply: BurstReport) -> BurstReport:
     """End a failed worker and say what happened in the words its process left."""
     assert worker.child
     status, message = reply.status, reply.message
@@ -265,8 +285,6 @@ def _reap(state: State, worker: WorkerProcess, reply: BurstReport) -> BurstRepor
     state.clean_up()
     if status is Status.PASSED and ending != "still running":  # who answered for it is another
         status, message = Status.CRASHED, f"its process ended in its turn: {ending}"
-    if Defence.MISSING_IS_FAILURE in state.facts.off and ending == "exited with code 0":
-        status = Status.PASSED
     state.judge.detach(worker.label)
     worker.attached = False
     if worker.ended_for:

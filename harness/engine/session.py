@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-import math
 import os
 import secrets
 import subprocess
@@ -29,7 +28,7 @@ from harness.measure.two_clocks import CPU_RULES, GPU_RULES, ClockTolerance
 from harness.measure.verdict import RunFacts
 from harness.problems import Problem, get_problem
 from harness.process import prestart, process_tree, project
-from harness.process.ablation import Defence, Off
+from harness.process.process_tree import sweep
 from harness.process.project import HOME
 from harness.process.sandbox import enter, search_path
 from harness.process.scratch import gpu_lock, scratch_folder
@@ -48,6 +47,9 @@ def execute(request: Request, save: Callable[[Result], None], observer: Observer
             with opened(request, save, observer) as run:
                 run.execute()
         except BrokenRun as broken:  # noqa: PERF203 - once for each who breaks it
+            if not broken.open_cases:  # of the suite's own
+                observer.note(broken.message)
+                return
             observer.note(f"{broken.message}; the others begin again without it")
             request = request.without(broken.entrant, broken.open_cases)
         else:
@@ -61,16 +63,14 @@ def opened(request: Request, save: Callable[[Result], None], observer: Observer)
     enter.require(request.sandbox)
     before = frozenset(process_tree.children(os.getpid()))
     with contextlib.ExitStack() as stack:
-        stack.enter_context(tidy(request.off))
+        stack.enter_context(tidy())
         stack.enter_context(gpu_lock(request.machine, observer.note))
         trusted = stack.enter_context(prestart.taken())
         scratch, forkserver = trusted.scratch, trusted.forkserver
         monitor = Monitor(request.machine)
         stack.callback(monitor.close)
         device = "cuda" if request.machine.has_gpu and request.suite.device == "gpu" else "cpu"
-        locked = device == "cuda" and Defence.QUIET_GPU not in request.off
-        env = gpu_env(request.machine)
-        judge = JudgeClient(trusted.judge, problem.name, device, env, request.off)
+        judge = JudgeClient(trusted.judge, problem.name, device, gpu_env(request.machine))
         workers = make_workers(request, problem, device, scratch)
         roles, hidden = assign_roles(request, problem, device, workers, scratch)
         for worker in workers.values():
@@ -93,15 +93,14 @@ def opened(request: Request, save: Callable[[Result], None], observer: Observer)
             rule=request.rule,
             fail_fast=request.fail_fast,
             only_check=request.only_check,
-            quiet=Quiet(monitor if locked else None, observer.note),
+            quiet=Quiet(monitor if device == "cuda" else None, observer.note),
         )
         watch = ResourceWatch(list(workers.values()), request.suite.limits, monitor)
         stack.callback(watch.stopping.set)
         watch.start()
         with run.nothing_lost():
             prepare(run, request)
-        if Defence.ORPHAN_SWEEP not in request.off:
-            run.clean_up = lambda: process_tree.sweep(before | {forkserver.pid} | run.pids())
+        run.clean_up = lambda: sweep(before | {forkserver.pid} | run.pids())
         yield run
 
 
@@ -112,7 +111,7 @@ def warm_up(request: Request, observer: Observer) -> None:
     """
     problem = get_problem(request.suite.problem)
     enter.require(request.sandbox)
-    with tidy(request.off), scratch_folder() as scratch:
+    with tidy(), scratch_folder() as scratch:
         for name, worker in make_workers(request, problem, "cuda", scratch).items():
             manifest = worker.entrant.manifest
             cases = [case for case in request.asked.cases if not manifest.claims.refusal(case)]
@@ -155,7 +154,7 @@ def prepare(run: Run, request: Request) -> None:
 
 
 @contextlib.contextmanager
-def tidy(off: Off) -> Iterator[None]:
+def tidy() -> Iterator[None]:
     """Become private and the parent of all that a run starts; leave nothing of it behind."""
     before = process_tree.children(os.getpid())
     process_tree.set_undumpable()
@@ -163,8 +162,7 @@ def tidy(off: Off) -> Iterator[None]:
     try:
         yield
     finally:
-        if Defence.ORPHAN_SWEEP not in off:
-            process_tree.sweep(before)
+        sweep(before)
 
 
 def preflight(run: Run, request: Request) -> None:
@@ -265,15 +263,12 @@ def facts_of(request: Request, problem: Problem, device: str) -> RunFacts:
         commitment="",
         secret="",
         problem=problem,
-        rules=sandbox_rules(device, request.off),
-        off=request.off,
+        rules=clock_tolerance(device),
     )
 
 
-def sandbox_rules(device: str, off: Off) -> ClockTolerance:
+def clock_tolerance(device: str) -> ClockTolerance:
     """How the two clocks are compared on this kind of device."""
-    if Defence.TWO_CLOCKS in off:
-        return replace(GPU_RULES, burst_floor_ms=math.inf, mean_floor_ms=math.inf)
     return GPU_RULES if device == "cuda" else CPU_RULES
 
 

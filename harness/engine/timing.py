@@ -13,11 +13,9 @@ from harness.measure.stopping import level_of
 from harness.measure.two_clocks import ClockCheck, check_clocks
 from harness.measure.verdict import shared
 from harness.problems.base import Probe
-from harness.process.ablation import Defence
 from harness.process.messages import BurstReport
 from harness.schema import Case, Kind, Sample, Status
 
-ADAPTIVE_BUDGET_S = 0.5  # of a loop that stops when its time is up; only in an ablation
 EXTRA_SHARE = 0.5  # disturbed blocks are repeated, up to this share of the plan
 STRANGER_WAIT_S = 10.0  # for a process of nobody's to leave the GPU
 
@@ -27,8 +25,6 @@ def time_case(state: State, case: Case) -> None:
     settle(state)
     names = [name for name in state.workers if state.may_run(name, case)]
     blocks = plan_case(state.suite, case, state.problem, names, state.rng)
-    if Defence.STRESS in state.facts.off:
-        blocks = [block for block in blocks if block.index is not None]
     started = time.monotonic()
     timed = 0
     for number, block in enumerate(blocks):
@@ -36,9 +32,6 @@ def time_case(state: State, case: Case) -> None:
         if state.nobody_left(case):
             return
         timed += block.timed
-        hurried = Defence.FIXED_COUNTS in state.facts.off
-        if hurried and timed and time.monotonic() - started > ADAPTIVE_BUDGET_S:
-            break
         eta_s = (time.monotonic() - started) / (number + 1) * (len(blocks) - number - 1)
         state.observer.block(case.name, timed, state.suite.blocks, eta_s, intervals(state, case))
     repeat_disturbed(state, case, names)

@@ -21,7 +21,6 @@ from harness.errors import HarnessError, WireError
 from harness.problems import Problem
 from harness.problems.base import Probe, TensorSpec
 from harness.process import wire
-from harness.process.ablation import NOTHING_OFF, Off, to_argument
 from harness.process.child import Child, Jail
 from harness.process.cuda.arena_layout import aligned, nbytes
 from harness.process.forkserver import ForkServer
@@ -31,10 +30,12 @@ from harness.process.messages import (
     BurstReport,
     Crossing,
     Done,
+    Drawn,
     Dumped,
     Failed,
     JudgeReady,
     Revealed,
+    StretchReport,
     understood,
 )
 from harness.schema import CONFESSIONS, Case, Entrant, Kind, Limits, Machine, Status
@@ -62,20 +63,12 @@ class JudgeFailed(HarnessError):
 class JudgeClient:
     """The line to one judge process, which has been started without a word."""
 
-    def __init__(
-        self,
-        child: Child,
-        problem: str,
-        device: str,
-        gpu_env: dict[str, str],
-        off: Off = NOTHING_OFF,
-    ) -> None:
+    def __init__(self, child: Child, problem: str, device: str, gpu_env: dict[str, str]) -> None:
         self.child = child
         self.commitment = ""
         self.shares_memory = False  # the GPU's, with its workers
         self.start_s: dict[str, float] = {}  # what it did until it was ready, and how long
-        start = {"op": "start", "problem": problem, "device": device}
-        self._send({**start, "env": gpu_env, "without": to_argument(off) if off else ""})
+        self._send({"op": "start", "problem": problem, "device": device, "env": gpu_env})
 
     def wait_ready(self) -> None:
         """Block until it has its context; learn its commitment and whether it can share device memory."""
@@ -130,17 +123,30 @@ class JudgeClient:
         profile: bool = False,
         heat_ms: float = 0,
         compare: bool = False,
+        kernels_s: float | None = None,
     ) -> BurstReport:
         """Run the current inputs on one worker; it may take `timeout_s` to get ready and again for its calls.
 
         compare: its results with those of libraries, afterwards.
+        kernels_s: what kernels may take once the calls have returned, where that is less.
         """
         message = {"op": "burst", "worker": name, "timeout_s": timeout_s, "profile": profile}
+        message |= {} if kernels_s is None else {"kernels_s": kernels_s}
         message |= {"heat_ms": heat_ms, "compare": compare}
         with self._busy_with(name):
             self._send(message)
             answer = self._answer_of_worker(2 * timeout_s + TURN_SPARE_S, overdue)
             return self._read(answer, BurstReport)
+
+    def stretch(
+        self, name: str, calls: int, seconds: float, timeout_s: float, overdue: Overdue
+    ) -> StretchReport:
+        """Run `calls` calls, some `seconds`, on windows into the current inputs, back to back."""
+        message = {"op": "stretch", "worker": name, "calls": calls, "seconds": seconds}
+        with self._busy_with(name):
+            self._send(message | {"timeout_s": timeout_s})
+            answer = self._answer_of_worker(2 * timeout_s + TURN_SPARE_S, overdue)
+            return self._read(answer, StretchReport)
 
     def prime(
         self, names: Sequence[str], timeout_s: float, overdue: Callable[[str, float], object]
@@ -163,6 +169,12 @@ class JudgeClient:
         """Forget a worker and free its buffers."""
         with self._busy_with(name):
             self._read(self._ask({"op": "detach", "worker": name}, JUDGE_REQUEST_S), Done)
+
+    def hidden_cases(self, official: Sequence[Case], each: int) -> tuple[Case, ...]:
+        """Shapes that follow from the secret in force, `each` for every headdim of `official`."""
+        cases = [case.model_dump(mode="json") for case in official]
+        message = {"op": "hidden", "official": cases, "each": each}
+        return self._read(self._ask(message, JUDGE_REQUEST_S), Drawn).cases
 
     def reveal(self) -> str:
         """The secret that all inputs so far came from; the next ones come from a new one."""
@@ -372,7 +384,6 @@ class WorkerProcess:
                 self.device,
             ),
             *("--function", self.problem.function, "--problem", self.problem.name),
-            *(("--without", to_argument(self.jail.off)) if self.jail.off else ()),
         ]
 
 

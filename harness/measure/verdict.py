@@ -13,7 +13,6 @@ from harness.measure.machine import version_of
 from harness.measure.stopping import level_of
 from harness.measure.two_clocks import ClockCheck, ClockTolerance, check_clocks
 from harness.problems import Problem
-from harness.process.ablation import NOTHING_OFF, Defence, Off
 from harness.schema import (
     Case,
     Entrant,
@@ -26,6 +25,7 @@ from harness.schema import (
     Status,
     Stopping,
     Suite,
+    Sustained,
     Telemetry,
 )
 from harness.schema.mismatch import Mismatch
@@ -54,6 +54,7 @@ class Evidence:
     stopping: Stopping | None = None
     deterministic: bool | None = None  # same inputs, same bits; None while nobody asked twice
     mismatch: Mismatch | None = None  # where it was wrong when it failed
+    sustained: Sustained | None = None
     told: tuple[str, str] | None = None  # commitment and secret of the checks, if it failed one
 
     def fail(self, status: Status, reason: str, mismatch: Mismatch | None = None) -> None:
@@ -94,7 +95,6 @@ class RunFacts:
     secret: str
     problem: Problem
     rules: ClockTolerance
-    off: Off = NOTHING_OFF
 
     def for_case(self, commitment: str, secret: str) -> RunFacts:
         """The same with the secret that one case's inputs came from."""
@@ -118,10 +118,7 @@ def conclude(
     shaky = drift.unstable_because(facts.machine, control, telemetry)
     status, reason = _status(evidence, facts, clock, shaky)
     timed = status is Status.PASSED
-    best = Defence.BURST_MEAN in facts.off
-    scored = {
-        s.block: min(s.calls_ms) if best else s.latency_ms for s in clock.samples if not s.late
-    }
+    scored = {s.block: score_ms(s) for s in clock.samples if not s.late}
     times = stats.summary(list(scored.values())) if timed else None
     tflops = facts.problem.flops(evidence.case) / times.median / 1e9 if times else None
     peak = peak_tflops(facts.machine)
@@ -137,7 +134,7 @@ def conclude(
         **_identity(evidence, facts),
         status=status,
         reason=reason,
-        numerics_class=_class(evidence, facts) if timed else "",
+        numerics_class=class_of(evidence, facts) if timed else "",
         tflops=tflops,
         latency_ms=times.median if times else None,
         p10_ms=times.p10 if times else None,
@@ -150,6 +147,7 @@ def conclude(
         clock_pct=100 * tflops / at_clock if tflops and at_clock else None,
         drift_pct=drift.drift_pct(control),
         energy=drift.energy(clock.samples, null_energy_j) if timed else None,
+        sustained=evidence.sustained,
         deterministic=evidence.deterministic if timed else None,
         slack=clock.slack,
         samples=clock.samples,
@@ -212,11 +210,15 @@ def _status(
     return Status.PASSED, "" if clock.slack else UNEXAMINED
 
 
-def _class(evidence: Evidence, facts: RunFacts) -> Literal["exact", "approximate"]:
-    if Defence.RELATIVE_ERROR in facts.off:
-        return "exact"
+def class_of(evidence: Evidence, facts: RunFacts) -> Literal["exact", "approximate"]:
+    """What its worst error makes of it."""
     limits, worst = facts.problem.limits(evidence.case.dtype), evidence.worst
     return "exact" if worst is not None and limits.exact(worst) else "approximate"
+
+
+def score_ms(sample: Sample) -> float:
+    """What a block counts as: the mean of its burst, never its best call."""
+    return sample.latency_ms
 
 
 def shared(control: Sequence[Sample], samples: Sequence[Sample]) -> list[Sample]:

@@ -21,7 +21,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from harness.process import process_tree
-from harness.process.ablation import NOTHING_OFF, Defence, Off
 from harness.process.forkserver import DetachedProcess, ForkServer
 from harness.process.project import HOME, private
 from harness.process.sandbox import cgroup, enter, namespaces, search_path, usage
@@ -53,7 +52,6 @@ class Jail:
     source: Path
     house: Path  # holds a link to the package and nothing else; not the child's to write
     level: int = 0  # of harness/process/sandbox/enter.py
-    off: Off = NOTHING_OFF
     uid: int | None = None  # whose processes they are at level 2, where we are root
     devices: tuple[Path, ...] | None = None  # of the GPU, at level 2; None: all there are
     memory_bytes: int = 0  # what all its processes may take; 0: no bound of the kernel
@@ -277,11 +275,8 @@ def trusted_env() -> dict[str, str]:
 
 def untrusted_env(jail: Jail) -> dict[str, str]:
     """An allow-list, private folders, and nothing that tells of the harness."""
-    everything = Defence.CLEAN_ENVIRONMENT in jail.off
-    env = dict(os.environ) if everything else {}
     cache = str(jail.cache)
-    env |= bare_env(jail.house)
-    env |= {
+    private = {
         "HOME": cache,
         "TMPDIR": str(jail.scratch),
         "XDG_CACHE_HOME": f"{cache}/xdg",
@@ -294,7 +289,7 @@ def untrusted_env(jail: Jail) -> dict[str, str]:
         "CUDA_CACHE_PATH": f"{cache}/cuda",
         "ATTNBOARD_CACHE": cache,
     }
-    return {**env, **jail.env}
+    return {**bare_env(jail.house), **private, **jail.env}
 
 
 def bare_env(house: Path) -> dict[str, str]:

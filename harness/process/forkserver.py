@@ -24,6 +24,7 @@ from harness.errors import HarnessError, WireError
 from harness.process import process_tree, wire
 from harness.process.sandbox import enter
 
+MODULE: tuple[str, ...] = ("harness.worker.forkserver",)  # to start, and its arguments
 START_S = 180.0
 WORKER_NAME = "attn-worker"  # of a fork, in place of the fork server's
 
@@ -40,7 +41,7 @@ class ForkServer:
     def _start(self) -> None:
         self.line, theirs = socket.socketpair()
         # -s: $HOME belongs to the untrusted side, and Python would run what lies in its user site.
-        words = [sys.executable, "-s", "-m", "harness.worker.forkserver", str(theirs.fileno())]
+        words = [sys.executable, "-s", "-m", *MODULE, str(theirs.fileno())]
         with open(self.log, "ab") as output, theirs:
             self.process = subprocess.Popen(
                 words,

@@ -20,6 +20,7 @@ from harness.process.project import HOME
 from harness.process.sandbox import enter
 from harness.process.scratch import house, scratch_folder
 
+JUDGE: tuple[str, ...] = ("harness.judge",)  # the module to start, and its arguments
 MANY = ("--engine", "--gpus", "--per-unit", "--resume")  # the units of a campaign start their own
 
 
@@ -30,7 +31,7 @@ class TrustedProcesses:
         enter.allow_more_files()
         with contextlib.ExitStack() as stack:
             self.scratch = stack.enter_context(scratch_folder())
-            self.judge = Child("harness.judge", [], None)
+            self.judge = Child(JUDGE[0], JUDGE[1:], None)
             stack.callback(self.judge.end)
             home = house(self.scratch)
             self.forkserver = ForkServer(home, bare_env(home), self.scratch / "forkserver.log")
@@ -75,7 +76,7 @@ def taken() -> Iterator[TrustedProcesses]:
 
 
 @atexit.register
-def _close() -> None:
-    """A run that never came to its judge: a name misspelt, no GPU."""
+def end_waiting() -> None:
+    """End what no run took: a name was misspelt, there is no GPU."""
     while _waiting:
         _waiting.pop().close()

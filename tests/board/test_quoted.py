@@ -61,6 +61,23 @@ def test_a_table_keeps_the_order_that_was_asked_for() -> None:
     ]
 
 
+def test_who_is_not_judged_under_the_newest_protocol_yet_is_quoted_from_the_one_before() -> None:
+    newer = [
+        each.model_copy(update={"protocol": each.protocol + 1, "run": each.run[:-6] + "abcdef"})
+        for each in results()
+        if each.entry != "slow"
+    ]
+    board = leaderboard([*results(), *newer])
+    before = f"protocol {results()[0].protocol}"
+    assert filled("fast", board=board) == "520.6 / 701.2 / 780.9"
+    assert filled("slow", board=board) == f"277.7 / 374.0 / 416.5 ({before})"
+    assert filled("fast over slow", board=board) == f"1.875 / 1.875 / 1.875 ({before})"
+    assert filled("table fast", board=board).strip().startswith("|  |")
+    for question in ("table fast, slow", "fast against slow"):
+        assert filled(question, board=board).strip().startswith(f"| {before} |")
+    assert filled("nobody", board=board) == "– / – / –"
+
+
 def test_rivals_with_their_intervals() -> None:
     rows = filled("fast against slow, broken").strip().splitlines()
     assert rows[2] == "| `fast`, TFLOP/s | 520.6 | 701.2 | 780.9 |  |"

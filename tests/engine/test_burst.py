@@ -10,11 +10,12 @@ from unittest.mock import MagicMock, patch
 
 import pytest
 
+from harness.cli.selftest.defence import Defence
+from harness.cli.selftest.stand_ins import standing_in
 from harness.engine.burst import Question, run_burst
 from harness.engine.guards.budget import Budget
 from harness.engine.guards.quiet import Rest
 from harness.problems.base import Probe
-from harness.process.ablation import NOTHING_OFF, Defence, Off
 from harness.process.messages import BurstReport
 from harness.schema import Case, Kind, Limits, Status
 
@@ -34,9 +35,7 @@ def worker(name: str) -> Any:
     return made
 
 
-def bench(
-    *names: str, off: Off = NOTHING_OFF, spinning: Sequence[str] = (), shared: bool = False
-) -> Any:
+def bench(*names: str, spinning: Sequence[str] = (), shared: bool = False) -> Any:
     """A State of attached workers; `asked` is what the judge was told to draw.
 
     The kernels of those `spinning` run though they are locked; `shared`: somebody else's always do.
@@ -64,7 +63,6 @@ def bench(
         limits=Limits(),
         budget=Budget(Limits(), "base"),
         sizes=(0, 0),
-        facts=SimpleNamespace(off=off),
         rng=random.Random(1),
         clean_up=lambda: None,
         asked=asked,
@@ -83,9 +81,10 @@ def test_no_two_turns_are_asked_the_same() -> None:
 
 
 def test_an_ablation_asks_everybody_the_same() -> None:
-    state = bench("a", "b", off=frozenset({Defence.OWN_INPUTS}))
-    for name in ("a", "b"):
-        run_burst(state, name, QUESTION, 1)
+    state = bench("a", "b")
+    with standing_in(frozenset({Defence.OWN_INPUTS}), "engine"):
+        for name in ("a", "b"):
+            run_burst(state, name, QUESTION, 1)
     assert len({label for label, _ in state.asked}) == 1
 
 

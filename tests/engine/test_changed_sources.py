@@ -16,7 +16,6 @@ from harness.engine.guards.budget import Budget
 from harness.engine.guards.quiet import Quiet
 from harness.problems import get_problem
 from harness.problems.base import Probe
-from harness.process.ablation import NOTHING_OFF
 from harness.process.messages import BurstReport
 from harness.schema import Kind, Status
 
@@ -56,7 +55,6 @@ def test_a_copy_that_was_changed_leaves_no_verdict_and_disturbs_nobody(tmp_path:
         limits=suite.limits,
         sizes=(0, 0),
         evidence={},
-        facts=SimpleNamespace(off=NOTHING_OFF),
         judge=MagicMock(
             **{"attach.return_value": None, "burst.return_value": reply, "inputs.return_value": 0.0}
         ),

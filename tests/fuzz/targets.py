@@ -25,7 +25,7 @@ from harness.catalog import steps
 from harness.catalog.entrants import gather, intact, load_entrant, read_again, stage
 from harness.engine.worker_process import JudgeClient, JudgeFailed, hear_builder
 from harness.errors import SubmissionError, WireError
-from harness.judge.burst import BurstOutcome, WorkerLink
+from harness.judge.burst import BurstOutcome, Patience, WorkerLink
 from harness.judge.inputs import Inputs
 from harness.judge.judge import report_of
 from harness.judge.numerics import Reference
@@ -91,7 +91,7 @@ class Bench:
         """One burst on a worker that is ready and then says `frames`."""
         with spoken(len(self.ready).to_bytes(4, "little") + self.ready + frames) as line:
             self.link.sock = line
-            return self.link.burst(self.asked, 0.5)
+            return self.link.burst(self.asked, Patience(0.5))
 
 
 _bench: list[Bench] = []

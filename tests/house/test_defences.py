@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from harness.cli.selftest.corpus import load_corpus
-from harness.process.ablation import Defence
+from harness.cli.selftest.defence import Defence
 from tests.house import defences
 
 CHEATERS = [specimen for specimen in load_corpus() if not specimen.honest]

@@ -8,11 +8,13 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from harness.judge.burst import WorkerGone, WorkerLink  # noqa: E402
+from harness.cli.selftest.defence import Defence  # noqa: E402
+from harness.cli.selftest.stand_ins import standing_in  # noqa: E402
+from harness.judge.burst import Patience, WorkerGone, WorkerLink  # noqa: E402
 from harness.judge.inputs import Inputs  # noqa: E402
 from harness.judge.sampled import Sampled  # noqa: E402
 from harness.problems.base import TensorSpec  # noqa: E402
-from harness.process.ablation import NOTHING_OFF, Defence  # noqa: E402
+from harness.process import wire  # noqa: E402
 from harness.schema import Status  # noqa: E402
 
 SPEC = TensorSpec("o", (1, 2, 64, 8), "fp16")
@@ -21,26 +23,14 @@ ASKED = Inputs((), (SPEC,), tensors=[(), ()], references=[], kwargs={}, contract
 
 
 @pytest.fixture
-def desk_without():
-    """A desk whose outputs' room holds four different outputs; some defence may be off."""
-    made = []
-
-    def make(off=NOTHING_OFF):
-        ours, theirs = socket.socketpair()
-        theirs.close()
-        found = WorkerLink(ours, "host", (4096, 4 * SIZE), off)
-        found.outputs.room.view(torch.float16).copy_(torch.arange(2 * SIZE) % 2048)
-        made.append(found)
-        return found
-
-    yield make
-    for link in made:
-        link.close()
-
-
-@pytest.fixture
-def link(desk_without):
-    return desk_without()
+def link():
+    """A link whose outputs' room holds four different outputs."""
+    ours, theirs = socket.socketpair()
+    theirs.close()
+    found = WorkerLink(ours, "host", (4096, 4 * SIZE))
+    found.outputs.room.view(torch.float16).copy_(torch.arange(2 * SIZE) % 2048)
+    yield found
+    found.close()
 
 
 def sampled(link, offsets):
@@ -73,8 +63,28 @@ def test_an_output_that_changes_after_it_was_done_is_wrong(link):
     assert gone.value.status is Status.INCORRECT
 
 
-def test_without_the_sample_nobody_would_notice(desk_without):
-    link = desk_without(frozenset({Defence.OUTPUT_SAMPLED}))
+def test_without_the_sample_nobody_would_notice(link):
     told = sampled(link, [0, SIZE])
     link.outputs.room.fill_(0)
-    assert not any(tensor.any() for tensor in link._taken(ASKED, told))
+    with standing_in(frozenset({Defence.OUTPUT_SAMPLED}), "judge"):
+        assert not any(tensor.any() for tensor in link._taken(ASKED, told))
+
+
+@pytest.mark.parametrize(
+    ("said", "patience", "waited_for"),
+    [
+        (["called"], Patience(60, 0.05), "what its calls had queued took more than 0 s"),
+        ([], Patience(0.05, 60), "its calls took more than 0 s"),
+        ([], Patience(0.05), "its calls took more than 0 s"),
+    ],
+)
+def test_kernels_have_less_time_than_a_first_call(said, patience, waited_for):
+    ours, theirs = socket.socketpair()
+    link = WorkerLink(ours, "host", (4096, 4 * SIZE))
+    for op in said:
+        wire.send(theirs, {"op": op})
+    with pytest.raises(WorkerGone) as gone:
+        link._done(patience)
+    assert (gone.value.status, gone.value.message) == (Status.TIMED_OUT, waited_for)
+    theirs.close()
+    link.close()

@@ -32,7 +32,7 @@ class Pretended:
 def halls(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setattr(prestart, "TrustedProcesses", Pretended)
     yield
-    prestart._close()
+    prestart.end_waiting()
 
 
 @pytest.mark.usefixtures("halls")
@@ -70,7 +70,7 @@ def test_nothing_is_left_of_a_hall_that_nobody_took() -> None:
     (trusted,) = prestart._waiting
     assert trusted.judge.alive
     assert trusted.forkserver.process.poll() is None
-    prestart._close()
+    prestart.end_waiting()
     assert not trusted.judge.alive
     assert trusted.forkserver.process.poll() is not None
     assert not trusted.scratch.exists()

@@ -6,7 +6,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from harness.cli.selftest.corpus import Outcome, Specimen, run_corpus, runs_on
-from harness.process.ablation import Defence, Off
+from harness.cli.selftest.defence import Defence, Defences, to_word
+from harness.cli.selftest.without import without
 from harness.schema import Machine
 
 
@@ -15,16 +16,15 @@ class Ablation:
     """One set of defences switched off, and who came through then."""
 
     name: str
-    off: Off
     tried: tuple[str, ...]
     accepted: tuple[str, ...]
 
 
 #: Where one defence backs another, both must go before a cheater wins.
-TOGETHER: dict[Defence, Off] = {
+TOGETHER: dict[Defence, Defences] = {
     Defence.OUTPUT_COPIED: frozenset({Defence.OUTPUT_COPIED, Defence.TWO_CLOCKS}),
     Defence.OWN_INPUTS: frozenset({Defence.OWN_INPUTS, Defence.SANDBOX}),
-    Defence.STRICT_WIRE: frozenset({Defence.STRICT_WIRE}),
+    Defence.ORPHAN_SWEEP: frozenset({Defence.ORPHAN_SWEEP, Defence.SANDBOX}),  # namespaces end all
 }
 
 
@@ -40,11 +40,12 @@ def ablate(
         mine = [s for s in specimens if s.expect.defence == defence.value and not s.honest]
         able = [s for s in mine if runs_on(s, machine)]
         if not able:
-            found.append(Ablation(defence.value, frozenset({defence}), (), ()))
+            found.append(Ablation(defence.value, (), ()))
             continue
         off = TOGETHER.get(defence, frozenset({defence}))
-        outcomes = run_corpus(able, machine, level, off, tell)
+        with without(off):
+            outcomes = run_corpus(able, machine, level, tell)
         accepted = tuple(o.specimen.name for o in outcomes if o.verdict == "accepted")
-        names = "+".join(sorted(d.value for d in off))
-        found.append(Ablation(names, off, tuple(s.name for s in able), accepted))
+        names = to_word(off).replace(",", "+")
+        found.append(Ablation(names, tuple(s.name for s in able), accepted))
     return found

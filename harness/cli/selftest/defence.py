@@ -1,8 +1,7 @@
-"""The defences by name, so that each can be switched off and shown to matter.
+"""The defences by name; each stops at least one cheater of tests/corpus/cheaters.
 
-Only `python run.py selftest --ablate` does so: the set travels from the Request to the engine, the
-judge and the worker as an argument. No environment variable, manifest or message of a worker
-reaches it.
+Nothing of what a run consists of knows these names: `selftest --ablate` puts other functions in
+place of a defence's own from outside (harness/cli/selftest/without.py).
 """
 
 from __future__ import annotations
@@ -11,7 +10,7 @@ from enum import Enum
 
 
 class Defence(str, Enum):
-    """One thing that stops at least one cheater of tests/corpus/cheaters."""
+    """One thing that stops somebody whom nothing else stops."""
 
     FRESH_INPUTS = "fresh_inputs"  # no value is seen twice, seeds are secret
     OWN_INPUTS = "own_inputs"  # no two entrants are asked the same
@@ -35,15 +34,14 @@ class Defence(str, Enum):
     ORPHAN_SWEEP = "orphan_sweep"  # daemons end with the turn
 
 
-Off = frozenset[Defence]
-NOTHING_OFF: Off = frozenset()
+Defences = frozenset[Defence]
 
 
-def to_argument(off: Off) -> str:
+def to_word(defences: Defences) -> str:
     """The set as one command-line word."""
-    return ",".join(sorted(defence.value for defence in off))
+    return ",".join(sorted(defence.value for defence in defences))
 
 
-def from_argument(text: str) -> Off:
+def from_word(text: str) -> Defences:
     """The set back from its word."""
-    return frozenset(Defence(name) for name in text.split(",") if name)
+    return frozenset(Defence(name) for name in text.split(","))

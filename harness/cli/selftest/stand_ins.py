@@ -1,0 +1,215 @@
+"""What stands in for each defence while it is ablated: a weaker function in place of the real one.
+
+A stand-in is made from the original, so it changes one thing and does the rest as ever. The modules
+of judge and worker are named by strings: this file is loaded where there is no torch.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import importlib
+import math
+import os
+import time
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, replace
+from typing import Any
+
+from harness.cli.selftest.defence import Defence, Defences
+
+ADAPTIVE_BUDGET_S = 0.5  # of a loop that stops when its time is up
+LATE_COPY_S = 0.5
+
+
+@dataclass(frozen=True)
+class StandIn:
+    """In place of `target`, `module:name` or `module:Class.name`, stands `make(the original)`."""
+
+    target: str
+    make: Callable[[Any], Any]
+
+    @property
+    def process(self) -> str:
+        """Whose memory it belongs into: `judge`, `worker` or, for all else, `engine`."""
+        room = self.target.split(".")[1]
+        return room if room in ("judge", "worker") else "engine"
+
+    def holder(self) -> tuple[Any, str]:
+        """The module or class that has the target, and what it calls it."""
+        module, _, path = self.target.partition(":")
+        *classes, name = path.split(".")
+        found: Any = importlib.import_module(module)
+        for each in classes:
+            found = getattr(found, each)
+        return found, name
+
+
+@contextlib.contextmanager
+def standing_in(defences: Defences, process: str) -> Iterator[None]:
+    """Have the stand-ins of `defences` that belong to this `process` in place."""
+    with contextlib.ExitStack() as stack:
+        for each in stand_ins(defences, process):
+            holder, name = each.holder()
+            original = getattr(holder, name)
+            stack.callback(setattr, holder, name, original)
+            setattr(holder, name, each.make(original))
+        yield
+
+
+def stand_ins(defences: Defences, process: str) -> list[StandIn]:
+    """Those of `defences` in one kind of process."""
+    return [each for d in sorted(defences) for each in STAND_INS[d] if each.process == process]
+
+
+def _always(value: Any) -> Callable[[Any], Any]:
+    return lambda original: lambda *args, **kwargs: value
+
+
+def _usual_values(inputs: Any) -> Any:
+    return lambda judge, message: inputs(judge, message | {"distribution": "normal"})
+
+
+def _shared_label(own: Any) -> Any:
+    return lambda state, name, question: question.label
+
+
+def _as_listed(shuffled: Any) -> Any:
+    """Who copies an answer needs somebody before it who has worked it out."""
+    return lambda names, rng: tuple(names)
+
+
+def _only_checks(verify: Any) -> Any:
+    def stand_in(link: Any, inputs: Any, *rest: Any) -> Any:
+        return verify(link, inputs if inputs.whole else replace(inputs, references=[]), *rest)
+
+    return stand_in
+
+
+def _blind_to_nan(grade: Any) -> Any:
+    def stand_in(out: Any, reference: Any) -> Any:
+        found = grade(out, reference)
+        max_diff = 0.0 if math.isnan(found.max_diff) else found.max_diff
+        return replace(found, finite=True, max_diff=max_diff)
+
+    return stand_in
+
+
+def _without_probes(get_problem: Any) -> Any:
+    def stand_in(name: str) -> Any:
+        problem = copy.copy(get_problem(name))
+        problem.probes = problem.audits = lambda *_: []
+        return problem
+
+    return stand_in
+
+
+def _late_copies(worker: Any) -> Any:
+    """A worker that looks at what its calls returned when all is over."""
+
+    class Late(worker):  # type: ignore[misc]
+        def __init__(self, *args: Any) -> None:
+            super().__init__(*args)
+            self.late: list[tuple[Any, ...]] = []
+
+        def _keep(self, result: Any, index: int, *ring: Any) -> None:
+            self.late.append((result, index, *ring))
+
+        def _kept(self, turn: int) -> None:
+            late, self.late = self.late, []
+            if late:
+                time.sleep(LATE_COPY_S)
+            for each in late:
+                super()._keep(*each)
+            super()._kept(turn)
+
+    return Late
+
+
+def _unlimited(clock_tolerance: Any) -> Any:
+    def stand_in(device: str) -> Any:
+        return replace(clock_tolerance("cuda"), burst_floor_ms=math.inf, mean_floor_ms=math.inf)
+
+    return stand_in
+
+
+def _unwatched(quiet: Any) -> Any:
+    return lambda monitor, note: quiet(None, note)
+
+
+def _best_call(score_ms: Any) -> Any:
+    return lambda sample: min(sample.calls_ms)
+
+
+class _Hurried(list[Any]):
+    """Blocks that end when their time is up, not when all are done."""
+
+    def __iter__(self) -> Iterator[Any]:
+        started, timed = time.monotonic(), 0
+        for block in super().__iter__():
+            yield block
+            timed += block.timed
+            if timed and time.monotonic() - started > ADAPTIVE_BUDGET_S:
+                return
+
+
+def _hurried(plan_case: Any) -> Any:
+    return lambda *args: _Hurried(plan_case(*args))
+
+
+def _any_status(confesses: Any) -> Any:
+    return lambda reply: reply.status is not None
+
+
+def _good_exit(reap: Any) -> Any:
+    """A process that ended with code 0 has passed."""
+
+    def stand_in(state: Any, worker: Any, reply: Any) -> Any:
+        found = reap(state, worker, reply)
+        ended = worker.child.ending(0.0) == "exited with code 0"
+        return found.model_copy(update={"status": type(found.status)("PASSED")}) if ended else found
+
+    return stand_in
+
+
+def _no_walls(execute: Any) -> Any:
+    return lambda request, *rest: execute(replace(request, sandbox=0), *rest)
+
+
+def _whole_environment(untrusted_env: Any) -> Any:
+    return lambda jail: {**os.environ, **untrusted_env(jail)}
+
+
+def _in(place: str, make: Callable[[Any], Any]) -> StandIn:
+    return StandIn(f"harness.{place}", make)
+
+
+#: Where one stands in for a class, the class is looked up in the module that makes one.
+STAND_INS: dict[Defence, Iterable[StandIn]] = {
+    Defence.FRESH_INPUTS: (
+        _in("judge.secret:Secret.seed", _always(0)),
+        _in("judge.judge:Judge._inputs", _usual_values),
+    ),
+    Defence.OWN_INPUTS: (
+        _in("engine.burst:own_label", _shared_label),
+        _in("measure.plan:shuffled", _as_listed),
+    ),
+    Defence.VERIFY_EVERY_CALL: (_in("judge.burst:WorkerLink._verify", _only_checks),),
+    Defence.CONTRACT: (_in("judge.burst:differs", _always(False)),),
+    Defence.RELATIVE_ERROR: (_in("measure.verdict:class_of", _always("exact")),),
+    Defence.FINITE: (_in("judge.burst:grade", _blind_to_nan),),
+    Defence.STRESS: (_in("engine.session:get_problem", _without_probes),),
+    Defence.INPUT_DIGEST: (_in("judge.burst:same_bits", _always(True)),),
+    Defence.OUTPUT_TYPE: (_in("worker.__main__:require_output", _always(None)),),
+    Defence.OUTPUT_COPIED: (_in("worker.__main__:Worker", _late_copies),),
+    Defence.OUTPUT_SAMPLED: (_in("judge.sampled:Sampled.differing", _always(None)),),
+    Defence.TWO_CLOCKS: (_in("engine.session:clock_tolerance", _unlimited),),
+    Defence.QUIET_GPU: (_in("engine.session:Quiet", _unwatched),),
+    Defence.BURST_MEAN: (_in("measure.verdict:score_ms", _best_call),),
+    Defence.FIXED_COUNTS: (_in("engine.timing:plan_case", _hurried),),
+    Defence.STRICT_WIRE: (_in("judge.burst:confesses", _any_status),),
+    Defence.MISSING_IS_FAILURE: (_in("engine.burst:reap", _good_exit),),
+    Defence.SANDBOX: (_in("cli.selftest.corpus:execute", _no_walls),),
+    Defence.CLEAN_ENVIRONMENT: (_in("process.child:untrusted_env", _whole_environment),),
+    Defence.ORPHAN_SWEEP: (_in("engine.session:sweep", _always(None)),),
+}
