@@ -20,6 +20,7 @@ PAPER_TOKENS = 16_384  # of a call: what LENGTHS goes with
 LENGTHS = (500, 20_000)  # each octave as likely as the next
 TILE = 64  # no length is a multiple of it: edges of tiles are met
 DRAWN = ("octave", "seqlen", "heads", "causal")
+PLAIN = {"kv_heads": None, "seqlen_k": None, "seqlens": ()}
 HEADS = (3, 5)  # quarters of the suite's own number of heads
 
 
@@ -63,6 +64,7 @@ def _shape(beside: Sequence[Case], drawn: Mapping[str, int]) -> Case:
             "kv_heads": kv_heads if like.kv_heads else None,
             "seqlen": seqlen,
             "causal": drawn["causal"] % 2 == 1,
+            **PLAIN,
         }
     )
 

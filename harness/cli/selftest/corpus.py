@@ -176,31 +176,25 @@ def _problem_of(folder: Path) -> str:
         return next(iter(PROBLEMS))
 
 
-def suite_for(
-    problem: Problem,
-    gpu: bool,
-    dtype: str,
-    quick_deadlines: bool,
-    hidden: bool = False,
-    axes: str = "",
-) -> Suite:
+def suite_for(problem: Problem, gpu: bool, expect: Expectation) -> Suite:
     """One shape; bursts of two, so that a first and a second call differ.
 
     On a GPU it is large enough that plain PyTorch waits for the GPU and not for its own launches:
     what lies between two calls counts on the judge's clock.
     """
+    axes, hidden = expect.axes, expect.slower_on_hidden
     shape = (2, 16, 4096, 64) if gpu else (1, 2, 64, 64)
     batch, heads, seqlen, headdim = shape
     case = Case.model_validate(
         {"name": "selftest", "batch": batch, "heads": heads, "seqlen": seqlen}
-        | {"headdim": headdim, "dtype": dtype, "burst": 2}
+        | {"headdim": headdim, "dtype": expect.dtype, "burst": 2}
         | axes_of(axes, heads, seqlen)
     )
     host_gib = 8 if gpu else 4  # a CUDA context alone takes two
     limits = Limits(
         import_s=90, first_call_s=30, burst_s=15, memory_gib=host_gib, gpu_memory_gib=24
     )
-    if quick_deadlines:
+    if expect.slow:
         limits = limits.model_copy(
             update={"import_s": 15, "first_call_s": 4, "burst_s": 4, "entrant_s": 20}
         )
@@ -243,8 +237,7 @@ def run_batch(
     first = specimens[0].expect
     gpu = machine.has_gpu
     problem = get_problem(specimens[0].problem)
-    hidden, axes = first.slower_on_hidden, first.axes
-    suite = suite_for(problem, gpu, first.dtype, first.slow, hidden, axes)
+    suite = suite_for(problem, gpu, first)
     partners = dict.fromkeys(partner for s in specimens for partner in s.partners)
     neighbours = [honest_control(name) for s in specimens for name in s.expect.beside]
     folders = dict.fromkeys([*(s.folder for s in specimens), *partners, *neighbours])

@@ -30,10 +30,15 @@ struct alignas(16) float4 { float x, y, z, w; };
 struct alignas(16) uint4 { uint32_t x, y, z, w; };
 static inline float4 make_float4(float x, float y, float z, float w) { return {x, y, z, w}; }
 static inline uint4 make_uint4(uint32_t x, uint32_t y, uint32_t z, uint32_t w) { return {x, y, z, w}; }
+static inline float2 make_float2(float x, float y) { return {x, y}; }
 static inline int min(int a, int b) { return a < b ? a : b; }
+static inline int max(int a, int b) { return a > b ? a : b; }
+#ifndef BF16
+#define BF16 0
+#endif
 
-// boxes of 64 columns, 128-byte swizzle; strides, of maps with a batch alone, in elements
-struct alignas(64) TensorMap { const uint16_t* base; int32_t columns, rows, heads, box_rows; int64_t row_stride, head_stride, batch_stride; };
+// [batches, heads, rows, columns] with any strides (in elements) but of columns; boxes of 64 columns, 128-byte swizzle
+struct alignas(64) TensorMap { const uint16_t* base; int32_t columns, rows, heads, box_rows; int64_t batch_step, head_step, row_step; };
 
 namespace cpu {
 constexpr int SHARED_BYTES = 233472, BASE = 1024;   // 228 KB; dynamic shared memory starts at 1024
@@ -45,7 +50,7 @@ struct Product {   // one wgmma of one warp
 struct Warp {
   int arrived = 0; uint64_t generation = 0; std::string at; void* slot[32]; std::deque<Product> products; int group = 0; double pace = 1;
 };
-struct Sum { float* dst; uint32_t src; int bytes; };
+struct Sum { float* dst; uint32_t src; int bytes; bool add; };
 struct Fiber {
   ucontext_t context; std::unique_ptr<char[]> stack; bool done = false; std::string at; std::deque<Sum> sums;
   std::vector<std::pair<uint32_t, int>> written;   // shared memory written and not fenced for the asynchronous proxy yet
@@ -79,16 +84,14 @@ template <class Mine, class Action> void together(const char* what, Mine& mine, 
   } else for (const uint64_t g = w.generation; w.generation == g;) yield();
 }
 
-#if BF16
-inline float half_to_float(uint16_t x) { const uint32_t u = (uint32_t)x << 16; float y; std::memcpy(&y, &u, 4); return y; }
-inline uint16_t float_to_half(float x) {
-  uint32_t u; std::memcpy(&u, &x, 4);
-  return x != x ? 0x7fff : (u + 0x7fff + (u >> 16 & 1)) >> 16;
+inline float half_to_float(uint16_t x) {
+  if (BF16) { const uint32_t wide = (uint32_t)x << 16; float f; std::memcpy(&f, &wide, 4); return f; }
+  _Float16 h; std::memcpy(&h, &x, 2); return h;
 }
-#else
-inline float half_to_float(uint16_t x) { _Float16 h; std::memcpy(&h, &x, 2); return h; }
-inline uint16_t float_to_half(float x) { _Float16 h = (_Float16)x; uint16_t u; std::memcpy(&u, &h, 2); return u; }
-#endif
+inline uint16_t float_to_half(float x) {
+  if (BF16) { uint32_t u; std::memcpy(&u, &x, 4); return x != x ? 0x7fff : (u + 0x7fff + (u >> 16 & 1)) >> 16; }   // to nearest, ties to even
+  _Float16 h = (_Float16)x; uint16_t u; std::memcpy(&u, &h, 2); return u;
+}
 inline uint32_t check(uint32_t at, int bytes) {
   if (at < BASE || at + bytes > (uint32_t)SHARED_BYTES) fail("shared address " + std::to_string(at) + " out of bounds");
   return at;
@@ -132,7 +135,7 @@ inline void add_sum(Fiber& f) {
   const Sum s = f.sums.front(); f.sums.pop_front();
   for (int i = 0; i < s.bytes / 4; i++) {
     if (unfenced[s.src + 4 * i]) fail("a bulk reduction reads shared memory that was written without fence.proxy.async");
-    float x; std::memcpy(&x, shared + s.src + 4 * i, 4); s.dst[i] += x;
+    float x; std::memcpy(&x, shared + s.src + 4 * i, 4); s.dst[i] = s.add ? s.dst[i] + x : x;
   }
   progress = true;
 }
@@ -255,32 +258,50 @@ inline void mbar_wait(uint32_t bar, uint32_t parity) {
 }
 inline void mbar_arrive_if(uint32_t bar, int on) { if (on) { auto& b = cpu::barriers.at(bar); b.pending--; cpu::settle(b); } }
 inline void mbar_expect_if(uint32_t bar, int bytes, int on) { if (on) { auto& b = cpu::barriers.at(bar); b.bytes += bytes; b.pending--; cpu::settle(b); } }
-inline void tma_load_if(uint32_t dst, const TensorMap* map, int col, int row, int head, uint32_t bar, int on) {
+inline void tma_load_4d_if(uint32_t dst, const TensorMap* map, int col, int row, int head, int batch, uint32_t bar, int on) {
   if (!on) return;
   const TensorMap m = *map; cpu::check(dst, m.box_rows * 128); if (dst % 1024) cpu::fail("a swizzled box must start at a multiple of 1024");
   cpu::issue_load([=] {
     for (int r = 0; r < m.box_rows; r++) for (int c = 0; c < 64; c++) {
       const bool in = row + r < m.rows && col + c < m.columns;
-      const uint16_t x = in ? m.base[((int64_t)head * m.rows + row + r) * m.columns + col + c] : 0;
+      const uint16_t x = in ? m.base[batch * m.batch_step + head * m.head_step + (row + r) * m.row_step + col + c] : 0;
       std::memcpy(cpu::shared + cpu::swizzle(dst + r * 128 + c * 2, false), &x, 2);
     }
   }, bar, m.box_rows * 128);
 }
+inline void tma_load_if(uint32_t dst, const TensorMap* map, int col, int row, int head, uint32_t bar, int on) { tma_load_4d_if(dst, map, col, row, head, 0, bar, on); }
 inline void bulk_load_if(uint32_t dst, const void* src, int bytes, uint32_t bar, int on) {
   if (!on) return;
   cpu::check(dst, bytes); if (dst % 16 || bytes % 16 || (uintptr_t)src % 16) cpu::fail("bulk copy not aligned to 16 bytes");
   cpu::issue_load([=] { std::memcpy(cpu::shared + dst, src, bytes); }, bar, bytes);
 }
-inline void bulk_add_if(float* dst, uint32_t src, int bytes, int on) {
+inline void bulk_sum(float* dst, uint32_t src, int bytes, int on, bool add) {
   if (!on) return;
   cpu::check(src, bytes); if (src % 16 || bytes % 16 || (uintptr_t)dst % 16) cpu::fail("bulk reduction not aligned to 16 bytes");
-  auto& f = cpu::fibers[cpu::current]; f.sums.push_back({dst, src, bytes});
+  auto& f = cpu::fibers[cpu::current]; f.sums.push_back({dst, src, bytes, add});
   if (cpu::timing == cpu::EARLY) cpu::add_sum(f);
 }
+inline void bulk_add_if(float* dst, uint32_t src, int bytes, int on) { bulk_sum(dst, src, bytes, on, true); }
+inline void bulk_store_if(float* dst, uint32_t src, int bytes, int on) { bulk_sum(dst, src, bytes, on, false); }
+// blocks run one after another here: a turn that has not come yet never comes
+inline void turn_wait_if(const void* word, int value, int on) {
+  uint32_t x; std::memcpy(&x, word, 4);
+  if (on && x != (uint32_t)value) cpu::fail("waits for turn " + std::to_string(value) + " while it is turn " + std::to_string(x));
+}
+inline void turn_pass_if(void* word, int value, int on) {
+  if (!on) return;
+  if (!cpu::fibers[cpu::current].sums.empty()) cpu::fail("passes a turn on before its sums are done");
+  std::memcpy(word, &value, 4);
+}
+inline float4 load_summed(const float* from) { if ((uintptr_t)from % 16) cpu::fail("load not aligned to 16 bytes"); return {from[0], from[1], from[2], from[3]}; }
 inline void red_add_float4(float* dst, float a, float b, float c, float d) {
   if ((uintptr_t)dst % 16) cpu::fail("vector reduction not aligned to 16 bytes");
   dst[0] += a; dst[1] += b; dst[2] += c; dst[3] += d;
 }
+inline void counter_add(uint32_t* counter, int count) { *counter += count; }   // blocks run one after another
+inline void counter_wait(const uint32_t* counter, int count) { if (*counter < (uint32_t)count) cpu::fail("waits for blocks that come later"); }
+inline void proxy_fence_global() {}
+inline void fence_gpu() {}
 inline void bulk_commit() {}
 inline void bulk_wait_read() { auto& f = cpu::fibers[cpu::current]; while (!f.sums.empty()) cpu::add_sum(f); }
 inline void bulk_wait() { bulk_wait_read(); }
@@ -314,6 +335,7 @@ inline void move_matrices(const char* what, Matrices& m, int store, int transpos
 }
 }  // namespace cpu
 inline void store_matrices(uint32_t addr, const uint32_t* x) { cpu::Matrices m{addr, {x[0], x[1], x[2], x[3]}}; cpu::move_matrices("stmatrix", m, 1, 0); }
+inline void store_matrices_transposed(uint32_t addr, const uint32_t* x) { cpu::Matrices m{addr, {x[0], x[1], x[2], x[3]}}; cpu::move_matrices("stmatrix.trans", m, 1, 1); }
 inline void load_matrices(uint32_t* x, uint32_t addr) { cpu::Matrices m{addr, {}}; cpu::move_matrices("ldmatrix", m, 0, 0); std::memcpy(x, m.x, 16); }
 inline void load_matrices_transposed(uint32_t* x, uint32_t addr) { cpu::Matrices m{addr, {}}; cpu::move_matrices("ldmatrix.trans", m, 0, 1); std::memcpy(x, m.x, 16); }
 inline float2 lds_float2(uint32_t addr) { float2 v; cpu::check(addr, 8); std::memcpy(&v, cpu::shared + addr, 8); return v; }

@@ -10,6 +10,7 @@ import argparse
 import keyword
 import os
 import shlex
+from dataclasses import replace
 from pathlib import Path
 
 from harness.board import query
@@ -35,6 +36,11 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     add("--backward", metavar="ENTRY", help="the backward that goes with it (default: PyTorch's)")
     add("--to", type=Path, required=True, metavar="FOLDER", help="a folder to make")
     add("--package", metavar="NAME", help="name to import (default: attnboard_ENTRY)")
+    add(
+        "--strided",
+        action="store_true",
+        help="the forward takes tensors of any strides and alignment; else it is given copies",
+    )
     add("--unjudged", action="store_true", help="also what no record holds, without evidence")
     query.add_results(parser)
     parser.set_defaults(run=run)
@@ -42,7 +48,7 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
 
 def run(args: argparse.Namespace) -> int:
     """Exit code 0, or 2 and what to type where the entry cannot be exported."""
-    forward = _part(args, args.entry, get_problem(FORWARD))
+    forward = replace(_part(args, args.entry, get_problem(FORWARD)), strided=args.strided)
     backward = _part(args, args.backward, get_problem(BACKWARD)) if args.backward else None
     if backward and not forward.returns_lse:
         raise UsageError(

@@ -23,6 +23,7 @@ class Part:
     entrant: Entrant
     rows: tuple[Judged, ...]
     lines: tuple[bytes, ...]  # of the records: its own, and the baselines' of the same runs
+    strided: bool = False  # said by who exports it: the judge hands over contiguous tensors
 
     @property
     def returns_lse(self) -> bool:
@@ -57,6 +58,7 @@ class Part:
             "entry_file": manifest.entry,
             "function": get_problem(manifest.problem).function,
             "returns_lse": self.returns_lse,
+            "strided": self.strided,
             "source_sha256": self.entrant.source_sha256,
             "files": [name for name, _ in self.entrant.files],
             "claims": manifest.claims.model_dump(mode="json"),

@@ -26,6 +26,7 @@ Three = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
 Some = TypeVar("Some")
 NAMESPACE: str = evidence()["package"]
 TRAINS = part("backward") is not None  # else PyTorch's backward computes everything again
+STRIDED: bool = evidence()["forward"]["strided"]  # else the forward is given copies
 ALIGNMENT_BYTES = 16  # of tensors that TMA or wide loads read
 #: Which dispatch keys a plain call includes and excludes.
 EAGER = (torch._C._dispatch_tls_local_include_set(), torch._C._dispatch_tls_local_exclude_set())
@@ -77,8 +78,9 @@ def _attention(
     if why:
         say_once(why)
         return sdpa(q, k, v, causal, scale)
-    if grads:  # copied here, what is strided is copied once and not again in the backward
-        o: torch.Tensor = _Attention.apply(*_dense(q, k, v), causal, scale)[0]
+    if grads:  # what is copied here is not copied again in the backward
+        tensors = (q, k, v) if STRIDED else _dense(q, k, v)
+        o: torch.Tensor = _Attention.apply(*tensors, causal, scale)[0]
         return o
     result: torch.Tensor = INFERENCE(q, k, v, causal, scale)
     return result
@@ -109,11 +111,12 @@ class _Attention(torch.autograd.Function):
 
 
 def _dense(*tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
-    """The same, contiguous and aligned: what the judge hands over."""
+    """The same, contiguous."""
     return tuple(map(torch.Tensor.contiguous, tensors))
 
 
 def _ready(*tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    """The same, contiguous and aligned: what the judge hands over."""
     dense = _dense(*tensors)
     return tuple(t.clone() if t.data_ptr() % ALIGNMENT_BYTES else t for t in dense)
 
@@ -143,7 +146,8 @@ def _inference(
     if _away(q):
         return _elsewhere(_inference, q, k, v, causal, sm_scale)
     forward = judged.function("forward")
-    return _like(forward(*_ready(q, k, v), causal, sm_scale), q)
+    tensors = (q, k, v) if STRIDED else _ready(q, k, v)
+    return _like(forward(*tensors, causal, sm_scale), q)
 
 
 def _training(
@@ -154,7 +158,8 @@ def _training(
     if _away(q):
         return _elsewhere(_training, q, k, v, causal, sm_scale)
     forward = judged.function("forward")
-    o, lse = forward(*_ready(q, k, v), causal, sm_scale, return_lse=True)
+    tensors = (q, k, v) if STRIDED else _ready(q, k, v)
+    o, lse = forward(*tensors, causal, sm_scale, return_lse=True)
     return _like(o, q), lse
 
 
