@@ -89,8 +89,7 @@ def test_every_run_asks_shapes_that_follow_from_its_secret(
         assert row.case == case
         assert row.suite_sha256 == suite.sha256
         assert row.status is Status.PASSED
-        assert row.blocks >= 5
-        assert row.speedup
+        assert len(row.samples) >= 5
         assert row.secret == secret
         assert row.secret_commitment == hashlib.sha256(bytes.fromhex(secret)).hexdigest()
         assert rows["sdpa_math"][case.name].case == case

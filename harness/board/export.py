@@ -7,6 +7,7 @@ import io
 from collections.abc import Iterator, Sequence
 
 from harness.board.rank import Board, Leaderboard, Row
+from harness.board.render.lasting import lasting
 from harness.measure.stats import Interval
 from harness.schema import Result
 
@@ -14,6 +15,7 @@ COLUMNS = (
     *("gpu", "suite", "suite_sha256", "protocol", "group", "rank", "tie", "entry", "kind"),
     *("language", "author", "speedup", "speedup_low", "speedup_high", "against", "config"),
     *("status", "reason", "latency_ms", "p10_ms", "p90_ms", "tflops", "peak_pct", "max_diff"),
+    *("lasting_ms", "lasting_tflops", "lasting_mhz", "lasting_w", "pj_per_flop"),
     *("blocks", "integrity", "date", "run", "source_sha256"),
 )
 OF_A_RESULT = (
@@ -113,4 +115,16 @@ def _results(row: Row) -> Iterator[dict[str, object]]:
 def _each(results: Sequence[Result]) -> Iterator[dict[str, object]]:
     for result in results:
         told = {name: getattr(result, name) for name in OF_A_RESULT}
-        yield told | {"status": result.status.value}
+        yield told | {"status": result.status.value} | _of_a_stretch(result)
+
+
+def _of_a_stretch(result: Result) -> dict[str, object]:
+    """What lasts; None without a stretch."""
+    told = lasting(result)
+    return {
+        "lasting_ms": told and told.latency_ms,
+        "lasting_tflops": told and told.tflops,
+        "lasting_mhz": told and told.clock_mhz,
+        "lasting_w": told and told.power_w,
+        "pj_per_flop": told and told.pj_per_flop,
+    }

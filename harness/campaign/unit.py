@@ -55,7 +55,7 @@ class Unit(Frozen):
         """Longer than every deadline inside it together: whoever passes this hangs."""
         limits, count = self.suite.limits, len(self.entrants) + 2
         bursts = self.suite.warmup_blocks + 2 * self.suite.blocks + 60
-        each = 2 * limits.first_call_s + bursts * limits.burst_s
+        each = 2 * limits.first_call_s + (bursts + 1) * limits.burst_s + 6 * self.suite.sustained_s
         return (
             600
             + self.rule.time_limit_s

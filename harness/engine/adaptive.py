@@ -99,7 +99,7 @@ class AdaptiveRun:
                 self._tell(name, end)
         self._tell_neighbours()
         for lane in self.lanes:
-            sustain(self.state, lane.case)
+            sustain(self.state, lane.case, self.left)
 
     def _advance_to(self, look: int) -> bool:
         """Give every case `look` timed blocks, one block in turn; False when the time is over."""

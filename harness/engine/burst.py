@@ -29,6 +29,14 @@ MOST_GAP_MS = 0.5
 
 
 @dataclass(frozen=True)
+class Stretch:
+    """So many calls back to back, and for about how long."""
+
+    calls: int
+    seconds: float
+
+
+@dataclass(frozen=True)
 class Question:
     """What every entrant of a block or check is asked, each with values of its own."""
 
@@ -38,7 +46,7 @@ class Question:
     whole: bool = False  # compare all of each output with float64
     timed: bool = False  # the judge watches that it is alone on the GPU while it works this out
     replayed: bool = False  # the label is the whole one of a burst that has been
-    stretch: int = 0  # so many calls on windows into these inputs, back to back; 0: one burst
+    stretch: Stretch | None = None  # on windows into these inputs; None: one burst
 
 
 def run_burst(
@@ -110,9 +118,8 @@ def _burst(
     reply: BurstReport
     overdue = partial(end_overdue, state, worker)
     if question.stretch:
-        reply = state.judge.stretch(
-            worker.label, question.stretch, state.suite.sustained_s, timeout_s, overdue
-        )
+        asked = (question.stretch.calls, question.stretch.seconds)
+        reply = state.judge.stretch(worker.label, *asked, timeout_s, overdue)
     else:
         kernels_s = state.limits.burst_s if timeout_s > state.limits.burst_s else None
         reply = state.judge.burst(

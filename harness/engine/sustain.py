@@ -10,9 +10,9 @@ from __future__ import annotations
 
 import contextlib
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Set
 
-from harness.engine.burst import Question, end_woken, run_burst
+from harness.engine.burst import Question, Stretch, end_woken, run_burst
 from harness.engine.run_state import State
 from harness.measure import stats
 from harness.measure.energy import Recorder, mean_clock_mhz, mean_power
@@ -22,18 +22,18 @@ from harness.process.messages import BurstReport, StretchReport
 from harness.schema import Case, Kind, Status, Sustained
 
 RING = 2  # fewest results that are kept at once: one is written, one can be checked
-FEWEST_ROUNDS = 6  # of the inputs that there are, however long a call takes
-MOST_CALLS = 200_000
+FEWEST_CALLS, MOST_CALLS = 40, 200_000  # however long or short a call is
 #: Every output of a burst is compared; a stretch that is faster per call by more is not believed.
 FASTER_THAN_BURSTS_PCT = 3.0
 
 
-def sustain(state: State, case: Case) -> None:
-    """One stretch of everybody who is timed on `case`; nothing unless the suite asks."""
+def sustain(state: State, case: Case, left: Set[str] = frozenset()) -> None:
+    """One stretch of everybody who is timed on `case` but `left`; nothing unless the suite asks."""
     if not state.suite.sustained_s:
         return
-    names = [n for n in state.workers if n != state.roles.null and n not in state.hidden]
-    for name in shuffled([n for n in names if state.may_run(n, case)], state.rng):
+    without = {state.roles.null} | state.hidden | left
+    names = [n for n in state.workers if n not in without and state.may_run(n, case)]
+    for name in shuffled(names, state.rng):
         known = state.record(name, case)
         if not known.samples:
             continue
@@ -58,11 +58,13 @@ def _stretch(state: State, name: str, case: Case) -> Sustained:
         return Sustained(status=Status.TIMED_OUT, reason=overdrawn)
     seconds, burst_ms = state.suite.sustained_s, _burst_ms(state, name, case)
     ring = max(RING, case.burst)
-    calls = min(MOST_CALLS, max(FEWEST_ROUNDS * ring, math.ceil(1e3 * seconds / burst_ms)))
+    calls = min(MOST_CALLS, max(FEWEST_CALLS, math.ceil(1e3 * seconds / burst_ms)))
     label = f"stretch/{case.name}/{state.rng.getrandbits(64):x}"
     probe = Probe(case, "normal", state.problem.kwargs(case))
-    question = Question(probe, label, ring, timed=True, stretch=calls)
-    timeout_s = state.limits.burst_s + 3 * max(seconds, calls * burst_ms / 1e3)
+    if state.suite.device == "gpu":
+        seconds = max(seconds, calls * burst_ms / 1e3)
+    question = Question(probe, label, ring, timed=True, stretch=Stretch(calls, seconds))
+    timeout_s = state.limits.burst_s + 3 * seconds
     with _bursts_kept(state, name) as lost:
         with Recorder(state.monitor) as recorder:
             reply = run_burst(state, name, question, timeout_s)

@@ -41,8 +41,9 @@ from harness.process.cuda.windows import Run, runs, windows
 from harness.process.messages import StretchReport, WorkerReply
 from harness.schema import Status
 
-SPOT_CHECKS_A_SECOND = 12
-CALLS_A_SPOT_CHECK = 4  # calls, of those whose results are whole
+PAIRS_A_SECOND = 7  # of spot checks
+FEWEST_PAIRS, MOST_PAIRS = 6, 30
+CALLS_A_CHECK = 4  # of those whose results are intact
 CPU_CLAIM_PCT, CPU_FLOOR_MS = 30.0, 10.0  # of messages and a scheduler; a CPU is never ranked
 FEWEST_CALLS = 3  # between the first check that counts and the last
 #: The worker counts from the first call of the last two thirds, the judge from a check behind it.
@@ -142,15 +143,18 @@ def run_stretch(link: WorkerLink, asked: Asked, timeout_s: float) -> StretchRepo
 
 
 def _gpu(link: WorkerLink, asked: Asked, timeout_s: float) -> StretchReport:
-    most = max(4, math.ceil(2 * SPOT_CHECKS_A_SECOND * asked.seconds))
-    checker = _SpotChecker(link, asked, most)
+    pairs = max(FEWEST_PAIRS, min(MOST_PAIRS, math.ceil(PAIRS_A_SECOND * asked.seconds)))
+    checker = _SpotChecker(
+        link, asked, 4 * pairs
+    )  # a stretch may last twice as long as a burst says
     rng, deadline = random.SystemRandom(), time.monotonic() + timeout_s
     link.send(asked.message)
     while time.monotonic() < deadline:
-        pause_s = rng.uniform(0.5, 1.5) / SPOT_CHECKS_A_SECOND
+        pause_s = rng.uniform(0.5, 1.5) * asked.seconds / pairs
         if select.select([link.sock], [], [], pause_s)[0]:
             break
         checker.check()
+        checker.check()  # a moment later: who counts on by leaps is seen standing still
     reply = link.answer("stretch", max(0.1, deadline - time.monotonic()))
     torch.cuda.synchronize()
     if len(reply.calls_ms) != 1:
@@ -166,7 +170,7 @@ def _gpu(link: WorkerLink, asked: Asked, timeout_s: float) -> StretchReport:
         if check.done > asked.calls:
             said = f"counts {check.done} calls of {asked.calls}"
             raise WorkerGone(Status.INVALID_SUBMISSION, said)
-        for call in sorted(rng.sample(some, min(CALLS_A_SPOT_CHECK, len(some)))):
+        for call in sorted(rng.sample(some, min(CALLS_A_CHECK, len(some)))):
             _verify(asked, call, checker.sampled[check.number], call % ring, reply, verified)
     return _report(seen, verified)
 

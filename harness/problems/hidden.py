@@ -1,7 +1,7 @@
 """Shapes that nobody knows before a run asks them, some a headdim: they follow from its secret.
 
 A suite's own shapes are public, so a kernel can be keyed on them. These lie beside them: as many
-tokens, another length, other heads, either mask. Everything but `burst` follows from the secret and
+tokens, another length, other heads in groups as large, either mask. Everything but `burst` follows from the secret and
 the suite, so that a record which reveals its secret shows that nobody chose its hidden shapes:
 
     number(what) = first 8 bytes of HMAC-SHA256(secret, "hidden/<headdim>/<n>/<what>"), halved
@@ -20,6 +20,7 @@ PAPER_TOKENS = 16_384  # of a call: what LENGTHS goes with
 LENGTHS = (500, 20_000)  # each octave as likely as the next
 TILE = 64  # no length is a multiple of it: edges of tiles are met
 DRAWN = ("octave", "seqlen", "heads", "causal")
+PLAIN = {"kv_heads": None, "seqlen_k": None, "seqlens": ()}
 HEADS = (3, 5)  # quarters of the suite's own number of heads
 
 
@@ -45,19 +46,25 @@ def hidden_cases(
 def _shape(beside: Sequence[Case], drawn: Mapping[str, int]) -> Case:
     """One shape of the headdim that all of `beside` have; lengths scale with their tokens."""
     tokens = max(case.batch * case.seqlen for case in beside)
-    heads = max(case.heads for case in beside)
+    like = max(beside, key=lambda case: case.heads)
+    groups = like.kv_heads or like.heads  # of query heads that share a head of k and v
     shortest, longest = (max(2, tokens * length // PAPER_TOKENS) for length in LENGTHS)
     octaves = range((longest // shortest).bit_length())
     low = shortest << octaves[drawn["octave"] % len(octaves)]
     seqlen = low + drawn["seqlen"] % (min(2 * low, longest + 1) - low)
     seqlen += seqlen % TILE == 0
-    fewest, most = (max(1, heads * quarters // 4) for quarters in HEADS)
+    fewest, most = (max(1, groups * quarters // 4) for quarters in HEADS)
+    kv_heads = fewest + drawn["heads"] % (most - fewest + 1)
+    usual = {"kv_heads": None, "seqlen_k": None, "seqlens": ()}
     return beside[0].model_copy(
-        update={
+        update=usual
+        | {
             "batch": max(1, (tokens + seqlen // 2) // seqlen),
-            "heads": fewest + drawn["heads"] % (most - fewest + 1),
+            "heads": kv_heads * (like.heads // groups),
+            "kv_heads": kv_heads if like.kv_heads else None,
             "seqlen": seqlen,
             "causal": drawn["causal"] % 2 == 1,
+            **PLAIN,
         }
     )
 

@@ -109,6 +109,8 @@ class Child:
             self.group = cgroup.make(jail.memory_bytes, rules.processes, cgroup.parent())
             rules = replace(rules, cgroup=self.group.folder if self.group else None)
         self.walled = rules.level == 2
+        #: So many of `pids()` are ours: the first process of its namespaces, and what launched it.
+        self.ours = (1 if forkserver else 2) if self.walled else 0
         if jail and forkserver:
             self.first, first = socket.socketpair() if self.walled else (None, None)
             with theirs, first or contextlib.nullcontext():

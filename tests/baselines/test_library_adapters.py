@@ -49,19 +49,29 @@ BSHD = """
 """
 XFORMERS_OPS = """
     import torch.nn.functional as F
+    from torch.nn.attention.bias import causal_lower_right
 
     class LowerTriangularMask:
         pass
 
     def memory_efficient_attention(q, k, v, attn_bias=None, scale=None):
         q, k, v = (x.transpose(1, 2) for x in (q, k, v))
-        causal = isinstance(attn_bias, LowerTriangularMask)
-        out = F.scaled_dot_product_attention(q, k, v, is_causal=causal, scale=scale)
+        causal, mask = isinstance(attn_bias, LowerTriangularMask), None
+        if attn_bias is not None and not causal:
+            mask = causal_lower_right(q.shape[2], k.shape[2])
+        out = F.scaled_dot_product_attention(
+            q, k, v, attn_mask=mask, is_causal=causal, scale=scale
+        )
         return out.transpose(1, 2)
 """
-# Packed sequences of equal length, one head each; counts its plans.
+XFORMERS_BIAS = {
+    "xformers/ops/fmha/__init__.py": "",
+    "xformers/ops/fmha/attn_bias.py": "class LowerTriangularFromBottomRightMask: pass",
+}
+# Packed sequences of equal length, one head each, the mask bottom-right; counts its plans.
 FLASHINFER = """
     import torch.nn.functional as F
+    from torch.nn.attention.bias import causal_lower_right
 
     __version__ = "{version}"
     PLANS = []
@@ -78,7 +88,11 @@ FLASHINFER = """
 
         def run(self, q, k, v):
             q, k, v = (x.view(self.sequences, 1, -1, x.shape[-1]) for x in (q, k, v))
-            out = F.scaled_dot_product_attention(q, k, v, is_causal=self.causal, scale=self.scale)
+            uneven = self.causal and q.shape[2] != k.shape[2]
+            mask = causal_lower_right(q.shape[2], k.shape[2]) if uneven else None
+            out = F.scaled_dot_product_attention(
+                q, k, v, attn_mask=mask, is_causal=self.causal and not uneven, scale=self.scale
+            )
             return out.view(-1, 1, out.shape[-1])
 """
 
@@ -141,11 +155,13 @@ LIBRARIES = [
         hide=("xformers",),
         good={
             "xformers/__init__.py": '__version__ = "0.0.35"',
-            "xformers/ops.py": XFORMERS_OPS,
+            "xformers/ops/__init__.py": XFORMERS_OPS,
+            **XFORMERS_BIAS,
         },
         old={
             "xformers/__init__.py": '__version__ = "0.0.16+cu117"',
-            "xformers/ops.py": XFORMERS_OPS,
+            "xformers/ops/__init__.py": XFORMERS_OPS,
+            **XFORMERS_BIAS,
         },
         old_version="0.0.16+cu117",
         install="pip install xformers",
@@ -235,6 +251,20 @@ def test_the_axes_that_a_library_claims_reach_it(load, folder, case, causal, mon
     module = load(folder, files=library.good)
     monkeypatch.setattr(module, "_check_gpu", lambda device: None)
     check_axes(module.custom_attention_forward, case, causal)
+
+
+@pytest.mark.parametrize("causal", [True, False])
+@pytest.mark.parametrize("folder", ["baselines/xformers", "baselines/flashinfer"])
+def test_more_keys_than_queries_reach_it(load, folder, causal, monkeypatch):
+    module = load(folder, files=next(lib for lib in LIBRARIES if lib.folder == folder).good)
+    monkeypatch.setattr(module, "_check_gpu", lambda device: None)
+    check_axes(module.custom_attention_forward, AXES["more keys"], causal)
+
+
+def test_flex_attention_s_mask_is_bottom_right(load):
+    mask = load("baselines/flex_attention")._block_mask(128, 256, torch.device("cpu")).mask_mod
+    seen = [[bool(mask(0, 0, q, kv)) for kv in (128, 129, 255)] for q in (0, 1, 127)]
+    assert seen == [[True, False, False], [True, True, False], [True, True, True]]
 
 
 @pytest.mark.parametrize("case", AXES.values(), ids=AXES)
@@ -330,7 +360,7 @@ def test_xformers_beside_flash_attn_4_alone_says_what_is_missing(load):
     """xFormers sees a package flash_attn and imports FlashAttention-2's module from it."""
     xformers = next(lib for lib in LIBRARIES if lib.folder.endswith("xformers"))
     four = next(lib for lib in LIBRARIES if lib.folder.endswith("flash_attn_4"))
-    needy = {"xformers/ops.py": "import flash_attn.flash_attn_interface"}
+    needy = {"xformers/ops/__init__.py": "import flash_attn.flash_attn_interface"}
     with pytest.raises(ImportError, match=r"flash-attn-4 .*pip install flash-attn "):
         load(xformers.folder, files=xformers.good | four.good | needy)
 

@@ -8,8 +8,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from harness.board import export
 from harness.board.rank import Board, Row, leaderboard
-from harness.board.render import markdown, picture
+from harness.board.render import markdown, page, picture
 from harness.board.render.heat_map import heat_map, loss_words, maps, summary, text_lines
 from harness.catalog.suites import load_suite
 from harness.cli.terminal import Terminal
@@ -227,3 +228,27 @@ def test_a_shape_that_is_not_claimed_is_unsupported_and_no_fault() -> None:
     text = markdown.render(leaderboard(refused))
     assert "hidden: unsupported" in text
     assert "3×30×5001 causal: " in text
+
+
+def test_the_page_and_the_data_hold_the_map_and_hidden_shapes() -> None:
+    drawn = rows_on(hidden(), {**OFFICIAL, "mine": 1.6}, 99)
+    found = leaderboard([*grid(), *drawn])
+    (board,) = page.document(found, (), {})["boards"]
+    (one,) = board["grid"]
+    assert one["summary"] == summary(found.boards[0].ranked[0])
+    assert one["lines"][2][0] == "causal 256"
+    ((low, value, high, library, tflops),) = one["lines"][2][1][0]
+    assert low <= value <= high < 1
+    assert library == "fa3"
+    assert tflops > 0
+    mine = next(row for row in board["rows"] if row["entry"] == "mine")
+    assert mine["best"]["least"][1] == "hdim256_seq512"
+    assert (mine["best"]["led"], mine["best"]["of"]) == (35, 36)
+    assert mine["loss"].startswith("faster on official shapes")
+    assert mine["hidden"][0][0] == "hidden_hdim64"
+    (told,) = (row for row in export.document(found)["boards"][0]["rows"] if row["entry"] == "mine")
+    assert told["best_library"]["led"] == 35
+    assert len(told["best_library"]["cells"]) == 36
+    assert told["hidden"]["told"]
+    assert told["hidden"]["results"][0]["shape"]["seqlen"] == 5001
+    assert len(export.csv_text(found).splitlines()) == 1 + 4 * 36

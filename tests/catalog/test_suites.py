@@ -57,7 +57,7 @@ def test_a_burst_of_the_grid_outlasts_the_tolerance_of_the_clocks(name: str, tfl
         burst_ms = case.burst * problem.flops(case) / tflops / 1e9
         assert GPU_RULES.mean_floor_ms / burst_ms < 0.01 * MOST_SLACK_PCT / 2
         assert 1 < burst_ms < 20
-        bytes_at_once = case.burst * len(problem.inputs(case)) * case.tensor_bytes
+        bytes_at_once = case.burst * len(problem.inputs(case)) * case.q_bytes
         assert bytes_at_once < 8 << 30
 
 

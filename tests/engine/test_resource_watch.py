@@ -29,7 +29,7 @@ def worker(folder: Path, **children: Any) -> Any:
 def child(folder: Path) -> Any:
     ended: list[bool] = []
     return SimpleNamespace(
-        alive=True, group=None, log=SimpleNamespace(printed=0), pids=lambda: [7, 8],
+        alive=True, group=None, ours=0, log=SimpleNamespace(printed=0), pids=lambda: [7, 8],
         end=lambda: ended.append(True), ended=ended,
     )  # fmt: skip
 
@@ -108,6 +108,12 @@ def test_files_without_a_name_count_for_disk_and_memory(
     found = made.excess(someone, child(tmp_path), {})
     assert found == (Status.OUT_OF_MEMORY, "host memory 5.0 GiB, allowed 4")
     monkeypatch.setattr(nameless, "count", lambda pids: setattr(nameless, "shared_bytes", 0))
+    nameless.bytes[tmp_path] = usage.UNCOUNTED
+    nameless.shared_bytes = 0
+    found = made.excess(someone, child(tmp_path), {})
+    assert found is not None
+    assert "hides which files it holds open" in found[1]
+    nameless.shared_bytes = 2 * GIB
     nameless.bytes[tmp_path] = 0
     assert made.excess(someone, child(tmp_path), {}) is None, "it has let go of it since"
 
@@ -131,6 +137,19 @@ def test_who_would_outlive_the_judge_when_memory_runs_out_is_ended(
     assert made.excess(someone, child(tmp_path), {}) is None
     adj[8], made.order_is_kept = 0, False
     assert made.excess(someone, child(tmp_path), {}) is None, "nobody could set it"
+
+
+def test_what_our_own_processes_hold_is_not_asked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first process of an entrant's namespaces is ours, and not to be looked into."""
+    monkeypatch.setattr(usage, "host_bytes", lambda *_: 0)
+    someone, walled = worker(tmp_path), child(tmp_path)
+    walled.ours = 1
+    made, asked = watch([someone], {}), []
+    monkeypatch.setattr(made.nameless["x"], "look", asked.append)
+    made.excess(someone, walled, {})
+    assert asked == [[8]]
 
 
 def test_what_is_printed_has_an_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,6 +10,7 @@ from unittest.mock import MagicMock
 import pytest
 
 from harness.engine import sustain as module
+from harness.engine.burst import Stretch
 from harness.engine.events import Silent
 from harness.engine.run import wanted_cases
 from harness.engine.sustain import sustain
@@ -111,6 +112,11 @@ def test_everybody_who_is_shown_gets_one_in_random_order(bench: Bench) -> None:
     assert len(orders) > 2
 
 
+def test_who_has_left_a_race_gets_none(bench: Bench) -> None:
+    sustain(bench.state, CASE, {"other"})
+    assert sorted(name for name, *_ in bench.asked) == ["cudnn", "mine"]
+
+
 def test_nothing_happens_unless_the_suite_asks(bench: Bench) -> None:
     bench.state.suite = bench.state.suite.model_copy(update={"sustained_s": 0})
     assert bench.sustained() is None
@@ -120,10 +126,20 @@ def test_nothing_happens_unless_the_suite_asks(bench: Bench) -> None:
 def test_the_calls_are_as_many_as_take_that_long_at_the_bursts_pace(bench: Bench) -> None:
     bench.sustained()
     _, question, timeout_s = bench.asked[0]
-    assert question.stretch == 4000
+    assert question.stretch == Stretch(4000, 2.0)
     assert question.calls == CASE.burst
     assert question.timed  # the judge watches that it is alone
     assert timeout_s > 3 * 2
+
+
+def test_a_long_call_is_made_often_enough_and_given_the_time(bench: Bench) -> None:
+    long = [Sample(block=n, calls_ms=(500.0,), t2_ms=501) for n in range(5)]
+    for name in ("mine", "cudnn", "other"):
+        bench.record(name, CASE).samples = list(long)
+    bench.sustained()
+    _, question, timeout_s = bench.asked[0]
+    assert question.stretch == Stretch(40, 20.0)
+    assert timeout_s > 60
 
 
 def test_figures_of_a_stretch(bench: Bench) -> None:

@@ -147,7 +147,8 @@ def _main_table(board: Board, rows: Sequence[Row]) -> str:
     head += ["integrity", "date"]
     body = []
     for row in rows:
-        cells = [rank_text(row), code(row.entry), row.pick.kind.value, safe(row.pick.language)]
+        name = code(row.entry) + (", faster on official shapes" if loss_words(row) else "")
+        cells = [rank_text(row), name, row.pick.kind.value, safe(row.pick.language)]
         cells.append(
             f"**{row.speedup.value:.3f}×** {times(row.speedup).split(' ', 1)[1]}"
             if row.speedup

@@ -22,6 +22,7 @@ from harness.board.history import Point
 from harness.board.rank import Board, Leaderboard, Row, interval_of
 from harness.board.record import file_name
 from harness.board.render.error_map import head_names, scale
+from harness.board.render.heat_map import as_json, hidden_words, loss_words, maps
 from harness.board.render.lasting import lasting, lasting_words
 from harness.board.render.notes import Notes, conditions_of
 from harness.board.render.reported import beside, claims
@@ -34,7 +35,7 @@ from harness.schema import Result, Status
 from harness.schema.mismatch import Mismatch
 
 ASSETS = Path(__file__).parent / "assets"
-SCRIPTS = ("charts.js", "notes.js", "panel.js", "page.js")
+SCRIPTS = ("charts.js", "notes.js", "grid.js", "panel.js", "page.js")
 MOST_POINTS = 200  # of the history of one entry; older ones are left out
 MOST_NOTES = 40_000  # characters of NOTES.md
 MOST_SAMPLES = 400  # blocks shown of one result
@@ -123,6 +124,7 @@ def _board(
         "cpu": board.is_cpu,
         "headline": sanitize(board.headline, 80),
         "configs": [_config(board, config, notes) for config in board.configs],
+        "grid": [as_json(one) for one in maps(board)] if board.is_grid else None,
         "rows": rows,
         "reported": [
             {"name": one.name, "source": one.source, "tflops": figures}
@@ -183,8 +185,21 @@ def _row(board: Board, row: Row, group: str, notes: Notes) -> Json:
         "machine": {
             key: sanitize(str(value)) for key, value in machine.model_dump().items() if value
         },
+        "best": _best(row),
+        "hidden": [[sanitize(r.config, 80), sanitize(hidden_words(r))] for r in row.hidden],
+        "loss": sanitize(loss_words(row)),
         "cells": {sanitize(r.config, 80): _cell(board, r, notes) for r in row.results},
     }
+
+
+def _best(row: Row) -> Json | None:
+    """Beside the best library of each cell."""
+    worst = row.worst_cell
+    if worst is None:
+        return None
+    least = [_short(worst.ratio.value, 8), sanitize(worst.result.config, 80)]
+    of = len(row.results)
+    return {"over": _interval(row.over_best), "least": least, "led": row.led, "of": of}
 
 
 def _records(row: Row) -> list[str]:

@@ -25,7 +25,7 @@ from harness.catalog.entrants import find_entrants, load_entrant
 from harness.catalog.request import Request
 from harness.catalog.suites import load_suite
 from harness.catalog.yaml_model import load_model
-from harness.cli.selftest.specimen import unfold
+from harness.cli.selftest.specimen import axes_of, unfold
 from harness.engine.events import Silent
 from harness.engine.session import execute
 from harness.errors import HarnessError, SubmissionError, SuiteError
@@ -188,7 +188,7 @@ def suite_for(problem: Problem, gpu: bool, expect: Expectation) -> Suite:
     case = Case.model_validate(
         {"name": "selftest", "batch": batch, "heads": heads, "seqlen": seqlen}
         | {"headdim": headdim, "dtype": expect.dtype, "burst": 2}
-        | ({} if not axes else with_axes(axes, heads, seqlen))
+        | axes_of(axes, heads, seqlen)
     )
     host_gib = 8 if gpu else 4  # a CUDA context alone takes two
     limits = Limits(
@@ -211,16 +211,6 @@ def suite_for(problem: Problem, gpu: bool, expect: Expectation) -> Suite:
         warmup_blocks=1,
         limits=limits,
     )
-
-
-def with_axes(axes: str, heads: int, seqlen: int) -> dict[str, object]:
-    """Keys of the case that a specimen is about shared heads, a cache or packed sequences."""
-    if axes == "gqa":
-        return {"heads": max(4, heads), "kv_heads": 2}
-    if axes == "chunk":
-        return {"seqlen_k": seqlen + 43}
-    parts = (seqlen // 2, seqlen // 4, seqlen // 8 - 3, seqlen // 8 + 2, 1)
-    return {"batch": 1, "seqlens": parts}
 
 
 def batches(specimens: Sequence[Specimen], size: int = BATCH) -> list[list[Specimen]]:

@@ -46,7 +46,8 @@ class ResourceWatch(threading.Thread):
             worker.slug: usage.Nameless((worker.jail.cache, worker.jail.scratch))
             for worker in workers
         }
-        self.order_is_kept = os.access("/proc/self/oom_score_adj", os.W_OK)
+        #: Whether an order in which processes end for want of memory could be set.
+        self.order_is_kept = not os.statvfs("/proc").f_flag & os.ST_RDONLY
         self.most_processes = enter.most_processes(enter.Rules().processes) // 2
         self.stopping = threading.Event()
 
@@ -82,10 +83,11 @@ class ResourceWatch(threading.Thread):
         most = int(self.limits.memory_gib * GIB)
         counted = child.group.bytes() if child.group else 0  # what nobody maps is in it too
         nameless = self.nameless[worker.slug]
-        nameless.look(pids)
+        theirs = pids[child.ours :]
+        nameless.look(theirs)
         host = max(usage.host_bytes(pids, most, nameless.shared_bytes), counted)
         if host > most and nameless.shared_bytes:  # which may be less by now
-            nameless.count(pids)
+            nameless.count(theirs)
             host = max(usage.host_bytes(pids, most, nameless.shared_bytes), counted)
         if host > most:
             return Status.OUT_OF_MEMORY, f"host memory {host / GIB:.1f} GiB, allowed {most / GIB:g}"
@@ -97,7 +99,13 @@ class ResourceWatch(threading.Thread):
             )
         most = int(self.limits.disk_gib * GIB)
         for disk in self.disks[worker.slug]:
-            if (held := nameless.bytes.get(disk.folder, 0)) > most:
+            held = nameless.bytes.get(disk.folder, 0)
+            if held == usage.UNCOUNTED:
+                return Status.OVER_QUOTA, (
+                    "a process of it hides which files it holds open: it runs a program that may "
+                    "not be read"
+                )
+            if held > most:
                 return Status.OVER_QUOTA, (
                     f"{held / GIB:.1f} GiB in files that it took out of its cache or scratch and "
                     f"holds open, allowed {most / GIB:g}"

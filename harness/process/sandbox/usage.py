@@ -20,6 +20,7 @@ SOCKET_BYTES = (
 )  # a buffer of the usual size, which no worker changes, and one write more
 ANONYMOUS = Path("/dev/zero")  # of a mapping that is shared and of no file
 LOOK_AGAIN_BYTES, LOOK_AGAIN_FILES = 32 << 20, 1000  # growth of a disk that is worth a count
+LOOK_AGAIN_S = 10.0  # and without any: a hard link takes neither an inode nor, nearly, a block
 
 
 def cpu_ns(pids: Iterable[int]) -> dict[int, int]:
@@ -199,7 +200,7 @@ class Nameless:
     shared_bytes: int = 0  # anonymous memory that can be shared, also where no page is mapped
     _least: tuple[int, ...] = ()
 
-    def look(self, pids: Iterable[int]) -> None:
+    def look(self, pids: Collection[int]) -> None:
         """Bring both up to date if they may have grown."""
         used = (_numbers("meminfo").get("Shmem", 0) << 10, *map(_used_bytes, self.folders))
         least = self._least or used
@@ -209,8 +210,11 @@ class Nameless:
         else:
             self._least = tuple(map(min, used, least))
 
-    def count(self, pids: Iterable[int]) -> None:
-        """Bring both up to date."""
+    def count(self, pids: Collection[int]) -> None:
+        """Bring both up to date; UNCOUNTED where one of `pids` hides what it holds."""
+        if os.geteuid() != 0 and any(map(hides_its_files, pids)):
+            self.bytes = dict.fromkeys(self.folders, UNCOUNTED)
+            return
         found = {
             (seen.st_dev, seen.st_ino): (path, seen.st_blocks * 512)
             for pid in pids
@@ -226,6 +230,20 @@ class Nameless:
                 for (device, _), (path, size) in found.items()
                 if device == here and folder in path.parents
             )
+
+
+def hides_its_files(pid: int) -> bool:
+    """Whether nobody but root may list what it holds open: it runs a program that it may not read."""
+    for thread in _threads_of(pid):
+        try:
+            with os.scandir(f"/proc/{pid}/task/{thread}/fd"):
+                pass
+        except PermissionError:  # noqa: PERF203
+            if "VmRSS" in _numbers(f"{pid}/task/{thread}/status"):  # else it is on its way out
+                return True
+        except OSError:  # it is gone
+            continue
+    return False
 
 
 def _nameless(links: Path) -> Iterable[tuple[Path, os.stat_result]]:
@@ -248,12 +266,13 @@ def _used_bytes(folder: Path) -> int:
 
 @dataclass
 class Disk:
-    """One folder that an entrant writes to, counted again when its disk has filled up."""
+    """One folder that an entrant writes to, counted again when its disk has filled up, or in a while."""
 
     folder: Path
     bytes: int = 0
     files: int = 0
     _free: tuple[int, int] = field(default=(1 << 62, 1 << 62))
+    _counted_s: float = 0.0  # when that was
 
     def look(self, most_bytes: int, most_files: int) -> None:
         """Bring `bytes` and `files` up to date, or past one of the bounds."""
@@ -263,7 +282,10 @@ class Disk:
             return
         free = (found.f_bfree * found.f_frsize, found.f_ffree)
         grown = self._free[0] - free[0] >= LOOK_AGAIN_BYTES
-        if grown or self._free[1] - free[1] >= LOOK_AGAIN_FILES:
+        grown = grown or self._free[1] - free[1] >= LOOK_AGAIN_FILES
+        now_s = time.monotonic()
+        if grown or now_s - self._counted_s > LOOK_AGAIN_S:
+            self._counted_s = now_s
             self.bytes, self.files, whole = _counted(self.folder, most_bytes, most_files)
             # Again at the next look if it moved: its owner is stopped in the turns of others.
             self._free = free if whole else (1 << 62, 1 << 62)

@@ -154,7 +154,7 @@ __device__ __forceinline__ void attend(const TensorMap& q_map, const TensorMap& 
         mbar_expect_if(full, TILE_BYTES, leader);
 #pragma unroll
         for (int c = 0; c < D / 64; c++)
-          tma_load_if(dst + c * N * 128, map, c * 64, row, at & 0xffff, at >> 16, full, leader);
+          tma_load_4d_if(dst + c * N * 128, map, c * 64, row, at & 0xffff, at >> 16, full, leader);
       };
       auto put_k = [&](int row, int at) {
         mbar_wait(k_empty + 8 * ks, kp); fill(&k_map, k_smem + ks * TILE_BYTES, k_full + 8 * ks, row, at);
@@ -211,7 +211,7 @@ __device__ __forceinline__ void attend(const TensorMap& q_map, const TensorMap& 
             mbar_expect_if(q_full + 8 * slot, Q_BYTES, leader);
 #pragma unroll
             for (int c = 0; c < D / 64; c++)
-              tma_load_if(q_smem + (qs * WGS + w) * Q_BYTES + c * 8192, &q_map, c * 64, first_row + w * 64, at & 0xffff,
+              tma_load_4d_if(q_smem + (qs * WGS + w) * Q_BYTES + c * 8192, &q_map, c * 64, first_row + w * 64, at & 0xffff,
                           at >> 16, q_full + 8 * slot, leader);
           }
           if (++qs == SQ) qs = 0, qp ^= 1;

@@ -115,7 +115,7 @@ __device__ __forceinline__ void mbar_expect_if(uint32_t bar, int bytes, int on) 
   asm volatile("{.reg .pred p; setp.ne.b32 p,%2,0; @p mbarrier.arrive.expect_tx.shared::cta.b64 _,[%0],%1;}" ::"r"(bar), "r"(bytes), "r"(on) : "memory");
 }
 // One box of a [batch, heads, rows, columns] tensor into shared memory; rows outside the head arrive as zeros.
-__device__ __forceinline__ void tma_load_if(uint32_t dst, const TensorMap* map, int col, int row, int head, int batch, uint32_t bar, int on) {
+__device__ __forceinline__ void tma_load_4d_if(uint32_t dst, const TensorMap* map, int col, int row, int head, int batch, uint32_t bar, int on) {
   asm volatile("{.reg .pred p; setp.ne.b32 p,%7,0; @p cp.async.bulk.tensor.4d.shared::cluster.global.mbarrier::complete_tx::bytes [%0],[%1,{%2,%3,%4,%5}],[%6];}"
                ::"r"(dst), "l"(map), "r"(col), "r"(row), "r"(head), "r"(batch), "r"(bar), "r"(on) : "memory");
 }

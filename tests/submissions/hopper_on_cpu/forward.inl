@@ -19,18 +19,6 @@ inline uint32_t pack_rest(float lo, float hi) {
   return pack_half2(lo - p.x, hi - p.y);
 }
 inline void stg_words_if(void* at, const uint32_t (&x)[4], int on) { if (on) std::memcpy(at, x, 16); }
-inline void tma_load_if(uint32_t dst, const TensorMap* map, int col, int row, int head, int batch, uint32_t bar, int on) {
-  if (!on) return;
-  const TensorMap m = *map; cpu::check(dst, m.box_rows * 128); if (dst % 1024) cpu::fail("a swizzled box must start at a multiple of 1024");
-  if (head < 0 || head >= m.heads) cpu::fail("a head that is not there");
-  cpu::issue_load([=] {
-    for (int r = 0; r < m.box_rows; r++) for (int c = 0; c < 64; c++) {
-      const bool in = row + r < m.rows && col + c < m.columns;
-      const uint16_t x = in ? m.base[batch * m.batch_stride + head * m.head_stride + (row + r) * m.row_stride + col + c] : 0;
-      std::memcpy(cpu::shared + cpu::swizzle(dst + r * 128 + c * 2, false), &x, 2);
-    }
-  }, bar, m.box_rows * 128);
-}
 inline int lds_lane0(uint32_t at, int lane0) { int v = 0; if (lane0) std::memcpy(&v, cpu::shared + cpu::check(at, 4), 4); return __shfl_sync(~0u, v, 0); }
 inline void sts_if(uint32_t at, int v, int on) { if (on) std::memcpy(cpu::shared + cpu::check(at, 4), &v, 4); }
 inline int atomicAdd(int* at, int x) { const int old = *at; *at += x; return old; }
@@ -42,7 +30,6 @@ inline int __any_sync(unsigned, int x) {
   cpu::together("vote", m, [](Mine** all) { int any = 0; for (int i = 0; i < 32; i++) any |= all[i]->x; for (int i = 0; i < 32; i++) all[i]->any = any; });
   return m.any;
 }
-inline int max(int a, int b) { return a > b ? a : b; }
 inline float __int_as_float(int x) { float y; std::memcpy(&y, &x, 4); return y; }
 inline float __uint_as_float(unsigned x) { return __int_as_float((int)x); }
 inline unsigned __float_as_uint(float x) { unsigned y; std::memcpy(&y, &x, 4); return y; }

@@ -22,7 +22,7 @@ class Map(ctypes.Structure):
     _fields_ = [
         ("base", ctypes.c_void_p),
         *((n, ctypes.c_int32) for n in ("columns", "rows", "heads", "box_rows")),
-        *((n, ctypes.c_int64) for n in ("row_stride", "head_stride", "batch_stride")),
+        *((n, ctypes.c_int64) for n in ("batch_step", "head_step", "row_step")),
         ("pad", ctypes.c_uint8 * 16),
     ]
 
@@ -167,5 +167,5 @@ class Forward:
 
     def _map(self, x: Array, rows: int) -> Map:
         _batch, heads, seqlen, headdim = x.shape
-        strides = (stride // 2 for stride in (x.strides[2], x.strides[1], x.strides[0]))
-        return Map(x.ctypes.data, headdim, seqlen, heads, rows or self.kv_rows, *strides)
+        steps = (stride // 2 for stride in x.strides[:3])
+        return Map(x.ctypes.data, headdim, seqlen, heads, rows or self.kv_rows, *steps)
