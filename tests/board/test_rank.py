@@ -8,7 +8,8 @@ import random
 import pytest
 
 from harness.board import rank
-from harness.board.rank import Board, by_todays_rule, leaderboard, newest
+from harness.board.newest import newest
+from harness.board.rank import Board, by_todays_rule, leaderboard
 from harness.board.rivals import direct_on
 from harness.measure import stats
 from harness.measure.stats import Interval
