@@ -29,7 +29,7 @@ sys.path.insert(0, str(ROOT))
 from harness.catalog.entrants import load_entrant  # noqa: E402
 from harness.catalog.request import Request  # noqa: E402
 from harness.catalog.suites import load_suite  # noqa: E402
-from harness.engine.events import Silent  # noqa: E402
+from harness.engine.events import Observer  # noqa: E402
 from harness.engine.session import opened  # noqa: E402
 from harness.engine.timing import time_case  # noqa: E402
 from harness.measure import stats  # noqa: E402
@@ -64,7 +64,7 @@ def main() -> int:
     machine = inspect_machine()
     with tempfile.TemporaryDirectory() as folder:
         request = make_request(suite, machine, Path(folder))
-        with opened(request, lambda _: None, Silent()) as run:
+        with opened(request, lambda _: None, Observer()) as run:
             rows = measure(run, args.runs, args.seconds)
     document = summary(rows, suite.name, machine.gpu, args.blocks)
     args.out.write_text(json.dumps({**document, "runs_raw": rows}), encoding="utf-8")

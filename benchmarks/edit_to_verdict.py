@@ -63,8 +63,9 @@ def child(kernel: str, suite_name: str, started: float) -> int:  # noqa: PLR0915
     from harness.cli import main as cli_main
     from harness.cli import run_options
     from harness.engine import session
-    from harness.engine.events import Silent
-    from harness.engine.worker_process import JudgeClient, WorkerProcess
+    from harness.engine.events import Observer
+    from harness.engine.judge_client import JudgeClient
+    from harness.engine.worker_process import WorkerProcess
     from harness.measure.machine import inspect_machine
     from harness.schema import Status
 
@@ -118,7 +119,7 @@ def child(kernel: str, suite_name: str, started: float) -> int:  # noqa: PLR0915
     JudgeClient._ask = told_ask  # type: ignore[method-assign]
     WorkerProcess.start = told_start  # type: ignore[method-assign]
 
-    class Steps(Silent):
+    class Steps(Observer):
         """Tells the steps of the edited kernel; ends the run with its last verdict."""
 
         def stage(self, entry: str, text: str) -> None:

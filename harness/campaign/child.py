@@ -26,16 +26,17 @@ from harness.campaign.devices import machine_of
 from harness.campaign.executor import Message
 from harness.campaign.unit import Unit, misfit
 from harness.catalog import entrants as catalog_entrants
+from harness.engine.events import Observer
 from harness.engine.session import execute, warm_up
 from harness.errors import EXIT_INTERRUPTED, HarnessError, SubmissionError, UnavailableError
 from harness.measure import stats
 from harness.process import process_tree
-from harness.schema import Machine, Result, Status
+from harness.schema import Machine, Result
 
 BLOCK_EVERY_S = 1.0  # the view does not need every block of every GPU
 
 
-class EventWriter:
+class EventWriter(Observer):
     """Writes events, one line each; builders and the run speak from several threads."""
 
     def __init__(self, file: TextIO) -> None:
@@ -60,9 +61,6 @@ class EventWriter:
         """An entrant reached a step."""
         self.tell("stage", entry=entry, text=text)
 
-    def check(self, entry: str, config: str, status: Status, reason: str) -> None:
-        """The gate's word comes with the record."""
-
     def block(
         self,
         config: str,
@@ -76,9 +74,6 @@ class EventWriter:
             return
         self._last_block = time.monotonic()
         self.tell("block", config=config, done=done, total=total, eta_s=eta_s)
-
-    def verdict(self, result: Result) -> None:
-        """Told with the record."""
 
     def note(self, text: str) -> None:
         """Something a person should know."""

@@ -61,7 +61,7 @@ def report(
         asked = {"folder": str(jail.source), "entry": entrant.manifest.entry}
         child = Child("harness.worker.cuda.report", [], jail)
         stack.callback(child.end)
-        worker.builder = child
+        worker.builds_in(child)
         watch = ResourceWatch([worker], limits, Monitor(Machine()))
         stack.callback(watch.stopping.set)
         watch.start()

@@ -9,7 +9,8 @@ from dataclasses import dataclass, field
 from harness.engine.events import Observer
 from harness.engine.guards.budget import Budget
 from harness.engine.guards.quiet import Quiet
-from harness.engine.worker_process import JudgeClient, WorkerProcess
+from harness.engine.judge_client import JudgeClient
+from harness.engine.worker_process import WorkerProcess
 from harness.measure.stopping import FIXED, Rule
 from harness.measure.telemetry import Monitor
 from harness.measure.verdict import Evidence, RunFacts
@@ -79,8 +80,8 @@ class State:
 
     def pids(self) -> frozenset[int]:
         """The processes of this run, with all that they started."""
-        workers = [worker.child for worker in self.workers.values() if worker.child]
-        return frozenset(pid for child in (*workers, self.judge.child) for pid in child.pids())
+        workers = (pid for worker in self.workers.values() for pid in worker.pids())
+        return frozenset((*workers, *self.judge.child.pids()))
 
     def submissions(self) -> list[str]:
         """Who is judged here; the others are there to be compared with."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import os
 import secrets
 import subprocess
@@ -12,16 +11,16 @@ import traceback
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
-from pathlib import Path
 
 from harness import PROTOCOL, __version__
 from harness.catalog.request import Request
-from harness.engine.assign_roles import assign_roles, gpu_env, make_workers
+from harness.engine.assign_roles import Crew, gpu_env
 from harness.engine.events import Observer
 from harness.engine.guards.quiet import Quiet
 from harness.engine.guards.resource_watch import ResourceWatch
-from harness.engine.run import BrokenRun, Run, wanted_cases
-from harness.engine.worker_process import JudgeClient, WorkerProcess, arena_sizes
+from harness.engine.judge_client import JudgeClient
+from harness.engine.run import BrokenRun, Run, arena_sizes, wanted_cases
+from harness.engine.worker_process import WorkerProcess
 from harness.measure.machine import missing, too_old, without_gpu
 from harness.measure.telemetry import Monitor
 from harness.measure.two_clocks import CPU_RULES, GPU_RULES, ClockTolerance
@@ -63,15 +62,12 @@ def opened(request: Request, save: Callable[[Result], None], observer: Observer)
         stack.enter_context(tidy())
         stack.enter_context(gpu_lock(request.machine, observer.note))
         trusted = stack.enter_context(prestart.taken())
-        scratch, forkserver = trusted.scratch, trusted.forkserver
         monitor = Monitor(request.machine)
         stack.callback(monitor.close)
         device = "cuda" if request.machine.has_gpu and request.suite.device == "gpu" else "cpu"
         judge = JudgeClient(trusted.judge, problem.name, device, gpu_env(request.machine))
-        workers = make_workers(request, problem, device, scratch)
-        roles, hidden = assign_roles(request, problem, device, workers, scratch)
-        for worker in workers.values():
-            worker.forkserver = forkserver
+        crew = Crew(request, problem, device, trusted.scratch, trusted.forkserver)
+        roles, workers = crew.assign_roles(), crew.workers
         stack.callback(WorkerProcess.end_all, workers.values())
         run = Run(
             suite=request.asked,
@@ -80,13 +76,11 @@ def opened(request: Request, save: Callable[[Result], None], observer: Observer)
             roles=roles,
             judge=judge,
             facts=facts_of(request, problem, device),
-            sizes=arena_sizes(
-                problem, wanted_cases(request.asked, problem, list(workers.values()))
-            ),
+            sizes=arena_sizes(problem, wanted_cases(request.asked, problem, workers.values())),
             monitor=monitor,
             save=save,
             observer=observer,
-            hidden=hidden,
+            hidden=crew.hidden,
             rule=request.rule,
             fail_fast=request.fail_fast,
             only_check=request.only_check,
@@ -97,7 +91,7 @@ def opened(request: Request, save: Callable[[Result], None], observer: Observer)
         watch.start()
         with run.nothing_lost():
             prepare(run, request)
-        run.clean_up = lambda: sweep(before | {forkserver.pid} | run.pids())
+        run.clean_up = lambda: sweep(before | {trusted.forkserver.pid} | run.pids())
         yield run
 
 
@@ -109,7 +103,7 @@ def warm_up(request: Request, observer: Observer) -> None:
     problem = get_problem(request.suite.problem)
     enter.require(request.sandbox)
     with tidy(), scratch_folder() as scratch:
-        for name, worker in make_workers(request, problem, "cuda", scratch).items():
+        for name, worker in Crew(request, problem, "cuda", scratch).workers.items():
             manifest = worker.entrant.manifest
             cases = [case for case in request.asked.cases if not manifest.claims.refusal(case)]
             lacks = missing(manifest.needs, request.machine) or too_old(
@@ -198,10 +192,7 @@ def needs_build(worker: WorkerProcess, run: Run) -> bool:
     if worker.entrant.manifest.language == "pytorch" or worker.device == "cpu":
         return False
     open_cases = [c for c in run.suite.cases if run.record(worker.entrant.name, c).status is None]
-    if not open_cases:
-        return False
-    kept = any(worker.jail.cache.iterdir())  # it goes when its user changes or it is too large
-    return not (kept and _build_mark(worker, run).exists())
+    return bool(open_cases) and not worker.has_build(_made_for(run))
 
 
 def build_one(run: Run, worker: WorkerProcess) -> None:
@@ -222,16 +213,13 @@ def build_one(run: Run, worker: WorkerProcess) -> None:
             known.fail(status, reason)
             known.log_tail = known.log_tail or worker.build_log
     if status is None:
-        _build_mark(worker, run).touch()
+        worker.keep_build(_made_for(run))
 
 
-def _build_mark(worker: WorkerProcess, run: Run) -> Path:
-    """Beside the entrants' caches, which are theirs to write; another compiler or GPU builds again."""
-    folder = worker.jail.cache.parent.parent / "built"
-    folder.mkdir(exist_ok=True)
+def _made_for(run: Run) -> str:
+    """Another suite, compiler or GPU builds again."""
     here = run.facts.machine
-    made_for = " ".join((run.suite.sha256, here.gpu, here.cuda, here.torch, here.triton))
-    return folder / f"{worker.jail.cache.name}-{hashlib.sha256(made_for.encode()).hexdigest()[:16]}"
+    return " ".join((run.suite.sha256, here.gpu, here.cuda, here.torch, here.triton))
 
 
 def start_all(run: Run, workers: Sequence[WorkerProcess]) -> None:
@@ -274,22 +262,16 @@ def harness_commit() -> str:
     if not project.is_project(HOME):  # a git that is around an installation is somebody else's
         return os.environ.get("ATTNBOARD_COMMIT", "") or f"v{__version__}"
     try:
-        head = subprocess.run(
-            ["git", "rev-parse", "HEAD"],
-            cwd=HOME,
-            capture_output=True,
-            text=True,
-            check=True,
-            timeout=10,
-        ).stdout.strip()
-        dirty = subprocess.run(
-            ["git", "status", "--porcelain", "harness", "run.py"],
-            cwd=HOME,
-            capture_output=True,
-            text=True,
-            check=True,
-            timeout=10,
-        ).stdout.strip()
+        head = _git("rev-parse", "HEAD")
+        changed = _git("status", "--porcelain", "harness", "run.py")
     except (OSError, subprocess.SubprocessError):
         return os.environ.get("ATTNBOARD_COMMIT", "")
-    return head[:12] + ("+" if dirty else "")
+    return head[:12] + ("+" if changed else "")
+
+
+def _git(*words: str) -> str:
+    """What git says of this checkout."""
+    command = ("git", "-C", str(HOME), *words)
+    return subprocess.run(
+        command, capture_output=True, text=True, check=True, timeout=10
+    ).stdout.strip()

@@ -208,10 +208,9 @@ def prime(state: State, names: Sequence[str]) -> None:
     fresh = []
     for name in names:
         worker = state.workers[name]
-        if name != state.roles.null and worker.attached and worker.profiler_started != worker.label:
+        if name != state.roles.null and worker.wants_profiler():
             fresh.append(worker)
     for worker in fresh:
-        worker.profiler_started = worker.label
         state.quiet.release(worker)
     if fresh:
         by_label = {worker.label: worker for worker in fresh}
@@ -221,7 +220,6 @@ def prime(state: State, names: Sequence[str]) -> None:
             lambda label, deadline_s: end_overdue(state, by_label[label], deadline_s),
         )
     for worker in fresh:
-        assert worker.child
         worker.child.pause()
 
 

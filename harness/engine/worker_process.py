@@ -1,253 +1,72 @@
-"""The engine's view of the two kinds of process: one judge, and one worker an entrant.
+"""One entrant's process and its life: built, started, attached, called, ended, and what its end means.
 
-`JudgeClient` speaks to the judge; `WorkerProcess` keeps one entrant's worker alive, attached and
-paused while it is not its turn. Nothing here imports torch.
+            start                 attach              run, again and again
+    (none) ───────> it loads ────────────> attached ───────────────────────┐
+       ^                                      │ fails, or is made unusable  │
+       └──────────────────────────────────────┴─── leave, reap <───────────┘
+
+Nobody else touches its parts: who wants it to do something says so here. Nothing here imports torch.
 """
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import json
 import re
-import select
 import socket
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
-from functools import partial
+from pathlib import Path
 
-from harness.errors import HarnessError, WireError
+from harness.catalog.entrants import intact
+from harness.engine.judge_client import JudgeClient, Overdue
+from harness.errors import WireError
 from harness.problems import Problem
-from harness.problems.base import Probe, TensorSpec
 from harness.process import wire
 from harness.process.child import Child, Jail
-from harness.process.cuda.arena_layout import aligned, nbytes
 from harness.process.forkserver import ForkServer
-from harness.process.messages import (
-    Asked,
-    BuilderReply,
-    BurstReport,
-    Crossing,
-    Done,
-    Dumped,
-    Failed,
-    JudgeReady,
-    Revealed,
-    understood,
-)
+from harness.process.messages import BuilderReply, BurstReport, understood
 from harness.schema import CONFESSIONS, Case, Entrant, Kind, Limits, Machine, Status
 
-JUDGE_START_S = 180
-JUDGE_REQUEST_S = 600
-TURN_SPARE_S = 30  # of the judge's own work in a turn: copies and comparisons
 MOST_BUILD_MESSAGES = 4096
-
-
-#: Ends the worker on turn; is told the deadline that was missed, in seconds.
-Overdue = Callable[[float], object]
-
-
-class JudgeFailed(HarnessError):
-    """The judge died, fell silent or failed.
-
-    `worker`: label of the one it was busy with, if any; `lacks`: it found no memory or no disk.
-    """
-
-    worker = ""
-    lacks = False
-
-
-class JudgeClient:
-    """The line to one judge process, which has been started without a word."""
-
-    def __init__(self, child: Child, problem: str, device: str, gpu_env: dict[str, str]) -> None:
-        self.child = child
-        self.commitment = ""
-        self.shares_memory = False  # the GPU's, with its workers
-        self.start_s: dict[str, float] = {}  # what it did until it was ready, and how long
-        self._send({"op": "start", "problem": problem, "device": device, "env": gpu_env})
-
-    def wait_ready(self) -> None:
-        """Block until it has its context; learn its commitment and whether it can share device memory."""
-        hello = self._read(self._receive(JUDGE_START_S), JudgeReady)
-        self.commitment, self.shares_memory = hello.commitment, hello.shares
-        self.start_s = hello.start_s
-
-    def attach(
-        self,
-        name: str,
-        worker: Child,
-        sizes: tuple[int, int],
-        timeout_s: float,
-        overdue: Overdue,
-    ) -> BurstReport | None:
-        """Hand the worker's line to the judge; None if it mapped its buffers, else its failure."""
-        message = {"op": "attach", "worker": name, "timeout_s": timeout_s}
-        message |= {"input_bytes": sizes[0], "output_bytes": sizes[1]}
-        with self._busy_with(name):
-            self._send(message, (worker.line.fileno(),))
-            answer = self._answer_of_worker(timeout_s + TURN_SPARE_S, overdue)
-            worker.line.close()
-            return None if answer.get("ok") else self._read(answer, BurstReport)
-
-    def inputs(
-        self, probe: Probe, label: str, calls: int, whole: bool, answered: bool, watched: bool
-    ) -> float:
-        """Have the judge draw the next burst's inputs and, if `answered`, work out the answers.
-
-        Returns for how many ms at most it was not alone on the GPU, as far as it was told to watch.
-        """
-        message = {
-            "op": "inputs",
-            "label": label,
-            "case": probe.case.model_dump(mode="json"),
-            "calls": calls,
-        }
-        message |= {
-            "distribution": probe.distribution,
-            "kwargs": dict(probe.kwargs),
-            "whole": whole,
-            "answered": answered,
-            "watched": watched,
-        }
-        return self._read(self._ask(message, JUDGE_REQUEST_S), Asked).gap_ms
-
-    def burst(
-        self,
-        name: str,
-        timeout_s: float,
-        overdue: Overdue,
-        profile: bool = False,
-        heat_ms: float = 0,
-        compare: bool = False,
-    ) -> BurstReport:
-        """Run the current inputs on one worker; it may take `timeout_s` to get ready and again for its calls.
-
-        compare: its results with those of libraries, afterwards.
-        """
-        message = {"op": "burst", "worker": name, "timeout_s": timeout_s, "profile": profile}
-        message |= {"heat_ms": heat_ms, "compare": compare}
-        with self._busy_with(name):
-            self._send(message)
-            answer = self._answer_of_worker(2 * timeout_s + TURN_SPARE_S, overdue)
-            return self._read(answer, BurstReport)
-
-    def prime(
-        self, names: Sequence[str], timeout_s: float, overdue: Callable[[str, float], object]
-    ) -> None:
-        """Set up the profilers of these workers, all at once; they must be running.
-
-        overdue: ends a worker that kept the judge from its deadline; told its name and the
-        deadline.
-        """
-        self._read(self._ask({"op": "prime", "workers": list(names)}, JUDGE_REQUEST_S), Done)
-        end = time.monotonic() + timeout_s
-        for name in names:
-            left = max(0.0, end - time.monotonic())
-            with self._busy_with(name):
-                self._send({"op": "profiler_started", "worker": name, "timeout_s": left})
-                answer = self._answer_of_worker(left + TURN_SPARE_S, partial(overdue, name))
-                self._read(answer, Done)
-
-    def detach(self, name: str) -> None:
-        """Forget a worker and free its buffers."""
-        with self._busy_with(name):
-            self._read(self._ask({"op": "detach", "worker": name}, JUDGE_REQUEST_S), Done)
-
-    def reveal(self) -> str:
-        """The secret that all inputs so far came from; the next ones come from a new one."""
-        answer = self._read(self._ask({"op": "reveal"}, JUDGE_REQUEST_S), Revealed)
-        self.commitment = answer.commitment
-        return answer.secret
-
-    def replay(self, secret: str) -> None:
-        """From now on draw inputs from the secret that a record told; results are kept for `dump`."""
-        self._read(self._ask({"op": "replay", "secret": secret}, JUDGE_REQUEST_S), Done)
-
-    def dump(self, path: str, call: int) -> str:
-        """Have one call of the replayed burst written to `path`, if not empty; SHA-256 of its inputs."""
-        message = {"op": "dump", "path": path, "call": call}
-        return self._read(self._ask(message, JUDGE_REQUEST_S), Dumped).sha256
-
-    def _answer_of_worker(self, deadline_s: float, overdue: Overdue) -> wire.Message:
-        """The answer to a request in which a worker runs.
-
-        A worker can keep the judge from its own deadlines (a GPU that is never free). `overdue`
-        ends it then, and the judge goes on.
-        """
-        if not select.select([self.child.line], [], [], deadline_s)[0]:
-            overdue(deadline_s)
-        return self._receive(JUDGE_REQUEST_S)
-
-    @contextlib.contextmanager
-    def _busy_with(self, worker: str) -> Iterator[None]:
-        """If the judge fails here, it fails with this worker before it."""
-        try:
-            yield
-        except JudgeFailed as cause:
-            cause.worker = worker
-            raise
-
-    def _ask(
-        self, message: wire.Message, timeout_s: float, fds: tuple[int, ...] = ()
-    ) -> wire.Message:
-        self._send(message, fds)
-        return self._receive(timeout_s)
-
-    def _send(self, message: wire.Message, fds: tuple[int, ...] = ()) -> None:
-        try:
-            wire.send(self.child.line, message, fds)
-        except WireError as cause:
-            raise self._failed(str(cause)) from None
-
-    def _receive(self, timeout_s: float) -> wire.Message:
-        try:
-            answer = wire.receive(self.child.line, timeout_s)
-        except WireError as cause:
-            raise self._failed(str(cause)) from None
-        if "failed" in answer:
-            told = self._read(answer, Failed)
-            failed = self._failed(told.failed)
-            failed.lacks = told.lacks
-            raise failed
-        return answer
-
-    def _read(self, answer: wire.Message, model: type[Crossing]) -> Crossing:
-        try:
-            return understood(answer, model)
-        except WireError as cause:
-            raise self._failed(str(cause)) from None
-
-    def _failed(self, what: str) -> JudgeFailed:
-        tail = "\n".join(self.child.log_tail().splitlines()[-6:])
-        return JudgeFailed(
-            f"the judge failed: {what} ({self.child.ending(0.5)})\n{tail}", "python run.py doctor"
-        )
+#: Endings of a worker after which it must be replaced before it can run another case.
+ENDS_WORKER = frozenset(
+    {Status.CRASHED, Status.TIMED_OUT, Status.OUT_OF_MEMORY, Status.INVALID_SUBMISSION}
+    | {Status.OVER_QUOTA}
+)
+#: No row may stand under the hash of other bytes.
+CHANGED = "the copy of its files that workers read was changed during the run: run it again"
+RUNNING = "still running"
+CleanUp = Callable[[], object]  # ends what processes of the run have left behind
 
 
 class WorkerProcess:
     """One entrant's worker: started fresh, paused while others are on the clock, replaced if it dies."""
 
     def __init__(
-        self, entrant: Entrant, problem: Problem, device: str, jail: Jail, unmade: str = ""
+        self,
+        entrant: Entrant,
+        problem: Problem,
+        device: str,
+        jail: Jail,
+        forkserver: ForkServer | None = None,
+        unmade: str = "",
     ) -> None:
+        """`forkserver`: without one, each process imports torch by itself."""
         self.entrant, self.problem, self.device, self.jail = entrant, problem, device, jail
+        self.forkserver = forkserver
         self.unmade = unmade  # why its folders are not there, if they are not
         self.starts = 0
-        self.forkserver: ForkServer | None = (
-            None  # without one, each process imports torch by itself
-        )
-        self.child: Child | None = None
         self.attached = False
-        self.profiler_started = ""  # label of the worker whose profiler is set up
-        self.builder: Child | None = None
-        #: Set by the resource watch, or by a turn that went past all deadlines.
-        self.ended_for: tuple[Status, str] | None = None
         #: Its processes that the driver holds back, see harness/engine/guards/quiet.py.
         self.held: set[int] = set()
         self.build_log = ""  # the last of what its builder printed
         self.build_steps: dict[str, float] = {}  # what its builder did, in seconds, if it told
+        self._child: Child | None = None
+        self._builder: Child | None = None
+        self._ended_for: tuple[Status, str] | None = None  # by us, and why
+        self._has_profiler = ""  # label of the worker whose profiler is set up
 
     @property
     def slug(self) -> str:
@@ -266,17 +85,42 @@ class WorkerProcess:
         """Whether its builder needs neither torch nor the fork server: a plain .cu, through NVRTC."""
         return self.entrant.manifest.entry.endswith(".cu")
 
-    def start(self, place: int = 0) -> None:
-        """Launch the process; it loads the submission while nobody waits.
+    @property
+    def child(self) -> Child:
+        """The process that was started last."""
+        assert self._child, f"{self.entrant.name} was never started"
+        return self._child
 
-        `place`: how many are started with it and asked before it.
-        """
-        self.end()  # one that died unattended still holds its end of the line
-        self.starts += 1
-        self.ended_for = None
-        self.held.clear()
-        arguments = [*self._arguments(), "--place", str(place)]
-        self.child = Child("harness.worker", arguments, self.jail, self.forkserver)
+    @property
+    def alive(self) -> bool:
+        """Whether its process runs."""
+        return self._child is not None and self._child.alive
+
+    def children(self) -> list[Child]:
+        """Its process and its builder, as far as there are any."""
+        return [child for child in (self._child, self._builder) if child]
+
+    def pids(self) -> list[int]:
+        """Its process, and all that this one started."""
+        return self._child.pids() if self._child else []
+
+    # ------------------------------------------------------------------ build
+
+    def has_build(self, made_for: str) -> bool:
+        """Whether a build for `made_for` (a suite, a GPU, a compiler) was kept, with its caches."""
+        kept = any(self.jail.cache.iterdir())  # it goes when its user changes or it is too large
+        return kept and self._build_mark(made_for).exists()
+
+    def keep_build(self, made_for: str) -> None:
+        """Remember that it was built for `made_for`."""
+        self._build_mark(made_for).touch()
+
+    def _build_mark(self, made_for: str) -> Path:
+        """Beside the entrants' caches, which are theirs to write."""
+        folder = self.jail.cache.parent.parent / "built"
+        folder.mkdir(exist_ok=True)
+        short = hashlib.sha256(made_for.encode()).hexdigest()[:16]
+        return folder / f"{self.jail.cache.name}-{short}"
 
     def build(
         self, cases: Sequence[Case], limits: Limits, machine: Machine
@@ -308,18 +152,18 @@ class WorkerProcess:
                 None if extra else self.forkserver
             )  # one builder alone needs no common parent
             builder = Child("harness.worker", arguments, jail, forkserver)
-        self.builder = builder
+        self._builder = builder
         try:
             reply = hear_builder(builder.line, limits)
         except wire.PeerSilent as cause:
             return Status.TIMED_OUT, f"build: {cause}", limits.build_s
         except wire.PeerClosed:
-            status, why = self.ended_for or (Status.CRASHED, builder.ending())
+            status, why = self._ended_for or (Status.CRASHED, builder.ending())
             return status, f"build: {why}", 0.0
         except WireError as cause:
             return Status.INVALID_SUBMISSION, f"build: broke the protocol: {cause}", 0.0
         finally:
-            self.builder = None
+            self._builder = None
             builder.end()
             self.build_log = builder.log_tail()
         if reply.op == "built":
@@ -328,28 +172,114 @@ class WorkerProcess:
         status = reply.status if reply.status in CONFESSIONS else Status.CRASHED
         return status, reply.message, 0.0
 
+    def builds_in(self, child: Child) -> None:
+        """`child` builds for it, and is watched as one of its own."""
+        self._builder = child
+
     @staticmethod
     def _for(machine: Machine) -> tuple[str, str]:
         return "--ahead", f"{machine.capability}/{machine.sms}"
 
-    def printed(self) -> str:
-        """The last of what a submission's worker printed; a baseline's words are nobody's news."""
-        told = self.child and self.entrant.kind is Kind.SUBMISSION
-        return self.child.log_tail() if told and self.child else ""
+    # ------------------------------------------------------------------ life
+
+    def start(self, place: int = 0) -> None:
+        """Launch the process; it loads the submission while nobody waits.
+
+        `place`: how many are started with it and asked before it.
+        """
+        self.end()  # one that died unattended still holds its end of the line
+        self.starts += 1
+        self._ended_for = None
+        self.held.clear()
+        arguments = [*self._arguments(), "--place", str(place)]
+        self._child = Child("harness.worker", arguments, self.jail, self.forkserver)
+
+    def attach(
+        self, judge: JudgeClient, sizes: tuple[int, int], timeout_s: float, overdue: Overdue
+    ) -> BurstReport | None:
+        """Have it run and loaded, with its buffers mapped; None, or how it failed."""
+        if not self.alive:
+            self.start()
+        failure = judge.attach(self.label, self.child, sizes, timeout_s, overdue)
+        self.attached = True
+        if failure is None and not intact(self.entrant, self.jail.source):
+            return BurstReport(status=Status.INTERRUPTED, message=CHANGED)
+        return failure
+
+    def run(
+        self,
+        judge: JudgeClient,
+        timeout_s: float,
+        overdue: Overdue,
+        profile: bool = False,
+        heat_ms: float = 0,
+        compare: bool = False,
+    ) -> tuple[BurstReport, bool]:
+        """Its calls of the judge's current inputs; whether it can go on behind them."""
+        reply = judge.burst(self.label, timeout_s, overdue, profile, heat_ms, compare)
+        told_nothing = not reply.calls_ms  # a worker that fails says why and ends
+        return reply, not (reply.status in ENDS_WORKER or told_nothing or not self.alive)
+
+    def wants_profiler(self) -> bool:
+        """Whether it runs and has no profiler yet; it is asked once."""
+        if not self.attached or self._has_profiler == self.label:
+            return False
+        self._has_profiler = self.label
+        return True
 
     def end(self) -> None:
         """Kill the worker, whatever it does."""
-        if self.child:
-            self.child.end()
+        if self._child:
+            self._child.end()
+
+    def end_for(self, status: Status, why: str, child: Child | None = None) -> None:
+        """The same for a reason, which is then what its end means; `child`: only its builder, say."""
+        self._ended_for = status, why
+        (child or self.child).end()
+
+    @property
+    def ended_for(self) -> tuple[Status, str] | None:
+        """Why we ended it, if we did."""
+        return self._ended_for
+
+    def leave(self, judge: JudgeClient, clean_up: CleanUp) -> None:
+        """End it with all that it left behind; the judge forgets it, and the next one starts fresh."""
+        self.end()
+        clean_up()
+        if self.attached:
+            judge.detach(self.label)
+            self.attached = False
+
+    def reap(self, judge: JudgeClient, clean_up: CleanUp, reply: BurstReport) -> BurstReport:
+        """Have it leave, for what `reply` says or for what its process tells better."""
+        status, message = reply.status, reply.message
+        ending = self.child.ending(2.0 if status is Status.CRASHED else 0.0)
+        ran_out = self.child.group is not None and self.child.group.ran_out()
+        self.leave(judge, clean_up)
+        if status is Status.PASSED and ending != RUNNING:  # who answered for it is another
+            status, message = Status.CRASHED, f"its process ended in its turn: {ending}"
+        if self._ended_for:
+            status, message = self._ended_for
+        elif ran_out:
+            status, message = Status.OUT_OF_MEMORY, "the kernel ended it: host memory"
+        elif status is Status.CRASHED and ending != RUNNING and ":" not in message:
+            message = f"{message}: {ending}"
+        return reply.model_copy(update={"status": status, "message": message})
 
     @staticmethod
     def end_all(workers: Iterable[WorkerProcess]) -> None:
         """Kill all workers, then wait for each: a process that has a context takes a tenth of a second to die."""
-        children = [worker.child for worker in workers if worker.child]
-        for child in children:
-            child.kill()
-        for child in children:
-            child.end()
+        workers = list(workers)
+        for worker in workers:
+            if worker._child:
+                worker._child.kill()
+        for worker in workers:
+            worker.end()
+
+    def printed(self) -> str:
+        """The last of what a submission's worker printed; a baseline's words are nobody's news."""
+        told = self._child and self.entrant.kind is Kind.SUBMISSION
+        return self._child.log_tail() if told and self._child else ""
 
     def _arguments(self) -> list[str]:
         manifest = self.entrant.manifest.model_dump_json()
@@ -387,15 +317,3 @@ def hear_builder(line: socket.socket, limits: Limits) -> BuilderReply:
             return reply
         runs = reply.op == "called"
     raise WireError(f"more than {MOST_BUILD_MESSAGES} messages")
-
-
-def arena_sizes(problem: Problem, cases: Sequence[Case]) -> tuple[int, int]:
-    """Bytes of the shared input and output arenas that fit the burst of every one of `cases`."""
-
-    def room(specs: Sequence[TensorSpec], calls: int) -> int:
-        return calls * sum(aligned(nbytes(spec.shape, spec.dtype)) for spec in specs)
-
-    return (
-        max(room(problem.inputs(case), case.burst) for case in cases),
-        max(room(problem.outputs(case), case.burst) for case in cases),
-    )

@@ -17,11 +17,11 @@ import torch.nn.functional as F
 
 from harness.errors import WireError
 from harness.judge.alone import Watch
-from harness.judge.burst import BurstOutcome, WorkerGone, WorkerLink
+from harness.judge.burst import WorkerGone, WorkerLink
 from harness.judge.inputs import Inputs
 from harness.judge.likeness import likeness
 from harness.judge.locate import digest
-from harness.judge.numerics import Reference, grade
+from harness.judge.numerics import Reference, error_of
 from harness.judge.secret import Secret
 from harness.judge.stream import OwnTime
 from harness.problems import get_problem
@@ -30,7 +30,7 @@ from harness.process import wire
 from harness.process.cuda.driver import keep_memory_private, timer
 from harness.process.cuda.shared_memory import Arena, ArenaKind
 from harness.process.messages import BurstReport
-from harness.schema import Case, Error
+from harness.schema import Case
 from harness.schema.mismatch import Draw
 
 #: As much as do_bench clears: several times the L2 cache of any GPU.
@@ -92,7 +92,7 @@ class Judge:
         try:
             link.map(message["timeout_s"])
         except WorkerGone as gone:
-            return report_of(BurstOutcome(gone.status, gone.message))
+            return message_of(gone.report)
         return {"ok": True}
 
     def _inputs(self, message: wire.Message) -> wire.Message:
@@ -175,7 +175,7 @@ class Judge:
         profile = bool(message.get("profile", False))
         keep = None if self.results is None else self.results.extend
         timeout_s = message["timeout_s"]
-        return report_of(link.burst(self.current, timeout_s, profile, heat, compare, keep))
+        return message_of(link.burst(self.current, timeout_s, profile, heat, compare, keep))
 
     def _dump(self, path: str, call: int) -> wire.Message:
         """Write one call of the replayed burst to `path`, if there is one; tell what its inputs are.
@@ -228,7 +228,7 @@ class Judge:
             generator = torch.Generator(self.device).manual_seed(0)
             inputs = self.tensors.make_inputs(case, "normal", generator, self.device, kwargs)
             for reference in self._references(inputs, kwargs, True, "rehearsal", False):
-                grade(reference.contract, reference)
+                error_of(reference.contract, reference)
 
     def _heat(self, inputs: Inputs, heat_ms: float) -> None:
         """Queue `heat_ms` of SDPA on the burst's shape: the burst meets a chip at work, the same for everybody.
@@ -255,29 +255,9 @@ class Judge:
             once()
 
 
-def report_of(outcome: BurstOutcome) -> wire.Message:
-    """What the engine is told; whatever words a worker chose, it fits into a message."""
-    grade = outcome.grade
-    report = BurstReport(
-        status=outcome.status,
-        message=outcome.message,
-        calls_ms=outcome.calls_ms,
-        t2_ms=outcome.t2_ms,
-        error=None
-        if grade is None
-        else Error(
-            max_diff=grade.max_diff,
-            rel_l2=grade.rel_l2,
-            worst_row=grade.worst_row,
-            finite=grade.finite,
-        ),
-        kernels=outcome.kernels,
-        configs=outcome.configs,
-        deterministic=outcome.deterministic,
-        likeness=outcome.likeness,
-        mismatch=outcome.mismatch,
-    )
-    return dict(report) | {  # not JSON's own dump, which has no NaN
+def message_of(report: BurstReport) -> wire.Message:
+    """A report as the engine is told it: not JSON's own dump, which has no NaN."""
+    return dict(report) | {
         "status": report.status.value,
         "error": None if report.error is None else dict(report.error),
         "mismatch": None if report.mismatch is None else report.mismatch.model_dump(),

@@ -67,15 +67,7 @@ class Evidence:
 
     def saw(self, error: Error) -> None:
         """Widen the worst numbers seen."""
-        if self.worst is None:
-            self.worst = error
-            return
-        self.worst = Error(
-            max_diff=max(self.worst.max_diff, error.max_diff),
-            rel_l2=max(self.worst.rel_l2, error.rel_l2),
-            worst_row=max(self.worst.worst_row, error.worst_row),
-            finite=self.worst.finite and error.finite,
-        )
+        self.worst = error if self.worst is None else Error.worst_of([self.worst, error])
 
 
 @dataclass(frozen=True)

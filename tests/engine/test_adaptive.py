@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -12,13 +11,14 @@ import pytest
 
 from harness.engine import adaptive, timing
 from harness.engine.adaptive import AdaptiveRun
-from harness.engine.events import Silent
+from harness.engine.events import Observer
 from harness.engine.run_state import Roles, State
 from harness.measure.plan import Block
 from harness.measure.stopping import Rule
 from harness.measure.two_clocks import GPU_RULES
 from harness.problems import get_problem
-from harness.schema import Case, Entrant, Kind, Manifest, Sample, Status, Suite
+from harness.schema import Case, Kind, Sample, Status, Suite
+from tests.engine.factory import worker
 
 CASES = (
     Case(name="d64", batch=4, heads=32, seqlen=4096, headdim=64, burst=4),
@@ -44,29 +44,23 @@ class Bench:
         self.met: list[tuple[str, Block]] = []
         self.rng = random.Random(41)
         self.now_s = 0.0
-        workers = {name: self.worker(name, kinds.get(name, Kind.SUBMISSION)) for name in latency_ms}
-        workers |= {name: self.worker(name, Kind.BASELINE) for name in ("base", "null")}
-        facts = SimpleNamespace(
-            rules=GPU_RULES, off=frozenset(), machine=SimpleNamespace(has_gpu=False)
-        )
+        workers = {
+            name: worker(name, kinds.get(name, Kind.SUBMISSION), running=False)
+            for name in latency_ms
+        }
+        workers |= {name: worker(name, Kind.BASELINE, running=False) for name in ("base", "null")}
+        facts = SimpleNamespace(rules=GPU_RULES, machine=SimpleNamespace(has_gpu=False))
         other: Any = SimpleNamespace()
         self.state = State(
             suite=Suite(name="s", cases=CASES, against="base", blocks=20),
             problem=get_problem("attention_forward"),
             workers=workers, roles=Roles("base", "base", "null"), judge=other, facts=facts,  # type: ignore[arg-type]
-            sizes=(0, 0), monitor=other, save=lambda _: None, observer=Silent(),
+            sizes=(0, 0), monitor=other, save=lambda _: None, observer=Observer(),
             rng=random.Random(42), rule=rule,
         )  # fmt: skip
         monkeypatch.setattr(adaptive, "run_block", self.run_block)
         monkeypatch.setattr(timing, "run_block", self.run_block)
         monkeypatch.setattr(adaptive, "time", SimpleNamespace(monotonic=lambda: self.now_s))
-
-    @staticmethod
-    def worker(name: str, kind: Kind) -> Any:
-        entrant = Entrant(
-            name=name, kind=kind, folder=Path("/x"), manifest=Manifest(name=name), source_sha256="0"
-        )
-        return SimpleNamespace(entrant=entrant, child=None)
 
     def run_block(self, state: State, case: Case, block: Block) -> None:
         self.met.append((case.name, block))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from types import SimpleNamespace
+from unittest.mock import MagicMock
 
 import pytest
 
@@ -98,8 +99,9 @@ def test_all_workers_are_killed_before_one_is_waited_for() -> None:
         )
         for n in (1, 2)
     ]
-    workers = [SimpleNamespace(child=children[0]), SimpleNamespace(child=None)]
-    WorkerProcess.end_all([*workers, SimpleNamespace(child=children[1])])
+    workers = [WorkerProcess(*[MagicMock()] * 4) for _ in range(3)]
+    workers[0]._child, workers[2]._child = children  # type: ignore[assignment]
+    WorkerProcess.end_all(workers)
     assert did == ["kill 1", "kill 2", "end 1", "end 2"]
 
 

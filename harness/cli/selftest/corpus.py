@@ -25,7 +25,7 @@ from harness.catalog.request import Request
 from harness.catalog.suites import load_suite
 from harness.catalog.yaml_model import load_model
 from harness.cli.selftest.specimen import unfold
-from harness.engine.events import Silent
+from harness.engine.events import Observer
 from harness.engine.session import execute
 from harness.errors import HarnessError, SubmissionError, SuiteError
 from harness.problems import PROBLEMS, Problem, get_problem
@@ -258,7 +258,7 @@ def run_batch(
             row(result)
 
         with contextlib.suppress(HarnessError):  # the rows say so
-            execute(request, save, Silent())
+            execute(request, save, Observer())
         left = end_orphans(before)
     return [
         refusal(specimen, refused[specimen.name])

@@ -50,10 +50,9 @@ class ResourceWatch(threading.Thread):
         while not self.stopping.wait(PERIOD_S):
             on_device = self.monitor.memory_by_pid()
             for worker in self.workers:
-                for child in filter(None, (worker.child, worker.builder)):
+                for child in worker.children():
                     if child.alive and (excess := self.excess(worker, child, on_device)):
-                        worker.ended_for = excess
-                        child.end()
+                        worker.end_for(*excess, child)
 
     def excess(
         self, worker: WorkerProcess, child: Child, on_device: Mapping[int, int]

@@ -1,0 +1,211 @@
+"""The engine's line to the judge: one request, one answer, and what becomes of a judge that fails."""
+
+from __future__ import annotations
+
+import contextlib
+import select
+import time
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+
+from harness.errors import HarnessError, WireError
+from harness.problems.base import Probe
+from harness.process import wire
+from harness.process.child import Child
+from harness.process.messages import (
+    Asked,
+    BurstReport,
+    Crossing,
+    Done,
+    Dumped,
+    Failed,
+    JudgeReady,
+    Revealed,
+    understood,
+)
+
+JUDGE_START_S = 180
+JUDGE_REQUEST_S = 600
+TURN_SPARE_S = 30  # of the judge's own work in a turn: copies and comparisons
+
+
+#: Ends the worker on turn; is told the deadline that was missed, in seconds.
+Overdue = Callable[[float], object]
+
+
+class JudgeFailed(HarnessError):
+    """The judge died, fell silent or failed.
+
+    `worker`: label of the one it was busy with, if any; `lacks`: it found no memory or no disk.
+    """
+
+    worker = ""
+    lacks = False
+
+
+class JudgeClient:
+    """The line to one judge process, which has been started without a word."""
+
+    def __init__(self, child: Child, problem: str, device: str, gpu_env: dict[str, str]) -> None:
+        self.child = child
+        self.commitment = ""
+        self.shares_memory = False  # the GPU's, with its workers
+        self.start_s: dict[str, float] = {}  # what it did until it was ready, and how long
+        self._send({"op": "start", "problem": problem, "device": device, "env": gpu_env})
+
+    def wait_ready(self) -> None:
+        """Block until it has its context; learn its commitment and whether it can share device memory."""
+        hello = self._read(self._receive(JUDGE_START_S), JudgeReady)
+        self.commitment, self.shares_memory = hello.commitment, hello.shares
+        self.start_s = hello.start_s
+
+    def attach(
+        self,
+        name: str,
+        worker: Child,
+        sizes: tuple[int, int],
+        timeout_s: float,
+        overdue: Overdue,
+    ) -> BurstReport | None:
+        """Hand the worker's line to the judge; None if it mapped its buffers, else its failure."""
+        message = {"op": "attach", "worker": name, "timeout_s": timeout_s}
+        message |= {"input_bytes": sizes[0], "output_bytes": sizes[1]}
+        with self._busy_with(name):
+            self._send(message, (worker.line.fileno(),))
+            answer = self._answer_of_worker(timeout_s + TURN_SPARE_S, overdue)
+            worker.line.close()
+            return None if answer.get("ok") else self._read(answer, BurstReport)
+
+    def inputs(
+        self, probe: Probe, label: str, calls: int, whole: bool, answered: bool, watched: bool
+    ) -> float:
+        """Have the judge draw the next burst's inputs and, if `answered`, work out the answers.
+
+        Returns for how many ms at most it was not alone on the GPU, as far as it was told to watch.
+        """
+        message = {
+            "op": "inputs",
+            "label": label,
+            "case": probe.case.model_dump(mode="json"),
+            "calls": calls,
+        }
+        message |= {
+            "distribution": probe.distribution,
+            "kwargs": dict(probe.kwargs),
+            "whole": whole,
+            "answered": answered,
+            "watched": watched,
+        }
+        return self._read(self._ask(message, JUDGE_REQUEST_S), Asked).gap_ms
+
+    def burst(
+        self,
+        name: str,
+        timeout_s: float,
+        overdue: Overdue,
+        profile: bool = False,
+        heat_ms: float = 0,
+        compare: bool = False,
+    ) -> BurstReport:
+        """Run the current inputs on one worker; it may take `timeout_s` to get ready and again for its calls.
+
+        compare: its results with those of libraries, afterwards.
+        """
+        message = {"op": "burst", "worker": name, "timeout_s": timeout_s, "profile": profile}
+        message |= {"heat_ms": heat_ms, "compare": compare}
+        with self._busy_with(name):
+            self._send(message)
+            answer = self._answer_of_worker(2 * timeout_s + TURN_SPARE_S, overdue)
+            return self._read(answer, BurstReport)
+
+    def prime(
+        self, names: Sequence[str], timeout_s: float, overdue: Callable[[str, float], object]
+    ) -> None:
+        """Set up the profilers of these workers, all at once; they must be running.
+
+        overdue: ends a worker that kept the judge from its deadline; told its name and the
+        deadline.
+        """
+        self._read(self._ask({"op": "prime", "workers": list(names)}, JUDGE_REQUEST_S), Done)
+        end = time.monotonic() + timeout_s
+        for name in names:
+            left = max(0.0, end - time.monotonic())
+            with self._busy_with(name):
+                self._send({"op": "profiler_started", "worker": name, "timeout_s": left})
+                answer = self._answer_of_worker(left + TURN_SPARE_S, partial(overdue, name))
+                self._read(answer, Done)
+
+    def detach(self, name: str) -> None:
+        """Forget a worker and free its buffers."""
+        with self._busy_with(name):
+            self._read(self._ask({"op": "detach", "worker": name}, JUDGE_REQUEST_S), Done)
+
+    def reveal(self) -> str:
+        """The secret that all inputs so far came from; the next ones come from a new one."""
+        answer = self._read(self._ask({"op": "reveal"}, JUDGE_REQUEST_S), Revealed)
+        self.commitment = answer.commitment
+        return answer.secret
+
+    def replay(self, secret: str) -> None:
+        """From now on draw inputs from the secret that a record told; results are kept for `dump`."""
+        self._read(self._ask({"op": "replay", "secret": secret}, JUDGE_REQUEST_S), Done)
+
+    def dump(self, path: str, call: int) -> str:
+        """Have one call of the replayed burst written to `path`, if not empty; SHA-256 of its inputs."""
+        message = {"op": "dump", "path": path, "call": call}
+        return self._read(self._ask(message, JUDGE_REQUEST_S), Dumped).sha256
+
+    def _answer_of_worker(self, deadline_s: float, overdue: Overdue) -> wire.Message:
+        """The answer to a request in which a worker runs.
+
+        A worker can keep the judge from its own deadlines (a GPU that is never free). `overdue`
+        ends it then, and the judge goes on.
+        """
+        if not select.select([self.child.line], [], [], deadline_s)[0]:
+            overdue(deadline_s)
+        return self._receive(JUDGE_REQUEST_S)
+
+    @contextlib.contextmanager
+    def _busy_with(self, worker: str) -> Iterator[None]:
+        """If the judge fails here, it fails with this worker before it."""
+        try:
+            yield
+        except JudgeFailed as cause:
+            cause.worker = worker
+            raise
+
+    def _ask(
+        self, message: wire.Message, timeout_s: float, fds: tuple[int, ...] = ()
+    ) -> wire.Message:
+        self._send(message, fds)
+        return self._receive(timeout_s)
+
+    def _send(self, message: wire.Message, fds: tuple[int, ...] = ()) -> None:
+        try:
+            wire.send(self.child.line, message, fds)
+        except WireError as cause:
+            raise self._failed(str(cause)) from None
+
+    def _receive(self, timeout_s: float) -> wire.Message:
+        try:
+            answer = wire.receive(self.child.line, timeout_s)
+        except WireError as cause:
+            raise self._failed(str(cause)) from None
+        if "failed" in answer:
+            told = self._read(answer, Failed)
+            failed = self._failed(told.failed)
+            failed.lacks = told.lacks
+            raise failed
+        return answer
+
+    def _read(self, answer: wire.Message, model: type[Crossing]) -> Crossing:
+        try:
+            return understood(answer, model)
+        except WireError as cause:
+            raise self._failed(str(cause)) from None
+
+    def _failed(self, what: str) -> JudgeFailed:
+        tail = "\n".join(self.child.log_tail().splitlines()[-6:])
+        return JudgeFailed(
+            f"the judge failed: {what} ({self.child.ending(0.5)})\n{tail}", "python run.py doctor"
+        )
