@@ -56,11 +56,12 @@ def edit(copy: Path) -> None:
 
 def child(kernel: str, suite_name: str, started: float) -> int:  # noqa: PLR0915 - one story
     """The run up to its last check; prints seconds since `started` as steps are reached."""
+    from harness.cli import main as cli_main
     from harness.process import prestart
 
     words = ["--submission", kernel, *(["--suite", suite_name] if suite_name else [])]
-    prestart.begin(words)
-    from harness.cli import main as cli_main
+    args = cli_main.parse_args(words)
+    prestart.start_next()
     from harness.cli import run_options
     from harness.engine import session
     from harness.engine.events import Observer
@@ -73,7 +74,6 @@ def child(kernel: str, suite_name: str, started: float) -> int:  # noqa: PLR0915
         print(f"{time.time() - started:7.2f} s  {what}", flush=True)
 
     say("imported")
-    args = cli_main.parse_args(words)
     machine = inspect_machine(0)
     suite = run_options.choose_suite(args, machine)
     request = run_options.resolve_request(args, suite, machine)

@@ -3,31 +3,24 @@
 from __future__ import annotations
 
 import argparse
-import os
 from dataclasses import replace
 
 from harness.campaign.placement import REMOTE, Placement
 from harness.catalog.entrants import problem_of
 from harness.catalog.request import Request, resolve
 from harness.catalog.suites import adhoc_suite, load_suite
+from harness.cli.main import is_campaign
 from harness.errors import UnavailableError, UsageError
 from harness.measure.machine import inspect_machine
 from harness.measure.stopping import TIME_LIMIT_S, Rule
-from harness.process import prestart, project
+from harness.process import project
 from harness.process.sandbox import enter
 from harness.schema import Machine, Suite
 
-#: Any of these makes a campaign of a run.
-MANY = tuple(flag.removeprefix("--").replace("-", "_") for flag in prestart.MANY)
 SMALLEST_PCT, LARGEST_PCT = 0.01, 50.0
 PLACING = ("sku", "gpu_memory", "slurm")  # flags that only a campaign reads
 MOST_SCORES = 1 << 21  # q·k products of one call, all heads
 SHAPE_FLAGS = ("headdim", "seqlen", "causal", "dtype", "batch", "heads")
-
-
-def is_campaign(args: argparse.Namespace) -> bool:
-    """Whether any flag speaks of more than one run."""
-    return any(getattr(args, name, None) for name in MANY)
 
 
 def placement_of(args: argparse.Namespace) -> Placement | None:
@@ -49,11 +42,6 @@ def placement_of(args: argparse.Namespace) -> Placement | None:
         slurm=tuple(args.slurm or ()),
         slurm_folder=args.slurm_folder,
     )
-
-
-def default_builders() -> int:
-    """A quarter of the cores, at most eight: the runs' own processes need theirs."""
-    return min(8, (os.cpu_count() or 1) // 4)
 
 
 def machine_of(args: argparse.Namespace) -> Machine:

@@ -20,8 +20,7 @@ from harness.board.render.text import sanitize
 from harness.catalog import steps
 from harness.catalog.entrants import places
 from harness.catalog.source_files import SKIPPED_DIRS, SKIPPED_FILES
-from harness.cli.main import exit_code_of
-from harness.cli.run_options import MANY
+from harness.cli.main import MANY, exit_code_of
 from harness.errors import (
     EXIT_INTERRUPTED,
     EXIT_OK,

@@ -79,7 +79,8 @@ class Crew:
         alone = f"{entrant.name.replace('/', '-')}-{key[:12]}"
         cache, private = request.cache / "entrants" / alone, self.scratch / "jails" / alone
         staged = request.cache / "sources" / alone
-        unmade = ""
+        env = worker_env(request.machine, self.device)
+        devices, unmade = gpu_devices(request.machine, self.device), ""
         try:
             private.mkdir(parents=True, exist_ok=True)
             own_folder(cache, os.geteuid() if uid is None else uid, request.suite.limits.disk_gib)
@@ -89,12 +90,12 @@ class Crew:
         jail = Jail(
             cache=cache,
             scratch=private,
-            env=worker_env(request.machine, self.device),
+            env=env,
             source=staged,
             house=house(self.scratch),
             level=request.sandbox,
             uid=uid,
-            devices=gpu_devices(request.machine, self.device),
+            devices=devices,
             memory_bytes=int(request.suite.limits.memory_gib * 2**30),
             root=request.root,
         )

@@ -15,7 +15,7 @@ In nobody's turn it is ours: HARNESS_ERROR.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
 from harness.engine.adaptive import AdaptiveRun
@@ -23,13 +23,9 @@ from harness.engine.correctness import check_cases
 from harness.engine.judge_client import JudgeFailed
 from harness.engine.run_state import State
 from harness.engine.timing import clock_verdict, name_kernels, time_case
-from harness.engine.worker_process import WorkerProcess
 from harness.errors import HarnessError
 from harness.measure.verdict import conclude
-from harness.problems import Problem
-from harness.problems.base import TensorSpec
-from harness.process.cuda.arena_layout import aligned, nbytes
-from harness.schema import Case, Status, Suite
+from harness.schema import Case, Status
 
 
 class BrokenRun(HarnessError):
@@ -170,28 +166,3 @@ class Run(State):
                 for name in self.workers:
                     self.record(name, case).fail(status, reason)
             self._finish(case, *self.told.get(case.name, (self.judge.commitment, "")))
-
-
-def wanted_cases(suite: Suite, problem: Problem, entrants: Iterable[WorkerProcess]) -> list[Case]:
-    """Every shape that a run may send through the shared buffers: the cases and their probes.
-
-    Who refuses a case is not asked about it, and its claims make no room for others to fill.
-    """
-    cases = list(suite.cases)
-    for case in suite.cases:
-        for claims in [worker.entrant.manifest.claims for worker in entrants]:
-            if not claims.refusal(case):
-                cases += [probe.case for probe in problem.probes(case, claims)]
-    return cases
-
-
-def arena_sizes(problem: Problem, cases: Sequence[Case]) -> tuple[int, int]:
-    """Bytes of the shared input and output arenas that fit the burst of every one of `cases`."""
-
-    def room(specs: Sequence[TensorSpec], calls: int) -> int:
-        return calls * sum(aligned(nbytes(spec.shape, spec.dtype)) for spec in specs)
-
-    return (
-        max(room(problem.inputs(case), case.burst) for case in cases),
-        max(room(problem.outputs(case), case.burst) for case in cases),
-    )

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 
 from harness.engine.events import Observer
 from harness.engine.guards.budget import Budget
@@ -15,6 +16,8 @@ from harness.measure.stopping import FIXED, Rule
 from harness.measure.telemetry import Monitor
 from harness.measure.verdict import Evidence, RunFacts
 from harness.problems import Problem
+from harness.problems.base import TensorSpec
+from harness.process.cuda.arena_layout import aligned, nbytes
 from harness.schema import BLAMELESS, Case, Kind, Limits, Result, Status, Suite, Telemetry
 
 NOBODY_LEFT = "not measured: no submission was left on this shape"
@@ -40,7 +43,6 @@ class State:
     roles: Roles
     judge: JudgeClient
     facts: RunFacts
-    sizes: tuple[int, int]
     monitor: Monitor
     save: Callable[[Result], None]
     observer: Observer
@@ -70,6 +72,13 @@ class State:
     def limits(self) -> Limits:
         """Deadlines of this suite."""
         return self.suite.limits
+
+    @cached_property
+    def sizes(self) -> tuple[int, int]:
+        """Bytes of the shared input and output arenas, which fit every burst of this run."""
+        return arena_sizes(
+            self.problem, wanted_cases(self.suite, self.problem, self.workers.values())
+        )
 
     def record(self, name: str, case: Case) -> Evidence:
         """The evidence of one (entrant, case)."""
@@ -120,3 +129,28 @@ class State:
         if refusal and known.status is None:
             known.fail(Status.UNSUPPORTED, refusal)
         return known.status is None
+
+
+def wanted_cases(suite: Suite, problem: Problem, entrants: Iterable[WorkerProcess]) -> list[Case]:
+    """Every shape that a run may send through the shared buffers: the cases and their probes.
+
+    Who refuses a case is not asked about it, and its claims make no room for others to fill.
+    """
+    cases = list(suite.cases)
+    for case in suite.cases:
+        for claims in [worker.entrant.manifest.claims for worker in entrants]:
+            if not claims.refusal(case):
+                cases += [probe.case for probe in problem.probes(case, claims)]
+    return cases
+
+
+def arena_sizes(problem: Problem, cases: Sequence[Case]) -> tuple[int, int]:
+    """Bytes of the shared input and output arenas that fit the burst of every one of `cases`."""
+
+    def room(specs: Sequence[TensorSpec], calls: int) -> int:
+        return calls * sum(aligned(nbytes(spec.shape, spec.dtype)) for spec in specs)
+
+    return (
+        max(room(problem.inputs(case), case.burst) for case in cases),
+        max(room(problem.outputs(case), case.burst) for case in cases),
+    )

@@ -19,7 +19,7 @@ from harness.engine.events import Observer
 from harness.engine.guards.quiet import Quiet
 from harness.engine.guards.resource_watch import ResourceWatch
 from harness.engine.judge_client import JudgeClient
-from harness.engine.run import BrokenRun, Run, arena_sizes, wanted_cases
+from harness.engine.run import BrokenRun, Run
 from harness.engine.worker_process import WorkerProcess
 from harness.measure.machine import missing, too_old, without_gpu
 from harness.measure.telemetry import Monitor
@@ -57,6 +57,7 @@ def opened(request: Request, save: Callable[[Result], None], observer: Observer)
     """A Run with its judge ready, its builds done and its workers started; all ended on the way out."""
     problem = get_problem(request.suite.problem)
     enter.require(request.sandbox)
+    note_walls(request, observer)
     before = frozenset(process_tree.children(os.getpid()))
     with contextlib.ExitStack() as stack:
         stack.enter_context(tidy())
@@ -76,7 +77,6 @@ def opened(request: Request, save: Callable[[Result], None], observer: Observer)
             roles=roles,
             judge=judge,
             facts=facts_of(request, problem, device),
-            sizes=arena_sizes(problem, wanted_cases(request.asked, problem, workers.values())),
             monitor=monitor,
             save=save,
             observer=observer,
@@ -122,7 +122,6 @@ def prepare(run: Run, request: Request) -> None:
     first speaks to it.
     """
     preflight(run, request)
-    tell_walls(run, request)
     to_build = [worker for worker in run.workers.values() if needs_build(worker, run)]
     to_build.sort(key=lambda worker: not worker.compiles_alone)
     with ThreadPoolExecutor(BUILDERS_AT_ONCE) as pool:
@@ -176,15 +175,15 @@ def preflight(run: Run, request: Request) -> None:
                 run.record(name, case).fail(Status.UNAVAILABLE, why)
 
 
-def tell_walls(run: Run, request: Request) -> None:
+def note_walls(request: Request, observer: Observer) -> None:
     """Say what keeps the walls low, and which folders of the user's import path they shut."""
     if request.sandbox < 2 and (why := enter.lacking(2)):
         kind = enter.LEVELS[request.sandbox]
-        run.observer.note(f"workers run at sandbox level {request.sandbox} ({kind}), not 2: {why}")
+        observer.note(f"workers run at sandbox level {request.sandbox} ({kind}), not 2: {why}")
     if request.sandbox:
-        shut = search_path.shut(*project.private(request.root), request.cache)
-        for entry, why in search_path.refused(shut).items():
-            run.observer.note(f"workers cannot read {entry} of your import path: {why}")
+        private = (*project.private(request.root), request.cache)
+        for entry, why in search_path.refused(search_path.shut(*private)).items():
+            observer.note(f"workers cannot read {entry} of your import path: {why}")
 
 
 def needs_build(worker: WorkerProcess, run: Run) -> bool:

@@ -55,7 +55,7 @@ class Bench:
             suite=Suite(name="s", cases=CASES, against="base", blocks=20),
             problem=get_problem("attention_forward"),
             workers=workers, roles=Roles("base", "base", "null"), judge=other, facts=facts,  # type: ignore[arg-type]
-            sizes=(0, 0), monitor=other, save=lambda _: None, observer=Observer(),
+            monitor=other, save=lambda _: None, observer=Observer(),
             rng=random.Random(42), rule=rule,
         )  # fmt: skip
         monkeypatch.setattr(adaptive, "run_block", self.run_block)

@@ -49,7 +49,7 @@ class Scene:
         self.below: dict[int, list[int]] = {WORKER: list(tree)}
         self.driver = Driver(self.steps, missing=missing)
         monitor: Any = SimpleNamespace(
-            memory_by_pid=lambda: dict.fromkeys(self.on_gpu, 0), has_display=lambda: display
+            memory_by_pid=lambda: dict.fromkeys(self.on_gpu, 0), has_display=display
         )
         self.quiet = Quiet(monitor, self.notes.append, lambda: self.driver)  # type: ignore[arg-type,return-value]
         child = SimpleNamespace(

@@ -32,7 +32,6 @@ def told(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
     for name, stand_in in (
         ("preflight", lambda *_: None),
-        ("tell_walls", lambda *_: None),
         ("needs_build", lambda worker, _: worker.builds),
         ("build_one", build_one),
         ("start_all", start_all),

@@ -49,7 +49,7 @@ class Bench:
             suite=Suite(name="s", cases=(CASE,), against="base", blocks=6, warmup_blocks=0),
             problem=get_problem("attention_forward"),
             workers={name: self.worker(name) for name in NAMES}, roles=Roles("base", "base", "null"),
-            judge=other, facts=facts, sizes=(0, 0), monitor=other, save=lambda _: None, observer=observer,
+            judge=other, facts=facts, monitor=other, save=lambda _: None, observer=observer,
             quiet=self.quiet(),
         )  # fmt: skip
         monkeypatch.setattr(timing, "run_burst", self.run_burst)

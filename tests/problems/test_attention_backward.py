@@ -15,7 +15,7 @@ from harness.board.render import markdown  # noqa: E402
 from harness.catalog.entrants import find_entrants, load_entrant, problem_of  # noqa: E402
 from harness.catalog.null_kernel import null_entrant  # noqa: E402
 from harness.catalog.suites import load_suite  # noqa: E402
-from harness.engine.run import arena_sizes  # noqa: E402
+from harness.engine.run_state import arena_sizes  # noqa: E402
 from harness.errors import SubmissionError  # noqa: E402
 from harness.judge.burst import _repeated  # noqa: E402
 from harness.judge.inputs import Inputs  # noqa: E402

@@ -56,7 +56,7 @@ class Quiet:
         self.refused = False
         self._checkpoint = checkpoint() if monitor else None
         self.watches = bool(monitor)  # whether the judge can tell that it is alone
-        if monitor and monitor.has_display():  # before any worker could draw
+        if monitor and monitor.has_display:  # before any worker could draw
             self.watches = False
             self._tell(
                 "this GPU draws a display: the judge does not watch for work that escapes the lock"
