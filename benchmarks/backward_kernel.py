@@ -83,8 +83,6 @@ def builds(module: Any, rung: str, headdim: int) -> dict[str, Any]:
     if (
         headdim == 128
     ):  # what came near the best; dq red, sections of 8 and 128 MB did not (NOTES.md)
-        if rung == "stay":
-            return {"": make(rung, regs), "dv late": make(rung, (*regs, "-DDV_LATE=1"))}
         return {
             "": make(rung, regs),
             "dv early": make(rung, (*regs, "-DDV_LATE=0")),
@@ -92,13 +90,6 @@ def builds(module: Any, rung: str, headdim: int) -> dict[str, Any]:
             "dq late, dv early": make(rung, (*regs, "-DDQ_LATE=2", "-DDV_LATE=0")),
             "section 16 MB": make(rung, regs, 16 * MB),
             "section 64 MB": make(rung, regs, 64 * MB),
-        }
-    if rung == "stay":
-        return {
-            "": make(rung, regs),
-            "dv late": make(rung, (*regs, "-DDV_LATE=1")),
-            "dq red": make(rung, (*regs, "-DDQ_RED=1")),
-            "dq late": make(rung, (*regs, "-DDQ_LATE=1")),
         }
     return {
         "": make(rung, regs),
@@ -468,7 +459,7 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument(
-        "--rungs", default="two_kernels,wide,fused,ahead,three,pair,stay", help="comma list"
+        "--rungs", default="two_kernels,wide,fused,ahead,three,pair", help="comma list"
     )
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--no-times", action="store_true")

@@ -65,8 +65,8 @@ def child(kernel: str, suite_name: str, started: float) -> int:  # noqa: PLR0915
     from harness.cli import run_options
     from harness.engine import session
     from harness.engine.events import Observer
-    from harness.engine.judge_client import JudgeClient
-    from harness.engine.worker_process import WorkerProcess
+    from harness.engine.processes.judge_client import JudgeClient
+    from harness.engine.processes.worker_process import WorkerProcess
     from harness.measure.machine import inspect_machine
     from harness.schema import Status
 

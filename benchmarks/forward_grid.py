@@ -2,11 +2,12 @@
 
     python benchmarks/forward_grid.py                                     # 36 cells, about a minute on an H200
     python benchmarks/forward_grid.py --entrant old=../other/submissions/cuda_hopper --headdims 256
+    python benchmarks/forward_grid.py --models                            # bf16, grouped heads, longer caches
     python benchmarks/forward_grid.py --errors                            # against float64, beside the libraries
     ncu --clock-control none --profile-from-start off … python benchmarks/forward_grid.py --once
 
-Every entrant is checked first, on the cases of hopper_ladder.py; a wrong one is named and not timed. A cell: 16,384
-tokens, hidden size 2,048, fp16, randn. In each round every entrant has a turn, in random order: three calls on
+Every entrant is checked first, on the cases of hopper_ladder.py; a wrong one is named and not timed. With --models
+every cell is checked, two heads of it. A cell: 16,384 tokens, hidden size 2,048, fp16, randn. In each round every entrant has a turn, in random order: three calls on
 rotating inputs, queued behind a pause, 168 MiB written before each, events around each. TFLOP/s: the median over
 rounds of the turn's median. It is a workshop's figure, for choosing what to try next; the board's come from run.py.
 """
@@ -17,6 +18,7 @@ import argparse
 import random
 import statistics
 from pathlib import Path
+from typing import NamedTuple
 
 import torch
 from hopper_checks_gpu import ROW, WHOLE, attention
@@ -26,7 +28,64 @@ RIVALS = ("sdpa_cudnn", "flash_attn_3", "flash_attn_4")
 TOKENS, HIDDEN = 16384, 2048
 CALLS, INPUTS, FLUSH_BYTES, PAUSE_CYCLES = 3, 2, 168 << 20, 1_200_000
 ERROR_HEADS, ERROR_SEQLENS = 32, (512, 1024, 2048)
-Cell = tuple[int, int, bool]  # headdim, seqlen, causal
+BF16_WHOLE = 5e-3  # relative L2, the gate's
+
+
+class Cell(NamedTuple):
+    """One problem; the defaults make the grid's."""
+
+    headdim: int
+    seqlen: int
+    causal: bool
+    batch: int = 0  # as many as TOKENS has room for
+    heads: int = 0  # as many as HIDDEN has room for
+    kv_heads: int = 0  # as heads
+    seqlen_k: int = 0  # as seqlen
+    dtype: torch.dtype = torch.float16
+
+    @property
+    def shapes(self) -> tuple[tuple[int, int, int, int], tuple[int, int, int, int]]:
+        """Of q, of k and v: (batch, heads, seqlen, headdim)."""
+        batch, heads = self.batch or TOKENS // self.seqlen, self.heads or HIDDEN // self.headdim
+        keys = self.seqlen_k or self.seqlen
+        return (
+            (batch, heads, self.seqlen, self.headdim),
+            (batch, self.kv_heads or heads, keys, self.headdim),
+        )
+
+    @property
+    def flops(self) -> float:
+        """Of the two products; half a square where the mask is causal, as the libraries count."""
+        (batch, heads, seqlen, headdim), (_, _, keys, _) = self.shapes
+        pairs = seqlen * (keys - seqlen / 2) if self.causal else seqlen * keys
+        return 4 * batch * heads * headdim * pairs
+
+    def __str__(self) -> str:
+        if not self.batch:
+            return f"{self.headdim:3d} {self.seqlen:5d} {'causal' if self.causal else 'full  '}"
+        (batch, heads, seqlen, _), (_, kv_heads, keys, _) = self.shapes
+        mask = "causal" if self.causal else "full  "
+        dtype = str(self.dtype).removeprefix("torch.")
+        return (
+            f"{self.headdim:3d} {seqlen:5d}/{keys:5d} {heads}/{kv_heads} x {batch} {mask} {dtype}"
+        )
+
+
+def models() -> list[Cell]:
+    """Prefill of known models in bf16, a chunk of it over a longer cache, and the official shapes in bf16."""
+    found = []
+    for headdim, heads, kv_heads, batched in (
+        (128, 32, 8, ((16, 1024), (8, 2048), (2, 8192), (1, 16384))),  # Llama-3.1 8B
+        (128, 64, 8, ((4, 2048), (1, 8192))),  # Llama-3.1 70B
+        (64, 64, 8, ((8, 1024), (2, 4096), (1, 16384))),  # GPT-OSS
+        (256, 16, 8, ((4, 2048), (1, 8192))),  # Gemma 2 9B, without its window
+    ):
+        for batch, seqlen in batched:
+            found.append(Cell(headdim, seqlen, True, batch, heads, kv_heads))
+    found += [Cell(128, 2048, True, 1, 32, 8, 16384), Cell(128, 512, True, 4, 32, 8, 8192)]
+    found += [Cell(128, 16384, False, 1, 24)]  # a video model's frames
+    found += [Cell(64, 4096, True, 4), Cell(128, 8192, True, 2), Cell(256, 16384, True, 1)]
+    return [cell._replace(dtype=torch.bfloat16) for cell in found]
 
 
 def load(entrants: list[str], rivals: list[str]) -> dict[str, Function]:
@@ -56,11 +115,30 @@ def is_right(name: str, function: Function, headdim: int) -> bool:
     return True
 
 
+def is_right_here(name: str, function: Function, cell: Cell) -> bool:
+    """Within the gate's bound for bf16 on the first and last head of a cell; says where not."""
+    q, k, v = draw(cell)
+    out = function(q, k, v, cell.causal, None)
+    for head, kv_head in ((0, 0), (q.shape[1] - 1, k.shape[1] - 1)):
+        rows = slice(-min(512, q.shape[2]), None)  # the last ones see all keys
+        logits = q[0, head, rows].double() @ k[0, kv_head].double().T * cell.headdim**-0.5
+        if cell.causal:
+            future = torch.ones_like(logits, dtype=torch.bool).triu(
+                1 + k.shape[2] - logits.shape[0]
+            )
+            logits.masked_fill_(future, -torch.inf)
+        want = logits.softmax(-1) @ v[0, kv_head].double()
+        whole = ((out[0, head, rows].double() - want).norm() / want.norm()).item()
+        if not whole < BF16_WHOLE:
+            print(f"-- {name} is WRONG at {cell}, head {head}: {whole:.1e}", flush=True)
+            return False
+    return True
+
+
 def draw(cell: Cell) -> tuple[torch.Tensor, ...]:
     """q, k, v of a cell."""
-    headdim, seqlen, _ = cell
-    shape = (TOKENS // seqlen, HIDDEN // headdim, seqlen, headdim)
-    return tuple(torch.randn(shape, device="cuda", dtype=torch.float16) for _ in range(3))
+    q, kv = cell.shapes
+    return tuple(torch.randn(shape, device="cuda", dtype=cell.dtype) for shape in (q, kv, kv))
 
 
 def turn_ms(function: Function, inputs: list, causal: bool, flush: torch.Tensor) -> float:
@@ -78,7 +156,6 @@ def turn_ms(function: Function, inputs: list, causal: bool, flush: torch.Tensor)
 
 def time_cell(functions: dict[str, Function], cell: Cell, rounds: int) -> dict[str, float]:
     """TFLOP/s of every entrant; the first round warms up."""
-    _, seqlen, causal = cell
     inputs, flush = (
         [draw(cell) for _ in range(INPUTS)],
         torch.empty(FLUSH_BYTES, dtype=torch.uint8, device="cuda"),
@@ -86,17 +163,15 @@ def time_cell(functions: dict[str, Function], cell: Cell, rounds: int) -> dict[s
     times_ms: dict[str, list[float]] = {name: [] for name in functions}
     for _ in range(rounds + 1):
         for name in random.sample(list(functions), len(functions)):
-            times_ms[name].append(turn_ms(functions[name], inputs, causal, flush))
-    flops = 4 * TOKENS * seqlen * HIDDEN / (2 if causal else 1)
-    return {name: flops / statistics.median(ms[1:]) / 1e9 for name, ms in times_ms.items()}
+            times_ms[name].append(turn_ms(functions[name], inputs, cell.causal, flush))
+    return {name: cell.flops / statistics.median(ms[1:]) / 1e9 for name, ms in times_ms.items()}
 
 
 def line(cell: Cell, tflops: dict[str, float]) -> str:
     """A row of the table: each entrant with its ratio to the best rival."""
-    headdim, seqlen, causal = cell
     rivals = {name: x for name, x in tflops.items() if name in RIVALS}
     best = max(rivals, key=rivals.__getitem__, default=None)
-    parts = [f"{headdim:3d} {seqlen:5d} {'causal' if causal else 'full  '}"]
+    parts = [str(cell)]
     for name, x in tflops.items():
         ratio = f" = {x / rivals[best]:.3f}" if best and name not in rivals else ""
         parts.append(f"{name} {x:.0f}{ratio}")
@@ -137,6 +212,7 @@ def main() -> None:
     parser.add_argument("--seqlens", default="512,1024,2048,4096,8192,16384")
     parser.add_argument("--masks", default="causal,full")
     parser.add_argument("--rounds", type=int, default=7)
+    parser.add_argument("--models", action="store_true", help="models' cells instead of the grid's")
     parser.add_argument("--errors", action="store_true", help="errors instead of times")
     parser.add_argument("--once", action="store_true", help="each cell once, for a profiler")
     options = parser.parse_args()
@@ -146,7 +222,10 @@ def main() -> None:
     if options.errors:
         print_errors(functions, headdims)
         return
-    for headdim in headdims:
+    for cell in models() if options.models else []:
+        right = {name: f for name, f in functions.items() if is_right_here(name, f, cell)}
+        print(line(cell, time_cell(right, cell, options.rounds)), flush=True)
+    for headdim in [] if options.models else headdims:
         right = {
             name: function
             for name, function in functions.items()
@@ -154,19 +233,19 @@ def main() -> None:
         }
         for mask in options.masks.split(","):
             for seqlen in map(int, options.seqlens.split(",")):
-                cell = (headdim, seqlen, mask == "causal")
+                cell = Cell(headdim, seqlen, mask == "causal")
                 if not options.once:
                     print(line(cell, time_cell(right, cell, options.rounds)), flush=True)
                     continue
                 inputs = draw(cell)
                 for name, function in right.items():
-                    function(*inputs, cell[2], None)
+                    function(*inputs, cell.causal, None)
                     torch.cuda.synchronize()
                     torch.cuda.profiler.start()
-                    function(*inputs, cell[2], None)
+                    function(*inputs, cell.causal, None)
                     torch.cuda.synchronize()
                     torch.cuda.profiler.stop()
-                    print("once", *cell, name, flush=True)
+                    print("once", cell, name, flush=True)
 
 
 if __name__ == "__main__":

@@ -44,7 +44,7 @@ sys.path.insert(0, str(ROOT))
 
 from benchmarks.known_slowdowns import write_entry  # noqa: E402
 from harness.board import record  # noqa: E402
-from harness.board.rank import block_times_ms  # noqa: E402
+from harness.board.rivals import block_times_ms  # noqa: E402
 from harness.catalog.suites import load_suite  # noqa: E402
 from harness.measure import stats, stopping  # noqa: E402
 from harness.measure.plan import plan_case  # noqa: E402

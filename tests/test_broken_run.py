@@ -14,7 +14,7 @@ from harness.catalog.request import Request
 from harness.cli.selftest.corpus import replace_gpu
 from harness.engine import session
 from harness.engine.events import Observer
-from harness.engine.judge_client import JudgeClient
+from harness.engine.processes.judge_client import JudgeClient
 from harness.measure.machine import inspect_machine
 from harness.problems import get_problem
 from harness.schema import Kind, Result, Status, Suite

@@ -12,7 +12,7 @@ INSTALL = "pip install flash-attn --no-build-isolation"
 
 try:
     import flash_attn
-    from flash_attn import flash_attn_func
+    from flash_attn import flash_attn_func, flash_attn_varlen_func
 except ImportError as error:
     raise ImportError(
         f"flash_attn_2 needs the package flash-attn, version 2 ({error}); install it: {INSTALL}"
@@ -36,12 +36,20 @@ def _check_gpu(device):
         )
 
 
-def custom_attention_forward(q, k, v, causal=True, sm_scale=None):
-    """Attention of q, k, v (batch, heads, seqlen, headdim), fp16 or bf16, on a GPU.
+def custom_attention_forward(q, k, v, causal=True, sm_scale=None, **packed):
+    """Attention of q (batch, heads, seqlen, headdim), k and v (batch, kv_heads, seqlen_k, headdim).
+
+    fp16 or bf16, on a GPU. packed: cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k,
+    the library's own words.
 
     Raises:
         NotImplementedError: q is not on a GPU, or on one the package has no kernel for.
     """
     _check_gpu(q.device)
     q, k, v = q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2)  # [B, S, H, D] views
-    return flash_attn_func(q, k, v, softmax_scale=sm_scale, causal=causal).transpose(1, 2)
+    if packed:
+        q, k, v = q[0], k[0], v[0]  # [tokens, H, D]
+        out = flash_attn_varlen_func(q, k, v, softmax_scale=sm_scale, causal=causal, **packed)
+    else:
+        out = flash_attn_func(q, k, v, softmax_scale=sm_scale, causal=causal)
+    return out.transpose(0, 1)[None] if packed else out.transpose(1, 2)

@@ -13,7 +13,7 @@ INSTALL = "pip install flash-attn --no-build-isolation"
 
 try:
     import flash_attn
-    from flash_attn.flash_attn_interface import _flash_attn_backward
+    from flash_attn.flash_attn_interface import _flash_attn_backward, _flash_attn_varlen_backward
 except ImportError as error:
     raise ImportError(
         f"flash_attn_2_backward needs the package flash-attn, 2.7 or newer ({error}); "
@@ -42,17 +42,24 @@ def _check_gpu(device):
         )
 
 
-def custom_attention_backward(q, k, v, o, lse, do, causal=True, sm_scale=None):
-    """(dq, dk, dv) of q, k, v, o, do (batch, heads, seqlen, headdim) and lse without headdim.
+def custom_attention_backward(q, k, v, o, lse, do, causal=True, sm_scale=None, **packed):
+    """(dq, dk, dv), shaped like q, k, v.
+
+    q, o, do (batch, heads, seqlen, headdim), lse without headdim, k and v (batch, kv_heads,
+    seqlen_k, headdim). packed: cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k.
 
     Raises:
         NotImplementedError: q is not on a GPU, or on one the package has no kernel for.
     """
     _check_gpu(q.device)
     q, k, v, o, do = (tensor.transpose(1, 2) for tensor in (q, k, v, o, do))  # [B, S, H, D] views
+    if packed:
+        q, k, v, o, do, lse = (tensor[0] for tensor in (q, k, v, o, do, lse))  # [tokens, H, D]
     dq, dk, dv = torch.empty_like(q), torch.empty_like(k), torch.empty_like(v)
-    _flash_attn_backward(
+    backward = _flash_attn_varlen_backward if packed else _flash_attn_backward
+    backward(
         do, q, k, v, o, lse, dq, dk, dv,
+        **packed,
         dropout_p=0.0,
         softmax_scale=1.0 / math.sqrt(q.shape[-1]) if sm_scale is None else sm_scale,
         causal=causal,
@@ -62,4 +69,6 @@ def custom_attention_backward(q, k, v, o, lse, do, causal=True, sm_scale=None):
         alibi_slopes=None,
         deterministic=False,
     )  # fmt: skip
+    if packed:
+        dq, dk, dv = dq[None], dk[None], dv[None]
     return dq.transpose(1, 2), dk.transpose(1, 2), dv.transpose(1, 2)

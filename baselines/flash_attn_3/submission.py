@@ -16,7 +16,7 @@ INSTALL = (
 )
 
 try:
-    from flash_attn_interface import flash_attn_func
+    from flash_attn_interface import flash_attn_func, flash_attn_varlen_func
 except ImportError as error:
     raise ImportError(
         f"flash_attn_3 needs the module flash_attn_interface ({error}); install it: {INSTALL}"
@@ -45,14 +45,21 @@ def _check_gpu(device):
         )
 
 
-def custom_attention_forward(q, k, v, causal=True, sm_scale=None):
-    """Attention of q, k, v (batch, heads, seqlen, headdim), fp16 or bf16, on an H100 or H200.
+def custom_attention_forward(q, k, v, causal=True, sm_scale=None, **packed):
+    """Attention of q (batch, heads, seqlen, headdim), k and v (batch, kv_heads, seqlen_k, headdim).
+
+    fp16 or bf16, on an H100 or H200. packed: cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k,
+    the library's own words.
 
     Raises:
         NotImplementedError: q is not on a GPU of compute capability 9.0.
     """
     _check_gpu(q.device)
     q, k, v = q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2)  # [B, S, H, D] views
-    out = flash_attn_func(q, k, v, softmax_scale=sm_scale, causal=causal)
+    if packed:
+        q, k, v = q[0], k[0], v[0]  # [tokens, H, D]
+        out = flash_attn_varlen_func(q, k, v, softmax_scale=sm_scale, causal=causal, **packed)
+    else:
+        out = flash_attn_func(q, k, v, softmax_scale=sm_scale, causal=causal)
     out = out[0] if isinstance(out, tuple) else out  # early releases return (out, lse)
-    return out.transpose(1, 2)
+    return out.transpose(0, 1)[None] if packed else out.transpose(1, 2)

@@ -38,8 +38,11 @@ def _check_gpu(device):
         )
 
 
-def custom_attention_backward(q, k, v, o, lse, do, causal=True, sm_scale=None):
-    """(dq, dk, dv) of q, k, v, o, do (batch, heads, seqlen, headdim) and lse without headdim.
+def custom_attention_backward(q, k, v, o, lse, do, causal=True, sm_scale=None, **packed):
+    """(dq, dk, dv), shaped like q, k, v.
+
+    q, o, do (batch, heads, seqlen, headdim), lse without headdim, k and v (batch, kv_heads,
+    seqlen_k, headdim). packed: cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k.
 
     Raises:
         NotImplementedError: q is not on a GPU, or on one the package has no kernel for.
@@ -47,8 +50,13 @@ def custom_attention_backward(q, k, v, o, lse, do, causal=True, sm_scale=None):
     _check_gpu(q.device)
     scale = 1.0 / math.sqrt(q.shape[-1]) if sm_scale is None else sm_scale
     q, k, v, o, do = (tensor.transpose(1, 2) for tensor in (q, k, v, o, do))  # [B, S, H, D] views
+    names = ("cu_seqlens_q", "cu_seqlens_k", "used", "used", "max_seqlen_q", "max_seqlen_k")
+    lengths = [packed.get(name) for name in names]  # of queries and keys; None: all are equal
+    if packed:
+        q, k, v, o, do, lse = (tensor[0] for tensor in (q, k, v, o, do, lse))  # [tokens, H, D]
     dq, dk, dv = torch.empty_like(q), torch.empty_like(k), torch.empty_like(v)
-    same_length = (None,) * 6  # cumulative, used and largest lengths of queries and keys
     # By position: the mask's flag is called `causal` in older releases and `is_causal` in newer ones.
-    _flash_attn_backward(do, q, k, v, o, lse, *same_length, dq, dk, dv, scale, causal)
+    _flash_attn_backward(do, q, k, v, o, lse, *lengths, dq, dk, dv, scale, causal)
+    if packed:
+        dq, dk, dv = dq[None], dk[None], dv[None]
     return dq.transpose(1, 2), dk.transpose(1, 2), dv.transpose(1, 2)

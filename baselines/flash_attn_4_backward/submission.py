@@ -47,8 +47,11 @@ def _check_gpu(device):
         )
 
 
-def custom_attention_backward(q, k, v, o, lse, do, causal=True, sm_scale=None):
-    """(dq, dk, dv) of q, k, v, o, do (batch, heads, seqlen, headdim) and lse without headdim.
+def custom_attention_backward(q, k, v, o, lse, do, causal=True, sm_scale=None, **packed):
+    """(dq, dk, dv), shaped like q, k, v.
+
+    q, o, do (batch, heads, seqlen, headdim), lse without headdim, k and v (batch, kv_heads,
+    seqlen_k, headdim). packed: cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k.
 
     Raises:
         NotImplementedError: q is not on a GPU, or on one the package has no kernel for.
@@ -56,5 +59,11 @@ def custom_attention_backward(q, k, v, o, lse, do, causal=True, sm_scale=None):
     _check_gpu(q.device)
     scale = 1.0 / math.sqrt(q.shape[-1]) if sm_scale is None else sm_scale
     q, k, v, o, do = (tensor.transpose(1, 2) for tensor in (q, k, v, o, do))  # [B, S, H, D] views
-    dq, dk, dv = _flash_attn_bwd(q, k, v, o, do, lse, softmax_scale=scale, causal=causal)[:3]
+    if packed:
+        q, k, v, o, do, lse = (tensor[0] for tensor in (q, k, v, o, do, lse))  # [tokens, H, D]
+    dq, dk, dv = _flash_attn_bwd(q, k, v, o, do, lse, softmax_scale=scale, causal=causal, **packed)[
+        :3
+    ]
+    if packed:
+        dq, dk, dv = dq[None], dk[None], dv[None]
     return dq.transpose(1, 2), dk.transpose(1, 2), dv.transpose(1, 2)

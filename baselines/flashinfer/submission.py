@@ -53,13 +53,13 @@ def _workspace(device):
 
 
 @functools.cache
-def _plan(sequences, seqlen, headdim, dtype, causal, sm_scale, device):
-    """A planned wrapper for `sequences` sequences of `seqlen` tokens with one head each."""
+def _plan(sequences, seqlen, seqlen_k, headdim, dtype, causal, sm_scale, device):
+    """A planned wrapper for `sequences` sequences with one head each, its causal mask bottom-right."""
     wrapper = BatchPrefillWithRaggedKVCacheWrapper(_workspace(device), kv_layout="NHD")
-    ends = torch.arange(sequences + 1, dtype=torch.int32, device=device) * seqlen
+    starts = torch.arange(sequences + 1, dtype=torch.int32, device=device)
     wrapper.plan(
-        ends,
-        ends,
+        starts * seqlen,
+        starts * seqlen_k,
         num_qo_heads=1,
         num_kv_heads=1,
         head_dim_qk=headdim,
@@ -71,7 +71,9 @@ def _plan(sequences, seqlen, headdim, dtype, causal, sm_scale, device):
 
 
 def custom_attention_forward(q, k, v, causal=True, sm_scale=None):
-    """Attention of q, k, v (batch, heads, seqlen, headdim), contiguous fp16 or bf16, on a GPU.
+    """Attention of q (batch, heads, seqlen, headdim), k and v (batch, heads, seqlen_k, headdim).
+
+    Contiguous fp16 or bf16, on a GPU.
 
     Raises:
         NotImplementedError: q is not on a GPU of compute capability 8.0 or newer.
@@ -79,6 +81,5 @@ def custom_attention_forward(q, k, v, causal=True, sm_scale=None):
     _check_gpu(q.device)
     batch, heads, seqlen, headdim = q.shape
     scale = 1.0 / math.sqrt(headdim) if sm_scale is None else sm_scale
-    wrapper = _plan(batch * heads, seqlen, headdim, q.dtype, causal, scale, q.device)
-    tokens = (batch * heads * seqlen, 1, headdim)
-    return wrapper.run(q.view(tokens), k.view(tokens), v.view(tokens)).view(q.shape)
+    wrapper = _plan(batch * heads, seqlen, k.shape[2], headdim, q.dtype, causal, scale, q.device)
+    return wrapper.run(*(x.view(-1, 1, headdim) for x in (q, k, v))).view(q.shape)

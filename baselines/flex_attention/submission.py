@@ -1,7 +1,7 @@
 """Baseline `flex_attention`: torch.compile of torch.nn.attention.flex_attention.
 
 One Triton kernel is compiled per shape, mask and scale (`dynamic=False`: the fast form), some
-seconds each. The causal block mask is built once per length and kept, outside the timed calls.
+seconds each. The causal block mask is built once per pair of lengths and kept, outside the timed calls.
 """
 
 import functools
@@ -22,13 +22,15 @@ torch._dynamo.config.recompile_limit = 256
 _compiled = torch.compile(flex_attention, dynamic=False)
 
 
-def _causal(batch, head, q_index, kv_index):
-    return q_index >= kv_index
-
-
 @functools.cache
-def _block_mask(seqlen, device):
-    return create_block_mask(_causal, None, None, seqlen, seqlen, device=device)
+def _block_mask(seqlen, seqlen_k, device):
+    """The bottom-right causal mask."""
+    ahead = seqlen_k - seqlen
+
+    def causal(batch, head, q_index, kv_index):
+        return q_index + ahead >= kv_index
+
+    return create_block_mask(causal, None, None, seqlen, seqlen_k, device=device)
 
 
 @functools.cache
@@ -45,11 +47,14 @@ def _check_gpu(device):
 
 
 def custom_attention_forward(q, k, v, causal=True, sm_scale=None):
-    """Attention of q, k, v (batch, heads, seqlen, headdim), fp16 or bf16, on a GPU.
+    """Attention of q (batch, heads, seqlen, headdim), k and v (batch, kv_heads, seqlen_k, headdim).
+
+    fp16 or bf16, on a GPU.
 
     Raises:
         NotImplementedError: q is not on a GPU of compute capability 8.0 or newer.
     """
     _check_gpu(q.device)
-    mask = _block_mask(q.shape[2], q.device) if causal else None
-    return _compiled(q, k, v, block_mask=mask, scale=sm_scale)
+    mask = _block_mask(q.shape[2], k.shape[2], q.device) if causal else None
+    shared = q.shape[1] != k.shape[1]
+    return _compiled(q, k, v, block_mask=mask, scale=sm_scale, enable_gqa=shared)

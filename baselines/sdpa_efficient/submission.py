@@ -8,6 +8,7 @@ The four backend switches are set before the call and put back after it: 2 us of
 
 import torch
 import torch.nn.functional as F
+from torch.nn.attention.bias import causal_lower_right
 
 _cuda = torch.backends.cuda
 REFUSALS = ("No available kernel", "Invalid backend")  # what PyTorch says, by release
@@ -21,7 +22,9 @@ def _switch(cudnn, flash, mem_efficient, math):
 
 
 def custom_attention_forward(q, k, v, causal=True, sm_scale=None):
-    """Attention of q, k, v (batch, heads, seqlen, headdim) on a GPU, by this one backend.
+    """Attention of q (batch, heads, seqlen, headdim), k and v (batch, heads, seqlen_k, headdim).
+
+    On a GPU, by this one backend, which takes no shared heads.
 
     Raises:
         NotImplementedError: q is not on a GPU, or the backend has no kernel for this case.
@@ -38,6 +41,9 @@ def custom_attention_forward(q, k, v, causal=True, sm_scale=None):
     )
     _switch(False, False, True, False)
     try:
+        if causal and q.shape[2] != k.shape[2]:  # SDPA's own flag is top-left
+            mask = causal_lower_right(q.shape[2], k.shape[2])
+            return F.scaled_dot_product_attention(q, k, v, attn_mask=mask, scale=sm_scale)
         return F.scaled_dot_product_attention(q, k, v, is_causal=causal, scale=sm_scale)
     except RuntimeError as error:
         if not any(words in str(error) for words in REFUSALS):

@@ -8,6 +8,7 @@ The four backend switches are set before the call and put back after it: 2 us of
 
 import torch
 import torch.nn.functional as F
+from torch.nn.attention.bias import causal_lower_right
 
 _cuda = torch.backends.cuda
 REFUSALS = ("No available kernel", "Invalid backend")  # what PyTorch says, by release
@@ -20,8 +21,31 @@ def _switch(cudnn, flash, mem_efficient, math):
     _cuda.enable_math_sdp(math)
 
 
-def custom_attention_forward(q, k, v, causal=True, sm_scale=None):
-    """Attention of q, k, v (batch, heads, seqlen, headdim) on a GPU, by this one backend.
+def _attention(q, k, v, causal, sm_scale, packed):
+    if packed:
+        q, k, v = (
+            x.squeeze(0).transpose(0, 1) for x in (q, k, v)
+        )  # [tokens, heads, headdim] views
+        out = torch.ops.aten._flash_attention_forward(
+            q, k, v, packed["cu_seqlens_q"], packed["cu_seqlens_k"], packed["max_seqlen_q"],
+            packed["max_seqlen_k"], 0.0, causal, False, scale=sm_scale,
+        )[0]  # fmt: skip
+        return out.transpose(0, 1).unsqueeze(0)
+    shared = q.shape[1] != k.shape[1]
+    if causal and q.shape[2] != k.shape[2]:  # SDPA's own flag is top-left
+        mask = causal_lower_right(q.shape[2], k.shape[2])
+        return F.scaled_dot_product_attention(
+            q, k, v, attn_mask=mask, scale=sm_scale, enable_gqa=shared
+        )
+    return F.scaled_dot_product_attention(
+        q, k, v, is_causal=causal, scale=sm_scale, enable_gqa=shared
+    )
+
+
+def custom_attention_forward(q, k, v, causal=True, sm_scale=None, **packed):
+    """Attention of q (batch, heads, seqlen, headdim), k and v (batch, kv_heads, seqlen_k, headdim).
+
+    On a GPU, by this one backend. packed: cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k.
 
     Raises:
         NotImplementedError: q is not on a GPU, or the backend has no kernel for this case.
@@ -38,7 +62,7 @@ def custom_attention_forward(q, k, v, causal=True, sm_scale=None):
     )
     _switch(False, True, False, False)
     try:
-        return F.scaled_dot_product_attention(q, k, v, is_causal=causal, scale=sm_scale)
+        return _attention(q, k, v, causal, sm_scale, packed)
     except RuntimeError as error:
         if not any(words in str(error) for words in REFUSALS):
             raise

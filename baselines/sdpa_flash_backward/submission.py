@@ -10,8 +10,11 @@ import torch
 _backward = torch.ops.aten._scaled_dot_product_flash_attention_backward.default
 
 
-def custom_attention_backward(q, k, v, o, lse, do, causal=True, sm_scale=None):
-    """(dq, dk, dv) of q, k, v, o, do (batch, heads, seqlen, headdim) and lse without headdim, on a GPU.
+def custom_attention_backward(q, k, v, o, lse, do, causal=True, sm_scale=None, **packed):
+    """(dq, dk, dv), shaped like q, k, v, on a GPU.
+
+    q, o, do (batch, heads, seqlen, headdim), lse without headdim, k and v (batch, kv_heads,
+    seqlen_k, headdim). packed: cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k.
 
     Raises:
         NotImplementedError: q is not on a GPU.
@@ -21,8 +24,16 @@ def custom_attention_backward(q, k, v, o, lse, do, causal=True, sm_scale=None):
             f"sdpa_flash_backward needs a GPU, q is on {q.device}; on a CPU run `sdpa_backward`"
         )
     unread = torch.empty(0, dtype=torch.int64, device=q.device)
-    seqlen = q.shape[2]
-    return _backward(
-        do, q, k, v, o, lse, None, None, seqlen, seqlen, 0.0, causal, unread, unread,
-        scale=sm_scale,
+    if not packed:
+        return _backward(
+            do, q, k, v, o, lse, None, None, q.shape[2], k.shape[2], 0.0, causal, unread, unread,
+            scale=sm_scale,
+        )  # fmt: skip
+    q, k, v, o, do = (
+        x.squeeze(0).transpose(0, 1) for x in (q, k, v, o, do)
+    )  # [tokens, heads, headdim]
+    grads = torch.ops.aten._flash_attention_backward(
+        do, q, k, v, o, lse.squeeze(0), packed["cu_seqlens_q"], packed["cu_seqlens_k"],
+        packed["max_seqlen_q"], packed["max_seqlen_k"], 0.0, causal, unread, unread, scale=sm_scale,
     )  # fmt: skip
+    return tuple(grad.transpose(0, 1).unsqueeze(0) for grad in grads)

@@ -7,6 +7,7 @@ slow floor of the board; runs on any device.
 
 import torch
 import torch.nn.functional as F
+from torch.nn.attention.bias import causal_lower_right
 
 _cuda = torch.backends.cuda
 
@@ -19,7 +20,11 @@ def _switch(cudnn, flash, mem_efficient, math):
 
 
 def custom_attention_forward(q, k, v, causal=True, sm_scale=None):
-    """Attention of q, k, v (batch, heads, seqlen, headdim), unfused; any device."""
+    """Attention of q (batch, heads, seqlen, headdim), k and v (batch, kv_heads, seqlen_k, headdim).
+
+    Unfused; any device.
+    """
+    shared = q.shape[1] != k.shape[1]
     before = (
         _cuda.cudnn_sdp_enabled(),
         _cuda.flash_sdp_enabled(),
@@ -28,6 +33,13 @@ def custom_attention_forward(q, k, v, causal=True, sm_scale=None):
     )
     _switch(False, False, False, True)
     try:
-        return F.scaled_dot_product_attention(q, k, v, is_causal=causal, scale=sm_scale)
+        if causal and q.shape[2] != k.shape[2]:  # SDPA's own flag is top-left
+            mask = causal_lower_right(q.shape[2], k.shape[2])
+            return F.scaled_dot_product_attention(
+                q, k, v, attn_mask=mask, scale=sm_scale, enable_gqa=shared
+            )
+        return F.scaled_dot_product_attention(
+            q, k, v, is_causal=causal, scale=sm_scale, enable_gqa=shared
+        )
     finally:
         _switch(*before)

@@ -34,6 +34,7 @@ _load_cuda_runtime()
 try:
     import xformers
     from xformers.ops import LowerTriangularMask, memory_efficient_attention
+    from xformers.ops.fmha.attn_bias import LowerTriangularFromBottomRightMask
 except ImportError as error:
     if (error.name or "").startswith("flash_attn"):  # flash-attn-4 alone: flash_attn.cute, no more
         raise ImportError(
@@ -79,16 +80,20 @@ def _check_gpu(device):
         )
 
 
-_CAUSAL = LowerTriangularMask()
+_CAUSAL, _LOWER_RIGHT = LowerTriangularMask(), LowerTriangularFromBottomRightMask()
 
 
 def custom_attention_forward(q, k, v, causal=True, sm_scale=None):
-    """Attention of q, k, v (batch, heads, seqlen, headdim), fp16 or bf16, on a GPU.
+    """Attention of q (batch, heads, seqlen, headdim), k and v (batch, heads, seqlen_k, headdim).
+
+    fp16 or bf16, on a GPU.
 
     Raises:
         NotImplementedError: q is not on a GPU of compute capability 8.0 or newer.
     """
     _check_gpu(q.device)
     q, k, v = q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2)  # [B, S, H, D] views
-    mask = _CAUSAL if causal else None
+    mask = None
+    if causal:
+        mask = _CAUSAL if q.shape[1] == k.shape[1] else _LOWER_RIGHT
     return memory_efficient_attention(q, k, v, attn_bias=mask, scale=sm_scale).transpose(1, 2)

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from harness.board.rank import Board, Leaderboard, Row
+from harness.board.render.lasting import lasting
+from harness.measure.stats import Interval
+from harness.schema import Result
 
 COLUMNS = (
     *("gpu", "suite", "suite_sha256", "protocol", "group", "rank", "tie", "entry", "kind"),
     *("language", "author", "speedup", "speedup_low", "speedup_high", "against", "config"),
     *("status", "reason", "latency_ms", "p10_ms", "p90_ms", "tflops", "peak_pct", "max_diff"),
+    *("lasting_ms", "lasting_tflops", "lasting_mhz", "lasting_w", "pj_per_flop"),
     *("blocks", "integrity", "date", "run", "source_sha256"),
 )
 OF_A_RESULT = (
@@ -26,10 +30,41 @@ def document(found: Leaderboard) -> dict[str, object]:
     for board in found.boards:
         rows = [
             {**_of_row(board, row), "why": row.why, "results": list(_results(row))}
+            | _beside_libraries(row)
             for row in board.rows
         ]
         boards.append({**_of_board(board), "configs": list(board.configs), "rows": rows})
     return {"boards": boards, "lines_left_out": found.bad_lines}
+
+
+def _beside_libraries(row: Row) -> dict[str, object]:
+    """Cells of a grid beside the best library of each, and what hidden shapes gave."""
+    mean, worst, loss = row.over_best, row.worst_cell, row.loss
+    best = {
+        "over_best": _interval(mean) if mean else None,
+        "least": {"config": worst.result.config, **_interval(worst.ratio)} if worst else None,
+        "led": row.led,
+        "cells": [
+            {"config": c.result.config, "library": c.library, "led": c.led, **_interval(c.ratio)}
+            for c in row.cells
+        ],
+    }
+    hidden = {
+        "results": [
+            told | {"shape": r.case.model_dump(mode="json")}
+            for told, r in zip(_each(row.hidden), row.hidden, strict=True)
+        ],
+        "official_over_hidden": _interval(loss.ratio) if loss else None,
+        "libraries_move_by": loss.libraries if loss else None,
+        "told": bool(loss and loss.told),
+    }
+    return ({"best_library": best} if row.cells else {}) | (
+        {"hidden": hidden} if row.hidden else {}
+    )
+
+
+def _interval(ratio: Interval) -> dict[str, object]:
+    return {"value": ratio.value, "low": ratio.low, "high": ratio.high}
 
 
 def csv_text(found: Leaderboard) -> str:
@@ -74,6 +109,22 @@ def _of_row(board: Board, row: Row) -> dict[str, object]:
 
 
 def _results(row: Row) -> Iterator[dict[str, object]]:
-    for result in row.results:
+    return _each(row.results)
+
+
+def _each(results: Sequence[Result]) -> Iterator[dict[str, object]]:
+    for result in results:
         told = {name: getattr(result, name) for name in OF_A_RESULT}
-        yield told | {"status": result.status.value}
+        yield told | {"status": result.status.value} | _of_a_stretch(result)
+
+
+def _of_a_stretch(result: Result) -> dict[str, object]:
+    """What lasts; None without a stretch."""
+    told = lasting(result)
+    return {
+        "lasting_ms": told and told.latency_ms,
+        "lasting_tflops": told and told.tflops,
+        "lasting_mhz": told and told.clock_mhz,
+        "lasting_w": told and told.power_w,
+        "pj_per_flop": told and told.pj_per_flop,
+    }

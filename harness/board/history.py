@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass
 from harness.board.record import Head
 from harness.measure import stats
 from harness.measure.stats import Interval
-from harness.schema import Status
+from harness.schema import Status, is_hidden
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +29,8 @@ def history(heads: Iterable[Head]) -> list[Point]:
     """Points in order of time; the speed-up is the geometric mean over the configs of the run."""
     runs: dict[tuple[object, ...], list[Head]] = {}
     for head in heads:
+        if is_hidden(head.config):
+            continue
         key = (head.entry, head.gpu, head.suite_sha256, head.protocol, head.run)
         runs.setdefault(key, []).append(head)
     points = [_point(lines) for lines in runs.values()]

@@ -2,7 +2,7 @@
 
 Two witnesses. The names come from a profiler inside the untrusted process: they are that process's
 word. The likeness comes from the judge, who held results of timed bursts beside those of libraries
-on the same inputs (harness/judge/likeness.py). Both decide the class that a row is shown in, never
+on the same inputs (harness/judge/numerics.py). Both decide the class that a row is shown in, never
 whether its time is true.
 
 Shares of bit-equal elements on one H200, fp16, causal, headdim 64, 128 and 256, 4 to 8 heads of

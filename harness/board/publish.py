@@ -118,7 +118,11 @@ def _read(
     heads = [head for head in heads if holds(head)]
     results, worse = query.read_newest(heads)
     bad = sorted([*bad, *worse], key=lambda line: (str(line.path), line.number))
-    return leaderboard(results, len(bad), query.SharedRuns(heads)), bad, heads
+    return (
+        leaderboard(results, len(bad), query.SharedRuns(heads), query.Libraries(heads)),
+        bad,
+        heads,
+    )
 
 
 def _links(results_dir: Path, place: BoardFile, board: Leaderboard) -> page.Files:

@@ -14,17 +14,17 @@ from harness.board.rank import (
     Leaderboard,
     Row,
     by_todays_rule,
-    direct_on,
     leaderboard,
     newest,
 )
 from harness.board.render.text import sanitize
+from harness.board.rivals import direct_on, place
 from harness.catalog.entrants import entry_name
 from harness.errors import UnavailableError, UsageError, did_you_mean
 from harness.measure import stats
 from harness.measure.stats import Interval
 from harness.process.project import results
-from harness.schema import Result, Status
+from harness.schema import Kind, Result, Status
 
 SHORTEST = 12  # characters that are left of a column at least
 
@@ -65,7 +65,7 @@ def boards(args: argparse.Namespace) -> Leaderboard:
             f"{args.results}: no results{f' for {what}' if what else ''}",
             "python run.py --submission triton_template",
         )
-    return leaderboard(results, len(bad) + len(worse), SharedRuns(wanted))
+    return leaderboard(results, len(bad) + len(worse), SharedRuns(wanted), Libraries(wanted))
 
 
 def read(
@@ -119,6 +119,25 @@ class SharedRuns:
                 if len(told) == len(configs):
                     return stats.geomean(told)
         return None
+
+
+class Libraries:
+    """rivals.Libraries: the baselines that passed in a run on a config, read when asked for."""
+
+    def __init__(self, heads: Iterable[record.Head]) -> None:
+        self.heads: dict[tuple[object, ...], list[record.Head]] = {}
+        self.read: dict[tuple[object, ...], list[Result]] = {}
+        for h in heads:
+            if h.kind == Kind.BASELINE.value and h.status == Status.PASSED.value:
+                key = (h.run, h.suite_sha256, h.protocol, h.config)
+                self.heads.setdefault(key, []).append(h)
+
+    def __call__(self, result: Result) -> Sequence[Result]:
+        """Those beside `result`."""
+        key = place(result)
+        if key not in self.read:
+            self.read[key], _ = record.read(self.heads.get(key, ()))
+        return self.read[key]
 
 
 def _key(r: Result) -> tuple[object, ...]:

@@ -17,8 +17,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from harness.board.rank import Board, Leaderboard, Row, direct_on, interval_of
+from harness.board.rank import Board, Leaderboard, Row, interval_of
 from harness.board.render.text import number, sanitize
+from harness.board.rivals import direct_on
 from harness.errors import UsageError
 from harness.measure import stats
 from harness.measure.stats import Interval

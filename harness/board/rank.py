@@ -13,12 +13,14 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol, TypeVar
 
-from harness.board import kernel_class
+from harness.board import kernel_class, rivals
+from harness.board.rivals import Cell, HiddenLoss, Libraries, block_times_ms, direct_on
 from harness.measure import stats
 from harness.measure.stats import Interval
 from harness.measure.stopping import level_of
 from harness.schema import MOST_SLACK_PCT, Kind, Result, Speedup, Status
 
+MOST_COLUMNS = 8
 #: The baseline everything is a multiple of, where it ran.
 HEADLINE = "sdpa_cudnn"
 
@@ -26,6 +28,12 @@ HEADLINE = "sdpa_cudnn"
 NO_VERDICT = frozenset(
     {Status.UNAVAILABLE, Status.UNSTABLE, Status.CONTENDED}
     | {Status.INTERRUPTED, Status.HARNESS_ERROR}
+)
+
+#: Endings that say that an output or a time was wrong, not that it was late or too large.
+WRONG = frozenset(
+    {Status.INCORRECT, Status.NONFINITE, Status.BAD_OUTPUT, Status.INPUT_MUTATED}
+    | {Status.TIME_CLAIM_REJECTED, Status.LEFT_WORK_RUNNING}
 )
 
 
@@ -78,10 +86,13 @@ class Row:
 
     entry: str
     results: tuple[Result, ...]  # in the order of the board's configs
+    hidden: tuple[Result, ...] = ()  # on shapes that its run drew from its secret
     speedup: Interval | None = None  # geometric mean over the configs
     rank: int | None = None
     tie: bool = False
     why: str = ""
+    cells: tuple[Cell, ...] = ()  # on a grid: each config beside the best library of its run
+    loss: HiddenLoss | None = None  # beside libraries, on hidden shapes
 
     @property
     def pick(self) -> Result:
@@ -100,6 +111,22 @@ class Row:
             return False
         classes = {kernel_class.classify(r.kernels, r.likeness) for r in self.results}
         return bool(classes & {kernel_class.LIBRARY, kernel_class.MIXED})
+
+    @property
+    def over_best(self) -> Interval | None:
+        """Geometric mean of the cells: beside the best library of each; None if one is missing."""
+        whole = self.cells and len(self.cells) == len(self.results)
+        return stats.geomean([cell.ratio for cell in self.cells]) if whole else None
+
+    @property
+    def worst_cell(self) -> Cell | None:
+        """Where it leads least or is farthest behind."""
+        return min(self.cells, key=lambda cell: cell.ratio.value, default=None)
+
+    @property
+    def led(self) -> int:
+        """In how many cells it is not slower than the best library, beyond doubt."""
+        return sum(cell.led for cell in self.cells)
 
     @property
     def champion(self) -> str:
@@ -139,6 +166,11 @@ class Board:
     unranked: tuple[Row, ...]
 
     @property
+    def is_grid(self) -> bool:
+        """Whether it has so many configs that they are shown as a map and not as columns."""
+        return len(self.configs) > MOST_COLUMNS
+
+    @property
     def is_cpu(self) -> bool:
         """Boards of a CPU say who passed, never who is faster."""
         return all(not row.pick.machine.has_gpu for row in self.rows)
@@ -168,10 +200,12 @@ class Leaderboard:
 
     @property
     def main(self) -> Board | None:
-        """The one a reader sees first: of the newest protocol the one that ranks most rows."""
-        return max(
-            self.boards, key=lambda b: (not b.is_cpu, b.protocol, len(b.ranked)), default=None
-        )
+        """The one seen first, no grid: of the newest protocol the one that ranks most rows."""
+
+        def weight(b: Board) -> tuple[object, ...]:
+            return (not b.is_cpu, b.protocol, not b.is_grid, len(b.ranked))
+
+        return max(self.boards, key=weight, default=None)
 
 
 #: The paired ratio of two rows from a run that holds both, if there is one.
@@ -210,17 +244,24 @@ def nowhere(a: Row, b: Row, configs: Sequence[str]) -> Interval | None:
 
 
 def leaderboard(
-    results: Iterable[Result], bad_lines: int = 0, beside: Beside = nowhere
+    results: Iterable[Result],
+    bad_lines: int = 0,
+    beside: Beside = nowhere,
+    libraries: Libraries | None = None,
 ) -> Leaderboard:
     """Every board that `results` hold; the same results in any order give the same boards.
 
     `beside` is asked for two rows of different runs: an older run may have measured both.
+    `libraries`: who passed beside a result in its run; those among `results` if not given.
     """
+    results = list(results)
+    libraries = libraries or rivals.among(results)
     groups: dict[tuple[str, str, int], list[Result]] = {}
     chosen = sorted(newest(results), key=lambda r: (r.entry, r.config, r.date, r.run))
     for result in chosen:
         groups.setdefault((result.gpu, result.suite_sha256, result.protocol), []).append(result)
-    boards = [_board(group, beside) for group in groups.values()]
+    asked = (group for group in groups.values() if any(not r.case.hidden for r in group))
+    boards = [_board(group, beside, libraries) for group in asked]
     return Leaderboard(tuple(sorted(boards, key=_order)), bad_lines)
 
 
@@ -228,14 +269,20 @@ def _order(board: Board) -> tuple[object, ...]:
     return (board.is_cpu, board.gpu, board.suite, -board.protocol, board.suite_sha256)
 
 
-def _board(group: Sequence[Result], beside: Beside) -> Board:
-    first = group[0]
+def _board(group: Sequence[Result], beside: Beside, libraries: Libraries) -> Board:
+    first, drawn = group[0], [result for result in group if result.case.hidden]
+    group = [result for result in group if not result.case.hidden]
     configs = tuple(sorted({r.config for r in group}, key=lambda name: _size(group, name)))
     headline = _headline(group)
     by_entry: dict[str, list[Result]] = {}
     for result in sorted(group, key=lambda r: configs.index(r.config)):
         by_entry.setdefault(result.entry, []).append(result)
-    rows = [_row(entry, tuple(mine), configs, headline) for entry, mine in by_entry.items()]
+    hidden = {name: tuple(r for r in drawn if r.entry == name) for name in by_entry}
+    rows = [
+        _row(Row(entry, tuple(mine), hidden[entry]), configs, headline)
+        for entry, mine in by_entry.items()
+    ]
+    rows = [_beside_libraries(row, len(configs) > MOST_COLUMNS, libraries) for row in rows]
     scored = sorted((row for row in rows if row.speedup), key=lambda r: (-_value(r), r.entry))
     entries = [row for row in scored if not row.champion]
     library = [row for row in entries if row.borrowed]
@@ -270,12 +317,29 @@ def _headline(group: Sequence[Result]) -> str:
     return min(named, key=lambda name: (-named[name], name))
 
 
-def _row(entry: str, results: tuple[Result, ...], configs: Sequence[str], headline: str) -> Row:
-    why = _obstacle(entry, results, configs, headline)
+def _row(row: Row, configs: Sequence[str], headline: str) -> Row:
+    """The same with its speed-up, or with the reason why it has none."""
+    why = _obstacle(row.entry, row.results, configs, headline) or _wrong_on_hidden(row)
     if why:
-        return Row(entry, results, why=why)
-    ratios = [Interval(1, 1, 1) if entry == headline else _told(result) for result in results]
-    return Row(entry, results, speedup=stats.geomean(ratios))
+        return replace(row, why=why)
+    first = row.entry == headline
+    ratios = [Interval(1, 1, 1) if first else _told(result) for result in row.results]
+    return replace(row, speedup=stats.geomean(ratios))
+
+
+def _beside_libraries(row: Row, grid: bool, libraries: Libraries) -> Row:
+    """The same with what its own run says of it beside libraries, if it is a submission's."""
+    if row.pick.kind is not Kind.SUBMISSION:
+        return row
+    cells = [rivals.cell_of(result, libraries) for result in row.results if grid]
+    loss = rivals.hidden_loss(row.results, row.hidden, libraries) if row.hidden else None
+    return replace(row, cells=tuple(cell for cell in cells if cell), loss=loss)
+
+
+def _wrong_on_hidden(row: Row) -> str:
+    """Why a submission that is wrong on a shape it claims has no score, or an empty string."""
+    wrong = (r for r in row.hidden if r.kind is Kind.SUBMISSION and r.status in WRONG)
+    return next((f"{r.config}: {r.status.value} ({r.reason})" for r in wrong), "")
 
 
 def _told(result: Result) -> Interval:
@@ -365,13 +429,6 @@ def direct(a: Row, b: Row, configs: Sequence[str]) -> Interval | None:
     return stats.geomean(ratios) if ratios else None
 
 
-def direct_on(a: Result | None, b: Result | None) -> Interval | None:
-    """The same on one config: time of `b` / time of `a`, paired over the blocks of one run."""
-    if a is None or b is None or a.run != b.run or a.machine.uuid != b.machine.uuid:
-        return None
-    return stats.speedup(block_times_ms(b), block_times_ms(a), level_of(max(a.looks, b.looks)))
-
-
 def by_todays_rule(result: Result, base: Result | None) -> Result:
     """The same with its speed-up's interval made anew from the samples of both, if an older rule made it.
 
@@ -387,8 +444,3 @@ def by_todays_rule(result: Result, base: Result | None) -> Result:
     fresh = {"value": found.value, "low": found.low, "high": found.high}
     speedup = told.model_copy(update=fresh | {"rule": stats.INTERVAL_RULE})
     return result.model_copy(update={"speedup": speedup})
-
-
-def block_times_ms(result: Result) -> dict[int, float]:
-    """Block number → latency in ms, of the samples that count."""
-    return {sample.block: sample.latency_ms for sample in result.scored}

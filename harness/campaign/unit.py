@@ -55,7 +55,7 @@ class Unit(Frozen):
         """Longer than every deadline inside it together: whoever passes this hangs."""
         limits, count = self.suite.limits, len(self.entrants) + 2
         bursts = self.suite.warmup_blocks + 2 * self.suite.blocks + 60
-        each = 2 * limits.first_call_s + bursts * limits.burst_s
+        each = 2 * limits.first_call_s + (bursts + 1) * limits.burst_s + 6 * self.suite.sustained_s
         return (
             600
             + self.rule.time_limit_s
@@ -102,7 +102,7 @@ def plan_units(
     """
     baseline = tuple(e for e in request.entrants if e.name == request.against)
     alone = [e for e in request.entrants if e.name != request.against] or list(baseline)
-    pending = ((entrant, _pending(entrant, request.suite.cases, recorded)) for entrant in alone)
+    pending = ((entrant, _pending(entrant, request.asked.cases, recorded)) for entrant in alone)
     units: list[Unit] = []
     for cases, group in groupby(pending, key=lambda pair: pair[1]):
         members = [entrant for entrant, _ in group] if cases else []
@@ -112,7 +112,9 @@ def plan_units(
                 Unit(
                     key=f"{len(units):05d}",
                     entrants=chosen if chosen == baseline else (*chosen, *baseline),
-                    suite=request.suite,
+                    suite=request.suite.model_copy(
+                        update={"hidden": 0}
+                    ),  # of one run, not of units
                     cases=cases,
                     against=request.against,
                     root=request.root,

@@ -97,6 +97,13 @@ def check_launch(path: Path, manifest: Manifest, problem: Problem) -> None:
             f"{shown(path)}: entry '{manifest.entry}': a plain .cu serves {CU_FUNCTION} only",
             f"write a submission.py with {problem.function} that launches it",
         )
+    claims = manifest.claims
+    if claims.gqa or claims.packed or claims.seqlens != "equal":
+        raise SubmissionError(
+            f"{shown(path)}: entry '{manifest.entry}': the launch of a plain .cu knows one shape, "
+            "that of q; it cannot claim gqa, seqlens: any or packed",
+            f"write a submission.py with {problem.function} that launches it",
+        )
     if manifest.launch is None:
         raise SubmissionError(
             f"{shown(path)}: entry '{manifest.entry}' needs a 'launch:' section",

@@ -38,6 +38,10 @@ def load_suite(name: str, configs: Path) -> Suite:
             f"{path}: name is '{suite.name}' in the file of '{path.stem}'",
             f"write name: {path.stem}",
         )
+    taken = next((case.name for case in suite.cases if case.hidden), "")
+    if taken:
+        hint = f"choose another name in {path}"
+        raise SuiteError(f"{path}: case '{taken}': names of hidden shapes begin so", hint)
     try:
         get_problem(suite.problem)
     except UsageError as cause:
@@ -78,7 +82,7 @@ def adhoc_suite(base: Suite, **asked: Sequence[str] | None) -> Suite:
         for causal in causals
         for dtype in dict.fromkeys(dtypes)
     ]
-    return base.model_copy(update={"name": "adhoc", "cases": tuple(cases)})
+    return base.model_copy(update={"name": "adhoc", "cases": tuple(cases), "hidden": 0})
 
 
 def parse_length(text: str) -> int:

@@ -10,6 +10,7 @@ from typing import NoReturn
 
 from harness.errors import UsageError, did_you_mean
 
+SUSTAINED_S = 2.0  # of --sustained without a number
 UNKNOWN = re.compile(r"unrecognized arguments: (--[\w-]+)")
 
 
@@ -54,6 +55,21 @@ def positive(text: str) -> float:
         value = math.nan
     if not 0 < value < math.inf:
         raise argparse.ArgumentTypeError(f"'{text}' is not a number above 0")
+    return value
+
+
+def stretch_s(text: str) -> float:
+    """Type of --sustained: seconds, 0 for none."""
+    from harness.schema import MOST_SUSTAINED_S  # not before judge and fork server have started
+
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
+    if not 0 <= value <= MOST_SUSTAINED_S:
+        raise argparse.ArgumentTypeError(
+            f"'{text}' is not a number of seconds from 0 to {MOST_SUSTAINED_S}"
+        )
     return value
 
 

@@ -21,7 +21,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from harness.catalog.entrants import stage
 from harness.engine.guards.resource_watch import ResourceWatch
-from harness.engine.worker_process import WorkerProcess
+from harness.engine.processes.worker_process import WorkerProcess
 from harness.errors import WireError
 from harness.measure.telemetry import Monitor
 from harness.problems import get_problem

@@ -14,7 +14,7 @@ from types import ModuleType
 from typing import Any
 
 from harness import PROTOCOL, __version__
-from harness.cli.arguments import Parser, gpu_count, positive, whole
+from harness.cli.arguments import SUSTAINED_S, Parser, gpu_count, positive, stretch_s, whole
 from harness.cli.output import keep_places, unbreakable
 from harness.errors import (
     EXIT_INTERRUPTED,
@@ -38,6 +38,7 @@ COMMANDS = {
     "completion": "commands.completion",
     "doctor": "commands.doctor",
     "explain": "results.explain",
+    "export": "commands.export.command",
     "history": "results.history",
     "init": "commands.init",
     "list": "commands.list_",
@@ -185,6 +186,20 @@ def add_run(subparsers: argparse._SubParsersAction[Any]) -> None:
         type=float,
         metavar="SECONDS",
         help=f"of the timed part, for --until; the suite's own blocks are not cut (default: {TIME_LIMIT_S:g})",
+    )
+    add(
+        "--only",
+        metavar="LIST",
+        help="these cases of the suite, e.g. 'hdim64_*,*_full'; same board",
+    )
+    add(
+        "--sustained",
+        type=stretch_s,
+        nargs="?",
+        const=SUSTAINED_S,
+        metavar="SECONDS",
+        help="what lasts: so many seconds of each alone, with clock, power and energy; 0: not even "
+        f"where the suite asks (default: the suite's; without a number {SUSTAINED_S:g})",
     )
     add("--headdim", "--hdim", metavar="LIST", help="64,128,256: own shapes instead of the suite's")
     add("--seqlen", metavar="LIST", help="512,4k,16k")

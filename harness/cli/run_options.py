@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import fnmatch
 from dataclasses import replace
 
 from harness.campaign.placement import REMOTE, Placement
@@ -10,7 +11,7 @@ from harness.catalog.entrants import problem_of
 from harness.catalog.request import Request, resolve
 from harness.catalog.suites import adhoc_suite, load_suite
 from harness.cli.main import is_campaign
-from harness.errors import UnavailableError, UsageError
+from harness.errors import UnavailableError, UsageError, did_you_mean
 from harness.measure.machine import inspect_machine
 from harness.measure.stopping import TIME_LIMIT_S, Rule
 from harness.process import project
@@ -62,7 +63,7 @@ def slow_here(request: Request) -> list[str]:
     claims = [e.manifest.claims for e in request.entrants if e.manifest.language == "triton"]
     found = []
     for case in request.asked.cases:
-        scores = case.batch * case.heads * case.seqlen**2
+        scores = case.batch * case.heads * sum(q * k for q, k in case.lengths)
         if scores > MOST_SCORES and not all(claim.refusal(case) for claim in claims):
             found.append(
                 f"{case.name}: {scores / MOST_SCORES:.0f} times what Triton's interpreter does in a"
@@ -90,6 +91,8 @@ def choose_suite(args: argparse.Namespace, machine: Machine) -> Suite:
     if args.timeout:
         told = {"import_s": args.timeout, "first_call_s": args.timeout, "burst_s": args.timeout}
         suite = suite.model_copy(update={"limits": suite.limits.model_copy(update=told)})
+    if args.sustained is not None:
+        suite = suite.model_copy(update={"sustained_s": args.sustained})
     return suite.model_copy(update={"blocks": args.blocks}) if args.blocks else suite
 
 
@@ -106,8 +109,25 @@ def resolve_request(args: argparse.Namespace, suite: Suite, machine: Machine) ->
     )
     request = resolve(args.submission, baselines, suite, on, against, project.base())
     level = enter.usual_level() if args.sandbox is None else args.sandbox
-    request = replace(request, fail_fast=args.fail_fast, only_check=args.check)
+    cases = cases_named(args.only, suite)
+    request = replace(request, fail_fast=args.fail_fast, only_check=args.check, cases=cases)
     return replace(request, sandbox=level, rule=rule_of(args))
+
+
+def cases_named(text: str | None, suite: Suite) -> tuple[str, ...]:
+    """Names of `suite`'s cases that --only asks for, each part of it a pattern; all if not given.
+
+    Raises UsageError where a part fits no case.
+    """
+    known = [case.name for case in suite.cases]
+    patterns = _split(text) or []
+    if text is not None and not patterns:
+        raise UsageError("--only names no case", f"cases of {suite.name}: {', '.join(known)}")
+    for pattern in patterns:
+        if not fnmatch.filter(known, pattern):
+            hint = did_you_mean(pattern, known) or f"cases of {suite.name}: {', '.join(known)}"
+            raise UsageError(f"--only {pattern}: no case of suite '{suite.name}'", hint)
+    return tuple(n for n in known if any(fnmatch.fnmatchcase(n, p) for p in patterns))
 
 
 def rule_of(args: argparse.Namespace) -> Rule:

@@ -21,6 +21,8 @@ from rich.text import Text
 
 from harness.board.rank import Board, Leaderboard, Row
 from harness.board.render.error_map import error_map
+from harness.board.render.heat_map import loss_words, maps, summary, text_lines
+from harness.board.render.lasting import lasting_words
 from harness.board.render.text import (
     board_title,
     ending,
@@ -147,6 +149,8 @@ class Terminal(Observer):
                 line.append(f"  {ratio} over {sanitize(told.against, 80)}")
             if result.numerics_class == "approximate":
                 line.append("  approximate", style="yellow")
+            if result.sustained:
+                line.append(f"\n    lasting: {lasting_words(result)}", style=DIM)
             self._add_printed(line, result)
         else:
             line.append(ending(result), style=BAD)
@@ -171,6 +175,8 @@ class Terminal(Observer):
         self.close()
         for board in leaderboard.boards:
             self.console.print(self._table(board) if self.moving else _plain_board(board))
+            for line in _grid_lines(board, colour=self.moving):
+                self.console.print(Text.from_ansi(line), soft_wrap=True)
         self._print(f"board: {path} · page: {path.with_suffix('.html').name} beside it")
 
     def note(self, text: str) -> None:
@@ -212,7 +218,7 @@ class Terminal(Observer):
         table = Table(title=board_title(board), title_justify="left", header_style="bold")
         for name in ("rank", "entry", "speed-up"):
             table.add_column(name, justify="right" if name == "rank" else "left")
-        for config in board.configs:
+        for config in board.configs if not board.is_grid else ():
             table.add_column(f"{sanitize(config, 80)}\nTFLOP/s", justify="right")
         for row in board.rows:
             style = "bold" if row.rank == 1 else DIM if row.rank is None else ""
@@ -223,7 +229,7 @@ class Terminal(Observer):
 def _cells(board: Board, row: Row) -> list[str]:
     cells = [rank_text(row), sanitize(row.entry, 80)]
     cells.append(times(row.speedup) if row.speedup else sanitize(row.why, 60))
-    for config in board.configs:
+    for config in board.configs if not board.is_grid else ():
         result = row.on(config)
         if board.is_cpu:
             cells.append(result.status.value if result else "not run")
@@ -234,8 +240,21 @@ def _cells(board: Board, row: Row) -> list[str]:
 
 def _plain_board(board: Board) -> str:
     unit = "" if board.is_cpu else " TFLOP/s"
-    rows = [["rank", "entry", "speed-up", *(f"{sanitize(c, 80)}{unit}" for c in board.configs)]]
+    shown = () if board.is_grid else board.configs
+    rows = [["rank", "entry", "speed-up", *(f"{sanitize(c, 80)}{unit}" for c in shown)]]
     rows += [_cells(board, row) for row in board.rows]
     widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
     lines = ["  ".join(c.ljust(w) for c, w in zip(row, widths, strict=True)) for row in rows]
     return "\n".join([board_title(board), *(line.rstrip() for line in lines)])
+
+
+def _grid_lines(board: Board, colour: bool) -> list[str]:
+    """Maps of the best submissions of a grid; and who is slower off the official shapes."""
+    lines: list[str] = []
+    for one in maps(board):
+        lines += ["", f"{sanitize(one.row.entry, 80)}: {summary(one.row)}"]
+        lines += text_lines(one, colour)
+    for row in board.rows:
+        if words := loss_words(row):
+            lines += ["", f"{sanitize(row.entry, 80)}: {words}"]
+    return lines

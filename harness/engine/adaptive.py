@@ -12,10 +12,10 @@ from dataclasses import dataclass, field, replace
 
 from harness.engine.burst import settle
 from harness.engine.run_state import State
+from harness.engine.sustain import sustain
 from harness.engine.timing import (
     clock_verdict,
     intervals,
-    name_kernels,
     repeat_disturbed,
     run_block,
 )
@@ -99,7 +99,7 @@ class AdaptiveRun:
                 self._tell(name, end)
         self._tell_neighbours()
         for lane in self.lanes:
-            name_kernels(self.state, lane.case, self.shown)
+            sustain(self.state, lane.case, self.left)
 
     def _advance_to(self, look: int) -> bool:
         """Give every case `look` timed blocks, one block in turn; False when the time is over."""

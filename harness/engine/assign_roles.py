@@ -11,8 +11,8 @@ from pathlib import Path
 from harness.catalog.entrants import find_entrants, stage
 from harness.catalog.null_kernel import null_entrant
 from harness.catalog.request import Request
+from harness.engine.processes.worker_process import WorkerProcess
 from harness.engine.run_state import Roles
-from harness.engine.worker_process import WorkerProcess
 from harness.errors import HarnessError
 from harness.measure.machine import minor_of
 from harness.problems import Problem

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from functools import partial
 
 from harness.engine.guards.quiet import Rest
-from harness.engine.judge_client import JudgeFailed
+from harness.engine.processes.judge_client import JudgeFailed
+from harness.engine.processes.worker_process import WorkerProcess
 from harness.engine.run_state import State
-from harness.engine.worker_process import WorkerProcess
 from harness.errors import HarnessError
 from harness.problems.base import Probe
 from harness.process.messages import BurstReport
@@ -18,6 +18,14 @@ from harness.schema import Case, Kind, Status
 #: Of the judge's watch kernel (harness/judge/alone.py): far above its own, far below a turn of
 #: another process.
 MOST_GAP_MS = 0.5
+
+
+@dataclass(frozen=True)
+class Stretch:
+    """So many calls back to back, and for about how long."""
+
+    calls: int
+    seconds: float
 
 
 @dataclass(frozen=True)
@@ -30,6 +38,7 @@ class Question:
     whole: bool = False  # compare all of each output with float64
     timed: bool = False  # the judge watches that it is alone on the GPU while it works this out
     replayed: bool = False  # the label is the whole one of a burst that has been
+    stretch: Stretch | None = None  # on windows into these inputs; None: one burst
 
 
 def run_burst(
@@ -97,8 +106,16 @@ def _burst(
             return None
         state.quiet.release(worker)
     state.last_on_turn = name
+    reply: BurstReport
     overdue = partial(end_overdue, state, worker)
-    reply, goes_on = worker.run(state.judge, timeout_s, overdue, profile, heat_ms, compare)
+    if question.stretch:
+        asked = (question.stretch.calls, question.stretch.seconds)
+        reply, goes_on = worker.stretch(state.judge, *asked, timeout_s, overdue)
+    else:
+        kernels_s = state.limits.burst_s if timeout_s > state.limits.burst_s else None
+        reply, goes_on = worker.run(
+            state.judge, timeout_s, overdue, profile, heat_ms, compare, kernels_s
+        )
     if not goes_on:
         reply = reap(state, worker, reply)
         return None if reply.status is Status.PASSED else reply
@@ -181,12 +198,13 @@ def end_overdue(state: State, worker: WorkerProcess, deadline_s: float) -> None:
 def _ask(state: State, name: str, question: Question) -> float:
     """Have the judge draw inputs that nobody else meets: one entrant's answers are of no use to another.
 
-    The null kernel answers nothing, so nothing is worked out for it. Everybody is held meanwhile:
+    The null kernel answers nothing, so nothing is worked out for it, nor for a stretch, whose calls
+    get other inputs than these. Everybody is held meanwhile:
     returns the longest time in ms that the GPU was with somebody else all the same, 0 where nobody
     watches.
     """
     label = question.label if question.replayed else own_label(state, name, question)
-    answered = name != state.roles.null
+    answered = name != state.roles.null and not question.stretch
     watched = question.timed and state.quiet.watches
     return state.judge.inputs(
         question.probe, label, question.calls, question.whole, answered, watched

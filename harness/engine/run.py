@@ -2,6 +2,7 @@
 
 correctness.py  every case once with the whole float64 reference, then the probes of its claims
 timing.py       case by case: blocks in random order, every output of every burst verified
+sustain.py      where it is asked for, seconds of each entrant alone behind the blocks of a case
 adaptive.py     all cases together, for runs that drop the slow or go on until all is decided
 burst.py        one burst on one worker, alone on the machine
 here            a case that is timed to its end gets its row, whatever happens to the others
@@ -20,11 +21,12 @@ from dataclasses import dataclass, field, replace
 
 from harness.engine.adaptive import AdaptiveRun
 from harness.engine.correctness import check_cases
-from harness.engine.judge_client import JudgeFailed
+from harness.engine.processes.judge_client import JudgeFailed
 from harness.engine.run_state import State
+from harness.engine.sustain import sustain
 from harness.engine.timing import clock_verdict, name_kernels, time_case
 from harness.errors import HarnessError
-from harness.measure.verdict import conclude
+from harness.measure.verdict import Evidence, conclude
 from harness.schema import Case, Status
 
 
@@ -57,12 +59,16 @@ class Run(State):
             for name in self.submissions() if open_cases else ():
                 self.observer.stage(name, "time")
             if self.rule.adaptive and open_cases:
-                self._time_together()
-                return
-            for case in self.suite.cases:
-                if not self.failed_fast() and not self.nobody_left(case):
-                    time_case(self, case)
-                self.told[case.name] = self._rotate_secret()
+                AdaptiveRun(self).run()
+                self.told = dict.fromkeys([c.name for c in self.suite.cases], self._rotate_secret())
+            else:
+                for case in self.suite.cases:
+                    if not self.failed_fast() and not self.nobody_left(case):
+                        time_case(self, case)
+                        sustain(self, case)
+                    self.told[case.name] = self._rotate_secret()
+            if open_cases and self.suite.hidden and not self.failed_fast():
+                self._time_hidden()
             for case in self.suite.cases:
                 name_kernels(self, case, [n for n in self.workers if self.may_run(n, case)])
                 self._finish(case, *self.told[case.name])
@@ -73,12 +79,31 @@ class Run(State):
             failed = [n for n in self.submissions() if not self.may_run(n, case)]
             self._finish(case, commitment, secret, failed)
 
-    def _time_together(self) -> None:
-        """All cases side by side; their inputs come from one secret, told in every line."""
-        AdaptiveRun(self).run()
-        told = self._rotate_secret()
-        for case in self.suite.cases:
-            self._finish(case, *told)
+    def _time_hidden(self) -> None:
+        """Shapes that follow from the secret in force, checked and timed in half the blocks.
+
+        Drawn when the suite's own are over: until its first call on one nobody knows it, no
+        builder is told, and their secret is revealed with their rows.
+        """
+        cases = self.judge.hidden_cases(self.suite.cases, self.suite.hidden)
+        asked = {"cases": (*self.suite.cases, *cases), "blocks": max(5, self.suite.blocks // 2)}
+        official, self.suite = self.suite.cases, self.suite.model_copy(update=asked)
+        for name in self.workers:
+            self._left_out(name, [self.record(name, case) for case in official], cases)
+        check_cases(self, cases, probes=False)
+        for case in cases:
+            if not self.nobody_left(case):
+                time_case(self, case)
+        self.told |= dict.fromkeys([case.name for case in cases], self._rotate_secret())
+
+    def _left_out(self, name: str, before: Sequence[Evidence], cases: Sequence[Case]) -> None:
+        """Who failed one of the suite's own cases, or could not even start, is tried on no other."""
+        failed = [k for k in before if k.status not in (None, Status.UNSUPPORTED)]
+        for case in cases if failed else ():
+            status, reason = Status.INTERRUPTED, "not measured: it failed on the suite's own shapes"
+            if failed[0].status is Status.UNAVAILABLE:
+                status, reason = failed[0].status, failed[0].reason
+            self.record(name, case).fail(status, reason)
 
     @contextlib.contextmanager
     def nothing_lost(self) -> Iterator[None]:
@@ -124,7 +149,7 @@ class Run(State):
             self.record(name, case).fail(status, f"in its turn {why}")
             self._finish(case, self.judge.commitment, "", [name])
         self.done |= {case.name for case in open_cases}
-        return BrokenRun(name, [case.name for case in open_cases], why)
+        return BrokenRun(name, [case.name for case in open_cases if not case.hidden], why)
 
     def _finish(
         self, case: Case, commitment: str, secret: str, names: Sequence[str] | None = None

@@ -10,8 +10,8 @@ from functools import cached_property
 from harness.engine.events import Observer
 from harness.engine.guards.budget import Budget
 from harness.engine.guards.quiet import Quiet
-from harness.engine.judge_client import JudgeClient
-from harness.engine.worker_process import WorkerProcess
+from harness.engine.processes.judge_client import JudgeClient
+from harness.engine.processes.worker_process import WorkerProcess
 from harness.measure.stopping import FIXED, Rule
 from harness.measure.telemetry import Monitor
 from harness.measure.verdict import Evidence, RunFacts
@@ -20,6 +20,7 @@ from harness.problems.base import TensorSpec
 from harness.process.cuda.arena_layout import aligned, nbytes
 from harness.schema import BLAMELESS, Case, Kind, Limits, Result, Status, Suite, Telemetry
 
+RING = 2  # fewest results of a stretch that are kept at once: one is written, one can be checked
 NOBODY_LEFT = "not measured: no submission was left on this shape"
 FAILED_FAST = "not measured: -x ends a run at its first failure"
 
@@ -137,6 +138,8 @@ def wanted_cases(suite: Suite, problem: Problem, entrants: Iterable[WorkerProces
     Who refuses a case is not asked about it, and its claims make no room for others to fill.
     """
     cases = list(suite.cases)
+    if suite.sustained_s:
+        cases += [case.model_copy(update={"burst": max(RING, case.burst)}) for case in suite.cases]
     for case in suite.cases:
         for claims in [worker.entrant.manifest.claims for worker in entrants]:
             if not claims.refusal(case):

@@ -18,9 +18,9 @@ from harness.engine.assign_roles import Crew, gpu_env
 from harness.engine.events import Observer
 from harness.engine.guards.quiet import Quiet
 from harness.engine.guards.resource_watch import ResourceWatch
-from harness.engine.judge_client import JudgeClient
+from harness.engine.processes.judge_client import JudgeClient
+from harness.engine.processes.worker_process import WorkerProcess
 from harness.engine.run import BrokenRun, Run
-from harness.engine.worker_process import WorkerProcess
 from harness.measure.machine import missing, too_old, without_gpu
 from harness.measure.telemetry import Monitor
 from harness.measure.two_clocks import CPU_RULES, GPU_RULES, ClockTolerance
@@ -46,6 +46,9 @@ def execute(request: Request, save: Callable[[Result], None], observer: Observer
             with opened(request, save, observer) as run:
                 run.execute()
         except BrokenRun as broken:  # noqa: PERF203 - once for each who breaks it
+            if not broken.open_cases:  # of the suite's own
+                observer.note(broken.message)
+                return
             observer.note(f"{broken.message}; the others begin again without it")
             request = request.without(broken.entrant, broken.open_cases)
         else:

@@ -26,6 +26,7 @@ import random
 import socket
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -37,6 +38,7 @@ from harness.judge.numerics import error_of
 from harness.judge.sampled import Sampled
 from harness.judge.stream import OwnTime, StreamLatch
 from harness.judge.withheld import Withheld
+from harness.problems.base import keywords
 from harness.process import wire
 from harness.process.cuda.arena_layout import OUTPUT_SHARES, share_bytes
 from harness.process.cuda.shared_memory import DTYPES, Arena, ArenaKind
@@ -50,14 +52,35 @@ SEND_S = 5.0  # what a worker takes at most to make room for a message
 ANSWERS = {
     "map": "mapped",
     "prepare": "ready",
+    "called": "called",  # asked for by "prepare": the calls have returned, their kernels may still run
     "go": "done",
+    "stretch": "done",
     "prime": "profiler_started",
 }  # request → the only good answer
 #: What a worker that does not answer is at, in its author's words.
-WAITED_FOR = {"map": "its import", "prepare": "getting ready", "go": "its calls"}
+WAITED_FOR = {
+    "map": "its import",
+    "prepare": "getting ready",
+    "called": "its calls",
+    "go": "its calls",
+    "kernels": "what its calls had queued",
+    "stretch": "its stretch",
+}
 Compare = Callable[[int, list[torch.Tensor]], dict[str, float]]
 Keep = Callable[[list[torch.Tensor]], object]
 Copies = tuple[list[torch.Tensor], list[torch.Tensor]]  # from, to
+
+
+@dataclass(frozen=True)
+class Patience:
+    """Seconds that a worker has: to get ready, and again until its calls are done.
+
+    In a check the first call may compile, which takes long; kernels never do. Where `kernels_s` is
+    given, a worker on a GPU says when its calls have returned, and has so long from there.
+    """
+
+    calls_s: float
+    kernels_s: float | None = None
 
 
 class WorkerGone(Exception):
@@ -121,14 +144,13 @@ class WorkerLink:
                 Status.CRASHED, f"the process ended before '{message['op']}'"
             ) from None
 
-    def answer(self, op: str, timeout_s: float) -> WorkerReply:
+    def answer(self, op: str, timeout_s: float, waited_for: str = "") -> WorkerReply:
         """Await the reply to `op`; raise WorkerGone on anything but a valid one."""
+        what = WAITED_FOR.get(waited_for or op, op)
         try:
             reply = understood(wire.receive(self.sock, timeout_s), WorkerReply)
         except wire.PeerSilent:
-            raise WorkerGone(
-                Status.TIMED_OUT, f"{WAITED_FOR.get(op, op)} took more than {timeout_s:.0f} s"
-            ) from None
+            raise WorkerGone(Status.TIMED_OUT, f"{what} took more than {timeout_s:.0f} s") from None
         except wire.PeerClosed:
             raise WorkerGone(Status.CRASHED, f"the process ended during '{op}'") from None
         except WireError as cause:
@@ -144,7 +166,7 @@ class WorkerLink:
     def burst(
         self,
         inputs: Inputs,
-        timeout_s: float,
+        patience: Patience,
         profile: bool = False,
         heat: Callable[[], None] | None = None,
         compare: Compare | None = None,
@@ -156,7 +178,7 @@ class WorkerLink:
         keep: told all results, where they could be read.
         """
         try:
-            report, outs = self._burst(inputs, timeout_s, profile, heat)
+            report, outs = self._burst(inputs, patience, profile, heat)
         except WorkerGone as gone:
             return gone.report
         if keep:
@@ -168,7 +190,7 @@ class WorkerLink:
         return report.model_copy(update={"likeness": shares})
 
     def _burst(
-        self, inputs: Inputs, timeout_s: float, profile: bool, heat: Callable[[], None] | None
+        self, inputs: Inputs, patience: Patience, profile: bool, heat: Callable[[], None] | None
     ) -> tuple[BurstReport, list[torch.Tensor]]:
         """What came of it, and the outputs where all of them could be read."""
         shared_in = self.inputs.carve([(s.shape, s.dtype) for s in inputs.specs_in] * inputs.calls)
@@ -177,12 +199,13 @@ class WorkerLink:
         pairs = [(a, b) for a, b, late in zip(hidden, shared_in, some, strict=True) if late]
         withheld = Withheld(pairs, self.inputs.room)
         try:
-            self.ask(_prepare_message(inputs, profile), timeout_s)
+            tells = self.gate is not None and patience.kernels_s is not None
+            self.ask(prepare_message(inputs, profile, tells), patience.calls_s)
             copies = (hidden, shared_in)
             reply, t2_ms, held = (
-                self._gated(self.gate, inputs, copies, withheld, timeout_s, heat)
+                self._gated(self.gate, inputs, copies, withheld, patience, heat)
                 if self.gate
-                else self._ungated(inputs, copies, withheld, timeout_s)
+                else self._ungated(inputs, copies, withheld, patience.calls_s)
             )
         finally:
             withheld.restore()
@@ -209,7 +232,7 @@ class WorkerLink:
         inputs: Inputs,
         copies: Copies,
         withheld: Withheld,
-        timeout_s: float,
+        patience: Patience,
         heat: Callable[[], None] | None,
     ) -> tuple[WorkerReply, float, list[torch.Tensor]]:
         """Queue the burst behind the gate, let the worker queue its calls, open; (reply, T2, outputs).
@@ -231,11 +254,18 @@ class WorkerLink:
             time.sleep(GATE_DELAY_S)
             gate.wait_reached()
             gate.open()
-            reply = self.answer("go", timeout_s)
+            reply = self._done(patience)
         finally:
             gate.release()
         t2_ms = self.own_time.beyond((inputs.specs_in, inputs.calls), *gate.elapsed_ms())
         return reply, t2_ms, self._taken(inputs, sampled)
+
+    def _done(self, patience: Patience) -> WorkerReply:
+        """Await the end of a burst: of the calls, and then of their kernels; raises WorkerGone."""
+        if patience.kernels_s is None:
+            return self.answer("go", patience.calls_s)
+        self.answer("called", patience.calls_s)
+        return self.answer("go", patience.kernels_s, waited_for="kernels")
 
     def _taken(self, inputs: Inputs, sampled: Sampled) -> list[torch.Tensor]:
         """Copies of the outputs from where the worker said they lie; raises WorkerGone if they cannot be."""
@@ -266,7 +296,7 @@ class WorkerLink:
     ) -> tuple[WorkerReply, float, list[torch.Tensor]]:
         """The same by the host's clock, through slots that the worker copies its outputs into."""
         slots = self.outputs.carve([(s.shape, s.dtype) for s in inputs.specs_out] * inputs.calls)
-        self._poison()
+        self.poison()
         held = [torch.empty_like(tensor) for tensor in slots]
         start = time.perf_counter()
         _copy_all(*copies)
@@ -317,7 +347,7 @@ class WorkerLink:
             mismatch=mismatch,
         )
 
-    def _poison(self) -> None:
+    def poison(self) -> None:
         """Fill the outputs with a NaN whose payload changes.
 
         Bit patterns 0x7F81..0x7FFF are NaN in fp16 and bf16, and twice over in float32.
@@ -343,7 +373,7 @@ def differs(max_diff: float, limit: float) -> bool:
 
 def same_bits(hidden: list[torch.Tensor], shared: list[torch.Tensor]) -> bool:
     """Whether the inputs are still what the worker was given."""
-    return all(torch.equal(_bits(a), _bits(b)) for a, b in zip(hidden, shared, strict=True))
+    return all(torch.equal(bits(a), bits(b)) for a, b in zip(hidden, shared, strict=True))
 
 
 def _read(memory: torch.Tensor, strides: list[int]) -> torch.Tensor:
@@ -363,7 +393,7 @@ def _repeated(inputs: Inputs, outs: list[torch.Tensor], strides: list[list[int]]
     if strides[:width] != strides[-width:]:
         return False
     pairs = zip(outs[:width], outs[-width:], strict=True)
-    return all(torch.equal(_bits(first), _bits(last)) for first, last in pairs)
+    return all(torch.equal(bits(first), bits(last)) for first, last in pairs)
 
 
 def _copy_all(sources: list[torch.Tensor], targets: list[torch.Tensor]) -> None:
@@ -371,18 +401,21 @@ def _copy_all(sources: list[torch.Tensor], targets: list[torch.Tensor]) -> None:
         target.copy_(source, non_blocking=True)
 
 
-def _prepare_message(inputs: Inputs, profile: bool) -> dict[str, Any]:
+def prepare_message(inputs: Inputs, profile: bool = False, tells: bool = False) -> dict[str, Any]:
+    """What a worker is told of the calls to come: shapes, types, how many, arguments."""
     return {
         "op": "prepare",
         "inputs": [[list(s.shape), s.dtype] for s in inputs.specs_in],
         "outputs": [[list(s.shape), s.dtype] for s in inputs.specs_out],
         "calls": inputs.calls,
         "kwargs": inputs.kwargs,
+        "keywords": keywords(inputs.specs_in),
         "profile": profile,
+        "tells": tells,
     }
 
 
-def _bits(tensor: torch.Tensor) -> torch.Tensor:
+def bits(tensor: torch.Tensor) -> torch.Tensor:
     """Same bytes as integers: NaN inputs compare, and -0.0 is not 0.0."""
     return tensor.contiguous().view(torch.int16 if tensor.element_size() == 2 else torch.int32)
 

@@ -20,8 +20,9 @@ class Inputs:
     specs_out: tuple[TensorSpec, ...]
     tensors: list[tuple[torch.Tensor, ...]]
     references: list[tuple[Reference, ...]]  # empty for the null kernel, which answers nothing
-    kwargs: dict[str, bool | float | None]
+    kwargs: dict[str, bool | int | float | None]
     contract_limit: float
+    scaled: bool = False  # the limit counts in units of the reference's largest value
     whole: bool = False  # a check, not a timed burst
     repeats: bool = False  # the last call has the inputs of the first
     draw: Draw | None = None  # what they were drawn from

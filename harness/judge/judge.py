@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import importlib
 import math
+import random
 import socket
 import time
 import traceback
@@ -13,24 +14,25 @@ from functools import partial
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 
 from harness.errors import WireError
 from harness.judge.alone import Watch
-from harness.judge.burst import WorkerGone, WorkerLink
+from harness.judge.burst import Patience, WorkerGone, WorkerLink
 from harness.judge.inputs import Inputs
-from harness.judge.likeness import likeness
 from harness.judge.locate import digest
-from harness.judge.numerics import Reference, error_of
+from harness.judge.numerics import Reference, error_of, likeness
 from harness.judge.secret import Secret
 from harness.judge.stream import OwnTime
+from harness.judge.stretch import Asked, run_stretch
 from harness.problems import get_problem
+from harness.problems.attention_forward_tensors import sdpa
 from harness.problems.base_tensors import Tensors
+from harness.problems.hidden import hidden_cases
 from harness.process import wire
 from harness.process.cuda.driver import keep_memory_private, timer
 from harness.process.cuda.shared_memory import Arena, ArenaKind
-from harness.process.messages import BurstReport
-from harness.schema import Case
+from harness.process.messages import BurstReport, StretchReport
+from harness.schema import Case, Status
 from harness.schema.mismatch import Draw
 
 #: As much as do_bench clears: several times the L2 cache of any GPU.
@@ -65,6 +67,8 @@ class Judge:
             return self._inputs(message)
         if op == "burst":
             return self._burst(message)
+        if op == "stretch":
+            return self._stretch(message)
         if op == "prime":
             return self._prime(message)
         if op == "profiler_started":
@@ -75,6 +79,11 @@ class Judge:
         if op == "reveal":
             told, self.secret = self.secret.reveal(), Secret()
             return {"secret": told, "commitment": self.secret.commitment}
+        if op == "hidden":
+            official = [Case.model_validate(case) for case in message["official"]]
+            each, number = int(message["each"]), self.secret.seed
+            cases = hidden_cases(official, each, number, self.problem)
+            return {"cases": [case.model_dump(mode="json") for case in cases]}
         if op == "replay":
             self.secret, self.results = Secret(bytes.fromhex(message["secret"])), []
             return {"ok": True}
@@ -129,12 +138,16 @@ class Judge:
             references=references,
             kwargs=kwargs,
             contract_limit=limits.contract,
+            scaled=limits.scaled,
             whole=whole,
             repeats=again,
             draw=Draw(
                 label=message["label"],
                 distribution=message["distribution"],
                 shape=case.shape,
+                kv_heads=case.kv_heads,
+                seqlen_k=case.seqlen_k,
+                seqlens=case.seqlens,
                 kwargs=kwargs,
                 calls=message["calls"],
                 whole=whole,
@@ -163,8 +176,11 @@ class Judge:
         # Every output is compared whole with SDPA's; float64 costs 30 times that, so some secret
         # rows of it.
         generator = torch.Generator(self.device).manual_seed(self.secret.seed(f"{label}/rows"))
-        rows, exact = self.tensors.exact_rows(inputs, kwargs, generator)
-        return tuple(Reference(c, e, rows, scaled) for c, e in zip(contract, exact, strict=True))
+        sampled = self.tensors.exact_rows(inputs, kwargs, generator)
+        return tuple(
+            Reference(c, exact, rows, scaled)
+            for c, (rows, exact) in zip(contract, sampled, strict=True)
+        )
 
     def _burst(self, message: wire.Message) -> wire.Message:
         if self.current is None:
@@ -174,8 +190,29 @@ class Judge:
         compare = partial(self._compare, self.current) if message.get("compare") else None
         profile = bool(message.get("profile", False))
         keep = None if self.results is None else self.results.extend
-        timeout_s = message["timeout_s"]
-        return message_of(link.burst(self.current, timeout_s, profile, heat, compare, keep))
+        patience = Patience(message["timeout_s"], message.get("kernels_s"))
+        return message_of(link.burst(self.current, patience, profile, heat, compare, keep))
+
+    def _stretch(self, message: wire.Message) -> wire.Message:
+        """Seconds of one worker's calls on windows into the current inputs."""
+        inputs = self.current
+        if inputs is None:
+            raise WireError("stretch before inputs")
+        asked = Asked(
+            inputs=inputs,
+            calls=int(message["calls"]),
+            seconds=float(message["seconds"]),
+            answer=lambda given: self.tensors.contract(given, inputs.kwargs),
+            alone=tuple(spec.alone for spec in inputs.specs_in),
+            scaled=inputs.scaled,
+            seed=random.SystemRandom().getrandbits(62),
+        )
+        try:
+            report = run_stretch(self.links[message["worker"]], asked, message["timeout_s"])
+        except torch.OutOfMemoryError:
+            said = "the judge had no memory left to check its results"
+            report = StretchReport(status=Status.HARNESS_ERROR, message=said)
+        return dict(report) | {"status": report.status.value}
 
     def _dump(self, path: str, call: int) -> wire.Message:
         """Write one call of the replayed burst to `path`, if there is one; tell what its inputs are.
@@ -246,9 +283,9 @@ class Judge:
 
         def once() -> None:
             cleared.zero_()
-            F.scaled_dot_product_attention(q, k, v, is_causal=bool(inputs.kwargs["causal"]))
+            sdpa(q, k, v, bool(inputs.kwargs["causal"]), None)
 
-        key = (*q.shape, *inputs.kwargs.values())
+        key = (*q.shape, *k.shape, *inputs.kwargs.values())
         if key not in self.heat_call_ms:
             self.heat_call_ms[key] = gpu_ms(once)
         for _ in range(math.ceil(heat_ms / self.heat_call_ms[key])):

@@ -1,13 +1,17 @@
-"""Is this output right? Numbers only; what they mean for the row is decided in harness/measure/verdict.py."""
+"""Is this output right, and whose bits are these? Numbers; what they mean: harness/measure/verdict.py."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from statistics import median
 
 import torch
 
 from harness.schema import Error
+
+Outputs = Sequence[torch.Tensor]
 
 #: An honest output and SDPA's differ by two roundings, an honest output and float64 by one.
 TWO_ROUNDINGS = 1.5
@@ -73,3 +77,25 @@ def _relative(
     if scaled:
         row = torch.maximum(row, size.mean())
     return [whole, (error / row).max().sqrt()]
+
+
+def likeness(outputs: Outputs, libraries: Iterable[tuple[str, Outputs]]) -> dict[str, float]:
+    """Library → share of bit-equal elements, the middle one of several results.
+
+    Two kernels that round in different places agree bit for bit in half of the elements, a kernel
+    and itself in all of them. Which kernels ran is otherwise known from a profiler, which a
+    submission can see and answer with other work; a timed burst looks like every other one.
+
+    Of three gradients one may be summed in another order each time, by atomics, and dv comes out
+    much alike from anybody's kernel. outputs: one call's results, two bytes an element; libraries:
+    what each makes of it.
+    """
+    return {
+        name: median(_share(mine, its) for mine, its in zip(outputs, theirs, strict=True))
+        for name, theirs in libraries
+    }
+
+
+def _share(mine: torch.Tensor, theirs: torch.Tensor) -> float:
+    same = mine.contiguous().view(torch.int16) == theirs.contiguous().view(torch.int16)
+    return float(same.float().mean())

@@ -55,11 +55,15 @@ class Sampled:
         """Bytes from the start of the room to each output, as told when the words were read; unchecked."""
         return [int(offset) for offset in self._told.tolist()]
 
+    def words(self, number: int) -> tuple[torch.Tensor, torch.Tensor]:
+        """Of one output: positions [words], in words of two bytes, and what was there, int16."""
+        mine = slice(number * self._each, (number + 1) * self._each)
+        return self._inside[mine], self._words[mine]
+
     def differing(self, held: Sequence[torch.Tensor]) -> int | None:
         """The first of `held` (uint8, one tensor an output) that is not what was read, or None."""
         for number, tensor in enumerate(held):
-            mine = slice(number * self._each, (number + 1) * self._each)
-            now = tensor.view(torch.int16)[self._inside[mine]]
-            if not torch.equal(now, self._words[mine]):
+            inside, then = self.words(number)
+            if not torch.equal(tensor.view(torch.int16)[inside], then):
                 return number
         return None

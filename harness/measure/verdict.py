@@ -25,6 +25,7 @@ from harness.schema import (
     Status,
     Stopping,
     Suite,
+    Sustained,
     Telemetry,
 )
 from harness.schema.mismatch import Mismatch
@@ -53,6 +54,7 @@ class Evidence:
     stopping: Stopping | None = None
     deterministic: bool | None = None  # same inputs, same bits; None while nobody asked twice
     mismatch: Mismatch | None = None  # where it was wrong when it failed
+    sustained: Sustained | None = None
     told: tuple[str, str] | None = None  # commitment and secret of the checks, if it failed one
 
     def fail(self, status: Status, reason: str, mismatch: Mismatch | None = None) -> None:
@@ -137,6 +139,7 @@ def conclude(
         clock_pct=100 * tflops / at_clock if tflops and at_clock else None,
         drift_pct=drift.drift_pct(control),
         energy=drift.energy(clock.samples, null_energy_j) if timed else None,
+        sustained=evidence.sustained,
         deterministic=evidence.deterministic if timed else None,
         slack=clock.slack,
         samples=clock.samples,

@@ -2,7 +2,8 @@
 
 The forward's o and its natural-log row sums lse (float32) are inputs; the judge makes them. FLOPs
 follow FlashAttention-2/3: 2.5 times the forward (five matrix products instead of two; the
-recomputed scores count, because every fused backward recomputes them).
+recomputed scores count, because every fused backward recomputes them). dk and dv of a head that
+several query heads share are the sums over its group.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import math
 
 from harness.problems import attention_forward
 from harness.problems.base import Kwargs, Probe, TensorSpec, Tolerances
+from harness.problems.near_shapes import claimed, masks, near, probe_of
 from harness.schema import Case, Claims, Dtype
 
 #: A gradient has no scale of its own: `scaled` measures its largest difference in units of SDPA's
@@ -34,6 +36,7 @@ LIMITS = {
 }
 FLOPS_OVER_FORWARD = 2.5
 LENGTHS = (17, 127, 129, 333)  # not 1: dq and dk are zero there and any relative error is noise
+FEWEST = 17  # queries of a probe: on few rows dq and dk nearly cancel under large logits
 
 
 class AttentionBackward:
@@ -48,26 +51,31 @@ class AttentionBackward:
     def inputs(self, case: Case) -> tuple[TensorSpec, ...]:
         """q, k, v, o, lse [B, H, S] in float32, do; without its row of q no row of P is known."""
         dtype = case.dtype.value
-        full = {name: TensorSpec(name, case.shape, dtype) for name in ("q", "k", "v", "o", "do")}
+        full = {name: TensorSpec(name, case.shape, dtype) for name in ("o", "do")}
+        full |= {name: TensorSpec(name, case.kv_shape, dtype) for name in ("k", "v")}
         full["q"] = TensorSpec("q", case.shape, dtype, withheld=True)
+        full["do"] = TensorSpec("do", case.shape, dtype, alone=True)
         full["lse"] = TensorSpec("lse", case.shape[:3], "fp32")
-        return tuple(full[name] for name in ("q", "k", "v", "o", "lse", "do"))
+        placed = (full[name] for name in ("q", "k", "v", "o", "lse", "do"))
+        return (*placed, *attention_forward.sequence_specs(case))
 
     def outputs(self, case: Case) -> tuple[TensorSpec, ...]:
-        """The gradients, in the inputs' type."""
-        return tuple(TensorSpec(name, case.shape, case.dtype.value) for name in ("dq", "dk", "dv"))
+        """The gradients, in the inputs' type and shapes."""
+        shapes = {"dq": case.shape, "dk": case.kv_shape, "dv": case.kv_shape}
+        return tuple(TensorSpec(name, shape, case.dtype.value) for name, shape in shapes.items())
 
     def kwargs(self, case: Case) -> Kwargs:
         """The timed call uses the default scale."""
-        return {"causal": case.causal, "sm_scale": None}
+        return attention_forward.PROBLEM.kwargs(case)
 
     def flops(self, case: Case) -> float:
-        """2.5 times the forward: 10 · B · S² · H · D, halved when causal."""
+        """2.5 times the forward: 10 · B · S² · H · D, halved when causal, where S_k = S."""
         return FLOPS_OVER_FORWARD * attention_forward.PROBLEM.flops(case)
 
     def io_bytes(self, case: Case) -> int:
         """q, k, v, o, do and lse read once; dq, dk, dv written once."""
-        return 8 * case.tensor_bytes + 4 * case.batch * case.heads * case.seqlen
+        lse_bytes = 4 * case.batch * case.heads * case.seqlen
+        return 4 * case.q_bytes + 4 * case.kv_bytes + lse_bytes
 
     def exponentials(self, case: Case) -> float:
         """One for every score, which is computed again."""
@@ -79,29 +87,22 @@ class AttentionBackward:
 
     def probes(self, case: Case, claims: Claims) -> list[Probe]:
         """Small shapes near `case`: odd scale, both masks, stress inputs, lengths off the tile."""
-        step = claims.seqlen_multiple
-        flags = {"both": [True, False], "true": [True], "false": [False]}[claims.causal]
+        flags = masks(case, claims)
         odd = attention_forward.ODD_SCALE / math.sqrt(case.headdim)
-        short = attention_forward.round_up(min(256, case.seqlen), step)
-        base = case.model_copy(update={"batch": 1, "heads": 3, "seqlen": short, "burst": 1})
+        base = near(case, claims, heads=3, seqlen=max(FEWEST, min(256, case.seqlen)))
         wanted: list[tuple[Case, str, bool, float | None]]
         wanted = [(base, "normal", flag, odd) for flag in flags]
         wanted += [(base, "large_logits", flag, None) for flag in flags]
         stress = ("soft_needle", "offset_v", "tiny_scale", "spiky_do")
         wanted += [(base, kind, flags[0], None) for kind in stress]
-        lengths = {attention_forward.round_up(n, step) for n in LENGTHS if n <= max(129, short)}
-        for seqlen in sorted(n for n in lengths if n >= claims.seqlen_min):
-            ragged = base.model_copy(update={"batch": 2, "seqlen": seqlen})
-            wanted.append((ragged, "normal", flags[-1], None))
-        length = attention_forward.round_up(min(1000, 2 * case.seqlen - 1), step)
-        long = base.model_copy(update={"seqlen": length})
+        lengths = [n for n in LENGTHS if n <= max(129, base.seqlen)]
+        others = [near(case, claims, heads=3, seqlen=n, batch=2) for n in lengths]
+        ragged = {shape.seqlen: shape for shape in others if not claims.refusal(shape)}
+        wanted += [(ragged[seqlen], "normal", flags[-1], None) for seqlen in sorted(ragged)]
+        wanted += [(x, "normal", flags[0], None) for x in claimed(case, claims, flags[0])]
+        long = near(case, claims, heads=3, seqlen=max(FEWEST, min(1000, 2 * case.seqlen - 1)))
         wanted.append((long, "large_logits", flags[0], odd))
-        return [
-            Probe(
-                shape.model_copy(update={"causal": flag}), kind, {"causal": flag, "sm_scale": scale}
-            )
-            for shape, kind, flag, scale in wanted
-        ]
+        return [probe_of(*one) for one in wanted]
 
     def audits(self, case: Case) -> list[Probe]:
         """The timed shape, other values: a kernel that sniffs its inputs meets these unannounced."""

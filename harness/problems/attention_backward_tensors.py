@@ -1,6 +1,7 @@
 """Inputs and references of attention backward. Only trusted processes import this for verdicts.
 
-q, k, v, o, do and the gradients are (batch, heads, seqlen, headdim), lse (batch, heads, seqlen).
+q, o, do and dq are (batch, heads, seqlen, headdim), k, v, dk and dv (batch, kv_heads, seqlen_k,
+headdim), lse (batch, heads, seqlen).
 
 Where o and lse come from: PyTorch's own flash forward, run by the judge. That is what training
 hands to a backward (an o with the rounding of a real fp16 kernel), and costs one forward a call,
@@ -13,9 +14,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
+from typing import cast
 
 import torch
-import torch.nn.functional as F
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from harness.problems import attention_forward_tensors as forward
@@ -27,6 +28,7 @@ CHUNK_ELEMENTS = 1 << 25  # float64 scores of one piece; five such tensors live 
 
 #: Not cuDNN: its backward does not take every length and headdim, and the bar should be one kernel.
 TRUSTED = [SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH]
+Pair = tuple[torch.Tensor, torch.Tensor]
 Quad = tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]
 
 
@@ -40,16 +42,44 @@ def make_inputs(
     """Draw q, k, v, do of one call and run the forward; returns q, k, v, o, lse, do."""
     dtype = DTYPES[case.dtype.value]
 
-    def normal() -> torch.Tensor:
-        return torch.randn(case.shape, generator=generator, device=device, dtype=dtype)
+    def normal(shape: tuple[int, ...]) -> torch.Tensor:
+        return torch.randn(shape, generator=generator, device=device, dtype=dtype)
 
-    q, k, v, do = DISTRIBUTIONS[distribution]((normal(), normal(), normal(), normal()), generator)
+    shapes = (case.shape, case.kv_shape, case.kv_shape, case.shape)
+    drawn = tuple(normal(shape) for shape in shapes)
+    edges = (forward.draw_edges(case, generator),) if case.seqlens else ()
+    each = []
+    for one in forward.sequences((*drawn, *edges), 4):
+        q, k, v, do = DISTRIBUTIONS[distribution](cast(Quad, one), generator)
+        o, lse = _forward(q, k, v, bool(kwargs["causal"]), forward.scale_of(kwargs))
+        each.append((q, k, v, o, lse.float(), do))
+    placed = (forward.joined(parts).contiguous() for parts in zip(*each, strict=True))
+    return *placed, *edges, *(tensor.clone() for tensor in edges)
+
+
+def _forward(
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, causal: bool, scale: float | None
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """O and lse by PyTorch's flash operator, whose `causal` is bottom-right on a GPU and top-left on a CPU."""
     aten = torch.ops.aten
-    flash = aten._scaled_dot_product_flash_attention
-    if device.type == "cpu":
-        flash = aten._scaled_dot_product_flash_attention_for_cpu
-    o, lse, *_ = flash(q, k, v, 0.0, bool(kwargs["causal"]), scale=kwargs["sm_scale"])
-    return q, k, v, o.contiguous(), lse.float().contiguous(), do
+    group = q.shape[1] // k.shape[1]
+    if group > 1:
+        k, v = (tensor.repeat_interleave(group, 1) for tensor in (k, v))
+    if q.is_cuda:
+        return cast(
+            Pair, aten._scaled_dot_product_flash_attention(q, k, v, 0.0, causal, scale=scale)[:2]
+        )
+    mask, (seqlen, seqlen_k) = None, (q.shape[2], k.shape[2])
+    if causal and seqlen != seqlen_k:
+        hidden = torch.ones(seqlen, seqlen_k, dtype=torch.bool).triu(1 + seqlen_k - seqlen)
+        mask, causal = torch.zeros(seqlen, seqlen_k, dtype=q.dtype), False
+        mask.masked_fill_(hidden, -math.inf)
+    return cast(
+        Pair,
+        aten._scaled_dot_product_flash_attention_for_cpu(
+            q, k, v, 0.0, causal, attn_mask=mask, scale=scale
+        ),
+    )
 
 
 # --------------------------------------------------------------------------- what inputs look like
@@ -108,36 +138,38 @@ DISTRIBUTIONS: dict[str, Callable[[Quad, torch.Generator], Quad]] = {
 
 def contract(inputs: Sequence[torch.Tensor], kwargs: Kwargs) -> tuple[torch.Tensor, ...]:
     """What PyTorch's autograd of SDPA gives for dq, dk, dv, by its FlashAttention-2 where that can."""
-    q, k, v, _, _, do = inputs
-    given = kwargs["sm_scale"]
-    scale = None if given is None else float(given)
+    each = [_by_autograd(one, kwargs) for one in forward.sequences(inputs, 6)]
+    return tuple(forward.joined(parts).contiguous() for parts in zip(*each, strict=True))
+
+
+def _by_autograd(one: tuple[torch.Tensor, ...], kwargs: Kwargs) -> tuple[torch.Tensor, ...]:
+    q, k, v, _, _, do = one
     q, k, v = (tensor.detach().requires_grad_() for tensor in (q, k, v))
     with torch.enable_grad(), sdpa_kernel(TRUSTED):
-        out = F.scaled_dot_product_attention(q, k, v, is_causal=bool(kwargs["causal"]), scale=scale)
-        grads = torch.autograd.grad(out, (q, k, v), do)
-    return tuple(grad.contiguous() for grad in grads)
+        out = forward.sdpa(q, k, v, bool(kwargs["causal"]), forward.scale_of(kwargs))
+        return torch.autograd.grad(out, (q, k, v), do)
 
 
 def libraries(
     inputs: Sequence[torch.Tensor], kwargs: Kwargs
 ) -> Iterator[tuple[str, tuple[torch.Tensor, ...]]]:
     """The backward operators behind SDPA, on the o and lse of the call; a submission may call them so too."""
-    q, k, v, o, lse, do = inputs
-    given = kwargs["sm_scale"]
-    scale = None if given is None else float(given)
-    causal, seqlen = bool(kwargs["causal"]), q.shape[2]
-    aten = torch.ops.aten
-    unread = torch.empty(1, dtype=torch.int64, device=q.device)  # philox seed, offset: no dropout
-    lengths = (None, None, seqlen, seqlen)
+    causal, scale = bool(kwargs["causal"]), forward.scale_of(kwargs)
+    aten, on_gpu = torch.ops.aten, inputs[0].is_cuda
+    unread = torch.empty(1, dtype=torch.int64, device=inputs[0].device)  # philox: no dropout
 
-    def flash() -> tuple[torch.Tensor, ...]:
+    def flash(one: tuple[torch.Tensor, ...]) -> tuple[torch.Tensor, ...]:
+        q, k, v, o, lse, do = one
+        lengths = (None, None, q.shape[2], k.shape[2])
         backward = aten._scaled_dot_product_flash_attention_backward.default
         found: tuple[torch.Tensor, ...] = backward(
             *(do, q, k, v, o, lse, *lengths, 0.0, causal, unread[:0], unread[:0]), scale=scale
         )
         return found
 
-    def cudnn() -> tuple[torch.Tensor, ...]:
+    def cudnn(one: tuple[torch.Tensor, ...]) -> tuple[torch.Tensor, ...]:
+        q, k, v, o, lse, do = one
+        lengths = (None, None, q.shape[2], k.shape[2])
         backward = aten._scaled_dot_product_cudnn_attention_backward.default
         found: tuple[torch.Tensor, ...] = backward(
             *(do, q, k, v, o, lse.unsqueeze(-1), unread[0], unread[0], None, *lengths, 0.0, causal),
@@ -145,62 +177,89 @@ def libraries(
         )
         return found
 
-    def flash_for_cpu() -> tuple[torch.Tensor, ...]:
+    def flash_for_cpu(one: tuple[torch.Tensor, ...]) -> tuple[torch.Tensor, ...]:
+        q, k, v, o, lse, do = one
         backward = aten._scaled_dot_product_flash_attention_for_cpu_backward.default
         found: tuple[torch.Tensor, ...] = backward(do, q, k, v, o, lse, 0.0, causal, scale=scale)
         return found
 
-    on_gpu = {"cudnn": cudnn, "flash": flash}
-    for name, call in (on_gpu if q.is_cuda else {"flash": flash_for_cpu}).items():
+    calls = {"cudnn": cudnn, "flash": flash} if on_gpu else {"flash": flash_for_cpu}
+    for name, call in calls.items():
         try:
-            found = call()
+            each = [
+                call(tuple(tensor.contiguous() for tensor in one))[:3]
+                for one in forward.sequences(inputs, 6)
+            ]
         except (RuntimeError, TypeError):  # no kernel for this case, or other arguments by now
             continue
-        yield name, found[:3]
+        found = tuple(forward.joined(parts) for parts in zip(*each, strict=True))
+        if [grad.shape for grad in found] == [tensor.shape for tensor in inputs[:3]]:
+            yield name, found
 
 
 def exact(inputs: Sequence[torch.Tensor], kwargs: Kwargs) -> tuple[torch.Tensor, ...]:
     """Float64 by definition from q, k, v, do alone; dq, dk, dv as float32."""
-    q, k, v, _, _, do = inputs
-    given = kwargs["sm_scale"]
-    scale = 1.0 / math.sqrt(q.shape[-1]) if given is None else float(given)
-    grads = tuple(torch.empty(q.shape, dtype=torch.float32, device=q.device) for _ in range(3))
-    heads = [tensor.flatten(0, 1) for tensor in (q, k, v, do)]  # [B·H, S, D]
-    flat = [grad.flatten(0, 1) for grad in grads]
-    for head in range(heads[0].shape[0]):
-        mine = (tensor[head].double() for tensor in heads)
-        found = _exact_head(tuple(mine), bool(kwargs["causal"]), scale)
-        for target, grad in zip(flat, found, strict=True):
-            target[head] = grad.float()
+    each = [_exact(one, kwargs) for one in forward.sequences(inputs, 6)]
+    return tuple(forward.joined(parts) for parts in zip(*each, strict=True))
+
+
+def _exact(one: tuple[torch.Tensor, ...], kwargs: Kwargs) -> tuple[torch.Tensor, ...]:
+    """dq, dk, dv of one sequence, or of a batch of equal ones."""
+    q, k, v, _, _, do = one
+    scale = forward.number_of_scale(kwargs, q.shape[-1])
+    grads = tuple(torch.zeros(x.shape, dtype=torch.float32, device=q.device) for x in (q, k, v))
+    q, k, v, do = (tensor.flatten(0, 1) for tensor in (q, k, v, do))  # [B·H, S, D], [B·KV, S_k, D]
+    dq, dk, dv = (grad.flatten(0, 1) for grad in grads)
+    group = q.shape[0] // k.shape[0]
+    for shared in range(k.shape[0]):
+        k64, v64 = k[shared].double(), v[shared].double()
+        dk64, dv64 = torch.zeros_like(k64), torch.zeros_like(v64)  # sums over the group
+        for head in range(shared * group, (shared + 1) * group):
+            mine = (q[head].double(), k64, v64, do[head].double())
+            dq[head] = _exact_head(mine, dk64, dv64, bool(kwargs["causal"]), scale).float()
+        dk[shared], dv[shared] = dk64.float(), dv64.float()
     return grads
 
 
 def exact_rows(
     inputs: Sequence[torch.Tensor], kwargs: Kwargs, generator: torch.Generator
-) -> tuple[torch.Tensor, tuple[torch.Tensor, ...]]:
-    """One head that `generator` draws: a row of dk or dv needs every row of its head anyway."""
-    batch, heads, seqlen, _ = inputs[0].shape
-    head = int(torch.randint(batch * heads, (1,), generator=generator, device=generator.device))
-    one = tuple(tensor.flatten(0, 1)[head : head + 1].unsqueeze(0) for tensor in inputs)
-    rows = torch.arange(head * seqlen, (head + 1) * seqlen, device=inputs[0].device)
-    return rows, tuple(grad[0, 0] for grad in exact(one, kwargs))
+) -> tuple[tuple[torch.Tensor, torch.Tensor], ...]:
+    """One head of k that `generator` draws, with the query heads that read it: a row of dk or dv needs all of them."""
+    shared = inputs[1].flatten(0, 1).shape[0]
+    which = int(torch.randint(shared, (1,), generator=generator, device=generator.device))
+
+    def of_group(tensor: torch.Tensor) -> slice:
+        each = tensor.flatten(0, 1).shape[0] // shared
+        return slice(which * each, (which + 1) * each)
+
+    one = [tensor.flatten(0, 1)[of_group(tensor)].unsqueeze(0) for tensor in inputs[:6]]
+    pairs = []
+    for whole, grad in zip(inputs[:3], exact((*one, *inputs[6:]), kwargs), strict=True):
+        heads, seqlen = of_group(whole), whole.shape[2]
+        rows = torch.arange(heads.start * seqlen, heads.stop * seqlen, device=whole.device)
+        pairs.append((rows, grad.flatten(0, 2)))
+    return tuple(pairs)
 
 
 def _exact_head(
-    head: tuple[torch.Tensor, ...], causal: bool, scale: float
-) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """One head's q, k, v, do [S, D] in float64: dS = P ∘ (dO vᵀ - rowsum(dO ∘ O)), piece by piece."""
+    head: tuple[torch.Tensor, ...], dk: torch.Tensor, dv: torch.Tensor, causal: bool, scale: float
+) -> torch.Tensor:
+    """One query head's dq in float64; dk, dv [S_k, D] are added to: dS = P ∘ (dO vᵀ - rowsum(dO ∘ O)), piece by piece.
+
+    head: q [S, D], k, v [S_k, D], do [S, D].
+    """
     q, k, v, do = head
-    dq, dk, dv = torch.empty_like(q), torch.zeros_like(k), torch.zeros_like(v)
-    seqlen = q.shape[0]
-    rows = max(1, min(1024, CHUNK_ELEMENTS // seqlen))
+    dq = torch.empty_like(q)
+    seqlen, seqlen_k = q.shape[0], k.shape[0]
+    ahead = seqlen_k - seqlen  # query i sees keys 0 to i + ahead
+    rows = max(1, min(1024, CHUNK_ELEMENTS // seqlen_k))
     for first in range(0, seqlen, rows):
         last = min(first + rows, seqlen)
-        keys = last if causal else seqlen
+        keys = last + ahead if causal else seqlen_k
         scores = q[first:last] @ k[:keys].T * scale  # [rows, keys]
         if causal:
             mask = torch.ones(last - first, last - first, dtype=torch.bool, device=q.device).triu(1)
-            scores[:, first:last].masked_fill_(mask, -math.inf)
+            scores[:, first + ahead : last + ahead].masked_fill_(mask, -math.inf)
         p = torch.softmax(scores, dim=-1)
         piece = do[first:last]
         dv[:keys] += p.T @ piece
@@ -208,4 +267,4 @@ def _exact_head(
         ds = p.mul_((piece @ v[:keys].T).sub_(delta)).mul_(scale)
         dq[first:last] = ds @ k[:keys]
         dk[:keys] += ds.T @ q[first:last]
-    return dq, dk, dv
+    return dq

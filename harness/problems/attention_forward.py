@@ -1,6 +1,10 @@
 """Attention forward: o = softmax(q kᵀ · sm_scale [+ causal mask]) v, tensors (batch, heads, seqlen, headdim).
 
-FLOPs follow FlashAttention-2/3: 4 · B · S² · H · D, halved when causal (not the exact triangle).
+FLOPs follow FlashAttention-2/3: 4 · B · S² · H · D, halved when causal (not the exact triangle). With
+S_k keys for S queries, as in the `flops` of its hopper/benchmark_attn.py: 4 · B · S · S_k · H · D, and
+causal, where the last query sees every key, S_k - S/2 in place of S_k. H is the heads of q: that
+groups of them share a head of k and v saves bytes, not FLOPs. Of packed sequences each counts for
+itself.
 """
 
 from __future__ import annotations
@@ -8,6 +12,7 @@ from __future__ import annotations
 import math
 
 from harness.problems.base import Kwargs, Probe, TensorSpec, Tolerances
+from harness.problems.near_shapes import claimed, masks, near, probe_of
 from harness.schema import Case, Claims, Dtype
 
 #: fp16: twice and more what every honest library kernel was measured at; FP8, INT8 and skipped keys
@@ -29,9 +34,11 @@ class AttentionForward:
     suites: tuple[str, str] = ("fa3", "smoke")
 
     def inputs(self, case: Case) -> tuple[TensorSpec, ...]:
-        """q, k, v; without its row of q no row of o can be begun."""
+        """q, k, v, and where packed sequences begin; without its row of q no row of o can be begun."""
         dtype = case.dtype.value
-        return tuple(TensorSpec(x, case.shape, dtype, withheld=x == "q") for x in "qkv")
+        q = TensorSpec("q", case.shape, dtype, withheld=True, alone=True)
+        k, v = (TensorSpec(x, case.kv_shape, dtype, alone=True) for x in "kv")
+        return (q, k, v, *sequence_specs(case))
 
     def outputs(self, case: Case) -> tuple[TensorSpec, ...]:
         """O."""
@@ -39,16 +46,16 @@ class AttentionForward:
 
     def kwargs(self, case: Case) -> Kwargs:
         """The timed call uses the default scale."""
-        return {"causal": case.causal, "sm_scale": None}
+        return probe_of(case, "normal", case.causal).kwargs
 
     def flops(self, case: Case) -> float:
-        """4 · B · S² · H · D, halved when causal."""
-        full = 4.0 * case.batch * case.seqlen**2 * case.heads * case.headdim
-        return full / 2 if case.causal else full
+        """4 · B · S · S_k · H · D; causal counts S_k - S/2 keys for S_k; summed over sequences."""
+        scores = sum(q * (k - q / 2 if case.causal else k) for q, k in case.lengths)
+        return 4.0 * case.batch * scores * case.heads * case.headdim
 
     def io_bytes(self, case: Case) -> int:
         """Q, k, v read once, o written once."""
-        return 4 * case.tensor_bytes
+        return 2 * case.q_bytes + 2 * case.kv_bytes
 
     def exponentials(self, case: Case) -> float:
         """One for every score."""
@@ -60,35 +67,23 @@ class AttentionForward:
 
     def probes(self, case: Case, claims: Claims) -> list[Probe]:
         """Small shapes near `case`: odd scale, both masks, stress inputs, lengths off the tile."""
-        step = claims.seqlen_multiple
-        flags = {"both": [True, False], "true": [True], "false": [False]}[claims.causal]
+        flags = masks(case, claims)
         usual = 1.0 / math.sqrt(case.headdim)
-        short = round_up(min(256, case.seqlen), step)
-        base = case.model_copy(update={"batch": 1, "heads": 3, "seqlen": short, "burst": 1})
+        base = near(case, claims, heads=3, seqlen=min(256, case.seqlen))
         probes = [
-            Probe(
-                base.model_copy(update={"causal": flag}), kind, {"causal": flag, "sm_scale": scale}
-            )
+            probe_of(base, kind, flag, scale)
             for flag in flags
             for kind, scale in (("normal", usual * ODD_SCALE), ("large_logits", None))
         ]
-        main = base.model_copy(update={"causal": flags[0]})
-        probes += [
-            Probe(main, kind, {"causal": flags[0], "sm_scale": None})
-            for kind in ("needle", "offset_v", "tiny_scale", "rising")
-        ]
-        lengths = {round_up(n, step) for n in (1, 17, 127, 129, 333) if n <= max(129, case.seqlen)}
-        for seqlen in sorted(n for n in lengths if n >= claims.seqlen_min):
-            ragged = base.model_copy(
-                update={"heads": 1, "batch": 2, "seqlen": seqlen, "causal": flags[-1]}
-            )
-            probes.append(Probe(ragged, "normal", {"causal": flags[-1], "sm_scale": None}))
-        length = round_up(min(1000, 2 * case.seqlen - 1), step)
-        long = base.model_copy(update={"seqlen": length, "causal": flags[0], "heads": 1})
-        probes.append(
-            Probe(long, "large_logits", {"causal": flags[0], "sm_scale": usual * ODD_SCALE})
-        )
-        return probes
+        stress = ("needle", "offset_v", "tiny_scale", "rising")
+        probes += [probe_of(base, kind, flags[0]) for kind in stress]
+        lengths = [n for n in (1, 17, 127, 129, 333) if n <= max(129, case.seqlen)]
+        others = [near(case, claims, heads=1, seqlen=n, batch=2) for n in lengths]
+        ragged = {shape.seqlen: shape for shape in others if not claims.refusal(shape)}
+        probes += [probe_of(ragged[seqlen], "normal", flags[-1]) for seqlen in sorted(ragged)]
+        probes += [probe_of(x, "normal", flags[0]) for x in claimed(case, claims, flags[0])]
+        long = near(case, claims, heads=1, seqlen=min(1000, 2 * case.seqlen - 1))
+        return [*probes, probe_of(long, "large_logits", flags[0], usual * ODD_SCALE)]
 
     def audits(self, case: Case) -> list[Probe]:
         """The timed shape, other values: a kernel that sniffs its inputs meets these unannounced."""
@@ -96,9 +91,13 @@ class AttentionForward:
         return [Probe(case, kind, self.kwargs(case)) for kind in kinds]
 
 
-def round_up(value: int, step: int) -> int:
-    """`value`, or the next multiple of `step` above it."""
-    return -(-value // step) * step
+def sequence_specs(case: Case) -> tuple[TensorSpec, ...]:
+    """cu_seqlens_q and cu_seqlens_k [sequences + 1] of packed sequences; else none."""
+    if not case.seqlens:
+        return ()
+    shape = (len(case.seqlens) + 1,)
+    names = ("cu_seqlens_q", "cu_seqlens_k")
+    return tuple(TensorSpec(name, shape, "int32", keyword=True) for name in names)
 
 
 PROBLEM = AttentionForward()

@@ -1,17 +1,23 @@
 """Inputs and references of attention forward. Only trusted processes import this for verdicts.
 
-Tensors are (batch, heads, seqlen, headdim). The float64 reference follows the definition, chunk by
-chunk over query rows, so that no seqlen² tensor of more than CHUNK_ELEMENTS ever exists.
+q and o are (batch, heads, seqlen, headdim), k and v (batch, kv_heads, seqlen_k, headdim); query head
+h reads head h // (heads // kv_heads) of k and v, and causal is bottom-right. The float64 reference
+follows the definition, chunk by chunk over query rows, so that no tensor of seqlen · seqlen_k scores
+with more than CHUNK_ELEMENTS ever exists. Packed sequences are taken apart and answered one by one:
+no answer depends on how a library reads cu_seqlens.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
+from itertools import pairwise
+from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.nn.attention.bias import causal_lower_right
 
 from harness.problems.base import Kwargs
 from harness.process.cuda.shared_memory import DTYPES
@@ -39,13 +45,49 @@ def make_inputs(
     device: torch.device,
     kwargs: Kwargs,
 ) -> tuple[torch.Tensor, ...]:
-    """Draw q, k, v [B, H, S, D] of one call; `distribution` names one of DISTRIBUTIONS, `kwargs` do not matter."""
+    """Draw q, k, v of one call; `distribution` names one of DISTRIBUTIONS, `kwargs` do not matter.
+
+    Packed sequences come in an order that is drawn, too, each of the distribution by itself; behind
+    q, k, v then cu_seqlens_q and cu_seqlens_k.
+    """
     dtype = DTYPES[case.dtype.value]
 
-    def normal() -> torch.Tensor:
-        return torch.randn(case.shape, generator=generator, device=device, dtype=dtype)
+    def normal(shape: tuple[int, ...]) -> torch.Tensor:
+        return torch.randn(shape, generator=generator, device=device, dtype=dtype)
 
-    return DISTRIBUTIONS[distribution](normal(), normal(), normal(), generator)
+    drawn = normal(case.shape), normal(case.kv_shape), normal(case.kv_shape)
+    if not case.seqlens:
+        return DISTRIBUTIONS[distribution](*drawn, generator)
+    edges = draw_edges(case, generator)
+    each = [
+        DISTRIBUTIONS[distribution](q, k, v, generator) for q, k, v in sequences((*drawn, edges), 3)
+    ]
+    return *(joined(parts) for parts in zip(*each, strict=True)), edges, edges.clone()
+
+
+def draw_edges(case: Case, generator: torch.Generator) -> torch.Tensor:
+    """cu_seqlens [sequences + 1] of the case's lengths in an order that `generator` draws."""
+    device = generator.device
+    order = torch.randperm(len(case.seqlens), generator=generator, device=device)
+    edges = torch.zeros(len(case.seqlens) + 1, dtype=torch.int32, device=device)
+    edges[1:] = torch.tensor(case.seqlens, device=device)[order].cumsum(0)
+    return edges
+
+
+def sequences(inputs: Sequence[torch.Tensor], width: int) -> list[tuple[torch.Tensor, ...]]:
+    """The first `width` of `inputs`, [B, H, S, ...], of each packed sequence: views; or all, where none is packed."""
+    tensors = tuple(inputs[:width])
+    if len(inputs) == width:
+        return [tensors]
+    return [
+        tuple(tensor[:, :, first:last] for tensor in tensors)
+        for first, last in pairwise(inputs[width].tolist())
+    ]
+
+
+def joined(parts: Sequence[torch.Tensor]) -> torch.Tensor:
+    """Sequences one behind the other again, [B, H, S, ...]."""
+    return parts[0] if len(parts) == 1 else torch.cat(list(parts), 2)
 
 
 Triple = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
@@ -105,30 +147,52 @@ DISTRIBUTIONS = {
 }
 
 
+def sdpa(
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, causal: bool, scale: float | None
+) -> torch.Tensor:
+    """PyTorch's SDPA with the harness' meaning of `causal`: its own flag is top-left."""
+    some: dict[str, Any] = {"scale": scale}
+    if q.shape[1] != k.shape[1]:
+        some["enable_gqa"] = True
+    if causal and q.shape[2] != k.shape[2]:
+        some["attn_mask"] = causal_lower_right(q.shape[2], k.shape[2])
+    else:
+        some["is_causal"] = causal
+    return F.scaled_dot_product_attention(q, k, v, **some)
+
+
+def scale_of(kwargs: Kwargs) -> float | None:
+    """The scale of a call; None is 1/sqrt(headdim)."""
+    given = kwargs.get("sm_scale")
+    return None if given is None else float(given)
+
+
+def number_of_scale(kwargs: Kwargs, headdim: int) -> float:
+    """The same as a number."""
+    scale = scale_of(kwargs)
+    return 1.0 / math.sqrt(headdim) if scale is None else scale
+
+
 def contract(inputs: Sequence[torch.Tensor], kwargs: Kwargs) -> tuple[torch.Tensor, ...]:
     """What PyTorch SDPA gives: the published bar `max|diff| < 1e-2` is against this."""
-    q, k, v = inputs
-    scale = kwargs.get("sm_scale")
     with sdpa_kernel(TRUSTED):
-        out = F.scaled_dot_product_attention(
-            q, k, v, is_causal=bool(kwargs["causal"]), scale=None if scale is None else float(scale)
-        )
+        out = _by_sdpa(inputs, kwargs)
     return (out.contiguous(),)
+
+
+def _by_sdpa(inputs: Sequence[torch.Tensor], kwargs: Kwargs) -> torch.Tensor:
+    causal, scale = bool(kwargs["causal"]), scale_of(kwargs)
+    return joined([sdpa(q, k, v, causal, scale) for q, k, v in sequences(inputs, 3)])
 
 
 def libraries(
     inputs: Sequence[torch.Tensor], kwargs: Kwargs
 ) -> Iterator[tuple[str, tuple[torch.Tensor, ...]]]:
     """Each fused backend of SDPA that takes this call."""
-    q, k, v = inputs
-    given = kwargs.get("sm_scale")
-    scale = None if given is None else float(given)
     for name, backend in FUSED.items():
         try:
             with sdpa_kernel(backend):
-                found = F.scaled_dot_product_attention(
-                    q, k, v, is_causal=bool(kwargs["causal"]), scale=scale
-                )
+                found = _by_sdpa(inputs, kwargs)
         except RuntimeError:  # no kernel for this case
             continue
         yield name, (found,)
@@ -136,24 +200,35 @@ def libraries(
 
 def exact(inputs: Sequence[torch.Tensor], kwargs: Kwargs) -> tuple[torch.Tensor, ...]:
     """Float64 by definition, returned as float32 (its rounding is 1e-4 of the limits)."""
-    q, k, v = (tensor.flatten(0, 1) for tensor in inputs)  # [B·H, S, D]
-    given = kwargs.get("sm_scale")
-    scale = 1.0 / math.sqrt(q.shape[-1]) if given is None else float(given)
+    return (joined([_exact(one, kwargs) for one in sequences(inputs, 3)]),)
+
+
+def _exact(one: tuple[torch.Tensor, ...], kwargs: Kwargs) -> torch.Tensor:
+    """O of one sequence, or of a batch of equal ones."""
+    q, k, v = (tensor.flatten(0, 1) for tensor in one)  # [B·H, S, D], k and v [B·KV, S_k, D]
+    scale = number_of_scale(kwargs, q.shape[-1])
     out = torch.empty(q.shape, dtype=torch.float32, device=q.device)
-    heads, seqlen, _ = q.shape
-    rows = max(1, min(1024, CHUNK_ELEMENTS // seqlen))
+    heads, seqlen_k = q.shape[0], k.shape[1]
+    read = shared_head(heads, k)
+    rows = max(1, min(1024, CHUNK_ELEMENTS // seqlen_k))
     at_once = max(
-        1, CHUNK_ELEMENTS // (rows * seqlen)
+        1, CHUNK_ELEMENTS // (rows * seqlen_k)
     )  # many heads a launch: short ones are launch-bound
     for first in range(0, heads, at_once):
         some = slice(first, min(first + at_once, heads))
-        _exact_heads(q[some], k[some], v[some], bool(kwargs["causal"]), scale, rows, out[some])
-    return (out.view(inputs[0].shape),)
+        mine = q[some], k[read[some]], v[read[some]]
+        _exact_heads(*mine, bool(kwargs["causal"]), scale, rows, out[some])
+    return out.view(one[0].shape)
+
+
+def shared_head(heads: int, k: torch.Tensor) -> torch.Tensor:
+    """For each of `heads` query heads of the batch the head of k [B·KV, S_k, D] that it reads."""
+    return torch.arange(heads, device=k.device) // (heads // k.shape[0])
 
 
 def exact_rows(
     inputs: Sequence[torch.Tensor], kwargs: Kwargs, generator: torch.Generator
-) -> tuple[torch.Tensor, tuple[torch.Tensor, ...]]:
+) -> tuple[tuple[torch.Tensor, torch.Tensor], ...]:
     """Float64 for some rows of every head: their flat indices [N], and O there [N, D] as float32.
 
     What it finds. Each head's rows are cut into equal strata and one row is drawn from each, so
@@ -161,25 +236,42 @@ def exact_rows(
     all are missed with a probability of at most exp(-f·N): strata are drawn independently, and the
     product of (1 - share of the stratum) is at most that. With N = 4096, 1 % of wrong rows are
     missed once in 10^17 calls. One whole head out of H, which costs as much or more, misses up to a
-    share 1 - f of the calls: all of the wrong rows may lie in few heads.
+    share 1 - f of the calls: all of the wrong rows may lie in few heads. Packed sequences have rows
+    by their length, each at least one a head.
     """
-    q, k, v = (tensor.flatten(0, 1) for tensor in inputs)  # [H, S, D], all heads of the batch
+    total, first, rows, out = inputs[0].shape[2], 0, [], []
+    for one in sequences(inputs, 3):
+        seqlen = one[0].shape[2]
+        mine, exact = _exact_rows(one, kwargs, generator, -(-SAMPLED_ROWS * seqlen // total))
+        heads = torch.arange(mine.shape[0], device=mine.device)
+        rows.append((mine + first + total * heads[:, None]).flatten())
+        out.append(exact.flatten(0, 1))
+        first += seqlen
+    return ((torch.cat(rows), torch.cat(out)),)
+
+
+def _exact_rows(
+    one: tuple[torch.Tensor, ...], kwargs: Kwargs, generator: torch.Generator, wanted: int
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """About `wanted` rows of one sequence: their numbers [H, R], and O there [H, R, D]."""
+    q, k, v = (tensor.flatten(0, 1) for tensor in one)  # [H, S, D], all heads of the batch
     heads, seqlen, headdim = q.shape
-    given = kwargs.get("sm_scale")
-    scale = 1.0 / math.sqrt(headdim) if given is None else float(given)
-    rows = draw_rows(heads, seqlen, generator)  # [H, R], rising in each head
+    scale, read = number_of_scale(kwargs, headdim), shared_head(heads, k)
+    rows = draw_rows(heads, seqlen, generator, wanted)  # [H, R], rising in each head
     out = torch.empty(*rows.shape, headdim, dtype=torch.float32, device=q.device)
-    at_once = max(1, CHUNK_ELEMENTS // (2 * seqlen * headdim))
+    at_once = max(1, CHUNK_ELEMENTS // (2 * k.shape[1] * headdim))
     for first in range(0, heads, at_once):
         some = slice(first, first + at_once)
-        _exact_some(q[some], k[some], v[some], bool(kwargs["causal"]), scale, rows[some], out[some])
-    flat = rows + seqlen * torch.arange(heads, device=rows.device)[:, None]
-    return flat.flatten(), (out.flatten(0, 1),)
+        mine = q[some], k[read[some]], v[read[some]]
+        _exact_some(*mine, bool(kwargs["causal"]), scale, rows[some], out[some])
+    return rows, out
 
 
-def draw_rows(heads: int, seqlen: int, generator: torch.Generator) -> torch.Tensor:
-    """[heads, R] rising row numbers: one out of each of R equal strata, R * heads about SAMPLED_ROWS."""
-    each = min(seqlen, max(1, -(-SAMPLED_ROWS // heads)))
+def draw_rows(
+    heads: int, seqlen: int, generator: torch.Generator, wanted: int = SAMPLED_ROWS
+) -> torch.Tensor:
+    """[heads, R] rising row numbers: one out of each of R equal strata, R * heads about `wanted`."""
+    each = min(seqlen, max(1, -(-wanted // heads)))
     edges = torch.arange(each + 1, device=generator.device) * seqlen // each
     chance = torch.rand(
         heads, each, generator=generator, device=generator.device, dtype=torch.float64
@@ -196,19 +288,19 @@ def _exact_some(
     rows: torch.Tensor,
     out: torch.Tensor,
 ) -> None:
-    """Some heads q, k, v [H, S, D], their rows [H, R] → out [H, R, D]; later keys than needed are not read."""
-    heads, seqlen, headdim = q.shape
-    count = rows.shape[1]
+    """Some heads q [H, S, D], k, v [H, S_k, D], rows [H, R] → out [H, R, D]; no later key than needed is read."""
+    (heads, seqlen, headdim), seqlen_k = q.shape, k.shape[1]
+    count, ahead = rows.shape[1], seqlen_k - seqlen  # query i sees keys 0 to i + ahead
     k64, v64 = k.double(), v.double()
     q64 = q.gather(1, rows[..., None].expand(-1, -1, headdim)).double() * scale
-    keys_at = torch.arange(seqlen, device=q.device)
-    step = max(1, min(max(32, count // 8), CHUNK_ELEMENTS // (heads * seqlen)))
+    keys_at = torch.arange(seqlen_k, device=q.device)
+    step = max(1, min(max(32, count // 8), CHUNK_ELEMENTS // (heads * seqlen_k)))
     for first in range(0, count, step):
         last = min(first + step, count)
-        keys = last * seqlen // count if causal else seqlen
+        keys = last * seqlen // count + ahead if causal else seqlen_k
         scores = q64[:, first:last] @ k64[:, :keys].mT  # [H, step, keys]
         if causal:
-            scores.masked_fill_(keys_at[:keys] > rows[:, first:last, None], -math.inf)
+            scores.masked_fill_(keys_at[:keys] > rows[:, first:last, None] + ahead, -math.inf)
         out[:, first:last] = (torch.softmax(scores, dim=-1) @ v64[:, :keys]).float()
 
 
@@ -221,14 +313,15 @@ def _exact_heads(
     rows: int,
     out: torch.Tensor,
 ) -> None:
-    """Some heads, q, k, v [H, S, D] → out [H, S, D]; causal rows never touch keys beyond their chunk."""
+    """Some heads, q [H, S, D], k, v [H, S_k, D] → out [H, S, D]; causal rows read no key beyond their chunk's."""
     q64, k64, v64 = q.double() * scale, k.double(), v.double()
-    seqlen = q.shape[1]
+    seqlen, seqlen_k = q.shape[1], k.shape[1]
+    ahead = seqlen_k - seqlen
     for first in range(0, seqlen, rows):
         last = min(first + rows, seqlen)
-        keys = last if causal else seqlen
+        keys = last + ahead if causal else seqlen_k
         scores = q64[:, first:last] @ k64[:, :keys].mT  # [H, rows, keys]
         if causal:
             mask = torch.ones(last - first, last - first, dtype=torch.bool, device=q.device).triu(1)
-            scores[..., first:last].masked_fill_(mask, -math.inf)
+            scores[..., first + ahead : last + ahead].masked_fill_(mask, -math.inf)
         out[:, first:last] = (torch.softmax(scores, dim=-1) @ v64[:, :keys]).float()

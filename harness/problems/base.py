@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Any, Protocol
 
 from harness.schema import Case, Claims, Dtype, Error
 
-Kwargs = Mapping[str, bool | float | None]
+Kwargs = Mapping[str, bool | int | float | None]
 
 
 @dataclass(frozen=True)
@@ -18,12 +18,34 @@ class TensorSpec:
     withheld: a word of every row (last dimension) stays wrong until the clock runs. For an
     argument of two-byte
         elements every row of which some part of every result needs whole: no work on it can be done before.
+    alone: drawn by itself, each element like any other, so that a piece of memory with such tensors
+        side by side is another such tensor wherever it begins.
     """
 
     name: str
     shape: tuple[int, ...]
-    dtype: str  # fp16 | bf16 | fp32
+    dtype: str  # fp16 | bf16 | fp32 | int32
     withheld: bool = False
+    alone: bool = False
+    keyword: bool = False  # given by its name; behind all that are given by place
+
+
+def keywords(specs: Sequence[TensorSpec]) -> list[str]:
+    """Names of those arguments that are given by name."""
+    return [spec.name for spec in specs if spec.keyword]
+
+
+def by_name(function: Callable[..., Any], names: Sequence[str]) -> Callable[..., Any]:
+    """`function`, to be called with all tensors by place: the last of them reach it as `names`."""
+    if not names:
+        return function
+
+    def call(*tensors: Any, **kwargs: Any) -> Any:
+        placed = len(tensors) - len(names)
+        named = dict(zip(names, tensors[placed:], strict=True))
+        return function(*tensors[:placed], **named, **kwargs)
+
+    return call
 
 
 @dataclass(frozen=True)
@@ -52,6 +74,11 @@ class Probe:
     def label(self) -> str:
         """How a failure names this probe."""
         shape = "x".join(map(str, self.case.shape))
+        if self.case.kv_shape != self.case.shape:
+            shape += f", k and v {'x'.join(map(str, self.case.kv_shape))}"
+        if self.case.seqlens:
+            shape += f", sequences of {', '.join(map(str, self.case.seqlens[:8]))}"
+            shape += ", …" if len(self.case.seqlens) > 8 else ""
         args = ", ".join(f"{key}={value}" for key, value in self.kwargs.items())
         return f"{self.distribution} inputs, shape {shape}, {args}"
 

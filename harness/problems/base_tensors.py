@@ -32,11 +32,11 @@ class Tensors(Protocol):
 
     def exact_rows(
         self, inputs: Sequence[torch.Tensor], kwargs: Kwargs, generator: torch.Generator
-    ) -> tuple[torch.Tensor, tuple[torch.Tensor, ...]]:
-        """The same for some rows that `generator` draws.
+    ) -> tuple[tuple[torch.Tensor, torch.Tensor], ...]:
+        """The same for some rows that `generator` draws, a pair for each result, in order.
 
-        Returns their flat indices [N] into a result's [batch * heads * seqlen] rows, on the inputs'
-        device, and each result's rows [N, headdim].
+        The pair: their flat indices [N] into the result's [batch * heads * rows], on the inputs'
+        device, and what they hold [N, headdim].
         """
 
     def libraries(

@@ -27,8 +27,9 @@ from harness.process.sandbox import cgroup, enter, namespaces, search_path, usag
 from harness.process.text import plain_text
 
 LOG_BYTES, LOG_TAIL_BYTES = 64 << 20, 4096
-#: A thread that is told to stop does so when it next leaves the kernel or gets a core.
-STOPPING_S, STOPPING_MS = 0.05, 10
+#: A thread that is told to stop does so when it next leaves the kernel or gets a core; one that ends
+#: ends, which takes a process with much memory its time on a busy host.
+STOPPING_S, STOPPING_MS = 2.0, 10
 KEPT_ENV = (
     "PATH",
     "LD_LIBRARY_PATH",
@@ -108,6 +109,8 @@ class Child:
             self.group = cgroup.make(jail.memory_bytes, rules.processes, cgroup.parent())
             rules = replace(rules, cgroup=self.group.folder if self.group else None)
         self.walled = rules.level == 2
+        #: So many of `pids()` are ours: the first process of its namespaces, and what launched it.
+        self.ours = (1 if forkserver else 2) if self.walled else 0
         if jail and forkserver:
             self.first, first = socket.socketpair() if self.walled else (None, None)
             with theirs, first or contextlib.nullcontext():
@@ -128,6 +131,8 @@ class Child:
                 start_new_session=True,
             )
         self.pid = self.process.pid
+        if rules.level:  # as its launcher does in a moment: who looks by then finds no other
+            enter.end_first(self.pid)
 
     @property
     def alive(self) -> bool:
@@ -144,14 +149,25 @@ class Child:
             self._signal(signal.SIGSTOP)
         if self.group:  # behind the signal: the first process is in it too
             self.group.freeze(True)
-        deadline, before = time.monotonic() + STOPPING_S, usage.cpu_ns(self.pids())
+        deadline, before = time.monotonic() + STOPPING_S, self._spent_ns()
         while True:
             time.sleep(0.001)
-            if usage.cpu_ns(before) == before or time.monotonic() > deadline:
+            still = usage.cpu_ns(before) == before  # cheaper to ask than what each thread does
+            if (still and self._rests()) or time.monotonic() > deadline:
                 break
-            before = usage.cpu_ns(self.pids())
-        self._paused_ns = before
+            if not self.first:
+                self._signal(signal.SIGSTOP)  # what has been forked meanwhile
+            before = self._spent_ns()
+        self._paused_ns = self._spent_ns()
         self._newest = self._ask_newest()
+
+    def _rests(self) -> bool:
+        """Whether no thread of it runs, waits for a core or is on its way out."""
+        return not any(set(usage.states(pid)) & usage.RUNNING for pid in self.pids())
+
+    def _spent_ns(self) -> dict[int, int]:
+        """Pid → CPU time, of all of it that has not ended: an end is over when it is waited for."""
+        return usage.cpu_ns(pid for pid in self.pids() if set(usage.states(pid)) - usage.ENDED)
 
     def ran_paused(self) -> str:
         """What it did although it is paused, in words; empty if it did not run, or is not paused.
@@ -165,7 +181,7 @@ class Child:
         forked = bool(self._newest) and self._ask_newest() not in {b"", self._newest}
         if not forked and usage.cpu_ns(before) == before:
             return ""  # as nearly always
-        now = usage.cpu_ns(self.pids())
+        now = self._spent_ns()
         spent_ms = sum(max(0, now[pid] - before[pid]) for pid in now.keys() & before.keys()) / 1e6
         if spent_ms > STOPPING_MS:
             return f"its processes ran for {spent_ms:.0f} ms although they were stopped"

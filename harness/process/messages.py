@@ -2,7 +2,8 @@
 
     builder → engine   BuilderReply
     worker  → judge    WorkerReply
-    judge   → engine   JudgeReady, Done, Asked, BurstReport, Revealed, Dumped, Failed
+    judge   → engine   JudgeReady, Done, Asked, Drawn, BurstReport, StretchReport, Revealed,
+                       Dumped, Failed
 
 What comes out of an untrusted process is read as one of these or not at all: `understood` raises
 WireError, which ends the entry of its sender and nobody else's. Numbers are finite and bounded,
@@ -20,7 +21,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationErr
 from harness.errors import WireError
 from harness.process.text import cut, plain_text, shown
 from harness.process.wire import Message
-from harness.schema import MOST_CALLS, Error, Status
+from harness.schema import MOST_CALLS, Case, Error, Status
 from harness.schema.mismatch import Mismatch
 
 MOST_LINES = 64
@@ -42,6 +43,7 @@ LibraryName = Annotated[str, AfterValidator(partial(_words, most_bytes=LIBRARY_B
 Share = Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)]
 Milliseconds = Annotated[float, Field(ge=0, lt=1e7, allow_inf_nan=False)]
 Seconds = Annotated[float, Field(ge=0, lt=1e6, allow_inf_nan=False)]
+Moment = Annotated[float, Field(ge=0, lt=1e12, allow_inf_nan=False)]  # s, of the monotonic clock
 Stride = Annotated[int, Field(ge=0, lt=1 << 40)]
 Strides = Annotated[list[Stride], Field(max_length=8)]
 Sha256 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
@@ -99,6 +101,20 @@ class BurstReport(_Crossing):
     """Until the worker was locked behind its turn; the engine's own, no process tells it."""
 
 
+class StretchReport(BurstReport):
+    """What the judge says of one stretch; `calls_ms` holds the mean by the worker's events."""
+
+    latency_ms: Milliseconds = 0.0
+    calls: Annotated[int, Field(ge=0, lt=1 << 31)] = 0
+    checked: Annotated[int, Field(ge=0, lt=1 << 31)] = 0
+    judge_pct: Annotated[float, Field(ge=0, le=100, allow_inf_nan=False)] = 0.0
+    since_s: Moment = 0.0
+    until_s: Moment = 0.0
+    """The calls that count, on the monotonic clock that all processes of a machine share."""
+    rel_l2: Annotated[float, Field(ge=0)] = 0.0
+    """The largest of an output's words that were compared, against SDPA's."""
+
+
 class JudgeReady(_Crossing):
     """The judge has its context: what its secret is committed to, and whether it shares device memory."""
 
@@ -119,6 +135,12 @@ class Asked(_Crossing):
 
     ok: Literal[True]
     gap_ms: Milliseconds
+
+
+class Drawn(_Crossing):
+    """Shapes that follow from the secret in force."""
+
+    cases: Annotated[tuple[Case, ...], Field(strict=False, max_length=MOST_LINES)]
 
 
 class Revealed(_Crossing):

@@ -46,17 +46,27 @@ from harness.schema.result import (
     Slack,
     Speedup,
     Stopping,
+    Sustained,
     Telemetry,
 )
-from harness.schema.suite import Case, Limits, Suite
+from harness.schema.suite import (
+    HIDDEN_PREFIX,
+    MOST_SUSTAINED_S,
+    Case,
+    Limits,
+    Suite,
+    is_hidden,
+)
 
 __all__ = [
     "BLAMELESS",
     "CONFESSIONS",
+    "HIDDEN_PREFIX",
     "LATE_REST_MS",
     "MOST_BLOCKS",
     "MOST_CALLS",
     "MOST_SLACK_PCT",
+    "MOST_SUSTAINED_S",
     "NAME_PATTERN",
     "Case",
     "Claims",
@@ -87,7 +97,9 @@ __all__ = [
     "Status",
     "Stopping",
     "Suite",
+    "Sustained",
     "Telemetry",
     "Timed",
     "Tool",
+    "is_hidden",
 ]

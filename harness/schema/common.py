@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from enum import Enum
-from typing import Annotated
+from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -26,6 +26,16 @@ Name = Annotated[str, Field(pattern=NAME_PATTERN)]
 Package = Annotated[str, Field(pattern=r"^[A-Za-z0-9]([A-Za-z0-9._-]{0,78}[A-Za-z0-9])?$")]
 Tool = Annotated[str, Field(pattern=r"^[A-Za-z0-9_][A-Za-z0-9_.+-]{0,79}$")]
 Login = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9-]{0,38}$")]  # of GitHub
+
+
+#: What a shape may say beyond batch, heads, seqlen and headdim: written where it is set, so that
+#: records and hashes of older suites stay what they were.
+AXES = ("kv_heads", "seqlen_k", "seqlens")
+
+
+def leave_out_unset(fields: dict[str, Any]) -> dict[str, Any]:
+    """A model's `fields` as it is written: without those of AXES that are unset."""
+    return {key: value for key, value in fields.items() if value or key not in AXES}
 
 
 class Frozen(BaseModel):

@@ -34,6 +34,9 @@ class Claims(Frozen):
     seqlen_multiple: int = Field(default=1, ge=1, le=MOST_SEQLEN)
     seqlen_min: int = Field(default=1, ge=1, le=MOST_SEQLEN)
     dtypes: tuple[Dtype, ...] = Field(default=(Dtype.FP16,), min_length=1, max_length=8)
+    gqa: bool = False  # takes k and v of fewer heads than q
+    seqlens: Literal["equal", "any"] = "equal"  # any: takes more or fewer keys than queries
+    packed: bool = False  # takes cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k
 
     @field_validator("causal", mode="before")
     @classmethod
@@ -46,12 +49,22 @@ class Claims(Frozen):
             return f"claims headdim {', '.join(map(str, self.headdims))}, not {case.headdim}"
         if self.causal != "both" and self.causal != str(case.causal).lower():
             return f"claims causal={self.causal} only"
-        if case.seqlen % self.seqlen_multiple:
-            return f"claims seqlen divisible by {self.seqlen_multiple}, not {case.seqlen}"
-        if case.seqlen < self.seqlen_min:
-            return f"claims seqlen from {self.seqlen_min}, not {case.seqlen}"
+        for seqlen in (length for pair in case.lengths for length in pair):
+            if seqlen % self.seqlen_multiple:
+                return f"claims seqlen divisible by {self.seqlen_multiple}, not {seqlen}"
+            if seqlen < self.seqlen_min:
+                return f"claims seqlen from {self.seqlen_min}, not {seqlen}"
         if case.dtype not in self.dtypes:
             return f"claims {', '.join(d.value for d in self.dtypes)}, not {case.dtype.value}"
+        return self._refused_axis(case)
+
+    def _refused_axis(self, case: Case) -> str:
+        if case.kv_heads and not self.gqa:
+            return f"claims no gqa; k has {case.kv_heads} heads for {case.heads} of q"
+        if case.seqlen_k and self.seqlens == "equal":
+            return f"claims seqlens: equal, not {case.seqlen_k} keys for {case.seqlen} queries"
+        if case.seqlens and not self.packed:
+            return f"claims no packed; {len(case.seqlens)} sequences lie in one row"
         return ""
 
 

@@ -2,9 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Any
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    SerializerFunctionWrapHandler,
+    model_serializer,
+)
+
+from harness.schema.common import leave_out_unset
 
 MOST_LINES = 16  # of the picture
 MOST_MARKS = 64  # in one of its lines
@@ -26,9 +34,23 @@ class Draw(_Frozen):
     label: str = Field(max_length=400)
     distribution: str = Field(max_length=40)
     shape: Index  # (batch, heads, seqlen, headdim)
-    kwargs: dict[str, bool | float | None] = Field(max_length=8)
+    kwargs: dict[str, bool | int | float | None] = Field(max_length=8)
     calls: int = Field(ge=1, le=64)
     whole: bool  # compared whole with float64: a check, not a timed burst
+    kv_heads: Count | None = None  # as of a Case
+    seqlen_k: Count | None = None
+    seqlens: tuple[Count, ...] = Field(default=(), max_length=4096)
+
+    @model_serializer(mode="wrap")
+    def _as_before(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        return leave_out_unset(handler(self))
+
+    def shape_of(self, output: str) -> Index:
+        """(batch, heads, seqlen, headdim) of one output; dk and dv lie as k and v do."""
+        batch, heads, seqlen, headdim = self.shape
+        if output not in ("dk", "dv"):
+            return self.shape
+        return (batch, self.kv_heads or heads, self.seqlen_k or seqlen, headdim)
 
 
 class Mismatch(_Frozen):
@@ -59,6 +81,11 @@ class Mismatch(_Frozen):
     rows_a_mark: int = Field(ge=1)
     inputs_sha256: str = Field(pattern=r"^[0-9a-f]{64}$")  # of this call, in order
 
+    @property
+    def shape(self) -> Index:
+        """(batch, heads, seqlen, headdim) of this output."""
+        return self.draw.shape_of(self.output)
+
     def words(self) -> str:
         """`64 of 512 elements wrong in rows 4 to 7 of head 1; worst o[0, 1, 4, 13]: …`."""
         at = ", ".join(map(str, self.index))
@@ -74,11 +101,11 @@ class Mismatch(_Frozen):
 
     def head_name(self, head: int) -> str:
         """`head 1 of batch 0`."""
-        batch, inside = divmod(head, self.draw.shape[1])
-        return f"head {inside} of batch {batch}" if self.draw.shape[0] > 1 else f"head {inside}"
+        batch, inside = divmod(head, self.shape[1])
+        return f"head {inside} of batch {batch}" if self.shape[0] > 1 else f"head {inside}"
 
     def _heads(self) -> str:
-        batch, heads = self.draw.shape[:2]
+        batch, heads = self.shape[:2]
         first, last = self.heads
         if self.wrong_heads == 1:
             return self.head_name(first)
@@ -91,7 +118,7 @@ class Mismatch(_Frozen):
 
     def _rows(self) -> str:
         first, last = self.rows
-        if self.wrong_rows == self.draw.shape[2]:
+        if self.wrong_rows == self.shape[2]:
             return "every row"
         if self.wrong_rows == last - first + 1:
             return f"rows {first} to {last}" if self.wrong_rows > 1 else f"row {first}"
@@ -99,6 +126,6 @@ class Mismatch(_Frozen):
 
     def _columns(self) -> str:
         first, last = self.columns
-        if (first, last) == (0, self.draw.shape[3] - 1):
+        if (first, last) == (0, self.shape[3] - 1):
             return ""
         return f", columns {first} to {last}" if last > first else f", column {first}"

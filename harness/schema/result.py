@@ -109,6 +109,36 @@ class Energy(Frozen):
     high_j: Finite
 
 
+class Sustained(Frozen):
+    """One stretch: an entrant's calls back to back; of them the last two thirds count.
+
+    Its status is its own: a stretch that failed says nothing against the bursts.
+    """
+
+    status: Status
+    reason: str = ""
+    calls: Count = 0  # that count
+    checked: Count = 0  # whose outputs the judge has compared, in part
+    latency_ms: Timed | None = None  # of one call, by the judge's clock
+    claimed_ms: Timed | None = None  # the same by the worker's events
+    tflops: Positive | None = None
+    judge_pct: Length = 0.0  # of the time that the judge's spot checks took
+    clock_mhz: Positive | None = None  # mean SM clock
+    power_w: Positive | None = None  # mean of the whole board, idle power included
+    joules_per_call: Positive | None = None  # None: no counter, or it hardly moved
+    pj_per_flop: Positive | None = None
+    energy_error_pct: Length | None = None  # of power and joules, from the counter's steps
+
+    @model_validator(mode="after")
+    def _time_only_if_passed(self) -> Sustained:
+        times = (self.latency_ms, self.claimed_ms)
+        told = (*times, self.tflops, self.joules_per_call, self.pj_per_flop)
+        passed = self.status is Status.PASSED
+        if passed != all(times) or (any(told) and not passed):
+            raise ValueError("a stretch has a time if and only if it PASSED")
+        return self
+
+
 class Speedup(Frozen):
     """Paired over blocks: time of `against` / time of the entrant; above 1 is faster."""
 
@@ -169,6 +199,7 @@ class Result(Frozen):
     clock_pct: Positive | None = None  # TFLOP/s in percent of the peak at that clock
     drift_pct: Finite | None = None  # of the control, first third to last
     energy: Energy | None = None
+    sustained: Sustained | None = None  # None: nobody asked
     error: Error | None = None  # worst over all verified outputs
     mismatch: Mismatch | None = None  # where an output is wrong, and what inputs show it again
     deterministic: bool | None = None  # the same inputs gave the same bits; None: not asked

@@ -4,17 +4,50 @@ from __future__ import annotations
 
 import hashlib
 import json
-from typing import Literal
+import math
+from typing import Annotated, Any, Literal
 
-from pydantic import Field, field_validator
+from pydantic import (
+    Field,
+    SerializerFunctionWrapHandler,
+    ValidationInfo,
+    field_validator,
+    model_serializer,
+)
 
-from harness.schema.common import MOST_BLOCKS, MOST_CALLS, Dtype, Frozen, Limit, Name
+from harness.schema.common import (
+    MOST_BLOCKS,
+    MOST_CALLS,
+    Dtype,
+    Frozen,
+    Limit,
+    Name,
+    leave_out_unset,
+)
 
 MOST_SEQLEN = 1 << 24
+MOST_SUSTAINED_S = 60
+MOST_SEQUENCES = 4096  # of one packed row
+#: Of a case that a run draws from its secret; no suite may use it.
+HIDDEN_PREFIX = "hidden_"
+
+
+def is_hidden(config: str) -> bool:
+    """Whether a case of this name was drawn from the secret of its run."""
+    return config.startswith(HIDDEN_PREFIX)
 
 
 class Case(Frozen):
-    """One shape of a problem; `burst` is the number of calls in one sample."""
+    """One shape of a problem; `burst` is the number of calls in one sample.
+
+    kv_heads: heads of k and v, which groups of query heads share; unset, as many as `heads`.
+    seqlen_k: keys, where they are not as many as queries. Causal is bottom-right then: query i
+        sees key j if j <= i + seqlen_k - seqlen.
+    seqlens: lengths of sequences packed one behind the other in `seqlen` tokens, k as q. They are
+        told by cu_seqlens_q and cu_seqlens_k; each call has them in another, secret order.
+
+    What is unset is not written, so that records and hashes of older suites stay what they were.
+    """
 
     name: Name
     batch: int = Field(ge=1, le=65536)
@@ -24,16 +57,77 @@ class Case(Frozen):
     causal: bool = True
     dtype: Dtype = Dtype.FP16
     burst: int = Field(default=4, ge=1, le=MOST_CALLS)
+    kv_heads: int | None = Field(default=None, ge=1, le=65536)
+    seqlen_k: int | None = Field(default=None, ge=1, le=MOST_SEQLEN)
+    seqlens: tuple[Annotated[int, Field(ge=1, le=MOST_SEQLEN)], ...] = Field(
+        default=(), max_length=MOST_SEQUENCES
+    )
+
+    @field_validator("kv_heads")
+    @classmethod
+    def _groups(cls, kv_heads: int | None, info: ValidationInfo) -> int | None:
+        heads = info.data.get("heads")
+        if kv_heads and heads and heads % kv_heads:
+            raise ValueError(f"heads must be a multiple of kv_heads; {heads} is none of {kv_heads}")
+        return None if kv_heads == heads else kv_heads
+
+    @field_validator("seqlen_k")
+    @classmethod
+    def _sees_a_key(cls, seqlen_k: int | None, info: ValidationInfo) -> int | None:
+        seqlen, causal = info.data.get("seqlen"), info.data.get("causal", True)
+        if seqlen_k and seqlen and causal and seqlen > seqlen_k:
+            raise ValueError(
+                f"the first {seqlen - seqlen_k} of {seqlen} queries would see no key; "
+                "with causal: true write seqlen_k from seqlen on"
+            )
+        return None if seqlen_k == seqlen else seqlen_k
+
+    @field_validator("seqlens")
+    @classmethod
+    def _fill_the_row(cls, seqlens: tuple[int, ...], info: ValidationInfo) -> tuple[int, ...]:
+        told = info.data
+        if seqlens and sum(seqlens) != told.get("seqlen", sum(seqlens)):
+            raise ValueError(f"they have {sum(seqlens)} tokens; write seqlen: {sum(seqlens)}")
+        if seqlens and told.get("batch", 1) != 1:
+            raise ValueError(f"packed sequences are one row; write batch: 1, not {told['batch']}")
+        if seqlens and told.get("seqlen_k"):
+            raise ValueError("packed sequences have as many keys as queries; leave out seqlen_k")
+        return seqlens
+
+    @model_serializer(mode="wrap")
+    def _as_before(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        return leave_out_unset(handler(self))
+
+    @property
+    def hidden(self) -> bool:
+        """Whether its shape was drawn from the secret of its run: harness/problems/hidden.py."""
+        return is_hidden(self.name)
 
     @property
     def shape(self) -> tuple[int, int, int, int]:
-        """(batch, heads, seqlen, headdim)."""
+        """(batch, heads, seqlen, headdim) of q and o."""
         return (self.batch, self.heads, self.seqlen, self.headdim)
 
     @property
-    def tensor_bytes(self) -> int:
-        """Bytes of one of q, k, v, o."""
-        return 2 * self.batch * self.heads * self.seqlen * self.headdim
+    def kv_shape(self) -> tuple[int, int, int, int]:
+        """(batch, kv_heads, seqlen_k, headdim) of k and v."""
+        kv_heads, seqlen_k = self.kv_heads or self.heads, self.seqlen_k or self.seqlen
+        return (self.batch, kv_heads, seqlen_k, self.headdim)
+
+    @property
+    def lengths(self) -> tuple[tuple[int, int], ...]:
+        """(queries, keys) of each sequence; one where nothing is packed."""
+        return tuple((n, n) for n in self.seqlens) or ((self.seqlen, self.kv_shape[2]),)
+
+    @property
+    def q_bytes(self) -> int:
+        """Bytes of one of q, o."""
+        return 2 * math.prod(self.shape)
+
+    @property
+    def kv_bytes(self) -> int:
+        """Bytes of one of k, v."""
+        return 2 * math.prod(self.kv_shape)
 
 
 class Limits(Frozen):
@@ -63,6 +157,9 @@ class Suite(Frozen):
     blocks: int = Field(default=20, ge=1, le=MOST_BLOCKS)
     warmup_blocks: int = Field(default=2, ge=0, le=100)
     heat_ms: float = Field(default=0, ge=0, le=1000)  # trusted work before each timed burst
+    hidden: int = Field(default=0, ge=0, le=8)  # shapes a headdim that each run draws by itself
+    #: Of an entrant's calls back to back, behind the blocks of a case; 0: no such stretch.
+    sustained_s: float = Field(default=0, ge=0, le=MOST_SUSTAINED_S)
     limits: Limits = Limits()
     description: str = ""
 
@@ -80,7 +177,8 @@ class Suite(Frozen):
         """Identity of what is asked: two rows compare only under the same one.
 
         How often it is asked, beside whom and how long one may take do not change the question:
-        `--blocks 40` and a further baseline stay on the same board.
+        `--blocks 40` and a further baseline stay on the same board. Nor do hidden shapes, which
+        stand beside it and in no geometric mean.
         """
         asked = {"name", "problem", "device", "cases", "against"}
         asked |= {"heat_ms"} if self.heat_ms else set()

@@ -24,16 +24,17 @@ from typing import Any
 import torch
 
 from harness.errors import WireError
-from harness.problems.base import Probe
+from harness.problems.base import Probe, by_name, keywords
 from harness.process import process_tree, wire
 from harness.process.cuda.driver import keep_memory_private, timer, wait_for_sequence
 from harness.process.cuda.shared_memory import DTYPES, Arena
 from harness.process.forkserver import WORKER_NAME
 from harness.schema import Case, Manifest, Status
 from harness.worker.burst import cpu_burst, gpu_burst
-from harness.worker.held import Held, dense_storage
+from harness.worker.held import Held, Ring, dense_storage
 from harness.worker.introspect import listening, naming
 from harness.worker.load import LoadError, classify, describe, load_function
+from harness.worker.stretch import gpu_stretch, windows_of
 from harness.worker.tuned import tuned
 
 #: What the driver takes to open a context. It opens one at a time, on all GPUs of a host together
@@ -51,8 +52,15 @@ class BadOutput(Exception):
 class Worker:
     """One submission, loaded, with the judge's buffers mapped."""
 
-    def __init__(self, function: Callable[..., Any], folder: Path, device: str) -> None:
-        self.function, self.folder, self.device = function, folder, device
+    def __init__(
+        self,
+        function: Callable[..., Any],
+        folder: Path,
+        device: str,
+        tell: Callable[[wire.Message], object] = lambda message: None,
+    ) -> None:
+        """tell: says something to the judge between a request and its answer."""
+        self.function, self.folder, self.device, self.tell = function, folder, device, tell
         self.inputs: Arena | None = None
         self.outputs: Arena | None = None
         self.held: Held | None = None  # on a GPU
@@ -74,6 +82,8 @@ class Worker:
             return {"op": "ready"}
         if op == "go":
             return self._go(int(message["turn"]))
+        if op == "stretch":
+            return self._stretch(message)
         if op == "prime":
             if self.device == "cuda":
                 with listening():
@@ -111,7 +121,7 @@ class Worker:
             torch.cuda.synchronize()
         kwargs = self.plan["kwargs"]
         kernels: list[str] = []
-        function = self.function
+        function = by_name(self.function, self.plan["keywords"])
         if self.plan["profile"] and self.device == "cuda":
             function = naming(function, kernels)
         if self.held:
@@ -131,14 +141,42 @@ class Worker:
             done["configs"] = tuned(sys.modules.get("submission"))
         return done
 
+    def _stretch(self, message: wire.Message) -> wire.Message:
+        """Calls back to back; the results of the last stay where the judge can read them."""
+        assert self.inputs
+        specs, tensors, calls = self.plan["inputs"], len(self.views), int(message["calls"])
+        asked = (specs, message["alone"], tensors, calls, int(message["seed"]))
+        given, kwargs = windows_of(self.inputs, *asked), self.plan["kwargs"]
+        function = by_name(self.function, self.plan["keywords"])
+        if self.held:
+            assert self.outputs
+            ring, width = Ring(self.held, self.outputs), len(self.plan["outputs"])
+
+            def before(call: int) -> None:
+                for number in range(width):
+                    ring.let_go(call % tensors * width + number)
+
+            def keep(result: Any, call: int) -> None:
+                self._keep(result, call % tensors, ring)
+                ring.over(call + 1)
+
+            hooks = (before, keep, message["counted"])
+            with self.held.lending():
+                calls_ms = [gpu_stretch(function, given, kwargs, *hooks)]
+        else:
+            calls_ms = cpu_burst(function, list(given), kwargs, self._keep)
+        return {"op": "done", "calls_ms": calls_ms, "strides": self.strides[:1]}
+
     def _kept(self, turn: int) -> None:
         """All results are on their way: tell the judge's stream, which waits for `turn` if not 0."""
         if turn:
             assert self.held
             self.held.tell(turn)
+        if self.plan["tells"]:
+            self.tell({"op": "called"})
 
-    def _keep(self, result: Any, index: int) -> None:
-        """Check what one call returned and hold it, where it lies or as a copy."""
+    def _keep(self, result: Any, index: int, ring: Ring | None = None) -> None:
+        """Check what one call returned and hold it, where it lies or as a copy; in a stretch in a ring."""
         width = len(self.plan["outputs"])
         results = result if isinstance(result, tuple) and width > 1 else (result,)
         if len(results) != width:
@@ -147,12 +185,15 @@ class Worker:
             sizes, dtype = self.plan["outputs"][number]
             shape = tuple(sizes)
             require_output(tensor, shape, DTYPES[dtype], self.device)
-            strides = (
-                self.held.keep(tensor)
-                if self.held
-                else copy_out(tensor, self.slots[index * width + number])
-            )
-            self.strides[index].append(list(strides))
+            place = index * width + number
+            if ring:
+                strides = ring.keep(tensor, place)
+            elif self.held:
+                strides = self.held.keep(tensor)
+            else:
+                strides = copy_out(tensor, self.slots[place])
+            if len(self.strides[index]) < width:
+                self.strides[index].append(list(strides))
 
 
 def copy_out(tensor: torch.Tensor, slot: torch.Tensor) -> tuple[int, ...]:
@@ -207,7 +248,7 @@ def serve(sock: socket.socket, args: argparse.Namespace, manifest: Manifest) -> 
         function = load_function(folder, manifest, args.function)
         if args.device == "cuda":
             open_context(turn)
-        worker = Worker(function, folder, args.device)
+        worker = Worker(function, folder, args.device, partial(wire.send, sock))
     except BaseException as cause:
         wire.receive(sock)
         wire.send(sock, failure(cause, folder))
@@ -266,7 +307,8 @@ def build(sock: socket.socket, args: argparse.Namespace, manifest: Manifest) -> 
                 inputs = tensors.make_inputs(
                     probe.case, "normal", generator, torch.device(args.device), probe.kwargs
                 )
-                function(*inputs, **probe.kwargs)
+                call = by_name(function, keywords(problem.inputs(probe.case)))
+                call(*inputs, **probe.kwargs)
                 if args.device == "cuda":
                     wire.send(sock, {"op": "called"})
                     torch.cuda.synchronize()

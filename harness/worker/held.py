@@ -88,7 +88,7 @@ class Held:
         self._separate: dict[str, int] = {}
         self._plan, self._seen = "", set[int]()
         self._results: list[torch.Tensor] = []  # what the calls returned, so that nobody reuses it
-        self._slots: list[torch.Tensor] = []
+        self.slots: list[torch.Tensor] = []
         self.tensors: list[torch.Tensor] = []  # flat and dense, one a result
         if self._shared:
             slots = arena.room.numel() // OUTPUT_SHARES // PIECE_BYTES * PIECE_BYTES
@@ -102,7 +102,7 @@ class Held:
             distinct = len(self._seen) == len(self._results)
             self._separate[self._plan] = self._separate.get(self._plan, 0) + 1 if distinct else 0
         self._results, self.tensors, self._seen = [], [], set()
-        self._plan, self._slots = plan, slots
+        self._plan, self.slots = plan, slots
 
     @contextlib.contextmanager
     def lending(self) -> Iterator[None]:
@@ -113,25 +113,33 @@ class Held:
 
     def keep(self, result: torch.Tensor) -> tuple[int, ...]:
         """Hold the next result, in place or as a copy queued behind its call; returns its strides."""
-        slot = self._slots[len(self.tensors)]
+        again = result.data_ptr() in self._seen
+        self._results.append(result)
+        self._seen.add(result.data_ptr())
+        tensor, strides = self.placed(result, self.slots[len(self.tensors)], again)
+        self.tensors.append(tensor)
+        return strides
+
+    def placed(
+        self, result: torch.Tensor, slot: torch.Tensor, again: bool
+    ) -> tuple[torch.Tensor, tuple[int, ...]]:
+        """`result`, flat, where it lies or as a copy queued behind its call, and its strides.
+
+        again: another result that is still held lies at the same place.
+        """
         alike = (result.shape, result.dtype) == (slot.shape, slot.dtype)
         flat = dense_storage(result) if alike else None
-        self._results.append(result)
-        again = result.data_ptr() in self._seen
-        self._seen.add(result.data_ptr())
         if flat is None:  # holes, overlap or another type: by value
-            self.tensors.append(self._copied(result, slot).view(-1))
-            return slot.stride()
-        stays = self._known and not again and not (self._shared and self._offset(flat) is None)
-        self.tensors.append(flat if stays else self._copied(flat, slot.view(-1)))
-        return result.stride()
+            return self._copied(result, slot).view(-1), slot.stride()
+        stays = self._known and not again and not (self._shared and self.offset(flat) is None)
+        return (flat if stays else self._copied(flat, slot.view(-1))), result.stride()
 
     def tell(self, turn: int) -> None:
         """Tell the judge's stream where the results lie, and that all that was queued is done.
 
         The offsets travel on a stream of their own, while the calls still wait for their inputs.
         """
-        offsets = [self._offset(tensor) for tensor in self.tensors]
+        offsets = [self.offset(tensor) for tensor in self.tensors]
         count = len(offsets)
         self._pinned[:count] = torch.tensor(offsets)
         with torch.cuda.stream(self._side):
@@ -143,7 +151,7 @@ class Held:
     def _known(self) -> bool:
         return self._separate.get(self._plan, 0) >= FIRST_BURSTS
 
-    def _offset(self, tensor: torch.Tensor) -> int | None:
+    def offset(self, tensor: torch.Tensor) -> int | None:
         """Bytes from the start of the arena to dense `tensor`; None if it lies elsewhere."""
         offset = tensor.data_ptr() - self._arena.room.data_ptr()
         return offset if 0 <= offset <= self._arena.room.numel() - tensor.nbytes else None
@@ -152,6 +160,45 @@ class Held:
         """A copy of `result`, queued on the current stream: in its slot, or beside it where slots are not shared."""
         target = slot if self._shared else torch.empty_like(slot, device=result.device)
         return target.copy_(result)
+
+
+class Ring:
+    """The last results of a stretch, one in each place of a ring.
+
+    A call may have the memory of the result that had its place before, or a copy of what it returns
+    goes to the slot of that place: either way, with p places and while call n runs, the results of
+    calls n - p + 1 to n - 1 are whole. Where a result lies and how many calls are over is told on
+    the stream of the calls.
+    """
+
+    def __init__(self, held: Held, arena: Arena) -> None:
+        self._held, self._flag = held, arena.flag
+        places = len(held.slots)
+        self._table = arena.table(places).data_ptr()
+        self._results: list[torch.Tensor | None] = [None] * places
+        self._told = [-1] * places
+        self._driver = CudaDriver()
+
+    def let_go(self, place: int) -> None:
+        """Of what lies in `place`, before the next call for it."""
+        self._results[place] = None
+
+    def keep(self, result: torch.Tensor, place: int) -> tuple[int, ...]:
+        """Hold a result in `place`; returns its strides."""
+        held, address = self._held, result.data_ptr()
+        others = (r for at, r in enumerate(self._results) if r is not None and at != place)
+        again = any(other.data_ptr() == address for other in others)
+        tensor, strides = held.placed(result, held.slots[place], again)
+        self._results[place] = result
+        offset = held.offset(tensor)
+        if offset is not None and offset != self._told[place]:
+            self._told[place] = offset
+            self._driver.write_wide_value(self._table + 8 * place, offset)
+        return strides
+
+    def over(self, calls: int) -> None:
+        """Tell that so many calls are over, behind all that is queued."""
+        self._driver.write_value(self._flag, calls)
 
 
 def dense_storage(tensor: torch.Tensor) -> torch.Tensor | None:

@@ -1,4 +1,8 @@
-"""Causal and full attention forward on Hopper (sm_90a), fp16, headdim 64, 128 and 256.
+"""Causal and full attention forward on Hopper (sm_90a), fp16 and bf16, headdim 64, 128 and 256.
+
+q (batch, heads, seqlen_q, headdim); k, v (batch, kv_heads, seqlen_k, headdim), query head h reads kv
+head h // (heads // kv_heads); causal: query i sees the keys up to i + seqlen_k - seqlen_q. Strides are
+taken as they are where TMA can (headdim contiguous, the others positive multiples of 16 bytes).
 
 The kernel is `kernels/attention.cu`; this file compiles it once (NVRTC, cached on disk), encodes the
 tensor maps that its TMA loads need, and launches it on torch's current stream. What a call repeats
@@ -30,8 +34,13 @@ CAPABILITY = (9, 0)  # what sm_90a machine code runs on, and nothing else
 # of that where the problem is short and Q and O are as large as they
 SECTION_SHARE_OF_L2 = 0.54
 SHORT_SEQLEN = 2048
-MAX_SEQLEN = (1 << 30) - 1  # bit 30 of an item's row word is a flag
+MAX_SEQLEN = (
+    1 << 30
+) - 1024  # bit 30 of an item's row word is a flag, the sum of two lengths an int
 MAX_ITEMS = (1 << 31) - 1
+MAX_BATCH, MAX_HEADS = (1 << 15) - 1, 1 << 16  # they share a word of 31 bits
+MAX_STRIDE_BYTES = 1 << 40  # of a tensor map
+DTYPES = {torch.float16: "FLOAT16", torch.bfloat16: "BFLOAT16"}  # as tensor maps call them
 MAX_PLANS = 1024
 
 
@@ -69,18 +78,38 @@ def _build(headdim: int, causal: bool) -> tuple[int, bool]:
     return (headdim, not causal) if (headdim, not causal) in SHAPES else (headdim, False)
 
 
-class Params(ctypes.Structure):
-    """The kernel's parameters after its three tensor maps, in its order."""
+class Divisor(ctypes.Structure):
+    """n / d as n * times >> shift, exact for 0 <= n < 2^31."""
+
+    _fields_ = [("times", ctypes.c_uint32), ("shift", ctypes.c_uint32)]
+
+    @classmethod
+    def of(cls, d: int) -> Divisor:
+        shift = 31 + (d - 1).bit_length()
+        return cls(-(-(1 << shift) // d), shift)
+
+
+class Problem(ctypes.Structure):
+    """`struct Problem` of the kernel, field by field: what a launch is given beside its tensor maps."""
 
     _fields_ = [
         ("o", ctypes.c_void_p),
         ("lse", ctypes.c_void_p),
-        ("seqlen", ctypes.c_int),
-        ("scale_log2", ctypes.c_float),
-        ("causal", ctypes.c_int),
-        ("heads", ctypes.c_int),
-        ("section", ctypes.c_int),  # heads per section; the kernel takes the power of two below
         ("counter", ctypes.c_void_p),
+        ("o_batch", ctypes.c_uint64),  # strides of o in elements
+        ("o_head", ctypes.c_uint64),
+        ("o_row", ctypes.c_uint64),
+        ("by_heads", Divisor),
+        ("by_group", Divisor),
+        ("batch", ctypes.c_int),
+        ("heads", ctypes.c_int),
+        ("group", ctypes.c_int),  # query heads of one kv head
+        ("seqlen_q", ctypes.c_int),
+        ("seqlen_k", ctypes.c_int),
+        ("causal", ctypes.c_int),
+        ("reach", ctypes.c_int),  # query i sees the keys before 1 + i + reach
+        ("section", ctypes.c_int),  # heads per section; the kernel takes the power of two below
+        ("scale_log2", ctypes.c_float),
     ]
 
 
@@ -116,10 +145,10 @@ def _nvrtc_compile(flags: list[str]) -> bytes:
     return bytes(cubin)
 
 
-def compile_cubin(headdim: int, full_only: bool) -> bytes:
+def compile_cubin(headdim: int, full_only: bool, bf16: bool) -> bytes:
     """The kernel's machine code of one build, from the cache folder or freshly compiled."""
     flags = ["--gpu-architecture=sm_90a", "-std=c++17"]
-    flags += [f"-DHEADDIM={headdim}", f"-DFULL_ONLY={int(full_only)}"]
+    flags += [f"-DHEADDIM={headdim}", f"-DFULL_ONLY={int(full_only)}", f"-DBF16={int(bf16)}"]
     digest = hashlib.sha256(repr((flags, _ok(nvrtc.nvrtcVersion()))).encode())
     for name in SOURCES:
         digest.update((KERNEL_DIR / name).read_bytes())
@@ -134,9 +163,10 @@ def compile_cubin(headdim: int, full_only: bool) -> bytes:
 class Counters:
     """Gives each launch a pair of work counters that no other launch in flight uses.
 
-    All are zero at first, and the last CTA of a launch sets its pair back to zero. A launch that is captured into a CUDA graph keeps its pair for good: the graph may be
-    replayed on any stream, beside anything. All others take turns; a pair comes again after RING launches,
-    and a GPU keeps far fewer waiting.
+    All are zero at first, and the last CTA of a launch sets its pair back to zero. A launch that is
+    captured into a CUDA graph keeps its pair for good: the graph may be replayed on any stream, beside
+    anything. All others take turns; a pair comes again after RING launches, and a GPU keeps far fewer
+    waiting.
     """
 
     RING = 1 << 15
@@ -201,14 +231,14 @@ def _zeros(size_bytes: int) -> int:
 
 
 @functools.lru_cache(maxsize=None)
-def _load(headdim: int, full_only: bool, device: int) -> Kernel:
+def _load(headdim: int, full_only: bool, bf16: bool, device: int) -> Kernel:
     """A build on a device whose context is current.
 
     Raises:
         NotImplementedError: the device is not of compute capability 9.0.
     """
     _refuse_other_chips(device)
-    cubin = compile_cubin(headdim, full_only)
+    cubin = compile_cubin(headdim, full_only, bf16)
     with _allowed_while_capturing():
         module = _ok(driver.cuModuleLoadData(cubin))
         counters = Counters(_zeros(Counters.BYTES))
@@ -225,18 +255,22 @@ def _load(headdim: int, full_only: bool, device: int) -> Kernel:
 
 
 # ------------------------------------------------------------------------------------------- plan
-def _tensor_map(pointer: int, heads: int, seqlen: int, headdim: int, rows: int) -> object:
-    """A [heads, seqlen, headdim] fp16 tensor in boxes of 1 x rows x 64; rows past the end read as 0."""
+def _tensor_map(t: torch.Tensor, rows: int) -> object:
+    """t (batch, heads, seqlen, headdim) in boxes of 1 x 1 x rows x 64; rows past the end read as 0."""
     u32, u64 = driver.cuuint32_t, driver.cuuint64_t
+    batch, heads, seqlen, headdim = t.shape
+    dense = (heads * seqlen * headdim, seqlen * headdim, headdim)  # of one row, no stride is used
+    strides = [u64(2 * (t.stride(i) if t.shape[i] > 1 else dense[i])) for i in (2, 1, 0)]
+    kinds = driver.CUtensorMapDataType
     return _ok(
         driver.cuTensorMapEncodeTiled(
-            driver.CUtensorMapDataType.CU_TENSOR_MAP_DATA_TYPE_FLOAT16,
-            3,
-            pointer,
-            [u64(headdim), u64(seqlen), u64(heads)],
-            [u64(headdim * 2), u64(seqlen * headdim * 2)],
-            [u32(64), u32(rows), u32(1)],
-            [u32(1), u32(1), u32(1)],
+            getattr(kinds, f"CU_TENSOR_MAP_DATA_TYPE_{DTYPES[t.dtype]}"),
+            4,
+            t.data_ptr(),
+            [u64(headdim), u64(seqlen), u64(heads), u64(batch)],
+            strides,
+            [u32(64), u32(rows), u32(1), u32(1)],
+            [u32(1)] * 4,
             driver.CUtensorMapInterleave.CU_TENSOR_MAP_INTERLEAVE_NONE,
             driver.CUtensorMapSwizzle.CU_TENSOR_MAP_SWIZZLE_128B,
             driver.CUtensorMapL2promotion.CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
@@ -245,32 +279,54 @@ def _tensor_map(pointer: int, heads: int, seqlen: int, headdim: int, rows: int) 
     )
 
 
+def _is_mappable(t: torch.Tensor) -> bool:
+    """Whether a tensor map can describe t (batch, heads, seqlen, headdim) as it lies."""
+    used = [
+        2 * stride for size, stride in zip(t.shape[:3], t.stride()[:3], strict=True) if size > 1
+    ]
+    fits = all(0 < stride < MAX_STRIDE_BYTES and stride % 16 == 0 for stride in used)
+    return fits and t.stride(3) == 1 and t.data_ptr() % 16 == 0
+
+
+def _dense(t: torch.Tensor) -> torch.Tensor:
+    """A contiguous copy."""
+    return t.clone(memory_format=torch.contiguous_format)
+
+
+def _section(kernel: Kernel, q: torch.Tensor, k: torch.Tensor, causal: bool) -> int:
+    """Query heads that are walked together."""
+    if not causal:  # one after the other: those of a group, which share K and V, follow each other
+        return 1
+    heads, kv_heads, seqlen_k, headdim = q.shape[1], *k.shape[1:]
+    section_bytes = kernel.section_bytes // (2 if seqlen_k <= SHORT_SEQLEN else 1)
+    sharing = max(1, section_bytes // (4 * seqlen_k * headdim))  # kv heads
+    return min(q.shape[0] * heads, sharing * (heads // kv_heads))
+
+
 class Plan:
     """One launch, ready to go except for the output pointer and the stream."""
 
     def __init__(
         self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, causal: bool, sm_scale: float
     ) -> None:
-        batch, nheads, seqlen, headdim = q.shape
+        batch, heads, seqlen_q, headdim = q.shape
+        kv_heads, seqlen_k = k.shape[1:3]
         build = _build(headdim, causal)
         shape = SHAPES[build]
-        heads = batch * nheads
-        items = heads * -(-seqlen // shape.block_m)
-        self.kernel = _load(*build, q.device.index)
-        section = 1  # full attention: one head after the other
-        if causal:
-            section_bytes = self.kernel.section_bytes // (2 if seqlen <= SHORT_SEQLEN else 1)
-            section = max(1, min(heads, section_bytes // (4 * seqlen * headdim)))
-        self.maps = [
-            _tensor_map(t.data_ptr(), heads, seqlen, headdim, rows)
-            for t, rows in ((q, 64), (k, shape.block_n), (v, shape.block_n))
-        ]
-        scale_log2 = sm_scale * math.log2(math.e)
-        self.params = Params(None, None, seqlen, scale_log2, int(causal), heads, section, None)
-        at = ctypes.addressof(self.params)
-        offsets = [getattr(Params, name).offset for name, _ in Params._fields_]
-        self.addresses = (ctypes.c_void_p * 11)(
-            *(int(m.getPtr()) for m in self.maps), *(at + offset for offset in offsets)
+        items = batch * heads * -(-seqlen_q // shape.block_m)
+        self.kernel = _load(*build, q.dtype == torch.bfloat16, q.device.index)
+        tiles = (q, 64), (k, shape.block_n), (v, shape.block_n)
+        self.maps = [_tensor_map(t, rows) for t, rows in tiles]
+        self.problem = Problem(
+            *(None, None, None),  # o, lse and counter come with the launch
+            *torch.empty_like(q, device="meta").stride()[:3],
+            *(Divisor.of(heads), Divisor.of(heads // kv_heads), batch, heads, heads // kv_heads),
+            *(seqlen_q, seqlen_k, int(causal), seqlen_k - seqlen_q if causal else seqlen_k),
+            _section(self.kernel, q, k, causal),
+            sm_scale * math.log2(math.e),
+        )
+        self.addresses = (ctypes.c_void_p * 4)(
+            *(int(m.getPtr()) for m in self.maps), ctypes.addressof(self.problem)
         )
         self.arguments = ctypes.addressof(self.addresses)
         self.grid = min(items, self.kernel.sm_count)
@@ -278,9 +334,9 @@ class Plan:
         self.smem = shape.smem_bytes(headdim)
 
     def launch(self, o_pointer: int, lse_pointer: int | None, stream: int) -> None:
-        self.params.o = o_pointer
-        self.params.lse = lse_pointer
-        self.params.counter = self.kernel.counters.take(torch.cuda.is_current_stream_capturing())
+        self.problem.o = o_pointer
+        self.problem.lse = lse_pointer
+        self.problem.counter = self.kernel.counters.take(torch.cuda.is_current_stream_capturing())
         (status,) = driver.cuLaunchKernel(
             self.kernel.function,
             *(self.grid, 1, 1),
@@ -298,48 +354,70 @@ _plans: dict[tuple, Plan] = {}
 
 
 def _check(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, causal: bool) -> None:
+    """Raises ValueError for tensors that it does not take; the message names the first."""
     for name, t in (("q", q), ("k", k), ("v", v)):
-        if t.dtype != torch.float16 or t.dim() != 4 or not t.is_cuda or t.shape != q.shape:
+        if t.dtype not in DTYPES or t.dim() != 4 or not t.is_cuda:
             raise ValueError(
-                f"cuda_hopper: {name} is {tuple(t.shape)} {t.dtype} on {t.device}; "
-                "wanted three fp16 CUDA tensors (batch, nheads, seqlen, headdim)"
+                f"cuda_hopper: {name} is {tuple(t.shape)} {t.dtype} on {t.device}; wanted three fp16 or "
+                "bf16 CUDA tensors (batch, heads, seqlen, headdim)"
             )
-    _check_size(q.shape, causal)
+        wanted = k.shape if name == "v" else (q.shape[0], t.shape[1], t.shape[2], q.shape[3])
+        if (t.dtype, t.device) != (q.dtype, q.device) or t.shape != wanted:
+            raise ValueError(
+                f"cuda_hopper: {name} is {tuple(t.shape)} {t.dtype} on {t.device} beside q "
+                f"{tuple(q.shape)} {q.dtype} on {q.device}; k and v have one shape, and batch, headdim, "
+                "dtype and device of q"
+            )
+    _check_heads(q.shape, k.shape, causal)
+    _check_size(q.shape, k.shape[2], causal)
 
 
-def _check_size(shape: tuple[int, ...], causal: bool) -> None:
-    """Raises ValueError for a (batch, nheads, seqlen, headdim) that the kernel cannot count."""
-    batch, nheads, seqlen, headdim = shape
-    if headdim not in HEADDIMS:
-        raise ValueError(f"cuda_hopper: headdim {headdim}; it is built for {HEADDIMS}")
-    if seqlen > MAX_SEQLEN:
-        raise ValueError(f"cuda_hopper: seqlen {seqlen}; it takes at most {MAX_SEQLEN}")
-    # the last section of heads is filled up, to twice the heads at most
-    items = 2 * batch * nheads * -(-seqlen // SHAPES[_build(headdim, causal)].block_m)
-    if items > MAX_ITEMS:
+def _check_heads(q_shape: tuple[int, ...], k_shape: tuple[int, ...], causal: bool) -> None:
+    """Raises ValueError where a query has no kv head, or a row no key."""
+    (_, heads, seqlen_q, _), (_, kv_heads, seqlen_k, _) = q_shape, k_shape
+    if kv_heads < 1 or heads % kv_heads:
         raise ValueError(
-            f"cuda_hopper: {batch} x {nheads} heads of {seqlen} rows are too many for one launch; "
-            f"split the batch in {-(-items // MAX_ITEMS)}"
+            f"cuda_hopper: {heads} query heads over {kv_heads} kv heads; wanted a multiple"
+        )
+    if seqlen_k < 1 or (causal and seqlen_q > seqlen_k):
+        raise ValueError(
+            f"cuda_hopper: {seqlen_q} queries over {seqlen_k} keys{', causal' * causal}: "
+            "some query would see no key"
         )
 
 
-def _dense(t: torch.Tensor) -> torch.Tensor:
-    t = t.contiguous()
-    return t if t.data_ptr() % 16 == 0 else t.clone()  # TMA wants 16-byte aligned tensors
+def _check_size(shape: tuple[int, ...], seqlen_k: int, causal: bool) -> None:
+    """Raises ValueError for a q (batch, heads, seqlen, headdim) that the kernel cannot count."""
+    batch, heads, seqlen_q, headdim = shape
+    if headdim not in HEADDIMS:
+        raise ValueError(f"cuda_hopper: headdim {headdim}; it is built for {HEADDIMS}")
+    if max(seqlen_q, seqlen_k) > MAX_SEQLEN:
+        raise ValueError(
+            f"cuda_hopper: seqlen {max(seqlen_q, seqlen_k)}; it takes at most {MAX_SEQLEN}"
+        )
+    if heads > MAX_HEADS:
+        raise ValueError(f"cuda_hopper: {heads} heads; it takes at most {MAX_HEADS}")
+    # the last section of heads is filled up, to twice the heads at most
+    items = 2 * batch * heads * -(-seqlen_q // SHAPES[_build(headdim, causal)].block_m)
+    parts = max(-(-items // MAX_ITEMS), -(-batch // MAX_BATCH))
+    if parts > 1:
+        raise ValueError(
+            f"cuda_hopper: {batch} x {heads} heads of {seqlen_q} rows are too many for one launch; "
+            f"split the batch in {parts}"
+        )
 
 
 def _key(q, k, v, causal, sm_scale) -> tuple:
-    """All that a plan depends on, and the thread, because a plan's argument block is written at each launch."""
+    """All that a plan depends on, and the thread, because a plan's problem is written at each launch."""
     return (
-        *(q.data_ptr(), q.shape, q.dtype),
-        *(k.data_ptr(), k.shape, k.dtype),
-        *(v.data_ptr(), v.shape, v.dtype),
+        *(q.data_ptr(), q.shape, q.stride(), q.dtype),
+        *(k.data_ptr(), k.shape, k.stride(), k.dtype),
+        *(v.data_ptr(), v.shape, v.stride(), v.dtype),
         *(q.device.index, causal, sm_scale, threading.get_ident()),
     )
 
 
 def _make_plan(key: tuple, q, k, v, causal, sm_scale) -> Plan:
-    _check(q, k, v, causal)
     scale = q.shape[3] ** -0.5 if sm_scale is None else float(sm_scale)
     if len(_plans) >= MAX_PLANS:
         _plans.clear()
@@ -348,31 +426,32 @@ def _make_plan(key: tuple, q, k, v, causal, sm_scale) -> Plan:
 
 
 def custom_attention_forward(q, k, v, causal=True, sm_scale=None, return_lse=False):
-    """softmax(q kᵀ · sm_scale) v. q, k, v (batch, nheads, seqlen, headdim) fp16 -> the same shape.
+    """softmax(q kᵀ · sm_scale) v. q (batch, heads, seqlen_q, headdim), k, v (batch, kv_heads, seqlen_k,
+    headdim), fp16 or bf16 -> o of q's shape and order in memory.
 
     With `return_lse` also the natural logarithm of each row's sum of exp(q kᵀ · sm_scale), float32
-    (batch, nheads, seqlen), which a backward takes.
+    (batch, heads, seqlen_q), which a backward takes. A tensor whose strides no tensor map can have
+    (see `_is_mappable`) is copied first.
 
     Raises:
         ValueError: a tensor that it does not take; the message names it.
         NotImplementedError: the GPU is not of compute capability 9.0.
     """
-    if not (q.is_contiguous() and k.is_contiguous() and v.is_contiguous()) or (
-        (q.data_ptr() | k.data_ptr() | v.data_ptr()) & 15
-    ):
-        q, k, v = _dense(q), _dense(k), _dense(v)
-    if not q.is_cuda:
+    key = _key(q, k, v, causal, sm_scale)
+    plan = _plans.get(key)
+    if plan is None:
         _check(q, k, v, causal)
+        q, k, v = (t if _is_mappable(t) else _dense(t) for t in (q, k, v))
     o = torch.empty_like(q)
-    lse = torch.empty(q.shape[:-1], dtype=torch.float32, device=q.device) if return_lse else None
+    lse = torch.empty(q.shape[:3], dtype=torch.float32, device=q.device) if return_lse else None
     if q.numel() == 0:
         return (o, lse) if return_lse else o
     device = q.device.index
     if device != torch.cuda.current_device():
         with torch.cuda.device(device):
             return custom_attention_forward(q, k, v, causal, sm_scale, return_lse)
-    key = _key(q, k, v, causal, sm_scale)
-    plan = _plans.get(key) or _make_plan(key, q, k, v, causal, sm_scale)
+    if plan is None:
+        plan = _make_plan(_key(q, k, v, causal, sm_scale), q, k, v, causal, sm_scale)
     lse_pointer = lse.data_ptr() if return_lse else None
     plan.launch(o.data_ptr(), lse_pointer, torch._C._cuda_getCurrentRawStream(device))
     return (o, lse) if return_lse else o

@@ -10,7 +10,6 @@ from __future__ import annotations
 import ctypes
 import functools
 import hashlib
-import heapq
 import math
 import os
 import tempfile
@@ -31,9 +30,8 @@ FILES = {  # rung -> its source
     "ahead": "kernels/backward.cu",
     "three": "kernels/three.cu",
     "pair": "kernels/pair.cu",
-    "stay": "kernels/persistent.cu",
 }
-TWO_KERNELS, WIDE, STAY, THREE, PAIR = "two_kernels", "wide", "stay", "three", "pair"
+TWO_KERNELS, WIDE, THREE, PAIR = "two_kernels", "wide", "three", "pair"
 KV_ROWS = {
     "two_kernels": 64,
     "wide": 64,
@@ -41,12 +39,10 @@ KV_ROWS = {
     "ahead": 128,
     "three": 192,
     "pair": 256,
-    "stay": 128,
-}  # a block or item
+}  # a block
 THREADS = {"three": 384}  # of a block of a fused kernel, where it is not 256
 PASS_FLAGS = {"three": ("-DSTATS_BY_LANE=1",)}  # of preprocess
 MAX_PLANS = 1024
-FIXED_TILES = 1  # what an item costs beside its tiles, in tiles
 
 
 class Build(NamedTuple):
@@ -124,28 +120,6 @@ def two_shapes(rung: str, headdim: int) -> tuple[Shape, Shape]:
         return Shape(64, 384, 6 * tile + 2 * 8192 + 1024 + 96), Shape(128, 384, 7 * tile + 80)
     smem = 6 * tile + 24
     return Shape(64, 256 if headdim == 256 else 128, smem), Shape(64, 128, smem)
-
-
-def deal(heads: int, seqlen: int, section: int, causal: bool, blocks: int) -> list[list[int]]:
-    """Which items each of `blocks` blocks of the grid walks, -1 after its last, all rows of one length.
-
-    Items in the kernel's order (kernels/persistent.cu), each to the block that is free first. A kv
-    block's cost is its query tiles and, for its beginning and end, FIXED_TILES more.
-    """
-    tiles, kv_blocks = -(-seqlen // 64), -(-seqlen // 128)
-    free = [(0, block) for block in range(blocks)]
-    rows: list[list[int]] = [[] for _ in range(blocks)]
-    index = 0
-    for first_head in range(0, heads, section):
-        for kv_block in range(kv_blocks):
-            cost = tiles - (2 * kv_block if causal else 0) + FIXED_TILES
-            for _ in range(min(section, heads - first_head)):
-                time, block = heapq.heappop(free)
-                rows[block].append(index)
-                heapq.heappush(free, (time + cost, block))
-                index += 1
-    width = max(map(len, rows)) + 1
-    return [row + [-1] * (width - len(row)) for row in rows]
 
 
 # ---------------------------------------------------------------------------------------- compile
@@ -288,16 +262,11 @@ class Plan:
             self.params = Params(
                 None, None, None, None, seqlen, heads, section, int(causal), scale, scales[1].value
             )
-            grid, lists = heads * -(-seqlen // kv_rows), []
-            if build.rung == STAY:
-                processors = torch.cuda.get_device_properties(device).multi_processor_count
-                rows = deal(heads, seqlen, section, causal, min(grid, processors))
-                self.lists = torch.tensor(rows, dtype=torch.int32, device=q.device)
-                grid, lists = len(rows), [pointer(self.lists.data_ptr()), integer(len(rows[0]))]
+            grid = heads * -(-seqlen // kv_rows)
             main = function("backward", file, flags=build.flags, smem_bytes=smem)
             after = function("postprocess", PASSES, flags=(), smem_bytes=after_smem)
             self.launches += [
-                _Launch(main, grid, THREADS.get(build.rung, 256), smem, *maps, self.params, *lists),
+                _Launch(main, grid, THREADS.get(build.rung, 256), smem, *maps, self.params),
                 _Launch(after, heads * tiles, 256, after_smem, self.dq_sum, self.dq, scales[0], integer(seqlen)),
             ]  # fmt: skip
             return

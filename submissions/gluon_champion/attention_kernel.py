@@ -4,7 +4,8 @@ Changed since triton_champion: the compiler no longer decides who waits for what
 feeds tiles by TMA, two to four consumer warpgroups own 64 query rows each, and every wait is
 written down, so that the softmax of one tile runs under the matrix products of its neighbours.
 
-Shapes:  q, k, v, o  [batch, nheads, seqlen, HEADDIM], contiguous, fp16 or bf16.
+Shapes:  q, o  [batch, nheads, seqlen, HEADDIM], k, v  [batch, kv_heads, seqlen, HEADDIM],
+         contiguous, fp16 or bf16; query head h reads kv head h // (nheads // kv_heads).
 
  producer (1 warp)   q --TMA--> q_smem [CONSUMERS, 64, HEADDIM]
                   k, v --TMA--> k_smem, v_smem [STAGES, BLOCK_N, HEADDIM], k_full / k_empty ...
@@ -122,7 +123,7 @@ def load_partition(load, CAUSAL: gl.constexpr, TILE: gl.constexpr, SAFE: gl.cons
     STAGES: gl.constexpr = TILE.STAGES
     BLOCK_N: gl.constexpr = TILE.BLOCK_N
     q_desc, k_desc, v_desc, buffers, barriers, schedule_ptr, schedule_width, redo_ptr = load[:8]
-    seqlen, q_tiles = load[8:]
+    seqlen, q_tiles, group = load[8:]
     q_smem, k_smem, v_smem = buffers
     q_full, q_empty, k_full, k_empty, v_full, v_empty, _ = barriers
     schedule_ptr += gl.program_id(0) * schedule_width
@@ -142,6 +143,7 @@ def load_partition(load, CAUSAL: gl.constexpr, TILE: gl.constexpr, SAFE: gl.cons
                 row = q_start + c * ROWS
                 async_load(q_desc, [head, row, 0], q_full, q_smem.index(c))
             q_count += 1
+            kv_head = head // group
             for trip in range(kv_tiles):
                 kv_start = (kv_tiles - 1 - trip) * BLOCK_N
                 slot = kv_count % STAGES
@@ -149,11 +151,11 @@ def load_partition(load, CAUSAL: gl.constexpr, TILE: gl.constexpr, SAFE: gl.cons
                 full = k_full.index(slot)
                 mbarrier.wait(k_empty.index(slot), phase)
                 mbarrier.expect(full, k_desc.block_type.nbytes)
-                async_load(k_desc, [head, kv_start, 0], full, k_smem.index(slot))
+                async_load(k_desc, [kv_head, kv_start, 0], full, k_smem.index(slot))
                 full = v_full.index(slot)
                 mbarrier.wait(v_empty.index(slot), phase)
                 mbarrier.expect(full, v_desc.block_type.nbytes)
-                async_load(v_desc, [head, kv_start, 0], full, v_smem.index(slot))
+                async_load(v_desc, [kv_head, kv_start, 0], full, v_smem.index(slot))
                 kv_count += 1
 
 
@@ -334,12 +336,12 @@ def attend_partition(
 @gluon.jit
 def fork(
     q_desc, k_desc, v_desc, o_ptr, buffers, barriers, schedule_ptr, schedule_width, redo_ptr,
-    redo_smem, scale_log2, seqlen, q_tiles,
+    redo_smem, scale_log2, seqlen, q_tiles, group,
     CAUSAL: gl.constexpr, TILE: gl.constexpr, SAFE: gl.constexpr,
 ):  # fmt: skip
     """Run consumers and producer to their end; the program's own four warps are consumer 0."""
     load = (q_desc, k_desc, v_desc, buffers, barriers, schedule_ptr, schedule_width, redo_ptr,
-            seqlen, q_tiles)  # fmt: skip
+            seqlen, q_tiles, group)  # fmt: skip
     work = (o_ptr, buffers, barriers, schedule_ptr, schedule_width, redo_ptr, redo_smem,
             scale_log2, seqlen, q_tiles)  # fmt: skip
     C: gl.constexpr = TILE.CONSUMER_REGISTERS
@@ -369,7 +371,8 @@ def fork(
 
 @gluon.jit(do_not_specialize=["schedule_width", "seqlen", "q_tiles"])
 def attention_kernel(
-    q_desc, k_desc, v_desc,  # [batch * nheads, seqlen, HEADDIM], tiles of 64 and BLOCK_N rows
+    q_desc,  # [batch * nheads, seqlen, HEADDIM], tiles of 64 rows
+    k_desc, v_desc,  # [batch * kv_heads, seqlen, HEADDIM], tiles of BLOCK_N rows
     o_ptr,  # [batch * nheads, seqlen, HEADDIM]
     schedule_ptr,  # int32 [programs, schedule_width]: count, then that many work items
     schedule_width,
@@ -377,6 +380,7 @@ def attention_kernel(
     scale_log2,  # sm_scale * log2(e), positive
     seqlen,  # tokens, the same for queries and keys
     q_tiles,  # q tiles of one head; work item = head * q_tiles + q tile
+    group,  # query heads that read one kv head; 1 is compiled in
     CAUSAL: gl.constexpr,  # True: query i sees keys 0..i
     TILE: gl.constexpr,  # Tile
 ):  # fmt: skip
@@ -395,7 +399,7 @@ def attention_kernel(
     fence_async_shared()  # the barriers exist for the TMA unit before it signals one
 
     fork(q_desc, k_desc, v_desc, o_ptr, buffers, barriers, schedule_ptr, schedule_width, redo_ptr,
-         redo_smem, scale_log2, seqlen, q_tiles, CAUSAL, TILE, False)  # fmt: skip
+         redo_smem, scale_log2, seqlen, q_tiles, group, CAUSAL, TILE, False)  # fmt: skip
 
     # REDO: q tiles whose first tile was no guide to the rest, with a running maximum.
     overflow = gl.max(redo_smem.index(0).load(ONE_VALUE), axis=0)
@@ -403,4 +407,4 @@ def attention_kernel(
         overflow = overflow | gl.max(redo_smem.index(consumer).load(ONE_VALUE), axis=0)
     if overflow != 0:
         fork(q_desc, k_desc, v_desc, o_ptr, buffers, redo_barriers, schedule_ptr, schedule_width,
-             redo_ptr, redo_smem, scale_log2, seqlen, q_tiles, CAUSAL, TILE, True)  # fmt: skip
+             redo_ptr, redo_smem, scale_log2, seqlen, q_tiles, group, CAUSAL, TILE, True)  # fmt: skip

@@ -33,14 +33,14 @@ LAUNCH_REGISTERS = {2: 168, 3: 128, 4: 96}  # by number of consumers
 
 
 @functools.lru_cache(maxsize=256)
-def schedule(heads, seqlen, headdim, causal, device):
+def schedule(heads, group, seqlen, headdim, causal, device):
     """int32 table on `device`, see schedule.deal; rows are programs, one for every SM at most."""
     tile = TILES[headdim]
     block_m = tile.CONSUMERS * ROWS.value
     q_tiles = triton.cdiv(seqlen, block_m)
     programs = min(heads * q_tiles, torch.cuda.get_device_properties(device).multi_processor_count)
-    head_bytes = 2 * seqlen * headdim * 2  # keys and values, 16 bits each
-    section = max(1, L2_BYTES_FOR_KEYS // head_bytes)
+    head_bytes = 2 * seqlen * headdim * 2  # keys and values of a kv head, 16 bits each
+    section = group * max(1, L2_BYTES_FOR_KEYS // head_bytes)
     table = deal(heads, seqlen, block_m, tile.BLOCK_N, causal, section, programs)
     return torch.tensor(table, dtype=torch.int32).to(device), q_tiles
 
@@ -59,8 +59,17 @@ def describe(x, block_rows):
 def custom_attention_forward(q, k, v, causal=True, sm_scale=None):
     """Return softmax(q k^T * sm_scale) v of each head; sm_scale defaults to 1/sqrt(headdim).
 
-    q, k, v (batch, nheads, seqlen, headdim). A view that is not contiguous is copied first.
+    q (batch, nheads, seqlen, headdim), k, v (batch, kv_heads, seqlen, headdim). A view that is not
+    contiguous is copied first.
+
+    Raises:
+        ValueError: k or v of another length than q, or heads that are no multiple of the kv heads.
     """
+    if q.shape[2] != k.shape[2] or q.shape[1] % k.shape[1]:
+        raise ValueError(
+            f"gluon_champion: q {tuple(q.shape)} over k {tuple(k.shape)}; wanted one length and a "
+            "multiple of the kv heads"
+        )
     if triton.knobs.runtime.interpret:
         raise NotImplementedError("Gluon has no interpreter: gluon_champion needs a Hopper GPU")
     q, k, v = q.contiguous(), k.contiguous(), v.contiguous()  # the kernel knows no strides
@@ -70,14 +79,15 @@ def custom_attention_forward(q, k, v, causal=True, sm_scale=None):
     if sm_scale <= 0:  # the kernel takes the maximum before it scales: the sign goes into q
         q, sm_scale = (-q, -sm_scale) if sm_scale < 0 else (torch.zeros_like(q), 1.0)
     tile = TILES[headdim]
-    table, q_tiles = schedule(batch * nheads, seqlen, headdim, causal, q.device)
+    group = nheads // k.shape[1]
+    table, q_tiles = schedule(batch * nheads, group, seqlen, headdim, causal, q.device)
     o = torch.empty_like(q)
     redo = torch.empty(
         batch * nheads * q_tiles * tile.CONSUMERS, dtype=torch.int32, device=q.device
     )
     attention_kernel[(table.shape[0],)](
         describe(q, ROWS.value), describe(k, tile.BLOCK_N), describe(v, tile.BLOCK_N),
-        o, table, table.shape[1], redo, sm_scale * LOG2_E, seqlen, q_tiles,
+        o, table, table.shape[1], redo, sm_scale * LOG2_E, seqlen, q_tiles, group,
         CAUSAL=causal, TILE=tile, num_warps=4, maxnreg=LAUNCH_REGISTERS[tile.CONSUMERS],
     )  # fmt: skip
     return o

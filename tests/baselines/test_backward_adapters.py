@@ -9,6 +9,9 @@ torch = pytest.importorskip("torch")
 from torch._subclasses.fake_tensor import FakeTensorMode  # noqa: E402
 
 from harness.problems import attention_backward_tensors as tensors  # noqa: E402
+from harness.problems.attention_backward import PROBLEM  # noqa: E402
+from harness.problems.base import by_name, keywords  # noqa: E402
+from harness.problems.near_shapes import probe_of  # noqa: E402
 from harness.schema import Case  # noqa: E402
 
 OPERATORS = ["sdpa_flash_backward", "sdpa_cudnn_backward", "sdpa_efficient_backward"]
@@ -18,13 +21,26 @@ CASE = Case(name="c", batch=2, heads=3, seqlen=40, headdim=32)
 SOLVE = """
     import torch
 
-    def solve(dout, q, k, v, out, lse, scale, causal):
+    def solve(dout, q, k, v, out, lse, scale, causal, edges=None):
+        # Packed: (tokens, heads, headdim), lse (heads, tokens). Causal is bottom-right.
+        if edges is not None:
+            ends = edges.tolist()
+            each = [
+                solve(*(x[None, a:b] for x in (dout, q, k, v, out)), lse[None, :, a:b], scale, causal)
+                for a, b in zip(ends, ends[1:])
+            ]
+            return [torch.cat([x[0] for x in grads]) for grads in zip(*each)]
         assert lse.shape == (q.shape[0], q.shape[2], q.shape[1]) and lse.dtype == torch.float32
-        q, k, v, out, dout = (x.transpose(1, 2) for x in (q, k, v, out, dout))
-        grads = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward(
-            dout, q, k, v, out, lse, 0.0, causal, scale=scale
-        )
-        return [x.transpose(1, 2) for x in grads]
+        q, k, v, out, dout = (x.transpose(1, 2).double() for x in (q, k, v, out, dout))
+        group = q.shape[1] // k.shape[1]
+        shape = (*k.shape[:2], group, *k.shape[2:])
+        k, v = (x.repeat_interleave(group, 1) for x in (k, v))
+        p = (q @ k.mT * scale - lse[..., None]).exp()
+        if causal:
+            p = p.tril(k.shape[2] - q.shape[2])
+        ds = p * (dout @ v.mT - (dout * out).sum(-1, keepdim=True)) * scale
+        dk, dv = ((x.mT @ y).view(shape).sum(2) for x, y in ((ds, q), (p, dout)))
+        return [x.transpose(1, 2) for x in (ds @ k, dk, dv)]
 
     def fill(targets, grads):
         for target, grad in zip(targets, grads):
@@ -38,6 +54,14 @@ FA2 = """
         window_size_left, window_size_right, softcap, alibi_slopes, deterministic, rng_state=None,
     ):
         fill((dq, dk, dv), solve(dout, q, k, v, out, softmax_lse, softmax_scale, causal))
+
+    def _flash_attn_varlen_backward(
+        dout, q, k, v, out, softmax_lse, dq, dk, dv, cu_seqlens_q, cu_seqlens_k, max_seqlen_q,
+        max_seqlen_k, dropout_p, softmax_scale, causal, window_size_left, window_size_right, softcap,
+        alibi_slopes, deterministic, rng_state=None,
+    ):
+        grads = solve(dout, q, k, v, out, softmax_lse, softmax_scale, causal, cu_seqlens_q)
+        fill((dq, dk, dv), grads)
 """
 FA3 = """
     from solve import solve, fill
@@ -47,13 +71,18 @@ FA3 = """
         sequed_k=None, max_seqlen_q=None, max_seqlen_k=None, dq=None, dk=None, dv=None,
         softmax_scale=None, is_causal=False, window_size_left=-1, window_size_right=-1,
     ):
-        fill((dq, dk, dv), solve(dout, q, k, v, out, softmax_lse, softmax_scale, is_causal))
+        grads = solve(dout, q, k, v, out, softmax_lse, softmax_scale, is_causal, cu_seqlens_q)
+        fill((dq, dk, dv), grads)
 """
 FA4 = """
     from solve import solve
 
-    def _flash_attn_bwd(q, k, v, out, dout, lse, softmax_scale=None, causal=False, softcap=0.0):
-        return tuple(solve(dout, q, k, v, out, lse, softmax_scale, causal))
+    def _flash_attn_bwd(
+        q, k, v, out, dout, lse, softmax_scale=None, causal=False, softcap=0.0, cu_seqlens_q=None,
+        cu_seqlens_k=None, max_seqlen_q=None, max_seqlen_k=None,
+    ):
+        grads = solve(dout, q, k, v, out, lse, softmax_scale, causal, cu_seqlens_q)
+        return tuple(x.to(q.dtype) for x in grads)
 """
 LIBRARIES = {
     "flash_attn_2_backward": {
@@ -69,15 +98,21 @@ LIBRARIES = {
 }
 
 
-def draw(kwargs):
+AXES = {
+    "shared heads": Case(name="c", batch=2, heads=6, kv_heads=2, seqlen=40, headdim=32),
+    "more keys": Case(name="c", batch=2, heads=3, seqlen=40, seqlen_k=70, headdim=32),
+    "packed": Case(
+        name="c", batch=1, heads=4, kv_heads=2, seqlen=60, seqlens=(19, 40, 1), headdim=32
+    ),
+}
+
+
+def check(backward, kwargs, case=CASE):
+    kwargs = {**probe_of(case, "normal", kwargs["causal"]).kwargs, **kwargs}
     generator = torch.Generator().manual_seed(0)
-    return tensors.make_inputs(CASE, "normal", generator, torch.device("cpu"), kwargs)
-
-
-def check(backward, kwargs):
-    inputs = draw(kwargs)
+    inputs = tensors.make_inputs(case, "normal", generator, torch.device("cpu"), kwargs)
     with torch.no_grad():
-        found = backward(*inputs, **kwargs)
+        found = by_name(backward, keywords(PROBLEM.inputs(case)))(*inputs, **kwargs)
     for mine, want in zip(found, tensors.exact(inputs, kwargs), strict=True):
         assert mine.shape == want.shape
         assert (mine.double() - want).norm() < 1.5e-3 * want.norm()
@@ -92,6 +127,19 @@ def test_the_operators_take_these_arguments(load, name):
         lse = torch.empty(2, 3, 40, device="cuda")
         found = backward(q, q, q, q, lse, q, causal=True, sm_scale=0.3)
     assert [(x.shape, x.dtype) for x in found] == [(q.shape, torch.float16)] * 3
+
+
+@pytest.mark.parametrize("name", ["sdpa_flash_backward", "sdpa_backward"])
+def test_the_varlen_operator_takes_these_arguments(load, name):
+    backward = load(f"baselines/{name}").custom_attention_backward
+    with FakeTensorMode():
+        q = torch.empty(1, 4, 40, 64, dtype=torch.float16, device="cuda")
+        k = torch.empty(1, 2, 40, 64, dtype=torch.float16, device="cuda")
+        edges = torch.empty(4, dtype=torch.int32, device="cuda")
+        lengths = {"cu_seqlens_q": edges, "cu_seqlens_k": edges}
+        lse = torch.empty(1, 4, 40, device="cuda")
+        found = backward(q, k, k, q, lse, q, **lengths, max_seqlen_q=30, max_seqlen_k=30)
+    assert [x.shape for x in found] == [q.shape, k.shape, k.shape]
 
 
 def test_cudnn_gets_lse_as_its_forward_saves_it(load, monkeypatch):
@@ -126,7 +174,9 @@ def test_a_cpu_tensor_is_refused_with_the_baseline_to_run_instead(load, name):
     "kwargs", [{"causal": True, "sm_scale": None}, {"causal": False, "sm_scale": 0.3}]
 )
 def test_sdpa_backward_is_the_gradient(load, kwargs):
-    check(load("baselines/sdpa_backward").custom_attention_backward, kwargs)
+    backward = load("baselines/sdpa_backward").custom_attention_backward
+    for case in (CASE, *AXES.values()):
+        check(backward, kwargs, case)
 
 
 @pytest.mark.parametrize("name", LIBRARIES)
@@ -135,7 +185,8 @@ def test_a_library_gets_its_layout_and_order(load, monkeypatch, name):
     module = load(f"baselines/{name}", files=files)
     monkeypatch.setattr(module, "_check_gpu", lambda device: None)
     for kwargs in ({"causal": True, "sm_scale": None}, {"causal": False, "sm_scale": 0.3}):
-        check(module.custom_attention_backward, kwargs)
+        for case in (CASE, *AXES.values()):
+            check(module.custom_attention_backward, kwargs, case)
 
 
 @pytest.mark.parametrize("name", LIBRARIES)

@@ -12,30 +12,66 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-# A stand-in with the library's call and layout: (batch, seqlen, heads, headdim) in and out.
+from harness.problems import attention_forward_tensors as tensors  # noqa: E402
+from harness.problems.attention_forward import PROBLEM  # noqa: E402
+from harness.problems.base import by_name, keywords  # noqa: E402
+from harness.problems.near_shapes import probe_of  # noqa: E402
+from harness.schema import Case  # noqa: E402
+
+# A stand-in with the library's calls and layouts: (batch, seqlen, heads, headdim) in and out, or of
+# packed sequences (tokens, heads, headdim); its causal mask is bottom-right.
 BSHD = """
+    import torch
     import torch.nn.functional as F
+    from torch.nn.attention.bias import causal_lower_right
 
     def flash_attn_func(q, k, v, softmax_scale=None, causal=False):
         q, k, v = (x.transpose(1, 2) for x in (q, k, v))
-        out = F.scaled_dot_product_attention(q, k, v, is_causal=causal, scale=softmax_scale)
+        lengths = q.shape[2], k.shape[2]
+        mask = causal_lower_right(*lengths) if causal and len(set(lengths)) > 1 else None
+        out = F.scaled_dot_product_attention(
+            q, k, v, attn_mask=mask, is_causal=causal and mask is None, scale=softmax_scale,
+            enable_gqa=q.shape[1] != k.shape[1],
+        )
         return out.transpose(1, 2)
+
+    def flash_attn_varlen_func(
+        q, k, v, cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k, softmax_scale=None,
+        causal=False,
+    ):
+        assert max_seqlen_q == cu_seqlens_q.diff().max() == max_seqlen_k == cu_seqlens_k.diff().max()
+        edges = cu_seqlens_q.tolist()
+        each = [
+            flash_attn_func(*(x[None, a:b] for x in (q, k, v)), softmax_scale, causal)[0]
+            for a, b in zip(edges, edges[1:])
+        ]
+        return torch.cat(each)
 """
 XFORMERS_OPS = """
     import torch.nn.functional as F
+    from torch.nn.attention.bias import causal_lower_right
 
     class LowerTriangularMask:
         pass
 
     def memory_efficient_attention(q, k, v, attn_bias=None, scale=None):
         q, k, v = (x.transpose(1, 2) for x in (q, k, v))
-        causal = isinstance(attn_bias, LowerTriangularMask)
-        out = F.scaled_dot_product_attention(q, k, v, is_causal=causal, scale=scale)
+        causal, mask = isinstance(attn_bias, LowerTriangularMask), None
+        if attn_bias is not None and not causal:
+            mask = causal_lower_right(q.shape[2], k.shape[2])
+        out = F.scaled_dot_product_attention(
+            q, k, v, attn_mask=mask, is_causal=causal, scale=scale
+        )
         return out.transpose(1, 2)
 """
-# Packed sequences of equal length, one head each; counts its plans.
+XFORMERS_BIAS = {
+    "xformers/ops/fmha/__init__.py": "",
+    "xformers/ops/fmha/attn_bias.py": "class LowerTriangularFromBottomRightMask: pass",
+}
+# Packed sequences of equal length, one head each, the mask bottom-right; counts its plans.
 FLASHINFER = """
     import torch.nn.functional as F
+    from torch.nn.attention.bias import causal_lower_right
 
     __version__ = "{version}"
     PLANS = []
@@ -52,7 +88,11 @@ FLASHINFER = """
 
         def run(self, q, k, v):
             q, k, v = (x.view(self.sequences, 1, -1, x.shape[-1]) for x in (q, k, v))
-            out = F.scaled_dot_product_attention(q, k, v, is_causal=self.causal, scale=self.scale)
+            uneven = self.causal and q.shape[2] != k.shape[2]
+            mask = causal_lower_right(q.shape[2], k.shape[2]) if uneven else None
+            out = F.scaled_dot_product_attention(
+                q, k, v, attn_mask=mask, is_causal=self.causal and not uneven, scale=self.scale
+            )
             return out.view(-1, 1, out.shape[-1])
 """
 
@@ -115,11 +155,13 @@ LIBRARIES = [
         hide=("xformers",),
         good={
             "xformers/__init__.py": '__version__ = "0.0.35"',
-            "xformers/ops.py": XFORMERS_OPS,
+            "xformers/ops/__init__.py": XFORMERS_OPS,
+            **XFORMERS_BIAS,
         },
         old={
             "xformers/__init__.py": '__version__ = "0.0.16+cu117"',
-            "xformers/ops.py": XFORMERS_OPS,
+            "xformers/ops/__init__.py": XFORMERS_OPS,
+            **XFORMERS_BIAS,
         },
         old_version="0.0.16+cu117",
         install="pip install xformers",
@@ -190,6 +232,60 @@ def test_the_layout_is_converted_both_ways(load, library, monkeypatch, causal):
     torch.testing.assert_close(out, want)
 
 
+AXES = {
+    "shared heads": Case(name="c", batch=2, heads=6, kv_heads=2, seqlen=24, headdim=16),
+    "more keys": Case(name="c", batch=2, heads=3, seqlen=24, seqlen_k=40, headdim=16),
+    "packed": Case(
+        name="c", batch=1, heads=4, kv_heads=2, seqlen=40, seqlens=(9, 30, 1), headdim=16
+    ),
+}
+
+
+@pytest.mark.parametrize("case", AXES.values(), ids=AXES)
+@pytest.mark.parametrize("causal", [True, False])
+@pytest.mark.parametrize(
+    "folder", ["baselines/flash_attn_2", "baselines/flash_attn_3", "baselines/flash_attn_4"]
+)
+def test_the_axes_that_a_library_claims_reach_it(load, folder, case, causal, monkeypatch):
+    library = next(lib for lib in LIBRARIES if lib.folder == folder)
+    module = load(folder, files=library.good)
+    monkeypatch.setattr(module, "_check_gpu", lambda device: None)
+    check_axes(module.custom_attention_forward, case, causal)
+
+
+@pytest.mark.parametrize("causal", [True, False])
+@pytest.mark.parametrize("folder", ["baselines/xformers", "baselines/flashinfer"])
+def test_more_keys_than_queries_reach_it(load, folder, causal, monkeypatch):
+    module = load(folder, files=next(lib for lib in LIBRARIES if lib.folder == folder).good)
+    monkeypatch.setattr(module, "_check_gpu", lambda device: None)
+    check_axes(module.custom_attention_forward, AXES["more keys"], causal)
+
+
+def test_flex_attention_s_mask_is_bottom_right(load):
+    mask = load("baselines/flex_attention")._block_mask(128, 256, torch.device("cpu")).mask_mod
+    seen = [[bool(mask(0, 0, q, kv)) for kv in (128, 129, 255)] for q in (0, 1, 127)]
+    assert seen == [[True, False, False], [True, True, False], [True, True, True]]
+
+
+@pytest.mark.parametrize("case", AXES.values(), ids=AXES)
+@pytest.mark.parametrize("causal", [True, False])
+def test_sdpa_answers_every_axis(load, case, causal):
+    check_axes(load("baselines/sdpa").custom_attention_forward, case, causal)
+    if not case.seqlens:
+        check_axes(load("baselines/sdpa_math").custom_attention_forward, case, causal)
+
+
+def check_axes(forward, case, causal):
+    probe = probe_of(case, "normal", causal)
+    generator = torch.Generator().manual_seed(0)
+    inputs = tensors.make_inputs(probe.case, "normal", generator, torch.device("cpu"), probe.kwargs)
+    names = keywords(PROBLEM.inputs(probe.case))
+    out = by_name(forward, names)(*inputs, **probe.kwargs)
+    want = tensors.exact(inputs, probe.kwargs)[0]
+    assert out.shape == want.shape
+    assert (out - want).abs().max() < 2e-3
+
+
 @each_library
 def test_inputs_go_in_without_a_copy(load, library, monkeypatch):
     """The library's tensors start at the addresses of q, k and v: views, not copies."""
@@ -254,7 +350,7 @@ def test_flash_attn_4_keeps_its_compiled_kernels_in_the_private_cache(load, monk
         import os
         SEEN = (os.environ["FLASH_ATTENTION_CUTE_DSL_CACHE_ENABLED"],
                 os.environ["FLASH_ATTENTION_CUTE_DSL_CACHE_DIR"])
-        flash_attn_func = None
+        flash_attn_func = flash_attn_varlen_func = None
     """
     load("baselines/flash_attn_4", files={"flash_attn/cute/__init__.py": reads_at_import})
     assert sys.modules["flash_attn.cute"].SEEN == ("1", "/private/cache/cute_dsl")
@@ -264,7 +360,7 @@ def test_xformers_beside_flash_attn_4_alone_says_what_is_missing(load):
     """xFormers sees a package flash_attn and imports FlashAttention-2's module from it."""
     xformers = next(lib for lib in LIBRARIES if lib.folder.endswith("xformers"))
     four = next(lib for lib in LIBRARIES if lib.folder.endswith("flash_attn_4"))
-    needy = {"xformers/ops.py": "import flash_attn.flash_attn_interface"}
+    needy = {"xformers/ops/__init__.py": "import flash_attn.flash_attn_interface"}
     with pytest.raises(ImportError, match=r"flash-attn-4 .*pip install flash-attn "):
         load(xformers.folder, files=xformers.good | four.good | needy)
 

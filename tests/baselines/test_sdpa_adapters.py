@@ -6,6 +6,8 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
+from torch._subclasses.fake_tensor import FakeTensorMode  # noqa: E402
+
 GPU_ONLY = ["sdpa_cudnn", "sdpa_flash", "sdpa_efficient"]
 EVERYWHERE = ["sdpa", "sdpa_math"]
 
@@ -78,6 +80,25 @@ def test_exactly_one_backend_is_on_during_the_call_and_all_come_back(
     module.custom_attention_forward(OnGpu(), OnGpu(), OnGpu())
     assert seen == [inside]
     assert switches() == before
+
+
+def test_the_varlen_operator_takes_packed_sequences(load):
+    """Its fake kernel checks names, order, types and shapes as the real one does; cuDNN's has none."""
+    forward = load("baselines/sdpa_flash").custom_attention_forward
+    with FakeTensorMode():
+        q = torch.empty(1, 4, 40, 64, dtype=torch.bfloat16, device="cuda")
+        k = torch.empty(1, 2, 40, 64, dtype=torch.bfloat16, device="cuda")
+        edges = torch.empty(4, dtype=torch.int32, device="cuda")
+        lengths = {"cu_seqlens_q": edges, "cu_seqlens_k": edges}
+        out = forward(q, k, k, **lengths, max_seqlen_q=30, max_seqlen_k=30)
+    assert (out.shape, out.dtype) == (q.shape, q.dtype)
+
+
+def test_cudnn_s_bias_is_the_bottom_right_mask(load):
+    bias = load("baselines/sdpa_cudnn")._lower_right(3, 5, torch.float16, torch.device("cpu"))
+    seen = [[True, True, True, False, False], [True] * 4 + [False], [True] * 5]
+    assert (bias == 0).tolist() == seen
+    assert bias[0, 3] == float("-inf")
 
 
 @pytest.mark.parametrize("name", GPU_ONLY)

@@ -9,7 +9,17 @@ import numpy as np
 
 from harness.measure import stats
 from harness.measure.verdict import speedup_of
-from harness.schema import Case, Error, Kind, Machine, Result, Sample, Status, Telemetry
+from harness.schema import (
+    Case,
+    Error,
+    Kind,
+    Machine,
+    Result,
+    Sample,
+    Status,
+    Sustained,
+    Telemetry,
+)
 from harness.schema.mismatch import Draw, Mismatch
 
 H200 = Machine(
@@ -153,6 +163,25 @@ def timed(
         **changes,
     }
     return result(entry, config, **fields)
+
+
+def stretch(ms: float, watts: float = 660.0, config: str = "hdim64_seq4k") -> Sustained:
+    """What lasts: `ms` a call at `watts`."""
+    joules = watts * ms / 1e3
+    return Sustained(
+        status=Status.PASSED,
+        calls=2000,
+        checked=48,
+        latency_ms=ms,
+        claimed_ms=ms,
+        tflops=flops(CASES[config]) / ms / 1e9,
+        judge_pct=0.25,
+        clock_mhz=1500,
+        power_w=watts,
+        joules_per_call=joules,
+        pj_per_flop=1e12 * joules / flops(CASES[config]),
+        energy_error_pct=0.5,
+    )
 
 
 def mismatch() -> Mismatch:

@@ -9,8 +9,8 @@ import pytest
 
 from harness.board.rank import leaderboard
 from harness.board.render.markdown import render, safe
-from harness.schema import Status
-from tests.board.factory import CPU, result, run_of
+from harness.schema import Status, Sustained
+from tests.board.factory import CPU, result, run_of, stretch
 
 
 def board_text(results: list, **options: object) -> str:
@@ -35,6 +35,31 @@ def test_every_number_of_the_issue_is_there() -> None:
     detail = text[text.index("### hdim64_seq4k") :].splitlines()[4:8]
     assert f"{mine.peak_pct:.1f}" in detail[2]
     assert "1.2e-03 | 1 | 20" in detail[2]
+
+
+def test_what_lasts_is_a_column_only_where_some_row_has_it() -> None:
+    plain = run_of({"mine": 0.8})
+    assert "lasting" not in board_text(plain)
+    told = [
+        r.model_copy(update={"sustained": stretch(0.7)})
+        if (r.entry, r.config) == ("mine", "hdim64_seq4k")
+        else r
+        for r in plain
+    ]
+    text = board_text(told)
+    assert text.count("lasting TFLOP/s | pJ/FLOP") == 1
+    lines = text[text.index("### hdim64_seq4k") : text.index("### hdim128_seq8k")].splitlines()
+    mine = next(line for line in lines if "`mine`" in line)
+    assert " | 392.7 | 1.68 | " in mine
+    assert " | – | – | " in next(line for line in lines if "`sdpa_cudnn`" in line)
+
+
+def test_a_stretch_that_failed_is_a_note_beside_its_row() -> None:
+    failed = Sustained(status=Status.INCORRECT, reason="max diff 0.3 of o of call 7")
+    told = [r.model_copy(update={"sustained": failed}) for r in run_of({"mine": 0.8})]
+    text = board_text(told)
+    assert "lasting TFLOP/s" not in text
+    assert "no lasting time: INCORRECT (max diff 0.3 of o of call 7)" in text
 
 
 def test_tables_are_well_formed() -> None:

@@ -7,7 +7,7 @@ import numpy as np
 from harness.board.rank import Board, leaderboard
 from harness.board.render.notes import Notes, conditions_of, joined
 from harness.schema import Energy, Kind, Result, Stopping, Telemetry
-from tests.board.factory import CASES, timed
+from tests.board.factory import CASES, stretch, timed
 
 
 def board_of(moves: dict[str, np.ndarray]) -> Board:
@@ -77,3 +77,11 @@ def test_conditions_are_told_as_far_as_they_are_known() -> None:
     assert "left the race after 4 blocks" in Notes(board).of_entry(told)
     known = told.model_copy(update={"energy": Energy(joules_per_call=0.4, low_j=0.38, high_j=0.42)})
     assert conditions_of(known)[2] == "energy 0.4 [0.38, 0.42] J a call"
+
+
+def test_what_lasts_is_told_with_its_clock_power_and_energy() -> None:
+    told = board_of({"a": np.zeros(20)}).rows[0].results[0]
+    (line,) = conditions_of(told.model_copy(update={"sustained": stretch(0.7)}))
+    assert line == (
+        "lasting: 392.7 TFLOP/s, 0.7000 ms over 2000 calls, 1500 MHz, 660 W, 1.68 pJ/FLOP ± 0.5 %"
+    )

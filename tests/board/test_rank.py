@@ -8,7 +8,8 @@ import random
 import pytest
 
 from harness.board import rank
-from harness.board.rank import Board, by_todays_rule, direct_on, leaderboard, newest
+from harness.board.rank import Board, by_todays_rule, leaderboard, newest
+from harness.board.rivals import direct_on
 from harness.measure import stats
 from harness.measure.stats import Interval
 from harness.schema import Kind, Result, Speedup, Status, Stopping, Suite
@@ -284,3 +285,38 @@ def test_entries_that_left_at_different_blocks_are_ranked_by_what_they_share() -
     assert once
     assert often
     assert often.high - often.low > once.high - once.low
+
+
+def hidden_row(entry: str, **changes: object) -> Result:
+    case = CASES["hdim64_seq4k"].model_copy(update={"name": "hidden_hdim64", "seqlen": 1234})
+    return result(entry, **changes).model_copy(update={"config": case.name, "case": case})
+
+
+def test_hidden_shapes_stand_beside_the_configs_and_in_no_mean() -> None:
+    plain = run_of({"a": 0.9, "sdpa_flash": 1.3})
+    board = only([*plain, hidden_row("a"), hidden_row("sdpa_flash", kind=Kind.BASELINE)])
+    assert board.configs == tuple(CASES)
+    assert [row.speedup for row in board.ranked] == [row.speedup for row in only(plain).ranked]
+    assert [r.config for r in board.ranked[0].hidden] == ["hidden_hdim64"]
+    assert not leaderboard([hidden_row("a")]).boards
+
+
+@pytest.mark.parametrize(
+    ("status", "kind", "ranked"),
+    [
+        (Status.INCORRECT, Kind.SUBMISSION, False),
+        (Status.TIME_CLAIM_REJECTED, Kind.SUBMISSION, False),
+        (Status.OUT_OF_MEMORY, Kind.SUBMISSION, True),
+        (Status.UNSUPPORTED, Kind.SUBMISSION, True),
+        (Status.INVALID_BASELINE, Kind.BASELINE, True),
+    ],
+)
+def test_who_is_wrong_on_a_hidden_shape_that_it_claims_is_not_ranked(
+    status: Status, kind: Kind, ranked: bool
+) -> None:
+    entry = "a" if kind is Kind.SUBMISSION else "sdpa_flash"
+    plain = run_of({"a": 0.9, "sdpa_flash": 1.3})
+    board = only([*plain, hidden_row(entry, status=status, kind=kind, reason="so wrong")])
+    (row,) = (row for row in board.rows if row.entry == entry)
+    assert bool(row.rank) == ranked
+    assert ("so wrong" in row.why) != ranked

@@ -441,6 +441,15 @@ def test_the_entry_of_a_manifest_is_its_submission(tmp_path: Path) -> None:
     assert find(tmp_path, "yours/submission.py") == find(tmp_path, "yours")
 
 
+@pytest.mark.parametrize("claim", ["gqa: true", "seqlens: any", "packed: true"])
+def test_a_plain_cu_cannot_claim_what_its_launch_does_not_know(tmp_path: Path, claim: str) -> None:
+    text = f"entry: kernel.cu\nclaims: {{{claim}}}\nlaunch:{SECTION}"
+    folder = make(tmp_path, manifest=text)
+    (folder / "kernel.cu").write_text("//")
+    with pytest.raises(SubmissionError, match=r"(?s)cannot claim gqa.*write a submission.py"):
+        load(folder)
+
+
 def test_a_rung_s_hash_follows_what_its_compiler_reads(tmp_path: Path) -> None:
     steps = make_ladder(tmp_path, "01_a.cu", "02_b.cu", "03_c.cu")
     (steps / "01_a.cu").write_text('#include "02_b.cu"\n')

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from pathlib import Path
 
 import pytest
@@ -10,7 +11,9 @@ from hypothesis import strategies as st
 
 from harness.catalog.suites import adhoc_suite, load_suite, parse_length
 from harness.errors import SuiteError, UsageError
+from harness.measure.two_clocks import GPU_RULES
 from harness.problems import get_problem
+from harness.schema import MOST_SLACK_PCT
 
 CONFIGS = Path(__file__).resolve().parents[2] / "configs"
 
@@ -28,6 +31,34 @@ def test_the_official_suite() -> None:
     }
     assert all(case.causal and case.dtype.value == "fp16" for case in suite.cases)
     assert suite.blocks >= 20
+
+
+@pytest.mark.parametrize("name", ["fa3_grid", "fa3_bwd_grid"])
+def test_the_grid_of_the_paper(name: str) -> None:
+    cells = load_suite(name, CONFIGS).cases
+    asked = {(c.headdim, c.seqlen, c.causal) for c in cells}
+    lengths = (512, 1024, 2048, 4096, 8192, 16384)
+    assert asked == set(itertools.product((64, 128, 256), lengths, (True, False)))
+    assert len(cells) == len(asked) == 36
+    for cell in cells:
+        assert (cell.batch * cell.seqlen, cell.heads * cell.headdim) == (16384, 2048)
+        assert cell.dtype.value == "fp16"
+        shape = {"headdim": [str(cell.headdim)], "seqlen": [str(cell.seqlen)]}
+        asked_by_hand = adhoc_suite(load_suite("fa3", CONFIGS), **shape, causal=["both"])
+        assert cell.name in {case.name for case in asked_by_hand.cases}
+
+
+@pytest.mark.parametrize(("name", "tflops"), [("fa3_grid", 780), ("fa3_bwd_grid", 600)])
+def test_a_burst_of_the_grid_outlasts_the_tolerance_of_the_clocks(name: str, tflops: int) -> None:
+    """At the speed of the fastest rows on an H200 a burst lasts milliseconds: a slack below 0.5 %."""
+    suite = load_suite(name, CONFIGS)
+    problem = get_problem(suite.problem)
+    for case in suite.cases:
+        burst_ms = case.burst * problem.flops(case) / tflops / 1e9
+        assert GPU_RULES.mean_floor_ms / burst_ms < 0.01 * MOST_SLACK_PCT / 2
+        assert 1 < burst_ms < 20
+        bytes_at_once = case.burst * len(problem.inputs(case)) * case.q_bytes
+        assert bytes_at_once < 8 << 30
 
 
 def test_flops_are_the_convention() -> None:

@@ -208,6 +208,7 @@ def slow_end():
     print("the end goes on", flush=True)
 
 atexit.register(slow_end)
+signal.signal(signal.{name}, signal.SIG_DFL)  # below nohup, or in a background job, it is ignored
 def main():
     os.kill(os.getpid(), signal.{name})
     time.sleep(30)

@@ -17,7 +17,7 @@ from harness.cli.results import compare, history, show
 from harness.errors import UnavailableError, UsageError
 from harness.measure.stats import Interval
 from harness.schema import Status
-from tests.board.factory import result, run_of
+from tests.board.factory import result, run_of, stretch
 
 
 @pytest.fixture
@@ -44,6 +44,26 @@ def call(module: object, name: str, results: Path, *words: str) -> int:
 
 
 # --------------------------------------------------------------------------- compare
+
+
+def test_who_ties_in_bursts_and_differs_in_energy_is_told_apart(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    watts = {"thrifty": 600.0, "thirsty": 690.0}
+    for line in run_of({"thrifty": 0.8, "thirsty": 0.8}, configs=("hdim64_seq4k",)):
+        told = line.entry in watts and stretch(0.7, watts[line.entry])
+        record.append(tmp_path, line.model_copy(update={"sustained": told or None}))
+    assert call(compare, "compare", tmp_path, "thrifty", "thirsty") == 0
+    out = capsys.readouterr().out
+    assert "0.870×  13.0% less energy" in out
+    assert out.count("not told apart") == 3  # the config, their geomean, and what lasts
+    assert call(compare, "compare", tmp_path, "thrifty", "thirsty", "--json") == 0
+    (told,) = json.loads(capsys.readouterr().out)["configs"].values()
+    assert told["lasting"]["value"] == 1
+    assert told["energy"]["high"] < 1
+    assert told["energy"]["words"] == "13.0% less energy"
+    assert call(compare, "compare", tmp_path, "thrifty", "sdpa_cudnn") == 0
+    assert "energy" not in capsys.readouterr().out  # one of them has no stretch
 
 
 def test_side_by_side(results: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -52,6 +52,8 @@ def test_the_board_as_csv(folder: Path, capsys: pytest.CaptureFixture[str], name
     first = next(row for row in rows if row["entry"] == "fast")
     assert (first["rank"], first["status"], first["group"]) == ("1", "PASSED", "exact")
     assert float(first["speedup_low"]) <= float(first["speedup"]) <= float(first["speedup_high"])
+    lasts = {row["lasting_w"] for row in rows if row["entry"] == "fast"}
+    assert lasts == {"600.0", ""}  # of one config
 
 
 @pytest.mark.parametrize(

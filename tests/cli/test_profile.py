@@ -5,9 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 
 from harness.cli.commands import profile
+from harness.schema import Case
 
 
 def test_the_profiled_program_is_python() -> None:
-    command = profile.command_for(Path("submissions/x"), "{}", (1, 2, 64, 64), causal=True)
+    case = Case(name="c", batch=1, heads=4, kv_heads=2, seqlen=64, headdim=64)
+    command = profile.command_for(Path("submissions/x"), "{}", case)
     compile(command[2], "profiled", "exec")
-    assert command[4:] == ["submissions/x", "{}", "1", "2", "64", "64", "1"]
+    assert command[4:6] == ["submissions/x", "{}"]
+    assert Case.model_validate_json(command[6]) == case

@@ -26,7 +26,7 @@ def corpus_of(monkeypatch: pytest.MonkeyPatch) -> Callable[..., tuple[list[Outco
 
         def run_batch(batch: Sequence[Specimen], machine: Machine, *_: object) -> list[Outcome]:
             runs.append([specimen.name for specimen in batch])
-            suite = corpus.suite_for(corpus.get_problem(batch[0].problem), False, "fp16", False)
+            suite = corpus.suite_for(corpus.get_problem(batch[0].problem), False, batch[0].expect)
             given = many if len(batch) > 1 else one
             return [corpus.judge(s, row(s, given), suite, 0) for s in batch]
 

@@ -1,16 +1,26 @@
 """What specimens of the corpus share: the right answer, and the time that an honest one takes."""
 
+from itertools import pairwise
+
 import torch
 
 
 def attention(q, k, v, causal, sm_scale):
-    """The right answer: q, k, v (batch, heads, seqlen, headdim)."""
-    scale = q.shape[-1] ** -0.5 if sm_scale is None else sm_scale
+    """The right answer: q (batch, heads, seqlen, headdim), k, v (batch, kv_heads, seqlen_k, headdim)."""
+    scale, group = q.shape[-1] ** -0.5 if sm_scale is None else sm_scale, q.shape[1] // k.shape[1]
+    if group > 1:
+        k, v = (x.repeat_interleave(group, 1) for x in (k, v))
     scores = q.float() @ k.float().transpose(-1, -2) * scale
     if causal:
-        hidden = torch.ones(scores.shape[-2:], dtype=torch.bool, device=q.device).triu(1)
-        scores = scores.masked_fill(hidden, float("-inf"))
+        hidden = torch.ones(scores.shape[-2:], dtype=torch.bool, device=q.device)
+        scores = scores.masked_fill(hidden.triu(1 + k.shape[2] - q.shape[2]), float("-inf"))
     return (scores.softmax(-1) @ v.float()).to(q.dtype)
+
+
+def one_by_one(attend, q, k, v, edges):
+    """`attend` of each of the sequences that begin at `edges` of q, k, v (1, heads, tokens, headdim)."""
+    each = [[x[:, :, a:b] for x in (q, k, v)] for a, b in pairwise(edges)]
+    return torch.cat([attend(*one) for one in each], 2)
 
 
 def gradients(q, k, v, do, causal, sm_scale, p_cast=lambda x: x):
@@ -19,8 +29,8 @@ def gradients(q, k, v, do, causal, sm_scale, p_cast=lambda x: x):
     q, k, v, do = (x.float() for x in (q, k, v, do))
     scores = q @ k.mT * scale
     if causal:
-        hidden = torch.ones(scores.shape[-2:], dtype=torch.bool, device=q.device).triu(1)
-        scores = scores.masked_fill(hidden, float("-inf"))
+        hidden = torch.ones(scores.shape[-2:], dtype=torch.bool, device=q.device)
+        scores = scores.masked_fill(hidden.triu(1 + k.shape[2] - q.shape[2]), float("-inf"))
     p = scores.softmax(-1)
     ds = p * (do @ v.mT - (do * (p @ v)).sum(-1, keepdim=True))
     p, ds = p_cast(p), p_cast(ds)

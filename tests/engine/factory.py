@@ -7,7 +7,7 @@ from types import SimpleNamespace
 from typing import Any
 from unittest.mock import MagicMock
 
-from harness.engine.worker_process import WorkerProcess
+from harness.engine.processes.worker_process import WorkerProcess
 from harness.problems import get_problem
 from harness.schema import Entrant, Kind, Manifest
 

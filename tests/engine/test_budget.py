@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from harness.engine import burst as engine_burst
 from harness.engine.guards import budget as engine_budget
 from harness.engine.guards.budget import SHORTEST_S, Budget
-from harness.engine.judge_client import JudgeFailed
+from harness.engine.processes.judge_client import JudgeFailed
 from harness.errors import HarnessError
 from harness.process.messages import BurstReport
 from harness.schema import Case, Kind, Limits, Manifest, Status

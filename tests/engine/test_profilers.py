@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from harness.engine.guards.quiet import Quiet
-from harness.engine.judge_client import TURN_SPARE_S, JudgeClient, JudgeFailed
+from harness.engine.processes.judge_client import TURN_SPARE_S, JudgeClient, JudgeFailed
 from harness.engine.timing import prime
 from harness.judge.burst import WorkerLink
 from harness.judge.judge import Judge

@@ -21,7 +21,7 @@ GIB = 1 << 30
 
 
 def worker(folder: Path, **children: Any) -> Any:
-    jail = SimpleNamespace(cache=folder, scratch=folder)
+    jail = SimpleNamespace(cache=folder, scratch=folder, level=0)
     made = factory.worker("x", running=False).becomes(**children)
     made.jail = jail
     return made
@@ -30,7 +30,7 @@ def worker(folder: Path, **children: Any) -> Any:
 def child(folder: Path) -> Any:
     ended: list[bool] = []
     return SimpleNamespace(
-        alive=True, group=None, log=SimpleNamespace(printed=0), pids=lambda: [7, 8],
+        alive=True, group=None, ours=0, log=SimpleNamespace(printed=0), pids=lambda: [7, 8],
         end=lambda: ended.append(True), ended=ended,
     )  # fmt: skip
 
@@ -109,8 +109,48 @@ def test_files_without_a_name_count_for_disk_and_memory(
     found = made.excess(someone, child(tmp_path), {})
     assert found == (Status.OUT_OF_MEMORY, "host memory 5.0 GiB, allowed 4")
     monkeypatch.setattr(nameless, "count", lambda pids: setattr(nameless, "shared_bytes", 0))
+    nameless.bytes[tmp_path] = usage.UNCOUNTED
+    nameless.shared_bytes = 0
+    found = made.excess(someone, child(tmp_path), {})
+    assert found is not None
+    assert "hides which files it holds open" in found[1]
+    nameless.shared_bytes = 2 * GIB
     nameless.bytes[tmp_path] = 0
     assert made.excess(someone, child(tmp_path), {}) is None, "it has let go of it since"
+
+
+def test_who_would_outlive_the_judge_when_memory_runs_out_is_ended(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(usage, "host_bytes", lambda *_: 0)
+    adj = {7: 1000, 8: 999}
+    monkeypatch.setattr(usage, "outlives_us", lambda pid: adj[pid] < usage.FIRST_TO_END)
+    someone = worker(tmp_path)
+    made = watch([someone], {})
+    made.order_is_kept = True
+    assert made.excess(someone, child(tmp_path), {}) is None, "no walls, no order"
+    someone.jail.level = 1
+    found = made.excess(someone, child(tmp_path), {})
+    assert found is not None
+    assert found[0] is Status.OVER_QUOTA
+    assert "first when memory runs out" in found[1]
+    adj[8] = 1000
+    assert made.excess(someone, child(tmp_path), {}) is None
+    adj[8], made.order_is_kept = 0, False
+    assert made.excess(someone, child(tmp_path), {}) is None, "nobody could set it"
+
+
+def test_what_our_own_processes_hold_is_not_asked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first process of an entrant's namespaces is ours, and not to be looked into."""
+    monkeypatch.setattr(usage, "host_bytes", lambda *_: 0)
+    someone, walled = worker(tmp_path), child(tmp_path)
+    walled.ours = 1
+    made, asked = watch([someone], {}), []
+    monkeypatch.setattr(made.nameless[someone.slug], "look", asked.append)
+    made.excess(someone, walled, {})
+    assert asked == [[8]]
 
 
 def test_what_is_printed_has_an_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -141,3 +181,41 @@ def test_a_worker_and_a_builder_are_ended_for_it(
     thread.join(20)
     assert hungry.ended
     assert someone.ended_for[0] is Status.OUT_OF_MEMORY
+
+
+@pytest.mark.parametrize(
+    ("cause", "status"),
+    [(ValueError("odd"), Status.BROKE_THE_RUN), (OSError(24, "full"), Status.HARNESS_ERROR)],
+)
+@pytest.mark.parametrize("place", ["memory_by_pid", "host_bytes"])
+def test_who_cannot_be_looked_at_is_ended_and_the_watch_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cause: Exception, status: Status, place: str
+) -> None:
+    """An exception once ended the thread, and with it every limit, without a word."""
+
+    def fails(*_: object) -> int:
+        raise cause
+
+    monkeypatch.setattr(resource_watch, "PERIOD_S", 0.001)
+    monkeypatch.setattr(usage, "host_bytes", fails if place == "host_bytes" else lambda *_: 0)
+    first, second = child(tmp_path), child(tmp_path)
+    workers = [worker(tmp_path, child=first), worker(tmp_path, child=second)]
+    thread = watch(workers, {})
+    if place == "memory_by_pid":
+        monkeypatch.setattr(thread.monitor, place, fails)
+    thread.start()
+    deadline = time.monotonic() + 20
+    while not (len(first.ended) > 1 and second.ended) and time.monotonic() < deadline:
+        time.sleep(0.001)
+    assert thread.is_alive()
+    thread.stopping.set()
+    thread.join(20)
+    assert second.ended
+    assert len(first.ended) > 1, "it looks again"
+    assert workers[1].ended_for == (status, f"what it takes could not be watched: {cause!r}")
+
+
+def test_at_the_end_of_a_run_nobody_is_blamed_for_a_folder_that_is_gone(tmp_path: Path) -> None:
+    made = watch([], {})
+    made.stopping.set()
+    assert made._unseen(FileNotFoundError(2, "gone")) is None

@@ -10,7 +10,7 @@ import pytest
 
 from harness.engine import session
 from harness.engine.guards.quiet import Quiet
-from harness.engine.worker_process import WorkerProcess
+from harness.engine.processes.worker_process import WorkerProcess
 from harness.measure.verdict import Evidence
 from harness.schema import Machine, Manifest, Status
 

@@ -23,10 +23,10 @@ from harness.board.rank import leaderboard
 from harness.board.render.markdown import render
 from harness.catalog import steps
 from harness.catalog.entrants import gather, intact, load_entrant, read_again, stage
-from harness.engine.judge_client import JudgeClient, JudgeFailed
-from harness.engine.worker_process import hear_builder
+from harness.engine.processes.judge_client import JudgeClient, JudgeFailed
+from harness.engine.processes.worker_process import hear_builder
 from harness.errors import SubmissionError, WireError
-from harness.judge.burst import WorkerLink
+from harness.judge.burst import Patience, WorkerLink
 from harness.judge.inputs import Inputs
 from harness.judge.judge import message_of
 from harness.judge.numerics import Reference
@@ -92,7 +92,7 @@ class Bench:
         """One burst on a worker that is ready and then says `frames`."""
         with spoken(len(self.ready).to_bytes(4, "little") + self.ready + frames) as line:
             self.link.sock = line
-            return self.link.burst(self.asked, 0.5)
+            return self.link.burst(self.asked, Patience(0.5))
 
 
 _bench: list[Bench] = []

@@ -51,9 +51,9 @@ class Worker:
 @pytest.fixture
 def worker() -> Iterator[Worker]:
     made = Worker()
-    yield made
-    made.process.kill()
-    made.process.wait()
+    with made.process:  # closes its pipes
+        yield made
+        made.process.kill()
 
 
 def test_an_idle_worker_is_locked_and_goes_on(worker: Worker) -> None:

@@ -9,7 +9,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from harness.board.kernel_class import SAME_BITS  # noqa: E402
-from harness.judge.likeness import likeness  # noqa: E402
+from harness.judge.numerics import likeness  # noqa: E402
 from harness.problems import PROBLEMS  # noqa: E402
 from harness.schema import Case  # noqa: E402
 

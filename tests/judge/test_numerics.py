@@ -54,7 +54,7 @@ def test_some_rows_in_float64_say_the_same(kind: str, monkeypatch: pytest.Monkey
     monkeypatch.setattr(tensors, "SAMPLED_ROWS", 64)
     inputs = draw(kind)
     contract = tensors.contract(inputs, CALL)[0]
-    rows, (exact,) = tensors.exact_rows(inputs, CALL, torch.Generator().manual_seed(3))
+    ((rows, exact),) = tensors.exact_rows(inputs, CALL, torch.Generator().manual_seed(3))
     some = Reference(contract, exact, rows)
     assert error_of(contract, some).rel_l2 < LIMITS.rel_l2
     other = next(n for n in range(200) if n not in rows)
@@ -72,7 +72,7 @@ def test_rows_by_themselves_are_the_rows_of_the_whole(
     monkeypatch.setattr(tensors, "SAMPLED_ROWS", sampled)
     monkeypatch.setattr(tensors, "CHUNK_ELEMENTS", 1 << 14)  # one head, few rows at a time
     inputs, call = draw(), {"causal": causal, "sm_scale": 0.2}
-    rows, (some,) = tensors.exact_rows(inputs, call, torch.Generator().manual_seed(0))
+    ((rows, some),) = tensors.exact_rows(inputs, call, torch.Generator().manual_seed(0))
     whole = tensors.exact(inputs, call)[0].flatten(0, 2)
     assert len(set(rows.tolist())) == len(rows) == some.shape[0]
     assert len(rows) == (800 if sampled > 800 else 4 * -(-sampled // 4))

@@ -11,7 +11,7 @@ torch = pytest.importorskip("torch")
 from torch.utils._python_dispatch import TorchDispatchMode  # noqa: E402
 
 from harness.judge import stream  # noqa: E402
-from harness.judge.burst import WorkerGone, WorkerLink  # noqa: E402
+from harness.judge.burst import Patience, WorkerGone, WorkerLink  # noqa: E402
 from harness.judge.inputs import Inputs  # noqa: E402
 from harness.judge.stream import StreamLatch  # noqa: E402
 from harness.judge.withheld import Withheld  # noqa: E402
@@ -124,7 +124,7 @@ def gated(link, queue, answer):
     with Steps(queue):
         withheld = Withheld(list(zip(hidden, shared, strict=True)), link.inputs.room)
         heat = lambda: queue.told.append("heat")  # noqa: E731
-        return link._gated(link.gate, asked, (hidden, shared), withheld, 1.0, heat)
+        return link._gated(link.gate, asked, (hidden, shared), withheld, Patience(1.0), heat)
 
 
 def test_behind_the_shut_latch_nothing_allocates_or_runs_for_the_first_time(link, queue):

@@ -10,10 +10,11 @@ torch = pytest.importorskip("torch")
 
 from harness.cli.selftest.defence import Defence  # noqa: E402
 from harness.cli.selftest.stand_ins import standing_in  # noqa: E402
-from harness.judge.burst import WorkerGone, WorkerLink  # noqa: E402
+from harness.judge.burst import Patience, WorkerGone, WorkerLink  # noqa: E402
 from harness.judge.inputs import Inputs  # noqa: E402
 from harness.judge.sampled import Sampled  # noqa: E402
 from harness.problems.base import TensorSpec  # noqa: E402
+from harness.process import wire  # noqa: E402
 from harness.schema import Status  # noqa: E402
 
 SPEC = TensorSpec("o", (1, 2, 64, 8), "fp16")
@@ -67,3 +68,23 @@ def test_without_the_sample_nobody_would_notice(link):
     link.outputs.room.fill_(0)
     with standing_in(frozenset({Defence.OUTPUT_SAMPLED}), "judge"):
         assert not any(tensor.any() for tensor in link._taken(ASKED, told))
+
+
+@pytest.mark.parametrize(
+    ("said", "patience", "waited_for"),
+    [
+        (["called"], Patience(60, 0.05), "what its calls had queued took more than 0 s"),
+        ([], Patience(0.05, 60), "its calls took more than 0 s"),
+        ([], Patience(0.05), "its calls took more than 0 s"),
+    ],
+)
+def test_kernels_have_less_time_than_a_first_call(said, patience, waited_for):
+    ours, theirs = socket.socketpair()
+    link = WorkerLink(ours, "host", (4096, 4 * SIZE))
+    for op in said:
+        wire.send(theirs, {"op": op})
+    with pytest.raises(WorkerGone) as gone:
+        link._done(patience)
+    assert (gone.value.report.status, gone.value.report.message) == (Status.TIMED_OUT, waited_for)
+    theirs.close()
+    link.close()

@@ -65,7 +65,7 @@ def test_flops_and_bytes_of_the_official_shapes():
     cases = load_suite("fa3_bwd", ROOT / "configs").cases
     assert [BACKWARD.flops(c) / FORWARD.flops(c) for c in cases] == [2.5] * 3
     assert BACKWARD.flops(cases[0]) == 10 * 4 * 4096**2 * 32 * 64 / 2
-    assert BACKWARD.io_bytes(cases[0]) == 8 * cases[0].tensor_bytes + 4 * 4 * 32 * 4096
+    assert BACKWARD.io_bytes(cases[0]) == 8 * cases[0].q_bytes + 4 * 4 * 32 * 4096
     assert [c.shape for c in cases] == [c.shape for c in load_suite("fa3", ROOT / "configs").cases]
 
 
@@ -74,7 +74,7 @@ def test_several_results_and_float32_inputs_have_room_in_the_arenas():
     assert [spec.name for spec in BACKWARD.inputs(case)] == list(BACKWARD.parameters[:6])
     lse = BACKWARD.inputs(case)[4]
     assert (lse.shape, lse.dtype) == ((1, 3, 128), "fp32")
-    room = 2 * (5 * case.tensor_bytes + 2048), 2 * 3 * case.tensor_bytes  # 1.5 KiB of lse, aligned
+    room = 2 * (5 * case.q_bytes + 2048), 2 * 3 * case.q_bytes  # 1.5 KiB of lse, aligned
     assert arena_sizes(BACKWARD, [case]) == room
 
 

@@ -28,7 +28,7 @@ from harness.process.child import (
     Log,
     untrusted_env,
 )
-from harness.process.sandbox import namespaces
+from harness.process.sandbox import namespaces, usage
 from harness.process.text import plain_text
 
 
@@ -118,6 +118,34 @@ def test_who_runs_on_while_it_is_stopped_is_found(burning: Child) -> None:
     assert "although they were stopped" in said
     assert int(re.findall(r"ran for (\d+) ms", said)[0]) >= STOPPING_MS
     burning.resume()
+    assert burning.ran_paused() == ""
+
+
+def test_who_is_on_its_way_out_is_waited_for(
+    burning: Child, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is not to be stopped, and used to be taken for one that ran although it was."""
+    rests = [False, False, False, True]
+    monkeypatch.setattr(burning, "_rests", lambda: rests.pop(0))
+    burning.pause()
+    assert rests == []
+    for state, still in (("T", True), ("TtZXS", True), ("TR", False), ("DZ", False), ("", True)):
+        monkeypatch.setattr(usage, "states", lambda pid, state=state: state)
+        assert Child._rests(burning) is still
+
+
+def test_an_end_that_is_over_is_no_running(burning: Child) -> None:
+    os.kill(burning.pid, signal.SIGUSR1)
+    while len(pids := burning.pids()) < 2:
+        time.sleep(0.001)
+    forked = pids[1]
+    os.kill(forked, signal.SIGKILL)
+    while usage.states(forked) != "Z":
+        time.sleep(0.001)
+    burning.pause()
+    assert forked in burning.pids(), "nobody waits for it"
+    assert burning._paused_ns is not None
+    assert burning._paused_ns.keys() == {burning.pid}
     assert burning.ran_paused() == ""
 
 

@@ -15,8 +15,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from harness.engine.judge_client import JudgeClient, JudgeFailed
-from harness.engine.worker_process import hear_builder
+from harness.engine.processes.judge_client import JudgeClient, JudgeFailed
+from harness.engine.processes.worker_process import hear_builder
 from harness.errors import WireError
 from harness.judge.burst import WorkerGone, WorkerLink
 from harness.judge.judge import message_of

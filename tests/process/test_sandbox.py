@@ -119,6 +119,18 @@ import resource
 print(*resource.getrlimit(resource.RLIMIT_NPROC), *resource.getrlimit(resource.RLIMIT_NOFILE))
 print(open("/proc/self/oom_score_adj").read())
 """
+LEAVES_AN_ORPHAN = """
+import os
+(told, tell), (ended, end) = os.pipe(), os.pipe()
+if os.fork() == 0:
+    if os.fork() == 0:
+        os.read(ended, 1)
+        os.write(tell, str(os.getppid()).encode())
+    os._exit(0)
+os.wait()
+os.write(end, b"x")
+print(os.getpid(), os.read(told, 99).decode())
+"""
 MUST_STAY_OPEN = {
     "scratch",
     "own_name",
@@ -238,6 +250,13 @@ def test_the_trusted_side_may_have_more_open_files(monkeypatch: pytest.MonkeyPat
     assert told == [(resource.RLIMIT_NOFILE, (4000, 4000))]
     assert enter.most_processes(2048) == 2048
     assert enter.most_processes(1 << 20) == 3000
+
+
+@needs_level_1
+def test_at_level_1_an_orphan_stays_below_its_worker(tmp_path: Path) -> None:
+    done = run_walled(enter.Rules(level=1), [sys.executable, "-c", LEAVES_AN_ORPHAN])
+    worker, parent = done.stdout.split()
+    assert parent == worker, done.stderr
 
 
 @each_level

@@ -5,9 +5,12 @@ from __future__ import annotations
 import contextlib
 import mmap
 import os
+import shutil
 import signal
+import socket
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Iterator
@@ -16,7 +19,7 @@ from pathlib import Path
 import pytest
 
 from harness.process import process_tree
-from harness.process.sandbox import usage
+from harness.process.sandbox import enter, usage
 from harness.process.sandbox.removal import remove_tree
 
 MIB = 1 << 20
@@ -36,6 +39,18 @@ def test_resident_memory_of_nobody_is_zero() -> None:
     assert usage.resident_bytes(os.getpid()) > MIB
     assert usage.resident_bytes(2**22 + 1) == 0
     assert usage.fair_bytes(2**22 + 1) == 0
+
+
+def test_huge_pages_and_swap_are_memory_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    told = {
+        "7/status": {"VmRSS": 5, "HugetlbPages": 2048, "VmSwap": 300, "VmPTE": 4},
+        "7/smaps_rollup": {"Pss": 4, "Pss_Shmem": 1, "SwapPss": 200, "Swap": 300}
+        | {"Private_Hugetlb": 2048, "Shared_Hugetlb": 4096},
+    }
+    monkeypatch.setattr(usage, "_numbers", lambda file: told.get(file, {}))
+    assert usage.resident_bytes(7) == (5 + 2048 + 300) << 10
+    assert usage.fair_bytes(7) == (4 + 200 + 2048 + 4096) << 10
+    assert usage.fair_bytes(7, shared=False) == usage.fair_bytes(7) - (1 << 10)
 
 
 def test_a_folder_that_is_renamed_while_it_is_counted_is_counted_again(
@@ -86,9 +101,66 @@ def test_what_a_process_holds_is_counted_when_its_first_thread_has_ended(tmp_pat
 
 def test_the_machine_s_own_disk_is_nobody_s_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     """A process whose namespace is new, and whose root is still the machine's."""
-    monkeypatch.setattr(usage, "_mounts", str)
+    monkeypatch.setattr(usage, "_namespace", lambda place, kind: place)
     assert usage._used_bytes(Path("/tmp")) > 0
     assert usage.room_bytes([os.getpid()]) == 0
+
+
+def test_what_lies_in_sockets_is_counted_with_its_process() -> None:
+    me = [os.getpid()]
+    before = usage.socket_bytes(me)
+    pairs = [socket.socketpair() for _ in range(50)]
+    assert usage.socket_bytes(me) - before == 100 * usage.SOCKET_BYTES
+    assert usage.host_bytes(me, 1 << 40) >= usage.resident_bytes(me[0]) + 100 * usage.SOCKET_BYTES
+    for pair in pairs:
+        for one in pair:
+            one.close()
+    assert usage.socket_bytes(me) == before
+
+
+NOBODY_ACCEPTS = """
+import socket, time
+from harness.process.sandbox import namespaces
+namespaces._libc.unshare(namespaces.NEW_USER | namespaces.NEW_NET)
+server = socket.socket(socket.AF_UNIX)
+server.bind("\\0here")
+server.listen(64)
+for _ in range(40):
+    with socket.socket(socket.AF_UNIX) as line:
+        line.connect("\\0here")
+        line.send(b"x" * 1000)
+print(flush=True)
+time.sleep(60)
+"""
+
+
+@pytest.mark.skipif(bool(enter.lacking(2)), reason=enter.lacking(2))
+def test_what_nobody_has_accepted_is_counted_in_a_network_of_its_own() -> None:
+    command = [sys.executable, "-c", NOBODY_ACCEPTS]
+    with subprocess.Popen(command, stdout=subprocess.PIPE) as child:
+        assert child.stdout
+        child.stdout.readline()
+        found = usage.socket_bytes([1 << 22, child.pid])
+        child.kill()
+    assert found == 41 * usage.SOCKET_BYTES
+
+
+def test_what_each_thread_does_is_told_by_a_letter(forks: list[int]) -> None:
+    assert "R" in usage.states(os.getpid())
+    assert len(usage.states(os.getpid())) == usage.threads(os.getpid())
+    os.kill(forks[1], signal.SIGSTOP)
+    while usage.states(forks[1]) != "T":
+        time.sleep(0.001)
+    os.kill(forks[2], signal.SIGKILL)
+    while usage.states(forks[2]) != "Z":
+        time.sleep(0.001)
+    assert usage.states(1 << 22) == ""
+
+
+def test_who_ends_first_is_told(forks: list[int]) -> None:
+    enter.end_first(forks[1])
+    assert [usage.outlives_us(pid) for pid in forks] == [True, False, True]
+    assert not usage.outlives_us(1 << 22)
 
 
 def test_threads_are_counted() -> None:
@@ -186,6 +258,38 @@ def test_a_file_without_a_name_is_counted_where_it_lay(
     assert held.bytes[cache] == 0, "from the least that was used since, it has"
 
 
+RUNS_WHAT_IT_MAY_NOT_READ = """
+import ctypes, os, sys, time
+from pathlib import Path
+from harness.process.sandbox import usage
+libc = ctypes.CDLL(None)
+os.setresuid(65534, 65534, 65534)
+def counted(program):
+    pid = os.posix_spawn(program, [program, "20"], {})
+    while "sleep" not in Path(f"/proc/{pid}/comm").read_text():
+        time.sleep(0.001)
+    held = usage.Nameless((Path("/tmp"),))
+    held.count([pid])
+    os.kill(pid, 9)
+    while usage.states(pid) != "Z":
+        time.sleep(0.001)
+    return held.bytes[Path("/tmp")] == usage.UNCOUNTED, usage.hides_its_files(pid)
+libc.prctl(4, 1, 0, 0, 0)
+print(counted("/bin/sleep"), counted(sys.argv[1]))
+"""
+
+
+@root_only
+def test_who_runs_what_it_may_not_read_is_not_counted_but_ended() -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        Path(folder).chmod(0o711)
+        program = Path(shutil.copy("/bin/sleep", f"{folder}/sleep"))
+        program.chmod(0o111)
+        command = [sys.executable, "-c", RUNS_WHAT_IT_MAY_NOT_READ, str(program)]
+        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+    assert done.stdout.split("\n")[0] == "(False, False) (True, False)", done.stderr
+
+
 def test_a_folder_is_counted_with_all_below_it(tmp_path: Path) -> None:
     (tmp_path / "a" / "b").mkdir(parents=True)
     (tmp_path / "a" / "b" / "file").write_bytes(b"x" * MIB)
@@ -264,6 +368,26 @@ def test_a_disk_that_was_full_for_a_moment_is_counted_when_it_fills_again(
         monkeypatch.setattr(usage.os, "statvfs", lambda _: os.statvfs_result(free))
         disk.look(1 << 40, 1000)
         assert len(counted) == looks
+
+
+def test_a_folder_full_of_hard_links_is_counted_in_a_while(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """233,068 of them took no inode and 16 MiB of folders: their disk had not filled up."""
+    now_s, there = [1000.0], os.statvfs(tmp_path)
+    monkeypatch.setattr(usage.os, "statvfs", lambda _: there)
+    monkeypatch.setattr(usage.time, "monotonic", lambda: now_s[0])
+    disk = usage.Disk(tmp_path)
+    (tmp_path / "file").touch()
+    disk.look(1 << 40, 1000)
+    for number in range(20):
+        (tmp_path / str(number)).hardlink_to(tmp_path / "file")
+    now_s[0] += usage.LOOK_AGAIN_S
+    disk.look(1 << 40, 1000)
+    assert disk.files == 1
+    now_s[0] += 1
+    disk.look(1 << 40, 1000)
+    assert disk.files == 21
 
 
 def test_a_disk_is_counted_again_when_it_has_filled_up(

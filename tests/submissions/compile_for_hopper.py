@@ -59,6 +59,7 @@ def main(path, headdims):
         needs[headdim] = {
             "shared_bytes": kernel.metadata.shared,
             "cubin_bytes": len(kernel.asm["cubin"]),
+            "logarithms": kernel.asm["ptx"].count("lg2.approx"),
             "waits_under_if": len(WAIT_UNDER_IF.findall(kernel.asm["ttgir"])),
         }
     print(json.dumps(needs))

@@ -5,6 +5,7 @@ echo '{"path/to/submission.py": {"name": [[1, 1, 64, 64], true, null, "float16",
 """
 
 import importlib.util
+import inspect
 import json
 import math
 import sys
@@ -61,13 +62,15 @@ def draw_inputs(shape, dtype, kind):
 
 
 def reference(q, k, v, causal, sm_scale):
-    """Attention in float64, scores of future keys removed."""
+    """Attention in float64 and each row's log-sum-exp, scores of future keys removed."""
+    group = q.shape[1] // k.shape[1]
+    k, v = (x.repeat_interleave(group, dim=1) for x in (k, v))
     scores = q.double() @ k.double().transpose(-1, -2)
     scores = scores * (1 / math.sqrt(q.shape[-1]) if sm_scale is None else sm_scale)
     if causal:
-        future = torch.ones(scores.shape[-2:], dtype=torch.bool).triu(1)
+        future = torch.ones(scores.shape[-2:], dtype=torch.bool).triu(1 + k.shape[2] - q.shape[2])
         scores = scores.masked_fill(future, -math.inf)
-    return scores.softmax(-1) @ v.double()
+    return scores.softmax(-1) @ v.double(), scores.logsumexp(-1)
 
 
 def main():
@@ -78,9 +81,12 @@ def main():
 
 def errors_of(forward, cases):
     errors = {}
-    for name, (shape, causal, sm_scale, dtype, kind) in cases.items():
+    for name, (shape, causal, sm_scale, dtype, kind, *kv) in cases.items():
         q, k, v = draw_inputs(shape, getattr(torch, dtype), kind)
-        expected = reference(q, k, v, causal, sm_scale)
+        if kv:  # kv heads and keys: a part of what was drawn, queries the last rows
+            kv_heads, seqlen_q = kv
+            q, k, v = q[:, :, :seqlen_q], k[:, :kv_heads], v[:, :kv_heads]
+        expected, expected_lse = reference(q, k, v, causal, sm_scale)
         output = forward(q, k, v, causal=causal, sm_scale=sm_scale)
         assert output.shape == q.shape and output.dtype == q.dtype
         difference = output.double() - expected
@@ -90,6 +96,10 @@ def errors_of(forward, cases):
             "relative_l2": (difference.norm() / expected.norm()).item(),
             "worst_row": (difference.norm(dim=-1) / row_norms).max().item(),
         }
+        if "return_lse" in inspect.signature(forward).parameters:
+            again, lse = forward(q, k, v, causal=causal, sm_scale=sm_scale, return_lse=True)
+            assert torch.equal(again, output) and lse.dtype == torch.float32
+            errors[name]["lse"] = (lse - expected_lse).abs().max().item()
     return errors
 
 

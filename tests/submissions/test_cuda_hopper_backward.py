@@ -12,6 +12,7 @@ import yaml
 from cuda_ladder import needs_nvcc
 
 import hopper_on_cpu as on_cpu  # isort: skip
+from hopper_on_cpu.forward import Case, Forward  # isort: skip
 from harness.worker.cuda import resources
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -40,8 +41,6 @@ FUSED = {
     "three-64": ("kernels/three.cu", 64, ()),
     "pair-64": ("kernels/pair.cu", 64, ()),
     "fused-128": ("steps/02_fused.cu", 128, ()),
-    "stay-64": ("kernels/persistent.cu", 64, REGS),
-    "stay-128": ("kernels/persistent.cu", 128, ("-DA_IN_REGS=0", "-DDQ_RED=1")),
 }
 
 
@@ -59,12 +58,7 @@ def fused(libraries, file, headdim, flags, problem, timing, seed, section=1, edi
     passes = libraries("kernels/passes.cu", headdim, by_lane)
     problem.preprocess(passes, on_cpu.EARLY)
     library = libraries(file, headdim, flags, edit=edit)
-    lists = None
-    if "persistent" in file:
-        blocks = problem.heads * -(-problem.seqlen // 128)
-        rows = [[*range(0, blocks, 2), -1], [*range(1, blocks, 2), *[-1] * (1 + blocks % 2)]]
-        lists = np.array(rows, np.int32)
-    problem.fused(library, threads, section, timing, seed, lists, kv_rows)
+    problem.fused(library, threads, section, timing, seed, kv_rows)
     problem.postprocess(passes, on_cpu.EARLY)
     return problem.errors()
 
@@ -74,7 +68,7 @@ def fused(libraries, file, headdim, flags, problem, timing, seed, section=1, edi
 @pytest.mark.parametrize(("file", "headdim", "flags"), FUSED.values(), ids=FUSED)
 @pytest.mark.parametrize(("timing", "causal"), [(on_cpu.LATE, True), (on_cpu.RANDOM, False)])
 def test_fused_gradients(libraries, file, headdim, flags, timing, causal):
-    """Three kv blocks, the last one ragged, whatever the hardware does first; two that stay walk a list."""
+    """Three kv blocks, the last one ragged, whatever the hardware does first."""
     problem = on_cpu.Problem(1, 330, headdim, causal)
     errors = fused(libraries, file, headdim, flags, problem, timing, seed=headdim)
     assert max(errors.values()) < WHOLE, errors
@@ -241,7 +235,7 @@ def test_a_mistake_in_wide_shows(libraries, mistake):
 @needs_gxx
 def test_the_forward_kernel_runs_on_the_same_twin(tmp_path):
     """What an H200 made of wgmma operands, swizzles, TMA and barriers is what the twin makes of them."""
-    error, _ = on_cpu.Forward(tmp_path, headdim=128).errors(seqlen=300, causal=True)
+    error, _ = Forward(tmp_path, headdim=128).errors(Case(300, causal=True))
     assert error < 4e-4
 
 
@@ -372,30 +366,8 @@ def test_wide_s_shared_memory_is_what_the_kernels_lay_out(submission):
     assert dq.smem_bytes == 7 * tile + 10 * 8 <= SMEM_LIMIT_BYTES
 
 
-@pytest.mark.parametrize(
-    ("heads", "seqlen", "section", "causal", "blocks"),
-    [
-        (128, 4096, 16, True, 132),
-        (32, 8192, 4, True, 132),
-        (3, 333, 2, False, 9),
-        (1, 1, 1, True, 1),
-    ],
-)
-def test_every_item_is_dealt_once_and_evenly(submission, heads, seqlen, section, causal, blocks):
-    rows = submission.deal(heads, seqlen, section, causal, blocks)
-    dealt = [item for row in rows for item in row if item >= 0]
-    assert sorted(dealt) == list(range(heads * -(-seqlen // 128)))
-    assert len({len(row) for row in rows}) == 1
-    assert all(row[-1] == -1 for row in rows)
-    if blocks == 132:
-        tiles, kv_blocks = -(-seqlen // 64), -(-seqlen // 128)
-        cost = [tiles - 2 * (i % (section * kv_blocks) // section) for i in range(len(dealt))]
-        loads = [sum(cost[item] for item in row if item >= 0) for row in rows]
-        assert max(loads) < 1.02 * sum(loads) / len(loads)
-
-
 def test_params_match_the_kernels(submission):
-    fused = ("kernels/backward.cu", "kernels/three.cu", "kernels/pair.cu", "kernels/persistent.cu")
+    fused = ("kernels/backward.cu", "kernels/three.cu", "kernels/pair.cu")
     for file in (*fused, "steps/02_fused.cu"):
         source = (FOLDER / file).read_text()
         body = re.sub(r"//.*", "", re.search(r"struct Params \{(.*?)\};", source, re.S).group(1))

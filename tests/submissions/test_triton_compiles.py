@@ -55,3 +55,12 @@ def test_scores_run_ahead_where_the_champion_says_so(
     if name != "triton_champion":
         pytest.skip("only triton_champion uses the trick")
     assert [by_headdim[h]["waits_under_if"] for h in ("64", "128", "256")] == [0, 1, 1]
+
+
+def test_lse_costs_nothing_where_nobody_asks_for_it(
+    needs: tuple[str, dict[str, dict[str, int]]],
+) -> None:
+    name, by_headdim = needs
+    if name != "triton_champion":
+        pytest.skip("only triton_champion gives it")
+    assert [by_headdim[h]["logarithms"] for h in ("64", "128", "256")] == [0, 0, 0]

@@ -168,6 +168,25 @@ def test_a_row_in_a_project_of_ones_own(installed: Path, command: Path, demo: Pa
     ]
 
 
+def test_a_package_of_ones_own(command: Path, demo: Path, tmp_path: Path) -> None:
+    """Judged, exported, built, installed and verified with nothing but the wheel."""
+    done = run(command, "run", "mine", "--suite", "smoke", cwd=demo)
+    assert done.returncode == 0, done.stderr
+    done = run(command, "export", "mine", "--to", tmp_path / "out", cwd=demo)
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "out" / "LICENSE").is_file()
+    python = command.with_name("python")
+    offline = ("--no-deps", "--no-index", "--no-build-isolation")
+    words = ("-m", "pip", "--python", python, "install", *offline, tmp_path / "out")
+    done = run(sys.executable, *words, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    done = run(python, "-m", "attnboard_mine", "verify", cwd=tmp_path)
+    assert "forward: mine, the bytes of source" in done.stdout
+    assert "audit: 2 records of mine: checksum, commitment and figures agree" in done.stdout
+    assert "CANNOT: a CPU's times are never compared" in done.stdout
+    assert done.returncode == 3
+
+
 def test_the_project_is_shut_to_its_submissions(command: Path, demo: Path) -> None:
     """Even where the user's import path names it."""
     if enter.usual_level() == 0:

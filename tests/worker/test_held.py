@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import weakref
 
 import pytest
 
 torch = pytest.importorskip("torch")
 
 from harness.process.cuda.arena_layout import OUTPUT_SHARES, PIECE_BYTES, share_bytes  # noqa: E402
-from harness.worker.held import FIRST_BURSTS, Held, dense_storage  # noqa: E402
+from harness.worker.held import FIRST_BURSTS, Held, Ring, dense_storage  # noqa: E402
 
 SHAPE = (1, 2, 8, 4)
 
@@ -138,3 +139,71 @@ def test_the_slots_fit_their_share_and_the_pool_has_two(size):
     assert size <= slots
     assert room - slots >= 2 * size
     assert (room - slots) % PIECE_BYTES == 0
+
+
+# --------------------------------------------------------------------------- a stretch
+
+
+class Words:
+    """Stands for the driver: what the calls' stream was told to store, in order."""
+
+    def __init__(self):
+        self.told = []
+
+    def write_wide_value(self, address, value):
+        self.told.append((address, value))
+
+    def write_value(self, address, value):
+        self.told.append((address, value))
+
+
+@pytest.fixture
+def ring(held, arena, monkeypatch):
+    """A ring of three places; the plan is known to return memory of its own."""
+    arena.flag, arena.table = -1, lambda entries: torch.zeros(entries, dtype=torch.int64)
+    monkeypatch.setattr("harness.worker.held.CudaDriver", Words)
+    for _ in range(FIRST_BURSTS):
+        burst(held, [arena.cut(4 + n) for n in range(3)])
+    held.prepare("plan", [arena.cut(slot) for slot in range(3)])
+    return Ring(held, arena)
+
+
+def places_told(ring):
+    """Place → the cut that it was last told to hold."""
+    table = ring._table
+    told = [(at, value) for at, value in ring._driver.told if at != -1]
+    return {(at - table) // 8: value // 256 for at, value in told}
+
+
+def test_results_of_a_stretch_stay_and_where_they_lie_is_told_once(ring, arena):
+    for call in range(9):
+        ring.keep(arena.cut(4 + call % 3), call % 3)
+        ring.over(call + 1)
+    assert places_told(ring) == {0: 4, 1: 5, 2: 6}
+    assert len(ring._driver.told) == 3 + 9
+    assert [value for at, value in ring._driver.told if at == -1] == list(range(1, 10))
+
+
+def test_the_result_of_a_place_is_let_go_before_the_next_call_for_it(ring, arena):
+    first = arena.cut(4)
+    gone = weakref.ref(first)
+    ring.keep(first, 0)
+    del first
+    assert gone() is not None
+    ring.let_go(0)
+    assert gone() is None
+
+
+def test_a_result_that_lies_where_another_still_does_is_copied_to_its_slot(ring, arena):
+    static = arena.cut(7)
+    ring.keep(static, 0)
+    static.fill_(3.0)
+    ring.keep(static, 1)
+    assert places_told(ring) == {0: 7, 1: 1}
+    assert float(arena.cut(1).flatten()[0]) == 3.0
+
+
+def test_a_result_outside_the_arena_is_copied_in_a_stretch_too(ring, arena):
+    ring.keep(torch.full(SHAPE, 2.0), 2)
+    assert places_told(ring) == {2: 2}
+    assert torch.equal(arena.cut(2), torch.full(SHAPE, 2.0))

@@ -20,12 +20,12 @@ def error_map(found: Mismatch) -> list[str]:
 def scale(found: Mismatch) -> str:
     """`rows of o 0 to 127, 2 a mark`."""
     step = "" if found.rows_a_mark == 1 else f", {found.rows_a_mark} a mark"
-    return f"rows of {found.output} 0 to {found.draw.shape[2] - 1}{step}"
+    return f"rows of {found.output} 0 to {found.shape[2] - 1}{step}"
 
 
 def head_names(found: Mismatch) -> list[str]:
     """What each line of the picture is: `h3`, `b1 h2`, `b0 h0…h3`, `b0 h6…b1 h1`."""
-    batch, heads = found.draw.shape[:2]
+    batch, heads = found.shape[:2]
     names = []
     for line in range(len(found.picture)):
         first = line * found.heads_a_line
@@ -39,5 +39,5 @@ def head_names(found: Mismatch) -> list[str]:
 
 
 def _head(number: int, found: Mismatch) -> str:
-    batch, head = divmod(number, found.draw.shape[1])
-    return f"b{batch} h{head}" if found.draw.shape[0] > 1 else f"h{head}"
+    batch, head = divmod(number, found.shape[1])
+    return f"b{batch} h{head}" if found.shape[0] > 1 else f"h{head}"

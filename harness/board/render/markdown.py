@@ -7,12 +7,21 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 
 from harness.board.rank import Board, Leaderboard, Row, direct
+from harness.board.render.heat_map import (
+    hidden_words,
+    loss_words,
+    maps,
+    markdown_rows,
+    summary,
+)
+from harness.board.render.lasting import lasting, some_last
 from harness.board.render.notes import Notes, joined
 from harness.board.render.reported import beside, claims
 from harness.board.render.text import (
     board_title,
     conditions,
     ending,
+    heads_and_lengths,
     milliseconds,
     next_step,
     number,
@@ -47,7 +56,18 @@ LIBRARY = (
     "Submissions that launched a library's attention or matrix products, by the names of the "
     "kernels that ran: ranked among themselves."
 )
+SPEEDUPS = "Speed-up of every entry with its interval"
+GRID = (
+    "TFLOP/s · time of the best library of the same run in that cell / time of the entry. Bold: "
+    "the lower end of the 95 % interval is below 1, the cell is not led."
+)
+HIDDEN = (
+    "Shapes that each run draws from its secret, batch×heads×seqlen, and TFLOP/s there: in no "
+    "score. Rows of one run stand beside each other, others met other shapes."
+)
 STEPS = "How an entry came to be, from its own folder: timed and verified alike, without a place."
+#: Columns of a config's table that hold words.
+LEFT = {"entry", "p10 – p90 ms", "notes"}
 EMPTY = """
 No results yet. Measure one: `python run.py --submission triton_template`
 """
@@ -74,7 +94,8 @@ def _section(board: Board, picture: str) -> str:
     lines = [f"## {safe(board_title(board))}", ""]
     lines += [_identity(board), ""]
     if picture:
-        lines += [f"![Speed-up of every entry with its interval]({picture})", ""]
+        shown = "Each cell beside the best library" if board.is_grid else SPEEDUPS
+        lines += [f"![{shown}]({picture})", ""]
     if board.is_cpu:
         lines += ["CPU times are never ranked; these rows say who passed.", ""]
         lines += [_cpu_table(board), ""]
@@ -89,7 +110,12 @@ def _section(board: Board, picture: str) -> str:
         if rows:
             lines += [f"### {title}", "", words, "", _main_table(board, rows), ""]
     lines += _ties(board)
-    for config in board.configs:
+    lines += _hidden(board)
+    for one in maps(board):
+        head, body = markdown_rows(one)
+        lines += [f"### {code(one.row.entry)} beside the best library of each cell", ""]
+        lines += [f"{safe(summary(one.row))}. {GRID}", "", table(head, body), ""]
+    for config in () if board.is_grid else board.configs:
         lines += [f"### {safe(config)}", "", _shape(board, config), ""]
         lines += [_config_table(board, config, notes), ""]
         lines += [f"- {safe(line)}" for line in notes.of_machine(config)]
@@ -113,26 +139,60 @@ def _identity(board: Board) -> str:
 
 def _main_table(board: Board, rows: Sequence[Row]) -> str:
     head = ["rank", "entry", "kind", "language", "speed-up [95 %]"]
-    head += [f"{safe(config)} TFLOP/s" for config in board.configs]
+    if board.is_grid:
+        head += ["over the best library of each cell", "least, where", "cells led"]
+    else:
+        head += [f"{safe(config)} TFLOP/s" for config in board.configs]
+    wide = len(head)
     head += ["integrity", "date"]
     body = []
     for row in rows:
-        cells = [rank_text(row), code(row.entry), row.pick.kind.value, safe(row.pick.language)]
+        name = code(row.entry) + (", faster on official shapes" if loss_words(row) else "")
+        cells = [rank_text(row), name, row.pick.kind.value, safe(row.pick.language)]
         cells.append(
             f"**{row.speedup.value:.3f}×** {times(row.speedup).split(' ', 1)[1]}"
             if row.speedup
             else "–"
         )
-        cells += [number(_on(row, config).tflops, 1) for config in board.configs]
+        if board.is_grid:
+            cells += _over_best(row)
+        else:
+            cells += [number(_on(row, config).tflops, 1) for config in board.configs]
         body.append([*cells, safe(row.integrity), row.date])
-    return table(head, body, right={0, *range(5, 5 + len(board.configs))})
+    return table(head, body, right={0, *range(5, wide)})
+
+
+def _over_best(row: Row) -> list[str]:
+    worst = row.worst_cell
+    if worst is None:
+        return ["–"] * 3
+    where = f"{worst.ratio.value:.3f}×, {safe(worst.result.config)}"
+    return [times(row.over_best), where, f"{row.led} of {len(row.results)}"]
+
+
+def _hidden(board: Board) -> list[str]:
+    """Hidden shapes of every row that met some, and whose official ones are faster than those."""
+    rows = [row for row in board.rows if row.hidden]
+    if not rows:
+        return []
+    names = sorted({r.config for row in rows for r in row.hidden}, key=lambda n: (len(n), n))
+    body = []
+    for row in rows:
+        on = {r.config: safe(hidden_words(r)) for r in row.hidden}
+        body.append([code(row.entry), *(on.get(name, "–") for name in names)])
+    lines = ["### Hidden shapes", "", HIDDEN, "", table(["entry", *map(safe, names)], body), ""]
+    told = [f"- {code(row.entry)}: {safe(loss_words(row))}" for row in rows if loss_words(row)]
+    return [*lines, *told, *([""] if told else [])]
 
 
 def _config_table(board: Board, config: str, notes: Notes) -> str:
     head = ["rank", "entry", "TFLOP/s", "% of peak", "ms", "p10 – p90 ms"]
+    rows = (*board.ranked, *board.steps)
+    lasts = some_last(_on(row, config) for row in rows)
+    head += ["lasting TFLOP/s", "pJ/FLOP"] if lasts else []
     head += [f"speed-up over {safe(board.headline)}", "max diff", "correct", "blocks", "notes"]
     body = []
-    for row in (*board.ranked, *board.steps):
+    for row in rows:
         r = _on(row, config)
         body.append(
             [
@@ -142,6 +202,7 @@ def _config_table(board: Board, config: str, notes: Notes) -> str:
                 number(r.peak_pct, 1),
                 milliseconds(r.latency_ms),
                 f"{milliseconds(r.p10_ms)} – {milliseconds(r.p90_ms)}",
+                *(_lasting(r) if lasts else ()),
                 times(_ratio(r)),
                 scientific(r.max_diff),
                 str(r.correct),
@@ -149,7 +210,14 @@ def _config_table(board: Board, config: str, notes: Notes) -> str:
                 safe(joined(notes.of_entry(r))),
             ]
         )
-    return table(head, body, right={0, 2, 3, 4, 7, 8, 9}) if body else "Nobody is ranked here yet."
+    right = {i for i, name in enumerate(head) if name not in LEFT and "speed-up" not in name}
+    return table(head, body, right=right) if body else "Nobody is ranked here yet."
+
+
+def _lasting(result: Result) -> tuple[str, str]:
+    """TFLOP/s and pJ/FLOP of its stretch."""
+    told = lasting(result)
+    return (number(told.tflops, 1), number(told.pj_per_flop, 2)) if told else ("–", "–")
 
 
 def group_text(row: Row) -> str:
@@ -219,7 +287,7 @@ def _shape(board: Board, config: str) -> str:
     case = next(r.case for row in board.rows for r in row.results if r.config == config)
     mask = "causal" if case.causal else "full"
     return (
-        f"batch {case.batch}, {case.heads} heads, seqlen {case.seqlen}, headdim {case.headdim}, "
+        f"batch {case.batch}, {heads_and_lengths(case, ', ')}, headdim {case.headdim}, "
         f"{case.dtype.value}, {mask}"
     )
 
@@ -240,9 +308,10 @@ def _on(row: Row, config: str) -> Result:
 
 def _reported(board: Board) -> list[str]:
     """What others report of this very problem and these very shapes; nothing if nobody does."""
-    told, configs = beside(board), board.configs
+    told = beside(board)
     if not told:
         return []
+    configs = [c for c in board.configs if any(c in figures for _, figures in told)]
     body = [
         [safe(one.name), *(number(figures.get(c), 0) for c in configs), safe(one.source)]
         for one, figures in told

@@ -10,9 +10,11 @@ import math
 from collections.abc import Sequence
 
 from harness.board.kernel_class import same_bits_as
-from harness.board.rank import Board, block_times_ms
+from harness.board.rank import Board
+from harness.board.render.lasting import lasting, lasting_words
+from harness.board.rivals import block_times_ms
 from harness.measure import stats
-from harness.schema import LATE_REST_MS, Kind, Result
+from harness.schema import LATE_REST_MS, Kind, Result, Status
 
 MOST_RUNS = 3  # named one by one on a board
 
@@ -72,6 +74,8 @@ class Notes:
         library = same_bits_as(result.likeness)
         if library and result.kind is Kind.SUBMISSION:
             found.append(f"its timed results are {library}'s, bit for bit: shown with libraries")
+        if result.sustained and result.sustained.status is not Status.PASSED:
+            found.append(lasting_words(result))
         if result.stopping:
             found.append(result.stopping.why)
         return found
@@ -117,6 +121,8 @@ def conditions_of(result: Result) -> list[str]:
             if value is not None
             else f"energy not resolved in {result.blocks} blocks: {interval}"
         )
+    if lasting(result):
+        found.append(f"lasting: {lasting_words(result)}")
     if result.stopping:
         rule = result.stopping.rule
         found.append(f"rule of the run: {rule}; intervals hold at all of its {result.looks} looks")

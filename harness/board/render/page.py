@@ -22,9 +22,11 @@ from harness.board.history import Point
 from harness.board.rank import Board, Leaderboard, Row, interval_of
 from harness.board.record import file_name
 from harness.board.render.error_map import head_names, scale
+from harness.board.render.heat_map import as_json, hidden_words, loss_words, maps
+from harness.board.render.lasting import lasting, lasting_words
 from harness.board.render.notes import Notes, conditions_of
 from harness.board.render.reported import beside, claims
-from harness.board.render.text import next_step, rank_text, sanitize
+from harness.board.render.text import heads_and_lengths, next_step, rank_text, sanitize
 from harness.measure.gpu_specs import bandwidth, peak_tflops
 from harness.measure.roofline import at_clock_pct, board_power_w, ceilings, limiter, sm_clock_mhz
 from harness.measure.stats import Interval
@@ -33,7 +35,7 @@ from harness.schema import Result, Status
 from harness.schema.mismatch import Mismatch
 
 ASSETS = Path(__file__).parent / "assets"
-SCRIPTS = ("charts.js", "notes.js", "panel.js", "page.js")
+SCRIPTS = ("charts.js", "notes.js", "grid.js", "panel.js", "page.js")
 MOST_POINTS = 200  # of the history of one entry; older ones are left out
 MOST_NOTES = 40_000  # characters of NOTES.md
 MOST_SAMPLES = 400  # blocks shown of one result
@@ -122,6 +124,7 @@ def _board(
         "cpu": board.is_cpu,
         "headline": sanitize(board.headline, 80),
         "configs": [_config(board, config, notes) for config in board.configs],
+        "grid": [as_json(one) for one in maps(board)] if board.is_grid else None,
         "rows": rows,
         "reported": [
             {"name": one.name, "source": one.source, "tflops": figures}
@@ -145,7 +148,7 @@ def _config(board: Board, config: str, notes: Notes) -> Json:
     exp_tflops = told.tensor_ms and told.exp_ms and peak_tflops(machine)
     return {
         "name": sanitize(config, 80),
-        "shape": f"batch {case.batch} · {case.heads} heads · seqlen {case.seqlen} · "
+        "shape": f"batch {case.batch} · {heads_and_lengths(case, ' · ')} · "
         f"headdim {case.headdim} · {case.dtype.value} · {'causal' if case.causal else 'full'}",
         "peak": peak_tflops(machine),
         "expPeak": _short(exp_tflops * told.tensor_ms / told.exp_ms)
@@ -182,8 +185,21 @@ def _row(board: Board, row: Row, group: str, notes: Notes) -> Json:
         "machine": {
             key: sanitize(str(value)) for key, value in machine.model_dump().items() if value
         },
+        "best": _best(row),
+        "hidden": [[sanitize(r.config, 80), sanitize(hidden_words(r))] for r in row.hidden],
+        "loss": sanitize(loss_words(row)),
         "cells": {sanitize(r.config, 80): _cell(board, r, notes) for r in row.results},
     }
+
+
+def _best(row: Row) -> Json | None:
+    """Beside the best library of each cell."""
+    worst = row.worst_cell
+    if worst is None:
+        return None
+    least = [_short(worst.ratio.value, 8), sanitize(worst.result.config, 80)]
+    of = len(row.results)
+    return {"over": _interval(row.over_best), "least": least, "led": row.led, "of": of}
 
 
 def _records(row: Row) -> list[str]:
@@ -225,10 +241,18 @@ def _cell(board: Board, result: Result, notes: Notes) -> Json:
         "watts": _short(board_power_w(result)) or None,
         "atClockPct": _short(at_clock_pct(result)),
         "limiter": limiter(result),
+        **({"lasting": _lasting(result)} if result.sustained else {}),
         "kernels": [sanitize(name, 160) for name in result.kernels],
         "notes": [*notes.of_entry(result), *conditions_of(result)],
         "samples": [[s.block, _short(s.latency_ms), int(s.late)] for s in samples],
     }
+
+
+def _lasting(result: Result) -> Json:
+    """Of its stretch: figures for the table, words for the panel."""
+    told = lasting(result)
+    figures = {"tflops": _short(told.tflops), "pj": _short(told.pj_per_flop, 3)} if told else {}
+    return {**figures, "words": lasting_words(result)}
 
 
 def _map(found: Mismatch) -> Json:

@@ -11,6 +11,8 @@ from collections.abc import Sequence
 from html import escape
 
 from harness.board.rank import Board, Leaderboard, Row
+from harness.board.render import grid_picture
+from harness.board.render.heat_map import maps
 from harness.board.render.text import board_title, number, rank_text, sanitize
 from harness.measure.stats import Interval
 from harness.schema import Kind
@@ -42,7 +44,7 @@ def pictures(leaderboard: Leaderboard) -> dict[int, tuple[str, str]]:
     main, told = leaderboard.main, dict[int, tuple[str, str]]()
     drawn: set[str] = set()
     for i, board in enumerate(leaderboard.boards):
-        if main is None or board.gpu != main.gpu or not board.exact:
+        if main is None or board.gpu != main.gpu or not (board.exact or maps(board)):
             continue
         name = "board.svg"
         if board.suite != main.suite:
@@ -51,7 +53,7 @@ def pictures(leaderboard: Leaderboard) -> dict[int, tuple[str, str]]:
             continue
         if name not in drawn:
             drawn.add(name)
-            told[i] = (name, _svg(board))
+            told[i] = (name, grid_picture.svg(board) if board.is_grid else _svg(board))
     return told
 
 

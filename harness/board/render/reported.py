@@ -99,4 +99,5 @@ def claims(board: Board) -> list[Claim]:
 
 def _same(a: Case, b: Case) -> bool:
     """The same question: shape, mask and type; how many calls a burst has is nobody's figure."""
-    return (a.shape, a.causal, a.dtype) == (b.shape, b.causal, b.dtype)
+    asked = ("shape", "kv_shape", "seqlens", "causal", "dtype")
+    return all(getattr(a, name) == getattr(b, name) for name in asked)

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from harness.board.rank import Board, Row
 from harness.errors import typed
 from harness.measure.stats import Interval
-from harness.schema import Kind, Result, Status
+from harness.schema import Case, Kind, Result, Status
 
 #: CSI and OSC sequences, then single-character escapes.
 _ESCAPES = re.compile(
@@ -34,6 +34,18 @@ def sanitize(text: str, limit: int = 400) -> str:
     while _WORKFLOW.search(text):  # taking one away may leave another
         text = _WORKFLOW.sub("", text)
     return text if len(text) <= limit else text[: limit - 1] + "…"
+
+
+def heads_and_lengths(case: Case, between: str) -> str:
+    """`16 heads, seqlen 4096`; `32/8 heads` where heads share k and v, `2048 on 8192` keys.
+
+    `seqlen 8192 in 40 sequences to 2048` where they are packed.
+    """
+    heads = f"{case.heads}/{case.kv_heads}" if case.kv_heads else f"{case.heads}"
+    length = f"{case.seqlen} on {case.seqlen_k}" if case.seqlen_k else f"{case.seqlen}"
+    if case.seqlens:
+        length += f" in {len(case.seqlens)} sequences to {max(case.seqlens)}"
+    return f"{heads} heads{between}seqlen {length}"
 
 
 def times(ratio: Interval | None) -> str:

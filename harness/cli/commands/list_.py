@@ -16,7 +16,7 @@ from harness.catalog.suites import known_suites, load_suite
 from harness.catalog.yaml_model import load_model
 from harness.errors import EXIT_OK, HarnessError, SubmissionError, typed
 from harness.process.project import base
-from harness.schema import Kind, Manifest
+from harness.schema import Claims, Kind, Manifest
 
 WHAT = ("all", "submissions", "rungs", "baselines", "suites")
 
@@ -44,7 +44,7 @@ def run(args: argparse.Namespace) -> int:
     if args.what in ("all", "baselines"):
         told["baselines"] = list(_entries(args, root / "baselines"))
     if args.what in ("all", "suites"):
-        told["suites"] = list(_suites(root / "configs"))
+        told["suites"] = list(_suites(args, root / "configs"))
     if args.json:
         print(json.dumps(told, indent=2))
         return EXIT_OK
@@ -91,10 +91,17 @@ def _entries(args: argparse.Namespace, folder: Path) -> Iterator[dict[str, str]]
             "name": name,
             "problem": manifest.problem,
             "language": manifest.language,
-            "claims": what + ("" if claims.causal == "both" else f" causal={claims.causal}"),
+            "claims": what + _more(claims),
             "stands": places.get(name, "not measured"),
             "about": sanitize(manifest.description, _room(args, 70)),
         }
+
+
+def _more(claims: Claims) -> str:
+    """What is claimed beside headdims and element types, or not claimed, where that is unusual."""
+    mask = "" if claims.causal == "both" else f" causal={claims.causal}"
+    axes = {"gqa": claims.gqa, "any lengths": claims.seqlens == "any", "packed": claims.packed}
+    return mask + "".join(f" {name}" for name, claimed in axes.items() if claimed)
 
 
 def _rungs(args: argparse.Namespace, root: Path) -> Iterator[dict[str, str]]:
@@ -140,7 +147,7 @@ def _places(results: Path, kind: Kind, limit: int) -> dict[str, str]:
     return places
 
 
-def _suites(configs: Path) -> Iterator[dict[str, str]]:
+def _suites(args: argparse.Namespace, configs: Path) -> Iterator[dict[str, str]]:
     for _, path in sorted(known_suites(configs).items()):
         try:
             suite = load_suite(str(path), configs)
@@ -152,7 +159,10 @@ def _suites(configs: Path) -> Iterator[dict[str, str]]:
                 "cases": sanitize(error.message, 80),
             }
             continue
-        cases = ", ".join(case.name for case in suite.cases)
+        names = [case.name for case in suite.cases]
+        cases = ", ".join(names)
+        if len(cases) > _room(args, 100):
+            cases = f"{names[0]} … {names[-1]} ({len(names)})"
         yield {
             "name": suite.name,
             "device": suite.device,

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Sequence
 from pathlib import Path
 
 from harness.catalog.entrants import find_entrants
@@ -31,13 +30,14 @@ os.environ.setdefault("ATTNBOARD_CACHE", tempfile.mkdtemp())
 import torch
 import importlib
 from harness.problems import get_problem
+from harness.problems.base import by_name, keywords
 from harness.schema import Case, Manifest
 from harness.worker.load import load_function
 folder, manifest = Path(sys.argv[2]), Manifest.model_validate_json(sys.argv[3])
-names = ("batch", "heads", "seqlen", "headdim", "causal")
-case = Case(name="profiled", **dict(zip(names, map(int, sys.argv[4:9]))))
+case = Case.model_validate_json(sys.argv[4])
 problem = get_problem(manifest.problem)
 function, kwargs = load_function(folder, manifest, problem.function), problem.kwargs(case)
+function = by_name(function, keywords(problem.inputs(case)))
 tensors, device = importlib.import_module(problem.tensors_module), torch.device("cuda")
 torch.set_grad_enabled(False)
 inputs = tensors.make_inputs(case, "normal", torch.Generator(device).manual_seed(0), device, kwargs)
@@ -99,7 +99,7 @@ def profile(entrant: Entrant, suite: Suite, machine: Machine, args: argparse.Nam
 def one(entrant: Entrant, case: Case, machine: Machine, kernel: str, stem: Path) -> None:
     """Counters and picture of one case."""
     manifest = entrant.manifest.model_dump_json()
-    command = command_for(entrant.folder, manifest, case.shape, causal=case.causal)
+    command = command_for(entrant.folder, manifest, case)
     profiles = counters.parse_ncu(counters.run_ncu(command, kernel))
     print(f"{entrant.name} · {case.name}\n{counters.render(profiles)}")
     heaviest = max(profiles, key=lambda profile: profile.duration_us)
@@ -120,12 +120,11 @@ def one(entrant: Entrant, case: Case, machine: Machine, kernel: str, stem: Path)
         print(f"picture: {path}")
 
 
-def command_for(folder: Path, manifest: str, shape: Sequence[int], *, causal: bool) -> list[str]:
+def command_for(folder: Path, manifest: str, case: Case) -> list[str]:
     """A command that calls a submission once inside a profiler range; pass it to `run_ncu`.
 
-    manifest: its manifest as JSON. shape: (B, H, S, D), fp16. It runs outside the sandbox and
-    without the judge: profile what you trust.
+    manifest: its manifest as JSON. It runs outside the sandbox and without the judge: profile what
+    you trust.
     """
-    numbers = [str(n) for n in shape]
-    words = [str(HOME), str(folder), manifest, *numbers, str(int(causal))]
+    words = [str(HOME), str(folder), manifest, case.model_dump_json()]
     return [sys.executable, "-c", PROGRAM, *words]

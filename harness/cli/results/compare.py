@@ -8,13 +8,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from harness.board import query
-from harness.board.rank import direct_on, newest
+from harness.board.rank import newest
 from harness.board.record import Head
-from harness.board.render.text import milliseconds, sanitize, side_by_side, times
+from harness.board.render.lasting import energy_ratio, energy_words, lasting, speed_ratio
+from harness.board.render.text import milliseconds, number, sanitize, side_by_side, times
+from harness.board.rivals import direct_on
 from harness.errors import EXIT_OK, EXIT_SUBMISSION_FAILED, UnavailableError, UsageError, typed
 from harness.measure import stats
 from harness.measure.stats import Interval
-from harness.schema import Kind, Result, Status
+from harness.schema import Kind, Result, Status, is_hidden
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,7 +191,9 @@ def _passed(heads: list[Head], board: tuple[str, str, int]) -> dict[str, Head]:
     on_board = [
         h
         for h in heads
-        if (h.gpu, h.suite_sha256, h.protocol) == board and h.status == Status.PASSED.value
+        if (h.gpu, h.suite_sha256, h.protocol) == board
+        and h.status == Status.PASSED.value
+        and not is_hidden(h.config)
     ]
     return {head.config: head for head in newest(on_board)}
 
@@ -238,6 +242,7 @@ def _lines(args: argparse.Namespace, pairs: list[Pair], overall: Interval) -> li
     first = pairs[0]
     again = side_by_side({r.entry: r.kind for r in (first.a, first.b)}, first.a.suite)
     lines = [f"{sanitize(pairs[0].a.gpu)} · {sanitize(pairs[0].a.suite)}", query.table(rows)]
+    lines += _lasting_lines(a, b, pairs)
     if not all(pair.paired for pair in pairs):
         against = pairs[0].a.speedup.against if pairs[0].a.speedup else "the baseline"
         lines.append(
@@ -256,11 +261,38 @@ def _lines(args: argparse.Namespace, pairs: list[Pair], overall: Interval) -> li
     return [*lines, typed(f"next: python run.py explain {a} {b}")]
 
 
+def _lasting_lines(a: str, b: str, pairs: Sequence[Pair]) -> list[str]:
+    """The stretches of both, where both have one: whoever ties in bursts may differ in energy."""
+    rows = []
+    for pair in pairs:
+        speed, energy = speed_ratio(pair.a, pair.b), energy_ratio(pair.a, pair.b)
+        if speed is None:
+            continue
+        each = [
+            f"{milliseconds(told.latency_ms)} ms, {number(told.pj_per_flop, 2)} pJ/FLOP"
+            for told in (lasting(pair.a), lasting(pair.b))
+            if told
+        ]
+        joules = [f"{energy.value:.3f}×", energy_words(energy)] if energy else ["–", ""]
+        rows.append([pair.a.config, *each, f"{speed.value:.3f}×", words(speed), *joules])
+    if not rows:
+        return []
+    head = ["lasting", a, b, f"{a} against {b}", "", "energy", ""]
+    return [query.table([head, *rows])]
+
+
 def _document(args: argparse.Namespace, pairs: list[Pair], overall: Interval) -> dict[str, object]:
     def told(ratio: Interval) -> dict[str, object]:
         return {"value": ratio.value, "low": ratio.low, "high": ratio.high, "words": words(ratio)}
 
-    configs = {p.a.config: {**told(p.ratio), "paired": p.paired} for p in pairs}
+    def lasts(pair: Pair) -> dict[str, object]:
+        speed, energy = speed_ratio(pair.a, pair.b), energy_ratio(pair.a, pair.b)
+        if speed is None:
+            return {}
+        spent = energy and {**told(energy), "words": energy_words(energy)}
+        return {"lasting": told(speed), "energy": spent}
+
+    configs = {p.a.config: {**told(p.ratio), "paired": p.paired, **lasts(p)} for p in pairs}
     return {
         "a": args.a,
         "b": args.b,

@@ -35,6 +35,7 @@ from harness.process.messages import BurstReport
 from harness.process.project import base
 from harness.process.sandbox import enter
 from harness.schema import Kind, Result, Status, Suite
+from harness.schema.common import AXES
 from harness.schema.mismatch import Mismatch
 
 PRINTED_LINES = 12
@@ -176,8 +177,9 @@ def _suite(old: Result, found: Mismatch) -> Suite:
     usual = load_suite(get_problem(old.problem).suites[on_cpu], base() / "configs")
     batch, heads, seqlen, headdim = found.draw.shape
     shape = {"batch": batch, "heads": heads, "seqlen": seqlen, "headdim": headdim}
+    axes = {name: getattr(found.draw, name) for name in AXES}
     burst = {"causal": bool(found.draw.kwargs["causal"]), "burst": found.draw.calls}
-    case = old.case.model_copy(update={**shape, **burst})
+    case = old.case.model_copy(update={**shape, **axes, **burst})
     return usual.model_copy(update={"cases": (case,), "name": old.suite, "baselines": ()})
 
 

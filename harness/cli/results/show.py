@@ -8,6 +8,13 @@ import json
 from harness.board import query, record
 from harness.board.rank import Board, Row
 from harness.board.render.error_map import error_map
+from harness.board.render.heat_map import (
+    heat_map,
+    hidden_words,
+    loss_words,
+    summary,
+    text_lines,
+)
 from harness.board.render.notes import Notes, conditions_of
 from harness.board.render.text import (
     board_title,
@@ -44,12 +51,13 @@ def run(args: argparse.Namespace) -> int:
     """Exit code 0, or 2 with the nearest name if there is no such entry."""
     found = query.boards_of(args.name, query.boards(args))
     if args.json:
-        lines = [json.loads(record.to_line(result)) for _, row in found for result in row.results]
+        every = [result for _, row in found for result in (*row.results, *row.hidden)]
+        lines = [json.loads(record.to_line(result)) for result in every]
         print(json.dumps({"results": lines}))
         return EXIT_OK
     for board, row in found:
         print("\n".join(_row(board, row)))
-        for result in row.results:
+        for result in (*row.results, *row.hidden):
             print("\n".join(_result(board, result, samples=args.samples)))
         print()
     told = f"python run.py compare {args.name} OTHER · python run.py history {args.name}"
@@ -70,16 +78,20 @@ def _row(board: Board, row: Row) -> list[str]:
         if machine.sms
         else machine.cpu
     )
+    beside = [summary(row), *text_lines(heat_map(row))] if row.cells else []
+    beside += [loss_words(row)] if loss_words(row) else []
     return [
         f"{sanitize(row.entry, 80)} on {board_title(board)}: {sanitize(place)}",
         f"  {first.kind.value}, {sanitize(first.language)}, by {sanitize(first.author)}; {sanitize(first.version) or 'own code'}",
         f"  source {first.source_sha256[:16]}  harness {first.harness_commit[:12]}  run {sanitize(first.run, 80)}",
         f"  {sanitize(where)}, torch {sanitize(machine.torch)}, triton {sanitize(machine.triton)}, python {sanitize(machine.python)}",
+        *(f"  {line}" for line in beside),
     ]
 
 
 def _result(board: Board, result: Result, *, samples: bool) -> list[str]:
-    lines = [f"  {sanitize(result.config, 80)}: {ending(result)}"]
+    drawn = f" ({hidden_words(result)} TFLOP/s)" if result.case.hidden else ""
+    lines = [f"  {sanitize(result.config, 80)}{drawn}: {ending(result)}"]
     if result.status is not Status.PASSED:
         if result.mismatch:
             lines += [f"    {drawn}" for drawn in error_map(result.mismatch)]

@@ -22,8 +22,9 @@ from pathlib import Path
 
 from harness import PROTOCOL
 from harness.board import query, record
-from harness.board.rank import block_times_ms, interval_of, newest
+from harness.board.rank import interval_of, newest
 from harness.board.render.text import sanitize, times
+from harness.board.rivals import block_times_ms
 from harness.catalog.suites import load_suite
 from harness.cli.arguments import whole
 from harness.cli.results.compare import _named, percent
@@ -41,7 +42,7 @@ from harness.measure.stats import Interval
 from harness.measure.stopping import level_of
 from harness.problems import get_problem
 from harness.process.project import base, layers
-from harness.schema import MOST_BLOCKS, Kind, Machine, Result, Speedup, Status, Suite
+from harness.schema import MOST_BLOCKS, Kind, Machine, Result, Speedup, Status, Suite, is_hidden
 
 ROUNDING = 1e-9  # figures in a record are written in full
 
@@ -101,7 +102,7 @@ def _chosen(args: argparse.Namespace) -> list[Result]:
     if path.endswith(".jsonl"):
         return [_line(Path(path), number)]
     heads, _ = query.heads(args)
-    wanted = [h for h in heads if h.status == Status.PASSED.value]
+    wanted = [h for h in heads if h.status == Status.PASSED.value and not is_hidden(h.config)]
     mine = newest(_named(args.result, wanted))
     latest = max(mine, key=lambda h: (h.gpu != "cpu", h.date, h.run))
     found, _ = record.read(
@@ -278,7 +279,9 @@ def _suite(old: Sequence[Result], against: str, blocks: int) -> Suite:
         suite = None
     if suite is None or suite.sha256 != old[0].suite_sha256:
         return Suite(name=old[0].suite, cases=cases, against=against, blocks=blocks)
-    return suite.model_copy(update={"cases": cases, "against": against, "blocks": blocks})
+    return suite.model_copy(
+        update={"cases": cases, "against": against, "blocks": blocks, "hidden": 0}
+    )
 
 
 def _outcome(old: Sequence[Result], fresh: Sequence[Result], tolerance: float) -> Verdict:

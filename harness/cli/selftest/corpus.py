@@ -13,18 +13,19 @@ import functools
 import os
 import signal
 import tempfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Literal
 
 from pydantic import Field
 
-from harness.board import kernel_class
+from harness.board import kernel_class, rivals
 from harness.catalog.entrants import find_entrants, load_entrant
 from harness.catalog.request import Request
 from harness.catalog.suites import load_suite
 from harness.catalog.yaml_model import load_model
-from harness.cli.selftest.specimen import unfold
+from harness.cli.selftest.specimen import axes_of, unfold
 from harness.engine.events import Observer
 from harness.engine.session import execute
 from harness.errors import HarnessError, SubmissionError, SuiteError
@@ -69,8 +70,10 @@ class Expectation(Frozen):
     all_blocks: bool = False  # nor with all samples taken
     no_orphans: bool = False  # nor if nothing of it is left running
     waited_for: bool = False  # nor if what it left running was waited for
+    slower_on_hidden: bool = False  # nor if its row says that official shapes are its fast ones
     neutral: str = ""  # why PASSED is harmless at all
     dtype: str = "fp16"
+    axes: Literal["", "gqa", "chunk", "packed"] = ""  # what its shape has beyond the usual
     slow: bool = False  # waits for a deadline
     beside: tuple[str, ...] = ()  # honest controls of the same run, which must pass all the same
     level: int = 0  # the least sandbox level at which it ends as foreseen
@@ -173,23 +176,25 @@ def _problem_of(folder: Path) -> str:
         return next(iter(PROBLEMS))
 
 
-def suite_for(problem: Problem, gpu: bool, dtype: str, quick_deadlines: bool) -> Suite:
+def suite_for(problem: Problem, gpu: bool, expect: Expectation) -> Suite:
     """One shape; bursts of two, so that a first and a second call differ.
 
     On a GPU it is large enough that plain PyTorch waits for the GPU and not for its own launches:
     what lies between two calls counts on the judge's clock.
     """
+    axes, hidden = expect.axes, expect.slower_on_hidden
     shape = (2, 16, 4096, 64) if gpu else (1, 2, 64, 64)
     batch, heads, seqlen, headdim = shape
     case = Case.model_validate(
         {"name": "selftest", "batch": batch, "heads": heads, "seqlen": seqlen}
-        | {"headdim": headdim, "dtype": dtype, "burst": 2}
+        | {"headdim": headdim, "dtype": expect.dtype, "burst": 2}
+        | axes_of(axes, heads, seqlen)
     )
     host_gib = 8 if gpu else 4  # a CUDA context alone takes two
     limits = Limits(
         import_s=90, first_call_s=30, burst_s=15, memory_gib=host_gib, gpu_memory_gib=24
     )
-    if quick_deadlines:
+    if expect.slow:
         limits = limits.model_copy(
             update={"import_s": 15, "first_call_s": 4, "burst_s": 4, "entrant_s": 20}
         )
@@ -199,8 +204,9 @@ def suite_for(problem: Problem, gpu: bool, dtype: str, quick_deadlines: bool) ->
         problem=problem.name,
         device="gpu" if gpu else "cpu",
         cases=(case,),
-        baselines=(control,),
+        baselines=(control, "sdpa_efficient" if gpu else "sdpa_math") if hidden else (control,),
         against=control,
+        hidden=4 if hidden else 0,
         blocks=6,
         warmup_blocks=1,
         limits=limits,
@@ -208,15 +214,16 @@ def suite_for(problem: Problem, gpu: bool, dtype: str, quick_deadlines: bool) ->
 
 
 def batches(specimens: Sequence[Specimen], size: int = BATCH) -> list[list[Specimen]]:
-    """Specimens that may share a run: one problem, element type, kind of deadline, not too many.
+    """Specimens that may share a run: one problem, type, shape, kind of deadline, not too many.
 
     Who must leave its neighbours alone has a run with these only.
     """
-    groups: dict[tuple[str, str, bool, str], list[Specimen]] = {}
+    groups: dict[tuple[object, ...], list[Specimen]] = {}
     for specimen in specimens:
         expect = specimen.expect
         alone = specimen.name if expect.beside else ""
-        groups.setdefault((specimen.problem, expect.dtype, expect.slow, alone), []).append(specimen)
+        shape = (specimen.problem, expect.dtype, expect.axes, expect.slower_on_hidden)
+        groups.setdefault((*shape, expect.slow, alone), []).append(specimen)
     return [group[i : i + size] for group in groups.values() for i in range(0, len(group), size)]
 
 
@@ -230,13 +237,14 @@ def run_batch(
     first = specimens[0].expect
     gpu = machine.has_gpu
     problem = get_problem(specimens[0].problem)
-    suite = suite_for(problem, gpu, first.dtype, first.slow)
+    suite = suite_for(problem, gpu, first)
     partners = dict.fromkeys(partner for s in specimens for partner in s.partners)
     neighbours = [honest_control(name) for s in specimens for name in s.expect.beside]
     folders = dict.fromkeys([*(s.folder for s in specimens), *partners, *neighbours])
     entrants, refused = _loaded(list(folders), problem)
-    control = find_entrants([suite.against], HOME / "baselines", Kind.BASELINE, problem)
+    control = find_entrants(suite.baselines, HOME / "baselines", Kind.BASELINE, problem)
     results: dict[str, Result] = {}
+    drawn: list[Result] = []  # on hidden shapes
     if gpu:
         prestart.start_next(2)  # this one's, and the next one's, which imports torch meanwhile
     before = set(process_tree.children(os.getpid()))
@@ -254,16 +262,20 @@ def run_batch(
         )
 
         def save(result: Result) -> None:
-            results[result.entry] = result
+            if result.case.hidden:
+                drawn.append(result)
+            else:
+                results[result.entry] = result
             row(result)
 
         with contextlib.suppress(HarnessError):  # the rows say so
             execute(request, save, Observer())
         left = end_orphans(before)
+    told = rivals.told_of([*results.values(), *drawn])
     return [
         refusal(specimen, refused[specimen.name])
         if specimen.name in refused
-        else beside(judge(specimen, results.get(specimen.name), suite, left), results)
+        else beside(judge(specimen, results.get(specimen.name), suite, left, told), results)
         for specimen in specimens
     ]
 
@@ -330,7 +342,13 @@ def end_orphans(before: set[int]) -> int:
     return len(left)
 
 
-def judge(specimen: Specimen, result: Result | None, suite: Suite, orphans: int) -> Outcome:
+def judge(
+    specimen: Specimen,
+    result: Result | None,
+    suite: Suite,
+    orphans: int,
+    slower: Collection[str] = (),
+) -> Outcome:
     """Compare one row with its expect.yaml."""
     if result is None:
         return Outcome(specimen, None, "untried", "no row")
@@ -343,11 +361,13 @@ def judge(specimen: Specimen, result: Result | None, suite: Suite, orphans: int)
         if status in NOBODYS_FAULT and verdict == "surprise":
             verdict = "accepted"  # it broke something and got away without blame
         return Outcome(specimen, result, verdict, words(result))
-    excuse = harmless(expect, result, suite, orphans)
+    excuse = harmless(expect, result, suite, orphans, specimen.name in slower)
     return Outcome(specimen, result, "stopped" if excuse else "accepted", excuse or words(result))
 
 
-def harmless(expect: Expectation, result: Result, suite: Suite, orphans: int) -> str:
+def harmless(
+    expect: Expectation, result: Result, suite: Suite, orphans: int, slower: bool = False
+) -> str:
     """Why a PASSED row is no success for its cheater, or an empty string."""
     checks: list[tuple[bool, Callable[[], bool], str]] = [
         (
@@ -377,6 +397,7 @@ def harmless(expect: Expectation, result: Result, suite: Suite, orphans: int) ->
             "what it left running was waited for in its own turn",
         ),
         (expect.no_orphans, lambda: orphans == 0, "nothing of it was left running"),
+        (expect.slower_on_hidden, lambda: slower, "its row says: faster on official shapes"),
     ]
     wanted = [(holds(), text) for asked, holds, text in checks if asked]
     if wanted and all(held for held, _ in wanted):

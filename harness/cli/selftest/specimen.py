@@ -79,3 +79,12 @@ def _header(path: Path, text: str) -> tuple[str, dict[str, Any]]:
     if not isinstance(mapping, dict):
         raise SuiteError(f"{path}:1: no 'key: value' lines below '{DASHES}'", SHAPE)
     return " ".join(sentence.split("\n\n")[0].split()), mapping
+
+
+def axes_of(named: str, heads: int, seqlen: int) -> dict[str, object]:
+    """Keys of the case that a specimen with `axes: NAME` is asked, beyond the usual ones."""
+    known: dict[str, dict[str, object]] = {"": {}, "chunk": {"seqlen_k": seqlen + 43}}
+    known["gqa"] = {"heads": max(4, heads), "kv_heads": 2}
+    parts = (seqlen // 2, seqlen // 4, seqlen // 8 - 3, seqlen // 8 + 2, 1)
+    known["packed"] = {"batch": 1, "seqlens": parts}
+    return known[named]

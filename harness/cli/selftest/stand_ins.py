@@ -110,17 +110,17 @@ def _late_copies(worker: Any) -> Any:
     class Late(worker):  # type: ignore[misc]
         def __init__(self, *args: Any) -> None:
             super().__init__(*args)
-            self.late: list[tuple[Any, int]] = []
+            self.late: list[tuple[Any, ...]] = []
 
-        def _keep(self, result: Any, index: int) -> None:
-            self.late.append((result, index))
+        def _keep(self, result: Any, index: int, *ring: Any) -> None:
+            self.late.append((result, index, *ring))
 
         def _kept(self, turn: int) -> None:
             late, self.late = self.late, []
             if late:
                 time.sleep(LATE_COPY_S)
-            for result, index in late:
-                super()._keep(result, index)
+            for each in late:
+                super()._keep(*each)
             super()._kept(turn)
 
     return Late
@@ -208,7 +208,9 @@ STAND_INS: dict[Defence, Iterable[StandIn]] = {
     Defence.BURST_MEAN: (_in("measure.verdict:score_ms", _best_call),),
     Defence.FIXED_COUNTS: (_in("engine.timing:plan_case", _hurried),),
     Defence.STRICT_WIRE: (_in("judge.burst:confesses", _any_status),),
-    Defence.MISSING_IS_FAILURE: (_in("engine.worker_process:WorkerProcess.reap", _good_exit),),
+    Defence.MISSING_IS_FAILURE: (
+        _in("engine.processes.worker_process:WorkerProcess.reap", _good_exit),
+    ),
     Defence.SANDBOX: (_in("cli.selftest.corpus:execute", _no_walls),),
     Defence.CLEAN_ENVIRONMENT: (_in("process.child:untrusted_env", _whole_environment),),
     Defence.ORPHAN_SWEEP: (_in("engine.session:sweep", _always(None)),),

@@ -14,10 +14,14 @@ to.
 
 from __future__ import annotations
 
+import contextlib
+import functools
+import os
 import threading
+import traceback
 from collections.abc import Mapping, Sequence
 
-from harness.engine.worker_process import WorkerProcess
+from harness.engine.processes.worker_process import WorkerProcess
 from harness.measure.telemetry import Monitor
 from harness.process.child import LOG_BYTES, Child
 from harness.process.sandbox import enter, usage
@@ -42,17 +46,33 @@ class ResourceWatch(threading.Thread):
             worker.slug: usage.Nameless((worker.jail.cache, worker.jail.scratch))
             for worker in workers
         }
+        #: Whether an order in which processes end for want of memory could be set.
+        self.order_is_kept = not os.statvfs("/proc").f_flag & os.ST_RDONLY
         self.most_processes = enter.most_processes(enter.Rules().processes) // 2
         self.stopping = threading.Event()
 
     def run(self) -> None:
-        """Look until told to stop."""
+        """Look until told to stop. Who cannot be looked at is ended: nobody runs unwatched."""
         while not self.stopping.wait(PERIOD_S):
-            on_device = self.monitor.memory_by_pid()
+            on_device = functools.cache(self.monitor.memory_by_pid)  # asked once a round
             for worker in self.workers:
                 for child in worker.children():
-                    if child.alive and (excess := self.excess(worker, child, on_device)):
-                        worker.end_for(*excess, child)
+                    try:
+                        excess = self.excess(worker, child, on_device()) if child.alive else None
+                    except Exception as cause:
+                        excess = self._unseen(cause)
+                    if excess:
+                        with contextlib.suppress(Exception):  # the next look tries again
+                            worker.end_for(*excess, child)
+
+    def _unseen(self, cause: Exception) -> tuple[Status, str] | None:
+        """What becomes of a process that could not be looked at; None where its run is over."""
+        if self.stopping.is_set():  # its folders are being removed
+            return None
+        traceback.print_exception(cause)
+        # A file that cannot be opened is the machine's fault; all else came of what was looked at.
+        status = Status.HARNESS_ERROR if isinstance(cause, OSError) else Status.BROKE_THE_RUN
+        return status, f"what it takes could not be watched: {cause!r}"[:500]
 
     def excess(
         self, worker: WorkerProcess, child: Child, on_device: Mapping[int, int]
@@ -62,10 +82,11 @@ class ResourceWatch(threading.Thread):
         most = int(self.limits.memory_gib * GIB)
         counted = child.group.bytes() if child.group else 0  # what nobody maps is in it too
         nameless = self.nameless[worker.slug]
-        nameless.look(pids)
+        theirs = pids[child.ours :]
+        nameless.look(theirs)
         host = max(usage.host_bytes(pids, most, nameless.shared_bytes), counted)
         if host > most and nameless.shared_bytes:  # which may be less by now
-            nameless.count(pids)
+            nameless.count(theirs)
             host = max(usage.host_bytes(pids, most, nameless.shared_bytes), counted)
         if host > most:
             return Status.OUT_OF_MEMORY, f"host memory {host / GIB:.1f} GiB, allowed {most / GIB:g}"
@@ -77,7 +98,13 @@ class ResourceWatch(threading.Thread):
             )
         most = int(self.limits.disk_gib * GIB)
         for disk in self.disks[worker.slug]:
-            if (held := nameless.bytes.get(disk.folder, 0)) > most:
+            held = nameless.bytes.get(disk.folder, 0)
+            if held == usage.UNCOUNTED:
+                return Status.OVER_QUOTA, (
+                    "a process of it hides which files it holds open: it runs a program that may "
+                    "not be read"
+                )
+            if held > most:
                 return Status.OVER_QUOTA, (
                     f"{held / GIB:.1f} GiB in files that it took out of its cache or scratch and "
                     f"holds open, allowed {most / GIB:g}"
@@ -96,6 +123,10 @@ class ResourceWatch(threading.Thread):
         if (running := sum(map(usage.threads, pids))) > self.most_processes:
             return Status.OVER_QUOTA, (
                 f"{running} processes and threads, allowed {self.most_processes}"
+            )
+        if self.order_is_kept and worker.jail.level and any(map(usage.outlives_us, pids)):
+            return Status.OVER_QUOTA, (
+                "a process of it undid that the kernel ends it first when memory runs out"
             )
         if child.log.printed >= LOG_BYTES:
             return Status.OVER_QUOTA, f"printed {LOG_BYTES >> 20} MiB, allowed less"

@@ -12,7 +12,7 @@ CONTROL_BYTES = (
 #: Of the outputs' arena on a GPU: one for slots that results are copied into, two that the calls
 #: allocate from.
 OUTPUT_SHARES = 3
-ELEMENT_BYTES = {"fp16": 2, "bf16": 2, "fp32": 4}
+ELEMENT_BYTES = {"fp16": 2, "bf16": 2, "fp32": 4, "int32": 4}
 
 
 def nbytes(shape: tuple[int, ...], dtype: str) -> int:

@@ -145,6 +145,12 @@ class CudaDriver:
         """Store a 32-bit word from the current stream, after all that it queued before."""
         self._stream_value("cuStreamWriteValue32_v2", address, value, WITH_BARRIER)
 
+    def write_wide_value(self, address: int, value: int) -> None:
+        """Store a 64-bit word from the current stream, after all that it queued before."""
+        stream = ctypes.c_void_p(torch.cuda.current_stream().cuda_stream)
+        place, word = ctypes.c_uint64(address), ctypes.c_uint64(value)
+        self.call("cuStreamWriteValue64_v2", stream, place, word, WITH_BARRIER)
+
     def _map(self, handle: ctypes.c_uint64, size: int) -> int:
         """Map a handle for reading and writing and let go of it: the mapping keeps the memory."""
         address, nowhere = ctypes.c_uint64(), ctypes.c_uint64(0)

@@ -23,6 +23,7 @@ from harness.process.cuda.driver import CudaDriver, DeviceBytes
 
 ArenaKind = Literal["device", "host"]
 DTYPES = {"fp16": torch.float16, "bf16": torch.bfloat16, "fp32": torch.float32}
+DTYPES["int32"] = torch.int32  # where packed sequences begin
 #: Who could cut a file would end the other side, which reads what is no longer there.
 SEALS = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
 TABLE = 4096  # bytes from the flag to the table, so that neither lies in the other's cache line
@@ -81,6 +82,12 @@ class Arena:
     def flag(self) -> int:
         """Address of a 32-bit word that no tensor covers; device arenas only."""
         return int(self.bytes.data_ptr()) + self.size - CONTROL_BYTES
+
+    @property
+    def flag_word(self) -> torch.Tensor:
+        """The same word as an int32 tensor [1]."""
+        start = self.size - CONTROL_BYTES
+        return self.bytes[start : start + 4].view(torch.int32)
 
     def table(self, entries: int) -> torch.Tensor:
         """Int64 words that no tensor covers; device arenas only."""

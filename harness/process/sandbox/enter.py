@@ -37,6 +37,7 @@ from harness.process.sandbox import (
     private_root,
     seccomp,
     system_files,
+    usage,
 )
 
 LEVELS = {0: "none", 1: "landlock+seccomp", 2: "namespaces", 3: "container"}
@@ -214,6 +215,8 @@ def drop_capabilities() -> None:
 
 def leave(rules: Rules) -> None:
     """The first step, in the process that forks the walled one: its group, its namespaces."""
+    if rules.level:
+        end_first()
     if rules.cgroup:
         cgroup.join(rules.cgroup)
     if rules.level == 2:
@@ -229,6 +232,8 @@ def enter(rules: Rules, line: int | None = None) -> None:
     """
     if rules.level == 2:
         namespaces.settle(rules.uid, contents(rules), line)
+    else:  # nobody stands above it who would: what it starts stays below it, counted and stopped
+        process_tree.adopt_orphans()
     _checked("prctl", int(_libc.prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     resource.setrlimit(resource.RLIMIT_FSIZE, (rules.file_bytes, rules.file_bytes))
@@ -237,7 +242,6 @@ def enter(rules: Rules, line: int | None = None) -> None:
         (resource.RLIMIT_NOFILE, _with_room(resource.RLIMIT_NOFILE, rules.open_files)),
     ):
         resource.setrlimit(kind, (most, most))
-    _end_first()
     drop_capabilities()
     landlock.restrict(grants(rules))
     # Without namespaces and scopes of Landlock, a process may signal itself only.
@@ -267,10 +271,14 @@ def allow_more_files() -> None:
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
-def _end_first() -> None:
-    """Have the kernel choose this process before the judge or the engine when memory runs out."""
+def end_first(pid: int | str = "self") -> None:
+    """Have the kernel choose this process before the judge or the engine when memory runs out.
+
+    So will what it starts. Who had CAP_SYS_RESOURCE has set a bound by it; others may undo it, for
+    which the watch ends them.
+    """
     with contextlib.suppress(OSError):  # a /proc that cannot be written
-        Path("/proc/self/oom_score_adj").write_text("1000", encoding="ascii")
+        Path(f"/proc/{pid}/oom_score_adj").write_text(str(usage.FIRST_TO_END), encoding="ascii")
 
 
 def main(argv: Sequence[str] | None = None) -> int:

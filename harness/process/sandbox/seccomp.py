@@ -25,8 +25,11 @@ EQUAL, GREATER_EQUAL, ANY_BIT = 0x15, 0x35, 0x45
 ALLOW, DENY, ASK = 0x7FFF0000, 0x00050000, 0x7FC00000
 Instruction = tuple[int, int, int, int]  # code, jump if true, jump if false, constant
 
-AF_UNIX = 1
-CLONE_NEW_ANYTHING = 0x7E020080
+#: Of the two types a buffer has one sender, and each is listed: harness/process/sandbox/usage.py.
+AF_UNIX, SOCKET_TYPE, SOCKET_TYPES = 1, 0xF, (1, 5)  # streams, packets in order
+SOL_SOCKET, SIZES_OF_BUFFERS = 1, (7, 32)  # SO_SNDBUF, SO_SNDBUFFORCE
+#: A child of its parent's would be one of the engine's, and nobody's to count or to stop.
+CLONE_PARENT, CLONE_NEW_ANYTHING = 0x8000, 0x7E020080
 MAKES_A_FILE = 0x40 | 0x400000  # O_CREAT, O_TMPFILE
 #: A file made with these bits runs as its owner, whoever starts it.
 SET_ID_BITS = 0o6000
@@ -41,11 +44,13 @@ FCNTLS = (0, 1, 2, 3, 4, 5, 6, 7, 36, 37, 38, 1027, 1030, 1031, 1032, 1033, 1034
 IOCTL_KINDS = (ord("F"), 0, ord("m"), ord("T"))
 #: Terminal requests that put words into somebody's mouth: TIOCSTI, TIOCLINUX, TIOCSCTTY, TIOCCONS.
 IOCTLS_REFUSED = (0x5412, 0x541C, 0x540E, 0x541D)
-#: Death signals, names, timer slack, no_new_privs, subreaper, huge pages, names of mappings; and
-#: what is only asked.
-PRCTLS = (1, 2, 3, 15, 16, 21, 23, 27, 29, 30, 36, 37, 38, 39, 41, 42, 47, 52, 0x53564D41)
+#: Death signals, names, timer slack, no_new_privs, huge pages, names of mappings; and what is only
+#: asked.
+PRCTLS = (1, 2, 3, 15, 16, 21, 23, 27, 29, 30, 37, 38, 39, 41, 42, 47, 52, 0x53564D41)
 #: Who is not dumpable hides its memory and its files from the watch, where that is not root's.
 PR_SET_DUMPABLE, DUMPABLE = 4, 1
+#: Who lets go of what it adopted sends it to the engine.
+PR_SET_CHILD_SUBREAPER, ADOPTS = 36, 1
 #: What ends may send a signal: to its parent the one in these bits of `clone`, to children this.
 EXIT_SIGNAL, PR_SET_PDEATHSIG = 0xFF, 1
 OF_A_PROCESS = (
@@ -139,17 +144,28 @@ def _judgements(alone: bool, signals_to: int | None) -> Iterable[tuple[str, list
     for name, mode in (("mknod", 1), ("mknodat", 2)):
         yield name, [word(mode), (AND, 0, 0, ALL_BUT_MODE), *only([NAMED_PIPE])]
     for name in ("socket", "socketpair"):
-        yield name, [word(0), *only([AF_UNIX], answer(errno.EACCES))]
+        local = [word(0), (EQUAL, 1, 0, AF_UNIX), answer(errno.EACCES), word(1)]
+        types = only(SOCKET_TYPES, answer(errno.EPROTONOSUPPORT))
+        yield name, [*local, (AND, 0, 0, SOCKET_TYPE), *types]
+    # Who waits to be accepted has a buffer, and among others nobody could tell whose it is.
+    yield "listen", [DONE] if alone else [answer(errno.EACCES)]
+    sizes = [step for each in SIZES_OF_BUFFERS for step in ((EQUAL, 0, 1, each), answer(0))]
+    yield "setsockopt", [word(1), (EQUAL, 1, 0, SOL_SOCKET), DONE, word(2), *sizes, DONE]
     # A SIGCONT from there would let a process go on that was stopped behind its turn.
-    spaces = [(ANY_BIT, 0, 1, CLONE_NEW_ANYTHING), REFUSED]
+    spaces = [(ANY_BIT, 0, 1, CLONE_NEW_ANYTHING | CLONE_PARENT), REFUSED]
     yield "clone", [word(0), *spaces, (AND, 0, 0, EXIT_SIGNAL), *only([0, signal.SIGCHLD])]
     refused = [step for value in IOCTLS_REFUSED for step in ((EQUAL, 0, 1, value), REFUSED)]
     kinds = only([kind << 8 for kind in IOCTL_KINDS], answer(errno.ENOTTY))
     yield "ioctl", [word(1), *refused, (AND, 0, 0, 0xFF00), *kinds]
     shown = [word(1), *only([DUMPABLE], answer(errno.EINVAL))]
     death = [word(1), (EQUAL, 0, 1, signal.SIGCONT), REFUSED, DONE]
+    adopts = [word(1), *only([ADOPTS])]
     others = only(PRCTLS, answer(errno.EINVAL))
-    judged = ((PR_SET_DUMPABLE, shown), (PR_SET_PDEATHSIG, death))
+    judged = (
+        (PR_SET_DUMPABLE, shown),
+        (PR_SET_PDEATHSIG, death),
+        (PR_SET_CHILD_SUBREAPER, adopts),
+    )
     which = [step for code, body in judged for step in ((EQUAL, 0, len(body), code), *body)]
     yield "prctl", [word(0), *which, *others]
     yield "fcntl", [word(1), *only(FCNTLS)]

@@ -6,15 +6,21 @@ import contextlib
 import os
 import re
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
 DISK_FILES = 100_000  # of one entrant, beside Limits.disk_gib
 UNCOUNTED = 1 << 62  # bytes: more than any limit
+RUNNING, ENDED = frozenset("RD"), frozenset("ZX")  # states of a thread: man 5 proc_pid_stat
+FIRST_TO_END = 1000  # oom_score_adj of who ends when memory runs out: man 5 proc_pid_oom_score_adj
 DELETED = " (deleted)"  # how /proc names what has no name
+SOCKET_BYTES = (
+    2 * 212_992
+)  # a buffer of the usual size, which no worker changes, and one write more
 ANONYMOUS = Path("/dev/zero")  # of a mapping that is shared and of no file
 LOOK_AGAIN_BYTES, LOOK_AGAIN_FILES = 32 << 20, 1000  # growth of a disk that is worth a count
+LOOK_AGAIN_S = 10.0  # and without any: a hard link takes neither an inode nor, nearly, a block
 
 
 def cpu_ns(pids: Iterable[int]) -> dict[int, int]:
@@ -24,6 +30,16 @@ def cpu_ns(pids: Iterable[int]) -> dict[int, int]:
         clock = (~pid << 3) | 2  # CPUCLOCK_SCHED of a process: man 3 clock_getcpuclockid
         with contextlib.suppress(OSError):
             found[pid] = time.clock_gettime_ns(clock)
+    return found
+
+
+def states(pid: int) -> str:
+    """A letter for each thread of it; none if it is gone."""
+    found = ""
+    for thread in _threads_of(pid):
+        with contextlib.suppress(OSError):  # it has just ended
+            stat = Path(f"/proc/{pid}/task/{thread}/stat").read_bytes()
+            found += chr(stat[stat.rindex(b")") + 2])  # behind a name that may hold anything
     return found
 
 
@@ -55,8 +71,21 @@ def _threads_of(pid: int) -> list[str]:
 
 
 def resident_bytes(pid: int) -> int:
-    """Host memory of one process, what it shares with others included; 0 if it is gone."""
-    return _memory(pid, "status", "VmRSS").get("VmRSS", 0) << 10
+    """Host memory of one process, what it shares with others included; 0 if it is gone.
+
+    With what of it lies in huge pages and in swap, neither of which is resident to the kernel.
+    """
+    told = _memory(pid, "status", "VmRSS")
+    return sum(told.get(word, 0) for word in ("VmRSS", "HugetlbPages", "VmSwap")) << 10
+
+
+def outlives_us(pid: int) -> bool:
+    """Whether it has undone that the kernel ends it before others when memory runs out."""
+    try:
+        told = int(Path(f"/proc/{pid}/oom_score_adj").read_bytes())
+    except OSError:  # it is gone
+        return False
+    return told < FIRST_TO_END
 
 
 def threads(pid: int) -> int:
@@ -75,7 +104,9 @@ def fair_bytes(pid: int, shared: bool = True) -> int:
     shared: with files in memory and shared mappings.
     """
     told = _memory(pid, "smaps_rollup", "Pss")
-    return told.get("Pss", 0) - (0 if shared else told.get("Pss_Shmem", 0)) << 10
+    beside = ("SwapPss", "Shared_Hugetlb", "Private_Hugetlb")
+    whole = told.get("Pss", 0) + sum(told.get(word, 0) for word in beside)
+    return whole - (0 if shared else told.get("Pss_Shmem", 0)) << 10
 
 
 def host_bytes(pids: Iterable[int], limit: int, unmapped: int = 0) -> int:
@@ -85,7 +116,8 @@ def host_bytes(pids: Iterable[int], limit: int, unmapped: int = 0) -> int:
     unmapped: what their shared mappings hold (`Nameless`), whether its pages are mapped or not.
     """
     resident = {pid: resident_bytes(pid) for pid in pids}
-    beside = room_bytes(resident) + sum(map(page_table_bytes, resident)) + unmapped
+    tables = sum(map(page_table_bytes, resident))
+    beside = room_bytes(resident) + tables + socket_bytes(resident) + unmapped
     bound = sum(resident.values()) + beside
     if bound <= limit:
         return bound
@@ -97,9 +129,9 @@ def room_bytes(pids: Iterable[int]) -> int:
 
     One that is just making its root has a namespace of its own and still the machine's /tmp.
     """
-    ours, machines = _mounts("self"), Path("/tmp").stat().st_dev
+    ours, machines = _namespace("self", "mnt"), Path("/tmp").stat().st_dev
     for pid in pids:
-        theirs = _mounts(str(pid))
+        theirs = _namespace(str(pid), "mnt")
         if theirs and theirs != ours:
             try:
                 with _folder(f"/proc/{pid}/root/tmp") as fd:
@@ -122,9 +154,36 @@ def _folder(path: str) -> Iterator[int]:
         os.close(fd)
 
 
-def _mounts(pid: str) -> str:
+def socket_bytes(pids: Collection[int]) -> int:
+    """At most what lies in the buffers of their sockets, which is nobody's resident memory.
+
+    In a network namespace of their own all sockets are theirs, also those that nobody has accepted.
+    """
+    for place in (f"{pid}/task/{thread}" for pid in pids for thread in _threads_of(pid)):
+        if theirs := _namespace(place, "net"):
+            if theirs == _namespace("self", "net"):
+                break
+            with contextlib.suppress(OSError):
+                listed = Path(f"/proc/{place}/net/unix").read_bytes().count(b"\n") - 1
+                return max(0, listed) * SOCKET_BYTES
+    return len({link for pid in pids for link in _sockets(pid)}) * SOCKET_BYTES
+
+
+def _sockets(pid: int) -> Iterator[str]:
+    """`socket:[inode]` of each that a thread of it has open."""
+    for thread in _threads_of(pid):
+        with contextlib.suppress(OSError):
+            for fd in Path(f"/proc/{pid}/task/{thread}/fd").iterdir():
+                with contextlib.suppress(OSError):
+                    link = str(fd.readlink())
+                    if link.startswith("socket:"):
+                        yield link
+
+
+def _namespace(place: str, kind: str) -> str:
+    """Of a process or thread below /proc; an empty string where nobody may tell."""
     try:
-        return str(Path(f"/proc/{pid}/ns/mnt").readlink())
+        return str(Path(f"/proc/{place}/ns/{kind}").readlink())
     except OSError:
         return ""
 
@@ -141,7 +200,7 @@ class Nameless:
     shared_bytes: int = 0  # anonymous memory that can be shared, also where no page is mapped
     _least: tuple[int, ...] = ()
 
-    def look(self, pids: Iterable[int]) -> None:
+    def look(self, pids: Collection[int]) -> None:
         """Bring both up to date if they may have grown."""
         used = (_numbers("meminfo").get("Shmem", 0) << 10, *map(_used_bytes, self.folders))
         least = self._least or used
@@ -151,8 +210,11 @@ class Nameless:
         else:
             self._least = tuple(map(min, used, least))
 
-    def count(self, pids: Iterable[int]) -> None:
-        """Bring both up to date."""
+    def count(self, pids: Collection[int]) -> None:
+        """Bring both up to date; UNCOUNTED where one of `pids` hides what it holds."""
+        if os.geteuid() != 0 and any(map(hides_its_files, pids)):
+            self.bytes = dict.fromkeys(self.folders, UNCOUNTED)
+            return
         found = {
             (seen.st_dev, seen.st_ino): (path, seen.st_blocks * 512)
             for pid in pids
@@ -168,6 +230,20 @@ class Nameless:
                 for (device, _), (path, size) in found.items()
                 if device == here and folder in path.parents
             )
+
+
+def hides_its_files(pid: int) -> bool:
+    """Whether nobody but root may list what it holds open: it runs a program that it may not read."""
+    for thread in _threads_of(pid):
+        try:
+            with os.scandir(f"/proc/{pid}/task/{thread}/fd"):
+                pass
+        except PermissionError:  # noqa: PERF203
+            if "VmRSS" in _numbers(f"{pid}/task/{thread}/status"):  # else it is on its way out
+                return True
+        except OSError:  # it is gone
+            continue
+    return False
 
 
 def _nameless(links: Path) -> Iterable[tuple[Path, os.stat_result]]:
@@ -190,12 +266,13 @@ def _used_bytes(folder: Path) -> int:
 
 @dataclass
 class Disk:
-    """One folder that an entrant writes to, counted again when its disk has filled up."""
+    """One folder that an entrant writes to, counted again when its disk has filled up, or in a while."""
 
     folder: Path
     bytes: int = 0
     files: int = 0
     _free: tuple[int, int] = field(default=(1 << 62, 1 << 62))
+    _counted_s: float = 0.0  # when that was
 
     def look(self, most_bytes: int, most_files: int) -> None:
         """Bring `bytes` and `files` up to date, or past one of the bounds."""
@@ -205,7 +282,10 @@ class Disk:
             return
         free = (found.f_bfree * found.f_frsize, found.f_ffree)
         grown = self._free[0] - free[0] >= LOOK_AGAIN_BYTES
-        if grown or self._free[1] - free[1] >= LOOK_AGAIN_FILES:
+        grown = grown or self._free[1] - free[1] >= LOOK_AGAIN_FILES
+        now_s = time.monotonic()
+        if grown or now_s - self._counted_s > LOOK_AGAIN_S:
+            self._counted_s = now_s
             self.bytes, self.files, whole = _counted(self.folder, most_bytes, most_files)
             # Again at the next look if it moved: its owner is stopped in the turns of others.
             self._free = free if whole else (1 << 62, 1 << 62)

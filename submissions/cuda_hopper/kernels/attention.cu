@@ -1,6 +1,6 @@
 // Attention forward on Hopper (sm_90a): TMA feeds, wgmma multiplies, and the softmax keeps no running maximum where
-// none is missed. The kernel of steps/12_every_length.cu, line by line, with a work counter from the caller: each
-// launch has its own (submission.py).
+// none is missed. The loops of steps/12_every_length.cu; each launch has its own work counter (submission.py), and q, k,
+// v and o have strides, kv heads that groups of query heads share, lengths of their own, and fp16 or bf16.
 //
 //                 kv tiles, left to right →          one work item = 64 * WGS query rows of one head
 //   warpgroup 0 ┌────┬────┬────┐                     first   exact maximum, it becomes ref
@@ -12,26 +12,36 @@
 // keeps a running maximum, and P counts in full, as half(P) and as what half rounds away. At headdim 256 a key that
 // weighs much becomes ref, so that its P is exactly 1.
 //
-// Shapes   q, k, v, o  [heads, S, D] contiguous fp16 (heads = batch * nheads), lse [heads, S] fp32 or null; one CTA
-//          per SM, persistent   q_smem [SQ][WGS][64, D], its first 16 * Q_STEPS columns in registers too
+// Shapes   q, o  [batch, heads, seqlen_q, D], k, v  [batch, heads / group, seqlen_k, D], any strides but that of D,
+//          lse  [batch, heads, seqlen_q] fp32 or null; one CTA per SM, persistent
+//          q_smem [SQ][WGS][64, D], its first 16 * Q_STEPS columns in registers too
 //          k_smem, v_smem [SK, SV][N, D]   S [64, N], O [64, D] registers of a warpgroup
 // Phases   LOAD (producer warp)   SCORE   SOFTMAX   ACCUMULATE   STORE
 // Overflow a thread's partial row sum bounds all its P: sum <= N/4 + 32 proves that they fit fp16 and that no P is far
 //          above 1. Rows that outgrow it (headdim 256: each time), or whose first tile shows wide logits, keep a
 //          running maximum. If a P overflowed even fp32, l is inf or NaN for good, and the item is done again with one.
 // Bound    2 B H S^2 D flops (causal) at 4096 per clock and SM; headdim 128 and 256 are held by the tensor cores at the
-//          clock that 700 W allow, headdim 64 by them and the exponentials together 
+//          clock that 700 W allow, headdim 64 by them and the exponentials together
 // Measured NOTES.md, "The board", "Every length", "Profile"; NVIDIA H200
-// Limits   sm_90a, fp16, D = 64, 128 or 256, equal lengths of q and k, one launch at a time per counter
+// Limits   sm_90a, fp16 or bf16 (-DBF16=1), D = 64, 128 or 256, seqlen_q <= seqlen_k where causal, one launch at a time
+//          per counter
 // Run      python run.py --submission cuda_hopper
 //
 // build: -DHEADDIM=64
 // promise: smem_bytes=114952 registers=96 spills=0 warnings=0 blocks=1
+// build: -DHEADDIM=64 -DBF16=1
+// promise: smem_bytes=114952 registers=96 spills=0 warnings=0 blocks=1
 // build: -DHEADDIM=128
+// promise: smem_bytes=229640 registers=128 spills=0 warnings=0 blocks=1
+// build: -DHEADDIM=128 -DBF16=1
 // promise: smem_bytes=229640 registers=128 spills=0 warnings=0 blocks=1
 // build: -DHEADDIM=128 -DFULL_ONLY=1
 // promise: smem_bytes=196776 registers=168 spills=0 warnings=0 blocks=1
+// build: -DHEADDIM=128 -DFULL_ONLY=1 -DBF16=1
+// promise: smem_bytes=196776 registers=168 spills=0 warnings=0 blocks=1
 // build: -DHEADDIM=256
+// promise: smem_bytes=229512 registers=168 spills=0 warnings=0 blocks=1
+// build: -DHEADDIM=256 -DBF16=1
 // promise: smem_bytes=229512 registers=168 spills=0 warnings=0 blocks=1
 #include "sm90.cuh"
 
@@ -72,11 +82,27 @@ template <bool FULL> struct Shape<256, FULL> {
   static constexpr bool WAIT_K_FIRST = true, BOUNDARY = true, SHORT_LAST = false, IN_TURN = true;
   static constexpr float HEAVY = 0.3f;
 };
-// counter: [2], next item and CTAs that are done; both 0 before and after a launch
+
+struct Divisor { uint32_t times, shift; };   // n / d = n * times >> shift for n < 2^31; a division takes 150 clocks
+__device__ __forceinline__ int divide(int n, Divisor d) { return (int)((uint64_t)(uint32_t)n * d.times >> d.shift); }
+
+struct Problem {                        // what a launch is given beside its tensor maps
+  uint16_t* o;                          // [batch, heads, seqlen_q, D], the last contiguous
+  float* lse;                           // [batch, heads, seqlen_q] contiguous, or null
+  int* counter;                         // [2], next item and CTAs that are done; both 0 before and after a launch
+  uint64_t o_batch, o_head, o_row;      // strides of o in elements
+  Divisor by_heads, by_group;           // by the fields below
+  int batch, heads, group;              // query heads; so many of them, next to each other, read one head of K and V
+  int seqlen_q, seqlen_k, causal;
+  int reach;                            // query row i sees the keys before 1 + i + reach: seqlen_k - seqlen_q or,
+                                        // where all see all, seqlen_k
+  int section;                          // query heads per section; the kernel takes the power of two below
+  float scale_log2;
+};
+
 template <int D, bool FULL>
 __device__ __forceinline__ void attend(const TensorMap& q_map, const TensorMap& k_map, const TensorMap& v_map,
-                                       uint16_t* o_base, float* lse, int seqlen, float scale_log2, int causal,
-                                       int heads, int section, int* counter) {
+                                       const Problem& problem) {
   using Tile = Shape<D, FULL>;
   constexpr int N = Tile::N, WGS = Tile::WGS, M = 64 * WGS, SK = Tile::SK, SV = Tile::SV, SQ = Tile::SQ;
   constexpr bool WAIT_K_FIRST = Tile::WAIT_K_FIRST, BOUNDARY = Tile::BOUNDARY, SHORT_LAST = Tile::SHORT_LAST;
@@ -85,7 +111,9 @@ __device__ __forceinline__ void attend(const TensorMap& q_map, const TensorMap& 
   constexpr int PRODUCER_REGS = WGS == 2 ? 24 : 32, CONSUMER_REGS = WGS == 2 ? 240 : WGS == 3 ? 160 : 112;
   // with one stage of Q the next item's comes as soon as the last scores are there; with two it came long before
   constexpr bool Q_BACK_AT_ONCE = SQ == 1;
-  const int section_log2 = 31 - __clz(section), blocks = (seqlen + M - 1) / M;
+  const int seqlen_q = problem.seqlen_q, seqlen_k = problem.seqlen_k, causal = problem.causal, reach = problem.reach;
+  const int section_log2 = 31 - __clz(problem.section), blocks = (seqlen_q + M - 1) / M;
+  const int heads = problem.batch * problem.heads;
   const int padded = (heads + (1 << section_log2) - 1) >> section_log2 << section_log2;   // heads, whole sections
   const int items = padded * blocks;
   // so many of the shortest blocks of all heads come last, their K and V no more than a section's; items before them:
@@ -100,7 +128,7 @@ __device__ __forceinline__ void attend(const TensorMap& q_map, const TensorMap& 
   const uint32_t q_full = v_empty + 8 * SV, q_empty = q_full + 8 * WGS * SQ;
   const uint32_t done = q_empty + 8 * WGS * SQ;               // [2] all warps finished item i (barrier i % 2)
   // In every warp only lane 0 touches these words and flags (lds_lane0): its arrival on done[] follows all accesses.
-  const uint32_t item_smem = done + 16;                       // [2] x {head or -1, first row | SAFE} of item i
+  const uint32_t item_smem = done + 16;                       // [2] x {batch << 16 | head or -1, first row | SAFE} of item i
   const uint32_t redo_smem = item_smem + 16;                  // [2] item i overflowed
   const int wg = __shfl_sync(~0u, threadIdx.x >> 7, 0);       // warp-uniform; straight from threadIdx it spills
   if (threadIdx.x == 0) {
@@ -118,20 +146,22 @@ __device__ __forceinline__ void attend(const TensorMap& q_map, const TensorMap& 
     if (__shfl_sync(~0u, threadIdx.x >> 5, 0) == 0) {
       // One converged warp walks the loop and lane 0 acts, by predicates inside the asm.
       const int leader = (threadIdx.x & 31) == 0;
-      int ks = 0, vs = 0, qs = 0, last_v_row = -1, last_v_head = 0, redo_slot = -1, item = 0, verified = 0;
+      int ks = 0, vs = 0, qs = 0, last_v_row = -1, last_v_at = 0, redo_slot = -1, item = 0, verified = 0;
       int fetched = (int)blockIdx.x - (int)gridDim.x;
       uint32_t kp = 1, vp = 1, qp = 1;
-      auto fill = [&](const TensorMap* map, uint32_t dst, uint32_t full, int row, int head) {
+      // at: batch << 16 | head of K and V
+      auto fill = [&](const TensorMap* map, uint32_t dst, uint32_t full, int row, int at) {
         mbar_expect_if(full, TILE_BYTES, leader);
 #pragma unroll
-        for (int c = 0; c < D / 64; c++) tma_load_if(dst + c * N * 128, map, c * 64, row, head, full, leader);
+        for (int c = 0; c < D / 64; c++)
+          tma_load_4d_if(dst + c * N * 128, map, c * 64, row, at & 0xffff, at >> 16, full, leader);
       };
-      auto put_k = [&](int row, int head) {
-        mbar_wait(k_empty + 8 * ks, kp); fill(&k_map, k_smem + ks * TILE_BYTES, k_full + 8 * ks, row, head);
+      auto put_k = [&](int row, int at) {
+        mbar_wait(k_empty + 8 * ks, kp); fill(&k_map, k_smem + ks * TILE_BYTES, k_full + 8 * ks, row, at);
         if (++ks == SK) ks = 0, kp ^= 1;
       };
-      auto put_v = [&](int row, int head) {
-        mbar_wait(v_empty + 8 * vs, vp); fill(&v_map, v_smem + vs * TILE_BYTES, v_full + 8 * vs, row, head);
+      auto put_v = [&](int row, int at) {
+        mbar_wait(v_empty + 8 * vs, vp); fill(&v_map, v_smem + vs * TILE_BYTES, v_full + 8 * vs, row, at);
         if (++vs == SV) vs = 0, vp ^= 1;
       };
       // waits for the end of item i; if a P overflowed there, the item comes next once more, in safe mode
@@ -143,20 +173,20 @@ __device__ __forceinline__ void attend(const TensorMap& q_map, const TensorMap& 
       };
 #pragma unroll 1
       while (true) {
-        int head, row_word;
+        int at, row_word;
         const int index = __shfl_sync(~0u, fetched, 0) + gridDim.x;
         if (redo_slot < 0 && index >= items) {                  // nothing left but the last item's verdict
-          if (last_v_row >= 0) put_v(last_v_row, last_v_head);
+          if (last_v_row >= 0) put_v(last_v_row, last_v_at);
           last_v_row = -1;
           if (verified < item) verify(item - 1);
           if (redo_slot < 0) break;
         }
         if (redo_slot >= 0) {
-          head = lds_lane0(item_smem + 8 * redo_slot, leader);
+          at = lds_lane0(item_smem + 8 * redo_slot, leader);
           row_word = lds_lane0(item_smem + 8 * redo_slot + 4, leader) | SAFE; redo_slot = -1;
         } else {
           // longest query blocks first within a section of heads, then the last ones of all heads
-          int block;
+          int block, head;
           if (!SHORT_LAST || index < by_section) {
             const int group = index >> section_log2, each = blocks - last_blocks;
             const int section = (unsigned)group / (unsigned)each;
@@ -166,11 +196,14 @@ __device__ __forceinline__ void attend(const TensorMap& q_map, const TensorMap& 
             block = blocks - last_blocks + row_of_items; head = rest - row_of_items * padded;
           }
           row_word = (causal ? blocks - 1 - block : block) * M;
+          const int batch = divide(head, problem.by_heads);
+          at = head < heads ? batch << 16 | (head - batch * problem.heads) : -1;
         }
-        if (head < heads) {                                       // else it only fills up the last section
-          const int first_row = row_word & ~SAFE, end = causal ? min(first_row + M, seqlen) : seqlen;
-          put_k(0, head); if (last_v_row >= 0) put_v(last_v_row, last_v_head);
-          sts_if(item_smem + 8 * (item & 1), head, leader); sts_if(item_smem + 8 * (item & 1) + 4, row_word, leader);
+        if (at >= 0) {                                            // else it only fills up the last section
+          const int first_row = row_word & ~SAFE, end = min(first_row + M + reach, seqlen_k);
+          const int at_kv = (at & ~0xffff) | divide(at & 0xffff, problem.by_group);
+          put_k(0, at_kv); if (last_v_row >= 0) put_v(last_v_row, last_v_at);
+          sts_if(item_smem + 8 * (item & 1), at, leader); sts_if(item_smem + 8 * (item & 1) + 4, row_word, leader);
 #pragma unroll 1
           for (int w = 0; w < WGS; w++) {
             const int slot = w * SQ + qs;
@@ -178,19 +211,19 @@ __device__ __forceinline__ void attend(const TensorMap& q_map, const TensorMap& 
             mbar_expect_if(q_full + 8 * slot, Q_BYTES, leader);
 #pragma unroll
             for (int c = 0; c < D / 64; c++)
-              tma_load_if(q_smem + (qs * WGS + w) * Q_BYTES + c * 8192, &q_map, c * 64, first_row + w * 64, head,
-                          q_full + 8 * slot, leader);
+              tma_load_4d_if(q_smem + (qs * WGS + w) * Q_BYTES + c * 8192, &q_map, c * 64, first_row + w * 64, at & 0xffff,
+                          at >> 16, q_full + 8 * slot, leader);
           }
           if (++qs == SQ) qs = 0, qp ^= 1;
           int row = N;
 #pragma unroll 1
-          for (; row < end; row += N) { put_k(row, head); put_v(row - N, head); }
-          last_v_row = row - N; last_v_head = head;
+          for (; row < end; row += N) { put_k(row, at_kv); put_v(row - N, at_kv); }
+          last_v_row = row - N; last_v_at = at_kv;
           item++;
         }
         // All tiles of the item are asked for; the consumers still have a stage or two to do, which hides the latency.
         // An item that is done again did not use up its number.
-        if (causal || !Tile::IN_TURN) atomic_next_if(fetched, counter, leader & (row_word < SAFE));
+        if (causal || !Tile::IN_TURN) atomic_next_if(fetched, problem.counter, leader & (row_word < SAFE));
         else if (row_word < SAFE) fetched = index;
         if (verified < item - 1) verify(item - 2);
       }
@@ -201,7 +234,7 @@ __device__ __forceinline__ void attend(const TensorMap& q_map, const TensorMap& 
       }
       if (leader) {                                               // the last CTA leaves the counters as it found them
         __threadfence();
-        if (atomicAdd(counter + 1, 1) == (int)gridDim.x - 1) { counter[0] = 0; counter[1] = 0; }
+        if (atomicAdd(problem.counter + 1, 1) == (int)gridDim.x - 1) { problem.counter[0] = 0; problem.counter[1] = 0; }
       }
     }
   } else {
@@ -220,7 +253,7 @@ __device__ __forceinline__ void attend(const TensorMap& q_map, const TensorMap& 
     auto release = [&](uint32_t bar) { mbar_arrive_if(bar, lane0); };
     auto pass_turn = [&] { named_arrive(1 + (w + 1 == WGS ? 0 : w + 1)); };
     float m0, m1, l0, l1;                                // rows lane/4 and lane/4 + 8 of the warp's 16; m in log2 units
-    const float scale = scale_log2 == 0.f ? 1e-30f : scale_log2;  // 0 * -inf would be NaN
+    const float scale = problem.scale_log2 == 0.f ? 1e-30f : problem.scale_log2;  // 0 * -inf would be NaN
 
     auto issue_qk = [&](uint32_t q_desc) {
       const uint32_t k_desc = desc_low(k_smem, 16) + k_use * (TILE_BYTES >> 4);
@@ -254,7 +287,7 @@ __device__ __forceinline__ void attend(const TensorMap& q_map, const TensorMap& 
     auto quad_sum = [&](float x) { x += __shfl_xor_sync(~0u, x, 1); return x + __shfl_xor_sync(~0u, x, 2); };
     auto pack_p = [&] {
 #pragma unroll
-      for (int i = 0; i < NP; i++) P[i] = pack_half2(S[2 * i], S[2 * i + 1]);
+      for (int i = 0; i < NP; i++) P[i] = pack_two(S[2 * i], S[2 * i + 1]);
     };
     // O += (P - half(P)) V: with it, and with P V to come, P counts in full
     auto add_rest = [&] {
@@ -289,8 +322,8 @@ __device__ __forceinline__ void attend(const TensorMap& q_map, const TensorMap& 
     for (int item = 0;; item ^= 1) {
       const int slot = w * SQ + qs;
       mbar_wait(q_full + 8 * slot, qp);
-      const int head = lds_lane0(item_smem + 8 * item, lane0), row_word = lds_lane0(item_smem + 8 * item + 4, lane0);
-      if (head < 0) break;
+      const int at = lds_lane0(item_smem + 8 * item, lane0), row_word = lds_lane0(item_smem + 8 * item + 4, lane0);
+      if (at < 0) break;
       const uint32_t q_desc = desc_low(q_smem, 16) + (qs * WGS + w) * (Q_BYTES >> 4);
       if constexpr (Q_STEPS > 0) {                  // Q [16, 16 * Q_STEPS] of this warp, out of the 128-byte swizzle
         const int q_row = warp * 16 + (lane & 15);
@@ -302,12 +335,12 @@ __device__ __forceinline__ void attend(const TensorMap& q_map, const TensorMap& 
       }
       const int r0 = (row_word & ~SAFE) + w * 64;                 // this warpgroup's rows r0 ... r0 + 63
       const int row = r0 + warp * 16 + (lane >> 2);               // this thread's rows: row and row + 8
-      const int limit0 = (causal ? min(row, seqlen - 1) : seqlen - 1) - 2 * (lane & 3);       // last valid kv row,
-      const int limit1 = (causal ? min(row + 8, seqlen - 1) : seqlen - 1) - 2 * (lane & 3);   // less this lane's column
+      const int limit0 = min(row + reach, seqlen_k - 1) - 2 * (lane & 3);       // last valid kv row,
+      const int limit1 = min(row + 8 + reach, seqlen_k - 1) - 2 * (lane & 3);   // less this lane's column
       // kv tiles: [0, full) need no mask in any of the 64 rows, [full, mine) do, [mine, all) only later warpgroups need
-      const int all = ((causal ? min((row_word & ~SAFE) + M, seqlen) : seqlen) - 1) / N + 1;
-      const int mine = r0 < seqlen ? ((causal ? min(r0 + 64, seqlen) : seqlen) - 1) / N + 1 : 1;
-      const int full = (causal ? min(r0 + 1, seqlen) : seqlen) / N;
+      const int all = (min((row_word & ~SAFE) + M + reach, seqlen_k) - 1) / N + 1;
+      const int mine = r0 < seqlen_q ? (min(r0 + 64 + reach, seqlen_k) - 1) / N + 1 : 1;
+      const int full = min(r0 + 1 + reach, seqlen_k) / N;
 
       // first tile: nothing to overlap with inside this warpgroup
       wait_k();
@@ -318,7 +351,7 @@ __device__ __forceinline__ void attend(const TensorMap& q_map, const TensorMap& 
 #pragma unroll
       for (int i = 0; i < NO; i++) O[i] = 0.f;
       // few keys: here the rounding of P would be half of the error
-      const bool in_full = mine <= (seqlen <= Tile::SHORT ? 1 : Tile::IN_FULL);
+      const bool in_full = mine <= (seqlen_k <= Tile::SHORT ? 1 : Tile::IN_FULL);
       if (in_full) add_rest();
       pack_p(); touch(P);
       if (!WAIT_K_FIRST && mine > 1) wait_k();
@@ -328,7 +361,7 @@ __device__ __forceinline__ void attend(const TensorMap& q_map, const TensorMap& 
       // the reference is kept while no thread's sum of a tile's P passes these; below 0 it is the running maximum
       float up0 = P_LIMIT, up1 = P_LIMIT;
       if constexpr (HEAVY > 0.f) {                  // in units of a thread's usual sum: a heavy key, half of the others
-        const float least = seqlen <= Tile::SHORT ? RISE : 0.f;
+        const float least = seqlen_k <= Tile::SHORT ? RISE : 0.f;
         const float grow = 0.25f * fmaxf(least, fmaf(HEAVY, sqrtf((float)mine), 0.5f));
         up0 = fminf(quad_sum(l0) * grow, P_LIMIT); up1 = fminf(quad_sum(l1) * grow, P_LIMIT);
       }
@@ -413,23 +446,24 @@ __device__ __forceinline__ void attend(const TensorMap& q_map, const TensorMap& 
       if (__any_sync(~0u, !(l0 < 1e38f) | !(l1 < 1e38f)) && !(row_word & SAFE)) sts_if(redo_smem + 4 * item, 1, lane0);
       else {
         const float r0_ = rcp_approx(l0), r1_ = rcp_approx(l1);
-        uint16_t* o = o_base + ((uint64_t)head * seqlen + row) * D + (lane & 3) * 8;
-        if (lse && (lane & 3) == 0) {
-          float* row_lse = lse + (uint64_t)head * seqlen + row;
-          if (row < seqlen) row_lse[0] = LN2 * (m0 + log2_approx(l0));
-          if (row + 8 < seqlen) row_lse[8] = LN2 * (m1 + log2_approx(l1));
+        const int batch = at >> 16, head = at & 0xffff;
+        uint16_t* o = problem.o + batch * problem.o_batch + head * problem.o_head + row * problem.o_row + (lane & 3) * 8;
+        if (problem.lse && (lane & 3) == 0) {
+          float* row_lse = problem.lse + (uint64_t)(batch * problem.heads + head) * seqlen_q + row;
+          if (row < seqlen_q) row_lse[0] = LN2 * (m0 + log2_approx(l0));
+          if (row + 8 < seqlen_q) row_lse[8] = LN2 * (m1 + log2_approx(l1));
         }
 #pragma unroll
         for (int j = 0; j < NO; j += 16) {                        // 32 columns: 4 lanes hold 4 x 2 each of two rows
           uint32_t x[4], y[4];
 #pragma unroll
           for (int i = 0; i < 4; i++) {
-            x[i] = pack_half2(O[j + 4 * i] * r0_, O[j + 4 * i + 1] * r0_);
-            y[i] = pack_half2(O[j + 4 * i + 2] * r1_, O[j + 4 * i + 3] * r1_);
+            x[i] = pack_two(O[j + 4 * i] * r0_, O[j + 4 * i + 1] * r0_);
+            y[i] = pack_two(O[j + 4 * i + 2] * r1_, O[j + 4 * i + 3] * r1_);
           }
           transpose_quad(x, lane); transpose_quad(y, lane);       // now each lane holds 8 adjacent columns
-          if (row < seqlen) *reinterpret_cast<uint4*>(o + j * 2) = make_uint4(x[0], x[1], x[2], x[3]);
-          if (row + 8 < seqlen) *reinterpret_cast<uint4*>(o + 8 * D + j * 2) = make_uint4(y[0], y[1], y[2], y[3]);
+          stg_words_if(o + j * 2, x, row < seqlen_q);
+          stg_words_if(o + 8 * problem.o_row + j * 2, y, row + 8 < seqlen_q);
         }
       }
       __syncwarp();
@@ -444,7 +478,6 @@ __device__ __forceinline__ void attend(const TensorMap& q_map, const TensorMap& 
 
 extern "C" __global__ void __launch_bounds__((Shape<HEADDIM, FULL_ONLY>::WGS + 1) * 128, 1)
 attention_forward(const __grid_constant__ TensorMap q_map, const __grid_constant__ TensorMap k_map,
-                  const __grid_constant__ TensorMap v_map, uint16_t* o, float* lse, int seqlen,
-                  float scale_log2, int causal, int heads, int section, int* counter) {
-  attend<HEADDIM, FULL_ONLY>(q_map, k_map, v_map, o, lse, seqlen, scale_log2, causal, heads, section, counter);
+                  const __grid_constant__ TensorMap v_map, const __grid_constant__ Problem problem) {
+  attend<HEADDIM, FULL_ONLY>(q_map, k_map, v_map, problem);
 }

@@ -1,6 +1,15 @@
 // PTX of Hopper (sm_90a) as small inline functions: wgmma, mbarrier, TMA, named barriers, a few conversions.
-// No host header and no library: NVRTC and nvcc both compile it as it stands.
+// No host header and no library: NVRTC and nvcc both compile it as it stands. -DBF16=1: tensors and P are bf16, not fp16.
 #pragma once
+
+#ifndef BF16
+#define BF16 0
+#endif
+#if BF16
+#define ELEMENT "bf16"
+#else
+#define ELEMENT "f16"
+#endif
 
 using uint8_t = unsigned char;
 using uint16_t = unsigned short;
@@ -37,7 +46,7 @@ template <int N> struct QK;
     static __device__ __forceinline__ void mma(float (&d)[NREGS], uint32_t a, uint32_t b, int acc) { \
       asm volatile("{.reg .pred p; .reg .b64 da, db; setp.ne.b32 p, " P ", 0;\n"                  \
                    "mov.b64 da, {" A ", " DESC_HIGH "}; mov.b64 db, {" B ", " DESC_HIGH "};\n"    \
-                   "wgmma.mma_async.sync.aligned.m64n" #N "k16.f32.f16.f16 {" REGS_##NREGS "}, "  \
+                   "wgmma.mma_async.sync.aligned.m64n" #N "k16.f32." ELEMENT "." ELEMENT " {" REGS_##NREGS "}, "  \
                    "da, db, p, 1, 1, 0, 0;}\n" : OUT_##NREGS(d) : "r"(a), "r"(b), "r"(acc));      \
     }                                                                                             \
   };
@@ -51,7 +60,7 @@ template <int N> struct QKFromRegisters;
   template <> struct QKFromRegisters<N> {                                                         \
     static __device__ __forceinline__ void mma(float (&d)[NREGS], const uint32_t* a, uint32_t b, int acc) { \
       asm volatile("{.reg .pred p; .reg .b64 db; setp.ne.b32 p, " P ", 0; mov.b64 db, {" B ", " DESC_HIGH "};\n" \
-                   "wgmma.mma_async.sync.aligned.m64n" #N "k16.f32.f16.f16 {" REGS_##NREGS "}, {" \
+                   "wgmma.mma_async.sync.aligned.m64n" #N "k16.f32." ELEMENT "." ELEMENT " {" REGS_##NREGS "}, {" \
                    A "}, db, p, 1, 1, 0;}\n"                                                      \
                    : OUT_##NREGS(d) : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b), "r"(acc)); \
     }                                                                                             \
@@ -66,7 +75,7 @@ template <int D> struct PV;
   template <> struct PV<D> {                                                                      \
     static __device__ __forceinline__ void mma(float (&d)[NREGS], const uint32_t* a, uint32_t b) { \
       asm volatile("{.reg .b64 db; mov.b64 db, {" B ", " DESC_HIGH "};\n"                         \
-                   "wgmma.mma_async.sync.aligned.m64n" #D "k16.f32.f16.f16 {" REGS_##NREGS "}, {" \
+                   "wgmma.mma_async.sync.aligned.m64n" #D "k16.f32." ELEMENT "." ELEMENT " {" REGS_##NREGS "}, {" \
                    A "}, db, 1, 1, 1, 1;}\n"                                                      \
                    : OUT_##NREGS(d) : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b));        \
     }                                                                                             \
@@ -105,10 +114,10 @@ __device__ __forceinline__ void mbar_arrive_if(uint32_t bar, int on) {
 __device__ __forceinline__ void mbar_expect_if(uint32_t bar, int bytes, int on) {
   asm volatile("{.reg .pred p; setp.ne.b32 p,%2,0; @p mbarrier.arrive.expect_tx.shared::cta.b64 _,[%0],%1;}" ::"r"(bar), "r"(bytes), "r"(on) : "memory");
 }
-// One box of a [heads, rows, columns] tensor into shared memory; rows outside the head arrive as zeros.
-__device__ __forceinline__ void tma_load_if(uint32_t dst, const TensorMap* map, int col, int row, int head, uint32_t bar, int on) {
-  asm volatile("{.reg .pred p; setp.ne.b32 p,%6,0; @p cp.async.bulk.tensor.3d.shared::cluster.global.mbarrier::complete_tx::bytes [%0],[%1,{%2,%3,%4}],[%5];}"
-               ::"r"(dst), "l"(map), "r"(col), "r"(row), "r"(head), "r"(bar), "r"(on) : "memory");
+// One box of a [batch, heads, rows, columns] tensor into shared memory; rows outside the head arrive as zeros.
+__device__ __forceinline__ void tma_load_4d_if(uint32_t dst, const TensorMap* map, int col, int row, int head, int batch, uint32_t bar, int on) {
+  asm volatile("{.reg .pred p; setp.ne.b32 p,%7,0; @p cp.async.bulk.tensor.4d.shared::cluster.global.mbarrier::complete_tx::bytes [%0],[%1,{%2,%3,%4,%5}],[%6];}"
+               ::"r"(dst), "l"(map), "r"(col), "r"(row), "r"(head), "r"(batch), "r"(bar), "r"(on) : "memory");
 }
 __device__ __forceinline__ void named_sync(int id) { asm volatile("bar.sync %0,256;" ::"r"(id) : "memory"); }
 __device__ __forceinline__ void named_arrive(int id) { asm volatile("bar.arrive %0,256;" ::"r"(id) : "memory"); }
@@ -120,14 +129,16 @@ __device__ __forceinline__ float rcp_approx(float x) { float y; asm("rcp.approx.
 // 1 / x; NaN, not zero, where that is below the smallest normal number
 __device__ __forceinline__ float rcp_or_nan(float x) { return x < 0x1p126f ? rcp_approx(x) : __int_as_float(0x7fc00000); }
 __device__ __forceinline__ float log2_approx(float x) { float y; asm("lg2.approx.ftz.f32 %0,%1;" : "=f"(y) : "f"(x)); return y; }
-__device__ __forceinline__ uint32_t pack_half2(float lo, float hi) {
-  uint32_t r; asm("cvt.rn.f16x2.f32 %0,%1,%2;" : "=r"(r) : "f"(hi), "f"(lo)); return r;
+// two numbers rounded to 16 bits each
+__device__ __forceinline__ uint32_t pack_two(float lo, float hi) {
+  uint32_t r; asm("cvt.rn." ELEMENT "x2.f32 %0,%1,%2;" : "=r"(r) : "f"(hi), "f"(lo)); return r;
 }
-// what pack_half2 rounds away, as two halves
+// what pack_two rounds away, rounded likewise
 __device__ __forceinline__ uint32_t pack_rest(float lo, float hi) {
   float a, b;
-  asm("{.reg .f16 x; cvt.rn.f16.f32 x,%2; cvt.f32.f16 %0,x; cvt.rn.f16.f32 x,%3; cvt.f32.f16 %1,x;}" : "=f"(a), "=f"(b) : "f"(lo), "f"(hi));
-  return pack_half2(lo - a, hi - b);
+  asm("{.reg .b16 x; cvt.rn." ELEMENT ".f32 x,%2; cvt.f32." ELEMENT " %0,x; cvt.rn." ELEMENT ".f32 x,%3; cvt.f32." ELEMENT " %1,x;}"
+      : "=f"(a), "=f"(b) : "f"(lo), "f"(hi));
+  return pack_two(lo - a, hi - b);
 }
 __device__ __forceinline__ uint32_t smem_u32(const void* p) { return (uint32_t)__cvta_generic_to_shared(p); }
 // Lane 0 reads a word of shared memory for its warp. When no other lane touches the word, lane 0's arrival on the mbarrier that
@@ -139,6 +150,11 @@ __device__ __forceinline__ int lds_lane0(uint32_t addr, int lane0) {
 }
 __device__ __forceinline__ void sts_if(uint32_t addr, int v, int on) {
   asm volatile("{.reg .pred p; setp.ne.b32 p,%2,0; @p st.shared.b32 [%0],%1;}" ::"r"(addr), "r"(v), "r"(on) : "memory");
+}
+// Four words to global memory in one instruction; a store in C++ may become four, which costs 0.5 us an item and more.
+__device__ __forceinline__ void stg_words_if(void* at, const uint32_t (&x)[4], int on) {
+  asm volatile("{.reg .pred p; setp.ne.b32 p,%5,0; @p st.global.v4.b32 [%0],{%1,%2,%3,%4};}"
+               ::"l"(at), "r"(x[0]), "r"(x[1]), "r"(x[2]), "r"(x[3]), "r"(on) : "memory");
 }
 // four 8 x 8 matrices; lane l gives the address of row l % 8 of matrix l / 8
 __device__ __forceinline__ void ldmatrix_x4(uint32_t* r, uint32_t row_smem) {

@@ -1,9 +1,9 @@
 """Has timers of its own send SIGCONT to its stopped processes, which then compute in others' turns.
 
 ---
-status: [LEFT_WORK_RUNNING, CRASHED]
+status: [IMPORT_ERROR]
 seen: 'red team of this harness: 182 beats of six processes in 0.35 s of being stopped'
-defence: orphan_sweep
+defence: sandbox
 """
 
 import ctypes
@@ -47,6 +47,7 @@ def beats_between(start, end):
         return sum(start < beat < end for (beat,) in struct.iter_unpack("d", file.read()[-(8 << 16) :]))
 
 
+wake_by_timer()
 for _ in range(6):
     if os.fork() == 0:
         burn()

@@ -8,7 +8,6 @@ from __future__ import annotations
 import ctypes
 import hashlib
 import math
-import re
 import shutil
 import subprocess
 from pathlib import Path
@@ -21,7 +20,6 @@ KINDS = {
     "passes.cu": "PASSES",
     "two_kernels.cu": "TWO_KERNELS",
     "wide.cu": "TWO_KERNELS",
-    "persistent.cu": "STAYS",
 }
 OPTIONS = ("-std=c++17", "-O1", "-w", "-fPIC")
 EARLY, LATE, RANDOM = range(3)
@@ -169,15 +167,11 @@ class Problem:
         how = (blocks, 384 if wide else 128, timing, seed)
         _call(library.run_dq, maps, stats, _pointer(self.dq), *tail, *how)
 
-    def fused(self, library, threads, section=1, timing=RANDOM, seed=0, lists=None, kv_rows=128):
-        """`lists` for a kernel that stays: [blocks of the grid, width] items, -1 after the last."""
+    def fused(self, library, threads, section=1, timing=RANDOM, seed=0, kv_rows=128):
         pointers = (x.ctypes.data for x in (self.stats, self.dq_sum, self.dk, self.dv))
         sizes = (self.seqlen, self.heads, section, int(self.causal))
         params = Params(*pointers, *sizes, *self.scales())
-        blocks, more = self.heads * -(-self.seqlen // kv_rows), ()
-        if lists is not None:
-            blocks, more = lists.shape[0], (_pointer(lists), lists.shape[1])
-        tail = (*more, blocks, threads, timing, seed)
+        tail = (self.heads * -(-self.seqlen // kv_rows), threads, timing, seed)
         _call(library.run_backward, self.maps(kv_rows), ctypes.byref(params), *tail)
 
     def errors(self):
@@ -190,52 +184,3 @@ class Problem:
                 np.linalg.norm(got.astype(np.float64) - want) / max(np.linalg.norm(want), 1e-12)
             )
         return found
-
-
-class ForwardArguments(ctypes.Structure):
-    """`struct Arguments` of forward.inl, field by field."""
-
-    _fields_ = [
-        *((n, ctypes.c_void_p) for n in ("o", "lse", "counter")),
-        *((n, ctypes.c_int) for n in ("seqlen", "heads", "section", "causal")),
-        ("scale_log2", ctypes.c_float),
-    ]
-
-
-class Forward:
-    """cuda_hopper's forward kernel, one build of it, as the twin runs it."""
-
-    def __init__(self, home: Path, headdim: int, full_only: bool = False) -> None:
-        source = (FOLDER.parent / "cuda_hopper" / "kernels" / "attention.cu").read_text()
-        source = re.sub(
-            r'asm volatile\("(?:setmaxnreg|fence\.mbarrier_init)[^;]*;[^;]*;', "", source
-        )
-        source = source.replace(
-            "extern __shared__ __align__(1024) uint8_t smem[];", "SHARED_MEMORY(smem);"
-        )
-        home.mkdir(exist_ok=True)
-        (home / "kernel.cu").write_text(source.replace('#include "sm90.cuh"', ""))
-        (home / "launch.cpp").write_text((HERE / "forward.inl").read_text())
-        (home / "sm90.cuh").write_text((HERE / "sm90.cuh").read_text())
-        flags = [f"-DHEADDIM={headdim}", f"-DFULL_ONLY={int(full_only)}"]
-        _gxx("-shared", *flags, str(home / "launch.cpp"), "-o", str(home / "forward.so"))
-        self._run = ctypes.CDLL(str(home / "forward.so")).run_forward
-        self.headdim = headdim
-        self.kv_rows = 128 if full_only else 80 if headdim == 256 else 64
-
-    def errors(self, seqlen, causal, heads=3, section=2, blocks=2, seed=3, scale=None, q_times=1.0):
-        """Relative L2 error of o, largest error of lse; the counters must be zero again."""
-        problem = Problem(heads, seqlen, self.headdim, causal, scale, seed)
-        if q_times != 1:
-            problem.q *= np.float16(q_times)
-        out = aligned((heads, seqlen, self.headdim), np.float16, np.nan)
-        lse, counter = aligned((heads, seqlen), np.float32, np.nan), np.zeros(2, np.int32)
-        pointers = (x.ctypes.data for x in (out, lse, counter))
-        sizes = (seqlen, heads, section, int(causal))
-        arguments = ForwardArguments(*pointers, *sizes, problem.scales()[1].value)
-        _call(self._run, problem.maps(self.kv_rows), ctypes.byref(arguments), blocks, RANDOM, seed)
-        assert not counter.any()
-        inputs = (problem.q, problem.k, problem.v, problem.d_o)
-        want, want_lse = reference(*inputs, causal, problem.scale)[:2]
-        error = np.linalg.norm(out.astype(np.float64) - want) / np.linalg.norm(want)
-        return float(error), float(np.abs(lse - want_lse).max())

@@ -13,10 +13,12 @@ inline void ldmatrix_x4(uint32_t* r, uint32_t row_smem) { load_matrices(r, row_s
 inline float rcp_approx(float x) { return 1.f / x; }
 inline float rcp_or_nan(float x) { return x < 0x1p126f ? rcp_approx(x) : NAN; }
 inline float log2_approx(float x) { return std::log2(x); }
+inline uint32_t pack_two(float lo, float hi) { return pack_half2(lo, hi); }
 inline uint32_t pack_rest(float lo, float hi) {
   const float2 p = unpack_half2(pack_half2(lo, hi));
   return pack_half2(lo - p.x, hi - p.y);
 }
+inline void stg_words_if(void* at, const uint32_t (&x)[4], int on) { if (on) std::memcpy(at, x, 16); }
 inline int lds_lane0(uint32_t at, int lane0) { int v = 0; if (lane0) std::memcpy(&v, cpu::shared + cpu::check(at, 4), 4); return __shfl_sync(~0u, v, 0); }
 inline void sts_if(uint32_t at, int v, int on) { if (on) std::memcpy(cpu::shared + cpu::check(at, 4), &v, 4); }
 inline int atomicAdd(int* at, int x) { const int old = *at; *at += x; return old; }
@@ -28,17 +30,15 @@ inline int __any_sync(unsigned, int x) {
   cpu::together("vote", m, [](Mine** all) { int any = 0; for (int i = 0; i < 32; i++) any |= all[i]->x; for (int i = 0; i < 32; i++) all[i]->any = any; });
   return m.any;
 }
-inline int max(int a, int b) { return a > b ? a : b; }
 inline float __int_as_float(int x) { float y; std::memcpy(&y, &x, 4); return y; }
 inline float __uint_as_float(unsigned x) { return __int_as_float((int)x); }
 inline unsigned __float_as_uint(float x) { unsigned y; std::memcpy(&y, &x, 4); return y; }
 using std::fmaf;
 using std::fmax;
 #include "kernel.cu"
-struct Arguments { uint16_t* o; float* lse; int* counter; int seqlen, heads, section, causal; float scale_log2; };
-extern "C" __attribute__((visibility("default"))) const char* run_forward(const TensorMap* maps, const Arguments* given, int blocks, int timing, int seed) {
-  const Arguments a = *given;
+extern "C" __attribute__((visibility("default"))) const char* run_forward(const TensorMap* maps, const Problem* problem, int blocks, int timing, int seed) {
+  const Problem given = *problem;
   return cpu::launch(blocks, 128 * (Shape<HEADDIM, FULL_ONLY>::WGS + 1), timing, seed, [=] {
-    attention_forward(maps[0], maps[1], maps[2], a.o, a.lse, a.seqlen, a.scale_log2, a.causal, a.heads, a.section, a.counter);
+    attention_forward(maps[0], maps[1], maps[2], given);
   });
 }

@@ -15,11 +15,6 @@ EXPORT run_dkdv(const TensorMap* maps, const float* stats, uint16_t* dk, uint16_
 EXPORT run_dq(const TensorMap* maps, const float* stats, uint16_t* out, int S, int causal, float scale, float scale_log2, int blocks, int threads, int timing, int seed) {
   return cpu::launch(blocks, threads, timing, seed, [=] { dq(maps[0], maps[1], maps[2], maps[3], stats, out, S, causal, scale, scale_log2); });
 }
-#elif defined(STAYS)
-EXPORT run_backward(const TensorMap* maps, const Params* params, const int* lists, int width, int blocks, int threads, int timing, int seed) {
-  const Params p = *params;
-  return cpu::launch(blocks, threads, timing, seed, [=] { backward(maps[0], maps[1], maps[2], maps[3], p, lists, width); });
-}
 #else
 EXPORT run_backward(const TensorMap* maps, const Params* params, int blocks, int threads, int timing, int seed) {
   const Params p = *params;

@@ -30,9 +30,15 @@ struct alignas(16) float4 { float x, y, z, w; };
 struct alignas(16) uint4 { uint32_t x, y, z, w; };
 static inline float4 make_float4(float x, float y, float z, float w) { return {x, y, z, w}; }
 static inline uint4 make_uint4(uint32_t x, uint32_t y, uint32_t z, uint32_t w) { return {x, y, z, w}; }
+static inline float2 make_float2(float x, float y) { return {x, y}; }
 static inline int min(int a, int b) { return a < b ? a : b; }
+static inline int max(int a, int b) { return a > b ? a : b; }
+#ifndef BF16
+#define BF16 0
+#endif
 
-struct alignas(64) TensorMap { const uint16_t* base; int32_t columns, rows, heads, box_rows; };   // boxes of 64 columns, 128-byte swizzle
+// [batches, heads, rows, columns] with any strides (in elements) but of columns; boxes of 64 columns, 128-byte swizzle
+struct alignas(64) TensorMap { const uint16_t* base; int32_t columns, rows, heads, box_rows; int64_t batch_step, head_step, row_step; };
 
 namespace cpu {
 constexpr int SHARED_BYTES = 233472, BASE = 1024;   // 228 KB; dynamic shared memory starts at 1024
@@ -78,8 +84,14 @@ template <class Mine, class Action> void together(const char* what, Mine& mine, 
   } else for (const uint64_t g = w.generation; w.generation == g;) yield();
 }
 
-inline float half_to_float(uint16_t x) { _Float16 h; std::memcpy(&h, &x, 2); return h; }
-inline uint16_t float_to_half(float x) { _Float16 h = (_Float16)x; uint16_t u; std::memcpy(&u, &h, 2); return u; }
+inline float half_to_float(uint16_t x) {
+  if (BF16) { const uint32_t wide = (uint32_t)x << 16; float f; std::memcpy(&f, &wide, 4); return f; }
+  _Float16 h; std::memcpy(&h, &x, 2); return h;
+}
+inline uint16_t float_to_half(float x) {
+  if (BF16) { uint32_t u; std::memcpy(&u, &x, 4); return x != x ? 0x7fff : (u + 0x7fff + (u >> 16 & 1)) >> 16; }   // to nearest, ties to even
+  _Float16 h = (_Float16)x; uint16_t u; std::memcpy(&u, &h, 2); return u;
+}
 inline uint32_t check(uint32_t at, int bytes) {
   if (at < BASE || at + bytes > (uint32_t)SHARED_BYTES) fail("shared address " + std::to_string(at) + " out of bounds");
   return at;
@@ -246,17 +258,18 @@ inline void mbar_wait(uint32_t bar, uint32_t parity) {
 }
 inline void mbar_arrive_if(uint32_t bar, int on) { if (on) { auto& b = cpu::barriers.at(bar); b.pending--; cpu::settle(b); } }
 inline void mbar_expect_if(uint32_t bar, int bytes, int on) { if (on) { auto& b = cpu::barriers.at(bar); b.bytes += bytes; b.pending--; cpu::settle(b); } }
-inline void tma_load_if(uint32_t dst, const TensorMap* map, int col, int row, int head, uint32_t bar, int on) {
+inline void tma_load_4d_if(uint32_t dst, const TensorMap* map, int col, int row, int head, int batch, uint32_t bar, int on) {
   if (!on) return;
   const TensorMap m = *map; cpu::check(dst, m.box_rows * 128); if (dst % 1024) cpu::fail("a swizzled box must start at a multiple of 1024");
   cpu::issue_load([=] {
     for (int r = 0; r < m.box_rows; r++) for (int c = 0; c < 64; c++) {
       const bool in = row + r < m.rows && col + c < m.columns;
-      const uint16_t x = in ? m.base[((int64_t)head * m.rows + row + r) * m.columns + col + c] : 0;
+      const uint16_t x = in ? m.base[batch * m.batch_step + head * m.head_step + (row + r) * m.row_step + col + c] : 0;
       std::memcpy(cpu::shared + cpu::swizzle(dst + r * 128 + c * 2, false), &x, 2);
     }
   }, bar, m.box_rows * 128);
 }
+inline void tma_load_if(uint32_t dst, const TensorMap* map, int col, int row, int head, uint32_t bar, int on) { tma_load_4d_if(dst, map, col, row, head, 0, bar, on); }
 inline void bulk_load_if(uint32_t dst, const void* src, int bytes, uint32_t bar, int on) {
   if (!on) return;
   cpu::check(dst, bytes); if (dst % 16 || bytes % 16 || (uintptr_t)src % 16) cpu::fail("bulk copy not aligned to 16 bytes");

@@ -29,7 +29,7 @@ function rankOf(board, row) {
 }
 
 function columns(board) {
-  const figures = board.configs.map(config => ({ key: `config:${config.name}`, name: config.name, sub: "TFLOP/s", of: row => row.cells[config.name]?.tflops ?? null, down: true, kind: "num wide" }));
+  const figures = board.grid ? gridColumns() : board.configs.map(config => ({ key: `config:${config.name}`, name: config.name, sub: "TFLOP/s", of: row => row.cells[config.name]?.tflops ?? null, down: true, kind: "num wide" }));
   return [
     { key: "rank", name: "rank", of: row => rankOf(board, row), kind: "num rank" }, { key: "entry", name: "entry", of: row => row.entry.toLowerCase() },
     { key: "speed", name: "speed-up", sub: `over ${board.headline}`, of: row => row.speedup?.[1] ?? null, down: true }, { key: "", name: "95 % interval", sub: "faint: each config", kind: "plot" }, ...figures,
@@ -73,15 +73,16 @@ function drawTable(rows) {
 function tableRow(board, row, low, high) {
   const open = () => show(row), step = row.champion && row.entry.slice(row.champion.length + 1);
   const about = [step && `step of ${row.champion}`, row.language, row.author].filter(Boolean).join(" · ");
-  const figures = board.configs.map(config => {
+  const figures = board.grid ? gridColumns().map(one => make("td", { class: one.kind }, one.text(row))) : board.configs.map(config => {
     const cell = row.cells[config.name], of = config.peak || Math.max(...board.rows.map(r => r.cells[config.name]?.tflops || 0)) || 1;
     if (!known(cell?.tflops)) return make("td", { class: "num wide" }, cell ? cell.status : "–");
-    return make("td", { class: "num wide tflops" }, fixed(cell.tflops, 0), make("i", {}, barOf(cell.tflops / of, row.kind)));
+    return make("td", { class: "num wide tflops" }, fixed(cell.tflops, 0), make("i", {}, barOf(cell.tflops / of, row.kind)), lastingOf(cell));
   });
   return make("tr", { tabindex: 0, class: row.champion ? "step" : row.rank === 1 && row.exact ? "first" : "", "aria-label": `${row.entry}, rank ${row.place}`, onclick: open,
     onkeydown: event => walk(event, open) },
     make("td", { class: "rank" }, row.place),
-    nameCell(row, step || row.entry, make("span", { class: "sub" }, about, row.integrity.startsWith("judged") ? null : make("span", { class: "badge warn" }, row.integrity))),
+    nameCell(row, step || row.entry, make("span", { class: "sub" }, about, row.integrity.startsWith("judged") ? null : make("span", { class: "badge warn" }, row.integrity),
+      row.loss ? hint(make("span", { class: "badge warn" }, "faster on official shapes"), row.loss) : null)),
     make("td", { class: "speed" }, make("b", {}, times(row.speedup)), make("small", {}, range(row.speedup))),
     make("td", { class: "plot" }, board.cpu ? "" : hint(forest(row, board.configs, low, high), title(row))), figures,
     make("td", { class: "num wide roomy" }, tiny(worstError(row))),
@@ -92,6 +93,11 @@ function nameCell(row, name, ...below) {
   return make("td", { class: "name" }, make("div", { class: "who" }, make("span", { class: `dot ${row.kind}` }), make("span", {}, breakable(name))), below);
 }
 const breakable = name => name.split(/(?<=[/_])/).flatMap((part, i) => (i ? [make("wbr"), part] : [part]));
+// What lasts for seconds, under the figure of the bursts.
+function lastingOf(cell) {
+  if (!known(cell.lasting?.tflops)) return null;
+  return make("small", { title: cell.lasting.words }, `${fixed(cell.lasting.tflops, 0)} lasting${known(cell.lasting.pj) ? `, ${cell.lasting.pj} pJ/FLOP` : ""}`);
+}
 function barOf(share, kind) {
   const bar = make("b", { class: kind });
   bar.style.width = `${Math.min(100, 100 * share)}%`;
@@ -130,12 +136,14 @@ function sortBy(column) {
 function drawRest(rows) {
   const board = chosen(), scored = rows.filter(row => row.speedup || Object.values(row.cells).some(cell => known(cell.tflops)));
   for (const id of ["speed", "maps"]) byId(id).hidden = board.cpu || !scored.length;
-  byId("bars").replaceChildren(...board.configs.map(config => make("div", { class: "card" }, make("h2", {}, config.name), make("p", {}, config.shape),
-    bars(config, scored, board.reported, show), ...config.machineNotes.map(note => make("p", { class: "small" }, note)))));
   const config = board.configs[state.config] || board.configs[0];
+  byId("grid").hidden = !board.grid?.length;
+  byId("heat").replaceChildren(...heatMaps({ ...board, grid: board.grid || [] }, show));
+  byId("bars").replaceChildren(...(board.grid ? [config] : board.configs).map(config => make("div", { class: "card" }, make("h2", {}, config.name), make("p", {}, config.shape),
+    bars(config, scored, board.reported, show), ...config.machineNotes.map(note => make("p", { class: "small" }, note)))));
   byId("pareto-config").replaceChildren(...board.configs.map((one, i) => make("option", { value: i, selected: one === config }, one.name)));
   byId("pareto").replaceChildren(pareto(config, scored, show));
-  byId("roof").replaceChildren(roofline(board, scored, show));
+  byId("roof").replaceChildren(roofline(board.grid ? { ...board, configs: [config] } : board, scored, show));
   const failed = rows.filter(row => !row.speedup && !board.cpu);
   byId("unranked").replaceChildren(...(failed.length ? [make("div", { class: "head" }, make("h2", { id: "unranked-title" }, "Not ranked")),
     make("div", { class: "scroll", tabindex: 0, role: "group", "aria-labelledby": "unranked-title" }, make("table", {}, make("thead", {}, make("tr", {}, ["entry", "why", "next"].map(name => make("th", { scope: "col" }, name)))),
@@ -145,7 +153,7 @@ function drawRest(rows) {
 }
 // What papers say of this very problem and these very shapes; of another one nothing is shown.
 function drawReported() {
-  const board = chosen(), names = board.configs.map(config => config.name);
+  const board = chosen(), names = board.configs.map(config => config.name).filter(name => board.reported.some(one => known(one.tflops[name])));
   byId("reported").hidden = !board.reported.length;
   byId("reported").replaceChildren(make("div", { class: "head" }, make("h2", { id: "reported-title" }, "Reported elsewhere, not ranked"),
     make("p", {}, "TFLOP/s as their authors report them, on their machines and by their protocols.")),
@@ -254,7 +262,7 @@ function start() {
     + (DATA.badLines ? ` ${DATA.badLines} damaged record lines were left out.` : "");
   if (!DATA.boards.length) {
     byId("board").replaceChildren(make("h2", { id: "board-title" }, "No results yet"), make("p", { class: "card empty" }, "Measure one: python run.py --submission triton_template"));
-    for (const id of ["speed", "maps", "controls", "unranked", "reported"]) byId(id).hidden = true;
+    for (const id of ["speed", "maps", "controls", "unranked", "reported", "grid"]) byId(id).hidden = true;
     return;
   }
   follow();

@@ -7,6 +7,7 @@ function openPanel(board, row) {
       make("div", {}, make("h2", { id: "panel-title" }, row.entry), make("p", {}, placeOf(board, row))),
       make("button", { type: "button", autofocus: true, onclick: () => panel.close() }, "Close")),
     facts(row),
+    ...hiddenPart(row),
     ...board.configs.map(config => configCard(board, config, row)),
     ...stepsOf(board, row),
     ...pastOf(row),
@@ -53,6 +54,11 @@ function configCard(board, config, row) {
     ["notes", [...cell.notes, ...config.machineNotes].join("; ")]];
   return make("div", { class: "card" }, head, shape, pairs(told), samples(cell, row.kind),
     make("details", {}, make("summary", { class: "small" }, "raw samples"), make("pre", { tabindex: 0 }, cell.samples.map(s => `${s[0]}\t${s[1]} ms${s[2] ? "\tlate" : ""}`).join("\n"))));
+}
+function hiddenPart(row) {
+  if (!row.hidden.length) return [];
+  return [make("div", { class: "card" }, make("h3", {}, "Hidden shapes"), make("p", { class: "small" }, "Drawn from the secret of its run, in no score; batch×heads×seqlen, TFLOP/s."),
+    pairs(row.hidden), row.loss ? make("p", {}, row.loss) : null)];
 }
 function stepsOf(board, row) {
   const steps = board.rows.filter(one => one.champion === row.entry);

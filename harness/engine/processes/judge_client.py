@@ -17,12 +17,15 @@ from harness.process.messages import (
     BurstReport,
     Crossing,
     Done,
+    Drawn,
     Dumped,
     Failed,
     JudgeReady,
     Revealed,
+    StretchReport,
     understood,
 )
+from harness.schema import Case
 
 JUDGE_START_S = 180
 JUDGE_REQUEST_S = 600
@@ -106,17 +109,30 @@ class JudgeClient:
         profile: bool = False,
         heat_ms: float = 0,
         compare: bool = False,
+        kernels_s: float | None = None,
     ) -> BurstReport:
         """Run the current inputs on one worker; it may take `timeout_s` to get ready and again for its calls.
 
         compare: its results with those of libraries, afterwards.
+        kernels_s: what kernels may take once the calls have returned, where that is less.
         """
         message = {"op": "burst", "worker": name, "timeout_s": timeout_s, "profile": profile}
+        message |= {} if kernels_s is None else {"kernels_s": kernels_s}
         message |= {"heat_ms": heat_ms, "compare": compare}
         with self._busy_with(name):
             self._send(message)
             answer = self._answer_of_worker(2 * timeout_s + TURN_SPARE_S, overdue)
             return self._read(answer, BurstReport)
+
+    def stretch(
+        self, name: str, calls: int, seconds: float, timeout_s: float, overdue: Overdue
+    ) -> StretchReport:
+        """Run `calls` calls, some `seconds`, on windows into the current inputs, back to back."""
+        message = {"op": "stretch", "worker": name, "calls": calls, "seconds": seconds}
+        with self._busy_with(name):
+            self._send(message | {"timeout_s": timeout_s})
+            answer = self._answer_of_worker(2 * timeout_s + TURN_SPARE_S, overdue)
+            return self._read(answer, StretchReport)
 
     def prime(
         self, names: Sequence[str], timeout_s: float, overdue: Callable[[str, float], object]
@@ -139,6 +155,12 @@ class JudgeClient:
         """Forget a worker and free its buffers."""
         with self._busy_with(name):
             self._read(self._ask({"op": "detach", "worker": name}, JUDGE_REQUEST_S), Done)
+
+    def hidden_cases(self, official: Sequence[Case], each: int) -> tuple[Case, ...]:
+        """Shapes that follow from the secret in force, `each` for every headdim of `official`."""
+        cases = [case.model_dump(mode="json") for case in official]
+        message = {"op": "hidden", "official": cases, "each": each}
+        return self._read(self._ask(message, JUDGE_REQUEST_S), Drawn).cases
 
     def reveal(self) -> str:
         """The secret that all inputs so far came from; the next ones come from a new one."""

@@ -1,0 +1,92 @@
+"""What a call of an exported kernel costs the host, beside FlashAttention-3 and SDPA.
+
+    python benchmarks/exported_call.py PACKAGE      (an exported package that can be imported)
+
+Microseconds until a call returns, without waiting for the GPU: 200 calls on tensors of one short
+head are queued, the queue is emptied between rounds; the median of 30 rounds. `compiled` is the
+operator as a compiled graph calls it: a graph of 16 calls less one of 8, an eighth of it.
+"""
+
+from __future__ import annotations
+
+import importlib
+import statistics
+import sys
+import time
+from collections.abc import Callable
+
+import torch
+import torch.nn.functional as F
+
+CALLS, ROUNDS = 200, 30
+SHAPE = (1, 1, 64, 128)  # batch, heads, seqlen, headdim
+
+
+def host_us(call: Callable[[], object], calls: int = CALLS) -> float:
+    """Of one call."""
+    found = []
+    for _ in range(ROUNDS + 3):  # three warm
+        torch.cuda.synchronize()
+        start = time.perf_counter()
+        for _ in range(calls):
+            call()
+        found.append((time.perf_counter() - start) / calls * 1e6)
+    torch.cuda.synchronize()
+    return statistics.median(found[3:])
+
+
+def compiled_us(
+    attention: Callable[..., torch.Tensor], q: torch.Tensor, k: torch.Tensor, v: torch.Tensor
+) -> float:
+    """Of one call inside of a compiled graph."""
+
+    def chain(length: int) -> Callable[..., torch.Tensor]:
+        def many(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+            for _ in range(length):
+                q = attention(q, k, v)
+            return q
+
+        return torch.compile(many, fullgraph=True)
+
+    long, short = chain(16), chain(8)
+    return (host_us(lambda: long(q, k, v), 16) - host_us(lambda: short(q, k, v), 16)) / 8
+
+
+def main(name: str) -> None:
+    """Print a table."""
+    package = importlib.import_module(name)
+    q, k, v = (torch.randn(SHAPE, device="cuda", dtype=torch.float16) for _ in range(3))
+    scale = SHAPE[-1] ** -0.5
+    judged = package.judged.function("forward")
+    operators = getattr(torch.ops, name)
+    rows = {
+        f"{name}: the judged function": lambda: judged(q, k, v, True, scale),
+        f"{name}: the operator": lambda: operators.inference.default(q, k, v, True, scale),
+        f"{name}.attention": lambda: package.attention(q, k, v),
+        "F.scaled_dot_product_attention": lambda: F.scaled_dot_product_attention(
+            q, k, v, is_causal=True
+        ),
+    }
+    compiled = {name: package.attention}
+    try:
+        from flash_attn_interface import flash_attn_func
+    except ImportError:
+        pass
+    else:
+        tokens = [t.transpose(1, 2) for t in (q, k, v)]
+        rows["flash_attn_3"] = lambda: flash_attn_func(*tokens, causal=True)
+    print(f"{torch.cuda.get_device_name()}, torch {torch.__version__}, {SHAPE}, no gradients")
+    print("| call | us on the host |\n|---|---:|")
+    with torch.no_grad():
+        for row, call in rows.items():
+            print(f"| {row} | {host_us(call):.2f} |")
+        for row, attention in compiled.items():
+            print(f"| {row}, compiled | {compiled_us(attention, q, k, v):.2f} |")
+    leaves = [t.requires_grad_() for t in (q, k, v)]
+    print(
+        f"| {name}.attention, for a backward | {host_us(lambda: package.attention(*leaves)):.2f} |"
+    )
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])

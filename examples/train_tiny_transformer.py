@@ -1,0 +1,262 @@
+"""A small decoder trained with PyTorch's attention and with an exported kernel: losses, times, memory.
+
+    python run.py export cuda_hopper --backward cuda_hopper_backward --to out && pip install ./out
+    python examples/train_tiny_transformer.py --package attnboard_cuda_hopper
+    TRITON_INTERPRET=1 python examples/train_tiny_transformer.py --quick --package PACKAGE   (a CPU)
+
+Weights are random, and the tokens follow a rule that can be learnt. Every run of a headdim starts
+from the same weights and sees the same tokens. `sdpa, nudged` is SDPA from weights that were moved
+by half a rounding of float16: how far its losses go apart is what rounding alone does.
+
+`attention` is the part of a step that goes when every head returns its v: copies are counted.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import functools
+import importlib
+import statistics
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+Attention = Callable[[torch.Tensor, torch.Tensor, torch.Tensor], torch.Tensor]
+NUDGE = 2.0**-12  # half of the distance between float16 numbers, relative
+
+
+@dataclass(frozen=True)
+class Size:
+    """Of the model and of what it is trained on."""
+
+    layers: int
+    width: int
+    vocabulary: int
+    batch: int
+    seqlen: int
+    steps: int
+
+
+FULL = Size(layers=4, width=1024, vocabulary=8192, batch=2, seqlen=8192, steps=50)
+QUICK = Size(layers=1, width=64, vocabulary=32, batch=2, seqlen=40, steps=4)
+
+
+class Block(nn.Module):
+    """Causal attention and a feed-forward layer, each after a norm."""
+
+    def __init__(self, width: int, headdim: int) -> None:
+        super().__init__()
+        self.headdim = headdim
+        self.norm, self.norm_after = nn.LayerNorm(width), nn.LayerNorm(width)
+        self.qkv, self.out = nn.Linear(width, 3 * width), nn.Linear(width, width)
+        self.up, self.down = nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
+
+    def forward(self, x: torch.Tensor, attention: Attention) -> torch.Tensor:
+        """[batch, seqlen, width] → the same."""
+        batch, seqlen, width = x.shape
+        qkv = self.qkv(self.norm(x)).view(batch, seqlen, 3, width // self.headdim, self.headdim)
+        o = attention(
+            *(t.transpose(1, 2) for t in qkv.unbind(2))
+        )  # [batch, heads, seqlen, headdim]
+        x = x + self.out(o.transpose(1, 2).reshape(batch, seqlen, width))
+        return x + self.down(F.gelu(self.up(self.norm_after(x))))
+
+
+class Decoder(nn.Module):
+    """Tokens → logits of the next."""
+
+    def __init__(self, size: Size, headdim: int) -> None:
+        super().__init__()
+        self.tokens = nn.Embedding(size.vocabulary, size.width)
+        self.places = nn.Embedding(size.seqlen, size.width)
+        self.blocks = nn.ModuleList(Block(size.width, headdim) for _ in range(size.layers))
+        self.norm, self.head = nn.LayerNorm(size.width), nn.Linear(size.width, size.vocabulary)
+
+    def forward(self, tokens: torch.Tensor, attention: Attention) -> torch.Tensor:
+        """Tokens [batch, seqlen] → logits [batch, seqlen, vocabulary]."""
+        x = self.tokens(tokens) + self.places.weight[: tokens.shape[1]]
+        for block in self.blocks:
+            x = block(x, attention)
+        return self.head(self.norm(x))
+
+
+def draw_tokens(size: Size, step: int) -> torch.Tensor:
+    """[batch, seqlen + 1]: the first, third, … are drawn, each of the others follows from the one before."""
+    generator = torch.Generator().manual_seed(step)
+    tokens = torch.randint(size.vocabulary, (size.batch, size.seqlen + 2), generator=generator)
+    tokens[:, 1::2] = (5 * tokens[:, ::2] + 7) % size.vocabulary
+    return tokens[:, : size.seqlen + 1]
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """Of one training run."""
+
+    losses: list[float]
+    step_ms: float
+    prefill_ms: float
+    memory_gib: float
+
+
+class Clock:
+    """Milliseconds between calls, on the GPU's clock where there is one."""
+
+    def __init__(self, device: str) -> None:
+        self.device = device
+        self.marks: list[torch.cuda.Event | float] = []
+
+    def mark(self) -> None:
+        """A point in time behind all that was queued."""
+        if self.device == "cpu":
+            self.marks.append(time.perf_counter())
+        else:
+            event = torch.cuda.Event(enable_timing=True)
+            event.record()
+            self.marks.append(event)
+
+    def median_ms(self) -> float:
+        """Of the later half of the stretches between marks."""
+        if self.device == "cpu":
+            stretches = [1e3 * (b - a) for a, b in zip(self.marks, self.marks[1:], strict=False)]
+        else:
+            torch.cuda.synchronize()
+            stretches = [
+                a.elapsed_time(b) for a, b in zip(self.marks, self.marks[1:], strict=False)
+            ]
+        return statistics.median(stretches[len(stretches) // 2 :])
+
+
+def train(
+    size: Size, headdim: int, device: str, attention: Attention, data: list[torch.Tensor],
+    nudged: bool = False,
+) -> Outcome:  # fmt: skip
+    """Train from the same weights, then time a prefill."""
+    torch.manual_seed(0)
+    model = Decoder(size, headdim).to(device)
+    if nudged:
+        with torch.no_grad():
+            for weight in model.parameters():
+                weight.mul_(1 + NUDGE * torch.sign(torch.randn_like(weight)))
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3, fused=device != "cpu")
+    scaler = torch.amp.GradScaler(device, init_scale=1024.0)
+    losses, clock = [], Clock(device)
+    if device != "cpu":
+        torch.cuda.reset_peak_memory_stats()
+    for tokens in data:
+        clock.mark()
+        with torch.autocast(device, dtype=torch.float16):
+            logits = model(tokens[:, :-1], attention)
+            loss = F.cross_entropy(logits.float().flatten(0, 1), tokens[:, 1:].flatten())
+        scaler.scale(loss).backward()
+        scaler.step(optimizer)
+        scaler.update()
+        optimizer.zero_grad()
+        losses.append(loss.detach())
+    clock.mark()
+    peak = torch.cuda.max_memory_allocated() / 2**30 if device != "cpu" else 0.0
+    prefill = Clock(device)
+    with torch.inference_mode(), torch.autocast(device, dtype=torch.float16):
+        for tokens in data[:10]:
+            prefill.mark()
+            model(tokens[:, :-1], attention)
+        prefill.mark()
+    told = [float(loss) for loss in losses]
+    return Outcome(told, clock.median_ms(), prefill.median_ms(), peak)
+
+
+def sdpa(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+    """As a model calls it; PyTorch picks the backend."""
+    return F.scaled_dot_product_attention(q, k, v, is_causal=True)
+
+
+def taken_out(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+    """No attention at all; q and k keep their gradients."""
+    return v + 0 * (q[..., :1] + k[..., :1])
+
+
+def flash_attn_3() -> Attention | None:
+    """FlashAttention-3, if it is installed: it takes (batch, seqlen, heads, headdim)."""
+    try:
+        from flash_attn_interface import flash_attn_func
+    except ImportError:
+        return None
+
+    def attention(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+        told = flash_attn_func(*(t.transpose(1, 2) for t in (q, k, v)), causal=True)
+        o = told[0] if isinstance(told, tuple) else told
+        return o.transpose(1, 2)
+
+    return attention
+
+
+@contextlib.contextmanager
+def behind_sdpa(package: object) -> Iterator[None]:
+    """F.scaled_dot_product_attention is the package's."""
+    package.enable()
+    try:
+        yield
+    finally:
+        package.disable()
+
+
+def compare(size: Size, headdim: int, device: str, package: object) -> None:
+    """Train with every attention there is and print a table."""
+    data = [draw_tokens(size, step).to(device) for step in range(size.steps)]
+    run = functools.partial(train, size, headdim, device, data=data)
+    for attention in (sdpa, *([package.attention] if package else [])):
+        train(size, headdim, device, attention, data[:3])  # compiles, tunes
+    found = {"sdpa": run(sdpa), "sdpa, nudged": run(sdpa, nudged=True)}
+    if package:
+        found[package.__name__] = run(package.attention)
+        if device != "cpu":
+            with behind_sdpa(package):
+                found["the same, by enable()"] = run(sdpa)
+    other = flash_attn_3() if device != "cpu" else None
+    if other:
+        found["flash_attn_3"] = run(other)
+    rest = run(taken_out)
+    print(
+        f"headdim {headdim}: {size.layers} layers of {size.width // headdim} heads, {size.batch} x "
+        f"{size.seqlen} tokens, {size.steps} steps, float16 autocast"
+    )
+    print(
+        "| attention | step ms | tokens/s | attention ms | share | prefill ms | GiB | last loss | off |"
+    )
+    print("|---|---:|---:|---:|---:|---:|---:|---:|---:|")
+    base = found["sdpa"]
+    for name, each in found.items():
+        own = each.step_ms - rest.step_ms
+        tokens = size.batch * size.seqlen / each.step_ms * 1e3
+        off = max(abs(a - b) for a, b in zip(each.losses, base.losses, strict=True))
+        print(
+            f"| {name} | {each.step_ms:.2f} | {tokens:,.0f} | {own:.2f} | {own / each.step_ms:.0%} "
+            f"| {each.prefill_ms:.2f} | {each.memory_gib:.2f} | {each.losses[-1]:.4f} | {off:.1e} |"
+        )
+    print(
+        f"first loss {base.losses[0]:.4f}; off: the largest distance to sdpa's loss in any step\n"
+    )
+
+
+def main() -> None:
+    """Parse, and compare at every headdim."""
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--package", help="an exported package that can be imported")
+    parser.add_argument("--quick", action="store_true", help="a tiny size, on the CPU")
+    parser.add_argument("--headdim", type=int, nargs="+", help="default: 64 128; with --quick 32")
+    args = parser.parse_args()
+    device = "cpu" if args.quick or not torch.cuda.is_available() else "cuda"
+    size = QUICK if device == "cpu" else FULL
+    package = importlib.import_module(args.package) if args.package else None
+    if device == "cuda":
+        print(f"{torch.cuda.get_device_name()}, torch {torch.__version__}")
+    for headdim in args.headdim or ([32] if device == "cpu" else [64, 128]):
+        compare(size, headdim, device, package)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,174 @@
+"""The cells of a grid as a map, in words, lines and markdown: masks and headdims × lengths."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from harness.board.rank import Board, Row
+from harness.board.render.text import number, sanitize, times
+from harness.board.rivals import Cell
+from harness.schema import Case, Result, Status
+
+MOST_MAPS = 6
+SHORT = (("flash_attn_", "fa"), ("sdpa_", ""), ("_backward", ""))
+#: Of a terminal: behind, behind or level, ahead, far ahead.
+RED, YELLOW, GREEN, STRONG, PLAIN = "\x1b[31m", "\x1b[33m", "\x1b[32m", "\x1b[1;32m", "\x1b[0m"
+FAR = 1.05
+
+
+@dataclass(frozen=True, slots=True)
+class HeatMap:
+    """One row of a grid's board; a field is empty where the suite has no such cell."""
+
+    row: Row
+    lengths: tuple[int, ...]
+    lines: tuple[tuple[str, tuple[tuple[Cell, ...], ...]], ...]  # (`causal 64`, a field a length)
+
+
+def maps(board: Board) -> list[HeatMap]:
+    """Of the best submissions of a grid; of another board none."""
+    return [heat_map(row) for row in (*board.ranked, *board.unranked) if row.cells][:MOST_MAPS]
+
+
+def heat_map(row: Row) -> HeatMap:
+    """Cells of one headdim, mask and type in a line, the masks one below the other."""
+    cases = [cell.result.case for cell in row.cells]
+    lengths = tuple(sorted({case.seqlen for case in cases}))
+    keys = sorted({_key(case) for case in cases}, key=lambda key: (not key[0], *key[1:]))
+    fields: dict[tuple[object, ...], list[Cell]] = {}
+    for cell in row.cells:
+        fields.setdefault((_key(cell.result.case), cell.result.case.seqlen), []).append(cell)
+    several = len({key[2] for key in keys}) > 1
+    lines = [
+        (_name(key, several), tuple(tuple(fields.get((key, n), ())) for n in lengths))
+        for key in keys
+    ]
+    return HeatMap(row, lengths, tuple(lines))
+
+
+def _key(case: Case) -> tuple[bool, int, str]:
+    return (case.causal, case.headdim, case.dtype.value)
+
+
+def _name(key: tuple[bool, int, str], several: bool) -> str:
+    return f"{'causal' if key[0] else 'full'} {key[1]}{f' {key[2]}' if several else ''}"
+
+
+def library(entry: str) -> str:
+    """`flash_attn_3_backward` → `fa3`, `sdpa_cudnn` → `cudnn`."""
+    for long, short in SHORT:
+        entry = entry.replace(long, short)
+    return sanitize(entry, 16)
+
+
+def length(seqlen: int) -> str:
+    """`512`, `16k`."""
+    return f"{seqlen // 1024}k" if seqlen % 1024 == 0 else str(seqlen)
+
+
+def summary(row: Row) -> str:
+    """`1.069× [1.066, 1.072] over the best library of each cell in the mean; least …; led in …`."""
+    worst, mean = row.worst_cell, row.over_best
+    if worst is None:
+        return ""
+    over = f"{times(mean)} over the best library of each cell in the mean; " if mean else ""
+    where = f"{sanitize(worst.result.config, 80)}, {library(worst.library)}"
+    return (
+        f"{over}least {worst.ratio.value:.3f}× ({where}); "
+        f"led in {row.led} of {len(row.results)} cells"
+    )
+
+
+def text_lines(found: HeatMap, colour: bool = False) -> list[str]:
+    """For a terminal: `causal 64   1.11 cudnn  0.97- fa3 …`; a minus: not led."""
+    body = [[name, *(_field(f, colour) for f in fields)] for name, fields in found.lines]
+    head = ["", *map(length, found.lengths)]
+    widths = [max(len(_bare(row[i])) for row in (head, *body)) for i in range(len(head))]
+    return [
+        "  ".join(c + " " * (w - len(_bare(c))) for c, w in zip(row, widths, strict=True)).rstrip()
+        for row in (head, *body)
+    ]
+
+
+def _field(cells: Sequence[Cell], colour: bool) -> str:
+    return " / ".join(_painted(cell) if colour else _plain(cell) for cell in cells) or "–"
+
+
+def _plain(cell: Cell) -> str:
+    return f"{cell.ratio.value:.2f}{'' if cell.led else '-'} {library(cell.library)}"
+
+
+def _painted(cell: Cell) -> str:
+    value = cell.ratio.value
+    paint = STRONG if value >= FAR and cell.led else GREEN if cell.led else YELLOW
+    return f"{RED if cell.ratio.high < 1 else paint}{_plain(cell)}{PLAIN}"
+
+
+def _bare(text: str) -> str:
+    for paint in (RED, YELLOW, GREEN, STRONG, PLAIN):
+        text = text.replace(paint, "")
+    return text
+
+
+def markdown_rows(found: HeatMap) -> tuple[list[str], list[list[str]]]:
+    """Head and body of a table; bold: not led."""
+    body = []
+    for name, fields in found.lines:
+        told = [" / ".join(_in_markdown(cell) for cell in field) or "–" for field in fields]
+        body.append([name, *told])
+    return ["mask, headdim", *map(length, found.lengths)], body
+
+
+def _in_markdown(cell: Cell) -> str:
+    ratio = f"{cell.ratio.value:.2f}×"
+    mark = ratio if cell.led else f"**{ratio}**"
+    return f"{number(cell.result.tflops, 0)} · {mark} {library(cell.library)}"
+
+
+# --------------------------------------------------------------------------- hidden shapes
+
+
+def loss_words(row: Row) -> str:
+    """What a row that leads more on official shapes than on hidden ones says, or an empty string."""
+    loss = row.loss
+    if loss is None or not loss.told or loss.libraries is None:
+        return ""
+    return (
+        f"faster on official shapes than on hidden ones by {loss.ratio.value - 1:.0%} "
+        f"[{loss.ratio.low - 1:.0%}, {loss.ratio.high - 1:.0%}], beside the same libraries, "
+        f"which move by at most {loss.libraries - 1:.0%}"
+    ).replace("%", " %")
+
+
+def hidden_words(result: Result) -> str:
+    """`2×37×6932 full: 513 TFLOP/s`, `hidden: unsupported`."""
+    case = result.case
+    shape = f"{case.batch}×{case.heads}×{case.seqlen} {'causal' if case.causal else 'full'}"
+    if result.status is Status.PASSED:
+        return f"{shape}: {number(result.tflops, 0)}"
+    if result.status is Status.UNSUPPORTED:
+        return "hidden: unsupported"
+    return f"{shape}: {result.status.value}"
+
+
+def as_json(found: HeatMap) -> Mapping[str, object]:
+    """What the page draws."""
+    return {
+        "entry": sanitize(found.row.entry, 80),
+        "summary": summary(found.row),
+        "lengths": [length(n) for n in found.lengths],
+        "lines": [
+            [name, [[_cell_json(cell) for cell in field] for field in fields]]
+            for name, fields in found.lines
+        ],
+    }
+
+
+def _cell_json(cell: Cell) -> list[object]:
+    ratio = cell.ratio
+    return [
+        *(float(f"{x:.5g}") for x in (ratio.low, ratio.value, ratio.high)),
+        library(cell.library),
+        float(f"{cell.result.tflops or 0:.4g}"),
+    ]

@@ -1,0 +1,159 @@
+"""A row beside the libraries of its own run: the best of them in each cell, and on hidden shapes.
+
+A library is a baseline that passed in the same run on the same config, so that every ratio is
+paired inside blocks. Pure: who those were is asked of `Libraries`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+
+from harness.measure import stats
+from harness.measure.stats import Interval
+from harness.measure.stopping import level_of
+from harness.schema import Kind, Result, Status
+
+#: The libraries that passed beside a result, in its run and on its config.
+Libraries = Callable[[Result], Sequence[Result]]
+
+#: What shapes between those of a grid may differ by although nobody keys on them.
+USUAL_DIFFERENCE = 1.03
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """One config of a row beside the fastest library of the same blocks."""
+
+    result: Result
+    library: str
+    ratio: Interval  # time of the library / time of the row
+
+    @property
+    def led(self) -> bool:
+        """Not slower, beyond doubt: the lower end of the interval is at least 1."""
+        return self.ratio.low >= 1
+
+
+@dataclass(frozen=True, slots=True)
+class HiddenLoss:
+    """How much more a row leads its libraries on official shapes than on hidden ones."""
+
+    ratio: Interval  # 1: as fast on both, beside the same libraries
+    libraries: (
+        float | None
+    )  # the same, or its inverse, of that library that moves most; of one: None
+
+    @property
+    def told(self) -> bool:
+        """More than any library moves, and more than shapes usually differ by."""
+        return self.libraries is not None and self.ratio.low > max(self.libraries, USUAL_DIFFERENCE)
+
+
+def among(results: Iterable[Result]) -> Libraries:
+    """The libraries that `results` themselves hold."""
+    found: dict[tuple[object, ...], list[Result]] = {}
+    for result in results:
+        if result.kind is Kind.BASELINE and result.status is Status.PASSED:
+            found.setdefault(place(result), []).append(result)
+    return lambda result: found.get(place(result), ())
+
+
+def place(result: Result) -> tuple[object, ...]:
+    """What two results of the same blocks share."""
+    return (result.run, result.suite_sha256, result.protocol, result.config)
+
+
+def cell_of(result: Result, libraries: Libraries) -> Cell | None:
+    """`result` beside the fastest of its libraries; None without a time or without a library."""
+    rivals = [r for r in libraries(result) if r.entry != result.entry]
+    if result.status is not Status.PASSED or not rivals:
+        return None
+    best = min(rivals, key=lambda r: (r.latency_ms or math.inf, r.entry))
+    ratio = direct_on(result, best)
+    return Cell(result, best.entry, ratio) if ratio else None
+
+
+def hidden_loss(
+    official: Sequence[Result], hidden: Sequence[Result], libraries: Libraries
+) -> HiddenLoss | None:
+    """Of one row; None where no hidden shape of it was timed beside a library.
+
+    Each hidden shape is held against its neighbours among the official ones of the same run and
+    headdim: of the same mask where there is one, the next shorter and the next longer.
+    """
+    own: list[Interval] = []
+    theirs: dict[str, list[Interval]] = {}
+    for result in (r for r in hidden if r.status is Status.PASSED):
+        near = [r for r in _neighbours(result, official) if r.status is Status.PASSED]
+        field = {r.entry: (r, _beside(near, r.entry, libraries)) for r in libraries(result)}
+        field = {name: one for name, one in field.items() if near and len(one[1]) == len(near)}
+        field.pop(result.entry, None)
+        own += _moves((result, near), list(field.values()))
+        for name, one in field.items():
+            others = [other for rival, other in field.items() if rival != name]
+            theirs.setdefault(name, []).extend(_moves(one, others))
+    if not own:
+        return None
+    moved = [abs(math.log(stats.geomean(each).value)) for each in theirs.values() if each]
+    return HiddenLoss(stats.geomean(own), math.exp(max(moved)) if moved else None)
+
+
+def told_of(results: Sequence[Result]) -> frozenset[str]:
+    """Entries of one run of which the board says that they are faster on its official shapes."""
+    libraries = among(results)
+    found = set()
+    for name in {result.entry for result in results}:
+        mine = [result for result in results if result.entry == name]
+        official = [result for result in mine if not result.case.hidden]
+        loss = hidden_loss(official, [r for r in mine if r.case.hidden], libraries)
+        found |= {name} if loss and loss.told else set()
+    return frozenset(found)
+
+
+#: A hidden result and the official ones beside it, all of one entry.
+Both = tuple[Result, Sequence[Result]]
+
+
+def _moves(mine: Both, others: Sequence[Both]) -> list[Interval]:
+    """Beside each of `others`: (lead on the official shapes) / (lead on the hidden one)."""
+    found = []
+    for other in others:
+        hidden = direct_on(mine[0], other[0])
+        near = [direct_on(a, b) for a, b in zip(mine[1], other[1], strict=True)]
+        known = [ratio for ratio in near if ratio]
+        if hidden and known and len(known) == len(near):
+            found.append(stats.quotient(stats.geomean(known), hidden))
+    return found
+
+
+def _beside(near: Sequence[Result], entry: str, libraries: Libraries) -> list[Result]:
+    """What the library `entry` did on each of `near`."""
+    return [rival for r in near for rival in libraries(r) if rival.entry == entry]
+
+
+def _neighbours(hidden: Result, official: Sequence[Result]) -> list[Result]:
+    case = hidden.case
+    near = [r for r in official if r.run == hidden.run and r.case.headdim == case.headdim]
+    near = [r for r in near if r.case.causal == case.causal] or near
+    shorter = [r for r in near if r.case.seqlen <= case.seqlen]
+    longer = [r for r in near if r.case.seqlen > case.seqlen]
+    below = max((r.case.seqlen for r in shorter), default=0)
+    above = min((r.case.seqlen for r in longer), default=0)
+    return [r for r in near if r.case.seqlen in (below, above)]
+
+
+# --------------------------------------------------------------------------- paired ratios
+
+
+def direct_on(a: Result | None, b: Result | None) -> Interval | None:
+    """Time of `b` / time of `a` on one config, paired over the blocks of one run."""
+    if a is None or b is None or a.run != b.run or a.machine.uuid != b.machine.uuid:
+        return None
+    return stats.speedup(block_times_ms(b), block_times_ms(a), level_of(max(a.looks, b.looks)))
+
+
+def block_times_ms(result: Result) -> dict[int, float]:
+    """Block number → latency in ms, of the samples that count."""
+    return {sample.block: sample.latency_ms for sample in result.scored}

@@ -1,0 +1,162 @@
+"""The folder of an exported package: its own code, the judged files, licence and evidence.
+
+FOLDER/pyproject.toml  README.md  LICENSE
+FOLDER/PACKAGE/        the code of harness/cli/commands/export/package/, the same in every export
+FOLDER/PACKAGE/evidence.json  forward.jsonl  backward.jsonl
+FOLDER/PACKAGE/forward/  backward/         the judged files
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from harness import __version__
+from harness.cli.commands.export.evidence import Part
+from harness.process.project import HOME
+
+CODE = Path(__file__).with_name("package")
+LICENCES = ("LICENSE", "LICENSE.txt", "LICENSE.md", "COPYING")
+APACHE = "Apache-2.0"  # this project's own, whose text lies in its root
+
+PYPROJECT = """\
+[build-system]
+requires = ["hatchling>=1.26"]
+build-backend = "hatchling.build"
+
+[project]
+name = {distribution}
+version = "{version}+{digest}"
+description = {description}
+readme = "README.md"
+requires-python = ">=3.10"{license}
+dependencies = {dependencies}
+
+[tool.hatch.build.targets.wheel]
+packages = [{package}]
+"""
+README = """\
+# {package}
+
+{description}
+
+Exported by attnboard {version} from the entr{ies} {entries}. The files in
+`{package}/forward/`{and_backward} are the bytes that were judged, SHA-256 `{digest}`;
+`{package}/evidence.json` holds the board's rows, `*.jsonl` the records behind them.
+
+```python
+import {package}
+
+# [batch, heads, seqlen, headdim], with gradients
+o = {package}.attention(q, k, v, causal=True)
+# F.scaled_dot_product_attention uses it; disable() ends that
+{package}.enable()
+# attn_implementation="{package}"
+{package}.register_transformers("{package}")
+```
+
+It takes {claims}.
+Whatever else it is called with, PyTorch's own attention computes, and a warning says so once.
+{trains}
+
+{table}
+`python -m {package} verify` judges it again here, with attnboard installed or `--checkout DIR`.
+
+Licence: {license}, by {author}.
+"""
+
+
+def package_name(part: Part) -> str:
+    """A name to import, from the entry's: `attnboard_cuda_hopper`."""
+    return "attnboard_" + re.sub(r"\W+", "_", part.entrant.name.lower()).strip("_")
+
+
+def write(folder: Path, package: str, forward: Part, backward: Part | None) -> list[str]:
+    """Make `folder`, which is not there, or is empty. Returns what its reader should know."""
+    home = folder / package
+    home.mkdir(parents=True)
+    for path in sorted(CODE.glob("*.py")):
+        (home / path.name).write_bytes(path.read_bytes())
+    told: dict[str, Any] = {"package": package, "attnboard": __version__, "backward": None}
+    for name, part in (("forward", forward), ("backward", backward)):
+        if part is not None:
+            told[name] = part.told(f"{name}.jsonl")
+            (home / f"{name}.jsonl").write_bytes(b"".join(line + b"\n" for line in part.lines))
+            for file, body in part.entrant.files:
+                path = home / name / file
+                path.parent.mkdir(parents=True, exist_ok=True)
+                path.write_bytes(body)
+    (home / "evidence.json").write_text(json.dumps(told, indent=1) + "\n", encoding="utf-8")
+    licence = licence_text(forward)
+    if licence is not None:
+        (folder / "LICENSE").write_bytes(licence)
+    (folder / "pyproject.toml").write_text(_pyproject(package, forward, backward), encoding="utf-8")
+    (folder / "README.md").write_text(_readme(package, forward, backward), encoding="utf-8")
+    return [] if licence else ["the entry brings no text of its licence; add a LICENSE to FOLDER"]
+
+
+def licence_text(part: Part) -> bytes | None:
+    """The licence that lies among the judged files, else this project's where it is the same."""
+    files = dict(part.entrant.files)
+    found = next((files[name] for name in LICENCES if name in files), None)
+    own = HOME / "LICENSE"
+    if found is None and part.entrant.manifest.license == APACHE and own.is_file():
+        return own.read_bytes()
+    return found
+
+
+def _pyproject(package: str, forward: Part, backward: Part | None) -> str:
+    parts = [forward, *([backward] if backward else [])]
+    needed = {name for part in parts for name in part.entrant.manifest.needs.packages}
+    license_ = forward.entrant.manifest.license
+    return PYPROJECT.format(
+        distribution=json.dumps(package.replace("_", "-")),
+        version=__version__,
+        digest=forward.entrant.source_sha256[:12],
+        description=json.dumps(forward.entrant.manifest.description, ensure_ascii=False),
+        license=f"\nlicense = {json.dumps(license_)}" if license_ else "",
+        dependencies=json.dumps(["torch>=2.11", *sorted(needed - {"torch"})]),
+        package=json.dumps(package),
+    )
+
+
+def _readme(package: str, forward: Part, backward: Part | None) -> str:
+    manifest = forward.entrant.manifest
+    claims = manifest.claims
+    dtypes = " and ".join(dtype.value for dtype in claims.dtypes)
+    heads = ", ".join(map(str, claims.headdims))
+    return README.format(
+        package=package,
+        version=__version__,
+        description=manifest.description,
+        ies="ies" if backward else "y",
+        entries=forward.entrant.name + (f" and {backward.entrant.name}" if backward else ""),
+        and_backward=f" and `{package}/backward/`" if backward else "",
+        digest=forward.entrant.source_sha256
+        + (f"` and `{backward.entrant.source_sha256}" if backward else ""),
+        claims=f"headdim {heads}, {dtypes}"
+        + ("" if claims.causal == "both" else f", causal={claims.causal}")
+        + f", on compute capability {', '.join(forward.capabilities) or 'any'}",
+        trains="Its gradients are the judged backward's."
+        if backward
+        else "Its gradients are PyTorch's, which computes the forward again for them.",
+        table="\n".join(_table(forward)) + "\n" + ("\n".join(_table(backward)) if backward else ""),
+        license=manifest.license or "none named",
+        author=manifest.author,
+    )
+
+
+def _table(part: Part) -> Iterator[str]:
+    """The board's rows of one entry, in Markdown."""
+    if not part.rows:
+        yield f"`{part.entrant.name}` has no row on a board: nobody judged these bytes.\n"
+    for board, row in part.rows:
+        yield f"`{part.entrant.name}` on {board.gpu}, suite {board.suite}:\n"
+        yield f"| shape | ms | TFLOP/s | × {board.headline} |\n|---|---:|---:|---:|"
+        for r in row.results:
+            ratio = f"{r.speedup.value:.3f}" if r.speedup else "–"
+            yield f"| {r.config} | {r.latency_ms:.4g} | {r.tflops:.1f} | {ratio} |"
+        yield ""

@@ -1,0 +1,106 @@
+"""`export ENTRY --to FOLDER`: a judged entry as a Python package, with the evidence of its speed.
+
+The package holds the bytes that were judged, custom operators of torch around them, and
+`python -m PACKAGE verify`, which judges it again where it is used.
+"""
+
+from __future__ import annotations
+
+import argparse
+import keyword
+import os
+import shlex
+from dataclasses import replace
+from pathlib import Path
+
+from harness.board import query
+from harness.board.rank import leaderboard
+from harness.catalog.entrants import find_entrants
+from harness.cli.commands.export.bundle import package_name, write
+from harness.cli.commands.export.evidence import LSE, Part, lines_of, rows_of
+from harness.errors import EXIT_OK, UnavailableError, UsageError, typed
+from harness.problems import Problem, get_problem
+from harness.process.project import base
+from harness.schema import Entrant, Kind
+
+FORWARD, BACKWARD = "attention_forward", "attention_backward"
+
+
+def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Declare the command."""
+    parser = subparsers.add_parser(
+        "export", help="a judged kernel as a Python package for your model"
+    )
+    add = parser.add_argument
+    add("entry", metavar="ENTRY", help="a forward: Triton, Gluon, or CUDA with a submission.py")
+    add("--backward", metavar="ENTRY", help="the backward that goes with it (default: PyTorch's)")
+    add("--to", type=Path, required=True, metavar="FOLDER", help="a folder to make")
+    add("--package", metavar="NAME", help="name to import (default: attnboard_ENTRY)")
+    add(
+        "--strided",
+        action="store_true",
+        help="the forward takes tensors of any strides and alignment; else it is given copies",
+    )
+    add("--unjudged", action="store_true", help="also what no record holds, without evidence")
+    query.add_results(parser)
+    parser.set_defaults(run=run)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Exit code 0, or 2 and what to type where the entry cannot be exported."""
+    forward = replace(_part(args, args.entry, get_problem(FORWARD)), strided=args.strided)
+    backward = _part(args, args.backward, get_problem(BACKWARD)) if args.backward else None
+    if backward and not forward.returns_lse:
+        raise UsageError(
+            f"{args.backward} takes the forward's lse, and {forward.entrant.name} gives none: "
+            f"its {get_problem(FORWARD).function} has no parameter {LSE}",
+            f"give it {LSE}=False, or export without --backward",
+        )
+    package = args.package or package_name(forward)
+    if not package.isidentifier() or keyword.iskeyword(package):
+        raise UsageError(
+            f"--package {package}: no name that Python imports", "--package my_attention"
+        )
+    if args.to.exists() and (not args.to.is_dir() or any(args.to.iterdir())):
+        raise UsageError(f"{args.to} is there already", "name a folder that is not")
+    for note in write(args.to, package, forward, backward):
+        print(f"note: {note}")
+    for part in filter(None, (forward, backward)):
+        on = ", ".join(f"{board.gpu} {board.suite}" for board, _ in part.rows) or "no board"
+        print(f"{part.entrant.name}: source {part.entrant.source_sha256[:16]}, judged on {on}")
+    where = f"{args.to}" if os.sep in f"{args.to}" else f"./{args.to}"
+    print(f"{where}: package {package}")
+    print(f"next: pip install {shlex.quote(where)} && python -m {package} verify")
+    return EXIT_OK
+
+
+def _part(args: argparse.Namespace, name: str, problem: Problem) -> Part:
+    """An entry with its evidence; raises UsageError where it cannot be had."""
+    found = find_entrants([name], base() / "submissions", Kind.SUBMISSION, problem)
+    if len(found) != 1:
+        names = ", ".join(entrant.name for entrant in found)
+        raise UsageError(f"'{name}' means {names}", "name one of them")
+    entrant = found[0]
+    if entrant.manifest.entry.endswith(".cu"):
+        raise UsageError(
+            f"{entrant.name}: a plain .cu is launched by attnboard, which a package goes without",
+            "write a submission.py that launches it: docs/write-a-cuda-kernel.md",
+        )
+    heads, _ = query.heads(args)
+    mine = [head for head in heads if head.entry == entrant.name]
+    results, _ = query.read_newest(heads) if mine else ([], [])
+    rows = rows_of(entrant, leaderboard(results)) if results else []
+    if not rows and not args.unjudged:
+        raise _unjudged(entrant, {head.source_sha256 for head in mine})
+    return Part(entrant, tuple(rows), tuple(lines_of(rows, heads)))
+
+
+def _unjudged(entrant: Entrant, judged: set[str]) -> UnavailableError:
+    run = typed(f"python run.py --submission {entrant.name}")
+    why = "no record of it passed on every shape"
+    if judged and entrant.source_sha256 not in judged:
+        others = ", ".join(sorted(source[:16] for source in judged))
+        why = f"these bytes are source {entrant.source_sha256[:16]}, judged were {others}"
+    return UnavailableError(
+        f"{entrant.name}: {why}", f"{run}, or --unjudged for a package without evidence"
+    )

@@ -1,0 +1,143 @@
+"""What the board says of one entrant's very bytes: its rows, and the records behind them."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from harness.board import record
+from harness.board.rank import Board, Leaderboard, Row
+from harness.problems import get_problem
+from harness.schema import Entrant, Result, Status
+
+LSE = "return_lse"  # the parameter by which a forward gives the logarithm of each row's sum
+Judged = tuple[Board, Row]
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """An entrant and the rows of its bytes: what becomes forward/ or backward/."""
+
+    entrant: Entrant
+    rows: tuple[Judged, ...]
+    lines: tuple[bytes, ...]  # of the records: its own, and the baselines' of the same runs
+    strided: bool = False  # said by who exports it: the judge hands over contiguous tensors
+
+    @property
+    def returns_lse(self) -> bool:
+        """Whether the function takes `return_lse`."""
+        manifest = self.entrant.manifest
+        body = dict(self.entrant.files)[manifest.entry]
+        wanted = get_problem(manifest.problem).function
+        return any(
+            LSE in [arg.arg for arg in (*node.args.args, *node.args.kwonlyargs)]
+            for node in ast.parse(body).body
+            if isinstance(node, ast.FunctionDef) and node.name == wanted
+        )
+
+    @property
+    def capabilities(self) -> list[str]:
+        """Of the GPUs that it was judged on; without any, the least that it needs."""
+        results = [result for _, row in self.rows for result in row.results]
+        found = {r.machine.capability for r in results if r.machine.has_gpu}
+        least = self.entrant.manifest.needs.compute_capability
+        return sorted(found) or ([] if least == "0.0" else [least])
+
+    def told(self, records: str) -> dict[str, Any]:
+        """As it stands in evidence.json; `records` is the file that holds its lines."""
+        manifest = self.entrant.manifest
+        return {
+            "entry": self.entrant.name,
+            "author": manifest.author,
+            "description": manifest.description,
+            "language": manifest.language,
+            "license": manifest.license,
+            "problem": manifest.problem,
+            "entry_file": manifest.entry,
+            "function": get_problem(manifest.problem).function,
+            "returns_lse": self.returns_lse,
+            "strided": self.strided,
+            "source_sha256": self.entrant.source_sha256,
+            "files": [name for name, _ in self.entrant.files],
+            "claims": manifest.claims.model_dump(mode="json"),
+            "needs": manifest.needs.model_dump(mode="json"),
+            "capabilities": self.capabilities,
+            "boards": [_board(board, row) for board, row in self.rows],
+            "records": records,
+        }
+
+
+def rows_of(entrant: Entrant, found: Leaderboard) -> list[Judged]:
+    """The rows whose every result passed with the bytes of `entrant`; GPUs first."""
+    rows = [
+        (board, row)
+        for board in found.boards
+        for row in board.rows
+        if row.entry == entrant.name and _are_of(entrant, row.results)
+    ]
+    return sorted(rows, key=lambda pair: not pair[1].pick.machine.has_gpu)
+
+
+def _are_of(entrant: Entrant, results: Iterable[Result]) -> bool:
+    """Whether they passed with these bytes, doing what this entrant does."""
+    return all(
+        result.status is Status.PASSED
+        and result.source_sha256 == entrant.source_sha256
+        and result.problem == entrant.manifest.problem
+        for result in results
+    )
+
+
+def lines_of(rows: Iterable[Judged], heads: Iterable[record.Head]) -> list[bytes]:
+    """The lines of the records behind `rows`, byte for byte, a result's before its baseline's."""
+    at = {(head.run, head.entry, head.config): head for head in heads}
+    lines: dict[bytes, None] = {}
+    for _, row in rows:
+        for r in row.results:
+            against = r.speedup.against if r.speedup else r.entry
+            for entry in (r.entry, against):
+                head = at.get((r.run, entry, r.config))
+                if head is not None:
+                    lines[_line(head)] = None
+    return list(lines)
+
+
+def _line(head: record.Head) -> bytes:
+    with head.path.open("rb") as file:
+        file.seek(head.offset)
+        return file.readline().rstrip(b"\n")
+
+
+def _board(board: Board, row: Row) -> dict[str, Any]:
+    return {
+        "gpu": board.gpu,
+        "suite": board.suite,
+        "suite_sha256": board.suite_sha256,
+        "protocol": board.protocol,
+        "against": board.headline,
+        "rank": row.rank,
+        "speedup": [row.speedup.value, row.speedup.low, row.speedup.high] if row.speedup else None,
+        "results": [_result(result) for result in row.results],
+    }
+
+
+def _result(r: Result) -> dict[str, Any]:
+    return {
+        "config": r.config,
+        "case": r.case.model_dump(mode="json"),
+        "latency_ms": r.latency_ms,
+        "tflops": r.tflops,
+        "peak_pct": r.peak_pct,
+        "speedup": r.speedup.model_dump(mode="json") if r.speedup else None,
+        "numerics_class": r.numerics_class,
+        "max_diff": r.max_diff,
+        "integrity": r.integrity,
+        "date": r.date,
+        "run": r.run,
+        "harness_commit": r.harness_commit,
+        "driver": r.machine.driver,
+        "torch": r.machine.torch,
+        "triton": r.machine.triton,
+    }

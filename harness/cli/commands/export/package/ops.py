@@ -1,0 +1,248 @@
+"""Custom operators of torch around the judged functions.
+
+    attention(q, k, v, causal, sm_scale) -> o        chooses, falls back, has gradients; calls
+    inference(q, k, v, causal, sm_scale) -> o        the forward
+    training(q, k, v, causal, sm_scale) -> o, lse    the forward, with lse if a backward takes it
+    gradients(do, q, k, v, o, lse, causal, sm_scale) -> dq, dk, dv
+
+q, o [batch, heads, seqlen_q, headdim], k, v [batch, kv_heads, seqlen_k, headdim], lse float32
+[batch, heads, seqlen_q]. An output lies in memory as `torch.empty_like` of its input does.
+Compilers and CUDA graphs see the lower three, which have no autograd: it is in `attention`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import torch
+from torch.autograd.function import once_differentiable
+
+from . import judged
+from .fit import refusal, say_once, sdpa
+from .provenance import evidence, part
+
+Three = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
+Some = TypeVar("Some")
+NAMESPACE: str = evidence()["package"]
+TRAINS = part("backward") is not None  # else PyTorch's backward computes everything again
+STRIDED: bool = evidence()["forward"]["strided"]  # else the forward is given copies
+ALIGNMENT_BYTES = 16  # of tensors that TMA or wide loads read
+#: Which dispatch keys a plain call includes and excludes.
+EAGER = (torch._C._dispatch_tls_local_include_set(), torch._C._dispatch_tls_local_exclude_set())
+QKV = "Tensor q, Tensor k, Tensor v, bool causal, float sm_scale"
+SCHEMAS = {
+    "attention": "(Tensor q, Tensor k, Tensor v, bool causal=True, float? sm_scale=None) -> Tensor",
+    "inference": f"({QKV}) -> Tensor",
+    "training": f"({QKV}) -> (Tensor, Tensor)",
+    "gradients": "(Tensor do, Tensor q, Tensor k, Tensor v, Tensor o, Tensor lse, bool causal, "
+    "float sm_scale) -> (Tensor, Tensor, Tensor)",
+}
+
+
+def attention(
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    causal: bool = True,
+    sm_scale: float | None = None,
+) -> torch.Tensor:
+    """softmax(q kᵀ · sm_scale) v of each head.
+
+    With `causal` query i sees the keys up to i + seqlen_k - seqlen_q.
+
+    q [batch, heads, seqlen_q, headdim], k, v [batch, kv_heads, seqlen_k, headdim], any strides ->
+    as q. sm_scale defaults to headdim ** -0.5. Under autocast the inputs are cast, as SDPA's are.
+
+    Raises ValueError where a causal mask leaves a query without any key.
+    """
+    if torch.compiler.is_compiling():
+        o: torch.Tensor = ATTENTION(q, k, v, causal, sm_scale)
+        return o
+    return _attention(q, k, v, causal, sm_scale)
+
+
+def _attention(
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    causal: bool = True,  # the dispatcher leaves out what is as the schema has it
+    sm_scale: float | None = None,
+) -> torch.Tensor:
+    if torch.is_autocast_enabled(q.device.type):
+        dtype = torch.get_autocast_dtype(q.device.type)
+        q, k, v = (t.to(dtype) if t.dtype is not torch.float64 else t for t in (q, k, v))
+    scale = q.shape[-1] ** -0.5 if sm_scale is None else sm_scale
+    grads = torch.is_grad_enabled() and (q.requires_grad or k.requires_grad or v.requires_grad)
+    why = refusal(q, k, v, causal, scale, grads=grads)
+    if why:
+        say_once(why)
+        return sdpa(q, k, v, causal, scale)
+    if grads:  # what is copied here is not copied again in the backward
+        tensors = (q, k, v) if STRIDED else _dense(q, k, v)
+        o: torch.Tensor = _Attention.apply(*tensors, causal, scale)[0]
+        return o
+    result: torch.Tensor = INFERENCE(q, k, v, causal, scale)
+    return result
+
+
+class _Attention(torch.autograd.Function):
+    """The pair, or the forward with PyTorch's backward; a second derivative is refused."""
+
+    @staticmethod
+    def forward(*inputs: Any) -> Any:
+        q, k, v, causal, scale = inputs
+        return TRAINING(q, k, v, causal, scale)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
+        q, k, v, ctx.causal, ctx.scale = inputs
+        o, lse = output
+        ctx.mark_non_differentiable(lse)
+        ctx.save_for_backward(q, k, v, o, lse)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, *grads: Any) -> Any:
+        return (*GRADIENTS(grads[0], *ctx.saved_tensors, ctx.causal, ctx.scale), None, None)
+
+
+# ------------------------------------------------------------------------------- what runs
+
+
+def _dense(*tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    """The same, contiguous."""
+    return tuple(map(torch.Tensor.contiguous, tensors))
+
+
+def _ready(*tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    """The same, contiguous and aligned: what the judge hands over."""
+    dense = _dense(*tensors)
+    return tuple(t.clone() if t.data_ptr() % ALIGNMENT_BYTES else t for t in dense)
+
+
+def _like(result: torch.Tensor, model: torch.Tensor) -> torch.Tensor:
+    """`result` with the strides of empty_like(model)."""
+    if model.is_contiguous() and result.is_contiguous():
+        return result
+    wanted = torch.empty_like(model)
+    return result if result.stride() == wanted.stride() else wanted.copy_(result)
+
+
+def _elsewhere(run: Callable[..., Some], q: torch.Tensor, *rest: Any) -> Some:
+    """What `run` gives with the GPU of `q` as the current one."""
+    with torch.cuda.device(q.device):
+        return run(q, *rest)
+
+
+def _away(tensor: torch.Tensor) -> bool:
+    """Whether the current GPU is another one: Triton launches on the current."""
+    return tensor.is_cuda and tensor.get_device() != torch.cuda.current_device()
+
+
+def _inference(
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, causal: bool, sm_scale: float
+) -> torch.Tensor:
+    if _away(q):
+        return _elsewhere(_inference, q, k, v, causal, sm_scale)
+    forward = judged.function("forward")
+    tensors = (q, k, v) if STRIDED else _ready(q, k, v)
+    return _like(forward(*tensors, causal, sm_scale), q)
+
+
+def _training(
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, causal: bool, sm_scale: float
+) -> tuple[torch.Tensor, torch.Tensor]:
+    if not returns_lse():
+        return _inference(q, k, v, causal, sm_scale), _no_lse(q)
+    if _away(q):
+        return _elsewhere(_training, q, k, v, causal, sm_scale)
+    forward = judged.function("forward")
+    tensors = (q, k, v) if STRIDED else _ready(q, k, v)
+    o, lse = forward(*tensors, causal, sm_scale, return_lse=True)
+    return _like(o, q), lse
+
+
+def _gradients(
+    do: torch.Tensor,
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    o: torch.Tensor,
+    lse: torch.Tensor,
+    causal: bool,
+    sm_scale: float,
+) -> Three:
+    if _away(do):
+        return _elsewhere(_gradients, do, q, k, v, o, lse, causal, sm_scale)
+    if not TRAINS:
+        return _recomputed(do, q, k, v, causal, sm_scale)
+    backward = judged.function("backward")
+    ready = _ready(q, k, v, o, lse, do)
+    dq, dk, dv = backward(*ready, causal, sm_scale)
+    return _like(dq, q), _like(dk, k), _like(dv, v)
+
+
+def _recomputed(
+    do: torch.Tensor,
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    causal: bool,
+    sm_scale: float,
+) -> Three:
+    """PyTorch's gradients, its forward computed again for them.
+
+    An operator runs below autograd: `EAGER` brings it back for what is computed here.
+    """
+    with torch._C._ForceDispatchKeyGuard(*EAGER), torch.enable_grad():
+        leaves = [t.detach().requires_grad_() for t in (q, k, v)]
+        o = sdpa(leaves[0], leaves[1], leaves[2], causal, sm_scale)
+        dq, dk, dv = torch.autograd.grad(o, leaves, do)
+    return _like(dq, q), _like(dk, k), _like(dv, v)
+
+
+def returns_lse() -> bool:
+    """Whether the forward gives the logarithm of each row's sum on request."""
+    told = part("forward")
+    return bool(told and told["returns_lse"])
+
+
+def _no_lse(q: torch.Tensor) -> torch.Tensor:
+    return q.new_empty(0, dtype=torch.float32)
+
+
+# ------------------------------------------------------------------------------- what compilers see
+
+
+def _inference_fake(q: torch.Tensor, *_: Any) -> torch.Tensor:
+    return torch.empty_like(q)
+
+
+def _training_fake(q: torch.Tensor, *_: Any) -> tuple[torch.Tensor, torch.Tensor]:
+    lse = q.new_empty(q.shape[:-1], dtype=torch.float32) if returns_lse() else _no_lse(q)
+    return torch.empty_like(q), lse
+
+
+def _gradients_fake(
+    _: torch.Tensor, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *__: Any
+) -> Three:
+    return torch.empty_like(q), torch.empty_like(k), torch.empty_like(v)
+
+
+LIBRARY = torch.library.Library(NAMESPACE, "DEF")
+for _name, _schema in SCHEMAS.items():
+    LIBRARY.define(_name + _schema, tags=(torch.Tag.pt2_compliant_tag,))
+LIBRARY.impl("attention", _attention, "CompositeImplicitAutograd")
+for _name, _run, _fake in (
+    ("inference", _inference, _inference_fake),
+    ("training", _training, _training_fake),
+    ("gradients", _gradients, _gradients_fake),
+):
+    for _key in ("CPU", "CUDA"):
+        LIBRARY.impl(_name, _run, _key)
+    torch.library.register_fake(f"{NAMESPACE}::{_name}", _fake, lib=LIBRARY)
+
+_ops = getattr(torch.ops, NAMESPACE)
+ATTENTION, INFERENCE = _ops.attention.default, _ops.inference.default
+TRAINING, GRADIENTS = _ops.training.default, _ops.gradients.default

@@ -1,0 +1,138 @@
+"""What lasts: behind the blocks of a case seconds of each entrant alone, call after call.
+
+A burst is over before a GPU has come to its power limit; who runs for seconds runs at the clock that
+the limit leaves. Order is random. The judge times the stretch and checks its results
+(harness/judge/stretch.py); here the energy counter is read meanwhile. Whatever becomes of a stretch,
+what the bursts gave stays.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+from collections.abc import Iterator, Set
+
+from harness.engine.burst import Question, Stretch, end_woken, run_burst
+from harness.engine.run_state import RING, State
+from harness.measure import stats
+from harness.measure.energy import Recorder, mean_clock_mhz, mean_power
+from harness.measure.plan import shuffled
+from harness.problems.base import Probe
+from harness.process.messages import BurstReport, StretchReport
+from harness.schema import Case, Kind, Status, Sustained
+
+FEWEST_CALLS, MOST_CALLS = 40, 200_000  # however long or short a call is
+#: Every output of a burst is compared; a stretch that is faster per call by more is not believed.
+FASTER_THAN_BURSTS_PCT = 3.0
+
+
+def sustain(state: State, case: Case, left: Set[str] = frozenset()) -> None:
+    """One stretch of everybody who is timed on `case` but `left`; nothing unless the suite asks."""
+    if not state.suite.sustained_s:
+        return
+    without = {state.roles.null} | state.hidden | left
+    names = [n for n in state.workers if n not in without and state.may_run(n, case)]
+    for name in shuffled(names, state.rng):
+        known = state.record(name, case)
+        if not known.samples:
+            continue
+        state.observer.stage(name, f"{case.name}: {state.suite.sustained_s:g} s without a pause")
+        known.sustained = found = _stretch(state, name, case)
+        if found.status is not Status.PASSED:
+            words = f"{name}: no lasting time on {case.name}: {found.status.value}"
+            state.observer.note(f"{words} ({found.reason})")
+
+
+def _stretch(state: State, name: str, case: Case) -> Sustained:
+    """One stretch of one entrant, and what it came to."""
+    if state.facts.machine.has_gpu and state.suite.device == "gpu":
+        if not state.judge.shares_memory:
+            said = "device memory cannot be shared here, so its results could not be checked"
+            return Sustained(status=Status.UNAVAILABLE, reason=said)
+        if strangers := state.quiet.strangers(state.workers.values()):
+            said = f"on the GPU, and none of this run: process {', '.join(strangers)}"
+            return Sustained(status=Status.CONTENDED, reason=said)
+    submitted = state.workers[name].entrant.kind is Kind.SUBMISSION
+    if submitted and (overdrawn := state.budget.overdrawn(name)):
+        return Sustained(status=Status.TIMED_OUT, reason=overdrawn)
+    seconds, burst_ms = state.suite.sustained_s, _burst_ms(state, name, case)
+    ring = max(RING, case.burst)
+    calls = min(MOST_CALLS, max(FEWEST_CALLS, math.ceil(1e3 * seconds / burst_ms)))
+    label = f"stretch/{case.name}/{state.rng.getrandbits(64):x}"
+    probe = Probe(case, "normal", state.problem.kwargs(case))
+    if state.suite.device == "gpu":
+        seconds = max(seconds, calls * burst_ms / 1e3)
+    question = Question(probe, label, ring, timed=True, stretch=Stretch(calls, seconds))
+    timeout_s = state.limits.burst_s + 3 * seconds
+    with _bursts_kept(state, name) as lost:
+        with Recorder(state.monitor) as recorder:
+            reply = run_burst(state, name, question, timeout_s)
+        woken = end_woken(state, case)
+    if not isinstance(reply, StretchReport) or reply.status is not Status.PASSED:
+        return _failed(reply, lost)
+    if woken:
+        said = f"{', '.join(woken)} ran beside it"
+        return Sustained(status=Status.CONTENDED, reason=said)
+    return _told(state, name, case, reply, recorder, burst_ms)
+
+
+def _told(
+    state: State, name: str, case: Case, reply: StretchReport, recorder: Recorder, burst_ms: float
+) -> Sustained:
+    """The figures of a stretch whose results were right."""
+    on_gpu = state.suite.device == "gpu"
+    worst, limits = state.record(name, case).worst, state.problem.limits(case.dtype)
+    if worst and limits.exact(worst) and reply.rel_l2 > 2 * limits.rel_l2:
+        said = f"relative L2 {reply.rel_l2:.2g}, and {worst.rel_l2:.2g} in its bursts"
+        return Sustained(status=Status.INCORRECT, reason=said)
+    if on_gpu and reply.latency_ms < burst_ms * (1 - FASTER_THAN_BURSTS_PCT / 100):
+        said = f"{reply.latency_ms:.4g} ms a call, and {burst_ms:.4g} in its bursts"
+        return Sustained(status=Status.TIME_CLAIM_REJECTED, reason=said)
+    flops, during = state.problem.flops(case), (reply.since_s, reply.until_s)
+    power = mean_power(recorder.readings, *during) if on_gpu else None
+    joules = power.watts * reply.latency_ms / 1e3 if power else None
+    return Sustained(
+        status=Status.PASSED,
+        calls=reply.calls,
+        checked=reply.checked,
+        latency_ms=reply.latency_ms,
+        claimed_ms=reply.calls_ms[0],
+        tflops=flops / reply.latency_ms / 1e9,
+        judge_pct=reply.judge_pct,
+        clock_mhz=mean_clock_mhz(recorder.readings, *during) if on_gpu else None,
+        power_w=power.watts if power else None,
+        joules_per_call=joules,
+        pj_per_flop=1e12 * joules / flops if joules else None,
+        energy_error_pct=power.error_pct if power else None,
+    )
+
+
+def _burst_ms(state: State, name: str, case: Case) -> float:
+    """The median call of its bursts so far."""
+    return stats.median([sample.latency_ms for sample in state.record(name, case).samples])
+
+
+def _failed(reply: BurstReport | None, lost: list[tuple[Status, str]]) -> Sustained:
+    """Why there is no figure."""
+    if reply is not None and reply.status is not Status.PASSED:
+        return Sustained(status=reply.status, reason=reply.message[:500])
+    status, why = lost[0] if lost else (Status.HARNESS_ERROR, "its worker ended without a word")
+    return Sustained(status=status, reason=why[:500])
+
+
+@contextlib.contextmanager
+def _bursts_kept(state: State, name: str) -> Iterator[list[tuple[Status, str]]]:
+    """Failures of `name` inside the block are told of the stretch, not of cases that are timed.
+
+    Yields what was taken back, once the block is over.
+    """
+    taken: list[tuple[Status, str]] = []
+    mine = [known for (who, _), known in state.evidence.items() if who == name]
+    whole = [known for known in mine if known.status is None and known.samples]
+    try:
+        yield taken
+    finally:
+        for known in whole:
+            if known.status is not None:
+                taken.append((known.status, known.reason))
+                known.status, known.reason, known.mismatch = None, "", None

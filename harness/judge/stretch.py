@@ -1,0 +1,396 @@
+"""A stretch: seconds of one worker's calls back to back, with spot checks that nobody can foresee.
+
+The worker runs by itself and tells on its stream, behind each call, how many are over and where the
+result lies; the last `ring` results stay as they are (harness/worker/held.py). From time to time,
+at moments drawn while it runs, the judge takes the GPU for some microseconds: it reads its own
+clock, how many calls are over, some words of the last results at secret places, and how many calls
+are over then.
+
+    worker   call call call call call      call call call call call call        call …
+    judge                          [check]                             [check]
+
+So two checks tell how long the calls between them took, by a clock that no worker sees. A worker
+that counts a call which it has not made has no answer to it at the next check, and there is none
+that it could have kept: no two calls have the same inputs (harness/process/cuda/windows.py). What a
+check takes, the GPU's changing between two processes included, is in the time.
+
+Without shared device memory, on a CPU, nobody can read meanwhile: the stretch is cut into
+legs of `ring` calls, and results of every call of each leg are compared.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+import select
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any
+
+import torch
+
+from harness.judge.burst import WorkerGone, WorkerLink, bits, is_dense, prepare_message
+from harness.judge.inputs import Inputs
+from harness.judge.sampled import Sampled
+from harness.process.cuda.arena_layout import nbytes
+from harness.process.cuda.driver import CudaDriver, timer
+from harness.process.cuda.shared_memory import DTYPES
+from harness.process.cuda.windows import Run, runs, windows
+from harness.process.messages import StretchReport, WorkerReply
+from harness.schema import Status
+
+PAIRS_A_SECOND = 7  # of spot checks
+FEWEST_PAIRS, MOST_PAIRS = 6, 30
+CALLS_A_CHECK = 4  # of those whose results are intact
+CPU_CLAIM_PCT, CPU_FLOOR_MS = 30.0, 10.0  # of messages and a scheduler; a CPU is never ranked
+FEWEST_CALLS = 3  # between the first check that counts and the last
+#: The worker counts from the first call of the last two thirds, the judge from a check behind it.
+CLAIM_PCT = 3.0
+#: Clocks only fall while a stretch lasts. Who takes longer for its first calls than for those that
+#: count may have made some of these beforehand.
+FIRST_PCT = 5.0
+START_MS = 100.0  # until the first call is on the GPU
+Answer = Callable[[tuple[torch.Tensor, ...]], tuple[torch.Tensor, ...]]
+
+
+@dataclass(frozen=True)
+class SpotCheck:
+    """`done` calls were over at `at_ms` of the judge's clock, `after` when words had been read."""
+
+    at_ms: float
+    took_ms: float
+    at_s: float  # the same moment on the host's monotonic clock
+    done: int
+    after: int
+    number: int  # of its words
+
+    def intact(self, ring: int) -> range:
+        """Numbers of the calls whose results stayed as they were while words of them were read."""
+        return range(max(0, self.after - ring + 1), self.done)
+
+
+@dataclass(frozen=True)
+class Asked:
+    """One stretch: its inputs, how many calls, from which on they count, what a limit is."""
+
+    inputs: Inputs
+    calls: int
+    seconds: float  # about how long
+    answer: Answer  # the library's results for some inputs
+    alone: tuple[bool, ...]
+    scaled: bool
+    seed: int
+
+    @property
+    def counted(self) -> int:
+        """The first call of the last two thirds."""
+        return self.calls // 3
+
+    @property
+    def runs(self) -> list[Run]:
+        """Where the arguments' tensors lie."""
+        sizes = [nbytes(spec.shape, spec.dtype) for spec in self.inputs.specs_in]
+        return runs(sizes, self.alone, self.inputs.calls)
+
+    @cached_property
+    def begins(self) -> list[tuple[int, ...]]:
+        """Of each call, where in its run each argument begins."""
+        return list(windows(self.runs, self.calls, self.seed))
+
+    @property
+    def message(self) -> dict[str, Any]:
+        """What the worker is told."""
+        told = {"op": "stretch", "calls": self.calls, "seed": self.seed, "alone": list(self.alone)}
+        return told | {"counted": self.counted}
+
+
+@dataclass(frozen=True)
+class Counted:
+    """The calls that count, by the judge's clock and by the worker's."""
+
+    calls: int
+    latency_ms: float
+    claimed_ms: float
+    since_s: float  # on the host's monotonic clock
+    until_s: float
+    judge_pct: float = 0.0  # of the time that spot checks took
+    first_ms: float = 0.0  # of one of the calls before
+
+
+@dataclass
+class Verified:
+    """What the words compared so far came to."""
+
+    checked: int = 0
+    rel_l2: float = 0.0
+
+
+def run_stretch(link: WorkerLink, asked: Asked, timeout_s: float) -> StretchReport:
+    """One stretch of one worker, timed and checked; a failure is a status with its words."""
+    try:
+        link.ask(prepare_message(asked.inputs), timeout_s)
+        _place(link, asked)
+        found = _gpu(link, asked, timeout_s) if link.gate else _cpu(link, asked, timeout_s)
+        _require_inputs(link, asked)
+    except WorkerGone as gone:
+        return StretchReport(**dict(gone.report))
+    return found
+
+
+# ------------------------------------------------------------------ on a GPU
+
+
+def _gpu(link: WorkerLink, asked: Asked, timeout_s: float) -> StretchReport:
+    pairs = max(FEWEST_PAIRS, min(MOST_PAIRS, math.ceil(PAIRS_A_SECOND * asked.seconds)))
+    checker = _SpotChecker(
+        link, asked, 4 * pairs
+    )  # a stretch may last twice as long as a burst says
+    rng, deadline = random.SystemRandom(), time.monotonic() + timeout_s
+    link.send(asked.message)
+    while time.monotonic() < deadline:
+        pause_s = rng.uniform(0.5, 1.5) * asked.seconds / pairs
+        if select.select([link.sock], [], [], pause_s)[0]:
+            break
+        checker.check()
+        checker.check()  # a moment later: who counts on by leaps is seen standing still
+    reply = link.answer("stretch", max(0.1, deadline - time.monotonic()))
+    torch.cuda.synchronize()
+    if len(reply.calls_ms) != 1:
+        said = f"{len(reply.calls_ms)} times for one stretch"
+        raise WorkerGone(Status.INVALID_SUBMISSION, said)
+    seen = counted(checker.checks, asked, reply.calls_ms[0])
+    if seen is None:
+        said = "too few calls between two checks of its last two thirds: ask for more seconds"
+        return StretchReport(status=Status.UNSTABLE, message=said)
+    verified, ring = Verified(), asked.inputs.calls
+    for check in checker.checks:
+        some = check.intact(ring)
+        if check.done > asked.calls:
+            said = f"counts {check.done} calls of {asked.calls}"
+            raise WorkerGone(Status.INVALID_SUBMISSION, said)
+        for call in sorted(rng.sample(some, min(CALLS_A_CHECK, len(some)))):
+            _verify(asked, call, checker.sampled[check.number], call % ring, reply, verified)
+    return _report(seen, verified)
+
+
+def counted(checks: Sequence[SpotCheck], asked: Asked, claimed_ms: float) -> Counted | None:
+    """From the first check of the last two thirds to the last one; None if too few calls lie between."""
+    inside = [check for check in checks if asked.counted <= check.done <= check.after < asked.calls]
+    calls = inside[-1].done - inside[0].done if inside else 0
+    if calls < FEWEST_CALLS:
+        return None
+    first, last = inside[0], inside[-1]
+    elapsed_ms = last.at_ms - first.at_ms
+    if elapsed_ms <= 0:
+        return None
+    return Counted(
+        calls=calls,
+        latency_ms=elapsed_ms / calls,
+        claimed_ms=claimed_ms,
+        since_s=first.at_s,
+        until_s=last.at_s,
+        judge_pct=100 * sum(check.took_ms for check in inside[1:]) / elapsed_ms,
+        first_ms=max(0.0, first.at_ms - START_MS) / max(1, first.done),
+    )
+
+
+class _SpotChecker:
+    """Reads from a stream of the judge's, made ready before the worker starts."""
+
+    def __init__(self, link: WorkerLink, asked: Asked, most: int) -> None:
+        sizes = asked.inputs.output_bytes
+        table = link.outputs.table(len(sizes))
+        self.checks: list[SpotCheck] = []
+        self.sampled = [Sampled(link.outputs.room, table, sizes) for _ in range(most)]
+        self._flag, self._driver = link.outputs.flag_word, CudaDriver()
+        self._flag.zero_()
+        self._counts = torch.zeros(2, dtype=torch.int32, device=self._flag.device)
+        self._latch, self._turn = torch.zeros(1, dtype=torch.int32).pin_memory(), 0
+        self._zero, self._start, self._read, self._end = (timer() for _ in range(4))
+        self._zero.record()
+        self._take(self.sampled[0])  # whatever is used for the first time is used now
+        torch.cuda.synchronize()
+
+    def check(self) -> None:
+        """Check once, if there is room for one more; waits until the GPU was ours."""
+        if len(self.checks) == len(self.sampled):
+            return
+        number = len(self.checks)
+        self._take(self.sampled[number])
+        self._end.synchronize()
+        at_s = time.monotonic()
+        done, after = self._counts.tolist()
+        begun, read = self._zero.elapsed_time(self._start), self._zero.elapsed_time(self._read)
+        took_ms = self._start.elapsed_time(self._end)
+        self.checks.append(SpotCheck((begun + read) / 2, took_ms, at_s, done, after, number))
+
+    def _take(self, sampled: Sampled) -> None:
+        """Queue all of a check behind a word of the host's, so that it happens at once."""
+        self._turn += 1
+        self._driver.wait_value(self._latch.data_ptr(), self._turn)
+        self._start.record()
+        self._counts[0:1].copy_(self._flag)
+        self._read.record()
+        sampled.take()
+        self._counts[1:2].copy_(self._flag)
+        self._end.record()
+        self._latch[0] = self._turn
+
+
+# ------------------------------------------------------------------ on a CPU
+
+
+def _cpu(link: WorkerLink, asked: Asked, timeout_s: float) -> StretchReport:
+    """Legs of `ring` calls by the worker's wall clock, held against ours; the last two thirds count.
+
+    Between two processes lie messages and a scheduler, which are longer than a small call.
+    """
+    ring, sizes = asked.inputs.calls, asked.inputs.output_bytes
+    slots = link.outputs.carve([(s.shape, s.dtype) for s in asked.inputs.specs_out] * ring)
+    table = torch.tensor([s.data_ptr() - link.outputs.room.data_ptr() for s in slots])
+    spent_s, counted_s, claimed_ms, calls, since_s = 0.0, 0.0, 0.0, 0, 0.0
+    verified = Verified()
+    while spent_s < asked.seconds or not calls:
+        leg = replace(asked, calls=ring, seed=random.SystemRandom().getrandbits(62))
+        link.poison()
+        begun = time.monotonic()
+        reply = link.ask(leg.message, timeout_s)
+        took_s = time.monotonic() - begun
+        if len(reply.calls_ms) != ring:
+            said = f"{len(reply.calls_ms)} times for {ring} calls"
+            raise WorkerGone(Status.INVALID_SUBMISSION, said)
+        if spent_s >= asked.seconds / 3:
+            since_s = since_s or begun
+            counted_s, calls = counted_s + took_s, calls + ring
+            claimed_ms += sum(reply.calls_ms)
+        spent_s += took_s
+        sampled = Sampled(link.outputs.room, table, sizes)
+        for call in range(ring):
+            _verify(leg, call, sampled, call, reply, verified)
+    judged_ms, claimed_ms = 1e3 * counted_s / calls, claimed_ms / calls
+    if judged_ms - claimed_ms > max(judged_ms * CPU_CLAIM_PCT / 100, CPU_FLOOR_MS):
+        raise WorkerGone(Status.TIME_CLAIM_REJECTED, _too_short(claimed_ms, judged_ms))
+    return _report(Counted(calls, claimed_ms, claimed_ms, since_s, time.monotonic()), verified)
+
+
+# ------------------------------------------------------------------ on both
+
+
+def _place(link: WorkerLink, asked: Asked) -> None:
+    """The judge's tensors into the worker's memory, those of an argument side by side."""
+    for source, target in _pairs(link, asked):
+        target.copy_(source)
+    if torch.cuda.is_available():
+        torch.cuda.synchronize()
+
+
+def _pairs(link: WorkerLink, asked: Asked) -> list[tuple[torch.Tensor, torch.Tensor]]:
+    """(the judge's own tensor, where its copy lies)."""
+    found = []
+    for number, (run, spec) in enumerate(zip(asked.runs, asked.inputs.specs_in, strict=True)):
+        for index, tensors in enumerate(asked.inputs.tensors):
+            begin = run.start + index * run.stride
+            flat = link.inputs.room[begin : begin + run.size]
+            found.append((tensors[number], flat.view(DTYPES[spec.dtype]).view(spec.shape)))
+    return found
+
+
+def _require_inputs(link: WorkerLink, asked: Asked) -> None:
+    """Raises WorkerGone where an input is not what it was."""
+    if not all(torch.equal(bits(a), bits(b)) for a, b in _pairs(link, asked)):
+        raise WorkerGone(Status.INPUT_MUTATED, "an input differs from what was given after it")
+
+
+def window(asked: Asked, call: int) -> tuple[torch.Tensor, ...]:
+    """The inputs of one call, out of the judge's own tensors."""
+    found = []
+    for number, (run, begin) in enumerate(zip(asked.runs, asked.begins[call], strict=True)):
+        index, inside = divmod(begin, run.stride)
+        whole = asked.inputs.tensors[index][number]
+        if inside:
+            after = asked.inputs.tensors[index + 1][number]
+            flat = torch.cat([_flat(whole)[inside:], _flat(after)[:inside]])
+            whole = flat.view(whole.dtype).view(whole.shape)
+        found.append(whole)
+    return tuple(found)
+
+
+def _flat(tensor: torch.Tensor) -> torch.Tensor:
+    """All bytes of a contiguous tensor."""
+    return tensor.contiguous().view(-1).view(torch.uint8)
+
+
+def _verify(
+    asked: Asked, call: int, sampled: Sampled, place: int, reply: WorkerReply, verified: Verified
+) -> None:
+    """Hold words of one call's results against the library's; raises WorkerGone."""
+    inputs = asked.inputs
+    width = len(inputs.specs_out)
+    strides = reply.strides[0] if reply.strides else []
+    if len(strides) != width:
+        raise WorkerGone(Status.INVALID_SUBMISSION, f"strides of {len(strides)} outputs of {width}")
+    expected = asked.answer(window(asked, call))
+    for number, (reference, layout) in enumerate(zip(expected, strides, strict=True)):
+        if not is_dense(tuple(reference.shape), tuple(layout)):
+            said = f"strides {layout} are not a dense {list(reference.shape)}"
+            raise WorkerGone(Status.BAD_OUTPUT, said)
+        at, words = sampled.words(place * width + number)
+        in_memory = torch.empty_like(reference.contiguous())
+        torch.as_strided(in_memory.view(-1), reference.shape, layout).copy_(reference)
+        right = in_memory.view(-1)[at].float()
+        mine = words.view(in_memory.dtype).float()
+        name = f"{inputs.specs_out[number].name} of call {call} of the stretch"
+        _require(mine, right, asked, name, verified)
+    verified.checked += 1
+
+
+def _require(
+    mine: torch.Tensor, right: torch.Tensor, asked: Asked, name: str, verified: Verified
+) -> None:
+    """The contract, on some words of one output; raises WorkerGone."""
+    if not bool(torch.isfinite(mine).all()):
+        raise WorkerGone(Status.NONFINITE, f"{name} holds NaN or infinity")
+    tiny = torch.finfo(torch.float32).tiny
+    difference, limit = mine - right, asked.inputs.contract_limit
+    largest = difference.abs().max()
+    if asked.scaled:
+        largest = largest / right.abs().max().clamp_min(tiny)
+    if not float(largest) < limit:
+        said = f"max diff {float(largest):.3g} of {name}, must be below {limit:g}"
+        raise WorkerGone(Status.INCORRECT, said)
+    size = torch.linalg.vector_norm(right).clamp_min(tiny)
+    relative = float(torch.linalg.vector_norm(difference) / size)
+    verified.rel_l2 = max(verified.rel_l2, relative)
+
+
+def _report(seen: Counted, verified: Verified) -> StretchReport:
+    """The figures, if the worker's clock agrees with the judge's and something was compared."""
+    allowed = CLAIM_PCT / 100 + 1 / seen.calls
+    status, message = Status.PASSED, ""
+    if not seen.claimed_ms >= seen.latency_ms * (1 - allowed):
+        status = Status.TIME_CLAIM_REJECTED
+        message = _too_short(seen.claimed_ms, seen.latency_ms)
+    elif seen.first_ms > seen.latency_ms * (1 + FIRST_PCT / 100):
+        status = Status.UNSTABLE
+        message = f"{seen.first_ms:.4g} ms a call in its first third, then {seen.latency_ms:.4g}"
+    elif not verified.checked:
+        status = Status.UNSTABLE
+        message = "its results were never complete when they were read"
+    return StretchReport(
+        status=status,
+        message=message,
+        calls_ms=(seen.claimed_ms,),
+        latency_ms=seen.latency_ms,
+        calls=seen.calls,
+        checked=verified.checked,
+        rel_l2=verified.rel_l2,
+        judge_pct=min(100.0, seen.judge_pct),
+        since_s=seen.since_s,
+        until_s=seen.until_s,
+    )
+
+
+def _too_short(claimed_ms: float, judged_ms: float) -> str:
+    return f"claims {claimed_ms:.4g} ms a call, the judge saw {judged_ms:.4g}"

@@ -1,0 +1,254 @@
+"""Cells beside the best library of the same blocks; and who is fast on the official shapes only."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from harness.board import export
+from harness.board.rank import Board, Row, leaderboard
+from harness.board.render import markdown, page, picture
+from harness.board.render.heat_map import heat_map, loss_words, maps, summary, text_lines
+from harness.catalog.suites import load_suite
+from harness.cli.terminal import Terminal
+from harness.schema import Case, Kind, Result, Status
+from tests.board.factory import timed, times
+
+GRID = {c.name: c for c in load_suite("fa3_grid", Path("configs")).cases}
+LIBRARIES = ("sdpa_cudnn", "flash_attn_3", "flash_attn_4")
+
+
+def hidden(seqlen: int = 5001, *, headdim: int = 64, causal: bool = True) -> Case:
+    name = f"hidden_hdim{headdim}"
+    shape = {"batch": 3, "heads": 30, "seqlen": seqlen, "headdim": headdim}
+    return Case.model_validate({"name": name, "causal": causal, **shape})
+
+
+def rows_on(case: Case, factors: Mapping[str, float], seed: int = 0, **changes: object) -> list:
+    """One config of one run: time = factor x cuDNN's, whose factor is 1."""
+    rng = np.random.default_rng(seed)
+    shared = np.cumsum(rng.normal(0, 0.004, 12))
+    told = {
+        name: times(rng, f, 0.001, shared) for name, f in {"sdpa_cudnn": 1.0, **factors}.items()
+    }
+    found = []
+    for name, mine in told.items():
+        kind = Kind.BASELINE if name in LIBRARIES else Kind.SUBMISSION
+        one = timed(name, "hdim64_seq4k", kind, mine, told["sdpa_cudnn"], **changes)
+        found.append(one.model_copy(update={"case": case, "config": case.name}))
+    return found
+
+
+def grid(mine: float = 0.8, slow: str = "hdim256_seq512", **changes: object) -> list[Result]:
+    """`mine` beats FA3, which beats cuDNN, but for one cell."""
+    found = []
+    for seed, (name, case) in enumerate(GRID.items()):
+        factors = {"mine": 1.05 if name == slow else mine, "flash_attn_3": 0.9, "flash_attn_4": 1.2}
+        found += rows_on(case, factors, seed, suite="fa3_grid", **changes)
+    return found
+
+
+def only(results: list[Result]) -> Board:
+    (board,) = leaderboard(results).boards
+    return board
+
+
+def row_of(results: list[Result], entry: str = "mine") -> Row:
+    return next(row for row in only(results).rows if row.entry == entry)
+
+
+def test_a_cell_stands_beside_the_fastest_library_of_its_own_run() -> None:
+    row = row_of(grid())
+    assert [cell.result.config for cell in row.cells] == [r.config for r in row.results]
+    assert {cell.library for cell in row.cells} == {"flash_attn_3"}
+    worst = row.worst_cell
+    assert worst
+    assert worst.result.config == "hdim256_seq512"
+    assert worst.ratio.value == pytest.approx(0.9 / 1.05, rel=0.01)
+    assert row.led == 35
+    assert row.over_best
+    assert row.over_best.value == pytest.approx(
+        (0.9 / 0.8) ** (35 / 36) * (0.9 / 1.05) ** (1 / 36), rel=2e-3
+    )
+
+
+def test_another_run_and_other_peoples_entries_are_no_library() -> None:
+    faster = [
+        r.model_copy(update={"run": "r2", "machine": r.machine})
+        for r in grid(mine=0.8)
+        if r.entry == "flash_attn_3"
+    ]
+    other = [r.model_copy(update={"entry": "theirs"}) for r in grid(mine=0.5) if r.entry == "mine"]
+    alone = [r for r in grid() if r.entry in ("mine", "sdpa_cudnn")]
+    row = row_of([*alone, *faster, *other])
+    assert {cell.library for cell in row.cells} == {"sdpa_cudnn"}
+    assert not row_of([r for r in grid() if r.entry == "mine"]).cells
+
+
+def test_a_cell_is_led_when_the_lower_end_is_not_below_one() -> None:
+    level = row_of(grid(mine=0.8985, slow=""))
+    assert 0 < level.led < 36
+    for cell in level.cells:
+        assert cell.led == (cell.ratio.low >= 1)
+
+
+def test_three_shapes_have_no_cells_and_lead_the_board() -> None:
+    three = {f"hdim{d}_seq4k": GRID[f"hdim{d}_seq4k"] for d in (64, 128, 256)}
+    small = [
+        r
+        for n, c in enumerate(three.values())
+        for r in rows_on(c, {"mine": 0.8}, n, suite_sha256="3" * 64)
+    ]
+    found = leaderboard([*small, *grid()])
+    assert found.main
+    assert not found.main.is_grid
+    assert not row_of(small).cells
+
+
+def test_the_map_in_words_lines_markdown_and_picture() -> None:
+    found = leaderboard(grid())
+    (board,) = found.boards
+    (one,) = maps(board)
+    assert [line[0] for line in one.lines] == [
+        f"{m} {d}" for m in ("causal", "full") for d in (64, 128, 256)
+    ]
+    assert one.lengths == (512, 1024, 2048, 4096, 8192, 16384)
+    told = summary(one.row)
+    assert "(hdim256_seq512, fa3)" in told
+    assert told.endswith("led in 35 of 36 cells")
+    lines = text_lines(one)
+    assert len(lines) == 7
+    assert sum(line.count("fa3") for line in lines) == 36
+    assert "0.86- fa3" in lines[3]
+    assert "\x1b[31m0.86- fa3\x1b[0m" in text_lines(one, colour=True)[3]
+    text = markdown.render(found, {0: "docs/board.svg"})
+    assert "**0.86×** fa3" in text
+    assert "35 of 36" in text
+    assert "| hdim256_seq512 |" not in text
+    ((name, svg),) = picture.pictures(found).values()
+    assert name == "board.svg"
+    assert svg.count('class="ahead"') == 35
+    assert svg.count('class="behind"') == 1
+
+
+def test_a_terminal_shows_the_map(capsys: pytest.CaptureFixture[str]) -> None:
+    Terminal(quiet_stdout=False).board(leaderboard(grid()), Path("leaderboard.md"))
+    said = capsys.readouterr().out
+    assert "0.86- fa3" in said
+    assert "led in 35 of 36 cells" in said
+
+
+def test_a_cell_that_is_missing_is_a_dash_and_no_mean() -> None:
+    found = [r for r in grid() if r.config != "hdim64_seq2k_full"]
+    board = only(found)
+    row = next(row for row in board.rows if row.entry == "mine")
+    assert len(heat_map(row).lines) == 6
+    assert sum(line.split().count("–") for line in text_lines(heat_map(row))) == 1
+
+
+# --------------------------------------------------------------------------- hidden shapes
+
+OFFICIAL = {"mine": 0.8, "flash_attn_3": 0.9, "flash_attn_4": 1.1}
+
+
+def beside_hidden(off: Mapping[str, float]) -> list[Result]:
+    """Three official shapes, and one hidden of each headdim on which times are `off`."""
+    found: list[Result] = []
+    for seed, headdim in enumerate((64, 128, 256)):
+        found += rows_on(GRID[f"hdim{headdim}_seq4k"], OFFICIAL, seed)
+        found += rows_on(hidden(headdim=headdim), off, seed + 10)
+    return found
+
+
+def test_who_keys_on_official_shapes_is_told() -> None:
+    row = row_of(beside_hidden({**OFFICIAL, "mine": 1.2, "flash_attn_3": 0.92}))
+    assert row.loss
+    assert row.loss.ratio.value == pytest.approx(1.2 / 0.8 * (0.9 / 0.92) ** (1 / 3), rel=0.01)
+    assert row.loss.libraries == pytest.approx(0.92 / 0.9, rel=0.01)
+    assert loss_words(row).startswith("faster on official shapes than on hidden ones by 49 %")
+    board = leaderboard(beside_hidden({**OFFICIAL, "mine": 1.2}))
+    assert "- `mine`: faster on official shapes than on hidden ones by 50 %" in markdown.render(
+        board
+    )
+
+
+@pytest.mark.parametrize(
+    "off",
+    [
+        OFFICIAL,
+        {**OFFICIAL, "mine": 0.6},  # faster on hidden ones
+        {**OFFICIAL, "mine": 0.815},  # no more than shapes usually differ
+        {"mine": 0.9, "flash_attn_3": 0.9, "flash_attn_4": 1.4},  # a library moves more
+        {"mine": 1.6, "flash_attn_3": 1.8, "flash_attn_4": 2.2},  # all but one move together
+    ],
+)
+def test_who_moves_no_more_than_libraries_is_not_told(off: Mapping[str, float]) -> None:
+    row = row_of(beside_hidden(off))
+    assert row.loss
+    assert not loss_words(row)
+
+
+def test_one_library_tells_nothing() -> None:
+    found = [
+        r for r in beside_hidden({**OFFICIAL, "mine": 1.6}) if r.entry in ("mine", "sdpa_cudnn")
+    ]
+    row = row_of(found)
+    assert row.loss
+    assert row.loss.libraries is None
+    assert not loss_words(row)
+
+
+def test_on_a_grid_the_neighbours_of_the_same_mask_are_held_against_a_hidden_shape() -> None:
+    """1.3 between 4k and 8k causal, as its neighbours are; every other cell is twice as fast."""
+    found: list[Result] = []
+    for seed, (name, case) in enumerate(GRID.items()):
+        near = name in ("hdim64_seq4k", "hdim64_seq8k")
+        found += rows_on(case, {**OFFICIAL, "mine": 1.3 if near else 0.6}, seed)
+    found += rows_on(hidden(5001), {**OFFICIAL, "mine": 1.3}, 99)
+    row = row_of(found)
+    assert row.loss
+    assert row.loss.ratio.value == pytest.approx(1, rel=0.01)
+
+
+def test_a_shape_that_is_not_claimed_is_unsupported_and_no_fault() -> None:
+    refused = [
+        r
+        if r.entry != "mine" or not r.case.hidden
+        else r.model_copy(
+            update={"status": Status.UNSUPPORTED, "reason": "claims seqlen divisible by 64"}
+        )
+        for r in beside_hidden(OFFICIAL)
+    ]
+    row = row_of(refused)
+    assert row.rank
+    assert row.loss is None
+    text = markdown.render(leaderboard(refused))
+    assert "hidden: unsupported" in text
+    assert "3×30×5001 causal: " in text
+
+
+def test_the_page_and_the_data_hold_the_map_and_hidden_shapes() -> None:
+    drawn = rows_on(hidden(), {**OFFICIAL, "mine": 1.6}, 99)
+    found = leaderboard([*grid(), *drawn])
+    (board,) = page.document(found, (), {})["boards"]
+    (one,) = board["grid"]
+    assert one["summary"] == summary(found.boards[0].ranked[0])
+    assert one["lines"][2][0] == "causal 256"
+    ((low, value, high, library, tflops),) = one["lines"][2][1][0]
+    assert low <= value <= high < 1
+    assert library == "fa3"
+    assert tflops > 0
+    mine = next(row for row in board["rows"] if row["entry"] == "mine")
+    assert mine["best"]["least"][1] == "hdim256_seq512"
+    assert (mine["best"]["led"], mine["best"]["of"]) == (35, 36)
+    assert mine["loss"].startswith("faster on official shapes")
+    assert mine["hidden"][0][0] == "hidden_hdim64"
+    (told,) = (row for row in export.document(found)["boards"][0]["rows"] if row["entry"] == "mine")
+    assert told["best_library"]["led"] == 35
+    assert len(told["best_library"]["cells"]) == 36
+    assert told["hidden"]["told"]
+    assert told["hidden"]["results"][0]["shape"]["seqlen"] == 5001
+    assert len(export.csv_text(found).splitlines()) == 1 + 4 * 36

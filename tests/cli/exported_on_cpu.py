@@ -1,0 +1,229 @@
+"""What an exported package does on a CPU, where Triton's interpreter runs its kernels.
+
+    TRITON_INTERPRET=1 python exported_on_cpu.py PACKAGE CHECK    (PACKAGE lies on PYTHONPATH)
+
+`all` runs every check and prints one JSON object: check → "" or what went wrong.
+"""
+
+import importlib
+import json
+import sys
+import traceback
+import warnings
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch.library import opcheck
+from torch.utils.checkpoint import checkpoint
+
+PACKAGE = importlib.import_module(sys.argv[1])
+OPS = getattr(torch.ops, sys.argv[1])
+SHAPE = (2, 2, 72, 32)  # a length off the tile
+
+
+def draw(shape=SHAPE, dtype=torch.float16, grads=False, strided=False):
+    """q, k, v [batch, heads, seqlen, headdim]; strided: as a model has them, heads inside of tokens."""
+    generator = torch.Generator().manual_seed(sum(shape))
+    batch, heads, seqlen, headdim = shape
+    if strided:
+        qkv = torch.randn(batch, seqlen, 3, heads, headdim, generator=generator).to(dtype)
+        tensors = [t.transpose(1, 2) for t in qkv.unbind(2)]
+    else:
+        tensors = [torch.randn(shape, generator=generator).to(dtype) for _ in range(3)]
+    return [t.detach().requires_grad_(grads) for t in tensors]
+
+
+def reference(q, k, v, do, causal=True, sm_scale=None):
+    """o, dq, dk, dv in float64, from the definition."""
+    q, k, v = (t.detach().double().requires_grad_() for t in (q, k, v))
+    scores = q @ k.mT * (q.shape[-1] ** -0.5 if sm_scale is None else sm_scale)
+    if causal:
+        future = torch.ones(scores.shape[-2:], dtype=torch.bool).triu(1)
+        scores = scores.masked_fill(future, float("-inf"))
+    o = scores.softmax(-1) @ v
+    return [o, *torch.autograd.grad(o, (q, k, v), do.double())]
+
+
+def near(found, wanted):
+    for name, a, b in zip(("o", "dq", "dk", "dv"), found, wanted, strict=False):
+        off = ((a.double() - b).norm() / b.norm()).item()
+        assert off < 3e-3, f"{name} is off by {off:.2e}"
+
+
+def trained(call, **more):
+    q, k, v = draw(grads=True, **more)
+    o = call(q, k, v)
+    do = torch.randn(o.shape, generator=torch.Generator().manual_seed(1)).to(o.dtype)
+    return [o, *torch.autograd.grad(o, (q, k, v), do)], reference(q, k, v, do)
+
+
+def by_the_kernel(call, *args, **kwargs):
+    """What `call` gives, which must not fall back."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        return call(*args, **kwargs)
+
+
+def opchecks():
+    for strided in (False, True):
+        for grads in (False, True):
+            opcheck(OPS.attention.default, (*draw(grads=grads, strided=strided), True, None))
+        q, k, v = draw(strided=strided)
+        o, lse = OPS.training(q, k, v, False, 0.2)
+        opcheck(OPS.inference.default, (q, k, v, False, 0.2))
+        opcheck(OPS.training.default, (q, k, v, False, 0.2))
+        opcheck(OPS.gradients.default, (torch.randn_like(o), q, k, v, o, lse, False, 0.2))
+
+
+def gradients():
+    for more in ({}, {"strided": True}, {"shape": (1, 3, 130, 64)}):
+        near(*by_the_kernel(trained, PACKAGE.attention, **more))
+
+
+def compiled():
+    for backend in ("eager", "aot_eager"):
+        torch._dynamo.reset()
+        call = torch.compile(PACKAGE.attention, fullgraph=True, backend=backend)
+        near(*by_the_kernel(trained, call))
+        near(*by_the_kernel(trained, call, shape=(2, 2, 40, 32)))  # another length
+        q, k, v = draw(strided=True)
+        with torch.no_grad():
+            o = by_the_kernel(call, q, k, v)
+        near([o], reference(q, k, v, q))
+
+
+def checkpointed():
+    def call(q, k, v):
+        return checkpoint(PACKAGE.attention, q, k, v, use_reentrant=False)
+
+    near(*by_the_kernel(trained, call))
+
+
+def autocast():
+    def call(q, k, v):
+        with torch.autocast("cpu", dtype=torch.float16):
+            o = PACKAGE.attention(q, k, v)
+        assert o.dtype == torch.float16
+        return o
+
+    near(*by_the_kernel(trained, call, dtype=torch.float32))
+
+
+def scale_and_mask():
+    q, k, v = draw()
+    o = by_the_kernel(PACKAGE.attention, q, k, v, causal=False, sm_scale=0.31)
+    near([o], reference(q, k, v, q, causal=False, sm_scale=0.31))
+
+
+def misaligned():
+    """The kernels are given what the judge gives them: contiguous, from a multiple of 16 bytes."""
+    judged, seen = PACKAGE.ops.judged, []
+    function = judged.function
+
+    def watched(name):
+        def run(*args, **kwargs):
+            tensors = [arg for arg in args if isinstance(arg, torch.Tensor)]
+            seen.extend(t.is_contiguous() and t.data_ptr() % 16 == 0 for t in tensors)
+            return function(name)(*args, **kwargs)
+
+        return run
+
+    flat = torch.randn(3 * 64 * 32 + 1).half()[1:].view(3, 1, 1, 64, 32)
+    assert flat.data_ptr() % 16
+    judged.function = watched
+    near([PACKAGE.attention(*flat)], reference(*flat, flat[0]))
+    near(*trained(PACKAGE.attention, strided=True))
+    q, k, v = draw(strided=True)
+    o, lse = OPS.training(q, k, v, True, 0.2)
+    OPS.gradients(o, q, k, v, o, lse, True, 0.2)
+    judged.function = function
+    assert seen == [True] * (3 + 9 + 9), seen
+
+
+def second_derivative():
+    q, k, v = draw(grads=True)
+    (dq,) = torch.autograd.grad(
+        PACKAGE.attention(q, k, v).float().pow(2).sum(), q, create_graph=True
+    )
+    with pytest.raises(RuntimeError, match="once_differentiable"):
+        dq.float().sum().backward()
+
+
+def fallback():
+    """Each unsupported call is SDPA's to the bit, and is said once."""
+    odd = {
+        "headdim 24": draw((1, 2, 8, 24)),
+        "torch.float32": draw(dtype=torch.float32),
+        "an empty tensor": draw((1, 2, 0, 32)),
+        "other heads": [draw((1, 4, 8, 32))[0], *draw((1, 2, 8, 32))[1:]],
+        "another seqlen": [draw((1, 2, 8, 32))[0], *draw((1, 2, 16, 32))[1:]],
+        "not (batch": [t[0] for t in draw()],
+    }
+    for why, (q, k, v) in odd.items():
+        for time in range(2):
+            with warnings.catch_warnings(record=True) as said:
+                warnings.simplefilter("always")
+                o = PACKAGE.attention(q, k, v, causal=False)
+            assert [why in str(w.message) for w in said] == [True] * (time == 0), (why, said)
+            sdpa = F.scaled_dot_product_attention(q, k, v, enable_gqa=q.dim() == 4)
+            assert torch.equal(o, sdpa), why
+    call = torch.compile(PACKAGE.attention, fullgraph=True, backend="aot_eager")
+    q, k, v = odd["headdim 24"]
+    near([call(q, k, v, False)], reference(q, k, v, q, causal=False))
+
+
+def causal_ends_with_the_last_key():
+    q, (_, k, v) = draw((1, 2, 8, 32))[0], draw((1, 2, 16, 32))
+    o = PACKAGE.attention(q, k, v)
+    wide = torch.cat([torch.zeros_like(q), q], 2)
+    torch.testing.assert_close(o, PACKAGE.attention(wide, k, v)[:, :, 8:], rtol=0, atol=2e-3)
+    with pytest.raises(ValueError, match="leaves queries without a key"):
+        PACKAGE.attention(k, q, q)
+
+
+def sdpa_slot():
+    assert sys.argv[1] in torch.nn.attention.list_flash_attention_impls()
+    assert torch.nn.attention.current_flash_attention_impl() is None
+    if not torch.cuda.is_available():
+        with pytest.raises(RuntimeError, match="no NVIDIA GPU"):
+            PACKAGE.enable()
+    PACKAGE.disable()
+
+
+def strided():
+    """Exported with --strided, the forward is given views as they are; the backward is not."""
+    forward = PACKAGE.ops.judged.function("forward")
+    seen = []
+
+    def watched(q, k, v, *rest, **more):
+        seen.append(q.is_contiguous())
+        return forward(q, k, v, *rest, **more)
+
+    given, PACKAGE.ops.STRIDED = PACKAGE.ops.STRIDED, True
+    function = PACKAGE.ops.judged.function
+    PACKAGE.ops.judged.function = lambda name: watched if name == "forward" else function(name)
+    near(*trained(PACKAGE.attention, strided=True))
+    q, k, v = draw(strided=True)
+    near([PACKAGE.attention(q, k, v)], reference(q, k, v, q))
+    PACKAGE.ops.judged.function, PACKAGE.ops.STRIDED = function, given
+    assert (given, seen) == (False, [False, False])
+
+
+CHECKS = [
+    *(opchecks, gradients, compiled, checkpointed, autocast, scale_and_mask, misaligned),
+    *(second_derivative, strided, fallback, causal_ends_with_the_last_key, sdpa_slot),
+]
+
+
+def outcome(check):
+    try:
+        check()
+    except Exception:
+        return traceback.format_exc()
+    return ""
+
+
+if __name__ == "__main__":
+    chosen = [check for check in CHECKS if sys.argv[2] in ("all", check.__name__)]
+    print(json.dumps({check.__name__: outcome(check) for check in chosen}))

@@ -1,0 +1,229 @@
+"""`export`: which bytes go into the package, what it says of them, and how it behaves."""
+
+from __future__ import annotations
+
+import argparse
+import functools
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from harness.board import record
+from harness.catalog.entrants import find_entrants
+from harness.cli.commands.export import bundle
+from harness.cli.commands.export import command as export
+from harness.cli.results import verify
+from harness.errors import UnavailableError, UsageError
+from harness.process.project import HOME
+from harness.schema import Entrant, Kind
+from tests.board.factory import run_of
+
+pytest.importorskip("torch")
+pytest.importorskip("triton")
+
+CHECKS = Path(__file__).with_name("exported_on_cpu.py")
+PAIR = ("triton_champion", "triton_backward")
+PACKAGE = "attnboard_triton_champion"
+
+
+def entrant_of(name: str) -> Entrant:
+    return find_entrants([name], HOME / "submissions", Kind.SUBMISSION, None)[0]
+
+
+def judged(folder: Path, name: str = PAIR[0], source: str = "") -> Path:
+    """Records in `folder` that say that the files of `name` passed."""
+    source = source or entrant_of(name).source_sha256
+    for line in run_of({name: 0.9}, source_sha256=source):
+        record.append(folder, line)
+    return folder
+
+
+def call(folder: Path, *words: object) -> int:
+    parser = argparse.ArgumentParser()
+    export.add_parser(parser.add_subparsers())
+    args = parser.parse_args(["export", *map(str, words), "--to", str(folder)])
+    code: int = args.run(args)
+    return code
+
+
+def python(folder: Path, *words: object, **more: str) -> subprocess.CompletedProcess[str]:
+    environment = os.environ | {"PYTHONPATH": str(folder), "OMP_NUM_THREADS": "1"} | more
+    command = [sys.executable, *map(str, words)]
+    return subprocess.run(
+        command,
+        cwd=folder,
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=280,
+    )
+
+
+@pytest.fixture(scope="module")
+def pair(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A forward and a backward, judged by made-up records of their very bytes."""
+    results = judged(tmp_path_factory.mktemp("results"))
+    folder = tmp_path_factory.mktemp("out") / "pair"
+    words = (PAIR[0], "--backward", PAIR[1], "--unjudged", "--results", results)
+    assert call(folder, *words) == 0
+    return folder
+
+
+# --------------------------------------------------------------------------- what is exported
+
+
+def test_what_is_exported_is_what_was_judged(pair: Path) -> None:
+    told = json.loads((pair / PACKAGE / "evidence.json").read_text())
+    for part, name in zip(("forward", "backward"), PAIR, strict=True):
+        folder = pair / PACKAGE / part
+        there = {p.relative_to(folder).as_posix() for p in folder.rglob("*") if p.is_file()}
+        assert there == set(told[part]["files"])
+        assert all((folder / f).read_bytes() == body for f, body in entrant_of(name).files)
+    script = (
+        f"from {PACKAGE}.provenance import source_hash as s; print(s('forward'), s('backward'))"
+    )
+    done = python(pair, "-c", script)
+    lines = [
+        record.parse(raw) for raw in (pair / PACKAGE / "forward.jsonl").read_bytes().splitlines()
+    ]
+    of_records = {line.source_sha256 for line in lines if line.entry == PAIR[0]}
+    assert of_records == {told["forward"]["source_sha256"]}
+    assert done.stdout.split() == [*of_records, entrant_of(PAIR[1]).source_sha256]
+
+
+def test_the_evidence_is_the_boards_row_and_its_records(pair: Path, tmp_path: Path) -> None:
+    told = json.loads((pair / PACKAGE / "evidence.json").read_text())
+    (board,) = told["forward"]["boards"]
+    assert (board["gpu"], board["suite"], board["rank"]) == ("NVIDIA H200", "fa3", 1)
+    assert [r["config"] for r in board["results"]] == [
+        *("hdim64_seq4k", "hdim128_seq8k", "hdim256_seq16k"),
+    ]
+    assert all(r["tflops"] > 0 and r["harness_commit"] for r in board["results"])
+    assert told["forward"]["capabilities"] == ["9.0"]
+    assert told["backward"]["boards"] == []
+    (tmp_path / "evidence.jsonl").write_bytes((pair / PACKAGE / "forward.jsonl").read_bytes())
+    parser = argparse.ArgumentParser()
+    verify.add_parser(parser.add_subparsers())
+    words = ["verify", PAIR[0], "--results", str(tmp_path), "--audit-only"]
+    args = parser.parse_args(words)
+    assert args.run(args) == 0
+
+
+def test_project_file_licence_and_readme(pair: Path) -> None:
+    tomllib = pytest.importorskip("tomllib")
+    project = tomllib.loads((pair / "pyproject.toml").read_text())["project"]
+    assert project["name"] == "attnboard-triton-champion"
+    assert project["license"] == "Apache-2.0"
+    assert project["dependencies"] == ["torch>=2.11", "triton"]
+    assert (pair / "LICENSE").read_bytes() == (HOME / "LICENSE").read_bytes()
+    readme = (pair / "README.md").read_text()
+    assert "| hdim64_seq4k |" in readme
+    assert "`triton_backward` has no row on a board" in readme
+
+
+def test_other_bytes_than_the_judged_are_seen(pair: Path, tmp_path: Path) -> None:
+    done = python(pair, "-m", PACKAGE, "verify", "--bytes-only")
+    assert (done.returncode, done.stdout.count("the bytes of source")) == (0, 2), done.stderr
+    copy = tmp_path / "copy"
+    subprocess.run(["cp", "-r", pair, copy], check=True)
+    changed = copy / PACKAGE / "forward" / "submission.py"
+    changed.write_bytes(changed.read_bytes() + b"\n")
+    done = python(copy, "-m", PACKAGE, "verify")
+    assert done.returncode == 1
+    assert done.stdout.startswith("DIFFERENT: forward was triton_champion")
+    changed.write_bytes(changed.read_bytes()[:-1])
+    (copy / PACKAGE / "forward" / "more.py").touch()
+    done = python(copy, "-m", PACKAGE, "verify")
+    assert "files that were not judged: forward/more.py" in done.stdout
+
+
+def test_verify_judges_the_evidence_with_a_checkout(pair: Path) -> None:
+    done = python(pair, "-m", PACKAGE, "verify")
+    assert done.returncode == 3
+    assert "attnboard, which judges, is not installed" in done.stderr
+    done = python(pair, "-m", PACKAGE, "verify", "--checkout", HOME)
+    assert done.returncode == 3, done.stderr
+    assert "audit: 3 records of triton_champion" in done.stdout
+    assert "CANNOT: triton_backward was exported without a row" in done.stdout
+
+
+# --------------------------------------------------------------------------- what is refused
+
+
+def test_what_no_record_holds_is_not_exported(tmp_path: Path) -> None:
+    out, none = tmp_path / "out", tmp_path / "none"
+    none.mkdir()
+    with pytest.raises(UnavailableError, match="no record of it passed"):
+        call(out, "triton_champion", "--results", none)
+    old = judged(tmp_path / "old", source="ab" * 32)
+    with pytest.raises(UnavailableError, match="judged were abababababababab") as refused:
+        call(out, "triton_champion", "--results", old)
+    assert "python run.py --submission triton_champion" in refused.value.hint
+    assert not out.exists()
+
+
+@pytest.mark.parametrize(
+    ("words", "fault"),
+    [
+        (["cuda_cuflash"], "a plain .cu is launched by attnboard"),
+        (["triton_template", "--backward", "triton_backward"], "has no parameter return_lse"),
+        (["triton_backward"], "computes attention_backward"),
+        (["triton_template", "--package", "a-b"], "no name that Python imports"),
+        (["triton_template", "--package", "class"], "no name that Python imports"),
+    ],
+)
+def test_what_cannot_be_exported_says_what_to_do(
+    tmp_path: Path, words: list[str], fault: str
+) -> None:
+    (tmp_path / "results").mkdir()
+    with pytest.raises(UsageError, match=fault) as refused:
+        call(tmp_path / "out", *words, "--unjudged", "--results", tmp_path / "results")
+    assert refused.value.hint
+
+
+def test_a_folder_that_is_there_is_left_alone(tmp_path: Path) -> None:
+    (tmp_path / "mine").touch()
+    with pytest.raises(UsageError, match="is there already"):
+        call(tmp_path, "triton_template", "--unjudged", "--results", tmp_path)
+    assert [path.name for path in tmp_path.iterdir()] == ["mine"]
+
+
+def test_a_licence_without_its_text_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "results").mkdir()
+    monkeypatch.setattr(bundle, "APACHE", "another")
+    call(tmp_path / "out", "triton_template", "--unjudged", "--results", tmp_path / "results")
+    assert "brings no text of its licence" in capsys.readouterr().out
+    assert not (tmp_path / "out" / "LICENSE").exists()
+
+
+# --------------------------------------------------------------------------- how it behaves
+
+
+NAMES = [
+    *("opchecks", "gradients", "compiled", "checkpointed", "autocast", "scale_and_mask"),
+    *("misaligned", "second_derivative", "strided", "fallback", "causal_ends_with_the_last_key"),
+    "sdpa_slot",
+]
+
+
+@functools.cache
+def outcomes(folder: Path) -> dict[str, str]:
+    """Check → what went wrong; one child process, which imports torch once."""
+    done = python(folder, CHECKS, PACKAGE, "all", TRITON_INTERPRET="1")
+    assert done.returncode == 0, done.stderr
+    found: dict[str, str] = json.loads(done.stdout.splitlines()[-1])
+    return found
+
+
+@pytest.mark.parametrize("check", NAMES)
+def test_the_pair_under_the_interpreter(pair: Path, check: str) -> None:
+    found = outcomes(pair)
+    assert list(found) == NAMES
+    assert not found[check], found[check]

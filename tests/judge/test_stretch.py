@@ -1,0 +1,247 @@
+"""A stretch is timed by the judge alone, and who has not computed its calls is found out."""
+
+from __future__ import annotations
+
+import socket
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+torch = pytest.importorskip("torch")
+import torch.nn.functional as F  # noqa: E402
+
+from harness.judge.burst import WorkerLink  # noqa: E402
+from harness.judge.inputs import Inputs  # noqa: E402
+from harness.judge.stretch import (  # noqa: E402
+    Asked,
+    SpotCheck,
+    Verified,
+    _place,
+    _report,
+    counted,
+    run_stretch,
+    window,
+)
+from harness.problems import get_problem  # noqa: E402
+from harness.problems.attention_forward_tensors import contract  # noqa: E402
+from harness.process import wire  # noqa: E402
+from harness.schema import Case, Status  # noqa: E402
+from harness.worker.__main__ import Worker, failure  # noqa: E402
+from harness.worker.stretch import windows_of  # noqa: E402
+
+CASE = Case(name="c", batch=1, heads=2, seqlen=128, headdim=64, burst=3)
+PROBLEM = get_problem("attention_forward")
+KWARGS: dict[str, bool | float | None] = dict(PROBLEM.kwargs(CASE))
+RING = 3
+
+
+def right(q, k, v, causal=True, sm_scale=None):
+    return F.scaled_dot_product_attention(q, k, v, is_causal=causal, scale=sm_scale)
+
+
+def asked(seconds: float = 0.05, calls: int = 30) -> Asked:
+    """A stretch on random inputs of CASE."""
+    generator = torch.Generator().manual_seed(1)
+    draw = [torch.randn(CASE.shape, generator=generator).half() for _ in range(3 * RING)]
+    inputs = Inputs(
+        specs_in=PROBLEM.inputs(CASE),
+        specs_out=PROBLEM.outputs(CASE),
+        tensors=[tuple(draw[3 * n : 3 * n + 3]) for n in range(RING)],
+        references=[],
+        kwargs=KWARGS,
+        contract_limit=1e-2,
+    )
+    return Asked(
+        inputs=inputs,
+        calls=calls,
+        seconds=seconds,
+        answer=lambda given: contract(given, KWARGS),
+        alone=tuple(spec.alone for spec in inputs.specs_in),
+        scaled=False,
+        seed=5,
+    )
+
+
+def serve(sock: socket.socket, function: Callable[..., object]) -> None:
+    """A worker as in its own process, on a thread."""
+    worker = Worker(function, Path("/nowhere"), "cpu")
+    while True:
+        try:
+            message, fds = wire.receive_with_fds(sock, max_fds=2)
+        except wire.PeerClosed:
+            sock.close()
+            return
+        try:
+            reply = worker.handle(message, fds)
+        except Exception as cause:
+            reply = failure(cause, Path("/nowhere"))
+        wire.send(sock, reply)
+
+
+@pytest.fixture
+def stretch_of():
+    """Runs one stretch of a function; returns the judge's report."""
+    links = []
+
+    def run(function, seconds=0.05):
+        ours, theirs = socket.socketpair()
+        threading.Thread(target=serve, args=(theirs, function), daemon=True).start()
+        size = RING * 2 * 128 * 64 * 2
+        link = WorkerLink(ours, "host", (3 * size, size))
+        links.append(link)
+        link.map(10)
+        return run_stretch(link, asked(seconds), 20)
+
+    yield run
+    for link in links:
+        link.close()
+
+
+def test_an_honest_worker_has_a_time_and_all_that_was_compared_is_right(stretch_of):
+    report = stretch_of(right)
+    assert report.status is Status.PASSED, report.message
+    assert report.checked >= report.calls >= RING
+    assert 0 < report.calls_ms[0] <= report.latency_ms
+    assert report.until_s > report.since_s > 0
+    assert report.rel_l2 < 1e-3
+
+
+def test_a_stale_result_is_refused(stretch_of):
+    """What was right for these very tensors a call ago is wrong for the next window."""
+    kept = []
+
+    def stale(q, k, v, causal=True, sm_scale=None):
+        kept.append(right(q, k, v, causal, sm_scale) if not kept else kept[0])
+        return kept[0]
+
+    report = stretch_of(stale)
+    assert report.status is Status.INCORRECT
+    assert "o of call" in report.message
+
+
+def test_a_call_that_is_left_out_is_refused(stretch_of):
+    calls = []
+
+    def lazy(q, k, v, causal=True, sm_scale=None):
+        calls.append(1)
+        return torch.empty_like(q) if len(calls) % RING == 0 else right(q, k, v, causal, sm_scale)
+
+    report = stretch_of(lazy)
+    assert report.status in (Status.INCORRECT, Status.NONFINITE)
+
+
+def test_results_remembered_by_address_and_by_first_words_are_refused(stretch_of):
+    """The first window may begin where another did; the second argument does not."""
+    kept = {}
+
+    def remembers(q, k, v, causal=True, sm_scale=None):
+        key = q.data_ptr() // (1 << 14)
+        return kept.setdefault(key, right(q, k, v, causal, sm_scale))
+
+    assert stretch_of(remembers, 0.1).status is Status.INCORRECT
+
+
+def test_inputs_that_are_written_to_are_noticed(stretch_of):
+    def writes(q, k, v, causal=True, sm_scale=None):
+        out = right(q, k, v, causal, sm_scale)
+        k[..., 0] += 1
+        return out
+
+    assert stretch_of(writes).status in (Status.INPUT_MUTATED, Status.INCORRECT)
+
+
+def test_a_worker_that_fails_is_told_in_its_words(stretch_of):
+    def fails(q, k, v, causal=True, sm_scale=None):
+        raise NotImplementedError("not here")
+
+    report = stretch_of(fails)
+    assert report.status is Status.UNSUPPORTED
+    assert "not here" in report.message
+
+
+def test_a_time_far_below_the_judges_is_refused(stretch_of, monkeypatch):
+    def slow(q, k, v, causal=True, sm_scale=None):
+        time.sleep(0.05)
+        return right(q, k, v, causal, sm_scale)
+
+    monkeypatch.setattr(
+        "harness.worker.__main__.cpu_burst",
+        lambda function, calls, kwargs, keep: [
+            keep(function(*one, **kwargs), n) or 1e-3 for n, one in enumerate(calls)
+        ],
+    )
+    report = stretch_of(slow)
+    assert report.status is Status.TIME_CLAIM_REJECTED
+    assert "the judge saw" in report.message
+
+
+def test_the_judges_window_is_the_workers():
+    """Both cut the same bytes: out of tensors side by side here, out of one run of memory there."""
+    told = asked()
+    ours, theirs = socket.socketpair()
+    theirs.close()
+    link = WorkerLink(ours, "host", (3 * RING * 2 * 128 * 64 * 2, 64))
+    try:
+        _place(link, told)
+        specs = [[list(spec.shape), spec.dtype] for spec in told.inputs.specs_in]
+        cut = windows_of(link.inputs, specs, told.alone, RING, told.calls, told.seed)
+        for call, tensors in enumerate(cut):
+            for mine, its in zip(window(told, call), tensors, strict=True):
+                assert torch.equal(mine, its), call
+    finally:
+        link.close()
+
+
+# --------------------------------------------------------------------------- spot checks
+
+
+def checks(*done: int, ms: float = 0.5, within: int = 0) -> list[SpotCheck]:
+    """One after so many calls of `ms` each; `within`: calls that ended while words were read."""
+    return [
+        SpotCheck(at_ms=ms * d, took_ms=0.05, at_s=ms * d / 1e3, done=d, after=d + within, number=n)
+        for n, d in enumerate(done)
+    ]
+
+
+def test_the_last_two_thirds_count_and_a_check_behind_the_end_does_not():
+    told = asked(calls=300)
+    seen = counted(checks(10, 90, 110, 200, 290, 300), told, 0.5)
+    assert seen is not None
+    assert (seen.calls, seen.latency_ms) == (180, 0.5)
+    assert seen.judge_pct == pytest.approx(100 * 2 * 0.05 / 90)
+    assert _report(seen, Verified(checked=1)).status is Status.PASSED
+
+
+def test_who_dawdles_first_and_is_fast_where_it_counts_has_no_time():
+    """It could have made beforehand what counts: 64 GiB hold a thousand results."""
+    told = [replace(check, at_ms=check.at_ms + 200) for check in checks(110, 200, 290)]
+    seen = counted(told, asked(calls=300), 0.5)
+    report = _report(seen, Verified(checked=1))
+    assert report.status is Status.UNSTABLE
+    assert "in its first third" in report.message
+
+
+@pytest.mark.parametrize(
+    ("claimed_ms", "checked", "status"),
+    [(0.48, 1, Status.TIME_CLAIM_REJECTED), (0.5, 0, Status.UNSTABLE), (0.49, 1, Status.PASSED)],
+)
+def test_both_clocks_and_somebody_something_compared(claimed_ms, checked, status):
+    seen = counted(checks(110, 200, 290), asked(calls=300), claimed_ms)
+    assert _report(seen, Verified(checked=checked)).status is status
+
+
+@pytest.mark.parametrize("done", [(), (150,), (150, 151), (10, 90, 300, 300)])
+def test_too_few_checks_tell_no_time(done):
+    assert counted(checks(*done), asked(calls=300), 0.5) is None
+
+
+@pytest.mark.parametrize(
+    ("done", "after", "ring", "intact"),
+    [(10, 10, 4, [7, 8, 9]), (10, 12, 4, [9]), (10, 13, 4, []), (2, 2, 4, [0, 1]), (9, 9, 2, [8])],
+)
+def test_only_results_that_nobody_wrote_to_meanwhile_are_compared(done, after, ring, intact):
+    assert list(SpotCheck(0, 0, 0, done, after, 0).intact(ring)) == intact

@@ -1,0 +1,100 @@
+"""Shapes drawn from a secret: nobody can choose them, anybody can draw them again."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from harness.catalog.suites import known_suites, load_suite
+from harness.engine.processes.worker_process import arena_sizes
+from harness.errors import SuiteError
+from harness.judge.secret import Secret
+from harness.problems import get_problem
+from harness.problems.hidden import hidden_cases
+from harness.schema import Case, Claims
+
+CONFIGS = Path(__file__).resolve().parents[2] / "configs"
+SECRETS = st.binary(min_size=32, max_size=32)
+
+
+def drawn(key: bytes, suite: str = "fa3", each: int = 1) -> tuple[Case, ...]:
+    asked = load_suite(suite, CONFIGS)
+    return hidden_cases(asked.cases, each, Secret(key).seed, get_problem(asked.problem))
+
+
+@given(SECRETS, st.sampled_from(["fa3", "fa3_bwd", "fa3_grid", "fa3_bwd_grid"]))
+def test_lengths_heads_and_bursts_stay_in_their_range(key: bytes, suite: str) -> None:
+    asked = load_suite(suite, CONFIGS)
+    problem = get_problem(asked.problem)
+    found = drawn(key, suite)
+    assert [case.name for case in found] == ["hidden_hdim64", "hidden_hdim128", "hidden_hdim256"]
+    for case in found:
+        assert 500 <= case.seqlen <= 20_000
+        assert case.seqlen % 64
+        assert 8_192 < case.batch * case.seqlen < 24_576
+        assert 0.75 <= case.heads * case.headdim / 2048 <= 1.25
+        assert case.burst >= 1
+        assert case.hidden
+        assert Claims(seqlen_multiple=64).refusal(case)
+        assert not Claims().refusal(case)
+        room, needed = arena_sizes(problem, asked.cases), arena_sizes(problem, [case])
+        assert all(mine <= theirs for mine, theirs in zip(needed, room, strict=True))
+
+
+@given(SECRETS)
+def test_beside_shared_heads_groups_are_as_large(key: bytes) -> None:
+    found = drawn(key, "models", each=2)
+    assert {case.headdim: case.heads // (case.kv_heads or 1) for case in found} == {
+        128: 8,
+        64: 8,
+        256: 2,
+    }
+    for case in found:
+        assert Case.model_validate(case.model_dump()) == case
+        assert not case.seqlens and not case.seqlen_k
+        assert case.dtype.value == "bf16"
+
+
+@given(SECRETS)
+def test_the_same_secret_gives_the_same_shapes_and_another_one_others(key: bytes) -> None:
+    assert drawn(key) == drawn(key)
+    other = bytes(byte ^ 1 for byte in key)
+    assert [c.shape for c in drawn(key, each=4)] != [c.shape for c in drawn(other, each=4)]
+
+
+def test_both_masks_and_every_octave_come_up() -> None:
+    cases = [c for n in range(60) for c in drawn(n.to_bytes(32, "big"))]
+    assert {case.causal for case in cases} == {True, False}
+    for low in (500, 1_000, 2_000, 4_000, 8_000, 16_000):
+        assert any(low <= case.seqlen < 2 * low for case in cases), low
+
+
+def test_the_shapes_of_one_secret_are_these() -> None:
+    """A record of today must be redrawn by the code of tomorrow."""
+    told = [(*case.shape, case.causal) for case in drawn(bytes(range(32)), each=2)]
+    assert told == [
+        (2, 37, 6932, 64, False),
+        (2, 35, 10111, 64, False),
+        (1, 14, 16509, 128, False),
+        (2, 13, 7921, 128, False),
+        (2, 10, 7480, 256, False),
+        (18, 7, 933, 256, False),
+    ]
+
+
+def test_a_suite_says_whether_and_its_question_stays_the_same() -> None:
+    for name in known_suites(CONFIGS):
+        suite = load_suite(name, CONFIGS)
+        assert bool(suite.hidden) == (name in ("fa3", "fa3_bwd", "fa3_grid", "fa3_bwd_grid"))
+        assert suite.sha256 == suite.model_copy(update={"hidden": 3}).sha256
+
+
+def test_no_suite_may_name_a_case_like_a_hidden_one(tmp_path: Path) -> None:
+    path = tmp_path / "mine.yaml"
+    case = "{name: hidden_a, batch: 1, heads: 1, seqlen: 8, headdim: 64}"
+    path.write_text(f"name: mine\ncases:\n  - {case}\n")
+    with pytest.raises(SuiteError, match=r"hidden_a.*begin so"):
+        load_suite(str(path), CONFIGS)
