@@ -45,7 +45,7 @@ def main(args: argparse.Namespace | None = None) -> int:
             dispatch(request, placement, args.results, store.save, view)
         finally:
             store.rank_into(args.leaderboard, view)
-            store.tell(args.json)
+            store.print_json(args.json)
     return store.exit_code_beside(request.refused)
 
 

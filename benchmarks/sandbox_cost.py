@@ -64,7 +64,7 @@ def main() -> int:
             suite=suite,
             machine=machine,
             entrants=tuple(entrants),
-            against=suite.against,
+            baseline=suite.against,
             cache=Path(folder) / "cache",
             sandbox=level,
         )

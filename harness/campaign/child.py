@@ -44,7 +44,7 @@ class EventWriter(Observer):
         self._lock = threading.Lock()
         self._last_block = 0.0
 
-    def tell(self, op: str, **fields: object) -> None:
+    def write(self, op: str, **fields: object) -> None:
         """One event."""
         message: Message = {"op": op, **fields}
         with self._lock:
@@ -53,13 +53,13 @@ class EventWriter(Observer):
 
     def save(self, result: Result) -> None:
         """One line of the record, with its checksum."""
-        self.tell("result", line=record.to_line(result))
+        self.write("result", line=record.to_line(result))
 
     # ------------------------------------------------------------- harness.engine.run.Observer
 
     def stage(self, entry: str, text: str) -> None:
         """An entrant reached a step."""
-        self.tell("stage", entry=entry, text=text)
+        self.write("stage", entry=entry, text=text)
 
     def block(
         self,
@@ -73,11 +73,11 @@ class EventWriter(Observer):
         if done < total and time.monotonic() - self._last_block < BLOCK_EVERY_S:
             return
         self._last_block = time.monotonic()
-        self.tell("block", config=config, done=done, total=total, eta_s=eta_s)
+        self.write("block", config=config, done=done, total=total, eta_s=eta_s)
 
     def note(self, text: str) -> None:
         """Something a person should know."""
-        self.tell("note", text=text)
+        self.write("note", text=text)
 
 
 def main() -> int:
@@ -93,23 +93,23 @@ def main() -> int:
         out = sys.stdout
         if args.events:
             out = stack.enter_context(open(args.events, "a", encoding="utf-8"))
-        teller = EventWriter(out)
+        events = EventWriter(out)
         try:
-            return carry_out(read_unit(args.unit), args.gpu, teller)
+            return carry_out(read_unit(args.unit), args.gpu, events)
         except KeyboardInterrupt:
             return EXIT_INTERRUPTED
         except HarnessError as error:
-            teller.tell("fault", why=error.message)
+            events.write("fault", why=error.message)
             return error.exit_code
         except BrokenPipeError:
             return EXIT_INTERRUPTED  # nobody listens any more
         except Exception as error:
             traceback.print_exc()
-            teller.tell("fault", why=f"{type(error).__name__}: {error}")
+            events.write("fault", why=f"{type(error).__name__}: {error}")
             return 1
 
 
-def carry_out(unit: Unit, gpu: str, teller: EventWriter) -> int:
+def carry_out(unit: Unit, gpu: str, events: EventWriter) -> int:
     """The run of `unit` on the GPU it was given."""
     machine = machine_of(gpu if unit.suite.device == "gpu" else "none")
     lack = misfit(unit, machine)
@@ -120,12 +120,12 @@ def carry_out(unit: Unit, gpu: str, teller: EventWriter) -> int:
     except SubmissionError as cause:
         raise UnavailableError(cause.message, cause.hint) from None
     unit = unit.model_copy(update={"entrants": entrants})
-    teller.tell("hello", where=where(gpu, machine), machine=machine.model_dump(mode="json"))
+    events.write("hello", where=where(gpu, machine), machine=machine.model_dump(mode="json"))
     if unit.task == "build":
-        warm_up(unit.request(machine), teller)
+        warm_up(unit.request(machine), events)
     else:
-        execute(unit.request(machine), teller.save, teller)
-    teller.tell("end")
+        execute(unit.request(machine), events.save, events)
+    events.write("end")
     return 0
 
 

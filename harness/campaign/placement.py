@@ -80,5 +80,5 @@ class Placement:
 
 def rows_asked(request: Request) -> int:
     """How many (entrant, case) were asked for, the baseline that rides along not counted."""
-    own = [e for e in request.entrants if e.name != request.against] or request.entrants
+    own = [e for e in request.entrants if e.name != request.baseline] or request.entrants
     return len(own) * len(request.asked.cases)

@@ -67,7 +67,7 @@ def report(
         watch.start()
         try:
             wire.send(child.line, {**asked, "launch": launch, "archs": list(archs)})
-            return _told(child, time.monotonic() + limits.build_s)
+            return _kernels_from(child, time.monotonic() + limits.build_s)
         except wire.PeerSilent:
             said = f"not built after {limits.build_s:.0f} s"
             raise CudaSourceError("TIMED_OUT", said) from None
@@ -119,7 +119,7 @@ def _jail(entrant: Entrant, own: Path, limits: Limits, level: int) -> Jail:
     )
 
 
-def _told(child: Child, deadline: float) -> list[KernelReport]:
+def _kernels_from(child: Child, deadline: float) -> list[KernelReport]:
     """Its answers until the last one; what is no answer ends it."""
     found: list[KernelReport] = []
     while len(found) < MOST_KERNELS:

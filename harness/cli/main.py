@@ -313,13 +313,13 @@ def exit_code_of(main: Callable[[], int]) -> int:
         if signal.getsignal(polite) is not signal.SIG_IGN:
             signal.signal(polite, stop)
     with unbreakable() as out:
-        code = _told(main)
+        code = _code_of(main)
         if out.fault and not out.reader_left:
             print(f"stdout: {out.fault}; what else was to be said is lost", file=sys.stderr)
         return out.code_beside(code)
 
 
-def _told(main: Callable[[], int]) -> int:
+def _code_of(main: Callable[[], int]) -> int:
     """The exit code of `main`; what ended it stands on stderr."""
     try:
         return main()

@@ -72,8 +72,8 @@ class Watch:
                 if code not in MENDABLE or not self.seen:
                     return code
                 prestart.start_next()
-                print(f"watching {_told(self.seen)}; Ctrl-C ends", flush=True)
-                print(f"changed: {_told(self.wait())}", flush=True)
+                print(f"watching {_names(self.seen)}; Ctrl-C ends", flush=True)
+                print(f"changed: {_names(self.wait())}", flush=True)
         except KeyboardInterrupt:
             print(
                 "stopped watching: what was measured is in results/\n  next: the same command again",
@@ -132,7 +132,7 @@ def _below(folder: Path) -> Iterator[Path]:
                 yield Path(here, name)
 
 
-def _told(paths: Iterable[Path]) -> str:
+def _names(paths: Iterable[Path]) -> str:
     """The first few names, then how many more."""
     names = [sanitize(path.name, 80) for path in sorted(paths)]
     more = len(names) - NAMES_TOLD

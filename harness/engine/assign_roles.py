@@ -1,4 +1,4 @@
-"""Who sits where: a worker with folders of its own for every entrant, the null kernel and the control."""
+"""Who takes part: a worker with folders of its own for every entrant, null kernel and control."""
 
 from __future__ import annotations
 
@@ -46,18 +46,18 @@ class Crew:
             self.add(entrant)
 
     def assign_roles(self) -> Roles:
-        """Add the null kernel and, if nobody asked for it, the trusted baseline that is the control."""
+        """Add the null kernel and, if nobody asked for it, the trusted control."""
         request, asked = self.request, set(self.workers)
         null = null_entrant(self.problem, request.suite.cases, self.scratch / "null")
         self.add(null)
-        headline = self._baseline(request.against)
+        headline = self._baseline(request.baseline)
         trusted = headline.kind is Kind.BASELINE
         control = headline if trusted else self._baseline(request.suite.against)
         self.hidden = frozenset(set(self.workers) - asked)
-        return Roles(against=headline.name, control=control.name, null=null.name)
+        return Roles(baseline=headline.name, control=control.name, null=null.name)
 
     def _baseline(self, name: str) -> Entrant:
-        """The entrant called `name`; a baseline that is not among them yet takes part from now on."""
+        """The entrant called `name`; a baseline that is none yet takes part from now on."""
         if name not in self.workers:
             folder = self.request.root / "baselines"
             self.add(find_entrants([name], folder, Kind.BASELINE, self.problem)[0])

@@ -47,13 +47,13 @@ def run_burst(
     question: Question,
     timeout_s: float,
     profile: bool = False,
-    heat_ms: float = 0,
+    preheat_ms: float = 0,
     compare: bool = False,
 ) -> BurstReport | None:
     """One burst on one worker, within its budget; None if it could not be started."""
     worker, budget = state.workers[name], state.budget
     burst = partial(
-        _burst, state, name, question, profile=profile, heat_ms=heat_ms, compare=compare
+        _burst, state, name, question, profile=profile, preheat_ms=preheat_ms, compare=compare
     )
     if worker.entrant.kind is Kind.BASELINE:
         with budget.spending(name):
@@ -87,7 +87,7 @@ def _burst(
     question: Question,
     timeout_s: float,
     profile: bool,
-    heat_ms: float,
+    preheat_ms: float,
     compare: bool,
 ) -> BurstReport | None:
     """One burst on one worker, alone on the machine; None if it could not be started."""
@@ -114,7 +114,7 @@ def _burst(
     else:
         kernels_s = state.limits.burst_s if timeout_s > state.limits.burst_s else None
         reply, goes_on = worker.run(
-            state.judge, timeout_s, overdue, profile, heat_ms, compare, kernels_s
+            state.judge, timeout_s, overdue, profile, preheat_ms, compare, kernels_s
         )
     if not goes_on:
         reply = reap(state, worker, reply)

@@ -138,7 +138,7 @@ class Run(State):
 
     def _entrant_called(self, label: str) -> str:
         """Whose worker the judge calls `label`, if the run can go on without him."""
-        needed = (self.roles.against, self.roles.control, self.roles.null)
+        needed = (self.roles.baseline, self.roles.control, self.roles.null)
         mine = (name for name, worker in self.workers.items() if worker.label == label)
         return next((name for name in mine if name not in needed), "")
 
@@ -155,7 +155,7 @@ class Run(State):
         self, case: Case, commitment: str, secret: str, names: Sequence[str] | None = None
     ) -> None:
         """Turn the evidence of one case, of `names` or of everybody, into records; write them."""
-        against = clock_verdict(self, self.roles.against, case).samples
+        samples = clock_verdict(self, self.roles.baseline, case).samples
         control = self.record(self.roles.control, case)
         facts = self.facts.for_case(commitment, secret)
         if self.quiet.unlocked:
@@ -166,7 +166,7 @@ class Run(State):
                 continue
             known = self.record(name, case)
             known.log_tail = known.log_tail or self.workers[name].printed()
-            headline = (self.roles.against, against)
+            headline = (self.roles.baseline, samples)
             readings = self.telemetry.get(case.name, [])
             result = conclude(
                 known,

@@ -1,4 +1,4 @@
-"""All that one run holds: who takes part, on what, and what is known so far. No process is talked to."""
+"""All that one run holds: who takes part, on what, and what is known so far."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from harness.engine.guards.budget import Budget
 from harness.engine.guards.quiet import Quiet
 from harness.engine.processes.judge_client import JudgeClient
 from harness.engine.processes.worker_process import WorkerProcess
-from harness.measure.stopping import FIXED, Rule
+from harness.measure.stopping import FIXED, StoppingRule
 from harness.measure.telemetry import Monitor
 from harness.measure.verdict import Evidence, RunFacts
 from harness.problems import Problem
@@ -29,7 +29,7 @@ FAILED_FAST = "not measured: -x ends a run at its first failure"
 class Roles:
     """Who the run leans on: the headline baseline, the trusted control, the null kernel."""
 
-    against: str
+    baseline: str
     control: str
     null: str
 
@@ -48,7 +48,7 @@ class State:
     save: Callable[[Result], None]
     observer: Observer
     rng: random.Random = field(default_factory=random.SystemRandom)
-    rule: Rule = FIXED
+    rule: StoppingRule = FIXED
     fail_fast: bool = False  # the first failure of a submission ends the run
     only_check: bool = False  # nobody is timed
     hidden: frozenset[str] = frozenset()  # ran, but nobody asked for a row of it

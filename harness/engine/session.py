@@ -1,4 +1,4 @@
-"""From a request to a running Run: folders, lock, judge, builders, workers; and all of it down again."""
+"""From a request to a running Run: folders, lock, judge, builders, workers; and all of it ended."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from harness.engine.processes.worker_process import WorkerProcess
 from harness.engine.run import BrokenRun, Run
 from harness.measure.machine import missing, too_old, without_gpu
 from harness.measure.telemetry import Monitor
-from harness.measure.two_clocks import CPU_RULES, GPU_RULES, ClockTolerance
+from harness.measure.two_clocks import CPU_TOLERANCE, GPU_TOLERANCE, ClockTolerance
 from harness.measure.verdict import RunFacts
 from harness.problems import Problem, get_problem
 from harness.process import prestart, process_tree, project
@@ -250,13 +250,13 @@ def facts_of(request: Request, problem: Problem, device: str) -> RunFacts:
         commitment="",
         secret="",
         problem=problem,
-        rules=clock_tolerance(device),
+        tolerance=clock_tolerance(device),
     )
 
 
 def clock_tolerance(device: str) -> ClockTolerance:
     """How the two clocks are compared on this kind of device."""
-    return GPU_RULES if device == "cuda" else CPU_RULES
+    return GPU_TOLERANCE if device == "cuda" else CPU_TOLERANCE
 
 
 def harness_commit() -> str:

@@ -73,10 +73,10 @@ def _stretch(state: State, name: str, case: Case) -> Sustained:
     if woken:
         said = f"{', '.join(woken)} ran beside it"
         return Sustained(status=Status.CONTENDED, reason=said)
-    return _told(state, name, case, reply, recorder, burst_ms)
+    return _figures(state, name, case, reply, recorder, burst_ms)
 
 
-def _told(
+def _figures(
     state: State, name: str, case: Case, reply: StretchReport, recorder: Recorder, burst_ms: float
 ) -> Sustained:
     """The figures of a stretch whose results were right."""

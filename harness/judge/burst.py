@@ -168,17 +168,17 @@ class WorkerLink:
         inputs: Inputs,
         patience: Patience,
         profile: bool = False,
-        heat: Callable[[], None] | None = None,
+        preheat: Callable[[], None] | None = None,
         compare: Compare | None = None,
         keep: Keep | None = None,
     ) -> BurstReport:
-        """Run one burst on this worker and verify all of it; `heat` queues trusted work before it.
+        """Run one burst on this worker and verify all of it; `preheat` queues trusted work before it.
 
         compare: told one call's number and results, a random one's, when the clock has stopped.
         keep: told all results, where they could be read.
         """
         try:
-            report, outs = self._burst(inputs, patience, profile, heat)
+            report, outs = self._burst(inputs, patience, profile, preheat)
         except WorkerGone as gone:
             return gone.report
         if keep:
@@ -190,7 +190,7 @@ class WorkerLink:
         return report.model_copy(update={"likeness": shares})
 
     def _burst(
-        self, inputs: Inputs, patience: Patience, profile: bool, heat: Callable[[], None] | None
+        self, inputs: Inputs, patience: Patience, profile: bool, preheat: Callable[[], None] | None
     ) -> tuple[BurstReport, list[torch.Tensor]]:
         """What came of it, and the outputs where all of them could be read."""
         shared_in = self.inputs.carve([(s.shape, s.dtype) for s in inputs.specs_in] * inputs.calls)
@@ -203,7 +203,7 @@ class WorkerLink:
             self.ask(prepare_message(inputs, profile, tells), patience.calls_s)
             copies = (hidden, shared_in)
             reply, t2_ms, held = (
-                self._gated(self.gate, inputs, copies, withheld, patience, heat)
+                self._gated(self.gate, inputs, copies, withheld, patience, preheat)
                 if self.gate
                 else self._ungated(inputs, copies, withheld, patience.calls_s)
             )
@@ -233,19 +233,19 @@ class WorkerLink:
         copies: Copies,
         withheld: Withheld,
         patience: Patience,
-        heat: Callable[[], None] | None,
+        preheat: Callable[[], None] | None,
     ) -> tuple[WorkerReply, float, list[torch.Tensor]]:
         """Queue the burst behind the gate, let the worker queue its calls, open; (reply, T2, outputs).
 
         The judge's own stream copies the inputs in, makes them right, waits for the worker's and
-        reads words of the outputs. Work that was queued before (heat) ends first, and the burst
+        reads words of the outputs. Work that was queued before (preheat) ends first, and the burst
         follows it without a pause. Whatever happens, the stream is idle afterwards. Raises
         WorkerGone.
         """
         sizes = inputs.output_bytes
         sampled = Sampled(self.outputs.room, self.outputs.table(len(sizes)), sizes)
-        if heat:
-            heat()
+        if preheat:
+            preheat()
         gate.close()
         try:
             _copy_all(*copies)

@@ -49,7 +49,7 @@ class Judge:
         self.secret = Secret()
         self.links: dict[str, WorkerLink] = {}
         self.current: Inputs | None = None
-        self.heat_call_ms: dict[tuple[object, ...], float] = {}
+        self.preheat_call_ms: dict[tuple[object, ...], float] = {}
         self.cleared: torch.Tensor | None = None
         self.watch: Watch | None = None  # loaded when somebody is timed: no verdict waits for it
         self.own_time = OwnTime()
@@ -186,12 +186,12 @@ class Judge:
         if self.current is None:
             raise WireError("burst before inputs")
         link = self.links[message["worker"]]
-        heat = partial(self._heat, self.current, float(message.get("heat_ms", 0)))
+        preheat = partial(self._preheat, self.current, float(message.get("preheat_ms", 0)))
         compare = partial(self._compare, self.current) if message.get("compare") else None
         profile = bool(message.get("profile", False))
         keep = None if self.results is None else self.results.extend
         patience = Patience(message["timeout_s"], message.get("kernels_s"))
-        return message_of(link.burst(self.current, patience, profile, heat, compare, keep))
+        return message_of(link.burst(self.current, patience, profile, preheat, compare, keep))
 
     def _stretch(self, message: wire.Message) -> wire.Message:
         """Seconds of one worker's calls on windows into the current inputs."""
@@ -267,14 +267,14 @@ class Judge:
             for reference in self._references(inputs, kwargs, True, "rehearsal", False):
                 error_of(reference.contract, reference)
 
-    def _heat(self, inputs: Inputs, heat_ms: float) -> None:
-        """Queue `heat_ms` of SDPA on the burst's shape: the burst meets a chip at work, the same for everybody.
+    def _preheat(self, inputs: Inputs, preheat_ms: float) -> None:
+        """Queue `preheat_ms` of SDPA on the burst's shape: everybody's burst meets a chip at work.
 
         The cache is cleared before every call, which is how `triton.testing.do_bench` keeps a chip
         at work: clearing takes little power, so without it the chip would step further down than
         under do_bench.
         """
-        if self.device.type != "cuda" or not heat_ms:
+        if self.device.type != "cuda" or not preheat_ms:
             return
         q, k, v = inputs.tensors[0][:3]
         if self.cleared is None:
@@ -286,9 +286,9 @@ class Judge:
             sdpa(q, k, v, bool(inputs.kwargs["causal"]), None)
 
         key = (*q.shape, *k.shape, *inputs.kwargs.values())
-        if key not in self.heat_call_ms:
-            self.heat_call_ms[key] = gpu_ms(once)
-        for _ in range(math.ceil(heat_ms / self.heat_call_ms[key])):
+        if key not in self.preheat_call_ms:
+            self.preheat_call_ms[key] = gpu_ms(once)
+        for _ in range(math.ceil(preheat_ms / self.preheat_call_ms[key])):
             once()
 
 

@@ -15,7 +15,7 @@ from harness.engine.guards.quiet import Quiet
 from harness.engine.run_state import Roles, State
 from harness.engine.timing import to_compare
 from harness.measure.plan import Block
-from harness.measure.two_clocks import GPU_RULES
+from harness.measure.two_clocks import GPU_TOLERANCE
 from harness.problems import get_problem
 from harness.problems.base import Probe
 from harness.process.messages import BurstReport
@@ -42,7 +42,7 @@ class Bench:
             sm_mhz=lambda: 0,
             snapshot=lambda foreign_pids: Telemetry(foreign_pids=foreign_pids),
         )
-        facts: Any = SimpleNamespace(rules=GPU_RULES)
+        facts: Any = SimpleNamespace(tolerance=GPU_TOLERANCE)
         observer = Observer()
         observer.note = self.notes.append  # type: ignore[method-assign]
         self.state = State(

@@ -1,4 +1,4 @@
-"""The engine's line to the judge: one request, one answer, and what becomes of a judge that fails."""
+"""The engine's line to the judge: one request, one answer; what a judge that fails says."""
 
 from __future__ import annotations
 
@@ -107,7 +107,7 @@ class JudgeClient:
         timeout_s: float,
         overdue: Overdue,
         profile: bool = False,
-        heat_ms: float = 0,
+        preheat_ms: float = 0,
         compare: bool = False,
         kernels_s: float | None = None,
     ) -> BurstReport:
@@ -118,7 +118,7 @@ class JudgeClient:
         """
         message = {"op": "burst", "worker": name, "timeout_s": timeout_s, "profile": profile}
         message |= {} if kernels_s is None else {"kernels_s": kernels_s}
-        message |= {"heat_ms": heat_ms, "compare": compare}
+        message |= {"preheat_ms": preheat_ms, "compare": compare}
         with self._busy_with(name):
             self._send(message)
             answer = self._answer_of_worker(2 * timeout_s + TURN_SPARE_S, overdue)

@@ -1,4 +1,4 @@
-"""One entrant's process and its life: built, started, attached, called, ended, and what its end means.
+"""One entrant's process and its life: built, started, attached, called, ended.
 
             start                 attach              run, again and again
     (none) ───────> it loads ────────────> attached ───────────────────────┐
@@ -42,7 +42,7 @@ CleanUp = Callable[[], object]  # ends what processes of the run have left behin
 
 
 class WorkerProcess:
-    """One entrant's worker: started fresh, paused while others are on the clock, replaced if it dies."""
+    """Started fresh, paused while others are on the clock, replaced if it dies."""
 
     def __init__(
         self,
@@ -212,12 +212,12 @@ class WorkerProcess:
         timeout_s: float,
         overdue: Overdue,
         profile: bool = False,
-        heat_ms: float = 0,
+        preheat_ms: float = 0,
         compare: bool = False,
         kernels_s: float | None = None,
     ) -> tuple[BurstReport, bool]:
         """Its calls of the judge's current inputs; whether it can go on behind them."""
-        asked = (timeout_s, overdue, profile, heat_ms, compare, kernels_s)
+        asked = (timeout_s, overdue, profile, preheat_ms, compare, kernels_s)
         reply = judge.burst(self.label, *asked)
         return reply, self._goes_on(reply)
 
@@ -245,7 +245,7 @@ class WorkerProcess:
             self._child.end()
 
     def end_for(self, status: Status, why: str, child: Child | None = None) -> None:
-        """The same for a reason, which is then what its end means; `child`: only its builder, say."""
+        """The same for a reason, which its end then means; `child`: only its builder, say."""
         self._ended_for = status, why
         (child or self.child).end()
 
@@ -255,7 +255,7 @@ class WorkerProcess:
         return self._ended_for
 
     def leave(self, judge: JudgeClient, clean_up: CleanUp) -> None:
-        """End it with all that it left behind; the judge forgets it, and the next one starts fresh."""
+        """End it with all that it left behind; the judge forgets it."""
         self.end()
         clean_up()
         if self.attached:
@@ -280,7 +280,7 @@ class WorkerProcess:
 
     @staticmethod
     def end_all(workers: Iterable[WorkerProcess]) -> None:
-        """Kill all workers, then wait for each: a process that has a context takes a tenth of a second to die."""
+        """Kill all, then wait for each: with a context one takes a tenth of a second to die."""
         workers = list(workers)
         for worker in workers:
             if worker._child:
