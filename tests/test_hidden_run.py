@@ -16,7 +16,7 @@ from harness.engine import session
 from harness.engine.events import Silent
 from harness.judge.secret import Secret
 from harness.measure.machine import inspect_machine
-from harness.measure.stopping import Rule
+from harness.measure.stopping import StoppingRule
 from harness.problems import get_problem
 from harness.problems.hidden import hidden_cases
 from harness.process.project import HOME
@@ -48,7 +48,9 @@ SUITE = {
 HIDDEN = ["hidden_hdim64", "hidden_hdim128"]
 
 
-def rows_of(folder: Path, rule: Rule | None = None, **bodies: str) -> dict[str, dict[str, Result]]:
+def rows_of(
+    folder: Path, rule: StoppingRule | None = None, **bodies: str
+) -> dict[str, dict[str, Result]]:
     """Entry → config → its row, of one run beside two baselines."""
     problem, entrants = get_problem("attention_forward"), []
     for name, body in bodies.items():
@@ -70,9 +72,9 @@ def rows_of(folder: Path, rule: Rule | None = None, **bodies: str) -> dict[str, 
 
 
 @pytest.mark.timeout(240)
-@pytest.mark.parametrize("rule", [None, Rule(race=1)])
+@pytest.mark.parametrize("rule", [None, StoppingRule(race=1)])
 def test_every_run_asks_shapes_that_follow_from_its_secret(
-    tmp_path: Path, rule: Rule | None
+    tmp_path: Path, rule: StoppingRule | None
 ) -> None:
     rows = rows_of(
         tmp_path, rule, honest="", wrong="    out = out * 0 if q.shape[2] == 256 else out"

@@ -257,7 +257,7 @@ def _row(row: Row, configs: Sequence[str], headline: str) -> Row:
     if why:
         return replace(row, why=why)
     first = row.entry == headline
-    ratios = [Interval(1, 1, 1) if first else _told(result) for result in row.results]
+    ratios = [Interval(1, 1, 1) if first else _ratio_of(result) for result in row.results]
     return replace(row, speedup=stats.geomean(ratios))
 
 
@@ -276,7 +276,7 @@ def _wrong_on_hidden(row: Row) -> str:
     return next((f"{r.config}: {r.status.value} ({r.reason})" for r in wrong), "")
 
 
-def _told(result: Result) -> Interval:
+def _ratio_of(result: Result) -> Interval:
     assert result.speedup is not None  # _obstacle has looked
     return interval_of(result.speedup)
 

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from harness.catalog.suites import known_suites, load_suite
-from harness.engine.worker_process import arena_sizes
+from harness.engine.run_state import arena_sizes
 from harness.errors import SuiteError
 from harness.judge.secret import Secret
 from harness.problems import get_problem
