@@ -98,11 +98,6 @@ class Row:
         known = {word: place for place, word in enumerate(HELD)}
         return min((known.get(r.held, -1), r.integrity) for r in self.results)[1]
 
-    @property
-    def judged(self) -> bool:
-        """Whether nobody else's work could run beside it, and no figure of it is its own word."""
-        return all(result.held == HELD[-1] for result in self.results)
-
     def on(self, config: str) -> Result | None:
         """Its result on one config."""
         return next((result for result in self.results if result.config == config), None)
@@ -309,7 +304,7 @@ def _obstacle(entry: str, results: Sequence[Result], configs: Sequence[str], hea
 
 
 def _too_loose(result: Result) -> bool:
-    """Whether its two clocks were too far apart; a cooperative row says of itself that nobody checked."""
+    """Whether its two clocks were too far apart; of a cooperative row nobody checked."""
     told = result.slack if result.held != HELD[0] else None
     return told is not None and told.mean_pct > MOST_SLACK_PCT
 

@@ -248,9 +248,7 @@ def test_integrity_is_the_weakest_of_the_row() -> None:
             each.model_copy(update={"integrity": level})
             for each, level in zip(results, levels, strict=True)
         ]
-        row = only(mixed).exact[0]
-        assert row.integrity == weakest
-        assert row.judged is weakest.startswith("judged")
+        assert only(mixed).exact[0].integrity == weakest
 
 
 def test_a_step_of_a_ladder_has_a_score_and_takes_no_place() -> None:
