@@ -277,22 +277,15 @@ def harness_commit() -> str:
     if not project.is_project(HOME):  # a git that is around an installation is somebody else's
         return os.environ.get("ATTNBOARD_COMMIT", "") or f"v{__version__}"
     try:
-        head = subprocess.run(
-            ["git", "rev-parse", "HEAD"],
+        told = subprocess.run(
+            ["git", "status", "--porcelain=v2", "--branch", "harness", "run.py"],
             cwd=HOME,
             capture_output=True,
             text=True,
             check=True,
             timeout=10,
-        ).stdout.strip()
-        dirty = subprocess.run(
-            ["git", "status", "--porcelain", "harness", "run.py"],
-            cwd=HOME,
-            capture_output=True,
-            text=True,
-            check=True,
-            timeout=10,
-        ).stdout.strip()
+        ).stdout.splitlines()
     except (OSError, subprocess.SubprocessError):
         return os.environ.get("ATTNBOARD_COMMIT", "")
-    return head[:12] + ("+" if dirty else "")
+    head = next(line.split()[2] for line in told if line.startswith("# branch.oid "))
+    return head[:12] + ("" if all(line.startswith("# ") for line in told) else "+")

@@ -253,7 +253,7 @@ def test_the_axes_of_a_case_are_probed_and_no_others(problem):
     packed = plain.model_copy(update={"seqlens": (200, 56)})
     probed = [p.case for p in problem.probes(packed, ALL)]
     assert all(1 in case.seqlens for case in probed)
-    assert len({case.seqlens for case in probed}) > 4
+    assert {case.seqlens for case in probed} >= {(129, 1, 17, 64), (1, 333, 1), (85, 256, 1, 128)}
     shared = plain.model_copy(update={"heads": 32, "kv_heads": 4, "seqlen_k": 4096})
     near = [p.case for p in problem.probes(shared, ALL) if p.case.heads == 16]
     assert near, "groups of 8 heads, as in the case"
