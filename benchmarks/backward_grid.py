@@ -1,7 +1,7 @@
 """Builds of cuda_hopper_backward on the paper's grid against FlashAttention-3, -4 and cuDNN, in one process.
 
     python benchmarks/backward_grid.py                                # headdim 64, what the submission launches
-    python benchmarks/backward_grid.py --build "ahead=ahead -DA_IN_REGS=1 -DDQ_LATE=1 -DDQ_RED=1" --build "pair=pair"
+    python benchmarks/backward_grid.py --build "plain=three" --build "ordered=three -DORDERED=1 section=64"
     python benchmarks/backward_grid.py --seqlens 512,4096 --masks causal --rounds 9 --launches
     ncu --clock-control none -k regex:backward python benchmarks/backward_grid.py --once 4096:causal
 
@@ -168,18 +168,12 @@ def time_cell(
 def launch_ms(module: Any, build: Any, cell: Cell, flush: torch.Tensor) -> str:
     """Milliseconds of each launch of a call, each timed by itself after a flush."""
     q, k, v, o, lse, do = cell.sets[0]
-    build = build or module.build_for(q.shape[3], q.shape[2], cell.causal)
-    plan = module.Plan(q, k, v, do, cell.causal, q.shape[3] ** -0.5, build)
+    build = build or module.build_for(q.shape[3], q.shape[2])
+    plan = module.Plan(q, k, v, o, do, cell.causal, q.shape[3] ** -0.5, build)
     grads = [torch.empty_like(q) for _ in range(3)]
     stream = torch.cuda.current_stream().cuda_stream
-    plan(o, lse, *grads, stream)
-    keep = torch.empty(plan.stats_floats + plan.sum_floats, device="cuda")
-    plan.stats.value, plan.dq_sum.value = (
-        keep.data_ptr(),
-        keep.data_ptr() + 4 * plan.stats_floats,
-    )
-    if plan.params is not None:
-        plan.params.stats, plan.params.dq_sum = plan.stats.value, plan.dq_sum.value
+    space = plan.point_at(o, lse, *grads)
+    assert space
     return " + ".join(
         f"{turn_ms(lambda _i, launch=launch: launch(stream), 7, flush):.3f}"
         for launch in plan.launches

@@ -71,8 +71,8 @@ class Cell(NamedTuple):
         )
 
 
-def models() -> list[Cell]:
-    """Prefill of known models in bf16, a chunk of it over a longer cache, and the official shapes in bf16."""
+def models(dtype: torch.dtype) -> list[Cell]:
+    """Prefill of known models, a chunk of it over a longer cache, full attention, the official shapes."""
     found = []
     for headdim, heads, kv_heads, batched in (
         (128, 32, 8, ((16, 1024), (8, 2048), (2, 8192), (1, 16384))),  # Llama-3.1 8B
@@ -85,7 +85,7 @@ def models() -> list[Cell]:
     found += [Cell(128, 2048, True, 1, 32, 8, 16384), Cell(128, 512, True, 4, 32, 8, 8192)]
     found += [Cell(128, 16384, False, 1, 24)]  # a video model's frames
     found += [Cell(64, 4096, True, 4), Cell(128, 8192, True, 2), Cell(256, 16384, True, 1)]
-    return [cell._replace(dtype=torch.bfloat16) for cell in found]
+    return [cell._replace(dtype=dtype) for cell in found]
 
 
 def load(entrants: list[str], rivals: list[str]) -> dict[str, Function]:
@@ -213,6 +213,9 @@ def main() -> None:
     parser.add_argument("--masks", default="causal,full")
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--models", action="store_true", help="models' cells instead of the grid's")
+    parser.add_argument(
+        "--dtype", default="bfloat16", help="of the models' cells: bfloat16, float16"
+    )
     parser.add_argument("--errors", action="store_true", help="errors instead of times")
     parser.add_argument("--once", action="store_true", help="each cell once, for a profiler")
     options = parser.parse_args()
@@ -222,7 +225,7 @@ def main() -> None:
     if options.errors:
         print_errors(functions, headdims)
         return
-    for cell in models() if options.models else []:
+    for cell in models(getattr(torch, options.dtype)) if options.models else []:
         right = {name: f for name, f in functions.items() if is_right_here(name, f, cell)}
         print(line(cell, time_cell(right, cell, options.rounds)), flush=True)
     for headdim in [] if options.models else headdims:

@@ -20,10 +20,42 @@ from harness.engine.events import Observer
 from harness.errors import HarnessError, UnavailableError, UsageError
 from harness.measure.machine import inspect_machine
 from harness.problems import get_problem
-from harness.schema import Kind, Result, Status, Suite
+from harness.schema import Case, Kind, Result, Status, Suite
 from tests.board.factory import mismatch, result
 
 ROOT = Path(__file__).resolve().parents[1]
+
+
+@pytest.mark.parametrize(
+    "axes",
+    [
+        {},
+        {"kv_heads": 2},
+        {"heads": 2, "seqlen_k": 70},
+        {"batch": 1, "seqlen": 60, "seqlens": (19, 1, 40)},
+    ],
+)
+def test_the_case_that_is_asked_again_has_the_axes_of_the_wrong_burst(axes: dict[str, Any]) -> None:
+    """A probe is smaller than its case, and has lengths and heads of its own."""
+    asked = {
+        "name": "probe",
+        "batch": 2,
+        "heads": 4,
+        "seqlen": 33,
+        "headdim": 64,
+        "burst": 1,
+    } | axes
+    probe = Case.model_validate(asked)
+    big = {"name": "big", "batch": 1, "heads": 64, "kv_heads": 8, "seqlen": 96, "headdim": 64}
+    old = result("mine").model_copy(update={"case": Case.model_validate(big), "gpu": "cpu"})
+    told = {"shape": probe.shape, "kwargs": {"causal": True, "sm_scale": None}, "calls": 1}
+    told |= {name: getattr(probe, name) for name in ("kv_heads", "seqlen_k", "seqlens")}
+    wrong = mismatch()
+    drawn = wrong.draw.model_copy(update=told)
+    (again,) = replay._suite(old, wrong.model_copy(update={"draw": drawn})).cases
+    assert again == probe.model_copy(update={"name": "big"})
+
+
 BLOCK = """
 import math
 import torch

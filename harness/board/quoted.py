@@ -5,7 +5,9 @@
     <!-- board fa3: table cuda_hopper, flash_attn_3 --> … <!-- end -->   a table, one row an entry
     <!-- board fa3: cuda_hopper against flash_attn_3, sdpa_cudnn --> …   a table, one row a rival, with intervals
 
-A question may take several lines. What is not on the board, or was not run side by side, is a dash.
+A question may take several lines. The board is the one of the newest protocol that has figures of all
+who are asked for; of an older one than the newest the answer says so. What is on none, or was not run
+side by side, is a dash.
 Pure but for reading the documents.
 """
 
@@ -18,7 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from harness.board.rank import Board, Leaderboard, Row, interval_of
-from harness.board.render.text import number, sanitize
+from harness.board.render.text import DOUBT, UNHELD, number, sanitize
 from harness.board.rivals import direct_on
 from harness.errors import UsageError
 from harness.measure import stats
@@ -114,17 +116,29 @@ def _answer(suite: str, what: str, leaderboard: Leaderboard, where: str) -> str:
         raise UsageError(f"{where}: no board of suite '{suite}'", f"there are: {', '.join(known)}")
     if what.count(",") >= MOST_NAMES:
         raise UsageError(f"{where}: more than {MOST_NAMES} entries in one question", "ask twice")
-    board = boards[0]
+    board = next((b for b in boards if _has_all(b, what)), boards[0])
+    older = f"protocol {board.protocol}" if board.protocol < boards[0].protocol else ""
     if asked := re.fullmatch(rf"table ({NAMES})", what):
-        return _table(board, asked[1].split(", "))
+        return _table(board, asked[1].split(", "), older)
     if asked := re.fullmatch(rf"([\w./-]+) against ({NAMES})", what):
-        return _rivals(board, asked[1], asked[2].split(", "))
+        return _rivals(board, asked[1], asked[2].split(", "), older)
     if asked := re.fullmatch(r"([\w./-]+) over ([\w./-]+)", what):
         ratios = _ratios(board, asked[1], asked[2])
-        return " / ".join(number(ratio.value if ratio else None, 3) for ratio in ratios)
+        pair = [_row(board, name) for name in (asked[1], asked[2])]
+        doubts = [_doubt(*(row.on(c) for row in pair if row)) for c in board.configs]
+        figures = [number(ratio.value if ratio else None, 3) for ratio in ratios]
+        told = " / ".join(f + doubt for f, doubt in zip(figures, doubts, strict=True))
+        return told + (f" ({older})" if older else "")
     if re.fullmatch(r"[\w./-]+", what):
-        return _tflops(board, what)
+        return _tflops(board, what) + (f" ({older})" if older else "")
     raise UsageError(f"{where}: '{what}' is nothing that the board can answer", HINT)
+
+
+def _has_all(board: Board, what: str) -> bool:
+    """Whether everybody whom a question names has figures on `board`."""
+    names = re.sub(r"^table | against | over |, ", " ", what).split()
+    rows = [_row(board, name) for name in names]
+    return all(row and any(result.tflops for result in row.results) for row in rows)
 
 
 def _row(board: Board, entry: str) -> Row | None:
@@ -136,10 +150,15 @@ def _tflops(board: Board, entry: str, between: str = " / ") -> str:
 
 
 def _cells(board: Board, entry: str) -> list[str]:
-    """TFLOP/s of one entry, config by config."""
+    """TFLOP/s of one entry, config by config; with a mark where it was not judged."""
     row = _row(board, entry)
     results = [row.on(config) if row else None for config in board.configs]
-    return [number(result.tflops if result else None, 1) for result in results]
+    return [number(result.tflops if result else None, 1) + _doubt(result) for result in results]
+
+
+def _doubt(*results: Result | None) -> str:
+    """The mark of a figure that comes of one that was not judged."""
+    return DOUBT if any(r and r.tflops and r.held in UNHELD for r in results) else ""
 
 
 def _ratios(board: Board, entry: str, other: str) -> list[Interval | None]:
@@ -159,19 +178,20 @@ def _recorded(result: Result | None, other: str) -> Interval | None:
     return interval_of(told) if told and told.against == other else None
 
 
-def _table(board: Board, entries: Sequence[str]) -> str:
+def _table(board: Board, entries: Sequence[str], corner: str = "") -> str:
     """TFLOP/s and the score of each entry, in the order asked for."""
-    head = ["", *map(sanitize, board.configs), f"× `{sanitize(board.headline)}`"]
+    head = [corner, *map(sanitize, board.configs), f"× `{sanitize(board.headline)}`"]
     rows = [[f"`{entry}`", *_cells(board, entry), _score(board, entry)] for entry in entries]
     return _markdown(head, rows)
 
 
 def _score(board: Board, entry: str) -> str:
     row = _row(board, entry)
-    return number(row.speedup.value if row and row.speedup else None, 3)
+    doubt = _doubt(*row.results) if row else ""
+    return number(row.speedup.value, 3) + doubt if row and row.speedup else number(None, 3)
 
 
-def _rivals(board: Board, entry: str, others: Sequence[str]) -> str:
+def _rivals(board: Board, entry: str, others: Sequence[str], corner: str = "") -> str:
     """One entry's TFLOP/s, then its ratio to each rival with the 95 % interval."""
     rows = [[f"`{entry}`, TFLOP/s", *_cells(board, entry), ""]]
     for other in others:
@@ -181,7 +201,7 @@ def _rivals(board: Board, entry: str, others: Sequence[str]) -> str:
         cells = [f"{r.value:.3f} [{r.low:.3f}, {r.high:.3f}]" if r else "–" for r in ratios]
         mean = number(whole.value if whole else None, 3)
         rows.append([f"× `{other}` ({_tflops(board, other)})", *cells, mean])
-    return _markdown(["", *map(sanitize, board.configs), "geomean"], rows)
+    return _markdown([corner, *map(sanitize, board.configs), "geomean"], rows)
 
 
 def _markdown(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:

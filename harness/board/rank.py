@@ -24,6 +24,9 @@ MOST_COLUMNS = 8
 #: The baseline everything is a multiple of, where it ran.
 HEADLINE = "sdpa_cudnn"
 
+#: How a row was held, the weakest first. What is not judged shows it wherever its place is shown.
+HELD = ("cooperative", "unlocked", "judged")
+
 #: Endings that are no verdict: an older one of the same source stays.
 NO_VERDICT = frozenset(
     {Status.UNAVAILABLE, Status.UNSTABLE, Status.CONTENDED}
@@ -141,8 +144,13 @@ class Row:
     @property
     def integrity(self) -> str:
         """The weakest level any of its results was taken under."""
-        levels = sorted({result.integrity for result in self.results})
-        return next((level for level in levels if level.startswith("cooperative")), levels[-1])
+        known = {word: place for place, word in enumerate(HELD)}
+        return min((known.get(r.held, -1), r.integrity) for r in self.results)[1]
+
+    @property
+    def judged(self) -> bool:
+        """Whether nobody else's work could run beside it, and no figure of it is its own word."""
+        return all(result.held == HELD[-1] for result in self.results)
 
     def on(self, config: str) -> Result | None:
         """Its result on one config."""
@@ -376,8 +384,8 @@ def _obstacle(entry: str, results: Sequence[Result], configs: Sequence[str], hea
 
 def _too_loose(result: Result) -> bool:
     """Whether its two clocks were too far apart; a cooperative row says of itself that nobody checked."""
-    judged = not result.integrity.startswith("cooperative")
-    return judged and result.slack is not None and result.slack.mean_pct > MOST_SLACK_PCT
+    told = result.slack if result.held != HELD[0] else None
+    return told is not None and told.mean_pct > MOST_SLACK_PCT
 
 
 def _no_ratio(result: Result, headline: str) -> str:

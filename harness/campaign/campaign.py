@@ -137,7 +137,9 @@ class Campaign:
         if told.op in {"began", "hello"}:
             self.since.setdefault(told.label, time.monotonic())
         if told.op == "hello":
-            account.machine = Machine.model_validate(told.message["machine"])
+            if wrong := account.meet(Machine.model_validate(told.message["machine"])):
+                self._misunderstood(account, wrong)
+                return
             self.started.add(told.label)
             where = str(told.message.get("where", ""))
             self.view.started(told.label, account.unit.names, where)

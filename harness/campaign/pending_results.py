@@ -13,7 +13,8 @@ import time
 from collections.abc import Callable
 
 from harness import PROTOCOL
-from harness.campaign.unit import Unit
+from harness.campaign.unit import Unit, misfit
+from harness.process.text import shown
 from harness.schema import Entrant, Machine, Result, Status
 
 #: Our own faults; a later attempt may do better.
@@ -50,6 +51,17 @@ class PendingResults:
         """What the rows that are no verdict say, or an empty string."""
         held = (row for rows in self._held.values() for row in rows.values())
         return next((row.reason for row in held if row.status in NO_WORD), "")
+
+    def meet(self, machine: Machine) -> str:
+        """It runs, on `machine`, of which its rows must be; what is wrong with that, or an empty string."""
+        if self.machine is not None:
+            return f"it has said hello before, on {shown(self.machine.gpu)}"
+        if lack := misfit(self.unit, machine):
+            return lack
+        if machine.has_gpu and self.unit.suite.device != "gpu":
+            return f"asked for no GPU, this is {shown(machine.gpu)}"
+        self.machine = machine
+        return ""
 
     def take(self, result: Result) -> None:
         """One row came; the case is written once it is whole and every row of it is a verdict."""

@@ -75,8 +75,10 @@ def slow_here(request: Request) -> list[str]:
 def choose_suite(args: argparse.Namespace, machine: Machine) -> Suite:
     """The suite named, or the problem's own for a GPU or for none; --blocks and shape flags applied."""
     elsewhere, root = args.engine in REMOTE, project.base()
-    official, without_gpu = problem_of(args.submission, root / "submissions").suites
-    name = args.suite or (official if machine.has_gpu or elsewhere else without_gpu)
+    name = args.suite
+    if not name:
+        official, without_gpu = problem_of(args.submission, root / "submissions").suites
+        name = official if machine.has_gpu or elsewhere else without_gpu
     suite = load_suite(name, root / "configs")
     if suite.device == "gpu" and not machine.has_gpu and not elsewhere:
         raise UnavailableError(

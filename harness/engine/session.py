@@ -264,16 +264,15 @@ def harness_commit() -> str:
     if not project.is_project(HOME):  # a git that is around an installation is somebody else's
         return os.environ.get("ATTNBOARD_COMMIT", "") or f"v{__version__}"
     try:
-        head = _git("rev-parse", "HEAD")
-        changed = _git("status", "--porcelain", "harness", "run.py")
+        told = subprocess.run(
+            ["git", "status", "--porcelain=v2", "--branch", "harness", "run.py"],
+            cwd=HOME,
+            capture_output=True,
+            text=True,
+            check=True,
+            timeout=10,
+        ).stdout.splitlines()
     except (OSError, subprocess.SubprocessError):
         return os.environ.get("ATTNBOARD_COMMIT", "")
-    return head[:12] + ("+" if changed else "")
-
-
-def _git(*words: str) -> str:
-    """What git says of this checkout."""
-    command = ("git", "-C", str(HOME), *words)
-    return subprocess.run(
-        command, capture_output=True, text=True, check=True, timeout=10
-    ).stdout.strip()
+    head = next(line.split()[2] for line in told if line.startswith("# branch.oid "))
+    return head[:12] + ("" if all(line.startswith("# ") for line in told) else "+")

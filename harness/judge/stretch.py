@@ -27,6 +27,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import pairwise
 from typing import Any
 
 import torch
@@ -43,6 +44,10 @@ from harness.schema import Status
 
 PAIRS_A_SECOND = 7  # of spot checks
 FEWEST_PAIRS, MOST_PAIRS = 6, 30
+#: Who makes some calls, then counts on beyond those that it left out, stands still meanwhile.
+WITHIN_A_PAIR_S = (0.002, 0.006)
+SWITCH_MS = 1.0  # what a check may take from the calls beside it
+MOST_UNEVEN = 0.2  # of the pairs
 CALLS_A_CHECK = 4  # of those whose results are intact
 CPU_CLAIM_PCT, CPU_FLOOR_MS = 30.0, 10.0  # of messages and a scheduler; a CPU is never ranked
 FEWEST_CALLS = 3  # between the first check that counts and the last
@@ -51,7 +56,7 @@ CLAIM_PCT = 3.0
 #: Clocks only fall while a stretch lasts. Who takes longer for its first calls than for those that
 #: count may have made some of these beforehand.
 FIRST_PCT = 5.0
-START_MS = 100.0  # until the first call is on the GPU
+START_MS = 50.0  # until the first call is on the GPU
 Answer = Callable[[tuple[torch.Tensor, ...]], tuple[torch.Tensor, ...]]
 
 
@@ -117,6 +122,7 @@ class Counted:
     until_s: float
     judge_pct: float = 0.0  # of the time that spot checks took
     first_ms: float = 0.0  # of one of the calls before
+    uneven: float = 0.0  # share of the pairs of checks between which it did not count on evenly
 
 
 @dataclass
@@ -154,7 +160,8 @@ def _gpu(link: WorkerLink, asked: Asked, timeout_s: float) -> StretchReport:
         if select.select([link.sock], [], [], pause_s)[0]:
             break
         checker.check()
-        checker.check()  # a moment later: who counts on by leaps is seen standing still
+        time.sleep(rng.uniform(*WITHIN_A_PAIR_S))
+        checker.check()
     reply = link.answer("stretch", max(0.1, deadline - time.monotonic()))
     torch.cuda.synchronize()
     if len(reply.calls_ms) != 1:
@@ -193,7 +200,16 @@ def counted(checks: Sequence[SpotCheck], asked: Asked, claimed_ms: float) -> Cou
         until_s=last.at_s,
         judge_pct=100 * sum(check.took_ms for check in inside[1:]) / elapsed_ms,
         first_ms=max(0.0, first.at_ms - START_MS) / max(1, first.done),
+        uneven=uneven(inside, elapsed_ms / calls),
     )
+
+
+def uneven(checks: Sequence[SpotCheck], latency_ms: float) -> float:
+    """Share of the pairs between which the calls counted and the time that passed do not fit."""
+    pairs = [(a, b) for a, b in pairwise(checks) if a.number % 2 == 0 and b.number == a.number + 1]
+    off_ms = [abs((b.done - a.done) * latency_ms - (b.at_ms - a.at_ms)) for a, b in pairs]
+    leaps = sum(off > latency_ms + SWITCH_MS for off in off_ms)
+    return leaps / max(1, len(pairs))
 
 
 class _SpotChecker:
@@ -208,7 +224,7 @@ class _SpotChecker:
         self._flag.zero_()
         self._counts = torch.zeros(2, dtype=torch.int32, device=self._flag.device)
         self._latch, self._turn = torch.zeros(1, dtype=torch.int32).pin_memory(), 0
-        self._zero, self._start, self._read, self._end = (timer() for _ in range(4))
+        self._zero, self._read, self._end = (timer() for _ in range(3))
         self._zero.record()
         self._take(self.sampled[0])  # whatever is used for the first time is used now
         torch.cuda.synchronize()
@@ -222,15 +238,16 @@ class _SpotChecker:
         self._end.synchronize()
         at_s = time.monotonic()
         done, after = self._counts.tolist()
-        begun, read = self._zero.elapsed_time(self._start), self._zero.elapsed_time(self._read)
-        took_ms = self._start.elapsed_time(self._end)
-        self.checks.append(SpotCheck((begun + read) / 2, took_ms, at_s, done, after, number))
+        at_ms, took_ms = self._zero.elapsed_time(self._read), self._read.elapsed_time(self._end)
+        self.checks.append(SpotCheck(at_ms, took_ms, at_s, done, after, number))
 
     def _take(self, sampled: Sampled) -> None:
-        """Queue all of a check behind a word of the host's, so that it happens at once."""
+        """Queue all of a check behind a word of the host's, so that it happens at once.
+
+        The GPU may be the worker's for 2 ms more; the first copy waits for it, an event would not.
+        """
         self._turn += 1
         self._driver.wait_value(self._latch.data_ptr(), self._turn)
-        self._start.record()
         self._counts[0:1].copy_(self._flag)
         self._read.record()
         sampled.take()
@@ -375,6 +392,9 @@ def _report(seen: Counted, verified: Verified) -> StretchReport:
     elif seen.first_ms > seen.latency_ms * (1 + FIRST_PCT / 100):
         status = Status.UNSTABLE
         message = f"{seen.first_ms:.4g} ms a call in its first third, then {seen.latency_ms:.4g}"
+    elif seen.uneven > MOST_UNEVEN:
+        status = Status.UNSTABLE
+        message = f"counts its calls by leaps in {seen.uneven:.0%} of the pairs of checks"
     elif not verified.checked:
         status = Status.UNSTABLE
         message = "its results were never complete when they were read"

@@ -1,7 +1,7 @@
 """Power from a counter of energy that moves in steps. Pure, but for `Recorder`.
 
 NVML's counter holds millijoules since the driver was loaded, of the whole board: idle power, memory
-and fans included. It moves every 10 to 100 ms. So what counts is the time from the first step inside
+and fans included. It moves every 10 to 100 ms (100 on an H200). So what counts is the time from the first step inside
 a stretch to the last one, each known to half of the time between two readings around it:
 
     energy   ______|‾‾‾‾‾‾|______|‾‾‾‾‾‾|____
@@ -22,13 +22,14 @@ from itertools import pairwise
 from types import TracebackType
 from typing import Protocol
 
-READ_EVERY_S = 0.005
+READ_EVERY_S = 0.002
+CLOCK_EVERY = 8  # readings: each question to NVML takes milliseconds
 MOST_ERROR_PCT = 5.0  # beyond it no power is told
 
 
 @dataclass(frozen=True)
 class Reading:
-    """NVML at one moment of the monotonic clock; `energy_j` None: no counter."""
+    """NVML at one moment of the monotonic clock; energy None: no counter; clock 0: not read."""
 
     at_s: float
     energy_j: float | None
@@ -121,7 +122,9 @@ class Recorder:
 
     def _watch(self) -> None:
         while not self._over.wait(self._every_s):
-            energy_j, sm_mhz = self._meter.energy_j(), self._meter.sm_mhz()
-            if energy_j is None and not sm_mhz:
+            fresh = len(self.readings) % CLOCK_EVERY == 0
+            sm_mhz = self._meter.sm_mhz() if fresh else 0
+            energy_j = self._meter.energy_j()
+            if energy_j is None and fresh and not sm_mhz:
                 return  # no GPU
             self.readings.append(Reading(time.monotonic(), energy_j, sm_mhz))

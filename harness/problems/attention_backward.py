@@ -12,7 +12,7 @@ import math
 
 from harness.problems import attention_forward
 from harness.problems.base import Kwargs, Probe, TensorSpec, Tolerances
-from harness.problems.near_shapes import claimed, masks, near, probe_of
+from harness.problems.near_shapes import masks, near, others, probe_of
 from harness.schema import Case, Claims, Dtype
 
 #: A gradient has no scale of its own: `scaled` measures its largest difference in units of SDPA's
@@ -96,10 +96,10 @@ class AttentionBackward:
         stress = ("soft_needle", "offset_v", "tiny_scale", "spiky_do")
         wanted += [(base, kind, flags[0], None) for kind in stress]
         lengths = [n for n in LENGTHS if n <= max(129, base.seqlen)]
-        others = [near(case, claims, heads=3, seqlen=n, batch=2) for n in lengths]
-        ragged = {shape.seqlen: shape for shape in others if not claims.refusal(shape)}
+        uneven = [near(case, claims, heads=3, seqlen=n, batch=2) for n in lengths]
+        ragged = {shape.seqlen: shape for shape in uneven if not claims.refusal(shape)}
         wanted += [(ragged[seqlen], "normal", flags[-1], None) for seqlen in sorted(ragged)]
-        wanted += [(x, "normal", flags[0], None) for x in claimed(case, claims, flags[0])]
+        wanted += [(x, "normal", flags[0], None) for x in others(case, claims, flags[0])]
         long = near(case, claims, heads=3, seqlen=max(FEWEST, min(1000, 2 * case.seqlen - 1)))
         wanted.append((long, "large_logits", flags[0], odd))
         return [probe_of(*one) for one in wanted]

@@ -12,11 +12,14 @@ from __future__ import annotations
 import math
 
 from harness.problems.base import Kwargs, Probe, TensorSpec, Tolerances
-from harness.problems.near_shapes import claimed, masks, near, probe_of
+from harness.problems.near_shapes import masks, near, others, probe_of
 from harness.schema import Case, Claims, Dtype
 
 #: fp16: twice and more what every honest library kernel was measured at; FP8, INT8 and skipped keys
-#: start at 8 times these limits. bf16 keeps 8 bits of mantissa instead of 11.
+#: start at 8 times these limits. bf16 keeps 8 bits of mantissa instead of 11: two honest kernels
+#: differ by its last bit, 3.1e-2 between 4 and 8, on every shape of `models` on an H200 (rel_l2 to
+#: 2.3e-3, worst_row to 3.9e-3). That bit is 6.3e-2 from 8 on, which no o of 400 draws of offset_v with
+#: 64 heads reached.
 LIMITS = {
     Dtype.FP16: Tolerances(contract=1e-2, rel_l2=1e-3, worst_row=2e-3),
     Dtype.BF16: Tolerances(contract=4e-2, rel_l2=5e-3, worst_row=1e-2),
@@ -78,10 +81,10 @@ class AttentionForward:
         stress = ("needle", "offset_v", "tiny_scale", "rising")
         probes += [probe_of(base, kind, flags[0]) for kind in stress]
         lengths = [n for n in (1, 17, 127, 129, 333) if n <= max(129, case.seqlen)]
-        others = [near(case, claims, heads=1, seqlen=n, batch=2) for n in lengths]
-        ragged = {shape.seqlen: shape for shape in others if not claims.refusal(shape)}
+        uneven = [near(case, claims, heads=1, seqlen=n, batch=2) for n in lengths]
+        ragged = {shape.seqlen: shape for shape in uneven if not claims.refusal(shape)}
         probes += [probe_of(ragged[seqlen], "normal", flags[-1]) for seqlen in sorted(ragged)]
-        probes += [probe_of(x, "normal", flags[0]) for x in claimed(case, claims, flags[0])]
+        probes += [probe_of(x, "normal", flags[0]) for x in others(case, claims, flags[0])]
         long = near(case, claims, heads=1, seqlen=min(1000, 2 * case.seqlen - 1))
         return [*probes, probe_of(long, "large_logits", flags[0], usual * ODD_SCALE)]
 

@@ -43,18 +43,21 @@ def near(case: Case, claims: Claims, heads: int, seqlen: int, batch: int = 1) ->
     return _copy(case, **few)
 
 
-def claimed(case: Case, claims: Claims, causal: bool) -> list[Case]:
-    """A few shapes for each axis that is claimed, whether or not `case` has it."""
+def others(case: Case, claims: Claims, causal: bool) -> list[Case]:
+    """A few more shapes for each axis that `case` has.
+
+    Not for what is only claimed: a build of a library may lack kernels that no case asks for.
+    """
     found: list[dict[str, Any]] = []
     step = claims.seqlen_multiple
-    if claims.gqa:
+    if case.kv_heads:
         found += [{"heads": q, "kv_heads": kv, "seqlen": 129} for q, kv in ((6, 2), (3, 1))]
-    if claims.seqlens == "any":
+    if case.seqlen_k:
         lengths = [(17, 333), (127, 128), (2, 257), *([] if causal else [(200, 77)])]
         found += [{"heads": 2, "seqlen": q, "seqlen_k": k} for q, k in lengths]
     for shape in found:
         shape |= {key: round_up(shape[key], step) for key in ("seqlen", "seqlen_k") if key in shape}
-    if claims.packed:
+    if case.seqlens:
         found += [{"heads": 2, "batch": 1, **_in_one_row(lengths, step)} for lengths in PACKED]
     plain = {"batch": 2, "kv_heads": None, "seqlen_k": None, "seqlens": (), "burst": 1}
     shapes = [_copy(case, **plain | shape, causal=causal) for shape in found]

@@ -25,7 +25,7 @@ class Needs(Frozen):
 
 
 class Claims(Frozen):
-    """What an entrant says it can do; the gate tests all of it and nothing else."""
+    """What an entrant says it can do; who claims an axis is tested on cases that have it."""
 
     headdims: tuple[Annotated[int, Field(ge=1, le=1024)], ...] = Field(
         default=(64, 128, 256), min_length=1, max_length=1024

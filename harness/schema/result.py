@@ -238,6 +238,11 @@ class Result(Frozen):
         return tuple(sample for sample in self.samples if not sample.late)
 
     @property
+    def held(self) -> str:
+        """How well it was held: judged, unlocked or cooperative."""
+        return self.integrity.partition("/")[0]
+
+    @property
     def looks(self) -> int:
         """How often its run could look at the data and stop; its intervals are that much wider."""
         return self.stopping.looks if self.stopping else 1

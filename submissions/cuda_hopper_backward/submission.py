@@ -1,8 +1,10 @@
-"""Causal and full attention backward on Hopper (sm_90a), fp16, headdim 64, 128 and 256.
+"""Causal and full attention backward on Hopper (sm_90a), fp16 and bf16, headdim 64, 128 and 256.
 
-Three launches on torch's current stream: `kernels/passes.cu` (row sums, zeroed dq sums), the main
-kernel, and, where dq was summed in fp32, its conversion. This file compiles them once (NVRTC, cached
-on disk), encodes the tensor maps that TMA needs, and keeps what a call repeats per set of pointers.
+k and v may have fewer heads than q, and more or fewer rows; all inputs may be views whose last dimension
+is contiguous. Three launches on torch's current stream: `kernels/passes.cu` (row sums, zeroed dq sums), the
+main kernel, and, where dq was summed in fp32, its conversion; a fourth sums dk and dv over the heads that
+share them. This file compiles them once (NVRTC, cached on disk), encodes the tensor maps that TMA needs, and
+keeps what a call repeats per set of pointers.
 """
 
 from __future__ import annotations
@@ -21,28 +23,17 @@ import torch
 from cuda.bindings import driver, nvrtc
 
 FOLDER = Path(__file__).resolve().parent
-HEADERS = ("sm90.cuh", "rows.cuh")
+HEADERS = ("sm90.cuh", "rows.cuh", "passes.cuh")
 PASSES = "kernels/passes.cu"
-FILES = {  # rung -> its source
-    "two_kernels": "kernels/two_kernels.cu",
-    "wide": "kernels/wide.cu",
-    "fused": "steps/02_fused.cu",
-    "ahead": "kernels/backward.cu",
-    "three": "kernels/three.cu",
-    "pair": "kernels/pair.cu",
-}
-TWO_KERNELS, WIDE, THREE, PAIR = "two_kernels", "wide", "three", "pair"
-KV_ROWS = {
-    "two_kernels": 64,
-    "wide": 64,
-    "fused": 128,
-    "ahead": 128,
-    "three": 192,
-    "pair": 256,
-}  # a block
-THREADS = {"three": 384}  # of a block of a fused kernel, where it is not 256
-PASS_FLAGS = {"three": ("-DSTATS_BY_LANE=1",)}  # of preprocess
+WIDE, THREE, AHEAD = "wide", "three", "ahead"
+FILES = {AHEAD: "kernels/backward.cu", THREE: "kernels/three.cu", WIDE: "kernels/wide.cu"}
+KV_ROWS = {AHEAD: 128, THREE: 192, WIDE: 64}  # of a block
 MAX_PLANS = 1024
+GENERAL, ORDERED, BF16 = "-DGENERAL=1", "-DORDERED=1", "-DBF16=1"
+MAP_TYPES = {
+    torch.float16: driver.CUtensorMapDataType.CU_TENSOR_MAP_DATA_TYPE_FLOAT16,
+    torch.bfloat16: driver.CUtensorMapDataType.CU_TENSOR_MAP_DATA_TYPE_BFLOAT16,
+}
 
 
 class Build(NamedTuple):
@@ -54,30 +45,38 @@ class Build(NamedTuple):
 
 
 BUILDS = {  # the fastest of each official shape on one H200: NOTES.md
-    64: Build("ahead", ("-DA_IN_REGS=1", "-DDQ_LATE=1", "-DDQ_RED=1")),
-    128: Build("ahead", ("-DA_IN_REGS=0", "-DDQ_LATE=2", "-DDV_LATE=0")),
+    64: Build(THREE),
+    128: Build(AHEAD, ("-DDQ_LATE=1", "-DDV_LATE=0")),
     256: Build(WIDE),  # dk and dv of 128 kv rows do not fit the registers
 }
-SHORT_CAUSAL_64 = Build(THREE)  # headdim 64, causal, up to SHORT_CAUSAL_64_ROWS rows
-FULL_64 = Build(PAIR, section_bytes=16 << 20)  # headdim 64, not causal
-SHORT_CAUSAL_64_ROWS = 2048
-SHORT_128 = Build("ahead", ("-DA_IN_REGS=0",))  # up to SHORT_128_ROWS: dQ in its own trip, dV late
+SHORT_128 = Build(AHEAD)  # up to SHORT_128_ROWS: dQ in its own trip, dV late
 SHORT_128_ROWS = 512
 
 
-def build_for(headdim: int, seqlen: int, causal: bool) -> Build:
-    """The fastest build of a class of shapes on one H200: NOTES.md."""
-    if headdim == 64 and not causal:
-        return FULL_64
-    if headdim == 64 and seqlen <= SHORT_CAUSAL_64_ROWS:
-        return SHORT_CAUSAL_64
-    if headdim == 128 and seqlen <= SHORT_128_ROWS:
-        return SHORT_128
-    return BUILDS[headdim]
+def build_for(headdim: int, seqlen: int, general: bool = False) -> Build:
+    """The fastest build of a class of shapes on one H200: NOTES.md.
+
+    `general`: k and v have other heads or rows than q, or an input does not lie as the plain build wants it.
+    """
+    short = headdim == 128 and seqlen <= SHORT_128_ROWS
+    build = SHORT_128 if short else BUILDS[headdim]
+    return build._replace(flags=(*build.flags, GENERAL)) if general else build
+
+
+class Keys(ctypes.Structure):
+    """`struct Keys` of rows.cuh, field by field."""
+
+    _fields_ = [(name, ctypes.c_int) for name in ("seqlen", "nheads", "group")]
+
+
+class Strides(ctypes.Structure):
+    """`struct Strides` of rows.cuh, field by field."""
+
+    _fields_ = [(name, ctypes.c_longlong) for name in ("batch", "head", "row")]
 
 
 class Params(ctypes.Structure):
-    """`struct Params` of the fused kernels, field by field."""
+    """`struct Params` of backward.cu, field by field."""
 
     _fields_ = [
         ("stats", ctypes.c_void_p),
@@ -90,36 +89,74 @@ class Params(ctypes.Structure):
         ("causal", ctypes.c_int),
         ("scale", ctypes.c_float),
         ("scale_log2", ctypes.c_float),
+        ("dq", ctypes.c_void_p),
+        ("keys", Keys),
     ]
 
 
-def turns_smem_bytes(kv_rows: int) -> int:
-    """`three` and `pair`: k, v; four slots of q and do; dS three times; lse and delta; barriers."""
-    return 5 * kv_rows * 128 + 2 * 4 * 64 * 128 + 2 * 4 * 64 * 4 + 8 * (2 * 4 + 2 + 3)
+class Passes(ctypes.Structure):
+    """`struct Passes` of passes.cuh, field by field."""
+
+    _fields_ = [
+        *(
+            (n, ctypes.c_void_p)
+            for n in ("o", "d_o", "lse", "stats", "dq_sum", "dq", "done", "turns")
+        ),
+        ("o_at", Strides),
+        ("do_at", Strides),
+        *((n, ctypes.c_int) for n in ("seqlen", "heads", "section", "nheads")),
+        ("scale", ctypes.c_float),
+    ]
 
 
-def fused_smem_bytes(headdim: int, flags: tuple[str, ...] = ()) -> int:
-    """k, v; slots of q and do; dS; dq of a tile; lse and delta of every slot; barriers."""
-    slots, ds_buffers = (4, 3) if "-DDQ_LATE=1" in flags else (3, 2)
-    tiles = 2 * 128 * headdim * 2 + 2 * slots * 64 * headdim * 2 + ds_buffers * 128 * 64 * 2
-    return tiles + 64 * headdim * 4 + 2 * slots * 64 * 4 + 8 * (2 * slots + 2 + ds_buffers)
+class ThreeParams(ctypes.Structure):
+    """`struct Params` of three.cu, field by field."""
+
+    _fields_ = [
+        ("passes", Passes),
+        ("dk", ctypes.c_void_p),
+        ("dv", ctypes.c_void_p),
+        ("causal", ctypes.c_int),
+        ("scale_log2", ctypes.c_float),
+        ("keys", Keys),
+    ]
+
+
+THREE_THREADS, THREE_WARPS = 512, 16
+
+
+def three_smem_bytes() -> int:
+    """k, v; four slots of q and do; dS three times; 8 KB for each of the passes' three warps; lse and delta; barriers."""
+    tiles = 5 * KV_ROWS[THREE] * 128 + 2 * 4 * 64 * 128
+    return tiles + 3 * 8192 + 2 * 4 * 64 * 4 + 8 * (2 * 4 + 2 + 3 + THREE_WARPS)
+
+
+def three_blocks(heads: int, seqlen: int, seqlen_k: int, section: int) -> tuple[int, int]:
+    """Blocks of a grid whose spare warps do the passes (passes.cuh), and its sections of heads."""
+    widths = [min(section, heads - first) for first in range(0, heads, section)]
+    ends = [*widths[:2], *widths[-2:]]  # blocks of their own
+    passes = sum(-(-2 * width * -(-seqlen // 64) // THREE_WARPS) for width in ends)
+    return passes + heads * -(-seqlen_k // KV_ROWS[THREE]), len(widths)
+
+
+def fused_smem_bytes() -> int:
+    """`backward`: k, v; three slots of q and do; dS twice; dq of a tile; lse and delta of every slot; barriers."""
+    tiles = 2 * 128 * 256 + 2 * 3 * 64 * 256 + 2 * 128 * 64 * 2
+    return tiles + 64 * 128 * 4 + 2 * 3 * 64 * 4 + 8 * (2 * 3 + 2 + 2)
 
 
 class Shape(NamedTuple):
-    """A block of one of the two kernels: rows of its own, threads, shared memory."""
+    """A block of one of `wide`'s two kernels: rows of its own, threads, shared memory."""
 
     rows: int
     threads: int
     smem_bytes: int
 
 
-def two_shapes(rung: str, headdim: int) -> tuple[Shape, Shape]:
-    """The kernel for dk and dv and the one for dq of `two_kernels` or `wide`."""
+def wide_shapes(headdim: int) -> tuple[Shape, Shape]:
+    """The kernel for dk and dv and the one for dq: tiles, P twice, lse and delta, barriers."""
     tile = 64 * headdim * 2
-    if rung == WIDE:  # six tiles, two of P, lse and delta, barriers; seven tiles, barriers
-        return Shape(64, 384, 6 * tile + 2 * 8192 + 1024 + 96), Shape(128, 384, 7 * tile + 80)
-    smem = 6 * tile + 24
-    return Shape(64, 256 if headdim == 256 else 128, smem), Shape(64, 128, smem)
+    return Shape(64, 384, 6 * tile + 2 * 8192 + 1024 + 96), Shape(128, 384, 7 * tile + 80)
 
 
 # ---------------------------------------------------------------------------------------- compile
@@ -181,18 +218,33 @@ def _function(
 
 
 # ------------------------------------------------------------------------------------------- plan
-def _tensor_map(pointer: int, heads: int, seqlen: int, headdim: int, rows: int) -> object:
-    """A [heads, seqlen, headdim] fp16 tensor in boxes of 1 x rows x 64; rows past the end read as 0."""
+def _even(t: torch.Tensor) -> bool:
+    """Whether all heads of all batches lie at one distance."""
+    batch, heads = t.shape[:2]
+    return batch == 1 or heads == 1 or t.stride(0) == heads * t.stride(1)
+
+
+def _tensor_map(t: torch.Tensor, rows: int, general: bool) -> object:
+    """[batch, heads, seqlen, headdim] in boxes of rows x 64; rows past the end read as 0.
+
+    Of four dimensions if `general`, else of three: its heads are even.
+    """
     u32, u64 = driver.cuuint32_t, driver.cuuint64_t
+    batch, heads, seqlen, headdim = t.shape
+    each, whole = (t.stride(1) if heads > 1 else t.stride(0)), t.stride(0)
+    sizes = [headdim, seqlen, heads, batch] if general else [headdim, seqlen, heads * batch]
+    steps = [t.stride(2), each, whole][: len(sizes) - 1]
+    # how far apart things lie of which there is one does not matter, but 16 bytes must divide it
+    steps = [step if size > 1 else headdim for step, size in zip(steps, sizes[1:], strict=True)]
     return _ok(
         driver.cuTensorMapEncodeTiled(
-            driver.CUtensorMapDataType.CU_TENSOR_MAP_DATA_TYPE_FLOAT16,
-            3,
-            pointer,
-            [u64(headdim), u64(seqlen), u64(heads)],
-            [u64(headdim * 2), u64(seqlen * headdim * 2)],
-            [u32(64), u32(rows), u32(1)],
-            [u32(1), u32(1), u32(1)],
+            MAP_TYPES[t.dtype],
+            len(sizes),
+            t.data_ptr(),
+            [u64(size) for size in sizes],
+            [u64(step * 2) for step in steps],
+            [u32(size) for size in (64, rows, 1, 1)[: len(sizes)]],
+            [u32(1)] * len(sizes),
             driver.CUtensorMapInterleave.CU_TENSOR_MAP_INTERLEAVE_NONE,
             driver.CUtensorMapSwizzle.CU_TENSOR_MAP_SWIZZLE_128B,
             driver.CUtensorMapL2promotion.CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
@@ -227,129 +279,227 @@ class _Launch:
             )
 
 
+class _Clear:
+    """Zeros in words of the work space."""
+
+    def __init__(self, pointer: ctypes.c_void_p, words: int) -> None:
+        self.pointer, self.words = pointer, words
+
+    def __call__(self, stream: int) -> None:
+        _ok(driver.cuMemsetD32Async(self.pointer.value, 0, self.words, stream))
+
+
 class Plan:
     """The launches of one call, ready to go except for what is allocated per call, and the stream."""
 
-    def __init__(self, q, k, v, d_o, causal: bool, scale: float, build: Build) -> None:
-        batch, nheads, seqlen, headdim = q.shape
-        heads, tiles = batch * nheads, -(-seqlen // 64)
-        device, file = q.device.index, FILES[build.rung]
-        self.fused = build.rung not in (TWO_KERNELS, WIDE)
-        self.stats_floats, self.sum_floats = heads * tiles * 128, heads * tiles * 64 * headdim
-        kv_rows = KV_ROWS[build.rung]
-        maps = [
-            _tensor_map(t.data_ptr(), heads, seqlen, headdim, rows)
-            for t, rows in ((q, 64), (k, kv_rows), (v, kv_rows), (d_o, 64))
-        ]
-        pointer, integer, number = ctypes.c_void_p, ctypes.c_int, ctypes.c_float
-        self.o, self.lse, self.stats, self.dq_sum, self.dq, self.dk, self.dv = (
-            pointer() for _ in range(7)
+    def __init__(self, q, k, v, o, d_o, causal: bool, scale: float, build: Build) -> None:
+        batch, nheads, self.seqlen, headdim = q.shape
+        self.heads, self.tiles, self.seqlen_k = batch * nheads, -(-q.shape[2] // 64), k.shape[2]
+        self.group, self.scale, self.causal = nheads // k.shape[1], scale, causal
+        self.build, self.ordered = build, ORDERED in build.flags
+        self.section = max(
+            1, min(self.heads, build.section_bytes // (8 * self.seqlen * headdim))
+        )  # heads
+        self.keys = Keys(self.seqlen_k, nheads, self.group)
+        self.steps = [Strides(*t.stride()[:3]) for t in (o, d_o)]
+        self.d_o = ctypes.c_void_p(d_o.data_ptr())
+        self.o, self.lse, self.stats, self.dq_sum, self.dq, self.dk, self.dv, self.each_dk, self.each_dv, self.parts, self.done = (
+            ctypes.c_void_p() for _ in range(11)
+        )  # fmt: skip
+        self.stats_floats = self.heads * self.tiles * 128
+        self.sum_floats = self.heads * self.tiles * 64 * headdim
+        self.done_words = self.turn_words = 0  # by which blocks of `three` wait for each other
+        self.part_values = 2 * self.heads * self.seqlen_k * headdim if self.group > 1 else 0
+        dtype = (BF16,) if q.dtype == torch.bfloat16 else ()
+        function = functools.partial(_function, headdim=headdim, device=q.device.index)
+        self.passes = functools.partial(function, file=PASSES, flags=dtype)
+        self.main = functools.partial(
+            function, file=FILES[build.rung], flags=(*build.flags, *dtype)
         )
-        scales = number(scale), number(scale * math.log2(math.e))
-        function = functools.partial(_function, headdim=headdim, device=device)
-        flags = PASS_FLAGS.get(build.rung, ())
-        before = function("preprocess", PASSES, flags=flags, smem_bytes=0)
-        self.launches = [
-            _Launch(before, heads * tiles, 256, 0, self.o, pointer(d_o.data_ptr()), self.lse, self.stats,
-                    self.dq_sum, integer(seqlen))
-        ]  # fmt: skip
+        rows, general = KV_ROWS[build.rung], GENERAL in build.flags
+        maps = [_tensor_map(t, n, general) for t, n in ((q, 64), (k, rows), (v, rows), (d_o, 64))]
+        kinds = {WIDE: self._wide, THREE: self._three}
         self.params = None
-        if self.fused:
-            smem, after_smem = fused_smem_bytes(headdim, build.flags), 64 * (headdim + 8) * 2
-            if build.rung in (THREE, PAIR):
-                smem = turns_smem_bytes(kv_rows)
-            section = max(1, min(heads, build.section_bytes // (8 * seqlen * headdim)))
-            self.params = Params(
-                None, None, None, None, seqlen, heads, section, int(causal), scale, scales[1].value
-            )
-            grid = heads * -(-seqlen // kv_rows)
-            main = function("backward", file, flags=build.flags, smem_bytes=smem)
-            after = function("postprocess", PASSES, flags=(), smem_bytes=after_smem)
-            self.launches += [
-                _Launch(main, grid, THREADS.get(build.rung, 256), smem, *maps, self.params),
-                _Launch(after, heads * tiles, 256, after_smem, self.dq_sum, self.dq, scales[0], integer(seqlen)),
-            ]  # fmt: skip
-            return
-        dkdv, dq = two_shapes(build.rung, headdim)
-        tail = (integer(seqlen), integer(int(causal)), *scales)
-        for name, shape, results in (("dkdv", dkdv, (self.dk, self.dv)), ("dq", dq, (self.dq,))):
-            kernel = function(name, file, flags=build.flags, smem_bytes=shape.smem_bytes)
-            grid = heads * -(-seqlen // shape.rows)
-            sizes = (grid, shape.threads, shape.smem_bytes)
-            self.launches.append(_Launch(kernel, *sizes, *maps, self.stats, *results, *tail))
+        self.launches = kinds.get(build.rung, self._fused)(maps, headdim)
+        if self.group > 1:
+            chunks = self.seqlen_k * headdim // 8
+            sizes = [ctypes.c_int(n) for n in (self.heads // self.group, self.group, chunks)]
+            grid = -(-2 * sizes[0].value * chunks // 256)
+            after = self.passes("sum_group", smem_bytes=0)
+            self.launches.append(_Launch(after, grid, 256, 0, self.parts, self.dk, self.dv, *sizes))
+
+    def _preprocess(self) -> _Launch:
+        flags = (*self.passes.keywords["flags"], *((ORDERED,) if self.ordered else ()))
+        kernel = self.passes("preprocess", flags=flags, smem_bytes=0)
+        numbers = ctypes.c_int(self.seqlen), ctypes.c_int(self.keys.nheads)
+        pointers = self.o, self.d_o, self.lse, self.stats, self.dq_sum
+        return _Launch(kernel, self.heads * self.tiles, 256, 0, *pointers, *numbers, *self.steps)
+
+    def _fused(self, maps: list, headdim: int) -> list[_Launch]:
+        """Row sums, one kernel of five products, and dq out of its sums if that kernel does not do it."""
+        self.params = Params(
+            None, None, None, None, self.seqlen, self.heads, self.section, int(self.causal), self.scale,
+            self.scale * math.log2(math.e), None, self.keys,
+        )  # fmt: skip
+        self.sum_floats += self.heads * self.tiles * 8 * 32 * self.ordered
+        rows = KV_ROWS[AHEAD]
+        smem, grid = fused_smem_bytes(), self.heads * -(-self.seqlen_k // rows)
+        kernel = self.main("backward", smem_bytes=smem)
+        launches = [self._preprocess(), _Launch(kernel, grid, 256, smem, *maps, self.params)]
+        if not self.ordered:
+            smem = 64 * (headdim + 8) * 2
+            after = self.passes("postprocess", smem_bytes=smem)
+            numbers = ctypes.c_float(self.scale), ctypes.c_int(self.seqlen)
+            sizes = self.heads * self.tiles, 256, smem
+            launches.append(_Launch(after, *sizes, self.dq_sum, self.dq, *numbers))
+        return launches
+
+    def _three(self, maps: list, _headdim: int) -> list[_Launch]:
+        """One kernel, whose spare warps do the passes."""
+        none = (None,) * 8
+        sizes = self.seqlen, self.heads, self.section, self.keys.nheads
+        passes = Passes(*none, *self.steps, *sizes, self.scale)
+        log2 = self.scale * math.log2(math.e)
+        self.params = ThreeParams(passes, None, None, int(self.causal), log2, self.keys)
+        grid, sections = three_blocks(self.heads, self.seqlen, self.seqlen_k, self.section)
+        self.done_words = 2 * sections
+        self.turn_words = self.heads * self.tiles * 4 * self.ordered
+        smem = three_smem_bytes()
+        kernel = self.main("backward", smem_bytes=smem)
+        return [
+            _Clear(self.done, self.done_words),
+            _Launch(kernel, grid, THREE_THREADS, smem, *maps, self.params),
+        ]
+
+    def _wide(self, maps: list, headdim: int) -> list[_Launch]:
+        """Row sums, a kernel for dk and dv, a kernel for dq."""
+        self.sum_floats = 0
+        scales = ctypes.c_float(self.scale), ctypes.c_float(self.scale * math.log2(math.e))
+        tail = ctypes.c_int(self.seqlen), ctypes.c_int(self.causal), *scales, self.keys
+        launches, (dkdv, dq) = [self._preprocess()], wide_shapes(headdim)
+        for name, shape, length, results in (
+            ("dkdv", dkdv, self.seqlen_k, (self.each_dk, self.each_dv)),
+            ("dq", dq, self.seqlen, (self.dq,)),
+        ):
+            kernel = self.main(name, smem_bytes=shape.smem_bytes)
+            sizes = self.heads * -(-length // shape.rows), shape.threads, shape.smem_bytes
+            launches.append(_Launch(kernel, *sizes, *maps, self.stats, *results, *tail))
+        return launches
+
+    def point_at(self, o, lse, dq, dk, dv) -> tuple[torch.Tensor, torch.Tensor]:
+        """Puts a call's tensors into the arguments; returns the work space, torch's memory, to hold while it is queued."""
+        words = self.stats_floats, self.sum_floats, self.turn_words, self.done_words
+        space = torch.empty(sum(words), dtype=torch.float32, device=o.device)
+        self.stats.value, self.dq_sum.value, turns, self.done.value = (
+            space.data_ptr() + 4 * sum(words[:i]) for i in range(4)
+        )
+        parts = torch.empty(self.part_values, dtype=dk.dtype, device=o.device)
+        self.o.value, self.lse.value = o.data_ptr(), lse.data_ptr()
+        self.dq.value, self.dk.value, self.dv.value = (x.data_ptr() for x in (dq, dk, dv))
+        self.parts.value = self.each_dk.value = parts.data_ptr()
+        self.each_dv.value = parts.data_ptr() + self.part_values  # half of it, two bytes each
+        if self.group == 1:
+            self.each_dk.value, self.each_dv.value = self.dk.value, self.dv.value
+        if not self.sum_floats:
+            self.dq_sum.value = None
+        params = self.params
+        if params is not None:
+            params.dk, params.dv = self.each_dk.value, self.each_dv.value
+            pointers = params.passes if isinstance(params, ThreeParams) else params
+            pointers.stats, pointers.dq_sum = self.stats.value, self.dq_sum.value
+            pointers.dq = self.dq.value
+        if isinstance(params, ThreeParams):
+            params.passes.o, params.passes.d_o = self.o.value, self.d_o.value
+            params.passes.lse, params.passes.done = self.lse.value, self.done.value
+            params.passes.turns = turns
+        return space, parts
 
     def __call__(self, o, lse, dq, dk, dv, stream: int) -> None:
-        """Queues the launches; stats and dq sums are torch's memory, given back in stream order."""
-        stats = torch.empty(self.stats_floats, dtype=torch.float32, device=o.device)
-        self.o.value, self.lse.value, self.stats.value = (
-            o.data_ptr(),
-            lse.data_ptr(),
-            stats.data_ptr(),
-        )
-        self.dq.value, self.dk.value, self.dv.value = dq.data_ptr(), dk.data_ptr(), dv.data_ptr()
-        if self.fused:
-            dq_sum = torch.empty(self.sum_floats, dtype=torch.float32, device=o.device)
-            self.dq_sum.value = dq_sum.data_ptr()
-            self.params.stats, self.params.dq_sum = stats.data_ptr(), dq_sum.data_ptr()
-            self.params.dk, self.params.dv = dk.data_ptr(), dv.data_ptr()
+        """Queues the launches; the work space is given back in stream order."""
+        space = self.point_at(o, lse, dq, dk, dv)
         for launch in self.launches:
             launch(stream)
+        del space
 
 
 _plans: dict[tuple, Plan] = {}
 
 
-def _check(q, k, v, o, lse, do) -> None:
+def _check(q, k, v, o, lse, do, causal: bool) -> None:
+    """Raises NotImplementedError away from a GPU, ValueError for tensors that do not fit together."""
     if not q.is_cuda:
         raise NotImplementedError("cuda_hopper_backward runs on a Hopper GPU, not on a CPU")
-    for name, t in (("q", q), ("k", k), ("v", v), ("o", o), ("do", do)):
-        if t.dtype != torch.float16 or t.dim() != 4 or not t.is_cuda or t.shape != q.shape:
+    if q.dim() != 4 or q.dtype not in MAP_TYPES or q.shape[3] not in BUILDS:
+        raise ValueError(
+            f"cuda_hopper_backward: q is {tuple(q.shape)} {q.dtype}; wanted fp16 or bf16 "
+            f"(batch, heads, seqlen, headdim), headdim one of {sorted(BUILDS)}"
+        )
+    keys = (q.shape[0], *k.shape[1:3], q.shape[3]) if k.dim() == 4 else None
+    for name, t, shape in (("k", k, keys), ("v", v, keys), ("o", o, q.shape), ("do", do, q.shape)):
+        if t.dtype != q.dtype or t.device != q.device or t.shape != shape:
             raise ValueError(
-                f"cuda_hopper_backward: {name} is {tuple(t.shape)} {t.dtype} on {t.device}; "
-                "wanted five fp16 CUDA tensors (batch, nheads, seqlen, headdim)"
+                f"cuda_hopper_backward: {name} is {tuple(t.shape)} {t.dtype} on {t.device} beside q "
+                f"{tuple(q.shape)} {q.dtype} on {q.device}; wanted o and do like q, and k and v "
+                "(batch, kv_heads, seqlen_k, headdim)"
             )
+    if keys[1] == 0 or q.shape[1] % keys[1] or (causal and keys[2] < q.shape[2]):
+        raise ValueError(
+            f"cuda_hopper_backward: q {tuple(q.shape)}, k {tuple(k.shape)}; the heads of k must divide "
+            "those of q, and causal attention needs as many keys as queries at least"
+        )
     if lse.dtype != torch.float32 or lse.shape != q.shape[:3]:
         raise ValueError(
             f"cuda_hopper_backward: lse is {tuple(lse.shape)} {lse.dtype}; "
-            "wanted float32 (batch, nheads, seqlen), natural logarithm"
-        )
-    if q.shape[3] not in BUILDS:
-        raise ValueError(
-            f"cuda_hopper_backward: headdim {q.shape[3]}; it is built for {sorted(BUILDS)}"
+            "wanted float32 (batch, heads, seqlen), natural logarithm"
         )
 
 
-def _dense(t: torch.Tensor) -> torch.Tensor:
+def _ready(t: torch.Tensor) -> torch.Tensor:
+    """The tensor as it lies if TMA can read it there, else a copy: addresses and strides of 16 bytes."""
+    steps = [step for step, size in zip(t.stride(), t.shape, strict=True) if size > 1]
+    if (
+        t.data_ptr() % 16 == 0
+        and t.stride(-1) == 1
+        and all(s > 0 and s % 8 == 0 for s in steps[:-1])
+    ):
+        return t
     t = t.contiguous()
-    return t if t.data_ptr() % 16 == 0 else t.clone()  # TMA wants 16-byte aligned tensors
+    return t if t.data_ptr() % 16 == 0 else t.clone()
 
 
 def custom_attention_backward(q, k, v, o, lse, do, causal=True, sm_scale=None, build=None):
     """Gradients of softmax(q kᵀ · sm_scale) v.
 
-    q, k, v, o, do (batch, nheads, seqlen, headdim) fp16, lse (batch, nheads, seqlen) float32, natural
-    logarithm -> dq, dk, dv like q. `build` picks another than `build_for` does.
+    q, o, do (batch, heads, seqlen, headdim), k, v (batch, kv_heads, seqlen_k, headdim) fp16 or bf16, lse (batch,
+    heads, seqlen) float32, natural logarithm -> dq like q, dk and dv like k, contiguous. Query head h reads kv head
+    h // (heads // kv_heads); causal: query i sees key j iff j <= i + seqlen_k - seqlen.
+    `build` picks another than `build_for` does.
     """
     device = q.device.index
     if device is not None and device != torch.cuda.current_device():
         with torch.cuda.device(device):
             return custom_attention_backward(q, k, v, o, lse, do, causal, sm_scale, build)
-    q, k, v, o, do, lse = (_dense(t) for t in (q, k, v, o, do, lse))
-    dq, dk, dv = (torch.empty_like(q) for _ in range(3))
-    if q.numel() == 0:
-        return dq, dk, dv
+    q, k, v, o, do = (_ready(t) for t in (q, k, v, o, do))
+    lse = lse.contiguous()
+    dq, dk, dv = (torch.empty(t.shape, dtype=t.dtype, device=t.device) for t in (q, k, k))
     tensors = q, k, v, o, do, lse
     key = (
-        q.data_ptr(), k.data_ptr(), v.data_ptr(), do.data_ptr(), *((t.shape, t.dtype) for t in tensors),
+        q.data_ptr(), k.data_ptr(), v.data_ptr(), do.data_ptr(), *((t.shape, t.stride(), t.dtype) for t in tensors),
         device, causal, sm_scale, build, threading.get_ident(),
     )  # fmt: skip
     plan = _plans.get(key)
     if plan is None:
-        _check(q, k, v, o, lse, do)
+        _check(q, k, v, o, lse, do, bool(causal))
+        if q.numel() == 0 or k.numel() == 0:
+            return dq.zero_(), dk.zero_(), dv.zero_()
         scale = q.shape[3] ** -0.5 if sm_scale is None else float(sm_scale)
         if len(_plans) >= MAX_PLANS:
             _plans.clear()
-        chosen = build or build_for(q.shape[3], q.shape[2], bool(causal))
-        plan = _plans[key] = Plan(q, k, v, do, bool(causal), scale, chosen)
+        general = q.shape != k.shape or not all(map(_even, (q, k, v, do)))
+        general |= q.shape[3] == 64 and not (o.is_contiguous() and do.is_contiguous())
+        chosen = build or build_for(q.shape[3], q.shape[2], general)
+        if general and GENERAL not in chosen.flags:
+            chosen = chosen._replace(flags=(*chosen.flags, GENERAL))
+        plan = _plans[key] = Plan(q, k, v, o, do, bool(causal), scale, chosen)
     plan(o, lse, dq, dk, dv, torch._C._cuda_getCurrentRawStream(device))
     return dq, dk, dv

@@ -7,7 +7,7 @@ import numpy as np
 from harness.board.rank import Board, leaderboard
 from harness.board.render.notes import Notes, conditions_of, joined
 from harness.schema import Energy, Kind, Result, Stopping, Telemetry
-from tests.board.factory import CASES, stretch, timed
+from tests.board.factory import CASES, run_of, stretch, timed
 
 
 def board_of(moves: dict[str, np.ndarray]) -> Board:
@@ -40,6 +40,15 @@ def test_what_moves_one_is_told_of_it_alone() -> None:
     told = {row.entry: Notes(board).of_entry(row.results[0]) for row in board.rows}
     assert "faster than the first" in joined(told.pop("d"))
     assert set(map(joined, told.values())) == {"–"}
+
+
+def test_what_was_not_judged_says_why() -> None:
+    for held, said in (("unlocked/2", "unlocked: the driver"), ("cooperative", "cooperative: inp")):
+        rows = [r.model_copy(update={"integrity": held}) for r in run_of({"mine": 0.8})]
+        notes = Notes(leaderboard(rows).boards[0])
+        assert notes.of_entry(rows[-1])[0].startswith(said)
+    rows = run_of({"mine": 0.8})
+    assert not any("unlocked" in n for n in Notes(leaderboard(rows).boards[0]).of_entry(rows[-1]))
 
 
 def test_throttling_and_foreign_processes_are_told_of_the_machine() -> None:

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from harness.board import quoted
 from harness.board.publish import build
-from harness.board.rank import leaderboard
+from harness.board.rank import Leaderboard, leaderboard
 from harness.errors import UsageError
 from tests.golden.texts import results
 
@@ -20,13 +20,13 @@ BOARD = leaderboard(results())
 HERE = Path("page.md")
 
 
-def filled(what: str, text: str = "") -> str:
+def filled(what: str, text: str = "", board: Leaderboard = BOARD) -> str:
     page = f"before <!-- board fa3: {what} -->{text}<!-- end --> after"
-    made = quoted.filled(page, BOARD, HERE)
+    made = quoted.filled(page, board, HERE)
     head, _, rest = made.partition(" -->")
     assert head == f"before <!-- board fa3: {what}"
     assert rest.endswith("<!-- end --> after")
-    assert quoted.filled(made, BOARD, HERE) == made
+    assert quoted.filled(made, board, HERE) == made
     return rest.removesuffix("<!-- end --> after")
 
 
@@ -38,6 +38,18 @@ def test_a_ratio_is_paired_in_one_run() -> None:
     assert filled("fast over slow") == "1.875 / 1.875 / 1.875"
 
 
+def test_a_figure_that_was_not_judged_is_quoted_with_a_mark() -> None:
+    board = leaderboard(
+        each.model_copy(update={"integrity": "unlocked/2"}) if each.entry == "fast" else each
+        for each in results()
+    )
+    assert filled("fast", board=board) == "520.6? / 701.2? / 780.9?"
+    assert filled("slow", board=board) == "277.7 / 374.0 / 416.5"
+    assert filled("fast over slow", board=board) == "1.875? / 1.875? / 1.875?"
+    assert "| `fast` | 520.6? | 701.2? | 780.9? | 1.250? |" in filled("table fast", board=board)
+    assert "(520.6? / 701.2? / 780.9?)" in filled("slow against fast", board=board)
+
+
 def test_a_table_keeps_the_order_that_was_asked_for() -> None:
     rows = filled("table slow, fast, nobody").strip().splitlines()
     assert rows[0] == "|  | hdim64_seq4k | hdim128_seq8k | hdim256_seq16k | × `sdpa_cudnn` |"
@@ -47,6 +59,23 @@ def test_a_table_keeps_the_order_that_was_asked_for() -> None:
         "| `fast` | 520.6 | 701.2 | 780.9 | 1.250 |",
         "| `nobody` | – | – | – | – |",
     ]
+
+
+def test_who_is_not_judged_under_the_newest_protocol_yet_is_quoted_from_the_one_before() -> None:
+    newer = [
+        each.model_copy(update={"protocol": each.protocol + 1, "run": each.run[:-6] + "abcdef"})
+        for each in results()
+        if each.entry != "slow"
+    ]
+    board = leaderboard([*results(), *newer])
+    before = f"protocol {results()[0].protocol}"
+    assert filled("fast", board=board) == "520.6 / 701.2 / 780.9"
+    assert filled("slow", board=board) == f"277.7 / 374.0 / 416.5 ({before})"
+    assert filled("fast over slow", board=board) == f"1.875 / 1.875 / 1.875 ({before})"
+    assert filled("table fast", board=board).strip().startswith("|  |")
+    for question in ("table fast, slow", "fast against slow"):
+        assert filled(question, board=board).strip().startswith(f"| {before} |")
+    assert filled("nobody", board=board) == "– / – / –"
 
 
 def test_rivals_with_their_intervals() -> None:

@@ -237,6 +237,19 @@ def test_integrity_is_the_weakest_of_the_row() -> None:
     results = three("a", 1.1)
     results[1] = results[1].model_copy(update={"integrity": "cooperative"})
     assert only(results).exact[0].integrity == "cooperative"
+    for levels, weakest in (
+        (("judged/2", "judged/1", "judged/2"), "judged/1"),
+        (("judged/1", "unlocked/2", "judged/3"), "unlocked/2"),
+        (("unlocked/1", "unlocked/2", "cooperative/2"), "cooperative/2"),
+        (("cooperative", "judged/2", "a word of nobody's"), "a word of nobody's"),
+    ):
+        mixed = [
+            each.model_copy(update={"integrity": level})
+            for each, level in zip(results, levels, strict=True)
+        ]
+        row = only(mixed).exact[0]
+        assert row.integrity == weakest
+        assert row.judged is weakest.startswith("judged")
 
 
 def test_a_step_of_a_ladder_has_a_score_and_takes_no_place() -> None:

@@ -8,10 +8,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from harness.board.render.text import NEXT, milliseconds, next_step, sanitize, times
+from harness.board.rank import leaderboard
+from harness.board.render.text import (
+    NEXT,
+    milliseconds,
+    next_step,
+    place_text,
+    rank_text,
+    sanitize,
+    times,
+)
 from harness.measure.stats import Interval
 from harness.schema import Status
-from tests.board.factory import result
+from tests.board.factory import result, run_of
 
 
 @given(st.text())
@@ -49,6 +58,17 @@ def test_known_tricks(dirty: str, clean: str) -> None:
 
 def test_every_ending_but_passed_has_a_next_move() -> None:
     assert set(NEXT) == set(Status) - {Status.PASSED}
+
+
+def test_a_place_of_what_was_not_judged_is_in_question() -> None:
+    """Beside an unlocked row others' kernels may have run: it never stands unmarked above a judged one."""
+    for held, mark in (("judged/2", ""), ("unlocked/2", "?"), ("cooperative/2", "?")):
+        rows = run_of({"mine": 0.8, "mine/steps/01": 0.9, "twin": 0.8}, seed=4)
+        board = leaderboard(r.model_copy(update={"integrity": held}) for r in rows).boards[0]
+        places = {row.entry: rank_text(row) for row in board.rows}
+        assert places["mine"] == f"1={mark}"
+        assert places["mine/steps/01"] == f"step{mark}"
+        assert place_text(board.exact[0]) == f"#1={mark}"
 
 
 def test_numbers() -> None:

@@ -124,6 +124,41 @@ def test_a_row_that_says_what_was_not_asked_is_not_taken(changes: dict[str, obje
     assert len(taken) == 2
 
 
+H200 = Machine(gpu="NVIDIA H200", sms=132, memory_gib=139)
+
+
+def test_a_unit_says_once_on_which_machine_it_runs() -> None:
+    """A second hello used to make rows of another machine the ones that were asked for."""
+    (unit,) = units(["n0"])
+    taken: list[Result] = []
+    account = PendingResults(unit, taken.append)
+    assert account.meet(Machine(cpu="here")) == ""
+    assert account.meet(Machine(cpu="there")) == "it has said hello before, on cpu"
+    assert account.machine == Machine(cpu="here")
+
+
+def test_a_unit_runs_on_what_was_asked_for() -> None:
+    (unit,) = units(["n0"])
+    on_gpu = unit.model_copy(update={"suite": SUITE.model_copy(update={"device": "gpu"})})
+    for asked, machine, said in (
+        (unit, H200, "asked for no GPU, this is NVIDIA H200"),
+        (on_gpu, Machine(), "asked for a GPU, NVML finds none"),
+        (on_gpu.model_copy(update={"sku": "nvidia-b200"}), H200, "asked for nvidia-b200, this is"),
+    ):
+        account = PendingResults(asked, print)
+        assert account.meet(machine).startswith(said)
+        assert account.machine is None
+    assert PendingResults(on_gpu, print).meet(H200) == ""
+
+
+def test_a_line_with_a_second_machine_costs_nobody_a_row() -> None:
+    told = json.dumps({"op": "hello", "where": "x", "machine": H200.model_dump(mode="json")})
+    says = f"print({told!r}); from benchmarks.null_unit import main; main()"
+    rows, view = conclude(local(1, sys.executable, "-c", says), units(["n0"]))
+    assert counted(rows) == once(["n0"])
+    assert ["asked for no GPU" in note for note in view.notes] == [True]
+
+
 def test_rows_of_other_files_or_another_suite_are_not_taken(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -1,8 +1,8 @@
 """What an exported package does on a CPU, where Triton's interpreter runs its kernels.
 
-    TRITON_INTERPRET=1 python exported_on_cpu.py PACKAGE CHECK    (PACKAGE lies on PYTHONPATH)
+    TRITON_INTERPRET=1 python exported_on_cpu.py PACKAGE CHECK...    (PACKAGE lies on PYTHONPATH)
 
-`all` runs every check and prints one JSON object: check → "" or what went wrong.
+Prints one JSON object: check → "" or what went wrong.
 """
 
 import importlib
@@ -210,9 +210,60 @@ def strided():
     assert (given, seen) == (False, [False, False])
 
 
+def in_transformers():
+    """A Llama with the kernel and with `sdpa`: losses, gradients, padded batches, new tokens."""
+    import transformers
+
+    PACKAGE.register_transformers("judged")
+    sizes = {
+        "vocab_size": 50,
+        "hidden_size": 64,
+        "intermediate_size": 128,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 2,
+        "max_position_embeddings": 64,
+        "pad_token_id": 0,
+    }
+    models = {}
+    for name in ("sdpa", "judged"):
+        torch.manual_seed(0)
+        config = transformers.LlamaConfig(**sizes, attn_implementation=name)
+        models[name] = transformers.LlamaForCausalLM(config).half()
+        assert (config._attn_implementation, config.head_dim) == (name, 32)
+    words = torch.randint(1, 50, (2, 24), generator=torch.Generator().manual_seed(0))
+    padded = torch.ones_like(words)
+    padded[0, :7] = 0
+
+    def both(call):
+        return call(models["judged"]), call(models["sdpa"])
+
+    def grads(model):
+        model.zero_grad()
+        out = model(words, labels=words)
+        out.loss.backward()
+        weights = [layer.self_attn.k_proj.weight.grad for layer in model.model.layers]
+        return [out.logits.detach(), *weights]
+
+    calls = []
+    operator = PACKAGE.ops.TRAINING
+    PACKAGE.ops.TRAINING = lambda *args: calls.append(args) or operator(*args)
+    found, wanted = by_the_kernel(both, grads)
+    PACKAGE.ops.TRAINING = operator
+    assert len(calls) == 2, f"{len(calls)} calls, two layers"
+    near(found, [w.double() for w in wanted])
+    with torch.no_grad():
+        found, wanted = both(lambda model: model(words, attention_mask=padded).logits[1])
+        near([found], [wanted.double()])
+        found, wanted = both(lambda model: model(words, attention_mask=padded).logits[0, 7:])
+        assert torch.equal(found, wanted), "what has a mask is sdpa's"
+        found, wanted = both(lambda m: m.generate(words, max_new_tokens=4, do_sample=False))
+    assert torch.equal(found, wanted)
+
+
 CHECKS = [
     *(opchecks, gradients, compiled, checkpointed, autocast, scale_and_mask, misaligned),
     *(second_derivative, strided, fallback, causal_ends_with_the_last_key, sdpa_slot),
+    in_transformers,
 ]
 
 
@@ -225,5 +276,5 @@ def outcome(check):
 
 
 if __name__ == "__main__":
-    chosen = [check for check in CHECKS if sys.argv[2] in ("all", check.__name__)]
+    chosen = [check for check in CHECKS if check.__name__ in sys.argv[2:]]
     print(json.dumps({check.__name__: outcome(check) for check in chosen}))

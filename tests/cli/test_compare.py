@@ -83,6 +83,26 @@ def test_a_tie_says_how_many_blocks(results: Path, capsys: pytest.CaptureFixture
     assert "more blocks would tell them apart" in out or "no practical number" in out
 
 
+def test_a_row_that_was_not_judged_says_so_wherever_it_is_compared(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = tmp_path / "results"
+    for line in run_of({"loose": 0.8, "held": 0.82}, seed=4):
+        held = "judged/2" if line.entry != "loose" else "unlocked/2"
+        record.append(folder, line.model_copy(update={"integrity": held}))
+    said = (
+        "loose? unlocked: the driver locked no process, so others' kernels may have run beside it"
+    )
+    assert call(compare, "compare", folder, "held", "loose") == 0
+    assert said in capsys.readouterr().out.splitlines()
+    assert call(compare, "compare", folder, "held", "loose", "sdpa_cudnn") == 0
+    assert said in capsys.readouterr().out.splitlines()
+    assert call(compare, "compare", folder, "held", "sdpa_cudnn") == 0
+    assert "unlocked" not in capsys.readouterr().out
+    assert call(compare, "compare", folder, "held", "loose", "--json") == 0
+    assert json.loads(capsys.readouterr().out)["not_judged"] == [said]
+
+
 def test_different_runs_go_through_the_baseline(
     results: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -51,7 +51,8 @@ def call(folder: Path, *words: object) -> int:
 
 
 def python(folder: Path, *words: object, **more: str) -> subprocess.CompletedProcess[str]:
-    environment = os.environ | {"PYTHONPATH": str(folder), "OMP_NUM_THREADS": "1"} | more
+    path = os.pathsep.join(filter(None, (str(folder), os.environ.get("PYTHONPATH"))))
+    environment = os.environ | {"PYTHONPATH": path, "OMP_NUM_THREADS": "1"} | more
     command = [sys.executable, *map(str, words)]
     return subprocess.run(
         command,
@@ -214,9 +215,9 @@ NAMES = [
 
 
 @functools.cache
-def outcomes(folder: Path) -> dict[str, str]:
+def outcomes(folder: Path, *names: str) -> dict[str, str]:
     """Check → what went wrong; one child process, which imports torch once."""
-    done = python(folder, CHECKS, PACKAGE, "all", TRITON_INTERPRET="1")
+    done = python(folder, CHECKS, PACKAGE, *names, TRITON_INTERPRET="1")
     assert done.returncode == 0, done.stderr
     found: dict[str, str] = json.loads(done.stdout.splitlines()[-1])
     return found
@@ -224,6 +225,25 @@ def outcomes(folder: Path) -> dict[str, str]:
 
 @pytest.mark.parametrize("check", NAMES)
 def test_the_pair_under_the_interpreter(pair: Path, check: str) -> None:
-    found = outcomes(pair)
+    found = outcomes(pair, *NAMES)
     assert list(found) == NAMES
     assert not found[check], found[check]
+
+
+def test_in_transformers(pair: Path) -> None:
+    pytest.importorskip("transformers")
+    (told,) = outcomes(pair, "in_transformers").values()
+    assert not told, told
+
+
+def test_the_example_trains_with_the_pair(pair: Path) -> None:
+    words = (HOME / "examples" / "train_tiny_transformer.py", "--quick", "--package", PACKAGE)
+    done = python(pair, "-W", "error::UserWarning", *words, TRITON_INTERPRET="1")
+    assert done.returncode == 0, done.stderr
+    cells = [line.strip("| ").split(" | ") for line in done.stdout.splitlines() if "|" in line]
+    rows = {row[0]: row[1:] for row in cells}
+    assert list(rows)[2:] == ["sdpa", "sdpa, nudged", PACKAGE]
+    losses = {name: (float(row[-2]), float(row[-1])) for name, row in list(rows.items())[2:]}
+    assert losses["sdpa"][1] == 0 < losses[PACKAGE][1] < 1e-3, "rounding, and no more"
+    first = float(done.stdout.split("first loss ")[1].split(";")[0])
+    assert losses[PACKAGE][0] < first

@@ -144,6 +144,26 @@ def test_of_three_gradients_the_farthest_is_told_and_the_others_named() -> None:
     assert told.inputs_sha256 == digest([right(*shape)])
 
 
+def test_a_gradient_of_shared_heads_is_told_in_its_own_shape() -> None:
+    """dk has fewer heads and more rows than q; without them `every head` and `every row` are wrong."""
+    expected = right(2, 2, 96, 16)
+    told = found(expected + 1, expected)
+    drawn = draw((2, 8, 64, 16)).model_copy(update={"kv_heads": 2, "seqlen_k": 96})
+    told = told.model_copy(update={"draw": drawn, "output": "dk"})
+    assert told.shape == (2, 2, 96, 16)
+    assert "wrong in every row of every head" in told.words()
+    assert head_names(told) == ["b0 h0", "b0 h1", "b1 h0", "b1 h1"]
+    assert error_map(told)[0].lstrip().startswith("rows of dk 0 to 95")
+    assert told.model_copy(update={"output": "dq"}).shape == (2, 8, 64, 16)
+
+
+def test_what_a_draw_does_not_set_is_not_written() -> None:
+    plain = draw((1, 2, 3, 4))
+    assert not {"kv_heads", "seqlen_k", "seqlens"} & set(plain.model_dump())
+    packed = plain.model_copy(update={"kv_heads": 1, "seqlens": (2, 1)})
+    assert Draw.model_validate(packed.model_dump()) == packed
+
+
 def test_a_digest_is_of_the_bits() -> None:
     assert digest([torch.tensor([0.0])]) != digest([torch.tensor([-0.0])])
     assert digest([right(2, 3)]) == digest([right(2, 3).t().contiguous().t()])

@@ -225,6 +225,27 @@ def test_who_dawdles_first_and_is_fast_where_it_counts_has_no_time():
     assert "in its first third" in report.message
 
 
+def pairs(counts, ms=0.5, apart_ms=4.0):
+    """Two checks `apart_ms` from each other at each of `counts`, which says what is counted when."""
+    told = []
+    for number, begin_ms in enumerate(range(60, 150, 10)):
+        for place, at_ms in enumerate((begin_ms, begin_ms + apart_ms)):
+            done = counts(at_ms / ms)
+            told.append(SpotCheck(at_ms, 0.05, at_ms / 1e3, done, done, 2 * number + place))
+    return told
+
+
+def test_who_counts_evenly_is_believed_and_who_counts_by_leaps_is_not():
+    """Twelve at once for ten calls: all that is there at any moment is right."""
+    even = counted(pairs(int), asked(calls=300), 0.5)
+    leaps = counted(pairs(lambda calls: int(calls) // 12 * 12), asked(calls=300), 0.5)
+    assert even.uneven == 0
+    assert leaps.uneven > 0.5
+    report = _report(leaps, Verified(checked=1))
+    assert report.status is Status.UNSTABLE
+    assert "by leaps" in report.message
+
+
 @pytest.mark.parametrize(
     ("claimed_ms", "checked", "status"),
     [(0.48, 1, Status.TIME_CLAIM_REJECTED), (0.5, 0, Status.UNSTABLE), (0.49, 1, Status.PASSED)],

@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from harness.measure.energy import (
+    CLOCK_EVERY,
     MOST_ERROR_PCT,
     Reading,
     Recorder,
@@ -108,10 +109,11 @@ class Meter:
 def test_the_recorder_reads_until_its_block_is_over() -> None:
     meter = Meter()
     with Recorder(meter, every_s=0.001) as recorder:
-        while meter.read < 4:
+        while meter.read < 2 * CLOCK_EVERY:
             time.sleep(0.001)
     told = [(r.energy_j, r.sm_mhz) for r in recorder.readings]
-    assert told == [(7.0 * n, 1500) for n in range(1, meter.read + 1)]
+    clock = [1500 if n % CLOCK_EVERY == 0 else 0 for n in range(meter.read)]
+    assert told == [(7.0 * (n + 1), mhz) for n, mhz in enumerate(clock)]
     assert all(a.at_s <= b.at_s for a, b in itertools.pairwise(recorder.readings))
 
 

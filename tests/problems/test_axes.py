@@ -240,16 +240,20 @@ def test_probes_are_sound_cases_inside_the_claims(
 
 
 @pytest.mark.parametrize("problem", PROBLEMS.values(), ids=lambda p: p.name)
-def test_what_is_claimed_is_probed_and_nothing_else(problem):
+def test_the_axes_of_a_case_are_probed_and_no_others(problem):
     plain = Case(name="c", batch=1, heads=4, seqlen=256, headdim=64)
-    for probe in problem.probes(plain, Claims()):
+    for probe in problem.probes(plain, ALL):
         assert probe.case.kv_shape == probe.case.shape
         assert not probe.case.seqlens
-    probed = [p.case for p in problem.probes(plain, ALL)]
-    assert {case.heads // case.kv_heads for case in probed if case.kv_heads} == {3}
+    axes = {"kv_heads": 1, "seqlen_k": 300}
+    probed = [p.case for p in problem.probes(plain.model_copy(update=axes), ALL)]
+    assert {case.heads // case.kv_heads for case in probed if case.kv_heads} == {3, 4}
     assert {case.kv_heads for case in probed} == {None, 1, 2}
     assert {case.seqlen_k - case.seqlen for case in probed if case.seqlen_k} >= {316, 1, 255}
-    assert {1 in case.seqlens for case in probed if case.seqlens} == {True}
+    packed = plain.model_copy(update={"seqlens": (200, 56)})
+    probed = [p.case for p in problem.probes(packed, ALL)]
+    assert all(1 in case.seqlens for case in probed)
+    assert {case.seqlens for case in probed} >= {(129, 1, 17, 64), (1, 333, 1), (85, 256, 1, 128)}
     shared = plain.model_copy(update={"heads": 32, "kv_heads": 4, "seqlen_k": 4096})
     near = [p.case for p in problem.probes(shared, ALL) if p.case.heads == 16]
     assert near, "groups of 8 heads, as in the case"

@@ -9,39 +9,33 @@ from pathlib import Path
 import numpy as np
 import pytest
 import yaml
-from cuda_ladder import needs_nvcc
 
 import hopper_on_cpu as on_cpu  # isort: skip
 from hopper_on_cpu.forward import Case, Forward  # isort: skip
-from harness.worker.cuda import resources
 
 ROOT = Path(__file__).resolve().parents[2]
 FOLDER = on_cpu.FOLDER
 SMEM_LIMIT_BYTES = 227 << 10
 WHOLE = 6e-4  # fp16 of P and dS gives 3.7e-4; a lost element of a tile gives more
-REGS = ("-DA_IN_REGS=1",)
+WHOLE_BF16 = 5e-3
+GENERAL, ORDERED, BF16 = "-DGENERAL=1", "-DORDERED=1", "-DBF16=1"
+LATE = ("-DDQ_LATE=1", "-DDV_LATE=0")
 CHOSEN = {  # headdim -> what is launched for sequences of more than SHORT_ROWS rows
-    64: ("kernels/backward.cu", (*REGS, "-DDQ_LATE=1", "-DDQ_RED=1")),
-    128: ("kernels/backward.cu", ("-DA_IN_REGS=0", "-DDQ_LATE=2", "-DDV_LATE=0")),
+    64: ("kernels/three.cu", ()),
+    128: ("kernels/backward.cu", LATE),
     256: ("kernels/wide.cu", ()),
 }
-CLASSES = {  # headdim 64, what is launched for short causal sequences and without a mask
-    "short": ("kernels/three.cu", ()),
-    "full": ("kernels/pair.cu", ()),
-}
-BLOCKS = {"kernels/three.cu": (192, 384), "kernels/pair.cu": (256, 256)}  # kv rows, threads
 SHORT_ROWS = 512
-SHORT = CHOSEN | {128: ("kernels/backward.cu", ("-DA_IN_REGS=0",))}
+SHORT = CHOSEN | {128: ("kernels/backward.cu", ())}
 needs_gxx = pytest.mark.skipif(not on_cpu.have_compiler(), reason="g++ is not on PATH")
 FUSED = {
-    "ahead-64": ("kernels/backward.cu", 64, REGS),
-    "ahead-128": ("kernels/backward.cu", 128, ("-DA_IN_REGS=0",)),
-    "dq-late-64": ("kernels/backward.cu", 64, (*REGS, "-DDQ_LATE=1", "-DDQ_RED=1")),
-    "dq-late-128": ("kernels/backward.cu", 128, CHOSEN[128][1]),
     "three-64": ("kernels/three.cu", 64, ()),
-    "pair-64": ("kernels/pair.cu", 64, ()),
-    "fused-128": ("steps/02_fused.cu", 128, ()),
+    "three-ordered-64": ("kernels/three.cu", 64, (ORDERED,)),
+    "ahead-128": ("kernels/backward.cu", 128, ()),
+    "late-128": ("kernels/backward.cu", 128, LATE),
+    "late-ordered-128": ("kernels/backward.cu", 128, (*LATE, ORDERED)),
 }
+OF_PASSES = (ORDERED, BF16)  # flags that the passes share with the main kernel
 
 
 @pytest.fixture(scope="module")
@@ -51,15 +45,22 @@ def libraries(tmp_path_factory):
     return lambda *args, edit=None: on_cpu.compile_kernel(*args, cache, edit)
 
 
-def fused(libraries, file, headdim, flags, problem, timing, seed, section=1, edit=None):
-    """All three launches; the errors of dq, dk, dv."""
-    kv_rows, threads = BLOCKS.get(file, (128, 256))
-    by_lane = ("-DSTATS_BY_LANE=1",) if "three" in file else ()
-    passes = libraries("kernels/passes.cu", headdim, by_lane)
-    problem.preprocess(passes, on_cpu.EARLY)
+def gradients(libraries, file, headdim, flags, problem, timing, seed, section=1, edit=None):
+    """All launches of a call; the errors of dq, dk, dv."""
+    of_passes = tuple(flag for flag in flags if flag in OF_PASSES)
+    passes = libraries("kernels/passes.cu", headdim, of_passes)
     library = libraries(file, headdim, flags, edit=edit)
-    problem.fused(library, threads, section, timing, seed, kv_rows)
-    problem.postprocess(passes, on_cpu.EARLY)
+    if headdim == 64:
+        problem.three(library, section, timing, seed)
+    else:
+        problem.preprocess(passes, on_cpu.EARLY)
+    if headdim == 256:
+        problem.wide(library, timing, seed)
+    if headdim == 128:
+        problem.fused(library, 256, section, timing, seed)
+        if ORDERED not in flags:
+            problem.postprocess(passes, on_cpu.EARLY)
+    problem.sum_group(passes)
     return problem.errors()
 
 
@@ -68,22 +69,9 @@ def fused(libraries, file, headdim, flags, problem, timing, seed, section=1, edi
 @pytest.mark.parametrize(("file", "headdim", "flags"), FUSED.values(), ids=FUSED)
 @pytest.mark.parametrize(("timing", "causal"), [(on_cpu.LATE, True), (on_cpu.RANDOM, False)])
 def test_fused_gradients(libraries, file, headdim, flags, timing, causal):
-    """Three kv blocks, the last one ragged, whatever the hardware does first."""
+    """Two or three kv blocks, the last one ragged, whatever the hardware does first."""
     problem = on_cpu.Problem(1, 330, headdim, causal)
-    errors = fused(libraries, file, headdim, flags, problem, timing, seed=headdim)
-    assert max(errors.values()) < WHOLE, errors
-
-
-@needs_gxx
-@pytest.mark.parametrize("file", BLOCKS)
-@pytest.mark.parametrize(
-    ("heads", "seqlen", "causal"),
-    [(3, 17, False), (1, 64, True), (2, 129, True), (1, 193, True), (2, 257, False), (1, 450, True)],
-)  # fmt: skip
-def test_the_classes_of_headdim_64_at_lengths_off_the_tile(libraries, file, heads, seqlen, causal):
-    """One tile, one and two kv blocks, warpgroups and sub-blocks without rows; two heads a section."""
-    problem = on_cpu.Problem(heads, seqlen, 64, causal)
-    errors = fused(libraries, file, 64, (), problem, on_cpu.RANDOM, seqlen, section=2)
+    errors = gradients(libraries, file, headdim, flags, problem, timing, seed=headdim)
     assert max(errors.values()) < WHOLE, errors
 
 
@@ -91,19 +79,59 @@ def test_the_classes_of_headdim_64_at_lengths_off_the_tile(libraries, file, head
 @pytest.mark.parametrize("headdim", CHOSEN)
 @pytest.mark.parametrize(
     ("heads", "seqlen", "causal"),
-    [(3, 17, False), (1, 64, True), (3, 127, False), (2, 129, False), (2, 129, True), (1, 333, True),
-     (1, 513, True)],
+    [(3, 17, False), (1, 64, True), (3, 127, False), (2, 129, False), (2, 129, True), (1, 193, True),
+     (1, 333, True), (1, 513, True)],
 )  # fmt: skip
 def test_what_is_launched_at_lengths_off_the_tile(libraries, headdim, heads, seqlen, causal):
     """The lengths of the harness's probes, with and without causality, several heads."""
     file, flags = (SHORT if seqlen <= SHORT_ROWS else CHOSEN)[headdim]
     problem = on_cpu.Problem(heads, seqlen, headdim, causal)
-    if headdim == 256:
-        errors = wide(libraries, problem, on_cpu.RANDOM, seqlen, flags)
-    else:
-        how = (on_cpu.RANDOM, seqlen)
-        errors = fused(libraries, file, headdim, flags, problem, *how, section=2)
+    how = (on_cpu.RANDOM, seqlen)
+    errors = gradients(libraries, file, headdim, flags, problem, *how, section=2)
     assert max(errors.values()) < WHOLE, errors
+
+
+AXES = {  # what GENERAL takes: (heads of q, rows of q, causal), the rest by name
+    "more keys than queries, grouped, two batches, rows first": (
+        (4, 130, True), {"seqlen_k": 330, "group": 2, "batch": 2, "rows_first": True}),
+    "fewer keys than queries, off the diagonal": ((2, 130, False), {"seqlen_k": 70}),
+    "one query, many keys": ((2, 1, True), {"seqlen_k": 200, "group": 2}),
+    "one head of k and v for all": ((4, 200, True), {"group": 4}),
+}  # fmt: skip
+
+
+@needs_gxx
+@pytest.mark.parametrize("headdim", CHOSEN)
+@pytest.mark.parametrize("axes", AXES)
+def test_grouped_heads_unequal_lengths_and_strides(libraries, headdim, axes):
+    shape, more = AXES[axes]
+    file, flags = CHOSEN[headdim]
+    problem = on_cpu.Problem(shape[0], shape[1], headdim, shape[2], **more)
+    how = (problem, on_cpu.RANDOM, 3)
+    errors = gradients(libraries, file, headdim, (*flags, GENERAL), *how, section=2)
+    assert max(errors.values()) < WHOLE, errors
+
+
+@needs_gxx
+@pytest.mark.parametrize("headdim", CHOSEN)
+def test_bf16(libraries, headdim):
+    file, flags = CHOSEN[headdim]
+    problem = on_cpu.Problem(2, 150, headdim, True, bf16=True, group=2)
+    flags = (*flags, GENERAL, BF16)
+    errors = gradients(libraries, file, headdim, flags, problem, on_cpu.RANDOM, 1)
+    assert 2 * WHOLE < max(errors.values()) < WHOLE_BF16, errors
+
+
+@needs_gxx
+@pytest.mark.parametrize("headdim", [64, 128])
+def test_in_order_with_every_axis(libraries, headdim):
+    """Sums in the order of kv blocks: a turn that is waited for has been passed on by a block before."""
+    file, flags = CHOSEN[headdim]
+    more = {"seqlen_k": 330, "group": 2, "batch": 2, "rows_first": True, "bf16": True}
+    problem = on_cpu.Problem(4, 140, headdim, True, **more)
+    flags = (*flags, GENERAL, ORDERED, BF16)
+    errors = gradients(libraries, file, headdim, flags, problem, on_cpu.RANDOM, 1, section=2)
+    assert max(errors.values()) < WHOLE_BF16, errors
 
 
 @needs_gxx
@@ -112,10 +140,7 @@ def test_one_row(libraries, headdim):
     """S = 1: dv = do, and dq and dk are zero but for the rounding of delta."""
     file, flags = SHORT[headdim]
     problem = on_cpu.Problem(2, 1, headdim, True)
-    if headdim == 256:
-        errors = wide(libraries, problem, on_cpu.LATE, 0, flags)
-    else:
-        errors = fused(libraries, file, headdim, flags, problem, on_cpu.LATE, 0)
+    errors = gradients(libraries, file, headdim, flags, problem, on_cpu.LATE, 0)
     assert errors["dv"] < WHOLE
     assert max(abs(problem.dq).max(), abs(problem.dk).max()) < 1e-4
 
@@ -124,21 +149,12 @@ def test_one_row(libraries, headdim):
 @pytest.mark.parametrize("scale", [0.0, -0.2, 1e-4])
 def test_scales_and_ragged_sections_of_heads(libraries, scale):
     problem = on_cpu.Problem(3, 130, 64, True, scale)
-    errors = fused(libraries, *FUSED["ahead-64"], problem, on_cpu.EARLY, seed=0, section=2)
+    errors = gradients(libraries, *FUSED["three-64"], problem, on_cpu.EARLY, seed=0, section=2)
     if scale == 0:
         assert not problem.dq.any()
         assert not problem.dk.any()
         errors = {"dv": errors["dv"]}
     assert max(errors.values()) < WHOLE, errors
-
-
-@needs_gxx
-def test_two_kernels(libraries):
-    problem = on_cpu.Problem(1, 150, 256, True)
-    problem.preprocess(libraries("kernels/passes.cu", 256, ()), on_cpu.EARLY)
-    library = libraries("kernels/two_kernels.cu", 256, ())
-    problem.two_kernels(library, on_cpu.RANDOM, 5)
-    assert max(problem.errors().values()) < WHOLE, problem.errors()
 
 
 @needs_gxx
@@ -153,35 +169,57 @@ def test_two_kernels(libraries):
 )
 def test_wide(libraries, timing, seqlen, causal, flags):
     """Odd and even numbers of tiles, the last one ragged; one block of dq has a second half without rows."""
-    errors = wide(libraries, on_cpu.Problem(1, seqlen, 256, causal), timing, seqlen, flags)
+    problem = on_cpu.Problem(1, seqlen, 256, causal)
+    errors = gradients(libraries, "kernels/wide.cu", 256, flags, problem, timing, seqlen)
     assert max(errors.values()) < WHOLE, errors
 
 
-def wide(libraries, problem, timing, seed, flags=(), edit=None):
-    """The errors of dq, dk and dv by kernels/wide.cu."""
-    problem.preprocess(libraries("kernels/passes.cu", 256, ()), on_cpu.EARLY)
-    library = libraries("kernels/wide.cu", 256, flags, edit=edit)
-    problem.two_kernels(library, timing, seed, wide=True)
-    return problem.errors()
+@needs_gxx
+@pytest.mark.parametrize(
+    ("heads", "seqlen", "seqlen_k", "section"),
+    [(5, 330, 330, 2), (1, 1, 1, 1), (7, 64, 600, 3), (3, 200, 200, 3), (12, 130, 130, 1)],
+)
+def test_every_item_of_a_grid_runs_once_and_after_what_it_waits_for(
+    libraries, submission, heads, seqlen, seqlen_k, section
+):
+    """Sections are preprocessed by first blocks or by main blocks two sections before, in any case earlier."""
+    library = libraries("kernels/three.cu", 64, ())
+    blocks, sections = submission.three_blocks(heads, seqlen, seqlen_k, section)
+    items = np.full((blocks, 4), -1, np.int32)
+    tiles, kv_blocks = -(-seqlen // 64), -(-seqlen_k // 192)
+    library.list_items(heads, section, tiles, kv_blocks, blocks, on_cpu._pointer(items))
+    first, main, last = range(3)
+    widths = [min(section, heads - n * section) for n in range(sections)]
+
+    def indices(kind, number):
+        return [item[3] for item in items if tuple(item[:2]) == (kind, number)]
+
+    for number, wide in enumerate(widths):
+        assert indices(main, number) == list(range(wide * kv_blocks))
+        passes = list(range(-(-2 * wide * tiles // 16)))
+        assert indices(first, number) == (passes if number < 2 else [])
+        assert indices(last, number) == (passes if number >= sections - 2 else [])
+    assert all(items[:, 2] == [widths[n] for n in items[:, 1]])
+    order = [tuple(item[:2]) for item in items]
+    assert order == sorted(order)
 
 
 # Each takes one thing away that the kernel needs; some order of events must show it.
 MISTAKES = {
-    "no barrier between writing dS and reading it": ("ahead-64", "else bar_sync(1, THREADS);", ""),
-    "a tile is loaded into a slot in use": ("ahead-64", "load_tile(tile + 2, stage + 2 >=", "load_tile(tile + 2, stage + 1 >="),
-    "dQ written over before it was read": ("ahead-64", "bulk_wait_read(); __syncwarp();", "__syncwarp();"),
-    "late dQ: nobody waits for dS": ("dq-late-64", "mbar_wait(ds_full + 8 * before, ds_parity);   //", "//"),
-    "late dQ: a slot too few": ("dq-late-64", "DQ_LATE == 1 ? 4 : 3;", "3;"),
-    "three: nobody waits for dS": ("three-64", "mbar_wait(ds_full + 8 * before, ds_parity);  ", ""),
-    "three: a slot too few": ("three-64", "STAGES = 4,", "STAGES = 3,"),
-    "three: two buffers of dS": ("three-64", "DS_BUFFERS = 3;", "DS_BUFFERS = 2;"),
-    "three: dS of what sees nothing is not 0": ("three-64", "store_no_ds(ds_tile);", ""),
-    "three: dS is not fenced": ("three-64", "proxy_fence(); __syncwarp(); mbar_arrive_if(ds", "mbar_arrive_if(ds"),
-    "pair: nobody waits for dS": ("pair-64", "mbar_wait(ds_full + 8 * before, ds_parity);  ", ""),
-    "pair: a tile is loaded into a slot in use": ("pair-64", "(stage + 2) % STAGES", "(stage + 1) % STAGES"),
-    "pair: two buffers of dS": ("pair-64", "DS_BUFFERS = 3;", "DS_BUFFERS = 2;"),
-    "pair: dS is not fenced": ("pair-64", "proxy_fence(); __syncwarp(); mbar_arrive_if(ds", "mbar_arrive_if(ds"),
-    "late dQ, two buffers: dS over one in use": ("dq-late-128", "mbar_wait(ds_full, ds_parity), store_ds", "store_ds"),
+    "no barrier between writing dS and reading it": ("ahead-128", "if (!DQ_LATE) bar_sync(1, THREADS);", ""),
+    "a tile is loaded into a slot in use": ("ahead-128", "load_tile(tile + 2, stage + 2 >=", "load_tile(tile + 2, stage + 1 >="),
+    "dQ written over before it was read": ("ahead-128", "bulk_wait_read(); __syncwarp();    ", "__syncwarp();"),
+    "late dQ: dS over one in use": ("late-128", "mbar_wait(ds_full, ds_parity), store_ds", "store_ds"),
+    "nobody waits for dS": ("three-64", "mbar_wait(ds_full + 8 * before, ds_parity);  ", ""),
+    "a tile is loaded into a slot in use, by the spare warp": ("three-64", "if (i >= STAGES) mbar_wait", "if (0) mbar_wait"),
+    "two buffers of dS": ("three-64", "DS_BUFFERS = 3;", "DS_BUFFERS = 2;"),
+    "dS is not fenced": ("three-64", "proxy_fence(); __syncwarp(); mbar_arrive_if(ds", "mbar_arrive_if(ds"),
+    "nobody waits for the sums to be preprocessed": ("three-64", "pass.preprocess_share(item.section, ", "0, (item.section, "),
+    "a turn is passed on before its sums": ("late-ordered-128", "bulk_wait(); turn_pass_if", "turn_pass_if"),
+    "a turn is not passed on": ("three-ordered-64", "if (ORDERED) pass_turn(tiles - 1);", ""),
+    "a turn is passed on a tile early": ("three-ordered-64", "pass_turn(tile - 2)", "pass_turn(tile - 1)"),
+    "the first block adds": ("late-ordered-128", "bulk_store_if(dq_out, dq_warp, DQ_WARP_BYTES, lane0 & !kv0);", ""),
+    "the last block does not add": ("late-ordered-128", "    if (kv0) {", "    if (0) {"),
 }  # fmt: skip
 
 
@@ -218,7 +256,7 @@ def test_a_mistake_shows(libraries, mistake):
 
     def attempt(timing, seed, edit):
         problem = on_cpu.Problem(1, 330, FUSED[build][1], True)
-        return fused(libraries, *FUSED[build], problem, timing, seed, edit=edit)
+        return gradients(libraries, *FUSED[build], problem, timing, seed, edit=edit)
 
     shows(*change, attempt)
 
@@ -227,7 +265,8 @@ def test_a_mistake_shows(libraries, mistake):
 @pytest.mark.parametrize("mistake", WIDE_MISTAKES)
 def test_a_mistake_in_wide_shows(libraries, mistake):
     def attempt(timing, seed, edit):
-        return wide(libraries, on_cpu.Problem(1, 330, 256, False), timing, seed, edit=edit)
+        problem = on_cpu.Problem(1, 330, 256, False)
+        return gradients(libraries, "kernels/wide.cu", 256, (), problem, timing, seed, edit=edit)
 
     shows(*WIDE_MISTAKES[mistake], attempt)
 
@@ -240,16 +279,6 @@ def test_the_forward_kernel_runs_on_the_same_twin(tmp_path):
 
 
 # ------------------------------------------------------------------------- compilation
-@needs_nvcc
-@pytest.mark.parametrize("headdim", [64, 128])
-def test_the_rung_in_steps_compiles_cleanly(headdim):
-    source = FOLDER / "steps" / "02_fused.cu"
-    flags = [f"-DHEADDIM={headdim}", f"-I{FOLDER / 'kernels'}"]
-    log, _, kernels = resources.nvcc(source.read_text(), "sm_90a", source.parent, flags)
-    (report,) = resources.parse_ptxas(log, kernels)
-    assert report.warnings == ()
-
-
 # --------------------------------------------------------------------------- host side
 @pytest.fixture(scope="module")
 def submission(tmp_path_factory):
@@ -278,36 +307,19 @@ def test_what_is_launched_is_what_the_tests_here_run(submission):
         assert f"{built}\n" in (FOLDER / file).read_text()
 
 
-@pytest.mark.parametrize(
-    ("headdim", "flags", "slots", "ds_buffers"),
-    [
-        (64, (), 3, 2),
-        (128, (), 3, 2),
-        (64, CHOSEN[64][1], 4, 3),
-        (128, FUSED["dq-late-128"][2], 3, 2),
-    ],
-)
-def test_shared_memory_is_what_the_kernel_lays_out(submission, headdim, flags, slots, ds_buffers):
-    """The kernel's own constants, added up in the order of its addresses."""
+def test_shared_memory_is_what_the_kernels_lay_out(submission):
+    """The kernels' own constants, added up in the order of their addresses."""
     m, n = 64, 128
-    k_v, q_do, ds = 2 * n * headdim * 2, 2 * slots * m * headdim * 2, ds_buffers * n * m * 2
-    dq, stats, barriers = 8 * (headdim // 4) * 32 * 4, 2 * slots * m * 4, 2 * slots + 2 + ds_buffers
+    k_v, q_do, ds = 2 * n * 128 * 2, 2 * 3 * m * 128 * 2, 2 * n * m * 2
+    dq, stats, barriers = 8 * 32 * 32 * 4, 2 * 3 * m * 4, 2 * 3 + 2 + 2
     wanted = k_v + q_do + ds + dq + stats + 8 * barriers
-    assert submission.fused_smem_bytes(headdim, flags) == wanted <= SMEM_LIMIT_BYTES
-
-
-@pytest.mark.parametrize(("rung", "rows"), [("three", 192), ("pair", 256)])
-def test_shared_memory_of_the_classes_is_what_their_kernels_lay_out(submission, rung, rows):
-    """k and v; four tiles of q and of do; dS thrice; lse and delta four times; 13 barriers."""
-    kv, tile, stats = rows * 64 * 2, 64 * 64 * 2, 64 * 4
-    wanted = 2 * kv + 8 * tile + 3 * rows * 64 * 2 + 8 * stats + 13 * 8
-    assert submission.turns_smem_bytes(rows) == wanted <= SMEM_LIMIT_BYTES
-    assert BLOCKS[submission.FILES[rung]] == (
-        submission.KV_ROWS[rung],
-        submission.THREADS.get(rung, 256),
-    )
+    assert submission.fused_smem_bytes() == wanted <= SMEM_LIMIT_BYTES
     promised = f"// promise: smem_bytes={wanted} "
-    assert promised in (FOLDER / submission.FILES[rung]).read_text()
+    assert promised in (FOLDER / submission.FILES["ahead"]).read_text()
+    rows = submission.KV_ROWS["three"]
+    k_v, q_do, ds, passes = 2 * rows * 64 * 2, 8 * m * 64 * 2, 3 * rows * m * 2, 3 * 8192
+    wanted = k_v + q_do + ds + passes + 8 * m * 4 + 8 * (8 + 2 + 3 + 16)
+    assert submission.three_smem_bytes() == wanted <= SMEM_LIMIT_BYTES
 
 
 def test_classes_of_shapes_choose_among_what_was_measured(submission):
@@ -315,16 +327,10 @@ def test_classes_of_shapes_choose_among_what_was_measured(submission):
         build = submission.build_for(*shape)
         return submission.FILES[build.rung], build.flags
 
-    for seqlen in (1, 512, 2048):
-        assert launched(64, seqlen, True) == CLASSES["short"]
-    for seqlen in (1, 512, 16384):
-        assert launched(64, seqlen, False) == CLASSES["full"]
-    for seqlen in (2049, 4096, 16384):
-        assert launched(64, seqlen, True) == CHOSEN[64]
-    for causal in (True, False):
-        assert {launched(128, seqlen, causal) for seqlen in (1, SHORT_ROWS)} == {SHORT[128]}
-        assert {launched(128, s, causal) for s in (SHORT_ROWS + 1, 16384)} == {CHOSEN[128]}
-        assert {launched(256, seqlen, causal) for seqlen in (1, 4096)} == {CHOSEN[256]}
+    for seqlen in (1, SHORT_ROWS, SHORT_ROWS + 1, 16384):
+        for headdim, (file, flags) in (SHORT if seqlen <= SHORT_ROWS else CHOSEN).items():
+            assert launched(headdim, seqlen) == (file, flags)
+            assert launched(headdim, seqlen, True) == (file, (*flags, GENERAL))
 
 
 def test_a_plan_is_found_again_by_every_shape_and_dtype(submission, monkeypatch):
@@ -361,22 +367,47 @@ def test_a_plan_is_found_again_by_every_shape_and_dtype(submission, monkeypatch)
 def test_wide_s_shared_memory_is_what_the_kernels_lay_out(submission):
     """Their addresses: six tiles, P twice, lse and delta twice, 12 barriers; seven tiles, 10 barriers."""
     tile = 64 * 256 * 2
-    dkdv, dq = submission.two_shapes("wide", 256)
+    dkdv, dq = submission.wide_shapes(256)
     assert dkdv.smem_bytes == 6 * tile + 2 * 64 * 64 * 2 + 4 * 64 * 4 + 12 * 8 <= SMEM_LIMIT_BYTES
     assert dq.smem_bytes == 7 * tile + 10 * 8 <= SMEM_LIMIT_BYTES
 
 
-def test_params_match_the_kernels(submission):
-    fused = ("kernels/backward.cu", "kernels/three.cu", "kernels/pair.cu")
-    for file in (*fused, "steps/02_fused.cu"):
-        source = (FOLDER / file).read_text()
-        body = re.sub(r"//.*", "", re.search(r"struct Params \{(.*?)\};", source, re.S).group(1))
-        types = {"int": ctypes.c_int, "float": ctypes.c_float}
-        wanted = [
-            (name, ctypes.c_void_p if star else types[kind.split()[-1]])
-            for kind, star, name in re.findall(r"((?:const )?\w+)(\*?)\s+(\w+);", body)
+C_TYPES = {"int": ctypes.c_int, "float": ctypes.c_float, "long long": ctypes.c_longlong}
+
+
+@pytest.mark.parametrize(
+    ("file", "name", "mirror"),
+    [("backward.cu", "Params", "Params"), ("three.cu", "Params", "ThreeParams"),
+     ("passes.cuh", "Passes", "Passes"), ("rows.cuh", "Keys", "Keys"), ("rows.cuh", "Strides", "Strides")],
+)  # fmt: skip
+def test_structures_match_the_kernels(submission, file, name, mirror):
+    source = (FOLDER / "kernels" / file).read_text()
+    body = re.search(rf"struct {name} \{{(.*?)\}};", source, re.S).group(1)
+    wanted = []
+    for line in re.sub(r"//.*", "", body).split(";")[:-1]:
+        kind, names = re.fullmatch(r"((?:const )?(?:long long|\w+)\*?) (.*)", line.strip()).groups()
+        wanted += [(n.strip(), kind) for n in names.split(",")]
+    for module in (submission, on_cpu):
+        fields = [
+            (n, f"{type_.__name__}" if issubclass(type_, ctypes.Structure) else type_)
+            for n, type_ in getattr(module, mirror)._fields_
         ]
-        assert submission.Params._fields_ == wanted == on_cpu.Params._fields_
+        assert fields == [
+            (n, ctypes.c_void_p if "*" in kind else C_TYPES.get(kind, kind)) for n, kind in wanted
+        ]
+
+
+def test_a_view_is_read_where_it_lies_if_it_can_be(submission):
+    import torch
+
+    rows_first = torch.zeros(2, 16, 3, 64, dtype=torch.float16).transpose(1, 2)
+    assert submission._ready(rows_first) is rows_first
+    assert not submission._even(rows_first)
+    assert submission._even(rows_first[:1])
+    assert submission._even(torch.zeros(2, 3, 16, 64)[:, :, :8])
+    for odd in (rows_first.expand(2, 3, 16, 64)[..., ::2], torch.zeros(1, 1, 1, 64).expand(2, 3, 16, 64),
+                torch.zeros(2, 3, 16, 68)[..., 4:], torch.zeros(2, 3, 16, 66).half()[..., :64]):  # fmt: skip
+        assert submission._ready(odd).is_contiguous()
 
 
 def test_a_tensor_of_a_cpu_is_refused(submission):
@@ -384,7 +415,42 @@ def test_a_tensor_of_a_cpu_is_refused(submission):
 
     q = torch.zeros(1, 1, 16, 64)
     with pytest.raises(NotImplementedError, match="runs on a Hopper GPU, not on a CPU"):
-        submission._check(q, q, q, q, q, q)
+        submission._check(q, q, q, q, q, q, True)
+
+
+class OnGpu:
+    """A tensor's face, as much of it as the check looks at."""
+
+    is_cuda, device = True, "cuda:0"
+
+    def __init__(self, *shape, dtype="float16"):
+        import torch
+
+        self.shape, self.dtype = torch.Size(shape), getattr(torch, dtype)
+
+    def dim(self):
+        return len(self.shape)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "says"),
+    [
+        ({"k": OnGpu(2, 3, 16, 64), "v": OnGpu(2, 3, 16, 64)}, "heads of k must divide"),
+        ({"k": OnGpu(2, 4, 8, 64), "v": OnGpu(2, 4, 8, 64)}, "as many keys as queries"),
+        ({"v": OnGpu(2, 2, 32, 64)}, r"v is \(2, 2, 32, 64\)"),
+        ({"do": OnGpu(2, 4, 16, 64, dtype="bfloat16")}, "do is .*bfloat16"),
+        ({"q": OnGpu(2, 4, 16, 96)}, "headdim one of"),
+        ({"q": OnGpu(2, 4, 16, 64, dtype="float32")}, "wanted fp16 or bf16"),
+        ({"lse": OnGpu(2, 4, 16)}, "lse is"),
+    ],
+)
+def test_tensors_that_do_not_fit_together_are_refused(submission, wrong, says):
+    fine = {n: OnGpu(2, 4, 16, 64) for n in ("q", "k", "v", "o", "do")}
+    fine["lse"] = OnGpu(2, 4, 16, dtype="float32")
+    submission._check(**fine, causal=True)
+    submission._check(**fine | {n: OnGpu(2, 2, 99, 64) for n in ("k", "v")}, causal=True)
+    with pytest.raises(ValueError, match=says):
+        submission._check(**fine | wrong, causal=True)
 
 
 # --------------------------------------------------------------------------- the check's own eyes
@@ -455,12 +521,11 @@ def test_the_grid_reads_its_builds(submission, check, monkeypatch):
     grid = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(grid)
     assert grid.chosen_builds(submission, []) == {"submission": None}
-    found = grid.chosen_builds(
-        submission, ["a=ahead -DA_IN_REGS=1 -DDQ_LATE=1", "p=pair section=16"]
-    )
-    assert found["a"] == submission.Build("ahead", ("-DA_IN_REGS=1", "-DDQ_LATE=1"))
-    assert found["p"] == submission.FULL_64
-    for wrong in ("a=nowhere", "a=", "a", "p=pair section=x", "p=pair section", "p=pair 16"):
+    texts = ["a=ahead -DDQ_LATE=1 -DDV_LATE=0", "p=three section=16"]
+    found = grid.chosen_builds(submission, texts)
+    assert found["a"] == submission.BUILDS[128]
+    assert found["p"] == submission.Build("three", section_bytes=16 << 20)
+    for wrong in ("a=nowhere", "a=", "a", "p=three section=x", "p=three section", "p=three 16"):
         with pytest.raises(SystemExit, match=re.escape(f"--build {wrong!r}")):
             grid.chosen_builds(submission, [wrong])
 
@@ -483,20 +548,7 @@ def test_a_child_that_dies_costs_one_headdim(check, monkeypatch):
 @pytest.mark.parametrize("headdim", [64, 128, 256])
 def test_gradients_on_the_gpu(submission, check, headdim):
     """What `build_for` launches for each."""
-    builds = {
-        submission.BUILDS[headdim],
-        submission.build_for(headdim, 1, True),
-        submission.build_for(headdim, 1, False),
-    }
-    for build in builds:
+    for build in {submission.BUILDS[headdim], submission.build_for(headdim, 1)}:
         assert all(
             check.check_case(submission, build, *case) for case in check.small_cases(headdim)
         )
-
-
-@pytest.mark.gpu
-@pytest.mark.parametrize("rung", ["ahead", "three", "pair"])
-def test_every_class_of_headdim_64_on_the_gpu(submission, check, rung):
-    """On all shapes, also those that another class is launched for."""
-    build = submission.Build(rung) if rung != "ahead" else submission.BUILDS[64]
-    assert all(check.check_case(submission, build, *case) for case in check.small_cases(64))

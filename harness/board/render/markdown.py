@@ -44,7 +44,8 @@ Built by `python run.py rank` from the records under `results/`; do not edit by 
 **Score**: geometric mean over the configs of (time of the baseline / time of the entry), paired
 inside each block, with its 95 % interval; above 1 is faster. **Rank**: `=` marks entries that
 cannot be told apart; rows of two cards are told apart beyond 2.5 %. **Integrity**: `judged` rows were checked and timed by a process that never
-ran the submission; `cooperative` rows were not. How to read the rest:
+ran the submission; `cooperative` rows were not, and beside `unlocked` ones others' kernels may have
+run: a `?` stands behind their place. How to read the rest:
 [docs/how-to-read-the-board.md](docs/how-to-read-the-board.md).
 """
 #: What stands above each table but the first.

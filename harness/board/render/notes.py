@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from harness.board.kernel_class import same_bits_as
 from harness.board.rank import Board
 from harness.board.render.lasting import lasting, lasting_words
+from harness.board.render.text import UNHELD
 from harness.board.rivals import block_times_ms
 from harness.measure import stats
 from harness.schema import LATE_REST_MS, Kind, Result, Status
@@ -61,6 +62,8 @@ class Notes:
         mine = block_times_ms(result)
         own = {block: time / moved.get(block, 1.0) for block, time in mine.items()}
         found = [finding.text for finding in stats.findings(own)] if own else []
+        if result.held in UNHELD and result.scored:
+            found.insert(0, UNHELD[result.held])
         late = sum(sample.late for sample in result.samples)
         if late:
             found.append(f"{late} disturbed bursts not scored")

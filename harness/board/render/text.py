@@ -23,6 +23,13 @@ _PLAIN = re.compile(r"[A-Za-z0-9_.,()%=/+-]+(?: [A-Za-z0-9_.,()%=/+-]+)*")
 _WORKFLOW = re.compile(r"::(?=[a-z][a-z-]*(?:\s[^:\n]*)?::)|##(?=\[)", re.IGNORECASE)
 
 
+DOUBT = "?"  # behind a place or a figure whose row was not judged
+UNHELD = {
+    "unlocked": "unlocked: the driver locked no process, so others' kernels may have run beside it",
+    "cooperative": "cooperative: inputs, clock and verdict were its own process's",
+}
+
+
 def sanitize(text: str, limit: int = 400) -> str:
     """One harmless line: no escape sequence, no workflow command, no control or bidi character."""
     if len(text) <= limit and _PLAIN.fullmatch(text):
@@ -56,10 +63,11 @@ def times(ratio: Interval | None) -> str:
 
 
 def rank_text(row: Row) -> str:
-    """`2=` where several share a place; `step` of what is no entry of its own."""
+    """`2=` where several share a place, `2?` where it was not judged; `step` of what is no entry."""
+    doubt = "" if row.judged else DOUBT
     if row.rank is None:
-        return "step" if row.champion and row.speedup else "–"
-    return f"{row.rank}{'=' if row.tie else ''}"
+        return f"step{doubt}" if row.champion and row.speedup else "–"
+    return f"{row.rank}{'=' if row.tie else ''}{doubt}"
 
 
 def place_text(row: Row) -> str:

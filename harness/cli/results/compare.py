@@ -11,7 +11,15 @@ from harness.board import query
 from harness.board.rank import newest
 from harness.board.record import Head
 from harness.board.render.lasting import energy_ratio, energy_words, lasting, speed_ratio
-from harness.board.render.text import milliseconds, number, sanitize, side_by_side, times
+from harness.board.render.text import (
+    DOUBT,
+    UNHELD,
+    milliseconds,
+    number,
+    sanitize,
+    side_by_side,
+    times,
+)
 from harness.board.rivals import direct_on
 from harness.errors import EXIT_OK, EXIT_SUBMISSION_FAILED, UnavailableError, UsageError, typed
 from harness.measure import stats
@@ -127,6 +135,7 @@ def _lines_of_many(a: str, found: Sequence[tuple[argparse.Namespace, Sequence[Pa
         lines.append(
             "* in different runs, compared through their baseline: wider than side by side"
         )
+    lines += _unheld([pair for _, pairs in found for pair in pairs])
     return [*lines, f"next: python run.py compare {sanitize(a, 80)} {sanitize(found[0][0].b, 80)}"]
 
 
@@ -243,6 +252,7 @@ def _lines(args: argparse.Namespace, pairs: list[Pair], overall: Interval) -> li
     again = side_by_side({r.entry: r.kind for r in (first.a, first.b)}, first.a.suite)
     lines = [f"{sanitize(pairs[0].a.gpu)} · {sanitize(pairs[0].a.suite)}", query.table(rows)]
     lines += _lasting_lines(a, b, pairs)
+    lines += _unheld(pairs)
     if not all(pair.paired for pair in pairs):
         against = pairs[0].a.speedup.against if pairs[0].a.speedup else "the baseline"
         lines.append(
@@ -281,6 +291,15 @@ def _lasting_lines(a: str, b: str, pairs: Sequence[Pair]) -> list[str]:
     return [query.table([head, *rows])]
 
 
+def _unheld(pairs: Sequence[Pair]) -> list[str]:
+    """Whose rows were not judged, and what that means."""
+    rows = (row for pair in pairs for row in (pair.a, pair.b) if row.held in UNHELD)
+    return [
+        f"{sanitize(name, 80)}{DOUBT} {UNHELD[held]}"
+        for name, held in sorted({(row.entry, row.held) for row in rows})
+    ]
+
+
 def _document(args: argparse.Namespace, pairs: list[Pair], overall: Interval) -> dict[str, object]:
     def told(ratio: Interval) -> dict[str, object]:
         return {"value": ratio.value, "low": ratio.low, "high": ratio.high, "words": words(ratio)}
@@ -299,4 +318,5 @@ def _document(args: argparse.Namespace, pairs: list[Pair], overall: Interval) ->
         "gpu": pairs[0].a.gpu,
         "configs": configs,
         "geomean": told(overall),
+        "not_judged": _unheld(pairs),
     }

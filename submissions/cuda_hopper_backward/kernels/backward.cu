@@ -1,66 +1,58 @@
-// Attention backward on Hopper (sm_90a): five products a tile in one kernel; the scores of the next query tile are ahead of the gradients of this one.
+// Attention backward on Hopper (sm_90a), headdim 128: five products a tile in one kernel; the scores of the next query tile are ahead of the
+// gradients of this one, dQ of the tile before is behind them.
 //
-// Changed against steps/02_fused.cu
-//   order of a trip: dP of tile i, dV of tile i (DV_LATE: with dQ), scores of tile i + 1 are issued together, dS is made under the last two; then dQ
-//   and dK of tile i are issued together, and P of tile i + 1 is made under them. P crosses trips in fp16, as the A operand it is
-//   headdim 64: K, V and K^T wait in registers (A operands), which halves what the products read from shared memory
-//
-// Shapes   q, k, v, do, dk, dv [B, H, S, D] contiguous fp16; TMA boxes of 64 columns, 128-byte swizzle, rows past S are zeros
-//          stats, dq_sum: see passes.cu
-//          k_smem, v_smem [128, D]   q_smem, do_smem [3][64, D]   ds_smem [2][128, 64]   dq_smem 8 warps x 16 x D floats / 2
+// Shapes   q, do [B, H, S, 128], k, v [B, H, S_k, 128] 16-bit floats; TMA boxes of 64 columns, 128-byte swizzle, rows past the end are zeros.
+//          dq, dk, dv contiguous. stats, dq_sum: see passes.cu
+//          k_smem, v_smem [128, D]   q_smem, do_smem [3][64, D]   ds_smem [2][128, 64]   dq_smem 8 warps x 16 x 64 floats
 //
 //                  query tiles of 64, left to right →         one block = 128 kv rows of one head
 //   warpgroup 0 ┌────┬────┬────┬────┐                          warpgroup w: kv rows 64 w ... + 63 of S^T, P^T, dP^T, dS^T, dk, dv
 //     kv 0-63   │diag│    │    │    │                          S^T = K Q^T   dP^T = V dO^T   dV += P^T dO   dK += dS^T Q
 //   warpgroup 1 ├────┼────┼────┼────┤                          dQ^T = K^T dS^T needs both halves of dS: they meet in ds_smem.
-//     kv 64-127 │ // │diag│    │    │                          D = 128: warpgroup w has D rows 64 w ... + 63 of dQ^T;
-//               └─↓──┴─↓──┴─↓──┴─↓──┘                          D = 64: all of D, query columns 32 w ... + 31
-//                 dq tiles, summed in memory by bulk reductions (fp32), each warp its own piece
+//     kv 64-127 │ // │diag│    │    │                          warpgroup w has D rows 64 w ... + 63 of dQ^T
+//               └─↓──┴─↓──┴─↓──┴─↓──┘
+//                 dq tiles, summed in memory by bulk operations (fp32), each warp its own piece
 //
-// Loads    no producer warp: the one barrier of a trip (dS) also proves that everybody is through with the trip before, so the slot
-//          of tile i - 1 takes tile i + 2. 256 threads may then hold 255 registers each, and headdim 128 needs more than 240
+// Trip     dP and dV of tile i and the scores of tile i + 1 are issued together, dS is made under the last two; then dQ of tile i - 1 and dK of
+//          tile i, and P of tile i + 1 is made under them. P crosses trips in 16 bits, as the A operand it is
+// Loads    no producer warp: the one barrier of a trip also proves that everybody is through with the trip before, so the slot
+//          of tile i - 1 takes tile i + 2. 256 threads may then hold 255 registers each, and more than 240 are needed
 // Phases   FIRST SCORES   TRIP: ISSUE 1, DS, ISSUE 2, LOAD, P OF NEXT, DQ OUT   STORE
-// Bound    10 B H S^2 D / 2 flops (causal) at 4096 per clock and SM: 0.69 / 1.39 ms at 1.83 GHz on 132 SMs for hdim64_seq4k and
-//          hdim128_seq8k. Shared memory per trip, against tensor clocks: NOTES.md
-// Measured one H200, calls with their passes, x against SDPA's cuDNN: hdim64_seq4k 1.500 ms, 458.0 TFLOP/s, 1.248 x; hdim128_seq8k 2.299 ms, 597.9
-//          TFLOP/s, 1.277 x. Without: DQ_RED 1.536, DQ_LATE either 1.708 ms (D = 64); DQ_LATE 2.536 ms, with DV_LATE 2.386 (D = 128)
-// Limits   sm_90a, fp16, D = 64 or 128, equal lengths of q and k; any S, any scale; sums of dq in no fixed order
-// Check    python benchmarks/backward_kernel.py --rungs ahead
-// build: -DHEADDIM=64 -DA_IN_REGS=1 -DDQ_LATE=1 -DDQ_RED=1
-// promise: smem_bytes=165992 registers=255 spills=0 warnings=0 blocks=1
-// build: -DHEADDIM=128 -DA_IN_REGS=0 -DDQ_LATE=2 -DDV_LATE=0
+// Bound    10 B H S^2 D / 2 flops (causal) at 4096 per clock and SM: 1.39 ms at 1.83 GHz on 132 SMs for hdim128_seq8k. Shared memory per trip, against
+//          tensor clocks: NOTES.md
+// Measured one H200, hdim128_seq8k, calls with their passes: 2.299 ms, 597.9 TFLOP/s; without DQ_LATE 2.536 ms, with DV_LATE 2.386 ms
+// Limits   sm_90a, D = 128; any S and scale. S_k other than S, fewer heads of k and v, uneven heads: GENERAL=1. Sums of dq in no fixed
+//          order unless ORDERED=1
+// Check    python benchmarks/backward_grid.py --headdim 128
+// build: -DHEADDIM=128 -DDQ_LATE=1 -DDV_LATE=0
 // promise: smem_bytes=230992 registers=252 spills=0 warnings=0 blocks=1
-// build: -DHEADDIM=128 -DA_IN_REGS=0
+// build: -DHEADDIM=128
 // promise: smem_bytes=230992 registers=255 spills=0 warnings=0 blocks=1
 #include "rows.cuh"
 
 // ---------------------------------------------------------------------- shape of this build (by -D)
 #ifndef HEADDIM
 #define HEADDIM 128
-#define A_IN_REGS 0
+#endif
+static_assert(HEADDIM == 128, "this schedule is for headdim 128");
+#ifndef DQ_LATE
+#define DQ_LATE 0        // 1: dQ of a tile is issued a trip later, so that the warpgroups need not meet in every trip, only be half a trip apart at most
 #endif
 #ifndef DV_LATE
-#define DV_LATE (HEADDIM == 128)   // 1: dV is issued with dQ and dK
+#define DV_LATE 1        // 1: dV is issued with dQ and dK
 #endif
-
-#ifndef DQ_LATE
-#define DQ_LATE 0        // 1: dQ of a tile is issued a trip later, so that the warpgroups need not meet in every trip
-#endif                   // 2: the same in the shared memory of 0; they may be half a trip apart instead of a whole one
-#ifndef DQ_RED
-#define DQ_RED 0         // 1: dQ goes from registers to memory by vector reductions, not through shared memory by a bulk one
-#endif
-#ifndef DS_64B
-#define DS_64B 1         // headdim 64: ds_smem as two panels of 32 query columns with 64-byte swizzle; 0: one of 64 with 128-byte swizzle
+#ifndef ORDERED
+#define ORDERED 0        // 1: kv blocks add to a tile of dq in their order, the first stores, the last writes dq: the same bits every time, no other pass
 #endif
 
 constexpr int D = HEADDIM, PANELS = D / 64;
-constexpr int M = 64, N = 128;                      // query rows of a tile, kv rows of a block
-constexpr int STAGES = DQ_LATE == 1 ? 4 : 3;             // tiles of q and do: in use, in use by the scores ahead, arriving; in use by the slower warpgroup
-constexpr int DS_BUFFERS = DQ_LATE == 1 ? 3 : 2;
-constexpr int NQ = D / 4;                           // registers of dQ^T: 64 x 64 (D = 128) or 64 x 32 (D = 64) a warpgroup
+constexpr int M = 64, N = 128;                           // query rows of a tile, kv rows of a block
+constexpr int STAGES = 3, DS_BUFFERS = 2;                // tiles of q and do: in use, in use by the scores ahead, arriving
+constexpr int NQ = D / 4;                                // registers of dQ^T: 64 x 64 a warpgroup
 constexpr uint32_t KV_BYTES = N * D * 2, TILE_BYTES = M * D * 2, DS_BYTES = N * M * 2, DQ_WARP_BYTES = NQ * 32 * 4, STAT_BYTES = M * 4;
 constexpr uint32_t KV_PANEL = N * 128, TILE_PANEL = M * 128;
 constexpr int THREADS = 256, WARPS = 8;
+constexpr int PIECE = NQ * 32 + (ORDERED ? 32 : 0);      // floats of a warp's piece of a tile of dq_sum, with the word by which blocks take turns
 
 struct Params {
   const float* stats;    // [heads, tiles, 2, 64]: log2(e) * lse, delta
@@ -73,25 +65,10 @@ struct Params {
   int causal;
   float scale;           // softmax scale
   float scale_log2;      // the same times log2(e)
+  uint16_t* dq;          // [heads, seqlen, D] fp16, ORDERED
+  Keys keys;             // GENERAL; dk and dv are of each head of q nevertheless
 };
-
-// 16-byte chunk of ds_smem: one panel of 64 columns with 128-byte swizzle, or two of 32 columns with 64-byte swizzle
-constexpr bool NARROW = D == 64 && DS_64B;
-constexpr int DS_ROW = NARROW ? 64 : 128;                                    // bytes
-constexpr uint32_t DS_HALF = NARROW ? DS_BYTES / 2 : 64, DS_STEP = DS_ROW;   // bytes to the second 32 columns; 16 rows / 16 bytes
-__device__ __forceinline__ uint32_t ds_chunk(uint32_t base, int row, int chunk) {
-  if (!NARROW) return swizzled(base, row, chunk);
-  return base + (chunk >> 2) * (DS_BYTES / 2) + row * 64 + (((chunk & 3) ^ (row >> 1 & 3)) << 4);
-}
-
-// 16 kv rows of dQ^T: D = 128 the rows of panel w of K^T and all 64 query columns, D = 64 all rows and 32 query columns
-__device__ __forceinline__ void dq_product(float (&dq)[32], uint32_t kt, const uint32_t*, uint32_t ds_tile, int i, int w) {
-  MmaSS<64, 1, 1>::mma(dq, kt + w * (KV_PANEL >> 4), desc_low(ds_tile, DS_BYTES) + i * 128, i != 0);
-}
-__device__ __forceinline__ void dq_product(float (&dq)[16], uint32_t kt, const uint32_t* kt_regs, uint32_t ds_tile, int i, int w) {
-  const uint32_t b = desc_low(ds_tile + w * DS_HALF, DS_BYTES) + i * DS_STEP;
-  if (A_IN_REGS) MmaRS<32, 1, DS_ROW>::mma(dq, kt_regs, b, i != 0); else MmaSS<32, 1, 1, DS_ROW>::mma(dq, kt, b, i != 0);
-}
+__device__ __forceinline__ int rows_of_k(const Params& p) { return GENERAL ? p.keys.seqlen : p.seqlen; }   // rows of k and v
 
 extern "C" __global__ void __launch_bounds__(THREADS, 1)
 backward(const __grid_constant__ TensorMap q_map, const __grid_constant__ TensorMap k_map, const __grid_constant__ TensorMap v_map,
@@ -110,17 +87,19 @@ backward(const __grid_constant__ TensorMap q_map, const __grid_constant__ Tensor
   __syncthreads();
 
   // blocks of a section of heads: kv tile 0 of each head, then kv tile 1, ...: the longest first if causal
-  const int tiles = (p.seqlen + M - 1) / M, kv_blocks = (p.seqlen + N - 1) / N;
+  const int later = GENERAL ? p.keys.seqlen - p.seqlen : 0;   // row i sees the keys up to i + later, if causal
+  const int tiles = (p.seqlen + M - 1) / M, kv_blocks = (rows_of_k(p) + N - 1) / N;
   const int section = blockIdx.x / (p.section * kv_blocks), in_section = blockIdx.x - section * p.section * kv_blocks;
   const int wide = min(p.section, p.heads - section * p.section), kv_block = in_section / wide;
   const int head = section * p.section + in_section - kv_block * wide, kv0 = kv_block * N;
-  const int first = p.causal ? kv0 / M : 0;
+  const int first = p.causal ? (GENERAL ? max(kv0 - later, 0) : kv0) / M : 0;
+  const int batch = GENERAL ? head / p.keys.nheads : 0;
+  const Head at = {head - batch * (GENERAL ? p.keys.nheads : 0), batch}, kv_at = {GENERAL ? at.head / p.keys.group : head, batch};
 
   const int warps = __shfl_sync(~0u, threadIdx.x >> 5, 0), w = warps >> 2, warp = warps & 3;
   const int lane = threadIdx.x & 31, lane0 = lane == 0, pair = 2 * (lane & 3);
   const int kv_rows = kv0 + 64 * w, row = kv_rows + warp * 16 + (lane >> 2);   // this warpgroup's first kv row; this thread's: row, row + 8
   float s[32], dp[32], dk[D / 2], dv[D / 2], dq[NQ]; uint32_t pt[16], p_next[16], ds[16];
-  uint32_t k_regs[A_IN_REGS ? D / 4 : 4], v_regs[A_IN_REGS ? D / 4 : 4], kt_regs[A_IN_REGS ? N / 4 : 4];
   // where a lane points for 8 x 8 matrices: lanes 8 m ... 8 m + 7 are the rows of matrix m, at rows + 8 (m % 2), chunk + m / 2
   const int matrix_row = 64 * w + warp * 16 + (lane & 15), matrix_chunk = lane >> 4;
 
@@ -131,25 +110,24 @@ backward(const __grid_constant__ TensorMap q_map, const __grid_constant__ Tensor
     const uint32_t full = (w ? do_full : q_full) + 8 * stage, dst = (w ? do_smem : q_smem) + stage * TILE_BYTES;
     mbar_expect_if(full, TILE_BYTES + STAT_BYTES, lane0);
 #pragma unroll
-    for (int c = 0; c < PANELS; c++) tma_load_if(dst + c * TILE_PANEL, map, c * 64, tile * M, head, full, lane0);
+    for (int c = 0; c < PANELS; c++) load_box(dst + c * TILE_PANEL, map, c * 64, tile * M, at, full, lane0);
     bulk_load_if((w ? delta_smem : lse_smem) + stage * STAT_BYTES, stat + (tile - first) * (2 * M), STAT_BYTES, full, lane0);
   };
   if (warp == 0) {
     const uint32_t full = w ? v_full : k_full;
     mbar_expect_if(full, KV_BYTES, lane0);
 #pragma unroll
-    for (int c = 0; c < PANELS; c++) tma_load_if((w ? v_smem : k_smem) + c * KV_PANEL, w ? &v_map : &k_map, c * 64, kv0, head, full, lane0);
+    for (int c = 0; c < PANELS; c++) load_box((w ? v_smem : k_smem) + c * KV_PANEL, w ? &v_map : &k_map, c * 64, kv0, kv_at, full, lane0);
     load_tile(first, 0);
     if (first + 1 < tiles) load_tile(first + 1, 1);
   }
 
   // S^T of a query tile, dP^T: issued only
-  auto issue_score = [&](float (&x)[32], uint32_t kv_smem, const uint32_t* a, uint32_t tile_smem) {
+  auto issue_score = [&](float (&x)[32], uint32_t kv_smem, uint32_t tile_smem) {
 #pragma unroll
     for (int i = 0; i < D / 16; i++) {
       const uint32_t b = desc_low(tile_smem, 16) + (i & 3) * 2 + (i >> 2) * (TILE_PANEL >> 4);
-      if constexpr (A_IN_REGS) MmaRS<64, 0>::mma(x, a + 4 * i, b, i != 0);
-      else MmaSS<64, 0, 0>::mma(x, desc_low(kv_smem + w * 8192, 16) + (i & 3) * 2 + (i >> 2) * (KV_PANEL >> 4), b, i != 0);
+      MmaSS<64, 0, 0>::mma(x, desc_low(kv_smem + w * 8192, 16) + (i & 3) * 2 + (i >> 2) * (KV_PANEL >> 4), b, i != 0);
     }
     wgmma_commit();
   };
@@ -161,7 +139,7 @@ backward(const __grid_constant__ TensorMap q_map, const __grid_constant__ Tensor
   };
   auto issue_dq = [&](uint32_t ds_tile) {
 #pragma unroll
-    for (int i = 0; i < N / 16; i++) dq_product(dq, desc_low(k_smem, KV_PANEL) + i * 128, kt_regs + 4 * i, ds_tile, i, w);
+    for (int i = 0; i < N / 16; i++) MmaSS<64, 1, 1>::mma(dq, desc_low(k_smem, KV_PANEL) + i * 128 + w * (KV_PANEL >> 4), desc_low(ds_tile, DS_BYTES) + i * 128, i != 0);
     wgmma_commit();
   };
   // P^T = 2^(S^T * scale - lse), 0 above the diagonal and past the last key, to fp16
@@ -172,9 +150,9 @@ backward(const __grid_constant__ TensorMap q_map, const __grid_constant__ Tensor
 #pragma unroll
       for (int i = 0; i < 4; i++) s[4 * j + i] = exp2_approx(fmaf(s[4 * j + i], p.scale_log2, (i & 1) ? -l.y : -l.x));
     }
-    if ((p.causal && tile * M < kv_rows + 63) || kv_rows + 64 > p.seqlen) {
-      const int from0 = row >= p.seqlen ? 1 << 30 : p.causal ? row - tile * M - pair : -1;           // first query column that sees the row,
-      const int from1 = row + 8 >= p.seqlen ? 1 << 30 : p.causal ? row + 8 - tile * M - pair : -1;   // less this lane's column
+    if ((p.causal && tile * M < kv_rows + 63 - later) || kv_rows + 64 > rows_of_k(p)) {
+      const int from0 = row >= rows_of_k(p) ? 1 << 30 : p.causal ? row - later - tile * M - pair : -1;           // first query column that sees the row,
+      const int from1 = row + 8 >= rows_of_k(p) ? 1 << 30 : p.causal ? row + 8 - later - tile * M - pair : -1;   // less this lane's column
 #pragma unroll
       for (int i = 0; i < 32; i++) s[i] = i / 4 * 8 + (i & 1) < ((i & 2) ? from1 : from0) ? 0.f : s[i];
     }
@@ -192,21 +170,55 @@ backward(const __grid_constant__ TensorMap q_map, const __grid_constant__ Tensor
       const float2 d = lds_float2(delta + (8 * j + pair) * 4), top = unpack_half2(pt[2 * j]), low = unpack_half2(pt[2 * j + 1]);
       ds[2 * j] = pack_half2(top.x * (dp[4 * j] - d.x), top.y * (dp[4 * j + 1] - d.y));
       ds[2 * j + 1] = pack_half2(low.x * (dp[4 * j + 2] - d.x), low.y * (dp[4 * j + 3] - d.y));
-      if (DQ_LATE != 2 && j & 1) store_matrices(ds_chunk(ds_tile, matrix_row, j - 1 + matrix_chunk), ds + 2 * j - 2);
+      if (!DQ_LATE && j & 1) store_matrices(swizzled(ds_tile, matrix_row, j - 1 + matrix_chunk), ds + 2 * j - 2);
     }
   };
   auto store_ds = [&](uint32_t ds_tile) {
 #pragma unroll
-    for (int j = 1; j < 8; j += 2) store_matrices(ds_chunk(ds_tile, matrix_row, j - 1 + matrix_chunk), ds + 2 * j - 2);
+    for (int j = 1; j < 8; j += 2) store_matrices(swizzled(ds_tile, matrix_row, j - 1 + matrix_chunk), ds + 2 * j - 2);
   };
   // this warp's piece of dQ^T into dq_smem, from there added to dq_sum while the next trip runs
-  float* dq_out = p.dq_sum + ((uint64_t)head * tiles + first) * (M * D) + warps * (NQ * 32);
+  float* dq_out = p.dq_sum + ((uint64_t)head * tiles + first) * (WARPS * PIECE) + warps * PIECE;
   const uint32_t dq_warp = dq_smem + warps * DQ_WARP_BYTES;
-  auto dq_to_memory = [&] {
-    if (DQ_RED) {
+  // ORDERED: the sums of the tile before are there, and it is the next kv block's turn with it
+  auto pass_turn = [&] { bulk_wait(); turn_pass_if(dq_out - WARPS * PIECE + NQ * 32, kv0 + N, lane0); };
+  // ORDERED: dq of a tile that no later kv block adds to: what the others summed and what is here, to fp16, its rows through dq_smem
+  auto finish_dq = [&](int tile) {
+    if (kv0) {
 #pragma unroll
-      for (int j = 0; j < NQ / 4; j++) red_add_float4(dq_out + (j * 32 + lane) * 4, dq[4 * j], dq[4 * j + 1], dq[4 * j + 2], dq[4 * j + 3]);
-      dq_out += M * D;
+      for (int j = 0; j < NQ / 4; j++) {
+        const float4 x = load_summed(dq_out + (j * 32 + lane) * 4);
+        dq[4 * j] += x.x; dq[4 * j + 1] += x.y; dq[4 * j + 2] += x.z; dq[4 * j + 3] += x.w;
+      }
+    }
+#pragma unroll
+    for (int j = 0; j < NQ / 4; j += 2) {                        // 16 query columns: rows of 16 columns of D
+      uint32_t x[4];
+#pragma unroll
+      for (int i = 0; i < 4; i++) x[i] = pack_half2(dq[4 * j + 2 * i] * p.scale, dq[4 * j + 2 * i + 1] * p.scale);
+      store_matrices_transposed(dq_warp + (8 * j + (lane >> 4) * 8 + (lane & 7)) * 32 + (lane >> 3 & 1) * 16, x);
+    }
+    __syncwarp();
+    const int row0 = tile * M + (lane >> 1), column = 64 * w + 16 * warp + (lane & 1) * 8;
+#pragma unroll
+    for (int j = 0; j < NQ / 8; j++) {
+      uint32_t x[4]; lds_words(x, dq_warp + j * 512 + lane * 16);
+      const int r = row0 + 16 * j;
+      if (r < p.seqlen) *reinterpret_cast<uint4*>(p.dq + ((uint64_t)head * p.seqlen + r) * D + column) = make_uint4(x[0], x[1], x[2], x[3]);
+    }
+  };
+  auto dq_to_memory = [&](int tile) {
+    if (ORDERED) {
+      bulk_wait_read(); __syncwarp();
+      turn_wait_if(dq_out + NQ * 32, kv0, lane0); __syncwarp();
+      if (kv0 + N >= rows_of_k(p) || (p.causal && (tile + 1) * M <= kv0 + N - later)) finish_dq(tile);
+      else {
+#pragma unroll
+        for (int j = 0; j < NQ / 4; j++) sts_float4(dq_warp + (j * 32 + lane) * 16, dq[4 * j], dq[4 * j + 1], dq[4 * j + 2], dq[4 * j + 3]);
+        proxy_fence(); __syncwarp();
+        bulk_store_if(dq_out, dq_warp, DQ_WARP_BYTES, lane0 & !kv0); bulk_add_if(dq_out, dq_warp, DQ_WARP_BYTES, lane0 & !!kv0); bulk_commit();
+      }
+      dq_out += WARPS * PIECE;
       return;
     }
     bulk_wait_read(); __syncwarp();                              // the bulk reduction of the trip before has read dq_smem
@@ -220,19 +232,8 @@ backward(const __grid_constant__ TensorMap q_map, const __grid_constant__ Tensor
   // FIRST SCORES
   zero(dk); zero(dv);
   mbar_wait(k_full, 0); mbar_wait(v_full, 0);
-  if constexpr (A_IN_REGS) {
-#pragma unroll
-    for (int i = 0; i < D / 16; i++) {                           // rows: this warp's kv rows, 16 columns of D
-      load_matrices(k_regs + 4 * i, swizzled(k_smem, matrix_row, 2 * i + matrix_chunk));
-      load_matrices(v_regs + 4 * i, swizzled(v_smem, matrix_row, 2 * i + matrix_chunk));
-    }
-#pragma unroll
-    for (int i = 0; i < N / 16; i++)                             // rows: this warp's 16 columns of D, 16 kv rows
-      load_matrices_transposed(kt_regs + 4 * i, swizzled(k_smem, 16 * i + (lane & 7) + (lane >> 4) * 8, 2 * warp + (lane >> 3 & 1)));
-    touch(k_regs); touch(v_regs); touch(kt_regs);
-  }
   mbar_wait(q_full, 0);
-  wgmma_fence(); issue_score(s, k_smem, k_regs, q_smem); wgmma_wait<0>(); touch(s);
+  wgmma_fence(); issue_score(s, k_smem, q_smem); wgmma_wait<0>(); touch(s);
   make_p(first, lse_smem); step_p();
 
   int stage = 0, next = 1, buffer = 0, before = DS_BUFFERS - 1; uint32_t parity = 0, next_parity = 0;   // of do of this tile; of q of the next one
@@ -243,19 +244,17 @@ backward(const __grid_constant__ TensorMap q_map, const __grid_constant__ Tensor
     const uint32_t q_tile = q_smem + stage * TILE_BYTES, do_tile = do_smem + stage * TILE_BYTES, ds_tile = ds_smem + buffer * DS_BYTES;
     // ISSUE 1: dP and dV of this tile, scores of the next (after the last tile of whatever lies there, never looked at)
     mbar_wait(do_full + 8 * stage, parity);
-    wgmma_fence(); issue_score(dp, v_smem, v_regs, do_tile);
+    wgmma_fence(); issue_score(dp, v_smem, do_tile);
     if (!DV_LATE) issue_accumulate(dv, pt, do_tile);
     if (more) mbar_wait(q_full + 8 * next, next_parity);
-    wgmma_fence(); issue_score(s, k_smem, k_regs, q_smem + next * TILE_BYTES);
+    wgmma_fence(); issue_score(s, k_smem, q_smem + next * TILE_BYTES);
+    if (ORDERED && tile > first + DQ_LATE) pass_turn();
     wgmma_wait<DV_LATE ? 1 : 2>(); touch(dp);
     // DS
-    if (DQ_LATE == 1) mbar_wait(ds_full + 8 * before, ds_parity);   // everybody made dS of the tile before: nobody is two trips behind
     make_ds(delta_smem + stage * STAT_BYTES, ds_tile); touch(ds);
-    if (DQ_LATE == 2) mbar_wait(ds_full, ds_parity), store_ds(ds_tile);   // everybody is through with the trip before
+    if (DQ_LATE) mbar_wait(ds_full, ds_parity), store_ds(ds_tile);   // everybody is through with the trip before
     proxy_fence();
-    if (DQ_LATE == 2) {}
-    else if (DQ_LATE == 1) { __syncwarp(); mbar_arrive_if(ds_full + 8 * buffer, lane0); }
-    else bar_sync(1, THREADS);                                   // both halves of dS are in ds_smem, and the trip before is over
+    if (!DQ_LATE) bar_sync(1, THREADS);                          // both halves of dS are in ds_smem, and the trip before is over
     wgmma_wait<0>(); touch(s); touch(dv);
     // ISSUE 2: dK of this tile, dQ of this one or of the one before (of nothing in the first trip, never looked at)
     wgmma_fence(); issue_dq(DQ_LATE ? ds_smem + before * DS_BYTES : ds_tile);
@@ -267,23 +266,25 @@ backward(const __grid_constant__ TensorMap q_map, const __grid_constant__ Tensor
     if (more) make_p(tile + 1, lse_smem + next * STAT_BYTES);
     // DQ OUT
     wgmma_wait<DV_LATE ? 2 : 1>(); touch(dq);
-    if (!DQ_LATE || tile > first) dq_to_memory();
+    if (!DQ_LATE || tile > first) dq_to_memory(DQ_LATE ? tile - 1 : tile);
     wgmma_wait<0>(); touch(dk); touch(dv); step_p();
-    if (DQ_LATE == 2) { __syncwarp(); mbar_arrive_if(ds_full, lane0); }
+    if (DQ_LATE) { __syncwarp(); mbar_arrive_if(ds_full, lane0); }
     stage = next; parity = next_parity;
     if (++next == STAGES) next = 0, next_parity ^= 1;
-    if (DQ_LATE == 2 || before == DS_BUFFERS - 1) ds_parity ^= 1;
+    ds_parity ^= 1;
     before = buffer;
     if (++buffer == DS_BUFFERS) buffer = 0;
   }
   if (DQ_LATE) {
-    mbar_wait(ds_full + (DQ_LATE == 2 ? 0 : 8 * before), ds_parity);
+    mbar_wait(ds_full, ds_parity);
     wgmma_fence(); issue_dq(ds_smem + before * DS_BYTES); wgmma_wait<0>(); touch(dq);
-    dq_to_memory();
+    if (ORDERED && tiles > first + 1) pass_turn();
+    dq_to_memory(tiles - 1);
   }
 
   // STORE
-  const uint64_t out = ((uint64_t)head * p.seqlen + row) * D;
-  store_rows(p.dv + out, D, dv, 1.f, row, p.seqlen, lane); store_rows(p.dk + out, D, dk, p.scale, row, p.seqlen, lane);
-  if (!DQ_RED) bulk_wait();
+  const uint64_t out = ((uint64_t)head * rows_of_k(p) + row) * D;
+  store_rows(p.dv + out, D, dv, 1.f, row, rows_of_k(p), lane); store_rows(p.dk + out, D, dk, p.scale, row, rows_of_k(p), lane);
+  bulk_wait();
+  if (ORDERED) pass_turn();
 }

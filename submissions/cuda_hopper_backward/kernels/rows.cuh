@@ -6,6 +6,19 @@
 #pragma once
 #include "sm90.cuh"
 
+// GENERAL=1: k and v may have fewer heads than q (of which each serves `group` in a row) and another length, and any strides;
+// causal rows then see the keys up to their own place counted from the end. 0: none of this costs an instruction.
+#ifndef GENERAL
+#define GENERAL 0
+#endif
+struct Head { int head, batch; };                                // GENERAL=0: head counts through the batches
+struct Strides { long long batch, head, row; };                  // of [batch, heads, rows, D], in elements
+struct Keys { int seqlen, nheads, group; };                      // rows of k and v; heads of q in one batch; of them that one of k and v serves
+// 64 columns of rows of a head
+__device__ __forceinline__ void load_box(uint32_t dst, const TensorMap* map, int col, int row, Head at, uint32_t bar, int on) {
+  if (GENERAL) tma_load_4d_if(dst, map, col, row, at.head, at.batch, bar, on); else tma_load_if(dst, map, col, row, at.head, bar, on);
+}
+
 // 16-byte chunk of a row in a [rows, 64] panel with 128-byte swizzle
 __device__ __forceinline__ uint32_t swizzled(uint32_t panel, int row, int chunk) { return panel + row * 128 + ((chunk ^ (row & 7)) << 4); }
 

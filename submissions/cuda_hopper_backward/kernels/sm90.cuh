@@ -11,6 +11,16 @@ using uint64_t = unsigned long long;
 struct alignas(64) TensorMap { uint8_t bytes[128]; };   // the bytes of a CUtensorMap
 #define SHARED_MEMORY(name) extern __shared__ __align__(1024) uint8_t name[]
 
+// the 16-bit floats of a build: IEEE's half, or bfloat16
+#ifndef BF16
+#define BF16 0
+#endif
+#if BF16
+#define HALF "bf16"
+#else
+#define HALF "f16"
+#endif
+
 // ------------------------------------------------------------------------------------------ wgmma
 // A wgmma names every accumulator register in its text: %0 ... %n-1, then its other operands.
 #define REGS_16 "%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15"
@@ -41,7 +51,7 @@ template <int N, int TA, int TB, int B_ROWS = 128> struct MmaSS;   // B_ROWS: by
     static __device__ __forceinline__ void mma(float (&d)[NREGS], uint32_t a, uint32_t b, int acc) { \
       asm volatile("{.reg .pred p; .reg .b64 da, db; setp.ne.b32 p, " P ", 0;\n"                  \
                    "mov.b64 da, {" A ", " DESC_HIGH "}; mov.b64 db, {" B ", " HIGH_B "};\n"       \
-                   "wgmma.mma_async.sync.aligned.m64n" #N "k16.f32.f16.f16 {" REGS_##NREGS "}, "  \
+                   "wgmma.mma_async.sync.aligned.m64n" #N "k16.f32." HALF "." HALF " {" REGS_##NREGS "}, "  \
                    "da, db, p, 1, 1, " #TA ", " #TB ";}\n" : OUT_##NREGS(d) : "r"(a), "r"(b), "r"(acc)); \
     }                                                                                             \
   };
@@ -57,7 +67,7 @@ template <int N, int TB, int B_ROWS = 128> struct MmaRS;
   template <> struct MmaRS<N, TB, B_ROWS> {                                                            \
     static __device__ __forceinline__ void mma(float (&d)[NREGS], const uint32_t* a, uint32_t b, int acc) { \
       asm volatile("{.reg .pred p; .reg .b64 db; setp.ne.b32 p, " P ", 0; mov.b64 db, {" B ", " HIGH_B "};\n" \
-                   "wgmma.mma_async.sync.aligned.m64n" #N "k16.f32.f16.f16 {" REGS_##NREGS "}, {" \
+                   "wgmma.mma_async.sync.aligned.m64n" #N "k16.f32." HALF "." HALF " {" REGS_##NREGS "}, {" \
                    A "}, db, p, 1, 1, " #TB ";}\n"                                                \
                    : OUT_##NREGS(d) : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b), "r"(acc)); \
     }                                                                                             \
@@ -106,6 +116,11 @@ __device__ __forceinline__ void tma_load_if(uint32_t dst, const TensorMap* map, 
   asm volatile("{.reg .pred p; setp.ne.b32 p,%6,0; @p cp.async.bulk.tensor.3d.shared::cluster.global.mbarrier::complete_tx::bytes [%0],[%1,{%2,%3,%4}],[%5];}"
                ::"r"(dst), "l"(map), "r"(col), "r"(row), "r"(head), "r"(bar), "r"(on) : "memory");
 }
+// The same of a [batch, heads, rows, columns] tensor, whose batches and heads may lie anywhere.
+__device__ __forceinline__ void tma_load_4d_if(uint32_t dst, const TensorMap* map, int col, int row, int head, int batch, uint32_t bar, int on) {
+  asm volatile("{.reg .pred p; setp.ne.b32 p,%7,0; @p cp.async.bulk.tensor.4d.shared::cluster.global.mbarrier::complete_tx::bytes [%0],[%1,{%2,%3,%4,%5}],[%6];}"
+               ::"r"(dst), "l"(map), "r"(col), "r"(row), "r"(head), "r"(batch), "r"(bar), "r"(on) : "memory");
+}
 // A run of bytes (a multiple of 16, 16-byte aligned) into shared memory.
 __device__ __forceinline__ void bulk_load_if(uint32_t dst, const void* src, int bytes, uint32_t bar, int on) {
   asm volatile("{.reg .pred p; setp.ne.b32 p,%4,0; @p cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0],[%1],%2,[%3];}"
@@ -120,6 +135,36 @@ __device__ __forceinline__ void bulk_add_if(float* dst, uint32_t src, int bytes,
 __device__ __forceinline__ void red_add_float4(float* dst, float a, float b, float c, float d) {
   asm volatile("red.relaxed.gpu.global.add.v4.f32 [%0],{%1,%2,%3,%4};" ::"l"(dst), "f"(a), "f"(b), "f"(c), "f"(d) : "memory");
 }
+// memory[i] = shared[i] for a run of floats
+__device__ __forceinline__ void bulk_store_if(float* dst, uint32_t src, int bytes, int on) {
+  asm volatile("{.reg .pred p; setp.ne.b32 p,%3,0; @p cp.async.bulk.global.shared::cta.bulk_group [%0],[%1],%2;}"
+               ::"l"(dst), "r"(src), "r"(bytes), "r"(on) : "memory");
+}
+// A word by which blocks of one grid take turns. Who waits until it is `value` sees what was summed before it was passed on, and may go on
+// summing; who passes it on has waited for its own sums (bulk_wait). Done by the lanes whose `on` is set.
+__device__ __forceinline__ void turn_wait_if(const void* word, int value, int on) {
+  asm volatile("{.reg .pred p, q; .reg .u32 x; setp.eq.b32 p,%2,0; @p bra DONE; WAITING: ld.acquire.gpu.global.u32 x,[%0]; setp.ne.u32 q,x,%1; @q bra WAITING; fence.proxy.async.global; DONE:}"
+               ::"l"(word), "r"(value), "r"(on) : "memory");
+}
+__device__ __forceinline__ void turn_pass_if(void* word, int value, int on) {
+  asm volatile("{.reg .pred p; setp.ne.b32 p,%2,0; @p fence.proxy.async.global; @p st.release.gpu.global.u32 [%0],%1;}" ::"l"(word), "r"(value), "r"(on) : "memory");
+}
+// what other blocks summed, past the first cache
+__device__ __forceinline__ float4 load_summed(const float* from) {
+  float4 v; asm volatile("ld.relaxed.gpu.global.v4.f32 {%0,%1,%2,%3},[%4];" : "=f"(v.x), "=f"(v.y), "=f"(v.z), "=f"(v.w) : "l"(from) : "memory"); return v;
+}
+// A counter in global memory by which blocks of one grid wait for each other. Added to by one thread after a barrier of its block or
+// warp: who waited for the count sees what those threads wrote or reduced before.
+__device__ __forceinline__ void counter_add(uint32_t* counter, int count) {
+  asm volatile("fence.acq_rel.gpu; red.relaxed.gpu.global.add.u32 [%0],%1;" ::"l"(counter), "r"(count) : "memory");
+}
+__device__ __forceinline__ void counter_wait(const uint32_t* counter, int count) {
+  asm volatile("{.reg .pred P; .reg .u32 x; WAITING: ld.acquire.gpu.global.u32 x,[%0]; setp.lo.u32 P,x,%1; @P bra WAITING;}" ::"l"(counter), "r"(count) : "memory");
+}
+// global memory that this block's loads by TMA or bulk copies will read was written by other blocks
+__device__ __forceinline__ void proxy_fence_global() { asm volatile("fence.proxy.async.global;" ::: "memory"); }
+// what this thread wrote or reduced is there for all who see what the warp says afterwards
+__device__ __forceinline__ void fence_gpu() { asm volatile("fence.acq_rel.gpu;" ::: "memory"); }
 __device__ __forceinline__ void bulk_commit() { asm volatile("cp.async.bulk.commit_group;" ::: "memory"); }
 __device__ __forceinline__ void bulk_wait_read() { asm volatile("cp.async.bulk.wait_group.read 0;" ::: "memory"); }  // the sources may be overwritten
 __device__ __forceinline__ void bulk_wait() { asm volatile("cp.async.bulk.wait_group 0;" ::: "memory"); }            // the sums are done
@@ -132,6 +177,10 @@ template <int N> __device__ __forceinline__ void regs_up() { asm volatile("setma
 // Matrix m of four (16-byte rows at the addresses of lanes 8 m ... 8 m + 7): lane l holds row l / 4, columns 2 (l % 4) + {0, 1} in x[m].
 __device__ __forceinline__ void store_matrices(uint32_t addr, const uint32_t* x) {
   asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0],{%1,%2,%3,%4};" ::"r"(addr), "r"(x[0]), "r"(x[1]), "r"(x[2]), "r"(x[3]) : "memory");
+}
+// transposed: what lane l holds is column l / 4, rows 2 (l % 4) + {0, 1} of what is stored
+__device__ __forceinline__ void store_matrices_transposed(uint32_t addr, const uint32_t* x) {
+  asm volatile("stmatrix.sync.aligned.m8n8.x4.trans.shared.b16 [%0],{%1,%2,%3,%4};" ::"r"(addr), "r"(x[0]), "r"(x[1]), "r"(x[2]), "r"(x[3]) : "memory");
 }
 __device__ __forceinline__ void load_matrices(uint32_t* x, uint32_t addr) {
   asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3},[%4];" : "=r"(x[0]), "=r"(x[1]), "=r"(x[2]), "=r"(x[3]) : "r"(addr) : "memory");
@@ -159,9 +208,10 @@ __device__ __forceinline__ void lds_words(uint32_t* x, uint32_t addr) {
 // --------------------------------------------------------------------------------- small arithmetic
 __device__ __forceinline__ float exp2_approx(float x) { float y; asm("ex2.approx.ftz.f32 %0,%1;" : "=f"(y) : "f"(x)); return y; }
 __device__ __forceinline__ uint32_t pack_half2(float lo, float hi) {
-  uint32_t r; asm("cvt.rn.f16x2.f32 %0,%1,%2;" : "=r"(r) : "f"(hi), "f"(lo)); return r;
+  uint32_t r; asm("cvt.rn." HALF "x2.f32 %0,%1,%2;" : "=r"(r) : "f"(hi), "f"(lo)); return r;
 }
 __device__ __forceinline__ float2 unpack_half2(uint32_t x) {
+  if (BF16) return make_float2(__int_as_float((int)(x << 16)), __int_as_float((int)(x & 0xffff0000u)));
   float2 v; asm("{.reg .b16 lo, hi; mov.b32 {lo, hi}, %2; cvt.f32.f16 %0, lo; cvt.f32.f16 %1, hi;}" : "=f"(v.x), "=f"(v.y) : "r"(x)); return v;
 }
 __device__ __forceinline__ uint32_t smem_u32(const void* p) { return (uint32_t)__cvta_generic_to_shared(p); }

@@ -39,10 +39,12 @@ constexpr int THREADS = 384, CONSUMER_WARPS = 8;               // warpgroup 0 lo
 constexpr uint32_t TILE = 64 * D * 2, PANEL = 8192, P_BYTES = 64 * 64 * 2, STAT_BYTES = 64 * 4;
 
 // rows [row, row + 64) of a tensor, by the lane whose `on` is set
-__device__ __forceinline__ void load_tile(uint32_t dst, const TensorMap* map, int row, int head, uint32_t bar, int on) {
+__device__ __forceinline__ void load_tile(uint32_t dst, const TensorMap* map, int row, Head head, uint32_t bar, int on) {
 #pragma unroll
-  for (int c = 0; c < PANELS; c++) tma_load_if(dst + c * PANEL, map, c * 64, row, head, bar, on);
+  for (int c = 0; c < PANELS; c++) load_box(dst + c * PANEL, map, c * 64, row, head, bar, on);
 }
+__device__ __forceinline__ Head q_head(int head, const Keys& keys) { return GENERAL ? Head{head % keys.nheads, head / keys.nheads} : Head{head, 0}; }
+__device__ __forceinline__ Head kv_head(int head, const Keys& keys) { return GENERAL ? Head{head % keys.nheads / keys.group, head / keys.nheads} : Head{head, 0}; }
 // s = A B^T over D columns, both [64, D] in shared memory
 __device__ __forceinline__ void issue_score(float (&s)[32], uint32_t a, uint32_t b) {
 #pragma unroll
@@ -59,7 +61,7 @@ __device__ __forceinline__ void arrive(uint32_t bar, int lane0) { __syncwarp(); 
 
 extern "C" __global__ void __launch_bounds__(THREADS, 1)
 dkdv(const __grid_constant__ TensorMap q_map, const __grid_constant__ TensorMap k_map, const __grid_constant__ TensorMap v_map,
-     const __grid_constant__ TensorMap do_map, const float* stats, uint16_t* dk, uint16_t* dv, int S, int causal, float scale, float scale_log2) {
+     const __grid_constant__ TensorMap do_map, const float* stats, uint16_t* dk, uint16_t* dv, int S, int causal, float scale, float scale_log2, Keys keys) {
   SHARED_MEMORY(smem);
   const uint32_t k_smem = smem_u32(smem), v_smem = k_smem + TILE, q_smem = v_smem + TILE, do_smem = q_smem + 2 * TILE, p_smem = do_smem + 2 * TILE;
   const uint32_t lse_smem = p_smem + 2 * P_BYTES, delta_smem = lse_smem + 2 * STAT_BYTES, bars = delta_smem + 2 * STAT_BYTES;
@@ -74,8 +76,9 @@ dkdv(const __grid_constant__ TensorMap q_map, const __grid_constant__ TensorMap 
     mbar_init_done(); proxy_fence();
   }
   __syncthreads();
-  const int tiles = (S + 63) / 64, head = blockIdx.x / tiles, kv_tile = blockIdx.x - head * tiles;   // longest first if causal
-  const int first = causal ? kv_tile : 0, trips = tiles - first;
+  const int S_k = GENERAL ? keys.seqlen : S, later = GENERAL ? S_k - S : 0;   // row i sees the keys up to i + later, if causal
+  const int tiles = (S + 63) / 64, kv_tiles = (S_k + 63) / 64, head = blockIdx.x / kv_tiles, kv_tile = blockIdx.x - head * kv_tiles;   // longest first if causal
+  const int first = causal ? (GENERAL ? max(kv_tile * 64 - later, 0) / 64 : kv_tile) : 0, trips = tiles - first;
   const int warps = __shfl_sync(~0u, threadIdx.x >> 5, 0), wg = warps >> 2, warp = warps & 3;
   const int lane = threadIdx.x & 31, lane0 = lane == 0, pair = 2 * (lane & 3);
   const float* stat = stats + ((uint64_t)head * tiles + first) * 128;
@@ -86,14 +89,15 @@ dkdv(const __grid_constant__ TensorMap q_map, const __grid_constant__ TensorMap 
       const TensorMap* map = warp ? &do_map : &q_map;
       const uint32_t full = warp ? do_full : q_full, empty = warp ? do_empty : q_empty, tile_smem = warp ? do_smem : q_smem;
       const uint32_t stat_smem = warp ? delta_smem : lse_smem, fixed_full = warp ? v_full : k_full;
+      const Head at = q_head(head, keys);
       mbar_expect_if(fixed_full, TILE, lane0);
-      load_tile(warp ? v_smem : k_smem, warp ? &v_map : &k_map, kv_tile * 64, head, fixed_full, lane0);
+      load_tile(warp ? v_smem : k_smem, warp ? &v_map : &k_map, kv_tile * 64, kv_head(head, keys), fixed_full, lane0);
 #pragma unroll 1
       for (int i = 0; i < trips; i++) {
         const int slot = i & 1;
         mbar_wait(empty + 8 * slot, (i >> 1 & 1) ^ 1);
         mbar_expect_if(full + 8 * slot, TILE + STAT_BYTES, lane0);
-        load_tile(tile_smem + slot * TILE, map, (first + i) * 64, head, full + 8 * slot, lane0);
+        load_tile(tile_smem + slot * TILE, map, (first + i) * 64, at, full + 8 * slot, lane0);
         bulk_load_if(stat_smem + slot * STAT_BYTES, stat + i * 128 + warp * 64, STAT_BYTES, full + 8 * slot, lane0);
       }
     }
@@ -102,7 +106,7 @@ dkdv(const __grid_constant__ TensorMap q_map, const __grid_constant__ TensorMap 
   regs_up<240>();
   const int kv0 = kv_tile * 64, row = kv0 + warp * 16 + (lane >> 2);   // this thread's kv rows: row and row + 8
   const uint32_t p_mine = p_smem + (threadIdx.x & 127) * 16;           // this thread's P, in four pieces 2 KB apart
-  const uint64_t out = ((uint64_t)head * S + row) * D;
+  const uint64_t out = ((uint64_t)head * S_k + row) * D;
   float acc[D / 2], s[32]; uint32_t x[16];                             // dv or dk; S^T or dP^T; P^T or dS^T
   zero(acc);
   if (wg == 1) {
@@ -117,10 +121,10 @@ dkdv(const __grid_constant__ TensorMap q_map, const __grid_constant__ TensorMap 
         for (int r = 0; r < 4; r++) s[4 * j + r] = exp2_approx(fmaf(s[4 * j + r], scale_log2, (r & 1) ? -l.y : -l.x));
       }
       arrive(q_empty + 8 * slot, lane0);
-      if ((causal && i == 0) || kv0 + 64 > S) {                        // the first tile of a causal kv tile is its diagonal
-        const int at = (first + i) * 64 + pair;
-        const int from0 = row >= S ? 1 << 30 : causal ? row - at : -1;           // first query column that sees the row,
-        const int from1 = row + 8 >= S ? 1 << 30 : causal ? row + 8 - at : -1;   // less this lane's column
+      if ((causal && (GENERAL ? (first + i) * 64 < kv0 + 63 - later : i == 0)) || kv0 + 64 > S_k) {   // the first tile of a causal kv tile is its diagonal
+        const int at = (first + i) * 64 + pair + later;
+        const int from0 = row >= S_k ? 1 << 30 : causal ? row - at : -1;           // first query column that sees the row,
+        const int from1 = row + 8 >= S_k ? 1 << 30 : causal ? row + 8 - at : -1;   // less this lane's column
 #pragma unroll
         for (int r = 0; r < 32; r++) s[r] = r / 4 * 8 + (r & 1) < ((r & 2) ? from1 : from0) ? 0.f : s[r];
       }
@@ -154,7 +158,7 @@ dkdv(const __grid_constant__ TensorMap q_map, const __grid_constant__ TensorMap 
     // LAST
     mbar_wait(do_full + 8 * ((trips - 1) & 1), (trips - 1) >> 1 & 1);
     wgmma_fence(); issue_accumulate(acc, x, do_smem + ((trips - 1) & 1) * TILE); wgmma_wait<0>(); touch(acc);
-    store_rows(dv + out, D, acc, 1.f, row, S, lane);                   // STORE
+    store_rows(dv + out, D, acc, 1.f, row, S_k, lane);                   // STORE
     return;
   }
   // dS^T = P^T (dP^T - delta)
@@ -190,12 +194,12 @@ dkdv(const __grid_constant__ TensorMap q_map, const __grid_constant__ TensorMap 
   }
   // LAST
   wgmma_fence(); issue_accumulate(acc, x, q_smem + ((trips - 1) & 1) * TILE); wgmma_wait<0>(); touch(acc);
-  store_rows(dk + out, D, acc, scale, row, S, lane);                   // STORE
+  store_rows(dk + out, D, acc, scale, row, S_k, lane);                   // STORE
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS, 1)
 dq(const __grid_constant__ TensorMap q_map, const __grid_constant__ TensorMap k_map, const __grid_constant__ TensorMap v_map,
-   const __grid_constant__ TensorMap do_map, const float* stats, uint16_t* dq, int S, int causal, float scale, float scale_log2) {
+   const __grid_constant__ TensorMap do_map, const float* stats, uint16_t* dq, int S, int causal, float scale, float scale_log2, Keys keys) {
   SHARED_MEMORY(smem);
   const uint32_t q_smem = smem_u32(smem), do_smem = q_smem + 2 * TILE, k_smem = do_smem + 2 * TILE, v_smem = k_smem + 2 * TILE, bars = v_smem + TILE;
   const uint32_t q_full = bars, do_full = bars + 16, k_full = bars + 32, k_empty = bars + 48, v_full = bars + 64, v_empty = bars + 72;
@@ -207,24 +211,26 @@ dq(const __grid_constant__ TensorMap q_map, const __grid_constant__ TensorMap k_
   }
   __syncthreads();
   const int tiles = (S + 63) / 64, blocks = (S + 127) / 128, head = blockIdx.x / blocks, block = blocks - 1 - (blockIdx.x - head * blocks);   // longest first
-  const int trips = causal ? min(2 * block + 2, tiles) : tiles;
+  const int S_k = GENERAL ? keys.seqlen : S, later = GENERAL ? S_k - S : 0, kv_tiles = (S_k + 63) / 64;
+  const int trips = causal ? min(GENERAL ? (block * 128 + 127 + later) / 64 + 1 : 2 * block + 2, kv_tiles) : kv_tiles;
   const int warps = __shfl_sync(~0u, threadIdx.x >> 5, 0), lane = threadIdx.x & 31, lane0 = lane == 0;
 
   if (warps < 4) {                                                 // PRODUCER: one warp; the second warpgroup's rows come last, so it starts later
     regs_down<24>();
     if (warps == 0) {
+      const Head at = q_head(head, keys), kv_at = kv_head(head, keys);
       auto fixed = [&](int w) {
-        mbar_expect_if(q_full + 8 * w, TILE, lane0); load_tile(q_smem + w * TILE, &q_map, block * 128 + 64 * w, head, q_full + 8 * w, lane0);
-        mbar_expect_if(do_full + 8 * w, TILE, lane0); load_tile(do_smem + w * TILE, &do_map, block * 128 + 64 * w, head, do_full + 8 * w, lane0);
+        mbar_expect_if(q_full + 8 * w, TILE, lane0); load_tile(q_smem + w * TILE, &q_map, block * 128 + 64 * w, at, q_full + 8 * w, lane0);
+        mbar_expect_if(do_full + 8 * w, TILE, lane0); load_tile(do_smem + w * TILE, &do_map, block * 128 + 64 * w, at, do_full + 8 * w, lane0);
       };
       fixed(0);
 #pragma unroll 1
       for (int i = 0; i < trips; i++) {
         const int slot = i & 1;
         mbar_wait(k_empty + 8 * slot, (i >> 1 & 1) ^ 1);
-        mbar_expect_if(k_full + 8 * slot, TILE, lane0); load_tile(k_smem + slot * TILE, &k_map, i * 64, head, k_full + 8 * slot, lane0);
+        mbar_expect_if(k_full + 8 * slot, TILE, lane0); load_tile(k_smem + slot * TILE, &k_map, i * 64, kv_at, k_full + 8 * slot, lane0);
         mbar_wait(v_empty, (i & 1) ^ 1);
-        mbar_expect_if(v_full, TILE, lane0); load_tile(v_smem, &v_map, i * 64, head, v_full, lane0);
+        mbar_expect_if(v_full, TILE, lane0); load_tile(v_smem, &v_map, i * 64, kv_at, v_full, lane0);
         if (i == 0) fixed(1);
       }
     }
@@ -240,9 +246,9 @@ dq(const __grid_constant__ TensorMap q_map, const __grid_constant__ TensorMap k_
   auto make_p = [&](int i) {                                       // P = 2^(S * scale - lse), 0 above the diagonal and past the last key
 #pragma unroll
     for (int r = 0; r < 32; r++) s[r] = exp2_approx(fmaf(s[r], scale_log2, -lse[r >> 1 & 1]));
-    if ((causal && i * 64 + 63 > row0) || i * 64 + 64 > S) {
+    if ((causal && i * 64 + 63 > row0 + later) || i * 64 + 64 > S_k) {
       const int at = i * 64 + 2 * (lane & 3);
-      const int last0 = (causal ? min(row, S - 1) : S - 1) - at, last1 = (causal ? min(row + 8, S - 1) : S - 1) - at;   // last key that each row sees
+      const int last0 = (causal ? min(row + later, S_k - 1) : S_k - 1) - at, last1 = (causal ? min(row + 8 + later, S_k - 1) : S_k - 1) - at;   // last key that each row sees
 #pragma unroll
       for (int r = 0; r < 32; r++) s[r] = r / 4 * 8 + (r & 1) > ((r & 2) ? last1 : last0) ? 0.f : s[r];
     }

@@ -17,9 +17,9 @@ import numpy as np
 HERE = Path(__file__).resolve().parent
 FOLDER = HERE.parents[2] / "submissions" / "cuda_hopper_backward"
 KINDS = {
+    "three.cu": "ITEMS",
     "passes.cu": "PASSES",
-    "two_kernels.cu": "TWO_KERNELS",
-    "wide.cu": "TWO_KERNELS",
+    "wide.cu": "WIDE",
 }
 OPTIONS = ("-std=c++17", "-O1", "-w", "-fPIC")
 EARLY, LATE, RANDOM = range(3)
@@ -27,16 +27,57 @@ EARLY, LATE, RANDOM = range(3)
 
 class TensorMap(ctypes.Structure):
     _fields_ = [("base", ctypes.c_void_p), *((n, ctypes.c_int32) for n in ("columns", "rows", "heads", "box_rows")),
-                ("pad", ctypes.c_uint8 * 40)]  # fmt: skip
+                *((n, ctypes.c_int64) for n in ("batch_step", "head_step", "row_step")), ("pad", ctypes.c_uint8 * 16)]  # fmt: skip
+
+
+class Strides(ctypes.Structure):
+    """`struct Strides` of rows.cuh: of [batch, heads, rows, D], in elements."""
+
+    _fields_ = [(n, ctypes.c_int64) for n in ("batch", "head", "row")]
+
+
+class Keys(ctypes.Structure):
+    """`struct Keys` of rows.cuh."""
+
+    _fields_ = [(n, ctypes.c_int) for n in ("seqlen", "nheads", "group")]
 
 
 class Params(ctypes.Structure):
-    """`struct Params` of the fused kernels, field by field."""
+    """`struct Params` of backward.cu, field by field."""
 
     _fields_ = [
         *((n, ctypes.c_void_p) for n in ("stats", "dq_sum", "dk", "dv")),
         *((n, ctypes.c_int) for n in ("seqlen", "heads", "section", "causal")),
         *((n, ctypes.c_float) for n in ("scale", "scale_log2")),
+        ("dq", ctypes.c_void_p),
+        ("keys", Keys),
+    ]
+
+
+class Passes(ctypes.Structure):
+    """`struct Passes` of passes.cuh, field by field."""
+
+    _fields_ = [
+        *(
+            (n, ctypes.c_void_p)
+            for n in ("o", "d_o", "lse", "stats", "dq_sum", "dq", "done", "turns")
+        ),
+        ("o_at", Strides),
+        ("do_at", Strides),
+        *((n, ctypes.c_int) for n in ("seqlen", "heads", "section", "nheads")),
+        ("scale", ctypes.c_float),
+    ]
+
+
+class ThreeParams(ctypes.Structure):
+    """`struct Params` of three.cu, field by field."""
+
+    _fields_ = [
+        ("passes", Passes),
+        *((n, ctypes.c_void_p) for n in ("dk", "dv")),
+        ("causal", ctypes.c_int),
+        ("scale_log2", ctypes.c_float),
+        ("keys", Keys),
     ]
 
 
@@ -55,14 +96,15 @@ def compile_kernel(
     options = ["-shared", f"-DHEADDIM={headdim}", *flags]
     if Path(file).name in KINDS:
         options.append(f"-D{KINDS[Path(file).name]}")
-    rows = (FOLDER / "kernels" / "rows.cuh").read_text()
-    key = hashlib.sha256(repr((source, twin, launches, rows, options)).encode()).hexdigest()[:20]
+    headers = {n: (FOLDER / "kernels" / n).read_text() for n in ("rows.cuh", "passes.cuh")}
+    key = hashlib.sha256(repr((source, twin, launches, headers, options)).encode()).hexdigest()[:20]
     library = cache / f"{key}.so"
     if not library.exists():
         home = cache / key
         home.mkdir(exist_ok=True)
         (home / "sm90.cuh").write_text(twin)
-        (home / "rows.cuh").write_text(rows)
+        for name, text in headers.items():
+            (home / name).write_text(text)
         (home / "kernel.cu").write_text(source)
         (home / "launch.cpp").write_text(launches.replace("KERNEL_FILE", "kernel.cu"))
         _gxx(*options, f"-I{home}", str(home / "launch.cpp"), "-o", str(library))
@@ -93,11 +135,11 @@ def aligned(shape, dtype, fill=None):
 
 
 def reference(q, k, v, d_o, causal, scale):
-    """o, lse, dq, dk, dv in float64; [heads, S, D] each."""
+    """o, lse, dq, dk, dv in float64; [heads, S, D] each. Causal: the last row sees all keys."""
     q, k, v, d_o = (x.astype(np.float64) for x in (q, k, v, d_o))
     s = np.einsum("hid,hjd->hij", q, k) * scale
     if causal:
-        s[:, np.triu(np.ones(s.shape[1:], bool), 1)] = -np.inf
+        s[:, np.triu(np.ones(s.shape[1:], bool), 1 + s.shape[2] - s.shape[1])] = -np.inf
     top = s.max(-1, keepdims=True)
     p = np.exp(s - top)
     total = p.sum(-1, keepdims=True)
@@ -121,58 +163,138 @@ def _pointer(array):
     return ctypes.c_void_p(array.ctypes.data)
 
 
-class Problem:
-    """Inputs of one case, and the kernels' outputs beside the right ones."""
+def to_bf16(x):
+    """float32 -> the bits of bfloat16, to nearest, ties to even."""
+    bits = np.asarray(x, np.float32).view(np.uint32)
+    return ((bits + 0x7FFF + (bits >> 16 & 1)) >> 16).astype(np.uint16)
 
-    def __init__(self, heads, seqlen, headdim, causal, scale=None, seed=0):
+
+def numbers(x):
+    """Values of an fp16 array, or of one of bfloat16 bits."""
+    if x.dtype == np.float16:
+        return x.astype(np.float64)
+    return (x.astype(np.uint32) << 16).view(np.float32).astype(np.float64)
+
+
+class Problem:
+    """Inputs of one case, and the kernels' outputs beside the right ones.
+
+    `heads` of q lie in `batch` batches; one of k and v serves `group` of them. `rows_first`: q, k, v, o and do are
+    views of [batch, rows, heads, D], as models have them.
+    """
+
+    def __init__(self, heads, seqlen, headdim, causal, scale=None, seed=0, *, seqlen_k=None, group=1,
+                 batch=1, rows_first=False, bf16=False):  # fmt: skip
         rng = np.random.default_rng(seed)
         self.heads, self.seqlen, self.headdim, self.causal = heads, seqlen, headdim, causal
+        self.seqlen_k, self.group, self.batch = seqlen_k or seqlen, group, batch
+        self.nheads, self.bf16, self.rows_first = heads // batch, bf16, rows_first
         self.scale = headdim**-0.5 if scale is None else scale
         self.tiles = -(-seqlen // 64)
-        shape = (heads, seqlen, headdim)
-        self.q, self.k, self.v, self.d_o = (
-            aligned(shape, np.float16, rng.standard_normal(shape)) for _ in range(4)
+        kv_heads = heads // group
+        self.q, self.d_o = (self._view(heads, seqlen, rng.standard_normal) for _ in range(2))
+        self.k, self.v = (
+            self._view(kv_heads, self.seqlen_k, rng.standard_normal) for _ in range(2)
         )
-        o, lse, *self.expected = reference(self.q, self.k, self.v, self.d_o, causal, self.scale)
-        self.o, self.lse = aligned(shape, np.float16, o), aligned((heads, seqlen), np.float32, lse)
-        self.dq, self.dk, self.dv = (aligned(shape, np.float16, np.nan) for _ in range(3))
+        flat = [numbers(x).reshape(-1, *x.shape[2:]) for x in (self.q, self.k, self.v, self.d_o)]
+        flat[1], flat[2] = (np.repeat(x, group, 0) for x in flat[1:3])
+        o, lse, *self.expected = reference(*flat, causal, self.scale)
+        for i in (1, 2):
+            self.expected[i] = (
+                self.expected[i].reshape(kv_heads, group, self.seqlen_k, headdim).sum(1)
+            )
+        self.o = self._view(heads, seqlen, o.reshape)
+        self.lse = aligned((heads, seqlen), np.float32, lse)
+        dtype, nothing = (np.uint16, 0x7FC0) if bf16 else (np.float16, np.nan)
+        self.dq = aligned((heads, seqlen, headdim), dtype, nothing)
+        self.dk, self.dv = (
+            aligned((kv_heads, self.seqlen_k, headdim), dtype, nothing) for _ in range(2)
+        )
+        self.parts = aligned((2, heads, self.seqlen_k, headdim), dtype, nothing)
         self.stats = aligned((heads, self.tiles, 2, 64), np.float32, np.nan)
-        self.dq_sum = aligned((heads, self.tiles, 64 * headdim), np.float32, np.nan)
+        self.dq_sum = aligned((heads, self.tiles, 64 * headdim + 8 * 32), np.float32, np.nan)
+
+    def _view(self, heads, rows, values):
+        """[batch, heads, rows, D] of 16-bit floats."""
+        shape = (self.batch, heads // self.batch, rows, self.headdim)
+        x = np.asarray(values(shape), np.float32)
+        x = to_bf16(x) if self.bf16 else x.astype(np.float16)
+        order = (0, 2, 1, 3) if self.rows_first else (0, 1, 2, 3)
+        memory = aligned(tuple(shape[i] for i in order), x.dtype, x.transpose(order))
+        return memory.transpose(order)
+
+    def strides(self, x):
+        """Of [batch, heads, rows], in elements."""
+        return [step // 2 for step in x.strides[:3]]
 
     def maps(self, kv_rows):
-        return (TensorMap * 4)(
-            *(TensorMap(x.ctypes.data, self.headdim, self.seqlen, self.heads, rows)
-              for x, rows in ((self.q, 64), (self.k, kv_rows), (self.v, kv_rows), (self.d_o, 64)))
-        )  # fmt: skip
+        """q, k, v and do; a head past the first batch is one of the first where the kernel has no batches."""
+        found = []
+        for x, rows in ((self.q, 64), (self.k, kv_rows), (self.v, kv_rows), (self.d_o, 64)):
+            sizes = (self.headdim, x.shape[2], x.shape[1], rows)
+            found.append(TensorMap(x.ctypes.data, *sizes, *self.strides(x)))
+        return (TensorMap * 4)(*found)
 
     def scales(self):
         return ctypes.c_float(self.scale), ctypes.c_float(self.scale * math.log2(math.e))
 
     def preprocess(self, library, timing=RANDOM, seed=0):
+        steps = [ctypes.byref(Strides(*self.strides(x))) for x in (self.o, self.d_o)]
         _call(library.run_preprocess, _pointer(self.o), _pointer(self.d_o), _pointer(self.lse), _pointer(self.stats),
-              _pointer(self.dq_sum), self.seqlen, self.heads * self.tiles, timing, seed)  # fmt: skip
+              _pointer(self.dq_sum), self.seqlen, self.nheads, *steps, self.heads * self.tiles, timing, seed)  # fmt: skip
 
     def postprocess(self, library, timing=RANDOM, seed=0):
         _call(library.run_postprocess, _pointer(self.dq_sum), _pointer(self.dq), self.scales()[0], self.seqlen,
               self.heads * self.tiles, timing, seed)  # fmt: skip
 
-    def two_kernels(self, library, timing=RANDOM, seed=0, wide=False):
-        """One kernel for dk and dv, one for dq; `wide`: kernels/wide.cu, with a producer and 128 query rows a block of dq."""
+    def sum_group(self, library):
+        """dk and dv of the heads of k and v; nothing to do where each serves one head of q."""
+        if self.group > 1:
+            chunks = self.seqlen_k * self.headdim // 8
+            kv_heads = self.heads // self.group
+            blocks = -(-2 * kv_heads * chunks // 256)
+            _call(library.run_sum_group, _pointer(self.parts), _pointer(self.dk), _pointer(self.dv), kv_heads,
+                  self.group, chunks, blocks, EARLY, 0)  # fmt: skip
+
+    def kv_gradients(self):
+        """Where the main kernel writes dk and dv: one for each head of q."""
+        return (self.dk, self.dv) if self.group == 1 else (self.parts[0], self.parts[1])
+
+    def wide(self, library, timing=RANDOM, seed=0):
+        """One kernel for dk and dv, one for dq with 128 query rows a block."""
         maps, stats = self.maps(64), _pointer(self.stats)
-        tail = (self.seqlen, int(self.causal), *self.scales())
-        dkdv_threads = 384 if wide else 256 if self.headdim == 256 else 128
-        how = (self.heads * self.tiles, dkdv_threads, timing, seed)
-        _call(library.run_dkdv, maps, stats, _pointer(self.dk), _pointer(self.dv), *tail, *how)
-        blocks = self.heads * -(-self.seqlen // 128) if wide else self.heads * self.tiles
-        how = (blocks, 384 if wide else 128, timing, seed)
+        keys = ctypes.byref(Keys(self.seqlen_k, self.nheads, self.group))
+        tail = (self.seqlen, int(self.causal), *self.scales(), keys)
+        how = (self.heads * -(-self.seqlen_k // 64), 384, timing, seed)
+        _call(library.run_dkdv, maps, stats, *map(_pointer, self.kv_gradients()), *tail, *how)
+        how = (self.heads * -(-self.seqlen // 128), 384, timing, seed)
         _call(library.run_dq, maps, stats, _pointer(self.dq), *tail, *how)
 
     def fused(self, library, threads, section=1, timing=RANDOM, seed=0, kv_rows=128):
-        pointers = (x.ctypes.data for x in (self.stats, self.dq_sum, self.dk, self.dv))
+        pointers = (x.ctypes.data for x in (self.stats, self.dq_sum, *self.kv_gradients()))
         sizes = (self.seqlen, self.heads, section, int(self.causal))
-        params = Params(*pointers, *sizes, *self.scales())
-        tail = (self.heads * -(-self.seqlen // kv_rows), threads, timing, seed)
+        scales = [x.value for x in self.scales()]
+        more = self.dq.ctypes.data, Keys(self.seqlen_k, self.nheads, self.group)
+        params = Params(*pointers, *sizes, *scales, *more)
+        tail = (self.heads * -(-self.seqlen_k // kv_rows), threads, timing, seed)
         _call(library.run_backward, self.maps(kv_rows), ctypes.byref(params), *tail)
+
+    def three(self, library, section=1, timing=RANDOM, seed=0):
+        """The kernel of headdim 64, whose spare warps do the passes (passes.cuh)."""
+        widths = [min(section, self.heads - first) for first in range(0, self.heads, section)]
+        done = aligned((len(widths), 2), np.uint32, 0)
+        turns = aligned((self.heads, self.tiles, 4), np.uint32, 77)
+        arrays = self.o, self.d_o, self.lse, self.stats, self.dq_sum, self.dq, done, turns
+        steps = [Strides(*self.strides(x)) for x in (self.o, self.d_o)]
+        sizes = self.seqlen, self.heads, section, self.nheads
+        scale, scale_log2 = (x.value for x in self.scales())
+        passes = Passes(*(x.ctypes.data for x in arrays), *steps, *sizes, scale)
+        gradients = [x.ctypes.data for x in self.kv_gradients()]
+        keys = Keys(self.seqlen_k, self.nheads, self.group)
+        params = ThreeParams(passes, *gradients, int(self.causal), scale_log2, keys)
+        blocks = sum(-(-2 * wide * self.tiles // 16) for wide in (*widths[:2], *widths[-2:]))
+        blocks += self.heads * -(-self.seqlen_k // 192)
+        _call(library.run_backward, self.maps(192), ctypes.byref(params), blocks, 512, timing, seed)
 
     def errors(self):
         """Relative L2 error of dq, dk and dv."""
@@ -181,6 +303,6 @@ class Problem:
             ("dq", "dk", "dv"), (self.dq, self.dk, self.dv), self.expected, strict=True
         ):
             found[name] = float(
-                np.linalg.norm(got.astype(np.float64) - want) / max(np.linalg.norm(want), 1e-12)
+                np.linalg.norm(numbers(got) - want) / max(np.linalg.norm(want), 1e-12)
             )
         return found
