@@ -15,11 +15,11 @@ from harness.catalog.entrants import find_entrants, load_entrant
 from harness.catalog.request import Request
 from harness.cli.selftest.corpus import replace_gpu
 from harness.engine import session
-from harness.engine.events import Silent
+from harness.engine.events import Observer
 from harness.judge.secret import Secret
 from harness.measure.machine import inspect_machine
-from harness.measure.stopping import FIXED, Rule
-from harness.measure.two_clocks import CPU_RULES
+from harness.measure.stopping import FIXED, StoppingRule
+from harness.measure.two_clocks import CPU_TOLERANCE
 from harness.problems import get_problem
 from harness.problems.hidden import hidden_cases
 from harness.process.project import HOME
@@ -55,11 +55,13 @@ HIDDEN = ["hidden_hdim64", "hidden_hdim128"]
 @pytest.fixture(autouse=True)
 def patient_clocks(monkeypatch: pytest.MonkeyPatch) -> None:
     """A machine under load disturbs both clocks, and they are not what is looked at here."""
-    patient = replace(CPU_RULES, burst_floor_ms=math.inf, mean_floor_ms=math.inf)
+    patient = replace(CPU_TOLERANCE, burst_floor_ms=math.inf, mean_floor_ms=math.inf)
     monkeypatch.setattr(session, "clock_tolerance", lambda device: patient)
 
 
-def rows_of(folder: Path, rule: Rule = FIXED, **bodies: str) -> dict[str, dict[str, Result]]:
+def rows_of(
+    folder: Path, rule: StoppingRule = FIXED, **bodies: str
+) -> dict[str, dict[str, Result]]:
     """Entry → config → its row, of one run beside two baselines."""
     problem, entrants = get_problem("attention_forward"), []
     for name, body in bodies.items():
@@ -76,13 +78,15 @@ def rows_of(folder: Path, rule: Rule = FIXED, **bodies: str) -> dict[str, dict[s
         assert result.config not in found.setdefault(result.entry, {}), "no row twice"
         found[result.entry][result.config] = result
 
-    session.execute(request, save, Silent())
+    session.execute(request, save, Observer())
     return found
 
 
 @pytest.mark.timeout(240)
-@pytest.mark.parametrize("rule", [FIXED, Rule(race=1)])
-def test_every_run_asks_shapes_that_follow_from_its_secret(tmp_path: Path, rule: Rule) -> None:
+@pytest.mark.parametrize("rule", [FIXED, StoppingRule(race=1)])
+def test_every_run_asks_shapes_that_follow_from_its_secret(
+    tmp_path: Path, rule: StoppingRule
+) -> None:
     rows = rows_of(
         tmp_path, rule, honest="", wrong="    out = out * 0 if q.shape[2] == 256 else out"
     )

@@ -194,7 +194,8 @@ def read_again(entrant: Entrant) -> Entrant:
 
 def stage(entrant: Entrant, target: Path) -> None:
     """Make `target` the folder that workers and builders see: what was hashed, nothing else."""
-    if digest(entrant.files, _described(entrant.manifest, entrant.files)) != entrant.source_sha256:
+    described = _described(entrant.manifest, entrant.files)
+    if digest(entrant.files, described) != entrant.source_sha256:
         raise SubmissionError(
             f"{entrant.name}: its files were not read in this process", "start the run again"
         )

@@ -6,12 +6,13 @@ import subprocess
 import threading
 from pathlib import Path
 from types import SimpleNamespace
+from unittest.mock import MagicMock
 
 import pytest
 
 from harness.engine import session
 from harness.engine.guards.quiet import Quiet
-from harness.engine.worker_process import WorkerProcess
+from harness.engine.processes.worker_process import WorkerProcess
 from harness.measure.verdict import Evidence
 from harness.schema import Machine, Manifest, Status
 
@@ -33,7 +34,6 @@ def told(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
     for name, stand_in in (
         ("preflight", lambda *_: None),
-        ("tell_walls", lambda *_: None),
         ("needs_build", lambda worker, _: worker.builds),
         ("build_one", build_one),
         ("start_all", start_all),
@@ -100,8 +100,9 @@ def test_all_workers_are_killed_before_one_is_waited_for() -> None:
         )
         for n in (1, 2)
     ]
-    workers = [SimpleNamespace(child=children[0]), SimpleNamespace(child=None)]
-    WorkerProcess.end_all([*workers, SimpleNamespace(child=children[1])])
+    workers = [WorkerProcess(*[MagicMock()] * 4) for _ in range(3)]
+    workers[0]._child, workers[2]._child = children  # type: ignore[assignment]
+    WorkerProcess.end_all(workers)
     assert did == ["kill 1", "kill 2", "end 1", "end 2"]
 
 

@@ -16,11 +16,11 @@ from harness.catalog import entrants as catalog  # noqa: E402
 from harness.catalog.entrants import find_entrants, load_entrant, problem_of  # noqa: E402
 from harness.catalog.null_kernel import null_entrant  # noqa: E402
 from harness.catalog.suites import load_suite  # noqa: E402
-from harness.engine.worker_process import arena_sizes  # noqa: E402
+from harness.engine.run_state import arena_sizes  # noqa: E402
 from harness.errors import SubmissionError  # noqa: E402
 from harness.judge.burst import _repeated  # noqa: E402
 from harness.judge.inputs import Inputs  # noqa: E402
-from harness.judge.numerics import Reference, grade  # noqa: E402
+from harness.judge.numerics import Reference, error_of  # noqa: E402
 from harness.problems import PROBLEMS, get_problem  # noqa: E402
 from harness.problems import attention_backward_tensors as tensors  # noqa: E402
 from harness.schema import Case, Claims, Dtype, Kind, Speedup  # noqa: E402
@@ -52,7 +52,7 @@ def honest(inputs, causal=True, scale=0.125, cast=lambda x: x.half()):
 def grades(found, inputs, kwargs=USUAL):
     pairs = zip(tensors.contract(inputs, kwargs), tensors.exact(inputs, kwargs), strict=True)
     references = [Reference(c, e, scaled=True) for c, e in pairs]
-    return [grade(x, reference) for x, reference in zip(found, references, strict=True)]
+    return [error_of(x, reference) for x, reference in zip(found, references, strict=True)]
 
 
 def exact_class(grade):
