@@ -17,7 +17,7 @@ from hypothesis import strategies as st  # noqa: E402
 from harness.catalog.null_kernel import null_entrant  # noqa: E402
 from harness.catalog.suites import load_suite  # noqa: E402
 from harness.errors import SuiteError  # noqa: E402
-from harness.judge.numerics import Reference, grade  # noqa: E402
+from harness.judge.numerics import Reference, error_of  # noqa: E402
 from harness.problems import PROBLEMS, get_problem  # noqa: E402
 from harness.problems import attention_backward_tensors as backward_tensors  # noqa: E402
 from harness.problems import attention_forward_tensors as forward_tensors  # noqa: E402
@@ -142,7 +142,7 @@ def test_the_backward_reference_is_the_derivative(case, monkeypatch):
     )
     for (mine, library), theirs in zip(pairs, want, strict=True):
         torch.testing.assert_close(mine.double(), theirs, rtol=1e-5, atol=1e-6)
-        assert grade(library, Reference(library, mine, scaled=True)).rel_l2 < bar.rel_l2
+        assert error_of(library, Reference(library, mine, scaled=True)).rel_l2 < bar.rel_l2
     assert (inputs[3].double() - out).abs().max() < 2e-3
     assert (inputs[4].double() - scores.logsumexp(-1)).abs().max() < 2e-3
 
@@ -160,7 +160,7 @@ def test_the_library_is_exact_on_every_probe(case, dtype, problem):
             tensors.contract(inputs, probe.kwargs), tensors.exact(inputs, probe.kwargs), strict=True
         )
         for contract, exact in pairs:
-            found = grade(contract, Reference(contract, exact, scaled=bar.scaled))
+            found = error_of(contract, Reference(contract, exact, scaled=bar.scaled))
             assert found.rel_l2 < bar.rel_l2, probe.label
             assert found.worst_row < bar.worst_row, probe.label
 
@@ -253,7 +253,7 @@ def test_the_axes_of_a_case_are_probed_and_no_others(problem):
     packed = plain.model_copy(update={"seqlens": (200, 56)})
     probed = [p.case for p in problem.probes(packed, ALL)]
     assert all(1 in case.seqlens for case in probed)
-    assert len({case.seqlens for case in probed}) > 4
+    assert {case.seqlens for case in probed} >= {(129, 1, 17, 64), (1, 333, 1), (85, 256, 1, 128)}
     shared = plain.model_copy(update={"heads": 32, "kv_heads": 4, "seqlen_k": 4096})
     near = [p.case for p in problem.probes(shared, ALL) if p.case.heads == 16]
     assert near, "groups of 8 heads, as in the case"
