@@ -1,8 +1,9 @@
 """Shapes that nobody knows before a run asks them, some a headdim: they follow from its secret.
 
 A suite's own shapes are public, so a kernel can be keyed on them. These lie beside them: as many
-tokens, another length, other heads in groups as large, either mask. Everything but `burst` follows from the secret and
-the suite, so that a record which reveals its secret shows that nobody chose its hidden shapes:
+tokens, another length, other heads in groups as large, either mask. Everything but `burst` follows
+from the secret and the suite, so that a record which reveals its secret shows that nobody chose its
+hidden shapes:
 
     number(what) = first 8 bytes of HMAC-SHA256(secret, "hidden/<headdim>/<n>/<what>"), halved
 """
@@ -20,7 +21,6 @@ PAPER_TOKENS = 16_384  # of a call: what LENGTHS goes with
 LENGTHS = (500, 20_000)  # each octave as likely as the next
 TILE = 64  # no length is a multiple of it: edges of tiles are met
 DRAWN = ("octave", "seqlen", "heads", "causal")
-PLAIN = {"kv_heads": None, "seqlen_k": None, "seqlens": ()}
 HEADS = (3, 5)  # quarters of the suite's own number of heads
 
 
@@ -55,16 +55,15 @@ def _shape(beside: Sequence[Case], drawn: Mapping[str, int]) -> Case:
     seqlen += seqlen % TILE == 0
     fewest, most = (max(1, groups * quarters // 4) for quarters in HEADS)
     kv_heads = fewest + drawn["heads"] % (most - fewest + 1)
-    usual = {"kv_heads": None, "seqlen_k": None, "seqlens": ()}
     return beside[0].model_copy(
-        update=usual
-        | {
+        update={
             "batch": max(1, (tokens + seqlen // 2) // seqlen),
             "heads": kv_heads * (like.heads // groups),
             "kv_heads": kv_heads if like.kv_heads else None,
             "seqlen": seqlen,
             "causal": drawn["causal"] % 2 == 1,
-            **PLAIN,
+            "seqlen_k": None,
+            "seqlens": (),
         }
     )
 
