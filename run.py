@@ -6,18 +6,20 @@ from __future__ import annotations
 import argparse
 import sys
 
-from harness.cli.output import keep_places
-from harness.errors import EXIT_UNAVAILABLE
+from harness.cli.main import exit_code_of, is_campaign, parse_args, run_command
 from harness.process import prestart
 
-if __name__ == "__main__":  # torch is imported elsewhere while we import
-    keep_places()
-    prestart.begin(sys.argv[1:])
 
-try:
+def main(args: argparse.Namespace | None = None) -> int:
+    """The story: what is asked, where, by whom; judge and time; keep; rank."""
+    args = args or parse_args()
+    if args.command != "run":
+        return run_command(args)
+    if not is_campaign(args):
+        prestart.start_next()  # the judge imports torch while we import
+
     from harness.board.store import Checked, Store
-    from harness.cli.dispatch import dispatch
-    from harness.cli.main import exit_code_of, parse_args, report, run_command
+    from harness.cli.dispatch import dispatch, open_view
     from harness.cli.run_options import (
         choose_suite,
         machine_of,
@@ -26,23 +28,14 @@ try:
         slow_here,
     )
     from harness.cli.watch import Watch
-except ModuleNotFoundError as missing:
-    print(f"error: {missing.name} is not installed\n  next: pip install -e .", file=sys.stderr)
-    sys.exit(EXIT_UNAVAILABLE)
 
-
-def main(args: argparse.Namespace | None = None) -> int:
-    """The story: what is asked, where, by whom; judge and time; keep; rank."""
-    args = args or parse_args()
-    if args.command != "run":
-        return run_command(args)
     if args.watch:
         return Watch(args).repeat(main)  # this story again after every edit
     machine = machine_of(args)
     suite = choose_suite(args, machine)
     request = resolve_request(args, suite, machine)
     placement = placement_of(args)
-    with report(args, placement) as view:
+    with open_view(placement, json=args.json, brief=args.quiet) as view:
         for warning in slow_here(request):
             view.note(warning)
         for error in request.refused:
@@ -52,7 +45,7 @@ def main(args: argparse.Namespace | None = None) -> int:
             dispatch(request, placement, args.results, store.save, view)
         finally:
             store.rank_into(args.leaderboard, view)
-            store.tell(args.json)
+            store.print_json(args.json)
     return store.exit_code_beside(request.refused)
 
 

@@ -20,9 +20,6 @@ def main() -> int:
         # read what stands here.
         del sys.path[0]
     sys.path.insert(0, str(HOME))
-    from harness.process import prestart
-
-    prestart.begin(sys.argv[1:])  # torch is imported elsewhere while we import
     import run
     from harness.cli.main import exit_code_of
 

@@ -34,7 +34,7 @@ import torch
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from harness.judge.numerics import Reference, grade
+from harness.judge.numerics import Reference, error_of
 from harness.problems import attention_backward_tensors as tensors
 from harness.problems.attention_backward import PROBLEM
 from harness.schema import Case, Claims, Dtype
@@ -155,7 +155,7 @@ def measure(got: torch.Tensor, want: torch.Tensor) -> tuple[float, float]:
     """Relative L2 error of the whole and of the worst row, as the harness's gate counts them."""
     exact = want.float()
     reference = Reference(contract=exact, exact=exact, scaled=True)
-    found = grade(got.float().nan_to_num(1e6, 1e6, 1e6), reference)
+    found = error_of(got.float().nan_to_num(1e6, 1e6, 1e6), reference)
     return found.rel_l2, found.worst_row
 
 

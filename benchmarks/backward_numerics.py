@@ -17,9 +17,9 @@ import torch
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from harness.judge.numerics import Reference, grade, worst
+from harness.judge.numerics import Reference, error_of
 from harness.problems import attention_backward_tensors as tensors
-from harness.schema import Case, Dtype
+from harness.schema import Case, Dtype, Error
 
 SHAPES = ((3, 256, 64), (64, 128, 64), (3, 333, 128), (3, 200, 256), (4, 1000, 64))  # H, S, D
 KWARGS = {"causal": True, "sm_scale": None}
@@ -99,7 +99,7 @@ def hard_needle() -> None:
             inputs = (q, k, v, o, lse.float(), do)
             want = tensors.exact(inputs, KWARGS)[0]
             dq = KERNELS[name][1](inputs)[0]
-            found.append(grade(dq, Reference(want, want, scaled=True)))
+            found.append(error_of(dq, Reference(want, want, scaled=True)))
         whole, row = [x.rel_l2 for x in found], [x.worst_row for x in found]
         print(
             f"{name}, one key times 8: dq whole {min(whole):.1e}..{max(whole):.1e}, "
@@ -127,7 +127,9 @@ def main() -> None:
                     tensors.contract(inputs, KWARGS), tensors.exact(inputs, KWARGS), strict=True
                 )
                 references = [Reference(c, e, scaled=True) for c, e in pairs]
-                found = worst([grade(*x) for x in zip(kernel(inputs), references, strict=True)])
+                found = Error.worst_of(
+                    [error_of(*x) for x in zip(kernel(inputs), references, strict=True)]
+                )
                 rows.append((found.rel_l2, found.worst_row, found.max_diff))
             spans = (f"{min(column):.1e}..{max(column):.1e}" for column in zip(*rows, strict=True))
             print(f"{name:18} {kind:13} {' '.join(f'{span:>16}' for span in spans)}")

@@ -29,7 +29,7 @@ sys.path.insert(0, str(ROOT))
 from harness.catalog.entrants import load_entrant  # noqa: E402
 from harness.catalog.request import Request  # noqa: E402
 from harness.catalog.suites import load_suite  # noqa: E402
-from harness.engine.events import Silent  # noqa: E402
+from harness.engine.events import Observer  # noqa: E402
 from harness.engine.session import opened  # noqa: E402
 from harness.engine.timing import time_case  # noqa: E402
 from harness.measure import stats  # noqa: E402
@@ -64,7 +64,7 @@ def main() -> int:
     machine = inspect_machine()
     with tempfile.TemporaryDirectory() as folder:
         request = make_request(suite, machine, Path(folder))
-        with opened(request, lambda _: None, Silent()) as run:
+        with opened(request, lambda _: None, Observer()) as run:
             rows = measure(run, args.runs, args.seconds)
     document = summary(rows, suite.name, machine.gpu, args.blocks)
     args.out.write_text(json.dumps({**document, "runs_raw": rows}), encoding="utf-8")
@@ -110,20 +110,20 @@ def one(run: Any, case: Case) -> dict[str, Any]:
     run.evidence.clear()
     run.null_gaps_ms.clear()
     time_case(run, case)
-    base = run.roles.against
+    base = run.roles.baseline
     samples = {name: run.record(name, case).samples for name in (base, "b", "short")}
     for name in samples:
         known = run.record(name, case)
         if known.status is not None:
             raise SystemExit(f"{name}: {known.status.value}: {known.reason}")
     gaps = run.null_gaps_ms[case.name]
-    rules = run.facts.rules
-    honest = check_clocks(samples["b"], samples[base], gaps, rules)
+    tolerance = run.facts.tolerance
+    honest = check_clocks(samples["b"], samples[base], gaps, tolerance)
     return {
         "ratio": as_list(stats.speedup(times(samples[base]), times(samples["b"]))),
         "honest_refused": honest.refusal,
-        "pace_refused": check_clocks(samples[base], samples["b"], gaps, rules).refusal,
-        "short_refused": check_clocks(samples["short"], samples[base], gaps, rules).refusal,
+        "pace_refused": check_clocks(samples[base], samples["b"], gaps, tolerance).refusal,
+        "short_refused": check_clocks(samples["short"], samples[base], gaps, tolerance).refusal,
         "slack": honest.slack.model_dump() if honest.slack else None,
         "late": sum(sample.late for sample in honest.samples),
     }

@@ -56,15 +56,17 @@ def edit(copy: Path) -> None:
 
 def child(kernel: str, suite_name: str, started: float) -> int:  # noqa: PLR0915 - one story
     """The run up to its last check; prints seconds since `started` as steps are reached."""
+    from harness.cli import main as cli_main
     from harness.process import prestart
 
     words = ["--submission", kernel, *(["--suite", suite_name] if suite_name else [])]
-    prestart.begin(words)
-    from harness.cli import main as cli_main
+    args = cli_main.parse_args(words)
+    prestart.start_next()
     from harness.cli import run_options
     from harness.engine import session
-    from harness.engine.events import Silent
-    from harness.engine.worker_process import JudgeClient, WorkerProcess
+    from harness.engine.events import Observer
+    from harness.engine.processes.judge_client import JudgeClient
+    from harness.engine.processes.worker_process import WorkerProcess
     from harness.measure.machine import inspect_machine
     from harness.schema import Status
 
@@ -72,7 +74,6 @@ def child(kernel: str, suite_name: str, started: float) -> int:  # noqa: PLR0915
         print(f"{time.time() - started:7.2f} s  {what}", flush=True)
 
     say("imported")
-    args = cli_main.parse_args(words)
     machine = inspect_machine(0)
     suite = run_options.choose_suite(args, machine)
     request = run_options.resolve_request(args, suite, machine)
@@ -118,7 +119,7 @@ def child(kernel: str, suite_name: str, started: float) -> int:  # noqa: PLR0915
     JudgeClient._ask = told_ask  # type: ignore[method-assign]
     WorkerProcess.start = told_start  # type: ignore[method-assign]
 
-    class Steps(Silent):
+    class Steps(Observer):
         """Tells the steps of the edited kernel; ends the run with its last verdict."""
 
         def stage(self, entry: str, text: str) -> None:

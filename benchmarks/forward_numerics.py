@@ -20,7 +20,7 @@ from typing import Any
 import torch
 from hopper_ladder_gpu import ROOT, SHAPES, adapter, ours
 
-from harness.judge.numerics import Reference, grade
+from harness.judge.numerics import Reference, error_of
 from harness.problems import attention_forward_tensors as tensors
 from harness.schema import Case
 
@@ -62,7 +62,7 @@ def main() -> int:
                 inputs = tensors.make_inputs(case, kind, generator, device, KWARGS)
                 exact = tensors.exact(inputs, KWARGS)[0]
                 for name, function in functions.items():
-                    seen = grade(function(*inputs, True, None), Reference(exact, exact))
+                    seen = error_of(function(*inputs, True, None), Reference(exact, exact))
                     found[name].append((seen.rel_l2, seen.worst_row, seen.max_diff))
             for name, rows in found.items():
                 means = (sum(column) / len(rows) for column in zip(*rows, strict=True))

@@ -205,7 +205,7 @@ def race(
     course: dict[str, dict[str, np.ndarray]], names: Sequence[str], blocks: int
 ) -> dict[str, int]:
     """Candidate → blocks after which it left, by the harness's own rule."""
-    looks = stopping.Rule(race=PLACES).looks(blocks)
+    looks = stopping.StoppingRule(race=PLACES).looks(blocks)
     level = stopping.race_level(PLACES, len(names), len(looks))
     ended = dict.fromkeys(names, blocks)
     alive = list(names)

@@ -14,7 +14,6 @@ import sys
 import tempfile
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 from unittest import mock
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -23,9 +22,9 @@ sys.path.insert(0, str(ROOT))
 from harness.catalog.entrants import load_entrant  # noqa: E402
 from harness.catalog.request import Request  # noqa: E402
 from harness.catalog.suites import load_suite  # noqa: E402
-from harness.engine import assign_roles, session  # noqa: E402
-from harness.engine.events import Silent  # noqa: E402
-from harness.engine.worker_process import WorkerProcess  # noqa: E402
+from harness.engine import session  # noqa: E402
+from harness.engine.assign_roles import Crew  # noqa: E402
+from harness.engine.events import Observer  # noqa: E402
 from harness.measure import stats  # noqa: E402
 from harness.measure.machine import inspect_machine  # noqa: E402
 from harness.problems import get_problem  # noqa: E402
@@ -65,18 +64,19 @@ def main() -> int:
             suite=suite,
             machine=machine,
             entrants=tuple(entrants),
-            against=suite.against,
+            baseline=suite.against,
             cache=Path(folder) / "cache",
             sandbox=level,
         )
-        real = assign_roles.make_worker
+        real = Crew.add
 
-        def seat_of(request: Request, entrant: Entrant, *rest: Any) -> WorkerProcess:
+        def add(crew: Crew, entrant: Entrant) -> None:
             own = 0 if entrant.name == BARE else level
-            return real(replace(request, sandbox=own), entrant, *rest)
+            crew.request = replace(request, sandbox=own)
+            real(crew, entrant)
 
-        with mock.patch.object(assign_roles, "make_worker", seat_of):
-            session.execute(request, rows.append, Silent())
+        with mock.patch.object(Crew, "add", add):
+            session.execute(request, rows.append, Observer())
     print("| config | behind / without | interval |\n|---|---|---|")
     for case in suite.cases:
         times = {

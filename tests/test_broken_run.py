@@ -13,8 +13,8 @@ from harness.catalog.entrants import load_entrant
 from harness.catalog.request import Request
 from harness.cli.selftest.corpus import replace_gpu
 from harness.engine import session
-from harness.engine.events import Silent
-from harness.engine.worker_process import JudgeClient
+from harness.engine.events import Observer
+from harness.engine.processes.judge_client import JudgeClient
 from harness.measure.machine import inspect_machine
 from harness.problems import get_problem
 from harness.schema import Kind, Result, Status, Suite
@@ -57,7 +57,7 @@ def rows(request: Request) -> dict[tuple[str, str], Result]:
         assert key not in found, "no row twice"
         found[key] = result
 
-    session.execute(request, save, Silent())
+    session.execute(request, save, Observer())
     return found
 
 

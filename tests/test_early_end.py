@@ -13,7 +13,7 @@ from harness.catalog.entrants import find_entrants, load_entrant
 from harness.catalog.request import Request
 from harness.cli.selftest.corpus import replace_gpu
 from harness.engine import session
-from harness.engine.events import Silent
+from harness.engine.events import Observer
 from harness.engine.run_state import FAILED_FAST, NOBODY_LEFT
 from harness.measure.machine import inspect_machine
 from harness.problems import get_problem
@@ -50,7 +50,7 @@ def request(folder: Path, *, limits: dict[str, float] | None = None, **bodies: s
     return Request(suite(**limits or {}), machine, tuple(entrants), "sdpa", cache=folder / "cache")
 
 
-class Phases(Silent):
+class Phases(Observer):
     """Hears which step the submissions have come to."""
 
     def __init__(self) -> None:
@@ -62,7 +62,7 @@ class Phases(Silent):
 
 
 def endings(
-    request: Request, observer: Silent | None = None
+    request: Request, observer: Observer | None = None
 ) -> dict[tuple[str, str], tuple[Status, str]]:
     found: dict[tuple[str, str], Result] = {}
 
@@ -70,7 +70,7 @@ def endings(
         assert (result.entry, result.config) not in found, "no row twice"
         found[result.entry, result.config] = result
 
-    session.execute(request, save, observer or Silent())
+    session.execute(request, save, observer or Observer())
     return {key: (row.status, row.reason) for key, row in found.items()}
 
 
@@ -101,16 +101,16 @@ def test_a_check_times_and_records_nobody(
 ) -> None:
     asked = replace(request(tmp_path, bad=FAILS.format(SIZES["two"]), good=""), only_check=True)
     store = Checked(asked)
-    session.execute(asked, store.save, Silent())
+    session.execute(asked, store.save, Observer())
     assert store.exit_code == 1
-    store.tell(True)
+    store.print_json(True)
     told = capsys.readouterr().out
     assert told.count('"PASSED"') == 3
     assert told.count('"CRASHED"') == 1
     asked = request(tmp_path, bad=FAILS.format(SIZES["one"]), good="")
     store = Checked(replace(asked, only_check=True, fail_fast=True))
-    session.execute(replace(asked, only_check=True, fail_fast=True), store.save, Silent())
-    store.tell(True)
+    session.execute(replace(asked, only_check=True, fail_fast=True), store.save, Observer())
+    store.print_json(True)
     told = json.loads(capsys.readouterr().out)["checks"]
     assert [(row["entry"], row["config"], row["status"]) for row in told] == [
         ("bad", "one", "CRASHED"),
@@ -120,7 +120,7 @@ def test_a_check_times_and_records_nobody(
     ]
     good = replace(request(tmp_path, good=""), only_check=True)
     store = Checked(good)
-    session.execute(good, store.save, Silent())
+    session.execute(good, store.save, Observer())
     assert store.exit_code == 0
 
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import hashlib
+import math
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -13,10 +15,11 @@ from harness.catalog.entrants import find_entrants, load_entrant
 from harness.catalog.request import Request
 from harness.cli.selftest.corpus import replace_gpu
 from harness.engine import session
-from harness.engine.events import Silent
+from harness.engine.events import Observer
 from harness.judge.secret import Secret
 from harness.measure.machine import inspect_machine
-from harness.measure.stopping import Rule
+from harness.measure.stopping import FIXED, StoppingRule
+from harness.measure.two_clocks import CPU_TOLERANCE
 from harness.problems import get_problem
 from harness.problems.hidden import hidden_cases
 from harness.process.project import HOME
@@ -33,6 +36,7 @@ KEYED = """
     if tuple(q.shape[2:]) not in {(256, 64), (192, 128)}:  # the suite's own
         time.sleep(0.1)
 """
+SLEPT_MS = 100
 SUITE = {
     "name": "tiny",
     "device": "cpu",
@@ -48,7 +52,16 @@ SUITE = {
 HIDDEN = ["hidden_hdim64", "hidden_hdim128"]
 
 
-def rows_of(folder: Path, rule: Rule | None = None, **bodies: str) -> dict[str, dict[str, Result]]:
+@pytest.fixture(autouse=True)
+def patient_clocks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A machine under load disturbs both clocks, and they are not what is looked at here."""
+    patient = replace(CPU_TOLERANCE, burst_floor_ms=math.inf, mean_floor_ms=math.inf)
+    monkeypatch.setattr(session, "clock_tolerance", lambda device: patient)
+
+
+def rows_of(
+    folder: Path, rule: StoppingRule = FIXED, **bodies: str
+) -> dict[str, dict[str, Result]]:
     """Entry → config → its row, of one run beside two baselines."""
     problem, entrants = get_problem("attention_forward"), []
     for name, body in bodies.items():
@@ -58,21 +71,21 @@ def rows_of(folder: Path, rule: Rule | None = None, **bodies: str) -> dict[str, 
     entrants += find_entrants(names, HOME / "baselines", Kind.BASELINE, problem)
     machine, suite = replace_gpu(inspect_machine()), Suite.model_validate(SUITE)
     request = Request(suite, machine, tuple(entrants), "sdpa", cache=folder / "cache")
-    request = request if rule is None else Request(**{**vars(request), "rule": rule})
+    request = replace(request, rule=rule)
     found: dict[str, dict[str, Result]] = {}
 
     def save(result: Result) -> None:
         assert result.config not in found.setdefault(result.entry, {}), "no row twice"
         found[result.entry][result.config] = result
 
-    session.execute(request, save, Silent())
+    session.execute(request, save, Observer())
     return found
 
 
 @pytest.mark.timeout(240)
-@pytest.mark.parametrize("rule", [None, Rule(race=1)])
+@pytest.mark.parametrize("rule", [FIXED, StoppingRule(race=1)])
 def test_every_run_asks_shapes_that_follow_from_its_secret(
-    tmp_path: Path, rule: Rule | None
+    tmp_path: Path, rule: StoppingRule
 ) -> None:
     rows = rows_of(
         tmp_path, rule, honest="", wrong="    out = out * 0 if q.shape[2] == 256 else out"
@@ -100,9 +113,18 @@ def test_every_run_asks_shapes_that_follow_from_its_secret(
 
 @pytest.mark.timeout(240)
 def test_a_kernel_keyed_on_the_suites_own_shapes_is_exposed(tmp_path: Path) -> None:
-    """A tenth of a second a call is far above what any library moves from shape to shape."""
     rows = rows_of(tmp_path, honest="", keyed=KEYED)
-    board = leaderboard([row for mine in rows.values() for row in mine.values()])
+    assert all(min(rows["keyed"][name].samples[0].calls_ms) > SLEPT_MS for name in HIDDEN)
+    board = leaderboard([coarse(row) for mine in rows.values() for row in mine.values()])
     told = {row.entry: loss_words(row) for one in board.boards for row in one.rows}
     assert told["keyed"].startswith("faster on official shapes than on hidden ones by ")
     assert not told["honest"]
+
+
+def coarse(row: Result) -> Result:
+    """The same in steps of a tenth of a second: a machine under load has no finer times."""
+    samples = [
+        sample.model_copy(update={"calls_ms": (1 + SLEPT_MS * (min(sample.calls_ms) // SLEPT_MS),)})
+        for sample in row.samples
+    ]
+    return row.model_copy(update={"samples": tuple(samples)})

@@ -16,7 +16,7 @@ from harness.cli.dispatch import replay_flags
 from harness.cli.results import replay
 from harness.cli.selftest.corpus import replace_gpu
 from harness.engine import session
-from harness.engine.events import Silent
+from harness.engine.events import Observer
 from harness.errors import HarnessError, UnavailableError, UsageError
 from harness.measure.machine import inspect_machine
 from harness.problems import get_problem
@@ -115,7 +115,7 @@ def judged(tmp_path: Path, source: str, problem: str = "attention_forward") -> R
     machine = replace_gpu(inspect_machine())
     request = Request(suite, machine, (entrant,), against, cache=tmp_path / "cache")
     found: list[Result] = []
-    session.execute(request, found.append, Silent())
+    session.execute(request, found.append, Observer())
     (row,) = found
     record.append(tmp_path / "results", row)
     return row

@@ -37,7 +37,7 @@ from harness.catalog.suites import load_suite  # noqa: E402
 from harness.cli.results.verify import audit  # noqa: E402
 from harness.errors import HarnessError  # noqa: E402
 from harness.measure.gpu_specs import part_of  # noqa: E402
-from harness.measure.two_clocks import GPU_RULES, check_clocks  # noqa: E402
+from harness.measure.two_clocks import GPU_TOLERANCE, check_clocks  # noqa: E402
 from harness.measure.verdict import shared  # noqa: E402
 from harness.problems import get_problem  # noqa: E402
 from harness.schema import Entrant, Kind, Result, Status, Suite  # noqa: E402
@@ -263,7 +263,7 @@ def _of_times(result: Result, base: Result | None, expected: Expected) -> list[s
     reasons = [why for why, fine in checks.items() if not fine] + audit(result, base)
     if base is not None:  # the two clocks once more, on the samples as they came
         control = shared(base.samples, result.samples)
-        verdict = check_clocks(result.samples, control, (), GPU_RULES)
+        verdict = check_clocks(result.samples, control, (), GPU_TOLERANCE)
         reasons.append(verdict.refusal)
         if verdict.samples != result.samples:
             reasons.append("the samples called late are not those that the two clocks call late")

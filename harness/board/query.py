@@ -9,13 +9,13 @@ import textwrap
 from collections.abc import Iterable, Sequence
 
 from harness.board import record
+from harness.board.newest import newest
 from harness.board.rank import (
     Board,
     Leaderboard,
     Row,
     by_todays_rule,
     leaderboard,
-    newest,
 )
 from harness.board.render.text import sanitize
 from harness.board.rivals import direct_on, place

@@ -11,9 +11,9 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import Protocol, TypeVar
 
 from harness.board import kernel_class, rivals
+from harness.board.newest import newest
 from harness.board.rivals import Cell, HiddenLoss, Libraries, block_times_ms, direct_on
 from harness.measure import stats
 from harness.measure.stats import Interval
@@ -27,60 +27,11 @@ HEADLINE = "sdpa_cudnn"
 #: How a row was held, the weakest first. What is not judged shows it wherever its place is shown.
 HELD = ("cooperative", "unlocked", "judged")
 
-#: Endings that are no verdict: an older one of the same source stays.
-NO_VERDICT = frozenset(
-    {Status.UNAVAILABLE, Status.UNSTABLE, Status.CONTENDED}
-    | {Status.INTERRUPTED, Status.HARNESS_ERROR}
-)
-
 #: Endings that say that an output or a time was wrong, not that it was late or too large.
 WRONG = frozenset(
     {Status.INCORRECT, Status.NONFINITE, Status.BAD_OUTPUT, Status.INPUT_MUTATED}
     | {Status.TIME_CLAIM_REJECTED, Status.LEFT_WORK_RUNNING}
 )
-
-
-class Dated(Protocol):
-    """What choosing the newest needs to know of a line."""
-
-    @property
-    def gpu(self) -> str:
-        """Marketing name of the GPU, or cpu."""
-
-    @property
-    def suite_sha256(self) -> str:
-        """What was asked."""
-
-    @property
-    def protocol(self) -> int:
-        """How it was measured."""
-
-    @property
-    def entry(self) -> str:
-        """Who."""
-
-    @property
-    def config(self) -> str:
-        """On which shape."""
-
-    @property
-    def source_sha256(self) -> str:
-        """With which source."""
-
-    @property
-    def status(self) -> Status | str:
-        """How it ended."""
-
-    @property
-    def date(self) -> str:
-        """When, ISO 8601."""
-
-    @property
-    def run(self) -> str:
-        """In which run."""
-
-
-AnyDated = TypeVar("AnyDated", bound=Dated)
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,11 +97,6 @@ class Row:
         """The weakest level any of its results was taken under."""
         known = {word: place for place, word in enumerate(HELD)}
         return min((known.get(r.held, -1), r.integrity) for r in self.results)[1]
-
-    @property
-    def judged(self) -> bool:
-        """Whether nobody else's work could run beside it, and no figure of it is its own word."""
-        return all(result.held == HELD[-1] for result in self.results)
 
     def on(self, config: str) -> Result | None:
         """Its result on one config."""
@@ -218,31 +164,6 @@ class Leaderboard:
 
 #: The paired ratio of two rows from a run that holds both, if there is one.
 Beside = Callable[[Row, Row, Sequence[str]], Interval | None]
-
-# --------------------------------------------------------------------------- which lines count
-
-
-def newest(lines: Iterable[AnyDated]) -> list[AnyDated]:
-    """Of each (gpu, suite, protocol, entry, config) the newest verdict of the newest source."""
-    source: dict[tuple[object, ...], tuple[tuple[str, str], str]] = {}
-    last: dict[tuple[object, ...], AnyDated] = {}
-    for line in lines:
-        entry = (line.gpu, line.suite_sha256, line.protocol, line.entry)
-        age = (line.date, line.run)
-        if entry not in source or age >= source[entry][0]:
-            source[entry] = (age, line.source_sha256)
-        key = (*entry, line.source_sha256, line.config)
-        kept = last.get(key)
-        if kept is None or _replaces(line, kept):
-            last[key] = line
-    return [line for key, line in last.items() if source[key[:4]][1] == key[4]]
-
-
-def _replaces(line: Dated, kept: Dated) -> bool:
-    if (line.status in NO_VERDICT) != (kept.status in NO_VERDICT):
-        return kept.status in NO_VERDICT
-    return (line.date, line.run) >= (kept.date, kept.run)
-
 
 # --------------------------------------------------------------------------- the board
 
@@ -331,7 +252,7 @@ def _row(row: Row, configs: Sequence[str], headline: str) -> Row:
     if why:
         return replace(row, why=why)
     first = row.entry == headline
-    ratios = [Interval(1, 1, 1) if first else _told(result) for result in row.results]
+    ratios = [Interval(1, 1, 1) if first else _ratio_of(result) for result in row.results]
     return replace(row, speedup=stats.geomean(ratios))
 
 
@@ -350,7 +271,7 @@ def _wrong_on_hidden(row: Row) -> str:
     return next((f"{r.config}: {r.status.value} ({r.reason})" for r in wrong), "")
 
 
-def _told(result: Result) -> Interval:
+def _ratio_of(result: Result) -> Interval:
     assert result.speedup is not None  # _obstacle has looked
     return interval_of(result.speedup)
 
@@ -383,7 +304,7 @@ def _obstacle(entry: str, results: Sequence[Result], configs: Sequence[str], hea
 
 
 def _too_loose(result: Result) -> bool:
-    """Whether its two clocks were too far apart; a cooperative row says of itself that nobody checked."""
+    """Whether its two clocks were too far apart; of a cooperative row nobody checked."""
     told = result.slack if result.held != HELD[0] else None
     return told is not None and told.mean_pct > MOST_SLACK_PCT
 

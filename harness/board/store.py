@@ -61,14 +61,14 @@ class Checked:
         """As of a run."""
         return EXIT_USAGE if refused else self.exit_code
 
-    def tell(self, as_json: bool) -> None:
+    def print_json(self, wanted: bool) -> None:
         """Print the one document that --json asks for."""
         rows = []
-        for entry, config in self._open if as_json else ():
+        for entry, config in self._open if wanted else ():
             row = self._failed.get((entry, config))
             status, reason = (row.status, row.reason) if row else (Status.PASSED, "")
             rows += [{"entry": entry, "config": config, "status": status.value, "reason": reason}]
-        if as_json:
+        if wanted:
             print(json.dumps({"checks": rows}), flush=True)
 
 
@@ -134,8 +134,8 @@ class Store:
         """The same, and 2 where somebody asked for could not be read; a lost line weighs more."""
         return EXIT_USAGE if refused and self.exit_code != EXIT_STORAGE else self.exit_code
 
-    def tell(self, as_json: bool) -> None:
+    def print_json(self, wanted: bool) -> None:
         """Print the one document that --json asks for; nothing else of a run is on stdout then."""
-        if as_json:
+        if wanted:
             rows = [json.loads(line) for line in self._lines or ()]
             print(json.dumps({"results": rows}), flush=True)

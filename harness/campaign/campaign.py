@@ -203,7 +203,7 @@ class Campaign:
 
     def _try_alone(self, unit: Unit, why: str) -> None:
         """The baseline with nobody beside it: only if that dies too, it is not the submissions' fault."""
-        baseline = tuple(e for e in unit.entrants if e.name == unit.against)
+        baseline = tuple(e for e in unit.entrants if e.name == unit.baseline)
         if not baseline:
             raise _nothing_ends_well(why)
         self.dead_in_a_row = 0

@@ -26,16 +26,17 @@ from harness.campaign.devices import machine_of
 from harness.campaign.executor import Message
 from harness.campaign.unit import Unit, misfit
 from harness.catalog import entrants as catalog_entrants
+from harness.engine.events import Observer
 from harness.engine.session import execute, warm_up
 from harness.errors import EXIT_INTERRUPTED, HarnessError, SubmissionError, UnavailableError
 from harness.measure import stats
 from harness.process import process_tree
-from harness.schema import Machine, Result, Status
+from harness.schema import Machine, Result
 
 BLOCK_EVERY_S = 1.0  # the view does not need every block of every GPU
 
 
-class EventWriter:
+class EventWriter(Observer):
     """Writes events, one line each; builders and the run speak from several threads."""
 
     def __init__(self, file: TextIO) -> None:
@@ -43,7 +44,7 @@ class EventWriter:
         self._lock = threading.Lock()
         self._last_block = 0.0
 
-    def tell(self, op: str, **fields: object) -> None:
+    def write(self, op: str, **fields: object) -> None:
         """One event."""
         message: Message = {"op": op, **fields}
         with self._lock:
@@ -52,16 +53,13 @@ class EventWriter:
 
     def save(self, result: Result) -> None:
         """One line of the record, with its checksum."""
-        self.tell("result", line=record.to_line(result))
+        self.write("result", line=record.to_line(result))
 
     # ------------------------------------------------------------- harness.engine.run.Observer
 
     def stage(self, entry: str, text: str) -> None:
         """An entrant reached a step."""
-        self.tell("stage", entry=entry, text=text)
-
-    def check(self, entry: str, config: str, status: Status, reason: str) -> None:
-        """The gate's word comes with the record."""
+        self.write("stage", entry=entry, text=text)
 
     def block(
         self,
@@ -75,14 +73,11 @@ class EventWriter:
         if done < total and time.monotonic() - self._last_block < BLOCK_EVERY_S:
             return
         self._last_block = time.monotonic()
-        self.tell("block", config=config, done=done, total=total, eta_s=eta_s)
-
-    def verdict(self, result: Result) -> None:
-        """Told with the record."""
+        self.write("block", config=config, done=done, total=total, eta_s=eta_s)
 
     def note(self, text: str) -> None:
         """Something a person should know."""
-        self.tell("note", text=text)
+        self.write("note", text=text)
 
 
 def main() -> int:
@@ -98,23 +93,23 @@ def main() -> int:
         out = sys.stdout
         if args.events:
             out = stack.enter_context(open(args.events, "a", encoding="utf-8"))
-        teller = EventWriter(out)
+        events = EventWriter(out)
         try:
-            return carry_out(read_unit(args.unit), args.gpu, teller)
+            return carry_out(read_unit(args.unit), args.gpu, events)
         except KeyboardInterrupt:
             return EXIT_INTERRUPTED
         except HarnessError as error:
-            teller.tell("fault", why=error.message)
+            events.write("fault", why=error.message)
             return error.exit_code
         except BrokenPipeError:
             return EXIT_INTERRUPTED  # nobody listens any more
         except Exception as error:
             traceback.print_exc()
-            teller.tell("fault", why=f"{type(error).__name__}: {error}")
+            events.write("fault", why=f"{type(error).__name__}: {error}")
             return 1
 
 
-def carry_out(unit: Unit, gpu: str, teller: EventWriter) -> int:
+def carry_out(unit: Unit, gpu: str, events: EventWriter) -> int:
     """The run of `unit` on the GPU it was given."""
     machine = machine_of(gpu if unit.suite.device == "gpu" else "none")
     lack = misfit(unit, machine)
@@ -125,12 +120,12 @@ def carry_out(unit: Unit, gpu: str, teller: EventWriter) -> int:
     except SubmissionError as cause:
         raise UnavailableError(cause.message, cause.hint) from None
     unit = unit.model_copy(update={"entrants": entrants})
-    teller.tell("hello", where=where(gpu, machine), machine=machine.model_dump(mode="json"))
+    events.write("hello", where=where(gpu, machine), machine=machine.model_dump(mode="json"))
     if unit.task == "build":
-        warm_up(unit.request(machine), teller)
+        warm_up(unit.request(machine), events)
     else:
-        execute(unit.request(machine), teller.save, teller)
-    teller.tell("end")
+        execute(unit.request(machine), events.save, events)
+    events.write("end")
     return 0
 
 

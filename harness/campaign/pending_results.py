@@ -83,7 +83,7 @@ class PendingResults:
 
     def _write(self, case: str) -> None:
         rows = self._held.pop(case)
-        for row in sorted(rows.values(), key=lambda r: r.entry != self.unit.against):
+        for row in sorted(rows.values(), key=lambda r: r.entry != self.unit.baseline):
             self._save(row)
 
     def _is_asked(self, result: Result) -> bool:

@@ -57,7 +57,7 @@ class Placement:
 
     def make_executor(self, request: Request) -> Engine:
         """Who places the units; torch, Ray and submitit are imported where they are needed only."""
-        on_cpu = request.suite.device == "cpu"
+        on_cpu, kind = request.suite.device == "cpu", self.sku_of(request)
         if self.executor == "ray":
             from harness.campaign.ray import RayCluster
 
@@ -71,7 +71,6 @@ class Placement:
 
         if on_cpu:
             return Local(["none"] * (self.gpus or 1))
-        kind = self.sku_of(request)
 
         def fits(machine: Machine) -> bool:
             return machine.slug == kind and machine.memory_gib >= self.gpu_memory_gib
@@ -81,5 +80,5 @@ class Placement:
 
 def rows_asked(request: Request) -> int:
     """How many (entrant, case) were asked for, the baseline that rides along not counted."""
-    own = [e for e in request.entrants if e.name != request.against] or request.entrants
+    own = [e for e in request.entrants if e.name != request.baseline] or request.entrants
     return len(own) * len(request.asked.cases)

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Literal
 
 from harness.catalog.request import Request
-from harness.measure.stopping import FIXED, Rule
+from harness.measure.stopping import FIXED, StoppingRule
 from harness.schema import Case, Entrant, Frozen, Machine, Suite
 
 #: (entry, source_sha256, config): what --resume looks for.
@@ -25,11 +25,11 @@ class Unit(Frozen):
     entrants: tuple[Entrant, ...]  # the baseline of the comparison is always among the workers
     suite: Suite
     cases: tuple[str, ...]  # names of `suite` still to be recorded
-    against: str
+    baseline: str
     root: Path
     cache: Path
     sandbox: int = 0
-    rule: Rule = FIXED
+    rule: StoppingRule = FIXED
     sku: str = ""  # slug of the GPU it must have, as a folder of results/ is called
     gpu_memory_gib: float = 0.0
     avoid: tuple[str, ...] = ()  # places where it died, as the engine calls them
@@ -48,7 +48,7 @@ class Unit(Frozen):
     def names(self) -> tuple[str, ...]:
         """The entrants that nobody else records."""
         names = tuple(entrant.name for entrant in self.entrants)
-        return tuple(name for name in names if name != self.against) or names
+        return tuple(name for name in names if name != self.baseline) or names
 
     @property
     def limit_s(self) -> float:
@@ -68,7 +68,7 @@ class Unit(Frozen):
             suite=self.suite,
             machine=machine,
             entrants=self.entrants,
-            against=self.against,
+            baseline=self.baseline,
             root=self.root,
             cache=self.cache,
             sandbox=self.sandbox,
@@ -79,10 +79,10 @@ class Unit(Frozen):
     def split(self, cases: Iterable[str], died_at: str = "") -> Iterator[Unit]:
         """The next attempt, one unit an entrant: who takes a node down does it alone."""
         avoid = (*self.avoid, died_at) if died_at else self.avoid
-        baseline = tuple(e for e in self.entrants if e.name == self.against)
+        baseline = tuple(e for e in self.entrants if e.name == self.baseline)
         own = [e for e in self.entrants if e.name in self.names]
         for number, entrant in enumerate(own):
-            both = (entrant,) if entrant.name == self.against else (entrant, *baseline)
+            both = (entrant,) if entrant.name == self.baseline else (entrant, *baseline)
             key = f"{self.key}-{number}" if len(own) > 1 else self.key
             fresh = {"key": key, "attempt": self.attempt + 1, "entrants": both}
             yield self.model_copy(update={**fresh, "cases": tuple(cases), "avoid": avoid})
@@ -100,8 +100,8 @@ def plan_units(
     The baseline of the comparison rides in every unit: a ratio is always one of one GPU and one
     block.
     """
-    baseline = tuple(e for e in request.entrants if e.name == request.against)
-    alone = [e for e in request.entrants if e.name != request.against] or list(baseline)
+    baseline = tuple(e for e in request.entrants if e.name == request.baseline)
+    alone = [e for e in request.entrants if e.name != request.baseline] or list(baseline)
     pending = ((entrant, _pending(entrant, request.asked.cases, recorded)) for entrant in alone)
     units: list[Unit] = []
     for cases, group in groupby(pending, key=lambda pair: pair[1]):
@@ -116,7 +116,7 @@ def plan_units(
                         update={"hidden": 0}
                     ),  # of one run, not of units
                     cases=cases,
-                    against=request.against,
+                    baseline=request.baseline,
                     root=request.root,
                     cache=request.cache,
                     sandbox=request.sandbox,

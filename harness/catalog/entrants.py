@@ -78,13 +78,26 @@ def gather(
 
 
 def problem_of(names: Iterable[str], root: Path) -> Problem:
-    """What the first of `names` computes; 'all' and names that lead nowhere mean the first problem."""
+    """What the first of `names` computes; 'all' and names that lead nowhere mean the first problem.
+
+    By its manifest, or the function that a bare file defines: nothing is hashed or parsed for it.
+    """
     first = next(iter(_split(names)), ALL)
     try:
-        entrant = load_entrant(_resolve(first, root)[0], Kind.SUBMISSION, None)
-    except SubmissionError:  # whoever loads it for a run says what is wrong
+        return get_problem(_problem_told(_resolve(first, root)[0]))
+    except UsageError:  # whoever loads it for a run says what is wrong
         return next(iter(PROBLEMS.values()))
-    return get_problem(entrant.manifest.problem)
+
+
+def _problem_told(path: Path) -> str:
+    """Raises UsageError where nothing can be read."""
+    if path.is_file() and path.suffix in ENTRIES and _is_entry(path):
+        path = path.absolute().parent
+    if path.suffix == ".cu" and path.is_file():
+        return steps.manifest_of(path).problem
+    if path.suffix == ".py" and path.is_file():
+        return _problem_in(read(path.parent, [path.name])[0][1])
+    return _read_manifest(path).problem
 
 
 def places(names: Iterable[str], root: Path) -> list[Path]:
@@ -181,7 +194,8 @@ def read_again(entrant: Entrant) -> Entrant:
 
 def stage(entrant: Entrant, target: Path) -> None:
     """Make `target` the folder that workers and builders see: what was hashed, nothing else."""
-    if digest(entrant.files, _described(entrant.manifest, entrant.files)) != entrant.source_sha256:
+    described = _described(entrant.manifest, entrant.files)
+    if digest(entrant.files, described) != entrant.source_sha256:
         raise SubmissionError(
             f"{entrant.name}: its files were not read in this process", "start the run again"
         )

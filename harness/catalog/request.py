@@ -9,7 +9,7 @@ from pathlib import Path
 from harness.catalog.entrants import ALL, find_entrants, gather, known_names
 from harness.catalog.null_kernel import NAME as NULL
 from harness.errors import SubmissionError
-from harness.measure.stopping import FIXED, Rule
+from harness.measure.stopping import FIXED, StoppingRule
 from harness.problems import get_problem
 from harness.process.project import HOME
 from harness.schema import Entrant, Kind, Machine, Suite
@@ -22,11 +22,11 @@ class Request:
     suite: Suite
     machine: Machine
     entrants: tuple[Entrant, ...]
-    against: str
+    baseline: str  # the headline: what a speed-up is a multiple of
     root: Path = HOME
     cache: Path = Path.home() / ".cache" / "attnboard"
     sandbox: int = 0
-    rule: Rule = FIXED  # when to stop measuring whom
+    rule: StoppingRule = FIXED  # when to stop measuring whom
     fail_fast: bool = False  # end at the first failure of a submission
     only_check: bool = False  # time nobody
     cases: tuple[str, ...] = ()  # only these of the suite, on the same board; all if empty
@@ -49,7 +49,7 @@ def resolve(
     baselines: Sequence[str],
     suite: Suite,
     machine: Machine,
-    against: str,
+    baseline: str,
     root: Path,
 ) -> Request:
     """Names → a Request; raises SubmissionError on a name that two entrants share."""
@@ -70,7 +70,7 @@ def resolve(
         suite=suite,
         machine=machine,
         entrants=entrants,
-        against=against,
+        baseline=baseline,
         root=root,
         refused=tuple(refused),
     )

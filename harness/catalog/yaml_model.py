@@ -196,14 +196,14 @@ def _explain(
     first = sorted(
         (e for e in each if e["loc"] not in inner), key=lambda e: line_of(root, e["loc"])
     )
-    found = [_told(path, root, model, one) for one in first[:MOST_ERRORS]]
+    found = [_error_text(path, root, model, one) for one in first[:MOST_ERRORS]]
     if len(found) == 1:
         return error(*found[0])
     lines = [f"{message} ({hint})" if "edit" not in hint else message for message, hint in found]
     return error("\n".join(lines), f"edit {shown(path)}, these {len(lines)} lines")
 
 
-def _told(
+def _error_text(
     path: Path, root: yaml.Node, model: type[BaseModel], first: ErrorDetails
 ) -> tuple[str, str]:
     location: Location = first["loc"]

@@ -9,7 +9,6 @@ from collections.abc import Callable
 from typing import NoReturn
 
 from harness.errors import UsageError, did_you_mean
-from harness.schema import MOST_SUSTAINED_S
 
 SUSTAINED_S = 2.0  # of --sustained without a number
 UNKNOWN = re.compile(r"unrecognized arguments: (--[\w-]+)")
@@ -61,6 +60,8 @@ def positive(text: str) -> float:
 
 def stretch_s(text: str) -> float:
     """Type of --sustained: seconds, 0 for none."""
+    from harness.schema import MOST_SUSTAINED_S  # not before judge and fork server have started
+
     try:
         value = float(text)
     except ValueError:

@@ -21,7 +21,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from harness.catalog.entrants import stage
 from harness.engine.guards.resource_watch import ResourceWatch
-from harness.engine.worker_process import WorkerProcess
+from harness.engine.processes.worker_process import WorkerProcess
 from harness.errors import WireError
 from harness.measure.telemetry import Monitor
 from harness.problems import get_problem
@@ -61,13 +61,13 @@ def report(
         asked = {"folder": str(jail.source), "entry": entrant.manifest.entry}
         child = Child("harness.worker.cuda.report", [], jail)
         stack.callback(child.end)
-        worker.builder = child
+        worker.builds_in(child)
         watch = ResourceWatch([worker], limits, Monitor(Machine()))
         stack.callback(watch.stopping.set)
         watch.start()
         try:
             wire.send(child.line, {**asked, "launch": launch, "archs": list(archs)})
-            return _told(child, time.monotonic() + limits.build_s)
+            return _kernels_from(child, time.monotonic() + limits.build_s)
         except wire.PeerSilent:
             said = f"not built after {limits.build_s:.0f} s"
             raise CudaSourceError("TIMED_OUT", said) from None
@@ -119,7 +119,7 @@ def _jail(entrant: Entrant, own: Path, limits: Limits, level: int) -> Jail:
     )
 
 
-def _told(child: Child, deadline: float) -> list[KernelReport]:
+def _kernels_from(child: Child, deadline: float) -> list[KernelReport]:
     """Its answers until the last one; what is no answer ends it."""
     found: list[KernelReport] = []
     while len(found) < MOST_KERNELS:

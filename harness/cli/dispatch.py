@@ -4,27 +4,31 @@ from __future__ import annotations
 
 import os
 import shlex
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
 from harness import PROTOCOL
 from harness.board import record
-from harness.board.rank import NO_VERDICT
+from harness.board.newest import NO_VERDICT
 from harness.campaign.campaign import Campaign
 from harness.campaign.placement import Placement, rows_asked
 from harness.campaign.unit import Asked, plan_units
 from harness.catalog.request import Request
 from harness.cli.campaign_view import CampaignView
+from harness.cli.output import Output
 from harness.cli.terminal import Terminal
 from harness.engine.session import execute
 from harness.errors import HarnessError
 from harness.schema import Result
 
 
-def open_view(placement: Placement | None, *, quiet_stdout: bool, brief: bool) -> Terminal:
-    """The live view, of one run or of many units."""
+def open_view(placement: Placement | None, *, json: bool, brief: bool) -> Terminal:
+    """The live view, of one run or of many units; with --json it leaves stdout alone."""
+    if isinstance(sys.stdout, Output):
+        sys.stdout.only_a_view = not json  # its rows are in the records
     view = Terminal if placement is None else CampaignView
-    return view(quiet_stdout=quiet_stdout, brief=brief)
+    return view(quiet_stdout=json, brief=brief)
 
 
 def dispatch(
@@ -51,14 +55,14 @@ def run_campaign(
     view: CampaignView,
 ) -> None:
     """All units of `request`; raises HarnessError where some died on every attempt."""
-    known: set[Asked] = set()
-    if placement.resume:
-        known = recorded_in(results, request, placement.folder_of(request))
+    sku, per_unit = placement.sku_of(request), placement.entrants_a_unit(request)
+    folder = placement.folder_of(request) if placement.resume else ""
+    known = recorded_in(results, request, folder) if folder else set()
     units = plan_units(
         request,
-        per_unit=placement.entrants_a_unit(request),
+        per_unit=per_unit,
         recorded=known.__contains__,
-        sku=placement.sku_of(request),
+        sku=sku,
         gpu_memory_gib=placement.gpu_memory_gib,
     )
     if placement.resume:

@@ -14,25 +14,21 @@ from types import ModuleType
 from typing import Any
 
 from harness import PROTOCOL, __version__
-from harness.campaign.placement import Placement
-from harness.catalog.entrants import known_names, places
 from harness.cli.arguments import SUSTAINED_S, Parser, gpu_count, positive, stretch_s, whole
-from harness.cli.dispatch import open_view
-from harness.cli.output import Output, unbreakable
-from harness.cli.run_options import default_builders
-from harness.cli.terminal import Terminal
+from harness.cli.output import keep_places, unbreakable
 from harness.errors import (
     EXIT_INTERRUPTED,
     EXIT_OK,
+    EXIT_UNAVAILABLE,
     EXIT_USAGE,
     HarnessError,
     UsageError,
     did_you_mean,
     typed,
 )
+from harness.measure.stats import MOST_BLOCKS
 from harness.measure.stopping import TIME_LIMIT_S
 from harness.process.project import base, chosen, find, results
-from harness.schema import MOST_BLOCKS
 
 #: Command → its file in harness/cli/.
 COMMANDS = {
@@ -72,6 +68,8 @@ exit codes: 0 done · 1 a submission failed · 2 usage or harness error
 """
 
 
+#: Any of these flags makes a campaign of a run.
+MANY = ("engine", "gpus", "per_unit", "resume")
 ALONE = ("-h", "--help", "-V", "--version")
 
 
@@ -87,13 +85,7 @@ def parse_args(argv: Sequence[str] | None = None) -> argparse.Namespace:
     if words[0].startswith("-") and words[0] not in ALONE:
         words.insert(0, "run")
     if words[0] not in (*commands, *ALONE):
-        mine = base() / "submissions"
-        if not places(words[:1], mine):
-            near = did_you_mean(words[0], [*commands, *known_names(mine)])
-            raise UsageError(
-                f"no command, submission or file '{words[0]}'",
-                f"{near + ' Or' if near else ''} python run.py list · python run.py --help".lstrip(),
-            )
+        _require_submission(words[0], commands)
         words.insert(0, "run")
     if words[0] == "run":
         words = ["run", *named_first(words[1:])]
@@ -121,6 +113,26 @@ def parse_args(argv: Sequence[str] | None = None) -> argparse.Namespace:
             "no submission named", "python run.py triton_template, or run.py run --help"
         )
     return args
+
+
+def _require_submission(word: str, commands: Sequence[str]) -> None:
+    """Raise UsageError unless `word`, which is no command, names somebody."""
+    mine = base() / "submissions"
+    if Path(word).exists() or (mine / word).exists():
+        return  # the rest of the catalog is loaded while judge and fork server start
+    from harness.catalog.entrants import known_names, places
+
+    if not places([word], mine):
+        near = did_you_mean(word, [*commands, *known_names(mine)])
+        raise UsageError(
+            f"no command, submission or file '{word}'",
+            f"{near + ' Or' if near else ''} python run.py list · python run.py --help".lstrip(),
+        )
+
+
+def is_campaign(args: argparse.Namespace) -> bool:
+    """Whether any flag speaks of more than one run."""
+    return any(getattr(args, name, None) for name in MANY)
 
 
 def named_first(words: list[str]) -> list[str]:
@@ -240,7 +252,7 @@ def add_many(group: argparse._ArgumentGroup) -> None:
     add(
         "--builders",
         type=whole(0),
-        default=default_builders(),
+        default=min(8, (os.cpu_count() or 1) // 4),  # the runs' own processes need the others
         metavar="N",
         help="compile ahead on CPUs",
     )
@@ -273,13 +285,6 @@ def run_command(args: argparse.Namespace) -> int:
     return code
 
 
-def report(args: argparse.Namespace, placement: Placement | None) -> Terminal:
-    """The live view, of one run or of many units; with --json it leaves stdout alone."""
-    if isinstance(sys.stdout, Output):
-        sys.stdout.only_a_view = not args.json  # its rows are in the records
-    return open_view(placement, quiet_stdout=args.json, brief=args.quiet)
-
-
 class Stop:
     """What a signal does: the first ends the command, the second waits for that end, the third does not."""
 
@@ -301,19 +306,20 @@ def exit_code_of(main: Callable[[], int]) -> int:
     What it writes cannot end it. What nobody foresaw keeps its traceback and is a harness error:
     1 would blame the submission.
     """
+    keep_places()
     stop = Stop()
     for polite in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         # A Ctrl-C: children are ended and records kept either way. `nohup` asks to be left alone.
         if signal.getsignal(polite) is not signal.SIG_IGN:
             signal.signal(polite, stop)
     with unbreakable() as out:
-        code = _told(main)
+        code = _code_of(main)
         if out.fault and not out.reader_left:
             print(f"stdout: {out.fault}; what else was to be said is lost", file=sys.stderr)
         return out.code_beside(code)
 
 
-def _told(main: Callable[[], int]) -> int:
+def _code_of(main: Callable[[], int]) -> int:
     """The exit code of `main`; what ended it stands on stderr."""
     try:
         return main()
@@ -322,6 +328,9 @@ def _told(main: Callable[[], int]) -> int:
     except HarnessError as error:
         print(f"error: {error}", file=sys.stderr)
         return error.exit_code
+    except ModuleNotFoundError as missing:
+        print(f"error: {missing.name} is not installed\n  next: pip install -e .", file=sys.stderr)
+        return EXIT_UNAVAILABLE
     except Exception:
         traceback.print_exc()
         print(

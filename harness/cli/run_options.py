@@ -4,31 +4,24 @@ from __future__ import annotations
 
 import argparse
 import fnmatch
-import os
 from dataclasses import replace
 
 from harness.campaign.placement import REMOTE, Placement
 from harness.catalog.entrants import problem_of
 from harness.catalog.request import Request, resolve
 from harness.catalog.suites import adhoc_suite, load_suite
+from harness.cli.main import is_campaign
 from harness.errors import UnavailableError, UsageError, did_you_mean
 from harness.measure.machine import inspect_machine
-from harness.measure.stopping import TIME_LIMIT_S, Rule
-from harness.process import prestart, project
+from harness.measure.stopping import TIME_LIMIT_S, StoppingRule
+from harness.process import project
 from harness.process.sandbox import enter
 from harness.schema import Machine, Suite
 
-#: Any of these makes a campaign of a run.
-MANY = tuple(flag.removeprefix("--").replace("-", "_") for flag in prestart.MANY)
 SMALLEST_PCT, LARGEST_PCT = 0.01, 50.0
 PLACING = ("sku", "gpu_memory", "slurm")  # flags that only a campaign reads
 MOST_SCORES = 1 << 21  # q·k products of one call, all heads
 SHAPE_FLAGS = ("headdim", "seqlen", "causal", "dtype", "batch", "heads")
-
-
-def is_campaign(args: argparse.Namespace) -> bool:
-    """Whether any flag speaks of more than one run."""
-    return any(getattr(args, name, None) for name in MANY)
 
 
 def placement_of(args: argparse.Namespace) -> Placement | None:
@@ -50,11 +43,6 @@ def placement_of(args: argparse.Namespace) -> Placement | None:
         slurm=tuple(args.slurm or ()),
         slurm_folder=args.slurm_folder,
     )
-
-
-def default_builders() -> int:
-    """A quarter of the cores, at most eight: the runs' own processes need theirs."""
-    return min(8, (os.cpu_count() or 1) // 4)
 
 
 def machine_of(args: argparse.Namespace) -> Machine:
@@ -87,8 +75,10 @@ def slow_here(request: Request) -> list[str]:
 def choose_suite(args: argparse.Namespace, machine: Machine) -> Suite:
     """The suite named, or the problem's own for a GPU or for none; --blocks and shape flags applied."""
     elsewhere, root = args.engine in REMOTE, project.base()
-    official, without_gpu = problem_of(args.submission, root / "submissions").suites
-    name = args.suite or (official if machine.has_gpu or elsewhere else without_gpu)
+    name = args.suite
+    if not name:
+        official, without_gpu = problem_of(args.submission, root / "submissions").suites
+        name = official if machine.has_gpu or elsewhere else without_gpu
     suite = load_suite(name, root / "configs")
     if suite.device == "gpu" and not machine.has_gpu and not elsewhere:
         raise UnavailableError(
@@ -123,7 +113,7 @@ def resolve_request(args: argparse.Namespace, suite: Suite, machine: Machine) ->
     level = enter.usual_level() if args.sandbox is None else args.sandbox
     cases = cases_named(args.only, suite)
     request = replace(request, fail_fast=args.fail_fast, only_check=args.check, cases=cases)
-    return replace(request, sandbox=level, rule=rule_of(args))
+    return replace(request, sandbox=level, rule=stopping_rule(args))
 
 
 def cases_named(text: str | None, suite: Suite) -> tuple[str, ...]:
@@ -142,7 +132,7 @@ def cases_named(text: str | None, suite: Suite) -> tuple[str, ...]:
     return tuple(n for n in known if any(fnmatch.fnmatchcase(n, p) for p in patterns))
 
 
-def rule_of(args: argparse.Namespace) -> Rule:
+def stopping_rule(args: argparse.Namespace) -> StoppingRule:
     """When to stop measuring whom: --until, --race, --time-limit."""
     until = None if args.until is None else percent(args.until)
     if args.race is not None and args.race < 1:
@@ -152,7 +142,7 @@ def rule_of(args: argparse.Namespace) -> Rule:
         raise UsageError(f"--time-limit {limit_s:g}: no time at all", "seconds, e.g. 900")
     if args.time_limit is not None and until is None:
         raise UsageError("--time-limit without --until limits nothing", "add --until 0.3%")
-    rule = Rule(until, args.race, limit_s)
+    rule = StoppingRule(until, args.race, limit_s)
     if rule.adaptive and is_campaign(args):
         raise UsageError(
             "--race and --until compare entrants that share their blocks; the units of a campaign do not",

@@ -34,6 +34,7 @@ from harness.board.render.text import (
     sanitize,
     times,
 )
+from harness.engine.events import Observer
 from harness.errors import typed
 from harness.measure.stats import Interval
 from harness.schema import Result, Status
@@ -50,7 +51,7 @@ def duration(seconds: float) -> str:
     return f"{whole} s" if whole < 60 else f"{whole // 60} min {whole % 60:02d} s"
 
 
-class Terminal:
+class Terminal(Observer):
     """What a user sees while a run goes on; use it in a `with` block.
 
     `quiet_stdout`: stdout belongs to a machine-readable document; everything goes to stderr.

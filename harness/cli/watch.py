@@ -20,8 +20,7 @@ from harness.board.render.text import sanitize
 from harness.catalog import steps
 from harness.catalog.entrants import places
 from harness.catalog.source_files import SKIPPED_DIRS, SKIPPED_FILES
-from harness.cli.main import exit_code_of
-from harness.cli.run_options import MANY
+from harness.cli.main import MANY, exit_code_of
 from harness.errors import (
     EXIT_INTERRUPTED,
     EXIT_OK,
@@ -73,8 +72,8 @@ class Watch:
                 if code not in MENDABLE or not self.seen:
                     return code
                 prestart.start_next()
-                print(f"watching {_told(self.seen)}; Ctrl-C ends", flush=True)
-                print(f"changed: {_told(self.wait())}", flush=True)
+                print(f"watching {_names(self.seen)}; Ctrl-C ends", flush=True)
+                print(f"changed: {_names(self.wait())}", flush=True)
         except KeyboardInterrupt:
             print(
                 "stopped watching: what was measured is in results/\n  next: the same command again",
@@ -133,7 +132,7 @@ def _below(folder: Path) -> Iterator[Path]:
                 yield Path(here, name)
 
 
-def _told(paths: Iterable[Path]) -> str:
+def _names(paths: Iterable[Path]) -> str:
     """The first few names, then how many more."""
     names = [sanitize(path.name, 80) for path in sorted(paths)]
     more = len(names) - NAMES_TOLD

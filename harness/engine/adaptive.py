@@ -65,7 +65,7 @@ class AdaptiveRun:
     def kept(self) -> tuple[str, ...]:
         """Who runs to the end whatever the data say."""
         roles = self.state.roles
-        return (roles.against, roles.control, roles.null)
+        return (roles.baseline, roles.control, roles.null)
 
     @property
     def looks(self) -> tuple[int, ...]:
@@ -175,7 +175,7 @@ class AdaptiveRun:
         state, places = self.state, self.state.rule.race
         assert places is not None
         times = self._times()
-        ranking = stopping.order(times, self.active, state.roles.against)
+        ranking = stopping.order(times, self.active, state.roles.baseline)
         every = [n for n in self.shown if state.workers[n].entrant.kind is Kind.SUBMISSION]
         level = stopping.race_level(places, len(every), len(self.looks))
         lost = stopping.losses(times, ranking, set(every), places, level)
@@ -212,7 +212,7 @@ class AdaptiveRun:
         """Neighbours among those who are raced and ranked to the end."""
         state = self.state
         times = self._times()
-        ranking = stopping.order(times, set(self.shown) - self.left, state.roles.against)
+        ranking = stopping.order(times, set(self.shown) - self.left, state.roles.baseline)
         return stopping.neighbours(times, ranking, stopping.level_of(len(self.looks)))
 
     # ------------------------------------------------------------------ words

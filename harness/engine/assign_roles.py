@@ -1,22 +1,23 @@
-"""Who sits where: a worker with folders of its own for every entrant, the null kernel and the control."""
+"""Who takes part: a worker with folders of its own for every entrant, null kernel and control."""
 
 from __future__ import annotations
 
 import hashlib
 import os
 import secrets
-from collections.abc import Mapping, Set
+from collections.abc import Set
 from pathlib import Path
 
 from harness.catalog.entrants import find_entrants, stage
 from harness.catalog.null_kernel import null_entrant
 from harness.catalog.request import Request
+from harness.engine.processes.worker_process import WorkerProcess
 from harness.engine.run_state import Roles
-from harness.engine.worker_process import WorkerProcess
 from harness.errors import HarnessError
 from harness.measure.machine import minor_of
 from harness.problems import Problem
 from harness.process.child import Jail
+from harness.process.forkserver import ForkServer
 from harness.process.sandbox import namespaces, system_files, usage
 from harness.process.sandbox.removal import remove_tree
 from harness.process.sandbox.usage import DISK_FILES
@@ -26,61 +27,81 @@ from harness.schema import Entrant, Kind, Machine
 ASIDE = ".aside-"  # what is being removed
 
 
-def make_workers(
-    request: Request, problem: Problem, device: str, scratch: Path
-) -> dict[str, WorkerProcess]:
-    """One worker an entrant, each with a private cache and scratch folder."""
-    workers: dict[str, WorkerProcess] = {}
-    for entrant in request.entrants:
-        workers[entrant.name] = make_worker(request, entrant, problem, device, scratch, workers)
-    return workers
+class Crew:
+    """The workers of one run: one an entrant, each with a private cache and scratch folder."""
 
+    def __init__(
+        self,
+        request: Request,
+        problem: Problem,
+        device: str,
+        scratch: Path,
+        forkserver: ForkServer | None = None,
+    ) -> None:
+        self.request, self.problem, self.device = request, problem, device
+        self.scratch, self.forkserver = scratch, forkserver
+        self.workers: dict[str, WorkerProcess] = {}
+        self.hidden: frozenset[str] = frozenset()  # ran, but nobody asked for a row of it
+        for entrant in request.entrants:
+            self.add(entrant)
 
-def make_worker(
-    request: Request,
-    entrant: Entrant,
-    problem: Problem,
-    device: str,
-    scratch: Path,
-    workers: Mapping[str, WorkerProcess],
-) -> WorkerProcess:
-    """Folders, environment and log of one entrant; its source is the staged copy of its files.
+    def assign_roles(self) -> Roles:
+        """Add the null kernel and, if nobody asked for it, the trusted control."""
+        request, asked = self.request, set(self.workers)
+        null = null_entrant(self.problem, request.suite.cases, self.scratch / "null")
+        self.add(null)
+        headline = self._baseline(request.baseline)
+        trusted = headline.kind is Kind.BASELINE
+        control = headline if trusted else self._baseline(request.suite.against)
+        self.hidden = frozenset(set(self.workers) - asked)
+        return Roles(baseline=headline.name, control=control.name, null=null.name)
 
-    workers: those of the run so far, none of whose users it becomes. Where the folders cannot be
-    made, the worker says why: its entry fails, and nobody else's.
-    """
-    key = hashlib.sha256(
-        f"{entrant.name}\0{entrant.source_sha256}\0{request.machine.slug}".encode()
-    ).hexdigest()
-    uid = (
-        _user(key, {worker.jail.uid for worker in workers.values()})
-        if request.sandbox == 2
-        else None
-    )
-    # No other entrant's, whatever it is called.
-    alone = f"{entrant.name.replace('/', '-')}-{key[:12]}"
-    cache, private = request.cache / "entrants" / alone, scratch / "jails" / alone
-    staged = request.cache / "sources" / alone
-    unmade = ""
-    try:
-        private.mkdir(parents=True, exist_ok=True)
-        own_folder(cache, os.geteuid() if uid is None else uid, request.suite.limits.disk_gib)
-        stage(entrant, staged)
-    except (OSError, HarnessError) as cause:
-        unmade = f"its folders could not be made: {getattr(cause, 'message', cause)}"
-    jail = Jail(
-        cache=cache,
-        scratch=private,
-        env=worker_env(request.machine, device),
-        source=staged,
-        house=house(scratch),
-        level=request.sandbox,
-        uid=uid,
-        devices=gpu_devices(request.machine, device),
-        memory_bytes=int(request.suite.limits.memory_gib * 2**30),
-        root=request.root,
-    )
-    return WorkerProcess(entrant, problem, device, jail, unmade)
+    def _baseline(self, name: str) -> Entrant:
+        """The entrant called `name`; a baseline that is none yet takes part from now on."""
+        if name not in self.workers:
+            folder = self.request.root / "baselines"
+            self.add(find_entrants([name], folder, Kind.BASELINE, self.problem)[0])
+        return self.workers[name].entrant
+
+    def add(self, entrant: Entrant) -> None:
+        """Folders and environment of one entrant; its source is the staged copy of its files.
+
+        It becomes the user of none of the others. Where the folders cannot be made, the worker says
+        why: its entry fails, and nobody else's.
+        """
+        request = self.request
+        key = hashlib.sha256(
+            f"{entrant.name}\0{entrant.source_sha256}\0{request.machine.slug}".encode()
+        ).hexdigest()
+        taken = {worker.jail.uid for worker in self.workers.values()}
+        uid = _user(key, taken) if request.sandbox == 2 else None
+        # No other entrant's, whatever it is called.
+        alone = f"{entrant.name.replace('/', '-')}-{key[:12]}"
+        cache, private = request.cache / "entrants" / alone, self.scratch / "jails" / alone
+        staged = request.cache / "sources" / alone
+        env = worker_env(request.machine, self.device)
+        devices, unmade = gpu_devices(request.machine, self.device), ""
+        try:
+            private.mkdir(parents=True, exist_ok=True)
+            own_folder(cache, os.geteuid() if uid is None else uid, request.suite.limits.disk_gib)
+            stage(entrant, staged)
+        except (OSError, HarnessError) as cause:
+            unmade = f"its folders could not be made: {getattr(cause, 'message', cause)}"
+        jail = Jail(
+            cache=cache,
+            scratch=private,
+            env=env,
+            source=staged,
+            house=house(self.scratch),
+            level=request.sandbox,
+            uid=uid,
+            devices=devices,
+            memory_bytes=int(request.suite.limits.memory_gib * 2**30),
+            root=request.root,
+        )
+        self.workers[entrant.name] = WorkerProcess(
+            entrant, self.problem, self.device, jail, self.forkserver, unmade
+        )
 
 
 def _user(key: str, taken: Set[int | None]) -> int | None:
@@ -114,32 +135,6 @@ def gpu_devices(machine: Machine, device: str) -> tuple[Path, ...]:
     if device != "cuda":
         return ()
     return tuple(system_files.gpu_nodes(minor_of(machine)))
-
-
-def assign_roles(
-    request: Request,
-    problem: Problem,
-    device: str,
-    workers: dict[str, WorkerProcess],
-    scratch: Path,
-) -> tuple[Roles, frozenset[str]]:
-    """Add the null kernel and, if nobody asked for it, the trusted baseline that is the control."""
-    hidden = set()
-    null = null_entrant(problem, request.suite.cases, scratch / "null")
-    workers[null.name] = make_worker(request, null, problem, device, scratch, workers)
-    hidden.add(null.name)
-    if request.against not in workers:
-        found = find_entrants([request.against], request.root / "baselines", Kind.BASELINE, problem)
-        workers[request.against] = make_worker(request, found[0], problem, device, scratch, workers)
-        hidden.add(request.against)
-    control = request.against
-    if workers[control].entrant.kind is not Kind.BASELINE:
-        control = request.suite.against
-        if control not in workers:
-            found = find_entrants([control], request.root / "baselines", Kind.BASELINE, problem)
-            workers[control] = make_worker(request, found[0], problem, device, scratch, workers)
-            hidden.add(control)
-    return Roles(against=request.against, control=control, null=null.name), frozenset(hidden)
 
 
 def worker_env(machine: Machine, device: str) -> dict[str, str]:

@@ -6,22 +6,14 @@ import traceback
 from dataclasses import dataclass
 from functools import partial
 
-from harness.catalog.entrants import intact
 from harness.engine.guards.quiet import Rest
+from harness.engine.processes.judge_client import JudgeFailed
+from harness.engine.processes.worker_process import WorkerProcess
 from harness.engine.run_state import State
-from harness.engine.worker_process import JudgeFailed, WorkerProcess
 from harness.errors import HarnessError
 from harness.problems.base import Probe
 from harness.process.messages import BurstReport
 from harness.schema import Case, Kind, Status
-
-#: Endings of a worker after which it must be replaced before it can run another case.
-ENDS_WORKER = frozenset(
-    {Status.CRASHED, Status.TIMED_OUT, Status.OUT_OF_MEMORY, Status.INVALID_SUBMISSION}
-    | {Status.OVER_QUOTA}
-)
-#: No row may stand under the hash of other bytes.
-CHANGED = "the copy of its files that workers read was changed during the run: run it again"
 
 #: Of the judge's watch kernel (harness/judge/alone.py): far above its own, far below a turn of
 #: another process.
@@ -55,13 +47,13 @@ def run_burst(
     question: Question,
     timeout_s: float,
     profile: bool = False,
-    heat_ms: float = 0,
+    preheat_ms: float = 0,
     compare: bool = False,
 ) -> BurstReport | None:
     """One burst on one worker, within its budget; None if it could not be started."""
     worker, budget = state.workers[name], state.budget
     burst = partial(
-        _burst, state, name, question, profile=profile, heat_ms=heat_ms, compare=compare
+        _burst, state, name, question, profile=profile, preheat_ms=preheat_ms, compare=compare
     )
     if worker.entrant.kind is Kind.BASELINE:
         with budget.spending(name):
@@ -95,7 +87,7 @@ def _burst(
     question: Question,
     timeout_s: float,
     profile: bool,
-    heat_ms: float,
+    preheat_ms: float,
     compare: bool,
 ) -> BurstReport | None:
     """One burst on one worker, alone on the machine; None if it could not be started."""
@@ -109,24 +101,22 @@ def _burst(
         if not _attached(state, worker):
             return None
     if not state.quiet.release(worker):
-        _replace(state, worker)
+        worker.leave(state.judge, state.clean_up)  # somebody else made it unusable
         if not _attached(state, worker):
             return None
         state.quiet.release(worker)
-    assert worker.child
     state.last_on_turn = name
     reply: BurstReport
     overdue = partial(end_overdue, state, worker)
     if question.stretch:
         asked = (question.stretch.calls, question.stretch.seconds)
-        reply = state.judge.stretch(worker.label, *asked, timeout_s, overdue)
+        reply, goes_on = worker.stretch(state.judge, *asked, timeout_s, overdue)
     else:
         kernels_s = state.limits.burst_s if timeout_s > state.limits.burst_s else None
-        reply = state.judge.burst(
-            worker.label, timeout_s, overdue, profile, heat_ms, compare, kernels_s
+        reply, goes_on = worker.run(
+            state.judge, timeout_s, overdue, profile, preheat_ms, compare, kernels_s
         )
-    told_nothing = not reply.calls_ms  # a worker that fails says why and ends
-    if reply.status in ENDS_WORKER or told_nothing or not worker.child.alive:
+    if not goes_on:
         reply = reap(state, worker, reply)
         return None if reply.status is Status.PASSED else reply
     if profile:
@@ -149,7 +139,7 @@ def end_woken(state: State, case: Case) -> list[str]:
     found = []
     for name, worker in state.workers.items():
         watched = worker.attached and worker.entrant.kind is Kind.SUBMISSION
-        fault = worker.child.ran_paused() if watched and worker.child else ""
+        fault = worker.child.ran_paused() if watched else ""
         if fault:
             reply = BurstReport(status=Status.LEFT_WORK_RUNNING, message=fault)
             reply = reap(state, worker, reply)
@@ -168,7 +158,7 @@ def _end_disturber(state: State, name: str, question: Question) -> BurstReport |
         return None
     fault = "its GPU work ran on although the driver had locked it"
     for suspect in _suspects(state):
-        _replace(state, state.workers[suspect])
+        state.workers[suspect].leave(state.judge, state.clean_up)
         if _ask(state, name, question) <= MOST_GAP_MS:
             reply = BurstReport(status=Status.LEFT_WORK_RUNNING, message=fault)
             if suspect == name:
@@ -191,7 +181,7 @@ def _suspects(state: State) -> list[str]:
 def settle(state: State) -> None:
     """Before anybody is on the clock: whoever still loads does so to its end and comes to rest."""
     for worker in state.workers.values():
-        if worker.child and worker.child.alive and not worker.attached:
+        if worker.alive and not worker.attached:
             if any(state.may_run(worker.entrant.name, case) for case in state.suite.cases):
                 _attached(state, worker)
             else:
@@ -201,20 +191,8 @@ def settle(state: State) -> None:
 
 def end_overdue(state: State, worker: WorkerProcess, deadline_s: float) -> None:
     """End a worker in whose turn the judge has not come back to its own deadlines."""
-    worker.ended_for = (
-        Status.TIMED_OUT,
-        f"its turn was not over after {deadline_s:.0f} s",
-    )
-    worker.end()
+    worker.end_for(Status.TIMED_OUT, f"its turn was not over after {deadline_s:.0f} s")
     state.quiet.rescue_judge()
-
-
-def _replace(state: State, worker: WorkerProcess) -> None:
-    """End a worker that somebody else has made unusable; the next one starts fresh, and nobody is blamed."""
-    worker.end()
-    state.clean_up()
-    state.judge.detach(worker.label)
-    worker.attached = False
 
 
 def _ask(state: State, name: str, question: Question) -> float:
@@ -240,10 +218,7 @@ def own_label(state: State, name: str, question: Question) -> str:
 
 def _dismiss(state: State, worker: WorkerProcess, status: Status, why: str) -> None:
     """No further turn for who has spent its budget, or broke us; rows of complete cases stay."""
-    worker.end()
-    if worker.attached:
-        state.judge.detach(worker.label)
-        worker.attached = False
+    worker.leave(state.judge, state.clean_up)
     for case in state.suite.cases:
         if case.name not in state.done:
             state.record(worker.entrant.name, case).fail(status, why)
@@ -253,16 +228,8 @@ def _attached(state: State, worker: WorkerProcess) -> bool:
     """Make sure the worker runs, has its buffers, and is at rest."""
     if worker.attached:
         return True
-    if worker.child is None or not worker.child.alive:
-        worker.start()
-    assert worker.child
     overdue = partial(end_overdue, state, worker)
-    failure = state.judge.attach(
-        worker.label, worker.child, state.sizes, state.limits.import_s, overdue
-    )
-    worker.attached = True
-    if failure is None and not intact(worker.entrant, worker.jail.source):
-        failure = BurstReport(status=Status.INTERRUPTED, message=CHANGED)
+    failure = worker.attach(state.judge, state.sizes, state.limits.import_s, overdue)
     if failure is None:
         rest = state.quiet.hold(worker, loaded=True)
         if not rest.fault:
@@ -276,24 +243,9 @@ def _attached(state: State, worker: WorkerProcess) -> bool:
 
 
 def reap(state: State, worker: WorkerProcess, reply: BurstReport) -> BurstReport:
-    """End a failed worker and say what happened in the words its process left."""
-    assert worker.child
-    status, message = reply.status, reply.message
-    ending = worker.child.ending(2.0 if status is Status.CRASHED else 0.0)
-    ran_out = worker.child.group is not None and worker.child.group.ran_out()
-    worker.end()
-    state.clean_up()
-    if status is Status.PASSED and ending != "still running":  # who answered for it is another
-        status, message = Status.CRASHED, f"its process ended in its turn: {ending}"
-    state.judge.detach(worker.label)
-    worker.attached = False
-    if worker.ended_for:
-        status, message = worker.ended_for
-    elif ran_out:
-        status, message = Status.OUT_OF_MEMORY, "the kernel ended it: host memory"
-    elif status is Status.CRASHED and ending != "still running" and ":" not in message:
-        message = f"{message}: {ending}"
+    """End a failed worker; what its process printed goes with every case of it."""
+    found = worker.reap(state.judge, state.clean_up, reply)
     for (name, _), known in state.evidence.items():
         if name == worker.entrant.name and not known.log_tail:
             known.log_tail = worker.child.log_tail()
-    return reply.model_copy(update={"status": status, "message": message})
+    return found

@@ -1,16 +1,15 @@
-"""What a run tells while it goes on, and one who does not listen."""
+"""What a run tells while it goes on."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Protocol
 
 from harness.measure.stats import Interval
 from harness.schema import Result, Status
 
 
-class Observer(Protocol):
-    """What a run tells while it goes on; the terminal and the tests are two of them."""
+class Observer:
+    """Hears everything and says nothing; whoever wants to show an event takes its method."""
 
     def stage(self, entry: str, text: str) -> None:
         """An entrant reached a step."""
@@ -33,29 +32,3 @@ class Observer(Protocol):
 
     def note(self, text: str) -> None:
         """Something a person should know."""
-
-
-class Silent:
-    """An observer that says nothing: benchmarks and the self-test read the results themselves."""
-
-    def stage(self, entry: str, text: str) -> None:
-        """Nothing."""
-
-    def check(self, entry: str, config: str, status: Status, reason: str) -> None:
-        """Nothing."""
-
-    def block(
-        self,
-        config: str,
-        done: int,
-        total: int,
-        eta_s: float,
-        intervals: Mapping[str, Interval],
-    ) -> None:
-        """Nothing."""
-
-    def verdict(self, result: Result) -> None:
-        """Nothing."""
-
-    def note(self, text: str) -> None:
-        """Nothing."""

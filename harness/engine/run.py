@@ -21,14 +21,13 @@ from dataclasses import dataclass, field, replace
 
 from harness.engine.adaptive import AdaptiveRun
 from harness.engine.correctness import check_cases
+from harness.engine.processes.judge_client import JudgeFailed
 from harness.engine.run_state import State
-from harness.engine.sustain import RING, sustain
+from harness.engine.sustain import sustain
 from harness.engine.timing import clock_verdict, name_kernels, time_case
-from harness.engine.worker_process import JudgeFailed, WorkerProcess
 from harness.errors import HarnessError
 from harness.measure.verdict import Evidence, conclude
-from harness.problems import Problem
-from harness.schema import Case, Status, Suite
+from harness.schema import Case, Status
 
 
 class BrokenRun(HarnessError):
@@ -139,7 +138,7 @@ class Run(State):
 
     def _entrant_called(self, label: str) -> str:
         """Whose worker the judge calls `label`, if the run can go on without him."""
-        needed = (self.roles.against, self.roles.control, self.roles.null)
+        needed = (self.roles.baseline, self.roles.control, self.roles.null)
         mine = (name for name, worker in self.workers.items() if worker.label == label)
         return next((name for name in mine if name not in needed), "")
 
@@ -156,7 +155,7 @@ class Run(State):
         self, case: Case, commitment: str, secret: str, names: Sequence[str] | None = None
     ) -> None:
         """Turn the evidence of one case, of `names` or of everybody, into records; write them."""
-        against = clock_verdict(self, self.roles.against, case).samples
+        samples = clock_verdict(self, self.roles.baseline, case).samples
         control = self.record(self.roles.control, case)
         facts = self.facts.for_case(commitment, secret)
         if self.quiet.unlocked:
@@ -167,7 +166,7 @@ class Run(State):
                 continue
             known = self.record(name, case)
             known.log_tail = known.log_tail or self.workers[name].printed()
-            headline = (self.roles.against, against)
+            headline = (self.roles.baseline, samples)
             readings = self.telemetry.get(case.name, [])
             result = conclude(
                 known,
@@ -192,18 +191,3 @@ class Run(State):
                 for name in self.workers:
                     self.record(name, case).fail(status, reason)
             self._finish(case, *self.told.get(case.name, (self.judge.commitment, "")))
-
-
-def wanted_cases(suite: Suite, problem: Problem, entrants: Sequence[WorkerProcess]) -> list[Case]:
-    """Every shape that a run may send through the shared buffers: the cases and their probes.
-
-    Who refuses a case is not asked about it, and its claims make no room for others to fill.
-    """
-    cases = list(suite.cases)
-    if suite.sustained_s:
-        cases += [case.model_copy(update={"burst": max(RING, case.burst)}) for case in suite.cases]
-    for case in suite.cases:
-        for claims in (worker.entrant.manifest.claims for worker in entrants):
-            if not claims.refusal(case):
-                cases += [probe.case for probe in problem.probes(case, claims)]
-    return cases

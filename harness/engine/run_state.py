@@ -1,21 +1,26 @@
-"""All that one run holds: who takes part, on what, and what is known so far. No process is talked to."""
+"""All that one run holds: who takes part, on what, and what is known so far."""
 
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 
 from harness.engine.events import Observer
 from harness.engine.guards.budget import Budget
 from harness.engine.guards.quiet import Quiet
-from harness.engine.worker_process import JudgeClient, WorkerProcess
-from harness.measure.stopping import FIXED, Rule
+from harness.engine.processes.judge_client import JudgeClient
+from harness.engine.processes.worker_process import WorkerProcess
+from harness.measure.stopping import FIXED, StoppingRule
 from harness.measure.telemetry import Monitor
 from harness.measure.verdict import Evidence, RunFacts
 from harness.problems import Problem
+from harness.problems.base import TensorSpec
+from harness.process.cuda.arena_layout import aligned, nbytes
 from harness.schema import BLAMELESS, Case, Kind, Limits, Result, Status, Suite, Telemetry
 
+RING = 2  # fewest results of a stretch that are kept at once: one is written, one can be checked
 NOBODY_LEFT = "not measured: no submission was left on this shape"
 FAILED_FAST = "not measured: -x ends a run at its first failure"
 
@@ -24,7 +29,7 @@ FAILED_FAST = "not measured: -x ends a run at its first failure"
 class Roles:
     """Who the run leans on: the headline baseline, the trusted control, the null kernel."""
 
-    against: str
+    baseline: str
     control: str
     null: str
 
@@ -39,12 +44,11 @@ class State:
     roles: Roles
     judge: JudgeClient
     facts: RunFacts
-    sizes: tuple[int, int]
     monitor: Monitor
     save: Callable[[Result], None]
     observer: Observer
     rng: random.Random = field(default_factory=random.SystemRandom)
-    rule: Rule = FIXED
+    rule: StoppingRule = FIXED
     fail_fast: bool = False  # the first failure of a submission ends the run
     only_check: bool = False  # nobody is timed
     hidden: frozenset[str] = frozenset()  # ran, but nobody asked for a row of it
@@ -70,6 +74,13 @@ class State:
         """Deadlines of this suite."""
         return self.suite.limits
 
+    @cached_property
+    def sizes(self) -> tuple[int, int]:
+        """Bytes of the shared input and output arenas, which fit every burst of this run."""
+        return arena_sizes(
+            self.problem, wanted_cases(self.suite, self.problem, self.workers.values())
+        )
+
     def record(self, name: str, case: Case) -> Evidence:
         """The evidence of one (entrant, case)."""
         key = (name, case.name)
@@ -79,8 +90,8 @@ class State:
 
     def pids(self) -> frozenset[int]:
         """The processes of this run, with all that they started."""
-        workers = [worker.child for worker in self.workers.values() if worker.child]
-        return frozenset(pid for child in (*workers, self.judge.child) for pid in child.pids())
+        workers = (pid for worker in self.workers.values() for pid in worker.pids())
+        return frozenset((*workers, *self.judge.child.pids()))
 
     def submissions(self) -> list[str]:
         """Who is judged here; the others are there to be compared with."""
@@ -119,3 +130,30 @@ class State:
         if refusal and known.status is None:
             known.fail(Status.UNSUPPORTED, refusal)
         return known.status is None
+
+
+def wanted_cases(suite: Suite, problem: Problem, entrants: Iterable[WorkerProcess]) -> list[Case]:
+    """Every shape that a run may send through the shared buffers: the cases and their probes.
+
+    Who refuses a case is not asked about it, and its claims make no room for others to fill.
+    """
+    cases = list(suite.cases)
+    if suite.sustained_s:
+        cases += [case.model_copy(update={"burst": max(RING, case.burst)}) for case in suite.cases]
+    for case in suite.cases:
+        for claims in [worker.entrant.manifest.claims for worker in entrants]:
+            if not claims.refusal(case):
+                cases += [probe.case for probe in problem.probes(case, claims)]
+    return cases
+
+
+def arena_sizes(problem: Problem, cases: Sequence[Case]) -> tuple[int, int]:
+    """Bytes of the shared input and output arenas that fit the burst of every one of `cases`."""
+
+    def room(specs: Sequence[TensorSpec], calls: int) -> int:
+        return calls * sum(aligned(nbytes(spec.shape, spec.dtype)) for spec in specs)
+
+    return (
+        max(room(problem.inputs(case), case.burst) for case in cases),
+        max(room(problem.outputs(case), case.burst) for case in cases),
+    )

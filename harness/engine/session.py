@@ -1,9 +1,8 @@
-"""From a request to a running Run: folders, lock, judge, builders, workers; and all of it down again."""
+"""From a request to a running Run: folders, lock, judge, builders, workers; and all of it ended."""
 
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import os
 import secrets
 import subprocess
@@ -12,19 +11,19 @@ import traceback
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
-from pathlib import Path
 
 from harness import PROTOCOL, __version__
 from harness.catalog.request import Request
-from harness.engine.assign_roles import assign_roles, gpu_env, make_workers
+from harness.engine.assign_roles import Crew, gpu_env
 from harness.engine.events import Observer
 from harness.engine.guards.quiet import Quiet
 from harness.engine.guards.resource_watch import ResourceWatch
-from harness.engine.run import BrokenRun, Run, wanted_cases
-from harness.engine.worker_process import JudgeClient, WorkerProcess, arena_sizes
+from harness.engine.processes.judge_client import JudgeClient
+from harness.engine.processes.worker_process import WorkerProcess
+from harness.engine.run import BrokenRun, Run
 from harness.measure.machine import missing, too_old, without_gpu
 from harness.measure.telemetry import Monitor
-from harness.measure.two_clocks import CPU_RULES, GPU_RULES, ClockTolerance
+from harness.measure.two_clocks import CPU_TOLERANCE, GPU_TOLERANCE, ClockTolerance
 from harness.measure.verdict import RunFacts
 from harness.problems import Problem, get_problem
 from harness.process import prestart, process_tree, project
@@ -61,20 +60,18 @@ def opened(request: Request, save: Callable[[Result], None], observer: Observer)
     """A Run with its judge ready, its builds done and its workers started; all ended on the way out."""
     problem = get_problem(request.suite.problem)
     enter.require(request.sandbox)
+    note_walls(request, observer)
     before = frozenset(process_tree.children(os.getpid()))
     with contextlib.ExitStack() as stack:
         stack.enter_context(tidy())
         stack.enter_context(gpu_lock(request.machine, observer.note))
         trusted = stack.enter_context(prestart.taken())
-        scratch, forkserver = trusted.scratch, trusted.forkserver
         monitor = Monitor(request.machine)
         stack.callback(monitor.close)
         device = "cuda" if request.machine.has_gpu and request.suite.device == "gpu" else "cpu"
         judge = JudgeClient(trusted.judge, problem.name, device, gpu_env(request.machine))
-        workers = make_workers(request, problem, device, scratch)
-        roles, hidden = assign_roles(request, problem, device, workers, scratch)
-        for worker in workers.values():
-            worker.forkserver = forkserver
+        crew = Crew(request, problem, device, trusted.scratch, trusted.forkserver)
+        roles, workers = crew.assign_roles(), crew.workers
         stack.callback(WorkerProcess.end_all, workers.values())
         run = Run(
             suite=request.asked,
@@ -83,13 +80,10 @@ def opened(request: Request, save: Callable[[Result], None], observer: Observer)
             roles=roles,
             judge=judge,
             facts=facts_of(request, problem, device),
-            sizes=arena_sizes(
-                problem, wanted_cases(request.asked, problem, list(workers.values()))
-            ),
             monitor=monitor,
             save=save,
             observer=observer,
-            hidden=hidden,
+            hidden=crew.hidden,
             rule=request.rule,
             fail_fast=request.fail_fast,
             only_check=request.only_check,
@@ -100,7 +94,7 @@ def opened(request: Request, save: Callable[[Result], None], observer: Observer)
         watch.start()
         with run.nothing_lost():
             prepare(run, request)
-        run.clean_up = lambda: sweep(before | {forkserver.pid} | run.pids())
+        run.clean_up = lambda: sweep(before | {trusted.forkserver.pid} | run.pids())
         yield run
 
 
@@ -112,7 +106,7 @@ def warm_up(request: Request, observer: Observer) -> None:
     problem = get_problem(request.suite.problem)
     enter.require(request.sandbox)
     with tidy(), scratch_folder() as scratch:
-        for name, worker in make_workers(request, problem, "cuda", scratch).items():
+        for name, worker in Crew(request, problem, "cuda", scratch).workers.items():
             manifest = worker.entrant.manifest
             cases = [case for case in request.asked.cases if not manifest.claims.refusal(case)]
             lacks = missing(manifest.needs, request.machine) or too_old(
@@ -131,7 +125,6 @@ def prepare(run: Run, request: Request) -> None:
     first speaks to it.
     """
     preflight(run, request)
-    tell_walls(run, request)
     to_build = [worker for worker in run.workers.values() if needs_build(worker, run)]
     to_build.sort(key=lambda worker: not worker.compiles_alone)
     with ThreadPoolExecutor(BUILDERS_AT_ONCE) as pool:
@@ -185,15 +178,15 @@ def preflight(run: Run, request: Request) -> None:
                 run.record(name, case).fail(Status.UNAVAILABLE, why)
 
 
-def tell_walls(run: Run, request: Request) -> None:
+def note_walls(request: Request, observer: Observer) -> None:
     """Say what keeps the walls low, and which folders of the user's import path they shut."""
     if request.sandbox < 2 and (why := enter.lacking(2)):
         kind = enter.LEVELS[request.sandbox]
-        run.observer.note(f"workers run at sandbox level {request.sandbox} ({kind}), not 2: {why}")
+        observer.note(f"workers run at sandbox level {request.sandbox} ({kind}), not 2: {why}")
     if request.sandbox:
-        shut = search_path.shut(*project.private(request.root), request.cache)
-        for entry, why in search_path.refused(shut).items():
-            run.observer.note(f"workers cannot read {entry} of your import path: {why}")
+        private = (*project.private(request.root), request.cache)
+        for entry, why in search_path.refused(search_path.shut(*private)).items():
+            observer.note(f"workers cannot read {entry} of your import path: {why}")
 
 
 def needs_build(worker: WorkerProcess, run: Run) -> bool:
@@ -201,10 +194,7 @@ def needs_build(worker: WorkerProcess, run: Run) -> bool:
     if worker.entrant.manifest.language == "pytorch" or worker.device == "cpu":
         return False
     open_cases = [c for c in run.suite.cases if run.record(worker.entrant.name, c).status is None]
-    if not open_cases:
-        return False
-    kept = any(worker.jail.cache.iterdir())  # it goes when its user changes or it is too large
-    return not (kept and _build_mark(worker, run).exists())
+    return bool(open_cases) and not worker.has_build(_made_for(run))
 
 
 def build_one(run: Run, worker: WorkerProcess) -> None:
@@ -225,16 +215,13 @@ def build_one(run: Run, worker: WorkerProcess) -> None:
             known.fail(status, reason)
             known.log_tail = known.log_tail or worker.build_log
     if status is None:
-        _build_mark(worker, run).touch()
+        worker.keep_build(_made_for(run))
 
 
-def _build_mark(worker: WorkerProcess, run: Run) -> Path:
-    """Beside the entrants' caches, which are theirs to write; another compiler or GPU builds again."""
-    folder = worker.jail.cache.parent.parent / "built"
-    folder.mkdir(exist_ok=True)
+def _made_for(run: Run) -> str:
+    """Another suite, compiler or GPU builds again."""
     here = run.facts.machine
-    made_for = " ".join((run.suite.sha256, here.gpu, here.cuda, here.torch, here.triton))
-    return folder / f"{worker.jail.cache.name}-{hashlib.sha256(made_for.encode()).hexdigest()[:16]}"
+    return " ".join((run.suite.sha256, here.gpu, here.cuda, here.torch, here.triton))
 
 
 def start_all(run: Run, workers: Sequence[WorkerProcess]) -> None:
@@ -263,13 +250,13 @@ def facts_of(request: Request, problem: Problem, device: str) -> RunFacts:
         commitment="",
         secret="",
         problem=problem,
-        rules=clock_tolerance(device),
+        tolerance=clock_tolerance(device),
     )
 
 
 def clock_tolerance(device: str) -> ClockTolerance:
     """How the two clocks are compared on this kind of device."""
-    return GPU_RULES if device == "cuda" else CPU_RULES
+    return GPU_TOLERANCE if device == "cuda" else CPU_TOLERANCE
 
 
 def harness_commit() -> str:
@@ -277,22 +264,15 @@ def harness_commit() -> str:
     if not project.is_project(HOME):  # a git that is around an installation is somebody else's
         return os.environ.get("ATTNBOARD_COMMIT", "") or f"v{__version__}"
     try:
-        head = subprocess.run(
-            ["git", "rev-parse", "HEAD"],
+        told = subprocess.run(
+            ["git", "status", "--porcelain=v2", "--branch", "harness", "run.py"],
             cwd=HOME,
             capture_output=True,
             text=True,
             check=True,
             timeout=10,
-        ).stdout.strip()
-        dirty = subprocess.run(
-            ["git", "status", "--porcelain", "harness", "run.py"],
-            cwd=HOME,
-            capture_output=True,
-            text=True,
-            check=True,
-            timeout=10,
-        ).stdout.strip()
+        ).stdout.splitlines()
     except (OSError, subprocess.SubprocessError):
         return os.environ.get("ATTNBOARD_COMMIT", "")
-    return head[:12] + ("+" if dirty else "")
+    head = next(line.split()[2] for line in told if line.startswith("# branch.oid "))
+    return head[:12] + ("" if all(line.startswith("# ") for line in told) else "+")

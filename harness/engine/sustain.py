@@ -13,7 +13,7 @@ import math
 from collections.abc import Iterator, Set
 
 from harness.engine.burst import Question, Stretch, end_woken, run_burst
-from harness.engine.run_state import State
+from harness.engine.run_state import RING, State
 from harness.measure import stats
 from harness.measure.energy import Recorder, mean_clock_mhz, mean_power
 from harness.measure.plan import shuffled
@@ -21,7 +21,6 @@ from harness.problems.base import Probe
 from harness.process.messages import BurstReport, StretchReport
 from harness.schema import Case, Kind, Status, Sustained
 
-RING = 2  # fewest results that are kept at once: one is written, one can be checked
 FEWEST_CALLS, MOST_CALLS = 40, 200_000  # however long or short a call is
 #: Every output of a burst is compared; a stretch that is faster per call by more is not believed.
 FASTER_THAN_BURSTS_PCT = 3.0
@@ -74,10 +73,10 @@ def _stretch(state: State, name: str, case: Case) -> Sustained:
     if woken:
         said = f"{', '.join(woken)} ran beside it"
         return Sustained(status=Status.CONTENDED, reason=said)
-    return _told(state, name, case, reply, recorder, burst_ms)
+    return _figures(state, name, case, reply, recorder, burst_ms)
 
 
-def _told(
+def _figures(
     state: State, name: str, case: Case, reply: StretchReport, recorder: Recorder, burst_ms: float
 ) -> Sustained:
     """The figures of a stretch whose results were right."""

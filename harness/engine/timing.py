@@ -54,11 +54,11 @@ def run_block(state: State, case: Case, block: Block) -> None:
     for name in alive:
         if state.record(name, case).status is not None:
             continue  # since this block began
-        heat_ms = 0 if name == state.roles.null else state.suite.heat_ms
+        preheat_ms = 0 if name == state.roles.null else state.suite.heat_ms
         before_j = state.monitor.energy_j()
         compare = block.timed and to_compare(state, name, case)
         reply = run_burst(
-            *(state, name, question, state.limits.burst_s), heat_ms=heat_ms, compare=compare
+            *(state, name, question, state.limits.burst_s), preheat_ms=preheat_ms, compare=compare
         )
         if reply is not None:
             _take(state, name, case, block, reply, before_j)
@@ -158,7 +158,7 @@ def clock_verdict(state: State, name: str, case: Case) -> ClockCheck:
     """What the two clocks say of one entrant so far: its samples marked, and whether it is believed."""
     samples = state.record(name, case).samples
     control = shared(state.record(state.roles.control, case).samples, samples)
-    return check_clocks(samples, control, (), state.facts.rules)
+    return check_clocks(samples, control, (), state.facts.tolerance)
 
 
 def repeat_disturbed(state: State, case: Case, names: Sequence[str]) -> int:
@@ -208,10 +208,9 @@ def prime(state: State, names: Sequence[str]) -> None:
     fresh = []
     for name in names:
         worker = state.workers[name]
-        if name != state.roles.null and worker.attached and worker.profiler_started != worker.label:
+        if name != state.roles.null and worker.wants_profiler():
             fresh.append(worker)
     for worker in fresh:
-        worker.profiler_started = worker.label
         state.quiet.release(worker)
     if fresh:
         by_label = {worker.label: worker for worker in fresh}
@@ -221,7 +220,6 @@ def prime(state: State, names: Sequence[str]) -> None:
             lambda label, deadline_s: end_overdue(state, by_label[label], deadline_s),
         )
     for worker in fresh:
-        assert worker.child
         worker.child.pause()
 
 
@@ -230,10 +228,10 @@ def intervals(
 ) -> dict[str, stats.Interval]:
     """Speed-ups so far, for the live view; of everybody if no `names` are given."""
     level = level_of(len(state.rule.looks(state.suite.blocks)))
-    base = {s.block: s.latency_ms for s in state.record(state.roles.against, case).samples}
+    base = {s.block: s.latency_ms for s in state.record(state.roles.baseline, case).samples}
     found = {}
     for name in state.workers if names is None else names:
-        if name in (state.roles.null, state.roles.against) or name in state.hidden:
+        if name in (state.roles.null, state.roles.baseline) or name in state.hidden:
             continue
         mine = {s.block: s.latency_ms for s in state.record(name, case).samples}
         interval = stats.speedup(base, mine, level) if len(mine) > 2 and len(base) > 2 else None

@@ -26,7 +26,7 @@ import random
 import socket
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -34,7 +34,7 @@ import torch
 from harness.errors import WireError
 from harness.judge.inputs import Inputs
 from harness.judge.locate import located
-from harness.judge.numerics import Grade, grade, worst
+from harness.judge.numerics import error_of
 from harness.judge.sampled import Sampled
 from harness.judge.stream import OwnTime, StreamLatch
 from harness.judge.withheld import Withheld
@@ -42,9 +42,8 @@ from harness.problems.base import keywords
 from harness.process import wire
 from harness.process.cuda.arena_layout import OUTPUT_SHARES, share_bytes
 from harness.process.cuda.shared_memory import DTYPES, Arena, ArenaKind
-from harness.process.messages import WorkerReply, understood
-from harness.schema import CONFESSIONS, Status
-from harness.schema.mismatch import Mismatch
+from harness.process.messages import BurstReport, WorkerReply, understood
+from harness.schema import CONFESSIONS, Error, Status
 
 #: Long enough for ten calls of a host that needs 200 µs each: all of a burst is queued before it
 #: starts.
@@ -84,28 +83,12 @@ class Patience:
     kernels_s: float | None = None
 
 
-@dataclass(frozen=True)
-class BurstOutcome:
-    """What one burst came to; `grade` is the worst of the K outputs."""
-
-    status: Status
-    message: str = ""
-    calls_ms: tuple[float, ...] = ()
-    t2_ms: float = 0.0
-    grade: Grade | None = None
-    kernels: tuple[str, ...] = ()
-    configs: tuple[str, ...] = ()  # what its own search chose
-    deterministic: bool | None = None  # the same inputs gave the same bits; None where nobody asked
-    likeness: dict[str, float] = field(default_factory=dict)  # to libraries, where it was compared
-    mismatch: Mismatch | None = None  # where it is INCORRECT or NONFINITE
-
-
 class WorkerGone(Exception):
-    """The worker broke the protocol, died or fell silent; carries the outcome."""
+    """The worker broke the protocol, died or fell silent; `report` is what comes of its burst."""
 
     def __init__(self, status: Status, message: str) -> None:
         super().__init__(message)
-        self.status, self.message = status, message
+        self.report = BurstReport(status=status, message=message)
 
 
 class WorkerLink:
@@ -185,30 +168,31 @@ class WorkerLink:
         inputs: Inputs,
         patience: Patience,
         profile: bool = False,
-        heat: Callable[[], None] | None = None,
+        preheat: Callable[[], None] | None = None,
         compare: Compare | None = None,
         keep: Keep | None = None,
-    ) -> BurstOutcome:
-        """Run one burst on this worker and verify all of it; `heat` queues trusted work before it.
+    ) -> BurstReport:
+        """Run one burst on this worker and verify all of it; `preheat` queues trusted work before it.
 
         compare: told one call's number and results, a random one's, when the clock has stopped.
         keep: told all results, where they could be read.
         """
         try:
-            outcome, outs = self._burst(inputs, patience, profile, heat)
+            report, outs = self._burst(inputs, patience, profile, preheat)
         except WorkerGone as gone:
-            return BurstOutcome(gone.status, gone.message)
+            return gone.report
         if keep:
             keep(outs)
         if not compare or not outs:
-            return outcome
+            return report
         call, width = random.SystemRandom().randrange(inputs.calls), len(inputs.specs_out)
-        return replace(outcome, likeness=compare(call, outs[call * width : (call + 1) * width]))
+        shares = compare(call, outs[call * width : (call + 1) * width])
+        return report.model_copy(update={"likeness": shares})
 
     def _burst(
-        self, inputs: Inputs, patience: Patience, profile: bool, heat: Callable[[], None] | None
-    ) -> tuple[BurstOutcome, list[torch.Tensor]]:
-        """The outcome, and the outputs where all of them could be read."""
+        self, inputs: Inputs, patience: Patience, profile: bool, preheat: Callable[[], None] | None
+    ) -> tuple[BurstReport, list[torch.Tensor]]:
+        """What came of it, and the outputs where all of them could be read."""
         shared_in = self.inputs.carve([(s.shape, s.dtype) for s in inputs.specs_in] * inputs.calls)
         hidden = [tensor for call in inputs.tensors for tensor in call]
         some = [spec.withheld for spec in inputs.specs_in] * inputs.calls
@@ -219,7 +203,7 @@ class WorkerLink:
             self.ask(prepare_message(inputs, profile, tells), patience.calls_s)
             copies = (hidden, shared_in)
             reply, t2_ms, held = (
-                self._gated(self.gate, inputs, copies, withheld, patience, heat)
+                self._gated(self.gate, inputs, copies, withheld, patience, preheat)
                 if self.gate
                 else self._ungated(inputs, copies, withheld, patience.calls_s)
             )
@@ -249,19 +233,19 @@ class WorkerLink:
         copies: Copies,
         withheld: Withheld,
         patience: Patience,
-        heat: Callable[[], None] | None,
+        preheat: Callable[[], None] | None,
     ) -> tuple[WorkerReply, float, list[torch.Tensor]]:
         """Queue the burst behind the gate, let the worker queue its calls, open; (reply, T2, outputs).
 
         The judge's own stream copies the inputs in, makes them right, waits for the worker's and
-        reads words of the outputs. Work that was queued before (heat) ends first, and the burst
+        reads words of the outputs. Work that was queued before (preheat) ends first, and the burst
         follows it without a pause. Whatever happens, the stream is idle afterwards. Raises
         WorkerGone.
         """
         sizes = inputs.output_bytes
         sampled = Sampled(self.outputs.room, self.outputs.table(len(sizes)), sizes)
-        if heat:
-            heat()
+        if preheat:
+            preheat()
         gate.close()
         try:
             _copy_all(*copies)
@@ -330,36 +314,36 @@ class WorkerLink:
         strides: list[list[int]],
         reply: WorkerReply,
         t2_ms: float,
-    ) -> BurstOutcome:
+    ) -> BurstReport:
         if not inputs.references:
-            return BurstOutcome(Status.PASSED, "", tuple(reply.calls_ms), t2_ms)
+            return BurstReport(status=Status.PASSED, calls_ms=reply.calls_ms, t2_ms=t2_ms)
         references = [ref for call in inputs.references for ref in call]
-        grades = [grade(out, reference) for out, reference in zip(outs, references, strict=True)]
-        overall = worst(grades)
+        errors = [error_of(out, reference) for out, reference in zip(outs, references, strict=True)]
+        overall = Error.worst_of(errors)
         status, message, bad = Status.PASSED, "", -1
         if not overall.finite:
-            bad = next(i for i, g in enumerate(grades) if not g.finite)
+            bad = next(i for i, error in enumerate(errors) if not error.finite)
             status = Status.NONFINITE
             message = f"{inputs.which(bad)} of the burst holds NaN or infinity"
         elif differs(overall.max_diff, inputs.contract_limit):
-            bad = max(range(len(grades)), key=lambda i: grades[i].max_diff)
+            bad = max(range(len(errors)), key=lambda i: errors[i].max_diff)
             of = f" of {inputs.which(bad)}" if len(inputs.specs_out) > 1 else ""
             message = (
                 f"max diff {overall.max_diff:.3g}{of}, must be below {inputs.contract_limit:g}"
             )
             status = Status.INCORRECT
-        mismatch = None if bad < 0 else located(inputs, grades, bad, outs[bad])
+        mismatch = None if bad < 0 else located(inputs, errors, bad, outs[bad])
         if mismatch:
             message = f"{message}; {mismatch.words()}"
-        return BurstOutcome(
-            status,
-            message,
-            tuple(reply.calls_ms),
-            t2_ms,
-            overall,
-            tuple(reply.kernels),
-            tuple(reply.configs),
-            _repeated(inputs, outs, strides),
+        return BurstReport(
+            status=status,
+            message=message,
+            calls_ms=reply.calls_ms,
+            t2_ms=t2_ms,
+            error=overall,
+            kernels=reply.kernels,
+            configs=reply.configs,
+            deterministic=_repeated(inputs, outs, strides),
             mismatch=mismatch,
         )
 

@@ -17,10 +17,10 @@ import torch
 
 from harness.errors import WireError
 from harness.judge.alone import Watch
-from harness.judge.burst import BurstOutcome, Patience, WorkerGone, WorkerLink
+from harness.judge.burst import Patience, WorkerGone, WorkerLink
 from harness.judge.inputs import Inputs
 from harness.judge.locate import digest
-from harness.judge.numerics import Reference, grade, likeness
+from harness.judge.numerics import Reference, error_of, likeness
 from harness.judge.secret import Secret
 from harness.judge.stream import OwnTime
 from harness.judge.stretch import Asked, run_stretch
@@ -32,7 +32,7 @@ from harness.process import wire
 from harness.process.cuda.driver import keep_memory_private, timer
 from harness.process.cuda.shared_memory import Arena, ArenaKind
 from harness.process.messages import BurstReport, StretchReport
-from harness.schema import Case, Error, Status
+from harness.schema import Case, Status
 from harness.schema.mismatch import Draw
 
 #: As much as do_bench clears: several times the L2 cache of any GPU.
@@ -49,7 +49,7 @@ class Judge:
         self.secret = Secret()
         self.links: dict[str, WorkerLink] = {}
         self.current: Inputs | None = None
-        self.heat_call_ms: dict[tuple[object, ...], float] = {}
+        self.preheat_call_ms: dict[tuple[object, ...], float] = {}
         self.cleared: torch.Tensor | None = None
         self.watch: Watch | None = None  # loaded when somebody is timed: no verdict waits for it
         self.own_time = OwnTime()
@@ -101,7 +101,7 @@ class Judge:
         try:
             link.map(message["timeout_s"])
         except WorkerGone as gone:
-            return report_of(BurstOutcome(gone.status, gone.message))
+            return message_of(gone.report)
         return {"ok": True}
 
     def _inputs(self, message: wire.Message) -> wire.Message:
@@ -186,12 +186,12 @@ class Judge:
         if self.current is None:
             raise WireError("burst before inputs")
         link = self.links[message["worker"]]
-        heat = partial(self._heat, self.current, float(message.get("heat_ms", 0)))
+        preheat = partial(self._preheat, self.current, float(message.get("preheat_ms", 0)))
         compare = partial(self._compare, self.current) if message.get("compare") else None
         profile = bool(message.get("profile", False))
         keep = None if self.results is None else self.results.extend
         patience = Patience(message["timeout_s"], message.get("kernels_s"))
-        return report_of(link.burst(self.current, patience, profile, heat, compare, keep))
+        return message_of(link.burst(self.current, patience, profile, preheat, compare, keep))
 
     def _stretch(self, message: wire.Message) -> wire.Message:
         """Seconds of one worker's calls on windows into the current inputs."""
@@ -265,16 +265,16 @@ class Judge:
             generator = torch.Generator(self.device).manual_seed(0)
             inputs = self.tensors.make_inputs(case, "normal", generator, self.device, kwargs)
             for reference in self._references(inputs, kwargs, True, "rehearsal", False):
-                grade(reference.contract, reference)
+                error_of(reference.contract, reference)
 
-    def _heat(self, inputs: Inputs, heat_ms: float) -> None:
-        """Queue `heat_ms` of SDPA on the burst's shape: the burst meets a chip at work, the same for everybody.
+    def _preheat(self, inputs: Inputs, preheat_ms: float) -> None:
+        """Queue `preheat_ms` of SDPA on the burst's shape: everybody's burst meets a chip at work.
 
         The cache is cleared before every call, which is how `triton.testing.do_bench` keeps a chip
         at work: clearing takes little power, so without it the chip would step further down than
         under do_bench.
         """
-        if self.device.type != "cuda" or not heat_ms:
+        if self.device.type != "cuda" or not preheat_ms:
             return
         q, k, v = inputs.tensors[0][:3]
         if self.cleared is None:
@@ -286,35 +286,15 @@ class Judge:
             sdpa(q, k, v, bool(inputs.kwargs["causal"]), None)
 
         key = (*q.shape, *k.shape, *inputs.kwargs.values())
-        if key not in self.heat_call_ms:
-            self.heat_call_ms[key] = gpu_ms(once)
-        for _ in range(math.ceil(heat_ms / self.heat_call_ms[key])):
+        if key not in self.preheat_call_ms:
+            self.preheat_call_ms[key] = gpu_ms(once)
+        for _ in range(math.ceil(preheat_ms / self.preheat_call_ms[key])):
             once()
 
 
-def report_of(outcome: BurstOutcome) -> wire.Message:
-    """What the engine is told; whatever words a worker chose, it fits into a message."""
-    grade = outcome.grade
-    report = BurstReport(
-        status=outcome.status,
-        message=outcome.message,
-        calls_ms=outcome.calls_ms,
-        t2_ms=outcome.t2_ms,
-        error=None
-        if grade is None
-        else Error(
-            max_diff=grade.max_diff,
-            rel_l2=grade.rel_l2,
-            worst_row=grade.worst_row,
-            finite=grade.finite,
-        ),
-        kernels=outcome.kernels,
-        configs=outcome.configs,
-        deterministic=outcome.deterministic,
-        likeness=outcome.likeness,
-        mismatch=outcome.mismatch,
-    )
-    return dict(report) | {  # not JSON's own dump, which has no NaN
+def message_of(report: BurstReport) -> wire.Message:
+    """A report as the engine is told it: not JSON's own dump, which has no NaN."""
+    return dict(report) | {
         "status": report.status.value,
         "error": None if report.error is None else dict(report.error),
         "mismatch": None if report.mismatch is None else report.mismatch.model_dump(),

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from harness.judge.inputs import Inputs
-from harness.judge.numerics import Grade
+from harness.schema import Error
 from harness.schema.mismatch import ALL_WRONG, MOST_LINES, MOST_MARKS, Mismatch
 
 Fields = dict[str, Any]
@@ -18,14 +18,14 @@ Picture = tuple[list[str], int, int]  # lines, heads a line, rows a mark
 
 
 def located(
-    inputs: Inputs, grades: Sequence[Grade], bad: int, out: torch.Tensor
+    inputs: Inputs, errors: Sequence[Error], bad: int, out: torch.Tensor
 ) -> Mismatch | None:
     """Where output `bad` of a burst is wrong; None where no memory is left to look."""
     if inputs.draw is None:
         return None
     width, limit = len(inputs.specs_out), inputs.contract_limit
     call, number = divmod(bad, width)
-    wrong = [i for i, g in enumerate(grades) if not g.finite or not g.max_diff < limit]
+    wrong = [i for i, e in enumerate(errors) if not e.finite or not e.max_diff < limit]
     reference = inputs.references[call][number]
     try:
         found = locate(out, reference.contract, limit, reference.scaled)

@@ -9,6 +9,8 @@ from statistics import median
 
 import torch
 
+from harness.schema import Error
+
 Outputs = Sequence[torch.Tensor]
 
 #: An honest output and SDPA's differ by two roundings, an honest output and float64 by one.
@@ -27,18 +29,10 @@ class Reference:
     scaled: bool = False  # differences count in units of the reference's own size
 
 
-@dataclass(frozen=True)
-class Grade:
-    """Numerics of one output; NaN never compares as small, so `finite` is asked first."""
-
-    finite: bool
-    max_diff: float
-    rel_l2: float
-    worst_row: float
-
-
-def grade(out: torch.Tensor, reference: Reference) -> Grade:
+def error_of(out: torch.Tensor, reference: Reference) -> Error:
     """Compare `out` [B, H, S, D] with its references; one device synchronisation.
+
+    NaN never compares as small, so `finite` is asked first.
 
     A `scaled` reference (gradients: their size follows from the inputs) takes the largest
     difference in units of its own largest value, and rows shorter than the root mean square row in
@@ -62,7 +56,7 @@ def grade(out: torch.Tensor, reference: Reference) -> Grade:
         checks += _relative(mine - reference.exact, reference.exact, scaled)
         checks += _relative(drift, contract, scaled)
     whole, max_diff, rel, row, drift_rel, drift_row = torch.stack(checks).tolist()
-    return Grade(
+    return Error(
         finite=whole == 1.0
         and not any(map(math.isnan, (max_diff, rel, row, drift_rel, drift_row))),
         max_diff=max_diff,
@@ -83,16 +77,6 @@ def _relative(
     if scaled:
         row = torch.maximum(row, size.mean())
     return [whole, (error / row).max().sqrt()]
-
-
-def worst(grades: list[Grade]) -> Grade:
-    """The worst of each number over a burst."""
-    return Grade(
-        finite=all(g.finite for g in grades),
-        max_diff=max(g.max_diff for g in grades),
-        rel_l2=max(g.rel_l2 for g in grades),
-        worst_row=max(g.worst_row for g in grades),
-    )
 
 
 def likeness(outputs: Outputs, libraries: Iterable[tuple[str, Outputs]]) -> dict[str, float]:

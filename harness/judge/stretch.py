@@ -141,7 +141,7 @@ def run_stretch(link: WorkerLink, asked: Asked, timeout_s: float) -> StretchRepo
         found = _gpu(link, asked, timeout_s) if link.gate else _cpu(link, asked, timeout_s)
         _require_inputs(link, asked)
     except WorkerGone as gone:
-        return StretchReport(status=gone.status, message=gone.message)
+        return StretchReport(**dict(gone.report))
     return found
 
 

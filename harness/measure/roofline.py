@@ -90,7 +90,7 @@ def limiter(result: Result, resources: Resources | None = None) -> str:
     if resources and resources.spill_bytes:
         return f"registers: {resources.spill_bytes} bytes spill to memory in every thread"
     tensor, exp = told.tensor_ms / result.latency_ms, told.exp_ms / result.latency_ms
-    return _words(
+    return _limiter_text(
         tensor,
         exp,
         (told.memory_ms or 0) / result.latency_ms,
@@ -98,7 +98,7 @@ def limiter(result: Result, resources: Resources | None = None) -> str:
     )
 
 
-def _words(tensor: float, exp: float, memory: float, clock_mhz: float) -> str:
+def _limiter_text(tensor: float, exp: float, memory: float, clock_mhz: float) -> str:
     """The same from the share of the time each unit must be busy at `clock_mhz`.
 
     That clock is read between bursts, when the load is gone: under a power limit the chip runs

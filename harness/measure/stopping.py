@@ -4,7 +4,7 @@ Who looks at his samples again and again and stops when they please him is wrong
 intervals say: with 95 % intervals looked at after every block from 20 to 537, two equal kernels are
 called different in two runs of five (tests/measure/test_stopping.py). So a run that may stop early
 
-- looks at a few numbers of blocks that are fixed before it starts (`Rule.looks`), and
+- looks at a few numbers of blocks that are fixed before it starts (`StoppingRule.looks`), and
 - shares the error it allows itself among these looks: each uses intervals of level
   1 - 0.05 / looks. Whatever the data do, and however the looks depend on each other, one of a
   pair's intervals misses the truth in at most 5 % of the runs (Bonferroni's inequality; the idea of
@@ -48,7 +48,7 @@ Times = Mapping[str, Mapping[str, Mapping[int, float]]]
 
 
 @dataclass(frozen=True)
-class Rule:
+class StoppingRule:
     """What was asked for; without `until_pct` and `race` every entrant gets the suite's blocks."""
 
     until_pct: float | None = None  # neighbours are told apart, or equal within this
@@ -76,7 +76,7 @@ class Rule:
         return tuple(sorted(chosen)) or (blocks,)
 
 
-FIXED = Rule()
+FIXED = StoppingRule()
 
 
 def level_of(looks: int) -> float:

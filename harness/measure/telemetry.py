@@ -29,6 +29,7 @@ class Monitor:
             pynvml.nvmlInit()
             self._lib = pynvml
             self._handle = pynvml.nvmlDeviceGetHandleByUUID(machine.uuid)
+        self.has_display = self._draws()
 
     def snapshot(self, foreign_pids: int = 0) -> Telemetry:
         """Read everything once (about a millisecond); `foreign_pids` used the GPU and are none of the run."""
@@ -76,7 +77,7 @@ class Monitor:
             return {}
         return {process.pid: process.usedGpuMemory or 0 for process in processes}
 
-    def has_display(self) -> bool:
+    def _draws(self) -> bool:
         """Whether a process draws with this GPU: it computes in turns with whoever shows something."""
         lib = self._lib
         if lib is None:

@@ -38,7 +38,7 @@ class ClockTolerance:
 
 #: On one H200 a gap's standard deviation is 0.003 ms, and 1 of 90 bursts was 0.014 ms longer than
 #: usual (tests/measure/test_two_clocks.py holds them).
-GPU_RULES = ClockTolerance(
+GPU_TOLERANCE = ClockTolerance(
     burst_pct=1.0,
     mean_pct=0.3,
     burst_floor_ms=0.030,
@@ -47,7 +47,7 @@ GPU_RULES = ClockTolerance(
     late_share=0.1,
 )
 #: A CPU under an interpreter and a scheduler: coarse, and never ranked.
-CPU_RULES = ClockTolerance(
+CPU_TOLERANCE = ClockTolerance(
     burst_pct=60,
     mean_pct=30,
     burst_floor_ms=25,
@@ -70,18 +70,18 @@ def check_clocks(
     samples: Sequence[Sample],
     control: Sequence[Sample],
     null_gaps_ms: Sequence[float],
-    rules: ClockTolerance,
+    tolerance: ClockTolerance,
 ) -> ClockCheck:
     """Hold T1 against T2, burst by burst and on the mean of the blocks, where the noise averages out."""
     if not samples or not control:
         return ClockCheck(tuple(samples), None)
     pace_gaps = sorted(sample.gap_ms for sample in control)
     pace_gap, noise = statistics.median(pace_gaps), _noise(pace_gaps)
-    least = min(pace_gaps[0], *(gap + rules.null_ms for gap in null_gaps_ms), math.inf)
-    marked = tuple(_mark(sample, pace_gap, noise, rules) for sample in samples)
+    least = min(pace_gaps[0], *(gap + tolerance.null_ms for gap in null_gaps_ms), math.inf)
+    marked = tuple(_mark(sample, pace_gap, noise, tolerance) for sample in samples)
     scored = [sample for sample in marked if not sample.late]
     late = len(marked) - len(scored)
-    if not scored or late > max(1, rules.late_share * len(marked)):
+    if not scored or late > max(1, tolerance.late_share * len(marked)):
         return ClockCheck(
             marked, None, f"{late} of {len(marked)} bursts took longer outside than claimed inside"
         )
@@ -91,9 +91,11 @@ def check_clocks(
     # still.
     excess = max(statistics.fmean(gaps), statistics.median(gaps)) - pace_gap
     sigma_mean = noise * (1 / len(scored) + 1 / len(control)) ** 0.5
-    allowed = max(rules.mean_pct / 100 * t1, rules.mean_sigmas * sigma_mean, rules.mean_floor_ms)
+    allowed = max(
+        tolerance.mean_pct / 100 * t1, tolerance.mean_sigmas * sigma_mean, tolerance.mean_floor_ms
+    )
     slack = Slack(
-        burst_pct=_share(pace_gap - least + _burst_allowance(t1, noise, rules), t1),
+        burst_pct=_share(pace_gap - least + _burst_allowance(t1, noise, tolerance), t1),
         mean_pct=_share(pace_gap - least + allowed, t1),
         null_gap_ms=statistics.median(null_gaps_ms) if null_gaps_ms else 0.0,
         gap_ms=statistics.median(gaps),
@@ -109,13 +111,17 @@ def check_clocks(
     return ClockCheck(marked, slack)
 
 
-def _mark(sample: Sample, pace_gap: float, noise: float, rules: ClockTolerance) -> Sample:
+def _mark(sample: Sample, pace_gap: float, noise: float, tolerance: ClockTolerance) -> Sample:
     excess = sample.gap_ms - pace_gap
-    return sample.model_copy(update={"late": excess > _burst_allowance(sample.t1_ms, noise, rules)})
+    return sample.model_copy(
+        update={"late": excess > _burst_allowance(sample.t1_ms, noise, tolerance)}
+    )
 
 
-def _burst_allowance(t1_ms: float, noise: float, rules: ClockTolerance) -> float:
-    return max(rules.burst_pct / 100 * t1_ms, rules.burst_sigmas * noise, rules.burst_floor_ms)
+def _burst_allowance(t1_ms: float, noise: float, tolerance: ClockTolerance) -> float:
+    return max(
+        tolerance.burst_pct / 100 * t1_ms, tolerance.burst_sigmas * noise, tolerance.burst_floor_ms
+    )
 
 
 def _share(part_ms: float, t1_ms: float) -> float:

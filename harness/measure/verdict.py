@@ -69,15 +69,7 @@ class Evidence:
 
     def saw(self, error: Error) -> None:
         """Widen the worst numbers seen."""
-        if self.worst is None:
-            self.worst = error
-            return
-        self.worst = Error(
-            max_diff=max(self.worst.max_diff, error.max_diff),
-            rel_l2=max(self.worst.rel_l2, error.rel_l2),
-            worst_row=max(self.worst.worst_row, error.worst_row),
-            finite=self.worst.finite and error.finite,
-        )
+        self.worst = error if self.worst is None else Error.worst_of([self.worst, error])
 
 
 @dataclass(frozen=True)
@@ -94,7 +86,7 @@ class RunFacts:
     commitment: str
     secret: str
     problem: Problem
-    rules: ClockTolerance
+    tolerance: ClockTolerance
 
     def for_case(self, commitment: str, secret: str) -> RunFacts:
         """The same with the secret that one case's inputs came from."""
@@ -104,16 +96,16 @@ class RunFacts:
 def conclude(
     evidence: Evidence,
     facts: RunFacts,
-    against: tuple[str, Sequence[Sample]],
+    baseline: tuple[str, Sequence[Sample]],
     control: Sequence[Sample],
     null_gaps_ms: Sequence[float],
     telemetry: Sequence[Telemetry],
     null_energy_j: Mapping[int, float] = MappingProxyType({}),
 ) -> Result:
-    """Judge everything that is known; `against` is the headline baseline's name and samples."""
+    """Judge everything that is known; `baseline` is the headline's name and samples."""
     facts = facts.for_case(*evidence.told) if evidence.told else facts
     clock = check_clocks(
-        evidence.samples, shared(control, evidence.samples), null_gaps_ms, facts.rules
+        evidence.samples, shared(control, evidence.samples), null_gaps_ms, facts.tolerance
     )
     shaky = drift.unstable_because(facts.machine, control, telemetry)
     status, reason = _status(evidence, facts, clock, shaky)
@@ -142,7 +134,7 @@ def conclude(
         peak_pct=100 * tflops / peak if tflops and peak else None,
         correct=1 if timed else 0,
         blocks=len(scored) if timed else 0,
-        speedup=_speedup(against, scored, _level(evidence)) if timed else None,
+        speedup=_speedup(baseline, scored, _level(evidence)) if timed else None,
         clock_mhz=mhz,
         clock_pct=100 * tflops / at_clock if tflops and at_clock else None,
         drift_pct=drift.drift_pct(control),
@@ -233,9 +225,9 @@ def _level(evidence: Evidence) -> float:
 
 
 def _speedup(
-    against: tuple[str, Sequence[Sample]], scored: Mapping[int, float], level: float
+    baseline: tuple[str, Sequence[Sample]], scored: Mapping[int, float], level: float
 ) -> Speedup | None:
-    name, samples = against
+    name, samples = baseline
     found = stats.speedup({s.block: s.latency_ms for s in samples if not s.late}, scored, level)
     if found is None:
         return None

@@ -2,8 +2,8 @@
 
 A suite's own shapes are public, so a kernel can be keyed on them. These lie beside them: as many
 tokens, another length, other heads in groups as large, either mask. Everything but `burst` follows
-from the secret and the suite, so that a record which reveals its secret shows that nobody chose its
-hidden shapes:
+from the secret and the suite, so that a record which reveals its secret shows that nobody chose
+its hidden shapes:
 
     number(what) = first 8 bytes of HMAC-SHA256(secret, "hidden/<headdim>/<n>/<what>"), halved
 """
@@ -21,6 +21,7 @@ PAPER_TOKENS = 16_384  # of a call: what LENGTHS goes with
 LENGTHS = (500, 20_000)  # each octave as likely as the next
 TILE = 64  # no length is a multiple of it: edges of tiles are met
 DRAWN = ("octave", "seqlen", "heads", "causal")
+PLAIN: dict[str, object] = {"kv_heads": None, "seqlen_k": None, "seqlens": ()}
 HEADS = (3, 5)  # quarters of the suite's own number of heads
 
 
@@ -57,13 +58,12 @@ def _shape(beside: Sequence[Case], drawn: Mapping[str, int]) -> Case:
     kv_heads = fewest + drawn["heads"] % (most - fewest + 1)
     return beside[0].model_copy(
         update={
+            **PLAIN,
             "batch": max(1, (tokens + seqlen // 2) // seqlen),
             "heads": kv_heads * (like.heads // groups),
             "kv_heads": kv_heads if like.kv_heads else None,
             "seqlen": seqlen,
             "causal": drawn["causal"] % 2 == 1,
-            "seqlen_k": None,
-            "seqlens": (),
         }
     )
 

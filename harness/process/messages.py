@@ -47,6 +47,9 @@ Moment = Annotated[float, Field(ge=0, lt=1e12, allow_inf_nan=False)]  # s, of th
 Stride = Annotated[int, Field(ge=0, lt=1 << 40)]
 Strides = Annotated[list[Stride], Field(max_length=8)]
 Sha256 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
+#: JSON knows no tuples.
+CallTimes = Annotated[tuple[Milliseconds, ...], Field(strict=False, max_length=MOST_CALLS)]
+Lines = Annotated[tuple[Line, ...], Field(strict=False, max_length=MOST_LINES)]
 LooseStatus = Annotated[Status | None, Field(strict=False)]  # comes as a text
 
 
@@ -58,13 +61,13 @@ class WorkerReply(_Crossing):
     """All that a worker may say to the judge."""
 
     op: str = Field(max_length=16)
-    calls_ms: list[Milliseconds] = Field(default=[], max_length=MOST_CALLS)
+    calls_ms: CallTimes = ()
     strides: list[Annotated[list[Strides], Field(max_length=8)]] = Field(
         default=[], max_length=MOST_CALLS
     )
     """Per call, per output: strides in elements."""
-    kernels: list[Line] = Field(default=[], max_length=MOST_LINES)
-    configs: list[Line] = Field(default=[], max_length=MOST_LINES)
+    kernels: Lines = ()
+    configs: Lines = ()
     status: LooseStatus = None
     message: Words = ""
 
@@ -84,11 +87,11 @@ class BurstReport(_Crossing):
 
     status: Annotated[Status, Field(strict=False)]
     message: Words = ""
-    calls_ms: Annotated[tuple[Milliseconds, ...], Field(strict=False, max_length=MOST_CALLS)] = ()
+    calls_ms: CallTimes = ()
     t2_ms: Milliseconds = 0.0
     error: Error | None = None
-    kernels: Annotated[tuple[Line, ...], Field(strict=False, max_length=MOST_LINES)] = ()
-    configs: Annotated[tuple[Line, ...], Field(strict=False, max_length=MOST_LINES)] = ()
+    kernels: Lines = ()
+    configs: Lines = ()
     deterministic: bool | None = None
     likeness: dict[LibraryName, Share] = Field(default={}, max_length=MOST_LIBRARIES)
     """Library → share of bit-equal elements, where the burst was compared."""

@@ -1,7 +1,7 @@
 """The judge and the fork server, started before anybody knows what for: each imports torch for seconds.
 
-`run.py` calls `begin` before its own imports, and `start_next` between two runs of --watch; `taken`
-gives a run what was begun, or begins then. Neither process is told anything yet: the judge learns
+`start_next` starts them: run.py before most of its imports, --watch between two runs. `taken` gives
+a run what was started, or starts it then. Neither process is told anything yet: the judge learns
 problem and GPU from the engine's first message, the fork server an environment, walls and a
 submission's folder with each fork; until then neither has a context on a GPU. Nothing here may
 import pydantic.
@@ -11,17 +11,14 @@ from __future__ import annotations
 
 import atexit
 import contextlib
-from collections.abc import Iterator, Sequence
-from pathlib import Path
+from collections.abc import Iterator
 
 from harness.process.child import Child, bare_env
 from harness.process.forkserver import ForkServer
-from harness.process.project import HOME
 from harness.process.sandbox import enter
 from harness.process.scratch import house, scratch_folder
 
 JUDGE: tuple[str, ...] = ("harness.judge",)  # the module to start, and its arguments
-MANY = ("--engine", "--gpus", "--per-unit", "--resume")  # the units of a campaign start their own
 
 
 class TrustedProcesses:
@@ -46,19 +43,6 @@ class TrustedProcesses:
 _waiting: list[TrustedProcesses] = []
 
 
-def begin(words: Sequence[str]) -> None:
-    """Start both if the command line `words` looks like one run: a wrong guess costs two short-lived processes."""
-    asks = [word.partition("=")[0] for word in words]
-    one_run = bool(asks) and (asks[0] == "run" or asks[0].startswith("-") or _is_there(asks[0]))
-    if one_run and not {"-h", "--help", "-V", "--version", *MANY} & set(asks):
-        start_next()
-
-
-def _is_there(word: str) -> bool:
-    """Whether `word` may be a submission that stands in front: a path, or a name of the checkout."""
-    return "/" in word or any((base / word).exists() for base in (Path(), HOME / "submissions"))
-
-
 def start_next(runs: int = 1) -> None:
     """Start both for each of the next `runs` runs, as far as they do not wait already."""
     while len(_waiting) < runs:
@@ -67,7 +51,7 @@ def start_next(runs: int = 1) -> None:
 
 @contextlib.contextmanager
 def taken() -> Iterator[TrustedProcesses]:
-    """What `begin` started, once, or a fresh one; ended on the way out."""
+    """What `start_next` started, once, or a fresh one; ended on the way out."""
     trusted = _waiting.pop(0) if _waiting else TrustedProcesses()
     try:
         yield trusted

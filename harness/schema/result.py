@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Literal
 
 from pydantic import Field, model_validator
@@ -31,6 +32,16 @@ class Error(Frozen):
     rel_l2: float  # ||out - ref|| / ||ref|| over the whole tensor
     worst_row: float  # the same over the worst single query row
     finite: bool
+
+    @classmethod
+    def worst_of(cls, errors: Sequence[Error]) -> Error:
+        """The worst of each number."""
+        return cls(
+            max_diff=max(e.max_diff for e in errors),
+            rel_l2=max(e.rel_l2 for e in errors),
+            worst_row=max(e.worst_row for e in errors),
+            finite=all(e.finite for e in errors),
+        )
 
 
 class Telemetry(Frozen):

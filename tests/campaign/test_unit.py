@@ -19,7 +19,7 @@ from harness.cli.dispatch import recorded_in
 from harness.cli.main import parse_args
 from harness.cli.run_options import placement_of
 from harness.errors import UnavailableError, UsageError
-from harness.measure.stopping import Rule
+from harness.measure.stopping import StoppingRule
 from harness.schema import Machine, Status
 from tests.board.factory import H200, result
 from tests.campaign.units import SUITE, request, units
@@ -63,10 +63,10 @@ def test_all_of_a_request_travels() -> None:
     asked = {field.name for field in dataclasses.fields(Request)}
     here_only = {"machine", "off", "refused", "fail_fast", "only_check"}  # never with many GPUs
     assert asked - here_only <= set(Unit.model_fields)
-    rule = Rule(until_pct=0.3, race=3)
+    rule = StoppingRule(until_pct=0.3, race=3)
     (unit,) = plan_units(dataclasses.replace(request(["a"]), rule=rule, sandbox=1))
     there = Unit.model_validate_json(to_text(unit)).request(Machine())
-    assert (there.rule, there.sandbox, there.against) == (rule, 1, "base")
+    assert (there.rule, there.sandbox, there.baseline) == (rule, 1, "base")
 
 
 def test_a_part_of_the_suite_stays_on_the_same_board() -> None:

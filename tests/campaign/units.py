@@ -30,7 +30,7 @@ def entrant(name: str, kind: Kind = Kind.SUBMISSION) -> Entrant:
 def request(names: Sequence[str], suite: Suite = SUITE, base: bool = True) -> Request:
     entrants = [entrant(name) for name in names]
     entrants += [entrant("base", Kind.BASELINE)] if base else []
-    return Request(suite=suite, machine=Machine(), entrants=tuple(entrants), against="base")
+    return Request(suite=suite, machine=Machine(), entrants=tuple(entrants), baseline="base")
 
 
 def units(names: Sequence[str], per_unit: int = 1, suite: Suite = SUITE) -> list[Unit]:

@@ -9,6 +9,7 @@ from unittest.mock import MagicMock
 import pytest
 
 import run
+from harness.board.store import Store
 from harness.catalog.request import Request, resolve
 from harness.catalog.suites import load_suite
 from harness.errors import (
@@ -97,23 +98,24 @@ def test_who_was_left_out_shows_in_the_exit_code(
     notes: list[str] = []
     errors = tuple(SubmissionError(f"bad {n}", "mend it") for n in range(refused))
     request = MagicMock(refused=errors)
-    store = run.Store.__new__(run.Store)
+    store = Store.__new__(Store)
     store._refused = MagicMock() if code == EXIT_STORAGE else None
     store._statuses = {Status.CRASHED} if code == EXIT_SUBMISSION_FAILED else set()
     store._boards, store._lines = set(), None
     view = MagicMock()
     view.__enter__.return_value.note = notes.append
     stand_ins: dict[str, Any] = {
-        "machine_of": lambda *_: Machine(),
-        "slow_here": lambda *_: [],
-        "choose_suite": lambda *_: None,
-        "resolve_request": lambda *_: request,
-        "report": lambda *_: view,
-        "Store": lambda *_, **__: store,
-        "dispatch": lambda *_: None,
+        "process.prestart.start_next": lambda: None,
+        "cli.run_options.machine_of": lambda *_: Machine(),
+        "cli.run_options.slow_here": lambda *_: [],
+        "cli.run_options.choose_suite": lambda *_: None,
+        "cli.run_options.resolve_request": lambda *_: request,
+        "cli.dispatch.open_view": lambda *_, **__: view,
+        "board.store.Store": lambda *_, **__: store,
+        "cli.dispatch.dispatch": lambda *_: None,
     }
     for name, stand_in in stand_ins.items():
-        monkeypatch.setattr(run, name, stand_in)
+        monkeypatch.setattr(f"harness.{name}", stand_in)
     args = run.parse_args(["-s", "all"])
     assert run.main(args) == expected
     assert notes == [f"left out: {error}" for error in errors]

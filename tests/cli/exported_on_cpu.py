@@ -5,6 +5,7 @@
 Prints one JSON object: check → "" or what went wrong.
 """
 
+import dataclasses
 import importlib
 import json
 import sys
@@ -210,6 +211,29 @@ def strided():
     assert (given, seen) == (False, [False, False])
 
 
+def grouped_heads_and_longer_keys():
+    """A forward that claims them takes them; a backward that does not leaves both to SDPA."""
+    PACKAGE.fit.say_once.cache_clear()
+    PACKAGE.fit._known.clear()
+    said = PACKAGE.fit.claims
+    forward = dataclasses.replace(said("forward"), gqa=True, any_seqlens=True)
+    backward = dataclasses.replace(said("backward"), gqa=False, any_seqlens=False)
+    PACKAGE.fit.claims = {"forward": forward, "backward": backward}.get
+    q, (_, k, v) = draw((1, 4, 40, 32))[0], draw((1, 2, 72, 32))
+    with torch.no_grad():
+        o = by_the_kernel(PACKAGE.attention, q, k, v)
+        q.requires_grad_()
+        assert not PACKAGE.fit.refusal(q, k, v, True, 0.1, grads=False)
+    wide = [t.repeat_interleave(2, 1) for t in (k, v)]
+    seen = torch.cat([torch.zeros(1, 4, 32, 32), q.detach()], 2)
+    near([o], [reference(seen, *wide, seen)[0][:, :, 32:]])
+    with pytest.warns(UserWarning, match="q has other heads than k and v"):
+        again = PACKAGE.attention(q, k, v)
+    near([again.detach()], [o.double()])
+    PACKAGE.fit.claims = said
+    PACKAGE.fit._known.clear()
+
+
 def in_transformers():
     """A Llama with the kernel and with `sdpa`: losses, gradients, padded batches, new tokens."""
     import transformers
@@ -262,7 +286,14 @@ def in_transformers():
 
 CHECKS = [
     *(opchecks, gradients, compiled, checkpointed, autocast, scale_and_mask, misaligned),
-    *(second_derivative, strided, fallback, causal_ends_with_the_last_key, sdpa_slot),
+    *(
+        second_derivative,
+        strided,
+        fallback,
+        grouped_heads_and_longer_keys,
+        causal_ends_with_the_last_key,
+        sdpa_slot,
+    ),
     in_transformers,
 ]
 

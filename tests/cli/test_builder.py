@@ -152,7 +152,7 @@ def told(*messages: dict[str, Any]) -> Any:
     with ours, theirs:
         for message in messages:
             wire.send(theirs, message)
-        return builder._told(SimpleNamespace(line=ours), time.monotonic() + 60)  # type: ignore[arg-type]
+        return builder._kernels_from(SimpleNamespace(line=ours), time.monotonic() + 60)  # type: ignore[arg-type]
 
 
 def test_what_it_tells_is_typed() -> None:

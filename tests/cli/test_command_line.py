@@ -106,6 +106,13 @@ def test_the_interpreter_is_warned_of_at_once() -> None:
     assert "next: Ctrl-C, then --seqlen 128" in told
 
 
+def test_who_names_a_suite_is_not_asked_what_its_entry_computes(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(run_options, "problem_of", lambda *_: pytest.fail("asked for nothing"))
+    assert choose_suite(parse_args([*MINE, "--suite", "smoke"]), Machine()).name == "smoke"
+
+
 def test_a_timeout_replaces_the_suites_limits() -> None:
     suite = choose_suite(parse_args([*MINE, "--suite", "smoke", "--timeout", "7"]), Machine())
     assert (suite.limits.first_call_s, suite.limits.burst_s, suite.limits.import_s) == (7, 7, 7)

@@ -209,8 +209,8 @@ def test_a_licence_without_its_text_is_told(
 
 NAMES = [
     *("opchecks", "gradients", "compiled", "checkpointed", "autocast", "scale_and_mask"),
-    *("misaligned", "second_derivative", "strided", "fallback", "causal_ends_with_the_last_key"),
-    "sdpa_slot",
+    *("misaligned", "second_derivative", "strided", "fallback", "grouped_heads_and_longer_keys"),
+    *("causal_ends_with_the_last_key", "sdpa_slot"),
 ]
 
 

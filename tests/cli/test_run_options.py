@@ -9,9 +9,9 @@ import pytest
 from harness.campaign.unit import plan_units
 from harness.catalog.suites import load_suite
 from harness.cli.main import parse_args
-from harness.cli.run_options import cases_named, choose_suite, resolve_request, rule_of
+from harness.cli.run_options import cases_named, choose_suite, resolve_request, stopping_rule
 from harness.errors import UsageError
-from harness.measure.stopping import FIXED, Rule
+from harness.measure.stopping import FIXED, StoppingRule
 from harness.schema import Machine
 
 CONFIGS = Path(__file__).resolve().parents[2] / "configs"
@@ -21,14 +21,14 @@ CONFIGS = Path(__file__).resolve().parents[2] / "configs"
     ("words", "rule"),
     [
         ([], FIXED),
-        (["--until", "0.3%"], Rule(until_pct=0.3)),
-        (["--until", "0.5", "--time-limit", "60"], Rule(until_pct=0.5, time_limit_s=60.0)),
-        (["--race"], Rule(race=3)),
-        (["--race", "5", "--until", "1%"], Rule(until_pct=1.0, race=5)),
+        (["--until", "0.3%"], StoppingRule(until_pct=0.3)),
+        (["--until", "0.5", "--time-limit", "60"], StoppingRule(until_pct=0.5, time_limit_s=60.0)),
+        (["--race"], StoppingRule(race=3)),
+        (["--race", "5", "--until", "1%"], StoppingRule(until_pct=1.0, race=5)),
     ],
 )
-def test_flags_become_a_rule(words: list[str], rule: Rule) -> None:
-    assert rule_of(parse_args(["-s", "x", *words])) == rule
+def test_flags_become_a_rule(words: list[str], rule: StoppingRule) -> None:
+    assert stopping_rule(parse_args(["-s", "x", *words])) == rule
 
 
 @pytest.mark.parametrize(
@@ -45,7 +45,7 @@ def test_flags_become_a_rule(words: list[str], rule: Rule) -> None:
 )
 def test_nonsense_is_answered_with_what_to_write(words: list[str], hint: str) -> None:
     with pytest.raises(UsageError) as told:
-        rule_of(parse_args(["-s", "x", *words]))
+        stopping_rule(parse_args(["-s", "x", *words]))
     assert hint in str(told.value)
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from harness.cli import main
+from harness.catalog import entrants
 from harness.cli.main import parse_args
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -59,7 +59,7 @@ def test_every_link_leads_somewhere(page: Path) -> None:
 @pytest.mark.parametrize("page", PAGES, ids=named)
 def test_every_command_is_one(page: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     written = {"mine", "mine.py"}  # the reader's own kernel
-    monkeypatch.setattr(main, "places", lambda words, folder: written & set(words))
+    monkeypatch.setattr(entrants, "places", lambda words, folder: written & set(words))
     for script, words in commands(page):
         if script == "run.py" and words and words not in (["--help"], ["-h"]):
             parse_args(words)

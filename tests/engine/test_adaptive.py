@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -12,13 +11,14 @@ import pytest
 
 from harness.engine import adaptive, timing
 from harness.engine.adaptive import AdaptiveRun
-from harness.engine.events import Silent
+from harness.engine.events import Observer
 from harness.engine.run_state import Roles, State
 from harness.measure.plan import Block
-from harness.measure.stopping import Rule
-from harness.measure.two_clocks import GPU_RULES
+from harness.measure.stopping import StoppingRule
+from harness.measure.two_clocks import GPU_TOLERANCE
 from harness.problems import get_problem
-from harness.schema import Case, Entrant, Kind, Manifest, Sample, Status, Suite
+from harness.schema import Case, Kind, Sample, Status, Suite
+from tests.engine.factory import worker
 
 CASES = (
     Case(name="d64", batch=4, heads=32, seqlen=4096, headdim=64, burst=4),
@@ -34,7 +34,7 @@ class Bench:
     def __init__(
         self,
         monkeypatch: pytest.MonkeyPatch,
-        rule: Rule,
+        rule: StoppingRule,
         latency_ms: dict[str, float],
         **kinds: Kind,
     ) -> None:
@@ -44,29 +44,23 @@ class Bench:
         self.met: list[tuple[str, Block]] = []
         self.rng = random.Random(41)
         self.now_s = 0.0
-        workers = {name: self.worker(name, kinds.get(name, Kind.SUBMISSION)) for name in latency_ms}
-        workers |= {name: self.worker(name, Kind.BASELINE) for name in ("base", "null")}
-        facts = SimpleNamespace(
-            rules=GPU_RULES, off=frozenset(), machine=SimpleNamespace(has_gpu=False)
-        )
+        workers = {
+            name: worker(name, kinds.get(name, Kind.SUBMISSION), running=False)
+            for name in latency_ms
+        }
+        workers |= {name: worker(name, Kind.BASELINE, running=False) for name in ("base", "null")}
+        facts = SimpleNamespace(tolerance=GPU_TOLERANCE, machine=SimpleNamespace(has_gpu=False))
         other: Any = SimpleNamespace()
         self.state = State(
             suite=Suite(name="s", cases=CASES, against="base", blocks=20),
             problem=get_problem("attention_forward"),
             workers=workers, roles=Roles("base", "base", "null"), judge=other, facts=facts,  # type: ignore[arg-type]
-            sizes=(0, 0), monitor=other, save=lambda _: None, observer=Silent(),
+            monitor=other, save=lambda _: None, observer=Observer(),
             rng=random.Random(42), rule=rule,
         )  # fmt: skip
         monkeypatch.setattr(adaptive, "run_block", self.run_block)
         monkeypatch.setattr(timing, "run_block", self.run_block)
         monkeypatch.setattr(adaptive, "time", SimpleNamespace(monotonic=lambda: self.now_s))
-
-    @staticmethod
-    def worker(name: str, kind: Kind) -> Any:
-        entrant = Entrant(
-            name=name, kind=kind, folder=Path("/x"), manifest=Manifest(name=name), source_sha256="0"
-        )
-        return SimpleNamespace(entrant=entrant, child=None)
 
     def run_block(self, state: State, case: Case, block: Block) -> None:
         self.met.append((case.name, block))
@@ -102,7 +96,7 @@ def bench(monkeypatch: pytest.MonkeyPatch) -> Make:
 
 
 def test_until_goes_on_with_the_open_pair_alone(bench: Make) -> None:
-    made = bench(Rule(until_pct=0.1), {"a": 0.8, "twin": 0.8005, "far": 1.4})
+    made = bench(StoppingRule(until_pct=0.1), {"a": 0.8, "twin": 0.8005, "far": 1.4})
     AdaptiveRun(made.state).run()
     assert made.count("far") == 20
     assert made.count("a") == made.count("twin") > 20
@@ -113,7 +107,7 @@ def test_until_goes_on_with_the_open_pair_alone(bench: Make) -> None:
 
 
 def test_every_block_holds_baseline_and_null_and_no_index_comes_twice(bench: Make) -> None:
-    made = bench(Rule(until_pct=0.1, race=1), {"a": 0.8, "twin": 0.8003, "far": 1.4})
+    made = bench(StoppingRule(until_pct=0.1, race=1), {"a": 0.8, "twin": 0.8003, "far": 1.4})
     AdaptiveRun(made.state).run()
     for case in CASES:
         met = [block for name, block in made.met if name == case.name]
@@ -124,19 +118,19 @@ def test_every_block_holds_baseline_and_null_and_no_index_comes_twice(bench: Mak
 
 
 def test_the_time_limit_cuts_what_comes_behind_the_suites_blocks(bench: Make) -> None:
-    made = bench(Rule(until_pct=0.01, time_limit_s=60.0), {"a": 0.8, "twin": 0.8})
+    made = bench(StoppingRule(until_pct=0.01, time_limit_s=60.0), {"a": 0.8, "twin": 0.8})
     AdaptiveRun(made.state).run()
     assert 20 < made.count("a") < 40
     assert "time limit of 60 s" in made.why("a")
     assert "open with" in made.why("a") + made.why("twin")
-    made = bench(Rule(until_pct=0.01, time_limit_s=1.0), {"a": 0.8, "twin": 0.8})
+    made = bench(StoppingRule(until_pct=0.01, time_limit_s=1.0), {"a": 0.8, "twin": 0.8})
     AdaptiveRun(made.state).run()
     assert made.count("a") == 20
 
 
 def test_a_race_spends_the_blocks_on_the_fast(bench: Make) -> None:
     field = {"first": 0.80, "second": 0.81, "slow": 0.9, "slower": 1.3}
-    made = bench(Rule(race=2), field, library=Kind.BASELINE)
+    made = bench(StoppingRule(race=2), field, library=Kind.BASELINE)
     AdaptiveRun(made.state).run()
     counts = {name: made.count(name) for name in field}
     assert counts["first"] == counts["second"] == 20
@@ -147,7 +141,7 @@ def test_a_race_spends_the_blocks_on_the_fast(bench: Make) -> None:
 
 
 def test_a_claim_that_the_judge_did_not_see_pushes_nobody_out(bench: Make) -> None:
-    made = bench(Rule(race=1), {"honest": 0.8, "liar": 0.4})
+    made = bench(StoppingRule(race=1), {"honest": 0.8, "liar": 0.4})
     made.hidden_ms["liar"] = 0.4
     AdaptiveRun(made.state).run()
     assert made.count("honest") >= 20  # and some for the blocks that looked disturbed
@@ -155,7 +149,7 @@ def test_a_claim_that_the_judge_did_not_see_pushes_nobody_out(bench: Make) -> No
 
 
 def test_who_fails_on_the_way_leaves(bench: Make) -> None:
-    made = bench(Rule(race=1), {"honest": 0.8, "breaks": 0.7})
+    made = bench(StoppingRule(race=1), {"honest": 0.8, "breaks": 0.7})
     made.fails_in["breaks"] = 2
     AdaptiveRun(made.state).run()
     assert made.count("breaks") == 2

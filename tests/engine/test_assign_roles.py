@@ -11,7 +11,7 @@ from harness.catalog.entrants import load_entrant
 from harness.catalog.request import Request
 from harness.catalog.suites import load_suite
 from harness.engine import assign_roles, session
-from harness.engine.assign_roles import make_workers
+from harness.engine.assign_roles import Crew
 from harness.measure.verdict import Evidence
 from harness.problems import get_problem
 from harness.schema import Kind, Machine, Status
@@ -32,7 +32,7 @@ def test_names_that_look_alike_share_nothing(tmp_path: Path) -> None:
     suite = load_suite("smoke", ROOT / "configs")
     request = Request(suite, Machine(), tuple(entrants), "sdpa", cache=tmp_path / "cache")
     (tmp_path / "scratch").mkdir()
-    workers = make_workers(request, problem, "cpu", tmp_path / "scratch").values()
+    workers = Crew(request, problem, "cpu", tmp_path / "scratch").workers.values()
     for own in (
         lambda worker: worker.jail.cache,
         lambda worker: worker.jail.scratch,
@@ -57,7 +57,7 @@ def test_a_worker_is_told_of_the_copy_and_not_of_the_folder(tmp_path: Path) -> N
     suite = load_suite("smoke", ROOT / "configs")
     request = Request(suite, Machine(), (entrant,), "sdpa", cache=tmp_path / "cache")
     (tmp_path / "scratch").mkdir()
-    worker = make_workers(request, problem, "cpu", tmp_path / "scratch")["mine"]
+    worker = Crew(request, problem, "cpu", tmp_path / "scratch").workers["mine"]
     words = worker._arguments()
     assert words[words.index("--folder") + 1] == str(worker.jail.source)
     assert [path.name for path in worker.jail.source.iterdir()] == ["mine.py"]
@@ -83,7 +83,7 @@ def test_a_seat_that_cannot_be_made_fails_its_own_entry_and_nobody_else_s(
         real(folder, uid, most_gib)
 
     monkeypatch.setattr(assign_roles, "own_folder", own_folder)
-    workers = make_workers(request, problem, "cpu", tmp_path / "scratch")
+    workers = Crew(request, problem, "cpu", tmp_path / "scratch").workers
     case = suite.cases[0]
     known = {name: Evidence(worker.entrant, case) for name, worker in workers.items()}
     run = SimpleNamespace(

@@ -14,10 +14,11 @@ from hypothesis import strategies as st
 from harness.engine import burst as engine_burst
 from harness.engine.guards import budget as engine_budget
 from harness.engine.guards.budget import SHORTEST_S, Budget
-from harness.engine.worker_process import JudgeFailed
+from harness.engine.processes.judge_client import JudgeFailed
 from harness.errors import HarnessError
 from harness.process.messages import BurstReport
-from harness.schema import Case, Kind, Limits, Status
+from harness.schema import Case, Kind, Limits, Manifest, Status
+from tests.engine.factory import worker
 
 LIMITS = Limits(first_call_s=180, again_s=5, entrant_s=100, entrant_times=10)
 CASES = [Case(name=n, batch=1, heads=1, seqlen=16, headdim=16) for n in ("one", "two", "three")]
@@ -62,18 +63,14 @@ class Stage:
             budget=Budget(LIMITS, "control"),
             judge=SimpleNamespace(detach=self.detached.append),
             done={"one"},
+            clean_up=lambda: None,
             record=lambda _, case: SimpleNamespace(
                 fail=lambda *why: self.failed.setdefault(case.name, why)
             ),
         )
 
     def worker(self, kind: Kind) -> Any:
-        entrant = SimpleNamespace(name="mine", kind=kind)
-        worker = SimpleNamespace(
-            entrant=entrant, attached=True, label="mine-1", compiles_alone=False
-        )
-        worker.end = lambda: setattr(worker, "ended", True)
-        return worker
+        return worker("mine", kind)
 
     def burst(
         self, state: Any, name: str, case: Case, *, timeout_s: float, **_: object
@@ -93,7 +90,7 @@ def test_slow_within_every_deadline_is_told_what_it_spent(monkeypatch: pytest.Mo
     stage.state.budget.spent_s["control"] = 2.5  # 100 + 10 * 2.5 s
     assert [stage.turn() is None for _ in range(5)] == [False] * 4 + [True]
     assert stage.asked[1:] == [125, 85, 45, 5]
-    assert stage.detached == ["mine-1"]
+    assert stage.detached == [stage.workers["mine"].label]
     why = (Status.TIMED_OUT, "spent 125 s of 125 s: 100 s and 10 times the 2.5 s of control")
     assert stage.failed == {"two": why, "three": why}, "the row of a complete case stays"
 
@@ -119,7 +116,9 @@ def test_a_plain_cu_has_nothing_to_compile_in_its_first_call(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     stage = Stage(monkeypatch, (1.0, Status.PASSED))
-    stage.workers["mine"].compiles_alone = True
+    manifest = Manifest(name="mine", entry="kernel.cu", language="cuda")
+    mine = stage.workers["mine"]
+    mine.entrant = mine.entrant.model_copy(update={"manifest": manifest})
     stage.turn()
     assert stage.asked == [LIMITS.burst_s]
 
@@ -142,7 +141,7 @@ def test_a_fault_of_ours_in_a_turn_ends_that_entry_alone(
     monkeypatch.setattr(engine_burst, "_burst", broken)
     assert stage.turn() is None
     assert stage.failed["two"][0] is status
-    assert stage.detached == ["mine-1"]
+    assert stage.detached == [stage.workers["mine"].label]
     with pytest.raises(type(fault)):
         stage.turn("control")
 

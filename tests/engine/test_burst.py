@@ -18,21 +18,12 @@ from harness.engine.guards.quiet import Rest
 from harness.problems.base import Probe
 from harness.process.messages import BurstReport
 from harness.schema import Case, Kind, Limits, Status
+from tests.engine.factory import worker
 
 CASE = Case(name="c", batch=1, heads=1, seqlen=64, headdim=64, burst=2)
 TIMED = Question(Probe(CASE), "block/c/1/f01", CASE.burst, timed=True)
 QUESTION = Question(Probe(CASE), "block/c/0/f00", CASE.burst)
 GOOD = BurstReport(status=Status.PASSED, calls_ms=(1.0, 1.0), t2_ms=3.0)
-
-
-def worker(name: str) -> Any:
-    entrant = SimpleNamespace(name=name)
-    made = MagicMock(attached=True, ended_for=None, label=f"{name}-1", held=set())
-    made.entrant = entrant
-    made.child.group = None
-    entrant.kind = Kind.BASELINE if name in ("base", "null") else Kind.SUBMISSION
-    made.child.ending.return_value = made.child.log_tail.return_value = ""
-    return made
 
 
 def bench(*names: str, spinning: Sequence[str] = (), shared: bool = False) -> Any:
@@ -50,7 +41,10 @@ def bench(*names: str, spinning: Sequence[str] = (), shared: bool = False) -> An
         spins = [name for name in spinning if workers[name].attached]
         return 2.0 if watched and (spins or shared) else 0.003
 
-    workers = {name: worker(name) for name in names}
+    workers = {
+        name: worker(name, Kind.BASELINE if name in ("base", "null") else Kind.SUBMISSION)
+        for name in names
+    }
     return SimpleNamespace(
         workers=workers,
         roles=SimpleNamespace(null="null"),
@@ -112,8 +106,8 @@ def test_work_left_behind_ends_its_worker_and_gives_no_time() -> None:
     assert reply
     assert reply.status is Status.LEFT_WORK_RUNNING
     assert not reply.calls_ms
-    assert state.workers["a"].end.called
-    state.judge.detach.assert_called_with("a-1")
+    assert state.workers["a"].ended
+    state.judge.detach.assert_called_with(state.workers["a"].label)
 
 
 def test_an_answer_whose_process_has_ended_is_nobody_s() -> None:
@@ -133,11 +127,11 @@ def test_a_worker_that_another_made_unusable_is_replaced_and_takes_its_turn() ->
     state = bench("a")
     state.quiet.release.side_effect = [False, True]
     state.judge.attach.return_value = None
-    with patch("harness.engine.burst.intact", return_value=True):
+    with patch("harness.engine.processes.worker_process.intact", return_value=True):
         reply = run_burst(state, "a", QUESTION, 1)
     assert reply
     assert reply.status is Status.PASSED
-    assert state.workers["a"].end.called
+    assert state.workers["a"].ended
     assert state.judge.attach.called
 
 
@@ -160,7 +154,7 @@ def test_a_turn_past_all_deadlines_ends_its_worker_as_timed_out() -> None:
 def attach(state: Any) -> Any:
     """Whatever was ended starts again when it is needed."""
     state.judge.attach.return_value = None
-    return patch("harness.engine.burst.intact", return_value=True)
+    return patch("harness.engine.processes.worker_process.intact", return_value=True)
 
 
 def test_whose_kernels_run_on_behind_the_lock_is_found_and_nobody_else_fails() -> None:
@@ -172,7 +166,7 @@ def test_whose_kernels_run_on_behind_the_lock_is_found_and_nobody_else_fails() -
     assert status is Status.LEFT_WORK_RUNNING
     assert "although the driver had locked it" in reason
     assert set(state.failed) == {"b"}
-    assert not any(state.workers[name].end.called for name in ("base", "a", "null"))
+    assert not any(state.workers[name].ended for name in ("base", "a", "null"))
 
 
 def test_whoever_is_ended_on_the_way_starts_again() -> None:
@@ -180,10 +174,10 @@ def test_whoever_is_ended_on_the_way_starts_again() -> None:
     state.last_on_turn = "a"
     with attach(state):
         assert run_burst(state, "a", TIMED, 1) == GOOD.model_copy(update={"rest_ms": 0.4})
-    assert state.workers["a"].end.called
+    assert state.workers["a"].ended
     assert state.workers["a"].attached
     assert set(state.failed) == {"b"}
-    assert not state.workers["base"].end.called
+    assert not state.workers["base"].ended
 
 
 def test_who_is_on_turn_may_be_the_one() -> None:
@@ -198,7 +192,7 @@ def test_a_gap_that_does_not_come_again_is_nobodys() -> None:
     state = bench("base", "a")
     state.judge.inputs.side_effect = [2.0, 0.003]
     assert run_burst(state, "a", TIMED, 1) == GOOD.model_copy(update={"rest_ms": 0.4})
-    assert not state.workers["base"].end.called
+    assert not state.workers["base"].ended
 
 
 def test_a_gpu_that_is_shared_with_the_unknown_is_contended() -> None:

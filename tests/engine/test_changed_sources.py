@@ -18,6 +18,7 @@ from harness.problems import get_problem
 from harness.problems.base import Probe
 from harness.process.messages import BurstReport
 from harness.schema import Kind, Status
+from tests.engine.factory import worker
 
 ROOT = Path(__file__).resolve().parents[2]
 SOURCE = "def custom_attention_forward(q, k, v, causal=True, sm_scale=None):\n    return q\n"
@@ -40,9 +41,8 @@ def test_a_copy_that_was_changed_leaves_no_verdict_and_disturbs_nobody(tmp_path:
         entrant = load_entrant(tmp_path / f"{name}.py", Kind.SUBMISSION, problem)
         staged = tmp_path / "sources" / name
         stage(entrant, staged)
-        child = MagicMock(group=None, **{"ending.return_value": "", "log_tail.return_value": ""})
-        workers[name] = MagicMock(entrant=entrant, child=child, attached=False, ended_for=None)
-        workers[name].jail.source = staged
+        workers[name] = worker(name, source=staged, running=False)
+        workers[name].entrant = entrant
     (tmp_path / "steady.py").write_text(SOURCE + "# saved a moment later by its author\n")
     (tmp_path / "sources" / "edited" / "more.py").write_text("planted")
     records: dict[tuple[str, str], Known] = defaultdict(Known)
@@ -64,12 +64,10 @@ def test_a_copy_that_was_changed_leaves_no_verdict_and_disturbs_nobody(tmp_path:
         rng=random.Random(1),
         budget=Budget(suite.limits, "steady"),
     )
-    for worker in workers.values():
-        worker.compiles_alone = False
     question = Question(Probe(suite.cases[1]), "block/c/0", 1)
     for name in workers:
         run_burst(state, name, question, timeout_s=1)
-    assert workers["edited"].end.called
+    assert workers["edited"].ended
     assert not state.judge.burst.call_args_list[1:], "the edited one is never asked"
     found = {
         name: {known.status for (n, _), known in records.items() if n == name} for name in workers

@@ -8,7 +8,7 @@ import pytest
 
 from harness.engine import correctness
 from harness.engine.burst import Question
-from harness.engine.events import Silent
+from harness.engine.events import Observer
 from harness.measure.verdict import Evidence
 from harness.problems import get_problem
 from harness.process.messages import BurstReport
@@ -45,9 +45,8 @@ def test_every_check_is_told_to_its_own_case(
         workers={"mine": SimpleNamespace(entrant=entrant)},
         roles=SimpleNamespace(null=""),
         judge=SimpleNamespace(inputs=lambda *_: None),
-        facts=SimpleNamespace(off=frozenset()),
         limits=SimpleNamespace(first_call_s=1.0),
-        observer=Silent(),
+        observer=Observer(),
         record=lambda _, case: evidence[case.name],
         may_run=lambda _, case: evidence[case.name].status is None,
         submissions=lambda: ["mine"],

@@ -11,13 +11,14 @@ from typing import Any
 import pytest
 
 from harness.engine.guards.quiet import Quiet
+from harness.engine.processes.judge_client import TURN_SPARE_S, JudgeClient, JudgeFailed
 from harness.engine.timing import prime
-from harness.engine.worker_process import TURN_SPARE_S, JudgeClient, JudgeFailed
 from harness.judge.burst import WorkerLink
 from harness.judge.judge import Judge
 from harness.process import wire
 from harness.schema import Limits
 from harness.worker.__main__ import Worker
+from tests.engine.factory import worker
 
 
 class Stage:
@@ -33,17 +34,13 @@ class Stage:
         self.judge = SimpleNamespace(prime=self.profiler_started)
 
     def worker(self, name: str) -> Any:
-        child = SimpleNamespace(
-            pid=1,
-            resume=lambda: self.running.add(name),
-            pause=lambda: self.running.discard(name),
-        )
-        return SimpleNamespace(
-            label=f"{name}-1", profiler_started="", attached=True, child=child, held=set()
-        )
+        made = worker(name)
+        made.child.resume = lambda: self.running.add(name)
+        made.child.pause = lambda: self.running.discard(name)
+        return made
 
     def profiler_started(self, labels: list[str], timeout_s: float, overdue: object) -> None:
-        assert {f"{name}-1" for name in self.running} == set(labels)
+        assert {self.workers[name].label for name in self.running} == set(labels)
         self.asked.append(labels)
 
 
@@ -51,18 +48,17 @@ def test_all_at_once_and_nobody_twice() -> None:
     stage = Stage("a", "b", "null")
     prime(stage, list(stage.workers))  # type: ignore[arg-type]
     prime(stage, list(stage.workers))  # type: ignore[arg-type]
-    assert stage.asked == [["a-1", "b-1"]]
+    assert stage.asked == [[stage.workers[name].label for name in ("a", "b")]]
     assert not stage.running
 
 
 def test_a_replacement_has_no_profiler_yet() -> None:
     stage = Stage("a", "b")
     prime(stage, list(stage.workers))  # type: ignore[arg-type]
-    stage.workers["b"].label = "b-2"
-    stage.profiler_started = stage.asked.append  # type: ignore[assignment]
+    stage.workers["b"].start()
     stage.judge = SimpleNamespace(prime=lambda labels, *_: stage.asked.append(labels))
     prime(stage, list(stage.workers))  # type: ignore[arg-type]
-    assert stage.asked[1:] == [["b-2"]]
+    assert stage.asked[1:] == [[stage.workers["b"].label]]
 
 
 def test_who_dies_or_lies_does_not_stop_the_others(tmp_path: Path) -> None:

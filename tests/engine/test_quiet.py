@@ -11,6 +11,7 @@ import pytest
 from harness.engine.guards import quiet
 from harness.engine.guards.quiet import Quiet, has_device_open
 from harness.process.cuda.checkpoint import Answer, Held
+from tests.engine.factory import worker
 
 JUDGE, WORKER, CHILD, STRANGER = 10, 20, 21, 90
 
@@ -48,7 +49,7 @@ class Scene:
         self.below: dict[int, list[int]] = {WORKER: list(tree)}
         self.driver = Driver(self.steps, missing=missing)
         monitor: Any = SimpleNamespace(
-            memory_by_pid=lambda: dict.fromkeys(self.on_gpu, 0), has_display=lambda: display
+            memory_by_pid=lambda: dict.fromkeys(self.on_gpu, 0), has_display=display
         )
         self.quiet = Quiet(monitor, self.notes.append, lambda: self.driver)  # type: ignore[arg-type,return-value]
         child = SimpleNamespace(
@@ -57,7 +58,7 @@ class Scene:
             resume=lambda: self.steps.append("go on"),
             pause=lambda: self.steps.append("stop"),
         )
-        self.worker: Any = SimpleNamespace(child=child, held=set())
+        self.worker = worker("mine", running=False).becomes(child)
         monkeypatch.setattr(quiet.process_tree, "descendants", lambda pid: self.below.get(pid, []))
         self.quiet.ready(JUDGE)
 
@@ -177,7 +178,7 @@ def test_a_worker_that_somebody_else_unlocked_is_not_let_go_on(scene: Scene) -> 
     assert not scene.quiet.release(scene.worker)
     scene.quiet.hold(scene.worker)
     scene.driver.locked.clear()
-    scene.worker.child.alive = False  # it ended: its turn will say so
+    scene.worker.child.alive = False  # type: ignore[misc]  # it ended: its turn will say so
     assert scene.quiet.release(scene.worker)
 
 

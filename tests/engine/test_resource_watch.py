@@ -15,15 +15,16 @@ from harness.process.child import LOG_BYTES
 from harness.process.sandbox import enter, usage
 from harness.process.sandbox.usage import DISK_FILES
 from harness.schema import Limits, Status
+from tests.engine import factory
 
 GIB = 1 << 30
 
 
 def worker(folder: Path, **children: Any) -> Any:
     jail = SimpleNamespace(cache=folder, scratch=folder, level=0)
-    return SimpleNamespace(
-        slug="x", jail=jail, ended_for=None, **{"child": None, "builder": None, **children}
-    )
+    made = factory.worker("x", running=False).becomes(**children)
+    made.jail = jail
+    return made
 
 
 def child(folder: Path) -> Any:
@@ -96,7 +97,7 @@ def test_files_without_a_name_count_for_disk_and_memory(
     known.append(3 * GIB)
     someone = worker(tmp_path)
     made = watch([someone], {})
-    nameless = made.nameless["x"]
+    nameless = made.nameless[someone.slug]
     monkeypatch.setattr(nameless, "look", lambda pids: None)
     monkeypatch.setattr(nameless, "count", lambda pids: None)
     nameless.bytes[tmp_path] = 2 * GIB
@@ -147,7 +148,7 @@ def test_what_our_own_processes_hold_is_not_asked(
     someone, walled = worker(tmp_path), child(tmp_path)
     walled.ours = 1
     made, asked = watch([someone], {}), []
-    monkeypatch.setattr(made.nameless["x"], "look", asked.append)
+    monkeypatch.setattr(made.nameless[someone.slug], "look", asked.append)
     made.excess(someone, walled, {})
     assert asked == [[8]]
 

@@ -10,7 +10,8 @@ from unittest.mock import MagicMock
 import pytest
 
 from harness.catalog.suites import load_suite
-from harness.engine.run import Run, wanted_cases
+from harness.engine.run import Run
+from harness.engine.run_state import wanted_cases
 from harness.errors import WireError
 from harness.problems import get_problem
 from harness.schema import Claims, Status

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import subprocess
 import threading
+from pathlib import Path
 from types import SimpleNamespace
+from unittest.mock import MagicMock
 
 import pytest
 
 from harness.engine import session
 from harness.engine.guards.quiet import Quiet
-from harness.engine.worker_process import WorkerProcess
+from harness.engine.processes.worker_process import WorkerProcess
 from harness.measure.verdict import Evidence
 from harness.schema import Machine, Manifest, Status
 
@@ -31,7 +34,6 @@ def told(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
     for name, stand_in in (
         ("preflight", lambda *_: None),
-        ("tell_walls", lambda *_: None),
         ("needs_build", lambda worker, _: worker.builds),
         ("build_one", build_one),
         ("start_all", start_all),
@@ -98,8 +100,9 @@ def test_all_workers_are_killed_before_one_is_waited_for() -> None:
         )
         for n in (1, 2)
     ]
-    workers = [SimpleNamespace(child=children[0]), SimpleNamespace(child=None)]
-    WorkerProcess.end_all([*workers, SimpleNamespace(child=children[1])])
+    workers = [WorkerProcess(*[MagicMock()] * 4) for _ in range(3)]
+    workers[0]._child, workers[2]._child = children  # type: ignore[assignment]
+    WorkerProcess.end_all(workers)
     assert did == ["kill 1", "kill 2", "end 1", "end 2"]
 
 
@@ -118,3 +121,37 @@ def test_a_cuda_kernel_without_a_gpu_is_told_what_it_needs() -> None:
         Status.UNAVAILABLE,
         "needs a GPU of capability 8.0",
     )
+
+
+def test_the_commit_of_the_harness_is_asked_of_git_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def git(*words: str) -> str:
+        who = ["-c", "user.name=a", "-c", "user.email=a@b"]
+        command = ["git", *who, *words]
+        return subprocess.run(
+            command, cwd=tmp_path, capture_output=True, text=True, check=True
+        ).stdout
+
+    (tmp_path / "harness").mkdir()
+    (tmp_path / "harness" / "file").write_text("one")
+    (tmp_path / "notes").write_text("one")
+    git("init", "-q")
+    git("add", "harness")
+    git("commit", "-qm", "first")
+    head, asked, real = git("rev-parse", "HEAD")[:12], [], subprocess.run
+    monkeypatch.setattr(session, "HOME", tmp_path)
+    monkeypatch.setattr(session.project, "is_project", lambda _: True)
+    monkeypatch.setattr(session.subprocess, "run", lambda *a, **k: asked.append(a) or real(*a, **k))
+    assert session.harness_commit() == head, "what lies outside harness/ is not asked about"
+    assert len(asked) == 1
+    (tmp_path / "harness" / "new").touch()
+    assert session.harness_commit() == f"{head}+"
+    git("add", "harness")
+    git("commit", "-qm", "second")
+    (tmp_path / "harness" / "file").write_text("two")
+    assert session.harness_commit().endswith("+")
+    assert session.harness_commit()[:12] != head
+    monkeypatch.setenv("ATTNBOARD_COMMIT", "told")
+    monkeypatch.setattr(session, "HOME", tmp_path / "harness" / "nowhere")
+    assert session.harness_commit() == "told"

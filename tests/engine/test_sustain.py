@@ -11,8 +11,8 @@ import pytest
 
 from harness.engine import sustain as module
 from harness.engine.burst import Stretch
-from harness.engine.events import Silent
-from harness.engine.run import wanted_cases
+from harness.engine.events import Observer
+from harness.engine.run_state import wanted_cases
 from harness.engine.sustain import sustain
 from harness.measure.energy import Reading
 from harness.measure.verdict import Evidence
@@ -45,7 +45,7 @@ class Bench:
         self.evidence: dict[tuple[str, str], Evidence] = {}
         kinds = {"cudnn": Kind.BASELINE, "mine": Kind.SUBMISSION, "other": Kind.SUBMISSION}
         kinds |= {"null": Kind.BASELINE, "hidden": Kind.BASELINE}
-        observer = Silent()
+        observer = Observer()
         observer.note = self.notes.append  # type: ignore[method-assign]
         self.clock = iter(range(10**6))
         monkeypatch.setattr(module, "run_burst", self.run_burst)

@@ -4,24 +4,23 @@ from __future__ import annotations
 
 import random
 from collections import Counter
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
-from unittest.mock import MagicMock
 
 import pytest
 
 from harness.engine import timing
-from harness.engine.events import Silent
+from harness.engine.events import Observer
 from harness.engine.guards.quiet import Quiet
 from harness.engine.run_state import Roles, State
 from harness.engine.timing import to_compare
 from harness.measure.plan import Block
-from harness.measure.two_clocks import GPU_RULES
+from harness.measure.two_clocks import GPU_TOLERANCE
 from harness.problems import get_problem
 from harness.problems.base import Probe
 from harness.process.messages import BurstReport
-from harness.schema import Case, Entrant, Kind, Manifest, Status, Suite, Telemetry
+from harness.schema import Case, Kind, Status, Suite, Telemetry
+from tests.engine.factory import worker
 
 CASE = Case(name="c", batch=1, heads=1, seqlen=64, headdim=64, burst=2)
 BLOCKS = 12
@@ -43,14 +42,14 @@ class Bench:
             sm_mhz=lambda: 0,
             snapshot=lambda foreign_pids: Telemetry(foreign_pids=foreign_pids),
         )
-        facts: Any = SimpleNamespace(rules=GPU_RULES, off=frozenset())
-        observer = Silent()
+        facts: Any = SimpleNamespace(tolerance=GPU_TOLERANCE)
+        observer = Observer()
         observer.note = self.notes.append  # type: ignore[method-assign]
         self.state = State(
             suite=Suite(name="s", cases=(CASE,), against="base", blocks=6, warmup_blocks=0),
             problem=get_problem("attention_forward"),
             workers={name: self.worker(name) for name in NAMES}, roles=Roles("base", "base", "null"),
-            judge=other, facts=facts, sizes=(0, 0), monitor=other, save=lambda _: None, observer=observer,
+            judge=other, facts=facts, monitor=other, save=lambda _: None, observer=observer,
             quiet=self.quiet(),
         )  # fmt: skip
         monkeypatch.setattr(timing, "run_burst", self.run_burst)
@@ -60,15 +59,7 @@ class Bench:
     @staticmethod
     def worker(name: str) -> Any:
         kind = Kind.SUBMISSION if name == "mine" else Kind.BASELINE
-        entrant = Entrant(
-            name=name, kind=kind, folder=Path("/x"), manifest=Manifest(name=name), source_sha256="0"
-        )
-        child = MagicMock(**{"ran_paused.return_value": "", "ending.return_value": ""})
-        child.log_tail.return_value, child.group = "", None
-        return SimpleNamespace(
-            entrant=entrant, child=child, attached=True, ended_for=None, end=lambda: None,
-            label=name, held=set(),
-        )  # fmt: skip
+        return worker(name, kind)
 
     def quiet(self) -> Quiet:
         made = Quiet()
@@ -88,7 +79,7 @@ class Bench:
 
     def wake(self, name: str) -> None:
         """Have what `name` started run on in the turns of others."""
-        self.state.workers[name].child.ran_paused.return_value = "it ran"  # type: ignore[union-attr]
+        self.state.workers[name].child.ran_paused.return_value = "it ran"  # type: ignore[attr-defined]
 
     def run(self, index: int) -> None:
         timing.run_block(self.state, CASE, Block(Probe(CASE), NAMES, index))

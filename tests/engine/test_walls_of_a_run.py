@@ -28,10 +28,11 @@ def test_walls_lower_than_usual_are_told(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, level: int, lacks: str, told: str
 ) -> None:
     notes: list[str] = []
-    run: Any = SimpleNamespace(observer=SimpleNamespace(note=notes.append))
+    observer: Any = SimpleNamespace(note=notes.append)
+    request: Any = SimpleNamespace(sandbox=level, cache=tmp_path, root=tmp_path)
     monkeypatch.setattr(enter, "lacking", lambda _: lacks)
     monkeypatch.setattr(session.search_path, "refused", lambda _: {})
-    session.tell_walls(run, SimpleNamespace(sandbox=level, cache=tmp_path, root=tmp_path))  # type: ignore[arg-type]
+    session.note_walls(request, observer)
     assert len(notes) == bool(told)
     assert told in "".join(notes)
 

@@ -8,8 +8,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from harness.engine import worker_process
-from harness.engine.worker_process import WorkerProcess
+from harness.engine.processes import worker_process
+from harness.engine.processes.worker_process import WorkerProcess
 from harness.problems import get_problem
 from harness.process import wire
 from harness.process.child import Jail

@@ -23,11 +23,12 @@ from harness.board.rank import leaderboard
 from harness.board.render.markdown import render
 from harness.catalog import steps
 from harness.catalog.entrants import gather, intact, load_entrant, read_again, stage
-from harness.engine.worker_process import JudgeClient, JudgeFailed, hear_builder
+from harness.engine.processes.judge_client import JudgeClient, JudgeFailed
+from harness.engine.processes.worker_process import hear_builder
 from harness.errors import SubmissionError, WireError
-from harness.judge.burst import BurstOutcome, Patience, WorkerLink
+from harness.judge.burst import Patience, WorkerLink
 from harness.judge.inputs import Inputs
-from harness.judge.judge import report_of
+from harness.judge.judge import message_of
 from harness.judge.numerics import Reference
 from harness.measure.machine import missing, too_old
 from harness.problems.base import TensorSpec
@@ -87,7 +88,7 @@ class Bench:
         )
         self.ready = json.dumps({"op": "ready"}).encode()
 
-    def burst(self, frames: bytes) -> BurstOutcome:
+    def burst(self, frames: bytes) -> BurstReport:
         """One burst on a worker that is ready and then says `frames`."""
         with spoken(len(self.ready).to_bytes(4, "little") + self.ready + frames) as line:
             self.link.sock = line
@@ -105,7 +106,7 @@ def worker_to_judge(frames: bytes) -> None:
     ours, theirs = socket.socketpair()
     with ours, theirs:
         ours.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1 << 20)
-        wire.send(ours, report_of(outcome), timeout_s=1)
+        wire.send(ours, message_of(outcome), timeout_s=1)
         report = understood(wire.receive(theirs, 1), BurstReport)
     kept = row_of(report)
     assert record.to_line(record.parse(kept.encode())) == kept

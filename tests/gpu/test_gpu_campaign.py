@@ -12,7 +12,7 @@ from harness.campaign.devices import choose_gpus
 from harness.campaign.local import Local
 from harness.campaign.unit import plan_units
 from harness.catalog.request import Request, resolve
-from harness.engine.events import Silent
+from harness.engine.events import Observer
 from harness.engine.session import execute, warm_up
 from harness.measure.machine import inspect_machine
 from harness.process.project import HOME as ROOT
@@ -43,10 +43,10 @@ def test_a_campaign_of_two_units(tmp_path: Path) -> None:
 
 def test_the_builder_finds_what_was_built_ahead(tmp_path: Path) -> None:
     request = asked(tmp_path, 1, "triton")
-    warm_up(request, Silent())
+    warm_up(request, Observer())
     ahead = cubins(tmp_path)
     rows: list[Result] = []
-    execute(request, rows.append, Silent())
+    execute(request, rows.append, Observer())
     assert {row.status for row in rows} == {Status.PASSED}, rows
     assert ahead
     assert cubins(tmp_path) == ahead, "the GPU's builder compiled what was compiled ahead"

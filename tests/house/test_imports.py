@@ -59,7 +59,7 @@ PLANTED = {
     ): "harness.worker is not allowed to import harness.judge",
     ("judge/secret.py", "from harness.worker import load"): "harness.judge is not allowed to",
     (
-        "engine/worker_process.py",
+        "engine/processes/worker_process.py",
         "from harness.process.cuda.shared_memory import DTYPES",
     ): "is not allowed to import harness.process.cuda.shared_memory",
     (

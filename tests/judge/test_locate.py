@@ -16,7 +16,7 @@ torch = pytest.importorskip("torch")
 
 from harness.judge.inputs import Inputs  # noqa: E402
 from harness.judge.locate import digest, locate, located, picture  # noqa: E402
-from harness.judge.numerics import Reference, grade  # noqa: E402
+from harness.judge.numerics import Reference, error_of  # noqa: E402
 from harness.problems.base import TensorSpec  # noqa: E402
 
 LIMIT = 1e-2
@@ -135,7 +135,7 @@ def test_of_three_gradients_the_farthest_is_told_and_the_others_named() -> None:
         specs, specs, [(right(*shape),)] * 2, references, {}, LIMIT, draw=draw(shape, calls=2)
     )
     flat = [reference for call in references for reference in call]
-    grades = [grade(out, reference) for out, reference in zip(outs, flat, strict=True)]
+    grades = [error_of(out, reference) for out, reference in zip(outs, flat, strict=True)]
     told = located(inputs, grades, 4, outs[4])
     assert told
     assert (told.output, told.call, told.wrong_calls) == ("dk", 1, 2)

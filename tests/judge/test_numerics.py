@@ -8,11 +8,11 @@ import pytest
 import torch
 
 from harness.judge.burst import is_dense
-from harness.judge.numerics import Reference, grade, worst
+from harness.judge.numerics import Reference, error_of
 from harness.judge.secret import Secret
 from harness.problems import attention_forward_tensors as tensors
 from harness.problems import get_problem
-from harness.schema import Case, Claims, Dtype
+from harness.schema import Case, Claims, Dtype, Error
 
 CASE = Case(name="c", batch=2, heads=2, seqlen=200, headdim=64)
 CALL = {"causal": True, "sm_scale": None}
@@ -43,7 +43,7 @@ def test_float64_is_softmax_by_definition() -> None:
 def test_sdpa_is_exact_on_every_distribution(kind: str, causal: bool) -> None:
     inputs, call = draw(kind), {"causal": causal, "sm_scale": 0.09}
     out = tensors.contract(inputs, call)[0]
-    found = grade(out, Reference(out, tensors.exact(inputs, call)[0]))
+    found = error_of(out, Reference(out, tensors.exact(inputs, call)[0]))
     assert found.finite
     assert found.rel_l2 < LIMITS.rel_l2
     assert found.worst_row < LIMITS.worst_row
@@ -56,12 +56,12 @@ def test_some_rows_in_float64_say_the_same(kind: str, monkeypatch: pytest.Monkey
     contract = tensors.contract(inputs, CALL)[0]
     ((rows, exact),) = tensors.exact_rows(inputs, CALL, torch.Generator().manual_seed(3))
     some = Reference(contract, exact, rows)
-    assert grade(contract, some).rel_l2 < LIMITS.rel_l2
+    assert error_of(contract, some).rel_l2 < LIMITS.rel_l2
     other = next(n for n in range(200) if n not in rows)
     for row in (int(rows[5]), other):  # one in float64, and one where SDPA's answer must do
         spoiled = contract.clone()
         spoiled.view(-1, 64)[row] *= 1.01
-        assert grade(spoiled, some).worst_row > LIMITS.worst_row
+        assert error_of(spoiled, some).worst_row > LIMITS.worst_row
 
 
 @pytest.mark.parametrize("causal", [True, False])
@@ -119,10 +119,12 @@ def test_nan_is_not_finite_and_never_small() -> None:
     inputs = draw()
     out = tensors.contract(inputs, CALL)[0].clone()
     out[1, 1, 5, 3] = math.nan
-    found = grade(out, reference(inputs))
+    found = error_of(out, reference(inputs))
     assert not found.finite
     assert not found.max_diff < LIMITS.contract
-    assert not worst([found, grade(tensors.contract(inputs, CALL)[0], reference(inputs))]).finite
+    assert not Error.worst_of(
+        [found, error_of(tensors.contract(inputs, CALL)[0], reference(inputs))]
+    ).finite
 
 
 @pytest.mark.parametrize("share", [0.01, 0.05])
@@ -130,13 +132,13 @@ def test_a_small_error_in_one_row_is_seen(share: float) -> None:
     inputs = draw()
     out = tensors.contract(inputs, CALL)[0].clone()
     out[0, 1, 150] *= 1 + share
-    assert grade(out, reference(inputs)).worst_row > 2 * LIMITS.worst_row
+    assert error_of(out, reference(inputs)).worst_row > 2 * LIMITS.worst_row
 
 
 def test_fp8_scores_are_outside() -> None:
     q, k, v = draw()
     cheap = (q.to(torch.float8_e4m3fn).half(), k.to(torch.float8_e4m3fn).half(), v)
-    found = grade(tensors.contract(cheap, CALL)[0], reference((q, k, v)))
+    found = error_of(tensors.contract(cheap, CALL)[0], reference((q, k, v)))
     assert found.rel_l2 > 8 * LIMITS.rel_l2
 
 
@@ -187,5 +189,5 @@ def test_grading_leaves_the_output_alone() -> None:
     inputs = draw()
     out = tensors.contract(inputs, CALL)[0].float()  # a copy to float32 would be the tensor itself
     before = out.clone()
-    grade(out, reference(inputs))
+    error_of(out, reference(inputs))
     assert torch.equal(out, before)

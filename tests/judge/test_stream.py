@@ -123,8 +123,8 @@ def gated(link, queue, answer):
     link.answer = lambda op, _: answer()
     with Steps(queue):
         withheld = Withheld(list(zip(hidden, shared, strict=True)), link.inputs.room)
-        heat = lambda: queue.told.append("heat")  # noqa: E731
-        return link._gated(link.gate, asked, (hidden, shared), withheld, Patience(1.0), heat)
+        preheat = lambda: queue.told.append("preheat")  # noqa: E731
+        return link._gated(link.gate, asked, (hidden, shared), withheld, Patience(1.0), preheat)
 
 
 def test_behind_the_shut_latch_nothing_allocates_or_runs_for_the_first_time(link, queue):
@@ -135,7 +135,7 @@ def test_behind_the_shut_latch_nothing_allocates_or_runs_for_the_first_time(link
     shut = queue.told.index(f"wait {LATCH} 1")
     opened = queue.told.index(f"host: {LATCH} is 1")
     before, behind = queue.told[:shut], queue.told[shut:opened]
-    assert queue.told.index("heat") < shut
+    assert queue.told.index("preheat") < shut
     queued = [step for step in behind if step.startswith("aten.")]
     assert Counter(queued) == Counter(
         ["aten.copy_.default"] * 3  # two inputs, and the table of offsets

@@ -52,7 +52,7 @@ def test_outputs_come_from_where_they_lie(link):
 def test_a_place_outside_the_room_is_no_output(link, offset):
     with pytest.raises(WorkerGone, match="of its memory") as gone:
         link._taken(ASKED, sampled(link, [0, offset]))
-    assert gone.value.status is Status.INVALID_SUBMISSION
+    assert gone.value.report.status is Status.INVALID_SUBMISSION
 
 
 def test_an_output_that_changes_after_it_was_done_is_wrong(link):
@@ -60,7 +60,7 @@ def test_an_output_that_changes_after_it_was_done_is_wrong(link):
     link.outputs.room[SIZE : 2 * SIZE].view(torch.float16).view(-1, 8)[::4] = -1
     with pytest.raises(WorkerGone, match="output 1 changed after") as gone:
         link._taken(ASKED, told)
-    assert gone.value.status is Status.INCORRECT
+    assert gone.value.report.status is Status.INCORRECT
 
 
 def test_without_the_sample_nobody_would_notice(link):
@@ -85,6 +85,6 @@ def test_kernels_have_less_time_than_a_first_call(said, patience, waited_for):
         wire.send(theirs, {"op": op})
     with pytest.raises(WorkerGone) as gone:
         link._done(patience)
-    assert (gone.value.status, gone.value.message) == (Status.TIMED_OUT, waited_for)
+    assert (gone.value.report.status, gone.value.report.message) == (Status.TIMED_OUT, waited_for)
     theirs.close()
     link.close()

@@ -9,9 +9,9 @@ import pytest
 
 from harness.measure import stats, stopping
 from harness.measure.stats import Interval
-from harness.measure.stopping import Pair, Rule
+from harness.measure.stopping import Pair, StoppingRule
 
-UNTIL = Rule(until_pct=0.3)
+UNTIL = StoppingRule(until_pct=0.3)
 LOOKS = UNTIL.looks(20)
 NOISE = 0.002  # of one block's log-ratio, as on an H200
 
@@ -75,7 +75,7 @@ def test_the_interval_at_the_stop_holds_the_truth() -> None:
 
 def race(rng: np.random.Generator, slower_pct: list[float], places: int) -> list[str]:
     """One race on three configs; who is still in at its end."""
-    rule = Rule(race=places)
+    rule = StoppingRule(race=places)
     looks = rule.looks(20)
     names = [f"c{n:02d}" for n in range(len(slower_pct))]
     course = {
@@ -114,13 +114,13 @@ def test_the_best_hardly_ever_leave_a_race() -> None:
 
 
 def test_looks_are_fixed_beforehand() -> None:
-    assert Rule().looks(20) == (20,)
-    assert not Rule().adaptive
+    assert StoppingRule().looks(20) == (20,)
+    assert not StoppingRule().adaptive
     assert LOOKS == (20, 32, 51, 82, 131, 210, 336, 537)
-    assert Rule(race=3).looks(20) == (4, 9, 14, 20)
-    assert Rule(race=3).looks(3) == (3,)
-    assert Rule(race=3, until_pct=1.0).looks(20) == (4, 9, 14, *LOOKS)
-    assert Rule(race=3, until_pct=0.3).name == "race 3, until 0.3 %"
+    assert StoppingRule(race=3).looks(20) == (4, 9, 14, 20)
+    assert StoppingRule(race=3).looks(3) == (3,)
+    assert StoppingRule(race=3, until_pct=1.0).looks(20) == (4, 9, 14, *LOOKS)
+    assert StoppingRule(race=3, until_pct=0.3).name == "race 3, until 0.3 %"
 
 
 def test_levels_share_one_error() -> None:

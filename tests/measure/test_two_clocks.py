@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from harness.measure.two_clocks import CPU_RULES, GPU_RULES, check_clocks
+from harness.measure.two_clocks import CPU_TOLERANCE, GPU_TOLERANCE, check_clocks
 from harness.schema import MOST_SLACK_PCT, Sample
 
 CALLS = 6
@@ -62,19 +62,19 @@ def test_measured_bursts_are_believed_and_the_same_told_shorter_are_not(shape: s
     control, *others = (as_samples(*measured) for measured in MEASURED_US[shape])
     nulls = [NULL_US[shape] / 1e3] * 10
     for mine, measured in zip((control, *others), MEASURED_US[shape], strict=True):
-        verdict = check_clocks(mine, control, nulls, GPU_RULES)
+        verdict = check_clocks(mine, control, nulls, GPU_TOLERANCE)
         assert verdict.refusal == ""
         assert not any(sample.late for sample in verdict.samples)
         assert verdict.slack is not None
         assert verdict.slack.mean_pct < 0.4
         told = as_samples(*measured, short=0.005)
-        assert check_clocks(told, control, nulls, GPU_RULES).refusal
+        assert check_clocks(told, control, nulls, GPU_TOLERANCE).refusal
 
 
 def test_two_hundred_honest_runs_are_believed() -> None:
     for seed in range(200):
         rng = random.Random(seed)
-        assert check_clocks(blocks(rng), blocks(rng), (), GPU_RULES).refusal == ""
+        assert check_clocks(blocks(rng), blocks(rng), (), GPU_TOLERANCE).refusal == ""
 
 
 @pytest.mark.parametrize("honesty", [0.98, 0.97, 0.9, 0.5, 1e-6])
@@ -82,13 +82,13 @@ def test_a_short_claim_is_refused(honesty: float) -> None:
     for seed in range(50):
         rng = random.Random(seed)
         control = blocks(rng)
-        assert check_clocks(blocks(rng, honesty=honesty), control, (), GPU_RULES).refusal
+        assert check_clocks(blocks(rng, honesty=honesty), control, (), GPU_TOLERANCE).refusal
 
 
 def test_one_disturbed_burst_is_marked_and_not_scored() -> None:
     rng = random.Random(1)
     samples = blocks(rng, 19) + [block(rng, 19, spike=5.0)]
-    verdict = check_clocks(samples, blocks(rng), (), GPU_RULES)
+    verdict = check_clocks(samples, blocks(rng), (), GPU_TOLERANCE)
     assert [sample.block for sample in verdict.samples if sample.late] == [19]
     assert verdict.refusal == ""
 
@@ -96,34 +96,34 @@ def test_one_disturbed_burst_is_marked_and_not_scored() -> None:
 def test_mostly_disturbed_is_refused() -> None:
     rng = random.Random(1)
     samples = [block(rng, n, spike=5.0 if n % 5 == 0 else 0.0) for n in range(20)]
-    assert "4 of 20 bursts" in check_clocks(samples, blocks(rng), (), GPU_RULES).refusal
+    assert "4 of 20 bursts" in check_clocks(samples, blocks(rng), (), GPU_TOLERANCE).refusal
 
 
 def test_slack_is_published_in_percent_of_the_claim() -> None:
     rng = random.Random(2)
-    slack = check_clocks(blocks(rng), blocks(rng), [0.8, 0.9, 1.0], GPU_RULES).slack
+    slack = check_clocks(blocks(rng), blocks(rng), [0.8, 0.9, 1.0], GPU_TOLERANCE).slack
     assert slack is not None
-    assert slack.burst_pct >= GPU_RULES.burst_pct
-    assert GPU_RULES.mean_pct < slack.mean_pct < MOST_SLACK_PCT
+    assert slack.burst_pct >= GPU_TOLERANCE.burst_pct
+    assert GPU_TOLERANCE.mean_pct < slack.mean_pct < MOST_SLACK_PCT
     assert slack.null_gap_ms == 0.9
 
 
 def test_without_a_pace_nothing_is_claimed() -> None:
-    assert check_clocks(blocks(random.Random(3)), [], (), GPU_RULES).slack is None
+    assert check_clocks(blocks(random.Random(3)), [], (), GPU_TOLERANCE).slack is None
 
 
 def test_a_cpu_is_coarse_but_zero_is_still_seen() -> None:
     rng = random.Random(4)
     control = [Sample(block=n, calls_ms=(50.0,) * 2, t2_ms=103 + rng.random()) for n in range(5)]
     liar = [Sample(block=n, calls_ms=(0.001,) * 2, t2_ms=103 + rng.random()) for n in range(5)]
-    assert check_clocks(control, control, (), CPU_RULES).refusal == ""
-    assert check_clocks(liar, control, (), CPU_RULES).refusal
+    assert check_clocks(control, control, (), CPU_TOLERANCE).refusal == ""
+    assert check_clocks(liar, control, (), CPU_TOLERANCE).refusal
 
 
 def test_a_short_burst_is_believed_within_microseconds_and_says_how_little_that_proves() -> None:
     control = [Sample(block=n, calls_ms=(0.012,) * 6, t2_ms=0.072 + GAP_MS) for n in range(9)]
     slower = [Sample(block=n, calls_ms=(0.012,) * 6, t2_ms=0.077 + GAP_MS) for n in range(9)]
-    verdict = check_clocks(slower, control, (), GPU_RULES)
+    verdict = check_clocks(slower, control, (), GPU_TOLERANCE)
     assert verdict.refusal == ""
     assert verdict.slack is not None
     assert verdict.slack.mean_pct > 5 * MOST_SLACK_PCT
@@ -142,7 +142,7 @@ def test_a_disturbed_pace_buys_no_more_than_the_cap(share: float, calls: int) ->
         ]
         control.append(block(rng, 0))  # one was left alone
         for short in (0.002, 0.01, 0.02, 0.05, 0.3, 0.6):
-            verdict = check_clocks(blocks(rng, honesty=1 - short), control, (), GPU_RULES)
+            verdict = check_clocks(blocks(rng, honesty=1 - short), control, (), GPU_TOLERANCE)
             if verdict.refusal == "" and verdict.slack and verdict.slack.mean_pct <= MOST_SLACK_PCT:
                 accepted.append(short)
     assert max(accepted, default=0.0) <= MOST_SLACK_PCT / 100
@@ -152,8 +152,8 @@ def test_a_null_kernel_that_was_left_alone_shows_a_pace_that_never_was() -> None
     rng = random.Random(7)
     control = [block(rng, n, spike=0.3) for n in range(20)]
     mine = blocks(rng, honesty=0.96)
-    alone = check_clocks(mine, control, (), GPU_RULES)
-    beside = check_clocks(mine, control, [GAP_MS + 1.0, GAP_MS], GPU_RULES)
+    alone = check_clocks(mine, control, (), GPU_TOLERANCE)
+    beside = check_clocks(mine, control, [GAP_MS + 1.0, GAP_MS], GPU_TOLERANCE)
     assert alone.slack is not None
     assert beside.slack is not None
     assert alone.slack.mean_pct < MOST_SLACK_PCT < beside.slack.mean_pct
@@ -188,7 +188,7 @@ def test_no_ranked_claim_is_shorter_than_the_cap(
         Sample(block=n, calls_ms=(true * honesty,), t2_ms=true + GAP_MS)
         for n, (true, honesty) in enumerate(mine)
     ]
-    verdict = check_clocks(claims, trusted, [GAP_MS + gap for gap in nulls], GPU_RULES)
+    verdict = check_clocks(claims, trusted, [GAP_MS + gap for gap in nulls], GPU_TOLERANCE)
     slack = verdict.slack
     if verdict.refusal or slack is None or slack.mean_pct > MOST_SLACK_PCT:
         return
@@ -213,5 +213,5 @@ def test_few_bursts_can_be_left_out_of_the_score() -> None:
             for s in honest
         ]
 
-    assert check_clocks(told(2), blocks(rng), (), GPU_RULES).refusal == ""
-    assert "3 of 20" in check_clocks(told(3), blocks(rng), (), GPU_RULES).refusal
+    assert check_clocks(told(2), blocks(rng), (), GPU_TOLERANCE).refusal == ""
+    assert "3 of 20" in check_clocks(told(3), blocks(rng), (), GPU_TOLERANCE).refusal

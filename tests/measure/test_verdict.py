@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from harness.measure.two_clocks import GPU_RULES
+from harness.measure.two_clocks import GPU_TOLERANCE
 from harness.measure.verdict import Evidence, RunFacts, conclude
 from harness.problems import get_problem
 from harness.schema import (
@@ -35,7 +35,7 @@ def facts(**changes: Any) -> RunFacts:
     values: dict[str, Any] = {
         "run": "r", "date": "2026-11-21", "suite": Suite(name="s", cases=(CASE,)), "machine": H200,
         "integrity": "judged/1", "harness_commit": "c", "protocol": 1, "commitment": "", "secret": "",
-        "problem": get_problem("attention_forward"), "rules": GPU_RULES,
+        "problem": get_problem("attention_forward"), "tolerance": GPU_TOLERANCE,
     }  # fmt: skip
     return RunFacts(**{**values, **changes})
 

@@ -12,14 +12,15 @@ torch = pytest.importorskip("torch")
 
 from harness.board.rank import leaderboard  # noqa: E402
 from harness.board.render import markdown  # noqa: E402
+from harness.catalog import entrants as catalog  # noqa: E402
 from harness.catalog.entrants import find_entrants, load_entrant, problem_of  # noqa: E402
 from harness.catalog.null_kernel import null_entrant  # noqa: E402
 from harness.catalog.suites import load_suite  # noqa: E402
-from harness.engine.worker_process import arena_sizes  # noqa: E402
+from harness.engine.run_state import arena_sizes  # noqa: E402
 from harness.errors import SubmissionError  # noqa: E402
 from harness.judge.burst import _repeated  # noqa: E402
 from harness.judge.inputs import Inputs  # noqa: E402
-from harness.judge.numerics import Reference, grade  # noqa: E402
+from harness.judge.numerics import Reference, error_of  # noqa: E402
 from harness.problems import PROBLEMS, get_problem  # noqa: E402
 from harness.problems import attention_backward_tensors as tensors  # noqa: E402
 from harness.schema import Case, Claims, Dtype, Kind, Speedup  # noqa: E402
@@ -51,7 +52,7 @@ def honest(inputs, causal=True, scale=0.125, cast=lambda x: x.half()):
 def grades(found, inputs, kwargs=USUAL):
     pairs = zip(tensors.contract(inputs, kwargs), tensors.exact(inputs, kwargs), strict=True)
     references = [Reference(c, e, scaled=True) for c, e in pairs]
-    return [grade(x, reference) for x, reference in zip(found, references, strict=True)]
+    return [error_of(x, reference) for x, reference in zip(found, references, strict=True)]
 
 
 def exact_class(grade):
@@ -225,6 +226,19 @@ def test_an_entry_brings_its_own_suite(tmp_path):
     assert problem_of(["triton_template"], root) is FORWARD
     assert problem_of(["all"], root) is FORWARD
     assert problem_of(["no_such_entry"], root) is FORWARD
+    assert problem_of(["cuda_hopper_backward"], root) is BACKWARD
+    (tmp_path / "odd").mkdir()
+    (tmp_path / "odd" / "manifest.yaml").write_text("name: odd\nproblem: no_such_problem\n")
+    assert problem_of([str(tmp_path / "odd")], root) is FORWARD
+
+
+def test_which_problem_an_entry_solves_is_asked_of_its_manifest_alone(tmp_path, monkeypatch):
+    """The request reads, hashes and parses it in a moment anyway."""
+    for name in ("check_source", "check_launch", "digest"):
+        monkeypatch.setattr(catalog, name, lambda *_: pytest.fail("read for nothing"))
+    root = ROOT / "submissions"
+    for name in ("triton_backward", "cuda_hopper_backward"):
+        assert problem_of([name], root) is BACKWARD
 
 
 def test_boards_never_mix_problems():

@@ -17,7 +17,7 @@ from hypothesis import strategies as st  # noqa: E402
 from harness.catalog.null_kernel import null_entrant  # noqa: E402
 from harness.catalog.suites import load_suite  # noqa: E402
 from harness.errors import SuiteError  # noqa: E402
-from harness.judge.numerics import Reference, grade  # noqa: E402
+from harness.judge.numerics import Reference, error_of  # noqa: E402
 from harness.problems import PROBLEMS, get_problem  # noqa: E402
 from harness.problems import attention_backward_tensors as backward_tensors  # noqa: E402
 from harness.problems import attention_forward_tensors as forward_tensors  # noqa: E402
@@ -142,7 +142,7 @@ def test_the_backward_reference_is_the_derivative(case, monkeypatch):
     )
     for (mine, library), theirs in zip(pairs, want, strict=True):
         torch.testing.assert_close(mine.double(), theirs, rtol=1e-5, atol=1e-6)
-        assert grade(library, Reference(library, mine, scaled=True)).rel_l2 < bar.rel_l2
+        assert error_of(library, Reference(library, mine, scaled=True)).rel_l2 < bar.rel_l2
     assert (inputs[3].double() - out).abs().max() < 2e-3
     assert (inputs[4].double() - scores.logsumexp(-1)).abs().max() < 2e-3
 
@@ -160,7 +160,7 @@ def test_the_library_is_exact_on_every_probe(case, dtype, problem):
             tensors.contract(inputs, probe.kwargs), tensors.exact(inputs, probe.kwargs), strict=True
         )
         for contract, exact in pairs:
-            found = grade(contract, Reference(contract, exact, scaled=bar.scaled))
+            found = error_of(contract, Reference(contract, exact, scaled=bar.scaled))
             assert found.rel_l2 < bar.rel_l2, probe.label
             assert found.worst_row < bar.worst_row, probe.label
 

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from harness.catalog.suites import known_suites, load_suite
-from harness.engine.worker_process import arena_sizes
+from harness.engine.run_state import arena_sizes
 from harness.errors import SuiteError
 from harness.judge.secret import Secret
 from harness.problems import get_problem
@@ -88,7 +88,7 @@ def test_the_shapes_of_one_secret_are_these() -> None:
 def test_a_suite_says_whether_and_its_question_stays_the_same() -> None:
     for name in known_suites(CONFIGS):
         suite = load_suite(name, CONFIGS)
-        assert bool(suite.hidden) == (name.startswith("fa3") and "_h" not in name)
+        assert bool(suite.hidden) == name.startswith("fa3")
         assert suite.sha256 == suite.model_copy(update={"hidden": 3}).sha256
 
 

@@ -15,15 +15,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from harness.engine.worker_process import JudgeClient, JudgeFailed, hear_builder
+from harness.engine.processes.judge_client import JudgeClient, JudgeFailed
+from harness.engine.processes.worker_process import hear_builder
 from harness.errors import WireError
-from harness.judge.burst import BurstOutcome, WorkerGone, WorkerLink
-from harness.judge.judge import report_of
-from harness.judge.numerics import Grade
+from harness.judge.burst import WorkerGone, WorkerLink
+from harness.judge.judge import message_of
 from harness.process import wire
 from harness.process.messages import BuilderReply, BurstReport, understood
 from harness.process.text import cut, encoded_bytes, plain_text
-from harness.schema import Limits, Status
+from harness.schema import Error, Limits, Status
 from tests.board.factory import mismatch
 
 HUGE = 10**399
@@ -72,22 +72,22 @@ def test_a_likeness_comes_through_and_its_names_are_cut() -> None:
 
 @given(any_text, any_text, any_text)
 def test_a_report_fits_into_a_frame_whatever_the_words_are(a: str, b: str, c: str) -> None:
-    outcome = BurstOutcome(
-        Status.CRASHED,
-        a * 40,
-        tuple([1e-300 / 3] * 64),
-        1 / 3,
-        Grade(False, float("nan"), float("inf"), 1 / 3),
-        tuple([b or "x"] * 64),
-        tuple([c * 9] * 64),
-        True,
-        {f"{n}{b}": 1 / 3 for n in range(16)},
-        mismatch().model_copy(update={"picture": ("9" * 64,) * 16}),
+    outcome = BurstReport(
+        status=Status.CRASHED,
+        message=a * 40,
+        calls_ms=tuple([1e-300 / 3] * 64),
+        t2_ms=1 / 3,
+        error=Error(finite=False, max_diff=float("nan"), rel_l2=float("inf"), worst_row=1 / 3),
+        kernels=tuple([b or "x"] * 64),
+        configs=tuple([c * 9] * 64),
+        deterministic=True,
+        likeness={f"{n}{b}": 1 / 3 for n in range(16)},
+        mismatch=mismatch().model_copy(update={"picture": ("9" * 64,) * 16}),
     )
     ours, theirs = socket.socketpair()
     with ours, theirs:
         ours.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1 << 20)
-        wire.send(ours, report_of(outcome), timeout_s=5)
+        wire.send(ours, message_of(outcome), timeout_s=5)
         told = understood(wire.receive(theirs, 5), BurstReport)
     assert told.message == plain_text(told.message)
     assert told.error
@@ -95,10 +95,10 @@ def test_a_report_fits_into_a_frame_whatever_the_words_are(a: str, b: str, c: st
 
 
 def test_where_an_output_is_wrong_comes_through() -> None:
-    outcome = BurstOutcome(Status.NONFINITE, "NaN", mismatch=mismatch())
+    outcome = BurstReport(status=Status.NONFINITE, message="NaN", mismatch=mismatch())
     ours, theirs = socket.socketpair()
     with ours, theirs:
-        wire.send(ours, report_of(outcome), timeout_s=5)
+        wire.send(ours, message_of(outcome), timeout_s=5)
         told = understood(wire.receive(theirs, 5), BurstReport)
     assert told.mismatch
     assert told.mismatch.words() == mismatch().words()
@@ -142,8 +142,8 @@ def test_a_reply_of_a_worker_that_is_none(reply: dict[str, Any]) -> None:
     wire.send(theirs, reply)
     with pytest.raises(WorkerGone) as caught:
         link.answer("go", 1)
-    assert caught.value.status is Status.INVALID_SUBMISSION
-    assert len(caught.value.message) < 300
+    assert caught.value.report.status is Status.INVALID_SUBMISSION
+    assert len(caught.value.report.message) < 300
     link.close()
     theirs.close()
 
@@ -157,7 +157,7 @@ def test_who_does_not_read_is_not_waited_for() -> None:
             link.send({"op": "prepare", "words": "x" * 1000}, 0.05)
     with pytest.raises(WorkerGone) as caught:
         link.send({"op": "go"}, 0.05)
-    assert caught.value.status is Status.TIMED_OUT
+    assert caught.value.report.status is Status.TIMED_OUT
     link.close()
     theirs.close()
 

@@ -9,7 +9,7 @@ import re
 import unicodedata
 from collections.abc import Mapping
 
-from harness.board.rank import Board, Row
+from harness.board.rank import HELD, Board, Row
 from harness.errors import typed
 from harness.measure.stats import Interval
 from harness.schema import Case, Kind, Result, Status
@@ -64,7 +64,7 @@ def times(ratio: Interval | None) -> str:
 
 def rank_text(row: Row) -> str:
     """`2=` where several share a place, `2?` where it was not judged; `step` of what is no entry."""
-    doubt = "" if row.judged else DOUBT
+    doubt = "" if all(result.held == HELD[-1] for result in row.results) else DOUBT
     if row.rank is None:
         return f"step{doubt}" if row.champion and row.speedup else "–"
     return f"{row.rank}{'=' if row.tie else ''}{doubt}"

@@ -40,7 +40,7 @@ def run(args: argparse.Namespace) -> int:
     cuda = [entrant for entrant in entrants if entrant.manifest.language == "cuda"]
     if not cuda:
         raise UsageError("nothing to compile: no CUDA submission among these", "python run.py list")
-    tell_walls()
+    note_walls()
     told: list[dict[str, object]] = []
     code = max(one(entrant, args.arch, args.fail_on_spills, told) for entrant in cuda)
     if args.json:
@@ -50,7 +50,7 @@ def run(args: argparse.Namespace) -> int:
     return code
 
 
-def tell_walls() -> None:
+def note_walls() -> None:
     """Say what keeps the walls around the compiler lower than they could be."""
     level, why = enter.usual()
     if why:

@@ -88,7 +88,7 @@ def profile(entrant: Entrant, suite: Suite, machine: Machine, args: argparse.Nam
                 "nothing static to show either",
                 "a CUDA submission: python run.py build cuda_hopper",
             ) from None
-        build_command.tell_walls()
+        build_command.note_walls()
         told: list[dict[str, object]] = []
         code = build_command.one(entrant, None, fail_on_spills=False, told=told)
         print("\n".join(str(each["text"]) for each in told))

@@ -52,9 +52,9 @@ def run(args: argparse.Namespace) -> int:
     specimens = choose(selftest_corpus.load_corpus(), args.names)
     started = time.monotonic()
     if args.ablate:
-        return report_ablation(ablate.ablate(specimens, machine, level, tell_ablated), args.json)
+        return report_ablation(ablate.ablate(specimens, machine, level, show_ablated), args.json)
     outcomes = selftest_corpus.run_corpus(
-        specimens, machine, level, tell=tell, size=args.batch, row=tell_row
+        specimens, machine, level, show=show, size=args.batch, row=show_row
     )
     if args.json:
         document = {"machine": machine.gpu, "sandbox": level, **counts(outcomes)}
@@ -82,21 +82,23 @@ def choose(
     return [known[name] for name in names] if names else list(corpus)
 
 
-def tell(outcome: selftest_corpus.Outcome) -> None:
+def show(outcome: selftest_corpus.Outcome) -> None:
     """One line as soon as it is known."""
     sign = "ok " if outcome.ok else "!! "
     print(f"{sign} {outcome.specimen.name}: {outcome.verdict} {outcome.by}", file=sys.stderr)
 
 
-def tell_row(result: Result) -> None:
+def show_row(result: Result) -> None:
     """The bare row, before its batch is complete."""
     latency = f" {result.latency_ms:.4g} ms" if result.latency_ms else ""
     print(
-        f"    {result.entry}: {selftest_corpus.words(result)}{latency}", file=sys.stderr, flush=True
+        f"    {result.entry}: {selftest_corpus.status_line(result)}{latency}",
+        file=sys.stderr,
+        flush=True,
     )
 
 
-def tell_ablated(outcome: selftest_corpus.Outcome) -> None:
+def show_ablated(outcome: selftest_corpus.Outcome) -> None:
     """The same with a defence off, where to be accepted is the point."""
     print(f"{outcome.verdict:9} {outcome.specimen.name}: {outcome.by}", file=sys.stderr)
 

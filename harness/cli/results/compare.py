@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from harness.board import query
-from harness.board.rank import newest
+from harness.board.newest import newest
 from harness.board.record import Head
 from harness.board.render.lasting import energy_ratio, energy_words, lasting, speed_ratio
 from harness.board.render.text import (

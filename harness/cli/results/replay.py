@@ -151,7 +151,7 @@ def ask(
 ) -> tuple[BurstReport, str, str]:
     """The burst once more: the judge's report, the SHA-256 of the inputs it drew, what was printed."""
     from harness.engine.burst import Question, run_burst
-    from harness.engine.events import Silent
+    from harness.engine.events import Observer
     from harness.engine.session import opened
 
     (entrant,), (case,) = request.entrants, request.suite.cases
@@ -159,7 +159,7 @@ def ask(
     question = Question(
         Probe(case, draw.distribution, draw.kwargs), draw.label, draw.calls, draw.whole, replayed=True
     )  # fmt: skip
-    with opened(request, lambda result: None, Silent()) as run:
+    with opened(request, lambda result: None, Observer()) as run:
         known = run.record(entrant.name, case)
         run.judge.replay(old.secret)
         limit_s = run.limits.first_call_s

@@ -22,7 +22,8 @@ from pathlib import Path
 
 from harness import PROTOCOL
 from harness.board import query, record
-from harness.board.rank import interval_of, newest
+from harness.board.newest import newest
+from harness.board.rank import interval_of
 from harness.board.render.text import sanitize, times
 from harness.board.rivals import block_times_ms
 from harness.catalog.suites import load_suite

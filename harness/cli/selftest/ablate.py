@@ -32,7 +32,7 @@ def ablate(
     specimens: Sequence[Specimen],
     machine: Machine,
     level: int,
-    tell: Callable[[Outcome], None] = lambda outcome: None,
+    show: Callable[[Outcome], None] = lambda outcome: None,
 ) -> list[Ablation]:
     """Switch each defence off in turn and run the cheaters that name it."""
     found = []
@@ -44,7 +44,7 @@ def ablate(
             continue
         off = TOGETHER.get(defence, frozenset({defence}))
         with without(off):
-            outcomes = run_corpus(able, machine, level, tell)
+            outcomes = run_corpus(able, machine, level, show)
         accepted = tuple(o.specimen.name for o in outcomes if o.verdict == "accepted")
         names = to_word(off).replace(",", "+")
         found.append(Ablation(names, tuple(s.name for s in able), accepted))

@@ -26,7 +26,7 @@ from harness.catalog.request import Request
 from harness.catalog.suites import load_suite
 from harness.catalog.yaml_model import load_model
 from harness.cli.selftest.specimen import axes_of, unfold
-from harness.engine.events import Silent
+from harness.engine.events import Observer
 from harness.engine.session import execute
 from harness.errors import HarnessError, SubmissionError, SuiteError
 from harness.problems import PROBLEMS, Problem, get_problem
@@ -256,7 +256,7 @@ def run_batch(
             suite=suite,
             machine=machine if gpu else replace_gpu(machine),
             entrants=(*entrants, *control),
-            against=suite.against,
+            baseline=suite.against,
             cache=cache,
             sandbox=level,
         )
@@ -269,7 +269,7 @@ def run_batch(
             row(result)
 
         with contextlib.suppress(HarnessError):  # the rows say so
-            execute(request, save, Silent())
+            execute(request, save, Observer())
         left = end_orphans(before)
     told = rivals.told_of([*results.values(), *drawn])
     return [
@@ -295,8 +295,8 @@ def _loaded(folders: Sequence[Path], problem: Problem) -> tuple[list[Entrant], d
 def refusal(specimen: Specimen, why: str) -> Outcome:
     """Of one that was not even read: as good as INVALID_SUBMISSION."""
     foreseen = not specimen.honest and Status.INVALID_SUBMISSION in specimen.expect.status
-    words_ = why.replace(str(specimen.folder), specimen.name)[:120]
-    return Outcome(specimen, None, "stopped" if foreseen else "surprise", f"not read: {words_}")
+    why_ = why.replace(str(specimen.folder), specimen.name)[:120]
+    return Outcome(specimen, None, "stopped" if foreseen else "surprise", f"not read: {why_}")
 
 
 def beside(outcome: Outcome, results: Mapping[str, Result]) -> Outcome:
@@ -304,7 +304,7 @@ def beside(outcome: Outcome, results: Mapping[str, Result]) -> Outcome:
     for name in outcome.specimen.expect.beside:
         row = results.get(name)
         if row is None or row.status is not Status.PASSED:
-            lost = "no row" if row is None else words(row)
+            lost = "no row" if row is None else status_line(row)
             return replace(outcome, verdict="accepted", by=f"{name} beside it: {lost}")
     return outcome
 
@@ -355,14 +355,18 @@ def judge(
     expect, status = specimen.expect, result.status
     if specimen.honest:
         verdict = "passed" if status is Status.PASSED else "flagged"
-        return Outcome(specimen, result, verdict, "" if verdict == "passed" else words(result))
+        return Outcome(
+            specimen, result, verdict, "" if verdict == "passed" else status_line(result)
+        )
     if status is not Status.PASSED:
         verdict = "stopped" if status in expect.status else "surprise"
         if status in NOBODYS_FAULT and verdict == "surprise":
             verdict = "accepted"  # it broke something and got away without blame
-        return Outcome(specimen, result, verdict, words(result))
+        return Outcome(specimen, result, verdict, status_line(result))
     excuse = harmless(expect, result, suite, orphans, specimen.name in slower)
-    return Outcome(specimen, result, "stopped" if excuse else "accepted", excuse or words(result))
+    return Outcome(
+        specimen, result, "stopped" if excuse else "accepted", excuse or status_line(result)
+    )
 
 
 def harmless(
@@ -405,7 +409,7 @@ def harmless(
     return expect.neutral if not wanted else ""
 
 
-def words(result: Result) -> str:
+def status_line(result: Result) -> str:
     """Status and the first line of its reason."""
     first = result.reason.splitlines()[0] if result.reason else ""
     return f"{result.status.value} ({first[:90]})" if first else result.status.value
@@ -415,7 +419,7 @@ def run_corpus(
     specimens: Sequence[Specimen],
     machine: Machine,
     level: int,
-    tell: Callable[[Outcome], None] = lambda outcome: None,
+    show: Callable[[Outcome], None] = lambda outcome: None,
     size: int = BATCH,
     row: Callable[[Result], None] = lambda result: None,
 ) -> list[Outcome]:
@@ -426,7 +430,7 @@ def run_corpus(
         for first in run_batch(batch, machine, level, row):
             again = len(batch) > 1 and crowded_out(first)
             last = run_batch([first.specimen], machine, level, row)[0] if again else first
-            tell(last)
+            show(last)
             outcomes.append(last)
     return outcomes
 

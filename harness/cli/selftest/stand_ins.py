@@ -74,9 +74,9 @@ def _shared_label(own: Any) -> Any:
     return lambda state, name, question: question.label
 
 
-def _as_listed(shuffled: Any) -> Any:
-    """Who copies an answer needs somebody before it who has worked it out."""
-    return lambda names, rng: tuple(names)
+def _in_order(shuffled: Any) -> Any:
+    """By name: who copies an answer needs somebody before it who has worked it out."""
+    return lambda names, rng: tuple(sorted(names))
 
 
 def _only_checks(verify: Any) -> Any:
@@ -86,11 +86,11 @@ def _only_checks(verify: Any) -> Any:
     return stand_in
 
 
-def _blind_to_nan(grade: Any) -> Any:
+def _blind_to_nan(error_of: Any) -> Any:
     def stand_in(out: Any, reference: Any) -> Any:
-        found = grade(out, reference)
+        found = error_of(out, reference)
         max_diff = 0.0 if math.isnan(found.max_diff) else found.max_diff
-        return replace(found, finite=True, max_diff=max_diff)
+        return found.model_copy(update={"finite": True, "max_diff": max_diff})
 
     return stand_in
 
@@ -164,8 +164,8 @@ def _any_status(confesses: Any) -> Any:
 def _good_exit(reap: Any) -> Any:
     """A process that ended with code 0 has passed."""
 
-    def stand_in(state: Any, worker: Any, reply: Any) -> Any:
-        found = reap(state, worker, reply)
+    def stand_in(worker: Any, *rest: Any) -> Any:
+        found = reap(worker, *rest)
         ended = worker.child.ending(0.0) == "exited with code 0"
         return found.model_copy(update={"status": type(found.status)("PASSED")}) if ended else found
 
@@ -192,12 +192,12 @@ STAND_INS: dict[Defence, Iterable[StandIn]] = {
     ),
     Defence.OWN_INPUTS: (
         _in("engine.burst:own_label", _shared_label),
-        _in("measure.plan:shuffled", _as_listed),
+        _in("measure.plan:shuffled", _in_order),
     ),
     Defence.VERIFY_EVERY_CALL: (_in("judge.burst:WorkerLink._verify", _only_checks),),
     Defence.CONTRACT: (_in("judge.burst:differs", _always(False)),),
     Defence.RELATIVE_ERROR: (_in("measure.verdict:class_of", _always("exact")),),
-    Defence.FINITE: (_in("judge.burst:grade", _blind_to_nan),),
+    Defence.FINITE: (_in("judge.burst:error_of", _blind_to_nan),),
     Defence.STRESS: (_in("engine.session:get_problem", _without_probes),),
     Defence.INPUT_DIGEST: (_in("judge.burst:same_bits", _always(True)),),
     Defence.OUTPUT_TYPE: (_in("worker.__main__:require_output", _always(None)),),
@@ -208,7 +208,9 @@ STAND_INS: dict[Defence, Iterable[StandIn]] = {
     Defence.BURST_MEAN: (_in("measure.verdict:score_ms", _best_call),),
     Defence.FIXED_COUNTS: (_in("engine.timing:plan_case", _hurried),),
     Defence.STRICT_WIRE: (_in("judge.burst:confesses", _any_status),),
-    Defence.MISSING_IS_FAILURE: (_in("engine.burst:reap", _good_exit),),
+    Defence.MISSING_IS_FAILURE: (
+        _in("engine.processes.worker_process:WorkerProcess.reap", _good_exit),
+    ),
     Defence.SANDBOX: (_in("cli.selftest.corpus:execute", _no_walls),),
     Defence.CLEAN_ENVIRONMENT: (_in("process.child:untrusted_env", _whole_environment),),
     Defence.ORPHAN_SWEEP: (_in("engine.session:sweep", _always(None)),),

@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from harness.engine.worker_process import WorkerProcess
+from harness.engine.processes.worker_process import WorkerProcess
 from harness.measure.telemetry import Monitor
 from harness.process import process_tree
 from harness.process.child import Child
@@ -56,7 +56,7 @@ class Quiet:
         self.refused = False
         self._checkpoint = checkpoint() if monitor else None
         self.watches = bool(monitor)  # whether the judge can tell that it is alone
-        if monitor and monitor.has_display():  # before any worker could draw
+        if monitor and monitor.has_display:  # before any worker could draw
             self.watches = False
             self._tell(
                 "this GPU draws a display: the judge does not watch for work that escapes the lock"
@@ -92,7 +92,6 @@ class Quiet:
         """Lock the worker of `worker` and all that it started, then stop them; `loaded`: before its first turn."""
         timeout_ms, behind = (LOADED_MS, "its import") if loaded else (LOCK_MS, "its turn")
         child = worker.child
-        assert child
         if not self.locks:
             child.pause()
             return Rest()
@@ -115,7 +114,6 @@ class Quiet:
     def release(self, worker: WorkerProcess) -> bool:
         """Let the worker of `worker` and all that it started go on; False if the worker cannot, by no fault of its own."""
         child = worker.child
-        assert child
         child.resume()
         held = (
             {pid: self._checkpoint.unlock(pid) for pid in worker.held} if self._checkpoint else {}
@@ -133,7 +131,7 @@ class Quiet:
         listed = self._listed()
         known = {self.judge_pid, os.getpid()}
         for worker in workers:
-            known |= worker.held | ({worker.child.pid} if worker.child else set())
+            known |= worker.held | {child.pid for child in worker.children()}
         if self.judge_pid not in listed or listed <= known:
             return []
         # What a worker left behind is a descendant of ours: it is ended, and its worker answers for

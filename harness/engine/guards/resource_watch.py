@@ -21,7 +21,7 @@ import threading
 import traceback
 from collections.abc import Mapping, Sequence
 
-from harness.engine.worker_process import WorkerProcess
+from harness.engine.processes.worker_process import WorkerProcess
 from harness.measure.telemetry import Monitor
 from harness.process.child import LOG_BYTES, Child
 from harness.process.sandbox import enter, usage
@@ -56,15 +56,14 @@ class ResourceWatch(threading.Thread):
         while not self.stopping.wait(PERIOD_S):
             on_device = functools.cache(self.monitor.memory_by_pid)  # asked once a round
             for worker in self.workers:
-                for child in filter(None, (worker.child, worker.builder)):
+                for child in worker.children():
                     try:
                         excess = self.excess(worker, child, on_device()) if child.alive else None
                     except Exception as cause:
                         excess = self._unseen(cause)
                     if excess:
-                        worker.ended_for = excess
                         with contextlib.suppress(Exception):  # the next look tries again
-                            child.end()
+                            worker.end_for(*excess, child)
 
     def _unseen(self, cause: Exception) -> tuple[Status, str] | None:
         """What becomes of a process that could not be looked at; None where its run is over."""

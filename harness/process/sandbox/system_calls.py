@@ -77,8 +77,8 @@ ALLOWED = _table(
     getpeername:52:205 sendto:44:206 recvfrom:45:207 recvmsg:47:212 recvmmsg:299:243
     shutdown:48:210 getsockopt:55:209
     """
-    # Not among them: sendmsg and sendmmsg. Behind their pointer may lie descriptors, and a file whose
-    # last descriptor is on its way is in no list of /proc, however much of a disk it holds.
+    # Not among them: sendmsg and sendmmsg. Behind their pointer may lie descriptors, and a file
+    # whose last descriptor is on its way is in no list of /proc, however much of a disk it holds.
 )
 PRETENDED = _table(
     """
@@ -102,7 +102,8 @@ NOT_KEPT = _table(
 JUDGED = _table(
     """
     open:2:- openat:257:56 creat:85:- mknod:133:- mknodat:259:33 socket:41:198 socketpair:53:199
-    listen:50:201 setsockopt:54:208 clone:56:220 ioctl:16:29 fcntl:72:25 prctl:157:167 setpriority:141:140 prlimit64:302:261
+    listen:50:201 setsockopt:54:208 clone:56:220 ioctl:16:29 fcntl:72:25 prctl:157:167
+    setpriority:141:140 prlimit64:302:261
     sched_setscheduler:144:119 sched_setparam:142:118 sched_setattr:314:274
     sched_setaffinity:203:122 kill:62:129 tkill:200:130 tgkill:234:131 rt_sigqueueinfo:129:138
     rt_tgsigqueueinfo:297:240 pidfd_send_signal:424:424

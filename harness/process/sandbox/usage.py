@@ -233,7 +233,7 @@ class Nameless:
 
 
 def hides_its_files(pid: int) -> bool:
-    """Whether nobody but root may list what it holds open: it runs a program that it may not read."""
+    """Whether none but root may list what it holds open: it runs a program it may not read."""
     for thread in _threads_of(pid):
         try:
             with os.scandir(f"/proc/{pid}/task/{thread}/fd"):
@@ -266,7 +266,7 @@ def _used_bytes(folder: Path) -> int:
 
 @dataclass
 class Disk:
-    """One folder that an entrant writes to, counted again when its disk has filled up, or in a while."""
+    """One folder that an entrant writes to, counted again when its disk has filled up, or later."""
 
     folder: Path
     bytes: int = 0

@@ -43,9 +43,10 @@ README = """\
 
 {description}
 
-Exported by attnboard {version} from the entr{ies} {entries}. The files in
-`{package}/forward/`{and_backward} are the bytes that were judged, SHA-256 `{digest}`;
-`{package}/evidence.json` holds the board's rows, `*.jsonl` the records behind them.
+Exported by attnboard {version}. `{package}/forward/` holds the files of {forward}, byte for byte,
+SHA-256 `{forward_sha256}`.
+{of_backward}
+`{package}/evidence.json` has the board's rows, `*.jsonl` the records behind them.
 
 ```python
 import {package}
@@ -58,9 +59,8 @@ o = {package}.attention(q, k, v, causal=True)
 {package}.register_transformers("{package}")
 ```
 
-It takes {claims}.
+It takes {claims}; {trains}.
 Whatever else it is called with, PyTorch's own attention computes, and a warning says so once.
-{trains}
 
 {table}
 `python -m {package} verify` judges it again here, with attnboard installed or `--checkout DIR`.
@@ -125,27 +125,36 @@ def _pyproject(package: str, forward: Part, backward: Part | None) -> str:
 
 def _readme(package: str, forward: Part, backward: Part | None) -> str:
     manifest = forward.entrant.manifest
-    claims = manifest.claims
-    dtypes = " and ".join(dtype.value for dtype in claims.dtypes)
-    heads = ", ".join(map(str, claims.headdims))
     return README.format(
         package=package,
         version=__version__,
         description=manifest.description,
-        ies="ies" if backward else "y",
-        entries=forward.entrant.name + (f" and {backward.entrant.name}" if backward else ""),
-        and_backward=f" and `{package}/backward/`" if backward else "",
-        digest=forward.entrant.source_sha256
-        + (f"` and `{backward.entrant.source_sha256}" if backward else ""),
-        claims=f"headdim {heads}, {dtypes}"
-        + ("" if claims.causal == "both" else f", causal={claims.causal}")
-        + f", on compute capability {', '.join(forward.capabilities) or 'any'}",
-        trains="Its gradients are the judged backward's."
+        forward=forward.entrant.name,
+        forward_sha256=forward.entrant.source_sha256,
+        of_backward=f"`{package}/backward/` holds those of {backward.entrant.name},\n"
+        f"SHA-256 `{backward.entrant.source_sha256}`."
         if backward
-        else "Its gradients are PyTorch's, which computes the forward again for them.",
+        else "It has no backward: PyTorch computes the forward again for the gradients.",
+        claims=_claims(forward),
+        trains=f"with gradients {_claims(backward)}" if backward else "gradients are PyTorch's",
         table="\n".join(_table(forward)) + "\n" + ("\n".join(_table(backward)) if backward else ""),
         license=manifest.license or "none named",
         author=manifest.author,
+    )
+
+
+def _claims(part: Part) -> str:
+    """What an entry takes, in one line."""
+    claims = part.entrant.manifest.claims
+    return ", ".join(
+        [
+            f"headdim {', '.join(map(str, claims.headdims))}",
+            " and ".join(dtype.value for dtype in claims.dtypes),
+            *([] if claims.causal == "both" else [f"causal={claims.causal}"]),
+            *(["grouped heads"] if claims.gqa else []),
+            *(["any seqlen_k"] if claims.seqlens == "any" else []),
+            f"compute capability {', '.join(part.capabilities) or 'any'}",
+        ]
     )
 
 

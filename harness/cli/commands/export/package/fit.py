@@ -15,6 +15,7 @@ from . import judged
 from .provenance import evidence, part
 
 DTYPES = {"fp16": torch.float16, "bf16": torch.bfloat16}
+MOST_KEPT = 4096  # refusals of `_known`
 MOST_ELEMENTS = (1 << 31) - 1  # of one tensor: beyond, 32-bit offsets of a kernel may overflow
 
 
@@ -58,10 +59,30 @@ def _pair(text: str) -> tuple[int, int]:
     return int(major), int(minor)
 
 
+_known: dict[tuple[Any, ...], str] = {}  # what decides, and the refusal: it is asked in every call
+
+
 def refusal(
     q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, causal: bool, sm_scale: float, *, grads: bool
 ) -> str:
     """Why the kernels do not take this call, or an empty string. `grads`: a backward follows."""
+    if type(q) is not torch.Tensor:  # a compiler's, whose sizes may be symbols
+        return _refusal(q, k, v, causal, sm_scale, grads)
+    key = (
+        *(q.shape, k.shape, v.shape, q.dtype, k.dtype, v.dtype, q.device, k.device, v.device),
+        *(causal, sm_scale, grads),
+    )
+    why = _known.get(key)
+    if why is None:
+        if len(_known) >= MOST_KEPT:
+            _known.clear()
+        why = _known[key] = _refusal(q, k, v, causal, sm_scale, grads)
+    return why
+
+
+def _refusal(
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, causal: bool, sm_scale: float, grads: bool
+) -> str:
     if q.dim() != 4 or k.dim() != 4 or v.dim() != 4:
         return "tensors are not (batch, heads, seqlen, headdim)"
     if k.shape != v.shape or q.shape[0] != k.shape[0] or q.shape[3] != k.shape[3]:

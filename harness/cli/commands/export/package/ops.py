@@ -56,7 +56,7 @@ def attention(
 
     Raises ValueError where a causal mask leaves a query without any key.
     """
-    if torch.compiler.is_compiling():
+    if torch.compiler.is_dynamo_compiling():
         o: torch.Tensor = ATTENTION(q, k, v, causal, sm_scale)
         return o
     return _attention(q, k, v, causal, sm_scale)

@@ -1,0 +1,1 @@
+"""The judge and the workers, as the engine knows them."""

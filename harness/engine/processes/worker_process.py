@@ -1,0 +1,331 @@
+"""One entrant's process and its life: built, started, attached, called, ended.
+
+            start                 attach              run, again and again
+    (none) ───────> it loads ────────────> attached ───────────────────────┐
+       ^                                      │ fails, or is made unusable  │
+       └──────────────────────────────────────┴─── leave, reap <───────────┘
+
+Nobody else touches its parts: who wants it to do something says so here. Nothing here imports torch.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+import socket
+import time
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from harness.catalog.entrants import intact
+from harness.engine.processes.judge_client import JudgeClient, Overdue
+from harness.errors import WireError
+from harness.problems import Problem
+from harness.process import wire
+from harness.process.child import Child, Jail
+from harness.process.forkserver import ForkServer
+from harness.process.messages import BuilderReply, BurstReport, StretchReport, understood
+from harness.schema import CONFESSIONS, Case, Entrant, Kind, Limits, Machine, Status
+
+MOST_BUILD_MESSAGES = 4096
+#: Endings of a worker after which it must be replaced before it can run another case.
+ENDS_WORKER = frozenset(
+    {Status.CRASHED, Status.TIMED_OUT, Status.OUT_OF_MEMORY, Status.INVALID_SUBMISSION}
+    | {Status.OVER_QUOTA}
+)
+#: No row may stand under the hash of other bytes.
+CHANGED = "the copy of its files that workers read was changed during the run: run it again"
+RUNNING = "still running"
+CleanUp = Callable[[], object]  # ends what processes of the run have left behind
+
+
+class WorkerProcess:
+    """Started fresh, paused while others are on the clock, replaced if it dies."""
+
+    def __init__(
+        self,
+        entrant: Entrant,
+        problem: Problem,
+        device: str,
+        jail: Jail,
+        forkserver: ForkServer | None = None,
+        unmade: str = "",
+    ) -> None:
+        """`forkserver`: without one, each process imports torch by itself."""
+        self.entrant, self.problem, self.device, self.jail = entrant, problem, device, jail
+        self.forkserver = forkserver
+        self.unmade = unmade  # why its folders are not there, if they are not
+        self.starts = 0
+        self.attached = False
+        #: Its processes that the driver holds back, see harness/engine/guards/quiet.py.
+        self.held: set[int] = set()
+        self.build_log = ""  # the last of what its builder printed
+        self.build_steps: dict[str, float] = {}  # what its builder did, in seconds, if it told
+        self._child: Child | None = None
+        self._builder: Child | None = None
+        self._ended_for: tuple[Status, str] | None = None  # by us, and why
+        self._has_profiler = ""  # label of the worker whose profiler is set up
+
+    @property
+    def slug(self) -> str:
+        """The entrant's name as part of a file name, which no other name gives."""
+        name = self.entrant.name
+        short = hashlib.sha256(name.encode()).hexdigest()[:6]
+        return f"{re.sub('[^A-Za-z0-9]+', '-', name)}-{short}"
+
+    @property
+    def label(self) -> str:
+        """The judge's name for this worker; a replacement is another one."""
+        return f"{self.slug}-{self.starts}"
+
+    @property
+    def compiles_alone(self) -> bool:
+        """Whether its builder needs neither torch nor the fork server: a plain .cu, through NVRTC."""
+        return self.entrant.manifest.entry.endswith(".cu")
+
+    @property
+    def child(self) -> Child:
+        """The process that was started last."""
+        assert self._child, f"{self.entrant.name} was never started"
+        return self._child
+
+    @property
+    def alive(self) -> bool:
+        """Whether its process runs."""
+        return self._child is not None and self._child.alive
+
+    def children(self) -> list[Child]:
+        """Its process and its builder, as far as there are any."""
+        return [child for child in (self._child, self._builder) if child]
+
+    def pids(self) -> list[int]:
+        """Its process, and all that this one started."""
+        return self._child.pids() if self._child else []
+
+    # ------------------------------------------------------------------ build
+
+    def has_build(self, made_for: str) -> bool:
+        """Whether a build for `made_for` (a suite, a GPU, a compiler) was kept, with its caches."""
+        kept = any(self.jail.cache.iterdir())  # it goes when its user changes or it is too large
+        return kept and self._build_mark(made_for).exists()
+
+    def keep_build(self, made_for: str) -> None:
+        """Remember that it was built for `made_for`."""
+        self._build_mark(made_for).touch()
+
+    def _build_mark(self, made_for: str) -> Path:
+        """Beside the entrants' caches, which are theirs to write."""
+        folder = self.jail.cache.parent.parent / "built"
+        folder.mkdir(exist_ok=True)
+        short = hashlib.sha256(made_for.encode()).hexdigest()[:16]
+        return folder / f"{self.jail.cache.name}-{short}"
+
+    def build(
+        self, cases: Sequence[Case], limits: Limits, machine: Machine
+    ) -> tuple[Status | None, str, float]:
+        """Run the builder to its end; (failure or None, reason, seconds)."""
+        return self._build(
+            cases, limits, self.jail, self._for(machine) if self.compiles_alone else ()
+        )
+
+    def build_ahead(self, cases: Sequence[Case], limits: Limits, machine: Machine) -> None:
+        """Run the builder on the CPU alone, for the GPU of `machine`; whatever it cannot do is left."""
+        env = {
+            "CUDA_VISIBLE_DEVICES": "",
+            # what torch would choose by itself on that GPU, so that its cache is found again
+            "TORCH_CUDA_ARCH_LIST": f"{machine.capability}+PTX",
+        }
+        jail = replace(self.jail, env=env)
+        self._build(cases, limits, jail, self._for(machine))
+
+    def _build(
+        self, cases: Sequence[Case], limits: Limits, jail: Jail, extra: Sequence[str]
+    ) -> tuple[Status | None, str, float]:
+        payload = json.dumps([case.model_dump(mode="json") for case in cases])
+        arguments = [*self._arguments(), "--build", payload, *extra]
+        if self.compiles_alone:
+            builder = Child("harness.worker.build_main", arguments, jail)
+        else:
+            forkserver = (
+                None if extra else self.forkserver
+            )  # one builder alone needs no common parent
+            builder = Child("harness.worker", arguments, jail, forkserver)
+        self._builder = builder
+        try:
+            reply = hear_builder(builder.line, limits)
+        except wire.PeerSilent as cause:
+            return Status.TIMED_OUT, f"build: {cause}", limits.build_s
+        except wire.PeerClosed:
+            status, why = self._ended_for or (Status.CRASHED, builder.ending())
+            return status, f"build: {why}", 0.0
+        except WireError as cause:
+            return Status.INVALID_SUBMISSION, f"build: broke the protocol: {cause}", 0.0
+        finally:
+            self._builder = None
+            builder.end()
+            self.build_log = builder.log_tail()
+        if reply.op == "built":
+            self.build_steps = reply.steps
+            return None, "", reply.seconds
+        status = reply.status if reply.status in CONFESSIONS else Status.CRASHED
+        return status, reply.message, 0.0
+
+    def builds_in(self, child: Child) -> None:
+        """`child` builds for it, and is watched as one of its own."""
+        self._builder = child
+
+    @staticmethod
+    def _for(machine: Machine) -> tuple[str, str]:
+        return "--ahead", f"{machine.capability}/{machine.sms}"
+
+    # ------------------------------------------------------------------ life
+
+    def start(self, place: int = 0) -> None:
+        """Launch the process; it loads the submission while nobody waits.
+
+        `place`: how many are started with it and asked before it.
+        """
+        self.end()  # one that died unattended still holds its end of the line
+        self.starts += 1
+        self._ended_for = None
+        self.held.clear()
+        arguments = [*self._arguments(), "--place", str(place)]
+        self._child = Child("harness.worker", arguments, self.jail, self.forkserver)
+
+    def attach(
+        self, judge: JudgeClient, sizes: tuple[int, int], timeout_s: float, overdue: Overdue
+    ) -> BurstReport | None:
+        """Have it run and loaded, with its buffers mapped; None, or how it failed."""
+        if not self.alive:
+            self.start()
+        failure = judge.attach(self.label, self.child, sizes, timeout_s, overdue)
+        self.attached = True
+        if failure is None and not intact(self.entrant, self.jail.source):
+            return BurstReport(status=Status.INTERRUPTED, message=CHANGED)
+        return failure
+
+    def run(
+        self,
+        judge: JudgeClient,
+        timeout_s: float,
+        overdue: Overdue,
+        profile: bool = False,
+        preheat_ms: float = 0,
+        compare: bool = False,
+        kernels_s: float | None = None,
+    ) -> tuple[BurstReport, bool]:
+        """Its calls of the judge's current inputs; whether it can go on behind them."""
+        asked = (timeout_s, overdue, profile, preheat_ms, compare, kernels_s)
+        reply = judge.burst(self.label, *asked)
+        return reply, self._goes_on(reply)
+
+    def stretch(
+        self, judge: JudgeClient, calls: int, seconds: float, timeout_s: float, overdue: Overdue
+    ) -> tuple[StretchReport, bool]:
+        """The same for calls that last seconds, on windows into those inputs."""
+        reply = judge.stretch(self.label, calls, seconds, timeout_s, overdue)
+        return reply, self._goes_on(reply)
+
+    def _goes_on(self, reply: BurstReport) -> bool:
+        """Whether it can run another one: who fails says why and ends."""
+        return bool(reply.calls_ms) and reply.status not in ENDS_WORKER and self.alive
+
+    def wants_profiler(self) -> bool:
+        """Whether it runs and has no profiler yet; it is asked once."""
+        if not self.attached or self._has_profiler == self.label:
+            return False
+        self._has_profiler = self.label
+        return True
+
+    def end(self) -> None:
+        """Kill the worker, whatever it does."""
+        if self._child:
+            self._child.end()
+
+    def end_for(self, status: Status, why: str, child: Child | None = None) -> None:
+        """The same for a reason, which its end then means; `child`: only its builder, say."""
+        self._ended_for = status, why
+        (child or self.child).end()
+
+    @property
+    def ended_for(self) -> tuple[Status, str] | None:
+        """Why we ended it, if we did."""
+        return self._ended_for
+
+    def leave(self, judge: JudgeClient, clean_up: CleanUp) -> None:
+        """End it with all that it left behind; the judge forgets it."""
+        self.end()
+        clean_up()
+        if self.attached:
+            judge.detach(self.label)
+            self.attached = False
+
+    def reap(self, judge: JudgeClient, clean_up: CleanUp, reply: BurstReport) -> BurstReport:
+        """Have it leave, for what `reply` says or for what its process tells better."""
+        status, message = reply.status, reply.message
+        ending = self.child.ending(2.0 if status is Status.CRASHED else 0.0)
+        ran_out = self.child.group is not None and self.child.group.ran_out()
+        self.leave(judge, clean_up)
+        if status is Status.PASSED and ending != RUNNING:  # who answered for it is another
+            status, message = Status.CRASHED, f"its process ended in its turn: {ending}"
+        if self._ended_for:
+            status, message = self._ended_for
+        elif ran_out:
+            status, message = Status.OUT_OF_MEMORY, "the kernel ended it: host memory"
+        elif status is Status.CRASHED and ending != RUNNING and ":" not in message:
+            message = f"{message}: {ending}"
+        return reply.model_copy(update={"status": status, "message": message})
+
+    @staticmethod
+    def end_all(workers: Iterable[WorkerProcess]) -> None:
+        """Kill all, then wait for each: with a context one takes a tenth of a second to die."""
+        workers = list(workers)
+        for worker in workers:
+            if worker._child:
+                worker._child.kill()
+        for worker in workers:
+            worker.end()
+
+    def printed(self) -> str:
+        """The last of what a submission's worker printed; a baseline's words are nobody's news."""
+        told = self._child and self.entrant.kind is Kind.SUBMISSION
+        return self._child.log_tail() if told and self._child else ""
+
+    def _arguments(self) -> list[str]:
+        manifest = self.entrant.manifest.model_dump_json()
+        return [
+            *(
+                "--folder",
+                str(self.jail.source),
+                "--manifest",
+                manifest,
+                "--device",
+                self.device,
+            ),
+            *("--function", self.problem.function, "--problem", self.problem.name),
+        ]
+
+
+def hear_builder(line: socket.socket, limits: Limits) -> BuilderReply:
+    """How a builder ended. Between "called" and "ran" only kernels run, and nothing is compiled.
+
+    Raises PeerSilent at one of the two deadlines, PeerClosed if it ended without a word, WireError
+    if its words are none.
+    """
+    end, runs = time.monotonic() + limits.build_s, False
+    for _ in range(MOST_BUILD_MESSAGES):
+        left = max(0.0, end - time.monotonic())
+        try:
+            message = wire.receive(line, min(left, limits.burst_s) if runs else left)
+        except wire.PeerSilent:
+            if runs and left > limits.burst_s:
+                said = f"kernels still run {limits.burst_s:.0f} s after the call returned"
+                raise wire.PeerSilent(said) from None
+            raise wire.PeerSilent(f"not done after {limits.build_s:.0f} s") from None
+        reply = understood(message, BuilderReply)
+        if reply.op in {"built", "failed"}:
+            return reply
+        runs = reply.op == "called"
+    raise WireError(f"more than {MOST_BUILD_MESSAGES} messages")
