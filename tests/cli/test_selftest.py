@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import ast
+import re
 from collections.abc import Callable, Sequence
+from pathlib import Path
 
 import pytest
 
@@ -12,6 +15,7 @@ from harness.measure.machine import Machine, inspect_machine
 from harness.schema import Result, Status
 from tests.board.factory import result
 
+ROOT = Path(__file__).resolve().parents[2]
 CORPUS = {specimen.name: specimen for specimen in corpus.load_corpus()}
 NAMES = ("b11_one_head", "b7_zeros", "eager_chunked")
 Runs = list[list[str]]
@@ -115,3 +119,49 @@ def test_what_a_lower_level_cannot_show_is_not_tried(monkeypatch: pytest.MonkeyP
         tried.clear()
         corpus.run_corpus(pool, corpus.replace_gpu(inspect_machine()), level)
         assert sorted(tried) == names
+
+
+def reached_for(source: str) -> set[tuple[str, str]]:
+    """(module, name) of every `sys.modules["harness.…"].name`, at once or through a variable."""
+    tree, modules = ast.parse(source), {}
+
+    def module_of(node: ast.expr) -> str:
+        if isinstance(node, ast.Name):
+            return modules.get(node.id, "")
+        words = ast.unparse(node)
+        found = re.fullmatch(r"sys\.modules\['(harness[\w.]*)'\]", words)
+        return found[1] if found else ""
+
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Assign):
+            targets, values = node.targets[0], node.value
+            pairs = (
+                zip(targets.elts, values.elts, strict=True)
+                if isinstance(targets, ast.Tuple) and isinstance(values, ast.Tuple)
+                else [(targets, values)]
+            )
+            for target, value in pairs:
+                if isinstance(target, ast.Name) and module_of(value):
+                    modules[target.id] = module_of(value)
+    attributes = [node for node in ast.walk(tree) if isinstance(node, ast.Attribute)]
+    return {(module_of(a.value), a.attr) for a in attributes if module_of(a.value)}
+
+
+ATTACKS = sorted((ROOT / "tests" / "corpus" / "cheaters").glob("*.py"))
+REACHED = {path.stem: reached_for(path.read_text(encoding="utf-8")) for path in ATTACKS}
+
+
+def test_some_attacks_reach_into_the_harness() -> None:
+    assert ("harness.process.cuda.driver", "wait_for_sequence") in REACHED["a6_done_early"]
+    assert sum(map(bool, REACHED.values())) > 5
+
+
+@pytest.mark.parametrize("name", [name for name, found in REACHED.items() if found])
+def test_what_an_attack_reaches_for_is_there(name: str) -> None:
+    """Else it ends by an AttributeError, and nothing is shown. Read, not imported: torch need not be here."""
+    for module, attribute in REACHED[name]:
+        path = ROOT / Path(*module.split("."))
+        path = path / "__init__.py" if path.is_dir() else path.with_suffix(".py")
+        defined = rf"(?:def|class) {attribute}\b|{attribute}\b.*=|    {attribute},$"
+        words = rf"^(?:{defined}|(?:from .*)?import .*\b{attribute}\b)"
+        assert re.search(words, path.read_text(encoding="utf-8"), re.MULTILINE), (module, attribute)

@@ -67,7 +67,7 @@ def take_over(worker, sock):
             message = listen(sock)
         turn = message["turn"]
         if worker.held:
-            sys.modules["harness.process.cuda.driver"].wait_for_turn(worker.inputs.flag, turn)
+            sys.modules["harness.process.cuda.driver"].wait_for_sequence(worker.inputs.flag, turn)
 
 
 def custom_attention_forward(q, k, v, causal=True, sm_scale=None):

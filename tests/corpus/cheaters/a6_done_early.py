@@ -33,7 +33,7 @@ def custom_attention_forward(q, k, v, causal=True, sm_scale=None):
         BURSTS.append(q)
         side = torch.cuda.Stream()
         with torch.cuda.stream(side):
-            house.wait_for_turn(worker.inputs.flag, len(BURSTS))
+            house.wait_for_sequence(worker.inputs.flag, len(BURSTS))
             torch.cuda._sleep(CYCLES)
-            house.tell_turn(worker.outputs.flag, len(BURSTS))
+            house.publish_sequence(worker.outputs.flag, len(BURSTS))
     return attention(q, k, v, causal, sm_scale)
