@@ -40,7 +40,6 @@ FRONT = (
     *("speedup", "gpu", "source_sha256", "suite_sha256", "protocol"),
 )
 FRONT_START = b'{"run":'
-FRONT_END = b',"schema_version":'
 #: Keys told last, in this order.
 HEAVY = ("samples", "telemetry", "log_tail")
 HEAVY_START = b',"samples":'

@@ -27,7 +27,6 @@ STRIDES = tuple(
     for part in ("strides", "stride_b", "stride_h", "stride_s")
 )
 PLACEHOLDERS = ("D", "causal", "dtype")
-SWIZZLES = ("none", "32B", "64B", "128B")
 MOST_EXPRESSION = 200  # characters
 MOST_NUMBER = 2**31 - 1
 MOST_TOLD = 5  # faults of one section

@@ -49,10 +49,7 @@ def whole(least: int, most: int | None = None) -> Callable[[str], int]:
 
 def positive(text: str) -> float:
     """Type of a flag that measures: finite and above zero."""
-    try:
-        value = float(text)
-    except ValueError:
-        value = math.nan
+    value = _number(text)
     if not 0 < value < math.inf:
         raise argparse.ArgumentTypeError(f"'{text}' is not a number above 0")
     return value
@@ -62,15 +59,20 @@ def stretch_s(text: str) -> float:
     """Type of --sustained: seconds, 0 for none."""
     from harness.schema import MOST_SUSTAINED_S  # not before judge and fork server have started
 
-    try:
-        value = float(text)
-    except ValueError:
-        value = math.nan
+    value = _number(text)
     if not 0 <= value <= MOST_SUSTAINED_S:
         raise argparse.ArgumentTypeError(
             f"'{text}' is not a number of seconds from 0 to {MOST_SUSTAINED_S}"
         )
     return value
+
+
+def _number(text: str) -> float:
+    """NaN where it is none: within no bounds."""
+    try:
+        return float(text)
+    except ValueError:
+        return math.nan
 
 
 def gpu_count(text: str) -> str:

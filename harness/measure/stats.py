@@ -86,11 +86,6 @@ class Interval:
         """Whether the two share a point."""
         return self.low <= other.high and other.low <= self.high
 
-    @property
-    def half_width_pct(self) -> float:
-        """Half the width, in percent of the value."""
-        return 50 * (self.high - self.low) / self.value
-
     def inverse(self) -> Interval:
         """The same comparison seen from the other side."""
         return Interval(1 / self.value, 1 / self.high, 1 / self.low)

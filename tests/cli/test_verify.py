@@ -227,7 +227,7 @@ def test_ceilings_of_the_official_shapes() -> None:
     ],
 )
 def test_limiter_in_words(tensor: float, exp: float, memory: float, word: str) -> None:
-    assert roofline._words(tensor, exp, memory, 2000).startswith((word, f"the {word}"))
+    assert roofline._limiter_text(tensor, exp, memory, 2000).startswith((word, f"the {word}"))
 
 
 def test_spills_come_first() -> None:

@@ -184,7 +184,6 @@ def _in(place: str, make: Callable[[Any], Any]) -> StandIn:
     return StandIn(f"harness.{place}", make)
 
 
-#: Where one stands in for a class, the class is looked up in the module that makes one.
 STAND_INS: dict[Defence, Iterable[StandIn]] = {
     Defence.FRESH_INPUTS: (
         _in("judge.secret:Secret.seed", _always(0)),

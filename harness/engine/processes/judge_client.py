@@ -91,8 +91,6 @@ class JudgeClient:
             "label": label,
             "case": probe.case.model_dump(mode="json"),
             "calls": calls,
-        }
-        message |= {
             "distribution": probe.distribution,
             "kwargs": dict(probe.kwargs),
             "whole": whole,
