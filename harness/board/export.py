@@ -39,14 +39,14 @@ def document(found: Leaderboard) -> dict[str, object]:
 
 def _beside_libraries(row: Row) -> dict[str, object]:
     """Cells of a grid beside the best library of each, and what hidden shapes gave."""
-    mean, worst, loss = row.over_best, row.worst_cell, row.loss
+    mean, worst, loss = row.grid.over_best, row.grid.worst, row.loss
     best = {
         "over_best": _interval(mean) if mean else None,
         "least": {"config": worst.result.config, **_interval(worst.ratio)} if worst else None,
-        "led": row.led,
+        "led": row.grid.led,
         "cells": [
             {"config": c.result.config, "library": c.library, "led": c.led, **_interval(c.ratio)}
-            for c in row.cells
+            for c in row.grid.cells
         ],
     }
     hidden = {
@@ -58,7 +58,7 @@ def _beside_libraries(row: Row) -> dict[str, object]:
         "libraries_move_by": loss.libraries if loss else None,
         "told": bool(loss and loss.told),
     }
-    return ({"best_library": best} if row.cells else {}) | (
+    return ({"best_library": best} if row.grid.cells else {}) | (
         {"hidden": hidden} if row.hidden else {}
     )
 

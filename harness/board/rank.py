@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 
 from harness.board import kernel_class, rivals
 from harness.board.newest import newest
-from harness.board.rivals import Cell, HiddenLoss, Libraries, block_times_ms, direct_on
+from harness.board.rivals import NO_GRID, Grid, HiddenLoss, Libraries, block_times_ms, direct_on
 from harness.measure import stats
 from harness.measure.stats import Interval
 from harness.measure.stopping import level_of
@@ -45,7 +45,7 @@ class Row:
     rank: int | None = None
     tie: bool = False
     why: str = ""
-    cells: tuple[Cell, ...] = ()  # on a grid: each config beside the best library of its run
+    grid: Grid = NO_GRID  # of many configs: each beside the best library of its run
     loss: HiddenLoss | None = None  # beside libraries, on hidden shapes
 
     @property
@@ -65,22 +65,6 @@ class Row:
             return False
         classes = {kernel_class.classify(r.kernels, r.likeness) for r in self.results}
         return bool(classes & {kernel_class.LIBRARY, kernel_class.MIXED})
-
-    @property
-    def over_best(self) -> Interval | None:
-        """Geometric mean of the cells: beside the best library of each; None if one is missing."""
-        whole = self.cells and len(self.cells) == len(self.results)
-        return stats.geomean([cell.ratio for cell in self.cells]) if whole else None
-
-    @property
-    def worst_cell(self) -> Cell | None:
-        """Where it leads least or is farthest behind."""
-        return min(self.cells, key=lambda cell: cell.ratio.value, default=None)
-
-    @property
-    def led(self) -> int:
-        """In how many cells it is not slower than the best library, beyond doubt."""
-        return sum(cell.led for cell in self.cells)
 
     @property
     def champion(self) -> str:
@@ -262,7 +246,8 @@ def _beside_libraries(row: Row, grid: bool, libraries: Libraries) -> Row:
         return row
     cells = [rivals.cell_of(result, libraries) for result in row.results if grid]
     loss = rivals.hidden_loss(row.results, row.hidden, libraries) if row.hidden else None
-    return replace(row, cells=tuple(cell for cell in cells if cell), loss=loss)
+    found = Grid(tuple(cell for cell in cells if cell), len(row.results))
+    return replace(row, grid=found, loss=loss)
 
 
 def _wrong_on_hidden(row: Row) -> str:

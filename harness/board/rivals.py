@@ -37,6 +37,33 @@ class Cell:
 
 
 @dataclass(frozen=True, slots=True)
+class Grid:
+    """The cells of one row of a grid; empty where nobody asks or no library ran."""
+
+    cells: tuple[Cell, ...] = ()
+    of: int = 0  # so many there are
+
+    @property
+    def over_best(self) -> Interval | None:
+        """Geometric mean of the cells: beside the best library of each; None if one is missing."""
+        whole = self.cells and len(self.cells) == self.of
+        return stats.geomean([cell.ratio for cell in self.cells]) if whole else None
+
+    @property
+    def worst(self) -> Cell | None:
+        """Where it leads least or is farthest behind."""
+        return min(self.cells, key=lambda cell: cell.ratio.value, default=None)
+
+    @property
+    def led(self) -> int:
+        """In how many cells it is not slower than the best library, beyond doubt."""
+        return sum(cell.led for cell in self.cells)
+
+
+NO_GRID = Grid()
+
+
+@dataclass(frozen=True, slots=True)
 class HiddenLoss:
     """How much more a row leads its libraries on official shapes than on hidden ones."""
 

@@ -62,15 +62,15 @@ def row_of(results: list[Result], entry: str = "mine") -> Row:
 
 def test_a_cell_stands_beside_the_fastest_library_of_its_own_run() -> None:
     row = row_of(grid())
-    assert [cell.result.config for cell in row.cells] == [r.config for r in row.results]
-    assert {cell.library for cell in row.cells} == {"flash_attn_3"}
-    worst = row.worst_cell
+    assert [cell.result.config for cell in row.grid.cells] == [r.config for r in row.results]
+    assert {cell.library for cell in row.grid.cells} == {"flash_attn_3"}
+    worst = row.grid.worst
     assert worst
     assert worst.result.config == "hdim256_seq512"
     assert worst.ratio.value == pytest.approx(0.9 / 1.05, rel=0.01)
-    assert row.led == 35
-    assert row.over_best
-    assert row.over_best.value == pytest.approx(
+    assert row.grid.led == 35
+    assert row.grid.over_best
+    assert row.grid.over_best.value == pytest.approx(
         (0.9 / 0.8) ** (35 / 36) * (0.9 / 1.05) ** (1 / 36), rel=2e-3
     )
 
@@ -84,14 +84,14 @@ def test_another_run_and_other_peoples_entries_are_no_library() -> None:
     other = [r.model_copy(update={"entry": "theirs"}) for r in grid(mine=0.5) if r.entry == "mine"]
     alone = [r for r in grid() if r.entry in ("mine", "sdpa_cudnn")]
     row = row_of([*alone, *faster, *other])
-    assert {cell.library for cell in row.cells} == {"sdpa_cudnn"}
-    assert not row_of([r for r in grid() if r.entry == "mine"]).cells
+    assert {cell.library for cell in row.grid.cells} == {"sdpa_cudnn"}
+    assert not row_of([r for r in grid() if r.entry == "mine"]).grid.cells
 
 
 def test_a_cell_is_led_when_the_lower_end_is_not_below_one() -> None:
     level = row_of(grid(mine=0.8985, slow=""))
-    assert 0 < level.led < 36
-    for cell in level.cells:
+    assert 0 < level.grid.led < 36
+    for cell in level.grid.cells:
         assert cell.led == (cell.ratio.low >= 1)
 
 
@@ -105,7 +105,7 @@ def test_three_shapes_have_no_cells_and_lead_the_board() -> None:
     found = leaderboard([*small, *grid()])
     assert found.main
     assert not found.main.is_grid
-    assert not row_of(small).cells
+    assert not row_of(small).grid.cells
 
 
 def test_the_map_in_words_lines_markdown_and_picture() -> None:

@@ -28,16 +28,16 @@ class HeatMap:
 
 def maps(board: Board) -> list[HeatMap]:
     """Of the best submissions of a grid; of another board none."""
-    return [heat_map(row) for row in (*board.ranked, *board.unranked) if row.cells][:MOST_MAPS]
+    return [heat_map(row) for row in (*board.ranked, *board.unranked) if row.grid.cells][:MOST_MAPS]
 
 
 def heat_map(row: Row) -> HeatMap:
     """Cells of one headdim, mask and type in a line, the masks one below the other."""
-    cases = [cell.result.case for cell in row.cells]
+    cases = [cell.result.case for cell in row.grid.cells]
     lengths = tuple(sorted({case.seqlen for case in cases}))
     keys = sorted({_key(case) for case in cases}, key=lambda key: (not key[0], *key[1:]))
     fields: dict[tuple[object, ...], list[Cell]] = {}
-    for cell in row.cells:
+    for cell in row.grid.cells:
         fields.setdefault((_key(cell.result.case), cell.result.case.seqlen), []).append(cell)
     several = len({key[2] for key in keys}) > 1
     lines = [
@@ -69,14 +69,14 @@ def length(seqlen: int) -> str:
 
 def summary(row: Row) -> str:
     """`1.069× [1.066, 1.072] over the best library of each cell in the mean; least …; led in …`."""
-    worst, mean = row.worst_cell, row.over_best
+    worst, mean = row.grid.worst, row.grid.over_best
     if worst is None:
         return ""
     over = f"{times(mean)} over the best library of each cell in the mean; " if mean else ""
     where = f"{sanitize(worst.result.config, 80)}, {library(worst.library)}"
     return (
         f"{over}least {worst.ratio.value:.3f}× ({where}); "
-        f"led in {row.led} of {len(row.results)} cells"
+        f"led in {row.grid.led} of {row.grid.of} cells"
     )
 
 

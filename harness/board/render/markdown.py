@@ -164,11 +164,11 @@ def _main_table(board: Board, rows: Sequence[Row]) -> str:
 
 
 def _over_best(row: Row) -> list[str]:
-    worst = row.worst_cell
+    worst = row.grid.worst
     if worst is None:
         return ["–"] * 3
     where = f"{worst.ratio.value:.3f}×, {safe(worst.result.config)}"
-    return [times(row.over_best), where, f"{row.led} of {len(row.results)}"]
+    return [times(row.grid.over_best), where, f"{row.grid.led} of {row.grid.of}"]
 
 
 def _hidden(board: Board) -> list[str]:

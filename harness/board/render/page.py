@@ -194,12 +194,12 @@ def _row(board: Board, row: Row, group: str, notes: Notes) -> Json:
 
 def _best(row: Row) -> Json | None:
     """Beside the best library of each cell."""
-    worst = row.worst_cell
+    worst = row.grid.worst
     if worst is None:
         return None
     least = [_short(worst.ratio.value, 8), sanitize(worst.result.config, 80)]
-    of = len(row.results)
-    return {"over": _interval(row.over_best), "least": least, "led": row.led, "of": of}
+    of = row.grid.of
+    return {"over": _interval(row.grid.over_best), "least": least, "led": row.grid.led, "of": of}
 
 
 def _records(row: Row) -> list[str]:

@@ -78,7 +78,7 @@ def _row(board: Board, row: Row) -> list[str]:
         if machine.sms
         else machine.cpu
     )
-    beside = [summary(row), *text_lines(heat_map(row))] if row.cells else []
+    beside = [summary(row), *text_lines(heat_map(row))] if row.grid.cells else []
     beside += [loss_words(row)] if loss_words(row) else []
     return [
         f"{sanitize(row.entry, 80)} on {board_title(board)}: {sanitize(place)}",
