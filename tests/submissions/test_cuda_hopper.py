@@ -405,23 +405,27 @@ def test_output_and_lse_on_the_twin(twin: Forward) -> None:
             assert lse_error < 2e-5, (seqlen, causal)
 
 
-@pytest.mark.parametrize(
-    "lengths", [(1, 200), (63, 64), (100, 333), (257, 300), (300, 301)], ids=str
-)
-def test_a_longer_cache_and_grouped_heads_on_the_twin(
-    twin: Forward, lengths: tuple[int, int]
-) -> None:
-    seqlen_q, seqlen_k = lengths
+#: seqlen_q, seqlen_k, heads, kv_heads, whether rows lie outside heads
+APART = [
+    (1, 200, 4, 2, True), (63, 64, 3, 1, False), (100, 333, 4, 2, True), (257, 300, 3, 1, False),
+    (300, 301, 2, 2, True),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("sizes", APART, ids=str)
+def test_a_longer_cache_and_grouped_heads_on_the_twin(twin: Forward, sizes: tuple) -> None:
+    if twin.bf16 and sizes != APART[2]:
+        pytest.skip("no other logic than fp16's")
+    seqlen_q, seqlen_k, heads, kv_heads, rows_outside = sizes
     for causal in masks(twin):
-        for heads, kv_heads, rows_outside in ((4, 2, True), (3, 1, False)):
-            case = Case(seqlen_q, causal, seqlen_k, 2, heads, kv_heads, rows_outside, section=heads)
-            error, lse_error = twin.errors(case)
-            assert error < whole(twin), case
-            assert lse_error < 2e-5, case
+        case = Case(seqlen_q, causal, seqlen_k, 2, heads, kv_heads, rows_outside, section=heads)
+        error, lse_error = twin.errors(case)
+        assert error < whole(twin), case
+        assert lse_error < 2e-5, case
 
 
 def test_fewer_keys_than_queries_on_the_twin(twin: Forward) -> None:
-    for seqlen_q, seqlen_k in ((200, 1), (130, 70), (300, 129)):
+    for seqlen_q, seqlen_k in ((200, 1), (300, 129)):
         error, lse_error = twin.errors(Case(seqlen_q, causal=False, seqlen_k=seqlen_k, kv_heads=1))
         assert error < whole(twin), (seqlen_q, seqlen_k)
         assert lse_error < 2e-5, (seqlen_q, seqlen_k)
