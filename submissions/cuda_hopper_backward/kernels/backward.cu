@@ -28,6 +28,8 @@
 // promise: smem_bytes=230992 registers=252 spills=0 warnings=0 blocks=1
 // build: -DHEADDIM=128
 // promise: smem_bytes=230992 registers=255 spills=0 warnings=0 blocks=1
+// build: -DHEADDIM=128 -DDQ_LATE=1 -DDV_LATE=0 -DGENERAL=1 -DBF16=1
+// promise: smem_bytes=230992 registers=255 spills=0 warnings=0 blocks=1
 #include "rows.cuh"
 
 // ---------------------------------------------------------------------- shape of this build (by -D)
