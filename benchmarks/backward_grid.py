@@ -1,7 +1,7 @@
 """Builds of cuda_hopper_backward on the paper's grid against FlashAttention-3, -4 and cuDNN, in one process.
 
     python benchmarks/backward_grid.py                                # headdim 64, what the submission launches
-    python benchmarks/backward_grid.py --build "plain=three" --build "ordered=three -DORDERED=1 section=64"
+    python benchmarks/backward_grid.py --build "plain=three" --build "wide=three section=64"
     python benchmarks/backward_grid.py --seqlens 512,4096 --masks causal --rounds 9 --launches
     ncu --clock-control none -k regex:backward python benchmarks/backward_grid.py --once 4096:causal
 

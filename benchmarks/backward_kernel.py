@@ -71,7 +71,6 @@ def builds(module: Any, rung: str, headdim: int) -> dict[str, Any]:
     if rung == "three":
         return {
             "": make(rung),
-            "ordered": make(rung, ("-DORDERED=1",)),
             "section 16 MB": make(rung, (), 16 * MB),
         }
     late = ("-DDQ_LATE=1", "-DDV_LATE=0")
@@ -80,7 +79,6 @@ def builds(module: Any, rung: str, headdim: int) -> dict[str, Any]:
         "dv early": make(rung, ("-DDV_LATE=0",)),
         "dq late": make(rung, ("-DDQ_LATE=1",)),
         "dq late, dv early": make(rung, late),
-        "ordered": make(rung, (*late, "-DORDERED=1")),
         "section 16 MB": make(rung, late, 16 * MB),
     }
 

@@ -29,7 +29,7 @@ WIDE, THREE, AHEAD = "wide", "three", "ahead"
 FILES = {AHEAD: "kernels/backward.cu", THREE: "kernels/three.cu", WIDE: "kernels/wide.cu"}
 KV_ROWS = {AHEAD: 128, THREE: 192, WIDE: 64}  # of a block
 MAX_PLANS = 1024
-GENERAL, ORDERED, BF16 = "-DGENERAL=1", "-DORDERED=1", "-DBF16=1"
+GENERAL, BF16 = "-DGENERAL=1", "-DBF16=1"
 MAP_TYPES = {
     torch.float16: driver.CUtensorMapDataType.CU_TENSOR_MAP_DATA_TYPE_FLOAT16,
     torch.bfloat16: driver.CUtensorMapDataType.CU_TENSOR_MAP_DATA_TYPE_BFLOAT16,
@@ -49,8 +49,10 @@ BUILDS = {  # the fastest of each official shape on one H200: NOTES.md
     128: Build(AHEAD, ("-DDQ_LATE=1", "-DDV_LATE=0")),
     256: Build(WIDE),  # dk and dv of 128 kv rows do not fit the registers
 }
-SHORT_128 = Build(AHEAD)  # up to SHORT_128_ROWS: dQ in its own trip, dV late
-SHORT_128_ROWS = 512
+SHORT = {  # headdim -> the longest sequence of the class, and its build
+    64: (2048, Build(THREE, section_bytes=16 << 20)),
+    128: (512, Build(AHEAD)),  # dQ in its own trip, dV late
+}
 
 
 def build_for(headdim: int, seqlen: int, general: bool = False) -> Build:
@@ -58,8 +60,8 @@ def build_for(headdim: int, seqlen: int, general: bool = False) -> Build:
 
     `general`: k and v have other heads or rows than q, or an input does not lie as the plain build wants it.
     """
-    short = headdim == 128 and seqlen <= SHORT_128_ROWS
-    build = SHORT_128 if short else BUILDS[headdim]
+    longest, short = SHORT.get(headdim, (0, BUILDS[headdim]))
+    build = short if seqlen <= longest else BUILDS[headdim]
     return build._replace(flags=(*build.flags, GENERAL)) if general else build
 
 
@@ -89,7 +91,6 @@ class Params(ctypes.Structure):
         ("causal", ctypes.c_int),
         ("scale", ctypes.c_float),
         ("scale_log2", ctypes.c_float),
-        ("dq", ctypes.c_void_p),
         ("keys", Keys),
     ]
 
@@ -98,10 +99,7 @@ class Passes(ctypes.Structure):
     """`struct Passes` of passes.cuh, field by field."""
 
     _fields_ = [
-        *(
-            (n, ctypes.c_void_p)
-            for n in ("o", "d_o", "lse", "stats", "dq_sum", "dq", "done", "turns")
-        ),
+        *((n, ctypes.c_void_p) for n in ("o", "d_o", "lse", "stats", "dq_sum", "dq", "done")),
         ("o_at", Strides),
         ("do_at", Strides),
         *((n, ctypes.c_int) for n in ("seqlen", "heads", "section", "nheads")),
@@ -296,7 +294,7 @@ class Plan:
         batch, nheads, self.seqlen, headdim = q.shape
         self.heads, self.tiles, self.seqlen_k = batch * nheads, -(-q.shape[2] // 64), k.shape[2]
         self.group, self.scale, self.causal = nheads // k.shape[1], scale, causal
-        self.build, self.ordered = build, ORDERED in build.flags
+        self.build = build
         self.section = max(
             1, min(self.heads, build.section_bytes // (8 * self.seqlen * headdim))
         )  # heads
@@ -308,7 +306,7 @@ class Plan:
         )  # fmt: skip
         self.stats_floats = self.heads * self.tiles * 128
         self.sum_floats = self.heads * self.tiles * 64 * headdim
-        self.done_words = self.turn_words = 0  # by which blocks of `three` wait for each other
+        self.done_words = 0  # by which blocks of `three` wait for each other
         self.part_values = 2 * self.heads * self.seqlen_k * headdim if self.group > 1 else 0
         dtype = (BF16,) if q.dtype == torch.bfloat16 else ()
         function = functools.partial(_function, headdim=headdim, device=q.device.index)
@@ -329,8 +327,7 @@ class Plan:
             self.launches.append(_Launch(after, grid, 256, 0, self.parts, self.dk, self.dv, *sizes))
 
     def _preprocess(self) -> _Launch:
-        flags = (*self.passes.keywords["flags"], *((ORDERED,) if self.ordered else ()))
-        kernel = self.passes("preprocess", flags=flags, smem_bytes=0)
+        kernel = self.passes("preprocess", smem_bytes=0)
         numbers = ctypes.c_int(self.seqlen), ctypes.c_int(self.keys.nheads)
         pointers = self.o, self.d_o, self.lse, self.stats, self.dq_sum
         return _Launch(kernel, self.heads * self.tiles, 256, 0, *pointers, *numbers, *self.steps)
@@ -339,31 +336,28 @@ class Plan:
         """Row sums, one kernel of five products, and dq out of its sums if that kernel does not do it."""
         self.params = Params(
             None, None, None, None, self.seqlen, self.heads, self.section, int(self.causal), self.scale,
-            self.scale * math.log2(math.e), None, self.keys,
+            self.scale * math.log2(math.e), self.keys,
         )  # fmt: skip
-        self.sum_floats += self.heads * self.tiles * 8 * 32 * self.ordered
         rows = KV_ROWS[AHEAD]
         smem, grid = fused_smem_bytes(), self.heads * -(-self.seqlen_k // rows)
         kernel = self.main("backward", smem_bytes=smem)
         launches = [self._preprocess(), _Launch(kernel, grid, 256, smem, *maps, self.params)]
-        if not self.ordered:
-            smem = 64 * (headdim + 8) * 2
-            after = self.passes("postprocess", smem_bytes=smem)
-            numbers = ctypes.c_float(self.scale), ctypes.c_int(self.seqlen)
-            sizes = self.heads * self.tiles, 256, smem
-            launches.append(_Launch(after, *sizes, self.dq_sum, self.dq, *numbers))
+        smem = 64 * (headdim + 8) * 2
+        after = self.passes("postprocess", smem_bytes=smem)
+        numbers = ctypes.c_float(self.scale), ctypes.c_int(self.seqlen)
+        sizes = self.heads * self.tiles, 256, smem
+        launches.append(_Launch(after, *sizes, self.dq_sum, self.dq, *numbers))
         return launches
 
     def _three(self, maps: list, _headdim: int) -> list[_Launch]:
         """One kernel, whose spare warps do the passes."""
-        none = (None,) * 8
+        none = (None,) * 7
         sizes = self.seqlen, self.heads, self.section, self.keys.nheads
         passes = Passes(*none, *self.steps, *sizes, self.scale)
         log2 = self.scale * math.log2(math.e)
         self.params = ThreeParams(passes, None, None, int(self.causal), log2, self.keys)
         grid, sections = three_blocks(self.heads, self.seqlen, self.seqlen_k, self.section)
         self.done_words = 2 * sections
-        self.turn_words = self.heads * self.tiles * 4 * self.ordered
         smem = three_smem_bytes()
         kernel = self.main("backward", smem_bytes=smem)
         return [
@@ -388,10 +382,10 @@ class Plan:
 
     def point_at(self, o, lse, dq, dk, dv) -> tuple[torch.Tensor, torch.Tensor]:
         """Puts a call's tensors into the arguments; returns the work space, torch's memory, to hold while it is queued."""
-        words = self.stats_floats, self.sum_floats, self.turn_words, self.done_words
+        words = self.stats_floats, self.sum_floats, self.done_words
         space = torch.empty(sum(words), dtype=torch.float32, device=o.device)
-        self.stats.value, self.dq_sum.value, turns, self.done.value = (
-            space.data_ptr() + 4 * sum(words[:i]) for i in range(4)
+        self.stats.value, self.dq_sum.value, self.done.value = (
+            space.data_ptr() + 4 * sum(words[:i]) for i in range(3)
         )
         parts = torch.empty(self.part_values, dtype=dk.dtype, device=o.device)
         self.o.value, self.lse.value = o.data_ptr(), lse.data_ptr()
@@ -407,11 +401,10 @@ class Plan:
             params.dk, params.dv = self.each_dk.value, self.each_dv.value
             pointers = params.passes if isinstance(params, ThreeParams) else params
             pointers.stats, pointers.dq_sum = self.stats.value, self.dq_sum.value
-            pointers.dq = self.dq.value
         if isinstance(params, ThreeParams):
             params.passes.o, params.passes.d_o = self.o.value, self.d_o.value
+            params.passes.dq = self.dq.value
             params.passes.lse, params.passes.done = self.lse.value, self.done.value
-            params.passes.turns = turns
         return space, parts
 
     def __call__(self, o, lse, dq, dk, dv, stream: int) -> None:

@@ -18,7 +18,7 @@ FOLDER = on_cpu.FOLDER
 SMEM_LIMIT_BYTES = 227 << 10
 WHOLE = 6e-4  # fp16 of P and dS gives 3.7e-4; a lost element of a tile gives more
 WHOLE_BF16 = 5e-3
-GENERAL, ORDERED, BF16 = "-DGENERAL=1", "-DORDERED=1", "-DBF16=1"
+GENERAL, BF16 = "-DGENERAL=1", "-DBF16=1"
 LATE = ("-DDQ_LATE=1", "-DDV_LATE=0")
 CHOSEN = {  # headdim -> what is launched for sequences of more than SHORT_ROWS rows
     64: ("kernels/three.cu", ()),
@@ -30,12 +30,9 @@ SHORT = CHOSEN | {128: ("kernels/backward.cu", ())}
 needs_gxx = pytest.mark.skipif(not on_cpu.have_compiler(), reason="g++ is not on PATH")
 FUSED = {
     "three-64": ("kernels/three.cu", 64, ()),
-    "three-ordered-64": ("kernels/three.cu", 64, (ORDERED,)),
     "ahead-128": ("kernels/backward.cu", 128, ()),
     "late-128": ("kernels/backward.cu", 128, LATE),
-    "late-ordered-128": ("kernels/backward.cu", 128, (*LATE, ORDERED)),
 }
-OF_PASSES = (ORDERED, BF16)  # flags that the passes share with the main kernel
 
 
 @pytest.fixture(scope="module")
@@ -47,8 +44,7 @@ def libraries(tmp_path_factory):
 
 def gradients(libraries, file, headdim, flags, problem, timing, seed, section=1, edit=None):
     """All launches of a call; the errors of dq, dk, dv."""
-    of_passes = tuple(flag for flag in flags if flag in OF_PASSES)
-    passes = libraries("kernels/passes.cu", headdim, of_passes)
+    passes = libraries("kernels/passes.cu", headdim, (BF16,) if BF16 in flags else ())
     library = libraries(file, headdim, flags, edit=edit)
     if headdim == 64:
         problem.three(library, section, timing, seed)
@@ -58,8 +54,7 @@ def gradients(libraries, file, headdim, flags, problem, timing, seed, section=1,
         problem.wide(library, timing, seed)
     if headdim == 128:
         problem.fused(library, 256, section, timing, seed)
-        if ORDERED not in flags:
-            problem.postprocess(passes, on_cpu.EARLY)
+        problem.postprocess(passes, on_cpu.EARLY)
     problem.sum_group(passes)
     return problem.errors()
 
@@ -120,18 +115,6 @@ def test_bf16(libraries, headdim):
     flags = (*flags, GENERAL, BF16)
     errors = gradients(libraries, file, headdim, flags, problem, on_cpu.RANDOM, 1)
     assert 2 * WHOLE < max(errors.values()) < WHOLE_BF16, errors
-
-
-@needs_gxx
-@pytest.mark.parametrize("headdim", [64, 128])
-def test_in_order_with_every_axis(libraries, headdim):
-    """Sums in the order of kv blocks: a turn that is waited for has been passed on by a block before."""
-    file, flags = CHOSEN[headdim]
-    more = {"seqlen_k": 330, "group": 2, "batch": 2, "rows_first": True, "bf16": True}
-    problem = on_cpu.Problem(4, 140, headdim, True, **more)
-    flags = (*flags, GENERAL, ORDERED, BF16)
-    errors = gradients(libraries, file, headdim, flags, problem, on_cpu.RANDOM, 1, section=2)
-    assert max(errors.values()) < WHOLE_BF16, errors
 
 
 @needs_gxx
@@ -215,11 +198,6 @@ MISTAKES = {
     "two buffers of dS": ("three-64", "DS_BUFFERS = 3;", "DS_BUFFERS = 2;"),
     "dS is not fenced": ("three-64", "proxy_fence(); __syncwarp(); mbar_arrive_if(ds", "mbar_arrive_if(ds"),
     "nobody waits for the sums to be preprocessed": ("three-64", "pass.preprocess_share(item.section, ", "0, (item.section, "),
-    "a turn is passed on before its sums": ("late-ordered-128", "bulk_wait(); turn_pass_if", "turn_pass_if"),
-    "a turn is not passed on": ("three-ordered-64", "if (ORDERED) pass_turn(tiles - 1);", ""),
-    "a turn is passed on a tile early": ("three-ordered-64", "pass_turn(tile - 2)", "pass_turn(tile - 1)"),
-    "the first block adds": ("late-ordered-128", "bulk_store_if(dq_out, dq_warp, DQ_WARP_BYTES, lane0 & !kv0);", ""),
-    "the last block does not add": ("late-ordered-128", "    if (kv0) {", "    if (0) {"),
 }  # fmt: skip
 
 
@@ -323,14 +301,15 @@ def test_shared_memory_is_what_the_kernels_lay_out(submission):
 
 
 def test_classes_of_shapes_choose_among_what_was_measured(submission):
-    def launched(*shape):
-        build = submission.build_for(*shape)
-        return submission.FILES[build.rung], build.flags
-
-    for seqlen in (1, SHORT_ROWS, SHORT_ROWS + 1, 16384):
-        for headdim, (file, flags) in (SHORT if seqlen <= SHORT_ROWS else CHOSEN).items():
-            assert launched(headdim, seqlen) == (file, flags)
-            assert launched(headdim, seqlen, True) == (file, (*flags, GENERAL))
+    for headdim in CHOSEN:
+        for seqlen in (1, 512, 513, 2048, 2049, 16384):
+            file, flags = (SHORT if seqlen <= SHORT_ROWS else CHOSEN)[headdim]
+            megabytes = 16 if headdim == 64 and seqlen <= 2048 else 32
+            build = submission.build_for(headdim, seqlen)
+            found = submission.FILES[build.rung], build.flags, build.section_bytes >> 20
+            assert found == (file, flags, megabytes)
+            general = submission.build_for(headdim, seqlen, general=True)
+            assert general == build._replace(flags=(*flags, GENERAL))
 
 
 def test_a_plan_is_found_again_by_every_shape_and_dtype(submission, monkeypatch):
@@ -362,6 +341,39 @@ def test_a_plan_is_found_again_by_every_shape_and_dtype(submission, monkeypatch)
             arguments[position] = other
             submission.custom_attention_backward(*arguments)
     assert len(made) == 1 + 2 * 5
+
+
+@pytest.mark.parametrize(
+    ("headdim", "group", "launches"),
+    [(64, 1, ["clear", "backward"]), (64, 2, ["clear", "backward", "sum_group"]),
+     (128, 1, ["preprocess", "backward", "postprocess"]),
+     (128, 2, ["preprocess", "backward", "postprocess", "sum_group"]),
+     (256, 2, ["preprocess", "dkdv", "dq", "sum_group"])],
+)  # fmt: skip
+def test_what_a_call_launches(submission, monkeypatch, headdim, group, launches):
+    """Each pointer of a call is in the arguments; parts of dk and dv where heads share k and v."""
+    import torch
+
+    face = type("Face", (), {"getPtr": lambda _: 0})
+    monkeypatch.setattr(submission, "_tensor_map", lambda *_: face())
+    monkeypatch.setattr(submission, "_function", lambda name, *_, flags, **__: (name, flags))
+    q, k = (torch.zeros(2, 4 // n, 70, headdim, dtype=torch.bfloat16) for n in (1, group))
+    plan = submission.Plan(q, k, k, q, q, True, 0.1, submission.build_for(headdim, 70, group > 1))
+    named = [x.function if hasattr(x, "function") else ("clear", ()) for x in plan.launches]
+    assert [name for name, _flags in named] == launches
+    assert all(BF16 in flags for name, flags in named if name != "clear")
+    assert (GENERAL in dict(named).get("backward", (GENERAL,))) == (group > 1)
+    dq, dk, dv = (torch.empty_like(x) for x in (q, k, k))
+    space, parts = plan.point_at(q, torch.zeros(2, 4, 70), dq, dk, dv)
+    assert plan.dq.value == dq.data_ptr()
+    of_heads = (plan.each_dk.value, plan.each_dv.value)
+    if group == 1:
+        assert of_heads == (dk.data_ptr(), dv.data_ptr())
+    else:
+        half = 2 * 4 * 70 * headdim * 2
+        assert of_heads == (parts.data_ptr(), parts.data_ptr() + half)
+        assert parts.numel() * 2 == 2 * half
+    assert space.data_ptr() == plan.stats.value
 
 
 def test_wide_s_shared_memory_is_what_the_kernels_lay_out(submission):

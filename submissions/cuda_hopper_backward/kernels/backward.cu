@@ -22,11 +22,13 @@
 //          tensor clocks: NOTES.md
 // Measured one H200, hdim128_seq8k, calls with their passes: 2.299 ms, 597.9 TFLOP/s; without DQ_LATE 2.536 ms, with DV_LATE 2.386 ms
 // Limits   sm_90a, D = 128; any S and scale. S_k other than S, fewer heads of k and v, uneven heads: GENERAL=1. Sums of dq in no fixed
-//          order unless ORDERED=1
+//          order
 // Check    python benchmarks/backward_grid.py --headdim 128
 // build: -DHEADDIM=128 -DDQ_LATE=1 -DDV_LATE=0
 // promise: smem_bytes=230992 registers=252 spills=0 warnings=0 blocks=1
 // build: -DHEADDIM=128
+// promise: smem_bytes=230992 registers=255 spills=0 warnings=0 blocks=1
+// build: -DHEADDIM=128 -DDQ_LATE=1 -DDV_LATE=0 -DGENERAL=1 -DBF16=1
 // promise: smem_bytes=230992 registers=255 spills=0 warnings=0 blocks=1
 #include "rows.cuh"
 
@@ -41,9 +43,6 @@ static_assert(HEADDIM == 128, "this schedule is for headdim 128");
 #ifndef DV_LATE
 #define DV_LATE 1        // 1: dV is issued with dQ and dK
 #endif
-#ifndef ORDERED
-#define ORDERED 0        // 1: kv blocks add to a tile of dq in their order, the first stores, the last writes dq: the same bits every time, no other pass
-#endif
 
 constexpr int D = HEADDIM, PANELS = D / 64;
 constexpr int M = 64, N = 128;                           // query rows of a tile, kv rows of a block
@@ -52,7 +51,6 @@ constexpr int NQ = D / 4;                                // registers of dQ^T: 6
 constexpr uint32_t KV_BYTES = N * D * 2, TILE_BYTES = M * D * 2, DS_BYTES = N * M * 2, DQ_WARP_BYTES = NQ * 32 * 4, STAT_BYTES = M * 4;
 constexpr uint32_t KV_PANEL = N * 128, TILE_PANEL = M * 128;
 constexpr int THREADS = 256, WARPS = 8;
-constexpr int PIECE = NQ * 32 + (ORDERED ? 32 : 0);      // floats of a warp's piece of a tile of dq_sum, with the word by which blocks take turns
 
 struct Params {
   const float* stats;    // [heads, tiles, 2, 64]: log2(e) * lse, delta
@@ -65,7 +63,6 @@ struct Params {
   int causal;
   float scale;           // softmax scale
   float scale_log2;      // the same times log2(e)
-  uint16_t* dq;          // [heads, seqlen, D] fp16, ORDERED
   Keys keys;             // GENERAL; dk and dv are of each head of q nevertheless
 };
 __device__ __forceinline__ int rows_of_k(const Params& p) { return GENERAL ? p.keys.seqlen : p.seqlen; }   // rows of k and v
@@ -178,49 +175,9 @@ backward(const __grid_constant__ TensorMap q_map, const __grid_constant__ Tensor
     for (int j = 1; j < 8; j += 2) store_matrices(swizzled(ds_tile, matrix_row, j - 1 + matrix_chunk), ds + 2 * j - 2);
   };
   // this warp's piece of dQ^T into dq_smem, from there added to dq_sum while the next trip runs
-  float* dq_out = p.dq_sum + ((uint64_t)head * tiles + first) * (WARPS * PIECE) + warps * PIECE;
+  float* dq_out = p.dq_sum + ((uint64_t)head * tiles + first) * (M * D) + warps * (NQ * 32);
   const uint32_t dq_warp = dq_smem + warps * DQ_WARP_BYTES;
-  // ORDERED: the sums of the tile before are there, and it is the next kv block's turn with it
-  auto pass_turn = [&] { bulk_wait(); turn_pass_if(dq_out - WARPS * PIECE + NQ * 32, kv0 + N, lane0); };
-  // ORDERED: dq of a tile that no later kv block adds to: what the others summed and what is here, to fp16, its rows through dq_smem
-  auto finish_dq = [&](int tile) {
-    if (kv0) {
-#pragma unroll
-      for (int j = 0; j < NQ / 4; j++) {
-        const float4 x = load_summed(dq_out + (j * 32 + lane) * 4);
-        dq[4 * j] += x.x; dq[4 * j + 1] += x.y; dq[4 * j + 2] += x.z; dq[4 * j + 3] += x.w;
-      }
-    }
-#pragma unroll
-    for (int j = 0; j < NQ / 4; j += 2) {                        // 16 query columns: rows of 16 columns of D
-      uint32_t x[4];
-#pragma unroll
-      for (int i = 0; i < 4; i++) x[i] = pack_half2(dq[4 * j + 2 * i] * p.scale, dq[4 * j + 2 * i + 1] * p.scale);
-      store_matrices_transposed(dq_warp + (8 * j + (lane >> 4) * 8 + (lane & 7)) * 32 + (lane >> 3 & 1) * 16, x);
-    }
-    __syncwarp();
-    const int row0 = tile * M + (lane >> 1), column = 64 * w + 16 * warp + (lane & 1) * 8;
-#pragma unroll
-    for (int j = 0; j < NQ / 8; j++) {
-      uint32_t x[4]; lds_words(x, dq_warp + j * 512 + lane * 16);
-      const int r = row0 + 16 * j;
-      if (r < p.seqlen) *reinterpret_cast<uint4*>(p.dq + ((uint64_t)head * p.seqlen + r) * D + column) = make_uint4(x[0], x[1], x[2], x[3]);
-    }
-  };
-  auto dq_to_memory = [&](int tile) {
-    if (ORDERED) {
-      bulk_wait_read(); __syncwarp();
-      turn_wait_if(dq_out + NQ * 32, kv0, lane0); __syncwarp();
-      if (kv0 + N >= rows_of_k(p) || (p.causal && (tile + 1) * M <= kv0 + N - later)) finish_dq(tile);
-      else {
-#pragma unroll
-        for (int j = 0; j < NQ / 4; j++) sts_float4(dq_warp + (j * 32 + lane) * 16, dq[4 * j], dq[4 * j + 1], dq[4 * j + 2], dq[4 * j + 3]);
-        proxy_fence(); __syncwarp();
-        bulk_store_if(dq_out, dq_warp, DQ_WARP_BYTES, lane0 & !kv0); bulk_add_if(dq_out, dq_warp, DQ_WARP_BYTES, lane0 & !!kv0); bulk_commit();
-      }
-      dq_out += WARPS * PIECE;
-      return;
-    }
+  auto dq_to_memory = [&] {
     bulk_wait_read(); __syncwarp();                              // the bulk reduction of the trip before has read dq_smem
 #pragma unroll
     for (int j = 0; j < NQ / 4; j++) sts_float4(dq_warp + (j * 32 + lane) * 16, dq[4 * j], dq[4 * j + 1], dq[4 * j + 2], dq[4 * j + 3]);
@@ -248,7 +205,6 @@ backward(const __grid_constant__ TensorMap q_map, const __grid_constant__ Tensor
     if (!DV_LATE) issue_accumulate(dv, pt, do_tile);
     if (more) mbar_wait(q_full + 8 * next, next_parity);
     wgmma_fence(); issue_score(s, k_smem, q_smem + next * TILE_BYTES);
-    if (ORDERED && tile > first + DQ_LATE) pass_turn();
     wgmma_wait<DV_LATE ? 1 : 2>(); touch(dp);
     // DS
     make_ds(delta_smem + stage * STAT_BYTES, ds_tile); touch(ds);
@@ -266,7 +222,7 @@ backward(const __grid_constant__ TensorMap q_map, const __grid_constant__ Tensor
     if (more) make_p(tile + 1, lse_smem + next * STAT_BYTES);
     // DQ OUT
     wgmma_wait<DV_LATE ? 2 : 1>(); touch(dq);
-    if (!DQ_LATE || tile > first) dq_to_memory(DQ_LATE ? tile - 1 : tile);
+    if (!DQ_LATE || tile > first) dq_to_memory();
     wgmma_wait<0>(); touch(dk); touch(dv); step_p();
     if (DQ_LATE) { __syncwarp(); mbar_arrive_if(ds_full, lane0); }
     stage = next; parity = next_parity;
@@ -278,13 +234,11 @@ backward(const __grid_constant__ TensorMap q_map, const __grid_constant__ Tensor
   if (DQ_LATE) {
     mbar_wait(ds_full, ds_parity);
     wgmma_fence(); issue_dq(ds_smem + before * DS_BYTES); wgmma_wait<0>(); touch(dq);
-    if (ORDERED && tiles > first + 1) pass_turn();
-    dq_to_memory(tiles - 1);
+    dq_to_memory();
   }
 
   // STORE
   const uint64_t out = ((uint64_t)head * rows_of_k(p) + row) * D;
   store_rows(p.dv + out, D, dv, 1.f, row, rows_of_k(p), lane); store_rows(p.dk + out, D, dk, p.scale, row, rows_of_k(p), lane);
   bulk_wait();
-  if (ORDERED) pass_turn();
 }

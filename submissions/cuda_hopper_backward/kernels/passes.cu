@@ -19,9 +19,6 @@
 #ifndef HEADDIM
 #define HEADDIM 128
 #endif
-#ifndef ORDERED
-#define ORDERED 0        // 1: dq_sum is not cleared but for the words by which kv blocks take turns (backward.cu)
-#endif
 constexpr int D = HEADDIM, THREADS = 256;
 
 extern "C" __global__ void __launch_bounds__(THREADS)
@@ -53,8 +50,7 @@ preprocess(const uint16_t* o, const uint16_t* d_o, const float* lse, float* stat
       stat[in_tile] = l; stat[64 + in_tile] = row < S ? sum : 0.f;
     }
   }
-  if (ORDERED && threadIdx.x < 8) reinterpret_cast<uint32_t*>(dq_sum)[((uint64_t)blockIdx.x * 8 + threadIdx.x) * (8 * D + 32) + 8 * D] = 0;
-  if (!ORDERED && dq_sum) {
+  if (dq_sum) {
     float4* zero = reinterpret_cast<float4*>(dq_sum + (uint64_t)blockIdx.x * 64 * D);
 #pragma unroll
     for (int i = threadIdx.x; i < 16 * D; i += THREADS) zero[i] = make_float4(0.f, 0.f, 0.f, 0.f);

@@ -12,14 +12,10 @@
 //          stats [heads, T, 2, 64] float32: lse * log2(e), then delta = rowsum(do * o), columns in the order of stat_place; rows past S hold
 //          +inf and 0, so that their P and dS are 0
 //          dq_sum [heads, T, 64 * D] float32, a tile in the order of the accumulators: see postprocess
-//          turns [heads, T, 4] uint32, ORDERED: how many kv rows have been summed, of each warp's piece of a tile
 //          done [sections, 2] uint32, zero at launch: half tiles that are preprocessed, main blocks that are through
 #pragma once
 #include "rows.cuh"
 
-#ifndef ORDERED
-#define ORDERED 0        // 1: kv blocks add to a tile of dq in their order, the first stores: the same bits every time
-#endif
 
 struct Passes {
   const uint16_t* o;     // [heads, seqlen, D], like d_o and dq
@@ -29,7 +25,6 @@ struct Passes {
   float* dq_sum;
   uint16_t* dq;
   uint32_t* done;
-  uint32_t* turns;       // ORDERED
   Strides o_at, do_at;   // GENERAL: o and d_o may lie anywhere
   int seqlen;
   int heads;             // batch * heads
@@ -95,13 +90,9 @@ template <int D> struct PassWarp {
     }
     const int row = 4 * (lane & 7) + (lane >> 3);                // the row whose sum this lane keeps
     float l = row < rows ? p.lse[first + row] * 1.4426950408889634f : infinity(), delta = 0.f;
-    if (ORDERED) {
-      if (lane < 2) p.turns[2 * (uint64_t)half + lane] = 0;
-    } else {
-      float4* sums = reinterpret_cast<float4*>(p.dq_sum + (uint64_t)half * 32 * D) + lane;
+    float4* sums = reinterpret_cast<float4*>(p.dq_sum + (uint64_t)half * 32 * D) + lane;
 #pragma unroll
-      for (int i = 0; i < D / 4; i++) sums[i * 32] = make_float4(0.f, 0.f, 0.f, 0.f);
-    }
+    for (int i = 0; i < D / 4; i++) sums[i * 32] = make_float4(0.f, 0.f, 0.f, 0.f);
     if (rows > 0) {
       mbar_wait(full, parity); parity ^= 1;
 #pragma unroll 2

@@ -135,24 +135,6 @@ __device__ __forceinline__ void bulk_add_if(float* dst, uint32_t src, int bytes,
 __device__ __forceinline__ void red_add_float4(float* dst, float a, float b, float c, float d) {
   asm volatile("red.relaxed.gpu.global.add.v4.f32 [%0],{%1,%2,%3,%4};" ::"l"(dst), "f"(a), "f"(b), "f"(c), "f"(d) : "memory");
 }
-// memory[i] = shared[i] for a run of floats
-__device__ __forceinline__ void bulk_store_if(float* dst, uint32_t src, int bytes, int on) {
-  asm volatile("{.reg .pred p; setp.ne.b32 p,%3,0; @p cp.async.bulk.global.shared::cta.bulk_group [%0],[%1],%2;}"
-               ::"l"(dst), "r"(src), "r"(bytes), "r"(on) : "memory");
-}
-// A word by which blocks of one grid take turns. Who waits until it is `value` sees what was summed before it was passed on, and may go on
-// summing; who passes it on has waited for its own sums (bulk_wait). Done by the lanes whose `on` is set.
-__device__ __forceinline__ void turn_wait_if(const void* word, int value, int on) {
-  asm volatile("{.reg .pred p, q; .reg .u32 x; setp.eq.b32 p,%2,0; @p bra DONE; WAITING: ld.acquire.gpu.global.u32 x,[%0]; setp.ne.u32 q,x,%1; @q bra WAITING; fence.proxy.async.global; DONE:}"
-               ::"l"(word), "r"(value), "r"(on) : "memory");
-}
-__device__ __forceinline__ void turn_pass_if(void* word, int value, int on) {
-  asm volatile("{.reg .pred p; setp.ne.b32 p,%2,0; @p fence.proxy.async.global; @p st.release.gpu.global.u32 [%0],%1;}" ::"l"(word), "r"(value), "r"(on) : "memory");
-}
-// what other blocks summed, past the first cache
-__device__ __forceinline__ float4 load_summed(const float* from) {
-  float4 v; asm volatile("ld.relaxed.gpu.global.v4.f32 {%0,%1,%2,%3},[%4];" : "=f"(v.x), "=f"(v.y), "=f"(v.z), "=f"(v.w) : "l"(from) : "memory"); return v;
-}
 // A counter in global memory by which blocks of one grid wait for each other. Added to by one thread after a barrier of its block or
 // warp: who waited for the count sees what those threads wrote or reduced before.
 __device__ __forceinline__ void counter_add(uint32_t* counter, int count) {
@@ -163,8 +145,6 @@ __device__ __forceinline__ void counter_wait(const uint32_t* counter, int count)
 }
 // global memory that this block's loads by TMA or bulk copies will read was written by other blocks
 __device__ __forceinline__ void proxy_fence_global() { asm volatile("fence.proxy.async.global;" ::: "memory"); }
-// what this thread wrote or reduced is there for all who see what the warp says afterwards
-__device__ __forceinline__ void fence_gpu() { asm volatile("fence.acq_rel.gpu;" ::: "memory"); }
 __device__ __forceinline__ void bulk_commit() { asm volatile("cp.async.bulk.commit_group;" ::: "memory"); }
 __device__ __forceinline__ void bulk_wait_read() { asm volatile("cp.async.bulk.wait_group.read 0;" ::: "memory"); }  // the sources may be overwritten
 __device__ __forceinline__ void bulk_wait() { asm volatile("cp.async.bulk.wait_group 0;" ::: "memory"); }            // the sums are done
@@ -177,10 +157,6 @@ template <int N> __device__ __forceinline__ void regs_up() { asm volatile("setma
 // Matrix m of four (16-byte rows at the addresses of lanes 8 m ... 8 m + 7): lane l holds row l / 4, columns 2 (l % 4) + {0, 1} in x[m].
 __device__ __forceinline__ void store_matrices(uint32_t addr, const uint32_t* x) {
   asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0],{%1,%2,%3,%4};" ::"r"(addr), "r"(x[0]), "r"(x[1]), "r"(x[2]), "r"(x[3]) : "memory");
-}
-// transposed: what lane l holds is column l / 4, rows 2 (l % 4) + {0, 1} of what is stored
-__device__ __forceinline__ void store_matrices_transposed(uint32_t addr, const uint32_t* x) {
-  asm volatile("stmatrix.sync.aligned.m8n8.x4.trans.shared.b16 [%0],{%1,%2,%3,%4};" ::"r"(addr), "r"(x[0]), "r"(x[1]), "r"(x[2]), "r"(x[3]) : "memory");
 }
 __device__ __forceinline__ void load_matrices(uint32_t* x, uint32_t addr) {
   asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3},[%4];" : "=r"(x[0]), "=r"(x[1]), "=r"(x[2]), "=r"(x[3]) : "r"(addr) : "memory");

@@ -25,12 +25,11 @@
 // Measured one H200, TFLOP/s beside the best of FlashAttention-3, -4 and cuDNN in the same run: causal 512 223, 219; 2048
 //          455, 416; 4096 530, 499; 16384 570, 560; full 512 333, 346; 2048 515, 501; 16384 568, 519: NOTES.md
 // Limits   sm_90a, D = 64; any S and scale. S_k other than S, fewer heads of k and v, o and do not contiguous, q, k, v and
-//          do of uneven heads: GENERAL=1. Sums of dq in no fixed order unless ORDERED=1
+//          do of uneven heads: GENERAL=1. Sums of dq in no fixed order
 // Check    python benchmarks/backward_grid.py
 // build: -DHEADDIM=64
-// promise: registers=128 spills=0 warnings=0
+// promise: smem_bytes=215272 registers=128 spills=0 warnings=0 blocks=1
 // build: -DHEADDIM=64 -DGENERAL=1
-// build: -DHEADDIM=64 -DORDERED=1
 // build: -DHEADDIM=64 -DGENERAL=1 -DBF16=1
 #include "passes.cuh"
 
@@ -148,7 +147,7 @@ backward(const __grid_constant__ TensorMap q_map, const __grid_constant__ Tensor
       s[i] = exp2_approx(fmaf(s[i], p.scale_log2, i & 4 ? (i & 1) ? -l.w : -l.z : (i & 1) ? -l.y : -l.x));
     }
     if ((p.causal && tile * M < kv_rows + 63 - later) || kv_rows + 64 > rows_of_k(p)) {
-      const int row = ORDERED ? kv_rows + warp * 16 + (lane_now() >> 2) : mine, pair = 2 * ((ORDERED ? lane_now() : lane) & 3);   // ORDERED has no register left
+      const int row = GENERAL ? kv_rows + warp * 16 + (lane_now() >> 2) : mine, pair = 2 * ((GENERAL ? lane_now() : lane) & 3);   // GENERAL has no register left
       const int from0 = row >= rows_of_k(p) ? 1 << 30 : p.causal ? row - later - tile * M - pair : -1;           // first query column that sees the row,
       const int from1 = row + 8 >= rows_of_k(p) ? 1 << 30 : p.causal ? row + 8 - later - tile * M - pair : -1;   // less this lane's column
 #pragma unroll
@@ -170,23 +169,16 @@ backward(const __grid_constant__ TensorMap q_map, const __grid_constant__ Tensor
   };
   // dQ^T of a tile = K^T dS^T, 16 of its D rows a warp, added to dq_sum
   float* dq_out = p.passes.dq_sum + ((uint64_t)head * tiles + first) * (M * D) + warp * 512 + lane * 4;
-  // ORDERED: the word by which kv blocks take turns with this warp's piece of a tile; passes it on after the trip in which it was summed
-  auto turn_word = [&](int tile) { return p.passes.turns + (head * tiles + tile) * 4 + warp; };
-  auto pass_turn = [&](int tile) { fence_gpu(); __syncwarp(); turn_pass_if(turn_word(tile), kv0 + N, lane_now() == 0); };
   auto issue_dq = [&](float (&dq)[32], uint32_t ds_tile) {
 #pragma unroll
     for (int i = 0; i < N / 16; i++) MmaSS<64, 1, 1>::mma(dq, desc_low(k_smem, KV_BYTES) + i * 128, desc_low(ds_tile, DS_BYTES) + i * 128, i != 0);
     wgmma_commit();
   };
   auto add_dq = [&](const float (&dq)[32], int tile) {
-    float* out = ORDERED ? p.passes.dq_sum + (uint64_t)(head * tiles + tile) * (M * D) + warp * 512 + lane_now() * 4 : dq_out + (tile - first) * (M * D);
-    if (ORDERED) { turn_wait_if(turn_word(tile), kv0, lane_now() == 0); __syncwarp(); }
+    float* out = dq_out + (tile - first) * (M * D);
 #pragma unroll
-    for (int j = 0; j < 8; j++) {                                // PassWarp::postprocess: columns 0 ... 31 of all D rows, then columns 32 ... 63
-      float* at = out + (j / 4) * 2048 + (j % 4) * 128;
-      if (ORDERED && !kv0) *reinterpret_cast<float4*>(at) = make_float4(dq[4 * j], dq[4 * j + 1], dq[4 * j + 2], dq[4 * j + 3]);
-      else red_add_float4(at, dq[4 * j], dq[4 * j + 1], dq[4 * j + 2], dq[4 * j + 3]);
-    }
+    for (int j = 0; j < 8; j++)                                  // PassWarp::postprocess: columns 0 ... 31 of all D rows, then columns 32 ... 63
+      red_add_float4(out + (j / 4) * 2048 + (j % 4) * 128, dq[4 * j], dq[4 * j + 1], dq[4 * j + 2], dq[4 * j + 3]);
   };
 
   zero(dk); zero(dv);
@@ -209,7 +201,6 @@ backward(const __grid_constant__ TensorMap q_map, const __grid_constant__ Tensor
       wgmma_wait<1>(); touch(dp);
       make_ds(delta); touch(ds);
       wgmma_fence(); issue_accumulate(dk, ds, q_tile);
-      if (ORDERED && turn == (w + 1) % GROUPS && tile > first + 1) pass_turn(tile - 2);
       mbar_wait(ds_full + 8 * before, ds_parity);                // everybody made dS of the tile before: nobody is two trips behind
       store_ds(ds_tile);
       proxy_fence(); __syncwarp(); mbar_arrive_if(ds_full + 8 * buffer, lane0);
@@ -226,7 +217,6 @@ backward(const __grid_constant__ TensorMap q_map, const __grid_constant__ Tensor
 #pragma unroll
       for (int j = 0; j < 8; j += 2) store_matrices(swizzled(ds_tile, matrix_row, j + matrix_chunk), none);
       proxy_fence(); __syncwarp(); mbar_arrive_if(ds_full + 8 * buffer, lane0);
-      if (ORDERED && turn == (w + 1) % GROUPS && tile > first + 1) pass_turn(tile - 2);
     }
     if (turn == w && tile > first && tile < begin) {
       float dq[32];
@@ -237,18 +227,16 @@ backward(const __grid_constant__ TensorMap q_map, const __grid_constant__ Tensor
     if (buffer == 0) ds_parity ^= 1;
     buffer = buffer == DS_BUFFERS - 1 ? 0 : buffer + 1;
   }
-  if (ORDERED && turn == (w + 1) % GROUPS && tiles > first + 1) pass_turn(tiles - 2);
   if (turn == w) {
     const int before = buffer == 0 ? DS_BUFFERS - 1 : buffer - 1;
     mbar_wait(ds_full + 8 * before, ds_parity);
     float dq[32];
     wgmma_fence(); issue_dq(dq, ds_smem + before * DS_BYTES); wgmma_wait<0>(); touch(dq);
     add_dq(dq, tiles - 1);
-    if (ORDERED) pass_turn(tiles - 1);
   }
 
   // STORE
-  const int row = ORDERED ? kv_rows + warp * 16 + (lane_now() >> 2) : mine;
+  const int row = GENERAL ? kv_rows + warp * 16 + (lane_now() >> 2) : mine;
   const uint64_t out = ((uint64_t)head * rows_of_k(p) + row) * D;
   store_rows(p.dv + out, D, dv, 1.f, row, rows_of_k(p), lane_now()); store_rows(p.dk + out, D, dk, p.passes.scale, row, rows_of_k(p), lane_now());
   bar_sync(1, 128 * GROUPS);

@@ -1,12 +1,10 @@
 // Attention backward on Hopper (sm_90a) for headdim 256: one kernel for dk and dv, one for dq; seven products, nothing else computed twice.
 //
-// Changed against two_kernels.cu
-//   dkdv: its two warpgroups no longer compute the same scores. One makes P^T and sums dv, the other makes dS^T and sums dk; P^T goes
-//   from one to the other through shared memory, each thread's registers to the same thread of the other. 4 products instead of 6
-//   dq: 128 query rows a block instead of 64, so that one warpgroup's dS is made under the other's products and K, V are read half as often
-//   both: a producer warp, and the product that uses P or dS of a tile is issued together with the scores of the next one
+// Roles    dkdv: one warpgroup makes P^T and sums dv, the other makes dS^T and sums dk; P^T goes from one to the other through shared memory,
+//          each thread's registers to the same thread of the other. dq: 128 query rows a block, so that one warpgroup's dS is made under the
+//          other's products. Both: a producer warp, and the product that uses P or dS of a tile is issued with the scores of the next one
 //
-// Shapes   q, k, v, do, dq, dk, dv [B, H, S, D] contiguous fp16, TMA boxes of 64 rows x 64 columns, 128-byte swizzle
+// Shapes   q, k, v, do [B, H, S, D] 16-bit floats, dq, dk, dv contiguous; TMA boxes of 64 rows x 64 columns, 128-byte swizzle
 //          stats [B * H, T, 2, 64] float32 of passes.cu: log2(e) * lse and delta of each tile of 64 query rows
 //          dkdv: k_smem, v_smem [64, D]   q_smem, do_smem [2][64, D]   p_smem [2][64 x 64]   lse, delta [2][64]
 //          dq:   q_smem, do_smem [128, D]   k_smem [2][64, D]   v_smem [64, D]
@@ -22,10 +20,11 @@
 // Phases   PRODUCER: LOAD   CONSUMERS: FIRST, TRIP: ISSUE, P, DS   LAST   STORE
 // Bound    14 B H S^2 D / 2 flops (causal; 10 are counted) at 4096 per clock and SM, and shared memory close behind it: NOTES.md
 // Measured one H200, hdim256_seq16k: 5.347 ms a call (dkdv 3.034, dq 2.481 alone), 514.1 TFLOP/s, 1.429 x SDPA's cuDNN; S_FIRST=1: 6.421 ms
-// Limits   sm_90a, fp16, D = 256, equal lengths of q and k; any S, any scale
+// Limits   sm_90a, D = 256; any S and scale. Other lengths of k, fewer heads of k and v, uneven heads: GENERAL=1
 // Check    python benchmarks/backward_kernel.py --rungs wide
 // build: -DHEADDIM=256
 // promise: registers=168 spills=0 warnings=0
+// build: -DHEADDIM=256 -DGENERAL=1 -DBF16=1
 #include "rows.cuh"
 
 #ifndef HEADDIM

@@ -49,7 +49,6 @@ class Params(ctypes.Structure):
         *((n, ctypes.c_void_p) for n in ("stats", "dq_sum", "dk", "dv")),
         *((n, ctypes.c_int) for n in ("seqlen", "heads", "section", "causal")),
         *((n, ctypes.c_float) for n in ("scale", "scale_log2")),
-        ("dq", ctypes.c_void_p),
         ("keys", Keys),
     ]
 
@@ -58,10 +57,7 @@ class Passes(ctypes.Structure):
     """`struct Passes` of passes.cuh, field by field."""
 
     _fields_ = [
-        *(
-            (n, ctypes.c_void_p)
-            for n in ("o", "d_o", "lse", "stats", "dq_sum", "dq", "done", "turns")
-        ),
+        *((n, ctypes.c_void_p) for n in ("o", "d_o", "lse", "stats", "dq_sum", "dq", "done")),
         ("o_at", Strides),
         ("do_at", Strides),
         *((n, ctypes.c_int) for n in ("seqlen", "heads", "section", "nheads")),
@@ -212,7 +208,7 @@ class Problem:
         )
         self.parts = aligned((2, heads, self.seqlen_k, headdim), dtype, nothing)
         self.stats = aligned((heads, self.tiles, 2, 64), np.float32, np.nan)
-        self.dq_sum = aligned((heads, self.tiles, 64 * headdim + 8 * 32), np.float32, np.nan)
+        self.dq_sum = aligned((heads, self.tiles, 64 * headdim), np.float32, np.nan)
 
     def _view(self, heads, rows, values):
         """[batch, heads, rows, D] of 16-bit floats."""
@@ -274,8 +270,8 @@ class Problem:
         pointers = (x.ctypes.data for x in (self.stats, self.dq_sum, *self.kv_gradients()))
         sizes = (self.seqlen, self.heads, section, int(self.causal))
         scales = [x.value for x in self.scales()]
-        more = self.dq.ctypes.data, Keys(self.seqlen_k, self.nheads, self.group)
-        params = Params(*pointers, *sizes, *scales, *more)
+        keys = Keys(self.seqlen_k, self.nheads, self.group)
+        params = Params(*pointers, *sizes, *scales, keys)
         tail = (self.heads * -(-self.seqlen_k // kv_rows), threads, timing, seed)
         _call(library.run_backward, self.maps(kv_rows), ctypes.byref(params), *tail)
 
@@ -283,8 +279,7 @@ class Problem:
         """The kernel of headdim 64, whose spare warps do the passes (passes.cuh)."""
         widths = [min(section, self.heads - first) for first in range(0, self.heads, section)]
         done = aligned((len(widths), 2), np.uint32, 0)
-        turns = aligned((self.heads, self.tiles, 4), np.uint32, 77)
-        arrays = self.o, self.d_o, self.lse, self.stats, self.dq_sum, self.dq, done, turns
+        arrays = self.o, self.d_o, self.lse, self.stats, self.dq_sum, self.dq, done
         steps = [Strides(*self.strides(x)) for x in (self.o, self.d_o)]
         sizes = self.seqlen, self.heads, section, self.nheads
         scale, scale_log2 = (x.value for x in self.scales())

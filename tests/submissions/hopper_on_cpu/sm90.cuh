@@ -50,7 +50,7 @@ struct Product {   // one wgmma of one warp
 struct Warp {
   int arrived = 0; uint64_t generation = 0; std::string at; void* slot[32]; std::deque<Product> products; int group = 0; double pace = 1;
 };
-struct Sum { float* dst; uint32_t src; int bytes; bool add; };
+struct Sum { float* dst; uint32_t src; int bytes; };
 struct Fiber {
   ucontext_t context; std::unique_ptr<char[]> stack; bool done = false; std::string at; std::deque<Sum> sums;
   std::vector<std::pair<uint32_t, int>> written;   // shared memory written and not fenced for the asynchronous proxy yet
@@ -135,7 +135,7 @@ inline void add_sum(Fiber& f) {
   const Sum s = f.sums.front(); f.sums.pop_front();
   for (int i = 0; i < s.bytes / 4; i++) {
     if (unfenced[s.src + 4 * i]) fail("a bulk reduction reads shared memory that was written without fence.proxy.async");
-    float x; std::memcpy(&x, shared + s.src + 4 * i, 4); s.dst[i] = s.add ? s.dst[i] + x : x;
+    float x; std::memcpy(&x, shared + s.src + 4 * i, 4); s.dst[i] += x;
   }
   progress = true;
 }
@@ -275,25 +275,12 @@ inline void bulk_load_if(uint32_t dst, const void* src, int bytes, uint32_t bar,
   cpu::check(dst, bytes); if (dst % 16 || bytes % 16 || (uintptr_t)src % 16) cpu::fail("bulk copy not aligned to 16 bytes");
   cpu::issue_load([=] { std::memcpy(cpu::shared + dst, src, bytes); }, bar, bytes);
 }
-inline void bulk_sum(float* dst, uint32_t src, int bytes, int on, bool add) {
+inline void bulk_add_if(float* dst, uint32_t src, int bytes, int on) {
   if (!on) return;
   cpu::check(src, bytes); if (src % 16 || bytes % 16 || (uintptr_t)dst % 16) cpu::fail("bulk reduction not aligned to 16 bytes");
-  auto& f = cpu::fibers[cpu::current]; f.sums.push_back({dst, src, bytes, add});
+  auto& f = cpu::fibers[cpu::current]; f.sums.push_back({dst, src, bytes});
   if (cpu::timing == cpu::EARLY) cpu::add_sum(f);
 }
-inline void bulk_add_if(float* dst, uint32_t src, int bytes, int on) { bulk_sum(dst, src, bytes, on, true); }
-inline void bulk_store_if(float* dst, uint32_t src, int bytes, int on) { bulk_sum(dst, src, bytes, on, false); }
-// blocks run one after another here: a turn that has not come yet never comes
-inline void turn_wait_if(const void* word, int value, int on) {
-  uint32_t x; std::memcpy(&x, word, 4);
-  if (on && x != (uint32_t)value) cpu::fail("waits for turn " + std::to_string(value) + " while it is turn " + std::to_string(x));
-}
-inline void turn_pass_if(void* word, int value, int on) {
-  if (!on) return;
-  if (!cpu::fibers[cpu::current].sums.empty()) cpu::fail("passes a turn on before its sums are done");
-  std::memcpy(word, &value, 4);
-}
-inline float4 load_summed(const float* from) { if ((uintptr_t)from % 16) cpu::fail("load not aligned to 16 bytes"); return {from[0], from[1], from[2], from[3]}; }
 inline void red_add_float4(float* dst, float a, float b, float c, float d) {
   if ((uintptr_t)dst % 16) cpu::fail("vector reduction not aligned to 16 bytes");
   dst[0] += a; dst[1] += b; dst[2] += c; dst[3] += d;
@@ -301,7 +288,6 @@ inline void red_add_float4(float* dst, float a, float b, float c, float d) {
 inline void counter_add(uint32_t* counter, int count) { *counter += count; }   // blocks run one after another
 inline void counter_wait(const uint32_t* counter, int count) { if (*counter < (uint32_t)count) cpu::fail("waits for blocks that come later"); }
 inline void proxy_fence_global() {}
-inline void fence_gpu() {}
 inline void bulk_commit() {}
 inline void bulk_wait_read() { auto& f = cpu::fibers[cpu::current]; while (!f.sums.empty()) cpu::add_sum(f); }
 inline void bulk_wait() { bulk_wait_read(); }
@@ -335,7 +321,6 @@ inline void move_matrices(const char* what, Matrices& m, int store, int transpos
 }
 }  // namespace cpu
 inline void store_matrices(uint32_t addr, const uint32_t* x) { cpu::Matrices m{addr, {x[0], x[1], x[2], x[3]}}; cpu::move_matrices("stmatrix", m, 1, 0); }
-inline void store_matrices_transposed(uint32_t addr, const uint32_t* x) { cpu::Matrices m{addr, {x[0], x[1], x[2], x[3]}}; cpu::move_matrices("stmatrix.trans", m, 1, 1); }
 inline void load_matrices(uint32_t* x, uint32_t addr) { cpu::Matrices m{addr, {}}; cpu::move_matrices("ldmatrix", m, 0, 0); std::memcpy(x, m.x, 16); }
 inline void load_matrices_transposed(uint32_t* x, uint32_t addr) { cpu::Matrices m{addr, {}}; cpu::move_matrices("ldmatrix.trans", m, 0, 1); std::memcpy(x, m.x, 16); }
 inline float2 lds_float2(uint32_t addr) { float2 v; cpu::check(addr, 8); std::memcpy(&v, cpu::shared + addr, 8); return v; }
