@@ -417,10 +417,17 @@ def _key(q, k, v, causal, sm_scale) -> tuple:
     )
 
 
+def _bind_context(device: int) -> None:
+    """Make the GPU's context this thread's. One of autograd's has none until something allocates."""
+    if int(_ok(driver.cuCtxGetCurrent())) == 0:
+        _ok(driver.cuCtxSetCurrent(_ok(driver.cuDevicePrimaryCtxRetain(device))))
+
+
 def _make_plan(key: tuple, q, k, v, causal, sm_scale) -> Plan:
     scale = q.shape[3] ** -0.5 if sm_scale is None else float(sm_scale)
     if len(_plans) >= MAX_PLANS:
         _plans.clear()
+    _bind_context(q.device.index)
     plan = _plans[key] = Plan(q, k, v, causal, scale)
     return plan
 

@@ -222,6 +222,12 @@ def _even(t: torch.Tensor) -> bool:
     return batch == 1 or heads == 1 or t.stride(0) == heads * t.stride(1)
 
 
+def _bind_context(device: int) -> None:
+    """Make the GPU's context this thread's. One of autograd's has none until something allocates."""
+    if int(_ok(driver.cuCtxGetCurrent())) == 0:
+        _ok(driver.cuCtxSetCurrent(_ok(driver.cuDevicePrimaryCtxRetain(device))))
+
+
 def _tensor_map(t: torch.Tensor, rows: int, general: bool) -> object:
     """[batch, heads, seqlen, headdim] in boxes of rows x 64; rows past the end read as 0.
 
@@ -493,6 +499,7 @@ def custom_attention_backward(q, k, v, o, lse, do, causal=True, sm_scale=None, b
         chosen = build or build_for(q.shape[3], q.shape[2], general)
         if general and GENERAL not in chosen.flags:
             chosen = chosen._replace(flags=(*chosen.flags, GENERAL))
+        _bind_context(device)
         plan = _plans[key] = Plan(q, k, v, o, do, bool(causal), scale, chosen)
     plan(o, lse, dq, dk, dv, torch._C._cuda_getCurrentRawStream(device))
     return dq, dk, dv

@@ -316,6 +316,23 @@ def test_the_class_of_a_problem_chooses_tile_and_order(
     assert plan.grid == min(132, heads * -(-seqlen // block_rows))
 
 
+def test_a_thread_without_a_context_gets_the_gpu_s(
+    submission: ModuleType, fake: FakeDriver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Autograd calls from a thread of its own; a tensor map cannot be encoded without a context."""
+    bound: list[int] = []
+    monkeypatch.setattr(
+        fake, "cuCtxGetCurrent", lambda: (0, bound[-1] if bound else 0), raising=False
+    )
+    monkeypatch.setattr(fake, "cuDevicePrimaryCtxRetain", lambda gpu: (0, 40 + gpu), raising=False)
+    monkeypatch.setattr(
+        fake, "cuCtxSetCurrent", lambda ctx: (bound.append(ctx) or 0,), raising=False
+    )
+    submission._bind_context(2)
+    submission._bind_context(2)
+    assert bound == [42]
+
+
 def test_a_launch_has_its_own_output_and_counter(submission: ModuleType, fake: FakeDriver) -> None:
     q = torch.empty(1, 2, 300, 64, dtype=torch.float16)
     plan, seen = submission.Plan(q, q, q, True, 0.5), []
