@@ -60,7 +60,10 @@ def make_inputs(
 def _forward(
     q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, causal: bool, scale: float | None
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """O and lse by PyTorch's flash operator, whose `causal` is bottom-right on a GPU and top-left on a CPU."""
+    """O and lse by PyTorch's flash operator.
+
+    Its `causal` is bottom-right on a GPU and top-left on a CPU.
+    """
     aten = torch.ops.aten
     group = q.shape[1] // k.shape[1]
     if group > 1:
@@ -224,7 +227,10 @@ def _exact(one: tuple[torch.Tensor, ...], kwargs: Kwargs) -> tuple[torch.Tensor,
 def exact_rows(
     inputs: Sequence[torch.Tensor], kwargs: Kwargs, generator: torch.Generator
 ) -> tuple[tuple[torch.Tensor, torch.Tensor], ...]:
-    """One head of k that `generator` draws, with the query heads that read it: a row of dk or dv needs all of them."""
+    """One head of k that `generator` draws, with all query heads that read it.
+
+    A row of dk or dv needs all of them.
+    """
     shared = inputs[1].flatten(0, 1).shape[0]
     which = int(torch.randint(shared, (1,), generator=generator, device=generator.device))
 
@@ -244,8 +250,9 @@ def exact_rows(
 def _exact_head(
     head: tuple[torch.Tensor, ...], dk: torch.Tensor, dv: torch.Tensor, causal: bool, scale: float
 ) -> torch.Tensor:
-    """One query head's dq in float64; dk, dv [S_k, D] are added to: dS = P ∘ (dO vᵀ - rowsum(dO ∘ O)), piece by piece.
+    """One query head's dq in float64, piece by piece; dk, dv [S_k, D] are added to.
 
+    dS = P ∘ (dO vᵀ - rowsum(dO ∘ O)).
     head: q [S, D], k, v [S_k, D], do [S, D].
     """
     q, k, v, do = head

@@ -75,7 +75,10 @@ def draw_edges(case: Case, generator: torch.Generator) -> torch.Tensor:
 
 
 def sequences(inputs: Sequence[torch.Tensor], width: int) -> list[tuple[torch.Tensor, ...]]:
-    """The first `width` of `inputs`, [B, H, S, ...], of each packed sequence: views; or all, where none is packed."""
+    """The first `width` of `inputs`, [B, H, S, ...], of each packed sequence, as views.
+
+    Where nothing is packed, they are one sequence.
+    """
     tensors = tuple(inputs[:width])
     if len(inputs) == width:
         return [tensors]
@@ -288,7 +291,10 @@ def _exact_some(
     rows: torch.Tensor,
     out: torch.Tensor,
 ) -> None:
-    """Some heads q [H, S, D], k, v [H, S_k, D], rows [H, R] → out [H, R, D]; no later key than needed is read."""
+    """Some heads q [H, S, D], k, v [H, S_k, D], rows [H, R] → out [H, R, D].
+
+    No later key than needed is read.
+    """
     (heads, seqlen, headdim), seqlen_k = q.shape, k.shape[1]
     count, ahead = rows.shape[1], seqlen_k - seqlen  # query i sees keys 0 to i + ahead
     k64, v64 = k.double(), v.double()
@@ -313,7 +319,10 @@ def _exact_heads(
     rows: int,
     out: torch.Tensor,
 ) -> None:
-    """Some heads, q [H, S, D], k, v [H, S_k, D] → out [H, S, D]; causal rows read no key beyond their chunk's."""
+    """Some heads, q [H, S, D], k, v [H, S_k, D] → out [H, S, D].
+
+    Causal rows read no key beyond their chunk's.
+    """
     q64, k64, v64 = q.double() * scale, k.double(), v.double()
     seqlen, seqlen_k = q.shape[1], k.shape[1]
     ahead = seqlen_k - seqlen

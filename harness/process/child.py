@@ -149,25 +149,20 @@ class Child:
             self._signal(signal.SIGSTOP)
         if self.group:  # behind the signal: the first process is in it too
             self.group.freeze(True)
-        deadline, before = time.monotonic() + STOPPING_S, self._spent_ns()
+        deadline, before = time.monotonic() + STOPPING_S, usage.cpu_ns(self.pids())
         while True:
             time.sleep(0.001)
-            still = usage.cpu_ns(before) == before  # cheaper to ask than what each thread does
-            if (still and self._rests()) or time.monotonic() > deadline:
-                break
-            if not self.first:
-                self._signal(signal.SIGSTOP)  # what has been forked meanwhile
-            before = self._spent_ns()
-        self._paused_ns = self._spent_ns()
+            late = time.monotonic() > deadline
+            if usage.cpu_ns(before) == before or late:  # cheaper to ask than what each thread does
+                states = {pid: set(usage.states(pid)) for pid in self.pids()}
+                if late or not any(each & usage.RUNNING for each in states.values()):
+                    break
+                if not self.first:
+                    self._signal(signal.SIGSTOP)  # what has been forked meanwhile
+            before = usage.cpu_ns(self.pids())
+        # An end is over when it is waited for, which is no running.
+        self._paused_ns = usage.cpu_ns(pid for pid, each in states.items() if each - usage.ENDED)
         self._newest = self._ask_newest()
-
-    def _rests(self) -> bool:
-        """Whether no thread of it runs, waits for a core or is on its way out."""
-        return not any(set(usage.states(pid)) & usage.RUNNING for pid in self.pids())
-
-    def _spent_ns(self) -> dict[int, int]:
-        """Pid → CPU time, of all of it that has not ended: an end is over when it is waited for."""
-        return usage.cpu_ns(pid for pid in self.pids() if set(usage.states(pid)) - usage.ENDED)
 
     def ran_paused(self) -> str:
         """What it did although it is paused, in words; empty if it did not run, or is not paused.
@@ -181,7 +176,8 @@ class Child:
         forked = bool(self._newest) and self._ask_newest() not in {b"", self._newest}
         if not forked and usage.cpu_ns(before) == before:
             return ""  # as nearly always
-        now = self._spent_ns()
+        living = (pid for pid in self.pids() if set(usage.states(pid)) - usage.ENDED)
+        now = usage.cpu_ns(living)
         spent_ms = sum(max(0, now[pid] - before[pid]) for pid in now.keys() & before.keys()) / 1e6
         if spent_ms > STOPPING_MS:
             return f"its processes ran for {spent_ms:.0f} ms although they were stopped"

@@ -125,13 +125,10 @@ def test_who_is_on_its_way_out_is_waited_for(
     burning: Child, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It is not to be stopped, and used to be taken for one that ran although it was."""
-    rests = [False, False, False, True]
-    monkeypatch.setattr(burning, "_rests", lambda: rests.pop(0))
+    told, seen = iter(["R", "RT", "D", "TtZXS"]), []
+    monkeypatch.setattr(usage, "states", lambda pid: seen.append(next(told)) or seen[-1])
     burning.pause()
-    assert rests == []
-    for state, still in (("T", True), ("TtZXS", True), ("TR", False), ("DZ", False), ("", True)):
-        monkeypatch.setattr(usage, "states", lambda pid, state=state: state)
-        assert Child._rests(burning) is still
+    assert seen == ["R", "RT", "D", "TtZXS"]
 
 
 def test_an_end_that_is_over_is_no_running(burning: Child) -> None:

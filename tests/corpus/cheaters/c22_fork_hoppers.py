@@ -1,7 +1,7 @@
 """Leaves daemons that fork, end and so replace each other faster than they can be signalled.
 
 ---
-status: [CRASHED]
+status: [CRASHED, OVER_QUOTA]  # at level 1 its dead are its worker's to keep
 seen: double forks; each is gone before it can be stopped or reaped
 defence: orphan_sweep
 """
