@@ -279,3 +279,13 @@ def test_unsupported_is_told_of_claims_and_not_of_code_that_gives_up() -> None:
     text = markdown.render(leaderboard(given_up))
     assert "hidden: unsupported" not in text
     assert "3×30×5001 causal: UNSUPPORTED" in text
+
+
+def test_a_later_run_without_hidden_shapes_takes_nothing_back() -> None:
+    found = beside_hidden({**OFFICIAL, "mine": 1.2})
+    later = [
+        r.model_copy(update={"run": "later", "date": "2027-01-01T00:00:00Z"})
+        for r in found
+        if not r.case.hidden
+    ]
+    assert loss_words(row_of([*found, *later])).startswith("faster on official shapes")
