@@ -19,7 +19,7 @@ from harness.cli.commands.export import command as export
 from harness.cli.results import verify
 from harness.errors import UnavailableError, UsageError
 from harness.process.project import HOME
-from harness.schema import Entrant, Kind
+from harness.schema import Entrant, Kind, Status
 from tests.board.factory import run_of
 
 pytest.importorskip("torch")
@@ -166,6 +166,19 @@ def test_what_no_record_holds_is_not_exported(tmp_path: Path) -> None:
         call(out, "triton_champion", "--results", old)
     assert "python run.py --submission triton_champion" in refused.value.hint
     assert not out.exists()
+
+
+def test_who_is_wrong_on_a_hidden_shape_is_not_exported(tmp_path: Path) -> None:
+    results = judged(tmp_path / "results")
+    (line,) = run_of(
+        {PAIR[0]: 0.9}, configs=("hdim64_seq4k",), source_sha256=entrant_of(PAIR[0]).source_sha256
+    )[1:]
+    case = line.case.model_copy(update={"name": "hidden_hdim64", "seqlen": 4099})
+    nothing = dict.fromkeys(("tflops", "latency_ms", "p10_ms", "p90_ms", "speedup"))
+    wrong = {"status": Status.INCORRECT, "config": case.name, "case": case, "correct": 0}
+    record.append(results, line.model_copy(update={**nothing, **wrong}))
+    with pytest.raises(UnavailableError, match="no record of it passed"):
+        call(tmp_path / "out", PAIR[0], "--results", results)
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from harness.board import record
-from harness.board.rank import Board, Leaderboard, Row
+from harness.board.rank import Board, Leaderboard, Row, wrong_on_hidden
+from harness.board.render.heat_map import loss_words
 from harness.problems import get_problem
 from harness.schema import Entrant, Result, Status
 
@@ -70,13 +71,15 @@ class Part:
 
 
 def rows_of(entrant: Entrant, found: Leaderboard) -> list[Judged]:
-    """The rows whose every result passed with the bytes of `entrant`; GPUs first."""
+    """Rows whose every result passed with the bytes of `entrant`; GPUs first, none if one is wrong."""
     rows = [
         (board, row)
         for board in found.boards
         for row in board.rows
         if row.entry == entrant.name and _are_of(entrant, row.results)
     ]
+    if any(wrong_on_hidden(row) for _, row in rows):  # a model asks for any shape
+        return []
     return sorted(rows, key=lambda pair: not pair[1].pick.machine.has_gpu)
 
 
@@ -118,6 +121,7 @@ def _board(board: Board, row: Row) -> dict[str, Any]:
         "protocol": board.protocol,
         "against": board.headline,
         "rank": row.rank,
+        "notes": [said for said in (row.why, loss_words(row)) if said],
         "speedup": [row.speedup.value, row.speedup.low, row.speedup.high] if row.speedup else None,
         "results": [_result(result) for result in row.results],
     }
