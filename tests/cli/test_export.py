@@ -16,6 +16,7 @@ from harness.board import record
 from harness.catalog.entrants import find_entrants
 from harness.cli.commands.export import bundle
 from harness.cli.commands.export import command as export
+from harness.cli.commands.export.evidence import Part
 from harness.cli.results import verify
 from harness.errors import UnavailableError, UsageError
 from harness.process.project import HOME
@@ -215,6 +216,19 @@ def test_a_licence_without_its_text_is_told(
     call(tmp_path / "out", "triton_template", "--unjudged", "--results", tmp_path / "results")
     assert "brings no text of its licence" in capsys.readouterr().out
     assert not (tmp_path / "out" / "LICENSE").exists()
+
+
+def test_words_of_a_manifest_forge_no_table_and_break_no_file(tmp_path: Path) -> None:
+    tomllib = pytest.importorskip("tomllib")
+    entrant = entrant_of("triton_template")
+    lines = "fast\n\n| shape | ms |\n|---|---|\n| a | 1 |\x7f"
+    told = {"description": lines, "author": "me\n# Judged", "license": "\U0001f600\x7f"}
+    forged = entrant.model_copy(update={"manifest": entrant.manifest.model_copy(update=told)})
+    bundle.write(tmp_path / "out", "mine", Part(forged, (), ()), None)
+    readme = (tmp_path / "out" / "README.md").read_text()
+    assert not [line for line in readme.splitlines() if line.startswith(("|", "# Judged"))]
+    project = tomllib.loads((tmp_path / "out" / "pyproject.toml").read_text())["project"]
+    assert "\n" not in project["description"]
 
 
 # --------------------------------------------------------------------------- how it behaves
