@@ -147,7 +147,7 @@ def _readme(package: str, forward: Part, backward: Part | None) -> str:
 
 def _claims(part: Part) -> str:
     """What an entry takes, in one line."""
-    claims = part.entrant.manifest.claims
+    claims = part.claims
     return ", ".join(
         [
             f"headdim {', '.join(map(str, claims.headdims))}",

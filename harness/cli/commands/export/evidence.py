@@ -11,7 +11,7 @@ from harness.board import record
 from harness.board.rank import Board, Leaderboard, Row, wrong_on_hidden
 from harness.board.render.heat_map import loss_words
 from harness.problems import get_problem
-from harness.schema import Entrant, Result, Status
+from harness.schema import Claims, Entrant, Result, Status
 
 LSE = "return_lse"  # the parameter by which a forward gives the logarithm of each row's sum
 Judged = tuple[Board, Row]
@@ -39,6 +39,22 @@ class Part:
         )
 
     @property
+    def claims(self) -> Claims:
+        """Its manifest's, as far as a row holds a case of them; of who has no row, all."""
+        said = self.entrant.manifest.claims
+        cases = [result.case for _, row in self.rows for result in row.results]
+        if not cases:
+            return said
+        headdims, dtypes = ({case.headdim for case in cases}, {case.dtype for case in cases})
+        judged = {
+            "headdims": tuple(each for each in said.headdims if each in headdims),
+            "dtypes": tuple(each for each in said.dtypes if each in dtypes),
+            "gqa": any(case.kv_heads for case in cases),
+            "seqlens": "any" if any(case.seqlen_k for case in cases) else "equal",
+        }
+        return said.model_copy(update=judged)
+
+    @property
     def capabilities(self) -> list[str]:
         """Of the GPUs that it was judged on; without any, the least that it needs."""
         results = [result for _, row in self.rows for result in row.results]
@@ -62,7 +78,7 @@ class Part:
             "strided": self.strided,
             "source_sha256": self.entrant.source_sha256,
             "files": [name for name, _ in self.entrant.files],
-            "claims": manifest.claims.model_dump(mode="json"),
+            "claims": self.claims.model_dump(mode="json"),
             "needs": manifest.needs.model_dump(mode="json"),
             "capabilities": self.capabilities,
             "boards": [_board(board, row) for board, row in self.rows],
