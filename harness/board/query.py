@@ -181,6 +181,7 @@ def table(
     Beyond the terminal's width (or `most`) the columns of `cut` get shorter, each to its end before
     the next; where that is not enough every row is a paragraph of its own.
     """
+    rows = [[sanitize(cell) for cell in row] for row in rows]
     most = (most or columns()) - len(indent)
     widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
     for at in cut:

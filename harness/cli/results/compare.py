@@ -111,7 +111,7 @@ def _regression(args: argparse.Namespace, pairs: Sequence[Pair]) -> int:
     limit = args.fail_on_regression
     if limit is None:
         return EXIT_OK
-    worse = [pair.a.config for pair in pairs if is_regression(pair.ratio, limit)]
+    worse = [sanitize(pair.a.config, 80) for pair in pairs if is_regression(pair.ratio, limit)]
     worse += ["geomean"] if is_regression(geomean(pairs), limit) else []
     if worse and not args.json:
         against = f" against {sanitize(args.b, 80)}" if args.more else ""

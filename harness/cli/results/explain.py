@@ -44,7 +44,7 @@ def run(args: argparse.Namespace) -> int:
         case, clock = pair.a.case, sm_clock_mhz(pair.a)
         told = ceilings(case, pair.a.machine, clock, get_problem(pair.a.problem))
         print(
-            f"{pair.a.config}: {sanitize(args.a, 80)} is {compare.words(pair.ratio)} {times(pair.ratio)}"
+            f"{sanitize(pair.a.config, 80)}: {sanitize(args.a, 80)} is {compare.words(pair.ratio)} {times(pair.ratio)}"
         )
         at = f" at {clock:.0f} MHz" if clock else ""
         print(
