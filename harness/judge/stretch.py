@@ -51,6 +51,9 @@ MOST_UNEVEN = 0.2  # of the pairs
 CALLS_A_CHECK = 4  # of those whose results are intact
 CPU_CLAIM_PCT, CPU_FLOOR_MS = 30.0, 10.0  # of messages and a scheduler; a CPU is never ranked
 FEWEST_CALLS = 3  # between the first check that counts and the last
+#: Of the calls, at the last check: who says early that all is over would be timed while the GPU is
+#: cold. The longest pause between two pairs is a quarter of the shortest stretch.
+REACHED = 0.6
 #: The worker counts from the first call of the last two thirds, the judge from a check behind it.
 CLAIM_PCT = 3.0
 #: Clocks only fall while a stretch lasts. Who takes longer for its first calls than for those that
@@ -169,7 +172,7 @@ def _gpu(link: WorkerLink, asked: Asked, timeout_s: float) -> StretchReport:
         raise WorkerGone(Status.INVALID_SUBMISSION, said)
     seen = counted(checker.checks, asked, reply.calls_ms[0])
     if seen is None:
-        said = "too few calls between two checks of its last two thirds: ask for more seconds"
+        said = "too few calls were seen between its first third and its end: ask for more seconds"
         return StretchReport(status=Status.UNSTABLE, message=said)
     verified, ring = Verified(), asked.inputs.calls
     for check in checker.checks:
@@ -186,7 +189,7 @@ def counted(checks: Sequence[SpotCheck], asked: Asked, claimed_ms: float) -> Cou
     """From the first check of the last two thirds to the last one; None if too few calls lie between."""
     inside = [check for check in checks if asked.counted <= check.done <= check.after < asked.calls]
     calls = inside[-1].done - inside[0].done if inside else 0
-    if calls < FEWEST_CALLS:
+    if calls < FEWEST_CALLS or inside[-1].done < REACHED * asked.calls:
         return None
     first, last = inside[0], inside[-1]
     elapsed_ms = last.at_ms - first.at_ms

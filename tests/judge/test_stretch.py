@@ -255,7 +255,7 @@ def test_both_clocks_and_somebody_something_compared(claimed_ms, checked, status
     assert _report(seen, Verified(checked=checked)).status is status
 
 
-@pytest.mark.parametrize("done", [(), (150,), (150, 151), (10, 90, 300, 300)])
+@pytest.mark.parametrize("done", [(), (150,), (150, 151), (10, 90, 300, 300), (110, 120, 170)])
 def test_too_few_checks_tell_no_time(done):
     assert counted(checks(*done), asked(calls=300), 0.5) is None
 
