@@ -232,7 +232,7 @@ def _headline(group: Sequence[Result]) -> str:
 
 def _row(row: Row, configs: Sequence[str], headline: str) -> Row:
     """The same with its speed-up, or with the reason why it has none."""
-    why = _obstacle(row.entry, row.results, configs, headline) or _wrong_on_hidden(row)
+    why = _obstacle(row.entry, row.results, configs, headline) or wrong_on_hidden(row)
     if why:
         return replace(row, why=why)
     first = row.entry == headline
@@ -250,7 +250,7 @@ def _beside_libraries(row: Row, grid: bool, libraries: Libraries) -> Row:
     return replace(row, grid=found, loss=loss)
 
 
-def _wrong_on_hidden(row: Row) -> str:
+def wrong_on_hidden(row: Row) -> str:
     """Why a submission that is wrong on a shape it claims has no score, or an empty string."""
     wrong = (r for r in row.hidden if r.kind is Kind.SUBMISSION and r.status in WRONG)
     return next((f"{r.config}: {r.status.value} ({r.reason})" for r in wrong), "")

@@ -107,8 +107,9 @@ def hidden_loss(
 ) -> HiddenLoss | None:
     """Of one row; None where no hidden shape of it was timed beside a library.
 
-    Each hidden shape is held against its neighbours among the official ones of the same run and
-    headdim: of the same mask where there is one, the next shorter and the next longer.
+    Each hidden shape is held against its neighbours among the official ones of the same headdim,
+    and of its run if there are some: of the same mask where there is one, the next shorter and the
+    next longer.
     """
     own: list[Interval] = []
     theirs: dict[str, list[Interval]] = {}
@@ -162,7 +163,8 @@ def _beside(near: Sequence[Result], entry: str, libraries: Libraries) -> list[Re
 
 def _neighbours(hidden: Result, official: Sequence[Result]) -> list[Result]:
     case = hidden.case
-    near = [r for r in official if r.run == hidden.run and r.case.headdim == case.headdim]
+    near = [r for r in official if r.case.headdim == case.headdim]
+    near = [r for r in near if r.run == hidden.run] or near
     near = [r for r in near if r.case.causal == case.causal] or near
     shorter = [r for r in near if r.case.seqlen <= case.seqlen]
     longer = [r for r in near if r.case.seqlen > case.seqlen]

@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from harness.problems.base import Problem, TensorSpec
 from harness.process.cuda.arena_layout import aligned, nbytes
-from harness.schema import HIDDEN_PREFIX, Case
+from harness.schema import HIDDEN_PREFIX, MOST_CALLS, Case
 
 PAPER_TOKENS = 16_384  # of a call: what LENGTHS goes with
 LENGTHS = (500, 20_000)  # each octave as likely as the next
@@ -76,7 +76,7 @@ def _burst(case: Case, official: Sequence[Case], problem: Problem) -> int:
         max(known.burst * _bytes(specs(known)) for known in official) // _bytes(specs(case))
         for specs in (problem.inputs, problem.outputs)
     ]
-    return max(1, min(round(work / problem.flops(case)), *room))
+    return max(1, min(round(work / problem.flops(case)), MOST_CALLS, *room))
 
 
 def _bytes(specs: Sequence[TensorSpec]) -> int:

@@ -252,3 +252,40 @@ def test_the_page_and_the_data_hold_the_map_and_hidden_shapes() -> None:
     assert told["hidden"]["told"]
     assert told["hidden"]["results"][0]["shape"]["seqlen"] == 5001
     assert len(export.csv_text(found).splitlines()) == 1 + 4 * 36
+
+
+@pytest.mark.parametrize("status", [Status.OUT_OF_MEMORY, Status.TIMED_OUT, Status.UNSTABLE])
+def test_who_fails_where_it_would_be_slow_says_so(status: Status) -> None:
+    found = [
+        r.model_copy(update={"status": status, "reason": "so it ended"})
+        if r.entry == "mine" and r.config == "hidden_hdim64"
+        else r
+        for r in beside_hidden(OFFICIAL)
+    ]
+    row = row_of(found)
+    assert row.rank
+    assert loss_words(row) == f"no time on hidden shapes, 1 of 3: hidden_hdim64 {status.value}"
+    assert "`mine`, no time on hidden shapes" in markdown.render(leaderboard(found))
+
+
+def test_unsupported_is_told_of_claims_and_not_of_code_that_gives_up() -> None:
+    said = "claims no such shape (normal inputs, shape 3x30x5001x64, causal=True, sm_scale=None)"
+    given_up = [
+        r.model_copy(update={"status": Status.UNSUPPORTED, "reason": said})
+        if r.entry == "mine" and r.case.hidden
+        else r
+        for r in beside_hidden(OFFICIAL)
+    ]
+    text = markdown.render(leaderboard(given_up))
+    assert "hidden: unsupported" not in text
+    assert "3×30×5001 causal: UNSUPPORTED" in text
+
+
+def test_a_later_run_without_hidden_shapes_takes_nothing_back() -> None:
+    found = beside_hidden({**OFFICIAL, "mine": 1.2})
+    later = [
+        r.model_copy(update={"run": "later", "date": "2027-01-01T00:00:00Z"})
+        for r in found
+        if not r.case.hidden
+    ]
+    assert loss_words(row_of([*found, *later])).startswith("faster on official shapes")

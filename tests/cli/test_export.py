@@ -16,10 +16,11 @@ from harness.board import record
 from harness.catalog.entrants import find_entrants
 from harness.cli.commands.export import bundle
 from harness.cli.commands.export import command as export
+from harness.cli.commands.export.evidence import Part
 from harness.cli.results import verify
 from harness.errors import UnavailableError, UsageError
 from harness.process.project import HOME
-from harness.schema import Entrant, Kind
+from harness.schema import Entrant, Kind, Status
 from tests.board.factory import run_of
 
 pytest.importorskip("torch")
@@ -38,7 +39,10 @@ def judged(folder: Path, name: str = PAIR[0], source: str = "") -> Path:
     """Records in `folder` that say that the files of `name` passed."""
     source = source or entrant_of(name).source_sha256
     for line in run_of({name: 0.9}, source_sha256=source):
-        record.append(folder, line)
+        case = line.case  # one of an eighth of the headdim, with as many FLOPs
+        if case.headdim == 256:
+            case = case.model_copy(update={"headdim": 32, "heads": 8 * case.heads})
+        record.append(folder, line.model_copy(update={"case": case}))
     return folder
 
 
@@ -101,11 +105,13 @@ def test_the_evidence_is_the_boards_row_and_its_records(pair: Path, tmp_path: Pa
     told = json.loads((pair / PACKAGE / "evidence.json").read_text())
     (board,) = told["forward"]["boards"]
     assert (board["gpu"], board["suite"], board["rank"]) == ("NVIDIA H200", "fa3", 1)
-    assert [r["config"] for r in board["results"]] == [
-        *("hdim64_seq4k", "hdim128_seq8k", "hdim256_seq16k"),
-    ]
+    configs = {"hdim64_seq4k", "hdim128_seq8k", "hdim256_seq16k"}
+    assert {r["config"] for r in board["results"]} == configs
     assert all(r["tflops"] > 0 and r["harness_commit"] for r in board["results"])
     assert told["forward"]["capabilities"] == ["9.0"]
+    claims = told["forward"]["claims"]
+    assert (claims["headdims"], claims["dtypes"]) == ([32, 64, 128], ["fp16"]), "no case of others"
+    assert (claims["gqa"], claims["seqlens"]) == (False, "equal"), "nor of what else it claims"
     assert told["backward"]["boards"] == []
     (tmp_path / "evidence.jsonl").write_bytes((pair / PACKAGE / "forward.jsonl").read_bytes())
     parser = argparse.ArgumentParser()
@@ -177,6 +183,19 @@ def test_what_no_record_holds_is_not_exported(tmp_path: Path) -> None:
     assert not out.exists()
 
 
+def test_who_is_wrong_on_a_hidden_shape_is_not_exported(tmp_path: Path) -> None:
+    results = judged(tmp_path / "results")
+    (line,) = run_of(
+        {PAIR[0]: 0.9}, configs=("hdim64_seq4k",), source_sha256=entrant_of(PAIR[0]).source_sha256
+    )[1:]
+    case = line.case.model_copy(update={"name": "hidden_hdim64", "seqlen": 4099})
+    nothing = dict.fromkeys(("tflops", "latency_ms", "p10_ms", "p90_ms", "speedup"))
+    wrong = {"status": Status.INCORRECT, "config": case.name, "case": case, "correct": 0}
+    record.append(results, line.model_copy(update={**nothing, **wrong}))
+    with pytest.raises(UnavailableError, match="no record of it passed"):
+        call(tmp_path / "out", PAIR[0], "--results", results)
+
+
 @pytest.mark.parametrize(
     ("words", "fault"),
     [
@@ -211,6 +230,19 @@ def test_a_licence_without_its_text_is_told(
     call(tmp_path / "out", "triton_template", "--unjudged", "--results", tmp_path / "results")
     assert "brings no text of its licence" in capsys.readouterr().out
     assert not (tmp_path / "out" / "LICENSE").exists()
+
+
+def test_words_of_a_manifest_forge_no_table_and_break_no_file(tmp_path: Path) -> None:
+    tomllib = pytest.importorskip("tomllib")
+    entrant = entrant_of("triton_template")
+    lines = "fast\n\n| shape | ms |\n|---|---|\n| a | 1 |\x7f"
+    told = {"description": lines, "author": "me\n# Judged", "license": "\U0001f600\x7f"}
+    forged = entrant.model_copy(update={"manifest": entrant.manifest.model_copy(update=told)})
+    bundle.write(tmp_path / "out", "mine", Part(forged, (), ()), None)
+    readme = (tmp_path / "out" / "README.md").read_text()
+    assert not [line for line in readme.splitlines() if line.startswith(("|", "# Judged"))]
+    project = tomllib.loads((tmp_path / "out" / "pyproject.toml").read_text())["project"]
+    assert "\n" not in project["description"]
 
 
 # --------------------------------------------------------------------------- how it behaves

@@ -45,6 +45,13 @@ def test_lengths_heads_and_bursts_stay_in_their_range(key: bytes, suite: str) ->
 
 
 @given(SECRETS)
+def test_no_burst_has_more_calls_than_a_message_holds(key: bytes) -> None:
+    long = Case(name="long", batch=8, heads=16, seqlen=2048, headdim=64, causal=False, burst=64)
+    (case,) = hidden_cases([long], 1, Secret(key).seed, get_problem("attention_forward"))
+    assert Case.model_validate(case.model_dump()) == case
+
+
+@given(SECRETS)
 def test_beside_shared_heads_groups_are_as_large(key: bytes) -> None:
     found = drawn(key, "models", each=2)
     assert {case.headdim: case.heads // (case.kv_heads or 1) for case in found} == {

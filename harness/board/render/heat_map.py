@@ -5,16 +5,20 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from harness.board.newest import NO_VERDICT
 from harness.board.rank import Board, Row
 from harness.board.render.text import number, sanitize, times
 from harness.board.rivals import Cell
-from harness.schema import Case, Result, Status
+from harness.schema import Case, Kind, Result, Status
 
 MOST_MAPS = 6
 SHORT = (("flash_attn_", "fa"), ("sdpa_", ""), ("_backward", ""))
 #: Of a terminal: behind, behind or level, ahead, far ahead.
 RED, YELLOW, GREEN, STRONG, PLAIN = "\x1b[31m", "\x1b[33m", "\x1b[32m", "\x1b[1;32m", "\x1b[0m"
 FAR = 1.05
+FASTER, UNTIMED = "faster on official shapes", "no time on hidden shapes"
+#: Of a hidden shape: it has a time there, or not for a reason of its own.
+NOT_ITS_DOING = (NO_VERDICT - {Status.UNSTABLE}) | {Status.PASSED}
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,12 +134,29 @@ def _in_markdown(cell: Cell) -> str:
 
 
 def loss_words(row: Row) -> str:
-    """What a row that leads more on official shapes than on hidden ones says, or an empty string."""
+    """What a row that leads more on official shapes than on hidden ones says, or has no time there."""
+    return "; ".join(filter(None, (_slower(row), _untimed(row))))
+
+
+def loss_mark(row: Row) -> str:
+    """The same in a few words."""
+    return FASTER if _slower(row) else UNTIMED if _untimed(row) else ""
+
+
+def _untimed(row: Row) -> str:
+    """Who fails a shape, or claims it not, shows no time there that could be a slow one."""
+    hidden = row.hidden if row.pick.kind is Kind.SUBMISSION else ()
+    left = [r for r in hidden if r.status not in NOT_ITS_DOING]
+    ends = ", ".join(f"{sanitize(r.config, 80)} {r.status.value}" for r in left)
+    return f"{UNTIMED}, {len(left)} of {len(hidden)}: {ends}" if left else ""
+
+
+def _slower(row: Row) -> str:
     loss = row.loss
     if loss is None or not loss.told or loss.libraries is None:
         return ""
     return (
-        f"faster on official shapes than on hidden ones by {loss.ratio.value - 1:.0%} "
+        f"{FASTER} than on hidden ones by {loss.ratio.value - 1:.0%} "
         f"[{loss.ratio.low - 1:.0%}, {loss.ratio.high - 1:.0%}], beside the same libraries, "
         f"which move by at most {loss.libraries - 1:.0%}"
     ).replace("%", " %")
@@ -147,7 +168,7 @@ def hidden_words(result: Result) -> str:
     shape = f"{case.batch}×{case.heads}×{case.seqlen} {'causal' if case.causal else 'full'}"
     if result.status is Status.PASSED:
         return f"{shape}: {number(result.tflops, 0)}"
-    if result.status is Status.UNSUPPORTED:
+    if result.status is Status.UNSUPPORTED and not result.reason.endswith(")"):  # by its claims
         return "hidden: unsupported"
     return f"{shape}: {result.status.value}"
 

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from harness.board.rank import Board, Leaderboard, Row, direct
 from harness.board.render.heat_map import (
     hidden_words,
+    loss_mark,
     loss_words,
     maps,
     markdown_rows,
@@ -148,7 +149,7 @@ def _main_table(board: Board, rows: Sequence[Row]) -> str:
     head += ["integrity", "date"]
     body = []
     for row in rows:
-        name = code(row.entry) + (", faster on official shapes" if loss_words(row) else "")
+        name = code(row.entry) + (f", {loss_mark(row)}" if loss_mark(row) else "")
         cells = [rank_text(row), name, row.pick.kind.value, safe(row.pick.language)]
         cells.append(
             f"**{row.speedup.value:.3f}×** {times(row.speedup).split(' ', 1)[1]}"

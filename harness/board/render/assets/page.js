@@ -82,7 +82,7 @@ function tableRow(board, row, low, high) {
     onkeydown: event => walk(event, open) },
     make("td", { class: "rank" }, row.place),
     nameCell(row, step || row.entry, make("span", { class: "sub" }, about, row.integrity.startsWith("judged") ? null : make("span", { class: "badge warn" }, row.integrity),
-      row.loss ? hint(make("span", { class: "badge warn" }, "faster on official shapes"), row.loss) : null)),
+      row.loss ? hint(make("span", { class: "badge warn" }, row.loss.split(" than on ")[0].split(", ")[0]), row.loss) : null)),
     make("td", { class: "speed" }, make("b", {}, times(row.speedup)), make("small", {}, range(row.speedup))),
     make("td", { class: "plot" }, board.cpu ? "" : hint(forest(row, board.configs, low, high), title(row))), figures,
     make("td", { class: "num wide roomy" }, tiny(worstError(row))),

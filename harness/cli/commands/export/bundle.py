@@ -15,6 +15,8 @@ from pathlib import Path
 from typing import Any
 
 from harness import __version__
+from harness.board.render.markdown import safe
+from harness.board.render.text import sanitize
 from harness.cli.commands.export.evidence import Part
 from harness.process.project import HOME
 
@@ -111,13 +113,13 @@ def licence_text(part: Part) -> bytes | None:
 def _pyproject(package: str, forward: Part, backward: Part | None) -> str:
     parts = [forward, *([backward] if backward else [])]
     needed = {name for part in parts for name in part.entrant.manifest.needs.packages}
-    license_ = forward.entrant.manifest.license
+    license_ = sanitize(forward.entrant.manifest.license)
     return PYPROJECT.format(
         distribution=json.dumps(package.replace("_", "-")),
         version=__version__,
         digest=forward.entrant.source_sha256[:12],
-        description=json.dumps(forward.entrant.manifest.description, ensure_ascii=False),
-        license=f"\nlicense = {json.dumps(license_)}" if license_ else "",
+        description=json.dumps(sanitize(forward.entrant.manifest.description), ensure_ascii=False),
+        license=f"\nlicense = {json.dumps(license_, ensure_ascii=False)}" if license_ else "",
         dependencies=json.dumps(["torch>=2.11", *sorted(needed - {"torch"})]),
         package=json.dumps(package),
     )
@@ -128,7 +130,7 @@ def _readme(package: str, forward: Part, backward: Part | None) -> str:
     return README.format(
         package=package,
         version=__version__,
-        description=manifest.description,
+        description=safe(manifest.description),
         forward=forward.entrant.name,
         forward_sha256=forward.entrant.source_sha256,
         of_backward=f"`{package}/backward/` holds those of {backward.entrant.name},\n"
@@ -138,14 +140,14 @@ def _readme(package: str, forward: Part, backward: Part | None) -> str:
         claims=_claims(forward),
         trains=f"with gradients {_claims(backward)}" if backward else "gradients are PyTorch's",
         table="\n".join(_table(forward)) + "\n" + ("\n".join(_table(backward)) if backward else ""),
-        license=manifest.license or "none named",
-        author=manifest.author,
+        license=safe(manifest.license) or "none named",
+        author=safe(manifest.author),
     )
 
 
 def _claims(part: Part) -> str:
     """What an entry takes, in one line."""
-    claims = part.entrant.manifest.claims
+    claims = part.claims
     return ", ".join(
         [
             f"headdim {', '.join(map(str, claims.headdims))}",

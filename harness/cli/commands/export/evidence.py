@@ -8,9 +8,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from harness.board import record
-from harness.board.rank import Board, Leaderboard, Row
+from harness.board.rank import Board, Leaderboard, Row, wrong_on_hidden
+from harness.board.render.heat_map import loss_words
 from harness.problems import get_problem
-from harness.schema import Entrant, Result, Status
+from harness.schema import Claims, Entrant, Result, Status
 
 LSE = "return_lse"  # the parameter by which a forward gives the logarithm of each row's sum
 Judged = tuple[Board, Row]
@@ -38,6 +39,22 @@ class Part:
         )
 
     @property
+    def claims(self) -> Claims:
+        """Its manifest's, as far as a row holds a case of them; of who has no row, all."""
+        said = self.entrant.manifest.claims
+        cases = [result.case for _, row in self.rows for result in row.results]
+        if not cases:
+            return said
+        headdims, dtypes = ({case.headdim for case in cases}, {case.dtype for case in cases})
+        judged = {
+            "headdims": tuple(each for each in said.headdims if each in headdims),
+            "dtypes": tuple(each for each in said.dtypes if each in dtypes),
+            "gqa": any(case.kv_heads for case in cases),
+            "seqlens": "any" if any(case.seqlen_k for case in cases) else "equal",
+        }
+        return said.model_copy(update=judged)
+
+    @property
     def capabilities(self) -> list[str]:
         """Of the GPUs that it was judged on; without any, the least that it needs."""
         results = [result for _, row in self.rows for result in row.results]
@@ -61,7 +78,7 @@ class Part:
             "strided": self.strided,
             "source_sha256": self.entrant.source_sha256,
             "files": [name for name, _ in self.entrant.files],
-            "claims": manifest.claims.model_dump(mode="json"),
+            "claims": self.claims.model_dump(mode="json"),
             "needs": manifest.needs.model_dump(mode="json"),
             "capabilities": self.capabilities,
             "boards": [_board(board, row) for board, row in self.rows],
@@ -70,13 +87,15 @@ class Part:
 
 
 def rows_of(entrant: Entrant, found: Leaderboard) -> list[Judged]:
-    """The rows whose every result passed with the bytes of `entrant`; GPUs first."""
+    """Rows whose every result passed with the bytes of `entrant`; GPUs first, none if one is wrong."""
     rows = [
         (board, row)
         for board in found.boards
         for row in board.rows
         if row.entry == entrant.name and _are_of(entrant, row.results)
     ]
+    if any(wrong_on_hidden(row) for _, row in rows):  # a model asks for any shape
+        return []
     return sorted(rows, key=lambda pair: not pair[1].pick.machine.has_gpu)
 
 
@@ -118,6 +137,7 @@ def _board(board: Board, row: Row) -> dict[str, Any]:
         "protocol": board.protocol,
         "against": board.headline,
         "rank": row.rank,
+        "notes": [said for said in (row.why, loss_words(row)) if said],
         "speedup": [row.speedup.value, row.speedup.low, row.speedup.high] if row.speedup else None,
         "results": [_result(result) for result in row.results],
     }
