@@ -3,7 +3,7 @@
 The backend is cuDNN's fused attention, the kernel that plain SDPA picks on an H200 with torch 2.11.
 
 SDPA's causal flag is top-left. With more keys than queries the mask goes in as a bias, made once for
-each shape: through PyTorch that is the only way to cuDNN's kernel, and costs it half of its speed.
+each shape: through PyTorch that is the only way to cuDNN's kernel, and makes it slower.
 
 The four backend switches are set before the call and put back after it: 2 us of host time, where
 `torch.nn.attention.sdpa_kernel` takes 20 us, which an idle GPU would have to wait for.

@@ -149,8 +149,17 @@ def test_other_bytes_than_the_judged_are_seen(pair: Path, tmp_path: Path) -> Non
     assert "files that were not judged: forward/more.py" in done.stdout
 
 
+WITHOUT_ATTNBOARD = f"""
+import importlib.util, runpy, sys
+found = importlib.util.find_spec
+importlib.util.find_spec = lambda name, *more: None if name == "attnboard" else found(name, *more)
+sys.argv = ["{PACKAGE}", "verify"]
+runpy.run_module("{PACKAGE}", run_name="__main__")
+"""
+
+
 def test_verify_judges_the_evidence_with_a_checkout(pair: Path) -> None:
-    done = python(pair, "-m", PACKAGE, "verify")
+    done = python(pair, "-c", WITHOUT_ATTNBOARD)
     assert done.returncode == 3
     assert "attnboard, which judges, is not installed" in done.stderr
     done = python(pair, "-m", PACKAGE, "verify", "--checkout", HOME)

@@ -51,6 +51,8 @@ def test_every_template_loads_as_it_is(
     manifest = yaml.safe_load((folder / "manifest.yaml").read_text())
     assert (manifest["name"], manifest["author"]) == ("mine", "O'Neil: \\1")
     assert (folder / "NOTES.md").read_text().startswith("# mine")
+    sources = [path.read_text() for path in folder.rglob("*") if path.is_file()]
+    assert not any(Path(init.TEMPLATES[template]).name in text for text in sources)
     entrant = load_entrant(folder, Kind.SUBMISSION, get_problem("attention_forward"))
     assert entrant.name == "mine"
     assert capsys.readouterr().out.endswith("next: python run.py --submission mine\n")

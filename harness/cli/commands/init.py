@@ -85,6 +85,10 @@ def _start(target: Path, source: Path, args: argparse.Namespace) -> None:
     ignored = shutil.ignore_patterns("__pycache__", "steps", "NOTES.md", ".*")
     shutil.copytree(source, target, ignore=ignored)
     _rename(target / "manifest.yaml", target.name, args.author or _git_user())
+    for path in target.rglob("*.*"):
+        if path.suffix in {".py", ".cu", ".cuh"}:  # what it tells of itself, it tells by its name
+            text = path.read_text(encoding="utf-8")
+            path.write_text(re.sub(rf"\b{source.name}\b", target.name, text), encoding="utf-8")
     (target / "NOTES.md").write_text(
         NOTES.format(name=target.name, template=args.template), encoding="utf-8"
     )
