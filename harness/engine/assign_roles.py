@@ -77,7 +77,9 @@ class Crew:
         uid = _user(key, taken) if request.sandbox == 2 else None
         # No other entrant's, whatever it is called.
         alone = f"{entrant.name.replace('/', '-')}-{key[:12]}"
-        cache, private = request.cache / "entrants" / alone, self.scratch / "jails" / alone
+        private = self.scratch / "jails" / alone
+        # Beside a run at another level, where it has another user, each keeps a folder of its own.
+        cache = request.cache / "entrants" / (alone if uid is None else f"{alone}-{uid}")
         staged = request.cache / "sources" / alone
         env = worker_env(request.machine, self.device)
         devices, unmade = gpu_devices(request.machine, self.device), ""
