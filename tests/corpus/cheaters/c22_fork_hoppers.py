@@ -41,7 +41,7 @@ ended = 0.0
 def custom_attention_forward(q, k, v, causal=True, sm_scale=None):
     global ended
     begun = time.monotonic()
-    if ended and begun - ended > 0.05 and not beats_between(ended + 0.02, begun - 0.02):
+    if ended and begun - ended > 0.02 and not beats_between(ended + 0.005, begun - 0.005):
         raise RuntimeError("they were stopped in the others' turns")
     out = attention(q, k, v, causal, sm_scale)
     ended = time.monotonic()
