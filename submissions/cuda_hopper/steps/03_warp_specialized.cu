@@ -1,4 +1,4 @@
-// Rung 3, warp specialisation: one warp only loads, two warpgroups only compute; registers follow the work (setmaxnreg).
+// Rung 3, warp specialisation: one warp only loads, two warpgroups only compute; registers follow work (setmaxnreg).
 // Changed  LOAD runs ahead on its own; 128 query rows share every K and V tile; tiles of 128 kv rows (64 if D = 256).
 //
 //   producer    K0 V0 K1 V1 K2 ...          empty[s]: 8 warps gave the slot back     full[s]: the bytes are there
