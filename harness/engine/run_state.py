@@ -100,7 +100,7 @@ class State:
         ]
 
     def nobody_left(self, case: Case) -> bool:
-        """Whether every submission has failed `case` or does not claim it: nobody waits for baselines.
+        """Whether every submission failed `case` or does not claim it: nobody waits for baselines.
 
         Says so in the records that are still open. False where no submission was asked for.
         """

@@ -1,4 +1,4 @@
-"""The blocks of one case: every entrant's turn on secret inputs of its own, in an order nobody can foresee."""
+"""The blocks of one case: each turn on secret inputs of its own, in an order that none foresees."""
 
 from __future__ import annotations
 
@@ -66,7 +66,8 @@ def run_block(state: State, case: Case, block: Block) -> None:
         strangers = state.quiet.strangers(state.workers.values())
         if strangers:
             state.observer.note(
-                f"{case.name}: process {', '.join(strangers)} took the GPU: this block does not count"
+                f"{case.name}: process {', '.join(strangers)} took the GPU: this block does not "
+                "count"
             )
             _forget(state, case, block, state.contended)
             break
@@ -155,7 +156,7 @@ def _take(
 
 
 def clock_verdict(state: State, name: str, case: Case) -> ClockCheck:
-    """What the two clocks say of one entrant so far: its samples marked, and whether it is believed."""
+    """What the two clocks say of one entrant so far: samples marked, and if it is believed."""
     samples = state.record(name, case).samples
     control = shared(state.record(state.roles.control, case).samples, samples)
     return check_clocks(samples, control, (), state.facts.tolerance)
@@ -205,7 +206,7 @@ def name_kernels(state: State, case: Case, names: Sequence[str]) -> None:
 
 
 def prime(state: State, names: Sequence[str]) -> None:
-    """Let every profiler start at once, in workers that have none yet: one after the other they take seconds each."""
+    """Start every profiler at once, in workers without one: in a row they take seconds each."""
     fresh = []
     for name in names:
         worker = state.workers[name]

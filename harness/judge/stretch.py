@@ -193,7 +193,7 @@ def _gpu(link: WorkerLink, asked: Asked, timeout_s: float) -> StretchReport:
 
 
 def counted(checks: Sequence[SpotCheck], asked: Asked, claimed_ms: float) -> Counted | None:
-    """From the first check of the last two thirds to the last one; None if too few calls lie between."""
+    """From the first to the last check of the last two thirds; None if too few calls between."""
     inside = [check for check in checks if asked.counted <= check.done <= check.after < asked.calls]
     calls = inside[-1].done - inside[0].done if inside else 0
     if calls < FEWEST_CALLS or inside[-1].done < REACHED * asked.calls:
@@ -270,7 +270,7 @@ class _SpotChecker:
 
 
 def _cpu(link: WorkerLink, asked: Asked, timeout_s: float) -> StretchReport:
-    """Legs of `ring` calls by the worker's wall clock, held against ours; the last two thirds count.
+    """Legs of `ring` calls by the worker's wall clock, held against ours; the last thirds count.
 
     Between two processes lie messages and a scheduler, which are longer than a small call.
     """

@@ -11,13 +11,17 @@ from harness.process.project import HOME, MARK
 SCRIPT = """# {shell} completion of run.py; load it with: eval "$(python run.py completion {shell})"
 {head}_attnboard() {{
   local cur=${{COMP_WORDS[COMP_CWORD]}} root word=run w
-  for w in "${{COMP_WORDS[@]}}"; do case "$w" in */run.py|run.py|*/attnboard|attnboard) root=$w;; esac; done
+  for w in "${{COMP_WORDS[@]}}"; do
+    case "$w" in */run.py|run.py|*/attnboard|attnboard) root=$w;; esac
+  done
   case "$root" in
     "") return 0;;
     *run.py) root=$(dirname "$root");;
     *) root=$PWD; until [ "$root" = / ] || [ -f "$root/{mark}" ]; do root=$(dirname "$root"); done;;
   esac
-  for w in "${{COMP_WORDS[@]:1:COMP_CWORD-1}}"; do case " {commands} " in *" $w "*) word=$w; break;; esac; done
+  for w in "${{COMP_WORDS[@]:1:COMP_CWORD-1}}"; do
+    case " {commands} " in *" $w "*) word=$w; break;; esac
+  done
   local prev=${{COMP_WORDS[COMP_CWORD-1]}} words=""
   case "$prev" in
     --submission|-s|show|history|compare|explain|verify)

@@ -1,4 +1,4 @@
-"""`explain A B`: the comparison, the ceilings, what each kernel asks of an SM, the likely limiter in words."""
+"""`explain A B`: comparison, ceilings, what each kernel asks of an SM, its likely limiter."""
 
 from __future__ import annotations
 
@@ -44,11 +44,13 @@ def run(args: argparse.Namespace) -> int:
         case, clock = pair.a.case, sm_clock_mhz(pair.a)
         told = ceilings(case, pair.a.machine, clock, get_problem(pair.a.problem))
         print(
-            f"{sanitize(pair.a.config, 80)}: {sanitize(args.a, 80)} is {compare.words(pair.ratio)} {times(pair.ratio)}"
+            f"{sanitize(pair.a.config, 80)}: {sanitize(args.a, 80)} is "
+            f"{compare.words(pair.ratio)} {times(pair.ratio)}"
         )
         at = f" at {clock:.0f} MHz" if clock else ""
         print(
-            f"  floor{at}: tensor {milliseconds(told.tensor_ms)} ms, exp {milliseconds(told.exp_ms)} ms, "
+            f"  floor{at}: tensor {milliseconds(told.tensor_ms)} ms, exp "
+            f"{milliseconds(told.exp_ms)} ms, "
             f"memory {milliseconds(told.memory_ms)} ms; {told.intensity:.0f} FLOPs a byte"
         )
         rows = [["", "ms", "TFLOP/s", "% of peak", "% at read clock", "rel. L2", "likely limiter"]]
@@ -103,7 +105,8 @@ def _row(result: Result, found: list[Resources]) -> list[str]:
 def _resources(entry: str, found: list[Resources], capability: str) -> list[str]:
     if not found:
         return [
-            f"{sanitize(entry, 80)}: no build of this source is cached here; registers and shared memory unknown"
+            f"{sanitize(entry, 80)}: no build of this source is cached here; registers and "
+            "shared memory unknown"
         ]
     rows = [["kernel", "registers", "shared bytes", "spilled bytes", "threads", "warps an SM"]]
     for one in found:
@@ -117,7 +120,7 @@ def _resources(entry: str, found: list[Resources], capability: str) -> list[str]
 
 
 def resources(cache: Path, result: Result) -> Iterator[Resources]:
-    """One line per kernel of the entry's cached builds, as cuobjdump reads them; threads as Triton notes them."""
+    """One line per kernel of the cached builds, by cuobjdump; threads as Triton notes them."""
     tool = _cuobjdump()
     safe = result.entry.replace("/", "-")
     binaries = sorted(cache.glob(f"{safe}-*/**/*.cubin"), key=lambda path: path.stat().st_mtime)[

@@ -88,7 +88,7 @@ class Part:
 
 
 def rows_of(entrant: Entrant, found: Leaderboard) -> list[Judged]:
-    """Rows whose every result passed with the bytes of `entrant`; GPUs first, none if one is wrong."""
+    """Rows whose every result passed with the bytes of `entrant`; GPUs first; a wrong one voids."""
     rows = [
         (board, row)
         for board in found.boards
