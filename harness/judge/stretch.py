@@ -32,7 +32,14 @@ from typing import Any
 
 import torch
 
-from harness.judge.burst import WorkerGone, WorkerLink, bits, is_dense, prepare_message
+from harness.judge.burst import (
+    WorkerGone,
+    WorkerLink,
+    differs,
+    prepare_message,
+    require_dense,
+    same_bits,
+)
 from harness.judge.inputs import Inputs
 from harness.judge.sampled import Sampled
 from harness.process.cuda.arena_layout import nbytes
@@ -319,7 +326,8 @@ def _pairs(link: WorkerLink, asked: Asked) -> list[tuple[torch.Tensor, torch.Ten
 
 def _require_inputs(link: WorkerLink, asked: Asked) -> None:
     """Raises WorkerGone where an input is not what it was."""
-    if not all(torch.equal(bits(a), bits(b)) for a, b in _pairs(link, asked)):
+    own, given = zip(*_pairs(link, asked), strict=True)
+    if not same_bits(own, given):
         raise WorkerGone(Status.INPUT_MUTATED, "an input differs from what was given after it")
 
 
@@ -353,9 +361,7 @@ def _verify(
         raise WorkerGone(Status.INVALID_SUBMISSION, f"strides of {len(strides)} outputs of {width}")
     expected = asked.answer(window(asked, call))
     for number, (reference, layout) in enumerate(zip(expected, strides, strict=True)):
-        if not is_dense(tuple(reference.shape), tuple(layout)):
-            said = f"strides {layout} are not a dense {list(reference.shape)}"
-            raise WorkerGone(Status.BAD_OUTPUT, said)
+        require_dense(reference, layout)
         at, words = sampled.words(place * width + number)
         in_memory = torch.empty_like(reference.contiguous())
         torch.as_strided(in_memory.view(-1), reference.shape, layout).copy_(reference)
@@ -377,7 +383,7 @@ def _require(
     largest = difference.abs().max()
     if asked.scaled:
         largest = largest / right.abs().max().clamp_min(tiny)
-    if not float(largest) < limit:
+    if differs(float(largest), limit):
         said = f"max diff {float(largest):.3g} of {name}, must be below {limit:g}"
         raise WorkerGone(Status.INCORRECT, said)
     size = torch.linalg.vector_norm(right).clamp_min(tiny)
