@@ -221,7 +221,7 @@ def counted(checks: Sequence[SpotCheck], asked: Asked, claimed_ms: float) -> Cou
 
 
 def uneven(checks: Sequence[SpotCheck]) -> float:
-    """Share of the checks up to which, from the one before, calls counted and time passed do not fit.
+    """Share of the checks whose calls, counted from the one before, do not fit the time passed.
 
     Time is what was the worker's: without what the checks themselves took.
     """

@@ -131,7 +131,7 @@ def _resources(entry: str, found: list[Resources], capability: str) -> list[str]
 
 
 def resources(cache: Path, result: Result) -> Iterator[Resources]:
-    """One line per kernel of the entry's cached builds, as cuobjdump reads them; threads as Triton notes them.
+    """One line per kernel of the cached builds, by cuobjdump; threads as Triton notes them.
 
     A cache is its entrant's to write: what is no plain file of a bearable size is left out, and
     the tool reads copies behind the walls.
