@@ -35,7 +35,7 @@ NOTES = ("submissions/*/NOTES.md", "baselines/*/NOTES.md")
 MOST_BYTES = 256 << 10  # of notes; longer ones stay as they are
 MOST_QUESTIONS, MOST_NAMES = 32, 16  # of one document, of one question
 START, CLOSE, END = "<!-- board ", "-->", "<!-- end -->"
-QUESTION = re.compile(r"(?P<suite>[\w.-]+):\s+(?P<what>[^<>]+)")
+QUESTION = re.compile(r"(?P<suite>[\w.-]+):\s+(?P<what>[^<>\s][^<>]*)")
 NAMES = r"[\w./-]+(?:, [\w./-]+)*"
 HINT = "see the head of harness/board/quoted.py for the four things that can be asked"
 

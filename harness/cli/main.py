@@ -42,6 +42,7 @@ COMMANDS = {
     "history": "results.history",
     "init": "commands.init",
     "list": "commands.list_",
+    "papercheck": "results.papercheck",
     "profile": "commands.profile",
     "rank": "results.rank",
     "replay": "results.replay",

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from harness.engine.guards.quiet import Rest
-from harness.engine.processes.judge_client import JudgeFailed
+from harness.engine.processes.judge_client import PLAIN, BurstOptions, JudgeFailed
 from harness.engine.processes.worker_process import WorkerProcess
 from harness.engine.run_state import State
 from harness.errors import HarnessError
@@ -42,19 +42,11 @@ class Question:
 
 
 def run_burst(
-    state: State,
-    name: str,
-    question: Question,
-    timeout_s: float,
-    profile: bool = False,
-    preheat_ms: float = 0,
-    compare: bool = False,
+    state: State, name: str, question: Question, timeout_s: float, options: BurstOptions = PLAIN
 ) -> BurstReport | None:
     """One burst on one worker, within its budget; None if it could not be started."""
     worker, budget = state.workers[name], state.budget
-    burst = partial(
-        _burst, state, name, question, profile=profile, preheat_ms=preheat_ms, compare=compare
-    )
+    burst = partial(_burst, state, name, question, options)
     if worker.entrant.kind is Kind.BASELINE:
         with budget.spending(name):
             return burst(timeout_s=timeout_s)
@@ -82,13 +74,7 @@ def run_burst(
 
 
 def _burst(
-    state: State,
-    name: str,
-    question: Question,
-    timeout_s: float,
-    profile: bool,
-    preheat_ms: float,
-    compare: bool,
+    state: State, name: str, question: Question, options: BurstOptions, timeout_s: float
 ) -> BurstReport | None:
     """One burst on one worker, alone on the machine; None if it could not be started."""
     worker = state.workers[name]
@@ -113,13 +99,11 @@ def _burst(
         reply, goes_on = worker.stretch(state.judge, *asked, timeout_s, overdue)
     else:
         kernels_s = state.limits.burst_s if timeout_s > state.limits.burst_s else None
-        reply, goes_on = worker.run(
-            state.judge, timeout_s, overdue, profile, preheat_ms, compare, kernels_s
-        )
+        reply, goes_on = worker.run(state.judge, timeout_s, overdue, options, kernels_s)
     if not goes_on:
         reply = reap(state, worker, reply)
         return None if reply.status is Status.PASSED else reply
-    if profile:
+    if options.profile:
         worker.child.pause()  # the driver locks no process with a profiler; all clocks have ended
         return reply
     rest = state.quiet.hold(worker)
@@ -199,9 +183,8 @@ def _ask(state: State, name: str, question: Question) -> float:
     """Have the judge draw inputs that nobody else meets: no entrant's answers help another.
 
     The null kernel answers nothing, so nothing is worked out for it, nor for a stretch, whose calls
-    get other inputs than these. Everybody is held meanwhile:
-    returns the longest time in ms that the GPU was with somebody else all the same, 0 where nobody
-    watches.
+    get other inputs than these. Everybody is held meanwhile: returns the longest time in ms that
+    the GPU was with somebody else all the same, 0 where nobody watches.
     """
     label = question.label if question.replayed else own_label(state, name, question)
     answered = name != state.roles.null and not question.stretch

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 
 from harness.engine.burst import Question, end_overdue, end_woken, run_burst, settle
 from harness.engine.events import Progress
+from harness.engine.processes.judge_client import BurstOptions
 from harness.engine.run_state import State
 from harness.measure import stats
 from harness.measure.plan import Block, plan_case, shuffled
@@ -59,9 +60,8 @@ def run_block(state: State, case: Case, block: Block) -> None:
         preheat_ms = 0 if name == state.roles.null else state.suite.heat_ms
         before_j = state.monitor.energy_j()
         compare = block.timed and to_compare(state, name, case)
-        reply = run_burst(
-            *(state, name, question, state.limits.burst_s), preheat_ms=preheat_ms, compare=compare
-        )
+        options = BurstOptions(preheat_ms=preheat_ms, compare=compare)
+        reply = run_burst(state, name, question, state.limits.burst_s, options)
         if reply is not None:
             _take(state, name, case, block, reply, before_j)
         woken += end_woken(state, case)
@@ -198,10 +198,11 @@ def name_kernels(state: State, case: Case, names: Sequence[str]) -> None:
     prime(state, names)
     normal = Probe(case, "normal", state.problem.kwargs(case))
     question = Question(normal, f"names/{case.name}", 1)
+    profiled = BurstOptions(profile=True)
     for name in names:
         known = state.record(name, case)
         if known.status is None and name != state.roles.null:
-            reply = run_burst(state, name, question, state.limits.first_call_s, profile=True)
+            reply = run_burst(state, name, question, state.limits.first_call_s, profiled)
             if reply is not None:
                 known.kernels, known.configs = reply.kernels, reply.configs
 

@@ -25,7 +25,7 @@ from __future__ import annotations
 import random
 import socket
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -371,17 +371,21 @@ def differs(max_diff: float, limit: float) -> bool:
     return not max_diff < limit
 
 
-def same_bits(hidden: list[torch.Tensor], shared: list[torch.Tensor]) -> bool:
+def same_bits(hidden: Sequence[torch.Tensor], shared: Sequence[torch.Tensor]) -> bool:
     """Whether the inputs are still what the worker was given."""
     return all(torch.equal(bits(a), bits(b)) for a, b in zip(hidden, shared, strict=True))
 
 
+def require_dense(tensor: torch.Tensor, strides: list[int]) -> None:
+    """Raise WorkerGone unless the strides that the worker told are a permutation of contiguous."""
+    if not is_dense(tuple(tensor.shape), tuple(strides)):
+        said = f"strides {strides} are not a dense {list(tensor.shape)}"
+        raise WorkerGone(Status.BAD_OUTPUT, said)
+
+
 def _read(memory: torch.Tensor, strides: list[int]) -> torch.Tensor:
     """`memory`, contiguous, by the strides that the worker told; WorkerGone unless dense."""
-    if not is_dense(tuple(memory.shape), tuple(strides)):
-        raise WorkerGone(
-            Status.BAD_OUTPUT, f"strides {strides} are not a dense {list(memory.shape)}"
-        )
+    require_dense(memory, strides)
     return torch.as_strided(memory.flatten(), memory.shape, strides)
 
 

@@ -17,7 +17,6 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from torch.nn.attention import SDPBackend, sdpa_kernel
-from torch.nn.attention.bias import causal_lower_right
 
 from harness.problems.base import Kwargs
 from harness.process.cuda.shared_memory import DTYPES
@@ -158,6 +157,9 @@ def sdpa(
     if q.shape[1] != k.shape[1]:
         some["enable_gqa"] = True
     if causal and q.shape[2] != k.shape[2]:
+        # Here: it imports torch._dynamo, which would double the time until a judge is ready.
+        from torch.nn.attention.bias import causal_lower_right
+
         some["attn_mask"] = causal_lower_right(q.shape[2], k.shape[2])
     else:
         some["is_causal"] = causal

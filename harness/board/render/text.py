@@ -20,7 +20,8 @@ _ESCAPES = re.compile(
 )
 _PLAIN = re.compile(r"[A-Za-z0-9_.,()%=/+-]+(?: [A-Za-z0-9_.,()%=/+-]+)*")
 #: `::error file=…::text` and `##[group]` are orders to the runner that reads the log.
-_WORKFLOW = re.compile(r"::(?=[a-z][a-z-]*(?:\s[^:\n]*)?::)|##(?=\[)", re.IGNORECASE)
+#: A longer row of the same sign goes as a whole: taken two by two it would be read over and over.
+_WORKFLOW = re.compile(r":{2,}(?=[a-z][a-z-]*(?:\s[^:\n]*)?::)|#{2,}(?=\[)", re.IGNORECASE)
 
 
 DOUBT = "?"  # behind a place or a figure whose row was not judged

@@ -36,11 +36,16 @@ SCRIPT = """# {shell} completion of run.py; load it with: eval "$(python run.py 
 {cases}
       esac
       case "$prev" in */run.py|run.py|*/attnboard|attnboard)
-        words="{commands} $(cd "$root/submissions" 2>/dev/null && echo *) $words";; esac;;
+        words="{commands} $(_attnboard_names "$root" submissions) $words";; esac;;
   esac
   COMPREPLY=($(compgen -W "$words" -- "$cur"))
 }}
-_attnboard_names() {{ for d in "$1" {home}; do (cd "$d/$2" 2>/dev/null && echo *); done; }}
+# compgen expands its words as a shell does: a name of other signs would be run
+_attnboard_names() {{
+  local d w
+  for d in "$1" {home}; do (cd "$d/$2" 2>/dev/null && for w in *; do case "$w" in
+    *[!A-Za-z0-9_.-]*) ;; *) echo "$w";; esac; done); done
+}}
 complete -o default -F _attnboard run.py ./run.py attnboard python python3
 """
 

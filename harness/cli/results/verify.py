@@ -26,6 +26,7 @@ from harness.board.newest import newest
 from harness.board.rank import interval_of
 from harness.board.render.text import sanitize, times
 from harness.board.rivals import block_times_ms
+from harness.catalog.entrants import places
 from harness.catalog.suites import load_suite
 from harness.cli.arguments import whole
 from harness.cli.results.compare import _named, percent
@@ -42,7 +43,7 @@ from harness.measure import stats
 from harness.measure.stats import Interval
 from harness.measure.stopping import level_of
 from harness.problems import get_problem
-from harness.process.project import base, layers
+from harness.process.project import base
 from harness.schema import MOST_BLOCKS, Kind, Machine, Result, Speedup, Status, Suite, is_hidden
 
 ROUNDING = 1e-9  # figures in a record are written in full
@@ -241,7 +242,7 @@ def obstacle(old: Sequence[Result], machine: Machine, home: Path) -> str:
     if any(r.speedup is None for r in old):
         return "the record has no speed-up over a baseline"
     kind = "baselines" if first.kind is Kind.BASELINE else "submissions"
-    if not any((layer / first.entry).is_dir() for layer in layers(home / kind)):
+    if not places([first.entry], home / kind):
         return f"{kind}/{first.entry} is not in {home}"
     return ""
 

@@ -6,6 +6,7 @@ import contextlib
 import select
 import time
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass
 from functools import partial
 
 from harness.errors import HarnessError, WireError
@@ -31,9 +32,20 @@ JUDGE_START_S = 180
 JUDGE_REQUEST_S = 600
 TURN_SPARE_S = 30  # of the judge's own work in a turn: copies and comparisons
 
-
 #: Ends the worker on turn; is told the deadline that was missed, in seconds.
 Overdue = Callable[[float], object]
+
+
+@dataclass(frozen=True)
+class BurstOptions:
+    """What a burst is beside its calls."""
+
+    profile: bool = False  # kernels are named, nobody is on the clock
+    preheat_ms: float = 0  # of trusted work before it
+    compare: bool = False  # its results with those of libraries, afterwards
+
+
+PLAIN = BurstOptions()
 
 
 class JudgeFailed(HarnessError):
@@ -104,19 +116,15 @@ class JudgeClient:
         name: str,
         timeout_s: float,
         overdue: Overdue,
-        profile: bool = False,
-        preheat_ms: float = 0,
-        compare: bool = False,
+        options: BurstOptions = PLAIN,
         kernels_s: float | None = None,
     ) -> BurstReport:
         """Run the current inputs on one worker; `timeout_s` to get ready, and again for its calls.
 
-        compare: its results with those of libraries, afterwards.
         kernels_s: what kernels may take once the calls have returned, where that is less.
         """
-        message = {"op": "burst", "worker": name, "timeout_s": timeout_s, "profile": profile}
+        message = {"op": "burst", "worker": name, "timeout_s": timeout_s, **asdict(options)}
         message |= {} if kernels_s is None else {"kernels_s": kernels_s}
-        message |= {"preheat_ms": preheat_ms, "compare": compare}
         with self._busy_with(name):
             self._send(message)
             answer = self._answer_of_worker(2 * timeout_s + TURN_SPARE_S, overdue)

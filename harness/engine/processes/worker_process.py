@@ -20,7 +20,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from harness.catalog.entrants import intact
-from harness.engine.processes.judge_client import JudgeClient, Overdue
+from harness.engine.processes.judge_client import BurstOptions, JudgeClient, Overdue
 from harness.errors import WireError
 from harness.problems import Problem
 from harness.process import wire
@@ -211,14 +211,11 @@ class WorkerProcess:
         judge: JudgeClient,
         timeout_s: float,
         overdue: Overdue,
-        profile: bool = False,
-        preheat_ms: float = 0,
-        compare: bool = False,
+        options: BurstOptions,
         kernels_s: float | None = None,
     ) -> tuple[BurstReport, bool]:
         """Its calls of the judge's current inputs; whether it can go on behind them."""
-        asked = (timeout_s, overdue, profile, preheat_ms, compare, kernels_s)
-        reply = judge.burst(self.label, *asked)
+        reply = judge.burst(self.label, timeout_s, overdue, options, kernels_s)
         return reply, self._goes_on(reply)
 
     def stretch(

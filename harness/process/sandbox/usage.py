@@ -13,6 +13,10 @@ from pathlib import Path
 DISK_FILES = 100_000  # of one entrant, beside Limits.disk_gib
 UNCOUNTED = 1 << 62  # bytes: more than any limit
 RUNNING, ENDED = frozenset("RD"), frozenset("ZX")  # states of a thread: man 5 proc_pid_stat
+WAITING = frozenset(
+    "d"
+)  # D of a thread that is not ending: it stops when it next leaves the kernel
+ENDING = 0x4  # PF_EXITING, of a thread's flags
 FIRST_TO_END = 1000  # oom_score_adj of who ends when memory runs out: man 5 proc_pid_oom_score_adj
 DELETED = " (deleted)"  # how /proc names what has no name
 SOCKET_BYTES = (
@@ -34,7 +38,10 @@ def cpu_ns(pids: Iterable[int]) -> dict[int, int]:
 
 
 def states(pid: int) -> str:
-    """A letter for each thread of it; none if it is gone. Asked each turn: a read a thread."""
+    """A letter for each thread of it; none if it is gone. Asked behind each turn: a read a thread.
+
+    A `d` is who waits in the kernel, for its vfork say; a `D` does so on its way out.
+    """
     found = ""
     for thread in _threads_of(pid):
         with contextlib.suppress(OSError):  # it has just ended
@@ -43,7 +50,10 @@ def states(pid: int) -> str:
                 stat = os.read(fd, 512)
             finally:
                 os.close(fd)
-            found += chr(stat[stat.rindex(b")") + 2])  # behind a name that may hold anything
+            # state, five numbers, flags: behind a name that may hold anything
+            fields = stat[stat.rindex(b")") + 2 :].split(maxsplit=7)
+            letter, flags = fields[0].decode(), int(fields[6])
+            found += "d" if letter == "D" and not flags & ENDING else letter
     return found
 
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from harness.board import record
+from harness.board.export import of_board
 from harness.board.rank import Board, Leaderboard, Row, wrong_on_hidden
 from harness.board.render.heat_map import loss_words
 from harness.problems import get_problem
@@ -131,11 +132,7 @@ def _line(head: record.Head) -> bytes:
 
 def _board(board: Board, row: Row) -> dict[str, Any]:
     return {
-        "gpu": board.gpu,
-        "suite": board.suite,
-        "suite_sha256": board.suite_sha256,
-        "protocol": board.protocol,
-        "against": board.headline,
+        **of_board(board),
         "rank": row.rank,
         "notes": [said for said in (row.why, loss_words(row)) if said],
         "speedup": [row.speedup.value, row.speedup.low, row.speedup.high] if row.speedup else None,
