@@ -249,7 +249,8 @@ def test_words_of_a_manifest_forge_no_table_and_break_no_file(tmp_path: Path) ->
 
 
 NAMES = [
-    *("opchecks", "gradients", "compiled", "checkpointed", "autocast", "scale_and_mask"),
+    *("opchecks", "gradients", "compiled", "compiled_without_the_dispatcher"),
+    *("checkpointed", "autocast", "scale_and_mask"),
     *("misaligned", "second_derivative", "strided", "fallback", "grouped_heads_and_longer_keys"),
     *("causal_ends_with_the_last_key", "sdpa_slot"),
 ]
