@@ -1,7 +1,7 @@
 """Operators in code that `torch.compile` generates: called as functions, without the dispatcher.
 
-What the dispatcher decides at each call, the compiler has decided already; the call by its name costs
-microseconds. Where a version of torch has another inductor, operators are called by their names.
+What the dispatcher decides at each call, the compiler has decided already; going through it costs
+microseconds. Where a version of torch has another inductor, operators are called as operators.
 """
 
 from __future__ import annotations
