@@ -263,7 +263,7 @@ def test_resources_are_read_as_cuobjdump_prints_them(
     (folder / "k.json").write_text('{"shared": 98304, "num_warps": 8}')
     text = " Function _attn_fwd:\n  REG:168 STACK:16 SHARED:0 LOCAL:8 CONSTANT[0]:600 TEXTURE:0\n"
     monkeypatch.setattr(explain, "_cuobjdump", lambda: "cuobjdump")
-    monkeypatch.setattr(explain, "_usage", lambda tool, path: text)
+    monkeypatch.setattr(explain, "_usage", lambda tool, folder, many: [text] * many)
     assert list(explain.resources(tmp_path, result("mine"))) == [
         Resources("_attn_fwd", 168, 98304, 24, 256)
     ]
