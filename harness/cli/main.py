@@ -40,6 +40,7 @@ COMMANDS = {
     "explain": "results.explain",
     "export": "commands.export.command",
     "history": "results.history",
+    "import": "commands.import_",
     "init": "commands.init",
     "list": "commands.list_",
     "papercheck": "results.papercheck",

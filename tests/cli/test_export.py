@@ -119,7 +119,7 @@ def test_the_evidence_is_the_boards_row_and_its_records(pair: Path, tmp_path: Pa
     verify.add_parser(parser.add_subparsers())
     words = ["verify", PAIR[0], "--results", str(tmp_path), "--audit-only"]
     args = parser.parse_args(words)
-    assert args.run(args) == 0
+    assert verify.run(args) == 0
 
 
 def test_parameters_of_the_judged_function_are_told(pair: Path, tmp_path: Path) -> None:
