@@ -9,7 +9,7 @@ import time
 from collections.abc import Sequence
 
 from harness.cli.arguments import whole
-from harness.cli.selftest import ablate
+from harness.cli.selftest import ablate, plan
 from harness.cli.selftest import corpus as selftest_corpus
 from harness.errors import (
     EXIT_OK,
@@ -37,7 +37,7 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     parser.add_argument(
         "--batch",
         type=whole(1),
-        default=selftest_corpus.BATCH,
+        default=plan.BATCH,
         metavar="N",
         help="entrants of one run",
     )
@@ -52,9 +52,7 @@ def run(args: argparse.Namespace) -> int:
     started = time.monotonic()
     if args.ablate:
         return report_ablation(ablate.ablate(specimens, machine, level, show_ablated), args.json)
-    outcomes = selftest_corpus.run_corpus(
-        specimens, machine, level, show=show, size=args.batch, row=show_row
-    )
+    outcomes = plan.run_corpus(specimens, machine, level, show=show, size=args.batch, row=show_row)
     if args.json:
         document = {"machine": machine.gpu, "sandbox": level, **counts(outcomes)}
         print(json.dumps(document | {"rows": [o.as_json() for o in outcomes]}))
