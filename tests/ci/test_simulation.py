@@ -151,16 +151,22 @@ def measured(hub: Hub, factor: float, *, run: str, date: str, seed: int = 1) -> 
         "secret": SECRET,
         "secret_commitment": hashlib.sha256(bytes.fromhex(SECRET)).hexdigest(),
     }
-    return [as_suite(hub, result, suite, facts) for result in results]
+    sources = {
+        entry: source_of(hub, entry, kind) for entry, kind in {(r.entry, r.kind) for r in results}
+    }
+    return [as_suite(r, suite, facts | {"source_sha256": sources[r.entry]}) for r in results]
 
 
-def as_suite(hub: Hub, result: Result, suite: Suite, facts: dict) -> Result:
-    """The same times in bursts of the suite's length, from the folder's source."""
-    case = next(case for case in suite.cases if case.name == result.config)
-    kind = "submissions" if result.kind is Kind.SUBMISSION else "baselines"
-    folder = hub.trusted / kind
+def source_of(hub: Hub, entry: str, kind: Kind) -> str:
+    """The hash of the entry's folder."""
+    folder = hub.trusted / ("submissions" if kind is Kind.SUBMISSION else "baselines")
     problem = get_problem("attention_forward")
-    source = load_entrant(folder / result.entry, result.kind, problem, folder).source_sha256
+    return load_entrant(folder / entry, kind, problem, folder).source_sha256
+
+
+def as_suite(result: Result, suite: Suite, facts: dict) -> Result:
+    """The same times in bursts of the suite's length."""
+    case = next(case for case in suite.cases if case.name == result.config)
     samples = tuple(
         Sample(
             block=s.block,
@@ -169,7 +175,7 @@ def as_suite(hub: Hub, result: Result, suite: Suite, facts: dict) -> Result:
         )
         for s in result.samples
     )
-    changes = {"case": case, "samples": samples, "source_sha256": source, **facts}
+    changes = {"case": case, "samples": samples, **facts}
     changes["slack"] = Slack(burst_pct=2.0, mean_pct=0.5)
     return result.model_copy(update=changes)
 
