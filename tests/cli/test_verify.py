@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import hashlib
 from pathlib import Path
 
@@ -11,6 +10,7 @@ import pytest
 from harness import PROTOCOL
 from harness.board import record
 from harness.catalog.suites import load_suite
+from harness.cli import main
 from harness.cli.results import explain, verify
 from harness.errors import UsageError
 from harness.measure import roofline
@@ -36,9 +36,7 @@ def lines() -> list[Result]:
 
 
 def call(module: object, name: str, folder: Path, *words: str) -> int:
-    parser = argparse.ArgumentParser()
-    module.add_parser(parser.add_subparsers())
-    args = parser.parse_args([name, *words, "--results", str(folder)])
+    args = main.parse_args([name, *words, "--results", str(folder)])
     return module.run(args)
 
 

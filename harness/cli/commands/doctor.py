@@ -58,9 +58,8 @@ class Line:
     next: str = ""
 
 
-def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Declare the command."""
-    parser = subparsers.add_parser("doctor", help="what works here, what is missing, what to type")
+def add_flags(parser: argparse.ArgumentParser) -> None:
+    """What may stand behind the command."""
     parser.add_argument(
         "--need-gpu", action="store_true", help="exit 3 where the official suite cannot run"
     )

@@ -24,11 +24,8 @@ from harness.process.sandbox.enter import usual_level
 from harness.schema import Result
 
 
-def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Declare the command."""
-    parser = subparsers.add_parser(
-        "selftest", help="run the cheaters and the honest controls against this harness"
-    )
+def add_flags(parser: argparse.ArgumentParser) -> None:
+    """What may stand behind the command."""
     parser.add_argument("names", nargs="*", metavar="NAME", help="only these (default: all)")
     parser.add_argument("--json", action="store_true", help="one JSON document on stdout")
     parser.add_argument("--ablate", action="store_true", help="switch each defence off in turn")

@@ -41,9 +41,8 @@ from harness.schema.mismatch import Mismatch
 PRINTED_LINES = 12
 
 
-def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Declare the command."""
-    parser = subparsers.add_parser("replay", help="ask again what an entry answered wrongly")
+def add_flags(parser: argparse.ArgumentParser) -> None:
+    """What may stand behind the command."""
     parser.add_argument("replayed", metavar="RUN", help="a run, or how its name begins")
     parser.add_argument("entry", metavar="ENTRY")
     parser.add_argument("config", metavar="CONFIG")
