@@ -33,7 +33,7 @@ def document(found: Leaderboard) -> dict[str, object]:
             | _beside_libraries(row)
             for row in board.rows
         ]
-        boards.append({**_of_board(board), "configs": list(board.configs), "rows": rows})
+        boards.append({**of_board(board), "configs": list(board.configs), "rows": rows})
     return {"boards": boards, "lines_left_out": found.bad_lines}
 
 
@@ -74,14 +74,15 @@ def csv_text(found: Leaderboard) -> str:
     writer.writeheader()
     for board in found.boards:
         for row in board.rows:
-            shared = _of_board(board) | _of_row(board, row)
+            shared = of_board(board) | _of_row(board, row)
             for result in _results(row):
                 line = shared | result
                 writer.writerow({name: line[name] for name in COLUMNS})
     return out.getvalue()
 
 
-def _of_board(board: Board) -> dict[str, object]:
+def of_board(board: Board) -> dict[str, object]:
+    """Which board it is."""
     return {
         "gpu": board.gpu,
         "suite": board.suite,

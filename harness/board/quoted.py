@@ -1,16 +1,19 @@
-"""Figures of the board in documents: `rank` writes them between two comments, so that nobody copies them.
+"""Figures of the board in documents: `rank` writes them between two comments, nobody copies them.
 
-    <!-- board fa3: cuda_hopper --> … <!-- end -->                       TFLOP/s on each config: 591.6 / 776.0 / 801.5
-    <!-- board fa3: cuda_hopper over flash_attn_3 --> … <!-- end -->     how many times faster, paired in one run
-    <!-- board fa3: table cuda_hopper, flash_attn_3 --> … <!-- end -->   a table, one row an entry
-    <!-- board fa3: cuda_hopper against flash_attn_3, sdpa_cudnn --> …   a table, one row a rival, with intervals
-    <!-- board models: cuda_hopper over best --> … <!-- end -->          a list item: beside the best library of each
-                                                                         config; nothing as long as nobody ran there
+    <!-- board fa3: cuda_hopper --> … <!-- end -->
 
-A question may take several lines. The board is the one of the newest protocol that has figures of all
-who are asked for; of an older one than the newest the answer says so. What is on none, or was not run
-side by side, is a dash.
-Pure but for reading the documents.
+puts TFLOP/s on each config there (591.6 / 776.0 / 801.5). What may be asked behind the suite:
+
+    cuda_hopper                                     TFLOP/s on each config
+    cuda_hopper over flash_attn_3                   how many times faster, paired in one run
+    table cuda_hopper, flash_attn_3                 a table, one row an entry
+    cuda_hopper against flash_attn_3, sdpa_cudnn    a table, one row a rival, with intervals
+    cuda_hopper over best                           a list item: beside the best library of each
+                                                    config; nothing as long as nobody ran there
+
+A question may take several lines. The board is the one of the newest protocol that has figures of
+all who are asked for; of an older one than the newest the answer says so. What is on none, or was
+not run side by side, is a dash. Pure but for reading the documents.
 """
 
 from __future__ import annotations
@@ -35,7 +38,7 @@ NOTES = ("submissions/*/NOTES.md", "baselines/*/NOTES.md")
 MOST_BYTES = 256 << 10  # of notes; longer ones stay as they are
 MOST_QUESTIONS, MOST_NAMES = 32, 16  # of one document, of one question
 START, CLOSE, END = "<!-- board ", "-->", "<!-- end -->"
-QUESTION = re.compile(r"(?P<suite>[\w.-]+):\s+(?P<what>[^<>]+)")
+QUESTION = re.compile(r"(?P<suite>[\w.-]+):\s+(?P<what>[^<>\s][^<>]*)")
 NAMES = r"[\w./-]+(?:, [\w./-]+)*"
 HINT = "see the head of harness/board/quoted.py for the five things that can be asked"
 OVER_BEST = re.compile(r"([\w./-]+) over best")
@@ -43,7 +46,7 @@ OVER_BEST = re.compile(r"([\w./-]+) over best")
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """One question of a text: where its comment begins and closes, where its answer ends, what it asks."""
+    """One question of a text: where its comment begins and ends, its answer, what it asks."""
 
     start: int
     close: int
@@ -53,7 +56,7 @@ class Span:
 
 
 def documents(root: Path, leaderboard: Leaderboard) -> tuple[dict[Path, str], list[UsageError]]:
-    """Every document below `root` that quotes the board, as it must read; and notes that ask wrongly.
+    """Every document below `root` that quotes the board, as it must read; notes on wrong ones.
 
     Raises UsageError with file and line for a wrong question in the project's own pages. An entry's
     notes are its author's: a wrong question there leaves them as they are, and stops nobody's
@@ -170,10 +173,12 @@ def _over_best(suite: str, entry: str, leaderboard: Leaderboard, configs: Path, 
         return "\n"
     mean = stats.geomean([cell.ratio for cell in grid.cells])
     least, doubt = grid.worst, _doubt(*row.results)
+    where_least = f"{sanitize(least.result.config, 80)}, `{least.library}`"
     said = (
         f"{sanitize(asked.description)}: {mean.value:.3f}{doubt} × the best of "
-        f"{_ran_beside(grid, leaderboard)} on each shape, least {least.ratio.value:.3f}{doubt} ({sanitize(least.result.config, 80)}, "
-        f"`{least.library}`), not behind in {grid.led} of {len(grid.cells)}"
+        f"{_ran_beside(grid, leaderboard)} on each shape, least "
+        f"{least.ratio.value:.3f}{doubt} ({where_least}), "
+        f"not behind in {grid.led} of {len(grid.cells)}"
     )
     said += f" measured of {grid.of}" if len(grid.cells) < grid.of else ""
     said += f" (protocol {board.protocol})" if board.protocol < boards[0].protocol else ""

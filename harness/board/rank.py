@@ -345,7 +345,7 @@ def direct(a: Row, b: Row, configs: Sequence[str]) -> Interval | None:
 
 
 def by_todays_rule(result: Result, base: Result | None) -> Result:
-    """The same with its speed-up's interval made anew from the samples of both, if an older rule made it.
+    """The same, its speed-up's interval anew from the samples of both if an older rule made it.
 
     `base`: its baseline's row of the same run and config; without it the interval stays as
     recorded.

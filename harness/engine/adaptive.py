@@ -1,7 +1,7 @@
 """Blocks for whom they still tell something: `--race` and `--until` of all cases together.
 
 Every case advances by one block in turn until all have the blocks of the next look; then the rule
-(stopping.py) says who leaves. The baseline, the control and the null kernel take part to the end, so
+(stopping.py) says who leaves. The baseline, the control and the null kernel stay to the end, so
 that every block is paired and both clocks can be compared in it. Who leaves keeps his samples.
 """
 

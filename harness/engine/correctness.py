@@ -1,4 +1,4 @@
-"""Is it right? The whole float64 reference on the timed shape, then the probes its claims invite."""
+"""Is it right? All of the float64 reference on the timed shape, then the probes of its claims."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from harness.schema import Case, Kind, Status
 
 
 def check_cases(state: State, cases: Sequence[Case], probes: bool = True) -> None:
-    """Every case for the submissions, then every case for the baselines: an author waits for nobody.
+    """Every case for the submissions, then for the baselines: an author waits for nobody.
 
     probes: what the claims invite near each case, too.
     """

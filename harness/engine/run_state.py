@@ -20,7 +20,9 @@ from harness.problems.base import TensorSpec
 from harness.process.cuda.arena_layout import aligned, nbytes
 from harness.schema import BLAMELESS, Case, Kind, Limits, Result, Status, Suite, Telemetry
 
-RING = 2  # fewest results of a stretch that are kept at once: one is written, one can be checked
+#: Fewest results of a stretch that are kept at once. Who leaves a call out must make all but one of
+#: them before it can tell of the next: with two of them it could make every second call.
+RING = 6
 NOBODY_LEFT = "not measured: no submission was left on this shape"
 FAILED_FAST = "not measured: -x ends a run at its first failure"
 
@@ -100,7 +102,7 @@ class State:
         ]
 
     def nobody_left(self, case: Case) -> bool:
-        """Whether every submission has failed `case` or does not claim it: nobody waits for baselines.
+        """Whether every submission failed `case` or does not claim it: nobody waits for baselines.
 
         Says so in the records that are still open. False where no submission was asked for.
         """

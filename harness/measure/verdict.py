@@ -1,4 +1,4 @@
-"""Evidence of one (entrant, case) → its Result. Pure: the only place where a status becomes final."""
+"""Evidence of one (entrant, case) → its Result. Pure; only here does a status become final."""
 
 from __future__ import annotations
 

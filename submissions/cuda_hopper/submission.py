@@ -64,7 +64,7 @@ class Shape(NamedTuple):
         return q_slots * 64 * headdim * 2 + tiles + barriers + 16 + 16 + 8  # done, items, redo
 
 
-SHAPES = {  # (headdim, for full attention alone): tile, warpgroups, K, V and Q stages
+SHAPES = {  # (headdim, for items of about equal length alone): tile, warpgroups, K, V and Q stages
     (64, False): Shape(64, 4, 3, 3, 2),
     (128, False): Shape(64, 3, 4, 4, 2),
     (128, True): Shape(128, 2, 2, 2, 2),
@@ -73,9 +73,14 @@ SHAPES = {  # (headdim, for full attention alone): tile, warpgroups, K, V and Q 
 HEADDIMS = sorted({headdim for headdim, _ in SHAPES})
 
 
-def _build(headdim: int, causal: bool) -> tuple[int, bool]:
-    """Which build serves a problem: a key of SHAPES."""
-    return (headdim, not causal) if (headdim, not causal) in SHAPES else (headdim, False)
+def _build(headdim: int, causal: bool, seqlen_q: int, seqlen_k: int) -> tuple[int, bool]:
+    """Which build serves a problem: a key of SHAPES.
+
+    A chunk of queries over a cache at least as long sees nearly all keys in each row: its items are
+    about equal, as those of full attention are, and fill the last wave better where they are smaller.
+    """
+    full = not causal or seqlen_k >= 2 * seqlen_q
+    return (headdim, full) if (headdim, full) in SHAPES else (headdim, False)
 
 
 class Divisor(ctypes.Structure):
@@ -311,7 +316,7 @@ class Plan:
     ) -> None:
         batch, heads, seqlen_q, headdim = q.shape
         kv_heads, seqlen_k = k.shape[1:3]
-        build = _build(headdim, causal)
+        build = _build(headdim, causal, seqlen_q, seqlen_k)
         shape = SHAPES[build]
         items = batch * heads * -(-seqlen_q // shape.block_m)
         self.kernel = _load(*build, q.dtype == torch.bfloat16, q.device.index)
@@ -398,7 +403,8 @@ def _check_size(shape: tuple[int, ...], seqlen_k: int, causal: bool) -> None:
     if heads > MAX_HEADS:
         raise ValueError(f"cuda_hopper: {heads} heads; it takes at most {MAX_HEADS}")
     # the last section of heads is filled up, to twice the heads at most
-    items = 2 * batch * heads * -(-seqlen_q // SHAPES[_build(headdim, causal)].block_m)
+    block_m = SHAPES[_build(headdim, causal, seqlen_q, seqlen_k)].block_m
+    items = 2 * batch * heads * -(-seqlen_q // block_m)
     parts = max(-(-items // MAX_ITEMS), -(-batch // MAX_BATCH))
     if parts > 1:
         raise ValueError(

@@ -233,6 +233,12 @@ def test_a_thousand_open_comments_are_refused_at_once() -> None:
         quoted.filled(text, BOARD, HERE)
 
 
+def test_blanks_without_end_are_refused_at_once() -> None:
+    text = f"{quoted.START}fa3:{' ' * 250_000}< {quoted.CLOSE}{quoted.END}"
+    with pytest.raises(UsageError):
+        quoted.filled(text, BOARD, HERE)
+
+
 def test_a_reader_of_the_page_sees_no_marks() -> None:
     text = "x <!-- board fa3: fast -->1 / 2<!-- end --> y"
     assert quoted.without_marks(text) == "x 1 / 2 y"

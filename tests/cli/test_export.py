@@ -6,6 +6,7 @@ import argparse
 import functools
 import json
 import os
+import py_compile
 import subprocess
 import sys
 from pathlib import Path
@@ -146,7 +147,16 @@ def test_other_bytes_than_the_judged_are_seen(pair: Path, tmp_path: Path) -> Non
     changed.write_bytes(changed.read_bytes()[:-1])
     (copy / PACKAGE / "forward" / "more.py").touch()
     done = python(copy, "-m", PACKAGE, "verify")
-    assert "files that were not judged: forward/more.py" in done.stdout
+    assert "not what was judged: forward/more.py" in done.stdout
+    (copy / PACKAGE / "forward" / "more.py").unlink()
+    cached = Path(py_compile.compile(str(changed), doraise=True))
+    verified = ("-m", PACKAGE, "verify", "--bytes-only")
+    assert python(copy, *verified).returncode == 0, "what Python itself writes there"
+    other = tmp_path / "other.py"
+    other.write_text("def custom_attention_forward(q, k, v, causal=True, sm_scale=None): return q")
+    py_compile.compile(str(other), str(cached), doraise=True)
+    done = python(copy, *verified)
+    assert (done.returncode, "not what was judged: submission.py" in done.stdout) == (1, True)
 
 
 WITHOUT_ATTNBOARD = f"""
@@ -243,6 +253,18 @@ def test_words_of_a_manifest_forge_no_table_and_break_no_file(tmp_path: Path) ->
     assert not [line for line in readme.splitlines() if line.startswith(("|", "# Judged"))]
     project = tomllib.loads((tmp_path / "out" / "pyproject.toml").read_text())["project"]
     assert "\n" not in project["description"]
+
+
+def test_pip_fetches_nothing_that_its_author_alone_has_chosen(tmp_path: Path) -> None:
+    tomllib = pytest.importorskip("tomllib")
+    entrant = entrant_of("triton_template")
+    needs = entrant.manifest.needs.model_copy(update={"packages": ("Flash_Attn", "my-loader")})
+    manifest = entrant.manifest.model_copy(update={"needs": needs})
+    part = Part(entrant.model_copy(update={"manifest": manifest}), (), ())
+    notes = bundle.write(tmp_path / "out", "mine", part, None)
+    project = tomllib.loads((tmp_path / "out" / "pyproject.toml").read_text())["project"]
+    assert project["dependencies"] == ["torch>=2.11", "flash-attn"]
+    assert any("no my-loader with it" in note for note in notes)
 
 
 # --------------------------------------------------------------------------- how it behaves

@@ -155,6 +155,9 @@ def test_what_cannot_be_measured_again_says_why(tmp_path: Path, lines: list[Resu
     bare = [r.model_copy(update={"speedup": None}) for r in now]
     assert "no speed-up" in verify.obstacle(bare, H200, tmp_path)
     assert "is not in" in verify.obstacle(now, H200, tmp_path / "elsewhere")
+    (tmp_path / "submissions" / "mine").rmdir()
+    (tmp_path / "submissions" / "mine.py").touch()
+    assert verify.obstacle(now, H200, tmp_path) == "", "a bare file is an entry too"
 
 
 def test_it_is_measured_as_its_suite_measures() -> None:

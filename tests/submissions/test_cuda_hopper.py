@@ -434,7 +434,7 @@ def test_a_longer_cache_and_grouped_heads_on_the_twin(twin: Forward, sizes: tupl
     if twin.bf16 and sizes != APART[2]:
         pytest.skip("no other logic than fp16's")
     seqlen_q, seqlen_k, heads, kv_heads, rows_outside = sizes
-    for causal in masks(twin):
+    for causal in (True, False):  # the build of even items serves chunks over longer caches
         case = Case(seqlen_q, causal, seqlen_k, 2, heads, kv_heads, rows_outside, section=heads)
         error, lse_error = twin.errors(case)
         assert error < whole(twin), case

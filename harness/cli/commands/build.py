@@ -1,4 +1,4 @@
-"""`build NAME`: what the compiler made of a CUDA submission, per kernel and architecture; needs no GPU."""
+"""`build NAME`: what the compiler made of a .cu submission, by kernel and architecture; no GPU."""
 
 from __future__ import annotations
 

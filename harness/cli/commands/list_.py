@@ -61,7 +61,8 @@ def run(args: argparse.Namespace) -> int:
         print()
     print(
         typed(
-            "next: python run.py --submission NAME · python run.py show NAME · python run.py init NAME"
+            "next: python run.py --submission NAME · python run.py show NAME · python run.py "
+            "init NAME"
             " · python run.py list rungs"
         )
     )

@@ -1,4 +1,4 @@
-"""`profile NAME`: counters of ncu on one call of each case, a roofline picture, the likely limiter in words.
+"""`profile NAME`: ncu's counters on one call of each case, a roofline, the likely limiter in words.
 
 It runs the submission outside the sandbox and without the judge: profile what you trust.
 """

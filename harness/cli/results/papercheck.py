@@ -64,7 +64,7 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
 
 
 def run(args: argparse.Namespace) -> int:
-    """0: all compared agrees, or a list; 1: something differs; 2: no such table; 3: none measured."""
+    """0: all compared agrees, or a list; 1: some differs; 2: no such table; 3: none measured."""
     configs = base() / "configs"
     if args.table is None:
         return _list(args, [load_published(name, configs) for name in known_tables(configs)])

@@ -141,7 +141,7 @@ def load_corpus(root: Path = HOME) -> list[Specimen]:
 
 
 def _folders(root: Path, kind: str) -> Iterator[Path]:
-    """expect.yaml of every specimen; those of one file are unfolded for as long as this process lives."""
+    """expect.yaml of every specimen; those of one file are unfolded while this process lives."""
     corpus = root / "tests" / "corpus" / kind
     yield from corpus.glob("*/expect.yaml")
     home = Path(tempfile.mkdtemp(dir=_home().name))
@@ -160,7 +160,7 @@ def honest_control(name: str) -> Path:
 
 @functools.cache
 def _home() -> tempfile.TemporaryDirectory[str]:
-    """Where specimens are unfolded: inside the checkout, which some of them want to reach from there."""
+    """Where specimens are unfolded: in the checkout, which some want to reach from there."""
     build = HOME / "build"  # git sees nothing of it
     with contextlib.suppress(OSError):
         build.mkdir(exist_ok=True)
@@ -423,7 +423,7 @@ def run_corpus(
     size: int = BATCH,
     row: Callable[[Result], None] = lambda result: None,
 ) -> list[Outcome]:
-    """Try all `specimens` that this machine can run; again by itself what found no memory among others."""
+    """Try all `specimens` that this machine can run; again alone what found no memory."""
     able = [s for s in specimens if runs_on(s, machine) and s.expect.level <= level]
     outcomes = []
     for batch in batches(able, size):
@@ -436,6 +436,6 @@ def run_corpus(
 
 
 def crowded_out(outcome: Outcome) -> bool:
-    """Whether memory ran out where that was not foreseen: among rivals it may be theirs that is missing."""
+    """Whether memory ran out where that was not foreseen: it may be rivals that took it."""
     result = outcome.result
     return result is not None and result.status is Status.OUT_OF_MEMORY and not outcome.ok
