@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 
 from harness.board import kernel_class, rivals
 from harness.board.newest import newest
@@ -356,6 +356,5 @@ def by_todays_rule(result: Result, base: Result | None) -> Result:
     found = stats.speedup(block_times_ms(base), block_times_ms(result), level_of(result.looks))
     if found is None:
         return result
-    fresh = {"value": found.value, "low": found.low, "high": found.high}
-    speedup = told.model_copy(update=fresh | {"rule": stats.INTERVAL_RULE})
+    speedup = told.model_copy(update=asdict(found) | {"rule": stats.INTERVAL_RULE})
     return result.model_copy(update={"speedup": speedup})

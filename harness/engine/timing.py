@@ -6,6 +6,7 @@ import time
 from collections.abc import Iterable, Sequence
 
 from harness.engine.burst import Question, end_overdue, end_woken, run_burst, settle
+from harness.engine.events import Progress
 from harness.engine.processes.judge_client import BurstOptions
 from harness.engine.run_state import State
 from harness.measure import stats
@@ -34,7 +35,8 @@ def time_case(state: State, case: Case) -> None:
             return
         timed += block.timed
         eta_s = (time.monotonic() - started) / (number + 1) * (len(blocks) - number - 1)
-        state.observer.block(case.name, timed, state.suite.blocks, eta_s, intervals(state, case))
+        now = Progress(case.name, timed, state.suite.blocks, eta_s, intervals(state, case))
+        state.observer.block(now)
     repeat_disturbed(state, case, names)
 
 

@@ -26,7 +26,7 @@ def call(module: object, *words: str) -> int:
     parser = argparse.ArgumentParser()
     module.add_parser(parser.add_subparsers())
     args = parser.parse_args(words)
-    return args.run(args)
+    return module.run(args)
 
 
 # --------------------------------------------------------------------------- init

@@ -54,7 +54,6 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     """Declare the command."""
     parser = subparsers.add_parser("completion", help="print a completion script for your shell")
     parser.add_argument("shell", choices=("bash", "zsh"))
-    parser.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> int:

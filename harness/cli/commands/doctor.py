@@ -64,7 +64,6 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
         "--need-gpu", action="store_true", help="exit 3 where the official suite cannot run"
     )
     parser.add_argument("--json", action="store_true", help="one JSON document")
-    parser.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> int:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 
 from harness.board import query
 from harness.board.newest import newest
@@ -66,7 +66,6 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
         default=None,
         help="exit 1 if A is slower than B by more than this, beyond doubt (1%%)",
     )
-    parser.set_defaults(run=run)
 
 
 def add_pair(parser: argparse.ArgumentParser) -> None:
@@ -303,7 +302,7 @@ def _unheld(pairs: Sequence[Pair]) -> list[str]:
 
 def _document(args: argparse.Namespace, pairs: list[Pair], overall: Interval) -> dict[str, object]:
     def told(ratio: Interval) -> dict[str, object]:
-        return {"value": ratio.value, "low": ratio.low, "high": ratio.high, "words": words(ratio)}
+        return asdict(ratio) | {"words": words(ratio)}
 
     def lasts(pair: Pair) -> dict[str, object]:
         speed, energy = speed_ratio(pair.a, pair.b), energy_ratio(pair.a, pair.b)

@@ -41,7 +41,6 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     compare.add_pair(parser)
     query.add_json(parser)
     parser.add_argument("--cache", type=Path, default=CACHE, metavar="DIR", help="where builds lie")
-    parser.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> int:

@@ -70,7 +70,6 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     query.add_json(parser)
     parser.add_argument("--blocks", type=whole(1, MOST_BLOCKS), default=20, metavar="N")
     query.add_results(parser)
-    parser.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> int:
