@@ -396,9 +396,7 @@ class Plan:
             self.problem.list = blocks.data_ptr()
         self.problem.o = o_pointer
         self.problem.lse = lse_pointer
-        # the default stream is never captured, and the question costs as much as ten attributes
-        capturing = stream != 0 and torch.cuda.is_current_stream_capturing()
-        self.problem.counter = self.kernel.counters.take(capturing)
+        self.problem.counter = self.kernel.counters.take(torch.cuda.is_current_stream_capturing())
         self.config.stream = stream
         status = self.start(*self.arguments)
         if status:

@@ -407,20 +407,6 @@ def test_a_launch_has_its_own_output_and_counter(submission: ModuleType, fake: F
     assert fake.capture_modes == ["global", "relaxed", "global"]
 
 
-def test_a_launch_that_is_captured_keeps_its_counter(
-    submission: ModuleType, fake: FakeDriver, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The default stream, 0, cannot be captured, and is not asked."""
-    q = torch.empty(1, 2, 300, 64, dtype=torch.float16)
-    plan, counters = submission.Plan(q, q, q, True, 0.5), []
-    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: True)
-    for stream in (7, 0, 7):
-        plan.launch(4096, None, stream)
-        counters.append(plan.problem.counter)
-    first_captured = (1 << 20) + 8 * submission.Counters.RING
-    assert counters == [first_captured, 1 << 20, first_captured + 8]
-
-
 def test_a_launch_that_fails_is_named(submission: ModuleType, fake: FakeDriver) -> None:
     q = torch.empty(1, 2, 300, 64, dtype=torch.float16)
     plan = submission.Plan(q, q, q, True, 0.5)
