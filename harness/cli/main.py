@@ -30,26 +30,47 @@ from harness.measure.stats import MOST_BLOCKS
 from harness.measure.stopping import TIME_LIMIT_S
 from harness.process.project import base, chosen, find, results
 
-#: Command → its file in harness/cli/.
+#: Command → its file in harness/cli/, and what `--help` says of it.
 COMMANDS = {
-    "baselines": "commands.baselines",
-    "build": "commands.build",
-    "compare": "results.compare",
-    "completion": "commands.completion",
-    "doctor": "commands.doctor",
-    "explain": "results.explain",
-    "export": "commands.export.command",
-    "history": "results.history",
-    "import": "commands.import_",
-    "init": "commands.init",
-    "list": "commands.list_",
-    "papercheck": "results.papercheck",
-    "profile": "commands.profile",
-    "rank": "results.rank",
-    "replay": "results.replay",
-    "selftest": "commands.selftest",
-    "show": "results.show",
-    "verify": "results.verify",
+    "baselines": (
+        "commands.baselines",
+        "which rivals can run here, and what to install for the others",
+    ),
+    "build": (
+        "commands.build",
+        "compile CUDA submissions: registers, shared memory, spills, occupancy",
+    ),
+    "compare": ("results.compare", "how much faster A is than B, with its interval"),
+    "completion": ("commands.completion", "print a completion script for your shell"),
+    "doctor": ("commands.doctor", "what works here, what is missing, what to type"),
+    "explain": ("results.explain", "compare, and say what likely limits each"),
+    "export": ("commands.export.command", "a judged kernel as a Python package for your model"),
+    "history": ("results.history", "every run of one entry, and where its speed-up made a step"),
+    "import": (
+        "commands.import_",
+        "a suite from a definition and workloads of FlashInfer-Bench",
+    ),
+    "init": (
+        "commands.init",
+        "start a submission from a template; where there is no project, start one",
+    ),
+    "list": (
+        "commands.list_",
+        "submissions, their rungs, baselines and suites, and where each stands",
+    ),
+    "papercheck": (
+        "results.papercheck",
+        "published figures beside what is measured here on the same shapes",
+    ),
+    "profile": ("commands.profile", "ncu counters, roofline, likely limiter"),
+    "rank": ("results.rank", "rebuild leaderboard.md and .html from results/ alone"),
+    "replay": ("results.replay", "ask again what an entry answered wrongly"),
+    "selftest": (
+        "commands.selftest",
+        "run the cheaters and the honest controls against this harness",
+    ),
+    "show": ("results.show", "everything the newest records say of one entry"),
+    "verify": ("results.verify", "audit an old record and measure it again"),
 }
 EPILOG = """\
 examples:
@@ -106,9 +127,8 @@ def parse_args(argv: Sequence[str] | None = None) -> argparse.Namespace:
     )
     subparsers = parser.add_subparsers(dest="command", metavar="COMMAND")
     add_run(subparsers)
-    for name in commands:
-        if name != "run" and (words[0] == name or words[0] in ("-h", "--help", "completion")):
-            command_module(name).add_parser(subparsers)
+    for name in COMMANDS:
+        add_command(subparsers, name, whole=words[0] == name)
     args = parser.parse_args(words)
     if args.command == "run" and not args.submission:
         raise UsageError(
@@ -282,7 +302,14 @@ def command_names() -> list[str]:
 
 def command_module(command: str) -> ModuleType:
     """The file of a command, loaded when it is asked for: a query starts in a third of a second."""
-    return importlib.import_module(f"harness.cli.{COMMANDS[command]}")
+    return importlib.import_module(f"harness.cli.{COMMANDS[command][0]}")
+
+
+def add_command(subparsers: argparse._SubParsersAction[Any], name: str, whole: bool) -> None:
+    """Declare any command but `run`; its flags, which its file knows, only if `whole`."""
+    parser = subparsers.add_parser(name, help=COMMANDS[name][1])
+    if whole:
+        command_module(name).add_flags(parser)
 
 
 def run_command(args: argparse.Namespace) -> int:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import functools
 import json
 import os
@@ -15,6 +14,7 @@ import pytest
 
 from harness.board import record
 from harness.catalog.entrants import find_entrants
+from harness.cli import main
 from harness.cli.commands.export import bundle
 from harness.cli.commands.export import command as export
 from harness.cli.commands.export.evidence import Part
@@ -48,10 +48,8 @@ def judged(folder: Path, name: str = PAIR[0], source: str = "") -> Path:
 
 
 def call(folder: Path, *words: object) -> int:
-    parser = argparse.ArgumentParser()
-    export.add_parser(parser.add_subparsers())
-    args = parser.parse_args(["export", *map(str, words), "--to", str(folder)])
-    code: int = args.run(args)
+    args = main.parse_args(["export", *map(str, words), "--to", str(folder)])
+    code: int = export.run(args)
     return code
 
 
@@ -115,10 +113,8 @@ def test_the_evidence_is_the_boards_row_and_its_records(pair: Path, tmp_path: Pa
     assert (claims["gqa"], claims["seqlens"]) == (False, "equal"), "nor of what else it claims"
     assert told["backward"]["boards"] == []
     (tmp_path / "evidence.jsonl").write_bytes((pair / PACKAGE / "forward.jsonl").read_bytes())
-    parser = argparse.ArgumentParser()
-    verify.add_parser(parser.add_subparsers())
     words = ["verify", PAIR[0], "--results", str(tmp_path), "--audit-only"]
-    args = parser.parse_args(words)
+    args = main.parse_args(words)
     assert verify.run(args) == 0
 
 

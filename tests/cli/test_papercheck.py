@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import itertools
 import json
 import re
@@ -38,10 +37,8 @@ CUDNN_MS = {
 
 
 def call(results: Path, *words: str) -> int:
-    parser = argparse.ArgumentParser()
-    papercheck.add_parser(parser.add_subparsers())
-    args = parser.parse_args(["papercheck", *words, "--results", str(results)])
-    code: int = args.run(args)
+    args = main.parse_args(["papercheck", *words, "--results", str(results)])
+    code: int = papercheck.run(args)
     return code
 
 

@@ -21,13 +21,11 @@ from tests.board.factory import CPU, result, run_of
 
 @pytest.fixture
 def args(tmp_path: Path) -> argparse.Namespace:
-    parser = argparse.ArgumentParser()
-    command.add_parser(parser.add_subparsers())
     for seed, run in enumerate(("r1", "r2")):
         for one in run_of({"mine": 0.9, "yours": 0.95}, seed=seed, run=run):
             record.append(tmp_path / "results", one)
     board = str(tmp_path / "leaderboard.md")
-    return parser.parse_args(["rank", "--results", str(tmp_path / "results"), "--board", board])
+    return main.parse_args(["rank", "--results", str(tmp_path / "results"), "--board", board])
 
 
 def test_twice_gives_the_same_bytes(args: argparse.Namespace) -> None:
@@ -115,9 +113,7 @@ def test_a_try_out_on_a_cpu_leaves_the_committed_board_alone(
     results = tmp_path / "results"
     for one in run_of({"mine": 0.9}):
         record.append(results, one)
-    parser = argparse.ArgumentParser()
-    command.add_parser(parser.add_subparsers())
-    args = parser.parse_args(["rank", "--results", str(results)])
+    args = main.parse_args(["rank", "--results", str(results)])
     assert command.run(args) == 0
     committed = {p: p.read_bytes() for p in tmp_path.iterdir() if p.is_file()}
     assert set(committed) == {tmp_path / "leaderboard.md", tmp_path / "leaderboard.html"}
@@ -207,17 +203,15 @@ def test_documents_that_quote_the_board_are_written_and_checked(
     for path in (tmp_path / "README.md", notes):
         path.write_text(quote.format("1.0"))
     (tmp_path / "CHANGELOG.md").write_text("quotes nothing")
-    parser = argparse.ArgumentParser()
-    command.add_parser(parser.add_subparsers())
     words = ["rank", "--results", str(tmp_path / "results")]
-    args = parser.parse_args(words)
+    args = main.parse_args(words)
     assert command.run(args) == 0
     assert re.fullmatch(quote.format(r"\d+\.\d / \d+\.\d / \d+\.\d"), notes.read_text())
     assert "board fa3: mine" not in (tmp_path / "leaderboard.html").read_text()
-    assert command.run(parser.parse_args([*words, "--check"])) == 0
+    assert command.run(main.parse_args([*words, "--check"])) == 0
     (tmp_path / "README.md").write_text(quote.format("900.0 / 900.0 / 900.0"))
     capsys.readouterr()
-    assert command.run(parser.parse_args([*words, "--check"])) == 1
+    assert command.run(main.parse_args([*words, "--check"])) == 1
     out, err = capsys.readouterr()
     assert "README.md: not what the records give" in err
     assert "900.0" in out

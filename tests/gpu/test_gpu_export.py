@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import functools
 import json
 import os
@@ -12,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from harness.cli import main
 from harness.cli.commands.export import command as export
 
 pytestmark = [pytest.mark.gpu, pytest.mark.slow]
@@ -30,13 +30,11 @@ NAMES_ON_TWO = ["beside_the_current_card", "compiled", "cuda_graph", "streams", 
 @functools.cache
 def exported(pair: tuple[str, str], folder: Path) -> Path:
     """Where the package of a pair lies."""
-    parser = argparse.ArgumentParser()
-    export.add_parser(parser.add_subparsers())
     (folder / "none").mkdir()
     words = ["export", pair[0], "--backward", pair[1], "--to", str(folder / "out"), "--unjudged"]
     words += ["--strided"] if pair[0] in STRIDED else []
-    args = parser.parse_args([*words, "--results", str(folder / "none")])
-    assert args.run(args) == 0
+    args = main.parse_args([*words, "--results", str(folder / "none")])
+    assert export.run(args) == 0
     return folder / "out"
 
 

@@ -20,11 +20,8 @@ from harness.worker.cuda import resources
 from harness.worker.cuda.nvrtc import CudaSourceError
 
 
-def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Declare the command."""
-    parser = subparsers.add_parser(
-        "build", help="compile CUDA submissions: registers, shared memory, spills, occupancy"
-    )
+def add_flags(parser: argparse.ArgumentParser) -> None:
+    """What may stand behind the command."""
     parser.add_argument("names", nargs="+", metavar="NAME")
     parser.add_argument(
         "--arch", action="append", choices=resources.ARCHS, help="default: all it claims"

@@ -50,9 +50,8 @@ complete -o default -F _attnboard run.py ./run.py attnboard python python3
 """
 
 
-def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Declare the command."""
-    parser = subparsers.add_parser("completion", help="print a completion script for your shell")
+def add_flags(parser: argparse.ArgumentParser) -> None:
+    """What may stand behind the command."""
     parser.add_argument("shell", choices=("bash", "zsh"))
 
 
@@ -81,9 +80,8 @@ def _flags() -> dict[str, list[str]]:
     parser = argparse.ArgumentParser()
     subparsers = parser.add_subparsers()
     main.add_run(subparsers)
-    for name in main.command_names():
-        if name != "run":
-            main.command_module(name).add_parser(subparsers)
+    for name in main.COMMANDS:
+        main.add_command(subparsers, name, whole=True)
     return {
         name: ["--root"]
         + sorted(

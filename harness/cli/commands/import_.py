@@ -36,18 +36,14 @@ MOST_BURST = 24
 FLOPS = get_problem("attention_forward").flops
 
 
-def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Declare the command."""
-    parser = subparsers.add_parser(
-        "import", help="a suite from a definition and workloads of FlashInfer-Bench"
-    )
+def add_flags(parser: argparse.ArgumentParser) -> None:
+    """What may stand behind the command."""
     parser.add_argument("definition", type=Path, metavar="DEFINITION.json")
     parser.add_argument("workloads", type=Path, metavar="WORKLOADS.jsonl")
     parser.add_argument("--name", help="of the suite (default: the definition's)")
     parser.add_argument(
         "--most", type=whole(1), default=8, metavar="N", help="cases, from least to most work"
     )
-    parser.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> int:

@@ -51,9 +51,8 @@ torch.cuda.cudart().cudaProfilerStop()
 """
 
 
-def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Declare the command."""
-    parser = subparsers.add_parser("profile", help="ncu counters, roofline, likely limiter")
+def add_flags(parser: argparse.ArgumentParser) -> None:
+    """What may stand behind the command."""
     parser.add_argument("name", metavar="NAME")
     parser.add_argument("--suite", default="fa3")
     parser.add_argument("--kernel", default=".*", metavar="REGEX", help="only kernels of this name")

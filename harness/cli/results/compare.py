@@ -53,9 +53,8 @@ def geomean(pairs: Sequence[Pair]) -> Interval:
     return found if all(pair.one_card for pair in pairs) else stats.across_cards(found)
 
 
-def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Declare the command."""
-    parser = subparsers.add_parser("compare", help="how much faster A is than B, with its interval")
+def add_flags(parser: argparse.ArgumentParser) -> None:
+    """What may stand behind the command."""
     add_pair(parser)
     parser.add_argument("more", metavar="C", nargs="*", help="A against each of these, too")
     query.add_json(parser)

@@ -35,9 +35,8 @@ MOST_BINARY_BYTES, MOST_NOTE_BYTES = 16 << 20, 256 << 10
 MOST_MEMORY_BYTES = 4 << 30  # of cuobjdump
 
 
-def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Declare the command."""
-    parser = subparsers.add_parser("explain", help="compare, and say what likely limits each")
+def add_flags(parser: argparse.ArgumentParser) -> None:
+    """What may stand behind the command."""
     compare.add_pair(parser)
     query.add_json(parser)
     parser.add_argument("--cache", type=Path, default=CACHE, metavar="DIR", help="where builds lie")

@@ -11,11 +11,8 @@ from harness.board.render.text import sanitize, times
 from harness.errors import EXIT_OK, typed
 
 
-def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Declare the command."""
-    parser = subparsers.add_parser(
-        "history", help="every run of one entry, and where its speed-up made a step"
-    )
+def add_flags(parser: argparse.ArgumentParser) -> None:
+    """What may stand behind the command."""
     parser.add_argument("name")
     query.add_json(parser)
     query.add_results(parser)

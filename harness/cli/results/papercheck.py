@@ -50,17 +50,13 @@ class Compared:
         return 100 * (self.here / self.published - 1)
 
 
-def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Declare the command."""
-    parser = subparsers.add_parser(
-        "papercheck", help="published figures beside what is measured here on the same shapes"
-    )
+def add_flags(parser: argparse.ArgumentParser) -> None:
+    """What may stand behind the command."""
     parser.add_argument(
         "table", nargs="?", metavar="TABLE", help="file of configs/published/; without: a list"
     )
     query.add_json(parser)
     query.add_results(parser)
-    parser.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> int:

@@ -13,11 +13,8 @@ from harness.errors import EXIT_OK, EXIT_SUBMISSION_FAILED, UsageError, typed
 from harness.process.project import results
 
 
-def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Declare the command."""
-    parser = subparsers.add_parser(
-        "rank", help="rebuild leaderboard.md and .html from results/ alone"
-    )
+def add_flags(parser: argparse.ArgumentParser) -> None:
+    """What may stand behind the command."""
     parser.add_argument("--results", type=results, default="", metavar="DIR")
     parser.add_argument(
         "--board",

@@ -35,9 +35,8 @@ from harness.schema import Result, Status
 PRINTED_LINES = 12
 
 
-def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Declare the command."""
-    parser = subparsers.add_parser("show", help="everything the newest records say of one entry")
+def add_flags(parser: argparse.ArgumentParser) -> None:
+    """What may stand behind the command."""
     parser.add_argument("name")
     parser.add_argument("--samples", action="store_true", help="both clocks of every block")
     parser.add_argument(

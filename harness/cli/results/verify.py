@@ -57,9 +57,8 @@ class Verdict:
     why: str
 
 
-def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Declare the command."""
-    parser = subparsers.add_parser("verify", help="audit an old record and measure it again")
+def add_flags(parser: argparse.ArgumentParser) -> None:
+    """What may stand behind the command."""
     parser.add_argument("result", metavar="RESULT", help="ENTRY, ENTRY@RUN or FILE.jsonl:LINE")
     parser.add_argument(
         "--audit-only", action="store_true", help="check the record itself, measure nothing"
