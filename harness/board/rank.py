@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 
 from harness.board import kernel_class, rivals
 from harness.board.newest import newest
@@ -135,6 +135,7 @@ class Leaderboard:
 
     boards: tuple[Board, ...]
     bad_lines: int = 0
+    libraries: Libraries = field(default=rivals.among(()), compare=False, repr=False)
 
     @property
     def main(self) -> Board | None:
@@ -175,7 +176,7 @@ def leaderboard(
         groups.setdefault((result.gpu, result.suite_sha256, result.protocol), []).append(result)
     asked = (group for group in groups.values() if any(not r.case.hidden for r in group))
     boards = [_board(group, beside, libraries) for group in asked]
-    return Leaderboard(tuple(sorted(boards, key=_order)), bad_lines)
+    return Leaderboard(tuple(sorted(boards, key=_order)), bad_lines, libraries)
 
 
 def _order(board: Board) -> tuple[object, ...]:

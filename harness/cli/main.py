@@ -46,6 +46,7 @@ COMMANDS = {
     "explain": ("results.explain", "compare, and say what likely limits each"),
     "export": ("commands.export.command", "a judged kernel as a Python package for your model"),
     "history": ("results.history", "every run of one entry, and where its speed-up made a step"),
+    "import": ("commands.import_", "a suite from a definition and workloads of FlashInfer-Bench"),
     "init": (
         "commands.init",
         "start a submission from a template; where there is no project, start one",

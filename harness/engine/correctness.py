@@ -43,10 +43,26 @@ def _check(state: State, case: Case, kind: Kind, probes: bool) -> None:
         near = state.problem.probes(case, claims_of) if probes else []
         for number, probe in enumerate(near):
             label = f"probe/{case.name}/{kind.value}/{number}"
-            _verified_burst(state, case, probe, label, group, whole=True)
+            _verified_burst(
+                state, case, probe, label, _to_ask(state, case, probe, group), whole=True
+            )
         for name in group:
             known = state.record(name, case)
             state.observer.check(name, case.name, known.status or Status.PASSED, known.reason)
+
+
+def _to_ask(state: State, case: Case, probe: Probe, names: Sequence[str]) -> list[str]:
+    """Who has not answered this probe near another case yet: a grid's lengths share most of them.
+
+    An answer that was right is evidence for this case, too; a wrong one is asked for again.
+    """
+    asked = []
+    for name in names:
+        if (name, probe.question) not in state.answered:
+            asked.append(name)
+        elif error := state.answered[name, probe.question]:
+            state.record(name, case).saw(error)
+    return asked
 
 
 def _verified_burst(
@@ -63,7 +79,9 @@ def _verified_burst(
         known = state.record(name, case)
         if reply.status is not Status.PASSED:
             known.fail(reply.status, f"{reply.message} ({probe.label})", reply.mismatch)
-        elif reply.error:
+            continue
+        state.answered[name, probe.question] = reply.error
+        if reply.error:
             known.saw(reply.error)
         if reply.deterministic is not None:
             known.deterministic = reply.deterministic

@@ -71,6 +71,11 @@ class Probe:
     kwargs: Kwargs = field(default_factory=dict)
 
     @property
+    def question(self) -> str:
+        """Equal for probes that ask the same, whichever case they are near."""
+        return f"{self.case.model_dump_json(exclude={'name'})} {self.distribution} {self.kwargs}"
+
+    @property
     def label(self) -> str:
         """How a failure names this probe."""
         shape = "x".join(map(str, self.case.shape))
