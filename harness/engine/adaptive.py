@@ -14,12 +14,7 @@ from harness.engine.burst import settle
 from harness.engine.events import Progress
 from harness.engine.run_state import State
 from harness.engine.sustain import sustain
-from harness.engine.timing import (
-    clock_verdict,
-    intervals,
-    repeat_disturbed,
-    run_block,
-)
+from harness.engine.timing import clock_verdict, intervals, repeat_disturbed, run_block
 from harness.measure import stopping
 from harness.measure.plan import Block, further_block, plan_case
 from harness.measure.stats import Interval

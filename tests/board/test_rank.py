@@ -36,11 +36,7 @@ def three(entry: str, value: float, half: float = 0.001, **changes: object) -> l
 
 def test_the_fastest_comes_first_and_the_headline_is_one() -> None:
     board = only(run_of({"fast": 0.8, "slow": 1.3}))
-    assert places(board) == [
-        ("fast", 1, False),
-        ("sdpa_cudnn", 2, False),
-        ("slow", 3, False),
-    ]
+    assert places(board) == [("fast", 1, False), ("sdpa_cudnn", 2, False), ("slow", 3, False)]
     headline = board.exact[1]
     assert headline.speedup == rank.Interval(1, 1, 1)
     assert board.exact[0].speedup.value == pytest.approx(1.25, rel=0.01)
