@@ -43,7 +43,7 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """0 if nothing was accepted that should not be, and nothing flagged that is honest; else 1."""
     machine = inspect_machine()
-    machine = selftest_corpus.replace_gpu(machine) if args.cpu else machine
+    machine = machine.without_gpu() if args.cpu else machine
     level = usual_level() if args.sandbox is None else args.sandbox
     specimens = choose(selftest_corpus.load_corpus(), args.names)
     started = time.monotonic()
