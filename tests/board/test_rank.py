@@ -73,7 +73,7 @@ def test_side_by_side_a_small_difference_is_enough() -> None:
             results.append(timed(name, config, Kind.SUBMISSION, mine, base))
     board = only(results)
     first, second = board.exact[:2]
-    assert first.speedup.overlaps(second.speedup)
+    assert first.speedup.low <= second.speedup.high  # the slower's, so they overlap
     assert (first.rank, second.rank) == (1, 2)
     apart = [on_another_card(one) if one.entry == "b" else one for one in results]
     first, second = only(apart).exact[:2]
