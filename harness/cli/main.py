@@ -96,7 +96,7 @@ ALONE = ("-h", "--help", "-V", "--version")
 def parse_args(argv: Sequence[str] | None = None) -> argparse.Namespace:
     """Parse; without a command the words are those of `run`."""
     words = chosen(sys.argv[1:] if argv is None else argv)
-    commands = command_names()
+    commands = ("run", *COMMANDS)
     if not words:
         raise UsageError(
             "no submission named",
@@ -290,11 +290,6 @@ def add_many(group: argparse._ArgumentGroup) -> None:
         metavar="DIR",
         help="shared with the nodes: units, events, logs",
     )
-
-
-def command_names() -> list[str]:
-    """What may be typed first, `run` before the others."""
-    return ["run", *COMMANDS]
 
 
 def command_module(command: str) -> ModuleType:
