@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import csv
 import io
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 
 from harness.board.rank import Board, Leaderboard, Row
 from harness.board.render.lasting import lasting
+from harness.board.render.text import sanitize
 from harness.schema import Result
 
+MOST_CELL = 4000  # characters
+FORMULA = ("=", "+", "-", "@")  # how it begins for a spreadsheet
 COLUMNS = (
     *("gpu", "suite", "suite_sha256", "protocol", "group", "rank", "tie", "entry", "kind"),
     *("language", "author", "speedup", "speedup_low", "speedup_high", "against", "config"),
@@ -73,8 +77,16 @@ def csv_text(found: Leaderboard) -> str:
             shared = of_board(board) | _of_row(board, row)
             for result in _results(row):
                 line = shared | result
-                writer.writerow({name: line[name] for name in COLUMNS})
+                writer.writerow({name: _cell(line[name]) for name in COLUMNS})
     return out.getvalue()
+
+
+def _cell(value: object) -> object:
+    """A text as one line that neither a terminal nor a spreadsheet takes for an order."""
+    if not isinstance(value, str):
+        return value
+    text = sanitize(value, MOST_CELL)
+    return f"'{text}" if text.startswith(FORMULA) else text
 
 
 def of_board(board: Board) -> dict[str, object]:
@@ -111,8 +123,13 @@ def _results(row: Row) -> Iterator[dict[str, object]]:
 
 def _each(results: Sequence[Result]) -> Iterator[dict[str, object]]:
     for result in results:
-        told = {name: getattr(result, name) for name in OF_A_RESULT}
+        told = {name: _finite(getattr(result, name)) for name in OF_A_RESULT}
         yield told | {"status": result.status.value} | _of_a_stretch(result)
+
+
+def _finite(value: object) -> object:
+    """JSON has no word for what is no number; a row with such a figure costs nobody else his."""
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def _of_a_stretch(result: Result) -> dict[str, object]:

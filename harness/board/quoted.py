@@ -173,11 +173,11 @@ def _over_best(suite: str, entry: str, leaderboard: Leaderboard, configs: Path, 
         return "\n"
     mean = stats.geomean([cell.ratio for cell in grid.cells])
     least, doubt = grid.worst, _doubt(*row.results)
+    weakest = f"{sanitize(least.result.config, 80)}, `{least.library}`"
     said = (
         f"{sanitize(asked.description)}: {mean.value:.3f}{doubt} × the best of "
         f"{_ran_beside(grid, leaderboard)} on each shape, least {least.ratio.value:.3f}{doubt} "
-        f"({sanitize(least.result.config, 80)}, "
-        f"`{least.library}`), not behind in {grid.led} of {len(grid.cells)}"
+        f"({weakest}), not behind in {grid.led} of {len(grid.cells)}"
     )
     said += f" measured of {grid.of}" if len(grid.cells) < grid.of else ""
     said += f" (protocol {board.protocol})" if board.protocol < boards[0].protocol else ""

@@ -20,7 +20,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from harness.process import process_tree
+from harness.process import bytecode, process_tree
 from harness.process.forkserver import DetachedProcess, ForkServer
 from harness.process.project import HOME, private
 from harness.process.sandbox import cgroup, enter, namespaces, search_path, usage
@@ -269,7 +269,7 @@ def sandbox_rules(jail: Jail) -> enter.Rules:
 
 def trusted_env() -> dict[str, str]:
     """The judge's environment: ours, with the house importable."""
-    return {**os.environ, "PYTHONPATH": _python_path(HOME), "PYTHONDONTWRITEBYTECODE": "1"}
+    return bytecode.with_cache({**os.environ, "PYTHONPATH": _python_path(HOME)})
 
 
 def untrusted_env(jail: Jail) -> dict[str, str]:

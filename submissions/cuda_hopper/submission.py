@@ -368,10 +368,11 @@ class Plan:
         self.kernel = _load(*build, q.dtype == torch.bfloat16, bool(sequences), q.device.index)
         tiles = (q, 64), (k, shape.block_n), (v, shape.block_n)
         self.maps = [_tensor_map(t, rows) for t, rows in tiles]
-        self.o_stride = torch.empty_like(q, device="meta").stride()
+        o_stride = torch.empty_like(q, device="meta").stride()
+        self.o_like = q.shape, o_stride, q.dtype, q.get_device()
         self.problem = Problem(
             *(None, None, None),  # o, lse and counter come with the launch
-            *self.o_stride[:3],
+            *o_stride[:3],
             *(Divisor.of(heads), Divisor.of(heads // kv_heads), batch, heads, heads // kv_heads),
             *(seqlen_q, seqlen_k, int(causal), seqlen_k - seqlen_q if causal else seqlen_k),
             _section(self.kernel, q, k, causal),
@@ -402,10 +403,11 @@ class Plan:
             name = driver.CUresult(status).name
             raise RuntimeError(f"submissions/cuda_hopper: cuLaunchKernelEx failed with {name}")
 
-    def fits(self, out: torch.Tensor, q: torch.Tensor) -> bool:
+    def fits(self, out: torch.Tensor) -> bool:
         """Whether the kernel can write its output into `out`."""
-        same = out.shape == q.shape and out.stride() == self.o_stride and out.dtype is q.dtype
-        return same and out.get_device() == q.get_device() and out.data_ptr() % 16 == 0
+        like = self.o_like
+        same = out.shape == like[0] and out.stride() == like[1] and out.dtype is like[2]
+        return same and out.get_device() == like[3] and out.data_ptr() % 16 == 0
 
 
 class ListOfBlocks:
@@ -574,7 +576,7 @@ def custom_attention_forward(
         _check(q, k, v, causal, sequences)
         q, k, v = (t if _is_mappable(t) else _dense(t) for t in (q, k, v))
         plan = _make_plan(q, k, v, causal, sm_scale, sequences) if q.numel() else None
-    o = out if out is not None and plan and plan.fits(out, q) else torch.empty_like(q)
+    o = out if out is not None and plan and plan.fits(out) else torch.empty_like(q)
     lse = torch.empty(q.shape[:3], dtype=torch.float32, device=q.device) if return_lse else None
     if plan:
         lse_pointer = lse.data_ptr() if return_lse else None

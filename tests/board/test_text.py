@@ -57,6 +57,12 @@ def test_known_tricks(dirty: str, clean: str) -> None:
     assert sanitize(dirty) == clean
 
 
+def test_letters_keep_the_accents_that_languages_write_and_no_tower() -> None:
+    told = "Nguye\u0302\u0303n \u0e01\u0e35\u0e48 o\u0335\u0336\u20d2"
+    assert sanitize(told) == told
+    assert len(sanitize("a" + "\u0336" * 300 + "b")) == 5
+
+
 @pytest.mark.parametrize("text", [":" * 30_000 + "a::", "#" * 30_000 + "["])
 def test_a_row_of_one_sign_goes_at_once(text: str) -> None:
     """Pair by pair it took a manifest's author of 30,000 colons 16 s on every board."""

@@ -156,10 +156,8 @@ def measured(
         "harness_commit": commit,
         **opened(secret),
     }
-    entries = {
-        entry: of_entry(hub, entry, kind) for entry, kind in {(r.entry, r.kind) for r in results}
-    }
-    official = [as_suite(r, suite, facts | entries[r.entry]) for r in results]
+    told_of = {(r.entry, r.kind): of_folder(hub, r.entry, r.kind) for r in results}
+    official = [as_suite(r, suite, facts | told_of[r.entry, r.kind]) for r in results]
     return [*official, *on_hidden_shapes(official, suite)]
 
 
@@ -185,12 +183,13 @@ def on_hidden_shapes(results: list[Result], suite: Suite, secret: str = "") -> l
     return found
 
 
-def of_entry(hub: Hub, entry: str, kind: Kind) -> dict[str, str]:
-    """What rows say of the entry's folder."""
+def of_folder(hub: Hub, entry: str, kind: Kind) -> dict[str, str]:
+    """What a row says of its entry's folder."""
     folder = hub.trusted / ("submissions" if kind is Kind.SUBMISSION else "baselines")
     problem = get_problem("attention_forward")
     entrant = load_entrant(folder / entry, kind, problem, folder)
-    told = {"author": entrant.manifest.author, "language": entrant.manifest.language}
+    manifest = entrant.manifest
+    told = {"author": manifest.author, "language": manifest.language}
     return {"source_sha256": entrant.source_sha256, **told}
 
 

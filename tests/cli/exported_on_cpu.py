@@ -114,6 +114,42 @@ def compiled_without_the_dispatcher():
         assert not [text for text in code + inference if f"{called}.default(" in text], name
 
 
+def compiled_into_planned_memory():
+    """A forward that takes `out` is given inductor's buffers, which are used again."""
+    from torch._inductor import config
+    from torch._inductor.utils import run_and_get_code
+
+    name, judged = f"torch.ops.{sys.argv[1]}.inference_", PACKAGE.ops.judged
+    function, given = judged.function, []
+
+    def forward(q, k, v, causal, sm_scale, out=None):
+        o = function("forward")(q, k, v, causal, sm_scale)
+        given.append(out is not None)
+        return o if out is None else out.copy_(o)
+
+    def thrice(q, k, v):
+        for _ in range(3):
+            q = PACKAGE.attention(q, k, v)
+        return q
+
+    judged.function = lambda name: forward if name == "forward" else function(name)
+    PACKAGE.compiled._told.add(OPS.inference.default)  # by what follows
+    PACKAGE.compiled._lower(OPS.inference.default, f"{name}function", f"{name}into")
+    for strided in (False, True):
+        torch._dynamo.reset()
+        tensors = draw(strided=strided)
+        with torch.no_grad(), config.patch(force_disable_caches=True):
+            wanted = thrice(*tensors)
+            given.clear()
+            found, (code,) = run_and_get_code(torch.compile(thrice, fullgraph=True), *tensors)
+        near([found], [wanted.double()])
+        assert found.stride() == wanted.stride()
+        assert (given, code.count(f"{name}into(")) == ([True] * 3, 3), code
+        assert "# reuse" in code, code
+    PACKAGE.compiled._lower(OPS.inference.default, f"{name}function", None)
+    judged.function = function
+
+
 def checkpointed():
     def call(q, k, v):
         return checkpoint(PACKAGE.attention, q, k, v, use_reentrant=False)
@@ -303,8 +339,8 @@ def in_transformers():
 
 
 CHECKS = [
-    *(opchecks, gradients, compiled, compiled_without_the_dispatcher, checkpointed),
-    *(autocast, scale_and_mask, misaligned),
+    *(opchecks, gradients, compiled, compiled_without_the_dispatcher),
+    *(compiled_into_planned_memory, checkpointed, autocast, scale_and_mask, misaligned),
     *(
         second_derivative,
         strided,

@@ -118,6 +118,17 @@ def test_the_evidence_is_the_boards_row_and_its_records(pair: Path, tmp_path: Pa
     assert verify.run(args) == 0
 
 
+def test_parameters_of_the_judged_function_are_told(pair: Path, tmp_path: Path) -> None:
+    (tmp_path / "none").mkdir()
+    assert call(tmp_path / "out", "cuda_hopper", "--unjudged", "--results", tmp_path / "none") == 0
+    hopper = json.loads((tmp_path / "out/attnboard_cuda_hopper/evidence.json").read_text())
+    told = json.loads((pair / PACKAGE / "evidence.json").read_text())
+    found = [
+        each["forward"][key] for each in (told, hopper) for key in ("returns_lse", "takes_out")
+    ]
+    assert found == [True, False, True, True]
+
+
 def test_project_file_licence_and_readme(pair: Path) -> None:
     tomllib = pytest.importorskip("tomllib")
     project = tomllib.loads((pair / "pyproject.toml").read_text())["project"]
@@ -268,7 +279,7 @@ def test_pip_fetches_nothing_that_its_author_alone_has_chosen(tmp_path: Path) ->
 
 NAMES = [
     *("opchecks", "gradients", "compiled", "compiled_without_the_dispatcher"),
-    *("checkpointed", "autocast", "scale_and_mask"),
+    *("compiled_into_planned_memory", "checkpointed", "autocast", "scale_and_mask"),
     *("misaligned", "second_derivative", "strided", "fallback", "grouped_heads_and_longer_keys"),
     *("causal_ends_with_the_last_key", "sdpa_slot"),
 ]

@@ -181,6 +181,19 @@ def test_a_wrong_workload_names_its_line(
         traced.call()
 
 
+@pytest.mark.parametrize("places", [[1, 5, 11, 18], [0, 11, 5, 18], [0, 5, 11]])
+def test_places_that_do_not_rise_from_0_are_no_sequences(
+    places: list[int], traced: TraceSet
+) -> None:
+    traced.add([5, 6, 7], [5, 6, 7])
+    ends = {"qo_indptr": [0, 5, 11, 18], "kv_indptr": places}
+    (traced.folder / "blob0.safetensors").write_bytes(safetensors(ends))
+    with pytest.raises(
+        UsageError, match=r"w.jsonl:1: .*kv_indptr: not len_indptr places that rise"
+    ):
+        traced.call()
+
+
 def test_a_line_that_is_no_json_is_named(traced: TraceSet) -> None:
     told, lines = traced.folder / "d.json", traced.folder / "w.jsonl"
     told.write_text(json.dumps(DEFINITION))

@@ -24,6 +24,7 @@ _PLAIN = re.compile(r"[A-Za-z0-9_.,()%=/+-]+(?: [A-Za-z0-9_.,()%=/+-]+)*")
 _WORKFLOW = re.compile(r":{2,}(?=[a-z][a-z-]*(?:\s[^:\n]*)?::)|#{2,}(?=\[)", re.IGNORECASE)
 
 
+MOST_MARKS = 3
 DOUBT = "?"  # behind a place or a figure whose row was not judged
 UNHELD = {
     "unlocked": "unlocked: the driver locked no process, so others' kernels may have run beside it",
@@ -38,10 +39,20 @@ def sanitize(text: str, limit: int = 400) -> str:
     text = _ESCAPES.sub("", text)
     text = "".join(" " if c in "\t\n\r\v\f\u2028\u2029" else c for c in text)
     text = "".join(c for c in text if unicodedata.category(c) not in {"Cc", "Cf", "Cs", "Co"})
+    text = text if text.isascii() else _unpiled(text)
     text = re.sub(r" {2,}", " ", text).strip()
     while _WORKFLOW.search(text):  # taking one away may leave another
         text = _WORKFLOW.sub("", text)
     return text if len(text) <= limit else text[: limit - 1] + "…"
+
+
+def _unpiled(text: str) -> str:
+    """At most MOST_MARKS accents on one letter: a tower of them lies over other people's rows."""
+    kept, marks = [], 0
+    for c in text:
+        marks = marks + 1 if unicodedata.category(c) in {"Mn", "Me"} else 0
+        kept += [c] if marks <= MOST_MARKS else []
+    return "".join(kept)
 
 
 def heads_and_lengths(case: Case, between: str) -> str:

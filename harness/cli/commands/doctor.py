@@ -21,6 +21,7 @@ from harness.errors import EXIT_OK, EXIT_UNAVAILABLE, HarnessError, typed
 from harness.measure.gpu_specs import peak_tflops
 from harness.measure.machine import inspect_machine, nvml, version_of
 from harness.process import project
+from harness.process.bytecode import FOLDER, compiled
 from harness.process.cuda.checkpoint import Checkpoint
 from harness.process.sandbox import enter, landlock
 from harness.schema import Machine
@@ -124,12 +125,14 @@ def bytecode(package: str = "torch") -> Iterator[Line]:
     if found is None or found.origin is None:
         return
     source = Path(found.origin)
-    if Path(importlib.util.cache_from_source(source)).is_file():
+    if compiled(package):
         yield Line("ok", "bytecode", f"{package}'s is compiled")
         return
     folders = [str(source.parent.with_name(name)) for name in (package, "triton", "sympy")]
     how = shlex.join([sys.executable, "-m", "compileall", "-q", "-j", "0", *folders])
-    told = f"{package} has none here: every run compiles it again, some seconds"
+    told = (
+        f"{package} has none here: runs keep some of it in {FOLDER}, workers compile the rest again"
+    )
     yield Line("note", "bytecode", told, how)
 
 

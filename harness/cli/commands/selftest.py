@@ -9,7 +9,7 @@ import time
 from collections.abc import Sequence
 
 from harness.cli.arguments import whole
-from harness.cli.selftest import ablate
+from harness.cli.selftest import ablate, plan
 from harness.cli.selftest import corpus as selftest_corpus
 from harness.errors import (
     EXIT_OK,
@@ -32,11 +32,7 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--sandbox", type=int, choices=(0, 1, 2, 3), metavar="LEVEL")
     parser.add_argument("--cpu", action="store_true", help="leave the GPU alone")
     parser.add_argument(
-        "--batch",
-        type=whole(1),
-        default=selftest_corpus.BATCH,
-        metavar="N",
-        help="entrants of one run",
+        "--batch", type=whole(1), default=plan.BATCH, metavar="N", help="entrants of one run"
     )
 
 
@@ -49,9 +45,7 @@ def run(args: argparse.Namespace) -> int:
     started = time.monotonic()
     if args.ablate:
         return report_ablation(ablate.ablate(specimens, machine, level, show_ablated), args.json)
-    outcomes = selftest_corpus.run_corpus(
-        specimens, machine, level, show=show, size=args.batch, row=show_row
-    )
+    outcomes = plan.run_corpus(specimens, machine, level, show=show, size=args.batch, row=show_row)
     if args.json:
         document = {"machine": machine.gpu, "sandbox": level, **counts(outcomes)}
         print(json.dumps(document | {"rows": [o.as_json() for o in outcomes]}))

@@ -15,6 +15,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from pydantic import ValidationError
+
 from harness.board import query, record
 from harness.board.record import Head
 from harness.board.render.error_map import error_map
@@ -34,11 +36,12 @@ from harness.problems.base import Probe
 from harness.process.messages import BurstReport
 from harness.process.project import base
 from harness.process.sandbox import enter
-from harness.schema import Kind, Result, Status, Suite
+from harness.schema import Case, Kind, Result, Status, Suite
 from harness.schema.common import AXES
 from harness.schema.mismatch import Mismatch
 
 PRINTED_LINES = 12
+LEAST_ROOM_BYTES = 1 << 28  # of a burst: shapes of checks may be larger than a small suite's own
 
 
 def add_flags(parser: argparse.ArgumentParser) -> None:
@@ -176,9 +179,27 @@ def _suite(old: Result, found: Mismatch) -> Suite:
     batch, heads, seqlen, headdim = found.draw.shape
     shape = {"batch": batch, "heads": heads, "seqlen": seqlen, "headdim": headdim}
     axes = {name: getattr(found.draw, name) for name in AXES}
-    burst = {"causal": bool(found.draw.kwargs["causal"]), "burst": found.draw.calls}
-    case = old.case.model_copy(update={**shape, **axes, **burst})
+    burst = {"causal": found.draw.kwargs.get("causal"), "burst": found.draw.calls}
+    try:
+        case = Case.model_validate(old.case.model_dump() | {**shape, **axes, **burst})
+    except ValidationError as error:
+        raise _no_draw(old, error.errors()[0]["msg"]) from None
+    if _bytes(case) > 4 * max(_bytes(old.case), LEAST_ROOM_BYTES):
+        raise _no_draw(old, f"{_bytes(case) >> 30} GiB, more than its own shape takes")
     return usual.model_copy(update={"cases": (case,), "name": old.suite, "baselines": ()})
+
+
+def _bytes(case: Case) -> int:
+    """Of q, k, v and o, or as much as a backward's, in one burst."""
+    return 2 * case.burst * (case.q_bytes + case.kv_bytes)
+
+
+def _no_draw(old: Result, why: str) -> UnavailableError:
+    return UnavailableError(
+        f"{sanitize(old.entry, 80)} on {sanitize(old.config, 80)}: its record tells of inputs "
+        f"that no run draws: {sanitize(why)}",
+        "python run.py rank tells which lines are damaged; measure it again",
+    )
 
 
 def _asked(request: Request, old: Result, found: Mismatch) -> list[str]:

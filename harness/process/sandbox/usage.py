@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import re
 import time
@@ -22,6 +23,7 @@ DELETED = " (deleted)"  # how /proc names what has no name
 SOCKET_BYTES = (
     2 * 212_992
 )  # a buffer of the usual size, which no worker changes, and one write more
+FAR_DOWN = Path()  # of a file without a name whose last path no path can name
 ANONYMOUS = Path("/dev/zero")  # of a mapping that is shared and of no file
 LOOK_AGAIN_BYTES, LOOK_AGAIN_FILES = 32 << 20, 1000  # growth of a disk that is worth a count
 LOOK_AGAIN_S = 10.0  # and without any: a hard link takes neither an inode nor, nearly, a block
@@ -58,9 +60,12 @@ def states(pid: int) -> str:
 
 
 def _numbers(file: str) -> dict[str, int]:
-    """Of a /proc file in lines like `VmRSS:  12 kB`: word → number; empty if unreadable."""
+    """Of a /proc file in lines like `VmRSS:  12 kB`: word → number; empty if unreadable.
+
+    A carriage return ends no line: a process may have one in its name.
+    """
     try:
-        text = Path("/proc", file).read_text(encoding="utf-8", errors="replace")
+        text = Path("/proc", file).read_bytes().decode(errors="replace")
     except OSError:
         return {}
     return {
@@ -242,7 +247,7 @@ class Nameless:
             self.bytes[folder] = sum(
                 size
                 for (device, _), (path, size) in found.items()
-                if device == here and folder in path.parents
+                if device == here and (folder in path.parents or path == FAR_DOWN)
             )
 
 
@@ -265,9 +270,21 @@ def _nameless(links: Path) -> Iterable[tuple[Path, os.stat_result]]:
     with contextlib.suppress(OSError):  # the process has just ended, or nobody may look
         for link in links.iterdir():
             with contextlib.suppress(OSError):
-                path = str(link.readlink())
+                path = _last_path(link)
                 if path.endswith(DELETED):
                     yield Path(path.removesuffix(DELETED)), link.stat()
+                elif not path and not link.stat().st_nlink:
+                    yield FAR_DOWN, link.stat()
+
+
+def _last_path(link: Path) -> str:
+    """Of an open file; an empty string where it is longer than a path can be."""
+    try:
+        return str(link.readlink())
+    except OSError as cause:
+        if cause.errno == errno.ENAMETOOLONG:
+            return ""
+        raise
 
 
 def _used_bytes(folder: Path) -> int:
