@@ -104,11 +104,7 @@ def resolve_request(args: argparse.Namespace, suite: Suite, machine: Machine) ->
     baselines = list(suite.baselines) if args.baselines is None else _split(args.baselines) or []
     if baselines == ["none"] or args.check:
         baselines = []
-    on = (
-        machine
-        if suite.device == "gpu"
-        else machine.model_copy(update={"sms": 0, "gpu": "cpu", "uuid": ""})
-    )
+    on = machine if suite.device == "gpu" else machine.without_gpu()
     request = resolve(args.submission, baselines, suite, on, against, project.base())
     level = enter.usual_level() if args.sandbox is None else args.sandbox
     cases = cases_named(args.only, suite)

@@ -289,11 +289,7 @@ class WorkerLink:
         ]
 
     def _ungated(
-        self,
-        inputs: Inputs,
-        copies: Copies,
-        withheld: Withheld,
-        timeout_s: float,
+        self, inputs: Inputs, copies: Copies, withheld: Withheld, timeout_s: float
     ) -> tuple[WorkerReply, float, list[torch.Tensor]]:
         """The same by the host's clock, through slots that the worker copies its outputs into."""
         slots = self.outputs.carve([(s.shape, s.dtype) for s in inputs.specs_out] * inputs.calls)

@@ -31,6 +31,10 @@ class Machine(Frozen):
         """Whether kernels can run on a GPU here."""
         return self.sms > 0
 
+    def without_gpu(self) -> Machine:
+        """The same machine, whose GPU nobody uses."""
+        return self.model_copy(update={"sms": 0, "gpu": "cpu", "uuid": ""})
+
     @property
     def slug(self) -> str:
         """Folder name under results/."""

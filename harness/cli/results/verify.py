@@ -233,10 +233,7 @@ def obstacle(old: Sequence[Result], machine: Machine, home: Path) -> str:
     gpu = machine.gpu if machine.has_gpu else "cpu"
     if first.gpu != gpu:
         return f"measured on {first.gpu}, this is {gpu}"
-    if (first.machine.sms, first.machine.capability) != (
-        machine.sms,
-        machine.capability,
-    ):
+    if (first.machine.sms, first.machine.capability) != (machine.sms, machine.capability):
         return f"{first.machine.sms} SMs then, {machine.sms} here"
     if any(r.speedup is None for r in old):
         return "the record has no speed-up over a baseline"
