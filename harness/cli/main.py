@@ -40,8 +40,10 @@ COMMANDS = {
     "explain": "results.explain",
     "export": "commands.export.command",
     "history": "results.history",
+    "import": "commands.import_",
     "init": "commands.init",
     "list": "commands.list_",
+    "papercheck": "results.papercheck",
     "profile": "commands.profile",
     "rank": "results.rank",
     "replay": "results.replay",
@@ -54,14 +56,14 @@ examples:
   python run.py --submission triton_template            one submission on the official suite
   python run.py mine.py --suite quick                   a bare file, seconds
   python run.py mine --check -x                         is it right? stop at the first failure
-  python run.py --submission mine --suite quick --watch  again after every edit, without torch's import
+  python run.py mine --suite quick --watch              again after every edit, no import of torch
   python run.py --submission all --baselines sdpa_cudnn,flash_attn_3
   python run.py --submission all --gpus all --resume    every GPU of this host, what is not recorded
   python run.py rank                                    rebuild leaderboard.md from results/
---root DIR, or ATTNBOARD_ROOT: whose submissions/, configs/ and results/ are meant (default: the nearest
-            folder upwards with a file .attnboard)
+--root DIR, or ATTNBOARD_ROOT: whose submissions/, configs/ and results/ are meant (default: the
+            nearest folder upwards with a file .attnboard)
 exit codes: 0 done · 1 a submission failed · 2 usage or harness error
-            3 something is missing here, or no submission could run (UNSUPPORTED, UNAVAILABLE, UNSTABLE)
+            3 something is missing here, or none could run (UNSUPPORTED, UNAVAILABLE, UNSTABLE)
             4 GPU unhealthy · 5 results could not be stored · 130 interrupted
             (UNSUPPORTED: outside the claims of its manifest, or it raises NotImplementedError)
             141 nobody reads the output any more (a run goes on to its end and is recorded)
@@ -156,7 +158,8 @@ def add_run(subparsers: argparse._SubParsersAction[Any]) -> None:
         "-s",
         action="append",
         metavar="NAME",
-        help="folder of submissions/, path to a folder, to a folder of folders, to a .py or to a described .cu, comma list, all;"
+        help="folder of submissions/, path to a folder, to a folder of folders, to a .py or to a "
+        "described .cu, comma list, all;"
         " names may stand alone in front: run.py mine.py",
     )
     add("--suite", metavar="NAME", help="file of configs/ (default: fa3 with a GPU, smoke without)")
@@ -185,7 +188,8 @@ def add_run(subparsers: argparse._SubParsersAction[Any]) -> None:
         "--time-limit",
         type=float,
         metavar="SECONDS",
-        help=f"of the timed part, for --until; the suite's own blocks are not cut (default: {TIME_LIMIT_S:g})",
+        help="of the timed part, for --until; the suite's own blocks are not cut (default: "
+        f"{TIME_LIMIT_S:g})",
     )
     add(
         "--only",
@@ -213,7 +217,8 @@ def add_run(subparsers: argparse._SubParsersAction[Any]) -> None:
         "--timeout",
         type=positive,
         metavar="SECONDS",
-        help="of an import, a first call, a burst (default: the suite's limits); a second hang gets 5 s",
+        help="of an import, a first call, a burst (default: the suite's limits); a second hang "
+        "gets 5 s",
     )
     add("--gpu", type=whole(0), metavar="INDEX", help="which GPU, in NVML's order (default: 0)")
     add(
@@ -233,7 +238,8 @@ def add_run(subparsers: argparse._SubParsersAction[Any]) -> None:
         "--board",
         type=Path,
         metavar="FILE",
-        help="everything into this file (default: leaderboard.md, a CPU's in results/cpu/; beside records that lie elsewhere)",
+        help="everything into this file (default: leaderboard.md, a CPU's in results/cpu/; beside "
+        "records that lie elsewhere)",
     )
 
 
@@ -286,7 +292,7 @@ def run_command(args: argparse.Namespace) -> int:
 
 
 class Stop:
-    """What a signal does: the first ends the command, the second waits for that end, the third does not."""
+    """What a signal does: the first ends the command, the second waits, the third does not."""
 
     def __init__(self) -> None:
         self.asked = 0

@@ -1,10 +1,10 @@
 """Inputs and references of attention forward. Only trusted processes import this for verdicts.
 
-q and o are (batch, heads, seqlen, headdim), k and v (batch, kv_heads, seqlen_k, headdim); query head
-h reads head h // (heads // kv_heads) of k and v, and causal is bottom-right. The float64 reference
-follows the definition, chunk by chunk over query rows, so that no tensor of seqlen · seqlen_k scores
-with more than CHUNK_ELEMENTS ever exists. Packed sequences are taken apart and answered one by one:
-no answer depends on how a library reads cu_seqlens.
+q and o are [batch, heads, seqlen, headdim], k and v [batch, kv_heads, seqlen_k, headdim]; query
+head h reads head h // (heads // kv_heads) of k and v, and causal is bottom-right. The float64
+reference follows the definition, chunk by chunk over query rows, so that no tensor of seqlen ·
+seqlen_k scores with more than CHUNK_ELEMENTS ever exists. Packed sequences are taken apart and
+answered one by one: no answer depends on how a library reads cu_seqlens.
 """
 
 from __future__ import annotations
@@ -275,7 +275,7 @@ def _exact_rows(
 def draw_rows(
     heads: int, seqlen: int, generator: torch.Generator, wanted: int = SAMPLED_ROWS
 ) -> torch.Tensor:
-    """[heads, R] rising row numbers: one out of each of R equal strata, R * heads about `wanted`."""
+    """[heads, R] rising row numbers: one of each of R equal strata, R * heads about `wanted`."""
     each = min(seqlen, max(1, -(-wanted // heads)))
     edges = torch.arange(each + 1, device=generator.device) * seqlen // each
     chance = torch.rand(

@@ -1,9 +1,9 @@
 """Bytecode of what judge and fork server import, where the installation of torch holds none.
 
-pip compiles what it installs. uv and many images do not, and where nobody may write beside the sources
-Python compiles torch's thousand files at every start again: 2 to 3 s of 4, measured on one H200's host
-(docs/write-a-cuda-kernel.md). Then these two processes keep a cache of their own. No worker reads it
-or writes to it; Python itself compares it with each source's time and size.
+pip compiles what it installs. uv and many images do not, and where nobody may write beside the
+sources Python compiles torch's thousand files at every start again: 2 to 3 s of 4, measured on one
+H200's host (docs/write-a-cuda-kernel.md). Then these two processes keep a cache of their own. No
+worker reads it or writes to it; Python itself compares it with each source's time and size.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ FOLDER = Path.home() / ".cache" / "attnboard" / "bytecode"
 
 
 def compiled(package: str = "torch") -> bool:
-    """Whether `package` has bytecode where this Python looks for it; also where there is no such package."""
+    """Whether `package` has bytecode where this Python looks for it, or is not there at all."""
     found = importlib.util.find_spec(package)
     if found is None or found.origin is None:
         return True
@@ -29,7 +29,7 @@ def compiled(package: str = "torch") -> bool:
 def with_cache(
     env: Mapping[str, str], package: str = "torch", folder: Path = FOLDER
 ) -> dict[str, str]:
-    """`env` for a trusted process that imports `package`: it writes no bytecode, or only to `folder`."""
+    """`env` for a trusted process that imports `package`: it writes none, or to `folder`."""
     if compiled(package) or not _ours(folder):
         return {**env, "PYTHONDONTWRITEBYTECODE": "1"}
     return {**env, "PYTHONDONTWRITEBYTECODE": "", "PYTHONPYCACHEPREFIX": str(folder)}

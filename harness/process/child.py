@@ -27,8 +27,8 @@ from harness.process.sandbox import cgroup, enter, namespaces, search_path, usag
 from harness.process.text import plain_text
 
 LOG_BYTES, LOG_TAIL_BYTES = 64 << 20, 4096
-#: A thread that is told to stop does so when it next leaves the kernel or gets a core; one that ends
-#: ends, which takes a process with much memory its time on a busy host.
+#: A thread that is told to stop does so when it next leaves the kernel or gets a core; one that
+#: ends ends, which takes a process with much memory its time on a busy host.
 STOPPING_S, STOPPING_MS = 2.0, 10
 WAITING_S = 0.2  # the same for who waits in the kernel and spends no time there
 KEPT_ENV = (
@@ -45,7 +45,7 @@ KEPT_ENV = (
 
 @dataclass(frozen=True)
 class Jail:
-    """What a child may see: its private folders, its source, the extra environment, how strictly."""
+    """What a child may see: private folders, source, extra environment, how strictly."""
 
     cache: Path
     scratch: Path
@@ -292,7 +292,7 @@ def untrusted_env(jail: Jail) -> dict[str, str]:
 
 
 def bare_env(house: Path) -> dict[str, str]:
-    """What every untrusted process is told, and the fork server: paths of programs, the language."""
+    """What every untrusted process and the fork server are told: paths of programs, language."""
     env = {key: os.environ[key] for key in KEPT_ENV if key in os.environ}
     return env | {"PYTHONPATH": _python_path(house), "PYTHONDONTWRITEBYTECODE": "1"}
 

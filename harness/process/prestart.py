@@ -1,4 +1,4 @@
-"""The judge and the fork server, started before anybody knows what for: each imports torch for seconds.
+"""The judge and the fork server, started before anybody knows what for: torch takes seconds.
 
 `start_next` starts them: run.py before most of its imports, --watch between two runs. `taken` gives
 a run what was started, or starts it then. Neither process is told anything yet: the judge learns

@@ -1,4 +1,4 @@
-"""The fork server process: `python -m harness.worker.forkserver FD` imports torch, then forks a worker a message.
+"""The fork server: `python -m harness.worker.forkserver FD` imports torch, then forks workers.
 
     engine ── fork this ──> fork server ── fork ──> between ── fork ──> worker
     engine <───────────────── pid ────────────────┘  (it ends: the engine adopts the worker)

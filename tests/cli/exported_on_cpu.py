@@ -62,7 +62,7 @@ def trained(call, **more):
 def by_the_kernel(call, *args, **kwargs):
     """What `call` gives, which must not fall back."""
     with warnings.catch_warnings():
-        warnings.simplefilter("error")
+        warnings.filterwarnings("error", message=".*PyTorch's own attention.*")
         return call(*args, **kwargs)
 
 
@@ -92,6 +92,26 @@ def compiled():
         with torch.no_grad():
             o = by_the_kernel(call, q, k, v)
         near([o], reference(q, k, v, q))
+
+
+def compiled_without_the_dispatcher():
+    """What inductor generates calls the functions behind the operators, forward and backward."""
+    from torch._inductor import config
+    from torch._inductor.utils import run_and_get_code
+
+    torch._dynamo.reset()
+    call = torch.compile(PACKAGE.attention, fullgraph=True)
+    q, k, v = draw()
+    with config.patch(force_disable_caches=True):
+        found, code = run_and_get_code(lambda: by_the_kernel(trained, call))
+        with torch.no_grad():
+            o, inference = run_and_get_code(call, q, k, v)
+    near(*found)
+    near([o], reference(q, k, v, q))
+    for name in ("training", "gradients", "inference"):
+        called = f"= torch.ops.{sys.argv[1]}.{name}"
+        assert [f"{called}_function(" in text for text in code + inference].count(True) == 1, code
+        assert not [text for text in code + inference if f"{called}.default(" in text], name
 
 
 def checkpointed():
@@ -283,7 +303,8 @@ def in_transformers():
 
 
 CHECKS = [
-    *(opchecks, gradients, compiled, checkpointed, autocast, scale_and_mask, misaligned),
+    *(opchecks, gradients, compiled, compiled_without_the_dispatcher, checkpointed),
+    *(autocast, scale_and_mask, misaligned),
     *(
         second_derivative,
         strided,

@@ -40,7 +40,7 @@ def call(module: object, name: str, results: Path, *words: str) -> int:
     parser = argparse.ArgumentParser()
     module.add_parser(parser.add_subparsers())
     args = parser.parse_args([name, *words, "--results", str(results)])
-    return args.run(args)
+    return module.run(args)
 
 
 # --------------------------------------------------------------------------- compare

@@ -39,7 +39,7 @@ def call(module: object, name: str, folder: Path, *words: str) -> int:
     parser = argparse.ArgumentParser()
     module.add_parser(parser.add_subparsers())
     args = parser.parse_args([name, *words, "--results", str(folder)])
-    return args.run(args)
+    return module.run(args)
 
 
 def forged(lines: list[Result], **changes: object) -> list[Result]:

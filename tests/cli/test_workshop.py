@@ -26,7 +26,7 @@ def call(module: object, *words: str) -> int:
     parser = argparse.ArgumentParser()
     module.add_parser(parser.add_subparsers())
     args = parser.parse_args(words)
-    return args.run(args)
+    return module.run(args)
 
 
 # --------------------------------------------------------------------------- init
@@ -233,6 +233,15 @@ def test_bash_offers_a_projects_names_and_those_that_come_along(
     assert complete(["attnboard", "--submission", "triton_tem"], **asked) == ["triton_template"]
     assert complete(["/x/bin/attnboard", "comp"], **asked) == ["compare", "completion"]
     assert "--root" in complete(["attnboard", "show", "mine", "--ro"], **asked)
+
+
+def test_a_name_is_never_run_by_the_shell(root: Path) -> None:
+    """`compgen -W` expands its words: a folder's name was a command, run when somebody types Tab."""
+    for name in ("$(touch ran)", "`touch ran`", "a;touch ran", "fine"):
+        (root / "submissions" / name).mkdir(parents=True)
+    assert complete(["attnboard", "run", "--submission", "fin"], cwd=root) == ["fine"]
+    assert complete(["attnboard", "fin"], cwd=root) == ["fine"]
+    assert not list(root.rglob("ran"))
 
 
 def test_other_python_scripts_are_left_alone() -> None:

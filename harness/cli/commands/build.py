@@ -1,4 +1,4 @@
-"""`build NAME`: what the compiler made of a CUDA submission, per kernel and architecture; needs no GPU."""
+"""`build NAME`: what the compiler made of a .cu submission, by kernel and architecture; no GPU."""
 
 from __future__ import annotations
 
@@ -31,7 +31,6 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     )
     parser.add_argument("--fail-on-spills", action="store_true", help="exit 1 if a kernel spills")
     query.add_json(parser)
-    parser.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> int:

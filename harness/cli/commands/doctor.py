@@ -65,7 +65,6 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
         "--need-gpu", action="store_true", help="exit 3 where the official suite cannot run"
     )
     parser.add_argument("--json", action="store_true", help="one JSON document")
-    parser.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -125,7 +124,7 @@ def packages() -> Iterator[Line]:
 
 
 def bytecode(package: str = "torch") -> Iterator[Line]:
-    """Whether Python must compile a package's thousands of files at every start, for seconds each time."""
+    """Whether Python must compile a package's thousands of files at every start, for seconds."""
     found = importlib.util.find_spec(package)
     if found is None or found.origin is None:
         return
@@ -171,7 +170,7 @@ def _version(tool: str) -> str:
 
 
 def gpu(machine: Machine) -> Iterator[Line]:
-    """The GPU, its driver, its clocks, its company, and whether memory can be shared between processes."""
+    """The GPU: its driver, clocks and company; whether processes can share its memory."""
     if not machine.has_gpu:
         yield Line(
             "note", "gpu", "none found by NVML", "install the NVIDIA driver, then: nvidia-smi"

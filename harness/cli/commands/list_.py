@@ -29,7 +29,6 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     parser.add_argument("what", nargs="?", choices=WHAT, default="all")
     parser.add_argument("--results", type=Path, metavar="DIR")
     parser.add_argument("--json", action="store_true", help="one JSON document")
-    parser.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -61,7 +60,8 @@ def run(args: argparse.Namespace) -> int:
         print()
     print(
         typed(
-            "next: python run.py --submission NAME · python run.py show NAME · python run.py init NAME"
+            "next: python run.py --submission NAME · python run.py show NAME · python run.py "
+            "init NAME"
             " · python run.py list rungs"
         )
     )

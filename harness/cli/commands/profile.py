@@ -1,4 +1,4 @@
-"""`profile NAME`: counters of ncu on one call of each case, a roofline picture, the likely limiter in words.
+"""`profile NAME`: ncu's counters on one call of each case, a roofline, the likely limiter in words.
 
 It runs the submission outside the sandbox and without the judge: profile what you trust.
 """
@@ -58,7 +58,6 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     parser.add_argument("--suite", default="fa3")
     parser.add_argument("--kernel", default=".*", metavar="REGEX", help="only kernels of this name")
     parser.add_argument("--out", type=Path, default=Path("roofline"), metavar="STEM")
-    parser.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> int:

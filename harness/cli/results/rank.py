@@ -1,4 +1,4 @@
-"""`rank`: rebuild leaderboard.md, its picture, the page and what documents quote, from the records alone."""
+"""`rank`: rebuild leaderboard.md, pictures, page and quoted figures, from the records alone."""
 
 from __future__ import annotations
 
@@ -24,7 +24,8 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
         "--leaderboard",
         type=Path,
         metavar="FILE",
-        help="everything into this file (default: leaderboard.md beside results/, a CPU's in results/cpu/;"
+        help="everything into this file (default: leaderboard.md beside results/, a CPU's in "
+        "results/cpu/;"
         " of other folders in the folder itself)",
     )
     parser.add_argument(
@@ -34,7 +35,6 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     parser.add_argument(
         "--csv", metavar="FILE", help="one line for each row and shape; - for stdout"
     )
-    parser.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> int:

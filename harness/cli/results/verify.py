@@ -1,4 +1,4 @@
-"""`verify RESULT`: do an old record's figures follow from its samples, and does it measure the same today?
+"""`verify RESULT`: do an old record's figures follow from its samples, is it the same today?
 
 RESULT is an entry, ENTRY@RUN, or FILE.jsonl:LINE. First the record is audited (checksum,
 commitment, figures from samples); then the entry is measured again beside the same baseline and the
@@ -70,11 +70,10 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     query.add_json(parser)
     parser.add_argument("--blocks", type=whole(1, MOST_BLOCKS), default=20, metavar="N")
     query.add_results(parser)
-    parser.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> int:
-    """0: SAME or FASTER (or a clean audit); 1: SLOWER or a record that contradicts itself; 3: CANNOT."""
+    """0: SAME or FASTER (or a clean audit); 1: SLOWER or a contradiction; 3: CANNOT."""
     old = _chosen(args)
     wrong = [f"{r.config}: {fault}" for r in old for fault in audit(r, _beside(args, r))]
     told = {"entry": old[0].entry, "records": len(old), "faults": wrong}
@@ -85,7 +84,8 @@ def run(args: argparse.Namespace) -> int:
         say("next: do not trust this record; measure it again")
     else:
         say(
-            f"audit: {len(old)} records of {sanitize(old[0].entry, 80)}: checksum, commitment and figures agree"
+            f"audit: {len(old)} records of {sanitize(old[0].entry, 80)}: checksum, commitment "
+            "and figures agree"
         )
     if wrong or args.audit_only:
         if args.json:
@@ -179,7 +179,7 @@ def audit(result: Result, base: Result | None) -> list[str]:
 def _of_speedup(
     told: Speedup, base: Mapping[int, float], scored: Mapping[int, float], level: float
 ) -> list[str]:
-    """In what it contradicts the blocks; an interval may be as wide as they say, or as today's rule says.
+    """In what it contradicts the blocks; an interval may be by their rule or by today's.
 
     Records from before the rule that two processes are never quite one (stats.PROCESS_LOG) lack
     its 0.05 %.
@@ -273,7 +273,7 @@ def _measure_again(args: argparse.Namespace, old: Sequence[Result]) -> Verdict:
 
 
 def _suite(old: Sequence[Result], against: str, blocks: int) -> Suite:
-    """The cases of the record, measured as the suite of that name measures, if it is still the same."""
+    """The cases of the record as the suite of that name measures them, if it is the same."""
     cases = tuple(result.case for result in old)
     try:
         suite = load_suite(old[0].suite, base() / "configs")

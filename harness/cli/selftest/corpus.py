@@ -140,7 +140,7 @@ def load_corpus(root: Path = HOME) -> list[Specimen]:
 
 
 def _folders(root: Path, kind: str) -> Iterator[Path]:
-    """expect.yaml of every specimen; those of one file are unfolded for as long as this process lives."""
+    """expect.yaml of every specimen; those of one file are unfolded while this process lives."""
     corpus = root / "tests" / "corpus" / kind
     yield from corpus.glob("*/expect.yaml")
     home = Path(tempfile.mkdtemp(dir=_home().name))
@@ -159,7 +159,7 @@ def honest_control(name: str) -> Path:
 
 @functools.cache
 def _home() -> tempfile.TemporaryDirectory[str]:
-    """Where specimens are unfolded: inside the checkout, which some of them want to reach from there."""
+    """Where specimens are unfolded: in the checkout, which some want to reach from there."""
     build = HOME / "build"  # git sees nothing of it
     with contextlib.suppress(OSError):
         build.mkdir(exist_ok=True)

@@ -1,4 +1,4 @@
-"""The whole corpus in as few runs as show the same: who shares one, who is only checked, who is tried again.
+"""The whole corpus in as few runs as show the same: who shares one, who is only checked.
 
 On a GPU a run costs ten seconds beside what its entrants take. So who must fail a check is only
 checked there, many to a run, and who must leave its neighbours alone shares them with others of its
@@ -31,7 +31,7 @@ def run_corpus(
     size: int = BATCH,
     row: Callable[[Result], None] = lambda result: None,
 ) -> list[Outcome]:
-    """Try all `specimens` that this machine can run; again by itself what found no memory among others."""
+    """Try all `specimens` that this machine can run; again alone what found no memory."""
     able = [s for s in specimens if runs_on(s, machine) and s.expect.level <= level]
     found: dict[str, Outcome] = {}
     early = [s for s in able if machine.has_gpu and fails_a_check(s)]

@@ -28,7 +28,7 @@ LOOK_AGAIN_S = 10.0  # and without any: a hard link takes neither an inode nor, 
 
 
 def cpu_ns(pids: Iterable[int]) -> dict[int, int]:
-    """Pid → CPU time of all its threads so far, those that ended included; who is gone is left out."""
+    """Pid → CPU time of all its threads so far, ended ones too; who is gone is left out."""
     found = {}
     for pid in pids:
         clock = (~pid << 3) | 2  # CPUCLOCK_SCHED of a process: man 3 clock_getcpuclockid
@@ -58,7 +58,7 @@ def states(pid: int) -> str:
 
 
 def _numbers(file: str) -> dict[str, int]:
-    """Of a file of /proc in lines like `VmRSS:  12 kB`: word → number; empty if it cannot be read."""
+    """Of a /proc file in lines like `VmRSS:  12 kB`: word → number; empty if unreadable."""
     try:
         text = Path("/proc", file).read_text(encoding="utf-8", errors="replace")
     except OSError:
@@ -69,7 +69,7 @@ def _numbers(file: str) -> dict[str, int]:
 
 
 def _memory(pid: int, file: str, word: str) -> dict[str, int]:
-    """`_numbers` of one process that has memory; under its own pid is none once its first thread ended."""
+    """`_numbers` of one process that has memory; its own pid's are none once thread one ended."""
     told = _numbers(f"{pid}/{file}")
     if word in told:
         return told
@@ -160,7 +160,7 @@ def room_bytes(pids: Iterable[int]) -> int:
 
 @contextlib.contextmanager
 def _folder(path: str) -> Iterator[int]:
-    """A descriptor of it: what is asked of it is asked of one folder, whatever is mounted meanwhile."""
+    """A descriptor of it: it is asked of one folder, whatever is mounted meanwhile."""
     fd = os.open(path, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         yield fd

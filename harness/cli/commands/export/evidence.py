@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from harness.board import record
+from harness.board.export import of_board
 from harness.board.rank import Board, Leaderboard, Row, wrong_on_hidden
 from harness.board.render.heat_map import loss_words
 from harness.problems import get_problem
@@ -87,7 +88,7 @@ class Part:
 
 
 def rows_of(entrant: Entrant, found: Leaderboard) -> list[Judged]:
-    """Rows whose every result passed with the bytes of `entrant`; GPUs first, none if one is wrong."""
+    """Rows whose every result passed with the bytes of `entrant`; GPUs first; a wrong one voids."""
     rows = [
         (board, row)
         for board in found.boards
@@ -131,11 +132,7 @@ def _line(head: record.Head) -> bytes:
 
 def _board(board: Board, row: Row) -> dict[str, Any]:
     return {
-        "gpu": board.gpu,
-        "suite": board.suite,
-        "suite_sha256": board.suite_sha256,
-        "protocol": board.protocol,
-        "against": board.headline,
+        **of_board(board),
         "rank": row.rank,
         "notes": [said for said in (row.why, loss_words(row)) if said],
         "speedup": [row.speedup.value, row.speedup.low, row.speedup.high] if row.speedup else None,

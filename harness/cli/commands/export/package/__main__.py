@@ -64,7 +64,7 @@ def _same_bytes(name: str, told: dict[str, Any]) -> int:
 
 
 def _compiled_from(source: Path) -> bool:
-    """Whether the bytecode that Python would run in place of a .py, where there is some, is its own."""
+    """Whether the bytecode that Python would run in place of a .py, if any, is its own."""
     cached = Path(importlib.util.cache_from_source(str(source))) if source.suffix == ".py" else None
     if cached is None or not (cached.is_file() and source.is_file()):
         return True
