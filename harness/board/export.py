@@ -6,11 +6,11 @@ import csv
 import io
 import math
 from collections.abc import Iterator, Sequence
+from dataclasses import asdict
 
 from harness.board.rank import Board, Leaderboard, Row
 from harness.board.render.lasting import lasting
 from harness.board.render.text import sanitize
-from harness.measure.stats import Interval
 from harness.schema import Result
 
 MOST_CELL = 4000  # characters
@@ -45,11 +45,11 @@ def _beside_libraries(row: Row) -> dict[str, object]:
     """Cells of a grid beside the best library of each, and what hidden shapes gave."""
     mean, worst, loss = row.grid.over_best, row.grid.worst, row.loss
     best = {
-        "over_best": _interval(mean) if mean else None,
-        "least": {"config": worst.result.config, **_interval(worst.ratio)} if worst else None,
+        "over_best": asdict(mean) if mean else None,
+        "least": {"config": worst.result.config, **asdict(worst.ratio)} if worst else None,
         "led": row.grid.led,
         "cells": [
-            {"config": c.result.config, "library": c.library, "led": c.led, **_interval(c.ratio)}
+            {"config": c.result.config, "library": c.library, "led": c.led, **asdict(c.ratio)}
             for c in row.grid.cells
         ],
     }
@@ -58,17 +58,13 @@ def _beside_libraries(row: Row) -> dict[str, object]:
             told | {"shape": r.case.model_dump(mode="json")}
             for told, r in zip(_each(row.hidden), row.hidden, strict=True)
         ],
-        "official_over_hidden": _interval(loss.ratio) if loss else None,
+        "official_over_hidden": asdict(loss.ratio) if loss else None,
         "libraries_move_by": loss.libraries if loss else None,
         "told": bool(loss and loss.told),
     }
     return ({"best_library": best} if row.grid.cells else {}) | (
         {"hidden": hidden} if row.hidden else {}
     )
-
-
-def _interval(ratio: Interval) -> dict[str, object]:
-    return {"value": ratio.value, "low": ratio.low, "high": ratio.high}
 
 
 def csv_text(found: Leaderboard) -> str:

@@ -1,4 +1,4 @@
-"""One burst on one worker, alone on the machine; a worker that fails is ended and its words are kept."""
+"""One burst on one worker, alone on the machine; a failing worker is ended, its words kept."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ def _burst(
         reply = reap(state, worker, reply)
         return None if reply.status is Status.PASSED else reply
     if options.profile:
-        worker.child.pause()  # the driver locks no process that has a profiler; nobody is on the clock any more
+        worker.child.pause()  # the driver locks no process with a profiler; all clocks have ended
         return reply
     rest = state.quiet.hold(worker)
     if rest.fault:
@@ -133,7 +133,7 @@ def end_woken(state: State, case: Case) -> list[str]:
 
 
 def _end_disturber(state: State, name: str, question: Question) -> BurstReport | None:
-    """Something computes although everybody is locked: end workers until nothing does, the likeliest first.
+    """Something computes although all are locked: end workers until nothing does, likeliest first.
 
     Whose end brings quiet has left work running, and whoever was ended before it starts afresh.
     Returns what this means for `name`, whose turn it is: None if it may take it.
@@ -180,7 +180,7 @@ def end_overdue(state: State, worker: WorkerProcess, deadline_s: float) -> None:
 
 
 def _ask(state: State, name: str, question: Question) -> float:
-    """Have the judge draw inputs that nobody else meets: one entrant's answers are of no use to another.
+    """Have the judge draw inputs that nobody else meets: no entrant's answers help another.
 
     The null kernel answers nothing, so nothing is worked out for it, nor for a stretch, whose calls
     get other inputs than these. Everybody is held meanwhile: returns the longest time in ms that

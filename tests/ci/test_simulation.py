@@ -156,7 +156,8 @@ def measured(
         "harness_commit": commit,
         **opened(secret),
     }
-    official = [as_suite(hub, result, suite, facts) for result in results]
+    told_of = {(r.entry, r.kind): of_folder(hub, r.entry, r.kind) for r in results}
+    official = [as_suite(r, suite, facts | told_of[r.entry, r.kind]) for r in results]
     return [*official, *on_hidden_shapes(official, suite)]
 
 
@@ -182,13 +183,19 @@ def on_hidden_shapes(results: list[Result], suite: Suite, secret: str = "") -> l
     return found
 
 
-def as_suite(hub: Hub, result: Result, suite: Suite, facts: dict) -> Result:
-    """The same times in bursts of the suite's length, from the folder's source."""
-    case = next(case for case in suite.cases if case.name == result.config)
-    kind = "submissions" if result.kind is Kind.SUBMISSION else "baselines"
-    folder = hub.trusted / kind
+def of_folder(hub: Hub, entry: str, kind: Kind) -> dict[str, str]:
+    """What a row says of its entry's folder."""
+    folder = hub.trusted / ("submissions" if kind is Kind.SUBMISSION else "baselines")
     problem = get_problem("attention_forward")
-    entrant = load_entrant(folder / result.entry, result.kind, problem, folder)
+    entrant = load_entrant(folder / entry, kind, problem, folder)
+    manifest = entrant.manifest
+    told = {"author": manifest.author, "language": manifest.language}
+    return {"source_sha256": entrant.source_sha256, **told}
+
+
+def as_suite(result: Result, suite: Suite, facts: dict) -> Result:
+    """The same times in bursts of the suite's length."""
+    case = next(case for case in suite.cases if case.name == result.config)
     samples = tuple(
         Sample(
             block=s.block,
@@ -197,9 +204,7 @@ def as_suite(hub: Hub, result: Result, suite: Suite, facts: dict) -> Result:
         )
         for s in result.samples
     )
-    manifest = entrant.manifest
-    changes = {"case": case, "samples": samples, "source_sha256": entrant.source_sha256, **facts}
-    changes |= {"author": manifest.author, "language": manifest.language}
+    changes = {"case": case, "samples": samples, **facts}
     changes["slack"] = Slack(burst_pct=2.0, mean_pct=0.5)
     return result.model_copy(update=changes)
 

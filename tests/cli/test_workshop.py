@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import json
 import shlex
 import subprocess
@@ -13,6 +12,7 @@ import yaml
 
 from harness import __version__
 from harness.catalog.entrants import load_entrant
+from harness.cli import main
 from harness.cli.commands import baselines, completion, doctor, init
 from harness.errors import UnavailableError, UsageError
 from harness.problems import get_problem
@@ -23,10 +23,8 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 def call(module: object, *words: str) -> int:
-    parser = argparse.ArgumentParser()
-    module.add_parser(parser.add_subparsers())
-    args = parser.parse_args(words)
-    return args.run(args)
+    args = main.parse_args(words)
+    return module.run(args)
 
 
 # --------------------------------------------------------------------------- init

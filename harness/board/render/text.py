@@ -75,7 +75,7 @@ def times(ratio: Interval | None) -> str:
 
 
 def rank_text(row: Row) -> str:
-    """`2=` where several share a place, `2?` where it was not judged; `step` of what is no entry."""
+    """`2=` where several share a place, `2?` where it was not judged; `step` of no entry."""
     doubt = "" if all(result.held == HELD[-1] for result in row.results) else DOUBT
     if row.rank is None:
         return f"step{doubt}" if row.champion and row.speedup else "–"
@@ -137,7 +137,9 @@ NEXT = {
     Status.IMPORT_ERROR: "mend that line, and run it again",
     Status.INVALID_SUBMISSION: "mend the folder as the message says",
     Status.INVALID_BASELINE: "the baseline is wrong here; do not compare with it",
-    Status.TIMED_OUT: "look for a deadlock or a search that runs too long; --timeout sets the limit",
+    Status.TIMED_OUT: (
+        "look for a deadlock or a search that runs too long; --timeout sets the limit"
+    ),
     Status.CRASHED: "run it under compute-sanitizer on this shape",
     Status.OUT_OF_MEMORY: "allocate less, or nothing, in the call",
     Status.OVER_QUOTA: "keep less in the cache and print less",
@@ -195,7 +197,7 @@ def side_by_side(kinds: Mapping[str, Kind], suite: str) -> str:
 
 
 def next_step(result: Result, flags: str = "") -> str:
-    """What the author of a row that did not pass does next; `flags`: where a replay finds things."""
+    """What the author of a failed row does next; `flags`: where a replay finds things."""
     if result.mismatch and result.secret:
         words = (result.run, result.entry, result.config)
         return f"python run.py replay {' '.join(sanitize(w, 80) for w in words)} --dump x.pt{flags}"

@@ -1,4 +1,4 @@
-"""`explain A B`: the comparison, the ceilings, what each kernel asks of an SM, the likely limiter in words."""
+"""`explain A B`: comparison, ceilings, what each kernel asks of an SM, its likely limiter."""
 
 from __future__ import annotations
 
@@ -35,13 +35,11 @@ MOST_BINARY_BYTES, MOST_NOTE_BYTES = 16 << 20, 256 << 10
 MOST_MEMORY_BYTES = 4 << 30  # of cuobjdump
 
 
-def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Declare the command."""
-    parser = subparsers.add_parser("explain", help="compare, and say what likely limits each")
+def add_flags(parser: argparse.ArgumentParser) -> None:
+    """What may stand behind the command."""
     compare.add_pair(parser)
     query.add_json(parser)
     parser.add_argument("--cache", type=Path, default=CACHE, metavar="DIR", help="where builds lie")
-    parser.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -55,11 +53,13 @@ def run(args: argparse.Namespace) -> int:
         case, clock = pair.a.case, sm_clock_mhz(pair.a)
         told = ceilings(case, pair.a.machine, clock, get_problem(pair.a.problem))
         print(
-            f"{sanitize(pair.a.config, 80)}: {sanitize(args.a, 80)} is {compare.words(pair.ratio)} {times(pair.ratio)}"
+            f"{sanitize(pair.a.config, 80)}: {sanitize(args.a, 80)} is "
+            f"{compare.words(pair.ratio)} {times(pair.ratio)}"
         )
         at = f" at {clock:.0f} MHz" if clock else ""
         print(
-            f"  floor{at}: tensor {milliseconds(told.tensor_ms)} ms, exp {milliseconds(told.exp_ms)} ms, "
+            f"  floor{at}: tensor {milliseconds(told.tensor_ms)} ms, exp "
+            f"{milliseconds(told.exp_ms)} ms, "
             f"memory {milliseconds(told.memory_ms)} ms; {told.intensity:.0f} FLOPs a byte"
         )
         rows = [["", "ms", "TFLOP/s", "% of peak", "% at read clock", "rel. L2", "likely limiter"]]
@@ -114,7 +114,8 @@ def _row(result: Result, found: list[Resources]) -> list[str]:
 def _resources(entry: str, found: list[Resources], capability: str) -> list[str]:
     if not found:
         return [
-            f"{sanitize(entry, 80)}: no build of this source is cached here; registers and shared memory unknown"
+            f"{sanitize(entry, 80)}: no build of this source is cached here; registers and "
+            "shared memory unknown"
         ]
     rows = [["kernel", "registers", "shared bytes", "spilled bytes", "threads", "warps an SM"]]
     for one in found:
@@ -128,7 +129,7 @@ def _resources(entry: str, found: list[Resources], capability: str) -> list[str]
 
 
 def resources(cache: Path, result: Result) -> Iterator[Resources]:
-    """One line per kernel of the entry's cached builds, as cuobjdump reads them; threads as Triton notes them.
+    """One line per kernel of the cached builds, by cuobjdump; threads as Triton notes them.
 
     A cache is its entrant's to write: what is no plain file of a bearable size is left out, and
     the tool reads copies behind the walls.

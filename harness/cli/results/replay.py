@@ -1,4 +1,4 @@
-"""`replay RUN ENTRY CONFIG`: ask an entry again what it answered wrongly, with the same inputs bit for bit.
+"""`replay RUN ENTRY CONFIG`: ask an entry again what it got wrong, same inputs bit for bit.
 
 A record tells the secret of its inputs and, where an output was wrong, what they were drawn from.
 The judge draws them again, the entry's worker answers, and the judge looks at the same elements.
@@ -44,9 +44,8 @@ PRINTED_LINES = 12
 LEAST_ROOM_BYTES = 1 << 28  # of a burst: shapes of checks may be larger than a small suite's own
 
 
-def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Declare the command."""
-    parser = subparsers.add_parser("replay", help="ask again what an entry answered wrongly")
+def add_flags(parser: argparse.ArgumentParser) -> None:
+    """What may stand behind the command."""
     parser.add_argument("replayed", metavar="RUN", help="a run, or how its name begins")
     parser.add_argument("entry", metavar="ENTRY")
     parser.add_argument("config", metavar="CONFIG")
@@ -58,7 +57,6 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     )
     parser.add_argument("--json", action="store_true", help="one JSON document")
     query.add_results(parser)
-    parser.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -87,7 +85,8 @@ def run(args: argparse.Namespace) -> int:
         got = f", x['got']['{found.output}']" if report.error else ""
         print(f"{args.dump}: call {found.call} of the burst")
         print(
-            f"next: x = torch.load('{args.dump}'): x['inputs'], x['expected']['{found.output}']{got}"
+            f"next: x = torch.load('{args.dump}'): x['inputs'], "
+            f"x['expected']['{found.output}']{got}"
         )
     elif report.status is not Status.PASSED:
         print("next: the same with --dump x.pt, which keeps the tensors")
@@ -111,7 +110,7 @@ def find(args: argparse.Namespace) -> Result:
 
 
 def mismatch_of(result: Result) -> Mismatch:
-    """Where its output was wrong; UnavailableError where the row does not tell, or not from what secret."""
+    """Where its output was wrong; UnavailableError if the row or the secret does not tell."""
     who = f"{sanitize(result.entry, 80)} on {sanitize(result.config, 80)}: {result.status.value}"
     if result.mismatch is None:
         raise UnavailableError(
@@ -152,16 +151,15 @@ def request_of(old: Result, found: Mismatch, source: str | None) -> Request:
 def ask(
     request: Request, old: Result, found: Mismatch, dump: Path | None
 ) -> tuple[BurstReport, str, str]:
-    """The burst once more: the judge's report, the SHA-256 of the inputs it drew, what was printed."""
+    """The burst once more: the judge's report, the SHA-256 of its inputs, what was printed."""
     from harness.engine.burst import Question, run_burst
     from harness.engine.events import Observer
     from harness.engine.session import opened
 
     (entrant,), (case,) = request.entrants, request.suite.cases
     draw = found.draw
-    question = Question(
-        Probe(case, draw.distribution, draw.kwargs), draw.label, draw.calls, draw.whole, replayed=True
-    )  # fmt: skip
+    probe = Probe(case, draw.distribution, draw.kwargs)
+    question = Question(probe, draw.label, draw.calls, draw.whole, replayed=True)
     with opened(request, lambda result: None, Observer()) as run:
         known = run.record(entrant.name, case)
         run.judge.replay(old.secret)

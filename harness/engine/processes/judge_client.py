@@ -69,7 +69,7 @@ class JudgeClient:
         self._send({"op": "start", "problem": problem, "device": device, "env": gpu_env})
 
     def wait_ready(self) -> None:
-        """Block until it has its context; learn its commitment and whether it can share device memory."""
+        """Block until it has its context; learn its commitment, and whether it shares memory."""
         hello = self._read(self._receive(JUDGE_START_S), JudgeReady)
         self.commitment, self.shares_memory = hello.commitment, hello.shares
         self.start_s = hello.start_s
@@ -119,7 +119,7 @@ class JudgeClient:
         options: BurstOptions = PLAIN,
         kernels_s: float | None = None,
     ) -> BurstReport:
-        """Run the current inputs on one worker; it may take `timeout_s` to get ready and again for its calls.
+        """Run the current inputs on one worker; `timeout_s` to get ready, and again for its calls.
 
         kernels_s: what kernels may take once the calls have returned, where that is less.
         """
@@ -175,11 +175,11 @@ class JudgeClient:
         return answer.secret
 
     def replay(self, secret: str) -> None:
-        """From now on draw inputs from the secret that a record told; results are kept for `dump`."""
+        """From now on draw inputs from a record's secret; results are kept for `dump`."""
         self._read(self._ask({"op": "replay", "secret": secret}, JUDGE_REQUEST_S), Done)
 
     def dump(self, path: str, call: int) -> str:
-        """Have one call of the replayed burst written to `path`, if not empty; SHA-256 of its inputs."""
+        """Have one call of the replayed burst written to `path`, if any; SHA-256 of its inputs."""
         message = {"op": "dump", "path": path, "call": call}
         return self._read(self._ask(message, JUDGE_REQUEST_S), Dumped).sha256
 

@@ -5,7 +5,7 @@
        ^                                      │ fails, or is made unusable  │
        └──────────────────────────────────────┴─── leave, reap <───────────┘
 
-Nobody else touches its parts: who wants it to do something says so here. Nothing here imports torch.
+Nobody else touches its parts: who wants it to do something says so here. No import of torch.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ class WorkerProcess:
 
     @property
     def compiles_alone(self) -> bool:
-        """Whether its builder needs neither torch nor the fork server: a plain .cu, through NVRTC."""
+        """Whether its builder needs neither torch nor fork server: a plain .cu, by NVRTC."""
         return self.entrant.manifest.entry.endswith(".cu")
 
     @property
@@ -131,7 +131,7 @@ class WorkerProcess:
         )
 
     def build_ahead(self, cases: Sequence[Case], limits: Limits, machine: Machine) -> None:
-        """Run the builder on the CPU alone, for the GPU of `machine`; whatever it cannot do is left."""
+        """Run the builder on the CPU, for the GPU of `machine`; what it cannot do is left."""
         env = {
             "CUDA_VISIBLE_DEVICES": "",
             # what torch would choose by itself on that GPU, so that its cache is found again
