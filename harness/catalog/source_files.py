@@ -43,7 +43,7 @@ def read_file(
     """The content of one regular file, which a link may lead to; raise `error` on anything else.
 
     A FIFO, a device or a file that another process holds a lease on is told of, never waited for.
-    within: what was opened must lie in this folder; a name may lead elsewhere since it was looked at.
+    within: what was opened must lie there; a name may lead elsewhere since it was looked at.
     """
     try:
         fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY)
