@@ -5,8 +5,10 @@
     TRITON_INTERPRET=1 python examples/train_tiny_transformer.py --quick --package PACKAGE   (a CPU)
 
 Weights are random, and the tokens follow a rule that can be learnt. Every run of a headdim starts
-from the same weights and sees the same tokens. `sdpa, nudged` is SDPA from weights that were moved
-by half a rounding of float16: how far its losses go apart is what rounding alone does.
+from the same weights and sees the same tokens. `off` is how far the losses go from those of a run
+whose attention is computed in float32. PyTorch's backends round in ways of their own, and `sdpa,
+nudged` is SDPA from weights that were moved by half a rounding of float16: how far these are off is
+what rounding does.
 
 `attention` is the part of a step that goes when every head returns its v: copies are counted.
 """
@@ -25,8 +27,10 @@ from dataclasses import dataclass
 import torch
 import torch.nn.functional as F
 from torch import nn
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
 Attention = Callable[[torch.Tensor, torch.Tensor, torch.Tensor], torch.Tensor]
+FLOAT32 = "float32 attention"
 NUDGE = 2.0**-12  # half of the distance between float16 numbers, relative
 
 
@@ -174,6 +178,22 @@ def sdpa(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
     return F.scaled_dot_product_attention(q, k, v, is_causal=True)
 
 
+def in_float32(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+    """Rounded to the dtype of q once, at the end; so are the gradients."""
+    with torch.autocast(q.device.type, enabled=False):
+        return sdpa(q.float(), k.float(), v.float()).to(q.dtype)
+
+
+def backends() -> dict[str, Attention]:
+    """Each of PyTorch's own that takes these tensors."""
+
+    def only(backend: SDPBackend) -> Attention:
+        return sdpa_kernel(backend)(sdpa)
+
+    names = ("CUDNN_ATTENTION", "FLASH_ATTENTION", "EFFICIENT_ATTENTION")
+    return {f"sdpa, {name[:-10].lower()}": only(getattr(SDPBackend, name)) for name in names}
+
+
 def taken_out(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
     """No attention at all; q and k keep their gradients."""
     return v + 0 * (q[..., :1] + k[..., :1])
@@ -208,17 +228,18 @@ def compare(size: Size, headdim: int, device: str, package: object) -> None:
     """Train with every attention there is and print a table."""
     data = [draw_tokens(size, step).to(device) for step in range(size.steps)]
     run = functools.partial(train, size, headdim, device, data=data)
-    for attention in (sdpa, *([package.attention] if package else [])):
+    others = backends() if device != "cpu" else {}
+    if device != "cpu" and (third := flash_attn_3()):
+        others["flash_attn_3"] = third
+    exported = {package.__name__: package.attention} if package else {}
+    for attention in (sdpa, in_float32, *others.values(), *exported.values()):
         train(size, headdim, device, attention, data[:3])  # compiles, tunes
-    found = {"sdpa": run(sdpa), "sdpa, nudged": run(sdpa, nudged=True)}
-    if package:
-        found[package.__name__] = run(package.attention)
-        if device != "cpu":
-            with behind_sdpa(package):
-                found["the same, by enable()"] = run(sdpa)
-    other = flash_attn_3() if device != "cpu" else None
-    if other:
-        found["flash_attn_3"] = run(other)
+    found = {FLOAT32: run(in_float32), "sdpa": run(sdpa), "sdpa, nudged": run(sdpa, nudged=True)}
+    for name, attention in (*exported.items(), *others.items()):
+        found[name] = run(attention)
+    if package and device != "cpu":
+        with behind_sdpa(package):
+            found[f"{package.__name__}, by enable()"] = run(sdpa)
     rest = run(taken_out)
     print(
         f"headdim {headdim}: {size.layers} layers of {size.width // headdim} heads, {size.batch} x "
@@ -228,7 +249,7 @@ def compare(size: Size, headdim: int, device: str, package: object) -> None:
         "| attention | step ms | tokens/s | attention ms | share | prefill ms | GiB | last loss | off |"
     )
     print("|---|---:|---:|---:|---:|---:|---:|---:|---:|")
-    base = found["sdpa"]
+    base = found[FLOAT32]
     for name, each in found.items():
         own = each.step_ms - rest.step_ms
         tokens = size.batch * size.seqlen / each.step_ms * 1e3
@@ -238,7 +259,7 @@ def compare(size: Size, headdim: int, device: str, package: object) -> None:
             f"| {each.prefill_ms:.2f} | {each.memory_gib:.2f} | {each.losses[-1]:.4f} | {off:.1e} |"
         )
     print(
-        f"first loss {base.losses[0]:.4f}; off: the largest distance to sdpa's loss in any step\n"
+        f"first loss {base.losses[0]:.4f}; off: the largest distance to {FLOAT32}'s in any step\n"
     )
 
 

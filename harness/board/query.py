@@ -71,7 +71,7 @@ def boards(args: argparse.Namespace) -> Leaderboard:
 def read(
     chosen: Iterable[record.Head], among: Iterable[record.Head]
 ) -> tuple[list[Result], list[record.BadLine]]:
-    """The results behind some heads, their intervals by today's rule; baselines are looked for `among` all."""
+    """The results behind some heads, intervals by today's rule; baselines may be any of `among`."""
     results, bad = record.read(chosen)
     return _by_todays_rule(results, among), bad
 

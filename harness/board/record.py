@@ -43,6 +43,7 @@ FRONT_START = b'{"run":'
 #: Keys told last, in this order.
 HEAVY = ("samples", "telemetry", "log_tail")
 HEAVY_START = b',"samples":'
+NO_HEAD = (ValueError, KeyError, TypeError, AttributeError, OverflowError)
 CRC_MARK = b',"crc32":"'
 #: ,"crc32":"1a2b3c4d"}
 CRC_BYTES = len(CRC_MARK) + 8 + 2
@@ -138,8 +139,14 @@ def append(results_dir: Path, result: Result) -> Path:
         _write(path, line.encode() + b"\n")
     except OSError as error:
         raise LineNotWritten(
-            f"{path}: cannot write the record of {result.entry} on {result.config}: {error.strerror or error}",
-            f"free space or permissions under {folder}, then append the line printed above to {path.name}",
+            (
+                f"{path}: cannot write the record of {result.entry} on {result.config}: "
+                f"{error.strerror or error}"
+            ),
+            (
+                f"free space or permissions under {folder}, then append the line printed above "
+                f"to {path.name}"
+            ),
             line,
         ) from error
     return path
@@ -226,7 +233,7 @@ def heads(results_dir: Path) -> tuple[list[Head], list[BadLine]]:
     for path, number, offset, raw in _lines(results_dir, bad):
         try:
             found.append(_head(path, number, offset, _checked_fields(raw, HEAVY_START)))
-        except (ValueError, KeyError, TypeError, AttributeError, OverflowError) as error:  # noqa: PERF203 - as above
+        except NO_HEAD as error:  # noqa: PERF203 - as above
             bad.append(BadLine(path, number, _reason(error)))
     return found, bad
 
@@ -249,7 +256,7 @@ def read(chosen: Iterable[Head]) -> tuple[list[Result], list[BadLine]]:
 def read_chosen(
     heads: Iterable[Head], choose: Callable[[Iterable[Head]], list[Head]]
 ) -> tuple[list[Result], list[BadLine]]:
-    """The results behind the heads that `choose` takes; a line that is no result is not there to choose."""
+    """The results behind the heads that `choose` takes; a line that is no result counts as none."""
     left, bad = list(heads), list[BadLine]()
     while True:
         results, worse = read(choose(left))

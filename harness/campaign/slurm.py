@@ -206,7 +206,7 @@ def sbatch_options(options: Sequence[str]) -> dict[str, Any]:
 
 
 def _ending(job: Any) -> str:
-    """Why it failed, or an empty string; never waits for a result that a dead task did not write."""
+    """Why it failed, or an empty string; never waits for a result that a dead task owes."""
     if not job.paths.result_pickle.exists():
         return f"job {job.job_id} left no result: {job.state}"
     with contextlib.suppress(Exception):

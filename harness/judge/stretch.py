@@ -2,9 +2,9 @@
 
 The worker runs by itself and tells on its stream, behind each call, how many are over and where the
 result lies; the last `ring` results stay as they are (harness/worker/held.py). From time to time,
-at moments drawn while it runs, the judge takes the GPU for some microseconds: it reads its own
-clock, how many calls are over, some words of the last results at secret places, and how many calls
-are over then.
+at moments drawn while it runs, the judge takes the GPU for a moment: it reads its own clock, how
+many calls are over, some words of the last results at secret places, and how many calls are over
+then.
 
     worker   call call call call call      call call call call call call        call …
     judge                          [check]                             [check]
@@ -14,13 +14,17 @@ that counts a call which it has not made has no answer to it at the next check, 
 that it could have kept: no two calls have the same inputs (harness/process/cuda/windows.py). What a
 check takes, the GPU's changing between two processes included, is in the time.
 
+Who leaves calls out and counts on beyond them needs answers to the last `ring - 1` of those that it
+tells: it stands still while it makes these, then leaps. So two checks must be as far apart in calls
+as in time, whether 2 ms lie between them or 300: a leap at any rate is uneven at some distance, and
+no moment is known to be safe.
+
 Without shared device memory, on a CPU, nobody can read meanwhile: the stretch is cut into
 legs of `ring` calls, and results of every call of each leg are compared.
 """
 
 from __future__ import annotations
 
-import math
 import random
 import select
 import time
@@ -32,7 +36,14 @@ from typing import Any
 
 import torch
 
-from harness.judge.burst import WorkerGone, WorkerLink, bits, is_dense, prepare_message
+from harness.judge.burst import (
+    WorkerGone,
+    WorkerLink,
+    differs,
+    prepare_message,
+    require_dense,
+    same_bits,
+)
 from harness.judge.inputs import Inputs
 from harness.judge.sampled import Sampled
 from harness.process.cuda.arena_layout import nbytes
@@ -42,12 +53,12 @@ from harness.process.cuda.windows import Run, runs, windows
 from harness.process.messages import StretchReport, WorkerReply
 from harness.schema import Status
 
-PAIRS_A_SECOND = 7  # of spot checks
-FEWEST_PAIRS, MOST_PAIRS = 6, 30
-#: Who makes some calls, then counts on beyond those that it left out, stands still meanwhile.
-WITHIN_A_PAIR_S = (0.002, 0.006)
-SWITCH_MS = 1.0  # what a check may take from the calls beside it
-MOST_UNEVEN = 0.2  # of the pairs
+#: From one spot check to the next: every octave of pauses is as likely as the others.
+SHORTEST_S, LONGEST_S = 0.002, 0.3
+FEWEST_LONGEST = 10  # pauses in a stretch
+MOST_CHECKS = 120
+SWITCH_MS, CLOCK_PCT = 1.0, 3.0  # what a check may cost the calls beside it, what a clock may drift
+MOST_UNEVEN, MOST_BLIND = 0.15, 0.5  # of the checks that count
 CALLS_A_CHECK = 4  # of those whose results are intact
 CPU_CLAIM_PCT, CPU_FLOOR_MS = 30.0, 10.0  # of messages and a scheduler; a CPU is never ranked
 FEWEST_CALLS = 3  # between the first check that counts and the last
@@ -125,7 +136,8 @@ class Counted:
     until_s: float
     judge_pct: float = 0.0  # of the time that spot checks took
     first_ms: float = 0.0  # of one of the calls before
-    uneven: float = 0.0  # share of the pairs of checks between which it did not count on evenly
+    uneven: float = 0.0  # share of the checks up to which it did not count on evenly
+    blind: float = 0.0  # share of the checks at which no result was complete
 
 
 @dataclass
@@ -152,18 +164,12 @@ def run_stretch(link: WorkerLink, asked: Asked, timeout_s: float) -> StretchRepo
 
 
 def _gpu(link: WorkerLink, asked: Asked, timeout_s: float) -> StretchReport:
-    pairs = max(FEWEST_PAIRS, min(MOST_PAIRS, math.ceil(PAIRS_A_SECOND * asked.seconds)))
-    checker = _SpotChecker(
-        link, asked, 4 * pairs
-    )  # a stretch may last twice as long as a burst says
+    checker = _SpotChecker(link, asked, MOST_CHECKS)
     rng, deadline = random.SystemRandom(), time.monotonic() + timeout_s
     link.send(asked.message)
     while time.monotonic() < deadline:
-        pause_s = rng.uniform(0.5, 1.5) * asked.seconds / pairs
-        if select.select([link.sock], [], [], pause_s)[0]:
+        if select.select([link.sock], [], [], pause_s(asked.seconds, rng))[0]:
             break
-        checker.check()
-        time.sleep(rng.uniform(*WITHIN_A_PAIR_S))
         checker.check()
     reply = link.answer("stretch", max(0.1, deadline - time.monotonic()))
     torch.cuda.synchronize()
@@ -185,8 +191,14 @@ def _gpu(link: WorkerLink, asked: Asked, timeout_s: float) -> StretchReport:
     return _report(seen, verified)
 
 
+def pause_s(seconds: float, rng: random.Random) -> float:
+    """From one check to the next in a stretch of so many `seconds`."""
+    longest_s = max(LONGEST_S, seconds / FEWEST_LONGEST)
+    return float(SHORTEST_S * (longest_s / SHORTEST_S) ** rng.random())
+
+
 def counted(checks: Sequence[SpotCheck], asked: Asked, claimed_ms: float) -> Counted | None:
-    """From the first check of the last two thirds to the last one; None if too few calls lie between."""
+    """From the first to the last check of the last two thirds; None if too few calls between."""
     inside = [check for check in checks if asked.counted <= check.done <= check.after < asked.calls]
     calls = inside[-1].done - inside[0].done if inside else 0
     if calls < FEWEST_CALLS or inside[-1].done < REACHED * asked.calls:
@@ -203,16 +215,24 @@ def counted(checks: Sequence[SpotCheck], asked: Asked, claimed_ms: float) -> Cou
         until_s=last.at_s,
         judge_pct=100 * sum(check.took_ms for check in inside[1:]) / elapsed_ms,
         first_ms=max(0.0, first.at_ms - START_MS) / max(1, first.done),
-        uneven=uneven(inside, elapsed_ms / calls),
+        uneven=uneven(inside),
+        blind=sum(not check.intact(asked.inputs.calls) for check in inside) / len(inside),
     )
 
 
-def uneven(checks: Sequence[SpotCheck], latency_ms: float) -> float:
-    """Share of the pairs between which the calls counted and the time that passed do not fit."""
-    pairs = [(a, b) for a, b in pairwise(checks) if a.number % 2 == 0 and b.number == a.number + 1]
-    off_ms = [abs((b.done - a.done) * latency_ms - (b.at_ms - a.at_ms)) for a, b in pairs]
-    leaps = sum(off > latency_ms + SWITCH_MS for off in off_ms)
-    return leaps / max(1, len(pairs))
+def uneven(checks: Sequence[SpotCheck]) -> float:
+    """Share of the checks whose calls, counted from the one before, do not fit the time passed.
+
+    Time is what was the worker's: without what the checks themselves took.
+    """
+    pairs = list(pairwise(checks))
+    spent_ms = [b.at_ms - a.at_ms - a.took_ms for a, b in pairs]
+    made = [b.done - a.done for a, b in pairs]
+    call_ms = sum(spent_ms) / sum(made)
+    allowed_ms = [call_ms + SWITCH_MS + CLOCK_PCT / 100 * spent for spent in spent_ms]
+    off_ms = [abs(n * call_ms - spent) for n, spent in zip(made, spent_ms, strict=True)]
+    leaps = sum(off > allowed for off, allowed in zip(off_ms, allowed_ms, strict=True))
+    return leaps / len(pairs)
 
 
 class _SpotChecker:
@@ -263,7 +283,7 @@ class _SpotChecker:
 
 
 def _cpu(link: WorkerLink, asked: Asked, timeout_s: float) -> StretchReport:
-    """Legs of `ring` calls by the worker's wall clock, held against ours; the last two thirds count.
+    """Legs of `ring` calls by the worker's wall clock, held against ours; the last thirds count.
 
     Between two processes lie messages and a scheduler, which are longer than a small call.
     """
@@ -319,7 +339,8 @@ def _pairs(link: WorkerLink, asked: Asked) -> list[tuple[torch.Tensor, torch.Ten
 
 def _require_inputs(link: WorkerLink, asked: Asked) -> None:
     """Raises WorkerGone where an input is not what it was."""
-    if not all(torch.equal(bits(a), bits(b)) for a, b in _pairs(link, asked)):
+    own, given = zip(*_pairs(link, asked), strict=True)
+    if not same_bits(own, given):
         raise WorkerGone(Status.INPUT_MUTATED, "an input differs from what was given after it")
 
 
@@ -353,9 +374,7 @@ def _verify(
         raise WorkerGone(Status.INVALID_SUBMISSION, f"strides of {len(strides)} outputs of {width}")
     expected = asked.answer(window(asked, call))
     for number, (reference, layout) in enumerate(zip(expected, strides, strict=True)):
-        if not is_dense(tuple(reference.shape), tuple(layout)):
-            said = f"strides {layout} are not a dense {list(reference.shape)}"
-            raise WorkerGone(Status.BAD_OUTPUT, said)
+        require_dense(reference, layout)
         at, words = sampled.words(place * width + number)
         in_memory = torch.empty_like(reference.contiguous())
         torch.as_strided(in_memory.view(-1), reference.shape, layout).copy_(reference)
@@ -377,7 +396,7 @@ def _require(
     largest = difference.abs().max()
     if asked.scaled:
         largest = largest / right.abs().max().clamp_min(tiny)
-    if not float(largest) < limit:
+    if differs(float(largest), limit):
         said = f"max diff {float(largest):.3g} of {name}, must be below {limit:g}"
         raise WorkerGone(Status.INCORRECT, said)
     size = torch.linalg.vector_norm(right).clamp_min(tiny)
@@ -397,8 +416,8 @@ def _report(seen: Counted, verified: Verified) -> StretchReport:
         message = f"{seen.first_ms:.4g} ms a call in its first third, then {seen.latency_ms:.4g}"
     elif seen.uneven > MOST_UNEVEN:
         status = Status.UNSTABLE
-        message = f"counts its calls by leaps in {seen.uneven:.0%} of the pairs of checks"
-    elif not verified.checked:
+        message = f"counts its calls by leaps, as {seen.uneven:.0%} of the checks saw"
+    elif not verified.checked or seen.blind > MOST_BLIND:
         status = Status.UNSTABLE
         message = "its results were never complete when they were read"
     return StretchReport(

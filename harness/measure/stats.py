@@ -45,7 +45,7 @@ else:
 
 
 def _special() -> Any:
-    """scipy.special, imported where a quantile is wanted: it takes longer than all of a run's other imports."""
+    """scipy.special, imported at the first quantile: it takes longer than a run's other imports."""
     return importlib.import_module("scipy.special")
 
 
@@ -334,7 +334,7 @@ def _findings(times_ms: tuple[tuple[int, float], ...]) -> tuple[Finding, ...]:
 
 
 def _exp(log: float) -> float:
-    """e^log, kept finite and above zero: two noisy blocks at a strict level reach beyond a float."""
+    """e^log, kept finite and above zero: two noisy blocks can reach beyond a float."""
     return math.exp(min(max(log, -MOST_LOG), MOST_LOG))
 
 

@@ -32,7 +32,7 @@ class Monitor:
         self.has_display = self._draws()
 
     def snapshot(self, foreign_pids: int = 0) -> Telemetry:
-        """Read everything once (about a millisecond); `foreign_pids` used the GPU and are none of the run."""
+        """Read everything once (about 1 ms); `foreign_pids` used the GPU and are not the run's."""
         lib, handle = self._lib, self._handle
         if lib is None:
             return Telemetry()
@@ -78,7 +78,7 @@ class Monitor:
         return {process.pid: process.usedGpuMemory or 0 for process in processes}
 
     def _draws(self) -> bool:
-        """Whether a process draws with this GPU: it computes in turns with whoever shows something."""
+        """Whether a process draws with this GPU: it takes turns with what somebody shows."""
         lib = self._lib
         if lib is None:
             return False

@@ -1,7 +1,8 @@
-"""Evidence of one (entrant, case) → its Result. Pure: the only place where a status becomes final."""
+"""Evidence of one (entrant, case) → its Result. Pure; only here does a status become final."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
@@ -183,6 +184,12 @@ def _identity(evidence: Evidence, facts: RunFacts) -> dict[str, Any]:
     }
 
 
+def _lacks_a_library(evidence: Evidence) -> bool:
+    """Whether an adapter refused at its import: its library is missing or of the wrong version."""
+    said = re.search(r"\b(ImportError|ModuleNotFoundError): ", evidence.reason)
+    return evidence.status is Status.IMPORT_ERROR and said is not None
+
+
 def _status(
     evidence: Evidence, facts: RunFacts, clock: ClockCheck, shaky: str
 ) -> tuple[Status, str]:
@@ -190,6 +197,8 @@ def _status(
         wrong = {Status.INCORRECT, Status.NONFINITE, Status.BAD_OUTPUT}
         if evidence.entrant.kind is Kind.BASELINE and evidence.status in wrong:
             return Status.INVALID_BASELINE, f"{evidence.status.value}: {evidence.reason}"
+        if evidence.entrant.kind is Kind.BASELINE and _lacks_a_library(evidence):
+            return Status.UNAVAILABLE, evidence.reason
         interrupted = evidence.status is Status.INTERRUPTED
         if not (interrupted and len(evidence.samples) >= MIN_BLOCKS):
             return evidence.status, evidence.reason

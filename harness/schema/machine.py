@@ -15,7 +15,7 @@ class Machine(Frozen):
     gpu: str = Field(default="cpu", max_length=100)
     uuid: str = ""
     sms: Count = 0
-    capability: str = Field(default="0.0", pattern=r"^\d{1,3}\.\d{1,3}$")
+    capability: str = Field(default="0.0", pattern=r"^[0-9]{1,3}\.[0-9]{1,3}$")
     memory_gib: Finite = 0.0
     power_limit_w: Finite = 0.0
     driver: str = ""

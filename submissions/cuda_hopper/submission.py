@@ -21,7 +21,7 @@ import math
 import os
 import tempfile
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
@@ -169,6 +169,25 @@ def compile_cubin(headdim: int, full_only: bool, bf16: bool, packed: bool) -> by
         scratch.write_bytes(_nvrtc_compile(flags))
         scratch.replace(path)  # atomic: another process may compile the same file
     return path.read_bytes()
+
+
+class LaunchConfig(ctypes.Structure):
+    """`CUlaunchConfig` of cuda.h."""
+
+    _fields_ = [
+        *((f"grid_{axis}", ctypes.c_uint) for axis in "xyz"),
+        *((f"block_{axis}", ctypes.c_uint) for axis in "xyz"),
+        ("smem_bytes", ctypes.c_uint),
+        ("stream", ctypes.c_void_p),
+        ("attributes", ctypes.c_void_p),
+        ("attribute_count", ctypes.c_uint),
+    ]
+
+
+@functools.lru_cache(maxsize=None)
+def _launcher() -> Callable[..., int]:
+    """cuLaunchKernelEx(config, function, arguments, extra), whose arguments a plan keeps as they are."""
+    return ctypes.CDLL("libcuda.so.1").cuLaunchKernelEx
 
 
 class Counters:
@@ -349,9 +368,11 @@ class Plan:
         self.kernel = _load(*build, q.dtype == torch.bfloat16, bool(sequences), q.device.index)
         tiles = (q, 64), (k, shape.block_n), (v, shape.block_n)
         self.maps = [_tensor_map(t, rows) for t, rows in tiles]
+        o_stride = torch.empty_like(q, device="meta").stride()
+        self.o_like = q.shape, o_stride, q.dtype, q.get_device()
         self.problem = Problem(
             *(None, None, None),  # o, lse and counter come with the launch
-            *torch.empty_like(q, device="meta").stride()[:3],
+            *o_stride[:3],
             *(Divisor.of(heads), Divisor.of(heads // kv_heads), batch, heads, heads // kv_heads),
             *(seqlen_q, seqlen_k, int(causal), seqlen_k - seqlen_q if causal else seqlen_k),
             _section(self.kernel, q, k, causal),
@@ -360,10 +381,14 @@ class Plan:
         self.addresses = (ctypes.c_void_p * 4)(
             *(int(m.getPtr()) for m in self.maps), ctypes.addressof(self.problem)
         )
-        self.arguments = ctypes.addressof(self.addresses)
-        self.grid = min(items, self.kernel.sm_count)
-        self.threads = 128 * (shape.warpgroups + 1)
-        self.smem = shape.smem_bytes(headdim, bool(sequences))
+        grid, threads = min(items, self.kernel.sm_count), 128 * (shape.warpgroups + 1)
+        self.config = LaunchConfig(
+            grid, 1, 1, threads, 1, 1, shape.smem_bytes(headdim, bool(sequences))
+        )
+        handles = ctypes.addressof(self.config), int(self.kernel.function)
+        pointers = *handles, ctypes.addressof(self.addresses), None
+        self.arguments = tuple(map(ctypes.c_void_p, pointers))
+        self.start = _launcher()
 
     def launch(self, o_pointer: int, lse_pointer: int | None, stream: int) -> None:
         if self.lists:
@@ -372,17 +397,17 @@ class Plan:
         self.problem.o = o_pointer
         self.problem.lse = lse_pointer
         self.problem.counter = self.kernel.counters.take(torch.cuda.is_current_stream_capturing())
-        (status,) = driver.cuLaunchKernel(
-            self.kernel.function,
-            *(self.grid, 1, 1),
-            *(self.threads, 1, 1),
-            self.smem,
-            stream,
-            self.arguments,
-            0,
-        )
-        if status != 0:
-            raise RuntimeError(f"submissions/cuda_hopper: cuLaunchKernel failed with {status!r}")
+        self.config.stream = stream
+        status = self.start(*self.arguments)
+        if status:
+            name = driver.CUresult(status).name
+            raise RuntimeError(f"submissions/cuda_hopper: cuLaunchKernelEx failed with {name}")
+
+    def fits(self, out: torch.Tensor) -> bool:
+        """Whether the kernel can write its output into `out`."""
+        like = self.o_like
+        same = out.shape == like[0] and out.stride() == like[1] and out.dtype is like[2]
+        return same and out.get_device() == like[3] and out.data_ptr() % 16 == 0
 
 
 class ListOfBlocks:
@@ -502,7 +527,7 @@ def _key(q, k, v, causal, sm_scale, sequences) -> tuple:
         *(q.data_ptr(), q.shape, q.stride(), q.dtype),
         *(k.data_ptr(), k.shape, k.stride(), k.dtype),
         *(v.data_ptr(), v.shape, v.stride(), v.dtype),
-        *(q.device.index, causal, sm_scale, sequences, threading.get_ident()),
+        *(q.get_device(), causal, sm_scale, sequences, threading.get_ident()),
     )
 
 
@@ -512,22 +537,26 @@ def _bind_context(device: int) -> None:
         _ok(driver.cuCtxSetCurrent(_ok(driver.cuDevicePrimaryCtxRetain(device))))
 
 
-def _make_plan(key: tuple, q, k, v, causal, sm_scale, sequences) -> Plan:
+def _make_plan(q, k, v, causal, sm_scale, sequences) -> Plan:
+    """For tensors that a tensor map can describe, on the current GPU."""
     scale = q.shape[3] ** -0.5 if sm_scale is None else float(sm_scale)
     if len(_plans) >= MAX_PLANS:
         _plans.clear()
     _bind_context(q.device.index)
+    key = _key(q, k, v, causal, sm_scale, sequences)
     plan = _plans[key] = Plan(q, k, v, causal, scale, sequences)
     return plan
 
 
-def custom_attention_forward(q, k, v, causal=True, sm_scale=None, return_lse=False, **packed):
+def custom_attention_forward(
+    q, k, v, causal=True, sm_scale=None, return_lse=False, out=None, **packed
+):
     """softmax(q kᵀ · sm_scale) v. q (batch, heads, seqlen_q, headdim), k, v (batch, kv_heads, seqlen_k,
-    headdim), fp16 or bf16 -> o of q's shape and order in memory.
+    headdim), fp16 or bf16 -> o of q's shape and order in memory, in `out` if it is given.
 
     With `return_lse` also the natural logarithm of each row's sum of exp(q kᵀ · sm_scale), float32
     (batch, heads, seqlen_q), which a backward takes. A tensor whose strides no tensor map can have
-    (see `_is_mappable`) is copied first.
+    (see `_is_mappable`) is copied first, an `out` that is not as `torch.empty_like(q)` is copied to.
 
     packed: cu_seqlens_q and cu_seqlens_k, int32 (sequences + 1) on the device, max_seqlen_q and
     max_seqlen_k. Each sequence attends to itself alone; it has a key, and where causal no fewer keys
@@ -537,24 +566,28 @@ def custom_attention_forward(q, k, v, causal=True, sm_scale=None, return_lse=Fal
         ValueError: a tensor that it does not take; the message names it.
         NotImplementedError: the GPU is not of compute capability 9.0.
     """
+    device = q.get_device()
+    if device >= 0 and device != torch._C._cuda_getDevice():
+        with torch.cuda.device(device):
+            return custom_attention_forward(q, k, v, causal, sm_scale, return_lse, out, **packed)
     sequences = _sequences(q, packed) if packed else None
-    key = _key(q, k, v, causal, sm_scale, sequences)
-    plan = _plans.get(key)
+    plan = _plans.get(_key(q, k, v, causal, sm_scale, sequences))
     if plan is None:
         _check(q, k, v, causal, sequences)
         q, k, v = (t if _is_mappable(t) else _dense(t) for t in (q, k, v))
-    o = torch.empty_like(q)
+        plan = _make_plan(q, k, v, causal, sm_scale, sequences) if q.numel() else None
+    o = out if out is not None and plan and plan.fits(out) else torch.empty_like(q)
     lse = torch.empty(q.shape[:3], dtype=torch.float32, device=q.device) if return_lse else None
-    if q.numel() == 0:
-        return (o, lse) if return_lse else o
-    device = q.device.index
-    if device != torch.cuda.current_device():
-        with torch.cuda.device(device):
-            return custom_attention_forward(q, k, v, causal, sm_scale, return_lse, **packed)
-    if plan is None:
-        plan = _make_plan(
-            _key(q, k, v, causal, sm_scale, sequences), q, k, v, causal, sm_scale, sequences
-        )
-    lse_pointer = lse.data_ptr() if return_lse else None
-    plan.launch(o.data_ptr(), lse_pointer, torch._C._cuda_getCurrentRawStream(device))
+    if plan:
+        lse_pointer = lse.data_ptr() if return_lse else None
+        plan.launch(o.data_ptr(), lse_pointer, torch._C._cuda_getCurrentRawStream(device))
+    if out is not None and o is not out:
+        o = _copied(o, out)
     return (o, lse) if return_lse else o
+
+
+def _copied(o: torch.Tensor, out: torch.Tensor) -> torch.Tensor:
+    """`out`, with the values of o; raises ValueError where it has another shape."""
+    if out.shape != o.shape:
+        raise ValueError(f"cuda_hopper: out is {tuple(out.shape)}; q is {tuple(o.shape)}")
+    return out.copy_(o)

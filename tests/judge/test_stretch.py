@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import random
 import socket
 import threading
 import time
@@ -23,6 +25,7 @@ from harness.judge.stretch import (  # noqa: E402
     _place,
     _report,
     counted,
+    pause_s,
     run_stretch,
     window,
 )
@@ -225,25 +228,96 @@ def test_who_dawdles_first_and_is_fast_where_it_counts_has_no_time():
     assert "in its first third" in report.message
 
 
-def pairs(counts, ms=0.5, apart_ms=4.0):
-    """Two checks `apart_ms` from each other at each of `counts`, which says what is counted when."""
+def checked_at_random(counts, seconds=3.0, ms=1.0, ring=6):
+    """What spot checks make of a worker that tells `counts(ms)` calls; it is told of each check."""
+    rng, calls, at_ms = random.Random(7), int(1e3 * seconds / ms), 0.0
     told = []
-    for number, begin_ms in enumerate(range(60, 150, 10)):
-        for place, at_ms in enumerate((begin_ms, begin_ms + apart_ms)):
-            done = counts(at_ms / ms)
-            told.append(SpotCheck(at_ms, 0.05, at_ms / 1e3, done, done, 2 * number + place))
-    return told
+    while counts(at_ms := at_ms + 1e3 * pause_s(seconds, rng)) < calls:
+        done = counts(at_ms, seen=True)
+        told.append(SpotCheck(at_ms, 0.05, at_ms / 1e3, done, done, len(told)))
+    stretch = replace(asked(calls=calls), inputs=replace(asked().inputs, tensors=[()] * ring))
+    found = counted(told, stretch, ms)
+    return replace(found, claimed_ms=found.latency_ms)
 
 
-def test_who_counts_evenly_is_believed_and_who_counts_by_leaps_is_not():
-    """Twelve at once for ten calls: all that is there at any moment is right."""
-    even = counted(pairs(int), asked(calls=300), 0.5)
-    leaps = counted(pairs(lambda calls: int(calls) // 12 * 12), asked(calls=300), 0.5)
-    assert even.uneven == 0
-    assert leaps.uneven > 0.5
-    report = _report(leaps, Verified(checked=1))
+def honest(at_ms, seen=False):
+    return int(at_ms / 1.0)
+
+
+def slowly_falling_clock(at_ms, seen=False):
+    return int(at_ms * (1 + 0.03 * math.exp(-at_ms / 1000)))
+
+
+def leaps_every(period_ms, work_ms, left, ring=6):
+    """Makes calls of 1 ms for `work_ms`, stands still for ring - 1 of them, then has `left` more."""
+    each = int(work_ms) + ring - 1 + left
+
+    def counts(at_ms, seen=False):
+        whole, inside_ms = divmod(at_ms, period_ms)
+        return int(whole) * each + min(int(inside_ms), int(work_ms))
+
+    return counts
+
+
+class LeapsBehindChecks:
+    """Notices that the GPU was away, and leaves out a fifth of what it has made since the last time."""
+
+    def __init__(self, ring=6):
+        self.ring, self.since_ms, self.extra, self.stands_until_ms = ring, 0.0, 0, 0.0
+
+    def __call__(self, at_ms, seen=False):
+        made = int(min(at_ms, self.stands_until_ms - self.ring + 1))
+        made = made if at_ms < self.stands_until_ms else int(at_ms)
+        told = made + self.extra if at_ms >= self.stands_until_ms else made + self.before
+        if seen:
+            self.before = self.extra
+            self.extra += int((at_ms - self.since_ms) / 5)
+            self.since_ms, self.stands_until_ms = at_ms, at_ms + self.ring - 1
+        return told
+
+
+@pytest.mark.parametrize("counts", [honest, slowly_falling_clock])
+def test_who_counts_evenly_is_believed(counts):
+    seen = checked_at_random(counts)
+    assert seen.uneven == 0
+    assert _report(seen, Verified(checked=1)).status is Status.PASSED
+
+
+@pytest.mark.parametrize(
+    "counts",
+    [
+        lambda at_ms, seen=False: int(at_ms) // 12 * 12,  # twelve at once
+        leaps_every(60, 55, 12),
+        leaps_every(120, 115, 24),
+        leaps_every(30, 25, 6),
+        LeapsBehindChecks(),
+    ],
+    ids=["by_dozens", "60 ms", "120 ms", "30 ms", "behind_checks"],
+)
+def test_who_leaves_calls_out_counts_by_leaps_at_some_distance(counts):
+    """A fifth of the calls is never made; all that is there at any moment is right."""
+    report = _report(checked_at_random(counts), Verified(checked=1))
     assert report.status is Status.UNSTABLE
     assert "by leaps" in report.message
+
+
+def test_who_is_seldom_complete_when_looked_at_has_no_time():
+    """Who raises its count while words are read has nothing compared; once is not enough."""
+    told = checks(*range(105, 295, 10), within=RING)
+    told[-1] = replace(told[-1], after=told[-1].done)
+    report = _report(counted(told, asked(calls=300), 0.5), Verified(checked=1))
+    assert report.status is Status.UNSTABLE
+    assert "never complete" in report.message
+
+
+@pytest.mark.parametrize("seconds", [1.0, 3.0, 60.0])
+def test_pauses_are_of_every_length_and_many(seconds):
+    rng = random.Random(1)
+    told = [pause_s(seconds, rng) for _ in range(2000)]
+    assert min(told) < 0.003
+    assert max(told) <= max(0.3, seconds / 10)
+    assert sum(pause < 0.02 for pause in told) > 200
+    assert 10 < seconds / (sum(told) / len(told)) < 100
 
 
 @pytest.mark.parametrize(

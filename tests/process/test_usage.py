@@ -99,6 +99,24 @@ def test_what_a_process_holds_is_counted_when_its_first_thread_has_ended(tmp_pat
     assert held.bytes == {tmp_path: MIB}
 
 
+NAMES_ITSELF_LIKE_A_LINE = ENDS_ITS_FIRST_THREAD.replace(
+    "ctypes.CDLL(None).pthread_exit",
+    "ctypes.CDLL(None).prctl(15, b'x\\rVmRSS: 0', 0, 0, 0); ctypes.CDLL(None).pthread_exit",
+).replace("    time.sleep(0.2)", "    ctypes.CDLL(None).prctl(15, b'h', 0, 0, 0); time.sleep(0.2)")
+
+
+def test_a_name_is_no_line_of_what_a_process_takes(tmp_path: Path) -> None:
+    command = [sys.executable, "-c", NAMES_ITSELF_LIKE_A_LINE, str(tmp_path)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE) as child:
+        assert child.stdout
+        child.stdout.readline()
+        name = Path(f"/proc/{child.pid}/comm").read_bytes()
+        found = usage.resident_bytes(child.pid)
+        child.kill()
+    assert name == b"x\rVmRSS: 0\n"
+    assert found > 64 * MIB
+
+
 def test_the_machine_s_own_disk_is_nobody_s_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     """A process whose namespace is new, and whose root is still the machine's."""
     monkeypatch.setattr(usage, "_namespace", lambda place, kind: place)
@@ -256,6 +274,28 @@ def test_a_file_without_a_name_is_counted_where_it_lay(
     used[0] += usage.LOOK_AGAIN_BYTES // 2
     held.look([os.getpid()])
     assert held.bytes[cache] == 0, "from the least that was used since, it has"
+
+
+def test_a_file_whose_last_path_was_too_long_is_counted_all_the_same(tmp_path: Path) -> None:
+    name, levels, home = "d" * 250, 20, Path.cwd()
+    os.chdir(tmp_path)
+    try:
+        for _ in range(levels):
+            os.mkdir(name)  # noqa: PTH102 - no path reaches so far
+            os.chdir(name)
+        file = os.open("file", os.O_CREAT | os.O_RDWR, 0o600)
+        os.unlink("file")  # noqa: PTH108
+        for _ in range(levels):
+            os.chdir("..")
+            os.rmdir(name)  # noqa: PTH106
+    finally:
+        os.chdir(home)
+    os.write(file, bytes(MIB))
+    held = usage.Nameless((tmp_path,))
+    held.count([os.getpid()])
+    os.close(file)
+    assert held.bytes == {tmp_path: MIB}
+    assert not list(tmp_path.iterdir())
 
 
 RUNS_WHAT_IT_MAY_NOT_READ = """

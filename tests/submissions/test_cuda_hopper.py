@@ -283,6 +283,7 @@ class FakeDriver:
 
     def __init__(self) -> None:
         self.launches: list[tuple] = []
+        self.status = 0  # of a launch
         self.capture_modes: list[object] = ["global"]
         self.boxes: list[list[int]] = []
         self.dims: list[list[int]] = []
@@ -307,6 +308,9 @@ class FakeDriver:
         assert size_bytes == 1 << 19
         return 0, 1 << 20
 
+    def cuModuleGetFunction(self, *_arguments) -> tuple:  # noqa: N802
+        return 0, 99
+
     def cuTensorMapEncodeTiled(self, *arguments) -> tuple:  # noqa: N802
         self.dims.append(arguments[3])
         self.strides.append(arguments[4])
@@ -323,7 +327,8 @@ def fake(submission: ModuleType, monkeypatch: pytest.MonkeyPatch) -> FakeDriver:
     """The submission's host code on a machine that it takes for an H200."""
     driver = FakeDriver()
     for name in ("CUtensorMapDataType", "CUtensorMapInterleave", "CUtensorMapSwizzle",
-                 "CUtensorMapL2promotion", "CUtensorMapFloatOOBfill", "CUfunction_attribute"):  # fmt: skip
+                 "CUtensorMapL2promotion", "CUtensorMapFloatOOBfill", "CUfunction_attribute",
+                 "CUresult"):  # fmt: skip
         setattr(driver, name, getattr(submission.driver, name))
     chip = SimpleNamespace(multi_processor_count=132, L2_cache_size=60 << 20)
     monkeypatch.setattr(submission, "driver", driver)
@@ -331,6 +336,13 @@ def fake(submission: ModuleType, monkeypatch: pytest.MonkeyPatch) -> FakeDriver:
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _device: (9, 0))
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _device: chip)
     monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: False)
+
+    def launch(config, _function, arguments, _extra) -> int:
+        kept = ctypes.string_at(config.value, ctypes.sizeof(submission.LaunchConfig))
+        driver.launches.append((submission.LaunchConfig.from_buffer_copy(kept), arguments.value))
+        return driver.status
+
+    monkeypatch.setattr(submission, "_launcher", lambda: launch)
     submission._load.cache_clear()
     yield driver
     submission._load.cache_clear()
@@ -359,7 +371,7 @@ def test_the_class_of_a_problem_chooses_tile_and_order(
     assert [box[1] for box in fake.boxes] == [64, kv_rows, kv_rows]
     in_kernel = 1 << plan.problem.section.bit_length() - 1  # it takes the power of two below
     assert in_kernel == min(section, heads)
-    assert plan.grid == min(132, heads * -(-seqlen // block_rows))
+    assert plan.config.grid_x == min(132, heads * -(-seqlen // block_rows))
 
 
 def test_a_thread_without_a_context_gets_the_gpu_s(
@@ -384,15 +396,43 @@ def test_a_launch_has_its_own_output_and_counter(submission: ModuleType, fake: F
     plan, seen = submission.Plan(q, q, q, True, 0.5), []
     for o, lse in ((4096, None), (8192, 12288)):
         plan.launch(o, lse, stream=7)
-        _, *grid, _, _, _, _, _, stream, addresses, _ = fake.launches[-1]
+        config, addresses = fake.launches[-1]
         pointers = (ctypes.c_void_p * 4).from_address(addresses)
         problem = submission.Problem.from_address(pointers[3])
-        assert (grid[0], stream) == (4, 7)
+        assert (config.grid_x, config.block_x, config.stream) == (4, 640, 7)
         assert (problem.o, problem.lse) == (o, lse)
         assert (problem.seqlen_q, problem.seqlen_k, problem.reach) == (300, 300, 0)
         seen.append(problem.counter)
     assert seen == [1 << 20, (1 << 20) + 8]
     assert fake.capture_modes == ["global", "relaxed", "global"]
+
+
+def test_a_launch_that_fails_is_named(submission: ModuleType, fake: FakeDriver) -> None:
+    q = torch.empty(1, 2, 300, 64, dtype=torch.float16)
+    plan = submission.Plan(q, q, q, True, 0.5)
+    fake.status = 1
+    with pytest.raises(RuntimeError, match="cuLaunchKernelEx failed with CUDA_ERROR_INVALID_VALUE"):
+        plan.launch(4096, None, stream=7)
+
+
+def test_an_output_is_written_where_it_lies_as_the_kernel_writes(
+    submission: ModuleType, fake: FakeDriver
+) -> None:
+    q = memory(2, 300, 3, 2, 64).select(2, 0).transpose(1, 2)  # of packed q, k and v
+    plan = submission.Plan(q, q, q, True, 0.5)
+    like = torch.empty_like(q)
+    assert plan.fits(like)
+    assert plan.fits(memory(*like.shape).as_strided(like.shape, like.stride()))
+    others = {
+        "as q lies": q,
+        "other strides": torch.empty(q.shape, dtype=q.dtype),
+        "another shape": torch.empty_like(q[:1]),
+        "another dtype": like.bfloat16(),
+        "two bytes on": memory(like.numel() + 1)[1:].as_strided(like.shape, like.stride()),
+    }
+    assert [name for name, out in others.items() if plan.fits(out)] == []
+    with pytest.raises(ValueError, match=r"out is \(1, 2, 300, 64\)"):
+        submission._copied(like, like[:1])
 
 
 def test_grouped_heads_over_a_longer_cache_as_they_lie(
@@ -422,18 +462,17 @@ def test_packed_sequences_are_listed_on_the_device_first(
     sequences = submission._sequences(q, packing(begins, begins, longest=699))
     plan = submission.Plan(q, k, k, True, 0.5, sequences)
     plan.launch(4096, None, stream=7)
-    (listing, attending) = fake.launches
+    (listing, (config, addresses)) = fake.launches
     assert listing[1:4] == (1, 1, 1)
-    values, (grid, smem, addresses) = listing[9], (attending[i] for i in (1, 7, 9))
-    pointers = (ctypes.c_void_p * 5).from_address(values)
+    pointers = (ctypes.c_void_p * 5).from_address(listing[9])
     begin = ctypes.c_void_p.from_address(pointers[0]).value
     counts = [ctypes.c_int.from_address(pointers[i]).value for i in (2, 3)]
     assert begin == begins.data_ptr()
     assert counts == [3, 3]  # sequences; blocks of 256 rows of the longest
     problem = submission.Problem.from_address((ctypes.c_void_p * 4).from_address(addresses)[3])
     assert problem.list == ctypes.c_void_p.from_address(pointers[4]).value
-    assert grid == 8 * (1000 // 256 + 3)  # no fewer than there can be
-    assert smem == submission.SHAPES[64, False].smem_bytes(64, packed=True)
+    assert config.grid_x == 8 * (1000 // 256 + 3)  # no fewer than there can be
+    assert config.smem_bytes == submission.SHAPES[64, False].smem_bytes(64, packed=True)
     assert submission._key(q, k, k, True, None, sequences) != submission._key(
         q, k, k, True, None, sequences._replace(longest=700)
     )
@@ -840,6 +879,24 @@ def test_lse_is_the_natural_logarithm_of_each_row_s_sum(
         want = reference(q, k, v, causal, scale)[1]
         assert ((lse - want).abs() / want.abs().clamp_min(1)).max() < 1e-5, kind
         assert torch.equal(o, submission.custom_attention_forward(q, k, v, causal, scale)), kind
+
+
+@pytest.mark.gpu
+def test_an_output_that_is_given_has_the_result(submission: ModuleType) -> None:
+    attend = submission.custom_attention_forward
+    for shape in ((2, 3, 300, 64), (2, 300, 3, 64)):
+        q, k, v, scale = adversarial("normal", shape)
+        if shape[1] == 300:
+            q, k, v = (t.transpose(1, 2) for t in (q, k, v))
+        want = attend(q, k, v, True, scale)
+        for again in range(2):  # the first makes a plan, the second finds it
+            for out in (torch.empty_like(q), torch.empty(q.shape, dtype=q.dtype, device=q.device)):
+                out.fill_(math.nan)
+                assert attend(q, k, v, True, scale, out=out) is out
+                assert torch.equal(out, want), (shape, again, out.stride())
+        o, lse = attend(q, k, v, True, scale, return_lse=True, out=out)
+        assert o is out
+        assert lse.shape == q.shape[:3]
 
 
 @pytest.mark.gpu

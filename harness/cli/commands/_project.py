@@ -1,4 +1,4 @@
-"""What `attnboard init` writes where there is no project yet: a folder that is one, and its workflow."""
+"""What `attnboard init` writes where there is no project yet: its folder and its workflow."""
 
 from __future__ import annotations
 
@@ -7,7 +7,9 @@ from pathlib import Path
 from harness import __version__
 from harness.process.project import MARK
 
-MARKED = "# The root of an attnboard project: submissions/, configs/, results/ and leaderboard.md lie here.\n"
+MARKED = """\
+# The root of an attnboard project: submissions/, configs/, results/ and leaderboard.md lie here.
+"""
 README = """\
 # {name}
 
@@ -18,7 +20,8 @@ Attention kernels, checked against PyTorch, timed and ranked by attnboard.
     attnboard init NAME           another submission; --template cuda or gluon
     attnboard list                what can be run, on what, and where it stands
 
-Records go to results/, the board to leaderboard.md: commit both. What a CPU gives (results/cpu/) is ranked by nobody.
+Records go to results/, the board to leaderboard.md: commit both. \
+What a CPU gives (results/cpu/) is ranked by nobody.
 """
 IGNORED = """\
 __pycache__/
@@ -40,7 +43,7 @@ permissions:
   contents: read
 
 env:
-  ATTNBOARD: attnboard=={version} # for pip: a version, a wheel, or git+https://HOST/REPOSITORY@COMMIT
+  ATTNBOARD: attnboard=={version} # for pip: a version, a wheel, git+https://HOST/REPOSITORY@COMMIT
 
 jobs:
   check:

@@ -21,6 +21,7 @@ from harness.errors import EXIT_OK, EXIT_UNAVAILABLE, HarnessError, typed
 from harness.measure.gpu_specs import peak_tflops
 from harness.measure.machine import inspect_machine, nvml, version_of
 from harness.process import project
+from harness.process.bytecode import FOLDER, compiled
 from harness.process.cuda.checkpoint import Checkpoint
 from harness.process.sandbox import enter, landlock
 from harness.schema import Machine
@@ -57,14 +58,12 @@ class Line:
     next: str = ""
 
 
-def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Declare the command."""
-    parser = subparsers.add_parser("doctor", help="what works here, what is missing, what to type")
+def add_flags(parser: argparse.ArgumentParser) -> None:
+    """What may stand behind the command."""
     parser.add_argument(
         "--need-gpu", action="store_true", help="exit 3 where the official suite cannot run"
     )
     parser.add_argument("--json", action="store_true", help="one JSON document")
-    parser.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -124,17 +123,19 @@ def packages() -> Iterator[Line]:
 
 
 def bytecode(package: str = "torch") -> Iterator[Line]:
-    """Whether Python must compile a package's thousands of files at every start, for seconds each time."""
+    """Whether Python must compile a package's thousands of files at every start, for seconds."""
     found = importlib.util.find_spec(package)
     if found is None or found.origin is None:
         return
     source = Path(found.origin)
-    if Path(importlib.util.cache_from_source(source)).is_file():
+    if compiled(package):
         yield Line("ok", "bytecode", f"{package}'s is compiled")
         return
     folders = [str(source.parent.with_name(name)) for name in (package, "triton", "sympy")]
     how = shlex.join([sys.executable, "-m", "compileall", "-q", "-j", "0", *folders])
-    told = f"{package} has none here: every run compiles it again, some seconds"
+    told = (
+        f"{package} has none here: runs keep some of it in {FOLDER}, workers compile the rest again"
+    )
     yield Line("note", "bytecode", told, how)
 
 
@@ -168,7 +169,7 @@ def _version(tool: str) -> str:
 
 
 def gpu(machine: Machine) -> Iterator[Line]:
-    """The GPU, its driver, its clocks, its company, and whether memory can be shared between processes."""
+    """The GPU: its driver, clocks and company; whether processes can share its memory."""
     if not machine.has_gpu:
         yield Line(
             "note", "gpu", "none found by NVML", "install the NVIDIA driver, then: nvidia-smi"

@@ -36,18 +36,14 @@ What was tried, what it gave, what did not help. One row per rung; the ones that
 """
 
 
-def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Declare the command."""
-    parser = subparsers.add_parser(
-        "init", help="start a submission from a template; where there is no project, start one"
-    )
+def add_flags(parser: argparse.ArgumentParser) -> None:
+    """What may stand behind the command."""
     parser.add_argument("name", help="folder to make: small letters, digits and _")
     parser.add_argument("--template", choices=TEMPLATES, default="triton")
     parser.add_argument("--author", help="default: git's user.name")
     parser.add_argument(
         "--project", action="store_true", help="a project of its own, also inside of another"
     )
-    parser.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> int:

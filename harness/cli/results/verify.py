@@ -1,4 +1,4 @@
-"""`verify RESULT`: do an old record's figures follow from its samples, and does it measure the same today?
+"""`verify RESULT`: do an old record's figures follow from its samples, is it the same today?
 
 RESULT is an entry, ENTRY@RUN, or FILE.jsonl:LINE. First the record is audited (checksum,
 commitment, figures from samples); then the entry is measured again beside the same baseline and the
@@ -26,6 +26,7 @@ from harness.board.newest import newest
 from harness.board.rank import interval_of
 from harness.board.render.text import sanitize, times
 from harness.board.rivals import block_times_ms
+from harness.catalog.entrants import places
 from harness.catalog.suites import load_suite
 from harness.cli.arguments import whole
 from harness.cli.results.compare import _named, percent
@@ -42,7 +43,7 @@ from harness.measure import stats
 from harness.measure.stats import Interval
 from harness.measure.stopping import level_of
 from harness.problems import get_problem
-from harness.process.project import base, layers
+from harness.process.project import base
 from harness.schema import MOST_BLOCKS, Kind, Machine, Result, Speedup, Status, Suite, is_hidden
 
 ROUNDING = 1e-9  # figures in a record are written in full
@@ -56,9 +57,8 @@ class Verdict:
     why: str
 
 
-def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Declare the command."""
-    parser = subparsers.add_parser("verify", help="audit an old record and measure it again")
+def add_flags(parser: argparse.ArgumentParser) -> None:
+    """What may stand behind the command."""
     parser.add_argument("result", metavar="RESULT", help="ENTRY, ENTRY@RUN or FILE.jsonl:LINE")
     parser.add_argument(
         "--audit-only", action="store_true", help="check the record itself, measure nothing"
@@ -69,11 +69,10 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     query.add_json(parser)
     parser.add_argument("--blocks", type=whole(1, MOST_BLOCKS), default=20, metavar="N")
     query.add_results(parser)
-    parser.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> int:
-    """0: SAME or FASTER (or a clean audit); 1: SLOWER or a record that contradicts itself; 3: CANNOT."""
+    """0: SAME or FASTER (or a clean audit); 1: SLOWER or a contradiction; 3: CANNOT."""
     old = _chosen(args)
     wrong = [f"{r.config}: {fault}" for r in old for fault in audit(r, _beside(args, r))]
     told = {"entry": old[0].entry, "records": len(old), "faults": wrong}
@@ -84,7 +83,8 @@ def run(args: argparse.Namespace) -> int:
         say("next: do not trust this record; measure it again")
     else:
         say(
-            f"audit: {len(old)} records of {sanitize(old[0].entry, 80)}: checksum, commitment and figures agree"
+            f"audit: {len(old)} records of {sanitize(old[0].entry, 80)}: checksum, commitment "
+            "and figures agree"
         )
     if wrong or args.audit_only:
         if args.json:
@@ -178,7 +178,7 @@ def audit(result: Result, base: Result | None) -> list[str]:
 def _of_speedup(
     told: Speedup, base: Mapping[int, float], scored: Mapping[int, float], level: float
 ) -> list[str]:
-    """In what it contradicts the blocks; an interval may be as wide as they say, or as today's rule says.
+    """In what it contradicts the blocks; an interval may be by their rule or by today's.
 
     Records from before the rule that two processes are never quite one (stats.PROCESS_LOG) lack
     its 0.05 %.
@@ -241,7 +241,7 @@ def obstacle(old: Sequence[Result], machine: Machine, home: Path) -> str:
     if any(r.speedup is None for r in old):
         return "the record has no speed-up over a baseline"
     kind = "baselines" if first.kind is Kind.BASELINE else "submissions"
-    if not any((layer / first.entry).is_dir() for layer in layers(home / kind)):
+    if not places([first.entry], home / kind):
         return f"{kind}/{first.entry} is not in {home}"
     return ""
 
@@ -272,7 +272,7 @@ def _measure_again(args: argparse.Namespace, old: Sequence[Result]) -> Verdict:
 
 
 def _suite(old: Sequence[Result], against: str, blocks: int) -> Suite:
-    """The cases of the record, measured as the suite of that name measures, if it is still the same."""
+    """The cases of the record as the suite of that name measures them, if it is the same."""
     cases = tuple(result.case for result in old)
     try:
         suite = load_suite(old[0].suite, base() / "configs")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import re
 import time
@@ -13,18 +14,23 @@ from pathlib import Path
 DISK_FILES = 100_000  # of one entrant, beside Limits.disk_gib
 UNCOUNTED = 1 << 62  # bytes: more than any limit
 RUNNING, ENDED = frozenset("RD"), frozenset("ZX")  # states of a thread: man 5 proc_pid_stat
+WAITING = frozenset(
+    "d"
+)  # D of a thread that is not ending: it stops when it next leaves the kernel
+ENDING = 0x4  # PF_EXITING, of a thread's flags
 FIRST_TO_END = 1000  # oom_score_adj of who ends when memory runs out: man 5 proc_pid_oom_score_adj
 DELETED = " (deleted)"  # how /proc names what has no name
 SOCKET_BYTES = (
     2 * 212_992
 )  # a buffer of the usual size, which no worker changes, and one write more
+FAR_DOWN = Path()  # of a file without a name whose last path no path can name
 ANONYMOUS = Path("/dev/zero")  # of a mapping that is shared and of no file
 LOOK_AGAIN_BYTES, LOOK_AGAIN_FILES = 32 << 20, 1000  # growth of a disk that is worth a count
 LOOK_AGAIN_S = 10.0  # and without any: a hard link takes neither an inode nor, nearly, a block
 
 
 def cpu_ns(pids: Iterable[int]) -> dict[int, int]:
-    """Pid → CPU time of all its threads so far, those that ended included; who is gone is left out."""
+    """Pid → CPU time of all its threads so far, ended ones too; who is gone is left out."""
     found = {}
     for pid in pids:
         clock = (~pid << 3) | 2  # CPUCLOCK_SCHED of a process: man 3 clock_getcpuclockid
@@ -34,7 +40,10 @@ def cpu_ns(pids: Iterable[int]) -> dict[int, int]:
 
 
 def states(pid: int) -> str:
-    """A letter for each thread of it; none if it is gone. Asked behind each turn: a read a thread."""
+    """A letter for each thread of it; none if it is gone. Asked behind each turn: a read a thread.
+
+    A `d` is who waits in the kernel, for its vfork say; a `D` does so on its way out.
+    """
     found = ""
     for thread in _threads_of(pid):
         with contextlib.suppress(OSError):  # it has just ended
@@ -43,14 +52,20 @@ def states(pid: int) -> str:
                 stat = os.read(fd, 512)
             finally:
                 os.close(fd)
-            found += chr(stat[stat.rindex(b")") + 2])  # behind a name that may hold anything
+            # state, five numbers, flags: behind a name that may hold anything
+            fields = stat[stat.rindex(b")") + 2 :].split(maxsplit=7)
+            letter, flags = fields[0].decode(), int(fields[6])
+            found += "d" if letter == "D" and not flags & ENDING else letter
     return found
 
 
 def _numbers(file: str) -> dict[str, int]:
-    """Of a file of /proc in lines like `VmRSS:  12 kB`: word → number; empty if it cannot be read."""
+    """Of a /proc file in lines like `VmRSS:  12 kB`: word → number; empty if unreadable.
+
+    A carriage return ends no line: a process may have one in its name.
+    """
     try:
-        text = Path("/proc", file).read_text(encoding="utf-8", errors="replace")
+        text = Path("/proc", file).read_bytes().decode(errors="replace")
     except OSError:
         return {}
     return {
@@ -59,7 +74,7 @@ def _numbers(file: str) -> dict[str, int]:
 
 
 def _memory(pid: int, file: str, word: str) -> dict[str, int]:
-    """`_numbers` of one process that has memory; under its own pid is none once its first thread ended."""
+    """`_numbers` of one process that has memory; its own pid's are none once thread one ended."""
     told = _numbers(f"{pid}/{file}")
     if word in told:
         return told
@@ -150,7 +165,7 @@ def room_bytes(pids: Iterable[int]) -> int:
 
 @contextlib.contextmanager
 def _folder(path: str) -> Iterator[int]:
-    """A descriptor of it: what is asked of it is asked of one folder, whatever is mounted meanwhile."""
+    """A descriptor of it: it is asked of one folder, whatever is mounted meanwhile."""
     fd = os.open(path, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         yield fd
@@ -232,7 +247,7 @@ class Nameless:
             self.bytes[folder] = sum(
                 size
                 for (device, _), (path, size) in found.items()
-                if device == here and folder in path.parents
+                if device == here and (folder in path.parents or path == FAR_DOWN)
             )
 
 
@@ -255,9 +270,21 @@ def _nameless(links: Path) -> Iterable[tuple[Path, os.stat_result]]:
     with contextlib.suppress(OSError):  # the process has just ended, or nobody may look
         for link in links.iterdir():
             with contextlib.suppress(OSError):
-                path = str(link.readlink())
+                path = _last_path(link)
                 if path.endswith(DELETED):
                     yield Path(path.removesuffix(DELETED)), link.stat()
+                elif not path and not link.stat().st_nlink:
+                    yield FAR_DOWN, link.stat()
+
+
+def _last_path(link: Path) -> str:
+    """Of an open file; an empty string where it is longer than a path can be."""
+    try:
+        return str(link.readlink())
+    except OSError as cause:
+        if cause.errno == errno.ENAMETOOLONG:
+            return ""
+        raise
 
 
 def _used_bytes(folder: Path) -> int:

@@ -48,7 +48,7 @@ class KernelReport:
     """Threads of a block: from the manifest, else from __launch_bounds__."""
     blocks_per_sm: int | None = None
     occupancy_pct: float | None = None
-    """Resident warps in % of what a multiprocessor can hold; an upper bound when smem is unknown."""
+    """Resident warps in % of what an SM can hold; an upper bound when smem is unknown."""
     limited_by: str = ""
     notes: tuple[str, ...] = ()
     """Performance warnings of ptxas, for example C7508: setmaxnreg ignored."""
@@ -69,8 +69,9 @@ class KernelReport:
         if self.spill_store_bytes or self.spill_load_bytes:
             found.insert(
                 0,
-                f"spills {self.spill_store_bytes} bytes of stores, {self.spill_load_bytes} of loads: "
-                "fewer live values, smaller tiles, or a lower minimum of blocks in __launch_bounds__",
+                f"spills {self.spill_store_bytes} bytes of stores, {self.spill_load_bytes} of "
+                "loads: fewer live values, smaller tiles, or a lower minimum of blocks in "
+                "__launch_bounds__",
             )
         return tuple(found)
 
@@ -94,7 +95,7 @@ def kernels_of(cubin: bytes) -> frozenset[str]:
 
 
 def parse_ptxas(log: str, kernels: Collection[str]) -> list[KernelReport]:
-    """Those of `kernels` that ptxas names, in its order; text between two names belongs to the first.
+    """Those of `kernels` that ptxas names, in order; text between two belongs to the first.
 
     Of a kernel that is named twice every number is the greatest that is said.
     """

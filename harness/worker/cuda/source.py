@@ -23,7 +23,7 @@ from harness.worker.cuda.nvrtc import CudaSourceError, arch_name, bindings, comp
 
 
 def get_ready() -> None:
-    """Load what `load` and the first launch need, and no file of a submission; what is missing, `load` says."""
+    """Load what `load` and the first launch need, no submission's file; `load` says what lacks."""
     with contextlib.suppress(CudaSourceError):
         bindings("driver")
         bindings("nvrtc").nvrtcVersion()

@@ -11,21 +11,10 @@ from pathlib import Path
 
 import numpy as np
 
-from hopper_on_cpu import FOLDER, HERE, RANDOM, _call, _gxx, aligned
+from hopper_on_cpu import FOLDER, HERE, RANDOM, TensorMap, _call, _gxx, aligned
 
 KERNELS = FOLDER.parent / "cuda_hopper" / "kernels"
 Array = np.ndarray
-
-
-class Map(ctypes.Structure):
-    """`struct TensorMap` of the twin, field by field."""
-
-    _fields_ = [
-        ("base", ctypes.c_void_p),
-        *((n, ctypes.c_int32) for n in ("columns", "rows", "heads", "box_rows")),
-        *((n, ctypes.c_int64) for n in ("batch_step", "head_step", "row_step")),
-        ("pad", ctypes.c_uint8 * 16),
-    ]
 
 
 class Divisor(ctypes.Structure):
@@ -178,7 +167,7 @@ class Forward:
             *(Divisor.of(case.heads), Divisor.of(group)), *(case.batch, case.heads, group), *lengths, reach, case.section,
             scale * math.log2(math.e), self._listed(sequences) if sequences else None,
         )  # fmt: skip
-        maps = (Map * 3)(*(self._map(x, rows) for x, rows in ((q, 64), (k, 0), (v, 0))))
+        maps = (TensorMap * 3)(*(self._map(x, rows) for x, rows in ((q, 64), (k, 0), (v, 0))))
         _call(self._run, maps, ctypes.byref(problem), case.blocks, RANDOM, case.seed)
         assert not counter.any()
         q, k, v = (to_numbers(x, self.bf16) for x in (q, k, v))
@@ -201,7 +190,7 @@ class Forward:
         _call(self._list, *addresses, len(sequences), most)
         return self._blocks.ctypes.data
 
-    def _map(self, x: Array, rows: int) -> Map:
+    def _map(self, x: Array, rows: int) -> TensorMap:
         _batch, heads, seqlen, headdim = x.shape
         steps = (stride // 2 for stride in x.strides[:3])
-        return Map(x.ctypes.data, headdim, seqlen, heads, rows or self.kv_rows, *steps)
+        return TensorMap(x.ctypes.data, headdim, seqlen, heads, rows or self.kv_rows, *steps)
