@@ -49,11 +49,4 @@ from harness.schema.result import (
     Sustained,
     Telemetry,
 )
-from harness.schema.suite import (
-    HIDDEN_PREFIX,
-    MOST_SUSTAINED_S,
-    Case,
-    Limits,
-    Suite,
-    is_hidden,
-)
+from harness.schema.suite import HIDDEN_PREFIX, MOST_SUSTAINED_S, Case, Limits, Suite, is_hidden

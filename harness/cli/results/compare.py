@@ -182,16 +182,15 @@ def _best(mine: list[Head], theirs: list[Head], among: list[Head]) -> list[Pair]
     for left, right in (together, (mine, theirs)):
         for board in {(h.gpu, h.suite_sha256, h.protocol) for h in left}:
             pairs = _on_board([_passed(side, board) for side in (left, right)], among)
-            best = max(
-                best, pairs, key=lambda p: (len(p), bool(p) and p[0].a.machine.has_gpu, _date(p))
-            )
+            best = max(best, pairs, key=_weight)
         if best:
             break
     return best
 
 
-def _date(pairs: list[Pair]) -> str:
-    return max((pair.a.date for pair in pairs), default="")
+def _weight(pairs: list[Pair]) -> tuple[object, ...]:
+    gpu = bool(pairs) and pairs[0].a.machine.has_gpu
+    return (len(pairs), gpu, max((pair.a.date for pair in pairs), default=""))
 
 
 def _passed(heads: list[Head], board: tuple[str, str, int]) -> dict[str, Head]:

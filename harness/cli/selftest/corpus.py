@@ -243,7 +243,7 @@ def run_batch(
         stack.enter_context(planted(specimens))
         request = Request(
             suite=suite,
-            machine=machine if gpu else replace_gpu(machine),
+            machine=machine if gpu else machine.without_gpu(),
             entrants=(*entrants, *control),
             baseline=suite.against,
             cache=cache,
@@ -302,11 +302,6 @@ def beside(outcome: Outcome, results: Mapping[str, Result]) -> Outcome:
 def runs_on(specimen: Specimen, machine: Machine) -> bool:
     """Whether this machine can show anything about it."""
     return not (specimen.expect.needs_cpu if machine.has_gpu else specimen.expect.needs_gpu)
-
-
-def replace_gpu(machine: Machine) -> Machine:
-    """The same machine as one without a GPU."""
-    return machine.model_copy(update={"sms": 0, "gpu": "cpu", "uuid": ""})
 
 
 @contextlib.contextmanager

@@ -293,14 +293,7 @@ class WorkerProcess:
     def _arguments(self) -> list[str]:
         manifest = self.entrant.manifest.model_dump_json()
         return [
-            *(
-                "--folder",
-                str(self.jail.source),
-                "--manifest",
-                manifest,
-                "--device",
-                self.device,
-            ),
+            *("--folder", str(self.jail.source), "--manifest", manifest, "--device", self.device),
             *("--function", self.problem.function, "--problem", self.problem.name),
         ]
 

@@ -23,7 +23,13 @@ from harness.measure import gpu_specs
 from harness.worker.cuda import promises as cuda_promises
 from harness.worker.cuda.expression import evaluate
 from harness.worker.cuda.instances import instances
-from harness.worker.cuda.nvrtc import CudaSourceError, compile_error, compile_source
+from harness.worker.cuda.nvrtc import (
+    BYTES_KEPT,
+    CudaSourceError,
+    compile_error,
+    compile_source,
+    read_source,
+)
 from harness.worker.cuda.promises import Build, builds_of
 
 ARCHS = ("sm_80", "sm_90a")
@@ -127,16 +133,9 @@ def parse_ptxas(log: str, kernels: Collection[str]) -> list[KernelReport]:
 
 
 def _worse(one: KernelReport, other: KernelReport) -> KernelReport:
-    numbers = [
-        "registers",
-        "stack_bytes",
-        "spill_store_bytes",
-        "spill_load_bytes",
-        "smem_static_bytes",
-    ]
-    return replace(
-        other, **{name: max(getattr(one, name), getattr(other, name)) for name in numbers}
-    )
+    numbers = ("registers", "stack_bytes", "spill_store_bytes", "spill_load_bytes")
+    worse = {n: max(getattr(one, n), getattr(other, n)) for n in (*numbers, "smem_static_bytes")}
+    return replace(other, **worse)
 
 
 def _number(pattern: str, text: str) -> int:
@@ -217,7 +216,7 @@ def _build_plain(
             threads *= evaluate(extent, sizes)
         smem = evaluate(kernel["smem_bytes"], sizes)
         shapes[symbols.get(name, name)] = (name, threads, smem)
-    promises = builds_of((folder / entry).read_text(), entry)[0].promises
+    promises = builds_of(read_source(folder / entry), entry)[0].promises
     reports = []
     for report in parse_ptxas(log, kernels):
         name, block, dynamic = shapes.get(report.name, (report.name, None, None))
@@ -268,7 +267,7 @@ def _symbol_of(name: str, symbols: list[str]) -> str:
 
 
 def _build_with_nvcc(source: Path, arch: str) -> list[KernelReport]:
-    text = source.read_text()
+    text = read_source(source)
     reports: list[KernelReport] = []
     for build in builds_of(text, source.name):
         suffix = " ".join(["", *build.flags])
@@ -317,7 +316,7 @@ def nvcc(
         )
     with tempfile.TemporaryDirectory() as scratch:
         source, ptx, cubin = (Path(scratch) / n for n in (name, "kernel.ptx", "kernel.cubin"))
-        source.write_text(text)
+        source.write_text(text, encoding="utf-8", errors=BYTES_KEPT)
         own = compiler_flags.placed(flags, include)
         options = [f"-arch={arch}", "-std=c++17", f"-I{include}", *own]
         _run([compiler, *options, "-ptx", "-o", str(ptx), str(source)], name)
@@ -327,7 +326,7 @@ def nvcc(
 
 
 def _run(command: list[str], entry: str) -> str:
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, errors="replace", check=False)
     log = done.stdout + done.stderr
     if done.returncode:
         raise compile_error(log, entry)
@@ -337,43 +336,25 @@ def _run(command: list[str], entry: str) -> str:
 # --- the page ------------------------------------------------------------------------------------
 
 
+COLUMNS = ("arch", "regs", "smem", "spill", "stack", "threads", "blocks/SM", "occ.")
+
+
 def render(reports: Iterable[KernelReport]) -> str:
     """One line per kernel and architecture, warnings under the kernel they belong to."""
-    header = (
-        "kernel",
-        "arch",
-        "regs",
-        "smem",
-        "spill",
-        "stack",
-        "threads",
-        "blocks/SM",
-        "occ.",
-        "",
-    )
-    rows = [header]
-    under: list[tuple[str, ...]] = [()]
+    rows: list[tuple[str, ...]] = [("kernel", *COLUMNS, "")]
+    under: list[list[str]] = [[]]
     for r in reports:
         dynamic = "+?" if r.smem_dynamic_bytes is None else ""
-        smem = r.smem_static_bytes + (r.smem_dynamic_bytes or 0)
-        occupancy = "?" if r.occupancy_pct is None else f"{r.occupancy_pct:.0f} %"
-        rows.append(
-            (
-                r.name,
-                r.arch,
-                str(r.registers),
-                f"{smem}{dynamic}",
-                str(r.spill_store_bytes + r.spill_load_bytes),
-                str(r.stack_bytes),
-                str(r.threads or "?"),
-                str(r.blocks_per_sm if r.blocks_per_sm is not None else "?"),
-                occupancy,
-                f"({r.limited_by})" if r.limited_by else "",
-            )
-        )
-        warnings = tuple(f"warning: {text}" for text in r.warnings)
-        under.append((*warnings, *(f"broken promise: {text}" for text in r.broken)))
-    widths = [max(len(row[i]) for row in rows) for i in range(len(header))]
+        smem = f"{r.smem_static_bytes + (r.smem_dynamic_bytes or 0)}{dynamic}"
+        spills = r.spill_store_bytes + r.spill_load_bytes
+        threads, blocks = r.threads or "?", "?" if r.blocks_per_sm is None else r.blocks_per_sm
+        share = "?" if r.occupancy_pct is None else f"{r.occupancy_pct:.0f} %"
+        numbers = (r.registers, smem, spills, r.stack_bytes, threads, blocks, share)
+        why = f"({r.limited_by})" if r.limited_by else ""
+        rows.append((r.name, r.arch, *map(str, numbers), why))
+        warnings = [f"warning: {text}" for text in r.warnings]
+        under.append([*warnings, *(f"broken promise: {text}" for text in r.broken)])
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     lines = []
     for row, warnings in zip(rows, under, strict=True):
         first = row[0].ljust(widths[0])
