@@ -1,1 +1,1 @@
-"""The command `attnboard`; a wheel also holds harness/, run.py, configs/, baselines/ and submissions/ here."""
+"""The command `attnboard`; a wheel also holds harness/, run.py and what they read."""

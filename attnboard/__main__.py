@@ -1,7 +1,7 @@
 """`attnboard …` and `python -m attnboard …`: what `python run.py …` is in a checkout.
 
-The harness is imported as `harness` wherever it lies, so that no other package named like it can get in
-between: from this folder where a wheel put it, from beside this folder in a checkout.
+The harness is imported as `harness` wherever it lies, so that no other package named like it can
+get in between: from this folder where a wheel put it, from beside this folder in a checkout.
 """
 
 from __future__ import annotations

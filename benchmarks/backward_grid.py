@@ -168,7 +168,7 @@ def time_cell(
 def launch_ms(module: Any, build: Any, cell: Cell, flush: torch.Tensor) -> str:
     """Milliseconds of each launch of a call, each timed by itself after a flush."""
     q, k, v, o, lse, do = cell.sets[0]
-    build = build or module.build_for(q.shape[3], q.shape[2])
+    build = build or module.build_for(q.shape[3], q.shape[2], cell.causal)
     plan = module.Plan(q, k, v, o, do, cell.causal, q.shape[3] ** -0.5, build)
     grads = [torch.empty_like(q) for _ in range(3)]
     stream = torch.cuda.current_stream().cuda_stream

@@ -69,6 +69,8 @@ PARTS = (
          benchmark("known_slowdowns", "--keep", "{out}/slowdowns"), 120),
     Part("clocks", "A/A, slack, how a worker is treated that is honest or 3 % short",
          benchmark("clocks", "--runs", "40", "--out", "{out}/clocks.json"), 480),
+    Part("honest", "honest kernels judged again and again: false verdicts",
+         benchmark("honest_runs", "--runs", "20", "--out", "{out}/honest"), 300),
     Part("selftest", "the corpus: cheaters stopped, honest kernels passed",
          (PYTHON, "run.py", "selftest", "--batch", "22"), 480),
     Part("ablation", "each defence switched off: who comes through then",

@@ -5,9 +5,9 @@
 //
 // One CTA an SM, up to two warpgroups that only multiply and up to two that only do a softmax's arithmetic. One
 // iteration is two trips of headdim 64 in each of them: 8 products S[64, 64] += Q K^T from shared memory and 8
-// O[64, 64] += P V with P in registers, 512 tensor clocks; or 64 FFMA, 64 MUFU.EX2, 68 FADD and 32 F2FP a thread. Two and
-// two are what four warpgroups of cuda_hopper do in one trip each, less loads, votes and address arithmetic. Printed:
-// clocks an iteration.
+// O[64, 64] += P V with P in registers, 512 tensor clocks; or 64 FFMA, 64 MUFU.EX2, 68 FADD and 32 F2FP a thread. Two
+// and two are what four warpgroups of cuda_hopper do in one trip each, less loads, votes and address arithmetic.
+// Printed: clocks an iteration.
 #include <cstdio>
 
 #include "sm90.cuh"

@@ -21,10 +21,12 @@ from pathlib import Path
 from typing import NamedTuple
 
 import torch
+import yaml
 from hopper_checks_gpu import ROW, WHOLE, attention
 from hopper_ladder_gpu import ROOT, Function, adapter, cases, errors
 
 RIVALS = ("sdpa_cudnn", "flash_attn_3", "flash_attn_4")
+SUITES = ("models.yaml", "fa3_bf16.yaml")  # of --models
 TOKENS, HIDDEN = 16384, 2048
 CALLS, INPUTS, FLUSH_BYTES, PAUSE_CYCLES = 3, 2, 168 << 20, 1_200_000
 ERROR_HEADS, ERROR_SEQLENS = 32, (512, 1024, 2048)
@@ -72,19 +74,25 @@ class Cell(NamedTuple):
 
 
 def models(dtype: torch.dtype) -> list[Cell]:
-    """Prefill of known models, a chunk of it over a longer cache, full attention, the official shapes."""
-    found = []
+    """The cells of suites `models`, but packed ones, and `fa3_bf16`, and shorter prompts of the same models."""
+    suites = (yaml.safe_load((ROOT / "configs" / name).read_text()) for name in SUITES)
+    found = [
+        Cell(
+            *(case["headdim"], case["seqlen"], case.get("causal", True), case["batch"]),
+            *(case["heads"], case.get("kv_heads", 0), case.get("seqlen_k", 0)),
+        )
+        for suite in suites
+        for case in suite["cases"]
+        if "seqlens" not in case
+    ]
     for headdim, heads, kv_heads, batched in (
-        (128, 32, 8, ((16, 1024), (8, 2048), (2, 8192), (1, 16384))),  # Llama-3.1 8B
-        (128, 64, 8, ((4, 2048), (1, 8192))),  # Llama-3.1 70B
-        (64, 64, 8, ((8, 1024), (2, 4096), (1, 16384))),  # GPT-OSS
-        (256, 16, 8, ((4, 2048), (1, 8192))),  # Gemma 2 9B, without its window
+        (128, 32, 8, ((16, 1024), (8, 2048))),  # Llama-3.1 8B
+        (64, 64, 8, ((8, 1024), (2, 4096))),  # GPT-OSS
+        (256, 16, 8, ((4, 2048),)),  # Gemma 3 12B, without its window
     ):
-        for batch, seqlen in batched:
-            found.append(Cell(headdim, seqlen, True, batch, heads, kv_heads))
-    found += [Cell(128, 2048, True, 1, 32, 8, 16384), Cell(128, 512, True, 4, 32, 8, 8192)]
-    found += [Cell(128, 16384, False, 1, 24)]  # a video model's frames
-    found += [Cell(64, 4096, True, 4), Cell(128, 8192, True, 2), Cell(256, 16384, True, 1)]
+        found += [Cell(headdim, seqlen, True, batch, heads, kv_heads) for batch, seqlen in batched]
+    found += [Cell(128, 512, True, 4, 32, 8, 8192), Cell(64, 2048, True, 1, 64, 8, 16384)]
+    found += [Cell(256, 2048, True, 1, 16, 8, 16384)]
     return [cell._replace(dtype=dtype) for cell in found]
 
 
@@ -116,9 +124,13 @@ def is_right(name: str, function: Function, headdim: int) -> bool:
 
 
 def is_right_here(name: str, function: Function, cell: Cell) -> bool:
-    """Within the gate's bound for bf16 on the first and last head of a cell; says where not."""
+    """Within the gate's bound for bf16 on the first and last head of a cell; says where not, or why it cannot."""
     q, k, v = draw(cell)
-    out = function(q, k, v, cell.causal, None)
+    try:
+        out = function(q, k, v, cell.causal, None)
+    except (NotImplementedError, RuntimeError) as cause:
+        print(f"-- {name} has no {cell}: {str(cause).splitlines()[0][:120]}", flush=True)
+        return False
     for head, kv_head in ((0, 0), (q.shape[1] - 1, k.shape[1] - 1)):
         rows = slice(-min(512, q.shape[2]), None)  # the last ones see all keys
         logits = q[0, head, rows].double() @ k[0, kv_head].double().T * cell.headdim**-0.5

@@ -23,6 +23,7 @@ SMALL = (
     ("rising past fp32", 2, 500, True),  # items are done again
     ("more items than SMs", 150, 130, True),
 )
+PACKED_LENGTHS = (130, 1, 65, 300, 64)  # of the champion, which alone takes them
 Function = Callable[..., Any]
 
 
@@ -58,7 +59,28 @@ def small(
                 right &= error < WHOLE
                 if not error < WHOLE:
                     tell(small=name, headdim=headdim, case=case, error=error)
+        if "champion" in functions:
+            tell(at="champion", doing=f"headdim {headdim}, packed sequences,")
+            error = packed_error(functions["champion"], headdim, generator, device)
+            right &= error < WHOLE
+            if not error < WHOLE:
+                tell(small="champion", headdim=headdim, case="packed", error=error)
     return right
+
+
+def packed_error(function: Function, headdim: int, generator: Any, device: str) -> float:
+    """Relative L2 of sequences that share a row of tokens."""
+    begins = torch.tensor([0, *PACKED_LENGTHS]).cumsum(0).int()
+    shape = (1, 3, int(begins[-1]), headdim)
+    q, k, v = (torch.randn(shape, generator=generator).half() for _ in range(3))
+    each = (x.split(PACKED_LENGTHS, 2) for x in (q, k, v))
+    alone = [attention(*one, True, headdim**-0.5) for one in zip(*each, strict=True)]
+    sequences = dict.fromkeys(("cu_seqlens_q", "cu_seqlens_k"), begins.to(device))
+    longest = dict.fromkeys(("max_seqlen_q", "max_seqlen_k"), max(PACKED_LENGTHS))
+    given = (x.to(device) for x in (q, k, v))
+    out = function(*given, True, headdim**-0.5, **sequences, **longest).cpu().double()
+    expected = torch.cat(alone, 2)
+    return float((out - expected).norm() / expected.norm())
 
 
 def relative(out: Any, expected: Any) -> tuple[Any, Any]:

@@ -5,9 +5,12 @@
     TRITON_INTERPRET=1 python examples/train_tiny_transformer.py --quick --package PACKAGE   (a CPU)
 
 Weights are random, and the tokens follow a rule that can be learnt. Every run of a headdim starts
-from the same weights and sees the same tokens. `sdpa, nudged` is SDPA from weights that were moved
-by half a rounding of float16: how far its losses go apart is what rounding alone does.
+from the same weights and sees the same tokens. `off` is how far the losses go from those of a run
+whose attention is computed in float32. PyTorch's backends round in ways of their own, and `sdpa,
+nudged` is SDPA from weights that were moved by half a rounding of float16: how far these are off is
+what rounding does.
 
+`skipped` counts the steps that the loss scaler left out, because a gradient was not finite.
 `attention` is the part of a step that goes when every head returns its v: copies are counted.
 """
 
@@ -17,6 +20,7 @@ import argparse
 import contextlib
 import functools
 import importlib
+import math
 import statistics
 import time
 from collections.abc import Callable, Iterator
@@ -25,8 +29,11 @@ from dataclasses import dataclass
 import torch
 import torch.nn.functional as F
 from torch import nn
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
 Attention = Callable[[torch.Tensor, torch.Tensor, torch.Tensor], torch.Tensor]
+FLOAT32 = "float32 attention"
+SCALE = 1024.0
 NUDGE = 2.0**-12  # half of the distance between float16 numbers, relative
 
 
@@ -101,6 +108,7 @@ class Outcome:
     step_ms: float
     prefill_ms: float
     memory_gib: float
+    skipped: int  # steps
 
 
 class Clock:
@@ -143,7 +151,7 @@ def train(
             for weight in model.parameters():
                 weight.mul_(1 + NUDGE * torch.sign(torch.randn_like(weight)))
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3, fused=device != "cpu")
-    scaler = torch.amp.GradScaler(device, init_scale=1024.0)
+    scaler = torch.amp.GradScaler(device, init_scale=SCALE)  # halved at each step that it skips
     losses, clock = [], Clock(device)
     if device != "cpu":
         torch.cuda.reset_peak_memory_stats()
@@ -166,12 +174,29 @@ def train(
             model(tokens[:, :-1], attention)
         prefill.mark()
     told = [float(loss) for loss in losses]
-    return Outcome(told, clock.median_ms(), prefill.median_ms(), peak)
+    skipped = round(math.log2(SCALE / scaler.get_scale()))
+    return Outcome(told, clock.median_ms(), prefill.median_ms(), peak, skipped)
 
 
 def sdpa(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
     """As a model calls it; PyTorch picks the backend."""
     return F.scaled_dot_product_attention(q, k, v, is_causal=True)
+
+
+def in_float32(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+    """Rounded to the dtype of q once, at the end; so are the gradients."""
+    with torch.autocast(q.device.type, enabled=False):
+        return sdpa(q.float(), k.float(), v.float()).to(q.dtype)
+
+
+def backends() -> dict[str, Attention]:
+    """Each of PyTorch's own that takes these tensors."""
+
+    def only(backend: SDPBackend) -> Attention:
+        return sdpa_kernel(backend)(sdpa)
+
+    names = ("CUDNN_ATTENTION", "FLASH_ATTENTION", "EFFICIENT_ATTENTION")
+    return {f"sdpa, {name[:-10].lower()}": only(getattr(SDPBackend, name)) for name in names}
 
 
 def taken_out(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
@@ -208,37 +233,40 @@ def compare(size: Size, headdim: int, device: str, package: object) -> None:
     """Train with every attention there is and print a table."""
     data = [draw_tokens(size, step).to(device) for step in range(size.steps)]
     run = functools.partial(train, size, headdim, device, data=data)
-    for attention in (sdpa, *([package.attention] if package else [])):
+    others = backends() if device != "cpu" else {}
+    if device != "cpu" and (third := flash_attn_3()):
+        others["flash_attn_3"] = third
+    exported = {package.__name__: package.attention} if package else {}
+    for attention in (sdpa, in_float32, *others.values(), *exported.values()):
         train(size, headdim, device, attention, data[:3])  # compiles, tunes
-    found = {"sdpa": run(sdpa), "sdpa, nudged": run(sdpa, nudged=True)}
-    if package:
-        found[package.__name__] = run(package.attention)
-        if device != "cpu":
-            with behind_sdpa(package):
-                found["the same, by enable()"] = run(sdpa)
-    other = flash_attn_3() if device != "cpu" else None
-    if other:
-        found["flash_attn_3"] = run(other)
+    found = {FLOAT32: run(in_float32), "sdpa": run(sdpa), "sdpa, nudged": run(sdpa, nudged=True)}
+    for name, attention in (*exported.items(), *others.items()):
+        found[name] = run(attention)
+    if package and device != "cpu":
+        with behind_sdpa(package):
+            found[f"{package.__name__}, by enable()"] = run(sdpa)
     rest = run(taken_out)
     print(
         f"headdim {headdim}: {size.layers} layers of {size.width // headdim} heads, {size.batch} x "
         f"{size.seqlen} tokens, {size.steps} steps, float16 autocast"
     )
     print(
-        "| attention | step ms | tokens/s | attention ms | share | prefill ms | GiB | last loss | off |"
+        "| attention | step ms | tokens/s | attention ms | share | prefill ms | GiB | skipped "
+        "| last loss | off |"
     )
-    print("|---|---:|---:|---:|---:|---:|---:|---:|---:|")
-    base = found["sdpa"]
+    print("|---|---:|---:|---:|---:|---:|---:|---:|---:|---:|")
+    base = found[FLOAT32]
     for name, each in found.items():
         own = each.step_ms - rest.step_ms
         tokens = size.batch * size.seqlen / each.step_ms * 1e3
         off = max(abs(a - b) for a, b in zip(each.losses, base.losses, strict=True))
         print(
             f"| {name} | {each.step_ms:.2f} | {tokens:,.0f} | {own:.2f} | {own / each.step_ms:.0%} "
-            f"| {each.prefill_ms:.2f} | {each.memory_gib:.2f} | {each.losses[-1]:.4f} | {off:.1e} |"
+            f"| {each.prefill_ms:.2f} | {each.memory_gib:.2f} | {each.skipped} "
+            f"| {each.losses[-1]:.4f} | {off:.1e} |"
         )
     print(
-        f"first loss {base.losses[0]:.4f}; off: the largest distance to sdpa's loss in any step\n"
+        f"first loss {base.losses[0]:.4f}; off: the largest distance to {FLOAT32}'s in any step\n"
     )
 
 

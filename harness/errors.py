@@ -80,7 +80,7 @@ class StorageError(HarnessError):
 
 
 def typed(text: str) -> str:
-    """`text` with the command as it is typed here: `attnboard`, unless run.py itself was started."""
+    """`text` with the command as it is typed here: `attnboard`, or run.py if that was started."""
     started = Path(sys.argv[0])
     if started.name == "attnboard" or started.parts[-2:] == ("attnboard", "__main__.py"):
         return re.sub(r"(python )?\brun\.py\b", "attnboard", text)

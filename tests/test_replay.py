@@ -14,13 +14,13 @@ from harness.catalog.request import Request
 from harness.cli import main
 from harness.cli.dispatch import replay_flags
 from harness.cli.results import replay
-from harness.cli.selftest.corpus import replace_gpu
 from harness.engine import session
 from harness.engine.events import Observer
 from harness.errors import HarnessError, UnavailableError, UsageError
 from harness.measure.machine import inspect_machine
 from harness.problems import get_problem
 from harness.schema import Case, Kind, Result, Status, Suite
+from harness.schema.mismatch import Mismatch
 from tests.board.factory import mismatch, result
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -54,6 +54,33 @@ def test_the_case_that_is_asked_again_has_the_axes_of_the_wrong_burst(axes: dict
     drawn = wrong.draw.model_copy(update=told)
     (again,) = replay._suite(old, wrong.model_copy(update={"draw": drawn})).cases
     assert again == probe.model_copy(update={"name": "big"})
+
+
+@pytest.mark.parametrize(
+    ("change", "why"),
+    [
+        ({"shape": (1, 2, 1 << 24, 512)}, " GiB, more than its own shape takes"),
+        ({"shape": (1 << 39,) * 4}, "less than or equal to 65536"),
+        ({"kv_heads": 7}, "heads must be a multiple of kv_heads"),
+        ({"kwargs": {}}, "valid boolean"),
+    ],
+)
+def test_a_hostile_record_asks_for_nothing_that_no_run_draws(
+    change: dict[str, Any], why: str
+) -> None:
+    """The judge took as much memory as a line said, or died of it."""
+    wrong = mismatch()
+    drawn = wrong.draw.model_copy(update={"calls": 1} | change)
+    with pytest.raises(UnavailableError, match=why):
+        replay._suite(result("mine"), wrong.model_copy(update={"draw": drawn}))
+
+
+def test_a_picture_has_heads_and_rows() -> None:
+    """Of none the page divides by, and with it no board was drawn."""
+    told = json.loads(mismatch().model_dump_json())
+    told["draw"]["shape"][1] = 0
+    with pytest.raises(ValueError, match="greater than or equal to 1"):
+        Mismatch.model_validate(told)
 
 
 BLOCK = """
@@ -112,7 +139,7 @@ def judged(tmp_path: Path, source: str, problem: str = "attention_forward") -> R
          "cases": [CASE]}
     )  # fmt: skip
     entrant = load_entrant(folder, Kind.SUBMISSION, get_problem(problem))
-    machine = replace_gpu(inspect_machine())
+    machine = inspect_machine().without_gpu()
     request = Request(suite, machine, (entrant,), against, cache=tmp_path / "cache")
     found: list[Result] = []
     session.execute(request, found.append, Observer())

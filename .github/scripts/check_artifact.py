@@ -4,8 +4,8 @@
 
 The machine that wrote it ran code of a stranger. So: few and small regular files, strict lines,
 only the submission asked for and the suite's baselines, the very source and suite of this
-checkout, every case exactly once, figures that follow from the samples, commitments that open, no
-time that beats the chip. What passes is written anew by us; nothing of the artifact is kept as it
+checkout, every case exactly once, hidden ones as the told secret draws them, figures that follow
+from the samples, commitments that open and are new, no time that beats the chip. What passes is written anew by us; nothing of the artifact is kept as it
 came. This finds forgeries that contradict themselves or the checkout. A machine that was taken
 over entirely can still lie consistently: the runner must be new for every run.
 """
@@ -36,18 +36,22 @@ from harness.catalog.entrants import load_entrant  # noqa: E402
 from harness.catalog.suites import load_suite  # noqa: E402
 from harness.cli.results.verify import audit  # noqa: E402
 from harness.errors import HarnessError  # noqa: E402
+from harness.judge.secret import Secret  # noqa: E402
 from harness.measure.gpu_specs import part_of  # noqa: E402
 from harness.measure.two_clocks import GPU_TOLERANCE, check_clocks  # noqa: E402
 from harness.measure.verdict import shared  # noqa: E402
 from harness.problems import get_problem  # noqa: E402
-from harness.schema import Entrant, Kind, Result, Status, Suite  # noqa: E402
+from harness.problems.hidden import hidden_cases  # noqa: E402
+from harness.schema import Case, Entrant, Kind, Result, Status, Suite  # noqa: E402
 
 MOST_FILES = 20
 MOST_FILE_BYTES = 32 << 20
 MOST_LINE_BYTES = 4 << 20
 MOST_LINES = 500
-BEHIND_WALLS = re.compile(r"judged/[1-9]")  # 0: the submission could reach what the judge wrote
+BEHIND_WALLS = re.compile(r"judged/[1-3]")  # 0: the submission could reach what the judge wrote
+HELD = re.compile(r"(judged|unlocked|cooperative)/[0-3]")
 FEWEST_BLOCKS = 0.5  # of those the suite asks for
+COMMITTED = re.compile(rb'"secret_commitment":"([0-9a-f]{64})"')
 DAY_S = 86_400
 MOST_DAYS = 2  # from the measurement until its records are taken
 COMMIT_DIGITS = (
@@ -65,6 +69,7 @@ class Expected:
     commit: str  # of the harness; the measuring job had the same checkout
     recorded: list[record.Head]  # what stands in the results already
     days: tuple[str, str]  # the first and the last date that a run may tell
+    commitments: frozenset[str] = frozenset()  # of secrets that everybody knows
 
     @property
     def entries(self) -> set[str]:
@@ -115,7 +120,10 @@ def expect(root: Path, submission: str, suite_name: str, into: Path) -> Expected
     days = (today() - MOST_DAYS * DAY_S, today() + DAY_S)
     first, last = (time.strftime("%Y-%m-%d", time.gmtime(day)) for day in days)
     recorded, _ = record.heads(into)
-    return Expected(submission, suite, entrants, commit[:COMMIT_DIGITS], recorded, (first, last))
+    told = (COMMITTED.findall(path.read_bytes()) for path in into.rglob("*.jsonl"))
+    known = frozenset(each.decode() for found in told for each in found)
+    short = commit[:COMMIT_DIGITS]
+    return Expected(submission, suite, entrants, short, recorded, (first, last), known)
 
 
 def today() -> float:
@@ -163,7 +171,8 @@ def faults(results: Sequence[Result], expected: Expected) -> list[str]:
     reasons += [
         f"{entry} on {config} occurs {n} times" for (entry, config), n in counts.items() if n > 1
     ]
-    for case in expected.suite.cases:
+    mine = [r for r in results if r.entry == expected.submission]
+    for case in dict.fromkeys([*expected.suite.cases, *_hidden(mine, expected)]):
         if not counts[expected.submission, case.name]:
             reasons.append(f"{expected.submission} has no record on {case.name}")
     by_key = {(r.entry, r.config): r for r in results}
@@ -198,12 +207,34 @@ def _of_run(result: Result, expected: Expected) -> list[str]:
     return [why for why, fine in checks.items() if not fine]
 
 
+def _hidden(mine: Sequence[Result], expected: Expected) -> tuple[Case, ...]:
+    """The shapes that a run asks besides, where `mine` passed on all of the suite's own.
+
+    Its hidden rows tell from what secret they are drawn; without one the names are enough.
+    """
+    own = {r.config for r in mine if r.status is Status.PASSED}
+    if any(case.name not in own for case in expected.suite.cases):
+        return ()
+    hidden = next((r for r in mine if r.case.hidden), None)
+    return _drawn(hidden.secret if hidden else "00", expected.suite)
+
+
+def _drawn(secret: str, suite: Suite) -> tuple[Case, ...]:
+    """The hidden shapes that follow from `secret`; none from what is no secret."""
+    if not re.fullmatch(r"([0-9a-f]{2})+", secret):
+        return ()
+    number = Secret(bytes.fromhex(secret)).seed
+    return hidden_cases(suite.cases, suite.hidden, number, get_problem(suite.problem))
+
+
 def _of_one(result: Result, base: Result | None, expected: Expected) -> list[str]:
     suite, entrant = expected.suite, expected.entrants.get(result.entry)
     wanted = Kind.SUBMISSION if result.entry == expected.submission else Kind.BASELINE
+    hidden = result.case.hidden
+    cases = _drawn(result.secret, suite) if hidden else suite.cases
     checks = {
         f"{result.status.value}, a verdict on a baseline: the machine's fault, not the submission's": (
-            wanted is Kind.SUBMISSION or _leaves_the_board(result, entrant)
+            hidden or wanted is Kind.SUBMISSION or _leaves_the_board(result, entrant)
         ),
         "not an entry of this run": result.entry in expected.entries,
         f"kind is {result.kind.value}": result.kind is wanted,
@@ -213,8 +244,18 @@ def _of_one(result: Result, base: Result | None, expected: Expected) -> list[str
         f"computes {result.problem}, not {suite.problem}": result.problem == suite.problem,
         "another suite than this checkout's": (result.suite, result.suite_sha256)
         == (suite.name, suite.sha256),
-        "its shape is not the suite's": result.case in suite.cases
-        and result.case.name == result.config,
+        "its shape is not the suite's" + ", nor drawn from its secret" * hidden: (
+            result.case in cases and result.case.name == result.config
+        ),
+        "its author or language is not the manifest's": entrant is not None
+        and (result.author, result.language)
+        == (entrant.manifest.author, entrant.manifest.language),
+        "its secret was told before": result.secret_commitment not in expected.commitments,
+        "its max_diff is not its error's": str(result.max_diff)
+        == str(result.error.max_diff if result.error else None),
+        "a run that stops early, which nobody asked for": result.stopping is None,
+        "a stretch that nobody asked for": result.sustained is None or suite.sustained_s > 0,
+        f"held as {result.integrity[:20]!r}": bool(HELD.fullmatch(result.integrity)),
         f"protocol {result.protocol}, here {PROTOCOL}": result.protocol == PROTOCOL,
         "gpu and machine disagree": result.gpu == result.machine.gpu and result.machine.has_gpu,
         f"harness {result.harness_commit[:41]}, here {expected.commit}": (
@@ -241,17 +282,24 @@ def _leaves_the_board(result: Result, baseline: Entrant | None) -> bool:
 def _of_times(result: Result, base: Result | None, expected: Expected) -> list[str]:
     part = part_of(result.machine)
     limits = get_problem(expected.suite.problem).limits(result.case.dtype)
-    fewest = math.ceil(FEWEST_BLOCKS * expected.suite.blocks)
+    fewest = math.ceil(FEWEST_BLOCKS * expected.suite.blocks / (2 if result.case.hidden else 1))
     checks = {
         "faster than the chip": bool(part and result.tflops and result.tflops <= part.peak_tflops),
         f"fewer than {fewest} blocks": result.blocks >= fewest,
         "its secret was never told": bool(result.secret and result.secret_commitment),
+        "its share of the peak is not its speed's": bool(
+            part
+            and result.peak_pct
+            and result.tflops
+            and math.isclose(result.peak_pct, 100 * result.tflops / part.peak_tflops)
+        ),
         "its times were not held against the judge's clock": result.slack is not None,
         f"{result.integrity[:20]!r}: not judged behind walls": bool(
             BEHIND_WALLS.fullmatch(result.integrity)
         ),
         "its error is not below the contract": result.error is not None
         and result.error.finite
+        and min(result.error.max_diff, result.error.rel_l2, result.error.worst_row) >= 0
         and result.error.max_diff < limits.contract,
         "its error is too large for its class": result.numerics_class == "approximate"
         or limits.exact(result.error),

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import csv
 import io
+import math
 from collections.abc import Iterator, Sequence
+from dataclasses import asdict
 
 from harness.board.rank import Board, Leaderboard, Row
 from harness.board.render.lasting import lasting
-from harness.measure.stats import Interval
+from harness.board.render.text import sanitize
 from harness.schema import Result
 
+MOST_CELL = 4000  # characters
+FORMULA = ("=", "+", "-", "@")  # how it begins for a spreadsheet
 COLUMNS = (
     *("gpu", "suite", "suite_sha256", "protocol", "group", "rank", "tie", "entry", "kind"),
     *("language", "author", "speedup", "speedup_low", "speedup_high", "against", "config"),
@@ -33,7 +37,7 @@ def document(found: Leaderboard) -> dict[str, object]:
             | _beside_libraries(row)
             for row in board.rows
         ]
-        boards.append({**_of_board(board), "configs": list(board.configs), "rows": rows})
+        boards.append({**of_board(board), "configs": list(board.configs), "rows": rows})
     return {"boards": boards, "lines_left_out": found.bad_lines}
 
 
@@ -41,11 +45,11 @@ def _beside_libraries(row: Row) -> dict[str, object]:
     """Cells of a grid beside the best library of each, and what hidden shapes gave."""
     mean, worst, loss = row.grid.over_best, row.grid.worst, row.loss
     best = {
-        "over_best": _interval(mean) if mean else None,
-        "least": {"config": worst.result.config, **_interval(worst.ratio)} if worst else None,
+        "over_best": asdict(mean) if mean else None,
+        "least": {"config": worst.result.config, **asdict(worst.ratio)} if worst else None,
         "led": row.grid.led,
         "cells": [
-            {"config": c.result.config, "library": c.library, "led": c.led, **_interval(c.ratio)}
+            {"config": c.result.config, "library": c.library, "led": c.led, **asdict(c.ratio)}
             for c in row.grid.cells
         ],
     }
@@ -54,17 +58,13 @@ def _beside_libraries(row: Row) -> dict[str, object]:
             told | {"shape": r.case.model_dump(mode="json")}
             for told, r in zip(_each(row.hidden), row.hidden, strict=True)
         ],
-        "official_over_hidden": _interval(loss.ratio) if loss else None,
+        "official_over_hidden": asdict(loss.ratio) if loss else None,
         "libraries_move_by": loss.libraries if loss else None,
         "told": bool(loss and loss.told),
     }
     return ({"best_library": best} if row.grid.cells else {}) | (
         {"hidden": hidden} if row.hidden else {}
     )
-
-
-def _interval(ratio: Interval) -> dict[str, object]:
-    return {"value": ratio.value, "low": ratio.low, "high": ratio.high}
 
 
 def csv_text(found: Leaderboard) -> str:
@@ -74,14 +74,23 @@ def csv_text(found: Leaderboard) -> str:
     writer.writeheader()
     for board in found.boards:
         for row in board.rows:
-            shared = _of_board(board) | _of_row(board, row)
+            shared = of_board(board) | _of_row(board, row)
             for result in _results(row):
                 line = shared | result
-                writer.writerow({name: line[name] for name in COLUMNS})
+                writer.writerow({name: _cell(line[name]) for name in COLUMNS})
     return out.getvalue()
 
 
-def _of_board(board: Board) -> dict[str, object]:
+def _cell(value: object) -> object:
+    """A text as one line that neither a terminal nor a spreadsheet takes for an order."""
+    if not isinstance(value, str):
+        return value
+    text = sanitize(value, MOST_CELL)
+    return f"'{text}" if text.startswith(FORMULA) else text
+
+
+def of_board(board: Board) -> dict[str, object]:
+    """Which board it is."""
     return {
         "gpu": board.gpu,
         "suite": board.suite,
@@ -114,8 +123,13 @@ def _results(row: Row) -> Iterator[dict[str, object]]:
 
 def _each(results: Sequence[Result]) -> Iterator[dict[str, object]]:
     for result in results:
-        told = {name: getattr(result, name) for name in OF_A_RESULT}
+        told = {name: _finite(getattr(result, name)) for name in OF_A_RESULT}
         yield told | {"status": result.status.value} | _of_a_stretch(result)
+
+
+def _finite(value: object) -> object:
+    """JSON has no word for what is no number; a row with such a figure costs nobody else his."""
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def _of_a_stretch(result: Result) -> dict[str, object]:

@@ -32,8 +32,8 @@ LIBRARY_WORK = re.compile(
 )
 #: Housekeeping that anybody's wrapper does: it makes nobody's work a library's.
 HOUSEKEEPING = re.compile(
-    r"^(Memcpy|Memset)|elementwise_kernel|fill_kernel|FillFunctor|vectorized_elementwise|copy_kernel"
-    r"|direct_copy|CatArrayBatchedCopy|index_elementwise|at::native::",
+    r"^(Memcpy|Memset)|elementwise_kernel|fill_kernel|FillFunctor|vectorized_elementwise"
+    r"|copy_kernel|direct_copy|CatArrayBatchedCopy|index_elementwise|at::native::",
     re.IGNORECASE,
 )
 #: Sums and softmaxes of PyTorch itself: real work, done by the library.

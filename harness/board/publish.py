@@ -66,7 +66,7 @@ def places(results_dir: Path, board: Path | None) -> list[BoardFile]:
 def rebuild(
     results_dir: Path, board: Path | None, gpus: Collection[str]
 ) -> Iterator[tuple[Path, Leaderboard, list[record.BadLine]]]:
-    """Write the boards that `gpus` stand on; tells each file, what it shows and what was left out."""
+    """Write the boards that `gpus` stand on; tells each file, what it shows and leaves out."""
     for place in places(results_dir, board):
         if place.cpu is not None and not any((gpu == CPU) == place.cpu for gpu in gpus):
             continue
@@ -85,7 +85,7 @@ def build(results_dir: Path) -> tuple[Leaderboard, list[record.BadLine]]:
 def publish(
     results_dir: Path, place: BoardFile
 ) -> tuple[Leaderboard, list[record.BadLine], dict[Path, str]]:
-    """The same of one place, and every file that shows it: documents, leaderboard.md, its pictures, the page."""
+    """The same of one place, and every file that shows it: documents, boards, pictures, page."""
     board, bad, heads = _read(results_dir, place.holds)
     drawn = picture.pictures(board)
     files, wrong = quoted.documents(place.root, board) if place.documents else ({}, [])
@@ -126,7 +126,7 @@ def _read(
 
 
 def _links(results_dir: Path, place: BoardFile, board: Leaderboard) -> page.Files:
-    """What the page can link to: nothing that lies outside the checkout and the page's own folders."""
+    """What the page can link to: nothing outside the checkout and the page's own folders."""
     folder, root, results = (
         path.resolve() for path in (place.board.parent, place.root, results_dir)
     )
@@ -154,7 +154,7 @@ def _source(root: Path, entry: str) -> str:
 
 
 def _notes(root: Path, board: Leaderboard, fresh: Mapping[Path, str]) -> dict[str, str]:
-    """NOTES.md of every entry whose folder is here, as `fresh` has it or as it is; the root's own count."""
+    """NOTES.md of every entry here, as `fresh` has it or as it is; the root's own count."""
     found: dict[str, str] = {}
     folders = [
         layer for name in ("baselines", "submissions") for layer in layers(root / name)[::-1]

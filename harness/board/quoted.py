@@ -1,14 +1,19 @@
-"""Figures of the board in documents: `rank` writes them between two comments, so that nobody copies them.
+"""Figures of the board in documents: `rank` writes them between two comments, nobody copies them.
 
-    <!-- board fa3: cuda_hopper --> … <!-- end -->                       TFLOP/s on each config: 591.6 / 776.0 / 801.5
-    <!-- board fa3: cuda_hopper over flash_attn_3 --> … <!-- end -->     how many times faster, paired in one run
-    <!-- board fa3: table cuda_hopper, flash_attn_3 --> … <!-- end -->   a table, one row an entry
-    <!-- board fa3: cuda_hopper against flash_attn_3, sdpa_cudnn --> …   a table, one row a rival, with intervals
+    <!-- board fa3: cuda_hopper --> … <!-- end -->
 
-A question may take several lines. The board is the one of the newest protocol that has figures of all
-who are asked for; of an older one than the newest the answer says so. What is on none, or was not run
-side by side, is a dash.
-Pure but for reading the documents.
+puts TFLOP/s on each config there (591.6 / 776.0 / 801.5). What may be asked behind the suite:
+
+    cuda_hopper                                     TFLOP/s on each config
+    cuda_hopper over flash_attn_3                   how many times faster, paired in one run
+    table cuda_hopper, flash_attn_3                 a table, one row an entry
+    cuda_hopper against flash_attn_3, sdpa_cudnn    a table, one row a rival, with intervals
+    cuda_hopper over best                           a list item: beside the best library of each
+                                                    config; nothing as long as nobody ran there
+
+A question may take several lines. The board is the one of the newest protocol that has figures of
+all who are asked for; of an older one than the newest the answer says so. What is on none, or was
+not run side by side, is a dash. Pure but for reading the documents.
 """
 
 from __future__ import annotations
@@ -21,8 +26,9 @@ from pathlib import Path
 
 from harness.board.rank import Board, Leaderboard, Row, interval_of
 from harness.board.render.text import DOUBT, UNHELD, number, sanitize
-from harness.board.rivals import direct_on
-from harness.errors import UsageError
+from harness.board.rivals import Grid, cell_of, direct_on
+from harness.catalog.suites import load_suite
+from harness.errors import SuiteError, UsageError
 from harness.measure import stats
 from harness.measure.stats import Interval
 from harness.schema import Result
@@ -32,14 +38,15 @@ NOTES = ("submissions/*/NOTES.md", "baselines/*/NOTES.md")
 MOST_BYTES = 256 << 10  # of notes; longer ones stay as they are
 MOST_QUESTIONS, MOST_NAMES = 32, 16  # of one document, of one question
 START, CLOSE, END = "<!-- board ", "-->", "<!-- end -->"
-QUESTION = re.compile(r"(?P<suite>[\w.-]+):\s+(?P<what>[^<>]+)")
+QUESTION = re.compile(r"(?P<suite>[\w.-]+):\s+(?P<what>[^<>\s][^<>]*)")
 NAMES = r"[\w./-]+(?:, [\w./-]+)*"
-HINT = "see the head of harness/board/quoted.py for the four things that can be asked"
+HINT = "see the head of harness/board/quoted.py for the five things that can be asked"
+OVER_BEST = re.compile(r"([\w./-]+) over best")
 
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """One question of a text: where its comment begins and closes, where its answer ends, what it asks."""
+    """One question of a text: where its comment begins and ends, its answer, what it asks."""
 
     start: int
     close: int
@@ -49,7 +56,7 @@ class Span:
 
 
 def documents(root: Path, leaderboard: Leaderboard) -> tuple[dict[Path, str], list[UsageError]]:
-    """Every document below `root` that quotes the board, as it must read; and notes that ask wrongly.
+    """Every document below `root` that quotes the board, as it must read; notes on wrong ones.
 
     Raises UsageError with file and line for a wrong question in the project's own pages. An entry's
     notes are its author's: a wrong question there leaves them as they are, and stops nobody's
@@ -59,26 +66,36 @@ def documents(root: Path, leaderboard: Leaderboard) -> tuple[dict[Path, str], li
     for path in sorted(path for pattern in PAGES for path in root.glob(pattern)):
         text = path.read_text(encoding="utf-8")
         if START in text:
-            found[path] = filled(text, leaderboard, path)
+            found[path] = filled(text, leaderboard, path, root / "configs")
     for path in sorted(path for pattern in NOTES for path in root.glob(pattern)):
         if path.is_symlink() or not path.is_file() or path.stat().st_size > MOST_BYTES:
             continue
         text = path.read_text(encoding="utf-8", errors="replace")
         try:
-            found |= {path: filled(text, leaderboard, path)} if START in text else {}
+            told = filled(text, leaderboard, path, root / "configs") if START in text else ""
+            found |= {path: told} if told else {}
         except UsageError as error:
             wrong.append(error)
     return found, wrong
 
 
-def filled(text: str, leaderboard: Leaderboard, path: Path) -> str:
-    """`text` with today's figures; raises UsageError with file and line for what cannot be asked."""
+def filled(text: str, leaderboard: Leaderboard, path: Path, configs: Path = Path()) -> str:
+    """`text` with today's figures; raises UsageError with file and line for what cannot be asked.
+
+    `configs`: where a suite that nobody ran yet can be known from.
+    """
     parts, done = [], 0
     for asked, span in enumerate(spans(text, path)):
         if asked == MOST_QUESTIONS:
             raise UsageError(f"{path}: more than {MOST_QUESTIONS} questions", "ask fewer")
         where = f"{path}:{text.count(chr(10), 0, span.start) + 1}"
-        parts += [text[done : span.close], _answer(span.suite, span.what, leaderboard, where)]
+        over_best = OVER_BEST.fullmatch(span.what)
+        answer = (
+            _over_best(span.suite, over_best[1], leaderboard, configs, where)
+            if over_best
+            else _answer(span.suite, span.what, leaderboard, where)
+        )
+        parts += [text[done : span.close], answer]
         done = span.end
     return "".join([*parts, text[done:]])
 
@@ -109,8 +126,7 @@ def without_marks(text: str) -> str:
 
 
 def _answer(suite: str, what: str, leaderboard: Leaderboard, where: str) -> str:
-    main = leaderboard.main
-    boards = [b for b in leaderboard.boards if b.suite == suite and main and b.gpu == main.gpu]
+    boards = _boards(suite, leaderboard)
     if not boards:
         known = sorted({board.suite for board in leaderboard.boards})
         raise UsageError(f"{where}: no board of suite '{suite}'", f"there are: {', '.join(known)}")
@@ -132,6 +148,49 @@ def _answer(suite: str, what: str, leaderboard: Leaderboard, where: str) -> str:
     if re.fullmatch(r"[\w./-]+", what):
         return _tflops(board, what) + (f" ({older})" if older else "")
     raise UsageError(f"{where}: '{what}' is nothing that the board can answer", HINT)
+
+
+def _boards(suite: str, leaderboard: Leaderboard) -> list[Board]:
+    """Those of `suite` on the GPU that is seen first, the newest protocol before older ones."""
+    main = leaderboard.main
+    return [b for b in leaderboard.boards if b.suite == suite and main and b.gpu == main.gpu]
+
+
+def _over_best(suite: str, entry: str, leaderboard: Leaderboard, configs: Path, where: str) -> str:
+    """A list item: `entry` beside the best library of each config; empty where nobody ran it."""
+    try:
+        asked = load_suite(suite, configs)
+    except SuiteError as error:
+        raise SuiteError(f"{where}: {error.message}", error.hint) from None
+    boards = _boards(suite, leaderboard)
+    board = next((b for b in boards if _has_all(b, entry)), None)
+    row = _row(board, entry) if board else None
+    if board is None or row is None:
+        return "\n"
+    cells = [cell_of(result, leaderboard.libraries) for result in row.results]
+    grid = Grid(tuple(cell for cell in cells if cell), len(asked.cases))
+    if grid.worst is None:
+        return "\n"
+    mean = stats.geomean([cell.ratio for cell in grid.cells])
+    least, doubt = grid.worst, _doubt(*row.results)
+    weakest = f"{sanitize(least.result.config, 80)}, `{least.library}`"
+    said = (
+        f"{sanitize(asked.description)}: {mean.value:.3f}{doubt} × the best of "
+        f"{_ran_beside(grid, leaderboard)} on each shape, least {least.ratio.value:.3f}{doubt} "
+        f"({weakest}), not behind in {grid.led} of {len(grid.cells)}"
+    )
+    said += f" measured of {grid.of}" if len(grid.cells) < grid.of else ""
+    said += f" (protocol {board.protocol})" if board.protocol < boards[0].protocol else ""
+    return f"\n- `{entry}`, {said}\n"
+
+
+def _ran_beside(grid: Grid, leaderboard: Leaderboard) -> str:
+    """Who the best is one of: `sdpa_cudnn`, `flash_attn_3` (6 of 7)."""
+    each = [r.entry for cell in grid.cells for r in leaderboard.libraries(cell.result)]
+    counts = {entry: each.count(entry) for entry in sorted(set(each))}
+    whole = len(grid.cells)
+    told = [f"`{e}`" + (f" ({n} of {whole})" if n < whole else "") for e, n in counts.items()]
+    return ", ".join(told)
 
 
 def _has_all(board: Board, what: str) -> bool:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 
 from harness.board import kernel_class, rivals
 from harness.board.newest import newest
@@ -135,6 +135,7 @@ class Leaderboard:
 
     boards: tuple[Board, ...]
     bad_lines: int = 0
+    libraries: Libraries = field(default=rivals.among(()), compare=False, repr=False)
 
     @property
     def main(self) -> Board | None:
@@ -175,7 +176,7 @@ def leaderboard(
         groups.setdefault((result.gpu, result.suite_sha256, result.protocol), []).append(result)
     asked = (group for group in groups.values() if any(not r.case.hidden for r in group))
     boards = [_board(group, beside, libraries) for group in asked]
-    return Leaderboard(tuple(sorted(boards, key=_order)), bad_lines)
+    return Leaderboard(tuple(sorted(boards, key=_order)), bad_lines, libraries)
 
 
 def _order(board: Board) -> tuple[object, ...]:
@@ -344,7 +345,7 @@ def direct(a: Row, b: Row, configs: Sequence[str]) -> Interval | None:
 
 
 def by_todays_rule(result: Result, base: Result | None) -> Result:
-    """The same with its speed-up's interval made anew from the samples of both, if an older rule made it.
+    """The same, its speed-up's interval anew from the samples of both if an older rule made it.
 
     `base`: its baseline's row of the same run and config; without it the interval stays as
     recorded.
@@ -355,6 +356,5 @@ def by_todays_rule(result: Result, base: Result | None) -> Result:
     found = stats.speedup(block_times_ms(base), block_times_ms(result), level_of(result.looks))
     if found is None:
         return result
-    fresh = {"value": found.value, "low": found.low, "high": found.high}
-    speedup = told.model_copy(update=fresh | {"rule": stats.INTERVAL_RULE})
+    speedup = told.model_copy(update=asdict(found) | {"rule": stats.INTERVAL_RULE})
     return result.model_copy(update={"speedup": speedup})

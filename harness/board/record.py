@@ -43,6 +43,7 @@ FRONT_START = b'{"run":'
 #: Keys told last, in this order.
 HEAVY = ("samples", "telemetry", "log_tail")
 HEAVY_START = b',"samples":'
+NO_HEAD = (ValueError, KeyError, TypeError, AttributeError, OverflowError)
 CRC_MARK = b',"crc32":"'
 #: ,"crc32":"1a2b3c4d"}
 CRC_BYTES = len(CRC_MARK) + 8 + 2
@@ -138,8 +139,14 @@ def append(results_dir: Path, result: Result) -> Path:
         _write(path, line.encode() + b"\n")
     except OSError as error:
         raise LineNotWritten(
-            f"{path}: cannot write the record of {result.entry} on {result.config}: {error.strerror or error}",
-            f"free space or permissions under {folder}, then append the line printed above to {path.name}",
+            (
+                f"{path}: cannot write the record of {result.entry} on {result.config}: "
+                f"{error.strerror or error}"
+            ),
+            (
+                f"free space or permissions under {folder}, then append the line printed above "
+                f"to {path.name}"
+            ),
             line,
         ) from error
     return path
@@ -199,24 +206,11 @@ def _valid(fields: Mapping[str, Any]) -> Result:
     return result
 
 
-def load(results_dir: Path, *, samples: bool = True) -> tuple[list[Result], list[BadLine]]:
-    """Every result under `results_dir`, in order of file and line, and the lines that are not one.
-
-    `samples=False` leaves `samples`, `telemetry` and `log_tail` unread and empty.
-    """
-    results: list[Result] = []
-    bad: list[BadLine] = []
-    for path, number, _, raw in _lines(results_dir, bad):
-        try:
-            if samples:
-                results.append(parse(raw))
-            else:
-                fields = _checked_fields(raw, HEAVY_START)
-                light = {key: value for key, value in fields.items() if key not in HEAVY}
-                results.append(_valid(light))
-        except ValueError as error:  # noqa: PERF203 - a bad line must cost nothing but itself
-            bad.append(BadLine(path, number, _reason(error)))
-    return results, bad
+def load(results_dir: Path) -> tuple[list[Result], list[BadLine]]:
+    """Every result under `results_dir`, in order of file and line; the lines that are not one."""
+    found, bad = heads(results_dir)
+    results, worse = read(found)
+    return results, sorted([*bad, *worse], key=lambda line: (str(line.path), line.number))
 
 
 def heads(results_dir: Path) -> tuple[list[Head], list[BadLine]]:
@@ -226,7 +220,7 @@ def heads(results_dir: Path) -> tuple[list[Head], list[BadLine]]:
     for path, number, offset, raw in _lines(results_dir, bad):
         try:
             found.append(_head(path, number, offset, _checked_fields(raw, HEAVY_START)))
-        except (ValueError, KeyError, TypeError, AttributeError, OverflowError) as error:  # noqa: PERF203 - as above
+        except NO_HEAD as error:  # noqa: PERF203 - as above
             bad.append(BadLine(path, number, _reason(error)))
     return found, bad
 
@@ -249,7 +243,7 @@ def read(chosen: Iterable[Head]) -> tuple[list[Result], list[BadLine]]:
 def read_chosen(
     heads: Iterable[Head], choose: Callable[[Iterable[Head]], list[Head]]
 ) -> tuple[list[Result], list[BadLine]]:
-    """The results behind the heads that `choose` takes; a line that is no result is not there to choose."""
+    """The results behind the heads that `choose` takes; a line that is no result counts as none."""
     left, bad = list(heads), list[BadLine]()
     while True:
         results, worse = read(choose(left))

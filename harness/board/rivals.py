@@ -130,7 +130,7 @@ def hidden_loss(
 
 
 def _at_its_best(result: Result) -> Result:
-    """`result` with the faster half of its samples: slower ones are its own doing, and hide nothing."""
+    """`result` with the faster half of its samples: what slows the others hides nothing."""
     scored = sorted(result.scored, key=lambda sample: sample.latency_ms)
     return result.model_copy(update={"samples": tuple(scored[: -(-len(scored) // 2)])})
 

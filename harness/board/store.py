@@ -73,7 +73,7 @@ class Checked:
 
 
 def code_of(statuses: AbstractSet[Status]) -> int:
-    """Exit code of what became of the submissions: 1 one failed, 2 the harness did, 3 none of them could run.
+    """Exit code of what became of the submissions: 1 one failed, 2 the harness did, 3 none ran.
 
     0 where at least one shape passed and nothing else went wrong, or nothing was left to do.
     """

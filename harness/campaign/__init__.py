@@ -1,4 +1,4 @@
-"""Many GPUs behind one run: units of work, three executors that place them, one campaign that records them.
+"""Many GPUs behind one run: units, three executors that place them, a campaign that records.
 
 unit.py      what is placed: entrants, a suite, and what the node must have
 child.py     the process of one unit: the same judge and workers as any run, events on its stdout

@@ -202,7 +202,7 @@ class Campaign:
             self._try_alone(unit, why)
 
     def _try_alone(self, unit: Unit, why: str) -> None:
-        """The baseline with nobody beside it: only if that dies too, it is not the submissions' fault."""
+        """The baseline with nobody beside it: only if that dies too, no submission is to blame."""
         baseline = tuple(e for e in unit.entrants if e.name == unit.baseline)
         if not baseline:
             raise _nothing_ends_well(why)

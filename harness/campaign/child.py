@@ -17,7 +17,6 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Mapping
 from pathlib import Path
 from typing import TextIO
 
@@ -26,10 +25,9 @@ from harness.campaign.devices import machine_of
 from harness.campaign.executor import Message
 from harness.campaign.unit import Unit, misfit
 from harness.catalog import entrants as catalog_entrants
-from harness.engine.events import Observer
+from harness.engine.events import Observer, Progress
 from harness.engine.session import execute, warm_up
 from harness.errors import EXIT_INTERRUPTED, HarnessError, SubmissionError, UnavailableError
-from harness.measure import stats
 from harness.process import process_tree
 from harness.schema import Machine, Result
 
@@ -61,19 +59,12 @@ class EventWriter(Observer):
         """An entrant reached a step."""
         self.write("stage", entry=entry, text=text)
 
-    def block(
-        self,
-        config: str,
-        done: int,
-        total: int,
-        eta_s: float,
-        intervals: Mapping[str, stats.Interval],
-    ) -> None:
+    def block(self, now: Progress) -> None:
         """How far one config is."""
-        if done < total and time.monotonic() - self._last_block < BLOCK_EVERY_S:
+        if now.done < now.total and time.monotonic() - self._last_block < BLOCK_EVERY_S:
             return
         self._last_block = time.monotonic()
-        self.write("block", config=config, done=done, total=total, eta_s=eta_s)
+        self.write("block", config=now.config, done=now.done, total=now.total, eta_s=now.eta_s)
 
     def note(self, text: str) -> None:
         """Something a person should know."""

@@ -1,4 +1,4 @@
-"""Which GPUs this process may use: NVML's, cut down to CUDA_VISIBLE_DEVICES where a scheduler set it."""
+"""Which GPUs this process may use: NVML's, cut down to CUDA_VISIBLE_DEVICES where that is set."""
 
 from __future__ import annotations
 

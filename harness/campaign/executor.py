@@ -1,4 +1,4 @@
-"""The interface of an engine: submit units, poll what they tell, cancel. Nothing else is asked of one."""
+"""The interface of an engine: submit units, poll what they tell, cancel."""
 
 from __future__ import annotations
 

@@ -54,7 +54,7 @@ class PendingResults:
         return next((row.reason for row in held if row.status in NO_WORD), "")
 
     def meet(self, machine: Machine) -> str:
-        """It runs, on `machine`, of which its rows must be; what is wrong with that, or an empty string."""
+        """It runs, on `machine`, of which its rows must be; what is wrong with that, or ""."""
         if self.machine is not None:
             return f"it has said hello before, on {shown(self.machine.gpu)}"
         if lack := misfit(self.unit, machine):
@@ -101,7 +101,7 @@ class PendingResults:
         return faults
 
     def _is_asked(self, result: Result) -> bool:
-        """The row is of what this unit names: files, suite, walls; of today, of the machine it runs on."""
+        """The row is of this unit's files, suite, walls; of today, of the machine it runs on."""
         suite, machine = self.unit.suite, self.machine
         entrant = next(e for e in self.unit.entrants if e.name == result.entry)
         told = (result.source_sha256, result.kind, result.suite, result.suite_sha256)

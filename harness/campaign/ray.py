@@ -1,4 +1,4 @@
-"""The engine of a Ray cluster: a task for every unit, with a GPU of its own; what it tells streams back.
+"""The engine of a Ray cluster: a task for every unit, with a GPU of its own; its words stream back.
 
 A task launches the child of `local` and hands on its lines; it imports nothing of the harness and
 nothing of a submission. Ray never retries (`max_retries=0`): what is an infrastructure fault and
@@ -27,7 +27,7 @@ RUN_CPUS, BUILD_CPUS = 1, 1
 
 
 class RayCluster:
-    """`address`: of a running cluster, `auto`, or `local` for one on this host; `count`: GPUs at once."""
+    """`address`: of a running cluster, `auto`, or `local` for one here; `count`: GPUs at once."""
 
     def __init__(
         self, address: str | None, count: int | None, on_cpu: bool = False, module: str = MODULE
@@ -114,7 +114,7 @@ class RayCluster:
 
 
 def _carry_out() -> Callable[[str, list[str], str], Iterator[list[bytes]]]:
-    """The task; made in a function so that Ray ships its code and the node imports nothing of ours."""
+    """The task; made in a function, so that Ray ships its code and nodes import none of ours."""
 
     def carry_out(unit: str, command: list[str], root: str) -> Iterator[list[bytes]]:
         import os

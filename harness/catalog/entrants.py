@@ -25,7 +25,7 @@ MOST_MANIFEST_BYTES = 32 << 10  # as it is told to a worker
 def find_entrants(
     names: Iterable[str], root: Path, kind: Kind, problem: Problem | None
 ) -> list[Entrant]:
-    """Resolve comma lists, names of `root`, paths, folders of them, ladders, 'all'; in order, no repeats.
+    """Resolve comma lists, names of `root`, paths, ladders, 'all'; in order, no repeats.
 
     'all' means all of `problem`; None takes everybody, each for the problem its manifest names.
     """
@@ -101,7 +101,7 @@ def _problem_told(path: Path) -> str:
 
 
 def places(names: Iterable[str], root: Path) -> list[Path]:
-    """The files and folders that `names` mean, not looked into; 'all' is `root`, what is not there is left out."""
+    """The files and folders that `names` mean, unread; 'all' is `root`; absent ones left out."""
     found = (root if name == ALL else _place(name, root) for name in _split(names))
     return [path for path in found if path]
 
@@ -112,7 +112,7 @@ def known_names(root: Path, problem: Problem | None = None) -> list[str]:
 
 
 def known(root: Path, problem: Problem | None = None) -> list[Path]:
-    """Folders of `root`, and of what comes along under other names, that hold a manifest (of `problem`)."""
+    """Folders of `root`, and of what comes along, that hold a manifest (of `problem`)."""
     found: dict[str, Path] = {}
     for layer in layers(root):
         for path in _all_of(layer, problem):
@@ -135,7 +135,7 @@ def entry_name(text: str) -> str:
 def load_entrant(
     path: Path, kind: Kind, problem: Problem | None, root: Path | None = None
 ) -> Entrant:
-    """Read one folder, bare .py or described .cu; raise SubmissionError on anything a run could trip over.
+    """Read one folder, .py or described .cu; SubmissionError on anything a run could trip over.
 
     None for `problem` means the one that its manifest names.
     """
@@ -327,7 +327,7 @@ def _resolve(
     problem: Problem | None = None,
     refused: list[SubmissionError] | None = None,
 ) -> list[Path]:
-    """The paths that one word of the command line means: many where it is a ladder or holds entries."""
+    """The paths that one word of the command line means: many where it holds entries."""
     place = _place(name, root)
     if place:
         return _entries_of(place, problem, refused)

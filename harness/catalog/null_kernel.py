@@ -1,4 +1,4 @@
-"""The null kernel of a problem: returns memory nobody computed. It measures the clocks, never a row.
+"""The null kernel of a problem: returns memory nobody computed. It measures the clocks alone.
 
 Written for the problem's own signature, so that a new problem brings nothing: every result takes
 its shape and element type from the first argument that has them in every case.

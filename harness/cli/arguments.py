@@ -1,4 +1,4 @@
-"""What a flag's value may be, and a parser whose errors end like ours: in the next thing to type."""
+"""What a flag's value may be, and a parser whose errors end in the next thing to type."""
 
 from __future__ import annotations
 

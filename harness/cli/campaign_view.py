@@ -1,4 +1,4 @@
-"""The live view of many units: queue, what runs on each GPU, what is done, failures by status, ETA."""
+"""The live view of many units: queue, each GPU, what is done, failures by status, ETA."""
 
 from __future__ import annotations
 

@@ -80,7 +80,7 @@ def run_campaign(
 
 
 def replay_flags(request: Request, results: Path) -> dict[str, str]:
-    """Entry → what `replay` must be told beside its name: the source's path, the records' folder."""
+    """Entry → what `replay` is told beside its name: the source's path, the records' folder."""
     flags = {}
     for entrant in request.entrants:
         found = ""

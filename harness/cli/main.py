@@ -30,38 +30,45 @@ from harness.measure.stats import MOST_BLOCKS
 from harness.measure.stopping import TIME_LIMIT_S
 from harness.process.project import base, chosen, find, results
 
-#: Command → its file in harness/cli/.
-COMMANDS = {
-    "baselines": "commands.baselines",
-    "build": "commands.build",
-    "compare": "results.compare",
-    "completion": "commands.completion",
-    "doctor": "commands.doctor",
-    "explain": "results.explain",
-    "export": "commands.export.command",
-    "history": "results.history",
-    "init": "commands.init",
-    "list": "commands.list_",
-    "profile": "commands.profile",
-    "rank": "results.rank",
-    "replay": "results.replay",
-    "selftest": "commands.selftest",
-    "show": "results.show",
-    "verify": "results.verify",
+#: Command → what `--help` says of it: those about records, files of harness/cli/results/,
+ON_RECORDS = {
+    "compare": "how much faster A is than B, with its interval",
+    "explain": "compare, and say what likely limits each",
+    "history": "every run of one entry, and where its speed-up made a step",
+    "papercheck": "published figures beside what is measured here on the same shapes",
+    "rank": "rebuild leaderboard.md and .html from results/ alone",
+    "replay": "ask again what an entry answered wrongly",
+    "show": "everything the newest records say of one entry",
+    "verify": "audit an old record and measure it again",
 }
+#: and those about submissions and the machine, of harness/cli/commands/.
+OTHERS = {
+    "baselines": "which rivals can run here, and what to install for the others",
+    "build": "compile CUDA submissions: registers, shared memory, spills, occupancy",
+    "completion": "print a completion script for your shell",
+    "doctor": "what works here, what is missing, what to type",
+    "export": "a judged kernel as a Python package for your model",
+    "import": "a suite from a definition and workloads of FlashInfer-Bench",
+    "init": "start a submission from a template; where there is no project, start one",
+    "list": "submissions, their rungs, baselines and suites, and where each stands",
+    "profile": "ncu counters, roofline, likely limiter",
+    "selftest": "run the cheaters and the honest controls against this harness",
+}
+COMMANDS = dict(sorted((ON_RECORDS | OTHERS).items()))
+FILES = {"export": "export.command", "import": "import_", "list": "list_"}  # called otherwise
 EPILOG = """\
 examples:
   python run.py --submission triton_template            one submission on the official suite
   python run.py mine.py --suite quick                   a bare file, seconds
   python run.py mine --check -x                         is it right? stop at the first failure
-  python run.py --submission mine --suite quick --watch  again after every edit, without torch's import
+  python run.py mine --suite quick --watch              again after every edit, no import of torch
   python run.py --submission all --baselines sdpa_cudnn,flash_attn_3
   python run.py --submission all --gpus all --resume    every GPU of this host, what is not recorded
   python run.py rank                                    rebuild leaderboard.md from results/
---root DIR, or ATTNBOARD_ROOT: whose submissions/, configs/ and results/ are meant (default: the nearest
-            folder upwards with a file .attnboard)
+--root DIR, or ATTNBOARD_ROOT: whose submissions/, configs/ and results/ are meant (default: the
+            nearest folder upwards with a file .attnboard)
 exit codes: 0 done · 1 a submission failed · 2 usage or harness error
-            3 something is missing here, or no submission could run (UNSUPPORTED, UNAVAILABLE, UNSTABLE)
+            3 something is missing here, or none could run (UNSUPPORTED, UNAVAILABLE, UNSTABLE)
             4 GPU unhealthy · 5 results could not be stored · 130 interrupted
             (UNSUPPORTED: outside the claims of its manifest, or it raises NotImplementedError)
             141 nobody reads the output any more (a run goes on to its end and is recorded)
@@ -76,7 +83,7 @@ ALONE = ("-h", "--help", "-V", "--version")
 def parse_args(argv: Sequence[str] | None = None) -> argparse.Namespace:
     """Parse; without a command the words are those of `run`."""
     words = chosen(sys.argv[1:] if argv is None else argv)
-    commands = command_names()
+    commands = ("run", *COMMANDS)
     if not words:
         raise UsageError(
             "no submission named",
@@ -104,9 +111,8 @@ def parse_args(argv: Sequence[str] | None = None) -> argparse.Namespace:
     )
     subparsers = parser.add_subparsers(dest="command", metavar="COMMAND")
     add_run(subparsers)
-    for name in commands:
-        if name != "run" and (words[0] == name or words[0] in ("-h", "--help", "completion")):
-            command_module(name).add_parser(subparsers)
+    for name in COMMANDS:
+        add_command(subparsers, name, whole=words[0] == name)
     args = parser.parse_args(words)
     if args.command == "run" and not args.submission:
         raise UsageError(
@@ -156,7 +162,8 @@ def add_run(subparsers: argparse._SubParsersAction[Any]) -> None:
         "-s",
         action="append",
         metavar="NAME",
-        help="folder of submissions/, path to a folder, to a folder of folders, to a .py or to a described .cu, comma list, all;"
+        help="folder of submissions/, path to a folder, to a folder of folders, to a .py or to a "
+        "described .cu, comma list, all;"
         " names may stand alone in front: run.py mine.py",
     )
     add("--suite", metavar="NAME", help="file of configs/ (default: fa3 with a GPU, smoke without)")
@@ -185,7 +192,8 @@ def add_run(subparsers: argparse._SubParsersAction[Any]) -> None:
         "--time-limit",
         type=float,
         metavar="SECONDS",
-        help=f"of the timed part, for --until; the suite's own blocks are not cut (default: {TIME_LIMIT_S:g})",
+        help="of the timed part, for --until; the suite's own blocks are not cut (default: "
+        f"{TIME_LIMIT_S:g})",
     )
     add(
         "--only",
@@ -213,7 +221,8 @@ def add_run(subparsers: argparse._SubParsersAction[Any]) -> None:
         "--timeout",
         type=positive,
         metavar="SECONDS",
-        help="of an import, a first call, a burst (default: the suite's limits); a second hang gets 5 s",
+        help="of an import, a first call, a burst (default: the suite's limits); a second hang "
+        "gets 5 s",
     )
     add("--gpu", type=whole(0), metavar="INDEX", help="which GPU, in NVML's order (default: 0)")
     add(
@@ -233,7 +242,8 @@ def add_run(subparsers: argparse._SubParsersAction[Any]) -> None:
         "--board",
         type=Path,
         metavar="FILE",
-        help="everything into this file (default: leaderboard.md, a CPU's in results/cpu/; beside records that lie elsewhere)",
+        help="everything into this file (default: leaderboard.md, a CPU's in results/cpu/; beside "
+        "records that lie elsewhere)",
     )
 
 
@@ -269,14 +279,17 @@ def add_many(group: argparse._ArgumentGroup) -> None:
     )
 
 
-def command_names() -> list[str]:
-    """What may be typed first, `run` before the others."""
-    return ["run", *COMMANDS]
-
-
 def command_module(command: str) -> ModuleType:
     """The file of a command, loaded when it is asked for: a query starts in a third of a second."""
-    return importlib.import_module(f"harness.cli.{COMMANDS[command]}")
+    folder = "results" if command in ON_RECORDS else "commands"
+    return importlib.import_module(f"harness.cli.{folder}.{FILES.get(command, command)}")
+
+
+def add_command(subparsers: argparse._SubParsersAction[Any], name: str, whole: bool) -> None:
+    """Declare any command but `run`; its flags, which its file knows, only if `whole`."""
+    parser = subparsers.add_parser(name, help=COMMANDS[name])
+    if whole:
+        command_module(name).add_flags(parser)
 
 
 def run_command(args: argparse.Namespace) -> int:
@@ -286,7 +299,7 @@ def run_command(args: argparse.Namespace) -> int:
 
 
 class Stop:
-    """What a signal does: the first ends the command, the second waits for that end, the third does not."""
+    """What a signal does: the first ends the command, the second waits, the third does not."""
 
     def __init__(self) -> None:
         self.asked = 0

@@ -77,7 +77,7 @@ class Output(io.TextIOBase):
                 self._stop(cause)
 
     def code_beside(self, code: int) -> int:
-        """`code`, the command's own; in place of a 0 what a shell says of a reader that left, or 5."""
+        """`code`, the command's own; in place of a 0 what a shell says of a lost reader, or 5."""
         self.flush()
         if code != EXIT_OK or not self.fault:
             return code
@@ -97,7 +97,7 @@ class Output(io.TextIOBase):
 
 
 def keep_places() -> None:
-    """Descriptors 0 to 2 that were closed (`>&-`) lead nowhere: else the next socket would be one of them."""
+    """Descriptors 0 to 2 that were closed (`>&-`) lead nowhere: else the next socket is one."""
     for number in (0, 1, 2):
         try:
             os.fstat(number)

@@ -1,4 +1,4 @@
-"""Flags → the suite, the request and the placement of its units. After this nobody looks at a flag of a run."""
+"""Flags → suite, request and placement of units. After this nobody looks at a flag of a run."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def machine_of(args: argparse.Namespace) -> Machine:
 
 
 def slow_here(request: Request) -> list[str]:
-    """A warning for each case that Triton's interpreter would work on for minutes, with shapes that suit it."""
+    """A warning for each case that takes Triton's interpreter minutes, with shapes that suit it."""
     if request.suite.device == "gpu":
         return []
     claims = [e.manifest.claims for e in request.entrants if e.manifest.language == "triton"]
@@ -73,7 +73,7 @@ def slow_here(request: Request) -> list[str]:
 
 
 def choose_suite(args: argparse.Namespace, machine: Machine) -> Suite:
-    """The suite named, or the problem's own for a GPU or for none; --blocks and shape flags applied."""
+    """The suite named, or the problem's own for a GPU or for none; shape flags applied."""
     elsewhere, root = args.engine in REMOTE, project.base()
     name = args.suite
     if not name:
@@ -104,11 +104,7 @@ def resolve_request(args: argparse.Namespace, suite: Suite, machine: Machine) ->
     baselines = list(suite.baselines) if args.baselines is None else _split(args.baselines) or []
     if baselines == ["none"] or args.check:
         baselines = []
-    on = (
-        machine
-        if suite.device == "gpu"
-        else machine.model_copy(update={"sms": 0, "gpu": "cpu", "uuid": ""})
-    )
+    on = machine if suite.device == "gpu" else machine.without_gpu()
     request = resolve(args.submission, baselines, suite, on, against, project.base())
     level = enter.usual_level() if args.sandbox is None else args.sandbox
     cases = cases_named(args.only, suite)
@@ -145,14 +141,17 @@ def stopping_rule(args: argparse.Namespace) -> StoppingRule:
     rule = StoppingRule(until, args.race, limit_s)
     if rule.adaptive and is_campaign(args):
         raise UsageError(
-            "--race and --until compare entrants that share their blocks; the units of a campaign do not",
+            (
+                "--race and --until compare entrants that share their blocks; the units of a "
+                "campaign do not"
+            ),
             "leave out --engine, --gpus, --per-unit and --resume, or --race and --until",
         )
     return rule
 
 
 def _refuse_idle(args: argparse.Namespace) -> None:
-    """A flag that would do nothing is a mistake of whoever typed it: `--sku` alone chooses no GPU."""
+    """A flag that would do nothing is a mistake of its typist: `--sku` alone chooses no GPU."""
     for flag in ("check", "fail_fast") if is_campaign(args) else ():
         if getattr(args, flag):
             raise UsageError(

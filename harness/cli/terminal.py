@@ -34,7 +34,7 @@ from harness.board.render.text import (
     sanitize,
     times,
 )
-from harness.engine.events import Observer
+from harness.engine.events import Observer, Progress
 from harness.errors import typed
 from harness.measure.stats import Interval
 from harness.schema import Result, Status
@@ -111,27 +111,18 @@ class Terminal(Observer):
             line.append(f" ({sanitize(reason)})")
         self._print(line)
 
-    def block(
-        self,
-        config: str,
-        done: int,
-        total: int,
-        eta_s: float,
-        intervals: Mapping[str, Interval],
-    ) -> None:
-        """`done` of `total` blocks of a config are in; the speed-ups so far, by entry."""
-        name = sanitize(config, 80)
+    def block(self, now: Progress) -> None:
+        """One more block of a config is in."""
+        name, done, total = sanitize(now.config, 80), now.done, now.total
         if self.moving:
-            self._show(Group(self._stage_lines(), self._bar(name, done, total, eta_s, intervals)))
-            return
-        if self.brief:
+            self._show(Group(self._stage_lines(), self._bar(now)))
             return
         step = done * PLAIN_STEPS // max(total, 1)
-        if step == self._told.get(name) and done != total:
+        if self.brief or (step == self._told.get(name) and done != total):
             return
         self._told[name] = step
-        so_far = "; ".join(f"{sanitize(who, 80)} {times(r)}" for who, r in intervals.items())
-        left = f"{duration(eta_s)} left" if done < total else "done"
+        so_far = "; ".join(f"{sanitize(who, 80)} {times(r)}" for who, r in now.intervals.items())
+        left = f"{duration(now.eta_s)} left" if done < total else "done"
         self._print(f"{name}: block {done}/{total}, {left}" + (f"; {so_far}" if so_far else ""))
 
     def verdict(self, result: Result) -> None:
@@ -202,14 +193,12 @@ class Terminal(Observer):
             table.add_row(Text(name, style="bold"), Text(text, style=DIM))
         return table
 
-    def _bar(
-        self, config: str, done: int, total: int, eta_s: float, intervals: Mapping[str, Interval]
-    ) -> RenderableType:
-        head = Table.grid(padding=(0, 2))
-        bar = ProgressBar(total=max(total, 1), completed=done, width=32, complete_style=BUSY)
-        head.add_row(Text(config, style="bold"), bar, f"{done}/{total}", f"{duration(eta_s)} left")
+    def _bar(self, now: Progress) -> RenderableType:
+        head, name = Table.grid(padding=(0, 2)), Text(sanitize(now.config, 80), style="bold")
+        bar = ProgressBar(max(now.total, 1), now.done, width=32, complete_style=BUSY)
+        head.add_row(name, bar, f"{now.done}/{now.total}", f"{duration(now.eta_s)} left")
         rows = Table.grid(padding=(0, 2))
-        for who, ratio in intervals.items():
+        for who, ratio in now.intervals.items():
             style = GOOD if ratio.low > 1 else BAD if ratio.high < 1 else ""
             rows.add_row("", sanitize(who, 80), Text(times(ratio), style=style))
         return Group(head, rows)

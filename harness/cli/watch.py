@@ -42,7 +42,7 @@ State = dict[Path, tuple[int, int]]  # mtime in ns, size in bytes
 
 
 class Watch:
-    """The sources of the submissions that `args` names; `seen` is how they were before the last run."""
+    """The sources of the submissions that `args` names; `seen`: as they were last time."""
 
     def __init__(
         self,
@@ -53,7 +53,10 @@ class Watch:
         for flag in ("json", *MANY):
             if getattr(args, flag):
                 raise UsageError(
-                    f"--watch repeats one run in this terminal; --{flag.replace('_', '-')} is for other runs",
+                    (
+                        f"--watch repeats one run in this terminal; --{flag.replace('_', '-')} "
+                        "is for other runs"
+                    ),
                     f"python run.py --submission {','.join(args.submission)} --watch",
                 )
         self.args, self.sleep = args, sleep
@@ -76,7 +79,10 @@ class Watch:
                 print(f"changed: {_names(self.wait())}", flush=True)
         except KeyboardInterrupt:
             print(
-                "stopped watching: what was measured is in results/\n  next: the same command again",
+                (
+                    "stopped watching: what was measured is in results/\n  next: the same "
+                    "command again"
+                ),
                 file=sys.stderr,
             )
             return code
@@ -87,7 +93,7 @@ class Watch:
         self.seen = self.look()
 
     def wait(self) -> list[Path]:
-        """Block until the sources differ from `seen` and stayed the same for one more look; which differ."""
+        """Block until the sources differ from `seen` and rest for one more look; which differ."""
         last = self.seen
         while True:
             now = self.look()

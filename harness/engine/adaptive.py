@@ -1,7 +1,7 @@
 """Blocks for whom they still tell something: `--race` and `--until` of all cases together.
 
 Every case advances by one block in turn until all have the blocks of the next look; then the rule
-(stopping.py) says who leaves. The baseline, the control and the null kernel take part to the end, so
+(stopping.py) says who leaves. The baseline, the control and the null kernel stay to the end, so
 that every block is paired and both clocks can be compared in it. Who leaves keeps his samples.
 """
 
@@ -11,17 +11,12 @@ import time
 from dataclasses import dataclass, field, replace
 
 from harness.engine.burst import settle
+from harness.engine.events import Progress
 from harness.engine.run_state import State
 from harness.engine.sustain import sustain
-from harness.engine.timing import (
-    clock_verdict,
-    intervals,
-    repeat_disturbed,
-    run_block,
-)
+from harness.engine.timing import clock_verdict, intervals, repeat_disturbed, run_block
 from harness.measure import stopping
 from harness.measure.plan import Block, further_block, plan_case
-from harness.measure.stats import Interval
 from harness.schema import Case, Kind, Stopping
 
 
@@ -111,13 +106,10 @@ class AdaptiveRun:
                 return False
             self._one_block(behind)
             eta_s = (time.monotonic() - begun) / (step + 1) * (total - step - 1)
-            self.state.observer.block(
-                behind.case.name, behind.timed, look, eta_s, self._intervals(behind.case)
-            )
+            told = intervals(self.state, behind.case, sorted(self.active))
+            now = Progress(behind.case.name, behind.timed, look, eta_s, told)
+            self.state.observer.block(now)
         return True
-
-    def _intervals(self, case: Case) -> dict[str, Interval]:
-        return intervals(self.state, case, sorted(self.active))
 
     def _one_block(self, lane: CaseProgress) -> None:
         """The next timed block of a case, and whatever untimed ones lie before it."""

@@ -1,4 +1,4 @@
-"""One burst on one worker, alone on the machine; a worker that fails is ended and its words are kept."""
+"""One burst on one worker, alone on the machine; a failing worker is ended, its words kept."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from harness.engine.guards.quiet import Rest
-from harness.engine.processes.judge_client import JudgeFailed
+from harness.engine.processes.judge_client import PLAIN, BurstOptions, JudgeFailed
 from harness.engine.processes.worker_process import WorkerProcess
 from harness.engine.run_state import State
 from harness.errors import HarnessError
@@ -42,19 +42,11 @@ class Question:
 
 
 def run_burst(
-    state: State,
-    name: str,
-    question: Question,
-    timeout_s: float,
-    profile: bool = False,
-    preheat_ms: float = 0,
-    compare: bool = False,
+    state: State, name: str, question: Question, timeout_s: float, options: BurstOptions = PLAIN
 ) -> BurstReport | None:
     """One burst on one worker, within its budget; None if it could not be started."""
     worker, budget = state.workers[name], state.budget
-    burst = partial(
-        _burst, state, name, question, profile=profile, preheat_ms=preheat_ms, compare=compare
-    )
+    burst = partial(_burst, state, name, question, options)
     if worker.entrant.kind is Kind.BASELINE:
         with budget.spending(name):
             return burst(timeout_s=timeout_s)
@@ -82,13 +74,7 @@ def run_burst(
 
 
 def _burst(
-    state: State,
-    name: str,
-    question: Question,
-    timeout_s: float,
-    profile: bool,
-    preheat_ms: float,
-    compare: bool,
+    state: State, name: str, question: Question, options: BurstOptions, timeout_s: float
 ) -> BurstReport | None:
     """One burst on one worker, alone on the machine; None if it could not be started."""
     worker = state.workers[name]
@@ -113,14 +99,12 @@ def _burst(
         reply, goes_on = worker.stretch(state.judge, *asked, timeout_s, overdue)
     else:
         kernels_s = state.limits.burst_s if timeout_s > state.limits.burst_s else None
-        reply, goes_on = worker.run(
-            state.judge, timeout_s, overdue, profile, preheat_ms, compare, kernels_s
-        )
+        reply, goes_on = worker.run(state.judge, timeout_s, overdue, options, kernels_s)
     if not goes_on:
         reply = reap(state, worker, reply)
         return None if reply.status is Status.PASSED else reply
-    if profile:
-        worker.child.pause()  # the driver locks no process that has a profiler; nobody is on the clock any more
+    if options.profile:
+        worker.child.pause()  # the driver locks no process with a profiler; all clocks have ended
         return reply
     rest = state.quiet.hold(worker)
     if rest.fault:
@@ -149,7 +133,7 @@ def end_woken(state: State, case: Case) -> list[str]:
 
 
 def _end_disturber(state: State, name: str, question: Question) -> BurstReport | None:
-    """Something computes although everybody is locked: end workers until nothing does, the likeliest first.
+    """Something computes although all are locked: end workers until nothing does, likeliest first.
 
     Whose end brings quiet has left work running, and whoever was ended before it starts afresh.
     Returns what this means for `name`, whose turn it is: None if it may take it.
@@ -196,12 +180,11 @@ def end_overdue(state: State, worker: WorkerProcess, deadline_s: float) -> None:
 
 
 def _ask(state: State, name: str, question: Question) -> float:
-    """Have the judge draw inputs that nobody else meets: one entrant's answers are of no use to another.
+    """Have the judge draw inputs that nobody else meets: no entrant's answers help another.
 
     The null kernel answers nothing, so nothing is worked out for it, nor for a stretch, whose calls
-    get other inputs than these. Everybody is held meanwhile:
-    returns the longest time in ms that the GPU was with somebody else all the same, 0 where nobody
-    watches.
+    get other inputs than these. Everybody is held meanwhile: returns the longest time in ms that
+    the GPU was with somebody else all the same, 0 where nobody watches.
     """
     label = question.label if question.replayed else own_label(state, name, question)
     answered = name != state.roles.null and not question.stretch

@@ -1,4 +1,4 @@
-"""Is it right? The whole float64 reference on the timed shape, then the probes its claims invite."""
+"""Is it right? All of the float64 reference on the timed shape, then the probes of its claims."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from harness.schema import Case, Kind, Status
 
 
 def check_cases(state: State, cases: Sequence[Case], probes: bool = True) -> None:
-    """Every case for the submissions, then every case for the baselines: an author waits for nobody.
+    """Every case for the submissions, then for the baselines: an author waits for nobody.
 
     probes: what the claims invite near each case, too.
     """
@@ -43,10 +43,26 @@ def _check(state: State, case: Case, kind: Kind, probes: bool) -> None:
         near = state.problem.probes(case, claims_of) if probes else []
         for number, probe in enumerate(near):
             label = f"probe/{case.name}/{kind.value}/{number}"
-            _verified_burst(state, case, probe, label, group, whole=True)
+            _verified_burst(
+                state, case, probe, label, _to_ask(state, case, probe, group), whole=True
+            )
         for name in group:
             known = state.record(name, case)
             state.observer.check(name, case.name, known.status or Status.PASSED, known.reason)
+
+
+def _to_ask(state: State, case: Case, probe: Probe, names: Sequence[str]) -> list[str]:
+    """Who has not answered this probe near another case yet: a grid's lengths share most of them.
+
+    An answer that was right is evidence for this case, too; a wrong one is asked for again.
+    """
+    asked = []
+    for name in names:
+        if (name, probe.question) not in state.answered:
+            asked.append(name)
+        elif error := state.answered[name, probe.question]:
+            state.record(name, case).saw(error)
+    return asked
 
 
 def _verified_burst(
@@ -63,7 +79,9 @@ def _verified_burst(
         known = state.record(name, case)
         if reply.status is not Status.PASSED:
             known.fail(reply.status, f"{reply.message} ({probe.label})", reply.mismatch)
-        elif reply.error:
+            continue
+        state.answered[name, probe.question] = reply.error
+        if reply.error:
             known.saw(reply.error)
         if reply.deterministic is not None:
             known.deterministic = reply.deterministic

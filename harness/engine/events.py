@@ -3,9 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 
 from harness.measure.stats import Interval
 from harness.schema import Result, Status
+
+
+@dataclass(frozen=True)
+class Progress:
+    """So many of a config's timed blocks are in; the speed-ups so far, by entry."""
+
+    config: str
+    done: int
+    total: int
+    eta_s: float
+    intervals: Mapping[str, Interval]
 
 
 class Observer:
@@ -17,14 +29,7 @@ class Observer:
     def check(self, entry: str, config: str, status: Status, reason: str) -> None:
         """Correctness of one entrant on one case is known."""
 
-    def block(
-        self,
-        config: str,
-        done: int,
-        total: int,
-        eta_s: float,
-        intervals: Mapping[str, Interval],
-    ) -> None:
+    def block(self, now: Progress) -> None:
         """One more block is complete."""
 
     def verdict(self, result: Result) -> None:

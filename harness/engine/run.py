@@ -9,8 +9,8 @@ here            a case that is timed to its end gets its row, whatever happens t
 
 A failure ends one entrant's case, never the run. If the judge fails in an entrant's turn, that
 entrant leaves with BROKE_THE_RUN, a verdict that takes the place of older ones (or HARNESS_ERROR,
-where the machine had no memory or disk left), and session.py begins the open cases again without it.
-In nobody's turn it is ours: HARNESS_ERROR.
+where the machine had no memory or disk left), and session.py begins the open cases again
+without it. In nobody's turn it is ours: HARNESS_ERROR.
 """
 
 from __future__ import annotations
@@ -97,7 +97,7 @@ class Run(State):
         self.told |= dict.fromkeys([case.name for case in cases], self._rotate_secret())
 
     def _left_out(self, name: str, before: Sequence[Evidence], cases: Sequence[Case]) -> None:
-        """Who failed one of the suite's own cases, or could not even start, is tried on no other."""
+        """Who failed one of the suite's own cases, or could not start, is tried on no other."""
         failed = [k for k in before if k.status not in (None, Status.UNSUPPORTED)]
         for case in cases if failed else ():
             status, reason = Status.INTERRUPTED, "not measured: it failed on the suite's own shapes"
@@ -183,7 +183,7 @@ class Run(State):
             self.done.add(case.name)
 
     def _abandon(self, status: Status, reason: str) -> None:
-        """Every case that is not timed to its end gets its status; samples already taken are kept."""
+        """Every case not timed to its end gets its status; samples already taken are kept."""
         for case in self.suite.cases:
             if case.name in self.done:
                 continue

@@ -18,7 +18,7 @@ from harness.measure.verdict import Evidence, RunFacts
 from harness.problems import Problem
 from harness.problems.base import TensorSpec
 from harness.process.cuda.arena_layout import aligned, nbytes
-from harness.schema import BLAMELESS, Case, Kind, Limits, Result, Status, Suite, Telemetry
+from harness.schema import BLAMELESS, Case, Error, Kind, Limits, Result, Status, Suite, Telemetry
 
 #: Fewest results of a stretch that are kept at once. Who leaves a call out must make all but one of
 #: them before it can tell of the next: with two of them it could make every second call.
@@ -60,6 +60,8 @@ class State:
     null_energy_j: dict[str, dict[int, float]] = field(default_factory=dict)  # case → block → J
     done: set[str] = field(default_factory=set)
     checked: set[str] = field(default_factory=set)  # cases that every submission has been asked
+    #: (entrant, probe's question) → the error of an answer that was right
+    answered: dict[tuple[str, str], Error | None] = field(default_factory=dict)
     budget: Budget = field(init=False)
     clean_up: Callable[[], object] = field(default=lambda: None)  # after every turn
     quiet: Quiet = field(default_factory=Quiet)
@@ -102,7 +104,7 @@ class State:
         ]
 
     def nobody_left(self, case: Case) -> bool:
-        """Whether every submission has failed `case` or does not claim it: nobody waits for baselines.
+        """Whether every submission failed `case` or does not claim it: nobody waits for baselines.
 
         Says so in the records that are still open. False where no submission was asked for.
         """

@@ -57,7 +57,7 @@ def execute(request: Request, save: Callable[[Result], None], observer: Observer
 
 @contextlib.contextmanager
 def opened(request: Request, save: Callable[[Result], None], observer: Observer) -> Iterator[Run]:
-    """A Run with its judge ready, its builds done and its workers started; all ended on the way out."""
+    """A Run with its judge ready, its builds done, its workers started; all end on the way out."""
     problem = get_problem(request.suite.problem)
     enter.require(request.sandbox)
     note_walls(request, observer)
@@ -99,7 +99,7 @@ def opened(request: Request, save: Callable[[Result], None], observer: Observer)
 
 
 def warm_up(request: Request, observer: Observer) -> None:
-    """Compile for `request` on the CPU while its GPU is another run's; the caches are all that stays.
+    """Compile for `request` on the CPU while its GPU is another run's; only caches stay.
 
     No verdict comes of it: the run itself builds again, and finds the compiler's work done.
     """

@@ -1,9 +1,9 @@
 """What lasts: behind the blocks of a case seconds of each entrant alone, call after call.
 
-A burst is over before a GPU has come to its power limit; who runs for seconds runs at the clock that
-the limit leaves. Order is random. The judge times the stretch and checks its results
-(harness/judge/stretch.py); here the energy counter is read meanwhile. Whatever becomes of a stretch,
-what the bursts gave stays.
+A burst is over before a GPU has come to its power limit; who runs for seconds runs at the clock
+that the limit leaves. Order is random. The judge times the stretch and checks its results
+(harness/judge/stretch.py); here the energy counter is read meanwhile. Whatever becomes of a
+stretch, what the bursts gave stays.
 """
 
 from __future__ import annotations

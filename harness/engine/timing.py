@@ -1,4 +1,4 @@
-"""The blocks of one case: every entrant's turn on secret inputs of its own, in an order nobody can foresee."""
+"""The blocks of one case: each turn on secret inputs of its own, in an order that none foresees."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ import time
 from collections.abc import Iterable, Sequence
 
 from harness.engine.burst import Question, end_overdue, end_woken, run_burst, settle
+from harness.engine.events import Progress
+from harness.engine.processes.judge_client import BurstOptions
 from harness.engine.run_state import State
 from harness.measure import stats
 from harness.measure.plan import Block, plan_case, shuffled
@@ -33,7 +35,8 @@ def time_case(state: State, case: Case) -> None:
             return
         timed += block.timed
         eta_s = (time.monotonic() - started) / (number + 1) * (len(blocks) - number - 1)
-        state.observer.block(case.name, timed, state.suite.blocks, eta_s, intervals(state, case))
+        now = Progress(case.name, timed, state.suite.blocks, eta_s, intervals(state, case))
+        state.observer.block(now)
     repeat_disturbed(state, case, names)
 
 
@@ -57,16 +60,16 @@ def run_block(state: State, case: Case, block: Block) -> None:
         preheat_ms = 0 if name == state.roles.null else state.suite.heat_ms
         before_j = state.monitor.energy_j()
         compare = block.timed and to_compare(state, name, case)
-        reply = run_burst(
-            *(state, name, question, state.limits.burst_s), preheat_ms=preheat_ms, compare=compare
-        )
+        options = BurstOptions(preheat_ms=preheat_ms, compare=compare)
+        reply = run_burst(state, name, question, state.limits.burst_s, options)
         if reply is not None:
             _take(state, name, case, block, reply, before_j)
         woken += end_woken(state, case)
         strangers = state.quiet.strangers(state.workers.values())
         if strangers:
             state.observer.note(
-                f"{case.name}: process {', '.join(strangers)} took the GPU: this block does not count"
+                f"{case.name}: process {', '.join(strangers)} took the GPU: this block does not "
+                "count"
             )
             _forget(state, case, block, state.contended)
             break
@@ -155,7 +158,7 @@ def _take(
 
 
 def clock_verdict(state: State, name: str, case: Case) -> ClockCheck:
-    """What the two clocks say of one entrant so far: its samples marked, and whether it is believed."""
+    """What the two clocks say of one entrant so far: samples marked, and if it is believed."""
     samples = state.record(name, case).samples
     control = shared(state.record(state.roles.control, case).samples, samples)
     return check_clocks(samples, control, (), state.facts.tolerance)
@@ -195,16 +198,17 @@ def name_kernels(state: State, case: Case, names: Sequence[str]) -> None:
     prime(state, names)
     normal = Probe(case, "normal", state.problem.kwargs(case))
     question = Question(normal, f"names/{case.name}", 1)
+    profiled = BurstOptions(profile=True)
     for name in names:
         known = state.record(name, case)
         if known.status is None and name != state.roles.null:
-            reply = run_burst(state, name, question, state.limits.first_call_s, profile=True)
+            reply = run_burst(state, name, question, state.limits.first_call_s, profiled)
             if reply is not None:
                 known.kernels, known.configs = reply.kernels, reply.configs
 
 
 def prime(state: State, names: Sequence[str]) -> None:
-    """Let every profiler start at once, in workers that have none yet: one after the other they take seconds each."""
+    """Start every profiler at once, in workers without one: in a row they take seconds each."""
     fresh = []
     for name in names:
         worker = state.workers[name]

@@ -1,1 +1,1 @@
-"""The trusted half: owns the secret, the inputs, the references, the verdict and the second clock."""
+"""The trusted half: owns the secret, inputs, references, verdict and second clock."""

@@ -40,7 +40,7 @@ class Opening(threading.Thread):
 
 
 def open_context(library: str = "libcuda.so.1") -> bool:
-    """Open the first visible GPU's primary context, the one torch uses; what fails, torch will say."""
+    """Open the first visible GPU's primary context, as torch does; what fails, torch will say."""
     try:
         driver: Any = ctypes.CDLL(library)
     except OSError:

@@ -1,4 +1,4 @@
-"""Is the judge alone on the GPU? A kernel of one thread that reads the GPU's clock and keeps the longest gap.
+"""Is the judge alone on the GPU? A one-thread kernel reads the GPU's clock, keeps the longest gap.
 
 Contexts of two processes share a GPU by turns of some two milliseconds. So a kernel that runs
 longer than a turn, and sees no gap between two readings of the clock, has shared the GPU with
@@ -47,7 +47,7 @@ again:
 
 
 class Watch:
-    """The kernel, loaded into the judge's context; `begin`, other work, a synchronisation, `longest_gap_ms`."""
+    """The kernel, loaded into the judge's context: `begin`, work, synchronise, `longest_gap_ms`."""
 
     def __init__(self) -> None:
         torch.zeros(1, device="cuda")  # makes torch's primary context current on this thread

@@ -9,15 +9,15 @@ One burst (K calls):
   T2 stops  the judge's stream, which waited for that, has read some words of all K outputs
   reply     K event times (T1, precise and forgeable)
   copy      the judge takes copies of the K outputs from where the worker's calls left them
-  verify    every output against what was read and its references, every input against the judge's own
+  verify    every output against what was read and its references, every input against its own
 
 Queueing first hides the host's launch latency from T1 (7 µs for a bare launch, 20 to 180 µs through
 PyTorch) without giving anyone a head start: what was queued early finds no inputs. T2 lies between
-two events of the judge's own stream, so no host's scheduler is in it either. The gate opens after
-GATE_DELAY_S whatever the worker does, so a submission that synchronises inside its call only loses
-that. Between the two words there are the worker's calls and nothing else: no copy of ours that it
-could leave out. Without shared device memory the inputs exist before `go`, T1 carries the latency
-of the first launch, and the worker copies its outputs into slots.
+two events of the judge's own stream, so no host's scheduler is in it either. The gate opens after a
+time that the number of calls sets, whatever the worker does, so a submission that synchronises
+inside its call only loses that. Between the two words there are the worker's calls and nothing
+else: no copy of ours that it could leave out. Without shared device memory the inputs exist before
+`go`, T1 carries the latency of the first launch, and the worker copies its outputs into slots.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from __future__ import annotations
 import random
 import socket
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -45,14 +45,15 @@ from harness.process.cuda.shared_memory import DTYPES, Arena, ArenaKind
 from harness.process.messages import BurstReport, WorkerReply, understood
 from harness.schema import CONFESSIONS, Error, Status
 
-#: Long enough for ten calls of a host that needs 200 µs each: all of a burst is queued before it
-#: starts.
-GATE_DELAY_S = 2e-3
+#: Long enough for a host that needs 400 µs a call: all of a burst is queued before it starts. A
+#: library in Python that is called 24 times in 0.1 ms each was overtaken by the GPU at 2 ms.
+GATE_DELAY_A_CALL_S = 4e-4
+LEAST_GATE_DELAY_S = 2e-3
 SEND_S = 5.0  # what a worker takes at most to make room for a message
 ANSWERS = {
     "map": "mapped",
     "prepare": "ready",
-    "called": "called",  # asked for by "prepare": the calls have returned, their kernels may still run
+    "called": "called",  # asked for by "prepare": the calls have returned, kernels may still run
     "go": "done",
     "stretch": "done",
     "prime": "profiler_started",
@@ -114,7 +115,7 @@ class WorkerLink:
         self.outputs.close()
 
     def map(self, timeout_s: float) -> None:
-        """Have the worker map both arenas; nobody else gets their descriptors. Raises WorkerGone."""
+        """Have the worker map both arenas; only it gets their descriptors. Raises WorkerGone."""
         arenas = (self.inputs, self.outputs)
         message = {"op": "map", "inputs": self.inputs.handle, "outputs": self.outputs.handle}
         try:
@@ -132,7 +133,7 @@ class WorkerLink:
     def send(
         self, message: wire.Message, timeout_s: float = SEND_S, fds: tuple[int, ...] = ()
     ) -> None:
-        """Send, with open descriptors beside it; raise WorkerGone if nobody is there, or nobody reads."""
+        """Send, with descriptors beside it; raise WorkerGone if nobody is there, or reads."""
         try:
             wire.send(self.sock, message, fds, timeout_s)
         except wire.PeerSilent:
@@ -172,7 +173,7 @@ class WorkerLink:
         compare: Compare | None = None,
         keep: Keep | None = None,
     ) -> BurstReport:
-        """Run one burst on this worker and verify all of it; `preheat` queues trusted work before it.
+        """Run one burst on this worker and verify all of it; `preheat` queues trusted work first.
 
         compare: told one call's number and results, a random one's, when the clock has stopped.
         keep: told all results, where they could be read.
@@ -235,7 +236,7 @@ class WorkerLink:
         patience: Patience,
         preheat: Callable[[], None] | None,
     ) -> tuple[WorkerReply, float, list[torch.Tensor]]:
-        """Queue the burst behind the gate, let the worker queue its calls, open; (reply, T2, outputs).
+        """Queue the burst behind the gate, let the calls be queued, open; (reply, T2, outputs).
 
         The judge's own stream copies the inputs in, makes them right, waits for the worker's and
         reads words of the outputs. Work that was queued before (preheat) ends first, and the burst
@@ -251,7 +252,7 @@ class WorkerLink:
             _copy_all(*copies)
             gate.lend(withheld.reveal, sampled.take)
             self.send({"op": "go", "turn": gate.turn})
-            time.sleep(GATE_DELAY_S)
+            time.sleep(max(LEAST_GATE_DELAY_S, GATE_DELAY_A_CALL_S * inputs.calls))
             gate.wait_reached()
             gate.open()
             reply = self._done(patience)
@@ -268,7 +269,7 @@ class WorkerLink:
         return self.answer("go", patience.kernels_s, waited_for="kernels")
 
     def _taken(self, inputs: Inputs, sampled: Sampled) -> list[torch.Tensor]:
-        """Copies of the outputs from where the worker said they lie; raises WorkerGone if they cannot be."""
+        """Copies of the outputs from where the worker said they lie; WorkerGone if it cannot be."""
         held = []
         for offset, size in zip(sampled.offsets, inputs.output_bytes, strict=True):
             if offset % 2 or not 0 <= offset <= self.outputs.room.numel() - size:
@@ -288,11 +289,7 @@ class WorkerLink:
         ]
 
     def _ungated(
-        self,
-        inputs: Inputs,
-        copies: Copies,
-        withheld: Withheld,
-        timeout_s: float,
+        self, inputs: Inputs, copies: Copies, withheld: Withheld, timeout_s: float
     ) -> tuple[WorkerReply, float, list[torch.Tensor]]:
         """The same by the host's clock, through slots that the worker copies its outputs into."""
         slots = self.outputs.carve([(s.shape, s.dtype) for s in inputs.specs_out] * inputs.calls)
@@ -371,22 +368,26 @@ def differs(max_diff: float, limit: float) -> bool:
     return not max_diff < limit
 
 
-def same_bits(hidden: list[torch.Tensor], shared: list[torch.Tensor]) -> bool:
+def same_bits(hidden: Sequence[torch.Tensor], shared: Sequence[torch.Tensor]) -> bool:
     """Whether the inputs are still what the worker was given."""
     return all(torch.equal(bits(a), bits(b)) for a, b in zip(hidden, shared, strict=True))
 
 
+def require_dense(tensor: torch.Tensor, strides: list[int]) -> None:
+    """Raise WorkerGone unless the strides that the worker told are a permutation of contiguous."""
+    if not is_dense(tuple(tensor.shape), tuple(strides)):
+        said = f"strides {strides} are not a dense {list(tensor.shape)}"
+        raise WorkerGone(Status.BAD_OUTPUT, said)
+
+
 def _read(memory: torch.Tensor, strides: list[int]) -> torch.Tensor:
-    """`memory`, contiguous, by the strides that the worker told; raises WorkerGone unless they are dense."""
-    if not is_dense(tuple(memory.shape), tuple(strides)):
-        raise WorkerGone(
-            Status.BAD_OUTPUT, f"strides {strides} are not a dense {list(memory.shape)}"
-        )
+    """`memory`, contiguous, by the strides that the worker told; WorkerGone unless dense."""
+    require_dense(memory, strides)
     return torch.as_strided(memory.flatten(), memory.shape, strides)
 
 
 def _repeated(inputs: Inputs, outs: list[torch.Tensor], strides: list[list[int]]) -> bool | None:
-    """Whether the last call, which had the first one's inputs, gave the first one's bits, laid out alike."""
+    """Whether the last call, with the first one's inputs, gave its bits, laid out alike."""
     if not inputs.repeats:
         return None
     width = len(inputs.specs_out)

@@ -105,7 +105,7 @@ class Judge:
         return {"ok": True}
 
     def _inputs(self, message: wire.Message) -> wire.Message:
-        """Draw the K secret calls of one worker's burst and answer them, before that worker may run."""
+        """Draw the K secret calls of one worker's burst and answer them, before it may run."""
         self.current = None  # frees the last turn's tensors first
         watch = self._watch() if message["watched"] else None
         if watch:
@@ -215,7 +215,7 @@ class Judge:
         return dict(report) | {"status": report.status.value}
 
     def _dump(self, path: str, call: int) -> wire.Message:
-        """Write one call of the replayed burst to `path`, if there is one; tell what its inputs are.
+        """Write one call of the replayed burst to `path`, if there is one; tell its inputs.
 
         The file holds tensors on the CPU, by name, and is read by `torch.load(path)`.
         """
@@ -258,7 +258,7 @@ class Judge:
         return {"ok": True}
 
     def warm_up(self) -> None:
-        """One small check with nobody watching: what libraries load at their first call is loaded before the run."""
+        """One small check with nobody watching, so that libraries are loaded before the run."""
         for headdim in (64, 128, 256):
             case = Case(name="rehearsal", batch=1, heads=1, seqlen=256, headdim=headdim, burst=1)
             kwargs = dict(self.problem.kwargs(case))
@@ -313,7 +313,7 @@ def gpu_ms(call: Callable[[], object]) -> float:
 
 
 def memory_can_be_shared() -> bool:
-    """Whether device memory can be given away as a descriptor here (no: WSL, exclusive mode, old drivers)."""
+    """Whether device memory can be given as a descriptor (no: WSL, exclusive mode, old drivers)."""
     try:
         arena = Arena.create("device", 1 << 20)
     except (OSError, RuntimeError):

@@ -84,7 +84,7 @@ def locate(out: torch.Tensor, contract: torch.Tensor, limit: float, scaled: bool
 
 
 def picture(of_rows: torch.Tensor, headdim: int) -> Picture:
-    """Wrong elements of each row [heads, S] → lines of digits: 0 for none, 9 for all, between by share."""
+    """Wrong elements of rows [heads, S] → lines of digits: 0 none, 9 all, between by share."""
     heads, seqlen = of_rows.shape
     high, wide = -(-heads // MOST_LINES), -(-seqlen // MOST_MARKS)
     edge = (0, -seqlen % wide, 0, -heads % high)

@@ -1,4 +1,4 @@
-"""Is this output right, and whose bits are these? Numbers; what they mean: harness/measure/verdict.py."""
+"""Is this output right, and whose bits are these? What that means: harness/measure/verdict.py."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ TWO_ROUNDINGS = 1.5
 
 @dataclass(frozen=True)
 class Reference:
-    """What one output must be: SDPA's whole answer, and float64's for all or for some secret rows."""
+    """What one output must be: SDPA's whole answer, float64's whole or for some secret rows."""
 
     contract: torch.Tensor  # [B, H, S, D], the case's dtype
     exact: torch.Tensor  # float32: [B, H, S, D], or [N, D] of the rows below

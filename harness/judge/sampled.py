@@ -44,7 +44,7 @@ class Sampled:
         self.take()  # queued for the first time while nobody waits
 
     def take(self) -> None:
-        """Queue the reading: allocates nothing. An offset out of bounds reads another word of the room."""
+        """Queue the reading: allocates nothing. An offset out of bounds reads another word."""
         self._told.copy_(self._table)
         torch.index_select(self._told, 0, self._which, out=self._at)
         self._at.bitwise_right_shift_(1).add_(self._inside).clamp_(0, self._room.numel() - 1)
@@ -52,7 +52,7 @@ class Sampled:
 
     @property
     def offsets(self) -> list[int]:
-        """Bytes from the start of the room to each output, as told when the words were read; unchecked."""
+        """Bytes from the room's start to each output, as told at the reading; unchecked."""
         return [int(offset) for offset in self._told.tolist()]
 
     def words(self, number: int) -> tuple[torch.Tensor, torch.Tensor]:

@@ -1,4 +1,4 @@
-"""One 256-bit secret a run; every input follows from it, nothing about it follows from any input."""
+"""One 256-bit secret a run; every input follows from it, and no input tells anything of it."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import os
 
 
 class Secret:
-    """Lives in the judge's memory only. `commitment` is published before the run, the secret after."""
+    """In the judge's memory only. `commitment` is published before the run, the secret after."""
 
     def __init__(self, key: bytes | None = None) -> None:
         self._key = key or os.urandom(32)

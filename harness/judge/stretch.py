@@ -36,7 +36,14 @@ from typing import Any
 
 import torch
 
-from harness.judge.burst import WorkerGone, WorkerLink, bits, is_dense, prepare_message
+from harness.judge.burst import (
+    WorkerGone,
+    WorkerLink,
+    differs,
+    prepare_message,
+    require_dense,
+    same_bits,
+)
 from harness.judge.inputs import Inputs
 from harness.judge.sampled import Sampled
 from harness.process.cuda.arena_layout import nbytes
@@ -191,7 +198,7 @@ def pause_s(seconds: float, rng: random.Random) -> float:
 
 
 def counted(checks: Sequence[SpotCheck], asked: Asked, claimed_ms: float) -> Counted | None:
-    """From the first check of the last two thirds to the last one; None if too few calls lie between."""
+    """From the first to the last check of the last two thirds; None if too few calls between."""
     inside = [check for check in checks if asked.counted <= check.done <= check.after < asked.calls]
     calls = inside[-1].done - inside[0].done if inside else 0
     if calls < FEWEST_CALLS or inside[-1].done < REACHED * asked.calls:
@@ -214,7 +221,7 @@ def counted(checks: Sequence[SpotCheck], asked: Asked, claimed_ms: float) -> Cou
 
 
 def uneven(checks: Sequence[SpotCheck]) -> float:
-    """Share of the checks up to which, from the one before, calls counted and time passed do not fit.
+    """Share of the checks whose calls, counted from the one before, do not fit the time passed.
 
     Time is what was the worker's: without what the checks themselves took.
     """
@@ -276,7 +283,7 @@ class _SpotChecker:
 
 
 def _cpu(link: WorkerLink, asked: Asked, timeout_s: float) -> StretchReport:
-    """Legs of `ring` calls by the worker's wall clock, held against ours; the last two thirds count.
+    """Legs of `ring` calls by the worker's wall clock, held against ours; the last thirds count.
 
     Between two processes lie messages and a scheduler, which are longer than a small call.
     """
@@ -332,7 +339,8 @@ def _pairs(link: WorkerLink, asked: Asked) -> list[tuple[torch.Tensor, torch.Ten
 
 def _require_inputs(link: WorkerLink, asked: Asked) -> None:
     """Raises WorkerGone where an input is not what it was."""
-    if not all(torch.equal(bits(a), bits(b)) for a, b in _pairs(link, asked)):
+    own, given = zip(*_pairs(link, asked), strict=True)
+    if not same_bits(own, given):
         raise WorkerGone(Status.INPUT_MUTATED, "an input differs from what was given after it")
 
 
@@ -366,9 +374,7 @@ def _verify(
         raise WorkerGone(Status.INVALID_SUBMISSION, f"strides of {len(strides)} outputs of {width}")
     expected = asked.answer(window(asked, call))
     for number, (reference, layout) in enumerate(zip(expected, strides, strict=True)):
-        if not is_dense(tuple(reference.shape), tuple(layout)):
-            said = f"strides {layout} are not a dense {list(reference.shape)}"
-            raise WorkerGone(Status.BAD_OUTPUT, said)
+        require_dense(reference, layout)
         at, words = sampled.words(place * width + number)
         in_memory = torch.empty_like(reference.contiguous())
         torch.as_strided(in_memory.view(-1), reference.shape, layout).copy_(reference)
@@ -390,7 +396,7 @@ def _require(
     largest = difference.abs().max()
     if asked.scaled:
         largest = largest / right.abs().max().clamp_min(tiny)
-    if not float(largest) < limit:
+    if differs(float(largest), limit):
         said = f"max diff {float(largest):.3g} of {name}, must be below {limit:g}"
         raise WorkerGone(Status.INCORRECT, said)
     size = torch.linalg.vector_norm(right).clamp_min(tiny)

@@ -1,4 +1,4 @@
-"""Words of the inputs that stay wrong until the clock runs, so that starting early gives wrong answers.
+"""Words of the inputs that stay wrong until the clock runs: an early start gives wrong answers.
 
 The copies of a burst's inputs take longer than a call. Who starts on the first call's while the
 last call's are still being copied would gain part of that, unseen. So one word of every row of the
@@ -18,7 +18,7 @@ SIGN_BIT = -0x8000  # of a 16-bit float, as the int16 that torch can xor
 
 
 class Withheld:
-    """One wrong word in every row of the judge's tensors, until `restore`; in the copies until `reveal`."""
+    """One wrong word in each row of the judge's tensors, until `restore`; of copies, `reveal`."""
 
     def __init__(
         self, pairs: Sequence[tuple[torch.Tensor, torch.Tensor]], room: torch.Tensor

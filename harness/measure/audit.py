@@ -1,4 +1,4 @@
-"""Does a record agree with itself: its figures with its samples, its secret with its commitment? Pure."""
+"""Does a record agree with itself: figures with samples, secret with commitment? Pure."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def audit(result: Result, base: Result | None) -> list[str]:
 
 
 def overstated(result: Result) -> list[str]:
-    """Why a record's error is not that of a row which passed, or not of its class; empty if it is."""
+    """Why a record's error is not that of a row which passed, or of its class; else empty."""
     limits = get_problem(result.problem).limits(result.case.dtype)
     error = result.error
     if result.status is not Status.PASSED:
@@ -66,7 +66,7 @@ def _times_ms(result: Result) -> dict[int, float]:
 def _of_speedup(
     told: Speedup, base: Mapping[int, float], scored: Mapping[int, float], level: float
 ) -> list[str]:
-    """In what it contradicts the blocks; an interval may be as wide as they say, or as today's rule says.
+    """In what it contradicts the blocks; an interval may be by their rule or by today's.
 
     Records from before the rule that two processes are never quite one (stats.PROCESS_LOG) lack
     its 0.05 %.

@@ -34,7 +34,7 @@ FEWEST_BLOCKS = 8
 
 
 def drift_pct(control: Sequence[Sample]) -> float | None:
-    """How much slower the control was in its last third than in its first; None if not to be seen."""
+    """How much slower the control was in its last third than in its first; None if unseen."""
     if not control:
         return None
     change = stats.drift([sample.latency_ms for sample in control if not sample.late] or [1.0])

@@ -1,8 +1,9 @@
 """Power from a counter of energy that moves in steps. Pure, but for `Recorder`.
 
 NVML's counter holds millijoules since the driver was loaded, of the whole board: idle power, memory
-and fans included. It moves every 10 to 100 ms (100 on an H200). So what counts is the time from the first step inside
-a stretch to the last one, each known to half of the time between two readings around it:
+and fans included. It moves every 10 to 100 ms (100 on an H200). So what counts is the time from the
+first step inside a stretch to the last one, each known to half of the time between two readings
+around it:
 
     energy   ______|‾‾‾‾‾‾|______|‾‾‾‾‾‾|____
     readings  . . . . . . . . . . . . . . . .

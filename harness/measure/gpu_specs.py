@@ -99,7 +99,7 @@ def bandwidth(machine: Machine) -> float | None:
 
 
 def tensor_tflops(machine: Machine, mhz: float | None) -> float | None:
-    """Dense 16-bit TFLOP/s at a clock; of a product that PARTS lacks by its capability, else None."""
+    """Dense 16-bit TFLOP/s at a clock; of an unknown product by its capability, else None."""
     part, sm = part_of(machine), SMS.get(machine.capability)
     if not mhz:
         return None

@@ -100,7 +100,10 @@ def too_old(needs: Needs, machine: Machine) -> str:
     """Why this GPU cannot run it, or an empty string."""
     wanted = tuple(map(int, needs.compute_capability.split(".")))
     if machine.has_gpu and tuple(map(int, machine.capability.split("."))) < wanted:
-        return f"needs compute capability {needs.compute_capability}, this GPU has {machine.capability}"
+        return (
+            f"needs compute capability {needs.compute_capability}, this GPU has "
+            f"{machine.capability}"
+        )
     return ""
 
 

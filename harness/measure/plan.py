@@ -15,7 +15,7 @@ AUDIT_SHARE = 1 / 6  # of the blocks that a run adds to the suite's
 
 @dataclass(frozen=True)
 class Block:
-    """One kind of secret inputs that every entrant meets, each with values of its own, in this order.
+    """One kind of secret inputs that every entrant meets, each with its own values, in this order.
 
     `index` numbers the timed blocks from 0; warm-up blocks are negative and audits None. To a
     worker all three look alike.
@@ -57,7 +57,7 @@ def plan_case(
 def further_block(
     case: Case, problem: Problem, entrants: Sequence[str], rng: random.Random, index: int
 ) -> list[Block]:
-    """One more timed block, with an audit before or behind it as often as among the planned ones."""
+    """One more timed block, with an audit at its side as often as among the planned ones."""
     found = [Block(Probe(case, "normal", problem.kwargs(case)), shuffled(entrants, rng), index)]
     audits = problem.audits(case)
     if audits and rng.random() < AUDIT_SHARE:

@@ -38,7 +38,7 @@ class Resources:
     threads: int
 
     def warps_per_sm(self, capability: str) -> int | None:
-        """Warps that fit on one SM at a time; None for a capability that gpu_specs does not know."""
+        """Warps that fit on one SM at a time; None for an unknown capability."""
         sm = gpu_specs.SMS.get(capability)
         if sm is None:
             return None
@@ -112,7 +112,8 @@ def _limiter_text(tensor: float, exp: float, memory: float, clock_mhz: float) ->
         return f"exponentials: the special-function units are busy {exp:.0%} of the time"
     if tensor > 0.65 and tensor > exp:
         return (
-            f"the tensor cores or the power limit: products {tensor:.0%} of the time at {clock_mhz:.0f} MHz, "
+            f"the tensor cores or the power limit: products {tensor:.0%} of the time at "
+            f"{clock_mhz:.0f} MHz, "
             f"all of it at {clock_mhz * tensor:.0f}; `run.py profile` counts"
         )
     shares = f"products {tensor:.0%}, exponentials {exp:.0%} of the time"

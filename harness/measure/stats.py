@@ -45,7 +45,7 @@ else:
 
 
 def _special() -> Any:
-    """scipy.special, imported where a quantile is wanted: it takes longer than all of a run's other imports."""
+    """scipy.special, imported at the first quantile: it takes longer than a run's other imports."""
     return importlib.import_module("scipy.special")
 
 
@@ -81,14 +81,6 @@ class Interval:
     def holds(self, x: float) -> bool:
         """Whether `x` lies inside."""
         return self.low <= x <= self.high
-
-    def overlaps(self, other: Interval) -> bool:
-        """Whether the two share a point."""
-        return self.low <= other.high and other.low <= self.high
-
-    def inverse(self) -> Interval:
-        """The same comparison seen from the other side."""
-        return Interval(1 / self.value, 1 / self.high, 1 / self.low)
 
 
 @dataclass(frozen=True, slots=True)
@@ -334,7 +326,7 @@ def _findings(times_ms: tuple[tuple[int, float], ...]) -> tuple[Finding, ...]:
 
 
 def _exp(log: float) -> float:
-    """e^log, kept finite and above zero: two noisy blocks at a strict level reach beyond a float."""
+    """e^log, kept finite and above zero: two noisy blocks can reach beyond a float."""
     return math.exp(min(max(log, -MOST_LOG), MOST_LOG))
 
 

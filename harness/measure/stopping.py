@@ -91,7 +91,7 @@ def direct(times: Times, a: str, b: str, level: float) -> Interval | None:
 
 
 def order(times: Times, entries: Collection[str], base: str) -> list[str]:
-    """`entries` from fast to slow, by their paired speed-up over `base`; who has none is left out."""
+    """`entries` from fast to slow by their paired speed-up over `base`, if they have one."""
     scores: dict[str, float] = {}
     for entry in entries:
         over = direct(times, entry, base, ANY_LEVEL) if entry != base else Interval(1, 1, 1)
@@ -140,7 +140,7 @@ class Loss:
 
 
 def race_level(places: int, candidates: int, looks: int) -> float:
-    """Level of the two-sided interval whose lower side carries one statement's share of the error."""
+    """Level of the two-sided interval whose lower side carries one statement's error."""
     statements = places * max(candidates - 1, 1)
     return 1 - 2 * ERROR / (statements * max(looks, 1))
 

@@ -3,8 +3,8 @@
 T1 is what the worker says its K calls took. T2 is the judge's clock around the same stretch. Their
 gap is two words passed between two processes, which the GPU changes between meanwhile: on one H200
 0.295 ms, whatever is computed and however many calls it takes. So the gap of a trusted baseline
-that ran in the same blocks through the same code (the control) tells what it should be. A worker that
-understates T1 widens its own gap by as much.
+that ran in the same blocks through the same code (the control) tells what it should be. A worker
+that understates T1 widens its own gap by as much.
 
 Whoever disturbs the trusted ones can only widen their gaps. No true gap is shorter than the
 shortest of theirs, so no claim can be further short than its own gap is longer than that one. That
@@ -24,7 +24,7 @@ from harness.schema import Sample, Slack
 
 @dataclass(frozen=True)
 class ClockTolerance:
-    """How much wider than the control a gap may be: a share of T1, or some multiples of the control's noise."""
+    """How much wider than the control a gap may be: of T1, or of the control's noise."""
 
     burst_pct: float
     mean_pct: float
@@ -38,13 +38,15 @@ class ClockTolerance:
 
 
 #: On one H200 a gap's standard deviation is 0.003 ms, and 1 of 90 bursts was 0.014 ms longer than
-#: usual (tests/measure/test_two_clocks.py holds them). In 326 rows of H200s no place of a burst was
-#: shorter than 0.99 of the mean.
+#: usual. The gaps of one process in six are longer than the others' as long as it lives, by 0.007
+#: to 0.020 ms, the more the more outputs a burst has; why is not known, honest kernels and
+#: libraries alike have it (tests/measure/test_two_clocks.py holds both). In 326
+#: rows no place of a burst was shorter than 0.99 of the mean.
 GPU_TOLERANCE = ClockTolerance(
     burst_pct=1.0,
     mean_pct=0.3,
-    burst_floor_ms=0.030,
-    mean_floor_ms=0.006,
+    burst_floor_ms=0.040,
+    mean_floor_ms=0.025,
     null_ms=0.010,
     late_share=0.1,
     call_share=0.25,
@@ -63,7 +65,7 @@ CPU_TOLERANCE = ClockTolerance(
 
 @dataclass(frozen=True)
 class ClockCheck:
-    """Samples with the disturbed ones marked, the slack left, and why the claim is refused (or '')."""
+    """Samples with disturbed ones marked, the slack left, why the claim is refused (or '')."""
 
     samples: tuple[Sample, ...]
     slack: Slack | None
@@ -76,7 +78,7 @@ def check_clocks(
     null_gaps_ms: Sequence[float],
     tolerance: ClockTolerance,
 ) -> ClockCheck:
-    """Hold T1 against T2, burst by burst and on the mean of the blocks, where the noise averages out."""
+    """Hold T1 against T2, by burst and on the mean of the blocks, where noise averages out."""
     if not samples or not control:
         return ClockCheck(tuple(samples), None)
     pace_gaps = sorted(sample.gap_ms for sample in control)
@@ -111,7 +113,8 @@ def check_clocks(
         return ClockCheck(
             marked,
             slack,
-            f"claims {t1:.3f} ms a burst, but the judge waited {excess:.3f} ms longer than for the trusted "
+            f"claims {t1:.3f} ms a burst, but the judge waited {excess:.3f} ms longer than for "
+            "the trusted "
             f"baseline (allowed {allowed:.3f} ms)",
         )
     return ClockCheck(marked, slack)

@@ -1,7 +1,8 @@
-"""Evidence of one (entrant, case) → its Result. Pure: the only place where a status becomes final."""
+"""Evidence of one (entrant, case) → its Result. Pure; only here does a status become final."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
@@ -120,6 +121,7 @@ def conclude(
             f"{tflops:.0f} TFLOP/s is above the chip's peak of {peak:.0f}",
         )
         timed, times, tflops = False, None, None
+    level = level_of(evidence.stopping.looks if evidence.stopping else 1)  # of all its intervals
     mhz = drift.clock_mhz(clock.samples) if timed else None
     at_clock = tensor_tflops(facts.machine, mhz)
     return Result(
@@ -134,7 +136,7 @@ def conclude(
         peak_pct=100 * tflops / peak if tflops and peak else None,
         correct=1 if timed else 0,
         blocks=len(scored) if timed else 0,
-        speedup=_speedup(baseline, scored, _level(evidence)) if timed else None,
+        speedup=_speedup(baseline, scored, level) if timed else None,
         clock_mhz=mhz,
         clock_pct=100 * tflops / at_clock if tflops and at_clock else None,
         drift_pct=drift.drift_pct(control),
@@ -183,6 +185,12 @@ def _identity(evidence: Evidence, facts: RunFacts) -> dict[str, Any]:
     }
 
 
+def _lacks_a_library(evidence: Evidence) -> bool:
+    """Whether an adapter refused at its import: its library is missing or of the wrong version."""
+    said = re.search(r"\b(ImportError|ModuleNotFoundError): ", evidence.reason)
+    return evidence.status is Status.IMPORT_ERROR and said is not None
+
+
 def _status(
     evidence: Evidence, facts: RunFacts, clock: ClockCheck, shaky: str
 ) -> tuple[Status, str]:
@@ -190,6 +198,8 @@ def _status(
         wrong = {Status.INCORRECT, Status.NONFINITE, Status.BAD_OUTPUT}
         if evidence.entrant.kind is Kind.BASELINE and evidence.status in wrong:
             return Status.INVALID_BASELINE, f"{evidence.status.value}: {evidence.reason}"
+        if evidence.entrant.kind is Kind.BASELINE and _lacks_a_library(evidence):
+            return Status.UNAVAILABLE, evidence.reason
         interrupted = evidence.status is Status.INTERRUPTED
         if not (interrupted and len(evidence.samples) >= MIN_BLOCKS):
             return evidence.status, evidence.reason
@@ -217,11 +227,6 @@ def shared(control: Sequence[Sample], samples: Sequence[Sample]) -> list[Sample]
     """The control in the blocks of `samples`: who left early is held against the same minutes."""
     blocks = {sample.block for sample in samples}
     return [sample for sample in control if sample.block in blocks]
-
-
-def _level(evidence: Evidence) -> float:
-    """Of the speed-up's interval: wider where the run could look more than once."""
-    return level_of(evidence.stopping.looks if evidence.stopping else 1)
 
 
 def _speedup(

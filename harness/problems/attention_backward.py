@@ -105,7 +105,7 @@ class AttentionBackward:
         return [probe_of(*one) for one in wanted]
 
     def audits(self, case: Case) -> list[Probe]:
-        """The timed shape, other values: a kernel that sniffs its inputs meets these unannounced."""
+        """The timed shape, other values: a kernel that sniffs its inputs meets them unannounced."""
         kinds = ("large_logits", "soft_needle", "spiky_do")
         return [Probe(case, kind, self.kwargs(case)) for kind in kinds]
 

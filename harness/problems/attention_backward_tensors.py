@@ -33,11 +33,7 @@ Quad = tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]
 
 
 def make_inputs(
-    case: Case,
-    distribution: str,
-    generator: torch.Generator,
-    device: torch.device,
-    kwargs: Kwargs,
+    case: Case, distribution: str, generator: torch.Generator, device: torch.device, kwargs: Kwargs
 ) -> tuple[torch.Tensor, ...]:
     """Draw q, k, v, do of one call and run the forward; returns q, k, v, o, lse, do."""
     dtype = DTYPES[case.dtype.value]
@@ -140,7 +136,7 @@ DISTRIBUTIONS: dict[str, Callable[[Quad, torch.Generator], Quad]] = {
 
 
 def contract(inputs: Sequence[torch.Tensor], kwargs: Kwargs) -> tuple[torch.Tensor, ...]:
-    """What PyTorch's autograd of SDPA gives for dq, dk, dv, by its FlashAttention-2 where that can."""
+    """What PyTorch's autograd of SDPA gives for dq, dk, dv, by FlashAttention-2 if that can."""
     each = [_by_autograd(one, kwargs) for one in forward.sequences(inputs, 6)]
     return tuple(forward.joined(parts).contiguous() for parts in zip(*each, strict=True))
 
@@ -156,7 +152,7 @@ def _by_autograd(one: tuple[torch.Tensor, ...], kwargs: Kwargs) -> tuple[torch.T
 def libraries(
     inputs: Sequence[torch.Tensor], kwargs: Kwargs
 ) -> Iterator[tuple[str, tuple[torch.Tensor, ...]]]:
-    """The backward operators behind SDPA, on the o and lse of the call; a submission may call them so too."""
+    """The backward operators behind SDPA, on the call's o and lse; a submission may do so too."""
     causal, scale = bool(kwargs["causal"]), forward.scale_of(kwargs)
     aten, on_gpu = torch.ops.aten, inputs[0].is_cuda
     unread = torch.empty(1, dtype=torch.int64, device=inputs[0].device)  # philox: no dropout

@@ -1,10 +1,10 @@
-"""Attention forward: o = softmax(q kᵀ · sm_scale [+ causal mask]) v, tensors (batch, heads, seqlen, headdim).
+"""Attention forward: o = softmax(q kᵀ · sm_scale [+ mask]) v, [batch, heads, seqlen, headdim].
 
-FLOPs follow FlashAttention-2/3: 4 · B · S² · H · D, halved when causal (not the exact triangle). With
-S_k keys for S queries, as in the `flops` of its hopper/benchmark_attn.py: 4 · B · S · S_k · H · D, and
-causal, where the last query sees every key, S_k - S/2 in place of S_k. H is the heads of q: that
-groups of them share a head of k and v saves bytes, not FLOPs. Of packed sequences each counts for
-itself.
+FLOPs follow FlashAttention-2/3: 4 · B · S² · H · D, halved when causal (not the exact triangle).
+With S_k keys for S queries, as in the `flops` of its hopper/benchmark_attn.py: 4 · B · S · S_k · H
+· D, and causal, where the last query sees every key, S_k - S/2 in place of S_k. H is the heads of
+q: that groups of them share a head of k and v saves bytes, not FLOPs. Of packed sequences each
+counts for itself.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from harness.schema import Case, Claims, Dtype
 #: fp16: twice and more what every honest library kernel was measured at; FP8, INT8 and skipped keys
 #: start at 8 times these limits. bf16 keeps 8 bits of mantissa instead of 11: two honest kernels
 #: differ by its last bit, 3.1e-2 between 4 and 8, on every shape of `models` on an H200 (rel_l2 to
-#: 2.3e-3, worst_row to 3.9e-3). That bit is 6.3e-2 from 8 on, which no o of 400 draws of offset_v with
-#: 64 heads reached.
+#: 2.3e-3, worst_row to 3.9e-3). That bit is 6.3e-2 from 8 on, which no o of 400 draws of offset_v
+#: with 64 heads reached.
 LIMITS = {
     Dtype.FP16: Tolerances(contract=1e-2, rel_l2=1e-3, worst_row=2e-3),
     Dtype.BF16: Tolerances(contract=4e-2, rel_l2=5e-3, worst_row=1e-2),
@@ -28,7 +28,7 @@ ODD_SCALE = 0.7310585  # times 1/sqrt(headdim): nobody hard-codes it
 
 
 class AttentionForward:
-    """The interface of the benchmark task that this project began from (docs/systems.md), to the letter."""
+    """The interface of the task that this project began from (docs/systems.md), to the letter."""
 
     name: str = "attention_forward"
     function: str = "custom_attention_forward"
@@ -37,7 +37,7 @@ class AttentionForward:
     suites: tuple[str, str] = ("fa3", "smoke")
 
     def inputs(self, case: Case) -> tuple[TensorSpec, ...]:
-        """q, k, v, and where packed sequences begin; without its row of q no row of o can be begun."""
+        """q, k, v, and where packed sequences begin; without its row of q no row of o can begin."""
         dtype = case.dtype.value
         q = TensorSpec("q", case.shape, dtype, withheld=True, alone=True)
         k, v = (TensorSpec(x, case.kv_shape, dtype, alone=True) for x in "kv")
@@ -89,7 +89,7 @@ class AttentionForward:
         return [*probes, probe_of(long, "large_logits", flags[0], usual * ODD_SCALE)]
 
     def audits(self, case: Case) -> list[Probe]:
-        """The timed shape, other values: a kernel that sniffs its inputs meets these unannounced."""
+        """The timed shape, other values: a kernel that sniffs its inputs meets them unannounced."""
         kinds = ("large_logits", "needle", "offset_v")
         return [Probe(case, kind, self.kwargs(case)) for kind in kinds]
 

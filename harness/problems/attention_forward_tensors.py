@@ -1,10 +1,10 @@
 """Inputs and references of attention forward. Only trusted processes import this for verdicts.
 
-q and o are (batch, heads, seqlen, headdim), k and v (batch, kv_heads, seqlen_k, headdim); query head
-h reads head h // (heads // kv_heads) of k and v, and causal is bottom-right. The float64 reference
-follows the definition, chunk by chunk over query rows, so that no tensor of seqlen · seqlen_k scores
-with more than CHUNK_ELEMENTS ever exists. Packed sequences are taken apart and answered one by one:
-no answer depends on how a library reads cu_seqlens.
+q and o are [batch, heads, seqlen, headdim], k and v [batch, kv_heads, seqlen_k, headdim]; query
+head h reads head h // (heads // kv_heads) of k and v, and causal is bottom-right. The float64
+reference follows the definition, chunk by chunk over query rows, so that no tensor of seqlen ·
+seqlen_k scores with more than CHUNK_ELEMENTS ever exists. Packed sequences are taken apart and
+answered one by one: no answer depends on how a library reads cu_seqlens.
 """
 
 from __future__ import annotations
@@ -17,7 +17,6 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from torch.nn.attention import SDPBackend, sdpa_kernel
-from torch.nn.attention.bias import causal_lower_right
 
 from harness.problems.base import Kwargs
 from harness.process.cuda.shared_memory import DTYPES
@@ -39,11 +38,7 @@ FUSED = {
 
 
 def make_inputs(
-    case: Case,
-    distribution: str,
-    generator: torch.Generator,
-    device: torch.device,
-    kwargs: Kwargs,
+    case: Case, distribution: str, generator: torch.Generator, device: torch.device, kwargs: Kwargs
 ) -> tuple[torch.Tensor, ...]:
     """Draw q, k, v of one call; `distribution` names one of DISTRIBUTIONS, `kwargs` do not matter.
 
@@ -158,6 +153,9 @@ def sdpa(
     if q.shape[1] != k.shape[1]:
         some["enable_gqa"] = True
     if causal and q.shape[2] != k.shape[2]:
+        # Here: it imports torch._dynamo, which would double the time until a judge is ready.
+        from torch.nn.attention.bias import causal_lower_right
+
         some["attn_mask"] = causal_lower_right(q.shape[2], k.shape[2])
     else:
         some["is_causal"] = causal
@@ -273,7 +271,7 @@ def _exact_rows(
 def draw_rows(
     heads: int, seqlen: int, generator: torch.Generator, wanted: int = SAMPLED_ROWS
 ) -> torch.Tensor:
-    """[heads, R] rising row numbers: one out of each of R equal strata, R * heads about `wanted`."""
+    """[heads, R] rising row numbers: one of each of R equal strata, R * heads about `wanted`."""
     each = min(seqlen, max(1, -(-wanted // heads)))
     edges = torch.arange(each + 1, device=generator.device) * seqlen // each
     chance = torch.rand(

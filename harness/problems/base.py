@@ -13,11 +13,11 @@ Kwargs = Mapping[str, bool | int | float | None]
 
 @dataclass(frozen=True)
 class TensorSpec:
-    """One argument or result: name and shape; element type is the case's unless float32 is asked for.
+    """One argument or result: name and shape; of the case's dtype unless float32 is asked for.
 
     withheld: a word of every row (last dimension) stays wrong until the clock runs. For an
-    argument of two-byte
-        elements every row of which some part of every result needs whole: no work on it can be done before.
+        argument of two-byte elements every row of which some part of every result needs whole: no
+        work on it can be done before.
     alone: drawn by itself, each element like any other, so that a piece of memory with such tensors
         side by side is another such tensor wherever it begins.
     """
@@ -50,7 +50,7 @@ def by_name(function: Callable[..., Any], names: Sequence[str]) -> Callable[...,
 
 @dataclass(frozen=True)
 class Tolerances:
-    """What an output may differ by. `contract` is the published bar, the others make the class exact."""
+    """What an output may differ by. `contract` is the published bar, others make it exact."""
 
     contract: float  # max |out - SDPA|
     rel_l2: float  # against float64, whole tensor
@@ -69,6 +69,11 @@ class Probe:
     case: Case
     distribution: str = "normal"
     kwargs: Kwargs = field(default_factory=dict)
+
+    @property
+    def question(self) -> str:
+        """Equal for probes that ask the same, whichever case they are near."""
+        return f"{self.case.model_dump_json(exclude={'name'})} {self.distribution} {self.kwargs}"
 
     @property
     def label(self) -> str:

@@ -22,7 +22,7 @@ class Tensors(Protocol):
         device: torch.device,
         kwargs: Kwargs,
     ) -> tuple[torch.Tensor, ...]:
-        """Arguments in the order of `Problem.inputs`, each [batch, heads, ...], for a call with `kwargs`."""
+        """Arguments in `Problem.inputs`' order, [batch, heads, ...], for a call with `kwargs`."""
 
     def contract(self, inputs: Sequence[torch.Tensor], kwargs: Kwargs) -> tuple[torch.Tensor, ...]:
         """Results in order, by the library that the published bar is measured against."""

@@ -20,16 +20,17 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from harness.process import process_tree
+from harness.process import bytecode, process_tree
 from harness.process.forkserver import DetachedProcess, ForkServer
 from harness.process.project import HOME, private
 from harness.process.sandbox import cgroup, enter, namespaces, search_path, usage
 from harness.process.text import plain_text
 
 LOG_BYTES, LOG_TAIL_BYTES = 64 << 20, 4096
-#: A thread that is told to stop does so when it next leaves the kernel or gets a core; one that ends
-#: ends, which takes a process with much memory its time on a busy host.
+#: A thread that is told to stop does so when it next leaves the kernel or gets a core; one that
+#: ends ends, which takes a process with much memory its time on a busy host.
 STOPPING_S, STOPPING_MS = 2.0, 10
+WAITING_S = 0.2  # the same for who waits in the kernel and spends no time there
 KEPT_ENV = (
     "PATH",
     "LD_LIBRARY_PATH",
@@ -44,7 +45,7 @@ KEPT_ENV = (
 
 @dataclass(frozen=True)
 class Jail:
-    """What a child may see: its private folders, its source, the extra environment, how strictly."""
+    """What a child may see: private folders, source, extra environment, how strictly."""
 
     cache: Path
     scratch: Path
@@ -149,13 +150,15 @@ class Child:
             self._signal(signal.SIGSTOP)
         if self.group:  # behind the signal: the first process is in it too
             self.group.freeze(True)
-        deadline, before = time.monotonic() + STOPPING_S, usage.cpu_ns(self.pids())
+        begun, before = time.monotonic(), usage.cpu_ns(self.pids())
         while True:
             time.sleep(0.001)
-            late = time.monotonic() > deadline
+            took_s = time.monotonic() - begun
+            late = took_s > STOPPING_S
+            busy = usage.RUNNING if took_s > WAITING_S else usage.RUNNING | usage.WAITING
             if usage.cpu_ns(before) == before or late:  # cheaper to ask than what each thread does
                 states = {pid: set(usage.states(pid)) for pid in self.pids()}
-                if late or not any(each & usage.RUNNING for each in states.values()):
+                if late or not any(each & busy for each in states.values()):
                     break
                 if not self.first:
                     self._signal(signal.SIGSTOP)  # what has been forked meanwhile
@@ -266,7 +269,7 @@ def sandbox_rules(jail: Jail) -> enter.Rules:
 
 def trusted_env() -> dict[str, str]:
     """The judge's environment: ours, with the house importable."""
-    return {**os.environ, "PYTHONPATH": _python_path(HOME), "PYTHONDONTWRITEBYTECODE": "1"}
+    return bytecode.with_cache({**os.environ, "PYTHONPATH": _python_path(HOME)})
 
 
 def untrusted_env(jail: Jail) -> dict[str, str]:
@@ -289,7 +292,7 @@ def untrusted_env(jail: Jail) -> dict[str, str]:
 
 
 def bare_env(house: Path) -> dict[str, str]:
-    """What every untrusted process is told, and the fork server: paths of programs, the language."""
+    """What every untrusted process and the fork server are told: paths of programs, language."""
     env = {key: os.environ[key] for key in KEPT_ENV if key in os.environ}
     return env | {"PYTHONPATH": _python_path(house), "PYTHONDONTWRITEBYTECODE": "1"}
 

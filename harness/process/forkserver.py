@@ -1,4 +1,4 @@
-"""The engine's line to the fork server: a process that has imported torch once and forks every worker.
+"""The engine's line to the fork server, which has imported torch once and forks every worker.
 
 Starting an interpreter and importing torch takes two seconds of a core, for each worker again. A
 fork of a process that has done so takes a hundredth of that and shares its memory. The walls of
@@ -68,7 +68,7 @@ class ForkServer:
         log: int,
         first: socket.socket | None = None,
     ) -> DetachedProcess:
-        """Start one worker behind `rules`, with `line` to talk on and the descriptor `log` as its output.
+        """Start one worker behind `rules`: `line` to talk on, the descriptor `log` as its output.
 
         first: on which the first process of its namespaces is told what to do, at level 2.
         """

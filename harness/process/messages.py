@@ -116,7 +116,7 @@ class StretchReport(BurstReport):
 
 
 class JudgeReady(_Crossing):
-    """The judge has its context: what its secret is committed to, and whether it shares device memory."""
+    """The judge has its context: its secret's commitment, whether it shares device memory."""
 
     ready: Literal[True]
     shares: bool

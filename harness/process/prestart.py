@@ -1,4 +1,4 @@
-"""The judge and the fork server, started before anybody knows what for: each imports torch for seconds.
+"""The judge and the fork server, started before anybody knows what for: torch takes seconds.
 
 `start_next` starts them: run.py before most of its imports, --watch between two runs. `taken` gives
 a run what was started, or starts it then. Neither process is told anything yet: the judge learns
@@ -13,6 +13,7 @@ import atexit
 import contextlib
 from collections.abc import Iterator
 
+from harness.process import bytecode
 from harness.process.child import Child, bare_env
 from harness.process.forkserver import ForkServer
 from harness.process.sandbox import enter
@@ -31,7 +32,8 @@ class TrustedProcesses:
             self.judge = Child(JUDGE[0], JUDGE[1:], None)
             stack.callback(self.judge.end)
             home = house(self.scratch)
-            self.forkserver = ForkServer(home, bare_env(home), self.scratch / "forkserver.log")
+            env = bytecode.with_cache(bare_env(home))
+            self.forkserver = ForkServer(home, env, self.scratch / "forkserver.log")
             stack.callback(self.forkserver.close)
             self._end = stack.pop_all()
 

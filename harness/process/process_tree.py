@@ -1,4 +1,4 @@
-"""What keeps processes apart and leaves nothing behind. Linux calls through ctypes; no CUDA, no torch.
+"""What keeps processes apart and leaves nothing behind. Linux calls by ctypes; no CUDA, no torch.
 
 `set_undumpable`     nobody of the same user reads this process's memory or environment
 `open_own_proc`    a process that changed its user reads its own entry in /proc again
@@ -24,7 +24,7 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 
 def set_undumpable() -> bool:
-    """Refuse ptrace, /proc/self/mem and environ to others of this user; root still may (man 2 prctl)."""
+    """Refuse ptrace, /proc/self/mem, environ to this user's others; root still may (prctl(2))."""
     return int(_libc.prctl(PR_SET_DUMPABLE, 0, 0, 0, 0)) == 0
 
 
@@ -49,7 +49,7 @@ def set_process_name(name: str) -> None:
 
 
 def children(pid: int) -> list[int]:
-    """Processes that `pid`'s threads started and that still exist; empty where /proc does not tell."""
+    """Processes that `pid`'s threads started and that exist; empty if /proc does not tell."""
     found: list[int] = []
     with contextlib.suppress(OSError):
         for task in Path(f"/proc/{pid}/task").iterdir():

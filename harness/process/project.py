@@ -72,7 +72,7 @@ def results(text: str) -> Path:
 
 
 def layers(folder: Path) -> tuple[Path, ...]:
-    """Where a name of `folder` is looked up: there and, if it is a project's, in HOME's of that name.
+    """Where a name of `folder` is looked up: there and, if it is a project's, in HOME's.
 
     A project adds baselines and hides none: a speed-up over `sdpa` is one over ours.
     """
@@ -92,7 +92,7 @@ def private(own: Path) -> tuple[Path, ...]:
 
 
 def chosen(words: Sequence[str]) -> list[str]:
-    """`words` without --root DIR, which is what ATTNBOARD_ROOT says from now on, here and in children."""
+    """`words` without --root DIR, which ATTNBOARD_ROOT says from now on, in children too."""
     left: list[str] = []
     rest = iter(words)
     for word in rest:

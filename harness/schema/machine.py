@@ -18,7 +18,7 @@ class Machine(Frozen):
     gpu: str = Field(default="cpu", max_length=100)
     uuid: Fact = ""
     sms: Count = 0
-    capability: str = Field(default="0.0", pattern=r"^\d{1,3}\.\d{1,3}$")
+    capability: str = Field(default="0.0", pattern=r"^[0-9]{1,3}\.[0-9]{1,3}$")
     memory_gib: Finite = 0.0
     power_limit_w: Finite = 0.0
     driver: Fact = ""
@@ -33,6 +33,10 @@ class Machine(Frozen):
     def has_gpu(self) -> bool:
         """Whether kernels can run on a GPU here."""
         return self.sms > 0
+
+    def without_gpu(self) -> Machine:
+        """The same machine, whose GPU nobody uses."""
+        return self.model_copy(update={"sms": 0, "gpu": "cpu", "uuid": ""})
 
     @property
     def slug(self) -> str:

@@ -4,13 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any
 
-from pydantic import (
-    BaseModel,
-    ConfigDict,
-    Field,
-    SerializerFunctionWrapHandler,
-    model_serializer,
-)
+from pydantic import BaseModel, ConfigDict, Field, SerializerFunctionWrapHandler, model_serializer
 
 from harness.schema.common import leave_out_unset
 
@@ -21,6 +15,8 @@ ALL_WRONG = 9
 Count = Annotated[int, Field(ge=0, lt=1 << 40)]
 Span = tuple[Count, Count]  # first and last
 Index = tuple[Count, Count, Count, Count]
+Size = Annotated[int, Field(ge=1, lt=1 << 40)]
+Shape = tuple[Size, Size, Size, Size]
 Line = Annotated[str, Field(pattern=rf"^[0-9]{{1,{MOST_MARKS}}}$")]
 
 
@@ -33,7 +29,7 @@ class Draw(_Frozen):
 
     label: str = Field(max_length=400)
     distribution: str = Field(max_length=40)
-    shape: Index  # (batch, heads, seqlen, headdim)
+    shape: Shape  # (batch, heads, seqlen, headdim)
     kwargs: dict[str, bool | int | float | None] = Field(max_length=8)
     calls: int = Field(ge=1, le=64)
     whole: bool  # compared whole with float64: a check, not a timed burst
@@ -45,7 +41,7 @@ class Draw(_Frozen):
     def _as_before(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
         return leave_out_unset(handler(self))
 
-    def shape_of(self, output: str) -> Index:
+    def shape_of(self, output: str) -> Shape:
         """(batch, heads, seqlen, headdim) of one output; dk and dv lie as k and v do."""
         batch, heads, seqlen, headdim = self.shape
         if output not in ("dk", "dv"):
@@ -82,7 +78,7 @@ class Mismatch(_Frozen):
     inputs_sha256: str = Field(pattern=r"^[0-9a-f]{64}$")  # of this call, in order
 
     @property
-    def shape(self) -> Index:
+    def shape(self) -> Shape:
         """(batch, heads, seqlen, headdim) of this output."""
         return self.draw.shape_of(self.output)
 

@@ -174,8 +174,8 @@ class Result(Frozen):
     schema_version: Literal[1] = 1
     run: str = Field(max_length=100)  # a part of the file's name, as the suite's is
     date: str = Field(  # UTC
-        pattern=r"^\d{4}-(0[1-9]|1[0-2])-(0[1-9]|[12]\d|3[01])"
-        r"(T([01]\d|2[0-3]):[0-5]\d:[0-5]\d(\.\d{1,9})?(Z|\+00:00))?$"
+        pattern=r"^[0-9]{4}-(0[1-9]|1[0-2])-(0[1-9]|[12][0-9]|3[01])"
+        r"(T([01][0-9]|2[0-3]):[0-5][0-9]:[0-5][0-9](\.[0-9]{1,9})?(Z|\+00:00))?$"
     )
     entry: str
     kind: Kind

@@ -1,1 +1,1 @@
-"""The untrusted half: imports a submission, calls it, says how long it took. Nothing here is believed."""
+"""The untrusted half: imports a submission, calls it, times it. Nothing here is believed."""

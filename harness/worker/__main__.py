@@ -1,4 +1,4 @@
-"""The worker process: `python -m harness.worker --fd N …` serves the judge, `--build` warms the caches.
+"""The worker process: `python -m harness.worker --fd N …` serves the judge, `--build` fills caches.
 
 Usually it is a fork of harness/worker/forkserver.py, which has paid for the imports.
 
@@ -168,7 +168,7 @@ class Worker:
         return {"op": "done", "calls_ms": calls_ms, "strides": self.strides[:1]}
 
     def _kept(self, turn: int) -> None:
-        """All results are on their way: tell the judge's stream, which waits for `turn` if not 0."""
+        """All results are on their way: tell the judge's stream, which waits for `turn` if > 0."""
         if turn:
             assert self.held
             self.held.tell(turn)
@@ -176,7 +176,7 @@ class Worker:
             self.tell({"op": "called"})
 
     def _keep(self, result: Any, index: int, ring: Ring | None = None) -> None:
-        """Check what one call returned and hold it, where it lies or as a copy; in a stretch in a ring."""
+        """Check what a call returned and hold it, in place or as a copy; in a stretch in a ring."""
         width = len(self.plan["outputs"])
         results = result if isinstance(result, tuple) and width > 1 else (result,)
         if len(results) != width:

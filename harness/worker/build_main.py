@@ -1,4 +1,4 @@
-"""The builder of a plain .cu: `python -m harness.worker.build_main --fd N …` fills its cache and ends.
+"""The builder of a .cu: `python -m harness.worker.build_main --fd N …` fills its cache.
 
 It knows no torch and no pydantic, whose imports take longer than the compilation, so it is done
 before the first worker can be. It takes the command line of harness.worker and ignores what it has

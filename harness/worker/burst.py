@@ -25,7 +25,7 @@ def gpu_burst(
     events: Sequence[torch.cuda.Event],
     after: Callable[[], None],
 ) -> list[float]:
-    """Call `function` once per entry of `calls`; return milliseconds between neighbours of `events` [K + 1].
+    """Call `function` once per entry of `calls`; milliseconds between `events` [K + 1].
 
     `after` is called when all is queued: it tells the judge's stream that the outputs are there.
     """

@@ -1,4 +1,4 @@
-"""Compile where there is no GPU: a stand-in driver names the target, every Triton launch only compiles.
+"""Compile where there is no GPU: a stand-in driver names the target, Triton only compiles.
 
 A submission is called with CPU tensors, as the builder would call it with CUDA ones. Triton then
 keys its cache by source, options and target, none of which depends on where the tensors lie;

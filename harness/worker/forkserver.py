@@ -1,4 +1,4 @@
-"""The fork server process: `python -m harness.worker.forkserver FD` imports torch, then forks a worker a message.
+"""The fork server: `python -m harness.worker.forkserver FD` imports torch, then forks workers.
 
     engine ── fork this ──> fork server ── fork ──> between ── fork ──> worker
     engine <───────────────── pid ────────────────┘  (it ends: the engine adopts the worker)
@@ -19,7 +19,7 @@ import sys
 import traceback
 
 from harness.errors import UnavailableError
-from harness.process import process_tree, wire
+from harness.process import bytecode, process_tree, wire
 from harness.process.sandbox import enter, system_files
 
 
@@ -112,6 +112,7 @@ def main() -> int:
     line = socket.socket(fileno=int(sys.argv[1]))
     gc.disable()  # a tenth of torch's import is looking for garbage
     importlib.import_module("harness.worker.__main__")
+    bytecode.leave_cache()
     gc.enable()
     system_files.readable_paths()  # for every fork
     gc.collect()

@@ -6,7 +6,7 @@ is copied into a slot of the arena behind its call, and the copy is part of the 
 result outside (allocated on a side stream, or before), one with holes, and memory that a submission
 returns again.
 
-    outputs' arena   [ slots: copies of results ][ pool: what the calls allocate .................. ]
+    outputs' arena   [ slots: copies of results ][ pool: what the calls allocate .............. ]
 
 Whether a submission returns memory of its own from every call is seen in the first bursts of each
 shape, a check and a warm-up. Their results are copied, and torch allocates as always, so what a
@@ -50,7 +50,7 @@ class Pool:
 
     @contextlib.contextmanager
     def entered(self) -> Iterator[None]:
-        """For every thread, unlike torch.cuda.use_mem_pool: autograd computes gradients on others."""
+        """For every thread, unlike torch.cuda.use_mem_pool: autograd has its own threads."""
         device = self._driver.device
         torch._C._cuda_beginAllocateToPool(device, self._pool.id)
         try:
@@ -60,7 +60,7 @@ class Pool:
             torch._C._cuda_releasePool(device, self._pool.id)
 
     def _allocate(self, size: int, device: int, stream: int) -> int:
-        """Called by torch for a block of at least `size` bytes: the room first, then memory of our own."""
+        """Called by torch for a block of `size` bytes or more: the room first, then our own."""
         if not self._given and size <= self._room.numel():
             self._given = True
             return self._room.data_ptr()
@@ -82,7 +82,7 @@ class Held:
     """The results of one burst on a GPU."""
 
     def __init__(self, arena: Arena) -> None:
-        """`arena`: of the outputs; where it is no device memory, results only wait to be copied into it."""
+        """`arena`: of the outputs; if no device memory, results only wait to be copied into it."""
         self._arena, self._shared = arena, arena.kind == "device"
         # plan → how many bursts in a row each call of it returned memory of its own
         self._separate: dict[str, int] = {}
@@ -97,7 +97,7 @@ class Held:
             self._pinned = torch.zeros(MOST_RESULTS, dtype=torch.int64).pin_memory()
 
     def prepare(self, plan: str, slots: list[torch.Tensor]) -> None:
-        """Let go of the last burst. `plan` names what the next one asks for; one slot a result, in order."""
+        """Let go of the last burst. `plan`: what the next asks for; a slot a result, in order."""
         if self._results:
             distinct = len(self._seen) == len(self._results)
             self._separate[self._plan] = self._separate.get(self._plan, 0) + 1 if distinct else 0
@@ -112,7 +112,7 @@ class Held:
             yield
 
     def keep(self, result: torch.Tensor) -> tuple[int, ...]:
-        """Hold the next result, in place or as a copy queued behind its call; returns its strides."""
+        """Hold the next result, in place or by a copy queued behind its call; its strides."""
         again = result.data_ptr() in self._seen
         self._results.append(result)
         self._seen.add(result.data_ptr())
@@ -157,7 +157,7 @@ class Held:
         return offset if 0 <= offset <= self._arena.room.numel() - tensor.nbytes else None
 
     def _copied(self, result: torch.Tensor, slot: torch.Tensor) -> torch.Tensor:
-        """A copy of `result`, queued on the current stream: in its slot, or beside it where slots are not shared."""
+        """A copy of `result`, queued on the current stream: in its slot, or beside if unshared."""
         target = slot if self._shared else torch.empty_like(slot, device=result.device)
         return target.copy_(result)
 

@@ -116,7 +116,7 @@ def _place(cause: BaseException, folder: Path) -> str:
 
 
 def _place_of_kernel(cause: BaseException, folder: Path) -> str:
-    """The place of an error of Triton's compiler, which tells the kernel's text and counts from its start."""
+    """The place of an error of Triton's compiler, which counts lines from the kernel's start."""
     source, line = (
         getattr(cause, "src", None),
         getattr(getattr(cause, "node", None), "lineno", None),

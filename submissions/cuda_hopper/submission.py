@@ -1,8 +1,9 @@
 """Causal and full attention forward on Hopper (sm_90a), fp16 and bf16, headdim 64, 128 and 256.
 
 q (batch, heads, seqlen_q, headdim); k, v (batch, kv_heads, seqlen_k, headdim), query head h reads kv
-head h // (heads // kv_heads); causal: query i sees the keys up to i + seqlen_k - seqlen_q. Strides are
-taken as they are where TMA can (headdim contiguous, the others positive multiples of 16 bytes).
+head h // (heads // kv_heads); causal: query i sees the keys up to i + seqlen_k - seqlen_q. One row of
+tokens may hold many sequences (cu_seqlens). Strides are taken as they are where TMA can (headdim
+contiguous, the others positive multiples of 16 bytes).
 
 The kernel is `kernels/attention.cu`; this file compiles it once (NVRTC, cached on disk), encodes the
 tensor maps that its TMA loads need, and launches it on torch's current stream. What a call repeats
@@ -20,7 +21,7 @@ import math
 import os
 import tempfile
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
@@ -42,6 +43,7 @@ MAX_BATCH, MAX_HEADS = (1 << 15) - 1, 1 << 16  # they share a word of 31 bits
 MAX_STRIDE_BYTES = 1 << 40  # of a tensor map
 DTYPES = {torch.float16: "FLOAT16", torch.bfloat16: "BFLOAT16"}  # as tensor maps call them
 MAX_PLANS = 1024
+PACKED = ("cu_seqlens_q", "cu_seqlens_k", "max_seqlen_q", "max_seqlen_k")  # keywords
 
 
 class Shape(NamedTuple):
@@ -57,14 +59,16 @@ class Shape(NamedTuple):
     def block_m(self) -> int:
         return 64 * self.warpgroups
 
-    def smem_bytes(self, headdim: int) -> int:
+    def smem_bytes(self, headdim: int, packed: bool = False) -> int:
         q_slots = self.warpgroups * self.q_stages
         tiles = (self.k_stages + self.v_stages) * self.block_n * headdim * 2
         barriers = 16 * (self.k_stages + self.v_stages + q_slots)
-        return q_slots * 64 * headdim * 2 + tiles + barriers + 16 + 16 + 8  # done, items, redo
+        return (
+            q_slots * 64 * headdim * 2 + tiles + barriers + 16 + 16 + 8 + 32 * packed
+        )  # done, items, redo
 
 
-SHAPES = {  # (headdim, for full attention alone): tile, warpgroups, K, V and Q stages
+SHAPES = {  # (headdim, for items of about equal length): tile, warpgroups, K, V and Q stages
     (64, False): Shape(64, 4, 3, 3, 2),
     (128, False): Shape(64, 3, 4, 4, 2),
     (128, True): Shape(128, 2, 2, 2, 2),
@@ -73,9 +77,14 @@ SHAPES = {  # (headdim, for full attention alone): tile, warpgroups, K, V and Q 
 HEADDIMS = sorted({headdim for headdim, _ in SHAPES})
 
 
-def _build(headdim: int, causal: bool) -> tuple[int, bool]:
-    """Which build serves a problem: a key of SHAPES."""
-    return (headdim, not causal) if (headdim, not causal) in SHAPES else (headdim, False)
+def _build(headdim: int, causal: bool, seqlen_q: int, seqlen_k: int) -> tuple[int, bool]:
+    """Which build serves a problem: a key of SHAPES.
+
+    A chunk of queries over a cache at least as long sees nearly all keys in each row: its items are
+    about equal, as those of full attention are, and fill the last wave better where they are smaller.
+    """
+    full = not causal or seqlen_k >= 2 * seqlen_q
+    return (headdim, full) if (headdim, full) in SHAPES else (headdim, False)
 
 
 class Divisor(ctypes.Structure):
@@ -110,6 +119,7 @@ class Problem(ctypes.Structure):
         ("reach", ctypes.c_int),  # query i sees the keys before 1 + i + reach
         ("section", ctypes.c_int),  # heads per section; the kernel takes the power of two below
         ("scale_log2", ctypes.c_float),
+        ("list", ctypes.c_void_p),  # of the query blocks of packed sequences
     ]
 
 
@@ -145,10 +155,11 @@ def _nvrtc_compile(flags: list[str]) -> bytes:
     return bytes(cubin)
 
 
-def compile_cubin(headdim: int, full_only: bool, bf16: bool) -> bytes:
+def compile_cubin(headdim: int, full_only: bool, bf16: bool, packed: bool) -> bytes:
     """The kernel's machine code of one build, from the cache folder or freshly compiled."""
     flags = ["--gpu-architecture=sm_90a", "-std=c++17"]
     flags += [f"-DHEADDIM={headdim}", f"-DFULL_ONLY={int(full_only)}", f"-DBF16={int(bf16)}"]
+    flags += [f"-DPACKED={int(packed)}"]
     digest = hashlib.sha256(repr((flags, _ok(nvrtc.nvrtcVersion()))).encode())
     for name in SOURCES:
         digest.update((KERNEL_DIR / name).read_bytes())
@@ -158,6 +169,25 @@ def compile_cubin(headdim: int, full_only: bool, bf16: bool) -> bytes:
         scratch.write_bytes(_nvrtc_compile(flags))
         scratch.replace(path)  # atomic: another process may compile the same file
     return path.read_bytes()
+
+
+class LaunchConfig(ctypes.Structure):
+    """`CUlaunchConfig` of cuda.h."""
+
+    _fields_ = [
+        *((f"grid_{axis}", ctypes.c_uint) for axis in "xyz"),
+        *((f"block_{axis}", ctypes.c_uint) for axis in "xyz"),
+        ("smem_bytes", ctypes.c_uint),
+        ("stream", ctypes.c_void_p),
+        ("attributes", ctypes.c_void_p),
+        ("attribute_count", ctypes.c_uint),
+    ]
+
+
+@functools.lru_cache(maxsize=None)
+def _launcher() -> Callable[..., int]:
+    """cuLaunchKernelEx(config, function, arguments, extra), whose arguments a plan keeps as they are."""
+    return ctypes.CDLL("libcuda.so.1").cuLaunchKernelEx
 
 
 class Counters:
@@ -194,6 +224,7 @@ class Kernel(NamedTuple):
     """One build on one device."""
 
     function: object
+    list_blocks: object | None  # of packed sequences, launched before it
     sm_count: int
     section_bytes: int  # of K and V
     counters: Counters
@@ -231,27 +262,28 @@ def _zeros(size_bytes: int) -> int:
 
 
 @functools.lru_cache(maxsize=None)
-def _load(headdim: int, full_only: bool, bf16: bool, device: int) -> Kernel:
+def _load(headdim: int, full_only: bool, bf16: bool, packed: bool, device: int) -> Kernel:
     """A build on a device whose context is current.
 
     Raises:
         NotImplementedError: the device is not of compute capability 9.0.
     """
     _refuse_other_chips(device)
-    cubin = compile_cubin(headdim, full_only, bf16)
+    cubin = compile_cubin(headdim, full_only, bf16, packed)
     with _allowed_while_capturing():
         module = _ok(driver.cuModuleLoadData(cubin))
         counters = Counters(_zeros(Counters.BYTES))
     function = _ok(driver.cuModuleGetFunction(module, b"attention_forward"))
+    lists = _ok(driver.cuModuleGetFunction(module, b"list_blocks")) if packed else None
     attribute = driver.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
     _ok(
         driver.cuFuncSetAttribute(
-            function, attribute, SHAPES[headdim, full_only].smem_bytes(headdim)
+            function, attribute, SHAPES[headdim, full_only].smem_bytes(headdim, packed)
         )
     )
     chip = torch.cuda.get_device_properties(device)
     section_bytes = int(SECTION_SHARE_OF_L2 * chip.L2_cache_size)
-    return Kernel(function, chip.multi_processor_count, section_bytes, counters)
+    return Kernel(function, lists, chip.multi_processor_count, section_bytes, counters)
 
 
 # ------------------------------------------------------------------------------------------- plan
@@ -303,23 +335,44 @@ def _section(kernel: Kernel, q: torch.Tensor, k: torch.Tensor, causal: bool) -> 
     return min(q.shape[0] * heads, sharing * (heads // kv_heads))
 
 
+class Sequences(NamedTuple):
+    """Sequences that are packed into one row of tokens; on the device, nobody here knows their lengths."""
+
+    q_begin: int  # addresses of int32 [count + 1]
+    k_begin: int
+    count: int
+    longest: int  # of q, in tokens
+
+    def most_blocks(self, seqlen_q: int, block_m: int) -> int:
+        """Each sequence ends in one block that is not full."""
+        return seqlen_q // block_m + self.count
+
+
 class Plan:
     """One launch, ready to go except for the output pointer and the stream."""
 
     def __init__(
-        self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, causal: bool, sm_scale: float
-    ) -> None:
+        self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, causal: bool, sm_scale: float,
+        sequences: Sequences | None = None,
+    ) -> None:  # fmt: skip
         batch, heads, seqlen_q, headdim = q.shape
         kv_heads, seqlen_k = k.shape[1:3]
-        build = _build(headdim, causal)
+        build = _build(headdim, causal, seqlen_q, seqlen_k)
         shape = SHAPES[build]
-        items = batch * heads * -(-seqlen_q // shape.block_m)
-        self.kernel = _load(*build, q.dtype == torch.bfloat16, q.device.index)
+        blocks = -(-seqlen_q // shape.block_m)
+        self.lists = None
+        if sequences:
+            blocks = sequences.most_blocks(seqlen_q, shape.block_m)
+            self.lists = ListOfBlocks(sequences, blocks, shape.block_m, q.device)
+        items = batch * heads * blocks
+        self.kernel = _load(*build, q.dtype == torch.bfloat16, bool(sequences), q.device.index)
         tiles = (q, 64), (k, shape.block_n), (v, shape.block_n)
         self.maps = [_tensor_map(t, rows) for t, rows in tiles]
+        o_stride = torch.empty_like(q, device="meta").stride()
+        self.o_like = q.shape, o_stride, q.dtype, q.get_device()
         self.problem = Problem(
             *(None, None, None),  # o, lse and counter come with the launch
-            *torch.empty_like(q, device="meta").stride()[:3],
+            *o_stride[:3],
             *(Divisor.of(heads), Divisor.of(heads // kv_heads), batch, heads, heads // kv_heads),
             *(seqlen_q, seqlen_k, int(causal), seqlen_k - seqlen_q if causal else seqlen_k),
             _section(self.kernel, q, k, causal),
@@ -328,32 +381,68 @@ class Plan:
         self.addresses = (ctypes.c_void_p * 4)(
             *(int(m.getPtr()) for m in self.maps), ctypes.addressof(self.problem)
         )
-        self.arguments = ctypes.addressof(self.addresses)
-        self.grid = min(items, self.kernel.sm_count)
-        self.threads = 128 * (shape.warpgroups + 1)
-        self.smem = shape.smem_bytes(headdim)
+        grid, threads = min(items, self.kernel.sm_count), 128 * (shape.warpgroups + 1)
+        self.config = LaunchConfig(
+            grid, 1, 1, threads, 1, 1, shape.smem_bytes(headdim, bool(sequences))
+        )
+        handles = ctypes.addressof(self.config), int(self.kernel.function)
+        pointers = *handles, ctypes.addressof(self.addresses), None
+        self.arguments = tuple(map(ctypes.c_void_p, pointers))
+        self.start = _launcher()
 
     def launch(self, o_pointer: int, lse_pointer: int | None, stream: int) -> None:
+        if self.lists:
+            blocks = self.lists.launch(self.kernel.list_blocks, stream)
+            self.problem.list = blocks.data_ptr()
         self.problem.o = o_pointer
         self.problem.lse = lse_pointer
         self.problem.counter = self.kernel.counters.take(torch.cuda.is_current_stream_capturing())
-        (status,) = driver.cuLaunchKernel(
-            self.kernel.function,
-            *(self.grid, 1, 1),
-            *(self.threads, 1, 1),
-            self.smem,
-            stream,
-            self.arguments,
-            0,
+        self.config.stream = stream
+        status = self.start(*self.arguments)
+        if status:
+            name = driver.CUresult(status).name
+            raise RuntimeError(f"submissions/cuda_hopper: cuLaunchKernelEx failed with {name}")
+
+    def fits(self, out: torch.Tensor) -> bool:
+        """Whether the kernel can write its output into `out`."""
+        like = self.o_like
+        same = out.shape == like[0] and out.stride() == like[1] and out.dtype is like[2]
+        return same and out.get_device() == like[3] and out.data_ptr() % 16 == 0
+
+
+class ListOfBlocks:
+    """The launch that lists the query blocks of packed sequences."""
+
+    THREADS = 128
+
+    def __init__(
+        self, sequences: Sequences, most_blocks: int, block_m: int, device: torch.device
+    ) -> None:
+        self._like = torch.empty((1 + most_blocks, 4), dtype=torch.int32, device="meta")
+        self._device = device
+        self._values = (
+            *(ctypes.c_void_p(sequences.q_begin), ctypes.c_void_p(sequences.k_begin)),
+            *(ctypes.c_int(sequences.count), ctypes.c_int(-(-sequences.longest // block_m))),
+            ctypes.c_void_p(),
         )
-        if status != 0:
-            raise RuntimeError(f"submissions/cuda_hopper: cuLaunchKernel failed with {status!r}")
+        self._addresses = (ctypes.c_void_p * 5)(*(ctypes.addressof(x) for x in self._values))
+
+    def launch(self, function: object, stream: int) -> torch.Tensor:
+        """The list; whoever reads it must do so on this stream, torch's current one."""
+        blocks = torch.empty_like(self._like, device=self._device)
+        self._values[-1].value = blocks.data_ptr()
+        arguments = ctypes.addressof(self._addresses)
+        threads = (self.THREADS, 1, 1)
+        _ok(driver.cuLaunchKernel(function, 1, 1, 1, *threads, 0, stream, arguments, 0))
+        return blocks
 
 
 _plans: dict[tuple, Plan] = {}
 
 
-def _check(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, causal: bool) -> None:
+def _check(
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, causal: bool, sequences: Sequences | None
+) -> None:
     """Raises ValueError for tensors that it does not take; the message names the first."""
     for name, t in (("q", q), ("k", k), ("v", v)):
         if t.dtype not in DTYPES or t.dim() != 4 or not t.is_cuda:
@@ -368,8 +457,8 @@ def _check(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, causal: bool) -> N
                 f"{tuple(q.shape)} {q.dtype} on {q.device}; k and v have one shape, and batch, headdim, "
                 "dtype and device of q"
             )
-    _check_heads(q.shape, k.shape, causal)
-    _check_size(q.shape, k.shape[2], causal)
+    _check_heads(q.shape, k.shape, causal and not sequences)
+    _check_size(q.shape, k.shape[2], causal, sequences)
 
 
 def _check_heads(q_shape: tuple[int, ...], k_shape: tuple[int, ...], causal: bool) -> None:
@@ -386,7 +475,30 @@ def _check_heads(q_shape: tuple[int, ...], k_shape: tuple[int, ...], causal: boo
         )
 
 
-def _check_size(shape: tuple[int, ...], seqlen_k: int, causal: bool) -> None:
+def _sequences(q: torch.Tensor, packed: dict) -> Sequences:
+    """What the four keywords of packed sequences say; raises ValueError where one is missing or wrong."""
+    if sorted(packed) != sorted(PACKED):
+        raise ValueError(f"cuda_hopper: keywords {sorted(packed)}; packed sequences need {PACKED}")
+    begins = [packed["cu_seqlens_q"], packed["cu_seqlens_k"]]
+    for name, begin in zip(PACKED, begins, strict=False):
+        wanted = (torch.int32, q.device, begins[0].shape, 1)
+        if (begin.dtype, begin.device, begin.shape, begin.dim()) != wanted or len(begin) < 2:
+            raise ValueError(
+                f"cuda_hopper: {name} is {tuple(begin.shape)} {begin.dtype} on {begin.device}; wanted "
+                f"(sequences + 1) int32 on {q.device}, two of one length"
+            )
+    if q.shape[0] != 1 or not all(begin.is_contiguous() for begin in begins):
+        raise ValueError(
+            f"cuda_hopper: batch {q.shape[0]}; packed sequences are one row of tokens, batch 1, and "
+            "cu_seqlens contiguous"
+        )
+    longest = min(int(packed["max_seqlen_q"]), q.shape[2])
+    return Sequences(*(begin.data_ptr() for begin in begins), len(begins[0]) - 1, longest)
+
+
+def _check_size(
+    shape: tuple[int, ...], seqlen_k: int, causal: bool, sequences: Sequences | None = None
+) -> None:
     """Raises ValueError for a q (batch, heads, seqlen, headdim) that the kernel cannot count."""
     batch, heads, seqlen_q, headdim = shape
     if headdim not in HEADDIMS:
@@ -398,7 +510,9 @@ def _check_size(shape: tuple[int, ...], seqlen_k: int, causal: bool) -> None:
     if heads > MAX_HEADS:
         raise ValueError(f"cuda_hopper: {heads} heads; it takes at most {MAX_HEADS}")
     # the last section of heads is filled up, to twice the heads at most
-    items = 2 * batch * heads * -(-seqlen_q // SHAPES[_build(headdim, causal)].block_m)
+    block_m = SHAPES[_build(headdim, causal, seqlen_q, seqlen_k)].block_m
+    blocks = sequences.most_blocks(seqlen_q, block_m) if sequences else -(-seqlen_q // block_m)
+    items = 2 * batch * heads * blocks
     parts = max(-(-items // MAX_ITEMS), -(-batch // MAX_BATCH))
     if parts > 1:
         raise ValueError(
@@ -407,13 +521,13 @@ def _check_size(shape: tuple[int, ...], seqlen_k: int, causal: bool) -> None:
         )
 
 
-def _key(q, k, v, causal, sm_scale) -> tuple:
+def _key(q, k, v, causal, sm_scale, sequences) -> tuple:
     """All that a plan depends on, and the thread, because a plan's problem is written at each launch."""
     return (
         *(q.data_ptr(), q.shape, q.stride(), q.dtype),
         *(k.data_ptr(), k.shape, k.stride(), k.dtype),
         *(v.data_ptr(), v.shape, v.stride(), v.dtype),
-        *(q.device.index, causal, sm_scale, threading.get_ident()),
+        *(q.get_device(), causal, sm_scale, sequences, threading.get_ident()),
     )
 
 
@@ -423,42 +537,57 @@ def _bind_context(device: int) -> None:
         _ok(driver.cuCtxSetCurrent(_ok(driver.cuDevicePrimaryCtxRetain(device))))
 
 
-def _make_plan(key: tuple, q, k, v, causal, sm_scale) -> Plan:
+def _make_plan(q, k, v, causal, sm_scale, sequences) -> Plan:
+    """For tensors that a tensor map can describe, on the current GPU."""
     scale = q.shape[3] ** -0.5 if sm_scale is None else float(sm_scale)
     if len(_plans) >= MAX_PLANS:
         _plans.clear()
     _bind_context(q.device.index)
-    plan = _plans[key] = Plan(q, k, v, causal, scale)
+    key = _key(q, k, v, causal, sm_scale, sequences)
+    plan = _plans[key] = Plan(q, k, v, causal, scale, sequences)
     return plan
 
 
-def custom_attention_forward(q, k, v, causal=True, sm_scale=None, return_lse=False):
+def custom_attention_forward(
+    q, k, v, causal=True, sm_scale=None, return_lse=False, out=None, **packed
+):
     """softmax(q kᵀ · sm_scale) v. q (batch, heads, seqlen_q, headdim), k, v (batch, kv_heads, seqlen_k,
-    headdim), fp16 or bf16 -> o of q's shape and order in memory.
+    headdim), fp16 or bf16 -> o of q's shape and order in memory, in `out` if it is given.
 
     With `return_lse` also the natural logarithm of each row's sum of exp(q kᵀ · sm_scale), float32
     (batch, heads, seqlen_q), which a backward takes. A tensor whose strides no tensor map can have
-    (see `_is_mappable`) is copied first.
+    (see `_is_mappable`) is copied first, an `out` that is not as `torch.empty_like(q)` is copied to.
+
+    packed: cu_seqlens_q and cu_seqlens_k, int32 (sequences + 1) on the device, max_seqlen_q and
+    max_seqlen_k. Each sequence attends to itself alone; it has a key, and where causal no fewer keys
+    than queries. The device reads the lengths, the host never waits for them.
 
     Raises:
         ValueError: a tensor that it does not take; the message names it.
         NotImplementedError: the GPU is not of compute capability 9.0.
     """
-    key = _key(q, k, v, causal, sm_scale)
-    plan = _plans.get(key)
-    if plan is None:
-        _check(q, k, v, causal)
-        q, k, v = (t if _is_mappable(t) else _dense(t) for t in (q, k, v))
-    o = torch.empty_like(q)
-    lse = torch.empty(q.shape[:3], dtype=torch.float32, device=q.device) if return_lse else None
-    if q.numel() == 0:
-        return (o, lse) if return_lse else o
-    device = q.device.index
-    if device != torch.cuda.current_device():
+    device = q.get_device()
+    if device >= 0 and device != torch._C._cuda_getDevice():
         with torch.cuda.device(device):
-            return custom_attention_forward(q, k, v, causal, sm_scale, return_lse)
+            return custom_attention_forward(q, k, v, causal, sm_scale, return_lse, out, **packed)
+    sequences = _sequences(q, packed) if packed else None
+    plan = _plans.get(_key(q, k, v, causal, sm_scale, sequences))
     if plan is None:
-        plan = _make_plan(_key(q, k, v, causal, sm_scale), q, k, v, causal, sm_scale)
-    lse_pointer = lse.data_ptr() if return_lse else None
-    plan.launch(o.data_ptr(), lse_pointer, torch._C._cuda_getCurrentRawStream(device))
+        _check(q, k, v, causal, sequences)
+        q, k, v = (t if _is_mappable(t) else _dense(t) for t in (q, k, v))
+        plan = _make_plan(q, k, v, causal, sm_scale, sequences) if q.numel() else None
+    o = out if out is not None and plan and plan.fits(out) else torch.empty_like(q)
+    lse = torch.empty(q.shape[:3], dtype=torch.float32, device=q.device) if return_lse else None
+    if plan:
+        lse_pointer = lse.data_ptr() if return_lse else None
+        plan.launch(o.data_ptr(), lse_pointer, torch._C._cuda_getCurrentRawStream(device))
+    if out is not None and o is not out:
+        o = _copied(o, out)
     return (o, lse) if return_lse else o
+
+
+def _copied(o: torch.Tensor, out: torch.Tensor) -> torch.Tensor:
+    """`out`, with the values of o; raises ValueError where it has another shape."""
+    if out.shape != o.shape:
+        raise ValueError(f"cuda_hopper: out is {tuple(out.shape)}; q is {tuple(o.shape)}")
+    return out.copy_(o)

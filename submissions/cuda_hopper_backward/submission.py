@@ -49,19 +49,23 @@ BUILDS = {  # the fastest of each official shape on one H200: NOTES.md
     128: Build(AHEAD, ("-DDQ_LATE=1", "-DDV_LATE=0")),
     256: Build(WIDE),  # dk and dv of 128 kv rows do not fit the registers
 }
-SHORT = {  # headdim -> the longest sequence of the class, and its build
-    64: (2048, Build(THREE, section_bytes=16 << 20)),
-    128: (512, Build(AHEAD)),  # dQ in its own trip, dV late
+SMALL_SECTIONS = {  # headdim, causal -> the longest sequence of the class, and its sections
+    (64, True): (2048, 16 << 20),
+    (64, False): (2048, 16 << 20),
+    (128, True): (1024, 8 << 20),
+    (128, False): (1 << 30, 8 << 20),
 }
 
 
-def build_for(headdim: int, seqlen: int, general: bool = False) -> Build:
+def build_for(headdim: int, seqlen: int, causal: bool, general: bool = False) -> Build:
     """The fastest build of a class of shapes on one H200: NOTES.md.
 
     `general`: k and v have other heads or rows than q, or an input does not lie as the plain build wants it.
     """
-    longest, short = SHORT.get(headdim, (0, BUILDS[headdim]))
-    build = short if seqlen <= longest else BUILDS[headdim]
+    build = BUILDS[headdim]
+    longest, section_bytes = SMALL_SECTIONS.get((headdim, causal), (0, 0))
+    if seqlen <= longest:
+        build = build._replace(section_bytes=section_bytes)
     return build._replace(flags=(*build.flags, GENERAL)) if general else build
 
 
@@ -496,7 +500,7 @@ def custom_attention_backward(q, k, v, o, lse, do, causal=True, sm_scale=None, b
             _plans.clear()
         general = q.shape != k.shape or not all(map(_even, (q, k, v, do)))
         general |= q.shape[3] == 64 and not (o.is_contiguous() and do.is_contiguous())
-        chosen = build or build_for(q.shape[3], q.shape[2], general)
+        chosen = build or build_for(q.shape[3], q.shape[2], bool(causal), general)
         if general and GENERAL not in chosen.flags:
             chosen = chosen._replace(flags=(*chosen.flags, GENERAL))
         _bind_context(device)

@@ -13,6 +13,7 @@ from harness.board import quoted
 from harness.board.publish import build
 from harness.board.rank import Leaderboard, leaderboard
 from harness.errors import UsageError
+from harness.schema import Kind, Result
 from tests.golden.texts import results
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -113,6 +114,59 @@ def test_what_cannot_be_quoted_is_said_with_its_line(text: str, message: str) ->
     assert caught.value.hint
 
 
+SUITES = ROOT / "configs"
+
+
+def best(
+    board: Leaderboard = BOARD, suite: str = "fa3", entry: str = "fast", configs: Path = SUITES
+) -> str:
+    page = f"<!-- board {suite}: {entry} over best -->was<!-- end -->"
+    made = quoted.filled(page, board, HERE, configs)
+    assert quoted.filled(made, board, HERE, configs) == made
+    return made.partition("-->")[2].removesuffix("<!-- end -->")
+
+
+def test_a_line_beside_the_best_library_of_each_shape() -> None:
+    told = best()
+    assert told.startswith("\n- `fast`, FlashAttention-3's causal fp16 forward at headdim 64, 128")
+    assert "1.250 × the best of `sdpa_cudnn` on each shape, least 1.250 (hdim" in told
+    assert "`sdpa_cudnn`), not behind in 3 of 3\n" in told
+    assert "not behind in 0 of 3" in best(entry="slow")
+
+
+def test_of_two_libraries_the_faster_counts_and_one_of_another_run_does_not() -> None:
+    def library(each: Result, **changes: str) -> Result:
+        renamed = {"entry": "flash_attn_3", "kind": Kind.BASELINE, **changes}
+        return each.model_copy(update=renamed)
+
+    fast = [each for each in results() if each.entry == "fast"]
+    beside = leaderboard([*results(), *map(library, fast)])
+    assert "1.000 × the best of `flash_attn_3`, `sdpa_cudnn` on each shape" in best(beside)
+    some = leaderboard([*results(), *map(library, fast[:2])])
+    assert "the best of `flash_attn_3` (2 of 3), `sdpa_cudnn` on each shape" in best(some)
+    assert "`flash_attn_3`), not behind in 3 of 3" in best(beside)
+    elsewhere = leaderboard([*results(), *(library(each, run="r9") for each in fast)])
+    assert "1.250 × the best of `sdpa_cudnn` on each" in best(elsewhere)
+
+
+def test_a_shape_that_is_not_measured_and_a_row_that_nobody_held_are_told() -> None:
+    part = [each for each in results() if each.config != "hdim256_seq16k"]
+    assert "not behind in 2 of 2 measured of 3" in best(leaderboard(part))
+    loose = leaderboard(
+        each.model_copy(update={"integrity": "unlocked/2"}) if each.entry == "fast" else each
+        for each in results()
+    )
+    assert "1.250? × the best of" in best(loose)
+
+
+def test_a_suite_that_nobody_ran_has_no_line_and_one_that_is_none_is_an_error() -> None:
+    assert best(suite="models") == "\n"
+    assert best(entry="nobody") == "\n"
+    with pytest.raises(UsageError, match=r"page.md:1: no suite 'modles'") as caught:
+        best(suite="modles")
+    assert "models" in caught.value.hint
+
+
 PIECES = st.sampled_from(
     [
         quoted.START,
@@ -175,6 +229,12 @@ def test_questions_have_an_end() -> None:
 
 def test_a_thousand_open_comments_are_refused_at_once() -> None:
     text = quoted.END * 20_000 + f"{quoted.START}fa3: fast {quoted.CLOSE}" * 20_000
+    with pytest.raises(UsageError):
+        quoted.filled(text, BOARD, HERE)
+
+
+def test_blanks_without_end_are_refused_at_once() -> None:
+    text = f"{quoted.START}fa3:{' ' * 250_000}< {quoted.CLOSE}{quoted.END}"
     with pytest.raises(UsageError):
         quoted.filled(text, BOARD, HERE)
 

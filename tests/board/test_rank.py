@@ -36,11 +36,7 @@ def three(entry: str, value: float, half: float = 0.001, **changes: object) -> l
 
 def test_the_fastest_comes_first_and_the_headline_is_one() -> None:
     board = only(run_of({"fast": 0.8, "slow": 1.3}))
-    assert places(board) == [
-        ("fast", 1, False),
-        ("sdpa_cudnn", 2, False),
-        ("slow", 3, False),
-    ]
+    assert places(board) == [("fast", 1, False), ("sdpa_cudnn", 2, False), ("slow", 3, False)]
     headline = board.exact[1]
     assert headline.speedup == rank.Interval(1, 1, 1)
     assert board.exact[0].speedup.value == pytest.approx(1.25, rel=0.01)
@@ -77,7 +73,7 @@ def test_side_by_side_a_small_difference_is_enough() -> None:
             results.append(timed(name, config, Kind.SUBMISSION, mine, base))
     board = only(results)
     first, second = board.exact[:2]
-    assert first.speedup.overlaps(second.speedup)
+    assert first.speedup.low <= second.speedup.high  # the slower's, so they overlap
     assert (first.rank, second.rank) == (1, 2)
     apart = [on_another_card(one) if one.entry == "b" else one for one in results]
     first, second = only(apart).exact[:2]

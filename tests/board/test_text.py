@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from harness.board.rank import leaderboard
+from harness.board.render import text as text_of_board
 from harness.board.render.text import (
     NEXT,
     milliseconds,
@@ -54,6 +55,19 @@ def test_no_order_to_a_terminal_or_a_runner_survives(text: str) -> None:
 )
 def test_known_tricks(dirty: str, clean: str) -> None:
     assert sanitize(dirty) == clean
+
+
+def test_letters_keep_the_accents_that_languages_write_and_no_tower() -> None:
+    told = "Nguye\u0302\u0303n \u0e01\u0e35\u0e48 o\u0335\u0336\u20d2"
+    assert sanitize(told) == told
+    assert len(sanitize("a" + "\u0336" * 300 + "b")) == 5
+
+
+@pytest.mark.parametrize("text", [":" * 30_000 + "a::", "#" * 30_000 + "["])
+def test_a_row_of_one_sign_goes_at_once(text: str) -> None:
+    """Pair by pair it took a manifest's author of 30,000 colons 16 s on every board."""
+    assert not text_of_board._WORKFLOW.search(text_of_board._WORKFLOW.sub("", text))
+    assert len(sanitize(text)) <= 3
 
 
 def test_every_ending_but_passed_has_a_next_move() -> None:

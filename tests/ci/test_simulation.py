@@ -24,14 +24,18 @@ from harness.board import record
 from harness.catalog.entrants import load_entrant
 from harness.catalog.suites import load_suite
 from harness.engine import session
+from harness.judge.secret import Secret
+from harness.measure.gpu_specs import part_of
 from harness.problems import get_problem
+from harness.problems.hidden import hidden_cases
 from harness.process.project import MARK
-from harness.schema import Kind, Result, Sample, Slack, Speedup, Status, Suite
-from tests.board.factory import run_of
+from harness.schema import Kind, Result, Sample, Slack, Speedup, Status, Stopping, Suite
+from tests.board.factory import H200, run_of, stretch
 
 ROOT = Path(__file__).resolve().parents[2]
 SCRIPTS = ROOT / ".github" / "scripts"
-SECRET = "5a" * 32
+SECRET, HIDDEN_SECRET, SPENT = "5a" * 32, "3c" * 32, "77" * 32
+PEAK_TFLOPS = part_of(H200).peak_tflops
 OWNER = "octo-cat"
 MANIFEST = f"name: mine\nlanguage: triton\nowners: [{OWNER}]\n"
 
@@ -137,7 +141,9 @@ def faster(work: Path) -> None:
 # --------------------------------------------------------------------------- a GPU runner, simulated
 
 
-def measured(hub: Hub, factor: float, *, run: str, date: str, seed: int = 1) -> list[Result]:
+def measured(
+    hub: Hub, factor: float, *, run: str, date: str, seed: int = 1, secret: str = SECRET
+) -> list[Result]:
     """What an honest run of `mine` beside the suite's baselines writes, with this checkout's facts."""
     suite = load_suite("fa3", hub.trusted / "configs")
     told = {"mine": factor, "sdpa_flash": 2.0}
@@ -148,19 +154,48 @@ def measured(hub: Hub, factor: float, *, run: str, date: str, seed: int = 1) -> 
         "suite_sha256": suite.sha256,
         "protocol": PROTOCOL,
         "harness_commit": commit,
-        "secret": SECRET,
-        "secret_commitment": hashlib.sha256(bytes.fromhex(SECRET)).hexdigest(),
+        **opened(secret),
     }
-    return [as_suite(hub, result, suite, facts) for result in results]
+    told_of = {(r.entry, r.kind): of_folder(hub, r.entry, r.kind) for r in results}
+    official = [as_suite(r, suite, facts | told_of[r.entry, r.kind]) for r in results]
+    return [*official, *on_hidden_shapes(official, suite)]
 
 
-def as_suite(hub: Hub, result: Result, suite: Suite, facts: dict) -> Result:
-    """The same times in bursts of the suite's length, from the folder's source."""
-    case = next(case for case in suite.cases if case.name == result.config)
-    kind = "submissions" if result.kind is Kind.SUBMISSION else "baselines"
-    folder = hub.trusted / kind
+def opened(secret: str) -> dict[str, str]:
+    """A secret that was told, and the commitment that it opens."""
+    commitment = hashlib.sha256(bytes.fromhex(secret)).hexdigest()
+    return {"secret": secret, "secret_commitment": commitment}
+
+
+def on_hidden_shapes(results: list[Result], suite: Suite, secret: str = "") -> list[Result]:
+    """Each row once more on what its run draws from a secret of its own, as long a burst."""
+    secret = secret or f"{HIDDEN_SECRET}{results[0].secret}"
+    number, problem = Secret(bytes.fromhex(secret)).seed, get_problem(suite.problem)
+    found = []
+    for case in hidden_cases(suite.cases, suite.hidden, number, problem):
+        for r in (r for r in results if r.case.headdim == case.headdim):
+            samples = tuple(
+                s.model_copy(update={"calls_ms": (s.t1_ms / case.burst,) * case.burst})
+                for s in r.samples
+            )
+            facts = {"config": case.name, "case": case, "samples": samples, **opened(secret)}
+            found.append(r.model_copy(update=facts))
+    return found
+
+
+def of_folder(hub: Hub, entry: str, kind: Kind) -> dict[str, str]:
+    """What a row says of its entry's folder."""
+    folder = hub.trusted / ("submissions" if kind is Kind.SUBMISSION else "baselines")
     problem = get_problem("attention_forward")
-    source = load_entrant(folder / result.entry, result.kind, problem, folder).source_sha256
+    entrant = load_entrant(folder / entry, kind, problem, folder)
+    manifest = entrant.manifest
+    told = {"author": manifest.author, "language": manifest.language}
+    return {"source_sha256": entrant.source_sha256, **told}
+
+
+def as_suite(result: Result, suite: Suite, facts: dict) -> Result:
+    """The same times in bursts of the suite's length."""
+    case = next(case for case in suite.cases if case.name == result.config)
     samples = tuple(
         Sample(
             block=s.block,
@@ -169,7 +204,7 @@ def as_suite(hub: Hub, result: Result, suite: Suite, facts: dict) -> Result:
         )
         for s in result.samples
     )
-    changes = {"case": case, "samples": samples, "source_sha256": source, **facts}
+    changes = {"case": case, "samples": samples, **facts}
     changes["slack"] = Slack(burst_pct=2.0, mean_pct=0.5)
     return result.model_copy(update=changes)
 
@@ -188,6 +223,7 @@ def consistent(results: list[Result]) -> list[Result]:
         tflops = get_problem("attention_forward").flops(r.case) / told.median / 1e9
         speedup = Speedup(against="sdpa_cudnn", value=ratio.value, low=ratio.low, high=ratio.high)
         figures = {"latency_ms": told.median, "p10_ms": told.p10, "p90_ms": told.p90}
+        figures["peak_pct"] = 100 * tflops / PEAK_TFLOPS
         done.append(r.model_copy(update={**figures, "tflops": tflops, "speedup": speedup}))
     return done
 
@@ -223,7 +259,8 @@ def gate(hub: Hub, before: Path) -> tuple[int, str]:
 
 def history_of(hub: Hub, factor: float) -> Path:
     """Main's own record of `mine` before the pull request; returns a copy of the results."""
-    for result in consistent(measured(hub, factor, run="r0", date="2026-11-20T00:00:00Z", seed=7)):
+    facts = {"run": "r0", "date": "2026-11-20T00:00:00Z", "seed": 7, "secret": SPENT}
+    for result in consistent(measured(hub, factor, **facts)):
         record.append(hub.trusted / "results", result)
     before = hub.folder / "before"
     shutil.copytree(hub.trusted / "results", before)
@@ -359,6 +396,39 @@ FORGERIES: dict[str, tuple[Callable[[list[Result]], list[Result]], str]] = {
         lambda r: consistent([hurried(x) if x.entry == "mine" else x for x in r]),
         "longer outside than claimed inside",
     ),
+    "a secret that everybody knows": (lambda r: one(r, **opened(SPENT)), "was told before"),
+    "hidden shapes of its own choice": (
+        lambda r: [x.model_copy(update=opened("12" * 32)) if x.case.hidden else x for x in r],
+        "nor drawn from its secret",
+    ),
+    "hidden shapes left out": (
+        lambda r: [x for x in r if not x.case.hidden or x.entry != "mine"],
+        "mine has no record on hidden_hdim",
+    ),
+    "no hidden shapes at all": (
+        lambda r: [x for x in r if not x.case.hidden],
+        "mine has no record on hidden_hdim",
+    ),
+    "a hidden shape's name for an easy one": (
+        lambda r: one(r, config="hidden_hdim64"),
+        "its shape is not the suite's",
+    ),
+    "another author": (lambda r: one(r, author="NVIDIA"), "author or language is not"),
+    "a smaller error": (lambda r: one(r, max_diff=0.0), "max_diff is not its error's"),
+    "an error below nothing": (
+        lambda r: one(r, error=r[0].error.model_copy(update={"rel_l2": -1.0})),
+        "error is not below the contract",
+    ),
+    "more of the peak": (lambda r: one(r, peak_pct=99.9), "share of the peak is not its speed's"),
+    "words of a run that stops early": (
+        lambda r: one(r, stopping=Stopping(rule="race 3", looks=1, why="place 1, says who")),
+        "stops early, which nobody asked for",
+    ),
+    "a stretch in no time": (
+        lambda r: one(r, sustained=stretch(1e-6)),
+        "a stretch that nobody asked for",
+    ),
+    "a level that there is not": (lambda r: one(r, integrity="judged/9"), "held as 'judged/9'"),
     "no second clock": (lambda r: one(r, slack=None), "not held against the judge's clock"),
     "a run of the future": (
         lambda r: everywhere(r, date="9999-12-31T00:00:00Z"),
@@ -487,7 +557,8 @@ def test_an_old_figure_beside_new_ones_is_no_green_light(hub: Hub) -> None:
     results = consistent(measured(hub, 0.9, run="r1", date="2026-11-21T00:00:00Z"))
     config = results[0].config
     nothing = {"correct": 0, "numerics_class": "", "samples": (), "blocks": 0}
-    for name in ("latency_ms", "tflops", "p10_ms", "p90_ms", "speedup", "error", "peak_pct"):
+    figures = ("latency_ms", "tflops", "p10_ms", "p90_ms", "speedup", "error", "peak_pct")
+    for name in (*figures, "max_diff"):
         nothing[name] = None
     results = [
         r.model_copy(update={**nothing, "status": Status.HARNESS_ERROR})

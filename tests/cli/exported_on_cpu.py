@@ -62,7 +62,7 @@ def trained(call, **more):
 def by_the_kernel(call, *args, **kwargs):
     """What `call` gives, which must not fall back."""
     with warnings.catch_warnings():
-        warnings.simplefilter("error")
+        warnings.filterwarnings("error", message=".*PyTorch's own attention.*")
         return call(*args, **kwargs)
 
 
@@ -92,6 +92,62 @@ def compiled():
         with torch.no_grad():
             o = by_the_kernel(call, q, k, v)
         near([o], reference(q, k, v, q))
+
+
+def compiled_without_the_dispatcher():
+    """What inductor generates calls the functions behind the operators, forward and backward."""
+    from torch._inductor import config
+    from torch._inductor.utils import run_and_get_code
+
+    torch._dynamo.reset()
+    call = torch.compile(PACKAGE.attention, fullgraph=True)
+    q, k, v = draw()
+    with config.patch(force_disable_caches=True):
+        found, code = run_and_get_code(lambda: by_the_kernel(trained, call))
+        with torch.no_grad():
+            o, inference = run_and_get_code(call, q, k, v)
+    near(*found)
+    near([o], reference(q, k, v, q))
+    for name in ("training", "gradients", "inference"):
+        called = f"= torch.ops.{sys.argv[1]}.{name}"
+        assert [f"{called}_function(" in text for text in code + inference].count(True) == 1, code
+        assert not [text for text in code + inference if f"{called}.default(" in text], name
+
+
+def compiled_into_planned_memory():
+    """A forward that takes `out` is given inductor's buffers, which are used again."""
+    from torch._inductor import config
+    from torch._inductor.utils import run_and_get_code
+
+    name, judged = f"torch.ops.{sys.argv[1]}.inference_", PACKAGE.ops.judged
+    function, given = judged.function, []
+
+    def forward(q, k, v, causal, sm_scale, out=None):
+        o = function("forward")(q, k, v, causal, sm_scale)
+        given.append(out is not None)
+        return o if out is None else out.copy_(o)
+
+    def thrice(q, k, v):
+        for _ in range(3):
+            q = PACKAGE.attention(q, k, v)
+        return q
+
+    judged.function = lambda name: forward if name == "forward" else function(name)
+    PACKAGE.compiled._told.add(OPS.inference.default)  # by what follows
+    PACKAGE.compiled._lower(OPS.inference.default, f"{name}function", f"{name}into")
+    for strided in (False, True):
+        torch._dynamo.reset()
+        tensors = draw(strided=strided)
+        with torch.no_grad(), config.patch(force_disable_caches=True):
+            wanted = thrice(*tensors)
+            given.clear()
+            found, (code,) = run_and_get_code(torch.compile(thrice, fullgraph=True), *tensors)
+        near([found], [wanted.double()])
+        assert found.stride() == wanted.stride()
+        assert (given, code.count(f"{name}into(")) == ([True] * 3, 3), code
+        assert "# reuse" in code, code
+    PACKAGE.compiled._lower(OPS.inference.default, f"{name}function", None)
+    judged.function = function
 
 
 def checkpointed():
@@ -283,7 +339,8 @@ def in_transformers():
 
 
 CHECKS = [
-    *(opchecks, gradients, compiled, checkpointed, autocast, scale_and_mask, misaligned),
+    *(opchecks, gradients, compiled, compiled_without_the_dispatcher),
+    *(compiled_into_planned_memory, checkpointed, autocast, scale_and_mask, misaligned),
     *(
         second_derivative,
         strided,

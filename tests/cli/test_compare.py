@@ -37,10 +37,8 @@ def results(tmp_path: Path) -> Path:
 
 
 def call(module: object, name: str, results: Path, *words: str) -> int:
-    parser = argparse.ArgumentParser()
-    module.add_parser(parser.add_subparsers())
-    args = parser.parse_args([name, *words, "--results", str(results)])
-    return args.run(args)
+    args = main.parse_args([name, *words, "--results", str(results)])
+    return module.run(args)
 
 
 # --------------------------------------------------------------------------- compare

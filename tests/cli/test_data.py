@@ -14,6 +14,7 @@ from harness.board import query, record
 from harness.cli import main
 from harness.cli.results import compare
 from harness.schema import Status
+from tests.board.factory import result
 from tests.golden.texts import results
 
 
@@ -54,6 +55,19 @@ def test_the_board_as_csv(folder: Path, capsys: pytest.CaptureFixture[str], name
     assert float(first["speedup_low"]) <= float(first["speedup"]) <= float(first["speedup_high"])
     lasts = {row["lasting_w"] for row in rows if row["entry"] == "fast"}
     assert lasts == {"600.0", ""}  # of one config
+
+
+def test_a_strangers_words_and_figures_cost_nobody_the_data(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A spreadsheet ran the author's formula, a terminal his orders; a NaN was no JSON for all."""
+    words = {"author": '=HYPERLINK("x")\x1b[2J', "reason": "-1+1", "max_diff": float("nan")}
+    record.append(folder, result("odd", status=Status.CRASHED, **words))
+    _, out = said(capsys, "rank", "--results", str(folder), "--csv", "-")
+    odd = next(row for row in csv.DictReader(io.StringIO(out)) if row["entry"] == "odd")
+    assert (odd["author"], odd["reason"]) == ('\'=HYPERLINK("x")', "'-1+1")
+    _, out = said(capsys, "rank", "--results", str(folder), "--json")
+    assert '"max_diff": null' in out
 
 
 @pytest.mark.parametrize(

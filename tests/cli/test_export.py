@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import argparse
 import functools
 import json
 import os
+import py_compile
 import subprocess
 import sys
 from pathlib import Path
@@ -14,6 +14,7 @@ import pytest
 
 from harness.board import record
 from harness.catalog.entrants import find_entrants
+from harness.cli import main
 from harness.cli.commands.export import bundle
 from harness.cli.commands.export import command as export
 from harness.cli.commands.export.evidence import Part
@@ -47,10 +48,8 @@ def judged(folder: Path, name: str = PAIR[0], source: str = "") -> Path:
 
 
 def call(folder: Path, *words: object) -> int:
-    parser = argparse.ArgumentParser()
-    export.add_parser(parser.add_subparsers())
-    args = parser.parse_args(["export", *map(str, words), "--to", str(folder)])
-    code: int = args.run(args)
+    args = main.parse_args(["export", *map(str, words), "--to", str(folder)])
+    code: int = export.run(args)
     return code
 
 
@@ -114,11 +113,23 @@ def test_the_evidence_is_the_boards_row_and_its_records(pair: Path, tmp_path: Pa
     assert (claims["gqa"], claims["seqlens"]) == (False, "equal"), "nor of what else it claims"
     assert told["backward"]["boards"] == []
     (tmp_path / "evidence.jsonl").write_bytes((pair / PACKAGE / "forward.jsonl").read_bytes())
-    parser = argparse.ArgumentParser()
-    verify.add_parser(parser.add_subparsers())
     words = ["verify", PAIR[0], "--results", str(tmp_path), "--audit-only"]
-    args = parser.parse_args(words)
-    assert args.run(args) == 0
+    args = main.parse_args(words)
+    assert verify.run(args) == 0
+
+
+def test_parameters_of_the_judged_function_are_told(pair: Path, tmp_path: Path) -> None:
+    results = judged(tmp_path / "results", "cuda_hopper")
+    assert call(tmp_path / "out", "cuda_hopper", "--results", results) == 0
+    hopper = json.loads((tmp_path / "out/attnboard_cuda_hopper/evidence.json").read_text())
+    told = json.loads((pair / PACKAGE / "evidence.json").read_text())
+    found = [
+        each["forward"][key] for each in (told, hopper) for key in ("returns_lse", "takes_out")
+    ]
+    assert found == [True, False, True, True]
+    claimed = entrant_of("cuda_hopper").manifest.claims
+    said = hopper["forward"]["claims"]
+    assert (claimed.gqa, claimed.packed, said["gqa"], said["packed"]) == (True, True, False, False)
 
 
 def test_project_file_licence_and_readme(pair: Path) -> None:
@@ -146,7 +157,16 @@ def test_other_bytes_than_the_judged_are_seen(pair: Path, tmp_path: Path) -> Non
     changed.write_bytes(changed.read_bytes()[:-1])
     (copy / PACKAGE / "forward" / "more.py").touch()
     done = python(copy, "-m", PACKAGE, "verify")
-    assert "files that were not judged: forward/more.py" in done.stdout
+    assert "not what was judged: forward/more.py" in done.stdout
+    (copy / PACKAGE / "forward" / "more.py").unlink()
+    cached = Path(py_compile.compile(str(changed), doraise=True))
+    verified = ("-m", PACKAGE, "verify", "--bytes-only")
+    assert python(copy, *verified).returncode == 0, "what Python itself writes there"
+    other = tmp_path / "other.py"
+    other.write_text("def custom_attention_forward(q, k, v, causal=True, sm_scale=None): return q")
+    py_compile.compile(str(other), str(cached), doraise=True)
+    done = python(copy, *verified)
+    assert (done.returncode, "not what was judged: submission.py" in done.stdout) == (1, True)
 
 
 WITHOUT_ATTNBOARD = f"""
@@ -245,11 +265,24 @@ def test_words_of_a_manifest_forge_no_table_and_break_no_file(tmp_path: Path) ->
     assert "\n" not in project["description"]
 
 
+def test_pip_fetches_nothing_that_its_author_alone_has_chosen(tmp_path: Path) -> None:
+    tomllib = pytest.importorskip("tomllib")
+    entrant = entrant_of("triton_template")
+    needs = entrant.manifest.needs.model_copy(update={"packages": ("Flash_Attn", "my-loader")})
+    manifest = entrant.manifest.model_copy(update={"needs": needs})
+    part = Part(entrant.model_copy(update={"manifest": manifest}), (), ())
+    notes = bundle.write(tmp_path / "out", "mine", part, None)
+    project = tomllib.loads((tmp_path / "out" / "pyproject.toml").read_text())["project"]
+    assert project["dependencies"] == ["torch>=2.11", "flash-attn"]
+    assert any("no my-loader with it" in note for note in notes)
+
+
 # --------------------------------------------------------------------------- how it behaves
 
 
 NAMES = [
-    *("opchecks", "gradients", "compiled", "checkpointed", "autocast", "scale_and_mask"),
+    *("opchecks", "gradients", "compiled", "compiled_without_the_dispatcher"),
+    *("compiled_into_planned_memory", "checkpointed", "autocast", "scale_and_mask"),
     *("misaligned", "second_derivative", "strided", "fallback", "grouped_heads_and_longer_keys"),
     *("causal_ends_with_the_last_key", "sdpa_slot"),
 ]
@@ -283,8 +316,8 @@ def test_the_example_trains_with_the_pair(pair: Path) -> None:
     assert done.returncode == 0, done.stderr
     cells = [line.strip("| ").split(" | ") for line in done.stdout.splitlines() if "|" in line]
     rows = {row[0]: row[1:] for row in cells}
-    assert list(rows)[2:] == ["sdpa", "sdpa, nudged", PACKAGE]
+    assert list(rows)[2:] == ["float32 attention", "sdpa", "sdpa, nudged", PACKAGE]
     losses = {name: (float(row[-2]), float(row[-1])) for name, row in list(rows.items())[2:]}
-    assert losses["sdpa"][1] == 0 < losses[PACKAGE][1] < 1e-3, "rounding, and no more"
+    assert losses["float32 attention"][1] == 0 < losses[PACKAGE][1] < 1e-3, "rounding, no more"
     first = float(done.stdout.split("first loss ")[1].split(";")[0])
     assert losses[PACKAGE][0] < first

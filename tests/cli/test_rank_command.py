@@ -21,20 +21,18 @@ from tests.board.factory import CPU, result, run_of
 
 @pytest.fixture
 def args(tmp_path: Path) -> argparse.Namespace:
-    parser = argparse.ArgumentParser()
-    command.add_parser(parser.add_subparsers())
     for seed, run in enumerate(("r1", "r2")):
         for one in run_of({"mine": 0.9, "yours": 0.95}, seed=seed, run=run):
             record.append(tmp_path / "results", one)
     board = str(tmp_path / "leaderboard.md")
-    return parser.parse_args(["rank", "--results", str(tmp_path / "results"), "--board", board])
+    return main.parse_args(["rank", "--results", str(tmp_path / "results"), "--board", board])
 
 
 def test_twice_gives_the_same_bytes(args: argparse.Namespace) -> None:
-    assert args.run(args) == 0
+    assert command.run(args) == 0
     first = args.board.read_bytes()
     args.board.unlink()
-    assert args.run(args) == 0
+    assert command.run(args) == 0
     assert args.board.read_bytes() == first
     assert b"| 1 | `mine`" in first
 
@@ -43,15 +41,15 @@ def test_check_sees_a_board_that_is_not_current(
     args: argparse.Namespace, capsys: pytest.CaptureFixture[str]
 ) -> None:
     args.check = True
-    assert args.run(args) == 1
+    assert command.run(args) == 1
     assert not args.board.exists()
     args.check = False
-    args.run(args)
+    command.run(args)
     args.check = True
-    assert args.run(args) == 0
+    assert command.run(args) == 0
     args.board.write_text(args.board.read_text().replace("mine", "mime"))
     capsys.readouterr()
-    assert args.run(args) == 1
+    assert command.run(args) == 1
     out, err = capsys.readouterr()
     assert "mime" in out
     assert "next: python run.py rank" in err
@@ -62,7 +60,7 @@ def test_a_damaged_line_is_named_and_left_out(
 ) -> None:
     (path,) = args.results.rglob("*r2.jsonl")
     path.write_bytes(path.read_bytes()[:-30])
-    assert args.run(args) == 0
+    assert command.run(args) == 0
     assert f"left out: {path}:9: the line is cut short" in capsys.readouterr().err
     assert "1 damaged record lines" in args.board.read_text()
 
@@ -71,7 +69,7 @@ def test_a_board_that_cannot_be_written_is_a_storage_error(args: argparse.Namesp
     (args.results.parent / "a file").write_text("in the way")
     args.board = args.results.parent / "a file" / "leaderboard.md"
     with pytest.raises(StorageError, match="cannot write the board"):
-        args.run(args)
+        command.run(args)
 
 
 def test_a_board_that_found_no_room_leaves_nothing_behind(
@@ -115,10 +113,8 @@ def test_a_try_out_on_a_cpu_leaves_the_committed_board_alone(
     results = tmp_path / "results"
     for one in run_of({"mine": 0.9}):
         record.append(results, one)
-    parser = argparse.ArgumentParser()
-    command.add_parser(parser.add_subparsers())
-    args = parser.parse_args(["rank", "--results", str(results)])
-    assert args.run(args) == 0
+    args = main.parse_args(["rank", "--results", str(results)])
+    assert command.run(args) == 0
     committed = {p: p.read_bytes() for p in tmp_path.iterdir() if p.is_file()}
     assert set(committed) == {tmp_path / "leaderboard.md", tmp_path / "leaderboard.html"}
     assert not (results / "cpu").exists()
@@ -132,7 +128,7 @@ def test_a_try_out_on_a_cpu_leaves_the_committed_board_alone(
     assert "tried" in path.with_suffix(".html").read_text()
     assert {p: p.read_bytes() for p in committed} == committed
     args.check = True
-    assert args.run(args) == 0
+    assert command.run(args) == 0
     assert capsys.readouterr().out.count("current") == 3  # both boards and the picture
 
 
@@ -167,19 +163,19 @@ def test_the_board_of_a_project_names_its_own_command(
 
 
 def test_no_folder_of_records_is_no_empty_board(args: argparse.Namespace) -> None:
-    args.run(args)
+    command.run(args)
     before = args.board.read_bytes()
     for wrong in (args.results / "absent", args.board):
         args.results = wrong
         with pytest.raises(UsageError, match="no folder of records"):
-            args.run(args)
+            command.run(args)
     assert args.board.read_bytes() == before
 
 
 def test_a_named_board_holds_everything(args: argparse.Namespace) -> None:
     tried = result("tried", gpu="cpu", machine=CPU, suite="smoke", suite_sha256="6" * 64)
     record.append(args.results, tried)
-    assert args.run(args) == 0
+    assert command.run(args) == 0
     assert "`tried`" in args.board.read_text()
     assert "`mine`" in args.board.read_text()
 
@@ -207,17 +203,15 @@ def test_documents_that_quote_the_board_are_written_and_checked(
     for path in (tmp_path / "README.md", notes):
         path.write_text(quote.format("1.0"))
     (tmp_path / "CHANGELOG.md").write_text("quotes nothing")
-    parser = argparse.ArgumentParser()
-    command.add_parser(parser.add_subparsers())
     words = ["rank", "--results", str(tmp_path / "results")]
-    args = parser.parse_args(words)
-    assert args.run(args) == 0
+    args = main.parse_args(words)
+    assert command.run(args) == 0
     assert re.fullmatch(quote.format(r"\d+\.\d / \d+\.\d / \d+\.\d"), notes.read_text())
     assert "board fa3: mine" not in (tmp_path / "leaderboard.html").read_text()
-    assert args.run(parser.parse_args([*words, "--check"])) == 0
+    assert command.run(main.parse_args([*words, "--check"])) == 0
     (tmp_path / "README.md").write_text(quote.format("900.0 / 900.0 / 900.0"))
     capsys.readouterr()
-    assert args.run(parser.parse_args([*words, "--check"])) == 1
+    assert command.run(main.parse_args([*words, "--check"])) == 1
     out, err = capsys.readouterr()
     assert "README.md: not what the records give" in err
     assert "900.0" in out

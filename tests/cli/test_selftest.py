@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from harness.cli.selftest import corpus
+from harness.cli.selftest import corpus, plan
 from harness.cli.selftest.corpus import Outcome, Specimen
 from harness.measure.machine import Machine, inspect_machine
 from harness.schema import Result, Status
@@ -38,9 +38,9 @@ def corpus_of(monkeypatch: pytest.MonkeyPatch) -> Callable[..., tuple[list[Outco
             usual = Status.PASSED if specimen.honest else specimen.expect.status[0]
             return result(specimen.name, status=given.get(specimen.name, usual))
 
-        monkeypatch.setattr(corpus, "run_batch", run_batch)
-        machine = corpus.replace_gpu(inspect_machine())
-        return corpus.run_corpus([CORPUS[name] for name in NAMES], machine, 0), runs
+        monkeypatch.setattr(plan, "run_batch", run_batch)
+        machine = inspect_machine().without_gpu()
+        return plan.run_corpus([CORPUS[name] for name in NAMES], machine, 0), runs
 
     return run
 
@@ -84,11 +84,101 @@ def test_another_failure_is_not_excused(
 
 def test_who_must_leave_others_alone_runs_with_them_only() -> None:
     names = ("b7_zeros", "c17_long_names", "b11_one_head")
-    found = corpus.batches([CORPUS[name] for name in names])
+    found = plan.batches([CORPUS[name] for name in names])
     assert [[s.name for s in batch] for batch in found] == [
         ["b7_zeros", "b11_one_head"],
         ["c17_long_names"],
     ]
+    mates = [CORPUS[name] for name in (*names, "c19_circle")]
+    assert [s.name for s in plan.batches(mates, together=True)[1]] == [
+        "c17_long_names",
+        "c19_circle",
+    ]
+
+
+GPU = Machine(gpu="a GPU", sms=1)
+GOOD = {"b7_zeros": Status.INCORRECT, "a9_l2_persisting": Status.PASSED}
+GOOD |= {"eager_chunked": Status.PASSED, "c17_long_names": Status.PASSED}
+GOOD |= {"c17_long_confession": Status.UNSUPPORTED}
+
+
+@pytest.fixture
+def on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> Callable[..., tuple[dict[str, str], list[str]]]:
+    """Runs GOOD as on a GPU: verdicts, and the runs in a word each, `?` before one that only checks."""
+
+    def run(checked: dict[str, Status], lost: bool = False) -> tuple[dict[str, str], list[str]]:
+        runs: list[str] = []
+
+        def run_batch(
+            batch: Sequence[Specimen], *_: object, only_check: bool = False
+        ) -> list[Outcome]:
+            runs.append("?" * only_check + " ".join(s.name for s in batch))
+            suite = corpus.suite_for(corpus.get_problem(batch[0].problem), True, batch[0].expect)
+            statuses = GOOD | checked if only_check else GOOD
+            rows = {name: result(name, status=status) for name, status in statuses.items()}
+            if lost and len(batch) > 1:
+                rows["eager_chunked"] = result("eager_chunked", status=Status.HARNESS_ERROR)
+            return [
+                corpus.beside(
+                    corpus.judge(
+                        s,
+                        None if only_check and status is Status.PASSED else rows[s.name],
+                        suite,
+                        0,
+                    ),
+                    rows,
+                )
+                for s in batch
+                for status in [statuses[s.name]]
+            ]
+
+        monkeypatch.setattr(plan, "run_batch", run_batch)
+        found = plan.run_corpus([CORPUS[name] for name in GOOD], GPU, 2)
+        return {o.specimen.name: o.verdict for o in found}, runs
+
+    return run
+
+
+def test_who_must_fail_a_check_is_not_timed_on_a_gpu(
+    on_a_gpu: Callable[..., tuple[dict[str, str], list[str]]],
+) -> None:
+    verdicts, runs = on_a_gpu({})
+    assert runs == [
+        "?b7_zeros",
+        "a9_l2_persisting eager_chunked",
+        "c17_long_names c17_long_confession",
+    ]
+    assert list(verdicts) == list(GOOD)
+    assert set(verdicts.values()) == {"stopped", "passed"}
+
+
+@pytest.mark.parametrize("status", [Status.PASSED, Status.TIMED_OUT])
+def test_who_gets_through_a_check_is_timed_and_that_counts(
+    on_a_gpu: Callable[..., tuple[dict[str, str], list[str]]], status: Status
+) -> None:
+    verdicts, runs = on_a_gpu({"b7_zeros": status})
+    assert runs[:2] == ["?b7_zeros", "b7_zeros a9_l2_persisting eager_chunked"]
+    assert verdicts["b7_zeros"] == "stopped", "as the run that timed it found"
+
+
+def test_who_shared_a_neighbour_that_lost_is_tried_by_itself(
+    on_a_gpu: Callable[..., tuple[dict[str, str], list[str]]],
+) -> None:
+    verdicts, runs = on_a_gpu({}, lost=True)
+    assert runs[3:] == ["c17_long_names", "c17_long_confession"]
+    assert verdicts["c17_long_names"] == verdicts["c17_long_confession"] == "stopped"
+
+
+def test_only_who_can_end_no_other_way_is_only_checked() -> None:
+    early = {name for name, specimen in CORPUS.items() if plan.fails_a_check(specimen)}
+    assert {"b7_zeros", "b11_one_head"} <= early
+    for name in early:
+        expect = CORPUS[name].expect
+        assert not CORPUS[name].honest
+        assert not {Status.PASSED, Status.TIME_CLAIM_REJECTED, Status.LEFT_WORK_RUNNING} & set(
+            expect.status
+        )
+        assert not (expect.slow or expect.partners or expect.beside or expect.slower_on_hidden)
 
 
 @pytest.mark.parametrize(
@@ -111,13 +201,16 @@ def test_who_cannot_be_read_is_stopped_if_that_was_foreseen() -> None:
 
 def test_what_a_lower_level_cannot_show_is_not_tried(monkeypatch: pytest.MonkeyPatch) -> None:
     tried: list[str] = []
-    monkeypatch.setattr(
-        corpus, "run_batch", lambda batch, *_: tried.extend(s.name for s in batch) or []
-    )
+
+    def run_batch(batch: Sequence[Specimen], *_: object) -> list[Outcome]:
+        tried.extend(specimen.name for specimen in batch)
+        return [Outcome(specimen, None, "stopped", "") for specimen in batch]
+
+    monkeypatch.setattr(plan, "run_batch", run_batch)
     pool = [CORPUS["process_pool"], CORPUS["eager_chunked"]]
     for level, names in ((1, ["eager_chunked"]), (2, ["eager_chunked", "process_pool"])):
         tried.clear()
-        corpus.run_corpus(pool, corpus.replace_gpu(inspect_machine()), level)
+        plan.run_corpus(pool, inspect_machine().without_gpu(), level)
         assert sorted(tried) == names
 
 

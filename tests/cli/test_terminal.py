@@ -11,6 +11,7 @@ import pytest
 from harness.board.rank import leaderboard
 from harness.board.render.text import NEXT
 from harness.cli.terminal import Terminal, duration
+from harness.engine.events import Progress
 from harness.measure.stats import Interval
 from harness.schema import Status
 from tests.board.factory import mismatch, result, run_of
@@ -30,7 +31,9 @@ def tell(file: TextIO) -> None:
         terminal.check("mine", "hdim64_seq4k", Status.PASSED, "")
         terminal.check("mine", "hdim128_seq8k", Status.NONFINITE, "\x1b[2JNaN ::error::x")
         for done in range(21):
-            terminal.block("hdim64_seq4k", done, 20, 65.0 - done, {"mine": Interval(1.1, 1, 1.2)})
+            terminal.block(
+                Progress("hdim64_seq4k", done, 20, 65.0 - done, {"mine": Interval(1.1, 1, 1.2)})
+            )
         terminal.verdict(next(r for r in results if r.entry == "mine"))
         terminal.verdict(result(status=Status.CRASHED, reason="SIGSEGV"))
         terminal.board(leaderboard(results), Path("leaderboard.md"))

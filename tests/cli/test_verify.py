@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import hashlib
 from pathlib import Path
 
@@ -11,6 +10,7 @@ import pytest
 from harness import PROTOCOL
 from harness.board import record
 from harness.catalog.suites import load_suite
+from harness.cli import main
 from harness.cli.results import explain, verify
 from harness.errors import UsageError
 from harness.measure import roofline
@@ -36,10 +36,8 @@ def lines() -> list[Result]:
 
 
 def call(module: object, name: str, folder: Path, *words: str) -> int:
-    parser = argparse.ArgumentParser()
-    module.add_parser(parser.add_subparsers())
-    args = parser.parse_args([name, *words, "--results", str(folder)])
-    return args.run(args)
+    args = main.parse_args([name, *words, "--results", str(folder)])
+    return module.run(args)
 
 
 def forged(lines: list[Result], **changes: object) -> list[Result]:
@@ -155,6 +153,9 @@ def test_what_cannot_be_measured_again_says_why(tmp_path: Path, lines: list[Resu
     bare = [r.model_copy(update={"speedup": None}) for r in now]
     assert "no speed-up" in verify.obstacle(bare, H200, tmp_path)
     assert "is not in" in verify.obstacle(now, H200, tmp_path / "elsewhere")
+    (tmp_path / "submissions" / "mine").rmdir()
+    (tmp_path / "submissions" / "mine.py").touch()
+    assert verify.obstacle(now, H200, tmp_path) == "", "a bare file is an entry too"
 
 
 def test_it_is_measured_as_its_suite_measures() -> None:
@@ -260,7 +261,7 @@ def test_resources_are_read_as_cuobjdump_prints_them(
     (folder / "k.json").write_text('{"shared": 98304, "num_warps": 8}')
     text = " Function _attn_fwd:\n  REG:168 STACK:16 SHARED:0 LOCAL:8 CONSTANT[0]:600 TEXTURE:0\n"
     monkeypatch.setattr(explain, "_cuobjdump", lambda: "cuobjdump")
-    monkeypatch.setattr(explain, "_usage", lambda tool, path: text)
+    monkeypatch.setattr(explain, "_usage", lambda tool, folder, many: [text] * many)
     assert list(explain.resources(tmp_path, result("mine"))) == [
         Resources("_attn_fwd", 168, 98304, 24, 256)
     ]

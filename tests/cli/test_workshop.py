@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import json
 import shlex
 import subprocess
@@ -13,6 +12,7 @@ import yaml
 
 from harness import __version__
 from harness.catalog.entrants import load_entrant
+from harness.cli import main
 from harness.cli.commands import baselines, completion, doctor, init
 from harness.errors import UnavailableError, UsageError
 from harness.problems import get_problem
@@ -23,10 +23,8 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 def call(module: object, *words: str) -> int:
-    parser = argparse.ArgumentParser()
-    module.add_parser(parser.add_subparsers())
-    args = parser.parse_args(words)
-    return args.run(args)
+    args = main.parse_args(words)
+    return module.run(args)
 
 
 # --------------------------------------------------------------------------- init
@@ -233,6 +231,15 @@ def test_bash_offers_a_projects_names_and_those_that_come_along(
     assert complete(["attnboard", "--submission", "triton_tem"], **asked) == ["triton_template"]
     assert complete(["/x/bin/attnboard", "comp"], **asked) == ["compare", "completion"]
     assert "--root" in complete(["attnboard", "show", "mine", "--ro"], **asked)
+
+
+def test_a_name_is_never_run_by_the_shell(root: Path) -> None:
+    """`compgen -W` expands its words: a folder's name was a command, run when somebody types Tab."""
+    for name in ("$(touch ran)", "`touch ran`", "a;touch ran", "fine"):
+        (root / "submissions" / name).mkdir(parents=True)
+    assert complete(["attnboard", "run", "--submission", "fin"], cwd=root) == ["fine"]
+    assert complete(["attnboard", "fin"], cwd=root) == ["fine"]
+    assert not list(root.rglob("ran"))
 
 
 def test_other_python_scripts_are_left_alone() -> None:

@@ -5,8 +5,10 @@ README, docs/baselines.md and docs/troubleshooting.md say what the manifests and
 
 from __future__ import annotations
 
+import contextlib
+import io
 import re
-import subprocess
+import runpy
 import sys
 from pathlib import Path
 from typing import Any
@@ -78,10 +80,13 @@ def where(folder: Path, body: str) -> str:
     (script,) = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
     (folder / "where.py").write_text(script, encoding="utf-8")
     (folder / "submission.py").write_text(RIGHT + body, encoding="utf-8")
-    command = [sys.executable, "where.py"]
-    ran = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
-    assert ran.returncode == 0, ran.stderr
-    return ran.stdout
+    out = io.StringIO()
+    with pytest.MonkeyPatch.context() as patch, contextlib.redirect_stdout(out):
+        patch.syspath_prepend(folder)
+        patch.delitem(sys.modules, "submission", raising=False)
+        runpy.run_path(str(folder / "where.py"), run_name="__main__")
+        del sys.modules["submission"]
+    return out.getvalue()
 
 
 @pytest.mark.parametrize("status", [s for s in Status if s is not Status.PASSED])

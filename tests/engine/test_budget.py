@@ -72,9 +72,7 @@ class Stage:
     def worker(self, kind: Kind) -> Any:
         return worker("mine", kind)
 
-    def burst(
-        self, state: Any, name: str, case: Case, *, timeout_s: float, **_: object
-    ) -> BurstReport:
+    def burst(self, *_: object, timeout_s: float) -> BurstReport:
         self.asked.append(timeout_s)
         seconds, status = next(self.left)
         self.now += min(seconds, timeout_s)

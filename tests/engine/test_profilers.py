@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 
 from harness.engine.guards.quiet import Quiet
-from harness.engine.processes.judge_client import TURN_SPARE_S, JudgeClient, JudgeFailed
+from harness.engine.processes import judge_client
+from harness.engine.processes.judge_client import JudgeClient, JudgeFailed
 from harness.engine.timing import prime
 from harness.judge.burst import WorkerLink
 from harness.judge.judge import Judge
@@ -116,8 +117,9 @@ def test_the_deadline_is_one_for_all_and_who_breaks_the_judge_is_named() -> None
     assert asked[3]["timeout_s"] <= asked[2]["timeout_s"] <= 5.0
 
 
-def test_who_keeps_the_judge_is_ended() -> None:
+def test_who_keeps_the_judge_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
     """The judge answers for the second worker only when that one is ended."""
+    monkeypatch.setattr(judge_client, "TURN_SPARE_S", 0.05)
     ours, theirs = socket.socketpair()
     client = JudgeClient(SimpleNamespace(line=ours), "attention_forward", "cpu", {})  # type: ignore[arg-type]
     ended = []
@@ -128,7 +130,7 @@ def test_who_keeps_the_judge_is_ended() -> None:
 
     for _ in range(2):
         wire.send(theirs, {"ok": True})
-    client.prime(["a", "b"], 0.01 - TURN_SPARE_S, end)
+    client.prime(["a", "b"], 0.0, end)
     assert ended == ["b"]
     ours.close()
     theirs.close()

@@ -56,7 +56,7 @@ def test_a_cache_over_its_quota_is_not_kept(tmp_path: Path) -> None:
     assert not (cache / "file").exists()
 
 
-def nested(top: Path, depth: int, name: str = "d") -> None:
+def nested(top: Path, depth: int, name: str = "deep") -> None:
     """`depth` folders in one another below `top`, and a file of 1 MiB in the last one."""
     top.mkdir(exist_ok=True)
     fd = os.open(top, os.O_DIRECTORY)
@@ -76,7 +76,7 @@ def test_a_cache_that_is_too_deep_is_not_kept_and_stops_nobody(
     tmp_path: Path, most_gib: float
 ) -> None:
     cache = tmp_path / "cache"
-    nested(cache, 3000)
+    nested(cache, 1100)  # beyond a path's 4096 bytes, and Python's 1000 frames
     (cache / "file").write_bytes(b"x" * (1 << 20))
     assign_roles.own_folder(cache, os.geteuid(), most_gib)
     assert not any(cache.iterdir())

@@ -8,6 +8,7 @@ from unittest.mock import MagicMock
 
 import pytest
 
+from harness.engine.processes.judge_client import PLAIN
 from harness.process.messages import BurstReport
 from harness.schema import Status
 from tests.engine.factory import worker
@@ -40,7 +41,7 @@ def test_it_ends_and_is_cleaned_up_behind_before_the_judge_frees_its_buffers() -
 def test_who_goes_on_behind_its_calls(reply: BurstReport, alive: bool, goes_on: bool) -> None:
     mine, judge = worker("mine"), MagicMock(**{"burst.return_value": reply})
     mine.child.alive = alive  # type: ignore[misc]
-    assert mine.run(judge, 1.0, print) == (reply, goes_on)
+    assert mine.run(judge, 1.0, print, PLAIN) == (reply, goes_on)
 
 
 @pytest.mark.parametrize(

@@ -171,7 +171,6 @@ def count() -> dict[str, tuple[int, str]]:
         "arrows_up": (len(arrows_up()), ", ".join(arrows_up())),
         "harness_lines": (sum(lengths.values()), f"{len(python)} files"),
         "longest_file": _most(lengths),
-        "lines_over_100": _wide(python, 100),
         "cu_lines_over_120": _wide(kernels, 120),
         "repository_files": (len(files()), _most(_folders(files()))[1]),
         "docs_words": (sum(words.values()), _most(words)[1]),

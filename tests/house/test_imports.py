@@ -120,3 +120,11 @@ def test_running_the_command_line_loads_neither_torch_nor_numpy() -> None:
     names = "{'torch', 'numpy', 'scipy'}"
     code = f"import sys, run, harness.engine.session, harness.engine.run; sys.exit(bool({names} & set(sys.modules)))"
     assert subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=False).returncode == 0
+
+
+@pytest.mark.parametrize("module", ["judge.judge", "worker.__main__"])
+def test_who_stands_ready_loads_no_compiler_of_torch(module: str) -> None:
+    pytest.importorskip("torch")
+    code = f"import sys, torch; had = 'torch._dynamo' in sys.modules; import harness.{module}"
+    code += "; sys.exit('torch._dynamo' in sys.modules and not had)"
+    assert subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=False).returncode == 0

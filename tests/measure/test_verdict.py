@@ -101,6 +101,24 @@ def test_a_wrong_baseline_is_invalid(status: Status) -> None:
     assert status.value in result.reason
 
 
+@pytest.mark.parametrize(
+    ("kind", "reason", "status"),
+    [
+        (Kind.BASELINE, "submission.py:19: ImportError: needs torch 2.11", Status.UNAVAILABLE),
+        (Kind.BASELINE, "submission.py:3: ModuleNotFoundError: No module", Status.UNAVAILABLE),
+        (Kind.BASELINE, "submission.py:3: SyntaxError: invalid syntax", Status.IMPORT_ERROR),
+        (Kind.SUBMISSION, "submission.py:3: ImportError: no triton", Status.IMPORT_ERROR),
+    ],
+)
+def test_an_adapter_that_misses_its_library_is_not_available(
+    kind: Kind, reason: str, status: Status
+) -> None:
+    evidence = Evidence(entrant(kind), CASE)
+    evidence.fail(Status.IMPORT_ERROR, reason)
+    result = judge(evidence)
+    assert (result.status, result.reason) == (status, reason)
+
+
 def test_a_time_that_the_outside_did_not_see_is_refused() -> None:
     evidence = Evidence(entrant(), CASE, samples=samples(0.776, hidden_ms=4 * 0.024), worst=EXACT)
     assert judge(evidence).status is Status.TIME_CLAIM_REJECTED  # 3 % short

@@ -131,6 +131,35 @@ def test_who_is_on_its_way_out_is_waited_for(
     assert seen == ["R", "RT", "D", "TtZXS"]
 
 
+VFORKS = """
+import os, sys
+os.mkfifo(sys.argv[-1])
+print("begun", flush=True)
+# The child opens a pipe that nobody writes to before it begins, and its parent waits for that.
+os.posix_spawn("/bin/true", ["true"], {}, file_actions=[(os.POSIX_SPAWN_OPEN, 0, sys.argv[-1], os.O_RDONLY, 0)])
+"""
+
+
+def test_who_waits_in_the_kernel_holds_up_no_stop(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "vforks.py").write_text(VFORKS)
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    monkeypatch.setattr(child_module, "STOPPING_S", 30.0)
+    child = Child("vforks", [str(tmp_path / "pipe")], None)
+    try:
+        while usage.states(child.pid) != "d":
+            assert child.alive, child.log_tail()
+            time.sleep(0.001)
+        begun = time.monotonic()
+        child.pause()
+        assert time.monotonic() < begun + 15
+        assert usage.states(child.pid) == "d", "as long as its child does not begin"
+        assert child.ran_paused() == ""
+    finally:
+        child.end()
+
+
 def test_an_end_that_is_over_is_no_running(burning: Child) -> None:
     os.kill(burning.pid, signal.SIGUSR1)
     while len(pids := burning.pids()) < 2:

@@ -39,7 +39,8 @@ except OSError as cause:
     outside = type(cause).__name__
 facts = {"env": dict(os.environ), "links": links, "session": os.getsid(0), "ppid": os.getppid(),
          "pid": os.getpid(), "argv": sys.argv, "cwd": os.getcwd(), "outside": outside,
-         "first": Path("/proc/self/environ").read_text(), "threads": len(os.listdir("/proc/self/task"))}
+         "first": Path("/proc/self/environ").read_text(), "threads": len(os.listdir("/proc/self/task")),
+         "bytecode": [sys.dont_write_bytecode, sys.pycache_prefix]}
 Path(os.environ["ATTNBOARD_CACHE"], "facts.json").write_text(json.dumps(facts))
 def custom_attention_forward(q, k, v, causal=True, sm_scale=None):
     return q
@@ -57,7 +58,8 @@ def house(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def forkserver(house: Path) -> Iterator[ForkServer]:
     os.environ["PLANTED_SECRET"] = "x"
-    made = ForkServer(house, bare_env(house), house.parent / "forkserver.log")
+    kept = {"PYTHONDONTWRITEBYTECODE": "", "PYTHONPYCACHEPREFIX": str(house.parent / "bytecode")}
+    made = ForkServer(house, bare_env(house) | kept, house.parent / "forkserver.log")
     yield made
     made.close()
     del os.environ["PLANTED_SECRET"]
@@ -105,6 +107,7 @@ def test_a_fork_is_bare(forkserver: ForkServer, house: Path, tmp_path: Path, lev
         assert facts["pid"] == facts["session"] == child.pid
         assert facts["ppid"] == os.getpid()  # adopted: an exit code reaches the engine
     assert facts["argv"] == ["submission.py"]
+    assert facts["bytecode"] == [True, None], "it neither reads nor writes the fork server's"
     assert facts["env"]["HOME"] == str(tmp_path / "mine" / "cache")
     assert "PLANTED_SECRET" not in facts["env"]
     assert "PLANTED_SECRET" not in facts["first"]

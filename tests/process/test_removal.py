@@ -14,9 +14,9 @@ def dig(folder: Path, depth: int) -> None:
     try:
         os.chdir(folder)
         for _ in range(depth):
-            Path("d").mkdir()
-            Path("d", "file").touch()
-            os.chdir("d")
+            Path("deep").mkdir()
+            Path("deep", "file").touch()
+            os.chdir("deep")
     finally:
         os.fchdir(here)
         os.close(here)
@@ -25,7 +25,7 @@ def dig(folder: Path, depth: int) -> None:
 def test_deeper_than_a_path_can_name(tmp_path: Path) -> None:
     top = tmp_path / "top"
     top.mkdir()
-    dig(top, 3000)
+    dig(top, 1100)  # beyond 4096 bytes, and 1000 frames
     assert remove_tree(top)
     assert list(tmp_path.iterdir()) == []
 

@@ -45,7 +45,14 @@ def test_every_claimed_headdim_has_a_shape(submission: ModuleType) -> None:
     assert sorted(claims["headdims"]) == submission.HEADDIMS == list(HEADDIMS)
     for headdim in HEADDIMS:
         for causal in (True, False):
-            assert submission._build(headdim, causal) in submission.SHAPES
+            for seqlen_k in (100, 300):
+                assert submission._build(headdim, causal, 100, seqlen_k) in submission.SHAPES
+
+
+def test_a_chunk_over_a_long_cache_takes_the_tile_of_even_items(submission: ModuleType) -> None:
+    for seqlen_q, seqlen_k, even in ((512, 8192, True), (512, 1024, True), (512, 1023, False)):
+        assert submission._build(128, True, seqlen_q, seqlen_k) == (128, even)
+    assert submission._build(64, True, 512, 8192) == (64, False)  # it has one tile
 
 
 @pytest.mark.parametrize("build", BUILDS)
@@ -68,11 +75,13 @@ def test_tiles_keep_the_swizzle_aligned(submission: ModuleType, build: tuple[int
 def test_the_build_report_compiles_what_is_launched(submission: ModuleType) -> None:
     source = (FOLDER / "kernels" / "attention.cu").read_text()
     builds = {build.flags: build for build in builds_of(source)}
-    assert len(builds) == 2 * len(submission.SHAPES)
+    assert len(builds) == 4 * len(submission.SHAPES)
     for (headdim, full_only), shape in submission.SHAPES.items():
         flags = (f"-DHEADDIM={headdim}", *(["-DFULL_ONLY=1"] if full_only else []))
-        for one in (builds[flags], builds[(*flags, "-DBF16=1")]):
-            assert one.promises["smem_bytes"] == shape.smem_bytes(headdim)
+        for packed in (False, True):
+            more = ("-DPACKED=1",) if packed else ()
+            for one in (builds[(*flags, *more)], builds[(*flags, *more, "-DBF16=1")]):
+                assert one.promises["smem_bytes"] == shape.smem_bytes(headdim, packed)
 
 
 def test_the_host_knows_the_kernel_s_shapes(submission: ModuleType) -> None:
@@ -93,6 +102,7 @@ def test_the_problem_is_the_kernel_s_field_by_field(submission: ModuleType) -> N
     body = re.sub(r"//.*", "", re.search(r"struct Problem \{(.*?)\};", source, re.S).group(1))
     c_types = {"int": ctypes.c_int, "float": ctypes.c_float, "uint64_t": ctypes.c_uint64}
     c_types["Divisor"] = submission.Divisor
+    body = body.replace("const ", "")
     in_kernel = []
     for declaration in filter(str.strip, body.split(";")):
         c_type, names = declaration.strip().split(" ", 1)
@@ -161,6 +171,42 @@ def test_rows_without_keys_and_heads_without_partners_are_refused(
     submission._check_heads((1, 6, 9, 64), (1, 2, 8, 64), causal=False)
 
 
+def packing(q: object = None, k: object = None, longest: int = 5) -> dict[str, object]:
+    """The keywords of three sequences, or of what is given."""
+    begin = torch.tensor([0, 3, 4, 9], dtype=torch.int32)
+    q, k = (begin if given is None else given for given in (q, k))
+    return {
+        "cu_seqlens_q": q, "cu_seqlens_k": k, "max_seqlen_q": longest, "max_seqlen_k": longest,
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("shape", "packed", "says"),
+    [
+        ((2, 2, 9, 64), packing(), "batch 2; packed sequences are one row of tokens, batch 1"),
+        ((1, 2, 9, 64), {"cu_seqlens_q": 0}, r"keywords \['cu_seqlens_q'\]; packed sequences need"),
+        ((1, 2, 9, 64), packing(torch.zeros(4)), r"cu_seqlens_q is \(4,\) torch.float32 on cpu"),
+        (
+            (1, 2, 9, 64),
+            packing(k=torch.zeros(3).int()),
+            r"cu_seqlens_k is \(3,\) .*two of one len",
+        ),
+        (
+            (1, 2, 9, 64),
+            packing(*[torch.zeros(1).int()] * 2),
+            r"cu_seqlens_q is \(1,\) torch.int32",
+        ),
+    ],
+)
+def test_what_packed_sequences_lack_is_named(
+    submission: ModuleType, shape: tuple, packed: dict, says: str
+) -> None:
+    with pytest.raises(ValueError, match=says):
+        submission._sequences(torch.empty(shape), packed)
+    found = submission._sequences(torch.empty(1, 2, 9, 64), packing(longest=20))
+    assert (found.count, found.longest) == (3, 9)  # no sequence is longer than the row
+
+
 def memory(*shape: int, dtype=torch.float16):
     return torch.zeros(*shape, dtype=dtype)
 
@@ -194,7 +240,7 @@ def test_other_chips_are_refused_by_name(
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _device: (10, 0))
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda _device: "NVIDIA B200")
     with pytest.raises(NotImplementedError, match=r"NVIDIA B200 has 10\.0\. Run `triton_champion`"):
-        submission._load(64, False, False, 0)
+        submission._load(64, False, False, False, 0)
 
 
 def test_a_plan_belongs_to_the_shapes_and_dtypes_of_all_three(submission: ModuleType) -> None:
@@ -208,7 +254,7 @@ def test_a_plan_belongs_to_the_shapes_and_dtypes_of_all_three(submission: Module
             qkv = [q, q, q]
             qkv[at] = other
             assert other.data_ptr() == k.data_ptr() or other is views[3]
-            keys.add(submission._key(*qkv, True, None))
+            keys.add(submission._key(*qkv, True, None, None))
         assert len(keys) == len(others)
 
 
@@ -237,6 +283,7 @@ class FakeDriver:
 
     def __init__(self) -> None:
         self.launches: list[tuple] = []
+        self.status = 0  # of a launch
         self.capture_modes: list[object] = ["global"]
         self.boxes: list[list[int]] = []
         self.dims: list[list[int]] = []
@@ -261,6 +308,9 @@ class FakeDriver:
         assert size_bytes == 1 << 19
         return 0, 1 << 20
 
+    def cuModuleGetFunction(self, *_arguments) -> tuple:  # noqa: N802
+        return 0, 99
+
     def cuTensorMapEncodeTiled(self, *arguments) -> tuple:  # noqa: N802
         self.dims.append(arguments[3])
         self.strides.append(arguments[4])
@@ -277,7 +327,8 @@ def fake(submission: ModuleType, monkeypatch: pytest.MonkeyPatch) -> FakeDriver:
     """The submission's host code on a machine that it takes for an H200."""
     driver = FakeDriver()
     for name in ("CUtensorMapDataType", "CUtensorMapInterleave", "CUtensorMapSwizzle",
-                 "CUtensorMapL2promotion", "CUtensorMapFloatOOBfill", "CUfunction_attribute"):  # fmt: skip
+                 "CUtensorMapL2promotion", "CUtensorMapFloatOOBfill", "CUfunction_attribute",
+                 "CUresult"):  # fmt: skip
         setattr(driver, name, getattr(submission.driver, name))
     chip = SimpleNamespace(multi_processor_count=132, L2_cache_size=60 << 20)
     monkeypatch.setattr(submission, "driver", driver)
@@ -285,6 +336,13 @@ def fake(submission: ModuleType, monkeypatch: pytest.MonkeyPatch) -> FakeDriver:
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _device: (9, 0))
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _device: chip)
     monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: False)
+
+    def launch(config, _function, arguments, _extra) -> int:
+        kept = ctypes.string_at(config.value, ctypes.sizeof(submission.LaunchConfig))
+        driver.launches.append((submission.LaunchConfig.from_buffer_copy(kept), arguments.value))
+        return driver.status
+
+    monkeypatch.setattr(submission, "_launcher", lambda: launch)
     submission._load.cache_clear()
     yield driver
     submission._load.cache_clear()
@@ -313,7 +371,7 @@ def test_the_class_of_a_problem_chooses_tile_and_order(
     assert [box[1] for box in fake.boxes] == [64, kv_rows, kv_rows]
     in_kernel = 1 << plan.problem.section.bit_length() - 1  # it takes the power of two below
     assert in_kernel == min(section, heads)
-    assert plan.grid == min(132, heads * -(-seqlen // block_rows))
+    assert plan.config.grid_x == min(132, heads * -(-seqlen // block_rows))
 
 
 def test_a_thread_without_a_context_gets_the_gpu_s(
@@ -338,15 +396,43 @@ def test_a_launch_has_its_own_output_and_counter(submission: ModuleType, fake: F
     plan, seen = submission.Plan(q, q, q, True, 0.5), []
     for o, lse in ((4096, None), (8192, 12288)):
         plan.launch(o, lse, stream=7)
-        _, *grid, _, _, _, _, _, stream, addresses, _ = fake.launches[-1]
+        config, addresses = fake.launches[-1]
         pointers = (ctypes.c_void_p * 4).from_address(addresses)
         problem = submission.Problem.from_address(pointers[3])
-        assert (grid[0], stream) == (4, 7)
+        assert (config.grid_x, config.block_x, config.stream) == (4, 640, 7)
         assert (problem.o, problem.lse) == (o, lse)
         assert (problem.seqlen_q, problem.seqlen_k, problem.reach) == (300, 300, 0)
         seen.append(problem.counter)
     assert seen == [1 << 20, (1 << 20) + 8]
     assert fake.capture_modes == ["global", "relaxed", "global"]
+
+
+def test_a_launch_that_fails_is_named(submission: ModuleType, fake: FakeDriver) -> None:
+    q = torch.empty(1, 2, 300, 64, dtype=torch.float16)
+    plan = submission.Plan(q, q, q, True, 0.5)
+    fake.status = 1
+    with pytest.raises(RuntimeError, match="cuLaunchKernelEx failed with CUDA_ERROR_INVALID_VALUE"):
+        plan.launch(4096, None, stream=7)
+
+
+def test_an_output_is_written_where_it_lies_as_the_kernel_writes(
+    submission: ModuleType, fake: FakeDriver
+) -> None:
+    q = memory(2, 300, 3, 2, 64).select(2, 0).transpose(1, 2)  # of packed q, k and v
+    plan = submission.Plan(q, q, q, True, 0.5)
+    like = torch.empty_like(q)
+    assert plan.fits(like)
+    assert plan.fits(memory(*like.shape).as_strided(like.shape, like.stride()))
+    others = {
+        "as q lies": q,
+        "other strides": torch.empty(q.shape, dtype=q.dtype),
+        "another shape": torch.empty_like(q[:1]),
+        "another dtype": like.bfloat16(),
+        "two bytes on": memory(like.numel() + 1)[1:].as_strided(like.shape, like.stride()),
+    }
+    assert [name for name, out in others.items() if plan.fits(out)] == []
+    with pytest.raises(ValueError, match=r"out is \(1, 2, 300, 64\)"):
+        submission._copied(like, like[:1])
 
 
 def test_grouped_heads_over_a_longer_cache_as_they_lie(
@@ -368,22 +454,47 @@ def test_grouped_heads_over_a_longer_cache_as_they_lie(
     )
 
 
+def test_packed_sequences_are_listed_on_the_device_first(
+    submission: ModuleType, fake: FakeDriver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    q, k = memory(1, 8, 1000, 64), memory(1, 2, 1000, 64)
+    begins = torch.tensor([0, 300, 301, 1000], dtype=torch.int32)
+    sequences = submission._sequences(q, packing(begins, begins, longest=699))
+    plan = submission.Plan(q, k, k, True, 0.5, sequences)
+    plan.launch(4096, None, stream=7)
+    (listing, (config, addresses)) = fake.launches
+    assert listing[1:4] == (1, 1, 1)
+    pointers = (ctypes.c_void_p * 5).from_address(listing[9])
+    begin = ctypes.c_void_p.from_address(pointers[0]).value
+    counts = [ctypes.c_int.from_address(pointers[i]).value for i in (2, 3)]
+    assert begin == begins.data_ptr()
+    assert counts == [3, 3]  # sequences; blocks of 256 rows of the longest
+    problem = submission.Problem.from_address((ctypes.c_void_p * 4).from_address(addresses)[3])
+    assert problem.list == ctypes.c_void_p.from_address(pointers[4]).value
+    assert config.grid_x == 8 * (1000 // 256 + 3)  # no fewer than there can be
+    assert config.smem_bytes == submission.SHAPES[64, False].smem_bytes(64, packed=True)
+    assert submission._key(q, k, k, True, None, sequences) != submission._key(
+        q, k, k, True, None, sequences._replace(longest=700)
+    )
+
+
 def test_a_section_has_the_query_heads_of_the_kv_heads_that_fit_l2(
     submission: ModuleType, fake: FakeDriver
 ) -> None:
     q, k = (torch.empty(2, heads, 8192, 128, device="meta") for heads in (32, 8))
-    kernel = submission.Kernel(None, 132, 32 << 20, None)
+    kernel = submission.Kernel(None, None, 132, 32 << 20, None)
     assert submission._section(kernel, q, k, causal=True) == 8 * 4
     assert submission._section(kernel, q, q, causal=True) == 8
     assert submission._section(kernel, q, k, causal=False) == 1
 
 
+@pytest.mark.parametrize("packed", [False, True])
 @pytest.mark.parametrize("bf16", [False, True])
 @pytest.mark.parametrize("build", BUILDS)
 def test_it_compiles_without_a_gpu(
-    submission: ModuleType, build: tuple[int, bool], bf16: bool
+    submission: ModuleType, build: tuple[int, bool], bf16: bool, packed: bool
 ) -> None:
-    build = (*build, bf16)
+    build = (*build, bf16, packed)
     try:
         cubin = submission.compile_cubin(*build)
     except (RuntimeError, ImportError, AttributeError) as cause:
@@ -434,7 +545,7 @@ def test_a_longer_cache_and_grouped_heads_on_the_twin(twin: Forward, sizes: tupl
     if twin.bf16 and sizes != APART[2]:
         pytest.skip("no other logic than fp16's")
     seqlen_q, seqlen_k, heads, kv_heads, rows_outside = sizes
-    for causal in masks(twin):
+    for causal in (True, False):  # the build of even items serves chunks over longer caches
         case = Case(seqlen_q, causal, seqlen_k, 2, heads, kv_heads, rows_outside, section=heads)
         error, lse_error = twin.errors(case)
         assert error < whole(twin), case
@@ -446,6 +557,45 @@ def test_fewer_keys_than_queries_on_the_twin(twin: Forward) -> None:
         error, lse_error = twin.errors(Case(seqlen_q, causal=False, seqlen_k=seqlen_k, kv_heads=1))
         assert error < whole(twin), (seqlen_q, seqlen_k)
         assert lse_error < 2e-5, (seqlen_q, seqlen_k)
+
+
+#: Queries and keys of sequences that share a row of tokens.
+PACKED = [
+    [(70, 70), (1, 1), (200, 200), (64, 64)],
+    [(5, 30), (130, 140)],
+    [(3, 3)] * 20,  # fewer rows than blocks' worth
+]
+
+
+@pytest.fixture(
+    scope="module", params=[(*b, False) for b in BUILDS] + [(128, False, True)], ids=str
+)
+def packed_twin(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Forward:
+    """One build of the kernel for packed sequences, on a CPU."""
+    if not have_compiler():
+        pytest.skip("no g++ here")
+    return Forward(tmp_path_factory.mktemp("twin"), *request.param, packed=True)
+
+
+@pytest.mark.parametrize("sequences", PACKED, ids=["uneven", "longer_caches", "many"])
+def test_packed_sequences_on_the_twin(
+    packed_twin: Forward, sequences: list[tuple[int, int]]
+) -> None:
+    queries, keys = map(sum, zip(*sequences, strict=True))
+    for causal in (True, False):
+        case = Case(queries, causal, keys, heads=4, kv_heads=2, rows_outside=True, section=4)
+        error, lse_error = packed_twin.errors(case, sequences)
+        assert error < whole(packed_twin), causal
+        assert lse_error < 2e-5, causal
+
+
+def test_a_packed_sequence_done_again_on_the_twin(packed_twin: Forward) -> None:
+    case = Case(270, causal=True, scale=2.0, q_times=12.0)
+    error, lse_error = packed_twin.errors(case, PACKED[0][:1] + PACKED[0][2:3])
+    assert error < whole(packed_twin)
+    assert lse_error < 1e-3
 
 
 def test_an_item_done_again_gives_its_lse_on_the_twin(twin: Forward) -> None:
@@ -580,6 +730,58 @@ def test_grouped_heads_lengths_and_strides(
 
 
 @pytest.mark.gpu
+@pytest.mark.parametrize("bf16", [False, True])
+@pytest.mark.parametrize("causal", [True, False])
+@pytest.mark.parametrize("headdim", HEADDIMS)
+def test_packed_sequences(submission: ModuleType, headdim: int, causal: bool, bf16: bool) -> None:
+    torch.manual_seed(headdim)
+    for lengths, more in (
+        ([974, 753, 298, 1, 63, 64, 65, 500], 0), ([1], 0), ([130], 200), ([3] * 200, 0),
+        ([700, 20, 128, 256, 192, 1000], 77),
+    ):  # fmt: skip
+        of_q, of_k = lengths, [length + more for length in lengths]
+        begins = [torch.tensor([0, *of]).cumsum(0).int().cuda() for of in (of_q, of_k)]
+        q, k, v = (
+            torch.randn(1, heads, sum(of), headdim, device="cuda").to(
+                torch.bfloat16 if bf16 else torch.float16
+            )
+            for heads, of in ((6, of_q), (2, of_k), (2, of_k))
+        )
+        got, lse = submission.custom_attention_forward(
+            q, k, v, causal, return_lse=True, **packing(*begins, longest=max(of_q))
+        )
+        row = key = 0
+        for rows, keys in zip(of_q, of_k, strict=True):
+            at, of = slice(row, row + rows), slice(key, key + keys)
+            one = q[:, :, at], k[:, :, of], v[:, :, of]
+            want, want_lse = reference(*one, causal, headdim**-0.5)
+            close(got[:, :, at], want)
+            assert (lse[:, :, at] - want_lse).abs().max() < 1e-4
+            row, key = row + rows, key + keys
+
+
+@pytest.mark.gpu
+def test_packed_sequences_of_other_lengths_at_the_same_address(submission: ModuleType) -> None:
+    """The lengths are read anew in each call, also of a captured one."""
+    q = torch.randn(1, 4, 900, 128, device="cuda").half()
+    begins = torch.tensor([0, 300, 900], dtype=torch.int32, device="cuda")
+    sequences = packing(begins, begins, longest=900)
+    submission.custom_attention_forward(q, q, q, **sequences)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        replayed = submission.custom_attention_forward(q, q, q, **sequences)
+    for second in (1, 450, 899):
+        begins[1] = second
+        graph.replay()
+        eager = submission.custom_attention_forward(q, q, q, **sequences)
+        for at in (slice(0, second), slice(second, 900)):
+            one = q[:, :, at]
+            want = reference(one, one, one, True, 128**-0.5)[0]
+            close(eager[:, :, at], want)
+            close(replayed[:, :, at], want)
+
+
+@pytest.mark.gpu
 def test_fewer_keys_than_queries(submission: ModuleType) -> None:
     for headdim in HEADDIMS:
         q, k = (torch.randn(2, 3, n, headdim, device="cuda").half() for n in (900, 77))
@@ -677,6 +879,24 @@ def test_lse_is_the_natural_logarithm_of_each_row_s_sum(
         want = reference(q, k, v, causal, scale)[1]
         assert ((lse - want).abs() / want.abs().clamp_min(1)).max() < 1e-5, kind
         assert torch.equal(o, submission.custom_attention_forward(q, k, v, causal, scale)), kind
+
+
+@pytest.mark.gpu
+def test_an_output_that_is_given_has_the_result(submission: ModuleType) -> None:
+    attend = submission.custom_attention_forward
+    for shape in ((2, 3, 300, 64), (2, 300, 3, 64)):
+        q, k, v, scale = adversarial("normal", shape)
+        if shape[1] == 300:
+            q, k, v = (t.transpose(1, 2) for t in (q, k, v))
+        want = attend(q, k, v, True, scale)
+        for again in range(2):  # the first makes a plan, the second finds it
+            for out in (torch.empty_like(q), torch.empty(q.shape, dtype=q.dtype, device=q.device)):
+                out.fill_(math.nan)
+                assert attend(q, k, v, True, scale, out=out) is out
+                assert torch.equal(out, want), (shape, again, out.stride())
+        o, lse = attend(q, k, v, True, scale, return_lse=True, out=out)
+        assert o is out
+        assert lse.shape == q.shape[:3]
 
 
 @pytest.mark.gpu

@@ -20,13 +20,11 @@ WHOLE = 6e-4  # fp16 of P and dS gives 3.7e-4; a lost element of a tile gives mo
 WHOLE_BF16 = 5e-3
 GENERAL, BF16 = "-DGENERAL=1", "-DBF16=1"
 LATE = ("-DDQ_LATE=1", "-DDV_LATE=0")
-CHOSEN = {  # headdim -> what is launched for sequences of more than SHORT_ROWS rows
+CHOSEN = {  # headdim -> what is launched
     64: ("kernels/three.cu", ()),
     128: ("kernels/backward.cu", LATE),
     256: ("kernels/wide.cu", ()),
 }
-SHORT_ROWS = 512
-SHORT = CHOSEN | {128: ("kernels/backward.cu", ())}
 needs_gxx = pytest.mark.skipif(not on_cpu.have_compiler(), reason="g++ is not on PATH")
 FUSED = {
     "three-64": ("kernels/three.cu", 64, ()),
@@ -79,7 +77,7 @@ def test_fused_gradients(libraries, file, headdim, flags, timing, causal):
 )  # fmt: skip
 def test_what_is_launched_at_lengths_off_the_tile(libraries, headdim, heads, seqlen, causal):
     """The lengths of the harness's probes, with and without causality, several heads."""
-    file, flags = (SHORT if seqlen <= SHORT_ROWS else CHOSEN)[headdim]
+    file, flags = CHOSEN[headdim]
     problem = on_cpu.Problem(heads, seqlen, headdim, causal)
     how = (on_cpu.RANDOM, seqlen)
     errors = gradients(libraries, file, headdim, flags, problem, *how, section=2)
@@ -121,7 +119,7 @@ def test_bf16(libraries, headdim):
 @pytest.mark.parametrize("headdim", CHOSEN)
 def test_one_row(libraries, headdim):
     """S = 1: dv = do, and dq and dk are zero but for the rounding of delta."""
-    file, flags = SHORT[headdim]
+    file, flags = CHOSEN[headdim]
     problem = on_cpu.Problem(2, 1, headdim, True)
     errors = gradients(libraries, file, headdim, flags, problem, on_cpu.LATE, 0)
     assert errors["dv"] < WHOLE
@@ -280,7 +278,7 @@ def test_every_claimed_headdim_has_a_build(submission):
 def test_what_is_launched_is_what_the_tests_here_run(submission):
     builds = submission.BUILDS.items()
     assert {d: (submission.FILES[b.rung], b.flags) for d, b in builds} == CHOSEN
-    for headdim, (file, flags) in (*CHOSEN.items(), *SHORT.items()):
+    for headdim, (file, flags) in CHOSEN.items():
         built = " ".join((f"// build: -DHEADDIM={headdim}", *flags))
         assert f"{built}\n" in (FOLDER / file).read_text()
 
@@ -300,16 +298,23 @@ def test_shared_memory_is_what_the_kernels_lay_out(submission):
     assert submission.three_smem_bytes() == wanted <= SMEM_LIMIT_BYTES
 
 
-def test_classes_of_shapes_choose_among_what_was_measured(submission):
-    for headdim in CHOSEN:
-        for seqlen in (1, 512, 513, 2048, 2049, 16384):
-            file, flags = (SHORT if seqlen <= SHORT_ROWS else CHOSEN)[headdim]
-            megabytes = 16 if headdim == 64 and seqlen <= 2048 else 32
-            build = submission.build_for(headdim, seqlen)
-            found = submission.FILES[build.rung], build.flags, build.section_bytes >> 20
-            assert found == (file, flags, megabytes)
-            general = submission.build_for(headdim, seqlen, general=True)
-            assert general == build._replace(flags=(*flags, GENERAL))
+SECTIONS = [  # headdim, causal, rows -> MB of q, do and sums that are walked together
+    (64, True, 1, 16), (64, False, 2048, 16), (64, True, 2049, 32), (64, False, 16384, 32),
+    (128, True, 512, 8), (128, True, 1024, 8), (128, True, 1025, 32), (128, True, 16384, 32),
+    (128, False, 1, 8), (128, False, 16384, 8), (256, True, 1, 32), (256, False, 16384, 32),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("headdim", "causal", "seqlen", "megabytes"), SECTIONS)
+def test_classes_of_shapes_choose_among_what_was_measured(
+    submission, headdim, causal, seqlen, megabytes
+):
+    file, flags = CHOSEN[headdim]
+    build = submission.build_for(headdim, seqlen, causal)
+    assert (submission.FILES[build.rung], build.flags) == (file, flags)
+    assert build.section_bytes == megabytes << 20
+    general = submission.build_for(headdim, seqlen, causal, general=True)
+    assert general == build._replace(flags=(*flags, GENERAL))
 
 
 def test_a_plan_is_found_again_by_every_shape_and_dtype(submission, monkeypatch):
@@ -359,7 +364,9 @@ def test_what_a_call_launches(submission, monkeypatch, headdim, group, launches)
     monkeypatch.setattr(submission, "_tensor_map", lambda *_: face())
     monkeypatch.setattr(submission, "_function", lambda name, *_, flags, **__: (name, flags))
     q, k = (torch.zeros(2, 4 // n, 70, headdim, dtype=torch.bfloat16) for n in (1, group))
-    plan = submission.Plan(q, k, k, q, q, True, 0.1, submission.build_for(headdim, 70, group > 1))
+    plan = submission.Plan(
+        q, k, k, q, q, True, 0.1, submission.build_for(headdim, 70, True, group > 1)
+    )
     named = [x.function if hasattr(x, "function") else ("clear", ()) for x in plan.launches]
     assert [name for name, _flags in named] == launches
     assert all(BF16 in flags for name, flags in named if name != "clear")
@@ -561,7 +568,7 @@ def test_a_child_that_dies_costs_one_headdim(check, monkeypatch):
 @pytest.mark.parametrize("headdim", [64, 128, 256])
 def test_gradients_on_the_gpu(submission, check, headdim):
     """What `build_for` launches for each."""
-    for build in {submission.BUILDS[headdim], submission.build_for(headdim, 1)}:
+    for build in {submission.BUILDS[headdim], submission.build_for(headdim, 1, True)}:
         assert all(
             check.check_case(submission, build, *case) for case in check.small_cases(headdim)
         )

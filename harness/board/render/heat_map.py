@@ -134,7 +134,7 @@ def _in_markdown(cell: Cell) -> str:
 
 
 def loss_words(row: Row) -> str:
-    """What a row that leads more on official shapes than on hidden ones says, or has no time there."""
+    """What a row says that leads more on official than on hidden shapes, or has no time there."""
     return "; ".join(filter(None, (_slower(row), _untimed(row))))
 
 

@@ -44,7 +44,8 @@ Built by `python run.py rank` from the records under `results/`; do not edit by 
 
 **Score**: geometric mean over the configs of (time of the baseline / time of the entry), paired
 inside each block, with its 95 % interval; above 1 is faster. **Rank**: `=` marks entries that
-cannot be told apart; rows of two cards are told apart beyond 2.5 %. **Integrity**: `judged` rows were checked and timed by a process that never
+cannot be told apart; rows of two cards are told apart beyond 2.5 %. \
+**Integrity**: `judged` rows were checked and timed by a process that never
 ran the submission; `cooperative` rows were not, and beside `unlocked` ones others' kernels may have
 run: a `?` stands behind their place. How to read the rest:
 [docs/how-to-read-the-board.md](docs/how-to-read-the-board.md).
@@ -83,7 +84,8 @@ def render(board: Leaderboard, pictures: Mapping[int, str] | None = None, home: 
         parts.append(EMPTY)
     if board.bad_lines:
         parts.append(
-            f"{board.bad_lines} damaged record lines were left out; `python run.py rank` names them.\n"
+            f"{board.bad_lines} damaged record lines were left out; `python run.py rank` names "
+            "them.\n"
         )
     return "\n".join(parts)
 
@@ -240,7 +242,10 @@ def _ties(board: Board) -> list[str]:
                 continue
             found = direct(better, worse, board.configs)
             if found is None:
-                more = "were not run side by side for these rows; run them together to tell them apart: "
+                more = (
+                    "were not run side by side for these rows; run them together to tell them "
+                    "apart: "
+                )
                 kinds = {row.entry: row.pick.kind for row in (better, worse)}
                 more += f"`{side_by_side(kinds, board.suite)}`"
             else:

@@ -45,7 +45,7 @@ Json = dict[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Files:
-    """Where the files lie that the page links to, as paths from its own folder; None: not within reach."""
+    """Where the files lie that the page links to, as paths from its own folder; None: too far."""
 
     text: str = "leaderboard.md"
     results: str | None = "results/"
@@ -276,7 +276,7 @@ def _interval(ratio: Interval | None) -> list[float | None] | None:
 
 
 def _short(value: float | None, digits: int = 6) -> float | None:
-    """As many significant digits as the page shows, and two more, so that it rounds as others do."""
+    """As many significant digits as the page shows, and two more, so that rounding agrees."""
     if value is None or not math.isfinite(value):
         return None
     return float(f"{value:.{digits}g}")

@@ -38,7 +38,7 @@ class Reported:
     source: str
 
     def on(self, problem: str, case: Case) -> float | None:
-        """TFLOP/s on this shape of this problem, whatever the config is called; None if not told."""
+        """TFLOP/s on this shape of this problem, whatever its config's name; None if not told."""
         told = (figure for known, figure in self.tflops.items() if _same(known, case))
         return next(told, None) if problem == self.problem else None
 

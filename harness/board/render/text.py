@@ -20,9 +20,11 @@ _ESCAPES = re.compile(
 )
 _PLAIN = re.compile(r"[A-Za-z0-9_.,()%=/+-]+(?: [A-Za-z0-9_.,()%=/+-]+)*")
 #: `::error file=…::text` and `##[group]` are orders to the runner that reads the log.
-_WORKFLOW = re.compile(r"::(?=[a-z][a-z-]*(?:\s[^:\n]*)?::)|##(?=\[)", re.IGNORECASE)
+#: A longer row of the same sign goes as a whole: taken two by two it would be read over and over.
+_WORKFLOW = re.compile(r":{2,}(?=[a-z][a-z-]*(?:\s[^:\n]*)?::)|#{2,}(?=\[)", re.IGNORECASE)
 
 
+MOST_MARKS = 3
 DOUBT = "?"  # behind a place or a figure whose row was not judged
 UNHELD = {
     "unlocked": "unlocked: the driver locked no process, so others' kernels may have run beside it",
@@ -37,10 +39,20 @@ def sanitize(text: str, limit: int = 400) -> str:
     text = _ESCAPES.sub("", text)
     text = "".join(" " if c in "\t\n\r\v\f\u2028\u2029" else c for c in text)
     text = "".join(c for c in text if unicodedata.category(c) not in {"Cc", "Cf", "Cs", "Co"})
+    text = text if text.isascii() else _unpiled(text)
     text = re.sub(r" {2,}", " ", text).strip()
     while _WORKFLOW.search(text):  # taking one away may leave another
         text = _WORKFLOW.sub("", text)
     return text if len(text) <= limit else text[: limit - 1] + "…"
+
+
+def _unpiled(text: str) -> str:
+    """At most MOST_MARKS accents on one letter: a tower of them lies over other people's rows."""
+    kept, marks = [], 0
+    for c in text:
+        marks = marks + 1 if unicodedata.category(c) in {"Mn", "Me"} else 0
+        kept += [c] if marks <= MOST_MARKS else []
+    return "".join(kept)
 
 
 def heads_and_lengths(case: Case, between: str) -> str:
@@ -63,7 +75,7 @@ def times(ratio: Interval | None) -> str:
 
 
 def rank_text(row: Row) -> str:
-    """`2=` where several share a place, `2?` where it was not judged; `step` of what is no entry."""
+    """`2=` where several share a place, `2?` where it was not judged; `step` of no entry."""
     doubt = "" if all(result.held == HELD[-1] for result in row.results) else DOUBT
     if row.rank is None:
         return f"step{doubt}" if row.champion and row.speedup else "–"
@@ -98,13 +110,9 @@ def board_title(board: Board) -> str:
 def conditions(row: Row) -> str:
     """What the row was measured with."""
     machine = row.pick.machine
-    parts = [
-        f"driver {machine.driver}" if machine.driver else "",
-        f"CUDA {machine.cuda}" if machine.cuda else "",
-        f"torch {machine.torch}" if machine.torch else "",
-        f"triton {machine.triton}" if machine.triton else "",
-    ]
-    return sanitize(", ".join(part for part in parts if part))
+    parts = {"driver": machine.driver, "CUDA": machine.cuda, "torch": machine.torch}
+    parts["triton"] = machine.triton
+    return sanitize(", ".join(f"{name} {told}" for name, told in parts.items() if told))
 
 
 def printed(log_tail: str, most: int) -> list[str]:
@@ -125,7 +133,9 @@ NEXT = {
     Status.IMPORT_ERROR: "mend that line, and run it again",
     Status.INVALID_SUBMISSION: "mend the folder as the message says",
     Status.INVALID_BASELINE: "the baseline is wrong here; do not compare with it",
-    Status.TIMED_OUT: "look for a deadlock or a search that runs too long; --timeout sets the limit",
+    Status.TIMED_OUT: (
+        "look for a deadlock or a search that runs too long; --timeout sets the limit"
+    ),
     Status.CRASHED: "run it under compute-sanitizer on this shape",
     Status.OUT_OF_MEMORY: "allocate less, or nothing, in the call",
     Status.OVER_QUOTA: "keep less in the cache and print less",
@@ -183,7 +193,7 @@ def side_by_side(kinds: Mapping[str, Kind], suite: str) -> str:
 
 
 def next_step(result: Result, flags: str = "") -> str:
-    """What the author of a row that did not pass does next; `flags`: where a replay finds things."""
+    """What the author of a failed row does next; `flags`: where a replay finds things."""
     if result.mismatch and result.secret:
         words = (result.run, result.entry, result.config)
         return f"python run.py replay {' '.join(sanitize(w, 80) for w in words)} --dump x.pt{flags}"

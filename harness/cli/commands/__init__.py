@@ -1,1 +1,1 @@
-"""Commands on submissions and the machine: `add_parser(subparsers)`, `run(args) -> exit code`."""
+"""Commands on submissions and the machine: `add_flags(parser)`, `run(args) -> exit code`."""

@@ -23,16 +23,12 @@ from harness.process.project import base
 from harness.schema import Machine, Manifest
 
 
-def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Declare the command."""
-    parser = subparsers.add_parser(
-        "baselines", help="which rivals can run here, and what to install for the others"
-    )
+def add_flags(parser: argparse.ArgumentParser) -> None:
+    """What may stand behind the command."""
     parser.add_argument(
         "--check", metavar="NAME", nargs="+", help="exit 3 if one of these cannot run here"
     )
     query.add_json(parser)
-    parser.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> int:

@@ -1,4 +1,4 @@
-"""`build NAME`: what the compiler made of a CUDA submission, per kernel and architecture; needs no GPU."""
+"""`build NAME`: what the compiler made of a .cu submission, by kernel and architecture; no GPU."""
 
 from __future__ import annotations
 
@@ -20,18 +20,14 @@ from harness.worker.cuda import resources
 from harness.worker.cuda.nvrtc import CudaSourceError
 
 
-def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Declare the command."""
-    parser = subparsers.add_parser(
-        "build", help="compile CUDA submissions: registers, shared memory, spills, occupancy"
-    )
+def add_flags(parser: argparse.ArgumentParser) -> None:
+    """What may stand behind the command."""
     parser.add_argument("names", nargs="+", metavar="NAME")
     parser.add_argument(
         "--arch", action="append", choices=resources.ARCHS, help="default: all it claims"
     )
     parser.add_argument("--fail-on-spills", action="store_true", help="exit 1 if a kernel spills")
     query.add_json(parser)
-    parser.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -59,10 +55,7 @@ def note_walls() -> None:
 
 
 def one(
-    entrant: Entrant,
-    archs: list[str] | None,
-    fail_on_spills: bool,
-    told: list[dict[str, object]],
+    entrant: Entrant, archs: list[str] | None, fail_on_spills: bool, told: list[dict[str, object]]
 ) -> int:
     """Add what became of one submission to `told`; `text` is how a person reads it."""
     manifest = entrant.manifest

@@ -11,13 +11,17 @@ from harness.process.project import HOME, MARK
 SCRIPT = """# {shell} completion of run.py; load it with: eval "$(python run.py completion {shell})"
 {head}_attnboard() {{
   local cur=${{COMP_WORDS[COMP_CWORD]}} root word=run w
-  for w in "${{COMP_WORDS[@]}}"; do case "$w" in */run.py|run.py|*/attnboard|attnboard) root=$w;; esac; done
+  for w in "${{COMP_WORDS[@]}}"; do
+    case "$w" in */run.py|run.py|*/attnboard|attnboard) root=$w;; esac
+  done
   case "$root" in
     "") return 0;;
     *run.py) root=$(dirname "$root");;
     *) root=$PWD; until [ "$root" = / ] || [ -f "$root/{mark}" ]; do root=$(dirname "$root"); done;;
   esac
-  for w in "${{COMP_WORDS[@]:1:COMP_CWORD-1}}"; do case " {commands} " in *" $w "*) word=$w; break;; esac; done
+  for w in "${{COMP_WORDS[@]:1:COMP_CWORD-1}}"; do
+    case " {commands} " in *" $w "*) word=$w; break;; esac
+  done
   local prev=${{COMP_WORDS[COMP_CWORD-1]}} words=""
   case "$prev" in
     --submission|-s|show|history|compare|explain|verify)
@@ -32,20 +36,23 @@ SCRIPT = """# {shell} completion of run.py; load it with: eval "$(python run.py 
 {cases}
       esac
       case "$prev" in */run.py|run.py|*/attnboard|attnboard)
-        words="{commands} $(cd "$root/submissions" 2>/dev/null && echo *) $words";; esac;;
+        words="{commands} $(_attnboard_names "$root" submissions) $words";; esac;;
   esac
   COMPREPLY=($(compgen -W "$words" -- "$cur"))
 }}
-_attnboard_names() {{ for d in "$1" {home}; do (cd "$d/$2" 2>/dev/null && echo *); done; }}
+# compgen expands its words as a shell does: a name of other signs would be run
+_attnboard_names() {{
+  local d w
+  for d in "$1" {home}; do (cd "$d/$2" 2>/dev/null && for w in *; do case "$w" in
+    *[!A-Za-z0-9_.-]*) ;; *) echo "$w";; esac; done); done
+}}
 complete -o default -F _attnboard run.py ./run.py attnboard python python3
 """
 
 
-def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Declare the command."""
-    parser = subparsers.add_parser("completion", help="print a completion script for your shell")
+def add_flags(parser: argparse.ArgumentParser) -> None:
+    """What may stand behind the command."""
     parser.add_argument("shell", choices=("bash", "zsh"))
-    parser.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -73,9 +80,8 @@ def _flags() -> dict[str, list[str]]:
     parser = argparse.ArgumentParser()
     subparsers = parser.add_subparsers()
     main.add_run(subparsers)
-    for name in main.command_names():
-        if name != "run":
-            main.command_module(name).add_parser(subparsers)
+    for name in main.COMMANDS:
+        main.add_command(subparsers, name, whole=True)
     return {
         name: ["--root"]
         + sorted(

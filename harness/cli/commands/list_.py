@@ -21,15 +21,11 @@ from harness.schema import Claims, Kind, Manifest
 WHAT = ("all", "submissions", "rungs", "baselines", "suites")
 
 
-def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Declare the command."""
-    parser = subparsers.add_parser(
-        "list", help="submissions, their rungs, baselines and suites, and where each stands"
-    )
+def add_flags(parser: argparse.ArgumentParser) -> None:
+    """What may stand behind the command."""
     parser.add_argument("what", nargs="?", choices=WHAT, default="all")
     parser.add_argument("--results", type=Path, metavar="DIR")
     parser.add_argument("--json", action="store_true", help="one JSON document")
-    parser.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -61,7 +57,8 @@ def run(args: argparse.Namespace) -> int:
         print()
     print(
         typed(
-            "next: python run.py --submission NAME · python run.py show NAME · python run.py init NAME"
+            "next: python run.py --submission NAME · python run.py show NAME · python run.py "
+            "init NAME"
             " · python run.py list rungs"
         )
     )

@@ -1,4 +1,4 @@
-"""`profile NAME`: counters of ncu on one call of each case, a roofline picture, the likely limiter in words.
+"""`profile NAME`: ncu's counters on one call of each case, a roofline, the likely limiter in words.
 
 It runs the submission outside the sandbox and without the judge: profile what you trust.
 """
@@ -51,14 +51,12 @@ torch.cuda.cudart().cudaProfilerStop()
 """
 
 
-def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Declare the command."""
-    parser = subparsers.add_parser("profile", help="ncu counters, roofline, likely limiter")
+def add_flags(parser: argparse.ArgumentParser) -> None:
+    """What may stand behind the command."""
     parser.add_argument("name", metavar="NAME")
     parser.add_argument("--suite", default="fa3")
     parser.add_argument("--kernel", default=".*", metavar="REGEX", help="only kernels of this name")
     parser.add_argument("--out", type=Path, default=Path("roofline"), metavar="STEM")
-    parser.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> int:

@@ -9,7 +9,7 @@ import time
 from collections.abc import Sequence
 
 from harness.cli.arguments import whole
-from harness.cli.selftest import ablate
+from harness.cli.selftest import ablate, plan
 from harness.cli.selftest import corpus as selftest_corpus
 from harness.errors import (
     EXIT_OK,
@@ -24,38 +24,28 @@ from harness.process.sandbox.enter import usual_level
 from harness.schema import Result
 
 
-def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Declare the command."""
-    parser = subparsers.add_parser(
-        "selftest", help="run the cheaters and the honest controls against this harness"
-    )
+def add_flags(parser: argparse.ArgumentParser) -> None:
+    """What may stand behind the command."""
     parser.add_argument("names", nargs="*", metavar="NAME", help="only these (default: all)")
     parser.add_argument("--json", action="store_true", help="one JSON document on stdout")
     parser.add_argument("--ablate", action="store_true", help="switch each defence off in turn")
     parser.add_argument("--sandbox", type=int, choices=(0, 1, 2, 3), metavar="LEVEL")
     parser.add_argument("--cpu", action="store_true", help="leave the GPU alone")
     parser.add_argument(
-        "--batch",
-        type=whole(1),
-        default=selftest_corpus.BATCH,
-        metavar="N",
-        help="entrants of one run",
+        "--batch", type=whole(1), default=plan.BATCH, metavar="N", help="entrants of one run"
     )
-    parser.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> int:
     """0 if nothing was accepted that should not be, and nothing flagged that is honest; else 1."""
     machine = inspect_machine()
-    machine = selftest_corpus.replace_gpu(machine) if args.cpu else machine
+    machine = machine.without_gpu() if args.cpu else machine
     level = usual_level() if args.sandbox is None else args.sandbox
     specimens = choose(selftest_corpus.load_corpus(), args.names)
     started = time.monotonic()
     if args.ablate:
         return report_ablation(ablate.ablate(specimens, machine, level, show_ablated), args.json)
-    outcomes = selftest_corpus.run_corpus(
-        specimens, machine, level, show=show, size=args.batch, row=show_row
-    )
+    outcomes = plan.run_corpus(specimens, machine, level, show=show, size=args.batch, row=show_row)
     if args.json:
         document = {"machine": machine.gpu, "sandbox": level, **counts(outcomes)}
         print(json.dumps(document | {"rows": [o.as_json() for o in outcomes]}))

@@ -1,1 +1,1 @@
-"""Commands about records: `add_parser(subparsers)`, `run(args) -> exit code`."""
+"""Commands about records: `add_flags(parser)`, `run(args) -> exit code`."""

@@ -1,11 +1,11 @@
-"""`compare A B`: how much faster A is than B, per config, with the interval; an exit code for scripts."""
+"""`compare A B`: how much faster A is than B, per config, with interval; exit code for scripts."""
 
 from __future__ import annotations
 
 import argparse
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 
 from harness.board import query
 from harness.board.newest import newest
@@ -48,14 +48,13 @@ class Pair:
 
 
 def geomean(pairs: Sequence[Pair]) -> Interval:
-    """Over the configs; cards differ on all of them alike, so that is added once, as on the board."""
+    """Over the configs; cards differ on all alike, so that is added once, as on the board."""
     found = stats.geomean([pair.told for pair in pairs])
     return found if all(pair.one_card for pair in pairs) else stats.across_cards(found)
 
 
-def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Declare the command."""
-    parser = subparsers.add_parser("compare", help="how much faster A is than B, with its interval")
+def add_flags(parser: argparse.ArgumentParser) -> None:
+    """What may stand behind the command."""
     add_pair(parser)
     parser.add_argument("more", metavar="C", nargs="*", help="A against each of these, too")
     query.add_json(parser)
@@ -66,7 +65,6 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
         default=None,
         help="exit 1 if A is slower than B by more than this, beyond doubt (1%%)",
     )
-    parser.set_defaults(run=run)
 
 
 def add_pair(parser: argparse.ArgumentParser) -> None:
@@ -174,7 +172,7 @@ def _named(name: str, heads: list[Head]) -> list[Head]:
 
 
 def _best(mine: list[Head], theirs: list[Head], among: list[Head]) -> list[Pair]:
-    """Runs that hold both count before the newest of each; GPUs before the CPU, most configs first."""
+    """Runs that hold both, before the newest of each; GPUs first, most configs first."""
     shared_runs = {h.run for h in mine} & {h.run for h in theirs}
     together = (
         [h for h in mine if h.run in shared_runs],
@@ -184,16 +182,15 @@ def _best(mine: list[Head], theirs: list[Head], among: list[Head]) -> list[Pair]
     for left, right in (together, (mine, theirs)):
         for board in {(h.gpu, h.suite_sha256, h.protocol) for h in left}:
             pairs = _on_board([_passed(side, board) for side in (left, right)], among)
-            best = max(
-                best, pairs, key=lambda p: (len(p), bool(p) and p[0].a.machine.has_gpu, _date(p))
-            )
+            best = max(best, pairs, key=_weight)
         if best:
             break
     return best
 
 
-def _date(pairs: list[Pair]) -> str:
-    return max((pair.a.date for pair in pairs), default="")
+def _weight(pairs: list[Pair]) -> tuple[object, ...]:
+    gpu = bool(pairs) and pairs[0].a.machine.has_gpu
+    return (len(pairs), gpu, max((pair.a.date for pair in pairs), default=""))
 
 
 def _passed(heads: list[Head], board: tuple[str, str, int]) -> dict[str, Head]:
@@ -256,7 +253,8 @@ def _lines(args: argparse.Namespace, pairs: list[Pair], overall: Interval) -> li
     if not all(pair.paired for pair in pairs):
         against = pairs[0].a.speedup.against if pairs[0].a.speedup else "the baseline"
         lines.append(
-            f"measured in different runs and compared through {sanitize(against)}: wider than side by side"
+            f"measured in different runs and compared through {sanitize(against)}: wider than "
+            "side by side"
         )
         if not all(pair.one_card for pair in pairs):
             lines.append("on two cards, which differ by up to 2.5 %: that is in the intervals")
@@ -302,7 +300,7 @@ def _unheld(pairs: Sequence[Pair]) -> list[str]:
 
 def _document(args: argparse.Namespace, pairs: list[Pair], overall: Interval) -> dict[str, object]:
     def told(ratio: Interval) -> dict[str, object]:
-        return {"value": ratio.value, "low": ratio.low, "high": ratio.high, "words": words(ratio)}
+        return asdict(ratio) | {"words": words(ratio)}
 
     def lasts(pair: Pair) -> dict[str, object]:
         speed, energy = speed_ratio(pair.a, pair.b), energy_ratio(pair.a, pair.b)

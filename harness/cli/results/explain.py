@@ -1,36 +1,45 @@
-"""`explain A B`: the comparison, the ceilings, what each kernel asks of an SM, the likely limiter in words."""
+"""`explain A B`: comparison, ceilings, what each kernel asks of an SM, its likely limiter."""
 
 from __future__ import annotations
 
 import argparse
+import contextlib
+import glob
 import json
+import os
 import re
+import secrets
 import shutil
 import subprocess
+import tempfile
 from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
 
 from harness.board import query
 from harness.board.render.text import milliseconds, number, sanitize, scientific, times
+from harness.catalog.source_files import read_file
 from harness.cli.results import compare
-from harness.errors import EXIT_OK, typed
+from harness.errors import EXIT_OK, UsageError, typed
 from harness.measure.roofline import Resources, at_clock_pct, ceilings, limiter, sm_clock_mhz
 from harness.problems import get_problem
+from harness.process.project import HOME
+from harness.process.sandbox import enter
+from harness.process.text import shown
 from harness.schema import Result
 
 CACHE = Path.home() / ".cache" / "attnboard" / "entrants"
 USAGE = re.compile(r"Function (\S+?):\s+REG:(\d+) STACK:(\d+) SHARED:(\d+) LOCAL:(\d+)", re.DOTALL)
 MOST_BINARIES = 200
+MOST_BINARY_BYTES, MOST_NOTE_BYTES = 16 << 20, 256 << 10
+MOST_MEMORY_BYTES = 4 << 30  # of cuobjdump
 
 
-def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Declare the command."""
-    parser = subparsers.add_parser("explain", help="compare, and say what likely limits each")
+def add_flags(parser: argparse.ArgumentParser) -> None:
+    """What may stand behind the command."""
     compare.add_pair(parser)
     query.add_json(parser)
     parser.add_argument("--cache", type=Path, default=CACHE, metavar="DIR", help="where builds lie")
-    parser.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -44,11 +53,13 @@ def run(args: argparse.Namespace) -> int:
         case, clock = pair.a.case, sm_clock_mhz(pair.a)
         told = ceilings(case, pair.a.machine, clock, get_problem(pair.a.problem))
         print(
-            f"{sanitize(pair.a.config, 80)}: {sanitize(args.a, 80)} is {compare.words(pair.ratio)} {times(pair.ratio)}"
+            f"{sanitize(pair.a.config, 80)}: {sanitize(args.a, 80)} is "
+            f"{compare.words(pair.ratio)} {times(pair.ratio)}"
         )
         at = f" at {clock:.0f} MHz" if clock else ""
         print(
-            f"  floor{at}: tensor {milliseconds(told.tensor_ms)} ms, exp {milliseconds(told.exp_ms)} ms, "
+            f"  floor{at}: tensor {milliseconds(told.tensor_ms)} ms, exp "
+            f"{milliseconds(told.exp_ms)} ms, "
             f"memory {milliseconds(told.memory_ms)} ms; {told.intensity:.0f} FLOPs a byte"
         )
         rows = [["", "ms", "TFLOP/s", "% of peak", "% at read clock", "rel. L2", "likely limiter"]]
@@ -103,7 +114,8 @@ def _row(result: Result, found: list[Resources]) -> list[str]:
 def _resources(entry: str, found: list[Resources], capability: str) -> list[str]:
     if not found:
         return [
-            f"{sanitize(entry, 80)}: no build of this source is cached here; registers and shared memory unknown"
+            f"{sanitize(entry, 80)}: no build of this source is cached here; registers and "
+            "shared memory unknown"
         ]
     rows = [["kernel", "registers", "shared bytes", "spilled bytes", "threads", "warps an SM"]]
     for one in found:
@@ -117,34 +129,58 @@ def _resources(entry: str, found: list[Resources], capability: str) -> list[str]
 
 
 def resources(cache: Path, result: Result) -> Iterator[Resources]:
-    """One line per kernel of the entry's cached builds, as cuobjdump reads them; threads as Triton notes them."""
+    """One line per kernel of the cached builds, by cuobjdump; threads as Triton notes them.
+
+    A cache is its entrant's to write: what is no plain file of a bearable size is left out, and
+    the tool reads copies behind the walls.
+    """
     tool = _cuobjdump()
-    safe = result.entry.replace("/", "-")
-    binaries = sorted(cache.glob(f"{safe}-*/**/*.cubin"), key=lambda path: path.stat().st_mtime)[
-        -MOST_BINARIES:
-    ]
     seen: set[Resources] = set()
-    for path in binaries if tool else ():
-        note = _triton_note(path)
-        for name, registers, stack, shared, local in USAGE.findall(_usage(tool, path)):
-            shared_bytes = int(note.get("shared", 0)) or int(shared)
-            threads = 32 * int(note.get("num_warps", 0))
-            one = Resources(name, int(registers), shared_bytes, int(stack) + int(local), threads)
-            if one not in seen:
-                seen.add(one)
-                yield one
+    with tempfile.TemporaryDirectory(prefix="attnboard-explain-") as made:
+        notes = _copied(cache, result.entry, Path(made)) if tool else []
+        told = _usage(tool, Path(made), len(notes)) if notes else []
+        for note, text in zip(notes, told, strict=False):
+            for name, *numbers in USAGE.findall(text):
+                registers, stack, shared, local = map(int, numbers)
+                shared_bytes, threads = note.get("shared") or shared, 32 * note.get("num_warps", 0)
+                one = Resources(name, registers, shared_bytes, stack + local, threads)
+                if one not in seen:
+                    seen.add(one)
+                    yield one
+
+
+def _copied(cache: Path, entry: str, folder: Path) -> list[dict[str, int]]:
+    """The newest cubins of `entry` as 0.cubin, 1.cubin, … of `folder`; Triton's note of each."""
+    found = []
+    for path in cache.glob(f"{glob.escape(entry.replace('/', '-'))}-*/**/*.cubin"):
+        with contextlib.suppress(OSError):
+            found.append((path.lstat().st_mtime_ns, path))
+    notes: list[dict[str, int]] = []
+    for _, path in sorted(found)[-MOST_BINARIES:]:
+        with contextlib.suppress(UsageError):
+            body = _plain_file(path, MOST_BINARY_BYTES)
+            (folder / f"{len(notes)}.cubin").write_bytes(body)
+            notes.append(_triton_note(path))
+    return notes
+
+
+def _plain_file(path: Path, most_bytes: int) -> bytes:
+    """Its content; UsageError for a link too, which may lead anywhere."""
+    if path.is_symlink():
+        raise UsageError(f"{shown(path)}: is a link", "python run.py build shows its kernels")
+    return read_file(path, most_bytes, UsageError)
 
 
 def _triton_note(cubin: Path) -> dict[str, int]:
     try:
-        note = json.loads(cubin.with_suffix(".json").read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+        note = json.loads(_plain_file(cubin.with_suffix(".json"), MOST_NOTE_BYTES))
+    except (UsageError, ValueError, RecursionError):
         return {}
     fields = ("shared", "num_warps")
     return {
         key: note[key]
         for key in fields
-        if isinstance(note, dict) and isinstance(note.get(key), int)
+        if isinstance(note, dict) and isinstance(note.get(key), int) and 0 <= note[key] < 1 << 31
     }
 
 
@@ -160,11 +196,23 @@ def _cuobjdump() -> str:
     return str(packed) if packed.exists() else ""
 
 
-def _usage(tool: str, path: Path) -> str:
+def _usage(tool: str, folder: Path, many: int) -> list[str]:
+    """What cuobjdump says of 0.cubin, 1.cubin, … of `folder`; nothing where it takes too long."""
+    each = 'for i in $(seq 0 "$2"); do "$1" -res-usage "$3/$i.cubin"; echo "$4"; done'
+    mark = secrets.token_hex()  # no kernel's name has it
+    words = ["sh", "-c", f"ulimit -v {MOST_MEMORY_BYTES >> 10}; {each}", "sh", tool]
+    rules = enter.Rules(level=min(enter.usual_level(), 1), rw=(folder,), ro=(Path(tool).parent,))
     try:
         told = subprocess.run(
-            [tool, "-res-usage", str(path)], capture_output=True, text=True, timeout=60, check=False
+            enter.command(rules, [*words, str(many - 1), str(folder), mark]),
+            cwd=HOME,
+            env={"PATH": os.defpath, "TMPDIR": str(folder)},
+            capture_output=True,
+            text=True,
+            errors="replace",
+            timeout=60,
+            check=False,
         )
     except (OSError, subprocess.SubprocessError):
-        return ""
-    return told.stdout
+        return []
+    return told.stdout.split(mark)

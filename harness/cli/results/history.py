@@ -11,15 +11,11 @@ from harness.board.render.text import sanitize, times
 from harness.errors import EXIT_OK, typed
 
 
-def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Declare the command."""
-    parser = subparsers.add_parser(
-        "history", help="every run of one entry, and where its speed-up made a step"
-    )
+def add_flags(parser: argparse.ArgumentParser) -> None:
+    """What may stand behind the command."""
     parser.add_argument("name")
     query.add_json(parser)
     query.add_results(parser)
-    parser.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -30,7 +26,8 @@ def run(args: argparse.Namespace) -> int:
         return EXIT_OK
     for board in dict.fromkeys(point.board for point in points):
         print(
-            f"{args.name} on {sanitize(board[0])} · {sanitize(board[1])} (suite {board[2][:8]}, protocol {board[3]})"
+            f"{args.name} on {sanitize(board[0])} · {sanitize(board[1])} (suite {board[2][:8]}, "
+            f"protocol {board[3]})"
         )
         print(query.table(_rows([p for p in points if p.board == board]), indent="  "))
     print(typed(f"next: python run.py compare {args.name}@RUN {args.name}@OTHER_RUN"))

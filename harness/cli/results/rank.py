@@ -1,4 +1,4 @@
-"""`rank`: rebuild leaderboard.md, its picture, the page and what documents quote, from the records alone."""
+"""`rank`: rebuild leaderboard.md, pictures, page and quoted figures, from the records alone."""
 
 from __future__ import annotations
 
@@ -13,18 +13,16 @@ from harness.errors import EXIT_OK, EXIT_SUBMISSION_FAILED, UsageError, typed
 from harness.process.project import results
 
 
-def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Declare the command."""
-    parser = subparsers.add_parser(
-        "rank", help="rebuild leaderboard.md and .html from results/ alone"
-    )
+def add_flags(parser: argparse.ArgumentParser) -> None:
+    """What may stand behind the command."""
     parser.add_argument("--results", type=results, default="", metavar="DIR")
     parser.add_argument(
         "--board",
         "--leaderboard",
         type=Path,
         metavar="FILE",
-        help="everything into this file (default: leaderboard.md beside results/, a CPU's in results/cpu/;"
+        help="everything into this file (default: leaderboard.md beside results/, a CPU's in "
+        "results/cpu/;"
         " of other folders in the folder itself)",
     )
     parser.add_argument(
@@ -34,7 +32,6 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     parser.add_argument(
         "--csv", metavar="FILE", help="one line for each row and shape; - for stdout"
     )
-    parser.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> int:

@@ -1,4 +1,4 @@
-"""`replay RUN ENTRY CONFIG`: ask an entry again what it answered wrongly, with the same inputs bit for bit.
+"""`replay RUN ENTRY CONFIG`: ask an entry again what it got wrong, same inputs bit for bit.
 
 A record tells the secret of its inputs and, where an output was wrong, what they were drawn from.
 The judge draws them again, the entry's worker answers, and the judge looks at the same elements.
@@ -14,6 +14,8 @@ import tempfile
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
+
+from pydantic import ValidationError
 
 from harness.board import query, record
 from harness.board.record import Head
@@ -34,16 +36,16 @@ from harness.problems.base import Probe
 from harness.process.messages import BurstReport
 from harness.process.project import base
 from harness.process.sandbox import enter
-from harness.schema import Kind, Result, Status, Suite
+from harness.schema import Case, Kind, Result, Status, Suite
 from harness.schema.common import AXES
 from harness.schema.mismatch import Mismatch
 
 PRINTED_LINES = 12
+LEAST_ROOM_BYTES = 1 << 28  # of a burst: shapes of checks may be larger than a small suite's own
 
 
-def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Declare the command."""
-    parser = subparsers.add_parser("replay", help="ask again what an entry answered wrongly")
+def add_flags(parser: argparse.ArgumentParser) -> None:
+    """What may stand behind the command."""
     parser.add_argument("replayed", metavar="RUN", help="a run, or how its name begins")
     parser.add_argument("entry", metavar="ENTRY")
     parser.add_argument("config", metavar="CONFIG")
@@ -55,7 +57,6 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     )
     parser.add_argument("--json", action="store_true", help="one JSON document")
     query.add_results(parser)
-    parser.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -84,7 +85,8 @@ def run(args: argparse.Namespace) -> int:
         got = f", x['got']['{found.output}']" if report.error else ""
         print(f"{args.dump}: call {found.call} of the burst")
         print(
-            f"next: x = torch.load('{args.dump}'): x['inputs'], x['expected']['{found.output}']{got}"
+            f"next: x = torch.load('{args.dump}'): x['inputs'], "
+            f"x['expected']['{found.output}']{got}"
         )
     elif report.status is not Status.PASSED:
         print("next: the same with --dump x.pt, which keeps the tensors")
@@ -108,7 +110,7 @@ def find(args: argparse.Namespace) -> Result:
 
 
 def mismatch_of(result: Result) -> Mismatch:
-    """Where its output was wrong; UnavailableError where the row does not tell, or not from what secret."""
+    """Where its output was wrong; UnavailableError if the row or the secret does not tell."""
     who = f"{sanitize(result.entry, 80)} on {sanitize(result.config, 80)}: {result.status.value}"
     if result.mismatch is None:
         raise UnavailableError(
@@ -129,7 +131,7 @@ def request_of(old: Result, found: Mismatch, source: str | None) -> Request:
 
     machine = inspect_machine()
     if old.gpu == "cpu":
-        machine = machine.model_copy(update={"sms": 0, "gpu": "cpu", "uuid": ""})
+        machine = machine.without_gpu()
     elif not machine.has_gpu:
         raise UnavailableError(
             f"its inputs were drawn on {sanitize(old.gpu)}, and NVML finds no GPU here",
@@ -149,16 +151,15 @@ def request_of(old: Result, found: Mismatch, source: str | None) -> Request:
 def ask(
     request: Request, old: Result, found: Mismatch, dump: Path | None
 ) -> tuple[BurstReport, str, str]:
-    """The burst once more: the judge's report, the SHA-256 of the inputs it drew, what was printed."""
+    """The burst once more: the judge's report, the SHA-256 of its inputs, what was printed."""
     from harness.engine.burst import Question, run_burst
     from harness.engine.events import Observer
     from harness.engine.session import opened
 
     (entrant,), (case,) = request.entrants, request.suite.cases
     draw = found.draw
-    question = Question(
-        Probe(case, draw.distribution, draw.kwargs), draw.label, draw.calls, draw.whole, replayed=True
-    )  # fmt: skip
+    probe = Probe(case, draw.distribution, draw.kwargs)
+    question = Question(probe, draw.label, draw.calls, draw.whole, replayed=True)
     with opened(request, lambda result: None, Observer()) as run:
         known = run.record(entrant.name, case)
         run.judge.replay(old.secret)
@@ -178,9 +179,27 @@ def _suite(old: Result, found: Mismatch) -> Suite:
     batch, heads, seqlen, headdim = found.draw.shape
     shape = {"batch": batch, "heads": heads, "seqlen": seqlen, "headdim": headdim}
     axes = {name: getattr(found.draw, name) for name in AXES}
-    burst = {"causal": bool(found.draw.kwargs["causal"]), "burst": found.draw.calls}
-    case = old.case.model_copy(update={**shape, **axes, **burst})
+    burst = {"causal": found.draw.kwargs.get("causal"), "burst": found.draw.calls}
+    try:
+        case = Case.model_validate(old.case.model_dump() | {**shape, **axes, **burst})
+    except ValidationError as error:
+        raise _no_draw(old, error.errors()[0]["msg"]) from None
+    if _bytes(case) > 4 * max(_bytes(old.case), LEAST_ROOM_BYTES):
+        raise _no_draw(old, f"{_bytes(case) >> 30} GiB, more than its own shape takes")
     return usual.model_copy(update={"cases": (case,), "name": old.suite, "baselines": ()})
+
+
+def _bytes(case: Case) -> int:
+    """Of q, k, v and o, or as much as a backward's, in one burst."""
+    return 2 * case.burst * (case.q_bytes + case.kv_bytes)
+
+
+def _no_draw(old: Result, why: str) -> UnavailableError:
+    return UnavailableError(
+        f"{sanitize(old.entry, 80)} on {sanitize(old.config, 80)}: its record tells of inputs "
+        f"that no run draws: {sanitize(why)}",
+        "python run.py rank tells which lines are damaged; measure it again",
+    )
 
 
 def _asked(request: Request, old: Result, found: Mismatch) -> list[str]:

@@ -8,13 +8,7 @@ import json
 from harness.board import query, record
 from harness.board.rank import Board, Row
 from harness.board.render.error_map import error_map
-from harness.board.render.heat_map import (
-    heat_map,
-    hidden_words,
-    loss_words,
-    summary,
-    text_lines,
-)
+from harness.board.render.heat_map import heat_map, hidden_words, loss_words, summary, text_lines
 from harness.board.render.notes import Notes, conditions_of
 from harness.board.render.text import (
     board_title,
@@ -35,16 +29,14 @@ from harness.schema import Result, Status
 PRINTED_LINES = 12
 
 
-def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Declare the command."""
-    parser = subparsers.add_parser("show", help="everything the newest records say of one entry")
+def add_flags(parser: argparse.ArgumentParser) -> None:
+    """What may stand behind the command."""
     parser.add_argument("name")
     parser.add_argument("--samples", action="store_true", help="both clocks of every block")
     parser.add_argument(
         "--json", action="store_true", help="the records themselves, one JSON document"
     )
     query.add_results(parser)
-    parser.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -82,9 +74,18 @@ def _row(board: Board, row: Row) -> list[str]:
     beside += [loss_words(row)] if loss_words(row) else []
     return [
         f"{sanitize(row.entry, 80)} on {board_title(board)}: {sanitize(place)}",
-        f"  {first.kind.value}, {sanitize(first.language)}, by {sanitize(first.author)}; {sanitize(first.version) or 'own code'}",
-        f"  source {first.source_sha256[:16]}  harness {first.harness_commit[:12]}  run {sanitize(first.run, 80)}",
-        f"  {sanitize(where)}, torch {sanitize(machine.torch)}, triton {sanitize(machine.triton)}, python {sanitize(machine.python)}",
+        (
+            f"  {first.kind.value}, {sanitize(first.language)}, by {sanitize(first.author)}; "
+            f"{sanitize(first.version) or 'own code'}"
+        ),
+        (
+            f"  source {first.source_sha256[:16]}  harness {first.harness_commit[:12]}  run "
+            f"{sanitize(first.run, 80)}"
+        ),
+        (
+            f"  {sanitize(where)}, torch {sanitize(machine.torch)}, triton "
+            f"{sanitize(machine.triton)}, python {sanitize(machine.python)}"
+        ),
         *(f"  {line}" for line in beside),
     ]
 
@@ -106,7 +107,8 @@ def _result(board: Board, result: Result, *, samples: bool) -> list[str]:
         f"{number(result.peak_pct, 1)} % of peak, {result.blocks} blocks"
     )
     lines.append(
-        f"    speed-up over {told.against if told else '–'}: {ratio}; {result.numerics_class}; {result.integrity}"
+        f"    speed-up over {told.against if told else '–'}: {ratio}; {result.numerics_class}; "
+        f"{result.integrity}"
     )
     if result.error:
         worst = result.error
@@ -116,7 +118,8 @@ def _result(board: Board, result: Result, *, samples: bool) -> list[str]:
         )
     if result.slack:
         lines.append(
-            f"    clock slack {result.slack.mean_pct:.2f} % of the mean, {result.slack.burst_pct:.2f} % of a burst"
+            f"    clock slack {result.slack.mean_pct:.2f} % of the mean, "
+            f"{result.slack.burst_pct:.2f} % of a burst"
         )
     lines += [f"    {line}" for line in conditions_of(result)]
     if result.kernels:

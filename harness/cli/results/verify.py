@@ -1,4 +1,4 @@
-"""`verify RESULT`: do an old record's figures follow from its samples, and does it measure the same today?
+"""`verify RESULT`: do an old record's figures follow from its samples, is it the same today?
 
 RESULT is an entry, ENTRY@RUN, or FILE.jsonl:LINE. First the record is audited (checksum,
 commitment, figures from samples); then the entry is measured again beside the same baseline and the
@@ -23,6 +23,7 @@ from harness.board import query, record
 from harness.board.newest import newest
 from harness.board.rank import interval_of
 from harness.board.render.text import sanitize, times
+from harness.catalog.entrants import places
 from harness.catalog.suites import load_suite
 from harness.cli.arguments import whole
 from harness.cli.results.compare import _named, percent
@@ -38,7 +39,7 @@ from harness.errors import (
 from harness.measure import stats
 from harness.measure.audit import audit
 from harness.measure.stats import Interval
-from harness.process.project import base, layers
+from harness.process.project import base
 from harness.schema import MOST_BLOCKS, Kind, Machine, Result, Status, Suite, is_hidden
 
 
@@ -50,9 +51,8 @@ class Verdict:
     why: str
 
 
-def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Declare the command."""
-    parser = subparsers.add_parser("verify", help="audit an old record and measure it again")
+def add_flags(parser: argparse.ArgumentParser) -> None:
+    """What may stand behind the command."""
     parser.add_argument("result", metavar="RESULT", help="ENTRY, ENTRY@RUN or FILE.jsonl:LINE")
     parser.add_argument(
         "--audit-only", action="store_true", help="check the record itself, measure nothing"
@@ -63,11 +63,10 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     query.add_json(parser)
     parser.add_argument("--blocks", type=whole(1, MOST_BLOCKS), default=20, metavar="N")
     query.add_results(parser)
-    parser.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> int:
-    """0: SAME or FASTER (or a clean audit); 1: SLOWER or a record that contradicts itself; 3: CANNOT."""
+    """0: SAME or FASTER (or a clean audit); 1: SLOWER or a contradiction; 3: CANNOT."""
     old = _chosen(args)
     wrong = [f"{r.config}: {fault}" for r in old for fault in audit(r, _beside(args, r))]
     told = {"entry": old[0].entry, "records": len(old), "faults": wrong}
@@ -78,7 +77,8 @@ def run(args: argparse.Namespace) -> int:
         say("next: do not trust this record; measure it again")
     else:
         say(
-            f"audit: {len(old)} records of {sanitize(old[0].entry, 80)}: checksum, commitment and figures agree"
+            f"audit: {len(old)} records of {sanitize(old[0].entry, 80)}: checksum, commitment "
+            "and figures agree"
         )
     if wrong or args.audit_only:
         if args.json:
@@ -157,15 +157,12 @@ def obstacle(old: Sequence[Result], machine: Machine, home: Path) -> str:
     gpu = machine.gpu if machine.has_gpu else "cpu"
     if first.gpu != gpu:
         return f"measured on {first.gpu}, this is {gpu}"
-    if (first.machine.sms, first.machine.capability) != (
-        machine.sms,
-        machine.capability,
-    ):
+    if (first.machine.sms, first.machine.capability) != (machine.sms, machine.capability):
         return f"{first.machine.sms} SMs then, {machine.sms} here"
     if any(r.speedup is None for r in old):
         return "the record has no speed-up over a baseline"
     kind = "baselines" if first.kind is Kind.BASELINE else "submissions"
-    if not any((layer / first.entry).is_dir() for layer in layers(home / kind)):
+    if not places([first.entry], home / kind):
         return f"{kind}/{first.entry} is not in {home}"
     return ""
 
@@ -196,7 +193,7 @@ def _measure_again(args: argparse.Namespace, old: Sequence[Result]) -> Verdict:
 
 
 def _suite(old: Sequence[Result], against: str, blocks: int) -> Suite:
-    """The cases of the record, measured as the suite of that name measures, if it is still the same."""
+    """The cases of the record as the suite of that name measures them, if it is the same."""
     cases = tuple(result.case for result in old)
     try:
         suite = load_suite(old[0].suite, base() / "configs")

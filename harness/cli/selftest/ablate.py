@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from harness.cli.selftest.corpus import Outcome, Specimen, run_corpus, runs_on
+from harness.cli.selftest.corpus import Outcome, Specimen, runs_on
 from harness.cli.selftest.defence import Defence, Defences, to_word
+from harness.cli.selftest.plan import run_corpus
 from harness.cli.selftest.without import without
 from harness.schema import Machine
 

@@ -48,7 +48,6 @@ from harness.schema import (
     Suite,
 )
 
-BATCH = 12  # entrants of one run: their processes must fit into memory
 NOBODYS_FAULT = BLAMELESS - {Status.PASSED, Status.UNSUPPORTED}
 
 
@@ -141,7 +140,7 @@ def load_corpus(root: Path = HOME) -> list[Specimen]:
 
 
 def _folders(root: Path, kind: str) -> Iterator[Path]:
-    """expect.yaml of every specimen; those of one file are unfolded for as long as this process lives."""
+    """expect.yaml of every specimen; those of one file are unfolded while this process lives."""
     corpus = root / "tests" / "corpus" / kind
     yield from corpus.glob("*/expect.yaml")
     home = Path(tempfile.mkdtemp(dir=_home().name))
@@ -160,7 +159,7 @@ def honest_control(name: str) -> Path:
 
 @functools.cache
 def _home() -> tempfile.TemporaryDirectory[str]:
-    """Where specimens are unfolded: inside the checkout, which some of them want to reach from there."""
+    """Where specimens are unfolded: in the checkout, which some want to reach from there."""
     build = HOME / "build"  # git sees nothing of it
     with contextlib.suppress(OSError):
         build.mkdir(exist_ok=True)
@@ -213,27 +212,17 @@ def suite_for(problem: Problem, gpu: bool, expect: Expectation) -> Suite:
     )
 
 
-def batches(specimens: Sequence[Specimen], size: int = BATCH) -> list[list[Specimen]]:
-    """Specimens that may share a run: one problem, type, shape, kind of deadline, not too many.
-
-    Who must leave its neighbours alone has a run with these only.
-    """
-    groups: dict[tuple[object, ...], list[Specimen]] = {}
-    for specimen in specimens:
-        expect = specimen.expect
-        alone = specimen.name if expect.beside else ""
-        shape = (specimen.problem, expect.dtype, expect.axes, expect.slower_on_hidden)
-        groups.setdefault((*shape, expect.slow, alone), []).append(specimen)
-    return [group[i : i + size] for group in groups.values() for i in range(0, len(group), size)]
-
-
 def run_batch(
     specimens: Sequence[Specimen],
     machine: Machine,
     level: int,
     row: Callable[[Result], None] = lambda result: None,
+    only_check: bool = False,
 ) -> list[Outcome]:
-    """One run over `specimens`; every one of them has an outcome."""
+    """One run over `specimens`; every one of them has an outcome.
+
+    only_check: nobody is timed, and who gets through the checks is `untried`.
+    """
     first = specimens[0].expect
     gpu = machine.has_gpu
     problem = get_problem(specimens[0].problem)
@@ -254,11 +243,12 @@ def run_batch(
         stack.enter_context(planted(specimens))
         request = Request(
             suite=suite,
-            machine=machine if gpu else replace_gpu(machine),
+            machine=machine if gpu else machine.without_gpu(),
             entrants=(*entrants, *control),
             baseline=suite.against,
             cache=cache,
             sandbox=level,
+            only_check=only_check,
         )
 
         def save(result: Result) -> None:
@@ -312,11 +302,6 @@ def beside(outcome: Outcome, results: Mapping[str, Result]) -> Outcome:
 def runs_on(specimen: Specimen, machine: Machine) -> bool:
     """Whether this machine can show anything about it."""
     return not (specimen.expect.needs_cpu if machine.has_gpu else specimen.expect.needs_gpu)
-
-
-def replace_gpu(machine: Machine) -> Machine:
-    """The same machine as one without a GPU."""
-    return machine.model_copy(update={"sms": 0, "gpu": "cpu", "uuid": ""})
 
 
 @contextlib.contextmanager
@@ -413,29 +398,3 @@ def status_line(result: Result) -> str:
     """Status and the first line of its reason."""
     first = result.reason.splitlines()[0] if result.reason else ""
     return f"{result.status.value} ({first[:90]})" if first else result.status.value
-
-
-def run_corpus(
-    specimens: Sequence[Specimen],
-    machine: Machine,
-    level: int,
-    show: Callable[[Outcome], None] = lambda outcome: None,
-    size: int = BATCH,
-    row: Callable[[Result], None] = lambda result: None,
-) -> list[Outcome]:
-    """Try all `specimens` that this machine can run; again by itself what found no memory among others."""
-    able = [s for s in specimens if runs_on(s, machine) and s.expect.level <= level]
-    outcomes = []
-    for batch in batches(able, size):
-        for first in run_batch(batch, machine, level, row):
-            again = len(batch) > 1 and crowded_out(first)
-            last = run_batch([first.specimen], machine, level, row)[0] if again else first
-            show(last)
-            outcomes.append(last)
-    return outcomes
-
-
-def crowded_out(outcome: Outcome) -> bool:
-    """Whether memory ran out where that was not foreseen: among rivals it may be theirs that is missing."""
-    result = outcome.result
-    return result is not None and result.status is Status.OUT_OF_MEMORY and not outcome.ok

@@ -32,11 +32,12 @@ from harness.schema import Manifest
 DASHES = "---"
 SHARED = "right_answer.py"
 ALWAYS = {"author": "attnboard", "license": "Apache-2.0"}
-SHAPE = f"begin with a docstring: a sentence, '{DASHES}', then YAML; see {__name__.replace('.', '/')}.py"
+HERE = f"{__name__.replace('.', '/')}.py"
+SHAPE = f"begin with a docstring: a sentence, '{DASHES}', then YAML; see {HERE}"
 
 
 def unfold(path: Path, into: Path) -> Path:
-    """Write the specimen `path` as a folder below `into`: manifest.yaml, expect.yaml, submission.py.
+    """Write the specimen `path` as a folder below `into`: manifest, expectation, submission.
 
     Raises SuiteError, naming file and line, if its docstring is none of this kind.
     """

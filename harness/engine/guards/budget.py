@@ -1,7 +1,7 @@
 """How long an entrant may keep a run busy: deadlines of its turns, a budget of all of them.
 
 The budget is the suite's own scale: `entrant_s` seconds, and `entrant_times` times what the trusted
-control needed for its turns so far. A single deadline must leave room for a first call that compiles;
+control needed for its turns so far. One deadline must leave room for a first call that compiles;
 without a budget some fifteen checks and all blocks of every case could each take as long as that.
 Who has let one deadline pass is not trusted with another as long.
 """
@@ -53,5 +53,6 @@ class Budget:
             return ""
         return (
             f"spent {self.spent_s[name]:.0f} s of {allowed_s:.0f} s: {limits.entrant_s:g} s and "
-            f"{limits.entrant_times:g} times the {self.spent_s[self.control]:.1f} s of {self.control}"
+            f"{limits.entrant_times:g} times the {self.spent_s[self.control]:.1f} s of "
+            f"{self.control}"
         )

@@ -63,13 +63,14 @@ class Quiet:
             )
 
     def ready(self, judge_pid: int) -> None:
-        """The judge has its context: learn whether the driver can lock, and whether NVML tells our pids."""
+        """The judge has its context: can the driver lock, and does NVML tell our pids?"""
         self.judge_pid = judge_pid
         if self._checkpoint and not self.locks:
             self._tell_unlocked(self._checkpoint.missing)
         if self.monitor and self.blind:
             self._tell(
-                "NVML does not name this run's processes (a container with pids of its own?): work of others on "
+                "NVML does not name this run's processes (a container with pids of its own?): "
+                "work of others on "
                 "the GPU cannot be seen"
             )
 
@@ -85,11 +86,11 @@ class Quiet:
 
     @property
     def blind(self) -> bool:
-        """Whether NVML lists no pids, or those of another namespace: the judge has a context and is not there."""
+        """Whether NVML lists no pids, or another namespace's: the judge is not among them."""
         return bool(self.monitor) and self.judge_pid not in self._listed()
 
     def hold(self, worker: WorkerProcess, loaded: bool = False) -> Rest:
-        """Lock the worker of `worker` and all that it started, then stop them; `loaded`: before its first turn."""
+        """Lock `worker` and all it started, then stop them; `loaded`: before its first turn."""
         timeout_ms, behind = (LOADED_MS, "its import") if loaded else (LOCK_MS, "its turn")
         child = worker.child
         if not self.locks:
@@ -97,7 +98,7 @@ class Quiet:
             return Rest()
         waited_ms = 0.0
         for _ in range(ROUNDS):
-            child.resume()  # nobody is locked while it is stopped, and a worker can stop its own children
+            child.resume()  # no stopped process is locked, and a worker can stop its children
             for pid in self._on_gpu(child) - worker.held:
                 answer = self._lock(worker, pid, timeout_ms)
                 waited_ms = max(waited_ms, answer.waited_ms)
@@ -112,7 +113,7 @@ class Quiet:
         return Rest("its processes take the GPU faster than they can be locked", waited_ms)
 
     def release(self, worker: WorkerProcess) -> bool:
-        """Let the worker of `worker` and all that it started go on; False if the worker cannot, by no fault of its own."""
+        """Let `worker` and all it started go on; False if it cannot, by no fault of its own."""
         child = worker.child
         child.resume()
         held = (
@@ -127,7 +128,7 @@ class Quiet:
             self._checkpoint.unlock(self.judge_pid)
 
     def strangers(self, workers: Iterable[WorkerProcess]) -> list[str]:
-        """Processes on the GPU that this run did not start, as `1234 (python3)`; empty where NVML is blind."""
+        """Others' processes on the GPU, as `1234 (python3)`; empty where NVML is blind."""
         listed = self._listed()
         known = {self.judge_pid, os.getpid()}
         for worker in workers:
@@ -150,7 +151,7 @@ class Quiet:
         return answer
 
     def _fault(self, answer: Answer, whose: str, when: str) -> str:
-        """Why a process that uses the GPU and is not locked ends its entry; empty if the driver locks nobody."""
+        """Why an unlocked process on the GPU ends its entry; empty if the driver locks nobody."""
         if answer.held is Held.BUSY:
             return f"{whose} GPU work still ran {when}"
         if answer.held is Held.SILENT:
@@ -175,7 +176,8 @@ class Quiet:
 
     def _tell_unlocked(self, why: str) -> None:
         self._tell(
-            f"{why}: a worker's kernels may run on behind its turn, so rows will say 'unlocked', not 'judged'"
+            f"{why}: a worker's kernels may run on behind its turn, so rows will say 'unlocked', "
+            "not 'judged'"
         )
 
     def _tell(self, text: str) -> None:
@@ -185,7 +187,7 @@ class Quiet:
 
 
 def has_device_open(pid: int) -> bool:
-    """Whether a process holds the driver's memory device, as every process with CUDA does; True if nobody may look."""
+    """Whether it holds the driver's memory device, as all with CUDA do; True if none may look."""
     try:
         files = list(Path(f"/proc/{pid}/fd").iterdir())
     except OSError as cause:

@@ -6,6 +6,7 @@ import contextlib
 import select
 import time
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass
 from functools import partial
 
 from harness.errors import HarnessError, WireError
@@ -31,9 +32,20 @@ JUDGE_START_S = 180
 JUDGE_REQUEST_S = 600
 TURN_SPARE_S = 30  # of the judge's own work in a turn: copies and comparisons
 
-
 #: Ends the worker on turn; is told the deadline that was missed, in seconds.
 Overdue = Callable[[float], object]
+
+
+@dataclass(frozen=True)
+class BurstOptions:
+    """What a burst is beside its calls."""
+
+    profile: bool = False  # kernels are named, nobody is on the clock
+    preheat_ms: float = 0  # of trusted work before it
+    compare: bool = False  # its results with those of libraries, afterwards
+
+
+PLAIN = BurstOptions()
 
 
 class JudgeFailed(HarnessError):
@@ -57,18 +69,13 @@ class JudgeClient:
         self._send({"op": "start", "problem": problem, "device": device, "env": gpu_env})
 
     def wait_ready(self) -> None:
-        """Block until it has its context; learn its commitment and whether it can share device memory."""
+        """Block until it has its context; learn its commitment, and whether it shares memory."""
         hello = self._read(self._receive(JUDGE_START_S), JudgeReady)
         self.commitment, self.shares_memory = hello.commitment, hello.shares
         self.start_s = hello.start_s
 
     def attach(
-        self,
-        name: str,
-        worker: Child,
-        sizes: tuple[int, int],
-        timeout_s: float,
-        overdue: Overdue,
+        self, name: str, worker: Child, sizes: tuple[int, int], timeout_s: float, overdue: Overdue
     ) -> BurstReport | None:
         """Hand the worker's line to the judge; None if it mapped its buffers, else its failure."""
         message = {"op": "attach", "worker": name, "timeout_s": timeout_s}
@@ -104,19 +111,15 @@ class JudgeClient:
         name: str,
         timeout_s: float,
         overdue: Overdue,
-        profile: bool = False,
-        preheat_ms: float = 0,
-        compare: bool = False,
+        options: BurstOptions = PLAIN,
         kernels_s: float | None = None,
     ) -> BurstReport:
-        """Run the current inputs on one worker; it may take `timeout_s` to get ready and again for its calls.
+        """Run the current inputs on one worker; `timeout_s` to get ready, and again for its calls.
 
-        compare: its results with those of libraries, afterwards.
         kernels_s: what kernels may take once the calls have returned, where that is less.
         """
-        message = {"op": "burst", "worker": name, "timeout_s": timeout_s, "profile": profile}
+        message = {"op": "burst", "worker": name, "timeout_s": timeout_s, **asdict(options)}
         message |= {} if kernels_s is None else {"kernels_s": kernels_s}
-        message |= {"preheat_ms": preheat_ms, "compare": compare}
         with self._busy_with(name):
             self._send(message)
             answer = self._answer_of_worker(2 * timeout_s + TURN_SPARE_S, overdue)
@@ -167,11 +170,11 @@ class JudgeClient:
         return answer.secret
 
     def replay(self, secret: str) -> None:
-        """From now on draw inputs from the secret that a record told; results are kept for `dump`."""
+        """From now on draw inputs from a record's secret; results are kept for `dump`."""
         self._read(self._ask({"op": "replay", "secret": secret}, JUDGE_REQUEST_S), Done)
 
     def dump(self, path: str, call: int) -> str:
-        """Have one call of the replayed burst written to `path`, if not empty; SHA-256 of its inputs."""
+        """Have one call of the replayed burst written to `path`, if any; SHA-256 of its inputs."""
         message = {"op": "dump", "path": path, "call": call}
         return self._read(self._ask(message, JUDGE_REQUEST_S), Dumped).sha256
 

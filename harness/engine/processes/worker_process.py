@@ -5,7 +5,7 @@
        ^                                      │ fails, or is made unusable  │
        └──────────────────────────────────────┴─── leave, reap <───────────┘
 
-Nobody else touches its parts: who wants it to do something says so here. Nothing here imports torch.
+Nobody else touches its parts: who wants it to do something says so here. No import of torch.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from harness.catalog.entrants import intact
-from harness.engine.processes.judge_client import JudgeClient, Overdue
+from harness.engine.processes.judge_client import BurstOptions, JudgeClient, Overdue
 from harness.errors import WireError
 from harness.problems import Problem
 from harness.process import wire
@@ -82,7 +82,7 @@ class WorkerProcess:
 
     @property
     def compiles_alone(self) -> bool:
-        """Whether its builder needs neither torch nor the fork server: a plain .cu, through NVRTC."""
+        """Whether its builder needs neither torch nor fork server: a plain .cu, by NVRTC."""
         return self.entrant.manifest.entry.endswith(".cu")
 
     @property
@@ -131,7 +131,7 @@ class WorkerProcess:
         )
 
     def build_ahead(self, cases: Sequence[Case], limits: Limits, machine: Machine) -> None:
-        """Run the builder on the CPU alone, for the GPU of `machine`; whatever it cannot do is left."""
+        """Run the builder on the CPU, for the GPU of `machine`; what it cannot do is left."""
         env = {
             "CUDA_VISIBLE_DEVICES": "",
             # what torch would choose by itself on that GPU, so that its cache is found again
@@ -211,14 +211,11 @@ class WorkerProcess:
         judge: JudgeClient,
         timeout_s: float,
         overdue: Overdue,
-        profile: bool = False,
-        preheat_ms: float = 0,
-        compare: bool = False,
+        options: BurstOptions,
         kernels_s: float | None = None,
     ) -> tuple[BurstReport, bool]:
         """Its calls of the judge's current inputs; whether it can go on behind them."""
-        asked = (timeout_s, overdue, profile, preheat_ms, compare, kernels_s)
-        reply = judge.burst(self.label, *asked)
+        reply = judge.burst(self.label, timeout_s, overdue, options, kernels_s)
         return reply, self._goes_on(reply)
 
     def stretch(
@@ -296,14 +293,7 @@ class WorkerProcess:
     def _arguments(self) -> list[str]:
         manifest = self.entrant.manifest.model_dump_json()
         return [
-            *(
-                "--folder",
-                str(self.jail.source),
-                "--manifest",
-                manifest,
-                "--device",
-                self.device,
-            ),
+            *("--folder", str(self.jail.source), "--manifest", manifest, "--device", self.device),
             *("--function", self.problem.function, "--problem", self.problem.name),
         ]
 

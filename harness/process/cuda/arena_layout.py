@@ -1,4 +1,4 @@
-"""How tensors lie in an arena, for the engine that sizes it and the processes that cut it. No torch."""
+"""How tensors lie in an arena, for the engine that sizes it and those who cut it. No torch."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Holding a process's GPU work back from outside: the CUDA driver's checkpoint lock (driver API, CUDA Checkpointing).
+"""Holding a process's GPU work back from outside: the CUDA driver's checkpoint lock.
 
 `lock` waits until all that a process has submitted to the GPU is done and holds back every later
 CUDA call of it until `unlock`. It goes through libcuda by ctypes; the caller needs neither torch
@@ -30,7 +30,7 @@ class Held(str, Enum):
     LOCKED = "locked"  # all it had submitted is done, and nothing more can be
     BUSY = "busy"  # its work did not end before the deadline; it runs on
     SILENT = "silent"  # no answer: the process is stopped, or its driver thread is
-    REFUSED = "refused"  # the driver says no: no CUDA in it (3), another user's or gone (304), locked already (401)
+    REFUSED = "refused"  # no CUDA in it (3), another user's or gone (304), locked already (401)
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""The CUDA driver's own calls: memory that is shared by file descriptor, and waits of a stream for a word.
+"""The CUDA driver's own calls: memory shared by file descriptor, a stream's wait for a word.
 
 Memory made here has no legacy IPC handle, so nobody can guess one: who has no descriptor cannot
 open it. Sections 6.14 (virtual memory management) and 6.19 (stream memory operations) of the CUDA
@@ -57,7 +57,7 @@ class _Access(ctypes.Structure):
 
 
 def keep_memory_private() -> None:
-    """Have torch map this process's memory in pieces that no legacy IPC handle opens; before its first tensor."""
+    """Have torch map memory in pieces no legacy IPC handle opens; before its first tensor."""
     torch._C._accelerator_setAllocatorSettings("expandable_segments:True")
 
 
@@ -67,7 +67,7 @@ def timer() -> torch.cuda.Event:
 
 
 class DeviceBytes:
-    """Raw device bytes in the form torch adopts without a copy: `torch.as_tensor(DeviceBytes(...))`."""
+    """Raw device bytes as torch adopts them without a copy: `torch.as_tensor(DeviceBytes(...))`."""
 
     def __init__(self, address: int, size: int) -> None:
         self.__cuda_array_interface__ = {
@@ -79,7 +79,7 @@ class DeviceBytes:
 
 
 class CudaDriver:
-    """libcuda by ctypes; a call that fails raises RuntimeError with the driver's own name of the error.
+    """libcuda by ctypes; a call that fails raises RuntimeError with the driver's own name of it.
 
     Where the GPU has no memory left it is MemoryError, which is no fault of whose turn it is.
     """
@@ -105,7 +105,7 @@ class CudaDriver:
         return size.value
 
     def allocate(self, size: int, shared: bool) -> tuple[int, int]:
-        """Map `size` fresh bytes; returns (address, descriptor). `size`: a multiple of the granularity.
+        """Map `size` fresh bytes; (address, descriptor). `size`: a multiple of the granularity.
 
         The descriptor opens the memory in another process and is the caller's to close; -1
         unless `shared`.

@@ -30,7 +30,7 @@ TABLE = 4096  # bytes from the flag to the table, so that neither lies in the ot
 
 
 class Arena:
-    """A run of bytes seen by two processes; `room` is a uint8 tensor over all that tensors may lie in."""
+    """Bytes seen by two processes; `room`: a uint8 tensor over all that tensors may lie in."""
 
     def __init__(self, kind: ArenaKind, size: int, storage: torch.Tensor, fd: int = -1) -> None:
         self.kind, self.size, self.bytes = kind, size, storage

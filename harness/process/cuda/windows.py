@@ -22,7 +22,7 @@ from harness.process.cuda.arena_layout import ALIGN, aligned
 
 @dataclass(frozen=True)
 class Run:
-    """The tensors of one argument in memory: `tensors` of `size` bytes, the first at byte `start`."""
+    """The tensors of one argument: `tensors` of `size` bytes, the first at byte `start`."""
 
     start: int
     size: int

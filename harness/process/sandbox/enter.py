@@ -260,7 +260,7 @@ def most_processes(wanted: int) -> int:
 
 
 def _with_room(kind: int, wanted: int) -> int:
-    """`wanted`, or less: what the kernel counts by user is never used up by those who are walled in."""
+    """`wanted`, or less: what the kernel counts by user is never all used up behind walls."""
     hard = resource.getrlimit(kind)[1]
     return wanted if hard == resource.RLIM_INFINITY else min(wanted, hard * 3 // 4)
 

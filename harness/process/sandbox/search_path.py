@@ -3,9 +3,10 @@
 Packages may live anywhere: in ~/.local, in a folder on PYTHONPATH, where an editable installation
 points. Each such folder is opened for reading, unless that would open more than packages:
 
-    it is, or holds, a home, the checkout, the harness's cache, the temporary folder or a top folder of the system
+    it is, or holds, a home, the checkout, the harness's cache, the temporary folder or a top
+        folder of the system
     it lies in the checkout, in the cache, or in /etc, /proc, /dev, /run or /sys
-    it lies behind a dot directly below a home (~/.ssh, ~/.config), unless it is a site-packages folder
+    it lies behind a dot directly below a home (~/.ssh), unless it is a site-packages folder
 
 Landlock opens a whole hierarchy or nothing of it, so a folder that holds both packages and a home
 stays shut.
@@ -58,7 +59,7 @@ class DenyList:
 
 
 def shut(*own: Path) -> DenyList:
-    """The homes of this machine (the temporary folder counts as one), and the folders `own` of the harness."""
+    """The homes of this machine (and the temporary folder), and the folders `own` of ours."""
     homes = {Path.home(), Path(pwd.getpwuid(os.getuid()).pw_dir), Path(tempfile.gettempdir())}
     homes |= {Path(e.pw_dir) for e in pwd.getpwall() if e.pw_uid == 0 or e.pw_uid >= FIRST_PERSON}
     resolved = {home.resolve() for home in homes} - {Path("/")}
@@ -66,7 +67,7 @@ def shut(*own: Path) -> DenyList:
 
 
 def asked_for() -> list[str]:
-    """The user's PYTHONPATH and library path, as absolute paths: what a refusal is worth telling of."""
+    """The user's PYTHONPATH and library path, absolute: what a refusal is worth telling of."""
     text = os.pathsep.join(os.environ.get(key, "") for key in ("PYTHONPATH", "LD_LIBRARY_PATH"))
     return list(
         dict.fromkeys(str(Path(entry).absolute()) for entry in text.split(os.pathsep) if entry)
@@ -74,7 +75,7 @@ def asked_for() -> list[str]:
 
 
 def import_path() -> list[str]:
-    """What a worker needs on PYTHONPATH to import what the user can: PYTHONPATH, then the user's site."""
+    """What a worker's PYTHONPATH needs to import as the user can: theirs, then the user's site."""
     own = [str(Path(e).absolute()) for e in os.environ.get("PYTHONPATH", "").split(os.pathsep) if e]
     user = site.getusersitepackages()
     return list(dict.fromkeys([*own, *([user] if user in sys.path else [])]))
@@ -88,6 +89,6 @@ def opened(shut_in: DenyList, entries: Iterable[str] | None = None) -> list[Path
 
 
 def refused(shut_in: DenyList) -> dict[str, str]:
-    """Entries of PYTHONPATH and LD_LIBRARY_PATH that stay shut, and why; absent ones are nobody's loss."""
+    """Entries of PYTHONPATH and LD_LIBRARY_PATH that stay shut, and why; absent ones no loss."""
     reasons = {entry: shut_in.refusal(Path(entry).resolve()) for entry in asked_for()}
     return {entry: why for entry, why in reasons.items() if why and Path(entry).exists()}

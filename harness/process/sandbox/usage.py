@@ -14,6 +14,10 @@ from pathlib import Path
 DISK_FILES = 100_000  # of one entrant, beside Limits.disk_gib
 UNCOUNTED = 1 << 62  # bytes: more than any limit
 RUNNING, ENDED = frozenset("RD"), frozenset("ZX")  # states of a thread: man 5 proc_pid_stat
+WAITING = frozenset(
+    "d"
+)  # D of a thread that is not ending: it stops when it next leaves the kernel
+ENDING = 0x4  # PF_EXITING, of a thread's flags
 FIRST_TO_END = 1000  # oom_score_adj of who ends when memory runs out: man 5 proc_pid_oom_score_adj
 DELETED = " (deleted)"  # how /proc names what has no name
 SOCKET_BYTES = (
@@ -26,7 +30,7 @@ LOOK_AGAIN_S = 10.0  # and without any: a hard link takes neither an inode nor, 
 
 
 def cpu_ns(pids: Iterable[int]) -> dict[int, int]:
-    """Pid → CPU time of all its threads so far, those that ended included; who is gone is left out."""
+    """Pid → CPU time of all its threads so far, ended ones too; who is gone is left out."""
     found = {}
     for pid in pids:
         clock = (~pid << 3) | 2  # CPUCLOCK_SCHED of a process: man 3 clock_getcpuclockid
@@ -36,7 +40,10 @@ def cpu_ns(pids: Iterable[int]) -> dict[int, int]:
 
 
 def states(pid: int) -> str:
-    """A letter for each thread of it; none if it is gone. Asked behind each turn: a read a thread."""
+    """A letter for each thread of it; none if it is gone. Asked behind each turn: a read a thread.
+
+    A `d` is who waits in the kernel, for its vfork say; a `D` does so on its way out.
+    """
     found = ""
     for thread in _threads_of(pid):
         with contextlib.suppress(OSError):  # it has just ended
@@ -45,12 +52,15 @@ def states(pid: int) -> str:
                 stat = os.read(fd, 512)
             finally:
                 os.close(fd)
-            found += chr(stat[stat.rindex(b")") + 2])  # behind a name that may hold anything
+            # state, five numbers, flags: behind a name that may hold anything
+            fields = stat[stat.rindex(b")") + 2 :].split(maxsplit=7)
+            letter, flags = fields[0].decode(), int(fields[6])
+            found += "d" if letter == "D" and not flags & ENDING else letter
     return found
 
 
 def _numbers(file: str) -> dict[str, int]:
-    """Of a file of /proc in lines like `VmRSS:  12 kB`: word → number; empty if it cannot be read.
+    """Of a /proc file in lines like `VmRSS:  12 kB`: word → number; empty if unreadable.
 
     A carriage return ends no line: a process may have one in its name.
     """
@@ -64,7 +74,7 @@ def _numbers(file: str) -> dict[str, int]:
 
 
 def _memory(pid: int, file: str, word: str) -> dict[str, int]:
-    """`_numbers` of one process that has memory; under its own pid is none once its first thread ended."""
+    """`_numbers` of one process that has memory; its own pid's are none once thread one ended."""
     told = _numbers(f"{pid}/{file}")
     if word in told:
         return told
@@ -155,7 +165,7 @@ def room_bytes(pids: Iterable[int]) -> int:
 
 @contextlib.contextmanager
 def _folder(path: str) -> Iterator[int]:
-    """A descriptor of it: what is asked of it is asked of one folder, whatever is mounted meanwhile."""
+    """A descriptor of it: it is asked of one folder, whatever is mounted meanwhile."""
     fd = os.open(path, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         yield fd

@@ -1,4 +1,4 @@
-"""What bounds a kernel: Nsight Compute's counters and one sentence; the picture is harness/cli/commands/roofline_picture.py's.
+"""What bounds a kernel: Nsight Compute's counters and one sentence; cli/ draws the picture.
 
 Three parts, each usable alone:
     run_ncu     starts a command under ncu with METRICS and `--clock-control none`
@@ -103,7 +103,8 @@ def run_ncu(command: Sequence[str], kernel_regex: str = ".*", timeout_s: float =
         raise ProfileUnavailableError(explain_missing(""))
     arguments = [
         ncu, "--clock-control", "none", "--csv", "--page", "raw", "--print-units", "base",
-        "--profile-from-start", "off", "--kernel-name", f"regex:{kernel_regex}", "--metrics", ",".join(METRICS), *command,
+        "--profile-from-start", "off", "--kernel-name", f"regex:{kernel_regex}",
+        "--metrics", ",".join(METRICS), *command,
     ]  # fmt: skip
     try:
         done = subprocess.run(
@@ -129,7 +130,8 @@ def explain_missing(text: str) -> str:
     if "ERR_NVGPUCTRPERM" in text:
         return (
             "the driver does not let this user read counters (ERR_NVGPUCTRPERM); the static report "
-            "follows. Ask for the module option NVreg_RestrictProfilingToAdminUsers=0, or run as root"
+            "follows. Ask for the module option NVreg_RestrictProfilingToAdminUsers=0, or run as "
+            "root"
         )
     if "No kernels were profiled" in text:
         return "no kernel matched; check the name with: python run.py build NAME"

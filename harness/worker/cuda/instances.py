@@ -23,7 +23,7 @@ def with_defaults(launch: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def instances(launch: Mapping[str, Any]) -> Iterator[tuple[str, Mapping[str, Any], dict[str, Any]]]:
-    """(name expression, kernel entry, {headdim, causal, dtype}) for every case the manifest names."""
+    """(name expression, kernel entry, {headdim, causal, dtype}) for every case of the manifest."""
     for kernel in with_defaults(launch)["kernels"]:
         masks = {"both": (True, False), "true": (True,), "false": (False,)}[kernel["causal"]]
         for headdim in kernel["headdims"]:

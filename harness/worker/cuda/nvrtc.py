@@ -133,7 +133,7 @@ def compile_source(
 def plan(
     folder: Path, entry: str, launch: Mapping[str, Any], arch: str, cache: Path
 ) -> tuple[list[list[str]], Callable[[list[str]], Program]]:
-    """The groups of kernel instances that are a program each, and what compiles one or finds it in `cache`."""
+    """Groups of kernel instances, a program each, and what compiles or finds one in `cache`."""
     nvrtc = bindings("nvrtc")
     names = sorted({name for name, _, _ in instances(launch)})
     # A kernel that is no template is in every program of its file, so such a file is one program.

@@ -1,4 +1,4 @@
-"""The builder of `run.py build`: `python -m harness.worker.cuda.report --fd N` tells what ptxas said.
+"""The builder of `run.py build`: `python -m harness.worker.cuda.report --fd N`, ptxas's words.
 
 It runs behind the walls like every builder, for the compiler reads what a stranger wrote. One
 message asks; each kernel is an answer of its own, and the last one says that all are told or what

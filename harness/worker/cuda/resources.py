@@ -48,7 +48,7 @@ class KernelReport:
     """Threads of a block: from the manifest, else from __launch_bounds__."""
     blocks_per_sm: int | None = None
     occupancy_pct: float | None = None
-    """Resident warps in % of what a multiprocessor can hold; an upper bound when smem is unknown."""
+    """Resident warps in % of what an SM can hold; an upper bound when smem is unknown."""
     limited_by: str = ""
     notes: tuple[str, ...] = ()
     """Performance warnings of ptxas, for example C7508: setmaxnreg ignored."""
@@ -69,8 +69,9 @@ class KernelReport:
         if self.spill_store_bytes or self.spill_load_bytes:
             found.insert(
                 0,
-                f"spills {self.spill_store_bytes} bytes of stores, {self.spill_load_bytes} of loads: "
-                "fewer live values, smaller tiles, or a lower minimum of blocks in __launch_bounds__",
+                f"spills {self.spill_store_bytes} bytes of stores, {self.spill_load_bytes} of "
+                "loads: fewer live values, smaller tiles, or a lower minimum of blocks in "
+                "__launch_bounds__",
             )
         return tuple(found)
 
@@ -94,7 +95,7 @@ def kernels_of(cubin: bytes) -> frozenset[str]:
 
 
 def parse_ptxas(log: str, kernels: Collection[str]) -> list[KernelReport]:
-    """Those of `kernels` that ptxas names, in its order; text between two names belongs to the first.
+    """Those of `kernels` that ptxas names, in order; text between two belongs to the first.
 
     Of a kernel that is named twice every number is the greatest that is said.
     """
@@ -126,16 +127,9 @@ def parse_ptxas(log: str, kernels: Collection[str]) -> list[KernelReport]:
 
 
 def _worse(one: KernelReport, other: KernelReport) -> KernelReport:
-    numbers = [
-        "registers",
-        "stack_bytes",
-        "spill_store_bytes",
-        "spill_load_bytes",
-        "smem_static_bytes",
-    ]
-    return replace(
-        other, **{name: max(getattr(one, name), getattr(other, name)) for name in numbers}
-    )
+    numbers = ("registers", "stack_bytes", "spill_store_bytes", "spill_load_bytes")
+    worse = {n: max(getattr(one, n), getattr(other, n)) for n in (*numbers, "smem_static_bytes")}
+    return replace(other, **worse)
 
 
 def _number(pattern: str, text: str) -> int:
@@ -336,43 +330,25 @@ def _run(command: list[str], entry: str) -> str:
 # --- the page ------------------------------------------------------------------------------------
 
 
+COLUMNS = ("arch", "regs", "smem", "spill", "stack", "threads", "blocks/SM", "occ.")
+
+
 def render(reports: Iterable[KernelReport]) -> str:
     """One line per kernel and architecture, warnings under the kernel they belong to."""
-    header = (
-        "kernel",
-        "arch",
-        "regs",
-        "smem",
-        "spill",
-        "stack",
-        "threads",
-        "blocks/SM",
-        "occ.",
-        "",
-    )
-    rows = [header]
-    under: list[tuple[str, ...]] = [()]
+    rows: list[tuple[str, ...]] = [("kernel", *COLUMNS, "")]
+    under: list[list[str]] = [[]]
     for r in reports:
         dynamic = "+?" if r.smem_dynamic_bytes is None else ""
-        smem = r.smem_static_bytes + (r.smem_dynamic_bytes or 0)
-        occupancy = "?" if r.occupancy_pct is None else f"{r.occupancy_pct:.0f} %"
-        rows.append(
-            (
-                r.name,
-                r.arch,
-                str(r.registers),
-                f"{smem}{dynamic}",
-                str(r.spill_store_bytes + r.spill_load_bytes),
-                str(r.stack_bytes),
-                str(r.threads or "?"),
-                str(r.blocks_per_sm if r.blocks_per_sm is not None else "?"),
-                occupancy,
-                f"({r.limited_by})" if r.limited_by else "",
-            )
-        )
-        warnings = tuple(f"warning: {text}" for text in r.warnings)
-        under.append((*warnings, *(f"broken promise: {text}" for text in r.broken)))
-    widths = [max(len(row[i]) for row in rows) for i in range(len(header))]
+        smem = f"{r.smem_static_bytes + (r.smem_dynamic_bytes or 0)}{dynamic}"
+        spills = r.spill_store_bytes + r.spill_load_bytes
+        threads, blocks = r.threads or "?", "?" if r.blocks_per_sm is None else r.blocks_per_sm
+        share = "?" if r.occupancy_pct is None else f"{r.occupancy_pct:.0f} %"
+        numbers = (r.registers, smem, spills, r.stack_bytes, threads, blocks, share)
+        why = f"({r.limited_by})" if r.limited_by else ""
+        rows.append((r.name, r.arch, *map(str, numbers), why))
+        warnings = [f"warning: {text}" for text in r.warnings]
+        under.append([*warnings, *(f"broken promise: {text}" for text in r.broken)])
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     lines = []
     for row, warnings in zip(rows, under, strict=True):
         first = row[0].ljust(widths[0])

@@ -1,10 +1,10 @@
 """A plain .cu file as a submission: NVRTC compiles it, the driver launches it.
 
     expression    arithmetic of the manifest to integers
-    section       the launch section: defaults, kernel instances
+    instances     the launch section: defaults, kernel instances
     nvrtc         .cu -> cubins in a cache; no GPU
     tensor_map    TMA descriptors
-    cuda_launch   cubins on a device, prepared launches
+    launch        cubins on a device, prepared launches
 
 These files import nothing of the harness but one another: they run next to code nobody vouches for.
 """
@@ -23,7 +23,7 @@ from harness.worker.cuda.nvrtc import CudaSourceError, arch_name, bindings, comp
 
 
 def get_ready() -> None:
-    """Load what `load` and the first launch need, and no file of a submission; what is missing, `load` says."""
+    """Load what `load` and the first launch need, no submission's file; `load` says what lacks."""
     with contextlib.suppress(CudaSourceError):
         bindings("driver")
         bindings("nvrtc").nvrtcVersion()

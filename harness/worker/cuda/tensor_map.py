@@ -1,4 +1,4 @@
-"""TMA descriptors of a launch: a tensor seen as (D, S, B * H), encoded once per address and shape."""
+"""TMA descriptors of a launch: a tensor as (D, S, B * H), encoded once per address and shape."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class TensorMaps:
     def find(
         self, name: str, address: int, shape: tuple[int, ...], dtype: str, sizes: Mapping[str, int]
     ) -> tuple[Any, Any]:
-        """(error of the driver or 0, descriptor) of a contiguous (B, H, S, D) tensor at `address`."""
+        """(error of the driver or 0, descriptor) of a contiguous (B, H, S, D) tensor."""
         key = (name, address, shape, dtype)
         if key in self.cache:
             return 0, self.cache[key]

@@ -14,6 +14,7 @@
 //
 // Shapes   q, o  [batch, heads, seqlen_q, D], k, v  [batch, heads / group, seqlen_k, D], any strides but that of D,
 //          lse  [batch, heads, seqlen_q] fp32 or null; one CTA per SM, persistent
+//          -DPACKED=1: batch is 1, the row of tokens holds sequences; list_blocks lists their query blocks first
 //          q_smem [SQ][WGS][64, D], its first 16 * Q_STEPS columns in registers too
 //          k_smem, v_smem [SK, SV][N, D]   S [64, N], O [64, D] registers of a warpgroup
 // Phases   LOAD (producer warp)   SCORE   SOFTMAX   ACCUMULATE   STORE
@@ -43,6 +44,22 @@
 // promise: smem_bytes=229512 registers=168 spills=0 warnings=0 blocks=1
 // build: -DHEADDIM=256 -DBF16=1
 // promise: smem_bytes=229512 registers=168 spills=0 warnings=0 blocks=1
+// build: -DHEADDIM=64 -DPACKED=1
+// promise: smem_bytes=114984 registers=96 spills=0 warnings=0 blocks=1
+// build: -DHEADDIM=64 -DPACKED=1 -DBF16=1
+// promise: smem_bytes=114984 registers=96 spills=0 warnings=0 blocks=1
+// build: -DHEADDIM=128 -DPACKED=1
+// promise: smem_bytes=229672 registers=128 spills=0 warnings=0 blocks=1
+// build: -DHEADDIM=128 -DPACKED=1 -DBF16=1
+// promise: smem_bytes=229672 registers=128 spills=0 warnings=0 blocks=1
+// build: -DHEADDIM=128 -DFULL_ONLY=1 -DPACKED=1
+// promise: smem_bytes=196808 registers=168 spills=0 warnings=0 blocks=1
+// build: -DHEADDIM=128 -DFULL_ONLY=1 -DPACKED=1 -DBF16=1
+// promise: smem_bytes=196808 registers=168 spills=0 warnings=0 blocks=1
+// build: -DHEADDIM=256 -DPACKED=1
+// promise: smem_bytes=229544 registers=168 spills=0 warnings=0 blocks=1
+// build: -DHEADDIM=256 -DPACKED=1 -DBF16=1
+// promise: smem_bytes=229544 registers=168 spills=0 warnings=0 blocks=1
 #include "sm90.cuh"
 
 constexpr float P_FLAT = 0.02f;       // a thread's sum of the first tile's P below this: wide logits, a running maximum
@@ -98,21 +115,23 @@ struct Problem {                        // what a launch is given beside its ten
                                         // where all see all, seqlen_k
   int section;                          // query heads per section; the kernel takes the power of two below
   float scale_log2;
+  const int4* list;                     // packed: what list_blocks wrote; else null
 };
 
-template <int D, bool FULL>
+template <int D, bool FULL, bool LISTED>
 __device__ __forceinline__ void attend(const TensorMap& q_map, const TensorMap& k_map, const TensorMap& v_map,
                                        const Problem& problem) {
   using Tile = Shape<D, FULL>;
   constexpr int N = Tile::N, WGS = Tile::WGS, M = 64 * WGS, SK = Tile::SK, SV = Tile::SV, SQ = Tile::SQ;
-  constexpr bool WAIT_K_FIRST = Tile::WAIT_K_FIRST, BOUNDARY = Tile::BOUNDARY, SHORT_LAST = Tile::SHORT_LAST;
+  constexpr bool WAIT_K_FIRST = Tile::WAIT_K_FIRST, BOUNDARY = Tile::BOUNDARY;
+  constexpr bool SHORT_LAST = Tile::SHORT_LAST && !LISTED;   // packed: the list is in order
   constexpr int Q_STEPS = Tile::Q_STEPS, TILE_BYTES = N * D * 2, Q_BYTES = 64 * D * 2;
   constexpr float HEAVY = Tile::HEAVY;
   constexpr int PRODUCER_REGS = WGS == 2 ? 24 : 32, CONSUMER_REGS = WGS == 2 ? 240 : WGS == 3 ? 160 : 112;
   // with one stage of Q the next item's comes as soon as the last scores are there; with two it came long before
   constexpr bool Q_BACK_AT_ONCE = SQ == 1;
   const int seqlen_q = problem.seqlen_q, seqlen_k = problem.seqlen_k, causal = problem.causal, reach = problem.reach;
-  const int section_log2 = 31 - __clz(problem.section), blocks = (seqlen_q + M - 1) / M;
+  const int section_log2 = 31 - __clz(problem.section), blocks = LISTED ? problem.list[0].x : (seqlen_q + M - 1) / M;
   const int heads = problem.batch * problem.heads;
   const int padded = (heads + (1 << section_log2) - 1) >> section_log2 << section_log2;   // heads, whole sections
   const int items = padded * blocks;
@@ -130,6 +149,7 @@ __device__ __forceinline__ void attend(const TensorMap& q_map, const TensorMap& 
   // In every warp only lane 0 touches these words and flags (lds_lane0): its arrival on done[] follows all accesses.
   const uint32_t item_smem = done + 16;                       // [2] x {batch << 16 | head or -1, first row | SAFE} of item i
   const uint32_t redo_smem = item_smem + 16;                  // [2] item i overflowed
+  const uint32_t block_smem = redo_smem + 8;                  // packed: [2] the list's entry of item i
   const int wg = __shfl_sync(~0u, threadIdx.x >> 7, 0);       // warp-uniform; straight from threadIdx it spills
   if (threadIdx.x == 0) {
     for (int i = 0; i < SK; i++) { mbar_init(k_full + 8 * i, 1); mbar_init(k_empty + 8 * i, 4 * WGS); }
@@ -173,7 +193,7 @@ __device__ __forceinline__ void attend(const TensorMap& q_map, const TensorMap& 
       };
 #pragma unroll 1
       while (true) {
-        int at, row_word;
+        int at, row_word; int4 of_list = {0, 0, 0, 0};
         const int index = __shfl_sync(~0u, fetched, 0) + gridDim.x;
         if (redo_slot < 0 && index >= items) {                  // nothing left but the last item's verdict
           if (last_v_row >= 0) put_v(last_v_row, last_v_at);
@@ -183,7 +203,9 @@ __device__ __forceinline__ void attend(const TensorMap& q_map, const TensorMap& 
         }
         if (redo_slot >= 0) {
           at = lds_lane0(item_smem + 8 * redo_slot, leader);
-          row_word = lds_lane0(item_smem + 8 * redo_slot + 4, leader) | SAFE; redo_slot = -1;
+          row_word = lds_lane0(item_smem + 8 * redo_slot + 4, leader) | SAFE;
+          if constexpr (LISTED) of_list = lds_int4_lane0(block_smem + 16 * redo_slot, leader);
+          redo_slot = -1;
         } else {
           // longest query blocks first within a section of heads, then the last ones of all heads
           int block, head;
@@ -195,15 +217,20 @@ __device__ __forceinline__ void attend(const TensorMap& q_map, const TensorMap& 
             const int rest = index - by_section, row_of_items = (unsigned)rest / (unsigned)padded;
             block = blocks - last_blocks + row_of_items; head = rest - row_of_items * padded;
           }
-          row_word = (causal ? blocks - 1 - block : block) * M;
+          if constexpr (LISTED) { of_list = problem.list[1 + block]; row_word = 0; }   // a problem of its own
+          else row_word = (causal ? blocks - 1 - block : block) * M;
           const int batch = divide(head, problem.by_heads);
           at = head < heads ? batch << 16 | (head - batch * problem.heads) : -1;
         }
         if (at >= 0) {                                            // else it only fills up the last section
-          const int first_row = row_word & ~SAFE, end = min(first_row + M + reach, seqlen_k);
+          const int begin = LISTED ? of_list.z : 0;                // of K and V
+          const int first_row = LISTED ? of_list.x : row_word & ~SAFE;
+          const int end = LISTED ? begin + (causal ? min(M + of_list.w - of_list.y, of_list.w) : of_list.w)
+                                 : min(first_row + M + reach, seqlen_k);
           const int at_kv = (at & ~0xffff) | divide(at & 0xffff, problem.by_group);
-          put_k(0, at_kv); if (last_v_row >= 0) put_v(last_v_row, last_v_at);
+          put_k(begin, at_kv); if (last_v_row >= 0) put_v(last_v_row, last_v_at);
           sts_if(item_smem + 8 * (item & 1), at, leader); sts_if(item_smem + 8 * (item & 1) + 4, row_word, leader);
+          if constexpr (LISTED) sts_int4_if(block_smem + 16 * (item & 1), of_list, leader);
 #pragma unroll 1
           for (int w = 0; w < WGS; w++) {
             const int slot = w * SQ + qs;
@@ -215,7 +242,7 @@ __device__ __forceinline__ void attend(const TensorMap& q_map, const TensorMap& 
                           at >> 16, q_full + 8 * slot, leader);
           }
           if (++qs == SQ) qs = 0, qp ^= 1;
-          int row = N;
+          int row = begin + N;
 #pragma unroll 1
           for (; row < end; row += N) { put_k(row, at_kv); put_v(row - N, at_kv); }
           last_v_row = row - N; last_v_at = at_kv;
@@ -223,7 +250,7 @@ __device__ __forceinline__ void attend(const TensorMap& q_map, const TensorMap& 
         }
         // All tiles of the item are asked for; the consumers still have a stage or two to do, which hides the latency.
         // An item that is done again did not use up its number.
-        if (causal || !Tile::IN_TURN) atomic_next_if(fetched, problem.counter, leader & (row_word < SAFE));
+        if (causal || LISTED || !Tile::IN_TURN) atomic_next_if(fetched, problem.counter, leader & (row_word < SAFE));
         else if (row_word < SAFE) fetched = index;
         if (verified < item - 1) verify(item - 2);
       }
@@ -324,6 +351,9 @@ __device__ __forceinline__ void attend(const TensorMap& q_map, const TensorMap& 
       mbar_wait(q_full + 8 * slot, qp);
       const int at = lds_lane0(item_smem + 8 * item, lane0), row_word = lds_lane0(item_smem + 8 * item + 4, lane0);
       if (at < 0) break;
+      const int rows = LISTED ? lds_lane0(block_smem + 16 * item + 4, lane0) : seqlen_q;
+      const int keys = LISTED ? lds_lane0(block_smem + 16 * item + 12, lane0) : seqlen_k;
+      const int far = !LISTED ? reach : causal ? keys - rows : keys;
       const uint32_t q_desc = desc_low(q_smem, 16) + (qs * WGS + w) * (Q_BYTES >> 4);
       if constexpr (Q_STEPS > 0) {                  // Q [16, 16 * Q_STEPS] of this warp, out of the 128-byte swizzle
         const int q_row = warp * 16 + (lane & 15);
@@ -335,12 +365,12 @@ __device__ __forceinline__ void attend(const TensorMap& q_map, const TensorMap& 
       }
       const int r0 = (row_word & ~SAFE) + w * 64;                 // this warpgroup's rows r0 ... r0 + 63
       const int row = r0 + warp * 16 + (lane >> 2);               // this thread's rows: row and row + 8
-      const int limit0 = min(row + reach, seqlen_k - 1) - 2 * (lane & 3);       // last valid kv row,
-      const int limit1 = min(row + 8 + reach, seqlen_k - 1) - 2 * (lane & 3);   // less this lane's column
+      const int limit0 = min(row + far, keys - 1) - 2 * (lane & 3);       // last valid kv row,
+      const int limit1 = min(row + 8 + far, keys - 1) - 2 * (lane & 3);   // less this lane's column
       // kv tiles: [0, full) need no mask in any of the 64 rows, [full, mine) do, [mine, all) only later warpgroups need
-      const int all = (min((row_word & ~SAFE) + M + reach, seqlen_k) - 1) / N + 1;
-      const int mine = r0 < seqlen_q ? (min(r0 + 64 + reach, seqlen_k) - 1) / N + 1 : 1;
-      const int full = min(r0 + 1 + reach, seqlen_k) / N;
+      const int all = (min((row_word & ~SAFE) + M + far, keys) - 1) / N + 1;
+      const int mine = r0 < rows ? (min(r0 + 64 + far, keys) - 1) / N + 1 : 1;
+      const int full = min(r0 + 1 + far, keys) / N;
 
       // first tile: nothing to overlap with inside this warpgroup
       wait_k();
@@ -351,7 +381,7 @@ __device__ __forceinline__ void attend(const TensorMap& q_map, const TensorMap& 
 #pragma unroll
       for (int i = 0; i < NO; i++) O[i] = 0.f;
       // few keys: here the rounding of P would be half of the error
-      const bool in_full = mine <= (seqlen_k <= Tile::SHORT ? 1 : Tile::IN_FULL);
+      const bool in_full = mine <= (keys <= Tile::SHORT ? 1 : Tile::IN_FULL);
       if (in_full) add_rest();
       pack_p(); touch(P);
       if (!WAIT_K_FIRST && mine > 1) wait_k();
@@ -361,7 +391,7 @@ __device__ __forceinline__ void attend(const TensorMap& q_map, const TensorMap& 
       // the reference is kept while no thread's sum of a tile's P passes these; below 0 it is the running maximum
       float up0 = P_LIMIT, up1 = P_LIMIT;
       if constexpr (HEAVY > 0.f) {                  // in units of a thread's usual sum: a heavy key, half of the others
-        const float least = seqlen_k <= Tile::SHORT ? RISE : 0.f;
+        const float least = keys <= Tile::SHORT ? RISE : 0.f;
         const float grow = 0.25f * fmaxf(least, fmaf(HEAVY, sqrtf((float)mine), 0.5f));
         up0 = fminf(quad_sum(l0) * grow, P_LIMIT); up1 = fminf(quad_sum(l1) * grow, P_LIMIT);
       }
@@ -447,11 +477,12 @@ __device__ __forceinline__ void attend(const TensorMap& q_map, const TensorMap& 
       else {
         const float r0_ = rcp_approx(l0), r1_ = rcp_approx(l1);
         const int batch = at >> 16, head = at & 0xffff;
-        uint16_t* o = problem.o + batch * problem.o_batch + head * problem.o_head + row * problem.o_row + (lane & 3) * 8;
+        const int to = row + (LISTED ? lds_lane0(block_smem + 16 * item, lane0) : 0);   // row of o
+        uint16_t* o = problem.o + batch * problem.o_batch + head * problem.o_head + to * problem.o_row + (lane & 3) * 8;
         if (problem.lse && (lane & 3) == 0) {
-          float* row_lse = problem.lse + (uint64_t)(batch * problem.heads + head) * seqlen_q + row;
-          if (row < seqlen_q) row_lse[0] = LN2 * (m0 + log2_approx(l0));
-          if (row + 8 < seqlen_q) row_lse[8] = LN2 * (m1 + log2_approx(l1));
+          float* row_lse = problem.lse + (uint64_t)(batch * problem.heads + head) * seqlen_q + to;
+          if (row < rows) row_lse[0] = LN2 * (m0 + log2_approx(l0));
+          if (row + 8 < rows) row_lse[8] = LN2 * (m1 + log2_approx(l1));
         }
 #pragma unroll
         for (int j = 0; j < NO; j += 16) {                        // 32 columns: 4 lanes hold 4 x 2 each of two rows
@@ -462,8 +493,8 @@ __device__ __forceinline__ void attend(const TensorMap& q_map, const TensorMap& 
             y[i] = pack_two(O[j + 4 * i + 2] * r1_, O[j + 4 * i + 3] * r1_);
           }
           transpose_quad(x, lane); transpose_quad(y, lane);       // now each lane holds 8 adjacent columns
-          stg_words_if(o + j * 2, x, row < seqlen_q);
-          stg_words_if(o + 8 * problem.o_row + j * 2, y, row + 8 < seqlen_q);
+          stg_words_if(o + j * 2, x, row < rows);
+          stg_words_if(o + 8 * problem.o_row + j * 2, y, row + 8 < rows);
         }
       }
       __syncwarp();
@@ -473,11 +504,36 @@ __device__ __forceinline__ void attend(const TensorMap& q_map, const TensorMap& 
 }
 
 #ifndef FULL_ONLY
-#define FULL_ONLY 0                   // 1: a build for full attention alone, which headdim 128 has
+#define FULL_ONLY 0                   // 1, headdim 128: the tile of full attention and of chunks over longer caches
+#endif
+#ifndef PACKED
+#define PACKED 0                      // 1: a row of tokens holds sequences, each of its own length
 #endif
 
 extern "C" __global__ void __launch_bounds__((Shape<HEADDIM, FULL_ONLY>::WGS + 1) * 128, 1)
 attention_forward(const __grid_constant__ TensorMap q_map, const __grid_constant__ TensorMap k_map,
                   const __grid_constant__ TensorMap v_map, const __grid_constant__ Problem problem) {
-  attend<HEADDIM, FULL_ONLY>(q_map, k_map, v_map, problem);
+  attend<HEADDIM, FULL_ONLY, PACKED>(q_map, k_map, v_map, problem);
 }
+
+#if PACKED
+// list <- {blocks}, then for each query block {its first token of q, rows from there to the end of its sequence, first
+// token of k, keys}: a problem of its own, the mask ending bottom-right. Blocks late in their sequence, which causal
+// makes long, come first. q_begin, k_begin [sequences + 1]; no sequence has more than most_blocks. One CTA.
+extern "C" __global__ void list_blocks(const int* q_begin, const int* k_begin, int sequences, int most_blocks,
+                                       int4* list) {
+  constexpr int M = 64 * Shape<HEADDIM, FULL_ONLY>::WGS;
+  __shared__ int count;
+  if (threadIdx.x == 0) count = 0;
+  for (int block = most_blocks - 1; block >= 0; block--) {
+    __syncthreads();
+    for (int i = threadIdx.x; i < sequences; i += blockDim.x) {
+      const int begin = q_begin[i], rows = q_begin[i + 1] - begin - block * M;
+      const int keys = k_begin[i + 1] - k_begin[i];
+      if (rows > 0) list[1 + atomicAdd(&count, 1)] = {begin + block * M, rows, k_begin[i], keys};
+    }
+  }
+  __syncthreads();
+  if (threadIdx.x == 0) list[0] = {count, 0, 0, 0};
+}
+#endif

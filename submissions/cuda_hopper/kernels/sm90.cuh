@@ -151,6 +151,13 @@ __device__ __forceinline__ int lds_lane0(uint32_t addr, int lane0) {
 __device__ __forceinline__ void sts_if(uint32_t addr, int v, int on) {
   asm volatile("{.reg .pred p; setp.ne.b32 p,%2,0; @p st.shared.b32 [%0],%1;}" ::"r"(addr), "r"(v), "r"(on) : "memory");
 }
+__device__ __forceinline__ int4 lds_int4_lane0(uint32_t addr, int lane0) {
+  const int x = lds_lane0(addr, lane0), y = lds_lane0(addr + 4, lane0), z = lds_lane0(addr + 8, lane0);
+  return {x, y, z, lds_lane0(addr + 12, lane0)};
+}
+__device__ __forceinline__ void sts_int4_if(uint32_t addr, int4 v, int on) {
+  sts_if(addr, v.x, on); sts_if(addr + 4, v.y, on); sts_if(addr + 8, v.z, on); sts_if(addr + 12, v.w, on);
+}
 // Four words to global memory in one instruction; a store in C++ may become four, which costs 0.5 us an item and more.
 __device__ __forceinline__ void stg_words_if(void* at, const uint32_t (&x)[4], int on) {
   asm volatile("{.reg .pred p; setp.ne.b32 p,%5,0; @p st.global.v4.b32 [%0],{%1,%2,%3,%4};}"

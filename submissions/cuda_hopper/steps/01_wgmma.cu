@@ -1,6 +1,7 @@
 // Rung 1, wgmma: one warpgroup owns 64 query rows; the tensor cores read Q, K and V where they lie in shared memory.
 //
-// Shapes   q, k, v, o  [B, H, S, D] contiguous fp16, D = 64, 128 or 256; q_smem, k_smem, v_smem [64, D], 128-byte swizzle
+// Shapes   q, k, v, o  [B, H, S, D] contiguous fp16, D = 64, 128 or 256; q_smem, k_smem, v_smem [64, D], 128-byte
+//          swizzle
 //
 //              kv tiles, j = 0 ... →                    a block owns one row of this picture
 //            ┌────┬────┬────┬────┐
@@ -15,7 +16,8 @@
 
 constexpr int N = 64;   // kv rows per tile
 
-// rows [row0, row0 + 64) of a [S, D] matrix into panels of 64 columns: 16-byte chunk c of row r goes to chunk c ^ (r % 8)
+// rows [row0, row0 + 64) of a [S, D] matrix into panels of 64 columns: 16-byte chunk c of row r goes to chunk c ^ (r %
+// 8)
 template <int D> __device__ __forceinline__ void load_tile(uint32_t smem, const uint16_t* head, int row0, int S) {
 #pragma unroll 4
   for (int i = threadIdx.x; i < 64 * D / 8; i += 128) {
@@ -28,10 +30,12 @@ template <int D> __device__ __forceinline__ void load_tile(uint32_t smem, const 
 }
 
 template <int D, bool CAUSAL>
-__global__ void __launch_bounds__(128, 1) step(const uint16_t* q, const uint16_t* k, const uint16_t* v, uint16_t* o, int S, float scale) {
+__global__ void __launch_bounds__(128, 1)
+    step(const uint16_t* q, const uint16_t* k, const uint16_t* v, uint16_t* o, int S, float scale) {
   extern __shared__ __align__(1024) uint8_t smem[];
   const uint32_t q_smem = smem_u32(smem), k_smem = q_smem + 64 * D * 2, v_smem = k_smem + N * D * 2;
-  const int blocks = (S + 63) / 64, first_row = (blocks - 1 - (int)blockIdx.x % blocks) * 64, lane = threadIdx.x & 31;   // longest first
+  // longest first
+  const int blocks = (S + 63) / 64, first_row = (blocks - 1 - (int)blockIdx.x % blocks) * 64, lane = threadIdx.x & 31;
   const uint64_t head = (uint64_t)(blockIdx.x / blocks) * S * D;
   const int row = first_row + (threadIdx.x >> 5) * 16 + (lane >> 2), end = CAUSAL ? min(first_row + 64, S) : S;
   const Limits limits = row_limits<CAUSAL>(row, S, lane);
@@ -50,10 +54,16 @@ __global__ void __launch_bounds__(128, 1) step(const uint16_t* q, const uint16_t
     wgmma_fence();
 #pragma unroll
     for (int i = 0; i < D / 16; i++)
-      QK<N>::mma(s, desc_low(q_smem, 16) + (i & 3) * 2 + (i >> 2) * 512, desc_low(k_smem, 16) + (i & 3) * 2 + (i >> 2) * 512, i != 0);
+      QK<N>::mma(s, desc_low(q_smem, 16) + (i & 3) * 2 + (i >> 2) * 512,
+                 desc_low(k_smem, 16) + (i & 3) * 2 + (i >> 2) * 512, i != 0);
     wgmma_commit(); wgmma_wait<0>(); touch(s);
     // SOFTMAX
-    float shrink[2]; softmax_tile(s, rows, scale, limits, key, shrink); scale_o(acc, shrink); pack_p(p, s); touch(p); touch(acc);
+    float shrink[2];
+    softmax_tile(s, rows, scale, limits, key, shrink);
+    scale_o(acc, shrink);
+    pack_p(p, s);
+    touch(p);
+    touch(acc);
     // ACCUMULATE
     wgmma_fence();
 #pragma unroll

@@ -1,35 +1,42 @@
-// Rung 3, warp specialisation: one warp only loads, two warpgroups only compute, and registers follow the work (setmaxnreg).
+// Rung 3, warp specialisation: one warp only loads, two warpgroups only compute; registers follow work (setmaxnreg).
 // Changed  LOAD runs ahead on its own; 128 query rows share every K and V tile; tiles of 128 kv rows (64 if D = 256).
 //
 //   producer    K0 V0 K1 V1 K2 ...          empty[s]: 8 warps gave the slot back     full[s]: the bytes are there
 //   warpgroup 0    [S0][softmax][O0][S1] ...
 //   warpgroup 1    [S0][softmax][O0][S1] ... its softmax runs under the other's products only by chance
 //
-// Shapes   q, k, v, o  [B, H, S, D] contiguous fp16, D = 64, 128 or 256; q_smem [128, D], k_smem and v_smem two stages [N, D]
+// Shapes   q, k, v, o  [B, H, S, D] contiguous fp16, D = 64, 128 or 256; q_smem [128, D], k_smem and v_smem two stages
+//          [N, D]
 // Phases   LOAD  SCORE  SOFTMAX  ACCUMULATE  STORE
 // Bound    both warpgroups tend to want the tensor cores, then the exponentials, at the same time
 // Limits   sm_90a only; any S, any scale
 // Run      python run.py --submission cuda_hopper/steps/03_warp_specialized.cu
 #include "rows.cuh"
 
-template <int D> struct Tile { static constexpr int N = D == 256 ? 64 : 128; };   // kv rows per tile; D = 256 leaves room for 64
+// kv rows per tile; D = 256 leaves room for 64
+template <int D> struct Tile { static constexpr int N = D == 256 ? 64 : 128; };
 constexpr int WGS = 2, M = 64 * WGS, STAGES = 2;
 
 template <int D, bool CAUSAL>
 __global__ void __launch_bounds__((WGS + 1) * 128, 1)
-step(const __grid_constant__ TensorMap q_map, const __grid_constant__ TensorMap k_map, const __grid_constant__ TensorMap v_map,
-     uint16_t* o, int S, float scale) {
+    step(const __grid_constant__ TensorMap q_map, const __grid_constant__ TensorMap k_map,
+         const __grid_constant__ TensorMap v_map, uint16_t* o, int S, float scale) {
   extern __shared__ __align__(1024) uint8_t smem[];
   constexpr int N = Tile<D>::N;
   constexpr uint32_t TILE = N * D * 2, Q_TILE = 64 * D * 2;
   const uint32_t q_smem = smem_u32(smem), k_smem = q_smem + WGS * Q_TILE, v_smem = k_smem + STAGES * TILE;
-  const uint32_t k_full = v_smem + STAGES * TILE, k_empty = k_full + 8 * STAGES, v_full = k_empty + 8 * STAGES, v_empty = v_full + 8 * STAGES;
+  const uint32_t k_full = v_smem + STAGES * TILE, k_empty = k_full + 8 * STAGES, v_full = k_empty + 8 * STAGES,
+                 v_empty = v_full + 8 * STAGES;
   const uint32_t q_full = v_empty + 8 * STAGES;
   const int wg = __shfl_sync(~0u, threadIdx.x >> 7, 0), blocks = (S + M - 1) / M;
-  const int first_row = (blocks - 1 - (int)blockIdx.x % blocks) * M, head = blockIdx.x / blocks, end = CAUSAL ? min(first_row + M, S) : S;
+  const int first_row = (blocks - 1 - (int)blockIdx.x % blocks) * M, head = blockIdx.x / blocks,
+            end = CAUSAL ? min(first_row + M, S) : S;
   if (threadIdx.x == 0) {
     for (int i = 0; i < STAGES; i++) {
-      mbar_init(k_full + 8 * i, 1); mbar_init(v_full + 8 * i, 1); mbar_init(k_empty + 8 * i, 4 * WGS); mbar_init(v_empty + 8 * i, 4 * WGS);
+      mbar_init(k_full + 8 * i, 1);
+      mbar_init(v_full + 8 * i, 1);
+      mbar_init(k_empty + 8 * i, 4 * WGS);
+      mbar_init(v_empty + 8 * i, 4 * WGS);
     }
     for (int i = 0; i < WGS; i++) mbar_init(q_full + 8 * i, 1);
     proxy_fence();
@@ -50,7 +57,8 @@ step(const __grid_constant__ TensorMap q_map, const __grid_constant__ TensorMap 
       for (int i = 0; i < WGS; i++) {
         mbar_expect_if(q_full + 8 * i, Q_TILE, leader);
 #pragma unroll
-        for (int c = 0; c < D / 64; c++) tma_load_if(q_smem + i * Q_TILE + c * 8192, &q_map, c * 64, first_row + 64 * i, head, q_full + 8 * i, leader);
+        for (int c = 0; c < D / 64; c++)
+          tma_load_if(q_smem + i * Q_TILE + c * 8192, &q_map, c * 64, first_row + 64 * i, head, q_full + 8 * i, leader);
       }
 #pragma unroll 1
       for (int key = 0; key < end; key += N) {
@@ -68,7 +76,8 @@ step(const __grid_constant__ TensorMap q_map, const __grid_constant__ TensorMap 
     auto score = [&] {       // S = Q K^T, issued only
       const uint32_t k_desc = desc_low(k_smem, 16) + ks * (TILE >> 4);
 #pragma unroll
-      for (int i = 0; i < D / 16; i++) QK<N>::mma(s, q_desc + (i & 3) * 2 + (i >> 2) * 512, k_desc + (i & 3) * 2 + (i >> 2) * (N * 8), i != 0);
+      for (int i = 0; i < D / 16; i++)
+        QK<N>::mma(s, q_desc + (i & 3) * 2 + (i >> 2) * 512, k_desc + (i & 3) * 2 + (i >> 2) * (N * 8), i != 0);
       wgmma_commit();
     };
     auto accumulate = [&] {  // O += P V, issued only
@@ -90,7 +99,12 @@ step(const __grid_constant__ TensorMap q_map, const __grid_constant__ TensorMap 
       // SCORE
       mbar_wait(k_full + 8 * ks, kp); wgmma_fence(); score(); wgmma_wait<0>(); touch(s); release_k();
       // SOFTMAX
-      float shrink[2]; softmax_tile(s, rows, scale, limits, key, shrink); scale_o(acc, shrink); pack_p(p, s); touch(p); touch(acc);
+      float shrink[2];
+      softmax_tile(s, rows, scale, limits, key, shrink);
+      scale_o(acc, shrink);
+      pack_p(p, s);
+      touch(p);
+      touch(acc);
       // ACCUMULATE
       mbar_wait(v_full + 8 * vs, vp); wgmma_fence(); accumulate(); wgmma_wait<0>(); touch(acc); release_v();
     }

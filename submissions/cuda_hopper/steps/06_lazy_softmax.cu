@@ -1,6 +1,7 @@
-// Rung 6, lazy softmax: P = 2^(s - ref) with ref the maximum of the row's first kv tile; no running maximum, no rescaling of O.
-// Changed  lazy softmax; work comes from a counter; a warpgroup stops at its own diagonal and starts the next item while the others
-//          finish; Q's slot is handed back before the last P V, O leaves through registers; four warpgroups at headdim 64
+// Rung 6, lazy softmax: P = 2^(s - ref), ref the maximum of the row's first kv tile; no rescaling of O.
+// Changed  lazy softmax; work comes from a counter; a warpgroup stops at its own diagonal and starts the next item
+//          while the others finish; Q's slot is handed back before the last P V, O leaves through registers; four
+//          warpgroups at headdim 64
 //
 //                 kv tiles, left to right →            one work item = 64 * WGS query rows of one head
 //   warpgroup 0 ┌────┬────┬────┐                       first   exact maximum, it becomes ref
@@ -11,10 +12,11 @@
 // Shapes   q, k, v, o  [heads, S, D] contiguous fp16 (heads = batch * nheads); one CTA per SM, persistent
 //          q_smem [SQ][WGS][64, D]   k_smem, v_smem [SK, SV][N, D]   S [64, N], O [64, D] registers of a warpgroup
 // Phases   LOAD (producer warp)   SCORE   SOFTMAX   ACCUMULATE   STORE
-// Overflow a thread's partial row sum bounds all its P, so sum <= 2^15 proves that they fit fp16. Otherwise ref rises by a power
-//          of two (exact). If a P overflowed even fp32, l is inf or NaN for good, and the item is done again with a running maximum.
-// Bound    the slowest SM: each holds an item in reserve. 32 MB sections cost 8 % at headdim 256 that way, so they hold 128 MB
-//          at headdim 128 and 256
+// Overflow a thread's partial row sum bounds all its P, so sum <= 2^15 proves that they fit fp16. Otherwise ref rises
+//          by a power of two (exact). If a P overflowed even fp32, l is inf or NaN for good, and the item is done again
+//          with a running maximum.
+// Bound    the slowest SM: each holds an item in reserve. 32 MB sections cost 8 % at headdim 256 that way, so they hold
+//          128 MB at headdim 128 and 256
 // Measured one NVIDIA H200, official configs: 577 / 727 / 789 TFLOP/s, 1.252 / 1.048 / 1.017 x flash_attn_3 (NOTES.md)
 // Limits   sm_90a only; any S, any scale; one launch at a time, since the work counter is a global of the module
 // Run      python run.py --submission cuda_hopper/steps/06_lazy_softmax.cu
@@ -27,17 +29,31 @@ constexpr int SAFE = 1 << 30;         // flag in an item's row word: redo with t
 
 // kv rows per tile, consumer warpgroups of 64 query rows, K, V and Q stages; where a trip waits for K and for V
 template <int D> struct Shape;
-template <> struct Shape<64> { static constexpr int N = 64, WGS = 4, SK = 3, SV = 3, SQ = 2; static constexpr bool WAIT_K_FIRST = true, BOUNDARY = false; };
-template <> struct Shape<128> { static constexpr int N = 128, WGS = 2, SK = 2, SV = 2, SQ = 2; static constexpr bool WAIT_K_FIRST = false, BOUNDARY = true; };
-template <> struct Shape<256> { static constexpr int N = 80, WGS = 2, SK = 2, SV = 2, SQ = 1; static constexpr bool WAIT_K_FIRST = true, BOUNDARY = true; };
+template <>
+struct Shape<64> {
+  static constexpr int N = 64, WGS = 4, SK = 3, SV = 3, SQ = 2;
+  static constexpr bool WAIT_K_FIRST = true, BOUNDARY = false;
+};
+template <>
+struct Shape<128> {
+  static constexpr int N = 128, WGS = 2, SK = 2, SV = 2, SQ = 2;
+  static constexpr bool WAIT_K_FIRST = false, BOUNDARY = true;
+};
+template <>
+struct Shape<256> {
+  static constexpr int N = 80, WGS = 2, SK = 2, SV = 2, SQ = 1;
+  static constexpr bool WAIT_K_FIRST = true, BOUNDARY = true;
+};
 
 __device__ int counter[2];            // next item, CTAs that are done; both 0 before and after a launch
 
 template <int D>
 __global__ void __launch_bounds__((Shape<D>::WGS + 1) * 128, 1)
-step(const __grid_constant__ TensorMap q_map, const __grid_constant__ TensorMap k_map, const __grid_constant__ TensorMap v_map,
-     uint16_t* o_base, int seqlen, float scale_log2, int causal, int heads, int section) {
-  constexpr int N = Shape<D>::N, WGS = Shape<D>::WGS, M = 64 * WGS, SK = Shape<D>::SK, SV = Shape<D>::SV, SQ = Shape<D>::SQ;
+    step(const __grid_constant__ TensorMap q_map, const __grid_constant__ TensorMap k_map,
+         const __grid_constant__ TensorMap v_map, uint16_t* o_base, int seqlen, float scale_log2, int causal, int heads,
+         int section) {
+  constexpr int N = Shape<D>::N, WGS = Shape<D>::WGS, M = 64 * WGS, SK = Shape<D>::SK, SV = Shape<D>::SV,
+                SQ = Shape<D>::SQ;
   constexpr bool WAIT_K_FIRST = Shape<D>::WAIT_K_FIRST, BOUNDARY = Shape<D>::BOUNDARY;
   constexpr uint32_t TILE_BYTES = N * D * 2, Q_BYTES = 64 * D * 2;
   constexpr int PRODUCER_REGS = WGS == 2 ? 24 : 32, CONSUMER_REGS = WGS == 2 ? 240 : 112;
@@ -51,7 +67,8 @@ step(const __grid_constant__ TensorMap q_map, const __grid_constant__ TensorMap 
   const uint32_t v_full = k_empty + 8 * SK, v_empty = v_full + 8 * SV;
   const uint32_t q_full = v_empty + 8 * SV, q_empty = q_full + 8 * WGS * SQ;
   const uint32_t done = q_empty + 8 * WGS * SQ;               // [2] all warps finished item i (barrier i % 2)
-  // In every warp only lane 0 touches these words and flags (lds_lane0), so its arrival on done[] comes after all accesses.
+  // In every warp only lane 0 touches these words and flags (lds_lane0), so its arrival on done[] comes after all
+  // accesses.
   const uint32_t item_smem = done + 16;                       // [2] x {head or -1, first row | SAFE} of item i
   const uint32_t redo_smem = item_smem + 16;                  // [2] item i overflowed
   const int wg = __shfl_sync(~0u, threadIdx.x >> 7, 0);       // warp-uniform; straight from threadIdx it spills
@@ -71,7 +88,8 @@ step(const __grid_constant__ TensorMap q_map, const __grid_constant__ TensorMap 
     if (__shfl_sync(~0u, threadIdx.x >> 5, 0) == 0) {
       // One converged warp walks the loop and lane 0 acts, by predicates inside the asm.
       const int leader = (threadIdx.x & 31) == 0;
-      int ks = 0, vs = 0, qs = 0, last_v_row = -1, last_v_head = 0, redo_head = -1, redo_row = 0, item = 0, verified = 0, fetched = (int)blockIdx.x - (int)gridDim.x;
+      int ks = 0, vs = 0, qs = 0, last_v_row = -1, last_v_head = 0, redo_head = -1, redo_row = 0, item = 0,
+          verified = 0, fetched = (int)blockIdx.x - (int)gridDim.x;
       uint32_t kp = 1, vp = 1, qp = 1;
       auto fill = [&](const TensorMap* map, uint32_t dst, uint32_t full, int row, int head) {
         mbar_expect_if(full, TILE_BYTES, leader);
@@ -109,7 +127,8 @@ step(const __grid_constant__ TensorMap q_map, const __grid_constant__ TensorMap 
         if (redo_head >= 0) { head = redo_head; row_word = redo_row; redo_head = -1; }
         else {
           // longest query blocks first within a section of heads
-          const int group = index >> section_log2, section = (unsigned)group / (unsigned)blocks, block = group - section * blocks;
+          const int group = index >> section_log2, section = (unsigned)group / (unsigned)blocks,
+                    block = group - section * blocks;
           head = (section << section_log2) + (index & ((1 << section_log2) - 1));
           row_word = (causal ? blocks - 1 - block : block) * M;
           if (leader) fetched = atomicAdd(counter, 1);          // needed one item later, so its latency is hidden
@@ -125,7 +144,8 @@ step(const __grid_constant__ TensorMap q_map, const __grid_constant__ TensorMap 
           mbar_expect_if(q_full + 8 * slot, Q_BYTES, leader);
 #pragma unroll
           for (int c = 0; c < D / 64; c++)
-            tma_load_if(q_smem + (qs * WGS + w) * Q_BYTES + c * 8192, &q_map, c * 64, first_row + w * 64, head, q_full + 8 * slot, leader);
+            tma_load_if(q_smem + (qs * WGS + w) * Q_BYTES + c * 8192, &q_map, c * 64, first_row + w * 64, head,
+                        q_full + 8 * slot, leader);
         }
         if (++qs == SQ) qs = 0, qp ^= 1;
         int row = N;
@@ -137,7 +157,10 @@ step(const __grid_constant__ TensorMap q_map, const __grid_constant__ TensorMap 
       }
       sts_if(item_smem + 8 * (item & 1), -1, leader);             // tell the consumers to stop
 #pragma unroll 1
-      for (int w = 0; w < WGS; w++) { mbar_wait(q_empty + 8 * (w * SQ + qs), qp); mbar_arrive_if(q_full + 8 * (w * SQ + qs), leader); }
+      for (int w = 0; w < WGS; w++) {
+        mbar_wait(q_empty + 8 * (w * SQ + qs), qp);
+        mbar_arrive_if(q_full + 8 * (w * SQ + qs), leader);
+      }
       if (leader) {                                               // the last CTA leaves the counters as it found them
         __threadfence();
         if (atomicAdd(counter + 1, 1) == (int)gridDim.x - 1) { counter[0] = 0; counter[1] = 0; }
@@ -156,13 +179,15 @@ step(const __grid_constant__ TensorMap q_map, const __grid_constant__ TensorMap 
     auto next_v = [&] { vs = vs + 1 == SV ? 0 : vs + 1; vp ^= (vs == 0); };
     auto release = [&](uint32_t bar) { mbar_arrive_if(bar, lane0); };
     auto pass_turn = [&] { named_arrive(1 + (w + 1 == WGS ? 0 : w + 1)); };
-    float m0, m1, l0, l1;                                         // rows lane/4 and lane/4 + 8 of the warp's 16; m in log2 units
+    // rows lane/4 and lane/4 + 8 of the warp's 16; m in log2 units
+    float m0, m1, l0, l1;
     const float scale = scale_log2 == 0.f ? 1e-30f : scale_log2;
 
     auto issue_qk = [&](uint32_t q_desc) {
       const uint32_t k_desc = desc_low(k_smem, 16) + k_use * (TILE_BYTES >> 4);
 #pragma unroll
-      for (int i = 0; i < D / 16; i++) QK<N>::mma(S, q_desc + (i & 3) * 2 + (i >> 2) * 512, k_desc + (i & 3) * 2 + (i >> 2) * (N * 8), i != 0);
+      for (int i = 0; i < D / 16; i++)
+        QK<N>::mma(S, q_desc + (i & 3) * 2 + (i >> 2) * 512, k_desc + (i & 3) * 2 + (i >> 2) * (N * 8), i != 0);
       wgmma_commit();
     };
     auto issue_pv = [&] {
@@ -173,9 +198,14 @@ step(const __grid_constant__ TensorMap q_map, const __grid_constant__ TensorMap 
     };
     auto row_max = [&](float& x0, float& x1) {
 #pragma unroll
-      for (int i = 0; i < NS; i += 4) { x0 = fmaxf(x0, fmaxf(S[i], S[i + 1])); x1 = fmaxf(x1, fmaxf(S[i + 2], S[i + 3])); }
-      x0 = fmaxf(x0, __shfl_xor_sync(~0u, x0, 1)); x0 = fmaxf(x0, __shfl_xor_sync(~0u, x0, 2));
-      x1 = fmaxf(x1, __shfl_xor_sync(~0u, x1, 1)); x1 = fmaxf(x1, __shfl_xor_sync(~0u, x1, 2));
+      for (int i = 0; i < NS; i += 4) {
+        x0 = fmaxf(x0, fmaxf(S[i], S[i + 1]));
+        x1 = fmaxf(x1, fmaxf(S[i + 2], S[i + 3]));
+      }
+      x0 = fmaxf(x0, __shfl_xor_sync(~0u, x0, 1));
+      x0 = fmaxf(x0, __shfl_xor_sync(~0u, x0, 2));
+      x1 = fmaxf(x1, __shfl_xor_sync(~0u, x1, 1));
+      x1 = fmaxf(x1, __shfl_xor_sync(~0u, x1, 2));
     };
     auto row_sum = [&](float& x0, float& x1) {
 #pragma unroll
@@ -200,7 +230,8 @@ step(const __grid_constant__ TensorMap q_map, const __grid_constant__ TensorMap 
     auto safe_softmax = [&](int tile, int limit0, int limit1, float& d0, float& d1) {
       limit0 -= tile * N; limit1 -= tile * N;
 #pragma unroll
-      for (int i = 0; i < NS; i++) S[i] = (i / 4 * 8 + (i & 1) > ((i & 2) ? limit1 : limit0)) ? -__int_as_float(0x7f800000) : S[i] * scale;
+      for (int i = 0; i < NS; i++)
+        S[i] = (i / 4 * 8 + (i & 1) > ((i & 2) ? limit1 : limit0)) ? -__int_as_float(0x7f800000) : S[i] * scale;
       d0 = m0; d1 = m1;
       row_max(m0, m1); d0 -= m0; d1 -= m1;
 #pragma unroll
@@ -227,7 +258,15 @@ step(const __grid_constant__ TensorMap q_map, const __grid_constant__ TensorMap 
       // first tile: nothing to overlap with inside this warpgroup
       wait_k();
       wgmma_fence(); issue_qk(q_desc); wgmma_wait<0>(); touch(S); release(k_empty + 8 * k_use);
-      { m0 = m1 = -1e30f; l0 = l1 = 0.f; float d0, d1; safe_softmax(0, limit0, limit1, d0, d1); row_sum(l0, l1); pack_p(); touch(P); }
+      {
+        m0 = m1 = -1e30f;
+        l0 = l1 = 0.f;
+        float d0, d1;
+        safe_softmax(0, limit0, limit1, d0, d1);
+        row_sum(l0, l1);
+        pack_p();
+        touch(P);
+      }
 #pragma unroll
       for (int i = 0; i < NO; i++) O[i] = 0.f;
       if (!WAIT_K_FIRST && mine > 1) wait_k();
@@ -271,9 +310,11 @@ step(const __grid_constant__ TensorMap q_map, const __grid_constant__ TensorMap 
         for (int i = 0; i < NS; i++) S[i] = exp2_approx(fmaf(S[i], scale, (i & 2) ? -m1 : -m0));
         row_sum(s0, s1);
         finish_pv(tile + 1 < mine); pack_p(); touch(P);
-        if (__any_sync(~0u, !(s0 <= P_LIMIT) | !(s1 <= P_LIMIT))) {   // rare: raise m by a whole power of two, which is exact
+        // rare: raise m by a whole power of two, which is exact
+        if (__any_sync(~0u, !(s0 <= P_LIMIT) | !(s1 <= P_LIMIT))) {
           float x0 = 0.f, x1 = 0.f; row_max(x0, x1);
-          const int e0 = min(max(int(__float_as_uint(x0) >> 23) - 127, 0), 126), e1 = min(max(int(__float_as_uint(x1) >> 23) - 127, 0), 126);
+          const int e0 = min(max(int(__float_as_uint(x0) >> 23) - 127, 0), 126),
+                    e1 = min(max(int(__float_as_uint(x1) >> 23) - 127, 0), 126);
           const float a0 = __uint_as_float((127 - e0) << 23), a1 = __uint_as_float((127 - e1) << 23);
           m0 += e0; m1 += e1; s0 *= a0; s1 *= a1; l0 *= a0; l1 *= a1;
 #pragma unroll

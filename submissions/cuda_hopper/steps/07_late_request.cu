@@ -1,6 +1,6 @@
 // Rung 7, late request: the producer asks for the next work item when the present one's last tile was issued.
-// Changed  rung 6 asks when an item begins, so each SM holds one item in reserve and a dynamic queue acts like a static list;
-//          now K and V of a section can stay in L2 (32 MB) without the SMs waiting for one another at the end
+// Changed  rung 6 asks when an item begins, so each SM holds one item in reserve and a dynamic queue acts like a static
+//          list; now K and V of a section can stay in L2 (32 MB) without the SMs waiting for one another at the end
 //
 //   SM a   item 7 ........................ | item 12 ....          early request: 12 was SM a's from the start of 7,
 //   SM b   item 8 ....... | item 11 ....... | idle                  so nobody helped
@@ -10,13 +10,15 @@
 // Shapes   q, k, v, o  [heads, S, D] contiguous fp16 (heads = batch * nheads); one CTA per SM, persistent
 //          q_smem [SQ][WGS][64, D]   k_smem, v_smem [SK, SV][N, D]   S [64, N], O [64, D] registers of a warpgroup
 // Phases   LOAD (producer warp)   SCORE   SOFTMAX   ACCUMULATE   STORE
-// Overflow a thread's partial row sum bounds all its P, so sum <= 2^15 proves that they fit fp16. Otherwise ref rises by a power
-//          of two (exact). If a P overflowed even fp32, l is inf or NaN for good, and the item is done again with a running maximum.
-// Bound    2 B H S^2 D flops (causal) at 4096 per clock and SM: 280 / 560 / 1120 us at 1.83 GHz on 132 SMs for the three official
-//          configs. headdim 128 and 256 are held by the tensor cores at the clock that 700 W allow, headdim 64 by them and
-//          the exponentials together
+// Overflow a thread's partial row sum bounds all its P, so sum <= 2^15 proves that they fit fp16. Otherwise ref rises
+//          by a power of two (exact). If a P overflowed even fp32, l is inf or NaN for good, and the item is done again
+//          with a running maximum.
+// Bound    2 B H S^2 D flops (causal) at 4096 per clock and SM: 280 / 560 / 1120 us at 1.83 GHz on 132 SMs for the
+//          three official configs. headdim 128 and 256 are held by the tensor cores at the clock that 700 W allow,
+//          headdim 64 by them and the exponentials together
 // Measured one NVIDIA H200, official configs: 583 / 763 / 806 TFLOP/s, 1.264 / 1.101 / 1.036 x flash_attn_3 (NOTES.md)
-// Limits   sm_90a only; any S, any scale; at most one launch at a time per counter. A rung has one counter, cuda_hopper one per stream
+// Limits   sm_90a only; any S, any scale; at most one launch at a time per counter. A rung has one counter, cuda_hopper
+//          one per stream
 // Run      python run.py --submission cuda_hopper/steps/07_late_request.cu
 //
 // promise: registers=168 spills=0 warnings=0 blocks=1
@@ -27,15 +29,29 @@ constexpr int SAFE = 1 << 30;         // flag in an item's row word: redo with t
 
 // kv rows per tile, consumer warpgroups of 64 query rows, K, V and Q stages; where a trip waits for K and for V
 template <int D> struct Shape;
-template <> struct Shape<64> { static constexpr int N = 64, WGS = 4, SK = 3, SV = 3, SQ = 2; static constexpr bool WAIT_K_FIRST = true, BOUNDARY = false; };
-template <> struct Shape<128> { static constexpr int N = 128, WGS = 2, SK = 2, SV = 2, SQ = 2; static constexpr bool WAIT_K_FIRST = false, BOUNDARY = true; };
-template <> struct Shape<256> { static constexpr int N = 80, WGS = 2, SK = 2, SV = 2, SQ = 1; static constexpr bool WAIT_K_FIRST = true, BOUNDARY = true; };
+template <>
+struct Shape<64> {
+  static constexpr int N = 64, WGS = 4, SK = 3, SV = 3, SQ = 2;
+  static constexpr bool WAIT_K_FIRST = true, BOUNDARY = false;
+};
+template <>
+struct Shape<128> {
+  static constexpr int N = 128, WGS = 2, SK = 2, SV = 2, SQ = 2;
+  static constexpr bool WAIT_K_FIRST = false, BOUNDARY = true;
+};
+template <>
+struct Shape<256> {
+  static constexpr int N = 80, WGS = 2, SK = 2, SV = 2, SQ = 1;
+  static constexpr bool WAIT_K_FIRST = true, BOUNDARY = true;
+};
 
 // counter: [2], next item and CTAs that are done; both 0 before and after a launch
 template <int D>
-__device__ __forceinline__ void attend(const TensorMap& q_map, const TensorMap& k_map, const TensorMap& v_map, uint16_t* o_base, int seqlen,
-                                       float scale_log2, int causal, int heads, int section, int* counter) {
-  constexpr int N = Shape<D>::N, WGS = Shape<D>::WGS, M = 64 * WGS, SK = Shape<D>::SK, SV = Shape<D>::SV, SQ = Shape<D>::SQ;
+__device__ __forceinline__ void attend(const TensorMap& q_map, const TensorMap& k_map, const TensorMap& v_map,
+                                       uint16_t* o_base, int seqlen, float scale_log2, int causal, int heads,
+                                       int section, int* counter) {
+  constexpr int N = Shape<D>::N, WGS = Shape<D>::WGS, M = 64 * WGS, SK = Shape<D>::SK, SV = Shape<D>::SV,
+                SQ = Shape<D>::SQ;
   constexpr bool WAIT_K_FIRST = Shape<D>::WAIT_K_FIRST, BOUNDARY = Shape<D>::BOUNDARY;
   constexpr uint32_t TILE_BYTES = N * D * 2, Q_BYTES = 64 * D * 2;
   constexpr int PRODUCER_REGS = WGS == 2 ? 24 : 32, CONSUMER_REGS = WGS == 2 ? 240 : 112;
@@ -49,7 +65,8 @@ __device__ __forceinline__ void attend(const TensorMap& q_map, const TensorMap& 
   const uint32_t v_full = k_empty + 8 * SK, v_empty = v_full + 8 * SV;
   const uint32_t q_full = v_empty + 8 * SV, q_empty = q_full + 8 * WGS * SQ;
   const uint32_t done = q_empty + 8 * WGS * SQ;               // [2] all warps finished item i (barrier i % 2)
-  // In every warp only lane 0 touches these words and flags (lds_lane0), so its arrival on done[] comes after all accesses.
+  // In every warp only lane 0 touches these words and flags (lds_lane0), so its arrival on done[] comes after all
+  // accesses.
   const uint32_t item_smem = done + 16;                       // [2] x {head or -1, first row | SAFE} of item i
   const uint32_t redo_smem = item_smem + 16;                  // [2] item i overflowed
   const int wg = __shfl_sync(~0u, threadIdx.x >> 7, 0);       // warp-uniform; straight from threadIdx it spills
@@ -69,7 +86,8 @@ __device__ __forceinline__ void attend(const TensorMap& q_map, const TensorMap& 
     if (__shfl_sync(~0u, threadIdx.x >> 5, 0) == 0) {
       // One converged warp walks the loop and lane 0 acts, by predicates inside the asm.
       const int leader = (threadIdx.x & 31) == 0;
-      int ks = 0, vs = 0, qs = 0, last_v_row = -1, last_v_head = 0, redo_slot = -1, item = 0, verified = 0, fetched = (int)blockIdx.x - (int)gridDim.x;
+      int ks = 0, vs = 0, qs = 0, last_v_row = -1, last_v_head = 0, redo_slot = -1, item = 0, verified = 0,
+          fetched = (int)blockIdx.x - (int)gridDim.x;
       uint32_t kp = 1, vp = 1, qp = 1;
       auto fill = [&](const TensorMap* map, uint32_t dst, uint32_t full, int row, int head) {
         mbar_expect_if(full, TILE_BYTES, leader);
@@ -102,10 +120,13 @@ __device__ __forceinline__ void attend(const TensorMap& q_map, const TensorMap& 
           if (redo_slot < 0) break;
         }
         if (redo_slot >= 0) {
-          head = lds_lane0(item_smem + 8 * redo_slot, leader); row_word = lds_lane0(item_smem + 8 * redo_slot + 4, leader) | SAFE; redo_slot = -1;
+          head = lds_lane0(item_smem + 8 * redo_slot, leader);
+          row_word = lds_lane0(item_smem + 8 * redo_slot + 4, leader) | SAFE;
+          redo_slot = -1;
         } else {
           // longest query blocks first within a section of heads
-          const int group = index >> section_log2, section = (unsigned)group / (unsigned)blocks, block = group - section * blocks;
+          const int group = index >> section_log2, section = (unsigned)group / (unsigned)blocks,
+                    block = group - section * blocks;
           head = (section << section_log2) + (index & ((1 << section_log2) - 1));
           row_word = (causal ? blocks - 1 - block : block) * M;
         }
@@ -120,7 +141,8 @@ __device__ __forceinline__ void attend(const TensorMap& q_map, const TensorMap& 
             mbar_expect_if(q_full + 8 * slot, Q_BYTES, leader);
 #pragma unroll
             for (int c = 0; c < D / 64; c++)
-              tma_load_if(q_smem + (qs * WGS + w) * Q_BYTES + c * 8192, &q_map, c * 64, first_row + w * 64, head, q_full + 8 * slot, leader);
+              tma_load_if(q_smem + (qs * WGS + w) * Q_BYTES + c * 8192, &q_map, c * 64, first_row + w * 64, head,
+                          q_full + 8 * slot, leader);
           }
           if (++qs == SQ) qs = 0, qp ^= 1;
           int row = N;
@@ -129,14 +151,17 @@ __device__ __forceinline__ void attend(const TensorMap& q_map, const TensorMap& 
           last_v_row = row - N; last_v_head = head;
           item++;
         }
-        // All tiles of the item are asked for; the consumers still have a stage or two to do, which hides the latency. An item that is
-        // done again did not use up its number.
+        // All tiles of the item are asked for; the consumers still have a stage or two to do, which hides the latency.
+        // An item that is done again did not use up its number.
         atomic_next_if(fetched, counter, leader & (row_word < SAFE));
         if (verified < item - 1) verify(item - 2);
       }
       sts_if(item_smem + 8 * (item & 1), -1, leader);             // tell the consumers to stop
 #pragma unroll 1
-      for (int w = 0; w < WGS; w++) { mbar_wait(q_empty + 8 * (w * SQ + qs), qp); mbar_arrive_if(q_full + 8 * (w * SQ + qs), leader); }
+      for (int w = 0; w < WGS; w++) {
+        mbar_wait(q_empty + 8 * (w * SQ + qs), qp);
+        mbar_arrive_if(q_full + 8 * (w * SQ + qs), leader);
+      }
       if (leader) {                                               // the last CTA leaves the counters as it found them
         __threadfence();
         if (atomicAdd(counter + 1, 1) == (int)gridDim.x - 1) { counter[0] = 0; counter[1] = 0; }
@@ -155,13 +180,15 @@ __device__ __forceinline__ void attend(const TensorMap& q_map, const TensorMap& 
     auto next_v = [&] { vs = vs + 1 == SV ? 0 : vs + 1; vp ^= (vs == 0); };
     auto release = [&](uint32_t bar) { mbar_arrive_if(bar, lane0); };
     auto pass_turn = [&] { named_arrive(1 + (w + 1 == WGS ? 0 : w + 1)); };
-    float m0, m1, l0, l1;                                         // rows lane/4 and lane/4 + 8 of the warp's 16; m in log2 units
+    // rows lane/4 and lane/4 + 8 of the warp's 16; m in log2 units
+    float m0, m1, l0, l1;
     const float scale = scale_log2 == 0.f ? 1e-30f : scale_log2;  // 0 * -inf would be NaN
 
     auto issue_qk = [&](uint32_t q_desc) {
       const uint32_t k_desc = desc_low(k_smem, 16) + k_use * (TILE_BYTES >> 4);
 #pragma unroll
-      for (int i = 0; i < D / 16; i++) QK<N>::mma(S, q_desc + (i & 3) * 2 + (i >> 2) * 512, k_desc + (i & 3) * 2 + (i >> 2) * (N * 8), i != 0);
+      for (int i = 0; i < D / 16; i++)
+        QK<N>::mma(S, q_desc + (i & 3) * 2 + (i >> 2) * 512, k_desc + (i & 3) * 2 + (i >> 2) * (N * 8), i != 0);
       wgmma_commit();
     };
     auto issue_pv = [&] {
@@ -172,9 +199,14 @@ __device__ __forceinline__ void attend(const TensorMap& q_map, const TensorMap& 
     };
     auto row_max = [&](float& x0, float& x1) {
 #pragma unroll
-      for (int i = 0; i < NS; i += 4) { x0 = fmaxf(x0, fmaxf(S[i], S[i + 1])); x1 = fmaxf(x1, fmaxf(S[i + 2], S[i + 3])); }
-      x0 = fmaxf(x0, __shfl_xor_sync(~0u, x0, 1)); x0 = fmaxf(x0, __shfl_xor_sync(~0u, x0, 2));
-      x1 = fmaxf(x1, __shfl_xor_sync(~0u, x1, 1)); x1 = fmaxf(x1, __shfl_xor_sync(~0u, x1, 2));
+      for (int i = 0; i < NS; i += 4) {
+        x0 = fmaxf(x0, fmaxf(S[i], S[i + 1]));
+        x1 = fmaxf(x1, fmaxf(S[i + 2], S[i + 3]));
+      }
+      x0 = fmaxf(x0, __shfl_xor_sync(~0u, x0, 1));
+      x0 = fmaxf(x0, __shfl_xor_sync(~0u, x0, 2));
+      x1 = fmaxf(x1, __shfl_xor_sync(~0u, x1, 1));
+      x1 = fmaxf(x1, __shfl_xor_sync(~0u, x1, 2));
     };
     auto row_sum = [&](float& x0, float& x1) {
 #pragma unroll
@@ -199,7 +231,8 @@ __device__ __forceinline__ void attend(const TensorMap& q_map, const TensorMap& 
     auto safe_softmax = [&](int tile, int limit0, int limit1, float& d0, float& d1) {
       limit0 -= tile * N; limit1 -= tile * N;
 #pragma unroll
-      for (int i = 0; i < NS; i++) S[i] = (i / 4 * 8 + (i & 1) > ((i & 2) ? limit1 : limit0)) ? -__int_as_float(0x7f800000) : S[i] * scale;
+      for (int i = 0; i < NS; i++)
+        S[i] = (i / 4 * 8 + (i & 1) > ((i & 2) ? limit1 : limit0)) ? -__int_as_float(0x7f800000) : S[i] * scale;
       d0 = m0; d1 = m1;
       row_max(m0, m1); d0 -= m0; d1 -= m1;
 #pragma unroll
@@ -226,7 +259,15 @@ __device__ __forceinline__ void attend(const TensorMap& q_map, const TensorMap& 
       // first tile: nothing to overlap with inside this warpgroup
       wait_k();
       wgmma_fence(); issue_qk(q_desc); wgmma_wait<0>(); touch(S); release(k_empty + 8 * k_use);
-      { m0 = m1 = -1e30f; l0 = l1 = 0.f; float d0, d1; safe_softmax(0, limit0, limit1, d0, d1); row_sum(l0, l1); pack_p(); touch(P); }
+      {
+        m0 = m1 = -1e30f;
+        l0 = l1 = 0.f;
+        float d0, d1;
+        safe_softmax(0, limit0, limit1, d0, d1);
+        row_sum(l0, l1);
+        pack_p();
+        touch(P);
+      }
 #pragma unroll
       for (int i = 0; i < NO; i++) O[i] = 0.f;
       if (!WAIT_K_FIRST && mine > 1) wait_k();
@@ -270,9 +311,11 @@ __device__ __forceinline__ void attend(const TensorMap& q_map, const TensorMap& 
         for (int i = 0; i < NS; i++) S[i] = exp2_approx(fmaf(S[i], scale, (i & 2) ? -m1 : -m0));
         row_sum(s0, s1);
         finish_pv(tile + 1 < mine); pack_p(); touch(P);
-        if (__any_sync(~0u, !(s0 <= P_LIMIT) | !(s1 <= P_LIMIT))) {   // rare: raise m by a whole power of two, which is exact
+        // rare: raise m by a whole power of two, which is exact
+        if (__any_sync(~0u, !(s0 <= P_LIMIT) | !(s1 <= P_LIMIT))) {
           float x0 = 0.f, x1 = 0.f; row_max(x0, x1);
-          const int e0 = min(max(int(__float_as_uint(x0) >> 23) - 127, 0), 126), e1 = min(max(int(__float_as_uint(x1) >> 23) - 127, 0), 126);
+          const int e0 = min(max(int(__float_as_uint(x0) >> 23) - 127, 0), 126),
+                    e1 = min(max(int(__float_as_uint(x1) >> 23) - 127, 0), 126);
           const float a0 = __uint_as_float((127 - e0) << 23), a1 = __uint_as_float((127 - e1) << 23);
           m0 += e0; m1 += e1; s0 *= a0; s1 *= a1; l0 *= a0; l1 *= a1;
 #pragma unroll
@@ -326,7 +369,8 @@ __device__ int own_counter[2];        // kernels/attention.cu takes one from its
 
 template <int D>
 __global__ void __launch_bounds__((Shape<D>::WGS + 1) * 128, 1)
-step(const __grid_constant__ TensorMap q_map, const __grid_constant__ TensorMap k_map, const __grid_constant__ TensorMap v_map,
-     uint16_t* o, int seqlen, float scale_log2, int causal, int heads, int section) {
+    step(const __grid_constant__ TensorMap q_map, const __grid_constant__ TensorMap k_map,
+         const __grid_constant__ TensorMap v_map, uint16_t* o, int seqlen, float scale_log2, int causal, int heads,
+         int section) {
   attend<D>(q_map, k_map, v_map, o, seqlen, scale_log2, causal, heads, section, own_counter);
 }

@@ -18,7 +18,8 @@
 //          per SM, persistent   q_smem [SQ][WGS][64, D], its first 16 * Q_STEPS columns in registers too
 //          k_smem, v_smem [SK, SV][N, D]   S [64, N], O [64, D] registers of a warpgroup
 // Phases   LOAD (producer warp)   SCORE   SOFTMAX   ACCUMULATE   STORE
-// Limits   sm_90a only; any S, any scale; one launch at a time per counter. A rung has one counter, cuda_hopper one per launch
+// Limits   sm_90a only; any S, any scale; one launch at a time per counter. A rung has one counter, cuda_hopper one per
+//          launch
 // Run      python run.py --submission cuda_hopper, or cuda_hopper/steps/12_every_length.cu
 //
 // promise: registers=168 spills=0 warnings=0 blocks=1

@@ -35,6 +35,11 @@ inline float __uint_as_float(unsigned x) { return __int_as_float((int)x); }
 inline unsigned __float_as_uint(float x) { unsigned y; std::memcpy(&y, &x, 4); return y; }
 using std::fmaf;
 using std::fmax;
+struct int4 { int x, y, z, w; };
+inline int4 lds_int4_lane0(uint32_t at, int lane0) { return {lds_lane0(at, lane0), lds_lane0(at + 4, lane0), lds_lane0(at + 8, lane0), lds_lane0(at + 12, lane0)}; }
+inline void sts_int4_if(uint32_t at, int4 v, int on) { sts_if(at, v.x, on); sts_if(at + 4, v.y, on); sts_if(at + 8, v.z, on); sts_if(at + 12, v.w, on); }
+#define blockDim cpu::Index{(unsigned)cpu::fibers.size()}
+#define __shared__ static
 #include "kernel.cu"
 extern "C" __attribute__((visibility("default"))) const char* run_forward(const TensorMap* maps, const Problem* problem, int blocks, int timing, int seed) {
   const Problem given = *problem;
@@ -42,3 +47,8 @@ extern "C" __attribute__((visibility("default"))) const char* run_forward(const 
     attention_forward(maps[0], maps[1], maps[2], given);
   });
 }
+#if PACKED
+extern "C" __attribute__((visibility("default"))) const char* run_list_blocks(const int* q_begin, const int* k_begin, int4* list, int sequences, int most) {
+  return cpu::launch(1, 128, 0, 0, [=] { list_blocks(q_begin, k_begin, sequences, most, list); });
+}
+#endif

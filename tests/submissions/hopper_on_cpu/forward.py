@@ -5,26 +5,16 @@ from __future__ import annotations
 import ctypes
 import math
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
-from hopper_on_cpu import FOLDER, HERE, RANDOM, _call, _gxx, aligned
+from hopper_on_cpu import FOLDER, HERE, RANDOM, TensorMap, _call, _gxx, aligned
 
 KERNELS = FOLDER.parent / "cuda_hopper" / "kernels"
 Array = np.ndarray
-
-
-class Map(ctypes.Structure):
-    """`struct TensorMap` of the twin, field by field."""
-
-    _fields_ = [
-        ("base", ctypes.c_void_p),
-        *((n, ctypes.c_int32) for n in ("columns", "rows", "heads", "box_rows")),
-        *((n, ctypes.c_int64) for n in ("batch_step", "head_step", "row_step")),
-        ("pad", ctypes.c_uint8 * 16),
-    ]
 
 
 class Divisor(ctypes.Structure):
@@ -48,6 +38,7 @@ class Problem(ctypes.Structure):
         *((n, ctypes.c_int) for n in ("batch", "heads", "group")),
         *((n, ctypes.c_int) for n in ("seqlen_q", "seqlen_k", "causal", "reach", "section")),
         ("scale_log2", ctypes.c_float),
+        ("list", ctypes.c_void_p),
     ]
 
 
@@ -114,12 +105,24 @@ def reference(q: Array, k: Array, v: Array, causal: bool, scale: float) -> tuple
     return p / total @ v, (top + np.log(total))[..., 0]
 
 
+Sequences = list[tuple[int, int]]  # queries and keys of each
+
+
+def slices(sequences: Sequences) -> Iterator[tuple[slice, slice]]:
+    """Where each one's queries and keys lie."""
+    row = key = 0
+    for rows, keys in sequences:
+        yield slice(row, row + rows), slice(key, key + keys)
+        row, key = row + rows, key + keys
+
+
 class Forward:
     """One build of the kernel."""
 
     def __init__(
-        self, home: Path, headdim: int, full_only: bool = False, bf16: bool = False
-    ) -> None:
+        self, home: Path, headdim: int, full_only: bool = False, bf16: bool = False,
+        packed: bool = False,
+    ) -> None:  # fmt: skip
         source = (KERNELS / "attention.cu").read_text()
         source = re.sub(
             r'asm volatile\("(?:setmaxnreg|fence\.mbarrier_init)[^;]*;[^;]*;', "", source
@@ -132,13 +135,20 @@ class Forward:
         (home / "launch.cpp").write_text((HERE / "forward.inl").read_text())
         (home / "sm90.cuh").write_text((HERE / "sm90.cuh").read_text())
         flags = [f"-DHEADDIM={headdim}", f"-DFULL_ONLY={int(full_only)}", f"-DBF16={int(bf16)}"]
+        flags.append(f"-DPACKED={int(packed)}")
         _gxx("-shared", *flags, str(home / "launch.cpp"), "-o", str(home / "forward.so"))
-        self._run = ctypes.CDLL(str(home / "forward.so")).run_forward
+        library = ctypes.CDLL(str(home / "forward.so"))
+        self._run = library.run_forward
+        self._list = library.run_list_blocks if packed else None
         self.headdim, self.bf16 = headdim, bf16
+        self.block_rows = {64: 256, 128: 128 if full_only else 192, 256: 128}[headdim]
         self.kv_rows = 128 if full_only else 80 if headdim == 256 else 64
 
-    def errors(self, case: Case) -> tuple[float, float]:
-        """Relative L2 error of o, largest error of lse; the counters must be zero again."""
+    def errors(self, case: Case, sequences: Sequences | None = None) -> tuple[float, float]:
+        """Relative L2 error of o, largest error of lse; the counters must be zero again.
+
+        sequences: (queries, keys) of each, packed; their sums are the case's lengths.
+        """
         rng = np.random.default_rng(case.seed)
         q_shape = (case.batch, case.heads, case.seqlen_q, self.headdim)
         kv_shape = (case.batch, case.groups, case.keys, self.headdim)
@@ -155,17 +165,32 @@ class Forward:
         problem = Problem(
             *(x.ctypes.data for x in (o, lse, counter)), *o_strides,
             *(Divisor.of(case.heads), Divisor.of(group)), *(case.batch, case.heads, group), *lengths, reach, case.section,
-            scale * math.log2(math.e),
+            scale * math.log2(math.e), self._listed(sequences) if sequences else None,
         )  # fmt: skip
-        maps = (Map * 3)(*(self._map(x, rows) for x, rows in ((q, 64), (k, 0), (v, 0))))
+        maps = (TensorMap * 3)(*(self._map(x, rows) for x, rows in ((q, 64), (k, 0), (v, 0))))
         _call(self._run, maps, ctypes.byref(problem), case.blocks, RANDOM, case.seed)
         assert not counter.any()
-        numbers = (to_numbers(x, self.bf16) for x in (q, k, v))
-        want, want_lse = reference(*numbers, case.causal, scale)
+        q, k, v = (to_numbers(x, self.bf16) for x in (q, k, v))
+        want, want_lse = np.empty(q_shape), np.empty(q_shape[:3])
+        for rows, keys in slices(sequences or [(case.seqlen_q, case.keys)]):
+            of_one = reference(q[:, :, rows], k[:, :, keys], v[:, :, keys], case.causal, scale)
+            want[:, :, rows], want_lse[:, :, rows] = of_one
         error = np.linalg.norm(to_numbers(o, self.bf16) - want) / np.linalg.norm(want)
         return float(error), float(np.abs(lse - want_lse).max())
 
-    def _map(self, x: Array, rows: int) -> Map:
+    def _listed(self, sequences: Sequences) -> int:
+        """Address of the list that list_blocks makes."""
+        begins = [
+            np.cumsum([0, *lengths], dtype=np.int32) for lengths in zip(*sequences, strict=True)
+        ]
+        longest = max(rows for rows, _keys in sequences)
+        most = -(-longest // self.block_rows)
+        self._blocks = aligned((1 + most * len(sequences), 4), np.int32, -1)
+        addresses = (ctypes.c_void_p(x.ctypes.data) for x in (*begins, self._blocks))
+        _call(self._list, *addresses, len(sequences), most)
+        return self._blocks.ctypes.data
+
+    def _map(self, x: Array, rows: int) -> TensorMap:
         _batch, heads, seqlen, headdim = x.shape
         steps = (stride // 2 for stride in x.strides[:3])
-        return Map(x.ctypes.data, headdim, seqlen, heads, rows or self.kv_rows, *steps)
+        return TensorMap(x.ctypes.data, headdim, seqlen, heads, rows or self.kv_rows, *steps)

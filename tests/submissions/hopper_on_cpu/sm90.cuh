@@ -1,10 +1,12 @@
-// The twin of a kernel's sm90.cuh for a CPU: the same names, so that the kernel's own source runs unchanged, block by block.
+// The twin of a kernel's sm90.cuh for a CPU: the same names, so that the kernel's own source runs unchanged, block by
+// block.
 //
-// Every thread is a fiber. What hardware does for a warp together (wgmma, shuffles, ldmatrix, stmatrix) happens when its 32 lanes have
-// arrived. What hardware does later (TMA, wgmma, bulk reductions) happens at the earliest moment, at the latest one that a
-// wait allows, or in between at random, by `timing`; warps advance at random, each at its own pace. So a wrong index shows as a
-// wrong number, a missing wait, fence or barrier as a wrong number under some seed, a wrong phase as a deadlock that is reported.
-// Not modelled: how fast anything is, memory outside shared memory, wgmma.fence, the order of sums.
+// Every thread is a fiber. What hardware does for a warp together (wgmma, shuffles, ldmatrix, stmatrix) happens when
+// its 32 lanes have arrived. What hardware does later (TMA, wgmma, bulk reductions) happens at the earliest moment, at
+// the latest one that a wait allows, or in between at random, by `timing`; warps advance at random, each at its own
+// pace. So a wrong index shows as a wrong number, a missing wait, fence or barrier as a wrong number under some seed, a
+// wrong phase as a deadlock that is reported. Not modelled: how fast anything is, memory outside shared memory,
+// wgmma.fence, the order of sums.
 #pragma once
 #include <ucontext.h>
 
@@ -38,7 +40,11 @@ static inline int max(int a, int b) { return a > b ? a : b; }
 #endif
 
 // [batches, heads, rows, columns] with any strides (in elements) but of columns; boxes of 64 columns, 128-byte swizzle
-struct alignas(64) TensorMap { const uint16_t* base; int32_t columns, rows, heads, box_rows; int64_t batch_step, head_step, row_step; };
+struct alignas(64) TensorMap {
+  const uint16_t* base;
+  int32_t columns, rows, heads, box_rows;
+  int64_t batch_step, head_step, row_step;
+};
 
 namespace cpu {
 constexpr int SHARED_BYTES = 233472, BASE = 1024;   // 228 KB; dynamic shared memory starts at 1024
@@ -48,21 +54,35 @@ struct Product {   // one wgmma of one warp
   int n, ta, tb, b_rows, group; uint32_t a_desc, b_desc; bool a_in_regs, acc; float* d[32]; const uint32_t* a[32];
 };
 struct Warp {
-  int arrived = 0; uint64_t generation = 0; std::string at; void* slot[32]; std::deque<Product> products; int group = 0; double pace = 1;
+  int arrived = 0;
+  uint64_t generation = 0;
+  std::string at;
+  void* slot[32];
+  std::deque<Product> products;
+  int group = 0;
+  double pace = 1;
 };
 struct Sum { float* dst; uint32_t src; int bytes; };
 struct Fiber {
   ucontext_t context; std::unique_ptr<char[]> stack; bool done = false; std::string at; std::deque<Sum> sums;
-  std::vector<std::pair<uint32_t, int>> written;   // shared memory written and not fenced for the asynchronous proxy yet
+  // shared memory written and not fenced for the asynchronous proxy yet
+  std::vector<std::pair<uint32_t, int>> written;
 };
 struct Barrier { int expected = 0, pending = 0; int64_t bytes = 0; int phase = 0; };
 struct Named { int arrived = 0; uint64_t generation = 0; };
 struct Load { std::function<void()> run; uint32_t bar; int bytes; };
 
 inline uint8_t* shared; inline uint8_t* unfenced;
-inline std::vector<Fiber> fibers; inline std::vector<Warp> warps; inline std::map<uint32_t, Barrier> barriers; inline std::map<int, Named> named;
+inline std::vector<Fiber> fibers;
+inline std::vector<Warp> warps;
+inline std::map<uint32_t, Barrier> barriers;
+inline std::map<int, Named> named;
 inline std::vector<Load> loads;
-inline ucontext_t scheduler; inline int current, block, grid, timing; inline bool progress; inline std::mt19937 dice; inline std::string failure;
+inline ucontext_t scheduler;
+inline int current, block, grid, timing;
+inline bool progress;
+inline std::mt19937 dice;
+inline std::string failure;
 
 inline void yield() { swapcontext(&fibers[current].context, &scheduler); }
 [[noreturn]] inline void fail(const std::string& what) {
@@ -89,7 +109,8 @@ inline float half_to_float(uint16_t x) {
   _Float16 h; std::memcpy(&h, &x, 2); return h;
 }
 inline uint16_t float_to_half(float x) {
-  if (BF16) { uint32_t u; std::memcpy(&u, &x, 4); return x != x ? 0x7fff : (u + 0x7fff + (u >> 16 & 1)) >> 16; }   // to nearest, ties to even
+  // to nearest, ties to even
+  if (BF16) { uint32_t u; std::memcpy(&u, &x, 4); return x != x ? 0x7fff : (u + 0x7fff + (u >> 16 & 1)) >> 16; }
   _Float16 h = (_Float16)x; uint16_t u; std::memcpy(&u, &h, 2); return u;
 }
 inline uint32_t check(uint32_t at, int bytes) {
@@ -97,19 +118,26 @@ inline uint32_t check(uint32_t at, int bytes) {
   return at;
 }
 inline void generic_write(uint32_t at, const void* x, int bytes) {
-  check(at, bytes); std::memcpy(shared + at, x, bytes); std::memset(unfenced + at, 1, bytes); fibers[current].written.push_back({at, bytes});
+  check(at, bytes);
+  std::memcpy(shared + at, x, bytes);
+  std::memset(unfenced + at, 1, bytes);
+  fibers[current].written.push_back({at, bytes});
 }
 inline float async_half(uint32_t at) {
   check(at, 2);
-  if (unfenced[at]) fail("the asynchronous proxy reads shared memory that was written without fence.proxy.async, at " + std::to_string(at));
+  if (unfenced[at])
+    fail("the asynchronous proxy reads shared memory that was written without fence.proxy.async, at " +
+         std::to_string(at));
   uint16_t x; std::memcpy(&x, shared + at, 2); return half_to_float(x);
 }
 inline uint32_t swizzle(uint32_t at, bool rows_of_64) { return at ^ ((at >> 7 & (rows_of_64 ? 3 : 7)) << 4); }
 
 // address of element (row, k) of an operand; transposed: k runs over rows of shared memory
 inline uint32_t operand(uint32_t desc, int row, int k, int transposed, bool rows_of_64) {
-  const uint32_t start = (desc & 0x3fff) << 4, panel = (desc >> 16 & 0x3fff) << 4, pitch = rows_of_64 ? 64 : 128, wide = pitch / 2;
-  const uint32_t at = transposed ? start + row % wide * 2 + row / wide * panel + k * pitch : start + row * pitch + k * 2;
+  const uint32_t start = (desc & 0x3fff) << 4, panel = (desc >> 16 & 0x3fff) << 4, pitch = rows_of_64 ? 64 : 128,
+                 wide = pitch / 2;
+  const uint32_t at =
+      transposed ? start + row % wide * 2 + row / wide * panel + k * pitch : start + row * pitch + k * 2;
   return swizzle(at, rows_of_64);
 }
 inline void multiply(int warp_index, const Product& p) {
@@ -119,7 +147,8 @@ inline void multiply(int warp_index, const Product& p) {
     if (p.a_in_regs) a[r][k] = half_to_float(p.a[r % 8 * 4 + k % 8 / 2][r / 8 + k / 8 * 2] >> (k % 2 * 16));
     else a[r][k] = async_half(operand(p.a_desc, warp_index % 4 * 16 + r, k, p.ta, false));
   }
-  for (int k = 0; k < 16; k++) for (int n = 0; n < p.n; n++) b[k * p.n + n] = async_half(operand(p.b_desc, n, k, p.tb, b64));
+  for (int k = 0; k < 16; k++)
+    for (int n = 0; n < p.n; n++) b[k * p.n + n] = async_half(operand(p.b_desc, n, k, p.tb, b64));
   for (int r = 0; r < 16; r++) for (int n = 0; n < p.n; n++) {
     float sum = 0; for (int k = 0; k < 16; k++) sum += a[r][k] * b[k * p.n + n];
     float& d = p.d[r % 8 * 4 + n % 8 / 2][n / 8 * 4 + r / 8 * 2 + n % 2];
@@ -134,7 +163,8 @@ inline void finish_products(int warp_index, int first_kept_group) {
 inline void add_sum(Fiber& f) {
   const Sum s = f.sums.front(); f.sums.pop_front();
   for (int i = 0; i < s.bytes / 4; i++) {
-    if (unfenced[s.src + 4 * i]) fail("a bulk reduction reads shared memory that was written without fence.proxy.async");
+    if (unfenced[s.src + 4 * i])
+      fail("a bulk reduction reads shared memory that was written without fence.proxy.async");
     float x; std::memcpy(&x, shared + s.src + 4 * i, 4); s.dst[i] += x;
   }
   progress = true;
@@ -159,10 +189,22 @@ inline Index block_index() { return {(unsigned)block}; }
 inline Index grid_size() { return {(unsigned)grid}; }
 
 inline std::function<void()> body;
-inline void start() { body(); Fiber& f = fibers[current]; while (!f.sums.empty()) add_sum(f); f.done = true; progress = true; yield(); }
+inline void start() {
+  body();
+  Fiber& f = fibers[current];
+  while (!f.sums.empty()) add_sum(f);
+  f.done = true;
+  progress = true;
+  yield();
+}
 
 inline void run_block(int threads) {
-  fibers.clear(); fibers.resize(threads); warps.assign(threads / 32, Warp()); barriers.clear(); named.clear(); loads.clear();
+  fibers.clear();
+  fibers.resize(threads);
+  warps.assign(threads / 32, Warp());
+  barriers.clear();
+  named.clear();
+  loads.clear();
   std::memset(shared, 0xff, SHARED_BYTES); std::memset(unfenced, 0, SHARED_BYTES);   // fp16 and fp32 NaN
   for (Fiber& f : fibers) {
     f.stack.reset(new char[131072]); getcontext(&f.context);
@@ -196,15 +238,18 @@ inline void run_block(int threads) {
     if (!loads.empty()) { deliver(timing == RANDOM ? dice() % loads.size() : 0); continue; }
     if (++idle > (timing == RANDOM ? 2000 : 3)) {
       std::string where;
-      for (int i = 0; i < threads; i += 32) where += " warp " + std::to_string(i / 32) + (fibers[i].done ? " done" : " at " + fibers[i].at) + ";";
+      for (int i = 0; i < threads; i += 32)
+        where += " warp " + std::to_string(i / 32) + (fibers[i].done ? " done" : " at " + fibers[i].at) + ";";
       failure = "block " + std::to_string(block) + ": deadlock:" + where; return;
     }
   }
-  if (!loads.empty()) failure = "block " + std::to_string(block) + ": ends while loads into its shared memory are on their way";
+  if (!loads.empty())
+    failure = "block " + std::to_string(block) + ": ends while loads into its shared memory are on their way";
 }
 // The first failure of a launch, or an empty string.
 inline const char* launch(int blocks, int threads, int how, int seed, std::function<void()> kernel) {
-  shared = static_cast<uint8_t*>(aligned_alloc(1024, SHARED_BYTES)); unfenced = static_cast<uint8_t*>(aligned_alloc(1024, SHARED_BYTES));
+  shared = static_cast<uint8_t*>(aligned_alloc(1024, SHARED_BYTES));
+  unfenced = static_cast<uint8_t*>(aligned_alloc(1024, SHARED_BYTES));
   grid = blocks; timing = how; dice.seed(seed); body = std::move(kernel); failure.clear();
   for (block = 0; block < blocks && failure.empty(); block++) run_block(threads);
   free(shared); free(unfenced); fibers.clear();
@@ -228,7 +273,8 @@ inline void issue(Product& p, float* d, const uint32_t* a) {
     Product one = *all[0]; one.group = warp().group;
     for (int i = 0; i < 32; i++) {
       one.d[i] = all[i]->d[0]; one.a[i] = all[i]->a[0];
-      if (all[i]->a_desc != one.a_desc || all[i]->b_desc != one.b_desc || all[i]->acc != one.acc || all[i]->n != one.n) fail("lanes disagree about a wgmma");
+      if (all[i]->a_desc != one.a_desc || all[i]->b_desc != one.b_desc || all[i]->acc != one.acc || all[i]->n != one.n)
+        fail("lanes disagree about a wgmma");
     }
     warp().products.push_back(one);
     if (timing == EARLY) finish_products(current / 32, one.group + 1);
@@ -236,31 +282,62 @@ inline void issue(Product& p, float* d, const uint32_t* a) {
 }
 }  // namespace cpu
 template <int N, int TA, int TB, int B_ROWS = 128> struct MmaSS {
-  static void mma(float (&d)[N / 2], uint32_t a, uint32_t b, int acc) { cpu::Product p{N, TA, TB, B_ROWS, 0, a, b, false, acc != 0, {}, {}}; cpu::issue(p, d, nullptr); }
+  static void mma(float (&d)[N / 2], uint32_t a, uint32_t b, int acc) {
+    cpu::Product p{N, TA, TB, B_ROWS, 0, a, b, false, acc != 0, {}, {}};
+    cpu::issue(p, d, nullptr);
+  }
 };
 template <int N, int TB, int B_ROWS = 128> struct MmaRS {
-  static void mma(float (&d)[N / 2], const uint32_t* a, uint32_t b, int acc) { cpu::Product p{N, 0, TB, B_ROWS, 0, 0, b, true, acc != 0, {}, {}}; cpu::issue(p, d, a); }
+  static void mma(float (&d)[N / 2], const uint32_t* a, uint32_t b, int acc) {
+    cpu::Product p{N, 0, TB, B_ROWS, 0, 0, b, true, acc != 0, {}, {}};
+    cpu::issue(p, d, a);
+  }
 };
 inline void wgmma_fence() {}
-inline void wgmma_commit() { int none = 0; cpu::together("wgmma.commit_group", none, [](int**) { cpu::warp().group++; }); }
+inline void wgmma_commit() {
+  int none = 0;
+  cpu::together("wgmma.commit_group", none, [](int**) { cpu::warp().group++; });
+}
 template <int PENDING> void wgmma_wait() {
-  int none = 0; cpu::together("wgmma.wait_group", none, [](int**) { cpu::finish_products(cpu::current / 32, cpu::warp().group - PENDING); });
+  int none = 0;
+  cpu::together("wgmma.wait_group", none,
+                [](int**) { cpu::finish_products(cpu::current / 32, cpu::warp().group - PENDING); });
 }
 template <class T, int n> void touch(T (&r)[n]) { asm volatile("" ::"r"(r) : "memory"); }
 
 // ------------------------------------------------------------------------- mbarriers, TMA, barriers
-inline void mbar_init(uint32_t bar, int arrivals) { cpu::check(bar, 8); if (bar % 8) cpu::fail("mbarrier not aligned"); cpu::barriers[bar] = {arrivals, arrivals, 0, 0}; }
+inline void mbar_init(uint32_t bar, int arrivals) {
+  cpu::check(bar, 8);
+  if (bar % 8) cpu::fail("mbarrier not aligned");
+  cpu::barriers[bar] = {arrivals, arrivals, 0, 0};
+}
 inline void mbar_init_done() {}
 inline void mbar_wait(uint32_t bar, uint32_t parity) {
   if (!cpu::barriers.count(bar)) cpu::fail("wait on what is no mbarrier");
   cpu::fibers[cpu::current].at = "mbarrier " + std::to_string(bar) + " parity " + std::to_string(parity);
   while ((cpu::barriers[bar].phase & 1) == (int)parity) cpu::yield();
 }
-inline void mbar_arrive_if(uint32_t bar, int on) { if (on) { auto& b = cpu::barriers.at(bar); b.pending--; cpu::settle(b); } }
-inline void mbar_expect_if(uint32_t bar, int bytes, int on) { if (on) { auto& b = cpu::barriers.at(bar); b.bytes += bytes; b.pending--; cpu::settle(b); } }
-inline void tma_load_4d_if(uint32_t dst, const TensorMap* map, int col, int row, int head, int batch, uint32_t bar, int on) {
+inline void mbar_arrive_if(uint32_t bar, int on) {
+  if (on) {
+    auto& b = cpu::barriers.at(bar);
+    b.pending--;
+    cpu::settle(b);
+  }
+}
+inline void mbar_expect_if(uint32_t bar, int bytes, int on) {
+  if (on) {
+    auto& b = cpu::barriers.at(bar);
+    b.bytes += bytes;
+    b.pending--;
+    cpu::settle(b);
+  }
+}
+inline void tma_load_4d_if(uint32_t dst, const TensorMap* map, int col, int row, int head, int batch, uint32_t bar,
+                           int on) {
   if (!on) return;
-  const TensorMap m = *map; cpu::check(dst, m.box_rows * 128); if (dst % 1024) cpu::fail("a swizzled box must start at a multiple of 1024");
+  const TensorMap m = *map;
+  cpu::check(dst, m.box_rows * 128);
+  if (dst % 1024) cpu::fail("a swizzled box must start at a multiple of 1024");
   cpu::issue_load([=] {
     for (int r = 0; r < m.box_rows; r++) for (int c = 0; c < 64; c++) {
       const bool in = row + r < m.rows && col + c < m.columns;
@@ -269,15 +346,19 @@ inline void tma_load_4d_if(uint32_t dst, const TensorMap* map, int col, int row,
     }
   }, bar, m.box_rows * 128);
 }
-inline void tma_load_if(uint32_t dst, const TensorMap* map, int col, int row, int head, uint32_t bar, int on) { tma_load_4d_if(dst, map, col, row, head, 0, bar, on); }
+inline void tma_load_if(uint32_t dst, const TensorMap* map, int col, int row, int head, uint32_t bar, int on) {
+  tma_load_4d_if(dst, map, col, row, head, 0, bar, on);
+}
 inline void bulk_load_if(uint32_t dst, const void* src, int bytes, uint32_t bar, int on) {
   if (!on) return;
-  cpu::check(dst, bytes); if (dst % 16 || bytes % 16 || (uintptr_t)src % 16) cpu::fail("bulk copy not aligned to 16 bytes");
+  cpu::check(dst, bytes);
+  if (dst % 16 || bytes % 16 || (uintptr_t)src % 16) cpu::fail("bulk copy not aligned to 16 bytes");
   cpu::issue_load([=] { std::memcpy(cpu::shared + dst, src, bytes); }, bar, bytes);
 }
 inline void bulk_add_if(float* dst, uint32_t src, int bytes, int on) {
   if (!on) return;
-  cpu::check(src, bytes); if (src % 16 || bytes % 16 || (uintptr_t)dst % 16) cpu::fail("bulk reduction not aligned to 16 bytes");
+  cpu::check(src, bytes);
+  if (src % 16 || bytes % 16 || (uintptr_t)dst % 16) cpu::fail("bulk reduction not aligned to 16 bytes");
   auto& f = cpu::fibers[cpu::current]; f.sums.push_back({dst, src, bytes});
   if (cpu::timing == cpu::EARLY) cpu::add_sum(f);
 }
@@ -286,7 +367,9 @@ inline void red_add_float4(float* dst, float a, float b, float c, float d) {
   dst[0] += a; dst[1] += b; dst[2] += c; dst[3] += d;
 }
 inline void counter_add(uint32_t* counter, int count) { *counter += count; }   // blocks run one after another
-inline void counter_wait(const uint32_t* counter, int count) { if (*counter < (uint32_t)count) cpu::fail("waits for blocks that come later"); }
+inline void counter_wait(const uint32_t* counter, int count) {
+  if (*counter < (uint32_t)count) cpu::fail("waits for blocks that come later");
+}
 inline void proxy_fence_global() {}
 inline void bulk_commit() {}
 inline void bulk_wait_read() { auto& f = cpu::fibers[cpu::current]; while (!f.sums.empty()) cpu::add_sum(f); }
@@ -298,7 +381,11 @@ inline void bar_sync(int id, int threads) {
 }
 inline void __syncthreads() { bar_sync(0, (int)cpu::fibers.size()); }
 inline void __syncwarp() { int none = 0; cpu::together("__syncwarp", none, [](int**) {}); }
-inline void proxy_fence() { auto& f = cpu::fibers[cpu::current]; for (auto [at, bytes] : f.written) std::memset(cpu::unfenced + at, 0, bytes); f.written.clear(); }
+inline void proxy_fence() {
+  auto& f = cpu::fibers[cpu::current];
+  for (auto [at, bytes] : f.written) std::memset(cpu::unfenced + at, 0, bytes);
+  f.written.clear();
+}
 template <int N> void regs_down() {}
 template <int N> void regs_up() {}
 
@@ -320,19 +407,55 @@ inline void move_matrices(const char* what, Matrices& m, int store, int transpos
   if (store) { std::memset(unfenced + m.addr, 1, 16); fibers[current].written.push_back({m.addr, 16}); }
 }
 }  // namespace cpu
-inline void store_matrices(uint32_t addr, const uint32_t* x) { cpu::Matrices m{addr, {x[0], x[1], x[2], x[3]}}; cpu::move_matrices("stmatrix", m, 1, 0); }
-inline void load_matrices(uint32_t* x, uint32_t addr) { cpu::Matrices m{addr, {}}; cpu::move_matrices("ldmatrix", m, 0, 0); std::memcpy(x, m.x, 16); }
-inline void load_matrices_transposed(uint32_t* x, uint32_t addr) { cpu::Matrices m{addr, {}}; cpu::move_matrices("ldmatrix.trans", m, 0, 1); std::memcpy(x, m.x, 16); }
-inline float2 lds_float2(uint32_t addr) { float2 v; cpu::check(addr, 8); std::memcpy(&v, cpu::shared + addr, 8); return v; }
-inline float4 lds_float4(uint32_t addr) { float4 v; if (addr % 16) cpu::fail("load not aligned to 16 bytes"); cpu::check(addr, 16); std::memcpy(&v, cpu::shared + addr, 16); return v; }
-inline void sts_float4(uint32_t addr, float a, float b, float c, float d) { const float x[4] = {a, b, c, d}; cpu::generic_write(addr, x, 16); }
-inline void sts_words(uint32_t addr, const uint32_t* x) { if (addr % 16) cpu::fail("store not aligned to 16 bytes"); cpu::generic_write(addr, x, 16); }
-inline void lds_words(uint32_t* x, uint32_t addr) { if (addr % 16) cpu::fail("load not aligned to 16 bytes"); cpu::check(addr, 16); std::memcpy(x, cpu::shared + addr, 16); }
+inline void store_matrices(uint32_t addr, const uint32_t* x) {
+  cpu::Matrices m{addr, {x[0], x[1], x[2], x[3]}};
+  cpu::move_matrices("stmatrix", m, 1, 0);
+}
+inline void load_matrices(uint32_t* x, uint32_t addr) {
+  cpu::Matrices m{addr, {}};
+  cpu::move_matrices("ldmatrix", m, 0, 0);
+  std::memcpy(x, m.x, 16);
+}
+inline void load_matrices_transposed(uint32_t* x, uint32_t addr) {
+  cpu::Matrices m{addr, {}};
+  cpu::move_matrices("ldmatrix.trans", m, 0, 1);
+  std::memcpy(x, m.x, 16);
+}
+inline float2 lds_float2(uint32_t addr) {
+  float2 v;
+  cpu::check(addr, 8);
+  std::memcpy(&v, cpu::shared + addr, 8);
+  return v;
+}
+inline float4 lds_float4(uint32_t addr) {
+  float4 v;
+  if (addr % 16) cpu::fail("load not aligned to 16 bytes");
+  cpu::check(addr, 16);
+  std::memcpy(&v, cpu::shared + addr, 16);
+  return v;
+}
+inline void sts_float4(uint32_t addr, float a, float b, float c, float d) {
+  const float x[4] = {a, b, c, d};
+  cpu::generic_write(addr, x, 16);
+}
+inline void sts_words(uint32_t addr, const uint32_t* x) {
+  if (addr % 16) cpu::fail("store not aligned to 16 bytes");
+  cpu::generic_write(addr, x, 16);
+}
+inline void lds_words(uint32_t* x, uint32_t addr) {
+  if (addr % 16) cpu::fail("load not aligned to 16 bytes");
+  cpu::check(addr, 16);
+  std::memcpy(x, cpu::shared + addr, 16);
+}
 
 // --------------------------------------------------------------------------------- small arithmetic
 inline float exp2_approx(float x) { return std::exp2(x); }
-inline uint32_t pack_half2(float lo, float hi) { return cpu::float_to_half(lo) | (uint32_t)cpu::float_to_half(hi) << 16; }
-inline float2 unpack_half2(uint32_t x) { return {cpu::half_to_float((uint16_t)x), cpu::half_to_float((uint16_t)(x >> 16))}; }
+inline uint32_t pack_half2(float lo, float hi) {
+  return cpu::float_to_half(lo) | (uint32_t)cpu::float_to_half(hi) << 16;
+}
+inline float2 unpack_half2(uint32_t x) {
+  return {cpu::half_to_float((uint16_t)x), cpu::half_to_float((uint16_t)(x >> 16))};
+}
 inline int lane_now() { return cpu::lane(); }
 inline float infinity() { return INFINITY; }
 template <class T> T __shfl_sync(unsigned, T x, int from) {

@@ -3,29 +3,38 @@
 
 const MARK = /\\([\\`*_{}[\]()#+.!|<>-])|(`{1,3})((?:(?!\2).){1,500})\2|\*\*([^*]{1,500})\*\*|(?<![\w*])\*([^*\s][^*]{0,300})\*(?!\w)|(?<!\w)_([^_\s][^_]{0,300})_(?!\w)|!?\[([^\][]{0,300})\]\(([^()\s]{1,300})\)/;
 const ITEM = /^(\s*)(?:[-*+]|(\d{1,9})[.)])\s+(.*)$/;
-const RULE = /^\s*\|?\s*:?-+:?\s*(?:\|\s*:?-+:?\s*)*\|?\s*$/;
+// No pattern here may read a text over and over: one line of 40,000 characters would hold the page up for hours.
+const HEAD = /^(#{1,6})\s+(\S.*)$/;
+const MOST_COLUMNS = 40;
+const isRule = line => /^\|?:?-+:?(?:\|:?-+:?)*\|?$/.test((line || "").replace(/\s+/g, ""));
 
 // The blocks of `text`; `folder`: where it lies in the checkout, for its links.
 function notesOf(text, folder) {
-  const lines = text.replace(/\r/g, "").replace(/<!--[\s\S]*?-->/g, "").split("\n"), blocks = [];
+  const lines = text.replace(/\r/g, "").replace(/[\u2028\u2029]/g, " ").replace(/<!--[\s\S]*?-->/g, "").split("\n"), blocks = [];
   const heads = lines.map(line => /^(#{1,6})\s/.exec(line)?.[1].length).filter(Boolean), top = Math.min(...heads);
   let at = 0, level = 3;
   while (at < lines.length) {
-    const line = lines[at], head = /^(#{1,6})\s+(.*?)\s*#*$/.exec(line);
+    const line = lines[at], head = HEAD.exec(line);
     if (!line.trim()) at += 1;
     else if (/^\s*(```|~~~)/.test(line)) at = fence(lines, at, blocks);
     else if (head) {
       level = Math.min(6, level + 1, head[1].length - top + 4); // below the panel's own h3, no step left out
-      blocks.push(make(`h${level}`, {}, inline(head[2], folder)));
+      blocks.push(make(`h${level}`, {}, inline(withoutMarks(head[2]), folder)));
       at += 1;
     } else if (/^\s*([-*_])(\s*\1){2,}\s*$/.test(line)) { blocks.push(make("hr")); at += 1; }
-    else if (line.includes("|") && RULE.test(lines[at + 1] || "") && lines[at + 1].includes("-")) at = table(lines, at, blocks, folder);
+    else if (line.includes("|") && isRule(lines[at + 1])) at = table(lines, at, blocks, folder);
     else if (ITEM.test(line)) at = list(lines, at, blocks, folder);
     else if (/^\s*>/.test(line)) at = gather(lines, at, one => /^\s*>/.test(one), part => blocks.push(make("blockquote", {}, inline(part.map(one => one.replace(/^\s*>\s?/, "")).join(" "), folder))));
     else if (/^( {4}|\t)/.test(line)) at = gather(lines, at, one => /^( {4}|\t)/.test(one), part => blocks.push(make("pre", {}, part.map(one => one.replace(/^( {4}|\t)/, "")).join("\n"))));
     else at = gather(lines, at, one => one.trim() && !/^(#{1,6}\s|\s*(```|~~~|>))/.test(one) && !ITEM.test(one), part => blocks.push(make("p", {}, inline(part.join(" "), folder))));
   }
   return blocks;
+}
+// `title ##` → `title`.
+function withoutMarks(head) {
+  let end = head.length;
+  while (head[end - 1] === "#") end -= 1;
+  return head.slice(0, end).trimEnd();
 }
 // Lines from `at` on that belong together go to `put`; the index behind them.
 function gather(lines, at, belongs, put) {
@@ -42,7 +51,7 @@ function fence(lines, at, blocks) {
   return end + 1;
 }
 function table(lines, at, blocks, folder) {
-  const cells = line => line.trim().replace(/^\||\|$/g, "").split(/(?<!\\)\|/).map(cell => cell.trim().replace(/\\\|/g, "|"));
+  const cells = line => line.trim().replace(/^\||\|$/g, "").split(/(?<!\\)\|/).map(cell => cell.trim().replace(/\\\|/g, "|")).slice(0, MOST_COLUMNS);
   const head = cells(lines[at]), right = cells(lines[at + 1]).map(rule => rule.endsWith(":") && "num"), rows = [];
   const end = gather(lines, at + 1, line => line.includes("|"), part => rows.push(...part.slice(1).map(cells)));
   const row = (name, texts) => make("tr", {}, head.map((_, i) => make(texts[i] ? name : "td", { class: right[i], scope: name === "th" && texts[i] ? "col" : null }, inline(texts[i] || "", folder))));
@@ -94,7 +103,17 @@ function anchor(label, target, folder) {
   const host = /^https:\/\/([\w.-]+)(?:[/?#][^\s"'<>]*)?$/i.exec(target)?.[1];
   if (host) return [make("a", { href: target, rel: "noreferrer noopener nofollow", target: "_blank" }, label), ` (${host})`];
   const path = /^([\w.-]+(?:\/[\w.-]+)*\/?)(?:#[\w-]*)?$/.exec(target)?.[1];
-  return path && folder ? [fileLink(`${folder}/${path}`, label)] : [...label, ` (${target})`];
+  const inside = path && folder ? fromRoot(`${folder}/${path}`) : null;
+  return inside ? [fileLink(inside, label)] : [...label, ` (${target})`];
+}
+// `submissions/a/../b.md` → `submissions/b.md`; null for what leads out of the checkout.
+function fromRoot(path) {
+  const parts = [];
+  for (const part of path.split("/")) {
+    if (part === ".." && !parts.length) return null;
+    if (part === "..") parts.pop(); else if (part !== ".") parts.push(part);
+  }
+  return parts.join("/");
 }
 // A file of the checkout, beside which the page lies.
 const fileLink = (path, ...label) => make("a", { href: hrefOf(DATA.home, path) }, label.length ? label : path);

@@ -22,6 +22,9 @@ from harness.process.project import HOME
 
 CODE = Path(__file__).with_name("package")
 LICENCES = ("LICENSE", "LICENSE.txt", "LICENSE.md", "COPYING")
+#: What pip may fetch for a package. Whatever else a manifest names is its author's choice alone.
+FETCHED = {"torch", "triton", "numpy", "cuda-bindings", "nvidia-cutlass-dsl"}
+FETCHED |= {"flash-attn", "flash-attn-4", "flashinfer-python"}
 APACHE = "Apache-2.0"  # this project's own, whose text lies in its root
 
 PYPROJECT = """\
@@ -97,7 +100,12 @@ def write(folder: Path, package: str, forward: Part, backward: Part | None) -> l
         (folder / "LICENSE").write_bytes(licence)
     (folder / "pyproject.toml").write_text(_pyproject(package, forward, backward), encoding="utf-8")
     (folder / "README.md").write_text(_readme(package, forward, backward), encoding="utf-8")
-    return [] if licence else ["the entry brings no text of its licence; add a LICENSE to FOLDER"]
+    notes = [] if licence else ["the entry brings no text of its licence; add a LICENSE to FOLDER"]
+    if others := sorted(_needed(forward, backward) - FETCHED):
+        notes.append(
+            f"pip installs no {', '.join(others)} with it: do so yourself if you trust them"
+        )
+    return notes
 
 
 def licence_text(part: Part) -> bytes | None:
@@ -110,9 +118,19 @@ def licence_text(part: Part) -> bytes | None:
     return found
 
 
+def _needed(forward: Part, backward: Part | None) -> set[str]:
+    """Packages that the manifests name, each as an index of packages spells it."""
+    named = {
+        name
+        for part in (forward, backward)
+        if part
+        for name in part.entrant.manifest.needs.packages
+    }
+    return {re.sub(r"[-_.]+", "-", name).lower() for name in named}
+
+
 def _pyproject(package: str, forward: Part, backward: Part | None) -> str:
-    parts = [forward, *([backward] if backward else [])]
-    needed = {name for part in parts for name in part.entrant.manifest.needs.packages}
+    needed = _needed(forward, backward) & FETCHED
     license_ = sanitize(forward.entrant.manifest.license)
     return PYPROJECT.format(
         distribution=json.dumps(package.replace("_", "-")),

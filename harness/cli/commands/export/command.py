@@ -26,11 +26,8 @@ from harness.schema import Entrant, Kind
 FORWARD, BACKWARD = "attention_forward", "attention_backward"
 
 
-def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Declare the command."""
-    parser = subparsers.add_parser(
-        "export", help="a judged kernel as a Python package for your model"
-    )
+def add_flags(parser: argparse.ArgumentParser) -> None:
+    """What may stand behind the command."""
     add = parser.add_argument
     add("entry", metavar="ENTRY", help="a forward: Triton, Gluon, or CUDA with a submission.py")
     add("--backward", metavar="ENTRY", help="the backward that goes with it (default: PyTorch's)")
@@ -43,7 +40,6 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     )
     add("--unjudged", action="store_true", help="also what no record holds, without evidence")
     query.add_results(parser)
-    parser.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> int:

@@ -8,11 +8,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from harness.board import record
+from harness.board.export import of_board
 from harness.board.rank import Board, Leaderboard, Row, wrong_on_hidden
 from harness.board.render.heat_map import loss_words
 from harness.problems import get_problem
 from harness.schema import Claims, Entrant, Result, Status
 
+OUT = "out"  # the parameter by which a forward is given memory for its output
 LSE = "return_lse"  # the parameter by which a forward gives the logarithm of each row's sum
 Judged = tuple[Board, Row]
 
@@ -29,11 +31,14 @@ class Part:
     @property
     def returns_lse(self) -> bool:
         """Whether the function takes `return_lse`."""
+        return self._takes(LSE)
+
+    def _takes(self, parameter: str) -> bool:
         manifest = self.entrant.manifest
         body = dict(self.entrant.files)[manifest.entry]
         wanted = get_problem(manifest.problem).function
         return any(
-            LSE in [arg.arg for arg in (*node.args.args, *node.args.kwonlyargs)]
+            parameter in [arg.arg for arg in (*node.args.args, *node.args.kwonlyargs)]
             for node in ast.parse(body).body
             if isinstance(node, ast.FunctionDef) and node.name == wanted
         )
@@ -51,6 +56,7 @@ class Part:
             "dtypes": tuple(each for each in said.dtypes if each in dtypes),
             "gqa": any(case.kv_heads for case in cases),
             "seqlens": "any" if any(case.seqlen_k for case in cases) else "equal",
+            "packed": any(case.seqlens for case in cases),
         }
         return said.model_copy(update=judged)
 
@@ -75,6 +81,7 @@ class Part:
             "entry_file": manifest.entry,
             "function": get_problem(manifest.problem).function,
             "returns_lse": self.returns_lse,
+            "takes_out": self._takes(OUT),
             "strided": self.strided,
             "source_sha256": self.entrant.source_sha256,
             "files": [name for name, _ in self.entrant.files],
@@ -87,7 +94,7 @@ class Part:
 
 
 def rows_of(entrant: Entrant, found: Leaderboard) -> list[Judged]:
-    """Rows whose every result passed with the bytes of `entrant`; GPUs first, none if one is wrong."""
+    """Rows whose every result passed with the bytes of `entrant`; GPUs first; a wrong one voids."""
     rows = [
         (board, row)
         for board in found.boards
@@ -131,11 +138,7 @@ def _line(head: record.Head) -> bytes:
 
 def _board(board: Board, row: Row) -> dict[str, Any]:
     return {
-        "gpu": board.gpu,
-        "suite": board.suite,
-        "suite_sha256": board.suite_sha256,
-        "protocol": board.protocol,
-        "against": board.headline,
+        **of_board(board),
         "rank": row.rank,
         "notes": [said for said in (row.why, loss_words(row)) if said],
         "speedup": [row.speedup.value, row.speedup.low, row.speedup.high] if row.speedup else None,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import importlib.util
+import marshal
 import os
 import subprocess
 import sys
@@ -49,16 +50,29 @@ def _same_bytes(name: str, told: dict[str, Any]) -> int:
     odd = sorted(
         p.relative_to(HERE).as_posix() for p in there - {HERE / name / f for f in told["files"]}
     )
+    odd += [file for file in told["files"] if not _compiled_from(HERE / name / file)]
     try:
         found = source_hash(name)
     except OSError as cause:
         found = f"{cause.filename}: {cause.strerror}"
     if found != told["source_sha256"] or odd:
-        why = f"files that were not judged: {', '.join(odd)}" if odd else f"now {found}"
+        why = f"not what was judged: {', '.join(odd)}" if odd else f"now {found}"
         print(f"DIFFERENT: {name} was {told['entry']} {told['source_sha256']}, {why}")
         return DIFFERENT
     print(f"{name}: {told['entry']}, the bytes of source {told['source_sha256'][:16]}")
     return OK
+
+
+def _compiled_from(source: Path) -> bool:
+    """Whether the bytecode that Python would run in place of a .py, if any, is its own."""
+    cached = Path(importlib.util.cache_from_source(str(source))) if source.suffix == ".py" else None
+    if cached is None or not (cached.is_file() and source.is_file()):
+        return True
+    try:
+        told: object = marshal.loads(cached.read_bytes()[16:])  # behind magic, flags, time and size
+    except (EOFError, TypeError, ValueError):
+        return False
+    return told == compile(source.read_bytes(), str(source), "exec", dont_inherit=True)
 
 
 def _attnboard(checkout: Path | None) -> list[str]:

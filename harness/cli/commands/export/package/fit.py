@@ -160,7 +160,8 @@ def sdpa(
         if q.shape[-2] > k.shape[-2]:
             raise ValueError(
                 f"{evidence()['package']}: causal with {q.shape[-2]} queries and "
-                f"{k.shape[-2]} keys leaves queries without a key; pass causal=False or as many keys"
+                f"{k.shape[-2]} keys leaves queries without a key; pass causal=False or as many "
+                "keys"
             )
         seen = torch.ones(q.shape[-2], k.shape[-2], dtype=torch.bool, device=q.device)
         mask, causal = seen.tril(k.shape[-2] - q.shape[-2]), False

@@ -7,7 +7,9 @@
 
 q, o [batch, heads, seqlen_q, headdim], k, v [batch, kv_heads, seqlen_k, headdim], lse float32
 [batch, heads, seqlen_q]. An output lies in memory as `torch.empty_like` of its input does.
-Compilers and CUDA graphs see the lower three, which have no autograd: it is in `attention`.
+Compilers and CUDA graphs see the lower three, which have no autograd: it is in `attention`. Each is
+a function, which runs on the current GPU and which compiled code calls, and the operator around it,
+which first makes the GPU of its tensors the current one.
 """
 
 from __future__ import annotations
@@ -19,6 +21,7 @@ import torch
 from torch.autograd.function import once_differentiable
 
 from . import judged
+from .compiled import call_as_function
 from .fit import refusal, say_once, sdpa
 from .provenance import evidence, part
 
@@ -26,6 +29,8 @@ Three = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
 Some = TypeVar("Some")
 NAMESPACE: str = evidence()["package"]
 TRAINS = part("backward") is not None  # else PyTorch's backward computes everything again
+RETURNS_LSE: bool = evidence()["forward"]["returns_lse"]  # of each row, on request
+TAKES_OUT: bool = evidence()["forward"]["takes_out"]  # memory for its output
 STRIDED: bool = evidence()["forward"]["strided"]  # else the forward is given copies
 ALIGNMENT_BYTES = 16  # of tensors that TMA or wide loads read
 #: Which dispatch keys a plain call includes and excludes.
@@ -87,19 +92,18 @@ def _attention(
 
 
 class _Attention(torch.autograd.Function):
-    """The pair, or the forward with PyTorch's backward; a second derivative is refused."""
+    """The pair, or the forward with PyTorch's backward; a second derivative is refused.
+
+    Without `setup_context`, for which torch binds the arguments to a signature in each call.
+    """
 
     @staticmethod
-    def forward(*inputs: Any) -> Any:
-        q, k, v, causal, scale = inputs
-        return TRAINING(q, k, v, causal, scale)
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
+    def forward(ctx: Any, *inputs: Any) -> Any:
         q, k, v, ctx.causal, ctx.scale = inputs
-        o, lse = output
+        o, lse = TRAINING(*inputs)
         ctx.mark_non_differentiable(lse)
         ctx.save_for_backward(q, k, v, o, lse)
+        return o, lse
 
     @staticmethod
     @once_differentiable
@@ -129,34 +133,48 @@ def _like(result: torch.Tensor, model: torch.Tensor) -> torch.Tensor:
     return result if result.stride() == wanted.stride() else wanted.copy_(result)
 
 
-def _elsewhere(run: Callable[..., Some], q: torch.Tensor, *rest: Any) -> Some:
-    """What `run` gives with the GPU of `q` as the current one."""
-    with torch.cuda.device(q.device):
-        return run(q, *rest)
+def _on_its_gpu(run: Callable[..., Some]) -> Callable[..., Some]:
+    """`run` with the GPU of its first tensor as the current one, on which Triton launches."""
 
+    def on_its_gpu(first: torch.Tensor, *rest: Any) -> Some:
+        if first.is_cuda and first.get_device() != torch.cuda.current_device():
+            with torch.cuda.device(first.device):
+                return run(first, *rest)
+        return run(first, *rest)
 
-def _away(tensor: torch.Tensor) -> bool:
-    """Whether the current GPU is another one: Triton launches on the current."""
-    return tensor.is_cuda and tensor.get_device() != torch.cuda.current_device()
+    return on_its_gpu
 
 
 def _inference(
     q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, causal: bool, sm_scale: float
 ) -> torch.Tensor:
-    if _away(q):
-        return _elsewhere(_inference, q, k, v, causal, sm_scale)
     forward = judged.function("forward")
     tensors = (q, k, v) if STRIDED else _ready(q, k, v)
     return _like(forward(*tensors, causal, sm_scale), q)
 
 
+def _inference_into(
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    causal: bool,
+    sm_scale: float,
+    *,
+    out: torch.Tensor,
+) -> None:
+    """Into `out`, which is as `torch.empty_like(q)`."""
+    forward = judged.function("forward")
+    tensors = (q, k, v) if STRIDED else _ready(q, k, v)
+    result = forward(*tensors, causal, sm_scale, out=out)
+    if result is not out:
+        out.copy_(result)
+
+
 def _training(
     q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, causal: bool, sm_scale: float
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    if not returns_lse():
+    if not RETURNS_LSE:
         return _inference(q, k, v, causal, sm_scale), _no_lse(q)
-    if _away(q):
-        return _elsewhere(_training, q, k, v, causal, sm_scale)
     forward = judged.function("forward")
     tensors = (q, k, v) if STRIDED else _ready(q, k, v)
     o, lse = forward(*tensors, causal, sm_scale, return_lse=True)
@@ -173,8 +191,6 @@ def _gradients(
     causal: bool,
     sm_scale: float,
 ) -> Three:
-    if _away(do):
-        return _elsewhere(_gradients, do, q, k, v, o, lse, causal, sm_scale)
     if not TRAINS:
         return _recomputed(do, q, k, v, causal, sm_scale)
     backward = judged.function("backward")
@@ -202,12 +218,6 @@ def _recomputed(
     return _like(dq, q), _like(dk, k), _like(dv, v)
 
 
-def returns_lse() -> bool:
-    """Whether the forward gives the logarithm of each row's sum on request."""
-    told = part("forward")
-    return bool(told and told["returns_lse"])
-
-
 def _no_lse(q: torch.Tensor) -> torch.Tensor:
     return q.new_empty(0, dtype=torch.float32)
 
@@ -220,7 +230,7 @@ def _inference_fake(q: torch.Tensor, *_: Any) -> torch.Tensor:
 
 
 def _training_fake(q: torch.Tensor, *_: Any) -> tuple[torch.Tensor, torch.Tensor]:
-    lse = q.new_empty(q.shape[:-1], dtype=torch.float32) if returns_lse() else _no_lse(q)
+    lse = q.new_empty(q.shape[:-1], dtype=torch.float32) if RETURNS_LSE else _no_lse(q)
     return torch.empty_like(q), lse
 
 
@@ -230,19 +240,38 @@ def _gradients_fake(
     return torch.empty_like(q), torch.empty_like(k), torch.empty_like(v)
 
 
+FUNCTIONS: dict[str, tuple[Callable[..., Any], Callable[..., Any]]] = {  # and what traces
+    "inference": (_inference, _inference_fake),
+    "training": (_training, _training_fake),
+    "gradients": (_gradients, _gradients_fake),
+}
+# Compilers hand over tensors with the strides that they have in eager mode.
+TAGS = (torch.Tag.pt2_compliant_tag, torch.Tag.needs_exact_strides)
 LIBRARY = torch.library.Library(NAMESPACE, "DEF")
 for _name, _schema in SCHEMAS.items():
-    LIBRARY.define(_name + _schema, tags=(torch.Tag.pt2_compliant_tag,))
+    LIBRARY.define(_name + _schema, tags=TAGS)
 LIBRARY.impl("attention", _attention, "CompositeImplicitAutograd")
-for _name, _run, _fake in (
-    ("inference", _inference, _inference_fake),
-    ("training", _training, _training_fake),
-    ("gradients", _gradients, _gradients_fake),
-):
-    for _key in ("CPU", "CUDA"):
-        LIBRARY.impl(_name, _run, _key)
-    torch.library.register_fake(f"{NAMESPACE}::{_name}", _fake, lib=LIBRARY)
-
 _ops = getattr(torch.ops, NAMESPACE)
+
+
+def _traced(name: str, fake: Callable[..., Some]) -> Callable[..., Some]:
+    """`fake`; a compiler that asks for it is told what to call."""
+    functions = f"torch.ops.{NAMESPACE}"
+    into = f"{functions}.inference_into" if TAKES_OUT and name == "inference" else None
+
+    def traced(*args: Any) -> Some:
+        call_as_function(getattr(_ops, name).default, f"{functions}.{name}_function", into)
+        return fake(*args)
+
+    return traced
+
+
+for _name, (_run, _fake) in FUNCTIONS.items():
+    for _key in ("CPU", "CUDA"):
+        LIBRARY.impl(_name, _on_its_gpu(_run), _key)
+    torch.library.register_fake(f"{NAMESPACE}::{_name}", _traced(_name, _fake), lib=LIBRARY)
+    setattr(_ops, f"{_name}_function", _run)
+_ops.inference_into = _inference_into
+
 ATTENTION, INFERENCE = _ops.attention.default, _ops.inference.default
 TRAINING, GRADIENTS = _ops.training.default, _ops.gradients.default

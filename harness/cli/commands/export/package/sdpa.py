@@ -15,7 +15,7 @@ import torch
 from torch.nn.attention import SDPBackend
 
 from .fit import refusal, say_once
-from .ops import GRADIENTS, NAMESPACE, TRAINING, TRAINS, returns_lse
+from .ops import GRADIENTS, NAMESPACE, RETURNS_LSE, TRAINING, TRAINS
 from .provenance import evidence
 
 FORWARD = "_scaled_dot_product_flash_attention"
@@ -38,7 +38,7 @@ class _Handle:
 def register() -> None:
     """Tell the registry of this package; nothing is activated. Without effect before torch 2.11."""
     add = getattr(torch.nn.attention, "register_flash_attention_impl", None)
-    if add is not None and returns_lse():
+    if add is not None and RETURNS_LSE:
         add(NAMESPACE, register_fn=_override)
 
 
@@ -50,7 +50,7 @@ def enable() -> None:
     Raises RuntimeError where that cannot be: no lse, no GPU, an older torch.
     """
     global _priority  # noqa: PLW0603 - SDPA's order of backends is one for the process
-    if not returns_lse():
+    if not RETURNS_LSE:
         entry = evidence()["forward"]["entry"]
         raise RuntimeError(
             f"{NAMESPACE}: {entry} returns no lse, which SDPA keeps for the backward; "

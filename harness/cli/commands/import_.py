@@ -1,0 +1,189 @@
+"""`import DEFINITION.json WORKLOADS.jsonl`: a suite from attention traced by FlashInfer-Bench.
+
+A definition of its op_type gqa_ragged (docs/flashinfer-trace/ of flashinfer-ai/flashinfer-bench)
+says heads, headdim and dtype; each line of its workloads says how many tokens one call had, and in
+qo_indptr and kv_indptr, two tensors of a .safetensors file, where each sequence begins. Values of
+q, k and v are not taken: a judge draws its own. What no case here can say, several sequences of
+which some have more keys than queries, is left out and counted.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+from collections.abc import Iterator, Sequence
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import yaml
+from pydantic import ValidationError
+
+from harness.catalog.source_files import read_file
+from harness.cli.arguments import whole
+from harness.errors import EXIT_OK, UnavailableError, UsageError, typed
+from harness.problems import get_problem
+from harness.process.project import root
+from harness.schema import Case, Suite
+
+MOST_BYTES = 64 << 20
+DTYPES = {"float16": "fp16", "bfloat16": "bf16"}
+BASELINES = ("sdpa_cudnn", "sdpa_flash", "flash_attn_2", "flash_attn_3", "flash_attn_4")
+BURST_FLOPS = 3e12  # some 6 ms on an H200
+MOST_BURST = 24
+FLOPS = get_problem("attention_forward").flops
+
+
+def add_flags(parser: argparse.ArgumentParser) -> None:
+    """What may stand behind the command."""
+    parser.add_argument("definition", type=Path, metavar="DEFINITION.json")
+    parser.add_argument("workloads", type=Path, metavar="WORKLOADS.jsonl")
+    parser.add_argument("--name", help="of the suite (default: the definition's)")
+    parser.add_argument(
+        "--most", type=whole(1), default=8, metavar="N", help="cases, from least to most work"
+    )
+
+
+def run(args: argparse.Namespace) -> int:
+    """0: written; 2: a file is wrong, or there already; 3: no workload can be a case here."""
+    name, shared = _definition(args.definition)
+    suite = args.name or name
+    path = root() / "configs" / f"{suite}.yaml"
+    if path.exists():
+        raise UsageError(f"{path} is there already", "take another name: --name NAME")
+    found = [
+        _case(told, shared, args.workloads, line) for line, told in _lines(args.workloads, name)
+    ]
+    cases = list({(c.shape, c.kv_shape, c.seqlens): c for c in found if c}.values())
+    if not cases:
+        raise UnavailableError(
+            f"{args.workloads}: none of {len(found)} workloads of {name} can be a case here",
+            "see docs/arguments.md for what a case can say",
+        )
+    chosen = spread(cases, args.most)
+    text = _text(suite, f"{name} of FlashInfer-Bench, {len(chosen)} traced shapes", chosen, args)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text, encoding="utf-8")
+    print(
+        f"{path}: {len(chosen)} of {len(cases)} shapes from {len(found)} workloads; left out "
+        f"{found.count(None)}: packed sequences with more keys than queries, or no token"
+    )
+    print(f"next: {typed(f'python run.py --submission triton_champion --suite {suite}')}")
+    return EXIT_OK
+
+
+def spread(cases: Sequence[Case], most: int) -> list[Case]:
+    """At most `most` of `cases`, evenly from the least to the most work."""
+    ordered = sorted(cases, key=FLOPS)
+    places = np.linspace(len(ordered) - 1, 0, min(most, len(ordered)))[::-1]
+    return [ordered[round(float(place))] for place in places]
+
+
+def _definition(path: Path) -> tuple[str, dict[str, Any]]:
+    """Its name, and what all its cases share."""
+    hint = "take a definition gqa_ragged_prefill_… of a FlashInfer trace set"
+    try:
+        told = json.loads(read_file(path, MOST_BYTES, UsageError))
+        if told["op_type"] != "gqa_ragged":
+            raise UsageError(f"{path}: op_type {told['op_type']!r:.80} is not taken here", hint)
+        dtype, axes = told["inputs"]["q"]["dtype"], told["axes"]
+        if dtype not in DTYPES:
+            raise UsageError(f"{path}: inputs.q.dtype {dtype!r:.80} is not taken here", hint)
+        heads, kv_heads, headdim = (
+            int(axes[axis]["value"]) for axis in ("num_qo_heads", "num_kv_heads", "head_dim")
+        )
+        name = str(told["name"])
+    except (ValueError, KeyError, TypeError) as cause:
+        raise UsageError(f"{path}: no definition: {type(cause).__name__} {cause}", hint) from None
+    shared = {"heads": heads, "kv_heads": kv_heads, "headdim": headdim, "dtype": DTYPES[dtype]}
+    return name, shared | {"causal": "causal" in name}
+
+
+def _lines(path: Path, name: str) -> Iterator[tuple[int, Any]]:
+    """Line → workload, of those of the definition `name`."""
+    text = read_file(path, MOST_BYTES, UsageError).decode("utf-8", errors="replace")
+    for number, line in enumerate(text.splitlines(), start=1):
+        try:
+            told = json.loads(line) if line.strip() else None
+        except ValueError as cause:
+            raise UsageError(f"{path}:{number}: not JSON: {cause}", "mend that line") from None
+        if isinstance(told, dict) and told.get("definition") == name:
+            yield number, told.get("workload")
+
+
+def _case(told: Any, shared: dict[str, Any], path: Path, line: int) -> Case | None:
+    """The case of a workload; None for what no case can say."""
+    try:
+        axes = told["axes"]
+        if axes["len_indptr"] == 2:
+            pairs = [(int(axes["total_q"]), int(axes["total_kv"]))]
+        else:
+            ends = [_indptr(told, each, path) for each in ("qo_indptr", "kv_indptr")]
+            lengths = [[after - before for before, after in pairwise(each)] for each in ends]
+            pairs = [(q, k) for q, k in zip(*lengths, strict=True) if q]
+        if not any(q for q, _ in pairs) or (len(pairs) > 1 and any(q != k for q, k in pairs)):
+            return None
+        name = f"w{re.sub(r'[^A-Za-z0-9]', '', str(told['uuid']))[:8]}"
+        return _shaped(pairs, {"name": name, **shared})
+    except ValidationError as cause:
+        first = cause.errors()[0]
+        said = f"{'.'.join(map(str, first['loc']))}: {first['msg']}"
+    except (ValueError, KeyError, TypeError, IndexError) as cause:
+        said = f"{type(cause).__name__} {cause}"
+    raise UsageError(f"{path}:{line}: no workload: {said}", "mend that line, or take it out")
+
+
+def _shaped(pairs: Sequence[tuple[int, int]], shared: dict[str, Any]) -> Case:
+    """(queries, keys) of each sequence → one sequence, a batch of equal ones, or packed ones."""
+    queries = [q for q, _ in pairs]
+    equal = len(set(queries)) == 1
+    case = Case(
+        batch=len(pairs) if equal else 1,
+        seqlen=queries[0] if equal else sum(queries),
+        seqlen_k=pairs[0][1] if len(pairs) == 1 else None,
+        seqlens=() if equal else tuple(queries),
+        **shared,
+    )
+    burst = max(2, min(MOST_BURST, round(BURST_FLOPS / FLOPS(case))))
+    return case.model_copy(update={"burst": burst})
+
+
+def _indptr(told: Any, name: str, path: Path) -> list[int]:
+    """One tensor of integers of a .safetensors file: the length of a JSON head, the head, bytes.
+
+    Its path counts from the trace set's folder, which lies at or above the workloads' file.
+    """
+    source = told["inputs"][name]
+    files = [folder / source["path"] for folder in path.resolve().parents]
+    file = next((each for each in files if each.is_file()), None)
+    if file is None:
+        raise ValueError(f"inputs.{name}: no file {source['path']!r:.200} at or above {path}")
+    body = read_file(file, MOST_BYTES, UsageError)
+    end = 8 + int.from_bytes(body[:8], "little")
+    head = json.loads(body[8:end])[source["tensor_key"]]
+    first, last = head["data_offsets"]
+    kind = {"I32": "<i4", "I64": "<i8"}[head["dtype"]]
+    values = [int(value) for value in np.frombuffer(body[end + first : end + last], kind)]
+    if len(values) != told["axes"]["len_indptr"] or sorted(values) != values or values[0]:
+        raise ValueError(f"inputs.{name}: not len_indptr places that rise from 0")
+    return values
+
+
+def _text(name: str, what: str, cases: Sequence[Case], args: argparse.Namespace) -> str:
+    """The suite's file; raises UsageError where it would be none."""
+    try:
+        suite = Suite(name=name, description=what, cases=tuple(cases))
+    except ValidationError as cause:
+        raise UsageError(f"{args.workloads}: {cause.errors()[0]['msg']}", "--name NAME") from None
+    head = suite.model_dump(
+        mode="json", include={"name", "description", "problem", "device", "against"}
+    )
+    listed = [json.dumps(case.model_dump(mode="json")) for case in cases]  # which is YAML too
+    return (
+        f"# Imported from {args.definition.name} and {args.workloads.name}, a case a shape.\n"
+        + yaml.safe_dump(head, sort_keys=False)
+        + f"baselines: [{', '.join(BASELINES)}]\ncases:\n"
+        + "".join(f"  - {each}\n" for each in listed)
+    )

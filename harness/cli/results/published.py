@@ -1,0 +1,102 @@
+"""configs/published/*.yaml → published figures, each on a case of a suite here."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+from pydantic import Field
+
+from harness.catalog.suites import load_suite
+from harness.catalog.yaml_model import load_model
+from harness.errors import SuiteError, UsageError, did_you_mean
+from harness.process.project import layers
+from harness.schema import Case, Suite
+from harness.schema.common import Frozen, Name, Positive
+
+FOLDER = "published"
+Line = Annotated[str, Field(min_length=1, max_length=400)]
+
+
+class Series(Frozen):
+    """What was published of one entry on the cases of one suite, in TFLOP/s."""
+
+    entry: Name
+    suite: Name
+    tflops: dict[Name, Positive] = Field(min_length=1)
+
+
+class Published(Frozen):
+    """One table: where it stands, on what it was measured, and its figures.
+
+    over: entries that others are divided by. Of another GPU only ratios can be compared.
+    differs: what else than GPU and version was not as it is here.
+    """
+
+    name: Name
+    title: Line
+    source: str = Field(pattern=r"^https://\S+$", max_length=400)
+    gpu: Line
+    version: Line
+    flops: Line
+    differs: tuple[Line, ...] = ()
+    over: tuple[Name, ...] = ()
+    tolerance_pct: Positive = 3.0
+    series: tuple[Series, ...] = Field(min_length=1)
+
+
+@dataclass(frozen=True, slots=True)
+class Figure:
+    """One published figure, and the case here that has its shape."""
+
+    entry: str
+    problem: str
+    suite: str
+    case: Case
+    tflops: float
+
+
+def shape_of(case: Case) -> Case:
+    """`case` without what does not change the question: its name, and the calls of a burst."""
+    return case.model_copy(update={"name": "shape", "burst": 1})
+
+
+def known_tables(configs: Path) -> dict[str, Path]:
+    """Name → file, of `configs`/published/ and of what comes along."""
+    folders = [layer / FOLDER for layer in layers(configs)[::-1]]
+    return {file.stem: file for folder in folders for file in sorted(folder.glob("*.yaml"))}
+
+
+def load_published(name: str, configs: Path) -> tuple[Published, tuple[Figure, ...]]:
+    """The table `name` and its figures in its order.
+
+    Raises UsageError for a name that is none, SuiteError for a file that is wrong.
+    """
+    known = known_tables(configs)
+    if name not in known:
+        hint = did_you_mean(name, known) or f"tables here: {', '.join(sorted(known)) or 'none'}"
+        raise UsageError(f"no published table '{name}'", hint)
+    path = known[name]
+    table = load_model(path, Published, SuiteError)
+    if table.name != path.stem:
+        raise SuiteError(f"{path}: name is '{table.name}'", f"write name: {path.stem}")
+    suites = {series.suite: load_suite(series.suite, configs) for series in table.series}
+    figures = [
+        Figure(series.entry, suite.problem, suite.name, _case(path, suite, case), tflops)
+        for series in table.series
+        for suite in (suites[series.suite],)
+        for case, tflops in series.tflops.items()
+    ]
+    return table, tuple(figures)
+
+
+def _case(path: Path, suite: Suite, name: str) -> Case:
+    found = next((case for case in suite.cases if case.name == name), None)
+    if found is None:
+        near = did_you_mean(name, [case.name for case in suite.cases])
+        lines = path.read_text(encoding="utf-8").splitlines()
+        at = next((n for n, line in enumerate(lines, start=1) if f"{name}:" in line), 1)
+        hint = near or f"its cases: configs/{suite.name}.yaml"
+        raise SuiteError(f"{path}:{at}: suite '{suite.name}' has no case '{name}'", hint)
+    return found

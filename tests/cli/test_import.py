@@ -1,0 +1,202 @@
+"""import: a definition and workloads of FlashInfer-Bench become a suite that loads and runs here."""
+
+from __future__ import annotations
+
+import json
+import struct
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from harness.catalog.suites import load_suite
+from harness.cli import main
+from harness.cli.commands import import_
+from harness.errors import UnavailableError, UsageError
+from harness.process.project import MARK
+from harness.schema import Case
+
+NAME = "gqa_ragged_prefill_causal_h4_kv2_d64"
+DEFINITION: dict[str, Any] = {
+    "name": NAME,
+    "op_type": "gqa_ragged",
+    "axes": {
+        "num_qo_heads": {"type": "const", "value": 4},
+        "num_kv_heads": {"type": "const", "value": 2},
+        "head_dim": {"type": "const", "value": 64},
+        "total_q": {"type": "var"},
+        "total_kv": {"type": "var"},
+        "len_indptr": {"type": "var"},
+    },
+    "inputs": {"q": {"shape": ["total_q", "num_qo_heads", "head_dim"], "dtype": "bfloat16"}},
+    "reference": "def run(): ...",
+}
+
+
+def safetensors(tensors: dict[str, Sequence[int]], kind: str = "I32") -> bytes:
+    """A file as the format is described: 8 bytes of length, a JSON head, the tensors."""
+    head: dict[str, Any] = {"__metadata__": {"by": "a test"}}
+    body = b""
+    for key, values in tensors.items():
+        data = struct.pack(f"<{len(values)}{'i' if kind == 'I32' else 'q'}", *values)
+        offsets = [len(body), len(body) + len(data)]
+        head[key] = {"dtype": kind, "shape": [len(values)], "data_offsets": offsets}
+        body += data
+    text = json.dumps(head).encode()
+    return len(text).to_bytes(8, "little") + text + body
+
+
+class TraceSet:
+    """A folder with one definition, workloads and the files of their indptr."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder / "trace"
+        self.workloads: list[dict[str, Any]] = []
+        (self.folder / "workloads").mkdir(parents=True)
+
+    def add(self, queries: Sequence[int], keys: Sequence[int], **changes: Any) -> None:
+        """One call of sequences of so many queries and keys."""
+        number = len(self.workloads)
+        ends = {
+            name: [sum(each[:n]) for n in range(len(each) + 1)]
+            for name, each in (("qo_indptr", queries), ("kv_indptr", keys))
+        }
+        file = self.folder / f"blob{number}.safetensors"
+        file.write_bytes(safetensors(ends, "I64" if number % 2 else "I32"))
+        source = {"type": "safetensors", "path": f"./{file.name}"}
+        axes = {"total_q": sum(queries), "total_kv": sum(keys), "len_indptr": len(queries) + 1}
+        inputs = {name: source | {"tensor_key": name} for name in ends}
+        told = {"uuid": f"{number:08x}-aaaa", "axes": axes, "inputs": inputs, **changes}
+        self.workloads.append({"definition": NAME, "workload": told, "solution": None})
+
+    def call(self, *words: str, **definition: Any) -> int:
+        """`import` of what is there."""
+        told, lines = self.folder / "d.json", self.folder / "workloads" / "w.jsonl"
+        told.write_text(json.dumps(DEFINITION | definition))
+        lines.write_text("\n\n".join(map(json.dumps, self.workloads)))
+        return import_.run(main.parse_args(["import", str(told), str(lines), *words]))
+
+
+@pytest.fixture
+def traced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> TraceSet:
+    (tmp_path / MARK).touch()
+    monkeypatch.chdir(tmp_path)
+    return TraceSet(tmp_path)
+
+
+def cases_of(traced: TraceSet, name: str = NAME) -> list[Case]:
+    return list(load_suite(name, traced.folder.parent / "configs").cases)
+
+
+def test_each_kind_of_call_becomes_a_case(
+    traced: TraceSet, capsys: pytest.CaptureFixture[str]
+) -> None:
+    traced.add([512], [512])
+    traced.add([256], [4096])
+    traced.add([100, 0, 60, 40], [100, 0, 60, 40])
+    traced.add([128, 128], [128, 128])
+    traced.add([512], [512])  # the shape of the first
+    traced.add([10, 20], [10, 30])  # no case can say that
+    traced.workloads.append({"definition": "another", "workload": None})
+    assert traced.call() == 0
+    out = capsys.readouterr().out
+    assert "4 of 4 shapes from 6 workloads; left out 1:" in out
+    assert f"--suite {NAME}" in out
+    found = {case.name: case for case in cases_of(traced)}
+    assert {name: (*c.shape, c.kv_shape[2], c.seqlens) for name, c in found.items()} == {
+        "w00000004": (1, 4, 512, 64, 512, ()),
+        "w00000001": (1, 4, 256, 64, 4096, ()),
+        "w00000002": (1, 4, 200, 64, 200, (100, 60, 40)),
+        "w00000003": (2, 4, 128, 64, 128, ()),
+    }
+    assert {(c.kv_heads, c.dtype.value, c.causal) for c in found.values()} == {(2, "bf16", True)}
+    assert all(2 <= case.burst <= 24 for case in found.values())
+
+
+def test_of_many_the_least_and_the_most_work_are_among_the_few(traced: TraceSet) -> None:
+    for tokens in range(100, 2000, 100):
+        traced.add([tokens], [tokens])
+    traced.call("--most", "3", "--name", "few")
+    assert [case.seqlen for case in cases_of(traced, "few")] == [100, 1000, 1900]
+    traced.call("--most", "1", "--name", "one")
+    assert [case.seqlen for case in cases_of(traced, "one")] == [1900]
+
+
+def test_nothing_is_overwritten(traced: TraceSet) -> None:
+    traced.add([64], [64])
+    traced.call()
+    before = (traced.folder.parent / "configs" / f"{NAME}.yaml").read_bytes()
+    traced.add([128], [128])
+    with pytest.raises(UsageError, match="is there already"):
+        traced.call()
+    assert (traced.folder.parent / "configs" / f"{NAME}.yaml").read_bytes() == before
+
+
+def test_where_no_workload_can_be_a_case_nothing_is_written(traced: TraceSet) -> None:
+    traced.add([10, 20], [10, 30])
+    with pytest.raises(UnavailableError, match="none of 1 workloads"):
+        traced.call()
+    assert not (traced.folder.parent / "configs").exists()
+
+
+@pytest.mark.parametrize(
+    ("definition", "message"),
+    [
+        ({"op_type": "gemm"}, r"d.json: op_type 'gemm' is not taken"),
+        ({"inputs": {"q": {"dtype": "float8_e4m3fn"}}}, r"d.json: inputs.q.dtype 'float8_e4m3fn'"),
+        ({"axes": {}}, r"d.json: no definition: KeyError 'num_qo_heads'"),
+        ({"inputs": 3}, r"d.json: no definition: TypeError"),
+    ],
+)
+def test_a_definition_of_something_else_is_named(
+    definition: dict[str, Any], message: str, traced: TraceSet
+) -> None:
+    traced.add([64], [64])
+    with pytest.raises(UsageError, match=message) as caught:
+        traced.call(**definition)
+    assert "gqa_ragged_prefill" in caught.value.hint
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"axes": {"len_indptr": 3}}, r"not len_indptr places"),
+        ({"axes": {"len_indptr": 2, "total_q": 9, "total_kv": 5}}, r"seqlen_k: .*would see no key"),
+        ({"axes": {}}, r"KeyError 'len_indptr'"),
+        ({"inputs": {"qo_indptr": {"path": "no"}}}, r"inputs.qo_indptr: no file 'no'"),
+        ({"inputs": {}}, r"KeyError 'qo_indptr'"),
+        ({"uuid": ""}, None),
+    ],
+)
+def test_a_wrong_workload_names_its_line(
+    changes: dict[str, Any], message: str | None, traced: TraceSet
+) -> None:
+    traced.add([64], [64])
+    traced.add([5, 6, 7], [5, 6, 7], **changes)
+    if message is None:
+        assert traced.call() == 0
+        return
+    with pytest.raises(UsageError, match=rf"w.jsonl:3: no workload: .*{message}"):
+        traced.call()
+
+
+@pytest.mark.parametrize("places", [[1, 5, 11, 18], [0, 11, 5, 18], [0, 5, 11]])
+def test_places_that_do_not_rise_from_0_are_no_sequences(
+    places: list[int], traced: TraceSet
+) -> None:
+    traced.add([5, 6, 7], [5, 6, 7])
+    ends = {"qo_indptr": [0, 5, 11, 18], "kv_indptr": places}
+    (traced.folder / "blob0.safetensors").write_bytes(safetensors(ends))
+    with pytest.raises(
+        UsageError, match=r"w.jsonl:1: .*kv_indptr: not len_indptr places that rise"
+    ):
+        traced.call()
+
+
+def test_a_line_that_is_no_json_is_named(traced: TraceSet) -> None:
+    told, lines = traced.folder / "d.json", traced.folder / "w.jsonl"
+    told.write_text(json.dumps(DEFINITION))
+    lines.write_text('{"definition": "another"}\n{"definition":')
+    with pytest.raises(UsageError, match=r"w.jsonl:2: not JSON"):
+        import_.run(main.parse_args(["import", str(told), str(lines)]))
