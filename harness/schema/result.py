@@ -15,6 +15,7 @@ from harness.schema.common import (
     Kind,
     Length,
     NotNan,
+    Plain,
     Positive,
     Ratio,
     Status,
@@ -142,7 +143,7 @@ class Sustained(Frozen):
 class Speedup(Frozen):
     """Paired over blocks: time of `against` / time of the entrant; above 1 is faster."""
 
-    against: str
+    against: Plain
     value: Ratio
     low: Ratio
     high: Ratio
@@ -192,7 +193,7 @@ class Result(Frozen):
     correct: int = Field(default=0, ge=0, le=1)
     gpu: str
     blocks: Count = 0
-    integrity: str = "judged"  # judged | unlocked | cooperative; sandbox level after a slash
+    integrity: Plain = "judged"  # judged | unlocked | cooperative; sandbox level after a slash
     speedup: Speedup | None = None  # against the run's headline baseline
     stopping: Stopping | None = None  # None: the suite's blocks, as planned
     clock_mhz: Positive | None = None  # median SM clock behind the scored bursts
@@ -213,14 +214,14 @@ class Result(Frozen):
     )  # library → share of bit-equal elements, timed bursts
     version: str = ""
     case: Case
-    source_sha256: str = ""
-    suite_sha256: str = ""
-    harness_commit: str = ""
+    source_sha256: Plain = ""
+    suite_sha256: Plain = ""
+    harness_commit: Plain = ""
     protocol: int
     machine: Machine
     build_s: Length | None = None
-    secret_commitment: str = ""  # SHA-256 of the run's secret, made before the run
-    secret: str = ""  # the secret itself, told afterwards
+    secret_commitment: Plain = ""  # SHA-256 of the run's secret, made before the run
+    secret: Plain = ""  # the secret itself, told afterwards
     log_tail: str = ""
 
     @model_validator(mode="after")

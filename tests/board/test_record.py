@@ -356,3 +356,14 @@ def test_a_line_that_was_written_again_is_not_called_cut(tmp_path: Path) -> None
     (tmp_path / "a.jsonl").write_text(json.dumps(whole) + "\n")  # with spaces, as jq has it
     _, (bad,) = record.load(tmp_path)
     assert "written again by another program" in bad.reason
+
+
+@pytest.mark.parametrize(
+    "field", ["integrity", "source_sha256", "suite_sha256", "harness_commit", "secret"]
+)
+def test_what_is_shown_as_it_is_gives_no_order(field: str) -> None:
+    """`show` printed a node's level and hashes to the terminal as they came."""
+    for word in ("\x1b[2J", "`|<b>", "a\nb", "::error::x"):
+        line = record.to_line(result("mine").model_copy(update={field: word}))
+        with pytest.raises(ValueError, match=field):
+            record.parse(line.encode())
