@@ -411,7 +411,7 @@ FORGERIES: dict[str, tuple[Callable[[list[Result]], list[Result]], str]] = {
         "nor drawn from its secret",
     ),
     "a hidden shape from each of several secrets": (
-        lambda r: with_a_second_secret(r),
+        with_a_second_secret,
         "hidden shapes of several secrets",
     ),
     "hidden shapes left out": (
