@@ -221,7 +221,8 @@ class Result(Frozen):
     machine: Machine
     build_s: Length | None = None
     secret_commitment: Plain = ""  # SHA-256 of the run's secret, made before the run
-    secret: Plain = ""  # the secret itself, told afterwards
+    #: The secret itself, told afterwards.
+    secret: str = Field(default="", pattern=r"^([0-9a-f]{2}){0,64}$")
     log_tail: str = ""
 
     @model_validator(mode="after")
