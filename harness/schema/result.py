@@ -137,6 +137,8 @@ class Sustained(Frozen):
         passed = self.status is Status.PASSED
         if passed != all(times) or (any(told) and not passed):
             raise ValueError("a stretch has a time if and only if it PASSED")
+        if self.pj_per_flop and self.energy_error_pct is None:
+            raise ValueError("its energy has no error")
         return self
 
 
