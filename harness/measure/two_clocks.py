@@ -37,12 +37,14 @@ class ClockTolerance:
 
 
 #: On one H200 a gap's standard deviation is 0.003 ms, and 1 of 90 bursts was 0.014 ms longer than
-#: usual (tests/measure/test_two_clocks.py holds them).
+#: usual. The gaps of one process in six are longer than the others' as long as it lives, by 0.007
+#: to 0.020 ms, the more the more outputs a burst has; why is not known, honest kernels and
+#: libraries alike have it (tests/measure/test_two_clocks.py holds both).
 GPU_TOLERANCE = ClockTolerance(
     burst_pct=1.0,
     mean_pct=0.3,
-    burst_floor_ms=0.030,
-    mean_floor_ms=0.006,
+    burst_floor_ms=0.040,
+    mean_floor_ms=0.025,
     null_ms=0.010,
     late_share=0.1,
 )
