@@ -3,28 +3,31 @@
 from __future__ import annotations
 
 import re
+from typing import Annotated
 
 from pydantic import Field
 
 from harness.schema.common import Count, Finite, Frozen
+
+Fact = Annotated[str, Field(max_length=500)]
 
 
 class Machine(Frozen):
     """What this machine is; part of every record."""
 
     gpu: str = Field(default="cpu", max_length=100)
-    uuid: str = ""
+    uuid: Fact = ""
     sms: Count = 0
     capability: str = Field(default="0.0", pattern=r"^[0-9]{1,3}\.[0-9]{1,3}$")
     memory_gib: Finite = 0.0
     power_limit_w: Finite = 0.0
-    driver: str = ""
-    cuda: str = ""
-    torch: str = ""
-    triton: str = ""
-    python: str = ""
-    cpu: str = ""
-    platform: str = ""
+    driver: Fact = ""
+    cuda: Fact = ""
+    torch: Fact = ""
+    triton: Fact = ""
+    python: Fact = ""
+    cpu: Fact = ""
+    platform: Fact = ""
 
     @property
     def has_gpu(self) -> bool:

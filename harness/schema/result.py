@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Literal
+from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
@@ -164,6 +164,10 @@ class Stopping(Frozen):
     why: str
 
 
+Told = Annotated[str, Field(max_length=100_000)]  # far above what a run tells
+Lines = Annotated[tuple[Told, ...], Field(max_length=1000)]
+
+
 class Result(Frozen):
     """One JSON line of results/: everything known of one entrant on one case in one run."""
 
@@ -175,13 +179,13 @@ class Result(Frozen):
     )
     entry: str
     kind: Kind
-    language: str = ""
-    author: str = ""
+    language: Told = ""
+    author: Told = ""
     problem: str = "attention_forward"
     suite: str = Field(max_length=80)
     config: str
     status: Status
-    reason: str = ""
+    reason: Told = ""
     numerics_class: Literal["exact", "approximate", ""] = ""
     tflops: Positive | None = None
     latency_ms: Timed | None = None
@@ -206,12 +210,12 @@ class Result(Frozen):
     slack: Slack | None = None
     samples: tuple[Sample, ...] = ()
     telemetry: tuple[Telemetry, ...] = ()
-    kernels: tuple[str, ...] = ()
-    configs: tuple[str, ...] = ()  # what its own search chose: `name: choice`
+    kernels: Lines = ()
+    configs: Lines = ()  # what its own search chose: `name: choice`
     likeness: dict[str, Finite] = Field(
         default={}
     )  # library → share of bit-equal elements, timed bursts
-    version: str = ""
+    version: Told = ""
     case: Case
     source_sha256: str = ""
     suite_sha256: str = ""
@@ -221,7 +225,7 @@ class Result(Frozen):
     build_s: Length | None = None
     secret_commitment: str = ""  # SHA-256 of the run's secret, made before the run
     secret: str = ""  # the secret itself, told afterwards
-    log_tail: str = ""
+    log_tail: Told = ""
 
     @model_validator(mode="after")
     def _time_only_if_passed(self) -> Result:

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from harness.measure.two_clocks import CPU_TOLERANCE, GPU_TOLERANCE, check_clocks
+from harness.measure.two_clocks import CPU_TOLERANCE, GPU_TOLERANCE, ClockTolerance, check_clocks
 from harness.schema import MOST_SLACK_PCT, Sample
 
 CALLS = 6
@@ -239,3 +239,33 @@ def test_few_bursts_can_be_left_out_of_the_score() -> None:
 
     assert check_clocks(told(2), blocks(rng), (), GPU_TOLERANCE).refusal == ""
     assert "3 of 20" in check_clocks(told(3), blocks(rng), (), GPU_TOLERANCE).refusal
+
+
+def with_calls(told: list[Sample], shares: list[float]) -> list[Sample]:
+    """The same bursts, their time divided among the calls by `shares`."""
+    whole = sum(shares)
+    return [
+        s.model_copy(update={"calls_ms": tuple(s.t1_ms * x / whole for x in shares)}) for s in told
+    ]
+
+
+@pytest.mark.parametrize("shares", [[95, 1, 1, 1, 1, 1], [3, 0.1, 0.1, 3, 0.1, 0.1]])
+def test_a_call_that_answers_for_its_neighbours_is_refused(shares: list[float]) -> None:
+    """The mean is what the burst took, but no call alone would be as fast."""
+    honest = blocks(random.Random(1))
+    told = check_clocks(with_calls(honest, shares), honest, (), GPU_TOLERANCE)
+    assert "another call has done its work" in told.refusal
+    assert told.slack
+
+
+@pytest.mark.parametrize(
+    ("shares", "tolerance"),
+    [
+        ([2, 1, 1, 1, 1, 1], GPU_TOLERANCE),  # the first meets a cold cache
+        ([1, 1, 9, 9, 9, 8], GPU_TOLERANCE),  # two were queued in time, a slow host did the rest
+        ([95, 1, 1, 1, 1, 1], CPU_TOLERANCE),  # threads wake up
+    ],
+)
+def test_calls_of_a_burst_may_differ(shares: list[float], tolerance: ClockTolerance) -> None:
+    honest = blocks(random.Random(1))
+    assert not check_clocks(with_calls(honest, shares), honest, (), tolerance).refusal
