@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
@@ -86,6 +86,11 @@ class Sample(Frozen):
     def gap_ms(self) -> float:
         """T2 - T1: copies, messages and whatever the worker's clock did not tell."""
         return self.t2_ms - self.t1_ms
+
+
+def times_ms(samples: Iterable[Sample]) -> dict[int, float]:
+    """Block number → latency in ms, of the samples that count."""
+    return {sample.block: sample.latency_ms for sample in samples if not sample.late}
 
 
 #: A row that could be told shorter than this unseen is not ranked.
