@@ -49,7 +49,7 @@ def audit(result: Result, base: Result | None) -> list[str]:
 
 
 def overstated(result: Result) -> list[str]:
-    """Why its error is not that of a row which passed, or not of its class; empty if it is."""
+    """Why a record's error is not that of a row which passed, or of its class; else empty."""
     limits = get_problem(result.problem).limits(result.case.dtype)
     error = result.error
     if result.status is not Status.PASSED:
