@@ -14,11 +14,11 @@ from dataclasses import asdict, dataclass, field, replace
 
 from harness.board import kernel_class, rivals
 from harness.board.newest import newest
-from harness.board.rivals import NO_GRID, Grid, HiddenLoss, Libraries, block_times_ms, direct_on
+from harness.board.rivals import NO_GRID, Grid, HiddenLoss, Libraries, direct_on
 from harness.measure import stats
 from harness.measure.stats import Interval
 from harness.measure.stopping import level_of
-from harness.schema import MOST_SLACK_PCT, Kind, Result, Speedup, Status
+from harness.schema import MOST_SLACK_PCT, Kind, Result, Speedup, Status, times_ms
 
 MOST_COLUMNS = 8
 #: The baseline everything is a multiple of, where it ran.
@@ -353,7 +353,8 @@ def by_todays_rule(result: Result, base: Result | None) -> Result:
     told = result.speedup
     if base is None or told is None or told.rule == stats.INTERVAL_RULE:
         return result
-    found = stats.speedup(block_times_ms(base), block_times_ms(result), level_of(result.looks))
+    times = times_ms(base.samples), times_ms(result.samples)
+    found = stats.speedup(*times, level_of(result.looks))
     if found is None:
         return result
     speedup = told.model_copy(update=asdict(found) | {"rule": stats.INTERVAL_RULE})

@@ -101,7 +101,7 @@ class PendingResults:
         return faults
 
     def _is_asked(self, result: Result) -> bool:
-        """The row is of what this unit names: files, suite, walls; of today and of its machine."""
+        """The row is of this unit's files, suite, walls; of today, of the machine it runs on."""
         suite, machine = self.unit.suite, self.machine
         entrant = next(e for e in self.unit.entrants if e.name == result.entry)
         told = (result.source_sha256, result.kind, result.suite, result.suite_sha256)

@@ -22,7 +22,7 @@ from harness.board.render import markdown
 from harness.board.store import Store
 from harness.errors import EXIT_STORAGE, StorageError
 from harness.schema import Error, Result, Status
-from tests.board.factory import CPU, mismatch, result, run_of
+from tests.board.factory import CPU, mismatch, result, run_of, stretch
 
 
 def write_all(folder: Path, results: list) -> Path:
@@ -347,3 +347,30 @@ def test_a_line_that_was_written_again_is_not_called_cut(tmp_path: Path) -> None
     (tmp_path / "a.jsonl").write_text(json.dumps(whole) + "\n")  # with spaces, as jq has it
     _, (bad,) = record.load(tmp_path)
     assert "written again by another program" in bad.reason
+
+
+@pytest.mark.parametrize(
+    "field", ["integrity", "source_sha256", "suite_sha256", "harness_commit", "secret"]
+)
+def test_what_is_shown_as_it_is_gives_no_order(field: str) -> None:
+    """`show` printed a node's level and hashes to the terminal as they came."""
+    for word in ("\x1b[2J", "`|<b>", "a\nb", "::error::x"):
+        line = record.to_line(result("mine").model_copy(update={field: word}))
+        with pytest.raises(ValueError, match=field):
+            record.parse(line.encode())
+
+
+def test_no_key_stands_twice() -> None:
+    """The board chose the line by the one entry and showed it as the other's."""
+    body = record.to_line(result("mine")).rpartition(',"crc32"')[0]
+    body = body.replace('"samples":', '"entry":"other","samples":', 1)
+    with pytest.raises(ValueError, match="written twice"):
+        record.parse(f'{body},"crc32":"{zlib.crc32(body.encode()):08x}"}}'.encode())
+
+
+def test_the_energy_of_a_stretch_has_an_error() -> None:
+    """Without one no page could be drawn, for nobody."""
+    told = stretch(1.0).model_copy(update={"energy_error_pct": None})
+    line = record.to_line(result("mine").model_copy(update={"sustained": told}))
+    with pytest.raises(ValueError, match="energy has no error"):
+        record.parse(line.encode())

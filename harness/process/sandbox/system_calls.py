@@ -3,8 +3,8 @@
     ALLOWED    done
     PRETENDED  answered with success and not done: compilers and linkers set modes and times of
                their output, and nobody here needs either
-    ABSENT     answered as by an older kernel, so that the caller takes the older way; sendfile
-               among them, which holds a page for each byte that it sends, and counts the byte
+    ABSENT     answered as by an older kernel, so that the caller takes the older way; also
+               sendfile, which holds a page for each byte that it sends, and counts the byte
     NOT_KEPT   extended attributes: answered as by a file system that has none
     JUDGED     their arguments decide (harness/process/sandbox/seccomp.py)
 
