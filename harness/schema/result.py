@@ -8,6 +8,7 @@ from typing import Annotated, Literal
 from pydantic import Field, model_validator
 
 from harness.schema.common import (
+    MOST_BLOCKS,
     MOST_CALLS,
     Count,
     Finite,
@@ -216,12 +217,12 @@ class Result(Frozen):
     mismatch: Mismatch | None = None  # where an output is wrong, and what inputs show it again
     deterministic: bool | None = None  # the same inputs gave the same bits; None: not asked
     slack: Slack | None = None
-    samples: tuple[Sample, ...] = ()
-    telemetry: tuple[Telemetry, ...] = ()
+    samples: tuple[Sample, ...] = Field(default=(), max_length=2 * MOST_BLOCKS)
+    telemetry: tuple[Telemetry, ...] = Field(default=(), max_length=2 * MOST_BLOCKS)
     kernels: Lines = ()
     configs: Lines = ()  # what its own search chose: `name: choice`
     likeness: dict[str, Finite] = Field(
-        default={}
+        default={}, max_length=1000
     )  # library → share of bit-equal elements, timed bursts
     version: Told = ""
     case: Case

@@ -21,7 +21,7 @@ from harness.board.rank import leaderboard
 from harness.board.render import markdown
 from harness.board.store import Store
 from harness.errors import EXIT_STORAGE, StorageError
-from harness.schema import Error, Result, Status
+from harness.schema import Error, Result, Status, Telemetry
 from tests.board.factory import CPU, mismatch, result, run_of, stretch
 
 
@@ -374,3 +374,20 @@ def test_the_energy_of_a_stretch_has_an_error() -> None:
     line = record.to_line(result("mine").model_copy(update={"sustained": told}))
     with pytest.raises(ValueError, match="energy has no error"):
         record.parse(line.encode())
+
+
+@pytest.mark.parametrize(
+    "told",
+    [
+        {"reason": "x" * 100_001},
+        {"log_tail": "x" * 100_001},
+        {"kernels": ("k",) * 1001},
+        {"telemetry": (Telemetry(),) * 20_001},
+        {"likeness": {str(n): 0.5 for n in range(1001)}},
+        {"machine": {"torch": "2" * 501}},
+    ],
+    ids=lambda told: next(iter(told)),
+)
+def test_no_row_is_without_end(told: dict[str, object]) -> None:
+    with pytest.raises(ValueError, match="at most"):
+        Result(**result().model_dump() | told)
