@@ -69,10 +69,7 @@ def builds(module: Any, rung: str, headdim: int) -> dict[str, Any]:
     if rung == "wide":
         return {"": make(rung), "s first": make(rung, ("-DS_FIRST=1",))}
     if rung == "three":
-        return {
-            "": make(rung),
-            "section 16 MB": make(rung, (), 16 * MB),
-        }
+        return {"": make(rung), "section 16 MB": make(rung, (), 16 * MB)}
     late = ("-DDQ_LATE=1", "-DDV_LATE=0")
     return {
         "": make(rung),

@@ -94,6 +94,7 @@ def row(unit: dict[str, Any], entrant: dict[str, Any], config: str, status: str)
         "source_sha256": entrant["source_sha256"],
         "suite_sha256": os.environ.get("NULL_UNIT_SUITE", ""),
         "protocol": PROTOCOL,
+        "integrity": f"judged/{unit['sandbox']}",
         "schema_version": 1,
         "reason": "a null unit measures nothing",
         "case": case,

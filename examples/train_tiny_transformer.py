@@ -10,6 +10,7 @@ whose attention is computed in float32. PyTorch's backends round in ways of thei
 nudged` is SDPA from weights that were moved by half a rounding of float16: how far these are off is
 what rounding does.
 
+`skipped` counts the steps that the loss scaler left out, because a gradient was not finite.
 `attention` is the part of a step that goes when every head returns its v: copies are counted.
 """
 
@@ -19,6 +20,7 @@ import argparse
 import contextlib
 import functools
 import importlib
+import math
 import statistics
 import time
 from collections.abc import Callable, Iterator
@@ -31,6 +33,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 Attention = Callable[[torch.Tensor, torch.Tensor, torch.Tensor], torch.Tensor]
 FLOAT32 = "float32 attention"
+SCALE = 1024.0
 NUDGE = 2.0**-12  # half of the distance between float16 numbers, relative
 
 
@@ -105,6 +108,7 @@ class Outcome:
     step_ms: float
     prefill_ms: float
     memory_gib: float
+    skipped: int  # steps
 
 
 class Clock:
@@ -147,7 +151,7 @@ def train(
             for weight in model.parameters():
                 weight.mul_(1 + NUDGE * torch.sign(torch.randn_like(weight)))
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3, fused=device != "cpu")
-    scaler = torch.amp.GradScaler(device, init_scale=1024.0)
+    scaler = torch.amp.GradScaler(device, init_scale=SCALE)  # halved at each step that it skips
     losses, clock = [], Clock(device)
     if device != "cpu":
         torch.cuda.reset_peak_memory_stats()
@@ -170,7 +174,8 @@ def train(
             model(tokens[:, :-1], attention)
         prefill.mark()
     told = [float(loss) for loss in losses]
-    return Outcome(told, clock.median_ms(), prefill.median_ms(), peak)
+    skipped = round(math.log2(SCALE / scaler.get_scale()))
+    return Outcome(told, clock.median_ms(), prefill.median_ms(), peak, skipped)
 
 
 def sdpa(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
@@ -246,9 +251,10 @@ def compare(size: Size, headdim: int, device: str, package: object) -> None:
         f"{size.seqlen} tokens, {size.steps} steps, float16 autocast"
     )
     print(
-        "| attention | step ms | tokens/s | attention ms | share | prefill ms | GiB | last loss | off |"
+        "| attention | step ms | tokens/s | attention ms | share | prefill ms | GiB | skipped "
+        "| last loss | off |"
     )
-    print("|---|---:|---:|---:|---:|---:|---:|---:|---:|")
+    print("|---|---:|---:|---:|---:|---:|---:|---:|---:|---:|")
     base = found[FLOAT32]
     for name, each in found.items():
         own = each.step_ms - rest.step_ms
@@ -256,7 +262,8 @@ def compare(size: Size, headdim: int, device: str, package: object) -> None:
         off = max(abs(a - b) for a, b in zip(each.losses, base.losses, strict=True))
         print(
             f"| {name} | {each.step_ms:.2f} | {tokens:,.0f} | {own:.2f} | {own / each.step_ms:.0%} "
-            f"| {each.prefill_ms:.2f} | {each.memory_gib:.2f} | {each.losses[-1]:.4f} | {off:.1e} |"
+            f"| {each.prefill_ms:.2f} | {each.memory_gib:.2f} | {each.skipped} "
+            f"| {each.losses[-1]:.4f} | {off:.1e} |"
         )
     print(
         f"first loss {base.losses[0]:.4f}; off: the largest distance to {FLOAT32}'s in any step\n"

@@ -61,9 +61,7 @@ def race(tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, Row], Path
     return rows, home / "results", done.stderr
 
 
-def test_the_slow_leave_early_and_keep_honest_rows(
-    race: tuple[dict[str, Row], Path, str],
-) -> None:
+def test_the_slow_leave_early_and_keep_honest_rows(race: tuple[dict[str, Row], Path, str]) -> None:
     rows = race[0]
     assert set(rows) == {"quick", "slow", "slower", "sdpa"}
     for name in ("slow", "slower"):
@@ -86,9 +84,7 @@ def test_the_winner_has_all_blocks_and_every_one_is_paired(
         assert row["stopping"]["looks"] == 11
 
 
-def test_all_lines_of_the_run_open_one_commitment(
-    race: tuple[dict[str, Row], Path, str],
-) -> None:
+def test_all_lines_of_the_run_open_one_commitment(race: tuple[dict[str, Row], Path, str]) -> None:
     assert len({row["secret"] for row in race[0].values()}) == 1
     results, bad = record.load(race[1])
     assert not bad

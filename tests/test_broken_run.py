@@ -11,7 +11,6 @@ import pytest
 
 from harness.catalog.entrants import load_entrant
 from harness.catalog.request import Request
-from harness.cli.selftest.corpus import replace_gpu
 from harness.engine import session
 from harness.engine.events import Observer
 from harness.engine.processes.judge_client import JudgeClient
@@ -45,7 +44,7 @@ def request_of(tmp_path: Path) -> Request:
         claims = entrant.manifest.claims.model_copy(update={"headdims": (16,)})
         manifest = entrant.manifest.model_copy(update={"claims": claims})
         entrants[each] = entrant.model_copy(update={"manifest": manifest})
-    machine = replace_gpu(inspect_machine())
+    machine = inspect_machine().without_gpu()
     return Request(suite(), machine, tuple(entrants), "sdpa", cache=tmp_path / "cache")
 
 

@@ -8,7 +8,6 @@ import re
 
 import pytest
 
-from harness.cli.selftest import corpus as selftest_corpus
 from harness.cli.selftest.corpus import Outcome, Specimen, load_corpus, run_batch
 from harness.cli.selftest.defence import Defence
 from harness.cli.selftest.plan import batches
@@ -36,7 +35,7 @@ FAST = len(batches(SAMPLE))  # so many runs; the others are for CI
 @functools.cache
 def outcomes(number: int) -> dict[str, Outcome]:
     """One run over one batch; all its tests look at the same run."""
-    machine = selftest_corpus.replace_gpu(inspect_machine())
+    machine = inspect_machine().without_gpu()
     found = run_batch(BATCHES[number], machine, usual_level())
     return {outcome.specimen.name: outcome for outcome in found}
 

@@ -11,7 +11,6 @@ import pytest
 from harness.board.store import Checked
 from harness.catalog.entrants import find_entrants, load_entrant
 from harness.catalog.request import Request
-from harness.cli.selftest.corpus import replace_gpu
 from harness.engine import session
 from harness.engine.events import Observer
 from harness.engine.run_state import FAILED_FAST, NOBODY_LEFT
@@ -46,7 +45,7 @@ def request(folder: Path, *, limits: dict[str, float] | None = None, **bodies: s
         (folder / f"{name}.py").write_text(HONEST.format(first=first))
         entrants.append(load_entrant(folder / f"{name}.py", Kind.SUBMISSION, problem))
     entrants += find_entrants(["sdpa"], HOME / "baselines", Kind.BASELINE, problem)
-    machine = replace_gpu(inspect_machine())
+    machine = inspect_machine().without_gpu()
     return Request(suite(**limits or {}), machine, tuple(entrants), "sdpa", cache=folder / "cache")
 
 

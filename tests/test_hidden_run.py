@@ -13,7 +13,6 @@ from harness.board.rank import leaderboard
 from harness.board.render.heat_map import loss_words
 from harness.catalog.entrants import find_entrants, load_entrant
 from harness.catalog.request import Request
-from harness.cli.selftest.corpus import replace_gpu
 from harness.engine import session
 from harness.engine.events import Observer
 from harness.judge.secret import Secret
@@ -69,7 +68,7 @@ def rows_of(
         entrants.append(load_entrant(folder / f"{name}.py", Kind.SUBMISSION, problem))
     names = ["sdpa", "sdpa_math", "flash_attn_3"]
     entrants += find_entrants(names, HOME / "baselines", Kind.BASELINE, problem)
-    machine, suite = replace_gpu(inspect_machine()), Suite.model_validate(SUITE)
+    machine, suite = inspect_machine().without_gpu(), Suite.model_validate(SUITE)
     request = Request(suite, machine, tuple(entrants), "sdpa", cache=folder / "cache")
     request = replace(request, rule=rule)
     found: dict[str, dict[str, Result]] = {}

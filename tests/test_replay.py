@@ -14,7 +14,6 @@ from harness.catalog.request import Request
 from harness.cli import main
 from harness.cli.dispatch import replay_flags
 from harness.cli.results import replay
-from harness.cli.selftest.corpus import replace_gpu
 from harness.engine import session
 from harness.engine.events import Observer
 from harness.errors import HarnessError, UnavailableError, UsageError
@@ -140,7 +139,7 @@ def judged(tmp_path: Path, source: str, problem: str = "attention_forward") -> R
          "cases": [CASE]}
     )  # fmt: skip
     entrant = load_entrant(folder, Kind.SUBMISSION, get_problem(problem))
-    machine = replace_gpu(inspect_machine())
+    machine = inspect_machine().without_gpu()
     request = Request(suite, machine, (entrant,), against, cache=tmp_path / "cache")
     found: list[Result] = []
     session.execute(request, found.append, Observer())

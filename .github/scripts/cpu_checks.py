@@ -32,10 +32,7 @@ def main(argv: list[str] | None = None) -> int:
     args = parser.parse_args(argv)
     try:
         entrant = load_entrant(
-            args.root / "submissions" / args.name,
-            Kind.SUBMISSION,
-            None,
-            args.root / "submissions",
+            args.root / "submissions" / args.name, Kind.SUBMISSION, None, args.root / "submissions"
         )
     except HarnessError as error:
         print(plain_text(f"schema: FAILED: {error}"))

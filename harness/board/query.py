@@ -10,13 +10,7 @@ from collections.abc import Iterable, Sequence
 
 from harness.board import record
 from harness.board.newest import newest
-from harness.board.rank import (
-    Board,
-    Leaderboard,
-    Row,
-    by_todays_rule,
-    leaderboard,
-)
+from harness.board.rank import Board, Leaderboard, Row, by_todays_rule, leaderboard
 from harness.board.render.text import sanitize
 from harness.board.rivals import direct_on, place
 from harness.catalog.entrants import entry_name
@@ -76,9 +70,7 @@ def read(
     return _by_todays_rule(results, among), bad
 
 
-def read_newest(
-    lines: Iterable[record.Head],
-) -> tuple[list[Result], list[record.BadLine]]:
+def read_newest(lines: Iterable[record.Head]) -> tuple[list[Result], list[record.BadLine]]:
     """The same of the newest rows; a line that is no result hides no older one."""
     among = list(lines)
     results, bad = record.read_chosen(among, newest)

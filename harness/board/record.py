@@ -206,24 +206,11 @@ def _valid(fields: Mapping[str, Any]) -> Result:
     return result
 
 
-def load(results_dir: Path, *, samples: bool = True) -> tuple[list[Result], list[BadLine]]:
-    """Every result under `results_dir`, in order of file and line, and the lines that are not one.
-
-    `samples=False` leaves `samples`, `telemetry` and `log_tail` unread and empty.
-    """
-    results: list[Result] = []
-    bad: list[BadLine] = []
-    for path, number, _, raw in _lines(results_dir, bad):
-        try:
-            if samples:
-                results.append(parse(raw))
-            else:
-                fields = _checked_fields(raw, HEAVY_START)
-                light = {key: value for key, value in fields.items() if key not in HEAVY}
-                results.append(_valid(light))
-        except ValueError as error:  # noqa: PERF203 - a bad line must cost nothing but itself
-            bad.append(BadLine(path, number, _reason(error)))
-    return results, bad
+def load(results_dir: Path) -> tuple[list[Result], list[BadLine]]:
+    """Every result under `results_dir`, in order of file and line; the lines that are not one."""
+    found, bad = heads(results_dir)
+    results, worse = read(found)
+    return results, sorted([*bad, *worse], key=lambda line: (str(line.path), line.number))
 
 
 def heads(results_dir: Path) -> tuple[list[Head], list[BadLine]]:

@@ -118,13 +118,10 @@ class Local:
         places = {slot.gpu for slot in alive if not slot.builds}
         for slot in alive:
             fit = next((u for u in self._waiting if _suits(u, slot, places)), None)
-            if slot.child is None and fit is not None and self._may_begin(slot):
+            soon = slot.opens_contexts and time.monotonic() < self._next_start  # others open theirs
+            if slot.child is None and fit is not None and not soon:
                 self._waiting.remove(fit)
                 self._start(fit, slot)
-
-    def _may_begin(self, slot: Slot) -> bool:
-        """Whether the unit before has had its time to open its contexts."""
-        return not slot.opens_contexts or time.monotonic() >= self._next_start
 
     def _start(self, unit: Unit, slot: Slot) -> None:
         if slot.opens_contexts:

@@ -14,6 +14,7 @@ from collections.abc import Callable
 
 from harness import PROTOCOL
 from harness.campaign.unit import Unit, misfit
+from harness.measure.audit import audit, overstated
 from harness.process.text import shown
 from harness.schema import Entrant, Machine, Result, Status
 
@@ -64,12 +65,18 @@ class PendingResults:
         return ""
 
     def take(self, result: Result) -> None:
-        """One row came; the case is written once it is whole and every row of it is a verdict."""
+        """One row came; the case is written once it is whole and every row of it is a verdict.
+
+        Raises ValueError where a row of it contradicts itself; then none of them counts.
+        """
         rows = self._held.get(result.config)
         if rows is None or result.entry not in self._owed or not self._is_asked(result):
             return  # a second copy, or a row nobody asked for
         rows.setdefault(result.entry, result)
         if len(rows) == len(self._owed) and not any(r.status in NO_WORD for r in rows.values()):
+            if faults := [f"{r.entry}: {why}" for r in rows.values() for why in self._faults(r)]:
+                rows.clear()
+                raise ValueError(faults[0])
             self._write(result.config)
 
     def settle(self, status: Status, reason: str) -> None:
@@ -86,8 +93,15 @@ class PendingResults:
         for row in sorted(rows.values(), key=lambda r: r.entry != self.unit.baseline):
             self._save(row)
 
+    def _faults(self, result: Result) -> list[str]:
+        """Everything in which a row of a whole case contradicts itself or its baseline."""
+        faults = audit(result, self._held[result.config][self.unit.baseline]) + overstated(result)
+        if result.speedup and result.speedup.against != self.unit.baseline:
+            faults.append(f"its speed-up is not over {self.unit.baseline}")
+        return faults
+
     def _is_asked(self, result: Result) -> bool:
-        """The row is of this unit's files and suite, of today, of the machine it runs on."""
+        """The row is of this unit's files, suite, walls; of today, of the machine it runs on."""
         suite, machine = self.unit.suite, self.machine
         entrant = next(e for e in self.unit.entrants if e.name == result.entry)
         told = (result.source_sha256, result.kind, result.suite, result.suite_sha256)
@@ -98,6 +112,7 @@ class PendingResults:
             and result.case == next(c for c in suite.cases if c.name == result.config)
             and (result.problem, result.protocol) == (suite.problem, PROTOCOL)
             and (result.machine, result.gpu) == (machine, machine.gpu if machine else "")
+            and result.integrity.endswith(f"/{self.unit.sandbox}")
             and days[0] <= result.date[:10] <= days[1]
         )
 

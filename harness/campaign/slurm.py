@@ -30,6 +30,8 @@ ARRAY = (
 STATE_EVERY_S = 5.0  # files are read at every poll, job states only so often
 LOOK_EVERY_S = 0.2
 LAG_S = 60.0
+#: Options of sbatch that submitit has names of its own for.
+DIRECT = ("partition", "account", "constraint", "qos", "gres", "exclude", "mem", "time", "comment")
 TASK = {"nodes": 1, "tasks_per_node": 1, "cpus_per_task": 8, "timeout_min": 120}
 
 
@@ -184,23 +186,12 @@ def sbatch_options(options: Sequence[str]) -> dict[str, Any]:
     """`partition=gpu` → slurm_partition; what submitit does not know goes to sbatch as it is."""
     known: dict[str, str] = {}
     other: dict[str, str] = {}
-    direct = {
-        "partition",
-        "account",
-        "constraint",
-        "qos",
-        "gres",
-        "exclude",
-        "mem",
-        "time",
-        "comment",
-    }
     for option in options:
         key, sign, value = option.partition("=")
         if not sign or not key:
             raise UsageError(f"--slurm {option}: not KEY=VALUE", "write --slurm partition=gpu")
         key = key.removeprefix("--").replace("-", "_")
-        (known if key in direct else other)[key] = value
+        (known if key in DIRECT else other)[key] = value
     found: dict[str, Any] = {f"slurm_{key}": value for key, value in known.items()}
     return {**found, "slurm_additional_parameters": other} if other else found
 

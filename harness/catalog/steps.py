@@ -71,8 +71,7 @@ def manifest_of(path: Path) -> Manifest:
         problem=inherited.problem,
         entry=path.name,
         needs=Needs(
-            compute_capability=inherited.needs.compute_capability,
-            packages=("cuda-bindings",),
+            compute_capability=inherited.needs.compute_capability, packages=("cuda-bindings",)
         ),
         claims=_claims([kernel.model_dump() for kernel in launch.kernels], described, path.name),
         launch=section,

@@ -31,48 +31,32 @@ from harness.measure.stopping import TIME_LIMIT_S
 from harness.process.project import base, chosen, find, results
 from harness.process.text import plain_text
 
-#: Command → its file in harness/cli/, and what `--help` says of it.
-COMMANDS = {
-    "baselines": (
-        "commands.baselines",
-        "which rivals can run here, and what to install for the others",
-    ),
-    "build": (
-        "commands.build",
-        "compile CUDA submissions: registers, shared memory, spills, occupancy",
-    ),
-    "compare": ("results.compare", "how much faster A is than B, with its interval"),
-    "completion": ("commands.completion", "print a completion script for your shell"),
-    "doctor": ("commands.doctor", "what works here, what is missing, what to type"),
-    "explain": ("results.explain", "compare, and say what likely limits each"),
-    "export": ("commands.export.command", "a judged kernel as a Python package for your model"),
-    "history": ("results.history", "every run of one entry, and where its speed-up made a step"),
-    "import": (
-        "commands.import_",
-        "a suite from a definition and workloads of FlashInfer-Bench",
-    ),
-    "init": (
-        "commands.init",
-        "start a submission from a template; where there is no project, start one",
-    ),
-    "list": (
-        "commands.list_",
-        "submissions, their rungs, baselines and suites, and where each stands",
-    ),
-    "papercheck": (
-        "results.papercheck",
-        "published figures beside what is measured here on the same shapes",
-    ),
-    "profile": ("commands.profile", "ncu counters, roofline, likely limiter"),
-    "rank": ("results.rank", "rebuild leaderboard.md and .html from results/ alone"),
-    "replay": ("results.replay", "ask again what an entry answered wrongly"),
-    "selftest": (
-        "commands.selftest",
-        "run the cheaters and the honest controls against this harness",
-    ),
-    "show": ("results.show", "everything the newest records say of one entry"),
-    "verify": ("results.verify", "audit an old record and measure it again"),
+#: Command → what `--help` says of it: those about records, files of harness/cli/results/,
+ON_RECORDS = {
+    "compare": "how much faster A is than B, with its interval",
+    "explain": "compare, and say what likely limits each",
+    "history": "every run of one entry, and where its speed-up made a step",
+    "papercheck": "published figures beside what is measured here on the same shapes",
+    "rank": "rebuild leaderboard.md and .html from results/ alone",
+    "replay": "ask again what an entry answered wrongly",
+    "show": "everything the newest records say of one entry",
+    "verify": "audit an old record and measure it again",
 }
+#: and those about submissions and the machine, of harness/cli/commands/.
+OTHERS = {
+    "baselines": "which rivals can run here, and what to install for the others",
+    "build": "compile CUDA submissions: registers, shared memory, spills, occupancy",
+    "completion": "print a completion script for your shell",
+    "doctor": "what works here, what is missing, what to type",
+    "export": "a judged kernel as a Python package for your model",
+    "import": "a suite from a definition and workloads of FlashInfer-Bench",
+    "init": "start a submission from a template; where there is no project, start one",
+    "list": "submissions, their rungs, baselines and suites, and where each stands",
+    "profile": "ncu counters, roofline, likely limiter",
+    "selftest": "run the cheaters and the honest controls against this harness",
+}
+COMMANDS = dict(sorted((ON_RECORDS | OTHERS).items()))
+FILES = {"export": "export.command", "import": "import_", "list": "list_"}  # called otherwise
 EPILOG = """\
 examples:
   python run.py --submission triton_template            one submission on the official suite
@@ -100,7 +84,7 @@ ALONE = ("-h", "--help", "-V", "--version")
 def parse_args(argv: Sequence[str] | None = None) -> argparse.Namespace:
     """Parse; without a command the words are those of `run`."""
     words = chosen(sys.argv[1:] if argv is None else argv)
-    commands = command_names()
+    commands = ("run", *COMMANDS)
     if not words:
         raise UsageError(
             "no submission named",
@@ -296,19 +280,15 @@ def add_many(group: argparse._ArgumentGroup) -> None:
     )
 
 
-def command_names() -> list[str]:
-    """What may be typed first, `run` before the others."""
-    return ["run", *COMMANDS]
-
-
 def command_module(command: str) -> ModuleType:
     """The file of a command, loaded when it is asked for: a query starts in a third of a second."""
-    return importlib.import_module(f"harness.cli.{COMMANDS[command][0]}")
+    folder = "results" if command in ON_RECORDS else "commands"
+    return importlib.import_module(f"harness.cli.{folder}.{FILES.get(command, command)}")
 
 
 def add_command(subparsers: argparse._SubParsersAction[Any], name: str, whole: bool) -> None:
     """Declare any command but `run`; its flags, which its file knows, only if `whole`."""
-    parser = subparsers.add_parser(name, help=COMMANDS[name][1])
+    parser = subparsers.add_parser(name, help=COMMANDS[name])
     if whole:
         command_module(name).add_flags(parser)
 

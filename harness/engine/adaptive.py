@@ -14,16 +14,10 @@ from harness.engine.burst import settle
 from harness.engine.events import Progress
 from harness.engine.run_state import State
 from harness.engine.sustain import sustain
-from harness.engine.timing import (
-    clock_verdict,
-    intervals,
-    repeat_disturbed,
-    run_block,
-)
+from harness.engine.timing import clock_verdict, intervals, repeat_disturbed, run_block
 from harness.measure import stopping
 from harness.measure.plan import Block, further_block, plan_case
-from harness.measure.stats import Interval
-from harness.schema import Case, Kind, Stopping
+from harness.schema import Case, Kind, Stopping, times_ms
 
 
 @dataclass
@@ -112,13 +106,10 @@ class AdaptiveRun:
                 return False
             self._one_block(behind)
             eta_s = (time.monotonic() - begun) / (step + 1) * (total - step - 1)
-            told = self._intervals(behind.case)
+            told = intervals(self.state, behind.case, sorted(self.active))
             now = Progress(behind.case.name, behind.timed, look, eta_s, told)
             self.state.observer.block(now)
         return True
-
-    def _intervals(self, case: Case) -> dict[str, Interval]:
-        return intervals(self.state, case, sorted(self.active))
 
     def _one_block(self, lane: CaseProgress) -> None:
         """The next timed block of a case, and whatever untimed ones lie before it."""
@@ -164,7 +155,7 @@ class AdaptiveRun:
                     continue
                 told = clock_verdict(state, name, lane.case)
                 if not told.refusal:
-                    mine[name] = {s.block: s.latency_ms for s in told.samples if not s.late}
+                    mine[name] = times_ms(told.samples)
         return found
 
     def _failed(self, name: str) -> bool:

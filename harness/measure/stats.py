@@ -82,14 +82,6 @@ class Interval:
         """Whether `x` lies inside."""
         return self.low <= x <= self.high
 
-    def overlaps(self, other: Interval) -> bool:
-        """Whether the two share a point."""
-        return self.low <= other.high and other.low <= self.high
-
-    def inverse(self) -> Interval:
-        """The same comparison seen from the other side."""
-        return Interval(1 / self.value, 1 / self.high, 1 / self.low)
-
 
 @dataclass(frozen=True, slots=True)
 class Summary:

@@ -29,22 +29,20 @@ class Monitor:
             pynvml.nvmlInit()
             self._lib = pynvml
             self._handle = pynvml.nvmlDeviceGetHandleByUUID(machine.uuid)
-        self.has_display = self._draws()
+        #: Whether a process draws with this GPU: it takes turns with what somebody shows.
+        self.has_display = bool(self._told("nvmlDeviceGetGraphicsRunningProcesses"))
 
     def snapshot(self, foreign_pids: int = 0) -> Telemetry:
         """Read everything once (about 1 ms); `foreign_pids` used the GPU and are not the run's."""
-        lib, handle = self._lib, self._handle
+        lib = self._lib
         if lib is None:
             return Telemetry()
-        try:
-            reasons = lib.nvmlDeviceGetCurrentClocksEventReasons(handle)
-        except lib.NVMLError:
-            reasons = 0
+        reasons = self._told("nvmlDeviceGetCurrentClocksEventReasons") or 0
         return Telemetry(
-            sm_mhz=lib.nvmlDeviceGetClockInfo(handle, lib.NVML_CLOCK_SM),
-            mem_mhz=lib.nvmlDeviceGetClockInfo(handle, lib.NVML_CLOCK_MEM),
-            power_w=lib.nvmlDeviceGetPowerUsage(handle) / 1000,
-            temperature_c=lib.nvmlDeviceGetTemperature(handle, lib.NVML_TEMPERATURE_GPU),
+            sm_mhz=lib.nvmlDeviceGetClockInfo(self._handle, lib.NVML_CLOCK_SM),
+            mem_mhz=lib.nvmlDeviceGetClockInfo(self._handle, lib.NVML_CLOCK_MEM),
+            power_w=lib.nvmlDeviceGetPowerUsage(self._handle) / 1000,
+            temperature_c=lib.nvmlDeviceGetTemperature(self._handle, lib.NVML_TEMPERATURE_GPU),
             throttle=tuple(name for bit, name in REASONS.items() if reasons & bit),
             foreign_pids=foreign_pids,
         )
@@ -52,40 +50,26 @@ class Monitor:
     def sm_mhz(self) -> int:
         """SM clock now; 0 without a GPU."""
         lib = self._lib
-        return (
-            0 if lib is None else int(lib.nvmlDeviceGetClockInfo(self._handle, lib.NVML_CLOCK_SM))
-        )
+        return int(lib.nvmlDeviceGetClockInfo(self._handle, lib.NVML_CLOCK_SM)) if lib else 0
 
     def energy_j(self) -> float | None:
         """Joules since the driver was loaded; None where the GPU does not count them."""
-        lib = self._lib
-        if lib is None:
-            return None
-        try:
-            return float(lib.nvmlDeviceGetTotalEnergyConsumption(self._handle)) / 1000
-        except lib.NVMLError:
-            return None
+        told = self._told("nvmlDeviceGetTotalEnergyConsumption")
+        return None if told is None else float(told) / 1000
 
     def memory_by_pid(self) -> dict[int, int]:
         """Bytes of device memory each process holds, as far as the driver tells."""
-        lib = self._lib
-        if lib is None:
-            return {}
-        try:
-            processes = lib.nvmlDeviceGetComputeRunningProcesses(self._handle)
-        except lib.NVMLError:
-            return {}
+        processes = self._told("nvmlDeviceGetComputeRunningProcesses") or ()
         return {process.pid: process.usedGpuMemory or 0 for process in processes}
 
-    def _draws(self) -> bool:
-        """Whether a process draws with this GPU: it takes turns with what somebody shows."""
-        lib = self._lib
-        if lib is None:
-            return False
+    def _told(self, question: str) -> Any:
+        """NVML's answer about this GPU; None without one, and where the driver does not tell."""
+        if self._lib is None:
+            return None
         try:
-            return bool(lib.nvmlDeviceGetGraphicsRunningProcesses(self._handle))
-        except lib.NVMLError:
-            return False
+            return getattr(self._lib, question)(self._handle)
+        except self._lib.NVMLError:
+            return None
 
     def close(self) -> None:
         """Let NVML go."""

@@ -32,19 +32,24 @@ class ClockTolerance:
     mean_floor_ms: float
     null_ms: float  # how much shorter the gap of the null kernel may be than anybody's who computes
     late_share: float  # more disturbed bursts than this, and than one, is not a disturbance
+    call_share: float  # of the mean call that one behind the longest takes at least
     burst_sigmas: float = 6.0
     mean_sigmas: float = 4.0
 
 
 #: On one H200 a gap's standard deviation is 0.003 ms, and 1 of 90 bursts was 0.014 ms longer than
-#: usual (tests/measure/test_two_clocks.py holds them).
+#: usual. The gaps of one process in six are longer than the others' as long as it lives, by 0.007
+#: to 0.020 ms, the more the more outputs a burst has; why is not known, honest kernels and
+#: libraries alike have it (tests/measure/test_two_clocks.py holds both). In 326
+#: rows no place of a burst was shorter than 0.99 of the mean.
 GPU_TOLERANCE = ClockTolerance(
     burst_pct=1.0,
     mean_pct=0.3,
-    burst_floor_ms=0.030,
-    mean_floor_ms=0.006,
+    burst_floor_ms=0.040,
+    mean_floor_ms=0.025,
     null_ms=0.010,
     late_share=0.1,
+    call_share=0.25,
 )
 #: A CPU under an interpreter and a scheduler: coarse, and never ranked.
 CPU_TOLERANCE = ClockTolerance(
@@ -54,6 +59,7 @@ CPU_TOLERANCE = ClockTolerance(
     mean_floor_ms=10,
     null_ms=math.inf,
     late_share=0.34,
+    call_share=0.0,  # threads that wake make the first call thirty times as long
 )
 
 
@@ -101,6 +107,8 @@ def check_clocks(
         gap_ms=statistics.median(gaps),
         pace_gap_ms=pace_gap,
     )
+    if ahead := _answered_ahead(scored, tolerance.call_share):
+        return ClockCheck(marked, slack, ahead)
     if excess > allowed:
         return ClockCheck(
             marked,
@@ -110,6 +118,25 @@ def check_clocks(
             f"baseline (allowed {allowed:.3f} ms)",
         )
     return ClockCheck(marked, slack)
+
+
+def _answered_ahead(scored: Sequence[Sample], least: float) -> str:
+    """Why not all calls of a burst are believed to be calls: one answers for others; or ''.
+
+    Only calls behind the longest tell: where a host is slow, those that were queued in time are
+    short, and no others.
+    """
+    places = zip(*(sample.calls_ms for sample in scored), strict=False)
+    usual_ms = [statistics.median(place) for place in places]
+    mean_ms = statistics.fmean(usual_ms)
+    longest = max(range(len(usual_ms)), key=usual_ms.__getitem__)
+    call = min(range(longest, len(usual_ms)), key=usual_ms.__getitem__)
+    if usual_ms[call] >= least * mean_ms:
+        return ""
+    return (
+        f"call {call} of its bursts takes {usual_ms[call]:.3g} ms, all of them {mean_ms:.3g} ms on "
+        "average: another call has done its work"
+    )
 
 
 def _mark(sample: Sample, pace_gap: float, noise: float, tolerance: ClockTolerance) -> Sample:

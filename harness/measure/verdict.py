@@ -28,6 +28,7 @@ from harness.schema import (
     Suite,
     Sustained,
     Telemetry,
+    times_ms,
 )
 from harness.schema.mismatch import Mismatch
 
@@ -121,6 +122,7 @@ def conclude(
             f"{tflops:.0f} TFLOP/s is above the chip's peak of {peak:.0f}",
         )
         timed, times, tflops = False, None, None
+    level = level_of(evidence.stopping.looks if evidence.stopping else 1)  # of all its intervals
     mhz = drift.clock_mhz(clock.samples) if timed else None
     at_clock = tensor_tflops(facts.machine, mhz)
     return Result(
@@ -135,7 +137,7 @@ def conclude(
         peak_pct=100 * tflops / peak if tflops and peak else None,
         correct=1 if timed else 0,
         blocks=len(scored) if timed else 0,
-        speedup=_speedup(baseline, scored, _level(evidence)) if timed else None,
+        speedup=_speedup(baseline, scored, level) if timed else None,
         clock_mhz=mhz,
         clock_pct=100 * tflops / at_clock if tflops and at_clock else None,
         drift_pct=drift.drift_pct(control),
@@ -228,16 +230,11 @@ def shared(control: Sequence[Sample], samples: Sequence[Sample]) -> list[Sample]
     return [sample for sample in control if sample.block in blocks]
 
 
-def _level(evidence: Evidence) -> float:
-    """Of the speed-up's interval: wider where the run could look more than once."""
-    return level_of(evidence.stopping.looks if evidence.stopping else 1)
-
-
 def _speedup(
     baseline: tuple[str, Sequence[Sample]], scored: Mapping[int, float], level: float
 ) -> Speedup | None:
     name, samples = baseline
-    found = stats.speedup({s.block: s.latency_ms for s in samples if not s.late}, scored, level)
+    found = stats.speedup(times_ms(samples), scored, level)
     if found is None:
         return None
     return speedup_of(name, found)

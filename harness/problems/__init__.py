@@ -11,10 +11,7 @@ from harness.errors import UsageError, did_you_mean
 from harness.problems import attention_backward, attention_forward
 from harness.problems.base import Problem
 
-_ALL: tuple[Problem, ...] = (
-    attention_forward.PROBLEM,
-    attention_backward.PROBLEM,
-)
+_ALL: tuple[Problem, ...] = (attention_forward.PROBLEM, attention_backward.PROBLEM)
 PROBLEMS: dict[str, Problem] = {problem.name: problem for problem in _ALL}
 
 

@@ -33,11 +33,7 @@ Quad = tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]
 
 
 def make_inputs(
-    case: Case,
-    distribution: str,
-    generator: torch.Generator,
-    device: torch.device,
-    kwargs: Kwargs,
+    case: Case, distribution: str, generator: torch.Generator, device: torch.device, kwargs: Kwargs
 ) -> tuple[torch.Tensor, ...]:
     """Draw q, k, v, do of one call and run the forward; returns q, k, v, o, lse, do."""
     dtype = DTYPES[case.dtype.value]

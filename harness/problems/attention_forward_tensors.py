@@ -38,11 +38,7 @@ FUSED = {
 
 
 def make_inputs(
-    case: Case,
-    distribution: str,
-    generator: torch.Generator,
-    device: torch.device,
-    kwargs: Kwargs,
+    case: Case, distribution: str, generator: torch.Generator, device: torch.device, kwargs: Kwargs
 ) -> tuple[torch.Tensor, ...]:
     """Draw q, k, v of one call; `distribution` names one of DISTRIBUTIONS, `kwargs` do not matter.
 

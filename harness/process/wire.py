@@ -29,10 +29,7 @@ class PeerSilent(WireError):
 
 
 def send(
-    sock: socket.socket,
-    message: Message,
-    fds: tuple[int, ...] = (),
-    timeout_s: float | None = None,
+    sock: socket.socket, message: Message, fds: tuple[int, ...] = (), timeout_s: float | None = None
 ) -> None:
     """Send one message, with open descriptors beside it if any; who does not read is silent.
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Literal
+from collections.abc import Iterable, Sequence
+from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
@@ -88,6 +88,11 @@ class Sample(Frozen):
         return self.t2_ms - self.t1_ms
 
 
+def times_ms(samples: Iterable[Sample]) -> dict[int, float]:
+    """Block number → latency in ms, of the samples that count."""
+    return {sample.block: sample.latency_ms for sample in samples if not sample.late}
+
+
 #: A row that could be told shorter than this unseen is not ranked.
 MOST_SLACK_PCT = 1.5
 
@@ -167,6 +172,10 @@ class Stopping(Frozen):
     why: str
 
 
+Told = Annotated[str, Field(max_length=100_000)]  # far above what a run tells
+Lines = Annotated[tuple[Told, ...], Field(max_length=1000)]
+
+
 class Result(Frozen):
     """One JSON line of results/: everything known of one entrant on one case in one run."""
 
@@ -178,13 +187,13 @@ class Result(Frozen):
     )
     entry: str
     kind: Kind
-    language: str = ""
-    author: str = ""
+    language: Told = ""
+    author: Told = ""
     problem: str = "attention_forward"
     suite: str = Field(max_length=80)
     config: str
     status: Status
-    reason: str = ""
+    reason: Told = ""
     numerics_class: Literal["exact", "approximate", ""] = ""
     tflops: Positive | None = None
     latency_ms: Timed | None = None
@@ -209,12 +218,12 @@ class Result(Frozen):
     slack: Slack | None = None
     samples: tuple[Sample, ...] = ()
     telemetry: tuple[Telemetry, ...] = ()
-    kernels: tuple[str, ...] = ()
-    configs: tuple[str, ...] = ()  # what its own search chose: `name: choice`
+    kernels: Lines = ()
+    configs: Lines = ()  # what its own search chose: `name: choice`
     likeness: dict[str, Finite] = Field(
         default={}
     )  # library → share of bit-equal elements, timed bursts
-    version: str = ""
+    version: Told = ""
     case: Case
     source_sha256: Plain = ""
     suite_sha256: Plain = ""
@@ -225,7 +234,7 @@ class Result(Frozen):
     secret_commitment: Plain = ""  # SHA-256 of the run's secret, made before the run
     #: The secret itself, told afterwards.
     secret: str = Field(default="", pattern=r"^([0-9a-f]{2}){0,64}$")
-    log_tail: str = ""
+    log_tail: Told = ""
 
     @model_validator(mode="after")
     def _time_only_if_passed(self) -> Result:

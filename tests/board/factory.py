@@ -9,17 +9,7 @@ import numpy as np
 
 from harness.measure import stats
 from harness.measure.verdict import speedup_of
-from harness.schema import (
-    Case,
-    Error,
-    Kind,
-    Machine,
-    Result,
-    Sample,
-    Status,
-    Sustained,
-    Telemetry,
-)
+from harness.schema import Case, Error, Kind, Machine, Result, Sample, Status, Sustained, Telemetry
 from harness.schema.mismatch import Draw, Mismatch
 
 H200 = Machine(

@@ -36,11 +36,7 @@ def three(entry: str, value: float, half: float = 0.001, **changes: object) -> l
 
 def test_the_fastest_comes_first_and_the_headline_is_one() -> None:
     board = only(run_of({"fast": 0.8, "slow": 1.3}))
-    assert places(board) == [
-        ("fast", 1, False),
-        ("sdpa_cudnn", 2, False),
-        ("slow", 3, False),
-    ]
+    assert places(board) == [("fast", 1, False), ("sdpa_cudnn", 2, False), ("slow", 3, False)]
     headline = board.exact[1]
     assert headline.speedup == rank.Interval(1, 1, 1)
     assert board.exact[0].speedup.value == pytest.approx(1.25, rel=0.01)
@@ -77,7 +73,7 @@ def test_side_by_side_a_small_difference_is_enough() -> None:
             results.append(timed(name, config, Kind.SUBMISSION, mine, base))
     board = only(results)
     first, second = board.exact[:2]
-    assert first.speedup.overlaps(second.speedup)
+    assert first.speedup.low <= second.speedup.high  # the slower's, so they overlap
     assert (first.rank, second.rank) == (1, 2)
     apart = [on_another_card(one) if one.entry == "b" else one for one in results]
     first, second = only(apart).exact[:2]
@@ -137,6 +133,22 @@ def test_one_config_not_passed_is_listed_with_its_reason() -> None:
     (row,) = board.unranked
     assert (row.rank, row.speedup) == (None, None)
     assert row.why == "hdim256_seq16k: CRASHED (SIGSEGV in the first call)"
+
+
+def test_a_config_that_was_interrupted_for_all_is_missed_by_nobody() -> None:
+    stopped = {"status": Status.INTERRUPTED, "latency_ms": None, "tflops": None, "speedup": None}
+    last = list(CASES)[-1]
+    run = [
+        r.model_copy(update=stopped) if r.config == last else r
+        for r in run_of({"a": 0.9, "b": 1.1})
+    ]
+    board = only(run)
+    assert last not in board.configs
+    assert places(board) == [("a", 1, False), ("sdpa_cudnn", 2, False), ("b", 3, False)]
+    older = run_of({"c": 1.0}, run="r0")
+    assert "interrupted" in only([*older, *run]).unranked[0].why.lower(), (
+        "others were measured there"
+    )
 
 
 def test_a_missing_config_is_no_score() -> None:

@@ -39,15 +39,6 @@ def test_a_run_comes_back_as_it_was(tmp_path: Path) -> None:
     assert record.load(tmp_path) == (results, [])
 
 
-def test_without_samples_everything_else_comes_back(tmp_path: Path) -> None:
-    results = run_of({"mine": 0.9}, seed=1)
-    write_all(tmp_path, results)
-    light, bad = record.load(tmp_path, samples=False)
-    assert not bad
-    bare = {"samples": (), "telemetry": (), "log_tail": ""}
-    assert light == [one.model_copy(update=bare) for one in results]
-
-
 def test_crc_is_the_last_key_and_the_line_is_strict_json() -> None:
     line = record.to_line(result())
     fields = json.loads(line, parse_constant=pytest.fail)
@@ -347,7 +338,7 @@ def test_records_from_before_a_field_was_added_are_read() -> None:
 
 
 def test_every_committed_record_is_read() -> None:
-    results, bad = record.load(ROOT / "results", samples=False)
+    results, bad = record.load(ROOT / "results")
     assert results
     assert not bad
 

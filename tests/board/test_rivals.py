@@ -175,6 +175,22 @@ def test_who_keys_on_official_shapes_is_told() -> None:
     )
 
 
+@pytest.mark.parametrize("times_slower", [1.5, 10, 100])
+@pytest.mark.parametrize("where", ["hidden", "official"])
+def test_who_is_slow_on_hidden_shapes_is_told_however_unevenly(
+    where: str, times_slower: float
+) -> None:
+    """In two blocks of six it is slower still: its interval would reach below 1."""
+    found = beside_hidden({**OFFICIAL, "mine": 0.9})
+    for at, result in enumerate(found):
+        six = list(result.samples[:6])
+        if result.entry == "mine" and result.case.hidden == (where == "hidden"):
+            slower = [ms * times_slower for ms in six[0].calls_ms]
+            six[:2] = [s.model_copy(update={"calls_ms": tuple(slower)}) for s in six[:2]]
+        found[at] = result.model_copy(update={"samples": tuple(six)})
+    assert loss_words(row_of(found)).startswith("faster on official shapes")
+
+
 @pytest.mark.parametrize(
     "off",
     [

@@ -15,7 +15,10 @@ from harness.campaign.local import Local
 from harness.campaign.pending_results import PendingResults
 from harness.campaign.unit import Unit, to_text
 from harness.errors import GpuUnhealthyError
-from harness.schema import Kind, Machine, Result, Status
+from harness.measure import stats
+from harness.measure.verdict import speedup_of
+from harness.problems.attention_forward import AttentionForward
+from harness.schema import Error, Kind, Machine, Result, Sample, Speedup, Status
 from tests.campaign.units import NULL, SUITE, Watched, conclude, counted, once, units
 
 
@@ -104,6 +107,8 @@ def test_one_broken_gpu_costs_no_row() -> None:
         {"protocol": PROTOCOL + 1},
         {"problem": "attention_backward"},
         {"suite": "fa3"},
+        {"integrity": "judged/2"},
+        {"integrity": "judged"},
         {"case": SUITE.cases[0].model_copy(update={"seqlen": 64})},
     ],
 )
@@ -121,6 +126,67 @@ def test_a_row_that_says_what_was_not_asked_is_not_taken(changes: dict[str, obje
     account.take(honest[1])
     assert not taken
     account.take(honest[0])
+    assert len(taken) == 2
+
+
+def timed(row: Result, times_ms: dict[int, float], base_ms: dict[int, float]) -> Result:
+    """`row` as one that passed with these times, its figures those of its samples."""
+    samples = tuple(
+        Sample(block=block, calls_ms=(ms,), t2_ms=ms + 1) for block, ms in times_ms.items()
+    )
+    of, over = stats.summary(list(times_ms.values())), stats.speedup(base_ms, times_ms)
+    assert over
+    told = row.model_dump() | {
+        "status": Status.PASSED,
+        "correct": 1,
+        "reason": "",
+        "numerics_class": "exact",
+        "samples": samples,
+        "blocks": len(samples),
+        "latency_ms": of.median,
+        "p10_ms": of.p10,
+        "p90_ms": of.p90,
+        "tflops": AttentionForward().flops(row.case) / of.median / 1e9,
+        "error": {"max_diff": 1e-3, "rel_l2": 1e-4, "worst_row": 1e-4, "finite": True},
+        "speedup": speedup_of("base", over),
+    }
+    return Result(**told)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"speedup": Speedup(against="base", value=100, low=99, high=101)},
+        {"speedup": Speedup(against="another", value=2, low=2, high=2)},
+        {"latency_ms": 1e-3},
+        {"samples": ()},
+        {"blocks": 1000},
+        {"secret": "00", "secret_commitment": "0" * 64},
+        {"error": None},
+        {"error": Error(max_diff=9, rel_l2=0, worst_row=0, finite=True)},
+        {"error": Error(max_diff=1e-3, rel_l2=0.5, worst_row=0.5, finite=True)},
+    ],
+)
+def test_a_row_that_contradicts_itself_is_not_taken(changes: dict[str, object]) -> None:
+    (unit,) = units(["n0"])
+    described = json.loads(to_text(unit))
+    lines = [
+        null_unit.row(described, entrant, "one", "UNSUPPORTED") for entrant in described["entrants"]
+    ]
+    base_ms = {block: 10 + 0.01 * block for block in range(8)}
+    mine, base = (
+        timed(record.parse(line.encode()), {b: ms / n for b, ms in base_ms.items()}, base_ms)
+        for n, line in zip((2, 1), lines, strict=True)
+    )
+    taken: list[Result] = []
+    account = PendingResults(unit, taken.append)
+    account.machine = Machine()
+    account.take(base)
+    with pytest.raises(ValueError, match="n0: "):
+        account.take(mine.model_copy(update=changes))
+    assert not taken
+    account.take(mine)
+    account.take(base)
     assert len(taken) == 2
 
 

@@ -50,12 +50,12 @@ def test_the_grid_of_the_paper(name: str) -> None:
 
 @pytest.mark.parametrize(("name", "tflops"), [("fa3_grid", 780), ("fa3_bwd_grid", 600)])
 def test_a_burst_of_the_grid_outlasts_the_tolerance_of_the_clocks(name: str, tflops: int) -> None:
-    """At the speed of the fastest rows on an H200 a burst lasts milliseconds: a slack below 0.5 %."""
+    """A call of the fastest rows on an H200 takes its FLOPs and 0.03 ms, to fill and drain the SMs."""
     suite = load_suite(name, CONFIGS)
     problem = get_problem(suite.problem)
     for case in suite.cases:
-        burst_ms = case.burst * problem.flops(case) / tflops / 1e9
-        assert GPU_TOLERANCE.mean_floor_ms / burst_ms < 0.01 * MOST_SLACK_PCT / 2
+        burst_ms = case.burst * (problem.flops(case) / tflops / 1e9 + 0.03)
+        assert GPU_TOLERANCE.mean_floor_ms / burst_ms < 0.01 * MOST_SLACK_PCT * 3 / 4
         assert 1 < burst_ms < 20
         bytes_at_once = case.burst * len(problem.inputs(case)) * case.q_bytes
         assert bytes_at_once < 8 << 30

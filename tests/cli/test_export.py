@@ -121,14 +121,17 @@ def test_the_evidence_is_the_boards_row_and_its_records(pair: Path, tmp_path: Pa
 
 
 def test_parameters_of_the_judged_function_are_told(pair: Path, tmp_path: Path) -> None:
-    (tmp_path / "none").mkdir()
-    assert call(tmp_path / "out", "cuda_hopper", "--unjudged", "--results", tmp_path / "none") == 0
+    results = judged(tmp_path / "results", "cuda_hopper")
+    assert call(tmp_path / "out", "cuda_hopper", "--results", results) == 0
     hopper = json.loads((tmp_path / "out/attnboard_cuda_hopper/evidence.json").read_text())
     told = json.loads((pair / PACKAGE / "evidence.json").read_text())
     found = [
         each["forward"][key] for each in (told, hopper) for key in ("returns_lse", "takes_out")
     ]
     assert found == [True, False, True, True]
+    claimed = entrant_of("cuda_hopper").manifest.claims
+    said = hopper["forward"]["claims"]
+    assert (claimed.gqa, claimed.packed, said["gqa"], said["packed"]) == (True, True, False, False)
 
 
 def test_project_file_licence_and_readme(pair: Path) -> None:

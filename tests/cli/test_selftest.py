@@ -39,7 +39,7 @@ def corpus_of(monkeypatch: pytest.MonkeyPatch) -> Callable[..., tuple[list[Outco
             return result(specimen.name, status=given.get(specimen.name, usual))
 
         monkeypatch.setattr(plan, "run_batch", run_batch)
-        machine = corpus.replace_gpu(inspect_machine())
+        machine = inspect_machine().without_gpu()
         return plan.run_corpus([CORPUS[name] for name in NAMES], machine, 0), runs
 
     return run
@@ -210,7 +210,7 @@ def test_what_a_lower_level_cannot_show_is_not_tried(monkeypatch: pytest.MonkeyP
     pool = [CORPUS["process_pool"], CORPUS["eager_chunked"]]
     for level, names in ((1, ["eager_chunked"]), (2, ["eager_chunked", "process_pool"])):
         tried.clear()
-        plan.run_corpus(pool, corpus.replace_gpu(inspect_machine()), level)
+        plan.run_corpus(pool, inspect_machine().without_gpu(), level)
         assert sorted(tried) == names
 
 

@@ -14,7 +14,7 @@ import pytest
 pytest.importorskip("torch")
 
 from harness.cli.selftest.ablate import TOGETHER, ablate
-from harness.cli.selftest.corpus import load_corpus, replace_gpu
+from harness.cli.selftest.corpus import load_corpus
 from harness.cli.selftest.defence import Defence, from_word, to_word
 from harness.cli.selftest.stand_ins import STAND_INS, StandIn, stand_ins, standing_in
 from harness.cli.selftest.without import without
@@ -123,7 +123,7 @@ def test_without_the_comparison_whoever_writes_into_its_inputs_wins() -> None:
     """One of each kind of process; all others: python run.py selftest --cpu --ablate."""
     names = {"b18_write_into_q", "b18_wrong_dtype", "a11_batch_and_skip"}
     specimens = [specimen for specimen in load_corpus() if specimen.name in names]
-    found = ablate(specimens, replace_gpu(inspect_machine()), usual_level())
+    found = ablate(specimens, inspect_machine().without_gpu(), usual_level())
     won = {each.name: each.accepted for each in found if each.tried}
     assert won == {
         "burst_mean": ("a11_batch_and_skip",),

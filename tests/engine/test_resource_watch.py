@@ -97,7 +97,7 @@ def test_files_without_a_name_count_for_disk_and_memory(
     known.append(3 * GIB)
     someone = worker(tmp_path)
     made = watch([someone], {})
-    nameless = made.nameless[someone.slug]
+    nameless = made.nameless[someone.entrant.name]
     monkeypatch.setattr(nameless, "look", lambda pids: None)
     monkeypatch.setattr(nameless, "count", lambda pids: None)
     nameless.bytes[tmp_path] = 2 * GIB
@@ -148,7 +148,7 @@ def test_what_our_own_processes_hold_is_not_asked(
     someone, walled = worker(tmp_path), child(tmp_path)
     walled.ours = 1
     made, asked = watch([someone], {}), []
-    monkeypatch.setattr(made.nameless[someone.slug], "look", asked.append)
+    monkeypatch.setattr(made.nameless[someone.entrant.name], "look", asked.append)
     made.excess(someone, walled, {})
     assert asked == [[8]]
 

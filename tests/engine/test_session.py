@@ -117,10 +117,7 @@ def test_a_cuda_kernel_without_a_gpu_is_told_what_it_needs() -> None:
         record=lambda name, case: known,
     )
     session.preflight(run, SimpleNamespace(machine=Machine()))
-    assert (known.status, known.reason) == (
-        Status.UNAVAILABLE,
-        "needs a GPU of capability 8.0",
-    )
+    assert (known.status, known.reason) == (Status.UNAVAILABLE, "needs a GPU of capability 8.0")
 
 
 def test_the_commit_of_the_harness_is_asked_of_git_once(

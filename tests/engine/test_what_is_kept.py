@@ -45,10 +45,7 @@ def test_a_failed_builder_leaves_its_log(
         theirs.close()
         log = "WARNING: can't load the extension"
         return SimpleNamespace(
-            line=ours,
-            end=ours.close,
-            log_tail=lambda: log,
-            ending=lambda: "exited with code 1",
+            line=ours, end=ours.close, log_tail=lambda: log, ending=lambda: "exited with code 1"
         )
 
     monkeypatch.setattr(worker_process, "Child", child)

@@ -69,6 +69,13 @@ def test_what_its_end_means(
     assert judge.detach.called
 
 
+def test_the_judge_has_no_name_for_two() -> None:
+    """These two had one, of what is left of a name and 24 bits of its hash: found in 25 s."""
+    names = ("honest_one", "honest._.--.-.__-_..-_one", "honest-one", "honest-one-1", "honest/one")
+    labels = {f"{worker(name).label[:-1]}{start}" for name in names for start in (1, 11)}
+    assert len(labels) == 2 * len(names)
+
+
 def test_a_replacement_is_another_one_and_has_no_profiler() -> None:
     mine = worker("mine")
     first = mine.label

@@ -66,8 +66,7 @@ def message(
     good = st.fixed_dictionaries(must or {}, optional=may)
     keys = st.sampled_from([*(must or {}), *may]) | texts
     wrong = st.one_of(
-        st.just([]),
-        st.lists(st.tuples(keys, st.just(GONE) | values), min_size=1, max_size=2),
+        st.just([]), st.lists(st.tuples(keys, st.just(GONE) | values), min_size=1, max_size=2)
     )
     return st.builds(_with, good, wrong)
 

@@ -49,7 +49,7 @@ ASKED = (
 
 def helps() -> dict[str, str]:
     """`--help` of every command, without what Python's versions lay out differently."""
-    words = [["--help"], *([name, "--help"] for name in cli_main.command_names())]
+    words = [["--help"], *([name, "--help"] for name in ("run", *cli_main.COMMANDS))]
     pages = (f"$ {' '.join(asked)}\n\n{_help(asked)}" for asked in words)
     return {"help.txt": "\n\n".join(pages)}
 

@@ -37,8 +37,7 @@ def custom_attention_forward(q, k, v, causal=True, sm_scale=None):
 """
 OUT_OF_BOUNDS = (
     HONEST.replace(
-        "return attention",
-        "_wild[(1024,)](q.data_ptr() - (1 << 40), q); return attention",
+        "return attention", "_wild[(1024,)](q.data_ptr() - (1 << 40), q); return attention"
     )
     + """
 import triton

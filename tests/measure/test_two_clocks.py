@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from harness.measure.two_clocks import CPU_TOLERANCE, GPU_TOLERANCE, check_clocks
+from harness.measure.two_clocks import CPU_TOLERANCE, GPU_TOLERANCE, ClockTolerance, check_clocks
 from harness.schema import MOST_SLACK_PCT, Sample
 
 CALLS = 6
@@ -34,6 +34,22 @@ MEASURED_US = {
         (10.412, [294.5, 294.8, 295.6, 300.2, 297.7, 298.5, 299.1, 297.3, 295.9, 299.8]),
         (8.299, [293.2, 293.2, 295.6, 304.5, 296.4, 297.0, 293.7, 296.7, 296.2, 296.0]),
         (10.223, [296.5, 296.7, 300.2, 300.4, 298.4, 296.1, 296.5, 296.8, 309.9, 303.4]),
+    ),
+}
+#: The same where one process's gaps were longer as long as it lived: cuDNN, then a submission; suite
+#: `fa3_grid`, 16, 10 and 16 calls a burst.
+OFFSET_US = {
+    "hdim128_seq1k": (
+        (2.579, [297.1, 298.2, 301.2, 302.3, 298.0, 298.2, 303.3, 301.5]),
+        (2.133, [313.9, 319.0, 317.3, 323.1, 321.9, 320.3, 321.0, 319.1]),
+    ),
+    "hdim128_seq4k": (
+        (4.955, [294.4, 295.7, 295.5, 296.8, 295.1, 295.0, 295.6, 298.0]),
+        (3.847, [311.3, 314.3, 311.2, 314.8, 312.7, 313.3, 311.8, 314.4]),
+    ),
+    "hdim128_seq512_full": (
+        (2.130, [295.5, 300.4, 296.9, 303.2, 299.2, 300.2, 301.5, 298.5]),
+        (1.894, [320.1, 321.3, 321.6, 320.3, 318.2, 317.3, 316.5, 318.3]),
     ),
 }
 NULL_US = {"hdim64_seq4k": 291.9, "hdim128_seq8k": 302.6, "hdim256_seq16k": 294.9}  # medians
@@ -66,9 +82,17 @@ def test_measured_bursts_are_believed_and_the_same_told_shorter_are_not(shape: s
         assert verdict.refusal == ""
         assert not any(sample.late for sample in verdict.samples)
         assert verdict.slack is not None
-        assert verdict.slack.mean_pct < 0.4
-        told = as_samples(*measured, short=0.005)
+        assert verdict.slack.mean_pct < 0.6
+        told = as_samples(*measured, short=0.008)
         assert check_clocks(told, control, nulls, GPU_TOLERANCE).refusal
+
+
+@pytest.mark.parametrize("shape", OFFSET_US)
+def test_a_process_whose_gaps_are_all_longer_is_believed(shape: str) -> None:
+    control, mine = (as_samples(*measured) for measured in OFFSET_US[shape])
+    verdict = check_clocks(mine, control, (), GPU_TOLERANCE)
+    assert verdict.refusal == ""
+    assert not any(sample.late for sample in verdict.samples)
 
 
 def test_two_hundred_honest_runs_are_believed() -> None:
@@ -215,3 +239,33 @@ def test_few_bursts_can_be_left_out_of_the_score() -> None:
 
     assert check_clocks(told(2), blocks(rng), (), GPU_TOLERANCE).refusal == ""
     assert "3 of 20" in check_clocks(told(3), blocks(rng), (), GPU_TOLERANCE).refusal
+
+
+def with_calls(told: list[Sample], shares: list[float]) -> list[Sample]:
+    """The same bursts, their time divided among the calls by `shares`."""
+    whole = sum(shares)
+    return [
+        s.model_copy(update={"calls_ms": tuple(s.t1_ms * x / whole for x in shares)}) for s in told
+    ]
+
+
+@pytest.mark.parametrize("shares", [[95, 1, 1, 1, 1, 1], [3, 0.1, 0.1, 3, 0.1, 0.1]])
+def test_a_call_that_answers_for_its_neighbours_is_refused(shares: list[float]) -> None:
+    """The mean is what the burst took, but no call alone would be as fast."""
+    honest = blocks(random.Random(1))
+    told = check_clocks(with_calls(honest, shares), honest, (), GPU_TOLERANCE)
+    assert "another call has done its work" in told.refusal
+    assert told.slack
+
+
+@pytest.mark.parametrize(
+    ("shares", "tolerance"),
+    [
+        ([2, 1, 1, 1, 1, 1], GPU_TOLERANCE),  # the first meets a cold cache
+        ([1, 1, 9, 9, 9, 8], GPU_TOLERANCE),  # two were queued in time, a slow host did the rest
+        ([95, 1, 1, 1, 1, 1], CPU_TOLERANCE),  # threads wake up
+    ],
+)
+def test_calls_of_a_burst_may_differ(shares: list[float], tolerance: ClockTolerance) -> None:
+    honest = blocks(random.Random(1))
+    assert not check_clocks(with_calls(honest, shares), honest, (), tolerance).refusal

@@ -25,6 +25,9 @@ from harness.process.sandbox.removal import remove_tree
 MIB = 1 << 20
 
 
+root_only = pytest.mark.skipif(os.geteuid() != 0, reason="only root sees what is mapped")
+
+
 def test_cpu_time_of_a_process_and_of_nobody() -> None:
     me = os.getpid()
     before = usage.cpu_ns([me, 1 << 22])
@@ -97,6 +100,24 @@ def test_what_a_process_holds_is_counted_when_its_first_thread_has_ended(tmp_pat
     assert min(found) > 64 * MIB
     assert usage.resident_bytes(child.pid) == 0
     assert held.bytes == {tmp_path: MIB}
+
+
+MAPS_WITHOUT_A_FIRST_THREAD = ENDS_ITS_FIRST_THREAD.replace(
+    "    memory = b",
+    "    import mmap; map = mmap.mmap(-1, 1 << 26); map.write(bytes(1 << 26)); memory = b",
+)
+
+
+@root_only
+def test_what_is_mapped_is_counted_when_the_first_thread_has_ended(tmp_path: Path) -> None:
+    command = [sys.executable, "-c", MAPS_WITHOUT_A_FIRST_THREAD, str(tmp_path)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE) as child:
+        assert child.stdout
+        child.stdout.readline()
+        held = usage.Nameless((tmp_path,))
+        held.count([child.pid])
+        child.kill()
+    assert held.shared_bytes == 64 * MIB
 
 
 NAMES_ITSELF_LIKE_A_LINE = ENDS_ITS_FIRST_THREAD.replace(
@@ -221,9 +242,6 @@ def test_what_forks_share_is_counted_once(forks: list[int]) -> None:
     exact = usage.host_bytes(forks, limit=0)
     assert exact < bound - 100 * MIB
     assert exact > 64 * MIB
-
-
-root_only = pytest.mark.skipif(os.geteuid() != 0, reason="only root sees what is mapped")
 
 
 @root_only

@@ -112,13 +112,9 @@ def board_title(board: Board) -> str:
 def conditions(row: Row) -> str:
     """What the row was measured with."""
     machine = row.pick.machine
-    parts = [
-        f"driver {machine.driver}" if machine.driver else "",
-        f"CUDA {machine.cuda}" if machine.cuda else "",
-        f"torch {machine.torch}" if machine.torch else "",
-        f"triton {machine.triton}" if machine.triton else "",
-    ]
-    return sanitize(", ".join(part for part in parts if part))
+    parts = {"driver": machine.driver, "CUDA": machine.cuda, "torch": machine.torch}
+    parts["triton"] = machine.triton
+    return sanitize(", ".join(f"{name} {told}" for name, told in parts.items() if told))
 
 
 def printed(log_tail: str, most: int) -> list[str]:

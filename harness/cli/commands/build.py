@@ -55,10 +55,7 @@ def note_walls() -> None:
 
 
 def one(
-    entrant: Entrant,
-    archs: list[str] | None,
-    fail_on_spills: bool,
-    told: list[dict[str, object]],
+    entrant: Entrant, archs: list[str] | None, fail_on_spills: bool, told: list[dict[str, object]]
 ) -> int:
     """Add what became of one submission to `told`; `text` is how a person reads it."""
     manifest = entrant.manifest

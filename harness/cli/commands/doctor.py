@@ -58,6 +58,11 @@ class Line:
     next: str = ""
 
 
+def _look(fine: object, what: str, good: str, bad: str, hint: str, lacks: Mark = "note") -> Line:
+    """What was found where it is `fine`; else another mark, and what to type."""
+    return Line("ok" if fine else lacks, what, good if fine else bad, hint)
+
+
 def add_flags(parser: argparse.ArgumentParser) -> None:
     """What may stand behind the command."""
     parser.add_argument(
@@ -100,24 +105,16 @@ def _verdict(machine: Machine, missing: list[Line], need_gpu: bool) -> str:
 
 def packages() -> Iterator[Line]:
     """Python and the packages a run needs."""
-    old = sys.version_info < (3, 10)
-    yield Line(
-        "missing" if old else "ok",
-        "python",
-        platform.python_version(),
-        "install Python 3.10 or newer",
-    )
+    version = platform.python_version()
+    new = sys.version_info >= (3, 10)
+    yield _look(new, "python", version, version, "install Python 3.10 or newer", "missing")
     for name, least in NEEDED.items():
         found = version_of(name)
         if not found:
             yield Line("missing", name, "not installed", "pip install .")
         elif _numbers(found) < _numbers(least):
-            yield Line(
-                "missing",
-                name,
-                f"{found}, at least {least} is needed",
-                f"pip install '{name}>={least}'",
-            )
+            old = f"{found}, at least {least} is needed"
+            yield Line("missing", name, old, f"pip install '{name}>={least}'")
         else:
             yield Line("ok", name, found)
 
@@ -149,9 +146,7 @@ def tools() -> Iterator[Line]:
     """What compiles and looks inside; a run needs none of them."""
     for name, how in TOOLS.items():
         path = shutil.which(name)
-        yield Line(
-            "ok" if path else "note", name, _version(path) if path else "not on the PATH", how
-        )
+        yield _look(path, name, _version(path) if path else "", "not on the PATH", how)
 
 
 def _version(tool: str) -> str:
@@ -182,13 +177,8 @@ def gpu(machine: Machine) -> Iterator[Line]:
     )
     yield Line("ok", "driver", f"{machine.driver}, CUDA {machine.cuda}")
     peak = peak_tflops(machine)
-    unknown = "not in the table: % of peak stays empty"
-    yield Line(
-        "ok" if peak else "note",
-        "peak",
-        f"{peak:.0f} TFLOP/s dense fp16" if peak else unknown,
-        "add the chip to PARTS in harness/measure/gpu_specs.py",
-    )
+    good, bad = f"{peak or 0:.0f} TFLOP/s dense fp16", "not in the table: % of peak stays empty"
+    yield _look(peak, "peak", good, bad, "add the chip to PARTS in harness/measure/gpu_specs.py")
     yield lock()
     with nvml() as lib:
         if lib is not None:
@@ -198,35 +188,25 @@ def gpu(machine: Machine) -> Iterator[Line]:
 def lock(library: str = "libcuda.so.1") -> Line:
     """Whether a worker's kernels can be kept out of the others' turns."""
     missing = Checkpoint(library).missing
-    return Line(
-        "note" if missing else "ok",
-        "lock between turns",
-        f"{missing}: rows will say 'unlocked'" if missing else "the driver can lock a process",
-        "install the NVIDIA driver 570 or newer",
-    )
+    good, bad = "the driver can lock a process", f"{missing}: rows will say 'unlocked'"
+    how = "install the NVIDIA driver 570 or newer"
+    return _look(not missing, "lock between turns", good, bad, how)
 
 
 def _state(lib: ModuleType, handle: object, machine: Machine) -> Iterator[Line]:
     mode = lib.nvmlDeviceGetComputeMode(handle)
     shared = mode == lib.NVML_COMPUTEMODE_DEFAULT and "microsoft" not in platform.release().lower()
-    yield Line(
-        "ok" if shared else "note",
+    what, bad = (
         "judge beside worker (shared device memory)",
-        "possible" if shared else "not here: rows will say 'cooperative'",
-        "sudo nvidia-smi -c DEFAULT",
+        "not here: rows will say 'cooperative'",
     )
-    now, most = (
-        lib.nvmlDeviceGetClockInfo(handle, lib.NVML_CLOCK_SM),
-        lib.nvmlDeviceGetMaxClockInfo(handle, 1),
-    )
+    yield _look(shared, what, "possible", bad, "sudo nvidia-smi -c DEFAULT")
+    now = lib.nvmlDeviceGetClockInfo(handle, lib.NVML_CLOCK_SM)
+    most = lib.nvmlDeviceGetMaxClockInfo(handle, lib.NVML_CLOCK_SM)
     yield Line("ok", "clocks", f"{now} of {most} MHz, power limit {machine.power_limit_w:.0f} W")
     others = len(lib.nvmlDeviceGetComputeRunningProcesses(handle))
-    yield Line(
-        "note" if others else "ok",
-        "other processes",
-        str(others or "none"),
-        "nvidia-smi, and wait or end what is yours",
-    )
+    how = "nvidia-smi, and wait or end what is yours"
+    yield _look(not others, "other processes", "none", str(others), how)
     heat = lib.nvmlDeviceGetTemperature(handle, lib.NVML_TEMPERATURE_GPU)
     yield Line("ok", "temperature", f"{heat} °C")
 
@@ -237,37 +217,23 @@ def _state(lib: ModuleType, handle: object, machine: Machine) -> Iterator[Line]:
 def walls() -> Iterator[Line]:
     """What can keep a submission inside its folder, and the usual level that follows."""
     abi = landlock.abi()
-    yield Line(
-        "ok" if abi else "note",
-        "landlock",
-        f"ABI {abi}" if abi else "not in this kernel",
-        "a Linux kernel of 5.13 or newer",
-    )
+    how = "a Linux kernel of 5.13 or newer"
+    yield _look(abi, "landlock", f"ABI {abi}", "not in this kernel", how)
     refused = enter.lacking(2)
-    yield Line(
-        "note" if refused else "ok",
-        "namespaces",
-        refused or "possible",
-        "sudo sysctl user.max_user_namespaces=10000 kernel.apparmor_restrict_unprivileged_userns=0",
+    how = (
+        "sudo sysctl user.max_user_namespaces=10000 kernel.apparmor_restrict_unprivileged_userns=0"
     )
+    yield _look(not refused, "namespaces", "possible", refused, how)
     level, _ = enter.usual()
-    yield Line(
-        "ok" if level == 2 else "note",
-        "usual sandbox level",
-        f"{level} ({enter.LEVELS[level]})",
-        "SECURITY.md says what each level holds",
-    )
+    found, how = f"{level} ({enter.LEVELS[level]})", "SECURITY.md says what each level holds"
+    yield _look(level == 2, "usual sandbox level", found, found, how)
 
 
 def places() -> Iterator[Line]:
     """Whose project this is, room and rights to write, and whether every suite can be read."""
     root = project.find()
-    yield Line(
-        "ok" if root else "note",
-        "project",
-        str(root or f"none: no file {project.MARK} in {Path.cwd()} or above it"),
-        "attnboard init demo && cd demo, or --root DIR",
-    )
+    none = f"none: no file {project.MARK} in {Path.cwd()} or above it"
+    yield _look(root, "project", str(root), none, "attnboard init demo && cd demo, or --root DIR")
     if root:
         yield from _room(root)
     yield from _suites((root or project.HOME) / "configs")
@@ -276,18 +242,11 @@ def places() -> Iterator[Line]:
 def _room(root: Path) -> Iterator[Line]:
     results = root / "results"
     where = results if results.exists() else root
-    writable = os.access(where, os.W_OK)
-    yield Line(
-        "ok" if writable else "missing",
-        "results/",
-        "writable" if writable else f"cannot write {where}",
-        f"chmod u+w {where}",
-    )
+    how, bad = f"chmod u+w {where}", f"cannot write {where}"
+    yield _look(os.access(where, os.W_OK), "results/", "writable", bad, how, "missing")
     free = shutil.disk_usage(where).free / 2**30
-    low = free < LOW_SPACE_GIB
-    yield Line(
-        "note" if low else "ok", "disk", f"{free:.0f} GiB free", "builds and caches want a few GiB"
-    )
+    found, how = f"{free:.0f} GiB free", "builds and caches want a few GiB"
+    yield _look(free >= LOW_SPACE_GIB, "disk", found, found, how)
 
 
 def _suites(configs: Path) -> Iterator[Line]:

@@ -14,9 +14,9 @@ from pathlib import Path
 
 import yaml
 
-from harness.cli.commands._project import write_project
+from harness import __version__
 from harness.errors import EXIT_OK, UnavailableError, UsageError, typed
-from harness.process.project import HOME, find
+from harness.process.project import HOME, MARK, find
 
 NAME = re.compile(r"[a-z][a-z0-9_]{0,39}")
 FIRST = "mine"  # the submission of a new project
@@ -33,6 +33,60 @@ What was tried, what it gave, what did not help. One row per rung; the ones that
 | rung | idea | TFLOP/s (d64 / d128 / d256) | kept? |
 | --- | --- | --- | --- |
 | 1 | the {template} template, unchanged | | yes |
+"""
+#: Of a new project.
+MARKED = """\
+# The root of an attnboard project: submissions/, configs/, results/ and leaderboard.md lie here.
+"""
+README = """\
+# {name}
+
+Attention kernels, checked against PyTorch, timed and ranked by attnboard.
+
+    attnboard run mine            check, time and rank submissions/mine
+    attnboard run mine --watch    again after every edit
+    attnboard init NAME           another submission; --template cuda or gluon
+    attnboard list                what can be run, on what, and where it stands
+
+Records go to results/, the board to leaderboard.md: commit both. \
+What a CPU gives (results/cpu/) is ranked by nobody.
+"""
+IGNORED = """\
+__pycache__/
+.venv/
+build/
+*.so
+*.cubin
+results/cpu/
+.slurm/
+"""
+WORKFLOW = """\
+# Every submission checked on a CPU: Triton's interpreter runs the kernels, their times are ranked
+# by nobody.
+name: attnboard
+
+on: [push, pull_request]
+
+permissions:
+  contents: read
+
+env:
+  ATTNBOARD: attnboard=={version} # for pip: a version, a wheel, git+https://HOST/REPOSITORY@COMMIT
+
+jobs:
+  check:
+    runs-on: ubuntu-latest
+    timeout-minutes: 30
+    steps:
+      - uses: actions/checkout@11bd71901bbe5b1630ceea73d27597364c9af683 # v4.2.2
+        with:
+          persist-credentials: false
+      - uses: actions/setup-python@a26af69be951a213d495a4c3e4e4022e16d87065 # v5.6.0
+        with:
+          python-version: "3.12"
+      - run: pip install "$ATTNBOARD"
+      - run: attnboard doctor
+      - run: attnboard run all
 """
 
 
@@ -60,7 +114,7 @@ def run(args: argparse.Namespace) -> int:
     if root is None:
         folder = Path(args.name)
         _must_be_free(folder, "take another name")
-        write_project(folder)
+        _write_project(folder)
         _start(folder / "submissions" / FIRST, source, args)
         print(f"next: cd {args.name} && attnboard run {FIRST}")
         return EXIT_OK
@@ -69,6 +123,20 @@ def run(args: argparse.Namespace) -> int:
     _start(target, source, args)
     print(typed(f"next: python run.py --submission {args.name}"))
     return EXIT_OK
+
+
+def _write_project(folder: Path) -> None:
+    """Make `folder` a project without a submission; its parent is there, it is not."""
+    files = {
+        MARK: MARKED,
+        "README.md": README.format(name=folder.name),
+        ".gitignore": IGNORED,
+        ".github/workflows/attnboard.yml": WORKFLOW.replace("{version}", __version__),
+    }
+    for name, text in files.items():
+        path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, encoding="utf-8")
 
 
 def _must_be_free(folder: Path, hint: str) -> None:

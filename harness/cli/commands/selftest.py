@@ -32,18 +32,14 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--sandbox", type=int, choices=(0, 1, 2, 3), metavar="LEVEL")
     parser.add_argument("--cpu", action="store_true", help="leave the GPU alone")
     parser.add_argument(
-        "--batch",
-        type=whole(1),
-        default=plan.BATCH,
-        metavar="N",
-        help="entrants of one run",
+        "--batch", type=whole(1), default=plan.BATCH, metavar="N", help="entrants of one run"
     )
 
 
 def run(args: argparse.Namespace) -> int:
     """0 if nothing was accepted that should not be, and nothing flagged that is honest; else 1."""
     machine = inspect_machine()
-    machine = selftest_corpus.replace_gpu(machine) if args.cpu else machine
+    machine = machine.without_gpu() if args.cpu else machine
     level = usual_level() if args.sandbox is None else args.sandbox
     specimens = choose(selftest_corpus.load_corpus(), args.names)
     started = time.monotonic()

@@ -9,6 +9,7 @@ from dataclasses import asdict, dataclass
 
 from harness.board import query
 from harness.board.newest import newest
+from harness.board.rank import interval_of
 from harness.board.record import Head
 from harness.board.render.lasting import energy_ratio, energy_words, lasting, speed_ratio
 from harness.board.render.text import (
@@ -182,16 +183,15 @@ def _best(mine: list[Head], theirs: list[Head], among: list[Head]) -> list[Pair]
     for left, right in (together, (mine, theirs)):
         for board in {(h.gpu, h.suite_sha256, h.protocol) for h in left}:
             pairs = _on_board([_passed(side, board) for side in (left, right)], among)
-            best = max(
-                best, pairs, key=lambda p: (len(p), bool(p) and p[0].a.machine.has_gpu, _date(p))
-            )
+            best = max(best, pairs, key=_weight)
         if best:
             break
     return best
 
 
-def _date(pairs: list[Pair]) -> str:
-    return max((pair.a.date for pair in pairs), default="")
+def _weight(pairs: list[Pair]) -> tuple[object, ...]:
+    gpu = bool(pairs) and pairs[0].a.machine.has_gpu
+    return (len(pairs), gpu, max((pair.a.date for pair in pairs), default=""))
 
 
 def _passed(heads: list[Head], board: tuple[str, str, int]) -> dict[str, Head]:
@@ -216,7 +216,7 @@ def _on_board(sides: list[dict[str, Head]], among: list[Head]) -> list[Pair]:
         if ratio is not None:
             pairs.append(Pair(a, b, ratio, paired=True))
         elif a.speedup and b.speedup and a.speedup.against == b.speedup.against:
-            over = [Interval(s.value, s.low, s.high) for s in (a.speedup, b.speedup)]
+            over = [interval_of(told) for told in (a.speedup, b.speedup)]
             pairs.append(Pair(a, b, stats.quotient(*over), paired=False))
     return sorted(pairs, key=lambda p: (p.a.case.headdim, p.a.case.seqlen))
 

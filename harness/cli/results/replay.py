@@ -131,7 +131,7 @@ def request_of(old: Result, found: Mismatch, source: str | None) -> Request:
 
     machine = inspect_machine()
     if old.gpu == "cpu":
-        machine = machine.model_copy(update={"sms": 0, "gpu": "cpu", "uuid": ""})
+        machine = machine.without_gpu()
     elif not machine.has_gpu:
         raise UnavailableError(
             f"its inputs were drawn on {sanitize(old.gpu)}, and NVML finds no GPU here",

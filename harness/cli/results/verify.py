@@ -13,10 +13,8 @@ two speed-ups are compared:
 from __future__ import annotations
 
 import argparse
-import hashlib
 import json
-import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -25,7 +23,6 @@ from harness.board import query, record
 from harness.board.newest import newest
 from harness.board.rank import interval_of
 from harness.board.render.text import sanitize, times
-from harness.board.rivals import block_times_ms
 from harness.catalog.entrants import places
 from harness.catalog.suites import load_suite
 from harness.cli.arguments import whole
@@ -40,13 +37,10 @@ from harness.errors import (
     typed,
 )
 from harness.measure import stats
+from harness.measure.audit import audit
 from harness.measure.stats import Interval
-from harness.measure.stopping import level_of
-from harness.problems import get_problem
 from harness.process.project import base
-from harness.schema import MOST_BLOCKS, Kind, Machine, Result, Speedup, Status, Suite, is_hidden
-
-ROUNDING = 1e-9  # figures in a record are written in full
+from harness.schema import MOST_BLOCKS, Kind, Machine, Result, Status, Suite, is_hidden
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,76 +134,6 @@ def _beside(args: argparse.Namespace, result: Result) -> Result | None:
 
 
 # --------------------------------------------------------------------------- the record against
-# itself
-
-
-def audit(result: Result, base: Result | None) -> list[str]:
-    """Everything in which a record contradicts its own samples; empty if nothing does."""
-    faults = []
-    if result.secret and not _opens(result.secret, result.secret_commitment):
-        faults.append("the secret does not open the commitment")
-    if result.status is not Status.PASSED or result.latency_ms is None:
-        return faults
-    scored = block_times_ms(result)
-    if not scored:
-        return [*faults, "PASSED without one scored sample"]
-    told = stats.summary(list(scored.values()))
-    faults += _differ("latency_ms", result.latency_ms, told.median)
-    faults += _differ("p10_ms", result.p10_ms, told.p10) + _differ(
-        "p90_ms", result.p90_ms, told.p90
-    )
-    flops = get_problem(result.problem).flops(result.case)
-    faults += _differ("tflops", result.tflops, flops / told.median / 1e9)
-    faults += (
-        []
-        if result.blocks == len(scored)
-        else [f"blocks is {result.blocks}, {len(scored)} were scored"]
-    )
-    faults += [
-        f"block {s.block}: the events took longer than the judge's clock"
-        for s in result.samples
-        if s.t1_ms > s.t2_ms * 1.001 and not s.late
-    ]
-    if base is not None and result.speedup is not None:
-        faults += _of_speedup(result.speedup, block_times_ms(base), scored, level_of(result.looks))
-    return faults
-
-
-def _of_speedup(
-    told: Speedup, base: Mapping[int, float], scored: Mapping[int, float], level: float
-) -> list[str]:
-    """In what it contradicts the blocks; an interval may be by their rule or by today's.
-
-    Records from before the rule that two processes are never quite one (stats.PROCESS_LOG) lack
-    its 0.05 %.
-    """
-    today = stats.speedup(base, scored, level)
-    then = stats.ratio(stats.paired_log_ratios(base, scored), level)
-    if today is None or then is None:
-        return ["no block in common with its baseline"]
-    faults = [
-        _differ("speedup.value", told.value, found.value)
-        + _differ("speedup.low", told.low, found.low, 1e-6)
-        + _differ("speedup.high", told.high, found.high, 1e-6)
-        for found in (today, then)
-    ]
-    return min(faults, key=len)
-
-
-def _opens(secret: str, commitment: str) -> bool:
-    try:
-        return hashlib.sha256(bytes.fromhex(secret)).hexdigest() == commitment
-    except ValueError:  # not hexadecimal
-        return False
-
-
-def _differ(name: str, told: float | None, found: float, by: float = ROUNDING) -> list[str]:
-    if told is not None and math.isclose(told, found, rel_tol=by):
-        return []
-    return [f"{name} is {told}, the samples give {found:.6g}"]
-
-
-# --------------------------------------------------------------------------- the record against
 # today
 
 
@@ -233,10 +157,7 @@ def obstacle(old: Sequence[Result], machine: Machine, home: Path) -> str:
     gpu = machine.gpu if machine.has_gpu else "cpu"
     if first.gpu != gpu:
         return f"measured on {first.gpu}, this is {gpu}"
-    if (first.machine.sms, first.machine.capability) != (
-        machine.sms,
-        machine.capability,
-    ):
+    if (first.machine.sms, first.machine.capability) != (machine.sms, machine.capability):
         return f"{first.machine.sms} SMs then, {machine.sms} here"
     if any(r.speedup is None for r in old):
         return "the record has no speed-up over a baseline"

@@ -129,14 +129,15 @@ class Outcome:
         }
 
 
-def load_corpus(root: Path = HOME) -> list[Specimen]:
+@functools.cache  # they stay unfolded while this process lives
+def load_corpus(root: Path = HOME) -> tuple[Specimen, ...]:
     """All specimens, cheaters first."""
     found = []
     for kind in ("cheaters", "honest"):
         for path in sorted(_folders(root, kind), key=lambda path: path.parent.name):
             expect = load_model(path, Expectation, SuiteError)
             found.append(Specimen(path.parent, kind == "honest", expect, _problem_of(path.parent)))
-    return found
+    return tuple(found)
 
 
 def _folders(root: Path, kind: str) -> Iterator[Path]:
@@ -243,7 +244,7 @@ def run_batch(
         stack.enter_context(planted(specimens))
         request = Request(
             suite=suite,
-            machine=machine if gpu else replace_gpu(machine),
+            machine=machine if gpu else machine.without_gpu(),
             entrants=(*entrants, *control),
             baseline=suite.against,
             cache=cache,
@@ -302,11 +303,6 @@ def beside(outcome: Outcome, results: Mapping[str, Result]) -> Outcome:
 def runs_on(specimen: Specimen, machine: Machine) -> bool:
     """Whether this machine can show anything about it."""
     return not (specimen.expect.needs_cpu if machine.has_gpu else specimen.expect.needs_gpu)
-
-
-def replace_gpu(machine: Machine) -> Machine:
-    """The same machine as one without a GPU."""
-    return machine.model_copy(update={"sms": 0, "gpu": "cpu", "uuid": ""})
 
 
 @contextlib.contextmanager

@@ -39,11 +39,11 @@ class ResourceWatch(threading.Thread):
         super().__init__(daemon=True)
         self.workers, self.limits, self.monitor = workers, limits, monitor
         self.disks = {
-            worker.slug: (usage.Disk(worker.jail.cache), usage.Disk(worker.jail.scratch))
+            worker.entrant.name: (usage.Disk(worker.jail.cache), usage.Disk(worker.jail.scratch))
             for worker in workers
         }
         self.nameless = {
-            worker.slug: usage.Nameless((worker.jail.cache, worker.jail.scratch))
+            worker.entrant.name: usage.Nameless((worker.jail.cache, worker.jail.scratch))
             for worker in workers
         }
         #: Whether an order in which processes end for want of memory could be set.
@@ -81,7 +81,7 @@ class ResourceWatch(threading.Thread):
         pids = child.pids()
         most = int(self.limits.memory_gib * GIB)
         counted = child.group.bytes() if child.group else 0  # what nobody maps is in it too
-        nameless = self.nameless[worker.slug]
+        nameless = self.nameless[worker.entrant.name]
         theirs = pids[child.ours :]
         nameless.look(theirs)
         host = max(usage.host_bytes(pids, most, nameless.shared_bytes), counted)
@@ -97,7 +97,7 @@ class ResourceWatch(threading.Thread):
                 f"GPU memory {device / GIB:.1f} GiB, allowed {most / GIB:g}",
             )
         most = int(self.limits.disk_gib * GIB)
-        for disk in self.disks[worker.slug]:
+        for disk in self.disks[worker.entrant.name]:
             held = nameless.bytes.get(disk.folder, 0)
             if held == usage.UNCOUNTED:
                 return Status.OVER_QUOTA, (

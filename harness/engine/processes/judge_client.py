@@ -75,12 +75,7 @@ class JudgeClient:
         self.start_s = hello.start_s
 
     def attach(
-        self,
-        name: str,
-        worker: Child,
-        sizes: tuple[int, int],
-        timeout_s: float,
-        overdue: Overdue,
+        self, name: str, worker: Child, sizes: tuple[int, int], timeout_s: float, overdue: Overdue
     ) -> BurstReport | None:
         """Hand the worker's line to the judge; None if it mapped its buffers, else its failure."""
         message = {"op": "attach", "worker": name, "timeout_s": timeout_s}

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import re
 import socket
 import time
 from collections.abc import Callable, Iterable, Sequence
@@ -69,16 +68,9 @@ class WorkerProcess:
         self._has_profiler = ""  # label of the worker whose profiler is set up
 
     @property
-    def slug(self) -> str:
-        """The entrant's name as part of a file name, which no other name gives."""
-        name = self.entrant.name
-        short = hashlib.sha256(name.encode()).hexdigest()[:6]
-        return f"{re.sub('[^A-Za-z0-9]+', '-', name)}-{short}"
-
-    @property
     def label(self) -> str:
-        """The judge's name for this worker; a replacement is another one."""
-        return f"{self.slug}-{self.starts}"
+        """The judge's name for this worker, and no other's; a replacement is another one."""
+        return f"{self.entrant.name}-{self.starts}"
 
     @property
     def compiles_alone(self) -> bool:
@@ -293,14 +285,7 @@ class WorkerProcess:
     def _arguments(self) -> list[str]:
         manifest = self.entrant.manifest.model_dump_json()
         return [
-            *(
-                "--folder",
-                str(self.jail.source),
-                "--manifest",
-                manifest,
-                "--device",
-                self.device,
-            ),
+            *("--folder", str(self.jail.source), "--manifest", manifest, "--device", self.device),
             *("--function", self.problem.function, "--problem", self.problem.name),
         ]
 

@@ -67,8 +67,7 @@ def _allow(ruleset: int, path: Path, rights: int) -> None:
         rights &= FILE_ONLY
     rule = _PathRule(rights, fd)
     _checked(
-        f"landlock rule for {path}",
-        int(_libc.syscall(ADD, ruleset, 1, ctypes.byref(rule), 0)),
+        f"landlock rule for {path}", int(_libc.syscall(ADD, ruleset, 1, ctypes.byref(rule), 0))
     )
     if not str(path).startswith("/proc/"):  # a /proc entry is bound to its inode: keep that alive
         os.close(fd)

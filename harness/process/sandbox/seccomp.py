@@ -60,14 +60,7 @@ OF_A_PROCESS = (
     "sched_setattr",
     "sched_setaffinity",
 )
-SIGNALS = (
-    "kill",
-    "tkill",
-    "tgkill",
-    "rt_sigqueueinfo",
-    "rt_tgsigqueueinfo",
-    "pidfd_send_signal",
-)
+SIGNALS = ("kill", "tkill", "tgkill", "rt_sigqueueinfo", "rt_tgsigqueueinfo", "pidfd_send_signal")
 
 
 def answer(code: int) -> Instruction:
@@ -94,11 +87,7 @@ def unless_bits(bits: int) -> list[Instruction]:
     return [(ANY_BIT, 0, 1, bits), REFUSED, DONE]
 
 
-def filter_program(
-    machine: str,
-    alone: bool,
-    signals_to: int | None = None,
-) -> list[Instruction]:
+def filter_program(machine: str, alone: bool, signals_to: int | None = None) -> list[Instruction]:
     """BPF that lets through what system_calls.py allows.
 
     alone: the process sees none but its own (level 2), so that it may schedule and signal all it
@@ -161,11 +150,7 @@ def _judgements(alone: bool, signals_to: int | None) -> Iterable[tuple[str, list
     death = [word(1), (EQUAL, 0, 1, signal.SIGCONT), REFUSED, DONE]
     adopts = [word(1), *only([ADOPTS])]
     others = only(PRCTLS, answer(errno.EINVAL))
-    judged = (
-        (PR_SET_DUMPABLE, shown),
-        (PR_SET_PDEATHSIG, death),
-        (PR_SET_CHILD_SUBREAPER, adopts),
-    )
+    judged = ((PR_SET_DUMPABLE, shown), (PR_SET_PDEATHSIG, death), (PR_SET_CHILD_SUBREAPER, adopts))
     which = [step for code, body in judged for step in ((EQUAL, 0, len(body), code), *body)]
     yield "prctl", [word(0), *which, *others]
     yield "fcntl", [word(1), *only(FCNTLS)]

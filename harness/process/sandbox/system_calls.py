@@ -3,7 +3,8 @@
     ALLOWED    done
     PRETENDED  answered with success and not done: compilers and linkers set modes and times of
                their output, and nobody here needs either
-    ABSENT     answered as by an older kernel, so that the caller takes the older way
+    ABSENT     answered as by an older kernel, so that the caller takes the older way; also
+               sendfile, which holds a page for each byte that it sends, and counts the byte
     NOT_KEPT   extended attributes: answered as by a file system that has none
     JUDGED     their arguments decide (harness/process/sandbox/seccomp.py)
 
@@ -32,7 +33,7 @@ ALLOWED = _table(
     read:0:63 write:1:64 close:3:57 stat:4:- fstat:5:80 lstat:6:- newfstatat:262:79 statx:332:291
     lseek:8:62 pread64:17:67 pwrite64:18:68 readv:19:65 writev:20:66 preadv:295:69 pwritev:296:70
     preadv2:327:286 pwritev2:328:287 access:21:- faccessat:269:48 faccessat2:439:439 pipe:22:-
-    pipe2:293:59 dup:32:23 dup2:33:- dup3:292:24 sendfile:40:71 copy_file_range:326:285
+    pipe2:293:59 dup:32:23 dup2:33:- dup3:292:24 copy_file_range:326:285
     fsync:74:82 fdatasync:75:83 sync_file_range:277:84 truncate:76:45 ftruncate:77:46
     fallocate:285:47 getdents:78:- getdents64:217:61 getcwd:79:17 chdir:80:49 fchdir:81:50
     rename:82:- renameat:264:38 renameat2:316:276 mkdir:83:- mkdirat:258:34 rmdir:84:- link:86:-
@@ -89,7 +90,7 @@ PRETENDED = _table(
 ABSENT = _table(
     """
     clone3:435:435 openat2:437:437 io_uring_setup:425:425 memfd_create:319:279
-    timer_create:222:107
+    timer_create:222:107 sendfile:40:71
     """
 )
 NOT_KEPT = _table(

@@ -237,9 +237,8 @@ class Nameless:
         found = {
             (seen.st_dev, seen.st_ino): (path, seen.st_blocks * 512)
             for pid in pids
-            # Each thread may hold files of its own; nobody but root may ask what is mapped.
-            for links in ("map_files", *(f"task/{thread}/fd" for thread in _threads_of(pid)))
-            for path, seen in _nameless(Path(f"/proc/{pid}/{links}"))
+            for links in _links_of(pid)
+            for path, seen in _nameless(links)
         }
         self.shared_bytes = sum(size for path, size in found.values() if path == ANONYMOUS)
         for folder in self.folders:
@@ -263,6 +262,23 @@ def hides_its_files(pid: int) -> bool:
         except OSError:  # it is gone
             continue
     return False
+
+
+def _links_of(pid: int) -> Iterator[Path]:
+    """Folders of /proc that list what a process has open or mapped.
+
+    Each thread may hold files of its own. All of them map the same, of which one that has ended
+    tells nothing; nobody but root may ask.
+    """
+    threads = _threads_of(pid)
+    for thread in threads:
+        mapped = Path(f"/proc/{thread}/map_files")
+        with contextlib.suppress(OSError), os.scandir(mapped) as entries:
+            if any(entries):
+                yield mapped
+                break
+    for thread in threads:
+        yield Path(f"/proc/{pid}/task/{thread}/fd")
 
 
 def _nameless(links: Path) -> Iterable[tuple[Path, os.stat_result]]:

@@ -133,16 +133,9 @@ def parse_ptxas(log: str, kernels: Collection[str]) -> list[KernelReport]:
 
 
 def _worse(one: KernelReport, other: KernelReport) -> KernelReport:
-    numbers = [
-        "registers",
-        "stack_bytes",
-        "spill_store_bytes",
-        "spill_load_bytes",
-        "smem_static_bytes",
-    ]
-    return replace(
-        other, **{name: max(getattr(one, name), getattr(other, name)) for name in numbers}
-    )
+    numbers = ("registers", "stack_bytes", "spill_store_bytes", "spill_load_bytes")
+    worse = {n: max(getattr(one, n), getattr(other, n)) for n in (*numbers, "smem_static_bytes")}
+    return replace(other, **worse)
 
 
 def _number(pattern: str, text: str) -> int:
@@ -343,43 +336,25 @@ def _run(command: list[str], entry: str) -> str:
 # --- the page ------------------------------------------------------------------------------------
 
 
+COLUMNS = ("arch", "regs", "smem", "spill", "stack", "threads", "blocks/SM", "occ.")
+
+
 def render(reports: Iterable[KernelReport]) -> str:
     """One line per kernel and architecture, warnings under the kernel they belong to."""
-    header = (
-        "kernel",
-        "arch",
-        "regs",
-        "smem",
-        "spill",
-        "stack",
-        "threads",
-        "blocks/SM",
-        "occ.",
-        "",
-    )
-    rows = [header]
-    under: list[tuple[str, ...]] = [()]
+    rows: list[tuple[str, ...]] = [("kernel", *COLUMNS, "")]
+    under: list[list[str]] = [[]]
     for r in reports:
         dynamic = "+?" if r.smem_dynamic_bytes is None else ""
-        smem = r.smem_static_bytes + (r.smem_dynamic_bytes or 0)
-        occupancy = "?" if r.occupancy_pct is None else f"{r.occupancy_pct:.0f} %"
-        rows.append(
-            (
-                r.name,
-                r.arch,
-                str(r.registers),
-                f"{smem}{dynamic}",
-                str(r.spill_store_bytes + r.spill_load_bytes),
-                str(r.stack_bytes),
-                str(r.threads or "?"),
-                str(r.blocks_per_sm if r.blocks_per_sm is not None else "?"),
-                occupancy,
-                f"({r.limited_by})" if r.limited_by else "",
-            )
-        )
-        warnings = tuple(f"warning: {text}" for text in r.warnings)
-        under.append((*warnings, *(f"broken promise: {text}" for text in r.broken)))
-    widths = [max(len(row[i]) for row in rows) for i in range(len(header))]
+        smem = f"{r.smem_static_bytes + (r.smem_dynamic_bytes or 0)}{dynamic}"
+        spills = r.spill_store_bytes + r.spill_load_bytes
+        threads, blocks = r.threads or "?", "?" if r.blocks_per_sm is None else r.blocks_per_sm
+        share = "?" if r.occupancy_pct is None else f"{r.occupancy_pct:.0f} %"
+        numbers = (r.registers, smem, spills, r.stack_bytes, threads, blocks, share)
+        why = f"({r.limited_by})" if r.limited_by else ""
+        rows.append((r.name, r.arch, *map(str, numbers), why))
+        warnings = [f"warning: {text}" for text in r.warnings]
+        under.append([*warnings, *(f"broken promise: {text}" for text in r.broken)])
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     lines = []
     for row, warnings in zip(rows, under, strict=True):
         first = row[0].ljust(widths[0])

@@ -69,6 +69,7 @@ class Part:
             "dtypes": tuple(each for each in said.dtypes if each in dtypes),
             "gqa": any(case.kv_heads for case in cases),
             "seqlens": "any" if any(case.seqlen_k for case in cases) else "equal",
+            "packed": any(case.seqlens for case in cases),
         }
         return said.model_copy(update=judged)
 
