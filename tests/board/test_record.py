@@ -22,6 +22,7 @@ from harness.board.render import markdown
 from harness.board.store import Store
 from harness.errors import EXIT_STORAGE, StorageError
 from harness.schema import Error, Result, Status, Telemetry
+from harness.schema.mismatch import Mismatch
 from tests.board.factory import CPU, mismatch, result, run_of, stretch
 
 
@@ -391,3 +392,15 @@ def test_the_energy_of_a_stretch_has_an_error() -> None:
 def test_no_row_is_without_end(told: dict[str, object]) -> None:
     with pytest.raises(ValueError, match="at most"):
         Result(**result().model_dump() | told)
+
+
+@pytest.mark.parametrize("where", [("output",), ("draw", "distribution"), ("wrong_outputs", 0)])
+def test_what_is_said_of_a_wrong_output_gives_no_order(where: tuple[str | int, ...]) -> None:
+    """`show` and `replay` printed it to the terminal as it came."""
+    told = json.loads(mismatch().model_dump_json())
+    inner = told
+    for step in where[:-1]:
+        inner = inner[step]
+    inner[where[-1]] = "\x1b[2J"
+    with pytest.raises(ValueError, match="should match pattern"):
+        Mismatch.model_validate(told)
