@@ -18,8 +18,9 @@ from harness.schema import Kind, Result, Status, times_ms
 #: The libraries that passed beside a result, in its run and on its config.
 Libraries = Callable[[Result], Sequence[Result]]
 
-#: What shapes between those of a grid may differ by although nobody keys on them.
-USUAL_DIFFERENCE = 1.03
+#: What shapes may differ by although nobody keys on them: on one H200 honest rows by up to 1.055
+#: where a suite has one shape a headdim, by 1.02 between those of a grid.
+USUAL_DIFFERENCE = 1.06
 
 
 @dataclass(frozen=True, slots=True)

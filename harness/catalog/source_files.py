@@ -84,7 +84,7 @@ def names_in(folder: Path) -> list[str]:
     found: list[str] = []
     seen = 0
     left = [PurePosixPath()]
-    home = folder.resolve()
+    home = _home(folder)
     while left:
         inside = left.pop()
         for entry in _listed(folder / inside):
@@ -108,7 +108,7 @@ def read(folder: Path, names: Iterable[str]) -> Files:
     """The content of the files `names` of `folder`, in that order, each read once."""
     files: list[tuple[str, bytes]] = []
     total = 0
-    home = folder.resolve()
+    home = _home(folder)
     for name in names:
         files.append((name, read_file(folder / name, MAX_FOLDER_BYTES, within=home)))
         total += len(files[-1][1])
@@ -172,6 +172,17 @@ def holds(folder: Path, files: Files) -> bool:
         )
     except (OSError, SubmissionError):
         return False
+
+
+def _home(folder: Path) -> Path:
+    """Where `folder` really lies; it may go away meanwhile."""
+    try:
+        return folder.resolve()
+    except (OSError, RuntimeError) as cause:
+        raise SubmissionError(
+            f"{shown(folder)}: cannot be read ({getattr(cause, 'strerror', None) or cause})",
+            "check the path and its permissions",
+        ) from None
 
 
 def _listed(folder: Path) -> list[os.DirEntry[str]]:

@@ -59,8 +59,8 @@ FEWEST_LONGEST = 10  # pauses in a stretch
 MOST_CHECKS = 120
 SWITCH_MS, CLOCK_PCT = 1.0, 3.0  # what a check may cost the calls beside it, what a clock may drift
 MOST_UNEVEN, MOST_BLIND = 0.2, 0.5  # of the checks that count
-#: Fewer are no evidence: in 4 of 18 honest stretches of 1 s on one H200, of some six checks each, one
-#: or two saw a leap.
+#: Fewer are no evidence: of some six checks in 1 s one or two saw a leap, in 4 of 18 stretches of
+#: honest kernels on one H200.
 FEWEST_LEAPS = 3
 CALLS_A_CHECK = 4  # of those whose results are intact
 CPU_CLAIM_PCT, CPU_FLOOR_MS = 30.0, 10.0  # of messages and a scheduler; a CPU is never ranked

@@ -213,6 +213,21 @@ def test_a_file_that_becomes_a_link_while_it_is_read(
         source_files.read(tmp_path / "x", ["a.txt"])
 
 
+def test_a_folder_that_goes_away_fails_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Renamed while it is looked at, it ended the run of everybody."""
+    folder = make(tmp_path)
+
+    def gone(*_: object, **__: object) -> str:
+        raise FileNotFoundError(2, "No such file or directory")
+
+    monkeypatch.setattr(os.path, "realpath", gone)
+    for read in (source_files.names_in, lambda path: source_files.read(path, ["submission.py"])):
+        with pytest.raises(SubmissionError, match="cannot be read"):
+            read(folder)
+
+
 def test_a_link_out_of_the_folder(tmp_path: Path) -> None:
     folder = make(tmp_path)
     (folder / "secret").symlink_to("/etc/hostname")
