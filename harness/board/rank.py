@@ -185,7 +185,7 @@ def _order(board: Board) -> tuple[object, ...]:
 
 def _board(group: Sequence[Result], beside: Beside, libraries: Libraries) -> Board:
     first, drawn = group[0], [result for result in group if result.case.hidden]
-    group = [result for result in group if not result.case.hidden]
+    group = _measured([result for result in group if not result.case.hidden])
     configs = tuple(sorted({r.config for r in group}, key=lambda name: _size(group, name)))
     headline = _headline(group)
     by_entry: dict[str, list[Result]] = {}
@@ -215,6 +215,12 @@ def _board(group: Sequence[Result], beside: Beside, libraries: Libraries) -> Boa
         steps=tuple(row for row in scored if row.champion),
         unranked=tuple(sorted((r for r in rows if not r.speedup), key=lambda r: r.entry)),
     )
+
+
+def _measured(group: list[Result]) -> list[Result]:
+    """Without configs that were interrupted for all: nobody was measured, nobody misses there."""
+    left = {r.config for r in group if r.status is not Status.INTERRUPTED}
+    return [r for r in group if r.config in left] or group
 
 
 def _size(group: Sequence[Result], config: str) -> tuple[object, ...]:
