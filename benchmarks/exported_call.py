@@ -15,10 +15,13 @@ from __future__ import annotations
 import contextlib
 import functools
 import importlib
+import os
 import statistics
 import sys
 import time
 from collections.abc import Callable
+
+os.environ["TORCHINDUCTOR_COMPILE_THREADS"] = "1"  # else 16 processes start beside what is measured
 
 import torch
 import torch.nn.functional as F
@@ -27,17 +30,18 @@ CALLS, ROUNDS = 200, 30
 SHAPE = (1, 1, 64, 128)  # batch, heads, seqlen, headdim
 
 
-def host_us(call: Callable[[], object], calls: int = CALLS) -> float:
-    """Of one call."""
-    found = []
+def host_us(*calls: Callable[[], object], times: int = CALLS) -> list[list[float]]:
+    """Of one call, in each round, for each of `calls`, which take turns."""
+    found: list[list[float]] = [[] for _ in calls]
     for _ in range(ROUNDS + 3):  # three warm
-        torch.cuda.synchronize()
-        start = time.perf_counter()
-        for _ in range(calls):
-            call()
-        found.append((time.perf_counter() - start) / calls * 1e6)
+        for call, each in zip(calls, found, strict=True):
+            torch.cuda.synchronize()
+            start = time.perf_counter()
+            for _ in range(times):
+                call()
+            each.append((time.perf_counter() - start) / times * 1e6)
     torch.cuda.synchronize()
-    return statistics.median(found[3:])
+    return [each[3:] for each in found]
 
 
 def compiled_us(
@@ -45,17 +49,18 @@ def compiled_us(
 ) -> tuple[float, float]:
     """Of one call more inside of a compiled function, and of a compiled function of one call."""
 
-    def chain(length: int) -> Callable[..., torch.Tensor]:
+    def chain(length: int) -> Callable[[], torch.Tensor]:
         def many(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
             for _ in range(length):
                 q = attention(q, k, v)
             return q
 
-        return torch.compile(many, fullgraph=True)
+        return functools.partial(torch.compile(many, fullgraph=True), q, k, v)
 
     torch._dynamo.reset()
-    long, short, one = (host_us(functools.partial(chain(n), q, k, v), 16) for n in (16, 8, 1))
-    return (long - short) / 8, one
+    long, short, one = host_us(chain(16), chain(8), chain(1), times=16)
+    more = [(a - b) / 8 for a, b in zip(long, short, strict=True)]
+    return statistics.median(more), statistics.median(one)
 
 
 def main(name: str) -> None:
@@ -93,16 +98,15 @@ def main(name: str) -> None:
     print("| call | us on the host |\n|---|---:|")
     with torch.no_grad():
         for row, call in rows.items():
-            print(f"| {row} | {host_us(call):.2f} |")
+            print(f"| {row} | {statistics.median(*host_us(call)):.2f} |")
         for row, attention in compiled.items():
             inside, alone = compiled_us(attention, q, k, v)
             print(
                 f"| {row}, in compiled code | {inside:.2f} |\n| {row}, compiled, alone | {alone:.2f} |"
             )
     leaves = [t.requires_grad_() for t in (q, k, v)]
-    print(
-        f"| {name}.attention, for a backward | {host_us(lambda: package.attention(*leaves)):.2f} |"
-    )
+    (trained,) = host_us(lambda: package.attention(*leaves))
+    print(f"| {name}.attention, for a backward | {statistics.median(trained):.2f} |")
 
 
 if __name__ == "__main__":

@@ -44,12 +44,11 @@ sys.path.insert(0, str(ROOT))
 
 from benchmarks.known_slowdowns import write_entry  # noqa: E402
 from harness.board import record  # noqa: E402
-from harness.board.rivals import block_times_ms  # noqa: E402
 from harness.catalog.suites import load_suite  # noqa: E402
 from harness.measure import stats, stopping  # noqa: E402
 from harness.measure.plan import plan_case  # noqa: E402
 from harness.problems import get_problem  # noqa: E402
-from harness.schema import Result, Suite  # noqa: E402
+from harness.schema import Result, Suite, times_ms  # noqa: E402
 
 PLACES = 3
 FLASH = "sdpa_flash"
@@ -142,7 +141,7 @@ def noise_of(results: Sequence[Result]) -> list[Noise]:
     found = []
     for config in dict.fromkeys(r.config for r in results):
         mine = [r for r in results if r.config == config]
-        logs = {r.entry: {b: math.log(t) for b, t in block_times_ms(r).items()} for r in mine}
+        logs = {r.entry: {b: math.log(t) for b, t in times_ms(r.samples).items()} for r in mine}
         blocks = sorted(set.intersection(*(set(times) for times in logs.values())))
         table = np.array([[times[b] for b in blocks] for times in logs.values()])
         table -= np.median(table, axis=1, keepdims=True)

@@ -171,6 +171,8 @@ def faults(results: Sequence[Result], expected: Expected) -> list[str]:
     reasons += [
         f"{entry} on {config} occurs {n} times" for (entry, config), n in counts.items() if n > 1
     ]
+    if len({r.secret for r in results if r.case.hidden}) > 1:
+        reasons.append("hidden shapes of several secrets, where a run draws all from one")
     mine = [r for r in results if r.entry == expected.submission]
     for case in dict.fromkeys([*expected.suite.cases, *_hidden(mine, expected)]):
         if not counts[expected.submission, case.name]:

@@ -14,11 +14,11 @@ from dataclasses import asdict, dataclass, field, replace
 
 from harness.board import kernel_class, rivals
 from harness.board.newest import newest
-from harness.board.rivals import NO_GRID, Grid, HiddenLoss, Libraries, block_times_ms, direct_on
+from harness.board.rivals import NO_GRID, Grid, HiddenLoss, Libraries, direct_on
 from harness.measure import stats
 from harness.measure.stats import Interval
 from harness.measure.stopping import level_of
-from harness.schema import MOST_SLACK_PCT, Kind, Result, Speedup, Status
+from harness.schema import MOST_SLACK_PCT, Kind, Result, Speedup, Status, times_ms
 
 MOST_COLUMNS = 8
 #: The baseline everything is a multiple of, where it ran.
@@ -185,7 +185,7 @@ def _order(board: Board) -> tuple[object, ...]:
 
 def _board(group: Sequence[Result], beside: Beside, libraries: Libraries) -> Board:
     first, drawn = group[0], [result for result in group if result.case.hidden]
-    group = [result for result in group if not result.case.hidden]
+    group = _measured([result for result in group if not result.case.hidden])
     configs = tuple(sorted({r.config for r in group}, key=lambda name: _size(group, name)))
     headline = _headline(group)
     by_entry: dict[str, list[Result]] = {}
@@ -215,6 +215,12 @@ def _board(group: Sequence[Result], beside: Beside, libraries: Libraries) -> Boa
         steps=tuple(row for row in scored if row.champion),
         unranked=tuple(sorted((r for r in rows if not r.speedup), key=lambda r: r.entry)),
     )
+
+
+def _measured(group: list[Result]) -> list[Result]:
+    """Without configs that were interrupted for all: nobody was measured, nobody misses there."""
+    left = {r.config for r in group if r.status is not Status.INTERRUPTED}
+    return [r for r in group if r.config in left] or group
 
 
 def _size(group: Sequence[Result], config: str) -> tuple[object, ...]:
@@ -353,7 +359,8 @@ def by_todays_rule(result: Result, base: Result | None) -> Result:
     told = result.speedup
     if base is None or told is None or told.rule == stats.INTERVAL_RULE:
         return result
-    found = stats.speedup(block_times_ms(base), block_times_ms(result), level_of(result.looks))
+    times = times_ms(base.samples), times_ms(result.samples)
+    found = stats.speedup(*times, level_of(result.looks))
     if found is None:
         return result
     speedup = told.model_copy(update=asdict(found) | {"rule": stats.INTERVAL_RULE})

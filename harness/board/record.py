@@ -283,11 +283,19 @@ def _checked_fields(raw: bytes, before: bytes = b"") -> dict[str, Any]:
         cut = body.find(before)
         body = body[:cut] if cut > 0 else body
     try:
-        fields = json.loads(body + b"}")
+        fields = json.loads(body + b"}", object_pairs_hook=None if before else _each_once)
     except RecursionError:
         raise ValueError("the line is nested too deeply") from None
     if not isinstance(fields, dict):
         raise ValueError("the line is not a JSON object")  # noqa: TRY004 - bad content
+    return fields
+
+
+def _each_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Of two equal keys a board that reads the front alone takes the one, and JSON the other."""
+    fields = dict(pairs)
+    if len(fields) < len(pairs):
+        raise ValueError("a key is written twice")
     return fields
 
 

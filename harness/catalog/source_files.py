@@ -34,10 +34,16 @@ TOO_MUCH = "keep sources only"
 Files = tuple[tuple[str, bytes], ...]
 
 
-def read_file(path: Path, most_bytes: int, error: type[UsageError] = SubmissionError) -> bytes:
+def read_file(
+    path: Path,
+    most_bytes: int,
+    error: type[UsageError] = SubmissionError,
+    within: Path | None = None,
+) -> bytes:
     """The content of one regular file, which a link may lead to; raise `error` on anything else.
 
     A FIFO, a device or a file that another process holds a lease on is told of, never waited for.
+    within: what was opened must lie there; a name may lead elsewhere since it was looked at.
     """
     try:
         fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY)
@@ -45,6 +51,8 @@ def read_file(path: Path, most_bytes: int, error: type[UsageError] = SubmissionE
             mode, size = os.fstat(fd).st_mode, os.fstat(fd).st_size
             if stat.S_ISDIR(mode):
                 raise IsADirectoryError(0, "Is a directory")
+            if within and not _opened(fd, path).is_relative_to(within):
+                raise _leads_out(path)
             if not stat.S_ISREG(mode):
                 raise error(f"{shown(path)}: is no regular file", "put a file in its place")
             body = file.read(most_bytes + 1) if size <= most_bytes else b""
@@ -60,6 +68,14 @@ def read_file(path: Path, most_bytes: int, error: type[UsageError] = SubmissionE
     return body
 
 
+def _opened(fd: int, path: Path) -> Path:
+    """Where the file behind `fd` lies."""
+    try:
+        return Path(f"/proc/self/fd/{fd}").readlink()
+    except OSError:  # no /proc: as the name says
+        return path.resolve()
+
+
 def names_in(folder: Path) -> list[str]:
     """Paths of all regular files below `folder` that count, by their parts in order.
 
@@ -68,7 +84,7 @@ def names_in(folder: Path) -> list[str]:
     found: list[str] = []
     seen = 0
     left = [PurePosixPath()]
-    home = folder.resolve()
+    home = _home(folder)
     while left:
         inside = left.pop()
         for entry in _listed(folder / inside):
@@ -92,12 +108,9 @@ def read(folder: Path, names: Iterable[str]) -> Files:
     """The content of the files `names` of `folder`, in that order, each read once."""
     files: list[tuple[str, bytes]] = []
     total = 0
-    home = folder.resolve()
+    home = _home(folder)
     for name in names:
-        real = (folder / name).resolve()
-        if not real.is_relative_to(home):
-            raise _leads_out(folder / name)
-        files.append((name, read_file(real, MAX_FOLDER_BYTES)))
+        files.append((name, read_file(folder / name, MAX_FOLDER_BYTES, within=home)))
         total += len(files[-1][1])
         if total > MAX_FOLDER_BYTES:
             raise SubmissionError(
@@ -159,6 +172,17 @@ def holds(folder: Path, files: Files) -> bool:
         )
     except (OSError, SubmissionError):
         return False
+
+
+def _home(folder: Path) -> Path:
+    """Where `folder` really lies; it may go away meanwhile."""
+    try:
+        return folder.resolve()
+    except (OSError, RuntimeError) as cause:
+        raise SubmissionError(
+            f"{shown(folder)}: cannot be read ({getattr(cause, 'strerror', None) or cause})",
+            "check the path and its permissions",
+        ) from None
 
 
 def _listed(folder: Path) -> list[os.DirEntry[str]]:

@@ -71,12 +71,12 @@ def report(
         except wire.PeerSilent:
             said = f"not built after {limits.build_s:.0f} s"
             raise CudaSourceError("TIMED_OUT", said) from None
-        except WireError:
+        except WireError as cause:
             if worker.ended_for:
                 status, why = worker.ended_for
                 raise CudaSourceError(status.value, why) from None
-            ending = child.ending()
-            said = f"the compiler's process {ending}\n{child.log_tail()}"
+            ending = str(cause) if child.alive else f"the compiler's process {child.ending()}"
+            said = f"{ending}\n{child.log_tail()}"
             raise CudaSourceError("CRASHED", said) from None
         except CudaSourceError as cause:  # the author knows nothing of the copy
             copy = f"{jail.source}/"

@@ -55,6 +55,11 @@ def run_campaign(
     view: CampaignView,
 ) -> None:
     """All units of `request`; raises HarnessError where some died on every attempt."""
+    if placement.gpus and request.suite.device == "cpu":
+        view.note(
+            f"--gpus {placement.gpus}: suite '{request.suite.name}' runs without a GPU,"
+            f" {placement.gpus} units at once"
+        )
     sku, per_unit = placement.sku_of(request), placement.entrants_a_unit(request)
     folder = placement.folder_of(request) if placement.resume else ""
     known = recorded_in(results, request, folder) if folder else set()

@@ -29,6 +29,7 @@ from harness.errors import (
 from harness.measure.stats import MOST_BLOCKS
 from harness.measure.stopping import TIME_LIMIT_S
 from harness.process.project import base, chosen, find, results
+from harness.process.text import plain_text
 
 #: Command → what `--help` says of it: those about records, files of harness/cli/results/,
 ON_RECORDS = {
@@ -339,7 +340,7 @@ def _code_of(main: Callable[[], int]) -> int:
     except SystemExit as end:  # --help and --version, whose words may be lost as well
         return end.code if isinstance(end.code, int) else EXIT_OK
     except HarnessError as error:
-        print(f"error: {error}", file=sys.stderr)
+        print(plain_text(f"error: {error}"), file=sys.stderr)  # names may be a stranger's
         return error.exit_code
     except ModuleNotFoundError as missing:
         print(f"error: {missing.name} is not installed\n  next: pip install -e .", file=sys.stderr)

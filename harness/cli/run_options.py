@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import fnmatch
+import os
 from dataclasses import replace
 
 from harness.campaign.placement import REMOTE, Placement
@@ -90,12 +91,30 @@ def choose_suite(args: argparse.Namespace, machine: Machine) -> Suite:
     _refuse_idle(args)
     shapes = {flag: _split(getattr(args, flag)) for flag in SHAPE_FLAGS}
     suite = adhoc_suite(suite, **shapes)
+    if not elsewhere:
+        _must_fit(suite, machine)
     if args.timeout:
         told = {"import_s": args.timeout, "first_call_s": args.timeout, "burst_s": args.timeout}
         suite = suite.model_copy(update={"limits": suite.limits.model_copy(update=told)})
     if args.sustained is not None:
         suite = suite.model_copy(update={"sustained_s": args.sustained})
     return suite.model_copy(update={"blocks": args.blocks}) if args.blocks else suite
+
+
+def _must_fit(suite: Suite, machine: Machine) -> None:
+    """Raises UsageError where q, k, v and o of one burst alone are more than there is memory."""
+    on_gpu = suite.device == "gpu"
+    host_bytes = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    there_gib = machine.memory_gib if on_gpu else host_bytes / 2**30
+    for case in suite.cases:
+        burst_gib = case.burst * 2 * (case.q_bytes + case.kv_bytes) / 2**30
+        if burst_gib > there_gib > 0:
+            raise UsageError(
+                f"{suite.name}, {case.name}: the tensors of one burst of {case.burst} calls take"
+                f" {burst_gib:,.0f} GiB, and this {'GPU' if on_gpu else 'machine'} has"
+                f" {there_gib:,.0f}",
+                "a smaller batch, heads, seqlen or burst there, or --batch, --heads, --seqlen",
+            )
 
 
 def resolve_request(args: argparse.Namespace, suite: Suite, machine: Machine) -> Request:

@@ -10,7 +10,6 @@ import os
 import sys
 from collections.abc import Mapping
 from pathlib import Path
-from types import TracebackType
 from typing import TextIO
 
 from rich.console import Console, Group, RenderableType
@@ -19,7 +18,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from harness.board.rank import Board, Leaderboard, Row
+from harness.board.rank import Board, Leaderboard, Row, interval_of
 from harness.board.render.error_map import error_map
 from harness.board.render.heat_map import loss_words, maps, summary, text_lines
 from harness.board.render.lasting import lasting_words
@@ -36,7 +35,6 @@ from harness.board.render.text import (
 )
 from harness.engine.events import Observer, Progress
 from harness.errors import typed
-from harness.measure.stats import Interval
 from harness.schema import Result, Status
 
 GOOD, BAD, DIM, BUSY = "green", "red", "dim", "cyan"
@@ -75,12 +73,7 @@ class Terminal(Observer):
     def __enter__(self) -> Terminal:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def close(self) -> None:
@@ -135,9 +128,8 @@ class Terminal(Observer):
             if result.tflops is not None and result.machine.has_gpu:
                 line.append(f"  {number(result.tflops, 1)} TFLOP/s")
             if result.speedup and result.speedup.against != result.entry:
-                told = result.speedup
-                ratio = times(Interval(told.value, told.low, told.high))
-                line.append(f"  {ratio} over {sanitize(told.against, 80)}")
+                ratio = times(interval_of(result.speedup))
+                line.append(f"  {ratio} over {sanitize(result.speedup.against, 80)}")
             if result.numerics_class == "approximate":
                 line.append("  approximate", style="yellow")
             if result.sustained:

@@ -19,7 +19,7 @@ from pathlib import Path
 from harness.board.render.text import sanitize
 from harness.catalog import steps
 from harness.catalog.entrants import places
-from harness.catalog.source_files import SKIPPED_DIRS, SKIPPED_FILES
+from harness.catalog.source_files import MAX_DEPTH, SKIPPED_DIRS, SKIPPED_FILES
 from harness.cli.main import MANY, exit_code_of
 from harness.errors import (
     EXIT_INTERRUPTED,
@@ -131,7 +131,9 @@ class Watch:
 def _below(folder: Path) -> Iterator[Path]:
     """The files of a submission, or of a folder of them."""
     for here, folders, files in os.walk(folder):
-        folders[:] = [f for f in folders if f not in SKIPPED_DIRS and not f.startswith(".")]
+        deepest = len(Path(here).relative_to(folder).parts) >= MAX_DEPTH  # a run reads no deeper
+        kept = [] if deepest else folders
+        folders[:] = [f for f in kept if f not in SKIPPED_DIRS and not f.startswith(".")]
         skipped = SKIPPED_FILES | {VIM_PROBE}
         for name in files:
             if name not in skipped and not name.startswith(".") and not name.endswith(UNFINISHED):

@@ -17,7 +17,7 @@ from harness.engine.sustain import sustain
 from harness.engine.timing import clock_verdict, intervals, repeat_disturbed, run_block
 from harness.measure import stopping
 from harness.measure.plan import Block, further_block, plan_case
-from harness.schema import Case, Kind, Stopping
+from harness.schema import Case, Kind, Stopping, times_ms
 
 
 @dataclass
@@ -155,7 +155,7 @@ class AdaptiveRun:
                     continue
                 told = clock_verdict(state, name, lane.case)
                 if not told.refusal:
-                    mine[name] = {s.block: s.latency_ms for s in told.samples if not s.late}
+                    mine[name] = times_ms(told.samples)
         return found
 
     def _failed(self, name: str) -> bool:

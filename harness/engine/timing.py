@@ -16,7 +16,7 @@ from harness.measure.two_clocks import ClockCheck, check_clocks
 from harness.measure.verdict import shared
 from harness.problems.base import Probe
 from harness.process.messages import BurstReport
-from harness.schema import Case, Kind, Sample, Status
+from harness.schema import Case, Kind, Sample, Status, times_ms
 
 EXTRA_SHARE = 0.5  # disturbed blocks are repeated, up to this share of the plan
 STRANGER_WAIT_S = 10.0  # for a process of nobody's to leave the GPU
@@ -232,12 +232,12 @@ def intervals(
 ) -> dict[str, stats.Interval]:
     """Speed-ups so far, for the live view; of everybody if no `names` are given."""
     level = level_of(len(state.rule.looks(state.suite.blocks)))
-    base = {s.block: s.latency_ms for s in state.record(state.roles.baseline, case).samples}
+    base = times_ms(state.record(state.roles.baseline, case).samples)
     found = {}
     for name in state.workers if names is None else names:
         if name in (state.roles.null, state.roles.baseline) or name in state.hidden:
             continue
-        mine = {s.block: s.latency_ms for s in state.record(name, case).samples}
+        mine = times_ms(state.record(name, case).samples)
         interval = stats.speedup(base, mine, level) if len(mine) > 2 and len(base) > 2 else None
         if interval:
             found[name] = interval

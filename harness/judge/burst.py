@@ -11,13 +11,13 @@ One burst (K calls):
   copy      the judge takes copies of the K outputs from where the worker's calls left them
   verify    every output against what was read and its references, every input against its own
 
-Queueing first hides the host's launch latency from T1 (7 µs for a bare launch, 20 to 180 µs through
-PyTorch) without giving anyone a head start: what was queued early finds no inputs. T2 lies between
-two events of the judge's own stream, so no host's scheduler is in it either. The gate opens after a
-time that the number of calls sets, whatever the worker does, so a submission that synchronises
-inside its call only loses that. Between the two words there are the worker's calls and nothing
-else: no copy of ours that it could leave out. Without shared device memory the inputs exist before
-`go`, T1 carries the latency of the first launch, and the worker copies its outputs into slots.
+Queueing first hides the host's launch latency from T1 (7 µs for a bare launch, 20 to 180 µs
+through PyTorch) without giving anyone a head start: what was queued early finds no inputs. T2 lies
+between two events of the judge's own stream, so no host's scheduler is in it either. The gate
+opens after `gate_delay_s` whatever the worker does, so a submission that synchronises inside its
+call only loses that. Between the two words there are the worker's calls and nothing else: no copy
+of ours that it could leave out. Without shared device memory the inputs exist before `go`, T1
+carries the latency of the first launch, and the worker copies its outputs into slots.
 """
 
 from __future__ import annotations
@@ -45,10 +45,10 @@ from harness.process.cuda.shared_memory import DTYPES, Arena, ArenaKind
 from harness.process.messages import BurstReport, WorkerReply, understood
 from harness.schema import CONFESSIONS, Error, Status
 
-#: Long enough for a host that needs 400 µs a call: all of a burst is queued before it starts. A
-#: library in Python that is called 24 times in 0.1 ms each was overtaken by the GPU at 2 ms.
-GATE_DELAY_A_CALL_S = 4e-4
-LEAST_GATE_DELAY_S = 2e-3
+#: Long enough for ten calls of a host that needs 200 µs each: all of a burst is queued before it
+#: starts. Behind the tenth a host may be slower: on one H200 FlashAttention-3 needed 0.4 ms a call
+#: there, and a burst of 24 that began too early waited for it, and for the GPU's next time slice.
+GATE_DELAY_S, GATE_CALLS, GATE_CALL_S = 2e-3, 10, 1e-3
 SEND_S = 5.0  # what a worker takes at most to make room for a message
 ANSWERS = {
     "map": "mapped",
@@ -252,7 +252,7 @@ class WorkerLink:
             _copy_all(*copies)
             gate.lend(withheld.reveal, sampled.take)
             self.send({"op": "go", "turn": gate.turn})
-            time.sleep(max(LEAST_GATE_DELAY_S, GATE_DELAY_A_CALL_S * inputs.calls))
+            time.sleep(gate_delay_s(inputs.calls))
             gate.wait_reached()
             gate.open()
             reply = self._done(patience)
@@ -356,6 +356,11 @@ class WorkerLink:
     def _sync(self) -> None:
         if torch.cuda.is_available():
             torch.cuda.synchronize()
+
+
+def gate_delay_s(calls: int) -> float:
+    """How long the gate stays shut, so that `calls` calls are queued behind it."""
+    return GATE_DELAY_S + GATE_CALL_S * max(0, calls - GATE_CALLS)
 
 
 def confesses(reply: WorkerReply) -> bool:

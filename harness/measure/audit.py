@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from harness.measure import stats
 from harness.measure.stopping import level_of
 from harness.problems import get_problem
-from harness.schema import Result, Speedup, Status
+from harness.schema import Result, Speedup, Status, times_ms
 
 ROUNDING = 1e-9  # figures in a record are written in full
 
@@ -21,7 +21,7 @@ def audit(result: Result, base: Result | None) -> list[str]:
         faults.append("the secret does not open the commitment")
     if result.status is not Status.PASSED or result.latency_ms is None:
         return faults
-    scored = _times_ms(result)
+    scored = times_ms(result.samples)
     if not scored:
         return [*faults, "PASSED without one scored sample"]
     told = stats.summary(list(scored.values()))
@@ -44,7 +44,9 @@ def audit(result: Result, base: Result | None) -> list[str]:
         if s.t1_ms > s.t2_ms * 1.001 and not s.late
     ]
     if base is not None and result.speedup is not None:
-        faults += _of_speedup(result.speedup, _times_ms(base), scored, level_of(result.looks))
+        faults += _of_speedup(
+            result.speedup, times_ms(base.samples), scored, level_of(result.looks)
+        )
     return faults
 
 
@@ -59,11 +61,6 @@ def overstated(result: Result) -> list[str]:
     fits = {"exact": limits.exact(error), "approximate": True}
     fine = fits.get(result.numerics_class, False)
     return [] if fine else ["its error is too large for its class, or it has none"]
-
-
-def _times_ms(result: Result) -> dict[int, float]:
-    """Block number → latency in ms, of the samples that count."""
-    return {sample.block: sample.latency_ms for sample in result.scored}
 
 
 def _of_speedup(

@@ -20,8 +20,8 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from types import TracebackType
-from typing import Protocol
+
+from harness.measure.telemetry import Monitor
 
 READ_EVERY_S = 0.002
 CLOCK_EVERY = 8  # readings: each question to NVML takes milliseconds
@@ -89,20 +89,10 @@ def _steps(readings: Sequence[Reading]) -> list[list[Step]]:
     return found
 
 
-class Meter(Protocol):
-    """What is read: harness/measure/telemetry.py has it."""
-
-    def energy_j(self) -> float | None:
-        """Joules since some moment; None without a counter."""
-
-    def sm_mhz(self) -> int:
-        """SM clock now; 0 without a GPU."""
-
-
 class Recorder:
     """Reads on a thread of its own inside a `with` block; `readings` are complete behind it."""
 
-    def __init__(self, meter: Meter, every_s: float = READ_EVERY_S) -> None:
+    def __init__(self, meter: Monitor, every_s: float = READ_EVERY_S) -> None:
         self._meter, self._every_s = meter, every_s
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._watch, daemon=True)
@@ -112,12 +102,7 @@ class Recorder:
         self._thread.start()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._over.set()
         self._thread.join()
 

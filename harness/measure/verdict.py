@@ -28,6 +28,7 @@ from harness.schema import (
     Suite,
     Sustained,
     Telemetry,
+    times_ms,
 )
 from harness.schema.mismatch import Mismatch
 
@@ -233,7 +234,7 @@ def _speedup(
     baseline: tuple[str, Sequence[Sample]], scored: Mapping[int, float], level: float
 ) -> Speedup | None:
     name, samples = baseline
-    found = stats.speedup({s.block: s.latency_ms for s in samples if not s.late}, scored, level)
+    found = stats.speedup(times_ms(samples), scored, level)
     if found is None:
         return None
     return speedup_of(name, found)

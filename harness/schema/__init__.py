@@ -48,5 +48,6 @@ from harness.schema.result import (
     Stopping,
     Sustained,
     Telemetry,
+    times_ms,
 )
 from harness.schema.suite import HIDDEN_PREFIX, MOST_SUSTAINED_S, Case, Limits, Suite, is_hidden

@@ -22,6 +22,8 @@ MOST_BLOCKS = 10_000
 MOST_CALLS = 64  # of a burst
 NAME_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9_./-]{0,79}$"
 Name = Annotated[str, Field(pattern=NAME_PATTERN)]
+#: Of a record, shown as it is: a hash, a level, a baseline. No order to a terminal, no markup.
+Plain = Annotated[str, Field(pattern=r"^[A-Za-z0-9+._/-]{0,128}$")]
 #: As a package index writes it, and as a search path holds it: no path, nothing endless.
 Package = Annotated[str, Field(pattern=r"^[A-Za-z0-9]([A-Za-z0-9._-]{0,78}[A-Za-z0-9])?$")]
 Tool = Annotated[str, Field(pattern=r"^[A-Za-z0-9_][A-Za-z0-9_.+-]{0,79}$")]

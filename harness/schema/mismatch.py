@@ -17,6 +17,7 @@ Span = tuple[Count, Count]  # first and last
 Index = tuple[Count, Count, Count, Count]
 Size = Annotated[int, Field(ge=1, lt=1 << 40)]
 Shape = tuple[Size, Size, Size, Size]
+Word = Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]{0,39}$")]  # shown as it is
 Line = Annotated[str, Field(pattern=rf"^[0-9]{{1,{MOST_MARKS}}}$")]
 
 
@@ -28,9 +29,9 @@ class Draw(_Frozen):
     """What a burst's inputs were drawn from; with the run's secret they follow bit for bit."""
 
     label: str = Field(max_length=400)
-    distribution: str = Field(max_length=40)
+    distribution: Word
     shape: Shape  # (batch, heads, seqlen, headdim)
-    kwargs: dict[str, bool | int | float | None] = Field(max_length=8)
+    kwargs: dict[Word, bool | int | float | None] = Field(max_length=8)
     calls: int = Field(ge=1, le=64)
     whole: bool  # compared whole with float64: a check, not a timed burst
     kv_heads: Count | None = None  # as of a Case
@@ -57,10 +58,10 @@ class Mismatch(_Frozen):
     """
 
     draw: Draw
-    output: str = Field(max_length=16)  # o, or dq, dk, dv
+    output: Word  # o, or dq, dk, dv
     call: Count  # of the burst, from 0
     wrong_calls: Count
-    wrong_outputs: tuple[str, ...] = Field(max_length=8)  # in any of the calls
+    wrong_outputs: tuple[Word, ...] = Field(max_length=8)  # in any of the calls
     wrong: Count  # elements of this output
     elements: Count
     index: Index  # of the farthest element; of the first that is not finite, if any is not

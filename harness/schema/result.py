@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
@@ -16,6 +16,7 @@ from harness.schema.common import (
     Kind,
     Length,
     NotNan,
+    Plain,
     Positive,
     Ratio,
     Status,
@@ -88,6 +89,11 @@ class Sample(Frozen):
         return self.t2_ms - self.t1_ms
 
 
+def times_ms(samples: Iterable[Sample]) -> dict[int, float]:
+    """Block number → latency in ms, of the samples that count."""
+    return {sample.block: sample.latency_ms for sample in samples if not sample.late}
+
+
 #: A row that could be told shorter than this unseen is not ranked.
 MOST_SLACK_PCT = 1.5
 
@@ -137,13 +143,15 @@ class Sustained(Frozen):
         passed = self.status is Status.PASSED
         if passed != all(times) or (any(told) and not passed):
             raise ValueError("a stretch has a time if and only if it PASSED")
+        if self.pj_per_flop and self.energy_error_pct is None:
+            raise ValueError("its energy has no error")
         return self
 
 
 class Speedup(Frozen):
     """Paired over blocks: time of `against` / time of the entrant; above 1 is faster."""
 
-    against: str
+    against: Plain
     value: Ratio
     low: Ratio
     high: Ratio
@@ -197,7 +205,7 @@ class Result(Frozen):
     correct: int = Field(default=0, ge=0, le=1)
     gpu: str
     blocks: Count = 0
-    integrity: str = "judged"  # judged | unlocked | cooperative; sandbox level after a slash
+    integrity: Plain = "judged"  # judged | unlocked | cooperative; sandbox level after a slash
     speedup: Speedup | None = None  # against the run's headline baseline
     stopping: Stopping | None = None  # None: the suite's blocks, as planned
     clock_mhz: Positive | None = None  # median SM clock behind the scored bursts
@@ -218,14 +226,15 @@ class Result(Frozen):
     )  # library → share of bit-equal elements, timed bursts
     version: Told = ""
     case: Case
-    source_sha256: str = ""
-    suite_sha256: str = ""
-    harness_commit: str = ""
+    source_sha256: Plain = ""
+    suite_sha256: Plain = ""
+    harness_commit: Plain = ""
     protocol: int
     machine: Machine
     build_s: Length | None = None
-    secret_commitment: str = ""  # SHA-256 of the run's secret, made before the run
-    secret: str = ""  # the secret itself, told afterwards
+    secret_commitment: Plain = ""  # SHA-256 of the run's secret, made before the run
+    #: The secret itself, told afterwards.
+    secret: str = Field(default="", pattern=r"^([0-9a-f]{2}){0,64}$")
     log_tail: Told = ""
 
     @model_validator(mode="after")

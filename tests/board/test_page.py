@@ -60,6 +60,17 @@ def test_every_mark_of_the_template_is_filled() -> None:
     assert "%%" not in pages(run_of({"a": 0.9})).replace("100%%", "")
 
 
+@pytest.mark.parametrize("mark", ["SCRIPT", "DATA", "STYLE", "HASH", "TEXT"])
+def test_a_mark_in_somebodys_notes_is_a_text(mark: str) -> None:
+    """The script was put into the data of the first who wrote its mark: nobody saw a page."""
+    results = run_of({"a": 0.9}, author=f"%%{mark}%%")
+    text = page.render(leaderboard(results), notes_of={"a": f"%%{mark}%%"})
+    row = next(row for row in data_of(text)["boards"][0]["rows"] if row["entry"] == "a")
+    assert (row["notesText"], row["author"]) == (f"%%{mark}%%",) * 2
+    plain = page.render(leaderboard(run_of({"a": 0.9}, author="x")), notes_of={"a": "x"})
+    assert text.replace(f"%%{mark}%%", "x") == plain
+
+
 def test_the_data_hold_what_the_panel_shows() -> None:
     results = run_of({"a": 0.9})
     (board,) = data_of(pages(results))["boards"]

@@ -135,6 +135,22 @@ def test_one_config_not_passed_is_listed_with_its_reason() -> None:
     assert row.why == "hdim256_seq16k: CRASHED (SIGSEGV in the first call)"
 
 
+def test_a_config_that_was_interrupted_for_all_is_missed_by_nobody() -> None:
+    stopped = {"status": Status.INTERRUPTED, "latency_ms": None, "tflops": None, "speedup": None}
+    last = list(CASES)[-1]
+    run = [
+        r.model_copy(update=stopped) if r.config == last else r
+        for r in run_of({"a": 0.9, "b": 1.1})
+    ]
+    board = only(run)
+    assert last not in board.configs
+    assert places(board) == [("a", 1, False), ("sdpa_cudnn", 2, False), ("b", 3, False)]
+    older = run_of({"c": 1.0}, run="r0")
+    assert "interrupted" in only([*older, *run]).unranked[0].why.lower(), (
+        "others were measured there"
+    )
+
+
 def test_a_missing_config_is_no_score() -> None:
     board = only(three("good", 1.1) + three("part", 9.0)[:1])
     assert [row.why for row in board.unranked] == ["not run on hdim128_seq8k, hdim256_seq16k"]

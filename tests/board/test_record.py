@@ -22,7 +22,8 @@ from harness.board.render import markdown
 from harness.board.store import Store
 from harness.errors import EXIT_STORAGE, StorageError
 from harness.schema import Error, Result, Status, Telemetry
-from tests.board.factory import CPU, mismatch, result, run_of
+from harness.schema.mismatch import Mismatch
+from tests.board.factory import CPU, mismatch, result, run_of, stretch
 
 
 def write_all(folder: Path, results: list) -> Path:
@@ -350,6 +351,33 @@ def test_a_line_that_was_written_again_is_not_called_cut(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize(
+    "field", ["integrity", "source_sha256", "suite_sha256", "harness_commit", "secret"]
+)
+def test_what_is_shown_as_it_is_gives_no_order(field: str) -> None:
+    """`show` printed a node's level and hashes to the terminal as they came."""
+    for word in ("\x1b[2J", "`|<b>", "a\nb", "::error::x"):
+        line = record.to_line(result("mine").model_copy(update={field: word}))
+        with pytest.raises(ValueError, match=field):
+            record.parse(line.encode())
+
+
+def test_no_key_stands_twice() -> None:
+    """The board chose the line by the one entry and showed it as the other's."""
+    body = record.to_line(result("mine")).rpartition(',"crc32"')[0]
+    body = body.replace('"samples":', '"entry":"other","samples":', 1)
+    with pytest.raises(ValueError, match="written twice"):
+        record.parse(f'{body},"crc32":"{zlib.crc32(body.encode()):08x}"}}'.encode())
+
+
+def test_the_energy_of_a_stretch_has_an_error() -> None:
+    """Without one no page could be drawn, for nobody."""
+    told = stretch(1.0).model_copy(update={"energy_error_pct": None})
+    line = record.to_line(result("mine").model_copy(update={"sustained": told}))
+    with pytest.raises(ValueError, match="energy has no error"):
+        record.parse(line.encode())
+
+
+@pytest.mark.parametrize(
     "told",
     [
         {"reason": "x" * 100_001},
@@ -364,3 +392,15 @@ def test_a_line_that_was_written_again_is_not_called_cut(tmp_path: Path) -> None
 def test_no_row_is_without_end(told: dict[str, object]) -> None:
     with pytest.raises(ValueError, match="at most"):
         Result(**result().model_dump() | told)
+
+
+@pytest.mark.parametrize("where", [("output",), ("draw", "distribution"), ("wrong_outputs", 0)])
+def test_what_is_said_of_a_wrong_output_gives_no_order(where: tuple[str | int, ...]) -> None:
+    """`show` and `replay` printed it to the terminal as it came."""
+    told = json.loads(mismatch().model_dump_json())
+    inner = told
+    for step in where[:-1]:
+        inner = inner[step]
+    inner[where[-1]] = "\x1b[2J"
+    with pytest.raises(ValueError, match="should match pattern"):
+        Mismatch.model_validate(told)

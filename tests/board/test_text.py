@@ -68,6 +68,8 @@ def test_a_row_of_one_sign_goes_at_once(text: str) -> None:
     """Pair by pair it took a manifest's author of 30,000 colons 16 s on every board."""
     assert not text_of_board._WORKFLOW.search(text_of_board._WORKFLOW.sub("", text))
     assert len(sanitize(text)) <= 3
+    longest = text[0] * 1_000_000 + "1"  # no order; tried from each of its signs it takes an hour
+    assert sanitize(longest, 2_000_000) == longest
 
 
 def test_every_ending_but_passed_has_a_next_move() -> None:

@@ -39,6 +39,7 @@ def test_a_campaign_and_nothing_left_for_resume(tmp_path: Path) -> None:
         ("sdpa", "PASSED"),
         ("g00000", "PASSED"),
     ]
+    assert "--gpus 1: suite 'tiny' runs without a GPU, 1 units at once" in first.stderr
     assert "1/1 units" in first.stderr
     assert json.loads(again.stdout) == {"results": []}
     assert "0 of 1 still to be recorded" in again.stderr

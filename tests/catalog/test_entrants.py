@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from harness.catalog import source_files
 from harness.catalog.entrants import (
     entry_name,
     find_entrants,
@@ -191,6 +192,40 @@ def test_a_file_name_that_no_row_can_carry(tmp_path: Path) -> None:
 
 def test_an_imported_function_is_accepted(tmp_path: Path) -> None:
     load(make(tmp_path, source="from kernel import custom_attention_forward\n"))
+
+
+def test_a_file_that_becomes_a_link_while_it_is_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Looked at, swapped, opened: 30 of 60,000 tries gave its owner what he may not read."""
+    (tmp_path / "secret").write_text("secret")
+    (tmp_path / "x").mkdir()
+    (tmp_path / "x" / "a.txt").write_text("fine")
+    really = os.open
+
+    def swapped(path: Path, flags: int) -> int:
+        (tmp_path / "link").symlink_to(tmp_path / "secret")
+        (tmp_path / "link").rename(tmp_path / "x" / "a.txt")
+        return really(path, flags)
+
+    monkeypatch.setattr(source_files.os, "open", swapped)
+    with pytest.raises(SubmissionError, match="links out of its folder"):
+        source_files.read(tmp_path / "x", ["a.txt"])
+
+
+def test_a_folder_that_goes_away_fails_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Renamed while it is looked at, it ended the run of everybody."""
+    folder = make(tmp_path)
+
+    def gone(*_: object, **__: object) -> str:
+        raise FileNotFoundError(2, "No such file or directory")
+
+    monkeypatch.setattr(os.path, "realpath", gone)
+    for read in (source_files.names_in, lambda path: source_files.read(path, ["submission.py"])):
+        with pytest.raises(SubmissionError, match="cannot be read"):
+            read(folder)
 
 
 def test_a_link_out_of_the_folder(tmp_path: Path) -> None:

@@ -363,6 +363,15 @@ def without_its_slowest(result: Result) -> Result:
     return result.model_copy(update={"samples": tuple(samples), "blocks": len(samples) - len(slow)})
 
 
+def with_a_second_secret(results: list[Result]) -> list[Result]:
+    """One headdim's hidden shape from another secret than the others'."""
+    suite = load_suite("fa3", ROOT / "configs")
+    kept = [r for r in results if r.config != "hidden_hdim64"]
+    official = [r for r in results if r.config == "hdim64_seq4k"]
+    more = [r for r in on_hidden_shapes(official, suite, "12" * 32) if r.config == "hidden_hdim64"]
+    return consistent([*kept, *more])
+
+
 FORGERIES: dict[str, tuple[Callable[[list[Result]], list[Result]], str]] = {
     "faster than its samples": (lambda r: one(r, latency_ms=0.3), "latency_ms is 0.3"),
     "another speed-up": (
@@ -400,6 +409,10 @@ FORGERIES: dict[str, tuple[Callable[[list[Result]], list[Result]], str]] = {
     "hidden shapes of its own choice": (
         lambda r: [x.model_copy(update=opened("12" * 32)) if x.case.hidden else x for x in r],
         "nor drawn from its secret",
+    ),
+    "a hidden shape from each of several secrets": (
+        with_a_second_secret,
+        "hidden shapes of several secrets",
     ),
     "hidden shapes left out": (
         lambda r: [x for x in r if not x.case.hidden or x.entry != "mine"],

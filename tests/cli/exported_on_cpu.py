@@ -265,12 +265,34 @@ def strided():
     assert (given, seen) == (False, [False, False])
 
 
+def what_no_case_had_together():
+    """Judged in bf16 at one headdim and in fp16 at another, it took bf16 at both."""
+    PACKAGE.fit._known.clear()
+    said = PACKAGE.fit.claims
+    together = ((32, torch.bfloat16, True, False), (64, torch.float16, False, False))
+    dtypes = (torch.float16, torch.bfloat16)
+    forward = dataclasses.replace(said("forward"), dtypes=dtypes, gqa=True, together=together)
+    PACKAGE.fit.claims = {"forward": forward}.get
+    for headdim, dtype, heads, taken in (
+        (32, torch.bfloat16, 2, True),
+        (32, torch.bfloat16, 4, True),
+        (64, torch.bfloat16, 4, False),
+        (64, torch.float16, 4, True),
+        (64, torch.float16, 2, False),
+    ):
+        q, k = torch.zeros(1, 4, 40, headdim, dtype=dtype), torch.zeros(1, heads, 40, headdim)
+        k = k.to(dtype)
+        assert (PACKAGE.fit.refusal(q, k, k, True, 0.1, grads=False) == "") is taken
+    PACKAGE.fit.claims = said
+    PACKAGE.fit._known.clear()
+
+
 def grouped_heads_and_longer_keys():
     """A forward that claims them takes them; a backward that does not leaves both to SDPA."""
     PACKAGE.fit.say_once.cache_clear()
     PACKAGE.fit._known.clear()
     said = PACKAGE.fit.claims
-    forward = dataclasses.replace(said("forward"), gqa=True, any_seqlens=True)
+    forward = dataclasses.replace(said("forward"), gqa=True, any_seqlens=True, together=())
     backward = dataclasses.replace(said("backward"), gqa=False, any_seqlens=False)
     PACKAGE.fit.claims = {"forward": forward, "backward": backward}.get
     q, (_, k, v) = draw((1, 4, 40, 32))[0], draw((1, 2, 72, 32))
@@ -345,6 +367,7 @@ CHECKS = [
         second_derivative,
         strided,
         fallback,
+        what_no_case_had_together,
         grouped_heads_and_longer_keys,
         causal_ends_with_the_last_key,
         sdpa_slot,

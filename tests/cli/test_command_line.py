@@ -139,6 +139,21 @@ def test_what_nobody_foresaw_is_not_blamed_on_the_submission(
     assert err.splitlines()[-1].startswith("  next: ")
 
 
+def test_an_error_gives_no_order_to_a_terminal_or_a_runner(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """A folder of a stranger has the name that he gave it."""
+
+    def wrong() -> int:
+        raise UsageError("\x1b[2Jx\n::error::y/manifest.yaml: wrong", "mv '\x1b]0;x\x07' x")
+
+    assert exit_code_of(wrong) == EXIT_USAGE
+    told = capsys.readouterr().err
+    assert "\x1b" not in told
+    assert "\n::" not in told
+    assert told.startswith("error: x\n")
+
+
 @pytest.mark.parametrize(
     ("words", "environment", "code"),
     [

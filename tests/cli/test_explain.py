@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from harness.cli.results import explain
+from harness.process.sandbox.removal import remove_tree
 from tests.board.factory import result
 
 TOOL = """#!/bin/sh
@@ -57,6 +58,19 @@ def test_a_hostile_note_or_binary_is_as_good_as_none(
     make(cache / "b.cubin")
     found = {one.kernel: one for one in told(cache)}
     assert found["k3"] == explain.Resources("k3", 5, 2, 4, 0)
+
+
+def test_folders_in_one_another_have_no_end(cache: Path) -> None:
+    (cache / "a.cubin").write_bytes(b"abc")
+    here = os.open(cache, os.O_RDONLY)
+    for _ in range(1200):
+        os.mkdir("d", dir_fd=here)
+        inner = os.open("d", os.O_RDONLY, dir_fd=here)
+        os.close(here)
+        here = inner
+    os.close(here)
+    assert told(cache) == [explain.Resources("k3", 5, 2, 4, 0)]
+    remove_tree(cache)  # pytest's own way does not come back from there
 
 
 def test_the_tool_reads_a_copy_behind_walls(cache: Path) -> None:

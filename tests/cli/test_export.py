@@ -111,6 +111,8 @@ def test_the_evidence_is_the_boards_row_and_its_records(pair: Path, tmp_path: Pa
     claims = told["forward"]["claims"]
     assert (claims["headdims"], claims["dtypes"]) == ([32, 64, 128], ["fp16"]), "no case of others"
     assert (claims["gqa"], claims["seqlens"]) == (False, "equal"), "nor of what else it claims"
+    fp16 = [[headdim, "fp16", False, False] for headdim in (32, 64, 128)]
+    assert told["forward"]["together"] == fp16
     assert told["backward"]["boards"] == []
     (tmp_path / "evidence.jsonl").write_bytes((pair / PACKAGE / "forward.jsonl").read_bytes())
     words = ["verify", PAIR[0], "--results", str(tmp_path), "--audit-only"]
@@ -159,6 +161,12 @@ def test_other_bytes_than_the_judged_are_seen(pair: Path, tmp_path: Path) -> Non
     done = python(copy, "-m", PACKAGE, "verify")
     assert "not what was judged: forward/more.py" in done.stdout
     (copy / PACKAGE / "forward" / "more.py").unlink()
+    (copy / PACKAGE / "forward" / "kernels").symlink_to(
+        tmp_path
+    )  # before kernels.py, if there is one
+    done = python(copy, "-m", PACKAGE, "verify")
+    assert "not what was judged: forward/kernels" in done.stdout
+    (copy / PACKAGE / "forward" / "kernels").unlink()
     cached = Path(py_compile.compile(str(changed), doraise=True))
     verified = ("-m", PACKAGE, "verify", "--bytes-only")
     assert python(copy, *verified).returncode == 0, "what Python itself writes there"

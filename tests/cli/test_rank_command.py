@@ -172,6 +172,16 @@ def test_no_folder_of_records_is_no_empty_board(args: argparse.Namespace) -> Non
     assert args.board.read_bytes() == before
 
 
+@pytest.mark.parametrize("flag", ["board", "csv"])
+def test_a_folder_that_is_not_there_is_not_made(args: argparse.Namespace, flag: str) -> None:
+    missing = args.results.parent / "typo"
+    setattr(args, flag, missing / "file")
+    with pytest.raises(UsageError) as caught:
+        command.run(args)
+    assert caught.value.hint == f"mkdir -p {missing}"
+    assert not missing.exists()
+
+
 def test_a_named_board_holds_everything(args: argparse.Namespace) -> None:
     tried = result("tried", gpu="cpu", machine=CPU, suite="smoke", suite_sha256="6" * 64)
     record.append(args.results, tried)

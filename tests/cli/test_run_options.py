@@ -67,6 +67,17 @@ def test_a_pattern_that_fits_no_case_is_refused(text: str, hint: str) -> None:
     assert hint in told.value.hint
 
 
+def test_a_burst_that_fits_no_memory_is_refused_before_anything_starts() -> None:
+    words = ["-s", "triton_template", "--suite", "smoke", "--batch", "65536", "--heads", "1024"]
+    with pytest.raises(UsageError, match=r"one burst of \d+ calls take [\d,]+ GiB, and this mach"):
+        choose_suite(parse_args([*words, "--seqlen", "65536"]), Machine())
+    h200 = Machine(gpu="NVIDIA H200", uuid="GPU-0", sms=132, memory_gib=140.0)
+    words = ["-s", "triton_template", "--suite", "fa3", "--only", "hdim64_seq4k"]
+    assert choose_suite(parse_args(words), h200).name == "fa3"
+    with pytest.raises(UsageError, match=r"GiB, and this GPU has 1"):
+        choose_suite(parse_args(words), h200.model_copy(update={"memory_gib": 0.9}))
+
+
 def test_a_run_of_some_cases_stays_on_the_board_of_its_suite() -> None:
     words = ["-s", "triton_template", "--suite", "smoke", "--only", "*_full"]
     args = parse_args(words)

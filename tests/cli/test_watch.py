@@ -21,6 +21,7 @@ from harness.errors import (
     UsageError,
 )
 from harness.process import prestart
+from harness.process.sandbox.removal import remove_tree
 
 LAUNCH = "kernels: []\n"
 
@@ -262,3 +263,16 @@ def test_a_hall_is_begun_once_for_the_next_run(monkeypatch: pytest.MonkeyPatch) 
     prestart.start_next()
     assert len(prestart._waiting) == 1
     prestart._waiting.clear()
+
+
+def test_folders_in_one_another_are_watched_as_deep_as_a_run_reads(mine: Path) -> None:
+    put(mine.joinpath(*"abcdefghijk", "seen.cu"))
+    here = os.open(mine, os.O_RDONLY)
+    for _ in range(1500):
+        os.mkdir("d", dir_fd=here)
+        inner = os.open("d", os.O_RDONLY, dir_fd=here)
+        os.close(here)
+        here = inner
+    os.close(here)
+    assert names(Watch(words(mine))) == {"manifest.yaml", "submission.py", "kernel.cu", "seen.cu"}
+    remove_tree(mine)

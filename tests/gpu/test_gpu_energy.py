@@ -44,7 +44,7 @@ def wait(out, ns, BUSY: tl.constexpr, COLUMNS: tl.constexpr):
                 x = x * 1.000001 + 0.5
         else:
             tl.inline_asm_elementwise(
-                "nanosleep.u32 100; mov.u32 $0, 0;", "=r", [], dtype=tl.int32, is_pure=False, pack=1
+                "nanosleep.u32 500; mov.u32 $0, 0;", "=r", [], dtype=tl.int32, is_pure=False, pack=1
             )
     tl.store(out + tl.program_id(0) * COLUMNS + columns, x)
 

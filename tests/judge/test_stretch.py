@@ -27,6 +27,7 @@ from harness.judge.stretch import (  # noqa: E402
     counted,
     pause_s,
     run_stretch,
+    uneven,
     window,
 )
 from harness.problems import get_problem  # noqa: E402
@@ -299,6 +300,14 @@ def test_who_leaves_calls_out_counts_by_leaps_at_some_distance(counts):
     report = _report(checked_at_random(counts), Verified(checked=1))
     assert report.status is Status.UNSTABLE
     assert "by leaps" in report.message
+
+
+@pytest.mark.parametrize(("leaps", "share"), [(0, 0), (1, 0), (2, 4 / 6)])
+def test_a_leap_or_two_uneven_checks_are_no_evidence(leaps, share):
+    """Of six checks some 100 ms apart, `leaps` are 12 ms behind the count and the next ahead of it."""
+    ends = [100.0 * n + 12.0 * (n in (1, 3)[:leaps]) for n in range(7)]
+    told = [SpotCheck(at, 0.0, at / 1e3, 100 * n, 100 * n, n) for n, at in enumerate(ends)]
+    assert uneven(told) == share
 
 
 def test_who_is_seldom_complete_when_looked_at_has_no_time():

@@ -150,6 +150,18 @@ def test_nvcc_reports_names_threads_and_errors(tmp_path):
     assert caught.value.line == 1
 
 
+@needs_nvcc
+def test_a_comment_need_not_be_utf_8(tmp_path):
+    """It ended in a traceback of the harness, and so did an error beside it."""
+    kernel = 'extern "C" __global__ void f(float* q) { q[0] = 1; }\n'
+    (tmp_path / "k.cu").write_bytes(b"// caf\xe9\n" + kernel.encode())
+    (found,) = resources.build(tmp_path, "submission.py", None, tmp_path / "cache", ["sm_90a"])
+    assert found.name == "f"
+    (tmp_path / "k.cu").write_bytes(b"#error caf\xe9\n")
+    with pytest.raises(resources.CudaSourceError, match="caf"):
+        resources.build(tmp_path, "submission.py", None, tmp_path / "cache", ["sm_90a"])
+
+
 def test_archs_follow_the_capability_that_is_needed():
     assert resources.archs_for("8.0") == ("sm_80", "sm_90a")
     assert resources.archs_for("0.0") == ("sm_80", "sm_90a")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from html import escape
 
 from harness.board.rank import Board
@@ -36,13 +37,18 @@ def svg(board: Board) -> str:
         "time of the library / time of the entry; green: not slower, beyond doubt; red: slower, "
         "beyond doubt; below: TFLOP/s and the library"
     )
+    return sheet(y, title, told, STYLE, parts)
+
+
+def sheet(height: float, title: str, told: str, style: str, parts: Iterable[str]) -> str:
+    """A whole file: the page, its title, a line on what is drawn, and `parts` below."""
     return "\n".join(
         [
-            f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {y:.0f}" role="img" '
-            f'aria-label="{escape(title)}"><style>{STYLE}</style>',
-            f'<rect class="page" width="{WIDTH}" height="{y:.0f}" rx="8"/>',
-            _text(20, 32, title, "ink title"),
-            _text(20, 54, told, "soft small"),
+            f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height:.0f}" '
+            f'role="img" aria-label="{escape(title)}"><style>{style}</style>',
+            f'<rect class="page" width="{WIDTH}" height="{height:.0f}" rx="8"/>',
+            text_at(20, 32, title, "ink title"),
+            text_at(20, 54, told, "soft small"),
             *parts,
             "</svg>\n",
         ]
@@ -52,15 +58,15 @@ def svg(board: Board) -> str:
 def _map(one: HeatMap, y: float) -> list[str]:
     step = (RIGHT - NAMES_END) / len(one.lengths)
     parts = [
-        _text(20, y + 14, sanitize(one.row.entry, 40), "ink name"),
-        _text(20, y + 31, summary(one.row), "soft small"),
+        text_at(20, y + 14, sanitize(one.row.entry, 40), "ink name"),
+        text_at(20, y + 31, summary(one.row), "soft small"),
     ]
     for i, seqlen in enumerate(one.lengths):
         x = NAMES_END + step * (i + 0.5)
-        parts.append(_text(x, y + HEAD - 5, length(seqlen), "soft small num", "middle"))
+        parts.append(text_at(x, y + HEAD - 5, length(seqlen), "soft small num", "middle"))
     for n, (name, fields) in enumerate(one.lines):
         top = y + HEAD + LINE * n
-        parts.append(_text(NAMES_END - 12, top + LINE / 2 + 4, name, "ink", "end"))
+        parts.append(text_at(NAMES_END - 12, top + LINE / 2 + 4, name, "ink", "end"))
         for i, field in enumerate(fields):
             for cell in field[:1]:
                 parts += _cell(cell, NAMES_END + step * i, top, step)
@@ -75,11 +81,12 @@ def _cell(cell: Cell, x: float, y: float, wide: float) -> list[str]:
     return [
         f'<rect class="{kind}" x="{x + 1:.1f}" y="{y + 1:.1f}" width="{wide - 2:.1f}" '
         f'height="{LINE - 2}" rx="4" fill-opacity="{deep:.2f}"/>',
-        _text(middle, y + 17, f"{ratio.value:.2f}×", "ink num", "middle"),
-        _text(middle, y + 31, below, "ink small num", "middle"),
+        text_at(middle, y + 17, f"{ratio.value:.2f}×", "ink num", "middle"),
+        text_at(middle, y + 31, below, "ink small num", "middle"),
     ]
 
 
-def _text(x: float, y: float, text: str, kind: str, anchor: str = "start") -> str:
+def text_at(x: float, y: float, text: str, kind: str, anchor: str = "start") -> str:
+    """`text` in the classes `kind` of the style."""
     where = f'x="{x:.1f}" y="{y:.1f}"'
     return f'<text class="{kind}" {where} text-anchor="{anchor}">{escape(text)}</text>'

@@ -6,7 +6,7 @@ import itertools
 import re
 from collections.abc import Iterable, Mapping, Sequence
 
-from harness.board.rank import Board, Leaderboard, Row, direct
+from harness.board.rank import Board, Leaderboard, Row, direct, interval_of
 from harness.board.render.heat_map import (
     hidden_words,
     loss_mark,
@@ -207,7 +207,7 @@ def _config_table(board: Board, config: str, notes: Notes) -> str:
                 milliseconds(r.latency_ms),
                 f"{milliseconds(r.p10_ms)} – {milliseconds(r.p90_ms)}",
                 *(_lasting(r) if lasts else ()),
-                times(_ratio(r)),
+                times(interval_of(r.speedup) if r.speedup else None),
                 scientific(r.max_diff),
                 str(r.correct),
                 str(r.blocks),
@@ -297,11 +297,6 @@ def _shape(board: Board, config: str) -> str:
         f"batch {case.batch}, {heads_and_lengths(case, ', ')}, headdim {case.headdim}, "
         f"{case.dtype.value}, {mask}"
     )
-
-
-def _ratio(result: Result) -> stats.Interval | None:
-    told = result.speedup
-    return stats.Interval(told.value, told.low, told.high) if told else None
 
 
 def _on(row: Row, config: str) -> Result:

@@ -13,9 +13,8 @@ from harness.board.kernel_class import same_bits_as
 from harness.board.rank import Board
 from harness.board.render.lasting import lasting, lasting_words
 from harness.board.render.text import UNHELD
-from harness.board.rivals import block_times_ms
 from harness.measure import stats
-from harness.schema import LATE_REST_MS, Kind, Result, Status
+from harness.schema import LATE_REST_MS, Kind, Result, Status, times_ms
 
 MOST_RUNS = 3  # named one by one on a board
 
@@ -26,7 +25,7 @@ class Notes:
     def __init__(self, board: Board) -> None:
         ratios: dict[tuple[str, str], dict[int, list[float]]] = {}
         for result in (r for row in board.rows for r in row.results if r.scored):
-            mine = block_times_ms(result)
+            mine = times_ms(result.samples)
             middle = stats.median(list(mine.values()))
             blocks = ratios.setdefault((result.config, result.run), {})
             for block, time in mine.items():
@@ -59,7 +58,7 @@ class Notes:
     def of_entry(self, result: Result) -> list[str]:
         """What happened to one entrant and to nobody else."""
         moved = self._courses.get((result.config, result.run), {})
-        mine = block_times_ms(result)
+        mine = times_ms(result.samples)
         own = {block: time / moved.get(block, 1.0) for block, time in mine.items()}
         found = [finding.text for finding in stats.findings(own)] if own else []
         if result.held in UNHELD and result.scored:

@@ -11,6 +11,7 @@ import base64
 import hashlib
 import json
 import math
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from html import escape
@@ -35,6 +36,7 @@ from harness.schema import Result, Status
 from harness.schema.mismatch import Mismatch
 
 ASSETS = Path(__file__).parent / "assets"
+MARK = re.compile(r"%%(HASH|STYLE|DATA|SCRIPT|TEXT)%%")
 SCRIPTS = ("charts.js", "notes.js", "grid.js", "panel.js", "page.js")
 MOST_POINTS = 200  # of the history of one entry; older ones are left out
 MOST_NOTES = 40_000  # characters of NOTES.md
@@ -70,10 +72,9 @@ def render(
     data = data.replace("<", "\\u003c").replace("\u2028", "\\u2028").replace("\u2029", "\\u2029")
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     page = (ASSETS / "page.html").read_text(encoding="utf-8")
-    page = page.replace("%%TEXT%%", escape(quote(files.text)))
-    for mark, text in (("HASH", digest), ("STYLE", style), ("DATA", data), ("SCRIPT", script)):
-        page = page.replace(f"%%{mark}%%", text, 1)
-    return page
+    put = {"HASH": digest, "STYLE": style, "DATA": data, "SCRIPT": script}
+    put["TEXT"] = escape(quote(files.text))
+    return MARK.sub(lambda found: put[found[1]], page)  # at once: what is put in may hold a mark
 
 
 def document(

@@ -8,16 +8,16 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Sequence
-from html import escape
 
 from harness.board.rank import Board, Leaderboard, Row
 from harness.board.render import grid_picture
+from harness.board.render.grid_picture import WIDTH, sheet, text_at
 from harness.board.render.heat_map import maps
 from harness.board.render.text import board_title, number, rank_text, sanitize
 from harness.measure.stats import Interval
 from harness.schema import Kind
 
-WIDTH, ROW, TOP, BOTTOM = 960, 30, 78, 46
+ROW, TOP, BOTTOM = 30, 78, 46
 NAMES_START, PLOT_END, RATIO_END = 56, 570, 628
 FIGURES_START, FIGURES_END = 720, 940
 LETTER_PX, MOST_LETTERS = 7.2, 40  # of a name
@@ -66,24 +66,12 @@ def _svg(board: Board) -> str:
     singles = [r.speedup.value for row in rows for r in row.results if r.speedup]
     axis = Axis([*ratios, *(Interval(ratio, ratio, ratio) for ratio in singles)], start)
     title = f"{board_title(board)}: speed-up over {sanitize(board.headline, 80)}"
-    parts = [
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height}" role="img" '
-        f'aria-label="{escape(title)}"><style>{STYLE}</style>',
-        f'<rect class="page" width="{WIDTH}" height="{height}" rx="8"/>',
-        _text(20, 32, title, "ink title"),
-        _text(
-            20,
-            54,
-            "bar: geometric mean with its 95 % interval; thin line: from the slowest to the "
-            "fastest config; = marks ties",
-            "soft small",
-        ),
-        *_heads(board),
-        *(part for i, row in enumerate(rows) for part in _row(board, row, i, axis)),
-        *_ticks(axis, height),
-        "</svg>",
-    ]
-    return "\n".join(parts) + "\n"
+    told = (
+        "bar: geometric mean with its 95 % interval; thin line: from the slowest to the fastest "
+        "config; = marks ties"
+    )
+    drawn = (part for i, row in enumerate(rows) for part in _row(board, row, i, axis))
+    return sheet(height, title, told, STYLE, [*_heads(board), *drawn, *_ticks(axis, height)])
 
 
 class Axis:
@@ -114,13 +102,13 @@ class Axis:
 def _heads(board: Board) -> list[str]:
     step = (FIGURES_END - FIGURES_START) / len(board.configs)
     parts = [
-        _text(FIGURES_END, 30, "TFLOP/s", "soft small", "end"),
-        _text(RATIO_END + 8, TOP - 11, "speed-up, interval", "soft small", "middle"),
+        text_at(FIGURES_END, 30, "TFLOP/s", "soft small", "end"),
+        text_at(RATIO_END + 8, TOP - 11, "speed-up, interval", "soft small", "middle"),
     ]
     for i, config in enumerate(board.configs[:4]):
         x = FIGURES_START + step * (i + 1)
         for line, part in enumerate(sanitize(config, 22).split("_", 1)):
-            parts.append(_text(x, TOP - 26 + 15 * line, part, "soft small", "end"))
+            parts.append(text_at(x, TOP - 26 + 15 * line, part, "soft small", "end"))
     return parts
 
 
@@ -131,27 +119,27 @@ def _row(board: Board, row: Row, index: int, axis: Axis) -> list[str]:
     parts = [f'<rect class="band" x="12" y="{y}" width="{WIDTH - 24}" height="{ROW}"/>'] * (
         index % 2 == 0
     )
-    parts += [_text(44, middle + 4.5, rank_text(row), "soft num", "end")]
-    parts += [_text(NAMES_START, middle + 4.5, _name(row), "ink")]
+    parts += [text_at(44, middle + 4.5, rank_text(row), "soft num", "end")]
+    parts += [text_at(NAMES_START, middle + 4.5, _name(row), "ink")]
     if row.speedup:
         parts += _mark(row, row.speedup, axis, middle, kind)
         told = f"{row.speedup.low:.3f} – {row.speedup.high:.3f}"
         parts += [
-            _text(RATIO_END, middle + 4.5, f"{row.speedup.value:.3f}×", "ink num", "end"),
-            _text(RATIO_END + 8, middle + 4.5, told, "soft small num"),
+            text_at(RATIO_END, middle + 4.5, f"{row.speedup.value:.3f}×", "ink num", "end"),
+            text_at(RATIO_END + 8, middle + 4.5, told, "soft small num"),
         ]
     step = (FIGURES_END - FIGURES_START) / len(board.configs)
     for i, config in enumerate(board.configs[:4]):
         result = row.on(config)
         figure = number(result.tflops if result else None, 0)
-        parts += [_text(FIGURES_START + step * (i + 1), middle + 4.5, figure, "ink num", "end")]
+        parts += [text_at(FIGURES_START + step * (i + 1), middle + 4.5, figure, "ink num", "end")]
     return parts
 
 
 def _mark(row: Row, whole: Interval, axis: Axis, y: float, kind: str) -> list[str]:
     """The interval as a bar as wide as it is, and a line over what the single configs gave."""
     if whole.value < axis.low:
-        return [_text(axis.start + 2, y + 4.5, "◂", "soft small")]
+        return [text_at(axis.start + 2, y + 4.5, "◂", "soft small")]
     single = [result.speedup.value for result in row.results if result.speedup]
     ends = [axis.x(ratio) for ratio in (min(single, default=1.0), max(single, default=1.0))]
     low, high = axis.x(whole.low), axis.x(whole.high)
@@ -178,17 +166,12 @@ def _ticks(axis: Axis, height: int) -> list[str]:
         dash = "" if tick == 1 else ' stroke-dasharray="2 4"'
         parts += [
             f'<line class="{kind}" x1="{x:.1f}" x2="{x:.1f}" y1="{TOP}" y2="{bottom}"{dash}/>',
-            _text(x, bottom + 18, f"{tick:g}×", "soft small num", "middle"),
+            text_at(x, bottom + 18, f"{tick:g}×", "soft small num", "middle"),
         ]
     legend = (("submission", "submission", 20), ("baseline", "baseline", 116))
     for name, kind, x in legend:
         parts += [
             f'<circle class="{kind}" cx="{x + 5}" cy="{bottom + 26}" r="4.5" stroke="none"/>',
-            _text(x + 16, bottom + 30, name, "soft small"),
+            text_at(x + 16, bottom + 30, name, "soft small"),
         ]
     return parts
-
-
-def _text(x: float, y: float, text: str, kind: str, anchor: str = "start") -> str:
-    where = f'x="{x:.1f}" y="{y:.1f}"'
-    return f'<text class="{kind}" {where} text-anchor="{anchor}">{escape(text)}</text>'

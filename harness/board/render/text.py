@@ -20,8 +20,10 @@ _ESCAPES = re.compile(
 )
 _PLAIN = re.compile(r"[A-Za-z0-9_.,()%=/+-]+(?: [A-Za-z0-9_.,()%=/+-]+)*")
 #: `::error file=…::text` and `##[group]` are orders to the runner that reads the log.
-#: A longer row of the same sign goes as a whole: taken two by two it would be read over and over.
-_WORKFLOW = re.compile(r":{2,}(?=[a-z][a-z-]*(?:\s[^:\n]*)?::)|#{2,}(?=\[)", re.IGNORECASE)
+#: A longer row of the same sign is looked at once, and goes as a whole.
+_WORKFLOW = re.compile(
+    r"(?<!:):{2,}(?=[a-z][a-z-]*(?:\s[^:\n]*)?::)|(?<!#)#{2,}(?=\[)", re.IGNORECASE
+)
 
 
 MOST_MARKS = 3

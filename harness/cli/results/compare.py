@@ -9,6 +9,7 @@ from dataclasses import asdict, dataclass
 
 from harness.board import query
 from harness.board.newest import newest
+from harness.board.rank import interval_of
 from harness.board.record import Head
 from harness.board.render.lasting import energy_ratio, energy_words, lasting, speed_ratio
 from harness.board.render.text import (
@@ -215,7 +216,7 @@ def _on_board(sides: list[dict[str, Head]], among: list[Head]) -> list[Pair]:
         if ratio is not None:
             pairs.append(Pair(a, b, ratio, paired=True))
         elif a.speedup and b.speedup and a.speedup.against == b.speedup.against:
-            over = [Interval(s.value, s.low, s.high) for s in (a.speedup, b.speedup)]
+            over = [interval_of(told) for told in (a.speedup, b.speedup)]
             pairs.append(Pair(a, b, stats.quotient(*over), paired=False))
     return sorted(pairs, key=lambda p: (p.a.case.headdim, p.a.case.seqlen))
 

@@ -151,17 +151,25 @@ def resources(cache: Path, result: Result) -> Iterator[Resources]:
 
 def _copied(cache: Path, entry: str, folder: Path) -> list[dict[str, int]]:
     """The newest cubins of `entry` as 0.cubin, 1.cubin, … of `folder`; Triton's note of each."""
-    found = []
-    for path in cache.glob(f"{glob.escape(entry.replace('/', '-'))}-*/**/*.cubin"):
-        with contextlib.suppress(OSError):
-            found.append((path.lstat().st_mtime_ns, path))
     notes: list[dict[str, int]] = []
-    for _, path in sorted(found)[-MOST_BINARIES:]:
+    for _, path in sorted(_cubins(cache, entry))[-MOST_BINARIES:]:
         with contextlib.suppress(UsageError):
             body = _plain_file(path, MOST_BINARY_BYTES)
             (folder / f"{len(notes)}.cubin").write_bytes(body)
             notes.append(_triton_note(path))
     return notes
+
+
+def _cubins(cache: Path, entry: str) -> Iterator[tuple[int, Path]]:
+    """Time and path of each below the caches of `entry`, however deep they are."""
+    left = [*map(str, cache.glob(f"{glob.escape(entry.replace('/', '-'))}-*"))]
+    while left:
+        with contextlib.suppress(OSError), os.scandir(left.pop()) as inside:
+            for one in inside:
+                if one.is_dir(follow_symlinks=False):
+                    left.append(one.path)
+                elif one.name.endswith(".cubin"):
+                    yield one.stat(follow_symlinks=False).st_mtime_ns, Path(one.path)
 
 
 def _plain_file(path: Path, most_bytes: int) -> bytes:

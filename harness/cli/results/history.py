@@ -26,8 +26,8 @@ def run(args: argparse.Namespace) -> int:
         return EXIT_OK
     for board in dict.fromkeys(point.board for point in points):
         print(
-            f"{args.name} on {sanitize(board[0])} · {sanitize(board[1])} (suite {board[2][:8]}, "
-            f"protocol {board[3]})"
+            f"{args.name} on {sanitize(board[0])} · {sanitize(board[1])} "
+            f"(suite {sanitize(board[2])[:8]}, protocol {board[3]})"
         )
         print(query.table(_rows([p for p in points if p.board == board]), indent="  "))
     print(typed(f"next: python run.py compare {args.name}@RUN {args.name}@OTHER_RUN"))

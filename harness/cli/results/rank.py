@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import difflib
 import json
+import shlex
 import sys
 from pathlib import Path
 
@@ -41,6 +42,9 @@ def run(args: argparse.Namespace) -> int:
             f"{args.results}: no folder of records; a board of it would be empty",
             "leave out --results, or name the folder that a run was given",
         )
+    for asked in filter(None, (args.board, args.csv if args.csv != "-" else None)):
+        if not (folder := Path(asked).parent).exists():
+            raise UsageError(f"{asked}: no folder {folder}", f"mkdir -p {shlex.quote(str(folder))}")
     if args.json or args.csv:
         return export_boards(args)
     code, told, written = EXIT_OK, set[str](), False

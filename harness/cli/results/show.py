@@ -6,7 +6,7 @@ import argparse
 import json
 
 from harness.board import query, record
-from harness.board.rank import Board, Row
+from harness.board.rank import Board, Row, interval_of
 from harness.board.render.error_map import error_map
 from harness.board.render.heat_map import heat_map, hidden_words, loss_words, summary, text_lines
 from harness.board.render.notes import Notes, conditions_of
@@ -23,7 +23,6 @@ from harness.board.render.text import (
     times,
 )
 from harness.errors import EXIT_OK, typed
-from harness.measure.stats import Interval
 from harness.schema import Result, Status
 
 PRINTED_LINES = 12
@@ -100,7 +99,7 @@ def _result(board: Board, result: Result, *, samples: bool) -> list[str]:
         lines += [f"    {said}" for said in printed(result.log_tail, PRINTED_LINES)]
         return lines
     told = result.speedup
-    ratio = times(Interval(told.value, told.low, told.high)) if told else "–"
+    ratio = times(interval_of(told)) if told else "–"
     spread = f"p10 {milliseconds(result.p10_ms)}, p90 {milliseconds(result.p90_ms)}"
     lines.append(
         f"    {milliseconds(result.latency_ms)} ms ({spread}), {number(result.tflops, 1)} TFLOP/s, "

@@ -129,14 +129,15 @@ class Outcome:
         }
 
 
-def load_corpus(root: Path = HOME) -> list[Specimen]:
+@functools.cache  # they stay unfolded while this process lives
+def load_corpus(root: Path = HOME) -> tuple[Specimen, ...]:
     """All specimens, cheaters first."""
     found = []
     for kind in ("cheaters", "honest"):
         for path in sorted(_folders(root, kind), key=lambda path: path.parent.name):
             expect = load_model(path, Expectation, SuiteError)
             found.append(Specimen(path.parent, kind == "honest", expect, _problem_of(path.parent)))
-    return found
+    return tuple(found)
 
 
 def _folders(root: Path, kind: str) -> Iterator[Path]:

@@ -27,6 +27,7 @@ from harness.catalog import compiler_flags
 from harness.worker.cuda.instances import instances, with_defaults
 
 MAX_MESSAGE_LINES = 20
+BYTES_KEPT = "surrogateescape"  # of what is no UTF-8: written as it was read
 _SOURCES = (".cuh", ".h", ".hpp", ".inl", ".cu")
 # What NVRTC lacks: the integer names, and a cuda.h without host functions that has CUtensorMap.
 _STDINT = """#pragma once
@@ -173,7 +174,7 @@ def _compile(nvrtc: Any, source: _Source, names: list[str], cache: Path) -> Prog
         seconds = record.get("seconds", 0.0)
         return Program(home / "kernel.cubin", record["symbols"], record["log"], True, seconds)
     try:
-        text = (source.folder / source.entry).read_text()
+        text = read_source(source.folder / source.entry)
     except OSError as error:
         said = f"cannot read {source.entry}: {error}"
         raise CudaSourceError("COMPILE_ERROR", said, source.entry) from None
@@ -195,12 +196,21 @@ def _compile(nvrtc: Any, source: _Source, names: list[str], cache: Path) -> Prog
     return Program(home / "kernel.cubin", symbols, log, False, seconds)
 
 
+def read_source(path: Path) -> str:
+    """Its text; a comment need not be UTF-8, the compiler takes any bytes."""
+    return path.read_text(encoding="utf-8", errors=BYTES_KEPT)
+
+
 def _run_nvrtc(
     nvrtc: Any, source: str, entry: str, options: list[str], names: list[str]
 ) -> tuple[bytes, dict[str, str], str]:
     texts = [text.encode() for text in _HEADERS.values()]
     error, program = nvrtc.nvrtcCreateProgram(
-        source.encode(), entry.encode(), len(texts), texts, [name.encode() for name in _HEADERS]
+        source.encode(errors=BYTES_KEPT),
+        entry.encode(),
+        len(texts),
+        texts,
+        [name.encode() for name in _HEADERS],
     )
     if int(error):
         raise CudaSourceError("COMPILE_ERROR", f"NVRTC refuses the program: {error.name}", entry)

@@ -23,7 +23,13 @@ from harness.measure import gpu_specs
 from harness.worker.cuda import promises as cuda_promises
 from harness.worker.cuda.expression import evaluate
 from harness.worker.cuda.instances import instances
-from harness.worker.cuda.nvrtc import CudaSourceError, compile_error, compile_source
+from harness.worker.cuda.nvrtc import (
+    BYTES_KEPT,
+    CudaSourceError,
+    compile_error,
+    compile_source,
+    read_source,
+)
 from harness.worker.cuda.promises import Build, builds_of
 
 ARCHS = ("sm_80", "sm_90a")
@@ -210,7 +216,7 @@ def _build_plain(
             threads *= evaluate(extent, sizes)
         smem = evaluate(kernel["smem_bytes"], sizes)
         shapes[symbols.get(name, name)] = (name, threads, smem)
-    promises = builds_of((folder / entry).read_text(), entry)[0].promises
+    promises = builds_of(read_source(folder / entry), entry)[0].promises
     reports = []
     for report in parse_ptxas(log, kernels):
         name, block, dynamic = shapes.get(report.name, (report.name, None, None))
@@ -261,7 +267,7 @@ def _symbol_of(name: str, symbols: list[str]) -> str:
 
 
 def _build_with_nvcc(source: Path, arch: str) -> list[KernelReport]:
-    text = source.read_text()
+    text = read_source(source)
     reports: list[KernelReport] = []
     for build in builds_of(text, source.name):
         suffix = " ".join(["", *build.flags])
@@ -310,7 +316,7 @@ def nvcc(
         )
     with tempfile.TemporaryDirectory() as scratch:
         source, ptx, cubin = (Path(scratch) / n for n in (name, "kernel.ptx", "kernel.cubin"))
-        source.write_text(text)
+        source.write_text(text, encoding="utf-8", errors=BYTES_KEPT)
         own = compiler_flags.placed(flags, include)
         options = [f"-arch={arch}", "-std=c++17", f"-I{include}", *own]
         _run([compiler, *options, "-ptx", "-o", str(ptx), str(source)], name)
@@ -320,7 +326,7 @@ def nvcc(
 
 
 def _run(command: list[str], entry: str) -> str:
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, errors="replace", check=False)
     log = done.stdout + done.stderr
     if done.returncode:
         raise compile_error(log, entry)

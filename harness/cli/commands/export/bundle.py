@@ -66,11 +66,17 @@ o = {package}.attention(q, k, v, causal=True)
 
 It takes {claims}; {trains}.
 Whatever else it is called with, PyTorch's own attention computes, and a warning says so once.
-
+{unjudged}
 {table}
 `python -m {package} verify` judges it again here, with attnboard installed or `--checkout DIR`.
 
 Licence: {license}, by {author}.
+"""
+
+
+LSE_UNJUDGED = """\
+The board judges o as inference computes it. In training the forward is asked for `lse` as well,
+which nobody has judged: compare gradients with PyTorch's on shapes of your own first.
 """
 
 
@@ -156,6 +162,7 @@ def _readme(package: str, forward: Part, backward: Part | None) -> str:
         if backward
         else "It has no backward: PyTorch computes the forward again for the gradients.",
         claims=_claims(forward),
+        unjudged=LSE_UNJUDGED if forward.returns_lse else "",
         trains=f"with gradients {_claims(backward)}" if backward else "gradients are PyTorch's",
         table="\n".join(_table(forward)) + "\n" + ("\n".join(_table(backward)) if backward else ""),
         license=safe(manifest.license) or "none named",

@@ -12,7 +12,7 @@ from harness.board.export import of_board
 from harness.board.rank import Board, Leaderboard, Row, wrong_on_hidden
 from harness.board.render.heat_map import loss_words
 from harness.problems import get_problem
-from harness.schema import Claims, Entrant, Result, Status
+from harness.schema import Case, Claims, Entrant, Result, Status
 
 OUT = "out"  # the parameter by which a forward is given memory for its output
 LSE = "return_lse"  # the parameter by which a forward gives the logarithm of each row's sum
@@ -44,10 +44,23 @@ class Part:
         )
 
     @property
+    def cases(self) -> list[Case]:
+        """Of its rows; of those on a GPU alone, if there are some: a CPU tells nothing of that."""
+        results = [result for _, row in self.rows for result in row.results]
+        on_gpu = [result.case for result in results if result.machine.has_gpu]
+        return on_gpu or [result.case for result in results]
+
+    @property
+    def together(self) -> list[tuple[int, str, bool, bool]]:
+        """Which headdims, types, grouped heads and unequal lengths one case had together."""
+        found = {(c.headdim, c.dtype.value, bool(c.kv_heads), bool(c.seqlen_k)) for c in self.cases}
+        return sorted(found)
+
+    @property
     def claims(self) -> Claims:
         """Its manifest's, as far as a row holds a case of them; of who has no row, all."""
         said = self.entrant.manifest.claims
-        cases = [result.case for _, row in self.rows for result in row.results]
+        cases = self.cases
         if not cases:
             return said
         headdims, dtypes = ({case.headdim for case in cases}, {case.dtype for case in cases})
@@ -86,6 +99,7 @@ class Part:
             "source_sha256": self.entrant.source_sha256,
             "files": [name for name, _ in self.entrant.files],
             "claims": self.claims.model_dump(mode="json"),
+            "together": self.together,
             "needs": manifest.needs.model_dump(mode="json"),
             "capabilities": self.capabilities,
             "boards": [_board(board, row) for board, row in self.rows],

@@ -46,7 +46,8 @@ def main(words: list[str] | None = None) -> int:
 
 def _same_bytes(name: str, told: dict[str, Any]) -> int:
     """Whether the files of `name` are those that were judged."""
-    there = {p for p in (HERE / name).rglob("*") if p.is_file() and "__pycache__" not in p.parts}
+    below = (p for p in (HERE / name).rglob("*") if "__pycache__" not in p.parts)
+    there = {p for p in below if p.is_file() or p.is_symlink()}  # a linked folder has files, too
     odd = sorted(
         p.relative_to(HERE).as_posix() for p in there - {HERE / name / f for f in told["files"]}
     )

@@ -32,6 +32,8 @@ class Claims:
     any_seqlens: bool
     capabilities: tuple[tuple[int, int], ...]  # of the GPUs that it was judged on
     interpreted: bool  # Triton's interpreter runs it on a CPU
+    #: (headdim, dtype, grouped heads, unequal lengths) of each case that was judged; none: all.
+    together: tuple[tuple[int, torch.dtype, bool, bool], ...] = ()
 
 
 @functools.cache
@@ -51,6 +53,7 @@ def claims(name: str) -> Claims | None:
         any_seqlens=said.get("seqlens") == "any",
         capabilities=tuple(_pair(text) for text in told["capabilities"]),
         interpreted=told["language"] == "triton",
+        together=tuple((d, DTYPES[t], heads, keys) for d, t, heads, keys in told["together"]),
     )
 
 
@@ -115,6 +118,14 @@ def _outside(said: Claims, q: torch.Tensor, k: torch.Tensor, causal: bool) -> st
         return "q has other heads than k and v"
     if k.shape[2] != q.shape[2] and (not said.any_seqlens or (causal and q.shape[2] > k.shape[2])):
         return "q has another seqlen than k and v"
+    if said.together and not any(
+        q.shape[3] == headdim
+        and q.dtype == dtype
+        and (heads or k.shape[1] == q.shape[1])
+        and (keys or k.shape[2] == q.shape[2])
+        for headdim, dtype, heads, keys in said.together
+    ):
+        return f"headdim {q.shape[3]}, {q.dtype}, such heads and lengths, never judged together"
     for seqlen in (q.shape[2], k.shape[2]):
         if seqlen < said.seqlen_min or seqlen % said.seqlen_multiple:
             least, multiple = said.seqlen_min, said.seqlen_multiple
