@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable
 
 from harness import PROTOCOL
+from harness.board.rank import HELD
 from harness.campaign.unit import Unit, misfit
 from harness.measure.audit import audit, overstated
 from harness.process.text import shown
@@ -112,7 +113,8 @@ class PendingResults:
             and result.case == next(c for c in suite.cases if c.name == result.config)
             and (result.problem, result.protocol) == (suite.problem, PROTOCOL)
             and (result.machine, result.gpu) == (machine, machine.gpu if machine else "")
-            and result.integrity.endswith(f"/{self.unit.sandbox}")
+            and result.integrity in {f"{word}/{self.unit.sandbox}" for word in HELD}
+            and result.stopping is None  # no unit may stop early
             and days[0] <= result.date[:10] <= days[1]
         )
 

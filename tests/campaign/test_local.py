@@ -18,7 +18,7 @@ from harness.errors import GpuUnhealthyError
 from harness.measure import stats
 from harness.measure.verdict import speedup_of
 from harness.problems.attention_forward import AttentionForward
-from harness.schema import Error, Kind, Machine, Result, Sample, Speedup, Status
+from harness.schema import Error, Kind, Machine, Result, Sample, Speedup, Status, Stopping
 from tests.campaign.units import NULL, SUITE, Watched, conclude, counted, once, units
 
 
@@ -109,6 +109,8 @@ def test_one_broken_gpu_costs_no_row() -> None:
         {"suite": "fa3"},
         {"integrity": "judged/2"},
         {"integrity": "judged"},
+        {"integrity": "believed/0"},
+        {"stopping": Stopping(rule="race 1", looks=1_000_000, why="it likes wide intervals")},
         {"case": SUITE.cases[0].model_copy(update={"seqlen": 64})},
     ],
 )
@@ -161,6 +163,7 @@ def timed(row: Result, times_ms: dict[int, float], base_ms: dict[int, float]) ->
         {"latency_ms": 1e-3},
         {"samples": ()},
         {"blocks": 1000},
+        {"numerics_class": ""},
         {"secret": "00", "secret_commitment": "0" * 64},
         {"error": None},
         {"error": Error(max_diff=9, rel_l2=0, worst_row=0, finite=True)},
@@ -181,9 +184,11 @@ def test_a_row_that_contradicts_itself_is_not_taken(changes: dict[str, object]) 
     taken: list[Result] = []
     account = PendingResults(unit, taken.append)
     account.machine = Machine()
-    account.take(base)
-    with pytest.raises(ValueError, match="n0: "):
-        account.take(mine.model_copy(update=changes))
+    twice = {"samples": (*mine.samples, mine.samples[0])}
+    for each in (changes, twice):
+        account.take(base)
+        with pytest.raises(ValueError, match="n0: "):
+            account.take(mine.model_copy(update=each))
     assert not taken
     account.take(mine)
     account.take(base)
