@@ -190,4 +190,6 @@ class Run(State):
             if case.name not in self.told:
                 for name in self.workers:
                     self.record(name, case).fail(status, reason)
+                    if case.hidden:  # nobody could draw it again: its secret is never told
+                        self.record(name, case).samples.clear()
             self._finish(case, *self.told.get(case.name, (self.judge.commitment, "")))

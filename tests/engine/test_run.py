@@ -41,6 +41,21 @@ def test_a_case_that_is_timed_keeps_its_row_when_the_run_breaks_later() -> None:
         records[name].fail.assert_called_once_with(Status.HARNESS_ERROR, "the judge is gone")
 
 
+def test_a_hidden_shape_whose_secret_is_not_told_has_no_time() -> None:
+    """Nobody could draw it again."""
+    suite = load_suite("quick", ROOT / "configs")
+    hidden = suite.cases[0].model_copy(update={"name": "hidden_hdim64"})
+    run = object.__new__(Run)
+    run.suite = suite.model_copy(update={"cases": (hidden,)})
+    run.done, run.told, run.workers = set(), {}, {"mine": SimpleNamespace()}  # type: ignore[dict-item]
+    run.judge = SimpleNamespace(commitment="new")  # type: ignore[assignment]
+    known = MagicMock(samples=["five of five blocks"])
+    run.record = lambda *_: known  # type: ignore[method-assign]
+    run._finish = lambda *_: None  # type: ignore[method-assign]
+    run._abandon(Status.INTERRUPTED, "stopped by Ctrl-C")
+    assert known.samples == []
+
+
 def test_claims_that_refuse_every_case_make_no_room_for_others_to_fill() -> None:
     suite, problem = load_suite("quick", ROOT / "configs"), get_problem("attention_forward")
     odd = SimpleNamespace(manifest=SimpleNamespace(claims=Claims(seqlen_multiple=1 << 24)))

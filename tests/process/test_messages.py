@@ -107,7 +107,7 @@ def test_where_an_output_is_wrong_comes_through() -> None:
 @pytest.mark.parametrize(
     "change",
     [{"wrong": -1}, {"picture": ["0" * 65]}, {"picture": ["x"]}, {"picture": ["0"] * 17}, {"more": 1},
-     {"heads": [0]}, {"inputs_sha256": "x"}, {"output": "o" * 17}, {"wrong_outputs": ["dq"] * 9}],
+     {"heads": [0]}, {"inputs_sha256": "x"}, {"output": "o" * 41}, {"wrong_outputs": ["dq"] * 9}],
 )  # fmt: skip
 def test_a_place_has_bounds(change: dict[str, Any]) -> None:
     told = {"status": "INCORRECT", "mismatch": mismatch().model_dump() | change}
