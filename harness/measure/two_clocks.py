@@ -40,8 +40,8 @@ class ClockTolerance:
 #: On one H200 a gap's standard deviation is 0.003 ms, and 1 of 90 bursts was 0.014 ms longer than
 #: usual. The gaps of one process in six are longer than the others' as long as it lives, by 0.007
 #: to 0.020 ms, the more the more outputs a burst has; why is not known, honest kernels and
-#: libraries alike have it (tests/measure/test_two_clocks.py holds both). In 326
-#: rows no place of a burst was shorter than 0.99 of the mean.
+#: libraries alike have it (tests/measure/test_two_clocks.py holds both). In 700
+#: rows no place of a burst was shorter than 0.97 of the mean.
 GPU_TOLERANCE = ClockTolerance(
     burst_pct=1.0,
     mean_pct=0.3,
