@@ -313,7 +313,14 @@ def test_entries_that_left_at_different_blocks_are_ranked_by_what_they_share() -
 
 def hidden_row(entry: str, **changes: object) -> Result:
     case = CASES["hdim64_seq4k"].model_copy(update={"name": "hidden_hdim64", "seqlen": 1234})
-    return result(entry, **changes).model_copy(update={"config": case.name, "case": case})
+    told = {"config": case.name, "case": case, "secret": "5a" * 32}
+    return result(entry, **changes).model_copy(update=told)
+
+
+def test_a_time_on_a_shape_that_nobody_can_draw_again_is_not_shown() -> None:
+    """A run that was stopped never told its secret."""
+    untold = hidden_row("a").model_copy(update={"secret": ""})
+    assert only([*run_of({"a": 0.9}), untold]).ranked[0].hidden == ()
 
 
 def test_hidden_shapes_stand_beside_the_configs_and_in_no_mean() -> None:
