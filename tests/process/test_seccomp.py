@@ -127,8 +127,9 @@ def test_arguments_decide(machine: str) -> None:
     assert found("setsockopt", 3, 1, 7) == found("setsockopt", 3, 1, 32) == answered  # SO_SNDBUF
     assert found.allows("setsockopt", 3, 1, 8)
     assert found.allows("setsockopt", 3, 6, 7)
-    assert not found.allows("listen", 3, 1)
-    assert Filter(machine, alone=True).allows("listen", 3, 1)
+    assert found.allows("listen", 3, 1)  # CUDA's driver starts no process without it
+    assert not found.allows("connect", 3, 0, 110)
+    assert Filter(machine, alone=True).allows("connect", 3, 0, 110)
     assert found.allows("clone", 0x3D0F00)  # a thread
     assert not found.allows("clone", 0x10000000)  # a user namespace
     assert not found.allows("clone", 0x8011)  # a child of the engine

@@ -74,7 +74,7 @@ ALLOWED = _table(
     """
     # sockets, once `socket` let one be made
     """
-    bind:49:200 connect:42:203 accept:43:202 accept4:288:242 getsockname:51:204
+    bind:49:200 listen:50:201 accept:43:202 accept4:288:242 getsockname:51:204
     getpeername:52:205 sendto:44:206 recvfrom:45:207 recvmsg:47:212 recvmmsg:299:243
     shutdown:48:210 getsockopt:55:209
     """
@@ -103,7 +103,7 @@ NOT_KEPT = _table(
 JUDGED = _table(
     """
     open:2:- openat:257:56 creat:85:- mknod:133:- mknodat:259:33 socket:41:198 socketpair:53:199
-    listen:50:201 setsockopt:54:208 clone:56:220 ioctl:16:29 fcntl:72:25 prctl:157:167
+    connect:42:203 setsockopt:54:208 clone:56:220 ioctl:16:29 fcntl:72:25 prctl:157:167
     setpriority:141:140 prlimit64:302:261
     sched_setscheduler:144:119 sched_setparam:142:118 sched_setattr:314:274
     sched_setaffinity:203:122 kill:62:129 tkill:200:130 tgkill:234:131 rt_sigqueueinfo:129:138
