@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Annotated, Literal
 
-from pydantic import Field, model_validator
+from pydantic import BeforeValidator, Field, model_validator
 
 from harness.schema.common import (
     MOST_BLOCKS,
@@ -173,7 +173,13 @@ class Stopping(Frozen):
     why: str
 
 
-Told = Annotated[str, Field(max_length=100_000)]  # far above what a run tells
+def _unicode(text: object) -> object:
+    """`text` with a ? for each half of a pair that a process told alone: no file could hold it."""
+    return text.encode("utf-8", "replace").decode() if isinstance(text, str) else text
+
+
+#: Far above what a run tells.
+Told = Annotated[str, BeforeValidator(_unicode), Field(max_length=100_000)]
 Lines = Annotated[tuple[Told, ...], Field(max_length=1000)]
 
 
