@@ -27,9 +27,11 @@ def hop():
     os._exit(0)
 
 
-def beats_between(start, end):
+def longest_silence_s(start, end):
     with open(BEATS, "rb") as file:
-        return sum(start < beat < end for (beat,) in struct.iter_unpack("d", file.read()[-(8 << 16) :]))
+        beats = [beat for (beat,) in struct.iter_unpack("d", file.read()[-(8 << 16) :])]
+    heard = [start, *sorted(beat for beat in beats if start < beat < end), end]
+    return max(after - before for before, after in zip(heard, heard[1:]))
 
 
 for _ in range(2):
@@ -41,7 +43,8 @@ ended = 0.0
 def custom_attention_forward(q, k, v, causal=True, sm_scale=None):
     global ended
     begun = time.monotonic()
-    if ended and begun - ended > 0.02 and not beats_between(ended + 0.005, begun - 0.005):
+    pause_s = begun - ended
+    if ended and pause_s > 0.02 and longest_silence_s(ended, begun) > 0.6 * pause_s:
         raise RuntimeError("they were stopped in the others' turns")
     out = attention(q, k, v, causal, sm_scale)
     ended = time.monotonic()
