@@ -61,7 +61,7 @@ class State:
     done: set[str] = field(default_factory=set)
     checked: set[str] = field(default_factory=set)  # cases that every submission has been asked
     #: (entrant, probe's question) → the error of an answer that was right
-    answered: dict[tuple[str, str], Error | None] = field(default_factory=dict)
+    answered: dict[tuple[str, object], Error | None] = field(default_factory=dict)
     budget: Budget = field(init=False)
     clean_up: Callable[[], object] = field(default=lambda: None)  # after every turn
     quiet: Quiet = field(default_factory=Quiet)

@@ -71,9 +71,10 @@ class Probe:
     kwargs: Kwargs = field(default_factory=dict)
 
     @property
-    def question(self) -> str:
+    def question(self) -> tuple[object, ...]:
         """Equal for probes that ask the same, whichever case they are near."""
-        return f"{self.case.model_dump_json(exclude={'name'})} {self.distribution} {self.kwargs}"
+        arguments = tuple(self.kwargs.items())
+        return (self.case.question, self.case.burst, self.distribution, arguments)
 
     @property
     def label(self) -> str:

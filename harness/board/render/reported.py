@@ -39,7 +39,7 @@ class Reported:
 
     def on(self, problem: str, case: Case) -> float | None:
         """TFLOP/s on this shape of this problem, whatever its config's name; None if not told."""
-        told = (figure for known, figure in self.tflops.items() if _same(known, case))
+        told = (figure for known, figure in self.tflops.items() if known.question == case.question)
         return next(told, None) if problem == self.problem else None
 
 
@@ -95,9 +95,3 @@ def beside(board: Board) -> list[tuple[Reported, dict[str, float]]]:
 def claims(board: Board) -> list[Claim]:
     """What else is told of this board's problem."""
     return [claim for claim in OTHER if claim.problem == board.problem]
-
-
-def _same(a: Case, b: Case) -> bool:
-    """The same question: shape, mask and type; how many calls a burst has is nobody's figure."""
-    asked = ("shape", "kv_shape", "seqlens", "causal", "dtype")
-    return all(getattr(a, name) == getattr(b, name) for name in asked)

@@ -17,7 +17,7 @@ from harness.board.newest import newest
 from harness.board.render.text import DOUBT, UNHELD, number, sanitize
 from harness.board.rivals import direct_on
 from harness.catalog.suites import load_suite
-from harness.cli.results.published import Figure, Published, known_tables, load_published, shape_of
+from harness.cli.results.published import Figure, Published, known_tables, load_published
 from harness.errors import EXIT_OK, EXIT_SUBMISSION_FAILED, UnavailableError, typed
 from harness.process.project import base
 from harness.schema import Result, Status
@@ -93,8 +93,8 @@ def measured(
     results, _ = record.read(newest(h for h in passed if h.gpu != "cpu"))
     best: dict[tuple[object, ...], Result] = {}
     for result in sorted(results, key=lambda r: (r.gpu == table.gpu, r.date, r.run)):
-        best[result.entry, result.problem, shape_of(result.case)] = result
-    keys = {f: (f.entry, f.problem, shape_of(f.case)) for f in figures}
+        best[result.entry, result.problem, result.case.question] = result
+    keys = {f: (f.entry, f.problem, f.case.question) for f in figures}
     return {figure: best[key] for figure, key in keys.items() if key in best}
 
 

@@ -57,11 +57,6 @@ class Figure:
     tflops: float
 
 
-def shape_of(case: Case) -> Case:
-    """`case` without what does not change the question: its name, and the calls of a burst."""
-    return case.model_copy(update={"name": "shape", "burst": 1})
-
-
 def known_tables(configs: Path) -> dict[str, Path]:
     """Name → file, of `configs`/published/ and of what comes along."""
     folders = [layer / FOLDER for layer in layers(configs)[::-1]]
