@@ -95,6 +95,7 @@ class Worker:
         assert self.inputs
         assert self.outputs
         self.plan = message
+        self.call = by_name(self.function, message["keywords"])
         calls = int(message["calls"])
         ins = self.inputs.carve(
             [(tuple(shape), dtype) for shape, dtype in message["inputs"]] * calls
@@ -121,7 +122,7 @@ class Worker:
             torch.cuda.synchronize()
         kwargs = self.plan["kwargs"]
         kernels: list[str] = []
-        function = by_name(self.function, self.plan["keywords"])
+        function = self.call
         if self.plan["profile"] and self.device == "cuda":
             function = naming(function, kernels)
         if self.held:
@@ -147,7 +148,6 @@ class Worker:
         specs, tensors, calls = self.plan["inputs"], len(self.views), int(message["calls"])
         asked = (specs, message["alone"], tensors, calls, int(message["seed"]))
         given, kwargs = windows_of(self.inputs, *asked), self.plan["kwargs"]
-        function = by_name(self.function, self.plan["keywords"])
         if self.held:
             assert self.outputs
             ring, width = Ring(self.held, self.outputs), len(self.plan["outputs"])
@@ -162,9 +162,9 @@ class Worker:
 
             hooks = (before, keep, message["counted"])
             with self.held.lending():
-                calls_ms = [gpu_stretch(function, given, kwargs, *hooks)]
+                calls_ms = [gpu_stretch(self.call, given, kwargs, *hooks)]
         else:
-            calls_ms = cpu_burst(function, list(given), kwargs, self._keep)
+            calls_ms = cpu_burst(self.call, list(given), kwargs, self._keep)
         return {"op": "done", "calls_ms": calls_ms, "strides": self.strides[:1]}
 
     def _kept(self, turn: int) -> None:
