@@ -86,19 +86,28 @@ ctypes.CDLL(None).pthread_exit(None)
 """
 
 
-def test_what_a_process_holds_is_counted_when_its_first_thread_has_ended(tmp_path: Path) -> None:
-    command = [sys.executable, "-c", ENDS_ITS_FIRST_THREAD, str(tmp_path)]
+@contextlib.contextmanager
+def counted(program: str, folder: Path) -> Iterator[tuple[int, usage.Nameless]]:
+    """The pid of a process that has said that it holds what `program` takes, and what is counted."""
+    command = [sys.executable, "-c", program, str(folder)]
     with subprocess.Popen(command, stdout=subprocess.PIPE) as child:
         assert child.stdout
         child.stdout.readline()
-        held = usage.Nameless((tmp_path,))
+        held = usage.Nameless((folder,))
         held.count([child.pid])
-        found = [usage.resident_bytes(child.pid), usage.fair_bytes(child.pid)]
-        told = Path(f"/proc/{child.pid}/status").read_text()
-        child.kill()
+        try:
+            yield child.pid, held
+        finally:
+            child.kill()
+
+
+def test_what_a_process_holds_is_counted_when_its_first_thread_has_ended(tmp_path: Path) -> None:
+    with counted(ENDS_ITS_FIRST_THREAD, tmp_path) as (pid, held):
+        found = [usage.resident_bytes(pid), usage.fair_bytes(pid)]
+        told = Path(f"/proc/{pid}/status").read_text()
     assert "State:\tZ" in told
     assert min(found) > 64 * MIB
-    assert usage.resident_bytes(child.pid) == 0
+    assert usage.resident_bytes(pid) == 0
     assert held.bytes == {tmp_path: MIB}
 
 
@@ -110,13 +119,8 @@ MAPS_WITHOUT_A_FIRST_THREAD = ENDS_ITS_FIRST_THREAD.replace(
 
 @root_only
 def test_what_is_mapped_is_counted_when_the_first_thread_has_ended(tmp_path: Path) -> None:
-    command = [sys.executable, "-c", MAPS_WITHOUT_A_FIRST_THREAD, str(tmp_path)]
-    with subprocess.Popen(command, stdout=subprocess.PIPE) as child:
-        assert child.stdout
-        child.stdout.readline()
-        held = usage.Nameless((tmp_path,))
-        held.count([child.pid])
-        child.kill()
+    with counted(MAPS_WITHOUT_A_FIRST_THREAD, tmp_path) as (_, held):
+        pass
     assert held.shared_bytes == 64 * MIB
 
 
