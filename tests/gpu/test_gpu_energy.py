@@ -3,25 +3,14 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
-from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.gpu.lasting import run, run_lasting
+
 pytestmark = pytest.mark.gpu
 
-ROOT = Path(__file__).resolve().parents[2]
-SUITE = """\
-name: tiny
-against: sdpa_cudnn
-baselines: [sdpa_cudnn]
-blocks: 5
-warmup_blocks: 2
-cases:
-  - {name: one, batch: 2, heads: 16, seqlen: 4096, headdim: 128, causal: true, burst: 6}
-"""
 #: Attention by the library, then 300 us of all SMs by the clock on the wall: BUSY or asleep.
 SOURCE = """\
 import torch
@@ -58,32 +47,16 @@ def custom_attention_forward(q, k, v, causal=True, sm_scale=None):
 TWINS = {"asleep": "BUSY = False\n", "busy": "BUSY = True\n"}
 
 
-def run(*words: str) -> str:
-    done = subprocess.run(
-        [sys.executable, "run.py", *words],
-        cwd=ROOT, capture_output=True, text=True, timeout=300, check=False,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr
-    return done.stdout
-
-
 @pytest.fixture(scope="module")
 def told(tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, Any], str]:
     """Rows by entry, and what `compare` says of the twins."""
     home = tmp_path_factory.mktemp("energy")
-    (home / "tiny.yaml").write_text(SUITE)
-    for name, says in TWINS.items():
-        (home / name).mkdir()
-        (home / name / "submission.py").write_text(SOURCE + says)
-        (home / name / "manifest.yaml").write_text(f"name: {name}\nclaims: {{headdims: [128]}}\n")
-    results = ("--results", str(home / "results"))
-    told = run(
-        *("--suite", str(home / "tiny.yaml"), "--json", "--sustained", "1", *results),
-        *("--submission", ",".join(str(home / name) for name in TWINS)),
-        *("--leaderboard", str(home / "board.md")),
-    )
-    rows = {row["entry"]: row for row in json.loads(told)["results"]}
-    return rows, run("compare", "busy", "asleep", *results)
+    done = run_lasting(home, {name: SOURCE + says for name, says in TWINS.items()})
+    assert done.returncode == 0, done.stderr
+    compared = run("compare", "busy", "asleep", "--results", str(home / "results"))
+    assert compared.returncode == 0, compared.stderr
+    rows = {row["entry"]: row for row in json.loads(done.stdout)["results"]}
+    return rows, compared.stdout
 
 
 def test_they_tie_in_bursts(told: tuple[dict[str, Any], str]) -> None:

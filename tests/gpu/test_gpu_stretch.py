@@ -3,25 +3,14 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
-from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.gpu.lasting import run_lasting
+
 pytestmark = pytest.mark.gpu
 
-ROOT = Path(__file__).resolve().parents[2]
-SUITE = """\
-name: tiny
-against: sdpa_cudnn
-baselines: [sdpa_cudnn]
-blocks: 5
-warmup_blocks: 2
-cases:
-  - {name: one, batch: 2, heads: 16, seqlen: 4096, headdim: 128, causal: true, burst: 6}
-"""
 START = """\
 import torch
 import torch.nn.functional as F
@@ -68,20 +57,7 @@ def custom_attention_forward(q, k, v, causal=True, sm_scale=None):
 @pytest.fixture(scope="module")
 def rows(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     home = tmp_path_factory.mktemp("stretch")
-    (home / "tiny.yaml").write_text(SUITE)
-    for name, source in KERNELS.items():
-        (home / name).mkdir()
-        (home / name / "submission.py").write_text(START + source)
-        (home / name / "manifest.yaml").write_text(f"name: {name}\nclaims: {{headdims: [128]}}\n")
-    done = subprocess.run(
-        [
-            *(sys.executable, "run.py", "--suite", str(home / "tiny.yaml"), "--json"),
-            *("--submission", ",".join(str(home / name) for name in KERNELS)),
-            *("--sustained", "1", "--results", str(home / "results")),
-            *("--leaderboard", str(home / "board.md")),
-        ],
-        cwd=ROOT, capture_output=True, text=True, timeout=300, check=False,
-    )  # fmt: skip
+    done = run_lasting(home, {name: START + source for name, source in KERNELS.items()})
     assert done.stdout.startswith("{"), done.stderr
     return {row["entry"]: row for row in json.loads(done.stdout)["results"]}
 
