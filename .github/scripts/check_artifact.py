@@ -34,9 +34,9 @@ from harness.board.newest import NO_VERDICT  # noqa: E402
 from harness.board.render.text import sanitize  # noqa: E402
 from harness.catalog.entrants import load_entrant  # noqa: E402
 from harness.catalog.suites import load_suite  # noqa: E402
-from harness.cli.results.verify import audit  # noqa: E402
 from harness.errors import HarnessError  # noqa: E402
 from harness.judge.secret import Secret  # noqa: E402
+from harness.measure.audit import audit, overstated  # noqa: E402
 from harness.measure.gpu_specs import part_of  # noqa: E402
 from harness.measure.two_clocks import GPU_TOLERANCE, check_clocks  # noqa: E402
 from harness.measure.verdict import shared  # noqa: E402
@@ -283,7 +283,6 @@ def _leaves_the_board(result: Result, baseline: Entrant | None) -> bool:
 
 def _of_times(result: Result, base: Result | None, expected: Expected) -> list[str]:
     part = part_of(result.machine)
-    limits = get_problem(expected.suite.problem).limits(result.case.dtype)
     fewest = math.ceil(FEWEST_BLOCKS * expected.suite.blocks / (2 if result.case.hidden else 1))
     checks = {
         "faster than the chip": bool(part and result.tflops and result.tflops <= part.peak_tflops),
@@ -299,18 +298,13 @@ def _of_times(result: Result, base: Result | None, expected: Expected) -> list[s
         f"{result.integrity[:20]!r}: not judged behind walls": bool(
             BEHIND_WALLS.fullmatch(result.integrity)
         ),
-        "its error is not below the contract": result.error is not None
-        and result.error.finite
-        and min(result.error.max_diff, result.error.rel_l2, result.error.worst_row) >= 0
-        and result.error.max_diff < limits.contract,
-        "its error is too large for its class": result.numerics_class == "approximate"
-        or limits.exact(result.error),
         "no speed-up over the suite's baseline": result.speedup is not None
         and result.speedup.against == expected.suite.against,
         "the baseline it was timed beside is missing": base is not None
         and base.status is Status.PASSED,
     }
-    reasons = [why for why, fine in checks.items() if not fine] + audit(result, base)
+    reasons = [why for why, fine in checks.items() if not fine]
+    reasons += audit(result, base) + overstated(result)
     if base is not None:  # the two clocks once more, on the samples as they came
         control = shared(base.samples, result.samples)
         verdict = check_clocks(result.samples, control, (), GPU_TOLERANCE)

@@ -26,16 +26,12 @@ def audit(result: Result, base: Result | None) -> list[str]:
         return [*faults, "PASSED without one scored sample"]
     told = stats.summary(list(scored.values()))
     faults += _differ("latency_ms", result.latency_ms, told.median)
-    faults += _differ("p10_ms", result.p10_ms, told.p10) + _differ(
-        "p90_ms", result.p90_ms, told.p90
-    )
+    faults += _differ("p10_ms", result.p10_ms, told.p10)
+    faults += _differ("p90_ms", result.p90_ms, told.p90)
     flops = get_problem(result.problem).flops(result.case)
     faults += _differ("tflops", result.tflops, flops / told.median / 1e9)
-    faults += (
-        []
-        if result.blocks == len(scored)
-        else [f"blocks is {result.blocks}, {len(scored)} were scored"]
-    )
+    if result.blocks != len(scored):
+        faults.append(f"blocks is {result.blocks}, {len(scored)} were scored")
     if len({sample.block for sample in result.samples}) < len(result.samples):
         faults.append("a block occurs twice")
     faults += [
@@ -58,6 +54,8 @@ def overstated(result: Result) -> list[str]:
         return []
     if error is None or not error.finite or not error.max_diff < limits.contract:
         return ["its error is not below the contract"]
+    if min(error.max_diff, error.rel_l2, error.worst_row) < 0:
+        return ["its error is not below the contract: it is negative"]
     fits = {"exact": limits.exact(error), "approximate": True}
     fine = fits.get(result.numerics_class, False)
     return [] if fine else ["its error is too large for its class, or it has none"]
