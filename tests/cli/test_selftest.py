@@ -240,8 +240,10 @@ def reached_for(source: str) -> set[tuple[str, str]]:
     return {(module_of(a.value), a.attr) for a in attributes if module_of(a.value)}
 
 
-ATTACKS = sorted((ROOT / "tests" / "corpus" / "cheaters").glob("*.py"))
-REACHED = {path.stem: reached_for(path.read_text(encoding="utf-8")) for path in ATTACKS}
+REACHED = {
+    name: reached_for((specimen.folder / "submission.py").read_text(encoding="utf-8"))
+    for name, specimen in CORPUS.items()
+}
 
 
 def test_some_attacks_reach_into_the_harness() -> None:
