@@ -41,7 +41,7 @@ from harness.measure.gpu_specs import part_of  # noqa: E402
 from harness.measure.two_clocks import GPU_TOLERANCE, check_clocks  # noqa: E402
 from harness.measure.verdict import shared  # noqa: E402
 from harness.problems import get_problem  # noqa: E402
-from harness.problems.hidden import hidden_cases  # noqa: E402
+from harness.problems.shapes import hidden_cases  # noqa: E402
 from harness.schema import Case, Entrant, Kind, Result, Status, Suite  # noqa: E402
 
 MOST_FILES = 20

@@ -27,7 +27,7 @@ from harness.judge.stretch import Asked, run_stretch
 from harness.problems import get_problem
 from harness.problems.attention_forward_tensors import sdpa
 from harness.problems.base_tensors import Tensors
-from harness.problems.hidden import hidden_cases
+from harness.problems.shapes import hidden_cases
 from harness.process import wire
 from harness.process.cuda.driver import keep_memory_private, timer
 from harness.process.cuda.shared_memory import Arena, ArenaKind

@@ -12,7 +12,7 @@ from __future__ import annotations
 import math
 
 from harness.problems.base import Kwargs, Probe, TensorSpec, Tolerances
-from harness.problems.near_shapes import masks, near, others, probe_of
+from harness.problems.shapes import masks, near, others, probe_of
 from harness.schema import Case, Claims, Dtype
 
 #: fp16: twice and more what every honest library kernel was measured at; FP8, INT8 and skipped keys

@@ -27,7 +27,7 @@ from harness.engine import session
 from harness.judge.secret import Secret
 from harness.measure.gpu_specs import part_of
 from harness.problems import get_problem
-from harness.problems.hidden import hidden_cases
+from harness.problems.shapes import hidden_cases
 from harness.process.project import MARK
 from harness.schema import Kind, Result, Sample, Slack, Speedup, Status, Stopping, Suite
 from tests.board.factory import H200, run_of, stretch
