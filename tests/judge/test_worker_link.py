@@ -1,4 +1,4 @@
-"""Outputs are taken from where a worker says they lie, if they lie there and stay as they were."""
+"""The judge's side of one worker, and the time that the judge takes itself."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from harness.cli.selftest.stand_ins import standing_in  # noqa: E402
 from harness.judge.burst import Patience, WorkerGone, WorkerLink, gate_delay_s  # noqa: E402
 from harness.judge.inputs import Inputs  # noqa: E402
 from harness.judge.sampled import Sampled  # noqa: E402
+from harness.judge.stream import OwnTime  # noqa: E402
 from harness.problems.base import TensorSpec  # noqa: E402
 from harness.process import wire  # noqa: E402
 from harness.schema import Status  # noqa: E402
@@ -94,3 +95,25 @@ def test_kernels_have_less_time_than_a_first_call(said, patience, waited_for):
     assert (gone.value.report.status, gone.value.report.message) == (Status.TIMED_OUT, waited_for)
     theirs.close()
     link.close()
+
+
+def test_the_usual_part_is_not_the_workers():
+    own = OwnTime()
+    assert own.beyond("case", 10.0, 0.2) == pytest.approx(9.8)
+    assert own.beyond("case", 10.0, 0.2) == pytest.approx(9.8)
+
+
+def test_who_has_the_gpu_while_words_come_right_has_it_on_the_clock():
+    own = OwnTime()
+    own.beyond("case", 10.0, 0.2)
+    assert own.beyond("case", 10.0, 2.2) == pytest.approx(
+        9.8
+    )  # 7.8 of calls, 2 taken from the judge
+
+
+def test_disturbing_ones_own_bursts_moves_nobody_elses():
+    own = OwnTime()
+    for _ in range(20):
+        own.beyond("case", 12.0, 5.0)
+    assert own.beyond("case", 10.0, 0.2) == pytest.approx(9.8)
+    assert own.beyond("other case", 10.0, 0.4) == pytest.approx(9.6)
