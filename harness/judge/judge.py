@@ -157,6 +157,9 @@ class Judge:
                 whole=whole,
             ),
         )
+        link = self.links.get(str(message.get("worker", "")))
+        if watch and link and message["answered"]:
+            link.rehearse(self.current)
         return {"ok": True, "gap_ms": watch.longest_gap_ms() if watch else 0.0}
 
     def _watch(self) -> Watch:

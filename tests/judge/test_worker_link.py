@@ -10,9 +10,11 @@ torch = pytest.importorskip("torch")
 
 from harness.cli.selftest.defence import Defence  # noqa: E402
 from harness.cli.selftest.stand_ins import standing_in  # noqa: E402
-from harness.judge.burst import Patience, WorkerGone, WorkerLink, gate_delay_s  # noqa: E402
+from harness.judge.burst import Patience, WorkerGone, WorkerLink  # noqa: E402
 from harness.judge.inputs import Inputs  # noqa: E402
 from harness.judge.sampled import Sampled  # noqa: E402
+from harness.judge.stream import gate_delay_s  # noqa: E402
+from harness.judge.withheld import Withheld  # noqa: E402
 from harness.problems.base import TensorSpec  # noqa: E402
 from harness.process import wire  # noqa: E402
 from harness.schema import Status  # noqa: E402
@@ -46,6 +48,33 @@ def test_outputs_come_from_where_they_lie(link):
     assert torch.equal(second, room[0])
     link.outputs.room.zero_()
     assert first.any()  # a copy
+
+
+def test_a_rehearsal_is_done_a_few_times_in_the_workers_own_memory(monkeypatch):
+    """It leaves the judge's inputs right, and their copies where the burst's will lie."""
+    ours, theirs = socket.socketpair()
+    q = torch.randn((1, 2, 64, 8), dtype=torch.float16)
+    true, spec = q.clone(), TensorSpec("q", (1, 2, 64, 8), "fp16", withheld=True)
+    asked = Inputs((spec,), (), tensors=[(q,)], references=[], kwargs={}, contract_limit=1.0)
+    found, seen = WorkerLink(ours, "host", (q.nbytes, SIZE)), []
+
+    def reveal_ms(withheld):
+        withheld.reveal()
+        place = found.inputs.room[: q.nbytes].view(torch.float16).view(q.shape)
+        seen.append((torch.equal(place, true), torch.equal(q, true)))
+        return 0.25
+
+    monkeypatch.setattr(Withheld, "reveal_ms", reveal_ms)
+    found.rehearse(asked)
+    assert not seen, "without the GPU's clock there is nothing to rehearse"
+    found.gate = object()
+    for _ in range(5):
+        found.rehearse(asked)
+        assert torch.equal(q, true)
+    assert seen == [(True, False)] * 3
+    assert found.own_time.beyond(((spec,), 1), 1.0, 0.3, found) == pytest.approx(0.7)
+    found.close()
+    theirs.close()
 
 
 @pytest.mark.parametrize("offset", [-2, 1, 3 * SIZE + 2, 4 * SIZE, 2**62, -(2**63)])
