@@ -36,14 +36,14 @@ def entrant_of(name: str) -> Entrant:
     return find_entrants([name], HOME / "submissions", Kind.SUBMISSION, None)[0]
 
 
-def judged(folder: Path, name: str = PAIR[0], source: str = "") -> Path:
+def judged(folder: Path, name: str = PAIR[0], source: str = "", lse: bool = False) -> Path:
     """Records in `folder` that say that the files of `name` passed."""
     source = source or entrant_of(name).source_sha256
     for line in run_of({name: 0.9}, source_sha256=source):
         case = line.case  # one of an eighth of the headdim, with as many FLOPs
         if case.headdim == 256:
             case = case.model_copy(update={"headdim": 32, "heads": 8 * case.heads})
-        record.append(folder, line.model_copy(update={"case": case}))
+        record.append(folder, line.model_copy(update={"case": case, "lse": lse}))
     return folder
 
 
@@ -71,7 +71,7 @@ def python(folder: Path, *words: object, **more: str) -> subprocess.CompletedPro
 @pytest.fixture(scope="module")
 def pair(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A forward and a backward, judged by made-up records of their very bytes."""
-    results = judged(tmp_path_factory.mktemp("results"))
+    results = judged(tmp_path_factory.mktemp("results"), lse=True)
     folder = tmp_path_factory.mktemp("out") / "pair"
     words = (PAIR[0], "--backward", PAIR[1], "--unjudged", "--results", results)
     assert call(folder, *words) == 0
@@ -132,6 +132,21 @@ def test_parameters_of_the_judged_function_are_told(pair: Path, tmp_path: Path) 
     claimed = entrant_of("cuda_hopper").manifest.claims
     said = hopper["forward"]["claims"]
     assert (claimed.gqa, claimed.packed, said["gqa"], said["packed"]) == (True, True, False, False)
+
+
+@pytest.mark.parametrize("lse", [False, True])
+def test_whether_lse_was_judged_is_told(
+    lse: bool, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    results = judged(tmp_path / "results", lse=lse)
+    assert call(tmp_path / "out", PAIR[0], "--results", results) == 0
+    assert ("nobody has judged the lse" in capsys.readouterr().out) is not lse
+    home = tmp_path / "out"
+    told = json.loads((home / PACKAGE / "evidence.json").read_text())["forward"]
+    assert (told["returns_lse"], told["lse_judged"]) == (True, lse)
+    assert ("asked for `lse` as well" in (home / "README.md").read_text()) is not lse
+    script = f"from {PACKAGE} import ops; ops.say_lse_unjudged()"
+    assert ("return_lse=True" in python(home, "-c", script).stderr) is not lse
 
 
 def test_project_file_licence_and_readme(pair: Path) -> None:

@@ -22,7 +22,7 @@ from harness.measure.verdict import Evidence
 from harness.problems import get_problem
 from harness.problems.base import Probe
 from harness.process.messages import BurstReport
-from harness.schema import Case, Entrant, Error, Kind, Manifest, Status, Suite, Telemetry
+from harness.schema import Case, Claims, Entrant, Error, Kind, Manifest, Status, Suite, Telemetry
 from tests.engine.factory import worker
 
 PROBLEM = get_problem("attention_forward")
@@ -38,15 +38,20 @@ def case_of(name: str, seqlen: int = 64, headdim: int = 64) -> Case:
 class Checks:
     """Checks of one entrant whose answers `reply` makes; `asked` are the cases and their shapes."""
 
-    def __init__(self, monkeypatch: pytest.MonkeyPatch, reply: Any, *cases: Case) -> None:
-        manifest = Manifest(name="mine")
+    def __init__(
+        self, monkeypatch: pytest.MonkeyPatch, reply: Any, *cases: Case, lse: bool = False
+    ) -> None:
+        manifest = Manifest(name="mine", claims=Claims(lse=lse))
         who = {"name": "mine", "kind": Kind.SUBMISSION, "folder": Path(), "source_sha256": "0"}
         entrant = Entrant.model_validate(who | {"manifest": manifest})
         self.evidence = {case.name: Evidence(entrant, case) for case in cases}
         self.asked: list[Case] = []
+        self.lse_of: list[str] = []  # cases whose lse was asked for
 
         def run_burst(state: object, name: str, question: Question, timeout_s: float) -> Any:
             self.asked.append(question.probe.case)
+            if "return_lse" in question.probe.kwargs:
+                self.lse_of.append(question.probe.case.name)
             return reply(question.probe.case)
 
         monkeypatch.setattr(correctness, "run_burst", run_burst)
@@ -97,6 +102,22 @@ def test_what_two_cases_invite_alike_is_asked_once_and_counts_for_both(
     assert 17 in asked["wide"], "another headdim asks something else"
     assert asked["longer"] == [1024]
     assert [k.worst and k.worst.rel_l2 for k in checks.evidence.values()] == [0.25] * 3
+
+
+def test_the_evidence_of_a_case_says_that_its_lse_was_asked_for(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def right(_: Case) -> BurstReport:
+        return BurstReport(status=Status.PASSED, error=EXACT)
+
+    cases = case_of("short", 512), case_of("longer", 1024)
+    checks = Checks(monkeypatch, right, *cases, lse=True)
+    assert checks.lse_of.count("longer") == 1, "its own shape; what is near it was asked before"
+    assert checks.lse_of.count("short") > 1
+    assert [known.lse for known in checks.evidence.values()] == [True, True]
+    checks = Checks(monkeypatch, right, *cases)
+    assert not checks.lse_of
+    assert [known.lse for known in checks.evidence.values()] == [False, False]
 
 
 def test_a_probe_that_was_failed_is_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
