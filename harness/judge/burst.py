@@ -14,7 +14,7 @@ One burst (K calls):
 Queueing first hides the host's launch latency from T1 (7 µs for a bare launch, 20 to 180 µs
 through PyTorch) without giving anyone a head start: what was queued early finds no inputs. T2 lies
 between two events of the judge's own stream, so no host's scheduler is in it either. The gate
-opens after `gate_delay_s` whatever the worker does, so a submission that synchronises inside its
+opens after `gate_delay_ms` whatever the worker does, so a submission that synchronises inside its
 call only loses that. Between the two words there are the worker's calls and nothing else: no copy
 of ours that it could leave out. Without shared device memory the inputs exist before `go`, T1
 carries the latency of the first launch, and the worker copies its outputs into slots.
@@ -42,13 +42,9 @@ from harness.problems.base import keywords
 from harness.process import wire
 from harness.process.cuda.arena_layout import OUTPUT_SHARES, share_bytes
 from harness.process.cuda.shared_memory import DTYPES, Arena, ArenaKind
-from harness.process.messages import BurstReport, WorkerReply, understood
+from harness.process.messages import BurstReport, WorkerReply, gate_delay_ms, understood
 from harness.schema import CONFESSIONS, Error, Status
 
-#: Long enough for ten calls of a host that needs 200 µs each: all of a burst is queued before it
-#: starts. Behind the tenth a host may be slower: on one H200 FlashAttention-3 needed 0.4 ms a call
-#: there, and a burst of 24 that began too early waited for it, and for the GPU's next time slice.
-GATE_DELAY_S, GATE_CALLS, GATE_CALL_S = 2e-3, 10, 1e-3
 SEND_S = 5.0  # what a worker takes at most to make room for a message
 ANSWERS = {
     "map": "mapped",
@@ -252,7 +248,7 @@ class WorkerLink:
             _copy_all(*copies)
             gate.lend(withheld.reveal, sampled.take)
             self.send({"op": "go", "turn": gate.turn})
-            time.sleep(gate_delay_s(inputs.calls))
+            time.sleep(gate_delay_ms(inputs.calls) / 1e3)
             gate.wait_reached()
             gate.open()
             reply = self._done(patience)
@@ -356,11 +352,6 @@ class WorkerLink:
     def _sync(self) -> None:
         if torch.cuda.is_available():
             torch.cuda.synchronize()
-
-
-def gate_delay_s(calls: int) -> float:
-    """How long the gate stays shut, so that `calls` calls are queued behind it."""
-    return GATE_DELAY_S + GATE_CALL_S * max(0, calls - GATE_CALLS)
 
 
 def confesses(reply: WorkerReply) -> bool:
