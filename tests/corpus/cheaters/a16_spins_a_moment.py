@@ -1,11 +1,10 @@
 """Launches 100 ms of spinning behind each burst, when its clock has stopped.
 
 ---
-status: [LEFT_WORK_RUNNING, PASSED]
+status: [LEFT_WORK_RUNNING]
 needs_gpu: true
 seen: 'red team of this harness: SIGSTOP stops no kernel'
 defence: quiet_gpu
-waited_for: true
 """
 
 import torch
