@@ -13,10 +13,11 @@ from harness.cli.selftest.stand_ins import standing_in  # noqa: E402
 from harness.judge.burst import Patience, WorkerGone, WorkerLink  # noqa: E402
 from harness.judge.inputs import Inputs  # noqa: E402
 from harness.judge.sampled import Sampled  # noqa: E402
-from harness.judge.stream import OwnTime, gate_delay_s  # noqa: E402
+from harness.judge.stream import OwnTime  # noqa: E402
 from harness.judge.withheld import Withheld  # noqa: E402
 from harness.problems.base import TensorSpec  # noqa: E402
 from harness.process import wire  # noqa: E402
+from harness.process.messages import gate_delay_ms  # noqa: E402
 from harness.schema import Status  # noqa: E402
 
 SPEC = TensorSpec("o", (1, 2, 64, 8), "fp16")
@@ -101,8 +102,8 @@ def test_without_the_sample_nobody_would_notice(link):
 
 @pytest.mark.parametrize(("calls", "delay_ms"), [(1, 2), (10, 2), (16, 8), (24, 16)])
 def test_the_gate_is_shut_until_a_slow_host_has_queued_all_calls(calls, delay_ms):
-    assert gate_delay_s(calls) == pytest.approx(delay_ms / 1e3)
-    assert gate_delay_s(calls) >= 0.2e-3 * min(calls, 10) + 0.45e-3 * max(0, calls - 10)
+    assert gate_delay_ms(calls) == pytest.approx(delay_ms)
+    assert gate_delay_ms(calls) >= 0.2 * min(calls, 10) + 0.45 * max(0, calls - 10)
 
 
 @pytest.mark.parametrize(
