@@ -41,6 +41,7 @@ from harness.schema.result import (
     MOST_SLACK_PCT,
     Energy,
     Error,
+    Front,
     Result,
     Sample,
     Slack,
