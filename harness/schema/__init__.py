@@ -16,6 +16,7 @@ from harness.schema.common import (
     CONFESSIONS,
     MOST_BLOCKS,
     MOST_CALLS,
+    MOST_NAME,
     NAME_PATTERN,
     Count,
     Dtype,
