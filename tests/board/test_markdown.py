@@ -97,11 +97,10 @@ def test_ties_tell_what_would_separate_them() -> None:
 
 def test_text_of_a_submission_cannot_break_out() -> None:
     nasty = "\x1b[31mred\x1b]0;title\x07 ::error file=x::boom <script>alert(1)</script> | [x](y)"
-    text = board_text([result("e`|<b>vil", status=Status.CRASHED, reason=nasty)])
+    text = board_text([result("evil", status=Status.CRASHED, reason=nasty, author=nasty)])
     assert "\x1b" not in text
     assert "::error" not in text
     assert "<script" not in text
-    assert "`evil`" in text.replace("bvil", "vil")
     assert "\\[x\\]" in text
 
 
