@@ -146,6 +146,14 @@ def compiled_into_planned_memory():
         assert found.stride() == wanted.stride()
         assert (given, code.count(f"{name}into(")) == ([True] * 3, 3), code
         assert "# reuse" in code, code
+    before = OPS.inference_into, PACKAGE.ops.STRIDED
+    assert before == (PACKAGE.ops._inference_into, False), "copies are made before each call"
+    PACKAGE.ops.STRIDED = True
+    found = torch.empty_like(tensors[0])
+    OPS.inference_into(*tensors, True, SHAPE[-1] ** -0.5, out=found)
+    near([found], reference(*tensors, tensors[0]))
+    assert OPS.inference_into is forward, "from now on called itself"
+    OPS.inference_into, PACKAGE.ops.STRIDED = before
     PACKAGE.compiled._lower(OPS.inference.default, f"{name}function", None)
     judged.function = function
 
