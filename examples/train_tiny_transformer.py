@@ -6,9 +6,12 @@
 
 Weights are random, and the tokens follow a rule that can be learnt. Every run of a headdim starts
 from the same weights and sees the same tokens. `off` is how far the losses go from those of a run
-whose attention is computed in float32. PyTorch's backends round in ways of their own, and `sdpa,
-nudged` is SDPA from weights that were moved by half a rounding of float16: how far these are off is
-what rounding does.
+whose attention is computed in float32, at most in any step.
+
+How far may they go? `nudged` is a run of PyTorch's from weights that were moved by half a rounding
+of float16: what rounding alone does. The spread is the largest distance between the losses of two
+of PyTorch's own runs (its default, each backend, the nudged ones) in any step. A kernel's losses are
+PyTorch's if they are no further from the default's than that.
 
 `skipped` counts the steps that the loss scaler left out, because a gradient was not finite.
 `attention` is the part of a step that goes when every head returns its v: copies are counted.
@@ -20,6 +23,7 @@ import argparse
 import contextlib
 import functools
 import importlib
+import itertools
 import math
 import statistics
 import time
@@ -35,6 +39,7 @@ Attention = Callable[[torch.Tensor, torch.Tensor, torch.Tensor], torch.Tensor]
 FLOAT32 = "float32 attention"
 SCALE = 1024.0
 NUDGE = 2.0**-12  # half of the distance between float16 numbers, relative
+NUDGED = ("sdpa", "sdpa, flash")  # runs of which there is a nudged one
 
 
 @dataclass(frozen=True)
@@ -233,15 +238,18 @@ def compare(size: Size, headdim: int, device: str, package: object) -> None:
     """Train with every attention there is and print a table."""
     data = [draw_tokens(size, step).to(device) for step in range(size.steps)]
     run = functools.partial(train, size, headdim, device, data=data)
-    others = backends() if device != "cpu" else {}
-    if device != "cpu" and (third := flash_attn_3()):
-        others["flash_attn_3"] = third
-    exported = {package.__name__: package.attention} if package else {}
-    for attention in (sdpa, in_float32, *others.values(), *exported.values()):
+    own = {"sdpa": sdpa} | (backends() if device != "cpu" else {})
+    third = flash_attn_3() if device != "cpu" else None
+    others = {"flash_attn_3": third} if third else {}
+    if package:
+        others[package.__name__] = package.attention
+    for attention in (in_float32, *own.values(), *others.values()):
         train(size, headdim, device, attention, data[:3])  # compiles, tunes
-    found = {FLOAT32: run(in_float32), "sdpa": run(sdpa), "sdpa, nudged": run(sdpa, nudged=True)}
-    for name, attention in (*exported.items(), *others.items()):
-        found[name] = run(attention)
+    found = {FLOAT32: run(in_float32)} | {name: run(each) for name, each in own.items()}
+    for name in filter(own.get, NUDGED):
+        found[f"{name}, nudged"] = run(own[name], nudged=True)
+    of_pytorch = [name for name in found if name != FLOAT32]
+    found |= {name: run(each) for name, each in others.items()}
     if package and device != "cpu":
         with behind_sdpa(package):
             found[f"{package.__name__}, by enable()"] = run(sdpa)
@@ -257,17 +265,29 @@ def compare(size: Size, headdim: int, device: str, package: object) -> None:
     print("|---|---:|---:|---:|---:|---:|---:|---:|---:|---:|")
     base = found[FLOAT32]
     for name, each in found.items():
-        own = each.step_ms - rest.step_ms
+        part_ms = each.step_ms - rest.step_ms
         tokens = size.batch * size.seqlen / each.step_ms * 1e3
-        off = max(abs(a - b) for a, b in zip(each.losses, base.losses, strict=True))
+        off = distance(each, base)
         print(
-            f"| {name} | {each.step_ms:.2f} | {tokens:,.0f} | {own:.2f} | {own / each.step_ms:.0%} "
+            f"| {name} | {each.step_ms:.2f} | {tokens:,.0f} | {part_ms:.2f} | {part_ms / each.step_ms:.0%} "
             f"| {each.prefill_ms:.2f} | {each.memory_gib:.2f} | {each.skipped} "
             f"| {each.losses[-1]:.4f} | {off:.1e} |"
         )
-    print(
-        f"first loss {base.losses[0]:.4f}; off: the largest distance to {FLOAT32}'s in any step\n"
-    )
+    print(f"first loss {base.losses[0]:.4f}; off: the largest distance to {FLOAT32}'s in any step")
+    pairs = itertools.combinations(of_pytorch, 2)
+    spread, one, two = max((distance(found[a], found[b]), a, b) for a, b in pairs)
+    print(f"spread of PyTorch's own: {spread:.1e} ({one} and {two})")
+    for name in list(found)[1 + len(of_pytorch) :]:
+        off = distance(found[name], found["sdpa"])
+        near, nearest = min((distance(found[name], found[each]), each) for each in of_pytorch)
+        word = "within" if off <= spread else "beyond"
+        print(f"{name}: {off:.1e} from sdpa, {near:.1e} from the nearest ({nearest}): {word}")
+    print()
+
+
+def distance(one: Outcome, other: Outcome) -> float:
+    """The largest between their losses in any step."""
+    return max(abs(a - b) for a, b in zip(one.losses, other.losses, strict=True))
 
 
 def main() -> None:

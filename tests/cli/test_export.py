@@ -327,5 +327,9 @@ def test_the_example_trains_with_the_pair(pair: Path) -> None:
     assert list(rows)[2:] == ["float32 attention", "sdpa", "sdpa, nudged", PACKAGE]
     losses = {name: (float(row[-2]), float(row[-1])) for name, row in list(rows.items())[2:]}
     assert losses["float32 attention"][1] == 0 < losses[PACKAGE][1] < 1e-3, "rounding, no more"
+    (told,) = (line for line in done.stdout.splitlines() if line.startswith(f"{PACKAGE}: "))
+    assert " from sdpa, " in told and told.endswith((": within", ": beyond"))
+    spread = float(done.stdout.split("spread of PyTorch's own: ")[1].split()[0])
+    assert (float(told.split()[1]) <= spread) == told.endswith("within")
     first = float(done.stdout.split("first loss ")[1].split(";")[0])
     assert losses[PACKAGE][0] < first
