@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 from pathlib import Path
 
@@ -10,7 +11,6 @@ import pytest
 from harness import PROTOCOL
 from harness.board import record
 from harness.campaign import devices
-from harness.campaign.devices import visible
 from harness.campaign.node import offers, wants
 from harness.campaign.placement import Placement
 from harness.campaign.unit import Unit, misfit, plan_units, to_text
@@ -19,6 +19,8 @@ from harness.cli.dispatch import recorded_in
 from harness.cli.main import parse_args
 from harness.cli.run_options import placement_of
 from harness.errors import UnavailableError, UsageError
+from harness.measure import machine
+from harness.measure.machine import visible
 from harness.measure.stopping import StoppingRule
 from harness.schema import Machine, Status
 from tests.board.factory import H200, result
@@ -99,6 +101,24 @@ def test_visible_gpus() -> None:
     assert visible(uuids, {"CUDA_VISIBLE_DEVICES": "GPU-b"}) == [1]
     assert visible(uuids, {"CUDA_VISIBLE_DEVICES": "1,7,0"}) == [1]
     assert visible(uuids, {"CUDA_VISIBLE_DEVICES": ""}) == []
+
+
+@pytest.mark.parametrize(("told", "wanted"), [("1", "H200 1"), (None, "H200 0"), ("", "cpu")])
+def test_a_run_takes_the_first_visible_gpu(
+    monkeypatch: pytest.MonkeyPatch, told: str | None, wanted: str
+) -> None:
+    library = type("NVML", (), {"nvmlDeviceGetCount": lambda: 2})
+    monkeypatch.setattr(machine, "nvml", lambda: contextlib.nullcontext(library))
+    monkeypatch.setattr(machine, "gpu_uuids", lambda: ["GPU-a", "GPU-b"])
+    monkeypatch.setattr(
+        machine, "_describe", lambda _, index, __: Machine(gpu=f"H200 {index}", sms=1)
+    )
+    if told is None:
+        monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    else:
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", told)
+    found = machine.inspect_machine()
+    assert (found.gpu if found.has_gpu else "cpu") == wanted
 
 
 def test_a_node_offers_what_a_unit_wants() -> None:
