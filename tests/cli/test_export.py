@@ -6,6 +6,7 @@ import functools
 import json
 import os
 import py_compile
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -194,6 +195,18 @@ def test_verify_judges_the_evidence_with_a_checkout(pair: Path) -> None:
     assert done.returncode == 3, done.stderr
     assert "audit: 3 records of triton_champion" in done.stdout
     assert "CANNOT: triton_backward was exported without a row" in done.stdout
+
+
+def test_verify_judges_the_run_of_the_first_board(pair: Path, tmp_path: Path) -> None:
+    copy = shutil.copytree(pair, tmp_path / "copy")
+    lines = (copy / PACKAGE / "forward.jsonl").read_bytes()
+    later = record.parse(lines.splitlines()[0]).model_copy(
+        update={"run": "r9", "date": "2026-12-31", "suite": "another"}
+    )
+    path = record.append(tmp_path / "later", later)
+    (copy / PACKAGE / "forward.jsonl").write_bytes(lines + path.read_bytes())
+    done = python(copy, "-m", PACKAGE, "verify", "--checkout", HOME)
+    assert "audit: 3 records of triton_champion" in done.stdout, done.stdout
 
 
 # --------------------------------------------------------------------------- what is refused
