@@ -255,22 +255,27 @@ def sdpa_slot():
 
 
 def strided():
-    """Exported with --strided, the forward is given views as they are; the backward is not."""
-    forward = PACKAGE.ops.judged.function("forward")
-    seen = []
+    """A part that is exported as one that takes any strides is given views as they are."""
+    ops, function, seen = PACKAGE.ops, PACKAGE.ops.judged.function, []
 
-    def watched(q, k, v, *rest, **more):
-        seen.append(q.is_contiguous())
-        return forward(q, k, v, *rest, **more)
+    def watched(name):
+        def call(*inputs, **more):
+            seen.append((name, inputs[0].is_contiguous()))
+            if name == "backward":  # this one takes none
+                inputs = (*ops._ready(*inputs[:6]), *inputs[6:])
+            return function(name)(*inputs, **more)
 
-    given, PACKAGE.ops.STRIDED = PACKAGE.ops.STRIDED, True
-    function = PACKAGE.ops.judged.function
-    PACKAGE.ops.judged.function = lambda name: watched if name == "forward" else function(name)
-    near(*trained(PACKAGE.attention, strided=True))
+        return call
+
+    given = ops.STRIDED, ops.BACKWARD_STRIDED
+    ops.judged.function = watched
+    for ops.STRIDED, ops.BACKWARD_STRIDED in ((True, False), (True, True)):
+        near(*trained(PACKAGE.attention, strided=True))
     q, k, v = draw(strided=True)
     near([PACKAGE.attention(q, k, v)], reference(q, k, v, q))
-    PACKAGE.ops.judged.function, PACKAGE.ops.STRIDED = function, given
-    assert (given, seen) == (False, [False, False])
+    ops.judged.function, (ops.STRIDED, ops.BACKWARD_STRIDED) = function, given
+    told = [("forward", False), ("backward", True), ("forward", False), ("backward", False)]
+    assert (given, seen) == ((False, False), [*told, ("forward", False)])
 
 
 def what_no_case_had_together():
