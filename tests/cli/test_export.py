@@ -6,6 +6,7 @@ import functools
 import json
 import os
 import py_compile
+import re
 import shutil
 import subprocess
 import sys
@@ -337,12 +338,16 @@ def test_the_example_trains_with_the_pair(pair: Path) -> None:
     assert done.returncode == 0, done.stderr
     cells = [line.strip("| ").split(" | ") for line in done.stdout.splitlines() if "|" in line]
     rows = {row[0]: row[1:] for row in cells}
-    assert list(rows)[2:] == ["float32 attention", "sdpa", "sdpa, nudged", PACKAGE]
+    assert list(rows)[2:] == [
+        *("float32 attention", "sdpa", *(f"sdpa, nudged {seed}" for seed in (1, 2, 3))),
+        PACKAGE,
+    ]
     losses = {name: (float(row[-2]), float(row[-1])) for name, row in list(rows.items())[2:]}
     assert losses["float32 attention"][1] == 0 < losses[PACKAGE][1] < 1e-3, "rounding, no more"
     (told,) = (line for line in done.stdout.splitlines() if line.startswith(f"{PACKAGE}: "))
-    assert " from sdpa, " in told and told.endswith((": within", ": beyond"))
-    spread = float(done.stdout.split("spread of PyTorch's own: ")[1].split()[0])
-    assert (float(told.split()[1]) <= spread) == told.endswith("within")
+    (of,) = (line for line in done.stdout.splitlines() if line.startswith("spread of PyTorch"))
+    spread, own = ([float(x) for x in re.findall(r"\d\.\de[+-]\d+", line)] for line in (of, told))
+    assert told.endswith((": within", ": beyond"))
+    assert told.endswith("beyond") or all(a <= b for a, b in zip(own, spread, strict=True))
     first = float(done.stdout.split("first loss ")[1].split(";")[0])
     assert losses[PACKAGE][0] < first
