@@ -7,6 +7,7 @@ import json
 import os
 import py_compile
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -221,6 +222,18 @@ def test_verify_judges_the_evidence_with_a_checkout(pair: Path) -> None:
     assert "CANNOT: triton_backward was exported without a row" in done.stdout
 
 
+def test_verify_judges_the_run_of_the_first_board(pair: Path, tmp_path: Path) -> None:
+    copy = shutil.copytree(pair, tmp_path / "copy")
+    lines = (copy / PACKAGE / "forward.jsonl").read_bytes()
+    later = record.parse(lines.splitlines()[0]).model_copy(
+        update={"run": "r9", "date": "2026-12-31", "suite": "another"}
+    )
+    path = record.append(tmp_path / "later", later)
+    (copy / PACKAGE / "forward.jsonl").write_bytes(lines + path.read_bytes())
+    done = python(copy, "-m", PACKAGE, "verify", "--checkout", HOME)
+    assert "audit: 3 records of triton_champion" in done.stdout, done.stdout
+
+
 # --------------------------------------------------------------------------- what is refused
 
 
@@ -363,8 +376,16 @@ def test_the_example_trains_with_the_pair(pair: Path) -> None:
     assert done.returncode == 0, done.stderr
     cells = [line.strip("| ").split(" | ") for line in done.stdout.splitlines() if "|" in line]
     rows = {row[0]: row[1:] for row in cells}
-    assert list(rows)[2:] == ["float32 attention", "sdpa", "sdpa, nudged", PACKAGE]
+    assert list(rows)[2:] == [
+        *("float32 attention", "sdpa", *(f"sdpa, nudged {seed}" for seed in (1, 2, 3))),
+        PACKAGE,
+    ]
     losses = {name: (float(row[-2]), float(row[-1])) for name, row in list(rows.items())[2:]}
     assert losses["float32 attention"][1] == 0 < losses[PACKAGE][1] < 1e-3, "rounding, no more"
+    (told,) = (line for line in done.stdout.splitlines() if line.startswith(f"{PACKAGE}: "))
+    (of,) = (line for line in done.stdout.splitlines() if line.startswith("spread of PyTorch"))
+    spread, own = ([float(x) for x in re.findall(r"\d\.\de[+-]\d+", line)] for line in (of, told))
+    assert told.endswith((": within", ": beyond"))
+    assert told.endswith("beyond") or all(a <= b for a, b in zip(own, spread, strict=True))
     first = float(done.stdout.split("first loss ")[1].split(";")[0])
     assert losses[PACKAGE][0] < first
