@@ -90,6 +90,15 @@ def test_what_two_cases_invite_alike_is_asked_once_and_counts_for_both(
     assert [k.worst and k.worst.rel_l2 for k in checks.evidence.values()] == [0.25] * 3
 
 
+def test_other_bits_on_one_question_are_other_bits(monkeypatch: pytest.MonkeyPatch) -> None:
+    def at_17(case: Case) -> BurstReport:
+        return BurstReport(status=Status.PASSED, deterministic=case.seqlen != 17)
+
+    checks = Checks(monkeypatch, at_17, case_of("short", 512))
+    assert checks.asked[-1].seqlen != 17, "somebody asks again after it"
+    assert checks.evidence["short"].deterministic is False
+
+
 def test_a_probe_that_was_failed_is_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
     def wrong_at_17(case: Case) -> BurstReport:
         return BurstReport(status=Status.INCORRECT if case.seqlen == 17 else Status.PASSED)
