@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import random
 import re
 
@@ -87,6 +88,20 @@ def test_tables_are_well_formed() -> None:
         cells = len(re.findall(r"(?<!\\)\|", line))
         assert columns in (0, cells), line
         columns = cells
+
+
+def test_who_is_bitwise_repeatable_is_named_where_somebody_is_not() -> None:
+    def told(**same: bool) -> str:
+        results = run_of({"a": 0.9, "b": 1.1}, deterministic=True)
+        for one, (config, value) in itertools.product(results, same.items()):
+            if (one.entry, one.config) == ("b", config):
+                results[results.index(one)] = one.model_copy(update={"deterministic": value})
+        found = re.search(r"^Bitwise repeatable .*$", board_text(results), re.MULTILINE)
+        return found[0] if found else ""
+
+    assert told(hdim128_seq8k=False) == "Bitwise repeatable on every config: `a`, `sdpa_cudnn`."
+    assert told(hdim64_seq4k=None) == told(hdim128_seq8k=False), "nobody asked it there"
+    assert told(hdim64_seq4k=True) == "", "everybody is: it tells nobody apart"
 
 
 def test_ties_tell_what_would_separate_them() -> None:

@@ -120,6 +120,15 @@ def test_the_evidence_of_a_case_says_that_its_lse_was_asked_for(
     assert [known.lse for known in checks.evidence.values()] == [False, False]
 
 
+def test_other_bits_on_one_question_are_other_bits(monkeypatch: pytest.MonkeyPatch) -> None:
+    def at_17(case: Case) -> BurstReport:
+        return BurstReport(status=Status.PASSED, deterministic=case.seqlen != 17)
+
+    checks = Checks(monkeypatch, at_17, case_of("short", 512))
+    assert checks.asked[-1].seqlen != 17, "somebody asks again after it"
+    assert checks.evidence["short"].deterministic is False
+
+
 def test_a_probe_that_was_failed_is_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
     def wrong_at_17(case: Case) -> BurstReport:
         return BurstReport(status=Status.INCORRECT if case.seqlen == 17 else Status.PASSED)
