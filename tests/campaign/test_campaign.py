@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
 import os
@@ -23,7 +24,6 @@ from harness.board import record
 from harness.board.store import Store
 from harness.campaign import devices
 from harness.campaign.campaign import RETRIES, Campaign
-from harness.campaign.devices import visible
 from harness.campaign.executor import Told, gone
 from harness.campaign.local import COMMAND, Local
 from harness.campaign.node import offers, wants
@@ -34,6 +34,8 @@ from harness.cli.dispatch import recorded_in
 from harness.cli.main import parse_args
 from harness.cli.run_options import placement_of
 from harness.errors import UnavailableError, UsageError
+from harness.measure import machine
+from harness.measure.machine import visible
 from harness.measure.stopping import StoppingRule
 from harness.process import process_tree
 from harness.process.project import HOME as ROOT
@@ -189,6 +191,24 @@ def test_visible_gpus() -> None:
     assert visible(uuids, {"CUDA_VISIBLE_DEVICES": "GPU-b"}) == [1]
     assert visible(uuids, {"CUDA_VISIBLE_DEVICES": "1,7,0"}) == [1]
     assert visible(uuids, {"CUDA_VISIBLE_DEVICES": ""}) == []
+
+
+@pytest.mark.parametrize(("told", "wanted"), [("1", "H200 1"), (None, "H200 0"), ("", "cpu")])
+def test_a_run_takes_the_first_visible_gpu(
+    monkeypatch: pytest.MonkeyPatch, told: str | None, wanted: str
+) -> None:
+    library = type("NVML", (), {"nvmlDeviceGetCount": lambda: 2})
+    monkeypatch.setattr(machine, "nvml", lambda: contextlib.nullcontext(library))
+    monkeypatch.setattr(machine, "gpu_uuids", lambda: ["GPU-a", "GPU-b"])
+    monkeypatch.setattr(
+        machine, "_describe", lambda _, index, __: Machine(gpu=f"H200 {index}", sms=1)
+    )
+    if told is None:
+        monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    else:
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", told)
+    found = machine.inspect_machine()
+    assert (found.gpu if found.has_gpu else "cpu") == wanted
 
 
 def test_a_node_offers_what_a_unit_wants() -> None:

@@ -260,6 +260,28 @@ def test_a_folder_called_like_a_file_does_not_take_the_name_of_another(root: Pat
     assert "next: mv " in str(request.refused[0])
 
 
+@pytest.mark.parametrize("place", ["elsewhere/mine", "submissions/group/mine"])
+def test_a_folder_from_elsewhere_does_not_take_the_row_of_another(root: Path, place: str) -> None:
+    away, named = root / "elsewhere" / "mine", root / place
+    for path in (away, named.parent):
+        path.mkdir(parents=True, exist_ok=True)
+    (away / "submission.py").write_text(GOOD)
+    if not named.exists():
+        named.symlink_to(away)
+    with pytest.raises(SubmissionError, match="called 'mine', which is taken"):
+        asked(root, str(named))
+    away.rename(root / "elsewhere" / "ours")
+    assert [one.name for one in asked(root, str(root / "elsewhere" / "ours")).entrants] == ["ours"]
+
+
+def test_a_name_that_no_row_can_carry_is_refused_with_its_folders(root: Path) -> None:
+    folder = root / "submissions" / ("g" * 60) / ("h" * 60)
+    folder.mkdir(parents=True)
+    (folder / "submission.py").write_text(GOOD)
+    with pytest.raises(SubmissionError, match="is no name for a row; at most 80 letters"):
+        asked(root, "g" * 60)
+
+
 def test_one_bad_folder_is_left_out_and_told(root: Path) -> None:
     (root / "submissions" / "other" / "manifest.yaml").write_text("name: &a [*a]\n")
     request = asked(root, "all")
@@ -330,7 +352,8 @@ def test_the_error_comes_back_whole() -> None:
 
 
 def test_who_has_nothing_to_say_passes() -> None:
-    checked_apart(lambda: None, "mine.py")
+    assert checked_apart(lambda: True, "mine.py")
+    assert not checked_apart(lambda: False, "mine.py")
 
 
 @pytest.mark.parametrize(

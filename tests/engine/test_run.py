@@ -20,7 +20,7 @@ from harness.engine.burst import Question, run_burst
 from harness.engine.guards.budget import Budget
 from harness.engine.guards.quiet import Quiet
 from harness.engine.run import Run
-from harness.engine.run_state import wanted_cases
+from harness.engine.run_state import wanted_probes
 from harness.errors import WireError
 from harness.problems import get_problem
 from harness.problems.base import Probe
@@ -72,9 +72,9 @@ def test_claims_that_refuse_every_case_make_no_room_for_others_to_fill() -> None
     suite, problem = load_suite("quick", ROOT / "configs"), get_problem("attention_forward")
     odd = SimpleNamespace(manifest=SimpleNamespace(claims=Claims(seqlen_multiple=1 << 24)))
     wide = SimpleNamespace(manifest=SimpleNamespace(claims=Claims(seqlen_multiple=64)))
-    plain = wanted_cases(suite, problem, [SimpleNamespace(entrant=wide)])  # type: ignore[list-item]
+    plain = wanted_probes(suite, problem, [SimpleNamespace(entrant=wide)])  # type: ignore[list-item]
     both = [SimpleNamespace(entrant=each) for each in (wide, odd)]
-    assert wanted_cases(suite, problem, both) == plain  # type: ignore[arg-type]
+    assert wanted_probes(suite, problem, both) == plain  # type: ignore[arg-type]
     assert len(plain) > len(suite.cases)
 
 

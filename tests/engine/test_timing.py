@@ -22,7 +22,7 @@ from harness.measure.verdict import Evidence
 from harness.problems import get_problem
 from harness.problems.base import Probe
 from harness.process.messages import BurstReport
-from harness.schema import Case, Entrant, Error, Kind, Manifest, Status, Suite, Telemetry
+from harness.schema import Case, Claims, Entrant, Error, Kind, Manifest, Status, Suite, Telemetry
 from tests.engine.factory import worker
 
 PROBLEM = get_problem("attention_forward")
@@ -38,15 +38,20 @@ def case_of(name: str, seqlen: int = 64, headdim: int = 64) -> Case:
 class Checks:
     """Checks of one entrant whose answers `reply` makes; `asked` are the cases and their shapes."""
 
-    def __init__(self, monkeypatch: pytest.MonkeyPatch, reply: Any, *cases: Case) -> None:
-        manifest = Manifest(name="mine")
+    def __init__(
+        self, monkeypatch: pytest.MonkeyPatch, reply: Any, *cases: Case, lse: bool = False
+    ) -> None:
+        manifest = Manifest(name="mine", claims=Claims(lse=lse))
         who = {"name": "mine", "kind": Kind.SUBMISSION, "folder": Path(), "source_sha256": "0"}
         entrant = Entrant.model_validate(who | {"manifest": manifest})
         self.evidence = {case.name: Evidence(entrant, case) for case in cases}
         self.asked: list[Case] = []
+        self.lse_of: list[str] = []  # cases whose lse was asked for
 
         def run_burst(state: object, name: str, question: Question, timeout_s: float) -> Any:
             self.asked.append(question.probe.case)
+            if "return_lse" in question.probe.kwargs:
+                self.lse_of.append(question.probe.case.name)
             return reply(question.probe.case)
 
         monkeypatch.setattr(correctness, "run_burst", run_burst)
@@ -99,6 +104,31 @@ def test_what_two_cases_invite_alike_is_asked_once_and_counts_for_both(
     assert [k.worst and k.worst.rel_l2 for k in checks.evidence.values()] == [0.25] * 3
 
 
+def test_the_evidence_of_a_case_says_that_its_lse_was_asked_for(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def right(_: Case) -> BurstReport:
+        return BurstReport(status=Status.PASSED, error=EXACT)
+
+    cases = case_of("short", 512), case_of("longer", 1024)
+    checks = Checks(monkeypatch, right, *cases, lse=True)
+    assert checks.lse_of.count("longer") == 1, "its own shape; what is near it was asked before"
+    assert checks.lse_of.count("short") > 1
+    assert [known.lse for known in checks.evidence.values()] == [True, True]
+    checks = Checks(monkeypatch, right, *cases)
+    assert not checks.lse_of
+    assert [known.lse for known in checks.evidence.values()] == [False, False]
+
+
+def test_other_bits_on_one_question_are_other_bits(monkeypatch: pytest.MonkeyPatch) -> None:
+    def at_17(case: Case) -> BurstReport:
+        return BurstReport(status=Status.PASSED, deterministic=case.seqlen != 17)
+
+    checks = Checks(monkeypatch, at_17, case_of("short", 512))
+    assert checks.asked[-1].seqlen != 17, "somebody asks again after it"
+    assert checks.evidence["short"].deterministic is False
+
+
 def test_a_probe_that_was_failed_is_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
     def wrong_at_17(case: Case) -> BurstReport:
         return BurstReport(status=Status.INCORRECT if case.seqlen == 17 else Status.PASSED)
@@ -123,6 +153,7 @@ class Bench:
         self.strangers: dict[int, list[str]] = {}
         self.looks = 0
         self.now_s = 0.0
+        self.rest_ms = 0.4
         other: Any = SimpleNamespace(
             detach=lambda label: None,
             energy_j=lambda: None,
@@ -162,7 +193,9 @@ class Bench:
 
     def run_burst(self, state: State, name: str, *_: object, **__: object) -> BurstReport:
         self.turns.append(name)
-        return BurstReport(status=Status.PASSED, calls_ms=(1.0, 1.0), t2_ms=3.0, rest_ms=0.4)
+        return BurstReport(
+            status=Status.PASSED, calls_ms=(1.0, 1.0), t2_ms=3.0, rest_ms=self.rest_ms
+        )
 
     def wake(self, name: str) -> None:
         """Have what `name` started run on in the turns of others."""
@@ -272,3 +305,15 @@ def test_the_last_one_compared_is_any_of_them() -> None:
 
 def test_a_baseline_is_what_it_says() -> None:
     assert last_compared(1, Kind.BASELINE) is None
+
+
+def test_who_heats_the_chip_behind_its_bursts_has_no_time(bench: Bench) -> None:
+    bench.run(0)
+    bench.rest_ms = 190.0
+    bench.run(1)
+    assert bench.state.record("mine", CASE).status is None, "once may be the host"
+    bench.run(2)
+    known = bench.state.record("mine", CASE)
+    assert known.status is Status.LEFT_WORK_RUNNING
+    assert "up to 190 ms behind 2 of 3 bursts" in known.reason
+    assert bench.state.record("base", CASE).status is None

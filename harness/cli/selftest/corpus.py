@@ -35,7 +35,6 @@ from harness.process.project import HOME
 from harness.process.sandbox.removal import remove_tree
 from harness.schema import (
     BLAMELESS,
-    LATE_REST_MS,
     Case,
     Entrant,
     Frozen,
@@ -68,7 +67,6 @@ class Expectation(Frozen):
     work_class: tuple[str, ...] = ()  # nor with kernels of this class
     all_blocks: bool = False  # nor with all samples taken
     no_orphans: bool = False  # nor if nothing of it is left running
-    waited_for: bool = False  # nor if what it left running was waited for
     slower_on_hidden: bool = False  # nor if its row says that official shapes are its fast ones
     neutral: str = ""  # why PASSED is harmless at all
     dtype: str = "fp16"
@@ -370,11 +368,6 @@ def harmless(
             f"class {' or '.join(expect.work_class)}",
         ),
         (expect.all_blocks, lambda: result.blocks >= suite.blocks, "all samples were taken"),
-        (
-            expect.waited_for,
-            lambda: any(s.rest_ms > LATE_REST_MS for s in result.samples),
-            "what it left running was waited for in its own turn",
-        ),
         (expect.no_orphans, lambda: orphans == 0, "nothing of it was left running"),
         (expect.slower_on_hidden, lambda: slower, "its row says: faster on official shapes"),
     ]
