@@ -38,7 +38,7 @@ LAWS = {
     "process.sandbox.usage": set(),
     "measure.stats": set(),
     "measure.stopping": {"measure.stats"},
-    "measure.two_clocks": {"schema"},
+    "measure.two_clocks": {"schema", "process.messages"},
     "measure.plan": {"schema", "problems", "problems.base"},
     "measure.telemetry": {"schema"},
     "catalog.source_files": {"errors", "process.sandbox.removal", "process.text"},
