@@ -15,7 +15,7 @@ from harness.errors import SubmissionError, UsageError, did_you_mean
 from harness.problems import PROBLEMS, Problem, get_problem
 from harness.process.project import layers
 from harness.process.text import encoded_bytes, shown
-from harness.schema import NAME_PATTERN, Entrant, Kind, Manifest
+from harness.schema import MOST_NAME, NAME_PATTERN, Entrant, Kind, Manifest
 
 ALL = "all"  # the word for every entry of a folder
 ENTRIES = (".py", ".cu")
@@ -58,7 +58,7 @@ def gather(
         for path in paths:
             try:
                 entrant = load_entrant(path, kind, problem, root)
-                if entrant.name in taken:
+                if entrant.name in taken or _is_anothers(entrant, root):
                     raise SubmissionError(
                         f"{shown(path)}: an entry called '{entrant.name}', which is taken",
                         "rename its folder and the name in its manifest",
@@ -75,6 +75,14 @@ def gather(
     if refused and not found:
         raise refused[0]
     return list(found.values()), refused
+
+
+def _is_anothers(entrant: Entrant, root: Path) -> bool:
+    """Whether a folder from elsewhere is called as one of `root`: it would take that one's row."""
+    homes = [layer.resolve() for layer in layers(root)]
+    if any(entrant.folder.is_relative_to(home) for home in homes):
+        return False
+    return any((home / f"{entrant.name}{end}").exists() for home in homes for end in ("", *ENTRIES))
 
 
 def problem_of(names: Iterable[str], root: Path) -> Problem:
@@ -372,17 +380,18 @@ def _display_name(path: Path, manifest: Manifest, root: Path | None) -> str:
         )
     for layer in layers(root) if root is not None else ():
         if path.resolve().is_relative_to(layer.resolve()):
-            return entry_name(path.resolve().relative_to(layer.resolve()).as_posix())
+            name = entry_name(path.resolve().relative_to(layer.resolve()).as_posix())
+            return _usable(name, path)
     return manifest.name
 
 
 def _usable(name: str, path: Path) -> str:
     """`name`, if rows can carry it; where no manifest gives a name the file's or folder's is it."""
-    if re.fullmatch(NAME_PATTERN, name):
+    if len(name) <= MOST_NAME and re.fullmatch(NAME_PATTERN, name):
         return name
     better = re.sub(r"[^A-Za-z0-9_.-]+", "_", name).strip("_.-")[:40] or "mine"
     raise SubmissionError(
-        f"{path}: '{name}' is no name for a row; letters, digits, _ . and - only",
+        f"{path}: '{name}' is no name for a row; at most {MOST_NAME} letters, digits, _ . and -",
         f"mv '{path}' '{path.with_name(better + path.suffix)}'",
     )
 

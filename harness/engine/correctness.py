@@ -84,5 +84,5 @@ def _verified_burst(
         state.answered[name, probe.question] = reply.error
         if reply.error:
             known.saw(reply.error)
-        if reply.deterministic is not None:
-            known.deterministic = reply.deterministic
+        if reply.deterministic is not None:  # other bits once are other bits
+            known.deterministic = reply.deterministic and known.deterministic is not False

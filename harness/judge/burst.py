@@ -14,7 +14,7 @@ One burst (K calls):
 Queueing first hides the host's launch latency from T1 (7 µs for a bare launch, 20 to 180 µs
 through PyTorch) without giving anyone a head start: what was queued early finds no inputs. T2 lies
 between two events of the judge's own stream, so no host's scheduler is in it either. The gate
-opens after `gate_delay_s` whatever the worker does, so a submission that synchronises inside its
+opens after `gate_delay_ms` whatever the worker does, so a submission that synchronises inside its
 call only loses that. Between the two words there are the worker's calls and nothing else: no copy
 of ours that it could leave out. Without shared device memory the inputs exist before `go`, T1
 carries the latency of the first launch, and the worker copies its outputs into slots.
@@ -37,13 +37,13 @@ from harness.judge.inputs import Inputs
 from harness.judge.locate import located
 from harness.judge.numerics import error_of
 from harness.judge.sampled import Sampled
-from harness.judge.stream import OwnTime, StreamLatch, gate_delay_s
+from harness.judge.stream import OwnTime, StreamLatch
 from harness.judge.withheld import Withheld
 from harness.problems.base import keywords
 from harness.process import wire
 from harness.process.cuda.arena_layout import OUTPUT_SHARES, share_bytes
 from harness.process.cuda.shared_memory import DTYPES, Arena, ArenaKind
-from harness.process.messages import BurstReport, WorkerReply, understood
+from harness.process.messages import BurstReport, WorkerReply, gate_delay_ms, understood
 from harness.schema import CONFESSIONS, Error, Status
 
 REHEARSALS = 3  # of each kind of burst
@@ -267,7 +267,7 @@ class WorkerLink:
             _copy_all(*copies)
             gate.lend(withheld.reveal, sampled.take)
             self.send({"op": "go", "turn": gate.turn})
-            time.sleep(gate_delay_s(inputs.calls))
+            time.sleep(gate_delay_ms(inputs.calls) / 1e3)
             gate.wait_reached()
             gate.open()
             reply = self._done(patience)

@@ -20,10 +20,6 @@ import torch
 
 from harness.process.cuda.driver import CudaDriver, timer
 
-#: Long enough for ten calls of a host that needs 200 µs each: all of a burst is queued before it
-#: starts. Behind the tenth a host may be slower: on one H200 FlashAttention-3 needed 0.4 ms a call
-#: there, and a burst of 24 that began too early waited for it, and for the GPU's next time slice.
-GATE_DELAY_S, GATE_CALLS, GATE_CALL_S = 2e-3, 10, 1e-3
 MOST_PLACED_MS = 0.03
 
 
@@ -80,11 +76,6 @@ class StreamLatch:
         self._end.synchronize()
         own = self._start.elapsed_time(self._ready) + self._done.elapsed_time(self._end)
         return float(self._start.elapsed_time(self._end)), float(own)
-
-
-def gate_delay_s(calls: int) -> float:
-    """How long the gate stays shut, so that `calls` calls are queued behind it."""
-    return GATE_DELAY_S + GATE_CALL_S * max(0, calls - GATE_CALLS)
 
 
 class OwnTime:

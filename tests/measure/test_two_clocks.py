@@ -267,7 +267,16 @@ def with_calls(told: list[Sample], shares: list[float]) -> list[Sample]:
     ]
 
 
-@pytest.mark.parametrize("shares", [[95, 1, 1, 1, 1, 1], [3, 0.1, 0.1, 3, 0.1, 0.1]])
+@pytest.mark.parametrize(
+    "shares",
+    [
+        [95, 1, 1, 1, 1, 1],
+        [3, 0.1, 0.1, 3, 0.1, 0.1],
+        [1, 1, 1, 1, 1, 95],  # the last one, when all that it needs is there
+        [0.1, 3, 0.1, 3, 0.1, 3.1],
+        [1, 99],
+    ],
+)
 def test_a_call_that_answers_for_its_neighbours_is_refused(shares: list[float]) -> None:
     """The mean is what the burst took, but no call alone would be as fast."""
     honest = blocks(random.Random(1))

@@ -16,7 +16,7 @@ from typing import Any
 
 from harness import __version__
 from harness.board.render.markdown import safe
-from harness.board.render.text import sanitize
+from harness.board.render.text import DOUBT, UNHELD, milliseconds, number, sanitize
 from harness.cli.commands.export.evidence import Part
 from harness.errors import typed
 from harness.process.project import HOME
@@ -204,6 +204,9 @@ def _table(part: Part) -> Iterator[str]:
         yield f"`{part.entrant.name}` on {board.gpu}, suite {board.suite}:\n"
         yield f"| shape | ms | TFLOP/s | × {board.headline} |\n|---|---:|---:|---:|"
         for r in row.results:
-            ratio = f"{r.speedup.value:.3f}" if r.speedup else "–"
-            yield f"| {r.config} | {r.latency_ms:.4g} | {r.tflops:.1f} | {ratio} |"
-        yield ""
+            ratio, doubt = r.speedup.value if r.speedup else None, DOUBT * (r.held in UNHELD)
+            figures = (milliseconds(r.latency_ms), number(r.tflops, 1), number(ratio, 3))
+            yield f"| {r.config} | {' | '.join(figure + doubt for figure in figures)} |"
+        held = sorted({r.held for r in row.results} & UNHELD.keys())
+        notes = [f"{DOUBT} {UNHELD[each]}" for each in held] + ([row.why] if row.why else [])
+        yield "".join(f"\n{safe(note)}" for note in notes) + "\n"

@@ -39,6 +39,7 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="the forward takes tensors of any strides and alignment; else it is given copies",
     )
+    add("--backward-strided", action="store_true", help="so does the backward")
     add("--unjudged", action="store_true", help="also what no record holds, without evidence")
     query.add_results(parser)
 
@@ -47,6 +48,8 @@ def run(args: argparse.Namespace) -> int:
     """Exit code 0, or 2 and what to type where the entry cannot be exported."""
     forward = replace(_part(args, args.entry, get_problem(FORWARD)), strided=args.strided)
     backward = _part(args, args.backward, get_problem(BACKWARD)) if args.backward else None
+    if backward:
+        backward = replace(backward, strided=args.backward_strided)
     if backward and not forward.returns_lse:
         raise UsageError(
             f"{args.backward} takes the forward's lse, and {forward.entrant.name} gives none: "

@@ -9,7 +9,7 @@ from typing import Any
 
 from harness.board import record
 from harness.board.export import of_board
-from harness.board.rank import Board, Leaderboard, Row, wrong_on_hidden
+from harness.board.rank import WRONG, Board, Leaderboard, Row
 from harness.board.render.heat_map import loss_words
 from harness.problems import get_problem
 from harness.schema import Case, Claims, Entrant, Result, Status
@@ -124,14 +124,16 @@ def _kinds(results: Iterable[Result]) -> list[tuple[int, str, bool, bool]]:
 
 def rows_of(entrant: Entrant, found: Leaderboard) -> list[Judged]:
     """Rows whose every result passed with the bytes of `entrant`; GPUs first; a wrong one voids."""
-    rows = [
+    mine = [
         (board, row)
         for board in found.boards
         for row in board.rows
-        if row.entry == entrant.name and _are_of(entrant, row.results)
+        if row.entry == entrant.name and row.pick.source_sha256 == entrant.source_sha256
     ]
-    if any(wrong_on_hidden(row) for _, row in rows):  # a model asks for any shape
+    each = (result for _, row in mine for result in (*row.results, *row.hidden))
+    if any(result.status in WRONG for result in each):  # a model asks for any shape
         return []
+    rows = [pair for pair in mine if _are_of(entrant, pair[1].results)]
     return sorted(rows, key=lambda pair: not pair[1].pick.machine.has_gpu)
 
 
