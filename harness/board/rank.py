@@ -59,6 +59,11 @@ class Row:
         return all(result.numerics_class == "exact" for result in self.results)
 
     @property
+    def repeatable(self) -> bool:
+        """Whether the same inputs gave the same bits on every config, asked twice on each."""
+        return all(result.deterministic for result in self.results)
+
+    @property
     def borrowed(self) -> bool:
         """A submission that launched a library's attention or matrix products on some config."""
         if self.pick.kind is not Kind.SUBMISSION:

@@ -169,10 +169,12 @@ def load_entrant(
     _must_be_short(path, manifest)
     entry, body = _entry_in(folder, manifest, files)
     if entry.suffix == ".py":
-        check_source(entry, body, problem)
+        gives_lse = check_source(entry, body, problem)
         _must_not_launch(folder, manifest)
     else:
+        gives_lse = False
         check_launch(folder / "manifest.yaml", manifest, problem)
+    manifest = _with_lse(folder, manifest, gives_lse)
     name = _display_name(path, manifest, root)
     manifest = manifest.model_copy(update={"name": name})
     return Entrant(
@@ -261,6 +263,19 @@ def _must_not_launch(folder: Path, manifest: Manifest) -> None:
             f"not to {manifest.entry}",
             "take it out, or name the .cu file as the entry",
         )
+
+
+def _with_lse(folder: Path, manifest: Manifest, gives_lse: bool) -> Manifest:
+    """It claims what its function's signature says; SubmissionError where it says otherwise."""
+    claims = manifest.claims
+    if "lse" in claims.model_fields_set and claims.lse is not gives_lse:
+        says = f"{'no' if claims.lse else 'a'} parameter return_lse"
+        raise SubmissionError(
+            f"{shown(folder / 'manifest.yaml')}: claims: lse: {str(claims.lse).lower()}, "
+            f"but its function has {says}",
+            "take the line out: the signature says it",
+        )
+    return manifest.model_copy(update={"claims": claims.model_copy(update={"lse": gives_lse})})
 
 
 def _is_entry(path: Path) -> bool:

@@ -238,6 +238,7 @@ class Result(Front):
     error: Error | None = None  # worst over all verified outputs
     mismatch: Mismatch | None = None  # where an output is wrong, and what inputs show it again
     deterministic: bool | None = None  # the same inputs gave the same bits; None: not asked
+    lse: bool = False  # it was asked for (o, lse), too, and both were right
     slack: Slack | None = None
     samples: tuple[Sample, ...] = Field(default=(), max_length=2 * MOST_BLOCKS)
     telemetry: tuple[Telemetry, ...] = Field(default=(), max_length=2 * MOST_BLOCKS)

@@ -71,6 +71,14 @@ def test_a_mark_in_somebodys_notes_is_a_text(mark: str) -> None:
     assert text.replace(f"%%{mark}%%", "x") == plain
 
 
+def test_a_row_tells_whether_it_is_bitwise_repeatable() -> None:
+    results = run_of({"a": 0.9}, deterministic=True)
+    results[0] = results[0].model_copy(update={"deterministic": False})
+    (board,) = data_of(pages(results))["boards"]
+    told = {row["entry"]: row["repeatable"] for row in board["rows"]}
+    assert told == {results[0].entry: False, "a": True}
+
+
 def test_the_data_hold_what_the_panel_shows() -> None:
     results = run_of({"a": 0.9})
     (board,) = data_of(pages(results))["boards"]

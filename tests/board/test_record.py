@@ -1,4 +1,4 @@
-"""record: what is written comes back; what is damaged is named and costs nothing else."""
+"""Records: lines, files, and who writes them."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from harness.board.rank import leaderboard
 from harness.board.render import markdown
 from harness.board.store import Store
 from harness.errors import EXIT_STORAGE, StorageError
-from harness.schema import Error, Result, Status, Telemetry
+from harness.schema import Error, Kind, Result, Status, Telemetry
 from harness.schema.mismatch import Mismatch
 from tests.board.factory import CPU, mismatch, result, run_of, stretch
 
@@ -435,3 +435,26 @@ def test_what_is_said_of_a_wrong_output_gives_no_order(where: tuple[str | int, .
     inner[where[-1]] = "\x1b[2J"
     with pytest.raises(ValueError, match="should match pattern"):
         Mismatch.model_validate(told)
+
+
+@pytest.mark.parametrize(
+    ("endings", "code"),
+    [
+        ([], 0),  # --resume, and nothing was left
+        (["PASSED"], 0),
+        (["PASSED", "UNSUPPORTED"], 0),  # the shapes that it claims
+        (["UNSUPPORTED", "UNSUPPORTED"], 3),
+        (["UNAVAILABLE"], 3),
+        (["UNSTABLE", "CONTENDED"], 3),
+        (["PASSED", "CRASHED"], 1),
+        (["UNSUPPORTED", "INCORRECT", "HARNESS_ERROR"], 1),
+        (["PASSED", "HARNESS_ERROR"], 2),
+    ],
+)
+def test_exit_code_of_endings(endings: list[str], code: int, tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    store.save(result("sdpa", kind=Kind.BASELINE))  # that a baseline passed says nothing
+    store.save(result("other", kind=Kind.BASELINE, status=Status.CRASHED))
+    for ending in endings:
+        store.save(result(status=Status(ending)))
+    assert store.exit_code == code
