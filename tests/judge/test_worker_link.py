@@ -15,8 +15,7 @@ from harness.judge.inputs import Inputs  # noqa: E402
 from harness.judge.sampled import Sampled  # noqa: E402
 from harness.problems.base import TensorSpec  # noqa: E402
 from harness.process import wire  # noqa: E402
-from harness.process.messages import gate_delay_ms  # noqa: E402
-from harness.schema import Status  # noqa: E402
+from harness.schema import Status, gate_delay_ms  # noqa: E402
 
 SPEC = TensorSpec("o", (1, 2, 64, 8), "fp16")
 SIZE = 2 * 64 * 8 * 2  # bytes of one
