@@ -43,8 +43,8 @@ from harness.problems.base import keywords
 from harness.process import wire
 from harness.process.cuda.arena_layout import OUTPUT_SHARES, share_bytes
 from harness.process.cuda.shared_memory import DTYPES, Arena, ArenaKind
-from harness.process.messages import BurstReport, WorkerReply, gate_delay_ms, understood
-from harness.schema import CONFESSIONS, Error, Status
+from harness.process.messages import BurstReport, WorkerReply, understood
+from harness.schema import CONFESSIONS, Error, Status, gate_delay_ms
 
 REHEARSALS = 3  # of each kind of burst
 SEND_S = 5.0  # what a worker takes at most to make room for a message
