@@ -27,13 +27,13 @@ class Point:
 
 def history(heads: Iterable[Head]) -> list[Point]:
     """Points in order of time; the speed-up is the geometric mean over the configs of the run."""
-    runs: dict[tuple[object, ...], list[Head]] = {}
+    runs: dict[tuple[object, ...], dict[str, Head]] = {}  # a config once, in however many files
     for head in heads:
         if is_hidden(head.config):
             continue
         key = (head.entry, head.gpu, head.suite_sha256, head.protocol, head.run)
-        runs.setdefault(key, []).append(head)
-    points = [_point(lines) for lines in runs.values()]
+        runs.setdefault(key, {})[head.config] = head
+    points = [_point(list(lines.values())) for lines in runs.values()]
     return sorted(points, key=lambda p: (p.entry, p.board, p.date, p.run))
 
 

@@ -32,18 +32,14 @@ from pydantic import ValidationError
 
 from harness.errors import StorageError
 from harness.problems import PROBLEMS
-from harness.schema import Result, Speedup
+from harness.schema import Front, Result
 
 #: Keys told first: what `Head` holds.
-FRONT = (
-    *("run", "date", "entry", "kind", "suite", "config", "status", "tflops", "latency_ms"),
-    *("speedup", "gpu", "source_sha256", "suite_sha256", "protocol"),
-)
+FRONT = tuple(Front.model_fields)
 FRONT_START = b'{"run":'
 #: Keys told last, in this order.
 HEAVY = ("samples", "telemetry", "log_tail")
 HEAVY_START = b',"samples":'
-NO_HEAD = (ValueError, KeyError, TypeError, AttributeError, OverflowError)
 CRC_MARK = b',"crc32":"'
 #: ,"crc32":"1a2b3c4d"}
 CRC_BYTES = len(CRC_MARK) + 8 + 2
@@ -220,7 +216,7 @@ def heads(results_dir: Path) -> tuple[list[Head], list[BadLine]]:
     for path, number, offset, raw in _lines(results_dir, bad):
         try:
             found.append(_head(path, number, offset, _checked_fields(raw, HEAVY_START)))
-        except NO_HEAD as error:  # noqa: PERF203 - as above
+        except ValueError as error:  # noqa: PERF203 - as above
             bad.append(BadLine(path, number, _reason(error)))
     return found, bad
 
@@ -260,12 +256,15 @@ def _lines(results_dir: Path, bad: list[BadLine]) -> Iterator[tuple[Path, int, i
             bad.append(BadLine(path, 0, "a folder, a device or a link to nothing, not a file"))
             continue
         offset = 0
-        with path.open("rb") as file:
-            for number, raw in enumerate(file, start=1):
-                text = raw.strip()
-                if text:
-                    yield path, number, offset, text
-                offset += len(raw)
+        try:
+            with path.open("rb") as file:
+                for number, raw in enumerate(file, start=1):
+                    text = raw.strip()
+                    if text:
+                        yield path, number, offset, text
+                    offset += len(raw)
+        except OSError as error:
+            bad.append(BadLine(path, 0, f"cannot be read: {error.strerror}"))
 
 
 def _checked_fields(raw: bytes, before: bytes = b"") -> dict[str, Any]:
@@ -311,36 +310,31 @@ def _without_crc(raw: bytes) -> str:
 
 
 def _head(path: Path, number: int, offset: int, fields: Mapping[str, Any]) -> Head:
-    speedup = fields.get("speedup")
-    ratio = Speedup.model_validate(speedup) if speedup else None
-    told = ratio and (_shared(ratio.against), ratio.value, ratio.low, ratio.high)
-    tflops, latency = fields.get("tflops"), fields.get("latency_ms")
+    """Typed as the whole line is: what a board would leave out stands in no history either."""
+    try:
+        front = Front.model_validate({key: fields[key] for key in FRONT if key in fields})
+    except ValidationError as error:
+        raise ValueError(_reason(error)) from error
+    told = front.speedup
     return Head(
         path,
         offset,
         number,
-        run=_shared(fields["run"]),
-        date=_shared(fields["date"]),
-        entry=_shared(fields["entry"]),
-        kind=_shared(fields["kind"]),
-        suite=_shared(fields["suite"]),
-        suite_sha256=_shared(fields.get("suite_sha256", "")),
-        protocol=int(fields["protocol"]),
-        config=_shared(fields["config"]),
-        status=_shared(fields["status"]),
-        source_sha256=_shared(fields.get("source_sha256", "")),
-        gpu=_shared(fields["gpu"]),
-        tflops=None if tflops is None else float(tflops),
-        latency_ms=None if latency is None else float(latency),
-        speedup=told or None,
+        run=sys.intern(front.run),  # 100,000 lines repeat a few hundred texts
+        date=sys.intern(front.date),
+        entry=sys.intern(front.entry),
+        kind=front.kind.value,
+        suite=sys.intern(front.suite),
+        suite_sha256=sys.intern(front.suite_sha256),
+        protocol=front.protocol,
+        config=sys.intern(front.config),
+        status=front.status.value,
+        source_sha256=sys.intern(front.source_sha256),
+        gpu=sys.intern(front.gpu),
+        tflops=front.tflops,
+        latency_ms=front.latency_ms,
+        speedup=(sys.intern(told.against), told.value, told.low, told.high) if told else None,
     )
-
-
-def _shared(text: object) -> str:
-    """One object per distinct text: 100,000 lines repeat a few hundred."""
-    if not isinstance(text, str):
-        raise TypeError(f"{text!r} is not a text")
-    return sys.intern(text)
 
 
 def _reason(error: Exception) -> str:
@@ -349,6 +343,4 @@ def _reason(error: Exception) -> str:
         return f"{'.'.join(map(str, first['loc'])) or 'line'}: {first['msg']}"
     if isinstance(error, json.JSONDecodeError):
         return f"not JSON: {error.msg} at column {error.colno}"
-    if isinstance(error, KeyError):
-        return f"the key {error} is missing"
     return str(error)

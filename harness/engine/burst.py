@@ -189,8 +189,9 @@ def _ask(state: State, name: str, question: Question) -> float:
     label = question.label if question.replayed else own_label(state, name, question)
     answered = name != state.roles.null and not question.stretch
     watched = question.timed and state.quiet.watches
+    worker = state.workers[name].label
     return state.judge.inputs(
-        question.probe, label, question.calls, question.whole, answered, watched
+        question.probe, label, question.calls, question.whole, answered, watched, worker
     )
 
 

@@ -10,6 +10,7 @@ import socket
 import time
 import traceback
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -26,6 +27,7 @@ from harness.judge.stream import OwnTime
 from harness.judge.stretch import Asked, run_stretch
 from harness.problems import get_problem
 from harness.problems.attention_forward_tensors import sdpa
+from harness.problems.base import TensorSpec
 from harness.problems.base_tensors import Tensors
 from harness.problems.hidden import hidden_cases
 from harness.process import wire
@@ -113,6 +115,7 @@ class Judge:
         case = Case.model_validate(message["case"])
         kwargs = dict(message["kwargs"])
         limits, whole = self.problem.limits(case.dtype), bool(message["whole"])
+        specs_out = self.problem.outputs(case, kwargs)
         tensors, references = [], []
         # The last call of a check asks the first one's question again: is the answer the same, bit
         # for bit?
@@ -125,7 +128,8 @@ class Judge:
             )
             tensors.append(inputs)
             if message["answered"]:
-                references.append(self._references(inputs, kwargs, whole, label, limits.scaled))
+                answers = self._references(inputs, kwargs, whole, label, limits.scaled)
+                references.append(_by_kind(answers, specs_out))
         if again:
             tensors.append(tensors[0])
             references += references[:1]
@@ -133,7 +137,7 @@ class Judge:
             torch.cuda.synchronize()
         self.current = Inputs(
             specs_in=self.problem.inputs(case),
-            specs_out=self.problem.outputs(case),
+            specs_out=specs_out,
             tensors=tensors,
             references=references,
             kwargs=kwargs,
@@ -153,6 +157,9 @@ class Judge:
                 whole=whole,
             ),
         )
+        link = self.links.get(str(message.get("worker", "")))
+        if watch and link and message["answered"]:
+            link.rehearse(self.current)
         return {"ok": True, "gap_ms": watch.longest_gap_ms() if watch else 0.0}
 
     def _watch(self) -> Watch:
@@ -290,6 +297,13 @@ class Judge:
             self.preheat_call_ms[key] = gpu_ms(once)
         for _ in range(math.ceil(preheat_ms / self.preheat_call_ms[key])):
             once()
+
+
+def _by_kind(answers: Sequence[Reference], specs: Sequence[TensorSpec]) -> tuple[Reference, ...]:
+    return tuple(
+        replace(answer, logarithm=spec.logarithm)
+        for answer, spec in zip(answers, specs, strict=True)
+    )
 
 
 def message_of(report: BurstReport) -> wire.Message:

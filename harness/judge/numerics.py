@@ -27,6 +27,7 @@ class Reference:
         None  # [N] flat (batch, head, row) indices, None when `exact` is whole
     )
     scaled: bool = False  # differences count in units of the reference's own size
+    logarithm: bool = False  # [B, H, S] alike: what a row's sum is off by, relative to it
 
 
 def error_of(out: torch.Tensor, reference: Reference) -> Error:
@@ -38,6 +39,8 @@ def error_of(out: torch.Tensor, reference: Reference) -> Error:
     difference in units of its own largest value, and rows shorter than the root mean square row in
     units of that.
     """
+    if reference.logarithm:
+        return _of_logarithm(out, reference.exact)
     scaled = reference.scaled
     contract = reference.contract
     # One float32 tensor of the output's size and few passes over it: this is most of what a turn
@@ -63,6 +66,13 @@ def error_of(out: torch.Tensor, reference: Reference) -> Error:
         rel_l2=max(rel, drift_rel / TWO_ROUNDINGS),
         worst_row=max(row, drift_row / TWO_ROUNDINGS),
     )
+
+
+def _of_logarithm(out: torch.Tensor, exact: torch.Tensor) -> Error:
+    """Of `out` [B, H, S]; -inf is right where `exact` is."""
+    off = torch.where(out == exact, 0.0, out - exact).abs()
+    largest, rms = float(off.max()), float(off.double().square().mean().sqrt())
+    return Error(finite=math.isfinite(largest), max_diff=largest, rel_l2=rms, worst_row=largest)
 
 
 def _relative(

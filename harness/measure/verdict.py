@@ -55,6 +55,7 @@ class Evidence:
     log_tail: str = ""
     stopping: Stopping | None = None
     deterministic: bool | None = None  # same inputs, same bits; None while nobody asked twice
+    lse: bool = False  # all of its probes were asked, those of lse among them
     mismatch: Mismatch | None = None  # where it was wrong when it failed
     sustained: Sustained | None = None
     told: tuple[str, str] | None = None  # commitment and secret of the checks, if it failed one
@@ -144,6 +145,7 @@ def conclude(
         energy=drift.energy(clock.samples, null_energy_j) if timed else None,
         sustained=evidence.sustained,
         deterministic=evidence.deterministic if timed else None,
+        lse=timed and evidence.lse,
         slack=clock.slack,
         samples=clock.samples,
         telemetry=tuple(telemetry),

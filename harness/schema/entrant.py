@@ -37,6 +37,7 @@ class Claims(Frozen):
     gqa: bool = False  # takes k and v of fewer heads than q
     seqlens: Literal["equal", "any"] = "equal"  # any: takes more or fewer keys than queries
     packed: bool = False  # takes cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k
+    lse: bool = False  # takes return_lse: claimed by the function's signature, in every manifest
 
     @field_validator("causal", mode="before")
     @classmethod

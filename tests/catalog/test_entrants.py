@@ -126,6 +126,35 @@ def test_a_wrong_manifest(tmp_path: Path, manifest: str, message: str) -> None:
     assert caught.value.hint
 
 
+@pytest.mark.parametrize(
+    ("more", "claims", "gives"),
+    [
+        ("", "", False),
+        (", return_lse=False", "", True),
+        (", *, return_lse=False", "lse: true", True),
+        (", **more", "lse: false", False),
+    ],
+)
+def test_who_takes_return_lse_claims_it(
+    tmp_path: Path, more: str, claims: str, gives: bool
+) -> None:
+    source = f"def custom_attention_forward(q, k, v, causal=True, sm_scale=None{more}): ...\n"
+    entrant = load(make(tmp_path, source=source, manifest=f"claims: {{{claims}}}\n"))
+    assert entrant.manifest.claims.lse is gives
+
+
+@pytest.mark.parametrize(
+    ("more", "said", "has"),
+    [(", return_lse=False", "false", "a parameter"), ("", "true", "no parameter")],
+)
+def test_who_denies_that_parameter_is_refused(
+    tmp_path: Path, more: str, said: str, has: str
+) -> None:
+    source = f"def custom_attention_forward(q, k, v, causal=True, sm_scale=None{more}): ...\n"
+    with pytest.raises(SubmissionError, match=f"lse: {said}, but its function has {has}"):
+        load(make(tmp_path, source=source, manifest=f"claims: {{lse: {said}}}\n"))
+
+
 #: The codec that the first line names takes more than a minute of processor for it.
 PUNYCODE = f"# coding: punycode\n{'a' * 200_000}-{'b' * 280_000}"
 

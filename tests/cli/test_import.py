@@ -123,6 +123,49 @@ def test_of_many_the_least_and_the_most_work_are_among_the_few(traced: TraceSet)
     assert [case.seqlen for case in cases_of(traced, "one")] == [1900]
 
 
+@pytest.mark.parametrize("name", ["x/../../up", "x/../../.github/workflows/x", "published/x", "/x"])
+def test_no_name_of_a_stranger_leads_out_of_configs(traced: TraceSet, name: str) -> None:
+    traced.add([64], [64])
+    traced.workloads[0]["definition"] = name
+    for words in ((), ("--name", name)):
+        with pytest.raises(UsageError):
+            traced.call(*words, name=name)
+    assert not list(traced.folder.parent.rglob("*.yaml"))
+
+
+INDPTR = {"type": "safetensors", "tensor_key": "k"}
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"axes": {"len_indptr": 2, "total_q": 1e999, "total_kv": 1}},
+        {"inputs": {"qo_indptr": INDPTR | {"path": "p" * 5000}}},
+        {"inputs": {"qo_indptr": INDPTR | {"path": "/etc/passwd"}}},
+        {"inputs": {"qo_indptr": INDPTR | {"path": "../d.json"}}},
+    ],
+)
+def test_a_workload_of_odd_values_is_named_with_its_line(
+    traced: TraceSet, changes: dict[str, Any]
+) -> None:
+    traced.add([64, 64], [64, 64], **changes)
+    with pytest.raises(UsageError, match=r"w\.jsonl:1: no workload: ") as refused:
+        traced.call()
+    assert len(refused.value.message) < 1000
+
+
+def test_a_definition_without_end_is_refused(traced: TraceSet) -> None:
+    traced.add([64], [64])
+    with pytest.raises(UsageError, match="no definition"):
+        traced.call(axes={"num_qo_heads": {"value": 1e999}})
+    (traced.folder / "deep.json").write_text("[" * 100_000)
+    lines = str(traced.folder / "workloads" / "w.jsonl")
+    for words in (("deep.json", lines), ("d.json", "deep.json")):
+        told = [str(traced.folder / word) for word in words]
+        with pytest.raises(UsageError):
+            import_.run(main.parse_args(["import", *told]))
+
+
 def test_nothing_is_overwritten(traced: TraceSet) -> None:
     traced.add([64], [64])
     traced.call()

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import hashlib
+import json
+import zlib
 from pathlib import Path
 
 import pytest
@@ -105,6 +107,16 @@ def test_events_longer_than_the_judges_clock_are_named(lines: list[Result]) -> N
 def test_a_secret_that_is_no_secret_opens_nothing(lines: list[Result]) -> None:
     changed = lines[0].model_copy(update={"secret": "no hexadecimal number"})
     assert "the secret does not open the commitment" in verify.audit(changed, None)
+
+
+def test_a_line_that_is_no_row_hides_no_older_one(tmp_path: Path, lines: list[Result]) -> None:
+    write(tmp_path, lines)
+    told = json.loads(record.to_line(lines[1])) | {"run": "r9", "samples": "none"}
+    told.pop("crc32")
+    body = json.dumps(told)[:-1]
+    end = f',"crc32":"{zlib.crc32(body.encode()):08x}"}}\n'
+    (tmp_path / "x.jsonl").write_text(body + end)
+    assert call(verify, "verify", tmp_path, lines[1].entry, "--audit-only") == 0
 
 
 def test_a_line_that_is_not_there(tmp_path: Path, lines: list[Result]) -> None:

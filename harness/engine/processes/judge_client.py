@@ -87,10 +87,18 @@ class JudgeClient:
             return None if answer.get("ok") else self._read(answer, BurstReport)
 
     def inputs(
-        self, probe: Probe, label: str, calls: int, whole: bool, answered: bool, watched: bool
+        self,
+        probe: Probe,
+        label: str,
+        calls: int,
+        whole: bool,
+        answered: bool,
+        watched: bool,
+        worker: str = "",
     ) -> float:
         """Have the judge draw the next burst's inputs and, if `answered`, work out the answers.
 
+        worker: whose they will be.
         Returns for how many ms at most it was not alone on the GPU, as far as it was told to watch.
         """
         message = {
@@ -103,6 +111,7 @@ class JudgeClient:
             "whole": whole,
             "answered": answered,
             "watched": watched,
+            "worker": worker,
         }
         return self._read(self._ask(message, JUDGE_REQUEST_S), Asked).gap_ms
 

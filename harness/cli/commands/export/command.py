@@ -17,9 +17,10 @@ from harness.board import query
 from harness.board.rank import leaderboard
 from harness.catalog.entrants import find_entrants
 from harness.cli.commands.export.bundle import package_name, write
-from harness.cli.commands.export.evidence import LSE, Part, lines_of, rows_of
+from harness.cli.commands.export.evidence import Part, lines_of, rows_of
 from harness.errors import EXIT_OK, UnavailableError, UsageError, typed
 from harness.problems import Problem, get_problem
+from harness.problems.base import RETURN_LSE
 from harness.process.project import base
 from harness.schema import Entrant, Kind
 
@@ -52,8 +53,8 @@ def run(args: argparse.Namespace) -> int:
     if backward and not forward.returns_lse:
         raise UsageError(
             f"{args.backward} takes the forward's lse, and {forward.entrant.name} gives none: "
-            f"its {get_problem(FORWARD).function} has no parameter {LSE}",
-            f"give it {LSE}=False, or export without --backward",
+            f"its {get_problem(FORWARD).function} has no parameter {RETURN_LSE}",
+            f"give it {RETURN_LSE}=False, or export without --backward",
         )
     package = args.package or package_name(forward)
     if not package.isidentifier() or keyword.iskeyword(package):

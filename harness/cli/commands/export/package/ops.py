@@ -14,6 +14,8 @@ which first makes the GPU of its tensors the current one.
 
 from __future__ import annotations
 
+import functools
+import warnings
 from collections.abc import Callable
 from typing import Any, TypeVar
 
@@ -30,6 +32,7 @@ Some = TypeVar("Some")
 NAMESPACE: str = evidence()["package"]
 TRAINS = part("backward") is not None  # else PyTorch's backward computes everything again
 RETURNS_LSE: bool = evidence()["forward"]["returns_lse"]  # of each row, on request
+LSE_JUDGED: bool = evidence()["forward"]["lse_judged"]
 TAKES_OUT: bool = evidence()["forward"]["takes_out"]  # memory for its output
 STRIDED: bool = evidence()["forward"]["strided"]  # else the forward is given copies
 BACKWARD_STRIDED: bool = TRAINS and evidence()["backward"]["strided"]
@@ -85,11 +88,21 @@ def _attention(
         say_once(why)
         return sdpa(q, k, v, causal, scale)
     if grads:  # what is copied here is not copied again in the backward
+        say_lse_unjudged()
         tensors = (q, k, v) if STRIDED else _dense(q, k, v)
         o: torch.Tensor = _Attention.apply(*tensors, causal, scale)[0]
         return o
     result: torch.Tensor = INFERENCE(q, k, v, causal, scale)
     return result
+
+
+@functools.cache
+def say_lse_unjudged() -> None:
+    """Warn, once, who is about to use what no judge has looked at."""
+    if RETURNS_LSE and not LSE_JUDGED:
+        said = f"nobody has judged what {evidence()['forward']['entry']} gives with return_lse=True"
+        told = "which training calls: compare its gradients with PyTorch's"
+        warnings.warn(f"{NAMESPACE}: {said}, {told}", stacklevel=2)
 
 
 class _Attention(torch.autograd.Function):

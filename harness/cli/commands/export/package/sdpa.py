@@ -15,7 +15,7 @@ import torch
 from torch.nn.attention import SDPBackend
 
 from .fit import refusal, say_once
-from .ops import GRADIENTS, NAMESPACE, RETURNS_LSE, TRAINING, TRAINS, like
+from .ops import GRADIENTS, NAMESPACE, RETURNS_LSE, TRAINING, TRAINS, like, say_lse_unjudged
 from .provenance import evidence
 
 FORWARD = "_scaled_dot_product_flash_attention"
@@ -60,6 +60,7 @@ def enable() -> None:
         raise RuntimeError(f"{NAMESPACE}: torch {torch.__version__} has no registry; 2.11 has")
     if not torch.cuda.is_available() or torch.version.cuda is None:
         raise RuntimeError(f"{NAMESPACE}: no NVIDIA GPU here; {NAMESPACE}.attention runs anywhere")
+    say_lse_unjudged()
     torch.nn.attention.activate_flash_attention_impl(NAMESPACE)
     if _priority is None:
         _priority = list(torch._C._get_sdp_priority_order())
