@@ -20,15 +20,14 @@ import json
 import math
 import os
 import re
-import sys
 import tempfile
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
-from pydantic import ValidationError
+from pydantic import ConfigDict, ValidationError
 
 from harness.errors import StorageError
 from harness.problems import PROBLEMS
@@ -65,26 +64,13 @@ class BadLine:
         return f"{self.path}:{self.number or ''}{': ' if self.number else ' '}{self.reason}"
 
 
-class Head(NamedTuple):  # cheaper to make than a frozen dataclass, 100,000 times
+class Head(Front):
     """The front of one line: enough to choose what is read whole and to draw the history."""
 
+    model_config = ConfigDict(frozen=True, extra="ignore")  # the rest of it is read later
     path: Path
     offset: int
     number: int
-    run: str
-    date: str
-    entry: str
-    kind: str
-    suite: str
-    suite_sha256: str
-    protocol: int
-    config: str
-    status: str
-    source_sha256: str
-    gpu: str
-    tflops: float | None
-    latency_ms: float | None
-    speedup: tuple[str, float, float, float] | None  # against, value, low, high
 
 
 # --------------------------------------------------------------------------- writing
@@ -215,7 +201,8 @@ def heads(results_dir: Path) -> tuple[list[Head], list[BadLine]]:
     bad: list[BadLine] = []
     for path, number, offset, raw in _lines(results_dir, bad):
         try:
-            found.append(_head(path, number, offset, _checked_fields(raw, HEAVY_START)))
+            where = {"path": path, "number": number, "offset": offset}
+            found.append(Head.model_validate(_checked_fields(raw, HEAVY_START) | where))
         except ValueError as error:  # noqa: PERF203 - as above
             bad.append(BadLine(path, number, _reason(error)))
     return found, bad
@@ -307,34 +294,6 @@ def _without_crc(raw: bytes) -> str:
     if isinstance(whole, dict) and "crc32" in whole:
         return "the line was written again by another program: its bytes are not those of its crc32"
     return "the line is cut short: no crc32 at its end"
-
-
-def _head(path: Path, number: int, offset: int, fields: Mapping[str, Any]) -> Head:
-    """Typed as the whole line is: what a board would leave out stands in no history either."""
-    try:
-        front = Front.model_validate({key: fields[key] for key in FRONT if key in fields})
-    except ValidationError as error:
-        raise ValueError(_reason(error)) from error
-    told = front.speedup
-    return Head(
-        path,
-        offset,
-        number,
-        run=sys.intern(front.run),  # 100,000 lines repeat a few hundred texts
-        date=sys.intern(front.date),
-        entry=sys.intern(front.entry),
-        kind=front.kind.value,
-        suite=sys.intern(front.suite),
-        suite_sha256=sys.intern(front.suite_sha256),
-        protocol=front.protocol,
-        config=sys.intern(front.config),
-        status=front.status.value,
-        source_sha256=sys.intern(front.source_sha256),
-        gpu=sys.intern(front.gpu),
-        tflops=front.tflops,
-        latency_ms=front.latency_ms,
-        speedup=(sys.intern(told.against), told.value, told.low, told.high) if told else None,
-    )
 
 
 def _reason(error: Exception) -> str:

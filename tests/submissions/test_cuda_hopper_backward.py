@@ -25,10 +25,7 @@ CHOSEN = {  # headdim -> what is launched
     256: ("kernels/wide.cu", ()),
 }
 needs_gxx = pytest.mark.skipif(not on_cpu.have_compiler(), reason="g++ is not on PATH")
-FUSED = {
-    "three-64": ("kernels/three.cu", 64, ()),
-    "ahead-128": ("kernels/backward.cu", 128, ()),
-}
+FUSED = {"three-64": ("kernels/three.cu", 64, ()), "ahead-128": ("kernels/backward.cu", 128, ())}
 
 
 @pytest.fixture(scope="module")
