@@ -128,7 +128,8 @@ def test_the_official_suite_comes_first(tmp_path: Path) -> None:
     results = judged(tmp_path / "results")
     for path in list(results.rglob("*.jsonl")):
         for line in map(record.parse, path.read_bytes().splitlines()):
-            record.append(results, line.model_copy(update={"suite": "another", "run": "r0"}))
+            other = {"suite": "another", "suite_sha256": "6" * 64, "run": "r0"}
+            record.append(results, line.model_copy(update=other))
     assert call(tmp_path / "out", PAIR[0], "--results", results) == 0
     told = json.loads((tmp_path / "out" / PACKAGE / "evidence.json").read_text())
     assert [board["suite"] for board in told["forward"]["boards"]] == ["fa3", "another"]
