@@ -43,6 +43,7 @@ class Build(NamedTuple):
     flags: tuple[str, ...] = ()
     section_bytes: int = 32 << 20  # q, do and dq sums of the heads that are walked together
     stays: bool = False  # headdim 128: a block of the grid takes one item after another
+    cuts: bool = False  # headdim 128: kv blocks of the last, partly filled wave are in pieces
 
 
 BUILDS = {  # the fastest of each official shape on one H200: NOTES.md
@@ -50,11 +51,12 @@ BUILDS = {  # the fastest of each official shape on one H200: NOTES.md
     128: Build(AHEAD),
     256: Build(WIDE),  # dk and dv of 128 kv rows do not fit the registers
 }
-LENGTHS = {  # headdim, causal -> classes: the longest sequence, sections in MB, whether blocks stay
-    (64, True): ((2048, 16, False),),
-    (64, False): ((2048, 16, False),),
-    (128, True): ((512, 8, False), (1024, 32, True)),
-    (128, False): ((4096, 8, True), (1 << 30, 8, False)),
+MB = 1 << 20
+LENGTHS = {  # headdim, causal -> classes: the longest sequence and its section_bytes, stays, cuts
+    (64, True): ((2048, (16 * MB,)),),
+    (64, False): ((2048, (16 * MB,)),),
+    (128, True): ((512, (8 * MB, True)), (1024, (16 * MB, True)), (8192, (32 * MB, True))),
+    (128, False): ((2048, (8 * MB, True)), (1 << 30, (16 * MB, True, True))),
 }
 
 
@@ -64,9 +66,9 @@ def build_for(headdim: int, seqlen: int, causal: bool, general: bool = False) ->
     `general`: k and v have other heads or rows than q, or an input does not lie as the plain build wants it.
     """
     build = BUILDS[headdim]
-    for longest, megabytes, stays in LENGTHS.get((headdim, causal), ()):
+    for longest, choices in LENGTHS.get((headdim, causal), ()):
         if seqlen <= longest:
-            build = build._replace(section_bytes=megabytes << 20, stays=stays)
+            build = Build(build.rung, build.flags, *choices)
             break
     return build._replace(flags=(*build.flags, GENERAL)) if general else build
 
@@ -366,8 +368,8 @@ class Plan:
         """Row sums, one kernel of five products, and dq out of its sums if that kernel does not do it."""
         blocks = self.heads * -(-self.seqlen_k // KV_ROWS[AHEAD])
         at_once = _multiprocessors(self.device)
-        cut = self.build.stays and not self.causal  # causal blocks get shorter towards the end
-        whole = whole_blocks(blocks, at_once, self.seqlen) if cut else blocks
+        cuts = self.build.cuts and not self.causal  # causal blocks get shorter towards the end
+        whole = whole_blocks(blocks, at_once, self.seqlen) if cuts else blocks
         items = whole + (blocks - whole) * PIECES
         self.counters = 1 + blocks - whole
         self.tail_floats = (blocks - whole) * PIECES * 2 * KV_ROWS[AHEAD] * headdim

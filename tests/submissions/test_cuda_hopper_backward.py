@@ -333,23 +333,23 @@ def test_shared_memory_is_what_the_kernels_lay_out(submission):
     assert submission.three_smem_bytes() == wanted <= SMEM_LIMIT_BYTES
 
 
-CLASSES = [  # headdim, causal, rows -> MB of q, do and sums that are walked together, whether blocks stay
-    (64, True, 1, 16, False), (64, False, 2048, 16, False), (64, True, 2049, 32, False),
-    (64, False, 16384, 32, False), (128, True, 512, 8, False), (128, True, 513, 32, True),
-    (128, True, 1025, 32, False), (128, True, 16384, 32, False), (128, False, 1, 8, True),
-    (128, False, 4096, 8, True), (128, False, 16384, 8, False), (256, True, 1, 32, False),
-    (256, False, 16384, 32, False),
+CLASSES = [  # headdim, causal, rows -> MB of q, do and sums that are walked together, stays, cuts
+    (64, True, 1, 16, 0, 0), (64, False, 2048, 16, 0, 0), (64, True, 2049, 32, 0, 0),
+    (64, False, 16384, 32, 0, 0), (128, True, 512, 8, 1, 0), (128, True, 513, 16, 1, 0),
+    (128, True, 1025, 32, 1, 0), (128, True, 16384, 32, 0, 0), (128, False, 1, 8, 1, 0),
+    (128, False, 2048, 8, 1, 0), (128, False, 16384, 16, 1, 1), (256, True, 1, 32, 0, 0),
+    (256, False, 16384, 32, 0, 0),
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("headdim", "causal", "seqlen", "megabytes", "stays"), CLASSES)
+@pytest.mark.parametrize(("headdim", "causal", "seqlen", "megabytes", "stays", "cuts"), CLASSES)
 def test_classes_of_shapes_choose_among_what_was_measured(
-    submission, headdim, causal, seqlen, megabytes, stays
+    submission, headdim, causal, seqlen, megabytes, stays, cuts
 ):
     file, flags = CHOSEN[headdim]
     build = submission.build_for(headdim, seqlen, causal)
     assert (submission.FILES[build.rung], build.flags) == (file, flags)
-    assert (build.section_bytes, build.stays) == (megabytes << 20, stays)
+    assert build[2:] == (megabytes << 20, stays, cuts)
     general = submission.build_for(headdim, seqlen, causal, general=True)
     assert general == build._replace(flags=(*flags, GENERAL))
 
@@ -579,9 +579,9 @@ def test_the_grid_reads_its_builds(submission, check, monkeypatch):
     grid = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(grid)
     assert grid.chosen_builds(submission, []) == {"submission": None}
-    texts = ["a=ahead stays -DGENERAL=1", "p=three section=16"]
+    texts = ["a=ahead stays cuts -DGENERAL=1", "p=three section=16"]
     found = grid.chosen_builds(submission, texts)
-    assert found["a"] == submission.Build("ahead", (GENERAL,), stays=True)
+    assert found["a"] == submission.Build("ahead", (GENERAL,), stays=True, cuts=True)
     assert found["p"] == submission.Build("three", section_bytes=16 << 20)
     for wrong in ("a=nowhere", "a=", "a", "p=three section=x", "p=three section", "p=three 16"):
         with pytest.raises(SystemExit, match=re.escape(f"--build {wrong!r}")):
