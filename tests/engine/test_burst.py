@@ -12,7 +12,7 @@ import pytest
 
 from harness.cli.selftest.defence import Defence
 from harness.cli.selftest.stand_ins import standing_in
-from harness.engine.burst import Question, run_burst
+from harness.engine.burst import Question, end_heirs, run_burst
 from harness.engine.guards.budget import Budget
 from harness.engine.guards.quiet import Rest
 from harness.problems.base import Probe
@@ -35,7 +35,7 @@ def bench(*names: str, spinning: Sequence[str] = (), shared: bool = False) -> An
     failed: dict[str, MagicMock] = {}
 
     def inputs(
-        probe: Probe, label: str, calls: int, whole: bool, answered: bool, watched: bool
+        probe: Probe, label: str, calls: int, whole: bool, answered: bool, watched: bool, who: str
     ) -> float:
         asked.append((label, answered))
         spins = [name for name in spinning if workers[name].attached]
@@ -206,3 +206,23 @@ def test_a_gpu_that_is_shared_with_the_unknown_is_contended() -> None:
 def test_a_check_is_not_watched() -> None:
     state = bench("base", "a", spinning=["base"])
     assert run_burst(state, "a", QUESTION, 1) == GOOD.model_copy(update={"rest_ms": 0.4})
+
+
+@pytest.mark.parametrize(("heir", "faulty"), [("b", {"b"}), ("", set()), ("nobody", set())])
+def test_what_an_ended_process_left_to_its_child_is_its_entry_s(
+    heir: str, faulty: set[str]
+) -> None:
+    state = bench("base", "a", "b", "null")
+    state.last_on_turn, state.quiet.others = "a", set()
+    mine = state.workers.get(heir)
+    state.quiet.ownerless.side_effect = lambda: (
+        {71} if (mine and mine.attached) or heir == "nobody" else set()
+    )
+    with patch("harness.engine.burst.CLEARED_UP_S", 0.0):
+        end_heirs(state, CASE)
+    assert {name for name, known in state.failed.items() if known.fail.called} == faulty
+    assert state.quiet.others == ({71} if heir == "nobody" else set())
+    assert state.workers["base"].ended == (heir == "nobody")
+    for name in faulty:
+        ((status, _),) = (call.args for call in state.failed[name].fail.call_args_list)
+        assert status is Status.LEFT_WORK_RUNNING
