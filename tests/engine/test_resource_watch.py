@@ -87,6 +87,11 @@ def test_processes_and_threads_have_an_end(tmp_path: Path, monkeypatch: pytest.M
     assert found == (Status.OVER_QUOTA, said)
     monkeypatch.setattr(usage, "threads", {7: made.most_processes, 8: 0}.__getitem__)
     assert made.excess(someone, child(tmp_path), {}) is None
+    monkeypatch.setattr(usage, "descriptors", {7: usage.DESCRIPTORS, 8: 1}.__getitem__)
+    assert made.excess(someone, child(tmp_path), {}) is None, "so few cannot have as many"
+    monkeypatch.setattr(usage, "DESCRIPTORS", enter.Rules().open_files)
+    found = made.excess(someone, child(tmp_path), {})
+    assert found == (Status.OVER_QUOTA, "room for more than 4096 open files")
 
 
 def test_files_without_a_name_count_for_disk_and_memory(
