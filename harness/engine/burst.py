@@ -217,9 +217,8 @@ def _ask(state: State, name: str, question: Question) -> float:
     label = question.label if question.replayed else own_label(state, name, question)
     answered = name != state.roles.null and not question.stretch
     watched = question.timed and state.quiet.watches
-    return state.judge.inputs(
-        question.probe, label, question.calls, question.whole, answered, watched
-    )
+    asked = (question.probe, label, question.calls, question.whole, answered, watched)
+    return state.judge.inputs(*asked, state.workers[name].label)
 
 
 def own_label(state: State, name: str, question: Question) -> str:

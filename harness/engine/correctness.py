@@ -48,6 +48,7 @@ def _check(state: State, case: Case, kind: Kind, probes: bool) -> None:
             )
         for name in group:
             known = state.record(name, case)
+            known.lse = probes and claims_of.lse and state.problem.gives_lse
             state.observer.check(name, case.name, known.status or Status.PASSED, known.reason)
 
 
@@ -83,5 +84,5 @@ def _verified_burst(
         state.answered[name, probe.question] = reply.error
         if reply.error:
             known.saw(reply.error)
-        if reply.deterministic is not None:
-            known.deterministic = reply.deterministic
+        if reply.deterministic is not None:  # other bits once are other bits
+            known.deterministic = reply.deterministic and known.deterministic is not False

@@ -38,15 +38,15 @@ class ClockTolerance:
 
 
 #: On one H200 a gap's standard deviation is 0.003 ms, and 1 of 90 bursts was 0.014 ms longer than
-#: usual. The gaps of one process in six are longer than the others' as long as it lives, by 0.007
-#: to 0.020 ms, the more the more outputs a burst has; why is not known, honest kernels and
-#: libraries alike have it (tests/measure/test_two_clocks.py holds both). In 700
-#: rows no place of a burst was shorter than 0.97 of the mean.
+#: usual. With what a worker's memory costs taken off (OwnTime in harness/judge/stream.py) the mean
+#: gaps of 12 honest rows were at most 0.005 ms longer than cuDNN's, without it 0.016
+#: (tests/measure/test_two_clocks.py holds both). In 700 rows no place of a burst was shorter than
+#: 0.97 of the mean.
 GPU_TOLERANCE = ClockTolerance(
     burst_pct=1.0,
     mean_pct=0.3,
     burst_floor_ms=0.040,
-    mean_floor_ms=0.025,
+    mean_floor_ms=0.006,
     null_ms=0.010,
     late_share=0.1,
     call_share=0.25,

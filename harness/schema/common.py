@@ -20,8 +20,10 @@ Count = Annotated[int, Field(ge=0, le=1_000_000)]
 Limit = Annotated[float, Field(gt=0, le=1e6)]  # seconds or GiB; an infinite one is no limit
 MOST_BLOCKS = 10_000
 MOST_CALLS = 64  # of a burst
-NAME_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9_./-]{0,79}$"
-Name = Annotated[str, Field(pattern=NAME_PATTERN)]
+#: Also a path below a folder: no part of it leads upwards.
+NAME_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9_.-]*(/[A-Za-z0-9_][A-Za-z0-9_.-]*)*$"
+MOST_NAME = 80
+Name = Annotated[str, Field(pattern=NAME_PATTERN, max_length=MOST_NAME)]
 #: Of a record, shown as it is: a hash, a level, a baseline. No order to a terminal, no markup.
 Plain = Annotated[str, Field(pattern=r"^[A-Za-z0-9+._/-]{0,128}$")]
 #: As a package index writes it, and as a search path holds it: no path, nothing endless.

@@ -46,7 +46,7 @@ class Build(NamedTuple):
 
 BUILDS = {  # the fastest of each official shape on one H200: NOTES.md
     64: Build(THREE),
-    128: Build(AHEAD, ("-DDQ_LATE=1", "-DDV_LATE=0")),
+    128: Build(AHEAD),
     256: Build(WIDE),  # dk and dv of 128 kv rows do not fit the registers
 }
 SMALL_SECTIONS = {  # headdim, causal -> the longest sequence of the class, and its sections

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+
 import pytest
 
 torch = pytest.importorskip("torch")
@@ -11,7 +13,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode  # noqa: E402
 from harness.problems import attention_backward_tensors as tensors  # noqa: E402
 from harness.problems.attention_backward import PROBLEM  # noqa: E402
 from harness.problems.base import by_name, keywords  # noqa: E402
-from harness.problems.near_shapes import probe_of  # noqa: E402
+from harness.problems.shapes import probe_of  # noqa: E402
 from harness.schema import Case  # noqa: E402
 
 OPERATORS = ["sdpa_flash_backward", "sdpa_cudnn_backward", "sdpa_efficient_backward"]
@@ -20,6 +22,8 @@ CASE = Case(name="c", batch=2, heads=3, seqlen=40, headdim=32)
 # The libraries' argument order and layout: (batch, seqlen, heads, headdim), lse (batch, heads, seqlen).
 SOLVE = """
     import torch
+
+    asked = []  # for deterministic gradients, in each call
 
     def solve(dout, q, k, v, out, lse, scale, causal, edges=None):
         # Packed: (tokens, heads, headdim), lse (heads, tokens). Causal is bottom-right.
@@ -64,23 +68,26 @@ FA2 = """
         fill((dq, dk, dv), grads)
 """
 FA3 = """
-    from solve import solve, fill
+    from solve import asked, solve, fill
 
     def _flash_attn_backward(
         dout, q, k, v, out, softmax_lse, cu_seqlens_q=None, cu_seqlens_k=None, sequed_q=None,
         sequed_k=None, max_seqlen_q=None, max_seqlen_k=None, dq=None, dk=None, dv=None,
         softmax_scale=None, is_causal=False, window_size_left=-1, window_size_right=-1,
+        softcap=0.0, deterministic=False,
     ):
+        asked.append(deterministic)
         grads = solve(dout, q, k, v, out, softmax_lse, softmax_scale, is_causal, cu_seqlens_q)
         fill((dq, dk, dv), grads)
 """
 FA4 = """
-    from solve import solve
+    from solve import asked, solve
 
     def _flash_attn_bwd(
         q, k, v, out, dout, lse, softmax_scale=None, causal=False, softcap=0.0, cu_seqlens_q=None,
-        cu_seqlens_k=None, max_seqlen_q=None, max_seqlen_k=None,
+        cu_seqlens_k=None, max_seqlen_q=None, max_seqlen_k=None, deterministic=False,
     ):
+        asked.append(deterministic)
         grads = solve(dout, q, k, v, out, lse, softmax_scale, causal, cu_seqlens_q)
         return tuple(x.to(q.dtype) for x in grads)
 """
@@ -96,6 +103,8 @@ LIBRARIES = {
         "flash_attn/cute/interface.py": FA4,
     },
 }
+for _name in ("flash_attn_3_backward", "flash_attn_4_backward"):
+    LIBRARIES[f"{_name}_deterministic"] = LIBRARIES[_name]
 
 
 AXES = {
@@ -187,6 +196,8 @@ def test_a_library_gets_its_layout_and_order(load, monkeypatch, name):
     for kwargs in ({"causal": True, "sm_scale": None}, {"causal": False, "sm_scale": 0.3}):
         for case in (CASE, *AXES.values()):
             check(module.custom_attention_backward, kwargs, case)
+    asked = set(sys.modules["solve"].asked)
+    assert asked <= {name.endswith("_deterministic")}, "by its name, in every call"
 
 
 @pytest.mark.parametrize("name", LIBRARIES)

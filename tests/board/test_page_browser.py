@@ -75,7 +75,8 @@ def address(tmp_path_factory: pytest.TempPathFactory) -> str:
     results += [result("broken", status=Status.CRASHED, reason=NASTY, log_tail=NASTY)]
     results += run_of({"fast/steps/02_early": 0.7}, seed=6)[1::2]
     bwd = {"suite": "fa3_bwd", "suite_sha256": BACKWARD_SHA, "problem": "attention_backward"}
-    results += run_of({"a_kernel_with_a_long_name_backward": 0.8, "other_backward": 0.9}, **bwd)
+    ours = run_of({"a_kernel_with_a_long_name_backward": 0.8, "other_backward": 0.9}, **bwd)
+    results += [r.model_copy(update={"deterministic": r.entry != "other_backward"}) for r in ours]
     results += run_of({"fast": 0.7, "wrapper": 0.5}, gpu="NVIDIA H100", seed=5)
     library = ("cudnn_generated_fort_native_sdpa_sm90_flash_fprop_f16",)
     results = [
@@ -306,6 +307,18 @@ def test_on_paper_every_column_is_there_and_nothing_is_cut(tab: object) -> None:
         tab.locator("#table tbody tr").first.locator("td").nth(i).is_visible() for i in range(10)
     )
     assert tab.locator("#controls").is_hidden()
+
+
+def test_who_is_bitwise_repeatable_can_be_shown_alone(tab: object) -> None:
+    assert tab.locator("#repeatable").is_hidden(), "nobody on this board was asked"
+    tab.locator("#suite").select_option(label="fa3_bwd")
+    assert tab.locator("#repeatable-count").inner_text() == "only bitwise repeatable (2)"
+    told = tab.locator("#table .name .sub").all_inner_texts()
+    assert [text.endswith("bitwise repeatable") for text in told] == [True, False, True]
+    tab.locator("#repeatable").check()
+    assert names(tab) == ["a_kernel_with_a_long_name_backward", "sdpa_cudnn"]
+    tab.locator("#suite").select_option(label="fa3")
+    assert "slow" in names(tab), "a choice that is not shown hides nobody"
 
 
 def test_steps_of_a_ladder_show_on_demand_below_their_champion(tab: object) -> None:

@@ -35,7 +35,7 @@ def bench(*names: str, spinning: Sequence[str] = (), shared: bool = False) -> An
     failed: dict[str, MagicMock] = {}
 
     def inputs(
-        probe: Probe, label: str, calls: int, whole: bool, answered: bool, watched: bool
+        probe: Probe, label: str, calls: int, whole: bool, answered: bool, watched: bool, who: str
     ) -> float:
         asked.append((label, answered))
         spins = [name for name in spinning if workers[name].attached]

@@ -19,18 +19,13 @@ SMEM_LIMIT_BYTES = 227 << 10
 WHOLE = 6e-4  # fp16 of P and dS gives 3.7e-4; a lost element of a tile gives more
 WHOLE_BF16 = 5e-3
 GENERAL, BF16 = "-DGENERAL=1", "-DBF16=1"
-LATE = ("-DDQ_LATE=1", "-DDV_LATE=0")
 CHOSEN = {  # headdim -> what is launched
     64: ("kernels/three.cu", ()),
-    128: ("kernels/backward.cu", LATE),
+    128: ("kernels/backward.cu", ()),
     256: ("kernels/wide.cu", ()),
 }
 needs_gxx = pytest.mark.skipif(not on_cpu.have_compiler(), reason="g++ is not on PATH")
-FUSED = {
-    "three-64": ("kernels/three.cu", 64, ()),
-    "ahead-128": ("kernels/backward.cu", 128, ()),
-    "late-128": ("kernels/backward.cu", 128, LATE),
-}
+FUSED = {"three-64": ("kernels/three.cu", 64, ()), "ahead-128": ("kernels/backward.cu", 128, ())}
 
 
 @pytest.fixture(scope="module")
@@ -187,10 +182,10 @@ def test_every_item_of_a_grid_runs_once_and_after_what_it_waits_for(
 
 # Each takes one thing away that the kernel needs; some order of events must show it.
 MISTAKES = {
-    "no barrier between writing dS and reading it": ("ahead-128", "if (!DQ_LATE) bar_sync(1, THREADS);", ""),
+    "dS over one in use": ("ahead-128", "    mbar_wait(ds_full, ds_parity);  ", ""),
+    "dS is not fenced before others read it": ("ahead-128", "store_ds(ds_tile); proxy_fence();", "store_ds(ds_tile);"),
     "a tile is loaded into a slot in use": ("ahead-128", "load_tile(tile + 2, stage + 2 >=", "load_tile(tile + 2, stage + 1 >="),
     "dQ written over before it was read": ("ahead-128", "bulk_wait_read(); __syncwarp();    ", "__syncwarp();"),
-    "late dQ: dS over one in use": ("late-128", "mbar_wait(ds_full, ds_parity), store_ds", "store_ds"),
     "nobody waits for dS": ("three-64", "mbar_wait(ds_full + 8 * before, ds_parity);  ", ""),
     "a tile is loaded into a slot in use, by the spare warp": ("three-64", "if (i >= STAGES) mbar_wait", "if (0) mbar_wait"),
     "two buffers of dS": ("three-64", "DS_BUFFERS = 3;", "DS_BUFFERS = 2;"),
@@ -541,9 +536,9 @@ def test_the_grid_reads_its_builds(submission, check, monkeypatch):
     grid = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(grid)
     assert grid.chosen_builds(submission, []) == {"submission": None}
-    texts = ["a=ahead -DDQ_LATE=1 -DDV_LATE=0", "p=three section=16"]
+    texts = ["a=ahead -DGENERAL=1", "p=three section=16"]
     found = grid.chosen_builds(submission, texts)
-    assert found["a"] == submission.BUILDS[128]
+    assert found["a"] == submission.Build("ahead", (GENERAL,))
     assert found["p"] == submission.Build("three", section_bytes=16 << 20)
     for wrong in ("a=nowhere", "a=", "a", "p=three section=x", "p=three section", "p=three 16"):
         with pytest.raises(SystemExit, match=re.escape(f"--build {wrong!r}")):

@@ -114,6 +114,7 @@ def _section(board: Board, picture: str) -> str:
         if rows:
             lines += [f"### {title}", "", words, "", _main_table(board, rows), ""]
     lines += _ties(board)
+    lines += _repeatable(board)
     lines += _hidden(board)
     for one in maps(board):
         head, body = markdown_rows(one)
@@ -164,6 +165,13 @@ def _main_table(board: Board, rows: Sequence[Row]) -> str:
             cells += [number(_on(row, config).tflops, 1) for config in board.configs]
         body.append([*cells, safe(row.integrity), row.date])
     return table(head, body, right={0, *range(5, wide)})
+
+
+def _repeatable(board: Board) -> list[str]:
+    """Who gave the same bits twice on every config, where somebody did not."""
+    names = [code(row.entry) for row in board.ranked if row.repeatable]
+    told = f"Bitwise repeatable on every config: {', '.join(names)}."
+    return [told, ""] if 0 < len(names) < len(board.ranked) else []
 
 
 def _over_best(row: Row) -> list[str]:

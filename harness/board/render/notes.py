@@ -107,22 +107,13 @@ def _telemetry(result: Result) -> list[str]:
 
 
 def conditions_of(result: Result) -> list[str]:
-    """Clock, drift, energy and the rule of the run, in words; nothing where nothing was read."""
+    """Clock, drift, what lasts, the rule of the run, in words; nothing where nothing was read."""
     found = []
     if result.clock_mhz is not None:
         share = f", {result.clock_pct:.1f} % of the peak at that clock" if result.clock_pct else ""
         found.append(f"SM clock {result.clock_mhz:.0f} MHz{share}")
     if result.drift_pct is not None:
         found.append(f"the trusted baseline drifted by {result.drift_pct:+.1f} % from start to end")
-    told = result.energy
-    if told is not None:
-        interval = f"[{told.low_j:.3g}, {told.high_j:.3g}] J a call"
-        value = told.joules_per_call
-        found.append(
-            f"energy {value:.3g} {interval}"
-            if value is not None
-            else f"energy not resolved in {result.blocks} blocks: {interval}"
-        )
     if lasting(result):
         found.append(f"lasting: {lasting_words(result)}")
     if result.stopping:

@@ -172,6 +172,7 @@ def _row(board: Board, row: Row, group: str, notes: Notes) -> Json:
         "rank": row.rank,
         "place": rank_text(row),
         "exact": row.exact,
+        "repeatable": row.repeatable,
         "group": group,
         "champion": sanitize(row.champion, 80),
         "speedup": _interval(row.speedup),

@@ -1,9 +1,9 @@
 """The harness tried on its own cheaters and honest controls: what came through, what stopped it.
 
-A specimen is a file of tests/corpus (harness/cli/selftest/specimen.py) or a folder with an
-`expect.yaml`. A cheater is `accepted` if its row is PASSED without the excuse that its
-`expect.yaml` allows (an honest time, a class, no orphan left); an honest control is `flagged` if
-its row is not PASSED.
+A specimen is a part of a file of tests/corpus (harness/cli/selftest/specimen.py), unfolded into
+a folder with an `expect.yaml`. A cheater is `accepted` if its row is PASSED without the excuse that
+its `expect.yaml` allows (an honest time, a class, no orphan left); an honest control is `flagged`
+if its row is not PASSED.
 """
 
 from __future__ import annotations
@@ -132,28 +132,17 @@ def load_corpus(root: Path = HOME) -> tuple[Specimen, ...]:
     """All specimens, cheaters first."""
     found = []
     for kind in ("cheaters", "honest"):
-        for path in sorted(_folders(root, kind), key=lambda path: path.parent.name):
-            expect = load_model(path, Expectation, SuiteError)
-            found.append(Specimen(path.parent, kind == "honest", expect, _problem_of(path.parent)))
+        home = Path(tempfile.mkdtemp(dir=_home().name))
+        paths = sorted((root / "tests" / "corpus" / kind).glob("*.py"))
+        for folder in sorted(folder for path in paths for folder in unfold(path, home)):
+            expect = load_model(folder / "expect.yaml", Expectation, SuiteError)
+            found.append(Specimen(folder, kind == "honest", expect, _problem_of(folder)))
     return tuple(found)
 
 
-def _folders(root: Path, kind: str) -> Iterator[Path]:
-    """expect.yaml of every specimen; those of one file are unfolded while this process lives."""
-    corpus = root / "tests" / "corpus" / kind
-    yield from corpus.glob("*/expect.yaml")
-    home = Path(tempfile.mkdtemp(dir=_home().name))
-    for path in corpus.glob("*.py"):
-        yield unfold(path, home) / "expect.yaml"
-
-
-@functools.cache
 def honest_control(name: str) -> Path:
     """Folder of the honest control `name`."""
-    honest = HOME / "tests" / "corpus" / "honest"
-    if (honest / name).is_dir():
-        return honest / name
-    return unfold(honest / f"{name}.py", Path(tempfile.mkdtemp(dir=_home().name)))
+    return next(s.folder for s in load_corpus() if s.honest and s.name == name)
 
 
 @functools.cache

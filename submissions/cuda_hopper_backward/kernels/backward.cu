@@ -20,16 +20,14 @@
 // Phases   FIRST SCORES   TRIP: ISSUE 1, DS, ISSUE 2, LOAD, P OF NEXT, DQ OUT   STORE
 // Bound    10 B H S^2 D / 2 flops (causal) at 4096 per clock and SM: 1.39 ms at 1.83 GHz on 132 SMs for hdim128_seq8k. Shared memory per trip, against
 //          tensor clocks: NOTES.md
-// Measured one H200, hdim128_seq8k, calls with their passes: 2.299 ms, 597.9 TFLOP/s; without DQ_LATE 2.536 ms, with DV_LATE 2.386 ms
+// Measured NOTES.md
 // Limits   sm_90a, D = 128; any S and scale. S_k other than S, fewer heads of k and v, uneven heads: GENERAL=1. Sums of dq in no fixed
 //          order
 // Check    python benchmarks/backward_grid.py --headdim 128
-// build: -DHEADDIM=128 -DDQ_LATE=1 -DDV_LATE=0
-// promise: smem_bytes=230992 registers=252 spills=0 warnings=0 blocks=1
 // build: -DHEADDIM=128
-// promise: smem_bytes=230992 registers=255 spills=0 warnings=0 blocks=1
-// build: -DHEADDIM=128 -DDQ_LATE=1 -DDV_LATE=0 -DGENERAL=1 -DBF16=1
-// promise: smem_bytes=230992 registers=255 spills=0 warnings=0 blocks=1
+// promise: smem_bytes=230992 registers=252 spills=0 warnings=0 blocks=1
+// build: -DHEADDIM=128 -DGENERAL=1 -DBF16=1
+// promise: smem_bytes=230992 registers=252 spills=0 warnings=0 blocks=1
 #include "rows.cuh"
 
 // ---------------------------------------------------------------------- shape of this build (by -D)
@@ -37,12 +35,6 @@
 #define HEADDIM 128
 #endif
 static_assert(HEADDIM == 128, "this schedule is for headdim 128");
-#ifndef DQ_LATE
-#define DQ_LATE 0        // 1: dQ of a tile is issued a trip later, so that the warpgroups need not meet in every trip, only be half a trip apart at most
-#endif
-#ifndef DV_LATE
-#define DV_LATE 1        // 1: dV is issued with dQ and dK
-#endif
 
 constexpr int D = HEADDIM, PANELS = D / 64;
 constexpr int M = 64, N = 128;                           // query rows of a tile, kv rows of a block
@@ -160,14 +152,13 @@ backward(const __grid_constant__ TensorMap q_map, const __grid_constant__ Tensor
     for (int i = 0; i < 16; i++) pt[i] = p_next[i];
     touch(pt);
   };
-  // dS^T = P^T (dP^T - delta), to fp16 in registers and in ds_smem
-  auto make_ds = [&](uint32_t delta, uint32_t ds_tile) {
+  // dS^T = P^T (dP^T - delta), to fp16 in registers
+  auto make_ds = [&](uint32_t delta) {
 #pragma unroll
     for (int j = 0; j < 8; j++) {
       const float2 d = lds_float2(delta + (8 * j + pair) * 4), top = unpack_half2(pt[2 * j]), low = unpack_half2(pt[2 * j + 1]);
       ds[2 * j] = pack_half2(top.x * (dp[4 * j] - d.x), top.y * (dp[4 * j + 1] - d.y));
       ds[2 * j + 1] = pack_half2(low.x * (dp[4 * j + 2] - d.x), low.y * (dp[4 * j + 3] - d.y));
-      if (!DQ_LATE && j & 1) store_matrices(swizzled(ds_tile, matrix_row, j - 1 + matrix_chunk), ds + 2 * j - 2);
     }
   };
   auto store_ds = [&](uint32_t ds_tile) {
@@ -202,40 +193,36 @@ backward(const __grid_constant__ TensorMap q_map, const __grid_constant__ Tensor
     // ISSUE 1: dP and dV of this tile, scores of the next (after the last tile of whatever lies there, never looked at)
     mbar_wait(do_full + 8 * stage, parity);
     wgmma_fence(); issue_score(dp, v_smem, do_tile);
-    if (!DV_LATE) issue_accumulate(dv, pt, do_tile);
+    issue_accumulate(dv, pt, do_tile);
     if (more) mbar_wait(q_full + 8 * next, next_parity);
     wgmma_fence(); issue_score(s, k_smem, q_smem + next * TILE_BYTES);
-    wgmma_wait<DV_LATE ? 1 : 2>(); touch(dp);
+    wgmma_wait<2>(); touch(dp);
     // DS
-    make_ds(delta_smem + stage * STAT_BYTES, ds_tile); touch(ds);
-    if (DQ_LATE) mbar_wait(ds_full, ds_parity), store_ds(ds_tile);   // everybody is through with the trip before
-    proxy_fence();
-    if (!DQ_LATE) bar_sync(1, THREADS);                          // both halves of dS are in ds_smem, and the trip before is over
+    make_ds(delta_smem + stage * STAT_BYTES); touch(ds);
+    mbar_wait(ds_full, ds_parity);                               // everybody is through with the trip before
+    store_ds(ds_tile); proxy_fence();
     wgmma_wait<0>(); touch(s); touch(dv);
-    // ISSUE 2: dK of this tile, dQ of this one or of the one before (of nothing in the first trip, never looked at)
-    wgmma_fence(); issue_dq(DQ_LATE ? ds_smem + before * DS_BYTES : ds_tile);
-    if (DV_LATE) issue_accumulate(dv, pt, do_tile);
+    // ISSUE 2: dQ of the tile before (of nothing in the first trip, never looked at), dK of this one
+    wgmma_fence(); issue_dq(ds_smem + before * DS_BYTES);
     issue_accumulate(dk, ds, q_tile);
     // LOAD into the slot of the last tile that everybody is through with
     if (warp == 0 && tile + 2 < tiles) load_tile(tile + 2, stage + 2 >= STAGES ? stage + 2 - STAGES : stage + 2);
     // P OF NEXT
     if (more) make_p(tile + 1, lse_smem + next * STAT_BYTES);
     // DQ OUT
-    wgmma_wait<DV_LATE ? 2 : 1>(); touch(dq);
-    if (!DQ_LATE || tile > first) dq_to_memory();
+    wgmma_wait<1>(); touch(dq);
+    if (tile > first) dq_to_memory();
     wgmma_wait<0>(); touch(dk); touch(dv); step_p();
-    if (DQ_LATE) { __syncwarp(); mbar_arrive_if(ds_full, lane0); }
+    __syncwarp(); mbar_arrive_if(ds_full, lane0);
     stage = next; parity = next_parity;
     if (++next == STAGES) next = 0, next_parity ^= 1;
     ds_parity ^= 1;
     before = buffer;
     if (++buffer == DS_BUFFERS) buffer = 0;
   }
-  if (DQ_LATE) {
-    mbar_wait(ds_full, ds_parity);
-    wgmma_fence(); issue_dq(ds_smem + before * DS_BYTES); wgmma_wait<0>(); touch(dq);
-    dq_to_memory();
-  }
+  mbar_wait(ds_full, ds_parity);
+  wgmma_fence(); issue_dq(ds_smem + before * DS_BYTES); wgmma_wait<0>(); touch(dq);
+  dq_to_memory();
 
   // STORE
   const uint64_t out = ((uint64_t)head * rows_of_k(p) + row) * D;

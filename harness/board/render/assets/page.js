@@ -9,7 +9,7 @@ const chosen = () => DATA.boards[state.board];
 function visible() {
   const words = byId("find").value.toLowerCase().split(/\s+/).filter(Boolean);
   return chosen().rows.filter(row => byId(row.kind === "baseline" ? "baselines" : "submissions").checked && (!row.champion || byId("steps").checked)
-    && words.every(word => `${row.entry} ${row.author} ${row.language} ${row.kind}`.toLowerCase().includes(word)));
+    && (row.repeatable || byId("repeatable").parentElement.hidden || !byId("repeatable").checked) && words.every(word => `${row.entry} ${row.author} ${row.language} ${row.kind}`.toLowerCase().includes(word)));
 }
 
 // --------------------------------------------------------------- the table
@@ -20,6 +20,8 @@ const HEADS = {
   approximate: "Approximate: inside 1e-2 of PyTorch's attention, outside the limits on the relative error; ranked among themselves",
   library: "Library kernels: submissions that launched a library's attention or matrix products; ranked among themselves",
 };
+// The same inputs gave the same bits: told where some entries have it and others do not.
+const repeatable = board => { const found = board.rows.filter(row => row.repeatable).length; return found < board.rows.length ? found : 0; };
 const AMONG = { approximate: " among approximate entries", library: " among library kernels" };
 // A step of a ladder stands below its champion, if that is ranked.
 function rankOf(board, row) {
@@ -72,7 +74,7 @@ function drawTable(rows) {
 }
 function tableRow(board, row, low, high) {
   const open = () => show(row), step = row.champion && row.entry.slice(row.champion.length + 1);
-  const about = [step && `step of ${row.champion}`, row.language, row.author].filter(Boolean).join(" · ");
+  const about = [step && `step of ${row.champion}`, row.language, row.author, row.repeatable && repeatable(board) && "bitwise repeatable"].filter(Boolean).join(" · ");
   const figures = board.grid ? gridColumns().map(one => make("td", { class: one.kind }, one.text(row))) : board.configs.map(config => {
     const cell = row.cells[config.name], of = config.peak || Math.max(...board.rows.map(r => r.cells[config.name]?.tflops || 0)) || 1;
     if (!known(cell?.tflops)) return make("td", { class: "num wide" }, cell ? cell.status : "–");
@@ -169,12 +171,14 @@ function drawHead() {
   byId("speed-note").textContent = "TFLOP/s of each entry" + (board.configs.some(config => config.peak) ? "; the line on the right is the chip's dense 16-bit peak" : "")
     + (board.reported.length ? ", the ticks above are figures that papers report from other machines." : ".");
   const steps = board.rows.filter(row => row.champion).length;
+  byId("repeatable").parentElement.hidden = !repeatable(board);
+  byId("repeatable-count").textContent = `only bitwise repeatable (${repeatable(board)})`;
   byId("steps").parentElement.hidden = !steps;
   byId("steps-count").textContent = `steps of ladders (${steps})`;
 }
 function redraw() {
-  const rows = visible();
   drawHead();
+  const rows = visible();
   drawTable(rows);
   drawRest(rows);
   drawReported();
@@ -271,7 +275,7 @@ function start() {
   byId("gpu").addEventListener("change", event => pick(DATA.boards.findIndex(board => board.gpu === event.target.value)));
   byId("suite").addEventListener("change", event => pick(Number(event.target.value)));
   byId("pareto-config").addEventListener("change", event => { state.config = Number(event.target.value); redraw(); });
-  for (const id of ["submissions", "baselines", "steps"]) byId(id).addEventListener("change", redraw);
+  for (const id of ["submissions", "baselines", "repeatable", "steps"]) byId(id).addEventListener("change", redraw);
   byId("find").addEventListener("input", () => { state.rows = STEP; redraw(); });
   byId("controls").addEventListener("submit", event => event.preventDefault());
   byId("more").addEventListener("click", () => { state.rows += STEP; redraw(); });
