@@ -283,6 +283,18 @@ def test_shared_memory_that_grows_as_fast_as_a_file_in_memory_shrinks_is_counted
         assert 64 * MIB <= held.shared_bytes < 96 * MIB
 
 
+def test_managed_memory_is_what_is_mapped_of_the_driver_s_file(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    assert usage.managed_bytes(os.getpid()) == 0
+    maps = (
+        b"7f0000000000-7f0040000000 rw-s 7f97b6000000 00:06 177  /dev/nvidia-uvm\n"
+        b"7f0080000000-7f0090000000 rw-s 00000000 00:01 15372    /dev/zero (deleted)\n"
+    )
+    monkeypatch.setattr(usage.Path, "read_bytes", lambda _: maps)
+    assert usage.managed_bytes(os.getpid()) == 1 << 30
+
+
 def test_open_files_are_counted_by_the_room_for_them() -> None:
     before = usage.descriptors(os.getpid())
     assert 64 <= before < usage.DESCRIPTORS

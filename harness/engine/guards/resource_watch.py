@@ -100,7 +100,7 @@ class ResourceWatch(threading.Thread):
         if host > most:
             return Status.OUT_OF_MEMORY, f"host memory {host / GIB:.1f} GiB, allowed {most / GIB:g}"
         most = int(self.limits.gpu_memory_gib * GIB)
-        if (device := sum(on_device.get(pid, 0) for pid in pids)) > most:
+        if (device := self._device_bytes(pids, on_device)) > most:
             return (
                 Status.OUT_OF_MEMORY,
                 f"GPU memory {device / GIB:.1f} GiB, allowed {most / GIB:g}",
@@ -136,3 +136,10 @@ class ResourceWatch(threading.Thread):
         if child.log.printed >= LOG_BYTES:
             return Status.OVER_QUOTA, f"printed {LOG_BYTES >> 20} MiB, allowed less"
         return None
+
+    def _device_bytes(self, pids: Sequence[int], on_device: Mapping[int, int]) -> int:
+        """What NVML says that they hold, and managed memory where the GPU has much of it."""
+        named = sum(on_device.get(pid, 0) for pid in pids)
+        if not named or self.monitor.unnamed_bytes() <= usage.UNNAMED_BYTES:
+            return named
+        return named + sum(map(usage.managed_bytes, pids))

@@ -28,6 +28,7 @@ ANONYMOUS = Path("/dev/zero")  # of a mapping that is shared and of no file
 LOOK_AGAIN_BYTES, LOOK_AGAIN_FILES = 32 << 20, 1000  # growth of a disk that is worth a count
 LOOK_AGAIN_S = 10.0  # and without any: a hard link takes neither an inode nor, nearly, a block
 SHARED_AGAIN_S = 1.0  # the same of shared memory: a file that shrinks hides what grows beside it
+UNNAMED_BYTES = 4 << 30  # of a GPU, that need no explanation: the driver's own are less than one
 DESCRIPTORS = 100_000  # of one entrant: each is a KiB of the kernel's, and takes a look its time
 
 
@@ -118,6 +119,16 @@ def descriptors(pid: int) -> int:
     """How many files it may have open before the kernel makes more room; all threads share it."""
     told = (_numbers(f"{pid}/task/{t}/status").get("FDSize", 0) for t in _threads_of(pid))
     return next(filter(None, told), 0)  # one that has ended has none
+
+
+def managed_bytes(pid: int) -> int:
+    """What it has mapped of the driver's managed memory, which NVML names no process for."""
+    maps = b""
+    for thread in _threads_of(pid):  # one that has ended tells nothing
+        with contextlib.suppress(OSError):
+            maps = maps or Path(f"/proc/{thread}/maps").read_bytes()
+    ends = re.findall(rb"^(\w+)-(\w+) .* /dev/nvidia-uvm$", maps, re.MULTILINE)
+    return sum(int(last, 16) - int(first, 16) for first, last in ends)
 
 
 def page_table_bytes(pid: int) -> int:
