@@ -115,7 +115,7 @@ def _burst(
     if rest.fault:
         return reap(state, worker, left_running(rest))
     state.clean_up()
-    return reply.model_copy(update={"rest_ms": rest.waited_ms})
+    return reply.model_copy(update={"rest_ms": reply.rest_ms + rest.waited_ms})
 
 
 def left_running(rest: Rest) -> BurstReport:

@@ -203,6 +203,14 @@ def test_a_gpu_that_is_shared_with_the_unknown_is_contended() -> None:
     assert not state.failed
 
 
+def test_the_wait_begins_where_its_calls_ended() -> None:
+    state = bench("base", "a")
+    state.judge.burst.return_value = GOOD.model_copy(update={"rest_ms": 200.0})
+    reply = run_burst(state, "a", TIMED, 1)
+    assert reply
+    assert reply.rest_ms == 200.4
+
+
 def test_a_check_is_not_watched() -> None:
     state = bench("base", "a", spinning=["base"])
     assert run_burst(state, "a", QUESTION, 1) == GOOD.model_copy(update={"rest_ms": 0.4})
