@@ -20,7 +20,7 @@ from harness.measure.audit import overstated, short_of_the_clock
 from harness.measure.roofline import Resources
 from harness.measure.stats import Interval
 from harness.problems import get_problem
-from harness.schema import MOST_SLACK_PCT, Machine, Result, Speedup, Telemetry
+from harness.schema import MOST_SLACK_PCT, Machine, Result, Speedup, Status, Telemetry
 from tests.board.factory import CASES, CPU, H200, result, run_of
 
 FORWARD = get_problem("attention_forward")
