@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Sequence
 
-from harness.engine.burst import Question, end_heirs, end_overdue, end_woken, run_burst, settle
+from harness.engine.burst import Question, end_overdue, end_woken, run_burst, settle
 from harness.engine.events import Progress
 from harness.engine.processes.judge_client import BurstOptions
 from harness.engine.run_state import State
@@ -50,7 +50,6 @@ def run_block(state: State, case: Case, block: Block) -> None:
     A block beside a process that is none of this run counts for nobody, nor one in which an entrant
     ran while it was stopped.
     """
-    end_heirs(state, case)
     alive = [name for name in block.order if state.record(name, case).status is None]
     strangers = _wait_until_alone(state) if alive else []
     if strangers:
