@@ -228,6 +228,9 @@ def read_chosen(
         results, worse = read(choose(left))
         if not worse:
             return results, bad
+        at = {(line.path, line.number) for line in worse}
+        suspects = {head.entry for head in left if (head.path, head.number) in at}
+        _, worse = read(head for head in left if head.entry in suspects)  # each line once
         bad += worse
         damaged = {(line.path, line.number) for line in worse}
         left = [head for head in left if (head.path, head.number) not in damaged]

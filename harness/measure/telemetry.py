@@ -82,6 +82,11 @@ class Monitor:
         processes = self._told("nvmlDeviceGetComputeRunningProcesses") or ()
         return {process.pid: process.usedGpuMemory or 0 for process in processes}
 
+    def unnamed_bytes(self) -> int:
+        """Device memory in use that no process is named for: managed memory, and the driver's."""
+        memory = self._told("nvmlDeviceGetMemoryInfo")
+        return memory.used - sum(self.memory_by_pid().values()) if memory else 0
+
     def _told(self, question: str) -> Any:
         """NVML's answer about this GPU; None without one, and where the driver does not tell."""
         if self._lib is None:

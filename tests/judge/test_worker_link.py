@@ -16,8 +16,7 @@ from harness.judge.stream import OwnTime  # noqa: E402
 from harness.judge.withheld import Withheld  # noqa: E402
 from harness.problems.base import TensorSpec  # noqa: E402
 from harness.process import wire  # noqa: E402
-from harness.process.messages import gate_delay_ms  # noqa: E402
-from harness.schema import Status  # noqa: E402
+from harness.schema import Status, gate_delay_ms  # noqa: E402
 
 SPEC = TensorSpec("o", (1, 2, 64, 8), "fp16")
 SIZE = 2 * 64 * 8 * 2  # bytes of one

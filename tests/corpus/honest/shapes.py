@@ -130,19 +130,3 @@ def custom_attention_backward(q, k, v, o, lse, do, causal=True, sm_scale=None):
     dq, dk, dv = (x.to(q.dtype) for x in gradients(q, k, v, do, causal, sm_scale))
     dk, dv = (x.view(*shape[:2], group, *shape[2:]).sum(2) for x in (dk, dv))
     return dq, dk, dv
-
-
-# %% gives_lse
-"""Gives o, and with return_lse=True o and lse.
-
----
-status: [PASSED]
-why: a call of the check returns two tensors, those of the clock one
-"""
-
-from right_answer import attention, lse_of
-
-
-def custom_attention_forward(q, k, v, causal=True, sm_scale=None, *, return_lse=False):
-    o = attention(q, k, v, causal, sm_scale)
-    return (o, lse_of(q, k, causal, sm_scale)) if return_lse else o
