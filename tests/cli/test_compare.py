@@ -16,7 +16,7 @@ from harness.cli.commands import list_
 from harness.cli.results import compare, history, show
 from harness.errors import UnavailableError, UsageError
 from harness.measure.stats import Interval
-from harness.schema import Status
+from harness.schema import Status, Stopping
 from tests.board.factory import result, run_of, stretch
 
 
@@ -198,6 +198,20 @@ def test_show_of_a_failure_ends_in_its_log(
     assert "CRASHED (SIGSEGV)" in out
     assert "| boom" in out
     assert "\x1b" not in out
+
+
+def test_no_word_of_a_record_orders_a_terminal(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    nasty = "\x1b[2J\x9b31m::error::x"
+    told = {"stopping": Stopping(rule=nasty, looks=2, why=nasty), "likeness": {nasty: 1.0}}
+    told |= {"kernels": (nasty,), "author": nasty, "version": nasty}
+    for line in run_of({"fast": 0.8}, **told):
+        record.append(tmp_path, line.model_copy(update={"configs": (nasty,)}))
+    call(show, "show", tmp_path, "fast", "--samples")
+    out = capsys.readouterr().out
+    assert "\x1b" not in out
+    assert "\x9b" not in out
 
 
 def test_show_as_json_is_the_record(results: Path, capsys: pytest.CaptureFixture[str]) -> None:
