@@ -424,7 +424,7 @@ FORGERIES: dict[str, tuple[Callable[[list[Result]], list[Result]], str]] = {
     ),
     "a hidden shape's name for an easy one": (
         lambda r: one(r, config="hidden_hdim64"),
-        "its shape is not the suite's",
+        "its case is hdim64_seq4k",
     ),
     "another author": (lambda r: one(r, author="NVIDIA"), "author or language is not"),
     "a smaller error": (lambda r: one(r, max_diff=0.0), "max_diff is not its error's"),
@@ -441,7 +441,7 @@ FORGERIES: dict[str, tuple[Callable[[list[Result]], list[Result]], str]] = {
         lambda r: one(r, sustained=stretch(1e-6)),
         "a stretch that nobody asked for",
     ),
-    "a level that there is not": (lambda r: one(r, integrity="judged/9"), "held as 'judged/9'"),
+    "a level that there is not": (lambda r: one(r, integrity="judged/9"), "integrity: "),
     "no second clock": (lambda r: one(r, slack=None), "not held against the judge's clock"),
     "a run of the future": (
         lambda r: everywhere(r, date="9999-12-31T00:00:00Z"),
