@@ -62,13 +62,11 @@ def overstated(result: Result) -> list[str]:
     fits = {"exact": limits.exact(error), "approximate": True}
     if not fits.get(result.numerics_class, False):
         return ["its error is too large for its class, or it has none"]
-    if result.max_diff != error.max_diff:
-        return ["its max_diff is not its error's"]
-    return _beyond_the_chip(result)
+    return [] if result.max_diff == error.max_diff else ["its max_diff is not its error's"]
 
 
 def short_of_the_clock(result: Result, base: Result | None) -> list[str]:
-    """Why the judge's clock, asked once more, refuses a row of a GPU that passed; else empty."""
+    """Why the judge's clock, asked once more, or the chip refuses a row of a GPU; else empty."""
     timed = base is not None and {result.status, base.status} == {Status.PASSED}
     if base is None or not timed or not result.machine.has_gpu:
         return []
@@ -77,7 +75,7 @@ def short_of_the_clock(result: Result, base: Result | None) -> list[str]:
     found = check_clocks(result.samples, shared(base.samples, result.samples), (), GPU_TOLERANCE)
     if found.samples != result.samples:
         return ["the samples called late are not those that the two clocks call late"]
-    return [found.refusal] if found.refusal else []
+    return [found.refusal] if found.refusal else _beyond_the_chip(result)
 
 
 def _beyond_the_chip(result: Result) -> list[str]:
