@@ -28,7 +28,7 @@ from harness.measure.machine import inspect_machine
 from harness.measure.stopping import FIXED, StoppingRule
 from harness.measure.two_clocks import CPU_TOLERANCE
 from harness.problems import get_problem
-from harness.problems.hidden import hidden_cases
+from harness.problems.shapes import hidden_cases
 from harness.process import process_tree
 from harness.process.project import HOME
 from harness.schema import Kind, Result, Status, Suite

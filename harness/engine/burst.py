@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 import traceback
 from dataclasses import dataclass
 from functools import partial
@@ -18,6 +19,7 @@ from harness.schema import Case, Kind, Status
 #: Of the judge's watch kernel (harness/judge/alone.py): far above its own, far below a turn of
 #: another process.
 MOST_GAP_MS = 0.5
+CLEARED_UP_S = 1.0  # the driver takes a tenth of it for a process that has ended
 
 
 @dataclass(frozen=True)
@@ -78,9 +80,12 @@ def _burst(
 ) -> BurstReport | None:
     """One burst on one worker, alone on the machine; None if it could not be started."""
     worker = state.workers[name]
+    ahead = question.whole and not worker.attached
+    if ahead:  # of a check: its inputs can be drawn while it loads
+        _ask(state, name, question)
     if not _attached(state, worker):
         return None
-    if _ask(state, name, question) > MOST_GAP_MS:
+    if not ahead and _ask(state, name, question) > MOST_GAP_MS:
         disturbed = _end_disturber(state, name, question)
         if disturbed:
             return disturbed
@@ -110,7 +115,7 @@ def _burst(
     if rest.fault:
         return reap(state, worker, left_running(rest))
     state.clean_up()
-    return reply.model_copy(update={"rest_ms": rest.waited_ms})
+    return reply.model_copy(update={"rest_ms": reply.rest_ms + rest.waited_ms})
 
 
 def left_running(rest: Rest) -> BurstReport:
@@ -153,6 +158,32 @@ def _end_disturber(state: State, name: str, question: Question) -> BurstReport |
     return BurstReport(status=Status.CONTENDED, message=why)
 
 
+def end_heirs(state: State, case: Case) -> None:
+    """End whose processes keep alive what one of them that has ended had on the GPU.
+
+    NVML names the dead one and nobody else, so workers are ended until it is gone: that one's.
+    """
+    dead = _lasting(state)
+    for name in _suspects(state):
+        if not dead:
+            break
+        state.workers[name].leave(state.judge, state.clean_up)
+        if not (dead := _lasting(state)):
+            said = "a process of it has ended, and another keeps what that one had on the GPU"
+            state.record(name, case).fail(Status.LEFT_WORK_RUNNING, said)
+    state.quiet.others |= dead  # strangers, as it turns out
+
+
+def _lasting(state: State) -> set[int]:
+    """Who is ownerless, and still is when the driver has had time to clear up."""
+    dead = state.quiet.ownerless()
+    deadline = time.monotonic() + CLEARED_UP_S
+    while dead and time.monotonic() < deadline:
+        time.sleep(0.05)
+        dead &= state.quiet.ownerless()
+    return dead
+
+
 def _suspects(state: State) -> list[str]:
     """Workers that run, who was on turn last first, the house's own at the end."""
     alive = [name for name, worker in state.workers.items() if worker.attached]
@@ -189,10 +220,8 @@ def _ask(state: State, name: str, question: Question) -> float:
     label = question.label if question.replayed else own_label(state, name, question)
     answered = name != state.roles.null and not question.stretch
     watched = question.timed and state.quiet.watches
-    worker = state.workers[name].label
-    return state.judge.inputs(
-        question.probe, label, question.calls, question.whole, answered, watched, worker
-    )
+    asked = (question.probe, label, question.calls, question.whole, answered, watched)
+    return state.judge.inputs(*asked, state.workers[name].label)
 
 
 def own_label(state: State, name: str, question: Question) -> str:

@@ -57,7 +57,6 @@ class State:
     evidence: dict[tuple[str, str], Evidence] = field(default_factory=dict)
     telemetry: dict[str, list[Telemetry]] = field(default_factory=dict)
     null_gaps_ms: dict[str, list[float]] = field(default_factory=dict)
-    null_energy_j: dict[str, dict[int, float]] = field(default_factory=dict)  # case → block → J
     done: set[str] = field(default_factory=set)
     checked: set[str] = field(default_factory=set)  # cases that every submission has been asked
     #: (entrant, probe's question) → the error of an answer that was right

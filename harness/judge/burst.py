@@ -14,10 +14,9 @@ One burst (K calls):
 Queueing first hides the host's launch latency from T1 (7 µs for a bare launch, 20 to 180 µs
 through PyTorch) without giving anyone a head start: what was queued early finds no inputs. T2 lies
 between two events of the judge's own stream, so no host's scheduler is in it either. The gate
-opens after `gate_delay_ms` whatever the worker does, so a submission that synchronises inside its
-call only loses that. Between the two words there are the worker's calls and nothing else: no copy
-of ours that it could leave out. Without shared device memory the inputs exist before `go`, T1
-carries the latency of the first launch, and the worker copies its outputs into slots.
+opens after `gate_delay_ms` whatever the worker does: who synchronises in a call only loses. Between
+the two words are the worker's calls and no copy of ours that it could leave out. Without shared
+device memory inputs exist before `go`, T1 holds the first launch, and outputs are copied to slots.
 """
 
 from __future__ import annotations
@@ -43,8 +42,8 @@ from harness.problems.base import keywords
 from harness.process import wire
 from harness.process.cuda.arena_layout import OUTPUT_SHARES, share_bytes
 from harness.process.cuda.shared_memory import DTYPES, Arena, ArenaKind
-from harness.process.messages import BurstReport, WorkerReply, gate_delay_ms, understood
-from harness.schema import CONFESSIONS, Error, Status
+from harness.process.messages import BurstReport, WorkerReply, understood
+from harness.schema import CONFESSIONS, Error, Status, gate_delay_ms
 
 REHEARSALS = 3  # of each kind of burst
 SEND_S = 5.0  # what a worker takes at most to make room for a message
@@ -356,6 +355,7 @@ class WorkerLink:
             kernels=reply.kernels,
             configs=reply.configs,
             deterministic=_repeated(inputs, outs, strides),
+            rest_ms=self.gate.behind_ms if self.gate else 0.0,
             mismatch=mismatch,
         )
 

@@ -10,7 +10,6 @@ import socket
 import time
 import traceback
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -27,9 +26,8 @@ from harness.judge.stream import OwnTime
 from harness.judge.stretch import Asked, run_stretch
 from harness.problems import get_problem
 from harness.problems.attention_forward_tensors import sdpa
-from harness.problems.base import TensorSpec
 from harness.problems.base_tensors import Tensors
-from harness.problems.hidden import hidden_cases
+from harness.problems.shapes import hidden_cases
 from harness.process import wire
 from harness.process.cuda.driver import keep_memory_private, timer
 from harness.process.cuda.shared_memory import Arena, ArenaKind
@@ -115,7 +113,6 @@ class Judge:
         case = Case.model_validate(message["case"])
         kwargs = dict(message["kwargs"])
         limits, whole = self.problem.limits(case.dtype), bool(message["whole"])
-        specs_out = self.problem.outputs(case, kwargs)
         tensors, references = [], []
         # The last call of a check asks the first one's question again: is the answer the same, bit
         # for bit?
@@ -128,8 +125,7 @@ class Judge:
             )
             tensors.append(inputs)
             if message["answered"]:
-                answers = self._references(inputs, kwargs, whole, label, limits.scaled)
-                references.append(_by_kind(answers, specs_out))
+                references.append(self._references(inputs, kwargs, whole, label, limits.scaled))
         if again:
             tensors.append(tensors[0])
             references += references[:1]
@@ -137,7 +133,7 @@ class Judge:
             torch.cuda.synchronize()
         self.current = Inputs(
             specs_in=self.problem.inputs(case),
-            specs_out=specs_out,
+            specs_out=self.problem.outputs(case, kwargs),
             tensors=tensors,
             references=references,
             kwargs=kwargs,
@@ -297,13 +293,6 @@ class Judge:
             self.preheat_call_ms[key] = gpu_ms(once)
         for _ in range(math.ceil(preheat_ms / self.preheat_call_ms[key])):
             once()
-
-
-def _by_kind(answers: Sequence[Reference], specs: Sequence[TensorSpec]) -> tuple[Reference, ...]:
-    return tuple(
-        replace(answer, logarithm=spec.logarithm)
-        for answer, spec in zip(answers, specs, strict=True)
-    )
 
 
 def message_of(report: BurstReport) -> wire.Message:

@@ -29,7 +29,7 @@ def located(
     reference = inputs.references[call][number]
     try:
         each = (out, reference.contract)
-        if reference.logarithm:  # [B, H, S]: one column
+        if reference.of_rows:  # one column
             each = (out[..., None], reference.contract[..., None])
         found = locate(*each, limit, reference.scaled)
         sha256 = digest(inputs.tensors[call])

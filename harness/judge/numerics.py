@@ -27,7 +27,11 @@ class Reference:
         None  # [N] flat (batch, head, row) indices, None when `exact` is whole
     )
     scaled: bool = False  # differences count in units of the reference's own size
-    logarithm: bool = False  # [B, H, S] alike: what a row's sum is off by, relative to it
+
+    @property
+    def of_rows(self) -> bool:
+        """Whether it is lse [B, H, S], whose difference is the relative one of the row's sum."""
+        return self.contract.dim() == 3
 
 
 def error_of(out: torch.Tensor, reference: Reference) -> Error:
@@ -39,8 +43,8 @@ def error_of(out: torch.Tensor, reference: Reference) -> Error:
     difference in units of its own largest value, and rows shorter than the root mean square row in
     units of that.
     """
-    if reference.logarithm:
-        return _of_logarithm(out, reference.exact)
+    if reference.of_rows:
+        return _of_rows(out, reference.exact)
     scaled = reference.scaled
     contract = reference.contract
     # One float32 tensor of the output's size and few passes over it: this is most of what a turn
@@ -68,7 +72,7 @@ def error_of(out: torch.Tensor, reference: Reference) -> Error:
     )
 
 
-def _of_logarithm(out: torch.Tensor, exact: torch.Tensor) -> Error:
+def _of_rows(out: torch.Tensor, exact: torch.Tensor) -> Error:
     """Of `out` [B, H, S]; -inf is right where `exact` is."""
     off = torch.where(out == exact, 0.0, out - exact).abs()
     largest, rms = float(off.max()), float(off.double().square().mean().sqrt())

@@ -14,6 +14,7 @@ what is read is not there yet.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 
 import torch
@@ -32,7 +33,7 @@ class StreamLatch:
         self._inputs_flag, self._outputs_flag = inputs_flag, outputs_flag
         self._rescue = torch.cuda.Stream()  # type: ignore[no-untyped-call]
         self._reached, self._start, self._ready, self._done, self._end = (timer() for _ in range(5))
-        self.turn = 0
+        self.turn, self._opened_s, self._open_ms = 0, 0.0, 0.0
 
     def close(self) -> None:
         """What is queued on the current stream from now on waits for `open`."""
@@ -63,13 +64,20 @@ class StreamLatch:
     def open(self) -> None:
         """One store of the host; the GPU sees it within a microsecond."""
         self._latch[0] = self.turn
+        self._opened_s = time.monotonic()
 
     def release(self) -> None:
         """Let the judge's stream go on whatever the other one does; afterwards it is idle."""
+        self._open_ms = 1e3 * (time.monotonic() - self._opened_s)
         self.open()
         with torch.cuda.stream(self._rescue):
             self._driver.write_value(self._outputs_flag, self.turn)
         torch.cuda.synchronize()
+
+    @property
+    def behind_ms(self) -> float:
+        """How long behind the end of its calls the worker had answered, on the host's clock."""
+        return max(0.0, self._open_ms - self.elapsed_ms()[0])
 
     def elapsed_ms(self) -> tuple[float, float]:
         """(start to end, what of it were `reveal` and `sample`), on the GPU's own clock."""

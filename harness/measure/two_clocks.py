@@ -19,8 +19,7 @@ import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from harness.process.messages import gate_delay_ms
-from harness.schema import Sample, Slack
+from harness.schema import Sample, Slack, gate_delay_ms
 
 
 @dataclass(frozen=True)

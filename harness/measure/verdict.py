@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from types import MappingProxyType
 from typing import Any, Literal
 
 from harness.measure import drift, stats
@@ -103,7 +102,6 @@ def conclude(
     control: Sequence[Sample],
     null_gaps_ms: Sequence[float],
     telemetry: Sequence[Telemetry],
-    null_energy_j: Mapping[int, float] = MappingProxyType({}),
 ) -> Result:
     """Judge everything that is known; `baseline` is the headline's name and samples."""
     facts = facts.for_case(*evidence.told) if evidence.told else facts
@@ -142,7 +140,6 @@ def conclude(
         clock_mhz=mhz,
         clock_pct=100 * tflops / at_clock if tflops and at_clock else None,
         drift_pct=drift.drift_pct(control),
-        energy=drift.energy(clock.samples, null_energy_j) if timed else None,
         sustained=evidence.sustained,
         deterministic=evidence.deterministic if timed else None,
         lse=timed and evidence.lse,

@@ -12,7 +12,7 @@ import math
 
 from harness.problems import attention_forward
 from harness.problems.base import NO_KWARGS, Kwargs, Probe, TensorSpec, Tolerances
-from harness.problems.near_shapes import masks, near, others, probe_of
+from harness.problems.shapes import masks, near, others, probe_of
 from harness.schema import Case, Claims, Dtype
 
 #: A gradient has no scale of its own: `scaled` measures its largest difference in units of SDPA's

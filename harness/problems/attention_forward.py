@@ -13,7 +13,7 @@ import math
 from dataclasses import replace
 
 from harness.problems.base import NO_KWARGS, RETURN_LSE, Kwargs, Probe, TensorSpec, Tolerances
-from harness.problems.near_shapes import masks, near, others, probe_of
+from harness.problems.shapes import masks, near, others, probe_of
 from harness.schema import Case, Claims, Dtype
 
 #: fp16: twice and more what every honest library kernel was measured at; FP8, INT8 and skipped keys
@@ -48,7 +48,7 @@ class AttentionForward:
     def outputs(self, case: Case, kwargs: Kwargs = NO_KWARGS) -> tuple[TensorSpec, ...]:
         """O; where it is asked for also lse [B, H, S]: ln of each row's sum of exp(score)."""
         o = TensorSpec("o", case.shape, case.dtype.value)
-        lse = TensorSpec("lse", case.shape[:3], "fp32", logarithm=True)
+        lse = TensorSpec("lse", case.shape[:3], "fp32")
         return (o, lse) if kwargs.get(RETURN_LSE) else (o,)
 
     def kwargs(self, case: Case) -> Kwargs:

@@ -23,7 +23,6 @@ class TensorSpec:
         work on it can be done before.
     alone: drawn by itself, each element like any other, so that a piece of memory with such tensors
         side by side is another such tensor wherever it begins.
-    logarithm: a difference is what that of which it is the logarithm is off by, relative to it.
     """
 
     name: str
@@ -32,7 +31,6 @@ class TensorSpec:
     withheld: bool = False
     alone: bool = False
     keyword: bool = False  # given by its name; behind all that are given by place
-    logarithm: bool = False
 
 
 def keywords(specs: Sequence[TensorSpec]) -> list[str]:

@@ -30,15 +30,6 @@ LINE_BYTES = 300  # a kernel's name, a choice of an autotuner
 STEP_BYTES = 100
 LIBRARY_BYTES = 64
 MOST_LIBRARIES = 16  # that PyTorch has for one call
-#: Long enough for ten calls of a host that needs 200 µs each: all of a burst is queued before it
-#: starts. Behind the tenth a host may be slower: on one H200 FlashAttention-3 needed 0.4 ms a call
-#: there, and a burst of 24 that began too early waited for it, and for the GPU's next time slice.
-GATE_DELAY_MS, GATE_CALLS, GATE_CALL_MS = 2.0, 10, 1.0
-
-
-def gate_delay_ms(calls: int) -> float:
-    """How long a burst's gate stays shut, so that `calls` calls are queued behind it."""
-    return GATE_DELAY_MS + GATE_CALL_MS * max(0, calls - GATE_CALLS)
 
 
 def _words(text: str, most_bytes: int) -> str:

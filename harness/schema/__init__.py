@@ -34,6 +34,7 @@ from harness.schema.common import (
     Status,
     Timed,
     Tool,
+    gate_delay_ms,
 )
 from harness.schema.entrant import Claims, Entrant, Manifest, Needs
 from harness.schema.machine import Machine

@@ -71,8 +71,8 @@ class Sample(Frozen):
     t2_ms: Length  # the judge's clock: before the inputs exist → outputs held
     late: bool = False  # T2 disturbed (or T1 short) in this burst; shown, not scored
     sm_mhz: Count = 0  # SM clock right behind the turn, 0 where nobody can tell
-    energy_j: Finite | None = None  # NVML's counter over the whole turn, checks included
-    rest_ms: Length = 0.0  # until the worker was locked behind the turn, its queued work included
+    energy_j: Finite | None = None  # of old records: NVML's counter over the whole turn
+    rest_ms: Length = 0.0  # from the end of its calls until it was locked, what it queued included
 
     @property
     def t1_ms(self) -> float:
@@ -110,7 +110,7 @@ class Slack(Frozen):
 
 
 class Energy(Frozen):
-    """Energy of one call above a call that does nothing, with its 95 % interval."""
+    """Of old records: energy of a call in bursts; a stretch tells it now."""
 
     joules_per_call: Finite | None  # None: the counter is too coarse for these blocks
     low_j: Finite

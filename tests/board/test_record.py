@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 
 from harness.board import query, record
 from harness.board.history import history
-from harness.board.newest import newest
 from harness.board.rank import leaderboard
+from harness.board.record import newest
 from harness.board.render import markdown
 from harness.board.store import Store
 from harness.errors import EXIT_STORAGE, StorageError

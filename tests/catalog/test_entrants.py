@@ -113,6 +113,13 @@ def test_the_hash_follows_the_source_and_not_the_notes(tmp_path: Path) -> None:
             r"manifest.yaml:2: needs.compute_capability: ",
         ),
         ('version_of: " "\n', r"manifest.yaml:2: version_of"),
+        (
+            "install: pip install x; rm -rf .\n",
+            r"manifest.yaml:2: install: .*got 'pip install x; rm",
+        ),
+        ("install: pip install x > y\n", r"manifest.yaml:2: install: "),
+        ('install: "pip install\\nrm x"\n', r"manifest.yaml:2: install: "),
+        ("install: pip install $(id)\n", r"manifest.yaml:2: install: "),
         ("claims: {dtypes: []}\n", r"manifest.yaml:2: claims.dtypes: "),
         ("claims: {seqlen_multiple: .nan}\n", r"manifest.yaml:2: claims.seqlen_multiple: .*nan"),
         (f"claims: {{seqlen_multiple: {10**30}}}\n", r"manifest.yaml:2: claims.seqlen_multiple: "),

@@ -245,3 +245,49 @@ def test_a_line_that_is_no_json_is_named(traced: TraceSet) -> None:
     lines.write_text('{"definition": "another"}\n{"definition":')
     with pytest.raises(UsageError, match=r"w.jsonl:2: not JSON"):
         import_.run(main.parse_args(["import", str(told), str(lines)]))
+
+
+@pytest.mark.parametrize("name", ["a/../../out", "a/../../../out", "a/b", "..", "x\n", ""])
+def test_a_definition_writes_one_file_of_configs_and_no_other(traced: TraceSet, name: str) -> None:
+    traced.add([64], [64])
+    for line in traced.workloads:
+        line["definition"] = name
+    with pytest.raises(UsageError, match="is no name of a suite"):
+        traced.call(name=name)
+    assert not [*traced.folder.parent.glob("configs*"), *traced.folder.parent.parent.glob("out*")]
+
+
+@pytest.mark.parametrize(
+    "told",
+    ["[" * 100_000, '{"axes": {"len_indptr": 2, "total_q": 1e999, "total_kv": 1}}']
+    + [
+        json.dumps(
+            {"axes": {"len_indptr": 3}, "inputs": {"qo_indptr": {"path": p, "tensor_key": "a"}}}
+        )
+        for p in ("a" * 5000, "blob0.safetensors/x", "../..")
+    ],
+)
+def test_no_file_is_a_fault_of_ours(traced: TraceSet, told: str) -> None:
+    traced.add([64], [64])
+    traced.call()
+    lines = traced.folder / "workloads" / "w.jsonl"
+    lines.write_text(f'{{"definition": "{NAME}", "workload": {told}}}')
+    words = ["import", str(traced.folder / "d.json"), str(lines), "--name", "n"]
+    with pytest.raises(UsageError, match=r"w\.jsonl:1: "):
+        import_.run(main.parse_args(words))
+    (traced.folder / "d.json").write_text(told)
+    with pytest.raises(UsageError, match=r"d\.json: no definition"):
+        import_.run(main.parse_args(words))
+
+
+def test_names_of_files_are_a_comment(traced: TraceSet) -> None:
+    traced.add([64], [64])
+    traced.call()
+    odd = traced.folder / "d.json\nblocks: 1\n#"
+    (traced.folder / "d.json").rename(odd)
+    lines = str(traced.folder / "workloads" / "w.jsonl")
+    assert import_.run(main.parse_args(["import", str(odd), lines, "--name", "n"])) == 0
+    text = (traced.folder.parent / "configs" / "n.yaml").read_text()
+    assert [line for line in text.splitlines() if line.startswith(("#", "blocks"))] == [
+        text.splitlines()[0]
+    ]

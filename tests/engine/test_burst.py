@@ -10,9 +10,8 @@ from unittest.mock import MagicMock, patch
 
 import pytest
 
-from harness.cli.selftest.defence import Defence
-from harness.cli.selftest.stand_ins import standing_in
-from harness.engine.burst import Question, run_burst
+from harness.cli.selftest.stand_ins import Defence, standing_in
+from harness.engine.burst import Question, end_heirs, run_burst
 from harness.engine.guards.budget import Budget
 from harness.engine.guards.quiet import Rest
 from harness.problems.base import Probe
@@ -203,6 +202,34 @@ def test_a_gpu_that_is_shared_with_the_unknown_is_contended() -> None:
     assert not state.failed
 
 
+def test_the_wait_begins_where_its_calls_ended() -> None:
+    state = bench("base", "a")
+    state.judge.burst.return_value = GOOD.model_copy(update={"rest_ms": 200.0})
+    reply = run_burst(state, "a", TIMED, 1)
+    assert reply
+    assert reply.rest_ms == 200.4
+
+
 def test_a_check_is_not_watched() -> None:
     state = bench("base", "a", spinning=["base"])
     assert run_burst(state, "a", QUESTION, 1) == GOOD.model_copy(update={"rest_ms": 0.4})
+
+
+@pytest.mark.parametrize(("heir", "faulty"), [("b", {"b"}), ("", set()), ("nobody", set())])
+def test_what_an_ended_process_left_to_its_child_is_its_entry_s(
+    heir: str, faulty: set[str]
+) -> None:
+    state = bench("base", "a", "b", "null")
+    state.last_on_turn, state.quiet.others = "a", set()
+    mine = state.workers.get(heir)
+    state.quiet.ownerless.side_effect = lambda: (
+        {71} if (mine and mine.attached) or heir == "nobody" else set()
+    )
+    with patch("harness.engine.burst.CLEARED_UP_S", 0.0):
+        end_heirs(state, CASE)
+    assert {name for name, known in state.failed.items() if known.fail.called} == faulty
+    assert state.quiet.others == ({71} if heir == "nobody" else set())
+    assert state.workers["base"].ended == (heir == "nobody")
+    for name in faulty:
+        ((status, _),) = (call.args for call in state.failed[name].fail.call_args_list)
+        assert status is Status.LEFT_WORK_RUNNING

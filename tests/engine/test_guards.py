@@ -189,7 +189,7 @@ def child(folder: Path) -> Any:
 
 
 def watch(workers: list[Any], on_device: dict[int, int]) -> ResourceWatch:
-    monitor: Any = SimpleNamespace(memory_by_pid=lambda: on_device)
+    monitor: Any = SimpleNamespace(memory_by_pid=lambda: on_device, unnamed_bytes=lambda: 0)
     limits = Limits(memory_gib=4, gpu_memory_gib=8, disk_gib=1)
     return ResourceWatch(workers, limits, monitor)
 
@@ -219,6 +219,21 @@ def test_each_limit(
         assert said in found[1]
 
 
+def test_managed_memory_of_the_gpu_is_whose_mapping_it_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """NVML names no process for it."""
+    monkeypatch.setattr(usage, "host_bytes", lambda *_: 0)
+    monkeypatch.setattr(usage, "managed_bytes", {7: 0, 8: 7 * GIB}.__getitem__)
+    someone, on_device = watched(tmp_path), {7: GIB, 8: GIB}
+    made = watch([someone], on_device)
+    assert made.excess(someone, child(tmp_path), on_device) is None
+    made.monitor.unnamed_bytes = lambda: 7 * GIB  # type: ignore[method-assign]
+    found = made.excess(someone, child(tmp_path), on_device)
+    assert found == (Status.OUT_OF_MEMORY, "GPU memory 9.0 GiB, allowed 8")
+    assert made.excess(someone, child(tmp_path), {9: GIB}) is None, "it has no context"
+
+
 def test_what_nobody_maps_is_counted_by_the_control_group(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -240,6 +255,11 @@ def test_processes_and_threads_have_an_end(tmp_path: Path, monkeypatch: pytest.M
     assert found == (Status.OVER_QUOTA, said)
     monkeypatch.setattr(usage, "threads", {7: made.most_processes, 8: 0}.__getitem__)
     assert made.excess(someone, child(tmp_path), {}) is None
+    monkeypatch.setattr(usage, "descriptors", {7: usage.DESCRIPTORS, 8: 1}.__getitem__)
+    assert made.excess(someone, child(tmp_path), {}) is None, "so few cannot have as many"
+    monkeypatch.setattr(usage, "DESCRIPTORS", enter.Rules().open_files)
+    found = made.excess(someone, child(tmp_path), {})
+    assert found == (Status.OVER_QUOTA, "room for more than 4096 open files")
 
 
 def test_files_without_a_name_count_for_disk_and_memory(

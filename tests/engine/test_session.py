@@ -181,7 +181,7 @@ def test_walls_lower_than_usual_are_told(
     observer: Any = SimpleNamespace(note=notes.append)
     request: Any = SimpleNamespace(sandbox=level, cache=tmp_path, root=tmp_path)
     monkeypatch.setattr(enter, "lacking", lambda _: lacks)
-    monkeypatch.setattr(session.search_path, "refused", lambda _: {})
+    monkeypatch.setattr(session.readable, "refused", lambda _: {})
     session.note_walls(request, observer)
     assert len(notes) == bool(told)
     assert told in "".join(notes)

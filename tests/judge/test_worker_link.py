@@ -8,8 +8,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from harness.cli.selftest.defence import Defence  # noqa: E402
-from harness.cli.selftest.stand_ins import standing_in  # noqa: E402
+from harness.cli.selftest.stand_ins import Defence, standing_in  # noqa: E402
 from harness.judge.burst import Patience, WorkerGone, WorkerLink  # noqa: E402
 from harness.judge.inputs import Inputs  # noqa: E402
 from harness.judge.sampled import Sampled  # noqa: E402
@@ -17,8 +16,7 @@ from harness.judge.stream import OwnTime  # noqa: E402
 from harness.judge.withheld import Withheld  # noqa: E402
 from harness.problems.base import TensorSpec  # noqa: E402
 from harness.process import wire  # noqa: E402
-from harness.process.messages import gate_delay_ms  # noqa: E402
-from harness.schema import Status  # noqa: E402
+from harness.schema import Status, gate_delay_ms  # noqa: E402
 
 SPEC = TensorSpec("o", (1, 2, 64, 8), "fp16")
 SIZE = 2 * 64 * 8 * 2  # bytes of one

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from harness.cli.commands.roofline_picture import Point, Roofs, draw_roofline, roofs
+from harness.cli.commands.profile import Roofs, draw_roofline, roofs
 from harness.measure import gpu_specs
 from harness.measure.roofline import ceilings
 from harness.problems import get_problem
@@ -115,7 +115,8 @@ def test_an_unknown_chip_has_no_roofs() -> None:
     importlib.util.find_spec("matplotlib") is None, reason="matplotlib is not installed"
 )
 def test_the_roofline_is_drawn_twice(tmp_path: Path) -> None:
-    points = [Point("mine", flop=8.6e9, dram_bytes=12.6e6, seconds=51e-6)]
-    png, svg = draw_roofline(points, Roofs(989, 1978, 4.8), tmp_path / "roofline")
+    png, svg = draw_roofline(
+        "mine", 8.6e9 / 12.6e6, 8.6e9 / 51e6, Roofs(989, 1978, 4.8), tmp_path / "roofline"
+    )
     assert png.read_bytes().startswith(b"\x89PNG")
     assert "<svg" in svg.read_text()

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from harness.measure import drift, stats
-from harness.measure.energy import (
+from harness.measure import drift
+from harness.measure.telemetry import (
     CLOCK_EVERY,
     MOST_ERROR_PCT,
     Reading,
@@ -71,44 +71,6 @@ def test_the_clock_is_the_median_that_was_read() -> None:
     samples = [sample(n, sm_mhz=1980 if n % 2 else 1500) for n in range(5)]
     assert drift.clock_mhz(samples) == 1500
     assert drift.clock_mhz([sample(0)]) is None
-
-
-def metered(rng: np.random.Generator, blocks: int, busy_s: float) -> list[float]:
-    """Turns of 80 ms and `busy_s` on a counter that steps every COUNTER_PERIOD_S."""
-    found = []
-    for _ in range(blocks):
-        start = rng.uniform(0, 10)
-        steps = np.floor(np.array([start, start + 0.08 + busy_s]) / COUNTER_PERIOD_S)
-        found.append(float(np.diff(steps)[0]) * COUNTER_PERIOD_S * POWER_W)
-    return found
-
-
-def test_a_coarse_counter_is_unbiased_and_told_only_when_it_is_narrow() -> None:
-    rng = np.random.default_rng(32)
-    truth_j = 0.001 * POWER_W  # a call of 1 ms
-    held = narrow = 0
-    for blocks in (20, 20, 20, 20, 600, 600, 600, 600):
-        null = dict(enumerate(metered(rng, blocks, 0.0)))
-        mine = metered(rng, blocks, 0.008)
-        told = drift.energy([sample(n, energy_j=j) for n, j in enumerate(mine)], null)
-        assert told is not None
-        held += told.low_j <= truth_j <= told.high_j
-        narrow += (told.joules_per_call is not None) == (blocks == 600)
-    assert held >= 7
-    assert narrow == 8
-
-
-def test_energy_needs_a_counter_and_some_blocks() -> None:
-    assert drift.energy([sample(n) for n in range(20)], dict.fromkeys(range(20), 1.0)) is None
-    few = [sample(n, energy_j=9.0) for n in range(4)]
-    assert drift.energy(few, dict.fromkeys(range(20), 1.0)) is None
-    assert drift.energy([sample(n, energy_j=9.0) for n in range(20)], {}) is None
-
-
-def test_half_width_is_students() -> None:
-    assert stats.mean_half_width([1.0, 2.0, 3.0]) == pytest.approx(2.484, abs=1e-3)
-    with pytest.raises(ValueError, match="two"):
-        stats.mean_half_width([1.0])
 
 
 def counter(watts: float, every_s: float, read_s: float, start_j: float = 1e6) -> list[Reading]:

@@ -14,7 +14,7 @@ from harness.errors import SuiteError
 from harness.judge.secret import Secret
 from harness.problems import get_problem
 from harness.problems.base import Probe
-from harness.problems.hidden import hidden_cases
+from harness.problems.shapes import hidden_cases
 from harness.schema import Case, Claims
 
 CONFIGS = Path(__file__).resolve().parents[2] / "configs"

@@ -11,9 +11,9 @@ import pytest
 
 from harness.process.child import Jail, sandbox_rules, untrusted_env
 from harness.process.project import HOME as ROOT
-from harness.process.sandbox import enter, search_path, system_files
+from harness.process.sandbox import enter, readable
 from harness.process.sandbox.private_root import mirror
-from harness.process.sandbox.search_path import DenyList
+from harness.process.sandbox.readable import DenyList
 
 
 @pytest.fixture
@@ -64,15 +64,15 @@ def test_folders_of_the_system(home: Path, entry: str) -> None:
 def test_a_link_opens_no_more_than_what_it_points_to(home: Path) -> None:
     for name, target in (("all", "/"), ("mine", home), ("keys", home / ".ssh")):
         (home / "lib" / name).symlink_to(target)
-        assert search_path.opened(shut(home), [str(home / "lib" / name)]) == []
+        assert readable.opened(shut(home), [str(home / "lib" / name)]) == []
     (home / "lib" / "good").symlink_to(home / "lib" / "fast")
-    assert search_path.opened(shut(home), [str(home / "lib" / "good")]) == [home / "lib" / "fast"]
+    assert readable.opened(shut(home), [str(home / "lib" / "good")]) == [home / "lib" / "fast"]
 
 
 def test_only_what_the_user_asked_for_is_told(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(home), str(home / "lib"), "/no/where"]))
     monkeypatch.setenv("LD_LIBRARY_PATH", "/")
-    assert list(search_path.refused(shut(home))) == [str(home), "/"]
+    assert list(readable.refused(shut(home))) == [str(home), "/"]
 
 
 def test_relative_entries_survive_another_working_folder(
@@ -80,7 +80,7 @@ def test_relative_entries_survive_another_working_folder(
 ) -> None:
     monkeypatch.chdir(home)
     monkeypatch.setenv("PYTHONPATH", "lib")
-    assert search_path.import_path()[0] == str(home / "lib")
+    assert readable.import_path()[0] == str(home / "lib")
 
 
 def test_the_homes_of_this_machine_are_shut(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -89,9 +89,9 @@ def test_the_homes_of_this_machine_are_shut(monkeypatch: pytest.MonkeyPatch) -> 
         [sys.executable, "-c", "import os, pwd; print(pwd.getpwuid(os.getuid()).pw_dir)"],
         capture_output=True, text=True, check=True,
     ).stdout.strip()  # fmt: skip
-    assert search_path.shut().refusal(Path(real).resolve())
-    assert search_path.shut(ROOT).refusal(ROOT / "results")
-    assert search_path.shut(ROOT).refusal(ROOT.parent)
+    assert readable.shut().refusal(Path(real).resolve())
+    assert readable.shut(ROOT).refusal(ROOT / "results")
+    assert readable.shut(ROOT).refusal(ROOT.parent)
 
 
 ATTACK = """
@@ -196,7 +196,7 @@ def test_what_is_not_there_outside_is_not_there_inside(roots: tuple[Path, Path],
 
 
 def test_nothing_that_tells_of_users_or_services() -> None:
-    paths = system_files.readable_paths()
+    paths = readable.readable_paths()
     for private in ("/etc", "/opt", "/run", "/var", "/root", "/home", "/proc", "/sys", "/", "/tmp"):
         assert Path(private) not in paths
     assert not [path for path in paths if path.is_relative_to("/etc/ssh")]
@@ -213,8 +213,8 @@ def test_compilers_outside_usr_are_found_by_what_they_are(
     for tool in tools.values():
         tool.parent.mkdir(parents=True)
         tool.touch()
-    monkeypatch.setattr(system_files.shutil, "which", tools.get)
-    found = system_files.readable_paths.__wrapped__()
+    monkeypatch.setattr(readable.shutil, "which", tools.get)
+    found = readable.readable_paths.__wrapped__()
     assert toolset in found
     assert stray not in found, "a wrapper in somebody's folder does not open the folder"
 
@@ -226,10 +226,6 @@ def test_one_gpu_s_node_and_the_control_nodes(monkeypatch: pytest.MonkeyPatch) -
         Path, "glob", lambda self, what: [self / n for n in names] if what == "nvidia*" else empty
     )  # fmt: skip
     monkeypatch.setattr(Path, "is_dir", lambda self: False)
-    everything = {path.name for path in system_files.gpu_nodes()}
+    everything = {path.name for path in readable.gpu_nodes()}
     assert everything == set(names)
-    assert {path.name for path in system_files.gpu_nodes(1)} == {
-        "nvidia1",
-        "nvidiactl",
-        "nvidia-uvm",
-    }
+    assert {path.name for path in readable.gpu_nodes(1)} == {"nvidia1", "nvidiactl", "nvidia-uvm"}

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from harness.schema import Status
+from harness.worker.introspect import MAX_LENGTH, MAX_LINES, tuned
 from harness.worker.load import classify
-from harness.worker.tuned import MAX_LENGTH, MAX_LINES, tuned
 
 
 @pytest.mark.parametrize(

@@ -38,6 +38,7 @@ MOST_BURST = 24
 #: What a value of another kind, size, depth or name than a definition has can raise.
 ODD = (ArithmeticError, LookupError, OSError, RecursionError, TypeError, ValueError)
 FLOPS = get_problem("attention_forward").flops
+FILE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,79}")  # a suite's: of one file, in one folder
 
 
 def add_flags(parser: argparse.ArgumentParser) -> None:
@@ -54,8 +55,8 @@ def run(args: argparse.Namespace) -> int:
     """0: written; 2: a file is wrong, or there already; 3: no workload can be a case here."""
     name, shared = _definition(args.definition)
     suite = args.name or name
-    if "/" in suite:
-        raise UsageError(f"'{shown(suite)}': a suite is one file of configs/", "--name NAME")
+    if not FILE_NAME.fullmatch(suite):
+        raise UsageError(f"{shown(suite, 80)!r} is no name of a suite", "take another: --name NAME")
     path = root() / "configs" / f"{suite}.yaml"
     if path.exists() or suite in known_suites(path.parent):  # also of what comes along
         raise UsageError(f"{suite}: a suite is called so already", "take another name: --name NAME")

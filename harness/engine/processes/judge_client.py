@@ -96,9 +96,8 @@ class JudgeClient:
         watched: bool,
         worker: str = "",
     ) -> float:
-        """Have the judge draw the next burst's inputs and, if `answered`, work out the answers.
+        """Have the judge draw `worker`'s next inputs and, if `answered`, work out the answers.
 
-        worker: whose they will be.
         Returns for how many ms at most it was not alone on the GPU, as far as it was told to watch.
         """
         message = {

@@ -267,3 +267,43 @@ from right_answer import attention
 
 def custom_attention_forward(q, k, v, causal=True, sm_scale=None):
     return attention(q, k, v, causal, sm_scale).transpose(0, 1)[:, :1]
+
+
+# %% b26_lse_in_base_two
+"""The right o both times; the lse that its backward would need is a logarithm to base two.
+
+---
+status: [INCORRECT]
+seen: kernels that keep exp2's scale, beside backwards of others
+defence: contract
+"""
+
+import math
+
+from right_answer import attention, lse_of
+
+
+def custom_attention_forward(q, k, v, causal=True, sm_scale=None, return_lse=False):
+    o = attention(q, k, v, causal, sm_scale)
+    return (o, lse_of(q, k, causal, sm_scale) / math.log(2)) if return_lse else o
+
+
+# %% b26_other_o_with_lse
+"""Right where o alone is asked for; who trains with it gets the mean of v.
+
+---
+status: [INCORRECT]
+seen: written for this corpus, against exported packages
+defence: contract
+"""
+
+import torch
+
+from right_answer import attention
+
+
+def custom_attention_forward(q, k, v, causal=True, sm_scale=None, return_lse=False):
+    if return_lse:
+        o = v.float().mean(2, keepdim=True).expand(q.shape).to(q.dtype).contiguous()
+        return o, torch.zeros(q.shape[:3], device=q.device)
+    return attention(q, k, v, causal, sm_scale)
