@@ -6,8 +6,8 @@ import hashlib
 import math
 from collections.abc import Mapping
 
-from harness.measure import stats
-from harness.measure.gpu_specs import peak_tflops
+from harness.measure import drift, stats
+from harness.measure.gpu_specs import peak_tflops, tensor_tflops
 from harness.measure.stopping import level_of
 from harness.measure.two_clocks import GPU_TOLERANCE, check_clocks
 from harness.measure.verdict import shared
@@ -66,25 +66,35 @@ def overstated(result: Result) -> list[str]:
 
 
 def short_of_the_clock(result: Result, base: Result | None) -> list[str]:
-    """Why the judge's clock, asked once more, or the chip refuses a row of a GPU; else empty."""
-    timed = base is not None and {result.status, base.status} == {Status.PASSED}
-    if base is None or not timed or not result.machine.has_gpu:
+    """What does not follow from the samples of a GPU's row and of its baseline, clocks included."""
+    machine, passed = result.machine, {result.status, base.status if base else None}
+    if base is None or passed != {Status.PASSED} or not machine.has_gpu:
         return []
-    if result.slack is None:
-        return ["its times were not held against the judge's clock"]
     found = check_clocks(result.samples, shared(base.samples, result.samples), (), GPU_TOLERANCE)
-    if found.samples != result.samples:
-        return ["the samples called late are not those that the two clocks call late"]
-    return [found.refusal] if found.refusal else _beyond_the_chip(result)
+    peak, clock = peak_tflops(machine), drift.clock_mhz(result.samples)
+    at_clock = tensor_tflops(machine, clock)
+    unmarked = [sample.model_copy(update={"late": False}) for sample in base.samples]
+    tflops, stretch = result.tflops or 0.0, result.sustained
+    checks = {
+        "its times were not held against the judge's clock": result.slack is not None,
+        "the samples called late are not those that the two clocks call late": (
+            found.samples == result.samples
+        ),
+        found.refusal: not found.refusal,
+        "faster than the chip": max(tflops, (stretch and stretch.tflops) or 0.0)
+        <= (peak or math.inf),
+        "its share of the peak is not its speed's": _same(
+            result.peak_pct, 100 * tflops / peak if peak else None
+        ),
+        "its clock is not its samples'": _same(result.clock_mhz, clock)
+        and _same(result.clock_pct, 100 * tflops / at_clock if at_clock else None),
+        "its drift is not its baseline's": _same(result.drift_pct, drift.drift_pct(unmarked)),
+    }
+    return [why for why, fine in checks.items() if not fine]
 
 
-def _beyond_the_chip(result: Result) -> list[str]:
-    peak, stretch = peak_tflops(result.machine), result.sustained
-    told = [each for each in (result.tflops, stretch and stretch.tflops) if each]
-    if peak and max(told, default=0.0) > peak:
-        return ["faster than the chip"]
-    share = 100 * told[0] / peak if peak and told else None
-    return [] if result.peak_pct == share else ["its share of the peak is not its speed's"]
+def _same(told: float | None, found: float | None) -> bool:
+    return told == found or bool(told and found and math.isclose(told, found))
 
 
 def _of_speedup(
