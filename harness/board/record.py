@@ -260,7 +260,7 @@ def _checked_fields(raw: bytes, before: bytes = b"") -> dict[str, Any]:
         cut = body.find(before)
         body = body[:cut] if cut > 0 else body
     try:
-        fields = json.loads(body + b"}", object_pairs_hook=None if before else _each_once)
+        fields = json.loads(body + b"}", object_pairs_hook=_each_once)
     except RecursionError:
         raise ValueError("the line is nested too deeply") from None
     if not isinstance(fields, dict):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import itertools
 import json
+import zlib
 from pathlib import Path
 
 import pytest
@@ -212,6 +213,22 @@ def test_no_word_of_a_record_orders_a_terminal(
     out = capsys.readouterr().out
     assert "\x1b" not in out
     assert "\x9b" not in out
+
+
+def test_what_no_board_shows_stands_in_no_history(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for line in run_of({"fast": 0.8}):
+        record.append(tmp_path, line)
+    told = json.loads(record.to_line(result("fast", run="r9"))) | {"samples": "none"}
+    told.pop("crc32")
+    for old, new in (("", ""), ('"entry":"fast"', '"entry":"fast","entry":"fast"')):
+        body = json.dumps(told, separators=(",", ":"))[:-1].replace(old, new, 1)
+        end = f',"crc32":"{zlib.crc32(body.encode()):08x}"}}\n'
+        (tmp_path / f"x{len(new)}.jsonl").write_text(body + end)
+    assert len(record.heads(tmp_path)[1]) == 1, "a key that stands twice"
+    assert call(history, "history", tmp_path, "fast", "--json") == 0
+    assert [point["run"] for point in json.loads(capsys.readouterr().out)["points"]] == ["r1"]
 
 
 def test_show_as_json_is_the_record(results: Path, capsys: pytest.CaptureFixture[str]) -> None:
