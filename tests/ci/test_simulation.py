@@ -437,13 +437,10 @@ FORGERIES: dict[str, tuple[Callable[[list[Result]], list[Result]], str]] = {
         lambda r: one(r, error=r[0].error.model_copy(update={"rel_l2": -1.0})),
         "error is not below the contract",
     ),
-    "more of the peak": (lambda r: one(r, peak_pct=99.9), "share of the peak is not its speed's"),
-    "a baseline that held still": (lambda r: one(r, drift_pct=0.0), "drift is not its baseline's"),
-    "a clock that was held down": (lambda r: one(r, clock_mhz=900.0), "clock is not its samples'"),
-    "more of what that clock gives": (
-        lambda r: one(r, clock_pct=99.0),
-        "clock is not its samples'",
-    ),
+    "more of the peak": (lambda r: one(r, peak_pct=99.9), "peak_pct is 99.9"),
+    "a baseline that held still": (lambda r: one(r, drift_pct=0.0), "drift_pct is 0.0"),
+    "a clock that was held down": (lambda r: one(r, clock_mhz=900.0), "clock_mhz is 900"),
+    "more of what that clock gives": (lambda r: one(r, clock_pct=99.0), "clock_pct is "),
     "an lse that nobody asked for": (lambda r: one(r, lse=True), "lse was judged, says who"),
     "words of a run that stops early": (
         lambda r: one(r, stopping=Stopping(rule="race 3", looks=1, why="place 1, says who")),

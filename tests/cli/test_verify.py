@@ -21,7 +21,7 @@ from harness.measure.roofline import Resources
 from harness.measure.stats import Interval
 from harness.problems import get_problem
 from harness.schema import MOST_SLACK_PCT, Error, Machine, Result, Speedup, Status, Telemetry
-from tests.board.factory import CASES, CPU, H200, result, run_of
+from tests.board.factory import CASES, CPU, H200, result, run_of, stretch
 
 FORWARD = get_problem("attention_forward")
 
@@ -76,6 +76,14 @@ def test_an_honest_record_agrees_with_itself(
         ({"samples": ()}, "without one scored sample"),
         ({"error": Error(max_diff=1e-3, rel_l2=1, worst_row=1, finite=True)}, "too large for its"),
         ({"max_diff": 1e-9}, "max_diff is not its error's"),
+        (
+            {"sustained": stretch(0.5).model_copy(update={"tflops": 1e4})},
+            "sustained.tflops is 10000",
+        ),
+        (
+            {"sustained": stretch(0.5).model_copy(update={"pj_per_flop": 1e-9})},
+            "sustained.pj_per_flop is ",
+        ),
     ],
 )
 def test_a_forged_figure_is_named(
