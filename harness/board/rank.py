@@ -84,8 +84,7 @@ class Row:
     @property
     def integrity(self) -> str:
         """The weakest level any of its results was taken under."""
-        known = {word: place for place, word in enumerate(HELD)}
-        return min((known.get(r.held, -1), r.integrity) for r in self.results)[1]
+        return min((HELD.index(r.held), r.integrity) for r in self.results)[1]
 
     def on(self, config: str) -> Result | None:
         """Its result on one config."""
