@@ -36,11 +36,10 @@ from harness.catalog.entrants import load_entrant  # noqa: E402
 from harness.catalog.suites import load_suite  # noqa: E402
 from harness.errors import HarnessError  # noqa: E402
 from harness.judge.secret import Secret  # noqa: E402
-from harness.measure import drift  # noqa: E402
 from harness.measure.audit import audit, overstated  # noqa: E402
 from harness.measure.gpu_specs import part_of, tensor_tflops  # noqa: E402
 from harness.measure.two_clocks import GPU_TOLERANCE, check_clocks  # noqa: E402
-from harness.measure.verdict import shared  # noqa: E402
+from harness.measure.verdict import clock_mhz, drift_pct, shared  # noqa: E402
 from harness.problems import get_problem  # noqa: E402
 from harness.problems.shapes import hidden_cases  # noqa: E402
 from harness.schema import Case, Entrant, Kind, Result, Status, Suite  # noqa: E402
@@ -286,7 +285,7 @@ def _leaves_the_board(result: Result, baseline: Entrant | None) -> bool:
 
 
 def _of_times(result: Result, base: Result | None, expected: Expected) -> list[str]:
-    part, clock = part_of(result.machine), drift.clock_mhz(result.samples)
+    part, clock = part_of(result.machine), clock_mhz(result.samples)
     at_clock = tensor_tflops(result.machine, clock)
     fewest = math.ceil(FEWEST_BLOCKS * expected.suite.blocks / (2 if result.case.hidden else 1))
     checks = {
@@ -315,7 +314,7 @@ def _of_times(result: Result, base: Result | None, expected: Expected) -> list[s
     if base is not None:  # the two clocks once more, on the samples as they came
         control = shared(base.samples, result.samples)
         unmarked = [s.model_copy(update={"late": False}) for s in base.samples]
-        if not _same(result.drift_pct, drift.drift_pct(unmarked)):
+        if not _same(result.drift_pct, drift_pct(unmarked)):
             reasons.append("its drift is not its baseline's")
         verdict = check_clocks(result.samples, control, (), GPU_TOLERANCE)
         reasons.append(verdict.refusal)
