@@ -70,14 +70,7 @@ def builds(module: Any, rung: str, headdim: int) -> dict[str, Any]:
         return {"": make(rung), "s first": make(rung, ("-DS_FIRST=1",))}
     if rung == "three":
         return {"": make(rung), "section 16 MB": make(rung, (), 16 * MB)}
-    late = ("-DDQ_LATE=1", "-DDV_LATE=0")
-    return {
-        "": make(rung),
-        "dv early": make(rung, ("-DDV_LATE=0",)),
-        "dq late": make(rung, ("-DDQ_LATE=1",)),
-        "dq late, dv early": make(rung, late),
-        "section 16 MB": make(rung, late, 16 * MB),
-    }
+    return {"": make(rung), "section 8 MB": make(rung, (), 8 * MB)}
 
 
 def compile_all(rungs: list[str]) -> None:

@@ -35,6 +35,7 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
 from harness.board import record  # noqa: E402
+from harness.cli.selftest.corpus import honest_control  # noqa: E402
 from harness.process import process_tree  # noqa: E402
 from harness.process.forkserver import WORKER_NAME  # noqa: E402
 
@@ -50,7 +51,7 @@ cases:
   - {name: second, batch: 1, heads: 1, seqlen: 48, headdim: 64, burst: 2}
 limits: {import_s: 60, first_call_s: 8, burst_s: 8, memory_gib: 2}
 """
-ENTRY = (ROOT / "tests" / "corpus" / "honest" / "eager_chunked.py").read_text(encoding="utf-8")
+ENTRY = (honest_control("eager_chunked") / "submission.py").read_text(encoding="utf-8")
 CASES = ("first", "second")
 #: Lines of the output at which a run may be broken; much is still to be done after the last one.
 MILESTONES = (

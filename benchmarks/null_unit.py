@@ -96,6 +96,8 @@ def row(unit: dict[str, Any], entrant: dict[str, Any], config: str, status: str)
         "protocol": PROTOCOL,
         "integrity": f"judged/{unit['sandbox']}",
         "schema_version": 1,
+        "language": entrant["manifest"]["language"],
+        "author": entrant["manifest"]["author"],
         "reason": "a null unit measures nothing",
         "case": case,
         "machine": {},

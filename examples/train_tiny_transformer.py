@@ -6,9 +6,13 @@
 
 Weights are random, and the tokens follow a rule that can be learnt. Every run of a headdim starts
 from the same weights and sees the same tokens. `off` is how far the losses go from those of a run
-whose attention is computed in float32. PyTorch's backends round in ways of their own, and `sdpa,
-nudged` is SDPA from weights that were moved by half a rounding of float16: how far these are off is
-what rounding does.
+whose attention is computed in float32, at most in any step.
+
+How far may they go? `nudged` are runs of PyTorch's from weights that were moved by half a rounding
+of float16, this way or that: what rounding alone does. The spread is the largest distance between
+the losses of two of PyTorch's own runs (its default, each backend, the nudged ones): in the mean of
+the steps, and in the worst step. A kernel's losses are PyTorch's if they are no further from the
+default's than that, by both.
 
 `skipped` counts the steps that the loss scaler left out, because a gradient was not finite.
 `attention` is the part of a step that goes when every head returns its v: copies are counted.
@@ -20,6 +24,7 @@ import argparse
 import contextlib
 import functools
 import importlib
+import itertools
 import math
 import statistics
 import time
@@ -35,6 +40,8 @@ Attention = Callable[[torch.Tensor, torch.Tensor, torch.Tensor], torch.Tensor]
 FLOAT32 = "float32 attention"
 SCALE = 1024.0
 NUDGE = 2.0**-12  # half of the distance between float16 numbers, relative
+NUDGED = ("sdpa", "sdpa, flash")  # runs of which there are nudged ones
+SEEDS = (1, 2, 3)
 
 
 @dataclass(frozen=True)
@@ -141,12 +148,13 @@ class Clock:
 
 def train(
     size: Size, headdim: int, device: str, attention: Attention, data: list[torch.Tensor],
-    nudged: bool = False,
+    nudged: int = 0,
 ) -> Outcome:  # fmt: skip
-    """Train from the same weights, then time a prefill."""
+    """Train from the same weights, but for a nudge by that seed; then time a prefill."""
     torch.manual_seed(0)
     model = Decoder(size, headdim).to(device)
     if nudged:
+        torch.manual_seed(nudged)
         with torch.no_grad():
             for weight in model.parameters():
                 weight.mul_(1 + NUDGE * torch.sign(torch.randn_like(weight)))
@@ -233,15 +241,18 @@ def compare(size: Size, headdim: int, device: str, package: object) -> None:
     """Train with every attention there is and print a table."""
     data = [draw_tokens(size, step).to(device) for step in range(size.steps)]
     run = functools.partial(train, size, headdim, device, data=data)
-    others = backends() if device != "cpu" else {}
-    if device != "cpu" and (third := flash_attn_3()):
-        others["flash_attn_3"] = third
-    exported = {package.__name__: package.attention} if package else {}
-    for attention in (sdpa, in_float32, *others.values(), *exported.values()):
+    own = {"sdpa": sdpa} | (backends() if device != "cpu" else {})
+    third = flash_attn_3() if device != "cpu" else None
+    others = {"flash_attn_3": third} if third else {}
+    if package:
+        others[package.__name__] = package.attention
+    for attention in (in_float32, *own.values(), *others.values()):
         train(size, headdim, device, attention, data[:3])  # compiles, tunes
-    found = {FLOAT32: run(in_float32), "sdpa": run(sdpa), "sdpa, nudged": run(sdpa, nudged=True)}
-    for name, attention in (*exported.items(), *others.items()):
-        found[name] = run(attention)
+    found = {FLOAT32: run(in_float32)} | {name: run(each) for name, each in own.items()}
+    for name, seed in itertools.product(filter(own.get, NUDGED), SEEDS):
+        found[f"{name}, nudged {seed}"] = run(own[name], nudged=seed)
+    of_pytorch = [name for name in found if name != FLOAT32]
+    found |= {name: run(each) for name, each in others.items()}
     if package and device != "cpu":
         with behind_sdpa(package):
             found[f"{package.__name__}, by enable()"] = run(sdpa)
@@ -257,17 +268,33 @@ def compare(size: Size, headdim: int, device: str, package: object) -> None:
     print("|---|---:|---:|---:|---:|---:|---:|---:|---:|---:|")
     base = found[FLOAT32]
     for name, each in found.items():
-        own = each.step_ms - rest.step_ms
+        part_ms = each.step_ms - rest.step_ms
         tokens = size.batch * size.seqlen / each.step_ms * 1e3
-        off = max(abs(a - b) for a, b in zip(each.losses, base.losses, strict=True))
+        off = distance(each, base)
         print(
-            f"| {name} | {each.step_ms:.2f} | {tokens:,.0f} | {own:.2f} | {own / each.step_ms:.0%} "
+            f"| {name} | {each.step_ms:.2f} | {tokens:,.0f} | {part_ms:.2f} | {part_ms / each.step_ms:.0%} "
             f"| {each.prefill_ms:.2f} | {each.memory_gib:.2f} | {each.skipped} "
             f"| {each.losses[-1]:.4f} | {off:.1e} |"
         )
-    print(
-        f"first loss {base.losses[0]:.4f}; off: the largest distance to {FLOAT32}'s in any step\n"
-    )
+    print(f"first loss {base.losses[0]:.4f}; off: the largest distance to {FLOAT32}'s in any step")
+    pairs = [(found[a], found[b]) for a, b in itertools.combinations(of_pytorch, 2)]
+    spread, widest = (max(measure(*pair) for pair in pairs) for measure in (mean, distance))
+    print(f"spread of PyTorch's own {len(of_pytorch)}: mean {spread:.1e}, worst step {widest:.1e}")
+    for name in list(found)[1 + len(of_pytorch) :]:
+        apart, worst = (measure(found[name], found["sdpa"]) for measure in (mean, distance))
+        word = "within" if apart <= spread and worst <= widest else "beyond"
+        print(f"{name}: mean {apart:.1e}, worst step {worst:.1e} from sdpa: {word}")
+    print()
+
+
+def mean(one: Outcome, other: Outcome) -> float:
+    """The distance between their losses, in the mean of the steps."""
+    return statistics.mean(abs(a - b) for a, b in zip(one.losses, other.losses, strict=True))
+
+
+def distance(one: Outcome, other: Outcome) -> float:
+    """The largest between their losses in any step."""
+    return max(abs(a - b) for a, b in zip(one.losses, other.losses, strict=True))
 
 
 def main() -> None:

@@ -63,6 +63,8 @@ def test_the_case_that_is_asked_again_has_the_axes_of_the_wrong_burst(axes: dict
         ({"shape": (1 << 39,) * 4}, "less than or equal to 65536"),
         ({"kv_heads": 7}, "heads must be a multiple of kv_heads"),
         ({"kwargs": {}}, "valid boolean"),
+        ({"distribution": "hostile"}, "hostile inputs"),
+        ({"kwargs": {"causal": True, "sm_scale": None, "evil": 1}}, "a call with evil"),
     ],
 )
 def test_a_hostile_record_asks_for_nothing_that_no_run_draws(

@@ -5,7 +5,7 @@
 The machine that wrote it ran code of a stranger. So: few and small regular files, strict lines,
 only the submission asked for and the suite's baselines, the very source and suite of this
 checkout, every case exactly once, hidden ones as the told secret draws them, figures that follow
-from the samples, commitments that open and are new, no time that beats the chip. What passes is written anew by us; nothing of the artifact is kept as it
+from the samples (joules do not, and are left out), commitments that open and are new, no time that beats the chip. What passes is written anew by us; nothing of the artifact is kept as it
 came. This finds forgeries that contradict themselves or the checkout. A machine that was taken
 over entirely can still lie consistently: the runner must be new for every run.
 """
@@ -30,18 +30,19 @@ from path_guard import git  # noqa: E402
 
 from harness import PROTOCOL  # noqa: E402
 from harness.board import record  # noqa: E402
-from harness.board.newest import NO_VERDICT  # noqa: E402
+from harness.board.record import NO_VERDICT  # noqa: E402
 from harness.board.render.text import sanitize  # noqa: E402
 from harness.catalog.entrants import load_entrant  # noqa: E402
 from harness.catalog.suites import load_suite  # noqa: E402
 from harness.errors import HarnessError  # noqa: E402
 from harness.judge.secret import Secret  # noqa: E402
+from harness.measure import drift  # noqa: E402
 from harness.measure.audit import audit, overstated  # noqa: E402
-from harness.measure.gpu_specs import part_of  # noqa: E402
+from harness.measure.gpu_specs import part_of, tensor_tflops  # noqa: E402
 from harness.measure.two_clocks import GPU_TOLERANCE, check_clocks  # noqa: E402
 from harness.measure.verdict import shared  # noqa: E402
 from harness.problems import get_problem  # noqa: E402
-from harness.problems.hidden import hidden_cases  # noqa: E402
+from harness.problems.shapes import hidden_cases  # noqa: E402
 from harness.schema import Case, Entrant, Kind, Result, Status, Suite  # noqa: E402
 
 MOST_FILES = 20
@@ -52,6 +53,7 @@ BEHIND_WALLS = re.compile(r"judged/[1-3]")  # 0: the submission could reach what
 HELD = re.compile(r"(judged|unlocked|cooperative)/[0-3]")
 FEWEST_BLOCKS = 0.5  # of those the suite asks for
 COMMITTED = re.compile(rb'"secret_commitment":"([0-9a-f]{64})"')
+UNCHECKED = {"energy": None}  # it is above the null kernel's, which no record holds
 DAY_S = 86_400
 MOST_DAYS = 2  # from the measurement until its records are taken
 COMMIT_DIGITS = (
@@ -98,7 +100,7 @@ def main(argv: list[str] | None = None) -> int:
         print("next: run the measurement again on a new runner; treat the old one as lost")
         return 1
     for result in results:
-        record.append(args.into, result)
+        record.append(args.into, result.model_copy(update=UNCHECKED))
     print(f"{len(results)} records taken")
     return 0
 
@@ -232,7 +234,7 @@ def _drawn(secret: str, suite: Suite) -> tuple[Case, ...]:
 def _of_one(result: Result, base: Result | None, expected: Expected) -> list[str]:
     suite, entrant = expected.suite, expected.entrants.get(result.entry)
     wanted = Kind.SUBMISSION if result.entry == expected.submission else Kind.BASELINE
-    hidden = result.case.hidden
+    hidden, passed = result.case.hidden, result.status is Status.PASSED
     cases = _drawn(result.secret, suite) if hidden else suite.cases
     checks = {
         f"{result.status.value}, a verdict on a baseline: the machine's fault, not the submission's": (
@@ -256,6 +258,8 @@ def _of_one(result: Result, base: Result | None, expected: Expected) -> list[str
         "its max_diff is not its error's": str(result.max_diff)
         == str(result.error.max_diff if result.error else None),
         "a run that stops early, which nobody asked for": result.stopping is None,
+        "lse was judged, says who was not asked for it, or the other way round": entrant is not None
+        and result.lse is (passed and not hidden and entrant.manifest.claims.lse),
         "a stretch that nobody asked for": result.sustained is None or suite.sustained_s > 0,
         f"held as {result.integrity[:20]!r}": bool(HELD.fullmatch(result.integrity)),
         f"protocol {result.protocol}, here {PROTOCOL}": result.protocol == PROTOCOL,
@@ -269,7 +273,7 @@ def _of_one(result: Result, base: Result | None, expected: Expected) -> list[str
         "a block occurs twice": len({s.block for s in result.samples}) == len(result.samples),
     }
     reasons = [why for why, fine in checks.items() if not fine]
-    if result.status is Status.PASSED:
+    if passed:
         reasons += _of_times(result, base, expected)
     return reasons
 
@@ -282,7 +286,8 @@ def _leaves_the_board(result: Result, baseline: Entrant | None) -> bool:
 
 
 def _of_times(result: Result, base: Result | None, expected: Expected) -> list[str]:
-    part = part_of(result.machine)
+    part, clock = part_of(result.machine), drift.clock_mhz(result.samples)
+    at_clock = tensor_tflops(result.machine, clock)
     fewest = math.ceil(FEWEST_BLOCKS * expected.suite.blocks / (2 if result.case.hidden else 1))
     checks = {
         "faster than the chip": bool(part and result.tflops and result.tflops <= part.peak_tflops),
@@ -298,6 +303,8 @@ def _of_times(result: Result, base: Result | None, expected: Expected) -> list[s
         f"{result.integrity[:20]!r}: not judged behind walls": bool(
             BEHIND_WALLS.fullmatch(result.integrity)
         ),
+        "its clock is not its samples'": _same(result.clock_mhz, clock)
+        and _same(result.clock_pct, 100 * (result.tflops or 0) / at_clock if at_clock else None),
         "no speed-up over the suite's baseline": result.speedup is not None
         and result.speedup.against == expected.suite.against,
         "the baseline it was timed beside is missing": base is not None
@@ -307,11 +314,18 @@ def _of_times(result: Result, base: Result | None, expected: Expected) -> list[s
     reasons += audit(result, base) + overstated(result)
     if base is not None:  # the two clocks once more, on the samples as they came
         control = shared(base.samples, result.samples)
+        unmarked = [s.model_copy(update={"late": False}) for s in base.samples]
+        if not _same(result.drift_pct, drift.drift_pct(unmarked)):
+            reasons.append("its drift is not its baseline's")
         verdict = check_clocks(result.samples, control, (), GPU_TOLERANCE)
         reasons.append(verdict.refusal)
         if verdict.samples != result.samples:
             reasons.append("the samples called late are not those that the two clocks call late")
     return [why for why in reasons if why]
+
+
+def _same(told: float | None, found: float | None) -> bool:
+    return told == found or bool(told and found and math.isclose(told, found))
 
 
 if __name__ == "__main__":

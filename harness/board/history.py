@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 
+from harness.board.rank import interval_of
 from harness.board.record import Head
 from harness.measure import stats
 from harness.measure.stats import Interval
@@ -27,13 +28,13 @@ class Point:
 
 def history(heads: Iterable[Head]) -> list[Point]:
     """Points in order of time; the speed-up is the geometric mean over the configs of the run."""
-    runs: dict[tuple[object, ...], list[Head]] = {}
+    runs: dict[tuple[object, ...], dict[str, Head]] = {}  # a config once, in however many files
     for head in heads:
         if is_hidden(head.config):
             continue
         key = (head.entry, head.gpu, head.suite_sha256, head.protocol, head.run)
-        runs.setdefault(key, []).append(head)
-    points = [_point(lines) for lines in runs.values()]
+        runs.setdefault(key, {})[head.config] = head
+    points = [_point(list(lines.values())) for lines in runs.values()]
     return sorted(points, key=lambda p: (p.entry, p.board, p.date, p.run))
 
 
@@ -41,8 +42,8 @@ def _point(lines: list[Head]) -> Point:
     first = lines[0]
     failed = [h for h in lines if h.status != Status.PASSED.value]
     told = [h.speedup for h in lines if h.speedup]
-    ratios = [Interval(*one[1:]) for one in told]
-    whole = not failed and len(ratios) == len(lines) and len({one[0] for one in told}) == 1
+    ratios = [interval_of(one) for one in told]
+    whole = not failed and len(ratios) == len(lines) and len({one.against for one in told}) == 1
     return Point(
         entry=first.entry,
         board=(first.gpu, first.suite, first.suite_sha256, first.protocol),
@@ -51,7 +52,7 @@ def _point(lines: list[Head]) -> Point:
         source=first.source_sha256,
         speedup=stats.geomean(ratios) if whole else None,
         configs=len(lines),
-        failed="; ".join(f"{h.config}: {h.status}" for h in failed),
+        failed="; ".join(f"{h.config}: {h.status.value}" for h in failed),
     )
 
 

@@ -9,8 +9,8 @@ import textwrap
 from collections.abc import Iterable, Sequence
 
 from harness.board import record
-from harness.board.newest import newest
 from harness.board.rank import Board, Leaderboard, Row, by_todays_rule, leaderboard
+from harness.board.record import newest
 from harness.board.render.text import sanitize
 from harness.board.rivals import direct_on, place
 from harness.catalog.entrants import entry_name
@@ -117,18 +117,18 @@ class Libraries:
     """rivals.Libraries: the baselines that passed in a run on a config, read when asked for."""
 
     def __init__(self, heads: Iterable[record.Head]) -> None:
-        self.heads: dict[tuple[object, ...], list[record.Head]] = {}
+        self.heads: dict[tuple[object, ...], dict[str, record.Head]] = {}
         self.read: dict[tuple[object, ...], list[Result]] = {}
         for h in heads:
             if h.kind == Kind.BASELINE.value and h.status == Status.PASSED.value:
                 key = (h.run, h.suite_sha256, h.protocol, h.config)
-                self.heads.setdefault(key, []).append(h)
+                self.heads.setdefault(key, {})[h.entry] = h  # once, in however many files
 
     def __call__(self, result: Result) -> Sequence[Result]:
         """Those beside `result`."""
         key = place(result)
         if key not in self.read:
-            self.read[key], _ = record.read(self.heads.get(key, ()))
+            self.read[key], _ = record.read(self.heads.get(key, {}).values())
         return self.read[key]
 
 

@@ -27,6 +27,7 @@ from pathlib import Path
 from harness.board.rank import Board, Leaderboard, Row, interval_of
 from harness.board.render.text import DOUBT, UNHELD, number, sanitize
 from harness.board.rivals import Grid, cell_of, direct_on
+from harness.catalog.source_files import read_file
 from harness.catalog.suites import load_suite
 from harness.errors import SuiteError, UsageError
 from harness.measure import stats
@@ -36,6 +37,7 @@ from harness.schema import Result
 PAGES = ("*.md", ".github/*.md", "docs/*.md")
 NOTES = ("submissions/*/NOTES.md", "baselines/*/NOTES.md")
 MOST_BYTES = 256 << 10  # of notes; longer ones stay as they are
+MOST_PAGE_BYTES = 16 << 20
 MOST_QUESTIONS, MOST_NAMES = 32, 16  # of one document, of one question
 START, CLOSE, END = "<!-- board ", "-->", "<!-- end -->"
 QUESTION = re.compile(r"(?P<suite>[\w.-]+):\s+(?P<what>[^<>\s][^<>]*)")
@@ -60,23 +62,33 @@ def documents(root: Path, leaderboard: Leaderboard) -> tuple[dict[Path, str], li
 
     Raises UsageError with file and line for a wrong question in the project's own pages. An entry's
     notes are its author's: a wrong question there leaves them as they are, and stops nobody's
-    board.
+    board. So does what is no text of UTF-8, or leads out of the project.
     """
     found, wrong = {}, []
-    for path in sorted(path for pattern in PAGES for path in root.glob(pattern)):
-        text = path.read_text(encoding="utf-8")
-        if START in text:
-            found[path] = filled(text, leaderboard, path, root / "configs")
-    for path in sorted(path for pattern in NOTES for path in root.glob(pattern)):
-        if path.is_symlink() or not path.is_file() or path.stat().st_size > MOST_BYTES:
+    for path in sorted(path for pattern in (*PAGES, *NOTES) for path in root.glob(pattern)):
+        text, own = "", path.name != "NOTES.md"
+        if path.is_symlink() and not own:
             continue
-        text = path.read_text(encoding="utf-8", errors="replace")
         try:
-            told = filled(text, leaderboard, path, root / "configs") if START in text else ""
-            found |= {path: told} if told else {}
+            text = _quoting(path, root, MOST_PAGE_BYTES if own else MOST_BYTES)
+            if text:
+                found[path] = filled(text, leaderboard, path, root / "configs")
         except UsageError as error:
+            if own and text:
+                raise
             wrong.append(error)
     return found, wrong
+
+
+def _quoting(path: Path, root: Path, most_bytes: int) -> str:
+    """The text of a document that asks something, else an empty one."""
+    body = read_file(path, most_bytes, UsageError, within=root.resolve())
+    if START.encode() not in body:
+        return ""
+    try:
+        return body.decode()
+    except UnicodeDecodeError:
+        raise UsageError(f"{path}: is not UTF-8", "save it as UTF-8") from None
 
 
 def filled(text: str, leaderboard: Leaderboard, path: Path, configs: Path = Path()) -> str:

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass, field, replace
 
 from harness.board import kernel_class, rivals
-from harness.board.newest import newest
+from harness.board.record import newest
 from harness.board.rivals import NO_GRID, Grid, HiddenLoss, Libraries, direct_on
 from harness.measure import stats
 from harness.measure.stats import Interval
@@ -292,17 +292,23 @@ def _obstacle(entry: str, results: Sequence[Result], configs: Sequence[str], hea
     missing = [name for name in configs if all(r.config != name for r in results)]
     if missing:
         return f"not run on {', '.join(missing)}"
-    if any(not result.machine.has_gpu for result in results):
-        return "a CPU's times are never ranked"
-    bare = [result.config for result in results if result.integrity.endswith("/0")]
-    if bare:
-        return f"{bare[0]}: measured without a sandbox, --sandbox 1 puts one up"
-    loose = next((result for result in results if _too_loose(result)), None)
-    if loose and loose.slack:
-        told = f"could be told {loose.slack.mean_pct:.1f} % short unseen"
-        return f"{loose.config}: its time {told}, at most {MOST_SLACK_PCT:g} % is ranked"
-    found = (_no_ratio(result, headline) for result in results if entry != headline)
+    found = [
+        *map(unfit, results),
+        *(_no_ratio(result, headline) for result in results if entry != headline),
+    ]
     return next((why for why in found if why), "")
+
+
+def unfit(result: Result) -> str:
+    """Why a time that passed is compared with no other, or an empty string."""
+    if not result.machine.has_gpu:
+        return "a CPU's times are never ranked"
+    if result.integrity.endswith("/0"):
+        return f"{result.config}: measured without a sandbox, --sandbox 1 puts one up"
+    if _too_loose(result) and result.slack:
+        told = f"could be told {result.slack.mean_pct:.1f} % short unseen"
+        return f"{result.config}: its time {told}, at most {MOST_SLACK_PCT:g} % is ranked"
+    return ""
 
 
 def _too_loose(result: Result) -> bool:

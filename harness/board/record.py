@@ -20,30 +20,25 @@ import json
 import math
 import os
 import re
-import sys
 import tempfile
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, TypeVar
 
-from pydantic import ValidationError
+from pydantic import ConfigDict, ValidationError
 
 from harness.errors import StorageError
 from harness.problems import PROBLEMS
-from harness.schema import Result, Speedup
+from harness.schema import Front, Result, Status
 
 #: Keys told first: what `Head` holds.
-FRONT = (
-    *("run", "date", "entry", "kind", "suite", "config", "status", "tflops", "latency_ms"),
-    *("speedup", "gpu", "source_sha256", "suite_sha256", "protocol"),
-)
+FRONT = tuple(Front.model_fields)
 FRONT_START = b'{"run":'
 #: Keys told last, in this order.
 HEAVY = ("samples", "telemetry", "log_tail")
 HEAVY_START = b',"samples":'
-NO_HEAD = (ValueError, KeyError, TypeError, AttributeError, OverflowError)
 CRC_MARK = b',"crc32":"'
 #: ,"crc32":"1a2b3c4d"}
 CRC_BYTES = len(CRC_MARK) + 8 + 2
@@ -69,26 +64,13 @@ class BadLine:
         return f"{self.path}:{self.number or ''}{': ' if self.number else ' '}{self.reason}"
 
 
-class Head(NamedTuple):  # cheaper to make than a frozen dataclass, 100,000 times
+class Head(Front):
     """The front of one line: enough to choose what is read whole and to draw the history."""
 
+    model_config = ConfigDict(frozen=True, extra="ignore")  # the rest of it is read later
     path: Path
     offset: int
     number: int
-    run: str
-    date: str
-    entry: str
-    kind: str
-    suite: str
-    suite_sha256: str
-    protocol: int
-    config: str
-    status: str
-    source_sha256: str
-    gpu: str
-    tflops: float | None
-    latency_ms: float | None
-    speedup: tuple[str, float, float, float] | None  # against, value, low, high
 
 
 # --------------------------------------------------------------------------- writing
@@ -219,8 +201,9 @@ def heads(results_dir: Path) -> tuple[list[Head], list[BadLine]]:
     bad: list[BadLine] = []
     for path, number, offset, raw in _lines(results_dir, bad):
         try:
-            found.append(_head(path, number, offset, _checked_fields(raw, HEAVY_START)))
-        except NO_HEAD as error:  # noqa: PERF203 - as above
+            where = {"path": path, "number": number, "offset": offset}
+            found.append(Head.model_validate(_checked_fields(raw, HEAVY_START) | where))
+        except ValueError as error:  # noqa: PERF203 - as above
             bad.append(BadLine(path, number, _reason(error)))
     return found, bad
 
@@ -249,6 +232,9 @@ def read_chosen(
         results, worse = read(choose(left))
         if not worse:
             return results, bad
+        at = {(line.path, line.number) for line in worse}
+        suspects = {head.entry for head in left if (head.path, head.number) in at}
+        _, worse = read(head for head in left if head.entry in suspects)  # each line once
         bad += worse
         damaged = {(line.path, line.number) for line in worse}
         left = [head for head in left if (head.path, head.number) not in damaged]
@@ -260,12 +246,15 @@ def _lines(results_dir: Path, bad: list[BadLine]) -> Iterator[tuple[Path, int, i
             bad.append(BadLine(path, 0, "a folder, a device or a link to nothing, not a file"))
             continue
         offset = 0
-        with path.open("rb") as file:
-            for number, raw in enumerate(file, start=1):
-                text = raw.strip()
-                if text:
-                    yield path, number, offset, text
-                offset += len(raw)
+        try:
+            with path.open("rb") as file:
+                for number, raw in enumerate(file, start=1):
+                    text = raw.strip()
+                    if text:
+                        yield path, number, offset, text
+                    offset += len(raw)
+        except OSError as error:
+            bad.append(BadLine(path, 0, f"cannot be read: {error.strerror}"))
 
 
 def _checked_fields(raw: bytes, before: bytes = b"") -> dict[str, Any]:
@@ -310,45 +299,44 @@ def _without_crc(raw: bytes) -> str:
     return "the line is cut short: no crc32 at its end"
 
 
-def _head(path: Path, number: int, offset: int, fields: Mapping[str, Any]) -> Head:
-    speedup = fields.get("speedup")
-    ratio = Speedup.model_validate(speedup) if speedup else None
-    told = ratio and (_shared(ratio.against), ratio.value, ratio.low, ratio.high)
-    tflops, latency = fields.get("tflops"), fields.get("latency_ms")
-    return Head(
-        path,
-        offset,
-        number,
-        run=_shared(fields["run"]),
-        date=_shared(fields["date"]),
-        entry=_shared(fields["entry"]),
-        kind=_shared(fields["kind"]),
-        suite=_shared(fields["suite"]),
-        suite_sha256=_shared(fields.get("suite_sha256", "")),
-        protocol=int(fields["protocol"]),
-        config=_shared(fields["config"]),
-        status=_shared(fields["status"]),
-        source_sha256=_shared(fields.get("source_sha256", "")),
-        gpu=_shared(fields["gpu"]),
-        tflops=None if tflops is None else float(tflops),
-        latency_ms=None if latency is None else float(latency),
-        speedup=told or None,
-    )
-
-
-def _shared(text: object) -> str:
-    """One object per distinct text: 100,000 lines repeat a few hundred."""
-    if not isinstance(text, str):
-        raise TypeError(f"{text!r} is not a text")
-    return sys.intern(text)
-
-
 def _reason(error: Exception) -> str:
     if isinstance(error, ValidationError):
         first = error.errors()[0]
         return f"{'.'.join(map(str, first['loc'])) or 'line'}: {first['msg']}"
     if isinstance(error, json.JSONDecodeError):
         return f"not JSON: {error.msg} at column {error.colno}"
-    if isinstance(error, KeyError):
-        return f"the key {error} is missing"
     return str(error)
+
+
+# --------------------------------------------------------------------------- which lines count
+
+
+#: Endings that are no verdict: an older one of the same source stays.
+NO_VERDICT = frozenset(
+    {Status.UNAVAILABLE, Status.UNSTABLE, Status.CONTENDED}
+    | {Status.INTERRUPTED, Status.HARNESS_ERROR}
+)
+#: A line's front, or all of it.
+Line = TypeVar("Line", Head, Result)
+
+
+def newest(lines: Iterable[Line]) -> list[Line]:
+    """Of each (gpu, suite, protocol, entry, config) the newest verdict of the newest source."""
+    source: dict[tuple[object, ...], tuple[tuple[str, str], str]] = {}
+    last: dict[tuple[object, ...], Line] = {}
+    for line in lines:
+        who: tuple[object, ...] = (line.gpu, line.suite_sha256, line.protocol, line.entry)
+        age = (line.date, line.run)
+        if who not in source or age >= source[who][0]:
+            source[who] = (age, line.source_sha256)
+        key = (*who, line.source_sha256, line.config)
+        kept = last.get(key)
+        if kept is None or _replaces(line, kept):
+            last[key] = line
+    return [line for key, line in last.items() if source[key[:4]][1] == key[4]]
+
+
+def _replaces(line: Head | Result, kept: Head | Result) -> bool:
+    if (line.status in NO_VERDICT) != (kept.status in NO_VERDICT):
+        return kept.status in NO_VERDICT
+    return (line.date, line.run) >= (kept.date, kept.run)

@@ -15,9 +15,9 @@ import sys
 from collections import Counter
 from collections.abc import Iterable
 
-from harness.campaign.devices import MEMORY_STEP_GIB, gpu_uuids, memory_steps, visible
+from harness.campaign.devices import MEMORY_STEP_GIB, memory_steps
 from harness.campaign.unit import Unit
-from harness.measure.machine import inspect_machine
+from harness.measure.machine import gpu_uuids, inspect_machine, visible
 from harness.schema import Machine
 
 

@@ -15,7 +15,7 @@ from collections.abc import Callable
 from harness import PROTOCOL
 from harness.board.rank import HELD
 from harness.campaign.unit import Unit, misfit
-from harness.measure.audit import audit, overstated
+from harness.measure.audit import audit, overstated, short_of_the_clock
 from harness.process.text import shown
 from harness.schema import Entrant, Machine, Result, Status
 
@@ -96,7 +96,8 @@ class PendingResults:
 
     def _faults(self, result: Result) -> list[str]:
         """Everything in which a row of a whole case contradicts itself or its baseline."""
-        faults = audit(result, self._held[result.config][self.unit.baseline]) + overstated(result)
+        base = self._held[result.config][self.unit.baseline]
+        faults = audit(result, base) + overstated(result) + short_of_the_clock(result, base)
         if result.speedup and result.speedup.against != self.unit.baseline:
             faults.append(f"its speed-up is not over {self.unit.baseline}")
         return faults
@@ -105,16 +106,19 @@ class PendingResults:
         """The row is of this unit's files, suite, walls; of today, of the machine it runs on."""
         suite, machine = self.unit.suite, self.machine
         entrant = next(e for e in self.unit.entrants if e.name == result.entry)
-        told = (result.source_sha256, result.kind, result.suite, result.suite_sha256)
-        asked = (entrant.source_sha256, entrant.kind, suite.name, suite.sha256)
+        manifest = entrant.manifest
+        told = (result.source_sha256, result.kind, result.author, result.language)
+        asked = (entrant.source_sha256, entrant.kind, manifest.author, manifest.language)
         days = [_day(self._began - DAY_S), _day(time.time() + DAY_S)]
         return (
             told == asked
             and result.case == next(c for c in suite.cases if c.name == result.config)
+            and (result.suite, result.suite_sha256) == (suite.name, suite.sha256)
             and (result.problem, result.protocol) == (suite.problem, PROTOCOL)
             and (result.machine, result.gpu) == (machine, machine.gpu if machine else "")
             and result.integrity in {f"{word}/{self.unit.sandbox}" for word in HELD}
             and result.stopping is None  # no unit may stop early
+            and (result.sustained is None or suite.sustained_s > 0)
             and days[0] <= result.date[:10] <= days[1]
         )
 

@@ -11,6 +11,7 @@ Every node needs this checkout and its environment at the same path.
 from __future__ import annotations
 
 import contextlib
+import os
 import sys
 import time
 from collections.abc import Sequence
@@ -146,7 +147,8 @@ class Slurm:
 
     def _read(self, job: _Job) -> list[Told]:
         try:
-            with job.events.open("rb") as file:
+            fd = os.open(job.events, os.O_RDONLY | os.O_NONBLOCK)  # a FIFO holds nobody up
+            with open(fd, "rb") as file:
                 file.seek(job.offset)
                 data = file.read(MOST_LINE_BYTES)
         except OSError:

@@ -25,8 +25,8 @@ MOST_WAIT_S = 60.0  # on a machine that has much else to do
 MOST_MEMORY_BYTES = 1 << 30  # beside what this process has already
 
 
-def checked_apart(check: Callable[[], None], name: str) -> None:
-    """Call `check` in a fork; raise the SubmissionError that it raises.
+def checked_apart(check: Callable[[], bool], name: str) -> bool:
+    """What `check` says in a fork; raises the SubmissionError that it raises.
 
     One of its own tells what the fork died of; `name` is what it calls the file.
     """
@@ -49,11 +49,13 @@ def checked_apart(check: Callable[[], None], name: str) -> None:
             f"{name}: cannot be parsed within {MOST_CPU_S} s and {MOST_MEMORY_BYTES >> 20} MiB",
             "write it shorter, or move parts to files that it imports",
         )
-    if said := json.loads(told):
-        raise SubmissionError(*said)
+    said = json.loads(told)
+    if isinstance(said, bool):
+        return said
+    raise SubmissionError(*said)
 
 
-def _answer(check: Callable[[], None], writing: int) -> None:
+def _answer(check: Callable[[], bool], writing: int) -> None:
     """The fork: whatever happens in it, it ends here."""
     try:
         process_tree.die_with_parent()
@@ -62,9 +64,8 @@ def _answer(check: Callable[[], None], writing: int) -> None:
         pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[0])
         most = pages * os.sysconf("SC_PAGE_SIZE") + MOST_MEMORY_BYTES
         resource.setrlimit(resource.RLIMIT_AS, (most, most))
-        said: list[str] = []
         try:
-            check()
+            said: bool | list[str] = check()
         except SubmissionError as cause:
             said = [cause.message, cause.hint]
         os.write(writing, json.dumps(said).encode())  # a pipe takes it, or is being read

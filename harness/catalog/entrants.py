@@ -15,7 +15,7 @@ from harness.errors import SubmissionError, UsageError, did_you_mean
 from harness.problems import PROBLEMS, Problem, get_problem
 from harness.process.project import layers
 from harness.process.text import encoded_bytes, shown
-from harness.schema import NAME_PATTERN, Entrant, Kind, Manifest
+from harness.schema import MOST_NAME, NAME_PATTERN, Entrant, Kind, Manifest
 
 ALL = "all"  # the word for every entry of a folder
 ENTRIES = (".py", ".cu")
@@ -58,7 +58,7 @@ def gather(
         for path in paths:
             try:
                 entrant = load_entrant(path, kind, problem, root)
-                if entrant.name in taken:
+                if entrant.name in taken or _is_anothers(entrant, root):
                     raise SubmissionError(
                         f"{shown(path)}: an entry called '{entrant.name}', which is taken",
                         "rename its folder and the name in its manifest",
@@ -75,6 +75,13 @@ def gather(
     if refused and not found:
         raise refused[0]
     return list(found.values()), refused
+
+
+def _is_anothers(entrant: Entrant, root: Path) -> bool:
+    """Whether its name leads to another one in `root`, whose row it would take."""
+    named = (f"{home / entrant.name}{end}" for home in layers(root) for end in ("", *ENTRIES))
+    first = next((Path(path) for path in named if Path(path).exists()), None)
+    return first is not None and first.resolve() not in (entrant.folder, entrant.entry_path)
 
 
 def problem_of(names: Iterable[str], root: Path) -> Problem:
@@ -161,10 +168,12 @@ def load_entrant(
     _must_be_short(path, manifest)
     entry, body = _entry_in(folder, manifest, files)
     if entry.suffix == ".py":
-        check_source(entry, body, problem)
+        gives_lse = check_source(entry, body, problem)
         _must_not_launch(folder, manifest)
     else:
+        gives_lse = False
         check_launch(folder / "manifest.yaml", manifest, problem)
+    manifest = _with_lse(folder, manifest, gives_lse)
     name = _display_name(path, manifest, root)
     manifest = manifest.model_copy(update={"name": name})
     return Entrant(
@@ -253,6 +262,19 @@ def _must_not_launch(folder: Path, manifest: Manifest) -> None:
             f"not to {manifest.entry}",
             "take it out, or name the .cu file as the entry",
         )
+
+
+def _with_lse(folder: Path, manifest: Manifest, gives_lse: bool) -> Manifest:
+    """It claims what its function's signature says; SubmissionError where it says otherwise."""
+    claims = manifest.claims
+    if "lse" in claims.model_fields_set and claims.lse is not gives_lse:
+        says = f"{'no' if claims.lse else 'a'} parameter return_lse"
+        raise SubmissionError(
+            f"{shown(folder / 'manifest.yaml')}: claims: lse: {str(claims.lse).lower()}, "
+            f"but its function has {says}",
+            "take the line out: the signature says it",
+        )
+    return manifest.model_copy(update={"claims": claims.model_copy(update={"lse": gives_lse})})
 
 
 def _is_entry(path: Path) -> bool:
@@ -357,17 +379,18 @@ def _display_name(path: Path, manifest: Manifest, root: Path | None) -> str:
         )
     for layer in layers(root) if root is not None else ():
         if path.resolve().is_relative_to(layer.resolve()):
-            return entry_name(path.resolve().relative_to(layer.resolve()).as_posix())
+            name = entry_name(path.resolve().relative_to(layer.resolve()).as_posix())
+            return _usable(name, path)
     return manifest.name
 
 
 def _usable(name: str, path: Path) -> str:
     """`name`, if rows can carry it; where no manifest gives a name the file's or folder's is it."""
-    if re.fullmatch(NAME_PATTERN, name):
+    if len(name) <= MOST_NAME and re.fullmatch(NAME_PATTERN, name):
         return name
     better = re.sub(r"[^A-Za-z0-9_.-]+", "_", name).strip("_.-")[:40] or "mine"
     raise SubmissionError(
-        f"{path}: '{name}' is no name for a row; letters, digits, _ . and - only",
+        f"{path}: '{name}' is no name for a row; at most {MOST_NAME} letters, digits, _ . and -",
         f"mv '{path}' '{path.with_name(better + path.suffix)}'",
     )
 

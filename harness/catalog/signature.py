@@ -15,6 +15,7 @@ from harness.catalog.yaml_model import MOST_BYTES as MOST_YAML_BYTES
 from harness.catalog.yaml_model import Location, line_of, mapping_of
 from harness.errors import SubmissionError, did_you_mean
 from harness.problems import Problem
+from harness.problems.base import RETURN_LSE
 from harness.process.text import shown
 from harness.schema import Manifest
 
@@ -25,8 +26,11 @@ MOST_SHOWN = 12  # parameters
 CU_FUNCTION = "custom_attention_forward"  # what harness/worker/cuda/source.py makes of a .cu
 
 
-def check_source(path: Path, body: bytes, problem: Problem) -> None:
+def check_source(path: Path, body: bytes, problem: Problem) -> bool:
     """Syntax, the function, its parameters of the file `path`, whose content is `body`.
+
+    Returns whether the function gives lse to who asks for it: nobody runs it to find out, and what
+    `export` calls is looked up in the same way.
 
     Raises SubmissionError with file and line, whatever the bytes are.
     """
@@ -36,20 +40,21 @@ def check_source(path: Path, body: bytes, problem: Problem) -> None:
             "keep data in files of their own",
         )
     text = _text_of(path, body)
-    checked_apart(lambda: _check(path, text, problem), shown(path))
+    return checked_apart(lambda: _check(path, text, problem), shown(path))
 
 
-def _check(path: Path, text: str, problem: Problem) -> None:
+def _check(path: Path, text: str, problem: Problem) -> bool:
     tree = _parsed(path, text)
     functions = {node.name: node for node in tree.body if isinstance(node, ast.FunctionDef)}
     if problem.function in functions:
-        _check_signature(path, functions[problem.function], problem)
-    elif problem.function not in _names_bound(tree):
+        return _check_signature(path, functions[problem.function], problem)
+    if problem.function not in _names_bound(tree):
         some = list(functions)[:MOST_COMPARED]
         near = difflib.get_close_matches(problem.function, some, n=1, cutoff=0.8)
         signature = f"{problem.function}({', '.join(problem.parameters)})"
         hint = f"rename '{near[0]}' to {signature}" if near else f"define {signature}"
         raise SubmissionError(f"{shown(path)}: has no function '{problem.function}'", hint)
+    return False
 
 
 def _text_of(path: Path, body: bytes) -> str:
@@ -136,13 +141,15 @@ def _names_bound(tree: ast.Module) -> set[str]:
     return names
 
 
-def _check_signature(path: Path, node: ast.FunctionDef, problem: Problem) -> None:
+def _check_signature(path: Path, node: ast.FunctionDef, problem: Problem) -> bool:
+    named = [arg.arg for arg in (*node.args.args, *node.args.kwonlyargs)]
+    gives_lse = problem.gives_lse and RETURN_LSE in named
     if node.args.vararg or node.args.kwarg:
-        return
+        return gives_lse
     given = [arg.arg for arg in node.args.posonlyargs + node.args.args + node.args.kwonlyargs]
     wanted = list(problem.parameters)
     if given[: len(wanted)] == wanted:
-        return
+        return gives_lse
     odd = next((name for name in given if name not in wanted), None)
     guess = did_you_mean(odd, wanted) if odd else ""
     told = ", ".join([*given[:MOST_SHOWN], *(["…"] if len(given) > MOST_SHOWN else [])])

@@ -225,7 +225,7 @@ def add_run(subparsers: argparse._SubParsersAction[Any]) -> None:
         help="of an import, a first call, a burst (default: the suite's limits); a second hang "
         "gets 5 s",
     )
-    add("--gpu", type=whole(0), metavar="INDEX", help="which GPU, in NVML's order (default: 0)")
+    add("--gpu", type=whole(0), metavar="INDEX", help="which GPU, by NVML (default: first visible)")
     add(
         "--sandbox",
         type=int,

@@ -13,7 +13,7 @@ from harness.catalog.request import Request, resolve
 from harness.catalog.suites import adhoc_suite, load_suite
 from harness.cli.main import is_campaign
 from harness.errors import UnavailableError, UsageError, did_you_mean
-from harness.measure.machine import inspect_machine
+from harness.measure.machine import AUTO, inspect_machine
 from harness.measure.stopping import TIME_LIMIT_S, StoppingRule
 from harness.process import project
 from harness.process.sandbox import enter
@@ -48,7 +48,7 @@ def placement_of(args: argparse.Namespace) -> Placement | None:
 
 def machine_of(args: argparse.Namespace) -> Machine:
     """This machine, with the GPU that was asked for."""
-    machine = inspect_machine(args.gpu or 0)
+    machine = inspect_machine(AUTO if args.gpu is None else args.gpu)
     if args.gpu is not None and not machine.has_gpu and args.engine not in REMOTE:
         raise UnavailableError(
             f"UNAVAILABLE: --gpu {args.gpu}: NVML finds no GPU here",

@@ -18,7 +18,7 @@ from harness.measure.machine import minor_of
 from harness.problems import Problem
 from harness.process.child import Jail
 from harness.process.forkserver import ForkServer
-from harness.process.sandbox import namespaces, system_files, usage
+from harness.process.sandbox import namespaces, readable, usage
 from harness.process.sandbox.removal import remove_tree
 from harness.process.sandbox.usage import DISK_FILES
 from harness.process.scratch import house
@@ -136,7 +136,7 @@ def gpu_devices(machine: Machine, device: str) -> tuple[Path, ...]:
     """The nodes of the one GPU of this run; none on a CPU."""
     if device != "cuda":
         return ()
-    return tuple(system_files.gpu_nodes(minor_of(machine)))
+    return tuple(readable.gpu_nodes(minor_of(machine)))
 
 
 def worker_env(machine: Machine, device: str) -> dict[str, str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 import traceback
 from dataclasses import dataclass
 from functools import partial
@@ -18,6 +19,7 @@ from harness.schema import Case, Kind, Status
 #: Of the judge's watch kernel (harness/judge/alone.py): far above its own, far below a turn of
 #: another process.
 MOST_GAP_MS = 0.5
+CLEARED_UP_S = 0.5  # the driver takes a fifth of it for a process that has ended
 
 
 @dataclass(frozen=True)
@@ -78,9 +80,12 @@ def _burst(
 ) -> BurstReport | None:
     """One burst on one worker, alone on the machine; None if it could not be started."""
     worker = state.workers[name]
+    ahead = question.whole and not worker.attached
+    if ahead:  # of a check: its inputs can be drawn while it loads
+        _ask(state, name, question)
     if not _attached(state, worker):
         return None
-    if _ask(state, name, question) > MOST_GAP_MS:
+    if not ahead and _disturbed(state, name, question):
         disturbed = _end_disturber(state, name, question)
         if disturbed:
             return disturbed
@@ -110,7 +115,7 @@ def _burst(
     if rest.fault:
         return reap(state, worker, left_running(rest))
     state.clean_up()
-    return reply.model_copy(update={"rest_ms": rest.waited_ms})
+    return reply.model_copy(update={"rest_ms": reply.rest_ms + rest.waited_ms})
 
 
 def left_running(rest: Rest) -> BurstReport:
@@ -133,24 +138,34 @@ def end_woken(state: State, case: Case) -> list[str]:
 
 
 def _end_disturber(state: State, name: str, question: Question) -> BurstReport | None:
-    """Something computes although all are locked: end workers until nothing does, likeliest first.
+    """Something runs though all are locked: end workers until nothing does, likeliest first.
 
     Whose end brings quiet has left work running, and whoever was ended before it starts afresh.
     Returns what this means for `name`, whose turn it is: None if it may take it.
     """
-    if _ask(state, name, question) <= MOST_GAP_MS:
+    if not _disturbed(state, name, question):
         return None
-    fault = "its GPU work ran on although the driver had locked it"
+    fault = "its GPU work, or that of an ended process of it, outlived the driver's lock"
     for suspect in _suspects(state):
         state.workers[suspect].leave(state.judge, state.clean_up)
-        if _ask(state, name, question) <= MOST_GAP_MS:
+        if not _disturbed(state, name, question):
             reply = BurstReport(status=Status.LEFT_WORK_RUNNING, message=fault)
             if suspect == name:
                 return reply
             state.record(suspect, question.probe.case).fail(reply.status, fault)
             return None
+    state.quiet.others |= state.quiet.ownerless()  # strangers, as it turns out
     why = "something beside this run computes on the GPU, and NVML does not tell what"
     return BurstReport(status=Status.CONTENDED, message=why)
+
+
+def _disturbed(state: State, name: str, question: Question) -> bool:
+    """Ask; does something compute meanwhile, or keep what a process that has ended had there?"""
+    dead = state.quiet.ownerless() if question.timed else set()
+    time.sleep(CLEARED_UP_S if dead else 0.0)
+    return _ask(state, name, question) > MOST_GAP_MS or bool(
+        dead and dead & state.quiet.ownerless()
+    )
 
 
 def _suspects(state: State) -> list[str]:
@@ -189,9 +204,8 @@ def _ask(state: State, name: str, question: Question) -> float:
     label = question.label if question.replayed else own_label(state, name, question)
     answered = name != state.roles.null and not question.stretch
     watched = question.timed and state.quiet.watches
-    return state.judge.inputs(
-        question.probe, label, question.calls, question.whole, answered, watched
-    )
+    asked = (question.probe, label, question.calls, question.whole, answered, watched)
+    return state.judge.inputs(*asked, state.workers[name].label)
 
 
 def own_label(state: State, name: str, question: Question) -> str:

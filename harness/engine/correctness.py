@@ -48,6 +48,7 @@ def _check(state: State, case: Case, kind: Kind, probes: bool) -> None:
             )
         for name in group:
             known = state.record(name, case)
+            known.lse = probes and claims_of.lse and state.problem.gives_lse
             state.observer.check(name, case.name, known.status or Status.PASSED, known.reason)
 
 

@@ -168,15 +168,7 @@ class Run(State):
             known.log_tail = known.log_tail or self.workers[name].printed()
             headline = (self.roles.baseline, samples)
             readings = self.telemetry.get(case.name, [])
-            result = conclude(
-                known,
-                facts,
-                headline,
-                control.samples,
-                gaps,
-                readings,
-                self.null_energy_j.get(case.name, {}),
-            )
+            result = conclude(known, facts, headline, control.samples, gaps, readings)
             self.save(result)
             self.observer.verdict(result)
         if names is None:

@@ -16,7 +16,7 @@ from harness.measure.stopping import FIXED, StoppingRule
 from harness.measure.telemetry import Monitor
 from harness.measure.verdict import Evidence, RunFacts
 from harness.problems import Problem
-from harness.problems.base import TensorSpec
+from harness.problems.base import Probe, TensorSpec
 from harness.process.cuda.arena_layout import aligned, nbytes
 from harness.schema import BLAMELESS, Case, Error, Kind, Limits, Result, Status, Suite, Telemetry
 
@@ -57,7 +57,6 @@ class State:
     evidence: dict[tuple[str, str], Evidence] = field(default_factory=dict)
     telemetry: dict[str, list[Telemetry]] = field(default_factory=dict)
     null_gaps_ms: dict[str, list[float]] = field(default_factory=dict)
-    null_energy_j: dict[str, dict[int, float]] = field(default_factory=dict)  # case → block → J
     done: set[str] = field(default_factory=set)
     checked: set[str] = field(default_factory=set)  # cases that every submission has been asked
     #: (entrant, probe's question) → the error of an answer that was right
@@ -82,7 +81,7 @@ class State:
     def sizes(self) -> tuple[int, int]:
         """Bytes of the shared input and output arenas, which fit every burst of this run."""
         return arena_sizes(
-            self.problem, wanted_cases(self.suite, self.problem, self.workers.values())
+            self.problem, wanted_probes(self.suite, self.problem, self.workers.values())
         )
 
     def record(self, name: str, case: Case) -> Evidence:
@@ -136,28 +135,29 @@ class State:
         return known.status is None
 
 
-def wanted_cases(suite: Suite, problem: Problem, entrants: Iterable[WorkerProcess]) -> list[Case]:
-    """Every shape that a run may send through the shared buffers: the cases and their probes.
+def wanted_probes(suite: Suite, problem: Problem, entrants: Iterable[WorkerProcess]) -> list[Probe]:
+    """All that a run may send through the shared buffers: the cases and their probes.
 
     Who refuses a case is not asked about it, and its claims make no room for others to fill.
     """
     cases = list(suite.cases)
     if suite.sustained_s:
         cases += [case.model_copy(update={"burst": max(RING, case.burst)}) for case in suite.cases]
+    probes = [Probe(case) for case in cases]
     for case in suite.cases:
         for claims in [worker.entrant.manifest.claims for worker in entrants]:
             if not claims.refusal(case):
-                cases += [probe.case for probe in problem.probes(case, claims)]
-    return cases
+                probes += problem.probes(case, claims)
+    return probes
 
 
-def arena_sizes(problem: Problem, cases: Sequence[Case]) -> tuple[int, int]:
-    """Bytes of the shared input and output arenas that fit the burst of every one of `cases`."""
+def arena_sizes(problem: Problem, probes: Sequence[Probe]) -> tuple[int, int]:
+    """Bytes of the shared input and output arenas that fit the burst of every one of `probes`."""
 
     def room(specs: Sequence[TensorSpec], calls: int) -> int:
         return calls * sum(aligned(nbytes(spec.shape, spec.dtype)) for spec in specs)
 
     return (
-        max(room(problem.inputs(case), case.burst) for case in cases),
-        max(room(problem.outputs(case), case.burst) for case in cases),
+        max(room(problem.inputs(probe.case), probe.case.burst) for probe in probes),
+        max(room(problem.outputs(probe.case, probe.kwargs), probe.case.burst) for probe in probes),
     )

@@ -29,7 +29,7 @@ from harness.problems import Problem, get_problem
 from harness.process import prestart, process_tree, project
 from harness.process.process_tree import sweep
 from harness.process.project import HOME
-from harness.process.sandbox import enter, search_path
+from harness.process.sandbox import enter, readable
 from harness.process.scratch import gpu_lock, scratch_folder
 from harness.schema import Result, Status
 
@@ -185,7 +185,7 @@ def note_walls(request: Request, observer: Observer) -> None:
         observer.note(f"workers run at sandbox level {request.sandbox} ({kind}), not 2: {why}")
     if request.sandbox:
         private = (*project.private(request.root), request.cache)
-        for entry, why in search_path.refused(search_path.shut(*private)).items():
+        for entry, why in readable.refused(readable.shut(*private)).items():
             observer.note(f"workers cannot read {entry} of your import path: {why}")
 
 

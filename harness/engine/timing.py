@@ -58,12 +58,11 @@ def run_block(state: State, case: Case, block: Block) -> None:
         if state.record(name, case).status is not None:
             continue  # since this block began
         preheat_ms = 0 if name == state.roles.null else state.suite.heat_ms
-        before_j = state.monitor.energy_j()
         compare = block.timed and to_compare(state, name, case)
         options = BurstOptions(preheat_ms=preheat_ms, compare=compare)
         reply = run_burst(state, name, question, state.limits.burst_s, options)
         if reply is not None:
-            _take(state, name, case, block, reply, before_j)
+            _take(state, name, case, block, reply)
         woken += end_woken(state, case)
         strangers = state.quiet.strangers(state.workers.values())
         if strangers:
@@ -121,17 +120,11 @@ def to_compare(state: State, name: str, case: Case) -> bool:
     return state.rng.randrange(len(state.record(name, case).samples) + 1) == 0
 
 
-def _take(
-    state: State, name: str, case: Case, block: Block, reply: BurstReport, before_j: float | None
-) -> None:
-    """Keep one burst's sample, or its failure; `before_j`: the energy counter before the turn."""
-    after_j = state.monitor.energy_j()
-    spent_j = None if before_j is None or after_j is None else after_j - before_j
+def _take(state: State, name: str, case: Case, block: Block, reply: BurstReport) -> None:
+    """Keep one burst's sample, or its failure."""
     if name == state.roles.null:
         if block.index is not None and block.timed:
             state.null_gaps_ms.setdefault(case.name, []).append(reply.t2_ms - sum(reply.calls_ms))
-            if spent_j is not None:
-                state.null_energy_j.setdefault(case.name, {})[block.index] = spent_j
         return
     known = state.record(name, case)
     if reply.status is not Status.PASSED:
@@ -151,7 +144,6 @@ def _take(
                 calls_ms=reply.calls_ms,
                 t2_ms=reply.t2_ms,
                 sm_mhz=state.monitor.sm_mhz(),
-                energy_j=spent_j,
                 rest_ms=reply.rest_ms,
             )
         )

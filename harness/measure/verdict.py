@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from types import MappingProxyType
 from typing import Any, Literal
 
 from harness.measure import drift, stats
@@ -55,6 +54,7 @@ class Evidence:
     log_tail: str = ""
     stopping: Stopping | None = None
     deterministic: bool | None = None  # same inputs, same bits; None while nobody asked twice
+    lse: bool = False  # all of its probes were asked, those of lse among them
     mismatch: Mismatch | None = None  # where it was wrong when it failed
     sustained: Sustained | None = None
     told: tuple[str, str] | None = None  # commitment and secret of the checks, if it failed one
@@ -102,7 +102,6 @@ def conclude(
     control: Sequence[Sample],
     null_gaps_ms: Sequence[float],
     telemetry: Sequence[Telemetry],
-    null_energy_j: Mapping[int, float] = MappingProxyType({}),
 ) -> Result:
     """Judge everything that is known; `baseline` is the headline's name and samples."""
     facts = facts.for_case(*evidence.told) if evidence.told else facts
@@ -141,9 +140,9 @@ def conclude(
         clock_mhz=mhz,
         clock_pct=100 * tflops / at_clock if tflops and at_clock else None,
         drift_pct=drift.drift_pct(control),
-        energy=drift.energy(clock.samples, null_energy_j) if timed else None,
         sustained=evidence.sustained,
         deterministic=evidence.deterministic if timed else None,
+        lse=timed and evidence.lse,
         slack=clock.slack,
         samples=clock.samples,
         telemetry=tuple(telemetry),

@@ -11,8 +11,8 @@ from __future__ import annotations
 import math
 
 from harness.problems import attention_forward
-from harness.problems.base import Kwargs, Probe, TensorSpec, Tolerances
-from harness.problems.near_shapes import masks, near, others, probe_of
+from harness.problems.base import NO_KWARGS, Kwargs, Probe, TensorSpec, Tolerances
+from harness.problems.shapes import masks, near, others, probe_of
 from harness.schema import Case, Claims, Dtype
 
 #: A gradient has no scale of its own: `scaled` measures its largest difference in units of SDPA's
@@ -47,6 +47,7 @@ class AttentionBackward:
     parameters: tuple[str, ...] = ("q", "k", "v", "o", "lse", "do", "causal", "sm_scale")
     tensors_module: str = "harness.problems.attention_backward_tensors"
     suites: tuple[str, str] = ("fa3_bwd", "smoke_bwd")
+    gives_lse: bool = False
 
     def inputs(self, case: Case) -> tuple[TensorSpec, ...]:
         """q, k, v, o, lse [B, H, S] in float32, do; without its row of q no row of P is known."""
@@ -59,7 +60,7 @@ class AttentionBackward:
         placed = (full[name] for name in ("q", "k", "v", "o", "lse", "do"))
         return (*placed, *attention_forward.sequence_specs(case))
 
-    def outputs(self, case: Case) -> tuple[TensorSpec, ...]:
+    def outputs(self, case: Case, _: Kwargs = NO_KWARGS) -> tuple[TensorSpec, ...]:
         """The gradients, in the inputs' type and shapes."""
         shapes = {"dq": case.shape, "dk": case.kv_shape, "dv": case.kv_shape}
         return tuple(TensorSpec(name, shape, case.dtype.value) for name, shape in shapes.items())

@@ -10,9 +10,10 @@ counts for itself.
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
-from harness.problems.base import Kwargs, Probe, TensorSpec, Tolerances
-from harness.problems.near_shapes import masks, near, others, probe_of
+from harness.problems.base import NO_KWARGS, RETURN_LSE, Kwargs, Probe, TensorSpec, Tolerances
+from harness.problems.shapes import masks, near, others, probe_of
 from harness.schema import Case, Claims, Dtype
 
 #: fp16: twice and more what every honest library kernel was measured at; FP8, INT8 and skipped keys
@@ -35,6 +36,7 @@ class AttentionForward:
     parameters: tuple[str, ...] = ("q", "k", "v", "causal", "sm_scale")
     tensors_module: str = "harness.problems.attention_forward_tensors"
     suites: tuple[str, str] = ("fa3", "smoke")
+    gives_lse: bool = True
 
     def inputs(self, case: Case) -> tuple[TensorSpec, ...]:
         """q, k, v, and where packed sequences begin; without its row of q no row of o can begin."""
@@ -43,9 +45,11 @@ class AttentionForward:
         k, v = (TensorSpec(x, case.kv_shape, dtype, alone=True) for x in "kv")
         return (q, k, v, *sequence_specs(case))
 
-    def outputs(self, case: Case) -> tuple[TensorSpec, ...]:
-        """O."""
-        return (TensorSpec("o", case.shape, case.dtype.value),)
+    def outputs(self, case: Case, kwargs: Kwargs = NO_KWARGS) -> tuple[TensorSpec, ...]:
+        """O; where it is asked for also lse [B, H, S]: ln of each row's sum of exp(score)."""
+        o = TensorSpec("o", case.shape, case.dtype.value)
+        lse = TensorSpec("lse", case.shape[:3], "fp32")
+        return (o, lse) if kwargs.get(RETURN_LSE) else (o,)
 
     def kwargs(self, case: Case) -> Kwargs:
         """The timed call uses the default scale."""
@@ -69,7 +73,10 @@ class AttentionForward:
         return LIMITS[dtype]
 
     def probes(self, case: Case, claims: Claims) -> list[Probe]:
-        """Small shapes near `case`: odd scale, both masks, stress inputs, lengths off the tile."""
+        """Small shapes near `case`: odd scale, both masks, stress inputs, lengths off the tile.
+
+        Of who gives lse then the timed shape and some of these again, with `return_lse`.
+        """
         flags = masks(case, claims)
         usual = 1.0 / math.sqrt(case.headdim)
         base = near(case, claims, heads=3, seqlen=min(256, case.seqlen))
@@ -84,9 +91,15 @@ class AttentionForward:
         uneven = [near(case, claims, heads=1, seqlen=n, batch=2) for n in lengths]
         ragged = {shape.seqlen: shape for shape in uneven if not claims.refusal(shape)}
         probes += [probe_of(ragged[seqlen], "normal", flags[-1]) for seqlen in sorted(ragged)]
-        probes += [probe_of(x, "normal", flags[0]) for x in others(case, claims, flags[0])]
+        axes = [probe_of(x, "normal", flags[0]) for x in others(case, claims, flags[0])]
         long = near(case, claims, heads=1, seqlen=min(1000, 2 * case.seqlen - 1))
-        return [*probes, probe_of(long, "large_logits", flags[0], usual * ODD_SCALE)]
+        probes += [*axes, probe_of(long, "large_logits", flags[0], usual * ODD_SCALE)]
+        if claims.lse:
+            once = case.model_copy(update={"burst": 1})
+            scaled = [p for p in probes if p.distribution == "large_logits"]
+            asked = [Probe(once, "normal", self.kwargs(case)), *scaled, *axes]
+            probes += [replace(p, kwargs={**p.kwargs, RETURN_LSE: True}) for p in asked]
+        return probes
 
     def audits(self, case: Case) -> list[Probe]:
         """The timed shape, other values: a kernel that sniffs its inputs meets them unannounced."""

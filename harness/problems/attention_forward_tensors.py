@@ -18,7 +18,7 @@ import torch
 import torch.nn.functional as F
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from harness.problems.base import Kwargs
+from harness.problems.base import RETURN_LSE, Kwargs
 from harness.process.cuda.shared_memory import DTYPES
 from harness.schema import Case
 
@@ -177,8 +177,8 @@ def number_of_scale(kwargs: Kwargs, headdim: int) -> float:
 def contract(inputs: Sequence[torch.Tensor], kwargs: Kwargs) -> tuple[torch.Tensor, ...]:
     """What PyTorch SDPA gives: the published bar `max|diff| < 1e-2` is against this."""
     with sdpa_kernel(TRUSTED):
-        out = _by_sdpa(inputs, kwargs)
-    return (out.contiguous(),)
+        out = _by_sdpa(inputs, kwargs).contiguous()
+    return (out, exact_lse(inputs, kwargs)) if kwargs.get(RETURN_LSE) else (out,)
 
 
 def _by_sdpa(inputs: Sequence[torch.Tensor], kwargs: Kwargs) -> torch.Tensor:
@@ -201,7 +201,28 @@ def libraries(
 
 def exact(inputs: Sequence[torch.Tensor], kwargs: Kwargs) -> tuple[torch.Tensor, ...]:
     """Float64 by definition, returned as float32 (its rounding is 1e-4 of the limits)."""
-    return (joined([_exact(one, kwargs) for one in sequences(inputs, 3)]),)
+    out = joined([_exact(one, kwargs) for one in sequences(inputs, 3)])
+    return (out, exact_lse(inputs, kwargs)) if kwargs.get(RETURN_LSE) else (out,)
+
+
+def exact_lse(inputs: Sequence[torch.Tensor], kwargs: Kwargs) -> torch.Tensor:
+    """ln(sum of exp(score)) of each row [B, H, S] by float64, as float32; -inf without any key."""
+    parts = []
+    for q, k, _ in sequences(inputs, 3):
+        q64, k64 = (t.flatten(0, 1).double() for t in (q, k))  # [B·H, S, D], [B·KV, S_k, D]
+        q64 *= number_of_scale(kwargs, q.shape[-1])
+        (heads, seqlen), seqlen_k = q64.shape[:2], k64.shape[1]
+        keys_at = torch.arange(seqlen_k, device=q.device)
+        last_seen = torch.arange(seqlen, device=q.device)[:, None] + seqlen_k - seqlen
+        k64, lse = k64[shared_head(heads, k64)], torch.empty(heads, seqlen, device=q.device)
+        step = max(1, CHUNK_ELEMENTS // (heads * seqlen_k))
+        for rows in (slice(first, first + step) for first in range(0, seqlen, step)):
+            scores = q64[:, rows] @ k64.mT  # [B·H, step, S_k]
+            if kwargs["causal"]:
+                scores.masked_fill_(keys_at > last_seen[rows], -math.inf)
+            lse[:, rows] = scores.logsumexp(-1)
+        parts.append(lse.view(q.shape[:3]))
+    return joined(parts)
 
 
 def _exact(one: tuple[torch.Tensor, ...], kwargs: Kwargs) -> torch.Tensor:

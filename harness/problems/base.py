@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Any, Protocol
 
 from harness.schema import Case, Claims, Dtype, Error
 
 Kwargs = Mapping[str, bool | int | float | None]
+NO_KWARGS: Kwargs = MappingProxyType({})
+RETURN_LSE = "return_lse"  # a forward that takes it gives (o, lse) where it is True
 
 
 @dataclass(frozen=True)
@@ -97,12 +100,13 @@ class Problem(Protocol):
     parameters: tuple[str, ...]
     tensors_module: str  # dotted name of the file with inputs and references, see base_tensors.py
     suites: tuple[str, str]  # the official one and the one for a machine without a GPU
+    gives_lse: bool  # who takes `return_lse` is asked for lse, too
 
     def inputs(self, case: Case) -> tuple[TensorSpec, ...]:
         """Arguments in order."""
 
-    def outputs(self, case: Case) -> tuple[TensorSpec, ...]:
-        """Results in order."""
+    def outputs(self, case: Case, kwargs: Kwargs = NO_KWARGS) -> tuple[TensorSpec, ...]:
+        """Results in order of a call with `kwargs`."""
 
     def kwargs(self, case: Case) -> Kwargs:
         """Keyword arguments of the timed call."""

@@ -23,7 +23,7 @@ from pathlib import Path
 from harness.process import bytecode, process_tree
 from harness.process.forkserver import DetachedProcess, ForkServer
 from harness.process.project import HOME, private
-from harness.process.sandbox import cgroup, enter, namespaces, search_path, usage
+from harness.process.sandbox import cgroup, enter, namespaces, readable, usage
 from harness.process.text import plain_text
 
 LOG_BYTES, LOG_TAIL_BYTES = 64 << 20, 4096
@@ -254,7 +254,7 @@ class Child:
 
 def sandbox_rules(jail: Jail) -> enter.Rules:
     """The jail as the sandbox's rules."""
-    imports = search_path.opened(search_path.shut(*private(jail.root), jail.cache.parent))
+    imports = readable.opened(readable.shut(*private(jail.root), jail.cache.parent))
     return enter.Rules(
         level=jail.level,
         rw=(jail.cache,),
@@ -299,4 +299,4 @@ def bare_env(house: Path) -> dict[str, str]:
 
 def _python_path(house: Path) -> str:
     """Ours first. A child gets a folder with nothing but the package: to import is to list."""
-    return os.pathsep.join([str(house), *search_path.import_path()])
+    return os.pathsep.join([str(house), *readable.import_path()])

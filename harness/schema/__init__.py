@@ -16,6 +16,7 @@ from harness.schema.common import (
     CONFESSIONS,
     MOST_BLOCKS,
     MOST_CALLS,
+    MOST_NAME,
     NAME_PATTERN,
     Count,
     Dtype,
@@ -33,6 +34,7 @@ from harness.schema.common import (
     Status,
     Timed,
     Tool,
+    gate_delay_ms,
 )
 from harness.schema.entrant import Claims, Entrant, Manifest, Needs
 from harness.schema.machine import Machine
@@ -41,6 +43,7 @@ from harness.schema.result import (
     MOST_SLACK_PCT,
     Energy,
     Error,
+    Front,
     Result,
     Sample,
     Slack,

@@ -20,8 +20,10 @@ Count = Annotated[int, Field(ge=0, le=1_000_000)]
 Limit = Annotated[float, Field(gt=0, le=1e6)]  # seconds or GiB; an infinite one is no limit
 MOST_BLOCKS = 10_000
 MOST_CALLS = 64  # of a burst
-NAME_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9_./-]{0,79}$"
-Name = Annotated[str, Field(pattern=NAME_PATTERN)]
+#: Also a path below a folder: no part of it leads upwards.
+NAME_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9_.-]*(/[A-Za-z0-9_][A-Za-z0-9_.-]*)*$"
+MOST_NAME = 80
+Name = Annotated[str, Field(pattern=NAME_PATTERN, max_length=MOST_NAME)]
 #: Of a record, shown as it is: a hash, a level, a baseline. No order to a terminal, no markup.
 Plain = Annotated[str, Field(pattern=r"^[A-Za-z0-9+._/-]{0,128}$")]
 #: As a package index writes it, and as a search path holds it: no path, nothing endless.
@@ -38,6 +40,17 @@ AXES = ("kv_heads", "seqlen_k", "seqlens")
 def leave_out_unset(fields: dict[str, Any]) -> dict[str, Any]:
     """A model's `fields` as it is written: without those of AXES that are unset."""
     return {key: value for key, value in fields.items() if value or key not in AXES}
+
+
+#: Long enough for ten calls of a host that needs 200 µs each: all of a burst is queued before it
+#: starts. Behind the tenth a host may be slower: on one H200 FlashAttention-3 needed 0.4 ms a call
+#: there, and a burst of 24 that began too early waited for it, and for the GPU's next time slice.
+GATE_DELAY_MS, GATE_CALLS, GATE_CALL_MS = 2.0, 10, 1.0
+
+
+def gate_delay_ms(calls: int) -> float:
+    """How long a burst's gate stays shut, so that `calls` calls are queued behind it."""
+    return GATE_DELAY_MS + GATE_CALL_MS * max(0, calls - GATE_CALLS)
 
 
 class Frozen(BaseModel):

@@ -37,6 +37,7 @@ class Claims(Frozen):
     gqa: bool = False  # takes k and v of fewer heads than q
     seqlens: Literal["equal", "any"] = "equal"  # any: takes more or fewer keys than queries
     packed: bool = False  # takes cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k
+    lse: bool = False  # takes return_lse: claimed by the function's signature, in every manifest
 
     @field_validator("causal", mode="before")
     @classmethod
@@ -81,7 +82,8 @@ class Manifest(Frozen):
     needs: Needs = Needs()
     claims: Claims = Claims()
     problem: str = "attention_forward"  # what it computes: a name of harness/problems/
-    install: str = ""  # the line that installs what is missing
+    #: The line that installs what is missing; somebody will type it: no sign of a shell is in it.
+    install: str = Field(default="", pattern=r"^[A-Za-z0-9 _.+:/=@,\[\]-]{0,300}$")
     version_of: Package | Literal[""] = ""  # package whose version goes into the record
     launch: dict[str, Any] | None = None  # how to launch the kernels of a plain .cu entry
 

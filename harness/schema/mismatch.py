@@ -43,8 +43,10 @@ class Draw(_Frozen):
         return leave_out_unset(handler(self))
 
     def shape_of(self, output: str) -> Shape:
-        """(batch, heads, seqlen, headdim) of one output; dk and dv lie as k and v do."""
+        """(batch, heads, seqlen, headdim) of one output; dk and dv lie as k and v do; lse has 1."""
         batch, heads, seqlen, headdim = self.shape
+        if output == "lse":
+            return (batch, heads, seqlen, 1)
         if output not in ("dk", "dv"):
             return self.shape
         return (batch, self.kv_heads or heads, self.seqlen_k or seqlen, headdim)
@@ -58,7 +60,7 @@ class Mismatch(_Frozen):
     """
 
     draw: Draw
-    output: Word  # o, or dq, dk, dv
+    output: Word  # o or lse, or dq, dk, dv
     call: Count  # of the burst, from 0
     wrong_calls: Count
     wrong_outputs: tuple[Word, ...] = Field(max_length=8)  # in any of the calls
@@ -85,7 +87,7 @@ class Mismatch(_Frozen):
 
     def words(self) -> str:
         """`64 of 512 elements wrong in rows 4 to 7 of head 1; worst o[0, 1, 4, 13]: …`."""
-        at = ", ".join(map(str, self.index))
+        at = ", ".join(map(str, self.index[: 3 if self.output == "lse" else 4]))
         also = [name for name in self.wrong_outputs if name != self.output]
         parts = [
             f"{self.wrong} of {self.elements} elements wrong in {self._rows()} of {self._heads()}"

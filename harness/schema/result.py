@@ -15,6 +15,7 @@ from harness.schema.common import (
     Frozen,
     Kind,
     Length,
+    Name,
     NotNan,
     Plain,
     Positive,
@@ -70,8 +71,8 @@ class Sample(Frozen):
     t2_ms: Length  # the judge's clock: before the inputs exist → outputs held
     late: bool = False  # T2 disturbed (or T1 short) in this burst; shown, not scored
     sm_mhz: Count = 0  # SM clock right behind the turn, 0 where nobody can tell
-    energy_j: Finite | None = None  # NVML's counter over the whole turn, checks included
-    rest_ms: Length = 0.0  # until the worker was locked behind the turn, its queued work included
+    energy_j: Finite | None = None  # of old records: NVML's counter over the whole turn
+    rest_ms: Length = 0.0  # from the end of its calls until it was locked, what it queued included
 
     @property
     def t1_ms(self) -> float:
@@ -109,7 +110,7 @@ class Slack(Frozen):
 
 
 class Energy(Frozen):
-    """Energy of one call above a call that does nothing, with its 95 % interval."""
+    """Of old records: energy of a call in bursts; a stretch tells it now."""
 
     joules_per_call: Finite | None  # None: the counter is too coarse for these blocks
     low_j: Finite
@@ -183,36 +184,51 @@ Told = Annotated[str, BeforeValidator(_unicode), Field(max_length=100_000)]
 Lines = Annotated[tuple[Told, ...], Field(max_length=1000)]
 
 
-class Result(Frozen):
-    """One JSON line of results/: everything known of one entrant on one case in one run."""
+class Front(Frozen):
+    """What a line is chosen and drawn by before the rest of it is read."""
 
-    schema_version: Literal[1] = 1
     run: str = Field(max_length=100)  # a part of the file's name, as the suite's is
     date: str = Field(  # UTC
         pattern=r"^[0-9]{4}-(0[1-9]|1[0-2])-(0[1-9]|[12][0-9]|3[01])"
         r"(T([01][0-9]|2[0-3]):[0-5][0-9]:[0-5][0-9](\.[0-9]{1,9})?(Z|\+00:00))?$"
     )
-    entry: str
+    entry: Name
     kind: Kind
+    suite: Name
+    config: Name
+    status: Status
+    tflops: Positive | None = None
+    latency_ms: Timed | None = None
+    speedup: Speedup | None = None  # against the run's headline baseline
+    gpu: str = Field(max_length=100)
+    source_sha256: Plain = ""
+    suite_sha256: Plain = ""
+    protocol: int = Field(ge=1, le=1000)
+
+    @model_validator(mode="after")
+    def _time_if_passed(self) -> Front:
+        timed, passed = self.latency_ms is not None, self.status is Status.PASSED
+        if timed != passed or (any((self.tflops, self.speedup)) and not passed):
+            raise ValueError("a time exists if and only if the status is PASSED")
+        return self
+
+
+class Result(Front):
+    """One JSON line of results/: everything known of one entrant on one case in one run."""
+
+    schema_version: Literal[1] = 1
     language: Told = ""
     author: Told = ""
     problem: str = "attention_forward"
-    suite: str = Field(max_length=80)
-    config: str
-    status: Status
     reason: Told = ""
     numerics_class: Literal["exact", "approximate", ""] = ""
-    tflops: Positive | None = None
-    latency_ms: Timed | None = None
     p10_ms: Timed | None = None
     p90_ms: Timed | None = None
     peak_pct: Positive | None = None
     max_diff: float | None = None
     correct: int = Field(default=0, ge=0, le=1)
-    gpu: str
     blocks: Count = 0
     integrity: Plain = "judged"  # judged | unlocked | cooperative; sandbox level after a slash
-    speedup: Speedup | None = None  # against the run's headline baseline
     stopping: Stopping | None = None  # None: the suite's blocks, as planned
     clock_mhz: Positive | None = None  # median SM clock behind the scored bursts
     clock_pct: Positive | None = None  # TFLOP/s in percent of the peak at that clock
@@ -222,6 +238,7 @@ class Result(Frozen):
     error: Error | None = None  # worst over all verified outputs
     mismatch: Mismatch | None = None  # where an output is wrong, and what inputs show it again
     deterministic: bool | None = None  # the same inputs gave the same bits; None: not asked
+    lse: bool = False  # it was asked for (o, lse), too, and both were right
     slack: Slack | None = None
     samples: tuple[Sample, ...] = Field(default=(), max_length=2 * MOST_BLOCKS)
     telemetry: tuple[Telemetry, ...] = Field(default=(), max_length=2 * MOST_BLOCKS)
@@ -232,10 +249,7 @@ class Result(Frozen):
     )  # library → share of bit-equal elements, timed bursts
     version: Told = ""
     case: Case
-    source_sha256: Plain = ""
-    suite_sha256: Plain = ""
     harness_commit: Plain = ""
-    protocol: int
     machine: Machine
     build_s: Length | None = None
     secret_commitment: Plain = ""  # SHA-256 of the run's secret, made before the run
@@ -244,9 +258,9 @@ class Result(Frozen):
     log_tail: Told = ""
 
     @model_validator(mode="after")
-    def _time_only_if_passed(self) -> Result:
-        passed, others = self.status is Status.PASSED, (self.tflops, self.p10_ms, self.p90_ms)
-        if (self.latency_ms is not None) != passed or (any((*others, self.speedup)) and not passed):
+    def _correct_if_passed(self) -> Result:
+        passed = self.status is Status.PASSED
+        if any((self.p10_ms, self.p90_ms)) and not passed:
             raise ValueError("a time exists if and only if the status is PASSED")
         if passed and not self.correct:
             raise ValueError("PASSED but not correct")

@@ -100,7 +100,7 @@ class Case(Frozen):
 
     @property
     def hidden(self) -> bool:
-        """Whether its shape was drawn from the secret of its run: harness/problems/hidden.py."""
+        """Whether its shape was drawn from the secret of its run: harness/problems/shapes.py."""
         return is_hidden(self.name)
 
     @property

@@ -32,10 +32,9 @@ from harness.process.forkserver import WORKER_NAME
 from harness.schema import Case, Manifest, Status
 from harness.worker.burst import cpu_burst, gpu_burst
 from harness.worker.held import Held, Ring, dense_storage
-from harness.worker.introspect import listening, naming
+from harness.worker.introspect import listening, naming, tuned
 from harness.worker.load import LoadError, classify, describe, load_function
 from harness.worker.stretch import gpu_stretch, windows_of
-from harness.worker.tuned import tuned
 
 #: What the driver takes to open a context. It opens one at a time, on all GPUs of a host together
 #: (benchmarks/contexts.py: ten that are asked for at once take 1.3 to 1.8 s), and the judge waits

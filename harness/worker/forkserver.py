@@ -20,7 +20,7 @@ import traceback
 
 from harness.errors import UnavailableError
 from harness.process import bytecode, process_tree, wire
-from harness.process.sandbox import enter, system_files
+from harness.process.sandbox import enter, readable
 
 
 def serve(line: socket.socket) -> None:
@@ -113,10 +113,9 @@ def main() -> int:
     gc.disable()  # a tenth of torch's import is looking for garbage
     importlib.import_module("harness.worker.__main__")
     bytecode.leave_cache()
-    gc.enable()
-    system_files.readable_paths()  # for every fork
-    gc.collect()
+    readable.readable_paths()  # for every fork
     gc.freeze()  # a collection in a fork would copy every page of what it looks at
+    gc.enable()
     serve(line)
     return 0
 

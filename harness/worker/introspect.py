@@ -1,13 +1,16 @@
-"""Which GPU kernels a submission launches: a profiler around its call and around nothing else.
+"""What is read of a submission beside its output: the kernels it launches, what its search chose.
 
-The harness waits, copies and clears on the same stream; none of that is the submission's work, so
-the profiler is off when it happens.
+Its calls run under a profiler, around them and around nothing else: the harness waits, copies and
+clears on the same stream, and none of that is the submission's work. Triton's autotuners are found
+by themselves; a search of another kind keeps what it chose in a dictionary of its module,
+`_chosen`: {("NVIDIA H200", 64): Config(...)}.
 """
 
 from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator
+from types import ModuleType
 from typing import Any
 
 MAX_KERNELS = 24
@@ -40,3 +43,23 @@ def listening() -> Iterator[list[str]]:
     rows = [event for event in profiler.key_averages() if event.device_type.name == "CUDA"]
     rows.sort(key=lambda event: -event.self_device_time_total)
     names += [event.key for event in rows]
+
+
+CHOSEN = "_chosen"
+MAX_LINES = 32
+MAX_LENGTH = 300
+
+
+def tuned(module: ModuleType | None) -> list[str]:
+    """`name key: choice` a line; nothing of what a submission cannot put into words."""
+    lines: list[str] = []
+    for name, value in [] if module is None else list(vars(module).items()):
+        found: Any = value if name == CHOSEN else None
+        if type(value).__name__ == "Autotuner":
+            found = getattr(value, "cache", None)
+        if isinstance(found, dict):
+            try:
+                lines += [f"{name} {key}: {choice}"[:MAX_LENGTH] for key, choice in found.items()]
+            except Exception:  # its __str__ is the submission's own code
+                continue
+    return lines[:MAX_LINES]

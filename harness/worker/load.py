@@ -6,7 +6,7 @@ import importlib.util
 import os
 import sys
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -37,8 +37,6 @@ def load_function(folder: Path, manifest: Manifest, function: str) -> Callable[.
     if path.suffix == ".cu":
         return _load_cuda_source(folder, manifest)
     if os.environ.get("TRITON_INTERPRET") == "1":
-        from harness.worker.interpret import skip_the_search
-
         skip_the_search()
     sys.path.insert(0, str(path.parent))
     spec = importlib.util.spec_from_file_location("submission", path)
@@ -128,3 +126,44 @@ def _place_of_kernel(cause: BaseException, folder: Path) -> str:
         if kernel:
             return f"{path.relative_to(folder)}:{before.count(chr(10)) + line}: "
     return ""
+
+
+# --------------------------------------------------------------------------- Triton without a GPU
+
+
+class FirstConfig:
+    """Stands for an Autotuner: same indexing and call, always the first configuration.
+
+    Triton's interpreter runs kernels on a CPU, but its autotuner asks for a driver and fails.
+    Without a GPU there is nothing to search for.
+    """
+
+    def __init__(self, kernel: Any, config: Any) -> None:
+        self.kernel, self.config = kernel, config
+        self.best_config = config
+
+    def __getitem__(self, grid: Any) -> Callable[..., Any]:
+        """`kernel[grid](...)`."""
+
+        def launch(*args: Any, **kwargs: Any) -> Any:
+            chosen = {**self.config.kwargs, **kwargs}
+            fixed = grid(chosen) if callable(grid) else grid
+            return self.kernel[fixed](*args, **chosen)
+
+        return launch
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.kernel, name)
+
+
+def skip_the_search() -> None:
+    """Replace `triton.autotune` in this process."""
+    try:
+        import triton
+    except ImportError:
+        return
+
+    def autotune(configs: Sequence[Any], *_: Any, **__: Any) -> Callable[[Any], FirstConfig]:
+        return lambda kernel: FirstConfig(kernel, configs[0])
+
+    triton.autotune = autotune

@@ -42,18 +42,21 @@ class Build(NamedTuple):
     rung: str
     flags: tuple[str, ...] = ()
     section_bytes: int = 32 << 20  # q, do and dq sums of the heads that are walked together
+    stays: bool = False  # headdim 128: a block of the grid takes one item after another
+    cuts: bool = False  # headdim 128: kv blocks of the last, partly filled wave are in pieces
 
 
 BUILDS = {  # the fastest of each official shape on one H200: NOTES.md
     64: Build(THREE),
-    128: Build(AHEAD, ("-DDQ_LATE=1", "-DDV_LATE=0")),
+    128: Build(AHEAD),
     256: Build(WIDE),  # dk and dv of 128 kv rows do not fit the registers
 }
-SMALL_SECTIONS = {  # headdim, causal -> the longest sequence of the class, and its sections
-    (64, True): (2048, 16 << 20),
-    (64, False): (2048, 16 << 20),
-    (128, True): (1024, 8 << 20),
-    (128, False): (1 << 30, 8 << 20),
+MB = 1 << 20
+LENGTHS = {  # headdim, causal -> classes: the longest sequence and its section_bytes, stays, cuts
+    (64, True): ((2048, (16 * MB,)),),
+    (64, False): ((2048, (16 * MB,)),),
+    (128, True): ((512, (8 * MB, True)), (1024, (16 * MB, True)), (8192, (32 * MB, True))),
+    (128, False): ((2048, (8 * MB, True)), (1 << 30, (16 * MB, True, True))),
 }
 
 
@@ -63,9 +66,10 @@ def build_for(headdim: int, seqlen: int, causal: bool, general: bool = False) ->
     `general`: k and v have other heads or rows than q, or an input does not lie as the plain build wants it.
     """
     build = BUILDS[headdim]
-    longest, section_bytes = SMALL_SECTIONS.get((headdim, causal), (0, 0))
-    if seqlen <= longest:
-        build = build._replace(section_bytes=section_bytes)
+    for longest, choices in LENGTHS.get((headdim, causal), ()):
+        if seqlen <= longest:
+            build = Build(build.rung, build.flags, *choices)
+            break
     return build._replace(flags=(*build.flags, GENERAL)) if general else build
 
 
@@ -89,6 +93,9 @@ class Params(ctypes.Structure):
         ("dq_sum", ctypes.c_void_p),
         ("dk", ctypes.c_void_p),
         ("dv", ctypes.c_void_p),
+        ("taken", ctypes.c_void_p),
+        ("parts", ctypes.c_void_p),
+        ("whole", ctypes.c_int),
         ("seqlen", ctypes.c_int),
         ("heads", ctypes.c_int),
         ("section", ctypes.c_int),
@@ -142,9 +149,17 @@ def three_blocks(heads: int, seqlen: int, seqlen_k: int, section: int) -> tuple[
 
 
 def fused_smem_bytes() -> int:
-    """`backward`: k, v; three slots of q and do; dS twice; dq of a tile; lse and delta of every slot; barriers."""
+    """`backward`: k, v; three slots of q and do; dS twice; dq of a tile; lse and delta of every slot; barriers and two words."""
     tiles = 2 * 128 * 256 + 2 * 3 * 64 * 256 + 2 * 128 * 64 * 2
-    return tiles + 64 * 128 * 4 + 2 * 3 * 64 * 4 + 8 * (2 * 3 + 2 + 2)
+    return tiles + 64 * 128 * 4 + 2 * 3 * 64 * 4 + 8 * (2 * 3 + 2 + 2 + 1)
+
+
+PIECES = 2  # of a kv block of the last, partly filled wave
+
+
+def whole_blocks(blocks: int, at_once: int, seqlen: int) -> int:
+    """How many kv blocks are one item each, full waves of them; a piece has a tile of query rows at least."""
+    return blocks if seqlen <= 64 * (PIECES - 1) else blocks - blocks % at_once
 
 
 class Shape(NamedTuple):
@@ -220,6 +235,11 @@ def _function(
 
 
 # ------------------------------------------------------------------------------------------- plan
+@functools.lru_cache(maxsize=None)
+def _multiprocessors(device: torch.device) -> int:
+    return torch.cuda.get_device_properties(device).multi_processor_count
+
+
 def _even(t: torch.Tensor) -> bool:
     """Whether all heads of all batches lie at one distance."""
     batch, heads = t.shape[:2]
@@ -316,7 +336,9 @@ class Plan:
         )  # fmt: skip
         self.stats_floats = self.heads * self.tiles * 128
         self.sum_floats = self.heads * self.tiles * 64 * headdim
-        self.done_words = 0  # by which blocks of `three` wait for each other
+        self.counters = 0  # words by which blocks of a grid know of each other
+        self.tail_floats, self.tail = 0, ctypes.c_void_p()
+        self.device = q.device
         self.part_values = 2 * self.heads * self.seqlen_k * headdim if self.group > 1 else 0
         dtype = (BF16,) if q.dtype == torch.bfloat16 else ()
         function = functools.partial(_function, headdim=headdim, device=q.device.index)
@@ -338,26 +360,32 @@ class Plan:
 
     def _preprocess(self) -> _Launch:
         kernel = self.passes("preprocess", smem_bytes=0)
-        numbers = ctypes.c_int(self.seqlen), ctypes.c_int(self.keys.nheads)
-        pointers = self.o, self.d_o, self.lse, self.stats, self.dq_sum
+        numbers = map(ctypes.c_int, (self.seqlen, self.keys.nheads, self.counters))
+        pointers = self.o, self.d_o, self.lse, self.stats, self.dq_sum, self.done
         return _Launch(kernel, self.heads * self.tiles, 256, 0, *pointers, *numbers, *self.steps)
 
     def _fused(self, maps: list, headdim: int) -> list[_Launch]:
         """Row sums, one kernel of five products, and dq out of its sums if that kernel does not do it."""
+        blocks = self.heads * -(-self.seqlen_k // KV_ROWS[AHEAD])
+        at_once = _multiprocessors(self.device)
+        cuts = self.build.cuts and not self.causal  # causal blocks get shorter towards the end
+        whole = whole_blocks(blocks, at_once, self.seqlen) if cuts else blocks
+        items = whole + (blocks - whole) * PIECES
+        self.counters = 1 + blocks - whole
+        self.tail_floats = (blocks - whole) * PIECES * 2 * KV_ROWS[AHEAD] * headdim
         self.params = Params(
-            None, None, None, None, self.seqlen, self.heads, self.section, int(self.causal), self.scale,
+            *(None,) * 6, whole, self.seqlen, self.heads, self.section, int(self.causal), self.scale,
             self.scale * math.log2(math.e), self.keys,
         )  # fmt: skip
-        rows = KV_ROWS[AHEAD]
-        smem, grid = fused_smem_bytes(), self.heads * -(-self.seqlen_k // rows)
+        smem, grid = fused_smem_bytes(), min(items, at_once) if self.build.stays else items
         kernel = self.main("backward", smem_bytes=smem)
-        launches = [self._preprocess(), _Launch(kernel, grid, 256, smem, *maps, self.params)]
+        main = _Launch(kernel, grid, 256, smem, *maps, self.params)
         smem = 64 * (headdim + 8) * 2
         after = self.passes("postprocess", smem_bytes=smem)
         numbers = ctypes.c_float(self.scale), ctypes.c_int(self.seqlen)
         sizes = self.heads * self.tiles, 256, smem
-        launches.append(_Launch(after, *sizes, self.dq_sum, self.dq, *numbers))
-        return launches
+        last = _Launch(after, *sizes, self.dq_sum, self.dq, *numbers)
+        return [self._preprocess(), main, last]
 
     def _three(self, maps: list, _headdim: int) -> list[_Launch]:
         """One kernel, whose spare warps do the passes."""
@@ -367,11 +395,11 @@ class Plan:
         log2 = self.scale * math.log2(math.e)
         self.params = ThreeParams(passes, None, None, int(self.causal), log2, self.keys)
         grid, sections = three_blocks(self.heads, self.seqlen, self.seqlen_k, self.section)
-        self.done_words = 2 * sections
+        self.counters = 2 * sections
         smem = three_smem_bytes()
         kernel = self.main("backward", smem_bytes=smem)
         return [
-            _Clear(self.done, self.done_words),
+            _Clear(self.done, self.counters),
             _Launch(kernel, grid, THREE_THREADS, smem, *maps, self.params),
         ]
 
@@ -392,10 +420,10 @@ class Plan:
 
     def point_at(self, o, lse, dq, dk, dv) -> tuple[torch.Tensor, torch.Tensor]:
         """Puts a call's tensors into the arguments; returns the work space, torch's memory, to hold while it is queued."""
-        words = self.stats_floats, self.sum_floats, self.done_words
+        words = self.stats_floats, self.sum_floats, self.tail_floats, self.counters
         space = torch.empty(sum(words), dtype=torch.float32, device=o.device)
-        self.stats.value, self.dq_sum.value, self.done.value = (
-            space.data_ptr() + 4 * sum(words[:i]) for i in range(3)
+        self.stats.value, self.dq_sum.value, self.tail.value, self.done.value = (
+            space.data_ptr() + 4 * sum(words[:i]) for i in range(4)
         )
         parts = torch.empty(self.part_values, dtype=dk.dtype, device=o.device)
         self.o.value, self.lse.value = o.data_ptr(), lse.data_ptr()
@@ -411,6 +439,8 @@ class Plan:
             params.dk, params.dv = self.each_dk.value, self.each_dv.value
             pointers = params.passes if isinstance(params, ThreeParams) else params
             pointers.stats, pointers.dq_sum = self.stats.value, self.dq_sum.value
+        if isinstance(params, Params):
+            params.taken, params.parts = self.done.value, self.tail.value
         if isinstance(params, ThreeParams):
             params.passes.o, params.passes.d_o = self.o.value, self.d_o.value
             params.passes.dq = self.dq.value

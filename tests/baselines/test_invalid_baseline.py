@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from harness.cli.selftest.corpus import honest_control
+
 pytest.importorskip("torch")
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -20,15 +22,11 @@ ABSENT = "flash_attn_3"  # in no test environment: it is built from source, for 
 def rows(tmp_path_factory) -> dict[str, dict]:
     """One small run with two right entries, two wrong baselines and one that is not installed."""
     results = tmp_path_factory.mktemp("results")
-    baselines = ["sdpa", *(f"tests/bad_baselines/{name}" for name in WRONG), ABSENT]
+    baselines = ["sdpa", *(f"tests/bad_baselines/{name}.py" for name in WRONG), ABSENT]
     command = [sys.executable, "run.py", "--suite", "smoke", "--blocks", "2", "--causal", "true"]
     command += ["--headdim", "64", "--seqlen", "64", "--heads", "2", "--batch", "1"]
-    command += [
-        "--submission",
-        "tests/corpus/honest/eager_chunked.py",
-        "--baselines",
-        ",".join(baselines),
-    ]
+    command += ["--submission", str(honest_control("eager_chunked"))]
+    command += ["--baselines", ",".join(baselines)]
     command += ["--results", str(results), "--leaderboard", str(results / "board.md")]
     done = subprocess.run(  # exit 1: a row failed, as it should
         command, check=False, cwd=ROOT, capture_output=True, text=True, timeout=240

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from pathlib import Path
 
@@ -215,6 +216,27 @@ def test_notes_that_ask_wrongly_stop_nobody(tmp_path: Path) -> None:
     (tmp_path / "README.md").write_text("<!-- board x")
     with pytest.raises(UsageError, match=r"README\.md:1"):
         quoted.documents(tmp_path, BOARD)
+
+
+def test_what_is_no_text_of_the_project_stays_as_it_is(tmp_path: Path) -> None:
+    asks = b"<!-- board fa3: fast -->?<!-- end -->"
+    away, root = tmp_path / "away", tmp_path / "project"
+    for folder in (away, root / "submissions" / "latin"):
+        folder.mkdir(parents=True)
+        (folder / "NOTES.md").write_bytes(b"caf\xe9 " + asks)
+    (away / "NOTES.md").write_bytes(asks)
+    (root / "submissions" / "linked").symlink_to(away)
+    (root / "good.md").write_bytes(asks + b"\r\n")
+    (root / "quotes_nothing.md").write_bytes(b"caf\xe9")
+    (root / "latin.md").write_bytes(b"caf\xe9 " + asks)
+    (root / "dangling.md").symlink_to("nowhere")
+    (root / "endless.md").symlink_to("/dev/zero")
+    (root / "folder.md").mkdir()
+    os.mkfifo(root / "fifo.md")
+    files, wrong = quoted.documents(root, BOARD)
+    assert [path.name for path in files] == ["good.md"]
+    assert files[root / "good.md"].endswith("\r\n")
+    assert len(wrong) == 7
 
 
 def test_questions_have_an_end() -> None:

@@ -1,4 +1,4 @@
-"""record: what is written comes back; what is damaged is named and costs nothing else."""
+"""Records: lines, files, and who writes them."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from harness.board import record
+from harness.board import query, record
 from harness.board.history import history
-from harness.board.newest import newest
 from harness.board.rank import leaderboard
+from harness.board.record import newest
 from harness.board.render import markdown
 from harness.board.store import Store
 from harness.errors import EXIT_STORAGE, StorageError
-from harness.schema import Error, Result, Status, Telemetry
+from harness.schema import Error, Kind, Result, Status, Telemetry
 from harness.schema.mismatch import Mismatch
 from tests.board.factory import CPU, mismatch, result, run_of, stretch
 
@@ -209,6 +209,18 @@ def samples_of(*calls_ms: float | str, **changes: object) -> list[dict[str, obje
         {"blocks": 10**4000},
         {"stopping": {"rule": "x", "looks": 10**18, "why": "y"}},
         {"problem": "nobody"},
+        {"entry": "e" * 300},
+        {"entry": "e/" * 5000},
+        {"entry": "nul\0"},
+        {"entry": "`|<b>vil"},
+        {"entry": "up/../../away"},
+        {"config": "\x1b[2Jhdim64"},
+        {"suite": "\x9b2J"},
+        {"kind": "evil", "samples": "none"},
+        {"status": "\x1b]0;x\x07", "samples": "none"},
+        {"gpu": "g" * 300},
+        {"protocol": 0},
+        {"protocol": 10**400},
         {"status": "WONDERFUL"},
         {"date": "2026-13-1"},
         {"date": "2026-11-22T99:99:99Z"},
@@ -230,19 +242,53 @@ def test_a_row_that_no_run_writes_is_named_and_hides_nobody(
     results, worse = record.read_chosen(heads, newest)
     assert [(line.path, line.number) for line in bad + worse] == [(path, 1)]
     assert len(results) == len(honest)
-    history(heads)
+    assert history(heads)
     markdown.render(leaderboard(results), {}, "")
 
 
-@pytest.mark.parametrize("kind", ["folder", "fifo", "dangling", "loop"])
+def test_what_no_board_shows_stands_in_no_history(tmp_path: Path) -> None:
+    changes = {"kind": "evil", "run": "r2", "samples": "none"}
+    (tmp_path / "x.jsonl").write_text(forged(result(), **changes))
+    assert not history(record.heads(tmp_path)[0])
+
+
+def test_a_run_that_was_merged_twice_counts_once(tmp_path: Path) -> None:
+    found = []
+    for name in ("a", "b"):
+        write_all(tmp_path / name, run_of({"mine": 0.9}))
+        heads, _ = record.heads(tmp_path)
+        libraries = query.Libraries(heads)
+        mine, *_ = (r for r in record.read(heads)[0] if r.entry == "mine")
+        found.append((history(heads), [r.entry for r in libraries(mine)]))
+    assert found[0] == found[1]
+
+
+def test_many_lines_that_are_no_rows_are_read_once_each(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_all(tmp_path, run_of({"mine": 0.9}, date="2026-11-20"))
+    changes = ({"run": f"r{n}", "date": f"2026-11-{n:02}", "samples": "no"} for n in range(21, 29))
+    (tmp_path / "x.jsonl").write_text("\n".join(forged(result("mine"), **one) for one in changes))
+    heads, _ = record.heads(tmp_path)
+    parsed: list[bytes] = []
+    parse = record.parse
+    monkeypatch.setattr(record, "parse", lambda raw: [parsed.append(raw), parse(raw)][1])
+    results, bad = record.read_chosen(heads, newest)
+    assert (len(results), len(bad)) == (6, 8)
+    assert len(parsed) < 3 * len(heads)
+
+
+@pytest.mark.parametrize("kind", ["folder", "fifo", "dangling", "loop", "unreadable"])
 def test_what_is_no_file_is_left_out(tmp_path: Path, kind: str) -> None:
     write_all(tmp_path, [result()])
     path = tmp_path / "nvidia-h200" / "x.jsonl"
     make = {"folder": path.mkdir, "fifo": lambda: os.mkfifo(path)}
-    make.get(kind, lambda: path.symlink_to(path.name if kind == "loop" else "nowhere"))()
+    links = {"loop": path.name, "unreadable": "/proc/self/mem"}
+    make.get(kind, lambda: path.symlink_to(links.get(kind, "nowhere")))()
     heads, bad = record.heads(tmp_path)
     assert (len(heads), len(record.load(tmp_path)[0])) == (1, 1)
-    assert [str(line).startswith(f"{path}: a folder") for line in bad] == [True]
+    why = "cannot be read" if kind == "unreadable" else "a folder"
+    assert [str(line).startswith(f"{path}: {why}") for line in bad] == [True]
 
 
 def test_a_time_on_a_failed_line_is_refused(tmp_path: Path) -> None:
@@ -261,7 +307,7 @@ def test_heads_and_read_give_the_same_results(tmp_path: Path) -> None:
     heads, bad = record.heads(tmp_path)
     assert not bad
     assert record.read(heads) == (results, [])
-    assert [h.speedup and h.speedup[0] for h in heads] == ["sdpa_cudnn"] * len(results)
+    assert [h.speedup and h.speedup.against for h in heads] == ["sdpa_cudnn"] * len(results)
     assert heads[1].number == 3
 
 
@@ -404,3 +450,26 @@ def test_what_is_said_of_a_wrong_output_gives_no_order(where: tuple[str | int, .
     inner[where[-1]] = "\x1b[2J"
     with pytest.raises(ValueError, match="should match pattern"):
         Mismatch.model_validate(told)
+
+
+@pytest.mark.parametrize(
+    ("endings", "code"),
+    [
+        ([], 0),  # --resume, and nothing was left
+        (["PASSED"], 0),
+        (["PASSED", "UNSUPPORTED"], 0),  # the shapes that it claims
+        (["UNSUPPORTED", "UNSUPPORTED"], 3),
+        (["UNAVAILABLE"], 3),
+        (["UNSTABLE", "CONTENDED"], 3),
+        (["PASSED", "CRASHED"], 1),
+        (["UNSUPPORTED", "INCORRECT", "HARNESS_ERROR"], 1),
+        (["PASSED", "HARNESS_ERROR"], 2),
+    ],
+)
+def test_exit_code_of_endings(endings: list[str], code: int, tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    store.save(result("sdpa", kind=Kind.BASELINE))  # that a baseline passed says nothing
+    store.save(result("other", kind=Kind.BASELINE, status=Status.CRASHED))
+    for ending in endings:
+        store.save(result(status=Status(ending)))
+    assert store.exit_code == code

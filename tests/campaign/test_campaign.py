@@ -1,19 +1,47 @@
-"""The campaign over an engine that lies, stutters and dies at random: every row once, whatever happens."""
+"""Campaigns: units, the head, a unit that is really run."""
 
 from __future__ import annotations
 
+import contextlib
+import dataclasses
 import json
+import os
 import random
+import signal
+import subprocess
+import sys
+import time
 from collections import Counter
+from pathlib import Path
+from typing import Any
 
 import pytest
 
+from benchmarks.generate_submissions import generate
 from benchmarks.null_unit import row
+from harness import PROTOCOL
+from harness.board import record
+from harness.board.store import Store
+from harness.campaign import devices
 from harness.campaign.campaign import RETRIES, Campaign
 from harness.campaign.executor import Told, gone
-from harness.campaign.unit import Unit, to_text
-from harness.schema import Kind, Result, Status
-from tests.campaign.units import SUITE, Watched, units
+from harness.campaign.local import COMMAND, Local
+from harness.campaign.node import offers, wants
+from harness.campaign.placement import Placement
+from harness.campaign.unit import Unit, misfit, plan_units, to_text
+from harness.catalog.request import Request, resolve
+from harness.cli.dispatch import recorded_in
+from harness.cli.main import parse_args
+from harness.cli.run_options import placement_of
+from harness.errors import UnavailableError, UsageError
+from harness.measure import machine
+from harness.measure.machine import visible
+from harness.measure.stopping import StoppingRule
+from harness.process import process_tree
+from harness.process.project import HOME as ROOT
+from harness.schema import Case, Kind, Machine, Result, Status, Suite
+from tests.board.factory import H200, result
+from tests.campaign.units import NULL, SUITE, Watched, conclude, counted, once, request, units
 
 
 class Chaos:
@@ -86,3 +114,265 @@ def _has_baseline(row: Result, rows: list[Result]) -> bool:
         and (r.run == row.run or r.status is Status.HARNESS_ERROR)
         for r in rows
     )
+
+
+GPU_SUITE = SUITE.model_copy(update={"device": "gpu"})
+
+
+def names(unit: Unit) -> list[str]:
+    return [entrant.name for entrant in unit.entrants]
+
+
+def test_every_unit_holds_the_baseline() -> None:
+    assert [names(u) for u in units(["a", "b", "c"], per_unit=2)] == [
+        ["a", "b", "base"],
+        ["c", "base"],
+    ]
+    assert [names(u) for u in plan_units(request([]))] == [["base"]]
+
+
+def test_nobody_asked_for_the_baseline_row() -> None:
+    assert [names(u) for u in plan_units(request(["a"], base=False))] == [["a"]]
+
+
+def test_recorded_cases_are_skipped_and_entrants_with_the_same_rest_share() -> None:
+    known = {("a", "one"), ("b", "one"), ("c", "one"), ("c", "two")}
+    cut = plan_units(
+        request(["a", "b", "c", "d"]), 4, recorded=lambda asked: (asked[0], asked[2]) in known
+    )
+    assert [(names(u), u.cases) for u in cut] == [
+        (["a", "b", "base"], ("two",)),
+        (["d", "base"], ("one", "two")),
+    ]
+
+
+def test_a_unit_travels_as_text() -> None:
+    (unit,) = units(["a"])
+    assert Unit.model_validate_json(to_text(unit)) == unit
+
+
+def test_all_of_a_request_travels() -> None:
+    asked = {field.name for field in dataclasses.fields(Request)}
+    here_only = {"machine", "off", "refused", "fail_fast", "only_check"}  # never with many GPUs
+    assert asked - here_only <= set(Unit.model_fields)
+    rule = StoppingRule(until_pct=0.3, race=3)
+    (unit,) = plan_units(dataclasses.replace(request(["a"]), rule=rule, sandbox=1))
+    there = Unit.model_validate_json(to_text(unit)).request(Machine())
+    assert (there.rule, there.sandbox, there.baseline) == (rule, 1, "base")
+
+
+def test_a_part_of_the_suite_stays_on_the_same_board() -> None:
+    (unit,) = units(["a"])
+    part = unit.model_copy(update={"cases": ("two",)}).request(Machine())
+    assert [case.name for case in part.asked.cases] == ["two"]
+    assert part.suite.sha256 == SUITE.sha256 != part.asked.sha256
+
+
+def test_resume_asks_for_source_suite_protocol_and_a_verdict(tmp_path: Path) -> None:
+    mine = request(["a"])
+    same = {"suite_sha256": SUITE.sha256, "source_sha256": "aa", "protocol": PROTOCOL}
+    for change in (
+        {"entry": "ok"},
+        {"entry": "failed", "status": Status.INCORRECT},
+        {"entry": "stopped", "status": Status.INTERRUPTED},
+        {"entry": "older", "protocol": PROTOCOL + 1},
+        {"entry": "elsewhere", "suite_sha256": "0" * 64},
+        {"entry": "other-gpu", "machine": H200.model_copy(update={"gpu": "NVIDIA A100"})},
+    ):
+        record.append(tmp_path, result(**{**same, **change}))
+    found = recorded_in(tmp_path, mine, "nvidia-h200")
+    assert {asked[:2] for asked in found} == {("ok", "aa"), ("failed", "aa")}
+
+
+def test_visible_gpus() -> None:
+    uuids = ["GPU-a", "GPU-b", "GPU-c"]
+    assert visible(uuids, {}) == [0, 1, 2]
+    assert visible(uuids, {"CUDA_VISIBLE_DEVICES": "2,0"}) == [2, 0]
+    assert visible(uuids, {"CUDA_VISIBLE_DEVICES": "GPU-b"}) == [1]
+    assert visible(uuids, {"CUDA_VISIBLE_DEVICES": "1,7,0"}) == [1]
+    assert visible(uuids, {"CUDA_VISIBLE_DEVICES": ""}) == []
+
+
+@pytest.mark.parametrize(("told", "wanted"), [("1", "H200 1"), (None, "H200 0"), ("", "cpu")])
+def test_a_run_takes_the_first_visible_gpu(
+    monkeypatch: pytest.MonkeyPatch, told: str | None, wanted: str
+) -> None:
+    library = type("NVML", (), {"nvmlDeviceGetCount": lambda: 2})
+    monkeypatch.setattr(machine, "nvml", lambda: contextlib.nullcontext(library))
+    monkeypatch.setattr(machine, "gpu_uuids", lambda: ["GPU-a", "GPU-b"])
+    monkeypatch.setattr(
+        machine, "_describe", lambda _, index, __: Machine(gpu=f"H200 {index}", sms=1)
+    )
+    if told is None:
+        monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    else:
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", told)
+    found = machine.inspect_machine()
+    assert (found.gpu if found.has_gpu else "cpu") == wanted
+
+
+def test_a_node_offers_what_a_unit_wants() -> None:
+    (unit,) = units(["a"], suite=GPU_SUITE)
+    unit = unit.model_copy(update={"sku": "nvidia-h200", "gpu_memory_gib": 100})
+    there = offers([H200, H200])
+    assert there["sku:nvidia-h200"] == there["gpu_memory_gib:136"] == 2
+    assert all(there[name] >= amount for name, amount in wants(unit).items())
+    small = H200.model_copy(update={"gpu": "NVIDIA L4", "memory_gib": 22.5})
+    assert set(wants(unit)).isdisjoint(offers([small]))
+    assert not misfit(unit, H200)
+    assert "nvidia-l4" in misfit(unit, small)
+
+
+@pytest.mark.parametrize(
+    ("words", "many"),
+    [("", False), ("--gpus 2", True), ("--gpus all", True), ("--resume", True)]
+    + [("--engine ray", True), ("--per-unit 4", True), ("--gpu 1", False)],
+)
+def test_which_flags_make_a_campaign(words: str, many: bool) -> None:
+    assert (placement_of(parse_args(["-s", "a", *words.split()])) is not None) is many
+
+
+def test_resume_elsewhere_needs_to_know_the_gpu() -> None:
+    with pytest.raises(UsageError, match="which kind"):
+        Placement("ray").folder_of(request(["a"], GPU_SUITE))
+
+
+def test_gpus_of_one_kind_are_chosen(monkeypatch: pytest.MonkeyPatch) -> None:
+    small = H200.model_copy(update={"gpu": "NVIDIA L4", "memory_gib": 22.5})
+    host = [H200, small, H200, H200]
+    monkeypatch.setattr(devices, "gpu_uuids", lambda: ["GPU-a", "GPU-b", "GPU-c", "GPU-d"])
+    monkeypatch.setattr(devices, "inspect_machine", lambda index: host[index])
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+
+    def big(machine: Machine) -> bool:
+        return machine.slug == "nvidia-h200"
+
+    assert devices.choose_gpus(None, fits=big) == ["0", "2", "3"]
+    assert devices.choose_gpus(1, 1, big) == ["2"]
+    with pytest.raises(UsageError, match="3 such GPUs"):
+        devices.choose_gpus(4, fits=big)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "1")
+    with pytest.raises(UnavailableError, match="none of 1"):
+        devices.choose_gpus(None, fits=big)
+
+
+CASE = Case(name="one", batch=1, heads=2, seqlen=48, headdim=64, burst=2)
+TINY = Suite(name="tiny", device="cpu", cases=(CASE,), against="sdpa", blocks=3)
+
+
+def test_a_campaign_and_nothing_left_for_resume(tmp_path: Path) -> None:
+    generate(tmp_path / "generated", 1)
+    suite = tmp_path / "tiny.yaml"
+    suite.write_text(json.dumps(TINY.model_dump(mode="json")), encoding="utf-8")
+    command = [
+        *(sys.executable, "run.py", "-s", str(tmp_path / "generated"), "--suite", str(suite)),
+        *("--baselines", "sdpa", "--gpus", "1", "--resume", "--json"),
+        *("--results", str(tmp_path / "results"), "--leaderboard", str(tmp_path / "board.md")),
+    ]
+    first, again = (
+        subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+        for _ in range(2)
+    )
+    assert first.returncode == again.returncode == 0, first.stderr + again.stderr
+    rows = json.loads(first.stdout)["results"]
+    assert [(row["entry"], row["status"]) for row in rows] == [
+        ("sdpa", "PASSED"),
+        ("g00000", "PASSED"),
+    ]
+    assert "--gpus 1: suite 'tiny' runs without a GPU, 1 units at once" in first.stderr
+    assert "1/1 units" in first.stderr
+    assert json.loads(again.stdout) == {"results": []}
+    assert "0 of 1 still to be recorded" in again.stderr
+
+
+def test_a_unit_whose_owner_is_gone_tells_what_it_has_and_ends(tmp_path: Path) -> None:
+    generate(tmp_path / "generated", 1)
+    suite = TINY.model_copy(update={"blocks": 5000})
+    asked = resolve([str(tmp_path / "generated")], [], suite, Machine(), "sdpa", ROOT)
+    (unit,) = plan_units(asked)
+    unit = unit.model_copy(update={"cache": tmp_path / "cache"})
+    pipe = subprocess.PIPE
+    with subprocess.Popen([*COMMAND, "--gpu", "none"], cwd=ROOT, stdin=pipe, stdout=pipe) as child:
+        assert child.stdin
+        assert child.stdout
+        child.stdin.write(to_text(unit).encode() + b"\n")
+        child.stdin.flush()
+        told: list[dict[str, Any]] = []
+        for line in child.stdout:
+            told.append(json.loads(line))
+            if told[-1]["op"] == "block":
+                child.stdin.close()
+                break
+        told += [json.loads(line) for line in child.stdout]
+    assert told[0]["op"] == "hello"
+    (row,) = [record.parse(t["line"].encode()) for t in told if t["op"] == "result"]
+    assert row.entry == "g00000"
+    # with five blocks or more an interrupted case keeps its figure
+    assert row.status is Status.INTERRUPTED or row.blocks < 5000
+    assert child.returncode != 0
+
+
+NAMES = ("n0", "n1", "slow-2", "n3")
+HEAD = """
+import sys
+from pathlib import Path
+from tests.campaign.test_campaign import head
+head(Path(sys.argv[1]))
+"""
+
+
+def local(places: int) -> Local:
+    return Local(["none"] * places, command=(sys.executable, "-m", NULL))
+
+
+def head(results: Path) -> None:
+    Campaign(local(1), plan_units(request(NAMES)), Store(results).save, Watched()).run()
+
+
+def rows(results: Path) -> list[Result]:
+    found, bad = record.load(results)
+    assert not bad
+    return found
+
+
+def test_resume_after_the_head_was_killed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NULL_UNIT_SUITE", SUITE.sha256)
+    monkeypatch.setenv("NULL_UNIT_SLOW_S", "120")
+    process = subprocess.Popen([sys.executable, "-c", HEAD, str(tmp_path)], cwd=ROOT)
+    try:
+        while counted(rows(tmp_path)).total() < 5:  # the slow one has told its first case
+            assert process.poll() is None
+            time.sleep(0.05)
+        (unit,) = process_tree.children(process.pid)
+    finally:
+        os.kill(process.pid, signal.SIGKILL)
+        process.wait()
+    while Path(f"/proc/{unit}").exists() and "State:\tZ" not in _status(unit):
+        time.sleep(0.05)  # the unit ends by itself, long before its 120 s
+
+    monkeypatch.setenv("NULL_UNIT_SLOW_S", "0")
+    known = recorded_in(tmp_path, request(NAMES), "cpu")
+    left = plan_units(request(NAMES), recorded=known.__contains__)
+    assert [(unit.names, unit.cases) for unit in left] == [
+        (("slow-2",), ("two",)),
+        (("n3",), ("one", "two")),
+    ]
+    Campaign(local(2), left, Store(tmp_path).save, Watched()).run()
+    assert counted(rows(tmp_path)) == once(NAMES)
+
+
+def _status(pid: int) -> str:
+    try:
+        return Path(f"/proc/{pid}/status").read_text(encoding="ascii")
+    except OSError:
+        return "State:\tZ"
+
+
+def test_nothing_left_is_no_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NULL_UNIT_SUITE", SUITE.sha256)
+    store = Store(tmp_path)
+    found, _ = conclude(local(2), plan_units(request(NAMES[:2])))
+    for each in found:
+        store.save(each)
+    known = recorded_in(tmp_path, request(NAMES[:2]), "cpu")
+    assert plan_units(request(NAMES[:2]), recorded=known.__contains__) == []

@@ -18,7 +18,17 @@ from harness.errors import GpuUnhealthyError
 from harness.measure import stats
 from harness.measure.verdict import speedup_of
 from harness.problems.attention_forward import AttentionForward
-from harness.schema import Error, Kind, Machine, Result, Sample, Speedup, Status, Stopping
+from harness.schema import (
+    Error,
+    Kind,
+    Machine,
+    Result,
+    Sample,
+    Speedup,
+    Status,
+    Stopping,
+    Sustained,
+)
 from tests.campaign.units import NULL, SUITE, Watched, conclude, counted, once, units
 
 
@@ -104,6 +114,9 @@ def test_one_broken_gpu_costs_no_row() -> None:
         {"gpu": "NVIDIA H200"},
         {"machine": Machine(gpu="NVIDIA H200", sms=132)},
         {"kind": Kind.BASELINE},
+        {"author": "somebody famous"},
+        {"language": "cuda"},
+        {"sustained": Sustained(status=Status.CRASHED)},
         {"protocol": PROTOCOL + 1},
         {"problem": "attention_backward"},
         {"suite": "fa3"},
@@ -143,6 +156,7 @@ def timed(row: Result, times_ms: dict[int, float], base_ms: dict[int, float]) ->
         "correct": 1,
         "reason": "",
         "numerics_class": "exact",
+        "max_diff": 1e-3,
         "samples": samples,
         "blocks": len(samples),
         "latency_ms": of.median,
@@ -166,6 +180,9 @@ def timed(row: Result, times_ms: dict[int, float], base_ms: dict[int, float]) ->
         {"numerics_class": ""},
         {"secret": "00", "secret_commitment": "0" * 64},
         {"error": None},
+        {"max_diff": 0.0},
+        {"max_diff": None},
+        {"peak_pct": 50.0},
         {"error": Error(max_diff=9, rel_l2=0, worst_row=0, finite=True)},
         {"error": Error(max_diff=1e-3, rel_l2=0.5, worst_row=0.5, finite=True)},
     ],

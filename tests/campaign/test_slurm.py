@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any
+from unittest.mock import MagicMock
 
 import pytest
 
@@ -46,6 +48,12 @@ def test_a_cancelled_job_is_gone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     while not any(t.op == "gone" for t in told):
         told += engine.poll(1)
     assert told[-1].message["why"]
+
+
+def test_a_pipe_in_the_place_of_events_holds_nobody_up(tmp_path: Path) -> None:
+    engine, job = slurm(tmp_path), MagicMock(offset=0, events=tmp_path / "pipe")
+    os.mkfifo(job.events)
+    assert engine._read(job) == []
 
 
 def test_options_for_sbatch() -> None:

@@ -113,6 +113,13 @@ def test_the_hash_follows_the_source_and_not_the_notes(tmp_path: Path) -> None:
             r"manifest.yaml:2: needs.compute_capability: ",
         ),
         ('version_of: " "\n', r"manifest.yaml:2: version_of"),
+        (
+            "install: pip install x; rm -rf .\n",
+            r"manifest.yaml:2: install: .*got 'pip install x; rm",
+        ),
+        ("install: pip install x > y\n", r"manifest.yaml:2: install: "),
+        ('install: "pip install\\nrm x"\n', r"manifest.yaml:2: install: "),
+        ("install: pip install $(id)\n", r"manifest.yaml:2: install: "),
         ("claims: {dtypes: []}\n", r"manifest.yaml:2: claims.dtypes: "),
         ("claims: {seqlen_multiple: .nan}\n", r"manifest.yaml:2: claims.seqlen_multiple: .*nan"),
         (f"claims: {{seqlen_multiple: {10**30}}}\n", r"manifest.yaml:2: claims.seqlen_multiple: "),
@@ -124,6 +131,35 @@ def test_a_wrong_manifest(tmp_path: Path, manifest: str, message: str) -> None:
     with pytest.raises(SubmissionError, match=f"(?s){message}") as caught:
         load(make(tmp_path, manifest=manifest))
     assert caught.value.hint
+
+
+@pytest.mark.parametrize(
+    ("more", "claims", "gives"),
+    [
+        ("", "", False),
+        (", return_lse=False", "", True),
+        (", *, return_lse=False", "lse: true", True),
+        (", **more", "lse: false", False),
+    ],
+)
+def test_who_takes_return_lse_claims_it(
+    tmp_path: Path, more: str, claims: str, gives: bool
+) -> None:
+    source = f"def custom_attention_forward(q, k, v, causal=True, sm_scale=None{more}): ...\n"
+    entrant = load(make(tmp_path, source=source, manifest=f"claims: {{{claims}}}\n"))
+    assert entrant.manifest.claims.lse is gives
+
+
+@pytest.mark.parametrize(
+    ("more", "said", "has"),
+    [(", return_lse=False", "false", "a parameter"), ("", "true", "no parameter")],
+)
+def test_who_denies_that_parameter_is_refused(
+    tmp_path: Path, more: str, said: str, has: str
+) -> None:
+    source = f"def custom_attention_forward(q, k, v, causal=True, sm_scale=None{more}): ...\n"
+    with pytest.raises(SubmissionError, match=f"lse: {said}, but its function has {has}"):
+        load(make(tmp_path, source=source, manifest=f"claims: {{lse: {said}}}\n"))
 
 
 #: The codec that the first line names takes more than a minute of processor for it.

@@ -27,9 +27,9 @@ from harness.engine import session
 from harness.judge.secret import Secret
 from harness.measure.gpu_specs import part_of
 from harness.problems import get_problem
-from harness.problems.hidden import hidden_cases
+from harness.problems.shapes import hidden_cases
 from harness.process.project import MARK
-from harness.schema import Kind, Result, Sample, Slack, Speedup, Status, Stopping, Suite
+from harness.schema import Energy, Kind, Result, Sample, Slack, Speedup, Status, Stopping, Suite
 from tests.board.factory import H200, run_of, stretch
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -211,8 +211,9 @@ def as_suite(result: Result, suite: Suite, facts: dict) -> Result:
 
 def consistent(results: list[Result]) -> list[Result]:
     """Figures worked out again from the samples, bit for bit as the harness does."""
-    from harness.measure import stats
+    from harness.measure import drift, stats
 
+    control = {r.config: r.samples for r in results if r.entry == "sdpa_cudnn"}
     times = {(r.entry, r.config): {s.block: s.latency_ms for s in r.scored} for r in results}
     done = []
     for r in results:
@@ -224,6 +225,7 @@ def consistent(results: list[Result]) -> list[Result]:
         speedup = Speedup(against="sdpa_cudnn", value=ratio.value, low=ratio.low, high=ratio.high)
         figures = {"latency_ms": told.median, "p10_ms": told.p10, "p90_ms": told.p90}
         figures["peak_pct"] = 100 * tflops / PEAK_TFLOPS
+        figures["drift_pct"] = drift.drift_pct(control[r.config])
         done.append(r.model_copy(update={**figures, "tflops": tflops, "speedup": speedup}))
     return done
 
@@ -275,7 +277,10 @@ def test_a_good_one(hub: Hub) -> None:
     pull, commit = hub.pull(faster)
     assert hub.stage(pull, commit) == 0
     results = consistent(measured(hub, 0.9, run="r1", date="2026-11-21T00:00:00Z"))
-    assert take(hub, pack(hub.folder / "artifact", results)) == 0
+    told = everywhere(results, energy=Energy(joules_per_call=0.1, low_j=0.0, high_j=0.2))
+    assert take(hub, pack(hub.folder / "artifact", told)) == 0
+    taken, _ = record.load(hub.trusted / "results")
+    assert {r.energy for r in taken if r.run == "r1"} == {None}, "nothing says that it is true"
     code, words = gate(hub, before)
     assert code == 0
     assert words.startswith("<!-- attnboard")
@@ -433,6 +438,13 @@ FORGERIES: dict[str, tuple[Callable[[list[Result]], list[Result]], str]] = {
         "error is not below the contract",
     ),
     "more of the peak": (lambda r: one(r, peak_pct=99.9), "share of the peak is not its speed's"),
+    "a baseline that held still": (lambda r: one(r, drift_pct=0.0), "drift is not its baseline's"),
+    "a clock that was held down": (lambda r: one(r, clock_mhz=900.0), "clock is not its samples'"),
+    "more of what that clock gives": (
+        lambda r: one(r, clock_pct=99.0),
+        "clock is not its samples'",
+    ),
+    "an lse that nobody asked for": (lambda r: one(r, lse=True), "lse was judged, says who"),
     "words of a run that stops early": (
         lambda r: one(r, stopping=Stopping(rule="race 3", looks=1, why="place 1, says who")),
         "stops early, which nobody asked for",

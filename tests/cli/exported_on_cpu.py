@@ -146,6 +146,14 @@ def compiled_into_planned_memory():
         assert found.stride() == wanted.stride()
         assert (given, code.count(f"{name}into(")) == ([True] * 3, 3), code
         assert "# reuse" in code, code
+    before = OPS.inference_into, PACKAGE.ops.STRIDED
+    assert before == (PACKAGE.ops._inference_into, False), "copies are made before each call"
+    PACKAGE.ops.STRIDED = True
+    found = torch.empty_like(tensors[0])
+    OPS.inference_into(*tensors, True, SHAPE[-1] ** -0.5, out=found)
+    near([found], reference(*tensors, tensors[0]))
+    assert OPS.inference_into is forward, "from now on called itself"
+    OPS.inference_into, PACKAGE.ops.STRIDED = before
     PACKAGE.compiled._lower(OPS.inference.default, f"{name}function", None)
     judged.function = function
 
@@ -247,22 +255,27 @@ def sdpa_slot():
 
 
 def strided():
-    """Exported with --strided, the forward is given views as they are; the backward is not."""
-    forward = PACKAGE.ops.judged.function("forward")
-    seen = []
+    """A part that is exported as one that takes any strides is given views as they are."""
+    ops, function, seen = PACKAGE.ops, PACKAGE.ops.judged.function, []
 
-    def watched(q, k, v, *rest, **more):
-        seen.append(q.is_contiguous())
-        return forward(q, k, v, *rest, **more)
+    def watched(name):
+        def call(*inputs, **more):
+            seen.append((name, inputs[0].is_contiguous()))
+            if name == "backward":  # this one takes none
+                inputs = (*ops._ready(*inputs[:6]), *inputs[6:])
+            return function(name)(*inputs, **more)
 
-    given, PACKAGE.ops.STRIDED = PACKAGE.ops.STRIDED, True
-    function = PACKAGE.ops.judged.function
-    PACKAGE.ops.judged.function = lambda name: watched if name == "forward" else function(name)
-    near(*trained(PACKAGE.attention, strided=True))
+        return call
+
+    given = ops.STRIDED, ops.BACKWARD_STRIDED
+    ops.judged.function = watched
+    for ops.STRIDED, ops.BACKWARD_STRIDED in ((True, False), (True, True)):
+        near(*trained(PACKAGE.attention, strided=True))
     q, k, v = draw(strided=True)
     near([PACKAGE.attention(q, k, v)], reference(q, k, v, q))
-    PACKAGE.ops.judged.function, PACKAGE.ops.STRIDED = function, given
-    assert (given, seen) == (False, [False, False])
+    ops.judged.function, (ops.STRIDED, ops.BACKWARD_STRIDED) = function, given
+    told = [("forward", False), ("backward", True), ("forward", False), ("backward", False)]
+    assert (given, seen) == ((False, False), [*told, ("forward", False)])
 
 
 def what_no_case_had_together():

@@ -1,10 +1,12 @@
-"""The report of a build is made behind the walls, and read as a stranger's words."""
+"""`build`, `profile` and `explain`."""
 
 from __future__ import annotations
 
+import os
 import shutil
 import socket
 import time
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -13,13 +15,17 @@ import pytest
 
 from harness.catalog.entrants import load_entrant
 from harness.cli import builder
+from harness.cli.commands import profile
+from harness.cli.results import explain
 from harness.errors import WireError
 from harness.process import wire
 from harness.process.sandbox import enter
-from harness.schema import Entrant, Kind, Limits
+from harness.process.sandbox.removal import remove_tree
+from harness.schema import Case, Entrant, Kind, Limits
 from harness.worker.cuda import promises
 from harness.worker.cuda.nvrtc import CudaSourceError
 from harness.worker.cuda.resources import BuildUnavailableError
+from tests.board.factory import result
 
 needs_nvcc = pytest.mark.skipif(shutil.which("nvcc") is None, reason="nvcc is not on PATH")
 levels = pytest.mark.parametrize("level", [n for n in (1, 2) if not enter.lacking(n)])
@@ -180,3 +186,80 @@ def test_it_cannot_tell_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(builder, "MOST_KERNELS", 3)
     with pytest.raises(WireError, match="more than 3"):
         told(*[{"op": "kernel", "kernel": KERNEL}] * 4)
+
+
+def test_the_profiled_program_is_python() -> None:
+    case = Case(name="c", batch=1, heads=4, kv_heads=2, seqlen=64, headdim=64)
+    command = profile.command_for(Path("submissions/x"), "{}", case)
+    compile(command[2], "profiled", "exec")
+    assert command[4:6] == ["submissions/x", "{}"]
+    assert Case.model_validate_json(command[6]) == case
+
+
+TOOL = """#!/bin/sh
+echo "Function k$(wc -c < "$2"):"
+echo " REG:5 STACK:1 SHARED:2 LOCAL:3"
+cat '{secret}'
+"""
+
+
+@pytest.fixture
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The cache of `mine`; a tool that also tells a file from outside of its folder."""
+    (tmp_path / "secret").write_text("Function secret:\n REG:1 STACK:1 SHARED:1 LOCAL:1\n")
+    tool = tmp_path / "tools" / "cuobjdump"
+    tool.parent.mkdir()
+    tool.write_text(TOOL.format(secret=tmp_path / "secret"))
+    tool.chmod(0o755)
+    monkeypatch.setattr(explain, "_cuobjdump", lambda: str(tool))
+    found = tmp_path / "entrants" / "mine-abc" / "cache"
+    found.mkdir(parents=True)
+    return found
+
+
+def told_explain(cache: Path) -> list[explain.Resources]:
+    return list(explain.resources(cache.parents[1], result("mine")))
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda path: path.symlink_to("/nowhere"),
+        lambda path: path.symlink_to(path.name),
+        lambda path: path.symlink_to("/dev/zero"),
+        lambda path: path.mkdir(),
+        os.mkfifo,
+        lambda path: path.write_text("[" * 100_000),
+        lambda path: path.write_text('{"num_warps": -1, "shared": 1e99}'),
+        lambda path: path.write_text('{"num_warps": %s}' % ("9" * 4299)),
+    ],
+)
+def test_a_hostile_note_or_binary_is_as_good_as_none(
+    cache: Path, make: Callable[[Path], object]
+) -> None:
+    (cache / "a.cubin").write_bytes(b"abc")
+    make(cache / "a.json")
+    make(cache / "b.cubin")
+    found = {one.kernel: one for one in told_explain(cache)}
+    assert found["k3"] == explain.Resources("k3", 5, 2, 4, 0)
+
+
+def test_folders_in_one_another_have_no_end(cache: Path) -> None:
+    (cache / "a.cubin").write_bytes(b"abc")
+    here = os.open(cache, os.O_RDONLY)
+    for _ in range(1200):
+        os.mkdir("d", dir_fd=here)
+        inner = os.open("d", os.O_RDONLY, dir_fd=here)
+        os.close(here)
+        here = inner
+    os.close(here)
+    assert told_explain(cache) == [explain.Resources("k3", 5, 2, 4, 0)]
+    remove_tree(cache)  # pytest's own way does not come back from there
+
+
+def test_the_tool_reads_a_copy_behind_walls(cache: Path) -> None:
+    (cache / "a.cubin").write_bytes(b"abc")
+    (cache / "a.json").write_text('{"num_warps": 4, "shared": 7}')
+    if explain.enter.usual_level() == 0:
+        pytest.skip("no sandbox here")
+    assert told_explain(cache) == [explain.Resources("k3", 5, 7, 4, 128)]

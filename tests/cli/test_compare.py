@@ -13,7 +13,7 @@ from harness.board import publish as rank_command
 from harness.board import record
 from harness.cli import main
 from harness.cli.commands import list_
-from harness.cli.results import compare, explain, history, show
+from harness.cli.results import compare, history, show
 from harness.errors import UnavailableError, UsageError
 from harness.measure.stats import Interval
 from harness.schema import Status
@@ -71,18 +71,6 @@ def test_side_by_side(results: Path, capsys: pytest.CaptureFixture[str]) -> None
     assert "faster by 2." in out
     assert "different runs" not in out
     assert "next: python run.py explain fast slow" in out
-
-
-def test_a_config_of_a_record_is_no_order_to_a_terminal(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    for line in run_of({"fast": 0.8, "slow": 0.9}):
-        record.append(tmp_path, line.model_copy(update={"config": f"\x1b[2J{line.config}"}))
-    for module, name in ((compare, "compare"), (explain, "explain")):
-        call(module, name, tmp_path, "fast", "slow")
-        out = capsys.readouterr().out
-        assert "hdim64_seq4k" in out
-        assert "\x1b" not in out
 
 
 def test_a_tie_says_how_many_blocks(results: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -6,6 +6,8 @@ import functools
 import json
 import os
 import py_compile
+import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -36,14 +38,16 @@ def entrant_of(name: str) -> Entrant:
     return find_entrants([name], HOME / "submissions", Kind.SUBMISSION, None)[0]
 
 
-def judged(folder: Path, name: str = PAIR[0], source: str = "") -> Path:
+def judged(
+    folder: Path, name: str = PAIR[0], source: str = "", lse: bool = False, **changes: str
+) -> Path:
     """Records in `folder` that say that the files of `name` passed."""
     source = source or entrant_of(name).source_sha256
-    for line in run_of({name: 0.9}, source_sha256=source):
+    for line in run_of({name: 0.9}, source_sha256=source, **changes):
         case = line.case  # one of an eighth of the headdim, with as many FLOPs
         if case.headdim == 256:
             case = case.model_copy(update={"headdim": 32, "heads": 8 * case.heads})
-        record.append(folder, line.model_copy(update={"case": case}))
+        record.append(folder, line.model_copy(update={"case": case, "lse": lse}))
     return folder
 
 
@@ -71,7 +75,7 @@ def python(folder: Path, *words: object, **more: str) -> subprocess.CompletedPro
 @pytest.fixture(scope="module")
 def pair(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A forward and a backward, judged by made-up records of their very bytes."""
-    results = judged(tmp_path_factory.mktemp("results"))
+    results = judged(tmp_path_factory.mktemp("results"), lse=True)
     folder = tmp_path_factory.mktemp("out") / "pair"
     words = (PAIR[0], "--backward", PAIR[1], "--unjudged", "--results", results)
     assert call(folder, *words) == 0
@@ -120,6 +124,17 @@ def test_the_evidence_is_the_boards_row_and_its_records(pair: Path, tmp_path: Pa
     assert verify.run(args) == 0
 
 
+def test_the_official_suite_comes_first(tmp_path: Path) -> None:
+    results = judged(tmp_path / "results")
+    for path in list(results.rglob("*.jsonl")):
+        for line in map(record.parse, path.read_bytes().splitlines()):
+            other = {"suite": "another", "suite_sha256": "6" * 64, "run": "r0"}
+            record.append(results, line.model_copy(update=other))
+    assert call(tmp_path / "out", PAIR[0], "--results", results) == 0
+    told = json.loads((tmp_path / "out" / PACKAGE / "evidence.json").read_text())
+    assert [board["suite"] for board in told["forward"]["boards"]] == ["fa3", "another"]
+
+
 def test_parameters_of_the_judged_function_are_told(pair: Path, tmp_path: Path) -> None:
     results = judged(tmp_path / "results", "cuda_hopper")
     assert call(tmp_path / "out", "cuda_hopper", "--results", results) == 0
@@ -132,6 +147,21 @@ def test_parameters_of_the_judged_function_are_told(pair: Path, tmp_path: Path) 
     claimed = entrant_of("cuda_hopper").manifest.claims
     said = hopper["forward"]["claims"]
     assert (claimed.gqa, claimed.packed, said["gqa"], said["packed"]) == (True, True, False, False)
+
+
+@pytest.mark.parametrize("lse", [False, True])
+def test_whether_lse_was_judged_is_told(
+    lse: bool, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    results = judged(tmp_path / "results", lse=lse)
+    assert call(tmp_path / "out", PAIR[0], "--results", results) == 0
+    assert ("nobody has judged the lse" in capsys.readouterr().out) is not lse
+    home = tmp_path / "out"
+    told = json.loads((home / PACKAGE / "evidence.json").read_text())["forward"]
+    assert (told["returns_lse"], told["lse_judged"]) == (True, lse)
+    assert ("asked for `lse` as well" in (home / "README.md").read_text()) is not lse
+    script = f"from {PACKAGE} import ops; ops.say_lse_unjudged()"
+    assert ("return_lse=True" in python(home, "-c", script).stderr) is not lse
 
 
 def test_project_file_licence_and_readme(pair: Path) -> None:
@@ -175,6 +205,13 @@ def test_other_bytes_than_the_judged_are_seen(pair: Path, tmp_path: Path) -> Non
     py_compile.compile(str(other), str(cached), doraise=True)
     done = python(copy, *verified)
     assert (done.returncode, "not what was judged: submission.py" in done.stdout) == (1, True)
+    for optimize in (1, 2):  # what `python -O` and `-OO` would run
+        cached = Path(py_compile.compile(str(changed), doraise=True, optimize=optimize))
+        Path(py_compile.compile(str(changed), doraise=True))
+        assert python(copy, *verified).returncode == 0
+        py_compile.compile(str(other), str(cached), doraise=True, optimize=optimize)
+        assert python(copy, *verified).returncode == 1
+        cached.unlink()
 
 
 WITHOUT_ATTNBOARD = f"""
@@ -194,6 +231,18 @@ def test_verify_judges_the_evidence_with_a_checkout(pair: Path) -> None:
     assert done.returncode == 3, done.stderr
     assert "audit: 3 records of triton_champion" in done.stdout
     assert "CANNOT: triton_backward was exported without a row" in done.stdout
+
+
+def test_verify_judges_the_run_of_the_first_board(pair: Path, tmp_path: Path) -> None:
+    copy = shutil.copytree(pair, tmp_path / "copy")
+    lines = (copy / PACKAGE / "forward.jsonl").read_bytes()
+    later = record.parse(lines.splitlines()[0]).model_copy(
+        update={"run": "r9", "date": "2026-12-31", "suite": "another"}
+    )
+    path = record.append(tmp_path / "later", later)
+    (copy / PACKAGE / "forward.jsonl").write_bytes(lines + path.read_bytes())
+    done = python(copy, "-m", PACKAGE, "verify", "--checkout", HOME)
+    assert "audit: 3 records of triton_champion" in done.stdout, done.stdout
 
 
 # --------------------------------------------------------------------------- what is refused
@@ -222,6 +271,20 @@ def test_who_is_wrong_on_a_hidden_shape_is_not_exported(tmp_path: Path) -> None:
     record.append(results, line.model_copy(update={**nothing, **wrong}))
     with pytest.raises(UnavailableError, match="no record of it passed"):
         call(tmp_path / "out", PAIR[0], "--results", results)
+    results, case = judged(tmp_path / "others"), line.case.model_copy(update={"seqlen": 512})
+    elsewhere = {"suite": "another", "suite_sha256": "b" * 64, "config": case.name, "case": case}
+    record.append(results, line.model_copy(update={**nothing, **wrong, **elsewhere}))
+    with pytest.raises(UnavailableError, match="no record of it passed"):
+        call(tmp_path / "out", PAIR[0], "--results", results)
+
+
+def test_what_nobody_held_is_exported_with_its_mark(tmp_path: Path) -> None:
+    results = judged(tmp_path / "results", integrity="cooperative/0")
+    assert call(tmp_path / "out", PAIR[0], "--results", results) == 0
+    told = (tmp_path / "out" / "README.md").read_text()
+    assert re.search(r"\| hdim64_seq4k \| [\d.]+\? \| [\d.]+\? \| [\d.]+\? \|", told)
+    assert "? cooperative: inputs, clock and verdict were its own process's" in told
+    assert "measured without a sandbox" in told
 
 
 @pytest.mark.parametrize(
@@ -324,8 +387,16 @@ def test_the_example_trains_with_the_pair(pair: Path) -> None:
     assert done.returncode == 0, done.stderr
     cells = [line.strip("| ").split(" | ") for line in done.stdout.splitlines() if "|" in line]
     rows = {row[0]: row[1:] for row in cells}
-    assert list(rows)[2:] == ["float32 attention", "sdpa", "sdpa, nudged", PACKAGE]
+    assert list(rows)[2:] == [
+        *("float32 attention", "sdpa", *(f"sdpa, nudged {seed}" for seed in (1, 2, 3))),
+        PACKAGE,
+    ]
     losses = {name: (float(row[-2]), float(row[-1])) for name, row in list(rows.items())[2:]}
     assert losses["float32 attention"][1] == 0 < losses[PACKAGE][1] < 1e-3, "rounding, no more"
+    (told,) = (line for line in done.stdout.splitlines() if line.startswith(f"{PACKAGE}: "))
+    (of,) = (line for line in done.stdout.splitlines() if line.startswith("spread of PyTorch"))
+    spread, own = ([float(x) for x in re.findall(r"\d\.\de[+-]\d+", line)] for line in (of, told))
+    assert told.endswith((": within", ": beyond"))
+    assert told.endswith("beyond") or all(a <= b for a, b in zip(own, spread, strict=True))
     first = float(done.stdout.split("first loss ")[1].split(";")[0])
     assert losses[PACKAGE][0] < first

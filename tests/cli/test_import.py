@@ -123,12 +123,57 @@ def test_of_many_the_least_and_the_most_work_are_among_the_few(traced: TraceSet)
     assert [case.seqlen for case in cases_of(traced, "one")] == [1900]
 
 
+@pytest.mark.parametrize(
+    "name", ["x/../../up", "x/../.github/workflows/x", "published/x", "/x", "fa3"]
+)
+def test_no_name_of_a_stranger_leads_out_of_configs(traced: TraceSet, name: str) -> None:
+    traced.add([64], [64])
+    traced.workloads[0]["definition"] = name
+    for words in ((), ("--name", name)):
+        with pytest.raises(UsageError):
+            traced.call(*words, name=name)
+    assert not list(traced.folder.parent.rglob("*.yaml"))
+
+
+INDPTR = {"type": "safetensors", "tensor_key": "k"}
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"axes": {"len_indptr": 2, "total_q": 1e999, "total_kv": 1}},
+        {"inputs": {"qo_indptr": INDPTR | {"path": "p" * 5000}}},
+        {"inputs": {"qo_indptr": INDPTR | {"path": "/etc/passwd"}}},
+        {"inputs": {"qo_indptr": INDPTR | {"path": "../d.json"}}},
+    ],
+)
+def test_a_workload_of_odd_values_is_named_with_its_line(
+    traced: TraceSet, changes: dict[str, Any]
+) -> None:
+    traced.add([64, 64], [64, 64], **changes)
+    with pytest.raises(UsageError, match=r"w\.jsonl:1: no workload: ") as refused:
+        traced.call()
+    assert len(refused.value.message) < 1000
+
+
+def test_a_definition_without_end_is_refused(traced: TraceSet) -> None:
+    traced.add([64], [64])
+    with pytest.raises(UsageError, match="no definition"):
+        traced.call(axes={"num_qo_heads": {"value": 1e999}})
+    (traced.folder / "deep.json").write_text("[" * 100_000)
+    lines = str(traced.folder / "workloads" / "w.jsonl")
+    for words in (("deep.json", lines), ("d.json", "deep.json")):
+        told = [str(traced.folder / word) for word in words]
+        with pytest.raises(UsageError):
+            import_.run(main.parse_args(["import", *told]))
+
+
 def test_nothing_is_overwritten(traced: TraceSet) -> None:
     traced.add([64], [64])
     traced.call()
     before = (traced.folder.parent / "configs" / f"{NAME}.yaml").read_bytes()
     traced.add([128], [128])
-    with pytest.raises(UsageError, match="is there already"):
+    with pytest.raises(UsageError, match="is called so already"):
         traced.call()
     assert (traced.folder.parent / "configs" / f"{NAME}.yaml").read_bytes() == before
 
@@ -200,3 +245,49 @@ def test_a_line_that_is_no_json_is_named(traced: TraceSet) -> None:
     lines.write_text('{"definition": "another"}\n{"definition":')
     with pytest.raises(UsageError, match=r"w.jsonl:2: not JSON"):
         import_.run(main.parse_args(["import", str(told), str(lines)]))
+
+
+@pytest.mark.parametrize("name", ["a/../../out", "a/../../../out", "a/b", "..", "x\n", ""])
+def test_a_definition_writes_one_file_of_configs_and_no_other(traced: TraceSet, name: str) -> None:
+    traced.add([64], [64])
+    for line in traced.workloads:
+        line["definition"] = name
+    with pytest.raises(UsageError, match="is no name of a suite"):
+        traced.call(name=name)
+    assert not [*traced.folder.parent.glob("configs*"), *traced.folder.parent.parent.glob("out*")]
+
+
+@pytest.mark.parametrize(
+    "told",
+    ["[" * 100_000, '{"axes": {"len_indptr": 2, "total_q": 1e999, "total_kv": 1}}']
+    + [
+        json.dumps(
+            {"axes": {"len_indptr": 3}, "inputs": {"qo_indptr": {"path": p, "tensor_key": "a"}}}
+        )
+        for p in ("a" * 5000, "blob0.safetensors/x", "../..")
+    ],
+)
+def test_no_file_is_a_fault_of_ours(traced: TraceSet, told: str) -> None:
+    traced.add([64], [64])
+    traced.call()
+    lines = traced.folder / "workloads" / "w.jsonl"
+    lines.write_text(f'{{"definition": "{NAME}", "workload": {told}}}')
+    words = ["import", str(traced.folder / "d.json"), str(lines), "--name", "n"]
+    with pytest.raises(UsageError, match=r"w\.jsonl:1: "):
+        import_.run(main.parse_args(words))
+    (traced.folder / "d.json").write_text(told)
+    with pytest.raises(UsageError, match=r"d\.json: no definition"):
+        import_.run(main.parse_args(words))
+
+
+def test_names_of_files_are_a_comment(traced: TraceSet) -> None:
+    traced.add([64], [64])
+    traced.call()
+    odd = traced.folder / "d.json\nblocks: 1\n#"
+    (traced.folder / "d.json").rename(odd)
+    lines = str(traced.folder / "workloads" / "w.jsonl")
+    assert import_.run(main.parse_args(["import", str(odd), lines, "--name", "n"])) == 0
+    text = (traced.folder.parent / "configs" / "n.yaml").read_text()
+    assert [line for line in text.splitlines() if line.startswith(("#", "blocks"))] == [
+        text.splitlines()[0]
+    ]

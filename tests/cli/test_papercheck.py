@@ -20,7 +20,7 @@ from harness.cli.results.published import known_tables, load_published
 from harness.errors import SuiteError, UnavailableError, UsageError
 from harness.problems import get_problem
 from harness.process.project import HOME
-from harness.schema import Case, Kind, Result, Status
+from harness.schema import Case, Kind, Result, Slack, Status
 from tests.board.factory import CPU, H200, result, run_of
 
 CONFIGS = HOME / "configs"
@@ -105,6 +105,21 @@ def test_a_neighbouring_shape_is_another_question(tmp_path: Path) -> None:
     record.append(tmp_path, measured(case, status=Status.CRASHED, reason="SIGSEGV"))
     record.append(tmp_path, measured(case, tflops=644.0, problem="attention_backward"))
     record.append(tmp_path, measured(case, tflops=644.0, gpu="cpu", machine=CPU))
+    with pytest.raises(UnavailableError, match="none of its 20 figures"):
+        call(tmp_path, "cudnn_h200")
+
+
+def test_what_the_board_would_not_compare_is_not_compared(tmp_path: Path) -> None:
+    case = cudnn("seq8k")
+    bare = measured(case, tflops=644.0, integrity="judged/0", suite_sha256="1" * 64)
+    loose = measured(
+        case, tflops=644.0, suite_sha256="2" * 64, slack=Slack(burst_pct=9, mean_pct=9)
+    )
+    then = measured(case, tflops=644.0, suite_sha256="3" * 64)
+    since = {"status": Status.INCORRECT, "run": "r2", "date": "2026-11-23", "correct": 0}
+    nothing = dict.fromkeys(("tflops", "latency_ms", "p10_ms", "p90_ms", "peak_pct", "speedup"))
+    for row in (bare, loose, then, then.model_copy(update={**since, **nothing})):
+        record.append(tmp_path, row)
     with pytest.raises(UnavailableError, match="none of its 20 figures"):
         call(tmp_path, "cudnn_h200")
 

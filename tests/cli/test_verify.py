@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import hashlib
+import json
+import zlib
 from pathlib import Path
 
 import pytest
@@ -14,10 +16,11 @@ from harness.cli import main
 from harness.cli.results import explain, verify
 from harness.errors import UsageError
 from harness.measure import roofline
+from harness.measure.audit import overstated, short_of_the_clock
 from harness.measure.roofline import Resources
 from harness.measure.stats import Interval
 from harness.problems import get_problem
-from harness.schema import Machine, Result, Speedup, Telemetry
+from harness.schema import MOST_SLACK_PCT, Machine, Result, Speedup, Status, Telemetry
 from tests.board.factory import CASES, CPU, H200, result, run_of
 
 FORWARD = get_problem("attention_forward")
@@ -93,6 +96,23 @@ def test_every_committed_record_agrees_with_itself() -> None:
     for (run, config, entry), one in beside.items():
         base = beside.get((run, config, one.speedup.against)) if one.speedup else None
         assert verify.audit(one, base) == [], f"{entry} on {config}, run {run}"
+        assert overstated(one) == []
+        if one is base:
+            assert_a_lie_is_seen(one)
+
+
+def assert_a_lie_is_seen(base: Result) -> None:
+    """Of a row whose every block says 5 % less than it took, or whom no clock was held against."""
+    short = tuple(
+        s.model_copy(update={"calls_ms": tuple(0.95 * ms for ms in s.calls_ms)})
+        for s in base.samples
+    )
+    lie = base.model_copy(update={"samples": short})
+    assert short_of_the_clock(base, base) == []
+    failed = base.model_copy(update={"status": Status.CRASHED})
+    assert short_of_the_clock(base.model_copy(update={"slack": None}), failed) == []
+    assert short_of_the_clock(lie, base) or base.slack.mean_pct > MOST_SLACK_PCT
+    assert short_of_the_clock(base.model_copy(update={"slack": None}), base)
 
 
 def test_events_longer_than_the_judges_clock_are_named(lines: list[Result]) -> None:
@@ -105,6 +125,16 @@ def test_events_longer_than_the_judges_clock_are_named(lines: list[Result]) -> N
 def test_a_secret_that_is_no_secret_opens_nothing(lines: list[Result]) -> None:
     changed = lines[0].model_copy(update={"secret": "no hexadecimal number"})
     assert "the secret does not open the commitment" in verify.audit(changed, None)
+
+
+def test_a_line_that_is_no_row_hides_no_older_one(tmp_path: Path, lines: list[Result]) -> None:
+    write(tmp_path, lines)
+    told = json.loads(record.to_line(lines[1])) | {"run": "r9", "samples": "none"}
+    told.pop("crc32")
+    body = json.dumps(told)[:-1]
+    end = f',"crc32":"{zlib.crc32(body.encode()):08x}"}}\n'
+    (tmp_path / "x.jsonl").write_text(body + end)
+    assert call(verify, "verify", tmp_path, lines[1].entry, "--audit-only") == 0
 
 
 def test_a_line_that_is_not_there(tmp_path: Path, lines: list[Result]) -> None:

@@ -7,14 +7,23 @@ import torch
 
 def attention(q, k, v, causal, sm_scale):
     """The right answer: q (batch, heads, seqlen, headdim), k, v (batch, kv_heads, seqlen_k, headdim)."""
+    v = v.repeat_interleave(q.shape[1] // k.shape[1], 1)
+    return (scores_of(q, k, causal, sm_scale).softmax(-1) @ v.float()).to(q.dtype)
+
+
+def lse_of(q, k, causal, sm_scale):
+    """The right lse (batch, heads, seqlen) of the same."""
+    return scores_of(q, k, causal, sm_scale).logsumexp(-1)
+
+
+def scores_of(q, k, causal, sm_scale):
+    """(batch, heads, seqlen, seqlen_k) in float32; -inf where the mask hides a key."""
     scale, group = q.shape[-1] ** -0.5 if sm_scale is None else sm_scale, q.shape[1] // k.shape[1]
-    if group > 1:
-        k, v = (x.repeat_interleave(group, 1) for x in (k, v))
-    scores = q.float() @ k.float().transpose(-1, -2) * scale
+    scores = q.float() @ k.repeat_interleave(group, 1).float().transpose(-1, -2) * scale
     if causal:
         hidden = torch.ones(scores.shape[-2:], dtype=torch.bool, device=q.device)
         scores = scores.masked_fill(hidden.triu(1 + k.shape[2] - q.shape[2]), float("-inf"))
-    return (scores.softmax(-1) @ v.float()).to(q.dtype)
+    return scores
 
 
 def one_by_one(attend, q, k, v, edges):

@@ -1,4 +1,4 @@
-"""What the documents say exists: every link leads somewhere, every command parses, every script has its flags."""
+"""Documents: links, commands, and what a newcomer types."""
 
 from __future__ import annotations
 
@@ -6,11 +6,14 @@ import re
 import shlex
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
+import yaml
 
 from harness.catalog import entrants
 from harness.cli.main import parse_args
+from harness.schema import Status
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = sorted(
@@ -81,3 +84,68 @@ def test_there_is_something_to_check() -> None:
     found = [words for page in PAGES for _, words in commands(page)]
     assert len(PAGES) > 20
     assert len(found) > 100
+
+
+RIVALS = sorted(
+    path.parent.name
+    for path in ROOT.glob("baselines/*/submission.py")
+    if "\nINSTALL = " in path.read_text(encoding="utf-8")
+)
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+
+
+def manifests() -> dict[str, dict[str, Any]]:
+    """Entry → its manifest, of the checkout's own entries."""
+    found = (*ROOT.glob("baselines/*/manifest.yaml"), *ROOT.glob("submissions/*/manifest.yaml"))
+    return {path.parent.name: yaml.safe_load(path.read_text(encoding="utf-8")) for path in found}
+
+
+def line_of(name: str) -> str:
+    return str(manifests()[name]["install"])
+
+
+@pytest.mark.parametrize("name", RIVALS)
+def test_the_adapter_and_the_document_say_what_the_manifest_says(name: str) -> None:
+    adapter = (ROOT / "baselines" / name / "submission.py").read_text(encoding="utf-8")
+    assert f'"{line_of(name)}"' in adapter
+    assert f"`{line_of(name)}`" in (ROOT / "docs" / "baselines.md").read_text(encoding="utf-8")
+
+
+def test_of_pre_releases_the_line_names_the_release() -> None:
+    """pip finds nothing under the bare name of a package that has pre-releases only."""
+    project = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
+    (pinned,) = re.findall(r'"(flash-attn-4==[\d.]+b\d+)"', project)
+    for name in ("flash_attn_4", "flash_attn_4_backward"):
+        assert line_of(name) == f"pip install {pinned}"
+
+
+@pytest.mark.parametrize("name", RIVALS)
+def test_the_readme_has_the_line_of_every_rival(name: str) -> None:
+    assert re.search(rf"^{re.escape(line_of(name))}(\s|$)", README, re.MULTILINE)
+
+
+def test_the_readme_names_what_needs_a_hopper() -> None:
+    (row,) = re.findall(r"^\| H100, H200 \| 9\.0 \|(.*)$", README, re.MULTILINE)
+    needs = {name: one.get("needs", {}) for name, one in manifests().items()}
+    hopper = {name for name, one in needs.items() if one.get("compute_capability") == "9.0"}
+    assert set(re.findall(r"`(\w+)`", row)) == hopper
+
+
+# --------------------------------------------------------------------------- troubleshooting
+
+
+PAGE = (ROOT / "docs" / "troubleshooting.md").read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("status", [s for s in Status if s is not Status.PASSED])
+def test_every_verdict_has_a_line(status: Status) -> None:
+    rows = [line.split("|")[1] for line in PAGE.splitlines() if line.startswith("| ")]
+    assert sum(status.value in re.findall(r"\w+", row) for row in rows) == 1
+
+
+def test_the_exit_codes_are_those_of_the_help() -> None:
+    """tests/golden/ holds help.txt to what `--help` prints."""
+    text = (ROOT / "tests" / "golden" / "help.txt").read_text(encoding="utf-8")
+    (codes,) = set(re.findall(r"exit codes: ((?:.+\n)+)", text))
+    told = PAGE[PAGE.index("## What the exit code says") :]
+    assert re.findall(r"\b\d+\b", told) == re.findall(r"\b\d+\b", codes)

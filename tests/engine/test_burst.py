@@ -10,8 +10,7 @@ from unittest.mock import MagicMock, patch
 
 import pytest
 
-from harness.cli.selftest.defence import Defence
-from harness.cli.selftest.stand_ins import standing_in
+from harness.cli.selftest.stand_ins import Defence, standing_in
 from harness.engine.burst import Question, run_burst
 from harness.engine.guards.budget import Budget
 from harness.engine.guards.quiet import Rest
@@ -35,7 +34,7 @@ def bench(*names: str, spinning: Sequence[str] = (), shared: bool = False) -> An
     failed: dict[str, MagicMock] = {}
 
     def inputs(
-        probe: Probe, label: str, calls: int, whole: bool, answered: bool, watched: bool
+        probe: Probe, label: str, calls: int, whole: bool, answered: bool, watched: bool, who: str
     ) -> float:
         asked.append((label, answered))
         spins = [name for name in spinning if workers[name].attached]
@@ -49,7 +48,14 @@ def bench(*names: str, spinning: Sequence[str] = (), shared: bool = False) -> An
         workers=workers,
         roles=SimpleNamespace(null="null"),
         judge=MagicMock(**{"burst.return_value": GOOD, "inputs.side_effect": inputs}),
-        quiet=MagicMock(**{"hold.return_value": Rest("", 0.4), "release.return_value": True}),
+        quiet=MagicMock(
+            **{
+                "hold.return_value": Rest("", 0.4),
+                "release.return_value": True,
+                "ownerless.return_value": set(),
+            },
+            others=set(),
+        ),
         evidence={},
         last_on_turn="",
         record=lambda name, case: failed.setdefault(name, MagicMock()),
@@ -164,7 +170,7 @@ def test_whose_kernels_run_on_behind_the_lock_is_found_and_nobody_else_fails() -
         assert run_burst(state, "a", TIMED, 1) == GOOD.model_copy(update={"rest_ms": 0.4})
     ((status, reason),) = (call.args for call in state.failed["b"].fail.call_args_list)
     assert status is Status.LEFT_WORK_RUNNING
-    assert "although the driver had locked it" in reason
+    assert "outlived the driver's lock" in reason
     assert set(state.failed) == {"b"}
     assert not any(state.workers[name].ended for name in ("base", "a", "null"))
 
@@ -203,6 +209,29 @@ def test_a_gpu_that_is_shared_with_the_unknown_is_contended() -> None:
     assert not state.failed
 
 
+def test_the_wait_begins_where_its_calls_ended() -> None:
+    state = bench("base", "a")
+    state.judge.burst.return_value = GOOD.model_copy(update={"rest_ms": 200.0})
+    reply = run_burst(state, "a", TIMED, 1)
+    assert reply
+    assert reply.rest_ms == 200.4
+
+
 def test_a_check_is_not_watched() -> None:
     state = bench("base", "a", spinning=["base"])
     assert run_burst(state, "a", QUESTION, 1) == GOOD.model_copy(update={"rest_ms": 0.4})
+
+
+@pytest.mark.parametrize("heir", ["a", "b", "nobody"])
+def test_what_an_ended_process_left_to_its_child_is_its_entry_s(heir: str) -> None:
+    state = bench("base", "a", "b")
+    state.last_on_turn = "a"
+    mine = state.workers.get(heir)
+    state.quiet.ownerless.side_effect = lambda: set() if mine and not mine.attached else {71}
+    with attach(state), patch("harness.engine.burst.CLEARED_UP_S", 0.0):
+        reply = run_burst(state, "a", TIMED, 1)
+    assert reply
+    expected = {"a": Status.LEFT_WORK_RUNNING, "b": Status.PASSED, "nobody": Status.CONTENDED}
+    assert reply.status is expected[heir]
+    assert set(state.failed) == ({"b"} if heir == "b" else set())
+    assert state.quiet.others == ({71} if heir == "nobody" else set())

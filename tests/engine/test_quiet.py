@@ -14,6 +14,20 @@ from harness.process.cuda.checkpoint import Answer, Held
 from tests.engine.factory import worker
 
 JUDGE, WORKER, CHILD, STRANGER = 10, 20, 21, 90
+DEAD = 2**22 + 1  # no process has it
+
+
+def test_who_has_ended_and_is_still_on_the_gpu_is_no_stranger(scene: Scene) -> None:
+    scene.on_gpu = {JUDGE, os.getpid()}
+    scene.quiet.ready(JUDGE)
+    assert scene.quiet.ownerless() <= {JUDGE}
+    scene.on_gpu.add(DEAD)
+    assert DEAD in scene.quiet.ownerless()
+    assert not any(str(DEAD) in told for told in scene.quiet.strangers([scene.worker]))
+    assert Quiet().ownerless() == set()
+    scene.quiet.others = {DEAD}  # of a user whose processes nobody sees
+    assert DEAD not in scene.quiet.ownerless()
+    assert any(str(DEAD) in told for told in scene.quiet.strangers([scene.worker]))
 
 
 class Driver:
@@ -184,7 +198,8 @@ def test_a_worker_that_somebody_else_unlocked_is_not_let_go_on(scene: Scene) -> 
 
 def test_strangers(scene: Scene) -> None:
     assert scene.quiet.strangers([scene.worker]) == []
-    scene.on_gpu |= {STRANGER, CHILD}
+    scene.quiet.ownerless = lambda: {DEAD}  # type: ignore[method-assign]
+    scene.on_gpu |= {STRANGER, CHILD, DEAD}
     scene.below[os.getpid()] = [WORKER, CHILD]  # ours, wherever it hangs
     (told,) = scene.quiet.strangers([scene.worker])
     assert told.startswith(f"{STRANGER} (")

@@ -1,20 +1,32 @@
-"""engine: whatever ends a run, every open case is told of."""
+"""The run's own loop, sources that change under it, and what is compiled ahead."""
 
 from __future__ import annotations
 
+import os
+import random
+import subprocess
+import sys
 from collections import defaultdict
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 from unittest.mock import MagicMock
 
 import pytest
 
+from harness.catalog.entrants import load_entrant, stage
 from harness.catalog.suites import load_suite
+from harness.engine.burst import Question, run_burst
+from harness.engine.guards.budget import Budget
+from harness.engine.guards.quiet import Quiet
 from harness.engine.run import Run
-from harness.engine.run_state import wanted_cases
+from harness.engine.run_state import wanted_probes
 from harness.errors import WireError
 from harness.problems import get_problem
-from harness.schema import Claims, Status
+from harness.problems.base import Probe
+from harness.process.messages import BurstReport
+from harness.schema import Claims, Kind, Status
+from tests.engine.factory import worker
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -60,9 +72,9 @@ def test_claims_that_refuse_every_case_make_no_room_for_others_to_fill() -> None
     suite, problem = load_suite("quick", ROOT / "configs"), get_problem("attention_forward")
     odd = SimpleNamespace(manifest=SimpleNamespace(claims=Claims(seqlen_multiple=1 << 24)))
     wide = SimpleNamespace(manifest=SimpleNamespace(claims=Claims(seqlen_multiple=64)))
-    plain = wanted_cases(suite, problem, [SimpleNamespace(entrant=wide)])  # type: ignore[list-item]
+    plain = wanted_probes(suite, problem, [SimpleNamespace(entrant=wide)])  # type: ignore[list-item]
     both = [SimpleNamespace(entrant=each) for each in (wide, odd)]
-    assert wanted_cases(suite, problem, both) == plain  # type: ignore[arg-type]
+    assert wanted_probes(suite, problem, both) == plain  # type: ignore[arg-type]
     assert len(plain) > len(suite.cases)
 
 
@@ -85,3 +97,98 @@ def test_nothing_is_lost(
     ((got, words),) = told
     assert got is status
     assert words.startswith(reason)
+
+
+SOURCE = "def custom_attention_forward(q, k, v, causal=True, sm_scale=None):\n    return q\n"
+
+
+class Known:
+    """What became of one case."""
+
+    status: Status | None = None
+
+    def fail(self, status: Status, reason: str) -> None:
+        self.status, self.reason = status, reason
+
+
+def test_a_copy_that_was_changed_leaves_no_verdict_and_disturbs_nobody(tmp_path: Path) -> None:
+    workers = {}
+    for name in ("steady", "edited"):
+        (tmp_path / f"{name}.py").write_text(SOURCE)
+        problem = get_problem("attention_forward")
+        entrant = load_entrant(tmp_path / f"{name}.py", Kind.SUBMISSION, problem)
+        staged = tmp_path / "sources" / name
+        stage(entrant, staged)
+        workers[name] = worker(name, source=staged, running=False)
+        workers[name].entrant = entrant
+    (tmp_path / "steady.py").write_text(SOURCE + "# saved a moment later by its author\n")
+    (tmp_path / "sources" / "edited" / "more.py").write_text("planted")
+    records: dict[tuple[str, str], Known] = defaultdict(Known)
+    suite = load_suite("quick", ROOT / "configs")
+    reply = BurstReport(status=Status.PASSED, calls_ms=(1.0,), t2_ms=1.0)
+    state: Any = SimpleNamespace(
+        suite=suite,
+        workers=workers,
+        record=lambda name, case: records[name, case.name],
+        limits=suite.limits,
+        sizes=(0, 0),
+        evidence={},
+        judge=MagicMock(
+            **{"attach.return_value": None, "burst.return_value": reply, "inputs.return_value": 0.0}
+        ),
+        clean_up=lambda: None,
+        roles=SimpleNamespace(null="null"),
+        quiet=Quiet(),
+        rng=random.Random(1),
+        budget=Budget(suite.limits, "steady"),
+    )
+    question = Question(Probe(suite.cases[1]), "block/c/0", 1)
+    for name in workers:
+        run_burst(state, name, question, timeout_s=1)
+    assert workers["edited"].ended
+    assert not state.judge.burst.call_args_list[1:], "the edited one is never asked"
+    found = {
+        name: {known.status for (n, _), known in records.items() if n == name} for name in workers
+    }
+    assert found == {"steady": set(), "edited": {Status.INTERRUPTED}}
+    assert len(records) == len(suite.cases)
+    assert "run it again" in records["edited", suite.cases[0].name].reason
+
+
+KERNEL = """
+import torch
+import triton
+import triton.language as tl
+
+
+@triton.autotune([triton.Config({"BLOCK": b}, num_warps=1) for b in (16, 32)], key=["n"])
+@triton.jit
+def double(x, y, n, BLOCK: tl.constexpr):
+    at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    tl.store(y + at, 2 * tl.load(x + at, mask=at < n), mask=at < n)
+
+
+def call(x):
+    y = torch.empty_like(x)
+    double[lambda meta: (triton.cdiv(x.numel(), meta["BLOCK"]),)](x, y, x.numel())
+    return y
+"""
+CODE = """
+import torch
+from harness.worker.cross_compile import without_gpu
+without_gpu("9.0/132")
+import kernel
+assert kernel.call(torch.zeros(64)).shape == (64,)
+assert torch.cuda.get_device_capability() == (9, 0)
+"""
+
+
+def test_triton_compiles_every_configuration_for_the_target(tmp_path: Path) -> None:
+    (tmp_path / "kernel.py").write_text(KERNEL, encoding="utf-8")
+    env = {**os.environ, "PYTHONPATH": f"{ROOT}{os.pathsep}{tmp_path}"}
+    env |= {"TRITON_CACHE_DIR": str(tmp_path / "cache"), "CUDA_VISIBLE_DEVICES": ""}
+    env.pop("TRITON_INTERPRET", None)
+    subprocess.run([sys.executable, "-c", CODE], env=env, cwd=tmp_path, check=True)
+    texts = [path.read_text(encoding="utf-8") for path in (tmp_path / "cache").rglob("*.ptx")]
+    assert len(texts) == 2
+    assert all(".target sm_90" in text for text in texts)

@@ -1,20 +1,30 @@
-"""The order in which a run gets ready: a plain .cu is compiled while its worker and the others get torch."""
+"""A run from beginning to end: its walls, what is built ahead, what is kept."""
 
 from __future__ import annotations
 
+import os
+import socket
 import subprocess
 import threading
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 from unittest.mock import MagicMock
 
 import pytest
 
-from harness.engine import session
+from harness.cli.commands import doctor
+from harness.engine import assign_roles, session
 from harness.engine.guards.quiet import Quiet
+from harness.engine.processes import worker_process
 from harness.engine.processes.worker_process import WorkerProcess
 from harness.measure.verdict import Evidence
-from harness.schema import Machine, Manifest, Status
+from harness.problems import get_problem
+from harness.process import wire
+from harness.process.child import Jail
+from harness.process.sandbox import enter, namespaces
+from harness.schema import Entrant, Kind, Limits, Machine, Manifest, Status
+from harness.worker.load import describe
 
 
 @pytest.fixture
@@ -152,3 +162,164 @@ def test_the_commit_of_the_harness_is_asked_of_git_once(
     monkeypatch.setenv("ATTNBOARD_COMMIT", "told")
     monkeypatch.setattr(session, "HOME", tmp_path / "harness" / "nowhere")
     assert session.harness_commit() == "told"
+
+
+@pytest.mark.parametrize(
+    ("level", "lacks", "told"),
+    [
+        (2, "", ""),
+        (1, "", ""),  # asked for
+        (1, "unshare: Operation not permitted", "level 1 (landlock+seccomp), not 2: unshare"),
+        (0, "this kernel has no Landlock", "level 0 (none), not 2: this kernel has no Landlock"),
+        (3, "unshare: Operation not permitted", ""),
+    ],
+)
+def test_walls_lower_than_usual_are_told(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, level: int, lacks: str, told: str
+) -> None:
+    notes: list[str] = []
+    observer: Any = SimpleNamespace(note=notes.append)
+    request: Any = SimpleNamespace(sandbox=level, cache=tmp_path, root=tmp_path)
+    monkeypatch.setattr(enter, "lacking", lambda _: lacks)
+    monkeypatch.setattr(session.readable, "refused", lambda _: {})
+    session.note_walls(request, observer)
+    assert len(notes) == bool(told)
+    assert told in "".join(notes)
+
+
+def test_doctor_says_which_level_is_usual_and_why(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(enter, "no_namespaces", lambda: "mount proc on /proc: not permitted")
+    lines = {line.what: line for line in doctor.walls()}
+    assert lines["namespaces"].mark == "note"
+    assert "mount proc" in lines["namespaces"].found
+    assert "sysctl" in lines["namespaces"].next
+    assert lines["usual sandbox level"].found.startswith(("1", "0"))
+
+
+def test_a_cache_over_its_quota_is_not_kept(tmp_path: Path) -> None:
+    cache = tmp_path / "cache"
+    assign_roles.own_folder(cache, os.geteuid(), 1)
+    (cache / "file").write_bytes(b"x" * (1 << 20))
+    assign_roles.own_folder(cache, os.geteuid(), 1)
+    assert (cache / "file").exists()
+    assign_roles.own_folder(cache, os.geteuid(), 0.0001)
+    assert not (cache / "file").exists()
+
+
+def nested(top: Path, depth: int, name: str = "deep") -> None:
+    """`depth` folders in one another below `top`, and a file of 1 MiB in the last one."""
+    top.mkdir(exist_ok=True)
+    fd = os.open(top, os.O_DIRECTORY)
+    for _ in range(depth):
+        os.mkdir(name, dir_fd=fd)
+        below = os.open(name, os.O_DIRECTORY, dir_fd=fd)
+        os.close(fd)
+        fd = below
+    file = os.open("file", os.O_CREAT | os.O_WRONLY, dir_fd=fd)
+    os.write(file, b"x" * (1 << 20))
+    os.close(file)
+    os.close(fd)
+
+
+@pytest.mark.parametrize("most_gib", [1, 0.0001])
+def test_a_cache_that_is_too_deep_is_not_kept_and_stops_nobody(
+    tmp_path: Path, most_gib: float
+) -> None:
+    cache = tmp_path / "cache"
+    nested(cache, 1100)  # beyond a path's 4096 bytes, and Python's 1000 frames
+    (cache / "file").write_bytes(b"x" * (1 << 20))
+    assign_roles.own_folder(cache, os.geteuid(), most_gib)
+    assert not any(cache.iterdir())
+    assert [path.name for path in tmp_path.iterdir()] == ["cache"]
+
+
+def test_what_cannot_be_removed_is_put_aside_and_removed_by_the_next_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cache = tmp_path / "cache"
+    (cache / "below").mkdir(parents=True)
+    (cache / "file").write_bytes(b"x" * (1 << 20))
+    real = assign_roles.remove_tree
+    monkeypatch.setattr(assign_roles, "remove_tree", lambda _: False)
+    assign_roles.own_folder(cache, os.geteuid(), 0.0001)
+    assert not any(cache.iterdir())
+    assert len(list(tmp_path.iterdir())) == 2
+    monkeypatch.setattr(assign_roles, "remove_tree", real)
+    (cache / "file").write_bytes(b"x" * (1 << 20))
+    assign_roles.own_folder(cache, os.geteuid(), 0.0001)
+    assert [path.name for path in tmp_path.iterdir()] == ["cache"]
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root to give a folder away")
+def test_a_cache_of_another_user_is_made_anew(tmp_path: Path) -> None:
+    cache = tmp_path / "cache"
+    assign_roles.own_folder(cache, 0, 1)
+    (cache / "planted").touch()
+    assign_roles.own_folder(cache, 0x7000_0001, 1)
+    assert not (cache / "planted").exists()
+    assert cache.stat().st_uid == 0x7000_0001
+    (cache / "built").touch()
+    assign_roles.own_folder(cache, 0x7000_0001, 1)
+    assert (cache / "built").exists(), "it is kept from run to run"
+
+
+def test_an_entrant_s_user_is_its_own_and_the_same_in_every_run(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(os, "geteuid", lambda: 0)
+    for most, first in ((1 << 32, namespaces.FIRST_USER), (1 << 16, namespaces.FEW_FIRST)):
+        monkeypatch.setattr(
+            namespaces, "_mapped", lambda low, end, most=most: low >= 0 and end <= most
+        )
+        users = [namespaces.user_of(f"{key:08x}") for key in (1, 2, 0xFFFFFFFF, 1)]
+        assert all(user is not None and user >= first for user in users)
+        assert users[0] == users[3]
+        assert len(set(users)) == 3
+    monkeypatch.setattr(namespaces, "_mapped", lambda *_: False)
+    assert namespaces.user_of("1") is None
+    monkeypatch.setattr(os, "geteuid", lambda: 1000)
+    monkeypatch.setattr(namespaces, "_mapped", lambda *_: True)
+    assert namespaces.user_of("1") is None
+
+
+def test_both_ends_of_a_long_message_are_kept(tmp_path: Path) -> None:
+    reasons = "\n".join(f"operator {i}: not supported" for i in range(500))
+    text = describe(RuntimeError(f"No operator found\n{reasons}\nthe last reason"), tmp_path)
+    assert text.startswith("RuntimeError: No operator found")
+    assert text.endswith("the last reason")
+    assert 2900 < len(text) < 4000  # what the engine cuts at
+
+
+@pytest.mark.parametrize(
+    ("answer", "status"),
+    [
+        ({"op": "failed", "status": "UNSUPPORTED", "message": "no"}, Status.UNSUPPORTED),
+        (None, Status.CRASHED),
+        ({"op": "failed", "status": "PASSED", "message": "no"}, Status.CRASHED),
+        ({"op": "built", "seconds": 10**399}, Status.INVALID_SUBMISSION),
+        ({"op": "great"}, Status.INVALID_SUBMISSION),
+    ],
+)
+def test_a_failed_builder_leaves_its_log(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, answer: wire.Message | None, status: Status
+) -> None:
+    def child(module: str, *_: object, **__: object) -> SimpleNamespace:
+        ours, theirs = socket.socketpair()
+        if answer:
+            wire.send(theirs, answer)
+        theirs.close()
+        log = "WARNING: can't load the extension"
+        return SimpleNamespace(
+            line=ours, end=ours.close, log_tail=lambda: log, ending=lambda: "exited with code 1"
+        )
+
+    monkeypatch.setattr(worker_process, "Child", child)
+    manifest = Manifest(name="mine", language="cuda")
+    entrant = Entrant(
+        name="mine", kind=Kind.BASELINE, folder=tmp_path, manifest=manifest, source_sha256="0"
+    )
+    jail = Jail(tmp_path, tmp_path, {}, tmp_path, tmp_path)
+    worker = WorkerProcess(entrant, get_problem("attention_forward"), "cuda", jail)
+    told, _, _ = worker.build([], Limits(), Machine(gpu="none"))
+    assert told is status
+    assert worker.build_log == "WARNING: can't load the extension"

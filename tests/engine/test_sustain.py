@@ -12,9 +12,9 @@ import pytest
 from harness.engine import sustain as module
 from harness.engine.burst import Stretch
 from harness.engine.events import Observer
-from harness.engine.run_state import RING, wanted_cases
+from harness.engine.run_state import RING, wanted_probes
 from harness.engine.sustain import sustain
-from harness.measure.energy import Reading
+from harness.measure.telemetry import Reading
 from harness.measure.verdict import Evidence
 from harness.problems import get_problem
 from harness.process.messages import BurstReport, StretchReport
@@ -228,5 +228,5 @@ def test_some_results_are_kept_at_least_and_there_is_room_for_them() -> None:
     worker: Any = SimpleNamespace(entrant=entrant)
     plain = Suite(name="s", cases=(one,))
     asked = plain.model_copy(update={"sustained_s": 1.0})
-    assert max(case.burst for case in wanted_cases(plain, PROBLEM, [worker])) == 1
-    assert max(case.burst for case in wanted_cases(asked, PROBLEM, [worker])) == RING
+    assert max(probe.case.burst for probe in wanted_probes(plain, PROBLEM, [worker])) == 1
+    assert max(probe.case.burst for probe in wanted_probes(asked, PROBLEM, [worker])) == RING

@@ -1,26 +1,143 @@
-"""Blocks: who is compared with libraries; beside processes that are none of the run nobody's time counts."""
+"""Checks and bursts of a run: correctness first, then time."""
 
 from __future__ import annotations
 
 import random
 from collections import Counter
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from harness.engine import timing
+from harness.engine import correctness, timing
+from harness.engine.burst import Question
 from harness.engine.events import Observer
 from harness.engine.guards.quiet import Quiet
 from harness.engine.run_state import Roles, State
 from harness.engine.timing import to_compare
 from harness.measure.plan import Block
 from harness.measure.two_clocks import GPU_TOLERANCE
+from harness.measure.verdict import Evidence
 from harness.problems import get_problem
 from harness.problems.base import Probe
 from harness.process.messages import BurstReport
-from harness.schema import Case, Kind, Status, Suite, Telemetry
+from harness.schema import Case, Claims, Entrant, Error, Kind, Manifest, Status, Suite, Telemetry
 from tests.engine.factory import worker
+
+PROBLEM = get_problem("attention_forward")
+
+
+EXACT = Error(finite=True, max_diff=0, rel_l2=0, worst_row=0)
+
+
+def case_of(name: str, seqlen: int = 64, headdim: int = 64) -> Case:
+    return Case(name=name, batch=1, heads=1, seqlen=seqlen, headdim=headdim)
+
+
+class Checks:
+    """Checks of one entrant whose answers `reply` makes; `asked` are the cases and their shapes."""
+
+    def __init__(
+        self, monkeypatch: pytest.MonkeyPatch, reply: Any, *cases: Case, lse: bool = False
+    ) -> None:
+        manifest = Manifest(name="mine", claims=Claims(lse=lse))
+        who = {"name": "mine", "kind": Kind.SUBMISSION, "folder": Path(), "source_sha256": "0"}
+        entrant = Entrant.model_validate(who | {"manifest": manifest})
+        self.evidence = {case.name: Evidence(entrant, case) for case in cases}
+        self.asked: list[Case] = []
+        self.lse_of: list[str] = []  # cases whose lse was asked for
+
+        def run_burst(state: object, name: str, question: Question, timeout_s: float) -> Any:
+            self.asked.append(question.probe.case)
+            if "return_lse" in question.probe.kwargs:
+                self.lse_of.append(question.probe.case.name)
+            return reply(question.probe.case)
+
+        monkeypatch.setattr(correctness, "run_burst", run_burst)
+        state: Any = SimpleNamespace(
+            suite=SimpleNamespace(cases=cases),
+            problem=PROBLEM,
+            workers={"mine": SimpleNamespace(entrant=entrant)},
+            roles=SimpleNamespace(null=""),
+            judge=SimpleNamespace(inputs=lambda *_: None),
+            limits=SimpleNamespace(first_call_s=1.0),
+            observer=Observer(),
+            record=lambda _, case: self.evidence[case.name],
+            may_run=lambda _, case: self.evidence[case.name].status is None,
+            submissions=lambda: ["mine"],
+            failed_fast=lambda: False,
+            nobody_left=lambda _: True,
+            only_check=False,
+            checked=set(),
+            answered={},
+        )
+        correctness.check_cases(state, cases)
+
+
+@pytest.mark.parametrize("names", [["plain"], ["a/b"], ["a", "a/b", "b"], ["a/b/c", "a/b"]])
+def test_every_check_is_told_to_its_own_case(
+    names: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def wrong(case: Case) -> BurstReport:
+        return BurstReport(status=Status.INCORRECT, message=f"wrong on {case.name}")
+
+    checks = Checks(monkeypatch, wrong, *map(case_of, names))
+    assert [case.name for case in checks.asked] == names
+    for name in names:
+        assert checks.evidence[name].reason.startswith(f"wrong on {name}")
+
+
+def test_what_two_cases_invite_alike_is_asked_once_and_counts_for_both(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def right(case: Case) -> BurstReport:
+        size = 0.25 if case.seqlen == 17 else 0.125
+        return BurstReport(status=Status.PASSED, error=EXACT.model_copy(update={"rel_l2": size}))
+
+    longer = case_of("longer", 1024), case_of("wide", 512, headdim=128)
+    checks = Checks(monkeypatch, right, case_of("short", 512), *longer)
+    asked = {n: [c.seqlen for c in checks.asked if c.name == n] for n in checks.evidence}
+    assert len(asked["short"]) > 10
+    assert 17 in asked["wide"], "another headdim asks something else"
+    assert asked["longer"] == [1024]
+    assert [k.worst and k.worst.rel_l2 for k in checks.evidence.values()] == [0.25] * 3
+
+
+def test_the_evidence_of_a_case_says_that_its_lse_was_asked_for(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def right(_: Case) -> BurstReport:
+        return BurstReport(status=Status.PASSED, error=EXACT)
+
+    cases = case_of("short", 512), case_of("longer", 1024)
+    checks = Checks(monkeypatch, right, *cases, lse=True)
+    assert checks.lse_of.count("longer") == 1, "its own shape; what is near it was asked before"
+    assert checks.lse_of.count("short") > 1
+    assert [known.lse for known in checks.evidence.values()] == [True, True]
+    checks = Checks(monkeypatch, right, *cases)
+    assert not checks.lse_of
+    assert [known.lse for known in checks.evidence.values()] == [False, False]
+
+
+def test_other_bits_on_one_question_are_other_bits(monkeypatch: pytest.MonkeyPatch) -> None:
+    def at_17(case: Case) -> BurstReport:
+        return BurstReport(status=Status.PASSED, deterministic=case.seqlen != 17)
+
+    checks = Checks(monkeypatch, at_17, case_of("short", 512))
+    assert checks.asked[-1].seqlen != 17, "somebody asks again after it"
+    assert checks.evidence["short"].deterministic is False
+
+
+def test_a_probe_that_was_failed_is_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    def wrong_at_17(case: Case) -> BurstReport:
+        return BurstReport(status=Status.INCORRECT if case.seqlen == 17 else Status.PASSED)
+
+    cases = case_of("short", 512), case_of("longer", 1024)
+    checks = Checks(monkeypatch, wrong_at_17, *cases)
+    assert [k.status for k in checks.evidence.values()] == [Status.INCORRECT] * 2
+    assert sum(case.seqlen == 17 for case in checks.asked) == 2
+
 
 CASE = Case(name="c", batch=1, heads=1, seqlen=64, headdim=64, burst=2)
 BLOCKS = 12

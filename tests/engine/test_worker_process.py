@@ -1,17 +1,120 @@
-"""A worker's life: what it is told, in which order it leaves, and what its end means."""
+"""Workers: who is one in which place, their lives, their profilers."""
 
 from __future__ import annotations
 
+import socket
+import threading
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 from unittest.mock import MagicMock
 
 import pytest
 
-from harness.engine.processes.judge_client import PLAIN
+from harness.catalog.entrants import load_entrant
+from harness.catalog.request import Request
+from harness.catalog.suites import load_suite
+from harness.engine import assign_roles, session
+from harness.engine.assign_roles import Crew
+from harness.engine.guards.quiet import Quiet
+from harness.engine.processes import judge_client
+from harness.engine.processes.judge_client import PLAIN, JudgeClient, JudgeFailed
+from harness.engine.timing import prime
+from harness.judge.burst import WorkerLink
+from harness.judge.judge import Judge
+from harness.measure.verdict import Evidence
+from harness.problems import get_problem
+from harness.process import wire
 from harness.process.messages import BurstReport
-from harness.schema import Status
+from harness.schema import Kind, Limits, Machine, Status
+from harness.worker.__main__ import Worker
 from tests.engine.factory import worker
+
+ROOT = Path(__file__).resolve().parents[2]
+SOURCE = "def custom_attention_forward(q, k, v, causal=True, sm_scale=None):\n    return q\n"
+
+
+def test_names_that_look_alike_share_nothing(tmp_path: Path) -> None:
+    problem = get_problem("attention_forward")
+    entrants = []
+    for name in ("a/b", "a-b", "a.b", "a_b"):
+        path = tmp_path / "submissions" / f"{name}.py"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(SOURCE)
+        entrants.append(load_entrant(path, Kind.SUBMISSION, problem, tmp_path / "submissions"))
+    assert [entrant.name for entrant in entrants] == ["a/b", "a-b", "a.b", "a_b"]
+    suite = load_suite("smoke", ROOT / "configs")
+    request = Request(suite, Machine(), tuple(entrants), "sdpa", cache=tmp_path / "cache")
+    (tmp_path / "scratch").mkdir()
+    workers = Crew(request, problem, "cpu", tmp_path / "scratch").workers.values()
+    for own in (
+        lambda worker: worker.jail.cache,
+        lambda worker: worker.jail.scratch,
+        lambda worker: worker.jail.source,
+        lambda worker: worker.label,
+    ):
+        assert len({own(worker) for worker in workers}) == len(entrants)
+
+
+def test_no_two_of_a_run_are_one_user(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("harness.process.sandbox.namespaces.user_of", lambda key: int(key[0], 16))
+    taken: set[int | None] = set()
+    for _ in range(16):
+        taken.add(assign_roles._user("a" * 64, taken))
+    assert taken == set(range(16))
+
+
+def test_a_worker_is_told_of_the_copy_and_not_of_the_folder(tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text(SOURCE)
+    problem = get_problem("attention_forward")
+    entrant = load_entrant(tmp_path / "mine.py", Kind.SUBMISSION, problem)
+    suite = load_suite("smoke", ROOT / "configs")
+    request = Request(suite, Machine(), (entrant,), "sdpa", cache=tmp_path / "cache")
+    (tmp_path / "scratch").mkdir()
+    worker = Crew(request, problem, "cpu", tmp_path / "scratch").workers["mine"]
+    words = worker._arguments()
+    assert words[words.index("--folder") + 1] == str(worker.jail.source)
+    assert [path.name for path in worker.jail.source.iterdir()] == ["mine.py"]
+    assert str(tmp_path / "mine.py") not in " ".join(words)
+
+
+def test_a_seat_that_cannot_be_made_fails_its_own_entry_and_nobody_else_s(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    problem = get_problem("attention_forward")
+    entrants = []
+    for name in ("mine", "other"):
+        (tmp_path / f"{name}.py").write_text(SOURCE)
+        entrants.append(load_entrant(tmp_path / f"{name}.py", Kind.SUBMISSION, problem))
+    suite = load_suite("smoke", ROOT / "configs")
+    request = Request(suite, Machine(), tuple(entrants), "sdpa", cache=tmp_path / "cache")
+    (tmp_path / "scratch").mkdir()
+    real = assign_roles.own_folder
+
+    def own_folder(folder: Path, uid: int, most_gib: float) -> None:
+        if folder.name.startswith("mine"):
+            raise PermissionError(1, "Operation not permitted", str(folder))
+        real(folder, uid, most_gib)
+
+    monkeypatch.setattr(assign_roles, "own_folder", own_folder)
+    workers = Crew(request, problem, "cpu", tmp_path / "scratch").workers
+    case = suite.cases[0]
+    known = {name: Evidence(worker.entrant, case) for name, worker in workers.items()}
+    run = SimpleNamespace(
+        workers=workers,
+        suite=SimpleNamespace(cases=[case]),
+        record=lambda name, _: known[name],
+        facts=SimpleNamespace(machine=Machine()),
+    )
+    session.preflight(run, request)
+    assert known["mine"].status is Status.HARNESS_ERROR
+    assert "not permitted" in known["mine"].reason
+    assert known["other"].status is None
+    mine = workers["mine"]
+    triton = mine.entrant.manifest.model_copy(update={"language": "triton"})
+    mine.entrant, mine.device = mine.entrant.model_copy(update={"manifest": triton}), "cuda"
+    assert not session.needs_build(mine, run), "nothing of it is looked into"
+
 
 CRASH = BurstReport(status=Status.CRASHED, message="the process ended during 'go'")
 GOOD = BurstReport(status=Status.PASSED, calls_ms=(1.0,), t2_ms=1.0)
@@ -86,3 +189,117 @@ def test_a_replacement_is_another_one_and_has_no_profiler() -> None:
     mine.attached = True
     assert mine.label != first
     assert mine.wants_profiler()
+
+
+class Stage:
+    """Seats that note when they run, and a judge that notes who ran when it asked."""
+
+    def __init__(self, *names: str) -> None:
+        self.running: set[str] = set()
+        self.asked: list[list[str]] = []
+        self.workers = {name: self.worker(name) for name in names}
+        self.roles = SimpleNamespace(null="null")
+        self.limits = Limits()
+        self.quiet = Quiet()
+        self.judge = SimpleNamespace(prime=self.profiler_started)
+
+    def worker(self, name: str) -> Any:
+        made = worker(name)
+        made.child.resume = lambda: self.running.add(name)
+        made.child.pause = lambda: self.running.discard(name)
+        return made
+
+    def profiler_started(self, labels: list[str], timeout_s: float, overdue: object) -> None:
+        assert {self.workers[name].label for name in self.running} == set(labels)
+        self.asked.append(labels)
+
+
+def test_all_at_once_and_nobody_twice() -> None:
+    stage = Stage("a", "b", "null")
+    prime(stage, list(stage.workers))  # type: ignore[arg-type]
+    prime(stage, list(stage.workers))  # type: ignore[arg-type]
+    assert stage.asked == [[stage.workers[name].label for name in ("a", "b")]]
+    assert not stage.running
+
+
+def test_a_replacement_has_no_profiler_yet() -> None:
+    stage = Stage("a", "b")
+    prime(stage, list(stage.workers))  # type: ignore[arg-type]
+    stage.workers["b"].start()
+    stage.judge = SimpleNamespace(prime=lambda labels, *_: stage.asked.append(labels))
+    prime(stage, list(stage.workers))  # type: ignore[arg-type]
+    assert stage.asked[1:] == [[stage.workers["b"].label]]
+
+
+def test_who_dies_or_lies_does_not_stop_the_others(tmp_path: Path) -> None:
+    """Three workers: one answers, one is gone, one says something else; the judge waits for no more than that."""
+    judge = Judge("attention_forward", "cpu")
+    theirs = []
+    for name in ("good", "gone", "liar"):
+        ours, other = socket.socketpair()
+        judge.links[name] = WorkerLink(ours, "host", (4096, 4096))
+        theirs.append(other)
+    good, gone, liar = theirs
+    gone.close()
+    wire.send(liar, {"op": "done"})
+    worker = Worker(lambda: None, tmp_path, "cpu")
+    thread = threading.Thread(target=lambda: wire.send(good, worker.handle(wire.receive(good))))
+    thread.start()
+    names = ["gone", "liar", "good"]
+    answers = [judge.handle({"op": "prime", "workers": names}, [])]
+    answers += [
+        judge.handle({"op": "profiler_started", "worker": name, "timeout_s": 5}, [])
+        for name in names
+    ]
+    thread.join()
+    assert answers == [{"ok": True}] * 4
+    for end in (good, liar, *judge.links.values()):
+        end.close()
+
+
+def test_the_deadline_is_one_for_all_and_who_breaks_the_judge_is_named() -> None:
+    """A judge that answers for the first worker and ends at the second one's."""
+    ours, theirs = socket.socketpair()
+    child = SimpleNamespace(line=ours, log_tail=lambda: "", ending=lambda _: "killed by SIGKILL")
+    client = JudgeClient(child, "attention_forward", "cpu", {})  # type: ignore[arg-type]
+    asked = [wire.receive(theirs)]
+    for _ in range(2):
+        wire.send(theirs, {"ok": True})
+
+    def end_after_the_second() -> None:
+        asked.extend(wire.receive(theirs) for _ in range(3))
+        theirs.close()
+
+    judge = threading.Thread(target=end_after_the_second)
+    judge.start()
+    with pytest.raises(JudgeFailed) as failed:
+        client.prime(["a", "b"], 5.0, lambda *_: None)
+    judge.join()
+    ours.close()
+    assert failed.value.worker == "b"
+    assert [message["op"] for message in asked] == [
+        "start",
+        "prime",
+        "profiler_started",
+        "profiler_started",
+    ]
+    assert asked[3]["timeout_s"] <= asked[2]["timeout_s"] <= 5.0
+
+
+def test_who_keeps_the_judge_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The judge answers for the second worker only when that one is ended."""
+    monkeypatch.setattr(judge_client, "TURN_SPARE_S", 0.05)
+    ours, theirs = socket.socketpair()
+    client = JudgeClient(SimpleNamespace(line=ours), "attention_forward", "cpu", {})  # type: ignore[arg-type]
+    ended = []
+
+    def end(name: str, deadline_s: float) -> None:
+        ended.append(name)
+        wire.send(theirs, {"ok": True})
+
+    for _ in range(2):
+        wire.send(theirs, {"ok": True})
+    client.prime(["a", "b"], 0.0, end)
+    assert ended == ["b"]
+    ours.close()
+    theirs.close()

@@ -98,6 +98,12 @@ def compiled():
     near(*by_the_kernel(trained, call))
     near(*by_the_kernel(trained, call, strided=True))
     near(*by_the_kernel(trained, call, shape=(2, 3, 412, 128)))  # another length
+    for strided in (False, True, False):  # the second call and the third: the forward itself
+        q, k, v = draw(strided=strided)
+        with torch.no_grad():
+            o = by_the_kernel(call, q, k, v)
+        near([o], reference(q, k, v, q))
+        assert o.stride() == torch.empty_like(q).stride()
 
 
 def compiled_model():

@@ -32,7 +32,7 @@ def exported(pair: tuple[str, str], folder: Path) -> Path:
     """Where the package of a pair lies."""
     (folder / "none").mkdir()
     words = ["export", pair[0], "--backward", pair[1], "--to", str(folder / "out"), "--unjudged"]
-    words += ["--strided"] if pair[0] in STRIDED else []
+    words += ["--strided", "--backward-strided"] if pair[0] in STRIDED else []
     args = main.parse_args([*words, "--results", str(folder / "none")])
     assert export.run(args) == 0
     return folder / "out"

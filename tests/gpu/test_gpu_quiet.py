@@ -1,4 +1,4 @@
-"""Nobody's kernels run in another's turn, tried on a GPU: the lock, and the watch behind it."""
+"""One at a time on a GPU: locks, the watch, shared memory."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -88,3 +89,110 @@ def test_the_judge_sees_whether_it_is_alone_whatever_a_lock_says(worker: Worker)
     worker.tell("spin")
     os.kill(worker.pid, signal.SIGSTOP)
     assert min(gap_ms() for _ in range(20)) > 2 * MOST_GAP_MS
+
+
+ROOT = Path(__file__).resolve().parents[2]
+LEGACY = """
+import ctypes
+
+def legacy_handle(driver, address):
+    return driver.lib.cuIpcGetMemHandle((ctypes.c_char * 64)(), ctypes.c_uint64(address))
+"""
+PASSED_ON = (
+    LEGACY
+    + """
+import os, socket, sys
+import torch
+from harness.process.cuda.shared_memory import Arena
+from harness.process.cuda.driver import CudaDriver, keep_memory_private
+
+keep_memory_private()
+ours, theirs = socket.socketpair()
+if os.fork() == 0:  # before any context
+    _, fds, _, _ = socket.recv_fds(theirs, 1, 1)
+    arena = Arena.open({"kind": "device", "size": int(theirs.recv(32))}, fds[0])
+    assert (arena.room == 7).all() and arena.table(4).tolist() == [1, 2, 3, 4]
+    arena.room.add_(1)
+    torch.cuda.synchronize()
+    theirs.send(b"x")
+    os._exit(0)
+arena = Arena.create("device", 3 << 20)
+arena.room.fill_(7)
+arena.table(4).copy_(torch.tensor([1, 2, 3, 4]))
+torch.cuda.synchronize()
+assert arena.room.numel() >= 3 << 20
+assert legacy_handle(CudaDriver(), arena.bytes.data_ptr()) != 0
+assert legacy_handle(CudaDriver(), torch.empty(64 << 20, device="cuda").data_ptr()) != 0
+socket.send_fds(ours, [b"x"], [arena.fd])
+ours.send(str(arena.size).encode())
+assert ours.recv(1) == b"x"
+assert (arena.room == 8).all()
+arena.close()
+"""
+)
+HELD = """
+import torch
+from harness.process.cuda.shared_memory import Arena
+from harness.process.cuda.driver import keep_memory_private
+from harness.process.cuda.arena_layout import OUTPUT_SHARES, share_bytes
+from harness.worker.held import FIRST_BURSTS, Held
+
+keep_memory_private()
+shape, count = (1, 8, 4096, 64), 4
+size = 8 * 4096 * 64 * 2
+share = share_bytes(count * size)
+arena = Arena.create("device", OUTPUT_SHARES * share)
+held = Held(arena)
+start = arena.bytes.data_ptr()
+pooled = lambda t: start + share <= t.data_ptr() < start + arena.room.numel()
+
+def burst(call):
+    held.prepare("plan", arena.carve([(shape, "fp16")] * count))
+    results = []
+    with held.lending():
+        for number in range(count):
+            results.append(call(number))
+            held.keep(results[-1])
+    held.tell(1)
+    torch.cuda.synchronize()
+    offsets = arena.table(count).tolist()
+    for number, offset in enumerate(offsets):
+        there = arena.room[offset : offset + size].view(torch.float16)
+        assert (there == number).all(), number
+    return [pooled(result) for result in results]
+
+fresh = lambda n: torch.full(shape, float(n), device="cuda", dtype=torch.float16)
+for _ in range(FIRST_BURSTS):
+    assert burst(fresh) == [False] * 4
+for _ in range(3):
+    assert burst(fresh) == [True] * 4
+assert not pooled(fresh(0))  # nothing of it outside a burst
+
+def big(number):  # workspaces that do not fit beside the results, and stay cached
+    torch.empty(1 << 30, dtype=torch.uint8, device="cuda")
+    torch.empty(40 << 20, dtype=torch.uint8, device="cuda")
+    return fresh(number)
+
+for _ in range(3):
+    burst(big)
+side = torch.cuda.Stream()
+
+def elsewhere(number):
+    with torch.cuda.stream(side):
+        found = fresh(number)
+    torch.cuda.current_stream().wait_stream(side)
+    return found
+
+assert burst(elsewhere) == [False] * 4  # copied, and right
+static = fresh(0)
+for _ in range(FIRST_BURSTS + 1):
+    assert burst(static.fill_) == [False] * 4
+"""
+
+
+@pytest.mark.parametrize("script", [PASSED_ON, HELD], ids=["passed_on", "held"])
+def test_in_a_process_of_its_own(script: str) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr[-3000:]

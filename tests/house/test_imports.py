@@ -34,11 +34,11 @@ LAWS = {
     "process.sandbox.removal": set(),
     "process.sandbox.seccomp": {"errors", "process.sandbox.system_calls"},
     "process.sandbox.system_calls": set(),
-    "process.sandbox.system_files": set(),
+    "process.sandbox.readable": set(),
     "process.sandbox.usage": set(),
     "measure.stats": set(),
     "measure.stopping": {"measure.stats"},
-    "measure.two_clocks": {"schema"},
+    "measure.two_clocks": {"schema", "process.messages"},
     "measure.plan": {"schema", "problems", "problems.base"},
     "measure.telemetry": {"schema"},
     "catalog.source_files": {"errors", "process.sandbox.removal", "process.text"},
@@ -46,7 +46,7 @@ LAWS = {
     "campaign.unit": {"catalog.request", "schema", "measure.stopping"},
     "campaign.executor": {"campaign.unit", "errors", "schema", "process.messages", "process.text"},
     "worker.burst": set(),
-    "worker.load": {"schema", "worker.cuda.source", "worker.interpret"},
+    "worker.load": {"schema", "worker.cuda.source"},
 }
 #: An import that must not be → words of what is said about it.
 PLANTED = {

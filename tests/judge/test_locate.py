@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from harness.board.render.error_map import error_map, head_names
+from harness.board.render.text import error_map, head_names
 from harness.schema.mismatch import Draw, Mismatch
 
 torch = pytest.importorskip("torch")
@@ -121,6 +121,21 @@ def test_a_picture_shows_every_wrong_row_and_no_other(
     assert shown == {(int(h) // high, int(s) // wide) for h, s in of_rows.nonzero().tolist()}
     if high == wide == 1:
         assert all(mark in "09" for line in lines for mark in line)
+
+
+def test_a_wrong_lse_has_no_columns() -> None:
+    shape = (1, 2, 16, 8)
+    specs = (TensorSpec("o", shape, "fp16"), TensorSpec("lse", shape[:3], "fp32"))
+    o, lse = right(*shape), right(*shape[:3]).float()
+    answers = (Reference(o, o.float()), Reference(lse, lse))
+    out = lse.clone()
+    out[0, 1, 3] += 1
+    inputs = Inputs(specs, specs, [(o,)], [answers], {}, LIMIT, draw=draw(shape))
+    grades = [error_of(each, answer) for each, answer in zip((o, out), answers, strict=True)]
+    told = located(inputs, grades, 1, out)
+    assert told
+    where = f"worst lse[0, 1, 3]: expected {float(lse[0, 1, 3]):.4g}"
+    assert told.words().startswith(f"1 of 32 elements wrong in row 3 of head 1; {where}")
 
 
 def test_of_three_gradients_the_farthest_is_told_and_the_others_named() -> None:

@@ -142,6 +142,21 @@ def test_fp8_scores_are_outside() -> None:
     assert found.rel_l2 > 8 * LIMITS.rel_l2
 
 
+def test_of_lse_a_difference_is_what_the_rows_sum_is_off_by() -> None:
+    exact = torch.tensor([[[30.0, -20.0, -math.inf, 0.0]]])
+    asked = Reference(exact, exact)
+    assert error_of(exact.clone(), asked) == Error(finite=True, max_diff=0, rel_l2=0, worst_row=0)
+    out = exact.clone()
+    out[0, 0, 1] += 0.02
+    found = error_of(out, asked)
+    assert (found.max_diff, found.worst_row) == pytest.approx((0.02, 0.02), rel=1e-4)
+    assert found.rel_l2 == pytest.approx(0.01, rel=1e-4)
+    for wrong, at in ((math.nan, 0), (math.inf, 3), (-math.inf, 3), (0.0, 2)):
+        out = exact.clone()
+        out[0, 0, at] = wrong
+        assert not error_of(out, asked).finite
+
+
 def test_probes_stay_within_the_claims() -> None:
     problem = get_problem("attention_forward")
     claims = Claims(causal="true", seqlen_multiple=64, seqlen_min=64)

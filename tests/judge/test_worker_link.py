@@ -1,4 +1,4 @@
-"""Outputs are taken from where a worker says they lie, if they lie there and stay as they were."""
+"""The judge's side of one worker, and the time that the judge takes itself."""
 
 from __future__ import annotations
 
@@ -8,14 +8,15 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from harness.cli.selftest.defence import Defence  # noqa: E402
-from harness.cli.selftest.stand_ins import standing_in  # noqa: E402
-from harness.judge.burst import Patience, WorkerGone, WorkerLink, gate_delay_s  # noqa: E402
+from harness.cli.selftest.stand_ins import Defence, standing_in  # noqa: E402
+from harness.judge.burst import Patience, WorkerGone, WorkerLink  # noqa: E402
 from harness.judge.inputs import Inputs  # noqa: E402
 from harness.judge.sampled import Sampled  # noqa: E402
+from harness.judge.stream import OwnTime  # noqa: E402
+from harness.judge.withheld import Withheld  # noqa: E402
 from harness.problems.base import TensorSpec  # noqa: E402
 from harness.process import wire  # noqa: E402
-from harness.schema import Status  # noqa: E402
+from harness.schema import Status, gate_delay_ms  # noqa: E402
 
 SPEC = TensorSpec("o", (1, 2, 64, 8), "fp16")
 SIZE = 2 * 64 * 8 * 2  # bytes of one
@@ -48,6 +49,33 @@ def test_outputs_come_from_where_they_lie(link):
     assert first.any()  # a copy
 
 
+def test_a_rehearsal_is_done_a_few_times_in_the_workers_own_memory(monkeypatch):
+    """It leaves the judge's inputs right, and their copies where the burst's will lie."""
+    ours, theirs = socket.socketpair()
+    q = torch.randn((1, 2, 64, 8), dtype=torch.float16)
+    true, spec = q.clone(), TensorSpec("q", (1, 2, 64, 8), "fp16", withheld=True)
+    asked = Inputs((spec,), (), tensors=[(q,)], references=[], kwargs={}, contract_limit=1.0)
+    found, seen = WorkerLink(ours, "host", (q.nbytes, SIZE)), []
+
+    def reveal_ms(withheld):
+        withheld.reveal()
+        place = found.inputs.room[: q.nbytes].view(torch.float16).view(q.shape)
+        seen.append((torch.equal(place, true), torch.equal(q, true)))
+        return 0.25
+
+    monkeypatch.setattr(Withheld, "reveal_ms", reveal_ms)
+    found.rehearse(asked)
+    assert not seen, "without the GPU's clock there is nothing to rehearse"
+    found.gate = object()
+    for _ in range(5):
+        found.rehearse(asked)
+        assert torch.equal(q, true)
+    assert seen == [(True, False)] * 3
+    assert found.own_time.beyond(((spec,), 1), 1.0, 0.3, found) == pytest.approx(0.7)
+    found.close()
+    theirs.close()
+
+
 @pytest.mark.parametrize("offset", [-2, 1, 3 * SIZE + 2, 4 * SIZE, 2**62, -(2**63)])
 def test_a_place_outside_the_room_is_no_output(link, offset):
     with pytest.raises(WorkerGone, match="of its memory") as gone:
@@ -72,8 +100,8 @@ def test_without_the_sample_nobody_would_notice(link):
 
 @pytest.mark.parametrize(("calls", "delay_ms"), [(1, 2), (10, 2), (16, 8), (24, 16)])
 def test_the_gate_is_shut_until_a_slow_host_has_queued_all_calls(calls, delay_ms):
-    assert gate_delay_s(calls) == pytest.approx(delay_ms / 1e3)
-    assert gate_delay_s(calls) >= 0.2e-3 * min(calls, 10) + 0.45e-3 * max(0, calls - 10)
+    assert gate_delay_ms(calls) == pytest.approx(delay_ms)
+    assert gate_delay_ms(calls) >= 0.2 * min(calls, 10) + 0.45 * max(0, calls - 10)
 
 
 @pytest.mark.parametrize(
@@ -94,3 +122,55 @@ def test_kernels_have_less_time_than_a_first_call(said, patience, waited_for):
     assert (gone.value.report.status, gone.value.report.message) == (Status.TIMED_OUT, waited_for)
     theirs.close()
     link.close()
+
+
+def test_the_usual_part_is_not_the_workers():
+    own = OwnTime()
+    assert own.beyond("case", 10.0, 0.2) == pytest.approx(9.8)
+    assert own.beyond("case", 10.0, 0.2) == pytest.approx(9.8)
+
+
+def test_who_has_the_gpu_while_words_come_right_has_it_on_the_clock():
+    own = OwnTime()
+    own.beyond("case", 10.0, 0.2)
+    assert own.beyond("case", 10.0, 2.2) == pytest.approx(
+        9.8
+    )  # 7.8 of calls, 2 taken from the judge
+
+
+def test_memory_that_is_placed_badly_is_nobodys_claim():
+    """One worker's words take 0.02 ms more to come right, in every burst: hers and nobody else's."""
+    own = OwnTime()
+    for held_ms in (0.24, 0.221, 0.22):
+        own.rehearsed("case", "slow", held_ms)
+    own.rehearsed("case", "fast", 0.2)
+    assert own.beyond("case", 10.2, 0.2, "fast") == pytest.approx(10.0)
+    assert own.beyond("case", 10.22, 0.22, "slow") == pytest.approx(10.0)
+    assert own.beyond("case", 10.32, 0.32, "slow") == pytest.approx(10.1), "who disturbs it pays"
+    assert own.beyond("case", 10.3, 0.3, "fast") == pytest.approx(10.1)
+    assert own.beyond("case", 10.22, 0.22, "not rehearsed") == pytest.approx(10.02)
+    assert own.beyond("other case", 10.2, 0.2, "slow") == pytest.approx(10.0)
+
+
+def test_no_more_is_believed_of_memory_than_was_ever_seen():
+    own = OwnTime()
+    own.rehearsed("case", "slow", 5.2)
+    own.rehearsed("case", "fast", 0.2)
+    own.beyond("case", 10.2, 0.2, "fast")
+    assert own.beyond("case", 15.2, 5.2, "slow") == pytest.approx(15.2 - 0.23)
+
+
+def test_no_more_is_taken_off_than_it_took():
+    own = OwnTime()
+    own.rehearsed("case", "slow", 0.5)
+    own.rehearsed("case", "fast", 0.2)
+    own.beyond("case", 10.2, 0.2, "fast")
+    assert own.beyond("case", 10.22, 0.22, "slow") == pytest.approx(10.0)
+
+
+def test_disturbing_ones_own_bursts_moves_nobody_elses():
+    own = OwnTime()
+    for _ in range(20):
+        own.beyond("case", 12.0, 5.0)
+    assert own.beyond("case", 10.0, 0.2) == pytest.approx(9.8)
+    assert own.beyond("other case", 10.0, 0.4) == pytest.approx(9.6)

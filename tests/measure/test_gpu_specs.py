@@ -1,17 +1,21 @@
-"""The table of GPUs: parts by what NVML counts, rates at a clock, blocks that fit on a multiprocessor."""
+"""What a GPU could do: its constants and the roofline."""
 
 from __future__ import annotations
 
 import ast
+import importlib.util
 from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from harness.cli.commands.profile import Roofs, draw_roofline, roofs
 from harness.measure import gpu_specs
+from harness.measure.roofline import ceilings
+from harness.problems import get_problem
 from harness.schema import Machine
-from tests.board.factory import CPU, H200
+from tests.board.factory import CASES, CPU, H200
 
 ROOT = Path(__file__).resolve().parents[2]
 H100 = H200.model_copy(update={"memory_gib": 80.0})
@@ -86,3 +90,33 @@ def test_no_other_module_writes_such_figures() -> None:
         tree = ast.parse(path.read_text(encoding="utf-8"))
         numbers = {repr(node.value) for node in ast.walk(tree) if isinstance(node, ast.Constant)}
         assert path.name == "gpu_specs.py" or not numbers & figures, path
+
+
+PROBLEM = get_problem("attention_forward")
+
+
+def test_roofs_are_the_chip_s_own_and_follow_the_head_dimension() -> None:
+    case = CASES["hdim128_seq8k"]
+    flops, io_bytes = PROBLEM.flops(case), PROBLEM.io_bytes(case)
+    told = roofs(ceilings(case, H200, 0, PROBLEM), flops, io_bytes)
+    assert told is not None
+    assert told.tensor_tflops == pytest.approx(989.5)
+    assert told.memory_tb_s == pytest.approx(4.8)
+    # a score costs 4 headdim FLOP and one exponential: at headdim 64 both units would be as busy
+    assert told.exp_tflops == pytest.approx(2 * told.tensor_tflops, rel=1e-3)
+
+
+def test_an_unknown_chip_has_no_roofs() -> None:
+    case = CASES["hdim128_seq8k"]
+    assert roofs(ceilings(case, CPU, 0, PROBLEM), PROBLEM.flops(case), 1) is None
+
+
+@pytest.mark.skipif(
+    importlib.util.find_spec("matplotlib") is None, reason="matplotlib is not installed"
+)
+def test_the_roofline_is_drawn_twice(tmp_path: Path) -> None:
+    png, svg = draw_roofline(
+        "mine", 8.6e9 / 12.6e6, 8.6e9 / 51e6, Roofs(989, 1978, 4.8), tmp_path / "roofline"
+    )
+    assert png.read_bytes().startswith(b"\x89PNG")
+    assert "<svg" in svg.read_text()

@@ -23,6 +23,7 @@ from harness.judge.inputs import Inputs  # noqa: E402
 from harness.judge.numerics import Reference, error_of  # noqa: E402
 from harness.problems import PROBLEMS, get_problem  # noqa: E402
 from harness.problems import attention_backward_tensors as tensors  # noqa: E402
+from harness.problems.base import Probe  # noqa: E402
 from harness.schema import Case, Claims, Dtype, Kind, Speedup  # noqa: E402
 from tests.board.factory import result  # noqa: E402
 
@@ -76,7 +77,7 @@ def test_several_results_and_float32_inputs_have_room_in_the_arenas():
     lse = BACKWARD.inputs(case)[4]
     assert (lse.shape, lse.dtype) == ((1, 3, 128), "fp32")
     room = 2 * (5 * case.q_bytes + 2048), 2 * 3 * case.q_bytes  # 1.5 KiB of lse, aligned
-    assert arena_sizes(BACKWARD, [case]) == room
+    assert arena_sizes(BACKWARD, [Probe(case)]) == room
 
 
 @pytest.mark.parametrize("claims", [Claims(), Claims(causal="false", seqlen_multiple=64)])

@@ -108,6 +108,42 @@ def test_the_forward_reference_is_the_definition(case, chunk, monkeypatch):
 
 
 @each_case
+@pytest.mark.parametrize("chunk", [1 << 27, 1 << 10])
+def test_lse_is_the_logarithm_of_each_rows_sum(case, chunk, monkeypatch):
+    monkeypatch.setattr(forward_tensors, "CHUNK_ELEMENTS", chunk)
+    kwargs = {"causal": case.causal, "sm_scale": -0.3, "return_lse": True}
+    q, k, _, *edges = inputs = drawn(forward_tensors, case, kwargs)
+    scores = q.double() @ k.double().repeat_interleave(case.heads // k.shape[1], 1).mT * -0.3
+    starts = edges[0].tolist() if edges else ()
+    want = scores.masked_fill(hidden_keys(q, k, case.causal, starts), -math.inf).exp().sum(-1).log()
+    for found in (forward_tensors.exact(inputs, kwargs), forward_tensors.contract(inputs, kwargs)):
+        assert [tuple(x.shape) for x in found] == [s.shape for s in FORWARD.outputs(case, kwargs)]
+        assert found[1].dtype is torch.float32
+        torch.testing.assert_close(found[1].double(), want, rtol=1e-6, atol=1e-6)
+
+
+def test_a_row_without_a_key_has_no_lse():
+    q, k = torch.randn(1, 2, 5, 8), torch.randn(1, 2, 3, 8)
+    lse = forward_tensors.exact_lse((q, k, k), {"causal": True})
+    assert (lse == -math.inf).tolist() == [[[True, True, False, False, False]] * 2]
+
+
+@each_case
+def test_who_gives_lse_is_asked_for_it_on_the_timed_shape_and_near_it(case):
+    plain, more = (FORWARD.probes(case, ALL.model_copy(update={"lse": x})) for x in (False, True))
+    assert more[: len(plain)] == plain
+    asked = more[len(plain) :]
+    assert all(probe.kwargs["return_lse"] is True for probe in asked)
+    assert asked[0].case.question == case.question
+    assert {p.kwargs["causal"] for p in asked} == {p.kwargs["causal"] for p in plain}
+    assert {p.distribution for p in asked} == {"normal", "large_logits"}
+    axes = {p.case.kv_heads for p in plain}
+    assert {p.case.kv_heads for p in asked} == axes
+    lse = ALL.model_copy(update={"lse": True})
+    assert BACKWARD.probes(case, lse) == BACKWARD.probes(case, ALL)
+
+
+@each_case
 def test_some_rows_are_rows_of_the_whole(case, monkeypatch):
     monkeypatch.setattr(forward_tensors, "SAMPLED_ROWS", 20)
     kwargs = {"causal": case.causal, "sm_scale": None}

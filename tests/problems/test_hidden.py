@@ -13,7 +13,8 @@ from harness.engine.run_state import arena_sizes
 from harness.errors import SuiteError
 from harness.judge.secret import Secret
 from harness.problems import get_problem
-from harness.problems.hidden import hidden_cases
+from harness.problems.base import Probe
+from harness.problems.shapes import hidden_cases
 from harness.schema import Case, Claims
 
 CONFIGS = Path(__file__).resolve().parents[2] / "configs"
@@ -40,7 +41,8 @@ def test_lengths_heads_and_bursts_stay_in_their_range(key: bytes, suite: str) ->
         assert case.hidden
         assert Claims(seqlen_multiple=64).refusal(case)
         assert not Claims().refusal(case)
-        room, needed = arena_sizes(problem, asked.cases), arena_sizes(problem, [case])
+        room = arena_sizes(problem, [Probe(each) for each in asked.cases])
+        needed = arena_sizes(problem, [Probe(case)])
         assert all(mine <= theirs for mine, theirs in zip(needed, room, strict=True))
 
 

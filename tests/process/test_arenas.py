@@ -1,16 +1,18 @@
-"""Host arenas: memory without a name, which a passed descriptor opens and nobody can cut short."""
+"""Shared memory of inputs and outputs, and the driver below it."""
 
 from __future__ import annotations
 
+import ctypes
 import os
 import socket
 
 import pytest
 
-torch = pytest.importorskip("torch")
+pytest.importorskip("torch")
 
-from harness.process.cuda.arena_layout import ALIGN  # noqa: E402
-from harness.process.cuda.shared_memory import Arena  # noqa: E402
+from harness.process.cuda.arena_layout import ALIGN
+from harness.process.cuda.driver import CudaDriver
+from harness.process.cuda.shared_memory import Arena
 
 SPECS = [((2, 3), "fp32"), ((1, 5), "fp16")]
 
@@ -55,3 +57,33 @@ def test_there_is_room_for_what_was_asked(size):
 def test_what_does_not_fit_is_said(arena):
     with pytest.raises(ValueError, match="arena of 2048 bytes is too small for 3 tensors"):
         arena.carve([((1, 8), "fp16")] * 3)
+
+
+class Library:
+    """A driver whose every call returns `code`."""
+
+    def __init__(self, code):
+        self.code = code
+
+    def cuMemCreate(self, *_):  # noqa: N802
+        return self.code
+
+    def cuGetErrorName(self, _, place):  # noqa: N802
+        ctypes.cast(place, ctypes.POINTER(ctypes.c_char_p))[0] = b"ITS_NAME"
+
+
+def driver(code):
+    made = CudaDriver.__new__(CudaDriver)
+    made.lib = Library(code)
+    return made
+
+
+@pytest.mark.parametrize(("code", "kind"), [(2, MemoryError), (1, RuntimeError)])
+def test_a_full_gpu_is_told_from_a_fault(code, kind):
+    with pytest.raises(kind, match=rf"cuMemCreate: ITS_NAME \({code}\)") as caught:
+        driver(code).call("cuMemCreate")
+    assert type(caught.value) is kind
+
+
+def test_a_call_that_succeeds_says_nothing():
+    driver(0).call("cuMemCreate", 1)

@@ -1,4 +1,4 @@
-"""Packages of the user's own import path may be read; a home, the checkout and a disk may not."""
+"""What a sandbox shows of the file system."""
 
 from __future__ import annotations
 
@@ -11,8 +11,9 @@ import pytest
 
 from harness.process.child import Jail, sandbox_rules, untrusted_env
 from harness.process.project import HOME as ROOT
-from harness.process.sandbox import enter, search_path
-from harness.process.sandbox.search_path import DenyList
+from harness.process.sandbox import enter, readable
+from harness.process.sandbox.private_root import mirror
+from harness.process.sandbox.readable import DenyList
 
 
 @pytest.fixture
@@ -63,15 +64,15 @@ def test_folders_of_the_system(home: Path, entry: str) -> None:
 def test_a_link_opens_no_more_than_what_it_points_to(home: Path) -> None:
     for name, target in (("all", "/"), ("mine", home), ("keys", home / ".ssh")):
         (home / "lib" / name).symlink_to(target)
-        assert search_path.opened(shut(home), [str(home / "lib" / name)]) == []
+        assert readable.opened(shut(home), [str(home / "lib" / name)]) == []
     (home / "lib" / "good").symlink_to(home / "lib" / "fast")
-    assert search_path.opened(shut(home), [str(home / "lib" / "good")]) == [home / "lib" / "fast"]
+    assert readable.opened(shut(home), [str(home / "lib" / "good")]) == [home / "lib" / "fast"]
 
 
 def test_only_what_the_user_asked_for_is_told(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(home), str(home / "lib"), "/no/where"]))
     monkeypatch.setenv("LD_LIBRARY_PATH", "/")
-    assert list(search_path.refused(shut(home))) == [str(home), "/"]
+    assert list(readable.refused(shut(home))) == [str(home), "/"]
 
 
 def test_relative_entries_survive_another_working_folder(
@@ -79,7 +80,7 @@ def test_relative_entries_survive_another_working_folder(
 ) -> None:
     monkeypatch.chdir(home)
     monkeypatch.setenv("PYTHONPATH", "lib")
-    assert search_path.import_path()[0] == str(home / "lib")
+    assert readable.import_path()[0] == str(home / "lib")
 
 
 def test_the_homes_of_this_machine_are_shut(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -88,9 +89,9 @@ def test_the_homes_of_this_machine_are_shut(monkeypatch: pytest.MonkeyPatch) -> 
         [sys.executable, "-c", "import os, pwd; print(pwd.getpwuid(os.getuid()).pw_dir)"],
         capture_output=True, text=True, check=True,
     ).stdout.strip()  # fmt: skip
-    assert search_path.shut().refusal(Path(real).resolve())
-    assert search_path.shut(ROOT).refusal(ROOT / "results")
-    assert search_path.shut(ROOT).refusal(ROOT.parent)
+    assert readable.shut().refusal(Path(real).resolve())
+    assert readable.shut(ROOT).refusal(ROOT / "results")
+    assert readable.shut(ROOT).refusal(ROOT.parent)
 
 
 ATTACK = """
@@ -148,3 +149,83 @@ def test_no_import_path_opens_a_home_or_the_checkout(
     )  # fmt: skip
     assert done.stderr == ""
     assert done.stdout.split() == [str(speed), *["shut"] * len(secrets)]
+
+
+@pytest.fixture
+def roots(tmp_path: Path) -> tuple[Path, Path]:
+    """An old root with links of every kind, and an empty new one."""
+    old, new = tmp_path / "old", tmp_path / "new"
+    new.mkdir()
+    for folder in ("usr/bin", "data/venv/bin", "home/me/.ssh", "a/b"):
+        (old / folder).mkdir(parents=True)
+    (old / "bin").symlink_to("usr/bin")
+    (old / "home/me/venv").symlink_to("/data/venv")
+    (old / "a/up").symlink_to("../data")
+    (old / "a/through").symlink_to("up/../home")
+    (old / "loop").symlink_to("loop")
+    (old / "gone").symlink_to("/nowhere")
+    return new, old
+
+
+def tree(root: Path) -> set[str]:
+    return {str(path.relative_to(root)) for path in root.rglob("*")}
+
+
+@pytest.mark.parametrize(
+    ("path", "leads_to", "made"),
+    [
+        ("/usr/bin", "/usr/bin", {"usr"}),
+        ("/bin", "/usr/bin", {"bin", "usr"}),
+        ("/home/me/venv/bin", "/data/venv/bin",
+         {"home", "home/me", "home/me/venv", "data", "data/venv"}),
+        ("/a/up/venv", "/data/venv", {"a", "a/up", "data"}),
+        ("/a/through/me", "/home/me", {"a", "a/through", "a/up", "data", "home"}),
+    ],
+)  # fmt: skip
+def test_the_way_is_made_and_no_more(
+    roots: tuple[Path, Path], path: str, leads_to: str, made: set[str]
+) -> None:
+    assert mirror(Path(path), *roots) == Path(leads_to)
+    assert tree(roots[0]) == made
+    assert mirror(Path(path), *roots) == Path(leads_to), "a second time changes nothing"
+
+
+@pytest.mark.parametrize("path", ["/nowhere", "/loop", "/gone", "/usr/none/deeper"])
+def test_what_is_not_there_outside_is_not_there_inside(roots: tuple[Path, Path], path: str) -> None:
+    assert mirror(Path(path), *roots) is None
+
+
+def test_nothing_that_tells_of_users_or_services() -> None:
+    paths = readable.readable_paths()
+    for private in ("/etc", "/opt", "/run", "/var", "/root", "/home", "/proc", "/sys", "/", "/tmp"):
+        assert Path(private) not in paths
+    assert not [path for path in paths if path.is_relative_to("/etc/ssh")]
+    assert Path("/etc/passwd") not in paths
+    assert Path(sys.prefix) in paths
+
+
+def test_compilers_outside_usr_are_found_by_what_they_are(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    toolset, stray = tmp_path / "toolset", tmp_path / "work"
+    (toolset / "lib64" / "gcc").mkdir(parents=True)
+    tools = {"g++": toolset / "bin" / "g++", "gcc": stray / "bin" / "gcc"}
+    for tool in tools.values():
+        tool.parent.mkdir(parents=True)
+        tool.touch()
+    monkeypatch.setattr(readable.shutil, "which", tools.get)
+    found = readable.readable_paths.__wrapped__()
+    assert toolset in found
+    assert stray not in found, "a wrapper in somebody's folder does not open the folder"
+
+
+def test_one_gpu_s_node_and_the_control_nodes(monkeypatch: pytest.MonkeyPatch) -> None:
+    empty: list[Path] = []
+    names = ["nvidia0", "nvidia1", "nvidia10", "nvidiactl", "nvidia-uvm"]
+    monkeypatch.setattr(
+        Path, "glob", lambda self, what: [self / n for n in names] if what == "nvidia*" else empty
+    )  # fmt: skip
+    monkeypatch.setattr(Path, "is_dir", lambda self: False)
+    everything = {path.name for path in readable.gpu_nodes()}
+    assert everything == set(names)
+    assert {path.name for path in readable.gpu_nodes(1)} == {"nvidia1", "nvidiactl", "nvidia-uvm"}

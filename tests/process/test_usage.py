@@ -268,6 +268,44 @@ def test_shared_memory_is_counted_when_no_page_of_it_is_mapped() -> None:
     assert held.shared_bytes < 32 * MIB
 
 
+@root_only
+def test_shared_memory_that_grows_as_fast_as_a_file_in_memory_shrinks_is_counted(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(usage, "_numbers", lambda file: {"Shmem": 1 << 20})  # never moves
+    held = usage.Nameless(())
+    with mmap.mmap(-1, 64 * MIB) as kept:
+        kept.write(b"x" * len(kept))
+        held.look([os.getpid()])
+        assert held.shared_bytes == 0
+        monkeypatch.setattr(usage, "SHARED_AGAIN_S", 0.0)
+        held.look([os.getpid()])
+        assert 64 * MIB <= held.shared_bytes < 96 * MIB
+
+
+def test_managed_memory_is_what_is_mapped_of_the_driver_s_file(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    assert usage.managed_bytes(os.getpid()) == 0
+    maps = (
+        b"7f0000000000-7f0040000000 rw-s 7f97b6000000 00:06 177  /dev/nvidia-uvm\n"
+        b"7f0080000000-7f0090000000 rw-s 00000000 00:01 15372    /dev/zero (deleted)\n"
+    )
+    monkeypatch.setattr(usage.Path, "read_bytes", lambda _: maps)
+    assert usage.managed_bytes(os.getpid()) == 1 << 30
+
+
+def test_open_files_are_counted_by_the_room_for_them() -> None:
+    before = usage.descriptors(os.getpid())
+    assert 64 <= before < usage.DESCRIPTORS
+    high = os.dup2(0, 2 * before)
+    try:
+        assert usage.descriptors(os.getpid()) > 2 * before
+    finally:
+        os.close(high)
+    assert usage.descriptors(1 << 22) == 0
+
+
 def test_a_file_without_a_name_is_counted_where_it_lay(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

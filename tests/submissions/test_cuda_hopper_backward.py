@@ -19,18 +19,13 @@ SMEM_LIMIT_BYTES = 227 << 10
 WHOLE = 6e-4  # fp16 of P and dS gives 3.7e-4; a lost element of a tile gives more
 WHOLE_BF16 = 5e-3
 GENERAL, BF16 = "-DGENERAL=1", "-DBF16=1"
-LATE = ("-DDQ_LATE=1", "-DDV_LATE=0")
 CHOSEN = {  # headdim -> what is launched
     64: ("kernels/three.cu", ()),
-    128: ("kernels/backward.cu", LATE),
+    128: ("kernels/backward.cu", ()),
     256: ("kernels/wide.cu", ()),
 }
 needs_gxx = pytest.mark.skipif(not on_cpu.have_compiler(), reason="g++ is not on PATH")
-FUSED = {
-    "three-64": ("kernels/three.cu", 64, ()),
-    "ahead-128": ("kernels/backward.cu", 128, ()),
-    "late-128": ("kernels/backward.cu", 128, LATE),
-}
+FUSED = {"three-64": ("kernels/three.cu", 64, ()), "ahead-128": ("kernels/backward.cu", 128, ())}
 
 
 @pytest.fixture(scope="module")
@@ -40,19 +35,19 @@ def libraries(tmp_path_factory):
     return lambda *args, edit=None: on_cpu.compile_kernel(*args, cache, edit)
 
 
-def gradients(libraries, file, headdim, flags, problem, timing, seed, section=1, edit=None):
+def gradients(
+    libraries, file, headdim, flags, problem, timing, seed, section=1, edit=None, in_pieces=0
+):
     """All launches of a call; the errors of dq, dk, dv."""
     passes = libraries("kernels/passes.cu", headdim, (BF16,) if BF16 in flags else ())
     library = libraries(file, headdim, flags, edit=edit)
     if headdim == 64:
         problem.three(library, section, timing, seed)
-    else:
-        problem.preprocess(passes, on_cpu.EARLY)
-    if headdim == 256:
-        problem.wide(library, timing, seed)
     if headdim == 128:
-        problem.fused(library, 256, section, timing, seed)
-        problem.postprocess(passes, on_cpu.EARLY)
+        problem.fused(passes, library, section, timing, seed, in_pieces=in_pieces)
+    if headdim == 256:
+        problem.preprocess(passes, on_cpu.EARLY)
+        problem.wide(library, timing, seed)
     problem.sum_group(passes)
     return problem.errors()
 
@@ -187,15 +182,25 @@ def test_every_item_of_a_grid_runs_once_and_after_what_it_waits_for(
 
 # Each takes one thing away that the kernel needs; some order of events must show it.
 MISTAKES = {
-    "no barrier between writing dS and reading it": ("ahead-128", "if (!DQ_LATE) bar_sync(1, THREADS);", ""),
-    "a tile is loaded into a slot in use": ("ahead-128", "load_tile(tile + 2, stage + 2 >=", "load_tile(tile + 2, stage + 1 >="),
+    "dS over one in use": ("ahead-128", "    mbar_wait(ds_full, ds_parity);  ", ""),
+    "dS is not fenced before others read it": ("ahead-128", "store_ds(ds_tile); proxy_fence();", "store_ds(ds_tile);"),
+    "a tile is loaded into a slot in use": ("ahead-128", "load_tile(item, tile + 2, stage + 2 >=", "load_tile(item, tile + 2, stage + 1 >="),
     "dQ written over before it was read": ("ahead-128", "bulk_wait_read(); __syncwarp();    ", "__syncwarp();"),
-    "late dQ: dS over one in use": ("late-128", "mbar_wait(ds_full, ds_parity), store_ds", "store_ds"),
     "nobody waits for dS": ("three-64", "mbar_wait(ds_full + 8 * before, ds_parity);  ", ""),
     "a tile is loaded into a slot in use, by the spare warp": ("three-64", "if (i >= STAGES) mbar_wait", "if (0) mbar_wait"),
     "two buffers of dS": ("three-64", "DS_BUFFERS = 3;", "DS_BUFFERS = 2;"),
     "dS is not fenced": ("three-64", "proxy_fence(); __syncwarp(); mbar_arrive_if(ds", "mbar_arrive_if(ds"),
     "nobody waits for the sums to be preprocessed": ("three-64", "pass.preprocess_share(item.section, ", "0, (item.section, "),
+}  # fmt: skip
+
+
+# Of blocks that take one item after the other, here all of a grid by one, and of kv blocks in pieces
+ITEM_MISTAKES = {
+    "k of the next item over one in use": ("    bar_sync(1, THREADS);                                        // everybody is", "    // everybody is"),
+    "v, q and do of the next item over ones in use": ("    mbar_wait(ds_full, ds_parity);\n    wgmma_fence(); issue_dq", "    wgmma_fence(); issue_dq"),
+    "parities of k and v stay": ("kv_parity ^= 1;", ""),
+    "the first piece stores": ("== PIECES - 1;", "== 0;"),
+    "each piece has all tiles": ("x.end = from + all * (piece + 1) / pieces;", "x.end = tiles;"),
 }  # fmt: skip
 
 
@@ -235,6 +240,36 @@ def test_a_mistake_shows(libraries, mistake):
         return gradients(libraries, *FUSED[build], problem, timing, seed, edit=edit)
 
     shows(*change, attempt)
+
+
+@needs_gxx
+@pytest.mark.parametrize("in_pieces", [1, 3, 6])
+def test_pieces_of_kv_blocks(libraries, in_pieces):
+    """Of 330 query rows three tiles each; without causality, as they are launched."""
+    problem = on_cpu.Problem(2, 330, 128, False)
+    how = (problem, on_cpu.RANDOM, in_pieces)
+    errors = gradients(libraries, *FUSED["ahead-128"], *how, section=2, in_pieces=in_pieces)
+    assert max(errors.values()) < WHOLE, errors
+
+
+@needs_gxx
+@pytest.mark.parametrize("mistake", ITEM_MISTAKES)
+def test_a_mistake_between_items_shows(libraries, mistake):
+    def attempt(timing, seed, edit):
+        problem = on_cpu.Problem(3, 200, 128, False)
+        how = (problem, timing, seed)
+        return gradients(libraries, *FUSED["ahead-128"], *how, edit=edit, in_pieces=2)
+
+    assert max(attempt(on_cpu.RANDOM, 0, None).values()) < WHOLE
+    shows(*ITEM_MISTAKES[mistake], attempt)
+
+
+@pytest.mark.parametrize(
+    ("blocks", "seqlen", "whole"), [(2048, 512, 1980), (132, 512, 132), (5, 65, 0), (5, 64, 5)]
+)
+def test_kv_blocks_of_the_last_wave_are_cut(submission, blocks, seqlen, whole):
+    """Those that do not fill 132 multiprocessors; not below a tile of query rows a piece."""
+    assert submission.whole_blocks(blocks, 132, seqlen) == whole
 
 
 @needs_gxx
@@ -288,7 +323,7 @@ def test_shared_memory_is_what_the_kernels_lay_out(submission):
     m, n = 64, 128
     k_v, q_do, ds = 2 * n * 128 * 2, 2 * 3 * m * 128 * 2, 2 * n * m * 2
     dq, stats, barriers = 8 * 32 * 32 * 4, 2 * 3 * m * 4, 2 * 3 + 2 + 2
-    wanted = k_v + q_do + ds + dq + stats + 8 * barriers
+    wanted = k_v + q_do + ds + dq + stats + 8 * barriers + 2 * 4  # and two words
     assert submission.fused_smem_bytes() == wanted <= SMEM_LIMIT_BYTES
     promised = f"// promise: smem_bytes={wanted} "
     assert promised in (FOLDER / submission.FILES["ahead"]).read_text()
@@ -298,21 +333,23 @@ def test_shared_memory_is_what_the_kernels_lay_out(submission):
     assert submission.three_smem_bytes() == wanted <= SMEM_LIMIT_BYTES
 
 
-SECTIONS = [  # headdim, causal, rows -> MB of q, do and sums that are walked together
-    (64, True, 1, 16), (64, False, 2048, 16), (64, True, 2049, 32), (64, False, 16384, 32),
-    (128, True, 512, 8), (128, True, 1024, 8), (128, True, 1025, 32), (128, True, 16384, 32),
-    (128, False, 1, 8), (128, False, 16384, 8), (256, True, 1, 32), (256, False, 16384, 32),
+CLASSES = [  # headdim, causal, rows -> MB of q, do and sums that are walked together, stays, cuts
+    (64, True, 1, 16, 0, 0), (64, False, 2048, 16, 0, 0), (64, True, 2049, 32, 0, 0),
+    (64, False, 16384, 32, 0, 0), (128, True, 512, 8, 1, 0), (128, True, 513, 16, 1, 0),
+    (128, True, 1025, 32, 1, 0), (128, True, 16384, 32, 0, 0), (128, False, 1, 8, 1, 0),
+    (128, False, 2048, 8, 1, 0), (128, False, 16384, 16, 1, 1), (256, True, 1, 32, 0, 0),
+    (256, False, 16384, 32, 0, 0),
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("headdim", "causal", "seqlen", "megabytes"), SECTIONS)
+@pytest.mark.parametrize(("headdim", "causal", "seqlen", "megabytes", "stays", "cuts"), CLASSES)
 def test_classes_of_shapes_choose_among_what_was_measured(
-    submission, headdim, causal, seqlen, megabytes
+    submission, headdim, causal, seqlen, megabytes, stays, cuts
 ):
     file, flags = CHOSEN[headdim]
     build = submission.build_for(headdim, seqlen, causal)
     assert (submission.FILES[build.rung], build.flags) == (file, flags)
-    assert build.section_bytes == megabytes << 20
+    assert build[2:] == (megabytes << 20, stays, cuts)
     general = submission.build_for(headdim, seqlen, causal, general=True)
     assert general == build._replace(flags=(*flags, GENERAL))
 
@@ -362,6 +399,7 @@ def test_what_a_call_launches(submission, monkeypatch, headdim, group, launches)
 
     face = type("Face", (), {"getPtr": lambda _: 0})
     monkeypatch.setattr(submission, "_tensor_map", lambda *_: face())
+    monkeypatch.setattr(submission, "_multiprocessors", lambda _: 132)
     monkeypatch.setattr(submission, "_function", lambda name, *_, flags, **__: (name, flags))
     q, k = (torch.zeros(2, 4 // n, 70, headdim, dtype=torch.bfloat16) for n in (1, group))
     plan = submission.Plan(
@@ -541,9 +579,9 @@ def test_the_grid_reads_its_builds(submission, check, monkeypatch):
     grid = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(grid)
     assert grid.chosen_builds(submission, []) == {"submission": None}
-    texts = ["a=ahead -DDQ_LATE=1 -DDV_LATE=0", "p=three section=16"]
+    texts = ["a=ahead stays cuts -DGENERAL=1", "p=three section=16"]
     found = grid.chosen_builds(submission, texts)
-    assert found["a"] == submission.BUILDS[128]
+    assert found["a"] == submission.Build("ahead", (GENERAL,), stays=True, cuts=True)
     assert found["p"] == submission.Build("three", section_bytes=16 << 20)
     for wrong in ("a=nowhere", "a=", "a", "p=three section=x", "p=three section", "p=three 16"):
         with pytest.raises(SystemExit, match=re.escape(f"--build {wrong!r}")):

@@ -1,10 +1,7 @@
-"""The Triton submissions and baselines, run on the CPU by Triton's interpreter.
-
-The kernels are loaded in child processes: TRITON_INTERPRET is read when triton is imported, and
-@triton.autotune would time its candidates, for which the interpreter has no driver.
-"""
+"""The Triton and Gluon kernels on the CPU: numbers under the interpreter, and what they need of a Hopper."""
 
 import functools
+import importlib.util
 import json
 import os
 import subprocess
@@ -100,3 +97,129 @@ def test_matches_the_float64_reference(kernel: str, case: str) -> None:
     assert error["worst_row"] < 2e-3
     if kernel == "submissions/triton_champion":
         assert error["lse"] < 1e-3
+
+
+HERE = Path(__file__).resolve().parent
+SHARED_BYTES_OF_A_PROGRAM = 227 * 1024  # sm_90
+
+# (batch, heads, seqlen, headdim), causal, sm_scale, inputs
+INTERPRET = """
+import importlib.util, json, sys
+import torch
+from harness.problems import attention_backward_tensors as tensors  # noqa: E402
+from harness.schema import Case  # noqa: E402
+spec = importlib.util.spec_from_file_location("submission", sys.argv[1])
+module = importlib.util.module_from_spec(spec)
+sys.modules["submission"] = module
+spec.loader.exec_module(module)
+for shape, causal, scale, kind in json.load(sys.stdin):
+    case = dict(zip(("batch", "heads", "seqlen", "headdim"), shape), causal=causal, name="x")
+    kwargs = {"causal": causal, "sm_scale": scale}
+    generator, device = torch.Generator().manual_seed(0), torch.device("cpu")
+    inputs = tensors.make_inputs(Case(**case), kind, generator, device, kwargs)
+    found = module.custom_attention_backward(*inputs, **kwargs)
+    pairs = zip(found, tensors.exact(inputs, kwargs))
+    print(json.dumps([((a.double() - b).norm() / b.norm()).item() for a, b in pairs]))
+"""
+GRADIENTS = [
+    [(1, 2, 200, 64), True, 0.1, "large_logits"],
+    [(2, 1, 77, 32), False, None, "normal"],
+    [(1, 1, 160, 128), True, None, "offset_v"],
+    [(1, 1, 130, 256), True, 0.05, "spiky_do"],  # split
+]
+
+
+def child(command: list[str], **options: object) -> list[object]:
+    done = subprocess.run(
+        [sys.executable, *command],
+        check=False,
+        capture_output=True,
+        text=True,
+        timeout=300,
+        **options,
+    )
+    assert done.returncode == 0, done.stderr
+    return [json.loads(line) for line in done.stdout.splitlines()]
+
+
+def test_gradients_under_the_interpreter() -> None:
+    environment = {**os.environ, "TRITON_INTERPRET": "1", "PYTHONPATH": str(ROOT)}
+    entry = ROOT / "submissions" / "triton_backward" / "submission.py"
+    errors = child(["-c", INTERPRET, str(entry)], input=json.dumps(GRADIENTS), env=environment)
+    assert len(errors) == len(GRADIENTS)
+    for case, mine in zip(GRADIENTS, errors, strict=True):
+        assert max(mine) < 1.2e-3, (case, mine)
+
+
+def test_what_is_frozen_was_a_candidate() -> None:
+    entry = ROOT / "submissions" / "triton_backward" / "submission.py"
+    spec = importlib.util.spec_from_file_location("triton_backward", entry)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    assert {headdim for _, headdim in module.FROZEN} == {64, 128, 256}
+    for (_, headdim), (keys, queries) in module.FROZEN.items():
+        assert keys in module.KEYS_TILES[headdim]
+        assert queries in module.QUERIES_TILES[headdim]
+
+
+def test_the_tightest_tiles_do_not_spill(tmp_path: Path) -> None:
+    environment = {**os.environ, "TRITON_CACHE_DIR": str(tmp_path)}
+    environment.pop("TRITON_INTERPRET", None)
+    rows = child([str(HERE / "compile_backward_tiles.py"), "--first", "256"], env=environment)
+    assert [row["kernel"] for row in rows] == ["keys", "keys", "queries"]  # dv and dk apart
+    for row in rows:
+        assert row["stack"] == 0, row
+        assert row["shared"] <= SHARED_BYTES_OF_A_PROGRAM, row
+
+
+COMPILER = Path(__file__).with_name("compile_for_hopper.py")
+COMPILED = [
+    "submissions/triton_champion",
+    "submissions/gluon_champion",
+    "submissions/gluon_template",
+    "baselines/triton_flash_v3",
+]
+
+
+@pytest.fixture(scope="module", params=COMPILED, ids=lambda path: path.split("/")[1])
+def needs(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> tuple[str, dict[str, dict[str, int]]]:
+    """Name of a kernel and what it needs at headdim 64, 128 and 256."""
+    environment = {**os.environ, "TRITON_CACHE_DIR": str(tmp_path_factory.mktemp("triton"))}
+    environment.pop("TRITON_INTERPRET", None)
+    entry = ROOT / request.param / "submission.py"
+    child = subprocess.run(
+        [sys.executable, str(COMPILER), str(entry), "64", "128", "256"],
+        check=False,
+        capture_output=True,
+        text=True,
+        env=environment,
+        timeout=600,
+    )
+    assert child.returncode == 0, child.stderr
+    return entry.parent.name, json.loads(child.stdout.splitlines()[-1])
+
+
+def test_fits_the_shared_memory_of_hopper(needs: tuple[str, dict[str, dict[str, int]]]) -> None:
+    for headdim, need in needs[1].items():
+        assert need["cubin_bytes"] > 0, headdim
+        assert need["shared_bytes"] <= SHARED_BYTES_OF_A_PROGRAM, headdim
+
+
+def test_scores_run_ahead_where_the_champion_says_so(
+    needs: tuple[str, dict[str, dict[str, int]]],
+) -> None:
+    name, by_headdim = needs
+    if name != "triton_champion":
+        pytest.skip("only triton_champion uses the trick")
+    assert [by_headdim[h]["waits_under_if"] for h in ("64", "128", "256")] == [0, 1, 1]
+
+
+def test_lse_costs_nothing_where_nobody_asks_for_it(
+    needs: tuple[str, dict[str, dict[str, int]]],
+) -> None:
+    name, by_headdim = needs
+    if name != "triton_champion":
+        pytest.skip("only triton_champion gives it")
+    assert [by_headdim[h]["logarithms"] for h in ("64", "128", "256")] == [0, 0, 0]

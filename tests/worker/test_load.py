@@ -1,10 +1,14 @@
-"""Which status an exception of a submission means."""
+"""Loading a submission and what its autotuner chose."""
 
 from __future__ import annotations
+
+from types import ModuleType
+from typing import Any
 
 import pytest
 
 from harness.schema import Status
+from harness.worker.introspect import MAX_LENGTH, MAX_LINES, tuned
 from harness.worker.load import classify
 
 
@@ -21,3 +25,43 @@ from harness.worker.load import classify
 )
 def test_only_who_says_so_on_purpose_is_unsupported(cause: Exception, status: Status) -> None:
     assert classify(cause, importing=False) is status
+
+
+def module(**names: Any) -> ModuleType:
+    made = ModuleType("submission")
+    vars(made).update(names)
+    return made
+
+
+def test_a_module_s_own_search() -> None:
+    assert tuned(module(_chosen={("H200", 64): (128, 64)})) == ["_chosen ('H200', 64): (128, 64)"]
+
+
+def test_triton_s_autotuner() -> None:
+    triton = pytest.importorskip("triton")
+    config = triton.Config({"BLOCK_M": 128}, num_warps=8)
+
+    class Autotuner:
+        def __init__(self) -> None:
+            self.cache = {(64, "fp16"): config}
+
+    (line,) = tuned(module(kernel=Autotuner()))
+    assert line.startswith("kernel (64, 'fp16'): BLOCK_M: 128")
+    assert "num_warps: 8" in line
+    assert triton.runtime.autotuner.Autotuner.__name__ == "Autotuner"  # the name that is looked for
+
+
+def test_nothing_to_tell() -> None:
+    assert tuned(None) == []
+    assert tuned(module(_chosen=3, other={"a": 1})) == []
+
+
+def test_a_submission_cannot_say_too_much() -> None:
+    class Rude:
+        def __str__(self) -> str:
+            raise SystemError
+
+    assert tuned(module(_chosen={1: Rude()})) == []
+    told = tuned(module(_chosen=dict.fromkeys(range(999), "x" * 9999)))
+    assert len(told) == MAX_LINES
+    assert {len(line) for line in told} == {MAX_LENGTH}

@@ -22,10 +22,12 @@ import yaml
 from pydantic import ValidationError
 
 from harness.catalog.source_files import read_file
+from harness.catalog.suites import known_suites
 from harness.cli.arguments import whole
 from harness.errors import EXIT_OK, UnavailableError, UsageError, typed
 from harness.problems import get_problem
 from harness.process.project import root
+from harness.process.text import shown
 from harness.schema import Case, Suite
 
 MOST_BYTES = 64 << 20
@@ -33,7 +35,10 @@ DTYPES = {"float16": "fp16", "bfloat16": "bf16"}
 BASELINES = ("sdpa_cudnn", "sdpa_flash", "flash_attn_2", "flash_attn_3", "flash_attn_4")
 BURST_FLOPS = 3e12  # some 6 ms on an H200
 MOST_BURST = 24
+#: What a value of another kind, size, depth or name than a definition has can raise.
+ODD = (ArithmeticError, LookupError, OSError, RecursionError, TypeError, ValueError)
 FLOPS = get_problem("attention_forward").flops
+FILE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,79}")  # a suite's: of one file, in one folder
 
 
 def add_flags(parser: argparse.ArgumentParser) -> None:
@@ -50,9 +55,11 @@ def run(args: argparse.Namespace) -> int:
     """0: written; 2: a file is wrong, or there already; 3: no workload can be a case here."""
     name, shared = _definition(args.definition)
     suite = args.name or name
+    if not FILE_NAME.fullmatch(suite):
+        raise UsageError(f"{shown(suite, 80)!r} is no name of a suite", "take another: --name NAME")
     path = root() / "configs" / f"{suite}.yaml"
-    if path.exists():
-        raise UsageError(f"{path} is there already", "take another name: --name NAME")
+    if path.exists() or suite in known_suites(path.parent):  # also of what comes along
+        raise UsageError(f"{suite}: a suite is called so already", "take another name: --name NAME")
     found = [
         _case(told, shared, args.workloads, line) for line, told in _lines(args.workloads, name)
     ]
@@ -95,7 +102,7 @@ def _definition(path: Path) -> tuple[str, dict[str, Any]]:
             int(axes[axis]["value"]) for axis in ("num_qo_heads", "num_kv_heads", "head_dim")
         )
         name = str(told["name"])
-    except (ValueError, KeyError, TypeError) as cause:
+    except ODD as cause:
         raise UsageError(f"{path}: no definition: {type(cause).__name__} {cause}", hint) from None
     shared = {"heads": heads, "kv_heads": kv_heads, "headdim": headdim, "dtype": DTYPES[dtype]}
     return name, shared | {"causal": "causal" in name}
@@ -107,7 +114,7 @@ def _lines(path: Path, name: str) -> Iterator[tuple[int, Any]]:
     for number, line in enumerate(text.splitlines(), start=1):
         try:
             told = json.loads(line) if line.strip() else None
-        except ValueError as cause:
+        except (ValueError, RecursionError) as cause:
             raise UsageError(f"{path}:{number}: not JSON: {cause}", "mend that line") from None
         if isinstance(told, dict) and told.get("definition") == name:
             yield number, told.get("workload")
@@ -130,8 +137,8 @@ def _case(told: Any, shared: dict[str, Any], path: Path, line: int) -> Case | No
     except ValidationError as cause:
         first = cause.errors()[0]
         said = f"{'.'.join(map(str, first['loc']))}: {first['msg']}"
-    except (ValueError, KeyError, TypeError, IndexError) as cause:
-        said = f"{type(cause).__name__} {cause}"
+    except ODD as cause:
+        said = shown(f"{type(cause).__name__} {cause}", 400)
     raise UsageError(f"{path}:{line}: no workload: {said}", "mend that line, or take it out")
 
 
@@ -156,6 +163,8 @@ def _indptr(told: Any, name: str, path: Path) -> list[int]:
     Its path counts from the trace set's folder, which lies at or above the workloads' file.
     """
     source = told["inputs"][name]
+    if Path(source["path"]).is_absolute() or ".." in Path(source["path"]).parts:
+        raise ValueError(f"inputs.{name}: {source['path']!r:.200} leads out of the trace set")
     files = [folder / source["path"] for folder in path.resolve().parents]
     file = next((each for each in files if each.is_file()), None)
     if file is None:
@@ -182,7 +191,7 @@ def _text(name: str, what: str, cases: Sequence[Case], args: argparse.Namespace)
     )
     listed = [json.dumps(case.model_dump(mode="json")) for case in cases]  # which is YAML too
     return (
-        f"# Imported from {args.definition.name} and {args.workloads.name}, a case a shape.\n"
+        f"# Imported from {shown(args.definition.name)} and {shown(args.workloads.name)}.\n"
         + yaml.safe_dump(head, sort_keys=False)
         + f"baselines: [{', '.join(BASELINES)}]\ncases:\n"
         + "".join(f"  - {each}\n" for each in listed)

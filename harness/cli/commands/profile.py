@@ -7,15 +7,15 @@ from __future__ import annotations
 
 import argparse
 import sys
+from dataclasses import dataclass
 from pathlib import Path
 
 from harness.catalog.entrants import find_entrants
 from harness.catalog.suites import load_suite
 from harness.cli.commands import build as build_command
-from harness.cli.commands import roofline_picture
 from harness.errors import EXIT_OK, UnavailableError
 from harness.measure.machine import inspect_machine
-from harness.measure.roofline import ceilings
+from harness.measure.roofline import Ceilings, ceilings
 from harness.problems import get_problem
 from harness.process.project import HOME, base
 from harness.schema import Case, Entrant, Kind, Machine, Suite
@@ -103,18 +103,13 @@ def one(entrant: Entrant, case: Case, machine: Machine, kernel: str, stem: Path)
     heaviest = max(profiles, key=lambda profile: profile.duration_us)
     problem = get_problem(entrant.manifest.problem)
     flops = problem.flops(case)
-    point = roofline_picture.Point(
-        f"{entrant.name} {case.name}", flops, heaviest.dram_bytes or 1.0, heaviest.duration_us / 1e6
-    )
-    roofs = roofline_picture.roofs(
-        ceilings(case, machine, 0, problem), flops, problem.io_bytes(case)
-    )
-    if roofs is None:
+    chip = roofs(ceilings(case, machine, 0, problem), flops, problem.io_bytes(case))
+    if chip is None:
         print("no picture: add this GPU to PARTS in harness/measure/gpu_specs.py")
         return
-    for path in roofline_picture.draw_roofline(
-        [point], roofs, stem.with_name(f"{stem.name}_{case.name}")
-    ):
+    name, place = f"{entrant.name} {case.name}", stem.with_name(f"{stem.name}_{case.name}")
+    intensity = flops / (heaviest.dram_bytes or 1.0)
+    for path in draw_roofline(name, intensity, flops / heaviest.duration_us / 1e6, chip, place):
         print(f"picture: {path}")
 
 
@@ -126,3 +121,62 @@ def command_for(folder: Path, manifest: str, case: Case) -> list[str]:
     """
     words = [str(HOME), str(folder), manifest, case.model_dump_json()]
     return [sys.executable, "-c", PROGRAM, *words]
+
+
+@dataclass(frozen=True)
+class Roofs:
+    """What the chip could do at its boost clock."""
+
+    tensor_tflops: float
+    exp_tflops: float
+    """FLOP rate at which the exponentials alone would fill the time."""
+    memory_tb_s: float
+
+
+def roofs(told: Ceilings, flops: float, io_bytes: float) -> Roofs | None:
+    """The same limits as rates, or None where the chip is not known."""
+    if not (told.tensor_ms and told.exp_ms and told.memory_ms):
+        return None
+    tensor, exp = flops / told.tensor_ms / 1e9, flops / told.exp_ms / 1e9
+    return Roofs(tensor, exp, memory_tb_s=io_bytes / told.memory_ms / 1e9)
+
+
+def draw_roofline(
+    name: str, intensity: float, tflops: float, chip: Roofs, stem: Path
+) -> list[Path]:
+    """Writes `stem`.png and `stem`.svg: log-log, FLOP per DRAM byte against TFLOP/s.
+
+    The memory roof rises, the tensor and exp roofs are flat. Raises ProfileUnavailableError without
+    matplotlib.
+    """
+    try:
+        from matplotlib.backends.backend_svg import FigureCanvasSVG
+        from matplotlib.figure import Figure
+    except ImportError:
+        raise counters.ProfileUnavailableError(
+            "the roofline picture needs matplotlib; run: pip install '.[profile]'"
+        ) from None
+    figure = Figure(figsize=(7.0, 4.5), layout="constrained")
+    FigureCanvasSVG(figure)
+    axes = figure.add_subplot()
+    tensor, memory = chip.tensor_tflops, chip.memory_tb_s
+    ridge = tensor / memory
+    left, right = min(intensity, ridge) / 8, max(intensity, ridge) * 8
+    axes.plot([left, ridge, right], [left * memory, tensor, tensor], color="black")
+    axes.text(right, tensor, f"tensor {tensor:.0f}", ha="right", va="bottom")
+    axes.axhline(chip.exp_tflops, color="tab:red", linestyle="--")
+    axes.text(left, chip.exp_tflops, f" exp {chip.exp_tflops:.0f}", color="tab:red", va="bottom")
+    axes.text(
+        left * 1.3, left * 1.3 * memory, f"memory {memory:.1f} TB/s",
+        rotation=45, rotation_mode="anchor", transform_rotates_text=True, va="bottom",
+    )  # fmt: skip
+    axes.plot([intensity], [tflops], marker="o", linestyle="none")
+    place = (intensity, tflops)
+    axes.annotate(f"{name} {tflops:.0f}", place, textcoords="offset points", xytext=(6, -4))
+    axes.set(xscale="log", yscale="log", xlabel="FLOP per byte of DRAM traffic", ylabel="TFLOP/s")
+    axes.set_xlim(left, right)
+    axes.set_ylim(min(tflops, left * memory) / 2, tensor * 2)
+    written = [stem.with_suffix(".png"), stem.with_suffix(".svg")]
+    for path in written:
+        figure.savefig(path, dpi=150)
+    return written

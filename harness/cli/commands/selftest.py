@@ -9,8 +9,8 @@ import time
 from collections.abc import Sequence
 
 from harness.cli.arguments import whole
-from harness.cli.selftest import ablate, plan
 from harness.cli.selftest import corpus as selftest_corpus
+from harness.cli.selftest import plan
 from harness.errors import (
     EXIT_OK,
     EXIT_SUBMISSION_FAILED,
@@ -44,7 +44,7 @@ def run(args: argparse.Namespace) -> int:
     specimens = choose(selftest_corpus.load_corpus(), args.names)
     started = time.monotonic()
     if args.ablate:
-        return report_ablation(ablate.ablate(specimens, machine, level, show_ablated), args.json)
+        return report_ablation(plan.ablate(specimens, machine, level, show_ablated), args.json)
     outcomes = plan.run_corpus(specimens, machine, level, show=show, size=args.batch, row=show_row)
     if args.json:
         document = {"machine": machine.gpu, "sandbox": level, **counts(outcomes)}
@@ -131,7 +131,7 @@ def summary(
     )
 
 
-def report_ablation(found: Sequence[ablate.Ablation], as_json: bool) -> int:
+def report_ablation(found: Sequence[plan.Ablation], as_json: bool) -> int:
     """Which cheaters win without which defence; a defence that nobody misses is a finding."""
     if as_json:
         rows = [{"off": a.name, "tried": a.tried, "accepted": a.accepted} for a in found]

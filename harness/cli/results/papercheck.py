@@ -13,7 +13,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from harness.board import query, record
-from harness.board.newest import newest
+from harness.board.rank import unfit
+from harness.board.record import newest
 from harness.board.render.text import DOUBT, UNHELD, number, sanitize
 from harness.board.rivals import direct_on
 from harness.catalog.suites import load_suite
@@ -89,10 +90,11 @@ def measured(
     """Figure → the newest record of its entry and shape, of the table's GPU if there is one."""
     heads, _ = query.heads(args)
     names = {figure.entry for figure in figures}
-    passed = (h for h in heads if h.entry in names and h.status == Status.PASSED.value)
-    results, _ = record.read(newest(h for h in passed if h.gpu != "cpu"))
+    asked = [h for h in heads if h.entry in names and h.gpu != "cpu"]
+    results, _ = record.read_chosen(asked, newest)
+    held = [r for r in results if r.status is Status.PASSED and not unfit(r)]
     best: dict[tuple[object, ...], Result] = {}
-    for result in sorted(results, key=lambda r: (r.gpu == table.gpu, r.date, r.run)):
+    for result in sorted(held, key=lambda r: (r.gpu == table.gpu, r.date, r.run)):
         best[result.entry, result.problem, result.case.question] = result
     keys = {f: (f.entry, f.problem, f.case.question) for f in figures}
     return {figure: best[key] for figure, key in keys.items() if key in best}

@@ -19,8 +19,7 @@ from pydantic import ValidationError
 
 from harness.board import query, record
 from harness.board.record import Head
-from harness.board.render.error_map import error_map
-from harness.board.render.text import printed, sanitize
+from harness.board.render.text import error_map, printed, sanitize
 from harness.catalog.request import Request, resolve
 from harness.catalog.suites import load_suite
 from harness.errors import (
@@ -31,14 +30,14 @@ from harness.errors import (
     UsageError,
     did_you_mean,
 )
-from harness.problems import get_problem
+from harness.problems import Problem, get_problem
 from harness.problems.base import Probe
 from harness.process.messages import BurstReport
 from harness.process.project import base
 from harness.process.sandbox import enter
-from harness.schema import Case, Kind, Result, Status, Suite
+from harness.schema import Case, Claims, Kind, Result, Status, Suite
 from harness.schema.common import AXES
-from harness.schema.mismatch import Mismatch
+from harness.schema.mismatch import Draw, Mismatch
 
 PRINTED_LINES = 12
 LEAST_ROOM_BYTES = 1 << 28  # of a burst: shapes of checks may be larger than a small suite's own
@@ -186,7 +185,18 @@ def _suite(old: Result, found: Mismatch) -> Suite:
         raise _no_draw(old, error.errors()[0]["msg"]) from None
     if _bytes(case) > 4 * max(_bytes(old.case), LEAST_ROOM_BYTES):
         raise _no_draw(old, f"{_bytes(case) >> 30} GiB, more than its own shape takes")
+    if why := _unasked(get_problem(old.problem), case, found.draw):
+        raise _no_draw(old, why)
     return usual.model_copy(update={"cases": (case,), "name": old.suite, "baselines": ()})
+
+
+def _unasked(problem: Problem, case: Case, draw: Draw) -> str:
+    """What `draw` has that no burst near `case` does: a distribution, or an argument."""
+    asked = [*problem.probes(case, Claims(lse=True)), *problem.audits(case)]
+    if draw.distribution not in {probe.distribution for probe in asked}:
+        return f"{draw.distribution} inputs"
+    unknown = sorted(set(draw.kwargs).difference(*(probe.kwargs for probe in asked)))
+    return f"a call with {', '.join(unknown)}" if unknown else ""
 
 
 def _bytes(case: Case) -> int:

@@ -14,14 +14,14 @@ from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from harness import PROTOCOL
 from harness.board import query, record
-from harness.board.newest import newest
 from harness.board.rank import interval_of
+from harness.board.record import newest
 from harness.board.render.text import sanitize, times
 from harness.catalog.entrants import places
 from harness.catalog.suites import load_suite
@@ -98,14 +98,18 @@ def _chosen(args: argparse.Namespace) -> list[Result]:
         return [_line(Path(path), number)]
     heads, _ = query.heads(args)
     wanted = [h for h in heads if h.status == Status.PASSED.value and not is_hidden(h.config)]
-    mine = newest(_named(args.result, wanted))
-    latest = max(mine, key=lambda h: (h.gpu != "cpu", h.date, h.run))
-    found, _ = record.read(
-        [h for h in mine if h.run == latest.run and h.suite_sha256 == latest.suite_sha256]
-    )
+    found, _ = record.read_chosen(_named(args.result, wanted), _latest)
     if not found:
         raise UnavailableError(f"'{args.result}': no record can be read", "python run.py rank")
     return found
+
+
+def _latest(heads: Iterable[record.Head]) -> list[record.Head]:
+    """Those of the newest run and suite, of a GPU if there is one."""
+    mine = newest(heads)
+    latest = max(mine, key=lambda h: (h.gpu != "cpu", h.date, h.run), default=None)
+    same = (latest.run, latest.suite_sha256) if latest else ()
+    return [h for h in mine if (h.run, h.suite_sha256) == same]
 
 
 def _line(path: Path, number: str) -> Result:

@@ -1,9 +1,9 @@
 """The harness tried on its own cheaters and honest controls: what came through, what stopped it.
 
-A specimen is a file of tests/corpus (harness/cli/selftest/specimen.py) or a folder with an
-`expect.yaml`. A cheater is `accepted` if its row is PASSED without the excuse that its
-`expect.yaml` allows (an honest time, a class, no orphan left); an honest control is `flagged` if
-its row is not PASSED.
+A specimen is a part of a file of tests/corpus (harness/cli/selftest/specimen.py), unfolded into
+a folder with an `expect.yaml`. A cheater is `accepted` if its row is PASSED without the excuse that
+its `expect.yaml` allows (an honest time, a class, no orphan left); an honest control is `flagged`
+if its row is not PASSED.
 """
 
 from __future__ import annotations
@@ -35,7 +35,6 @@ from harness.process.project import HOME
 from harness.process.sandbox.removal import remove_tree
 from harness.schema import (
     BLAMELESS,
-    LATE_REST_MS,
     Case,
     Entrant,
     Frozen,
@@ -68,7 +67,6 @@ class Expectation(Frozen):
     work_class: tuple[str, ...] = ()  # nor with kernels of this class
     all_blocks: bool = False  # nor with all samples taken
     no_orphans: bool = False  # nor if nothing of it is left running
-    waited_for: bool = False  # nor if what it left running was waited for
     slower_on_hidden: bool = False  # nor if its row says that official shapes are its fast ones
     neutral: str = ""  # why PASSED is harmless at all
     dtype: str = "fp16"
@@ -134,28 +132,17 @@ def load_corpus(root: Path = HOME) -> tuple[Specimen, ...]:
     """All specimens, cheaters first."""
     found = []
     for kind in ("cheaters", "honest"):
-        for path in sorted(_folders(root, kind), key=lambda path: path.parent.name):
-            expect = load_model(path, Expectation, SuiteError)
-            found.append(Specimen(path.parent, kind == "honest", expect, _problem_of(path.parent)))
+        home = Path(tempfile.mkdtemp(dir=_home().name))
+        paths = sorted((root / "tests" / "corpus" / kind).glob("*.py"))
+        for folder in sorted(folder for path in paths for folder in unfold(path, home)):
+            expect = load_model(folder / "expect.yaml", Expectation, SuiteError)
+            found.append(Specimen(folder, kind == "honest", expect, _problem_of(folder)))
     return tuple(found)
 
 
-def _folders(root: Path, kind: str) -> Iterator[Path]:
-    """expect.yaml of every specimen; those of one file are unfolded while this process lives."""
-    corpus = root / "tests" / "corpus" / kind
-    yield from corpus.glob("*/expect.yaml")
-    home = Path(tempfile.mkdtemp(dir=_home().name))
-    for path in corpus.glob("*.py"):
-        yield unfold(path, home) / "expect.yaml"
-
-
-@functools.cache
 def honest_control(name: str) -> Path:
     """Folder of the honest control `name`."""
-    honest = HOME / "tests" / "corpus" / "honest"
-    if (honest / name).is_dir():
-        return honest / name
-    return unfold(honest / f"{name}.py", Path(tempfile.mkdtemp(dir=_home().name)))
+    return next(s.folder for s in load_corpus() if s.honest and s.name == name)
 
 
 @functools.cache
@@ -381,11 +368,6 @@ def harmless(
             f"class {' or '.join(expect.work_class)}",
         ),
         (expect.all_blocks, lambda: result.blocks >= suite.blocks, "all samples were taken"),
-        (
-            expect.waited_for,
-            lambda: any(s.rest_ms > LATE_REST_MS for s in result.samples),
-            "what it left running was waited for in its own turn",
-        ),
         (expect.no_orphans, lambda: orphans == 0, "nothing of it was left running"),
         (expect.slower_on_hidden, lambda: slower, "its row says: faster on official shapes"),
     ]

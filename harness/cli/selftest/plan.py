@@ -4,13 +4,18 @@ On a GPU a run costs ten seconds beside what its entrants take. So who must fail
 checked there, many to a run, and who must leave its neighbours alone shares them with others of its
 kind. Neither is an excuse: whoever does not end as foreseen so is tried again, timed or by itself,
 and what comes of that counts.
+
+Ablation: each defence is switched off in turn, to see which attacks then win.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 from harness.cli.selftest.corpus import Outcome, Specimen, run_batch, runs_on
+from harness.cli.selftest.stand_ins import Defence, Defences, to_word
+from harness.cli.selftest.without import without
 from harness.schema import Machine, Result, Status
 
 BATCH = 12  # entrants of one run: their processes must fit into memory
@@ -83,3 +88,43 @@ def alone_counts(outcome: Outcome) -> bool:
     result = outcome.result
     crowded_out = result is not None and result.status is Status.OUT_OF_MEMORY
     return crowded_out or bool(outcome.specimen.expect.beside)
+
+
+@dataclass(frozen=True)
+class Ablation:
+    """One set of defences switched off, and who came through then."""
+
+    name: str
+    tried: tuple[str, ...]
+    accepted: tuple[str, ...]
+
+
+#: Where one defence backs another, both must go before a cheater wins.
+TOGETHER: dict[Defence, Defences] = {
+    Defence.OUTPUT_COPIED: frozenset({Defence.OUTPUT_COPIED, Defence.TWO_CLOCKS}),
+    Defence.OWN_INPUTS: frozenset({Defence.OWN_INPUTS, Defence.SANDBOX}),
+    Defence.ORPHAN_SWEEP: frozenset({Defence.ORPHAN_SWEEP, Defence.SANDBOX}),  # namespaces end all
+}
+
+
+def ablate(
+    specimens: Sequence[Specimen],
+    machine: Machine,
+    level: int,
+    show: Callable[[Outcome], None] = lambda outcome: None,
+) -> list[Ablation]:
+    """Switch each defence off in turn and run the cheaters that name it."""
+    found = []
+    for defence in Defence:
+        mine = [s for s in specimens if s.expect.defence == defence.value and not s.honest]
+        able = [s for s in mine if runs_on(s, machine)]
+        if not able:
+            found.append(Ablation(defence.value, (), ()))
+            continue
+        off = TOGETHER.get(defence, frozenset({defence}))
+        with without(off):
+            outcomes = run_corpus(able, machine, level, show)
+        accepted = tuple(o.specimen.name for o in outcomes if o.verdict == "accepted")
+        names = to_word(off).replace(",", "+")
+        found.append(Ablation(names, tuple(s.name for s in able), accepted))
+    return found

@@ -51,6 +51,7 @@ class Quiet:
     ) -> None:
         self.monitor, self.note = monitor, note
         self._told: set[str] = set()
+        self.others: set[int] = set()  # whose /proc we do not see: of another user or container
         self.judge_pid = 0
         self.locked_once = False  # so that a refusal is its process's doing
         self.refused = False
@@ -137,8 +138,18 @@ class Quiet:
             return []
         # What a worker left behind is a descendant of ours: it is ended, and its worker answers for
         # it.
-        unknown = listed - known - set(process_tree.descendants(os.getpid()))
+        unknown = listed - known - set(process_tree.descendants(os.getpid())) - self.ownerless()
         return [f"{pid} ({_name(pid)})" for pid in sorted(unknown)]
+
+    def ownerless(self) -> set[int]:
+        """Processes on the GPU that have ended: a child of theirs has inherited the GPU's files.
+
+        Their memory and kernels live on in it, unlocked. Empty where NVML is blind.
+        """
+        listed = self._listed()
+        if self.judge_pid not in listed:
+            return set()
+        return {pid for pid in listed - self.others if not Path(f"/proc/{pid}").exists()}
 
     # ------------------------------------------------------------------ inside
 

@@ -7,6 +7,7 @@
     what it prints                                            LOG_BYTES
 
     processes and threads                                     half of sandbox.Rules.processes
+    open files of them all                                    usage.DESCRIPTORS
 
 The kernel bounds those by user: that one entrant does not use up what others need, the watch sees
 to.
@@ -79,6 +80,14 @@ class ResourceWatch(threading.Thread):
     ) -> tuple[Status, str] | None:
         """What of its limits it has passed, in words."""
         pids = child.pids()
+        # First: all that follows takes its time for each of them.
+        if (running := sum(map(usage.threads, pids))) > self.most_processes:
+            return Status.OVER_QUOTA, (
+                f"{running} processes and threads, allowed {self.most_processes}"
+            )
+        many = len(pids) * enter.Rules().open_files > usage.DESCRIPTORS
+        if many and sum(map(usage.descriptors, pids)) > usage.DESCRIPTORS:
+            return Status.OVER_QUOTA, f"room for more than {usage.DESCRIPTORS} open files"
         most = int(self.limits.memory_gib * GIB)
         counted = child.group.bytes() if child.group else 0  # what nobody maps is in it too
         nameless = self.nameless[worker.entrant.name]
@@ -91,7 +100,7 @@ class ResourceWatch(threading.Thread):
         if host > most:
             return Status.OUT_OF_MEMORY, f"host memory {host / GIB:.1f} GiB, allowed {most / GIB:g}"
         most = int(self.limits.gpu_memory_gib * GIB)
-        if (device := sum(on_device.get(pid, 0) for pid in pids)) > most:
+        if (device := self._device_bytes(pids, on_device)) > most:
             return (
                 Status.OUT_OF_MEMORY,
                 f"GPU memory {device / GIB:.1f} GiB, allowed {most / GIB:g}",
@@ -120,10 +129,6 @@ class ResourceWatch(threading.Thread):
                     f"{disk.bytes / GIB:.1f} GiB in {disk.files} files of its cache or scratch, "
                     f"allowed {most / GIB:g} GiB in {DISK_FILES}"
                 )
-        if (running := sum(map(usage.threads, pids))) > self.most_processes:
-            return Status.OVER_QUOTA, (
-                f"{running} processes and threads, allowed {self.most_processes}"
-            )
         if self.order_is_kept and worker.jail.level and any(map(usage.outlives_us, pids)):
             return Status.OVER_QUOTA, (
                 "a process of it undid that the kernel ends it first when memory runs out"
@@ -131,3 +136,10 @@ class ResourceWatch(threading.Thread):
         if child.log.printed >= LOG_BYTES:
             return Status.OVER_QUOTA, f"printed {LOG_BYTES >> 20} MiB, allowed less"
         return None
+
+    def _device_bytes(self, pids: Sequence[int], on_device: Mapping[int, int]) -> int:
+        """What NVML says that they hold, and managed memory where the GPU has much of it."""
+        named = sum(on_device.get(pid, 0) for pid in pids)
+        if not named or self.monitor.unnamed_bytes() <= usage.UNNAMED_BYTES:
+            return named
+        return named + sum(map(usage.managed_bytes, pids))

@@ -87,9 +87,16 @@ class JudgeClient:
             return None if answer.get("ok") else self._read(answer, BurstReport)
 
     def inputs(
-        self, probe: Probe, label: str, calls: int, whole: bool, answered: bool, watched: bool
+        self,
+        probe: Probe,
+        label: str,
+        calls: int,
+        whole: bool,
+        answered: bool,
+        watched: bool,
+        worker: str = "",
     ) -> float:
-        """Have the judge draw the next burst's inputs and, if `answered`, work out the answers.
+        """Have the judge draw `worker`'s next inputs and, if `answered`, work out the answers.
 
         Returns for how many ms at most it was not alone on the GPU, as far as it was told to watch.
         """
@@ -103,6 +110,7 @@ class JudgeClient:
             "whole": whole,
             "answered": answered,
             "watched": watched,
+            "worker": worker,
         }
         return self._read(self._ask(message, JUDGE_REQUEST_S), Asked).gap_ms
 

@@ -35,8 +35,8 @@ from harness.process.sandbox import (
     landlock,
     namespaces,
     private_root,
+    readable,
     seccomp,
-    system_files,
     usage,
 )
 
@@ -167,15 +167,15 @@ def grants(rules: Rules) -> Iterable[tuple[Path, int]]:
     if walled:  # nothing is in sight but what may be read
         yield Path("/"), landlock.READ
     else:
-        for path in system_files.readable_paths():
+        for path in readable.readable_paths():
             yield path, landlock.READ
-        for name in system_files.PROC_FACTS.split():
+        for name in readable.PROC_FACTS.split():
             yield Path("/proc", name), landlock.READ
     for path in rules.ro:
         yield path, landlock.READ
     for path in (*rules.rw, *rules.fresh, *(private_root.SHARED if walled else ())):
         yield path, landlock.OWN
-    for device in system_files.devices(rules.devices):
+    for device in readable.devices(rules.devices):
         yield device, landlock.DEVICE
     # libcuda names its threads through /proc/self/task/*/comm; other entries stay read-only.
     own = Path("/proc") if walled else Path(f"/proc/{os.getpid()}")
@@ -185,10 +185,10 @@ def grants(rules: Rules) -> Iterable[tuple[Path, int]]:
 def contents(rules: Rules) -> private_root.Contents:
     """What the root folder of level 2 holds."""
     return private_root.Contents(
-        ro=(*system_files.readable_paths(), *rules.ro),
+        ro=(*readable.readable_paths(), *rules.ro),
         rw=rules.rw,
         fresh=rules.fresh,
-        devices=tuple(system_files.devices(rules.devices)),
+        devices=tuple(readable.devices(rules.devices)),
         room_bytes=rules.room_bytes,
         uid=os.geteuid() if rules.uid is None else rules.uid,
         gid=os.getegid() if rules.uid is None else rules.uid,

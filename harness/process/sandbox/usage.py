@@ -27,6 +27,9 @@ FAR_DOWN = Path()  # of a file without a name whose last path no path can name
 ANONYMOUS = Path("/dev/zero")  # of a mapping that is shared and of no file
 LOOK_AGAIN_BYTES, LOOK_AGAIN_FILES = 32 << 20, 1000  # growth of a disk that is worth a count
 LOOK_AGAIN_S = 10.0  # and without any: a hard link takes neither an inode nor, nearly, a block
+SHARED_AGAIN_S = 1.0  # the same of shared memory: a file that shrinks hides what grows beside it
+UNNAMED_BYTES = 4 << 30  # of a GPU, that need no explanation: the driver's own are less than one
+DESCRIPTORS = 100_000  # of one entrant: each is a KiB of the kernel's, and takes a look its time
 
 
 def cpu_ns(pids: Iterable[int]) -> dict[int, int]:
@@ -110,6 +113,22 @@ def outlives_us(pid: int) -> bool:
 def threads(pid: int) -> int:
     """Threads of one process, each of which the kernel counts as a process of its user."""
     return _numbers(f"{pid}/status").get("Threads", 0)
+
+
+def descriptors(pid: int) -> int:
+    """How many files it may have open before the kernel makes more room; all threads share it."""
+    told = (_numbers(f"{pid}/task/{t}/status").get("FDSize", 0) for t in _threads_of(pid))
+    return next(filter(None, told), 0)  # one that has ended has none
+
+
+def managed_bytes(pid: int) -> int:
+    """What it has mapped of the driver's managed memory, which NVML names no process for."""
+    maps = b""
+    for thread in _threads_of(pid):  # one that has ended tells nothing
+        with contextlib.suppress(OSError):
+            maps = maps or Path(f"/proc/{thread}/maps").read_bytes()
+    ends = re.findall(rb"^(\w+)-(\w+) .* /dev/nvidia-uvm$", maps, re.MULTILINE)
+    return sum(int(last, 16) - int(first, 16) for first, last in ends)
 
 
 def page_table_bytes(pid: int) -> int:
@@ -211,21 +230,24 @@ def _namespace(place: str, kind: str) -> str:
 class Nameless:
     """Files that some processes hold though they have no name: below folders, and in shared memory.
 
-    Counted again when the memory of the machine or a folder's disk has filled up.
+    Counted again when the memory of the machine or a folder's disk has filled up, or later.
     """
 
     folders: tuple[Path, ...]
     bytes: dict[Path, int] = field(default_factory=dict)  # folder → what lies on its disk
     shared_bytes: int = 0  # anonymous memory that can be shared, also where no page is mapped
     _least: tuple[int, ...] = ()
+    _counted_s: float = field(default_factory=time.monotonic)  # when that was
 
     def look(self, pids: Collection[int]) -> None:
         """Bring both up to date if they may have grown."""
         used = (_numbers("meminfo").get("Shmem", 0) << 10, *map(_used_bytes, self.folders))
         least = self._least or used
-        if any(now - then >= LOOK_AGAIN_BYTES for now, then in zip(used, least, strict=True)):
+        grown = any(now - then >= LOOK_AGAIN_BYTES for now, then in zip(used, least, strict=True))
+        now_s = time.monotonic()
+        if grown or now_s - self._counted_s > SHARED_AGAIN_S:
             self.count(pids)
-            self._least = used
+            self._least, self._counted_s = used, now_s
         else:
             self._least = tuple(map(min, used, least))
 

@@ -4,7 +4,8 @@
 // Shapes   o, do, dq [B, H, S, D] 16-bit floats, o and do of any strides, lse [B, H, S] float32, natural logarithm. T = ceil(S / 64) tiles of 64 query rows
 //          stats [B * H, T, 2, 64] float32: lse * log2(e), then delta; rows past S hold +inf and 0, so that their P and dS are 0
 //          dq_sum [B * H, T, 64 * D] float32, a tile in the order of the main kernel's accumulators (below)
-// Phases   preprocess: delta = rowsum(do * o), stats, dq_sum <- 0      postprocess: dq = dq_sum * scale      sum_group
+// Phases   preprocess: delta = rowsum(do * o), stats, dq_sum <- 0, the main kernel's counters <- 0
+//          postprocess: dq = dq_sum * scale      sum_group
 // Order    the main kernel holds dq transposed: warp w of 8 has D rows 16 (w % 4) ... + 15 of half w / 4 and all 64 query columns. Its registers leave as float4: [w][i / 4][lane][i % 4], register i of a lane being
 //          D row lane / 4 + 8 (i / 2 % 2), query column 8 (i / 4) + 2 (lane % 4) + i % 2
 // Bound    HBM: 12 bytes an element of q in preprocess (8 without dq_sum), 6 in postprocess; 0.1 ms together at the official shapes (prediction)
@@ -22,7 +23,9 @@
 constexpr int D = HEADDIM, THREADS = 256;
 
 extern "C" __global__ void __launch_bounds__(THREADS)
-preprocess(const uint16_t* o, const uint16_t* d_o, const float* lse, float* stats, float* dq_sum, int S, int nheads, Strides o_at, Strides do_at) {
+preprocess(const uint16_t* o, const uint16_t* d_o, const float* lse, float* stats, float* dq_sum, uint32_t* counters,
+           int S, int nheads, int n_counters, Strides o_at, Strides do_at) {
+  if (blockIdx.x == 0) for (int i = threadIdx.x; i < n_counters; i += THREADS) counters[i] = 0;
   constexpr int LANES = D / 8, ROWS = THREADS / LANES;        // 16 bytes a lane
   const int tiles = (S + 63) / 64, head = blockIdx.x / tiles, row0 = (blockIdx.x - head * tiles) * 64;
   const int batch = head / nheads, in_batch = head - batch * nheads;

@@ -143,6 +143,21 @@ __device__ __forceinline__ void counter_add(uint32_t* counter, int count) {
 __device__ __forceinline__ void counter_wait(const uint32_t* counter, int count) {
   asm volatile("{.reg .pred P; .reg .u32 x; WAITING: ld.acquire.gpu.global.u32 x,[%0]; setp.lo.u32 P,x,%1; @P bra WAITING;}" ::"l"(counter), "r"(count) : "memory");
 }
+// What a counter was before one was added, if on.
+__device__ __forceinline__ uint32_t counter_take_if(uint32_t* counter, int on) {
+  uint32_t x;
+  asm volatile("{.reg .pred p; setp.ne.b32 p,%2,0; mov.u32 %0,0; @p atom.relaxed.gpu.global.add.u32 %0,[%1],1;}"
+               : "=r"(x) : "l"(counter), "r"(on) : "memory");
+  return x;
+}
+// The same between two barriers of a block: after it the block sees what those that counted before it had written.
+__device__ __forceinline__ uint32_t counter_take_fenced_if(uint32_t* counter, int on) {
+  uint32_t x;
+  asm volatile("{.reg .pred p; setp.ne.b32 p,%2,0; mov.u32 %0,0; @p fence.acq_rel.gpu;\n"
+               "@p atom.relaxed.gpu.global.add.u32 %0,[%1],1; @p fence.acq_rel.gpu;}"
+               : "=r"(x) : "l"(counter), "r"(on) : "memory");
+  return x;
+}
 // global memory that this block's loads by TMA or bulk copies will read was written by other blocks
 __device__ __forceinline__ void proxy_fence_global() { asm volatile("fence.proxy.async.global;" ::: "memory"); }
 __device__ __forceinline__ void bulk_commit() { asm volatile("cp.async.bulk.commit_group;" ::: "memory"); }
@@ -179,6 +194,13 @@ __device__ __forceinline__ void sts_words(uint32_t addr, const uint32_t* x) {
 }
 __device__ __forceinline__ void lds_words(uint32_t* x, uint32_t addr) {
   asm volatile("ld.shared.v4.b32 {%0,%1,%2,%3},[%4];" : "=r"(x[0]), "=r"(x[1]), "=r"(x[2]), "=r"(x[3]) : "r"(addr) : "memory");
+}
+
+__device__ __forceinline__ void sts_word_if(uint32_t addr, uint32_t x, int on) {
+  asm volatile("{.reg .pred p; setp.ne.b32 p,%2,0; @p st.shared.u32 [%0],%1;}" ::"r"(addr), "r"(x), "r"(on) : "memory");
+}
+__device__ __forceinline__ uint32_t lds_word(uint32_t addr) {
+  uint32_t x; asm volatile("ld.shared.u32 %0,[%1];" : "=r"(x) : "r"(addr) : "memory"); return x;
 }
 
 // --------------------------------------------------------------------------------- small arithmetic

@@ -42,8 +42,8 @@ class Params(ctypes.Structure):
     """`struct Params` of backward.cu, field by field."""
 
     _fields_ = [
-        *((n, ctypes.c_void_p) for n in ("stats", "dq_sum", "dk", "dv")),
-        *((n, ctypes.c_int) for n in ("seqlen", "heads", "section", "causal")),
+        *((n, ctypes.c_void_p) for n in ("stats", "dq_sum", "dk", "dv", "taken", "parts")),
+        *((n, ctypes.c_int) for n in ("whole", "seqlen", "heads", "section", "causal")),
         *((n, ctypes.c_float) for n in ("scale", "scale_log2")),
         ("keys", Keys),
     ]
@@ -231,10 +231,12 @@ class Problem:
     def scales(self):
         return ctypes.c_float(self.scale), ctypes.c_float(self.scale * math.log2(math.e))
 
-    def preprocess(self, library, timing=RANDOM, seed=0):
+    def preprocess(self, library, timing=RANDOM, seed=0, counters=0):
+        """Row sums; zeros in the sums of dq and in counters."""
+        self.counters = aligned((max(counters, 1),), np.uint32, 1 << 20)
         steps = [ctypes.byref(Strides(*self.strides(x))) for x in (self.o, self.d_o)]
         _call(library.run_preprocess, _pointer(self.o), _pointer(self.d_o), _pointer(self.lse), _pointer(self.stats),
-              _pointer(self.dq_sum), self.seqlen, self.nheads, *steps, self.heads * self.tiles, timing, seed)  # fmt: skip
+              _pointer(self.dq_sum), _pointer(self.counters), self.seqlen, self.nheads, counters, *steps, self.heads * self.tiles, timing, seed)  # fmt: skip
 
     def postprocess(self, library, timing=RANDOM, seed=0):
         _call(library.run_postprocess, _pointer(self.dq_sum), _pointer(self.dq), self.scales()[0], self.seqlen,
@@ -263,14 +265,20 @@ class Problem:
         how = (self.heads * -(-self.seqlen // 128), 384, timing, seed)
         _call(library.run_dq, maps, stats, _pointer(self.dq), *tail, *how)
 
-    def fused(self, library, threads, section=1, timing=RANDOM, seed=0, kv_rows=128):
-        pointers = (x.ctypes.data for x in (self.stats, self.dq_sum, *self.kv_gradients()))
-        sizes = (self.seqlen, self.heads, section, int(self.causal))
+    def fused(self, passes, library, section=1, timing=RANDOM, seed=0, blocks=2, in_pieces=0):
+        """The three launches of headdim 128: a grid of `blocks`, the last `in_pieces` kv blocks in two items."""
+        kv_blocks = self.heads * -(-self.seqlen_k // 128)
+        self.preprocess(passes, EARLY, counters=1 + in_pieces)
+        parts = aligned((max(in_pieces, 1), 2, 2, 128, 128), np.float32)
+        arrays = self.stats, self.dq_sum, *self.kv_gradients(), self.counters, parts
+        pointers = (x.ctypes.data for x in arrays)
+        sizes = (kv_blocks - in_pieces, self.seqlen, self.heads, section, int(self.causal))
         scales = [x.value for x in self.scales()]
         keys = Keys(self.seqlen_k, self.nheads, self.group)
         params = Params(*pointers, *sizes, *scales, keys)
-        tail = (self.heads * -(-self.seqlen_k // kv_rows), threads, timing, seed)
-        _call(library.run_backward, self.maps(kv_rows), ctypes.byref(params), *tail)
+        tail = (min(blocks, kv_blocks + in_pieces), 256, timing, seed)
+        _call(library.run_backward, self.maps(128), ctypes.byref(params), *tail)
+        self.postprocess(passes, EARLY)
 
     def three(self, library, section=1, timing=RANDOM, seed=0):
         """The kernel of headdim 64, whose spare warps do the passes (passes.cuh)."""

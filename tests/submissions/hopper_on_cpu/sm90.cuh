@@ -367,6 +367,8 @@ inline void red_add_float4(float* dst, float a, float b, float c, float d) {
   if ((uintptr_t)dst % 16) cpu::fail("vector reduction not aligned to 16 bytes");
   dst[0] += a; dst[1] += b; dst[2] += c; dst[3] += d;
 }
+inline uint32_t counter_take_if(uint32_t* counter, int on) { return on ? (*counter)++ : 0; }
+inline uint32_t counter_take_fenced_if(uint32_t* counter, int on) { return counter_take_if(counter, on); }
 inline float4 load_float4(const float* src) { float4 x; std::memcpy(&x, src, 16); return x; }
 inline void counter_add(uint32_t* counter, int count) { *counter += count; }   // blocks run one after another
 inline void counter_add_if(uint32_t* counter, int count, int on) { if (on) *counter += count; }
@@ -450,6 +452,13 @@ inline float4 lds_float4(uint32_t addr) {
 inline void sts_float4(uint32_t addr, float a, float b, float c, float d) {
   const float x[4] = {a, b, c, d};
   cpu::generic_write(addr, x, 16);
+}
+inline void sts_word_if(uint32_t addr, uint32_t x, int on) { if (on) cpu::generic_write(addr, &x, 4); }
+inline uint32_t lds_word(uint32_t addr) {
+  uint32_t x;
+  cpu::check(addr, 4);
+  std::memcpy(&x, cpu::shared + addr, 4);
+  return x;
 }
 inline void sts_words(uint32_t addr, const uint32_t* x) {
   if (addr % 16) cpu::fail("store not aligned to 16 bytes");

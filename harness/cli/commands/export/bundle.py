@@ -16,8 +16,9 @@ from typing import Any
 
 from harness import __version__
 from harness.board.render.markdown import safe
-from harness.board.render.text import sanitize
+from harness.board.render.text import DOUBT, UNHELD, milliseconds, number, sanitize
 from harness.cli.commands.export.evidence import Part
+from harness.errors import typed
 from harness.process.project import HOME
 
 CODE = Path(__file__).with_name("package")
@@ -75,8 +76,8 @@ Licence: {license}, by {author}.
 
 
 LSE_UNJUDGED = """\
-The board judges o as inference computes it. In training the forward is asked for `lse` as well,
-which nobody has judged: compare gradients with PyTorch's on shapes of your own first.
+In training the forward is asked for `lse` as well, and its records do not say that anybody judged
+that: compare gradients with PyTorch's on shapes of your own first.
 """
 
 
@@ -107,11 +108,21 @@ def write(folder: Path, package: str, forward: Part, backward: Part | None) -> l
     (folder / "pyproject.toml").write_text(_pyproject(package, forward, backward), encoding="utf-8")
     (folder / "README.md").write_text(_readme(package, forward, backward), encoding="utf-8")
     notes = [] if licence else ["the entry brings no text of its licence; add a LICENSE to FOLDER"]
+    if _unjudged_lse(forward):
+        name = forward.entrant.name
+        notes.append(
+            f"nobody has judged the lse that {name} gives in training; the package says so, too. "
+            f"{typed(f'python run.py --submission {name}')} judges it"
+        )
     if others := sorted(_needed(forward, backward) - FETCHED):
         notes.append(
             f"pip installs no {', '.join(others)} with it: do so yourself if you trust them"
         )
     return notes
+
+
+def _unjudged_lse(forward: Part) -> bool:
+    return forward.returns_lse and not forward.lse_judged
 
 
 def licence_text(part: Part) -> bytes | None:
@@ -162,7 +173,7 @@ def _readme(package: str, forward: Part, backward: Part | None) -> str:
         if backward
         else "It has no backward: PyTorch computes the forward again for the gradients.",
         claims=_claims(forward),
-        unjudged=LSE_UNJUDGED if forward.returns_lse else "",
+        unjudged=LSE_UNJUDGED if _unjudged_lse(forward) else "",
         trains=f"with gradients {_claims(backward)}" if backward else "gradients are PyTorch's",
         table="\n".join(_table(forward)) + "\n" + ("\n".join(_table(backward)) if backward else ""),
         license=safe(manifest.license) or "none named",
@@ -193,6 +204,9 @@ def _table(part: Part) -> Iterator[str]:
         yield f"`{part.entrant.name}` on {board.gpu}, suite {board.suite}:\n"
         yield f"| shape | ms | TFLOP/s | × {board.headline} |\n|---|---:|---:|---:|"
         for r in row.results:
-            ratio = f"{r.speedup.value:.3f}" if r.speedup else "–"
-            yield f"| {r.config} | {r.latency_ms:.4g} | {r.tflops:.1f} | {ratio} |"
-        yield ""
+            ratio, doubt = r.speedup.value if r.speedup else None, DOUBT * (r.held in UNHELD)
+            figures = (milliseconds(r.latency_ms), number(r.tflops, 1), number(ratio, 3))
+            yield f"| {r.config} | {' | '.join(figure + doubt for figure in figures)} |"
+        held = sorted({r.held for r in row.results} & UNHELD.keys())
+        notes = [f"{DOUBT} {UNHELD[each]}" for each in held] + ([row.why] if row.why else [])
+        yield "".join(f"\n{safe(note)}" for note in notes) + "\n"

@@ -17,9 +17,10 @@ from harness.board import query
 from harness.board.rank import leaderboard
 from harness.catalog.entrants import find_entrants
 from harness.cli.commands.export.bundle import package_name, write
-from harness.cli.commands.export.evidence import LSE, Part, lines_of, rows_of
+from harness.cli.commands.export.evidence import Part, lines_of, rows_of
 from harness.errors import EXIT_OK, UnavailableError, UsageError, typed
 from harness.problems import Problem, get_problem
+from harness.problems.base import RETURN_LSE
 from harness.process.project import base
 from harness.schema import Entrant, Kind
 
@@ -38,6 +39,7 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="the forward takes tensors of any strides and alignment; else it is given copies",
     )
+    add("--backward-strided", action="store_true", help="so does the backward")
     add("--unjudged", action="store_true", help="also what no record holds, without evidence")
     query.add_results(parser)
 
@@ -46,11 +48,13 @@ def run(args: argparse.Namespace) -> int:
     """Exit code 0, or 2 and what to type where the entry cannot be exported."""
     forward = replace(_part(args, args.entry, get_problem(FORWARD)), strided=args.strided)
     backward = _part(args, args.backward, get_problem(BACKWARD)) if args.backward else None
+    if backward:
+        backward = replace(backward, strided=args.backward_strided)
     if backward and not forward.returns_lse:
         raise UsageError(
             f"{args.backward} takes the forward's lse, and {forward.entrant.name} gives none: "
-            f"its {get_problem(FORWARD).function} has no parameter {LSE}",
-            f"give it {LSE}=False, or export without --backward",
+            f"its {get_problem(FORWARD).function} has no parameter {RETURN_LSE}",
+            f"give it {RETURN_LSE}=False, or export without --backward",
         )
     package = args.package or package_name(forward)
     if not package.isidentifier() or keyword.iskeyword(package):

@@ -9,13 +9,12 @@ from typing import Any
 
 from harness.board import record
 from harness.board.export import of_board
-from harness.board.rank import Board, Leaderboard, Row, wrong_on_hidden
+from harness.board.rank import WRONG, Board, Leaderboard, Row
 from harness.board.render.heat_map import loss_words
 from harness.problems import get_problem
 from harness.schema import Case, Claims, Entrant, Result, Status
 
 OUT = "out"  # the parameter by which a forward is given memory for its output
-LSE = "return_lse"  # the parameter by which a forward gives the logarithm of each row's sum
 Judged = tuple[Board, Row]
 
 
@@ -30,31 +29,41 @@ class Part:
 
     @property
     def returns_lse(self) -> bool:
-        """Whether the function takes `return_lse`."""
-        return self._takes(LSE)
+        """Whether the function takes `return_lse`, as who judged it looked it up."""
+        return self.entrant.manifest.claims.lse
 
-    def _takes(self, parameter: str) -> bool:
+    @property
+    def lse_judged(self) -> bool:
+        """Whether lse was right on a case of every kind that was judged at all."""
+        return bool(self.rows) and _kinds(r for r in self._results if r.lse) == self.together
+
+    @property
+    def takes_out(self) -> bool:
+        """Whether the function takes `out`."""
         manifest = self.entrant.manifest
         body = dict(self.entrant.files)[manifest.entry]
         wanted = get_problem(manifest.problem).function
         return any(
-            parameter in [arg.arg for arg in (*node.args.args, *node.args.kwonlyargs)]
+            OUT in [arg.arg for arg in (*node.args.args, *node.args.kwonlyargs)]
             for node in ast.parse(body).body
             if isinstance(node, ast.FunctionDef) and node.name == wanted
         )
 
     @property
-    def cases(self) -> list[Case]:
+    def _results(self) -> list[Result]:
         """Of its rows; of those on a GPU alone, if there are some: a CPU tells nothing of that."""
         results = [result for _, row in self.rows for result in row.results]
-        on_gpu = [result.case for result in results if result.machine.has_gpu]
-        return on_gpu or [result.case for result in results]
+        return [result for result in results if result.machine.has_gpu] or results
+
+    @property
+    def cases(self) -> list[Case]:
+        """That its rows hold, as far as they count."""
+        return [result.case for result in self._results]
 
     @property
     def together(self) -> list[tuple[int, str, bool, bool]]:
         """Which headdims, types, grouped heads and unequal lengths one case had together."""
-        found = {(c.headdim, c.dtype.value, bool(c.kv_heads), bool(c.seqlen_k)) for c in self.cases}
-        return sorted(found)
+        return _kinds(self._results)
 
     @property
     def claims(self) -> Claims:
@@ -94,7 +103,8 @@ class Part:
             "entry_file": manifest.entry,
             "function": get_problem(manifest.problem).function,
             "returns_lse": self.returns_lse,
-            "takes_out": self._takes(OUT),
+            "lse_judged": self.lse_judged,
+            "takes_out": self.takes_out,
             "strided": self.strided,
             "source_sha256": self.entrant.source_sha256,
             "files": [name for name, _ in self.entrant.files],
@@ -107,17 +117,28 @@ class Part:
         }
 
 
+def _kinds(results: Iterable[Result]) -> list[tuple[int, str, bool, bool]]:
+    cases = (result.case for result in results)
+    return sorted({(c.headdim, c.dtype.value, bool(c.kv_heads), bool(c.seqlen_k)) for c in cases})
+
+
 def rows_of(entrant: Entrant, found: Leaderboard) -> list[Judged]:
-    """Rows whose every result passed with the bytes of `entrant`; GPUs first; a wrong one voids."""
-    rows = [
+    """Rows whose every result passed with the bytes of `entrant`; a wrong one voids them all.
+
+    GPUs come first, and the official suite, which `verify` of a package measures again.
+    """
+    official, _ = get_problem(entrant.manifest.problem).suites
+    mine = [
         (board, row)
         for board in found.boards
         for row in board.rows
-        if row.entry == entrant.name and _are_of(entrant, row.results)
+        if row.entry == entrant.name and row.pick.source_sha256 == entrant.source_sha256
     ]
-    if any(wrong_on_hidden(row) for _, row in rows):  # a model asks for any shape
+    each = (result for _, row in mine for result in (*row.results, *row.hidden))
+    if any(result.status in WRONG for result in each):  # a model asks for any shape
         return []
-    return sorted(rows, key=lambda pair: not pair[1].pick.machine.has_gpu)
+    rows = [pair for pair in mine if _are_of(entrant, pair[1].results)]
+    return sorted(rows, key=lambda r: (not r[1].pick.machine.has_gpu, r[0].suite != official))
 
 
 def _are_of(entrant: Entrant, results: Iterable[Result]) -> bool:

@@ -65,15 +65,24 @@ def _same_bytes(name: str, told: dict[str, Any]) -> int:
 
 
 def _compiled_from(source: Path) -> bool:
-    """Whether the bytecode that Python would run in place of a .py, if any, is its own."""
-    cached = Path(importlib.util.cache_from_source(str(source))) if source.suffix == ".py" else None
-    if cached is None or not (cached.is_file() and source.is_file()):
-        return True
-    try:
-        told: object = marshal.loads(cached.read_bytes()[16:])  # behind magic, flags, time and size
-    except (EOFError, TypeError, ValueError):
-        return False
-    return told == compile(source.read_bytes(), str(source), "exec", dont_inherit=True)
+    """Whether the bytecode that Python would run in place of a .py, if any, is its own.
+
+    With -O and -OO it runs other bytecode than without.
+    """
+    for optimize, tag in enumerate(("", "1", "2") if source.suffix == ".py" else ()):
+        cached = Path(importlib.util.cache_from_source(str(source), optimization=tag))
+        if not (cached.is_file() and source.is_file()):
+            continue
+        body = source.read_bytes()
+        try:
+            told: object = marshal.loads(
+                cached.read_bytes()[16:]
+            )  # behind magic, flags, time, size
+        except (EOFError, TypeError, ValueError):
+            return False
+        if told != compile(body, str(source), "exec", dont_inherit=True, optimize=optimize):
+            return False
+    return True
 
 
 def _attnboard(checkout: Path | None) -> list[str]:
@@ -102,7 +111,8 @@ def _judge_again(harness: list[str], name: str, told: dict[str, Any], blocks: in
         results = root / "results"
         results.mkdir()
         (results / "evidence.jsonl").write_bytes((HERE / told["records"]).read_bytes())
-        words = [*harness, "verify", told["entry"], "--blocks", str(blocks)]
+        run = told["boards"][0]["results"][0]["run"]  # the official suite's, if there is one
+        words = [*harness, "verify", f"{told['entry']}@{run}", "--blocks", str(blocks)]
         environment = os.environ | {"ATTNBOARD_ROOT": str(root)}
         return subprocess.run(words, cwd=root, env=environment, check=False).returncode
 

@@ -6,7 +6,7 @@
     gradients(do, q, k, v, o, lse, causal, sm_scale) -> dq, dk, dv
 
 q, o [batch, heads, seqlen_q, headdim], k, v [batch, kv_heads, seqlen_k, headdim], lse float32
-[batch, heads, seqlen_q]. An output lies in memory as `torch.empty_like` of its input does.
+[batch, heads, seqlen_q]. o lies in memory as `torch.empty_like(q)` does, gradients are contiguous.
 Compilers and CUDA graphs see the lower three, which have no autograd: it is in `attention`. Each is
 a function, which runs on the current GPU and which compiled code calls, and the operator around it,
 which first makes the GPU of its tensors the current one.
@@ -14,6 +14,8 @@ which first makes the GPU of its tensors the current one.
 
 from __future__ import annotations
 
+import functools
+import warnings
 from collections.abc import Callable
 from typing import Any, TypeVar
 
@@ -30,8 +32,10 @@ Some = TypeVar("Some")
 NAMESPACE: str = evidence()["package"]
 TRAINS = part("backward") is not None  # else PyTorch's backward computes everything again
 RETURNS_LSE: bool = evidence()["forward"]["returns_lse"]  # of each row, on request
+LSE_JUDGED: bool = evidence()["forward"]["lse_judged"]
 TAKES_OUT: bool = evidence()["forward"]["takes_out"]  # memory for its output
 STRIDED: bool = evidence()["forward"]["strided"]  # else the forward is given copies
+BACKWARD_STRIDED: bool = TRAINS and evidence()["backward"]["strided"]
 ALIGNMENT_BYTES = 16  # of tensors that TMA or wide loads read
 #: Which dispatch keys a plain call includes and excludes.
 EAGER = (torch._C._dispatch_tls_local_include_set(), torch._C._dispatch_tls_local_exclude_set())
@@ -84,11 +88,21 @@ def _attention(
         say_once(why)
         return sdpa(q, k, v, causal, scale)
     if grads:  # what is copied here is not copied again in the backward
+        say_lse_unjudged()
         tensors = (q, k, v) if STRIDED else _dense(q, k, v)
         o: torch.Tensor = _Attention.apply(*tensors, causal, scale)[0]
         return o
     result: torch.Tensor = INFERENCE(q, k, v, causal, scale)
     return result
+
+
+@functools.cache
+def say_lse_unjudged() -> None:
+    """Warn, once, who is about to use what no judge has looked at."""
+    if RETURNS_LSE and not LSE_JUDGED:
+        said = f"nobody has judged what {evidence()['forward']['entry']} gives with return_lse=True"
+        told = "which training calls: compare its gradients with PyTorch's"
+        warnings.warn(f"{NAMESPACE}: {said}, {told}", stacklevel=2)
 
 
 class _Attention(torch.autograd.Function):
@@ -125,7 +139,7 @@ def _ready(*tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
     return tuple(t.clone() if t.data_ptr() % ALIGNMENT_BYTES else t for t in dense)
 
 
-def _like(result: torch.Tensor, model: torch.Tensor) -> torch.Tensor:
+def like(result: torch.Tensor, model: torch.Tensor) -> torch.Tensor:
     """`result` with the strides of empty_like(model)."""
     if model.is_contiguous() and result.is_contiguous():
         return result
@@ -150,7 +164,7 @@ def _inference(
 ) -> torch.Tensor:
     forward = judged.function("forward")
     tensors = (q, k, v) if STRIDED else _ready(q, k, v)
-    return _like(forward(*tensors, causal, sm_scale), q)
+    return like(forward(*tensors, causal, sm_scale), q)
 
 
 def _inference_into(
@@ -162,12 +176,17 @@ def _inference_into(
     *,
     out: torch.Tensor,
 ) -> None:
-    """Into `out`, which is as `torch.empty_like(q)`."""
+    """Into `out`, which is as `torch.empty_like(q)`.
+
+    A forward that takes any strides writes where it is told: compiled code calls it itself from
+    then on, which saves the host a tenth of the call.
+    """
     forward = judged.function("forward")
-    tensors = (q, k, v) if STRIDED else _ready(q, k, v)
-    result = forward(*tensors, causal, sm_scale, out=out)
+    result = forward(*((q, k, v) if STRIDED else _ready(q, k, v)), causal, sm_scale, out=out)
     if result is not out:
         out.copy_(result)
+    elif STRIDED:
+        _ops.inference_into = forward
 
 
 def _training(
@@ -178,7 +197,7 @@ def _training(
     forward = judged.function("forward")
     tensors = (q, k, v) if STRIDED else _ready(q, k, v)
     o, lse = forward(*tensors, causal, sm_scale, return_lse=True)
-    return _like(o, q), lse
+    return like(o, q), lse
 
 
 def _gradients(
@@ -194,9 +213,9 @@ def _gradients(
     if not TRAINS:
         return _recomputed(do, q, k, v, causal, sm_scale)
     backward = judged.function("backward")
-    ready = _ready(q, k, v, o, lse, do)
-    dq, dk, dv = backward(*ready, causal, sm_scale)
-    return _like(dq, q), _like(dk, k), _like(dv, v)
+    tensors = (q, k, v, o, lse, do) if BACKWARD_STRIDED else _ready(q, k, v, o, lse, do)
+    dq, dk, dv = backward(*tensors, causal, sm_scale)
+    return dq.contiguous(), dk.contiguous(), dv.contiguous()
 
 
 def _recomputed(
@@ -215,7 +234,7 @@ def _recomputed(
         leaves = [t.detach().requires_grad_() for t in (q, k, v)]
         o = sdpa(leaves[0], leaves[1], leaves[2], causal, sm_scale)
         dq, dk, dv = torch.autograd.grad(o, leaves, do)
-    return _like(dq, q), _like(dk, k), _like(dv, v)
+    return dq.contiguous(), dk.contiguous(), dv.contiguous()
 
 
 def _no_lse(q: torch.Tensor) -> torch.Tensor:
@@ -234,10 +253,9 @@ def _training_fake(q: torch.Tensor, *_: Any) -> tuple[torch.Tensor, torch.Tensor
     return torch.empty_like(q), lse
 
 
-def _gradients_fake(
-    _: torch.Tensor, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *__: Any
-) -> Three:
-    return torch.empty_like(q), torch.empty_like(k), torch.empty_like(v)
+def _gradients_fake(_: torch.Tensor, *inputs: Any) -> Three:
+    dq, dk, dv = (torch.empty_like(t, memory_format=torch.contiguous_format) for t in inputs[:3])
+    return dq, dk, dv
 
 
 FUNCTIONS: dict[str, tuple[Callable[..., Any], Callable[..., Any]]] = {  # and what traces

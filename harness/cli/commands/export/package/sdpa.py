@@ -15,7 +15,7 @@ import torch
 from torch.nn.attention import SDPBackend
 
 from .fit import refusal, say_once
-from .ops import GRADIENTS, NAMESPACE, RETURNS_LSE, TRAINING, TRAINS
+from .ops import GRADIENTS, NAMESPACE, RETURNS_LSE, TRAINING, TRAINS, like, say_lse_unjudged
 from .provenance import evidence
 
 FORWARD = "_scaled_dot_product_flash_attention"
@@ -60,6 +60,7 @@ def enable() -> None:
         raise RuntimeError(f"{NAMESPACE}: torch {torch.__version__} has no registry; 2.11 has")
     if not torch.cuda.is_available() or torch.version.cuda is None:
         raise RuntimeError(f"{NAMESPACE}: no NVIDIA GPU here; {NAMESPACE}.attention runs anywhere")
+    say_lse_unjudged()
     torch.nn.attention.activate_flash_attention_impl(NAMESPACE)
     if _priority is None:
         _priority = list(torch._C._get_sdp_priority_order())
@@ -146,6 +147,7 @@ def _backward_over(original: Callable[..., Any]) -> Callable[..., Any]:
         sm_scale = q.shape[-1] ** -0.5 if scale is None else scale
         if _refused(q, k, v, is_causal, sm_scale, dropout_p):
             return original(keyset, do, q, k, v, o, lse, *rest, scale=scale)
-        return GRADIENTS(do, q, k, v, o, lse, is_causal, sm_scale)
+        grads = GRADIENTS(do, q, k, v, o, lse, is_causal, sm_scale)
+        return tuple(map(like, grads, (q, k, v)))
 
     return backward

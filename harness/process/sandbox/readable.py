@@ -1,0 +1,170 @@
+"""What an untrusted process may read of the machine and of the user's own import path.
+
+Of the machine: programs and libraries, by allow-list.
+
+    /usr /lib /bin …           the distribution's, and this Python's own folders
+    compilers and CUDA         wherever they are installed, /opt included
+    the linker's folders       what /etc/ld.so.conf names
+    /etc                       a few files that say nothing about this machine's users or services
+    /sys                       the hardware
+
+Nothing else of /etc, /opt, /run, /sys or /var, and no home.
+
+Of the import and library paths: packages may live anywhere, in ~/.local, in a folder on PYTHONPATH,
+where an editable installation points. Each such folder is opened for reading, unless that would
+open more than packages:
+
+    it is, or holds, a home, the checkout, the harness's cache, the temporary folder or a top
+        folder of the system
+    it lies in the checkout, in the cache, or in /etc, /proc, /dev, /run or /sys
+    it lies behind a dot directly below a home (~/.ssh), unless it is a site-packages folder
+
+Landlock opens a whole hierarchy or nothing of it, so a folder that holds both packages and a home
+stays shut.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import pwd
+import shutil
+import site
+import sys
+import sysconfig
+import tempfile
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+FOLDERS = "/usr /lib /lib64 /lib32 /libx32 /bin /sbin /nix/store /gnu/store /run/opengl-driver"
+ETC = (
+    "ld.so.cache ld.so.conf ld.so.conf.d alternatives localtime timezone os-release lsb-release "
+    "debian_version redhat-release nsswitch.conf host.conf protocols services mime.types "
+    "locale.alias locale.conf ssl/openssl.cnf"
+)
+SYS = "/sys/devices /sys/bus /sys/class /sys/dev /sys/module /sys/kernel/mm"
+#: Not /proc itself: its other entries hold every process's environment and command line.
+PROC_FACTS = "cpuinfo meminfo stat version devices modules filesystems loadavg uptime driver sys"
+DEVICES = ("null", "zero", "full", "random", "urandom", "tty")
+
+
+@functools.cache
+def readable_paths() -> tuple[Path, ...]:
+    """All that is there of the list above, no path twice; looked up once."""
+    names = [*FOLDERS.split(), *SYS.split(), *(f"/etc/{name}" for name in ETC.split())]
+    names += [sys.prefix, sys.base_prefix, sys.exec_prefix, *sysconfig.get_paths().values()]
+    names += [os.environ.get(key, "") for key in ("CUDA_HOME", "CUDA_PATH")]
+    paths = [Path(name) for name in names if name]
+    paths += [*Path("/etc").glob("python3*"), *_toolchains(), *_linked_folders()]
+    return tuple(path for path in dict.fromkeys(paths) if path.exists())
+
+
+def _toolchains() -> Iterator[Path]:
+    """Where the compilers on the PATH are installed: /opt/rh/…, a toolkit, a module tree."""
+    for tool, proof in (("gcc", "lib*/gcc"), ("g++", "lib*/gcc"), ("nvcc", "nvvm")):
+        found = shutil.which(tool)
+        if found:
+            prefix = Path(found).resolve().parent.parent
+            if prefix != Path("/") and next(prefix.glob(proof), None):
+                yield prefix
+
+
+def _linked_folders() -> Iterator[Path]:
+    """Folders in which the machine's own configuration has the linker look."""
+    for file in (Path("/etc/ld.so.conf"), *sorted(Path("/etc/ld.so.conf.d").glob("*.conf"))):
+        try:
+            lines = file.read_text(encoding="utf-8", errors="replace").splitlines()
+        except OSError:
+            continue
+        yield from (Path(line.strip()) for line in lines if line.strip().startswith("/"))
+
+
+def devices(named: tuple[Path, ...] | None = None) -> list[Path]:
+    """Harmless device nodes, and the GPU's: `named`, or all there are."""
+    usual = [Path("/dev", name) for name in DEVICES]
+    gpus = sorted(gpu_nodes()) if named is None else list(named)
+    return [path for path in (*usual, *gpus) if path.exists()]
+
+
+def gpu_nodes(minor: int | None = None) -> list[Path]:
+    """NVIDIA's nodes: for control, of the capabilities, and of the GPU `minor` (None: of all)."""
+    nodes = [path for path in Path("/dev").glob("nvidia*") if not path.is_dir()]
+    nodes += [path for folder in Path("/dev").glob("nvidia-caps*") for path in folder.glob("*")]
+    others = {
+        path
+        for path in nodes
+        if minor is not None and path.name[6:].isdigit() and path.name != f"nvidia{minor}"
+    }
+    return [path for path in nodes if path not in others]
+
+
+TOP_FOLDERS = "/boot /dev /etc /home /media /mnt /proc /root /run /srv /sys /tmp /var /var/tmp"
+NEVER_INSIDE = ("/boot", "/dev", "/etc", "/proc", "/run", "/sys")
+PACKAGES = {"site-packages", "dist-packages"}
+ARCHIVES = {".zip", ".egg", ".whl"}
+FIRST_PERSON = 1000  # user ids below belong to the system; their homes are folders like /usr/sbin
+
+
+@dataclass(frozen=True)
+class DenyList:
+    """What must stay shut, all paths resolved."""
+
+    homes: tuple[Path, ...]
+    own: tuple[Path, ...]  # of the harness: nothing in there is a user's package
+
+    def refusal(self, path: Path) -> str:
+        """Why `path`, resolved, is not opened, or an empty string."""
+        if path.is_file():
+            if path.suffix not in ARCHIVES:
+                return "it is a file, and no archive of packages"
+        elif not path.is_dir():
+            return "there is no such folder"
+        for place in (*self.homes, *self.own, *map(Path, TOP_FOLDERS.split())):
+            if place == path or path in place.parents:
+                return f"it {'is' if place == path else 'holds'} {place}"
+        for place in (*self.own, *map(Path, NEVER_INSIDE)):
+            if place in path.parents:
+                return f"it lies in {place}"
+        for home in self.homes:
+            if home in path.parents and not PACKAGES.intersection(path.parts):
+                first = path.relative_to(home).parts[0]
+                if first.startswith("."):
+                    return f"it lies in {home / first}"
+        return ""
+
+
+def shut(*own: Path) -> DenyList:
+    """The homes of this machine (and the temporary folder), and the folders `own` of ours."""
+    homes = {Path.home(), Path(pwd.getpwuid(os.getuid()).pw_dir), Path(tempfile.gettempdir())}
+    homes |= {Path(e.pw_dir) for e in pwd.getpwall() if e.pw_uid == 0 or e.pw_uid >= FIRST_PERSON}
+    resolved = {home.resolve() for home in homes} - {Path("/")}
+    return DenyList(tuple(sorted(resolved)), tuple(sorted(folder.resolve() for folder in own)))
+
+
+def asked_for() -> list[str]:
+    """The user's PYTHONPATH and library path, absolute: what a refusal is worth telling of."""
+    text = os.pathsep.join(os.environ.get(key, "") for key in ("PYTHONPATH", "LD_LIBRARY_PATH"))
+    return list(
+        dict.fromkeys(str(Path(entry).absolute()) for entry in text.split(os.pathsep) if entry)
+    )
+
+
+def import_path() -> list[str]:
+    """What a worker's PYTHONPATH needs to import as the user can: theirs, then the user's site."""
+    own = [str(Path(e).absolute()) for e in os.environ.get("PYTHONPATH", "").split(os.pathsep) if e]
+    user = site.getusersitepackages()
+    return list(dict.fromkeys([*own, *([user] if user in sys.path else [])]))
+
+
+def opened(shut_in: DenyList, entries: Iterable[str] | None = None) -> list[Path]:
+    """Those of sys.path and of the library path (or of `entries`) that may be read, resolved."""
+    wanted: Sequence[str] = [*sys.path, *asked_for()] if entries is None else list(entries)
+    paths = dict.fromkeys(Path(entry).resolve() for entry in wanted if entry)
+    return [path for path in paths if not shut_in.refusal(path)]
+
+
+def refused(shut_in: DenyList) -> dict[str, str]:
+    """Entries of PYTHONPATH and LD_LIBRARY_PATH that stay shut, and why; absent ones no loss."""
+    reasons = {entry: shut_in.refusal(Path(entry).resolve()) for entry in asked_for()}
+    return {entry: why for entry, why in reasons.items() if why and Path(entry).exists()}

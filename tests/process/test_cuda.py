@@ -1,0 +1,118 @@
+"""Locks of processes on a GPU, and the windows of inputs."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import time
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from harness.process.cuda.arena_layout import ALIGN, aligned
+from harness.process.cuda.checkpoint import Checkpoint, Held
+from harness.process.cuda.windows import runs, windows
+
+#: Pid 1 locks, 2 has work that does not end, 3 is no CUDA process, 4 never answers; others echo the deadline.
+SOURCE = """
+#include <unistd.h>
+#include <string.h>
+typedef struct { unsigned timeout_ms, reserved0; unsigned long long reserved1[7]; } Lock;
+int cuCheckpointProcessLock(int pid, Lock *args) {
+    static const Lock none;
+    if (args->reserved0 || memcmp(args->reserved1, none.reserved1, sizeof none.reserved1)) return 1;
+    if (pid == 1) return 0;
+    if (pid == 2) return 600;
+    if (pid == 3) return 3;
+    if (pid == 4) sleep(60);
+    return args->timeout_ms;
+}
+int cuCheckpointProcessUnlock(int pid, unsigned long long *args) {
+    for (int i = 0; i < 8; i++) if (args[i]) return 1;
+    return pid == 1 ? 0 : 401;
+}
+"""
+
+
+@pytest.fixture(scope="module")
+def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    compiler = shutil.which("cc") or shutil.which("gcc")
+    if not compiler:
+        pytest.skip("no C compiler here")
+    folder = tmp_path_factory.mktemp("driver")
+    (folder / "driver.c").write_text(SOURCE)
+    words = [compiler, "-shared", "-fPIC", "-o", "libcuda.so", "driver.c"]
+    subprocess.run(words, cwd=folder, check=True)
+    return folder / "libcuda.so"
+
+
+@pytest.mark.parametrize(("pid", "held"), [(1, Held.LOCKED), (2, Held.BUSY), (3, Held.REFUSED)])
+def test_what_the_driver_says(library: Path, pid: int, held: Held) -> None:
+    assert Checkpoint(str(library)).lock(pid, 100).held is held
+
+
+def test_the_deadline_reaches_the_driver_and_none_never_means_for_ever(library: Path) -> None:
+    checkpoint = Checkpoint(str(library))
+    assert checkpoint.lock(9, 123).code == 123
+    assert checkpoint.lock(9, 0).code == 1
+
+
+def test_a_driver_that_does_not_answer_is_left_behind(library: Path) -> None:
+    began = time.monotonic()
+    answer = Checkpoint(str(library)).lock(4, 100)
+    assert answer.held is Held.SILENT
+    assert answer.waited_ms >= 100
+    assert time.monotonic() - began < 10
+
+
+def test_unlocking(library: Path) -> None:
+    checkpoint = Checkpoint(str(library))
+    assert checkpoint.unlock(1)
+    assert not checkpoint.unlock(2)
+
+
+def test_what_is_missing_is_said(tmp_path: Path) -> None:
+    assert "nowhere.so" in Checkpoint(str(tmp_path / "nowhere.so")).missing
+    assert "570" in Checkpoint("libc.so.6").missing
+
+
+MIB = 1 << 20
+sizes = st.lists(st.integers(1, 9 * ALIGN), min_size=1, max_size=6)
+
+
+@given(sizes, st.data(), st.integers(1, 6), st.integers(0, 2**62))
+def test_every_window_lies_inside_its_run_and_runs_never_overlap(
+    each: list[int], data: st.DataObject, tensors: int, seed: int
+) -> None:
+    alone = [data.draw(st.booleans()) for _ in each]
+    placed = runs(each, alone, tensors)
+    ends = [0] + [run.end for run in placed]
+    assert all(run.start >= end and run.start % ALIGN == 0 for run, end in zip(placed, ends))  # noqa: B905 - one end more
+    assert ends[-1] <= tensors * sum(map(aligned, each))  # fits where a burst's inputs fit
+    for begins in windows(placed, 20, seed):
+        for run, begin in zip(placed, begins, strict=True):
+            assert 0 <= begin <= run.end - run.start - run.size
+            assert begin % ALIGN == 0
+
+
+def test_both_sides_find_the_same_and_another_seed_gives_others() -> None:
+    placed = runs([MIB] * 3, [True] * 3, 4)
+    first, again, other = (list(windows(placed, 50, seed)) for seed in (1, 1, 2))
+    assert first == again != other
+
+
+def test_thousands_of_calls_never_meet_the_same_two_arguments_again() -> None:
+    """hdim256_seq16k: six tensors of 64 MiB each; who has k's place beside q's has 400,000 to choose from."""
+    found = list(windows(runs([64 * MIB] * 3, [True] * 3, 6), 1500, 7))
+    assert len({(q, k) for q, k, _ in found}) == len(found)
+    assert len({q - k for q, k, _ in found}) > 0.99 * len(found)
+
+
+def test_what_belongs_together_moves_together() -> None:
+    """The backward's q, k, v, o and lse are of one forward; do is anybody's."""
+    placed = runs([MIB, MIB // 64, MIB], [False, False, True], 3)
+    begins = list(windows(placed, 60, 3))
+    assert {(q // MIB, lse * 64 // MIB) for q, lse, _ in begins} == {(0, 0), (1, 1), (2, 2)}
+    assert len({do for *_, do in begins}) > 50

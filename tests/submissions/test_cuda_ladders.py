@@ -1,0 +1,272 @@
+"""The plain .cu submissions and their ladders: nvcc compiles all of them, a GPU checks them.
+
+Every rung compiles without spills, or the ladder says that it spills; numbers are held against float64,
+the 64 x 64 tiles of FlashAttention-2 against their Triton twin too.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib.util
+import math
+import os
+import shutil
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+import pytest
+import yaml
+
+from harness.catalog.launch_spec import parse_launch
+from harness.worker.cuda import resources
+from harness.worker.cuda import source as cuda_source
+from harness.worker.cuda.instances import instances
+
+SUBMISSIONS = Path(__file__).resolve().parents[2] / "submissions"
+FA2 = SUBMISSIONS / "cuda_fa2_tile64"
+needs_nvcc = pytest.mark.skipif(shutil.which("nvcc") is None, reason="nvcc is not on PATH")
+# Rungs that spill, and are kept because the ladder shows it.
+SPILLING_RUNGS = {"01_naive.cu", "01_document.cu", "02_q_tiles_in_grid.cu", "03_swizzle.cu",
+                  "04_ldmatrix_swizzle.cu", "04_tensor_cores.cu", "05_wmma_pv.cu"}  # fmt: skip
+
+
+@functools.cache
+def _sections(name: str) -> dict[str, dict]:
+    folder = SUBMISSIONS / name
+    manifest = yaml.safe_load((folder / "manifest.yaml").read_text())
+    sections = {"kernel.cu": manifest["launch"]} if "launch" in manifest else {}
+    steps = yaml.safe_load((folder / "steps" / "launch.yaml").read_text())
+    sections |= {f"steps/{file}": section for file, section in steps.items()}
+    return {file: parse_launch(section, file).model_dump() for file, section in sections.items()}
+
+
+def plain_kernels(name: str) -> list[str]:
+    """kernel.cu (if the submission is a plain .cu), then its rungs."""
+    return list(_sections(name))
+
+
+def spills(name: str, file: str, arch: str) -> dict[str, int]:
+    """Spilled bytes of each kernel that spills, as nvcc compiles `file` for `arch`."""
+    launch = _sections(name)[file]
+    names = sorted({name for name, _, _ in instances(launch)})
+    source = SUBMISSIONS / name / file
+    text = resources.instantiating_source(source, names)
+    log, _, kernels = resources.nvcc(text, arch, source.parent, launch["flags"])
+    reports = resources.parse_ptxas(log, kernels)
+    assert len(reports) == len(names)
+    return {r.name: r.spill_store_bytes for r in reports if r.spill_store_bytes}
+
+
+def unexpected_spills(name: str, rung: str) -> dict[str, int]:
+    """Spills of a rung for sm_90a, unless the ladder says that it spills."""
+    found = spills(name, rung, "sm_90a")
+    return {} if Path(rung).name in SPILLING_RUNGS else found
+
+
+def load_plain(name: str, file: str, cache: Path):
+    """The callable of `file`, compiled into `cache`."""
+    path = SUBMISSIONS / name / file
+    return cuda_source.load(path.parent, path.name, _sections(name)[file], cache)
+
+
+def reference(q, k, v, causal, scale):
+    """Attention in float64."""
+    import torch
+
+    q, k, v = q.double(), k.double(), v.double()
+    scores = q @ k.transpose(-1, -2) * scale
+    if causal:
+        later = torch.ones(scores.shape[-2:], device=q.device, dtype=torch.bool).triu(1)
+        scores = scores.masked_fill(later, -math.inf)
+    return scores.softmax(-1) @ v
+
+
+def stress_cases(headdim: int):
+    """(name, q, k, v, scale) on the GPU: lengths off the tile, hard logits, odd scales."""
+    import torch
+
+    generator = torch.Generator("cuda").manual_seed(headdim)
+    for name, seqlen, scale in (
+        ("one row", 1, None), ("one tile", 64, None), ("off the tile", 333, None),
+        ("logits x8", 333, None), ("needle", 200, None), ("offset", 200, None),
+        ("later keys small", 333, None), ("tiny scale", 130, 1e-4), ("odd scale", 130, 0.37),
+        ("negative scale", 130, -0.2), ("zero scale", 130, 0.0),
+    ):  # fmt: skip
+        q, k, v = (
+            torch.randn(2, 2, seqlen, headdim, device="cuda", generator=generator) for _ in range(3)
+        )
+        if name == "logits x8":
+            q *= 8
+        elif name == "needle":
+            k[:, :, seqlen // 3] *= 20
+        elif name == "offset":
+            v += 10
+        elif name == "later keys small":  # walking from the diagonal backwards, the maximum grows
+            q, k[:, :, : seqlen // 2] = q.abs(), k[:, :, : seqlen // 2].abs() * 6
+        yield name, q.half(), k.half(), v.half(), scale
+
+
+def compare(function, headdim: int, causal: bool) -> None:
+    """Asserts the gate's bounds for every stress case: 0.1 % of the whole, 0.2 % of any row."""
+    for name, q, k, v, scale in stress_cases(headdim):
+        out = function(q, k, v, causal, scale).double()
+        used = 1 / math.sqrt(headdim) if scale is None else scale
+        expected = reference(q, k, v, causal, used)
+        difference = out - expected
+        whole = (difference.norm() / expected.norm()).item()
+        row = (difference.norm(dim=-1) / expected.norm(dim=-1)).max().item()
+        assert whole < 1e-3, (name, whole)
+        assert row < 2e-3, (name, row)
+
+
+def check_on_gpu(name: str, file: str, causal: bool, cache: Path) -> None:
+    """`compare` for every head dimension the file serves."""
+    function = load_plain(name, file, cache)
+    headdims = sorted({d for k in _sections(name)[file]["kernels"] for d in k["headdims"]})
+    for headdim in headdims:
+        compare(function, headdim, causal)
+
+
+LADDERS = ("cuda_cuflash", "cuda_fa2_tile64", "cuda_hopper", "cuda_wmma_lab")
+FILES = [(name, file) for name in LADDERS for file in plain_kernels(name)]
+RUNGS = [(name, file) for name, file in FILES if file.startswith("steps/")]
+
+
+@needs_nvcc
+@pytest.mark.parametrize(("name", "rung"), RUNGS)
+def test_every_rung_compiles(name, rung):
+    assert unexpected_spills(name, rung) == {}
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize(("name", "file"), FILES)
+@pytest.mark.parametrize("causal", [True, False])
+def test_against_float64(name, file, causal, tmp_path):
+    check_on_gpu(name, file, causal, tmp_path)
+
+
+def cuda_submissions():
+    for path in sorted(SUBMISSIONS.glob("*/manifest.yaml")):
+        manifest = yaml.safe_load(path.read_text())
+        if manifest["language"] == "cuda":
+            capability = str(manifest.get("needs", {}).get("compute_capability", "0.0"))
+            for arch in resources.archs_for(capability):
+                yield pytest.param(path.parent, manifest, arch, id=f"{path.parent.name}-{arch}")
+
+
+@needs_nvcc
+@pytest.mark.parametrize(("folder", "manifest", "arch"), list(cuda_submissions()))
+def test_nvcc_compiles_every_cuda_submission(folder, manifest, arch, tmp_path):
+    """Every .cu an entry runs, for every architecture it claims to run on; none spills."""
+    launch = manifest.get("launch")
+    if launch is None:
+        reports = resources.build(folder, manifest["entry"], None, tmp_path, [arch])
+    else:
+        names = sorted({name for name, _, _ in resources.instances(launch)})
+        text = resources.instantiating_source(folder / manifest["entry"], names)
+        log, _, kernels = resources.nvcc(text, arch, folder, launch.get("flags", ()))
+        reports = resources.parse_ptxas(log, kernels)
+        assert len(reports) == len(names)
+    assert reports, "no kernel was compiled"
+    assert {r.name: r.warnings for r in reports if r.warnings} == {}
+
+
+@pytest.mark.gpu
+def test_tensors_described_by_strides(tmp_path):
+    import torch
+
+    # memory (B, S, H, D), seen as (B, H, S, D): nothing is copied, the strides say where rows lie
+    q, k, v = (
+        torch.randn(2, 300, 3, 64, device="cuda", dtype=torch.float16).transpose(1, 2)
+        for _ in range(3)
+    )
+    out = load_plain("cuda_cuflash", "kernel.cu", tmp_path)(q, k, v)
+    expected = reference(q, k, v, True, 0.125)
+    assert ((out.double() - expected).norm() / expected.norm()).item() < 1e-3
+
+
+@pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="triton is not installed")
+@pytest.mark.parametrize("dtype", ["float16", "float32"])
+@pytest.mark.parametrize("causal", [True, False])
+def test_the_triton_twin_against_float64_on_the_cpu(dtype, causal):
+    """Interpreted in a child: TRITON_INTERPRET is read when triton is imported."""
+    program = f"""
+        import sys, torch
+        sys.path.insert(0, {str(FA2)!r})
+        from crosscheck import triton_attention
+        for seqlen in (1, 64, 130):
+            q, k, v = (torch.randn(1, 2, seqlen, 64, dtype=torch.{dtype}) for _ in range(3))
+            expected = torch.nn.functional.scaled_dot_product_attention(
+                q.double(), k.double(), v.double(), is_causal={causal})
+            out = triton_attention(q, k, v, {causal}).double()
+            error = ((out - expected).norm() / expected.norm()).item()
+            assert error < {1e-3 if dtype == "float16" else 1e-5}, (seqlen, error)
+    """
+    environment = {**os.environ, "TRITON_INTERPRET": "1"}
+    done = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(program)],
+        env=environment, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.fixture(scope="module")
+def submission():
+    """submission.py, imported: builds the extension or loads what an earlier run built."""
+    spec = importlib.util.spec_from_file_location("fa2_submission", FA2 / "submission.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.fixture(scope="module")
+def crosscheck():
+    spec = importlib.util.spec_from_file_location("fa2_crosscheck", FA2 / "crosscheck.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("headdim", [64, 128, 256])
+@pytest.mark.parametrize("causal", [True, False])
+def test_the_extension_against_float64(submission, headdim, causal):
+    compare(submission.custom_attention_forward, headdim, causal)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("headdim", [64, 128])
+@pytest.mark.parametrize("causal", [True, False])
+def test_against_the_triton_twin(submission, crosscheck, headdim, causal):
+    for name, q, k, v, scale in stress_cases(headdim):
+        if name in ("negative scale", "zero scale"):
+            continue  # the twin masks with -inf before scaling
+        ours = submission.custom_attention_forward(q, k, v, causal, scale).float()
+        twin = crosscheck.triton_attention(q, k, v, causal, scale).float()
+        assert ((ours - twin).norm() / twin.norm()).item() < 1e-3, name
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("headdim", [64, 128])
+@pytest.mark.parametrize("causal", [True, False])
+def test_float32_against_pytorch(submission, headdim, causal):
+    import torch
+
+    for seqlen in (1, 64, 333, 1024):
+        q, k, v = (torch.randn(2, 3, seqlen, headdim, device="cuda") for _ in range(3))
+        out = submission.custom_attention_forward(q, k, v, causal)
+        expected = torch.nn.functional.scaled_dot_product_attention(
+            q.double(), k.double(), v.double(), is_causal=causal, scale=1 / math.sqrt(headdim)
+        )
+        assert ((out.double() - expected).norm() / expected.norm()).item() < 1e-5
+
+
+@pytest.mark.gpu
+def test_what_it_does_not_do_is_said(submission):
+    import torch
+
+    q = torch.randn(1, 1, 64, 96, device="cuda", dtype=torch.float16)
+    with pytest.raises(RuntimeError, match="headdim must be 64 or 128 or 256, got 96"):
+        submission.custom_attention_forward(q, q, q)
