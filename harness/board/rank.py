@@ -132,6 +132,10 @@ class Board:
         """Every row: the ranked ones, best first, then steps of ladders, then who has no score."""
         return (*self.ranked, *self.steps, *self.unranked)
 
+    def any_on(self, config: str) -> Result:
+        """Somebody's result, for what all of them share: shape, problem, machine."""
+        return next(filter(None, (row.on(config) for row in self.rows)))
+
 
 @dataclass(frozen=True, slots=True)
 class Leaderboard:
