@@ -19,7 +19,7 @@ from harness.schema import Case, Kind, Status
 #: Of the judge's watch kernel (harness/judge/alone.py): far above its own, far below a turn of
 #: another process.
 MOST_GAP_MS = 0.5
-CLEARED_UP_S = 0.5  # the driver takes a fifth of it for a process that has ended
+CLEARED_UP_S = 2.0  # the driver takes a tenth for a process that has ended, more for much memory
 
 
 @dataclass(frozen=True)
