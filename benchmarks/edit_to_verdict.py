@@ -36,11 +36,15 @@ DEFAULT = ROOT / "submissions" / "cuda_hopper" / "steps" / "05_persistent.cu"
 
 
 def copied(kernel: Path, folder: Path) -> Path:
-    """A copy of `kernel` (a .cu with its neighbours, or a folder) below `folder`."""
+    """A copy of `kernel` (a .cu with its neighbours, or a folder, renamed) below `folder`."""
     if kernel.is_dir():
-        return Path(
-            shutil.copytree(kernel, folder / kernel.name, ignore=shutil.ignore_patterns("steps"))
-        )
+        made = folder / f"{kernel.name}_edited"
+        shutil.copytree(kernel, made, ignore=shutil.ignore_patterns("steps"))
+        manifest = made / "manifest.yaml"
+        told = manifest.read_text(encoding="utf-8")
+        named = told.replace(f"name: {kernel.name}\n", f"name: {made.name}\n", 1)
+        manifest.write_text(named, encoding="utf-8")
+        return made
     shutil.copytree(kernel.parent, folder / "steps")
     return folder / "steps" / kernel.name
 

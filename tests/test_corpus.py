@@ -9,8 +9,8 @@ import re
 import pytest
 
 from harness.cli.selftest.corpus import Outcome, Specimen, load_corpus, run_batch
-from harness.cli.selftest.defence import Defence
 from harness.cli.selftest.plan import batches
+from harness.cli.selftest.stand_ins import Defence
 from harness.measure.machine import inspect_machine
 from harness.process.sandbox.enter import usual, usual_level
 

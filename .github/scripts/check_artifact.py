@@ -30,7 +30,7 @@ from path_guard import git  # noqa: E402
 
 from harness import PROTOCOL  # noqa: E402
 from harness.board import record  # noqa: E402
-from harness.board.newest import NO_VERDICT  # noqa: E402
+from harness.board.record import NO_VERDICT  # noqa: E402
 from harness.board.render.text import sanitize  # noqa: E402
 from harness.catalog.entrants import load_entrant  # noqa: E402
 from harness.catalog.suites import load_suite  # noqa: E402

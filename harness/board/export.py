@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 
 from harness.board.rank import Board, Leaderboard, Row
-from harness.board.render.lasting import lasting
+from harness.board.render.notes import lasting
 from harness.board.render.text import sanitize
 from harness.schema import Result
 

@@ -9,8 +9,8 @@ import textwrap
 from collections.abc import Iterable, Sequence
 
 from harness.board import record
-from harness.board.newest import newest
 from harness.board.rank import Board, Leaderboard, Row, by_todays_rule, leaderboard
+from harness.board.record import newest
 from harness.board.render.text import sanitize
 from harness.board.rivals import direct_on, place
 from harness.catalog.entrants import entry_name

@@ -37,6 +37,7 @@ from harness.schema import Result
 PAGES = ("*.md", ".github/*.md", "docs/*.md")
 NOTES = ("submissions/*/NOTES.md", "baselines/*/NOTES.md")
 MOST_BYTES = 256 << 10  # of notes; longer ones stay as they are
+MOST_PAGE_BYTES = 16 << 20
 MOST_QUESTIONS, MOST_NAMES = 32, 16  # of one document, of one question
 START, CLOSE, END = "<!-- board ", "-->", "<!-- end -->"
 QUESTION = re.compile(r"(?P<suite>[\w.-]+):\s+(?P<what>[^<>\s][^<>]*)")
@@ -69,7 +70,7 @@ def documents(root: Path, leaderboard: Leaderboard) -> tuple[dict[Path, str], li
         if path.is_symlink() and not own:
             continue
         try:
-            text = _quoting(path, root)
+            text = _quoting(path, root, MOST_PAGE_BYTES if own else MOST_BYTES)
             if text:
                 found[path] = filled(text, leaderboard, path, root / "configs")
         except UsageError as error:
@@ -79,9 +80,9 @@ def documents(root: Path, leaderboard: Leaderboard) -> tuple[dict[Path, str], li
     return found, wrong
 
 
-def _quoting(path: Path, root: Path) -> str:
+def _quoting(path: Path, root: Path, most_bytes: int) -> str:
     """The text of a document that asks something, else an empty one."""
-    body = read_file(path, MOST_BYTES, UsageError, within=root.resolve())
+    body = read_file(path, most_bytes, UsageError, within=root.resolve())
     if START.encode() not in body:
         return ""
     try:

@@ -25,13 +25,13 @@ import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from pydantic import ConfigDict, ValidationError
 
 from harness.errors import StorageError
 from harness.problems import PROBLEMS
-from harness.schema import Front, Result
+from harness.schema import Front, Result, Status
 
 #: Keys told first: what `Head` holds.
 FRONT = tuple(Front.model_fields)
@@ -232,6 +232,9 @@ def read_chosen(
         results, worse = read(choose(left))
         if not worse:
             return results, bad
+        at = {(line.path, line.number) for line in worse}
+        suspects = {head.entry for head in left if (head.path, head.number) in at}
+        _, worse = read(head for head in left if head.entry in suspects)  # each line once
         bad += worse
         damaged = {(line.path, line.number) for line in worse}
         left = [head for head in left if (head.path, head.number) not in damaged]
@@ -303,3 +306,37 @@ def _reason(error: Exception) -> str:
     if isinstance(error, json.JSONDecodeError):
         return f"not JSON: {error.msg} at column {error.colno}"
     return str(error)
+
+
+# --------------------------------------------------------------------------- which lines count
+
+
+#: Endings that are no verdict: an older one of the same source stays.
+NO_VERDICT = frozenset(
+    {Status.UNAVAILABLE, Status.UNSTABLE, Status.CONTENDED}
+    | {Status.INTERRUPTED, Status.HARNESS_ERROR}
+)
+#: A line's front, or all of it.
+Line = TypeVar("Line", Head, Result)
+
+
+def newest(lines: Iterable[Line]) -> list[Line]:
+    """Of each (gpu, suite, protocol, entry, config) the newest verdict of the newest source."""
+    source: dict[tuple[object, ...], tuple[tuple[str, str], str]] = {}
+    last: dict[tuple[object, ...], Line] = {}
+    for line in lines:
+        who: tuple[object, ...] = (line.gpu, line.suite_sha256, line.protocol, line.entry)
+        age = (line.date, line.run)
+        if who not in source or age >= source[who][0]:
+            source[who] = (age, line.source_sha256)
+        key = (*who, line.source_sha256, line.config)
+        kept = last.get(key)
+        if kept is None or _replaces(line, kept):
+            last[key] = line
+    return [line for key, line in last.items() if source[key[:4]][1] == key[4]]
+
+
+def _replaces(line: Head | Result, kept: Head | Result) -> bool:
+    if (line.status in NO_VERDICT) != (kept.status in NO_VERDICT):
+        return kept.status in NO_VERDICT
+    return (line.date, line.run) >= (kept.date, kept.run)

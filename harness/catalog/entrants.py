@@ -78,11 +78,10 @@ def gather(
 
 
 def _is_anothers(entrant: Entrant, root: Path) -> bool:
-    """Whether a folder from elsewhere is called as one of `root`: it would take that one's row."""
-    homes = [layer.resolve() for layer in layers(root)]
-    if any(entrant.folder.is_relative_to(home) for home in homes):
-        return False
-    return any((home / f"{entrant.name}{end}").exists() for home in homes for end in ("", *ENTRIES))
+    """Whether its name leads to another one in `root`, whose row it would take."""
+    named = (f"{home / entrant.name}{end}" for home in layers(root) for end in ("", *ENTRIES))
+    first = next((Path(path) for path in named if Path(path).exists()), None)
+    return first is not None and first.resolve() not in (entrant.folder, entrant.entry_path)
 
 
 def problem_of(names: Iterable[str], root: Path) -> Problem:

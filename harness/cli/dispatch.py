@@ -10,7 +10,7 @@ from pathlib import Path
 
 from harness import PROTOCOL
 from harness.board import record
-from harness.board.newest import NO_VERDICT
+from harness.board.record import NO_VERDICT
 from harness.campaign.campaign import Campaign
 from harness.campaign.placement import Placement, rows_asked
 from harness.campaign.unit import Asked, plan_units

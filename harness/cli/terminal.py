@@ -19,12 +19,12 @@ from rich.table import Table
 from rich.text import Text
 
 from harness.board.rank import Board, Leaderboard, Row, interval_of
-from harness.board.render.error_map import error_map
 from harness.board.render.heat_map import loss_words, maps, summary, text_lines
-from harness.board.render.lasting import lasting_words
+from harness.board.render.notes import lasting_words
 from harness.board.render.text import (
     board_title,
     ending,
+    error_map,
     milliseconds,
     next_step,
     number,

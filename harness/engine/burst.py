@@ -80,9 +80,12 @@ def _burst(
 ) -> BurstReport | None:
     """One burst on one worker, alone on the machine; None if it could not be started."""
     worker = state.workers[name]
+    ahead = question.whole and not worker.attached
+    if ahead:  # of a check: its inputs can be drawn while it loads
+        _ask(state, name, question)
     if not _attached(state, worker):
         return None
-    if _disturbed(state, name, question):
+    if not ahead and _disturbed(state, name, question):
         disturbed = _end_disturber(state, name, question)
         if disturbed:
             return disturbed

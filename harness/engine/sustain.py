@@ -15,8 +15,8 @@ from collections.abc import Iterator, Set
 from harness.engine.burst import Question, Stretch, end_woken, run_burst
 from harness.engine.run_state import RING, State
 from harness.measure import stats
-from harness.measure.energy import Recorder, mean_clock_mhz, mean_power
 from harness.measure.plan import shuffled
+from harness.measure.telemetry import Recorder, mean_clock_mhz, mean_power
 from harness.problems.base import Probe
 from harness.process.messages import BurstReport, StretchReport
 from harness.schema import Case, Kind, Status, Sustained

@@ -69,7 +69,8 @@ def overstated(result: Result) -> list[str]:
 
 def short_of_the_clock(result: Result, base: Result | None) -> list[str]:
     """Why the judge's clock, asked once more, refuses a row of a GPU that passed; else empty."""
-    if result.status is not Status.PASSED or base is None or not result.machine.has_gpu:
+    timed = base is not None and {result.status, base.status} == {Status.PASSED}
+    if base is None or not timed or not result.machine.has_gpu:
         return []
     if result.slack is None:
         return ["its times were not held against the judge's clock"]

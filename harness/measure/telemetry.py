@@ -1,7 +1,27 @@
-"""Clocks, power, temperature and throttling while a run goes on, by NVML, in the engine."""
+"""Clocks, power, temperature and throttling while a run goes on, by NVML, in the engine.
+
+Power from a counter of energy that moves in steps. Pure, but for `Recorder`.
+
+NVML's counter holds millijoules since the driver was loaded, of the whole board: idle power, memory
+and fans included. It moves every 10 to 100 ms (100 on an H200). So what counts is the time from the
+first step inside a stretch to the last one, each known to half of the time between two readings
+around it:
+
+    energy   ______|‾‾‾‾‾‾|______|‾‾‾‾‾‾|____
+    readings  . . . . . . . . . . . . . . . .
+                   ↑ first step           ↑ last step
+
+A counter that goes back (the driver was loaded again, or it is full) begins anew there.
+"""
 
 from __future__ import annotations
 
+import math
+import threading
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
 from types import ModuleType
 from typing import Any
 
@@ -81,3 +101,96 @@ class Monitor:
         if self._lib is not None:
             self._lib.nvmlShutdown()
             self._lib = None
+
+
+READ_EVERY_S = 0.002
+CLOCK_EVERY = 8  # readings: each question to NVML takes milliseconds
+MOST_ERROR_PCT = 5.0  # beyond it no power is told
+
+
+@dataclass(frozen=True)
+class Reading:
+    """NVML at one moment of the monotonic clock; energy None: no counter; clock 0: not read."""
+
+    at_s: float
+    energy_j: float | None
+    sm_mhz: int = 0
+
+
+@dataclass(frozen=True)
+class Power:
+    """Mean power of the board, and how far it may be off because the counter moves in steps."""
+
+    watts: float
+    error_pct: float
+
+
+@dataclass(frozen=True)
+class Step:
+    """The counter was at `energy_j` from `at_s` on, which is known to `within_s` to each side."""
+
+    at_s: float
+    within_s: float
+    energy_j: float
+
+
+def mean_power(readings: Sequence[Reading], since_s: float, until_s: float) -> Power | None:
+    """Between two moments; None without a counter, or where it moved too seldom."""
+    told = []
+    for steps in _steps(readings):
+        inside = [step for step in steps if since_s <= step.at_s <= until_s]
+        if len(inside) > 1:
+            told.append((inside[0], inside[-1]))
+    if not told:
+        return None
+    first, last = max(told, key=lambda ends: ends[1].at_s - ends[0].at_s)
+    span_s, joules = last.at_s - first.at_s, last.energy_j - first.energy_j
+    error_pct = 100 * (first.within_s + last.within_s) / span_s if span_s > 0 else math.inf
+    if error_pct > MOST_ERROR_PCT:
+        return None
+    return Power(joules / span_s, error_pct)
+
+
+def mean_clock_mhz(readings: Sequence[Reading], since_s: float, until_s: float) -> float | None:
+    """Of the SM clock between two moments; None where none was read."""
+    told = [r.sm_mhz for r in readings if since_s <= r.at_s <= until_s and r.sm_mhz]
+    return math.fsum(told) / len(told) if told else None
+
+
+def _steps(readings: Sequence[Reading]) -> list[list[Step]]:
+    """The counter's steps, cut where it went back."""
+    found: list[list[Step]] = [[]]
+    counted = [(r.at_s, r.energy_j) for r in readings if r.energy_j is not None]
+    for (before_s, before_j), (at_s, energy_j) in pairwise(counted):
+        if energy_j < before_j:
+            found.append([])
+        elif energy_j > before_j:
+            found[-1].append(Step((before_s + at_s) / 2, (at_s - before_s) / 2, energy_j))
+    return found
+
+
+class Recorder:
+    """Reads on a thread of its own inside a `with` block; `readings` are complete behind it."""
+
+    def __init__(self, meter: Monitor, every_s: float = READ_EVERY_S) -> None:
+        self._meter, self._every_s = meter, every_s
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._watch, daemon=True)
+        self.readings: list[Reading] = []
+
+    def __enter__(self) -> Recorder:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._over.set()
+        self._thread.join()
+
+    def _watch(self) -> None:
+        while not self._over.wait(self._every_s):
+            fresh = len(self.readings) % CLOCK_EVERY == 0
+            sm_mhz = self._meter.sm_mhz() if fresh else 0
+            energy_j = self._meter.energy_j()
+            if energy_j is None and fresh and not sm_mhz:
+                return  # no GPU
+            self.readings.append(Reading(time.monotonic(), energy_j, sm_mhz))

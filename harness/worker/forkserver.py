@@ -113,10 +113,9 @@ def main() -> int:
     gc.disable()  # a tenth of torch's import is looking for garbage
     importlib.import_module("harness.worker.__main__")
     bytecode.leave_cache()
-    gc.enable()
     readable.readable_paths()  # for every fork
-    gc.collect()
     gc.freeze()  # a collection in a fork would copy every page of what it looks at
+    gc.enable()
     serve(line)
     return 0
 

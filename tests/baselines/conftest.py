@@ -41,7 +41,7 @@ def load(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Load:
         monkeypatch.syspath_prepend(str(tmp_path))
         for name in hide:
             monkeypatch.setitem(sys.modules, name, None)  # `import name` then raises ImportError
-        path = ROOT / folder / "submission.py"
+        path = ROOT / folder if folder.endswith(".py") else ROOT / folder / "submission.py"
         spec = importlib.util.spec_from_file_location(f"adapter_{path.parent.name}", path)
         assert spec is not None and spec.loader is not None
         module = importlib.util.module_from_spec(spec)

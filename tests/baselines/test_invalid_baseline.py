@@ -22,7 +22,7 @@ ABSENT = "flash_attn_3"  # in no test environment: it is built from source, for 
 def rows(tmp_path_factory) -> dict[str, dict]:
     """One small run with two right entries, two wrong baselines and one that is not installed."""
     results = tmp_path_factory.mktemp("results")
-    baselines = ["sdpa", *(f"tests/bad_baselines/{name}" for name in WRONG), ABSENT]
+    baselines = ["sdpa", *(f"tests/bad_baselines/{name}.py" for name in WRONG), ABSENT]
     command = [sys.executable, "run.py", "--suite", "smoke", "--blocks", "2", "--causal", "true"]
     command += ["--headdim", "64", "--seqlen", "64", "--heads", "2", "--batch", "1"]
     command += ["--submission", str(honest_control("eager_chunked"))]

@@ -137,7 +137,7 @@ def test_any_other_error_passes_through(load, monkeypatch, name):
 @pytest.mark.parametrize("name", ["mask_off_by_one", "wrong_layout"])
 def test_the_wrong_baselines_are_wrong(load, name):
     """Right shape and dtype, finite, and far beyond the gate: that is what makes them a test."""
-    forward = load(f"tests/bad_baselines/{name}").custom_attention_forward
+    forward = load(f"tests/bad_baselines/{name}.py").custom_attention_forward
     torch.manual_seed(0)
     q, k, v = (torch.randn(2, 3, 64, 16, dtype=torch.float16) for _ in range(3))
     out = forward(q, k, v)
@@ -148,7 +148,7 @@ def test_the_wrong_baselines_are_wrong(load, name):
 
 
 def test_the_mask_is_off_by_one_only_where_there_is_a_mask(load):
-    forward = load("tests/bad_baselines/mask_off_by_one").custom_attention_forward
+    forward = load("tests/bad_baselines/mask_off_by_one.py").custom_attention_forward
     torch.manual_seed(0)
     q, k, v = (torch.randn(1, 2, 64, 16, dtype=torch.float16) for _ in range(3))
     out = forward(q, k, v, causal=False)

@@ -8,8 +8,8 @@ import random
 import pytest
 
 from harness.board import rank
-from harness.board.newest import NO_VERDICT, newest
 from harness.board.rank import Board, by_todays_rule, leaderboard
+from harness.board.record import NO_VERDICT, newest
 from harness.board.rivals import direct_on
 from harness.measure import stats
 from harness.measure.stats import Interval

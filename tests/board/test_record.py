@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 
 from harness.board import query, record
 from harness.board.history import history
-from harness.board.newest import newest
 from harness.board.rank import leaderboard
+from harness.board.record import newest
 from harness.board.render import markdown
 from harness.board.store import Store
 from harness.errors import EXIT_STORAGE, StorageError
@@ -261,6 +261,21 @@ def test_a_run_that_was_merged_twice_counts_once(tmp_path: Path) -> None:
         mine, *_ = (r for r in record.read(heads)[0] if r.entry == "mine")
         found.append((history(heads), [r.entry for r in libraries(mine)]))
     assert found[0] == found[1]
+
+
+def test_many_lines_that_are_no_rows_are_read_once_each(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_all(tmp_path, run_of({"mine": 0.9}, date="2026-11-20"))
+    changes = ({"run": f"r{n}", "date": f"2026-11-{n:02}", "samples": "no"} for n in range(21, 29))
+    (tmp_path / "x.jsonl").write_text("\n".join(forged(result("mine"), **one) for one in changes))
+    heads, _ = record.heads(tmp_path)
+    parsed: list[bytes] = []
+    parse = record.parse
+    monkeypatch.setattr(record, "parse", lambda raw: [parsed.append(raw), parse(raw)][1])
+    results, bad = record.read_chosen(heads, newest)
+    assert (len(results), len(bad)) == (6, 8)
+    assert len(parsed) < 3 * len(heads)
 
 
 @pytest.mark.parametrize("kind", ["folder", "fifo", "dangling", "loop", "unreadable"])

@@ -270,6 +270,10 @@ def test_a_folder_from_elsewhere_does_not_take_the_row_of_another(root: Path, pl
         named.symlink_to(away)
     with pytest.raises(SubmissionError, match="called 'mine', which is taken"):
         asked(root, str(named))
+    (root / "submissions" / "mine.py").write_text(GOOD)
+    with pytest.raises(SubmissionError, match="called 'mine', which is taken"):
+        asked(root, str(root / "submissions" / "mine.py"))
+    (root / "submissions" / "mine.py").unlink()
     away.rename(root / "elsewhere" / "ours")
     assert [one.name for one in asked(root, str(root / "elsewhere" / "ours")).entrants] == ["ours"]
 

@@ -124,6 +124,17 @@ def test_the_evidence_is_the_boards_row_and_its_records(pair: Path, tmp_path: Pa
     assert verify.run(args) == 0
 
 
+def test_the_official_suite_comes_first(tmp_path: Path) -> None:
+    results = judged(tmp_path / "results")
+    for path in list(results.rglob("*.jsonl")):
+        for line in map(record.parse, path.read_bytes().splitlines()):
+            other = {"suite": "another", "suite_sha256": "6" * 64, "run": "r0"}
+            record.append(results, line.model_copy(update=other))
+    assert call(tmp_path / "out", PAIR[0], "--results", results) == 0
+    told = json.loads((tmp_path / "out" / PACKAGE / "evidence.json").read_text())
+    assert [board["suite"] for board in told["forward"]["boards"]] == ["fa3", "another"]
+
+
 def test_parameters_of_the_judged_function_are_told(pair: Path, tmp_path: Path) -> None:
     results = judged(tmp_path / "results", "cuda_hopper")
     assert call(tmp_path / "out", "cuda_hopper", "--results", results) == 0

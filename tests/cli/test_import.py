@@ -123,7 +123,9 @@ def test_of_many_the_least_and_the_most_work_are_among_the_few(traced: TraceSet)
     assert [case.seqlen for case in cases_of(traced, "one")] == [1900]
 
 
-@pytest.mark.parametrize("name", ["x/../../up", "x/../../.github/workflows/x", "published/x", "/x"])
+@pytest.mark.parametrize(
+    "name", ["x/../../up", "x/../.github/workflows/x", "published/x", "/x", "fa3"]
+)
 def test_no_name_of_a_stranger_leads_out_of_configs(traced: TraceSet, name: str) -> None:
     traced.add([64], [64])
     traced.workloads[0]["definition"] = name
@@ -171,7 +173,7 @@ def test_nothing_is_overwritten(traced: TraceSet) -> None:
     traced.call()
     before = (traced.folder.parent / "configs" / f"{NAME}.yaml").read_bytes()
     traced.add([128], [128])
-    with pytest.raises(UsageError, match="is there already"):
+    with pytest.raises(UsageError, match="is called so already"):
         traced.call()
     assert (traced.folder.parent / "configs" / f"{NAME}.yaml").read_bytes() == before
 

@@ -14,9 +14,16 @@ import pytest
 pytest.importorskip("torch")
 
 from harness.cli.selftest.corpus import load_corpus
-from harness.cli.selftest.defence import Defence, from_word, to_word
 from harness.cli.selftest.plan import TOGETHER, ablate
-from harness.cli.selftest.stand_ins import STAND_INS, StandIn, stand_ins, standing_in
+from harness.cli.selftest.stand_ins import (
+    STAND_INS,
+    Defence,
+    StandIn,
+    from_word,
+    stand_ins,
+    standing_in,
+    to_word,
+)
 from harness.cli.selftest.without import without
 from harness.measure.machine import inspect_machine
 from harness.process import forkserver, prestart

@@ -20,7 +20,7 @@ from harness.measure.audit import overstated, short_of_the_clock
 from harness.measure.roofline import Resources
 from harness.measure.stats import Interval
 from harness.problems import get_problem
-from harness.schema import MOST_SLACK_PCT, Machine, Result, Speedup, Telemetry
+from harness.schema import MOST_SLACK_PCT, Machine, Result, Speedup, Status, Telemetry
 from tests.board.factory import CASES, CPU, H200, result, run_of
 
 FORWARD = get_problem("attention_forward")
@@ -109,6 +109,8 @@ def assert_a_lie_is_seen(base: Result) -> None:
     )
     lie = base.model_copy(update={"samples": short})
     assert short_of_the_clock(base, base) == []
+    failed = base.model_copy(update={"status": Status.CRASHED})
+    assert short_of_the_clock(base.model_copy(update={"slack": None}), failed) == []
     assert short_of_the_clock(lie, base) or base.slack.mean_pct > MOST_SLACK_PCT
     assert short_of_the_clock(base.model_copy(update={"slack": None}), base)
 

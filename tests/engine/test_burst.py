@@ -10,8 +10,7 @@ from unittest.mock import MagicMock, patch
 
 import pytest
 
-from harness.cli.selftest.defence import Defence
-from harness.cli.selftest.stand_ins import standing_in
+from harness.cli.selftest.stand_ins import Defence, standing_in
 from harness.engine.burst import Question, run_burst
 from harness.engine.guards.budget import Budget
 from harness.engine.guards.quiet import Rest

@@ -14,7 +14,7 @@ from harness.engine.burst import Stretch
 from harness.engine.events import Observer
 from harness.engine.run_state import RING, wanted_probes
 from harness.engine.sustain import sustain
-from harness.measure.energy import Reading
+from harness.measure.telemetry import Reading
 from harness.measure.verdict import Evidence
 from harness.problems import get_problem
 from harness.process.messages import BurstReport, StretchReport

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from harness.cli.selftest.corpus import load_corpus
-from harness.cli.selftest.defence import Defence
+from harness.cli.selftest.stand_ins import Defence
 from tests.conftest import slow_lines
 from tests.house import count, defences, picture
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from harness.board.render.error_map import error_map, head_names
+from harness.board.render.text import error_map, head_names
 from harness.schema.mismatch import Draw, Mismatch
 
 torch = pytest.importorskip("torch")

@@ -8,8 +8,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from harness.cli.selftest.defence import Defence  # noqa: E402
-from harness.cli.selftest.stand_ins import standing_in  # noqa: E402
+from harness.cli.selftest.stand_ins import Defence, standing_in  # noqa: E402
 from harness.judge.burst import Patience, WorkerGone, WorkerLink  # noqa: E402
 from harness.judge.inputs import Inputs  # noqa: E402
 from harness.judge.sampled import Sampled  # noqa: E402

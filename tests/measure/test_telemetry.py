@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from harness.measure import drift
-from harness.measure.energy import (
+from harness.measure.telemetry import (
     CLOCK_EVERY,
     MOST_ERROR_PCT,
     Reading,

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from harness.board.newest import NO_VERDICT
 from harness.board.rank import Board, Row
+from harness.board.record import NO_VERDICT
 from harness.board.render.text import number, sanitize, times
 from harness.board.rivals import Cell
 from harness.schema import Case, Kind, Result, Status

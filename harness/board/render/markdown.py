@@ -15,8 +15,7 @@ from harness.board.render.heat_map import (
     markdown_rows,
     summary,
 )
-from harness.board.render.lasting import lasting, some_last
-from harness.board.render.notes import Notes, joined
+from harness.board.render.notes import Notes, joined, lasting, some_last
 from harness.board.render.reported import beside, claims
 from harness.board.render.text import (
     board_title,

@@ -22,12 +22,17 @@ from urllib.parse import quote
 from harness.board.history import Point
 from harness.board.rank import Board, Leaderboard, Row, interval_of
 from harness.board.record import file_name
-from harness.board.render.error_map import head_names, scale
 from harness.board.render.heat_map import as_json, hidden_words, loss_words, maps
-from harness.board.render.lasting import lasting, lasting_words
-from harness.board.render.notes import Notes, conditions_of
+from harness.board.render.notes import Notes, conditions_of, lasting, lasting_words
 from harness.board.render.reported import beside, claims
-from harness.board.render.text import heads_and_lengths, next_step, rank_text, sanitize
+from harness.board.render.text import (
+    head_names,
+    heads_and_lengths,
+    next_step,
+    rank_text,
+    sanitize,
+    scale,
+)
 from harness.measure.gpu_specs import bandwidth, peak_tflops
 from harness.measure.roofline import at_clock_pct, board_power_w, ceilings, limiter, sm_clock_mhz
 from harness.measure.stats import Interval

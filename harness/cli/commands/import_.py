@@ -22,6 +22,7 @@ import yaml
 from pydantic import ValidationError
 
 from harness.catalog.source_files import read_file
+from harness.catalog.suites import known_suites
 from harness.cli.arguments import whole
 from harness.errors import EXIT_OK, UnavailableError, UsageError, typed
 from harness.problems import get_problem
@@ -57,8 +58,8 @@ def run(args: argparse.Namespace) -> int:
     if not FILE_NAME.fullmatch(suite):
         raise UsageError(f"{shown(suite, 80)!r} is no name of a suite", "take another: --name NAME")
     path = root() / "configs" / f"{suite}.yaml"
-    if path.exists():
-        raise UsageError(f"{path} is there already", "take another name: --name NAME")
+    if path.exists() or suite in known_suites(path.parent):  # also of what comes along
+        raise UsageError(f"{suite}: a suite is called so already", "take another name: --name NAME")
     found = [
         _case(told, shared, args.workloads, line) for line, told in _lines(args.workloads, name)
     ]

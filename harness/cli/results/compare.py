@@ -8,10 +8,9 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 
 from harness.board import query
-from harness.board.newest import newest
 from harness.board.rank import interval_of
-from harness.board.record import Head
-from harness.board.render.lasting import energy_ratio, energy_words, lasting, speed_ratio
+from harness.board.record import Head, newest
+from harness.board.render.notes import energy_ratio, energy_words, lasting, speed_ratio
 from harness.board.render.text import (
     DOUBT,
     UNHELD,

@@ -13,8 +13,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from harness.board import query, record
-from harness.board.newest import newest
 from harness.board.rank import unfit
+from harness.board.record import newest
 from harness.board.render.text import DOUBT, UNHELD, number, sanitize
 from harness.board.rivals import direct_on
 from harness.catalog.suites import load_suite

@@ -19,8 +19,7 @@ from pydantic import ValidationError
 
 from harness.board import query, record
 from harness.board.record import Head
-from harness.board.render.error_map import error_map
-from harness.board.render.text import printed, sanitize
+from harness.board.render.text import error_map, printed, sanitize
 from harness.catalog.request import Request, resolve
 from harness.catalog.suites import load_suite
 from harness.errors import (

@@ -7,12 +7,12 @@ import json
 
 from harness.board import query, record
 from harness.board.rank import Board, Row, interval_of
-from harness.board.render.error_map import error_map
 from harness.board.render.heat_map import heat_map, hidden_words, loss_words, summary, text_lines
 from harness.board.render.notes import Notes, conditions_of
 from harness.board.render.text import (
     board_title,
     ending,
+    error_map,
     milliseconds,
     next_step,
     number,

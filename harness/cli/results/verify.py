@@ -20,8 +20,8 @@ from pathlib import Path
 
 from harness import PROTOCOL
 from harness.board import query, record
-from harness.board.newest import newest
 from harness.board.rank import interval_of
+from harness.board.record import newest
 from harness.board.render.text import sanitize, times
 from harness.catalog.entrants import places
 from harness.catalog.suites import load_suite

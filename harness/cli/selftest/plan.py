@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from harness.cli.selftest.corpus import Outcome, Specimen, run_batch, runs_on
-from harness.cli.selftest.defence import Defence, Defences, to_word
+from harness.cli.selftest.stand_ins import Defence, Defences, to_word
 from harness.cli.selftest.without import without
 from harness.schema import Machine, Result, Status
 

@@ -13,8 +13,7 @@ import runpy
 import sys
 from collections.abc import Iterator
 
-from harness.cli.selftest.defence import Defences, from_word, to_word
-from harness.cli.selftest.stand_ins import stand_ins, standing_in
+from harness.cli.selftest.stand_ins import Defences, from_word, stand_ins, standing_in, to_word
 from harness.process import forkserver, prestart
 
 FLAG = "--without"

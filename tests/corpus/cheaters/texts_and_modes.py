@@ -96,6 +96,7 @@ defence: sandbox
 
 import ctypes
 import os
+import threading
 
 import torch
 import torch.nn.functional as F
@@ -111,9 +112,17 @@ driver = ctypes.CDLL("libcuda.so.1")
 arguments = (ctypes.c_uint64 * 8)(20)  # milliseconds
 mine = os.getpid()
 locked = []
-for pid in range(max(2, mine - 300), mine + 300):
-    if pid != mine and driver.cuCheckpointProcessLock(pid, arguments) == 0:
-        locked.append(pid)
+
+
+def lock_others():
+    for pid in sorted(range(max(1, mine - 300), mine + 300), key=lambda pid: abs(pid - mine)):
+        if pid != mine and driver.cuCheckpointProcessLock(pid, arguments) == 0:
+            locked.append(pid)
+
+
+trying = threading.Thread(target=lock_others, daemon=True)
+trying.start()
+trying.join(3)  # the driver may take long over each
 if not locked:
     raise PermissionError("nobody could be locked")
 

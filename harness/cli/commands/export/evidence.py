@@ -123,7 +123,11 @@ def _kinds(results: Iterable[Result]) -> list[tuple[int, str, bool, bool]]:
 
 
 def rows_of(entrant: Entrant, found: Leaderboard) -> list[Judged]:
-    """Rows whose every result passed with the bytes of `entrant`; GPUs first; a wrong one voids."""
+    """Rows whose every result passed with the bytes of `entrant`; a wrong one voids them all.
+
+    GPUs come first, and the official suite, which `verify` of a package measures again.
+    """
+    official, _ = get_problem(entrant.manifest.problem).suites
     mine = [
         (board, row)
         for board in found.boards
@@ -134,7 +138,7 @@ def rows_of(entrant: Entrant, found: Leaderboard) -> list[Judged]:
     if any(result.status in WRONG for result in each):  # a model asks for any shape
         return []
     rows = [pair for pair in mine if _are_of(entrant, pair[1].results)]
-    return sorted(rows, key=lambda pair: not pair[1].pick.machine.has_gpu)
+    return sorted(rows, key=lambda r: (not r[1].pick.machine.has_gpu, r[0].suite != official))
 
 
 def _are_of(entrant: Entrant, results: Iterable[Result]) -> bool:

@@ -111,7 +111,7 @@ def _judge_again(harness: list[str], name: str, told: dict[str, Any], blocks: in
         results = root / "results"
         results.mkdir()
         (results / "evidence.jsonl").write_bytes((HERE / told["records"]).read_bytes())
-        run = told["boards"][0]["results"][0]["run"]  # of the official suite, which has few shapes
+        run = told["boards"][0]["results"][0]["run"]  # the official suite's, if there is one
         words = [*harness, "verify", f"{told['entry']}@{run}", "--blocks", str(blocks)]
         environment = os.environ | {"ATTNBOARD_ROOT": str(root)}
         return subprocess.run(words, cwd=root, env=environment, check=False).returncode
