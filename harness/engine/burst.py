@@ -8,18 +8,20 @@ from dataclasses import dataclass
 from functools import partial
 
 from harness.engine.guards.quiet import Rest
-from harness.engine.processes.judge_client import PLAIN, BurstOptions, JudgeFailed
+from harness.engine.processes.judge_client import PLAIN, BurstOptions, JudgeFailed, Overdue
 from harness.engine.processes.worker_process import WorkerProcess
 from harness.engine.run_state import State
 from harness.errors import HarnessError
 from harness.problems.base import Probe
 from harness.process.messages import BurstReport
+from harness.process.sandbox import usage
 from harness.schema import Case, Kind, Status
 
 #: Of the judge's watch kernel (harness/judge/alone.py): far above its own, far below a turn of
 #: another process.
 MOST_GAP_MS = 0.5
-CLEARED_UP_S = 0.5  # the driver takes a fifth of it for a process that has ended
+STARVED_SHARE = 0.25  # of the time to load; another who loads may burn all cores
+CLEARED_UP_S = 2.0  # the driver takes a tenth for a process that has ended, more for much memory
 
 
 @dataclass(frozen=True)
@@ -226,7 +228,11 @@ def _attached(state: State, worker: WorkerProcess) -> bool:
     if worker.attached:
         return True
     overdue = partial(end_overdue, state, worker)
-    failure = worker.attach(state.judge, state.sizes, state.limits.import_s, overdue)
+    import_s = state.limits.import_s
+    failure = worker.attach(state.judge, state.sizes, import_s, overdue)
+    late = failure and failure.status is Status.TIMED_OUT
+    if late and usage.starved_s(worker.pids()) > STARVED_SHARE * import_s:
+        failure = _attach_alone(state, worker, overdue)
     if failure is None:
         rest = state.quiet.hold(worker, loaded=True)
         if not rest.fault:
@@ -237,6 +243,19 @@ def _attached(state: State, worker: WorkerProcess) -> bool:
         for each in state.suite.cases:  # what cannot be loaded fails every case, untried
             state.record(worker.entrant.name, each).fail(reply.status, reply.message)
     return False
+
+
+def _attach_alone(state: State, worker: WorkerProcess, overdue: Overdue) -> BurstReport | None:
+    """Once more from the start, while all others that load are stopped: they had taken its time."""
+    worker.leave(state.judge, state.clean_up)
+    loading = [w.child for w in state.workers.values() if w.alive and not w.attached]
+    for child in loading:
+        child.pause()
+    try:
+        return worker.attach(state.judge, state.sizes, state.limits.import_s, overdue)
+    finally:
+        for child in loading:
+            child.resume()
 
 
 def reap(state: State, worker: WorkerProcess, reply: BurstReport) -> BurstReport:

@@ -32,7 +32,8 @@ class StreamLatch:
         self._driver = CudaDriver()
         self._inputs_flag, self._outputs_flag = inputs_flag, outputs_flag
         self._rescue = torch.cuda.Stream()  # type: ignore[no-untyped-call]
-        self._reached, self._start, self._ready, self._done, self._end = (timer() for _ in range(5))
+        self._reached, self._opened, self._start = (timer() for _ in range(3))
+        self._ready, self._done, self._end = (timer() for _ in range(3))
         self.turn, self._opened_s, self._open_ms = 0, 0.0, 0.0
 
     def close(self) -> None:
@@ -41,6 +42,7 @@ class StreamLatch:
         self._driver.write_value(self._outputs_flag, 0)
         self._reached.record()
         self._driver.wait_value(self._latch.data_ptr(), self.turn)
+        self._opened.record()
 
     def lend(self, reveal: Callable[[], None], sample: Callable[[], None]) -> None:
         """Behind the inputs' copies: make them right, let the other stream work, read what it made.
@@ -77,7 +79,7 @@ class StreamLatch:
     @property
     def behind_ms(self) -> float:
         """How long behind the end of its calls the worker had answered, on the host's clock."""
-        return max(0.0, self._open_ms - self.elapsed_ms()[0])
+        return max(0.0, self._open_ms - float(self._opened.elapsed_time(self._end)))
 
     def elapsed_ms(self) -> tuple[float, float]:
         """(start to end, what of it were `reveal` and `sample`), on the GPU's own clock."""

@@ -50,7 +50,7 @@ GPU_TOLERANCE = ClockTolerance(
     mean_floor_ms=0.006,
     null_ms=0.010,
     late_share=0.1,
-    call_share=0.25,
+    call_share=0.5,
     rest_ms=20.0,
 )
 #: A CPU under an interpreter and a scheduler: coarse, and never ranked.
@@ -128,19 +128,24 @@ def check_clocks(
     return ClockCheck(marked, slack)
 
 
+def usual_ms(scored: Sequence[Sample]) -> list[float]:
+    """What each call of a burst usually takes, in the order of the calls."""
+    places = zip(*(sample.calls_ms for sample in scored), strict=False)
+    return [statistics.median(place) for place in places]
+
+
 def _answered_ahead(scored: Sequence[Sample], least: float) -> str:
     """Why not all calls of a burst are believed to be calls: one answers for others; or ''.
 
     Where a host is slow, those that it queued in time are short, the others as long as it takes. So
     a short call tells if it lies behind a long one, or too far behind the gate for such a host.
     """
-    places = zip(*(sample.calls_ms for sample in scored), strict=False)
-    usual_ms = [statistics.median(place) for place in places]
-    mean_ms, longest_ms, whole_ms = statistics.fmean(usual_ms), max(usual_ms), 0.0
-    for call, took_ms in enumerate(usual_ms):
+    usual = usual_ms(scored)
+    mean_ms, longest_ms, whole_ms = statistics.fmean(usual), max(usual), 0.0
+    for call, took_ms in enumerate(usual):
         whole_ms += took_ms
-        in_time_ms = HOST_UNEVEN * (gate_delay_ms(len(usual_ms)) + whole_ms)
-        alone = max(usual_ms[:call], default=0.0) > mean_ms or (call + 1) * longest_ms > in_time_ms
+        in_time_ms = HOST_UNEVEN * (gate_delay_ms(len(usual)) + whole_ms)
+        alone = max(usual[:call], default=0.0) > mean_ms or (call + 1) * longest_ms > in_time_ms
         if took_ms < least * mean_ms and alone:
             return (
                 f"call {call} of its bursts takes {took_ms:.3g} ms, all of them {mean_ms:.3g} ms "

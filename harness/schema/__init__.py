@@ -39,7 +39,6 @@ from harness.schema.common import (
 from harness.schema.entrant import Claims, Entrant, Manifest, Needs
 from harness.schema.machine import Machine
 from harness.schema.result import (
-    LATE_REST_MS,
     MOST_SLACK_PCT,
     Energy,
     Error,

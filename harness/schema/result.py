@@ -58,11 +58,6 @@ class Telemetry(Frozen):
     foreign_pids: Count = 0
 
 
-#: Longer than an idle worker takes to be locked: it had left work behind its turn, and that was
-#: waited for.
-LATE_REST_MS = 5.0
-
-
 class Sample(Frozen):
     """One entrant in one block: K calls, both clocks."""
 

@@ -129,6 +129,26 @@ def test_an_answer_whose_process_has_ended_is_nobody_s() -> None:
     )
 
 
+@pytest.mark.parametrize(("starved_s", "loaded"), [(100.0, True), (1.0, False)])
+def test_who_loads_while_another_burns_all_cores_loads_again_alone(
+    starved_s: float, loaded: bool
+) -> None:
+    state = bench("a", "b", "base")
+    a, b, base = (state.workers[name] for name in ("a", "b", "base"))
+    late = BurstReport(status=Status.TIMED_OUT, message="its import took more than 120 s")
+    state.judge.attach.side_effect = [late, None]
+    a.attached = False
+    b.attached = False
+    state.suite = SimpleNamespace(cases=[CASE])
+    with attach(state), patch("harness.engine.burst.usage.starved_s", return_value=starved_s):
+        state.judge.attach.side_effect = [late, None]
+        reply = run_burst(state, "a", QUESTION, 1)
+    assert (reply is not None) == loaded
+    assert b.child.pause.called == b.child.resume.called == loaded
+    assert not base.child.pause.called, "it was stopped already, behind its turn"
+    assert ("a" in state.failed) != loaded
+
+
 def test_a_worker_that_another_made_unusable_is_replaced_and_takes_its_turn() -> None:
     state = bench("a")
     state.quiet.release.side_effect = [False, True]

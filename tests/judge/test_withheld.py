@@ -119,6 +119,9 @@ class Queue:
             def synchronize(self):
                 queue.told.append(f"host: {name} is over")
 
+            def elapsed_time(self, other):
+                return 40.0  # ms
+
         return Event()
 
 
@@ -143,7 +146,7 @@ def gate(queue):
 
     made._latch, made._driver, made._rescue, made.turn = Latch(), queue, None, 0
     made._inputs_flag, made._outputs_flag = INPUTS, OUTPUTS
-    for name in ("reached", "start", "ready", "done", "end"):
+    for name in ("reached", "opened", "start", "ready", "done", "end"):
         setattr(made, f"_{name}", queue.event(name))
     return made
 
@@ -155,12 +158,21 @@ def test_what_is_queued_between_the_two_waits(gate, queue):
     gate.open()
     gate.release()
     assert queue.told == [
-        *(f"write {OUTPUTS} 0", "reached", f"wait {LATCH} 1"),
+        *(f"write {OUTPUTS} 0", "reached", f"wait {LATCH} 1", "opened"),
         *("start", "reveal", "ready", f"write {INPUTS} 1"),
         *(f"wait {OUTPUTS} 1", "done", "sample", "end"),
         *("host: reached is over", f"host: {LATCH} is 1"),
         *(f"host: {LATCH} is 1", f"write {OUTPUTS} 1", "host: idle"),
     ]
+
+
+def test_what_a_worker_does_before_it_answers_is_behind_its_calls(gate, queue, monkeypatch):
+    now = [10.0, 10.25]
+    monkeypatch.setattr(stream.time, "monotonic", lambda: now[0] if len(now) == 1 else now.pop(0))
+    gate.close()
+    gate.open()  # at 10 s; 40 ms later all was read
+    gate.release()
+    assert gate.behind_ms == pytest.approx(210.0)
 
 
 class Steps(TorchDispatchMode):

@@ -138,6 +138,18 @@ def test_faster_than_the_chip_is_refused() -> None:
     assert "peak" in result.reason
 
 
+def test_a_call_that_is_faster_than_the_chip_is_refused_in_a_burst_that_is_not() -> None:
+    """Its last four calls do the work of all: a host that is slow enough would explain the others."""
+    even = samples(1.0)
+    hollow = [
+        s.model_copy(update={"calls_ms": (*[0.2] * 2, *[(s.t1_ms - 0.4) / 2] * 2)}) for s in even
+    ]
+    assert [len(s.calls_ms) for s in hollow] == [4] * len(even)
+    result = judge(Evidence(entrant(), CASE, samples=hollow, worst=EXACT))
+    assert result.status is Status.TIME_CLAIM_REJECTED
+    assert "in a call is above the chip's peak" in result.reason
+
+
 def test_no_sample_and_no_reason_is_our_fault() -> None:
     assert judge(Evidence(entrant(), CASE)).status is Status.HARNESS_ERROR
 

@@ -248,6 +248,21 @@ def test_what_forks_share_is_counted_once(forks: list[int]) -> None:
     assert exact > 64 * MIB
 
 
+def test_forks_that_end_while_they_are_counted_hold_nothing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A pool of 120 that ended at once had the memory of 120 whole processes."""
+    told = iter([64 * MIB, 64 * MIB, 0, 64 * MIB])
+    monkeypatch.setattr(usage, "resident_bytes", lambda pid: next(told))
+    monkeypatch.setattr(usage, "fair_bytes", lambda pid, shared: 0)
+    assert 64 * MIB <= usage.host_bytes([1 << 22, 1 + (1 << 22)], 0) < 66 * MIB
+
+
+def test_who_is_ready_and_has_no_core_is_starved() -> None:
+    assert 0 <= usage.starved_s([os.getpid()]) < 1e6
+    assert usage.starved_s([1 << 22]) == 0
+
+
 @root_only
 def test_shared_memory_is_counted_when_no_page_of_it_is_mapped() -> None:
     me = [os.getpid()]

@@ -16,7 +16,7 @@ from harness.board.rank import Board
 from harness.board.render.text import UNHELD, milliseconds, number, sanitize
 from harness.measure import stats
 from harness.measure.stats import Interval
-from harness.schema import LATE_REST_MS, Kind, Result, Status, Sustained, times_ms
+from harness.schema import Kind, Result, Status, Sustained, times_ms
 
 #: How far two stretches of one kernel may lie apart, to each side.
 REPEAT_PCT = 2.0
@@ -131,11 +131,6 @@ class Notes:
         late = sum(sample.late for sample in result.samples)
         if late:
             found.append(f"{late} disturbed bursts not scored")
-        waited = [sample.rest_ms for sample in result.samples if sample.rest_ms > LATE_REST_MS]
-        if waited:
-            found.append(
-                f"work left behind {len(waited)} bursts, waited for up to {max(waited):.0f} ms"
-            )
         if result.deterministic is False:
             found.append("not bitwise repeatable: the same inputs gave other bits")
         library = same_bits_as(result.likeness)

@@ -31,7 +31,7 @@ SOL_SOCKET, SIZES_OF_BUFFERS = 1, (7, 32)  # SO_SNDBUF, SO_SNDBUFFORCE
 #: A child of its parent's would be one of the engine's, and nobody's to count or to stop.
 CLONE_PARENT, CLONE_NEW_ANYTHING = 0x8000, 0x7E020080
 #: A thread shares its process's files, which are counted once.
-CLONE_THREAD, THREAD_AND_FILES = 0x10000, 0x10400
+CLONE_THREAD, THREAD_AND_FILES, CLOSE_RANGE_UNSHARE = 0x10000, 0x10400, 2
 MAKES_A_FILE = 0x40 | 0x400000  # O_CREAT, O_TMPFILE
 #: A file made with these bits runs as its owner, whoever starts it.
 SET_ID_BITS = 0o6000
@@ -148,6 +148,7 @@ def _judgements(alone: bool, signals_to: int | None) -> Iterable[tuple[str, list
     apart = [(AND, 0, 0, THREAD_AND_FILES), (EQUAL, 0, 1, CLONE_THREAD), REFUSED, word(0)]
     sends = [(AND, 0, 0, EXIT_SIGNAL), *only([0, signal.SIGCHLD])]
     yield "clone", [word(0), *spaces, *apart, *sends]
+    yield "close_range", [word(2), *unless_bits(CLOSE_RANGE_UNSHARE)]
     refused = [step for value in IOCTLS_REFUSED for step in ((EQUAL, 0, 1, value), REFUSED)]
     kinds = only([kind << 8 for kind in IOCTL_KINDS], answer(errno.ENOTTY))
     yield "ioctl", [word(1), *refused, (AND, 0, 0, 0xFF00), *kinds]

@@ -39,7 +39,7 @@ ALLOWED = _table(
     rename:82:- renameat:264:38 renameat2:316:276 mkdir:83:- mkdirat:258:34 rmdir:84:- link:86:-
     linkat:265:37 unlink:87:- unlinkat:263:35 symlink:88:- symlinkat:266:36 readlink:89:-
     readlinkat:267:78 umask:95:166 statfs:137:43 fstatfs:138:44 flock:73:32 fadvise64:221:223
-    readahead:187:213 close_range:436:436
+    readahead:187:213
     """
     # memory of its own
     """
@@ -107,7 +107,7 @@ JUDGED = _table(
     setpriority:141:140 prlimit64:302:261
     sched_setscheduler:144:119 sched_setparam:142:118 sched_setattr:314:274
     sched_setaffinity:203:122 kill:62:129 tkill:200:130 tgkill:234:131 rt_sigqueueinfo:129:138
-    rt_tgsigqueueinfo:297:240 pidfd_send_signal:424:424
+    rt_tgsigqueueinfo:297:240 pidfd_send_signal:424:424 close_range:436:436
     """
 )
 #: From here on all numbers are newer than these tables: ABSENT.

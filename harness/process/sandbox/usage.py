@@ -42,6 +42,15 @@ def cpu_ns(pids: Iterable[int]) -> dict[int, int]:
     return found
 
 
+def starved_s(pids: Iterable[int]) -> float:
+    """How long a thread of theirs was ready and had no core, the longest; 0 where nobody counts."""
+    found = [0]
+    for place in (f"/proc/{pid}/task/{thread}" for pid in pids for thread in _threads_of(pid)):
+        with contextlib.suppress(OSError):  # it has ended, or the kernel keeps no such file
+            found.append(int(Path(place, "schedstat").read_bytes().split()[1]))
+    return max(found) / 1e9
+
+
 def states(pid: int) -> str:
     """A letter for each thread of it; none if it is gone. Asked behind each turn: a read a thread.
 
@@ -118,7 +127,7 @@ def threads(pid: int) -> int:
 def descriptors(pid: int) -> int:
     """How many files it may have open before the kernel makes more room; all threads share it."""
     told = (_numbers(f"{pid}/task/{t}/status").get("FDSize", 0) for t in _threads_of(pid))
-    return next(filter(None, told), 0)  # one that has ended has none
+    return max(told, default=0)
 
 
 def managed_bytes(pid: int) -> int:
@@ -159,7 +168,8 @@ def host_bytes(pids: Iterable[int], limit: int, unmapped: int = 0) -> int:
     bound = sum(resident.values()) + beside
     if bound <= limit:
         return bound
-    return sum(fair_bytes(pid, not unmapped) or resident[pid] for pid in resident) + beside
+    # Who has no fair part has ended since, or keeps it from us.
+    return sum(fair_bytes(pid, not unmapped) or resident_bytes(pid) for pid in resident) + beside
 
 
 def room_bytes(pids: Iterable[int]) -> int:
