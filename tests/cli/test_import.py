@@ -254,14 +254,14 @@ def test_a_line_that_is_no_json_is_named(traced: TraceSet) -> None:
         import_.run(main.parse_args(["import", str(told), str(lines)]))
 
 
-@pytest.mark.parametrize("name", ["a/../../out", "a/../../../out", "a/b", "..", "x\n", ""])
+@pytest.mark.parametrize("name", ["a/../../stray", "a/../../../stray", "a/b", "..", "x\n", ""])
 def test_a_definition_writes_one_file_of_configs_and_no_other(traced: TraceSet, name: str) -> None:
     traced.add([64], [64])
     for line in traced.workloads:
         line["definition"] = name
     with pytest.raises(UsageError, match="is no name of a suite"):
         traced.call(name=name)
-    assert not [*traced.folder.parent.glob("configs*"), *traced.folder.parent.parent.glob("out*")]
+    assert not [*traced.folder.parent.glob("configs*"), *traced.folder.parent.parent.glob("stray*")]
 
 
 @pytest.mark.parametrize(

@@ -277,10 +277,8 @@ def _cpu_table(board: Board) -> str:
     head = ["entry", "kind", "language", *map(safe, board.configs), "integrity", "date"]
     body = []
     for row in board.rows:
-        cells = []
-        for config in board.configs:
-            result = row.on(config)
-            cells.append(safe(ending(result)) if result else "not run")
+        found = map(row.on, board.configs)
+        cells = [safe(ending(result)) if result else "not run" for result in found]
         start = [code(row.entry), row.pick.kind.value, safe(row.pick.language)]
         body.append([*start, *cells, safe(row.integrity), row.date])
     return table(head, body)
@@ -305,9 +303,7 @@ def _reported(board: Board) -> list[str]:
         [safe(one.name), *(number(figures.get(c), 0) for c in configs), safe(one.source)]
         for one, figures in told
     ]
-    others = [
-        [safe(c.what), safe(c.figure), safe(c.setting), safe(c.source)] for c in claims(board)
-    ]
+    others = [[*map(safe, (c.what, c.figure, c.setting, c.source))] for c in claims(board)]
     return [
         "### Reported elsewhere (not ranked)",
         "",
