@@ -120,14 +120,10 @@ def append(results_dir: Path, result: Result) -> Path:
         _write(path, line.encode() + b"\n")
     except OSError as error:
         raise LineNotWritten(
-            (
-                f"{path}: cannot write the record of {result.entry} on {result.config}: "
-                f"{error.strerror or error}"
-            ),
-            (
-                f"free space or permissions under {folder}, then append the line printed above "
-                f"to {path.name}"
-            ),
+            f"{path}: cannot write the record of {result.entry} on {result.config}: "
+            f"{error.strerror or error}",
+            f"free space or permissions under {folder}, then append the line printed above "
+            f"to {path.name}",
             line,
         ) from error
     return path

@@ -19,7 +19,7 @@ from harness.schema import Case, Kind, Status
 #: Of the judge's watch kernel (harness/judge/alone.py): far above its own, far below a turn of
 #: another process.
 MOST_GAP_MS = 0.5
-CLEARED_UP_S = 1.0  # the driver takes a tenth of it for a process that has ended
+CLEARED_UP_S = 0.5  # the driver takes a fifth of it for a process that has ended
 
 
 @dataclass(frozen=True)
@@ -85,7 +85,7 @@ def _burst(
         _ask(state, name, question)
     if not _attached(state, worker):
         return None
-    if not ahead and _ask(state, name, question) > MOST_GAP_MS:
+    if not ahead and _disturbed(state, name, question):
         disturbed = _end_disturber(state, name, question)
         if disturbed:
             return disturbed
@@ -138,50 +138,34 @@ def end_woken(state: State, case: Case) -> list[str]:
 
 
 def _end_disturber(state: State, name: str, question: Question) -> BurstReport | None:
-    """Something computes although all are locked: end workers until nothing does, likeliest first.
+    """Something runs though all are locked: end workers until nothing does, likeliest first.
 
     Whose end brings quiet has left work running, and whoever was ended before it starts afresh.
     Returns what this means for `name`, whose turn it is: None if it may take it.
     """
-    if _ask(state, name, question) <= MOST_GAP_MS:
+    if not _disturbed(state, name, question):
         return None
-    fault = "its GPU work ran on although the driver had locked it"
+    fault = "its GPU work, or that of an ended process of it, outlived the driver's lock"
     for suspect in _suspects(state):
         state.workers[suspect].leave(state.judge, state.clean_up)
-        if _ask(state, name, question) <= MOST_GAP_MS:
+        if not _disturbed(state, name, question):
             reply = BurstReport(status=Status.LEFT_WORK_RUNNING, message=fault)
             if suspect == name:
                 return reply
             state.record(suspect, question.probe.case).fail(reply.status, fault)
             return None
+    state.quiet.others |= state.quiet.ownerless()  # strangers, as it turns out
     why = "something beside this run computes on the GPU, and NVML does not tell what"
     return BurstReport(status=Status.CONTENDED, message=why)
 
 
-def end_heirs(state: State, case: Case) -> None:
-    """End whose processes keep alive what one of them that has ended had on the GPU.
-
-    NVML names the dead one and nobody else, so workers are ended until it is gone: that one's.
-    """
-    dead = _lasting(state)
-    for name in _suspects(state):
-        if not dead:
-            break
-        state.workers[name].leave(state.judge, state.clean_up)
-        if not (dead := _lasting(state)):
-            said = "a process of it has ended, and another keeps what that one had on the GPU"
-            state.record(name, case).fail(Status.LEFT_WORK_RUNNING, said)
-    state.quiet.others |= dead  # strangers, as it turns out
-
-
-def _lasting(state: State) -> set[int]:
-    """Who is ownerless, and still is when the driver has had time to clear up."""
-    dead = state.quiet.ownerless()
-    deadline = time.monotonic() + CLEARED_UP_S
-    while dead and time.monotonic() < deadline:
-        time.sleep(0.05)
-        dead &= state.quiet.ownerless()
-    return dead
+def _disturbed(state: State, name: str, question: Question) -> bool:
+    """Ask; does something compute meanwhile, or keep what a process that has ended had there?"""
+    dead = state.quiet.ownerless() if question.timed else set()
+    time.sleep(CLEARED_UP_S if dead else 0.0)
+    return _ask(state, name, question) > MOST_GAP_MS or bool(
+        dead and dead & state.quiet.ownerless()
+    )
 
 
 def _suspects(state: State) -> list[str]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Sequence
 
-from harness.engine.burst import Question, end_heirs, end_overdue, end_woken, run_burst, settle
+from harness.engine.burst import Question, end_overdue, end_woken, run_burst, settle
 from harness.engine.events import Progress
 from harness.engine.processes.judge_client import BurstOptions
 from harness.engine.run_state import State
@@ -13,17 +13,13 @@ from harness.measure import stats
 from harness.measure.plan import Block, plan_case, shuffled
 from harness.measure.stopping import level_of
 from harness.measure.two_clocks import ClockCheck, check_clocks
-from harness.measure.verdict import Evidence, shared
+from harness.measure.verdict import shared
 from harness.problems.base import Probe
 from harness.process.messages import BurstReport
 from harness.schema import Case, Kind, Sample, Status, times_ms
 
 EXTRA_SHARE = 0.5  # disturbed blocks are repeated, up to this share of the plan
 STRANGER_WAIT_S = 10.0  # for a process of nobody's to leave the GPU
-#: Work behind a turn heats the chip for who comes next: behind 200 ms of matrix products one H200
-#: ran at 1470 MHz instead of 1980, rivals took up to 18 % longer, and nobody follows himself. Of
-#: 2,531 honest bursts none was locked later than 3 ms behind its end.
-MOST_REST_MS = 20.0
 
 
 def time_case(state: State, case: Case) -> None:
@@ -50,7 +46,6 @@ def run_block(state: State, case: Case, block: Block) -> None:
     A block beside a process that is none of this run counts for nobody, nor one in which an entrant
     ran while it was stopped.
     """
-    end_heirs(state, case)
     alive = [name for name in block.order if state.record(name, case).status is None]
     strangers = _wait_until_alone(state) if alive else []
     if strangers:
@@ -152,16 +147,6 @@ def _take(state: State, name: str, case: Case, block: Block, reply: BurstReport)
                 rest_ms=reply.rest_ms,
             )
         )
-        _must_rest(state, known)
-
-
-def _must_rest(state: State, known: Evidence) -> None:
-    """Who lets its GPU work run on behind its bursts, again and again, has no time."""
-    waited_ms = [s.rest_ms for s in known.samples if s.rest_ms > MOST_REST_MS]
-    most = max(1, state.facts.tolerance.late_share * state.suite.blocks)
-    if known.entrant.kind is Kind.SUBMISSION and len(waited_ms) > most:
-        said = f"its GPU work ran on for up to {max(waited_ms):.0f} ms behind {len(waited_ms)}"
-        known.fail(Status.LEFT_WORK_RUNNING, f"{said} of {len(known.samples)} bursts")
 
 
 def clock_verdict(state: State, name: str, case: Case) -> ClockCheck:

@@ -6,11 +6,11 @@ import hashlib
 import math
 from collections.abc import Mapping
 
-from harness.measure import drift, stats
+from harness.measure import stats
 from harness.measure.gpu_specs import peak_tflops, tensor_tflops
 from harness.measure.stopping import level_of
 from harness.measure.two_clocks import GPU_TOLERANCE, check_clocks
-from harness.measure.verdict import shared
+from harness.measure.verdict import clock_mhz, drift_pct, shared
 from harness.problems import get_problem
 from harness.schema import Result, Speedup, Status, times_ms
 
@@ -76,7 +76,7 @@ def short_of_the_clock(result: Result, base: Result | None) -> list[str]:
     if base is None or passed != {Status.PASSED} or not machine.has_gpu:
         return []
     found = check_clocks(result.samples, shared(base.samples, result.samples), (), GPU_TOLERANCE)
-    peak, clock = peak_tflops(machine), drift.clock_mhz(result.samples)
+    peak, clock = peak_tflops(machine), clock_mhz(result.samples)
     at_clock = tensor_tflops(machine, clock)
     unmarked = [sample.model_copy(update={"late": False}) for sample in base.samples]
     tflops, stretch = result.tflops or 0.0, result.sustained
@@ -93,7 +93,7 @@ def short_of_the_clock(result: Result, base: Result | None) -> list[str]:
     faults += _differ("peak_pct", result.peak_pct, 100 * tflops / peak if peak else None)
     faults += _differ("clock_mhz", result.clock_mhz, clock)
     faults += _differ("clock_pct", result.clock_pct, 100 * tflops / at_clock if at_clock else None)
-    return faults + _differ("drift_pct", result.drift_pct, drift.drift_pct(unmarked))
+    return faults + _differ("drift_pct", result.drift_pct, drift_pct(unmarked))
 
 
 def _of_speedup(

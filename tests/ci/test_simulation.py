@@ -211,7 +211,7 @@ def as_suite(result: Result, suite: Suite, facts: dict) -> Result:
 
 def consistent(results: list[Result]) -> list[Result]:
     """Figures worked out again from the samples, bit for bit as the harness does."""
-    from harness.measure import drift, stats
+    from harness.measure import stats, verdict
 
     control = {r.config: r.samples for r in results if r.entry == "sdpa_cudnn"}
     times = {(r.entry, r.config): {s.block: s.latency_ms for s in r.scored} for r in results}
@@ -225,7 +225,7 @@ def consistent(results: list[Result]) -> list[Result]:
         speedup = Speedup(against="sdpa_cudnn", value=ratio.value, low=ratio.low, high=ratio.high)
         figures = {"latency_ms": told.median, "p10_ms": told.p10, "p90_ms": told.p90}
         figures["peak_pct"] = 100 * tflops / PEAK_TFLOPS
-        figures["drift_pct"] = drift.drift_pct(control[r.config])
+        figures["drift_pct"] = verdict.drift_pct(control[r.config])
         done.append(r.model_copy(update={**figures, "tflops": tflops, "speedup": speedup}))
     return done
 

@@ -259,6 +259,22 @@ def test_few_bursts_can_be_left_out_of_the_score() -> None:
     assert "3 of 20" in check_clocks(told(3), blocks(rng), (), GPU_TOLERANCE).refusal
 
 
+def test_who_works_behind_its_calls_again_and_again_is_refused() -> None:
+    """200 ms of matrix products behind a burst slow down who comes next, and nobody follows himself."""
+    honest = blocks(random.Random(1))
+
+    def hot(count: int, rest_ms: float = 190.0) -> list[Sample]:
+        told = {"rest_ms": rest_ms}
+        return [s.model_copy(update=told if s.block < count else {}) for s in honest]
+
+    assert not check_clocks(hot(20, 19.0), honest, (), GPU_TOLERANCE).refusal
+    once = check_clocks(hot(2), honest, (), GPU_TOLERANCE)
+    assert [s.block for s in once.samples if s.late] == [0, 1]
+    assert not once.refusal
+    assert "3 of 20 bursts" in check_clocks(hot(3), honest, (), GPU_TOLERANCE).refusal
+    assert not check_clocks(hot(20), honest, (), CPU_TOLERANCE).refusal
+
+
 def with_calls(told: list[Sample], shares: list[float]) -> list[Sample]:
     """The same bursts, their time divided among the calls by `shares`."""
     whole = sum(shares)

@@ -68,7 +68,7 @@ def custom_attention_forward(q, k, v, causal=True, sm_scale=None):
 """Launches 100 ms of spinning behind each burst, when its clock has stopped.
 
 ---
-status: [LEFT_WORK_RUNNING]
+status: [TIME_CLAIM_REJECTED]
 needs_gpu: true
 seen: 'red team of this harness: SIGSTOP stops no kernel'
 defence: quiet_gpu

@@ -1,32 +1,47 @@
 // What a test calls, one function per kernel of the file under test; arguments as in the kernels, then how to run.
 #include "KERNEL_FILE"
 #define EXPORT extern "C" __attribute__((visibility("default"))) const char*
+#ifdef ORDERED   // cuda_hopper_backward_deterministic
 #ifdef PASSES
+EXPORT run_preprocess(const uint16_t* o, const uint16_t* d_o, const float* lse, float* stats, uint32_t* turns, int S, int blocks, int timing, int seed) {
+  return cpu::launch(blocks, 256, timing, seed, [=] { preprocess(o, d_o, lse, stats, turns, S); });
+}
+#elif defined(WIDE)
+EXPORT run_dkdv(const TensorMap* maps, const float* stats, uint16_t* dk, uint16_t* dv, int S, int causal, float scale, float scale_log2, int blocks, int timing, int seed) {
+  return cpu::launch(blocks, 384, timing, seed, [=] { dkdv(maps[0], maps[1], maps[2], maps[3], stats, dk, dv, S, causal, scale, scale_log2); });
+}
+EXPORT run_dq(const TensorMap* maps, const float* stats, uint16_t* out, int S, int causal, float scale, float scale_log2, int blocks, int timing, int seed) {
+  return cpu::launch(blocks, 384, timing, seed, [=] { dq(maps[0], maps[1], maps[2], maps[3], stats, out, S, causal, scale, scale_log2); });
+}
+#endif
+#elif defined(PASSES)
 EXPORT run_preprocess(const uint16_t* o, const uint16_t* d_o, const float* lse, float* stats, float* dq_sum, uint32_t* counters, int S, int nheads, int n_counters, const Strides* o_at, const Strides* do_at, int blocks, int timing, int seed) {
   return cpu::launch(blocks, 256, timing, seed, [=] { preprocess(o, d_o, lse, stats, dq_sum, counters, S, nheads, n_counters, *o_at, *do_at); });
 }
-#if HEADDIM == 128
+#endif
+#if defined(PASSES) && HEADDIM == 128
 EXPORT run_postprocess(const float* dq_sum, uint16_t* dq, float scale, int S, int blocks, int timing, int seed) {
   return cpu::launch(blocks, 256, timing, seed, [=] { postprocess(dq_sum, dq, scale, S); });
 }
 #endif
+#if defined(PASSES) && !defined(ORDERED)
 EXPORT run_sum_group(const uint16_t* parts, uint16_t* dk, uint16_t* dv, int kv_heads, int group, int chunks, int blocks, int timing, int seed) {
   return cpu::launch(blocks, 256, timing, seed, [=] { sum_group(parts, dk, dv, kv_heads, group, chunks); });
 }
-#elif defined(WIDE)
+#elif defined(WIDE) && !defined(ORDERED)
 EXPORT run_dkdv(const TensorMap* maps, const float* stats, uint16_t* dk, uint16_t* dv, int S, int causal, float scale, float scale_log2, const Keys* keys, int blocks, int threads, int timing, int seed) {
   return cpu::launch(blocks, threads, timing, seed, [=] { dkdv(maps[0], maps[1], maps[2], maps[3], stats, dk, dv, S, causal, scale, scale_log2, *keys); });
 }
 EXPORT run_dq(const TensorMap* maps, const float* stats, uint16_t* out, int S, int causal, float scale, float scale_log2, const Keys* keys, int blocks, int threads, int timing, int seed) {
   return cpu::launch(blocks, threads, timing, seed, [=] { dq(maps[0], maps[1], maps[2], maps[3], stats, out, S, causal, scale, scale_log2, *keys); });
 }
-#else
+#elif !defined(PASSES) && !defined(WIDE)
 EXPORT run_backward(const TensorMap* maps, const Params* params, int blocks, int threads, int timing, int seed) {
   const Params p = *params;
   return cpu::launch(blocks, threads, timing, seed, [=] { backward(maps[0], maps[1], maps[2], maps[3], p); });
 }
 #endif
-#ifdef ITEMS
+#if defined(ITEMS) && !defined(ORDERED)
 // kind, section, heads of the section and index of each block of a grid
 extern "C" __attribute__((visibility("default"))) void list_items(int heads, int section, int tiles, int main_blocks_a_head, int blocks, int* out) {
   Passes p{}; p.heads = heads; p.section = section;

@@ -62,7 +62,7 @@ struct Warp {
   int group = 0;
   double pace = 1;
 };
-struct Sum { float* dst; uint32_t src; int bytes; };
+struct Sum { float* dst; uint32_t src; int bytes; bool store; };
 struct Fiber {
   ucontext_t context; std::unique_ptr<char[]> stack; bool done = false; std::string at; std::deque<Sum> sums;
   // shared memory written and not fenced for the asynchronous proxy yet
@@ -165,7 +165,7 @@ inline void add_sum(Fiber& f) {
   for (int i = 0; i < s.bytes / 4; i++) {
     if (unfenced[s.src + 4 * i])
       fail("a bulk reduction reads shared memory that was written without fence.proxy.async");
-    float x; std::memcpy(&x, shared + s.src + 4 * i, 4); s.dst[i] += x;
+    float x; std::memcpy(&x, shared + s.src + 4 * i, 4); s.dst[i] = s.store ? x : s.dst[i] + x;
   }
   progress = true;
 }
@@ -355,20 +355,23 @@ inline void bulk_load_if(uint32_t dst, const void* src, int bytes, uint32_t bar,
   if (dst % 16 || bytes % 16 || (uintptr_t)src % 16) cpu::fail("bulk copy not aligned to 16 bytes");
   cpu::issue_load([=] { std::memcpy(cpu::shared + dst, src, bytes); }, bar, bytes);
 }
-inline void bulk_add_if(float* dst, uint32_t src, int bytes, int on) {
+inline void bulk_add_if(float* dst, uint32_t src, int bytes, int on, bool store = false) {
   if (!on) return;
   cpu::check(src, bytes);
   if (src % 16 || bytes % 16 || (uintptr_t)dst % 16) cpu::fail("bulk reduction not aligned to 16 bytes");
-  auto& f = cpu::fibers[cpu::current]; f.sums.push_back({dst, src, bytes});
+  auto& f = cpu::fibers[cpu::current]; f.sums.push_back({dst, src, bytes, store});
   if (cpu::timing == cpu::EARLY) cpu::add_sum(f);
 }
+inline void bulk_store_if(float* dst, uint32_t src, int bytes, int on) { bulk_add_if(dst, src, bytes, on, true); }
 inline void red_add_float4(float* dst, float a, float b, float c, float d) {
   if ((uintptr_t)dst % 16) cpu::fail("vector reduction not aligned to 16 bytes");
   dst[0] += a; dst[1] += b; dst[2] += c; dst[3] += d;
 }
 inline uint32_t counter_take_if(uint32_t* counter, int on) { return on ? (*counter)++ : 0; }
 inline uint32_t counter_take_fenced_if(uint32_t* counter, int on) { return counter_take_if(counter, on); }
+inline float4 load_float4(const float* src) { float4 x; std::memcpy(&x, src, 16); return x; }
 inline void counter_add(uint32_t* counter, int count) { *counter += count; }   // blocks run one after another
+inline void counter_add_if(uint32_t* counter, int count, int on) { if (on) *counter += count; }
 inline void counter_wait(const uint32_t* counter, int count) {
   if (*counter < (uint32_t)count) cpu::fail("waits for blocks that come later");
 }
@@ -422,6 +425,16 @@ inline void load_matrices_transposed(uint32_t* x, uint32_t addr) {
   cpu::Matrices m{addr, {}};
   cpu::move_matrices("ldmatrix.trans", m, 0, 1);
   std::memcpy(x, m.x, 16);
+}
+inline uint32_t transpose_matrix(uint32_t x) {
+  struct Mine { uint32_t x, got; } m{x, 0};
+  cpu::together("movmatrix", m, [](Mine** all) {
+    for (int l = 0; l < 32; l++) for (int half = 0; half < 2; half++) {
+      const uint32_t from = all[(l % 4 * 2 + half) * 4 + l / 8]->x;   // row 2 (l % 4) + half, column l / 4
+      all[l]->got |= (from >> (l / 4 % 2 * 16) & 0xffff) << (16 * half);
+    }
+  });
+  return m.got;
 }
 inline float2 lds_float2(uint32_t addr) {
   float2 v;

@@ -1,0 +1,324 @@
+// Attention backward on Hopper (sm_90a), headdim 64, the same bits in every call, in one launch: three warpgroups of 64
+// kv rows each, so that two multiply while one makes P or dS, and a fourth that loads, waits for turns and does the
+// pass before for other heads. Blocks add to dq in the order of order.cuh; the last one of a tile writes dq.
+//
+// Shapes   q, k, v, do [B, H, S, 64] 16-bit floats; TMA boxes of 64 columns, 128-byte swizzle, rows past the end are
+//          zeros. dq, dk, dv contiguous. stats, dq_sum, done: see passes.cuh
+//          k_smem, v_smem [192, 64]   q_smem, do_smem [4][64, 64]   ds_smem [3][192, 64]   lse_smem, delta_smem [4][64]
+//
+//                  query tiles of 64 →                 one block = 192 kv rows of one head
+//   warpgroup 0 ┌────┬────┬────┬────┐                  warpgroup w: kv rows 64 w ... of S^T, P^T, dP^T, dS^T, dk, dv
+//     kv 0-63   │diag│    │    │    │                  S^T = K Q^T   dP^T = V dO^T
+//   warpgroup 1 ├────┼────┼────┼────┤                  dV += P^T dO   dK += dS^T Q
+//     kv 64-127 │ 0  │diag│    │    │                  0: nothing to see, dS = 0 in shared memory
+//   warpgroup 2 ├────┼────┼────┼────┤
+//    kv 128-191 │ 0  │ 0  │diag│    │
+//               └─↓──┴─↓──┴─↓──┴─↓──┘
+//                 dQ^T = K^T dS^T of a tile: one warpgroup in turn, a trip later, when all three have written their dS;
+//                 summed in memory by vector reductions (fp32) when it is the block's turn
+//
+// Slots    who waits for dS of tile i - 1 knows that everybody is through with tile i - 2. So tile i + 2 of q and do
+//          takes the slot of tile i - 2 (four slots), dS of tile i the place of dS of tile i - 3, which was read in
+//          trip i - 2 (three buffers)
+// Turns    two warps hold the talk with other blocks, so that nobody who multiplies waits for the memory of a count
+// Phases   LOADS   TURNS   PASSES   TRIP: SCORES, P, DS, DQ of the tile before   STORE
+// Order    lse and delta are read before the products they wait beside; dS leaves in one go after dK is issued
+// Bound    5 products of 128 clocks for a 64 x 64 tile; shared memory is busy for 672 of those 640
+// Limits   sm_90a, D = 64; any S and scale
+// Check    python -m pytest tests/submissions/test_cuda_hopper_backward_deterministic.py
+// build: -DHEADDIM=64
+// promise: smem_bytes=198936 registers=128 spills=0 warnings=0 blocks=1
+// build: -DHEADDIM=64 -DBF16=1
+// promise: smem_bytes=198936 registers=128 spills=0 warnings=0 blocks=1
+#include "passes.cuh"
+
+constexpr int D = 64, GROUPS = 3;
+constexpr int M = 64, N = 64 * GROUPS;  // query rows of a tile, kv rows of a block
+constexpr int STAGES = 4, DS_BUFFERS = 3;
+constexpr uint32_t KV_BYTES = N * D * 2, TILE_BYTES = M * D * 2, DS_BYTES = N * M * 2, STAT_BYTES = M * 4;
+constexpr uint32_t SPACE_BYTES = 8192;  // of each warp that does passes
+constexpr int THREADS = 128 * GROUPS + 128, WARPS = 4 * GROUPS;
+
+struct Params {
+  Passes passes;
+  uint16_t* dk;  // [heads, seqlen, D]
+  uint16_t* dv;
+  int causal;
+  float scale_log2;  // softmax scale times log2(e)
+};
+
+extern "C" __global__ void __launch_bounds__(THREADS, 1) backward(const __grid_constant__ TensorMap q_map,
+    const __grid_constant__ TensorMap k_map, const __grid_constant__ TensorMap v_map,
+    const __grid_constant__ TensorMap do_map, const __grid_constant__ Params p) {
+  SHARED_MEMORY(smem);
+  const uint32_t base = smem_u32(smem);
+  const uint32_t k_smem = base, v_smem = k_smem + KV_BYTES, q_smem = v_smem + KV_BYTES,
+                 do_smem = q_smem + STAGES * TILE_BYTES;
+  const uint32_t ds_smem = do_smem + STAGES * TILE_BYTES, space = ds_smem + DS_BUFFERS * DS_BYTES;
+  const uint32_t lse_smem = space + SPACE_BYTES, delta_smem = lse_smem + STAGES * STAT_BYTES;
+  const uint32_t q_full = delta_smem + STAGES * STAT_BYTES, do_full = q_full + 8 * STAGES,
+                 k_full = do_full + 8 * STAGES, v_full = k_full + 8;
+  const uint32_t ds_full = v_full + 8, turn = ds_full + 8 * DS_BUFFERS, added = turn + 16,
+                 passed = added + 16;  // these three: of even and of odd trips
+  const uint32_t pass_full = passed + 16;  // one for each warp of the block, if need be
+  if (threadIdx.x == 0) {
+    for (int i = 0; i < 2 * STAGES + 2; i++) mbar_init(q_full + 8 * i, 1);
+    for (int i = 0; i < DS_BUFFERS; i++) mbar_init(ds_full + 8 * i, WARPS);
+    for (int i = 0; i < 2; i++) {
+      mbar_init(turn + 8 * i, 1);
+      mbar_init(added + 8 * i, 4);
+      mbar_init(passed + 8 * i, 1);
+    }
+    for (int i = 0; i < HALVES; i++) mbar_init(pass_full + 8 * i, 1);
+    mbar_init_done();
+    proxy_fence();
+  }
+  __syncthreads();
+
+  const int seqlen = p.passes.seqlen;
+  const int tiles = (seqlen + M - 1) / M, kv_blocks = (seqlen + N - 1) / N;
+  const int warps = __shfl_sync(~0u, threadIdx.x >> 5, 0), w = warps >> 2, warp = warps & 3, lane = threadIdx.x & 31,
+            lane0 = lane == 0;
+  const Item item = item_of(blockIdx.x, p.passes.order, tiles, kv_blocks);
+  if (item.first) {
+    PassWarp<D> pass{p.passes, base + warps * SPACE_BYTES, pass_full + 8 * warps, lane, tiles};
+    const int blocks = (2 * item.wide * tiles + HALVES - 1) / HALVES;
+    pass.preprocess_share(item.section, item.index, blocks, warps, HALVES);
+    return;
+  }
+  const Walk walk = walk_of<M, N>(p.passes.order, item.section, item.wide, item.index, tiles, kv_blocks, p.causal);
+  const int head = walk.head, kv0 = walk.kv_block * N, trips = walk.trips;
+
+  if (w == GROUPS) {
+    regs_down<32>();
+    if (warp == 0) {
+      // LOADS of k and v, then of q, do, lse and delta of every tile, as slots become free
+      const float* stat = p.passes.stats + (uint64_t)head * tiles * (2 * M);
+      mbar_expect_if(k_full, KV_BYTES, lane0);
+      tma_load_if(k_smem, &k_map, 0, kv0, head, k_full, lane0);
+      mbar_expect_if(v_full, KV_BYTES, lane0);
+      tma_load_if(v_smem, &v_map, 0, kv0, head, v_full, lane0);
+      counter_wait(p.passes.done + item.section, 2 * item.wide * tiles);
+      proxy_fence_global();
+#pragma unroll 1
+      for (int i = 0, tile = walk.tile; i < trips; i++, tile += walk.step) {
+        const int stage = i % STAGES;
+        if (i >= STAGES)
+          // everybody is through with tile i - STAGES
+          mbar_wait(ds_full + 8 * ((i - STAGES + 1) % DS_BUFFERS), (i - STAGES + 1) / DS_BUFFERS & 1);
+        mbar_expect_if(q_full + 8 * stage, TILE_BYTES + STAT_BYTES, lane0);
+        tma_load_if(q_smem + stage * TILE_BYTES, &q_map, 0, tile * M, head, q_full + 8 * stage, lane0);
+        bulk_load_if(lse_smem + stage * STAT_BYTES, stat + tile * (2 * M), STAT_BYTES, q_full + 8 * stage, lane0);
+        mbar_expect_if(do_full + 8 * stage, TILE_BYTES + STAT_BYTES, lane0);
+        tma_load_if(do_smem + stage * TILE_BYTES, &do_map, 0, tile * M, head, do_full + 8 * stage, lane0);
+        bulk_load_if(
+            delta_smem + stage * STAT_BYTES, stat + tile * (2 * M) + M, STAT_BYTES, do_full + 8 * stage, lane0);
+      }
+    } else if (warp == 1) {
+      // TURNS: when it is this block's turn to add dQ of a tile, up to two tiles ahead of who adds
+      const uint32_t* counts = p.passes.order.turns + head * tiles + walk.tile;
+#pragma unroll 1
+      for (int i = 0; i < trips; i++, counts += walk.step) {
+        counter_wait(counts, rank_of<M, N>(walk, i));
+        mbar_wait(passed + 8 * (i & 1), i >> 1 & 1 ^ 1);
+        mbar_arrive_if(turn + 8 * (i & 1), lane0);
+      }
+    } else if (warp == 2) {
+      // and the next block's, when this one has added
+      uint32_t* counts = p.passes.order.turns + head * tiles + walk.tile;
+#pragma unroll 1
+      for (int i = 0; i < trips; i++, counts += walk.step) {
+        mbar_wait(added + 8 * (i & 1), i >> 1 & 1);
+        counter_add_if(counts, 1, lane0);
+        mbar_arrive_if(passed + 8 * (i & 1), lane0);
+      }
+    } else {
+      // PASSES of other heads
+      PassWarp<D> pass{p.passes, space, pass_full, lane, tiles};
+      pass.preprocess_share(item.section + 2, item.index, item.wide * kv_blocks, 0, 1);
+    }
+    return;
+  }
+  regs_up<160>();
+
+  const int pair = 2 * (lane & 3);
+  const int kv_rows = kv0 + 64 * w;  // this warpgroup's first kv row
+  const int sees = p.causal ? kv_rows / M : 0;
+  const int begin = kv_rows < seqlen ? sees : tiles;  // first query tile that sees this warpgroup's rows
+  float dk[32], dv[32], s[32], dp[32];
+  uint32_t pt[16], ds[16];
+  const int matrix_row = 64 * w + warp * 16 + (lane & 15), matrix_chunk = lane >> 4;
+
+  // x = this warpgroup's rows of K or V times a tile of q or do, transposed: [64 kv rows, 64 query columns]
+  auto issue_score = [&](float (&x)[32], uint32_t kv, uint32_t tile_smem) {
+#pragma unroll
+    for (int i = 0; i < 4; i++)
+      MmaSS<64, 0, 0>::mma(x, desc_low(kv, 16) + w * 512 + i * 2, desc_low(tile_smem, 16) + i * 2, i != 0);
+    wgmma_commit();
+  };
+  // acc += x^T tile, x^T [64 kv rows, 64 query columns] in registers
+  auto issue_accumulate = [&](float (&acc)[32], const uint32_t (&x)[16], uint32_t tile_smem) {
+#pragma unroll
+    for (int i = 0; i < 4; i++) MmaRS<64, 1>::mma(acc, x + 4 * i, desc_low(tile_smem, TILE_BYTES) + i * 128, 1);
+    wgmma_commit();
+  };
+  // lse or delta of the query columns of this thread's registers (stat_place)
+  auto load_stats = [&](float4(&x)[4], uint32_t stats) {
+#pragma unroll
+    for (int j = 0; j < 4; j++) x[j] = lds_float4(stats + j * 64 + pair * 8);
+  };
+  // P^T = 2^(S^T * scale - lse), 0 above the diagonal and past the last key, to 16 bits
+  auto make_p = [&](int tile, const float4(&lse)[4]) {
+#pragma unroll
+    for (int i = 0; i < 32; i++) {
+      const float4 l = lse[i / 8];
+      s[i] = exp2_approx(fmaf(s[i], p.scale_log2, i & 4 ? (i & 1) ? -l.w : -l.z : (i & 1) ? -l.y : -l.x));
+    }
+    if ((p.causal && tile * M < kv_rows + 63) || kv_rows + 64 > seqlen) {
+      const int row = kv_rows + warp * 16 + (lane_now() >> 2), pair = 2 * (lane_now() & 3);  // a register less
+      // first query column that sees the row, less this lane's column
+      const int seen0 = p.causal ? row - tile * M - pair : -1, from0 = row < seqlen ? seen0 : 1 << 30;
+      const int seen1 = p.causal ? seen0 + 8 : -1, from1 = row + 8 < seqlen ? seen1 : 1 << 30;
+#pragma unroll
+      for (int i = 0; i < 32; i++) s[i] = i / 4 * 8 + (i & 1) < ((i & 2) ? from1 : from0) ? 0.f : s[i];
+    }
+    pack_rows(pt, s);
+  };
+  // dS^T = P^T (dP^T - delta), to 16 bits
+  auto make_ds = [&](const float4(&delta)[4]) {
+#pragma unroll
+    for (int i = 0; i < 16; i++) {  // two columns of a row
+      const float4 d = delta[i / 4];
+      const float2 x = unpack_half2(pt[i]);
+      ds[i] = pack_half2(x.x * (dp[2 * i] - (i & 2 ? d.z : d.x)), x.y * (dp[2 * i + 1] - (i & 2 ? d.w : d.y)));
+    }
+  };
+  auto store_ds = [&](uint32_t ds_tile) {
+#pragma unroll
+    for (int j = 0; j < 8; j += 2) store_matrices(swizzled(ds_tile, matrix_row, j + matrix_chunk), ds + 2 * j);
+  };
+  // dQ^T of a tile = K^T dS^T, 16 of its D rows a warp, added to dq_sum
+  float* dq_sum = p.passes.dq_sum + (uint64_t)head * tiles * (M * D) + warp * 512;
+  auto issue_dq = [&](float (&dq)[32], uint32_t ds_tile) {
+#pragma unroll
+    for (int i = 0; i < N / 16; i++)
+      MmaSS<64, 1, 1>::mma(dq, desc_low(k_smem, KV_BYTES) + i * 128, desc_low(ds_tile, DS_BYTES) + i * 128, i != 0);
+    wgmma_commit();
+  };
+  auto add_dq = [&](int i, int buffer) {
+    float dq[32];
+    wgmma_fence();
+    issue_dq(dq, ds_smem + buffer * DS_BYTES);
+    wgmma_wait<0>();
+    touch(dq);
+    touch(dv);
+    touch(dk);
+    const int tile = walk.tile + i * walk.step, rank = rank_of<M, N>(walk, i);
+    float* sum = dq_sum + tile * (M * D) + lane_now() * 4;
+    auto piece = [](int j) { return (j / 4) * 2048 + (j % 4) * 128; };  // of registers 4 j ... 4 j + 3
+    mbar_wait(turn + 8 * (i & 1), i >> 1 & 1);
+    if (rank == blocks_of<M, N>(tile, kv_blocks, p.causal) - 1) {  // the last one: dq out of its sums
+      if (rank > 0) {
+#pragma unroll
+        for (int j = 0; j < 8; j++) {
+          const float4 x = load_float4(sum + piece(j));
+          dq[4 * j] += x.x;
+          dq[4 * j + 1] += x.y;
+          dq[4 * j + 2] += x.z;
+          dq[4 * j + 3] += x.w;
+        }
+      }
+      const int row = tile * M + (lane_now() >> 2);
+      uint16_t* out = p.passes.dq + ((uint64_t)head * seqlen + row) * D + warp * 16 + 2 * (lane_now() & 3);
+#pragma unroll
+      for (int j = 0; j < 8; j++) {
+        const uint32_t low = transpose_matrix(pack_half2(dq[4 * j] * p.passes.scale, dq[4 * j + 1] * p.passes.scale));
+        const uint32_t high = transpose_matrix(
+            pack_half2(dq[4 * j + 2] * p.passes.scale, dq[4 * j + 3] * p.passes.scale));
+        if (row + 8 * j < seqlen) {
+          *reinterpret_cast<uint32_t*>(out + 8 * j * D) = low;
+          *reinterpret_cast<uint32_t*>(out + 8 * j * D + 8) = high;
+        }
+      }
+    } else if (rank == 0) {
+#pragma unroll
+      for (int j = 0; j < 8; j++)
+        *reinterpret_cast<float4*>(sum + piece(j)) = make_float4(
+            dq[4 * j], dq[4 * j + 1], dq[4 * j + 2], dq[4 * j + 3]);
+    } else {
+#pragma unroll
+      for (int j = 0; j < 8; j++)
+        red_add_float4(sum + piece(j), dq[4 * j], dq[4 * j + 1], dq[4 * j + 2], dq[4 * j + 3]);
+    }
+    __syncwarp();
+    mbar_arrive_if(added + 8 * (i & 1), lane0);
+  };
+
+  zero(dk);
+  zero(dv);
+  int buffer = 0, adds = GROUPS - 1, tile = walk.tile;
+  uint32_t ds_parity = 1;  // dS of tile i of a block is in buffer i % 3; ds_parity: of the buffer before
+  mbar_wait(k_full, 0);
+  mbar_wait(v_full, 0);
+#pragma unroll 1
+  for (int i = 0; i < trips; i++, tile += walk.step) {
+    const int stage = i % STAGES, before = buffer == 0 ? DS_BUFFERS - 1 : buffer - 1;
+    const uint32_t parity = (uint32_t)i / STAGES & 1;
+    const uint32_t q_tile = q_smem + stage * TILE_BYTES, do_tile = do_smem + stage * TILE_BYTES,
+                   ds_tile = ds_smem + buffer * DS_BYTES;
+    if (tile >= begin) {
+      // SCORES, P, DS
+      mbar_wait(q_full + 8 * stage, parity);
+      mbar_wait(do_full + 8 * stage, parity);
+      wgmma_fence();
+      issue_score(s, k_smem, q_tile);
+      issue_score(dp, v_smem, do_tile);
+      float4 lse[4], delta[4];
+      load_stats(lse, lse_smem + stage * STAT_BYTES);
+      wgmma_wait<1>();
+      touch(s);
+      make_p(tile, lse);
+      touch(pt);
+      load_stats(delta, delta_smem + stage * STAT_BYTES);
+      wgmma_fence();
+      issue_accumulate(dv, pt, do_tile);
+      wgmma_wait<1>();
+      touch(dp);
+      make_ds(delta);
+      touch(ds);
+      wgmma_fence();
+      issue_accumulate(dk, ds, q_tile);
+      mbar_wait(ds_full + 8 * before, ds_parity);  // everybody made dS of the tile before: nobody is two trips behind
+      store_ds(ds_tile);
+      proxy_fence();
+      __syncwarp();
+      mbar_arrive_if(ds_full + 8 * buffer, lane0);
+    } else {  // nothing to see: dS = 0
+      mbar_wait(ds_full + 8 * before, ds_parity);
+      const uint32_t none[4] = {0, 0, 0, 0};
+#pragma unroll
+      for (int j = 0; j < 8; j += 2) store_matrices(swizzled(ds_tile, matrix_row, j + matrix_chunk), none);
+      proxy_fence();
+      __syncwarp();
+      mbar_arrive_if(ds_full + 8 * buffer, lane0);
+    }
+    if (adds == w && i > 0) add_dq(i - 1, before);
+    wgmma_wait<0>();
+    touch(dv);
+    touch(dk);
+    adds = adds == GROUPS - 1 ? 0 : adds + 1;
+    if (buffer == 0) ds_parity ^= 1;
+    buffer = buffer == DS_BUFFERS - 1 ? 0 : buffer + 1;
+  }
+  if (adds == w) {
+    const int before = buffer == 0 ? DS_BUFFERS - 1 : buffer - 1;
+    mbar_wait(ds_full + 8 * before, ds_parity);
+    add_dq(trips - 1, before);
+  }
+
+  // STORE
+  const int row = kv_rows + warp * 16 + (lane_now() >> 2);
+  const uint64_t out = ((uint64_t)head * seqlen + row) * D;
+  store_rows(p.dv + out, D, dv, 1.f, row, seqlen, lane_now());
+  store_rows(p.dk + out, D, dk, p.passes.scale, row, seqlen, lane_now());
+}
