@@ -123,10 +123,7 @@ def _kinds(results: Iterable[Result]) -> list[tuple[int, str, bool, bool]]:
 
 
 def rows_of(entrant: Entrant, found: Leaderboard) -> list[Judged]:
-    """Rows whose every result passed with the bytes of `entrant`; a wrong one voids them all.
-
-    GPUs come first, and the official suite, which `verify` of a package measures again.
-    """
+    """Rows that passed with the bytes of `entrant`, GPUs and the official suite first, or none."""
     official, _ = get_problem(entrant.manifest.problem).suites
     mine = [
         (board, row)

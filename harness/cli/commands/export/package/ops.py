@@ -176,11 +176,7 @@ def _inference_into(
     *,
     out: torch.Tensor,
 ) -> None:
-    """Into `out`, which is as `torch.empty_like(q)`.
-
-    A forward that takes any strides writes where it is told: compiled code calls it itself from
-    then on, which saves the host a tenth of the call.
-    """
+    """Into `out`, as `torch.empty_like(q)`; who takes any strides is called itself from then on."""
     forward = judged.function("forward")
     result = forward(*((q, k, v) if STRIDED else _ready(q, k, v)), causal, sm_scale, out=out)
     if result is not out:
