@@ -51,7 +51,7 @@ GPU_TOLERANCE = ClockTolerance(
     null_ms=0.010,
     late_share=0.1,
     call_share=0.5,
-    rest_ms=20.0,
+    rest_ms=50.0,
 )
 #: A CPU under an interpreter and a scheduler: coarse, and never ranked.
 CPU_TOLERANCE = ClockTolerance(
