@@ -25,6 +25,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from harness.board.rank import Board, Leaderboard, Row, interval_of
+from harness.board.render.markdown import table
 from harness.board.render.text import DOUBT, UNHELD, number, sanitize
 from harness.board.rivals import Grid, cell_of, direct_on
 from harness.catalog.source_files import read_file
@@ -216,8 +217,8 @@ def _row(board: Board, entry: str) -> Row | None:
     return next((row for row in board.rows if row.entry == entry), None)
 
 
-def _tflops(board: Board, entry: str, between: str = " / ") -> str:
-    return between.join(_cells(board, entry))
+def _tflops(board: Board, entry: str) -> str:
+    return " / ".join(_cells(board, entry))
 
 
 def _cells(board: Board, entry: str) -> list[str]:
@@ -276,5 +277,4 @@ def _rivals(board: Board, entry: str, others: Sequence[str], corner: str = "") -
 
 
 def _markdown(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    lines = [head, ["---", *["---:"] * (len(head) - 1)], *rows]
-    return "\n\n" + "\n".join(f"| {' | '.join(line)} |" for line in lines) + "\n\n"
+    return f"\n\n{table(head, rows, right=set(range(1, len(head))))}\n\n"

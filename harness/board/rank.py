@@ -84,8 +84,7 @@ class Row:
     @property
     def integrity(self) -> str:
         """The weakest level any of its results was taken under."""
-        known = {word: place for place, word in enumerate(HELD)}
-        return min((known.get(r.held, -1), r.integrity) for r in self.results)[1]
+        return min((HELD.index(r.held), r.integrity) for r in self.results)[1]
 
     def on(self, config: str) -> Result | None:
         """Its result on one config."""
@@ -132,6 +131,10 @@ class Board:
     def rows(self) -> tuple[Row, ...]:
         """Every row: the ranked ones, best first, then steps of ladders, then who has no score."""
         return (*self.ranked, *self.steps, *self.unranked)
+
+    def any_on(self, config: str) -> Result:
+        """Somebody's result, for what all of them share: shape, problem, machine."""
+        return next(filter(None, (row.on(config) for row in self.rows)))
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,7 +17,6 @@ The checksum finds accidents. It proves nothing about who wrote the line.
 from __future__ import annotations
 
 import json
-import math
 import os
 import re
 import tempfile
@@ -78,7 +77,7 @@ class Head(Front):
 
 def to_line(result: Result) -> str:
     """One line of JSON without its newline; the same result gives the same text everywhere."""
-    fields = _strict(result.model_dump(mode="json"))
+    fields = json.loads(result.model_dump_json())
     middle = [key for key in fields if key not in FRONT and key not in HEAVY]
     ordered = {key: fields[key] for key in (*FRONT, *middle, *HEAVY)}
     body = json.dumps(ordered, ensure_ascii=True, separators=(",", ":"), allow_nan=False)[:-1]
@@ -121,14 +120,10 @@ def append(results_dir: Path, result: Result) -> Path:
         _write(path, line.encode() + b"\n")
     except OSError as error:
         raise LineNotWritten(
-            (
-                f"{path}: cannot write the record of {result.entry} on {result.config}: "
-                f"{error.strerror or error}"
-            ),
-            (
-                f"free space or permissions under {folder}, then append the line printed above "
-                f"to {path.name}"
-            ),
+            f"{path}: cannot write the record of {result.entry} on {result.config}: "
+            f"{error.strerror or error}",
+            f"free space or permissions under {folder}, then append the line printed above "
+            f"to {path.name}",
             line,
         ) from error
     return path
@@ -156,17 +151,6 @@ def _write(path: Path, data: bytes) -> None:
             os.fsync(folder)
         finally:
             os.close(folder)
-
-
-def _strict(value: Any) -> Any:
-    """The same value with non-finite numbers as text."""
-    if isinstance(value, float) and not math.isfinite(value):
-        return "NaN" if math.isnan(value) else ("Infinity" if value > 0 else "-Infinity")
-    if isinstance(value, dict):
-        return {key: _strict(item) for key, item in value.items()}
-    if isinstance(value, list):
-        return [_strict(item) for item in value]
-    return value
 
 
 # --------------------------------------------------------------------------- reading
@@ -272,7 +256,7 @@ def _checked_fields(raw: bytes, before: bytes = b"") -> dict[str, Any]:
         cut = body.find(before)
         body = body[:cut] if cut > 0 else body
     try:
-        fields = json.loads(body + b"}", object_pairs_hook=None if before else _each_once)
+        fields = json.loads(body + b"}", object_pairs_hook=_each_once)
     except RecursionError:
         raise ValueError("the line is nested too deeply") from None
     if not isinstance(fields, dict):

@@ -113,9 +113,9 @@ def places(names: Iterable[str], root: Path) -> list[Path]:
     return [path for path in found if path]
 
 
-def known_names(root: Path, problem: Problem | None = None) -> list[str]:
+def known_names(root: Path) -> list[str]:
     """Names of `known`."""
-    return [path.name for path in known(root, problem)]
+    return [path.name for path in known(root)]
 
 
 def known(root: Path, problem: Problem | None = None) -> list[Path]:

@@ -160,10 +160,8 @@ def stopping_rule(args: argparse.Namespace) -> StoppingRule:
     rule = StoppingRule(until, args.race, limit_s)
     if rule.adaptive and is_campaign(args):
         raise UsageError(
-            (
-                "--race and --until compare entrants that share their blocks; the units of a "
-                "campaign do not"
-            ),
+            "--race and --until compare entrants that share their blocks; the units of a "
+            "campaign do not",
             "leave out --engine, --gpus, --per-unit and --resume, or --race and --until",
         )
     return rule

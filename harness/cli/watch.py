@@ -53,10 +53,8 @@ class Watch:
         for flag in ("json", *MANY):
             if getattr(args, flag):
                 raise UsageError(
-                    (
-                        f"--watch repeats one run in this terminal; --{flag.replace('_', '-')} "
-                        "is for other runs"
-                    ),
+                    f"--watch repeats one run in this terminal; --{flag.replace('_', '-')} "
+                    "is for other runs",
                     f"python run.py --submission {','.join(args.submission)} --watch",
                 )
         self.args, self.sleep = args, sleep
@@ -79,10 +77,8 @@ class Watch:
                 print(f"changed: {_names(self.wait())}", flush=True)
         except KeyboardInterrupt:
             print(
-                (
-                    "stopped watching: what was measured is in results/\n  next: the same "
-                    "command again"
-                ),
+                "stopped watching: what was measured is in results/\n  next: the same "
+                "command again",
                 file=sys.stderr,
             )
             return code

@@ -7,10 +7,10 @@ import math
 from collections.abc import Mapping
 
 from harness.measure import stats
-from harness.measure.gpu_specs import peak_tflops
+from harness.measure.gpu_specs import peak_tflops, tensor_tflops
 from harness.measure.stopping import level_of
 from harness.measure.two_clocks import GPU_TOLERANCE, check_clocks
-from harness.measure.verdict import shared
+from harness.measure.verdict import clock_mhz, drift_pct, shared
 from harness.problems import get_problem
 from harness.schema import Result, Speedup, Status, times_ms
 
@@ -33,6 +33,11 @@ def audit(result: Result, base: Result | None) -> list[str]:
     faults += _differ("p90_ms", result.p90_ms, told.p90)
     flops = get_problem(result.problem).flops(result.case)
     faults += _differ("tflops", result.tflops, flops / told.median / 1e9)
+    if (stretch := result.sustained) and stretch.latency_ms:
+        joules = stretch.joules_per_call
+        faults += _differ("sustained.tflops", stretch.tflops, flops / stretch.latency_ms / 1e9)
+        each = joules and 1e12 * joules / flops
+        faults += _differ("sustained.pj_per_flop", stretch.pj_per_flop, each)
     if result.blocks != len(scored):
         faults.append(f"blocks is {result.blocks}, {len(scored)} were scored")
     if len({sample.block for sample in result.samples}) < len(result.samples):
@@ -62,31 +67,33 @@ def overstated(result: Result) -> list[str]:
     fits = {"exact": limits.exact(error), "approximate": True}
     if not fits.get(result.numerics_class, False):
         return ["its error is too large for its class, or it has none"]
-    if result.max_diff != error.max_diff:
-        return ["its max_diff is not its error's"]
-    return _beyond_the_chip(result)
+    return [] if result.max_diff == error.max_diff else ["its max_diff is not its error's"]
 
 
 def short_of_the_clock(result: Result, base: Result | None) -> list[str]:
-    """Why the judge's clock, asked once more, refuses a row of a GPU that passed; else empty."""
-    timed = base is not None and {result.status, base.status} == {Status.PASSED}
-    if base is None or not timed or not result.machine.has_gpu:
+    """What does not follow from the samples of a GPU's row and of its baseline, clocks included."""
+    machine, passed = result.machine, {result.status, base.status if base else None}
+    if base is None or passed != {Status.PASSED} or not machine.has_gpu:
         return []
-    if result.slack is None:
-        return ["its times were not held against the judge's clock"]
     found = check_clocks(result.samples, shared(base.samples, result.samples), (), GPU_TOLERANCE)
-    if found.samples != result.samples:
-        return ["the samples called late are not those that the two clocks call late"]
-    return [found.refusal] if found.refusal else []
-
-
-def _beyond_the_chip(result: Result) -> list[str]:
-    peak, stretch = peak_tflops(result.machine), result.sustained
-    told = [each for each in (result.tflops, stretch and stretch.tflops) if each]
-    if peak and max(told, default=0.0) > peak:
-        return ["faster than the chip"]
-    share = 100 * told[0] / peak if peak and told else None
-    return [] if result.peak_pct == share else ["its share of the peak is not its speed's"]
+    peak, clock = peak_tflops(machine), clock_mhz(result.samples)
+    at_clock = tensor_tflops(machine, clock)
+    unmarked = [sample.model_copy(update={"late": False}) for sample in base.samples]
+    tflops, stretch = result.tflops or 0.0, result.sustained
+    checks = {
+        "its times were not held against the judge's clock": result.slack is not None,
+        "the samples called late are not those that the two clocks call late": (
+            found.samples == result.samples
+        ),
+        found.refusal: not found.refusal,
+        "faster than the chip": max(tflops, (stretch and stretch.tflops) or 0.0)
+        <= (peak or math.inf),
+    }
+    faults = [why for why, fine in checks.items() if not fine]
+    faults += _differ("peak_pct", result.peak_pct, 100 * tflops / peak if peak else None)
+    faults += _differ("clock_mhz", result.clock_mhz, clock)
+    faults += _differ("clock_pct", result.clock_pct, 100 * tflops / at_clock if at_clock else None)
+    return faults + _differ("drift_pct", result.drift_pct, drift_pct(unmarked))
 
 
 def _of_speedup(
@@ -117,7 +124,7 @@ def _opens(secret: str, commitment: str) -> bool:
         return False
 
 
-def _differ(name: str, told: float | None, found: float, by: float = ROUNDING) -> list[str]:
-    if told is not None and math.isclose(told, found, rel_tol=by):
+def _differ(name: str, told: float | None, found: float | None, by: float = ROUNDING) -> list[str]:
+    if told == found or (told and found and math.isclose(told, found, rel_tol=by)):
         return []
-    return [f"{name} is {told}, the samples give {found:.6g}"]
+    return [f"{name} is {told}, the samples give {found}"]

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
-from harness.measure import drift, stats
+from harness.measure import stats
 from harness.measure.gpu_specs import peak_tflops, tensor_tflops
 from harness.measure.machine import version_of
 from harness.measure.stopping import level_of
@@ -35,6 +35,10 @@ from harness.schema.mismatch import Mismatch
 UNEXAMINED = (
     "no trusted baseline ran in its blocks: its times were not held against the judge's clock"
 )
+#: Throttle reasons under which no figure is the chip's; sw_power_cap is its daily bread.
+UNSOUND = frozenset({"hw_slowdown", "hw_thermal", "hw_power_brake"})
+UNSOUND_SHARE = 0.5  # of the readings
+UNSOUND_DRIFT = 0.10
 MIN_BLOCKS = 5  # an interrupted case with fewer keeps its samples and no figure
 
 
@@ -109,7 +113,7 @@ def conclude(
     clock = check_clocks(
         evidence.samples, shared(control, evidence.samples), null_gaps_ms, facts.tolerance
     )
-    shaky = drift.unstable_because(facts.machine, control, telemetry)
+    shaky = unstable_because(facts.machine, control, telemetry)
     status, reason = _status(evidence, facts, clock, shaky)
     timed = status is Status.PASSED
     scored = {s.block: score_ms(s) for s in clock.samples if not s.late}
@@ -124,7 +128,7 @@ def conclude(
         reason = f"{most:.0f} TFLOP/s in a call is above the chip's peak of {peak:.0f}"
         timed, times, tflops = False, None, None
     level = level_of(evidence.stopping.looks if evidence.stopping else 1)  # of all its intervals
-    mhz = drift.clock_mhz(clock.samples) if timed else None
+    mhz = clock_mhz(clock.samples) if timed else None
     at_clock = tensor_tflops(facts.machine, mhz)
     return Result(
         **_identity(evidence, facts),
@@ -141,7 +145,7 @@ def conclude(
         speedup=_speedup(baseline, scored, level) if timed else None,
         clock_mhz=mhz,
         clock_pct=100 * tflops / at_clock if tflops and at_clock else None,
-        drift_pct=drift.drift_pct(control),
+        drift_pct=drift_pct(control),
         sustained=evidence.sustained,
         deterministic=evidence.deterministic if timed else None,
         lse=timed and evidence.lse,
@@ -251,3 +255,39 @@ def evidence_version(evidence: Evidence) -> str:
     """`package version` that the manifest names, as installed here."""
     package = evidence.entrant.manifest.version_of
     return f"{package} {version_of(package)}" if package else ""
+
+
+# --------------------------------------------------------------------------- what the machine did
+# The control, a trusted kernel that runs in every block, is the golden kernel. Its last third of
+# blocks against its first third says how far the machine moved from start to end of a case.
+
+
+def drift_pct(control: Sequence[Sample]) -> float | None:
+    """How much slower the control was in its last third than in its first; None if unseen."""
+    if not control:
+        return None
+    change = stats.drift([sample.latency_ms for sample in control if not sample.late] or [1.0])
+    return None if change is None else 100 * change
+
+
+def unstable_because(
+    machine: Machine, control: Sequence[Sample], readings: Sequence[Telemetry]
+) -> str:
+    """Why nothing measured in these blocks says what the chip can do, or an empty string."""
+    if not machine.has_gpu:
+        return ""
+    for reason in sorted(UNSOUND):
+        times = sum(reason in reading.throttle for reading in readings)
+        if times > UNSOUND_SHARE * len(readings):
+            return f"clocks held down by {reason} in {times} of {len(readings)} readings"
+    drifted = drift_pct(control)
+    if drifted is not None and abs(drifted) > 100 * UNSOUND_DRIFT:
+        word = "slower" if drifted > 0 else "faster"
+        return f"the trusted baseline became {abs(drifted):.0f} % {word} from start to end"
+    return ""
+
+
+def clock_mhz(samples: Sequence[Sample]) -> float | None:
+    """Median SM clock right behind the scored bursts; None where no clock was read."""
+    told = [float(sample.sm_mhz) for sample in samples if sample.sm_mhz and not sample.late]
+    return stats.median(told) if told else None

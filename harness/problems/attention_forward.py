@@ -29,7 +29,7 @@ ODD_SCALE = 0.7310585  # times 1/sqrt(headdim): nobody hard-codes it
 
 
 class AttentionForward:
-    """The interface of the task that this project began from (docs/systems.md), to the letter."""
+    """The interface of the task that this project began from (docs/baselines.md), to the letter."""
 
     name: str = "attention_forward"
     function: str = "custom_attention_forward"

@@ -56,7 +56,7 @@ def gate_delay_ms(calls: int) -> float:
 class Frozen(BaseModel):
     """A value: never changes, never carries a key nobody declared."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", ser_json_inf_nan="strings")
 
 
 class Status(str, Enum):

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Annotated, Any
 
-from pydantic import BaseModel, ConfigDict, Field, SerializerFunctionWrapHandler, model_serializer
+from pydantic import Field, SerializerFunctionWrapHandler, model_serializer
 
-from harness.schema.common import leave_out_unset
+from harness.schema.common import Frozen, leave_out_unset
 
 MOST_LINES = 16  # of the picture
 MOST_MARKS = 64  # in one of its lines
@@ -21,11 +21,7 @@ Word = Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]{0,39}$")]  # shown as it i
 Line = Annotated[str, Field(pattern=rf"^[0-9]{{1,{MOST_MARKS}}}$")]
 
 
-class _Frozen(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid", ser_json_inf_nan="strings")
-
-
-class Draw(_Frozen):
+class Draw(Frozen):
     """What a burst's inputs were drawn from; with the run's secret they follow bit for bit."""
 
     label: str = Field(max_length=400)
@@ -52,7 +48,7 @@ class Draw(_Frozen):
         return (batch, self.kv_heads or heads, self.seqlen_k or seqlen, headdim)
 
 
-class Mismatch(_Frozen):
+class Mismatch(Frozen):
     """The farthest output of a burst beside the reference, element by element.
 
     Heads are numbered through the batch: head h of batch b is b * heads + h. `rows` are the third

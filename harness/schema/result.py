@@ -223,7 +223,8 @@ class Result(Front):
     max_diff: float | None = None
     correct: int = Field(default=0, ge=0, le=1)
     blocks: Count = 0
-    integrity: Plain = "judged"  # judged | unlocked | cooperative; sandbox level after a slash
+    #: Sandbox level after a slash.
+    integrity: str = Field(default="judged", pattern=r"^(judged|unlocked|cooperative)(/[0-3])?$")
     stopping: Stopping | None = None  # None: the suite's blocks, as planned
     clock_mhz: Positive | None = None  # median SM clock behind the scored bursts
     clock_pct: Positive | None = None  # TFLOP/s in percent of the peak at that clock
@@ -253,12 +254,14 @@ class Result(Front):
     log_tail: Told = ""
 
     @model_validator(mode="after")
-    def _correct_if_passed(self) -> Result:
+    def _agrees(self) -> Result:
         passed = self.status is Status.PASSED
         if any((self.p10_ms, self.p90_ms)) and not passed:
             raise ValueError("a time exists if and only if the status is PASSED")
         if passed and not self.correct:
             raise ValueError("PASSED but not correct")
+        if self.config != self.case.name:
+            raise ValueError(f"its case is {self.case.name}")
         return self
 
     @property

@@ -182,7 +182,6 @@ def timed(row: Result, times_ms: dict[int, float], base_ms: dict[int, float]) ->
         {"error": None},
         {"max_diff": 0.0},
         {"max_diff": None},
-        {"peak_pct": 50.0},
         {"error": Error(max_diff=9, rel_l2=0, worst_row=0, finite=True)},
         {"error": Error(max_diff=1e-3, rel_l2=0.5, worst_row=0.5, finite=True)},
     ],

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import itertools
 import json
+import zlib
 from pathlib import Path
 
 import pytest
@@ -16,7 +17,7 @@ from harness.cli.commands import list_
 from harness.cli.results import compare, history, show
 from harness.errors import UnavailableError, UsageError
 from harness.measure.stats import Interval
-from harness.schema import Status
+from harness.schema import Status, Stopping
 from tests.board.factory import result, run_of, stretch
 
 
@@ -198,6 +199,36 @@ def test_show_of_a_failure_ends_in_its_log(
     assert "CRASHED (SIGSEGV)" in out
     assert "| boom" in out
     assert "\x1b" not in out
+
+
+def test_no_word_of_a_record_orders_a_terminal(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    nasty = "\x1b[2J\x9b31m::error::x"
+    told = {"stopping": Stopping(rule=nasty, looks=2, why=nasty), "likeness": {nasty: 1.0}}
+    told |= {"kernels": (nasty,), "author": nasty, "version": nasty}
+    for line in run_of({"fast": 0.8}, **told):
+        record.append(tmp_path, line.model_copy(update={"configs": (nasty,)}))
+    call(show, "show", tmp_path, "fast", "--samples")
+    out = capsys.readouterr().out
+    assert "\x1b" not in out
+    assert "\x9b" not in out
+
+
+def test_what_no_board_shows_stands_in_no_history(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for line in run_of({"fast": 0.8}):
+        record.append(tmp_path, line)
+    told = json.loads(record.to_line(result("fast", run="r9"))) | {"samples": "none"}
+    told.pop("crc32")
+    for old, new in (("", ""), ('"entry":"fast"', '"entry":"fast","entry":"fast"')):
+        body = json.dumps(told, separators=(",", ":"))[:-1].replace(old, new, 1)
+        end = f',"crc32":"{zlib.crc32(body.encode()):08x}"}}\n'
+        (tmp_path / f"x{len(new)}.jsonl").write_text(body + end)
+    assert len(record.heads(tmp_path)[1]) == 1, "a key that stands twice"
+    assert call(history, "history", tmp_path, "fast", "--json") == 0
+    assert [point["run"] for point in json.loads(capsys.readouterr().out)["points"]] == ["r1"]
 
 
 def test_show_as_json_is_the_record(results: Path, capsys: pytest.CaptureFixture[str]) -> None:

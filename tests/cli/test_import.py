@@ -13,7 +13,7 @@ import pytest
 from harness.catalog.suites import load_suite
 from harness.cli import main
 from harness.cli.commands import import_
-from harness.errors import UnavailableError, UsageError
+from harness.errors import StorageError, UnavailableError, UsageError
 from harness.process.project import MARK
 from harness.schema import Case
 
@@ -166,6 +166,13 @@ def test_a_definition_without_end_is_refused(traced: TraceSet) -> None:
         told = [str(traced.folder / word) for word in words]
         with pytest.raises(UsageError):
             import_.run(main.parse_args(["import", *told]))
+
+
+def test_where_nothing_can_be_written_is_told(traced: TraceSet) -> None:
+    traced.add([64], [64])
+    (traced.folder.parent / "configs").symlink_to("/nowhere/at/all")
+    with pytest.raises(StorageError, match="File exists"):
+        traced.call()
 
 
 def test_nothing_is_overwritten(traced: TraceSet) -> None:

@@ -13,10 +13,10 @@ from typing import Any
 import pytest
 
 from harness.board import record
+from harness.catalog.published import called, known_tables, load_published
 from harness.catalog.suites import load_suite
 from harness.cli import main
 from harness.cli.results import papercheck
-from harness.cli.results.published import known_tables, load_published
 from harness.errors import SuiteError, UnavailableError, UsageError
 from harness.problems import get_problem
 from harness.process.project import HOME
@@ -155,11 +155,10 @@ def test_another_gpu_is_compared_in_ratios_paired_in_one_run(
     assert re.search(r"  1\.138  1\.1\d\d \[1\.1\d\d, 1\.1\d\d\]  [+-]0\.\d %", near)
     assert near.endswith("agrees")
     assert far.endswith("differs")
-    assert not [row for row in rows if "hdim64_seq4k    flash_attn_3 /" in row]  # no cuDNN there
     assert call(tmp_path, "fa3_paper", "--json") == 1
     told = json.loads(capsys.readouterr().out)
     ratios = [each for each in told["compared"] if each["over"]]
-    assert [each["agrees"] for each in ratios] == [True, False]
+    assert [each["agrees"] for each in ratios] == [True, True, False]  # by headdim
     assert {each["agrees"] for each in told["compared"] if not each["over"]} == {None}
     assert ratios[0]["low"] < ratios[0]["here"] < ratios[0]["high"]
 
@@ -232,3 +231,11 @@ def test_a_wrong_table_names_its_line(
     folder.joinpath("own.yaml").write_text(TABLE.format(**told))
     with pytest.raises(SuiteError, match=message):
         load_published("own", tmp_path / "configs")
+
+
+def test_what_the_board_calls_a_kernel_is_told_and_compared_only_if_an_entry_computes_it() -> None:
+    told = called("fa3_paper", CONFIGS)
+    assert list(told) == ["FlashAttention-3", "cuDNN 9", "Triton", "FlashAttention-2"]
+    assert sorted(told["Triton"].values()) == [363, 369]
+    _, figures = load_published("fa3_paper", CONFIGS)
+    assert all(figure.entry for figure in figures)

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from harness.measure import drift
+from harness.measure import verdict
 from harness.measure.telemetry import (
     CLOCK_EVERY,
     MOST_ERROR_PCT,
@@ -37,11 +37,11 @@ def control(change: float, blocks: int = 21) -> list[Sample]:
 
 
 def test_the_pace_is_the_golden_kernel() -> None:
-    assert drift.drift_pct(control(0.0)) is None
-    assert drift.drift_pct(control(0.06)) == pytest.approx(4.0, abs=0.5)
-    assert drift.drift_pct([]) is None
+    assert verdict.drift_pct(control(0.0)) is None
+    assert verdict.drift_pct(control(0.06)) == pytest.approx(4.0, abs=0.5)
+    assert verdict.drift_pct([]) is None
     disturbed = [s.model_copy(update={"late": s.block >= 14}) for s in control(0.06)]
-    told = drift.drift_pct(disturbed)
+    told = verdict.drift_pct(disturbed)
     assert told is not None
     assert told < 4.0  # what was disturbed says nothing of the machine's course
 
@@ -57,20 +57,20 @@ def test_the_pace_is_the_golden_kernel() -> None:
 )
 def test_unsound_blocks_are_named(throttle: tuple[str, ...], change: float, why: str) -> None:
     readings = [Telemetry(throttle=throttle)] * 20
-    told = drift.unstable_because(H200, control(change), readings)
+    told = verdict.unstable_because(H200, control(change), readings)
     assert told.startswith(why) if not why else why in told
-    assert drift.unstable_because(CPU, control(change), readings) == ""
+    assert verdict.unstable_because(CPU, control(change), readings) == ""
 
 
 def test_one_bad_reading_is_not_an_unsound_run() -> None:
     readings = [Telemetry(throttle=("hw_slowdown",)), *[Telemetry()] * 19]
-    assert drift.unstable_because(H200, control(0.0), readings) == ""
+    assert verdict.unstable_because(H200, control(0.0), readings) == ""
 
 
 def test_the_clock_is_the_median_that_was_read() -> None:
     samples = [sample(n, sm_mhz=1980 if n % 2 else 1500) for n in range(5)]
-    assert drift.clock_mhz(samples) == 1500
-    assert drift.clock_mhz([sample(0)]) is None
+    assert verdict.clock_mhz(samples) == 1500
+    assert verdict.clock_mhz([sample(0)]) is None
 
 
 def counter(watts: float, every_s: float, read_s: float, start_j: float = 1e6) -> list[Reading]:

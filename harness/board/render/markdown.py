@@ -21,13 +21,13 @@ from harness.board.render.text import (
     board_title,
     conditions,
     ending,
-    heads_and_lengths,
     milliseconds,
     next_step,
     number,
     rank_text,
     sanitize,
     scientific,
+    shape_words,
     side_by_side,
     times,
 )
@@ -120,7 +120,7 @@ def _section(board: Board, picture: str) -> str:
         lines += [f"### {code(one.row.entry)} beside the best library of each cell", ""]
         lines += [f"{safe(summary(one.row))}. {GRID}", "", table(head, body), ""]
     for config in () if board.is_grid else board.configs:
-        lines += [f"### {safe(config)}", "", _shape(board, config), ""]
+        lines += [f"### {safe(config)}", "", shape_words(board.any_on(config).case), ""]
         lines += [_config_table(board, config, notes), ""]
         lines += [f"- {safe(line)}" for line in notes.of_machine(config)]
         lines += [""] if lines[-1] else []
@@ -249,12 +249,9 @@ def _ties(board: Board) -> list[str]:
                 continue
             found = direct(better, worse, board.configs)
             if found is None:
-                more = (
-                    "were not run side by side for these rows; run them together to tell them "
-                    "apart: "
-                )
                 kinds = {row.entry: row.pick.kind for row in (better, worse)}
-                more += f"`{side_by_side(kinds, board.suite)}`"
+                more = "were not run side by side for these rows; run them together to tell them "
+                more += f"apart: `{side_by_side(kinds, board.suite)}`"
             else:
                 needed = stats.blocks_to_separate(found, min(r.blocks for r in better.results))
                 more = f"differ by {times(found)}: "
@@ -271,16 +268,8 @@ def _unranked_table(board: Board) -> str:
     for row in board.unranked:
         bad = next((r for r in row.results if r.status is not Status.PASSED), None)
         next_move = next_step(bad) if bad else "run it on every config of the suite"
-        body.append(
-            [
-                code(row.entry),
-                row.pick.kind.value,
-                safe(row.pick.language),
-                safe(sanitize(row.why)),
-                safe(next_move),
-                row.date,
-            ]
-        )
+        start = [code(row.entry), row.pick.kind.value, safe(row.pick.language)]
+        body.append([*start, safe(row.why), safe(next_move), row.date])
     return table(["entry", "kind", "language", "why", "next", "date"], body)
 
 
@@ -295,15 +284,6 @@ def _cpu_table(board: Board) -> str:
         start = [code(row.entry), row.pick.kind.value, safe(row.pick.language)]
         body.append([*start, *cells, safe(row.integrity), row.date])
     return table(head, body)
-
-
-def _shape(board: Board, config: str) -> str:
-    case = next(r.case for row in board.rows for r in row.results if r.config == config)
-    mask = "causal" if case.causal else "full"
-    return (
-        f"batch {case.batch}, {heads_and_lengths(case, ', ')}, headdim {case.headdim}, "
-        f"{case.dtype.value}, {mask}"
-    )
 
 
 def _on(row: Row, config: str) -> Result:

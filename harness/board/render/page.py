@@ -25,14 +25,7 @@ from harness.board.record import file_name
 from harness.board.render.heat_map import as_json, hidden_words, loss_words, maps
 from harness.board.render.notes import Notes, conditions_of, lasting, lasting_words
 from harness.board.render.reported import beside, claims
-from harness.board.render.text import (
-    head_names,
-    heads_and_lengths,
-    next_step,
-    rank_text,
-    sanitize,
-    scale,
-)
+from harness.board.render.text import head_names, next_step, rank_text, sanitize, scale, shape_words
 from harness.measure.gpu_specs import bandwidth, peak_tflops
 from harness.measure.roofline import at_clock_pct, board_power_w, ceilings, limiter, sm_clock_mhz
 from harness.measure.stats import Interval
@@ -148,14 +141,13 @@ def _groups(board: Board) -> dict[str, str]:
 
 
 def _config(board: Board, config: str, notes: Notes) -> Json:
-    result = next(r for row in board.rows for r in row.results if r.config == config)
+    result = board.any_on(config)
     case, machine = result.case, result.machine
     told = ceilings(case, machine, 0, get_problem(result.problem))
     exp_tflops = told.tensor_ms and told.exp_ms and peak_tflops(machine)
     return {
         "name": sanitize(config, 80),
-        "shape": f"batch {case.batch} · {heads_and_lengths(case, ' · ')} · "
-        f"headdim {case.headdim} · {case.dtype.value} · {'causal' if case.causal else 'full'}",
+        "shape": shape_words(case, " · "),
         "peak": peak_tflops(machine),
         "expPeak": _short(exp_tflops * told.tensor_ms / told.exp_ms)
         if exp_tflops and told.tensor_ms and told.exp_ms

@@ -2,14 +2,19 @@
 
 They were measured on other machines, under other protocols, by their authors. A figure belongs to a
 pass (forward or backward) and a shape, and stands only beside a config that asks exactly that.
+Those of the FlashAttention-3 paper are of configs/published/: `papercheck` compares them cell by
+cell, so a grid's board repeats none.
 """
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping
 from dataclasses import dataclass
 
 from harness.board.rank import Board
+from harness.catalog.published import called
+from harness.process.project import HOME
 from harness.schema import Case, Result
 
 FA3_FIGURE = "FlashAttention-3 paper (Shah et al., 2024), forward causal fp16 figure, H100 SXM5"
@@ -54,11 +59,7 @@ class Claim:
     source: str
 
 
-REPORTED = (
-    Reported("FlashAttention-3", FORWARD, {HDIM64: 420, HDIM128: 602, HDIM256: 642}, FA3_FIGURE),
-    Reported("cuDNN 9", FORWARD, {HDIM64: 363, HDIM128: 529, HDIM256: 509}, FA3_FIGURE),
-    Reported("Triton", FORWARD, {HDIM64: 363, HDIM128: 369}, FA3_FIGURE),
-    Reported("FlashAttention-2", FORWARD, {HDIM64: 284, HDIM128: 333, HDIM256: 298}, FA3_FIGURE),
+OTHER_TABLES = (
     Reported("flash_v3", FORWARD, {HDIM64: 335.807, HDIM128: 400.267, HDIM256: 233.150}, MLS_TABLE),
     Reported("flash_v2", FORWARD, {HDIM64: 304.694, HDIM128: 198.261, HDIM256: 233.375}, MLS_TABLE),
     Reported("flash_v1", FORWARD, {HDIM64: 273.739, HDIM128: 294.352, HDIM256: 226.816}, MLS_TABLE),
@@ -81,11 +82,23 @@ OTHER = (
 )
 
 
+@functools.cache
+def _of_the_paper() -> tuple[Reported, ...]:
+    """What figure 5 of the FlashAttention-3 paper says, a kernel each."""
+    told = called("fa3_paper", HOME / "configs")
+    return tuple(
+        Reported(name, FORWARD, {case: round(figure) for case, figure in each.items()}, FA3_FIGURE)
+        for name, each in told.items()
+    )
+
+
 def beside(board: Board) -> list[tuple[Reported, dict[str, float]]]:
     """Who reports something on a config of this board, and config → TFLOP/s."""
+    if board.is_grid:
+        return []
     asked: dict[str, Result] = {r.config: r for row in board.rows for r in row.results}
     told = []
-    for one in REPORTED:
+    for one in (*_of_the_paper(), *OTHER_TABLES):
         figures = {name: one.on(r.problem, r.case) for name, r in asked.items()}
         known = {name: figure for name, figure in figures.items() if figure is not None}
         told += [(one, known)] if known else []
@@ -94,4 +107,4 @@ def beside(board: Board) -> list[tuple[Reported, dict[str, float]]]:
 
 def claims(board: Board) -> list[Claim]:
     """What else is told of this board's problem."""
-    return [claim for claim in OTHER if claim.problem == board.problem]
+    return [claim for claim in OTHER if claim.problem == board.problem and not board.is_grid]

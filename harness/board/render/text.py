@@ -58,16 +58,17 @@ def _unpiled(text: str) -> str:
     return "".join(kept)
 
 
-def heads_and_lengths(case: Case, between: str) -> str:
-    """`16 heads, seqlen 4096`; `32/8 heads` where heads share k and v, `2048 on 8192` keys.
+def shape_words(case: Case, between: str = ", ") -> str:
+    """`batch 4, 16 heads, seqlen 4096, headdim 64, fp16, causal`.
 
-    `seqlen 8192 in 40 sequences to 2048` where they are packed.
+    `32/8 heads` where heads share k and v, `2048 on 8192` keys, `8192 in 40 sequences to 2048`.
     """
     heads = f"{case.heads}/{case.kv_heads}" if case.kv_heads else f"{case.heads}"
     length = f"{case.seqlen} on {case.seqlen_k}" if case.seqlen_k else f"{case.seqlen}"
     if case.seqlens:
         length += f" in {len(case.seqlens)} sequences to {max(case.seqlens)}"
-    return f"{heads} heads{between}seqlen {length}"
+    words = (f"batch {case.batch}", f"{heads} heads", f"seqlen {length}", f"headdim {case.headdim}")
+    return between.join((*words, case.dtype.value, "causal" if case.causal else "full"))
 
 
 def times(ratio: Interval | None) -> str:

@@ -55,13 +55,8 @@ def run(args: argparse.Namespace) -> int:
                 )
             )
         print()
-    print(
-        typed(
-            "next: python run.py --submission NAME · python run.py show NAME · python run.py "
-            "init NAME"
-            " · python run.py list rungs"
-        )
-    )
+    usual = ("--submission NAME", "show NAME", "init NAME", "list rungs")
+    print(typed(f"next: {' · '.join(f'python run.py {each}' for each in usual)}"))
     return EXIT_OK
 
 
@@ -73,14 +68,8 @@ def _entries(args: argparse.Namespace, folder: Path) -> Iterator[dict[str, str]]
         try:
             manifest = load_model(path / "manifest.yaml", Manifest, SubmissionError)
         except HarnessError as error:
-            yield {
-                "name": name,
-                "problem": "?",
-                "language": "?",
-                "claims": "?",
-                "stands": sanitize(error.message, _room(args, 80)),
-                "about": "",
-            }
+            unread = {"problem": "?", "language": "?", "claims": "?"}
+            yield {"name": name, **unread, "stands": _said(args, error), "about": ""}
             continue
         claims = manifest.claims
         what = f"d {','.join(map(str, claims.headdims))} {'/'.join(d.value for d in claims.dtypes)}"
@@ -109,8 +98,7 @@ def _rungs(args: argparse.Namespace, root: Path) -> Iterator[dict[str, str]]:
             manifests = [(path, steps.manifest_of(path)) for path in steps.rungs_of(ladder)]
         except HarnessError as error:
             name = entry_name(str(ladder.relative_to(root)))
-            about = sanitize(error.message, _room(args, 80))
-            yield {"name": name, "claims": "?", "stands": about, "about": ""}
+            yield {"name": name, "claims": "?", "stands": _said(args, error), "about": ""}
             continue
         for path, manifest in manifests:
             name = entry_name(str(path.relative_to(root)))
@@ -120,6 +108,11 @@ def _rungs(args: argparse.Namespace, root: Path) -> Iterator[dict[str, str]]:
                 "stands": places.get(name, "not measured"),
                 "about": sanitize(manifest.description, _room(args, 70)),
             }
+
+
+def _said(args: argparse.Namespace, error: HarnessError) -> str:
+    """Why something cannot be read."""
+    return sanitize(error.message, _room(args, 80))
 
 
 def _room(args: argparse.Namespace, usual: int) -> int:
@@ -149,20 +142,12 @@ def _suites(args: argparse.Namespace, configs: Path) -> Iterator[dict[str, str]]
         try:
             suite = load_suite(str(path), configs)
         except HarnessError as error:
-            yield {
-                "name": path.stem,
-                "device": "?",
-                "blocks": "?",
-                "cases": sanitize(error.message, 80),
-            }
+            cases = sanitize(error.message, 80)
+            yield {"name": path.stem, "device": "?", "blocks": "?", "cases": cases}
             continue
         names = [case.name for case in suite.cases]
         cases = ", ".join(names)
         if len(cases) > _room(args, 100):
             cases = f"{names[0]} … {names[-1]} ({len(names)})"
-        yield {
-            "name": suite.name,
-            "device": suite.device,
-            "blocks": str(suite.blocks),
-            "cases": cases,
-        }
+        blocks = str(suite.blocks)
+        yield {"name": suite.name, "device": suite.device, "blocks": blocks, "cases": cases}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 
-from harness.board import query
+from harness.board import query, record
 from harness.board.history import Point, document, history, step
 from harness.board.render.text import sanitize, times
 from harness.errors import EXIT_OK, typed
@@ -20,7 +20,10 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Exit code 0, or 2 with the nearest name if there is no such entry."""
-    points = history(query.of_entry(args, args.name))
+    lines = query.of_entry(args, args.name)
+    _, bad = record.read(lines)  # of one entry all are read whole, and what is no row left out
+    damaged = {(line.path, line.number) for line in bad}
+    points = history(h for h in lines if (h.path, h.number) not in damaged)
     if args.json:
         print(json.dumps({"entry": args.name, "points": document(points)}))
         return EXIT_OK

@@ -17,8 +17,8 @@ from harness.board.rank import unfit
 from harness.board.record import newest
 from harness.board.render.text import DOUBT, UNHELD, number, sanitize
 from harness.board.rivals import direct_on
+from harness.catalog.published import Figure, Published, known_tables, load_published
 from harness.catalog.suites import load_suite
-from harness.cli.results.published import Figure, Published, known_tables, load_published
 from harness.errors import EXIT_OK, EXIT_SUBMISSION_FAILED, UnavailableError, typed
 from harness.process.project import base
 from harness.schema import Result, Status

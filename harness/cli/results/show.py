@@ -120,7 +120,7 @@ def _result(board: Board, result: Result, *, samples: bool) -> list[str]:
             f"    clock slack {result.slack.mean_pct:.2f} % of the mean, "
             f"{result.slack.burst_pct:.2f} % of a burst"
         )
-    lines += [f"    {line}" for line in conditions_of(result)]
+    lines += [f"    {sanitize(line)}" for line in conditions_of(result)]
     if result.kernels:
         lines.append(f"    kernels: {sanitize(', '.join(result.kernels))}")
     lines += [f"    tuned: {sanitize(line)}" for line in result.configs]

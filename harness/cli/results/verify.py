@@ -37,7 +37,7 @@ from harness.errors import (
     typed,
 )
 from harness.measure import stats
-from harness.measure.audit import audit
+from harness.measure.audit import audit, overstated
 from harness.measure.stats import Interval
 from harness.process.project import base
 from harness.schema import MOST_BLOCKS, Kind, Machine, Result, Status, Suite, is_hidden
@@ -68,7 +68,8 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """0: SAME or FASTER (or a clean audit); 1: SLOWER or a contradiction; 3: CANNOT."""
     old = _chosen(args)
-    wrong = [f"{r.config}: {fault}" for r in old for fault in audit(r, _beside(args, r))]
+    each = ((r, [*audit(r, _beside(args, r)), *overstated(r)]) for r in old)
+    wrong = [f"{r.config}: {fault}" for r, faults in each for fault in faults]
     told = {"entry": old[0].entry, "records": len(old), "faults": wrong}
     say: Callable[[str], object] = (lambda _: None) if args.json else print
     for line in wrong:

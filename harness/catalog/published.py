@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 from pydantic import Field
 
@@ -20,9 +20,13 @@ Line = Annotated[str, Field(min_length=1, max_length=400)]
 
 
 class Series(Frozen):
-    """What was published of one entry on the cases of one suite, in TFLOP/s."""
+    """What was published of one kernel on the cases of one suite, in TFLOP/s.
 
-    entry: Name
+    entry: who computes it here; empty: nobody. called: what the table calls it, and so the board.
+    """
+
+    entry: Name | Literal[""] = ""
+    called: str = Field(default="", max_length=80)
     suite: Name
     tflops: dict[Name, Positive] = Field(min_length=1)
 
@@ -64,10 +68,23 @@ def known_tables(configs: Path) -> dict[str, Path]:
 
 
 def load_published(name: str, configs: Path) -> tuple[Published, tuple[Figure, ...]]:
-    """The table `name` and its figures in its order.
+    """The table `name` and its figures of entries here, in its order.
 
     Raises UsageError for a name that is none, SuiteError for a file that is wrong.
     """
+    path, table = _read(name, configs)
+    told = (_figures(path, series, configs) for series in table.series if series.entry)
+    return table, tuple(figure for figures in told for figure in figures)
+
+
+def called(name: str, configs: Path) -> dict[str, dict[Case, float]]:
+    """Kernel, as the table `name` calls it → its TFLOP/s on each shape."""
+    path, table = _read(name, configs)
+    told = {one.called: _figures(path, one, configs) for one in table.series if one.called}
+    return {kernel: {f.case: f.tflops for f in figures} for kernel, figures in told.items()}
+
+
+def _read(name: str, configs: Path) -> tuple[Path, Published]:
     known = known_tables(configs)
     if name not in known:
         hint = did_you_mean(name, known) or f"tables here: {', '.join(sorted(known)) or 'none'}"
@@ -76,14 +93,15 @@ def load_published(name: str, configs: Path) -> tuple[Published, tuple[Figure, .
     table = load_model(path, Published, SuiteError)
     if table.name != path.stem:
         raise SuiteError(f"{path}: name is '{table.name}'", f"write name: {path.stem}")
-    suites = {series.suite: load_suite(series.suite, configs) for series in table.series}
-    figures = [
+    return path, table
+
+
+def _figures(path: Path, series: Series, configs: Path) -> list[Figure]:
+    suite = load_suite(series.suite, configs)
+    return [
         Figure(series.entry, suite.problem, suite.name, _case(path, suite, case), tflops)
-        for series in table.series
-        for suite in (suites[series.suite],)
         for case, tflops in series.tflops.items()
     ]
-    return table, tuple(figures)
 
 
 def _case(path: Path, suite: Suite, name: str) -> Case:
