@@ -228,10 +228,9 @@ def _attached(state: State, worker: WorkerProcess) -> bool:
     if worker.attached:
         return True
     overdue = partial(end_overdue, state, worker)
-    import_s = state.limits.import_s
-    failure = worker.attach(state.judge, state.sizes, import_s, overdue)
+    failure = worker.attach(state.judge, state.sizes, state.limits.import_s, overdue)
     late = failure and failure.status is Status.TIMED_OUT
-    if late and usage.starved_s(worker.pids()) > STARVED_SHARE * import_s:
+    if late and usage.starved_s(worker.pids()) > STARVED_SHARE * state.limits.import_s:
         failure = _attach_alone(state, worker, overdue)
     if failure is None:
         rest = state.quiet.hold(worker, loaded=True)

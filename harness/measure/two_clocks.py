@@ -42,7 +42,8 @@ class ClockTolerance:
 #: usual. With what a worker's memory costs taken off (OwnTime in harness/judge/stream.py) the mean
 #: gaps of 201 honest rows were at most 0.005 ms longer than the control's, of 374 without it 0.025
 #: (tests/measure/test_two_clocks.py holds both). In 700 rows no place of a burst was shorter than
-#: 0.97 of the mean.
+#: 0.97 of the mean. Behind 200 ms of matrix products the chip ran at 1470 MHz, not 1980, for who
+#: came next; of 1,265 honest workers none had answered, and was locked, later than 22 ms.
 GPU_TOLERANCE = ClockTolerance(
     burst_pct=1.0,
     mean_pct=0.3,
@@ -51,7 +52,7 @@ GPU_TOLERANCE = ClockTolerance(
     null_ms=0.010,
     late_share=0.1,
     call_share=0.5,
-    rest_ms=20.0,
+    rest_ms=50.0,
 )
 #: A CPU under an interpreter and a scheduler: coarse, and never ranked.
 CPU_TOLERANCE = ClockTolerance(
@@ -93,12 +94,8 @@ def check_clocks(
     scored = [sample for sample in marked if not sample.late]
     late = len(marked) - len(scored)
     if not scored or late > max(1, tolerance.late_share * len(marked)):
-        return ClockCheck(
-            marked,
-            None,
-            f"{late} of {len(marked)} bursts took longer outside than claimed inside, or had GPU "
-            f"work behind them for more than {tolerance.rest_ms:g} ms",
-        )
+        said = f"{late} of {len(marked)} bursts took longer outside than claimed inside, or went on"
+        return ClockCheck(marked, None, f"{said} behind their end")
     gaps = [sample.gap_ms for sample in scored]
     t1 = statistics.fmean(sample.t1_ms for sample in scored)
     # Both: a mean alone would let more than half of the bursts, which fix a median, be shorter

@@ -126,8 +126,8 @@ def threads(pid: int) -> int:
 
 def descriptors(pid: int) -> int:
     """How many files it may have open before the kernel makes more room; all threads share it."""
-    told = (_numbers(f"{pid}/task/{t}/status").get("FDSize", 0) for t in _threads_of(pid))
-    return max(told, default=0)
+    told = (_numbers(f"{pid}/task/{t}/status") for t in _threads_of(pid))
+    return max((each.get("FDSize", 0) for each in told), default=0)
 
 
 def managed_bytes(pid: int) -> int:
@@ -168,7 +168,6 @@ def host_bytes(pids: Iterable[int], limit: int, unmapped: int = 0) -> int:
     bound = sum(resident.values()) + beside
     if bound <= limit:
         return bound
-    # Who has no fair part has ended since, or keeps it from us.
     return sum(fair_bytes(pid, not unmapped) or resident_bytes(pid) for pid in resident) + beside
 
 
