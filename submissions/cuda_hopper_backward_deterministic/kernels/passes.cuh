@@ -104,18 +104,10 @@ struct PassWarp {
     __syncwarp();
   }
 
-  // How many of a section's half tiles the first `shares` of `of` blocks do. slope: 0 all blocks alike, 1 each in proportion
-  // to its place, -1 the other way round: as long as causal blocks last
-  static __device__ __forceinline__ int upto(int all, int shares, int of, int slope) {
-    const int n = slope < 0 ? of - shares : shares, even = (int)((uint64_t)all * n / of);
-    const int part = slope ? (int)((uint64_t)even * n / of) : even;
-    return slope < 0 ? all - part : part;
-  }
   // Share `index` of `shares` of a section's half tiles, this warp's part of it
-  __device__ __forceinline__ void preprocess_share(
-      int section, int index, int shares, int warp, int warps, int slope = 0) {
+  __device__ __forceinline__ void preprocess_share(int section, int index, int shares, int warp, int warps) {
     const int all = 2 * section_width(p.order, section) * tiles, base = 2 * section * p.order.section * tiles;
-    const int begin = upto(all, index, shares, slope) + warp, end = upto(all, index + 1, shares, slope);
+    const int begin = (int)((uint64_t)all * index / shares) + warp, end = (int)((uint64_t)all * (index + 1) / shares);
     int count = 0;
 #pragma unroll 1
     for (int half = begin; half < end; half += warps) preprocess(base + half), count++;

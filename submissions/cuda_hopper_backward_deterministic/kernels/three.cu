@@ -135,7 +135,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) backward(const __grid_c
     } else {
       // PASSES of other heads
       PassWarp<D> pass{p.passes, space, pass_full, lane, tiles};
-      pass.preprocess_share(item.section + 2, item.index, item.wide * kv_blocks, 0, 1, p.causal * walk.step);
+      pass.preprocess_share(item.section + 2, item.index, item.wide * kv_blocks, 0, 1);
     }
     return;
   }
@@ -205,7 +205,14 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) backward(const __grid_c
       MmaSS<64, 1, 1>::mma(dq, desc_low(k_smem, KV_BYTES) + i * 128, desc_low(ds_tile, DS_BYTES) + i * 128, i != 0);
     wgmma_commit();
   };
-  auto add_dq = [&](float (&dq)[32], int i) {
+  auto add_dq = [&](int i, int buffer) {
+    float dq[32];
+    wgmma_fence();
+    issue_dq(dq, ds_smem + buffer * DS_BYTES);
+    wgmma_wait<0>();
+    touch(dq);
+    touch(dv);
+    touch(dk);
     const int tile = walk.tile + i * walk.step, rank = rank_of<M, N>(walk, i);
     float* sum = dq_sum + tile * (M * D) + lane_now() * 4;
     auto piece = [](int j) { return (j / 4) * 2048 + (j % 4) * 128; };  // of registers 4 j ... 4 j + 3
@@ -286,20 +293,6 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) backward(const __grid_c
       proxy_fence();
       __syncwarp();
       mbar_arrive_if(ds_full + 8 * buffer, lane0);
-      // DQ
-      if (adds == w && i > 0) {
-        float dq[32];
-        wgmma_fence();
-        issue_dq(dq, ds_smem + before * DS_BYTES);
-        wgmma_wait<0>();
-        touch(dq);
-        touch(dv);
-        touch(dk);
-        add_dq(dq, i - 1);
-      }
-      wgmma_wait<0>();
-      touch(dv);
-      touch(dk);
     } else {  // nothing to see: dS = 0
       mbar_wait(ds_full + 8 * before, ds_parity);
       const uint32_t none[4] = {0, 0, 0, 0};
@@ -309,14 +302,10 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) backward(const __grid_c
       __syncwarp();
       mbar_arrive_if(ds_full + 8 * buffer, lane0);
     }
-    if (adds == w && i > 0 && tile < begin) {
-      float dq[32];
-      wgmma_fence();
-      issue_dq(dq, ds_smem + before * DS_BYTES);
-      wgmma_wait<0>();
-      touch(dq);
-      add_dq(dq, i - 1);
-    }
+    if (adds == w && i > 0) add_dq(i - 1, before);
+    wgmma_wait<0>();
+    touch(dv);
+    touch(dk);
     adds = adds == GROUPS - 1 ? 0 : adds + 1;
     if (buffer == 0) ds_parity ^= 1;
     buffer = buffer == DS_BUFFERS - 1 ? 0 : buffer + 1;
@@ -324,12 +313,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) backward(const __grid_c
   if (adds == w) {
     const int before = buffer == 0 ? DS_BUFFERS - 1 : buffer - 1;
     mbar_wait(ds_full + 8 * before, ds_parity);
-    float dq[32];
-    wgmma_fence();
-    issue_dq(dq, ds_smem + before * DS_BYTES);
-    wgmma_wait<0>();
-    touch(dq);
-    add_dq(dq, trips - 1);
+    add_dq(trips - 1, before);
   }
 
   // STORE
