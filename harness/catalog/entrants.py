@@ -15,7 +15,7 @@ from harness.errors import SubmissionError, UsageError, did_you_mean
 from harness.problems import PROBLEMS, Problem, get_problem
 from harness.process.project import layers
 from harness.process.text import encoded_bytes, shown
-from harness.schema import MOST_NAME, NAME_PATTERN, Entrant, Kind, Manifest
+from harness.schema import MOST_NAME, Entrant, Kind, Manifest, is_name
 
 ALL = "all"  # the word for every entry of a folder
 ENTRIES = (".py", ".cu")
@@ -386,7 +386,7 @@ def _display_name(path: Path, manifest: Manifest, root: Path | None) -> str:
 
 def _usable(name: str, path: Path) -> str:
     """`name`, if rows can carry it; where no manifest gives a name the file's or folder's is it."""
-    if len(name) <= MOST_NAME and re.fullmatch(NAME_PATTERN, name):
+    if is_name(name):
         return name
     better = re.sub(r"[^A-Za-z0-9_.-]+", "_", name).strip("_.-")[:40] or "mine"
     raise SubmissionError(

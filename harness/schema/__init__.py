@@ -17,7 +17,6 @@ from harness.schema.common import (
     MOST_BLOCKS,
     MOST_CALLS,
     MOST_NAME,
-    NAME_PATTERN,
     Count,
     Dtype,
     Finite,
@@ -35,6 +34,7 @@ from harness.schema.common import (
     Timed,
     Tool,
     gate_delay_ms,
+    is_name,
 )
 from harness.schema.entrant import Claims, Entrant, Manifest, Needs
 from harness.schema.machine import Machine

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from enum import Enum
 from typing import Annotated, Any
 
@@ -35,6 +36,11 @@ Login = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9-]{0,38}$")]  # of 
 #: What a shape may say beyond batch, heads, seqlen and headdim: written where it is set, so that
 #: records and hashes of older suites stay what they were.
 AXES = ("kv_heads", "seqlen_k", "seqlens")
+
+
+def is_name(text: str) -> bool:
+    """Whether `text` is a Name."""
+    return len(text) <= MOST_NAME and re.fullmatch(NAME_PATTERN, text) is not None
 
 
 def leave_out_unset(fields: dict[str, Any]) -> dict[str, Any]:

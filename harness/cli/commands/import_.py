@@ -28,7 +28,7 @@ from harness.errors import EXIT_OK, StorageError, UnavailableError, UsageError, 
 from harness.problems import get_problem
 from harness.process.project import root
 from harness.process.text import shown
-from harness.schema import Case, Suite
+from harness.schema import Case, Suite, is_name
 
 MOST_BYTES = 64 << 20
 DTYPES = {"float16": "fp16", "bfloat16": "bf16"}
@@ -38,7 +38,6 @@ MOST_BURST = 24
 #: What a value of another kind, size, depth or name than a definition has can raise.
 ODD = (ArithmeticError, LookupError, OSError, RecursionError, TypeError, ValueError)
 FLOPS = get_problem("attention_forward").flops
-FILE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,79}")  # a suite's: of one file, in one folder
 
 
 def add_flags(parser: argparse.ArgumentParser) -> None:
@@ -55,7 +54,7 @@ def run(args: argparse.Namespace) -> int:
     """0: written; 2: a file is wrong, or there already; 3: no workload can be a case here."""
     name, shared = _definition(args.definition)
     suite = args.name or name
-    if not FILE_NAME.fullmatch(suite):
+    if not is_name(suite) or "/" in suite:  # of one file, in one folder
         raise UsageError(f"{shown(suite, 80)!r} is no name of a suite", "take another: --name NAME")
     path = root() / "configs" / f"{suite}.yaml"
     if path.exists() or suite in known_suites(path.parent):  # also of what comes along
