@@ -13,7 +13,7 @@ from harness.board.rank import leaderboard
 from harness.board.render import page
 from harness.measure.stats import Interval
 from harness.schema import Error, Status
-from tests.board.factory import CPU, SUITE_SHA, result, run_of
+from tests.board.factory import CPU, SUITE_SHA, record_files, result, run_of
 
 pytestmark = pytest.mark.browser
 
@@ -102,7 +102,9 @@ def address(tmp_path_factory: pytest.TempPathFactory) -> str:
         "fast": "submissions/fast",
         "fast/steps/02_early": "submissions/fast/steps/02_early.cu",
     }
-    files = page.Files(home="../", results="../results/", folders=folders)
+    files = page.Files(
+        "leaderboard.md", "../results/", "../", folders=folders, records=record_files(results)
+    )
     notes = {"fast": NOTES, "slow": NASTY}
     text = page.render(leaderboard(results), past, notes, files)
     path.write_text(text, encoding="utf-8")

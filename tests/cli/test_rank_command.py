@@ -361,3 +361,21 @@ def test_commands_fit_their_terminal(
     told = out.split("\n  flash_attn_2: ")[0] if words == "baselines" else out  # then commands
     lines = [line for line in told.splitlines() if not line.startswith("next")]
     assert max(map(len, lines)) <= width
+
+
+def test_the_page_links_to_the_file_that_holds_a_row_whatever_it_is_called(
+    args: argparse.Namespace,
+) -> None:
+    """Runs of one board may be put behind each other in one file, byte for byte."""
+    runs = sorted(args.results.rglob("*.jsonl"))
+    assert command.run(args) == 0
+    apart, page = args.board.read_bytes(), args.board.with_suffix(".html")
+    assert f'"records":["{runs[1].relative_to(args.results)}"]' in page.read_text()
+    together = runs[0].parent / "fa3.jsonl"
+    together.write_bytes(b"".join(run.read_bytes() for run in runs))
+    for run in runs:
+        run.unlink()
+    assert command.run(args) == 0
+    assert args.board.read_bytes() == apart
+    assert '"records":["nvidia-h200/fa3.jsonl"]' in page.read_text()
+    assert runs[1].name not in page.read_text()
