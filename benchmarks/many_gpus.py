@@ -34,8 +34,8 @@ from benchmarks.generate_submissions import generate  # noqa: E402 - the checkou
 from harness.board import record  # noqa: E402
 from harness.board.rank import interval_of  # noqa: E402
 from harness.campaign.campaign import Campaign  # noqa: E402
-from harness.campaign.devices import choose_gpus, machine_of  # noqa: E402
 from harness.campaign.local import Local  # noqa: E402
+from harness.campaign.node import choose_gpus, machine_of  # noqa: E402
 from harness.campaign.unit import plan_units  # noqa: E402
 from harness.catalog.request import Request, resolve  # noqa: E402
 from harness.catalog.suites import load_suite  # noqa: E402

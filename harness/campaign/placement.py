@@ -66,8 +66,8 @@ class Placement:
             from harness.campaign.slurm import Slurm
 
             return Slurm(self.slurm_folder, list(self.slurm), self.gpus)
-        from harness.campaign.devices import choose_gpus
         from harness.campaign.local import Local
+        from harness.campaign.node import choose_gpus
 
         if on_cpu:
             return Local(["none"] * (self.gpus or 1))

@@ -35,8 +35,7 @@ from harness.problems.base import TensorSpec
 from harness.process import wire
 from harness.process.messages import BurstReport, understood
 from harness.schema import Kind, Limits, Machine, Result, Status
-from harness.worker.cuda.expression import evaluate
-from harness.worker.cuda.instances import instances, with_defaults
+from harness.worker.cuda.instances import evaluate, instances, with_defaults
 from harness.worker.cuda.nvrtc import CudaSourceError
 from harness.worker.cuda.promises import builds_of
 from harness.worker.cuda.resources import SIZES

@@ -14,8 +14,7 @@ from typing import Any
 import pytest
 
 from harness.catalog.entrants import load_entrant
-from harness.cli import builder
-from harness.cli.commands import profile
+from harness.cli.commands import build, profile
 from harness.cli.results import explain
 from harness.errors import WireError
 from harness.process import wire
@@ -62,7 +61,7 @@ def test_a_kernel_is_reported_from_behind_the_walls(tmp_path: Path, level: int) 
     (tmp_path / "x" / "inc").mkdir()
     (tmp_path / "x" / "inc" / "n.h").write_text("#define M 4\n")
     there = load_entrant(tmp_path / "x", Kind.SUBMISSION, None)
-    (found,) = builder.report(there, None, ["sm_90a"], Limits(), level)
+    (found,) = build.report(there, None, ["sm_90a"], Limits(), level)
     assert (found.name.split()[0], found.arch) == ("f", "sm_90a")
     assert found.registers > 0
 
@@ -74,10 +73,10 @@ def test_a_private_file_cannot_be_included(tmp_path: Path, level: int) -> None:
     secret.write_text("hidden_word_of_the_house\n")
     there = entrant(tmp_path / "x", f'#include "{secret}"\n__global__ void f() {{}}\n')
     with pytest.raises(CudaSourceError) as caught:
-        builder.report(there, None, ["sm_90a"], Limits(), level)
+        build.report(there, None, ["sm_90a"], Limits(), level)
     assert "hidden_word_of_the_house" not in caught.value.message
     with pytest.raises(CudaSourceError, match="hidden_word_of_the_house"):  # without walls it can
-        builder.report(there, None, ["sm_90a"], Limits(), 0)
+        build.report(there, None, ["sm_90a"], Limits(), 0)
 
 
 @needs_nvcc
@@ -87,7 +86,7 @@ def test_a_compiler_of_its_own_is_refused_and_would_be_behind_the_walls(
 ) -> None:
     there = entrant(tmp_path / "x", "// build: -ccbin ./cc\n__global__ void f() {}\n")
     with pytest.raises(CudaSourceError, match=r"kernel\.cu:1: '-ccbin' is not among"):
-        builder.report(there, None, ["sm_90a"], Limits(), level)
+        build.report(there, None, ["sm_90a"], Limits(), level)
     # Even if the list let it through: the program runs, and finds nothing to write to or to read.
     house = tmp_path / "harness"
     shutil.copytree(Path(promises.__file__).parents[2], house)
@@ -104,7 +103,7 @@ def test_a_compiler_of_its_own_is_refused_and_would_be_behind_the_walls(
     cc.chmod(0o755)
     there = entrant(tmp_path / "again" / "x", f"// build: -ccbin {cc}\n__global__ void f() {{}}\n")
     with pytest.raises(CudaSourceError, match="it ran") as caught:
-        builder.report(there, None, ["sm_90a"], Limits(), level)
+        build.report(there, None, ["sm_90a"], Limits(), level)
     assert "hidden_word_of_the_house" not in caught.value.message
     assert not ran.exists()
 
@@ -118,7 +117,7 @@ def test_only_what_was_hashed_is_compiled(tmp_path: Path, level: int) -> None:
         (folder / unseen).mkdir()
         (folder / unseen / "more.cu").write_text("#error nobody hashed it\n")
     (folder / "kernel.cu").write_text("#error it was changed meanwhile\n")
-    (found,) = builder.report(there, None, ["sm_90a"], Limits(), level)
+    (found,) = build.report(there, None, ["sm_90a"], Limits(), level)
     assert found.name == "f"
 
 
@@ -130,7 +129,7 @@ def test_a_place_of_an_error_is_told_as_the_author_knows_it(tmp_path: Path, leve
     (tmp_path / "x" / "inc" / "n.h").write_text("\n#error stop here\n")
     there = load_entrant(tmp_path / "x", Kind.SUBMISSION, None)
     with pytest.raises(CudaSourceError, match="stop here") as caught:
-        builder.report(there, None, ["sm_90a"], Limits(), level)
+        build.report(there, None, ["sm_90a"], Limits(), level)
     assert "attnboard-build-" not in caught.value.message
     assert "inc/n.h" in caught.value.message
 
@@ -140,7 +139,7 @@ def test_a_place_of_an_error_is_told_as_the_author_knows_it(tmp_path: Path, leve
 def test_a_compiler_that_takes_too_much_memory_is_ended(tmp_path: Path, level: int) -> None:
     there = entrant(tmp_path / "x", '#include "/dev/zero"\n__global__ void f() {}\n')
     with pytest.raises(CudaSourceError, match=r"host memory .* GiB, allowed 0\.3") as caught:
-        builder.report(there, None, ["sm_90a"], Limits(memory_gib=0.3), level)
+        build.report(there, None, ["sm_90a"], Limits(memory_gib=0.3), level)
     assert caught.value.status == "OUT_OF_MEMORY"
 
 
@@ -148,8 +147,8 @@ def test_a_compiler_s_memory_is_half_of_the_machine_s_at_most(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     for machine_gib, most_gib in ((16, 8), (1024, Limits().memory_gib)):
-        monkeypatch.setattr(builder, "memory_bytes", lambda gib=machine_gib: gib << 30)
-        assert builder.limits().memory_gib == most_gib
+        monkeypatch.setattr(build, "memory_bytes", lambda gib=machine_gib: gib << 30)
+        assert build.limits().memory_gib == most_gib
 
 
 def told(*messages: dict[str, Any]) -> Any:
@@ -159,7 +158,7 @@ def told(*messages: dict[str, Any]) -> Any:
     with ours, theirs:
         for message in messages:
             wire.send(theirs, message)
-        return builder._kernels_from(SimpleNamespace(line=ours), deadline)  # type: ignore[arg-type]
+        return build._kernels_from(SimpleNamespace(line=ours), deadline)  # type: ignore[arg-type]
 
 
 def test_what_it_tells_is_typed() -> None:
@@ -183,7 +182,7 @@ def test_what_it_tells_is_typed() -> None:
 
 
 def test_it_cannot_tell_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(builder, "MOST_KERNELS", 3)
+    monkeypatch.setattr(build, "MOST_KERNELS", 3)
     with pytest.raises(WireError, match="more than 3"):
         told(*[{"op": "kernel", "kernel": KERNEL}] * 4)
 
