@@ -15,7 +15,6 @@ PICTURES = (
     ("page-light", 1280, 860, "light", False, ""),
     ("page-dark", 1280, 900, "dark", False, "speed"),
     ("panel", 1280, 900, "light", True, ""),
-    ("phone", 390, 844, "light", False, ""),
 )
 
 
