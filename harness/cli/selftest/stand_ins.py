@@ -168,10 +168,9 @@ def _late_copies(worker: Any) -> Any:
 
 
 def _unlimited(clock_tolerance: Any) -> Any:
-    def stand_in(device: str) -> Any:
-        return replace(clock_tolerance("cuda"), burst_floor_ms=math.inf, mean_floor_ms=math.inf)
-
-    return stand_in
+    """All that a claimed time is held to, off: how long, how even, what comes behind the calls."""
+    floors = dict.fromkeys(("burst_floor_ms", "mean_floor_ms", "rest_ms"), math.inf)
+    return lambda device: replace(clock_tolerance(device), call_share=0.0, **floors)
 
 
 def _unwatched(quiet: Any) -> Any:
