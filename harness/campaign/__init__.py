@@ -5,7 +5,7 @@ child.py     the process of one unit: the same judge and workers as any run, eve
 executor.py  the interface: submit, poll, cancel
 local.py ray.py slurm.py   three executors behind it
 campaign.py  retries, records exactly once, tells the view
-dispatch.py  flags → an executor and its units
+placement.py  a request → its units, on the executor that its flags name
 
 An executor schedules; it does not isolate. What isolates is inside every unit, the same everywhere.
 """

@@ -27,10 +27,9 @@ from harness.campaign.campaign import RETRIES, Campaign
 from harness.campaign.executor import Told, gone
 from harness.campaign.local import COMMAND, Local
 from harness.campaign.node import offers, wants
-from harness.campaign.placement import Placement
+from harness.campaign.placement import Placement, recorded_in
 from harness.campaign.unit import Unit, misfit, plan_units, to_text
 from harness.catalog.request import Request, resolve
-from harness.cli.dispatch import recorded_in
 from harness.cli.main import parse_args
 from harness.cli.run_options import placement_of
 from harness.errors import UnavailableError, UsageError
