@@ -14,10 +14,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from harness.process.cuda.arena_layout import ALIGN, aligned
+from harness.process.cuda.arena_layout import ALIGN, aligned, runs, windows
 from harness.process.cuda.checkpoint import Checkpoint, Held
 from harness.process.cuda.driver import CudaDriver
-from harness.process.cuda.windows import runs, windows
 
 #: Pid 1 locks, 2 has work that does not end, 3 is no CUDA process, 4 never answers; others echo the deadline.
 SOURCE = """
