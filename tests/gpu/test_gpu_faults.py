@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from benchmarks.generate_submissions import generate
+from benchmarks.many_gpus import generate
 from harness.campaign.local import Local
 from harness.campaign.node import choose_gpus
 from harness.campaign.unit import plan_units

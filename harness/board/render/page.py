@@ -34,7 +34,7 @@ from harness.schema.mismatch import Mismatch
 
 ASSETS = Path(__file__).parent / "assets"
 MARK = re.compile(r"%%(HASH|STYLE|DATA|SCRIPT|TEXT)%%")
-SCRIPTS = ("charts.js", "notes.js", "grid.js", "panel.js", "page.js")
+SCRIPTS = ("charts.js", "notes.js", "panel.js", "page.js")
 MOST_POINTS = 200  # of the history of one entry; older ones are left out
 MOST_NOTES = 40_000  # characters of NOTES.md
 MOST_SAMPLES = 400  # blocks shown of one result
