@@ -1,8 +1,12 @@
-"""leaderboard.html in a real Chromium: looked at, clicked, typed into, on a desk and on a phone."""
+"""leaderboard.html in a real Chromium: looked at, clicked, typed into, on a desk and on a phone.
+
+python -m tests.board.test_page_browser leaderboard.html docs/images    its photographs for docs/
+"""
 
 from __future__ import annotations
 
 import shutil
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -553,3 +557,36 @@ def test_axe_finds_nothing(tab: object, panel: bool) -> None:
             summary.click()
     found = axe.Axe().run(tab).response["violations"]
     assert [(one["id"], one["nodes"][0]["html"]) for one in found] == []
+
+
+#: name, width, height, colours, open the first entry's panel, scroll to
+PICTURES = (
+    ("page-light", 1280, 860, "light", False, ""),
+    ("page-dark", 1280, 900, "dark", False, "speed"),
+    ("panel", 1280, 900, "light", True, ""),
+)
+
+
+def take_pictures(board: Path, folder: Path) -> None:
+    """Write one PNG per line of PICTURES."""
+    from playwright.sync_api import sync_playwright
+
+    folder.mkdir(parents=True, exist_ok=True)
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
+        for name, width, height, colours, panel, scroll in PICTURES:
+            size = {"width": width, "height": height}
+            tab = browser.new_page(viewport=size, color_scheme=colours)
+            tab.goto(board.resolve().as_uri())
+            if panel:
+                tab.locator("#table tbody tr[tabindex]").first.click()
+            if scroll:
+                tab.evaluate("id => document.getElementById(id).scrollIntoView()", scroll)
+                tab.evaluate("scrollBy(0, -80)")
+            tab.screenshot(path=folder / f"{name}.png", animations="disabled")
+            tab.close()
+        browser.close()
+
+
+if __name__ == "__main__":
+    take_pictures(Path(sys.argv[1]), Path(sys.argv[2]))
