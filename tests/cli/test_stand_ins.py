@@ -23,8 +23,8 @@ from harness.cli.selftest.stand_ins import (
     stand_ins,
     standing_in,
     to_word,
+    without,
 )
-from harness.cli.selftest.without import without
 from harness.engine import session
 from harness.measure.machine import inspect_machine
 from harness.measure.two_clocks import check_clocks
@@ -105,7 +105,7 @@ def test_the_entry_becomes_the_module_with_its_stand_ins(tmp_path: Path) -> None
     package.mkdir(parents=True)
     told = "import sys; from harness.judge.burst import same_bits; print(same_bits(1, 2), sys.argv)"
     (package / "__main__.py").write_text(told, encoding="utf-8")
-    entry = [sys.executable, "-m", "harness.cli.selftest.without", "--fd", "7"]
+    entry = [sys.executable, "-m", "harness.cli.selftest.stand_ins", "--fd", "7"]
     for word, expected in (("input_digest", "True"), ("two_clocks", "TypeError")):
         done = subprocess.run(
             [*entry, "--without", word, "shown.judge"],
