@@ -18,9 +18,9 @@ import torch
 from hypothesis import strategies as st
 
 from harness.board import record
-from harness.board.kernel_class import classify
 from harness.board.rank import leaderboard
 from harness.board.render.markdown import render
+from harness.board.rivals import classify
 from harness.catalog import steps
 from harness.catalog.entrants import gather, intact, load_entrant, read_again, stage
 from harness.engine.processes.judge_client import JudgeClient, JudgeFailed

@@ -10,9 +10,9 @@ from __future__ import annotations
 
 import math
 
-from harness.board.kernel_class import same_bits_as
 from harness.board.rank import Board
 from harness.board.render.text import UNHELD, milliseconds, number, sanitize
+from harness.board.rivals import same_bits_as
 from harness.measure import stats
 from harness.measure.stats import Interval
 from harness.schema import Kind, Result, Status, Sustained, times_ms
