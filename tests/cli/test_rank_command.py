@@ -219,7 +219,7 @@ def test_documents_that_quote_the_board_are_written_and_checked(
     notes = tmp_path / "submissions" / "mine" / "NOTES.md"
     for path in (tmp_path / "README.md", notes):
         path.write_text(quote.format("1.0"))
-    (tmp_path / "CHANGELOG.md").write_text("quotes nothing")
+    (tmp_path / "SECURITY.md").write_text("quotes nothing")
     words = ["rank", "--results", str(tmp_path / "results")]
     args = main.parse_args(words)
     assert command.run(args) == 0
@@ -232,7 +232,7 @@ def test_documents_that_quote_the_board_are_written_and_checked(
     out, err = capsys.readouterr()
     assert "README.md: not what the records give" in err
     assert "900.0" in out
-    assert "CHANGELOG" not in out + err
+    assert "SECURITY" not in out + err
 
 
 @pytest.fixture
