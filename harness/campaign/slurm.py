@@ -10,7 +10,6 @@ Every node needs this checkout and its environment at the same path.
 
 from __future__ import annotations
 
-import contextlib
 import os
 import sys
 import time
@@ -199,13 +198,5 @@ def sbatch_options(options: Sequence[str]) -> dict[str, Any]:
 
 
 def _ending(job: Any) -> str:
-    """Why it failed, or an empty string; never waits for a result that a dead task owes."""
-    if not job.paths.result_pickle.exists():
-        return f"job {job.job_id} left no result: {job.state}"
-    with contextlib.suppress(Exception):
-        error = job.exception()
-        if error is None:
-            return ""
-        lines = [line for line in str(error).strip().splitlines() if line.strip()]
-        return f"{type(error).__name__}: {lines[-1] if lines else ''}"
-    return f"job {job.job_id} ended as {job.state}"
+    """Why it told no end. Its result is a pickle that a node wrote: nobody here loads it."""
+    return f"job {job.job_id} ended as {job.state}; its log: {job.paths.stderr}"
