@@ -89,7 +89,8 @@ def opened(request: Request, save: Callable[[Result], None], observer: Observer)
             only_check=request.only_check,
             quiet=Quiet(monitor if device == "cuda" else None, observer.note),
         )
-        watch = ResourceWatch(list(workers.values()), request.suite.limits, monitor)
+        card_gib = request.machine.memory_gib
+        watch = ResourceWatch(list(workers.values()), request.suite.limits, monitor, card_gib)
         stack.callback(watch.stopping.set)
         watch.start()
         with run.nothing_lost():

@@ -219,6 +219,28 @@ def test_each_limit(
         assert said in found[1]
 
 
+def test_beside_another_a_submission_holds_half_of_a_small_card(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(usage, "host_bytes", lambda *_: 0)
+    limits, on_device = Limits(gpu_memory_gib=8), {7: 7 * GIB}
+    monitor: Any = SimpleNamespace(memory_by_pid=lambda: on_device, unnamed_bytes=lambda: 0)
+    greedy, rival, ours = (factory.worker(name, running=False) for name in ("x", "y", "control"))
+    for each in (greedy, rival, ours):
+        each.jail = SimpleNamespace(cache=tmp_path, scratch=tmp_path, level=0)
+    ours.entrant = ours.entrant.model_copy(update={"kind": Kind.BASELINE})
+
+    def found(worker: Any, *beside: Any, card_gib: float = 12) -> Any:
+        made = ResourceWatch([worker, *beside], limits, monitor, card_gib)
+        return made.excess(worker, child(tmp_path), on_device)
+
+    said = (Status.OUT_OF_MEMORY, "GPU memory 7.0 GiB, allowed 6")
+    assert found(greedy, rival, ours) == said
+    assert found(greedy, ours) is None, "nobody else is there to lack it"
+    assert found(ours, greedy, rival) is None, "the house knows what it takes"
+    assert found(greedy, rival, card_gib=16) is None
+
+
 def test_managed_memory_of_the_gpu_is_whose_mapping_it_is(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

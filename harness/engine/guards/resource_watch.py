@@ -2,7 +2,8 @@
 
     memory of the host, of its control group where it has one,
     else of its whole tree and of its tmpfs                   Limits.memory_gib
-    memory of the GPU, of its whole tree                      Limits.gpu_memory_gib
+    memory of the GPU, of its whole tree; of a submission     Limits.gpu_memory_gib
+    beside others no more than half of the card
     disk: its cache, which is kept, and its scratch folder    Limits.disk_gib, DISK_FILES
     what it prints                                            LOG_BYTES
 
@@ -17,6 +18,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import math
 import os
 import threading
 import traceback
@@ -27,7 +29,7 @@ from harness.measure.telemetry import Monitor
 from harness.process.child import LOG_BYTES, Child
 from harness.process.sandbox import enter, usage
 from harness.process.sandbox.usage import DISK_FILES
-from harness.schema import Limits, Status
+from harness.schema import Kind, Limits, Status
 
 PERIOD_S = 0.1
 GIB = 2**30
@@ -36,9 +38,18 @@ GIB = 2**30
 class ResourceWatch(threading.Thread):
     """Looks at every worker ten times a second."""
 
-    def __init__(self, workers: Sequence[WorkerProcess], limits: Limits, monitor: Monitor) -> None:
+    def __init__(
+        self,
+        workers: Sequence[WorkerProcess],
+        limits: Limits,
+        monitor: Monitor,
+        card_gib: float = math.inf,
+    ) -> None:
+        """card_gib: memory of the GPU."""
         super().__init__(daemon=True)
         self.workers, self.limits, self.monitor = workers, limits, monitor
+        strangers = sum(worker.entrant.kind is Kind.SUBMISSION for worker in workers)
+        self.share_gib = min(limits.gpu_memory_gib, card_gib / 2 if strangers > 1 else math.inf)
         self.disks = {
             worker.entrant.name: (usage.Disk(worker.jail.cache), usage.Disk(worker.jail.scratch))
             for worker in workers
@@ -99,7 +110,8 @@ class ResourceWatch(threading.Thread):
             host = max(usage.host_bytes(pids, most, nameless.shared_bytes), counted)
         if host > most:
             return Status.OUT_OF_MEMORY, f"host memory {host / GIB:.1f} GiB, allowed {most / GIB:g}"
-        most = int(self.limits.gpu_memory_gib * GIB)
+        stranger = worker.entrant.kind is Kind.SUBMISSION
+        most = int((self.share_gib if stranger else self.limits.gpu_memory_gib) * GIB)
         if (device := self._device_bytes(pids, on_device)) > most:
             return (
                 Status.OUT_OF_MEMORY,
