@@ -42,6 +42,10 @@ def cpu_ns(pids: Iterable[int]) -> dict[int, int]:
     return found
 
 
+#: Of the time to build or to load; another who does so meanwhile may burn all cores.
+STARVED_SHARE = 0.25
+
+
 def starved_s(pids: Iterable[int]) -> float:
     """How long a thread of theirs was ready and had no core, the longest; 0 where nobody counts."""
     found = [0]
