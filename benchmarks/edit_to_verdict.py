@@ -59,6 +59,9 @@ def edit(copy: Path) -> None:
 
 def child(kernel: str, suite_name: str, started: float) -> int:  # noqa: PLR0915 - one story
     """The run up to its last check; prints seconds since `started` as steps are reached."""
+    from harness.process import bytecode
+
+    bytecode.use_cache()
     from harness.cli import main as cli_main
     from harness.process import prestart
 

@@ -31,8 +31,9 @@ from harness.process.process_tree import sweep
 from harness.process.project import HOME
 from harness.process.sandbox import enter, readable
 from harness.process.scratch import gpu_lock, scratch_folder
-from harness.schema import Result, Status
+from harness.schema import Kind, Result, Status
 
+PLACES_LATER = 8  # of a baseline: about a second, see OPENING_S of harness/worker/__main__.py
 BUILDERS_AT_ONCE = 2  # more disturb each other's autotuning
 
 
@@ -234,10 +235,13 @@ def _made_for(run: Run) -> str:
 
 
 def start_all(run: Run, workers: Sequence[WorkerProcess]) -> None:
-    """Launch every one of `workers` that may run, all at once; they load while the judge starts."""
+    """Launch every one of `workers` that may run, all at once; they load while the judge starts.
+
+    The house's own open their contexts later: a first verdict waits for each that is being opened.
+    """
     for place, worker in enumerate(worker for worker in workers if may_start(run, worker)):
         run.observer.stage(worker.entrant.name, "load")
-        worker.start(place)
+        worker.start(place + PLACES_LATER * (worker.entrant.kind is Kind.BASELINE))
 
 
 def may_start(run: Run, worker: WorkerProcess) -> bool:

@@ -127,13 +127,14 @@ def test_who_was_starved_by_another_builder_builds_again_alone(
 def test_workers_are_told_how_many_are_asked_before_them(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(session, "may_start", lambda _, worker: not worker.fails)
     places: dict[str, int] = {}
-    workers = [worker("first"), worker("failed", fails=True), worker("second"), worker("third")]
+    workers = [worker("first"), worker("failed", fails=True), worker("second"), worker("sdpa")]
     for each in workers:
-        each.entrant = SimpleNamespace(name=each.name)
+        kind = Kind.BASELINE if each.name == "sdpa" else Kind.SUBMISSION
+        each.entrant = SimpleNamespace(name=each.name, kind=kind)
         each.start = lambda place, name=each.name: places.update({name: place})
     run = SimpleNamespace(observer=SimpleNamespace(stage=lambda *_: None))
     session.start_all(run, workers)
-    assert places == {"first": 0, "second": 1, "third": 2}
+    assert places == {"first": 0, "second": 1, "sdpa": 2 + session.PLACES_LATER}
 
 
 def test_all_workers_are_killed_before_one_is_waited_for() -> None:
