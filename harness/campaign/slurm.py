@@ -24,9 +24,7 @@ from harness.errors import UsageError
 from harness.process.project import HOME
 
 MODULE = "harness.campaign.child"
-ARRAY = (
-    500  # units in flight when nobody says how many GPUs; a site's MaxArraySize is 1001 by default
-)
+ARRAY = 500  # units in flight when nobody says how many GPUs; sites allow 1001 by default
 STATE_EVERY_S = 5.0  # files are read at every poll, job states only so often
 LOOK_EVERY_S = 0.2
 LAG_S = 60.0
@@ -131,13 +129,8 @@ class Slurm:
         described, events = self._path(unit, "unit.json"), self._path(unit, "events.jsonl")
         described.write_text(to_text(unit), encoding="utf-8")
         events.unlink(missing_ok=True)
-        command = [
-            sys.executable,
-            "-m",
-            self._module,
-            "--gpu",
-            "auto" if unit.needs_gpu else "none",
-        ]
+        gpu = "auto" if unit.needs_gpu else "none"
+        command = [sys.executable, "-m", self._module, "--gpu", gpu]
         command += ["--unit", str(described), "--events", str(events)]
         return self._submitit.helpers.CommandFunction(command, verbose=False, cwd=HOME)
 

@@ -90,8 +90,7 @@ def opened(request: Request, save: Callable[[Result], None], observer: Observer)
             only_check=request.only_check,
             quiet=Quiet(monitor if device == "cuda" else None, observer.note),
         )
-        card_gib = request.machine.memory_gib
-        watch = ResourceWatch(list(workers.values()), request.suite.limits, monitor, card_gib)
+        watch = ResourceWatch(list(workers.values()), request.suite.limits, monitor)
         stack.callback(watch.stopping.set)
         watch.start()
         with run.nothing_lost():

@@ -189,7 +189,9 @@ def child(folder: Path) -> Any:
 
 
 def watch(workers: list[Any], on_device: dict[int, int]) -> ResourceWatch:
-    monitor: Any = SimpleNamespace(memory_by_pid=lambda: on_device, unnamed_bytes=lambda: 0)
+    monitor: Any = SimpleNamespace(
+        memory_by_pid=lambda: on_device, unnamed_bytes=lambda: 0, card_gib=80
+    )
     limits = Limits(memory_gib=4, gpu_memory_gib=8, disk_gib=1)
     return ResourceWatch(workers, limits, monitor)
 
@@ -224,14 +226,14 @@ def test_beside_another_a_submission_holds_half_of_a_small_card(
 ) -> None:
     monkeypatch.setattr(usage, "host_bytes", lambda *_: 0)
     limits, on_device = Limits(gpu_memory_gib=8), {7: 7 * GIB}
-    monitor: Any = SimpleNamespace(memory_by_pid=lambda: on_device, unnamed_bytes=lambda: 0)
     greedy, rival, ours = (factory.worker(name, running=False) for name in ("x", "y", "control"))
     for each in (greedy, rival, ours):
         each.jail = SimpleNamespace(cache=tmp_path, scratch=tmp_path, level=0)
     ours.entrant = ours.entrant.model_copy(update={"kind": Kind.BASELINE})
 
     def found(worker: Any, *beside: Any, card_gib: float = 12) -> Any:
-        made = ResourceWatch([worker, *beside], limits, monitor, card_gib)
+        monitor: Any = SimpleNamespace(unnamed_bytes=lambda: 0, card_gib=card_gib)
+        made = ResourceWatch([worker, *beside], limits, monitor)
         return made.excess(worker, child(tmp_path), on_device)
 
     said = (Status.OUT_OF_MEMORY, "GPU memory 7.0 GiB, allowed 6")

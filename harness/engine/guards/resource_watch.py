@@ -38,18 +38,12 @@ GIB = 2**30
 class ResourceWatch(threading.Thread):
     """Looks at every worker ten times a second."""
 
-    def __init__(
-        self,
-        workers: Sequence[WorkerProcess],
-        limits: Limits,
-        monitor: Monitor,
-        card_gib: float = math.inf,
-    ) -> None:
-        """card_gib: memory of the GPU."""
+    def __init__(self, workers: Sequence[WorkerProcess], limits: Limits, monitor: Monitor) -> None:
         super().__init__(daemon=True)
         self.workers, self.limits, self.monitor = workers, limits, monitor
         strangers = sum(worker.entrant.kind is Kind.SUBMISSION for worker in workers)
-        self.share_gib = min(limits.gpu_memory_gib, card_gib / 2 if strangers > 1 else math.inf)
+        half_gib = monitor.card_gib / 2 if strangers > 1 else math.inf
+        self.share_gib = min(limits.gpu_memory_gib, half_gib)
         self.disks = {
             worker.entrant.name: (usage.Disk(worker.jail.cache), usage.Disk(worker.jail.scratch))
             for worker in workers
@@ -93,9 +87,8 @@ class ResourceWatch(threading.Thread):
         pids = child.pids()
         # First: all that follows takes its time for each of them.
         if (running := sum(map(usage.threads, pids))) > self.most_processes:
-            return Status.OVER_QUOTA, (
-                f"{running} processes and threads, allowed {self.most_processes}"
-            )
+            why = f"{running} processes and threads, allowed {self.most_processes}"
+            return Status.OVER_QUOTA, why
         many = len(pids) * enter.Rules().open_files > usage.DESCRIPTORS
         if many and sum(map(usage.descriptors, pids)) > usage.DESCRIPTORS:
             return Status.OVER_QUOTA, f"room for more than {usage.DESCRIPTORS} open files"
@@ -113,10 +106,8 @@ class ResourceWatch(threading.Thread):
         stranger = worker.entrant.kind is Kind.SUBMISSION
         most = int((self.share_gib if stranger else self.limits.gpu_memory_gib) * GIB)
         if (device := self._device_bytes(pids, on_device)) > most:
-            return (
-                Status.OUT_OF_MEMORY,
-                f"GPU memory {device / GIB:.1f} GiB, allowed {most / GIB:g}",
-            )
+            why = f"GPU memory {device / GIB:.1f} GiB, allowed {most / GIB:g}"
+            return Status.OUT_OF_MEMORY, why
         most = int(self.limits.disk_gib * GIB)
         for disk in self.disks[worker.entrant.name]:
             held = nameless.bytes.get(disk.folder, 0)

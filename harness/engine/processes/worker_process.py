@@ -142,9 +142,7 @@ class WorkerProcess:
         if self.compiles_alone:
             builder = Child("harness.worker.build_main", arguments, jail)
         else:
-            forkserver = (
-                None if extra else self.forkserver
-            )  # one builder alone needs no common parent
+            forkserver = None if extra else self.forkserver  # one alone needs no common parent
             builder = Child("harness.worker", arguments, jail, forkserver)
         self._builder, self.build_starved = builder, False
         try:
