@@ -86,9 +86,7 @@ class HiddenLoss:
     """How much more a row leads its libraries on official shapes than on hidden ones."""
 
     ratio: Interval  # 1: as fast on both, beside the same libraries
-    libraries: (
-        float | None
-    )  # the same, or its inverse, of that library that moves most; of one: None
+    libraries: float | None  # the same or its inverse, of what moves most of them; of one: None
 
     @property
     def told(self) -> bool:

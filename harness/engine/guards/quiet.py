@@ -117,9 +117,8 @@ class Quiet:
         """Let `worker` and all it started go on; False if it cannot, by no fault of its own."""
         child = worker.child
         child.resume()
-        held = (
-            {pid: self._checkpoint.unlock(pid) for pid in worker.held} if self._checkpoint else {}
-        )
+        unlock = self._checkpoint.unlock if self._checkpoint else lambda pid: True
+        held = {pid: unlock(pid) for pid in worker.held}
         worker.held.clear()
         return held.get(child.pid, True) or not child.alive
 

@@ -20,9 +20,7 @@ from dataclasses import dataclass
 
 ALIGN = 1024  # bytes; TMA wants 16, 128-byte swizzle 1024
 PIECE_BYTES = 2 << 20  # of device memory: what the driver gives, and torch asks for, at the least
-CONTROL_BYTES = (
-    PIECE_BYTES  # of a device arena, behind the room: flag and table, on a page of their own
-)
+CONTROL_BYTES = PIECE_BYTES  # of a device arena, behind the room: a page for flag and table
 #: Of the outputs' arena on a GPU: one for slots that results are copied into, two that the calls
 #: allocate from.
 OUTPUT_SHARES = 3
