@@ -145,7 +145,7 @@ def test_mostly_disturbed_is_refused() -> None:
 def test_a_burst_that_is_told_too_long_pays_for_no_short_ones(long_ms: float) -> None:
     rng = random.Random(1)
     honest, control = blocks(rng), blocks(rng)
-    told_ms = {n: -0.05 for n in range(9)} | {19: long_ms}
+    told_ms = dict.fromkeys(range(9), -0.05) | {19: long_ms}
     mine = [told_by(sample, told_ms.get(sample.block, 0.0)) for sample in honest]
     assert check_clocks(honest, control, (), GPU_TOLERANCE).refusal == ""
     assert "longer than" in check_clocks(mine, control, (), GPU_TOLERANCE).refusal
