@@ -130,8 +130,10 @@ class Slurm:
 
     def _function(self, unit: Unit) -> Any:
         described, events = self._path(unit, "unit.json"), self._path(unit, "events.jsonl")
-        described.write_text(to_text(unit), encoding="utf-8")
-        events.unlink(missing_ok=True)
+        for left in (described, events):  # also links, through which we would write
+            left.unlink(missing_ok=True)
+        with described.open("x", encoding="utf-8") as file:
+            file.write(to_text(unit))
         command = [
             sys.executable,
             "-m",
@@ -147,7 +149,8 @@ class Slurm:
 
     def _read(self, job: _Job) -> list[Told]:
         try:
-            fd = os.open(job.events, os.O_RDONLY | os.O_NONBLOCK)  # a FIFO holds nobody up
+            # a FIFO holds nobody up, a link would lead to what nodes may not read
+            fd = os.open(job.events, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW)
             with open(fd, "rb") as file:
                 file.seek(job.offset)
                 data = file.read(MOST_LINE_BYTES)

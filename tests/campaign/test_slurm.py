@@ -56,6 +56,18 @@ def test_a_pipe_in_the_place_of_events_holds_nobody_up(tmp_path: Path) -> None:
     assert engine._read(job) == []
 
 
+def test_a_link_in_the_place_of_a_file_leads_nowhere(tmp_path: Path) -> None:
+    engine, (unit,) = slurm(tmp_path / "shared"), units(["n0"])
+    ours = tmp_path / "ours"
+    ours.write_text("of the head alone\n")
+    for ending in ("events.jsonl", "unit.json"):
+        engine._path(unit, ending).symlink_to(ours)
+    job = MagicMock(offset=0, events=engine._path(unit, "events.jsonl"), unit=unit)
+    assert engine._read(job) == []
+    engine._function(unit)
+    assert ours.read_text() == "of the head alone\n"
+
+
 def test_options_for_sbatch() -> None:
     from harness.campaign.slurm import sbatch_options
 
