@@ -14,6 +14,7 @@ from __future__ import annotations
 from harness.schema.common import (
     BLAMELESS,
     CONFESSIONS,
+    LEAST_MS,
     MOST_BLOCKS,
     MOST_CALLS,
     MOST_NAME,

@@ -23,7 +23,7 @@ from harness import PROTOCOL
 from harness.board import record
 from harness.board.store import Store
 from harness.campaign import node
-from harness.campaign.campaign import RETRIES, Campaign
+from harness.campaign.campaign import MOST_NOTES, RETRIES, Campaign
 from harness.campaign.executor import Told, gone
 from harness.campaign.local import COMMAND, Local
 from harness.campaign.node import offers, wants
@@ -87,6 +87,21 @@ class Chaos:
     def close(self) -> None:
         """Nothing is left."""
         assert not self.streams
+
+
+def test_a_unit_that_never_stops_talking_is_heard_no_longer(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("NULL_UNIT_SUITE", SUITE.sha256)
+
+    class Talks(Chaos):
+        def submit(self, unit: Unit) -> None:
+            super().submit(unit)
+            said = [Told(unit.label, {"op": "note", "text": str(n)}) for n in range(3 * MOST_NOTES)]
+            self.streams[-1][1:1] = said
+
+    _, view = conclude(Talks(1, 0.0), units(["talker"]))
+    assert len(view.notes) == MOST_NOTES
 
 
 @pytest.mark.parametrize("deadly", [0.0, 0.3, 0.6])

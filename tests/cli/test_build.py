@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from harness.catalog.entrants import load_entrant
+from harness.catalog.entrants import load_entrant, private_folder
 from harness.cli.commands import build, profile
 from harness.cli.results import explain
 from harness.errors import WireError
@@ -211,7 +211,8 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     tool.write_text(TOOL.format(secret=tmp_path / "secret"))
     tool.chmod(0o755)
     monkeypatch.setattr(explain, "_cuobjdump", lambda: str(tool))
-    found = tmp_path / "entrants" / "mine-abc" / "cache"
+    who = (row := result("mine")).entry, row.source_sha256, row.machine.slug
+    found = tmp_path / "entrants" / private_folder(*who)[0] / "cache"
     found.mkdir(parents=True)
     return found
 

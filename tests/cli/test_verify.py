@@ -11,6 +11,7 @@ import pytest
 
 from harness import PROTOCOL
 from harness.board import record
+from harness.catalog.entrants import private_folder
 from harness.catalog.suites import load_suite
 from harness.cli import main
 from harness.cli.results import explain, verify
@@ -303,7 +304,12 @@ def test_warps_that_fit(registers: int, shared: int, threads: int, warps: int) -
 def test_resources_are_read_as_cuobjdump_prints_them(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    folder = tmp_path / "mine-0123" / "triton"
+    row = result("mine")
+    mine, _ = private_folder(row.entry, row.source_sha256, row.machine.slug)
+    folder = tmp_path / f"{mine}-1879048192" / "triton"
+    rival = tmp_path / f"{mine}-0123456789ab" / "triton"  # of who is called as this folder is
+    rival.mkdir(parents=True)
+    (rival / "other.cubin").write_bytes(b"")
     folder.mkdir(parents=True)
     (folder / "k.cubin").write_bytes(b"")
     (folder / "k.json").write_text('{"shared": 98304, "num_warps": 8}')
