@@ -169,6 +169,9 @@ def test_who_is_honest_has_a_lasting_time(rows: dict[str, Any], name: str) -> No
     assert told["claimed_ms"] == pytest.approx(told["latency_ms"], rel=0.03)
     assert told["checked"] > 20
     assert told["judge_pct"] < 1
+    clocks_mhz = [sm_mhz for _, _, sm_mhz in told["pauses"]]
+    assert min(clocks_mhz) > 1000
+    assert sum(clocks_mhz) / len(clocks_mhz) == pytest.approx(told["clock_mhz"], rel=0.1)
     assert told["energy_error_pct"] is None or 0 < told["pj_per_flop"] < 100
 
 

@@ -1,0 +1,43 @@
+"""Did a worker count its calls as evenly as the GPU ran? Of the pauses between spot checks. Pure.
+
+Who leaves calls out and has the last results right stands still while it makes these, then leaps.
+At the power limit an honest kernel is uneven too: some 0.3 s after its first call an H200 runs a
+tenth slower for 0.1 to 0.2 s. So a pause has two lengths that are right: as its calls are worth in
+ms, and as they are worth in cycles of the SMs at the clock that they ran at meanwhile, which the
+judge counts itself. A kernel bound by the tensor cores keeps to the second, one bound by memory to
+the first, others lie between; a leap lies outside.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from harness.schema import Pause
+
+SWITCH_MS, PACE_PCT = 1.0, 3.0  # what a check costs the calls beside it, what a pace may vary
+#: Where the clock is not known: in nine stretches of 1.5 s on one H200 no pause was 13 % off.
+CLOCK_PCT = 13.0
+MOST_UNEVEN, FEWEST_LEAPS = 0.2, 3
+
+
+def uneven(pauses: Sequence[Pause]) -> float:
+    """Share of the pauses whose calls do not fit the time passed; 0 where they are few."""
+    leaps = sum(excess_ms > 0 for excess_ms in excesses_ms(pauses))
+    return leaps / len(pauses) if leaps >= FEWEST_LEAPS else 0.0
+
+
+def excesses_ms(pauses: Sequence[Pause]) -> list[float]:
+    """By how much each pause is shorter or longer than its calls allow; below 0: it fits."""
+    calls = sum(pause.calls for pause in pauses)
+    known = all(pause.sm_mhz for pause in pauses)
+    call_ms = sum(pause.spent_ms for pause in pauses) / max(1, calls)
+    call_cycles = sum(pause.spent_ms * pause.sm_mhz for pause in pauses) / max(1, calls)
+    found = []
+    for pause in pauses:
+        right_ms = [pause.calls * call_ms]
+        if known:
+            right_ms.append(pause.calls * call_cycles / pause.sm_mhz)
+        off_ms = max(min(right_ms) - pause.spent_ms, pause.spent_ms - max(right_ms))
+        allowed_pct = PACE_PCT if known else CLOCK_PCT
+        found.append(off_ms - call_ms - SWITCH_MS - allowed_pct / 100 * pause.spent_ms)
+    return found
