@@ -17,7 +17,7 @@ check takes, the GPU's changing between two processes included, is in the time.
 Who leaves calls out and counts on beyond them needs answers to the last `ring - 1` of those that it
 tells: it stands still while it makes these, then leaps. So two checks must be as far apart in calls
 as in time, or in cycles of the SMs, whether 2 ms lie between them or 300 (measure/evenness.py): a
-leap at any rate is uneven at some distance, and no moment is known to be safe.
+leap at any rate is uneven at some distance, and hardly a moment is known to be safe.
 
 Without shared device memory, on a CPU, nobody can read meanwhile: the stretch is cut into
 legs of `ring` calls, and results of every call of each leg are compared.
@@ -28,7 +28,7 @@ from __future__ import annotations
 import random
 import select
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import pairwise
@@ -54,8 +54,9 @@ from harness.process.cuda.windows import Run, runs, windows
 from harness.process.messages import StretchReport, WorkerReply
 from harness.schema import MOST_PAUSES, Pause, Status
 
-#: From one spot check to the next: every octave of pauses is as likely as the others.
-SHORTEST_S, LONGEST_S = 0.002, 0.3
+#: From one spot check to the next: every octave of pauses is as frequent as the others, so that
+#: each entrant is looked at, and held up by it, about as often.
+SHORTEST_S, LONGEST_S, OCTAVES = 0.002, 0.3, 8
 FEWEST_LONGEST = 10  # pauses in a stretch
 MOST_BLIND = 0.5  # of the checks that count
 SLOWEST_MHZ, FASTEST_MHZ = 200.0, 5000.0
@@ -167,9 +168,10 @@ def run_stretch(link: WorkerLink, asked: Asked, timeout_s: float) -> StretchRepo
 def _gpu(link: WorkerLink, asked: Asked, timeout_s: float) -> StretchReport:
     checker = _SpotChecker(link, asked, MOST_PAUSES)
     rng, deadline = random.SystemRandom(), time.monotonic() + timeout_s
+    pauses = pauses_s(asked.seconds, rng)
     link.send(asked.message)
     while time.monotonic() < deadline:
-        if select.select([link.sock], [], [], pause_s(asked.seconds, rng))[0]:
+        if select.select([link.sock], [], [], next(pauses))[0]:
             break
         checker.check()
     reply = link.answer("stretch", max(0.1, deadline - time.monotonic()))
@@ -193,10 +195,12 @@ def _gpu(link: WorkerLink, asked: Asked, timeout_s: float) -> StretchReport:
     return _report(seen, verified)
 
 
-def pause_s(seconds: float, rng: random.Random) -> float:
-    """From one check to the next in a stretch of so many `seconds`."""
+def pauses_s(seconds: float, rng: random.Random) -> Iterator[float]:
+    """From each check to the next in a stretch of so many `seconds`: of each octave as many."""
     longest_s = max(LONGEST_S, seconds / FEWEST_LONGEST)
-    return float(SHORTEST_S * (longest_s / SHORTEST_S) ** rng.random())
+    while True:
+        for place in rng.sample(range(OCTAVES), OCTAVES):
+            yield SHORTEST_S * (longest_s / SHORTEST_S) ** ((place + rng.random()) / OCTAVES)
 
 
 def counted(checks: Sequence[SpotCheck], asked: Asked, claimed_ms: float) -> Counted | None:

@@ -14,16 +14,17 @@ from collections.abc import Sequence
 
 from harness.schema import Pause
 
-SWITCH_MS, PACE_PCT = 1.0, 3.0  # what a check costs the calls beside it, what a pace may vary
+#: Of 188 pauses of six kernels on one H200 none was off by more than 0.2 ms beyond 1 %; one call
+#: may end before a check or behind it, and each check costs the calls beside it 0.5 to 1 ms.
+SWITCH_MS, PACE_PCT = 1.5, 1.0
 #: Where the clock is not known: in nine stretches of 1.5 s on one H200 no pause was 13 % off.
 CLOCK_PCT = 13.0
-MOST_UNEVEN, FEWEST_LEAPS = 0.2, 3
 
 
-def uneven(pauses: Sequence[Pause]) -> float:
-    """Share of the pauses whose calls do not fit the time passed; 0 where they are few."""
-    leaps = sum(excess_ms > 0 for excess_ms in excesses_ms(pauses))
-    return leaps / len(pauses) if leaps >= FEWEST_LEAPS else 0.0
+def leap(pauses: Sequence[Pause]) -> Pause | None:
+    """The pause that fits its calls least; None if all fit."""
+    excess_ms, worst = max(zip(excesses_ms(pauses), pauses, strict=True), default=(0.0, None))
+    return worst if excess_ms > 0 else None
 
 
 def excesses_ms(pauses: Sequence[Pause]) -> list[float]:
