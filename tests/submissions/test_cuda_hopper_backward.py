@@ -24,8 +24,6 @@ CHOSEN = {  # headdim -> what is launched
     128: ("kernels/backward.cu", ()),
     256: ("kernels/wide.cu", ()),
 }
-ORDERED = "kernels/ordered.cu"
-RISING, LAST_FALLS, FALLING = 9, 1, 0  # from which section on its blocks start with the longest
 needs_gxx = pytest.mark.skipif(not on_cpu.have_compiler(), reason="g++ is not on PATH")
 FUSED = {"three-64": ("kernels/three.cu", 64, ()), "ahead-128": ("kernels/backward.cu", 128, ())}
 
@@ -196,55 +194,6 @@ MISTAKES = {
 }  # fmt: skip
 
 
-@needs_gxx
-@pytest.mark.parametrize(
-    ("heads", "seqlen", "causal", "falling_from", "timing"),
-    [(3, 17, False, RISING, on_cpu.RANDOM), (1, 64, True, RISING, on_cpu.EARLY),
-     (3, 129, True, LAST_FALLS, on_cpu.RANDOM), (1, 513, True, RISING, on_cpu.RANDOM),
-     (3, 450, True, FALLING, on_cpu.RANDOM), (2, 330, False, RISING, on_cpu.LATE)],
-)  # fmt: skip
-def test_sums_in_turns(libraries, heads, seqlen, causal, falling_from, timing):
-    """Whatever lay in the sums before; each kv block adds once to every tile that it sees."""
-    problem = on_cpu.Problem(heads, seqlen, 128, causal)
-    passes, library = libraries("kernels/passes.cu", 128, ()), libraries(ORDERED, 128, ())
-    problem.ordered(passes, library, 2, timing, seqlen, falling_from)
-    assert max(problem.errors().values()) < WHOLE, problem.errors()
-    blocks = -(-seqlen // 128)
-    sees = [tile // 2 + 1 if causal else blocks for tile in range(problem.tiles)]
-    assert problem.counters.tolist() == heads * sees
-
-
-@needs_gxx
-def test_sums_in_turns_bf16(libraries):
-    problem = on_cpu.Problem(2, 150, 128, True, bf16=True)
-    problem.ordered(*(libraries(file, 128, (BF16,)) for file in ("kernels/passes.cu", ORDERED)))
-    assert 2 * WHOLE < max(problem.errors().values()) < WHOLE_BF16
-
-
-# Each takes one thing away that `ordered` needs
-TURN_MISTAKES = {
-    "dQ written over before it was read": ("mbar_wait(dq_empty, (i & 1) ^ 1);", ""),
-    "the first block adds to what lies there": ("rank > 0);", "1);"),
-    "nobody passes a turn on": ("counter_add_if(p.order.turns + at, 1, lane0);", ""),
-    "dS over one in use": ("mbar_wait(ds_full + 8 * (~i & 1), (i - 1) >> 1 & 1);", ""),
-}  # fmt: skip
-
-
-@needs_gxx
-@pytest.mark.parametrize("mistake", TURN_MISTAKES)
-def test_a_mistake_in_turns_shows(libraries, mistake):
-    def attempt(timing, seed, edit):
-        problem = on_cpu.Problem(1, 450, 128, True)
-        passes, library = (
-            libraries("kernels/passes.cu", 128, ()),
-            libraries(ORDERED, 128, (), edit=edit),
-        )
-        problem.ordered(passes, library, 2, timing, seed, RISING)
-        return problem.errors()
-
-    shows(*TURN_MISTAKES[mistake], attempt)
-
-
 # Of blocks that take one item after the other, here all of a grid by one, and of kv blocks in pieces
 ITEM_MISTAKES = {
     "k of the next item over one in use": ("    bar_sync(1, THREADS);                                        // everybody is", "    // everybody is"),
@@ -395,53 +344,14 @@ CLASSES = [  # headdim, causal, rows -> MB of q, do and sums that are walked tog
 
 @pytest.mark.parametrize(("headdim", "causal", "seqlen", "megabytes", "stays", "cuts"), CLASSES)
 def test_classes_of_shapes_choose_among_what_was_measured(
-    submission, monkeypatch, headdim, causal, seqlen, megabytes, stays, cuts
+    submission, headdim, causal, seqlen, megabytes, stays, cuts
 ):
-    monkeypatch.setattr(submission, "ORDERED_FROM", {})
     file, flags = CHOSEN[headdim]
     build = submission.build_for(headdim, seqlen, causal)
     assert (submission.FILES[build.rung], build.flags) == (file, flags)
     assert build[2:] == (megabytes << 20, stays, cuts)
     general = submission.build_for(headdim, seqlen, causal, general=True)
     assert general == build._replace(flags=(*flags, GENERAL))
-
-
-@pytest.mark.parametrize("causal", [True, False])
-def test_long_plain_sequences_are_summed_in_turns(submission, causal):
-    first = submission.ORDERED_FROM[128, causal]
-    assert submission.build_for(128, first, causal) == submission.Build("ordered")
-    for other in (submission.build_for(128, first - 1, causal), submission.build_for(128, first, causal, True)):  # fmt: skip
-        assert other.rung == "ahead"
-    assert submission.FILES["ordered"] == ORDERED
-    built = re.findall("// build: (.*)", (FOLDER / ORDERED).read_text())
-    assert built == ["-DHEADDIM=128", f"-DHEADDIM=128 {BF16}"]
-    wanted = f"// promise: smem_bytes={submission.ordered_smem_bytes()} "
-    assert (FOLDER / ORDERED).read_text().count(wanted) == 2
-    assert submission.ordered_smem_bytes() <= SMEM_LIMIT_BYTES
-
-
-@pytest.mark.parametrize("causal", [True, False])
-def test_turns_of_a_call(submission, monkeypatch, causal):
-    """A word for each tile, zeroed before; the sums are not; the last section of causal heads falls."""
-    import torch
-
-    face = type("Face", (), {"getPtr": lambda _: 0})
-    monkeypatch.setattr(submission, "_tensor_map", lambda *_: face())
-    monkeypatch.setattr(submission, "_function", lambda name, *_, **__: name)
-    q = torch.zeros(1, 5, 330, 128, dtype=torch.float16)
-    build = submission.Build("ordered", section_bytes=2 * 8 * 330 * 128)
-    plan = submission.Plan(q, q, q, q, q, causal, 0.1, build)
-    assert [x.function for x in plan.launches] == ["preprocess", "backward", "postprocess"]
-    assert (plan.launches[1].grid, plan.launches[1].threads) == (5 * 3, 384)
-    dq, dk, dv = (torch.empty_like(q) for _ in range(3))
-    space, _ = plan.point_at(q, torch.zeros(1, 5, 330), dq, dk, dv)
-    order = plan.params.order
-    assert (order.section, order.falling_from) == (2, 2 if causal else 3)
-    before = plan.launches[0].args
-    assert (before[4].value, before[5].value) == (None, order.turns)
-    assert before[8].value == plan.counters == 5 * 6
-    assert order.turns == space.data_ptr() + 4 * (space.numel() - plan.counters)
-    assert plan.params.dq_sum == plan.dq_sum.value == plan.launches[2].args[0].value
 
 
 def test_a_plan_is_found_again_by_every_shape_and_dtype(submission, monkeypatch):
@@ -526,7 +436,6 @@ C_TYPES = {"int": ctypes.c_int, "float": ctypes.c_float, "long long": ctypes.c_l
 @pytest.mark.parametrize(
     ("file", "name", "mirror"),
     [("backward.cu", "Params", "Params"), ("three.cu", "Params", "ThreeParams"),
-     ("ordered.cu", "Params", "OrderedParams"), ("order.cuh", "Order", "Order"),
      ("passes.cuh", "Passes", "Passes"), ("rows.cuh", "Keys", "Keys"), ("rows.cuh", "Strides", "Strides")],
 )  # fmt: skip
 def test_structures_match_the_kernels(submission, file, name, mirror):
@@ -697,8 +606,7 @@ def test_a_child_that_dies_costs_one_headdim(check, monkeypatch):
 @pytest.mark.parametrize("headdim", [64, 128, 256])
 def test_gradients_on_the_gpu(submission, check, headdim):
     """What `build_for` launches for each."""
-    found = {submission.BUILDS[headdim], submission.build_for(headdim, 1, True)}
-    for build in found | ({submission.Build("ordered")} if headdim == 128 else set()):
+    for build in {submission.BUILDS[headdim], submission.build_for(headdim, 1, True)}:
         assert all(
             check.check_case(submission, build, *case) for case in check.small_cases(headdim)
         )

@@ -131,11 +131,6 @@ __device__ __forceinline__ void bulk_add_if(float* dst, uint32_t src, int bytes,
   asm volatile("{.reg .pred p; setp.ne.b32 p,%3,0; @p cp.reduce.async.bulk.global.shared::cta.bulk_group.add.f32 [%0],[%1],%2;}"
                ::"l"(dst), "r"(src), "r"(bytes), "r"(on) : "memory");
 }
-// The same without the sum.
-__device__ __forceinline__ void bulk_store_if(float* dst, uint32_t src, int bytes, int on) {
-  asm volatile("{.reg .pred p; setp.ne.b32 p,%3,0; @p cp.async.bulk.global.shared::cta.bulk_group [%0],[%1],%2;}"
-               ::"l"(dst), "r"(src), "r"(bytes), "r"(on) : "memory");
-}
 // memory[0 ... 3] += a ... d, by the L2, no answer; 16-byte aligned
 __device__ __forceinline__ void red_add_float4(float* dst, float a, float b, float c, float d) {
   asm volatile("red.relaxed.gpu.global.add.v4.f32 [%0],{%1,%2,%3,%4};" ::"l"(dst), "f"(a), "f"(b), "f"(c), "f"(d) : "memory");
@@ -144,10 +139,6 @@ __device__ __forceinline__ void red_add_float4(float* dst, float a, float b, flo
 // warp: who waited for the count sees what those threads wrote or reduced before.
 __device__ __forceinline__ void counter_add(uint32_t* counter, int count) {
   asm volatile("fence.acq_rel.gpu; red.relaxed.gpu.global.add.u32 [%0],%1;" ::"l"(counter), "r"(count) : "memory");
-}
-__device__ __forceinline__ void counter_add_if(uint32_t* counter, int count, int on) {
-  asm volatile("{.reg .pred p; setp.ne.b32 p,%2,0; fence.acq_rel.gpu; @p red.relaxed.gpu.global.add.u32 [%0],%1;}"
-               ::"l"(counter), "r"(count), "r"(on) : "memory");
 }
 __device__ __forceinline__ void counter_wait(const uint32_t* counter, int count) {
   asm volatile("{.reg .pred P; .reg .u32 x; WAITING: ld.acquire.gpu.global.u32 x,[%0]; setp.lo.u32 P,x,%1; @P bra WAITING;}" ::"l"(counter), "r"(count) : "memory");

@@ -49,26 +49,6 @@ class Params(ctypes.Structure):
     ]
 
 
-class Order(ctypes.Structure):
-    """`struct Order` of order.cuh, field by field."""
-
-    _fields_ = [
-        ("turns", ctypes.c_void_p),
-        *((n, ctypes.c_int) for n in ("heads", "section", "falling_from")),
-    ]
-
-
-class OrderedParams(ctypes.Structure):
-    """`struct Params` of ordered.cu, field by field."""
-
-    _fields_ = [
-        *((n, ctypes.c_void_p) for n in ("stats", "dq_sum", "dk", "dv")),
-        ("order", Order),
-        *((n, ctypes.c_int) for n in ("seqlen", "causal")),
-        *((n, ctypes.c_float) for n in ("scale", "scale_log2")),
-    ]
-
-
 class Passes(ctypes.Structure):
     """`struct Passes` of passes.cuh, field by field."""
 
@@ -251,12 +231,12 @@ class Problem:
     def scales(self):
         return ctypes.c_float(self.scale), ctypes.c_float(self.scale * math.log2(math.e))
 
-    def preprocess(self, library, timing=RANDOM, seed=0, counters=0, clears=True):
-        """Row sums; zeros in counters and, if it `clears`, in the sums of dq."""
+    def preprocess(self, library, timing=RANDOM, seed=0, counters=0):
+        """Row sums; zeros in the sums of dq and in counters."""
         self.counters = aligned((max(counters, 1),), np.uint32, 1 << 20)
         steps = [ctypes.byref(Strides(*self.strides(x))) for x in (self.o, self.d_o)]
         _call(library.run_preprocess, _pointer(self.o), _pointer(self.d_o), _pointer(self.lse), _pointer(self.stats),
-              _pointer(self.dq_sum) if clears else None, _pointer(self.counters), self.seqlen, self.nheads, counters, *steps, self.heads * self.tiles, timing, seed)  # fmt: skip
+              _pointer(self.dq_sum), _pointer(self.counters), self.seqlen, self.nheads, counters, *steps, self.heads * self.tiles, timing, seed)  # fmt: skip
 
     def postprocess(self, library, timing=RANDOM, seed=0):
         _call(library.run_postprocess, _pointer(self.dq_sum), _pointer(self.dq), self.scales()[0], self.seqlen,
@@ -297,18 +277,6 @@ class Problem:
         keys = Keys(self.seqlen_k, self.nheads, self.group)
         params = Params(*pointers, *sizes, *scales, keys)
         tail = (min(blocks, kv_blocks + in_pieces), 256, timing, seed)
-        _call(library.run_backward, self.maps(128), ctypes.byref(params), *tail)
-        self.postprocess(passes, EARLY)
-
-    def ordered(self, passes, library, section=1, timing=RANDOM, seed=0, falling_from=0):
-        """The three launches of `ordered`; self.counters: how many blocks have added to each tile."""
-        self.preprocess(passes, EARLY, counters=self.heads * self.tiles, clears=False)
-        arrays = self.stats, self.dq_sum, self.dk, self.dv
-        order = Order(self.counters.ctypes.data, self.heads, section, falling_from)
-        scales = (x.value for x in self.scales())
-        numbers = self.seqlen, int(self.causal), *scales
-        params = OrderedParams(*(x.ctypes.data for x in arrays), order, *numbers)
-        tail = (self.heads * -(-self.seqlen // 128), 384, timing, seed)
         _call(library.run_backward, self.maps(128), ctypes.byref(params), *tail)
         self.postprocess(passes, EARLY)
 
