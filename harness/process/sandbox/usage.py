@@ -14,15 +14,11 @@ from pathlib import Path
 DISK_FILES = 100_000  # of one entrant, beside Limits.disk_gib
 UNCOUNTED = 1 << 62  # bytes: more than any limit
 RUNNING, ENDED = frozenset("RD"), frozenset("ZX")  # states of a thread: man 5 proc_pid_stat
-WAITING = frozenset(
-    "d"
-)  # D of a thread that is not ending: it stops when it next leaves the kernel
+WAITING = frozenset("d")  # D of a thread that is not ending: it stops when it leaves the kernel
 ENDING = 0x4  # PF_EXITING, of a thread's flags
 FIRST_TO_END = 1000  # oom_score_adj of who ends when memory runs out: man 5 proc_pid_oom_score_adj
 DELETED = " (deleted)"  # how /proc names what has no name
-SOCKET_BYTES = (
-    2 * 212_992
-)  # a buffer of the usual size, which no worker changes, and one write more
+SOCKET_BYTES = 2 * 212_992  # a buffer of the usual size, which no worker changes, and a write more
 FAR_DOWN = Path()  # of a file without a name whose last path no path can name
 ANONYMOUS = Path("/dev/zero")  # of a mapping that is shared and of no file
 LOOK_AGAIN_BYTES, LOOK_AGAIN_FILES = 32 << 20, 1000  # growth of a disk that is worth a count
@@ -30,6 +26,9 @@ LOOK_AGAIN_S = 10.0  # and without any: a hard link takes neither an inode nor, 
 SHARED_AGAIN_S = 1.0  # the same of shared memory: a file that shrinks hides what grows beside it
 UNNAMED_BYTES = 4 << 30  # of a GPU, that need no explanation: the driver's own are less than one
 DESCRIPTORS = 100_000  # of one entrant: each is a KiB of the kernel's, and takes a look its time
+WALKED_BYTES = (
+    256 << 20
+)  # of page tables: to find what is shared, seconds in which nobody is watched
 
 
 def cpu_ns(pids: Iterable[int]) -> dict[int, int]:
@@ -40,6 +39,10 @@ def cpu_ns(pids: Iterable[int]) -> dict[int, int]:
         with contextlib.suppress(OSError):
             found[pid] = time.clock_gettime_ns(clock)
     return found
+
+
+#: Of the time to build or to load; another who does so meanwhile may burn all cores.
+STARVED_SHARE = 0.25
 
 
 def starved_s(pids: Iterable[int]) -> float:
@@ -159,14 +162,15 @@ def fair_bytes(pid: int, shared: bool = True) -> int:
 def host_bytes(pids: Iterable[int], limit: int, unmapped: int = 0) -> int:
     """Memory of `pids` and of the files in their tmpfs; exact only if it may be above `limit`.
 
-    A fork shares its parent's pages, so the plain sum is a bound and the fair one the truth.
+    A fork shares its parent's pages, so the plain sum is a bound and the fair one the truth. Where
+    that would take longer than all that others may do meanwhile, the bound it is.
     unmapped: what their shared mappings hold (`Nameless`), whether its pages are mapped or not.
     """
     resident = {pid: resident_bytes(pid) for pid in pids}
     tables = sum(map(page_table_bytes, resident))
     beside = room_bytes(resident) + tables + socket_bytes(resident) + unmapped
     bound = sum(resident.values()) + beside
-    if bound <= limit:
+    if bound <= limit or tables > WALKED_BYTES:
         return bound
     return sum(fair_bytes(pid, not unmapped) or resident_bytes(pid) for pid in resident) + beside
 
