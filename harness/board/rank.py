@@ -192,7 +192,9 @@ def _order(board: Board) -> tuple[object, ...]:
 
 
 def _board(group: Sequence[Result], beside: Beside, libraries: Libraries) -> Board:
-    first, drawn = group[0], [r for r in group if r.case.hidden and _can_be_redrawn(r)]
+    # a time on a hidden shape needs the secret that the shape follows from
+    can_be_redrawn = (r for r in group if r.secret or r.status is not Status.PASSED)
+    first, drawn = group[0], [r for r in can_be_redrawn if r.case.hidden]
     group = _measured([result for result in group if not result.case.hidden])
     configs = tuple(sorted({r.config for r in group}, key=lambda name: _size(group, name)))
     headline = _headline(group)
@@ -223,11 +225,6 @@ def _board(group: Sequence[Result], beside: Beside, libraries: Libraries) -> Boa
         steps=tuple(row for row in scored if row.champion),
         unranked=tuple(sorted((r for r in rows if not r.speedup), key=lambda r: r.entry)),
     )
-
-
-def _can_be_redrawn(result: Result) -> bool:
-    """Whether a time on a hidden shape has the secret that the shape follows from."""
-    return bool(result.secret) or result.status is not Status.PASSED
 
 
 def _measured(group: list[Result]) -> list[Result]:

@@ -46,17 +46,12 @@ def machine_of(gpu: str) -> Machine:
     return inspect_machine(AUTO if gpu == AUTO else int(gpu))
 
 
-def memory_steps(memory_gib: float) -> int:
-    """Whole steps of memory: 139.8 GiB → 136."""
-    return int(memory_gib // MEMORY_STEP_GIB) * MEMORY_STEP_GIB
-
-
 def offers(machines: Iterable[Machine]) -> dict[str, int]:
     """Resources of a node with these GPUs."""
     found: Counter[str] = Counter()
     for machine in machines:
         found[f"sku:{machine.slug}"] += 1
-        for step in range(MEMORY_STEP_GIB, memory_steps(machine.memory_gib) + 1, MEMORY_STEP_GIB):
+        for step in range(MEMORY_STEP_GIB, int(machine.memory_gib) + 1, MEMORY_STEP_GIB):
             found[f"gpu_memory_gib:{step}"] += 1
     return dict(found)
 
