@@ -96,8 +96,7 @@ class SharedRuns:
         self.runs: dict[tuple[object, ...], dict[str, dict[str, record.Head]]] = {}
         for h in heads:
             if h.status == Status.PASSED.value:
-                key = (h.gpu, h.suite_sha256, h.protocol, h.entry, h.source_sha256)
-                self.runs.setdefault(key, {}).setdefault(h.run, {})[h.config] = h
+                self.runs.setdefault(_key(h), {}).setdefault(h.run, {})[h.config] = h
 
     def __call__(self, a: Row, b: Row, configs: Sequence[str]) -> Interval | None:
         """The paired ratio of the newest such run with all `configs`."""
@@ -132,7 +131,7 @@ class Libraries:
         return self.read[key]
 
 
-def _key(r: Result) -> tuple[object, ...]:
+def _key(r: Result | record.Head) -> tuple[object, ...]:
     return (r.gpu, r.suite_sha256, r.protocol, r.entry, r.source_sha256)
 
 

@@ -69,7 +69,9 @@ class Crew:
         It becomes the user of none of the others. Where the folders cannot be made, the worker says
         why: its entry fails, and nobody else's.
         """
-        request = self.request
+        request, unmade = self.request, ""
+        env = worker_env(request.machine, self.device)
+        devices = gpu_devices(request.machine, self.device)
         alone, key = private_folder(entrant.name, entrant.source_sha256, request.machine.slug)
         taken = {worker.jail.uid for worker in self.workers.values()}
         uid = _user(key, taken) if request.sandbox == 2 else None
@@ -77,8 +79,6 @@ class Crew:
         # Beside a run at another level, where it has another user, each keeps a folder of its own.
         cache = request.cache / "entrants" / (alone if uid is None else f"{alone}-{uid}")
         staged = request.cache / "sources" / alone
-        env = worker_env(request.machine, self.device)
-        devices, unmade = gpu_devices(request.machine, self.device), ""
         try:
             private.mkdir(parents=True, exist_ok=True)
             own_folder(cache, os.geteuid() if uid is None else uid, request.suite.limits.disk_gib)

@@ -66,17 +66,11 @@ def run_block(state: State, case: Case, block: Block) -> None:
         woken += end_woken(state, case)
         strangers = state.quiet.strangers(state.workers.values())
         if strangers:
-            state.observer.note(
-                f"{case.name}: process {', '.join(strangers)} took the GPU: this block does not "
-                "count"
-            )
-            _forget(state, case, block, state.contended)
+            why = f"process {', '.join(strangers)} took the GPU"
+            _forget(state, case, block, why, state.contended)
             break
     if woken and not strangers:
-        state.observer.note(
-            f"{case.name}: {', '.join(woken)} ran in another's turn: this block does not count"
-        )
-        _forget(state, case, block, state.woken)
+        _forget(state, case, block, f"{', '.join(woken)} ran in another's turn", state.woken)
     if block.timed:
         snapshot = state.monitor.snapshot(len(strangers))
         state.telemetry.setdefault(case.name, []).append(snapshot)
@@ -92,8 +86,9 @@ def _wait_until_alone(state: State) -> list[str]:
     return strangers
 
 
-def _forget(state: State, case: Case, block: Block, counts: dict[str, int]) -> None:
-    """Drop what a block gave; failures that it showed stay."""
+def _forget(state: State, case: Case, block: Block, why: str, counts: dict[str, int]) -> None:
+    """Drop what a block gave and say why; failures that it showed stay."""
+    state.observer.note(f"{case.name}: {why}: this block does not count")
     if not block.timed:
         return
     counts[case.name] = counts.get(case.name, 0) + 1
@@ -201,11 +196,8 @@ def name_kernels(state: State, case: Case, names: Sequence[str]) -> None:
 
 def prime(state: State, names: Sequence[str]) -> None:
     """Start every profiler at once, in workers without one: in a row they take seconds each."""
-    fresh = []
-    for name in names:
-        worker = state.workers[name]
-        if name != state.roles.null and worker.wants_profiler():
-            fresh.append(worker)
+    mine = (state.workers[name] for name in names if name != state.roles.null)
+    fresh = [worker for worker in mine if worker.wants_profiler()]
     for worker in fresh:
         state.quiet.release(worker)
     if fresh:

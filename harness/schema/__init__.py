@@ -39,12 +39,12 @@ from harness.schema.common import (
     is_name,
 )
 from harness.schema.entrant import Claims, Entrant, Manifest, Needs
-from harness.schema.machine import Machine
 from harness.schema.result import (
     MOST_SLACK_PCT,
     Energy,
     Error,
     Front,
+    Machine,
     Pause,
     Result,
     Sample,

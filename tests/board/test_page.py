@@ -210,3 +210,11 @@ def test_the_labels_of_the_axis_have_room(ratios: tuple[float, ...]) -> None:
 def test_nobody_ranked_is_no_picture() -> None:
     assert picture.pictures(leaderboard([])) == {}
     assert picture.pictures(leaderboard([result(gpu="cpu", machine=CPU)])) == {}
+
+
+def test_the_name_of_a_file_of_records_is_harmless() -> None:
+    """A script that meets half a surrogate pair ends, and with it everybody's rows."""
+    (row, *_) = rows = run_of({"a": 0.9})
+    files = page.Files(records={(row.run, r.entry, row.gpu): "x/\udc80\u202eb.jsonl" for r in rows})
+    (told, *_) = page.document(leaderboard(rows), (), {}, files)["boards"][0]["rows"]
+    assert told["records"] == ["x/b.jsonl"]

@@ -20,7 +20,6 @@ LAWS = {
     "schema.common": set(),
     "schema.mismatch": {"schema.common"},
     "schema.suite": {"schema.common"},
-    "schema.machine": {"schema.common"},
     "schema.entrant": {"schema.common", "schema.suite"},
     "errors": set(),
     "process.text": set(),

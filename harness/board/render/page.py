@@ -55,7 +55,7 @@ class Files:
 
     def record_of(self, result: Result) -> str:
         """The file below `results` that holds its line."""
-        return self.records.get((result.run, result.entry, result.gpu), "")
+        return sanitize(self.records.get((result.run, result.entry, result.gpu), ""))
 
 
 def render(

@@ -2,7 +2,7 @@
 
 A stranger's source reaches a compiler behind the walls alone: a `// build:` line goes to nvcc, an
 `#include` opens any file that the compiler may read. So the report is made by a process like a
-run's builder (harness/worker/cuda/report.py) from a copy of what was hashed, in folders that go
+run's builder (harness/worker/cuda/resources.py) from a copy of what was hashed, in folders that go
 with it, watched like one, and only what it tells comes back: typed, bounded in number and size.
 """
 
@@ -133,7 +133,7 @@ def report(
         jail = _jail(entrant, own, limits, level)
         worker = WorkerProcess(entrant, problem, "cpu", jail)
         asked = {"folder": str(jail.source), "entry": entrant.manifest.entry}
-        child = Child("harness.worker.cuda.report", [], jail)
+        child = Child("harness.worker.cuda.resources", [], jail)
         stack.callback(child.end)
         worker.builds_in(child)
         watch = ResourceWatch([worker], limits, Monitor(Machine()))

@@ -4,22 +4,32 @@ Everything is read from what ptxas says (`-v`), through NVRTC for a plain .cu an
 the .cu files of an extension. A pragma of the source can add lines to that, and take none away:
 what the cubin does not hold is left out, and of two lines on one kernel the worse counts. No GPU is
 needed; NVRTC or nvcc is.
+
+`run.py build` asks for it behind the walls, for the compiler reads what a stranger wrote:
+`python -m harness.worker.cuda.resources --fd N`. One message asks; each kernel is an answer of its
+own, and the last one says that all are told or what failed.
 """
 
 from __future__ import annotations
 
+import argparse
+import os
 import re
 import shutil
+import socket
 import struct
 import subprocess
+import sys
 import tempfile
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from harness.catalog import compiler_flags
+from harness.errors import WireError
 from harness.measure import gpu_specs
+from harness.process import process_tree, wire
 from harness.worker.cuda import promises as cuda_promises
 from harness.worker.cuda.instances import evaluate, instances
 from harness.worker.cuda.nvrtc import (
@@ -361,3 +371,48 @@ def render(reports: Iterable[KernelReport]) -> str:
         lines.append("  ".join([first, *rest, row[-1]]).rstrip())
         lines += [f"    {warning}" for warning in warnings]
     return "\n".join(lines)
+
+
+# --------------------------------------------------------------------------- the builder
+
+SAID_BYTES = 6000
+
+
+def answer(sock: socket.socket) -> None:
+    """Read what to build, build it, tell."""
+    asked = wire.receive(sock)
+    try:
+        reports = build(
+            Path(asked["folder"]),
+            asked["entry"],
+            asked["launch"],
+            Path(os.environ["ATTNBOARD_CACHE"]),
+            asked["archs"],
+        )
+    except CudaSourceError as cause:
+        said = {"status": cause.status, "message": cause.message[:SAID_BYTES]}
+        wire.send(sock, {"op": "failed", **said, "file": cause.file[:200], "line": cause.line})
+        return
+    except BuildUnavailableError as cause:
+        wire.send(sock, {"op": "unavailable", "message": str(cause)})
+        return
+    for report in reports:
+        wire.send(sock, {"op": "kernel", "kernel": asdict(report)})
+    wire.send(sock, {"op": "done"})
+
+
+def main() -> int:
+    """Parse, build, tell."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--fd", type=int, required=True)
+    process_tree.die_with_parent()
+    try:
+        answer(socket.socket(fileno=parser.parse_args().fd))
+    except WireError as cause:
+        print(cause, file=sys.stderr)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
