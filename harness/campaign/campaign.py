@@ -24,6 +24,7 @@ from harness.schema import Machine, Result, Status
 RETRIES = 2
 DEAD_IN_A_ROW = 12  # attempts without one that ends well: the fault is not the units'
 MOST_NONSENSE = 20  # lines of one attempt that nobody understands
+MOST_NOTES = 1000  # of one attempt
 ALONE = "alone"  # key of a unit that holds the baseline only, to see whether anything ends well
 POLL_S = 0.5
 LAST_WORDS_S = 45.0  # for cancelled units to tell what they have
@@ -145,7 +146,8 @@ class Campaign:
             self.view.started(told.label, account.unit.names, where)
         elif told.op == "result":
             self._take(account, str(told.message["line"]))
-        elif told.op == "note":
+        elif told.op == "note" and account.notes < MOST_NOTES:
+            account.notes += 1
             self.view.note(f"{told.label}: {told.message.get('text', '')}")
         elif told.op == "fault":
             self.view.heard(told.label, told.message)

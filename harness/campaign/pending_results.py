@@ -37,7 +37,7 @@ class PendingResults:
         self.unit = unit
         self.machine: Machine | None = None
         self.fault = ""  # what the unit itself said it died of
-        self.nonsense = 0  # lines that were none
+        self.nonsense = self.notes = 0  # lines that were none, and for people
         self._began = time.time()
         self._save = save
         self._held: dict[str, dict[str, Result]] = {case: {} for case in unit.cases}

@@ -1,8 +1,9 @@
 """The engine of a SLURM cluster, through submitit: units become tasks of job arrays.
 
-The folder is shared with the nodes. Every attempt has two files in it: `LABEL.unit.json`, what to
-do, and `LABEL.events.jsonl`, which its process appends to and this side reads as it grows.
-submitit's own log of a task lies beside them. Without `sbatch` on the PATH submitit runs the tasks
+The folder is shared with the nodes. Every attempt has two files in it: `LABEL-X.unit.json`, what to
+do, and `LABEL-X.events.jsonl`, which its process appends to and this side reads as it grows; X is
+drawn by chance, so that no node lays anything in their place. submitit's own log of a task lies
+beside them. Without `sbatch` on the PATH submitit runs the tasks
 as processes of this host.
 
 Every node needs this checkout and its environment at the same path.
@@ -10,7 +11,9 @@ Every node needs this checkout and its environment at the same path.
 
 from __future__ import annotations
 
+import contextlib
 import os
+import secrets
 import sys
 import time
 from collections.abc import Sequence
@@ -37,6 +40,7 @@ TASK = {"nodes": 1, "tasks_per_node": 1, "cpus_per_task": 8, "timeout_min": 120}
 class _Job:
     unit: Unit
     job: Any
+    described: Path
     events: Path
     offset: int = 0
     told_all: bool = False  # its last line was read
@@ -120,26 +124,27 @@ class Slurm:
             return
         gpu = any(unit.needs_gpu for unit in units)
         self._executor.update_parameters(gpus_per_node=int(gpu and self.on_slurm))
+        stems = [f"{unit.label}-{secrets.token_hex(8)}" for unit in units]
         with self._executor.batch():
-            jobs = [self._executor.submit(self._function(unit)) for unit in units]
-        for unit, job in zip(units, jobs, strict=True):
-            self._jobs[unit.label] = _Job(unit, job, self._path(unit, "events.jsonl"))
+            jobs = list(map(self._executor.submit, map(self._function, units, stems)))
+        for unit, job, stem in zip(units, jobs, stems, strict=True):
+            self._jobs[unit.label] = _Job(unit, job, *self._files(stem))
 
-    def _function(self, unit: Unit) -> Any:
-        described, events = self._path(unit, "unit.json"), self._path(unit, "events.jsonl")
+    def _function(self, unit: Unit, stem: str) -> Any:
+        described, events = self._files(stem)
         described.write_text(to_text(unit), encoding="utf-8")
-        events.unlink(missing_ok=True)
         gpu = "auto" if unit.needs_gpu else "none"
         command = [sys.executable, "-m", self._module, "--gpu", gpu]
         command += ["--unit", str(described), "--events", str(events)]
         return self._submitit.helpers.CommandFunction(command, verbose=False, cwd=HOME)
 
-    def _path(self, unit: Unit, ending: str) -> Path:
-        return self._folder / f"{unit.label}.{ending}"
+    def _files(self, stem: str) -> tuple[Path, Path]:
+        return self._folder / f"{stem}.unit.json", self._folder / f"{stem}.events.jsonl"
 
     def _read(self, job: _Job) -> list[Told]:
         try:
-            fd = os.open(job.events, os.O_RDONLY | os.O_NONBLOCK)  # a FIFO holds nobody up
+            # a FIFO holds nobody up, a link would lead to what nodes may not read
+            fd = os.open(job.events, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW)
             with open(fd, "rb") as file:
                 file.seek(job.offset)
                 data = file.read(MOST_LINE_BYTES)
@@ -170,8 +175,9 @@ class Slurm:
                 why = "" if job.told_all else _ending(job.job)
                 said.append(gone(label, why))
                 del self._jobs[label]
-                for ending in () if why else ("unit.json", "events.jsonl"):
-                    self._path(job.unit, ending).unlink(missing_ok=True)
+                for file in () if why else (job.described, job.events):
+                    with contextlib.suppress(OSError):
+                        file.unlink()
         self._asked = time.monotonic()
         return said
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import re
 from collections.abc import Collection, Iterable, Iterator
@@ -184,6 +185,12 @@ def load_entrant(
         source_sha256=digest(files, _described(manifest, files)),
         files=files,
     )
+
+
+def private_folder(name: str, source_sha256: str, machine: str) -> tuple[str, str]:
+    """What an entrant's folders are called on `machine` (a slug), as no other's, and its key."""
+    key = hashlib.sha256(f"{name}\0{source_sha256}\0{machine}".encode()).hexdigest()
+    return f"{name.replace('/', '-')}-{key[:12]}", key
 
 
 def read_again(entrant: Entrant) -> Entrant:

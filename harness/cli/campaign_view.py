@@ -52,7 +52,6 @@ class CampaignView(Terminal):
         self.running[label] = Running(names, sanitize(where, 80), time.monotonic())
         if not self.moving and not self.brief:
             self._print(f"{sanitize(where, 80)}: {_listed(names)}")
-        self._draw()
 
     def heard(self, label: str, message: Mapping[str, object]) -> None:
         """A unit told a stage, a block or what stopped it."""
@@ -64,7 +63,6 @@ class CampaignView(Terminal):
             unit.text = f"{where} {message.get('done')}/{message.get('total')}"
         elif message.get("op") == "stage":
             unit.text = sanitize(f"{message.get('entry', '')}: {message.get('text', '')}", 120)
-        self._draw()
 
     def ended(self, label: str, why: str, again: int) -> None:
         """A unit's process is gone; `again` more were queued for what it left open."""
@@ -76,7 +74,6 @@ class CampaignView(Terminal):
             self._print(Text(f"unit {label} died: {sanitize(why, 300)}{retry}", style=BAD))
         if not self.moving and not self.brief:
             self._print(self.line())
-        self._draw()
 
     def verdict(self, result: Result) -> None:
         """Count every row of an entrant; print it, but not a baseline's for the hundredth time."""
@@ -87,8 +84,9 @@ class CampaignView(Terminal):
             super().verdict(result)
 
     def tick(self) -> None:
-        """Time passes; only a moving picture shows it."""
-        self._draw()
+        """Time passes; only a moving picture shows it, and what was told, however much that was."""
+        if self.moving:
+            self._show(self._picture())
 
     def line(self) -> str:
         """The whole state in one line."""
@@ -104,10 +102,6 @@ class CampaignView(Terminal):
     def eta_s(self) -> float:
         """What is left at the pace so far."""
         return (time.monotonic() - self.began) / max(self.done, 1) * (self.total - self.done)
-
-    def _draw(self) -> None:
-        if self.moving:
-            self._show(self._picture())
 
     def _picture(self) -> RenderableType:
         bar = ProgressBar(

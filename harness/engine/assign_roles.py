@@ -8,7 +8,7 @@ import secrets
 from collections.abc import Set
 from pathlib import Path
 
-from harness.catalog.entrants import find_entrants, stage
+from harness.catalog.entrants import find_entrants, private_folder, stage
 from harness.catalog.null_kernel import null_entrant
 from harness.catalog.request import Request
 from harness.engine.processes.worker_process import WorkerProcess
@@ -70,13 +70,9 @@ class Crew:
         why: its entry fails, and nobody else's.
         """
         request = self.request
-        key = hashlib.sha256(
-            f"{entrant.name}\0{entrant.source_sha256}\0{request.machine.slug}".encode()
-        ).hexdigest()
+        alone, key = private_folder(entrant.name, entrant.source_sha256, request.machine.slug)
         taken = {worker.jail.uid for worker in self.workers.values()}
         uid = _user(key, taken) if request.sandbox == 2 else None
-        # No other entrant's, whatever it is called.
-        alone = f"{entrant.name.replace('/', '-')}-{key[:12]}"
         private = self.scratch / "jails" / alone
         # Beside a run at another level, where it has another user, each keeps a folder of its own.
         cache = request.cache / "entrants" / (alone if uid is None else f"{alone}-{uid}")

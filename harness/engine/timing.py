@@ -16,7 +16,7 @@ from harness.measure.two_clocks import ClockCheck, check_clocks
 from harness.measure.verdict import shared
 from harness.problems.base import Probe
 from harness.process.messages import BurstReport
-from harness.schema import Case, Kind, Sample, Status, times_ms
+from harness.schema import LEAST_MS, Case, Kind, Sample, Status, times_ms
 
 EXTRA_SHARE = 0.5  # disturbed blocks are repeated, up to this share of the plan
 STRANGER_WAIT_S = 10.0  # for a process of nobody's to leave the GPU
@@ -133,7 +133,7 @@ def _take(state: State, name: str, case: Case, block: Block, reply: BurstReport)
     if reply.error:
         known.saw(reply.error)
     known.resembles(reply.likeness)
-    if min(reply.calls_ms, default=0.0) <= 0.0:
+    if min(reply.calls_ms, default=0.0) < LEAST_MS:
         known.fail(Status.TIME_CLAIM_REJECTED, "claims that a call took no time at all")
         return
     if block.timed:

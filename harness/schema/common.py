@@ -15,12 +15,14 @@ Ratio = Annotated[float, Field(ge=1e-305, allow_inf_nan=False)]  # its inverse i
 Length = Annotated[
     float, Field(ge=0, lt=1e7, allow_inf_nan=False)
 ]  # in ms or s; no run waits longer
-Timed = Annotated[float, Field(gt=0, lt=1e7, allow_inf_nan=False)]  # ms that something took
+LEAST_MS = 1e-12  # what is shorter is no time, and figures made of it would not be finite
+Timed = Annotated[float, Field(ge=LEAST_MS, lt=1e7, allow_inf_nan=False)]  # ms that something took
 NotNan = Annotated[float, Field(ge=-math.inf)]  # a slack without bound is infinite
 Count = Annotated[int, Field(ge=0, le=1_000_000)]
 Limit = Annotated[float, Field(gt=0, le=1e6)]  # seconds or GiB; an infinite one is no limit
 MOST_BLOCKS = 10_000
 MOST_CALLS = 64  # of a burst
+MOST_PAUSES = 120  # between the spot checks of a stretch
 #: Also a path below a folder: no part of it leads upwards.
 NAME_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9_.-]*(/[A-Za-z0-9_][A-Za-z0-9_.-]*)*$"
 MOST_NAME = 80

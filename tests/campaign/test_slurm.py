@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import pickle
+import re
 from pathlib import Path
 from typing import Any
 from unittest.mock import MagicMock
@@ -34,7 +35,9 @@ def test_every_row_once_also_of_jobs_that_die(tmp_path: Path) -> None:
     assert counted(rows) == once(names)
     assert len(view.deaths) == 1
     left = sorted(path.name for path in tmp_path.glob("*.json*"))
-    assert left == ["00001.0.events.jsonl", "00001.0.unit.json"], "what died is kept to look at"
+    told = [re.fullmatch(r"00001\.0-[0-9a-f]{16}\.(events|unit)\.jsonl?", name) for name in left]
+    assert len(told) == 2, "what died is kept to look at"
+    assert all(told), left
 
 
 def test_a_cancelled_job_is_gone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -71,6 +74,14 @@ def test_a_result_that_a_node_wrote_is_never_loaded(tmp_path: Path) -> None:
     why = _ending(job)
     assert "job 7 ended as FINISHED" in why and str(job.paths.stderr) in why
     assert not (tmp_path / "carried out").exists()
+
+
+def test_a_link_in_the_place_of_events_leads_nowhere(tmp_path: Path) -> None:
+    ours = tmp_path / "ours"
+    ours.write_text("of the head alone\n")
+    engine, job = slurm(tmp_path), MagicMock(offset=0, events=tmp_path / "link")
+    job.events.symlink_to(ours)
+    assert engine._read(job) == []
 
 
 def test_options_for_sbatch() -> None:

@@ -134,6 +134,20 @@ def story_of_a_campaign(file: io.StringIO) -> str:
     return file.getvalue()
 
 
+def test_a_line_of_a_unit_costs_no_picture(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A node can tell as many as it likes, and other units wait until they are heard."""
+    drawn: list[int] = []
+    monkeypatch.setattr(CampaignView, "_picture", lambda self: drawn.append(1) or "picture")
+    with CampaignView(file=Screen()) as rack:
+        rack.started("0.0", ("a",), "host:0")
+        for number in range(100):
+            rack.heard("0.0", {"op": "stage", "entry": "a", "text": str(number)})
+        rack.ended("0.0", "", 0)
+        assert drawn == []
+        rack.tick()
+        assert drawn == [1]
+
+
 def test_plain_lines_of_a_campaign() -> None:
     text = story_of_a_campaign(io.StringIO())
     assert "3 units, 2 at once" in text

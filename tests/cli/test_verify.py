@@ -11,6 +11,7 @@ import pytest
 
 from harness import PROTOCOL
 from harness.board import record
+from harness.catalog.entrants import private_folder
 from harness.catalog.suites import load_suite
 from harness.cli import main
 from harness.cli.results import explain, verify
@@ -182,7 +183,8 @@ def test_then_and_today(today: Interval, word: str) -> None:
 def test_another_card_alone_is_no_change() -> None:
     then, today = Interval(1.0, 0.999, 1.001), Interval(0.978, 0.977, 0.979)
     assert verify.judge(then, today, 0.02).word == "SLOWER"
-    assert verify.judge(then, today, 0.02, one_card=False).word == "SAME"
+    other = verify.judge(then, today, 0.02, one_card=False)
+    assert (other.word, other.why.endswith("], on another card")) == ("SAME", True)
 
 
 def test_what_cannot_be_measured_again_says_why(tmp_path: Path, lines: list[Result]) -> None:
@@ -303,7 +305,12 @@ def test_warps_that_fit(registers: int, shared: int, threads: int, warps: int) -
 def test_resources_are_read_as_cuobjdump_prints_them(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    folder = tmp_path / "mine-0123" / "triton"
+    row = result("mine")
+    mine, _ = private_folder(row.entry, row.source_sha256, row.machine.slug)
+    folder = tmp_path / f"{mine}-1879048192" / "triton"
+    rival = tmp_path / f"{mine}-0123456789ab" / "triton"  # of who is called as this folder is
+    rival.mkdir(parents=True)
+    (rival / "other.cubin").write_bytes(b"")
     folder.mkdir(parents=True)
     (folder / "k.cubin").write_bytes(b"")
     (folder / "k.json").write_text('{"shared": 98304, "num_warps": 8}')

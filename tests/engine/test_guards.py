@@ -184,7 +184,7 @@ def child(folder: Path) -> Any:
     ended: list[bool] = []
     return SimpleNamespace(
         alive=True, group=None, ours=0, log=SimpleNamespace(printed=0), pids=lambda: [7, 8],
-        end=lambda: ended.append(True), ended=ended,
+        kill=lambda: ended.append(True), ended=ended,
     )  # fmt: skip
 
 

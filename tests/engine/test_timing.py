@@ -22,7 +22,18 @@ from harness.measure.verdict import Evidence
 from harness.problems import get_problem
 from harness.problems.base import Probe
 from harness.process.messages import BurstReport
-from harness.schema import Case, Claims, Entrant, Error, Kind, Manifest, Status, Suite, Telemetry
+from harness.schema import (
+    LEAST_MS,
+    Case,
+    Claims,
+    Entrant,
+    Error,
+    Kind,
+    Manifest,
+    Status,
+    Suite,
+    Telemetry,
+)
 from tests.engine.factory import worker
 
 PROBLEM = get_problem("attention_forward")
@@ -152,6 +163,7 @@ class Bench:
         self.notes: list[str] = []
         self.strangers: dict[int, list[str]] = {}
         self.looks = 0
+        self.calls_ms = (1.0, 1.0)
         self.now_s = 0.0
         other: Any = SimpleNamespace(
             detach=lambda label: None,
@@ -192,7 +204,8 @@ class Bench:
 
     def run_burst(self, state: State, name: str, *_: object, **__: object) -> BurstReport:
         self.turns.append(name)
-        return BurstReport(status=Status.PASSED, calls_ms=(1.0, 1.0), t2_ms=3.0, rest_ms=0.4)
+        told = {"status": Status.PASSED, "calls_ms": self.calls_ms, "t2_ms": 3.0, "rest_ms": 0.4}
+        return BurstReport.model_validate(told)
 
     def wake(self, name: str) -> None:
         """Have what `name` started run on in the turns of others."""
@@ -208,6 +221,16 @@ class Bench:
 @pytest.fixture
 def bench(monkeypatch: pytest.MonkeyPatch) -> Bench:
     return Bench(monkeypatch)
+
+
+@pytest.mark.parametrize("call_ms", [0.0, 5e-324, 0.9 * LEAST_MS])
+def test_a_call_that_no_clock_could_tell_from_none_took_no_time(
+    bench: Bench, call_ms: float
+) -> None:
+    bench.calls_ms = (1.0, call_ms)
+    bench.run(0)
+    found = bench.state.record(NAMES[0], CASE)
+    assert (found.status, found.samples) == (Status.TIME_CLAIM_REJECTED, [])
 
 
 def test_a_block_that_a_stranger_met_counts_for_nobody_and_is_run_again(bench: Bench) -> None:

@@ -141,6 +141,22 @@ def test_mostly_disturbed_is_refused() -> None:
     assert "4 of 20 bursts" in check_clocks(samples, blocks(rng), (), GPU_TOLERANCE).refusal
 
 
+@pytest.mark.parametrize("long_ms", [0.5, 1e6])
+def test_a_burst_that_is_told_too_long_pays_for_no_short_ones(long_ms: float) -> None:
+    rng = random.Random(1)
+    honest, control = blocks(rng), blocks(rng)
+    told_ms = dict.fromkeys(range(9), -0.05) | {19: long_ms}
+    mine = [told_by(sample, told_ms.get(sample.block, 0.0)) for sample in honest]
+    assert check_clocks(honest, control, (), GPU_TOLERANCE).refusal == ""
+    assert "longer than" in check_clocks(mine, control, (), GPU_TOLERANCE).refusal
+
+
+def told_by(sample: Sample, by_ms: float) -> Sample:
+    """The same burst, of which other times are told."""
+    each = (sample.t1_ms + by_ms) / CALLS
+    return sample.model_copy(update={"calls_ms": (each,) * CALLS})
+
+
 def test_slack_is_published_in_percent_of_the_claim() -> None:
     rng = random.Random(2)
     slack = check_clocks(blocks(rng), blocks(rng), [0.8, 0.9, 1.0], GPU_TOLERANCE).slack

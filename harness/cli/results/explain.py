@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import glob
 import json
 import os
 import re
@@ -18,6 +17,7 @@ from pathlib import Path
 
 from harness.board import query
 from harness.board.render.text import milliseconds, number, sanitize, scientific, times
+from harness.catalog.entrants import private_folder
 from harness.catalog.source_files import read_file
 from harness.cli.results import compare
 from harness.errors import EXIT_OK, UsageError, typed
@@ -137,7 +137,7 @@ def resources(cache: Path, result: Result) -> Iterator[Resources]:
     tool = _cuobjdump()
     seen: set[Resources] = set()
     with tempfile.TemporaryDirectory(prefix="attnboard-explain-") as made:
-        notes = _copied(cache, result.entry, Path(made)) if tool else []
+        notes = _copied(cache, result, Path(made)) if tool else []
         told = _usage(tool, Path(made), len(notes)) if notes else []
         for note, text in zip(notes, told, strict=False):
             for name, *numbers in USAGE.findall(text):
@@ -149,10 +149,10 @@ def resources(cache: Path, result: Result) -> Iterator[Resources]:
                     yield one
 
 
-def _copied(cache: Path, entry: str, folder: Path) -> list[dict[str, int]]:
-    """The newest cubins of `entry` as 0.cubin, 1.cubin, … of `folder`; Triton's note of each."""
+def _copied(cache: Path, result: Result, folder: Path) -> list[dict[str, int]]:
+    """The newest cubins of `result` as 0.cubin, 1.cubin, … of `folder`; Triton's note of each."""
     notes: list[dict[str, int]] = []
-    for _, path in sorted(_cubins(cache, entry))[-MOST_BINARIES:]:
+    for _, path in sorted(_cubins(cache, result))[-MOST_BINARIES:]:
         with contextlib.suppress(UsageError):
             body = _plain_file(path, MOST_BINARY_BYTES)
             (folder / f"{len(notes)}.cubin").write_bytes(body)
@@ -160,9 +160,11 @@ def _copied(cache: Path, entry: str, folder: Path) -> list[dict[str, int]]:
     return notes
 
 
-def _cubins(cache: Path, entry: str) -> Iterator[tuple[int, Path]]:
-    """Time and path of each below the caches of `entry`, however deep they are."""
-    left = [*map(str, cache.glob(f"{glob.escape(entry.replace('/', '-'))}-*"))]
+def _cubins(cache: Path, result: Result) -> Iterator[tuple[int, Path]]:
+    """Time and path of each below the caches of its entry and source, however deep they are."""
+    mine, _ = private_folder(result.entry, result.source_sha256, result.machine.slug)
+    users = re.compile(rf"{re.escape(mine)}(-\d{{1,10}})?")  # one a user; a rival's key is longer
+    left = [str(path) for path in cache.glob(f"{mine}*") if users.fullmatch(path.name)]
     while left:
         with contextlib.suppress(OSError), os.scandir(left.pop()) as inside:
             for one in inside:

@@ -137,7 +137,8 @@ class Quiet:
             return []
         # What a worker left behind is a descendant of ours: it is ended, and its worker answers for
         # it.
-        unknown = listed - known - set(process_tree.descendants(os.getpid())) - self.ownerless()
+        unknown = listed - known - set(process_tree.descendants(os.getpid()))
+        unknown -= self._ended(listed)
         return [f"{pid} ({_name(pid)})" for pid in sorted(unknown)]
 
     def ownerless(self) -> set[int]:
@@ -148,9 +149,12 @@ class Quiet:
         listed = self._listed()
         if self.judge_pid not in listed:
             return set()
-        return {pid for pid in listed - self.others if not Path(f"/proc/{pid}").exists()}
+        return self._ended(listed)
 
     # ------------------------------------------------------------------ inside
+
+    def _ended(self, listed: set[int]) -> set[int]:
+        return {pid for pid in listed - self.others if not Path(f"/proc/{pid}").exists()}
 
     def _lock(self, worker: WorkerProcess, pid: int, timeout_ms: int) -> Answer:
         assert self._checkpoint

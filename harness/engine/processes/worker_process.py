@@ -236,9 +236,9 @@ class WorkerProcess:
             self._child.end()
 
     def end_for(self, status: Status, why: str, child: Child | None = None) -> None:
-        """The same for a reason, which its end then means; `child`: only its builder, say."""
-        self._ended_for = status, why
-        (child or self.child).end()
+        """Kill it, or only `child`, for a reason; who watches others cannot wait for its end."""
+        self._ended_for = self._ended_for or (status, why)
+        (child or self.child).kill()
 
     @property
     def ended_for(self) -> tuple[Status, str] | None:

@@ -100,16 +100,8 @@ def command(rules: Rules, argv: Sequence[str]) -> list[str]:
         return list(argv)
     told = json.dumps(to_plain(rules))
     # -s: $HOME belongs to the untrusted side, and Python would run what lies in its user site.
-    return [
-        sys.executable,
-        "-s",
-        "-m",
-        "harness.process.sandbox.enter",
-        "--rules",
-        told,
-        "--",
-        *argv,
-    ]
+    words = ["-s", "-m", "harness.process.sandbox.enter", "--rules"]
+    return [sys.executable, *words, told, "--", *argv]
 
 
 def require(level: int) -> None:

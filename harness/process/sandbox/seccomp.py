@@ -27,7 +27,6 @@ Instruction = tuple[int, int, int, int]  # code, jump if true, jump if false, co
 
 #: Of the two types a buffer has one sender, and each is listed: harness/process/sandbox/usage.py.
 AF_UNIX, SOCKET_TYPE, SOCKET_TYPES = 1, 0xF, (1, 5)  # streams, packets in order
-SOL_SOCKET, SIZES_OF_BUFFERS = 1, (7, 32)  # SO_SNDBUF, SO_SNDBUFFORCE
 #: A child of its parent's would be one of the engine's, and nobody's to count or to stop.
 CLONE_PARENT, CLONE_NEW_ANYTHING = 0x8000, 0x7E020080
 #: A thread shares its process's files, which are counted once.
@@ -36,7 +35,7 @@ MAKES_A_FILE = 0x40 | 0x400000  # O_CREAT, O_TMPFILE
 #: A file made with these bits runs as its owner, whoever starts it.
 SET_ID_BITS = 0o6000
 ALL_BUT_MODE, NAMED_PIPE = 0o177777 & ~0o1777, 0o010000
-PRIO_USER = 2
+PRIO_PROCESS = 0  # of its group one is the first process of its namespaces
 #: Duplicates, flags, locks, sizes of pipes, seals. Not among them: owners of signals, leases,
 #: notices.
 FCNTLS = (0, 1, 2, 3, 4, 5, 6, 7, 36, 37, 38, 1027, 1030, 1031, 1032, 1033, 1034)
@@ -141,8 +140,6 @@ def _judgements(alone: bool, signals_to: int | None) -> Iterable[tuple[str, list
     # Who waits to be accepted has a buffer, and among others nobody could tell whose it is. To
     # listen is harmless where nobody connects, and CUDA's driver does it when it starts.
     yield "connect", [DONE] if alone else [answer(errno.ECONNREFUSED)]
-    sizes = [step for each in SIZES_OF_BUFFERS for step in ((EQUAL, 0, 1, each), answer(0))]
-    yield "setsockopt", [word(1), (EQUAL, 1, 0, SOL_SOCKET), DONE, word(2), *sizes, DONE]
     # A SIGCONT from there would let a process go on that was stopped behind its turn.
     spaces = [(ANY_BIT, 0, 1, CLONE_NEW_ANYTHING | CLONE_PARENT), REFUSED]
     apart = [(AND, 0, 0, THREAD_AND_FILES), (EQUAL, 0, 1, CLONE_THREAD), REFUSED, word(0)]
@@ -164,7 +161,7 @@ def _judgements(alone: bool, signals_to: int | None) -> Iterable[tuple[str, list
     own = first if alone else only([0, os.getpid()])
     for name in OF_A_PROCESS:
         yield name, [word(0), *own]
-    yield "setpriority", [word(0), (EQUAL, 0, 1, PRIO_USER), REFUSED, word(1), *own]
+    yield "setpriority", [word(0), (EQUAL, 1, 0, PRIO_PROCESS), REFUSED, word(1), *own]
     for name in SIGNALS:
         yield name, [DONE] if signals_to is None else [word(0), *only([signals_to])]
 

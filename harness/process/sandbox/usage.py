@@ -26,6 +26,9 @@ LOOK_AGAIN_S = 10.0  # and without any: a hard link takes neither an inode nor, 
 SHARED_AGAIN_S = 1.0  # the same of shared memory: a file that shrinks hides what grows beside it
 UNNAMED_BYTES = 4 << 30  # of a GPU, that need no explanation: the driver's own are less than one
 DESCRIPTORS = 100_000  # of one entrant: each is a KiB of the kernel's, and takes a look its time
+WALKED_BYTES = (
+    256 << 20
+)  # of page tables: to find what is shared, seconds in which nobody is watched
 
 
 def cpu_ns(pids: Iterable[int]) -> dict[int, int]:
@@ -159,14 +162,15 @@ def fair_bytes(pid: int, shared: bool = True) -> int:
 def host_bytes(pids: Iterable[int], limit: int, unmapped: int = 0) -> int:
     """Memory of `pids` and of the files in their tmpfs; exact only if it may be above `limit`.
 
-    A fork shares its parent's pages, so the plain sum is a bound and the fair one the truth.
+    A fork shares its parent's pages, so the plain sum is a bound and the fair one the truth. Where
+    that would take longer than all that others may do meanwhile, the bound it is.
     unmapped: what their shared mappings hold (`Nameless`), whether its pages are mapped or not.
     """
     resident = {pid: resident_bytes(pid) for pid in pids}
     tables = sum(map(page_table_bytes, resident))
     beside = room_bytes(resident) + tables + socket_bytes(resident) + unmapped
     bound = sum(resident.values()) + beside
-    if bound <= limit:
+    if bound <= limit or tables > WALKED_BYTES:
         return bound
     return sum(fair_bytes(pid, not unmapped) or resident_bytes(pid) for pid in resident) + beside
 
