@@ -341,7 +341,7 @@ inline void tma_load_4d_if(uint32_t dst, const TensorMap* map, int col, int row,
   if (dst % 1024) cpu::fail("a swizzled box must start at a multiple of 1024");
   cpu::issue_load([=] {
     for (int r = 0; r < m.box_rows; r++) for (int c = 0; c < 64; c++) {
-      const bool in = row + r < m.rows && col + c < m.columns;
+      const bool in = row + r >= 0 && row + r < m.rows && col + c < m.columns;
       const uint16_t x = in ? m.base[batch * m.batch_step + head * m.head_step + (row + r) * m.row_step + col + c] : 0;
       std::memcpy(cpu::shared + cpu::swizzle(dst + r * 128 + c * 2, false), &x, 2);
     }
