@@ -33,7 +33,7 @@ ARRAY = (
 STATE_EVERY_S = 5.0  # files are read at every poll, job states only so often
 LOOK_EVERY_S = 0.2
 LAG_S = 60.0
-READ_BYTES = 1 << 20  # of one unit at a look, unless a line is longer
+READ_BYTES = 1 << 16  # of one unit at a look, unless a line is longer
 #: Options of sbatch that submitit has names of its own for.
 DIRECT = ("partition", "account", "constraint", "qos", "gres", "exclude", "mem", "time", "comment")
 TASK = {"nodes": 1, "tasks_per_node": 1, "cpus_per_task": 8, "timeout_min": 120}
@@ -165,7 +165,7 @@ class Slurm:
             return [Told(job.unit.label, {"op": "fault", "why": ENDLESS})]
         whole = data[: data.rfind(b"\n") + 1]
         job.offset += len(whole)
-        told = [parse_line(job.unit.label, line) for line in whole.splitlines()]
+        told = [parse_line(job.unit.label, line) for line in whole.splitlines() if line]
         job.told_all |= any(each.op == "end" for each in told)
         return told
 
