@@ -6,6 +6,11 @@ from __future__ import annotations
 import argparse
 import sys
 
+from harness.process import bytecode
+
+if __name__ == "__main__":
+    bytecode.use_cache()  # before there is more to compile
+
 from harness.cli.main import exit_code_of, is_campaign, parse_args, run_command
 from harness.process import prestart
 

@@ -20,6 +20,9 @@ def main() -> int:
         # read what stands here.
         del sys.path[0]
     sys.path.insert(0, str(HOME))
+    from harness.process import bytecode
+
+    bytecode.use_cache()
     import run
     from harness.cli.main import exit_code_of
 

@@ -29,8 +29,7 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
-sys.path.insert(0, str(ROOT))
-from harness.catalog.suites import load_suite  # noqa: E402
+sys.path.insert(0, str(ROOT))  # nothing of the harness is imported before its run begins
 
 DEFAULT = ROOT / "submissions" / "cuda_hopper" / "steps" / "05_persistent.cu"
 
@@ -60,6 +59,9 @@ def edit(copy: Path) -> None:
 
 def child(kernel: str, suite_name: str, started: float) -> int:  # noqa: PLR0915 - one story
     """The run up to its last check; prints seconds since `started` as steps are reached."""
+    from harness.process import bytecode
+
+    bytecode.use_cache()
     from harness.cli import main as cli_main
     from harness.process import prestart
 
@@ -156,6 +158,8 @@ def watched(kernel: Path, suite: str, repeats: int, pause_s: float) -> int:
 
     Ends with the last verdict on the last edit: what is timed after it is nobody's question here.
     """
+    from harness.catalog.suites import load_suite
+
     cases = len(load_suite(suite, ROOT / "configs").cases)
     with tempfile.TemporaryDirectory(prefix="attnboard-edit-") as text:
         folder = Path(text)

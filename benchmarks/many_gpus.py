@@ -4,7 +4,7 @@
     python benchmarks/many_gpus.py --gpus 1,2 --count 8 --suite SUITE --out FILE.md
     python benchmarks/many_gpus.py --cpu --count 4 --gpus 1,2       # a rehearsal; its figures mean nothing
 
-The same generated submissions (benchmarks/generate_submissions.py: SDPA over 1, 2, 4 or 8 groups of heads)
+The same generated submissions (`generate`: SDPA over 1, 2, 4 or 8 groups of heads)
 run as one campaign for every count, each with a cache of its own. Of every entry and config the ratio over
 the baseline is compared with that of the first campaign: it has changed if the quotient of the two paired
 ratios, with its interval, leaves out 1. Two cards of one kind need not have the same ratios, so those that came
@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import shutil
 import sys
 import tempfile
 import time
@@ -30,12 +31,11 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
-from benchmarks.generate_submissions import generate  # noqa: E402 - the checkout is the package
 from harness.board import record  # noqa: E402
 from harness.board.rank import interval_of  # noqa: E402
 from harness.campaign.campaign import Campaign  # noqa: E402
-from harness.campaign.devices import choose_gpus, machine_of  # noqa: E402
 from harness.campaign.local import Local  # noqa: E402
+from harness.campaign.node import choose_gpus, machine_of  # noqa: E402
 from harness.campaign.unit import plan_units  # noqa: E402
 from harness.catalog.request import Request, resolve  # noqa: E402
 from harness.catalog.suites import load_suite  # noqa: E402
@@ -46,6 +46,33 @@ from harness.schema import Kind, Result, Status, Suite  # noqa: E402
 Ratios = dict[tuple[str, str], tuple[stats.Interval, str]]  # the ratio, and the uuid of its GPU
 FLASH = "sdpa_flash"
 NEEDED = {2: 1.9, 4: 3.6}  # what a host with so many GPUs should give
+
+
+GROUPS = (1, 2, 4, 8)
+TORCH = '''\
+"""Attention over {groups} groups of heads, one after the other (generated)."""
+
+import torch
+import torch.nn.functional as F
+from torch.nn.attention import SDPBackend, sdpa_kernel
+
+BACKENDS = [SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH]
+GROUPS, VARIANT = {groups}, {number}
+
+
+def custom_attention_forward(q, k, v, causal=True, sm_scale=None):
+    """q, k, v: (batch, nheads, seqlen, headdim) → the same shape."""
+    parts = zip(*(t.chunk(min(GROUPS, t.shape[1]), dim=1) for t in (q, k, v)))
+    with sdpa_kernel(BACKENDS):  # not cuDNN: it would build a plan for every shape of every unit
+        outs = [F.scaled_dot_product_attention(*p, is_causal=causal, scale=sm_scale) for p in parts]
+    return outs[0] if len(outs) == 1 else torch.cat(outs, dim=1)
+'''
+MANIFEST = """\
+name: {name}
+author: generator
+description: {description}
+language: pytorch
+"""
 
 
 class Phases(CampaignView):
@@ -117,6 +144,38 @@ def parse() -> argparse.Namespace:
     args = parser.parse_args()
     args.results = args.results or Path(tempfile.mkdtemp(prefix="attnboard-many-"))
     return args
+
+
+# --------------------------------------------------------------------------- submissions
+
+
+def generate(out: Path, count: int, kind: str = "torch") -> list[Path]:
+    """`count` folders below `out`."""
+    out.mkdir(parents=True, exist_ok=True)
+    folders = [out / f"g{number:05d}" for number in range(count)]
+    for number, folder in enumerate(folders):
+        if kind == "triton":
+            copy_template(folder, number)
+        else:
+            folder.mkdir(exist_ok=True)
+            groups = GROUPS[number % len(GROUPS)]
+            source = TORCH.format(groups=groups, number=number)
+            (folder / "submission.py").write_text(source, encoding="utf-8")
+            told = MANIFEST.format(name=folder.name, description=f"{groups} groups of heads")
+            (folder / "manifest.yaml").write_text(told, encoding="utf-8")
+    return folders
+
+
+def copy_template(folder: Path, number: int) -> None:
+    """The template with a line that makes it another one."""
+    skipped = shutil.ignore_patterns("steps", "*.md", "__pycache__")
+    template = ROOT / "submissions" / "triton_template"
+    shutil.copytree(template, folder, ignore=skipped, dirs_exist_ok=True)
+    manifest = folder / "manifest.yaml"
+    text = manifest.read_text(encoding="utf-8")
+    manifest.write_text(text.replace("name: triton_template", f"name: {folder.name}"), "utf-8")
+    with (folder / "submission.py").open("a", encoding="utf-8") as file:
+        file.write(f"\n\nVARIANT = {number}\n")
 
 
 # --------------------------------------------------------------------------- measured

@@ -22,11 +22,11 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import functools
 import importlib
 import itertools
 import math
 import statistics
+import sys
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -240,7 +240,15 @@ def behind_sdpa(package: object) -> Iterator[None]:
 def compare(size: Size, headdim: int, device: str, package: object) -> None:
     """Train with every attention there is and print a table."""
     data = [draw_tokens(size, step).to(device) for step in range(size.steps)]
-    run = functools.partial(train, size, headdim, device, data=data)
+
+    def run(name: str, attention: Attention, nudged: int = 0) -> Outcome:
+        found = train(size, headdim, device, attention, data, nudged)
+        print(
+            f"  {name}: {found.step_ms:.2f} ms a step, last loss {found.losses[-1]:.4f}",
+            file=sys.stderr,
+        )
+        return found
+
     own = {"sdpa": sdpa} | (backends() if device != "cpu" else {})
     third = flash_attn_3() if device != "cpu" else None
     others = {"flash_attn_3": third} if third else {}
@@ -248,15 +256,22 @@ def compare(size: Size, headdim: int, device: str, package: object) -> None:
         others[package.__name__] = package.attention
     for attention in (in_float32, *own.values(), *others.values()):
         train(size, headdim, device, attention, data[:3])  # compiles, tunes
-    found = {FLOAT32: run(in_float32)} | {name: run(each) for name, each in own.items()}
+    found = {name: run(name, each) for name, each in ({FLOAT32: in_float32} | own).items()}
     for name, seed in itertools.product(filter(own.get, NUDGED), SEEDS):
-        found[f"{name}, nudged {seed}"] = run(own[name], nudged=seed)
+        told = f"{name}, nudged {seed}"
+        found[told] = run(told, own[name], seed)
     of_pytorch = [name for name in found if name != FLOAT32]
-    found |= {name: run(each) for name, each in others.items()}
+    found |= {name: run(name, each) for name, each in others.items()}
     if package and device != "cpu":
         with behind_sdpa(package):
-            found[f"{package.__name__}, by enable()"] = run(sdpa)
-    rest = run(taken_out)
+            name = f"{package.__name__}, by enable()"
+            found[name] = run(name, sdpa)
+    print_table(size, headdim, found, rest=run("no attention", taken_out))
+    print_verdict(found, of_pytorch)
+
+
+def print_table(size: Size, headdim: int, found: dict[str, Outcome], rest: Outcome) -> None:
+    """A line for each attention; `rest`: without any."""
     print(
         f"headdim {headdim}: {size.layers} layers of {size.width // headdim} heads, {size.batch} x "
         f"{size.seqlen} tokens, {size.steps} steps, float16 autocast"
@@ -277,6 +292,10 @@ def compare(size: Size, headdim: int, device: str, package: object) -> None:
             f"| {each.losses[-1]:.4f} | {off:.1e} |"
         )
     print(f"first loss {base.losses[0]:.4f}; off: the largest distance to {FLOAT32}'s in any step")
+
+
+def print_verdict(found: dict[str, Outcome], of_pytorch: list[str]) -> None:
+    """Whether each of the others' losses is PyTorch's, by how far those of PyTorch's own lie apart."""
     pairs = [(found[a], found[b]) for a, b in itertools.combinations(of_pytorch, 2)]
     spread, widest = (max(measure(*pair) for pair in pairs) for measure in (mean, distance))
     print(f"spread of PyTorch's own {len(of_pytorch)}: mean {spread:.1e}, worst step {widest:.1e}")

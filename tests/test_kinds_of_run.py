@@ -349,3 +349,40 @@ def test_a_submission_is_judged_again_after_each_edit(tmp_path: Path) -> None:
     mine = [row for row in rows if row["entry"] == "mine"]
     assert len({row["source_sha256"] for row in mine}) == 2
     assert len({row["run"] for row in mine}) == 2
+
+
+# --------------------------------------------------------------------------- every axis
+
+AXES = """\
+from right_answer import attention, one_by_one
+
+def custom_attention_forward(q, k, v, causal=True, sm_scale=None, cu_seqlens_q=None, **_):
+    if cu_seqlens_q is None:
+        return attention(q, k, v, causal, sm_scale)
+    edges = cu_seqlens_q.tolist()
+    return one_by_one(lambda *one: attention(*one, causal, sm_scale), q, k, v, edges)
+"""
+CLAIMS = "{headdims: [64], dtypes: [fp16, bf16], gqa: true, seqlens: any, packed: true}"
+
+
+def test_a_suite_with_every_axis_is_run_on_a_cpu(tmp_path: Path) -> None:
+    """Shared heads, more keys than queries, packed sequences, bf16: configs/smoke_axes.yaml."""
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "submission.py").write_text(AXES)
+    (tmp_path / "mine" / "manifest.yaml").write_text(f"name: mine\nclaims: {CLAIMS}\n")
+    shared = ROOT / "tests" / "corpus" / "right_answer.py"
+    (tmp_path / "mine" / "right_answer.py").write_text(shared.read_text())
+    done = subprocess.run(
+        [
+            *(sys.executable, "run.py", "--suite", "smoke_axes", "--json"),
+            *("--submission", str(tmp_path / "mine")),
+            *("--results", str(tmp_path / "results"), "--leaderboard", str(tmp_path / "board.md")),
+        ],
+        cwd=ROOT, capture_output=True, text=True, timeout=200, check=False,
+    )  # fmt: skip
+    assert done.stdout.startswith("{"), done.stderr
+    ended = {
+        row["config"]: row for row in json.loads(done.stdout)["results"] if row["entry"] == "mine"
+    }
+    assert set(ended) == {"gqa", "chunk", "packed_bf16"}
+    assert {row["status"] for row in ended.values()} == {"PASSED"}, ended

@@ -33,7 +33,7 @@ def document(found: Leaderboard) -> dict[str, object]:
     boards = []
     for board in found.boards:
         rows = [
-            {**_of_row(board, row), "why": row.why, "results": list(_results(row))}
+            {**_of_row(board, row), "why": row.why, "results": list(_each(row.results))}
             | _beside_libraries(row)
             for row in board.rows
         ]
@@ -75,7 +75,7 @@ def csv_text(found: Leaderboard) -> str:
     for board in found.boards:
         for row in board.rows:
             shared = of_board(board) | _of_row(board, row)
-            for result in _results(row):
+            for result in _each(row.results):
                 line = shared | result
                 writer.writerow({name: _cell(line[name]) for name in COLUMNS})
     return out.getvalue()
@@ -115,10 +115,6 @@ def _of_row(board: Board, row: Row) -> dict[str, object]:
         "speedup_low": told.low if told else None,
         "speedup_high": told.high if told else None,
     }
-
-
-def _results(row: Row) -> Iterator[dict[str, object]]:
-    return _each(row.results)
 
 
 def _each(results: Sequence[Result]) -> Iterator[dict[str, object]]:

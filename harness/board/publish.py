@@ -12,7 +12,7 @@ import os
 import re
 import sys
 import tempfile
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -97,7 +97,8 @@ def publish(
     for name, drawing in drawn.values():
         files[place.board.parent / "docs" / name] = drawing
     page_path = place.board.with_suffix(".html")
-    files[page_path] = page.render(board, history(heads), notes, _links(results_dir, place, board))
+    links = _links(results_dir, place, board, heads)
+    files[page_path] = page.render(board, history(heads), notes, links)
     if is_project(place.root) and not (place.root / "run.py").is_file():
         files[place.board] = _elsewhere(files[place.board])
     return board, bad, files
@@ -125,7 +126,9 @@ def _read(
     )
 
 
-def _links(results_dir: Path, place: BoardFile, board: Leaderboard) -> page.Files:
+def _links(
+    results_dir: Path, place: BoardFile, board: Leaderboard, heads: Sequence[record.Head]
+) -> page.Files:
     """What the page can link to: nothing outside the checkout and the page's own folders."""
     folder, root, results = (
         path.resolve() for path in (place.board.parent, place.root, results_dir)
@@ -140,6 +143,9 @@ def _links(results_dir: Path, place: BoardFile, board: Leaderboard) -> page.File
         home=place.home if inside else None,
         docs=(root / "docs" / "how-to-read-the-board.md").is_file(),
         folders={entry: path for entry, path in found.items() if path},
+        records={
+            (h.run, h.entry, h.gpu): h.path.relative_to(results_dir).as_posix() for h in heads
+        },
     )
 
 

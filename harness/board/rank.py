@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass, field, replace
 
-from harness.board import kernel_class, rivals
+from harness.board import rivals
 from harness.board.record import newest
 from harness.board.rivals import NO_GRID, Grid, HiddenLoss, Libraries, direct_on
 from harness.measure import stats
@@ -68,8 +68,8 @@ class Row:
         """A submission that launched a library's attention or matrix products on some config."""
         if self.pick.kind is not Kind.SUBMISSION:
             return False
-        classes = {kernel_class.classify(r.kernels, r.likeness) for r in self.results}
-        return bool(classes & {kernel_class.LIBRARY, kernel_class.MIXED})
+        classes = {rivals.classify(r.kernels, r.likeness) for r in self.results}
+        return bool(classes & {rivals.LIBRARY, rivals.MIXED})
 
     @property
     def champion(self) -> str:

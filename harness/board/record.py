@@ -1,6 +1,7 @@
 """Result ↔ one line of JSON under results/<machine>/; append only.
 
-One file per run, `<date>_<suite>_<run>.jsonl`, one line per Result. A line is
+One file per run, `<date>_<suite>_<run>.jsonl`, one line per Result; where several runs stand in one
+file, each line is read as well. A line is
 
     {"run":…, "entry":…, …, "schema_version":1, …, "samples":[…], …, "crc32":"1a2b3c4d"}
 

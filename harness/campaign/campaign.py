@@ -233,9 +233,7 @@ class Campaign:
     def _stop(self) -> None:
         """Cancel what runs, hear its last words, and leave no unit that began without its rows."""
         left = len(self.queue)
-        with contextlib.suppress(
-            Exception
-        ):  # an engine that broke: what was told is kept all the same
+        with contextlib.suppress(Exception):  # an engine that broke: what was told is kept
             self._last_words()
         for label, account in self.live.items():
             if label in self.started:

@@ -21,8 +21,8 @@ from pathlib import Path
 from typing import TextIO
 
 from harness.board import record
-from harness.campaign.devices import machine_of
 from harness.campaign.executor import Message
+from harness.campaign.node import machine_of
 from harness.campaign.unit import Unit, misfit
 from harness.catalog import entrants as catalog_entrants
 from harness.engine.events import Observer, Progress

@@ -1,14 +1,20 @@
-"""Where the units of a campaign run, and how many at once: what the flags of many GPUs say."""
+"""A campaign of one request: where its units run and how many at once, as the flags say."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+from harness import PROTOCOL
+from harness.board import record
+from harness.board.record import NO_VERDICT
+from harness.campaign.campaign import Campaign, View
 from harness.campaign.executor import Engine
+from harness.campaign.unit import Asked, plan_units
 from harness.catalog.request import Request
-from harness.errors import UsageError
-from harness.schema import Machine
+from harness.errors import HarnessError, UsageError
+from harness.schema import Machine, Result
 
 REMOTE = ("ray", "slurm")
 RACERS = 12  # of one unit, where nobody says: their processes must fit onto one GPU
@@ -66,8 +72,8 @@ class Placement:
             from harness.campaign.slurm import Slurm
 
             return Slurm(self.slurm_folder, list(self.slurm), self.gpus)
-        from harness.campaign.devices import choose_gpus
         from harness.campaign.local import Local
+        from harness.campaign.node import choose_gpus
 
         if on_cpu:
             return Local(["none"] * (self.gpus or 1))
@@ -78,7 +84,59 @@ class Placement:
         return Local(choose_gpus(self.gpus, self.first_gpu, fits), self.builders)
 
 
+def run_campaign(
+    request: Request,
+    placement: Placement,
+    results: Path,
+    save: Callable[[Result], None],
+    view: View,
+) -> None:
+    """All units of `request`; raises HarnessError where some died on every attempt."""
+    if placement.gpus and request.suite.device == "cpu":
+        view.note(
+            f"--gpus {placement.gpus}: suite '{request.suite.name}' runs without a GPU,"
+            f" {placement.gpus} units at once"
+        )
+    sku, per_unit = placement.sku_of(request), placement.entrants_a_unit(request)
+    folder = placement.folder_of(request) if placement.resume else ""
+    known = recorded_in(results, request, folder) if folder else set()
+    units = plan_units(
+        request,
+        per_unit=per_unit,
+        recorded=known.__contains__,
+        sku=sku,
+        gpu_memory_gib=placement.gpu_memory_gib,
+    )
+    if placement.resume:
+        left = sum(len(unit.names) * len(unit.cases) for unit in units)
+        view.note(f"--resume: {left} of {rows_asked(request)} still to be recorded")
+    if units:
+        executor = placement.make_executor(request)
+        builders = 0 if request.suite.device == "cpu" else placement.builders
+        lost = Campaign(executor, units, save, view, builders).run()
+        if lost:
+            raise HarnessError(
+                f"{lost} units died on every attempt; their rows say HARNESS_ERROR and why",
+                "the same command with --resume tries them again",
+            )
+
+
 def rows_asked(request: Request) -> int:
     """How many (entrant, case) were asked for, the baseline that rides along not counted."""
     own = [e for e in request.entrants if e.name != request.baseline] or request.entrants
     return len(own) * len(request.asked.cases)
+
+
+def recorded_in(results: Path, request: Request, slug: str) -> set[Asked]:
+    """What stands recorded with a verdict, for this suite and protocol on this kind of machine."""
+    if not (results / slug).is_dir():
+        return set()
+    found, _ = record.heads(results / slug)
+    silent = {status.value for status in NO_VERDICT}
+    return {
+        (head.entry, head.source_sha256, head.config)
+        for head in found
+        if head.suite_sha256 == request.suite.sha256
+        and head.protocol == PROTOCOL
+        and head.status not in silent
+    }

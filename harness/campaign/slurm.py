@@ -27,9 +27,7 @@ from harness.errors import UsageError
 from harness.process.project import HOME
 
 MODULE = "harness.campaign.child"
-ARRAY = (
-    500  # units in flight when nobody says how many GPUs; a site's MaxArraySize is 1001 by default
-)
+ARRAY = 500  # units in flight when nobody says how many GPUs; sites allow 1001 by default
 STATE_EVERY_S = 5.0  # files are read at every poll, job states only so often
 LOOK_EVERY_S = 0.2
 LAG_S = 60.0
@@ -136,13 +134,8 @@ class Slurm:
     def _function(self, unit: Unit, stem: str) -> Any:
         described, events = self._files(stem)
         described.write_text(to_text(unit), encoding="utf-8")
-        command = [
-            sys.executable,
-            "-m",
-            self._module,
-            "--gpu",
-            "auto" if unit.needs_gpu else "none",
-        ]
+        gpu = "auto" if unit.needs_gpu else "none"
+        command = [sys.executable, "-m", self._module, "--gpu", gpu]
         command += ["--unit", str(described), "--events", str(events)]
         return self._submitit.helpers.CommandFunction(command, verbose=False, cwd=HOME)
 
@@ -207,13 +200,5 @@ def sbatch_options(options: Sequence[str]) -> dict[str, Any]:
 
 
 def _ending(job: Any) -> str:
-    """Why it failed, or an empty string; never waits for a result that a dead task owes."""
-    if not job.paths.result_pickle.exists():
-        return f"job {job.job_id} left no result: {job.state}"
-    with contextlib.suppress(Exception):
-        error = job.exception()
-        if error is None:
-            return ""
-        lines = [line for line in str(error).strip().splitlines() if line.strip()]
-        return f"{type(error).__name__}: {lines[-1] if lines else ''}"
-    return f"job {job.job_id} ended as {job.state}"
+    """Why it told no end. Its result is a pickle that a node wrote: nobody here loads it."""
+    return f"job {job.job_id} ended as {job.state}; its log: {job.paths.stderr}"

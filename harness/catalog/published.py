@@ -1,8 +1,9 @@
-"""configs/published/*.yaml → published figures, each on a case of a suite here."""
+"""Tables of configs/published/*.yaml → published figures, each on a case of a suite here."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import dropwhile
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -50,6 +51,12 @@ class Published(Frozen):
     series: tuple[Series, ...] = Field(min_length=1)
 
 
+class Tables(Frozen):
+    """A file of them."""
+
+    tables: tuple[Published, ...]
+
+
 @dataclass(frozen=True, slots=True)
 class Figure:
     """One published figure, and the case here that has its shape."""
@@ -61,10 +68,14 @@ class Figure:
     tflops: float
 
 
-def known_tables(configs: Path) -> dict[str, Path]:
-    """Name → file, of `configs`/published/ and of what comes along."""
-    folders = [layer / FOLDER for layer in layers(configs)[::-1]]
-    return {file.stem: file for folder in folders for file in sorted(folder.glob("*.yaml"))}
+def known_tables(configs: Path) -> dict[str, tuple[Path, Published]]:
+    """Name → file and table, of `configs`/published/ and of what comes along."""
+    files = (f for layer in layers(configs)[::-1] for f in sorted((layer / FOLDER).glob("*.yaml")))
+    return {
+        table.name: (file, table)
+        for file in files
+        for table in load_model(file, Tables, SuiteError).tables
+    }
 
 
 def load_published(name: str, configs: Path) -> tuple[Published, tuple[Figure, ...]]:
@@ -72,44 +83,40 @@ def load_published(name: str, configs: Path) -> tuple[Published, tuple[Figure, .
 
     Raises UsageError for a name that is none, SuiteError for a file that is wrong.
     """
-    path, table = _read(name, configs)
-    told = (_figures(path, series, configs) for series in table.series if series.entry)
-    return table, tuple(figure for figures in told for figure in figures)
+    table, told = _read(name, configs)
+    return table, tuple(f for series, figures in told if series.entry for f in figures)
 
 
 def called(name: str, configs: Path) -> dict[str, dict[Case, float]]:
     """Kernel, as the table `name` calls it → its TFLOP/s on each shape."""
-    path, table = _read(name, configs)
-    told = {one.called: _figures(path, one, configs) for one in table.series if one.called}
-    return {kernel: {f.case: f.tflops for f in figures} for kernel, figures in told.items()}
+    _, told = _read(name, configs)
+    return {one.called: {f.case: f.tflops for f in figures} for one, figures in told if one.called}
 
 
-def _read(name: str, configs: Path) -> tuple[Path, Published]:
+def _read(name: str, configs: Path) -> tuple[Published, list[tuple[Series, list[Figure]]]]:
     known = known_tables(configs)
     if name not in known:
         hint = did_you_mean(name, known) or f"tables here: {', '.join(sorted(known)) or 'none'}"
         raise UsageError(f"no published table '{name}'", hint)
-    path = known[name]
-    table = load_model(path, Published, SuiteError)
-    if table.name != path.stem:
-        raise SuiteError(f"{path}: name is '{table.name}'", f"write name: {path.stem}")
-    return path, table
+    path, table = known[name]
+    return table, [(series, _figures(path, table, series, configs)) for series in table.series]
 
 
-def _figures(path: Path, series: Series, configs: Path) -> list[Figure]:
+def _figures(path: Path, table: Published, series: Series, configs: Path) -> list[Figure]:
     suite = load_suite(series.suite, configs)
     return [
-        Figure(series.entry, suite.problem, suite.name, _case(path, suite, case), tflops)
+        Figure(series.entry, suite.problem, suite.name, _case(path, table, suite, case), tflops)
         for case, tflops in series.tflops.items()
     ]
 
 
-def _case(path: Path, suite: Suite, name: str) -> Case:
+def _case(path: Path, table: Published, suite: Suite, name: str) -> Case:
     found = next((case for case in suite.cases if case.name == name), None)
     if found is None:
         near = did_you_mean(name, [case.name for case in suite.cases])
-        lines = path.read_text(encoding="utf-8").splitlines()
-        at = next((n for n, line in enumerate(lines, start=1) if f"{name}:" in line), 1)
+        lines = enumerate(path.read_text(encoding="utf-8").splitlines(), start=1)
+        its = dropwhile(lambda line: f"name: {table.name}" not in line[1], lines)
+        at = next((n for n, line in its if f"{name}:" in line), 1)
         hint = near or f"its cases: configs/{suite.name}.yaml"
         raise SuiteError(f"{path}:{at}: suite '{suite.name}' has no case '{name}'", hint)
     return found

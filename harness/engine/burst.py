@@ -20,7 +20,6 @@ from harness.schema import Case, Kind, Status
 #: Of the judge's watch kernel (harness/judge/alone.py): far above its own, far below a turn of
 #: another process.
 MOST_GAP_MS = 0.5
-STARVED_SHARE = 0.25  # of the time to load; another who loads may burn all cores
 CLEARED_UP_S = 2.0  # the driver takes a tenth for a process that has ended, more for much memory
 
 
@@ -230,7 +229,7 @@ def _attached(state: State, worker: WorkerProcess) -> bool:
     overdue = partial(end_overdue, state, worker)
     failure = worker.attach(state.judge, state.sizes, state.limits.import_s, overdue)
     late = failure and failure.status is Status.TIMED_OUT
-    if late and usage.starved_s(worker.pids()) > STARVED_SHARE * state.limits.import_s:
+    if late and usage.starved_s(worker.pids()) > usage.STARVED_SHARE * state.limits.import_s:
         failure = _attach_alone(state, worker, overdue)
     if failure is None:
         rest = state.quiet.hold(worker, loaded=True)

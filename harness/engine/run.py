@@ -44,34 +44,38 @@ class BrokenRun(HarnessError):
 class Run(State):
     """`execute` returns when every case has its status."""
 
-    told: dict[str, tuple[str, str]] = field(default_factory=dict)  # timed case → its secret
+    revealed: dict[str, tuple[str, str]] = field(default_factory=dict)  # timed case → its secret
 
     def execute(self) -> None:
-        """Check all cases, then time them."""
+        """Check all cases, time them, say which kernels ran, write the rows."""
         with self.nothing_lost():
             check_cases(self, self.suite.cases)
-            told = self._rotate_secret()
-            self._tell_the_failed(told)
+            checked = self._rotate_secret()
+            self._tell_the_failed(checked)
             if self.only_check:
-                self._tell_failures(*told)
+                self._tell_failures(*checked)
                 return
-            open_cases = [case for case in self.suite.cases if not self.nobody_left(case)]
-            for name in self.submissions() if open_cases else ():
-                self.observer.stage(name, "time")
-            if self.rule.adaptive and open_cases:
-                AdaptiveRun(self).run()
-                self.told = dict.fromkeys([c.name for c in self.suite.cases], self._rotate_secret())
-            else:
-                for case in self.suite.cases:
-                    if not self.failed_fast() and not self.nobody_left(case):
-                        time_case(self, case)
-                        sustain(self, case)
-                    self.told[case.name] = self._rotate_secret()
-            if open_cases and self.suite.hidden and not self.failed_fast():
-                self._time_hidden()
+            self._time_cases()
             for case in self.suite.cases:
                 name_kernels(self, case, [n for n in self.workers if self.may_run(n, case)])
-                self._finish(case, *self.told[case.name])
+                self._finish(case, *self.revealed[case.name])
+
+    def _time_cases(self) -> None:
+        """One by one or, where the rule wants it, all together; then shapes that nobody foresaw."""
+        open_cases = [case for case in self.suite.cases if not self.nobody_left(case)]
+        for name in self.submissions() if open_cases else ():
+            self.observer.stage(name, "time")
+        if self.rule.adaptive and open_cases:
+            AdaptiveRun(self).run()
+            self._reveal(self.suite.cases)
+        else:
+            for case in self.suite.cases:
+                if not self.failed_fast() and not self.nobody_left(case):
+                    time_case(self, case)
+                    sustain(self, case)
+                self._reveal([case])
+        if open_cases and self.suite.hidden and not self.failed_fast():
+            self._time_hidden()
 
     def _tell_failures(self, commitment: str, secret: str) -> None:
         """Of a run that only checks: who passed has no row, because a row has a time."""
@@ -94,7 +98,7 @@ class Run(State):
         for case in cases:
             if not self.nobody_left(case):
                 time_case(self, case)
-        self.told |= dict.fromkeys([case.name for case in cases], self._rotate_secret())
+        self._reveal(cases)
 
     def _left_out(self, name: str, before: Sequence[Evidence], cases: Sequence[Case]) -> None:
         """Who failed one of the suite's own cases, or could not start, is tried on no other."""
@@ -124,6 +128,10 @@ class Run(State):
             ours = cause.message if isinstance(cause, HarnessError) else repr(cause)
             self._abandon(Status.HARNESS_ERROR, ours)
             raise
+
+    def _reveal(self, cases: Sequence[Case]) -> None:
+        """These cases are timed: the secret of their inputs is told with their rows."""
+        self.revealed |= dict.fromkeys([case.name for case in cases], self._rotate_secret())
 
     def _rotate_secret(self) -> tuple[str, str]:
         """Tell the old secret, commit to a new one; (commitment, secret) of the old."""
@@ -179,9 +187,9 @@ class Run(State):
         for case in self.suite.cases:
             if case.name in self.done:
                 continue
-            if case.name not in self.told:
+            if case.name not in self.revealed:
                 for name in self.workers:
                     self.record(name, case).fail(status, reason)
                     if case.hidden:  # nobody could draw it again: its secret is never told
                         self.record(name, case).samples.clear()
-            self._finish(case, *self.told.get(case.name, (self.judge.commitment, "")))
+            self._finish(case, *self.revealed.get(case.name, (self.judge.commitment, "")))

@@ -31,8 +31,9 @@ from harness.process.process_tree import sweep
 from harness.process.project import HOME
 from harness.process.sandbox import enter, readable
 from harness.process.scratch import gpu_lock, scratch_folder
-from harness.schema import Result, Status
+from harness.schema import Kind, Result, Status
 
+PLACES_LATER = 8  # of a baseline: about a second, see OPENING_S of harness/worker/__main__.py
 BUILDERS_AT_ONCE = 2  # more disturb each other's autotuning
 
 
@@ -133,6 +134,9 @@ def prepare(run: Run, request: Request) -> None:
         start_all(run, beside)
         for build in builds:
             build.result()
+        for worker in to_build:
+            if worker.build_starved:  # by another builder: once more, with nobody beside it
+                build_one(run, worker, alone=True)
     start_all(run, [worker for worker in to_build if worker not in beside])
     for worker in beside:
         if not may_start(run, worker):
@@ -197,8 +201,11 @@ def needs_build(worker: WorkerProcess, run: Run) -> bool:
     return bool(open_cases) and not worker.has_build(_made_for(run))
 
 
-def build_one(run: Run, worker: WorkerProcess) -> None:
-    """One builder to its end; a failure there is the verdict of every case."""
+def build_one(run: Run, worker: WorkerProcess, alone: bool = False) -> None:
+    """One builder to its end; a failure there is the verdict of every case.
+
+    Unless it is one of a builder that was starved beside another one, and not yet tried `alone`.
+    """
     name = worker.entrant.name
     run.observer.stage(name, "build")
     claims = worker.entrant.manifest.claims
@@ -208,6 +215,8 @@ def build_one(run: Run, worker: WorkerProcess) -> None:
     except Exception as cause:  # whatever a builder says or does ends its own entry
         traceback.print_exc()
         status, reason, seconds = Status.BROKE_THE_RUN, f"while it was built: {cause!r}"[:500], 0.0
+    if worker.build_starved and not alone:
+        return
     for case in cases:
         known = run.record(name, case)
         known.build_s = seconds
@@ -225,10 +234,13 @@ def _made_for(run: Run) -> str:
 
 
 def start_all(run: Run, workers: Sequence[WorkerProcess]) -> None:
-    """Launch every one of `workers` that may run, all at once; they load while the judge starts."""
+    """Launch every one of `workers` that may run, all at once; they load while the judge starts.
+
+    The house's own open their contexts later: a first verdict waits for each that is being opened.
+    """
     for place, worker in enumerate(worker for worker in workers if may_start(run, worker)):
         run.observer.stage(worker.entrant.name, "load")
-        worker.start(place)
+        worker.start(place + PLACES_LATER * (worker.entrant.kind is Kind.BASELINE))
 
 
 def may_start(run: Run, worker: WorkerProcess) -> bool:

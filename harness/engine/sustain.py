@@ -15,6 +15,7 @@ from collections.abc import Iterator, Set
 from harness.engine.burst import Question, Stretch, end_woken, run_burst
 from harness.engine.run_state import RING, State
 from harness.measure import stats
+from harness.measure.evenness import leap
 from harness.measure.plan import shuffled
 from harness.measure.telemetry import Recorder, mean_clock_mhz, mean_power
 from harness.problems.base import Probe
@@ -88,6 +89,10 @@ def _figures(
     if on_gpu and reply.latency_ms < burst_ms * (1 - FASTER_THAN_BURSTS_PCT / 100):
         said = f"{reply.latency_ms:.4g} ms a call, and {burst_ms:.4g} in its bursts"
         return Sustained(status=Status.TIME_CLAIM_REJECTED, reason=said)
+    if leapt := leap(reply.pauses):
+        said = f"counts by leaps: {leapt.calls} calls in {leapt.spent_ms:.4g} ms, "
+        said += f"{reply.latency_ms:.4g} ms each in the mean"
+        return Sustained(status=Status.UNSTABLE, reason=said, pauses=reply.pauses)
     flops, during = state.problem.flops(case), (reply.since_s, reply.until_s)
     power = mean_power(recorder.readings, *during) if on_gpu else None
     joules = power.watts * reply.latency_ms / 1e3 if power else None
@@ -99,6 +104,7 @@ def _figures(
         claimed_ms=reply.calls_ms[0],
         tflops=flops / reply.latency_ms / 1e9,
         judge_pct=reply.judge_pct,
+        pauses=reply.pauses,
         clock_mhz=mean_clock_mhz(recorder.readings, *during) if on_gpu else None,
         power_w=power.watts if power else None,
         joules_per_call=joules,

@@ -1,10 +1,15 @@
-"""Is the judge alone on the GPU? A one-thread kernel reads the GPU's clock, keeps the longest gap.
+"""Is the judge alone on the GPU, and how fast do its SMs run? Two small kernels of the judge's.
+
+The first, of one thread, reads the GPU's clock again and again and keeps the longest gap.
 
 Contexts of two processes share a GPU by turns of some two milliseconds. So a kernel that runs
 longer than a turn, and sees no gap between two readings of the clock, has shared the GPU with
 nobody. This asks no other process for anything, so it also finds what the driver's lock does not
 know of: work of a second copy of the driver's library, or behind an answer that was forged. It runs
 beside the judge's references, on one SM.
+
+The second stores each SM's counter of cycles, which goes on whoever computes: two readings tell at
+what clock the SMs ran in between, and no worker is asked.
 """
 
 from __future__ import annotations
@@ -44,36 +49,89 @@ again:
     ret;
 }
 """
+#: Stores `%clock64` of the SM that a block is on to its place in `out`; some blocks for each SM.
+MOST_SMS, BLOCKS = 256, 1024
+SM_CYCLES = b"""
+.version 7.0
+.target sm_70
+.address_size 64
+.visible .entry sm_cycles(.param .u64 out)
+{
+    .reg .u64 %out, %now, %place;
+    .reg .u32 %sm;
+    .reg .pred %beyond;
+    mov.u32 %sm, %smid;
+    setp.ge.u32 %beyond, %sm, 256;
+    @%beyond ret;
+    ld.param.u64 %out, [out];
+    cvta.to.global.u64 %out, %out;
+    mul.wide.u32 %place, %sm, 8;
+    add.u64 %out, %out, %place;
+    mov.u64 %now, %clock64;
+    st.global.u64 [%out], %now;
+    ret;
+}
+"""
 
 
-class Watch:
-    """The kernel, loaded into the judge's context: `begin`, work, synchronise, `longest_gap_ms`."""
+class _Kernel:
+    """A kernel of one thread a block, loaded into the judge's context."""
 
-    def __init__(self) -> None:
+    def __init__(self, ptx: bytes, name: bytes) -> None:
         torch.zeros(1, device="cuda")  # makes torch's primary context current on this thread
         self._driver: Any = ctypes.CDLL("libcuda.so.1")
         module, self._kernel = ctypes.c_void_p(), ctypes.c_void_p()
-        self._call("cuModuleLoadData", ctypes.byref(module), PTX)
-        self._call("cuModuleGetFunction", ctypes.byref(self._kernel), module, b"longest_gap")
+        self._call("cuModuleLoadData", ctypes.byref(module), ptx)
+        self._call("cuModuleGetFunction", ctypes.byref(self._kernel), module, name)
+
+    def launch(self, stream: torch.cuda.Stream, blocks: int, *numbers: int) -> None:
+        """Queue it; `numbers`: its parameters, 64 bits each."""
+        values = [ctypes.c_uint64(number) for number in numbers]
+        arguments = (ctypes.c_void_p * len(values))(
+            *(ctypes.cast(ctypes.byref(value), ctypes.c_void_p) for value in values)
+        )
+        shape = [ctypes.c_uint(size) for size in (blocks, 1, 1, 1, 1, 1)]  # grid and block
+        on = ctypes.c_void_p(stream.cuda_stream)
+        self._call("cuLaunchKernel", self._kernel, *shape, ctypes.c_uint(0), on, arguments, None)
+
+    def _call(self, name: str, *args: Any) -> None:
+        code = getattr(self._driver, name)(*args)
+        if code:
+            raise RuntimeError(f"{name}: CUDA error {code}")
+
+
+class Watch:
+    """Of the longest gap: `begin`, work, synchronise, `longest_gap_ms`."""
+
+    def __init__(self) -> None:
+        self._kernel = _Kernel(PTX, b"longest_gap")
         self._stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
         self._gap_ns = torch.zeros(1, dtype=torch.int64, device="cuda")
 
     def begin(self) -> None:
         """Start watching, on a stream of its own, beside whatever is queued next."""
-        out, duration = ctypes.c_uint64(self._gap_ns.data_ptr()), ctypes.c_uint64(WATCH_NS)
-        arguments = (ctypes.c_void_p * 2)(
-            *(ctypes.cast(ctypes.byref(a), ctypes.c_void_p) for a in (out, duration))
-        )
-        one = [ctypes.c_uint(1)] * 6  # grid and block
-        stream = ctypes.c_void_p(self._stream.cuda_stream)
-        self._call("cuLaunchKernel", self._kernel, *one, ctypes.c_uint(0), stream, arguments, None)
+        self._kernel.launch(self._stream, 1, self._gap_ns.data_ptr(), WATCH_NS)
 
     def longest_gap_ms(self) -> float:
         """How long the GPU was away at a stretch; waits for the kernel's end."""
         self._stream.synchronize()
         return float(self._gap_ns.item()) / 1e6
 
-    def _call(self, name: str, *args: Any) -> None:
-        code = getattr(self._driver, name)(*args)
-        if code:
-            raise RuntimeError(f"{name}: CUDA error {code}")
+
+class SmCycles:
+    """Readings of all SMs' counters of cycles, each into a row of its own; allocates once."""
+
+    def __init__(self, most: int) -> None:
+        self._kernel = _Kernel(SM_CYCLES, b"sm_cycles")
+        self._rows = torch.zeros(most, MOST_SMS, dtype=torch.int64, device="cuda")
+
+    def read(self, row: int) -> None:
+        """Queue a reading on the current stream."""
+        self._kernel.launch(torch.cuda.current_stream(), BLOCKS, self._rows[row].data_ptr())
+
+    def since_first(self, readings: int) -> list[float]:
+        """Cycles from the first of so many readings to each, as half of the SMs have more; or 0."""
+        rows = self._rows[:readings].cpu()
+        run = (rows > 0).all(dim=0)
+        since = (rows - rows[:1])[:, run].double()
+        return since.median(dim=1).values.tolist() if bool(run.any()) else [0.0] * readings

@@ -23,9 +23,7 @@ class Reference:
 
     contract: torch.Tensor  # [B, H, S, D], the case's dtype
     exact: torch.Tensor  # float32: [B, H, S, D], or [N, D] of the rows below
-    rows: torch.Tensor | None = (
-        None  # [N] flat (batch, head, row) indices, None when `exact` is whole
-    )
+    rows: torch.Tensor | None = None  # [N] flat (batch, head, row), None when `exact` is whole
     scaled: bool = False  # differences count in units of the reference's own size
 
     @property

@@ -11,13 +11,13 @@ then.
 
 So two checks tell how long the calls between them took, by a clock that no worker sees. A worker
 that counts a call which it has not made has no answer to it at the next check, and there is none
-that it could have kept: no two calls have the same inputs (harness/process/cuda/windows.py). What a
-check takes, the GPU's changing between two processes included, is in the time.
+that it could have kept: no two calls have the same inputs (harness/process/cuda/arena_layout.py).
+What a check takes, the GPU's changing between two processes included, is in the time.
 
 Who leaves calls out and counts on beyond them needs answers to the last `ring - 1` of those that it
 tells: it stands still while it makes these, then leaps. So two checks must be as far apart in calls
-as in time, whether 2 ms lie between them or 300: a leap at any rate is uneven at some distance, and
-no moment is known to be safe.
+as in time, or in cycles of the SMs, whether 2 ms lie between them or 300 (measure/evenness.py): a
+leap at any rate is uneven at some distance, and hardly a moment is known to be safe.
 
 Without shared device memory, on a CPU, nobody can read meanwhile: the stretch is cut into
 legs of `ring` calls, and results of every call of each leg are compared.
@@ -28,7 +28,7 @@ from __future__ import annotations
 import random
 import select
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import pairwise
@@ -36,6 +36,7 @@ from typing import Any
 
 import torch
 
+from harness.judge.alone import SmCycles
 from harness.judge.burst import (
     WorkerGone,
     WorkerLink,
@@ -46,22 +47,18 @@ from harness.judge.burst import (
 )
 from harness.judge.inputs import Inputs
 from harness.judge.sampled import Sampled
-from harness.process.cuda.arena_layout import nbytes
+from harness.process.cuda.arena_layout import Run, nbytes, runs, windows
 from harness.process.cuda.driver import CudaDriver, timer
 from harness.process.cuda.shared_memory import DTYPES
-from harness.process.cuda.windows import Run, runs, windows
 from harness.process.messages import StretchReport, WorkerReply
-from harness.schema import Status
+from harness.schema import MOST_PAUSES, Pause, Status
 
-#: From one spot check to the next: every octave of pauses is as likely as the others.
-SHORTEST_S, LONGEST_S = 0.002, 0.3
+#: From one spot check to the next: every octave of pauses is as frequent as the others, so that
+#: each entrant is looked at, and held up by it, about as often.
+SHORTEST_S, LONGEST_S, OCTAVES = 0.002, 0.3, 8
 FEWEST_LONGEST = 10  # pauses in a stretch
-MOST_CHECKS = 120
-SWITCH_MS, CLOCK_PCT = 1.0, 3.0  # what a check may cost the calls beside it, what a clock may drift
-MOST_UNEVEN, MOST_BLIND = 0.2, 0.5  # of the checks that count
-#: Fewer are no evidence: of some six checks in 1 s one or two saw a leap, in 4 of 18 stretches of
-#: honest kernels on one H200.
-FEWEST_LEAPS = 3
+MOST_BLIND = 0.5  # of the checks that count
+SLOWEST_MHZ, FASTEST_MHZ = 200.0, 5000.0
 CALLS_A_CHECK = 4  # of those whose results are intact
 CPU_CLAIM_PCT, CPU_FLOOR_MS = 30.0, 10.0  # of messages and a scheduler; a CPU is never ranked
 FEWEST_CALLS = 3  # between the first check that counts and the last
@@ -87,6 +84,7 @@ class SpotCheck:
     done: int
     after: int
     number: int  # of its words
+    cycles: float = 0.0  # of an SM since the first check; 0: not counted
 
     def intact(self, ring: int) -> range:
         """Numbers of the calls whose results stayed as they were while words of them were read."""
@@ -139,7 +137,7 @@ class Counted:
     until_s: float
     judge_pct: float = 0.0  # of the time that spot checks took
     first_ms: float = 0.0  # of one of the calls before
-    uneven: float = 0.0  # share of the checks up to which it did not count on evenly
+    pauses: tuple[Pause, ...] = ()
     blind: float = 0.0  # share of the checks at which no result was complete
 
 
@@ -167,11 +165,12 @@ def run_stretch(link: WorkerLink, asked: Asked, timeout_s: float) -> StretchRepo
 
 
 def _gpu(link: WorkerLink, asked: Asked, timeout_s: float) -> StretchReport:
-    checker = _SpotChecker(link, asked, MOST_CHECKS)
+    checker = _SpotChecker(link, asked, MOST_PAUSES)
     rng, deadline = random.SystemRandom(), time.monotonic() + timeout_s
+    pauses = pauses_s(asked.seconds, rng)
     link.send(asked.message)
     while time.monotonic() < deadline:
-        if select.select([link.sock], [], [], pause_s(asked.seconds, rng))[0]:
+        if select.select([link.sock], [], [], next(pauses))[0]:
             break
         checker.check()
     reply = link.answer("stretch", max(0.1, deadline - time.monotonic()))
@@ -179,12 +178,13 @@ def _gpu(link: WorkerLink, asked: Asked, timeout_s: float) -> StretchReport:
     if len(reply.calls_ms) != 1:
         said = f"{len(reply.calls_ms)} times for one stretch"
         raise WorkerGone(Status.INVALID_SUBMISSION, said)
-    seen = counted(checker.checks, asked, reply.calls_ms[0])
+    checks = checker.with_cycles()
+    seen = counted(checks, asked, reply.calls_ms[0])
     if seen is None:
         said = "too few calls were seen between its first third and its end: ask for more seconds"
         return StretchReport(status=Status.UNSTABLE, message=said)
     verified, ring = Verified(), asked.inputs.calls
-    for check in checker.checks:
+    for check in checks:
         some = check.intact(ring)
         if check.done > asked.calls:
             said = f"counts {check.done} calls of {asked.calls}"
@@ -194,10 +194,12 @@ def _gpu(link: WorkerLink, asked: Asked, timeout_s: float) -> StretchReport:
     return _report(seen, verified)
 
 
-def pause_s(seconds: float, rng: random.Random) -> float:
-    """From one check to the next in a stretch of so many `seconds`."""
+def pauses_s(seconds: float, rng: random.Random) -> Iterator[float]:
+    """From each check to the next in a stretch of so many `seconds`: of each octave as many."""
     longest_s = max(LONGEST_S, seconds / FEWEST_LONGEST)
-    return float(SHORTEST_S * (longest_s / SHORTEST_S) ** rng.random())
+    while True:
+        for place in rng.sample(range(OCTAVES), OCTAVES):
+            yield SHORTEST_S * (longest_s / SHORTEST_S) ** ((place + rng.random()) / OCTAVES)
 
 
 def counted(checks: Sequence[SpotCheck], asked: Asked, claimed_ms: float) -> Counted | None:
@@ -218,24 +220,18 @@ def counted(checks: Sequence[SpotCheck], asked: Asked, claimed_ms: float) -> Cou
         until_s=last.at_s,
         judge_pct=100 * sum(check.took_ms for check in inside[1:]) / elapsed_ms,
         first_ms=max(0.0, first.at_ms - START_MS) / max(1, first.done),
-        uneven=uneven(inside),
+        pauses=tuple(pause(*pair) for pair in pairwise(inside)),
         blind=sum(not check.intact(asked.inputs.calls) for check in inside) / len(inside),
     )
 
 
-def uneven(checks: Sequence[SpotCheck]) -> float:
-    """Share of the checks whose calls, counted from the one before, do not fit the time passed.
-
-    Time is what was the worker's: without what the checks themselves took.
-    """
-    pairs = list(pairwise(checks))
-    spent_ms = [b.at_ms - a.at_ms - a.took_ms for a, b in pairs]
-    made = [b.done - a.done for a, b in pairs]
-    call_ms = sum(spent_ms) / sum(made)
-    allowed_ms = [call_ms + SWITCH_MS + CLOCK_PCT / 100 * spent for spent in spent_ms]
-    off_ms = [abs(n * call_ms - spent) for n, spent in zip(made, spent_ms, strict=True)]
-    leaps = sum(off > allowed for off, allowed in zip(off_ms, allowed_ms, strict=True))
-    return leaps / len(pairs) if leaps >= FEWEST_LEAPS else 0.0
+def pause(earlier: SpotCheck, later: SpotCheck) -> Pause:
+    """Between two checks, without what the first of them took; a clock nobody has is not known."""
+    passed_ms = later.at_ms - earlier.at_ms
+    sm_mhz = (later.cycles - earlier.cycles) / passed_ms / 1e3 if passed_ms > 0 else 0.0
+    known = SLOWEST_MHZ < sm_mhz < FASTEST_MHZ
+    spent_ms = max(0.0, passed_ms - earlier.took_ms)
+    return Pause(round(spent_ms, 3), later.done - earlier.done, round(sm_mhz, 1) if known else 0.0)
 
 
 class _SpotChecker:
@@ -249,10 +245,11 @@ class _SpotChecker:
         self._flag, self._driver = link.outputs.flag_word, CudaDriver()
         self._flag.zero_()
         self._counts = torch.zeros(2, dtype=torch.int32, device=self._flag.device)
+        self._cycles = SmCycles(most)
         self._latch, self._turn = torch.zeros(1, dtype=torch.int32).pin_memory(), 0
         self._zero, self._read, self._end = (timer() for _ in range(3))
         self._zero.record()
-        self._take(self.sampled[0])  # whatever is used for the first time is used now
+        self._take(0)  # whatever is used for the first time is used now
         torch.cuda.synchronize()
 
     def check(self) -> None:
@@ -260,14 +257,19 @@ class _SpotChecker:
         if len(self.checks) == len(self.sampled):
             return
         number = len(self.checks)
-        self._take(self.sampled[number])
+        self._take(number)
         self._end.synchronize()
         at_s = time.monotonic()
         done, after = self._counts.tolist()
         at_ms, took_ms = self._zero.elapsed_time(self._read), self._read.elapsed_time(self._end)
         self.checks.append(SpotCheck(at_ms, took_ms, at_s, done, after, number))
 
-    def _take(self, sampled: Sampled) -> None:
+    def with_cycles(self) -> list[SpotCheck]:
+        """All checks; copies what the SMs counted, so once nobody is timed."""
+        counted = self._cycles.since_first(len(self.checks))
+        return [replace(check, cycles=n) for check, n in zip(self.checks, counted, strict=True)]
+
+    def _take(self, number: int) -> None:
         """Queue all of a check behind a word of the host's, so that it happens at once.
 
         The GPU may be the worker's for 2 ms more; the first copy waits for it, an event would not.
@@ -276,7 +278,8 @@ class _SpotChecker:
         self._driver.wait_value(self._latch.data_ptr(), self._turn)
         self._counts[0:1].copy_(self._flag)
         self._read.record()
-        sampled.take()
+        self._cycles.read(number)
+        self.sampled[number].take()
         self._counts[1:2].copy_(self._flag)
         self._end.record()
         self._latch[0] = self._turn
@@ -417,9 +420,6 @@ def _report(seen: Counted, verified: Verified) -> StretchReport:
     elif seen.first_ms > seen.latency_ms * (1 + FIRST_PCT / 100):
         status = Status.UNSTABLE
         message = f"{seen.first_ms:.4g} ms a call in its first third, then {seen.latency_ms:.4g}"
-    elif seen.uneven > MOST_UNEVEN:
-        status = Status.UNSTABLE
-        message = f"counts its calls by leaps, as {seen.uneven:.0%} of the checks saw"
     elif not verified.checked or seen.blind > MOST_BLIND:
         status = Status.UNSTABLE
         message = "its results were never complete when they were read"
@@ -432,6 +432,7 @@ def _report(seen: Counted, verified: Verified) -> StretchReport:
         checked=verified.checked,
         rel_l2=verified.rel_l2,
         judge_pct=min(100.0, seen.judge_pct),
+        pauses=seen.pauses,
         since_s=seen.since_s,
         until_s=seen.until_s,
     )

@@ -43,6 +43,7 @@ class Monitor:
     def __init__(self, machine: Machine) -> None:
         self._lib: ModuleType | None = None
         self._handle: Any = None
+        self.card_gib = machine.memory_gib
         if machine.has_gpu:
             import pynvml
 

@@ -2,8 +2,9 @@
 
 pip compiles what it installs. uv and many images do not, and where nobody may write beside the
 sources Python compiles torch's thousand files at every start again: 2 to 3 s of 4, measured on one
-H200's host (docs/write-a-cuda-kernel.md). Then these two processes keep a cache of their own. No
-worker reads it or writes to it; Python itself compares it with each source's time and size.
+H200's host (docs/write-a-cuda-kernel.md). Then these two processes keep a cache of their own, and
+so does the engine where Python was told to write none (PYTHONDONTWRITEBYTECODE, as many images do).
+No worker reads it or writes to it; Python itself compares it with each source's time and size.
 """
 
 from __future__ import annotations
@@ -19,11 +20,13 @@ FOLDER = Path.home() / ".cache" / "attnboard" / "bytecode"
 
 
 def compiled(package: str = "torch") -> bool:
-    """Whether `package` has bytecode where this Python looks for it, or is not there at all."""
+    """Whether `package` has bytecode beside its source, or is not there at all."""
     found = importlib.util.find_spec(package)
     if found is None or found.origin is None:
         return True
-    return Path(importlib.util.cache_from_source(found.origin)).is_file()
+    source = Path(found.origin)
+    kept = source.with_name("__pycache__") / f"{source.stem}.{sys.implementation.cache_tag}.pyc"
+    return kept.is_file()
 
 
 def with_cache(
@@ -33,6 +36,12 @@ def with_cache(
     if compiled(package) or not _ours(folder):
         return {**env, "PYTHONDONTWRITEBYTECODE": "1"}
     return {**env, "PYTHONDONTWRITEBYTECODE": "", "PYTHONPYCACHEPREFIX": str(folder)}
+
+
+def use_cache(package: str = "harness", folder: Path = FOLDER) -> None:
+    """The same for this process, if it may write no bytecode and `package` has none."""
+    if sys.dont_write_bytecode and not compiled(package) and _ours(folder):
+        sys.dont_write_bytecode, sys.pycache_prefix = False, str(folder)
 
 
 def leave_cache() -> None:

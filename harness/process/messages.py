@@ -21,7 +21,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationErr
 from harness.errors import WireError
 from harness.process.text import cut, plain_text, shown
 from harness.process.wire import Message
-from harness.schema import MOST_CALLS, Case, Error, Status
+from harness.schema import MOST_CALLS, MOST_PAUSES, Case, Error, Pause, Status
 from harness.schema.mismatch import Mismatch
 
 MOST_LINES = 64
@@ -108,6 +108,7 @@ class StretchReport(BurstReport):
     calls: Annotated[int, Field(ge=0, lt=1 << 31)] = 0
     checked: Annotated[int, Field(ge=0, lt=1 << 31)] = 0
     judge_pct: Annotated[float, Field(ge=0, le=100, allow_inf_nan=False)] = 0.0
+    pauses: Annotated[tuple[Pause, ...], Field(strict=False, max_length=MOST_PAUSES)] = ()
     since_s: Moment = 0.0
     until_s: Moment = 0.0
     """The calls that count, on the monotonic clock that all processes of a machine share."""

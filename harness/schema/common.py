@@ -22,6 +22,7 @@ Count = Annotated[int, Field(ge=0, le=1_000_000)]
 Limit = Annotated[float, Field(gt=0, le=1e6)]  # seconds or GiB; an infinite one is no limit
 MOST_BLOCKS = 10_000
 MOST_CALLS = 64  # of a burst
+MOST_PAUSES = 120  # between the spot checks of a stretch
 #: Also a path below a folder: no part of it leads upwards.
 NAME_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9_.-]*(/[A-Za-z0-9_][A-Za-z0-9_.-]*)*$"
 MOST_NAME = 80

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Annotated, Literal
+from typing import Annotated, Literal, NamedTuple
 
 from pydantic import BeforeValidator, Field, model_validator
 
 from harness.schema.common import (
     MOST_BLOCKS,
     MOST_CALLS,
+    MOST_PAUSES,
     Count,
     Finite,
     Frozen,
@@ -112,6 +113,14 @@ class Energy(Frozen):
     high_j: Finite
 
 
+class Pause(NamedTuple):
+    """Between two spot checks of a stretch."""
+
+    spent_ms: Length  # that were the worker's, by the judge's clock
+    calls: Count
+    sm_mhz: Length  # mean clock of the SMs meanwhile, by their own counters; 0: not known
+
+
 class Sustained(Frozen):
     """One stretch: an entrant's calls back to back; of them the last two thirds count.
 
@@ -126,6 +135,7 @@ class Sustained(Frozen):
     claimed_ms: Timed | None = None  # the same by the worker's events
     tflops: Positive | None = None
     judge_pct: Length = 0.0  # of the time that the judge's spot checks took
+    pauses: tuple[Pause, ...] = Field(default=(), max_length=MOST_PAUSES)
     clock_mhz: Positive | None = None  # mean SM clock
     power_w: Positive | None = None  # mean of the whole board, idle power included
     joules_per_call: Positive | None = None  # None: no counter, or it hardly moved

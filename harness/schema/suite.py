@@ -162,7 +162,7 @@ class Suite(Frozen):
     blocks: int = Field(default=20, ge=1, le=MOST_BLOCKS)
     warmup_blocks: int = Field(default=2, ge=0, le=100)
     heat_ms: float = Field(default=0, ge=0, le=1000)  # trusted work before each timed burst
-    hidden: int = Field(default=0, ge=0, le=8)  # shapes a headdim that each run draws by itself
+    hidden: int = Field(default=0, ge=0, le=16)  # shapes a headdim that each run draws by itself
     #: Of an entrant's calls back to back, behind the blocks of a case; 0: no such stretch.
     sustained_s: float = Field(default=0, ge=0, le=MOST_SUSTAINED_S)
     limits: Limits = Limits()

@@ -246,7 +246,7 @@ def serve(sock: socket.socket, args: argparse.Namespace, manifest: Manifest) -> 
             wait_for_cubins(sock, args.device, turn)
         function = load_function(folder, manifest, args.function)
         if args.device == "cuda":
-            open_context(turn)
+            open_context(sock, turn)
         worker = Worker(function, folder, args.device, partial(wire.send, sock))
     except BaseException as cause:
         wire.receive(sock)
@@ -265,10 +265,10 @@ def serve(sock: socket.socket, args: argparse.Namespace, manifest: Manifest) -> 
         wire.send(sock, reply)
 
 
-def open_context(turn: float) -> None:
-    """While the judge and the others still start, but not before it is this worker's turn."""
+def open_context(sock: socket.socket, turn: float) -> None:
+    """While the judge and the others still start: at its turn, or when the judge speaks to it."""
     if not torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
-        time.sleep(max(0.0, turn - time.monotonic()))
+        select.select([sock], [], [], max(0.0, turn - time.monotonic()))
     torch.zeros(1, device="cuda")
 
 
@@ -280,7 +280,7 @@ def wait_for_cubins(sock: socket.socket, device: str, turn: float) -> None:
     from harness.worker.cuda import source
 
     if device == "cuda":
-        open_context(turn)
+        open_context(sock, turn)
         source.get_ready()
     select.select([sock], [], [])
 

@@ -62,9 +62,7 @@ def _only_compile(arch: int) -> None:
         """Every configuration that the search will try, and no search."""
         self.nargs = dict(zip(self.arg_names, args, strict=False))
         for config in self.prune_configs(options):
-            with contextlib.suppress(
-                Exception
-            ):  # one that does not fit is skipped by the search too
+            with contextlib.suppress(Exception):  # the search skips what does not fit, too
                 chosen = {**options, **config.all_kwargs()}
                 if config.pre_hook is not None:
                     config.pre_hook({**self.nargs, **chosen})

@@ -10,10 +10,9 @@ from typing import Any
 
 import torch
 
-from harness.process.cuda.arena_layout import nbytes
+from harness.process.cuda.arena_layout import nbytes, runs, windows
 from harness.process.cuda.driver import timer
 from harness.process.cuda.shared_memory import DTYPES, Arena
-from harness.process.cuda.windows import runs, windows
 
 Keep = Callable[[Any, int], None]  # takes a result and the number of its call
 

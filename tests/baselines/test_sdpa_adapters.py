@@ -134,27 +134,6 @@ def test_any_other_error_passes_through(load, monkeypatch, name):
         module.custom_attention_forward(OnGpu(), OnGpu(), OnGpu())
 
 
-@pytest.mark.parametrize("name", ["mask_off_by_one", "wrong_layout"])
-def test_the_wrong_baselines_are_wrong(load, name):
-    """Right shape and dtype, finite, and far beyond the gate: that is what makes them a test."""
-    forward = load(f"tests/bad_baselines/{name}.py").custom_attention_forward
-    torch.manual_seed(0)
-    q, k, v = (torch.randn(2, 3, 64, 16, dtype=torch.float16) for _ in range(3))
-    out = forward(q, k, v)
-    assert out.shape == q.shape
-    assert out.dtype == q.dtype
-    assert out.isfinite().all()
-    assert (out - reference(q, k, v, True, 0.25)).abs().max() > 0.1
-
-
-def test_the_mask_is_off_by_one_only_where_there_is_a_mask(load):
-    forward = load("tests/bad_baselines/mask_off_by_one.py").custom_attention_forward
-    torch.manual_seed(0)
-    q, k, v = (torch.randn(1, 2, 64, 16, dtype=torch.float16) for _ in range(3))
-    out = forward(q, k, v, causal=False)
-    assert (out - reference(q, k, v, False, 0.25)).abs().max() < 2e-3
-
-
 FILES = {"fa3": {"flash_attn_interface.py": ""}}
 INSTALL = {"fa3": "pip install flash-attn-3"}
 FA4 = {"flash_attn/__init__.py": "", "flash_attn/cute/__init__.py": ""}

@@ -1,4 +1,7 @@
-"""benchmarks/hopper_ladder.py without a GPU: the table, a child that hangs or dies, what the sanitizer said."""
+"""benchmarks/hopper_ladder.py without a GPU: the table, a child that hangs or dies, what the sanitizer said.
+
+hopper_checks_gpu.py on a CPU: a kernel that is right passes, one that is wrong once does not.
+"""
 
 from __future__ import annotations
 
@@ -163,3 +166,83 @@ def test_a_wrong_output_of_a_burst_is_told_with_its_seed(tmp_path, monkeypatch, 
     args.bursts = 11
     assert hopper_ladder.bursts(args, tmp_path / "log") == 1  # as are bursts
     assert burst_table(Findings()).count("\n") == 0
+
+
+# --------------------------------------------------------------------------- hopper_checks_gpu
+
+SHAPE = (2, 3, 96, 64)
+CALLS = 6  # of a burst
+
+
+@pytest.fixture(scope="module")
+def checks():
+    """hopper_checks_gpu, on a CPU."""
+    found = pytest.importorskip("hopper_checks_gpu")
+    assert found.CALLS == CALLS
+    return found
+
+
+def right(q, k, v, causal=True, scale=None):
+    from hopper_checks_gpu import attention
+
+    return attention(q, k, v, causal, q.shape[3] ** -0.5 if scale is None else scale).half()
+
+
+class WrongOnce:
+    """One element of one row is off in the call with number `at`."""
+
+    def __init__(self, at, value):
+        self.at, self.value, self.calls = at, value, 0
+
+    def __call__(self, q, k, v, causal=True, scale=None):
+        out = right(q, k, v, causal, scale)
+        if self.calls == self.at:
+            out[..., -1, -1, 5] += self.value
+        self.calls += 1
+        return out
+
+
+def last(function, count=3):
+    from hopper_checks_gpu import bursts
+
+    *_, known = bursts(function, right, SHAPE, count, "cpu")
+    return known
+
+
+@pytest.mark.usefixtures("checks")
+def test_right_outputs_are_counted():
+    known = last(right)
+    assert (known["wrong"], known["bursts"], known["outputs"]) == (0, 3, 3 * CALLS)
+    assert known["wrong_bursts"] == []
+    assert known["float64"] < 1e-3
+
+
+@pytest.mark.parametrize("value", [0.01, float("nan"), float("inf")])
+@pytest.mark.parametrize(("at", "wrong"), [(CALLS, CALLS), (CALLS + 2, 1)])
+@pytest.mark.usefixtures("checks")
+def test_one_wrong_element_is_found(at, wrong, value):
+    """In the first call of a burst all its outputs count as wrong, in a later one that call alone."""
+    known = last(WrongOnce(at, value))
+    assert known["wrong_bursts"] == [1]
+    assert known["wrong"] == wrong
+
+
+@pytest.mark.usefixtures("checks")
+def test_inputs_are_new_in_each_burst():
+    seen = []
+
+    def remember(q, k, v, causal=True):
+        seen.append(q.sum().item())
+        return right(q, k, v)
+
+    last(remember, 4)
+    assert len(set(seen)) == 4
+
+
+def test_small_shapes_tell_what_is_wrong(checks):
+    told = []
+    functions = {"good": right, "bad": WrongOnce(1, 40.0)}
+    assert not checks.small(functions, lambda **message: told.append(message), [64], "cpu")
+    wrong = [message for message in told if "small" in message]
+    assert [(each["small"], each["case"]) for each in wrong] == [("bad", checks.SMALL[1][0])]
+    assert checks.small({"good": right}, lambda **message: None, [64], "cpu")

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import numpy as np
 
+from harness.board.record import file_name
 from harness.measure import stats
 from harness.measure.verdict import speedup_of
 from harness.schema import Case, Error, Kind, Machine, Result, Sample, Status, Sustained, Telemetry
@@ -49,6 +50,14 @@ def times(
     own = rng.normal(0, noise, len(shared))
     return {
         block: scale_ms * float(np.exp(shared[block] + own[block])) for block in range(len(own))
+    }
+
+
+def record_files(results: Iterable[Result]) -> dict[tuple[str, str, str], str]:
+    """Run, entry, GPU → the file that a run writes, as page.Files has it."""
+    return {
+        (r.run, r.entry, r.gpu): f"{r.machine.slug}/{file_name(r.date, r.suite, r.run)}"
+        for r in results
     }
 
 

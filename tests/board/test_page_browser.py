@@ -1,8 +1,12 @@
-"""leaderboard.html in a real Chromium: looked at, clicked, typed into, on a desk and on a phone."""
+"""leaderboard.html in a real Chromium: looked at, clicked, typed into, on a desk and on a phone.
+
+python -m tests.board.test_page_browser leaderboard.html docs/images    its photographs for docs/
+"""
 
 from __future__ import annotations
 
 import shutil
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -13,7 +17,7 @@ from harness.board.rank import leaderboard
 from harness.board.render import page
 from harness.measure.stats import Interval
 from harness.schema import Error, Status
-from tests.board.factory import CPU, SUITE_SHA, result, run_of
+from tests.board.factory import CPU, SUITE_SHA, record_files, result, run_of
 
 pytestmark = pytest.mark.browser
 
@@ -102,7 +106,9 @@ def address(tmp_path_factory: pytest.TempPathFactory) -> str:
         "fast": "submissions/fast",
         "fast/steps/02_early": "submissions/fast/steps/02_early.cu",
     }
-    files = page.Files(home="../", results="../results/", folders=folders)
+    files = page.Files(
+        "leaderboard.md", "../results/", "../", folders=folders, records=record_files(results)
+    )
     notes = {"fast": NOTES, "slow": NASTY}
     text = page.render(leaderboard(results), past, notes, files)
     path.write_text(text, encoding="utf-8")
@@ -551,3 +557,28 @@ def test_axe_finds_nothing(tab: object, panel: bool) -> None:
             summary.click()
     found = axe.Axe().run(tab).response["violations"]
     assert [(one["id"], one["nodes"][0]["html"]) for one in found] == []
+
+
+#: name, height, open the first entry's panel
+PICTURES = (("page-light", 860, False), ("panel", 900, True))
+
+
+def take_pictures(board: Path, folder: Path) -> None:
+    """Write one PNG per line of PICTURES."""
+    from playwright.sync_api import sync_playwright
+
+    folder.mkdir(parents=True, exist_ok=True)
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
+        for name, height, panel in PICTURES:
+            tab = browser.new_page(viewport={"width": 1280, "height": height}, color_scheme="light")
+            tab.goto(board.resolve().as_uri())
+            if panel:
+                tab.locator("#table tbody tr[tabindex]").first.click()
+            tab.screenshot(path=folder / f"{name}.png", animations="disabled")
+            tab.close()
+        browser.close()
+
+
+if __name__ == "__main__":
+    take_pictures(Path(sys.argv[1]), Path(sys.argv[2]))

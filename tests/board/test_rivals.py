@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 
 from harness.board import export
-from harness.board.kernel_class import SAME_BITS, classify
 from harness.board.rank import Board, Row, leaderboard
 from harness.board.render import markdown, page, picture
 from harness.board.render.heat_map import heat_map, loss_words, maps, summary, text_lines
+from harness.board.rivals import SAME_BITS, classify
 from harness.catalog.suites import load_suite
 from harness.cli.terminal import Terminal
 from harness.schema import Case, Kind, Result, Status

@@ -17,20 +17,19 @@ from typing import Any
 
 import pytest
 
-from benchmarks.generate_submissions import generate
+from benchmarks.many_gpus import generate
 from benchmarks.null_unit import row
 from harness import PROTOCOL
 from harness.board import record
 from harness.board.store import Store
-from harness.campaign import devices
+from harness.campaign import node
 from harness.campaign.campaign import MOST_NOTES, RETRIES, Campaign
 from harness.campaign.executor import Told, gone
 from harness.campaign.local import COMMAND, Local
 from harness.campaign.node import offers, wants
-from harness.campaign.placement import Placement
+from harness.campaign.placement import Placement, recorded_in
 from harness.campaign.unit import Unit, misfit, plan_units, to_text
 from harness.catalog.request import Request, resolve
-from harness.cli.dispatch import recorded_in
 from harness.cli.main import parse_args
 from harness.cli.run_options import placement_of
 from harness.errors import UnavailableError, UsageError
@@ -255,20 +254,20 @@ def test_resume_elsewhere_needs_to_know_the_gpu() -> None:
 def test_gpus_of_one_kind_are_chosen(monkeypatch: pytest.MonkeyPatch) -> None:
     small = H200.model_copy(update={"gpu": "NVIDIA L4", "memory_gib": 22.5})
     host = [H200, small, H200, H200]
-    monkeypatch.setattr(devices, "gpu_uuids", lambda: ["GPU-a", "GPU-b", "GPU-c", "GPU-d"])
-    monkeypatch.setattr(devices, "inspect_machine", lambda index: host[index])
+    monkeypatch.setattr(node, "gpu_uuids", lambda: ["GPU-a", "GPU-b", "GPU-c", "GPU-d"])
+    monkeypatch.setattr(node, "inspect_machine", lambda index: host[index])
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
 
     def big(machine: Machine) -> bool:
         return machine.slug == "nvidia-h200"
 
-    assert devices.choose_gpus(None, fits=big) == ["0", "2", "3"]
-    assert devices.choose_gpus(1, 1, big) == ["2"]
+    assert node.choose_gpus(None, fits=big) == ["0", "2", "3"]
+    assert node.choose_gpus(1, 1, big) == ["2"]
     with pytest.raises(UsageError, match="3 such GPUs"):
-        devices.choose_gpus(4, fits=big)
+        node.choose_gpus(4, fits=big)
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "1")
     with pytest.raises(UnavailableError, match="none of 1"):
-        devices.choose_gpus(None, fits=big)
+        node.choose_gpus(None, fits=big)
 
 
 CASE = Case(name="one", batch=1, heads=2, seqlen=48, headdim=64, burst=2)

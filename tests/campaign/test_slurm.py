@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import pickle
 import re
 from pathlib import Path
 from typing import Any
@@ -57,6 +58,22 @@ def test_a_pipe_in_the_place_of_events_holds_nobody_up(tmp_path: Path) -> None:
     engine, job = slurm(tmp_path), MagicMock(offset=0, events=tmp_path / "pipe")
     os.mkfifo(job.events)
     assert engine._read(job) == []
+
+
+def test_a_result_that_a_node_wrote_is_never_loaded(tmp_path: Path) -> None:
+    from submitit.local.local import LocalJob
+
+    from harness.campaign.slurm import _ending
+
+    class Order:
+        def __reduce__(self) -> Any:
+            return os.mkdir, (tmp_path / "carried out",)
+
+    job: LocalJob[Any] = LocalJob(tmp_path, "7")
+    job.paths.result_pickle.write_bytes(pickle.dumps(("error", Order())))
+    why = _ending(job)
+    assert "job 7 ended as FINISHED" in why and str(job.paths.stderr) in why
+    assert not (tmp_path / "carried out").exists()
 
 
 def test_a_link_in_the_place_of_events_leads_nowhere(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from harness.catalog import compiler_flags
 from harness.catalog.launch_spec import check_expression, parse_launch
-from harness.worker.cuda.expression import evaluate
+from harness.worker.cuda.instances import evaluate
 from harness.worker.cuda.nvrtc import CudaSourceError
 from harness.worker.cuda.promises import builds_of
 

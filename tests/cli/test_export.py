@@ -233,7 +233,7 @@ def test_verify_judges_the_evidence_with_a_checkout(pair: Path) -> None:
     assert "CANNOT: triton_backward was exported without a row" in done.stdout
 
 
-def test_verify_judges_the_run_of_the_first_board(pair: Path, tmp_path: Path) -> None:
+def test_verify_judges_each_run_of_the_first_board(pair: Path, tmp_path: Path) -> None:
     copy = shutil.copytree(pair, tmp_path / "copy")
     lines = (copy / PACKAGE / "forward.jsonl").read_bytes()
     later = record.parse(lines.splitlines()[0]).model_copy(
@@ -243,6 +243,12 @@ def test_verify_judges_the_run_of_the_first_board(pair: Path, tmp_path: Path) ->
     (copy / PACKAGE / "forward.jsonl").write_bytes(lines + path.read_bytes())
     done = python(copy, "-m", PACKAGE, "verify", "--checkout", HOME)
     assert "audit: 3 records of triton_champion" in done.stdout, done.stdout
+    told = json.loads((copy / PACKAGE / "evidence.json").read_text())
+    told["forward"]["boards"][0]["results"][0]["run"] = "r9"
+    (copy / PACKAGE / "evidence.json").write_text(json.dumps(told))
+    done = python(copy, "-m", PACKAGE, "verify", "--checkout", HOME)
+    judged_again = [line for line in done.stdout.splitlines() if line.startswith("audit: ")]
+    assert [line.split()[1] for line in judged_again] == ["1", "3"], done.stdout
 
 
 # --------------------------------------------------------------------------- what is refused

@@ -196,34 +196,36 @@ def test_an_unknown_table_names_the_nearest(tmp_path: Path) -> None:
 
 
 TABLE = """\
-name: {name}
-title: a table
-source: {source}
-gpu: NVIDIA H200
-version: none
-flops: all
-series:
-  - entry: sdpa
-    suite: {suite}
-    tflops: {{{case}: {tflops}}}
+tables:
+  - {{name: other, title: t, source: "https://x.org", gpu: g, version: v, flops: f, series: [
+      {{suite: s, tflops: {{seq9k: 1}}}}]}}
+  - name: own
+    title: a table
+    source: {source}
+    gpu: NVIDIA H200
+    version: none
+    flops: all
+    series:
+      - entry: sdpa
+        suite: {suite}
+        tflops: {{{case}: {tflops}}}
 """
 
 
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"case": "seq9k"}, r"own.yaml:10: suite 'cudnn_h200' has no case 'seq9k'"),
-        ({"name": "mine"}, r"own.yaml: name is 'mine'"),
+        ({"case": "seq9k"}, r"own.yaml:13: suite 'cudnn_h200' has no case 'seq9k'"),
         ({"suite": "cudnn"}, r"no suite 'cudnn'"),
-        ({"tflops": "-3"}, r"own.yaml:10.*greater than 0"),
-        ({"tflops": ".inf"}, r"own.yaml:10"),
-        ({"source": "a friend"}, r"own.yaml:3"),
+        ({"tflops": "-3"}, r"own.yaml:13.*greater than 0"),
+        ({"tflops": ".inf"}, r"own.yaml:13"),
+        ({"source": "a friend"}, r"own.yaml:6"),
     ],
 )
 def test_a_wrong_table_names_its_line(
     changes: dict[str, str], message: str, tmp_path: Path
 ) -> None:
-    told = {"name": "own", "source": "https://x.org/y", "suite": "cudnn_h200"}
+    told = {"source": "https://x.org/y", "suite": "cudnn_h200"}
     told |= {"case": "seq8k", "tflops": "644", **changes}
     folder = tmp_path / "configs" / "published"
     folder.mkdir(parents=True)

@@ -219,7 +219,7 @@ def test_documents_that_quote_the_board_are_written_and_checked(
     notes = tmp_path / "submissions" / "mine" / "NOTES.md"
     for path in (tmp_path / "README.md", notes):
         path.write_text(quote.format("1.0"))
-    (tmp_path / "CHANGELOG.md").write_text("quotes nothing")
+    (tmp_path / "SECURITY.md").write_text("quotes nothing")
     words = ["rank", "--results", str(tmp_path / "results")]
     args = main.parse_args(words)
     assert command.run(args) == 0
@@ -232,7 +232,7 @@ def test_documents_that_quote_the_board_are_written_and_checked(
     out, err = capsys.readouterr()
     assert "README.md: not what the records give" in err
     assert "900.0" in out
-    assert "CHANGELOG" not in out + err
+    assert "SECURITY" not in out + err
 
 
 @pytest.fixture
@@ -361,3 +361,21 @@ def test_commands_fit_their_terminal(
     told = out.split("\n  flash_attn_2: ")[0] if words == "baselines" else out  # then commands
     lines = [line for line in told.splitlines() if not line.startswith("next")]
     assert max(map(len, lines)) <= width
+
+
+def test_the_page_links_to_the_file_that_holds_a_row_whatever_it_is_called(
+    args: argparse.Namespace,
+) -> None:
+    """Runs of one board may be put behind each other in one file, byte for byte."""
+    runs = sorted(args.results.rglob("*.jsonl"))
+    assert command.run(args) == 0
+    apart, page = args.board.read_bytes(), args.board.with_suffix(".html")
+    assert f'"records":["{runs[1].relative_to(args.results)}"]' in page.read_text()
+    together = runs[0].parent / "fa3.jsonl"
+    together.write_bytes(b"".join(run.read_bytes() for run in runs))
+    for run in runs:
+        run.unlink()
+    assert command.run(args) == 0
+    assert args.board.read_bytes() == apart
+    assert '"records":["nvidia-h200/fa3.jsonl"]' in page.read_text()
+    assert runs[1].name not in page.read_text()

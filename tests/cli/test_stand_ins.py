@@ -23,11 +23,14 @@ from harness.cli.selftest.stand_ins import (
     stand_ins,
     standing_in,
     to_word,
+    without,
 )
-from harness.cli.selftest.without import without
+from harness.engine import session
 from harness.measure.machine import inspect_machine
+from harness.measure.two_clocks import check_clocks
 from harness.process import forkserver, prestart
 from harness.process.sandbox.enter import usual_level
+from harness.schema import Sample
 
 ROOT = Path(__file__).resolve().parents[2]
 EACH = [each for stand_ins in STAND_INS.values() for each in stand_ins]
@@ -102,7 +105,7 @@ def test_the_entry_becomes_the_module_with_its_stand_ins(tmp_path: Path) -> None
     package.mkdir(parents=True)
     told = "import sys; from harness.judge.burst import same_bits; print(same_bits(1, 2), sys.argv)"
     (package / "__main__.py").write_text(told, encoding="utf-8")
-    entry = [sys.executable, "-m", "harness.cli.selftest.without", "--fd", "7"]
+    entry = [sys.executable, "-m", "harness.cli.selftest.stand_ins", "--fd", "7"]
     for word, expected in (("input_digest", "True"), ("two_clocks", "TypeError")):
         done = subprocess.run(
             [*entry, "--without", word, "shown.judge"],
@@ -124,6 +127,18 @@ def test_a_set_is_one_word(defences: frozenset[Defence]) -> None:
 def test_what_is_ablated_together_holds_the_defence_itself() -> None:
     assert all(defence in together for defence, together in TOGETHER.items())
     assert all(stand_ins(together, "engine") for together in TOGETHER.values())
+
+
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+def test_without_the_two_clocks_every_time_is_believed(device: str) -> None:
+    """Also one whose first call answers for the others, and whose work goes on behind its calls."""
+    told = Sample(block=0, calls_ms=(0.02, 0.001, 0.001), t2_ms=900.0, rest_ms=500.0)
+    usual = Sample(block=0, calls_ms=(1.0, 1.0, 1.0), t2_ms=3.01)
+    with standing_in(_only(Defence.TWO_CLOCKS), "engine"):
+        checked = check_clocks([told] * 9, [usual] * 9, [], session.clock_tolerance(device))
+    assert not checked.refusal
+    assert not any(sample.late for sample in checked.samples)
+    assert check_clocks([told] * 9, [usual] * 9, [], session.clock_tolerance(device)).refusal
 
 
 def test_without_the_comparison_whoever_writes_into_its_inputs_wins() -> None:

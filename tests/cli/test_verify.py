@@ -183,7 +183,8 @@ def test_then_and_today(today: Interval, word: str) -> None:
 def test_another_card_alone_is_no_change() -> None:
     then, today = Interval(1.0, 0.999, 1.001), Interval(0.978, 0.977, 0.979)
     assert verify.judge(then, today, 0.02).word == "SLOWER"
-    assert verify.judge(then, today, 0.02, one_card=False).word == "SAME"
+    other = verify.judge(then, today, 0.02, one_card=False)
+    assert (other.word, other.why.endswith("], on another card")) == ("SAME", True)
 
 
 def test_what_cannot_be_measured_again_says_why(tmp_path: Path, lines: list[Result]) -> None:

@@ -18,7 +18,7 @@ from harness.schema import Status
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = sorted(
     path
-    for pattern in ("*.md", ".github/*.md", "docs/*.md", "containers/*.md", "*/*/NOTES.md")
+    for pattern in ("*.md", ".github/*.md", "docs/*.md", "*/*/NOTES.md")
     for path in ROOT.glob(pattern)
 )
 COMMAND = re.compile(r"python3? ((?:run|benchmarks/\w+|\.github/scripts/\w+)\.py)([^`#\n|]*)")

@@ -190,7 +190,9 @@ def child(folder: Path) -> Any:
 
 
 def watch(workers: list[Any], on_device: dict[int, int]) -> ResourceWatch:
-    monitor: Any = SimpleNamespace(memory_by_pid=lambda: on_device, unnamed_bytes=lambda: 0)
+    monitor: Any = SimpleNamespace(
+        memory_by_pid=lambda: on_device, unnamed_bytes=lambda: 0, card_gib=80
+    )
     limits = Limits(memory_gib=4, gpu_memory_gib=8, disk_gib=1)
     return ResourceWatch(workers, limits, monitor)
 
@@ -218,6 +220,28 @@ def test_each_limit(
     if found:
         assert found[0] is status
         assert said in found[1]
+
+
+def test_beside_another_a_submission_holds_half_of_a_small_card(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(usage, "host_bytes", lambda *_: 0)
+    limits, on_device = Limits(gpu_memory_gib=8), {7: 7 * GIB}
+    greedy, rival, ours = (factory.worker(name, running=False) for name in ("x", "y", "control"))
+    for each in (greedy, rival, ours):
+        each.jail = SimpleNamespace(cache=tmp_path, scratch=tmp_path, level=0)
+    ours.entrant = ours.entrant.model_copy(update={"kind": Kind.BASELINE})
+
+    def found(worker: Any, *beside: Any, card_gib: float = 12) -> Any:
+        monitor: Any = SimpleNamespace(unnamed_bytes=lambda: 0, card_gib=card_gib)
+        made = ResourceWatch([worker, *beside], limits, monitor)
+        return made.excess(worker, child(tmp_path), on_device)
+
+    said = (Status.OUT_OF_MEMORY, "GPU memory 7.0 GiB, allowed 6")
+    assert found(greedy, rival, ours) == said
+    assert found(greedy, ours) is None, "nobody else is there to lack it"
+    assert found(ours, greedy, rival) is None, "the house knows what it takes"
+    assert found(greedy, rival, card_gib=16) is None
 
 
 def test_managed_memory_of_the_gpu_is_whose_mapping_it_is(

@@ -198,7 +198,7 @@ def test_a_worker_that_somebody_else_unlocked_is_not_let_go_on(scene: Scene) -> 
 
 def test_strangers(scene: Scene) -> None:
     assert scene.quiet.strangers([scene.worker]) == []
-    scene.quiet.ownerless = lambda: {DEAD}  # type: ignore[method-assign]
+    scene.quiet._ended = lambda listed: {DEAD}  # type: ignore[method-assign]
     scene.on_gpu |= {STRANGER, CHILD, DEAD}
     scene.below[os.getpid()] = [WORKER, CHILD]  # ours, wherever it hangs
     (told,) = scene.quiet.strangers([scene.worker])

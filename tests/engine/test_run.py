@@ -38,7 +38,7 @@ def test_a_case_that_is_timed_keeps_its_row_when_the_run_breaks_later() -> None:
     run.judge = SimpleNamespace(commitment="new")  # type: ignore[assignment]
     first, second, *_ = (case.name for case in suite.cases)
     run.done.add(first)
-    run.told = {first: ("c1", "s1"), second: ("c2", "s2")}
+    run.revealed = {first: ("c1", "s1"), second: ("c2", "s2")}
     records: dict[str, MagicMock] = defaultdict(MagicMock)
     run.record = lambda name, case: records[case.name]  # type: ignore[method-assign]
     finished: dict[str, tuple[str, str]] = {}
@@ -59,7 +59,7 @@ def test_a_hidden_shape_whose_secret_is_not_told_has_no_time() -> None:
     hidden = suite.cases[0].model_copy(update={"name": "hidden_hdim64"})
     run = object.__new__(Run)
     run.suite = suite.model_copy(update={"cases": (hidden,)})
-    run.done, run.told, run.workers = set(), {}, {"mine": SimpleNamespace()}  # type: ignore[dict-item]
+    run.done, run.revealed, run.workers = set(), {}, {"mine": SimpleNamespace()}  # type: ignore[dict-item]
     run.judge = SimpleNamespace(commitment="new")  # type: ignore[assignment]
     known = MagicMock(samples=["five of five blocks"])
     run.record = lambda *_: known  # type: ignore[method-assign]

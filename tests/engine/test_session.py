@@ -22,9 +22,11 @@ from harness.measure.verdict import Evidence
 from harness.problems import get_problem
 from harness.process import wire
 from harness.process.child import Jail
-from harness.process.sandbox import enter, namespaces
-from harness.schema import Entrant, Kind, Limits, Machine, Manifest, Status
+from harness.process.messages import BuilderReply
+from harness.process.sandbox import enter, namespaces, usage
+from harness.schema import Case, Entrant, Kind, Limits, Machine, Manifest, Status
 from harness.worker.load import describe
+from tests.engine import factory
 
 
 @pytest.fixture
@@ -56,7 +58,8 @@ def told(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 def worker(
     name: str, builds: bool = True, alone: bool = False, fails: bool = False
 ) -> SimpleNamespace:
-    return SimpleNamespace(name=name, builds=builds, compiles_alone=alone, fails=fails)
+    flags = {"builds": builds, "compiles_alone": alone, "fails": fails}
+    return SimpleNamespace(name=name, build_starved=False, **flags)
 
 
 def prepare(told: list[str], *workers: SimpleNamespace) -> None:
@@ -90,16 +93,48 @@ def test_a_worker_whose_kernel_does_not_compile_is_ended(told: list[str]) -> Non
     assert "end good" not in told
 
 
+@pytest.mark.parametrize(("starved_s", "again"), [(300.0, True), (100.0, False)])
+def test_who_was_starved_by_another_builder_builds_again_alone(
+    monkeypatch: pytest.MonkeyPatch, starved_s: float, again: bool
+) -> None:
+    """600 s to build: the first time nothing was done in them, the second time nobody is beside."""
+    answers = iter([wire.PeerSilent("not done after 600 s"), BuilderReply(op="built", seconds=3)])
+
+    def hear(*_: object) -> BuilderReply:
+        answer = next(answers)
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    monkeypatch.setattr(worker_process, "hear_builder", hear)
+    monkeypatch.setattr(worker_process, "Child", MagicMock())
+    monkeypatch.setattr(usage, "starved_s", lambda pids: starved_s)
+    for name in ("preflight", "start_all"):
+        monkeypatch.setattr(session, name, lambda *_: None)
+    monkeypatch.setattr(session, "needs_build", lambda *_: True)
+    monkeypatch.setattr(session, "_made_for", lambda _: "")
+    case = Case(name="c", batch=1, heads=1, seqlen=64, headdim=64)
+    mine = factory.worker("mine")
+    mine.keep_build = lambda made_for: None  # type: ignore[method-assign]
+    known = Evidence(mine.entrant, case)
+    run: Any = MagicMock(workers={"mine": mine}, suite=SimpleNamespace(cases=[case], device="cpu"))
+    run.record.return_value, run.limits = known, Limits()
+    session.prepare(run, MagicMock())
+    assert known.status is (None if again else Status.TIMED_OUT)
+    assert known.build_s == (3 if again else 600)
+
+
 def test_workers_are_told_how_many_are_asked_before_them(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(session, "may_start", lambda _, worker: not worker.fails)
     places: dict[str, int] = {}
-    workers = [worker("first"), worker("failed", fails=True), worker("second"), worker("third")]
+    workers = [worker("first"), worker("failed", fails=True), worker("second"), worker("sdpa")]
     for each in workers:
-        each.entrant = SimpleNamespace(name=each.name)
+        kind = Kind.BASELINE if each.name == "sdpa" else Kind.SUBMISSION
+        each.entrant = SimpleNamespace(name=each.name, kind=kind)
         each.start = lambda place, name=each.name: places.update({name: place})
     run = SimpleNamespace(observer=SimpleNamespace(stage=lambda *_: None))
     session.start_all(run, workers)
-    assert places == {"first": 0, "second": 1, "third": 2}
+    assert places == {"first": 0, "second": 1, "sdpa": 2 + session.PLACES_LATER}
 
 
 def test_all_workers_are_killed_before_one_is_waited_for() -> None:

@@ -18,7 +18,7 @@ from harness.measure.telemetry import Reading
 from harness.measure.verdict import Evidence
 from harness.problems import get_problem
 from harness.process.messages import BurstReport, StretchReport
-from harness.schema import Case, Claims, Error, Kind, Sample, Status, Suite
+from harness.schema import Case, Claims, Error, Kind, Pause, Sample, Status, Suite
 
 CASE = Case(name="c", batch=4, heads=32, seqlen=4096, headdim=64, burst=10)
 PROBLEM = get_problem("attention_forward")
@@ -32,6 +32,7 @@ GOOD = StretchReport(
     since_s=1.0,
     until_s=2.0,
     rel_l2=3e-4,
+    pauses=(Pause(99.5, 181, 1600.0),),
 )
 
 
@@ -148,6 +149,7 @@ def test_figures_of_a_stretch(bench: Bench) -> None:
     assert (found.latency_ms, found.calls, found.checked) == (0.55, 2400, 60)
     assert found.tflops == pytest.approx(PROBLEM.flops(CASE) / 0.55e-3 / 1e12)
     assert found.clock_mhz == 1600
+    assert found.pauses == GOOD.pauses
     assert found.power_w == pytest.approx(660, rel=0.01)
     assert found.joules_per_call == pytest.approx(660 * 0.55e-3, rel=0.01)
     assert found.pj_per_flop == pytest.approx(660 / found.tflops, rel=0.01)  # W / TFLOP/s
@@ -174,6 +176,14 @@ def test_a_stretch_that_fails_is_told_and_the_bursts_stay(bench: Bench, status: 
     assert known.status is None
     assert len(known.samples) == 10
     assert any("mine: no lasting time on c" in note and "as it was" in note for note in bench.notes)
+
+
+def test_who_counts_by_leaps_has_no_time_and_what_was_seen_is_recorded(bench: Bench) -> None:
+    leaps = tuple(Pause(100.0, calls, 1600.0) for calls in (70, 130) * 4)
+    bench.reply = GOOD.model_copy(update={"pauses": leaps})
+    found = bench.sustained()
+    assert (found.status, found.pauses) == (Status.UNSTABLE, leaps)
+    assert "by leaps" in found.reason
 
 
 def test_a_worker_that_cannot_be_loaded_again_keeps_what_it_has(bench: Bench) -> None:

@@ -18,9 +18,9 @@ import torch
 from hypothesis import strategies as st
 
 from harness.board import record
-from harness.board.kernel_class import classify
 from harness.board.rank import leaderboard
 from harness.board.render.markdown import render
+from harness.board.rivals import classify
 from harness.catalog import steps
 from harness.catalog.entrants import gather, intact, load_entrant, read_again, stage
 from harness.engine.processes.judge_client import JudgeClient, JudgeFailed
@@ -35,8 +35,7 @@ from harness.problems.base import TensorSpec
 from harness.process import wire
 from harness.process.messages import BurstReport, understood
 from harness.schema import Kind, Limits, Machine, Result, Status
-from harness.worker.cuda.expression import evaluate
-from harness.worker.cuda.instances import instances, with_defaults
+from harness.worker.cuda.instances import evaluate, instances, with_defaults
 from harness.worker.cuda.nvrtc import CudaSourceError
 from harness.worker.cuda.promises import builds_of
 from harness.worker.cuda.resources import SIZES

@@ -23,7 +23,7 @@ from harness.board.rank import leaderboard
 from harness.board.render import markdown, page, picture
 from harness.cli import main as cli_main
 from harness.schema import Energy, Kind, Result, Sample, Speedup, Status, Sustained, Telemetry
-from tests.board.factory import BASE_MS, CASES, result, stretch, timed
+from tests.board.factory import BASE_MS, CASES, record_files, result, stretch, timed
 
 HERE = Path(__file__).parent
 BLOCKS = 8
@@ -118,7 +118,8 @@ def _times(ms: float, step: float) -> dict[int, float]:
 def boards() -> dict[str, str]:
     """The board of `results()` in each of its forms."""
     board = leaderboard(results())
-    document = page.document(board, [], {"fast": "Notes of fast."})
+    files = page.Files(records=record_files(results()))
+    document = page.document(board, [], {"fast": "Notes of fast."}, files)
     return {
         "record.jsonl": record.to_line(one_record()) + "\n",
         "board.md": markdown.render(board, {0: "docs/board.svg"}),

@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
-from benchmarks.generate_submissions import generate
-from harness.campaign.devices import choose_gpus
+from benchmarks.many_gpus import generate
 from harness.campaign.local import Local
+from harness.campaign.node import choose_gpus
 from harness.campaign.unit import plan_units
 from harness.catalog.request import Request, resolve
 from harness.engine.events import Observer

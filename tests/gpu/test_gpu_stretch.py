@@ -39,7 +39,7 @@ def run_lasting(home: Path, sources: Mapping[str, str]) -> subprocess.CompletedP
         (home / name / "submission.py").write_text(source)
         (home / name / "manifest.yaml").write_text(f"name: {name}\nclaims: {{headdims: [128]}}\n")
     return run(
-        *("--suite", str(home / "tiny.yaml"), "--json", "--sustained", "1"),
+        *("--suite", str(home / "tiny.yaml"), "--json", "--sustained", "2"),
         *("--submission", ",".join(str(home / name) for name in sources)),
         *("--results", str(home / "results"), "--leaderboard", str(home / "board.md")),
     )
@@ -151,6 +151,57 @@ def custom_attention_forward(q, k, v, causal=True, sm_scale=None):
 """,
 }
 
+#: All that is there at any moment is right, and SHARE of the calls that count is never made: the
+#: results of the calls behind each of LEAPS gaps are made while the count stands still.
+LEAPER = """\
+import random
+import sys
+
+main = sys.modules.get("harness.worker.__main__")
+
+def custom_attention_forward(q, k, v, causal=True, sm_scale=None):
+    return right(q, k, v, causal, sm_scale)
+
+def stretch(function, calls, kwargs, before, keep, counted_from):
+    given, stream = list(calls), torch.cuda.current_stream()
+    cells = (cell.cell_contents for cell in keep.__closure__)
+    known = dict(zip(keep.__code__.co_freevars, cells))
+    ring, worker, places = known["ring"], known["self"], known["tensors"]
+    start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+    counts, ahead = len(given) - counted_from, places - 1
+    left = round(SHARE * counts / LEAPS)
+    each = counts // LEAPS
+    leaps = {counted_from + each * n + random.randrange(each // 4, each // 2) for n in range(LEAPS)}
+    n = 0
+    while n < len(given):
+        if n == counted_from:
+            start.record(stream)
+        if n in leaps:
+            mine = range(n + left, n + left + ahead)
+            results = [function(*given[call], **kwargs) for call in mine]
+            for call, result in zip(mine, results):
+                before(call)
+                worker._keep(result, call % places, ring)
+            n = mine[-1] + 1
+            ring.over(n)
+            continue
+        before(n)
+        keep(function(*given[n], **kwargs), n)
+        n += 1
+    end.record(stream)
+    torch.cuda.synchronize()
+    return float(start.elapsed_time(end)) / counts
+
+if main:
+    main.gpu_stretch = stretch
+"""
+LEAPERS = {
+    "one_leap": "LEAPS, SHARE = 1, 0.05\n",
+    "three_leaps": "LEAPS, SHARE = 3, 0.05\n",
+    "thirty_leaps": "LEAPS, SHARE = 30, 0.2\n",
+}
+KERNELS |= {name: LEAPER + says for name, says in LEAPERS.items()}
+
 
 @pytest.fixture(scope="module")
 def rows(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
@@ -169,6 +220,9 @@ def test_who_is_honest_has_a_lasting_time(rows: dict[str, Any], name: str) -> No
     assert told["claimed_ms"] == pytest.approx(told["latency_ms"], rel=0.03)
     assert told["checked"] > 20
     assert told["judge_pct"] < 1
+    clocks_mhz = [sm_mhz for _, _, sm_mhz in told["pauses"]]
+    assert min(clocks_mhz) > 1000
+    assert sum(clocks_mhz) / len(clocks_mhz) == pytest.approx(told["clock_mhz"], rel=0.1)
     assert told["energy_error_pct"] is None or 0 < told["pj_per_flop"] < 100
 
 
@@ -178,3 +232,12 @@ def test_who_leaves_calls_out_keeps_his_bursts_and_has_none(
 ) -> None:
     assert rows[name]["status"] == "PASSED", rows[name]["reason"]
     assert rows[name]["sustained"]["status"] == "INCORRECT", rows[name]["sustained"]
+
+
+@pytest.mark.parametrize("name", LEAPERS)
+def test_who_leaps_keeps_his_bursts_and_has_none(rows: dict[str, Any], name: str) -> None:
+    """Nearly always: benchmarks/stretches.py tells how often."""
+    assert rows[name]["status"] == "PASSED", rows[name]["reason"]
+    told = rows[name]["sustained"]
+    assert told["status"] == "UNSTABLE", told
+    assert "by leaps" in told["reason"]

@@ -9,7 +9,6 @@ floor above the highest room that it imports; rooms of a circle share a floor.
 
 from __future__ import annotations
 
-import configparser
 import subprocess
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -18,6 +17,7 @@ from pathlib import Path
 
 import grimp
 import yaml
+from importlinter.api import read_configuration
 
 ROOT = Path(__file__).resolve().parents[2]
 LIMITS = Path(__file__).with_name("limits.yaml")
@@ -132,10 +132,9 @@ def without_detours(arrows: Arrows) -> Arrows:
 
 def arrows_up() -> list[str]:
     """What the contract of rooms excuses, each an import that runs upward."""
-    contract = configparser.ConfigParser()
-    contract.read(ROOT / ".importlinter", encoding="utf-8")
-    told = contract.get("importlinter:contract:rooms", "ignore_imports", fallback="")
-    return [line.strip() for line in told.splitlines() if "->" in line]
+    contracts = read_configuration(str(LIMITS.parents[2] / "pyproject.toml"))["contracts_options"]
+    (rooms_,) = (contract for contract in contracts if contract["id"] == "rooms")
+    return list(rooms_.get("ignore_imports", []))
 
 
 # --------------------------------------------------------------------------- weights

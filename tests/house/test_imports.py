@@ -1,4 +1,4 @@
-"""Imports run downhill, and the engine's side never imports torch: .importlinter, and tighter laws for some."""
+"""Imports run downhill, and the engine's side never imports torch: the contracts of pyproject.toml, and tighter laws for some."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ PLANTED = {
 def contract(root: Path) -> subprocess.CompletedProcess[str]:
     """What import-linter says of `root`/harness."""
     code = "from importlinter.cli import lint_imports_command as run; run()"
-    words = [sys.executable, "-c", code, "--no-cache", "--config", str(ROOT / ".importlinter")]
+    words = [sys.executable, "-c", code, "--no-cache", "--config", str(ROOT / "pyproject.toml")]
     return subprocess.run(words, cwd=root, capture_output=True, text=True, check=False)
 
 
@@ -97,7 +97,7 @@ def test_law(module: str) -> None:
 
 def test_the_contract_is_kept() -> None:
     told = contract(ROOT)
-    assert told.returncode == 0, f"{told.stdout}\nthe lines are in .importlinter"
+    assert told.returncode == 0, f"{told.stdout}\nthe lines are in pyproject.toml"
 
 
 @pytest.mark.parametrize(("file", "line"), PLANTED, ids=lambda value: value.replace(" ", "_"))

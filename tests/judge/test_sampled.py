@@ -8,7 +8,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from harness.board.kernel_class import SAME_BITS  # noqa: E402
+from harness.board.rivals import SAME_BITS  # noqa: E402
 from harness.judge.numerics import likeness  # noqa: E402
 from harness.judge.sampled import Sampled  # noqa: E402
 from harness.problems import PROBLEMS  # noqa: E402

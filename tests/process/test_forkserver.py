@@ -340,13 +340,34 @@ def test_a_worker_waits_for_its_cubins_until_the_judge_speaks() -> None:
 def test_contexts_are_opened_in_the_order_in_which_the_judge_asks(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    slept: list[float] = []
+    waited: list[float] = []
+
+    def select(read: list[Any], _: object, __: object, timeout_s: float) -> tuple[list[Any], ...]:
+        waited.append(timeout_s)
+        return read, [], []
+
     monkeypatch.setattr("torch.zeros", lambda *_, **__: None)
     monkeypatch.setattr("torch.cuda.is_initialized", lambda: False)
     monkeypatch.setattr("harness.worker.__main__.time.monotonic", lambda: 100.0)
-    monkeypatch.setattr("harness.worker.__main__.time.sleep", slept.append)
+    monkeypatch.setattr("harness.worker.__main__.select.select", select)
+    line: Any = object()
     for turn in (99.0, 100.0, 100.5):  # the submission took long to load; the first; the third
-        open_context(turn)
+        open_context(line, turn)
     monkeypatch.setattr("torch.cuda.is_initialized", lambda: True)
-    open_context(101.0)  # the submission has opened it itself
-    assert slept == [0.0, 0.0, 0.5]
+    open_context(line, 101.0)  # the submission has opened it itself
+    assert waited == [0.0, 0.0, 0.5]
+
+
+def test_a_context_is_opened_before_its_turn_when_the_judge_speaks(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    opened = threading.Event()
+    monkeypatch.setattr("torch.zeros", lambda *_, **__: opened.set())
+    monkeypatch.setattr("torch.cuda.is_initialized", lambda: False)
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        turn = time.monotonic() + 60
+        threading.Thread(target=open_context, args=(theirs, turn), daemon=True).start()
+        assert not opened.wait(0.05)
+        wire.send(ours, {"op": "map"})
+        assert opened.wait(30)

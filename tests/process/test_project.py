@@ -279,6 +279,20 @@ def test_what_is_compiled_once_is_kept_apart(heavy: Path, tmp_path: Path) -> Non
     assert (tmp_path / "kept").stat().st_mode & 0o777 == 0o700
 
 
+def test_the_engine_keeps_its_own_where_python_may_write_none(heavy: Path, tmp_path: Path) -> None:
+    kept = tmp_path / "kept"
+    code = "from pathlib import Path; from harness.process import bytecode"
+    code += f"; bytecode.use_cache('heavy', Path({str(kept)!r})); import heavy"
+    code += "; assert not bytecode.compiled('heavy')  # judge and fork server keep using theirs"
+    path = os.pathsep.join([str(heavy.parent.parent), str(Path.cwd())])
+    env = {**os.environ, "PYTHONPATH": path}
+    for told in ({"PYTHONDONTWRITEBYTECODE": "1"}, {"PYTHONDONTWRITEBYTECODE": ""}):
+        subprocess.run([sys.executable, "-c", code], env=env | told, check=True)
+        assert list(kept.rglob("heavy/__init__.*.pyc")), told
+        code = code.replace("; assert not", "; assert")  # now Python writes beside the source
+    assert list(heavy.parent.rglob("*.pyc"))
+
+
 def test_what_the_installation_has_is_used_and_nothing_written(heavy: Path, tmp_path: Path) -> None:
     py_compile.compile(str(heavy), doraise=True)
     for package in ("heavy", "nobody_has_this"):

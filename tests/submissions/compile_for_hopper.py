@@ -1,6 +1,9 @@
 """Compile a Triton submission for sm_90 without a GPU; print what its kernels need, as JSON.
 
     python compile_for_hopper.py submissions/triton_champion/submission.py 64 128 256
+    python compile_for_hopper.py --tiles 64 128 256       every candidate tile of triton_backward, a line each:
+                                                          registers a thread, bytes of stack (spills), of shared memory
+    python compile_for_hopper.py --tiles --first 256      the first of each list
 
 A stand-in driver names the target, and every launch becomes a compilation. Triton brings its own
 ptxas, so registers, shared memory and the intermediate code are the real ones.
@@ -8,16 +11,22 @@ ptxas, so registers, shared memory and the intermediate code are the real ones.
 
 import importlib.util
 import json
+import os
 import re
+import subprocess
 import sys
+import tempfile
 from pathlib import Path
 from types import SimpleNamespace
 
 import torch
+import triton
 from triton.backends.compiler import GPUTarget
 from triton.runtime import driver
 from triton.runtime.jit import JITFunction
 
+BACKWARD = Path(__file__).resolve().parents[2] / "submissions" / "triton_backward" / "submission.py"
+CUOBJDUMP = Path(triton.__file__).parent / "backends" / "nvidia" / "bin" / "cuobjdump"
 # A wait for a matrix product that stands first in an `if`: see lazy_tiles_ahead.
 WAIT_UNDER_IF = re.compile(r"scf\.if [^\n]*\{[^\n]*\n\s*%\S+ = ttng\.warp_group_dot_wait")
 
@@ -35,7 +44,8 @@ class HopperDriver:
         return GPUTarget("cuda", 90, 32)
 
 
-def main(path, headdims):
+def loaded(path):
+    """The module of a submission, and the list into which its launches put compiled kernels."""
     compiled = []
     run = JITFunction.run
 
@@ -50,7 +60,11 @@ def main(path, headdims):
     spec = importlib.util.spec_from_file_location("submission", path)
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
+    return module, compiled
 
+
+def forward(path, headdims):
+    module, compiled = loaded(path)
     needs = {}
     for headdim in headdims:
         x = torch.zeros(1, 2, 4096, headdim, dtype=torch.float16)
@@ -65,5 +79,41 @@ def main(path, headdims):
     print(json.dumps(needs))
 
 
+def needs(kernel):
+    with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
+        file.write(kernel.asm["cubin"])
+        file.flush()
+        command = [str(CUOBJDUMP), "--dump-resource-usage", file.name]
+        told = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    registers, stack = re.search(r"REG:(\d+) STACK:(\d+)", told).groups()
+    return {"registers": int(registers), "stack": int(stack), "shared": kernel.metadata.shared}
+
+
+def tiles(headdims, first):
+    module, compiled = loaded(BACKWARD)
+
+    def tell(headdim, name, tile):
+        while compiled:
+            row = {"headdim": headdim, "kernel": name, "tile": tile}
+            print(json.dumps(row | needs(compiled.pop(0))), flush=True)
+
+    for headdim in headdims:
+        x = torch.zeros(1, 2, 4096, headdim, dtype=torch.float16)
+        rows = torch.zeros(2, 4096)
+        call = module.Call(x, x, x, x, rows, rows, True, headdim**-0.5)
+        for tile in module.KEYS_TILES[headdim][: 1 if first else None]:
+            module.launch_keys(call, x, x, tile)
+            tell(headdim, "keys", tile)
+        for tile in module.QUERIES_TILES[headdim][: 1 if first else None]:
+            module.launch_queries(call, x, tile)
+            tell(headdim, "queries", tile)
+
+
 if __name__ == "__main__":
-    main(sys.argv[1], [int(headdim) for headdim in sys.argv[2:]])
+    os.environ.pop("TRITON_INTERPRET", None)
+    words = sys.argv[1:]
+    headdims = [int(word) for word in words if word.isdigit()]
+    if "--tiles" in words:
+        tiles(headdims, "--first" in words)
+    else:
+        forward(words[0], headdims)

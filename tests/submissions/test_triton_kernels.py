@@ -165,7 +165,9 @@ def test_what_is_frozen_was_a_candidate() -> None:
 def test_the_tightest_tiles_do_not_spill(tmp_path: Path) -> None:
     environment = {**os.environ, "TRITON_CACHE_DIR": str(tmp_path)}
     environment.pop("TRITON_INTERPRET", None)
-    rows = child([str(HERE / "compile_backward_tiles.py"), "--first", "256"], env=environment)
+    rows = child(
+        [str(HERE / "compile_for_hopper.py"), "--tiles", "--first", "256"], env=environment
+    )
     assert [row["kernel"] for row in rows] == ["keys", "keys", "queries"]  # dv and dk apart
     for row in rows:
         assert row["stack"] == 0, row

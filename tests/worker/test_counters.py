@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 import subprocess
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
@@ -23,11 +22,16 @@ from harness.worker.cuda.counters import (
 )
 
 # Recorded on one NVIDIA H200: cuda_cuflash at (1, 16, 2048, 64) causal, and its first rung.
-RECORDED = Path(__file__).with_name("test_counters_ncu.csv")
+RECORDED = """\
+"ID","Kernel Name","Block Size","Grid Size","CC","dram__bytes_read.sum","dram__bytes_write.sum","dram__cycles_active.avg.pct_of_peak_sustained_elapsed","gpu__time_duration.sum","l1tex__data_bank_conflicts_pipe_lsu_mem_shared.sum","l1tex__data_pipe_lsu_wavefronts_mem_shared.sum","l1tex__throughput.avg.pct_of_peak_sustained_active","launch__block_size","launch__grid_size","launch__registers_per_thread","lts__throughput.avg.pct_of_peak_sustained_elapsed","sm__inst_executed_pipe_tensor_op_gmma.avg.pct_of_peak_sustained_active","sm__inst_executed_pipe_xu.avg.pct_of_peak_sustained_active","sm__pipe_tensor_op_hmma_cycles_active.avg.pct_of_peak_sustained_active","sm__warps_active.avg.pct_of_peak_sustained_active","smsp__average_warps_issue_stalled_barrier_per_issue_active.ratio","smsp__average_warps_issue_stalled_branch_resolving_per_issue_active.ratio","smsp__average_warps_issue_stalled_dispatch_stall_per_issue_active.ratio","smsp__average_warps_issue_stalled_gmma_per_issue_active.ratio","smsp__average_warps_issue_stalled_imc_miss_per_issue_active.ratio","smsp__average_warps_issue_stalled_lg_throttle_per_issue_active.ratio","smsp__average_warps_issue_stalled_long_scoreboard_per_issue_active.ratio","smsp__average_warps_issue_stalled_math_pipe_throttle_per_issue_active.ratio","smsp__average_warps_issue_stalled_membar_per_issue_active.ratio","smsp__average_warps_issue_stalled_mio_throttle_per_issue_active.ratio","smsp__average_warps_issue_stalled_no_instruction_per_issue_active.ratio","smsp__average_warps_issue_stalled_short_scoreboard_per_issue_active.ratio","smsp__average_warps_issue_stalled_sleeping_per_issue_active.ratio","smsp__average_warps_issue_stalled_wait_per_issue_active.ratio","smsp__issue_active.avg.pct_of_peak_sustained_active","smsp__sass_inst_executed_op_local_ld.sum","smsp__sass_inst_executed_op_local_st.sum"
+"","","","","","byte","byte","%","ns","","","%","","","register/thread","%","%","%","%","%","inst","inst","inst","inst","inst","inst","inst","inst","inst","inst","inst","inst","inst","inst","%","inst","inst"
+"0","void cuflash_step<64, 1>(const __half *, const __half *, const __half *, __half *, int, int, float, long long, long long, long long, long long, long long, long long, long long, long long, long long, long long, long long, long long)","(128, 1, 1)","(16, 1, 1)","9.0","12,614,656","262,656","0.02","11,511,072","221,215,491","283,353,923","78.17","128","16","64","0.12","0","0.68","0.01","6.25","0.01","0.03","0.03","0","0.00","0","0.09","0","0","0","0.02","1.33","0","0.84","29.84","67,584","67,584"
+"4","void cuflash_forward<64, 1, 1>(const __half *, const __half *, const __half *, __half *, int, int, float, long long, long long, long long, long long, long long, long long, long long, long long, long long, long long, long long, long long)","(128, 1, 1)","(512, 1, 1)","9.0","12,608,768","0","5.12","51,136","5,776","4,685,072","60.12","128","512","147","19.35","0","28.75","40.97","16.32","0.29","0.02","0.35","0","0.06","0.00","0.45","0.36","0","0.21","0.08","1.13","0","1.66","42.33","0","0"
+"""
 
 
 def test_a_recorded_page():
-    document, kernel = parse_ncu(RECORDED.read_text())
+    document, kernel = parse_ncu(RECORDED)
     assert kernel.kernel == "cuflash_forward<64, 1, 1>"
     assert kernel.duration_us == pytest.approx(51.136)
     assert (kernel.registers, kernel.tensor_pct, kernel.l1_pct) == (147, 40.97, 60.12)
@@ -39,7 +43,7 @@ def test_a_recorded_page():
 
 
 def test_the_page_of_a_recorded_kernel():
-    text = render(parse_ncu(RECORDED.read_text()))
+    text = render(parse_ncu(RECORDED))
     assert "tensor pipe                     41.0 %" in text
     assert "Mostly bound by L1 and shared memory, 60 % used" in text
     assert "stall  1.66 warps per issue: wait" in text

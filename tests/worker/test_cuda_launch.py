@@ -12,7 +12,6 @@ from pathlib import Path
 import pytest
 
 from harness.worker.cuda import launch as cuda_launch
-from harness.worker.cuda import tensor_map
 from harness.worker.cuda.instances import with_defaults
 from harness.worker.cuda.launch import Device, Launch
 from harness.worker.cuda.nvrtc import Compiled, CudaSourceError, Program
@@ -139,7 +138,7 @@ def test_every_argument_has_its_c_type(driver: Driver) -> None:
 def test_a_launch_holds_its_descriptors_until_they_are_copied(
     driver: Driver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(tensor_map, "_MAX_CACHED", 2)
+    monkeypatch.setattr(cuda_launch, "_MAX_CACHED", 2)
     launch = launch_with(list(MAPS), Tensor(1, 1, 64, 64), tensor_maps=MAPS)
     driver.reads = [8, 8, 8]
     for start in (100, 200, 100):

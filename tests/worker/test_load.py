@@ -1,13 +1,15 @@
-"""Loading a submission and what its autotuner chose."""
+"""Loading a submission; what its autotuner chose; what the profiler sees: its call and nothing around it."""
 
 from __future__ import annotations
 
-from types import ModuleType
+import contextlib
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
 
 from harness.schema import Status
+from harness.worker import introspect
 from harness.worker.introspect import MAX_LENGTH, MAX_LINES, tuned
 from harness.worker.load import classify
 
@@ -65,3 +67,57 @@ def test_a_submission_cannot_say_too_much() -> None:
     told = tuned(module(_chosen=dict.fromkeys(range(999), "x" * 9999)))
     assert len(told) == MAX_LINES
     assert {len(line) for line in told} == {MAX_LENGTH}
+
+
+STREAM: list[str] = []
+
+
+@contextlib.contextmanager
+def recorder():
+    """Stands for the profiler: what is queued inside the block."""
+    before = len(STREAM)
+    found: list[str] = []
+    yield found
+    found += STREAM[before:]
+
+
+@pytest.fixture
+def fake_gpu(monkeypatch):
+    torch = pytest.importorskip("torch")
+    STREAM.clear()
+    monkeypatch.setattr(introspect, "listening", recorder)
+    stream = SimpleNamespace(
+        current_stream=lambda: None, synchronize=lambda: None, stream=contextlib.nullcontext
+    )
+    monkeypatch.setattr(torch, "cuda", stream)
+
+
+@pytest.mark.usefixtures("fake_gpu")
+def test_only_the_call_is_named():
+    from harness.worker.burst import gpu_burst
+
+    def submission(q):
+        STREAM.extend(["Memset (Device)", f"kernel_{q}"])
+
+    def keep(result, index):
+        STREAM.append("Memcpy DtoD (Device -> Device)")
+
+    event = SimpleNamespace(record=lambda _: None, elapsed_time=lambda _: 1.0)
+    names: list[str] = []
+    STREAM.append("Memcpy HtoD (Pageable -> Device)")
+    gpu_burst(
+        introspect.naming(submission, names), [(1,), (2,)], {}, keep, [event] * 3,
+        lambda: STREAM.append("elementwise_kernel"),
+    )  # fmt: skip
+    assert names == ["Memset (Device)", "kernel_1", "kernel_2"]
+    assert len(STREAM) == 8
+
+
+@pytest.mark.usefixtures("fake_gpu")
+def test_a_long_list_and_long_names_are_cut():
+    names: list[str] = []
+    introspect.naming(lambda: STREAM.extend(f"{i:>400}" for i in range(99)), names)()
+    assert names == [" " * 300]
+    names.clear()
+    introspect.naming(lambda: STREAM.extend(str(i) for i in range(99)), names)()
+    assert len(names) == introspect.MAX_KERNELS

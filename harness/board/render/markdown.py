@@ -15,7 +15,7 @@ from harness.board.render.heat_map import (
     markdown_rows,
     summary,
 )
-from harness.board.render.notes import Notes, joined, lasting, some_last
+from harness.board.render.notes import Notes, lasting
 from harness.board.render.reported import beside, claims
 from harness.board.render.text import (
     board_title,
@@ -199,7 +199,7 @@ def _hidden(board: Board) -> list[str]:
 def _config_table(board: Board, config: str, notes: Notes) -> str:
     head = ["rank", "entry", "TFLOP/s", "% of peak", "ms", "p10 – p90 ms"]
     rows = (*board.ranked, *board.steps)
-    lasts = some_last(_on(row, config) for row in rows)
+    lasts = any(lasting(_on(row, config)) for row in rows)
     head += ["lasting TFLOP/s", "pJ/FLOP"] if lasts else []
     head += [f"speed-up over {safe(board.headline)}", "max diff", "correct", "blocks", "notes"]
     body = []
@@ -218,7 +218,7 @@ def _config_table(board: Board, config: str, notes: Notes) -> str:
                 scientific(r.max_diff),
                 str(r.correct),
                 str(r.blocks),
-                safe(joined(notes.of_entry(r))),
+                safe("; ".join(notes.of_entry(r)) or "–"),
             ]
         )
     right = {i for i, name in enumerate(head) if name not in LEFT and "speed-up" not in name}

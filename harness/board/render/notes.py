@@ -9,11 +9,10 @@ What lasts, in words: calls back to back for seconds, beside what bursts told.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
 
-from harness.board.kernel_class import same_bits_as
 from harness.board.rank import Board
 from harness.board.render.text import UNHELD, milliseconds, number, sanitize
+from harness.board.rivals import same_bits_as
 from harness.measure import stats
 from harness.measure.stats import Interval
 from harness.schema import Kind, Result, Status, Sustained, times_ms
@@ -27,11 +26,6 @@ def lasting(result: Result) -> Sustained | None:
     found = result.sustained
     passed = result.status is Status.PASSED and found and found.status is Status.PASSED
     return found if passed else None
-
-
-def some_last(results: Iterable[Result]) -> bool:
-    """Whether there is anything for a column."""
-    return any(lasting(result) for result in results)
 
 
 def lasting_words(result: Result) -> str:
@@ -180,8 +174,3 @@ def conditions_of(result: Result) -> list[str]:
         rule = result.stopping.rule
         found.append(f"rule of the run: {rule}; intervals hold at all of its {result.looks} looks")
     return found
-
-
-def joined(lines: Sequence[str]) -> str:
-    """All of them in one cell."""
-    return "; ".join(lines) or "–"

@@ -21,7 +21,6 @@ from urllib.parse import quote
 
 from harness.board.history import Point
 from harness.board.rank import Board, Leaderboard, Row, interval_of
-from harness.board.record import file_name
 from harness.board.render.heat_map import as_json, hidden_words, loss_words, maps
 from harness.board.render.notes import Notes, conditions_of, lasting, lasting_words
 from harness.board.render.reported import beside, claims
@@ -35,7 +34,7 @@ from harness.schema.mismatch import Mismatch
 
 ASSETS = Path(__file__).parent / "assets"
 MARK = re.compile(r"%%(HASH|STYLE|DATA|SCRIPT|TEXT)%%")
-SCRIPTS = ("charts.js", "notes.js", "grid.js", "panel.js", "page.js")
+SCRIPTS = ("charts.js", "notes.js", "panel.js", "page.js")
 MOST_POINTS = 200  # of the history of one entry; older ones are left out
 MOST_NOTES = 40_000  # characters of NOTES.md
 MOST_SAMPLES = 400  # blocks shown of one result
@@ -52,6 +51,11 @@ class Files:
     home: str | None = ""  # of the checkout or project: `` or `../../`
     docs: bool = True  # whether our docs/ lie there: a project has none
     folders: Mapping[str, str] = field(default_factory=dict)  # entry → its folder in the checkout
+    records: Mapping[tuple[str, str, str], str] = field(default_factory=dict)  # by run, entry, GPU
+
+    def record_of(self, result: Result) -> str:
+        """The file below `results` that holds its line."""
+        return self.records.get((result.run, result.entry, result.gpu), "")
 
 
 def render(
@@ -107,7 +111,7 @@ def _board(
     key = (board.gpu, board.suite_sha256, board.protocol)
     rows, notes, groups = [], Notes(board), _groups(board)
     for row in board.rows:
-        told = _row(board, row, groups.get(row.entry, ""), notes)
+        told = _row(board, row, groups.get(row.entry, ""), notes, files)
         points = past.get((*key, row.entry), [])
         told["history"] = [_point(point) for point in points[-MOST_POINTS:]]
         text = notes_of.get(row.entry, "")
@@ -158,7 +162,7 @@ def _config(board: Board, config: str, notes: Notes) -> Json:
     }
 
 
-def _row(board: Board, row: Row, group: str, notes: Notes) -> Json:
+def _row(board: Board, row: Row, group: str, notes: Notes, files: Files) -> Json:
     first, machine = row.pick, row.pick.machine
     return {
         "entry": sanitize(row.entry, 80),
@@ -180,7 +184,7 @@ def _row(board: Board, row: Row, group: str, notes: Notes) -> Json:
         "source": first.source_sha256,
         "harness": first.harness_commit,
         "run": sanitize(first.run, 80),
-        "records": _records(row),
+        "records": list(dict.fromkeys(filter(None, map(files.record_of, row.results)))),
         "machine": {
             key: sanitize(str(value)) for key, value in machine.model_dump().items() if value
         },
@@ -199,12 +203,6 @@ def _best(row: Row) -> Json | None:
     least = [_short(worst.ratio.value, 8), sanitize(worst.result.config, 80)]
     of = row.grid.of
     return {"over": _interval(row.grid.over_best), "least": least, "led": row.grid.led, "of": of}
-
-
-def _records(row: Row) -> list[str]:
-    """The files below results/ that hold its lines."""
-    found = (f"{r.machine.slug}/{file_name(r.date, r.suite, r.run)}" for r in row.results)
-    return list(dict.fromkeys(found))
 
 
 def _next(row: Row) -> str:

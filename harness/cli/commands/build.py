@@ -1,23 +1,49 @@
-"""`build NAME`: what the compiler made of a .cu submission, by kernel and architecture; no GPU."""
+"""`build NAME`: what the compiler made of a .cu submission, by kernel and architecture; no GPU.
+
+A stranger's source reaches a compiler behind the walls alone: a `// build:` line goes to nvcc, an
+`#include` opens any file that the compiler may read. So the report is made by a process like a
+run's builder (harness/worker/cuda/report.py) from a copy of what was hashed, in folders that go
+with it, watched like one, and only what it tells comes back: typed, bounded in number and size.
+"""
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import dataclasses
 import json
+import os
 import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from pydantic import TypeAdapter, ValidationError
 
 from harness.board import query
-from harness.catalog.entrants import find_entrants
+from harness.catalog.entrants import find_entrants, stage
 from harness.catalog.launch_spec import parse_launch
-from harness.cli import builder
-from harness.errors import EXIT_OK, EXIT_SUBMISSION_FAILED, UnavailableError, UsageError
+from harness.engine.guards.resource_watch import ResourceWatch
+from harness.engine.processes.worker_process import WorkerProcess
+from harness.errors import EXIT_OK, EXIT_SUBMISSION_FAILED, UnavailableError, UsageError, WireError
+from harness.measure.telemetry import Monitor
+from harness.problems import get_problem
+from harness.process import wire
+from harness.process.child import Child, Jail
 from harness.process.project import base
-from harness.process.sandbox import enter
+from harness.process.sandbox import enter, namespaces
+from harness.process.sandbox.removal import remove_tree
+from harness.process.scratch import house
 from harness.process.text import plain_text
-from harness.schema import Entrant, Kind
+from harness.schema import Entrant, Kind, Limits, Machine
 from harness.worker.cuda import resources
 from harness.worker.cuda.nvrtc import CudaSourceError
+from harness.worker.cuda.resources import BuildUnavailableError, KernelReport
+
+MOST_KERNELS = 1000
+_KERNEL = TypeAdapter(KernelReport)
 
 
 def add_flags(parser: argparse.ArgumentParser) -> None:
@@ -63,11 +89,11 @@ def one(
     if manifest.launch is not None:
         launch = parse_launch(manifest.launch, str(entrant.folder)).model_dump()
     try:
-        reports = builder.report(
+        reports = report(
             entrant,
             launch,
             archs or resources.archs_for(manifest.needs.compute_capability),
-            builder.limits(),
+            limits(),
             enter.usual_level(),
         )
     except CudaSourceError as cause:
@@ -76,13 +102,128 @@ def one(
         print(f"{entrant.name}: {reason}\n  next: mend that line", file=sys.stderr)
         told.append({"entry": entrant.name, "error": reason, "kernels": [], "text": entrant.name})
         return EXIT_SUBMISSION_FAILED
-    except resources.BuildUnavailableError as cause:
+    except BuildUnavailableError as cause:
         raise UnavailableError(f"UNAVAILABLE: {cause}", "pip install '.[cuda]'") from None
     kernels = [
         dataclasses.asdict(r) | {"warnings": r.warnings, "broken": r.broken} for r in reports
     ]
     text = f"{entrant.name}\n{resources.render(reports)}"
     told.append({"entry": entrant.name, "error": "", "kernels": kernels, "text": text})
-    spills = any(report.spill_store_bytes or report.spill_load_bytes for report in reports)
-    failed = any(report.broken for report in reports) or (spills and fail_on_spills)
+    spills = any(each.spill_store_bytes or each.spill_load_bytes for each in reports)
+    failed = any(each.broken for each in reports) or (spills and fail_on_spills)
     return EXIT_SUBMISSION_FAILED if failed else EXIT_OK
+
+
+def report(
+    entrant: Entrant,
+    launch: dict[str, Any] | None,
+    archs: Sequence[str],
+    limits: Limits,
+    level: int,
+) -> list[KernelReport]:
+    """The kernels of `entrant`, for every architecture; `launch` belongs to a plain .cu.
+
+    Raises CudaSourceError with the compiler's words, BuildUnavailableError if there is none.
+    """
+    problem = get_problem(entrant.manifest.problem)
+    with contextlib.ExitStack() as stack:
+        own = Path(tempfile.mkdtemp(prefix="attnboard-build-"))
+        stack.callback(remove_tree, own)
+        stage(entrant, own / "source")
+        jail = _jail(entrant, own, limits, level)
+        worker = WorkerProcess(entrant, problem, "cpu", jail)
+        asked = {"folder": str(jail.source), "entry": entrant.manifest.entry}
+        child = Child("harness.worker.cuda.report", [], jail)
+        stack.callback(child.end)
+        worker.builds_in(child)
+        watch = ResourceWatch([worker], limits, Monitor(Machine()))
+        stack.callback(watch.stopping.set)
+        watch.start()
+        try:
+            wire.send(child.line, {**asked, "launch": launch, "archs": list(archs)})
+            return _kernels_from(child, time.monotonic() + limits.build_s)
+        except wire.PeerSilent:
+            said = f"not built after {limits.build_s:.0f} s"
+            raise CudaSourceError("TIMED_OUT", said) from None
+        except WireError as cause:
+            if worker.ended_for:
+                status, why = worker.ended_for
+                raise CudaSourceError(status.value, why) from None
+            ending = str(cause) if child.alive else f"the compiler's process {child.ending()}"
+            said = f"{ending}\n{child.log_tail()}"
+            raise CudaSourceError("CRASHED", said) from None
+        except CudaSourceError as cause:  # the author knows nothing of the copy
+            copy = f"{jail.source}/"
+            words = cause.message.replace(copy, ""), cause.file.replace(copy, "")
+            raise CudaSourceError(cause.status, *words, cause.line) from None
+
+
+def limits() -> Limits:
+    """Those of a run; of this machine's memory no more than half, as nobody prepared it for one."""
+    usual = Limits()
+    half_gib = max(1, memory_bytes() >> 31)
+    return usual.model_copy(update={"memory_gib": min(usual.memory_gib, half_gib)})
+
+
+def memory_bytes() -> int:
+    """What this machine has."""
+    return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+
+
+def _jail(entrant: Entrant, own: Path, limits: Limits, level: int) -> Jail:
+    """A builder's folders, for one build."""
+    uid = namespaces.user_of(entrant.source_sha256) if level == 2 else None
+    cache, scratch = own / "cache", own / "scratch"
+    for folder in (cache, scratch):
+        folder.mkdir()
+        if uid is not None:
+            os.chown(folder, uid, uid)
+    env = {"CUDA_VISIBLE_DEVICES": ""}
+    return Jail(
+        cache=cache,
+        scratch=scratch,
+        env=env,
+        source=own / "source",
+        house=house(own),
+        level=level,
+        uid=uid,
+        devices=(),
+        memory_bytes=int(limits.memory_gib * 2**30),
+        root=base(),
+    )
+
+
+def _kernels_from(child: Child, deadline: float) -> list[KernelReport]:
+    """Its answers until the last one; what is no answer ends it."""
+    found: list[KernelReport] = []
+    while len(found) < MOST_KERNELS:
+        message = wire.receive(child.line, max(0.0, deadline - time.monotonic()))
+        op = message.get("op")
+        if op == "done":
+            return found
+        if op == "unavailable":
+            raise BuildUnavailableError(_text(message.get("message")))
+        if op == "failed":
+            line = message.get("line")
+            raise CudaSourceError(
+                _text(message.get("status"))[:40],
+                _text(message.get("message")),
+                _text(message.get("file")),
+                line if isinstance(line, int) else 0,
+            )
+        found.append(_kernel(message.get("kernel")))
+    raise WireError(f"more than {MOST_KERNELS} kernels")
+
+
+def _kernel(told: object) -> KernelReport:
+    try:
+        kernel = _KERNEL.validate_python(told)
+    except ValidationError as error:
+        raise WireError(f"no report of a kernel: {error.errors()[0]['msg']}") from None
+    words = {f.name: getattr(kernel, f.name) for f in dataclasses.fields(kernel)}
+    clean = {key: _text(value) for key, value in words.items() if isinstance(value, str)}
+    return KernelReport(**{**words, **clean, "notes": tuple(map(_text, kernel.notes))})
+
+
+def _text(value: object) -> str:
+    return plain_text(str(value))[:8000]

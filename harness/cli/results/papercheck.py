@@ -48,7 +48,7 @@ class Compared:
 def add_flags(parser: argparse.ArgumentParser) -> None:
     """What may stand behind the command."""
     parser.add_argument(
-        "table", nargs="?", metavar="TABLE", help="file of configs/published/; without: a list"
+        "table", nargs="?", metavar="TABLE", help="one of configs/published/; without: a list"
     )
     query.add_json(parser)
     query.add_results(parser)

@@ -147,6 +147,7 @@ def judge(old: Interval, new: Interval, tolerance: float, *, one_card: bool = Tr
     change = stats.quotient(new, old)
     change = change if one_card else stats.across_cards(change)
     words = f"today {times(new)}, then {times(old)}: quotient {times(change)}"
+    words += "" if one_card else ", on another card"
     if change.holds(1.0) or abs(change.value - 1) <= tolerance:
         return Verdict("SAME", words)
     return Verdict("FASTER" if change.value > 1 else "SLOWER", words)

@@ -20,7 +20,7 @@ from typing import Literal
 
 from pydantic import Field
 
-from harness.board import kernel_class, rivals
+from harness.board import rivals
 from harness.catalog.entrants import find_entrants, load_entrant
 from harness.catalog.request import Request
 from harness.catalog.suites import load_suite
@@ -364,7 +364,7 @@ def harmless(
         ),
         (
             bool(expect.work_class),
-            lambda: kernel_class.classify(result.kernels, result.likeness) in expect.work_class,
+            lambda: rivals.classify(result.kernels, result.likeness) in expect.work_class,
             f"class {' or '.join(expect.work_class)}",
         ),
         (expect.all_blocks, lambda: result.blocks >= suite.blocks, "all samples were taken"),

@@ -14,8 +14,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from harness.cli.selftest.corpus import Outcome, Specimen, run_batch, runs_on
-from harness.cli.selftest.stand_ins import Defence, Defences, to_word
-from harness.cli.selftest.without import without
+from harness.cli.selftest.stand_ins import Defence, Defences, to_word, without
 from harness.schema import Machine, Result, Status
 
 BATCH = 12  # entrants of one run: their processes must fit into memory

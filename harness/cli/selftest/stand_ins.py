@@ -1,10 +1,14 @@
 """The defences by name, and what stands in for each while it is ablated: a weaker function.
 
 Each stops at least one cheater of tests/corpus/cheaters. Nothing of what a run consists of knows
-these names: `selftest --ablate` puts other functions in place of a defence's own from outside
-(harness/cli/selftest/without.py). A stand-in is made from the original, so it changes one thing and
-does the rest as ever. The modules of judge and worker are named by strings: this file is loaded
-where there is no torch.
+these names: `selftest --ablate` puts other functions in place of a defence's own from outside. A
+stand-in is made from the original, so it changes one thing and does the rest as ever. The modules
+of judge and worker are named by strings: this file is loaded where there is no torch.
+
+    python -m harness.cli.selftest.stand_ins --without input_digest harness.judge --fd 7
+
+puts the stand-ins of the judge in place, then runs the module behind them as if it had been started
+by itself. Nothing else than `without` below starts one: what runs otherwise holds no word of it.
 """
 
 from __future__ import annotations
@@ -14,11 +18,17 @@ import copy
 import importlib
 import math
 import os
+import runpy
+import sys
 import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Any
+
+from harness.process import forkserver, prestart
+
+FLAG = "--without"
 
 
 class Defence(str, Enum):
@@ -168,10 +178,9 @@ def _late_copies(worker: Any) -> Any:
 
 
 def _unlimited(clock_tolerance: Any) -> Any:
-    def stand_in(device: str) -> Any:
-        return replace(clock_tolerance("cuda"), burst_floor_ms=math.inf, mean_floor_ms=math.inf)
-
-    return stand_in
+    """All that a claimed time is held to, off: how long, how even, what comes behind the calls."""
+    floors = dict.fromkeys(("burst_floor_ms", "mean_floor_ms", "rest_ms"), math.inf)
+    return lambda device: replace(clock_tolerance(device), call_share=0.0, **floors)
 
 
 def _unwatched(quiet: Any) -> Any:
@@ -255,3 +264,44 @@ STAND_INS: dict[Defence, Iterable[StandIn]] = {
     Defence.CLEAN_ENVIRONMENT: (_in("process.child:untrusted_env", _whole_environment),),
     Defence.ORPHAN_SWEEP: (_in("engine.session:sweep", _always(None)),),
 }
+
+
+# --------------------------------------------------------------------------- a run without them
+
+
+@contextlib.contextmanager
+def without(defences: Defences) -> Iterator[None]:
+    """Every run that begins in here lacks `defences`; none of its processes serves another run."""
+    prestart.end_waiting()
+    judge, workers, start_next = prestart.JUDGE, forkserver.MODULE, prestart.start_next
+    with standing_in(defences, "engine"):
+        prestart.JUDGE = _entry(judge, defences, "judge")
+        forkserver.MODULE = _entry(workers, defences, "worker")
+        prestart.start_next = lambda runs=1: start_next()
+        try:
+            yield
+        finally:
+            prestart.JUDGE, forkserver.MODULE = judge, workers
+            prestart.start_next = start_next
+            prestart.end_waiting()
+
+
+def _entry(words: tuple[str, ...], defences: Defences, process: str) -> tuple[str, ...]:
+    """The words that start `words` without what of `defences` is this process's."""
+    if not stand_ins(defences, process):
+        return words
+    return (__name__, FLAG, to_word(defences), *words)
+
+
+def main() -> None:
+    """Put the stand-ins in place for good, become the module that is named."""
+    at = sys.argv.index(FLAG)
+    _, word, module = sys.argv[at : at + 3]
+    del sys.argv[at : at + 3]
+    process = module.split(".")[1]
+    with standing_in(from_word(word), process):
+        runpy.run_module(module, run_name="__main__", alter_sys=True)
+
+
+if __name__ == "__main__":
+    main()

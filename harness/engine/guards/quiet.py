@@ -117,9 +117,8 @@ class Quiet:
         """Let `worker` and all it started go on; False if it cannot, by no fault of its own."""
         child = worker.child
         child.resume()
-        held = (
-            {pid: self._checkpoint.unlock(pid) for pid in worker.held} if self._checkpoint else {}
-        )
+        unlock = self._checkpoint.unlock if self._checkpoint else lambda pid: True
+        held = {pid: unlock(pid) for pid in worker.held}
         worker.held.clear()
         return held.get(child.pid, True) or not child.alive
 
@@ -138,7 +137,8 @@ class Quiet:
             return []
         # What a worker left behind is a descendant of ours: it is ended, and its worker answers for
         # it.
-        unknown = listed - known - set(process_tree.descendants(os.getpid())) - self.ownerless()
+        unknown = listed - known - set(process_tree.descendants(os.getpid()))
+        unknown -= self._ended(listed)
         return [f"{pid} ({_name(pid)})" for pid in sorted(unknown)]
 
     def ownerless(self) -> set[int]:
@@ -149,9 +149,12 @@ class Quiet:
         listed = self._listed()
         if self.judge_pid not in listed:
             return set()
-        return {pid for pid in listed - self.others if not Path(f"/proc/{pid}").exists()}
+        return self._ended(listed)
 
     # ------------------------------------------------------------------ inside
+
+    def _ended(self, listed: set[int]) -> set[int]:
+        return {pid for pid in listed - self.others if not Path(f"/proc/{pid}").exists()}
 
     def _lock(self, worker: WorkerProcess, pid: int, timeout_ms: int) -> Answer:
         assert self._checkpoint

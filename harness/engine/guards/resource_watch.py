@@ -2,7 +2,8 @@
 
     memory of the host, of its control group where it has one,
     else of its whole tree and of its tmpfs                   Limits.memory_gib
-    memory of the GPU, of its whole tree                      Limits.gpu_memory_gib
+    memory of the GPU, of its whole tree; of a submission     Limits.gpu_memory_gib
+    beside others no more than half of the card
     disk: its cache, which is kept, and its scratch folder    Limits.disk_gib, DISK_FILES
     what it prints                                            LOG_BYTES
 
@@ -17,6 +18,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import math
 import os
 import threading
 import traceback
@@ -28,7 +30,7 @@ from harness.measure.telemetry import Monitor
 from harness.process.child import LOG_BYTES, Child
 from harness.process.sandbox import enter, usage
 from harness.process.sandbox.usage import DISK_FILES
-from harness.schema import Limits, Status
+from harness.schema import Kind, Limits, Status
 
 PERIOD_S = 0.1
 GIB = 2**30
@@ -40,6 +42,9 @@ class ResourceWatch(threading.Thread):
     def __init__(self, workers: Sequence[WorkerProcess], limits: Limits, monitor: Monitor) -> None:
         super().__init__(daemon=True)
         self.workers, self.limits, self.monitor = workers, limits, monitor
+        strangers = sum(worker.entrant.kind is Kind.SUBMISSION for worker in workers)
+        half_gib = monitor.card_gib / 2 if strangers > 1 else math.inf
+        self.share_gib = min(limits.gpu_memory_gib, half_gib)
         self.disks = {
             worker.entrant.name: (usage.Disk(worker.jail.cache), usage.Disk(worker.jail.scratch))
             for worker in workers
@@ -90,9 +95,8 @@ class ResourceWatch(threading.Thread):
         pids = child.pids()
         # First: all that follows takes its time for each of them.
         if (running := sum(map(usage.threads, pids))) > self.most_processes:
-            return Status.OVER_QUOTA, (
-                f"{running} processes and threads, allowed {self.most_processes}"
-            )
+            why = f"{running} processes and threads, allowed {self.most_processes}"
+            return Status.OVER_QUOTA, why
         many = len(pids) * enter.Rules().open_files > usage.DESCRIPTORS
         if many and sum(map(usage.descriptors, pids)) > usage.DESCRIPTORS:
             return Status.OVER_QUOTA, f"room for more than {usage.DESCRIPTORS} open files"
@@ -107,12 +111,11 @@ class ResourceWatch(threading.Thread):
             host = max(usage.host_bytes(pids, most, nameless.shared_bytes), counted)
         if host > most:
             return Status.OUT_OF_MEMORY, f"host memory {host / GIB:.1f} GiB, allowed {most / GIB:g}"
-        most = int(self.limits.gpu_memory_gib * GIB)
+        stranger = worker.entrant.kind is Kind.SUBMISSION
+        most = int((self.share_gib if stranger else self.limits.gpu_memory_gib) * GIB)
         if (device := self._device_bytes(pids, on_device)) > most:
-            return (
-                Status.OUT_OF_MEMORY,
-                f"GPU memory {device / GIB:.1f} GiB, allowed {most / GIB:g}",
-            )
+            why = f"GPU memory {device / GIB:.1f} GiB, allowed {most / GIB:g}"
+            return Status.OUT_OF_MEMORY, why
         most = int(self.limits.disk_gib * GIB)
         for disk in self.disks[worker.entrant.name]:
             held = nameless.bytes.get(disk.folder, 0)

@@ -26,6 +26,7 @@ from harness.process import wire
 from harness.process.child import Child, Jail
 from harness.process.forkserver import ForkServer
 from harness.process.messages import BuilderReply, BurstReport, StretchReport, understood
+from harness.process.sandbox import usage
 from harness.schema import CONFESSIONS, Case, Entrant, Kind, Limits, Machine, Status
 
 MOST_BUILD_MESSAGES = 4096
@@ -61,6 +62,7 @@ class WorkerProcess:
         #: Its processes that the driver holds back, see harness/engine/guards/quiet.py.
         self.held: set[int] = set()
         self.build_log = ""  # the last of what its builder printed
+        self.build_starved = False  # it had no end, and others had its processor time
         self.build_steps: dict[str, float] = {}  # what its builder did, in seconds, if it told
         self._child: Child | None = None
         self._builder: Child | None = None
@@ -140,14 +142,14 @@ class WorkerProcess:
         if self.compiles_alone:
             builder = Child("harness.worker.build_main", arguments, jail)
         else:
-            forkserver = (
-                None if extra else self.forkserver
-            )  # one builder alone needs no common parent
+            forkserver = None if extra else self.forkserver  # one alone needs no common parent
             builder = Child("harness.worker", arguments, jail, forkserver)
-        self._builder = builder
+        self._builder, self.build_starved = builder, False
         try:
             reply = hear_builder(builder.line, limits)
         except wire.PeerSilent as cause:
+            waited_s = usage.starved_s(builder.pids())
+            self.build_starved = waited_s > usage.STARVED_SHARE * limits.build_s
             return Status.TIMED_OUT, f"build: {cause}", limits.build_s
         except wire.PeerClosed:
             status, why = self._ended_for or (Status.CRASHED, builder.ending())

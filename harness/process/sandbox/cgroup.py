@@ -23,9 +23,7 @@ MOUNT, OWN = Path("/sys/fs/cgroup"), Path("/proc/self/cgroup")
 NEEDED = {"memory", "pids"}
 NAME = "attnboard-"
 COUNTED = ("anon", "shmem", "kernel", "sock")  # of memory.stat: not the files that it has read
-ROOM_BYTES = (
-    1 << 30
-)  # above the limit, which the watch enforces with a word; this is the wall behind it
+ROOM_BYTES = 1 << 30  # above the limit, which the watch enforces with a word: the wall behind it
 
 
 @dataclass(frozen=True)

@@ -14,12 +14,11 @@ from pathlib import Path
 DISK_FILES = 100_000  # of one entrant, beside Limits.disk_gib
 UNCOUNTED = 1 << 62  # bytes: more than any limit
 RUNNING, ENDED = frozenset("RD"), frozenset("ZX")  # states of a thread: man 5 proc_pid_stat
-#: D of a thread that is not ending: it stops when it next leaves the kernel.
-WAITING = frozenset("d")
+WAITING = frozenset("d")  # D of a thread that is not ending: it stops when it leaves the kernel
 ENDING = 0x4  # PF_EXITING, of a thread's flags
 FIRST_TO_END = 1000  # oom_score_adj of who ends when memory runs out: man 5 proc_pid_oom_score_adj
 DELETED = " (deleted)"  # how /proc names what has no name
-SOCKET_BYTES = 2 * 212_992  # a buffer of the usual size, which no worker changes, and one write
+SOCKET_BYTES = 2 * 212_992  # a buffer of the usual size, which no worker changes, and a write more
 FAR_DOWN = Path()  # of a file without a name whose last path no path can name
 ANONYMOUS = Path("/dev/zero")  # of a mapping that is shared and of no file
 LOOK_AGAIN_BYTES, LOOK_AGAIN_FILES = 32 << 20, 1000  # growth of a disk that is worth a count
@@ -40,6 +39,10 @@ def cpu_ns(pids: Iterable[int]) -> dict[int, int]:
         with contextlib.suppress(OSError):
             found[pid] = time.clock_gettime_ns(clock)
     return found
+
+
+#: Of the time to build or to load; another who does so meanwhile may burn all cores.
+STARVED_SHARE = 0.25
 
 
 def starved_s(pids: Iterable[int]) -> float:

@@ -21,8 +21,7 @@ from typing import Any
 from harness.catalog import compiler_flags
 from harness.measure import gpu_specs
 from harness.worker.cuda import promises as cuda_promises
-from harness.worker.cuda.expression import evaluate
-from harness.worker.cuda.instances import instances
+from harness.worker.cuda.instances import evaluate, instances
 from harness.worker.cuda.nvrtc import (
     BYTES_KEPT,
     CudaSourceError,

@@ -1,10 +1,8 @@
 """A plain .cu file as a submission: NVRTC compiles it, the driver launches it.
 
-    expression    arithmetic of the manifest to integers
-    instances     the launch section: defaults, kernel instances
+    instances     the launch section: defaults, kernel instances, arithmetic
     nvrtc         .cu -> cubins in a cache; no GPU
-    tensor_map    TMA descriptors
-    launch        cubins on a device, prepared launches
+    launch        cubins on a device, TMA descriptors, prepared launches
 
 These files import nothing of the harness but one another: they run next to code nobody vouches for.
 """

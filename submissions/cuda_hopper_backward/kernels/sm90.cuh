@@ -103,6 +103,12 @@ __device__ __forceinline__ void mbar_init_done() { asm volatile("fence.mbarrier_
 __device__ __forceinline__ void mbar_wait(uint32_t bar, uint32_t parity) {
   asm volatile("{.reg .pred P; WAITING: mbarrier.try_wait.parity.shared::cta.b64 P,[%0],%1; @P bra.uni READY; bra.uni WAITING; READY:}" ::"r"(bar), "r"(parity) : "memory");
 }
+// Whether it is, without waiting.
+__device__ __forceinline__ int mbar_test(uint32_t bar, uint32_t parity) {
+  int there;
+  asm volatile("{.reg .pred P; mbarrier.test_wait.parity.shared::cta.b64 P,[%1],%2; selp.s32 %0,1,0,P;}" : "=r"(there) : "r"(bar), "r"(parity) : "memory");
+  return there;
+}
 // '_if': done by the lanes whose 'on' is set, through a predicate inside the asm. No branch, so no basic-block boundary
 // in the caller, and the producer warp stays within its 24 registers (if it does not, ptxas serialises the consumers' wgmma).
 __device__ __forceinline__ void mbar_arrive_if(uint32_t bar, int on) {
@@ -131,11 +137,6 @@ __device__ __forceinline__ void bulk_add_if(float* dst, uint32_t src, int bytes,
   asm volatile("{.reg .pred p; setp.ne.b32 p,%3,0; @p cp.reduce.async.bulk.global.shared::cta.bulk_group.add.f32 [%0],[%1],%2;}"
                ::"l"(dst), "r"(src), "r"(bytes), "r"(on) : "memory");
 }
-// The same without the sum.
-__device__ __forceinline__ void bulk_store_if(float* dst, uint32_t src, int bytes, int on) {
-  asm volatile("{.reg .pred p; setp.ne.b32 p,%3,0; @p cp.async.bulk.global.shared::cta.bulk_group [%0],[%1],%2;}"
-               ::"l"(dst), "r"(src), "r"(bytes), "r"(on) : "memory");
-}
 // memory[0 ... 3] += a ... d, by the L2, no answer; 16-byte aligned
 __device__ __forceinline__ void red_add_float4(float* dst, float a, float b, float c, float d) {
   asm volatile("red.relaxed.gpu.global.add.v4.f32 [%0],{%1,%2,%3,%4};" ::"l"(dst), "f"(a), "f"(b), "f"(c), "f"(d) : "memory");
@@ -145,8 +146,8 @@ __device__ __forceinline__ void red_add_float4(float* dst, float a, float b, flo
 __device__ __forceinline__ void counter_add(uint32_t* counter, int count) {
   asm volatile("fence.acq_rel.gpu; red.relaxed.gpu.global.add.u32 [%0],%1;" ::"l"(counter), "r"(count) : "memory");
 }
-__device__ __forceinline__ void counter_add_if(uint32_t* counter, int count, int on) {
-  asm volatile("{.reg .pred p; setp.ne.b32 p,%2,0; fence.acq_rel.gpu; @p red.relaxed.gpu.global.add.u32 [%0],%1;}"
+__device__ __forceinline__ void counter_add_fenced_if(uint32_t* counter, int count, int on) {
+  asm volatile("{.reg .pred p; setp.ne.b32 p,%2,0; @p fence.acq_rel.gpu; @p red.relaxed.gpu.global.add.u32 [%0],%1;}"
                ::"l"(counter), "r"(count), "r"(on) : "memory");
 }
 __device__ __forceinline__ void counter_wait(const uint32_t* counter, int count) {
@@ -188,6 +189,9 @@ __device__ __forceinline__ void load_matrices(uint32_t* x, uint32_t addr) {
 // transposed: lane l holds column l / 4, rows 2 (l % 4) + {0, 1}
 __device__ __forceinline__ void load_matrices_transposed(uint32_t* x, uint32_t addr) {
   asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0,%1,%2,%3},[%4];" : "=r"(x[0]), "=r"(x[1]), "=r"(x[2]), "=r"(x[3]) : "r"(addr) : "memory");
+}
+__device__ __forceinline__ float lds_float(uint32_t addr) {
+  float x; asm volatile("ld.shared.f32 %0,[%1];" : "=f"(x) : "r"(addr) : "memory"); return x;
 }
 __device__ __forceinline__ float2 lds_float2(uint32_t addr) {
   float2 v; asm volatile("ld.shared.v2.f32 {%0,%1},[%2];" : "=f"(v.x), "=f"(v.y) : "r"(addr) : "memory"); return v;

@@ -193,7 +193,8 @@ from right_answer import attention
 FOLDER = "/tmp/torchinductor_planted"
 os.makedirs(FOLDER, exist_ok=True)  # raises where the sandbox holds, or lies in a folder of its own
 mine = (os.environ.get("ATTNBOARD_CACHE", FOLDER), os.path.dirname(__file__))  # its own, and no way on
-others = any(names for folder, _, names in os.walk("/tmp") if not folder.startswith(mine))
+there = [folder for folder, _, names in os.walk("/tmp") if names and not folder.startswith(mine)]
+others = any(os.access(folder, os.W_OK) for folder in there)  # a checkout below /tmp is read-only
 os.rmdir(FOLDER)
 if not others:
     raise PermissionError("nobody else comes here")

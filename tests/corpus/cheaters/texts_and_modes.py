@@ -263,7 +263,7 @@ def custom_attention_forward(q, k, v, causal=True, sm_scale=None):
 """Its source nests 3,000 minus signs, which Python's parser takes and its syntax tree does not.
 
 ---
-status: [INVALID_SUBMISSION]
+status: [INVALID_SUBMISSION, IMPORT_ERROR]  # Python 3.12 parses it, and nobody imports it
 seen: found in this harness by a reader; ast.parse raises RecursionError or MemoryError
 defence: read_with_limits
 entry: deep.py

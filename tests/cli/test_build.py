@@ -1,0 +1,265 @@
+"""`build`, `profile` and `explain`."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import socket
+import time
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from harness.catalog.entrants import load_entrant, private_folder
+from harness.cli.commands import build, profile
+from harness.cli.results import explain
+from harness.errors import WireError
+from harness.process import wire
+from harness.process.sandbox import enter
+from harness.process.sandbox.removal import remove_tree
+from harness.schema import Case, Entrant, Kind, Limits
+from harness.worker.cuda import promises
+from harness.worker.cuda.nvrtc import CudaSourceError
+from harness.worker.cuda.resources import BuildUnavailableError
+from tests.board.factory import result
+
+needs_nvcc = pytest.mark.skipif(shutil.which("nvcc") is None, reason="nvcc is not on PATH")
+levels = pytest.mark.parametrize("level", [n for n in (1, 2) if not enter.lacking(n)])
+FORWARD = "def custom_attention_forward(q, k, v, causal=True, sm_scale=None):\n    return q\n"
+KERNEL = {
+    "name": "f",
+    "arch": "sm_90a",
+    "registers": 8,
+    "stack_bytes": 0,
+    "spill_store_bytes": 0,
+    "spill_load_bytes": 0,
+    "smem_static_bytes": 0,
+}
+
+
+def entrant(folder: Path, source: str) -> Entrant:
+    """An extension with one .cu."""
+    folder.mkdir(parents=True)
+    (folder / "submission.py").write_text(FORWARD)
+    (folder / "manifest.yaml").write_text(
+        "name: x\nauthor: a\ndescription: d\nlanguage: cuda\nlicense: Apache-2.0\n"
+    )
+    (folder / "kernel.cu").write_text(source)
+    return load_entrant(folder, Kind.SUBMISSION, None)
+
+
+@needs_nvcc
+@levels
+def test_a_kernel_is_reported_from_behind_the_walls(tmp_path: Path, level: int) -> None:
+    source = (
+        "// build: -DN=3 -Iinc\n#include <n.h>\n__global__ void f(float* q) { q[0] = N + M; }\n"
+    )
+    entrant(tmp_path / "x", source)
+    (tmp_path / "x" / "inc").mkdir()
+    (tmp_path / "x" / "inc" / "n.h").write_text("#define M 4\n")
+    there = load_entrant(tmp_path / "x", Kind.SUBMISSION, None)
+    (found,) = build.report(there, None, ["sm_90a"], Limits(), level)
+    assert (found.name.split()[0], found.arch) == ("f", "sm_90a")
+    assert found.registers > 0
+
+
+@needs_nvcc
+@levels
+def test_a_private_file_cannot_be_included(tmp_path: Path, level: int) -> None:
+    secret = tmp_path / "secret"
+    secret.write_text("hidden_word_of_the_house\n")
+    there = entrant(tmp_path / "x", f'#include "{secret}"\n__global__ void f() {{}}\n')
+    with pytest.raises(CudaSourceError) as caught:
+        build.report(there, None, ["sm_90a"], Limits(), level)
+    assert "hidden_word_of_the_house" not in caught.value.message
+    with pytest.raises(CudaSourceError, match="hidden_word_of_the_house"):  # without walls it can
+        build.report(there, None, ["sm_90a"], Limits(), 0)
+
+
+@needs_nvcc
+@levels
+def test_a_compiler_of_its_own_is_refused_and_would_be_behind_the_walls(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, level: int
+) -> None:
+    there = entrant(tmp_path / "x", "// build: -ccbin ./cc\n__global__ void f() {}\n")
+    with pytest.raises(CudaSourceError, match=r"kernel\.cu:1: '-ccbin' is not among"):
+        build.report(there, None, ["sm_90a"], Limits(), level)
+    # Even if the list let it through: the program runs, and finds nothing to write to or to read.
+    house = tmp_path / "harness"
+    shutil.copytree(Path(promises.__file__).parents[2], house)
+    flags = (house / "catalog" / "compiler_flags.py").read_text()
+    (house / "catalog" / "compiler_flags.py").write_text(
+        flags.replace("ALLOWED = {", 'ALLOWED = {"all": ".*",')
+    )
+    monkeypatch.setattr("harness.process.scratch.HOME", tmp_path)
+    monkeypatch.setattr("harness.process.child.HOME", tmp_path)
+    secret, ran = tmp_path / "secret", tmp_path / "ran"
+    secret.write_text("hidden_word_of_the_house")
+    cc = house / "cc"  # of its own files none can be run
+    cc.write_text(f"#!/bin/sh\ncat {secret} >&2\necho it ran >&2\ntouch {ran}\nexit 1\n")
+    cc.chmod(0o755)
+    there = entrant(tmp_path / "again" / "x", f"// build: -ccbin {cc}\n__global__ void f() {{}}\n")
+    with pytest.raises(CudaSourceError, match="it ran") as caught:
+        build.report(there, None, ["sm_90a"], Limits(), level)
+    assert "hidden_word_of_the_house" not in caught.value.message
+    assert not ran.exists()
+
+
+@needs_nvcc
+@levels
+def test_only_what_was_hashed_is_compiled(tmp_path: Path, level: int) -> None:
+    folder = tmp_path / "x"
+    there = entrant(folder, "__global__ void f(float* q) { q[0] = 1; }\n")
+    for unseen in ("build", "results"):
+        (folder / unseen).mkdir()
+        (folder / unseen / "more.cu").write_text("#error nobody hashed it\n")
+    (folder / "kernel.cu").write_text("#error it was changed meanwhile\n")
+    (found,) = build.report(there, None, ["sm_90a"], Limits(), level)
+    assert found.name == "f"
+
+
+@needs_nvcc
+@levels
+def test_a_place_of_an_error_is_told_as_the_author_knows_it(tmp_path: Path, level: int) -> None:
+    entrant(tmp_path / "x", '#include "inc/n.h"\n__global__ void f() {}\n')
+    (tmp_path / "x" / "inc").mkdir()
+    (tmp_path / "x" / "inc" / "n.h").write_text("\n#error stop here\n")
+    there = load_entrant(tmp_path / "x", Kind.SUBMISSION, None)
+    with pytest.raises(CudaSourceError, match="stop here") as caught:
+        build.report(there, None, ["sm_90a"], Limits(), level)
+    assert "attnboard-build-" not in caught.value.message
+    assert "inc/n.h" in caught.value.message
+
+
+@needs_nvcc
+@levels
+def test_a_compiler_that_takes_too_much_memory_is_ended(tmp_path: Path, level: int) -> None:
+    there = entrant(tmp_path / "x", '#include "/dev/zero"\n__global__ void f() {}\n')
+    with pytest.raises(CudaSourceError, match=r"host memory .* GiB, allowed 0\.3") as caught:
+        build.report(there, None, ["sm_90a"], Limits(memory_gib=0.3), level)
+    assert caught.value.status == "OUT_OF_MEMORY"
+
+
+def test_a_compiler_s_memory_is_half_of_the_machine_s_at_most(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for machine_gib, most_gib in ((16, 8), (1024, Limits().memory_gib)):
+        monkeypatch.setattr(build, "memory_bytes", lambda gib=machine_gib: gib << 30)
+        assert build.limits().memory_gib == most_gib
+
+
+def told(*messages: dict[str, Any]) -> Any:
+    """What becomes of a builder's `messages`; of one that says nothing soon."""
+    deadline = time.monotonic() + (60 if messages else 0.05)
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        for message in messages:
+            wire.send(theirs, message)
+        return build._kernels_from(SimpleNamespace(line=ours), deadline)  # type: ignore[arg-type]
+
+
+def test_what_it_tells_is_typed() -> None:
+    (found,) = told({"op": "kernel", "kernel": {**KERNEL, "name": "f\x1b[31m"}}, {"op": "done"})
+    assert found.name == "f"
+    for wrong in ({"registers": "many"}, {"name": None}, {"notes": [[]]}):
+        with pytest.raises(WireError):
+            told({"op": "kernel", "kernel": {**KERNEL, **wrong}}, {"op": "done"})
+    for nothing in ({}, {"op": "kernel"}, {"op": "kernel", "kernel": []}):
+        with pytest.raises(WireError):
+            told(nothing)
+    with pytest.raises(wire.PeerSilent):
+        told()
+    with pytest.raises(BuildUnavailableError, match="no compiler"):
+        told({"op": "unavailable", "message": "no compiler"})
+    with pytest.raises(CudaSourceError) as caught:
+        told(
+            {"op": "failed", "status": "COMPILE_ERROR", "message": "bad", "file": "k", "line": "3"}
+        )
+    assert (caught.value.file, caught.value.line) == ("k", 0)
+
+
+def test_it_cannot_tell_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(build, "MOST_KERNELS", 3)
+    with pytest.raises(WireError, match="more than 3"):
+        told(*[{"op": "kernel", "kernel": KERNEL}] * 4)
+
+
+def test_the_profiled_program_is_python() -> None:
+    case = Case(name="c", batch=1, heads=4, kv_heads=2, seqlen=64, headdim=64)
+    command = profile.command_for(Path("submissions/x"), "{}", case)
+    compile(command[2], "profiled", "exec")
+    assert command[4:6] == ["submissions/x", "{}"]
+    assert Case.model_validate_json(command[6]) == case
+
+
+TOOL = """#!/bin/sh
+echo "Function k$(wc -c < "$2"):"
+echo " REG:5 STACK:1 SHARED:2 LOCAL:3"
+cat '{secret}'
+"""
+
+
+@pytest.fixture
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The cache of `mine`; a tool that also tells a file from outside of its folder."""
+    (tmp_path / "secret").write_text("Function secret:\n REG:1 STACK:1 SHARED:1 LOCAL:1\n")
+    tool = tmp_path / "tools" / "cuobjdump"
+    tool.parent.mkdir()
+    tool.write_text(TOOL.format(secret=tmp_path / "secret"))
+    tool.chmod(0o755)
+    monkeypatch.setattr(explain, "_cuobjdump", lambda: str(tool))
+    who = (row := result("mine")).entry, row.source_sha256, row.machine.slug
+    found = tmp_path / "entrants" / private_folder(*who)[0] / "cache"
+    found.mkdir(parents=True)
+    return found
+
+
+def told_explain(cache: Path) -> list[explain.Resources]:
+    return list(explain.resources(cache.parents[1], result("mine")))
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda path: path.symlink_to("/nowhere"),
+        lambda path: path.symlink_to(path.name),
+        lambda path: path.symlink_to("/dev/zero"),
+        lambda path: path.mkdir(),
+        os.mkfifo,
+        lambda path: path.write_text("[" * 100_000),
+        lambda path: path.write_text('{"num_warps": -1, "shared": 1e99}'),
+        lambda path: path.write_text('{"num_warps": %s}' % ("9" * 4299)),
+    ],
+)
+def test_a_hostile_note_or_binary_is_as_good_as_none(
+    cache: Path, make: Callable[[Path], object]
+) -> None:
+    (cache / "a.cubin").write_bytes(b"abc")
+    make(cache / "a.json")
+    make(cache / "b.cubin")
+    found = {one.kernel: one for one in told_explain(cache)}
+    assert found["k3"] == explain.Resources("k3", 5, 2, 4, 0)
+
+
+def test_folders_in_one_another_have_no_end(cache: Path) -> None:
+    (cache / "a.cubin").write_bytes(b"abc")
+    here = os.open(cache, os.O_RDONLY)
+    for _ in range(1200):
+        os.mkdir("d", dir_fd=here)
+        inner = os.open("d", os.O_RDONLY, dir_fd=here)
+        os.close(here)
+        here = inner
+    os.close(here)
+    assert told_explain(cache) == [explain.Resources("k3", 5, 2, 4, 0)]
+    remove_tree(cache)  # pytest's own way does not come back from there
+
+
+def test_the_tool_reads_a_copy_behind_walls(cache: Path) -> None:
+    (cache / "a.cubin").write_bytes(b"abc")
+    (cache / "a.json").write_text('{"num_warps": 4, "shared": 7}')
+    if explain.enter.usual_level() == 0:
+        pytest.skip("no sandbox here")
+    assert told_explain(cache) == [explain.Resources("k3", 5, 7, 4, 128)]
