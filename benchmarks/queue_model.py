@@ -3,7 +3,8 @@
     python benchmarks/queue_model.py [--sms 132] [--overhead 1.5]
 
 An item is 64 times WARPGROUPS query rows of one head and costs its kv tiles plus `overhead` tiles for what
-begins and ends it. Items are taken longest first within a section of heads. An early request (rung 6)
+begins and ends it. Items are taken longest first within a section of heads; a section that is not full comes
+first. An early request (rung 6)
 takes the next item when the present one begins, a late one (rung 7, cuda_hopper) when it ends. Nothing here knows of
 clocks, caches or power: it says what the order of the items alone costs.
 """
@@ -46,8 +47,8 @@ class Config:
             else:
                 block, head = divmod(number - padded * (blocks - late), padded)
                 block += blocks - late
-            last = min((blocks - block) * self.rows, self.seqlen)
-            tiles.append(-(-last // self.keys) if head < self.heads else 0)
+            last = self.seqlen - block * self.rows  # it is the first rows that do not fill a block
+            tiles.append(-(-last // self.keys) if head >= padded - self.heads else 0)
         return tiles
 
 
@@ -55,6 +56,7 @@ CONFIGS = {
     "hdim64_seq4k": Config(128, 4096, 64, 256, 64),
     "hdim128_seq8k": Config(32, 8192, 128, 128, 128),
     "hdim256_seq16k": Config(8, 16384, 256, 128, 80),
+    "2,655 rows, 168 heads": Config(168, 2655, 64, 256, 64),
     "hdim128, 192 rows": Config(32, 8192, 128, 192, 64),
     "... short items last (rung 10)": Config(32, 8192, 128, 192, 64, short_last=True),
 }
@@ -69,8 +71,8 @@ def finish(tiles: list[int], sms: int, overhead: float, late: bool) -> list[floa
     taken = len(reserve)
     while free:  # the SM that is free first begins an item
         now, sm = heapq.heappop(free)
-        item = reserve[sm]
-        if late and now > 0.0:
+        item, reserve[sm] = reserve[sm], -1
+        if item < 0:  # a late request
             item, taken = taken, taken + 1
         elif not late:
             reserve[sm], taken = taken, taken + 1

@@ -23,7 +23,7 @@ import torch
 from cuda.bindings import driver, nvrtc
 
 FOLDER = Path(__file__).resolve().parent
-HEADERS = ("sm90.cuh", "rows.cuh", "passes.cuh")
+HEADERS = ("sm90.cuh", "rows.cuh", "passes.cuh", "spare.cuh")
 PASSES = "kernels/passes.cu"
 WIDE, THREE, AHEAD = "wide", "three", "ahead"
 FILES = {AHEAD: "kernels/backward.cu", THREE: "kernels/three.cu", WIDE: "kernels/wide.cu"}
@@ -42,8 +42,8 @@ class Build(NamedTuple):
     rung: str
     flags: tuple[str, ...] = ()
     section_bytes: int = 32 << 20  # q, do and dq sums of the heads that are walked together
-    stays: bool = False  # headdim 128: a block of the grid takes one item after another
     cuts: bool = False  # headdim 128: kv blocks of the last, partly filled wave are in pieces
+    lead: int = 0  # headdim 128: by how many sections spare warps preprocess ahead; 0: not at all
 
 
 BUILDS = {  # the fastest of each official shape on one H200: NOTES.md
@@ -51,12 +51,17 @@ BUILDS = {  # the fastest of each official shape on one H200: NOTES.md
     128: Build(AHEAD),
     256: Build(WIDE),  # dk and dv of 128 kv rows do not fit the registers
 }
-MB = 1 << 20
-LENGTHS = {  # headdim, causal -> classes: the longest sequence and its section_bytes, stays, cuts
+MB, NEVER = 1 << 20, 1 << 30
+LENGTHS = {  # headdim, causal -> classes: the longest sequence and its section_bytes, cuts, lead
     (64, True): ((2048, (16 * MB,)),),
     (64, False): ((2048, (16 * MB,)),),
-    (128, True): ((512, (8 * MB, True)), (1024, (16 * MB, True)), (8192, (32 * MB, True))),
-    (128, False): ((2048, (8 * MB, True)), (1 << 30, (16 * MB, True, True))),
+    (128, True): (
+        (512, (8 * MB,)),
+        (1024, (16 * MB,)),
+        (8192, (16 * MB, False, 2)),
+        (NEVER, (16 * MB,)),
+    ),
+    (128, False): ((512, (8 * MB,)), (4096, (4 * MB, False, 2)), (NEVER, (16 * MB, True))),
 }
 
 
@@ -85,6 +90,15 @@ class Strides(ctypes.Structure):
     _fields_ = [(name, ctypes.c_longlong) for name in ("batch", "head", "row")]
 
 
+class Spare(ctypes.Structure):
+    """`struct Spare` of spare.cuh, field by field."""
+
+    _fields_ = [
+        *((n, ctypes.c_void_p) for n in ("o", "d_o", "lse", "dq", "queue", "ready", "done")),
+        *((n, ctypes.c_int) for n in ("lead", "lag")),
+    ]
+
+
 class Params(ctypes.Structure):
     """`struct Params` of backward.cu, field by field."""
 
@@ -103,6 +117,7 @@ class Params(ctypes.Structure):
         ("scale", ctypes.c_float),
         ("scale_log2", ctypes.c_float),
         ("keys", Keys),
+        ("spare", Spare),
     ]
 
 
@@ -149,9 +164,9 @@ def three_blocks(heads: int, seqlen: int, seqlen_k: int, section: int) -> tuple[
 
 
 def fused_smem_bytes() -> int:
-    """`backward`: k, v; three slots of q and do; dS twice; dq of a tile; lse and delta of every slot; barriers and two words."""
-    tiles = 2 * 128 * 256 + 2 * 3 * 64 * 256 + 2 * 128 * 64 * 2
-    return tiles + 64 * 128 * 4 + 2 * 3 * 64 * 4 + 8 * (2 * 3 + 2 + 2 + 1)
+    """`backward`: k, v; three slots of q, two of do; dS twice; dq of a tile; lse and delta; three spare warps; records; barriers, a word."""
+    tiles = 2 * 128 * 256 + (3 + 2) * 64 * 256 + 2 * 128 * 64 * 2
+    return tiles + 64 * 128 * 4 + (3 + 2) * 64 * 4 + 3 * 8 * 576 + 128 + 8 * (2 * 3 + 2 + 4 + 3 + 1)
 
 
 PIECES = 2  # of a kv block of the last, partly filled wave
@@ -171,9 +186,9 @@ class Shape(NamedTuple):
 
 
 def wide_shapes(headdim: int) -> tuple[Shape, Shape]:
-    """The kernel for dk and dv and the one for dq: tiles, P twice, lse and delta, barriers."""
+    """The kernel for dk and dv and the one for dq: tiles, P twice in fp32, lse and delta, barriers."""
     tile = 64 * headdim * 2
-    return Shape(64, 384, 6 * tile + 2 * 8192 + 1024 + 96), Shape(128, 384, 7 * tile + 80)
+    return Shape(64, 384, 6 * tile + 2 * 16384 + 1024 + 96), Shape(128, 384, 7 * tile + 80)
 
 
 # ---------------------------------------------------------------------------------------- compile
@@ -350,6 +365,8 @@ class Plan:
         maps = [_tensor_map(t, n, general) for t, n in ((q, 64), (k, rows), (v, rows), (d_o, 64))]
         kinds = {WIDE: self._wide, THREE: self._three}
         self.params = None
+        self.dq_sum_after, self.dq_after = ctypes.c_void_p(), ctypes.c_void_p()
+        self.contiguous = o.is_contiguous() and d_o.is_contiguous() and not general
         self.launches = kinds.get(build.rung, self._fused)(maps, headdim)
         if self.group > 1:
             chunks = self.seqlen_k * headdim // 8
@@ -358,34 +375,46 @@ class Plan:
             after = self.passes("sum_group", smem_bytes=0)
             self.launches.append(_Launch(after, grid, 256, 0, self.parts, self.dk, self.dv, *sizes))
 
-    def _preprocess(self) -> _Launch:
+    def _preprocess(self, heads: int) -> _Launch:
+        """Row sums, zeroed sums of dq and counters."""
         kernel = self.passes("preprocess", smem_bytes=0)
         numbers = map(ctypes.c_int, (self.seqlen, self.keys.nheads, self.counters))
         pointers = self.o, self.d_o, self.lse, self.stats, self.dq_sum, self.done
-        return _Launch(kernel, self.heads * self.tiles, 256, 0, *pointers, *numbers, *self.steps)
+        return _Launch(kernel, heads * self.tiles, 256, 0, *pointers, *numbers, *self.steps)
 
     def _fused(self, maps: list, headdim: int) -> list[_Launch]:
-        """Row sums, one kernel of five products, and dq out of its sums if that kernel does not do it."""
-        blocks = self.heads * -(-self.seqlen_k // KV_ROWS[AHEAD])
+        """Row sums, one kernel of five products, and dq out of its sums."""
+        kv_blocks = -(-self.seqlen_k // KV_ROWS[AHEAD])
+        blocks = self.heads * kv_blocks
         at_once = _multiprocessors(self.device)
         cuts = self.build.cuts and not self.causal  # causal blocks get shorter towards the end
         whole = whole_blocks(blocks, at_once, self.seqlen) if cuts else blocks
         items = whole + (blocks - whole) * PIECES
-        self.counters = 1 + blocks - whole
+        lead, lag = self._spare_passes(kv_blocks, at_once)
+        self.words = 1 + blocks - whole
+        self.counters = self.words + (1 + 2 * self.sections if lead else 0)
         self.tail_floats = (blocks - whole) * PIECES * 2 * KV_ROWS[AHEAD] * headdim
         self.params = Params(
             *(None,) * 6, whole, self.seqlen, self.heads, self.section, int(self.causal), self.scale,
-            self.scale * math.log2(math.e), self.keys,
+            self.scale * math.log2(math.e), self.keys, Spare(*(None,) * 7, lead, lag),
         )  # fmt: skip
-        smem, grid = fused_smem_bytes(), min(items, at_once) if self.build.stays else items
+        smem, grid = fused_smem_bytes(), min(items, at_once)
         kernel = self.main("backward", smem_bytes=smem)
-        main = _Launch(kernel, grid, 256, smem, *maps, self.params)
+        main = _Launch(kernel, grid, 384, smem, *maps, self.params)
         smem = 64 * (headdim + 8) * 2
         after = self.passes("postprocess", smem_bytes=smem)
         numbers = ctypes.c_float(self.scale), ctypes.c_int(self.seqlen)
-        sizes = self.heads * self.tiles, 256, smem
-        last = _Launch(after, *sizes, self.dq_sum, self.dq, *numbers)
-        return [self._preprocess(), main, last]
+        self.heads_before = lead * self.section if lead else self.heads
+        self.heads_after = self.heads - (self.sections - lag) * self.section if lead else self.heads
+        sizes = self.heads_after * self.tiles, 256, smem
+        last = _Launch(after, *sizes, self.dq_sum_after, self.dq_after, *numbers)
+        return [self._preprocess(self.heads_before), main, last]
+
+    def _spare_passes(self, kv_blocks: int, at_once: int) -> tuple[int, int]:
+        """How many sections of heads spare warps are ahead and behind; (0, _): they have nothing to do."""
+        self.sections = -(-self.heads // self.section)
+        lead, lag = self.build.lead, -(-at_once // (self.section * kv_blocks))
+        return (lead if self.contiguous and lead + lag < self.sections else 0), lag
 
     def _three(self, maps: list, _headdim: int) -> list[_Launch]:
         """One kernel, whose spare warps do the passes."""
@@ -408,7 +437,7 @@ class Plan:
         self.sum_floats = 0
         scales = ctypes.c_float(self.scale), ctypes.c_float(self.scale * math.log2(math.e))
         tail = ctypes.c_int(self.seqlen), ctypes.c_int(self.causal), *scales, self.keys
-        launches, (dkdv, dq) = [self._preprocess()], wide_shapes(headdim)
+        launches, (dkdv, dq) = [self._preprocess(self.heads)], wide_shapes(headdim)
         for name, shape, length, results in (
             ("dkdv", dkdv, self.seqlen_k, (self.each_dk, self.each_dv)),
             ("dq", dq, self.seqlen, (self.dq,)),
@@ -441,6 +470,15 @@ class Plan:
             pointers.stats, pointers.dq_sum = self.stats.value, self.dq_sum.value
         if isinstance(params, Params):
             params.taken, params.parts = self.done.value, self.tail.value
+            spare, first = params.spare, self.heads - self.heads_after
+            spare.o, spare.d_o, spare.lse, spare.dq = (
+                x.value for x in (self.o, self.d_o, self.lse, self.dq)
+            )
+            spare.queue = self.done.value + 4 * self.words
+            spare.ready = spare.queue + 4
+            spare.done = spare.ready + 4 * self.sections
+            self.dq_after.value = self.dq.value + 2 * first * self.seqlen * 128
+            self.dq_sum_after.value = self.dq_sum.value + 4 * first * self.tiles * 64 * 128
         if isinstance(params, ThreeParams):
             params.passes.o, params.passes.d_o = self.o.value, self.d_o.value
             params.passes.dq = self.dq.value

@@ -120,9 +120,9 @@ class Shape(NamedTuple):
 
 
 def wide_shapes(headdim: int) -> tuple[Shape, Shape]:
-    """The kernel for dk and dv and the one for dq: tiles, P twice, lse and delta, barriers."""
+    """The kernel for dk and dv and the one for dq: tiles, P twice in fp32, lse and delta, barriers."""
     tile = 64 * headdim * 2
-    return Shape(64, 384, 6 * tile + 2 * 8192 + 1024 + 96), Shape(128, 384, 7 * tile + 80)
+    return Shape(64, 384, 6 * tile + 2 * 16384 + 1024 + 96), Shape(128, 384, 7 * tile + 80)
 
 
 # ---------------------------------------------------------------------------------------- compile

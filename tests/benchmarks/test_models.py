@@ -86,12 +86,19 @@ def test_all_the_work_is_done_once(name: str, late: bool):
 def test_items_run_longest_first_within_a_section():
     config = Config(heads=3, seqlen=256, headdim=64, rows=64, keys=64)
     assert config.section(1024) == 2
-    assert config.items(1024) == [4, 4, 3, 3, 2, 2, 1, 1, 4, 0, 3, 0, 2, 0, 1, 0]
+    assert config.items(1024) == [0, 4, 0, 3, 0, 2, 0, 1, 4, 4, 3, 3, 2, 2, 1, 1]
 
 
 def test_the_shortest_items_of_all_heads_come_last():
     config = Config(heads=3, seqlen=256, headdim=64, rows=64, keys=64, short_last=True)
-    assert config.items(1024) == [4, 4, 3, 3, 4, 0, 3, 0, 2, 2, 2, 0, 1, 1, 1, 0]
+    assert config.items(1024) == [0, 4, 0, 3, 4, 4, 3, 3, 0, 2, 2, 2, 0, 1, 1, 1]
+
+
+def test_a_section_that_heads_do_not_fill_and_a_block_that_rows_do_not_come_where_they_cost_least():
+    config = CONFIGS["2,655 rows, 168 heads"]
+    assert config.items(32)[:32] == [0] * 24 + [42] * 8
+    assert config.items(32)[-32:] == [2] * 32
+    assert imbalance(finish(config.items(32), 132, 1.5, late=True)) < 1.02
 
 
 SUITE = load_suite("fa3", Path(__file__).resolve().parents[2] / "configs")

@@ -435,6 +435,35 @@ def test_an_output_is_written_where_it_lies_as_the_kernel_writes(
         submission._copied(like, like[:1])
 
 
+def test_the_short_way_takes_only_what_it_has_seen(
+    submission: ModuleType, fake: FakeDriver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch._C, "_cuda_getCurrentRawStream", lambda device: 7, raising=False)
+    qkv, scale = [memory(1, 2, 64, 64) for _ in range(3)], 0.125
+    out = torch.empty_like(qkv[0])
+
+    def launched(*tensors: torch.Tensor, causal: bool = True) -> bool:
+        return submission._launched_into(*tensors, causal, scale, 0)
+
+    assert not launched(out, *qkv)  # no plan yet
+    key = submission._key(*qkv, True, scale, None)
+    submission._plans[key] = submission.Plan(*qkv, True, scale)
+    assert [launched(out, *qkv) for _ in range(3)] == [True] * 3  # the first remembers
+    assert len(fake.launches) == 3
+    assert fake.launches[-1][0].stream == 7
+    q, k, v = qkv
+    others = {
+        "other strides at one address": (out, q, k, v.as_strided(v.shape, (8192, 64, 128, 1))),
+        "another dtype at one address": (out, q, k, v.view(torch.bfloat16)),
+        "fewer rows": (out[:, :, :32], q[:, :, :32], k, v),
+        "an output of other strides": (out.transpose(1, 2).contiguous().transpose(1, 2), q, k, v),
+        "an output of two bytes on": (memory(out.numel() + 1)[1:].view(out.shape), q, k, v),
+    }
+    assert [name for name, tensors in others.items() if launched(*tensors)] == []
+    assert not launched(out, *qkv, causal=False)
+    assert launched(out, *qkv)  # and still
+
+
 def test_grouped_heads_over_a_longer_cache_as_they_lie(
     submission: ModuleType, fake: FakeDriver
 ) -> None:

@@ -1,6 +1,7 @@
 // Attention forward on Hopper (sm_90a): TMA feeds, wgmma multiplies, and the softmax keeps no running maximum where
-// none is missed. The loops of steps/12_every_length.cu; each launch has its own work counter (submission.py), and q, k,
-// v and o have strides, kv heads that groups of query heads share, lengths of their own, and fp16 or bf16.
+// none is missed. The tiles and rules of steps/12_every_length.cu, in fewer instructions, and in an order for rows and
+// heads that fill no whole block or section; each launch has its own work counter (submission.py), and q, k, v and o have
+// strides, kv heads that groups of query heads share, lengths of their own, and fp16 or bf16.
 //
 //                 kv tiles, left to right →          one work item = 64 * WGS query rows of one head
 //   warpgroup 0 ┌────┬────┬────┐                     first   exact maximum, it becomes ref
@@ -100,6 +101,10 @@ template <bool FULL> struct Shape<256, FULL> {
   static constexpr float HEAVY = 0.3f;
 };
 
+struct Stage { int i; uint32_t parity; };   // of K and V, and the parity of the phase that fills it
+template <int n, int all> __device__ __forceinline__ float (&first(float (&r)[all]))[n] {   // registers of r
+  return reinterpret_cast<float (&)[n]>(r);
+}
 struct Divisor { uint32_t times, shift; };   // n / d = n * times >> shift for n < 2^31; a division takes 150 clocks
 __device__ __forceinline__ int divide(int n, Divisor d) { return (int)((uint64_t)(uint32_t)n * d.times >> d.shift); }
 
@@ -127,6 +132,8 @@ __device__ __forceinline__ void attend(const TensorMap& q_map, const TensorMap& 
   constexpr bool SHORT_LAST = Tile::SHORT_LAST && !LISTED;   // packed: the list is in order
   constexpr int Q_STEPS = Tile::Q_STEPS, TILE_BYTES = N * D * 2, Q_BYTES = 64 * D * 2;
   constexpr float HEAVY = Tile::HEAVY;
+  constexpr int SHIFT = LISTED ? 0 : M;                        // a row word holds first row + SHIFT, never below 0
+  constexpr bool NARROW = N == 80 && !LISTED;   // other tiles divide 64 rows and usual lengths; packed, ptxas refuses
   constexpr int PRODUCER_REGS = WGS == 2 ? 24 : 32, CONSUMER_REGS = WGS == 2 ? 240 : WGS == 3 ? 160 : 112;
   // with one stage of Q the next item's comes as soon as the last scores are there; with two it came long before
   constexpr bool Q_BACK_AT_ONCE = SQ == 1;
@@ -135,12 +142,16 @@ __device__ __forceinline__ void attend(const TensorMap& q_map, const TensorMap& 
   const int heads = problem.batch * problem.heads;
   const int padded = (heads + (1 << section_log2) - 1) >> section_log2 << section_log2;   // heads, whole sections
   const int items = padded * blocks;
+  const int void_heads = padded - heads;                      // of the first section: the last one must fill all SMs
+  // where causal rows do not fill the blocks, the first block, which has the fewest keys, begins so many rows early
+  const int early = causal ? blocks * M - seqlen_q : 0;
   // so many of the shortest blocks of all heads come last, their K and V no more than a section's; items before them:
   const int last_blocks = SHORT_LAST && causal ? (unsigned)(blocks << section_log2) / (unsigned)padded : 0;
   const int by_section = padded * (blocks - last_blocks);
   extern __shared__ __align__(1024) uint8_t smem[];
-  const uint32_t base = smem_u32(smem);   // a link-time constant, which saves registers
-  if (base & 1023) __trap();
+  // where dynamic shared memory begins: known here, addresses are immediates (packed, two registers are too few)
+  const uint32_t base = LISTED ? smem_u32(smem) : 1024;
+  if (smem_u32(smem) != base || base & 1023) __trap();
   const uint32_t q_smem = base, k_smem = q_smem + SQ * WGS * Q_BYTES, v_smem = k_smem + SK * TILE_BYTES;
   const uint32_t k_full = v_smem + SV * TILE_BYTES, k_empty = k_full + 8 * SK;
   const uint32_t v_full = k_empty + 8 * SK, v_empty = v_full + 8 * SV;
@@ -218,13 +229,14 @@ __device__ __forceinline__ void attend(const TensorMap& q_map, const TensorMap& 
             block = blocks - last_blocks + row_of_items; head = rest - row_of_items * padded;
           }
           if constexpr (LISTED) { of_list = problem.list[1 + block]; row_word = 0; }   // a problem of its own
-          else row_word = (causal ? blocks - 1 - block : block) * M;
-          const int batch = divide(head, problem.by_heads);
-          at = head < heads ? batch << 16 | (head - batch * problem.heads) : -1;
+          else row_word = (causal ? blocks - 1 - block : block) * M - early + SHIFT;
+          head -= void_heads;
+          const int batch = divide(max(head, 0), problem.by_heads);
+          at = head >= 0 ? batch << 16 | (head - batch * problem.heads) : -1;
         }
-        if (at >= 0) {                                            // else it only fills up the last section
+        if (at >= 0) {                                            // else it only fills up the first section
           const int begin = LISTED ? of_list.z : 0;                // of K and V
-          const int first_row = LISTED ? of_list.x : row_word & ~SAFE;
+          const int first_row = LISTED ? of_list.x : (row_word & ~SAFE) - SHIFT;
           const int end = LISTED ? begin + (causal ? min(M + of_list.w - of_list.y, of_list.w) : of_list.w)
                                  : min(first_row + M + reach, seqlen_k);
           const int at_kv = (at & ~0xffff) | divide(at & 0xffff, problem.by_group);
@@ -273,29 +285,38 @@ __device__ __forceinline__ void attend(const TensorMap& q_map, const TensorMap& 
     float S[NS], O[NO]; uint32_t P[NP], Q[Q_STEPS ? 4 * Q_STEPS : 1];
     const int w = wg - 1, lane = threadIdx.x & 31, warp = (threadIdx.x >> 5) & 3;
     const int lane0 = lane == 0;
-    int ks = 0, vs = 0, qs = 0, k_use = 0; uint32_t kp = 0, vp = 0, qp = 0;
-    auto wait_k = [&] { mbar_wait(k_full + 8 * ks, kp); k_use = ks; ks = ks + 1 == SK ? 0 : ks + 1; kp ^= (ks == 0); };
-    auto wait_v = [&] { mbar_wait(v_full + 8 * vs, vp); };
-    auto next_v = [&] { vs = vs + 1 == SV ? 0 : vs + 1; vp ^= (vs == 0); };
+    static_assert(SK == SV, "V of a tile lies in the stage of its K");
+    int qs = 0; uint32_t qp = 0; Stage k = {0, 0}, next_k = {0, 0}, v = {0, 0};
+    auto wait_k = [&] {
+      mbar_wait(k_full + 8 * next_k.i, next_k.parity); k = next_k;
+      next_k.i = k.i + 1 == SK ? 0 : k.i + 1; next_k.parity ^= (next_k.i == 0);
+    };
+    auto wait_v = [&] { mbar_wait(v_full + 8 * v.i, v.parity); };
     auto release = [&](uint32_t bar) { mbar_arrive_if(bar, lane0); };
     auto pass_turn = [&] { named_arrive(1 + (w + 1 == WGS ? 0 : w + 1)); };
     float m0, m1, l0, l1;                                // rows lane/4 and lane/4 + 8 of the warp's 16; m in log2 units
     const float scale = problem.scale_log2 == 0.f ? 1e-30f : problem.scale_log2;  // 0 * -inf would be NaN
 
-    auto issue_qk = [&](uint32_t q_desc) {
-      const uint32_t k_desc = desc_low(k_smem, 16) + k_use * (TILE_BYTES >> 4);
+    // S <- Q K^T of the tile's first n keys
+    auto issue_qk = [&](uint32_t q_desc, int n) {
+      const uint32_t k_desc = desc_low(k_smem, 16) + k.i * (TILE_BYTES >> 4);
 #pragma unroll
       for (int i = 0; i < D / 16; i++) {
         const uint32_t k_now = k_desc + (i & 3) * 2 + (i >> 2) * (N * 8);
-        if (i < Q_STEPS) QKFromRegisters<N>::mma(S, Q + 4 * i, k_now, i != 0);
-        else QK<N>::mma(S, q_desc + (i & 3) * 2 + (i >> 2) * 512, k_now, i != 0);
+        const uint32_t q_now = q_desc + (i & 3) * 2 + (i >> 2) * 512;
+        if (n == N) i < Q_STEPS ? QKFromRegisters<N>::mma(S, Q + 4 * i, k_now, i != 0)
+                                : QK<N>::mma(S, q_now, k_now, i != 0);
+        else if (n == 48) i < Q_STEPS ? QKFromRegisters<48>::mma(first<24>(S), Q + 4 * i, k_now, i != 0)
+                                      : QK<48>::mma(first<24>(S), q_now, k_now, i != 0);
+        else i < Q_STEPS ? QKFromRegisters<16>::mma(first<8>(S), Q + 4 * i, k_now, i != 0)
+                         : QK<16>::mma(first<8>(S), q_now, k_now, i != 0);
       }
       wgmma_commit();
     };
-    auto issue_pv = [&] {
-      const uint32_t v_desc = desc_low(v_smem, N * 128) + vs * (TILE_BYTES >> 4);
+    auto issue_pv = [&](int n) {
+      const uint32_t v_desc = desc_low(v_smem, N * 128) + v.i * (TILE_BYTES >> 4);
 #pragma unroll
-      for (int i = 0; i < N / 16; i++) PV<D>::mma(O, P + 4 * i, v_desc + i * 128);
+      for (int i = 0; i < n / 16; i++) PV<D>::mma(O, P + 4 * i, v_desc + i * 128);
       wgmma_commit();
     };
     // x <- the largest of x and sign * S in each row
@@ -308,8 +329,9 @@ __device__ __forceinline__ void attend(const TensorMap& q_map, const TensorMap& 
       x1 = fmaxf(x1, __shfl_xor_sync(~0u, x1, 1)); x1 = fmaxf(x1, __shfl_xor_sync(~0u, x1, 2));
     };
     auto row_sum = [&](float& x0, float& x1) {
+      x0 = S[0] + S[1]; x1 = S[2] + S[3];
 #pragma unroll
-      for (int i = 0; i < NS; i += 4) { x0 += S[i] + S[i + 1]; x1 += S[i + 2] + S[i + 3]; }
+      for (int i = 4; i < NS; i += 4) { x0 += S[i] + S[i + 1]; x1 += S[i + 2] + S[i + 3]; }
     };
     auto quad_sum = [&](float x) { x += __shfl_xor_sync(~0u, x, 1); return x + __shfl_xor_sync(~0u, x, 2); };
     auto pack_p = [&] {
@@ -321,7 +343,7 @@ __device__ __forceinline__ void attend(const TensorMap& q_map, const TensorMap& 
 #pragma unroll
       for (int i = 0; i < NP; i++) P[i] = pack_rest(S[2 * i], S[2 * i + 1]);
       touch(P);
-      wait_v(); wgmma_fence(); issue_pv(); wgmma_wait<0>(); touch(O);
+      wait_v(); wgmma_fence(); issue_pv(N); wgmma_wait<0>(); touch(O);
     };
     auto scale_o = [&](float a0, float a1) {
 #pragma unroll
@@ -363,20 +385,26 @@ __device__ __forceinline__ void attend(const TensorMap& q_map, const TensorMap& 
           ldmatrix_x4(Q + 4 * i, row_smem + (i >> 2) * 8192 + ((((i & 3) * 2 + (lane >> 4)) ^ (q_row & 7)) << 4));
         touch(Q);
       }
-      const int r0 = (row_word & ~SAFE) + w * 64;                 // this warpgroup's rows r0 ... r0 + 63
+      const int r0 = (row_word & ~SAFE) - SHIFT + w * 64;         // this warpgroup's rows r0 ... r0 + 63
       const int row = r0 + warp * 16 + (lane >> 2);               // this thread's rows: row and row + 8
       const int limit0 = min(row + far, keys - 1) - 2 * (lane & 3);       // last valid kv row,
       const int limit1 = min(row + 8 + far, keys - 1) - 2 * (lane & 3);   // less this lane's column
       // kv tiles: [0, full) need no mask in any of the 64 rows, [full, mine) do, [mine, all) only later warpgroups need
-      const int all = (min((row_word & ~SAFE) + M + far, keys) - 1) / N + 1;
-      const int mine = r0 < rows ? (min(r0 + 64 + far, keys) - 1) / N + 1 : 1;
+      const int all = (min((row_word & ~SAFE) - SHIFT + M + far, keys) - 1) / N + 1;
+      const bool has_rows = r0 < rows && r0 > -64;
+      const int mine = has_rows ? (min(r0 + 64 + far, keys) - 1) / N + 1 : 1;
       const int full = min(r0 + 1 + far, keys) / N;
+
+      // keys of the last tile that one of the 64 rows sees: where they are few, its products are narrower
+      const int rest = min(r0 + 64 + far, keys) - (mine - 1) * N;
+      const int narrow = rest <= 48 ? mine - 1 : -1;
 
       // first tile: nothing to overlap with inside this warpgroup
       wait_k();
-      wgmma_fence(); issue_qk(q_desc); wgmma_wait<0>(); touch(S); release(k_empty + 8 * k_use);
+      v = k;
+      wgmma_fence(); issue_qk(q_desc, N); wgmma_wait<0>(); touch(S); release(k_empty + 8 * k.i);
       if (Q_BACK_AT_ONCE && mine == 1) release(q_empty + 8 * slot);
-      if (full == 0) mask(0, limit0, limit1);
+      if (full <= 0) mask(0, limit0, limit1);
       { m0 = m1 = -1e30f; l0 = l1 = 0.f; float a0, a1; running_softmax(a0, a1); row_sum(l0, l1); }
 #pragma unroll
       for (int i = 0; i < NO; i++) O[i] = 0.f;
@@ -399,18 +427,24 @@ __device__ __forceinline__ void attend(const TensorMap& q_map, const TensorMap& 
       auto issue = [&] {
         if (WAIT_K_FIRST) wait_k();
         named_sync(1 + w);
-        const int k_now = k_use;
-        wgmma_fence(); issue_qk(q_desc);
-        wait_v(); wgmma_fence(); issue_pv();
-        pass_turn();
-        wgmma_wait<1>(); touch(S); release(k_empty + 8 * k_now);
+        auto products = [&](int n) {
+          wgmma_fence(); issue_qk(q_desc, n);
+          wait_v(); wgmma_fence(); issue_pv(N);
+          pass_turn();
+          wgmma_wait<1>(); touch(S);
+        };
+        if (NARROW && tile == narrow) { if (rest <= 16) products(16); else products(48); }
+        else products(N);
+        release(k_empty + 8 * k.i);
         if (Q_BACK_AT_ONCE) mbar_arrive_if(q_empty + 8 * slot, lane0 & (tile + 1 == mine));
       };
       auto finish_pv = [&](int more) {
+        const Stage now = k;
         // ptxas moves the exps below the wait for PV unless a basic block ends here; a spin ends one
         if (!WAIT_K_FIRST) { if (more) wait_k(); }
         else if (BOUNDARY) wait_v();                              // this V came long ago
-        wgmma_wait<0>(); touch(O); release(v_empty + 8 * vs); next_v();
+        wgmma_wait<0>(); touch(O); release(v_empty + 8 * v.i);
+        v = now;
       };
       if (in_full || (row_word & SAFE)) {
 #pragma unroll 1
@@ -460,15 +494,20 @@ __device__ __forceinline__ void attend(const TensorMap& q_map, const TensorMap& 
       }
       if (!Q_BACK_AT_ONCE) release(q_empty + 8 * slot);           // the next item's Q may come
       if (++qs == SQ) qs = 0, qp ^= 1;
-      wait_v(); wgmma_fence(); issue_pv();
+      wait_v();
+      auto last_pv = [&](int n) { wgmma_fence(); issue_pv(n); };
+      if (!NARROW || rest > 64) last_pv(N);
+      else if (rest > 48) last_pv(64);
+      else if (rest > 32) last_pv(48);
+      else if (rest > 16) last_pv(32);
+      else last_pv(16);
       // tiles that only later warpgroups need: take part in the ring, hand the slots back
-      int v_held = vs; next_v();
 #pragma unroll 1
       for (int i = mine; i < all; i++) {
-        wait_k(); named_sync(1 + w); pass_turn(); release(k_empty + 8 * k_use);
-        wgmma_wait<0>(); release(v_empty + 8 * v_held); wait_v(); v_held = vs; next_v();
+        wait_k(); named_sync(1 + w); pass_turn(); release(k_empty + 8 * k.i);
+        wgmma_wait<0>(); release(v_empty + 8 * v.i); v = k; wait_v();
       }
-      wgmma_wait<0>(); touch(O); release(v_empty + 8 * v_held);
+      wgmma_wait<0>(); touch(O); release(v_empty + 8 * v.i);
 
       // epilogue, each warp alone
       l0 = quad_sum(l0); l1 = quad_sum(l1);
@@ -481,8 +520,8 @@ __device__ __forceinline__ void attend(const TensorMap& q_map, const TensorMap& 
         uint16_t* o = problem.o + batch * problem.o_batch + head * problem.o_head + to * problem.o_row + (lane & 3) * 8;
         if (problem.lse && (lane & 3) == 0) {
           float* row_lse = problem.lse + (uint64_t)(batch * problem.heads + head) * seqlen_q + to;
-          if (row < rows) row_lse[0] = LN2 * (m0 + log2_approx(l0));
-          if (row + 8 < rows) row_lse[8] = LN2 * (m1 + log2_approx(l1));
+          if ((unsigned)row < (unsigned)rows) row_lse[0] = LN2 * (m0 + log2_approx(l0));
+          if ((unsigned)(row + 8) < (unsigned)rows) row_lse[8] = LN2 * (m1 + log2_approx(l1));
         }
 #pragma unroll
         for (int j = 0; j < NO; j += 16) {                        // 32 columns: 4 lanes hold 4 x 2 each of two rows
@@ -493,8 +532,8 @@ __device__ __forceinline__ void attend(const TensorMap& q_map, const TensorMap& 
             y[i] = pack_two(O[j + 4 * i + 2] * r1_, O[j + 4 * i + 3] * r1_);
           }
           transpose_quad(x, lane); transpose_quad(y, lane);       // now each lane holds 8 adjacent columns
-          stg_words_if(o + j * 2, x, row < rows);
-          stg_words_if(o + 8 * problem.o_row + j * 2, y, row + 8 < rows);
+          stg_words_if(o + j * 2, x, (unsigned)row < (unsigned)rows);
+          stg_words_if(o + 8 * problem.o_row + j * 2, y, (unsigned)(row + 8) < (unsigned)rows);
         }
       }
       __syncwarp();

@@ -20,18 +20,22 @@ struct alignas(64) TensorMap { uint8_t bytes[128]; };   // the bytes of a CUtens
 
 // ------------------------------------------------------------------------------------------ wgmma
 // A wgmma names every accumulator register in its text: %0 ... %n-1, then its other operands.
+#define REGS_8 "%0,%1,%2,%3,%4,%5,%6,%7"
+#define REGS_24 REGS_8 ",%8,%9,%10,%11,%12,%13,%14,%15,%16,%17,%18,%19,%20,%21,%22,%23"
 #define REGS_32 "%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,%16,%17,%18,%19,%20,%21,%22,%23,%24,%25,%26,%27,%28,%29,%30,%31"
 #define REGS_40 REGS_32 ",%32,%33,%34,%35,%36,%37,%38,%39"
 #define REGS_64 REGS_40 ",%40,%41,%42,%43,%44,%45,%46,%47,%48,%49,%50,%51,%52,%53,%54,%55,%56,%57,%58,%59,%60,%61,%62,%63"
 #define REGS_128 REGS_64 ",%64,%65,%66,%67,%68,%69,%70,%71,%72,%73,%74,%75,%76,%77,%78,%79,%80,%81,%82,%83,%84,%85,%86,%87,%88,%89,%90,%91,%92,%93,%94,%95," \
   "%96,%97,%98,%99,%100,%101,%102,%103,%104,%105,%106,%107,%108,%109,%110,%111,%112,%113,%114,%115,%116,%117,%118,%119,%120,%121,%122,%123,%124,%125,%126,%127"
-#define OUT_8(d, i) "+f"(d[i]), "+f"(d[i + 1]), "+f"(d[i + 2]), "+f"(d[i + 3]), \
+#define OUT_EIGHT(d, i) "+f"(d[i]), "+f"(d[i + 1]), "+f"(d[i + 2]), "+f"(d[i + 3]), \
                     "+f"(d[i + 4]), "+f"(d[i + 5]), "+f"(d[i + 6]), "+f"(d[i + 7])
-#define OUT_32(d) OUT_8(d, 0), OUT_8(d, 8), OUT_8(d, 16), OUT_8(d, 24)
-#define OUT_40(d) OUT_32(d), OUT_8(d, 32)
-#define OUT_64(d) OUT_40(d), OUT_8(d, 40), OUT_8(d, 48), OUT_8(d, 56)
-#define OUT_128(d) OUT_64(d), OUT_8(d, 64), OUT_8(d, 72), OUT_8(d, 80), OUT_8(d, 88), \
-                   OUT_8(d, 96), OUT_8(d, 104), OUT_8(d, 112), OUT_8(d, 120)
+#define OUT_8(d) OUT_EIGHT(d, 0)
+#define OUT_24(d) OUT_EIGHT(d, 0), OUT_EIGHT(d, 8), OUT_EIGHT(d, 16)
+#define OUT_32(d) OUT_24(d), OUT_EIGHT(d, 24)
+#define OUT_40(d) OUT_32(d), OUT_EIGHT(d, 32)
+#define OUT_64(d) OUT_40(d), OUT_EIGHT(d, 40), OUT_EIGHT(d, 48), OUT_EIGHT(d, 56)
+#define OUT_128(d) OUT_64(d), OUT_EIGHT(d, 64), OUT_EIGHT(d, 72), OUT_EIGHT(d, 80), OUT_EIGHT(d, 88), \
+                   OUT_EIGHT(d, 96), OUT_EIGHT(d, 104), OUT_EIGHT(d, 112), OUT_EIGHT(d, 120)
 
 // Shared-memory descriptor of a 128-byte swizzled operand. Its high half never changes here: 1024 bytes from one group of
 // 8 rows to the next. The low half holds address / 16 and, for a transposed operand, the distance of its panels of
@@ -50,6 +54,8 @@ template <int N> struct QK;
                    "da, db, p, 1, 1, 0, 0;}\n" : OUT_##NREGS(d) : "r"(a), "r"(b), "r"(acc));      \
     }                                                                                             \
   };
+DEFINE_QK(16, 8, "%8", "%9", "%10")
+DEFINE_QK(48, 24, "%24", "%25", "%26")
 DEFINE_QK(64, 32, "%32", "%33", "%34")
 DEFINE_QK(80, 40, "%40", "%41", "%42")
 DEFINE_QK(128, 64, "%64", "%65", "%66")
@@ -65,6 +71,8 @@ template <int N> struct QKFromRegisters;
                    : OUT_##NREGS(d) : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b), "r"(acc)); \
     }                                                                                             \
   };
+DEFINE_QK_FROM_REGISTERS(16, 8, "%8,%9,%10,%11", "%12", "%13")
+DEFINE_QK_FROM_REGISTERS(48, 24, "%24,%25,%26,%27", "%28", "%29")
 DEFINE_QK_FROM_REGISTERS(64, 32, "%32,%33,%34,%35", "%36", "%37")
 DEFINE_QK_FROM_REGISTERS(80, 40, "%40,%41,%42,%43", "%44", "%45")
 DEFINE_QK_FROM_REGISTERS(128, 64, "%64,%65,%66,%67", "%68", "%69")

@@ -103,6 +103,12 @@ __device__ __forceinline__ void mbar_init_done() { asm volatile("fence.mbarrier_
 __device__ __forceinline__ void mbar_wait(uint32_t bar, uint32_t parity) {
   asm volatile("{.reg .pred P; WAITING: mbarrier.try_wait.parity.shared::cta.b64 P,[%0],%1; @P bra.uni READY; bra.uni WAITING; READY:}" ::"r"(bar), "r"(parity) : "memory");
 }
+// Whether it is, without waiting.
+__device__ __forceinline__ int mbar_test(uint32_t bar, uint32_t parity) {
+  int there;
+  asm volatile("{.reg .pred P; mbarrier.test_wait.parity.shared::cta.b64 P,[%1],%2; selp.s32 %0,1,0,P;}" : "=r"(there) : "r"(bar), "r"(parity) : "memory");
+  return there;
+}
 // '_if': done by the lanes whose 'on' is set, through a predicate inside the asm. No branch, so no basic-block boundary
 // in the caller, and the producer warp stays within its 24 registers (if it does not, ptxas serialises the consumers' wgmma).
 __device__ __forceinline__ void mbar_arrive_if(uint32_t bar, int on) {
@@ -139,6 +145,10 @@ __device__ __forceinline__ void red_add_float4(float* dst, float a, float b, flo
 // warp: who waited for the count sees what those threads wrote or reduced before.
 __device__ __forceinline__ void counter_add(uint32_t* counter, int count) {
   asm volatile("fence.acq_rel.gpu; red.relaxed.gpu.global.add.u32 [%0],%1;" ::"l"(counter), "r"(count) : "memory");
+}
+__device__ __forceinline__ void counter_add_fenced_if(uint32_t* counter, int count, int on) {
+  asm volatile("{.reg .pred p; setp.ne.b32 p,%2,0; @p fence.acq_rel.gpu; @p red.relaxed.gpu.global.add.u32 [%0],%1;}"
+               ::"l"(counter), "r"(count), "r"(on) : "memory");
 }
 __device__ __forceinline__ void counter_wait(const uint32_t* counter, int count) {
   asm volatile("{.reg .pred P; .reg .u32 x; WAITING: ld.acquire.gpu.global.u32 x,[%0]; setp.lo.u32 P,x,%1; @P bra WAITING;}" ::"l"(counter), "r"(count) : "memory");
@@ -179,6 +189,9 @@ __device__ __forceinline__ void load_matrices(uint32_t* x, uint32_t addr) {
 // transposed: lane l holds column l / 4, rows 2 (l % 4) + {0, 1}
 __device__ __forceinline__ void load_matrices_transposed(uint32_t* x, uint32_t addr) {
   asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0,%1,%2,%3},[%4];" : "=r"(x[0]), "=r"(x[1]), "=r"(x[2]), "=r"(x[3]) : "r"(addr) : "memory");
+}
+__device__ __forceinline__ float lds_float(uint32_t addr) {
+  float x; asm volatile("ld.shared.f32 %0,[%1];" : "=f"(x) : "r"(addr) : "memory"); return x;
 }
 __device__ __forceinline__ float2 lds_float2(uint32_t addr) {
   float2 v; asm volatile("ld.shared.v2.f32 {%0,%1},[%2];" : "=f"(v.x), "=f"(v.y) : "r"(addr) : "memory"); return v;

@@ -20,10 +20,12 @@
 //          takes the slot of tile i - 2 (four slots), dS of tile i the place of dS of tile i - 3, which was read in
 //          trip i - 2 (three buffers)
 // Phases   LOADS   PASSES   TRIP: SCORES, P, DS, DQ of the tile before   STORE
-// Order    lse and delta are read before the products they wait beside; dS leaves in one go after dK is issued
+// Order    lse and delta are read before the products they wait beside; dS is made of P in 32 bits, all of it before P is packed
+//          into the registers of dP (ptxas reuses none of an accumulator's while one of them is read); dS leaves in one go after
+//          dV and dK are issued
 // Bound    5 products of 128 clocks for a 64 x 64 tile; shared memory is busy for 672 of those 640
-// Measured one H200, TFLOP/s beside the best of FlashAttention-3, -4 and cuDNN in the same run: causal 512 223, 219; 2048
-//          455, 416; 4096 530, 499; 16384 570, 560; full 512 333, 346; 2048 515, 501; 16384 568, 519: NOTES.md
+// Measured one H200, TFLOP/s beside the best of FlashAttention-3, -4 and cuDNN in the same run: causal 512 228, 217; 2048
+//          459, 414; 4096 526, 499; 16384 550, 553; full 512 368, 341; 2048 523, 500; 16384 539, 521: NOTES.md
 // Limits   sm_90a, D = 64; any S and scale. S_k other than S, fewer heads of k and v, o and do not contiguous, q, k, v and
 //          do of uneven heads: GENERAL=1. Sums of dq in no fixed order
 // Check    python benchmarks/backward_grid.py
@@ -119,7 +121,7 @@ backward(const __grid_constant__ TensorMap q_map, const __grid_constant__ Tensor
   const int kv_rows = kv0 + 64 * w, mine = kv_rows + warp * 16 + (lane >> 2);    // this warpgroup's first kv row; this thread's: mine, mine + 8
   const int sees = p.causal ? (GENERAL ? max(kv_rows - later, 0) / M : first + w) : first;
   const int begin = kv_rows >= rows_of_k(p) ? tiles : sees;                      // first query tile that sees this warpgroup's rows
-  float dk[32], dv[32], s[32], dp[32]; uint32_t pt[16], ds[16];
+  float dk[32], dv[32], s[32], dp[32]; uint32_t pt[4][4], ds[4][4];   // pt, ds: of 16 query columns each
   const int matrix_row = 64 * w + warp * 16 + (lane & 15), matrix_chunk = lane >> 4;
 
   // x = this warpgroup's rows of K or V times a tile of q or do, transposed: [64 kv rows, 64 query columns]
@@ -128,18 +130,16 @@ backward(const __grid_constant__ TensorMap q_map, const __grid_constant__ Tensor
     for (int i = 0; i < 4; i++) MmaSS<64, 0, 0>::mma(x, desc_low(kv, 16) + w * 512 + i * 2, desc_low(tile_smem, 16) + i * 2, i != 0);
     wgmma_commit();
   };
-  // acc += x^T tile, x^T [64 kv rows, 64 query columns] in registers
-  auto issue_accumulate = [&](float (&acc)[32], const uint32_t (&x)[16], uint32_t tile_smem) {
-#pragma unroll
-    for (int i = 0; i < 4; i++) MmaRS<64, 1>::mma(acc, x + 4 * i, desc_low(tile_smem, TILE_BYTES) + i * 128, 1);
-    wgmma_commit();
+  // acc += x^T tile over 16 query columns, x^T [64 kv rows, 16 query columns] in registers; issued only
+  auto accumulate = [&](float (&acc)[32], const uint32_t (&x)[4], uint32_t tile_smem, int step) {
+    MmaRS<64, 1>::mma(acc, x, desc_low(tile_smem, TILE_BYTES) + step * 128, 1);
   };
   // lse or delta of the query columns of this thread's registers (stat_place)
   auto load_stats = [&](float4 (&x)[4], uint32_t stats) {
 #pragma unroll
     for (int j = 0; j < 4; j++) x[j] = lds_float4(stats + j * 64 + pair * 8);
   };
-  // P^T = 2^(S^T * scale - lse), 0 above the diagonal and past the last key, to 16 bits
+  // P^T = 2^(S^T * scale - lse), 0 above the diagonal and past the last key, in 32 bits
   auto make_p = [&](int tile, const float4 (&lse)[4]) {
 #pragma unroll
     for (int i = 0; i < 32; i++) {
@@ -153,19 +153,30 @@ backward(const __grid_constant__ TensorMap q_map, const __grid_constant__ Tensor
 #pragma unroll
       for (int i = 0; i < 32; i++) s[i] = i / 4 * 8 + (i & 1) < ((i & 2) ? from1 : from0) ? 0.f : s[i];
     }
-    pack_rows(pt, s);
+  };
+  auto pack_p = [&] {
+#pragma unroll
+    for (int step = 0; step < 4; step++) {
+#pragma unroll
+      for (int i = 0; i < 4; i++) pt[step][i] = pack_half2(s[8 * step + 2 * i], s[8 * step + 2 * i + 1]);
+      touch(pt[step]);
+    }
   };
   // dS^T = P^T (dP^T - delta), to 16 bits
   auto make_ds = [&](const float4 (&delta)[4]) {
 #pragma unroll
-    for (int i = 0; i < 16; i++) {                               // two columns of a row
-      const float4 d = delta[i / 4]; const float2 x = unpack_half2(pt[i]);
-      ds[i] = pack_half2(x.x * (dp[2 * i] - (i & 2 ? d.z : d.x)), x.y * (dp[2 * i + 1] - (i & 2 ? d.w : d.y)));
+    for (int step = 0; step < 4; step++) {
+#pragma unroll
+      for (int i = 0; i < 4; i++) {                              // two columns of a row
+        const float4 d = delta[step]; const int at = 8 * step + 2 * i;
+        ds[step][i] = pack_half2(s[at] * (dp[at] - (i & 2 ? d.z : d.x)), s[at + 1] * (dp[at + 1] - (i & 2 ? d.w : d.y)));
+      }
+      touch(ds[step]);
     }
   };
   auto store_ds = [&](uint32_t ds_tile) {
 #pragma unroll
-    for (int j = 0; j < 8; j += 2) store_matrices(swizzled(ds_tile, matrix_row, j + matrix_chunk), ds + 2 * j);
+    for (int j = 0; j < 8; j += 2) store_matrices(swizzled(ds_tile, matrix_row, j + matrix_chunk), ds[j / 2]);
   };
   // dQ^T of a tile = K^T dS^T, 16 of its D rows a warp, added to dq_sum
   float* dq_out = p.passes.dq_sum + ((uint64_t)head * tiles + first) * (M * D) + warp * 512 + lane * 4;
@@ -195,12 +206,16 @@ backward(const __grid_constant__ TensorMap q_map, const __grid_constant__ Tensor
       float4 lse[4], delta[4];
       load_stats(lse, lse_smem + stage * STAT_BYTES);
       wgmma_wait<1>(); touch(s);
-      make_p(tile, lse); touch(pt);
+      make_p(tile, lse);
       load_stats(delta, delta_smem + stage * STAT_BYTES);
-      wgmma_fence(); issue_accumulate(dv, pt, do_tile);
-      wgmma_wait<1>(); touch(dp);
-      make_ds(delta); touch(ds);
-      wgmma_fence(); issue_accumulate(dk, ds, q_tile);
+      wgmma_wait<0>(); touch(dp);
+      make_ds(delta); pack_p();
+      wgmma_fence();
+#pragma unroll
+      for (int step = 0; step < 4; step++) accumulate(dv, pt[step], do_tile, step);
+#pragma unroll
+      for (int step = 0; step < 4; step++) accumulate(dk, ds[step], q_tile, step);
+      wgmma_commit();
       mbar_wait(ds_full + 8 * before, ds_parity);                // everybody made dS of the tile before: nobody is two trips behind
       store_ds(ds_tile);
       proxy_fence(); __syncwarp(); mbar_arrive_if(ds_full + 8 * buffer, lane0);

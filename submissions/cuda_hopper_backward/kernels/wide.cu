@@ -1,12 +1,12 @@
 // Attention backward on Hopper (sm_90a) for headdim 256: one kernel for dk and dv, one for dq; seven products, nothing else computed twice.
 //
-// Roles    dkdv: one warpgroup makes P^T and sums dv, the other makes dS^T and sums dk; P^T goes from one to the other through shared memory,
+// Roles    dkdv: one warpgroup makes P^T and sums dv, the other makes dS^T and sums dk; P^T goes from one to the other in 32 bits through shared memory,
 //          each thread's registers to the same thread of the other. dq: 128 query rows a block, so that one warpgroup's dS is made under the
 //          other's products. Both: a producer warp, and the product that uses P or dS of a tile is issued with the scores of the next one
 //
 // Shapes   q, k, v, do [B, H, S, D] 16-bit floats, dq, dk, dv contiguous; TMA boxes of 64 rows x 64 columns, 128-byte swizzle
 //          stats [B * H, T, 2, 64] float32 of passes.cu: log2(e) * lse and delta of each tile of 64 query rows
-//          dkdv: k_smem, v_smem [64, D]   q_smem, do_smem [2][64, D]   p_smem [2][64 x 64]   lse, delta [2][64]
+//          dkdv: k_smem, v_smem [64, D]   q_smem, do_smem [2][64, D]   p_smem [2][64 x 64 floats]   lse, delta [2][64]
 //          dq:   q_smem, do_smem [128, D]   k_smem [2][64, D]   v_smem [64, D]
 //
 //                  query tiles of 64, i →                          dkdv          warpgroup 1             warpgroup 2
@@ -35,7 +35,7 @@
 #endif
 constexpr int D = HEADDIM, PANELS = D / 64;
 constexpr int THREADS = 384, CONSUMER_WARPS = 8;               // warpgroup 0 loads
-constexpr uint32_t TILE = 64 * D * 2, PANEL = 8192, P_BYTES = 64 * 64 * 2, STAT_BYTES = 64 * 4;
+constexpr uint32_t TILE = 64 * D * 2, PANEL = 8192, P_BYTES = 64 * 64 * 4, STAT_BYTES = 64 * 4;
 
 // rows [row, row + 64) of a tensor, by the lane whose `on` is set
 __device__ __forceinline__ void load_tile(uint32_t dst, const TensorMap* map, int row, Head head, uint32_t bar, int on) {
@@ -104,7 +104,7 @@ dkdv(const __grid_constant__ TensorMap q_map, const __grid_constant__ TensorMap 
   }
   regs_up<240>();
   const int kv0 = kv_tile * 64, row = kv0 + warp * 16 + (lane >> 2);   // this thread's kv rows: row and row + 8
-  const uint32_t p_mine = p_smem + (threadIdx.x & 127) * 16;           // this thread's P, in four pieces 2 KB apart
+  const uint32_t p_mine = p_smem + (threadIdx.x & 127) * 16;           // this thread's P, in eight pieces 2 KB apart
   const uint64_t out = ((uint64_t)head * S_k + row) * D;
   float acc[D / 2], s[32]; uint32_t x[16];                             // dv or dk; S^T or dP^T; P^T or dS^T
   zero(acc);
@@ -127,10 +127,10 @@ dkdv(const __grid_constant__ TensorMap q_map, const __grid_constant__ TensorMap 
 #pragma unroll
         for (int r = 0; r < 32; r++) s[r] = r / 4 * 8 + (r & 1) < ((r & 2) ? from1 : from0) ? 0.f : s[r];
       }
-      pack_rows(p, s);
 #pragma unroll
-      for (int r = 0; r < 4; r++) sts_words(p_mine + slot * P_BYTES + r * 2048, p + 4 * r);
+      for (int j = 0; j < 8; j++) sts_float4(p_mine + slot * P_BYTES + j * 2048, s[4 * j], s[4 * j + 1], s[4 * j + 2], s[4 * j + 3]);
       arrive(p_full + 8 * slot, lane0);
+      pack_rows(p, s);
     };
     const uint32_t none = S >> 31;
     auto step_p = [&] {                                                // dV has read the P before. The sum with nothing keeps ptxas from making x
@@ -165,12 +165,11 @@ dkdv(const __grid_constant__ TensorMap q_map, const __grid_constant__ TensorMap 
     const int slot = i & 1;
     mbar_wait(p_full + 8 * slot, i >> 1 & 1);
 #pragma unroll
-    for (int r = 0; r < 4; r++) lds_words(x + 4 * r, p_mine + slot * P_BYTES + r * 2048);
-#pragma unroll
     for (int j = 0; j < 8; j++) {
-      const float2 d = lds_float2(delta_smem + slot * STAT_BYTES + (8 * j + pair) * 4), top = unpack_half2(x[2 * j]), low = unpack_half2(x[2 * j + 1]);
-      x[2 * j] = pack_half2(top.x * (s[4 * j] - d.x), top.y * (s[4 * j + 1] - d.y));
-      x[2 * j + 1] = pack_half2(low.x * (s[4 * j + 2] - d.x), low.y * (s[4 * j + 3] - d.y));
+      const float4 p = lds_float4(p_mine + slot * P_BYTES + j * 2048);
+      const float2 d = lds_float2(delta_smem + slot * STAT_BYTES + (8 * j + pair) * 4);
+      x[2 * j] = pack_half2(p.x * (s[4 * j] - d.x), p.y * (s[4 * j + 1] - d.y));
+      x[2 * j + 1] = pack_half2(p.z * (s[4 * j + 2] - d.x), p.w * (s[4 * j + 3] - d.y));
     }
     arrive(do_empty + 8 * slot, lane0);
     touch(x);

@@ -13,10 +13,11 @@
 //               └─↓──┴─↓──┴─↓──┴─↓──┘
 //                 dQ of a tile, through dq_smem: two warps that wait for the block's turn add it to dq_sum
 //
-// Trip     dP and dV of tile i and the scores of tile i + 1 are issued together, dS is made under the last; then dQ of
-//          tile i - 1 and dK of tile i, and P of tile i + 1 is made under them
-// Regs     P and dS of a tile share 16 (dS is made once dV has read P, P of the next is packed once dK has read dS), dP
-//          and dQ share 32: so the eight warps that multiply need 240, and there is room for four that load and add
+// Trip     dP and dV of tile i are issued, dS is made under dV, in 32 bits and in the registers of dP; then the scores
+//          of tile i + 1, dQ of tile i - 1 and dK of tile i, and P of tile i + 1 is made under the last two
+// Regs     P crosses the trip in 32 bits, in the registers of S. P packed for dV and dS packed for dK share 16 (dV is
+//          through before dS is packed), dP, dS in 32 bits and dQ share 32: so the eight warps that multiply need 240,
+//          and there is room for four that load and add
 // Phases   LOADS   SUMS   FIRST SCORES   TRIP: ISSUE 1, DS, ISSUE 2, P OF NEXT, DQ OUT   STORE
 // Bound    10 B H S^2 D / 2 flops (causal) at 4096 per clock and SM; shared memory a trip 3,072 clocks, products 2,560
 // Limits   sm_90a, D = 128; any S and scale
@@ -170,7 +171,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) backward(const __grid_c
           desc_low(ds_tile, DS_BYTES) + i * 128, i != 0);
     wgmma_commit();
   };
-  // P^T = 2^(S^T * scale - lse), 0 above the diagonal and past the last key, to fp16
+  // P^T = 2^(S^T * scale - lse), 0 above the diagonal and past the last key, in 32 bits
   auto make_p = [&](int tile, uint32_t lse) {
 #pragma unroll
     for (int j = 0; j < 8; j++) {
@@ -186,14 +187,13 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) backward(const __grid_c
       for (int i = 0; i < 32; i++) s[i] = i / 4 * 8 + (i & 1) < ((i & 2) ? from1 : from0) ? 0.f : s[i];
     }
   };
-  // dS^T = P^T (dP^T - delta), to fp16 in registers
+  // dS^T = P^T (dP^T - delta), where dP^T was
   auto make_ds = [&](uint32_t delta) {
 #pragma unroll
     for (int j = 0; j < 8; j++) {
-      const float2 d = lds_float2(delta + (8 * j + pair) * 4), top = unpack_half2(x[2 * j]),
-                   low = unpack_half2(x[2 * j + 1]);
-      x[2 * j] = pack_half2(top.x * (dp[4 * j] - d.x), top.y * (dp[4 * j + 1] - d.y));
-      x[2 * j + 1] = pack_half2(low.x * (dp[4 * j + 2] - d.x), low.y * (dp[4 * j + 3] - d.y));
+      const float2 d = lds_float2(delta + (8 * j + pair) * 4);
+#pragma unroll
+      for (int i = 0; i < 4; i++) dp[4 * j + i] = s[4 * j + i] * (dp[4 * j + i] - (i & 1 ? d.y : d.x));
     }
   };
   auto store_ds = [&](uint32_t ds_tile) {
@@ -224,8 +224,6 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) backward(const __grid_c
   touch(s);
   int tile = walk.tile;
   make_p(tile, lse_smem);
-  pack_rows(x, s);
-  touch(x);
 
   int stage = 0, next = 1;
   uint32_t parity = 0, next_parity = 0;  // of do of this tile; of q of the next one
@@ -234,30 +232,36 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) backward(const __grid_c
     const int more = i + 1 < trips;
     const uint32_t q_tile = q_smem + stage * TILE_BYTES, do_tile = do_smem + stage * TILE_BYTES,
                    ds_tile = ds_smem + (i & 1) * DS_BYTES;
-    // ISSUE 1: dP and dV of this tile, scores of the next (after the last tile of whatever lies there, never looked at)
+    // ISSUE 1: dP and dV of this tile
+    pack_rows(x, s);
+    touch(x);
     mbar_wait(do_full + 8 * stage, parity);
     wgmma_fence();
     issue_score(dp, v_smem, do_tile);
     issue_accumulate(dv, x, do_tile);
+    wgmma_wait<1>();
+    touch(dp);
+    // DS
+    make_ds(delta_smem + stage * STAT_BYTES);
+    touch(dp);
+    // ISSUE 2: scores of the next tile (after the last one of whatever lies there, never looked at), dQ of the one
+    // before (of nothing in the first trip, never looked at), dK of this one
     if (more) mbar_wait(q_full + 8 * next, next_parity);
     wgmma_fence();
     issue_score(s, k_smem, q_smem + next * TILE_BYTES);
     wgmma_wait<1>();
-    touch(dp);
     touch(dv);
     touch(x);
-    // DS
-    make_ds(delta_smem + stage * STAT_BYTES);
+    pack_rows(x, dp);
     touch(x);
     mbar_wait(ds_full + 8 * (~i & 1), (i - 1) >> 1 & 1);  // everybody is through with the trip before
     store_ds(ds_tile);
     proxy_fence();
-    wgmma_wait<0>();
-    touch(s);
-    // ISSUE 2: dK of this tile, dQ of the one before (of nothing in the first trip, never looked at)
     wgmma_fence();
     issue_dq(ds_smem + (~i & 1) * DS_BYTES);
     issue_accumulate(dk, x, q_tile);
+    wgmma_wait<2>();
+    touch(s);
     // P OF NEXT
     tile += walk.step;
     if (more) make_p(tile, lse_smem + next * STAT_BYTES);
@@ -267,8 +271,6 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) backward(const __grid_c
     if (i > 0) dq_to_smem(i - 1);
     wgmma_wait<0>();
     touch(dk);
-    touch(x);
-    pack_rows(x, s);
     touch(x);
     __syncwarp();
     mbar_arrive_if(ds_full + 8 * (i & 1), lane0);

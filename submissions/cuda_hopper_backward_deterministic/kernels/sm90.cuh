@@ -212,9 +212,6 @@ __device__ __forceinline__ void bulk_wait_read() {
 __device__ __forceinline__ void bulk_wait() {
   asm volatile("cp.async.bulk.wait_group 0;" ::: "memory");
 }  // the sums are done
-__device__ __forceinline__ void bar_sync(int id, int threads) {
-  asm volatile("bar.sync %0,%1;" ::"r"(id), "r"(threads) : "memory");
-}
 __device__ __forceinline__ void proxy_fence() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
 template <int N>
 __device__ __forceinline__ void regs_down() {
@@ -254,10 +251,6 @@ __device__ __forceinline__ float4 lds_float4(uint32_t addr) {
 }
 __device__ __forceinline__ void sts_float4(uint32_t addr, float a, float b, float c, float d) {
   asm volatile("st.shared.v4.f32 [%0],{%1,%2,%3,%4};" ::"r"(addr), "f"(a), "f"(b), "f"(c), "f"(d) : "memory");
-}
-__device__ __forceinline__ void sts_words(uint32_t addr, const uint32_t* x) {
-  asm volatile("st.shared.v4.b32 [%0],{%1,%2,%3,%4};" ::"r"(addr), "r"(x[0]), "r"(x[1]), "r"(x[2]), "r"(x[3])
-      : "memory");
 }
 __device__ __forceinline__ void lds_words(uint32_t* x, uint32_t addr) {
   asm volatile("ld.shared.v4.b32 {%0,%1,%2,%3},[%4];"

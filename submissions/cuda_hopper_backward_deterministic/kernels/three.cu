@@ -22,7 +22,9 @@
 //          trip i - 2 (three buffers)
 // Turns    two warps hold the talk with other blocks, so that nobody who multiplies waits for the memory of a count
 // Phases   LOADS   TURNS   PASSES   TRIP: SCORES, P, DS, DQ of the tile before   STORE
-// Order    lse and delta are read before the products they wait beside; dS leaves in one go after dK is issued
+// Order    lse and delta are read before the products they wait beside; dS is made of P in 32 bits, all of it before P
+//          is packed into the registers of dP (ptxas reuses none of an accumulator's while one of them is read); dS
+//          leaves in one go after dV and dK are issued
 // Bound    5 products of 128 clocks for a 64 x 64 tile; shared memory is busy for 672 of those 640
 // Limits   sm_90a, D = 64; any S and scale
 // Check    python -m pytest tests/submissions/test_cuda_hopper_backward_deterministic.py
@@ -146,7 +148,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) backward(const __grid_c
   const int sees = p.causal ? kv_rows / M : 0;
   const int begin = kv_rows < seqlen ? sees : tiles;  // first query tile that sees this warpgroup's rows
   float dk[32], dv[32], s[32], dp[32];
-  uint32_t pt[16], ds[16];
+  uint32_t pt[4][4], ds[4][4];  // of 16 query columns each
   const int matrix_row = 64 * w + warp * 16 + (lane & 15), matrix_chunk = lane >> 4;
 
   // x = this warpgroup's rows of K or V times a tile of q or do, transposed: [64 kv rows, 64 query columns]
@@ -156,18 +158,16 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) backward(const __grid_c
       MmaSS<64, 0, 0>::mma(x, desc_low(kv, 16) + w * 512 + i * 2, desc_low(tile_smem, 16) + i * 2, i != 0);
     wgmma_commit();
   };
-  // acc += x^T tile, x^T [64 kv rows, 64 query columns] in registers
-  auto issue_accumulate = [&](float (&acc)[32], const uint32_t (&x)[16], uint32_t tile_smem) {
-#pragma unroll
-    for (int i = 0; i < 4; i++) MmaRS<64, 1>::mma(acc, x + 4 * i, desc_low(tile_smem, TILE_BYTES) + i * 128, 1);
-    wgmma_commit();
+  // acc += x^T tile over 16 query columns, x^T [64 kv rows, 16 query columns] in registers; issued only
+  auto accumulate = [&](float (&acc)[32], const uint32_t (&x)[4], uint32_t tile_smem, int step) {
+    MmaRS<64, 1>::mma(acc, x, desc_low(tile_smem, TILE_BYTES) + step * 128, 1);
   };
   // lse or delta of the query columns of this thread's registers (stat_place)
   auto load_stats = [&](float4(&x)[4], uint32_t stats) {
 #pragma unroll
     for (int j = 0; j < 4; j++) x[j] = lds_float4(stats + j * 64 + pair * 8);
   };
-  // P^T = 2^(S^T * scale - lse), 0 above the diagonal and past the last key, to 16 bits
+  // P^T = 2^(S^T * scale - lse), 0 above the diagonal and past the last key, in 32 bits
   auto make_p = [&](int tile, const float4(&lse)[4]) {
 #pragma unroll
     for (int i = 0; i < 32; i++) {
@@ -182,20 +182,32 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) backward(const __grid_c
 #pragma unroll
       for (int i = 0; i < 32; i++) s[i] = i / 4 * 8 + (i & 1) < ((i & 2) ? from1 : from0) ? 0.f : s[i];
     }
-    pack_rows(pt, s);
+  };
+  auto pack_p = [&] {
+#pragma unroll
+    for (int step = 0; step < 4; step++) {
+#pragma unroll
+      for (int j = 0; j < 4; j++) pt[step][j] = pack_half2(s[8 * step + 2 * j], s[8 * step + 2 * j + 1]);
+      touch(pt[step]);
+    }
   };
   // dS^T = P^T (dP^T - delta), to 16 bits
   auto make_ds = [&](const float4(&delta)[4]) {
 #pragma unroll
-    for (int i = 0; i < 16; i++) {  // two columns of a row
-      const float4 d = delta[i / 4];
-      const float2 x = unpack_half2(pt[i]);
-      ds[i] = pack_half2(x.x * (dp[2 * i] - (i & 2 ? d.z : d.x)), x.y * (dp[2 * i + 1] - (i & 2 ? d.w : d.y)));
+    for (int step = 0; step < 4; step++) {
+      const float4 d = delta[step];
+#pragma unroll
+      for (int j = 0; j < 4; j++) {  // two columns of a row
+        const int at = 8 * step + 2 * j;
+        const float left = s[at] * (dp[at] - (j & 2 ? d.z : d.x));
+        ds[step][j] = pack_half2(left, s[at + 1] * (dp[at + 1] - (j & 2 ? d.w : d.y)));
+      }
+      touch(ds[step]);
     }
   };
   auto store_ds = [&](uint32_t ds_tile) {
 #pragma unroll
-    for (int j = 0; j < 8; j += 2) store_matrices(swizzled(ds_tile, matrix_row, j + matrix_chunk), ds + 2 * j);
+    for (int j = 0; j < 8; j += 2) store_matrices(swizzled(ds_tile, matrix_row, j + matrix_chunk), ds[j / 2]);
   };
   // dQ^T of a tile = K^T dS^T, 16 of its D rows a warp, added to dq_sum
   float* dq_sum = p.passes.dq_sum + (uint64_t)head * tiles * (M * D) + warp * 512;
@@ -278,16 +290,17 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) backward(const __grid_c
       wgmma_wait<1>();
       touch(s);
       make_p(tile, lse);
-      touch(pt);
       load_stats(delta, delta_smem + stage * STAT_BYTES);
-      wgmma_fence();
-      issue_accumulate(dv, pt, do_tile);
-      wgmma_wait<1>();
+      wgmma_wait<0>();
       touch(dp);
       make_ds(delta);
-      touch(ds);
+      pack_p();
       wgmma_fence();
-      issue_accumulate(dk, ds, q_tile);
+#pragma unroll
+      for (int step = 0; step < 4; step++) accumulate(dv, pt[step], do_tile, step);
+#pragma unroll
+      for (int step = 0; step < 4; step++) accumulate(dk, ds[step], q_tile, step);
+      wgmma_commit();
       mbar_wait(ds_full + 8 * before, ds_parity);  // everybody made dS of the tile before: nobody is two trips behind
       store_ds(ds_tile);
       proxy_fence();

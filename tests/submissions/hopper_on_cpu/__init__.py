@@ -38,6 +38,15 @@ class Keys(ctypes.Structure):
     _fields_ = [(n, ctypes.c_int) for n in ("seqlen", "nheads", "group")]
 
 
+class Spare(ctypes.Structure):
+    """`struct Spare` of spare.cuh, field by field."""
+
+    _fields_ = [
+        *((n, ctypes.c_void_p) for n in ("o", "d_o", "lse", "dq", "queue", "ready", "done")),
+        *((n, ctypes.c_int) for n in ("lead", "lag")),
+    ]
+
+
 class Params(ctypes.Structure):
     """`struct Params` of backward.cu, field by field."""
 
@@ -46,6 +55,7 @@ class Params(ctypes.Structure):
         *((n, ctypes.c_int) for n in ("whole", "seqlen", "heads", "section", "causal")),
         *((n, ctypes.c_float) for n in ("scale", "scale_log2")),
         ("keys", Keys),
+        ("spare", Spare),
     ]
 
 
@@ -231,16 +241,18 @@ class Problem:
     def scales(self):
         return ctypes.c_float(self.scale), ctypes.c_float(self.scale * math.log2(math.e))
 
-    def preprocess(self, library, timing=RANDOM, seed=0, counters=0):
-        """Row sums; zeros in the sums of dq and in counters."""
+    def preprocess(self, library, timing=RANDOM, seed=0, counters=0, heads=None):
+        """Row sums; zeros in the sums of dq and in counters; of all heads or the first `heads`."""
         self.counters = aligned((max(counters, 1),), np.uint32, 1 << 20)
         steps = [ctypes.byref(Strides(*self.strides(x))) for x in (self.o, self.d_o)]
+        blocks = (self.heads if heads is None else heads) * self.tiles
         _call(library.run_preprocess, _pointer(self.o), _pointer(self.d_o), _pointer(self.lse), _pointer(self.stats),
-              _pointer(self.dq_sum), _pointer(self.counters), self.seqlen, self.nheads, counters, *steps, self.heads * self.tiles, timing, seed)  # fmt: skip
+              _pointer(self.dq_sum), _pointer(self.counters), self.seqlen, self.nheads, counters, *steps, blocks, timing, seed)  # fmt: skip
 
-    def postprocess(self, library, timing=RANDOM, seed=0):
-        _call(library.run_postprocess, _pointer(self.dq_sum), _pointer(self.dq), self.scales()[0], self.seqlen,
-              self.heads * self.tiles, timing, seed)  # fmt: skip
+    def postprocess(self, library, timing=RANDOM, seed=0, first=0):
+        """dq of the heads from `first` on."""
+        _call(library.run_postprocess, _pointer(self.dq_sum[first:]), _pointer(self.dq[first:]), self.scales()[0], self.seqlen,
+              (self.heads - first) * self.tiles, timing, seed)  # fmt: skip
 
     def sum_group(self, library):
         """dk and dv of the heads of k and v; nothing to do where each serves one head of q."""
@@ -265,20 +277,40 @@ class Problem:
         how = (self.heads * -(-self.seqlen // 128), 384, timing, seed)
         _call(library.run_dq, maps, stats, _pointer(self.dq), *tail, *how)
 
-    def fused(self, passes, library, section=1, timing=RANDOM, seed=0, blocks=2, in_pieces=0):
-        """The three launches of headdim 128: a grid of `blocks`, the last `in_pieces` kv blocks in two items."""
+    def fused(
+        self,
+        passes,
+        library,
+        section=1,
+        timing=RANDOM,
+        seed=0,
+        blocks=2,
+        in_pieces=0,
+        lead=0,
+        lag=0,
+    ):
+        """The three launches of headdim 128: a grid of `blocks`, the last `in_pieces` kv blocks in two items.
+
+        With `lead` spare warps do the short passes of most heads; then by one block, as blocks run one after another.
+        """
         kv_blocks = self.heads * -(-self.seqlen_k // 128)
-        self.preprocess(passes, EARLY, counters=1 + in_pieces)
+        sections, words = -(-self.heads // section), 1 + in_pieces
+        before = min(self.heads, lead * section) if lead else self.heads
+        after = section * max(0, sections - lag) if lead else 0
+        self.preprocess(passes, EARLY, counters=words + 1 + 2 * sections, heads=before)
         parts = aligned((max(in_pieces, 1), 2, 2, 128, 128), np.float32)
         arrays = self.stats, self.dq_sum, *self.kv_gradients(), self.counters, parts
         pointers = (x.ctypes.data for x in arrays)
         sizes = (kv_blocks - in_pieces, self.seqlen, self.heads, section, int(self.causal))
         scales = [x.value for x in self.scales()]
         keys = Keys(self.seqlen_k, self.nheads, self.group)
-        params = Params(*pointers, *sizes, *scales, keys)
-        tail = (min(blocks, kv_blocks + in_pieces), 256, timing, seed)
+        queue = self.counters.ctypes.data + 4 * words
+        inputs = (x.ctypes.data for x in (self.o, self.d_o, self.lse, self.dq))
+        spare = Spare(*inputs, queue, queue + 4, queue + 4 + 4 * sections, lead, lag)
+        params = Params(*pointers, *sizes, *scales, keys, spare)
+        tail = (min(blocks, kv_blocks + in_pieces), 384, timing, seed)
         _call(library.run_backward, self.maps(128), ctypes.byref(params), *tail)
-        self.postprocess(passes, EARLY)
+        self.postprocess(passes, EARLY, first=after)
 
     def three(self, library, section=1, timing=RANDOM, seed=0):
         """The kernel of headdim 64, whose spare warps do the passes (passes.cuh)."""

@@ -324,6 +324,7 @@ inline void mbar_arrive_if(uint32_t bar, int on) {
     cpu::settle(b);
   }
 }
+inline int mbar_test(uint32_t bar, uint32_t parity) { return (cpu::barriers.at(bar).phase & 1) != (int)parity; }
 inline void mbar_expect_if(uint32_t bar, int bytes, int on) {
   if (on) {
     auto& b = cpu::barriers.at(bar);
@@ -340,7 +341,7 @@ inline void tma_load_4d_if(uint32_t dst, const TensorMap* map, int col, int row,
   if (dst % 1024) cpu::fail("a swizzled box must start at a multiple of 1024");
   cpu::issue_load([=] {
     for (int r = 0; r < m.box_rows; r++) for (int c = 0; c < 64; c++) {
-      const bool in = row + r < m.rows && col + c < m.columns;
+      const bool in = row + r >= 0 && row + r < m.rows && col + c < m.columns;
       const uint16_t x = in ? m.base[batch * m.batch_step + head * m.head_step + (row + r) * m.row_step + col + c] : 0;
       std::memcpy(cpu::shared + cpu::swizzle(dst + r * 128 + c * 2, false), &x, 2);
     }
@@ -367,13 +368,19 @@ inline void red_add_float4(float* dst, float a, float b, float c, float d) {
   if ((uintptr_t)dst % 16) cpu::fail("vector reduction not aligned to 16 bytes");
   dst[0] += a; dst[1] += b; dst[2] += c; dst[3] += d;
 }
-inline uint32_t counter_take_if(uint32_t* counter, int on) { return on ? (*counter)++ : 0; }
+inline uint32_t counter_take_if(uint32_t* counter, int on) {
+  cpu::progress |= on != 0;
+  return on ? (*counter)++ : 0;
+}
 inline uint32_t counter_take_fenced_if(uint32_t* counter, int on) { return counter_take_if(counter, on); }
 inline float4 load_float4(const float* src) { float4 x; std::memcpy(&x, src, 16); return x; }
-inline void counter_add(uint32_t* counter, int count) { *counter += count; }   // blocks run one after another
-inline void counter_add_if(uint32_t* counter, int count, int on) { if (on) *counter += count; }
+inline void counter_add(uint32_t* counter, int count) { *counter += count; cpu::progress = true; }
+inline void counter_add_if(uint32_t* counter, int count, int on) { if (on) counter_add(counter, count); }
+inline void counter_add_fenced_if(uint32_t* counter, int count, int on) { counter_add_if(counter, count, on); }
+// of warps of the same block: blocks run one after another
 inline void counter_wait(const uint32_t* counter, int count) {
-  if (*counter < (uint32_t)count) cpu::fail("waits for blocks that come later");
+  cpu::fibers[cpu::current].at = "a counter that shall be " + std::to_string(count);
+  while (*counter < (uint32_t)count) cpu::yield();
 }
 inline void proxy_fence_global() {}
 inline void bulk_commit() {}
@@ -435,6 +442,9 @@ inline uint32_t transpose_matrix(uint32_t x) {
     }
   });
   return m.got;
+}
+inline float lds_float(uint32_t addr) {
+  float x; std::memcpy(&x, cpu::shared + cpu::check(addr, 4), 4); return x;
 }
 inline float2 lds_float2(uint32_t addr) {
   float2 v;
