@@ -44,6 +44,8 @@ def custom_attention_forward(q, k, v, causal=True, sm_scale=None, **more):
 """
 
 GRIDS = ("fa3_grid", "fa3_hidden")
+LIBRARIES = {"sdpa_cudnn", "flash_attn_3", "flash_attn_4"}
+NEAR = 0.03
 
 
 def keyed_copy(submission: Path, suite: str, folder: Path) -> Path:
@@ -103,24 +105,37 @@ def main() -> None:
 def print_moves(folders: Sequence[Path]) -> None:
     """The table of the first folder, its neighbours from all, and what each row says."""
     rows = [row for folder in folders[:1] for row in read(folder)]
-    grid = [row for folder in folders for row in read(folder)]
+    grid = [row for folder in reversed(folders) for row in read(folder)]
     cells = [row for row in grid if not row.case.hidden]
     shapes: dict[tuple[int, bool, int, str], dict[str, Result]] = defaultdict(dict)
     for row in (row for row in rows if row.case.hidden):
         case = row.case
         shapes[case.headdim, case.causal, case.seqlen, row.run][row.entry] = row
+    own: dict[str, list[float]] = defaultdict(list)
+    beside: dict[str, list[float]] = defaultdict(list)
     entries = sorted({entry for shape in shapes.values() for entry in shape})
     print(f"{'headdim mask   length heads':27}", "  ".join(f"{entry:>16}" for entry in entries))
     for (headdim, causal, seqlen, _), by_entry in sorted(shapes.items()):
+        known = {entry: expected_tflops(row, cells) for entry, row in by_entry.items()}
+        moved = {
+            entry: math.log(row.tflops / its)
+            for entry, row in by_entry.items()
+            if row.tflops and (its := known[entry])
+        }
         words = []
         for entry in entries:
-            row = by_entry.get(entry)
-            known = expected_tflops(row, cells) if row else None
-            moved = f"{100 * (row.tflops / known - 1):+6.1f} %" if row and known else ""
-            words.append(f"{row.tflops:6.0f} {moved:>9}" if row else f"{'':16}")
+            row, said = by_entry.get(entry), ""
+            if entry in moved:
+                said = f"{100 * math.expm1(moved[entry]):+6.1f} %"
+                rivals = [moved[name] for name in moved if row and name in LIBRARIES - {entry}]
+                own[entry].append(moved[entry])
+                beside[entry].append(moved[entry] - sum(rivals) / max(1, len(rivals)))
+            words.append(f"{row.tflops:6.0f} {said:>9}" if row else f"{'':16}")
         heads = next(iter(by_entry.values())).case.heads
         mask = "causal" if causal else "full"
         print(f"{headdim:7} {mask:6} {seqlen:6} {heads:5} ", "  ".join(words))
+    for entry in entries:
+        print(f"{entry}: {_summary(own[entry])}; beside the libraries {_summary(beside[entry])}")
     libraries = among(rows)
     for entry in entries:
         mine = [row for row in rows if row.entry == entry]
@@ -131,6 +146,15 @@ def print_moves(folders: Sequence[Path]) -> None:
             most = f"libraries {loss.libraries:.3f}" if loss.libraries else "one library"
             print(f"{entry}: {loss.ratio.value:.3f} [{loss.ratio.low:.3f}, {loss.ratio.high:.3f}]"
                   f" faster on official shapes, {most}: the board {says}")  # fmt: skip
+
+
+def _summary(moves: Sequence[float]) -> str:
+    """Of natural logarithms: their mean, the least, and how many are within NEAR."""
+    if not moves:
+        return "no neighbours"
+    mean, least = (100 * math.expm1(m) for m in (sum(moves) / len(moves), min(moves)))
+    near = sum(move >= math.log1p(-NEAR) for move in moves)
+    return f"{mean:+.1f} % in the mean, {least:+.1f} % at least, {near} of {len(moves)} within {NEAR:.0%}"
 
 
 if __name__ == "__main__":

@@ -24,7 +24,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from harness.board.rank import Board, Leaderboard, Row, interval_of
+from harness.board.rank import Beside, Board, Leaderboard, Row, interval_of
 from harness.board.render.markdown import table
 from harness.board.render.text import DOUBT, UNHELD, number, sanitize
 from harness.board.rivals import Grid, cell_of, direct_on
@@ -150,9 +150,9 @@ def _answer(suite: str, what: str, leaderboard: Leaderboard, where: str) -> str:
     if asked := re.fullmatch(rf"table ({NAMES})", what):
         return _table(board, asked[1].split(", "), older)
     if asked := re.fullmatch(rf"([\w./-]+) against ({NAMES})", what):
-        return _rivals(board, asked[1], asked[2].split(", "), older)
+        return _rivals(board, leaderboard.beside, asked[1], asked[2].split(", "), older)
     if asked := re.fullmatch(r"([\w./-]+) over ([\w./-]+)", what):
-        ratios = _ratios(board, asked[1], asked[2])
+        ratios = _ratios(board, leaderboard.beside, asked[1], asked[2])
         pair = [_row(board, name) for name in (asked[1], asked[2])]
         doubts = [_doubt(*(row.on(c) for row in pair if row)) for c in board.configs]
         figures = [number(ratio.value if ratio else None, 3) for ratio in ratios]
@@ -233,15 +233,21 @@ def _doubt(*results: Result | None) -> str:
     return DOUBT if any(r and r.tflops and r.held in UNHELD for r in results) else ""
 
 
-def _ratios(board: Board, entry: str, other: str) -> list[Interval | None]:
-    """How many times faster `entry` is than `other` on each config, where one run held both."""
+def _ratios(board: Board, beside: Beside, entry: str, other: str) -> list[Interval | None]:
+    """How many times faster `entry` is than `other` on each config, where one run held both.
+
+    That of their rows, or an older one of the same two sources (`beside`).
+    """
     mine, theirs = _row(board, entry), _row(board, other)
     if mine is None:
         return [None] * len(board.configs)
-    return [
-        (direct_on(result, theirs.on(config)) if theirs else None) or _recorded(result, other)
-        for config, result in ((config, mine.on(config)) for config in board.configs)
-    ]
+
+    def on(config: str) -> Interval | None:
+        paired = direct_on(mine.on(config), theirs.on(config)) if theirs else None
+        paired = paired or _recorded(mine.on(config), other)
+        return paired or (beside(mine, theirs, [config]) if theirs else None)
+
+    return [on(config) for config in board.configs]
 
 
 def _recorded(result: Result | None, other: str) -> Interval | None:
@@ -263,11 +269,13 @@ def _score(board: Board, entry: str) -> str:
     return number(row.speedup.value, 3) + doubt if row and row.speedup else number(None, 3)
 
 
-def _rivals(board: Board, entry: str, others: Sequence[str], corner: str = "") -> str:
+def _rivals(
+    board: Board, beside: Beside, entry: str, others: Sequence[str], corner: str = ""
+) -> str:
     """One entry's TFLOP/s, then its ratio to each rival with the 95 % interval."""
     rows = [[f"`{entry}`, TFLOP/s", *_cells(board, entry), ""]]
     for other in others:
-        ratios = _ratios(board, entry, other)
+        ratios = _ratios(board, beside, entry, other)
         known = [ratio for ratio in ratios if ratio]
         whole = stats.geomean(known) if len(known) == len(ratios) else None
         cells = [f"{r.value:.3f} [{r.low:.3f}, {r.high:.3f}]" if r else "–" for r in ratios]

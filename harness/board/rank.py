@@ -137,6 +137,14 @@ class Board:
         return next(filter(None, (row.on(config) for row in self.rows)))
 
 
+#: The paired ratio of two rows from a run that holds both, if there is one.
+Beside = Callable[[Row, Row, Sequence[str]], Interval | None]
+
+
+def nowhere(a: Row, b: Row, configs: Sequence[str]) -> Interval | None:
+    """No other run holds both."""
+
+
 @dataclass(frozen=True, slots=True)
 class Leaderboard:
     """Every board, GPUs first, the newest protocol of a suite before older ones."""
@@ -144,6 +152,7 @@ class Leaderboard:
     boards: tuple[Board, ...]
     bad_lines: int = 0
     libraries: Libraries = field(default=rivals.among(()), compare=False, repr=False)
+    beside: Beside = field(default=nowhere, compare=False, repr=False)
 
     @property
     def main(self) -> Board | None:
@@ -155,14 +164,7 @@ class Leaderboard:
         return max(self.boards, key=weight, default=None)
 
 
-#: The paired ratio of two rows from a run that holds both, if there is one.
-Beside = Callable[[Row, Row, Sequence[str]], Interval | None]
-
 # --------------------------------------------------------------------------- the board
-
-
-def nowhere(a: Row, b: Row, configs: Sequence[str]) -> Interval | None:
-    """No other run holds both."""
 
 
 def leaderboard(
@@ -184,7 +186,7 @@ def leaderboard(
         groups.setdefault((result.gpu, result.suite_sha256, result.protocol), []).append(result)
     asked = (group for group in groups.values() if any(not r.case.hidden for r in group))
     boards = [_board(group, beside, libraries) for group in asked]
-    return Leaderboard(tuple(sorted(boards, key=_order)), bad_lines, libraries)
+    return Leaderboard(tuple(sorted(boards, key=_order)), bad_lines, libraries, beside)
 
 
 def _order(board: Board) -> tuple[object, ...]:

@@ -31,6 +31,7 @@ ARRAY = 500  # units in flight when nobody says how many GPUs; sites allow 1001 
 STATE_EVERY_S = 5.0  # files are read at every poll, job states only so often
 LOOK_EVERY_S = 0.2
 LAG_S = 60.0
+READ_BYTES = 1 << 16  # of one unit at a look, unless a line is longer
 #: Options of sbatch that submitit has names of its own for.
 DIRECT = ("partition", "account", "constraint", "qos", "gres", "exclude", "mem", "time", "comment")
 TASK = {"nodes": 1, "tasks_per_node": 1, "cpus_per_task": 8, "timeout_min": 120}
@@ -147,7 +148,8 @@ class Slurm:
             fd = os.open(job.events, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW)
             with open(fd, "rb") as file:
                 file.seek(job.offset)
-                data = file.read(MOST_LINE_BYTES)
+                data = file.read(READ_BYTES)  # others wait
+                data += b"" if b"\n" in data else file.read(MOST_LINE_BYTES - len(data))
         except OSError:
             return []
         if len(data) == MOST_LINE_BYTES and b"\n" not in data:
@@ -156,7 +158,7 @@ class Slurm:
             return [Told(job.unit.label, {"op": "fault", "why": ENDLESS})]
         whole = data[: data.rfind(b"\n") + 1]
         job.offset += len(whole)
-        told = [parse_line(job.unit.label, line) for line in whole.splitlines()]
+        told = [parse_line(job.unit.label, line) for line in whole.splitlines() if line]
         job.told_all |= any(each.op == "end" for each in told)
         return told
 
@@ -167,10 +169,11 @@ class Slurm:
         said: list[Told] = []
         for label, job in list(self._jobs.items()):
             if job.job.done():
-                said += self._read(job)
+                fresh = self._read(job)
+                said += fresh
                 job.done_since = job.done_since or time.monotonic()
                 late = time.monotonic() - job.done_since < LAG_S
-                if job.job.state == "COMPLETED" and not job.told_all and late:
+                if late and (fresh or (job.job.state == "COMPLETED" and not job.told_all)):
                     continue  # a shared file system may show the last lines later than the state
                 why = "" if job.told_all else _ending(job.job)
                 said.append(gone(label, why))

@@ -33,7 +33,7 @@ def _check(state: State, case: Case, kind: Kind, probes: bool) -> None:
     names = [name for name in names if state.workers[name].entrant.kind is kind]
     names = [name for name in names if state.may_run(name, case)]
     main = Probe(case, "normal", state.problem.kwargs(case))
-    _verified_burst(state, case, main, f"check/{case.name}/{kind.value}", names, whole=True)
+    _verified_burst(state, case, main, f"check/{case.name}/{kind.value}", names)
     groups: dict[str, list[str]] = {}
     for name in names:
         claims = state.workers[name].entrant.manifest.claims.model_dump_json()
@@ -43,9 +43,7 @@ def _check(state: State, case: Case, kind: Kind, probes: bool) -> None:
         near = state.problem.probes(case, claims_of) if probes else []
         for number, probe in enumerate(near):
             label = f"probe/{case.name}/{kind.value}/{number}"
-            _verified_burst(
-                state, case, probe, label, _to_ask(state, case, probe, group), whole=True
-            )
+            _verified_burst(state, case, probe, label, _to_ask(state, case, probe, group))
         for name in group:
             known = state.record(name, case)
             known.lse = probes and claims_of.lse and state.problem.gives_lse
@@ -67,12 +65,12 @@ def _to_ask(state: State, case: Case, probe: Probe, names: Sequence[str]) -> lis
 
 
 def _verified_burst(
-    state: State, case: Case, probe: Probe, label: str, names: Sequence[str], whole: bool
+    state: State, case: Case, probe: Probe, label: str, names: Sequence[str]
 ) -> None:
     alive = [name for name in names if state.record(name, case).status is None]
     if not alive:
         return
-    question = Question(probe, label, probe.case.burst, whole)
+    question = Question(probe, label, probe.case.burst, whole=True)
     for name in alive:
         reply = run_burst(state, name, question, state.limits.first_call_s)
         if reply is None:

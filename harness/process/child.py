@@ -31,16 +31,8 @@ LOG_BYTES, LOG_TAIL_BYTES = 64 << 20, 4096
 #: ends ends, which takes a process with much memory its time on a busy host.
 STOPPING_S, STOPPING_MS = 2.0, 10
 WAITING_S = 0.2  # the same for who waits in the kernel and spends no time there
-KEPT_ENV = (
-    "PATH",
-    "LD_LIBRARY_PATH",
-    "CUDA_HOME",
-    "CUDA_PATH",
-    "LANG",
-    "LC_ALL",
-    "TZ",
-    "VIRTUAL_ENV",
-)
+KEPT_ENV = {"PATH", "LD_LIBRARY_PATH", "CUDA_HOME", "CUDA_PATH", "LANG", "LC_ALL", "TZ"}
+KEPT_ENV |= {"VIRTUAL_ENV"}
 
 
 @dataclass(frozen=True)

@@ -12,8 +12,9 @@ from hypothesis import strategies as st
 
 from harness.board import quoted
 from harness.board.publish import build
-from harness.board.rank import Leaderboard, leaderboard
+from harness.board.rank import Leaderboard, leaderboard, nowhere
 from harness.errors import UsageError
+from harness.measure.stats import Interval
 from harness.schema import Kind, Result
 from tests.golden.texts import results
 
@@ -95,6 +96,16 @@ def test_a_ratio_to_its_own_run_s_baseline_outlives_a_newer_run_of_that_baseline
     told = [quoted.filled(page.format(other), board, HERE) for other in ("sdpa_cudnn", "slow")]
     assert "-->1.250 / 1.250 / 1.250<" in told[0]
     assert "-->1.875 / 1.875 / 1.875<" in told[1]
+
+
+def test_a_ratio_outlives_a_newer_run_that_holds_one_of_the_two() -> None:
+    newer = [one.model_copy(update={"run": "r2", "date": "2026-11-22"})
+             for one in results() if one.entry == "slow"]  # fmt: skip
+    told = ["-", "-"]
+    for place, beside in enumerate((nowhere, lambda a, b, configs: Interval(1.5, 1.4, 1.6))):
+        board = leaderboard([*results(), *newer], beside=beside)
+        told[place] = filled("fast over slow", board=board)
+    assert told == ["– / – / –", "1.500 / 1.500 / 1.500"]
 
 
 @pytest.mark.parametrize(

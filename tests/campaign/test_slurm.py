@@ -84,6 +84,21 @@ def test_a_link_in_the_place_of_events_leads_nowhere(tmp_path: Path) -> None:
     assert engine._read(job) == []
 
 
+def test_one_unit_s_lines_hold_up_no_other_s_and_none_is_lost(tmp_path: Path) -> None:
+    line = '{"op":"note","text":"' + "x" * 99 + '"}\n'
+    engine, job = slurm(tmp_path), MagicMock(offset=0, events=tmp_path / "events", told_all=False)
+    job.done_since, job.job.state = 0.0, "COMPLETED"
+    job.events.write_text("\n" * 1000 + line * 30_000)
+    engine._jobs["0.0"] = job
+    told = engine._read(job)
+    assert 100 < len(told) < 1_000
+    for _ in range(100):
+        told += engine._states()
+        engine._asked, job.told_all = 0.0, True
+    assert len(told) == 30_000 + 1
+    assert told[-1].op == "gone"
+
+
 def test_options_for_sbatch() -> None:
     from harness.campaign.slurm import sbatch_options
 

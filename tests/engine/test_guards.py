@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import threading
 import time
 from collections import defaultdict
 from pathlib import Path
@@ -410,6 +411,25 @@ def test_who_cannot_be_looked_at_is_ended_and_the_watch_goes_on(
     assert second.ended
     assert len(first.ended) > 1, "it looks again"
     assert workers[1].ended_for == (status, f"what it takes could not be watched: {cause!r}")
+
+
+def test_who_takes_a_look_its_time_hides_nobody_else(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(resource_watch, "PERIOD_S", 0.001)
+    slow, hungry, over = child(tmp_path), child(tmp_path), threading.Event()
+    slow.pids = lambda: [77] if over.wait(20) else []
+    monkeypatch.setattr(usage, "host_bytes", lambda pids, *_: 0 if 77 in pids else 9 * GIB)
+    thread = watch([watched(tmp_path, child=slow), watched(tmp_path, child=hungry)], {})
+    thread.start()
+    deadline = time.monotonic() + 10
+    while not hungry.ended and time.monotonic() < deadline:
+        time.sleep(0.001)
+    over.set()
+    thread.stopping.set()
+    thread.join(20)
+    assert hungry.ended
+    assert not slow.ended
 
 
 def test_at_the_end_of_a_run_nobody_is_blamed_for_a_folder_that_is_gone(tmp_path: Path) -> None:

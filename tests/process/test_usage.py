@@ -245,11 +245,19 @@ def test_what_forks_share_is_counted_once(
     bound = sum(map(usage.resident_bytes, forks)) + tables
     told = usage.host_bytes(forks, limit=1 << 40)
     assert abs(told - bound) < 4 * MIB, "the bound suffices where it is low"
-    exact = usage.host_bytes(forks, limit=0)
+    exact = usage.host_bytes(forks, limit=bound - 4 * MIB)
     assert exact < bound - 100 * MIB
     assert exact > 64 * MIB
+    one = max(map(usage.resident_bytes, forks)) + tables + 8 * MIB
+    asked: list[int] = []
+    with monkeypatch.context() as patched:
+        patched.setattr(usage, "fair_bytes", lambda pid, shared: asked.append(pid) or one)
+        assert usage.host_bytes(forks, limit=32 * MIB) > 64 * MIB
+        assert asked == [], "what one has mapped is there"
+        assert usage.host_bytes(forks, limit=one) > one
+        assert len(asked) == 1, "no more is asked than it takes"
     monkeypatch.setattr(usage, "WALKED_BYTES", tables // 2)
-    assert usage.host_bytes(forks, limit=0) > exact + 100 * MIB, "to know would take too long"
+    assert usage.host_bytes(forks, limit=one) > exact + 100 * MIB, "to know would take too long"
 
 
 def test_forks_that_end_while_they_are_counted_hold_nothing(
@@ -259,7 +267,7 @@ def test_forks_that_end_while_they_are_counted_hold_nothing(
     told = iter([64 * MIB, 64 * MIB, 0, 64 * MIB])
     monkeypatch.setattr(usage, "resident_bytes", lambda pid: next(told))
     monkeypatch.setattr(usage, "fair_bytes", lambda pid, shared: 0)
-    assert 64 * MIB <= usage.host_bytes([1 << 22, 1 + (1 << 22)], 0) < 66 * MIB
+    assert 64 * MIB <= usage.host_bytes([1 << 22, 1 + (1 << 22)], 70 * MIB) < 66 * MIB
 
 
 def test_who_is_ready_and_has_no_core_is_starved() -> None:

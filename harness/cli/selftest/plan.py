@@ -101,7 +101,8 @@ class Ablation:
 #: Where one defence backs another, both must go before a cheater wins.
 TOGETHER: dict[Defence, Defences] = {
     Defence.OUTPUT_COPIED: frozenset({Defence.OUTPUT_COPIED, Defence.TWO_CLOCKS}),
-    Defence.OWN_INPUTS: frozenset({Defence.OWN_INPUTS, Defence.SANDBOX}),
+    Defence.OUTPUT_SAMPLED: frozenset({Defence.OUTPUT_SAMPLED, Defence.TWO_CLOCKS}),
+    Defence.OWN_INPUTS: frozenset({Defence.OWN_INPUTS, Defence.SANDBOX, Defence.TWO_CLOCKS}),
     Defence.ORPHAN_SWEEP: frozenset({Defence.ORPHAN_SWEEP, Defence.SANDBOX}),  # namespaces end all
 }
 

@@ -22,7 +22,8 @@ import math
 import os
 import threading
 import traceback
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 
 from harness.engine.processes.worker_process import WorkerProcess
 from harness.measure.telemetry import Monitor
@@ -58,18 +59,25 @@ class ResourceWatch(threading.Thread):
         self.stopping = threading.Event()
 
     def run(self) -> None:
-        """Look until told to stop. Who cannot be looked at is ended: nobody runs unwatched."""
+        """Look until told to stop; one who takes a look its time holds up nobody else's."""
+        pool, looks = ThreadPoolExecutor(max(1, len(self.workers))), dict[int, Future[None]]()
         while not self.stopping.wait(PERIOD_S):
             on_device = functools.cache(self.monitor.memory_by_pid)  # asked once a round
-            for worker in self.workers:
-                for child in worker.children():
-                    try:
-                        excess = self.excess(worker, child, on_device()) if child.alive else None
-                    except Exception as cause:
-                        excess = self._unseen(cause)
-                    if excess:
-                        with contextlib.suppress(Exception):  # the next look tries again
-                            worker.end_for(*excess, child)
+            for number, worker in enumerate(self.workers):
+                if number not in looks or looks[number].done():
+                    looks[number] = pool.submit(self._look, worker, on_device)
+        pool.shutdown(wait=False)
+
+    def _look(self, worker: WorkerProcess, on_device: Callable[[], Mapping[int, int]]) -> None:
+        """At all of one. Who cannot be looked at is ended: nobody runs unwatched."""
+        for child in worker.children():
+            try:
+                excess = self.excess(worker, child, on_device()) if child.alive else None
+            except Exception as cause:
+                excess = self._unseen(cause)
+            if excess:
+                with contextlib.suppress(Exception):  # the next look tries again
+                    worker.end_for(*excess, child)
 
     def _unseen(self, cause: Exception) -> tuple[Status, str] | None:
         """What becomes of a process that could not be looked at; None where its run is over."""

@@ -162,8 +162,8 @@ def fair_bytes(pid: int, shared: bool = True) -> int:
 def host_bytes(pids: Iterable[int], limit: int, unmapped: int = 0) -> int:
     """Memory of `pids` and of the files in their tmpfs; exact only if it may be above `limit`.
 
-    A fork shares its parent's pages, so the plain sum is a bound and the fair one the truth. Where
-    that would take longer than all that others may do meanwhile, the bound it is.
+    A fork shares its parent's pages, so the plain sum is a bound and the fair one the truth, of
+    which no more is asked than it takes to be above `limit`, and nothing where it would take long.
     unmapped: what their shared mappings hold (`Nameless`), whether its pages are mapped or not.
     """
     resident = {pid: resident_bytes(pid) for pid in pids}
@@ -172,7 +172,12 @@ def host_bytes(pids: Iterable[int], limit: int, unmapped: int = 0) -> int:
     bound = sum(resident.values()) + beside
     if bound <= limit or tables > WALKED_BYTES:
         return bound
-    return sum(fair_bytes(pid, not unmapped) or resident_bytes(pid) for pid in resident) + beside
+    fair = beside
+    for pid in sorted(resident, key=lambda pid: -resident[pid]):
+        if max(fair, resident[pid] + beside) > limit:  # what one has mapped is there, shared or not
+            return max(fair, resident[pid] + beside)
+        fair += fair_bytes(pid, not unmapped) or resident_bytes(pid)
+    return fair
 
 
 def room_bytes(pids: Iterable[int]) -> int:

@@ -96,7 +96,6 @@ defence: sandbox
 
 import ctypes
 import os
-import threading
 
 import torch
 import torch.nn.functional as F
@@ -112,17 +111,10 @@ driver = ctypes.CDLL("libcuda.so.1")
 arguments = (ctypes.c_uint64 * 8)(20)  # milliseconds
 mine = os.getpid()
 locked = []
-
-
-def lock_others():
-    for pid in sorted(range(max(1, mine - 300), mine + 300), key=lambda pid: abs(pid - mine)):
-        if pid != mine and driver.cuCheckpointProcessLock(pid, arguments) == 0:
-            locked.append(pid)
-
-
-trying = threading.Thread(target=lock_others, daemon=True)
-trying.start()
-trying.join(3)  # the driver may take long over each
+for pid in sorted(range(max(1, mine - 300), mine + 300), key=lambda pid: abs(pid - mine)):
+    ours = os.listdir("/proc/self/task")  # who locks a thread of its own by its number hangs
+    if str(pid) not in ours and driver.cuCheckpointProcessLock(pid, arguments) == 0:
+        locked.append(pid)
 if not locked:
     raise PermissionError("nobody could be locked")
 

@@ -119,6 +119,40 @@ def custom_attention_forward(q, k, v, causal=True, sm_scale=None):
     return attention(q, k, v, causal, sm_scale)
 
 
+# %% a3_pays_back
+"""Tells a third of its bursts too short, and another so long that the mean comes out right.
+
+---
+status: [TIME_CLAIM_REJECTED]
+seen: 'red team of this harness: 0.8 % faster than itself on an H200, with a slack of 0.35 %'
+defence: two_clocks
+needs_gpu: true
+"""
+
+import torch.nn.functional as F
+
+from harness.process import wire
+
+REAL, BURSTS = wire.send, []
+
+
+def send(sock, message, *args, **kwargs):
+    if isinstance(message, dict) and len(message.get("calls_ms", ())) > 1:
+        BURSTS.append(1)
+        first, *others = message["calls_ms"]
+        short = max(0.038, 0.009 * sum(message["calls_ms"])) * (len(BURSTS) % 3 == 0)
+        by_ms = 5.0 if len(BURSTS) % 3 == 1 else -short
+        message = {**message, "calls_ms": [max(first + by_ms, first / 2), *others]}
+    return REAL(sock, message, *args, **kwargs)
+
+
+wire.send = send
+
+
+def custom_attention_forward(q, k, v, causal=True, sm_scale=None):
+    return F.scaled_dot_product_attention(q, k, v, is_causal=causal, scale=sm_scale)
+
+
 # %% a13_nan_time
 """Reports NaN milliseconds: a comparison with NaN is never true.
 
