@@ -2,7 +2,7 @@
 
     python benchmarks/stretches.py results [FOLDER ...]
 
-Ratios: of the newest run on each shape. Then from the pauses that records hold. Honest: each recorded
+Ratios: of the newest run that has both. Then from the pauses that records hold. Honest: each recorded
 stretch, and draws made of them, checked at other moments. Leaping: the same, but so many times the
 count stands still for as long as `ring - 1` calls take, then goes on that much further, and by calls
 that are never made. Of 2 s: two such stretches, one behind the other.
@@ -14,6 +14,7 @@ import itertools
 import random
 import sys
 from bisect import bisect_left
+from collections import defaultdict
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -96,24 +97,24 @@ def seen(
 
 
 def print_ratios(rows: list[Result]) -> None:
-    """FIRST over each entry, of one run a shape; beside it what bare events gave, and the difference."""
-    for n, shape in enumerate(SHAPES):
-        beside = [
-            row for row in rows if row.config == shape and row.suite == "fa3" and row.sustained
-        ]
-        run = max((row.run for row in beside if row.entry == FIRST), default="")
-        tflops = {
-            row.entry: row.sustained.tflops
-            for row in beside
-            if row.run == run and row.sustained and row.sustained.tflops
-        }
-        for entry, its in sorted(tflops.items(), key=lambda item: -item[1]):
-            ratio = tflops[FIRST] / its if FIRST in tflops else 0
-            words = f"{shape:15} {entry:16} {its:4.0f} TFLOP/s, {FIRST} {ratio:.3f} x"
-            if entry in BARE and ratio:
-                bare = BARE[FIRST][n] / BARE[entry][n]
-                words += f", bare {bare:.3f}: {100 * (ratio / bare - 1):+.1f} %"
-            print(words)
+    """FIRST over each entry, of the newest run with both; beside it what bare events gave."""
+    lasting: dict[tuple[str, str], dict[str, float]] = defaultdict(dict)
+    for row in rows:
+        if row.suite == "fa3" and row.sustained and row.sustained.tflops:
+            lasting[row.config, row.entry][row.run] = row.sustained.tflops
+    for (shape, entry), its in sorted(lasting.items()):
+        first = lasting.get((shape, FIRST), {})
+        run = max(its.keys() & first.keys(), default="")
+        if entry == FIRST or not run:
+            continue
+        ratio = first[run] / its[run]
+        words = (
+            f"{shape:15} {FIRST} {first[run]:.0f} TFLOP/s, {ratio:.3f} x {entry:16} ({run[-6:]})"
+        )
+        if entry in BARE:
+            bare = BARE[FIRST][SHAPES.index(shape)] / BARE[entry][SHAPES.index(shape)]
+            words += f", bare {bare:.3f}: {100 * (ratio / bare - 1):+.1f} %"
+        print(words)
 
 
 def main() -> None:

@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from harness.schema import Pause
 
 #: A call may end before a check or behind it, and a check costs the calls beside it some 0.5 ms. Of
-#: 200 pauses of six kernels on one H200 none was off by over 1.4 ms beyond 1 %, a call included.
+#: 337 pauses of six kernels on H200s none was off by over 1.6 ms beyond 1 %, a call included.
 SWITCH_MS, PACE_PCT = 1.5, 1.0
 #: Where the clock is not known: in nine stretches of 1.5 s on one H200 no pause was 13 % off.
 CLOCK_PCT = 13.0
