@@ -385,6 +385,27 @@ def test_a_file_whose_last_path_was_too_long_is_counted_all_the_same(tmp_path: P
     assert not list(tmp_path.iterdir())
 
 
+HOLDS_MUCH_IN_MANY_THREADS = """
+import os, sys, threading, time
+file = open(sys.argv[1] + "/held", "wb"); os.unlink(file.name)
+file.write(bytes(1 << 20)); file.flush()
+for _ in range(900): os.dup(file.fileno())
+for _ in range(300): threading.Thread(target=time.sleep, args=(60,), daemon=True).start()
+print(flush=True); time.sleep(60)
+"""
+
+
+def test_threads_share_what_is_open_and_too_much_to_count_is_not_counted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with counted(HOLDS_MUCH_IN_MANY_THREADS, tmp_path) as (pid, held):
+        assert held.bytes == {tmp_path: MIB}, "900 files are no 270,000"
+        assert len(list(usage._sockets(pid))) == 0
+        monkeypatch.setattr(usage, "LINKS", 900)
+        held.count([pid])
+    assert held.bytes == {tmp_path: usage.UNCOUNTED}
+
+
 RUNS_WHAT_IT_MAY_NOT_READ = """
 import ctypes, os, sys, time
 from pathlib import Path

@@ -122,7 +122,7 @@ class ResourceWatch(threading.Thread):
             if held == usage.UNCOUNTED:
                 return Status.OVER_QUOTA, (
                     "a process of it hides which files it holds open: it runs a program that may "
-                    "not be read"
+                    f"not be read, or more than {usage.LINKS} files are open or mapped"
                 )
             if held > most:
                 return Status.OVER_QUOTA, (
