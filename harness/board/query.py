@@ -9,7 +9,7 @@ import textwrap
 from collections.abc import Iterable, Sequence
 
 from harness.board import record
-from harness.board.rank import Board, Leaderboard, Row, by_todays_rule, leaderboard
+from harness.board.rank import HELD, Board, Leaderboard, Row, by_todays_rule, leaderboard, unfit
 from harness.board.record import newest
 from harness.board.render.text import sanitize
 from harness.board.rivals import direct_on, place
@@ -99,13 +99,16 @@ class SharedRuns:
                 self.runs.setdefault(_key(h), {}).setdefault(h.run, {})[h.config] = h
 
     def __call__(self, a: Row, b: Row, configs: Sequence[str]) -> Interval | None:
-        """The paired ratio of the newest such run with all `configs`."""
+        """The paired ratio of the newest such run with all `configs`, held no worse than both."""
+        least = min(HELD.index(r.held) for row in (a, b) for r in row.results)
         mine, theirs = (self.runs.get(_key(row.pick), {}) for row in (a, b))
-        for run in sorted(mine.keys() & theirs.keys(), reverse=True):  # names begin with the time
+        when = {run: (max(h.date for h in mine[run].values()), run) for run in mine}  # not by name
+        for run in sorted(mine.keys() & theirs.keys(), key=when.__getitem__, reverse=True):
             if set(configs) <= mine[run].keys() & theirs[run].keys():
                 chosen = [side[run][config] for config in configs for side in (mine, theirs)]
                 found, damaged = record.read(chosen)
-                ratios = [] if damaged else list(map(direct_on, found[::2], found[1::2]))
+                worse = any(unfit(r) or HELD.index(r.held) < least for r in found)
+                ratios = [] if damaged or worse else map(direct_on, found[::2], found[1::2])
                 told = [ratio for ratio in ratios if ratio]
                 if len(told) == len(configs):
                     return stats.geomean(told)

@@ -24,7 +24,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from harness.board.rank import Beside, Board, Leaderboard, Row, interval_of
+from harness.board.rank import Beside, Board, Leaderboard, Row, interval_of, unfit
 from harness.board.render.markdown import table
 from harness.board.render.text import DOUBT, UNHELD, number, sanitize
 from harness.board.rivals import Grid, cell_of, direct_on
@@ -229,8 +229,9 @@ def _cells(board: Board, entry: str) -> list[str]:
 
 
 def _doubt(*results: Result | None) -> str:
-    """The mark of a figure that comes of one that was not judged."""
-    return DOUBT if any(r and r.tflops and r.held in UNHELD for r in results) else ""
+    """The mark of a figure that comes of one that was not judged, or that no board ranks."""
+    doubted = (r for r in results if r and r.tflops and (r.held in UNHELD or unfit(r)))
+    return DOUBT if any(doubted) else ""
 
 
 def _ratios(board: Board, beside: Beside, entry: str, other: str) -> list[Interval | None]:

@@ -5,17 +5,19 @@ from __future__ import annotations
 import os
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from harness.board import quoted
+from harness.board import quoted, record
 from harness.board.publish import build
 from harness.board.rank import Leaderboard, leaderboard, nowhere
 from harness.errors import UsageError
 from harness.measure.stats import Interval
-from harness.schema import Kind, Result
+from harness.schema import Kind, Result, Slack
+from tests.board.factory import run_of
 from tests.golden.texts import results
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -51,6 +53,39 @@ def test_a_figure_that_was_not_judged_is_quoted_with_a_mark() -> None:
     assert filled("fast over slow", board=board) == "1.875? / 1.875? / 1.875?"
     assert "| `fast` | 520.6? | 701.2? | 780.9? | 1.250? |" in filled("table fast", board=board)
     assert "(520.6? / 701.2? / 780.9?)" in filled("slow against fast", board=board)
+
+
+def test_a_figure_that_no_board_ranks_is_quoted_with_a_mark() -> None:
+    board = leaderboard(
+        each.model_copy(update={"integrity": "judged/0"}) if each.entry == "fast" else each
+        for each in results()
+    )
+    assert filled("fast over slow", board=board) == "1.875? / 1.875? / 1.875?"
+    assert "1.250? × the best of" in best(board)
+
+
+@pytest.mark.parametrize(
+    "held",
+    [
+        {"integrity": "judged/0"},
+        {"integrity": "unlocked/2"},
+        {"slack": Slack(burst_pct=9, mean_pct=8)},
+    ],
+)
+def test_a_run_that_could_not_be_ranked_tells_two_rows_apart_on_no_board(
+    held: dict[str, Any], tmp_path: Path
+) -> None:
+    both = run_of({"odd": 0.9, "good": 1.0}, run="9", date="2026-11-20")  # by its name the last
+    good = run_of({"good": 1.0}, run="3", date="2026-11-23", seed=3)
+    for each in [*both, *run_of({"odd": 1.0}, run="2", date="2026-11-22", seed=2), *good]:
+        record.append(tmp_path, each.model_copy(update=held if each.run == "9" else {}))
+    board, _ = build(tmp_path)
+    assert filled("odd over good", board=board) == "– / – / –"
+    assert {row.rank for row in board.boards[0].ranked} == {1}
+    older = run_of({"odd": 2.0, "good": 1.0}, run="5", date="2026-11-19", seed=5)
+    for each in [*older, *run_of({"odd": 1.5, "good": 1.0}, run="1", date="2026-11-21", seed=4)]:
+        record.append(tmp_path, each)
+    assert filled("odd over good", board=build(tmp_path)[0]).startswith("0.6")
 
 
 def test_a_table_keeps_the_order_that_was_asked_for() -> None:
