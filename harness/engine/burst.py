@@ -246,14 +246,8 @@ def _attached(state: State, worker: WorkerProcess) -> bool:
 def _attach_alone(state: State, worker: WorkerProcess, overdue: Overdue) -> BurstReport | None:
     """Once more from the start, while all others that load are stopped: they had taken its time."""
     worker.leave(state.judge, state.clean_up)
-    loading = [w.child for w in state.workers.values() if w.alive and not w.attached]
-    for child in loading:
-        child.pause()
-    try:
+    with WorkerProcess.none_loads(state.workers.values()):
         return worker.attach(state.judge, state.sizes, state.limits.import_s, overdue)
-    finally:
-        for child in loading:
-            child.resume()
 
 
 def reap(state: State, worker: WorkerProcess, reply: BurstReport) -> BurstReport:

@@ -136,7 +136,8 @@ def prepare(run: Run, request: Request) -> None:
             build.result()
         for worker in to_build:
             if worker.build_starved:  # by another builder: once more, with nobody beside it
-                build_one(run, worker, alone=True)
+                with WorkerProcess.none_loads(beside):
+                    build_one(run, worker, alone=True)
     start_all(run, [worker for worker in to_build if worker not in beside])
     for worker in beside:
         if not may_start(run, worker):

@@ -106,20 +106,26 @@ def test_who_was_starved_by_another_builder_builds_again_alone(
             raise answer
         return answer
 
-    monkeypatch.setattr(worker_process, "hear_builder", hear)
     monkeypatch.setattr(worker_process, "Child", MagicMock())
     monkeypatch.setattr(usage, "starved_s", lambda pids: starved_s)
     for name in ("preflight", "start_all"):
         monkeypatch.setattr(session, name, lambda *_: None)
-    monkeypatch.setattr(session, "needs_build", lambda *_: True)
+    monkeypatch.setattr(session, "needs_build", lambda worker, _: worker is mine)
     monkeypatch.setattr(session, "_made_for", lambda _: "")
     case = Case(name="c", batch=1, heads=1, seqlen=64, headdim=64)
     mine = factory.worker("mine")
     mine.keep_build = lambda made_for: None  # type: ignore[method-assign]
     known = Evidence(mine.entrant, case)
-    run: Any = MagicMock(workers={"mine": mine}, suite=SimpleNamespace(cases=[case], device="cpu"))
+    burns = MagicMock(alive=True, attached=False, build_starved=False)  # it loads for ever
+    hear_builder = MagicMock(side_effect=hear)
+    monkeypatch.setattr(worker_process, "hear_builder", hear_builder)
+    burns.child.attach_mock(hear_builder, "hear")
+    workers = {"mine": mine, "burns": burns}
+    run: Any = MagicMock(workers=workers, suite=SimpleNamespace(cases=[case], device="cpu"))
     run.record.return_value, run.limits = known, Limits()
     session.prepare(run, MagicMock())
+    did = [name for name, _, _ in burns.child.mock_calls]
+    assert did == ["hear", "pause", "hear", "resume"] if again else ["hear"]
     assert known.status is (None if again else Status.TIMED_OUT)
     assert known.build_s == (3 if again else 600)
 

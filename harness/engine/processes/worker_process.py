@@ -10,11 +10,12 @@ Nobody else touches its parts: who wants it to do something says so here. No imp
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import socket
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -278,6 +279,19 @@ class WorkerProcess:
                 worker._child.kill()
         for worker in workers:
             worker.end()
+
+    @staticmethod
+    @contextlib.contextmanager
+    def none_loads(workers: Iterable[WorkerProcess]) -> Iterator[None]:
+        """Meanwhile those of `workers` that still load are stopped: they took somebody's time."""
+        loading = [worker.child for worker in workers if worker.alive and not worker.attached]
+        for child in loading:
+            child.pause()
+        try:
+            yield
+        finally:
+            for child in loading:
+                child.resume()
 
     def printed(self) -> str:
         """The last of what a submission's worker printed; a baseline's words are nobody's news."""
