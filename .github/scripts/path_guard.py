@@ -135,16 +135,21 @@ def faults(repo: Path, found: list[Change]) -> list[str]:
 def trespass(repo: Path, base: str, name: str, author: str) -> list[str]:
     """Why `author` may not change submissions/`name`, which may be there already at `base`."""
     folder = f"submissions/{name}"
-    baseline = git(repo, "ls-tree", "--name-only", base, "--", f"baselines/{name}").strip()
-    if baseline or name in RESERVED:
+    if _there(repo, base, f"baselines/{name}") or name in RESERVED:
         return [f"{folder}: '{name}' is the name of a baseline or a word of the command line"]
-    if not git(repo, "ls-tree", "--name-only", base, "--", folder).strip():
+    if not _there(repo, base, folder):
         return []
     owners = _owners(repo, base, folder)
     if author.lower() in {owner.lower() for owner in owners}:
         return []
     known = f"belongs to {', '.join(owners)}" if owners else "names no owners in its manifest"
     return [f"{folder} is there already and {known}; {author!r} may add a folder of another name"]
+
+
+def _there(repo: Path, base: str, entry: str) -> bool:
+    """Whether `entry` is there at `base`: a folder, or a bare file, which is called as one."""
+    places = (entry, f"{entry}.py", f"{entry}.cu")
+    return bool(git(repo, "ls-tree", "--name-only", base, "--", *places).strip())
 
 
 def _owners(repo: Path, base: str, folder: str) -> list[str]:

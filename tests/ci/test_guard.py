@@ -68,6 +68,7 @@ def deleted(work: Path) -> None:
         (edit("submissions/Mine/submission.py"), "small letters"),
         (edit("submissions/sdpa_cudnn/submission.py"), "'sdpa_cudnn' is the name of a baseline"),
         (edit("submissions/all/submission.py"), "'all' is the name of a baseline or a word"),
+        (edit("submissions/bare/submission.py"), "submissions/bare is there already and names no"),
         (edit("submissions/mine/.hidden.py"), "plain letters"),
         (edit("submissions/mine/a b.py"), "plain letters"),
         (edit("submissions/mine/$(id).py"), "plain letters"),

@@ -81,6 +81,7 @@ class Hub:
             ROOT / "submissions" / "triton_template", self.trusted / "submissions" / "mine"
         )
         self.write(self.trusted, "submissions/mine/manifest.yaml", MANIFEST)
+        self.write(self.trusted, "submissions/bare.cu", "// a rung\n")
         self.write(self.trusted, "harness/judge.py", "honest = True\n")
         self.write(self.trusted, "results/README.md", "records\n")
         self.write(self.trusted, MARK, "")
