@@ -452,6 +452,10 @@ FORGERIES: dict[str, tuple[Callable[[list[Result]], list[Result]], str]] = {
         "a stretch that nobody asked for",
     ),
     "a level that there is not": (lambda r: one(r, integrity="judged/9"), "integrity: "),
+    "less slack": (
+        lambda r: one(r, slack=Slack(burst_pct=2, mean_pct=0.1)),
+        "that its clocks leave",
+    ),
     "no second clock": (lambda r: one(r, slack=None), "not held against the judge's clock"),
     "a run of the future": (
         lambda r: everywhere(r, date="9999-12-31T00:00:00Z"),
