@@ -284,14 +284,12 @@ class WorkerProcess:
     @contextlib.contextmanager
     def none_loads(workers: Iterable[WorkerProcess]) -> Iterator[None]:
         """Meanwhile those of `workers` that still load are stopped: they took somebody's time."""
-        loading = [worker.child for worker in workers if worker.alive and not worker.attached]
-        for child in loading:
-            child.pause()
-        try:
+        with contextlib.ExitStack() as stack:
+            for worker in workers:
+                if worker.alive and not worker.attached:
+                    stack.callback(worker.child.resume)
+                    worker.child.pause()
             yield
-        finally:
-            for child in loading:
-                child.resume()
 
     def printed(self) -> str:
         """The last of what a submission's worker printed; a baseline's words are nobody's news."""

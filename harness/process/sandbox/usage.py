@@ -28,9 +28,7 @@ SHARED_AGAIN_S = 1.0  # the same of shared memory: a file that shrinks hides wha
 UNNAMED_BYTES = 4 << 30  # of a GPU, that need no explanation: the driver's own are less than one
 DESCRIPTORS = 100_000  # of one entrant: each is a KiB of the kernel's, and takes a look its time
 LINKS = 200_000  # the same of what it has open or mapped; 60 processes with torch have 40,000
-WALKED_BYTES = (
-    256 << 20
-)  # of page tables: to find what is shared, seconds in which nobody is watched
+WALKED_BYTES = 256 << 20  # of page tables: to walk more takes seconds in which nobody is watched
 
 
 def cpu_ns(pids: Iterable[int]) -> dict[int, int]:
@@ -321,10 +319,8 @@ def _nameless(link: str) -> tuple[Path, os.stat_result] | None:
     with contextlib.suppress(OSError):  # the process has just ended, or nobody may look
         try:
             path = os.readlink(link)  # noqa: PTH115 - the same
-        except OSError as cause:
-            if cause.errno != errno.ENAMETOOLONG:
-                raise
-            path = ""  # longer than a path can be
+        except OSError as cause:  # longer than a path can be, or gone
+            path = "" if cause.errno == errno.ENAMETOOLONG else link
         if path.endswith(DELETED):
             return Path(path.removesuffix(DELETED)), os.stat(link)  # noqa: PTH116
         if not path and not (seen := os.stat(link)).st_nlink:  # noqa: PTH116
