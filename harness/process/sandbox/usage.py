@@ -26,9 +26,8 @@ LOOK_AGAIN_S = 10.0  # and without any: a hard link takes neither an inode nor, 
 SHARED_AGAIN_S = 1.0  # the same of shared memory: a file that shrinks hides what grows beside it
 UNNAMED_BYTES = 4 << 30  # of a GPU, that need no explanation: the driver's own are less than one
 DESCRIPTORS = 100_000  # of one entrant: each is a KiB of the kernel's, and takes a look its time
-WALKED_BYTES = (
-    256 << 20
-)  # of page tables: to find what is shared, seconds in which nobody is watched
+#: Of page tables. Walking more to find what is shared takes seconds in which nobody is watched.
+WALKED_BYTES = 256 << 20
 
 
 def cpu_ns(pids: Iterable[int]) -> dict[int, int]:
