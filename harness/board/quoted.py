@@ -230,8 +230,7 @@ def _cells(board: Board, entry: str) -> list[str]:
 
 def _doubt(*results: Result | None) -> str:
     """The mark of a figure that comes of one that was not judged, or that no board ranks."""
-    doubted = (r for r in results if r and r.tflops and (r.held in UNHELD or unfit(r)))
-    return DOUBT if any(doubted) else ""
+    return DOUBT * any(r.tflops and (r.held in UNHELD or unfit(r)) for r in results if r)
 
 
 def _ratios(board: Board, beside: Beside, entry: str, other: str) -> list[Interval | None]:
