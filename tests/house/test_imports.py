@@ -109,8 +109,8 @@ def test_a_planted_import_breaks_it(file: str, line: str, tmp_path: Path) -> Non
     assert PLANTED[file, line] in told.stdout
 
 
-def test_submissions_import_nothing_of_the_house() -> None:
-    for folder in ("submissions", "baselines"):
+def test_what_runs_elsewhere_imports_nothing_of_the_house() -> None:
+    for folder in ("submissions", "baselines", "exported"):
         for path in (ROOT / folder).rglob("*.py"):
             assert not imported(path), path
 

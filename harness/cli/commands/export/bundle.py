@@ -1,7 +1,7 @@
 """The folder of an exported package: its own code, the judged files, licence and evidence.
 
 FOLDER/pyproject.toml  README.md  LICENSE
-FOLDER/PACKAGE/        the code of harness/cli/commands/export/package/, the same in every export
+FOLDER/PACKAGE/        the code of exported/, the same in every export
 FOLDER/PACKAGE/evidence.json  forward.jsonl  backward.jsonl
 FOLDER/PACKAGE/forward/  backward/         the judged files
 """
@@ -21,7 +21,7 @@ from harness.cli.commands.export.evidence import Part
 from harness.errors import typed
 from harness.process.project import HOME
 
-CODE = Path(__file__).with_name("package")
+CODE = HOME / "exported"
 LICENCES = ("LICENSE", "LICENSE.txt", "LICENSE.md", "COPYING")
 #: What pip may fetch for a package. Whatever else a manifest names is its author's choice alone.
 FETCHED = {"torch", "triton", "numpy", "cuda-bindings", "nvidia-cutlass-dsl"}
