@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TypeVar
@@ -87,9 +88,11 @@ def adhoc_suite(base: Suite, **asked: Sequence[str] | None) -> Suite:
 
 def parse_length(text: str) -> int:
     """'512', '8k' → tokens (k = 1024)."""
-    number = text.strip().lower()
-    thousands = number.removesuffix("k")
-    return _whole("--seqlen", thousands, "512, 4096 or 8k") * (1 if thousands == number else 1024)
+    found = re.fullmatch(r"([0-9]+)([kK]?)", text.strip())
+    tokens = int(found[1]) * (1024 if found[2] else 1) if found else 0
+    if not tokens:
+        raise UsageError(f"--seqlen {text}: not a length", "write 512, 4096 or 8k")
+    return tokens
 
 
 def _case(
@@ -119,9 +122,9 @@ def _short(seqlen: int) -> str:
     return f"{seqlen // 1024}k" if seqlen % 1024 == 0 else str(seqlen)
 
 
-def _whole(flag: str, text: str, like: str = "64") -> int:
+def _whole(flag: str, text: str) -> int:
     if not (text.isascii() and text.isdigit() and int(text)):
-        raise UsageError(f"{flag} {text}: not a whole number from 1", f"write {flag} {like}")
+        raise UsageError(f"{flag} {text}: not a whole number from 1", f"write {flag} 64")
     return int(text)
 
 
