@@ -6,7 +6,7 @@ import argparse
 import json
 
 from harness.board import query, record
-from harness.board.history import Point, document, history, step
+from harness.board.history import Point, document, history
 from harness.board.render.text import sanitize, times
 from harness.errors import EXIT_OK, typed
 
@@ -39,22 +39,9 @@ def run(args: argparse.Namespace) -> int:
 
 def _rows(points: list[Point]) -> list[list[str]]:
     rows = [["date", "run", "source", "configs", "speed-up [95 %]", "since the run before"]]
-    before: Point | None = None
-    for point in points:
-        told = (
-            times(point.speedup)
-            if point.speedup
-            else sanitize(point.failed, 80) or "no baseline beside it"
-        )
-        rows.append(
-            [
-                point.date[:10],
-                sanitize(point.run, 40),
-                point.source[:8],
-                str(point.configs),
-                told,
-                step(before, point),
-            ]
-        )
-        before = point
+    for p in points:
+        failed = sanitize(p.failed, 80) or "no baseline beside it"
+        told = times(p.speedup) if p.speedup else failed
+        run, configs = sanitize(p.run, 40), str(p.configs)
+        rows.append([p.date[:10], run, p.source[:8], configs, told, p.since])
     return rows
