@@ -23,7 +23,7 @@ MOST_BYTES = 512 << 10  # of Python: its syntax tree takes some hundred times as
 CODECS = {b"utf-8", b"utf8", b"utf-8-sig", b"ascii", b"us-ascii"}
 MOST_COMPARED = 100  # names, in search of one that was misspelt
 MOST_SHOWN = 12  # parameters
-CU_FUNCTION = "custom_attention_forward"  # what harness/worker/cuda/source.py makes of a .cu
+CU_FUNCTION = "custom_attention_forward"  # what harness/worker/cuda/launch.py makes of a .cu
 
 
 def check_source(path: Path, body: bytes, problem: Problem) -> bool:

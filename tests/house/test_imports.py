@@ -45,7 +45,7 @@ LAWS = {
     "campaign.unit": {"catalog.request", "schema", "measure.stopping"},
     "campaign.executor": {"campaign.unit", "errors", "schema", "process.messages", "process.text"},
     "worker.burst": set(),
-    "worker.load": {"schema", "worker.cuda.source"},
+    "worker.load": {"schema", "worker.cuda.launch"},
 }
 #: An import that must not be → words of what is said about it.
 PLANTED = {
