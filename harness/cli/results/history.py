@@ -7,7 +7,7 @@ import json
 
 from harness.board import query, record
 from harness.board.history import Point, document, history, step
-from harness.board.render.text import sanitize, times
+from harness.board.render.text import DOUBT, sanitize, times
 from harness.errors import EXIT_OK, typed
 
 
@@ -33,6 +33,8 @@ def run(args: argparse.Namespace) -> int:
             f"(suite {sanitize(board[2])[:8]}, protocol {board[3]})"
         )
         print(query.table(_rows([p for p in points if p.board == board]), indent="  "))
+    if any(point.doubtful for point in points):
+        print(f"{DOUBT} not judged, or a figure that no board ranks")
     print(typed(f"next: python run.py compare {args.name}@RUN {args.name}@OTHER_RUN"))
     return EXIT_OK
 
@@ -42,7 +44,7 @@ def _rows(points: list[Point]) -> list[list[str]]:
     before: Point | None = None
     for point in points:
         told = (
-            times(point.speedup)
+            times(point.speedup) + DOUBT * point.doubtful
             if point.speedup
             else sanitize(point.failed, 80) or "no baseline beside it"
         )
