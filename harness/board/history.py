@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass, replace
 
-from harness.board.rank import interval_of
+from harness.board.rank import doubtful, interval_of
 from harness.board.record import Head
 from harness.measure import stats
 from harness.measure.stats import Interval
@@ -24,6 +24,7 @@ class Point:
     speedup: Interval | None
     configs: int
     failed: str
+    doubtful: bool = False
     since: str = ""  # what changed since the point before on its board
 
 
@@ -56,6 +57,7 @@ def _point(lines: list[Head]) -> Point:
         speedup=stats.geomean(ratios) if whole else None,
         configs=len(lines),
         failed="; ".join(f"{h.config}: {h.status.value}" for h in failed),
+        doubtful=any(h.speedup and doubtful(h) for h in lines),
     )
 
 
