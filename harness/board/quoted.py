@@ -40,6 +40,7 @@ NOTES = ("submissions/*/NOTES.md", "baselines/*/NOTES.md")
 MOST_BYTES = 256 << 10  # of notes; longer ones stay as they are
 MOST_PAGE_BYTES = 16 << 20
 MOST_QUESTIONS, MOST_NAMES = 32, 16  # of one document, of one question
+MOST_LEFT = 3  # shapes without a figure that are named
 START, CLOSE, END = "<!-- board ", "-->", "<!-- end -->"
 QUESTION = re.compile(r"(?P<suite>[\w.-]+):\s+(?P<what>[^<>\s][^<>]*)")
 NAMES = r"[\w./-]+(?:, [\w./-]+)*"
@@ -193,7 +194,9 @@ def _over_best(suite: str, entry: str, leaderboard: Leaderboard, configs: Path, 
         f"{_ran_beside(grid, leaderboard)} on each shape, least {least.ratio.value:.3f}{doubt} "
         f"({weakest}), not behind in {grid.led} of {len(grid.cells)}"
     )
-    said += f" measured of {grid.of}" if len(grid.cells) < grid.of else ""
+    left = {case.name for case in asked.cases} - {cell.result.config for cell in grid.cells}
+    named = f" (not `{'`, `'.join(sorted(left))}`)" if len(left) <= MOST_LEFT else ""
+    said += f" measured of {grid.of}{named}" if left else ""
     said += f" (protocol {board.protocol})" if board.protocol < boards[0].protocol else ""
     return f"\n- `{entry}`, {said}\n"
 

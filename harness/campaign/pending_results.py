@@ -96,8 +96,9 @@ class PendingResults:
 
     def _faults(self, result: Result) -> list[str]:
         """Everything in which a row of a whole case contradicts itself or its baseline."""
-        base = self._held[result.config][self.unit.baseline]
-        faults = audit(result, base) + overstated(result) + short_of_the_clock(result, base)
+        rows = self._held[result.config]
+        base = rows[self.unit.baseline]
+        faults = audit(result, base) + overstated(result) + short_of_the_clock(result, base, rows)
         if result.speedup and result.speedup.against != self.unit.baseline:
             faults.append(f"its speed-up is not over {self.unit.baseline}")
         return faults

@@ -164,7 +164,7 @@ class Run(State):
     ) -> None:
         """Turn the evidence of one case, of `names` or of everybody, into records; write them."""
         samples = clock_verdict(self, self.roles.baseline, case).samples
-        control = self.record(self.roles.control, case)
+        trusted = self.trusted(case)
         facts = self.facts.for_case(commitment, secret)
         if self.quiet.unlocked:
             facts = replace(facts, integrity=facts.integrity.replace("judged", "unlocked"))
@@ -176,7 +176,7 @@ class Run(State):
             known.log_tail = known.log_tail or self.workers[name].printed()
             headline = (self.roles.baseline, samples)
             readings = self.telemetry.get(case.name, [])
-            result = conclude(known, facts, headline, control.samples, gaps, readings)
+            result = conclude(known, facts, headline, trusted, gaps, readings)
             self.save(result)
             self.observer.verdict(result)
         if names is None:

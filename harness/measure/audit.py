@@ -12,7 +12,7 @@ from harness.measure.stopping import level_of
 from harness.measure.two_clocks import GPU_TOLERANCE, check_clocks
 from harness.measure.verdict import clock_mhz, drift_pct, shared
 from harness.problems import get_problem
-from harness.schema import Result, Speedup, Status, times_ms
+from harness.schema import Kind, Result, Speedup, Status, times_ms
 
 ROUNDING = 1e-9  # figures in a record are written in full
 
@@ -70,12 +70,18 @@ def overstated(result: Result) -> list[str]:
     return [] if result.max_diff == error.max_diff else ["its max_diff is not its error's"]
 
 
-def short_of_the_clock(result: Result, base: Result | None) -> list[str]:
-    """What does not follow from the samples of a GPU's row and of its baseline, clocks included."""
+def short_of_the_clock(
+    result: Result, base: Result | None, rows: Mapping[str, Result] | None = None
+) -> list[str]:
+    """What does not follow from the samples of a GPU's row and of its baseline, clocks included.
+
+    `rows`: of the same case, by entry; among them who its own gaps were held against.
+    """
     machine, passed = result.machine, {result.status, base.status if base else None}
     if base is None or passed != {Status.PASSED} or not machine.has_gpu:
         return []
-    found = check_clocks(result.samples, shared(base.samples, result.samples), (), GPU_TOLERANCE)
+    paced = shared(_pace(result, base, rows or {}).samples, result.samples)
+    found = check_clocks(result.samples, paced, (), GPU_TOLERANCE)
     peak, clock = peak_tflops(machine), clock_mhz(result.samples)
     at_clock = tensor_tflops(machine, clock)
     unmarked = [sample.model_copy(update={"late": False}) for sample in base.samples]
@@ -98,6 +104,13 @@ def short_of_the_clock(result: Result, base: Result | None) -> list[str]:
     faults += _differ("clock_mhz", result.clock_mhz, clock)
     faults += _differ("clock_pct", result.clock_pct, 100 * tflops / at_clock if at_clock else None)
     return faults + _differ("drift_pct", result.drift_pct, drift_pct(unmarked))
+
+
+def _pace(result: Result, base: Result, rows: Mapping[str, Result]) -> Result:
+    """The trusted row that its slack names; the baseline where that is none, or did not pass."""
+    named = rows.get(result.slack.pace) if result.slack else None
+    trusted = named and named.kind is Kind.BASELINE and named.status is Status.PASSED
+    return named if named and trusted else base
 
 
 def _of_speedup(

@@ -219,7 +219,7 @@ def test_of_two_libraries_the_faster_counts_and_one_of_another_run_does_not() ->
 
 def test_a_shape_that_is_not_measured_and_a_row_that_nobody_held_are_told() -> None:
     part = [each for each in results() if each.config != "hdim256_seq16k"]
-    assert "not behind in 2 of 2 measured of 3" in best(leaderboard(part))
+    assert best(leaderboard(part)).endswith("2 of 2 measured of 3 (not `hdim256_seq16k`)\n")
     loose = leaderboard(
         each.model_copy(update={"integrity": "unlocked/2"}) if each.entry == "fast" else each
         for each in results()
