@@ -85,7 +85,7 @@ started = []
 
 def hold():
     kept = []
-    for _ in range(10):  # more than a worker may have
+    for _ in range(20):  # more than a worker may have
         kept.append(mmap.mmap(-1, PIECE))
         kept[-1].madvise(POPULATE_WRITE)
         kept[-1].madvise(mmap.MADV_DONTNEED)
@@ -125,7 +125,7 @@ started = []
 
 def hold():
     libc.prctl(PR_SET_NAME, b"holds", 0, 0, 0)
-    kept = b"x" * (5 << 30)  # more than a worker may have
+    kept = [b"x" * (1 << 28) for _ in range(40)]  # more than a worker may have
     time.sleep(60)
     del kept
 
@@ -137,7 +137,7 @@ def custom_attention_forward(q, k, v, causal=True, sm_scale=None):
             threading.Thread(target=hold).start()
             libc.prctl(PR_SET_NAME, b"x\rVmRSS: 0", 0, 0, 0)
             libc.syscall(EXIT, 0)  # this thread alone
-        time.sleep(5)
+        time.sleep(8)
     return attention(q, k, v, causal, sm_scale)
 
 
@@ -203,7 +203,7 @@ import time
 
 from right_answer import attention
 
-SIZE, STEP = 5 << 30, 64 << 20  # more than a worker may have
+SIZE, STEP = 10 << 30, 64 << 20  # more than a worker may have
 kept, junk = mmap.mmap(-1, SIZE), b"x" * STEP
 for start in range(0, SIZE, STEP):
     kept[start : start + STEP] = junk
