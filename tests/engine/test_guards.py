@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 import threading
 import time
@@ -430,6 +431,41 @@ def test_who_takes_a_look_its_time_hides_nobody_else(
     thread.join(20)
     assert hungry.ended
     assert not slow.ended
+
+
+def test_nvml_is_asked_once_a_round_however_many_wait_for_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(resource_watch, "PERIOD_S", 0.001)
+    workers = [watched(tmp_path, child=child(tmp_path)) for _ in range(3)]
+    made, answered = watch(workers, {}), threading.Event()
+    asked, begun, looks = list[str](), set[int](), threading.Semaphore(0)
+
+    def memory_by_pid() -> dict[int, int]:
+        asked.append("")
+        answered.wait(20)
+        return {}
+
+    def look(worker: Any, *_: object) -> None:
+        looks.release()
+
+    def children(number: int) -> list[Any]:
+        begun.add(number)
+        return [child(tmp_path)]
+
+    for number, each in enumerate(workers):
+        monkeypatch.setattr(each, "children", functools.partial(children, number))
+    monkeypatch.setattr(made.monitor, "memory_by_pid", memory_by_pid)
+    monkeypatch.setattr(made, "excess", look)
+    made.start()
+    deadline = time.monotonic() + 20
+    while len(begun) < 3 and time.monotonic() < deadline:
+        time.sleep(0.001)
+    made.stopping.set()
+    made.join(20)
+    answered.set()
+    assert all(looks.acquire(timeout=20) for _ in workers)
+    assert len(asked) == 1
 
 
 def test_at_the_end_of_a_run_nobody_is_blamed_for_a_folder_that_is_gone(tmp_path: Path) -> None:

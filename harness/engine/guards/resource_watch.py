@@ -17,12 +17,11 @@ to.
 from __future__ import annotations
 
 import contextlib
-import functools
 import math
 import os
 import threading
 import traceback
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 
 from harness.engine.processes.worker_process import WorkerProcess
@@ -60,19 +59,21 @@ class ResourceWatch(threading.Thread):
 
     def run(self) -> None:
         """Look until told to stop; one who takes a look its time holds up nobody else's."""
-        pool, looks = ThreadPoolExecutor(max(1, len(self.workers))), dict[int, Future[None]]()
+        pool, looks = ThreadPoolExecutor(1 + len(self.workers)), dict[int, Future[None]]()
+        on_device = pool.submit(self.monitor.memory_by_pid)
         while not self.stopping.wait(PERIOD_S):
-            on_device = functools.cache(self.monitor.memory_by_pid)  # asked once a round
+            if on_device.done():  # asked once a round, however many wait for the answer
+                on_device = pool.submit(self.monitor.memory_by_pid)
             for number, worker in enumerate(self.workers):
                 if number not in looks or looks[number].done():
                     looks[number] = pool.submit(self._look, worker, on_device)
         pool.shutdown(wait=False)
 
-    def _look(self, worker: WorkerProcess, on_device: Callable[[], Mapping[int, int]]) -> None:
+    def _look(self, worker: WorkerProcess, on_device: Future[dict[int, int]]) -> None:
         """At all of one. Who cannot be looked at is ended: nobody runs unwatched."""
         for child in worker.children():
             try:
-                excess = self.excess(worker, child, on_device()) if child.alive else None
+                excess = self.excess(worker, child, on_device.result()) if child.alive else None
             except Exception as cause:
                 excess = self._unseen(cause)
             if excess:
