@@ -226,10 +226,16 @@ def _attached(state: State, worker: WorkerProcess) -> bool:
     """Make sure the worker runs, has its buffers, and is at rest."""
     if worker.attached:
         return True
-    overdue = partial(end_overdue, state, worker)
-    failure = worker.attach(state.judge, state.sizes, state.limits.import_s, overdue)
-    late = failure and failure.status is Status.TIMED_OUT
-    if late and usage.starved_s(worker.pids()) > usage.STARVED_SHARE * state.limits.import_s:
+    overdue, limits = partial(end_overdue, state, worker), state.limits
+    first, begun_s = worker.starts <= 1, time.monotonic()
+    failure = worker.attach(state.judge, state.sizes, limits.import_s, overdue)
+    waited_s, starved_s = time.monotonic() - begun_s, usage.starved_s(worker.pids())
+    late = failure is not None and failure.status is Status.TIMED_OUT
+    alone = late and starved_s > usage.STARVED_SHARE * limits.import_s
+    if first:  # once: who starves itself gains no more than one load
+        given_s = waited_s if alone else min(waited_s, starved_s)
+        state.budget.spent_s[worker.entrant.name] -= given_s
+    if alone:
         failure = _attach_alone(state, worker, overdue)
     if failure is None:
         rest = state.quiet.hold(worker, loaded=True)

@@ -149,6 +149,34 @@ def test_who_loads_while_another_burns_all_cores_loads_again_alone(
     assert ("a" in state.failed) != loaded
 
 
+@pytest.mark.parametrize(
+    ("late", "starts", "spent_s"), [(True, 1, 3.0), (False, 1, 5.0), (False, 2, 15.0)]
+)
+def test_a_first_load_that_others_starved_is_not_paid_for(
+    late: bool, starts: int, spent_s: float
+) -> None:
+    state, now = bench("a"), [0.0]
+    a = state.workers["a"]
+    a.attached, a.starts = False, starts
+    told = [(15.0, BurstReport(status=Status.TIMED_OUT) if late else None), (3.0, None)]
+    replies = iter(told)
+
+    def loads(*_: object) -> BurstReport | None:
+        took_s, reply = next(replies)
+        now[0] += took_s
+        return reply
+
+    state.limits = Limits(import_s=15)
+    with (
+        attach(state),
+        patch("harness.engine.burst.usage.starved_s", return_value=10.0),
+        patch("harness.engine.burst.time.monotonic", lambda: now[0]),
+    ):
+        state.judge.attach.side_effect = loads
+        assert run_burst(state, "a", QUESTION, 1)
+    assert state.budget.spent_s["a"] == spent_s
+
+
 def test_a_worker_that_another_made_unusable_is_replaced_and_takes_its_turn() -> None:
     state = bench("a")
     state.quiet.release.side_effect = [False, True]
