@@ -58,8 +58,11 @@ def run_burst(
         return None
     timeout_s = min(timeout_s, state.limits.burst_s if worker.compiles_alone else timeout_s)
     timeout_s = budget.deadline_s(name, timeout_s)
+    # Who loads meanwhile may burn all cores: what this one waits for one is not its spending.
+    beside = any(w.alive and not w.attached for w in state.workers.values() if w is not worker)
+    starved_s = (lambda: usage.starved_s(worker.pids())) if beside else (lambda: 0.0)
     try:
-        with budget.spending(name):
+        with budget.spending(name, starved_s):
             reply = burst(timeout_s=timeout_s)
     except JudgeFailed:
         raise
@@ -226,16 +229,11 @@ def _attached(state: State, worker: WorkerProcess) -> bool:
     """Make sure the worker runs, has its buffers, and is at rest."""
     if worker.attached:
         return True
-    overdue, limits = partial(end_overdue, state, worker), state.limits
-    first, begun_s = worker.starts <= 1, time.monotonic()
-    failure = worker.attach(state.judge, state.sizes, limits.import_s, overdue)
-    waited_s, starved_s = time.monotonic() - begun_s, usage.starved_s(worker.pids())
-    late = failure is not None and failure.status is Status.TIMED_OUT
-    alone = late and starved_s > usage.STARVED_SHARE * limits.import_s
-    if first:  # once: who starves itself gains no more than one load
-        given_s = waited_s if alone else min(waited_s, starved_s)
-        state.budget.spent_s[worker.entrant.name] -= given_s
-    if alone:
+    overdue, begun_s = partial(end_overdue, state, worker), time.monotonic()
+    failure = worker.attach(state.judge, state.sizes, state.limits.import_s, overdue)
+    late = failure and failure.status is Status.TIMED_OUT
+    if late and usage.starved_s(worker.pids()) > usage.STARVED_SHARE * state.limits.import_s:
+        state.budget.spent_s[worker.entrant.name] -= time.monotonic() - begun_s
         failure = _attach_alone(state, worker, overdue)
     if failure is None:
         rest = state.quiet.hold(worker, loaded=True)

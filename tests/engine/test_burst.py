@@ -150,14 +150,13 @@ def test_who_loads_while_another_burns_all_cores_loads_again_alone(
 
 
 @pytest.mark.parametrize(
-    ("late", "starts", "spent_s"), [(True, 1, 3.0), (False, 1, 5.0), (False, 2, 15.0)]
+    ("late", "beside", "spent_s"), [(True, False, 3.0), (False, True, 5.0), (False, False, 15.0)]
 )
-def test_a_first_load_that_others_starved_is_not_paid_for(
-    late: bool, starts: int, spent_s: float
+def test_a_load_that_others_starved_is_not_paid_for(
+    late: bool, beside: bool, spent_s: float
 ) -> None:
-    state, now = bench("a"), [0.0]
-    a = state.workers["a"]
-    a.attached, a.starts = False, starts
+    state, now = bench("a", "b"), [0.0]
+    state.workers["a"].attached, state.workers["b"].attached = False, not beside
     told = [(15.0, BurstReport(status=Status.TIMED_OUT) if late else None), (3.0, None)]
     replies = iter(told)
 
@@ -169,7 +168,7 @@ def test_a_first_load_that_others_starved_is_not_paid_for(
     state.limits = Limits(import_s=15)
     with (
         attach(state),
-        patch("harness.engine.burst.usage.starved_s", return_value=10.0),
+        patch("harness.engine.burst.usage.starved_s", lambda pids: min(now[0], 10.0)),
         patch("harness.engine.burst.time.monotonic", lambda: now[0]),
     ):
         state.judge.attach.side_effect = loads

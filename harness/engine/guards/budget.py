@@ -11,7 +11,7 @@ from __future__ import annotations
 import contextlib
 import time
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
 from harness.schema import Limits
@@ -29,13 +29,14 @@ class Budget:
     hung: set[str] = field(default_factory=set)
 
     @contextlib.contextmanager
-    def spending(self, name: str) -> Iterator[None]:
-        """The wall-clock of the block is what `name` spends."""
-        begun = time.monotonic()
+    def spending(self, name: str, starved_s: Callable[[], float] = float) -> Iterator[None]:
+        """The wall-clock of the block is what `name` spends, less what it was starved for."""
+        begun_s, before_s = time.monotonic(), starved_s()
         try:
             yield
         finally:
-            self.spent_s[name] += time.monotonic() - begun
+            took_s = time.monotonic() - begun_s
+            self.spent_s[name] += took_s - min(took_s, max(0.0, starved_s() - before_s))
 
     def allowed_s(self) -> float:
         """What an entrant may have spent by now."""
