@@ -58,11 +58,9 @@ def run_burst(
         return None
     timeout_s = min(timeout_s, state.limits.burst_s if worker.compiles_alone else timeout_s)
     timeout_s = budget.deadline_s(name, timeout_s)
-    # Who loads meanwhile may burn all cores: what this one waits for one is not its spending.
-    beside = any(w.alive and not w.attached for w in state.workers.values() if w is not worker)
-    starved_s = (lambda: usage.starved_s(worker.pids())) if beside else (lambda: 0.0)
+    others = [w for w in state.workers.values() if w is not worker and w.alive and not w.attached]
     try:
-        with budget.spending(name, starved_s):
+        with budget.spending(name, lambda: sum(usage.burned_s(w.pids()) for w in others)):
             reply = burst(timeout_s=timeout_s)
     except JudgeFailed:
         raise
@@ -229,11 +227,10 @@ def _attached(state: State, worker: WorkerProcess) -> bool:
     """Make sure the worker runs, has its buffers, and is at rest."""
     if worker.attached:
         return True
-    overdue, begun_s = partial(end_overdue, state, worker), time.monotonic()
+    overdue = partial(end_overdue, state, worker)
     failure = worker.attach(state.judge, state.sizes, state.limits.import_s, overdue)
     late = failure and failure.status is Status.TIMED_OUT
     if late and usage.starved_s(worker.pids()) > usage.STARVED_SHARE * state.limits.import_s:
-        state.budget.spent_s[worker.entrant.name] -= time.monotonic() - begun_s
         failure = _attach_alone(state, worker, overdue)
     if failure is None:
         rest = state.quiet.hold(worker, loaded=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import random
 from collections.abc import Sequence
 from types import SimpleNamespace
@@ -149,29 +150,29 @@ def test_who_loads_while_another_burns_all_cores_loads_again_alone(
     assert ("a" in state.failed) != loaded
 
 
-@pytest.mark.parametrize(
-    ("late", "beside", "spent_s"), [(True, False, 3.0), (False, True, 5.0), (False, False, 15.0)]
-)
-def test_a_load_that_others_starved_is_not_paid_for(
-    late: bool, beside: bool, spent_s: float
+@pytest.mark.parametrize(("loads", "spent_s"), [(["b"], 5.0), (["a"], 15.0), ([], 15.0)])
+def test_what_those_who_load_burn_meanwhile_is_not_paid_for(
+    loads: list[str], spent_s: float
 ) -> None:
+    """Who burns its own time pays for it: its processes are not among the others'."""
     state, now = bench("a", "b"), [0.0]
-    state.workers["a"].attached, state.workers["b"].attached = False, not beside
-    told = [(15.0, BurstReport(status=Status.TIMED_OUT) if late else None), (3.0, None)]
-    replies = iter(told)
+    for name in loads:
+        state.workers[name].attached = False
 
-    def loads(*_: object) -> BurstReport | None:
-        took_s, reply = next(replies)
-        now[0] += took_s
-        return reply
+    def burst(*_: object) -> BurstReport:
+        now[0] += 15.0
+        return GOOD
 
-    state.limits = Limits(import_s=15)
+    def burned_s(pids: Sequence[int]) -> float:
+        return 10.0 * (os.cpu_count() or 1) if now[0] else 0.0
+
+    state.judge.burst.side_effect = burst
     with (
         attach(state),
-        patch("harness.engine.burst.usage.starved_s", lambda pids: min(now[0], 10.0)),
-        patch("harness.engine.burst.time.monotonic", lambda: now[0]),
+        patch("harness.engine.burst.usage.burned_s", burned_s),
+        patch("harness.engine.guards.budget.time.monotonic", lambda: now[0]),
     ):
-        state.judge.attach.side_effect = loads
+        state.judge.attach.return_value = None
         assert run_burst(state, "a", QUESTION, 1)
     assert state.budget.spent_s["a"] == spent_s
 
