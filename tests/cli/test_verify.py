@@ -75,7 +75,10 @@ def test_an_honest_record_agrees_with_itself(
         ({"speedup": Speedup(against="sdpa_cudnn", value=9, low=8, high=10)}, "speedup.value is 9"),
         ({"secret": "cd" * 32}, "does not open the commitment"),
         ({"samples": ()}, "without one scored sample"),
-        ({"error": Error(max_diff=1e-3, rel_l2=1, worst_row=1, finite=True)}, "class is not that of its"),
+        (
+            {"error": Error(max_diff=1e-3, rel_l2=1, worst_row=1, finite=True)},
+            "class is not that of its",
+        ),
         ({"max_diff": 1e-9}, "max_diff is not its error's"),
         (
             {"sustained": stretch(0.5).model_copy(update={"tflops": 1e4})},

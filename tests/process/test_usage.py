@@ -286,6 +286,17 @@ def test_forks_that_end_while_they_are_counted_hold_nothing(
     assert 64 * MIB <= usage.host_bytes([1 << 22, 1 + (1 << 22)], 70 * MIB) < 66 * MIB
 
 
+def test_what_has_ended_has_burned_its_time_all_the_same() -> None:
+    before = usage.burned_s([os.getpid(), 1 << 22])
+    pid = os.fork()
+    if pid == 0:
+        while time.process_time() < 0.2:
+            pass
+        os._exit(0)
+    os.waitpid(pid, 0)
+    assert usage.burned_s([os.getpid()]) - before >= 0.15
+
+
 def test_who_is_ready_and_has_no_core_is_starved() -> None:
     assert 0 <= usage.starved_s([os.getpid()]) < 1e6
     assert usage.starved_s([1 << 22]) == 0
@@ -446,6 +457,39 @@ def test_threads_share_what_is_open_and_too_much_to_count_is_not_counted(
             held.count([pid])
         with pytest.raises(usage.Uncounted):
             held.look([pid])
+
+
+KEEPS_THE_LOCK_OF_ITS_MEMORY = """
+import ctypes, mmap, os, sys, threading, time
+libc = ctypes.CDLL(None)
+libc.mmap.restype = ctypes.c_void_p
+libc.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t] + [ctypes.c_int] * 3 + [ctypes.c_long]
+libc.mprotect.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
+file = os.open(sys.argv[1] + "/held", os.O_CREAT | os.O_RDWR); os.write(file, bytes(8192))
+start = libc.mmap(None, 4096 * 20000, 0, 0x22, -1, 0)
+for i in range(20000): libc.mmap(start + 4096 * i, 4096, 1, 0x12, file, 4096 * (i % 2 ^ 1))
+def keep():
+    while True: libc.mprotect(start, 4096 * 20000, 1); libc.mprotect(start, 4096 * 20000, 3)
+for _ in range(8): threading.Thread(target=keep, daemon=True).start()
+print(flush=True); time.sleep(60)
+"""
+
+
+@root_only
+def test_who_makes_a_listing_wait_is_not_counted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It takes none of our processor time."""
+    monkeypatch.setattr(usage, "LISTED_S", 0.3)
+    command = [sys.executable, "-c", KEEPS_THE_LOCK_OF_ITS_MEMORY, str(tmp_path)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE) as child:
+        assert child.stdout
+        child.stdout.readline()
+        begun_s = time.thread_time()
+        with pytest.raises(usage.Uncounted):
+            usage.Nameless((tmp_path,)).count([child.pid])
+        child.kill()
+    assert time.thread_time() - begun_s < 0.3
 
 
 RUNS_WHAT_IT_MAY_NOT_READ = """
