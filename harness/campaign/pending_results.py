@@ -37,9 +37,9 @@ class PendingResults:
     def __init__(
         self, unit: Unit, save: Callable[[Result], None], runs: set[str] | None = None
     ) -> None:
-        """`runs`: names of those recorded or told, to which that of its first row is added."""
+        """`runs`: names of those recorded or told, to which this unit's are added."""
         self.unit, self._runs = unit, set() if runs is None else runs
-        self._of_run: tuple[str, str] | None = None  # name and date
+        self._told: dict[str, str] = {}  # name of a run of this unit → its date
         self.machine: Machine | None = None
         self.fault = ""  # what the unit itself said it died of
         self.nonsense = self.notes = 0  # lines that were none, and for people
@@ -78,11 +78,12 @@ class PendingResults:
         rows = self._held.get(result.config)
         if rows is None or result.entry not in self._owed or not self._is_asked(result):
             return  # a second copy, or a row nobody asked for
-        if self._of_run is None and result.run not in self._runs:
-            self._of_run = (result.run, result.date)
+        # Who breaks a run leaves it, and the others begin another.
+        if result.run not in self._runs and len(self._told) < len(self._owed):
+            self._told[result.run] = result.date
             self._runs.add(result.run)
-        if (result.run, result.date) != self._of_run:
-            raise ValueError(f"run {shown(result.run)}: another's, or not that of its other rows")
+        if self._told.get(result.run) != result.date:
+            raise ValueError(f"run {shown(result.run)} is another's, or one more than it can be")
         rows.setdefault(result.entry, result)
         if len(rows) == len(self._owed) and not any(r.status in NO_WORD for r in rows.values()):
             if faults := [f"{r.entry}: {why}" for r in rows.values() for why in self._faults(r)]:

@@ -252,20 +252,37 @@ def test_what_is_written_when_nobody_tries_again_has_met_the_audit(beside: Statu
     assert found["base"].status is (beside or Status.INTERRUPTED)
 
 
-def test_rows_of_one_unit_are_of_one_run_that_nobody_else_has_told() -> None:
+def test_who_breaks_a_run_costs_its_baseline_no_row() -> None:
+    """The others begin again without it, as another run."""
+    (unit,) = units(["n0"])
+    mine, base = rows_of(unit)
+    taken: list[Result] = []
+    account = PendingResults(unit, taken.append)
+    account.machine = Machine()
+    account.take(ended(mine, Status.BROKE_THE_RUN))
+    account.take(base.model_copy(update={"run": "begun again"}))
+    assert len(taken) == 2
+
+
+def test_rows_of_one_unit_are_of_a_run_that_nobody_else_has_told() -> None:
     (unit,) = units(["n0"])
     mine, base = rows_of(unit)
     taken: list[Result] = []
     runs = {"of another"}
     account = PendingResults(unit, taken.append, runs)
     account.machine = Machine()
-    for changes in ({"run": "of another"}, {"date": "2026-11-22"}, {"run": "new"}):
-        with pytest.raises(ValueError, match="another's, or not that of its other rows"):
+    account.take(base)
+    for changes in ({"run": "of another"}, {"date": mine.date[:10]}):
+        with pytest.raises(ValueError, match="is another's, or one more"):
             account.take(mine.model_copy(update=changes))
-        account.take(base)
+    with pytest.raises(ValueError, match="over a baseline that did not pass, or of another run"):
+        account.take(mine.model_copy(update={"run": "new"}))
+    with pytest.raises(ValueError, match="is another's, or one more"):
+        account.take(mine.model_copy(update={"run": "newer"}))
+    account.take(base)
     account.take(mine)
     assert len(taken) == 2
-    assert runs == {"of another", mine.run}
+    assert runs == {"of another", mine.run, "new"}
     again = PendingResults(unit, taken.append, runs)
     again.machine = Machine()
     with pytest.raises(ValueError, match="another's"):

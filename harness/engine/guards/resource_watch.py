@@ -139,7 +139,7 @@ class ResourceWatch(threading.Thread):
         except usage.Uncounted:
             return Status.OVER_QUOTA, (
                 "a process of it hides which files it holds open: it runs a program that may not "
-                f"be read, has over {usage.LINKS} files open or mapped, or they take too long to list"
+                f"be read, or has {usage.LINKS} files open or mapped, or they take long to list"
             )
         if (host := usage.host_bytes(pids, most, nameless)) > most:
             return Status.OUT_OF_MEMORY, f"host memory {host / GIB:.1f} GiB, allowed {most / GIB:g}"
