@@ -62,6 +62,40 @@ def custom_attention_forward(q, k, v, causal=True, sm_scale=None):
     return attention(q, k, v, causal, sm_scale)
 
 
+# %% c20_listings_kept_open
+"""Keeps files of /proc open that list many watches: behind each the kernel keeps all of the list.
+
+---
+status: [OUT_OF_MEMORY]
+seen: 'red team of this harness: 2.2 GiB behind 210 such files under a limit of 1.2'
+defence: memory_limit
+"""
+
+import os
+import select
+import time
+
+from right_answer import attention
+
+kept = []
+
+
+def custom_attention_forward(q, k, v, causal=True, sm_scale=None):
+    if not kept:
+        watches = select.epoll()
+        end, _ = os.pipe()
+        again = [os.dup(end) for _ in range(2000)]
+        for each in again:
+            watches.register(each)
+        for _ in range(20):
+            kept.append(os.open(f"/proc/self/fdinfo/{watches.fileno()}", os.O_RDONLY))
+            os.read(kept[-1], 1)
+        for each in again:
+            os.close(each)
+        time.sleep(1)
+    return attention(q, k, v, causal, sm_scale)
+
+
 # %% c20_maps_without_a_first_thread
 """Lets go of shared memory that it has filled, in a process whose first thread has ended.
 
