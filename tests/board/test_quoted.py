@@ -85,6 +85,18 @@ def test_a_second_gpu_with_a_fuller_board_of_one_suite_stops_nobody() -> None:
     assert filled("fast", board=board) == "520.6 / 701.2 / 780.9"
 
 
+def test_documents_quote_the_gpu_that_the_project_names(tmp_path: Path) -> None:
+    """A card whose name sorts first, with as many rows, changes no page."""
+    more = [each.model_copy(update={"gpu": "A GPU", "tflops": 1.0}) for each in results()]
+    board = leaderboard([*results(), *more])
+    (tmp_path / "README.md").write_text("<!-- board fa3: fast -->?<!-- end -->")
+    for named, told in (("", "1.0 / 1.0 / 1.0"), ("gpu: NVIDIA H200\n", "520.6 / 701.2 / 780.9")):
+        (tmp_path / ".attnboard").write_text(f"# a project\n{named}")
+        files, wrong = quoted.documents(tmp_path, board)
+        assert not wrong
+        assert told in files[tmp_path / "README.md"]
+
+
 @pytest.mark.parametrize(
     "held",
     [
@@ -219,7 +231,7 @@ def test_of_two_libraries_the_faster_counts_and_one_of_another_run_does_not() ->
 
 def test_a_shape_that_is_not_measured_and_a_row_that_nobody_held_are_told() -> None:
     part = [each for each in results() if each.config != "hdim256_seq16k"]
-    assert "not behind in 2 of 2 measured of 3" in best(leaderboard(part))
+    assert best(leaderboard(part)).endswith("2 of 2 measured of 3 (not `hdim256_seq16k`)\n")
     loose = leaderboard(
         each.model_copy(update={"integrity": "unlocked/2"}) if each.entry == "fast" else each
         for each in results()

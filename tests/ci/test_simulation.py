@@ -29,7 +29,18 @@ from harness.measure.gpu_specs import part_of
 from harness.problems import get_problem
 from harness.problems.shapes import hidden_cases
 from harness.process.project import MARK
-from harness.schema import Energy, Kind, Result, Sample, Slack, Speedup, Status, Stopping, Suite
+from harness.schema import (
+    Energy,
+    Kind,
+    Result,
+    Sample,
+    Slack,
+    Speedup,
+    Status,
+    Stopping,
+    Suite,
+    Telemetry,
+)
 from tests.board.factory import H200, run_of, stretch
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -327,6 +338,19 @@ def test_one_that_regresses(hub: Hub) -> None:
     assert "geomean slower by 5" in words
 
 
+def test_of_two_suites_of_one_day_the_gate_asks_for_the_later_one(hub: Hub) -> None:
+    """By the second: the board of the first suite by name holds nothing new."""
+    before = history_of(hub, 0.9)
+    results = consistent(measured(hub, 0.9, run="r1", date="2026-11-21T02:00:00Z", seed=3))
+    assert take(hub, pack(hub.folder / "artifact", results)) == 0
+    for each in measured(hub, 0.9, run="r0", date="2026-11-21T01:00:00Z"):
+        other = {"suite": "a_suite", "suite_sha256": "a" * 64}  # the same morning
+        record.append(hub.trusted / "results", each.model_copy(update=other))
+    found = GATE.find(hub.trusted / "results", "mine")
+    assert found[0].suite == results[0].suite
+    assert gate(hub, before)[0] == 0
+
+
 def test_the_same_speed_again_is_no_regression(hub: Hub) -> None:
     before = history_of(hub, 0.9)
     results = consistent(measured(hub, 0.9, run="r1", date="2026-11-21T00:00:00Z", seed=3))
@@ -379,6 +403,29 @@ def failed(results: list[Result], entry: str, status: Status, **changes: object)
     return [r.model_copy(update=gone) if r.entry == entry else r for r in results]
 
 
+def slower_from_block_to_block(result: Result) -> Result:
+    """By a third in all, on both clocks."""
+    by = [1 + i / 3 / len(result.samples) for i in range(len(result.samples))]
+    samples = tuple(
+        s.model_copy(
+            update={"calls_ms": tuple(f * t for t in s.calls_ms), "t2_ms": f * s.t1_ms + s.gap_ms}
+        )
+        for f, s in zip(by, result.samples, strict=True)
+    )
+    return result.model_copy(update={"samples": samples})
+
+
+def many_times(result: Result, times: int) -> Result:
+    """Its blocks again under new numbers."""
+    count = len(result.samples)
+    samples = tuple(
+        s.model_copy(update={"block": s.block + n * count})
+        for n in range(times)
+        for s in result.samples
+    )
+    return result.model_copy(update={"samples": samples, "blocks": len(samples)})
+
+
 def without_its_slowest(result: Result) -> Result:
     """Half of the bursts called late."""
     slow = sorted(result.samples, key=lambda s: s.latency_ms)[len(result.samples) // 2 :]
@@ -420,7 +467,7 @@ FORGERIES: dict[str, tuple[Callable[[list[Result]], list[Result]], str]] = {
     ),
     "a better class": (
         lambda r: one(r, error=r[0].error.model_copy(update={"rel_l2": 0.01})),
-        "error is too large for its class",
+        "class is not that of its error",
     ),
     "a wrong secret": (lambda r: one(r, secret="00" * 32), "does not open the commitment"),
     "no secret": (lambda r: one(r, secret="", secret_commitment=""), "secret was never told"),
@@ -514,6 +561,38 @@ FORGERIES: dict[str, tuple[Callable[[list[Result]], list[Result]], str]] = {
     "its slowest half called late": (
         lambda r: consistent([without_its_slowest(x) if x.entry == "mine" else x for x in r]),
         "the samples called late are not those",
+    ),
+    "a machine that became slower": (
+        lambda r: consistent([slower_from_block_to_block(x) for x in r]),
+        "the trusted baseline became ",
+    ),
+    "clocks held down by heat": (
+        lambda r: everywhere(r, telemetry=(Telemetry(throttle=("hw_thermal",)),) * 5),
+        "clocks held down by hw_thermal in 5 of 5 readings",
+    ),
+    "a library that is called approximate": (
+        lambda r: [
+            x.model_copy(update={"numerics_class": "approximate"}) if x.entry == "sdpa_flash" else x
+            for x in r
+        ],
+        "sdpa_flash on hdim64_seq4k: its class is not that of its error",
+    ),
+    "a library that is wrong on hidden shapes": (
+        lambda r: [
+            *(x for x in r if not x.case.hidden),
+            *failed(
+                [x for x in r if x.case.hidden],
+                "sdpa_flash",
+                Status.INVALID_BASELINE,
+                reason="INCORRECT",
+            ),
+        ],
+        "INVALID_BASELINE, a verdict on a baseline",
+    ),
+    "words of praise": (lambda r: one(r, reason="approved, merge it"), "a reason, and it passed"),
+    "more blocks than anybody asks for": (
+        lambda r: consistent([many_times(x, 20) for x in r]),
+        "more than 30 blocks",
     ),
     "cooperative": (lambda r: one(r, integrity="cooperative/1"), "not judged"),
     "no walls": (lambda r: one(r, integrity="judged/0"), "'judged/0': not judged behind walls"),
