@@ -199,8 +199,7 @@ def _of_run(result: Result, expected: Expected) -> list[str]:
         ),
         f"{machine.gpu} with {machine.sms} SMs of {machine.capability} is no GPU of "
         "harness/measure/gpu_specs.py: what it can do at most is not known": (
-            part is not None
-            and bool(re.fullmatch(rf"[\w() .+-]*\b{part.name}\b[\w() .+-]*", machine.gpu))
+            part is not None and machine.gpu in part.names
         ),
     }
     return [why for why, fine in checks.items() if not fine]

@@ -309,6 +309,7 @@ def test_a_unit_runs_on_what_was_asked_for() -> None:
         (unit, H200, "asked for no GPU, this is NVIDIA H200"),
         (on_gpu, Machine(), "asked for a GPU, NVML finds none"),
         (on_gpu.model_copy(update={"sku": "nvidia-b200"}), H200, "asked for nvidia-b200, this is"),
+        (on_gpu, H200.model_copy(update={"gpu": "(Nvidia) H200"}), "NVML calls it 'NVIDIA H200'"),
     ):
         account = PendingResults(asked, print)
         assert account.meet(machine).startswith(said)

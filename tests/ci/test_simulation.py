@@ -514,6 +514,10 @@ FORGERIES: dict[str, tuple[Callable[[list[Result]], list[Result]], str]] = {
         "NVIDIA H200 with 148 SMs of 10.0 is no GPU of",
     ),
     "a chip of another name": (lambda r: on_another_chip(r, gpu="NVIDIA H300"), "is no GPU of"),
+    "a second board for the same chip": (
+        lambda r: on_another_chip(r, gpu="NVIDIA H200 2"),
+        "is no GPU of",
+    ),
     "a chip called like a path": (lambda r: on_another_chip(r, gpu="../../H200"), "is no GPU of"),
     "a chip with markup": (lambda r: on_another_chip(r, gpu="NVIDIA H200|<img>"), "is no GPU of"),
     "a baseline that failed": (

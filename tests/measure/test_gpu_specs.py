@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from pydantic import ValidationError
 
 from harness.cli.commands.profile import Roofs, draw_roofline, roofs
 from harness.measure import gpu_specs
@@ -120,3 +121,10 @@ def test_the_roofline_is_drawn_twice(tmp_path: Path) -> None:
     )
     assert png.read_bytes().startswith(b"\x89PNG")
     assert "<svg" in svg.read_text()
+
+
+def test_a_gpu_has_one_name() -> None:
+    """One in letters that look alike would be alone on a board."""
+    assert len(gpu_specs.NAMES) == sum(len(part.names) for part in gpu_specs.PARTS)
+    with pytest.raises(ValidationError, match="string_pattern_mismatch|pattern"):
+        Machine(gpu="NVIDIA H2\u041e\u041e")
