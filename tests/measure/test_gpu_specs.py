@@ -126,5 +126,5 @@ def test_the_roofline_is_drawn_twice(tmp_path: Path) -> None:
 def test_a_gpu_has_one_name() -> None:
     """One in letters that look alike would be alone on a board."""
     assert len(gpu_specs.NAMES) == sum(len(part.names) for part in gpu_specs.PARTS)
-    with pytest.raises(ValidationError, match="string_pattern_mismatch|pattern"):
+    with pytest.raises(ValidationError, match="String should match pattern"):
         Machine(gpu="NVIDIA H2\u041e\u041e")
