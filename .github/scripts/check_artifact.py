@@ -18,7 +18,7 @@ import stat
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -178,9 +178,9 @@ def faults(results: Sequence[Result], expected: Expected) -> list[str]:
                 reasons.append(f"{entry} has no record on {case.name}")
     by_key = {(r.entry, r.config): r for r in results}
     for result in results:
-        base = by_key.get((result.speedup.against, result.config)) if result.speedup else None
+        rows = {entry: row for (entry, config), row in by_key.items() if config == result.config}
         reasons += [
-            f"{result.entry} on {result.config}: {why}" for why in _of_one(result, base, expected)
+            f"{result.entry} on {result.config}: {why}" for why in _of_one(result, rows, expected)
         ]
     return reasons
 
@@ -229,8 +229,10 @@ def _drawn(secret: str, suite: Suite) -> tuple[Case, ...]:
     return hidden_cases(suite.cases, suite.hidden, number, get_problem(suite.problem))
 
 
-def _of_one(result: Result, base: Result | None, expected: Expected) -> list[str]:
+def _of_one(result: Result, rows: Mapping[str, Result], expected: Expected) -> list[str]:
+    """`rows`: of its case, by entry."""
     suite, entrant = expected.suite, expected.entrants.get(result.entry)
+    base = rows.get(result.speedup.against) if result.speedup else None
     wanted = Kind.SUBMISSION if result.entry == expected.submission else Kind.BASELINE
     hidden, passed = result.case.hidden, result.status is Status.PASSED
     cases = _drawn(result.secret, suite) if hidden else suite.cases
@@ -263,7 +265,7 @@ def _of_one(result: Result, base: Result | None, expected: Expected) -> list[str
         ),
     }
     reasons = [why for why, fine in checks.items() if not fine]
-    reasons += unlike_a_run(result, base, suite, entrant) if entrant else []
+    reasons += unlike_a_run(result, base, suite, entrant, rows) if entrant else []
     return reasons + (_of_times(result, base, expected) if passed else [])
 
 

@@ -111,8 +111,9 @@ class PendingResults:
 
     def _faults(self, result: Result) -> list[str]:
         """Everything in which a row of a whole case contradicts itself or its baseline."""
-        base = self._held[result.config].get(self.unit.baseline)
-        faults = unlike_a_run(result, base, self.unit.suite, self._entrant(result.entry))
+        rows = self._held[result.config]
+        base, entrant = rows.get(self.unit.baseline), self._entrant(result.entry)
+        faults = unlike_a_run(result, base, self.unit.suite, entrant, rows)
         if result.speedup and result.speedup.against != self.unit.baseline:
             faults.append(f"its speed-up is not over {self.unit.baseline}")
         return faults

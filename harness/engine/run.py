@@ -163,12 +163,11 @@ class Run(State):
         self, case: Case, commitment: str, secret: str, names: Sequence[str] | None = None
     ) -> None:
         """Turn the evidence of one case, of `names` or of everybody, into records; write them."""
-        control = self.record(self.roles.control, case)
         facts = self.facts.for_case(commitment, secret)
         if self.quiet.unlocked:
             facts = replace(facts, integrity=facts.integrity.replace("judged", "unlocked"))
         gaps = self.null_gaps_ms.get(case.name, [])
-        evidence = (control.samples, gaps, self.telemetry.get(case.name, []))
+        evidence = (self.trusted(case), gaps, self.telemetry.get(case.name, []))
         name = self.roles.baseline
         base = conclude(self.record(name, case), facts, (name, ()), *evidence)
         # Beside a time that is none there is no speed-up.

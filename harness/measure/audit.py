@@ -16,7 +16,7 @@ from harness.measure.stopping import level_of
 from harness.measure.two_clocks import GPU_TOLERANCE, check_clocks
 from harness.measure.verdict import UNEXAMINED, clock_mhz, drift_pct, shared, unstable_because
 from harness.problems import get_problem
-from harness.schema import CLAIM_PCT, Entrant, Result, Speedup, Status, Suite, times_ms
+from harness.schema import CLAIM_PCT, Entrant, Kind, Result, Speedup, Status, Suite, times_ms
 
 ROUNDING = 1e-9  # figures in a record are written in full
 #: Of the blocks that a suite asks for: left out when late or at Ctrl-C, run again when disturbed.
@@ -76,8 +76,14 @@ def overstated(result: Result) -> list[str]:
     return [] if result.max_diff == error.max_diff else ["its max_diff is not its error's"]
 
 
-def unlike_a_run(result: Result, base: Result | None, suite: Suite, entrant: Entrant) -> list[str]:
-    """Why no run of `suite` writes this row of `entrant`; base: its baseline's row on that case."""
+def unlike_a_run(
+    result: Result, base: Result | None, suite: Suite, entrant: Entrant,
+    rows: Mapping[str, Result] | None = None,
+) -> list[str]:  # fmt: skip
+    """Why no run of `suite` writes this row of `entrant`; base: its baseline's row on that case.
+
+    `rows`: of the same case and run, by entry; among them who its own gaps were held against.
+    """
     passed, hidden = result.status is Status.PASSED, result.case.hidden
     planned = max(5, suite.blocks // 2) if hidden else suite.blocks
     fewest, most = math.ceil(FEWEST_BLOCKS * planned), int(MOST_BLOCKS * suite.blocks)
@@ -101,7 +107,8 @@ def unlike_a_run(result: Result, base: Result | None, suite: Suite, entrant: Ent
         ),
     }
     faults = [why for why, fine in checks.items() if not fine]
-    faults += audit(result, base) + overstated(result) + short_of_the_clock(result, base)
+    faults += audit(result, base) + overstated(result)
+    faults += short_of_the_clock(result, base, rows)
     return faults + of_stretch(result)
 
 
@@ -126,7 +133,9 @@ def of_stretch(result: Result) -> list[str]:
     return faults + _differ("sustained.joules_per_call", told.joules_per_call, joules)
 
 
-def short_of_the_clock(result: Result, base: Result | None) -> list[str]:
+def short_of_the_clock(
+    result: Result, base: Result | None, rows: Mapping[str, Result] | None = None
+) -> list[str]:
     """What a GPU's row tells that its chip, its samples and its baseline's do not."""
     machine = result.machine
     if result.status is not Status.PASSED or not machine.has_gpu:
@@ -141,7 +150,8 @@ def short_of_the_clock(result: Result, base: Result | None) -> list[str]:
     faults += _differ("clock_pct", result.clock_pct, 100 * tflops / at_clock if at_clock else None)
     if base is None or base.status is not Status.PASSED:
         return faults
-    found = check_clocks(result.samples, shared(base.samples, result.samples), (), GPU_TOLERANCE)
+    paced = shared(_pace(result, base, rows or {}).samples, result.samples)
+    found = check_clocks(result.samples, paced, (), GPU_TOLERANCE)
     unmarked = [sample.model_copy(update={"late": False}) for sample in base.samples]
     shaky = unstable_because(machine, unmarked, result.telemetry)
     least_pct = found.slack.mean_pct - 0.01 if found.slack else 0.0  # records of an earlier rule
@@ -158,6 +168,13 @@ def short_of_the_clock(result: Result, base: Result | None) -> list[str]:
     }
     faults += [why for why, fine in checks.items() if not fine]
     return faults + _differ("drift_pct", result.drift_pct, drift_pct(unmarked))
+
+
+def _pace(result: Result, base: Result, rows: Mapping[str, Result]) -> Result:
+    """The trusted row that its slack names; the baseline where that is none, or did not pass."""
+    named = rows.get(result.slack.pace) if result.slack else None
+    trusted = named and named.kind is Kind.BASELINE and named.status is Status.PASSED
+    return named if named and trusted else base
 
 
 def _of_speedup(
