@@ -47,7 +47,7 @@ ROOT = Path(__file__).resolve().parents[2]
 SCRIPTS = ROOT / ".github" / "scripts"
 SECRET, HIDDEN_SECRET, SPENT = "5a" * 32, "3c" * 32, "77" * 32
 PEAK_TFLOPS = part_of(H200).peak_tflops
-OWNER = "octo-cat"
+OWNER, BASE = "octo-cat", Kind.BASELINE
 MANIFEST = f"name: mine\nlanguage: triton\nowners: [{OWNER}]\n"
 
 
@@ -251,6 +251,9 @@ def consistent(results: list[Result]) -> list[Result]:
         figures = {"latency_ms": told.median, "p10_ms": told.p10, "p90_ms": told.p90}
         figures["peak_pct"] = 100 * tflops / PEAK_TFLOPS
         figures["drift_pct"] = verdict.drift_pct(control[r.config])
+        beside = {x.entry: x.samples for x in results if (x.config, x.kind) == (r.config, BASE)}
+        pace, _ = verdict.pace_of({"sdpa_cudnn": control[r.config], **beside}, r.samples)
+        figures["slack"] = r.slack and r.slack.model_copy(update={"pace": pace})
         done.append(r.model_copy(update={**figures, "tflops": tflops, "speedup": speedup}))
     return done
 
@@ -508,8 +511,16 @@ FORGERIES: dict[str, tuple[Callable[[list[Result]], list[Result]], str]] = {
     ),
     "a level that there is not": (lambda r: one(r, integrity="judged/9"), "integrity: "),
     "less slack": (
-        lambda r: one(r, slack=Slack(burst_pct=2, mean_pct=0.1)),
+        lambda r: one(r, slack=Slack(burst_pct=2, mean_pct=0.1, pace="sdpa_cudnn")),
         "that its clocks leave",
+    ),
+    "a pace of its own choice": (
+        lambda r: one(r, slack=r[0].slack.model_copy(update={"pace": "sdpa_flash"})),
+        "held against the gaps of sdpa_flash, where sdpa_cudnn was faster",
+    ),
+    "no pace": (
+        lambda r: one(r, slack=r[0].slack.model_copy(update={"pace": ""})),
+        "its slack tells no pace",
     ),
     "no second clock": (lambda r: one(r, slack=None), "not held against the judge's clock"),
     "a run of the future": (
