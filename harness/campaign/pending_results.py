@@ -17,13 +17,12 @@ from harness import PROTOCOL
 from harness.board.rank import HELD
 from harness.campaign.unit import Unit, misfit
 from harness.measure.audit import unlike_a_run
+from harness.measure.gpu_specs import misnamed
 from harness.process.text import shown
 from harness.schema import Entrant, Machine, Result, Status
 
 #: Our own faults; a later attempt may do better.
 NO_WORD = frozenset({Status.INTERRUPTED, Status.HARNESS_ERROR})
-
-
 DAY_S = 86_400.0  # by which the clock of a node may be wrong
 
 
@@ -63,7 +62,7 @@ class PendingResults:
         """It runs, on `machine`, of which its rows must be; what is wrong with that, or ""."""
         if self.machine is not None:
             return f"it has said hello before, on {shown(self.machine.gpu)}"
-        if lack := misfit(self.unit, machine):
+        if lack := misfit(self.unit, machine) or misnamed(machine):
             return lack
         if machine.has_gpu and self.unit.suite.device != "gpu":
             return f"asked for no GPU, this is {shown(machine.gpu)}"

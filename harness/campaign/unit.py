@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Literal
 
 from harness.catalog.request import Request
-from harness.measure.gpu_specs import NAMES
 from harness.measure.stopping import FIXED, StoppingRule
 from harness.schema import Case, Entrant, Frozen, Machine, Suite
 
@@ -143,8 +142,6 @@ def misfit(unit: Unit, machine: Machine) -> str:
     """Why `machine` is not what `unit` asked for, or an empty string."""
     if unit.sku and machine.slug != unit.sku:
         return f"asked for {unit.sku}, this is {machine.slug}"
-    if (name := NAMES.get(machine.slug, machine.gpu)) != machine.gpu:
-        return f"NVML calls it '{name}', not '{machine.gpu}'"
     if unit.needs_gpu and not machine.has_gpu:
         return "asked for a GPU, NVML finds none"
     if machine.memory_gib < unit.gpu_memory_gib:
