@@ -41,6 +41,7 @@ class PendingResults:
         self._told: dict[str, str] = {}  # name of a run of this unit → its date
         self.machine: Machine | None = None
         self.fault = ""  # what the unit itself said it died of
+        self.cut = False  # it was stopped: what it tells now may be cut short
         self.nonsense = self.notes = 0  # lines that were none, and for people
         self._began = time.time()
         self._save = save
@@ -112,7 +113,7 @@ class PendingResults:
         """Everything in which a row of a whole case contradicts itself or its baseline."""
         rows = self._held[result.config]
         base, entrant = rows.get(self.unit.baseline), self._entrant(result.entry)
-        faults = unlike_a_run(result, base, self.unit.suite, entrant, rows)
+        faults = unlike_a_run(result, base, self.unit.suite, entrant, rows, self.cut)
         if result.speedup and result.speedup.against != self.unit.baseline:
             faults.append(f"its speed-up is not over {self.unit.baseline}")
         return faults

@@ -14,7 +14,14 @@ from harness.measure.evenness import FASTER_THAN_BURSTS_PCT, leap
 from harness.measure.gpu_specs import peak_tflops, tensor_tflops
 from harness.measure.stopping import level_of
 from harness.measure.two_clocks import GPU_TOLERANCE, check_clocks
-from harness.measure.verdict import UNEXAMINED, clock_mhz, drift_pct, pace_of, unstable_because
+from harness.measure.verdict import (
+    MIN_BLOCKS,
+    UNEXAMINED,
+    clock_mhz,
+    drift_pct,
+    pace_of,
+    unstable_because,
+)
 from harness.problems import get_problem
 from harness.schema import CLAIM_PCT, Entrant, Kind, Result, Speedup, Status, Suite, times_ms
 
@@ -78,15 +85,17 @@ def overstated(result: Result) -> list[str]:
 
 def unlike_a_run(
     result: Result, base: Result | None, suite: Suite, entrant: Entrant,
-    rows: Mapping[str, Result] | None = None,
+    rows: Mapping[str, Result] | None = None, cut: bool = False,
 ) -> list[str]:  # fmt: skip
     """Why no run of `suite` writes this row of `entrant`; base: its baseline's row on that case.
 
+    `cut`: by Ctrl-C, before the secret was told; a few blocks are kept then.
     `rows`: of the same case and run, by entry; among them who its own gaps are held against.
     """
     passed, hidden = result.status is Status.PASSED, result.case.hidden
     planned = max(5, suite.blocks // 2) if hidden else suite.blocks
-    fewest, most = math.ceil(FEWEST_BLOCKS * planned), int(MOST_BLOCKS * suite.blocks)
+    fewest = MIN_BLOCKS if cut else math.ceil(FEWEST_BLOCKS * planned)
+    most = int(MOST_BLOCKS * suite.blocks)
     told = {(r.status, r.run, r.date) for r in (result, base or result)}
     checks = {
         "lse was judged, says who was not asked for it, or the other way round": (
@@ -101,7 +110,7 @@ def unlike_a_run(
         f"fewer than {fewest} blocks": not passed or result.blocks >= fewest,
         "a reason, and it passed": not passed or result.reason in {"", UNEXAMINED},
         f"more than {most} blocks": len(result.samples) <= most,
-        "its secret was never told": not passed or bool(result.secret and result.secret_commitment),
+        "its secret was never told": not passed or cut or bool(result.secret),
         "its slack tells no pace": not (result.slack and result.machine.has_gpu)
         or bool(result.slack.pace),
         "a speed-up over a baseline that did not pass, or of another run": (
