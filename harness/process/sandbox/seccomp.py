@@ -1,6 +1,6 @@
 """The system calls that an untrusted process may make, as a seccomp filter: by allow-list.
 
-Pure up to `load`: `filter_program` returns the BPF as tuples, which benchmarks/system_calls.py runs.
+Pure up to `load`: `filter_program` returns tuples, which benchmarks/system_calls.py runs.
 The calls and their numbers are in harness/process/sandbox/system_calls.py.
 """
 
