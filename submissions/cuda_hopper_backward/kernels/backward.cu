@@ -135,9 +135,9 @@ backward(const __grid_constant__ TensorMap q_map, const __grid_constant__ Tensor
           counter_wait(p.spare.ready + section, halves_of(p.heads, p.section, section, tiles)); proxy_fence_global();
           seen = section;
         }
-        const uint32_t told[4] = {(uint32_t)head, (uint32_t)kv0, (uint32_t)first, (uint32_t)end};
-        const uint32_t later_told[4] = {(uint32_t)index, (uint32_t)section, 0, 0};
-        sts_words(record, told); sts_words(record + 16, later_told); __syncwarp();
+        const int told[6] = {head, kv0, first, end, index, section};
+#pragma unroll
+        for (int i = 0; i < 6; i++) sts_word_if(record + 4 * i, told[i], lane0);
         const int batch = GENERAL ? head / p.keys.nheads : 0;
         const Head at = {head - batch * (GENERAL ? p.keys.nheads : 0), batch};
         const Head kv_at = {GENERAL ? at.head / p.keys.group : head, batch};
@@ -173,8 +173,7 @@ backward(const __grid_constant__ TensorMap q_map, const __grid_constant__ Tensor
         kv_parity ^= 1; record = next_record(record);
         index = __shfl_sync(~0u, counter_take_if(p.taken, lane0), 0);
       }
-      const uint32_t none[4] = {0, 0, 0, 0};                     // no tiles: no more items
-      sts_words(record, none); __syncwarp();
+      sts_word_if(record + 12, 0, lane0);                        // no tiles: no more items
       mbar_wait(k_empty, kv_parity);
       mbar_arrive_if(k_full, lane0);
     } else if (!GENERAL && p.spare.lead) {
