@@ -52,12 +52,11 @@ BUILDS = {  # the fastest of each official shape on one H200: NOTES.md
     256: Build(WIDE),  # dk and dv of 128 kv rows do not fit the registers
 }
 MB, NEVER = 1 << 20, 1 << 30
-ALL = 1 << 20  # sections, more than there are
 LENGTHS = {  # headdim, causal -> classes: the longest sequence and its section_bytes, cuts, lead
     (64, True): ((2048, (16 * MB,)),),
     (64, False): ((2048, (16 * MB,)),),
     (128, True): (
-        (512, (8 * MB, False, ALL)),
+        (512, (8 * MB,)),
         (1024, (16 * MB,)),
         (8192, (16 * MB, False, 2)),
         (NEVER, (16 * MB,)),
@@ -405,23 +404,17 @@ class Plan:
         smem = 64 * (headdim + 8) * 2
         after = self.passes("postprocess", smem_bytes=smem)
         numbers = ctypes.c_float(self.scale), ctypes.c_int(self.seqlen)
-        self.heads_before = min(lead * self.section, self.heads) if lead else self.heads
+        self.heads_before = lead * self.section if lead else self.heads
         self.heads_after = self.heads - (self.sections - lag) * self.section if lead else self.heads
         sizes = self.heads_after * self.tiles, 256, smem
         last = _Launch(after, *sizes, self.dq_sum_after, self.dq_after, *numbers)
         return [self._preprocess(self.heads_before), main, last]
 
     def _spare_passes(self, kv_blocks: int, at_once: int) -> tuple[int, int]:
-        """How many sections of heads spare warps are ahead and behind; (0, _): they have nothing to do.
-
-        Ahead by all: a launch preprocesses. Then they convert dq of half of the heads, for which short sequences leave time.
-        """
+        """How many sections of heads spare warps are ahead and behind; (0, _): they have nothing to do."""
         self.sections = -(-self.heads // self.section)
-        lead, lag = (min(self.build.lead, self.sections), -(-at_once // (self.section * kv_blocks)))
-        if lead == self.sections:
-            lag = max(lag, -(-self.sections // 2))
-        inside = lag < self.sections and (lead == self.sections or lead + lag < self.sections)
-        return (lead if self.contiguous and inside else 0), lag
+        lead, lag = self.build.lead, -(-at_once // (self.section * kv_blocks))
+        return (lead if self.contiguous and lead + lag < self.sections else 0), lag
 
     def _three(self, maps: list, _headdim: int) -> list[_Launch]:
         """One kernel, whose spare warps do the passes."""

@@ -23,7 +23,7 @@ struct Spare {
   uint32_t* queue;       // halves taken; zero before, as ready and done
   uint32_t* ready;       // [sections] halves that are preprocessed
   uint32_t* done;        // [sections] warps that are through with an item
-  int lead;              // 0: these passes are launches of their own; all sections: what comes before is
+  int lead;              // 0: these passes are launches of their own
   int lag;
 };
 
@@ -112,12 +112,12 @@ template <class MainParams> struct SpareWarp {
 
   template <int PIECES> __device__ __forceinline__ void run() {
     const int halves = 2 * tiles * main.section, sections = (main.heads + main.section - 1) / main.section;
-    const int ahead = main.spare.lead < sections ? halves : 0, a_round = ahead + halves, all = a_round * sections;
+    const int all = 2 * halves * sections;
     auto take = [&] { return (int)__shfl_sync(~0u, counter_take_if(main.spare.queue, lane_now() == 0), 0); };
 #pragma unroll 1
     for (int ticket = take(); ticket < all;) {
-      const int round = ticket / a_round, in_round = ticket - round * a_round;
-      const int before = in_round < ahead, half = before ? in_round : in_round - ahead;
+      const int round = ticket / (2 * halves), in_round = ticket - round * 2 * halves;
+      const int before = in_round < halves, half = before ? in_round : in_round - halves;
       const int index = before ? round + main.spare.lead : round - main.spare.lag;
       const int head = index * main.section + half / (2 * tiles), row0 = half % (2 * tiles) * 32;
       if (index >= 0 && head < main.heads) {
