@@ -4,7 +4,7 @@
 //          each thread's registers to the same thread of the other. dq: 128 query rows a block, so that one warpgroup's dS is made under the
 //          other's products. Both: a producer warp, and the product that uses P or dS of a tile is issued with the scores of the next one
 //
-// Shapes   q, k, v, do [B, H, S, D] 16-bit floats, dq, dk, dv contiguous; TMA boxes of 64 rows x 64 columns, 128-byte swizzle
+// Shapes   q, k, v, do [B, H, S, D] 16-bit floats, dq, dk, dv contiguous, with GENERAL of any strides; TMA boxes of 64 rows x 64 columns, 128-byte swizzle
 //          stats [B * H, T, 2, 64] float32 of passes.cu: log2(e) * lse and delta of each tile of 64 query rows
 //          dkdv: k_smem, v_smem [64, D]   q_smem, do_smem [2][64, D]   p_smem [2][64 x 64 floats]   lse, delta [2][64]
 //          dq:   q_smem, do_smem [128, D]   k_smem [2][64, D]   v_smem [64, D]
@@ -60,7 +60,8 @@ __device__ __forceinline__ void arrive(uint32_t bar, int lane0) { __syncwarp(); 
 
 extern "C" __global__ void __launch_bounds__(THREADS, 1)
 dkdv(const __grid_constant__ TensorMap q_map, const __grid_constant__ TensorMap k_map, const __grid_constant__ TensorMap v_map,
-     const __grid_constant__ TensorMap do_map, const float* stats, uint16_t* dk, uint16_t* dv, int S, int causal, float scale, float scale_log2, Keys keys) {
+     const __grid_constant__ TensorMap do_map, const float* stats, uint16_t* dk, uint16_t* dv, int S, int causal, float scale, float scale_log2, Keys keys,
+     Strides dk_at, Strides dv_at) {
   SHARED_MEMORY(smem);
   const uint32_t k_smem = smem_u32(smem), v_smem = k_smem + TILE, q_smem = v_smem + TILE, do_smem = q_smem + 2 * TILE, p_smem = do_smem + 2 * TILE;
   const uint32_t lse_smem = p_smem + 2 * P_BYTES, delta_smem = lse_smem + 2 * STAT_BYTES, bars = delta_smem + 2 * STAT_BYTES;
@@ -105,9 +106,13 @@ dkdv(const __grid_constant__ TensorMap q_map, const __grid_constant__ TensorMap 
   regs_up<240>();
   const int kv0 = kv_tile * 64, row = kv0 + warp * 16 + (lane >> 2);   // this thread's kv rows: row and row + 8
   const uint32_t p_mine = p_smem + (threadIdx.x & 127) * 16;           // this thread's P, in eight pieces 2 KB apart
-  const uint64_t out = ((uint64_t)head * S_k + row) * D;
+  const uint64_t dense = ((uint64_t)head * S_k + row) * D;
   float acc[D / 2], s[32]; uint32_t x[16];                             // dv or dk; S^T or dP^T; P^T or dS^T
   zero(acc);
+  auto store = [&](uint16_t* to, const Strides& at, float by) {
+    const uint64_t out = GENERAL ? place_of(at, head, keys.nheads, row) : dense;
+    store_rows(to + out, GENERAL ? (int)at.row : D, acc, by, row, S_k, lane);
+  };
   if (wg == 1) {
     uint32_t p[16];
     // P^T = 2^(S^T * scale - lse), 0 above the diagonal and past the last key, for this warpgroup and for the other
@@ -157,7 +162,7 @@ dkdv(const __grid_constant__ TensorMap q_map, const __grid_constant__ TensorMap 
     // LAST
     mbar_wait(do_full + 8 * ((trips - 1) & 1), (trips - 1) >> 1 & 1);
     wgmma_fence(); issue_accumulate(acc, x, do_smem + ((trips - 1) & 1) * TILE); wgmma_wait<0>(); touch(acc);
-    store_rows(dv + out, D, acc, 1.f, row, S_k, lane);                   // STORE
+    store(dv, dv_at, 1.f);                                             // STORE
     return;
   }
   // dS^T = P^T (dP^T - delta)
@@ -192,12 +197,12 @@ dkdv(const __grid_constant__ TensorMap q_map, const __grid_constant__ TensorMap 
   }
   // LAST
   wgmma_fence(); issue_accumulate(acc, x, q_smem + ((trips - 1) & 1) * TILE); wgmma_wait<0>(); touch(acc);
-  store_rows(dk + out, D, acc, scale, row, S_k, lane);                   // STORE
+  store(dk, dk_at, scale);                                             // STORE
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS, 1)
 dq(const __grid_constant__ TensorMap q_map, const __grid_constant__ TensorMap k_map, const __grid_constant__ TensorMap v_map,
-   const __grid_constant__ TensorMap do_map, const float* stats, uint16_t* dq, int S, int causal, float scale, float scale_log2, Keys keys) {
+   const __grid_constant__ TensorMap do_map, const float* stats, uint16_t* dq, int S, int causal, float scale, float scale_log2, Keys keys, Strides dq_at) {
   SHARED_MEMORY(smem);
   const uint32_t q_smem = smem_u32(smem), do_smem = q_smem + 2 * TILE, k_smem = do_smem + 2 * TILE, v_smem = k_smem + 2 * TILE, bars = v_smem + TILE;
   const uint32_t q_full = bars, do_full = bars + 16, k_full = bars + 32, k_empty = bars + 48, v_full = bars + 64, v_empty = bars + 72;
@@ -283,5 +288,6 @@ dq(const __grid_constant__ TensorMap q_map, const __grid_constant__ TensorMap k_
   }
   // LAST
   wgmma_fence(); issue_accumulate(acc, ds, k_smem + ((trips - 1) & 1) * TILE); wgmma_wait<0>(); touch(acc);
-  store_rows(dq + ((uint64_t)head * S + row) * D, D, acc, scale, row, S, lane);   // STORE
+  const uint64_t out = GENERAL ? place_of(dq_at, head, keys.nheads, row) : ((uint64_t)head * S + row) * D;
+  store_rows(dq + out, GENERAL ? (int)dq_at.row : D, acc, scale, row, S, lane);   // STORE
 }
