@@ -2,7 +2,8 @@
 // it. Headdim 64 does these in its main kernel (passes.cuh). And for all: the sum of dk and dv over heads of q that share k and v.
 //
 // Shapes   o, do, dq [B, H, S, D] 16-bit floats, o and do of any strides (dq, dk and dv with GENERAL), lse [B, H, S] float32, natural logarithm. T = ceil(S / 64) tiles of 64 query rows
-//          stats [B * H, T, 2, 64] float32: lse * log2(e), then delta; rows past S hold +inf and 0, so that their P and dS are 0
+//          stats [B * H, T, 2, 64] float32: lse * log2(e), then delta, at headdim 256 minus delta;
+//          rows past S hold +inf and 0, so that their P and dS are 0
 //          dq_sum [B * H, T, 64 * D] float32, a tile in the order of the main kernel's accumulators (below)
 // Phases   preprocess: delta = rowsum(do * o), stats, dq_sum <- 0, the main kernel's counters <- 0
 //          postprocess: dq = dq_sum * scale      sum_group
@@ -50,7 +51,7 @@ preprocess(const uint16_t* o, const uint16_t* d_o, const float* lse, float* stat
     if (threadIdx.x % LANES == 0) {
       float l = infinity();
       if (row < S) { l = lse[(uint64_t)head * S + row] * 1.4426950408889634f; if (l == -infinity()) l = infinity(); }   // a row that saw no key
-      stat[in_tile] = l; stat[64 + in_tile] = row < S ? sum : 0.f;
+      stat[in_tile] = l; stat[64 + in_tile] = row >= S ? 0.f : D == 256 ? -sum : sum;
     }
   }
   if (dq_sum) {
