@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass, field, replace
 
 from harness.board import rivals
-from harness.board.record import newest
+from harness.board.record import Head, newest
 from harness.board.rivals import NO_GRID, Grid, HiddenLoss, Libraries, direct_on
 from harness.measure import stats
 from harness.measure.stats import Interval
@@ -313,9 +313,16 @@ def unfit(result: Result) -> str:
     return ""
 
 
-def _too_loose(result: Result) -> bool:
+def doubtful(line: Head | Result) -> bool:
+    """Whether its figures are shown with a mark: not judged, or a GPU's that no board ranks."""
+    return (
+        not line.integrity.startswith(HELD[-1]) or line.integrity.endswith("/0") or _too_loose(line)
+    )
+
+
+def _too_loose(line: Head | Result) -> bool:
     """Whether its two clocks were too far apart; of a cooperative row nobody checked."""
-    told = result.slack if result.held != HELD[0] else None
+    told = None if line.integrity.startswith(HELD[0]) else line.slack
     return told is not None and told.mean_pct > MOST_SLACK_PCT
 
 

@@ -137,6 +137,7 @@ class Slack(Frozen):
     null_gap_ms: Finite = 0.0  # T2 of a burst that does nothing
     gap_ms: Finite = 0.0  # median T2 - T1 of this entrant
     pace_gap_ms: Finite = 0.0  # median T2 - T1 of the trusted baseline
+    pace: Plain = ""  # its name; of old records it is that of the speed-up
 
 
 class Energy(Frozen):

@@ -125,6 +125,33 @@ def test_an_entry_without_owners_is_nobodys_to_change(
     assert guard(hub, edit("submissions/of_a_stranger/submission.py"), "stranger") == 0
 
 
+def test_a_folder_that_changed_meanwhile_asks_for_a_rebase(
+    hub: Hub, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """What runs is the whole folder of the commit; the diff would not show what is old in it."""
+    pull, commit = hub.pull(edit("submissions/mine/extra.txt"))
+    hub.write(hub.trusted, "submissions/mine/submission.py", "mended = True\n")
+    hub.commit(hub.trusted, "mended")
+    git(hub.trusted, "push", "--quiet", "origin", "HEAD:main")
+    work = hub.folder / f"work{pull}"
+    git(work, "fetch", "--quiet", "origin")
+    words = ["--base", git(work, "rev-parse", "origin/main"), "--head", commit, "--author", OWNER]
+    assert GUARD.main([*words, "--repo", str(work)]) == 1
+    assert "submissions/mine has changed since this branch began" in capsys.readouterr().out
+    assert hub.stage(pull, commit, OWNER) == 1
+
+
+def test_a_name_that_has_records_and_no_folder_is_nobodys(
+    hub: Hub, capsys: pytest.CaptureFixture[str]
+) -> None:
+    hub.write(hub.trusted, "results/gpu/day.jsonl", '{"run":"r","date":"d","entry":"removed"}\n')
+    hub.commit(hub.trusted, "its folder is gone")
+    git(hub.trusted, "push", "--quiet", "origin", "HEAD:main")
+    assert guard(hub, edit("submissions/removed/submission.py"), "stranger") == 1
+    assert "'removed' has records under results/ and no folder" in capsys.readouterr().out
+    assert guard(hub, edit("submissions/remove/submission.py"), "stranger") == 0
+
+
 def test_what_somebody_else_brought_meanwhile_is_theirs(hub: Hub) -> None:
     pull, commit = hub.pull(edit("submissions/wanted/submission.py"))
     hub.write(hub.trusted, "submissions/wanted/submission.py", "first\n")

@@ -155,7 +155,9 @@ def lines_of(name: str) -> list[str]:
 
 def count() -> dict[str, tuple[int, str]]:
     """Name of each limit → what is there, and where most of it is."""
-    python = [name for name in files() if name.startswith("harness/") and name.endswith(".py")]
+    python = [name for name in files() if name.endswith(".py")]
+    exported = sum(len(lines_of(name)) for name in python if name.startswith("exported/"))
+    python = [name for name in python if name.startswith("harness/")]
     kernels = [name for name in files() if name.endswith((".cu", ".cuh"))]
     documents = [name for name in files() if name.startswith("docs/") and name.endswith(".md")]
     lengths = {name: len(lines_of(name)) for name in python}
@@ -169,6 +171,7 @@ def count() -> dict[str, tuple[int, str]]:
         "circles": (len(rings), "; ".join(" ↔ ".join(sorted(ring)) for ring in rings)),
         "arrows_up": (len(arrows_up()), ", ".join(arrows_up())),
         "harness_lines": (sum(lengths.values()), f"{len(python)} files"),
+        "exported_lines": (exported, "what `export` copies into a package"),
         "longest_file": _most(lengths),
         "cu_lines_over_120": _wide(kernels, 120),
         "repository_files": (len(files()), _most(_folders(files()))[1]),
