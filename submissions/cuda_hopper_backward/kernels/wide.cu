@@ -21,7 +21,7 @@
 //
 // Phases   PRODUCER: LOAD   CONSUMERS: FIRST, TRIP: ISSUE, P, DS   LAST   STORE
 // Bound    14 B H S^2 D / 2 flops (causal; 10 are counted) at 4096 per clock and SM, and shared memory close behind it: NOTES.md
-// Measured one H200, hdim256_seq16k: 5.347 ms a call (dkdv 3.034, dq 2.481 alone), 514.1 TFLOP/s, 1.429 x SDPA's cuDNN
+// Measured one H200, hdim256_seq16k, TFLOP/s in turns of one process: 510, FlashAttention-3 429, the text before 471: NOTES.md
 // Limits   sm_90a, D = 256; any S and scale. Other lengths of k, fewer heads of k and v, uneven heads: GENERAL=1
 // Check    python benchmarks/backward_kernel.py --rungs wide
 // build: -DHEADDIM=256
