@@ -15,6 +15,7 @@
 // Check    python benchmarks/backward_kernel.py
 // build: -DHEADDIM=64
 // build: -DHEADDIM=128
+// build: -DHEADDIM=128 -DGENERAL=1 -DBF16=1
 // build: -DHEADDIM=256
 #include "rows.cuh"
 
