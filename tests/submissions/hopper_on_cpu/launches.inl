@@ -20,20 +20,24 @@ EXPORT run_preprocess(const uint16_t* o, const uint16_t* d_o, const float* lse, 
 }
 #endif
 #if defined(PASSES) && HEADDIM == 128
-EXPORT run_postprocess(const float* dq_sum, uint16_t* dq, float scale, int S, int blocks, int timing, int seed) {
+EXPORT run_postprocess(const float* dq_sum, uint16_t* dq, float scale, int S, int nheads, const void* dq_at, int blocks, int timing, int seed) {
+#ifdef ORDERED
   return cpu::launch(blocks, 256, timing, seed, [=] { postprocess(dq_sum, dq, scale, S); });
+#else
+  return cpu::launch(blocks, 256, timing, seed, [=] { postprocess(dq_sum, dq, scale, S, nheads, *static_cast<const Strides*>(dq_at)); });
+#endif
 }
 #endif
 #if defined(PASSES) && !defined(ORDERED)
-EXPORT run_sum_group(const uint16_t* parts, uint16_t* dk, uint16_t* dv, int kv_heads, int group, int chunks, int blocks, int timing, int seed) {
-  return cpu::launch(blocks, 256, timing, seed, [=] { sum_group(parts, dk, dv, kv_heads, group, chunks); });
+EXPORT run_sum_group(const uint16_t* parts, uint16_t* dk, uint16_t* dv, int kv_heads, int group, int chunks, int kv_nheads, const Strides* dk_at, const Strides* dv_at, int blocks, int timing, int seed) {
+  return cpu::launch(blocks, 256, timing, seed, [=] { sum_group(parts, dk, dv, kv_heads, group, chunks, kv_nheads, *dk_at, *dv_at); });
 }
 #elif defined(WIDE) && !defined(ORDERED)
-EXPORT run_dkdv(const TensorMap* maps, const float* stats, uint16_t* dk, uint16_t* dv, int S, int causal, float scale, float scale_log2, const Keys* keys, int blocks, int threads, int timing, int seed) {
-  return cpu::launch(blocks, threads, timing, seed, [=] { dkdv(maps[0], maps[1], maps[2], maps[3], stats, dk, dv, S, causal, scale, scale_log2, *keys); });
+EXPORT run_dkdv(const TensorMap* maps, const float* stats, uint16_t* dk, uint16_t* dv, int S, int causal, float scale, float scale_log2, const Keys* keys, const Strides* dk_at, const Strides* dv_at, int blocks, int threads, int timing, int seed) {
+  return cpu::launch(blocks, threads, timing, seed, [=] { dkdv(maps[0], maps[1], maps[2], maps[3], stats, dk, dv, S, causal, scale, scale_log2, *keys, *dk_at, *dv_at); });
 }
-EXPORT run_dq(const TensorMap* maps, const float* stats, uint16_t* out, int S, int causal, float scale, float scale_log2, const Keys* keys, int blocks, int threads, int timing, int seed) {
-  return cpu::launch(blocks, threads, timing, seed, [=] { dq(maps[0], maps[1], maps[2], maps[3], stats, out, S, causal, scale, scale_log2, *keys); });
+EXPORT run_dq(const TensorMap* maps, const float* stats, uint16_t* out, int S, int causal, float scale, float scale_log2, const Keys* keys, const Strides* dq_at, int blocks, int threads, int timing, int seed) {
+  return cpu::launch(blocks, threads, timing, seed, [=] { dq(maps[0], maps[1], maps[2], maps[3], stats, out, S, causal, scale, scale_log2, *keys, *dq_at); });
 }
 #elif !defined(PASSES) && !defined(WIDE)
 EXPORT run_backward(const TensorMap* maps, const Params* params, int blocks, int threads, int timing, int seed) {
