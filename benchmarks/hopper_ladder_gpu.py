@@ -27,7 +27,7 @@ import torch  # noqa: E402
 from hopper_checks_gpu import ROW, WHOLE, attention  # noqa: E402
 
 from harness.catalog import steps  # noqa: E402
-from harness.worker.cuda import source  # noqa: E402
+from harness.worker.cuda.launch import load as load_cuda  # noqa: E402
 
 FOLDER = ROOT / "submissions" / "cuda_hopper"
 LIBRARIES = ("sdpa_cudnn", "flash_attn_3", "flash_attn_4")
@@ -61,7 +61,7 @@ def ours() -> dict[str, Callable[[], Function]]:
     found: dict[str, Callable[[], Function]] = {}
     for path in steps.rungs_of(FOLDER / "steps"):
         launch = steps.manifest_of(path).launch or {}
-        found[path.stem] = partial(source.load, path.parent, path.name, launch, cache)
+        found[path.stem] = partial(load_cuda, path.parent, path.name, launch, cache)
     found["champion"] = partial(adapter, FOLDER)
     return found
 

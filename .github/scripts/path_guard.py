@@ -23,20 +23,7 @@ RESERVED = {"all", "null"}
 PATH = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,79}(/[A-Za-z0-9_][A-Za-z0-9_.-]{0,79}){0,5}")
 SHA = re.compile(r"[0-9a-f]{40}")
 OWNERS = re.compile(r"^owners: \[([A-Za-z0-9, -]*)\] *(?:#.*)?$", re.MULTILINE)
-KINDS = {
-    ".py",
-    ".cu",
-    ".cuh",
-    ".h",
-    ".hpp",
-    ".cpp",
-    ".yaml",
-    ".md",
-    ".txt",
-    ".json",
-    ".svg",
-    ".toml",
-}
+KINDS = {".py", ".cu", ".cuh", ".h", ".hpp", ".cpp", ".yaml", ".md", ".txt", ".json", ".svg"}
 MODES = {"100644", "100755"}
 MOST_FILES = 200
 MOST_FILE_BYTES = 1 << 20
@@ -66,9 +53,11 @@ def main(argv: list[str] | None = None) -> int:
         if not SHA.fullmatch(sha):
             print(f"refused: '{sha[:60]}' is not a full commit hash")
             return 1
-    found = changes(args.repo, args.base, args.head)
+    start = left_at(args.repo, args.base, args.head)
+    found = changes(args.repo, start, args.head)
     reasons = faults(args.repo, found)
     reasons += [] if reasons else trespass(args.repo, args.base, _name_of(found), args.author)
+    reasons += [] if reasons else stale(args.repo, start, args.base, _name_of(found))
     for reason in reasons:
         print(f"refused: {reason}".replace("##[", "# #["))  # which is an order to a runner
     if reasons:
@@ -82,14 +71,19 @@ def main(argv: list[str] | None = None) -> int:
     return 0
 
 
-def changes(repo: Path, base: str, head: str) -> list[Change]:
-    """What `head` changes since it left `base`'s line; renames count as delete and add.
+def left_at(repo: Path, base: str, head: str) -> str:
+    """The commit at which `head` left `base`'s line.
 
-    It must have left at one place: of two, one hides what a merge would take from the other.
+    There must be one: of two, one hides what a merge would take from the other.
     """
     start, *more = git(repo, "merge-base", "--all", base, head).decode().split()
     if more:
         sys.exit("refused: it leaves the base branch at several commits\nnext: git rebase")
+    return start
+
+
+def changes(repo: Path, start: str, head: str) -> list[Change]:
+    """What `head` changes since the commit `start`; renames count as delete and add."""
     raw = git(repo, "diff-tree", "-r", "-z", "--no-renames", "--full-index", start, head)
     parts = raw.decode("utf-8", "surrogateescape").split("\0")
     found = []
@@ -138,12 +132,40 @@ def trespass(repo: Path, base: str, name: str, author: str) -> list[str]:
     if _there(repo, base, f"baselines/{name}") or name in RESERVED:
         return [f"{folder}: '{name}' is the name of a baseline or a word of the command line"]
     if not _there(repo, base, folder):
-        return []
+        if not _recorded(repo, base, name):
+            return []
+        return [f"'{name}' has records under results/ and no folder: a maintainer gives it back"]
     owners = _owners(repo, base, folder)
     if author.lower() in {owner.lower() for owner in owners}:
         return []
     known = f"belongs to {', '.join(owners)}" if owners else "names no owners in its manifest"
     return [f"{folder} is there already and {known}; {author!r} may add a folder of another name"]
+
+
+def stale(repo: Path, start: str, base: str, name: str) -> list[str]:
+    """Why what is measured, the folder of its commit, is not what the pull request shows.
+
+    A branch from an older commit brings the folder as it was then, which no diff tells.
+    """
+    folder = f"submissions/{name}"
+    then, now = (_sources(repo, at, folder) for at in (start, base))
+    return [] if then == now else [f"{folder} has changed since this branch began: git rebase"]
+
+
+def _sources(repo: Path, commit: str, folder: str) -> list[bytes]:
+    """What lies in `folder`; not its notes, into which the board writes figures."""
+    listed = git(repo, "ls-tree", "-r", "-z", commit, "--", f"{folder}/").split(b"\0")
+    return [line for line in listed if not line.endswith(f"{folder}/NOTES.md".encode())]
+
+
+def _recorded(repo: Path, base: str, name: str) -> bool:
+    """Whether a record of `base` has a row of `name` or of a step of it, at its line's front."""
+    rows = (f'"entry":"{name}"', f'"entry":"{name}/')
+    asked = ["grep", "-lF", *(word for row in rows for word in ("-e", row)), base, "--", "results"]
+    told = subprocess.run(["git", "-C", str(repo), *asked], capture_output=True, check=False)
+    if told.returncode > 1:
+        sys.exit(f"git grep: {told.stderr.decode(errors='replace').strip()}")
+    return told.returncode == 0
 
 
 def _there(repo: Path, base: str, entry: str) -> bool:

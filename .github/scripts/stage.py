@@ -46,7 +46,8 @@ def main(argv: list[str] | None = None) -> int:
     )
     if code:
         return code
-    name = path_guard.changes(repo, base, args.commit)[0].path.split("/")[1]
+    start = path_guard.left_at(repo, base, args.commit)
+    name = path_guard.changes(repo, start, args.commit)[0].path.split("/")[1]
     _copy(repo, args.commit, name)
     print(f"submissions/{name} is that of {args.commit}")
     return 0

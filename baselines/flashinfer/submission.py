@@ -2,9 +2,11 @@
 
 The library packs sequences as (tokens, heads, headdim). A contiguous (batch, heads, seqlen,
 headdim) tensor *is* batch * heads sequences of one head each, so it goes in and out as a view:
-nothing is copied. The plan (tile schedule, a host synchronisation) depends on the shape only and is
-kept, so it falls into the first call of a shape and outside the timed ones. Kernels are compiled
-with nvcc when they are first needed (a minute or two), into FLASHINFER_WORKSPACE_BASE or HOME.
+nothing is copied. Where heads share k and v, each entry of the batch is one sequence of all heads,
+again a view, and a launch of its own. The plan (tile schedule, a host synchronisation) depends on
+the shape only and is kept, so it falls into the first call of a shape and outside the timed ones.
+Kernels are compiled with nvcc when they are first needed (minutes), into FLASHINFER_WORKSPACE_BASE
+or HOME.
 """
 
 import functools
@@ -53,15 +55,15 @@ def _workspace(device):
 
 
 @functools.cache
-def _plan(sequences, seqlen, seqlen_k, headdim, dtype, causal, sm_scale, device):
-    """A planned wrapper for `sequences` sequences with one head each, its causal mask bottom-right."""
+def _plan(sequences, heads, kv_heads, seqlen, seqlen_k, headdim, dtype, causal, sm_scale, device):
+    """A planned wrapper for `sequences` sequences of equal length, its causal mask bottom-right."""
     wrapper = BatchPrefillWithRaggedKVCacheWrapper(_workspace(device), kv_layout="NHD")
     starts = torch.arange(sequences + 1, dtype=torch.int32, device=device)
     wrapper.plan(
         starts * seqlen,
         starts * seqlen_k,
-        num_qo_heads=1,
-        num_kv_heads=1,
+        num_qo_heads=heads,
+        num_kv_heads=kv_heads,
         head_dim_qk=headdim,
         causal=causal,
         sm_scale=sm_scale,
@@ -71,7 +73,7 @@ def _plan(sequences, seqlen, seqlen_k, headdim, dtype, causal, sm_scale, device)
 
 
 def custom_attention_forward(q, k, v, causal=True, sm_scale=None):
-    """Attention of q (batch, heads, seqlen, headdim), k and v (batch, heads, seqlen_k, headdim).
+    """Attention of q (batch, heads, seqlen, headdim), k and v (batch, kv_heads, seqlen_k, headdim).
 
     Contiguous fp16 or bf16, on a GPU.
 
@@ -81,5 +83,11 @@ def custom_attention_forward(q, k, v, causal=True, sm_scale=None):
     _check_gpu(q.device)
     batch, heads, seqlen, headdim = q.shape
     scale = 1.0 / math.sqrt(headdim) if sm_scale is None else sm_scale
-    wrapper = _plan(batch * heads, seqlen, k.shape[2], headdim, q.dtype, causal, scale, q.device)
-    return wrapper.run(*(x.view(-1, 1, headdim) for x in (q, k, v))).view(q.shape)
+    one = (seqlen, k.shape[2], headdim, q.dtype, causal, scale, q.device)
+    if k.shape[1] == heads:
+        wrapper = _plan(batch * heads, 1, 1, *one)
+        return wrapper.run(*(x.view(-1, 1, headdim) for x in (q, k, v))).view(q.shape)
+    wrapper, out = _plan(1, heads, k.shape[1], *one), torch.empty_like(q)
+    for *inputs, result in zip(q, k, v, out, strict=True):
+        wrapper.run(*(x.transpose(0, 1) for x in inputs), out=result.transpose(0, 1))
+    return out

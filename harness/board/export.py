@@ -91,13 +91,8 @@ def _cell(value: object) -> object:
 
 def of_board(board: Board) -> dict[str, object]:
     """Which board it is."""
-    return {
-        "gpu": board.gpu,
-        "suite": board.suite,
-        "suite_sha256": board.suite_sha256,
-        "protocol": board.protocol,
-        "against": board.headline,
-    }
+    names = ("gpu", "suite", "suite_sha256", "protocol")
+    return {name: getattr(board, name) for name in names} | {"against": board.headline}
 
 
 def _of_row(board: Board, row: Row) -> dict[str, object]:

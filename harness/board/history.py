@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 
-from harness.board.rank import interval_of
+from harness.board.rank import doubtful, interval_of
 from harness.board.record import Head
 from harness.measure import stats
 from harness.measure.stats import Interval
@@ -24,6 +24,8 @@ class Point:
     speedup: Interval | None
     configs: int
     failed: str
+    doubtful: bool = False
+    since: str = ""  # what changed since the point before on its board
 
 
 def history(heads: Iterable[Head]) -> list[Point]:
@@ -35,7 +37,9 @@ def history(heads: Iterable[Head]) -> list[Point]:
         key = (head.entry, head.gpu, head.suite_sha256, head.protocol, head.run)
         runs.setdefault(key, {})[head.config] = head
     points = [_point(list(lines.values())) for lines in runs.values()]
-    return sorted(points, key=lambda p: (p.entry, p.board, p.date, p.run))
+    points.sort(key=lambda p: (p.entry, p.board, p.date, p.run))
+    before = [None, *points]
+    return [replace(now, since=_step(was, now)) for was, now in zip(before, points, strict=False)]
 
 
 def _point(lines: list[Head]) -> Point:
@@ -53,25 +57,20 @@ def _point(lines: list[Head]) -> Point:
         speedup=stats.geomean(ratios) if whole else None,
         configs=len(lines),
         failed="; ".join(f"{h.config}: {h.status.value}" for h in failed),
+        doubtful=any(h.speedup and doubtful(h) for h in lines),
     )
 
 
 def document(points: Iterable[Point]) -> list[dict[str, object]]:
-    """The points as JSON has them, each with what changed since the one before on its board."""
-    rows: list[dict[str, object]] = []
-    last: dict[object, Point] = {}
-    for point in points:
-        gpu, suite, sha256, protocol = point.board
-        row = asdict(point) | {"since": step(last.get(point.board), point)}
-        row |= {"gpu": gpu, "suite": suite, "suite_sha256": sha256, "protocol": protocol}
-        last[point.board] = point
-        rows.append({key: value for key, value in row.items() if key != "board"})
-    return rows
+    """The points as JSON has them."""
+    names = ("gpu", "suite", "suite_sha256", "protocol")
+    each = ((asdict(point), dict(zip(names, point.board, strict=True))) for point in points)
+    return [{k: v for k, v in told.items() if k != "board"} | board for told, board in each]
 
 
-def step(before: Point | None, now: Point) -> str:
+def _step(before: Point | None, now: Point) -> str:
     """What changed since the point before: its source, and whether its speed-up is told apart."""
-    if before is None:
+    if before is None or (before.entry, before.board) != (now.entry, now.board):
         return "first"
     parts = ["new source"] if before.source != now.source else []
     if before.speedup and now.speedup and before.configs == now.configs:

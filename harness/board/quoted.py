@@ -21,7 +21,7 @@ from __future__ import annotations
 import contextlib
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from harness.board.rank import Beside, Board, Leaderboard, Row, interval_of, unfit
@@ -33,6 +33,7 @@ from harness.catalog.suites import load_suite
 from harness.errors import SuiteError, UsageError
 from harness.measure import stats
 from harness.measure.stats import Interval
+from harness.process.project import MARK
 from harness.schema import Result
 
 PAGES = ("*.md", ".github/*.md", "docs/*.md")
@@ -40,6 +41,8 @@ NOTES = ("submissions/*/NOTES.md", "baselines/*/NOTES.md")
 MOST_BYTES = 256 << 10  # of notes; longer ones stay as they are
 MOST_PAGE_BYTES = 16 << 20
 MOST_QUESTIONS, MOST_NAMES = 32, 16  # of one document, of one question
+MOST_LEFT = 3  # shapes without a figure that are named
+GPU = re.compile(r"^gpu: (.+?) *$", re.MULTILINE)  # in .attnboard
 START, CLOSE, END = "<!-- board ", "-->", "<!-- end -->"
 QUESTION = re.compile(r"(?P<suite>[\w.-]+):\s+(?P<what>[^<>\s][^<>]*)")
 NAMES = r"[\w./-]+(?:, [\w./-]+)*"
@@ -63,8 +66,14 @@ def documents(root: Path, leaderboard: Leaderboard) -> tuple[dict[Path, str], li
 
     Raises UsageError with file and line for a wrong question in the project's own pages. An entry's
     notes are its author's: a wrong question there leaves them as they are, and stops nobody's
-    board. So does what is no text of UTF-8, or leads out of the project.
+    board. So does what is no text of UTF-8, or leads out of the project. The GPU is the one that
+    the file .attnboard names, so that another card's rows change no page.
     """
+    mark = root / MARK
+    told = read_file(mark, MOST_BYTES, UsageError) if mark.exists() else b""
+    if named := GPU.search(told.decode(errors="replace")):
+        boards = tuple(board for board in leaderboard.boards if board.gpu == named[1])
+        leaderboard = replace(leaderboard, boards=boards)
     found, wrong = {}, []
     for path in sorted(path for pattern in (*PAGES, *NOTES) for path in root.glob(pattern)):
         text, own = "", path.name != "NOTES.md"
@@ -164,9 +173,10 @@ def _answer(suite: str, what: str, leaderboard: Leaderboard, where: str) -> str:
 
 
 def _boards(suite: str, leaderboard: Leaderboard) -> list[Board]:
-    """Those of `suite` on the GPU that is seen first, the newest protocol before older ones."""
-    main = leaderboard.main
-    return [b for b in leaderboard.boards if b.suite == suite and main and b.gpu == main.gpu]
+    """Those of `suite` on the GPU that ranks most there, the newest protocol before older ones."""
+    of_suite = [b for b in leaderboard.boards if b.suite == suite and not b.is_cpu]
+    first = max(of_suite, key=lambda b: (b.protocol, len(b.ranked)), default=None)
+    return [b for b in of_suite if first and b.gpu == first.gpu]
 
 
 def _over_best(suite: str, entry: str, leaderboard: Leaderboard, configs: Path, where: str) -> str:
@@ -192,7 +202,9 @@ def _over_best(suite: str, entry: str, leaderboard: Leaderboard, configs: Path, 
         f"{_ran_beside(grid, leaderboard)} on each shape, least {least.ratio.value:.3f}{doubt} "
         f"({weakest}), not behind in {grid.led} of {len(grid.cells)}"
     )
-    said += f" measured of {grid.of}" if len(grid.cells) < grid.of else ""
+    left = {case.name for case in asked.cases} - {cell.result.config for cell in grid.cells}
+    named = f" (not `{'`, `'.join(sorted(left))}`)" if len(left) <= MOST_LEFT else ""
+    said += f" measured of {grid.of}{named}" if left else ""
     said += f" (protocol {board.protocol})" if board.protocol < boards[0].protocol else ""
     return f"\n- `{entry}`, {said}\n"
 
@@ -274,12 +286,18 @@ def _rivals(
 ) -> str:
     """One entry's TFLOP/s, then its ratio to each rival with the 95 % interval."""
     rows = [[f"`{entry}`, TFLOP/s", *_cells(board, entry), ""]]
+    mine = _row(board, entry)
     for other in others:
+        pair = [row for row in (mine, _row(board, other)) if row]
+        doubts = [_doubt(*(row.on(config) for row in pair)) for config in board.configs]
         ratios = _ratios(board, beside, entry, other)
         known = [ratio for ratio in ratios if ratio]
         whole = stats.geomean(known) if len(known) == len(ratios) else None
-        cells = [f"{r.value:.3f} [{r.low:.3f}, {r.high:.3f}]" if r else "–" for r in ratios]
-        mean = number(whole.value if whole else None, 3)
+        cells = [
+            f"{r.value:.3f}{doubt} [{r.low:.3f}, {r.high:.3f}]" if r else "–"
+            for r, doubt in zip(ratios, doubts, strict=True)
+        ]
+        mean = number(whole.value if whole else None, 3) + max(doubts) * bool(whole)
         rows.append([f"× `{other}` ({_tflops(board, other)})", *cells, mean])
     return _markdown([corner, *map(sanitize, board.configs), "geomean"], rows)
 

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass, field, replace
 
 from harness.board import rivals
-from harness.board.record import newest
+from harness.board.record import Head, newest
 from harness.board.rivals import NO_GRID, Grid, HiddenLoss, Libraries, direct_on
 from harness.measure import stats
 from harness.measure.stats import Interval
@@ -41,6 +41,7 @@ class Row:
     entry: str
     results: tuple[Result, ...]  # in the order of the board's configs
     hidden: tuple[Result, ...] = ()  # on shapes that its run drew from its secret
+    unasked: bool = False  # a submission without any, on a board where others have some
     speedup: Interval | None = None  # geometric mean over the configs
     rank: int | None = None
     tie: bool = False
@@ -205,8 +206,9 @@ def _board(group: Sequence[Result], beside: Beside, libraries: Libraries) -> Boa
         by_entry.setdefault(result.entry, []).append(result)
     hidden = {name: tuple(r for r in drawn if r.entry == name) for name in by_entry}
     rows = [
-        _row(Row(entry, tuple(mine), hidden[entry]), configs, headline)
+        _row(Row(entry, tuple(mine), hidden[entry], unasked), configs, headline)
         for entry, mine in by_entry.items()
+        for unasked in [mine[0].kind is Kind.SUBMISSION and bool(drawn) and not hidden[entry]]
     ]
     rows = [_beside_libraries(row, len(configs) > MOST_COLUMNS, libraries) for row in rows]
     scored = sorted((row for row in rows if row.speedup), key=lambda r: (-_value(r), r.entry))
@@ -241,12 +243,10 @@ def _size(group: Sequence[Result], config: str) -> tuple[object, ...]:
 
 
 def _headline(group: Sequence[Result]) -> str:
+    """The baseline of most rows; of as many HEADLINE, then the one that was there first."""
     named = Counter(result.speedup.against for result in group if result.speedup)
-    if HEADLINE in named:
-        return HEADLINE
-    if not named:
-        return ""
-    return min(named, key=lambda name: (-named[name], name))
+    first = {r.speedup.against: r.date for r in reversed(group) if r.speedup}
+    return min(named, key=lambda name: (-named[name], name != HEADLINE, first[name]), default="")
 
 
 def _row(row: Row, configs: Sequence[str], headline: str) -> Row:
@@ -313,9 +313,16 @@ def unfit(result: Result) -> str:
     return ""
 
 
-def _too_loose(result: Result) -> bool:
+def doubtful(line: Head | Result) -> bool:
+    """Whether its figures are shown with a mark: not judged, or a GPU's that no board ranks."""
+    return (
+        not line.integrity.startswith(HELD[-1]) or line.integrity.endswith("/0") or _too_loose(line)
+    )
+
+
+def _too_loose(line: Head | Result) -> bool:
     """Whether its two clocks were too far apart; of a cooperative row nobody checked."""
-    told = result.slack if result.held != HELD[0] else None
+    told = None if line.integrity.startswith(HELD[0]) else line.slack
     return told is not None and told.mean_pct > MOST_SLACK_PCT
 
 

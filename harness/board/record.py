@@ -31,7 +31,7 @@ from pydantic import ConfigDict, ValidationError
 
 from harness.errors import StorageError
 from harness.problems import PROBLEMS
-from harness.schema import Front, Result, Status
+from harness.schema import Front, Result, Slack, Status
 
 #: Keys told first: what `Head` holds.
 FRONT = tuple(Front.model_fields)
@@ -71,6 +71,8 @@ class Head(Front):
     path: Path
     offset: int
     number: int
+    integrity: str = "judged"
+    slack: Slack | None = None
 
 
 # --------------------------------------------------------------------------- writing

@@ -65,7 +65,9 @@ class Campaign:
         save: Callable[[Result], None],
         view: View,
         builds_ahead: int = 0,
+        runs: Iterable[str] = (),  # that are recorded
     ) -> None:
+        self.runs = set(runs)
         self.engine, self.view, self._store = engine, view, save
         self.queue = deque(units)
         self.live: dict[str, PendingResults] = {}
@@ -103,7 +105,7 @@ class Campaign:
         """Keep the engine's window full; false when nothing is left to do."""
         while self.queue and len(self.live) < self.engine.window:
             unit = self._next()
-            self.live[unit.label] = PendingResults(unit, self._save)
+            self.live[unit.label] = PendingResults(unit, self._save, self.runs)
             self.engine.submit(unit)
         self._build_ahead()
         return bool(self.live)
@@ -244,6 +246,8 @@ class Campaign:
             self.view.note(f"{left} units not begun; the same command with --resume goes on")
 
     def _last_words(self) -> None:
+        for cut in self.live.values():
+            cut.cut = True
         for label in [*self.live, *self.builds]:
             self.engine.cancel(label)
         deadline = time.monotonic() + LAST_WORDS_S

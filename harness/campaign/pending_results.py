@@ -8,6 +8,7 @@ nobody tries again.
 
 from __future__ import annotations
 
+import itertools
 import secrets
 import time
 from collections.abc import Callable
@@ -15,14 +16,13 @@ from collections.abc import Callable
 from harness import PROTOCOL
 from harness.board.rank import HELD
 from harness.campaign.unit import Unit, misfit
-from harness.measure.audit import audit, overstated, short_of_the_clock
+from harness.measure.audit import unlike_a_run
+from harness.measure.gpu_specs import misnamed
 from harness.process.text import shown
 from harness.schema import Entrant, Machine, Result, Status
 
 #: Our own faults; a later attempt may do better.
 NO_WORD = frozenset({Status.INTERRUPTED, Status.HARNESS_ERROR})
-
-
 DAY_S = 86_400.0  # by which the clock of a node may be wrong
 
 
@@ -33,10 +33,15 @@ def _day(seconds: float) -> str:
 class PendingResults:
     """One attempt at one unit: rows that came, cases that are written."""
 
-    def __init__(self, unit: Unit, save: Callable[[Result], None]) -> None:
-        self.unit = unit
+    def __init__(
+        self, unit: Unit, save: Callable[[Result], None], runs: set[str] | None = None
+    ) -> None:
+        """`runs`: names of those recorded or told, to which this unit's are added."""
+        self.unit, self._runs = unit, set() if runs is None else runs
+        self._told: dict[str, str] = {}  # name of a run of this unit → its date
         self.machine: Machine | None = None
         self.fault = ""  # what the unit itself said it died of
+        self.cut = False  # it was stopped: what it tells now may be cut short
         self.nonsense = self.notes = 0  # lines that were none, and for people
         self._began = time.time()
         self._save = save
@@ -58,7 +63,7 @@ class PendingResults:
         """It runs, on `machine`, of which its rows must be; what is wrong with that, or ""."""
         if self.machine is not None:
             return f"it has said hello before, on {shown(self.machine.gpu)}"
-        if lack := misfit(self.unit, machine):
+        if lack := misfit(self.unit, machine) or misnamed(machine):
             return lack
         if machine.has_gpu and self.unit.suite.device != "gpu":
             return f"asked for no GPU, this is {shown(machine.gpu)}"
@@ -73,6 +78,12 @@ class PendingResults:
         rows = self._held.get(result.config)
         if rows is None or result.entry not in self._owed or not self._is_asked(result):
             return  # a second copy, or a row nobody asked for
+        # Who breaks a run leaves it, and the others begin another.
+        if result.run not in self._runs and len(self._told) < len(self._owed):
+            self._told[result.run] = result.date
+            self._runs.add(result.run)
+        if self._told.get(result.run) != result.date:
+            raise ValueError(f"run {shown(result.run)} is another's, or one more than it can be")
         rows.setdefault(result.entry, result)
         if len(rows) == len(self._owed) and not any(r.status in NO_WORD for r in rows.values()):
             if faults := [f"{r.entry}: {why}" for r in rows.values() for why in self._faults(r)]:
@@ -82,11 +93,15 @@ class PendingResults:
 
     def settle(self, status: Status, reason: str) -> None:
         """Nobody will try again: write what came, and for the rest say how it ended."""
+        first = sorted(self.unit.entrants, key=lambda each: each.name != self.unit.baseline)
+        for case, entrant in itertools.product(self.open_cases, first):
+            row = self._held[case].get(entrant.name)
+            faults = self._faults(row) if row else [reason]
+            if faults:
+                said = status if row is None else Status.HARNESS_ERROR
+                row = self._unmeasured(entrant, case, said, faults[0][:500])
+                self._held[case][entrant.name] = row
         for case in self.open_cases:
-            for entrant in self.unit.entrants:
-                if entrant.name not in self._held[case]:
-                    row = self._unmeasured(entrant, case, status, reason)
-                    self._held[case][entrant.name] = row
             self._write(case)
 
     def _write(self, case: str) -> None:
@@ -96,16 +111,20 @@ class PendingResults:
 
     def _faults(self, result: Result) -> list[str]:
         """Everything in which a row of a whole case contradicts itself or its baseline."""
-        base = self._held[result.config][self.unit.baseline]
-        faults = audit(result, base) + overstated(result) + short_of_the_clock(result, base)
+        rows = self._held[result.config]
+        base, entrant = rows.get(self.unit.baseline), self._entrant(result.entry)
+        faults = unlike_a_run(result, base, self.unit.suite, entrant, rows, self.cut)
         if result.speedup and result.speedup.against != self.unit.baseline:
             faults.append(f"its speed-up is not over {self.unit.baseline}")
         return faults
 
+    def _entrant(self, name: str) -> Entrant:
+        return next(each for each in self.unit.entrants if each.name == name)
+
     def _is_asked(self, result: Result) -> bool:
         """The row is of this unit's files, suite, walls; of today, of the machine it runs on."""
         suite, machine = self.unit.suite, self.machine
-        entrant = next(e for e in self.unit.entrants if e.name == result.entry)
+        entrant = self._entrant(result.entry)
         manifest = entrant.manifest
         told = (result.source_sha256, result.kind, result.author, result.language)
         asked = (entrant.source_sha256, entrant.kind, manifest.author, manifest.language)

@@ -113,7 +113,8 @@ def run_campaign(
     if units:
         executor = placement.make_executor(request)
         builders = 0 if request.suite.device == "cpu" else placement.builders
-        lost = Campaign(executor, units, save, view, builders).run()
+        runs = {head.run for head in record.heads(results)[0]}
+        lost = Campaign(executor, units, save, view, builders, runs).run()
         if lost:
             raise HarnessError(
                 f"{lost} units died on every attempt; their rows say HARNESS_ERROR and why",

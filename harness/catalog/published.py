@@ -37,6 +37,7 @@ class Published(Frozen):
 
     over: entries that others are divided by. Of another GPU only ratios can be compared.
     differs: what else than GPU and version was not as it is here.
+    shown: what a board calls the source of the kernels that are `called` something.
     """
 
     name: Name
@@ -47,14 +48,36 @@ class Published(Frozen):
     flops: Line
     differs: tuple[Line, ...] = ()
     over: tuple[Name, ...] = ()
+    shown: str = Field(default="", max_length=400)
     tolerance_pct: Positive = 3.0
     series: tuple[Series, ...] = Field(min_length=1)
 
 
+class Beside(Frozen):
+    """What `source` tells of one kernel on shapes of a suite, in TFLOP/s: shown, not compared."""
+
+    name: Line
+    suite: Name
+    source: Line
+    tflops: dict[Name, Positive] = Field(min_length=1)
+
+
+class Claim(Frozen):
+    """A figure on a shape that no suite asks, or that is not wholly told."""
+
+    what: Line
+    problem: Name
+    figure: Line
+    setting: Line
+    source: Line
+
+
 class Tables(Frozen):
-    """A file of them."""
+    """A file of them. beside, claims: what is shown at the foot of a board alone."""
 
     tables: tuple[Published, ...]
+    beside: tuple[Beside, ...] = ()
+    claims: tuple[Claim, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,14 +91,31 @@ class Figure:
     tflops: float
 
 
-def known_tables(configs: Path) -> dict[str, tuple[Path, Published]]:
-    """Name → file and table, of `configs`/published/ and of what comes along."""
+@dataclass(frozen=True, slots=True)
+class Reported:
+    """TFLOP/s of one kernel as told by `source`, on shapes of one problem."""
+
+    name: str
+    source: str
+    figures: tuple[Figure, ...]
+
+    def on(self, problem: str, case: Case) -> float | None:
+        """TFLOP/s on this shape of this problem, whatever its config's name; None if not told."""
+        asked = (problem, case.question)
+        told = (f.tflops for f in self.figures if (f.problem, f.case.question) == asked)
+        return next(told, None)
+
+
+def _files(configs: Path) -> dict[Path, Tables]:
+    """Those of `configs`/published/ and of what comes along."""
     files = (f for layer in layers(configs)[::-1] for f in sorted((layer / FOLDER).glob("*.yaml")))
-    return {
-        table.name: (file, table)
-        for file in files
-        for table in load_model(file, Tables, SuiteError).tables
-    }
+    return {file: load_model(file, Tables, SuiteError) for file in files}
+
+
+def known_tables(configs: Path) -> dict[str, tuple[Path, Published]]:
+    """Name → file and table."""
+    files = _files(configs)
+    return {table.name: (file, table) for file, told in files.items() for table in told.tables}
 
 
 def load_published(name: str, configs: Path) -> tuple[Published, tuple[Figure, ...]]:
@@ -87,35 +127,47 @@ def load_published(name: str, configs: Path) -> tuple[Published, tuple[Figure, .
     return table, tuple(f for series, figures in told if series.entry for f in figures)
 
 
-def called(name: str, configs: Path) -> dict[str, dict[Case, float]]:
-    """Kernel, as the table `name` calls it → its TFLOP/s on each shape."""
-    _, told = _read(name, configs)
-    return {one.called: {f.case: f.tflops for f in figures} for one, figures in told if one.called}
+def reported(configs: Path) -> tuple[list[Reported], list[Claim]]:
+    """What boards show of all files, in their order: the tables' kernels, then the others."""
+    found: list[Reported] = []
+    files = _files(configs)
+    for path, told in files.items():
+        for table in (table for table in told.tables if table.shown):
+            called = (series for series in table.series if series.called)
+            found += [
+                Reported(one.called, table.shown, _figures(path, table.name, one, configs))
+                for one in called
+            ]
+        found += [
+            Reported(one.name, one.source, _figures(path, one.name, one, configs))
+            for one in told.beside
+        ]
+    return found, [claim for told in files.values() for claim in told.claims]
 
 
-def _read(name: str, configs: Path) -> tuple[Published, list[tuple[Series, list[Figure]]]]:
+def _read(name: str, configs: Path) -> tuple[Published, list[tuple[Series, tuple[Figure, ...]]]]:
     known = known_tables(configs)
     if name not in known:
         hint = did_you_mean(name, known) or f"tables here: {', '.join(sorted(known)) or 'none'}"
         raise UsageError(f"no published table '{name}'", hint)
     path, table = known[name]
-    return table, [(series, _figures(path, table, series, configs)) for series in table.series]
+    each = [(series, _figures(path, table.name, series, configs)) for series in table.series]
+    return table, each
 
 
-def _figures(path: Path, table: Published, series: Series, configs: Path) -> list[Figure]:
-    suite = load_suite(series.suite, configs)
-    return [
-        Figure(series.entry, suite.problem, suite.name, _case(path, table, suite, case), tflops)
-        for case, tflops in series.tflops.items()
-    ]
+def _figures(path: Path, named: str, series: Series | Beside, configs: Path) -> tuple[Figure, ...]:
+    """Of the figures behind `name: NAMED` of the file `path`."""
+    suite, entry = load_suite(series.suite, configs), getattr(series, "entry", "")
+    each = ((_case(path, named, suite, name), told) for name, told in series.tflops.items())
+    return tuple(Figure(entry, suite.problem, suite.name, case, tflops) for case, tflops in each)
 
 
-def _case(path: Path, table: Published, suite: Suite, name: str) -> Case:
+def _case(path: Path, named: str, suite: Suite, name: str) -> Case:
     found = next((case for case in suite.cases if case.name == name), None)
     if found is None:
         near = did_you_mean(name, [case.name for case in suite.cases])
         lines = enumerate(path.read_text(encoding="utf-8").splitlines(), start=1)
-        its = dropwhile(lambda line: f"name: {table.name}" not in line[1], lines)
+        its = dropwhile(lambda line: f"name: {named}" not in line[1], lines)
         at = next((n for n, line in its if f"{name}:" in line), 1)
         hint = near or f"its cases: configs/{suite.name}.yaml"
         raise SuiteError(f"{path}:{at}: suite '{suite.name}' has no case '{name}'", hint)

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import TypeVar
 
 from pydantic import ValidationError
 
@@ -17,8 +18,10 @@ from harness.schema import Case, Dtype, Suite
 TOTAL_TOKENS = 16384  # FlashAttention-3 paper, section 4.1: batch · seqlen
 HIDDEN = 2048  # heads · headdim there
 
-DTYPES = {"fp16": Dtype.FP16, "float16": Dtype.FP16, "half": Dtype.FP16}
-DTYPES |= {"bf16": Dtype.BF16, "bfloat16": Dtype.BF16}
+MASKS = {"true": (True,), "false": (False,), "both": (True, False)}
+DTYPES = dict.fromkeys(("fp16", "float16", "half"), (Dtype.FP16,))
+DTYPES |= dict.fromkeys(("bf16", "bfloat16"), (Dtype.BF16,))
+Some = TypeVar("Some", bool, Dtype)
 
 
 def load_suite(name: str, configs: Path) -> Suite:
@@ -68,29 +71,28 @@ def adhoc_suite(base: Suite, **asked: Sequence[str] | None) -> Suite:
     """
     if not any(asked.values()):
         return base
-    headdims = [
-        _integer("--headdim", text) for text in asked.get("headdim") or ["64", "128", "256"]
-    ]
+    headdims = [_whole("--headdim", text) for text in asked.get("headdim") or ["64", "128", "256"]]
     seqlens = [parse_length(text) for text in asked.get("seqlen") or ["4k"]]
-    causals = _causal(asked.get("causal") or ["true"])
-    dtypes = [_dtype(text) for text in asked.get("dtype") or ["fp16"]]
+    causals = _meant("--causal", asked.get("causal") or ["true"], MASKS)
+    dtypes = _meant("--dtype", asked.get("dtype") or ["fp16"], DTYPES)
     batch, heads = _only("--batch", asked.get("batch")), _only("--heads", asked.get("heads"))
     cases = [
         _case(d, s, causal, dtype, batch, heads)
         for d in dict.fromkeys(headdims)
         for s in dict.fromkeys(seqlens)
         for causal in causals
-        for dtype in dict.fromkeys(dtypes)
+        for dtype in dtypes
     ]
     return base.model_copy(update={"name": "adhoc", "cases": tuple(cases), "hidden": 0})
 
 
 def parse_length(text: str) -> int:
     """'512', '8k' → tokens (k = 1024)."""
-    match = re.fullmatch(r"(\d+)([kK]?)", text.strip())
-    if not match:
+    found = re.fullmatch(r"([0-9]+)([kK]?)", text.strip())
+    tokens = int(found[1]) * (1024 if found[2] else 1) if found else 0
+    if not tokens:
         raise UsageError(f"--seqlen {text}: not a length", "write 512, 4096 or 8k")
-    return _above_zero("--seqlen", int(match[1])) * (1024 if match[2] else 1)
+    return tokens
 
 
 def _case(
@@ -120,18 +122,10 @@ def _short(seqlen: int) -> str:
     return f"{seqlen // 1024}k" if seqlen % 1024 == 0 else str(seqlen)
 
 
-def _integer(flag: str, text: str) -> int:
-    if not (text.isascii() and text.isdigit()):
-        raise UsageError(
-            f"{flag} {text}: not a whole number from 1", f"write for example {flag} 64"
-        )
-    return _above_zero(flag, int(text))
-
-
-def _above_zero(flag: str, number: int) -> int:
-    if number < 1:
-        raise UsageError(f"{flag} {number}: no tensor at all", f"write for example {flag} 64")
-    return number
+def _whole(flag: str, text: str) -> int:
+    if not (text.isascii() and text.isdigit() and int(text)):
+        raise UsageError(f"{flag} {text}: not a whole number from 1", f"write {flag} 64")
+    return int(text)
 
 
 def _only(flag: str, texts: Sequence[str] | None) -> int | None:
@@ -140,22 +134,12 @@ def _only(flag: str, texts: Sequence[str] | None) -> int | None:
         raise UsageError(
             f"{flag} {','.join(texts)}: one number for all shapes", f"{flag} {texts[0]}"
         )
-    return _integer(flag, texts[0]) if texts else None
+    return _whole(flag, texts[0]) if texts else None
 
 
-def _causal(words: Sequence[str]) -> list[bool]:
-    table = {"true": [True], "false": [False], "both": [True, False]}
-    found: list[bool] = []
+def _meant(flag: str, words: Sequence[str], known: Mapping[str, Sequence[Some]]) -> list[Some]:
+    """What `words` mean, each once."""
     for word in words:
-        if word.lower() not in table:
-            raise UsageError(f"--causal {word}: unknown", "write true, false or both")
-        found += table[word.lower()]
-    return list(dict.fromkeys(found))
-
-
-def _dtype(text: str) -> Dtype:
-    if text.lower() not in DTYPES:
-        raise UsageError(
-            f"--dtype {text}: not measured here", "write fp16 or bf16; both: --dtype fp16,bf16"
-        )
-    return DTYPES[text.lower()]
+        if word.lower() not in known:
+            raise UsageError(f"{flag} {word}: unknown", f"write one of {', '.join(known)}")
+    return list(dict.fromkeys(each for word in words for each in known[word.lower()]))

@@ -118,7 +118,7 @@ def own_folder(folder: Path, uid: int, most_gib: float) -> None:
     """
     if folder.exists():
         most = int(most_gib * 2**30)
-        size, files = usage.folder_size(folder, most, DISK_FILES)
+        size, files, _ = usage.counted(folder, most, DISK_FILES)
         if folder.stat().st_uid != uid or size > most or files > DISK_FILES:
             folder.rename(folder.with_name(f"{ASIDE}{secrets.token_hex(8)}"))
             for aside in folder.parent.glob(f"{ASIDE}*"):

@@ -58,8 +58,9 @@ def run_burst(
         return None
     timeout_s = min(timeout_s, state.limits.burst_s if worker.compiles_alone else timeout_s)
     timeout_s = budget.deadline_s(name, timeout_s)
+    others = [w for w in state.workers.values() if w is not worker and w.alive and not w.attached]
     try:
-        with budget.spending(name):
+        with budget.spending(name, lambda: sum(usage.burned_s(w.pids()) for w in others)):
             reply = burst(timeout_s=timeout_s)
     except JudgeFailed:
         raise

@@ -24,7 +24,7 @@ from harness.engine.correctness import check_cases
 from harness.engine.processes.judge_client import JudgeFailed
 from harness.engine.run_state import State
 from harness.engine.sustain import sustain
-from harness.engine.timing import clock_verdict, name_kernels, time_case
+from harness.engine.timing import name_kernels, time_case
 from harness.errors import HarnessError
 from harness.measure.verdict import Evidence, conclude
 from harness.schema import Case, Status
@@ -163,20 +163,21 @@ class Run(State):
         self, case: Case, commitment: str, secret: str, names: Sequence[str] | None = None
     ) -> None:
         """Turn the evidence of one case, of `names` or of everybody, into records; write them."""
-        samples = clock_verdict(self, self.roles.baseline, case).samples
-        control = self.record(self.roles.control, case)
         facts = self.facts.for_case(commitment, secret)
         if self.quiet.unlocked:
             facts = replace(facts, integrity=facts.integrity.replace("judged", "unlocked"))
         gaps = self.null_gaps_ms.get(case.name, [])
+        evidence = (self.trusted(case), gaps, self.telemetry.get(case.name, []))
+        name = self.roles.baseline
+        base = conclude(self.record(name, case), facts, (name, ()), *evidence)
+        # Beside a time that is none there is no speed-up.
+        headline = (name, base.samples if base.status is Status.PASSED else ())
         for name in self.workers if names is None else names:
             if name == self.roles.null or name in self.hidden:
                 continue
             known = self.record(name, case)
             known.log_tail = known.log_tail or self.workers[name].printed()
-            headline = (self.roles.baseline, samples)
-            readings = self.telemetry.get(case.name, [])
-            result = conclude(known, facts, headline, control.samples, gaps, readings)
+            result = conclude(known, facts, headline, *evidence)
             self.save(result)
             self.observer.verdict(result)
         if names is None:

@@ -14,7 +14,7 @@ from harness.engine.processes.judge_client import JudgeClient
 from harness.engine.processes.worker_process import WorkerProcess
 from harness.measure.stopping import FIXED, StoppingRule
 from harness.measure.telemetry import Monitor
-from harness.measure.verdict import Evidence, RunFacts
+from harness.measure.verdict import Evidence, RunFacts, Trusted
 from harness.problems import Problem
 from harness.problems.base import Probe, TensorSpec
 from harness.process.cuda.arena_layout import aligned, nbytes
@@ -90,6 +90,15 @@ class State:
         if key not in self.evidence:
             self.evidence[key] = Evidence(self.workers[name].entrant, case)
         return self.evidence[key]
+
+    def trusted(self, case: Case) -> Trusted:
+        """The samples of the control, then of every other baseline that has not failed `case`."""
+        names = [self.roles.control]
+        for name, worker in self.workers.items():
+            sound = worker.entrant.kind is Kind.BASELINE and self.record(name, case).status is None
+            if sound and name not in (self.roles.control, self.roles.null):
+                names.append(name)
+        return {name: self.record(name, case).samples for name in names}
 
     def pids(self) -> frozenset[int]:
         """The processes of this run, with all that they started."""

@@ -15,7 +15,7 @@ from collections.abc import Iterator, Set
 from harness.engine.burst import Question, Stretch, end_woken, run_burst
 from harness.engine.run_state import RING, State
 from harness.measure import stats
-from harness.measure.evenness import leap
+from harness.measure.evenness import FASTER_THAN_BURSTS_PCT, leap
 from harness.measure.plan import shuffled
 from harness.measure.telemetry import Recorder, mean_clock_mhz, mean_power
 from harness.problems.base import Probe
@@ -23,8 +23,6 @@ from harness.process.messages import BurstReport, StretchReport
 from harness.schema import Case, Kind, Status, Sustained
 
 FEWEST_CALLS, MOST_CALLS = 40, 200_000  # however long or short a call is
-#: Every output of a burst is compared; a stretch that is faster per call by more is not believed.
-FASTER_THAN_BURSTS_PCT = 3.0
 
 
 def sustain(state: State, case: Case, left: Set[str] = frozenset()) -> None:

@@ -13,7 +13,7 @@ from harness.measure import stats
 from harness.measure.plan import Block, plan_case, shuffled
 from harness.measure.stopping import level_of
 from harness.measure.two_clocks import ClockCheck, check_clocks
-from harness.measure.verdict import shared
+from harness.measure.verdict import pace_of
 from harness.problems.base import Probe
 from harness.process.messages import BurstReport
 from harness.schema import LEAST_MS, Case, Kind, Sample, Status, times_ms
@@ -147,8 +147,8 @@ def _take(state: State, name: str, case: Case, block: Block, reply: BurstReport)
 def clock_verdict(state: State, name: str, case: Case) -> ClockCheck:
     """What the two clocks say of one entrant so far: samples marked, and if it is believed."""
     samples = state.record(name, case).samples
-    control = shared(state.record(state.roles.control, case).samples, samples)
-    return check_clocks(samples, control, (), state.facts.tolerance)
+    _, paced = pace_of(state.trusted(case), samples)
+    return check_clocks(samples, paced, (), state.facts.tolerance)
 
 
 def repeat_disturbed(state: State, case: Case, names: Sequence[str]) -> int:

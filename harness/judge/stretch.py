@@ -51,7 +51,7 @@ from harness.process.cuda.arena_layout import Run, nbytes, runs, windows
 from harness.process.cuda.driver import CudaDriver, timer
 from harness.process.cuda.shared_memory import DTYPES
 from harness.process.messages import StretchReport, WorkerReply
-from harness.schema import MOST_PAUSES, Pause, Status
+from harness.schema import CLAIM_PCT, MOST_PAUSES, Pause, Status
 
 #: From one spot check to the next: every octave of pauses is as frequent as the others, so that
 #: each entrant is looked at, and held up by it, about as often.
@@ -65,8 +65,6 @@ FEWEST_CALLS = 3  # between the first check that counts and the last
 #: Of the calls, at the last check: who says early that all is over would be timed while the GPU is
 #: cold. The longest pause between two pairs is a quarter of the shortest stretch.
 REACHED = 0.6
-#: The worker counts from the first call of the last two thirds, the judge from a check behind it.
-CLAIM_PCT = 3.0
 #: Clocks only fall while a stretch lasts. Who takes longer for its first calls than for those that
 #: count may have made some of these beforehand.
 FIRST_PCT = 5.0

@@ -1,4 +1,7 @@
-"""Does a record agree with itself: figures with samples, secret with commitment? Pure."""
+"""Does a record agree with itself: figures with samples, secret with commitment? Pure.
+
+Of a row that comes from elsewhere (an artifact, a node): would a run of today have written it?
+"""
 
 from __future__ import annotations
 
@@ -7,14 +10,25 @@ import math
 from collections.abc import Mapping
 
 from harness.measure import stats
+from harness.measure.evenness import FASTER_THAN_BURSTS_PCT, leap
 from harness.measure.gpu_specs import peak_tflops, tensor_tflops
 from harness.measure.stopping import level_of
 from harness.measure.two_clocks import GPU_TOLERANCE, check_clocks
-from harness.measure.verdict import clock_mhz, drift_pct, shared
+from harness.measure.verdict import (
+    MIN_BLOCKS,
+    UNEXAMINED,
+    clock_mhz,
+    drift_pct,
+    pace_of,
+    unstable_because,
+)
 from harness.problems import get_problem
-from harness.schema import Result, Speedup, Status, times_ms
+from harness.schema import CLAIM_PCT, Entrant, Kind, Result, Speedup, Status, Suite, times_ms
 
 ROUNDING = 1e-9  # figures in a record are written in full
+#: Of the blocks that a suite asks for: left out when late or at Ctrl-C, run again when disturbed.
+FEWEST_BLOCKS, MOST_BLOCKS = 0.5, 1.5
+READS_PCT = 0.5  # of a stretch, that its last spot checks are away from its end
 
 
 def audit(result: Result, base: Result | None) -> list[str]:
@@ -64,22 +78,97 @@ def overstated(result: Result) -> list[str]:
         return ["its error is not below the contract"]
     if min(error.max_diff, error.rel_l2, error.worst_row) < 0:
         return ["its error is not below the contract: it is negative"]
-    fits = {"exact": limits.exact(error), "approximate": True}
-    if not fits.get(result.numerics_class, False):
-        return ["its error is too large for its class, or it has none"]
+    if result.numerics_class != ("exact" if limits.exact(error) else "approximate"):
+        return ["its class is not that of its error"]
     return [] if result.max_diff == error.max_diff else ["its max_diff is not its error's"]
 
 
-def short_of_the_clock(result: Result, base: Result | None) -> list[str]:
-    """What does not follow from the samples of a GPU's row and of its baseline, clocks included."""
-    machine, passed = result.machine, {result.status, base.status if base else None}
-    if base is None or passed != {Status.PASSED} or not machine.has_gpu:
+def unlike_a_run(
+    result: Result, base: Result | None, suite: Suite, entrant: Entrant,
+    rows: Mapping[str, Result] | None = None, cut: bool = False,
+) -> list[str]:  # fmt: skip
+    """Why no run of `suite` writes this row of `entrant`; base: its baseline's row on that case.
+
+    `cut`: by Ctrl-C, before the secret was told; a few blocks are kept then.
+    `rows`: of the same case and run, by entry; among them who its own gaps are held against.
+    """
+    passed, hidden = result.status is Status.PASSED, result.case.hidden
+    planned = max(5, suite.blocks // 2) if hidden else suite.blocks
+    fewest = MIN_BLOCKS if cut else math.ceil(FEWEST_BLOCKS * planned)
+    most = int(MOST_BLOCKS * suite.blocks)
+    told = {(r.status, r.run, r.date) for r in (result, base or result)}
+    checks = {
+        "lse was judged, says who was not asked for it, or the other way round": (
+            result.lse is (passed and not hidden and entrant.manifest.claims.lse)
+        ),
+        "a sample does not hold one time per call": all(
+            len(s.calls_ms) == result.case.burst for s in result.samples
+        ),
+        "a block occurs twice": len({s.block for s in result.samples}) == len(result.samples),
+        "its max_diff is not its error's": str(result.max_diff)
+        == str(result.error.max_diff if result.error else None),
+        f"fewer than {fewest} blocks": not passed or result.blocks >= fewest,
+        "a reason, and it passed": not passed or result.reason in {"", UNEXAMINED},
+        f"more than {most} blocks": len(result.samples) <= most,
+        "its secret was never told": not passed or cut or bool(result.secret),
+        "its slack tells no pace": not (result.slack and result.machine.has_gpu)
+        or bool(result.slack.pace),
+        "a speed-up over a baseline that did not pass, or of another run": (
+            result.speedup is None or (base is not None and len(told) == 1)
+        ),
+    }
+    faults = [why for why, fine in checks.items() if not fine]
+    faults += audit(result, base) + overstated(result)
+    faults += short_of_the_clock(result, base, rows)
+    return faults + of_stretch(result)
+
+
+def of_stretch(result: Result) -> list[str]:
+    """Why its lasting time is none: what judge/stretch.py and engine/sustain.py ask of one."""
+    told = result.sustained
+    if told is None or not (told.latency_ms and told.claimed_ms) or not result.machine.has_gpu:
         return []
-    found = check_clocks(result.samples, shared(base.samples, result.samples), (), GPU_TOLERANCE)
+    burst_ms = stats.median([sample.latency_ms for sample in result.samples] or [math.inf])
+    calls, spent_ms = (sum(pause[i] for pause in told.pauses) for i in (1, 0))
+    least = 1 - (CLAIM_PCT + READS_PCT) / 100 - 1 / max(1, told.calls)
+    checks = {
+        "faster than its bursts": told.latency_ms >= burst_ms * (1 - FASTER_THAN_BURSTS_PCT / 100),
+        "longer outside than claimed inside": told.claimed_ms >= told.latency_ms * least,
+        "counts by leaps": leap(told.pauses) is None,
+        "its pauses are not its calls": calls == told.calls and told.checked > 0,
+        "its pauses are not its time": abs(spent_ms - calls * told.latency_ms)
+        <= READS_PCT / 100 * spent_ms,
+    }
+    faults = [f"its stretch: {why}" for why, fine in checks.items() if not fine]
+    joules = told.power_w and told.power_w * told.latency_ms / 1e3
+    return faults + _differ("sustained.joules_per_call", told.joules_per_call, joules)
+
+
+def short_of_the_clock(
+    result: Result, base: Result | None, rows: Mapping[str, Result] | None = None
+) -> list[str]:
+    """What a GPU's row tells that its chip, its samples and its baseline's do not."""
+    machine = result.machine
+    if result.status is not Status.PASSED or not machine.has_gpu:
+        return []
     peak, clock = peak_tflops(machine), clock_mhz(result.samples)
     at_clock = tensor_tflops(machine, clock)
-    unmarked = [sample.model_copy(update={"late": False}) for sample in base.samples]
     tflops, stretch = result.tflops or 0.0, result.sustained
+    most = max(tflops, (stretch and stretch.tflops) or 0.0)
+    faults = ["faster than the chip"] if most > (peak or math.inf) else []
+    faults += _differ("peak_pct", result.peak_pct, 100 * tflops / peak if peak else None)
+    faults += _differ("clock_mhz", result.clock_mhz, clock)
+    faults += _differ("clock_pct", result.clock_pct, 100 * tflops / at_clock if at_clock else None)
+    if base is None or base.status is not Status.PASSED:
+        return faults
+    told, trusted = result.slack.pace if result.slack else "", {base.entry: base.samples}
+    for name, row in (rows or {}).items() if told else ():  # of an earlier rule: the baseline's
+        if row.kind is Kind.BASELINE and row.status is Status.PASSED:
+            trusted.setdefault(name, row.samples)
+    pace, paced = pace_of(trusted, result.samples)
+    found = check_clocks(result.samples, paced, (), GPU_TOLERANCE)
+    unmarked = [sample.model_copy(update={"late": False}) for sample in base.samples]
+    shaky = unstable_because(machine, unmarked, result.telemetry)
     least_pct = found.slack.mean_pct - 0.01 if found.slack else 0.0  # records of an earlier rule
     checks = {
         "its times were not held against the judge's clock": result.slack is not None,
@@ -89,14 +178,11 @@ def short_of_the_clock(result: Result, base: Result | None) -> list[str]:
         "the samples called late are not those that the two clocks call late": (
             found.samples == result.samples
         ),
+        f"held against the gaps of {told}, where {pace} was faster": told in {"", pace},
         found.refusal: not found.refusal,
-        "faster than the chip": max(tflops, (stretch and stretch.tflops) or 0.0)
-        <= (peak or math.inf),
+        shaky: not shaky,
     }
-    faults = [why for why, fine in checks.items() if not fine]
-    faults += _differ("peak_pct", result.peak_pct, 100 * tflops / peak if peak else None)
-    faults += _differ("clock_mhz", result.clock_mhz, clock)
-    faults += _differ("clock_pct", result.clock_pct, 100 * tflops / at_clock if at_clock else None)
+    faults += [why for why, fine in checks.items() if not fine]
     return faults + _differ("drift_pct", result.drift_pct, drift_pct(unmarked))
 
 

@@ -17,6 +17,8 @@ from harness.schema import Pause
 #: A call may end before a check or behind it, and a check costs the calls beside it some 0.5 ms. Of
 #: 337 pauses of six kernels on H200s none was off by over 1.6 ms beyond 1 %, a call included.
 SWITCH_MS, PACE_PCT = 1.5, 1.0
+#: Every output of a burst is compared; a stretch that is faster per call by more is not believed.
+FASTER_THAN_BURSTS_PCT = 3.0
 #: Where the clock is not known: in nine stretches of 1.5 s on one H200 no pause was 13 % off.
 CLOCK_PCT = 13.0
 

@@ -1,17 +1,11 @@
 """When to stop measuring whom, soundly. Pure: knows the statistics and nobody else.
 
-Who looks at his samples again and again and stops when they please him is wrong more often than his
-intervals say: with 95 % intervals looked at after every block from 20 to 537, two equal kernels are
-called different in two runs of five (tests/measure/test_stopping.py). So a run that may stop early
-
-- looks at a few numbers of blocks that are fixed before it starts (`StoppingRule.looks`), and
-- shares the error it allows itself among these looks: each uses intervals of level
-  1 - 0.05 / looks. Whatever the data do, and however the looks depend on each other, one of a
-  pair's intervals misses the truth in at most 5 % of the runs (Bonferroni's inequality; the idea of
-  spending one error over looks: K. Lan, D. DeMets, "Discrete sequential boundaries for clinical
-  trials", Biometrika 70, 1983; Bonferroni's share of it: G. Wassmer, W. Brannath, "Group Sequential
-  and Confirmatory Adaptive Designs in Clinical Trials", 2016). All that is told of such a run, its
-  speed-ups and its ties, uses the same level.
+A run that may stop early looks at a few numbers of blocks that are fixed before it starts
+(`StoppingRule.looks`) and shares the error it allows itself among these looks: each uses intervals
+of level 1 - 0.05 / looks. Whatever the data do, one of a pair's intervals misses the truth in at
+most 5 % of the runs (Bonferroni's inequality; K. Lan, D. DeMets, Biometrika 70, 1983). All that is
+told of such a run, its speed-ups and its ties, uses the same level. Why, and how often it errs:
+docs/how-timing-works.md, tests/measure/test_stopping.py.
 
 The race drops candidates as successive elimination does (E. Even-Dar, S. Mannor, Y. Mansour,
 "Action Elimination and Stopping Conditions for the Multi-Armed Bandit and Reinforcement Learning

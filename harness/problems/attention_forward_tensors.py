@@ -23,6 +23,7 @@ from harness.process.cuda.shared_memory import DTYPES
 from harness.schema import Case
 
 CHUNK_ELEMENTS = 1 << 27  # float64 scores held at once: 1 GiB
+LAUNCH_ELEMENTS = 1 << 22  # fewer scores take no less time than these: one launch
 SAMPLED_ROWS = 4096  # of one call, over all heads
 
 #: Not cuDNN, SDPA's own first choice on Hopper: it builds a plan for every new shape, and a check
@@ -228,18 +229,10 @@ def exact_lse(inputs: Sequence[torch.Tensor], kwargs: Kwargs) -> torch.Tensor:
 def _exact(one: tuple[torch.Tensor, ...], kwargs: Kwargs) -> torch.Tensor:
     """O of one sequence, or of a batch of equal ones."""
     q, k, v = (tensor.flatten(0, 1) for tensor in one)  # [B·H, S, D], k and v [B·KV, S_k, D]
-    scale = number_of_scale(kwargs, q.shape[-1])
-    out = torch.empty(q.shape, dtype=torch.float32, device=q.device)
-    heads, seqlen_k = q.shape[0], k.shape[1]
-    read = shared_head(heads, k)
-    rows = max(1, min(1024, CHUNK_ELEMENTS // seqlen_k))
-    at_once = max(
-        1, CHUNK_ELEMENTS // (rows * seqlen_k)
-    )  # many heads a launch: short ones are launch-bound
-    for first in range(0, heads, at_once):
-        some = slice(first, min(first + at_once, heads))
-        mine = q[some], k[read[some]], v[read[some]]
-        _exact_heads(*mine, bool(kwargs["causal"]), scale, rows, out[some])
+    every = torch.arange(q.shape[1], device=q.device).expand(q.shape[0], -1)
+    rows = max(1, min(1024, CHUNK_ELEMENTS // k.shape[1]))
+    # many heads a launch: short ones are launch-bound
+    out = _exact_at(q, k, v, kwargs, every, max(1, CHUNK_ELEMENTS // (rows * k.shape[1])))
     return out.view(one[0].shape)
 
 
@@ -277,16 +270,25 @@ def _exact_rows(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """About `wanted` rows of one sequence: their numbers [H, R], and O there [H, R, D]."""
     q, k, v = (tensor.flatten(0, 1) for tensor in one)  # [H, S, D], all heads of the batch
-    heads, seqlen, headdim = q.shape
-    scale, read = number_of_scale(kwargs, headdim), shared_head(heads, k)
-    rows = draw_rows(heads, seqlen, generator, wanted)  # [H, R], rising in each head
-    out = torch.empty(*rows.shape, headdim, dtype=torch.float32, device=q.device)
-    at_once = max(1, CHUNK_ELEMENTS // (2 * k.shape[1] * headdim))
-    for first in range(0, heads, at_once):
-        some = slice(first, first + at_once)
-        mine = q[some], k[read[some]], v[read[some]]
-        _exact_some(*mine, bool(kwargs["causal"]), scale, rows[some], out[some])
-    return rows, out
+    rows = draw_rows(q.shape[0], q.shape[1], generator, wanted)  # [H, R], rising in each head
+    at_once = max(1, CHUNK_ELEMENTS // (2 * k.shape[1] * q.shape[2]))
+    return rows, _exact_at(q, k, v, kwargs, rows, at_once)
+
+
+def _exact_at(
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    kwargs: Kwargs,
+    rows: torch.Tensor,
+    at_once: int,
+) -> torch.Tensor:
+    """O [H, R, D] at rows [H, R] of q [H, S, D], `at_once` heads at a time."""
+    read, heads = shared_head(q.shape[0], k), range(0, q.shape[0], at_once)
+    each = (slice(first, first + at_once) for first in heads)
+    return torch.cat(
+        [_exact_some(q[some], k[read[some]], v[read[some]], kwargs, rows[some]) for some in each]
+    )
 
 
 def draw_rows(
@@ -302,54 +304,29 @@ def draw_rows(
 
 
 def _exact_some(
-    q: torch.Tensor,
-    k: torch.Tensor,
-    v: torch.Tensor,
-    causal: bool,
-    scale: float,
-    rows: torch.Tensor,
-    out: torch.Tensor,
-) -> None:
-    """Some heads q [H, S, D], k, v [H, S_k, D], rows [H, R] → out [H, R, D].
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, kwargs: Kwargs, rows: torch.Tensor
+) -> torch.Tensor:
+    """Some heads q [H, S, D], k, v [H, S_k, D], rows [H, R] → O there [H, R, D].
 
-    No later key than needed is read.
+    Row r of a head lies in [r * S // R, (r + 1) * S // R): no later key than needed is read, and
+    only keys that not all rows of the chunk may see are masked.
     """
     (heads, seqlen, headdim), seqlen_k = q.shape, k.shape[1]
     count, ahead = rows.shape[1], seqlen_k - seqlen  # query i sees keys 0 to i + ahead
     k64, v64 = k.double(), v.double()
-    q64 = q.gather(1, rows[..., None].expand(-1, -1, headdim)).double() * scale
+    q64 = q.gather(1, rows[..., None].expand(-1, -1, headdim)).double()
+    q64 *= number_of_scale(kwargs, headdim)
+    out = torch.empty(q64.shape, dtype=torch.float32, device=q.device)
     keys_at = torch.arange(seqlen_k, device=q.device)
-    step = max(1, min(max(32, count // 8), CHUNK_ELEMENTS // (heads * seqlen_k)))
+    few, most = (each // (heads * seqlen_k) for each in (LAUNCH_ELEMENTS, CHUNK_ELEMENTS))
+    step = max(1, min(max(32, count // 8, few), most))
     for first in range(0, count, step):
         last = min(first + step, count)
-        keys = last * seqlen // count + ahead if causal else seqlen_k
+        keys = last * seqlen // count + ahead if kwargs["causal"] else seqlen_k
         scores = q64[:, first:last] @ k64[:, :keys].mT  # [H, step, keys]
-        if causal:
-            scores.masked_fill_(keys_at[:keys] > rows[:, first:last, None] + ahead, -math.inf)
+        if kwargs["causal"]:
+            seen = max(0, first * seqlen // count + ahead + 1)  # by every row of the chunk
+            later = keys_at[seen:keys] > rows[:, first:last, None] + ahead
+            scores[..., seen:].masked_fill_(later, -math.inf)
         out[:, first:last] = (torch.softmax(scores, dim=-1) @ v64[:, :keys]).float()
-
-
-def _exact_heads(
-    q: torch.Tensor,
-    k: torch.Tensor,
-    v: torch.Tensor,
-    causal: bool,
-    scale: float,
-    rows: int,
-    out: torch.Tensor,
-) -> None:
-    """Some heads, q [H, S, D], k, v [H, S_k, D] → out [H, S, D].
-
-    Causal rows read no key beyond their chunk's.
-    """
-    q64, k64, v64 = q.double() * scale, k.double(), v.double()
-    seqlen, seqlen_k = q.shape[1], k.shape[1]
-    ahead = seqlen_k - seqlen
-    for first in range(0, seqlen, rows):
-        last = min(first + rows, seqlen)
-        keys = last + ahead if causal else seqlen_k
-        scores = q64[:, first:last] @ k64[:, :keys].mT  # [H, rows, keys]
-        if causal:
-            mask = torch.ones(last - first, last - first, dtype=torch.bool, device=q.device).triu(1)
-            scores[..., first + ahead : last + ahead].masked_fill_(mask, -math.inf)
-        out[:, first:last] = (torch.softmax(scores, dim=-1) @ v64[:, :keys]).float()
+    return out

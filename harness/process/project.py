@@ -1,6 +1,6 @@
 """Where is what: what comes along with the harness, and what is the user's own.
 
-    HOME     holds harness/ and beside it baselines/, configs/ and submissions/:
+    HOME     holds harness/, beside it baselines/, configs/, exported/ and submissions/:
              a checkout, or site-packages/attnboard where a wheel is installed
     root()   the user's folder, marked by the file `.attnboard`: submissions/, configs/, results/,
              leaderboard.md. In a checkout it is the checkout, unless another one is meant

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from harness.schema.common import (
     BLAMELESS,
+    CLAIM_PCT,
     CONFESSIONS,
     LEAST_MS,
     MOST_BLOCKS,

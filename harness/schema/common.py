@@ -23,6 +23,9 @@ Limit = Annotated[float, Field(gt=0, le=1e6)]  # seconds or GiB; an infinite one
 MOST_BLOCKS = 10_000
 MOST_CALLS = 64  # of a burst
 MOST_PAUSES = 120  # between the spot checks of a stretch
+#: Of a stretch the worker counts from the first call of the last two thirds, the judge from a check
+#: behind it: by so much may their times of a call differ.
+CLAIM_PCT = 3.0
 #: Also a path below a folder: no part of it leads upwards.
 NAME_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9_.-]*(/[A-Za-z0-9_][A-Za-z0-9_.-]*)*$"
 MOST_NAME = 80

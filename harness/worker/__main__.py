@@ -277,11 +277,11 @@ def wait_for_cubins(sock: socket.socket, device: str, turn: float) -> None:
 
     It does so once the builder is done (harness/engine/session.py), so nothing is compiled twice.
     """
-    from harness.worker.cuda import source
+    from harness.worker.cuda import launch
 
     if device == "cuda":
         open_context(sock, turn)
-        source.get_ready()
+        launch.get_ready()
     select.select([sock], [], [])
 
 

@@ -55,11 +55,11 @@ def load_function(folder: Path, manifest: Manifest, function: str) -> Callable[.
 
 
 def _load_cuda_source(folder: Path, manifest: Manifest) -> Callable[..., Any]:
-    from harness.worker.cuda import source as cuda_source
+    from harness.worker.cuda import launch
 
     cache = Path(os.environ["ATTNBOARD_CACHE"])
     try:
-        return cuda_source.load(folder, manifest.entry, manifest.launch or {}, cache)
+        return launch.load(folder, manifest.entry, manifest.launch or {}, cache)
     except Exception as cause:
         raise LoadError(classify(cause, importing=True), describe(cause, folder)) from None
 

@@ -68,7 +68,7 @@ XFORMERS_BIAS = {
     "xformers/ops/fmha/__init__.py": "",
     "xformers/ops/fmha/attn_bias.py": "class LowerTriangularFromBottomRightMask: pass",
 }
-# Packed sequences of equal length, one head each, the mask bottom-right; counts its plans.
+# Packed sequences of equal length, the mask bottom-right; counts its plans.
 FLASHINFER = """
     import torch.nn.functional as F
     from torch.nn.attention.bias import causal_lower_right
@@ -82,18 +82,20 @@ FLASHINFER = """
 
         def plan(self, q_ends, kv_ends, num_qo_heads, num_kv_heads, head_dim_qk, causal, sm_scale,
                  q_data_type):
-            assert (num_qo_heads, num_kv_heads) == (1, 1)
+            self.heads = num_qo_heads, num_kv_heads
             self.sequences, self.causal, self.scale = len(q_ends) - 1, causal, sm_scale
             PLANS.append(tuple(q_ends.tolist()))
 
-        def run(self, q, k, v):
-            q, k, v = (x.view(self.sequences, 1, -1, x.shape[-1]) for x in (q, k, v))
+        def run(self, q, k, v, out=None):
+            assert (q.shape[1], k.shape[1]) == self.heads
+            q, k, v = (x.unflatten(0, (self.sequences, -1)).transpose(1, 2) for x in (q, k, v))
             uneven = self.causal and q.shape[2] != k.shape[2]
             mask = causal_lower_right(q.shape[2], k.shape[2]) if uneven else None
-            out = F.scaled_dot_product_attention(
-                q, k, v, attn_mask=mask, is_causal=self.causal and not uneven, scale=self.scale
-            )
-            return out.view(-1, 1, out.shape[-1])
+            found = F.scaled_dot_product_attention(
+                q, k, v, attn_mask=mask, is_causal=self.causal and not uneven, scale=self.scale,
+                enable_gqa=q.shape[1] != k.shape[1],
+            ).transpose(1, 2).flatten(0, 1)
+            return found if out is None else out.copy_(found)
 """
 
 
@@ -259,6 +261,23 @@ def test_more_keys_than_queries_reach_it(load, folder, causal, monkeypatch):
     module = load(folder, files=next(lib for lib in LIBRARIES if lib.folder == folder).good)
     monkeypatch.setattr(module, "_check_gpu", lambda device: None)
     check_axes(module.custom_attention_forward, AXES["more keys"], causal)
+
+
+@pytest.mark.parametrize("causal", [True, False])
+def test_flashinfer_shares_heads_by_views_and_a_launch_for_each_of_the_batch(
+    load, causal, monkeypatch
+):
+    library = next(lib for lib in LIBRARIES if lib.folder.endswith("flashinfer"))
+    module = load(library.folder, files=library.good)
+    monkeypatch.setattr(module, "_check_gpu", lambda device: None)
+    check_axes(module.custom_attention_forward, AXES["shared heads"], causal)
+    assert module.flashinfer.PLANS == [(0, 24)]
+    wrapper = module.flashinfer.BatchPrefillWithRaggedKVCacheWrapper
+    starts = []
+    monkeypatch.setattr(wrapper, "run", lambda _, *x, out: starts.append([y.data_ptr() for y in x]))
+    q, k, v = (torch.randn(2, heads, 8, 16) for heads in (4, 2, 2))
+    module.custom_attention_forward(q, k, v)
+    assert starts == [[x[batch].data_ptr() for x in (q, k, v)] for batch in range(2)]
 
 
 def test_flex_attention_s_mask_is_bottom_right(load):

@@ -64,6 +64,39 @@ def test_a_figure_that_no_board_ranks_is_quoted_with_a_mark() -> None:
     assert "1.250? × the best of" in best(board)
 
 
+def test_a_ratio_of_what_no_board_ranks_has_the_mark_too() -> None:
+    board = leaderboard(
+        each.model_copy(update={"integrity": "judged/0"}) if each.entry == "fast" else each
+        for each in results()
+    )
+    told = filled("fast against slow", board=board)
+    assert "| 1.875? [1.874, 1.876] |" in told
+    assert told.strip().endswith("| 1.875? |")
+
+
+def test_a_second_gpu_with_a_fuller_board_of_one_suite_stops_nobody() -> None:
+    """The suite is asked for, and only the first GPU ran it."""
+    other = {"gpu": "A GPU", "suite": "other", "suite_sha256": "0" * 64}
+    more = [each.model_copy(update=other) for each in results()]
+    more += [each.model_copy(update=other | {"entry": f"{each.entry}_2"}) for each in results()]
+    board = leaderboard([*results(), *more])
+    assert board.main is not None
+    assert board.main.gpu == "A GPU"
+    assert filled("fast", board=board) == "520.6 / 701.2 / 780.9"
+
+
+def test_documents_quote_the_gpu_that_the_project_names(tmp_path: Path) -> None:
+    """A card whose name sorts first, with as many rows, changes no page."""
+    more = [each.model_copy(update={"gpu": "A GPU", "tflops": 1.0}) for each in results()]
+    board = leaderboard([*results(), *more])
+    (tmp_path / "README.md").write_text("<!-- board fa3: fast -->?<!-- end -->")
+    for named, told in (("", "1.0 / 1.0 / 1.0"), ("gpu: NVIDIA H200\n", "520.6 / 701.2 / 780.9")):
+        (tmp_path / ".attnboard").write_text(f"# a project\n{named}")
+        files, wrong = quoted.documents(tmp_path, board)
+        assert not wrong
+        assert told in files[tmp_path / "README.md"]
+
+
 @pytest.mark.parametrize(
     "held",
     [
@@ -198,7 +231,7 @@ def test_of_two_libraries_the_faster_counts_and_one_of_another_run_does_not() ->
 
 def test_a_shape_that_is_not_measured_and_a_row_that_nobody_held_are_told() -> None:
     part = [each for each in results() if each.config != "hdim256_seq16k"]
-    assert "not behind in 2 of 2 measured of 3" in best(leaderboard(part))
+    assert best(leaderboard(part)).endswith("2 of 2 measured of 3 (not `hdim256_seq16k`)\n")
     loose = leaderboard(
         each.model_copy(update={"integrity": "unlocked/2"}) if each.entry == "fast" else each
         for each in results()

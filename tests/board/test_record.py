@@ -21,7 +21,7 @@ from harness.board.record import newest
 from harness.board.render import markdown
 from harness.board.store import Store
 from harness.errors import EXIT_STORAGE, StorageError
-from harness.schema import Error, Kind, Result, Status, Telemetry
+from harness.schema import Error, Kind, Result, Slack, Status, Telemetry
 from harness.schema.mismatch import Mismatch
 from tests.board.factory import CPU, mismatch, result, run_of, stretch
 
@@ -254,6 +254,24 @@ def test_what_no_board_shows_stands_in_no_history(tmp_path: Path) -> None:
     changes = {"kind": "evil", "run": "r2", "samples": "none"}
     (tmp_path / "x.jsonl").write_text(forged(result(), **changes))
     assert not history(record.heads(tmp_path)[0])
+
+
+@pytest.mark.parametrize(
+    ("held", "doubtful"),
+    [
+        ({}, False),
+        ({"slack": Slack(burst_pct=9, mean_pct=1)}, False),
+        ({"slack": Slack(burst_pct=9, mean_pct=8)}, True),
+        ({"integrity": "judged/0"}, True),
+        ({"integrity": "unlocked/2"}, True),
+    ],
+)
+def test_the_history_marks_what_no_board_ranks(
+    held: dict[str, object], doubtful: bool, tmp_path: Path
+) -> None:
+    write_all(tmp_path, [each.model_copy(update=held) for each in run_of({"mine": 0.9})])
+    points = history(record.heads(tmp_path)[0])
+    assert {point.doubtful for point in points if point.entry == "mine"} == {doubtful}
 
 
 def test_a_run_that_was_merged_twice_counts_once(tmp_path: Path) -> None:

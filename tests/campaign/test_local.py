@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import hashlib
 import json
 import sys
 
@@ -147,7 +149,8 @@ def test_a_row_that_says_what_was_not_asked_is_not_taken(changes: dict[str, obje
 def timed(row: Result, times_ms: dict[int, float], base_ms: dict[int, float]) -> Result:
     """`row` as one that passed with these times, its figures those of its samples."""
     samples = tuple(
-        Sample(block=block, calls_ms=(ms,), t2_ms=ms + 1) for block, ms in times_ms.items()
+        Sample(block=block, calls_ms=(ms,) * row.case.burst, t2_ms=ms * row.case.burst + 1)
+        for block, ms in times_ms.items()
     )
     of, over = stats.summary(list(times_ms.values())), stats.speedup(base_ms, times_ms)
     assert over
@@ -165,6 +168,8 @@ def timed(row: Result, times_ms: dict[int, float], base_ms: dict[int, float]) ->
         "tflops": AttentionForward().flops(row.case) / of.median / 1e9,
         "error": {"max_diff": 1e-3, "rel_l2": 1e-4, "worst_row": 1e-4, "finite": True},
         "speedup": speedup_of("base", over),
+        "secret": "00",
+        "secret_commitment": hashlib.sha256(bytes(1)).hexdigest(),
     }
     return Result(**told)
 
@@ -188,15 +193,7 @@ def timed(row: Result, times_ms: dict[int, float], base_ms: dict[int, float]) ->
 )
 def test_a_row_that_contradicts_itself_is_not_taken(changes: dict[str, object]) -> None:
     (unit,) = units(["n0"])
-    described = json.loads(to_text(unit))
-    lines = [
-        null_unit.row(described, entrant, "one", "UNSUPPORTED") for entrant in described["entrants"]
-    ]
-    base_ms = {block: 10 + 0.01 * block for block in range(8)}
-    mine, base = (
-        timed(record.parse(line.encode()), {b: ms / n for b, ms in base_ms.items()}, base_ms)
-        for n, line in zip((2, 1), lines, strict=True)
-    )
+    mine, base = rows_of(unit)
     taken: list[Result] = []
     account = PendingResults(unit, taken.append)
     account.machine = Machine()
@@ -211,7 +208,109 @@ def test_a_row_that_contradicts_itself_is_not_taken(changes: dict[str, object]) 
     assert len(taken) == 2
 
 
-H200 = Machine(gpu="NVIDIA H200", sms=132, memory_gib=139)
+def rows_of(unit: Unit, count: int = 12) -> tuple[Result, Result]:
+    """Rows of case `one` that passed: n0's, twice as fast, and its baseline's."""
+    described = json.loads(to_text(unit))
+    lines = [null_unit.row(described, each, "one", "UNSUPPORTED") for each in described["entrants"]]
+    base_ms = {block: 10 + 0.01 * block for block in range(count)}
+    mine, base = (
+        timed(record.parse(line.encode()), {b: ms / n for b, ms in base_ms.items()}, base_ms)
+        for n, line in zip((2, 1), lines, strict=True)
+    )
+    return mine, base
+
+
+def ended(row: Result, status: Status) -> Result:
+    """`row` as one that ended so."""
+    figures = ("latency_ms", "p10_ms", "p90_ms", "tflops", "speedup")
+    return row.model_copy(update={**dict.fromkeys(figures), "status": status, "correct": 0})
+
+
+def test_beside_a_baseline_that_did_not_pass_a_ratio_is_not_taken() -> None:
+    (unit,) = units(["n0"])
+    mine, base = rows_of(unit)
+    account = PendingResults(unit, print)
+    account.machine = Machine()
+    account.take(ended(base, Status.UNSTABLE))
+    with pytest.raises(ValueError, match="a speed-up over a baseline that did not pass"):
+        account.take(mine)
+
+
+@pytest.mark.parametrize("beside", [None, Status.HARNESS_ERROR, Status.INTERRUPTED])
+def test_what_is_written_when_nobody_tries_again_has_met_the_audit(beside: Status | None) -> None:
+    (unit,) = units(["n0"])
+    mine, base = rows_of(unit)
+    taken: list[Result] = []
+    account = PendingResults(unit, taken.append)
+    account.machine = Machine()
+    account.take(mine)
+    if beside:
+        account.take(ended(base, beside))
+    account.settle(Status.INTERRUPTED, "the campaign was stopped")
+    found = {row.entry: row for row in taken if row.config == "one"}
+    assert found["n0"].status is Status.HARNESS_ERROR
+    assert "over a baseline that did not pass" in found["n0"].reason
+    assert found["base"].status is (beside or Status.INTERRUPTED)
+
+
+@pytest.mark.parametrize(("cut", "count", "kept"), [(True, 5, 2), (True, 4, 0), (False, 5, 0)])
+def test_what_a_stop_cuts_short_keeps_its_figure_from_five_blocks_on(
+    cut: bool, count: int, kept: int
+) -> None:
+    (unit,) = units(["n0"])
+    taken: list[Result] = []
+    account = PendingResults(unit, taken.append)
+    account.machine, account.cut = Machine(), cut
+    untold = {"secret": "", "secret_commitment": "ab"}
+    with contextlib.suppress(ValueError):
+        for row in rows_of(unit, count):
+            account.take(row.model_copy(update=untold))
+    assert len(taken) == kept
+
+
+def test_who_breaks_a_run_costs_its_baseline_no_row() -> None:
+    """The others begin again without it, as another run."""
+    (unit,) = units(["n0"])
+    mine, base = rows_of(unit)
+    taken: list[Result] = []
+    account = PendingResults(unit, taken.append)
+    account.machine = Machine()
+    account.take(ended(mine, Status.BROKE_THE_RUN))
+    account.take(base.model_copy(update={"run": "begun again"}))
+    assert len(taken) == 2
+
+
+def test_rows_of_one_unit_are_of_a_run_that_nobody_else_has_told() -> None:
+    (unit,) = units(["n0"])
+    mine, base = rows_of(unit)
+    taken: list[Result] = []
+    runs = {"of another"}
+    account = PendingResults(unit, taken.append, runs)
+    account.machine = Machine()
+    account.take(base)
+    for changes in ({"run": "of another"}, {"date": mine.date[:10]}):
+        with pytest.raises(ValueError, match="is another's, or one more"):
+            account.take(mine.model_copy(update=changes))
+    with pytest.raises(ValueError, match="over a baseline that did not pass, or of another run"):
+        account.take(mine.model_copy(update={"run": "new"}))
+    with pytest.raises(ValueError, match="is another's, or one more"):
+        account.take(mine.model_copy(update={"run": "newer"}))
+    account.take(base)
+    account.take(mine)
+    assert len(taken) == 2
+    assert runs == {"of another", mine.run, "new"}
+    again = PendingResults(unit, taken.append, runs)
+    again.machine = Machine()
+    with pytest.raises(ValueError, match="another's"):
+        again.take(base)
+
+
+H200 = Machine(gpu="NVIDIA H200", sms=132, capability="9.0", memory_gib=139)
+
+
+def named(gpu: str) -> Machine:
+    """An H200 under another name."""
+    return H200.model_copy(update={"gpu": gpu})
 
 
 def test_a_unit_says_once_on_which_machine_it_runs() -> None:
@@ -231,6 +330,7 @@ def test_a_unit_runs_on_what_was_asked_for() -> None:
         (unit, H200, "asked for no GPU, this is NVIDIA H200"),
         (on_gpu, Machine(), "asked for a GPU, NVML finds none"),
         (on_gpu.model_copy(update={"sku": "nvidia-b200"}), H200, "asked for nvidia-b200, this is"),
+        (on_gpu, named("NVIDIA H200 2"), "NVIDIA H200 2: NVML says NVIDIA H200, or "),
     ):
         account = PendingResults(asked, print)
         assert account.meet(machine).startswith(said)

@@ -29,14 +29,25 @@ from harness.measure.gpu_specs import part_of
 from harness.problems import get_problem
 from harness.problems.shapes import hidden_cases
 from harness.process.project import MARK
-from harness.schema import Energy, Kind, Result, Sample, Slack, Speedup, Status, Stopping, Suite
+from harness.schema import (
+    Energy,
+    Kind,
+    Result,
+    Sample,
+    Slack,
+    Speedup,
+    Status,
+    Stopping,
+    Suite,
+    Telemetry,
+)
 from tests.board.factory import H200, run_of, stretch
 
 ROOT = Path(__file__).resolve().parents[2]
 SCRIPTS = ROOT / ".github" / "scripts"
 SECRET, HIDDEN_SECRET, SPENT = "5a" * 32, "3c" * 32, "77" * 32
 PEAK_TFLOPS = part_of(H200).peak_tflops
-OWNER = "octo-cat"
+OWNER, BASE = "octo-cat", Kind.BASELINE
 MANIFEST = f"name: mine\nlanguage: triton\nowners: [{OWNER}]\n"
 
 
@@ -125,12 +136,25 @@ def origin(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def hub(origin: Path, tmp_path: Path) -> Hub:
     """A fresh copy of the same hub."""
+    return copied(origin, tmp_path / "hub")
+
+
+def copied(origin: Path, folder: Path) -> Hub:
+    """The hub below `origin` once more, in `folder`."""
     made = Hub.__new__(Hub)
-    shutil.copytree(origin, tmp_path / "hub", symlinks=True)
-    made.folder, made.pulls = tmp_path / "hub", 0
+    shutil.copytree(origin, folder, symlinks=True)
+    made.folder, made.pulls = folder, 0
     made.origin, made.trusted = made.folder / "origin.git", made.folder / "trusted"
     git(made.trusted, "remote", "set-url", "origin", str(made.origin))
     return made
+
+
+@pytest.fixture(scope="module")
+def honest(origin: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Hub, list[Result]]:
+    """A hub with a record of `mine`, and what an honest run brings; whoever is refused leaves it so."""
+    hub = copied(origin, tmp_path_factory.mktemp("honest") / "hub")
+    history_of(hub, 1.0)
+    return hub, consistent(measured(hub, 0.9, run="r1", date="2026-11-21T00:00:00Z"))
 
 
 def faster(work: Path) -> None:
@@ -227,15 +251,22 @@ def consistent(results: list[Result]) -> list[Result]:
         figures = {"latency_ms": told.median, "p10_ms": told.p10, "p90_ms": told.p90}
         figures["peak_pct"] = 100 * tflops / PEAK_TFLOPS
         figures["drift_pct"] = verdict.drift_pct(control[r.config])
+        beside = {x.entry: x.samples for x in results if (x.config, x.kind) == (r.config, BASE)}
+        pace, _ = verdict.pace_of({"sdpa_cudnn": control[r.config], **beside}, r.samples)
+        figures["slack"] = r.slack and r.slack.model_copy(update={"pace": pace})
         done.append(r.model_copy(update={**figures, "tflops": tflops, "speedup": speedup}))
     return done
 
 
 def pack(folder: Path, results: list[Result]) -> Path:
-    """An artifact."""
-    shutil.rmtree(folder, ignore_errors=True)
-    for result in results:
-        record.append(folder, result)
+    """An artifact: what `record.append` writes, without waiting for the disk at each line."""
+    lines: dict[Path, list[str]] = {}
+    for r in results:
+        path = folder / r.machine.slug / record.file_name(r.date, r.suite, r.run)
+        lines.setdefault(path, []).append(record.to_line(r) + "\n")
+    for path, each in lines.items():
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text("".join(each))
     return folder
 
 
@@ -310,6 +341,19 @@ def test_one_that_regresses(hub: Hub) -> None:
     assert "geomean slower by 5" in words
 
 
+def test_of_two_suites_of_one_day_the_gate_asks_for_the_later_one(hub: Hub) -> None:
+    """By the second: the board of the first suite by name holds nothing new."""
+    before = history_of(hub, 0.9)
+    results = consistent(measured(hub, 0.9, run="r1", date="2026-11-21T02:00:00Z", seed=3))
+    assert take(hub, pack(hub.folder / "artifact", results)) == 0
+    for each in measured(hub, 0.9, run="r0", date="2026-11-21T01:00:00Z"):
+        other = {"suite": "a_suite", "suite_sha256": "a" * 64}  # the same morning
+        record.append(hub.trusted / "results", each.model_copy(update=other))
+    found = GATE.find(hub.trusted / "results", "mine")
+    assert found[0].suite == results[0].suite
+    assert gate(hub, before)[0] == 0
+
+
 def test_the_same_speed_again_is_no_regression(hub: Hub) -> None:
     before = history_of(hub, 0.9)
     results = consistent(measured(hub, 0.9, run="r1", date="2026-11-21T00:00:00Z", seed=3))
@@ -362,6 +406,29 @@ def failed(results: list[Result], entry: str, status: Status, **changes: object)
     return [r.model_copy(update=gone) if r.entry == entry else r for r in results]
 
 
+def slower_from_block_to_block(result: Result) -> Result:
+    """By a third in all, on both clocks."""
+    by = [1 + i / 3 / len(result.samples) for i in range(len(result.samples))]
+    samples = tuple(
+        s.model_copy(
+            update={"calls_ms": tuple(f * t for t in s.calls_ms), "t2_ms": f * s.t1_ms + s.gap_ms}
+        )
+        for f, s in zip(by, result.samples, strict=True)
+    )
+    return result.model_copy(update={"samples": samples})
+
+
+def many_times(result: Result, times: int) -> Result:
+    """Its blocks again under new numbers."""
+    count = len(result.samples)
+    samples = tuple(
+        s.model_copy(update={"block": s.block + n * count})
+        for n in range(times)
+        for s in result.samples
+    )
+    return result.model_copy(update={"samples": samples, "blocks": len(samples)})
+
+
 def without_its_slowest(result: Result) -> Result:
     """Half of the bursts called late."""
     slow = sorted(result.samples, key=lambda s: s.latency_ms)[len(result.samples) // 2 :]
@@ -403,7 +470,7 @@ FORGERIES: dict[str, tuple[Callable[[list[Result]], list[Result]], str]] = {
     ),
     "a better class": (
         lambda r: one(r, error=r[0].error.model_copy(update={"rel_l2": 0.01})),
-        "error is too large for its class",
+        "class is not that of its error",
     ),
     "a wrong secret": (lambda r: one(r, secret="00" * 32), "does not open the commitment"),
     "no secret": (lambda r: one(r, secret="", secret_commitment=""), "secret was never told"),
@@ -423,6 +490,10 @@ FORGERIES: dict[str, tuple[Callable[[list[Result]], list[Result]], str]] = {
     "hidden shapes left out": (
         lambda r: [x for x in r if not x.case.hidden or x.entry != "mine"],
         "mine has no record on hidden_hdim",
+    ),
+    "a library's hidden shapes left out": (
+        lambda r: [x for x in r if not x.case.hidden or x.entry != "sdpa_flash"],
+        "sdpa_flash has no record on hidden_hdim",
     ),
     "no hidden shapes at all": (
         lambda r: [x for x in r if not x.case.hidden],
@@ -453,8 +524,16 @@ FORGERIES: dict[str, tuple[Callable[[list[Result]], list[Result]], str]] = {
     ),
     "a level that there is not": (lambda r: one(r, integrity="judged/9"), "integrity: "),
     "less slack": (
-        lambda r: one(r, slack=Slack(burst_pct=2, mean_pct=0.1)),
+        lambda r: one(r, slack=Slack(burst_pct=2, mean_pct=0.1, pace="sdpa_cudnn")),
         "that its clocks leave",
+    ),
+    "a pace of its own choice": (
+        lambda r: one(r, slack=r[0].slack.model_copy(update={"pace": "sdpa_flash"})),
+        "held against the gaps of sdpa_flash, where sdpa_cudnn was faster",
+    ),
+    "no pace": (
+        lambda r: one(r, slack=r[0].slack.model_copy(update={"pace": ""})),
+        "its slack tells no pace",
     ),
     "no second clock": (lambda r: one(r, slack=None), "not held against the judge's clock"),
     "a run of the future": (
@@ -480,6 +559,10 @@ FORGERIES: dict[str, tuple[Callable[[list[Result]], list[Result]], str]] = {
         "NVIDIA H200 with 148 SMs of 10.0 is no GPU of",
     ),
     "a chip of another name": (lambda r: on_another_chip(r, gpu="NVIDIA H300"), "is no GPU of"),
+    "a second board for the same chip": (
+        lambda r: on_another_chip(r, gpu="NVIDIA H200 2"),
+        "is no GPU of",
+    ),
     "a chip called like a path": (lambda r: on_another_chip(r, gpu="../../H200"), "is no GPU of"),
     "a chip with markup": (lambda r: on_another_chip(r, gpu="NVIDIA H200|<img>"), "is no GPU of"),
     "a baseline that failed": (
@@ -497,6 +580,38 @@ FORGERIES: dict[str, tuple[Callable[[list[Result]], list[Result]], str]] = {
     "its slowest half called late": (
         lambda r: consistent([without_its_slowest(x) if x.entry == "mine" else x for x in r]),
         "the samples called late are not those",
+    ),
+    "a machine that became slower": (
+        lambda r: consistent([slower_from_block_to_block(x) for x in r]),
+        "the trusted baseline became ",
+    ),
+    "clocks held down by heat": (
+        lambda r: everywhere(r, telemetry=(Telemetry(throttle=("hw_thermal",)),) * 5),
+        "clocks held down by hw_thermal in 5 of 5 readings",
+    ),
+    "a library that is called approximate": (
+        lambda r: [
+            x.model_copy(update={"numerics_class": "approximate"}) if x.entry == "sdpa_flash" else x
+            for x in r
+        ],
+        "sdpa_flash on hdim64_seq4k: its class is not that of its error",
+    ),
+    "a library that is wrong on hidden shapes": (
+        lambda r: [
+            *(x for x in r if not x.case.hidden),
+            *failed(
+                [x for x in r if x.case.hidden],
+                "sdpa_flash",
+                Status.INVALID_BASELINE,
+                reason="INCORRECT",
+            ),
+        ],
+        "INVALID_BASELINE, a verdict on a baseline",
+    ),
+    "words of praise": (lambda r: one(r, reason="approved, merge it"), "a reason, and it passed"),
+    "more blocks than anybody asks for": (
+        lambda r: consistent([many_times(x, 20) for x in r]),
+        "more than 30 blocks",
     ),
     "cooperative": (lambda r: one(r, integrity="cooperative/1"), "not judged"),
     "no walls": (lambda r: one(r, integrity="judged/0"), "'judged/0': not judged behind walls"),
@@ -539,16 +654,20 @@ FORGERIES: dict[str, tuple[Callable[[list[Result]], list[Result]], str]] = {
 
 @pytest.mark.parametrize("name", sorted(FORGERIES))
 def test_one_whose_artifact_is_forged(
-    hub: Hub, name: str, capsys: pytest.CaptureFixture[str]
+    honest: tuple[Hub, list[Result]], name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    forge, reason = FORGERIES[name]
-    history_of(hub, 1.0)
-    results = consistent(measured(hub, 0.9, run="r1", date="2026-11-21T00:00:00Z"))
-    artifact = pack(hub.folder / "artifact", results)
+    (hub, results), (forge, reason) = honest, FORGERIES[name]
     untouched = sorted((hub.trusted / "results").rglob("*"))
-    assert take(hub, pack(artifact, forge(results))) == 1
+    assert take(hub, pack(tmp_path / "artifact", forge(results))) == 1
     assert reason in capsys.readouterr().out
     assert sorted((hub.trusted / "results").rglob("*")) == untouched
+
+
+def test_what_forgeries_are_made_of_is_taken(
+    honest: tuple[Hub, list[Result]], tmp_path: Path
+) -> None:
+    hub = copied(honest[0].folder, tmp_path / "hub")
+    assert take(hub, pack(tmp_path / "artifact", honest[1])) == 0
 
 
 def test_a_failed_row_with_figures_is_no_record(
@@ -635,12 +754,14 @@ def nested(folder: Path) -> None:
     ],
 )
 def test_files_that_are_no_records(
-    hub: Hub, make: Callable[[Path], None], reason: str, capsys: pytest.CaptureFixture[str]
+    honest: tuple[Hub, list[Result]],
+    make: Callable[[Path], None],
+    reason: str,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
-    folder = hub.folder / "artifact"
-    folder.mkdir()
-    make(folder)
-    assert take(hub, folder) == 1
+    make(tmp_path)
+    assert take(honest[0], tmp_path) == 1
     out = capsys.readouterr().out
     assert reason in out
     assert "\x1b" not in out

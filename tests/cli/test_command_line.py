@@ -200,7 +200,7 @@ def test_a_reader_who_leaves_and_a_terminal_without_signs_see_no_traceback(
         ([*MINE, "--gpus", "1", "--check"], "--check is for one run"),
         ([*MINE, "--resume", "-x"], "--fail-fast is for one run"),
         ([*MINE, "--batch", "-1"], "--batch -1: not a whole number from 1"),
-        ([*MINE, "--dtype", "fp8"], "--dtype fp8: not measured here"),
+        ([*MINE, "--dtype", "fp8"], "--dtype fp8: unknown"),
     ],
 )
 def test_flags_that_would_do_nothing(words: list[str], message: str) -> None:

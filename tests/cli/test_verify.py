@@ -17,7 +17,7 @@ from harness.cli import main
 from harness.cli.results import explain, verify
 from harness.errors import UsageError
 from harness.measure import roofline
-from harness.measure.audit import overstated, short_of_the_clock
+from harness.measure.audit import of_stretch, overstated, short_of_the_clock
 from harness.measure.roofline import Resources
 from harness.measure.stats import Interval
 from harness.problems import get_problem
@@ -75,7 +75,10 @@ def test_an_honest_record_agrees_with_itself(
         ({"speedup": Speedup(against="sdpa_cudnn", value=9, low=8, high=10)}, "speedup.value is 9"),
         ({"secret": "cd" * 32}, "does not open the commitment"),
         ({"samples": ()}, "without one scored sample"),
-        ({"error": Error(max_diff=1e-3, rel_l2=1, worst_row=1, finite=True)}, "too large for its"),
+        (
+            {"error": Error(max_diff=1e-3, rel_l2=1, worst_row=1, finite=True)},
+            "class is not that of its",
+        ),
         ({"max_diff": 1e-9}, "max_diff is not its error's"),
         (
             {"sustained": stretch(0.5).model_copy(update={"tflops": 1e4})},
@@ -110,6 +113,8 @@ def test_every_committed_record_agrees_with_itself() -> None:
         assert overstated(one) == []
         if one is base and one.protocol == PROTOCOL and one.samples == one.scored:
             assert_a_lie_is_seen(one)
+        if one.sustained and one.sustained.pauses:
+            assert_a_false_stretch_is_seen(one)
 
 
 def assert_a_lie_is_seen(base: Result) -> None:
@@ -133,6 +138,25 @@ def assert_a_lie_is_seen(base: Result) -> None:
         {"drift_pct": 77.0},
     ):
         assert short_of_the_clock(base.model_copy(update=forged), base)
+
+
+def assert_a_false_stretch_is_seen(result: Result) -> None:
+    assert of_stretch(result) == []
+    told = result.sustained
+    first, *others = told.pauses
+    leaps = (first._replace(spent_ms=9 * first.spent_ms), *others)
+    for forged in (
+        {"latency_ms": 0.5 * told.latency_ms, "claimed_ms": 0.5 * told.latency_ms},
+        {"claimed_ms": 0.9 * told.latency_ms},
+        {"pauses": leaps},
+        {"pauses": tuple(p._replace(spent_ms=2 * p.spent_ms) for p in told.pauses)},
+        {"pauses": ()},
+        {"calls": 0},
+        {"checked": 0},
+        {"power_w": 2 * told.power_w},
+    ):
+        changed = told.model_copy(update=forged)
+        assert of_stretch(result.model_copy(update={"sustained": changed})), forged
 
 
 def test_events_longer_than_the_judges_clock_are_named(lines: list[Result]) -> None:

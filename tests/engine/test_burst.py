@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import random
 from collections.abc import Sequence
 from types import SimpleNamespace
@@ -147,6 +148,33 @@ def test_who_loads_while_another_burns_all_cores_loads_again_alone(
     assert b.child.pause.called == b.child.resume.called == loaded
     assert not base.child.pause.called, "it was stopped already, behind its turn"
     assert ("a" in state.failed) != loaded
+
+
+@pytest.mark.parametrize(("loads", "spent_s"), [(["b"], 5.0), (["a"], 15.0), ([], 15.0)])
+def test_what_those_who_load_burn_meanwhile_is_not_paid_for(
+    loads: list[str], spent_s: float
+) -> None:
+    """Who burns its own time pays for it: its processes are not among the others'."""
+    state, now = bench("a", "b"), [0.0]
+    for name in loads:
+        state.workers[name].attached = False
+
+    def burst(*_: object) -> BurstReport:
+        now[0] += 15.0
+        return GOOD
+
+    def burned_s(pids: Sequence[int]) -> float:
+        return 10.0 * (os.cpu_count() or 1) if now[0] else 0.0
+
+    state.judge.burst.side_effect = burst
+    with (
+        attach(state),
+        patch("harness.engine.burst.usage.burned_s", burned_s),
+        patch("harness.engine.guards.budget.time.monotonic", lambda: now[0]),
+    ):
+        state.judge.attach.return_value = None
+        assert run_burst(state, "a", QUESTION, 1)
+    assert state.budget.spent_s["a"] == spent_s
 
 
 def test_a_worker_that_another_made_unusable_is_replaced_and_takes_its_turn() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 import threading
 import time
@@ -213,9 +214,10 @@ def test_each_limit(
     disk: tuple[int, int], status: Status | None, said: str,
 ) -> None:  # fmt: skip
     monkeypatch.setattr(usage, "host_bytes", lambda *_: host)
-    monkeypatch.setattr(usage, "_counted", lambda *_: (*disk, True))
+    monkeypatch.setattr(usage, "counted", lambda *_: (*disk, True))
     someone = watched(tmp_path)
-    found = watch([someone], on_device).excess(someone, child(tmp_path), on_device)
+    made, theirs = watch([someone], on_device), child(tmp_path)
+    found = made.excess(someone, theirs, on_device) or made.hoard(someone, theirs)
     assert (found is None) == (status is None)
     if found:
         assert found[0] is status
@@ -291,7 +293,11 @@ def test_files_without_a_name_count_for_disk_and_memory(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     known: list[int] = []
-    monkeypatch.setattr(usage, "host_bytes", lambda pids, limit, shared: known[-1] + shared)
+
+    def host_bytes(_: object, limit: int, held: usage.Nameless | None = None) -> int:
+        return known[-1] + (held.shared_bytes + held.kept_bytes if held else 0)
+
+    monkeypatch.setattr(usage, "host_bytes", host_bytes)
     known.append(3 * GIB)
     someone = watched(tmp_path)
     made = watch([someone], {})
@@ -299,22 +305,25 @@ def test_files_without_a_name_count_for_disk_and_memory(
     monkeypatch.setattr(nameless, "look", lambda pids: None)
     monkeypatch.setattr(nameless, "count", lambda pids: None)
     nameless.bytes[tmp_path] = 2 * GIB
-    found = made.excess(someone, child(tmp_path), {})
+    found = made.hoard(someone, child(tmp_path))
     assert found is not None
     assert found[0] is Status.OVER_QUOTA
     assert "holds open" in found[1]
-    nameless.shared_bytes = 2 * GIB
-    found = made.excess(someone, child(tmp_path), {})
+    nameless.shared_bytes = nameless.kept_bytes = GIB
+    found = made.hoard(someone, child(tmp_path))
     assert found == (Status.OUT_OF_MEMORY, "host memory 5.0 GiB, allowed 4")
+    assert made.excess(someone, child(tmp_path), {}) is None, "it does not wait for files"
     monkeypatch.setattr(nameless, "count", lambda pids: setattr(nameless, "shared_bytes", 0))
-    nameless.bytes[tmp_path] = usage.UNCOUNTED
-    nameless.shared_bytes = 0
-    found = made.excess(someone, child(tmp_path), {})
+    nameless.bytes[tmp_path] = 0
+    assert made.hoard(someone, child(tmp_path)) is None, "it has let go of it since"
+
+    def hidden(pids: object) -> None:
+        raise usage.Uncounted
+
+    monkeypatch.setattr(nameless, "look", hidden)
+    found = made.hoard(someone, child(tmp_path))
     assert found is not None
     assert "hides which files it holds open" in found[1]
-    nameless.shared_bytes = 2 * GIB
-    nameless.bytes[tmp_path] = 0
-    assert made.excess(someone, child(tmp_path), {}) is None, "it has let go of it since"
 
 
 def test_who_would_outlive_the_judge_when_memory_runs_out_is_ended(
@@ -347,7 +356,7 @@ def test_what_our_own_processes_hold_is_not_asked(
     walled.ours = 1
     made, asked = watch([someone], {}), []
     monkeypatch.setattr(made.nameless[someone.entrant.name], "look", asked.append)
-    made.excess(someone, walled, {})
+    made.hoard(someone, walled)
     assert asked == [[8]]
 
 
@@ -413,12 +422,16 @@ def test_who_cannot_be_looked_at_is_ended_and_the_watch_goes_on(
     assert workers[1].ended_for == (status, f"what it takes could not be watched: {cause!r}")
 
 
-def test_who_takes_a_look_its_time_hides_nobody_else(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("files", [False, True])
+def test_who_takes_a_look_its_time_hides_nobody_else_and_no_memory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, files: bool
 ) -> None:
     monkeypatch.setattr(resource_watch, "PERIOD_S", 0.001)
     slow, hungry, over = child(tmp_path), child(tmp_path), threading.Event()
     slow.pids = lambda: [77] if over.wait(20) else []
+    if files:  # its own
+        hungry.pids = lambda: [8]
+        monkeypatch.setattr(usage, "kept_bytes", lambda pids: 0 if over.wait(20) else 1)
     monkeypatch.setattr(usage, "host_bytes", lambda pids, *_: 0 if 77 in pids else 9 * GIB)
     thread = watch([watched(tmp_path, child=slow), watched(tmp_path, child=hungry)], {})
     thread.start()
@@ -430,6 +443,41 @@ def test_who_takes_a_look_its_time_hides_nobody_else(
     thread.join(20)
     assert hungry.ended
     assert not slow.ended
+
+
+def test_nvml_is_asked_once_a_round_however_many_wait_for_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(resource_watch, "PERIOD_S", 0.001)
+    workers = [watched(tmp_path, child=child(tmp_path)) for _ in range(3)]
+    made, answered = watch(workers, {}), threading.Event()
+    asked, begun, looks = list[str](), set[int](), threading.Semaphore(0)
+
+    def memory_by_pid() -> dict[int, int]:
+        asked.append("")
+        answered.wait(20)
+        return {}
+
+    def look(worker: Any, *_: object) -> None:
+        looks.release()
+
+    def children(number: int) -> list[Any]:
+        begun.add(number)
+        return [child(tmp_path)]
+
+    for number, each in enumerate(workers):
+        monkeypatch.setattr(each, "children", functools.partial(children, number))
+    monkeypatch.setattr(made.monitor, "memory_by_pid", memory_by_pid)
+    monkeypatch.setattr(made, "excess", look)
+    made.start()
+    deadline = time.monotonic() + 20
+    while len(begun) < 3 and time.monotonic() < deadline:
+        time.sleep(0.001)
+    made.stopping.set()
+    made.join(20)
+    answered.set()
+    assert all(looks.acquire(timeout=20) for _ in workers)
+    assert len(asked) == 1
 
 
 def test_at_the_end_of_a_run_nobody_is_blamed_for_a_folder_that_is_gone(tmp_path: Path) -> None:

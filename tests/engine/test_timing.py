@@ -297,6 +297,19 @@ def test_blocks_disturbed_by_many_are_all_run_again_and_make_nobody_give_up(benc
     assert bench.state.record("base", CASE).status is None, "the house's own are not watched"
 
 
+def test_only_baselines_that_have_not_failed_are_trusted_and_the_control_comes_first(
+    bench: Bench,
+) -> None:
+    for name in ("other", "failed"):
+        bench.state.workers[name] = worker(name, Kind.BASELINE)
+    bench.state.workers["fast"] = worker("fast", Kind.SUBMISSION)
+    bench.state.record("failed", CASE).fail(Status.CRASHED, "gone")
+    bench.run(0)
+    trusted = bench.state.trusted(CASE)
+    assert list(trusted) == ["base", "other"]
+    assert trusted["base"] == bench.state.record("base", CASE).samples != []
+
+
 def test_the_wait_for_a_worker_stands_in_its_sample(bench: Bench) -> None:
     bench.run(0)
     assert bench.state.record("mine", CASE).samples[0].rest_ms == 0.4

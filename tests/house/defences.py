@@ -1,25 +1,36 @@
 """The defences of docs/threats.md: each specimen of the corpus counted under the one that it names.
 
-    python -m tests.house.defences    write the counts
+    python -m tests.house.defences                        write the counts
+    python -m tests.house.defences COMMIT DATE LOG...     first take what `selftest` printed on an H200
 
 The words of a row are written by hand, its number never; the specimens that stand beside an asset are
-names or patterns (`a16_*`).
+names or patterns (`a16_*`). RECORD has a line for each specimen that ran on an H200: what came of it
+the last time, when, and by which commit's harness. A LOG is a self-test's stderr, however it ended.
 """
 
 from __future__ import annotations
 
+import json
 import re
+import sys
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from fnmatch import fnmatchcase
 from pathlib import Path
 
 from harness.cli.selftest.corpus import load_corpus
 
-PAGE = Path(__file__).resolve().parents[2] / "docs" / "threats.md"
+ROOT = Path(__file__).resolve().parents[2]
+PAGE = ROOT / "docs" / "threats.md"
+RECORD = ROOT / "tests" / "corpus" / "h200.jsonl"
+AS_FORESEEN = ("stopped", "passed")
 #: | `name` | what it is | number |
 ROW = re.compile(r"^(\| `(\w+)` \|.*\| )(\d+)( \|)$", re.MULTILINE)
 GROUP = re.compile(r"`([abc]\d+_[\w*]*)`")
+OUTCOME = re.compile(r"^(?:ok|!!) +(\w+): (\w+) ?(.*)$", re.MULTILINE)
+#: How README and the page tell what RECORD holds.
+TOLD = re.compile(r"\d+ of \d+ exploits and \d+ of \d+ controls")
+Ran = dict[str, dict[str, str]]
 
 
 def rows(text: str) -> dict[str, int]:
@@ -46,11 +57,40 @@ def strays(text: str, names: Iterable[str]) -> tuple[list[str], list[str]]:
     return lonely, sorted(empty)
 
 
+def ran() -> Ran:
+    """What RECORD says, by the specimen's name."""
+    lines = RECORD.read_text(encoding="utf-8").splitlines()
+    return {line["name"]: line for line in map(json.loads, lines)}
+
+
+def taken(log: str, commit: str, date: str) -> Ran:
+    """The outcomes in a self-test's stderr."""
+    return {
+        name: {"name": name, "verdict": verdict, "by": by, "date": date, "commit": commit}
+        for name, verdict, by in OUTCOME.findall(log)
+    }
+
+
+def told(record: Mapping[str, Mapping[str, str]]) -> str:
+    """`N of M exploits and X of Y controls`: how many ended as foreseen, of all for a GPU."""
+    there = [specimen for specimen in load_corpus() if not specimen.expect.needs_cpu]
+    fine = {name for name, line in record.items() if line["verdict"] in AS_FORESEEN}
+    exploits = [specimen.name in fine for specimen in there if not specimen.honest]
+    controls = [specimen.name in fine for specimen in there if specimen.honest]
+    return f"{sum(exploits)} of {len(exploits)} exploits and {sum(controls)} of {len(controls)} controls"
+
+
 def main() -> None:
-    """Write the counts of this checkout's corpus."""
-    text = PAGE.read_text(encoding="utf-8")
-    named = [specimen.expect.defence for specimen in load_corpus() if not specimen.honest]
-    PAGE.write_text(counted(text, named), encoding="utf-8")
+    """Take the logs that are named, write the counts of this checkout's corpus and of RECORD."""
+    specimens, record = load_corpus(), ran()
+    for log in sys.argv[3:]:
+        record |= taken(Path(log).read_text(encoding="utf-8"), *sys.argv[1:3])
+    lines = [json.dumps(record[s.name], ensure_ascii=False) for s in specimens if s.name in record]
+    RECORD.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    named = [specimen.expect.defence for specimen in specimens if not specimen.honest]
+    for page in (PAGE, ROOT / "README.md"):
+        text = TOLD.sub(told(record), counted(page.read_text(encoding="utf-8"), named))
+        page.write_text(text, encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -25,6 +26,17 @@ def test_a_limit_is_kept(name: str) -> None:
 def test_every_limit_is_counted_and_aims_lower() -> None:
     assert set(COUNTED) == set(count.limits())
     assert all(held.target <= held.limit for held in count.limits().values())
+
+
+def test_what_has_owners_of_its_own_does_not_count(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    subprocess.run(["git", "init", "--quiet", tmp_path], check=True)
+    for name, manifest in (("ours", "name: ours\n"), ("theirs", "owners: [octo]\n")):
+        (tmp_path / "submissions" / name).mkdir(parents=True)
+        (tmp_path / "submissions" / name / "manifest.yaml").write_text(manifest)
+    monkeypatch.setattr(count, "ROOT", tmp_path)
+    assert count.files.__wrapped__() == ("submissions/ours/manifest.yaml",)
 
 
 def test_beyond_a_limit_it_says_where_and_what_to_do() -> None:
@@ -157,3 +169,41 @@ def test_counting(named: list[str], numbers: dict[str, int]) -> None:
 def test_who_is_in_no_group_and_which_group_is_empty() -> None:
     assert defences.strays(DRAWN, ["b7_nan", "b7_zeros", "b9_fp8"]) == ([], [])
     assert defences.strays(DRAWN, ["b7_nan", "a1_new"]) == (["a1_new"], ["b9_fp8"])
+
+
+RAN = defences.ran()
+LOG = """
+    b7_nan: NONFINITE (NaN)
+ok  b7_nan: stopped NONFINITE (max diff: 3.25, must be)
+!!  b9_fp8: accepted PASSED
+ok  lazy_init: passed
+"""
+
+
+def test_each_line_of_the_record_is_of_a_specimen_that_is_there_in_their_order() -> None:
+    assert list(RAN) == [specimen.name for specimen in load_corpus() if specimen.name in RAN]
+    assert {tuple(line) for line in RAN.values()} == {("name", "verdict", "by", "date", "commit")}
+
+
+@pytest.mark.parametrize("page", ["README.md", "docs/threats.md"])
+def test_pages_tell_what_the_record_holds(page: str) -> None:
+    said = defences.TOLD.findall((count.ROOT / page).read_text(encoding="utf-8"))
+    assert set(said) == {defences.told(RAN)}, "next: python -m tests.house.defences"
+
+
+def test_what_a_log_says_is_taken_line_by_line() -> None:
+    found = defences.taken(LOG, "c0ffee", "2026-11-22")
+    assert {name: (line["verdict"], line["by"]) for name, line in found.items()} == {
+        "b7_nan": ("stopped", "NONFINITE (max diff: 3.25, must be)"),
+        "b9_fp8": ("accepted", "PASSED"),
+        "lazy_init": ("passed", ""),
+    }
+    assert {(line["commit"], line["date"]) for line in found.values()} == {("c0ffee", "2026-11-22")}
+
+
+def test_only_who_ended_as_foreseen_is_told_of() -> None:
+    none = defences.told({name: {"verdict": "accepted"} for name in RAN})
+    all_ = defences.told({specimen.name: {"verdict": "stopped"} for specimen in load_corpus()})
+    exploits, controls = len(CHEATERS), all_.split()[-2]
+    assert none == f"0 of {exploits} exploits and 0 of {controls} controls"
+    assert all_ == f"{exploits} of {exploits} exploits and {controls} of {controls} controls"

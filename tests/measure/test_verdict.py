@@ -8,10 +8,12 @@ from typing import Any
 
 import pytest
 
+from harness.measure.audit import short_of_the_clock
 from harness.measure.two_clocks import GPU_TOLERANCE
 from harness.measure.verdict import Evidence, RunFacts, conclude
 from harness.problems import get_problem
 from harness.schema import (
+    MOST_SLACK_PCT,
     Case,
     Entrant,
     Error,
@@ -56,7 +58,9 @@ def samples(call_ms: float, count: int = 20, hidden_ms: float = 0.0, seed: int =
 
 def judge(evidence: Evidence, **changes: Any) -> Result:
     base = samples(1.0, seed=9)
-    return conclude(evidence, facts(**changes), ("sdpa_cudnn", base), base, [1.4] * 20, [])
+    return conclude(
+        evidence, facts(**changes), ("sdpa_cudnn", base), {"sdpa_cudnn": base}, [1.4] * 20, []
+    )
 
 
 def passed(**changes: Any) -> Evidence:
@@ -125,7 +129,7 @@ def test_a_time_that_the_outside_did_not_see_is_refused() -> None:
 
 
 def test_a_time_that_nobody_examined_says_so() -> None:
-    result = conclude(passed(), facts(), ("sdpa_cudnn", []), [], [1.4] * 20, [])
+    result = conclude(passed(), facts(), ("sdpa_cudnn", []), {"sdpa_cudnn": []}, [1.4] * 20, [])
     assert (result.status, result.slack, result.speedup) == (Status.PASSED, None, None)
     assert "not held against the judge's clock" in result.reason
     assert judge(passed()).reason == ""
@@ -184,14 +188,77 @@ def test_who_left_early_is_held_against_the_pace_of_those_blocks() -> None:
     control = samples(1.0, count=60, seed=9)
     late = [s.model_copy(update={"t2_ms": s.t2_ms + 0.4}) if s.block >= 8 else s for s in control]
     mine = Evidence(entrant(), CASE, samples=samples(0.8, count=8, hidden_ms=0.4), worst=EXACT)
-    result = conclude(mine, facts(), ("sdpa_cudnn", late), late, [], [])
+    result = conclude(mine, facts(), ("sdpa_cudnn", late), {"sdpa_cudnn": late}, [], [])
     assert result.status is Status.TIME_CLAIM_REJECTED  # hidden behind the pace of later blocks
+
+
+#: cuDNN with a mask on packed sequences, and two that take them: a call, and how much wider its gap.
+SLOW, FAST, NEXT = samples(42.0, 12, 0.34, 9), samples(1.0, 12, seed=8), samples(1.5, 12, seed=7)
+
+
+def against(**trusted: list[Sample]) -> Result:
+    """0.9 ms a call, held against these, the first of whom is the control."""
+    mine = Evidence(entrant(), CASE, samples=samples(0.9, 12), worst=EXACT)
+    base = next(iter(trusted.values()))
+    return conclude(mine, facts(), ("sdpa_cudnn", base), trusted, [0.02] * 12, [])
+
+
+def test_the_pace_is_the_fastest_of_the_trusted() -> None:
+    """With the control's, a row of packed sequences had a slack of 21 %, and no board ranked it."""
+    alone = against(sdpa_cudnn=SLOW).slack
+    beside = against(sdpa_cudnn=SLOW, sdpa_flash=NEXT, flash_attn_4=FAST).slack
+    assert alone
+    assert beside
+    assert (alone.pace, beside.pace) == ("sdpa_cudnn", "flash_attn_4")
+    assert beside.mean_pct < MOST_SLACK_PCT < alone.mean_pct
+    assert beside.pace_gap_ms == pytest.approx(0.02, abs=0.003)
+
+
+def test_a_record_is_held_against_the_pace_that_it_names_if_that_one_is_trusted() -> None:
+    mine = against(sdpa_cudnn=SLOW, flash_attn_4=FAST)
+    who = entrant(Kind.BASELINE)
+    base, fast = (
+        conclude(
+            Evidence(who, CASE, samples=told, worst=EXACT), facts(), ("", told), {"": told}, [], []
+        )
+        for told in (SLOW, FAST)
+    )
+    assert mine.slack
+    assert short_of_the_clock(mine, base, {"flash_attn_4": fast}) == []
+    others: list[dict[str, Result]] = [
+        {},
+        {"flash_attn_4": fast.model_copy(update={"kind": Kind.SUBMISSION})},
+        {"flash_attn_4": fast.model_copy(update={"status": Status.CRASHED})},
+    ]
+    for rows in others:
+        told = short_of_the_clock(mine, base, rows)
+        assert "its slack is less" in told[0]
+        assert "held against the gaps of flash_attn_4, where " in told[1]
+    slow = mine.model_copy(update={"slack": mine.slack.model_copy(update={"pace": base.entry})})
+    assert short_of_the_clock(slow, base, {"flash_attn_4": fast}) == [
+        f"held against the gaps of {base.entry}, where flash_attn_4 was faster"
+    ]
+
+
+def test_who_was_not_in_every_block_is_not_the_pace() -> None:
+    fewer = FAST[:11]
+    found = against(sdpa_cudnn=SLOW, flash_attn_4=fewer, sdpa_flash=NEXT).slack
+    assert found
+    assert found.pace == "sdpa_flash"
+
+
+def test_another_pace_lets_no_short_claim_through() -> None:
+    short = Evidence(entrant(), CASE, samples=samples(0.87, 12, 4 * 0.03), worst=EXACT)
+    trusted = {"sdpa_cudnn": SLOW, "flash_attn_4": FAST}
+    result = conclude(short, facts(), ("sdpa_cudnn", SLOW), trusted, [], [])
+    assert result.status is Status.TIME_CLAIM_REJECTED
 
 
 def test_a_disturbed_block_of_the_baseline_is_in_no_ratio() -> None:
     base = samples(1.0, seed=9)
     base[3] = base[3].model_copy(update={"late": True, "calls_ms": (5.0,) * 4})
-    result = conclude(passed(), facts(), ("sdpa_cudnn", base), samples(1.0, seed=9), [], [])
+    trusted = {"sdpa_cudnn": samples(1.0, seed=9)}
+    result = conclude(passed(), facts(), ("sdpa_cudnn", base), trusted, [], [])
     assert result.speedup
     assert result.speedup.high < 1.3
 
@@ -199,7 +266,7 @@ def test_a_disturbed_block_of_the_baseline_is_in_no_ratio() -> None:
 def test_an_unsteady_machine_gives_no_times() -> None:
     base = samples(1.0, seed=9)
     readings = [Telemetry(throttle=("hw_thermal",))] * 20
-    result = conclude(passed(), facts(), ("sdpa_cudnn", base), base, [], readings)
+    result = conclude(passed(), facts(), ("sdpa_cudnn", base), {"sdpa_cudnn": base}, [], readings)
     assert result.status is Status.UNSTABLE
     assert "hw_thermal" in result.reason
     assert result.latency_ms is None

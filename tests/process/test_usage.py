@@ -87,9 +87,9 @@ ctypes.CDLL(None).pthread_exit(None)
 
 
 @contextlib.contextmanager
-def counted(program: str, folder: Path) -> Iterator[tuple[int, usage.Nameless]]:
+def counted(program: str, folder: Path, *more: str) -> Iterator[tuple[int, usage.Nameless]]:
     """The pid of a process that has said that it holds what `program` takes, and what is counted."""
-    command = [sys.executable, "-c", program, str(folder)]
+    command = [sys.executable, "-c", program, str(folder), *more]
     with subprocess.Popen(command, stdout=subprocess.PIPE) as child:
         assert child.stdout
         child.stdout.readline()
@@ -151,14 +151,30 @@ def test_the_machine_s_own_disk_is_nobody_s_memory(monkeypatch: pytest.MonkeyPat
 
 def test_what_lies_in_sockets_is_counted_with_its_process() -> None:
     me = [os.getpid()]
-    before = usage.socket_bytes(me)
+    before = usage.kept_bytes(me)
     pairs = [socket.socketpair() for _ in range(50)]
-    assert usage.socket_bytes(me) - before == 100 * usage.SOCKET_BYTES
-    assert usage.host_bytes(me, 1 << 40) >= usage.resident_bytes(me[0]) + 100 * usage.SOCKET_BYTES
+    assert usage.kept_bytes(me) - before == 100 * usage.SOCKET_BYTES
+    held = usage.Nameless((), kept_bytes=1 << 30)
+    assert usage.host_bytes(me, 1 << 40, held) >= usage.resident_bytes(me[0]) + (1 << 30)
     for pair in pairs:
         for one in pair:
             one.close()
-    assert usage.socket_bytes(me) == before
+    assert usage.kept_bytes(me) == before
+
+
+@pytest.mark.parametrize(
+    ("name", "charge"),
+    [("fdinfo/{}", usage.LISTING_BYTES), ("task/{thread}/fdinfo/{}", usage.LISTING_BYTES)]
+    + [("status", usage.PROC_BYTES)],
+)
+def test_what_the_kernel_has_told_and_keeps_is_counted(name: str, charge: int) -> None:
+    """A listing of watches or locks is as long as they are many, and stays while it is open."""
+    me = [os.getpid()]
+    before = usage.kept_bytes(me)
+    path = f"/proc/self/{name.format(0, thread=threading.get_native_id())}"
+    with open(path, "rb"), open(path, "rb"):
+        assert usage.kept_bytes(me) - before == 2 * charge
+    assert usage.kept_bytes(me) == before
 
 
 NOBODY_ACCEPTS = """
@@ -183,7 +199,7 @@ def test_what_nobody_has_accepted_is_counted_in_a_network_of_its_own() -> None:
     with subprocess.Popen(command, stdout=subprocess.PIPE) as child:
         assert child.stdout
         child.stdout.readline()
-        found = usage.socket_bytes([1 << 22, child.pid])
+        found = usage.kept_bytes([1 << 22, child.pid])
         child.kill()
     assert found == 41 * usage.SOCKET_BYTES
 
@@ -270,6 +286,17 @@ def test_forks_that_end_while_they_are_counted_hold_nothing(
     assert 64 * MIB <= usage.host_bytes([1 << 22, 1 + (1 << 22)], 70 * MIB) < 66 * MIB
 
 
+def test_what_has_ended_has_burned_its_time_all_the_same() -> None:
+    before = usage.burned_s([os.getpid(), 1 << 22])
+    pid = os.fork()
+    if pid == 0:
+        while time.process_time() < 0.2:
+            pass
+        os._exit(0)
+    os.waitpid(pid, 0)
+    assert usage.burned_s([os.getpid()]) - before >= 0.15
+
+
 def test_who_is_ready_and_has_no_core_is_starved() -> None:
     assert 0 <= usage.starved_s([os.getpid()]) < 1e6
     assert usage.starved_s([1 << 22]) == 0
@@ -287,7 +314,7 @@ def test_shared_memory_is_counted_when_no_page_of_it_is_mapped() -> None:
     assert usage.resident_bytes(me[0]) < before - 60 * MIB
     held.look(me)
     assert 64 * MIB <= held.shared_bytes < 96 * MIB
-    known = usage.host_bytes(me, 0, held.shared_bytes)
+    known = usage.host_bytes(me, 0, held)
     assert known > usage.host_bytes(me, 0) + 60 * MIB
     assert kept[:1] == b"x", "it was there all the time"
     kept.close()
@@ -385,6 +412,36 @@ def test_a_file_whose_last_path_was_too_long_is_counted_all_the_same(tmp_path: P
     assert not list(tmp_path.iterdir())
 
 
+RUNS_WHAT_HAS_NO_NAME = """
+import os, shutil, sys, time
+os.chdir(sys.argv[1])
+for _ in range(int(sys.argv[2])):
+    os.mkdir("d" * 250); os.chdir("d" * 250)
+shutil.copy("/bin/sleep", "program"); os.truncate("program", os.path.getsize("program") + (1 << 20))
+pid = os.posix_spawn("program", ["program", "60"], {}); time.sleep(0.2); os.unlink("program")
+for _ in range(int(sys.argv[2])):
+    os.chdir(".."); os.rmdir("d" * 250)
+print(flush=True); time.sleep(60)
+"""
+
+
+@pytest.mark.parametrize("levels", ["0", "20"])
+def test_the_program_of_a_process_is_counted_when_nothing_of_it_is_mapped(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, levels: str
+) -> None:
+    """Nor any path can name it."""
+    with counted(RUNS_WHAT_HAS_NO_NAME, tmp_path, levels) as (pid, held):
+        (program,) = process_tree.descendants(pid)
+        real = usage._links_of
+        monkeypatch.setattr(
+            usage, "_links_of", lambda pid, kind: () if kind == "map_files" else real(pid, kind)
+        )
+        held.count([program, pid])
+        size = Path(f"/proc/{program}/exe").stat().st_blocks * 512
+        os.kill(program, signal.SIGKILL)
+    assert held.bytes == {tmp_path: size}
+
+
 HOLDS_MUCH_IN_MANY_THREADS = """
 import os, sys, threading, time
 file = open(sys.argv[1] + "/held", "wb"); os.unlink(file.name)
@@ -395,15 +452,50 @@ print(flush=True); time.sleep(60)
 """
 
 
+@pytest.mark.parametrize(("bound", "value"), [("LINKS", 900), ("LISTED_S", 1e-4)])
 def test_threads_share_what_is_open_and_too_much_to_count_is_not_counted(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, bound: str, value: float
 ) -> None:
     with counted(HOLDS_MUCH_IN_MANY_THREADS, tmp_path) as (pid, held):
         assert held.bytes == {tmp_path: MIB}, "900 files are no 270,000"
-        assert len(list(usage._sockets(pid))) == 0
-        monkeypatch.setattr(usage, "LINKS", 900)
-        held.count([pid])
-    assert held.bytes == {tmp_path: usage.UNCOUNTED}
+        monkeypatch.setattr(usage, bound, value)
+        with pytest.raises(usage.Uncounted):
+            held.count([pid])
+        with pytest.raises(usage.Uncounted):
+            held.look([pid])
+
+
+KEEPS_THE_LOCK_OF_ITS_MEMORY = """
+import ctypes, mmap, os, sys, threading, time
+libc = ctypes.CDLL(None)
+libc.mmap.restype = ctypes.c_void_p
+libc.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t] + [ctypes.c_int] * 3 + [ctypes.c_long]
+libc.mprotect.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
+file = os.open(sys.argv[1] + "/held", os.O_CREAT | os.O_RDWR); os.write(file, bytes(8192))
+start = libc.mmap(None, 4096 * 20000, 0, 0x22, -1, 0)
+for i in range(20000): libc.mmap(start + 4096 * i, 4096, 1, 0x12, file, 4096 * (i % 2 ^ 1))
+def keep():
+    while True: libc.mprotect(start, 4096 * 20000, 1); libc.mprotect(start, 4096 * 20000, 3)
+for _ in range(8): threading.Thread(target=keep, daemon=True).start()
+print(flush=True); time.sleep(60)
+"""
+
+
+@root_only
+def test_who_makes_a_listing_wait_is_not_counted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It takes none of our processor time."""
+    monkeypatch.setattr(usage, "LISTED_S", 0.3)
+    command = [sys.executable, "-c", KEEPS_THE_LOCK_OF_ITS_MEMORY, str(tmp_path)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE) as child:
+        assert child.stdout
+        child.stdout.readline()
+        begun_s = time.thread_time()
+        with pytest.raises(usage.Uncounted):
+            usage.Nameless((tmp_path,)).count([child.pid])
+        child.kill()
+    assert time.thread_time() - begun_s < 0.3
 
 
 RUNS_WHAT_IT_MAY_NOT_READ = """
@@ -416,12 +508,14 @@ def counted(program):
     pid = os.posix_spawn(program, [program, "20"], {})
     while "sleep" not in Path(f"/proc/{pid}/comm").read_text():
         time.sleep(0.001)
-    held = usage.Nameless((Path("/tmp"),))
-    held.count([pid])
+    try:
+        hidden = usage.Nameless((Path("/tmp"),)).count([pid])
+    except usage.Uncounted:
+        hidden = True
     os.kill(pid, 9)
     while usage.states(pid) != "Z":
         time.sleep(0.001)
-    return held.bytes[Path("/tmp")] == usage.UNCOUNTED, usage.hides_its_files(pid)
+    return bool(hidden), usage.hides_its_files(pid)
 libc.prctl(4, 1, 0, 0, 0)
 print(counted("/bin/sleep"), counted(sys.argv[1]))
 """
@@ -442,16 +536,20 @@ def test_a_folder_is_counted_with_all_below_it(tmp_path: Path) -> None:
     (tmp_path / "a" / "b").mkdir(parents=True)
     (tmp_path / "a" / "b" / "file").write_bytes(b"x" * MIB)
     (tmp_path / "outside").symlink_to("/usr")
-    size, files = usage.folder_size(tmp_path, 1 << 40, 1000)
+    size, files, _ = usage.counted(tmp_path, 1 << 40, 1000)
     assert MIB <= size < 2 * MIB
     assert files == 4
 
 
-def test_counting_stops_where_it_is_too_much(tmp_path: Path) -> None:
+def test_counting_stops_where_it_is_too_much(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     for number in range(20):
         (tmp_path / str(number)).mkdir()
         (tmp_path / str(number) / "file").touch()
-    assert 3 < usage.folder_size(tmp_path, 1 << 40, 3)[1] <= 21
+    assert 3 < usage.counted(tmp_path, 1 << 40, 3)[1] <= 21
+    monkeypatch.setattr(usage, "LISTED_S", 0.0)
+    assert usage.counted(tmp_path, 1 << 40, 100)[0] == usage.UNCOUNTED
 
 
 def test_what_no_path_reaches_counts_as_too_much(tmp_path: Path) -> None:
@@ -460,7 +558,7 @@ def test_what_no_path_reaches_counts_as_too_much(tmp_path: Path) -> None:
         fd = os.open(folder, os.O_DIRECTORY)
         os.mkdir("d" * 200, dir_fd=fd)
         folder = Path(f"/proc/self/fd/{os.open('d' * 200, os.O_DIRECTORY, dir_fd=fd)}")
-    assert usage.folder_size(tmp_path, 1 << 40, 1000)[0] == usage.UNCOUNTED
+    assert usage.counted(tmp_path, 1 << 40, 1000)[0] == usage.UNCOUNTED
     assert remove_tree(tmp_path)
 
 
@@ -476,7 +574,7 @@ def test_a_folder_that_is_not_to_be_listed_counts_as_too_much(
         return real(path)
 
     monkeypatch.setattr(usage.os, "scandir", scandir)
-    assert usage.folder_size(tmp_path, 1 << 40, 1000)[0] == usage.UNCOUNTED
+    assert usage.counted(tmp_path, 1 << 40, 1000)[0] == usage.UNCOUNTED
 
 
 def test_a_file_that_goes_while_it_is_counted_hides_nobody_behind_it(tmp_path: Path) -> None:
@@ -499,7 +597,7 @@ def test_a_file_that_goes_while_it_is_counted_hides_nobody_behind_it(tmp_path: P
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(usage.os, "scandir", scandir)
-        assert usage.folder_size(tmp_path, 1 << 40, 1000)[0] >= MIB
+        assert usage.counted(tmp_path, 1 << 40, 1000)[0] >= MIB
 
 
 def test_a_disk_that_was_full_for_a_moment_is_counted_when_it_fills_again(
@@ -508,8 +606,8 @@ def test_a_disk_that_was_full_for_a_moment_is_counted_when_it_fills_again(
     free = list(os.statvfs(tmp_path))
     start, block = free[3], free[1]
     counted = []
-    real = usage._counted
-    monkeypatch.setattr(usage, "_counted", lambda *a: counted.append(1) or real(*a))
+    real = usage.counted
+    monkeypatch.setattr(usage, "counted", lambda *a: counted.append(1) or real(*a))
     disk = usage.Disk(tmp_path)
     for used, looks in ((0, 1), (800 * MIB, 2), (0, 2), (600 * MIB, 3)):
         free[3] = start - used // block
@@ -544,8 +642,8 @@ def test_a_disk_is_counted_again_when_it_has_filled_up(
     disk = usage.Disk(tmp_path)
     disk.look(1 << 40, 1000)
     counts = []
-    real = usage._counted
-    monkeypatch.setattr(usage, "_counted", lambda *a: counts.append(1) or real(*a))
+    real = usage.counted
+    monkeypatch.setattr(usage, "counted", lambda *a: counts.append(1) or real(*a))
     free = os.statvfs(tmp_path)
     for grown, looked in ((0, 0), (usage.LOOK_AGAIN_BYTES // 2, 0), (usage.LOOK_AGAIN_BYTES, 1)):
         left = list(free)

@@ -22,8 +22,8 @@ import yaml
 
 from harness.catalog.launch_spec import parse_launch
 from harness.schema import Case
+from harness.worker.cuda import launch as cuda_launch
 from harness.worker.cuda import resources
-from harness.worker.cuda import source as cuda_source
 from harness.worker.cuda.instances import instances
 
 SUBMISSIONS = Path(__file__).resolve().parents[2] / "submissions"
@@ -70,7 +70,7 @@ def unexpected_spills(name: str, rung: str) -> dict[str, int]:
 def load_plain(name: str, file: str, cache: Path):
     """The callable of `file`, compiled into `cache`."""
     path = SUBMISSIONS / name / file
-    return cuda_source.load(path.parent, path.name, _sections(name)[file], cache)
+    return cuda_launch.load(path.parent, path.name, _sections(name)[file], cache)
 
 
 def reference(q, k, v, causal, scale):

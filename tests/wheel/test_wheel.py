@@ -109,8 +109,8 @@ def test_the_wheel_holds_what_a_run_reads_and_nothing_else(wheel: Path) -> None:
     assert {name.split("/")[0] for name in names} == {"attnboard"}
     inside = {name.removeprefix("attnboard/") for name in names}
     folders = {name.split("/")[0] for name in inside if "/" in name}
-    assert folders == {"harness", "configs", "baselines", "submissions"}
-    asked = ["git", "ls-files", "harness", "configs", "baselines"]
+    assert folders == {"harness", "exported", "configs", "baselines", "submissions"}
+    asked = ["git", "ls-files", "harness", "exported", "configs", "baselines"]
     tracked = subprocess.run(asked, cwd=HOME, capture_output=True, text=True, check=False)
     if tracked.returncode == 0:  # a checkout
         assert set(tracked.stdout.split()) <= inside

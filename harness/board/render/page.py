@@ -24,7 +24,15 @@ from harness.board.rank import Board, Leaderboard, Row, interval_of
 from harness.board.render.heat_map import as_json, hidden_words, loss_words, maps
 from harness.board.render.notes import Notes, conditions_of, lasting, lasting_words
 from harness.board.render.reported import beside, claims
-from harness.board.render.text import head_names, next_step, rank_text, sanitize, scale, shape_words
+from harness.board.render.text import (
+    DOUBT,
+    head_names,
+    next_step,
+    rank_text,
+    sanitize,
+    scale,
+    shape_words,
+)
 from harness.measure.gpu_specs import bandwidth, peak_tflops
 from harness.measure.roofline import at_clock_pct, board_power_w, ceilings, limiter, sm_clock_mhz
 from harness.measure.stats import Interval
@@ -265,6 +273,7 @@ def _point(point: Point) -> Json:
         "speedup": _interval(point.speedup),
         "configs": point.configs,
         "failed": sanitize(point.failed),
+        **({"doubt": DOUBT} if point.doubtful else {}),
     }
 
 

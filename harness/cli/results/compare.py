@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 
 from harness.board import query
-from harness.board.rank import interval_of
+from harness.board.rank import interval_of, unfit
 from harness.board.record import Head, newest
 from harness.board.render.notes import energy_ratio, energy_words, lasting, speed_ratio
 from harness.board.render.text import (
@@ -290,12 +290,13 @@ def _lasting_lines(a: str, b: str, pairs: Sequence[Pair]) -> list[str]:
 
 
 def _unheld(pairs: Sequence[Pair]) -> list[str]:
-    """Whose rows were not judged, and what that means."""
-    rows = (row for pair in pairs for row in (pair.a, pair.b) if row.held in UNHELD)
-    return [
-        f"{sanitize(name, 80)}{DOUBT} {UNHELD[held]}"
-        for name, held in sorted({(row.entry, row.held) for row in rows})
-    ]
+    """Whose rows were not judged or are on no board, and what that means."""
+    rows = [row for pair in pairs for row in (pair.a, pair.b)]
+    told = {
+        (row.entry, UNHELD.get(row.held) or unfit(row).removeprefix(f"{row.config}: "))
+        for row in rows
+    }
+    return [f"{sanitize(name, 80)}{DOUBT} {sanitize(why)}" for name, why in sorted(told) if why]
 
 
 def _document(args: argparse.Namespace, pairs: list[Pair], overall: Interval) -> dict[str, object]:

@@ -6,8 +6,8 @@ import argparse
 import json
 
 from harness.board import query, record
-from harness.board.history import Point, document, history, step
-from harness.board.render.text import sanitize, times
+from harness.board.history import Point, document, history
+from harness.board.render.text import DOUBT, sanitize, times
 from harness.errors import EXIT_OK, typed
 
 
@@ -33,28 +33,17 @@ def run(args: argparse.Namespace) -> int:
             f"(suite {sanitize(board[2])[:8]}, protocol {board[3]})"
         )
         print(query.table(_rows([p for p in points if p.board == board]), indent="  "))
+    if any(point.doubtful for point in points):
+        print(f"{DOUBT} not judged, or a figure that no board ranks")
     print(typed(f"next: python run.py compare {args.name}@RUN {args.name}@OTHER_RUN"))
     return EXIT_OK
 
 
 def _rows(points: list[Point]) -> list[list[str]]:
     rows = [["date", "run", "source", "configs", "speed-up [95 %]", "since the run before"]]
-    before: Point | None = None
-    for point in points:
-        told = (
-            times(point.speedup)
-            if point.speedup
-            else sanitize(point.failed, 80) or "no baseline beside it"
-        )
-        rows.append(
-            [
-                point.date[:10],
-                sanitize(point.run, 40),
-                point.source[:8],
-                str(point.configs),
-                told,
-                step(before, point),
-            ]
-        )
-        before = point
+    for p in points:
+        failed = sanitize(p.failed, 80) or "no baseline beside it"
+        told = times(p.speedup) + DOUBT * p.doubtful if p.speedup else failed
+        run, configs = sanitize(p.run, 40), str(p.configs)
+        rows.append([p.date[:10], run, p.source[:8], configs, told, p.since])
     return rows

@@ -17,12 +17,12 @@ to.
 from __future__ import annotations
 
 import contextlib
-import functools
+import itertools
 import math
 import os
 import threading
 import traceback
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 
 from harness.engine.processes.worker_process import WorkerProcess
@@ -60,19 +60,30 @@ class ResourceWatch(threading.Thread):
 
     def run(self) -> None:
         """Look until told to stop; one who takes a look its time holds up nobody else's."""
-        pool, looks = ThreadPoolExecutor(max(1, len(self.workers))), dict[int, Future[None]]()
+        looks = dict[tuple[int, bool], Future[None]]()  # (number of a worker, at its files)
+        pool = ThreadPoolExecutor(1 + 2 * len(self.workers))
+        on_device = pool.submit(self.monitor.memory_by_pid)
         while not self.stopping.wait(PERIOD_S):
-            on_device = functools.cache(self.monitor.memory_by_pid)  # asked once a round
-            for number, worker in enumerate(self.workers):
-                if number not in looks or looks[number].done():
-                    looks[number] = pool.submit(self._look, worker, on_device)
+            if on_device.done():  # asked once a round, however many wait for the answer
+                on_device = pool.submit(self.monitor.memory_by_pid)
+            for place in itertools.product(range(len(self.workers)), (False, True)):
+                if place not in looks or looks[place].done():
+                    number, files = place
+                    asked = None if files else on_device
+                    looks[place] = pool.submit(self._look, self.workers[number], asked)
         pool.shutdown(wait=False)
 
-    def _look(self, worker: WorkerProcess, on_device: Callable[[], Mapping[int, int]]) -> None:
-        """At all of one. Who cannot be looked at is ended: nobody runs unwatched."""
-        for child in worker.children():
+    def _look(self, worker: WorkerProcess, on_device: Future[dict[int, int]] | None) -> None:
+        """At all of one, or at its files alone, which may be many: memory does not wait for them.
+
+        Who cannot be looked at is ended: nobody runs unwatched.
+        """
+        for child in filter(lambda child: child.alive, worker.children()):
             try:
-                excess = self.excess(worker, child, on_device()) if child.alive else None
+                if on_device:
+                    excess = self.excess(worker, child, on_device.result())
+                else:
+                    excess = self.hoard(worker, child)
             except Exception as cause:
                 excess = self._unseen(cause)
             if excess:
@@ -102,29 +113,39 @@ class ResourceWatch(threading.Thread):
             return Status.OVER_QUOTA, f"room for more than {usage.DESCRIPTORS} open files"
         most = int(self.limits.memory_gib * GIB)
         counted = child.group.bytes() if child.group else 0  # what nobody maps is in it too
-        nameless = self.nameless[worker.entrant.name]
-        theirs = pids[child.ours :]
-        nameless.look(theirs)
-        host = max(usage.host_bytes(pids, most, nameless.shared_bytes), counted)
-        if host > most and nameless.shared_bytes:  # which may be less by now
-            nameless.count(theirs)
-            host = max(usage.host_bytes(pids, most, nameless.shared_bytes), counted)
-        if host > most:
+        if (host := max(usage.host_bytes(pids, most), counted)) > most:
             return Status.OUT_OF_MEMORY, f"host memory {host / GIB:.1f} GiB, allowed {most / GIB:g}"
         stranger = worker.entrant.kind is Kind.SUBMISSION
         most = int((self.share_gib if stranger else self.limits.gpu_memory_gib) * GIB)
         if (device := self._device_bytes(pids, on_device)) > most:
             why = f"GPU memory {device / GIB:.1f} GiB, allowed {most / GIB:g}"
             return Status.OUT_OF_MEMORY, why
+        if self.order_is_kept and worker.jail.level and any(map(usage.outlives_us, pids)):
+            return Status.OVER_QUOTA, (
+                "a process of it undid that the kernel ends it first when memory runs out"
+            )
+        if child.log.printed >= LOG_BYTES:
+            return Status.OVER_QUOTA, f"printed {LOG_BYTES >> 20} MiB, allowed less"
+        return None
+
+    def hoard(self, worker: WorkerProcess, child: Child) -> tuple[Status, str] | None:
+        """The same of what takes its time to list: files, and memory that no process has mapped."""
+        pids, nameless = child.pids(), self.nameless[worker.entrant.name]
+        theirs, most = pids[child.ours :], int(self.limits.memory_gib * GIB)
+        try:
+            nameless.look(theirs)
+            if usage.host_bytes(pids, most, nameless) > most:  # shared, it may be less by now
+                nameless.count(theirs)
+        except usage.Uncounted:
+            return Status.OVER_QUOTA, (
+                "a process of it hides which files it holds open: it runs a program that may not "
+                f"be read, or has {usage.LINKS} files open or mapped, or they take long to list"
+            )
+        if (host := usage.host_bytes(pids, most, nameless)) > most:
+            return Status.OUT_OF_MEMORY, f"host memory {host / GIB:.1f} GiB, allowed {most / GIB:g}"
         most = int(self.limits.disk_gib * GIB)
         for disk in self.disks[worker.entrant.name]:
-            held = nameless.bytes.get(disk.folder, 0)
-            if held == usage.UNCOUNTED:
-                return Status.OVER_QUOTA, (
-                    "a process of it hides which files it holds open: it runs a program that may "
-                    f"not be read, or more than {usage.LINKS} files are open or mapped"
-                )
-            if held > most:
+            if (held := nameless.bytes.get(disk.folder, 0)) > most:
                 return Status.OVER_QUOTA, (
                     f"{held / GIB:.1f} GiB in files that it took out of its cache or scratch and "
                     f"holds open, allowed {most / GIB:g}"
@@ -140,12 +161,6 @@ class ResourceWatch(threading.Thread):
                     f"{disk.bytes / GIB:.1f} GiB in {disk.files} files of its cache or scratch, "
                     f"allowed {most / GIB:g} GiB in {DISK_FILES}"
                 )
-        if self.order_is_kept and worker.jail.level and any(map(usage.outlives_us, pids)):
-            return Status.OVER_QUOTA, (
-                "a process of it undid that the kernel ends it first when memory runs out"
-            )
-        if child.log.printed >= LOG_BYTES:
-            return Status.OVER_QUOTA, f"printed {LOG_BYTES >> 20} MiB, allowed less"
         return None
 
     def _device_bytes(self, pids: Sequence[int], on_device: Mapping[int, int]) -> int:

@@ -8,7 +8,7 @@ import itertools
 import os
 import re
 import time
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -28,6 +28,10 @@ SHARED_AGAIN_S = 1.0  # the same of shared memory: a file that shrinks hides wha
 UNNAMED_BYTES = 4 << 30  # of a GPU, that need no explanation: the driver's own are less than one
 DESCRIPTORS = 100_000  # of one entrant: each is a KiB of the kernel's, and takes a look its time
 LINKS = 200_000  # the same of what it has open or mapped; 60 processes with torch have 40,000
+LISTED_S = 2.0  # of our time for that, and for a disk: a path may be 2,000 folders long
+#: What the kernel keeps behind a file of /proc that is open: all of it at once, where it is told of
+#: all processors (stat), and of each watch or lock, which have no end, in a folder of this name.
+PROC_BYTES, LISTING, LISTING_BYTES = 64 << 10, "/fdinfo/", 1 << 30
 WALKED_BYTES = 256 << 20  # of page tables: to walk more takes seconds in which nobody is watched
 
 
@@ -52,6 +56,16 @@ def starved_s(pids: Iterable[int]) -> float:
         with contextlib.suppress(OSError):  # it has ended, or the kernel keeps no such file
             found.append(int(Path(place, "schedstat").read_bytes().split()[1]))
     return max(found) / 1e9
+
+
+def burned_s(pids: Iterable[int]) -> float:
+    """Processor time of theirs so far, and of all that has ended below them."""
+    ticks = 0
+    for pid in pids:
+        with contextlib.suppress(OSError):  # it is gone
+            told = Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()
+            ticks += sum(map(int, told[11:15]))
+    return ticks / os.sysconf("SC_CLK_TCK")
 
 
 def states(pid: int) -> str:
@@ -159,24 +173,25 @@ def fair_bytes(pid: int, shared: bool = True) -> int:
     return whole - (0 if shared else told.get("Pss_Shmem", 0)) << 10
 
 
-def host_bytes(pids: Iterable[int], limit: int, unmapped: int = 0) -> int:
+def host_bytes(pids: Iterable[int], limit: int, beside: Nameless | None = None) -> int:
     """Memory of `pids` and of the files in their tmpfs; exact only if it may be above `limit`.
 
     A fork shares its parent's pages, so the plain sum is a bound and the fair one the truth, of
     which no more is asked than it takes to be above `limit`, and nothing where it would take long.
-    unmapped: what their shared mappings hold (`Nameless`), whether its pages are mapped or not.
+    beside: what else they hold, of shared mappings too, whether its pages are mapped or not.
     """
     resident = {pid: resident_bytes(pid) for pid in pids}
     tables = sum(map(page_table_bytes, resident))
-    beside = room_bytes(resident) + tables + socket_bytes(resident) + unmapped
-    bound = sum(resident.values()) + beside
+    shared = beside.shared_bytes if beside else 0
+    more = room_bytes(resident) + tables + shared + (beside.kept_bytes if beside else 0)
+    bound = sum(resident.values()) + more
     if bound <= limit or tables > WALKED_BYTES:
         return bound
-    fair = beside
+    fair = more
     for pid in sorted(resident, key=lambda pid: -resident[pid]):
-        if max(fair, resident[pid] + beside) > limit:  # what one has mapped is there, shared or not
-            return max(fair, resident[pid] + beside)
-        fair += fair_bytes(pid, not unmapped) or resident_bytes(pid)
+        if max(fair, resident[pid] + more) > limit:  # what one has mapped is there, shared or not
+            return max(fair, resident[pid] + more)
+        fair += fair_bytes(pid, not shared) or resident_bytes(pid)
     return fair
 
 
@@ -210,27 +225,26 @@ def _folder(path: str) -> Iterator[int]:
         os.close(fd)
 
 
-def socket_bytes(pids: Collection[int]) -> int:
-    """At most what lies in the buffers of their sockets, which is nobody's resident memory.
+def kept_bytes(pids: Collection[int]) -> int:
+    """At most what the kernel keeps behind their sockets and what they have open of /proc.
 
-    In a network namespace of their own all sockets are theirs, also those that nobody has accepted.
+    It is nobody's resident memory. Raises Uncounted.
     """
+    names = [name for _, name in _followed(pids, ("fd",)) if name.startswith(("socket:", "/proc/"))]
+    files = [LISTING_BYTES if LISTING in name else PROC_BYTES for name in names if name[0] == "/"]
+    sockets = len({name for name in names if name[0] == "s"})
+    return sum(files) + _all_sockets(pids, sockets) * SOCKET_BYTES
+
+
+def _all_sockets(pids: Iterable[int], known: int) -> int:
+    """How many they have: `known`, or in a network of their own all, also those nobody accepted."""
     for place in (f"{pid}/task/{thread}" for pid in pids for thread in _threads_of(pid)):
         if theirs := _namespace(place, "net"):
             if theirs == _namespace("self", "net"):
                 break
             with contextlib.suppress(OSError):
-                listed = Path(f"/proc/{place}/net/unix").read_bytes().count(b"\n") - 1
-                return max(0, listed) * SOCKET_BYTES
-    return len({link for pid in pids for link in _sockets(pid)}) * SOCKET_BYTES
-
-
-def _sockets(pid: int) -> Iterator[str]:
-    """`socket:[inode]` of each that it has open."""
-    for link in _links_of(pid, ("fd",)):
-        with contextlib.suppress(OSError):
-            if (name := os.readlink(link)).startswith("socket:"):  # noqa: PTH115 - as below
-                yield name
+                return max(0, Path(f"/proc/{place}/net/unix").read_bytes().count(b"\n") - 1)
+    return known
 
 
 def _namespace(place: str, kind: str) -> str:
@@ -241,21 +255,28 @@ def _namespace(place: str, kind: str) -> str:
         return ""
 
 
+class Uncounted(Exception):
+    """Some processes hide what they have open or mapped, or it takes too long to list."""
+
+
 @dataclass
 class Nameless:
-    """Files that some processes hold though they have no name: below folders, and in shared memory.
+    """What some processes hold that is in no folder and in no process's memory.
 
-    Counted again when the memory of the machine or a folder's disk has filled up, or later.
+    Files without a name, below `folders` and in shared memory, are counted again when the memory of
+    the machine or a folder's disk has filled up, or later; the rest at each look.
     """
 
     folders: tuple[Path, ...]
     bytes: dict[Path, int] = field(default_factory=dict)  # folder → what lies on its disk
     shared_bytes: int = 0  # anonymous memory that can be shared, also where no page is mapped
+    kept_bytes: int = 0  # memory of the kernel
     _least: tuple[int, ...] = ()
     _counted_s: float = field(default_factory=time.monotonic)  # when that was
 
     def look(self, pids: Collection[int]) -> None:
-        """Bring both up to date if they may have grown."""
+        """Bring all up to date, files if they may have grown; raises Uncounted."""
+        self.kept_bytes = kept_bytes(pids)
         used = (_numbers("meminfo").get("Shmem", 0) << 10, *map(_used_bytes, self.folders))
         least = self._least or used
         grown = any(now - then >= LOOK_AGAIN_BYTES for now, then in zip(used, least, strict=True))
@@ -267,14 +288,12 @@ class Nameless:
             self._least = tuple(map(min, used, least))
 
     def count(self, pids: Collection[int]) -> None:
-        """Bring both up to date; UNCOUNTED where `pids` hide what they hold, or hold too much."""
-        links = list(itertools.islice(itertools.chain.from_iterable(map(_links_of, pids)), LINKS))
-        if len(links) == LINKS or (os.geteuid() != 0 and any(map(hides_its_files, pids))):
-            self.bytes = dict.fromkeys(self.folders, UNCOUNTED)
-            return
+        """Bring the files up to date; raises Uncounted."""
+        if os.geteuid() != 0 and any(map(hides_its_files, pids)):
+            raise Uncounted
         found = {
             (seen.st_dev, seen.st_ino): (path, seen.st_blocks * 512)
-            for path, seen in filter(None, map(_nameless, links))
+            for path, seen in filter(None, itertools.starmap(_nameless, _followed(pids)))
         }
         self.shared_bytes = sum(size for path, size in found.values() if path == ANONYMOUS)
         for folder in self.folders:
@@ -300,27 +319,56 @@ def hides_its_files(pid: int) -> bool:
     return False
 
 
-def _links_of(pid: int, kinds: Iterable[str] = ("map_files", "fd")) -> Iterator[str]:
-    """Links of /proc to what a process has mapped, which nobody but root may ask, and open.
+def _followed(
+    pids: Iterable[int], kinds: Sequence[str] = ("exe", "map_files", "fd")
+) -> Iterator[tuple[str, str]]:
+    """(link, where it leads) of what they have open, and mapped, which only root may ask, and run.
 
-    All of its threads share both, of which one that has ended tells nothing.
+    Of a path that is longer than any can be nothing, of one that has gone the link. Raises
+    Uncounted where there are too many, or to follow them takes too much of our time.
     """
-    for kind in kinds:
-        for thread in _threads_of(pid):
-            folder = f"/proc/{thread}/{kind}"
-            with contextlib.suppress(OSError):
-                if names := os.listdir(folder):  # noqa: PTH208 - there may be 200,000
-                    yield from (f"{folder}/{name}" for name in names)
-                    break
+    links = (link for pid in pids for kind in kinds for link in _links_of(pid, kind))
+    begun_s = _lasted_s()
+    for number, link in enumerate(links):
+        if number >= LINKS or (number % 256 == 0 and _lasted_s() - begun_s > LISTED_S):
+            raise Uncounted
+        try:
+            yield link, os.readlink(link)  # noqa: PTH115 - there may be 200,000
+        except OSError as cause:
+            yield link, "" if cause.errno == errno.ENAMETOOLONG else link
 
 
-def _nameless(link: str) -> tuple[Path, os.stat_result] | None:
+def _lasted_s() -> float:
+    """A clock that stands while this thread is ready and has no core.
+
+    It runs on while we wait for who holds the lock of its address space.
+    """
+    ready_s = 0.0
+    with contextlib.suppress(OSError):  # the kernel keeps no such file
+        ready_s = int(Path("/proc/thread-self/schedstat").read_bytes().split()[1]) / 1e9
+    return time.monotonic() - ready_s
+
+
+def _links_of(pid: int, kind: str) -> Iterator[str]:
+    """Links of /proc to what a process has open or mapped, or runs, which may be mapped no more.
+
+    All of its threads share these, of which one that has ended tells nothing.
+    """
+    for thread in _threads_of(pid):
+        place = f"/proc/{thread}/{kind}"
+        with contextlib.suppress(OSError):
+            if kind == "exe":
+                os.stat(place)  # noqa: PTH116 - its path may be longer than any can be read
+                yield place
+                break
+            if names := os.listdir(place):  # noqa: PTH208 - there may be 200,000
+                yield from (f"{place}/{name}" for name in names)
+                break
+
+
+def _nameless(link: str, path: str) -> tuple[Path, os.stat_result] | None:
     """(path that was, what it is) of a file without a name; None where it has one or has gone."""
     with contextlib.suppress(OSError):  # the process has just ended, or nobody may look
-        try:
-            path = os.readlink(link)  # noqa: PTH115 - the same
-        except OSError as cause:  # longer than a path can be, or gone
-            path = "" if cause.errno == errno.ENAMETOOLONG else link
         if path.endswith(DELETED):
             return Path(path.removesuffix(DELETED)), os.stat(link)  # noqa: PTH116
         if not path and not (seen := os.stat(link)).st_nlink:  # noqa: PTH116
@@ -358,27 +406,24 @@ class Disk:
         now_s = time.monotonic()
         if grown or now_s - self._counted_s > LOOK_AGAIN_S:
             self._counted_s = now_s
-            self.bytes, self.files, whole = _counted(self.folder, most_bytes, most_files)
+            self.bytes, self.files, whole = counted(self.folder, most_bytes, most_files)
             # Again at the next look if it moved: its owner is stopped in the turns of others.
             self._free = free if whole else (1 << 62, 1 << 62)
         # What was free since the last count: who fills it, lets go and fills it again is counted.
         self._free = (max(self._free[0], free[0]), max(self._free[1], free[1]))
 
 
-def folder_size(folder: Path, most_bytes: int, most_files: int) -> tuple[int, int]:
-    """(bytes on disk, entries) below `folder`; stops counting when one is above its bound.
+def counted(folder: Path, most_bytes: int, most_files: int) -> tuple[int, int, bool]:
+    """(bytes on disk, entries) below `folder`, and whether each folder was where it was listed.
 
-    A folder that cannot be listed, or that lies deeper than a path can name, is UNCOUNTED bytes:
-    nobody knows what it holds, and no compiler makes one.
+    Stops when one is above its bound. A folder that cannot be listed, or lies deeper than a path
+    can name, or takes too much of our time, is UNCOUNTED bytes: no compiler makes one.
     """
-    return _counted(folder, most_bytes, most_files)[:2]
-
-
-def _counted(folder: Path, most_bytes: int, most_files: int) -> tuple[int, int, bool]:
-    """The same, and whether every folder was still where it had been listed."""
     size, count, whole = 0, 0, True
-    queue = [str(folder)]
+    queue, begun_s = [str(folder)], time.thread_time()
     while queue and size <= most_bytes and count <= most_files:
+        if time.thread_time() - begun_s > LISTED_S:
+            return UNCOUNTED, count, True
         try:
             with os.scandir(queue.pop()) as entries:
                 for entry in entries:
@@ -387,7 +432,7 @@ def _counted(folder: Path, most_bytes: int, most_files: int) -> tuple[int, int, 
                         size += entry.stat(follow_symlinks=False).st_blocks * 512
                     if entry.is_dir(follow_symlinks=False):
                         queue.append(entry.path)
-        except (FileNotFoundError, NotADirectoryError):  # noqa: PERF203 - gone, or renamed
+        except (FileNotFoundError, NotADirectoryError):
             whole = False
         except OSError:
             return UNCOUNTED, count, True

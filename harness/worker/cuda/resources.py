@@ -31,6 +31,7 @@ from harness.errors import WireError
 from harness.measure import gpu_specs
 from harness.process import process_tree, wire
 from harness.worker.cuda import promises as cuda_promises
+from harness.worker.cuda.counters import short_name
 from harness.worker.cuda.instances import evaluate, instances
 from harness.worker.cuda.nvrtc import (
     BYTES_KEPT,
@@ -263,16 +264,19 @@ def instantiating_source(source: Path, names: Iterable[str]) -> str:
 
 def _symbol_of(name: str, symbols: list[str]) -> str:
     """The one of `symbols` whose demangled form is `name`; `name` itself without c++filt."""
-    if name in symbols or shutil.which("c++filt") is None:
-        return name
-    plain = subprocess.run(
-        ["c++filt", *symbols], capture_output=True, text=True, check=True
-    ).stdout.splitlines()
-    wanted = name.replace(" ", "")
-    for symbol, text in zip(symbols, plain, strict=True):
-        if text.replace(" ", "").removeprefix("void").startswith(wanted + "("):
-            return symbol
-    return name
+    wanted = name.replace(" ", "") + "("
+    plain = ((symbol, text.replace(" ", "")) for symbol, text in _demangled(symbols).items())
+    fits = (symbol for symbol, text in plain if text.removeprefix("void").startswith(wanted))
+    return name if name in symbols else next(fits, name)
+
+
+def _demangled(symbols: Iterable[str]) -> dict[str, str]:
+    """Symbol → signature, or the symbol itself without c++filt."""
+    each = list(symbols)
+    if shutil.which("c++filt") is None:
+        return {symbol: symbol for symbol in each}
+    told = subprocess.run(["c++filt", *each], capture_output=True, text=True, check=True).stdout
+    return dict(zip(each, told.splitlines(), strict=True))
 
 
 def _build_with_nvcc(source: Path, arch: str) -> list[KernelReport]:
@@ -296,21 +300,13 @@ def _build_once(source: Path, text: str, arch: str, build: Build) -> list[Kernel
     return [
         replace(
             report,
-            name=_demangled(report.name),
+            name=short_name(_demangled([report.name])[report.name]),
             threads=threads.get(report.name),
             smem_dynamic_bytes=build.promises.get("smem_bytes"),
             promises=build.promises,
         )
         for report in parse_ptxas(log, kernels)
     ]
-
-
-def _demangled(symbol: str) -> str:
-    if shutil.which("c++filt") is None:
-        return symbol
-    text = subprocess.run(["c++filt", symbol], capture_output=True, text=True, check=True).stdout
-    text = text.strip().replace("(anonymous namespace)::", "").removeprefix("void ")
-    return re.sub(r"\((?:[^()]|\([^()]*\))*\)$", "", text)
 
 
 def nvcc(

@@ -55,9 +55,43 @@ kept = []
 
 def custom_attention_forward(q, k, v, causal=True, sm_scale=None):
     if not kept:
-        for number in range(5):  # more than a worker may have, in files below the limit of one
+        for number in range(10):  # more than a worker may have, in files below the limit of one
             kept.append(os.memfd_create(f"kept{number}"))
             os.posix_fallocate(kept[-1], 0, 1 << 30)
+        time.sleep(1)
+    return attention(q, k, v, causal, sm_scale)
+
+
+# %% c20_listings_kept_open
+"""Keeps files of /proc open that list many watches: behind each the kernel keeps all of the list.
+
+---
+status: [OUT_OF_MEMORY]
+seen: 'red team of this harness: 2.2 GiB behind 210 such files under a limit of 1.2'
+defence: memory_limit
+"""
+
+import os
+import select
+import time
+
+from right_answer import attention
+
+kept = []
+
+
+def custom_attention_forward(q, k, v, causal=True, sm_scale=None):
+    if not kept:
+        watches = select.epoll()
+        end, _ = os.pipe()
+        again = [os.dup(end) for _ in range(2000)]
+        for each in again:
+            watches.register(each)
+        for _ in range(20):
+            kept.append(os.open(f"/proc/self/fdinfo/{watches.fileno()}", os.O_RDONLY))
+            os.read(kept[-1], 1)
+        for each in again:
+            os.close(each)
         time.sleep(1)
     return attention(q, k, v, causal, sm_scale)
 
@@ -83,22 +117,25 @@ EXIT, PIECE, POPULATE_WRITE = 60, 1 << 29, 23
 started = []
 
 
-def hold():
+def hold(told):
     kept = []
-    for _ in range(10):  # more than a worker may have
+    for _ in range(20):  # more than a worker may have
         kept.append(mmap.mmap(-1, PIECE))
         kept[-1].madvise(POPULATE_WRITE)
         kept[-1].madvise(mmap.MADV_DONTNEED)
+    os.write(told, b"all")
     time.sleep(60)
 
 
 def custom_attention_forward(q, k, v, causal=True, sm_scale=None):
     if not started:
+        held, told = os.pipe()
         started.append(os.fork())
         if not started[0]:
-            threading.Thread(target=hold).start()
+            threading.Thread(target=hold, args=(told,)).start()
             ctypes.CDLL(None).syscall(EXIT, 0)  # this thread alone
-        time.sleep(8)
+        os.read(held, 3)  # on a busy machine it takes its time
+        time.sleep(1)
     return attention(q, k, v, causal, sm_scale)
 
 
@@ -123,21 +160,24 @@ libc = ctypes.CDLL(None)
 started = []
 
 
-def hold():
+def hold(told):
     libc.prctl(PR_SET_NAME, b"holds", 0, 0, 0)
-    kept = b"x" * (5 << 30)  # more than a worker may have
+    kept = [b"x" * (1 << 30) for _ in range(10)]  # more than a worker may have
+    os.write(told, b"all")
     time.sleep(60)
     del kept
 
 
 def custom_attention_forward(q, k, v, causal=True, sm_scale=None):
     if not started:
+        held, told = os.pipe()
         started.append(os.fork())
         if not started[0]:
-            threading.Thread(target=hold).start()
+            threading.Thread(target=hold, args=(told,)).start()
             libc.prctl(PR_SET_NAME, b"x\rVmRSS: 0", 0, 0, 0)
             libc.syscall(EXIT, 0)  # this thread alone
-        time.sleep(5)
+        os.read(held, 3)  # on a busy machine it takes its time
+        time.sleep(1)
     return attention(q, k, v, causal, sm_scale)
 
 
@@ -203,7 +243,7 @@ import time
 
 from right_answer import attention
 
-SIZE, STEP = 5 << 30, 64 << 20  # more than a worker may have
+SIZE, STEP = 10 << 30, 64 << 20  # more than a worker may have
 kept, junk = mmap.mmap(-1, SIZE), b"x" * STEP
 for start in range(0, SIZE, STEP):
     kept[start : start + STEP] = junk

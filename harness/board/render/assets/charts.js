@@ -262,7 +262,7 @@ function pastChart(points, kind) {
     const fresh = i > 0 && told[i - 1].source !== point.source;
     svg.append(draw("line", { class: `whisker ${kind}`, x1: x(i), x2: x(i), y1: y(point.speedup[0]), y2: y(point.speedup[2]) }), hint(
       draw("circle", { class: kind, cx: x(i), cy: y(point.speedup[1]), r: 4.5, "stroke-width": 0 }),
-      `${point.date} ${point.run}\n${times(point.speedup)} ${range(point.speedup)}\nsource ${point.source}${fresh ? " (new)" : ""}`));
+      `${point.date} ${point.run}\n${times(point.speedup)}${point.doubt || ""} ${range(point.speedup)}\nsource ${point.source}${fresh ? " (new)" : ""}`));
   });
   svg.append(draw("text", { x: 56, y: 140 }, told[0].date), draw("text", { x: 610, y: 140, "text-anchor": "end" }, told.at(-1).date));
   return svg;

@@ -69,7 +69,7 @@ function stepsOf(board, row) {
 function pastOf(row) {
   if (row.history.length < 2) return [];
   const lines = row.history.slice().reverse().map(point => make("tr", {}, make("td", {}, point.date), make("td", {}, make("code", {}, point.source)),
-    make("td", { class: "num" }, point.speedup ? times(point.speedup) : "–"), make("td", { class: "small" }, point.speedup ? range(point.speedup) : point.failed)));
+    make("td", { class: "num" }, point.speedup ? times(point.speedup) + (point.doubt || "") : "–"), make("td", { class: "small" }, point.speedup ? range(point.speedup) : point.failed)));
   return [make("h3", {}, `History (${row.history.length} runs)`), make("div", { class: "card" }, pastChart(row.history, row.kind),
     make("details", {}, make("summary", { class: "small" }, "every run"), make("table", {}, make("tbody", {}, lines))))];
 }

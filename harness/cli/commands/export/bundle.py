@@ -1,7 +1,7 @@
 """The folder of an exported package: its own code, the judged files, licence and evidence.
 
 FOLDER/pyproject.toml  README.md  LICENSE
-FOLDER/PACKAGE/        the code of harness/cli/commands/export/package/, the same in every export
+FOLDER/PACKAGE/        the code of exported/, the same in every export; README.md is filled in
 FOLDER/PACKAGE/evidence.json  forward.jsonl  backward.jsonl
 FOLDER/PACKAGE/forward/  backward/         the judged files
 """
@@ -21,7 +21,7 @@ from harness.cli.commands.export.evidence import Part
 from harness.errors import typed
 from harness.process.project import HOME
 
-CODE = Path(__file__).with_name("package")
+CODE = HOME / "exported"
 LICENCES = ("LICENSE", "LICENSE.txt", "LICENSE.md", "COPYING")
 #: What pip may fetch for a package. Whatever else a manifest names is its author's choice alone.
 FETCHED = {"torch", "triton", "numpy", "cuda-bindings", "nvidia-cutlass-dsl"}
@@ -44,37 +44,6 @@ dependencies = {dependencies}
 [tool.hatch.build.targets.wheel]
 packages = [{package}]
 """
-README = """\
-# {package}
-
-{description}
-
-Exported by attnboard {version}. `{package}/forward/` holds the files of {forward}, byte for byte,
-SHA-256 `{forward_sha256}`.
-{of_backward}
-`{package}/evidence.json` has the board's rows, `*.jsonl` the records behind them.
-
-```python
-import {package}
-
-# [batch, heads, seqlen, headdim], with gradients
-o = {package}.attention(q, k, v, causal=True)
-# F.scaled_dot_product_attention uses it; disable() ends that
-{package}.enable()
-# attn_implementation="{package}"
-{package}.register_transformers("{package}")
-```
-
-It takes {claims}; {trains}.
-Whatever else it is called with, PyTorch's own attention computes, and a warning says so once.
-{unjudged}
-{table}
-`python -m {package} verify` judges it again here, with attnboard installed or `--checkout DIR`.
-
-Licence: {license}, by {author}.
-"""
-
-
 LSE_UNJUDGED = """\
 In training the forward is asked for `lse` as well, and its records do not say that anybody judged
 that: compare gradients with PyTorch's on shapes of your own first.
@@ -162,22 +131,28 @@ def _pyproject(package: str, forward: Part, backward: Part | None) -> str:
 
 def _readme(package: str, forward: Part, backward: Part | None) -> str:
     manifest = forward.entrant.manifest
-    return README.format(
-        package=package,
-        version=__version__,
-        description=safe(manifest.description),
-        forward=forward.entrant.name,
-        forward_sha256=forward.entrant.source_sha256,
-        of_backward=f"`{package}/backward/` holds those of {backward.entrant.name},\n"
-        f"SHA-256 `{backward.entrant.source_sha256}`."
-        if backward
-        else "It has no backward: PyTorch computes the forward again for the gradients.",
-        claims=_claims(forward),
-        unjudged=LSE_UNJUDGED if _unjudged_lse(forward) else "",
-        trains=f"with gradients {_claims(backward)}" if backward else "gradients are PyTorch's",
-        table="\n".join(_table(forward)) + "\n" + ("\n".join(_table(backward)) if backward else ""),
-        license=safe(manifest.license) or "none named",
-        author=safe(manifest.author),
+    return (
+        (CODE / "README.md")
+        .read_text(encoding="utf-8")
+        .format(
+            package=package,
+            version=__version__,
+            description=safe(manifest.description),
+            forward=forward.entrant.name,
+            forward_sha256=forward.entrant.source_sha256,
+            of_backward=f"`{package}/backward/` holds those of {backward.entrant.name},\n"
+            f"SHA-256 `{backward.entrant.source_sha256}`."
+            if backward
+            else "It has no backward: PyTorch computes the forward again for the gradients.",
+            claims=_claims(forward),
+            unjudged=LSE_UNJUDGED if _unjudged_lse(forward) else "",
+            trains=f"with gradients {_claims(backward)}" if backward else "gradients are PyTorch's",
+            table="\n".join(_table(forward))
+            + "\n"
+            + ("\n".join(_table(backward)) if backward else ""),
+            license=safe(manifest.license) or "none named",
+            author=safe(manifest.author),
+        )
     )
 
 

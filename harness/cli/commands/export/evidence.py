@@ -16,6 +16,10 @@ from harness.schema import Case, Claims, Entrant, Result, Status
 
 OUT = "out"  # the parameter by which a forward is given memory for its output
 Judged = tuple[Board, Row]
+OF_A_RESULT = {
+    *("config", "case", "latency_ms", "tflops", "peak_pct", "speedup", "numerics_class"),
+    *("max_diff", "integrity", "date", "run", "harness_commit"),
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,13 +97,10 @@ class Part:
     def told(self, records: str) -> dict[str, Any]:
         """As it stands in evidence.json; `records` is the file that holds its lines."""
         manifest = self.entrant.manifest
+        said = {"author", "description", "language", "license", "problem"}
         return {
+            **manifest.model_dump(include=said),
             "entry": self.entrant.name,
-            "author": manifest.author,
-            "description": manifest.description,
-            "language": manifest.language,
-            "license": manifest.license,
-            "problem": manifest.problem,
             "entry_file": manifest.entry,
             "function": get_problem(manifest.problem).function,
             "returns_lse": self.returns_lse,
@@ -174,25 +175,9 @@ def _board(board: Board, row: Row) -> dict[str, Any]:
         "rank": row.rank,
         "notes": [said for said in (row.why, loss_words(row)) if said],
         "speedup": [row.speedup.value, row.speedup.low, row.speedup.high] if row.speedup else None,
-        "results": [_result(result) for result in row.results],
-    }
-
-
-def _result(r: Result) -> dict[str, Any]:
-    return {
-        "config": r.config,
-        "case": r.case.model_dump(mode="json"),
-        "latency_ms": r.latency_ms,
-        "tflops": r.tflops,
-        "peak_pct": r.peak_pct,
-        "speedup": r.speedup.model_dump(mode="json") if r.speedup else None,
-        "numerics_class": r.numerics_class,
-        "max_diff": r.max_diff,
-        "integrity": r.integrity,
-        "date": r.date,
-        "run": r.run,
-        "harness_commit": r.harness_commit,
-        "driver": r.machine.driver,
-        "torch": r.machine.torch,
-        "triton": r.machine.triton,
+        "results": [
+            result.model_dump(mode="json", include=OF_A_RESULT)
+            | result.machine.model_dump(include={"driver", "torch", "triton"})
+            for result in row.results
+        ],
     }

@@ -25,7 +25,7 @@ from torch.autograd.function import once_differentiable
 from . import judged
 from .compiled import call_as_function
 from .fit import refusal, say_once, sdpa
-from .provenance import evidence, part
+from .judged import evidence, part
 
 Three = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
 Some = TypeVar("Some")
