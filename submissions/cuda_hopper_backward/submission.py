@@ -46,6 +46,7 @@ class Build(NamedTuple):
     section_bytes: int = 32 << 20  # q, do and dq sums of the heads that are walked together
     cuts: bool = False  # headdim 128: kv blocks of the last, partly filled wave are in pieces
     lead: int = 0  # headdim 128: by how many sections spare warps preprocess ahead; 0: not at all
+    once: bool = False  # headdim 64: a block takes one kv block, not one after the other
 
 
 BUILDS = {  # the fastest of each official shape on one H200: NOTES.md
@@ -54,8 +55,8 @@ BUILDS = {  # the fastest of each official shape on one H200: NOTES.md
     256: Build(WIDE),  # dk and dv of 128 kv rows do not fit the registers
 }
 MB, NEVER = 1 << 20, 1 << 30
-LENGTHS = {  # headdim, causal -> classes: the longest sequence and its section_bytes, cuts, lead
-    (64, True): ((2048, (16 * MB,)),),
+LENGTHS = {  # headdim, causal -> classes: the longest sequence and its section_bytes, cuts, lead, once
+    (64, True): ((1024, (16 * MB, False, 0, True)), (2048, (16 * MB,))),
     (64, False): ((2048, (16 * MB,)),),
     (128, True): (
         (512, (8 * MB,)),
@@ -133,7 +134,7 @@ class Passes(ctypes.Structure):
         ("o_at", Strides),
         ("do_at", Strides),
         *((n, ctypes.c_int) for n in ("seqlen", "heads", "section", "nheads")),
-        ("scale", ctypes.c_float),
+        *((n, ctypes.c_float) for n in ("scale", "scale_log2")),
     ]
 
 
@@ -145,7 +146,7 @@ class ThreeParams(ctypes.Structure):
         ("dk", ctypes.c_void_p),
         ("dv", ctypes.c_void_p),
         ("causal", ctypes.c_int),
-        ("scale_log2", ctypes.c_float),
+        ("once", ctypes.c_int),
         ("keys", Keys),
     ]
 
@@ -154,17 +155,24 @@ THREE_THREADS, THREE_WARPS = 512, 16
 
 
 def three_smem_bytes() -> int:
-    """k, v; four slots of q and do; dS three times; 8 KB for each of the passes' three warps; lse and delta; barriers."""
+    """k, v; four slots of q and do; dS three times; 8 KB for each of the passes' three warps; lse and delta; halves; records; barriers."""
     tiles = 5 * KV_ROWS[THREE] * 128 + 2 * 4 * 64 * 128
-    return tiles + 3 * 8192 + 2 * 4 * 64 * 4 + 8 * (2 * 4 + 2 + 3 + THREE_WARPS)
+    return (
+        tiles + 3 * 8192 + 2 * 4 * 64 * 16 + 128 + 8 * 16 + 8 * (2 * 4 + 2 + 3 + 17 + THREE_WARPS)
+    )
 
 
-def three_blocks(heads: int, seqlen: int, seqlen_k: int, section: int) -> tuple[int, int]:
-    """Blocks of a grid whose spare warps do the passes (passes.cuh), and its sections of heads."""
+def three_blocks(
+    heads: int, seqlen: int, seqlen_k: int, section: int, at_once: int = NEVER
+) -> tuple[int, int]:
+    """Blocks of a grid whose spare warps do the passes (passes.cuh), and its sections of heads.
+
+    `at_once`: how many main blocks stay and take kv blocks until none is left; more than those are not launched.
+    """
     widths = [min(section, heads - first) for first in range(0, heads, section)]
     ends = [*widths[:2], *widths[-2:]]  # blocks of their own
     passes = sum(-(-2 * width * -(-seqlen // 64) // THREE_WARPS) for width in ends)
-    return passes + heads * -(-seqlen_k // KV_ROWS[THREE]), len(widths)
+    return passes + min(heads * -(-seqlen_k // KV_ROWS[THREE]), at_once), len(widths)
 
 
 def fused_smem_bytes() -> int:
@@ -179,6 +187,11 @@ PIECES = 2  # of a kv block of the last, partly filled wave
 def whole_blocks(blocks: int, at_once: int, seqlen: int) -> int:
     """How many kv blocks are one item each, full waves of them; a piece has a tile of query rows at least."""
     return blocks if seqlen <= 64 * (PIECES - 1) else blocks - blocks % at_once
+
+
+def not_0(scale: float) -> float:
+    """The scale itself, or what no sum tells from 0: `three` divides lse by it."""
+    return scale if abs(scale) > 1e-30 else 1e-30
 
 
 class Shape(NamedTuple):
@@ -366,7 +379,7 @@ class Plan:
         self.o, self.lse, self.stats, self.dq_sum, self.dq, self.dk, self.dv, self.each_dk, self.each_dv, self.parts, self.done = (
             ctypes.c_void_p() for _ in range(11)
         )  # fmt: skip
-        self.stats_floats = self.heads * self.tiles * 128
+        self.stats_floats = self.heads * self.tiles * (512 if build.rung == THREE else 128)
         self.sum_floats = self.heads * self.tiles * 64 * headdim
         self.counters = 0  # words by which blocks of a grid know of each other
         self.tail_floats, self.tail = 0, ctypes.c_void_p()
@@ -444,11 +457,14 @@ class Plan:
         """One kernel, whose spare warps do the passes."""
         none = (None,) * 7
         sizes = self.seqlen, self.heads, self.section, self.keys.nheads
-        passes = Passes(*none, *self.steps, *sizes, self.scale)
-        log2 = self.scale * math.log2(math.e)
-        self.params = ThreeParams(passes, None, None, int(self.causal), log2, self.keys)
-        grid, sections = three_blocks(self.heads, self.seqlen, self.seqlen_k, self.section)
-        self.counters = 2 * sections
+        passes = Passes(
+            *none, *self.steps, *sizes, self.scale, not_0(self.scale * math.log2(math.e))
+        )
+        once, at_once = self.build.once, _multiprocessors(self.device)
+        self.params = ThreeParams(passes, None, None, int(self.causal), int(once), self.keys)
+        sizes = self.heads, self.seqlen, self.seqlen_k, self.section
+        grid, sections = three_blocks(*sizes, *(() if once else (at_once,)))
+        self.counters = 2 * sections + 1
         smem = three_smem_bytes()
         kernel = self.main("backward", smem_bytes=smem)
         return [

@@ -37,13 +37,23 @@ def libraries(tmp_path_factory):
 
 
 def gradients(
-    libraries, file, headdim, flags, problem, timing, seed, section=1, edit=None, in_pieces=0
+    libraries,
+    file,
+    headdim,
+    flags,
+    problem,
+    timing,
+    seed,
+    section=1,
+    edit=None,
+    in_pieces=0,
+    stay=None,
 ):
     """All launches of a call; the errors of dq, dk, dv."""
     passes = libraries("kernels/passes.cu", headdim, flags)
     library = libraries(file, headdim, flags, edit=edit)
     if headdim == 64:
-        problem.three(library, section, timing, seed)
+        problem.three(library, section, timing, seed, stay)
     if headdim == 128:
         problem.fused(passes, library, section, timing, seed, in_pieces=in_pieces)
     if headdim == 256:
@@ -135,6 +145,17 @@ def test_one_row(libraries, headdim):
 
 
 @needs_gxx
+@pytest.mark.parametrize("timing", [on_cpu.EARLY, on_cpu.LATE, on_cpu.RANDOM])
+@pytest.mark.parametrize(("seqlen", "causal"), [(17, False), (330, True)])
+def test_blocks_of_headdim_64_that_stay(libraries, timing, seqlen, causal):
+    """One takes all of ten kv blocks and more, of items with one tile and with several; the other finds nothing left."""
+    problem = on_cpu.Problem(11, seqlen, 64, causal)
+    how = (problem, timing, 3)
+    errors = gradients(libraries, *FUSED["three-64"], *how, section=2, stay=2)
+    assert max(errors.values()) < WHOLE, errors
+
+
+@needs_gxx
 @pytest.mark.parametrize("scale", [0.0, -0.2, 1e-4])
 def test_scales_and_ragged_sections_of_heads(libraries, scale):
     problem = on_cpu.Problem(3, 130, 64, True, scale)
@@ -213,6 +234,14 @@ ITEM_MISTAKES = {
 }  # fmt: skip
 
 
+# Of blocks of headdim 64 that stay, here two for all of a grid
+STAY_MISTAKES = {
+    "k and v of the next item over those in use": ("if (n) mbar_wait(kv_empty, (n - 1) & 1);", ""),
+    "parities of k and v stay": ("mbar_wait(k_full, n & 1); mbar_wait(v_full, n & 1);", "mbar_wait(k_full, 0); mbar_wait(v_full, 0);"),
+    "items are not counted": ("if (n) counter_add_fenced_if(through, 1, lane0);", ""),
+}  # fmt: skip
+
+
 # Of passes that spare warps of headdim 128 do for other heads
 SPARE_MISTAKES = {
     "sums are added to before they are zero": ("counter_wait(p.spare.ready + section, ", "0, (p.spare.ready + section, "),
@@ -246,6 +275,19 @@ def shows(old, new, attempt):
     except on_cpu.KernelFailed:
         return
     pytest.fail(f"all orders of events gave right gradients, worst error {worst:.1e}")
+
+
+@needs_gxx
+@pytest.mark.parametrize("mistake", STAY_MISTAKES)
+def test_a_mistake_of_blocks_that_stay_shows(libraries, mistake):
+    old, new = STAY_MISTAKES[mistake]
+
+    def attempt(timing, seed, edit):
+        problem = on_cpu.Problem(11, 130, 64, False)
+        how = (problem, timing, seed)
+        return gradients(libraries, *FUSED["three-64"], *how, section=2, edit=edit, stay=2)
+
+    shows(old, new, attempt)
 
 
 @needs_gxx
@@ -379,27 +421,31 @@ def test_shared_memory_is_what_the_kernels_lay_out(submission):
     assert promised in (FOLDER / submission.FILES["ahead"]).read_text()
     rows = submission.KV_ROWS["three"]
     k_v, q_do, ds, passes = 2 * rows * 64 * 2, 8 * m * 64 * 2, 3 * rows * m * 2, 3 * 8192
-    wanted = k_v + q_do + ds + passes + 8 * m * 4 + 8 * (8 + 2 + 3 + 16)
+    stats, records = 8 * m * 16 + 128, 8 * 16  # 128: halves
+    wanted = k_v + q_do + ds + passes + stats + records + 8 * (8 + 2 + 3 + 1 + 16 + 16)
     assert submission.three_smem_bytes() == wanted <= SMEM_LIMIT_BYTES
 
 
-CLASSES = [  # headdim, causal, rows -> MB of q, do and sums that are walked together, cuts, lead
-    (64, True, 1, 16, 0, 0), (64, False, 2048, 16, 0, 0), (64, True, 2049, 32, 0, 0),
-    (64, False, 16384, 32, 0, 0), (128, True, 512, 8, 0, 0), (128, True, 1024, 16, 0, 0),
-    (128, True, 1025, 16, 0, 2), (128, True, 8192, 16, 0, 2), (128, True, 16384, 16, 0, 0),
-    (128, False, 512, 8, 0, 0), (128, False, 513, 4, 0, 2), (128, False, 4096, 4, 0, 2),
-    (128, False, 16384, 16, 1, 0), (256, True, 1, 32, 0, 0), (256, False, 16384, 32, 0, 0),
+CLASSES = [  # headdim, causal, rows -> MB of q, do and sums that are walked together, cuts, lead, once
+    (64, True, 1, 16, 0, 0, 1), (64, True, 1024, 16, 0, 0, 1), (64, True, 1025, 16, 0, 0, 0),
+    (64, False, 1, 16, 0, 0, 0), (64, False, 2048, 16, 0, 0, 0), (64, True, 2049, 32, 0, 0, 0),
+    (64, False, 16384, 32, 0, 0, 0), (128, True, 512, 8, 0, 0, 0), (128, True, 1024, 16, 0, 0, 0),
+    (128, True, 1025, 16, 0, 2, 0), (128, True, 8192, 16, 0, 2, 0), (128, True, 16384, 16, 0, 0, 0),
+    (128, False, 512, 8, 0, 0, 0), (128, False, 513, 4, 0, 2, 0), (128, False, 4096, 4, 0, 2, 0),
+    (128, False, 16384, 16, 1, 0, 0), (256, True, 1, 32, 0, 0, 0), (256, False, 16384, 32, 0, 0, 0),
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("headdim", "causal", "seqlen", "megabytes", "cuts", "lead"), CLASSES)
+@pytest.mark.parametrize(
+    ("headdim", "causal", "seqlen", "megabytes", "cuts", "lead", "once"), CLASSES
+)
 def test_classes_of_shapes_choose_among_what_was_measured(
-    submission, headdim, causal, seqlen, megabytes, cuts, lead
+    submission, headdim, causal, seqlen, megabytes, cuts, lead, once
 ):
     file, flags = CHOSEN[headdim]
     build = submission.build_for(headdim, seqlen, causal)
     assert (submission.FILES[build.rung], build.flags) == (file, flags)
-    assert build[2:] == (megabytes << 20, cuts, lead)
+    assert build[2:] == (megabytes << 20, cuts, lead, once)
     general = submission.build_for(headdim, seqlen, causal, general=True)
     assert general == build._replace(flags=(*flags, GENERAL))
 

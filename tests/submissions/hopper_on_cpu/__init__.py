@@ -68,7 +68,7 @@ class Passes(ctypes.Structure):
         ("o_at", Strides),
         ("do_at", Strides),
         *((n, ctypes.c_int) for n in ("seqlen", "heads", "section", "nheads")),
-        ("scale", ctypes.c_float),
+        *((n, ctypes.c_float) for n in ("scale", "scale_log2")),
     ]
 
 
@@ -79,7 +79,7 @@ class ThreeParams(ctypes.Structure):
         ("passes", Passes),
         *((n, ctypes.c_void_p) for n in ("dk", "dv")),
         ("causal", ctypes.c_int),
-        ("scale_log2", ctypes.c_float),
+        ("once", ctypes.c_int),
         ("keys", Keys),
     ]
 
@@ -216,7 +216,9 @@ class Problem:
             self._view(*n, lambda shape: np.full(shape, np.nan)) for n in each
         )
         self.parts = aligned((2, batch, self.nheads, self.seqlen_k, headdim), dtype, nothing)
-        self.stats = aligned((heads, self.tiles, 2, 64), np.float32, np.nan)
+        self.stats = aligned(
+            (heads, self.tiles, 2, 64, 4), np.float32, np.nan
+        )  # of 64 rows, at most
         self.dq_sum = aligned((heads, self.tiles, 64 * headdim), np.float32, np.nan)
 
     def _view(self, heads, rows, values):
@@ -242,6 +244,11 @@ class Problem:
 
     def scales(self):
         return ctypes.c_float(self.scale), ctypes.c_float(self.scale * math.log2(math.e))
+
+    def log2_scale(self):
+        """As `not_0` of the submissions."""
+        scale = self.scale * math.log2(math.e)
+        return scale if abs(scale) > 1e-30 else 1e-30
 
     def preprocess(self, library, timing=RANDOM, seed=0, counters=0, heads=None):
         """Row sums; zeros in the sums of dq and in counters; of all heads or the first `heads`."""
@@ -320,20 +327,24 @@ class Problem:
         _call(library.run_backward, self.maps(128), ctypes.byref(params), *tail)
         self.postprocess(passes, EARLY, first=after)
 
-    def three(self, library, section=1, timing=RANDOM, seed=0):
-        """The kernel of headdim 64, whose spare warps do the passes (passes.cuh)."""
+    def three(self, library, section=1, timing=RANDOM, seed=0, stay=None):
+        """The kernel of headdim 64, whose spare warps do the passes (passes.cuh).
+
+        `stay` main blocks take items until none is left; None: as many as items, one each.
+        """
         widths = [min(section, self.heads - first) for first in range(0, self.heads, section)]
-        done = aligned((len(widths), 2), np.uint32, 0)
+        done = aligned((2 * len(widths) + 1,), np.uint32, 0)
         arrays = self.o, self.d_o, self.lse, self.stats, self.dq_sum, self.dq, done
         steps = [Strides(*self.strides(x)) for x in (self.o, self.d_o)]
         sizes = self.seqlen, self.heads, section, self.nheads
-        scale, scale_log2 = (x.value for x in self.scales())
-        passes = Passes(*(x.ctypes.data for x in arrays), *steps, *sizes, scale)
+        passes = Passes(
+            *(x.ctypes.data for x in arrays), *steps, *sizes, self.scale, self.log2_scale()
+        )
         gradients = [x.ctypes.data for x in self.kv_gradients()]
         keys = Keys(self.seqlen_k, self.nheads, self.group)
-        params = ThreeParams(passes, *gradients, int(self.causal), scale_log2, keys)
+        params = ThreeParams(passes, *gradients, int(self.causal), int(stay is None), keys)
         blocks = sum(-(-2 * wide * self.tiles // 16) for wide in (*widths[:2], *widths[-2:]))
-        blocks += self.heads * -(-self.seqlen_k // 192)
+        blocks += stay or self.heads * -(-self.seqlen_k // 192)
         _call(library.run_backward, self.maps(192), ctypes.byref(params), blocks, 512, timing, seed)
 
     def errors(self):

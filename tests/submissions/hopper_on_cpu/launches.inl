@@ -46,11 +46,12 @@ EXPORT run_backward(const TensorMap* maps, const Params* params, int blocks, int
 }
 #endif
 #if defined(ITEMS) && !defined(ORDERED)
-// kind, section, heads of the section and index of each block of a grid
-extern "C" __attribute__((visibility("default"))) void list_items(int heads, int section, int tiles, int main_blocks_a_head, int blocks, int* out) {
+// kind, section, heads of the section and index of each block of a grid that does passes and of each item of the others
+extern "C" __attribute__((visibility("default"))) void list_items(int heads, int section, int tiles, int kv_blocks, int blocks, int* out) {
   Passes p{}; p.heads = heads; p.section = section;
-  for (int x = 0; x < blocks; x++) {
-    const Item item = item_of(x, p, tiles, main_blocks_a_head);
+  for (int x = 0, main = 0; x < blocks; x++) {
+    Item item = item_of(x, p, tiles, blocks);
+    if (item.kind == MAIN) item = main_item(main++, p, kv_blocks);
     const int row[4] = {item.kind, item.section, item.wide, item.index};
     std::memcpy(out + 4 * x, row, 16);
   }
