@@ -101,12 +101,14 @@ def _burst(
     state.last_on_turn = name
     reply: BurstReport
     overdue = partial(end_overdue, state, worker)
-    if question.stretch:
-        asked = (question.stretch.calls, question.stretch.seconds)
-        reply, goes_on = worker.stretch(state.judge, *asked, timeout_s, overdue)
-    else:
-        kernels_s = state.limits.burst_s if timeout_s > state.limits.burst_s else None
-        reply, goes_on = worker.run(state.judge, timeout_s, overdue, options, kernels_s)
+    strangers = [w for w in state.workers.values() if w.entrant.kind is Kind.SUBMISSION]
+    with WorkerProcess.none_loads(strangers):  # who may burn all cores meanwhile
+        if question.stretch:
+            asked = (question.stretch.calls, question.stretch.seconds)
+            reply, goes_on = worker.stretch(state.judge, *asked, timeout_s, overdue)
+        else:
+            kernels_s = state.limits.burst_s if timeout_s > state.limits.burst_s else None
+            reply, goes_on = worker.run(state.judge, timeout_s, overdue, options, kernels_s)
     if not goes_on:
         reply = reap(state, worker, reply)
         return None if reply.status is Status.PASSED else reply

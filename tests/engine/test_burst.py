@@ -150,6 +150,23 @@ def test_who_loads_while_another_burns_all_cores_loads_again_alone(
     assert ("a" in state.failed) != loaded
 
 
+def test_nobody_who_loads_burns_in_the_turn_of_another() -> None:
+    state = bench("a", "b", "base")
+    for name in ("b", "base"):
+        state.workers[name].attached = False
+    b, base = (state.workers[name].child for name in ("b", "base"))
+
+    def burst(*_: object) -> BurstReport:
+        assert b.pause.called
+        assert not b.resume.called
+        assert not base.pause.called, "our own goes on"
+        return GOOD
+
+    state.judge.burst.side_effect = burst
+    assert run_burst(state, "a", QUESTION, 1)
+    assert b.resume.called
+
+
 @pytest.mark.parametrize(("loads", "spent_s"), [(["b"], 5.0), (["a"], 15.0), ([], 15.0)])
 def test_what_those_who_load_burn_meanwhile_is_not_paid_for(
     loads: list[str], spent_s: float
