@@ -230,9 +230,12 @@ def _attached(state: State, worker: WorkerProcess) -> bool:
     if worker.attached:
         return True
     overdue = partial(end_overdue, state, worker)
+    first, begun_s = worker.starts <= 1, time.monotonic()
     failure = worker.attach(state.judge, state.sizes, state.limits.import_s, overdue)
     late = failure and failure.status is Status.TIMED_OUT
     if late and usage.starved_s(worker.pids()) > usage.STARVED_SHARE * state.limits.import_s:
+        if first:  # the whole of it is given back, once
+            state.budget.spent_s[worker.entrant.name] -= time.monotonic() - begun_s
         failure = _attach_alone(state, worker, overdue)
     if failure is None:
         rest = state.quiet.hold(worker, loaded=True)

@@ -141,9 +141,21 @@ def test_who_loads_while_another_burns_all_cores_loads_again_alone(
     a.attached = False
     b.attached = False
     state.suite = SimpleNamespace(cases=[CASE])
-    with attach(state), patch("harness.engine.burst.usage.starved_s", return_value=starved_s):
-        state.judge.attach.side_effect = [late, None]
+    told, now = iter([(15.0, late), (3.0, None)]), [0.0]
+
+    def loads(*_: object) -> BurstReport | None:
+        took_s, reply = next(told)
+        now[0] += took_s
+        return reply
+
+    with (
+        attach(state),
+        patch("harness.engine.burst.usage.starved_s", return_value=starved_s),
+        patch("harness.engine.burst.time.monotonic", lambda: now[0]),
+    ):
+        state.judge.attach.side_effect = loads
         reply = run_burst(state, "a", QUESTION, 1)
+    assert state.budget.spent_s["a"] == (3.0 if loaded else 15.0), "others had burned its time"
     assert (reply is not None) == loaded
     assert b.child.pause.called == b.child.resume.called == loaded
     assert not base.child.pause.called, "it was stopped already, behind its turn"

@@ -328,9 +328,13 @@ def _followed(
     Uncounted where there are too many, or to follow them takes too much of our time.
     """
     links = (link for pid in pids for kind in kinds for link in _links_of(pid, kind))
-    begun_s = _lasted_s()
+    begun_s, before = time.monotonic(), _ready_s()
     for number, link in enumerate(links):
-        if number >= LINKS or (number % 256 == 0 and _lasted_s() - begun_s > LISTED_S):
+        took_s = time.monotonic() - begun_s
+        if took_s > LISTED_S and number % 256 == 0:  # less what a busy host took
+            ready = (now - before.get(thread, now) for thread, now in _ready_s().items())
+            took_s -= max(ready, default=0.0)
+        if number >= LINKS or (took_s > LISTED_S and number % 256 == 0):
             raise Uncounted
         try:
             yield link, os.readlink(link)  # noqa: PTH115 - there may be 200,000
@@ -338,15 +342,14 @@ def _followed(
             yield link, "" if cause.errno == errno.ENAMETOOLONG else link
 
 
-def _lasted_s() -> float:
-    """A clock that stands while this thread is ready and has no core.
-
-    It runs on while we wait for who holds the lock of its address space.
-    """
-    ready_s = 0.0
-    with contextlib.suppress(OSError):  # the kernel keeps no such file
-        ready_s = int(Path("/proc/thread-self/schedstat").read_bytes().split()[1]) / 1e9
-    return time.monotonic() - ready_s
+def _ready_s() -> dict[str, float]:
+    """Thread of ours → how long it was ready and had no core, the interpreter's lock or not."""
+    found = {}
+    for thread in _threads_of(os.getpid()):
+        with contextlib.suppress(OSError):  # it has ended, or the kernel keeps no such file
+            told = Path(f"/proc/self/task/{thread}/schedstat").read_bytes().split()
+            found[thread] = int(told[1]) / 1e9
+    return found
 
 
 def _links_of(pid: int, kind: str) -> Iterator[str]:
