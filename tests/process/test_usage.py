@@ -505,7 +505,7 @@ def test_a_listing_that_waits_for_a_core_of_ours_is_counted(
     """As on a busy host: of this thread, or of the one that holds the interpreter's lock."""
     waited = iter([{"1": 0.0, "2": 5.0}, {"1": 0.1, "2": 8.5}])
     clock = itertools.count(0.0, 3.0)
-    monkeypatch.setattr(usage, "_ready_s", lambda: next(waited))
+    monkeypatch.setattr(usage, "_ready_s", lambda pids: next(waited))
     monkeypatch.setattr(usage.time, "monotonic", lambda: next(clock))
     monkeypatch.setattr(usage, "_links_of", lambda pid, kind: ["/nowhere"])
     assert list(usage._followed([1], ["fd"])) == [("/nowhere", "/nowhere")]

@@ -51,11 +51,16 @@ STARVED_SHARE = 0.25
 
 def starved_s(pids: Iterable[int]) -> float:
     """How long a thread of theirs was ready and had no core, the longest; 0 where nobody counts."""
-    found = [0]
+    return max(_ready_s(pids).values(), default=0.0)
+
+
+def _ready_s(pids: Iterable[int]) -> dict[str, float]:
+    """The same of each thread, by its place in /proc."""
+    found = {}
     for place in (f"/proc/{pid}/task/{thread}" for pid in pids for thread in _threads_of(pid)):
         with contextlib.suppress(OSError):  # it has ended, or the kernel keeps no such file
-            found.append(int(Path(place, "schedstat").read_bytes().split()[1]))
-    return max(found) / 1e9
+            found[place] = int(Path(place, "schedstat").read_bytes().split()[1]) / 1e9
+    return found
 
 
 def burned_s(pids: Iterable[int]) -> float:
@@ -328,28 +333,18 @@ def _followed(
     Uncounted where there are too many, or to follow them takes too much of our time.
     """
     links = (link for pid in pids for kind in kinds for link in _links_of(pid, kind))
-    begun_s, before = time.monotonic(), _ready_s()
+    begun_s, before = time.monotonic(), _ready_s([os.getpid()])
     for number, link in enumerate(links):
         took_s = time.monotonic() - begun_s
         if took_s > LISTED_S and number % 256 == 0:  # less what a busy host took
-            ready = (now - before.get(thread, now) for thread, now in _ready_s().items())
-            took_s -= max(ready, default=0.0)
+            now = _ready_s([os.getpid()])
+            took_s -= max((now[at] - before.get(at, now[at]) for at in now), default=0.0)
         if number >= LINKS or (took_s > LISTED_S and number % 256 == 0):
             raise Uncounted
         try:
             yield link, os.readlink(link)  # noqa: PTH115 - there may be 200,000
         except OSError as cause:
             yield link, "" if cause.errno == errno.ENAMETOOLONG else link
-
-
-def _ready_s() -> dict[str, float]:
-    """Thread of ours → how long it was ready and had no core, the interpreter's lock or not."""
-    found = {}
-    for thread in _threads_of(os.getpid()):
-        with contextlib.suppress(OSError):  # it has ended, or the kernel keeps no such file
-            told = Path(f"/proc/self/task/{thread}/schedstat").read_bytes().split()
-            found[thread] = int(told[1]) / 1e9
-    return found
 
 
 def _links_of(pid: int, kind: str) -> Iterator[str]:
