@@ -67,7 +67,7 @@ def builds(module: Any, rung: str, headdim: int) -> dict[str, Any]:
     if headdim != {"three": 64, "ahead": 128, "wide": 256}[rung]:
         return {}
     if rung == "wide":
-        return {"": make(rung), "s first": make(rung, ("-DS_FIRST=1",))}
+        return {"": make(rung)}
     if rung == "three":
         return {"": make(rung), "section 16 MB": make(rung, (), 16 * MB)}
     return {"": make(rung), "section 8 MB": make(rung, (), 8 * MB)}

@@ -9,8 +9,8 @@
 PyTorch's own attention, and a warning says so once.
 """
 
+from .judged import evidence
 from .ops import attention
-from .provenance import evidence
 from .sdpa import disable, enable, register
 from .transformers import register_transformers
 

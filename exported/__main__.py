@@ -12,7 +12,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from .provenance import HERE, evidence, part, source_hash
+from .judged import HERE, evidence, part, source_hash
 
 OK, DIFFERENT, USAGE, UNAVAILABLE = 0, 1, 2, 3  # as attnboard's exit codes
 

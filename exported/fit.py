@@ -12,7 +12,7 @@ import torch
 import torch.nn.functional as F
 
 from . import judged
-from .provenance import evidence, part
+from .judged import evidence, part
 
 DTYPES = {"fp16": torch.float16, "bf16": torch.bfloat16}
 MOST_KEPT = 4096  # refusals of `_known`

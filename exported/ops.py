@@ -6,7 +6,8 @@
     gradients(do, q, k, v, o, lse, causal, sm_scale) -> dq, dk, dv
 
 q, o [batch, heads, seqlen_q, headdim], k, v [batch, kv_heads, seqlen_k, headdim], lse float32
-[batch, heads, seqlen_q]. o lies in memory as `torch.empty_like(q)` does, gradients are contiguous.
+[batch, heads, seqlen_q]. o lies in memory as `torch.empty_like(q)` does, and so do gradients if the
+backward takes any strides; else they are contiguous.
 Compilers and CUDA graphs see the lower three, which have no autograd: it is in `attention`. Each is
 a function, which runs on the current GPU and which compiled code calls, and the operator around it,
 which first makes the GPU of its tensors the current one.
@@ -25,7 +26,7 @@ from torch.autograd.function import once_differentiable
 from . import judged
 from .compiled import call_as_function
 from .fit import refusal, say_once, sdpa
-from .provenance import evidence, part
+from .judged import evidence, part
 
 Three = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
 Some = TypeVar("Some")
@@ -135,8 +136,7 @@ def _dense(*tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
 
 def _ready(*tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
     """The same, contiguous and aligned: what the judge hands over."""
-    dense = _dense(*tensors)
-    return tuple(t.clone() if t.data_ptr() % ALIGNMENT_BYTES else t for t in dense)
+    return tuple(t.clone() if t.data_ptr() % ALIGNMENT_BYTES else t for t in _dense(*tensors))
 
 
 def like(result: torch.Tensor, model: torch.Tensor) -> torch.Tensor:
@@ -162,9 +162,8 @@ def _on_its_gpu(run: Callable[..., Some]) -> Callable[..., Some]:
 def _inference(
     q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, causal: bool, sm_scale: float
 ) -> torch.Tensor:
-    forward = judged.function("forward")
     tensors = (q, k, v) if STRIDED else _ready(q, k, v)
-    return like(forward(*tensors, causal, sm_scale), q)
+    return like(judged.function("forward")(*tensors, causal, sm_scale), q)
 
 
 def _inference_into(
@@ -208,10 +207,10 @@ def _gradients(
 ) -> Three:
     if not TRAINS:
         return _recomputed(do, q, k, v, causal, sm_scale)
-    backward = judged.function("backward")
     tensors = (q, k, v, o, lse, do) if BACKWARD_STRIDED else _ready(q, k, v, o, lse, do)
-    dq, dk, dv = backward(*tensors, causal, sm_scale)
-    return dq.contiguous(), dk.contiguous(), dv.contiguous()
+    grads = judged.function("backward")(*tensors, causal, sm_scale)
+    dq, dk, dv = map(like, grads, (q, k, v)) if BACKWARD_STRIDED else _dense(*grads)
+    return dq, dk, dv
 
 
 def _recomputed(
@@ -250,7 +249,8 @@ def _training_fake(q: torch.Tensor, *_: Any) -> tuple[torch.Tensor, torch.Tensor
 
 
 def _gradients_fake(_: torch.Tensor, *inputs: Any) -> Three:
-    dq, dk, dv = (torch.empty_like(t, memory_format=torch.contiguous_format) for t in inputs[:3])
+    order = torch.preserve_format if BACKWARD_STRIDED else torch.contiguous_format
+    dq, dk, dv = (torch.empty_like(t, memory_format=order) for t in inputs[:3])
     return dq, dk, dv
 
 

@@ -15,8 +15,8 @@ import torch
 from torch.nn.attention import SDPBackend
 
 from .fit import refusal, say_once
+from .judged import evidence
 from .ops import GRADIENTS, NAMESPACE, RETURNS_LSE, TRAINING, TRAINS, like, say_lse_unjudged
-from .provenance import evidence
 
 FORWARD = "_scaled_dot_product_flash_attention"
 BACKWARD = "_scaled_dot_product_flash_attention_backward"

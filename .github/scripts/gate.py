@@ -73,7 +73,13 @@ def find(results: Path, entry: str, like: Board | None = None) -> tuple[Board, R
         for row in board.rows
         if row.entry == entry and not board.is_cpu and (like is None or key(board) == key(like))
     ]
-    return max(found, key=lambda pair: (pair[1].date, pair[0].protocol), default=None)
+    return max(found, key=_when, default=None)
+
+
+def _when(found: tuple[Board, Row]) -> tuple[str, int]:
+    """To the second: on a busy day an entry is measured on several suites."""
+    board, row = found
+    return max(result.date for result in row.results), board.protocol
 
 
 def key(board: Board) -> tuple[str, str, int]:
@@ -83,16 +89,19 @@ def key(board: Board) -> tuple[str, str, int]:
 
 def regressions(then: Row | None, now: Row, limit: float) -> dict[str, Interval]:
     """Configs on which the entry is surely slower than before, and slower by more than `limit`."""
-    if then is None or then.speedup is None or now.speedup is None:
+    if then is None:
         return {}
     found = {result.config: changed(then.on(result.config), result) for result in now.results}
-    found["geomean"] = stats.quotient(now.speedup, then.speedup)
+    if now.speedup and then.speedup:  # a row that was not ranked has a time on each config, too
+        found["geomean"] = stats.quotient(now.speedup, then.speedup)
     return {name: ratio for name, ratio in found.items() if ratio and is_regression(ratio, limit)}
 
 
 def changed(then: Result | None, now: Result) -> Interval | None:
     """Now against then through the baseline both ran beside; above 1 is faster."""
     if then is None or then.speedup is None or now.speedup is None:
+        return None
+    if then.speedup.against != now.speedup.against:
         return None
     a, b = (Interval(s.value, s.low, s.high) for s in (now.speedup, then.speedup))
     return stats.quotient(a, b)

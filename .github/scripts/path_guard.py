@@ -23,20 +23,7 @@ RESERVED = {"all", "null"}
 PATH = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,79}(/[A-Za-z0-9_][A-Za-z0-9_.-]{0,79}){0,5}")
 SHA = re.compile(r"[0-9a-f]{40}")
 OWNERS = re.compile(r"^owners: \[([A-Za-z0-9, -]*)\] *(?:#.*)?$", re.MULTILINE)
-KINDS = {
-    ".py",
-    ".cu",
-    ".cuh",
-    ".h",
-    ".hpp",
-    ".cpp",
-    ".yaml",
-    ".md",
-    ".txt",
-    ".json",
-    ".svg",
-    ".toml",
-}
+KINDS = {".py", ".cu", ".cuh", ".h", ".hpp", ".cpp", ".yaml", ".md", ".txt", ".json", ".svg"}
 MODES = {"100644", "100755"}
 MOST_FILES = 200
 MOST_FILE_BYTES = 1 << 20
@@ -161,13 +148,20 @@ def stale(repo: Path, start: str, base: str, name: str) -> list[str]:
     A branch from an older commit brings the folder as it was then, which no diff tells.
     """
     folder = f"submissions/{name}"
-    then, now = (git(repo, "ls-tree", at, "--", folder) for at in (start, base))
+    then, now = (_sources(repo, at, folder) for at in (start, base))
     return [] if then == now else [f"{folder} has changed since this branch began: git rebase"]
 
 
+def _sources(repo: Path, commit: str, folder: str) -> list[bytes]:
+    """What lies in `folder`; not its notes, into which the board writes figures."""
+    listed = git(repo, "ls-tree", "-r", "-z", commit, "--", f"{folder}/").split(b"\0")
+    return [line for line in listed if not line.endswith(f"{folder}/NOTES.md".encode())]
+
+
 def _recorded(repo: Path, base: str, name: str) -> bool:
-    """Whether a record of `base` has a row of `name`, at the front of whose line it stands."""
-    asked = ["grep", "-lF", f'"entry":"{name}"', base, "--", "results"]
+    """Whether a record of `base` has a row of `name` or of a step of it, at its line's front."""
+    rows = (f'"entry":"{name}"', f'"entry":"{name}/')
+    asked = ["grep", "-lF", *(word for row in rows for word in ("-e", row)), base, "--", "results"]
     told = subprocess.run(["git", "-C", str(repo), *asked], capture_output=True, check=False)
     if told.returncode > 1:
         sys.exit(f"git grep: {told.stderr.decode(errors='replace').strip()}")

@@ -21,7 +21,7 @@ from __future__ import annotations
 import contextlib
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from harness.board.rank import Beside, Board, Leaderboard, Row, interval_of, unfit
@@ -33,6 +33,7 @@ from harness.catalog.suites import load_suite
 from harness.errors import SuiteError, UsageError
 from harness.measure import stats
 from harness.measure.stats import Interval
+from harness.process.project import MARK
 from harness.schema import Result
 
 PAGES = ("*.md", ".github/*.md", "docs/*.md")
@@ -41,6 +42,7 @@ MOST_BYTES = 256 << 10  # of notes; longer ones stay as they are
 MOST_PAGE_BYTES = 16 << 20
 MOST_QUESTIONS, MOST_NAMES = 32, 16  # of one document, of one question
 MOST_LEFT = 3  # shapes without a figure that are named
+GPU = re.compile(r"^gpu: (.+?) *$", re.MULTILINE)  # in .attnboard
 START, CLOSE, END = "<!-- board ", "-->", "<!-- end -->"
 QUESTION = re.compile(r"(?P<suite>[\w.-]+):\s+(?P<what>[^<>\s][^<>]*)")
 NAMES = r"[\w./-]+(?:, [\w./-]+)*"
@@ -64,8 +66,14 @@ def documents(root: Path, leaderboard: Leaderboard) -> tuple[dict[Path, str], li
 
     Raises UsageError with file and line for a wrong question in the project's own pages. An entry's
     notes are its author's: a wrong question there leaves them as they are, and stops nobody's
-    board. So does what is no text of UTF-8, or leads out of the project.
+    board. So does what is no text of UTF-8, or leads out of the project. The GPU is the one that
+    the file .attnboard names, so that another card's rows change no page.
     """
+    mark = root / MARK
+    told = read_file(mark, MOST_BYTES, UsageError) if mark.exists() else b""
+    if named := GPU.search(told.decode(errors="replace")):
+        boards = tuple(board for board in leaderboard.boards if board.gpu == named[1])
+        leaderboard = replace(leaderboard, boards=boards)
     found, wrong = {}, []
     for path in sorted(path for pattern in (*PAGES, *NOTES) for path in root.glob(pattern)):
         text, own = "", path.name != "NOTES.md"

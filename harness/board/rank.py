@@ -243,12 +243,10 @@ def _size(group: Sequence[Result], config: str) -> tuple[object, ...]:
 
 
 def _headline(group: Sequence[Result]) -> str:
+    """The baseline of most rows; of as many HEADLINE, then the one that was there first."""
     named = Counter(result.speedup.against for result in group if result.speedup)
-    if HEADLINE in named:
-        return HEADLINE
-    if not named:
-        return ""
-    return min(named, key=lambda name: (-named[name], name))
+    first = {r.speedup.against: r.date for r in reversed(group) if r.speedup}
+    return min(named, key=lambda name: (-named[name], name != HEADLINE, first[name]), default="")
 
 
 def _row(row: Row, configs: Sequence[str], headline: str) -> Row:

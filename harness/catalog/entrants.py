@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import re
@@ -360,8 +361,10 @@ def _resolve(
     place = _place(name, root)
     if place:
         return _entries_of(place, problem, refused)
-    known = [*known_names(root), *(entry_name(str(path.relative_to(root)))
-             for ladder in ladders(root) for path in steps.rungs_of(ladder))]  # fmt: skip
+    known = known_names(root)
+    for ladder in ladders(root):
+        with contextlib.suppress(SubmissionError):  # somebody else's, and not what was asked for
+            known += [entry_name(str(rung.relative_to(root))) for rung in steps.rungs_of(ladder)]
     hint = did_you_mean(name, known) or f"{root.name}/ has: {', '.join(known_names(root))}"
     raise SubmissionError(f"no entry '{name}' in {root} and no such path", hint)
 

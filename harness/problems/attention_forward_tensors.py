@@ -23,6 +23,7 @@ from harness.process.cuda.shared_memory import DTYPES
 from harness.schema import Case
 
 CHUNK_ELEMENTS = 1 << 27  # float64 scores held at once: 1 GiB
+LAUNCH_ELEMENTS = 1 << 22  # fewer scores take no less time than these: one launch
 SAMPLED_ROWS = 4096  # of one call, over all heads
 
 #: Not cuDNN, SDPA's own first choice on Hopper: it builds a plan for every new shape, and a check
@@ -317,7 +318,8 @@ def _exact_some(
     q64 *= number_of_scale(kwargs, headdim)
     out = torch.empty(q64.shape, dtype=torch.float32, device=q.device)
     keys_at = torch.arange(seqlen_k, device=q.device)
-    step = max(1, min(max(32, count // 8), CHUNK_ELEMENTS // (heads * seqlen_k)))
+    few, most = (each // (heads * seqlen_k) for each in (LAUNCH_ELEMENTS, CHUNK_ELEMENTS))
+    step = max(1, min(max(32, count // 8, few), most))
     for first in range(0, count, step):
         last = min(first + step, count)
         keys = last * seqlen // count + ahead if kwargs["causal"] else seqlen_k

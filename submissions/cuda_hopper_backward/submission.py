@@ -1,10 +1,12 @@
 """Causal and full attention backward on Hopper (sm_90a), fp16 and bf16, headdim 64, 128 and 256.
 
 k and v may have fewer heads than q, and more or fewer rows; all inputs may be views whose last dimension
-is contiguous. Three launches on torch's current stream: `kernels/passes.cu` (row sums, zeroed dq sums), the
-main kernel, and, where dq was summed in fp32, its conversion; a fourth sums dk and dv over the heads that
-share them. This file compiles them once (NVRTC, cached on disk), encodes the tensor maps that TMA needs, and
-keeps what a call repeats per set of pointers.
+is contiguous. Launches on torch's current stream: headdim 64 clears a few words and has one kernel, which does
+its short passes itself; headdim 128 preprocesses (row sums, zeroed dq sums: `kernels/passes.cu`), runs the main
+kernel and converts dq's fp32 sums, of all heads or of those that the main kernel leaves; headdim 256
+preprocesses and has a kernel for dk and dv and one for dq. Where heads share k and v, one more sums their dk and
+dv. This file compiles them once (NVRTC, cached on disk), encodes the tensor maps that TMA needs, and keeps what
+a call repeats per set of pointers.
 """
 
 from __future__ import annotations
@@ -44,6 +46,7 @@ class Build(NamedTuple):
     section_bytes: int = 32 << 20  # q, do and dq sums of the heads that are walked together
     cuts: bool = False  # headdim 128: kv blocks of the last, partly filled wave are in pieces
     lead: int = 0  # headdim 128: by how many sections spare warps preprocess ahead; 0: not at all
+    once: bool = False  # headdim 64: a block takes one kv block, not one after the other
 
 
 BUILDS = {  # the fastest of each official shape on one H200: NOTES.md
@@ -52,8 +55,8 @@ BUILDS = {  # the fastest of each official shape on one H200: NOTES.md
     256: Build(WIDE),  # dk and dv of 128 kv rows do not fit the registers
 }
 MB, NEVER = 1 << 20, 1 << 30
-LENGTHS = {  # headdim, causal -> classes: the longest sequence and its section_bytes, cuts, lead
-    (64, True): ((2048, (16 * MB,)),),
+LENGTHS = {  # headdim, causal -> classes: the longest sequence and its section_bytes, cuts, lead, once
+    (64, True): ((1024, (16 * MB, False, 0, True)), (2048, (16 * MB,))),
     (64, False): ((2048, (16 * MB,)),),
     (128, True): (
         (512, (8 * MB,)),
@@ -118,6 +121,8 @@ class Params(ctypes.Structure):
         ("scale_log2", ctypes.c_float),
         ("keys", Keys),
         ("spare", Spare),
+        ("dk_at", Strides),
+        ("dv_at", Strides),
     ]
 
 
@@ -129,7 +134,7 @@ class Passes(ctypes.Structure):
         ("o_at", Strides),
         ("do_at", Strides),
         *((n, ctypes.c_int) for n in ("seqlen", "heads", "section", "nheads")),
-        ("scale", ctypes.c_float),
+        *((n, ctypes.c_float) for n in ("scale", "scale_log2")),
     ]
 
 
@@ -141,7 +146,7 @@ class ThreeParams(ctypes.Structure):
         ("dk", ctypes.c_void_p),
         ("dv", ctypes.c_void_p),
         ("causal", ctypes.c_int),
-        ("scale_log2", ctypes.c_float),
+        ("once", ctypes.c_int),
         ("keys", Keys),
     ]
 
@@ -150,17 +155,24 @@ THREE_THREADS, THREE_WARPS = 512, 16
 
 
 def three_smem_bytes() -> int:
-    """k, v; four slots of q and do; dS three times; 8 KB for each of the passes' three warps; lse and delta; barriers."""
+    """k, v; four slots of q and do; dS three times; 8 KB for each of the passes' three warps; lse and delta; halves; records; barriers."""
     tiles = 5 * KV_ROWS[THREE] * 128 + 2 * 4 * 64 * 128
-    return tiles + 3 * 8192 + 2 * 4 * 64 * 4 + 8 * (2 * 4 + 2 + 3 + THREE_WARPS)
+    return (
+        tiles + 3 * 8192 + 2 * 4 * 64 * 16 + 128 + 8 * 16 + 8 * (2 * 4 + 2 + 3 + 17 + THREE_WARPS)
+    )
 
 
-def three_blocks(heads: int, seqlen: int, seqlen_k: int, section: int) -> tuple[int, int]:
-    """Blocks of a grid whose spare warps do the passes (passes.cuh), and its sections of heads."""
+def three_blocks(
+    heads: int, seqlen: int, seqlen_k: int, section: int, at_once: int = NEVER
+) -> tuple[int, int]:
+    """Blocks of a grid whose spare warps do the passes (passes.cuh), and its sections of heads.
+
+    `at_once`: how many main blocks stay and take kv blocks until none is left; more than those are not launched.
+    """
     widths = [min(section, heads - first) for first in range(0, heads, section)]
     ends = [*widths[:2], *widths[-2:]]  # blocks of their own
     passes = sum(-(-2 * width * -(-seqlen // 64) // THREE_WARPS) for width in ends)
-    return passes + heads * -(-seqlen_k // KV_ROWS[THREE]), len(widths)
+    return passes + min(heads * -(-seqlen_k // KV_ROWS[THREE]), at_once), len(widths)
 
 
 def fused_smem_bytes() -> int:
@@ -175,6 +187,11 @@ PIECES = 2  # of a kv block of the last, partly filled wave
 def whole_blocks(blocks: int, at_once: int, seqlen: int) -> int:
     """How many kv blocks are one item each, full waves of them; a piece has a tile of query rows at least."""
     return blocks if seqlen <= 64 * (PIECES - 1) else blocks - blocks % at_once
+
+
+def not_0(scale: float) -> float:
+    """The scale itself, or what no sum tells from 0: `three` divides lse by it."""
+    return scale if abs(scale) > 1e-30 else 1e-30
 
 
 class Shape(NamedTuple):
@@ -261,6 +278,17 @@ def _even(t: torch.Tensor) -> bool:
     return batch == 1 or heads == 1 or t.stride(0) == heads * t.stride(1)
 
 
+def _strides(t: torch.Tensor) -> Strides:
+    """Of [batch, heads, rows]."""
+    return Strides(*t.stride()[:3])
+
+
+def _gradient(t: torch.Tensor, device: torch.device | str | None = None) -> torch.Tensor:
+    """Memory for the gradient of q, k or v, on their device or the one given."""
+    order = torch.contiguous_format if t.shape[-1:] == (64,) else torch.preserve_format
+    return torch.empty_like(t, device=device, memory_format=order)
+
+
 def _bind_context(device: int) -> None:
     """Make the GPU's context this thread's. One of autograd's has none until something allocates."""
     if int(_ok(driver.cuCtxGetCurrent())) == 0:
@@ -344,24 +372,31 @@ class Plan:
             1, min(self.heads, build.section_bytes // (8 * self.seqlen * headdim))
         )  # heads
         self.keys = Keys(self.seqlen_k, nheads, self.group)
-        self.steps = [Strides(*t.stride()[:3]) for t in (o, d_o)]
+        self.steps = [_strides(t) for t in (o, d_o)]
+        self.dq_at, *self.kv_at = (_strides(_gradient(t, device="meta")) for t in (q, k, v))
+        self.each_at = self.kv_at  # where the main kernel writes dk and dv, of each head of q
         self.d_o = ctypes.c_void_p(d_o.data_ptr())
         self.o, self.lse, self.stats, self.dq_sum, self.dq, self.dk, self.dv, self.each_dk, self.each_dv, self.parts, self.done = (
             ctypes.c_void_p() for _ in range(11)
         )  # fmt: skip
-        self.stats_floats = self.heads * self.tiles * 128
+        self.stats_floats = self.heads * self.tiles * (512 if build.rung == THREE else 128)
         self.sum_floats = self.heads * self.tiles * 64 * headdim
         self.counters = 0  # words by which blocks of a grid know of each other
         self.tail_floats, self.tail = 0, ctypes.c_void_p()
         self.device = q.device
-        self.part_values = 2 * self.heads * self.seqlen_k * headdim if self.group > 1 else 0
+        self.part_values = 0
+        if self.group > 1:
+            of_head = self.seqlen_k * headdim
+            self.part_values = 2 * self.heads * of_head
+            self.each_at = [Strides(nheads * of_head, of_head, headdim)] * 2
         dtype = (BF16,) if q.dtype == torch.bfloat16 else ()
         function = functools.partial(_function, headdim=headdim, device=q.device.index)
-        self.passes = functools.partial(function, file=PASSES, flags=dtype)
+        rows, general = KV_ROWS[build.rung], GENERAL in build.flags
+        flags = (*((GENERAL,) if general else ()), *dtype)
+        self.passes = functools.partial(function, file=PASSES, flags=flags)
         self.main = functools.partial(
             function, file=FILES[build.rung], flags=(*build.flags, *dtype)
         )
-        rows, general = KV_ROWS[build.rung], GENERAL in build.flags
         maps = [_tensor_map(t, n, general) for t, n in ((q, 64), (k, rows), (v, rows), (d_o, 64))]
         kinds = {WIDE: self._wide, THREE: self._three}
         self.params = None
@@ -370,10 +405,12 @@ class Plan:
         self.launches = kinds.get(build.rung, self._fused)(maps, headdim)
         if self.group > 1:
             chunks = self.seqlen_k * headdim // 8
-            sizes = [ctypes.c_int(n) for n in (self.heads // self.group, self.group, chunks)]
-            grid = -(-2 * sizes[0].value * chunks // 256)
+            kv_heads, kv_nheads = self.heads // self.group, k.shape[1]
+            sizes = map(ctypes.c_int, (kv_heads, self.group, chunks, kv_nheads))
+            arguments = self.parts, self.dk, self.dv, *sizes, *self.kv_at
+            grid = -(-2 * kv_heads * chunks // 256)
             after = self.passes("sum_group", smem_bytes=0)
-            self.launches.append(_Launch(after, grid, 256, 0, self.parts, self.dk, self.dv, *sizes))
+            self.launches.append(_Launch(after, grid, 256, 0, *arguments))
 
     def _preprocess(self, heads: int) -> _Launch:
         """Row sums, zeroed sums of dq and counters."""
@@ -396,18 +433,18 @@ class Plan:
         self.tail_floats = (blocks - whole) * PIECES * 2 * KV_ROWS[AHEAD] * headdim
         self.params = Params(
             *(None,) * 6, whole, self.seqlen, self.heads, self.section, int(self.causal), self.scale,
-            self.scale * math.log2(math.e), self.keys, Spare(*(None,) * 7, lead, lag),
+            self.scale * math.log2(math.e), self.keys, Spare(*(None,) * 7, lead, lag), *self.each_at,
         )  # fmt: skip
         smem, grid = fused_smem_bytes(), min(items, at_once)
         kernel = self.main("backward", smem_bytes=smem)
         main = _Launch(kernel, grid, 384, smem, *maps, self.params)
         smem = 64 * (headdim + 8) * 2
         after = self.passes("postprocess", smem_bytes=smem)
-        numbers = ctypes.c_float(self.scale), ctypes.c_int(self.seqlen)
+        numbers = ctypes.c_float(self.scale), *map(ctypes.c_int, (self.seqlen, self.keys.nheads))
         self.heads_before = lead * self.section if lead else self.heads
         self.heads_after = self.heads - (self.sections - lag) * self.section if lead else self.heads
         sizes = self.heads_after * self.tiles, 256, smem
-        last = _Launch(after, *sizes, self.dq_sum_after, self.dq_after, *numbers)
+        last = _Launch(after, *sizes, self.dq_sum_after, self.dq_after, *numbers, self.dq_at)
         return [self._preprocess(self.heads_before), main, last]
 
     def _spare_passes(self, kv_blocks: int, at_once: int) -> tuple[int, int]:
@@ -420,11 +457,14 @@ class Plan:
         """One kernel, whose spare warps do the passes."""
         none = (None,) * 7
         sizes = self.seqlen, self.heads, self.section, self.keys.nheads
-        passes = Passes(*none, *self.steps, *sizes, self.scale)
-        log2 = self.scale * math.log2(math.e)
-        self.params = ThreeParams(passes, None, None, int(self.causal), log2, self.keys)
-        grid, sections = three_blocks(self.heads, self.seqlen, self.seqlen_k, self.section)
-        self.counters = 2 * sections
+        passes = Passes(
+            *none, *self.steps, *sizes, self.scale, not_0(self.scale * math.log2(math.e))
+        )
+        once, at_once = self.build.once, _multiprocessors(self.device)
+        self.params = ThreeParams(passes, None, None, int(self.causal), int(once), self.keys)
+        sizes = self.heads, self.seqlen, self.seqlen_k, self.section
+        grid, sections = three_blocks(*sizes, *(() if once else (at_once,)))
+        self.counters = 2 * sections + 1
         smem = three_smem_bytes()
         kernel = self.main("backward", smem_bytes=smem)
         return [
@@ -438,13 +478,13 @@ class Plan:
         scales = ctypes.c_float(self.scale), ctypes.c_float(self.scale * math.log2(math.e))
         tail = ctypes.c_int(self.seqlen), ctypes.c_int(self.causal), *scales, self.keys
         launches, (dkdv, dq) = [self._preprocess(self.heads)], wide_shapes(headdim)
-        for name, shape, length, results in (
-            ("dkdv", dkdv, self.seqlen_k, (self.each_dk, self.each_dv)),
-            ("dq", dq, self.seqlen, (self.dq,)),
+        for name, shape, length, results, at in (
+            ("dkdv", dkdv, self.seqlen_k, (self.each_dk, self.each_dv), self.each_at),
+            ("dq", dq, self.seqlen, (self.dq,), (self.dq_at,)),
         ):
             kernel = self.main(name, smem_bytes=shape.smem_bytes)
             sizes = self.heads * -(-length // shape.rows), shape.threads, shape.smem_bytes
-            launches.append(_Launch(kernel, *sizes, *maps, self.stats, *results, *tail))
+            launches.append(_Launch(kernel, *sizes, *maps, self.stats, *results, *tail, *at))
         return launches
 
     def point_at(self, o, lse, dq, dk, dv) -> tuple[torch.Tensor, torch.Tensor]:
@@ -542,8 +582,9 @@ def custom_attention_backward(q, k, v, o, lse, do, causal=True, sm_scale=None, b
     """Gradients of softmax(q kᵀ · sm_scale) v.
 
     q, o, do (batch, heads, seqlen, headdim), k, v (batch, kv_heads, seqlen_k, headdim) fp16 or bf16, lse (batch,
-    heads, seqlen) float32, natural logarithm -> dq like q, dk and dv like k, contiguous. Query head h reads kv head
-    h // (heads // kv_heads); causal: query i sees key j iff j <= i + seqlen_k - seqlen.
+    heads, seqlen) float32, natural logarithm -> dq, dk, dv as `torch.empty_like` of q, k, v lies; contiguous at
+    headdim 64. Query head h reads kv head h // (heads // kv_heads); causal: query i sees key j iff
+    j <= i + seqlen_k - seqlen.
     `build` picks another than `build_for` does.
     """
     device = q.device.index
@@ -552,7 +593,7 @@ def custom_attention_backward(q, k, v, o, lse, do, causal=True, sm_scale=None, b
             return custom_attention_backward(q, k, v, o, lse, do, causal, sm_scale, build)
     q, k, v, o, do = (_ready(t) for t in (q, k, v, o, do))
     lse = lse.contiguous()
-    dq, dk, dv = (torch.empty(t.shape, dtype=t.dtype, device=t.device) for t in (q, k, k))
+    dq, dk, dv = (_gradient(t) for t in (q, k, v))
     tensors = q, k, v, o, do, lse
     key = (
         q.data_ptr(), k.data_ptr(), v.data_ptr(), do.data_ptr(), *((t.shape, t.stride(), t.dtype) for t in tensors),
@@ -567,6 +608,7 @@ def custom_attention_backward(q, k, v, o, lse, do, causal=True, sm_scale=None, b
         if len(_plans) >= MAX_PLANS:
             _plans.clear()
         general = q.shape != k.shape or not all(map(_even, (q, k, v, do)))
+        general |= not all(t.is_contiguous() for t in (dq, dk, dv))
         general |= q.shape[3] == 64 and not (o.is_contiguous() and do.is_contiguous())
         chosen = build or build_for(q.shape[3], q.shape[2], bool(causal), general)
         if general and GENERAL not in chosen.flags:

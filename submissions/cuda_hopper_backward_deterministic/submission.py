@@ -73,7 +73,7 @@ class Passes(ctypes.Structure):
         *((n, ctypes.c_void_p) for n in ("o", "d_o", "lse", "stats", "dq_sum", "dq", "done")),
         ("order", Order),
         ("seqlen", ctypes.c_int),
-        ("scale", ctypes.c_float),
+        *((n, ctypes.c_float) for n in ("scale", "scale_log2")),
     ]
 
 
@@ -84,7 +84,6 @@ class ThreeParams(ctypes.Structure):
         ("passes", Passes),
         *((n, ctypes.c_void_p) for n in ("dk", "dv")),
         ("causal", ctypes.c_int),
-        ("scale_log2", ctypes.c_float),
     ]
 
 
@@ -92,23 +91,32 @@ THREE_THREADS, THREE_WARPS = 512, 16
 
 
 def three_smem_bytes() -> int:
-    """k, v; four slots of q and do; dS three times; 8 KB for the pass's warp; lse and delta; barriers."""
+    """k, v; four slots of q and do; dS three times; 8 KB for the pass's warp; lse and delta; halves; records; barriers."""
     tiles = 5 * KV_ROWS[64] * 128 + 2 * 4 * 64 * 128
-    return tiles + 8192 + 2 * 4 * 64 * 4 + 8 * (2 * 4 + 2 + 3 + 6 + THREE_WARPS)
+    barriers = 2 * 4 + 2 + 3 + 6 + 17 + THREE_WARPS
+    return tiles + 8192 + 2 * 4 * 64 * 16 + 128 + 8 * 16 + 8 * barriers
 
 
-def three_blocks(heads: int, seqlen: int, section: int) -> tuple[int, int]:
-    """Blocks of a grid whose spare warps do the passes (passes.cuh), and its sections of heads."""
+def three_blocks(heads: int, seqlen: int, section: int, at_once: int = 1 << 30) -> tuple[int, int]:
+    """Blocks of a grid whose spare warps do the passes (passes.cuh), and its sections of heads.
+
+    `at_once`: how many main blocks there are at most; they stay and take kv blocks until none is left.
+    """
     widths = [min(section, heads - first) for first in range(0, heads, section)]
     before = widths[:2]  # preprocessed by blocks of their own
     passes = sum(-(-2 * width * -(-seqlen // 64) // THREE_WARPS) for width in before)
-    return passes + heads * -(-seqlen // KV_ROWS[64]), len(widths)
+    return passes + min(heads * -(-seqlen // KV_ROWS[64]), at_once), len(widths)
 
 
 def fused_smem_bytes() -> int:
     """`backward`: k, v; three slots of q and do; dS twice; dq of a tile; lse and delta of every slot; barriers."""
     tiles = 2 * 128 * 256 + 2 * 3 * 64 * 256 + 2 * 128 * 64 * 2
     return tiles + 64 * 128 * 4 + 2 * 3 * 64 * 4 + 8 * (2 * 3 + 2 + 2 + 3)
+
+
+def not_0(scale: float) -> float:
+    """The scale itself, or what no sum tells from 0: `three` divides lse by it."""
+    return scale if abs(scale) > 1e-30 else 1e-30
 
 
 class Shape(NamedTuple):
@@ -241,6 +249,11 @@ class _Clear:
         _ok(driver.cuMemsetD32Async(self.pointer.value, 0, self.words, stream))
 
 
+@functools.lru_cache(maxsize=None)
+def _multiprocessors(device: torch.device) -> int:
+    return torch.cuda.get_device_properties(device).multi_processor_count
+
+
 class Plan:
     """The launches of one call, ready to go except for what is allocated per call, and the stream."""
 
@@ -259,12 +272,13 @@ class Plan:
         fused = headdim < 256  # dq of a tile is the sum of many blocks' parts
         # work space, in words: stats, dq_sum, turns, and by which blocks of `three` wait for each other
         self.words = [
-            self.heads * self.tiles * 128,
+            self.heads * self.tiles * (512 if headdim == 64 else 128),
             self.heads * self.tiles * 64 * headdim if fused else 0,
             self.heads * self.tiles if fused else 0,
-            self.sections if headdim == 64 else 0,
+            self.sections + 1 if headdim == 64 else 0,
         ]
         flags = ("-DBF16=1",) if q.dtype == torch.bfloat16 else ()
+        self.device = q.device
         function = functools.partial(_function, headdim=headdim, flags=flags, device=q.device.index)
         self.passes = functools.partial(function, file=PASSES)
         self.main = functools.partial(function, file=FILES[headdim])
@@ -302,10 +316,11 @@ class Plan:
 
     def _three(self, maps: list, _headdim: int) -> list[_Launch]:
         """One kernel, whose spare warps do the passes."""
-        passes = Passes(*(None,) * 7, self._order(), self.seqlen, self.scale)
-        log2 = self.scale * math.log2(math.e)
-        self.params = ThreeParams(passes, None, None, int(self.causal), log2)
-        grid, _ = three_blocks(self.heads, self.seqlen, self.section)
+        log2 = not_0(self.scale * math.log2(math.e))
+        passes = Passes(*(None,) * 7, self._order(), self.seqlen, self.scale, log2)
+        self.params = ThreeParams(passes, None, None, int(self.causal))
+        at_once = _multiprocessors(self.device)
+        grid, _ = three_blocks(self.heads, self.seqlen, self.section, at_once)
         smem = three_smem_bytes()
         kernel = self.main("backward", smem_bytes=smem)
         return [

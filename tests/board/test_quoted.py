@@ -85,6 +85,18 @@ def test_a_second_gpu_with_a_fuller_board_of_one_suite_stops_nobody() -> None:
     assert filled("fast", board=board) == "520.6 / 701.2 / 780.9"
 
 
+def test_documents_quote_the_gpu_that_the_project_names(tmp_path: Path) -> None:
+    """A card whose name sorts first, with as many rows, changes no page."""
+    more = [each.model_copy(update={"gpu": "A GPU", "tflops": 1.0}) for each in results()]
+    board = leaderboard([*results(), *more])
+    (tmp_path / "README.md").write_text("<!-- board fa3: fast -->?<!-- end -->")
+    for named, told in (("", "1.0 / 1.0 / 1.0"), ("gpu: NVIDIA H200\n", "520.6 / 701.2 / 780.9")):
+        (tmp_path / ".attnboard").write_text(f"# a project\n{named}")
+        files, wrong = quoted.documents(tmp_path, board)
+        assert not wrong
+        assert told in files[tmp_path / "README.md"]
+
+
 @pytest.mark.parametrize(
     "held",
     [

@@ -162,6 +162,16 @@ def test_a_speed_up_over_somebody_else_is_no_score() -> None:
     assert [row.why for row in board.unranked] == ["hdim64_seq4k: not timed beside sdpa_cudnn"]
 
 
+def test_one_row_over_another_baseline_takes_nobodys_place() -> None:
+    mine = [
+        result(name, c, speedup=told(1.5, against="sdpa")) for name in ("a", "b") for c in CASES
+    ]
+    odd = [result("odd", c, speedup=told(9.0)) for c in CASES]
+    board = only(mine + odd)
+    assert board.headline == "sdpa"
+    assert [row.entry for row in board.unranked] == ["odd"]
+
+
 def test_without_cudnn_the_suites_own_headline_is_taken() -> None:
     odd = [result("odd", c, speedup=told(2.0, against="sdpa")) for c in CASES]
     board = only(odd)

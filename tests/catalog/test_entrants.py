@@ -577,6 +577,14 @@ def test_a_ladder_without_a_description_of_a_rung(tmp_path: Path) -> None:
         find(tmp_path / "other", "cuda_x/steps")
 
 
+def test_a_bad_ladder_answers_for_nobody_else(tmp_path: Path) -> None:
+    make(tmp_path, "good")
+    make_ladder(tmp_path, "01_a.cu", described=f"01_a.cu:{SECTION}09_z.cu:{SECTION}")
+    with pytest.raises(SubmissionError, match="no entry 'goood'") as caught:
+        find(tmp_path, "goood")
+    assert "Did you mean 'good'" in caught.value.hint
+
+
 def test_a_misspelt_rung_offers_the_nearest(tmp_path: Path) -> None:
     make_ladder(tmp_path, "01_naive.cu")
     with pytest.raises(SubmissionError, match="Did you mean 'cuda_x/steps/01_naive'"):

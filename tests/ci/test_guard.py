@@ -74,6 +74,7 @@ def deleted(work: Path) -> None:
         (edit("submissions/mine/$(id).py"), "plain letters"),
         (edit("submissions/mine/lib.so"), "kind '.so'"),
         (edit("submissions/mine/conftest"), "kind ''"),
+        (edit("submissions/mine/pyproject.toml"), "kind '.toml'"),
         (edit("submissions/mine/big.py", "x" * (2 << 20)), "at most 1024"),
         (edit("submissions/mine/null.py", "a\0b"), "a binary file"),
         (linked, "a link or submodule"),
@@ -141,10 +142,20 @@ def test_a_folder_that_changed_meanwhile_asks_for_a_rebase(
     assert hub.stage(pull, commit, OWNER) == 1
 
 
+def test_figures_in_its_notes_ask_for_no_rebase(hub: Hub) -> None:
+    pull, commit = hub.pull(edit("submissions/mine/extra.txt"))
+    hub.write(hub.trusted, "submissions/mine/NOTES.md", "591.6 TFLOP/s\n")
+    hub.commit(hub.trusted, "the board of today")
+    git(hub.trusted, "push", "--quiet", "origin", "HEAD:main")
+    assert hub.stage(pull, commit, OWNER) == 0
+
+
+@pytest.mark.parametrize("row", ["removed", "removed/steps/01_first"])
 def test_a_name_that_has_records_and_no_folder_is_nobodys(
-    hub: Hub, capsys: pytest.CaptureFixture[str]
+    hub: Hub, row: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    hub.write(hub.trusted, "results/gpu/day.jsonl", '{"run":"r","date":"d","entry":"removed"}\n')
+    line = f'{{"run":"r","date":"d","entry":"{row}"}}\n'
+    hub.write(hub.trusted, "results/gpu/day.jsonl", line)
     hub.commit(hub.trusted, "its folder is gone")
     git(hub.trusted, "push", "--quiet", "origin", "HEAD:main")
     assert guard(hub, edit("submissions/removed/submission.py"), "stranger") == 1
@@ -279,6 +290,13 @@ def test_no_compiler_quotes_an_order_to_the_runner(
     assert "warning title=Place 1" in out
     assert "##[" not in out
     assert not any(line.lstrip().startswith("::") for line in out.splitlines())
+
+
+def test_what_this_machine_cannot_try_is_nobodys_fault() -> None:
+    words = [sys.executable, "-c", "print('needs compute capability 9.0'); raise SystemExit(3)"]
+    passed, told = CPU._run(words)
+    assert passed is None
+    assert "needs compute capability 9.0" in told
 
 
 @pytest.mark.skipif(not shutil.which("ruff"), reason="no ruff: pip install ruff")

@@ -341,6 +341,19 @@ def test_one_that_regresses(hub: Hub) -> None:
     assert "geomean slower by 5" in words
 
 
+def test_of_two_suites_of_one_day_the_gate_asks_for_the_later_one(hub: Hub) -> None:
+    """By the second: the board of the first suite by name holds nothing new."""
+    before = history_of(hub, 0.9)
+    results = consistent(measured(hub, 0.9, run="r1", date="2026-11-21T02:00:00Z", seed=3))
+    assert take(hub, pack(hub.folder / "artifact", results)) == 0
+    for each in measured(hub, 0.9, run="r0", date="2026-11-21T01:00:00Z"):
+        other = {"suite": "a_suite", "suite_sha256": "a" * 64}  # the same morning
+        record.append(hub.trusted / "results", each.model_copy(update=other))
+    found = GATE.find(hub.trusted / "results", "mine")
+    assert found[0].suite == results[0].suite
+    assert gate(hub, before)[0] == 0
+
+
 def test_the_same_speed_again_is_no_regression(hub: Hub) -> None:
     before = history_of(hub, 0.9)
     results = consistent(measured(hub, 0.9, run="r1", date="2026-11-21T00:00:00Z", seed=3))

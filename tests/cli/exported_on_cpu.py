@@ -270,7 +270,13 @@ def strided():
     given = ops.STRIDED, ops.BACKWARD_STRIDED
     ops.judged.function = watched
     for ops.STRIDED, ops.BACKWARD_STRIDED in ((True, False), (True, True)):
-        near(*trained(PACKAGE.attention, strided=True))
+        (o, *grads), wanted = trained(PACKAGE.attention, strided=True)
+        near([o, *grads], wanted)
+        lie = [grad.stride() == o.stride() for grad in grads]
+        assert (lie, o.is_contiguous()) == ([ops.BACKWARD_STRIDED] * 3, False)
+        calls = len(seen)
+        opcheck(OPS.attention.default, (*draw(grads=True, strided=True), True, None))
+        del seen[calls:]
     q, k, v = draw(strided=True)
     near([PACKAGE.attention(q, k, v)], reference(q, k, v, q))
     ops.judged.function, (ops.STRIDED, ops.BACKWARD_STRIDED) = function, given

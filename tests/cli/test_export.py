@@ -92,9 +92,7 @@ def test_what_is_exported_is_what_was_judged(pair: Path) -> None:
         there = {p.relative_to(folder).as_posix() for p in folder.rglob("*") if p.is_file()}
         assert there == set(told[part]["files"])
         assert all((folder / f).read_bytes() == body for f, body in entrant_of(name).files)
-    script = (
-        f"from {PACKAGE}.provenance import source_hash as s; print(s('forward'), s('backward'))"
-    )
+    script = f"from {PACKAGE}.judged import source_hash as s; print(s('forward'), s('backward'))"
     done = python(pair, "-c", script)
     lines = [
         record.parse(raw) for raw in (pair / PACKAGE / "forward.jsonl").read_bytes().splitlines()

@@ -37,13 +37,23 @@ def libraries(tmp_path_factory):
 
 
 def gradients(
-    libraries, file, headdim, flags, problem, timing, seed, section=1, edit=None, in_pieces=0
+    libraries,
+    file,
+    headdim,
+    flags,
+    problem,
+    timing,
+    seed,
+    section=1,
+    edit=None,
+    in_pieces=0,
+    stay=None,
 ):
     """All launches of a call; the errors of dq, dk, dv."""
-    passes = libraries("kernels/passes.cu", headdim, (BF16,) if BF16 in flags else ())
+    passes = libraries("kernels/passes.cu", headdim, flags)
     library = libraries(file, headdim, flags, edit=edit)
     if headdim == 64:
-        problem.three(library, section, timing, seed)
+        problem.three(library, section, timing, seed, stay)
     if headdim == 128:
         problem.fused(passes, library, section, timing, seed, in_pieces=in_pieces)
     if headdim == 256:
@@ -83,6 +93,7 @@ def test_what_is_launched_at_lengths_off_the_tile(libraries, headdim, heads, seq
 AXES = {  # what GENERAL takes: (heads of q, rows of q, causal), the rest by name
     "more keys than queries, grouped, two batches, rows first": (
         (4, 130, True), {"seqlen_k": 330, "group": 2, "batch": 2, "rows_first": True}),
+    "two batches, rows first": ((4, 130, True), {"batch": 2, "rows_first": True}),
     "fewer keys than queries, off the diagonal": ((2, 130, False), {"seqlen_k": 70}),
     "one query, many keys": ((2, 1, True), {"seqlen_k": 200, "group": 2}),
     "one head of k and v for all": ((4, 200, True), {"group": 4}),
@@ -134,6 +145,17 @@ def test_one_row(libraries, headdim):
 
 
 @needs_gxx
+@pytest.mark.parametrize("timing", [on_cpu.EARLY, on_cpu.LATE, on_cpu.RANDOM])
+@pytest.mark.parametrize(("seqlen", "causal"), [(17, False), (330, True)])
+def test_blocks_of_headdim_64_that_stay(libraries, timing, seqlen, causal):
+    """One takes all of ten kv blocks and more, of items with one tile and with several; the other finds nothing left."""
+    problem = on_cpu.Problem(11, seqlen, 64, causal)
+    how = (problem, timing, 3)
+    errors = gradients(libraries, *FUSED["three-64"], *how, section=2, stay=2)
+    assert max(errors.values()) < WHOLE, errors
+
+
+@needs_gxx
 @pytest.mark.parametrize("scale", [0.0, -0.2, 1e-4])
 def test_scales_and_ragged_sections_of_heads(libraries, scale):
     problem = on_cpu.Problem(3, 130, 64, True, scale)
@@ -147,18 +169,13 @@ def test_scales_and_ragged_sections_of_heads(libraries, scale):
 
 @needs_gxx
 @pytest.mark.parametrize(
-    ("timing", "seqlen", "causal", "flags"),
-    [
-        (on_cpu.LATE, 330, True, ()),
-        (on_cpu.RANDOM, 290, False, ()),
-        (on_cpu.RANDOM, 40, True, ()),
-        (on_cpu.RANDOM, 150, True, ("-DS_FIRST=1",)),
-    ],
+    ("timing", "seqlen", "causal"),
+    [(on_cpu.LATE, 330, True), (on_cpu.RANDOM, 290, False), (on_cpu.RANDOM, 40, True)],
 )
-def test_wide(libraries, timing, seqlen, causal, flags):
+def test_wide(libraries, timing, seqlen, causal):
     """Odd and even numbers of tiles, the last one ragged; one block of dq has a second half without rows."""
     problem = on_cpu.Problem(1, seqlen, 256, causal)
-    errors = gradients(libraries, "kernels/wide.cu", 256, flags, problem, timing, seqlen)
+    errors = gradients(libraries, "kernels/wide.cu", 256, (), problem, timing, seqlen)
     assert max(errors.values()) < WHOLE, errors
 
 
@@ -217,6 +234,14 @@ ITEM_MISTAKES = {
 }  # fmt: skip
 
 
+# Of blocks of headdim 64 that stay, here two for all of a grid
+STAY_MISTAKES = {
+    "k and v of the next item over those in use": ("if (n) mbar_wait(kv_empty, (n - 1) & 1);", ""),
+    "parities of k and v stay": ("mbar_wait(k_full, n & 1); mbar_wait(v_full, n & 1);", "mbar_wait(k_full, 0); mbar_wait(v_full, 0);"),
+    "items are not counted": ("if (n) counter_add_fenced_if(through, 1, lane0);", ""),
+}  # fmt: skip
+
+
 # Of passes that spare warps of headdim 128 do for other heads
 SPARE_MISTAKES = {
     "sums are added to before they are zero": ("counter_wait(p.spare.ready + section, ", "0, (p.spare.ready + section, "),
@@ -226,8 +251,9 @@ SPARE_MISTAKES = {
 
 
 WIDE_MISTAKES = {
-    "P is taken before it is there": ("mbar_wait(p_full + 8 * slot, i >> 1 & 1);", ""),
+    "P is taken before it is there": ("mbar_wait(p_full + 8 * (i & 1), i >> 1 & 1);", ""),
     "q and do are loaded into slots in use": ("mbar_wait(empty + 8 * slot, (i >> 1 & 1) ^ 1);", ""),
+    "P is made of scores that are not there": ("wgmma_wait<1>(); touch(s); arrive(q_empty", "touch(s); arrive(q_empty"),
     "v is loaded into its slot in use": ("mbar_wait(v_empty, (i & 1) ^ 1);", ""),
 }  # fmt: skip
 
@@ -249,6 +275,19 @@ def shows(old, new, attempt):
     except on_cpu.KernelFailed:
         return
     pytest.fail(f"all orders of events gave right gradients, worst error {worst:.1e}")
+
+
+@needs_gxx
+@pytest.mark.parametrize("mistake", STAY_MISTAKES)
+def test_a_mistake_of_blocks_that_stay_shows(libraries, mistake):
+    old, new = STAY_MISTAKES[mistake]
+
+    def attempt(timing, seed, edit):
+        problem = on_cpu.Problem(11, 130, 64, False)
+        how = (problem, timing, seed)
+        return gradients(libraries, *FUSED["three-64"], *how, section=2, edit=edit, stay=2)
+
+    shows(old, new, attempt)
 
 
 @needs_gxx
@@ -382,27 +421,31 @@ def test_shared_memory_is_what_the_kernels_lay_out(submission):
     assert promised in (FOLDER / submission.FILES["ahead"]).read_text()
     rows = submission.KV_ROWS["three"]
     k_v, q_do, ds, passes = 2 * rows * 64 * 2, 8 * m * 64 * 2, 3 * rows * m * 2, 3 * 8192
-    wanted = k_v + q_do + ds + passes + 8 * m * 4 + 8 * (8 + 2 + 3 + 16)
+    stats, records = 8 * m * 16 + 128, 8 * 16  # 128: halves
+    wanted = k_v + q_do + ds + passes + stats + records + 8 * (8 + 2 + 3 + 1 + 16 + 16)
     assert submission.three_smem_bytes() == wanted <= SMEM_LIMIT_BYTES
 
 
-CLASSES = [  # headdim, causal, rows -> MB of q, do and sums that are walked together, cuts, lead
-    (64, True, 1, 16, 0, 0), (64, False, 2048, 16, 0, 0), (64, True, 2049, 32, 0, 0),
-    (64, False, 16384, 32, 0, 0), (128, True, 512, 8, 0, 0), (128, True, 1024, 16, 0, 0),
-    (128, True, 1025, 16, 0, 2), (128, True, 8192, 16, 0, 2), (128, True, 16384, 16, 0, 0),
-    (128, False, 512, 8, 0, 0), (128, False, 513, 4, 0, 2), (128, False, 4096, 4, 0, 2),
-    (128, False, 16384, 16, 1, 0), (256, True, 1, 32, 0, 0), (256, False, 16384, 32, 0, 0),
+CLASSES = [  # headdim, causal, rows -> MB of q, do and sums that are walked together, cuts, lead, once
+    (64, True, 1, 16, 0, 0, 1), (64, True, 1024, 16, 0, 0, 1), (64, True, 1025, 16, 0, 0, 0),
+    (64, False, 1, 16, 0, 0, 0), (64, False, 2048, 16, 0, 0, 0), (64, True, 2049, 32, 0, 0, 0),
+    (64, False, 16384, 32, 0, 0, 0), (128, True, 512, 8, 0, 0, 0), (128, True, 1024, 16, 0, 0, 0),
+    (128, True, 1025, 16, 0, 2, 0), (128, True, 8192, 16, 0, 2, 0), (128, True, 16384, 16, 0, 0, 0),
+    (128, False, 512, 8, 0, 0, 0), (128, False, 513, 4, 0, 2, 0), (128, False, 4096, 4, 0, 2, 0),
+    (128, False, 16384, 16, 1, 0, 0), (256, True, 1, 32, 0, 0, 0), (256, False, 16384, 32, 0, 0, 0),
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("headdim", "causal", "seqlen", "megabytes", "cuts", "lead"), CLASSES)
+@pytest.mark.parametrize(
+    ("headdim", "causal", "seqlen", "megabytes", "cuts", "lead", "once"), CLASSES
+)
 def test_classes_of_shapes_choose_among_what_was_measured(
-    submission, headdim, causal, seqlen, megabytes, cuts, lead
+    submission, headdim, causal, seqlen, megabytes, cuts, lead, once
 ):
     file, flags = CHOSEN[headdim]
     build = submission.build_for(headdim, seqlen, causal)
     assert (submission.FILES[build.rung], build.flags) == (file, flags)
-    assert build[2:] == (megabytes << 20, cuts, lead)
+    assert build[2:] == (megabytes << 20, cuts, lead, once)
     general = submission.build_for(headdim, seqlen, causal, general=True)
     assert general == build._replace(flags=(*flags, GENERAL))
 
@@ -461,7 +504,7 @@ def test_what_a_call_launches(submission, monkeypatch, headdim, group, launches)
     named = [x.function if hasattr(x, "function") else ("clear", ()) for x in plan.launches]
     assert [name for name, _flags in named] == launches
     assert all(BF16 in flags for name, flags in named if name != "clear")
-    assert (GENERAL in dict(named).get("backward", (GENERAL,))) == (group > 1)
+    assert all((GENERAL in flags) == (group > 1) for name, flags in named if name != "clear")
     dq, dk, dv = (torch.empty_like(x) for x in (q, k, k))
     space, parts = plan.point_at(q, torch.zeros(2, 4, 70), dq, dk, dv)
     assert plan.dq.value == dq.data_ptr()
@@ -473,6 +516,36 @@ def test_what_a_call_launches(submission, monkeypatch, headdim, group, launches)
         assert of_heads == (parts.data_ptr(), parts.data_ptr() + half)
         assert parts.numel() * 2 == 2 * half
     assert space.data_ptr() == plan.stats.value
+
+
+@pytest.mark.parametrize(("headdim", "group"), [(64, 1), (128, 1), (128, 2), (256, 2)])
+def test_gradients_lie_as_their_inputs(submission, monkeypatch, headdim, group):
+    """Of views of [batch, rows, heads, D] in that order; parts of dk and dv, and all of headdim 64, are contiguous."""
+    import torch
+
+    face = type("Face", (), {"getPtr": lambda _: 0})
+    monkeypatch.setattr(submission, "_tensor_map", lambda *_: face())
+    monkeypatch.setattr(submission, "_multiprocessors", lambda _: 132)
+    monkeypatch.setattr(submission, "_function", lambda name, *_, **__: name)
+    q, k = (torch.zeros(2, 70, 4 // n, headdim).half().transpose(1, 2) for n in (1, group))
+    dq, dk = map(submission._gradient, (q, k))
+    assert (dq.is_contiguous(), dq.stride() == q.stride()) == (headdim == 64, headdim != 64)
+    plan = submission.Plan(q, k, k, q, q, True, 0.1, submission.build_for(headdim, 70, True, True))
+
+    def of(at):
+        return at.batch, at.head, at.row
+
+    assert of(plan.dq_at) == dq.stride()[:3]
+    assert [of(at) for at in plan.kv_at] == [dk.stride()[:3]] * 2
+    dense = (4 * 70 * headdim, 70 * headdim, headdim)
+    assert [of(at) for at in plan.each_at] == [dense if group > 1 else dk.stride()[:3]] * 2
+    if headdim == 128:
+        assert of(plan.params.dk_at) == of(plan.each_at[0])
+        assert of(plan.launches[2].args[-1]) == of(plan.dq_at)
+    if headdim == 256:
+        dkdv, dq_launch = plan.launches[1:3]
+        assert [of(at) for at in dkdv.args[-2:]] == [dense] * 2
+        assert of(dq_launch.args[-1]) == of(plan.dq_at)
 
 
 @pytest.mark.parametrize(("lead", "inside"), [(0, False), (2, True), (30, False)])

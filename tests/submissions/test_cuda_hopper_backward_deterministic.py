@@ -141,6 +141,7 @@ def test_the_last_section_falls_where_rows_are_hidden_from_each_other(
     monkeypatch.setattr(submission, "_tensor_map", lambda *_: None)
     monkeypatch.setattr(submission, "_function", lambda *_, **__: None)
     monkeypatch.setattr(submission, "_Launch", lambda *_: None)
+    monkeypatch.setattr(submission, "_multiprocessors", lambda _: 132)
     q = torch.empty(1, heads, 256, headdim, dtype=torch.float16)
     walk = submission.Walk(section * 8 * 256 * headdim, falling=1)
     plan = submission.Plan(q, q, q, q, q, True, 1.0, walk)

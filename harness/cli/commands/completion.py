@@ -3,51 +3,12 @@
 from __future__ import annotations
 
 import argparse
+import re
 import shlex
+from pathlib import Path
 
 from harness.errors import EXIT_OK
 from harness.process.project import HOME, MARK
-
-SCRIPT = """# {shell} completion of run.py; load it with: eval "$(python run.py completion {shell})"
-{head}_attnboard() {{
-  local cur=${{COMP_WORDS[COMP_CWORD]}} root word=run w
-  for w in "${{COMP_WORDS[@]}}"; do
-    case "$w" in */run.py|run.py|*/attnboard|attnboard) root=$w;; esac
-  done
-  case "$root" in
-    "") return 0;;
-    *run.py) root=$(dirname "$root");;
-    *) root=$PWD; until [ "$root" = / ] || [ -f "$root/{mark}" ]; do root=$(dirname "$root"); done;;
-  esac
-  for w in "${{COMP_WORDS[@]:1:COMP_CWORD-1}}"; do
-    case " {commands} " in *" $w "*) word=$w; break;; esac
-  done
-  local prev=${{COMP_WORDS[COMP_CWORD-1]}} words=""
-  case "$prev" in
-    --submission|-s|show|history|compare|explain|verify)
-      words="$(_attnboard_names "$root" submissions) $(_attnboard_names "$root" baselines) all";;
-    --baselines|--against) words="$(_attnboard_names "$root" baselines) all none";;
-    --suite) words="$(_attnboard_names "$root" configs | sed 's/\\.yaml//g')";;
-    --template) words="triton cuda gluon";;
-    --causal) words="true false both";;
-    --dtype) words="fp16 bf16";;
-    completion) words="bash zsh";;
-    *) case "$word" in
-{cases}
-      esac
-      case "$prev" in */run.py|run.py|*/attnboard|attnboard)
-        words="{commands} $(_attnboard_names "$root" submissions) $words";; esac;;
-  esac
-  COMPREPLY=($(compgen -W "$words" -- "$cur"))
-}}
-# compgen expands its words as a shell does: a name of other signs would be run
-_attnboard_names() {{
-  local d w
-  for d in "$1" {home}; do (cd "$d/$2" 2>/dev/null && for w in *; do case "$w" in
-    *[!A-Za-z0-9_.-]*) ;; *) echo "$w";; esac; done); done
-}}
-complete -o default -F _attnboard run.py ./run.py attnboard python python3
-"""
 
 
 def add_flags(parser: argparse.ArgumentParser) -> None:
@@ -68,10 +29,10 @@ def script(shell: str) -> str:
         f'        {name}) words="{" ".join(words)}";;' for name, words in flags.items()
     )
     head = "autoload -U +X bashcompinit && bashcompinit\n" if shell == "zsh" else ""
-    home = shlex.quote(str(HOME))
-    return SCRIPT.format(
-        shell=shell, head=head, commands=" ".join(flags), cases=cases, home=home, mark=MARK
-    )
+    filled = {"shell": shell, "head": head, "mark": MARK, "commands": " ".join(flags)}
+    filled |= {"cases": cases, "home": shlex.quote(str(HOME))}
+    told = Path(__file__).with_suffix(".sh").read_text(encoding="utf-8")
+    return re.sub(r"@(\w+)@", lambda found: filled[found[1]], told)
 
 
 def _flags() -> dict[str, list[str]]:

@@ -16,7 +16,7 @@ import yaml
 
 from harness import __version__
 from harness.errors import EXIT_OK, UnavailableError, UsageError, typed
-from harness.process.project import HOME, MARK, find
+from harness.process.project import HOME, find
 
 NAME = re.compile(r"[a-z][a-z0-9_]{0,39}")
 FIRST = "mine"  # the submission of a new project
@@ -26,68 +26,7 @@ TEMPLATES = {
     "cuda": Path("submissions/cuda_wmma_lab"),
     "gluon": Path("submissions/gluon_template"),
 }
-NOTES = """# {name}
-
-What was tried, what it gave, what did not help. One row per rung; the ones that failed stay.
-
-| rung | idea | TFLOP/s (d64 / d128 / d256) | kept? |
-| --- | --- | --- | --- |
-| 1 | the {template} template, unchanged | | yes |
-"""
-#: Of a new project.
-MARKED = """\
-# The root of an attnboard project: submissions/, configs/, results/ and leaderboard.md lie here.
-"""
-README = """\
-# {name}
-
-Attention kernels, checked against PyTorch, timed and ranked by attnboard.
-
-    attnboard run mine            check, time and rank submissions/mine
-    attnboard run mine --watch    again after every edit
-    attnboard init NAME           another submission; --template cuda or gluon
-    attnboard list                what can be run, on what, and where it stands
-
-Records go to results/, the board to leaderboard.md: commit both. \
-What a CPU gives (results/cpu/) is ranked by nobody.
-"""
-IGNORED = """\
-__pycache__/
-.venv/
-build/
-*.so
-*.cubin
-results/cpu/
-.slurm/
-"""
-WORKFLOW = """\
-# Every submission checked on a CPU: Triton's interpreter runs the kernels, their times are ranked
-# by nobody.
-name: attnboard
-
-on: [push, pull_request]
-
-permissions:
-  contents: read
-
-env:
-  ATTNBOARD: attnboard=={version} # for pip: a version, a wheel, git+https://HOST/REPOSITORY@COMMIT
-
-jobs:
-  check:
-    runs-on: ubuntu-latest
-    timeout-minutes: 30
-    steps:
-      - uses: actions/checkout@11bd71901bbe5b1630ceea73d27597364c9af683 # v4.2.2
-        with:
-          persist-credentials: false
-      - uses: actions/setup-python@a26af69be951a213d495a4c3e4e4022e16d87065 # v5.6.0
-        with:
-          python-version: "3.12"
-      - run: pip install "$ATTNBOARD"
-      - run: attnboard doctor
-      - run: attnboard run all
-"""
+NOTES = "NOTES.md"
 
 
 def add_flags(parser: argparse.ArgumentParser) -> None:
@@ -127,16 +66,21 @@ def run(args: argparse.Namespace) -> int:
 
 def _write_project(folder: Path) -> None:
     """Make `folder` a project without a submission; its parent is there, it is not."""
-    files = {
-        MARK: MARKED,
-        "README.md": README.format(name=folder.name),
-        ".gitignore": IGNORED,
-        ".github/workflows/attnboard.yml": WORKFLOW.replace("{version}", __version__),
-    }
+    files = _texts(name=folder.name, version=__version__)
+    del files[NOTES]  # its submission's
     for name, text in files.items():
         path = folder / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text, encoding="utf-8")
+
+
+def _texts(**filled: str) -> dict[str, str]:
+    """File → its text, of project.yaml."""
+    told = Path(__file__).with_name("project.yaml").read_text(encoding="utf-8")
+    for name, value in filled.items():
+        told = told.replace(f"{{{name}}}", value)
+    found: dict[str, str] = yaml.safe_load(told)
+    return found
 
 
 def _must_be_free(folder: Path, hint: str) -> None:
@@ -146,16 +90,15 @@ def _must_be_free(folder: Path, hint: str) -> None:
 
 def _start(target: Path, source: Path, args: argparse.Namespace) -> None:
     """Copy the template to `target` under its new name, and say where it lies."""
-    ignored = shutil.ignore_patterns("__pycache__", "steps", "NOTES.md", ".*")
+    ignored = shutil.ignore_patterns("__pycache__", "steps", NOTES, ".*")
     shutil.copytree(source, target, ignore=ignored)
     _rename(target / "manifest.yaml", target.name, args.author or _git_user())
     for path in target.rglob("*.*"):
         if path.suffix in {".py", ".cu", ".cuh"}:  # what it tells of itself, it tells by its name
             text = path.read_text(encoding="utf-8")
             path.write_text(re.sub(rf"\b{source.name}\b", target.name, text), encoding="utf-8")
-    (target / "NOTES.md").write_text(
-        NOTES.format(name=target.name, template=args.template), encoding="utf-8"
-    )
+    notes = _texts(name=target.name, template=args.template)[NOTES]
+    (target / NOTES).write_text(notes, encoding="utf-8")
     files = ", ".join(sorted(path.name for path in target.iterdir()))
     print(f"{os.path.relpath(target)}: {files}")
 

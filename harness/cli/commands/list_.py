@@ -101,13 +101,10 @@ def _rungs(args: argparse.Namespace, root: Path) -> Iterator[dict[str, str]]:
             yield {"name": name, "claims": "?", "stands": _said(args, error), "about": ""}
             continue
         for path, manifest in manifests:
-            name = entry_name(str(path.relative_to(root)))
-            yield {
-                "name": name,
-                "claims": f"d {','.join(map(str, manifest.claims.headdims))}",
-                "stands": places.get(name, "not measured"),
-                "about": sanitize(manifest.description, _room(args, 70)),
-            }
+            name, about = entry_name(str(path.relative_to(root))), manifest.description
+            claims = f"d {','.join(map(str, manifest.claims.headdims))}"
+            row = {"name": name, "claims": claims, "stands": places.get(name, "not measured")}
+            yield row | {"about": sanitize(about, _room(args, 70))}
 
 
 def _said(args: argparse.Namespace, error: HarnessError) -> str:
@@ -128,11 +125,8 @@ def _places(results: Path, kind: Kind, limit: int) -> dict[str, str]:
     for board in leaderboard(found, beside=query.SharedRuns(heads)).boards:
         for row in board.rows:
             if row.pick.kind is kind:
-                place = (
-                    f"{place_text(row)} {times(row.speedup)}"
-                    if row.speedup
-                    else sanitize(row.why, limit)
-                )
+                score = f"{place_text(row)} {times(row.speedup)}"
+                place = score if row.speedup else sanitize(row.why, limit)
                 places.setdefault(row.entry, f"{place} ({board.gpu}, {board.suite})")
     return places
 

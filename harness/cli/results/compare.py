@@ -292,7 +292,10 @@ def _lasting_lines(a: str, b: str, pairs: Sequence[Pair]) -> list[str]:
 def _unheld(pairs: Sequence[Pair]) -> list[str]:
     """Whose rows were not judged or are on no board, and what that means."""
     rows = [row for pair in pairs for row in (pair.a, pair.b)]
-    told = {(row.entry, UNHELD.get(row.held) or unfit(row)) for row in rows}
+    told = {
+        (row.entry, UNHELD.get(row.held) or unfit(row).removeprefix(f"{row.config}: "))
+        for row in rows
+    }
     return [f"{sanitize(name, 80)}{DOUBT} {sanitize(why)}" for name, why in sorted(told) if why]
 
 

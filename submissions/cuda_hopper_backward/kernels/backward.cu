@@ -2,7 +2,7 @@
 // tile are ahead of dK and dQ, dQ is that of the tile before.
 //
 // Shapes   q, do [B, H, S, 128], k, v [B, H, S_k, 128] 16-bit floats; TMA boxes of 64 columns, 128-byte swizzle, rows
-//          past the end are zeros. dq, dk, dv contiguous. stats, dq_sum: see passes.cu
+//          past the end are zeros. dq, dk, dv contiguous, with GENERAL of any strides. stats, dq_sum: see passes.cu
 //          k_smem, v_smem [128, D]   q_smem [3][64, D]   do_smem [2][64, D]   ds_smem [2][128, 64]
 //          dq_smem 8 warps x 16 x 64 floats
 //
@@ -60,7 +60,7 @@ constexpr int PIECES = 2;
 struct Params {
   const float* stats;    // [heads, tiles, 2, 64]: log2(e) * lse, delta
   float* dq_sum;         // [heads, tiles, 64 * D], zeros before
-  uint16_t* dk;          // [heads, seqlen, D] fp16
+  uint16_t* dk;          // [heads, rows of k, D]
   uint16_t* dv;
   uint32_t* taken;       // items taken; then, for each kv block in pieces, its pieces that
                          // are through. Zeros before
@@ -74,6 +74,7 @@ struct Params {
   float scale_log2;      // the same times log2(e)
   Keys keys;             // GENERAL; dk and dv are of each head of q nevertheless
   Spare spare;           // passes by spare warps
+  Strides dk_at, dv_at;  // GENERAL
 };
 // of k and v
 __device__ __forceinline__ int rows_of_k(const Params& p) { return GENERAL ? p.keys.seqlen : p.seqlen; }
@@ -135,9 +136,9 @@ backward(const __grid_constant__ TensorMap q_map, const __grid_constant__ Tensor
           counter_wait(p.spare.ready + section, halves_of(p.heads, p.section, section, tiles)); proxy_fence_global();
           seen = section;
         }
-        const uint32_t told[4] = {(uint32_t)head, (uint32_t)kv0, (uint32_t)first, (uint32_t)end};
-        const uint32_t later_told[4] = {(uint32_t)index, (uint32_t)section, 0, 0};
-        sts_words(record, told); sts_words(record + 16, later_told); __syncwarp();
+        const int told[6] = {head, kv0, first, end, index, section};
+#pragma unroll
+        for (int i = 0; i < 6; i++) sts_word_if(record + 4 * i, told[i], lane0);
         const int batch = GENERAL ? head / p.keys.nheads : 0;
         const Head at = {head - batch * (GENERAL ? p.keys.nheads : 0), batch};
         const Head kv_at = {GENERAL ? at.head / p.keys.group : head, batch};
@@ -173,8 +174,7 @@ backward(const __grid_constant__ TensorMap q_map, const __grid_constant__ Tensor
         kv_parity ^= 1; record = next_record(record);
         index = __shfl_sync(~0u, counter_take_if(p.taken, lane0), 0);
       }
-      const uint32_t none[4] = {0, 0, 0, 0};                     // no tiles: no more items
-      sts_words(record, none); __syncwarp();
+      sts_word_if(record + 12, 0, lane0);                        // no tiles: no more items
       mbar_wait(k_empty, kv_parity);
       mbar_arrive_if(k_full, lane0);
     } else if (!GENERAL && p.spare.lead) {
@@ -389,9 +389,13 @@ backward(const __grid_constant__ TensorMap q_map, const __grid_constant__ Tensor
     if (last) {
       lds_words(told, record);
       const int l = lane_now(), r = told[1] + 64 * w + warp * 16 + (l >> 2);
-      const uint64_t out = ((uint64_t)told[0] * rows_of_k(p) + r) * D;
-      store_rows(p.dv + out, D, dv, 1.f, r, rows_of_k(p), l);
-      store_rows(p.dk + out, D, dk, p.scale, r, rows_of_k(p), l);
+      const uint64_t dense = ((uint64_t)told[0] * rows_of_k(p) + r) * D;
+      auto store = [&](uint16_t* to, const Strides& at, const float (&x)[D / 2], float by) {
+        const uint64_t out = GENERAL ? place_of(at, told[0], p.keys.nheads, r) : dense;
+        store_rows(to + out, GENERAL ? (int)at.row : D, x, by, r, rows_of_k(p), l);
+      };
+      store(p.dv, p.dv_at, dv, 1.f);
+      store(p.dk, p.dk_at, dk, p.scale);
     }
     done = !GENERAL && p.spare.lead ? p.spare.done + lds_word(record + 20) : nullptr;
     record = next_record(record);

@@ -1,8 +1,9 @@
 // The short passes around the backward of headdim 128 and 256: what the main kernel needs of o and lse before it, dq out of its fp32 sums after
 // it. Headdim 64 does these in its main kernel (passes.cuh). And for all: the sum of dk and dv over heads of q that share k and v.
 //
-// Shapes   o, do, dq [B, H, S, D] 16-bit floats, o and do of any strides, lse [B, H, S] float32, natural logarithm. T = ceil(S / 64) tiles of 64 query rows
-//          stats [B * H, T, 2, 64] float32: lse * log2(e), then delta; rows past S hold +inf and 0, so that their P and dS are 0
+// Shapes   o, do, dq [B, H, S, D] 16-bit floats, o and do of any strides (dq, dk and dv with GENERAL), lse [B, H, S] float32, natural logarithm. T = ceil(S / 64) tiles of 64 query rows
+//          stats [B * H, T, 2, 64] float32: lse * log2(e), then delta, at headdim 256 minus delta;
+//          rows past S hold +inf and 0, so that their P and dS are 0
 //          dq_sum [B * H, T, 64 * D] float32, a tile in the order of the main kernel's accumulators (below)
 // Phases   preprocess: delta = rowsum(do * o), stats, dq_sum <- 0, the main kernel's counters <- 0
 //          postprocess: dq = dq_sum * scale      sum_group
@@ -14,6 +15,7 @@
 // Check    python benchmarks/backward_kernel.py
 // build: -DHEADDIM=64
 // build: -DHEADDIM=128
+// build: -DHEADDIM=128 -DGENERAL=1 -DBF16=1
 // build: -DHEADDIM=256
 #include "rows.cuh"
 
@@ -50,7 +52,7 @@ preprocess(const uint16_t* o, const uint16_t* d_o, const float* lse, float* stat
     if (threadIdx.x % LANES == 0) {
       float l = infinity();
       if (row < S) { l = lse[(uint64_t)head * S + row] * 1.4426950408889634f; if (l == -infinity()) l = infinity(); }   // a row that saw no key
-      stat[in_tile] = l; stat[64 + in_tile] = row < S ? sum : 0.f;
+      stat[in_tile] = l; stat[64 + in_tile] = row >= S ? 0.f : D == 256 ? -sum : sum;
     }
   }
   if (dq_sum) {
@@ -62,7 +64,7 @@ preprocess(const uint16_t* o, const uint16_t* d_o, const float* lse, float* stat
 
 #if HEADDIM == 128
 extern "C" __global__ void __launch_bounds__(THREADS)
-postprocess(const float* dq_sum, uint16_t* dq, float scale, int S) {
+postprocess(const float* dq_sum, uint16_t* dq, float scale, int S, int nheads, Strides dq_at) {
   constexpr int REGS = D / 4, PITCH = D + 8;                  // registers a lane held; halves from row to row in shared memory
   SHARED_MEMORY(smem);
   uint16_t* tile = reinterpret_cast<uint16_t*>(smem);         // [64][PITCH]
@@ -81,15 +83,16 @@ postprocess(const float* dq_sum, uint16_t* dq, float scale, int S) {
 #pragma unroll
   for (int i = threadIdx.x; i < 8 * D; i += THREADS) {
     const int row = i / (D / 8), chunk = i % (D / 8);
-    if (row0 + row < S) *reinterpret_cast<uint4*>(dq + ((uint64_t)head * S + row0 + row) * D + chunk * 8) = *reinterpret_cast<const uint4*>(tile + row * PITCH + chunk * 8);
+    const uint64_t out = GENERAL ? place_of(dq_at, head, nheads, row0 + row) : ((uint64_t)head * S + row0 + row) * D;
+    if (row0 + row < S) *reinterpret_cast<uint4*>(dq + out + chunk * 8) = *reinterpret_cast<const uint4*>(tile + row * PITCH + chunk * 8);
   }
 }
 #endif
 
 // Where a head of k and v serves `group` heads of q: its dk and dv are the sums of theirs, in float32 and in their order.
-// parts [2, kv_heads, group, 8 * chunks], dk, dv [kv_heads, 8 * chunks]
+// parts [2, kv_heads, group, 8 * chunks], dk, dv [kv_heads, 8 * chunks], kv_nheads in one batch, of any strides
 extern "C" __global__ void __launch_bounds__(THREADS)
-sum_group(const uint16_t* parts, uint16_t* dk, uint16_t* dv, int kv_heads, int group, int chunks) {
+sum_group(const uint16_t* parts, uint16_t* dk, uint16_t* dv, int kv_heads, int group, int chunks, int kv_nheads, Strides dk_at, Strides dv_at) {
   const uint64_t each = (uint64_t)kv_heads * chunks, at = (uint64_t)blockIdx.x * THREADS + threadIdx.x;
   if (at >= 2 * each) return;
   const uint64_t head = at / chunks, chunk = at - head * chunks;
@@ -102,6 +105,7 @@ sum_group(const uint16_t* parts, uint16_t* dk, uint16_t* dv, int kv_heads, int g
 #pragma unroll
     for (int i = 0; i < 4; i++) { const float2 y = unpack_half2(words[i]); sum[2 * i] += y.x; sum[2 * i + 1] += y.y; }
   }
-  uint4* out = reinterpret_cast<uint4*>(at < each ? dk : dv) + (at < each ? at : at - each);
-  *out = make_uint4(pack_half2(sum[0], sum[1]), pack_half2(sum[2], sum[3]), pack_half2(sum[4], sum[5]), pack_half2(sum[6], sum[7]));
+  const bool is_dk = at < each;
+  const uint64_t out = place_of(is_dk ? dk_at : dv_at, head - (is_dk ? 0 : kv_heads), kv_nheads, chunk / (D / 8)) + chunk % (D / 8) * 8;
+  *reinterpret_cast<uint4*>((is_dk ? dk : dv) + out) = make_uint4(pack_half2(sum[0], sum[1]), pack_half2(sum[2], sum[3]), pack_half2(sum[4], sum[5]), pack_half2(sum[6], sum[7]));
 }

@@ -2,17 +2,18 @@
 //
 // A grid walks sections of heads, blocks start in the order of their index:
 //     first blocks  preprocess sections 0 and 1
-//     main blocks   of section 0, 1, 2, ...: spare warps of those of section s preprocess section s + 2 and postprocess section s - 2
+//     main blocks   take items (a kv block of a head) of section 0, 1, 2, ... from a counter; spare warps preprocess section s + 2 and
+//                   postprocess section s - 2 beside those of section s
 //     last blocks   postprocess the last two sections
 // preprocess  what main needs of o and lse; dq sums <- 0          postprocess  dq out of its sums
-// Who needs something waits until `done` says that it is there. It waits for blocks of smaller index only, whose spare warps preprocess first, which
-// waits for nothing; so nobody waits for ever, whatever else runs on the GPU.
+// Who needs something waits until `done` says that it is there. It waits for first blocks and for items taken before only, whose spare warps
+// preprocess first, which waits for nothing; so nobody waits for ever, whatever else runs on the GPU.
 //
 // Shapes   o, do, dq [heads, S, D] fp16, lse [heads, S] float32, natural logarithm. T = ceil(S / 64) tiles of 64 query rows
-//          stats [heads, T, 2, 64] float32: lse * log2(e), then delta = rowsum(do * o), columns in the order of stat_place; rows past S hold
-//          +inf and 0, so that their P and dS are 0
+//          stats [heads, T, 2, 64, 8] bfloat16: -lse / scale, then -delta, delta = rowsum(do * o), each as three parts that add up to it: a product
+//          adds them to scores and dP (MmaColumns). Rows past S hold -3e38 (times the sign of scale) and 0, so that their P and dS are 0
 //          dq_sum [heads, T, 64 * D] float32, a tile in the order of the accumulators: see postprocess
-//          done [sections, 2] uint32, zero at launch: half tiles that are preprocessed, main blocks that are through
+//          done [sections, 2] uint32, zero at launch: half tiles that are preprocessed, items that are through; then items taken
 #pragma once
 #include "rows.cuh"
 
@@ -21,7 +22,7 @@ struct Passes {
   const uint16_t* o;     // [heads, seqlen, D], like d_o and dq
   const uint16_t* d_o;
   const float* lse;      // [heads, seqlen]
-  float* stats;
+  float* stats;          // TILE_STATS words a tile
   float* dq_sum;
   uint16_t* dq;
   uint32_t* done;
@@ -31,8 +32,10 @@ struct Passes {
   int section;           // heads that are walked together, so that their q, do and dq_sum stay in L2
   int nheads;            // of one batch
   float scale;           // softmax scale
+  float scale_log2;      // times log2(e); never 0, for lse is divided by it
 };
 
+constexpr int TILE_STATS = 2 * 64 * 8 / 2;               // words of a tile in stats
 enum Kind { FIRST, MAIN, LAST };
 struct Item {
   Kind kind;
@@ -46,31 +49,38 @@ struct Item {
 constexpr int HALVES = PASS_WARPS;   // half tiles of a first or last block: one for each of its warps
 __device__ __forceinline__ int section_width(const Passes& p, int section) { return max(0, min(p.section, p.heads - section * p.section)); }
 
-// What block x of the grid does
-__device__ __forceinline__ Item item_of(int x, const Passes& p, int tiles, int blocks_a_head) {
-  const int sections = (p.heads + p.section - 1) / p.section;
+// Which kv block of which head item `x` is: kv block 0 of each head of a section, then kv block 1, ...: the longest first if causal
+__device__ __forceinline__ Item main_item(int x, const Passes& p, int blocks_a_head) {
+  const int section = x / (p.section * blocks_a_head);
+  return {MAIN, section, section_width(p, section), x - section * p.section * blocks_a_head};
+}
+__device__ __forceinline__ int sections_of(const Passes& p) { return (p.heads + p.section - 1) / p.section; }
+// What block x of a grid of `grid` blocks does; main blocks take items until there are none left
+__device__ __forceinline__ Item item_of(int x, const Passes& p, int tiles, int grid) {
+  const int s = max(sections_of(p) - 2, 0);
   auto pass_blocks = [&](int section) { return (2 * section_width(p, section) * tiles + HALVES - 1) / HALVES; };
 #pragma unroll
-  for (int s = 0; s < 2; s++) {
-    if (x < pass_blocks(s)) return {FIRST, s, section_width(p, s), x};
-    x -= pass_blocks(s);
+  for (int i = 0; i < 2; i++) {
+    if (x < pass_blocks(i)) return {FIRST, i, section_width(p, i), x};
+    x -= pass_blocks(i);
+    grid -= pass_blocks(i);
   }
-  if (x < p.heads * blocks_a_head) {
-    const int section = x / (p.section * blocks_a_head);
-    return {MAIN, section, section_width(p, section), x - section * p.section * blocks_a_head};
-  }
-  x -= p.heads * blocks_a_head;
-  const int s = max(sections - 2, 0);
+  x -= grid - pass_blocks(s) - pass_blocks(s + 1);
+  if (x < 0) return {MAIN, 0, 0, 0};
   if (x < pass_blocks(s)) return {LAST, s, section_width(p, s), x};
   return {LAST, s + 1, section_width(p, s + 1), x - pass_blocks(s)};
 }
 
-// Query column c of a tile in stats: a lane of a quad reads the columns of eight of its registers with one load of 16 bytes
-__device__ __forceinline__ int stat_place(int c) { return (c & ~15) + (c >> 1 & 3) * 4 + (c >> 3 & 1) * 2 + (c & 1); }
+// Three bfloat16s that add up to x, five zeros
+__device__ __forceinline__ uint4 parts_of(float x) {
+  const float high = bits_float(float_bits(x) & 0xffff0000u), rest = x - high, middle = bits_float(float_bits(rest) & 0xffff0000u);
+  return make_uint4(float_bits(high) >> 16 | float_bits(middle), float_bits(rest - middle) >> 16, 0, 0);
+}
 
 // One warp's passes over half tiles (32 query rows): `space`, 8 KB of shared memory and a barrier, are this warp's
 template <int D> struct PassWarp {
   static constexpr int HALF_BYTES = 32 * D * 4;                  // 32 rows of o and of do, or of sums
+  // of the barrier, in its lowest bit; the rest is its owner's
   const Passes& p; uint32_t space, full; int lane, tiles; uint32_t parity = 0;
 
   // half tile `half`, counted over all heads: stats <- o, do, lse; dq sums <- 0
@@ -94,7 +104,7 @@ template <int D> struct PassWarp {
 #pragma unroll
     for (int i = 0; i < D / 4; i++) sums[i * 32] = make_float4(0.f, 0.f, 0.f, 0.f);
     if (rows > 0) {
-      mbar_wait(full, parity); parity ^= 1;
+      mbar_wait(full, parity & 1); parity ^= 1;
 #pragma unroll 2
       for (int i = 0; i < 8; i++) {                              // 4 rows at a time, 8 lanes a row
         uint32_t x[4], y[4]; float sum = 0.f;
@@ -109,9 +119,11 @@ template <int D> struct PassWarp {
         if ((lane & 7) == i) delta = sum;
       }
     }
-    float* stat = p.stats + (uint64_t)tile * 128 + stat_place((half & 1) * 32 + row);
-    stat[0] = l == -infinity() ? infinity() : l;                 // -inf: a row that saw no key
-    stat[64] = row < rows ? delta : 0.f;
+    const float s = p.scale_log2;
+    const bool nothing = l == -infinity() || l == infinity();    // a row that saw no key, or is none
+    uint4* stat = reinterpret_cast<uint4*>(p.stats + (uint64_t)tile * TILE_STATS) + (half & 1) * 32 + row;
+    stat[0] = parts_of(nothing ? (s > 0.f ? -3e38f : 3e38f) : -l / s);
+    stat[64] = parts_of(row < rows ? -delta : 0.f);
     __syncwarp();
   }
 
@@ -122,9 +134,10 @@ template <int D> struct PassWarp {
     if (rows <= 0) return;
     mbar_expect_if(full, HALF_BYTES, lane == 0);
     bulk_load_if(space, p.dq_sum + (uint64_t)half * 32 * D, HALF_BYTES, full, lane == 0);
-    const int j = lane >> 3, quad = lane >> 1 & 3, upper = lane & 1, row = 8 * j + 2 * quad;   // two rows, 8 of 16 columns of dq
+    // two rows, 8 of 16 columns of dq
+    const int j = lane >> 3, quad = lane >> 1 & 3, upper = lane & 1, row = 8 * j + 2 * quad;
     uint16_t* out = p.dq + ((uint64_t)head * p.seqlen + row0 + row) * D + 8 * upper;
-    mbar_wait(full, parity); parity ^= 1;
+    mbar_wait(full, parity & 1); parity ^= 1;
 #pragma unroll 1
     for (int w = 0; w < D / 16; w++) {
       float2 x[8]; uint32_t y[4];

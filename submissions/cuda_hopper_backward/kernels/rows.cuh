@@ -14,6 +14,11 @@
 struct Head { int head, batch; };                                // GENERAL=0: head counts through the batches
 struct Strides { long long batch, head, row; };                  // of [batch, heads, rows, D], in elements
 struct Keys { int seqlen, nheads, group; };                      // rows of k and v; heads of q in one batch; of them that one of k and v serves
+// first element of a row; `head` counts through the batches, of `nheads` each
+__device__ __forceinline__ uint64_t place_of(const Strides& at, int head, int nheads, int row) {
+  const int batch = head / nheads;
+  return batch * at.batch + (head - batch * nheads) * at.head + row * at.row;
+}
 // 64 columns of rows of a head
 __device__ __forceinline__ void load_box(uint32_t dst, const TensorMap* map, int col, int row, Head at, uint32_t bar, int on) {
   if (GENERAL) tma_load_4d_if(dst, map, col, row, at.head, at.batch, bar, on); else tma_load_if(dst, map, col, row, at.head, bar, on);

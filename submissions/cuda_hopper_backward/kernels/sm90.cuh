@@ -79,6 +79,15 @@ DEFINE_RS(64, 32, 1, "%32,%33,%34,%35", "%36", "%37", 128, DESC_HIGH)
 DEFINE_RS(128, 64, 1, "%64,%65,%66,%67", "%68", "%69", 128, DESC_HIGH)
 DEFINE_RS(256, 128, 1, "%128,%129,%130,%131", "%132", "%133", 128, DESC_HIGH)
 
+// D[64, 64] += 2 sum over k of a[k] b[n][k], the same in every row: bfloat16s whatever the build's, a [8 rows alike, 8] and b [64, 8] in shared
+// memory, not swizzled, rows of 16 bytes one behind the other. The instruction's 16 k are these 8 twice.
+struct MmaColumns {
+  static __device__ __forceinline__ void mma(float (&d)[32], uint32_t a, uint32_t b) {
+    asm volatile("{.reg .b64 da, db; .reg .pred p; setp.ne.b32 p, %34, 0; mov.b64 da, {%32, 0}; mov.b64 db, {%33, 8};\n"
+                 "wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 {" REGS_32 "}, da, db, p, 1, 1, 0, 0;}\n"
+                 : OUT_32(d) : "r"(a >> 4), "r"(b >> 4), "r"(1));
+  }
+};
 __device__ __forceinline__ void wgmma_fence() { asm volatile("wgmma.fence.sync.aligned;\n" ::: "memory"); }
 __device__ __forceinline__ void wgmma_commit() { asm volatile("wgmma.commit_group.sync.aligned;\n" ::: "memory"); }
 template <int PENDING> __device__ __forceinline__ void wgmma_wait() {
@@ -225,6 +234,8 @@ __device__ __forceinline__ float2 unpack_half2(uint32_t x) {
   if (BF16) return make_float2(__int_as_float((int)(x << 16)), __int_as_float((int)(x & 0xffff0000u)));
   float2 v; asm("{.reg .b16 lo, hi; mov.b32 {lo, hi}, %2; cvt.f32.f16 %0, lo; cvt.f32.f16 %1, hi;}" : "=f"(v.x), "=f"(v.y) : "r"(x)); return v;
 }
+__device__ __forceinline__ uint32_t float_bits(float x) { return __float_as_uint(x); }
+__device__ __forceinline__ float bits_float(uint32_t x) { return __uint_as_float(x); }
 __device__ __forceinline__ uint32_t smem_u32(const void* p) { return (uint32_t)__cvta_generic_to_shared(p); }
 // threadIdx.x % 32, read anew: nothing of it is kept in a register until then
 __device__ __forceinline__ int lane_now() { int lane; asm volatile("mov.u32 %0,%%laneid;" : "=r"(lane)); return lane; }

@@ -2,10 +2,12 @@
 //
 // Roles    dkdv: one warpgroup makes P^T and sums dv, the other makes dS^T and sums dk; P^T goes from one to the other in 32 bits through shared memory,
 //          each thread's registers to the same thread of the other. dq: 128 query rows a block, so that one warpgroup's dS is made under the
-//          other's products. Both: a producer warp, and the product that uses P or dS of a tile is issued with the scores of the next one
+//          other's products. Both: a producer warp, and the product that uses P or dS of a tile is issued with the
+//          scores of the next one. dP is summed on minus delta. A warp that issues a product waits until the tensor
+//          cores have some 200 clocks left to do, so P is made between the steps of a product
 //
-// Shapes   q, k, v, do [B, H, S, D] 16-bit floats, dq, dk, dv contiguous; TMA boxes of 64 rows x 64 columns, 128-byte swizzle
-//          stats [B * H, T, 2, 64] float32 of passes.cu: log2(e) * lse and delta of each tile of 64 query rows
+// Shapes   q, k, v, do [B, H, S, D] 16-bit floats, dq, dk, dv contiguous, with GENERAL of any strides; TMA boxes of 64 rows x 64 columns, 128-byte swizzle
+//          stats [B * H, T, 2, 64] float32 of passes.cu: log2(e) * lse and minus delta of each tile of 64 query rows
 //          dkdv: k_smem, v_smem [64, D]   q_smem, do_smem [2][64, D]   p_smem [2][64 x 64 floats]   lse, delta [2][64]
 //          dq:   q_smem, do_smem [128, D]   k_smem [2][64, D]   v_smem [64, D]
 //
@@ -19,7 +21,7 @@
 //
 // Phases   PRODUCER: LOAD   CONSUMERS: FIRST, TRIP: ISSUE, P, DS   LAST   STORE
 // Bound    14 B H S^2 D / 2 flops (causal; 10 are counted) at 4096 per clock and SM, and shared memory close behind it: NOTES.md
-// Measured one H200, hdim256_seq16k: 5.347 ms a call (dkdv 3.034, dq 2.481 alone), 514.1 TFLOP/s, 1.429 x SDPA's cuDNN; S_FIRST=1: 6.421 ms
+// Measured one H200, hdim256_seq16k, TFLOP/s in turns of one process: 510, FlashAttention-3 429, the text before 471: NOTES.md
 // Limits   sm_90a, D = 256; any S and scale. Other lengths of k, fewer heads of k and v, uneven heads: GENERAL=1
 // Check    python benchmarks/backward_kernel.py --rungs wide
 // build: -DHEADDIM=256
@@ -29,9 +31,6 @@
 
 #ifndef HEADDIM
 #define HEADDIM 256
-#endif
-#ifndef S_FIRST
-#define S_FIRST 0        // dq, 1: S(j) is issued before dQ of tile j - 1, so that P(j) has two products to hide under; K(j - 1) is held longer
 #endif
 constexpr int D = HEADDIM, PANELS = D / 64;
 constexpr int THREADS = 384, CONSUMER_WARPS = 8;               // warpgroup 0 loads
@@ -44,23 +43,29 @@ __device__ __forceinline__ void load_tile(uint32_t dst, const TensorMap* map, in
 }
 __device__ __forceinline__ Head q_head(int head, const Keys& keys) { return GENERAL ? Head{head % keys.nheads, head / keys.nheads} : Head{head, 0}; }
 __device__ __forceinline__ Head kv_head(int head, const Keys& keys) { return GENERAL ? Head{head % keys.nheads / keys.group, head / keys.nheads} : Head{head, 0}; }
-// s = A B^T over D columns, both [64, D] in shared memory
-__device__ __forceinline__ void issue_score(float (&s)[32], uint32_t a, uint32_t b) {
+// s = A B^T over D columns, both [64, D] in shared memory, or some of its steps of 16 columns; `sums_on`: s += A B^T
+__device__ __forceinline__ void issue_score(
+    float (&s)[32], uint32_t a, uint32_t b, bool sums_on = false, int from = 0, int to = D / 16) {
 #pragma unroll
-  for (int i = 0; i < D / 16; i++) MmaSS<64, 0, 0>::mma(s, desc_low(a, 16) + (i & 3) * 2 + (i >> 2) * 512, desc_low(b, 16) + (i & 3) * 2 + (i >> 2) * 512, i != 0);
+  for (int i = from; i < to; i++) {
+    const int at = (i & 3) * 2 + (i >> 2) * 512;
+    MmaSS<64, 0, 0>::mma(s, desc_low(a, 16) + at, desc_low(b, 16) + at, sums_on || i != 0);
+  }
   wgmma_commit();
 }
-// acc += X B, X [64, 64] in registers, B [64, D] in shared memory
-__device__ __forceinline__ void issue_accumulate(float (&acc)[D / 2], const uint32_t (&x)[16], uint32_t b) {
+// acc += X B, X [64, 64] in registers, B [64, D] in shared memory, or some of its steps of 16 rows
+__device__ __forceinline__ void issue_accumulate(
+    float (&acc)[D / 2], const uint32_t (&x)[16], uint32_t b, int from = 0, int to = 4) {
 #pragma unroll
-  for (int i = 0; i < 4; i++) MmaRS<D, 1>::mma(acc, x + 4 * i, desc_low(b, PANEL) + i * 128, 1);
+  for (int i = from; i < to; i++) MmaRS<D, 1>::mma(acc, x + 4 * i, desc_low(b, PANEL) + i * 128, 1);
   wgmma_commit();
 }
 __device__ __forceinline__ void arrive(uint32_t bar, int lane0) { __syncwarp(); mbar_arrive_if(bar, lane0); }
 
 extern "C" __global__ void __launch_bounds__(THREADS, 1)
 dkdv(const __grid_constant__ TensorMap q_map, const __grid_constant__ TensorMap k_map, const __grid_constant__ TensorMap v_map,
-     const __grid_constant__ TensorMap do_map, const float* stats, uint16_t* dk, uint16_t* dv, int S, int causal, float scale, float scale_log2, Keys keys) {
+     const __grid_constant__ TensorMap do_map, const float* stats, uint16_t* dk, uint16_t* dv, int S, int causal, float scale, float scale_log2, Keys keys,
+     Strides dk_at, Strides dv_at) {
   SHARED_MEMORY(smem);
   const uint32_t k_smem = smem_u32(smem), v_smem = k_smem + TILE, q_smem = v_smem + TILE, do_smem = q_smem + 2 * TILE, p_smem = do_smem + 2 * TILE;
   const uint32_t lse_smem = p_smem + 2 * P_BYTES, delta_smem = lse_smem + 2 * STAT_BYTES, bars = delta_smem + 2 * STAT_BYTES;
@@ -105,21 +110,32 @@ dkdv(const __grid_constant__ TensorMap q_map, const __grid_constant__ TensorMap 
   regs_up<240>();
   const int kv0 = kv_tile * 64, row = kv0 + warp * 16 + (lane >> 2);   // this thread's kv rows: row and row + 8
   const uint32_t p_mine = p_smem + (threadIdx.x & 127) * 16;           // this thread's P, in eight pieces 2 KB apart
-  const uint64_t out = ((uint64_t)head * S_k + row) * D;
+  const uint64_t dense = ((uint64_t)head * S_k + row) * D;
   float acc[D / 2], s[32]; uint32_t x[16];                             // dv or dk; S^T or dP^T; P^T or dS^T
   zero(acc);
+  auto store = [&](uint16_t* to, const Strides& at, float by) {
+    const uint64_t out = GENERAL ? place_of(at, head, keys.nheads, row) : dense;
+    store_rows(to + out, GENERAL ? (int)at.row : D, acc, by, row, S_k, lane);
+  };
   if (wg == 1) {
     uint32_t p[16];
-    // P^T = 2^(S^T * scale - lse), 0 above the diagonal and past the last key, for this warpgroup and for the other
-    auto make_p = [&](int i) {
-      const int slot = i & 1;
+    float2 lse[8];                                                     // of this lane's query columns
+    auto load_lse = [&](int i) {
 #pragma unroll
-      for (int j = 0; j < 8; j++) {
-        const float2 l = lds_float2(lse_smem + slot * STAT_BYTES + (8 * j + pair) * 4);
+      for (int j = 0; j < 8; j++) lse[j] = lds_float2(lse_smem + (i & 1) * STAT_BYTES + (8 * j + pair) * 4);
+    };
+    // P^T = 2^(S^T * scale - lse), of eights of query columns
+    auto exp_p = [&](int from, int to) {
 #pragma unroll
-        for (int r = 0; r < 4; r++) s[4 * j + r] = exp2_approx(fmaf(s[4 * j + r], scale_log2, (r & 1) ? -l.y : -l.x));
+      for (int j = from; j < to; j++) {
+#pragma unroll
+        for (int r = 0; r < 4; r++)
+          s[4 * j + r] = exp2_approx(fmaf(s[4 * j + r], scale_log2, (r & 1) ? -lse[j].y : -lse[j].x));
       }
-      arrive(q_empty + 8 * slot, lane0);
+    };
+    // 0 above the diagonal and past the last key; for this warpgroup and for the other
+    auto give_p = [&](int i) {
+      const int slot = i & 1;
       if ((causal && (GENERAL ? (first + i) * 64 < kv0 + 63 - later : i == 0)) || kv0 + 64 > S_k) {   // the first tile of a causal kv tile is its diagonal
         const int at = (first + i) * 64 + pair + later;
         const int from0 = row >= S_k ? 1 << 30 : causal ? row - at : -1;           // first query column that sees the row,
@@ -140,8 +156,8 @@ dkdv(const __grid_constant__ TensorMap q_map, const __grid_constant__ TensorMap 
     };
     // FIRST
     mbar_wait(k_full, 0); mbar_wait(q_full, 0);
-    wgmma_fence(); issue_score(s, k_smem, q_smem); wgmma_wait<0>(); touch(s);
-    make_p(0); step_p();
+    wgmma_fence(); issue_score(s, k_smem, q_smem); load_lse(0); wgmma_wait<0>(); touch(s);
+    arrive(q_empty, lane0); exp_p(0, 8); give_p(0); step_p();
 #pragma unroll 1
     for (int i = 1; i < trips; i++) {
       const int slot = i & 1, before = slot ^ 1;
@@ -149,34 +165,49 @@ dkdv(const __grid_constant__ TensorMap q_map, const __grid_constant__ TensorMap 
       mbar_wait(q_full + 8 * slot, i >> 1 & 1);
       wgmma_fence(); issue_score(s, k_smem, q_smem + slot * TILE);
       mbar_wait(do_full + 8 * before, (i - 1) >> 1 & 1);
-      wgmma_fence(); issue_accumulate(acc, x, do_smem + before * TILE);
-      // P
-      wgmma_wait<1>(); touch(s); make_p(i);
+      wgmma_fence(); issue_accumulate(acc, x, do_smem + before * TILE, 0, 1);
+      load_lse(i);
+      // P between the rest of dV
+      wgmma_wait<1>(); touch(s); arrive(q_empty + 8 * slot, lane0);
+      wgmma_fence(); exp_p(0, 4); issue_accumulate(acc, x, do_smem + before * TILE, 1, 4); exp_p(4, 8);
+      give_p(i);
       wgmma_wait<0>(); touch(acc); touch(x); arrive(do_empty + 8 * before, lane0); step_p();
     }
     // LAST
     mbar_wait(do_full + 8 * ((trips - 1) & 1), (trips - 1) >> 1 & 1);
     wgmma_fence(); issue_accumulate(acc, x, do_smem + ((trips - 1) & 1) * TILE); wgmma_wait<0>(); touch(acc);
-    store_rows(dv + out, D, acc, 1.f, row, S_k, lane);                   // STORE
+    store(dv, dv_at, 1.f);                                             // STORE
     return;
   }
+  float4 p[8];
+  auto take_p = [&](int i) {
+    mbar_wait(p_full + 8 * (i & 1), i >> 1 & 1);
+#pragma unroll
+    for (int j = 0; j < 8; j++) p[j] = lds_float4(p_mine + (i & 1) * P_BYTES + j * 2048);
+  };
   // dS^T = P^T (dP^T - delta)
   auto make_ds = [&](int i) {
     const int slot = i & 1;
-    mbar_wait(p_full + 8 * slot, i >> 1 & 1);
 #pragma unroll
     for (int j = 0; j < 8; j++) {
-      const float4 p = lds_float4(p_mine + slot * P_BYTES + j * 2048);
-      const float2 d = lds_float2(delta_smem + slot * STAT_BYTES + (8 * j + pair) * 4);
-      x[2 * j] = pack_half2(p.x * (s[4 * j] - d.x), p.y * (s[4 * j + 1] - d.y));
-      x[2 * j + 1] = pack_half2(p.z * (s[4 * j + 2] - d.x), p.w * (s[4 * j + 3] - d.y));
+      x[2 * j] = pack_half2(p[j].x * s[4 * j], p[j].y * s[4 * j + 1]);
+      x[2 * j + 1] = pack_half2(p[j].z * s[4 * j + 2], p[j].w * s[4 * j + 3]);
     }
     arrive(do_empty + 8 * slot, lane0);
     touch(x);
   };
+  // dP^T - delta
+  auto issue_dp = [&](int slot) {
+#pragma unroll
+    for (int j = 0; j < 8; j++) {
+      const float2 d = lds_float2(delta_smem + slot * STAT_BYTES + (8 * j + pair) * 4);
+      s[4 * j] = s[4 * j + 2] = d.x; s[4 * j + 1] = s[4 * j + 3] = d.y;
+    }
+    touch(s); wgmma_fence(); issue_score(s, v_smem, do_smem + slot * TILE, true);
+  };
   // FIRST
   mbar_wait(v_full, 0); mbar_wait(do_full, 0);
-  wgmma_fence(); issue_score(s, v_smem, do_smem); wgmma_wait<0>(); touch(s);
+  issue_dp(0); take_p(0); wgmma_wait<0>(); touch(s);
   make_ds(0); mbar_wait(q_full, 0);
 #pragma unroll 1
   for (int i = 1; i < trips; i++) {
@@ -184,20 +215,20 @@ dkdv(const __grid_constant__ TensorMap q_map, const __grid_constant__ TensorMap 
     // ISSUE
     wgmma_fence(); issue_accumulate(acc, x, q_smem + before * TILE);
     mbar_wait(do_full + 8 * slot, i >> 1 & 1);
-    wgmma_fence(); issue_score(s, v_smem, do_smem + slot * TILE);
+    issue_dp(slot);
     wgmma_wait<1>(); touch(acc); touch(x); arrive(q_empty + 8 * before, lane0);
     // DS
-    wgmma_wait<0>(); touch(s); make_ds(i);
+    take_p(i); wgmma_wait<0>(); touch(s); make_ds(i);
     mbar_wait(q_full + 8 * slot, i >> 1 & 1);                          // for the next trip's product: P came of it, so it is here
   }
   // LAST
   wgmma_fence(); issue_accumulate(acc, x, q_smem + ((trips - 1) & 1) * TILE); wgmma_wait<0>(); touch(acc);
-  store_rows(dk + out, D, acc, scale, row, S_k, lane);                   // STORE
+  store(dk, dk_at, scale);                                             // STORE
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS, 1)
 dq(const __grid_constant__ TensorMap q_map, const __grid_constant__ TensorMap k_map, const __grid_constant__ TensorMap v_map,
-   const __grid_constant__ TensorMap do_map, const float* stats, uint16_t* dq, int S, int causal, float scale, float scale_log2, Keys keys) {
+   const __grid_constant__ TensorMap do_map, const float* stats, uint16_t* dq, int S, int causal, float scale, float scale_log2, Keys keys, Strides dq_at) {
   SHARED_MEMORY(smem);
   const uint32_t q_smem = smem_u32(smem), do_smem = q_smem + 2 * TILE, k_smem = do_smem + 2 * TILE, v_smem = k_smem + 2 * TILE, bars = v_smem + TILE;
   const uint32_t q_full = bars, do_full = bars + 16, k_full = bars + 32, k_empty = bars + 48, v_full = bars + 64, v_empty = bars + 72;
@@ -237,13 +268,15 @@ dq(const __grid_constant__ TensorMap q_map, const __grid_constant__ TensorMap k_
   regs_up<240>();
   const int w = (warps >> 2) - 1, in_tile = (warps & 3) * 16 + (lane >> 2), row0 = block * 128 + 64 * w, row = row0 + in_tile;   // rows: row and row + 8
   const float* stat = stats + ((uint64_t)head * tiles + min(row0 / 64, tiles - 1)) * 128 + in_tile;   // an odd last tile has no second warpgroup: nothing is stored
-  const float lse[2] = {stat[0], stat[8]}, delta[2] = {stat[64], stat[72]};
+  const float lse[2] = {stat[0], stat[8]}, minus_delta[2] = {stat[64], stat[72]};
   const uint32_t q_mine = q_smem + w * TILE, do_mine = do_smem + w * TILE;
   float s[32], dp[32], acc[D / 2]; uint32_t ds[16];
   zero(acc);
-  auto make_p = [&](int i) {                                       // P = 2^(S * scale - lse), 0 above the diagonal and past the last key
+  auto exp_p = [&](int from, int to) {                             // P = 2^(S * scale - lse)
 #pragma unroll
-    for (int r = 0; r < 32; r++) s[r] = exp2_approx(fmaf(s[r], scale_log2, -lse[r >> 1 & 1]));
+    for (int r = from; r < to; r++) s[r] = exp2_approx(fmaf(s[r], scale_log2, -lse[r >> 1 & 1]));
+  };
+  auto mask_p = [&](int i) {                                       // 0 above the diagonal and past the last key
     if ((causal && i * 64 + 63 > row0 + later) || i * 64 + 64 > S_k) {
       const int at = i * 64 + 2 * (lane & 3);
       const int last0 = (causal ? min(row + later, S_k - 1) : S_k - 1) - at, last1 = (causal ? min(row + 8 + later, S_k - 1) : S_k - 1) - at;   // last key that each row sees
@@ -253,35 +286,40 @@ dq(const __grid_constant__ TensorMap q_map, const __grid_constant__ TensorMap k_
   };
   auto make_ds = [&] {                                             // dS = P (dP - delta)
 #pragma unroll
-    for (int r = 0; r < 32; r++) dp[r] = s[r] * (dp[r] - delta[r >> 1 & 1]);
+    for (int r = 0; r < 32; r++) dp[r] *= s[r];
     pack_rows(ds, dp); touch(ds);
+  };
+  auto start_dp = [&] {                                            // what dP is summed on
+#pragma unroll
+    for (int r = 0; r < 32; r++) dp[r] = minus_delta[r >> 1 & 1];
+    touch(dp);
   };
   // FIRST
   mbar_wait(q_full + 8 * w, 0); mbar_wait(k_full, 0);
   wgmma_fence(); issue_score(s, q_mine, k_smem);
-  mbar_wait(do_full + 8 * w, 0); mbar_wait(v_full, 0);
-  wgmma_fence(); issue_score(dp, do_mine, v_smem);
-  wgmma_wait<1>(); touch(s); make_p(0);
+  start_dp(); mbar_wait(do_full + 8 * w, 0); mbar_wait(v_full, 0);
+  wgmma_fence(); issue_score(dp, do_mine, v_smem, true);
+  wgmma_wait<1>(); touch(s); exp_p(0, 32); mask_p(0);
   wgmma_wait<0>(); touch(dp); arrive(v_empty, lane0); make_ds();
 #pragma unroll 1
   for (int i = 1; i < trips; i++) {
     const int slot = i & 1, before = slot ^ 1;
     // ISSUE
-    if (!S_FIRST) { wgmma_fence(); issue_accumulate(acc, ds, k_smem + before * TILE); }
+    wgmma_fence(); issue_accumulate(acc, ds, k_smem + before * TILE);
     mbar_wait(k_full + 8 * slot, i >> 1 & 1);
     wgmma_fence(); issue_score(s, q_mine, k_smem + slot * TILE);
-    if (S_FIRST) issue_accumulate(acc, ds, k_smem + before * TILE);
-    mbar_wait(v_full, i & 1);
-    wgmma_fence(); issue_score(dp, do_mine, v_smem);
-    wgmma_wait<2>();
-    if (!S_FIRST) { touch(acc); touch(ds); arrive(k_empty + 8 * before, lane0); wgmma_wait<1>(); }
-    // P
-    touch(s); make_p(i);
-    if (S_FIRST) { wgmma_wait<1>(); touch(acc); touch(ds); arrive(k_empty + 8 * before, lane0); }
+    start_dp(); mbar_wait(v_full, i & 1);
+    wgmma_fence(); issue_score(dp, do_mine, v_smem, true, 0, D / 32);
+    wgmma_wait<2>(); touch(acc); touch(ds); arrive(k_empty + 8 * before, lane0);
+    // P between the rest of dP
+    wgmma_wait<1>(); touch(s);
+    wgmma_fence(); exp_p(0, 16); issue_score(dp, do_mine, v_smem, true, D / 32, D / 16); exp_p(16, 32);
+    mask_p(i);
     // DS
     wgmma_wait<0>(); touch(dp); arrive(v_empty, lane0); make_ds();
   }
   // LAST
   wgmma_fence(); issue_accumulate(acc, ds, k_smem + ((trips - 1) & 1) * TILE); wgmma_wait<0>(); touch(acc);
-  store_rows(dq + ((uint64_t)head * S + row) * D, D, acc, scale, row, S, lane);   // STORE
+  const uint64_t out = GENERAL ? place_of(dq_at, head, keys.nheads, row) : ((uint64_t)head * S + row) * D;
+  store_rows(dq + out, GENERAL ? (int)dq_at.row : D, acc, scale, row, S, lane);   // STORE
 }

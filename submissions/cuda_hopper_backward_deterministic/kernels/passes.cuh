@@ -3,17 +3,19 @@
 //
 // A grid walks sections of heads, blocks start in the order of their index:
 //     first blocks  preprocess sections 0 and 1
-//     main blocks   of section 0, 1, 2, ...: a spare warp of those of section s preprocesses section s + 2
+//     main blocks   take items (a kv block of a head) of section 0, 1, 2, ... from a counter; a spare warp preprocesses
+//                   section s + 2 beside those of section s
 // preprocess  what main needs of o and lse
-// Who needs something waits until `done` says that it is there. It waits for blocks of smaller index only, whose spare
-// warps wait for nothing; so nobody waits for ever, whatever else runs on the GPU.
+// Who needs something waits until `done` says that it is there. It waits for first blocks and for items taken before
+// only, whose spare warps wait for nothing; so nobody waits for ever, whatever else runs on the GPU.
 //
 // Shapes   o, do, dq [heads, S, D] 16-bit floats, lse [heads, S] float32, natural logarithm. T = ceil(S / 64) tiles of
 //          64 query rows
-//          stats [heads, T, 2, 64] float32: lse * log2(e), then delta = rowsum(do * o), columns in the order of
-//          stat_place; rows past S hold +inf and 0, so that their P and dS are 0
+//          stats [heads, T, 2, 64, 8] bfloat16: -lse / scale, then -delta, delta = rowsum(do * o), each as three parts
+//          that add up to it: a product adds them to scores and dP (MmaColumns). Rows past S hold -3e38 (times the sign
+//          of scale) and 0, so that their P and dS are 0
 //          dq_sum [heads, T, 64 * D] float32, a tile as the accumulators of main hold it
-//          done [sections] uint32, zero at launch: half tiles that are preprocessed
+//          done [sections + 1] uint32, zero at launch: half tiles that are preprocessed; last, items taken
 #pragma once
 #include "order.cuh"
 
@@ -28,6 +30,7 @@ struct Passes {
   Order order;
   int seqlen;
   float scale;  // softmax scale
+  float scale_log2;  // times log2(e); never 0, for lse is divided by it
 };
 
 struct Item {
@@ -41,20 +44,29 @@ __device__ __forceinline__ int section_width(const Order& p, int section) {
   return max(0, min(p.section, p.heads - section * p.section));
 }
 
-// What block x of the grid does
-__device__ __forceinline__ Item item_of(int x, const Order& p, int tiles, int blocks_a_head) {
+// Which kv block of which section of heads item x is
+__device__ __forceinline__ Item main_item(int x, const Order& p, int blocks_a_head) {
+  const int section = x / (p.section * blocks_a_head);
+  return {0, section, section_width(p, section), x - section * p.section * blocks_a_head};
+}
+// What block x of the grid does; main blocks take items until none is left
+__device__ __forceinline__ Item item_of(int x, const Order& p, int tiles) {
   auto pass_blocks = [&](int section) { return (2 * section_width(p, section) * tiles + HALVES - 1) / HALVES; };
 #pragma unroll
   for (int s = 0; s < 2; s++) {
     if (x < pass_blocks(s)) return {1, s, section_width(p, s), x};
     x -= pass_blocks(s);
   }
-  const int section = x / (p.section * blocks_a_head);
-  return {0, section, section_width(p, section), x - section * p.section * blocks_a_head};
+  return {0, 0, 0, 0};
 }
 
-// Query column c of a tile in stats: a lane of a quad reads those of eight of its registers with one load of 16 bytes
-__device__ __forceinline__ int stat_place(int c) { return (c & ~15) + (c >> 1 & 3) * 4 + (c >> 3 & 1) * 2 + (c & 1); }
+constexpr int TILE_STATS = 2 * 64 * 8 / 2;  // words of a tile in stats
+// Three bfloat16s that add up to x, five zeros
+__device__ __forceinline__ uint4 parts_of(float x) {
+  const float high = bits_float(float_bits(x) & 0xffff0000u), rest = x - high,
+              middle = bits_float(float_bits(rest) & 0xffff0000u);
+  return make_uint4(float_bits(high) >> 16 | float_bits(middle), float_bits(rest - middle) >> 16, 0, 0);
+}
 
 // One warp's passes over half tiles (32 query rows): `space`, 8 KB of shared memory and a barrier, are this warp's
 template <int D>
@@ -98,9 +110,11 @@ struct PassWarp {
         if ((lane & 7) == i) delta = sum;
       }
     }
-    float* stat = p.stats + (uint64_t)tile * 128 + stat_place((half & 1) * 32 + row);
-    stat[0] = l == -infinity() ? infinity() : l;  // -inf: a row that saw no key
-    stat[64] = row < rows ? delta : 0.f;
+    const float s = p.scale_log2;
+    const bool nothing = l == -infinity() || l == infinity();  // a row that saw no key, or is none
+    uint4* stat = reinterpret_cast<uint4*>(p.stats + (uint64_t)tile * TILE_STATS) + (half & 1) * 32 + row;
+    stat[0] = parts_of(nothing ? (s > 0.f ? -3e38f : 3e38f) : -l / s);
+    stat[64] = parts_of(row < rows ? -delta : 0.f);
     __syncwarp();
   }
 

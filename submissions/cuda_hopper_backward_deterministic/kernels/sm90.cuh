@@ -98,6 +98,18 @@ DEFINE_RS(64, 32, 1, "%32,%33,%34,%35", "%36", "%37")
 DEFINE_RS(128, 64, 1, "%64,%65,%66,%67", "%68", "%69")
 DEFINE_RS(256, 128, 1, "%128,%129,%130,%131", "%132", "%133")
 
+// D[64, 64] += 2 sum over k of a[k] b[n][k], the same in every row: bfloat16s whatever the build's, a [8 rows alike, 8]
+// and b [64, 8] in shared memory, not swizzled, rows of 16 bytes one behind the other. The instruction's 16 k are these
+// 8 twice.
+struct MmaColumns {
+  static __device__ __forceinline__ void mma(float (&d)[32], uint32_t a, uint32_t b) {
+    asm volatile(
+        "{.reg .b64 da, db; .reg .pred p; setp.ne.b32 p, %34, 0; mov.b64 da, {%32, 0}; mov.b64 db, {%33, 8};\n"
+        "wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 {" REGS_32 "}, da, db, p, 1, 1, 0, 0;}\n"
+        : OUT_32(d)
+        : "r"(a >> 4), "r"(b >> 4), "r"(1));
+  }
+};
 __device__ __forceinline__ void wgmma_fence() { asm volatile("wgmma.fence.sync.aligned;\n" ::: "memory"); }
 __device__ __forceinline__ void wgmma_commit() { asm volatile("wgmma.commit_group.sync.aligned;\n" ::: "memory"); }
 template <int PENDING>
@@ -196,6 +208,15 @@ __device__ __forceinline__ void counter_add_if(uint32_t* counter, int count, int
       "r"(count), "r"(on)
       : "memory");
 }
+// What a counter was before one was added, if on.
+__device__ __forceinline__ uint32_t counter_take_if(uint32_t* counter, int on) {
+  uint32_t x;
+  asm volatile("{.reg .pred p; setp.ne.b32 p,%2,0; mov.u32 %0,0; @p atom.relaxed.gpu.global.add.u32 %0,[%1],1;}"
+               : "=r"(x)
+               : "l"(counter), "r"(on)
+               : "memory");
+  return x;
+}
 __device__ __forceinline__ void counter_wait(const uint32_t* counter, int count) {
   asm volatile(
       "{.reg .pred P; .reg .u32 x; WAITING: ld.acquire.gpu.global.u32 x,[%0]; setp.lo.u32 P,x,%1; @P bra WAITING;}" ::
@@ -252,6 +273,13 @@ __device__ __forceinline__ float4 lds_float4(uint32_t addr) {
 __device__ __forceinline__ void sts_float4(uint32_t addr, float a, float b, float c, float d) {
   asm volatile("st.shared.v4.f32 [%0],{%1,%2,%3,%4};" ::"r"(addr), "f"(a), "f"(b), "f"(c), "f"(d) : "memory");
 }
+__device__ __forceinline__ void sts_words(uint32_t addr, const uint32_t* x) {
+  asm volatile("st.shared.v4.b32 [%0],{%1,%2,%3,%4};" ::"r"(addr), "r"(x[0]), "r"(x[1]), "r"(x[2]), "r"(x[3])
+               : "memory");
+}
+__device__ __forceinline__ void sts_word_if(uint32_t addr, uint32_t x, int on) {
+  asm volatile("{.reg .pred p; setp.ne.b32 p,%2,0; @p st.shared.u32 [%0],%1;}" ::"r"(addr), "r"(x), "r"(on) : "memory");
+}
 __device__ __forceinline__ void lds_words(uint32_t* x, uint32_t addr) {
   asm volatile("ld.shared.v4.b32 {%0,%1,%2,%3},[%4];"
       : "=r"(x[0]), "=r"(x[1]), "=r"(x[2]), "=r"(x[3])
@@ -278,6 +306,8 @@ __device__ __forceinline__ float2 unpack_half2(uint32_t x) {
       : "r"(x));
   return v;
 }
+__device__ __forceinline__ uint32_t float_bits(float x) { return __float_as_uint(x); }
+__device__ __forceinline__ float bits_float(uint32_t x) { return __uint_as_float(x); }
 __device__ __forceinline__ uint32_t smem_u32(const void* p) { return (uint32_t)__cvta_generic_to_shared(p); }
 // threadIdx.x % 32, read anew: nothing of it is kept in a register until then
 __device__ __forceinline__ int lane_now() {

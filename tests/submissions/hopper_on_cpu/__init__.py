@@ -56,6 +56,7 @@ class Params(ctypes.Structure):
         *((n, ctypes.c_float) for n in ("scale", "scale_log2")),
         ("keys", Keys),
         ("spare", Spare),
+        *((n, Strides) for n in ("dk_at", "dv_at")),
     ]
 
 
@@ -67,7 +68,7 @@ class Passes(ctypes.Structure):
         ("o_at", Strides),
         ("do_at", Strides),
         *((n, ctypes.c_int) for n in ("seqlen", "heads", "section", "nheads")),
-        ("scale", ctypes.c_float),
+        *((n, ctypes.c_float) for n in ("scale", "scale_log2")),
     ]
 
 
@@ -78,7 +79,7 @@ class ThreeParams(ctypes.Structure):
         ("passes", Passes),
         *((n, ctypes.c_void_p) for n in ("dk", "dv")),
         ("causal", ctypes.c_int),
-        ("scale_log2", ctypes.c_float),
+        ("once", ctypes.c_int),
         ("keys", Keys),
     ]
 
@@ -183,7 +184,7 @@ class Problem:
     """Inputs of one case, and the kernels' outputs beside the right ones.
 
     `heads` of q lie in `batch` batches; one of k and v serves `group` of them. `rows_first`: q, k, v, o and do are
-    views of [batch, rows, heads, D], as models have them.
+    views of [batch, rows, heads, D], as models have them, and so are dq, dk and dv but at headdim 64.
     """
 
     def __init__(self, heads, seqlen, headdim, causal, scale=None, seed=0, *, seqlen_k=None, group=1,
@@ -209,12 +210,15 @@ class Problem:
         self.o = self._view(heads, seqlen, o.reshape)
         self.lse = aligned((heads, seqlen), np.float32, lse)
         dtype, nothing = (np.uint16, 0x7FC0) if bf16 else (np.float16, np.nan)
-        self.dq = aligned((heads, seqlen, headdim), dtype, nothing)
-        self.dk, self.dv = (
-            aligned((kv_heads, self.seqlen_k, headdim), dtype, nothing) for _ in range(2)
+        self.rows_first &= headdim != 64  # of the gradients
+        each = ((heads, seqlen), *((kv_heads, self.seqlen_k),) * 2)
+        self.dq, self.dk, self.dv = (
+            self._view(*n, lambda shape: np.full(shape, np.nan)) for n in each
         )
-        self.parts = aligned((2, heads, self.seqlen_k, headdim), dtype, nothing)
-        self.stats = aligned((heads, self.tiles, 2, 64), np.float32, np.nan)
+        self.parts = aligned((2, batch, self.nheads, self.seqlen_k, headdim), dtype, nothing)
+        self.stats = aligned(
+            (heads, self.tiles, 2, 64, 4), np.float32, np.nan
+        )  # of 64 rows, at most
         self.dq_sum = aligned((heads, self.tiles, 64 * headdim), np.float32, np.nan)
 
     def _view(self, heads, rows, values):
@@ -241,6 +245,11 @@ class Problem:
     def scales(self):
         return ctypes.c_float(self.scale), ctypes.c_float(self.scale * math.log2(math.e))
 
+    def log2_scale(self):
+        """As `not_0` of the submissions."""
+        scale = self.scale * math.log2(math.e)
+        return scale if abs(scale) > 1e-30 else 1e-30
+
     def preprocess(self, library, timing=RANDOM, seed=0, counters=0, heads=None):
         """Row sums; zeros in the sums of dq and in counters; of all heads or the first `heads`."""
         self.counters = aligned((max(counters, 1),), np.uint32, 1 << 20)
@@ -250,9 +259,10 @@ class Problem:
               _pointer(self.dq_sum), _pointer(self.counters), self.seqlen, self.nheads, counters, *steps, blocks, timing, seed)  # fmt: skip
 
     def postprocess(self, library, timing=RANDOM, seed=0, first=0):
-        """dq of the heads from `first` on."""
-        _call(library.run_postprocess, _pointer(self.dq_sum[first:]), _pointer(self.dq[first:]), self.scales()[0], self.seqlen,
-              (self.heads - first) * self.tiles, timing, seed)  # fmt: skip
+        """dq of the heads from `first` on; of one batch where not all."""
+        dq, at = self.dq[:, first:], Strides(*self.strides(self.dq))
+        _call(library.run_postprocess, _pointer(self.dq_sum[first:]), _pointer(dq), self.scales()[0], self.seqlen,
+              self.nheads, ctypes.byref(at), (self.heads - first) * self.tiles, timing, seed)  # fmt: skip
 
     def sum_group(self, library):
         """dk and dv of the heads of k and v; nothing to do where each serves one head of q."""
@@ -260,8 +270,9 @@ class Problem:
             chunks = self.seqlen_k * self.headdim // 8
             kv_heads = self.heads // self.group
             blocks = -(-2 * kv_heads * chunks // 256)
+            at = [ctypes.byref(Strides(*self.strides(x))) for x in (self.dk, self.dv)]
             _call(library.run_sum_group, _pointer(self.parts), _pointer(self.dk), _pointer(self.dv), kv_heads,
-                  self.group, chunks, blocks, EARLY, 0)  # fmt: skip
+                  self.group, chunks, self.nheads // self.group, *at, blocks, EARLY, 0)  # fmt: skip
 
     def kv_gradients(self):
         """Where the main kernel writes dk and dv: one for each head of q."""
@@ -272,9 +283,12 @@ class Problem:
         maps, stats = self.maps(64), _pointer(self.stats)
         keys = ctypes.byref(Keys(self.seqlen_k, self.nheads, self.group))
         tail = (self.seqlen, int(self.causal), *self.scales(), keys)
-        how = (self.heads * -(-self.seqlen_k // 64), 384, timing, seed)
+        dq_at, *kv_at = (
+            ctypes.byref(Strides(*self.strides(x))) for x in (self.dq, *self.kv_gradients())
+        )
+        how = (*kv_at, self.heads * -(-self.seqlen_k // 64), 384, timing, seed)
         _call(library.run_dkdv, maps, stats, *map(_pointer, self.kv_gradients()), *tail, *how)
-        how = (self.heads * -(-self.seqlen // 128), 384, timing, seed)
+        how = (dq_at, self.heads * -(-self.seqlen // 128), 384, timing, seed)
         _call(library.run_dq, maps, stats, _pointer(self.dq), *tail, *how)
 
     def fused(
@@ -307,25 +321,30 @@ class Problem:
         queue = self.counters.ctypes.data + 4 * words
         inputs = (x.ctypes.data for x in (self.o, self.d_o, self.lse, self.dq))
         spare = Spare(*inputs, queue, queue + 4, queue + 4 + 4 * sections, lead, lag)
-        params = Params(*pointers, *sizes, *scales, keys, spare)
+        kv_at = [Strides(*self.strides(x)) for x in self.kv_gradients()]
+        params = Params(*pointers, *sizes, *scales, keys, spare, *kv_at)
         tail = (min(blocks, kv_blocks + in_pieces), 384, timing, seed)
         _call(library.run_backward, self.maps(128), ctypes.byref(params), *tail)
         self.postprocess(passes, EARLY, first=after)
 
-    def three(self, library, section=1, timing=RANDOM, seed=0):
-        """The kernel of headdim 64, whose spare warps do the passes (passes.cuh)."""
+    def three(self, library, section=1, timing=RANDOM, seed=0, stay=None):
+        """The kernel of headdim 64, whose spare warps do the passes (passes.cuh).
+
+        `stay` main blocks take items until none is left; None: as many as items, one each.
+        """
         widths = [min(section, self.heads - first) for first in range(0, self.heads, section)]
-        done = aligned((len(widths), 2), np.uint32, 0)
+        done = aligned((2 * len(widths) + 1,), np.uint32, 0)
         arrays = self.o, self.d_o, self.lse, self.stats, self.dq_sum, self.dq, done
         steps = [Strides(*self.strides(x)) for x in (self.o, self.d_o)]
         sizes = self.seqlen, self.heads, section, self.nheads
-        scale, scale_log2 = (x.value for x in self.scales())
-        passes = Passes(*(x.ctypes.data for x in arrays), *steps, *sizes, scale)
+        passes = Passes(
+            *(x.ctypes.data for x in arrays), *steps, *sizes, self.scale, self.log2_scale()
+        )
         gradients = [x.ctypes.data for x in self.kv_gradients()]
         keys = Keys(self.seqlen_k, self.nheads, self.group)
-        params = ThreeParams(passes, *gradients, int(self.causal), scale_log2, keys)
+        params = ThreeParams(passes, *gradients, int(self.causal), int(stay is None), keys)
         blocks = sum(-(-2 * wide * self.tiles // 16) for wide in (*widths[:2], *widths[-2:]))
-        blocks += self.heads * -(-self.seqlen_k // 192)
+        blocks += stay or self.heads * -(-self.seqlen_k // 192)
         _call(library.run_backward, self.maps(192), ctypes.byref(params), blocks, 512, timing, seed)
 
     def errors(self):
@@ -334,7 +353,6 @@ class Problem:
         for name, got, want in zip(
             ("dq", "dk", "dv"), (self.dq, self.dk, self.dv), self.expected, strict=True
         ):
-            found[name] = float(
-                np.linalg.norm(numbers(got) - want) / max(np.linalg.norm(want), 1e-12)
-            )
+            off = np.linalg.norm(numbers(got).reshape(want.shape) - want)
+            found[name] = float(off / max(np.linalg.norm(want), 1e-12))
         return found

@@ -41,7 +41,7 @@ class Passes(ctypes.Structure):
         *((n, ctypes.c_void_p) for n in ("o", "d_o", "lse", "stats", "dq_sum", "dq", "done")),
         ("order", Order),
         ("seqlen", ctypes.c_int),
-        ("scale", ctypes.c_float),
+        *((n, ctypes.c_float) for n in ("scale", "scale_log2")),
     ]
 
 
@@ -52,7 +52,6 @@ class ThreeParams(ctypes.Structure):
         ("passes", Passes),
         *((n, ctypes.c_void_p) for n in ("dk", "dv")),
         ("causal", ctypes.c_int),
-        ("scale_log2", ctypes.c_float),
     ]
 
 
@@ -92,14 +91,13 @@ class Ordered(Problem):
 
     def _three(self, library, _passes, section):
         widths = [min(section, self.heads - first) for first in range(0, self.heads, section)]
-        done = aligned((len(widths), 2), np.uint32, 0)
+        done = aligned((len(widths) + 1,), np.uint32, 0)
         arrays = self.o, self.d_o, self.lse, self.stats, self.dq_sum, self.dq, done
-        scale, scale_log2 = (x.value for x in self.scales())
-        passes = Passes(*(x.ctypes.data for x in arrays), self.order, self.seqlen, scale)
-        gradients = self.dk.ctypes.data, self.dv.ctypes.data
-        params = ThreeParams(passes, *gradients, int(self.causal), scale_log2)
+        scales = self.scale, self.log2_scale()
+        passes = Passes(*(x.ctypes.data for x in arrays), self.order, self.seqlen, *scales)
+        params = ThreeParams(passes, self.dk.ctypes.data, self.dv.ctypes.data, int(self.causal))
         passes_blocks = sum(-(-2 * wide * self.tiles // 16) for wide in widths[:2])
-        blocks = self._blocks(192) + passes_blocks
+        blocks = passes_blocks + 2  # the first of two takes all items, the second finds none
         _call(library.run_backward, self.maps(192), ctypes.byref(params), blocks, 512, *self.how)
 
     def _wide(self, library, passes, _section):

@@ -140,7 +140,17 @@ inline uint32_t operand(uint32_t desc, int row, int k, int transposed, bool rows
       transposed ? start + row % wide * 2 + row / wide * panel + k * pitch : start + row * pitch + k * 2;
   return swizzle(at, rows_of_64);
 }
+// MmaColumns: rows of 16 bytes, not swizzled, bfloat16s
+inline void add_columns(const Product& p) {
+  auto part = [](uint32_t at) { async_half(at); uint32_t x = 0; std::memcpy((uint8_t*)&x + 2, shared + at, 2); float f; std::memcpy(&f, &x, 4); return f; };
+  for (int r = 0; r < 16; r++) for (int n = 0; n < 64; n++) {
+    float sum = 0; for (int k = 0; k < 16; k++) sum += part(p.a_desc + r % 8 * 16 + k % 8 * 2) * part(p.b_desc + n * 16 + k % 8 * 2);
+    p.d[r % 8 * 4 + n % 8 / 2][n / 8 * 4 + r / 8 * 2 + n % 2] += sum;
+  }
+  progress = true;
+}
 inline void multiply(int warp_index, const Product& p) {
+  if (!p.b_rows) return add_columns(p);
   const bool b64 = p.b_rows == 64;
   float a[16][16]; std::vector<float> b(16 * p.n);
   for (int r = 0; r < 16; r++) for (int k = 0; k < 16; k++) {
@@ -293,7 +303,15 @@ template <int N, int TB, int B_ROWS = 128> struct MmaRS {
     cpu::issue(p, d, a);
   }
 };
+struct MmaColumns {
+  static void mma(float (&d)[32], uint32_t a, uint32_t b) {
+    cpu::Product p{64, 0, 0, 0, 0, a, b, false, true, {}, {}};
+    cpu::issue(p, d, nullptr);
+  }
+};
 inline void wgmma_fence() {}
+inline uint32_t float_bits(float x) { uint32_t u; std::memcpy(&u, &x, 4); return u; }
+inline float bits_float(uint32_t u) { float x; std::memcpy(&x, &u, 4); return x; }
 inline void wgmma_commit() {
   int none = 0;
   cpu::together("wgmma.commit_group", none, [](int**) { cpu::warp().group++; });
