@@ -103,12 +103,17 @@ class Campaign:
 
     def _fill(self) -> bool:
         """Keep the engine's window full; false when nothing is left to do."""
-        while self.queue and len(self.live) < self.engine.window:
+        while self.queue and len(self.live) < self.engine.window and not self._waits:
             unit = self._next()
             self.live[unit.label] = PendingResults(unit, self._save, self.runs)
             self.engine.submit(unit)
         self._build_ahead()
         return bool(self.live)
+
+    @property
+    def _waits(self) -> bool:
+        """Whether many have died and others live: how these end says whose fault it is."""
+        return self.dead_in_a_row >= DEAD_IN_A_ROW and bool(self.started)
 
     def _build_ahead(self) -> None:
         """Send the builders of the units that come next, each once."""
@@ -194,7 +199,7 @@ class Campaign:
             self.dead_in_a_row += 1
             if unit.attempt < RETRIES:
                 again = list(unit.split(account.open_cases, at))
-                self.queue.extendleft(reversed(again))
+                self.queue.extend(again)  # last: a place that is free at once may be the fault
             else:
                 tries = f"{unit.attempt + 1} attempts, none came to its end; the last: {why}"
                 account.settle(Status.HARNESS_ERROR, tries)
@@ -202,7 +207,7 @@ class Campaign:
         else:
             self.dead_in_a_row = 0
         self.view.ended(unit.label, why, len(again))
-        if self.dead_in_a_row >= DEAD_IN_A_ROW:
+        if self.dead_in_a_row >= DEAD_IN_A_ROW and not self._waits:
             self._try_alone(unit, why)
 
     def _try_alone(self, unit: Unit, why: str) -> None:

@@ -101,12 +101,14 @@ def _burst(
     state.last_on_turn = name
     reply: BurstReport
     overdue = partial(end_overdue, state, worker)
-    if question.stretch:
-        asked = (question.stretch.calls, question.stretch.seconds)
-        reply, goes_on = worker.stretch(state.judge, *asked, timeout_s, overdue)
-    else:
-        kernels_s = state.limits.burst_s if timeout_s > state.limits.burst_s else None
-        reply, goes_on = worker.run(state.judge, timeout_s, overdue, options, kernels_s)
+    strangers = [w for w in state.workers.values() if w.entrant.kind is Kind.SUBMISSION]
+    with WorkerProcess.none_loads(strangers):  # who may burn all cores meanwhile
+        if question.stretch:
+            asked = (question.stretch.calls, question.stretch.seconds)
+            reply, goes_on = worker.stretch(state.judge, *asked, timeout_s, overdue)
+        else:
+            kernels_s = state.limits.burst_s if timeout_s > state.limits.burst_s else None
+            reply, goes_on = worker.run(state.judge, timeout_s, overdue, options, kernels_s)
     if not goes_on:
         reply = reap(state, worker, reply)
         return None if reply.status is Status.PASSED else reply
@@ -228,9 +230,12 @@ def _attached(state: State, worker: WorkerProcess) -> bool:
     if worker.attached:
         return True
     overdue = partial(end_overdue, state, worker)
+    first, begun_s = worker.starts <= 1, time.monotonic()
     failure = worker.attach(state.judge, state.sizes, state.limits.import_s, overdue)
     late = failure and failure.status is Status.TIMED_OUT
     if late and usage.starved_s(worker.pids()) > usage.STARVED_SHARE * state.limits.import_s:
+        if first:  # the whole of it is given back, once
+            state.budget.spent_s[worker.entrant.name] -= time.monotonic() - begun_s
         failure = _attach_alone(state, worker, overdue)
     if failure is None:
         rest = state.quiet.hold(worker, loaded=True)

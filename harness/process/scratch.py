@@ -54,6 +54,8 @@ def house(scratch: Path) -> Path:
 def _locked(path: Path) -> Iterator[bool]:
     """Hold a lock on `path` if nobody else does; false if somebody does or it cannot be opened."""
     try:
+        if path.parent.lstat().st_uid != os.geteuid():
+            raise PermissionError  # anybody may make such a folder, and what lies in it a link
         file = path.open("a+", encoding="utf-8")
     except OSError:
         yield False

@@ -104,6 +104,60 @@ def test_a_unit_that_never_stops_talking_is_heard_no_longer(
     assert len(view.notes) == MOST_NOTES
 
 
+class OneBadNode:
+    """Three good nodes, whose units take their time, and one where each dies at once."""
+
+    places = window = 4
+
+    def __init__(self) -> None:
+        self.running: dict[str, tuple[Unit, int]] = {}  # label → polls until it ends
+        self.bad = ""
+        self.deaths = 0
+
+    def submit(self, unit: Unit) -> None:
+        if self.bad or self.deaths > 20:  # somebody repairs it
+            self.running[unit.label] = (unit, 60)
+        else:
+            self.bad = unit.label
+
+    def poll(self, timeout_s: float) -> list[Told]:
+        told: list[Told] = []
+        if self.bad:
+            told, self.bad, self.deaths = [gone(self.bad, "died")], "", self.deaths + 1
+        for label, (unit, left) in list(self.running.items()):
+            self.running[label] = (unit, left - 1)
+            if left == 60:
+                told.append(Told(label, {"op": "hello", "where": "good", "machine": {}}))
+            if left == 0:
+                plain = json.loads(to_text(unit))
+                rows = [
+                    row(plain, e, c, "UNSUPPORTED") for c in unit.cases for e in plain["entrants"]
+                ]
+                told += [Told(label, {"op": "result", "line": line}) for line in rows]
+                told.append(gone(label, ""))
+                del self.running[label]
+        return told
+
+    def cancel(self, label: str) -> None:
+        """Nothing hangs."""
+
+    def close(self) -> None:
+        """Nothing is left."""
+
+
+def test_a_place_where_all_die_ends_no_campaign_while_others_live(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("NULL_UNIT_SUITE", SUITE.sha256)
+    monkeypatch.setattr("harness.campaign.campaign.RETRIES", 40)
+    names = [f"n{number}" for number in range(12)]
+    engine, rows = OneBadNode(), []
+    Campaign(engine, units(names), rows.append, Watched()).run()
+    assert {r.status for r in rows} == {Status.UNSUPPORTED}
+    assert {r.entry for r in rows} == {*names, "base"}
+    assert engine.deaths > 12
+
+
 @pytest.mark.parametrize("deadly", [0.0, 0.3, 0.6])
 def test_exactly_once(deadly: float, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("NULL_UNIT_SUITE", SUITE.sha256)

@@ -80,6 +80,7 @@ def test_an_honest_record_agrees_with_itself(
             "class is not that of its",
         ),
         ({"max_diff": 1e-9}, "max_diff is not its error's"),
+        ({"slack": Slack(burst_pct=0, mean_pct=0, pace="sdpa_cudnn")}, "its slack is less than"),
         (
             {"sustained": stretch(0.5).model_copy(update={"tflops": 1e4})},
             "sustained.tflops is 10000",

@@ -141,13 +141,42 @@ def test_who_loads_while_another_burns_all_cores_loads_again_alone(
     a.attached = False
     b.attached = False
     state.suite = SimpleNamespace(cases=[CASE])
-    with attach(state), patch("harness.engine.burst.usage.starved_s", return_value=starved_s):
-        state.judge.attach.side_effect = [late, None]
+    told, now = iter([(15.0, late), (3.0, None)]), [0.0]
+
+    def loads(*_: object) -> BurstReport | None:
+        took_s, reply = next(told)
+        now[0] += took_s
+        return reply
+
+    with (
+        attach(state),
+        patch("harness.engine.burst.usage.starved_s", return_value=starved_s),
+        patch("harness.engine.burst.time.monotonic", lambda: now[0]),
+    ):
+        state.judge.attach.side_effect = loads
         reply = run_burst(state, "a", QUESTION, 1)
+    assert state.budget.spent_s["a"] == (3.0 if loaded else 15.0), "others had burned its time"
     assert (reply is not None) == loaded
     assert b.child.pause.called == b.child.resume.called == loaded
     assert not base.child.pause.called, "it was stopped already, behind its turn"
     assert ("a" in state.failed) != loaded
+
+
+def test_nobody_who_loads_burns_in_the_turn_of_another() -> None:
+    state = bench("a", "b", "base")
+    for name in ("b", "base"):
+        state.workers[name].attached = False
+    b, base = (state.workers[name].child for name in ("b", "base"))
+
+    def burst(*_: object) -> BurstReport:
+        assert b.pause.called
+        assert not b.resume.called
+        assert not base.pause.called, "our own goes on"
+        return GOOD
+
+    state.judge.burst.side_effect = burst
+    assert run_burst(state, "a", QUESTION, 1)
+    assert b.resume.called
 
 
 @pytest.mark.parametrize(("loads", "spent_s"), [(["b"], 5.0), (["a"], 15.0), ([], 15.0)])

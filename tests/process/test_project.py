@@ -17,6 +17,7 @@ from harness.catalog.suites import known_suites, load_suite
 from harness.errors import SubmissionError, UsageError
 from harness.process import bytecode, project
 from harness.process.project import HOME, MARK, VARIABLE
+from harness.process.scratch import SCRATCH_PREFIX, scratch_folder
 from harness.schema import Kind, Machine
 
 ENTRY = "def custom_attention_forward(q, k, v, causal, sm_scale):\n    return q\n"
@@ -310,3 +311,22 @@ def test_what_others_could_have_written_is_not_run(heavy: Path, tmp_path: Path) 
         assert bytecode.with_cache({}, "heavy", place) == {"PYTHONDONTWRITEBYTECODE": "1"}
     folder.chmod(0o700)
     assert bytecode.with_cache({}, "heavy", folder)["PYTHONPYCACHEPREFIX"] == str(folder)
+
+
+def test_of_scratch_folders_left_behind_only_our_own_are_looked_into(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Anybody of this machine may make one, with a link in the place of its lock."""
+    monkeypatch.setattr("harness.process.scratch.os.access", lambda *_: False)
+    monkeypatch.setattr("harness.process.scratch.tempfile.gettempdir", lambda: str(tmp_path))
+    monkeypatch.setattr("harness.process.scratch.tempfile.tempdir", str(tmp_path))
+    ours = tmp_path / f"{SCRATCH_PREFIX}ours"
+    ours.mkdir()
+    with scratch_folder():
+        assert not ours.exists()
+    ours.mkdir()
+    (ours / "lock").symlink_to(tmp_path / "made")
+    monkeypatch.setattr("harness.process.scratch.os.geteuid", lambda: os.getuid() + 1)
+    with scratch_folder():
+        assert ours.exists()
+    assert not (tmp_path / "made").exists()

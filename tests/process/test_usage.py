@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import mmap
 import os
 import shutil
@@ -496,6 +497,18 @@ def test_who_makes_a_listing_wait_is_not_counted(
             usage.Nameless((tmp_path,)).count([child.pid])
         child.kill()
     assert time.thread_time() - begun_s < 0.3
+
+
+def test_a_listing_that_waits_for_a_core_of_ours_is_counted(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """As on a busy host: of this thread, or of the one that holds the interpreter's lock."""
+    waited = iter([{"1": 0.0, "2": 5.0}, {"1": 0.1, "2": 8.5}])
+    clock = itertools.count(0.0, 3.0)
+    monkeypatch.setattr(usage, "_ready_s", lambda pids: next(waited))
+    monkeypatch.setattr(usage.time, "monotonic", lambda: next(clock))
+    monkeypatch.setattr(usage, "_links_of", lambda pid, kind: ["/nowhere"])
+    assert list(usage._followed([1], ["fd"])) == [("/nowhere", "/nowhere")]
 
 
 RUNS_WHAT_IT_MAY_NOT_READ = """

@@ -37,7 +37,7 @@ from harness.errors import (
     typed,
 )
 from harness.measure import stats
-from harness.measure.audit import audit, overstated
+from harness.measure.audit import audit, overstated, short_of_the_clock
 from harness.measure.stats import Interval
 from harness.process.project import base
 from harness.schema import MOST_BLOCKS, Kind, Machine, Result, Status, Suite, is_hidden
@@ -68,8 +68,7 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """0: SAME or FASTER (or a clean audit); 1: SLOWER or a contradiction; 3: CANNOT."""
     old = _chosen(args)
-    each = ((r, [*audit(r, _beside(args, r)), *overstated(r)]) for r in old)
-    wrong = [f"{r.config}: {fault}" for r, faults in each for fault in faults]
+    wrong = [f"{r.config}: {fault}" for r in old for fault in _faults(args, r)]
     told = {"entry": old[0].entry, "records": len(old), "faults": wrong}
     say: Callable[[str], object] = (lambda _: None) if args.json else print
     for line in wrong:
@@ -128,14 +127,16 @@ def _line(path: Path, number: str) -> Result:
         ) from None
 
 
-def _beside(args: argparse.Namespace, result: Result) -> Result | None:
-    """The headline baseline's record of the same run and config."""
-    if result.speedup is None:
-        return None
+def _faults(args: argparse.Namespace, result: Result) -> list[str]:
+    """In what it contradicts itself, and its clocks the run's other rows on that config."""
     heads, _ = record.heads(args.results)
-    key = (result.run, result.speedup.against, result.config)
-    found, _ = record.read([h for h in heads if (h.run, h.entry, h.config) == key])
-    return found[0] if found else None
+    same = [h for h in heads if (h.run, h.config) == (result.run, result.config)]
+    found, _ = record.read(same)
+    rows = {row.entry: row for row in found}
+    base = rows.get(result.speedup.against) if result.speedup else None
+    ruled = result.slack and result.slack.pace  # by today's rule
+    clocks = short_of_the_clock(result, base, rows) if ruled else []
+    return [*audit(result, base), *overstated(result), *clocks]
 
 
 # --------------------------------------------------------------------------- the record against

@@ -51,11 +51,16 @@ STARVED_SHARE = 0.25
 
 def starved_s(pids: Iterable[int]) -> float:
     """How long a thread of theirs was ready and had no core, the longest; 0 where nobody counts."""
-    found = [0]
+    return max(_ready_s(pids).values(), default=0.0)
+
+
+def _ready_s(pids: Iterable[int]) -> dict[str, float]:
+    """The same of each thread, by its place in /proc."""
+    found = {}
     for place in (f"/proc/{pid}/task/{thread}" for pid in pids for thread in _threads_of(pid)):
         with contextlib.suppress(OSError):  # it has ended, or the kernel keeps no such file
-            found.append(int(Path(place, "schedstat").read_bytes().split()[1]))
-    return max(found) / 1e9
+            found[place] = int(Path(place, "schedstat").read_bytes().split()[1]) / 1e9
+    return found
 
 
 def burned_s(pids: Iterable[int]) -> float:
@@ -328,25 +333,18 @@ def _followed(
     Uncounted where there are too many, or to follow them takes too much of our time.
     """
     links = (link for pid in pids for kind in kinds for link in _links_of(pid, kind))
-    begun_s = _lasted_s()
+    begun_s, before = time.monotonic(), _ready_s([os.getpid()])
     for number, link in enumerate(links):
-        if number >= LINKS or (number % 256 == 0 and _lasted_s() - begun_s > LISTED_S):
+        took_s = time.monotonic() - begun_s
+        if took_s > LISTED_S and number % 256 == 0:  # less what a busy host took
+            now = _ready_s([os.getpid()])
+            took_s -= max((now[at] - before.get(at, now[at]) for at in now), default=0.0)
+        if number >= LINKS or (took_s > LISTED_S and number % 256 == 0):
             raise Uncounted
         try:
             yield link, os.readlink(link)  # noqa: PTH115 - there may be 200,000
         except OSError as cause:
             yield link, "" if cause.errno == errno.ENAMETOOLONG else link
-
-
-def _lasted_s() -> float:
-    """A clock that stands while this thread is ready and has no core.
-
-    It runs on while we wait for who holds the lock of its address space.
-    """
-    ready_s = 0.0
-    with contextlib.suppress(OSError):  # the kernel keeps no such file
-        ready_s = int(Path("/proc/thread-self/schedstat").read_bytes().split()[1]) / 1e9
-    return time.monotonic() - ready_s
 
 
 def _links_of(pid: int, kind: str) -> Iterator[str]:
