@@ -5,8 +5,8 @@ and a pause; then eight calls behind shorter stretches. Says how a burst of a fe
 `do_bench` reports after a tenth of a second.
 
 With `--rested` instead what cuDNN's own benchmark does (configs/published/tables.yaml): a pause of ten
-times a kernel's time behind each call, the profiler's time of the kernels alone, of its shapes, beside the
-same calls without a pause, and events around each.
+times a kernel's time behind each call, the profiler's time of the kernels alone, of its shapes, in its layout
+(batch, seqlen, heads, headdim) and in the harness's; beside them calls without a pause, between two events.
 
     python benchmarks/power_steps.py [--rested]
 """
@@ -42,10 +42,16 @@ HEADS, KV_HEADS, HEADDIM, SEQLENS = 64, 8, 128, (2048, 4096, 8192, 16384, 32768)
 RESTS = 10  # as long as a call
 
 
-def cudnn_call(seqlen: int, causal: bool, backward: bool) -> Callable[[], object]:
-    """A call of cuDNN's forward or backward, as the baselines call them."""
-    shapes = [(1, heads, seqlen, HEADDIM) for heads in (HEADS, KV_HEADS, KV_HEADS, HEADS)]
-    q, k, v, do = (torch.randn(shape, device="cuda", dtype=torch.bfloat16) for shape in shapes)
+def cudnn_call(seqlen: int, causal: bool, backward: bool, as_there: bool) -> Callable[[], object]:
+    """A call of cuDNN's forward or backward, as the baselines call them; `as_there`: in its layout."""
+    q, k, v, do = (
+        torch.randn((1, seqlen, heads, HEADDIM), device="cuda", dtype=torch.bfloat16).transpose(
+            1, 2
+        )
+        for heads in (HEADS, KV_HEADS, KV_HEADS, HEADS)
+    )
+    if not as_there:
+        q, k, v, do = (x.contiguous() for x in (q, k, v, do))
 
     def forward() -> torch.Tensor:
         return F.scaled_dot_product_attention(q, k, v, is_causal=causal, enable_gqa=True)
@@ -78,27 +84,32 @@ def by_events(call: Callable[[], object], calls: int, rest_s: float) -> float:
 
 
 def by_profiler(call: Callable[[], object], calls: int, rest_s: float) -> float:
-    """Milliseconds of a call's kernels in the mean, by the profiler."""
+    """Milliseconds of a call's kernels, each in the median, by the profiler."""
     activities = [torch.profiler.ProfilerActivity.CUDA]
     with torch.profiler.profile(activities=activities) as profile:
         by_events(call, calls, rest_s)
-    whole_us = sum(event.self_device_time_total for event in profile.key_averages())
-    return float(whole_us) / calls / 1e3
+    took_us: dict[str, list[float]] = {}
+    for event in profile.events():
+        took_us.setdefault(event.name, []).append(event.self_device_time_total)
+    return sum(statistics.median(of) * len(of) for of in took_us.values()) / calls / 1e3
 
 
 def rested() -> None:
     """TFLOP/s of every figure of the table, in three ways."""
-    print("cuDNN, TFLOP/s: rested kernels, rested events, unbroken events")
+    print(
+        "cuDNN, TFLOP/s: rested, its layout; rested, here's layout; unbroken, events, here's layout"
+    )
     for seqlen, causal, backward in itertools.product(SEQLENS, (True, False), (False, True)):
-        call = cudnn_call(seqlen, causal, backward)
-        once_s = by_events(call, 3, 0.0) / 1e3
+        there, here = (cudnn_call(seqlen, causal, backward, as_there) for as_there in (True, False))
+        once_s = by_events(here, 3, 0.0) / 1e3
+        by_events(there, 2, 0.0)
         pairs = seqlen * (seqlen + 1) / 2 if causal else seqlen**2
         flops = 4 * HEADS * HEADDIM * pairs * (2.5 if backward else 1)
-        calls = 10 if once_s < 0.01 else 5
+        calls = 10 if once_s < 0.01 else 3
         found = (
-            by_profiler(call, calls, RESTS * once_s),
-            by_events(call, calls, RESTS * once_s),
-            by_events(call, 2 * calls, 0.0),
+            by_profiler(there, calls, RESTS * once_s),
+            by_profiler(here, calls, RESTS * once_s),
+            by_events(here, 2 * calls, 0.0),
         )
         name = f"{seqlen // 1024}k {'causal' if causal else 'full'}{' backward' * backward}"
         print(f"  {name:20}", *(f"{flops / ms / 1e9:8.1f}" for ms in found), flush=True)

@@ -36,7 +36,7 @@ from harness.catalog.suites import load_suite  # noqa: E402
 from harness.errors import HarnessError  # noqa: E402
 from harness.judge.secret import Secret  # noqa: E402
 from harness.measure.audit import unlike_a_run  # noqa: E402
-from harness.measure.gpu_specs import part_of  # noqa: E402
+from harness.measure.gpu_specs import misnamed, part_of  # noqa: E402
 from harness.problems import get_problem  # noqa: E402
 from harness.problems.shapes import hidden_cases  # noqa: E402
 from harness.schema import Case, Entrant, Kind, Result, Status, Suite  # noqa: E402
@@ -170,10 +170,12 @@ def faults(results: Sequence[Result], expected: Expected) -> list[str]:
     ]
     if len({r.secret for r in results if r.case.hidden}) > 1:
         reasons.append("hidden shapes of several secrets, where a run draws all from one")
-    mine = [r for r in results if r.entry == expected.submission]
-    for case in dict.fromkeys([*expected.suite.cases, *_hidden(mine, expected)]):
-        if not counts[expected.submission, case.name]:
-            reasons.append(f"{expected.submission} has no record on {case.name}")
+    for entry in sorted({r.entry for r in results} | {expected.submission}):
+        told = [r for r in results if r.entry == entry]
+        own = expected.suite.cases if entry == expected.submission else ()
+        for case in dict.fromkeys([*own, *_hidden(told, results, expected)]):
+            if not counts[entry, case.name]:
+                reasons.append(f"{entry} has no record on {case.name}")
     by_key = {(r.entry, r.config): r for r in results}
     for result in results:
         rows = {entry: row for (entry, config), row in by_key.items() if config == result.config}
@@ -199,22 +201,23 @@ def _of_run(result: Result, expected: Expected) -> list[str]:
         ),
         f"{machine.gpu} with {machine.sms} SMs of {machine.capability} is no GPU of "
         "harness/measure/gpu_specs.py: what it can do at most is not known": (
-            part is not None
-            and bool(re.fullmatch(rf"[\w() .+-]*\b{part.name}\b[\w() .+-]*", machine.gpu))
+            part is not None and not misnamed(machine)
         ),
     }
     return [why for why, fine in checks.items() if not fine]
 
 
-def _hidden(mine: Sequence[Result], expected: Expected) -> tuple[Case, ...]:
+def _hidden(
+    mine: Sequence[Result], results: Sequence[Result], expected: Expected
+) -> tuple[Case, ...]:
     """The shapes that a run asks besides, where `mine` passed on all of the suite's own.
 
-    Its hidden rows tell from what secret they are drawn; without one the names are enough.
+    Hidden rows tell from what secret they are drawn; without one the names are enough.
     """
     own = {r.config for r in mine if r.status is Status.PASSED}
     if any(case.name not in own for case in expected.suite.cases):
         return ()
-    hidden = next((r for r in mine if r.case.hidden), None)
+    hidden = next((r for r in results if r.case.hidden), None)
     return _drawn(hidden.secret if hidden else "00", expected.suite)
 
 

@@ -17,6 +17,7 @@ sys.path.insert(0, str(ROOT))
 
 from harness.board.publish import build  # noqa: E402
 from harness.board.rank import Board, Row, direct  # noqa: E402
+from harness.board.render.heat_map import loss_words  # noqa: E402
 from harness.board.render.markdown import code, safe, table  # noqa: E402
 from harness.board.render.text import (  # noqa: E402
     NEXT,
@@ -125,6 +126,7 @@ def comment(
             f"**Place {rank_text(row)}**{among}: {times(row.speedup)} over {code(board.headline)}",
             "",
         ]
+        lines += [f"**{safe(loss_words(row))}**", ""] if loss_words(row) else []
         lines += _neighbours(board, row)
     lines += [_configs(board, row, then[1] if then else None), ""]
     if worse:

@@ -23,20 +23,7 @@ RESERVED = {"all", "null"}
 PATH = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,79}(/[A-Za-z0-9_][A-Za-z0-9_.-]{0,79}){0,5}")
 SHA = re.compile(r"[0-9a-f]{40}")
 OWNERS = re.compile(r"^owners: \[([A-Za-z0-9, -]*)\] *(?:#.*)?$", re.MULTILINE)
-KINDS = {
-    ".py",
-    ".cu",
-    ".cuh",
-    ".h",
-    ".hpp",
-    ".cpp",
-    ".yaml",
-    ".md",
-    ".txt",
-    ".json",
-    ".svg",
-    ".toml",
-}
+KINDS = {".py", ".cu", ".cuh", ".h", ".hpp", ".cpp", ".yaml", ".md", ".txt", ".json", ".svg"}
 MODES = {"100644", "100755"}
 MOST_FILES = 200
 MOST_FILE_BYTES = 1 << 20

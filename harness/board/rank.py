@@ -41,6 +41,7 @@ class Row:
     entry: str
     results: tuple[Result, ...]  # in the order of the board's configs
     hidden: tuple[Result, ...] = ()  # on shapes that its run drew from its secret
+    unasked: bool = False  # a submission without any, on a board where others have some
     speedup: Interval | None = None  # geometric mean over the configs
     rank: int | None = None
     tie: bool = False
@@ -205,8 +206,9 @@ def _board(group: Sequence[Result], beside: Beside, libraries: Libraries) -> Boa
         by_entry.setdefault(result.entry, []).append(result)
     hidden = {name: tuple(r for r in drawn if r.entry == name) for name in by_entry}
     rows = [
-        _row(Row(entry, tuple(mine), hidden[entry]), configs, headline)
+        _row(Row(entry, tuple(mine), hidden[entry], unasked), configs, headline)
         for entry, mine in by_entry.items()
+        for unasked in [mine[0].kind is Kind.SUBMISSION and bool(drawn) and not hidden[entry]]
     ]
     rows = [_beside_libraries(row, len(configs) > MOST_COLUMNS, libraries) for row in rows]
     scored = sorted((row for row in rows if row.speedup), key=lambda r: (-_value(r), r.entry))

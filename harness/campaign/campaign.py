@@ -246,6 +246,8 @@ class Campaign:
             self.view.note(f"{left} units not begun; the same command with --resume goes on")
 
     def _last_words(self) -> None:
+        for cut in self.live.values():
+            cut.cut = True
         for label in [*self.live, *self.builds]:
             self.engine.cancel(label)
         deadline = time.monotonic() + LAST_WORDS_S

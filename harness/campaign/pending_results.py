@@ -17,13 +17,12 @@ from harness import PROTOCOL
 from harness.board.rank import HELD
 from harness.campaign.unit import Unit, misfit
 from harness.measure.audit import unlike_a_run
+from harness.measure.gpu_specs import misnamed
 from harness.process.text import shown
 from harness.schema import Entrant, Machine, Result, Status
 
 #: Our own faults; a later attempt may do better.
 NO_WORD = frozenset({Status.INTERRUPTED, Status.HARNESS_ERROR})
-
-
 DAY_S = 86_400.0  # by which the clock of a node may be wrong
 
 
@@ -42,6 +41,7 @@ class PendingResults:
         self._told: dict[str, str] = {}  # name of a run of this unit → its date
         self.machine: Machine | None = None
         self.fault = ""  # what the unit itself said it died of
+        self.cut = False  # it was stopped: what it tells now may be cut short
         self.nonsense = self.notes = 0  # lines that were none, and for people
         self._began = time.time()
         self._save = save
@@ -63,7 +63,7 @@ class PendingResults:
         """It runs, on `machine`, of which its rows must be; what is wrong with that, or ""."""
         if self.machine is not None:
             return f"it has said hello before, on {shown(self.machine.gpu)}"
-        if lack := misfit(self.unit, machine):
+        if lack := misfit(self.unit, machine) or misnamed(machine):
             return lack
         if machine.has_gpu and self.unit.suite.device != "gpu":
             return f"asked for no GPU, this is {shown(machine.gpu)}"
@@ -113,7 +113,7 @@ class PendingResults:
         """Everything in which a row of a whole case contradicts itself or its baseline."""
         rows = self._held[result.config]
         base, entrant = rows.get(self.unit.baseline), self._entrant(result.entry)
-        faults = unlike_a_run(result, base, self.unit.suite, entrant, rows)
+        faults = unlike_a_run(result, base, self.unit.suite, entrant, rows, self.cut)
         if result.speedup and result.speedup.against != self.unit.baseline:
             faults.append(f"its speed-up is not over {self.unit.baseline}")
         return faults

@@ -14,7 +14,14 @@ from harness.measure.evenness import FASTER_THAN_BURSTS_PCT, leap
 from harness.measure.gpu_specs import peak_tflops, tensor_tflops
 from harness.measure.stopping import level_of
 from harness.measure.two_clocks import GPU_TOLERANCE, check_clocks
-from harness.measure.verdict import UNEXAMINED, clock_mhz, drift_pct, shared, unstable_because
+from harness.measure.verdict import (
+    MIN_BLOCKS,
+    UNEXAMINED,
+    clock_mhz,
+    drift_pct,
+    pace_of,
+    unstable_because,
+)
 from harness.problems import get_problem
 from harness.schema import CLAIM_PCT, Entrant, Kind, Result, Speedup, Status, Suite, times_ms
 
@@ -78,15 +85,17 @@ def overstated(result: Result) -> list[str]:
 
 def unlike_a_run(
     result: Result, base: Result | None, suite: Suite, entrant: Entrant,
-    rows: Mapping[str, Result] | None = None,
+    rows: Mapping[str, Result] | None = None, cut: bool = False,
 ) -> list[str]:  # fmt: skip
     """Why no run of `suite` writes this row of `entrant`; base: its baseline's row on that case.
 
-    `rows`: of the same case and run, by entry; among them who its own gaps were held against.
+    `cut`: by Ctrl-C, before the secret was told; a few blocks are kept then.
+    `rows`: of the same case and run, by entry; among them who its own gaps are held against.
     """
     passed, hidden = result.status is Status.PASSED, result.case.hidden
     planned = max(5, suite.blocks // 2) if hidden else suite.blocks
-    fewest, most = math.ceil(FEWEST_BLOCKS * planned), int(MOST_BLOCKS * suite.blocks)
+    fewest = MIN_BLOCKS if cut else math.ceil(FEWEST_BLOCKS * planned)
+    most = int(MOST_BLOCKS * suite.blocks)
     told = {(r.status, r.run, r.date) for r in (result, base or result)}
     checks = {
         "lse was judged, says who was not asked for it, or the other way round": (
@@ -101,7 +110,9 @@ def unlike_a_run(
         f"fewer than {fewest} blocks": not passed or result.blocks >= fewest,
         "a reason, and it passed": not passed or result.reason in {"", UNEXAMINED},
         f"more than {most} blocks": len(result.samples) <= most,
-        "its secret was never told": not passed or bool(result.secret and result.secret_commitment),
+        "its secret was never told": not passed or cut or bool(result.secret),
+        "its slack tells no pace": not (result.slack and result.machine.has_gpu)
+        or bool(result.slack.pace),
         "a speed-up over a baseline that did not pass, or of another run": (
             result.speedup is None or (base is not None and len(told) == 1)
         ),
@@ -150,7 +161,11 @@ def short_of_the_clock(
     faults += _differ("clock_pct", result.clock_pct, 100 * tflops / at_clock if at_clock else None)
     if base is None or base.status is not Status.PASSED:
         return faults
-    paced = shared(_pace(result, base, rows or {}).samples, result.samples)
+    told, trusted = result.slack.pace if result.slack else "", {base.entry: base.samples}
+    for name, row in (rows or {}).items() if told else ():  # of an earlier rule: the baseline's
+        if row.kind is Kind.BASELINE and row.status is Status.PASSED:
+            trusted.setdefault(name, row.samples)
+    pace, paced = pace_of(trusted, result.samples)
     found = check_clocks(result.samples, paced, (), GPU_TOLERANCE)
     unmarked = [sample.model_copy(update={"late": False}) for sample in base.samples]
     shaky = unstable_because(machine, unmarked, result.telemetry)
@@ -163,18 +178,12 @@ def short_of_the_clock(
         "the samples called late are not those that the two clocks call late": (
             found.samples == result.samples
         ),
+        f"held against the gaps of {told}, where {pace} was faster": told in {"", pace},
         found.refusal: not found.refusal,
         shaky: not shaky,
     }
     faults += [why for why, fine in checks.items() if not fine]
     return faults + _differ("drift_pct", result.drift_pct, drift_pct(unmarked))
-
-
-def _pace(result: Result, base: Result, rows: Mapping[str, Result]) -> Result:
-    """The trusted row that its slack names; the baseline where that is none, or did not pass."""
-    named = rows.get(result.slack.pace) if result.slack else None
-    trusted = named and named.kind is Kind.BASELINE and named.status is Status.PASSED
-    return named if named and trusted else base
 
 
 def _of_speedup(

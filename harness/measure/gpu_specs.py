@@ -51,7 +51,7 @@ SMS = {
 class Part:
     """One product; of two that share a die the one with more memory comes first."""
 
-    name: str  # a word of its marketing name, for nobody to call it another
+    names: tuple[str, ...]  # as NVML says them, for nobody to call it another
     capability: str
     sms: int
     peak_tflops: float  # dense fp16 and bf16
@@ -60,24 +60,38 @@ class Part:
     least_gib: float = 0.0
 
 
+H100_SXM, H100_PCIE = ("NVIDIA H100 80GB HBM3", "NVIDIA H100 SXM5 80GB"), ("NVIDIA H100 PCIe",)
+A100_80 = ("NVIDIA A100-SXM4-80GB", "NVIDIA A100 80GB PCIe", "NVIDIA A100-SXM-80GB")
+A100_40 = ("NVIDIA A100-SXM4-40GB", "NVIDIA A100-PCIE-40GB", "NVIDIA A100-SXM-40GB")
 PARTS = (
-    Part("H200", "9.0", 132, 989.5, 1830, 4.8, least_gib=100),  # H200
-    Part("H100", "9.0", 132, 989.5, 1830, 3.35),  # H100 SXM
-    Part("H100", "9.0", 114, 756.0, 1620, 2.0),  # H100 PCIe
-    Part("H20", "9.0", 78, 148.0, 1830, 4.0),  # H20
-    Part("A100", "8.0", 108, 312.0, 1410, 2.0, least_gib=60),  # A100, 80 GB
-    Part("A100", "8.0", 108, 312.0, 1410, 1.555),  # A100, 40 GB
-    Part("L40S", "8.9", 142, 362.0, 2490, 0.864),  # L40S
-    Part("RTX 4090", "8.9", 128, 165.2, 2520, 1.008),  # RTX 4090
-    Part("B200", "10.0", 148, 2250.0, 1855, 8.0),  # B200
+    Part(("NVIDIA H200",), "9.0", 132, 989.5, 1830, 4.8, least_gib=100),
+    Part(("NVIDIA H200 NVL",), "9.0", 132, 835.5, 1545, 4.8, least_gib=100),
+    Part(H100_SXM, "9.0", 132, 989.5, 1830, 3.35),
+    Part(("NVIDIA H100 NVL",), "9.0", 132, 835.5, 1545, 3.9),
+    Part(H100_PCIE, "9.0", 114, 756.0, 1620, 2.0),
+    Part(("NVIDIA H20",), "9.0", 78, 148.0, 1830, 4.0),
+    Part(A100_80, "8.0", 108, 312.0, 1410, 2.0, least_gib=60),
+    Part(A100_40, "8.0", 108, 312.0, 1410, 1.555),
+    Part(("NVIDIA L40S",), "8.9", 142, 362.0, 2490, 0.864),
+    Part(("NVIDIA GeForce RTX 4090",), "8.9", 128, 165.2, 2520, 1.008),
+    Part(("NVIDIA B200",), "10.0", 148, 2250.0, 1855, 8.0),
 )
 
 
 def part_of(machine: Machine) -> Part | None:
     """The machine's GPU, or None if PARTS does not know it."""
     mine = (machine.capability, machine.sms)
-    same = (part for part in PARTS if (part.capability, part.sms) == mine)
-    return next((part for part in same if machine.memory_gib >= part.least_gib), None)
+    same = [part for part in PARTS if (part.capability, part.sms) == mine]
+    same = [part for part in same if machine.memory_gib >= part.least_gib]
+    return next((part for part in same if machine.gpu in part.names), next(iter(same), None))
+
+
+def misnamed(machine: Machine) -> str:
+    """Why a known GPU's name is none that NVML tells of it, or an empty string."""
+    part = part_of(machine)
+    names = part.names if part else (machine.gpu,)
+    said = f"{machine.gpu}: NVML says {' or '.join(names)}, or {__name__} lacks its name"
+    return "" if machine.gpu in names else said
 
 
 def peak_tflops(machine: Machine) -> float | None:

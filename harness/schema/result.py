@@ -29,12 +29,14 @@ from harness.schema.mismatch import Mismatch
 from harness.schema.suite import Case
 
 Fact = Annotated[str, Field(max_length=500)]
+#: No letter that looks like another's: a name is a board of its own.
+GpuName = Annotated[str, Field(max_length=100, pattern=r"^[ -~]*$")]
 
 
 class Machine(Frozen):
     """What this machine is; part of every record."""
 
-    gpu: str = Field(default="cpu", max_length=100)
+    gpu: GpuName = "cpu"
     uuid: Fact = ""
     sms: Count = 0
     capability: str = Field(default="0.0", pattern=r"^[0-9]{1,3}\.[0-9]{1,3}$")
@@ -240,7 +242,7 @@ class Front(Frozen):
     tflops: Positive | None = None
     latency_ms: Timed | None = None
     speedup: Speedup | None = None  # against the run's headline baseline
-    gpu: str = Field(max_length=100)
+    gpu: GpuName
     source_sha256: Plain = ""
     suite_sha256: Plain = ""
     protocol: int = Field(ge=1, le=1000)

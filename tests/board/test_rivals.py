@@ -272,7 +272,7 @@ def test_the_page_and_the_data_hold_the_map_and_hidden_shapes() -> None:
     assert len(export.csv_text(found).splitlines()) == 1 + 4 * 36
 
 
-@pytest.mark.parametrize("status", [Status.OUT_OF_MEMORY, Status.TIMED_OUT, Status.UNSTABLE])
+@pytest.mark.parametrize("status", [Status.OUT_OF_MEMORY, Status.UNSTABLE, Status.INTERRUPTED])
 def test_who_fails_where_it_would_be_slow_says_so(status: Status) -> None:
     found = [
         r.model_copy(update={"status": status, "reason": "so it ended"})
@@ -284,6 +284,15 @@ def test_who_fails_where_it_would_be_slow_says_so(status: Status) -> None:
     assert row.rank
     assert loss_words(row) == f"no time on hidden shapes, 1 of 3: hidden_hdim64 {status.value}"
     assert "`mine`, no time on hidden shapes" in markdown.render(leaderboard(found))
+
+
+def test_who_was_not_asked_where_others_were_says_so() -> None:
+    """Who is measured without hidden shapes may be slow on them."""
+    found = [r for r in beside_hidden(OFFICIAL) if r.entry != "mine" or not r.case.hidden]
+    row = row_of(found)
+    assert loss_words(row) == "no time on hidden shapes: not asked"
+    assert "`mine`, no time on hidden shapes" in markdown.render(leaderboard(found))
+    assert not loss_words(row_of([r for r in found if not r.case.hidden])), "nobody was"
 
 
 def test_unsupported_is_told_of_claims_and_not_of_code_that_gives_up() -> None:

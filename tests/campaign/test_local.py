@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import sys
@@ -207,11 +208,11 @@ def test_a_row_that_contradicts_itself_is_not_taken(changes: dict[str, object]) 
     assert len(taken) == 2
 
 
-def rows_of(unit: Unit) -> tuple[Result, Result]:
+def rows_of(unit: Unit, count: int = 12) -> tuple[Result, Result]:
     """Rows of case `one` that passed: n0's, twice as fast, and its baseline's."""
     described = json.loads(to_text(unit))
     lines = [null_unit.row(described, each, "one", "UNSUPPORTED") for each in described["entrants"]]
-    base_ms = {block: 10 + 0.01 * block for block in range(12)}
+    base_ms = {block: 10 + 0.01 * block for block in range(count)}
     mine, base = (
         timed(record.parse(line.encode()), {b: ms / n for b, ms in base_ms.items()}, base_ms)
         for n, line in zip((2, 1), lines, strict=True)
@@ -252,6 +253,21 @@ def test_what_is_written_when_nobody_tries_again_has_met_the_audit(beside: Statu
     assert found["base"].status is (beside or Status.INTERRUPTED)
 
 
+@pytest.mark.parametrize(("cut", "count", "kept"), [(True, 5, 2), (True, 4, 0), (False, 5, 0)])
+def test_what_a_stop_cuts_short_keeps_its_figure_from_five_blocks_on(
+    cut: bool, count: int, kept: int
+) -> None:
+    (unit,) = units(["n0"])
+    taken: list[Result] = []
+    account = PendingResults(unit, taken.append)
+    account.machine, account.cut = Machine(), cut
+    untold = {"secret": "", "secret_commitment": "ab"}
+    with contextlib.suppress(ValueError):
+        for row in rows_of(unit, count):
+            account.take(row.model_copy(update=untold))
+    assert len(taken) == kept
+
+
 def test_who_breaks_a_run_costs_its_baseline_no_row() -> None:
     """The others begin again without it, as another run."""
     (unit,) = units(["n0"])
@@ -289,7 +305,12 @@ def test_rows_of_one_unit_are_of_a_run_that_nobody_else_has_told() -> None:
         again.take(base)
 
 
-H200 = Machine(gpu="NVIDIA H200", sms=132, memory_gib=139)
+H200 = Machine(gpu="NVIDIA H200", sms=132, capability="9.0", memory_gib=139)
+
+
+def named(gpu: str) -> Machine:
+    """An H200 under another name."""
+    return H200.model_copy(update={"gpu": gpu})
 
 
 def test_a_unit_says_once_on_which_machine_it_runs() -> None:
@@ -309,6 +330,7 @@ def test_a_unit_runs_on_what_was_asked_for() -> None:
         (unit, H200, "asked for no GPU, this is NVIDIA H200"),
         (on_gpu, Machine(), "asked for a GPU, NVML finds none"),
         (on_gpu.model_copy(update={"sku": "nvidia-b200"}), H200, "asked for nvidia-b200, this is"),
+        (on_gpu, named("NVIDIA H200 2"), "NVIDIA H200 2: NVML says NVIDIA H200, or "),
     ):
         account = PendingResults(asked, print)
         assert account.meet(machine).startswith(said)

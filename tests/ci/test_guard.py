@@ -74,6 +74,7 @@ def deleted(work: Path) -> None:
         (edit("submissions/mine/$(id).py"), "plain letters"),
         (edit("submissions/mine/lib.so"), "kind '.so'"),
         (edit("submissions/mine/conftest"), "kind ''"),
+        (edit("submissions/mine/pyproject.toml"), "kind '.toml'"),
         (edit("submissions/mine/big.py", "x" * (2 << 20)), "at most 1024"),
         (edit("submissions/mine/null.py", "a\0b"), "a binary file"),
         (linked, "a link or submodule"),

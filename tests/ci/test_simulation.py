@@ -47,7 +47,7 @@ ROOT = Path(__file__).resolve().parents[2]
 SCRIPTS = ROOT / ".github" / "scripts"
 SECRET, HIDDEN_SECRET, SPENT = "5a" * 32, "3c" * 32, "77" * 32
 PEAK_TFLOPS = part_of(H200).peak_tflops
-OWNER = "octo-cat"
+OWNER, BASE = "octo-cat", Kind.BASELINE
 MANIFEST = f"name: mine\nlanguage: triton\nowners: [{OWNER}]\n"
 
 
@@ -251,6 +251,9 @@ def consistent(results: list[Result]) -> list[Result]:
         figures = {"latency_ms": told.median, "p10_ms": told.p10, "p90_ms": told.p90}
         figures["peak_pct"] = 100 * tflops / PEAK_TFLOPS
         figures["drift_pct"] = verdict.drift_pct(control[r.config])
+        beside = {x.entry: x.samples for x in results if (x.config, x.kind) == (r.config, BASE)}
+        pace, _ = verdict.pace_of({"sdpa_cudnn": control[r.config], **beside}, r.samples)
+        figures["slack"] = r.slack and r.slack.model_copy(update={"pace": pace})
         done.append(r.model_copy(update={**figures, "tflops": tflops, "speedup": speedup}))
     return done
 
@@ -488,6 +491,10 @@ FORGERIES: dict[str, tuple[Callable[[list[Result]], list[Result]], str]] = {
         lambda r: [x for x in r if not x.case.hidden or x.entry != "mine"],
         "mine has no record on hidden_hdim",
     ),
+    "a library's hidden shapes left out": (
+        lambda r: [x for x in r if not x.case.hidden or x.entry != "sdpa_flash"],
+        "sdpa_flash has no record on hidden_hdim",
+    ),
     "no hidden shapes at all": (
         lambda r: [x for x in r if not x.case.hidden],
         "mine has no record on hidden_hdim",
@@ -517,8 +524,16 @@ FORGERIES: dict[str, tuple[Callable[[list[Result]], list[Result]], str]] = {
     ),
     "a level that there is not": (lambda r: one(r, integrity="judged/9"), "integrity: "),
     "less slack": (
-        lambda r: one(r, slack=Slack(burst_pct=2, mean_pct=0.1)),
+        lambda r: one(r, slack=Slack(burst_pct=2, mean_pct=0.1, pace="sdpa_cudnn")),
         "that its clocks leave",
+    ),
+    "a pace of its own choice": (
+        lambda r: one(r, slack=r[0].slack.model_copy(update={"pace": "sdpa_flash"})),
+        "held against the gaps of sdpa_flash, where sdpa_cudnn was faster",
+    ),
+    "no pace": (
+        lambda r: one(r, slack=r[0].slack.model_copy(update={"pace": ""})),
+        "its slack tells no pace",
     ),
     "no second clock": (lambda r: one(r, slack=None), "not held against the judge's clock"),
     "a run of the future": (
@@ -544,6 +559,10 @@ FORGERIES: dict[str, tuple[Callable[[list[Result]], list[Result]], str]] = {
         "NVIDIA H200 with 148 SMs of 10.0 is no GPU of",
     ),
     "a chip of another name": (lambda r: on_another_chip(r, gpu="NVIDIA H300"), "is no GPU of"),
+    "a second board for the same chip": (
+        lambda r: on_another_chip(r, gpu="NVIDIA H200 2"),
+        "is no GPU of",
+    ),
     "a chip called like a path": (lambda r: on_another_chip(r, gpu="../../H200"), "is no GPU of"),
     "a chip with markup": (lambda r: on_another_chip(r, gpu="NVIDIA H200|<img>"), "is no GPU of"),
     "a baseline that failed": (

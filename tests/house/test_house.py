@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -25,6 +26,17 @@ def test_a_limit_is_kept(name: str) -> None:
 def test_every_limit_is_counted_and_aims_lower() -> None:
     assert set(COUNTED) == set(count.limits())
     assert all(held.target <= held.limit for held in count.limits().values())
+
+
+def test_what_has_owners_of_its_own_does_not_count(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    subprocess.run(["git", "init", "--quiet", tmp_path], check=True)
+    for name, manifest in (("ours", "name: ours\n"), ("theirs", "owners: [octo]\n")):
+        (tmp_path / "submissions" / name).mkdir(parents=True)
+        (tmp_path / "submissions" / name / "manifest.yaml").write_text(manifest)
+    monkeypatch.setattr(count, "ROOT", tmp_path)
+    assert count.files.__wrapped__() == ("submissions/ours/manifest.yaml",)
 
 
 def test_beyond_a_limit_it_says_where_and_what_to_do() -> None:

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from pydantic import ValidationError
 
 from harness.cli.commands.profile import Roofs, draw_roofline, roofs
 from harness.measure import gpu_specs
@@ -28,7 +29,9 @@ def test_an_h100_is_an_h200_with_less_memory() -> None:
 
 @pytest.mark.parametrize("part", gpu_specs.PARTS, ids=str)
 def test_a_peak_is_that_of_its_boost_clock(part: gpu_specs.Part) -> None:
-    machine = Machine(gpu="x", sms=part.sms, capability=part.capability, memory_gib=part.least_gib)
+    machine = Machine(
+        gpu=part.names[0], sms=part.sms, capability=part.capability, memory_gib=part.least_gib
+    )
     assert gpu_specs.part_of(machine) == part
     assert gpu_specs.tensor_tflops(machine, part.boost_mhz) == part.peak_tflops
     per_clock = gpu_specs.SMS[part.capability].tensor_flop
@@ -120,3 +123,19 @@ def test_the_roofline_is_drawn_twice(tmp_path: Path) -> None:
     )
     assert png.read_bytes().startswith(b"\x89PNG")
     assert "<svg" in svg.read_text()
+
+
+def test_a_gpu_has_one_name() -> None:
+    """One in letters that look alike would be alone on a board."""
+    for part in gpu_specs.PARTS:
+        facts = {"capability": part.capability, "sms": part.sms, "memory_gib": part.least_gib}
+        assert gpu_specs.part_of(Machine(gpu="H200 2", **facts)) in gpu_specs.PARTS
+        assert part.names[0] in gpu_specs.misnamed(Machine(gpu="H200 2", **facts)) or "NVL" in str(
+            part.names
+        )
+        for name in part.names:
+            machine = Machine(gpu=name, **facts)
+            assert gpu_specs.part_of(machine) is part
+            assert not gpu_specs.misnamed(machine)
+    with pytest.raises(ValidationError, match="String should match pattern"):
+        Machine(gpu="NVIDIA H2\u041e\u041e")

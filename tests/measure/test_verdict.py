@@ -231,7 +231,13 @@ def test_a_record_is_held_against_the_pace_that_it_names_if_that_one_is_trusted(
         {"flash_attn_4": fast.model_copy(update={"status": Status.CRASHED})},
     ]
     for rows in others:
-        assert "its slack is less" in short_of_the_clock(mine, base, rows)[0]
+        told = short_of_the_clock(mine, base, rows)
+        assert "its slack is less" in told[0]
+        assert "held against the gaps of flash_attn_4, where " in told[1]
+    slow = mine.model_copy(update={"slack": mine.slack.model_copy(update={"pace": base.entry})})
+    assert short_of_the_clock(slow, base, {"flash_attn_4": fast}) == [
+        f"held against the gaps of {base.entry}, where flash_attn_4 was faster"
+    ]
 
 
 def test_who_was_not_in_every_block_is_not_the_pace() -> None:

@@ -87,9 +87,9 @@ ctypes.CDLL(None).pthread_exit(None)
 
 
 @contextlib.contextmanager
-def counted(program: str, folder: Path) -> Iterator[tuple[int, usage.Nameless]]:
+def counted(program: str, folder: Path, *more: str) -> Iterator[tuple[int, usage.Nameless]]:
     """The pid of a process that has said that it holds what `program` takes, and what is counted."""
-    command = [sys.executable, "-c", program, str(folder)]
+    command = [sys.executable, "-c", program, str(folder), *more]
     with subprocess.Popen(command, stdout=subprocess.PIPE) as child:
         assert child.stdout
         child.stdout.readline()
@@ -413,18 +413,24 @@ def test_a_file_whose_last_path_was_too_long_is_counted_all_the_same(tmp_path: P
 
 
 RUNS_WHAT_HAS_NO_NAME = """
-import ctypes, os, shutil, sys, time
-program = sys.argv[1] + "/program"
-shutil.copy("/bin/sleep", program); os.truncate(program, os.path.getsize(program) + (1 << 20))
-pid = os.posix_spawn(program, [program, "60"], {}); time.sleep(0.2); os.unlink(program)
+import os, shutil, sys, time
+os.chdir(sys.argv[1])
+for _ in range(int(sys.argv[2])):
+    os.mkdir("d" * 250); os.chdir("d" * 250)
+shutil.copy("/bin/sleep", "program"); os.truncate("program", os.path.getsize("program") + (1 << 20))
+pid = os.posix_spawn("program", ["program", "60"], {}); time.sleep(0.2); os.unlink("program")
+for _ in range(int(sys.argv[2])):
+    os.chdir(".."); os.rmdir("d" * 250)
 print(flush=True); time.sleep(60)
 """
 
 
+@pytest.mark.parametrize("levels", ["0", "20"])
 def test_the_program_of_a_process_is_counted_when_nothing_of_it_is_mapped(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, levels: str
 ) -> None:
-    with counted(RUNS_WHAT_HAS_NO_NAME, tmp_path) as (pid, held):
+    """Nor any path can name it."""
+    with counted(RUNS_WHAT_HAS_NO_NAME, tmp_path, levels) as (pid, held):
         (program,) = process_tree.descendants(pid)
         real = usage._links_of
         monkeypatch.setattr(

@@ -6,7 +6,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from harness.board.rank import Board, Row
-from harness.board.record import NO_VERDICT
 from harness.board.render.text import number, sanitize, times
 from harness.board.rivals import Cell
 from harness.schema import Case, Kind, Result, Status
@@ -17,8 +16,6 @@ SHORT = (("flash_attn_", "fa"), ("sdpa_", ""), ("_backward", ""))
 RED, YELLOW, GREEN, STRONG, PLAIN = "\x1b[31m", "\x1b[33m", "\x1b[32m", "\x1b[1;32m", "\x1b[0m"
 FAR = 1.05
 FASTER, UNTIMED = "faster on official shapes", "no time on hidden shapes"
-#: Of a hidden shape: it has a time there, or not for a reason of its own.
-NOT_ITS_DOING = (NO_VERDICT - {Status.UNSTABLE}) | {Status.PASSED}
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,9 +141,11 @@ def loss_mark(row: Row) -> str:
 
 
 def _untimed(row: Row) -> str:
-    """Who fails a shape, or claims it not, shows no time there that could be a slow one."""
+    """Who has no time on a shape, whatever kept it from one, shows none that could be slow."""
+    if row.unasked:
+        return f"{UNTIMED}: not asked"
     hidden = row.hidden if row.pick.kind is Kind.SUBMISSION else ()
-    left = [r for r in hidden if r.status not in NOT_ITS_DOING]
+    left = [r for r in hidden if r.status is not Status.PASSED]
     ends = ", ".join(f"{sanitize(r.config, 80)} {r.status.value}" for r in left)
     return f"{UNTIMED}, {len(left)} of {len(hidden)}: {ends}" if left else ""
 

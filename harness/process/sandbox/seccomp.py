@@ -1,7 +1,7 @@
 """The system calls that an untrusted process may make, as a seccomp filter: by allow-list.
 
-Pure up to `load`: `filter_program` returns the BPF as tuples, which a test can read and run. The
-calls and their numbers are in harness/process/sandbox/system_calls.py.
+Pure up to `load`: `filter_program` returns tuples, which benchmarks/system_calls.py runs.
+The calls and their numbers are in harness/process/sandbox/system_calls.py.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import os
 import platform
 import signal
 import struct
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 
 from harness.errors import UnavailableError
 from harness.process.sandbox import system_calls
@@ -164,28 +164,6 @@ def _judgements(alone: bool, signals_to: int | None) -> Iterable[tuple[str, list
     yield "setpriority", [word(0), (EQUAL, 1, 0, PRIO_PROCESS), REFUSED, word(1), *own]
     for name in SIGNALS:
         yield name, [DONE] if signals_to is None else [word(0), *only([signals_to])]
-
-
-def decide(program: Sequence[Instruction], arch: int, number: int, *words: int) -> int:
-    """What `program` returns for one call with the arguments `words`."""
-    data = {0: number, 4: arch} | {16 + 8 * i: word & 0xFFFFFFFF for i, word in enumerate(words)}
-    at = loaded = 0
-    while True:
-        code, yes, no, constant = program[at]
-        at += 1
-        if code == RETURN:
-            return constant
-        if code == LOAD:
-            loaded = data.get(constant, 0)
-        elif code == AND:
-            loaded &= constant
-        else:
-            holds = {
-                EQUAL: loaded == constant,
-                GREATER_EQUAL: loaded >= constant,
-                ANY_BIT: bool(loaded & constant),
-            }[code]
-            at += yes if holds else no
 
 
 def load(alone: bool, signals_to: int | None) -> None:

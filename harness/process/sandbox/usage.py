@@ -357,7 +357,8 @@ def _links_of(pid: int, kind: str) -> Iterator[str]:
     for thread in _threads_of(pid):
         place = f"/proc/{thread}/{kind}"
         with contextlib.suppress(OSError):
-            if kind == "exe" and os.readlink(place):  # noqa: PTH115
+            if kind == "exe":
+                os.stat(place)  # noqa: PTH116 - its path may be longer than any can be read
                 yield place
                 break
             if names := os.listdir(place):  # noqa: PTH208 - there may be 200,000
