@@ -152,39 +152,28 @@ NEXT = {
     Status.HARNESS_ERROR: "our fault, not the submission's; please report it",
 }
 
-#: Where the reason tells more than the status: the first line that fits is what an author does
-#: next.
-FITTING = (
-    (Status.INTERRUPTED, r"^not measured: no", "mend the submission, and run it again"),
-    (Status.CRASHED, r"\.py:\d+: \w+: ", NEXT[Status.COMPILE_ERROR]),
-    (
-        Status.IMPORT_ERROR,
-        r"Found no NVIDIA driver|No CUDA GPUs|not compiled with CUDA",
-        'it needs a GPU: say needs: {compute_capability: "8.0"} in its manifest.yaml',
-    ),
-    (
-        Status.IMPORT_ERROR,
-        r"FileNotFoundError",
-        "put that file into its folder: a worker sees no other",
-    ),
-    (
-        Status.IMPORT_ERROR,
-        r"No module named",
-        "install that package, and name it under needs: in its manifest.yaml",
-    ),
-    (
-        Status.UNSUPPORTED,
-        r"^claims ",
-        "leave the shape out, or widen claims: in its manifest.yaml once the kernel can",
-    ),
-    (Status.UNSUPPORTED, r"^needs ", "run it on such a GPU"),
-    (Status.UNAVAILABLE, r"^needs a GPU", "run it on such a GPU"),
-    (
-        Status.UNSUPPORTED,
-        r"NotImplementedError",
-        "its own code refuses this shape: implement it, or take it out of claims:",
-    ),
-)
+#: Where the reason tells more than the status: of each status the first pattern that fits.
+FITTING = {
+    Status.INTERRUPTED: {r"^not measured: no": "mend the submission, and run it again"},
+    Status.CRASHED: {r"\.py:\d+: \w+: ": NEXT[Status.COMPILE_ERROR]},
+    Status.IMPORT_ERROR: {
+        r"Found no NVIDIA driver|No CUDA GPUs|not compiled with CUDA": (
+            'it needs a GPU: say needs: {compute_capability: "8.0"} in its manifest.yaml'
+        ),
+        r"FileNotFoundError": "put that file into its folder: a worker sees no other",
+        r"No module named": "install that package, and name it under needs: in its manifest.yaml",
+    },
+    Status.UNSUPPORTED: {
+        r"^claims ": (
+            "leave the shape out, or widen claims: in its manifest.yaml once the kernel can"
+        ),
+        r"^needs ": "run it on such a GPU",
+        r"NotImplementedError": (
+            "its own code refuses this shape: implement it, or take it out of claims:"
+        ),
+    },
+    Status.UNAVAILABLE: {r"^needs a GPU": "run it on such a GPU"},
+}
 
 
 def side_by_side(kinds: Mapping[str, Kind], suite: str) -> str:
@@ -201,10 +190,9 @@ def next_step(result: Result, flags: str = "") -> str:
     if result.mismatch and result.secret:
         words = (result.run, result.entry, result.config)
         return f"python run.py replay {' '.join(sanitize(w, 80) for w in words)} --dump x.pt{flags}"
-    for status, mark, hint in FITTING:
-        if result.status is status and re.search(mark, result.reason):
-            return hint
-    return NEXT.get(result.status, "")
+    fitting = FITTING.get(result.status, {}).items()
+    hint = next((hint for mark, hint in fitting if re.search(mark, result.reason)), "")
+    return hint or NEXT.get(result.status, "")
 
 
 def ending(result: Result) -> str:

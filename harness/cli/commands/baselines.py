@@ -58,15 +58,9 @@ def run(args: argparse.Namespace) -> int:
             lacking[name] = manifest.install if installable else ""
         else:
             ready.setdefault(manifest.problem, []).append(name)
-        about = sanitize(manifest.description, 70)
-        rows.append(
-            [
-                name,
-                "no" if why else "yes",
-                version_of(manifest.version_of) if manifest.version_of else "",
-                why or about,
-            ]
-        )
+        version = version_of(manifest.version_of) if manifest.version_of else ""
+        about = why or sanitize(manifest.description, 70)
+        rows.append([name, "no" if why else "yes", version, about])
     if args.json:
         head, *found = rows
         told = [

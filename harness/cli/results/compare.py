@@ -224,26 +224,15 @@ def words(ratio: Interval) -> str:
     """`faster by 4.2 %`, `slower by 1.0 %`, `not told apart`."""
     if ratio.holds(1.0):
         return "not told apart"
-    return (
-        f"faster by {ratio.value - 1:.1%}"
-        if ratio.value > 1
-        else f"slower by {1 - ratio.value:.1%}"
-    )
+    return f"{'faster' if ratio.value > 1 else 'slower'} by {abs(ratio.value - 1):.1%}"
 
 
 def _lines(args: argparse.Namespace, pairs: list[Pair], overall: Interval) -> list[str]:
     a, b = sanitize(args.a, 80), sanitize(args.b, 80)
     rows = [["config", f"{a} ms", f"{b} ms", f"{a} against {b} [95 %]", ""]]
-    rows += [
-        [
-            p.a.config,
-            milliseconds(p.a.latency_ms),
-            milliseconds(p.b.latency_ms),
-            times(p.ratio),
-            words(p.ratio),
-        ]
-        for p in pairs
-    ]
+    for p in pairs:
+        both = (milliseconds(each.latency_ms) for each in (p.a, p.b))
+        rows.append([p.a.config, *both, times(p.ratio), words(p.ratio)])
     rows.append(["geomean", "", "", times(overall), words(overall)])
     first = pairs[0]
     again = side_by_side({r.entry: r.kind for r in (first.a, first.b)}, first.a.suite)

@@ -20,6 +20,7 @@ from harness.board.rivals import direct_on
 from harness.catalog.published import Figure, Published, known_tables, load_published
 from harness.catalog.suites import load_suite
 from harness.errors import EXIT_OK, EXIT_SUBMISSION_FAILED, UnavailableError, typed
+from harness.measure.stats import Interval
 from harness.process.project import base
 from harness.schema import Result, Status
 
@@ -34,15 +35,13 @@ class Compared:
     figure: Figure
     over: str  # the other entry of a ratio; empty: TFLOP/s
     published: float
-    here: float
-    low: float  # 95 % interval of `here`, where it is paired
-    high: float
+    here: Interval  # of 95 %, where it is paired
     doubt: str = ""
 
     @property
     def difference_pct(self) -> float:
         """What is here, in percent of what was published, less 100."""
-        return 100 * (self.here / self.published - 1)
+        return 100 * (self.here.value / self.published - 1)
 
 
 def add_flags(parser: argparse.ArgumentParser) -> None:
@@ -119,9 +118,13 @@ def command(left: Iterable[Figure]) -> str:
 
 
 def _in_tflops(figure: Figure, result: Result) -> Compared:
-    here = result.tflops or 0.0
     doubt = DOUBT if result.held in UNHELD else ""
-    return Compared(figure, "", figure.tflops, here, here, here, doubt)
+    return Compared(figure, "", figure.tflops, _exactly(result.tflops or 0.0), doubt)
+
+
+def _exactly(value: float) -> Interval:
+    """A figure without an interval of its own."""
+    return Interval(value, value, value)
 
 
 def _ratios(table: Published, found: dict[Figure, Result]) -> list[Compared]:
@@ -136,13 +139,10 @@ def _ratios(table: Published, found: dict[Figure, Result]) -> list[Compared]:
         if other.gpu != result.gpu or not (result.tflops and other.tflops):
             continue
         paired = direct_on(result, other)
-        quotient = result.tflops / other.tflops
-        value, low, high = (
-            (paired.value, paired.low, paired.high) if paired else (quotient, quotient, quotient)
-        )
+        here = paired or _exactly(result.tflops / other.tflops)
         doubt = DOUBT if {result.held, other.held} & UNHELD.keys() else ""
         there = figure.tflops / base_figure.tflops
-        told.append(Compared(figure, base_figure.entry, there, value, low, high, doubt))
+        told.append(Compared(figure, base_figure.entry, there, here, doubt))
     return told
 
 
@@ -186,9 +186,10 @@ def _print(
 
 def _row(each: Compared, digits: int, tolerance_pct: float, *, judged: bool) -> list[str]:
     verdict = "agrees" if abs(each.difference_pct) <= tolerance_pct else "differs"
-    here = number(each.here, digits) + each.doubt
-    if each.low < each.high:
-        here += f" [{each.low:.{digits}f}, {each.high:.{digits}f}]"
+    told = each.here
+    here = number(told.value, digits) + each.doubt
+    if told.low < told.high:
+        here += f" [{told.low:.{digits}f}, {told.high:.{digits}f}]"
     return [
         each.figure.case.name,
         each.figure.entry + (f" / {each.over}" if each.over else ""),
@@ -236,9 +237,9 @@ def _document(
                 "entry": c.figure.entry,
                 "over": c.over or None,
                 "published": c.published,
-                "here": c.here,
-                "low": c.low,
-                "high": c.high,
+                "here": c.here.value,
+                "low": c.here.low,
+                "high": c.here.high,
                 "difference_pct": c.difference_pct,
                 "agrees": abs(c.difference_pct) <= table.tolerance_pct if c in judged else None,
             }

@@ -128,16 +128,9 @@ def _result(board: Board, result: Result, *, samples: bool) -> list[str]:
     lines += [f"    {said}" for said in printed(result.log_tail, PRINTED_LINES)]
     if samples:
         rows = [["block", "T1 ms a call", "T2 ms a burst", "MHz", "J a turn", ""]]
-        rows += [
-            [
-                str(s.block),
-                milliseconds(s.latency_ms),
-                milliseconds(s.t2_ms),
-                str(s.sm_mhz or "–"),
-                number(s.energy_j, 1),
-                "late" if s.late else "",
-            ]
-            for s in result.samples
-        ]
+        for s in result.samples:
+            clocks = milliseconds(s.latency_ms), milliseconds(s.t2_ms)
+            beside = str(s.sm_mhz or "–"), number(s.energy_j, 1), "late" if s.late else ""
+            rows.append([str(s.block), *clocks, *beside])
         lines.append(query.table(rows, indent="    "))
     return lines
