@@ -127,7 +127,7 @@ def test_the_page_aligns_and_puts_warnings_under_their_kernel():
 
 def test_without_a_compiler_it_says_what_to_install(monkeypatch):
     monkeypatch.setattr(resources.shutil, "which", lambda name: None)
-    with pytest.raises(resources.BuildUnavailableError, match="pip install cuda-bindings"):
+    with pytest.raises(resources.CudaSourceError, match="pip install cuda-bindings"):
         resources.nvcc("", "sm_80", resources.Path(), ())
 
 

@@ -92,10 +92,6 @@ class KernelReport:
         return tuple(found)
 
 
-class BuildUnavailableError(Exception):
-    """Neither NVRTC nor nvcc is here; the message says what to install."""
-
-
 # --- reading ptxas -------------------------------------------------------------------------------
 
 
@@ -187,7 +183,7 @@ def build(
 
     `launch` (validated) belongs to a plain .cu entry; without it every .cu file under the folder,
     `steps/` aside, is compiled with nvcc, once per line `// build: FLAGS` in it. Raises
-    CudaSourceError with the compiler's words, BuildUnavailableError when there is no compiler.
+    CudaSourceError with the compiler's words, or UNAVAILABLE when there is no compiler.
     """
     reports = []
     for arch in archs:
@@ -315,9 +311,10 @@ def nvcc(
     """Compiles `text`; ptxas' log, the PTX, the kernels' names. One front-end pass serves all."""
     compiler = shutil.which("nvcc")
     if compiler is None:
-        raise BuildUnavailableError(
+        raise CudaSourceError(
+            "UNAVAILABLE",
             "no CUDA compiler here; run: pip install cuda-bindings nvidia-cuda-nvrtc "
-            "(plain .cu), or install a CUDA toolkit with nvcc (extensions)"
+            "(plain .cu), or install a CUDA toolkit with nvcc (extensions)",
         )
     with tempfile.TemporaryDirectory() as scratch:
         source, ptx, cubin = (Path(scratch) / n for n in (name, "kernel.ptx", "kernel.cubin"))
@@ -388,9 +385,6 @@ def answer(sock: socket.socket) -> None:
     except CudaSourceError as cause:
         said = {"status": cause.status, "message": cause.message[:SAID_BYTES]}
         wire.send(sock, {"op": "failed", **said, "file": cause.file[:200], "line": cause.line})
-        return
-    except BuildUnavailableError as cause:
-        wire.send(sock, {"op": "unavailable", "message": str(cause)})
         return
     for report in reports:
         wire.send(sock, {"op": "kernel", "kernel": asdict(report)})
