@@ -123,15 +123,14 @@ def hidden_loss(
 ) -> HiddenLoss | None:
     """Of one row; None where no hidden shape of it was timed beside a library.
 
-    Each hidden shape is held against its neighbours among the official ones of the same headdim,
-    and of its run if there are some: of the same mask where there is one, the next shorter and the
-    next longer. Of the row the faster half of the bursts counts, so that it cannot be too noisy to
-    be called slow.
+    Each hidden shape is held against its neighbours among the official ones of its own run and
+    headdim: of the same mask where there is one, the next shorter and the next longer. Of the row
+    the faster half of the bursts counts, so that it cannot be too noisy to be called slow.
     """
     own: list[Interval] = []
     theirs: dict[str, list[Interval]] = {}
     for result in (r for r in hidden if r.status is Status.PASSED):
-        near = [r for r in _neighbours(result, official) if r.status is Status.PASSED]
+        near = [r for r in neighbours(result, official) if r.status is Status.PASSED]
         field = {r.entry: (r, _beside(near, r.entry, libraries)) for r in libraries(result)}
         field = {name: one for name, one in field.items() if near and len(one[1]) == len(near)}
         field.pop(result.entry, None)
@@ -185,15 +184,14 @@ def _beside(near: Sequence[Result], entry: str, libraries: Libraries) -> list[Re
     return [rival for r in near for rival in libraries(r) if rival.entry == entry]
 
 
-def _neighbours(hidden: Result, official: Sequence[Result]) -> list[Result]:
+def neighbours(hidden: Result, official: Sequence[Result]) -> list[Result]:
+    """Those of its own run that it is held against: another run had other clocks and libraries."""
     case = hidden.case
-    near = [r for r in official if r.case.headdim == case.headdim]
-    near = [r for r in near if r.run == hidden.run] or near
+    near = [r for r in official if r.run == hidden.run and r.case.headdim == case.headdim]
     near = [r for r in near if r.case.causal == case.causal] or near
-    shorter = [r for r in near if r.case.seqlen <= case.seqlen]
-    longer = [r for r in near if r.case.seqlen > case.seqlen]
-    below = max((r.case.seqlen for r in shorter), default=0)
-    above = min((r.case.seqlen for r in longer), default=0)
+    lengths = {r.case.seqlen for r in near}
+    below = max((n for n in lengths if n <= case.seqlen), default=0)
+    above = min((n for n in lengths if n > case.seqlen), default=0)
     return [r for r in near if r.case.seqlen in (below, above)]
 
 
