@@ -89,13 +89,8 @@ def one(
     if manifest.launch is not None:
         launch = parse_launch(manifest.launch, str(entrant.folder)).model_dump()
     try:
-        reports = report(
-            entrant,
-            launch,
-            archs or resources.archs_for(manifest.needs.compute_capability),
-            limits(),
-            enter.usual_level(),
-        )
+        asked = archs or resources.archs_for(manifest.needs.compute_capability)
+        reports = report(entrant, launch, asked, limits(), enter.usual_level())
     except CudaSourceError as cause:
         if cause.status == "UNAVAILABLE":
             raise UnavailableError(f"UNAVAILABLE: {cause}", "pip install '.[cuda]'") from None

@@ -121,9 +121,8 @@ class WorkerProcess:
         self, cases: Sequence[Case], limits: Limits, machine: Machine
     ) -> tuple[Status | None, str, float]:
         """Run the builder to its end; (failure or None, reason, seconds)."""
-        return self._build(
-            cases, limits, self.jail, self._for(machine) if self.compiles_alone else ()
-        )
+        extra = self._for(machine) if self.compiles_alone else ()
+        return self._build(cases, limits, self.jail, extra)
 
     def build_ahead(self, cases: Sequence[Case], limits: Limits, machine: Machine) -> None:
         """Run the builder on the CPU, for the GPU of `machine`; what it cannot do is left."""
