@@ -277,7 +277,7 @@ def _beside_libraries(row: Row, grid: bool, official: Official, libraries: Libra
     cells = [rivals.cell_of(result, libraries) for result in row.results if grid]
     timed = [r for r in row.hidden if r.status is Status.PASSED]
     near = [r for run in {of_run(r) for r in timed} for r in official.get(run, ())]
-    loss = rivals.hidden_loss(near, timed, libraries)
+    loss = rivals.hidden_loss([*near, *timed], libraries)
     alone = tuple(r for r in timed if not rivals.neighbours(r, near))
     found = Grid(tuple(cell for cell in cells if cell), len(row.results))
     return replace(row, grid=found, loss=loss, alone=alone)
