@@ -163,8 +163,9 @@ class WorkerProcess:
         if reply.op == "built":
             self.build_steps = reply.steps
             return None, "", reply.seconds
-        status = reply.status if reply.status in CONFESSIONS else Status.CRASHED
-        return status, reply.message, 0.0
+        # NVRTC alone runs nothing of the submission: that it is missing here may be believed
+        believed = CONFESSIONS | ({Status.UNAVAILABLE} if self.compiles_alone else set())
+        return reply.status if reply.status in believed else Status.CRASHED, reply.message, 0.0
 
     def builds_in(self, child: Child) -> None:
         """`child` builds for it, and is watched as one of its own."""
