@@ -139,7 +139,6 @@ def print_moves(folders: Sequence[Path]) -> None:
     libraries = among(rows)
     for entry in entries:
         mine = [row for row in rows if row.entry == entry]
-        hidden = [row for row in mine if row.case.hidden]
         loss = hidden_loss(mine, libraries)
         if loss:
             says = "says so" if loss.told else "says nothing"
