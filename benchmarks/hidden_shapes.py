@@ -139,8 +139,7 @@ def print_moves(folders: Sequence[Path]) -> None:
     libraries = among(rows)
     for entry in entries:
         mine = [row for row in rows if row.entry == entry]
-        hidden = [row for row in mine if row.case.hidden]
-        loss = hidden_loss([row for row in mine if not row.case.hidden], hidden, libraries)
+        loss = hidden_loss(mine, libraries)
         if loss:
             says = "says so" if loss.told else "says nothing"
             most = f"libraries {loss.libraries:.3f}" if loss.libraries else "one library"

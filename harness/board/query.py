@@ -10,7 +10,6 @@ from collections.abc import Iterable, Sequence
 
 from harness.board import record
 from harness.board.rank import HELD, Board, Leaderboard, Row, by_todays_rule, leaderboard, unfit
-from harness.board.record import newest
 from harness.board.render.text import sanitize
 from harness.board.rivals import direct_on, place
 from harness.catalog.entrants import entry_name
@@ -71,9 +70,9 @@ def read(
 
 
 def read_newest(lines: Iterable[record.Head]) -> tuple[list[Result], list[record.BadLine]]:
-    """The same of the newest rows; a line that is no result hides no older one."""
+    """The same of what `leaderboard` asks for; a line that is no result hides no older one."""
     among = list(lines)
-    results, bad = record.read_chosen(among, newest)
+    results, bad = record.read_chosen(among, record.for_boards)
     return _by_todays_rule(results, among), bad
 
 

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass, field, replace
 
 from harness.board import rivals
-from harness.board.record import Head, newest
+from harness.board.record import Head, newest, of_run
 from harness.board.rivals import NO_GRID, Grid, HiddenLoss, Libraries, direct_on
 from harness.measure import stats
 from harness.measure.stats import Interval
@@ -48,6 +48,7 @@ class Row:
     why: str = ""
     grid: Grid = NO_GRID  # of many configs: each beside the best library of its run
     loss: HiddenLoss | None = None  # beside libraries, on hidden shapes
+    alone: tuple[Result, ...] = ()  # hidden ones that passed without official ones of their run
 
     @property
     def pick(self) -> Result:
@@ -167,6 +168,9 @@ class Leaderboard:
 
 # --------------------------------------------------------------------------- the board
 
+#: What passed of one source in one run (record.of_run), hidden shapes aside.
+Official = dict[tuple[object, ...], list[Result]]
+
 
 def leaderboard(
     results: Iterable[Result],
@@ -186,7 +190,11 @@ def leaderboard(
     for result in chosen:
         groups.setdefault((result.gpu, result.suite_sha256, result.protocol), []).append(result)
     asked = (group for group in groups.values() if any(not r.case.hidden for r in group))
-    boards = [_board(group, beside, libraries) for group in asked]
+    official: Official = {}
+    for result in results:
+        if not result.case.hidden and result.status is Status.PASSED:
+            official.setdefault(of_run(result), []).append(result)
+    boards = [_board(group, official, beside, libraries) for group in asked]
     return Leaderboard(tuple(sorted(boards, key=_order)), bad_lines, libraries, beside)
 
 
@@ -194,7 +202,9 @@ def _order(board: Board) -> tuple[object, ...]:
     return (board.is_cpu, board.gpu, board.suite, -board.protocol, board.suite_sha256)
 
 
-def _board(group: Sequence[Result], beside: Beside, libraries: Libraries) -> Board:
+def _board(
+    group: Sequence[Result], official: Official, beside: Beside, libraries: Libraries
+) -> Board:
     # a time on a hidden shape needs the secret that the shape follows from
     can_be_redrawn = (r for r in group if r.secret or r.status is not Status.PASSED)
     first, drawn = group[0], [r for r in can_be_redrawn if r.case.hidden]
@@ -210,7 +220,8 @@ def _board(group: Sequence[Result], beside: Beside, libraries: Libraries) -> Boa
         for entry, mine in by_entry.items()
         for unasked in [mine[0].kind is Kind.SUBMISSION and bool(drawn) and not hidden[entry]]
     ]
-    rows = [_beside_libraries(row, len(configs) > MOST_COLUMNS, libraries) for row in rows]
+    grid = len(configs) > MOST_COLUMNS
+    rows = [_beside_libraries(row, grid, official, libraries) for row in rows]
     scored = sorted((row for row in rows if row.speedup), key=lambda r: (-_value(r), r.entry))
     entries = [row for row in scored if not row.champion]
     library = [row for row in entries if row.borrowed]
@@ -254,30 +265,28 @@ def _row(row: Row, configs: Sequence[str], headline: str) -> Row:
     why = _obstacle(row.entry, row.results, configs, headline) or wrong_on_hidden(row)
     if why:
         return replace(row, why=why)
-    first = row.entry == headline
-    ratios = [Interval(1, 1, 1) if first else _ratio_of(result) for result in row.results]
-    return replace(row, speedup=stats.geomean(ratios))
+    told = (result.speedup for result in row.results if row.entry != headline)
+    ratios = [interval_of(speedup) for speedup in told if speedup]  # of each: no obstacle
+    return replace(row, speedup=stats.geomean(ratios or [Interval(1, 1, 1)]))
 
 
-def _beside_libraries(row: Row, grid: bool, libraries: Libraries) -> Row:
+def _beside_libraries(row: Row, grid: bool, official: Official, libraries: Libraries) -> Row:
     """The same with what its own run says of it beside libraries, if it is a submission's."""
     if row.pick.kind is not Kind.SUBMISSION:
         return row
     cells = [rivals.cell_of(result, libraries) for result in row.results if grid]
-    loss = rivals.hidden_loss(row.results, row.hidden, libraries) if row.hidden else None
+    timed = [r for r in row.hidden if r.status is Status.PASSED]
+    near = [r for run in {of_run(r) for r in timed} for r in official.get(run, ())]
+    loss = rivals.hidden_loss([*near, *timed], libraries)
+    alone = tuple(r for r in timed if not rivals.neighbours(r, near))
     found = Grid(tuple(cell for cell in cells if cell), len(row.results))
-    return replace(row, grid=found, loss=loss)
+    return replace(row, grid=found, loss=loss, alone=alone)
 
 
 def wrong_on_hidden(row: Row) -> str:
     """Why a submission that is wrong on a shape it claims has no score, or an empty string."""
     wrong = (r for r in row.hidden if r.kind is Kind.SUBMISSION and r.status in WRONG)
     return next((f"{r.config}: {r.status.value} ({r.reason})" for r in wrong), "")
-
-
-def _ratio_of(result: Result) -> Interval:
-    assert result.speedup is not None  # _obstacle has looked
-    return interval_of(result.speedup)
 
 
 def interval_of(told: Speedup) -> Interval:

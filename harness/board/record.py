@@ -31,7 +31,7 @@ from pydantic import ConfigDict, ValidationError
 
 from harness.errors import StorageError
 from harness.problems import PROBLEMS
-from harness.schema import Front, Result, Slack, Status
+from harness.schema import Front, Kind, Result, Slack, Status, is_hidden
 
 #: Keys told first: what `Head` holds.
 FRONT = tuple(Front.model_fields)
@@ -321,6 +321,21 @@ def newest(lines: Iterable[Line]) -> list[Line]:
         if kept is None or _replaces(line, kept):
             last[key] = line
     return [line for key, line in last.items() if source[key[:4]][1] == key[4]]
+
+
+def for_boards(lines: Iterable[Line]) -> list[Line]:
+    """`newest`, and the official rows of the same runs beside a submission's hidden ones."""
+    lines = list(lines)
+    chosen = {id(h): h for h in newest(lines)}
+    hidden = (h for h in chosen.values() if is_hidden(h.config))
+    runs = {of_run(h) for h in hidden if h.kind == Kind.SUBMISSION.value}
+    chosen |= {id(h): h for h in lines if of_run(h) in runs and not is_hidden(h.config)}
+    return list(chosen.values())
+
+
+def of_run(h: Head | Result) -> tuple[object, ...]:
+    """What the rows of one source in one run share."""
+    return (h.run, h.gpu, h.suite_sha256, h.protocol, h.entry, h.source_sha256)
 
 
 def _replaces(line: Head | Result, kept: Head | Result) -> bool:

@@ -118,20 +118,18 @@ def cell_of(result: Result, libraries: Libraries) -> Cell | None:
     return Cell(result, best.entry, ratio) if ratio else None
 
 
-def hidden_loss(
-    official: Sequence[Result], hidden: Sequence[Result], libraries: Libraries
-) -> HiddenLoss | None:
-    """Of one row; None where no hidden shape of it was timed beside a library.
+def hidden_loss(results: Sequence[Result], libraries: Libraries) -> HiddenLoss | None:
+    """Of one row, official and hidden; None where no hidden shape of it was timed beside a library.
 
-    Each hidden shape is held against its neighbours among the official ones of the same headdim,
-    and of its run if there are some: of the same mask where there is one, the next shorter and the
-    next longer. Of the row the faster half of the bursts counts, so that it cannot be too noisy to
-    be called slow.
+    Each hidden shape is held against its neighbours among the official ones of its own run and
+    headdim: of the same mask where there is one, the next shorter and the next longer. Of the row
+    the faster half of the bursts counts, so that it cannot be too noisy to be called slow.
     """
     own: list[Interval] = []
     theirs: dict[str, list[Interval]] = {}
-    for result in (r for r in hidden if r.status is Status.PASSED):
-        near = [r for r in _neighbours(result, official) if r.status is Status.PASSED]
+    passed = [r for r in results if r.status is Status.PASSED]
+    for result in (r for r in passed if r.case.hidden):
+        near = neighbours(result, passed)
         field = {r.entry: (r, _beside(near, r.entry, libraries)) for r in libraries(result)}
         field = {name: one for name, one in field.items() if near and len(one[1]) == len(near)}
         field.pop(result.entry, None)
@@ -155,13 +153,9 @@ def _at_its_best(result: Result) -> Result:
 def told_of(results: Sequence[Result]) -> frozenset[str]:
     """Entries of one run of which the board says that they are faster on its official shapes."""
     libraries = among(results)
-    found = set()
-    for name in {result.entry for result in results}:
-        mine = [result for result in results if result.entry == name]
-        official = [result for result in mine if not result.case.hidden]
-        loss = hidden_loss(official, [r for r in mine if r.case.hidden], libraries)
-        found |= {name} if loss and loss.told else set()
-    return frozenset(found)
+    each = {name: [r for r in results if r.entry == name] for name in {r.entry for r in results}}
+    losses = {name: hidden_loss(mine, libraries) for name, mine in each.items()}
+    return frozenset(name for name, loss in losses.items() if loss and loss.told)
 
 
 #: A hidden result and the official ones beside it, all of one entry.
@@ -185,15 +179,15 @@ def _beside(near: Sequence[Result], entry: str, libraries: Libraries) -> list[Re
     return [rival for r in near for rival in libraries(r) if rival.entry == entry]
 
 
-def _neighbours(hidden: Result, official: Sequence[Result]) -> list[Result]:
+def neighbours(hidden: Result, others: Sequence[Result]) -> list[Result]:
+    """Those of its own run that it is held against: another run had other clocks and libraries."""
     case = hidden.case
-    near = [r for r in official if r.case.headdim == case.headdim]
-    near = [r for r in near if r.run == hidden.run] or near
+    near = [r for r in others if r.run == hidden.run and not r.case.hidden]
+    near = [r for r in near if r.case.headdim == case.headdim]
     near = [r for r in near if r.case.causal == case.causal] or near
-    shorter = [r for r in near if r.case.seqlen <= case.seqlen]
-    longer = [r for r in near if r.case.seqlen > case.seqlen]
-    below = max((r.case.seqlen for r in shorter), default=0)
-    above = min((r.case.seqlen for r in longer), default=0)
+    lengths = {r.case.seqlen for r in near}
+    below = max((n for n in lengths if n <= case.seqlen), default=0)
+    above = min((n for n in lengths if n > case.seqlen), default=0)
     return [r for r in near if r.case.seqlen in (below, above)]
 
 

@@ -113,9 +113,8 @@ def _case(
         )
     except ValidationError as cause:
         first = cause.errors()[0]
-        raise UsageError(
-            f"--{first['loc'][0]} {first['input']}: {first['msg']}", "python run.py run --help"
-        ) from None
+        said = f"--{first['loc'][0]} {first['input']}: {first['msg']}"
+        raise UsageError(said, "python run.py run --help") from None
 
 
 def _short(seqlen: int) -> str:

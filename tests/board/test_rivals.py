@@ -8,8 +8,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from harness.board import export
+from harness.board import export, query, record
 from harness.board.rank import Board, Row, leaderboard
+from harness.board.record import to_line
 from harness.board.render import markdown, page, picture
 from harness.board.render.heat_map import heat_map, loss_words, maps, summary, text_lines
 from harness.board.rivals import SAME_BITS, classify
@@ -316,6 +317,38 @@ def test_a_later_run_without_hidden_shapes_takes_nothing_back() -> None:
         if not r.case.hidden
     ]
     assert loss_words(row_of([*found, *later])).startswith("faster on official shapes")
+
+
+def test_a_hidden_time_is_held_against_official_ones_of_its_own_run_alone() -> None:
+    """A week later the libraries are 20 % slower, and Ctrl-C came before the hidden shapes."""
+    found = beside_hidden(OFFICIAL)
+    later = [
+        r.model_copy(update={"run": "later", "date": "2027-01-01T00:00:00Z"})
+        for seed, headdim in enumerate((64, 128, 256))
+        for r in rows_on(GRID[f"hdim{headdim}_seq4k"], {**OFFICIAL, "mine": 0.65}, seed)
+    ]
+    both = [*found, *later]
+    assert {r.run for r in row_of(both).results} == {"later"}
+    assert not loss_words(row_of(both))
+    alone = [r for r in both if r.entry != "mine" or r.case.hidden or r.run == "later"]
+    assert loss_words(row_of(alone)).startswith(
+        "no time on hidden shapes, 3 of 3: hidden_hdim128 of a run without official ones"
+    )
+
+
+def test_of_an_older_run_the_rows_beside_hidden_ones_are_read_too(tmp_path: Path) -> None:
+    found = beside_hidden({**OFFICIAL, "mine": 1.2})
+    later = [
+        r.model_copy(update={"run": "later", "date": "2027-01-01T00:00:00Z"})
+        for r in found
+        if not r.case.hidden
+    ]
+    (tmp_path / "all.jsonl").write_text("".join(f"{to_line(r)}\n" for r in (*found, *later)))
+    heads, _ = record.heads(tmp_path)
+    results, _ = query.read_newest(heads)
+    (board,) = leaderboard(results, libraries=query.Libraries(heads)).boards
+    mine = next(row for row in board.rows if row.entry == "mine")
+    assert loss_words(mine).startswith("faster on official shapes")
 
 
 CUDNN = "cudnn_generated_fort_native_sdpa_sm90_flash_fprop_wgmma_f16_knob_7_64x128x128"

@@ -23,7 +23,6 @@ from harness.process.sandbox.removal import remove_tree
 from harness.schema import Case, Entrant, Kind, Limits
 from harness.worker.cuda import promises
 from harness.worker.cuda.nvrtc import CudaSourceError
-from harness.worker.cuda.resources import BuildUnavailableError
 from tests.board.factory import result
 
 needs_nvcc = pytest.mark.skipif(shutil.which("nvcc") is None, reason="nvcc is not on PATH")
@@ -172,8 +171,8 @@ def test_what_it_tells_is_typed() -> None:
             told(nothing)
     with pytest.raises(wire.PeerSilent):
         told()
-    with pytest.raises(BuildUnavailableError, match="no compiler"):
-        told({"op": "unavailable", "message": "no compiler"})
+    with pytest.raises(CudaSourceError, match="no compiler"):
+        told({"op": "failed", "status": "UNAVAILABLE", "message": "no compiler"})
     with pytest.raises(CudaSourceError) as caught:
         told(
             {"op": "failed", "status": "COMPILE_ERROR", "message": "bad", "file": "k", "line": "3"}

@@ -335,6 +335,7 @@ def test_both_ends_of_a_long_message_are_kept(tmp_path: Path) -> None:
     ("answer", "status"),
     [
         ({"op": "failed", "status": "UNSUPPORTED", "message": "no"}, Status.UNSUPPORTED),
+        ({"op": "failed", "status": "UNAVAILABLE", "message": "no"}, Status.CRASHED),
         (None, Status.CRASHED),
         ({"op": "failed", "status": "PASSED", "message": "no"}, Status.CRASHED),
         ({"op": "built", "seconds": 10**399}, Status.INVALID_SUBMISSION),
@@ -364,3 +365,21 @@ def test_a_failed_builder_leaves_its_log(
     told, _, _ = worker.build([], Limits(), Machine(gpu="none"))
     assert told is status
     assert worker.build_log == "WARNING: can't load the extension"
+
+
+def test_that_nvrtc_is_missing_is_believed_of_a_builder_that_runs_nothing_of_the_submission(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ours, theirs = socket.socketpair()
+    wire.send(theirs, {"op": "failed", "status": "UNAVAILABLE", "message": "no libnvrtc"})
+    child = MagicMock(line=ours, log_tail=lambda: "")
+    monkeypatch.setattr(worker_process, "Child", lambda *_, **__: child)
+    manifest = Manifest(name="mine", language="cuda", entry="k.cu")
+    entrant = Entrant(
+        name="mine", kind=Kind.SUBMISSION, folder=tmp_path, manifest=manifest, source_sha256="0"
+    )
+    jail = Jail(tmp_path, tmp_path, {}, tmp_path, tmp_path)
+    worker = WorkerProcess(entrant, get_problem("attention_forward"), "cuda", jail)
+    with ours, theirs:
+        told = worker.build([], Limits(), Machine(gpu="none"))
+    assert told == (Status.UNAVAILABLE, "no libnvrtc", 0.0)

@@ -127,7 +127,7 @@ def test_the_page_aligns_and_puts_warnings_under_their_kernel():
 
 def test_without_a_compiler_it_says_what_to_install(monkeypatch):
     monkeypatch.setattr(resources.shutil, "which", lambda name: None)
-    with pytest.raises(resources.BuildUnavailableError, match="pip install cuda-bindings"):
+    with pytest.raises(resources.CudaSourceError, match="pip install cuda-bindings"):
         resources.nvcc("", "sm_80", resources.Path(), ())
 
 
@@ -235,3 +235,25 @@ def test_a_promise_that_is_none_names_its_line(line: str, said: str):
 )
 def test_what_breaks_a_promise(promises: dict[str, int], blocks: int | None, count: int):
     assert len(broken(promises, FOUND, blocks)) == count
+
+
+@pytest.mark.parametrize(
+    ("numbers", "said"),
+    [
+        (
+            {"block": [-31]},
+            "f<64>: block [-31], smem_bytes 0 at D = 64: write a block of 1 to 1024",
+        ),
+        ({"block": [64, 17]}, "f<64>: block [64, 17], smem_bytes 0 at"),
+        ({"block": ["cdiv(S, 0)"]}, "f<64>: cannot evaluate 'cdiv(S, 0)'"),
+        ({"block": ["max(1)"]}, "f<64>: cannot evaluate 'max(1)'"),
+        ({"smem_bytes": "0 - D"}, "f<64>: block [32], smem_bytes -64 at"),
+    ],
+)
+def test_a_block_that_no_gpu_launches_is_its_author_s_to_mend(monkeypatch, numbers, said):
+    monkeypatch.setattr(resources, "_compile_plain", lambda *_: ({}, "", frozenset()))
+    kernel = {"name": "f<{D}>", "headdims": [64], "grid": [1], "block": [32], "args": ["q"]}
+    with pytest.raises(CudaSourceError) as caught:
+        resources.build(resources.Path(), "k.cu", {"kernels": [{**kernel, **numbers}]}, None)
+    assert caught.value.status == "INVALID_SUBMISSION"
+    assert said in caught.value.message

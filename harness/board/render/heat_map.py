@@ -146,8 +146,10 @@ def _untimed(row: Row) -> str:
         return f"{UNTIMED}: not asked"
     hidden = row.hidden if row.pick.kind is Kind.SUBMISSION else ()
     left = [r for r in hidden if r.status is not Status.PASSED]
-    ends = ", ".join(f"{sanitize(r.config, 80)} {r.status.value}" for r in left)
-    return f"{UNTIMED}, {len(left)} of {len(hidden)}: {ends}" if left else ""
+    said = [(r, r.status.value) for r in left]
+    said += [(r, "of a run without official ones") for r in row.alone]
+    ends = ", ".join(f"{sanitize(r.config, 80)} {why}" for r, why in said)
+    return f"{UNTIMED}, {len(said)} of {len(hidden)}: {ends}" if said else ""
 
 
 def _slower(row: Row) -> str:

@@ -40,7 +40,7 @@ from harness.process.text import plain_text
 from harness.schema import Entrant, Kind, Limits, Machine
 from harness.worker.cuda import resources
 from harness.worker.cuda.nvrtc import CudaSourceError
-from harness.worker.cuda.resources import BuildUnavailableError, KernelReport
+from harness.worker.cuda.resources import KernelReport
 
 MOST_KERNELS = 1000
 _KERNEL = TypeAdapter(KernelReport)
@@ -89,21 +89,16 @@ def one(
     if manifest.launch is not None:
         launch = parse_launch(manifest.launch, str(entrant.folder)).model_dump()
     try:
-        reports = report(
-            entrant,
-            launch,
-            archs or resources.archs_for(manifest.needs.compute_capability),
-            limits(),
-            enter.usual_level(),
-        )
+        asked = archs or resources.archs_for(manifest.needs.compute_capability)
+        reports = report(entrant, launch, asked, limits(), enter.usual_level())
     except CudaSourceError as cause:
+        if cause.status == "UNAVAILABLE":
+            raise UnavailableError(f"UNAVAILABLE: {cause}", "pip install '.[cuda]'") from None
         place = f"{cause.file}:{cause.line}: " if cause.file else ""
         reason = plain_text(f"{cause.status}: {place}{cause.message}")
         print(f"{entrant.name}: {reason}\n  next: mend that line", file=sys.stderr)
         told.append({"entry": entrant.name, "error": reason, "kernels": [], "text": entrant.name})
         return EXIT_SUBMISSION_FAILED
-    except BuildUnavailableError as cause:
-        raise UnavailableError(f"UNAVAILABLE: {cause}", "pip install '.[cuda]'") from None
     kernels = [
         dataclasses.asdict(r) | {"warnings": r.warnings, "broken": r.broken} for r in reports
     ]
@@ -123,7 +118,7 @@ def report(
 ) -> list[KernelReport]:
     """The kernels of `entrant`, for every architecture; `launch` belongs to a plain .cu.
 
-    Raises CudaSourceError with the compiler's words, BuildUnavailableError if there is none.
+    Raises CudaSourceError with the compiler's words, or UNAVAILABLE without one.
     """
     problem = get_problem(entrant.manifest.problem)
     with contextlib.ExitStack() as stack:
@@ -201,8 +196,6 @@ def _kernels_from(child: Child, deadline: float) -> list[KernelReport]:
         op = message.get("op")
         if op == "done":
             return found
-        if op == "unavailable":
-            raise BuildUnavailableError(_text(message.get("message")))
         if op == "failed":
             line = message.get("line")
             raise CudaSourceError(

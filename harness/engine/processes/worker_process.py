@@ -121,9 +121,8 @@ class WorkerProcess:
         self, cases: Sequence[Case], limits: Limits, machine: Machine
     ) -> tuple[Status | None, str, float]:
         """Run the builder to its end; (failure or None, reason, seconds)."""
-        return self._build(
-            cases, limits, self.jail, self._for(machine) if self.compiles_alone else ()
-        )
+        extra = self._for(machine) if self.compiles_alone else ()
+        return self._build(cases, limits, self.jail, extra)
 
     def build_ahead(self, cases: Sequence[Case], limits: Limits, machine: Machine) -> None:
         """Run the builder on the CPU, for the GPU of `machine`; what it cannot do is left."""
@@ -164,8 +163,9 @@ class WorkerProcess:
         if reply.op == "built":
             self.build_steps = reply.steps
             return None, "", reply.seconds
-        status = reply.status if reply.status in CONFESSIONS else Status.CRASHED
-        return status, reply.message, 0.0
+        # NVRTC alone runs nothing of the submission: that it is missing here may be believed
+        believed = CONFESSIONS | ({Status.UNAVAILABLE} if self.compiles_alone else set())
+        return reply.status if reply.status in believed else Status.CRASHED, reply.message, 0.0
 
     def builds_in(self, child: Child) -> None:
         """`child` builds for it, and is watched as one of its own."""

@@ -13,6 +13,7 @@ own, and the last one says that all are told or what failed.
 from __future__ import annotations
 
 import argparse
+import math
 import os
 import re
 import shutil
@@ -45,6 +46,7 @@ from harness.worker.cuda.promises import Build, builds_of
 ARCHS = ("sm_80", "sm_90a")
 # sizes the expressions of a manifest are evaluated at; only the grid depends on them in practice
 SIZES = {"B": 4, "H": 32, "S": 4096, "SM": 132}
+MOST_THREADS = 1024  # of a block, on every GPU
 
 
 @dataclass(frozen=True)
@@ -90,10 +92,6 @@ class KernelReport:
                 "__launch_bounds__",
             )
         return tuple(found)
-
-
-class BuildUnavailableError(Exception):
-    """Neither NVRTC nor nvcc is here; the message says what to install."""
 
 
 # --- reading ptxas -------------------------------------------------------------------------------
@@ -187,7 +185,7 @@ def build(
 
     `launch` (validated) belongs to a plain .cu entry; without it every .cu file under the folder,
     `steps/` aside, is compiled with nvcc, once per line `// build: FLAGS` in it. Raises
-    CudaSourceError with the compiler's words, BuildUnavailableError when there is no compiler.
+    CudaSourceError: the compiler's words, UNAVAILABLE without one, a launch that cannot be.
     """
     reports = []
     for arch in archs:
@@ -220,12 +218,7 @@ def _build_plain(
     symbols, log, kernels = _compile_plain(folder, entry, launch, arch, cache)
     shapes: dict[str, tuple[str, int | None, int | None]] = {}
     for name, kernel, case in instances(launch):
-        sizes = {**SIZES, "D": case["headdim"]}
-        threads = 1
-        for extent in kernel["block"]:
-            threads *= evaluate(extent, sizes)
-        smem = evaluate(kernel["smem_bytes"], sizes)
-        shapes[symbols.get(name, name)] = (name, threads, smem)
+        shapes[symbols.get(name, name)] = (name, *_block_of(name, kernel, case["headdim"]))
     promises = builds_of(read_source(folder / entry), entry)[0].promises
     reports = []
     for report in parse_ptxas(log, kernels):
@@ -234,6 +227,20 @@ def _build_plain(
             replace(report, name=name, threads=block, smem_dynamic_bytes=dynamic, promises=promises)
         )
     return reports
+
+
+def _block_of(name: str, kernel: Mapping[str, Any], headdim: int) -> tuple[int, int]:
+    """(threads, bytes of dynamic shared memory); CudaSourceError where no block has so many."""
+    sizes = {**SIZES, "D": headdim}
+    try:
+        block = [evaluate(extent, sizes) for extent in kernel["block"]]
+        smem = evaluate(kernel["smem_bytes"], sizes)
+        if min(block) < 1 or math.prod(block) > MOST_THREADS or smem < 0:
+            need = f"write a block of 1 to {MOST_THREADS} threads, smem_bytes from 0 on"
+            raise ValueError(f"block {block}, smem_bytes {smem} at D = {headdim}: {need}")
+    except ValueError as cause:
+        raise CudaSourceError("INVALID_SUBMISSION", f"launch: {name}: {cause}") from None
+    return math.prod(block), smem
 
 
 def _compile_plain(
@@ -315,9 +322,10 @@ def nvcc(
     """Compiles `text`; ptxas' log, the PTX, the kernels' names. One front-end pass serves all."""
     compiler = shutil.which("nvcc")
     if compiler is None:
-        raise BuildUnavailableError(
+        raise CudaSourceError(
+            "UNAVAILABLE",
             "no CUDA compiler here; run: pip install cuda-bindings nvidia-cuda-nvrtc "
-            "(plain .cu), or install a CUDA toolkit with nvcc (extensions)"
+            "(plain .cu), or install a CUDA toolkit with nvcc (extensions)",
         )
     with tempfile.TemporaryDirectory() as scratch:
         source, ptx, cubin = (Path(scratch) / n for n in (name, "kernel.ptx", "kernel.cubin"))
@@ -388,9 +396,6 @@ def answer(sock: socket.socket) -> None:
     except CudaSourceError as cause:
         said = {"status": cause.status, "message": cause.message[:SAID_BYTES]}
         wire.send(sock, {"op": "failed", **said, "file": cause.file[:200], "line": cause.line})
-        return
-    except BuildUnavailableError as cause:
-        wire.send(sock, {"op": "unavailable", "message": str(cause)})
         return
     for report in reports:
         wire.send(sock, {"op": "kernel", "kernel": asdict(report)})
