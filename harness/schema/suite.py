@@ -27,7 +27,8 @@ from harness.schema.common import (
 
 MOST_SEQLEN = 1 << 24
 MOST_SUSTAINED_S = 60
-MOST_SEQUENCES = 4096  # of one packed row
+MOST_SEQUENCES = 4096  # of all packed rows of a suite
+MOST_CASES = 128  # 190 bytes each: with those lengths one message, harness/process/wire.py
 #: Of a case that a run draws from its secret; no suite may use it.
 HIDDEN_PREFIX = "hidden_"
 
@@ -156,7 +157,7 @@ class Suite(Frozen):
     name: Name
     problem: str = "attention_forward"
     device: Literal["gpu", "cpu"] = "gpu"
-    cases: tuple[Case, ...] = Field(min_length=1)
+    cases: tuple[Case, ...] = Field(min_length=1, max_length=MOST_CASES)
     baselines: tuple[str, ...] = ()
     against: str = "sdpa_cudnn"
     blocks: int = Field(default=20, ge=1, le=MOST_BLOCKS)
@@ -172,9 +173,10 @@ class Suite(Frozen):
     @classmethod
     def _unique_names(cls, cases: tuple[Case, ...]) -> tuple[Case, ...]:
         names = [case.name for case in cases]
-        twice = {name for name in names if names.count(name) > 1}
-        if twice:
+        if twice := {name for name in names if names.count(name) > 1}:
             raise ValueError(f"case names must differ; twice: {', '.join(sorted(twice))}")
+        if (packed := sum(len(case.seqlens) for case in cases)) > MOST_SEQUENCES:
+            raise ValueError(f"{packed} packed sequences; write at most {MOST_SEQUENCES} in all")
         return cases
 
     @property

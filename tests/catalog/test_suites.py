@@ -40,6 +40,9 @@ from harness.schema import MOST_SLACK_PCT, Status
 CONFIGS = Path(__file__).resolve().parents[2] / "configs"
 
 
+CASE = "  - {{name: c{}, batch: 1, heads: 1, seqlen: 8, headdim: 64}}\n"
+LENGTHS = f"batch: 1, heads: 1, headdim: 64, seqlen: 2049, seqlens: {[1] * 2049}"
+PACKED = "  - {{name: {}, " + LENGTHS + "}}\n"
 SOUND = "name: x\ncases:\n  - {name: a, batch: 1, heads: 1, seqlen: 8, headdim: 64}\n"
 
 
@@ -117,6 +120,8 @@ def test_an_unknown_suite_offers_the_nearest() -> None:
             "  - {name: a, batch: 1, heads: 1, seqlen: 9, headdim: 64}\n",
             "case names must differ",
         ),
+        ("name: x\ncases:\n" + "".join(map(CASE.format, range(129))), ":2: cases: .*at most 128"),
+        ("name: x\ncases:\n" + "".join(map(PACKED.format, "ab")), ":2: cases: .*4098 packed"),
         ("- 1\n", "expected 'key: value'"),
         (f"problem: attention_foward\n{SOUND}", "unknown.*'attention_forward'"),
         (f"{SOUND}limits: {{burst_s: .inf}}\n", ":4: limits.burst_s: .*inf"),

@@ -29,6 +29,7 @@ from harness.problems import get_problem
 from harness.process.project import root
 from harness.process.text import shown
 from harness.schema import Case, Suite, is_name
+from harness.schema.suite import MOST_CASES
 
 MOST_BYTES = 64 << 20
 DTYPES = {"float16": "fp16", "bfloat16": "bf16"}
@@ -45,9 +46,8 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("definition", type=Path, metavar="DEFINITION.json")
     parser.add_argument("workloads", type=Path, metavar="WORKLOADS.jsonl")
     parser.add_argument("--name", help="of the suite (default: the definition's)")
-    parser.add_argument(
-        "--most", type=whole(1), default=8, metavar="N", help="cases, from least to most work"
-    )
+    told = "cases, from least to most work"
+    parser.add_argument("--most", type=whole(1, MOST_CASES), default=8, metavar="N", help=told)
 
 
 def run(args: argparse.Namespace) -> int:
