@@ -113,22 +113,26 @@ def test_every_committed_record_agrees_with_itself() -> None:
         assert verify.audit(one, base) == [], f"{entry} on {config}, run {run}"
         assert overstated(one) == []
         if one is base and one.protocol == PROTOCOL and one.samples == one.scored:
-            assert_a_lie_is_seen(one)
+            same = {e: r for (n, c, e), r in beside.items() if (n, c) == (run, config)}
+            assert_a_lie_is_seen(one, same)
         if one.sustained and one.sustained.pauses:
             assert_a_false_stretch_is_seen(one)
 
 
-def assert_a_lie_is_seen(base: Result) -> None:
+def assert_a_lie_is_seen(base: Result, rows: dict[str, Result]) -> None:
     """Of a row whose every block says 5 % less than it took, or whom no clock was held against."""
     short = tuple(
         s.model_copy(update={"calls_ms": tuple(0.95 * ms for ms in s.calls_ms)})
         for s in base.samples
     )
     lie = base.model_copy(update={"samples": short})
-    assert short_of_the_clock(base, base) == []
+    assert short_of_the_clock(base, base, rows) == []
     failed = base.model_copy(update={"status": Status.CRASHED})
     assert short_of_the_clock(base.model_copy(update={"slack": None}), failed) == []
-    assert short_of_the_clock(lie, base) or base.slack.mean_pct > MOST_SLACK_PCT
+    assert (
+        short_of_the_clock(lie, base, {**rows, base.entry: lie})
+        or base.slack.mean_pct > MOST_SLACK_PCT
+    )
     for forged in (
         {"slack": None},
         {"slack": Slack(burst_pct=0.0, mean_pct=0.0)},
@@ -138,7 +142,7 @@ def assert_a_lie_is_seen(base: Result) -> None:
         {"clock_pct": 99.0},
         {"drift_pct": 77.0},
     ):
-        assert short_of_the_clock(base.model_copy(update=forged), base)
+        assert short_of_the_clock(base.model_copy(update=forged), base, rows)
 
 
 def assert_a_false_stretch_is_seen(result: Result) -> None:
@@ -158,6 +162,23 @@ def assert_a_false_stretch_is_seen(result: Result) -> None:
     ):
         changed = told.model_copy(update=forged)
         assert of_stretch(result.model_copy(update={"sustained": changed})), forged
+
+
+@pytest.mark.parametrize(
+    ("changes", "fault"),
+    [
+        ({"slack": Slack(burst_pct=0, mean_pct=0)}, "its slack is less than"),
+        ({"drift_pct": 77.0}, "drift_pct is 77"),
+    ],
+)
+def test_a_row_of_today_s_protocol_need_not_name_its_pace_to_be_held_against_it(
+    tmp_path: Path, lines: list[Result], changes: dict, fault: str,
+    capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    today = [line.model_copy(update={"protocol": PROTOCOL}) for line in lines]
+    write(tmp_path, forged(today, **changes))
+    assert call(verify, "verify", tmp_path, "mine", "--audit-only") == 1
+    assert fault in capsys.readouterr().out
 
 
 def test_events_longer_than_the_judges_clock_are_named(lines: list[Result]) -> None:

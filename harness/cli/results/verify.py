@@ -134,7 +134,7 @@ def _faults(args: argparse.Namespace, result: Result) -> list[str]:
     found, _ = record.read(same)
     rows = {row.entry: row for row in found}
     base = rows.get(result.speedup.against) if result.speedup else None
-    ruled = result.slack and result.slack.pace  # by today's rule
+    ruled = result.protocol == PROTOCOL or (result.slack and result.slack.pace)  # by today's rule
     clocks = short_of_the_clock(result, base, rows) if ruled else []
     return [*audit(result, base), *overstated(result), *clocks]
 
