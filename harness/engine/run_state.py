@@ -92,13 +92,16 @@ class State:
         return self.evidence[key]
 
     def trusted(self, case: Case) -> Trusted:
-        """The samples of the control, then of every other baseline that has not failed `case`."""
+        """The samples of the control, then of every other baseline that has not failed `case`.
+
+        Ctrl-C is no failure: what was timed before it counts, and whoever set the pace in it.
+        """
         names = [self.roles.control]
         for name, worker in self.workers.items():
-            sound = worker.entrant.kind is Kind.BASELINE and self.record(name, case).status is None
-            if sound and name not in (self.roles.control, self.roles.null):
+            ours = worker.entrant.kind is Kind.BASELINE and name != self.roles.null
+            if ours and self.record(name, case).status in {None, Status.INTERRUPTED}:
                 names.append(name)
-        return {name: self.record(name, case).samples for name in names}
+        return {name: self.record(name, case).samples for name in names}  # each once
 
     def pids(self) -> frozenset[int]:
         """The processes of this run, with all that they started."""

@@ -300,13 +300,14 @@ def test_blocks_disturbed_by_many_are_all_run_again_and_make_nobody_give_up(benc
 def test_only_baselines_that_have_not_failed_are_trusted_and_the_control_comes_first(
     bench: Bench,
 ) -> None:
-    for name in ("other", "failed"):
+    for name in ("other", "failed", "cut_short"):
         bench.state.workers[name] = worker(name, Kind.BASELINE)
     bench.state.workers["fast"] = worker("fast", Kind.SUBMISSION)
     bench.state.record("failed", CASE).fail(Status.CRASHED, "gone")
+    bench.state.record("cut_short", CASE).fail(Status.INTERRUPTED, "stopped by Ctrl-C")
     bench.run(0)
     trusted = bench.state.trusted(CASE)
-    assert list(trusted) == ["base", "other"]
+    assert list(trusted) == ["base", "other", "cut_short"]
     assert trusted["base"] == bench.state.record("base", CASE).samples != []
 
 
