@@ -68,7 +68,10 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """0: SAME or FASTER (or a clean audit); 1: SLOWER or a contradiction; 3: CANNOT."""
     old = _chosen(args)
-    wrong = [f"{r.config}: {fault}" for r in old for fault in _faults(args, r)]
+    told_of = {(row.run, row.config) for row in old}
+    heads, _ = record.heads(args.results)
+    beside, _ = record.read(h for h in heads if (h.run, h.config) in told_of)
+    wrong = [f"{r.config}: {fault}" for r in old for fault in _faults(r, beside)]
     told = {"entry": old[0].entry, "records": len(old), "faults": wrong}
     say: Callable[[str], object] = (lambda _: None) if args.json else print
     for line in wrong:
@@ -127,12 +130,10 @@ def _line(path: Path, number: str) -> Result:
         ) from None
 
 
-def _faults(args: argparse.Namespace, result: Result) -> list[str]:
+def _faults(result: Result, beside: Iterable[Result]) -> list[str]:
     """In what it contradicts itself, and its clocks the run's other rows on that config."""
-    heads, _ = record.heads(args.results)
-    same = [h for h in heads if (h.run, h.config) == (result.run, result.config)]
-    found, _ = record.read(same)
-    rows = {row.entry: row for row in found}
+    asked = (result.run, result.config)
+    rows = {row.entry: row for row in beside if (row.run, row.config) == asked}
     base = rows.get(result.speedup.against) if result.speedup else None
     ruled = result.protocol == PROTOCOL or (result.slack and result.slack.pace)  # by today's rule
     clocks = short_of_the_clock(result, base, rows) if ruled else []
