@@ -95,12 +95,12 @@ class SharedRuns:
         self.runs: dict[tuple[object, ...], dict[str, dict[str, record.Head]]] = {}
         for h in heads:
             if h.status == Status.PASSED.value:
-                self.runs.setdefault(_key(h), {}).setdefault(h.run, {})[h.config] = h
+                self.runs.setdefault(record.of_source(h), {}).setdefault(h.run, {})[h.config] = h
 
     def __call__(self, a: Row, b: Row, configs: Sequence[str]) -> Interval | None:
         """The paired ratio of the newest such run with all `configs`, held no worse than both."""
         least = min(HELD.index(r.held) for row in (a, b) for r in row.results)
-        mine, theirs = (self.runs.get(_key(row.pick), {}) for row in (a, b))
+        mine, theirs = (self.runs.get(record.of_source(row.pick), {}) for row in (a, b))
         when = {run: (max(h.date for h in mine[run].values()), run) for run in mine}  # not by name
         for run in sorted(mine.keys() & theirs.keys(), key=when.__getitem__, reverse=True):
             if set(configs) <= mine[run].keys() & theirs[run].keys():
@@ -131,10 +131,6 @@ class Libraries:
         if key not in self.read:
             self.read[key], _ = record.read(self.heads.get(key, {}).values())
         return self.read[key]
-
-
-def _key(r: Result | record.Head) -> tuple[object, ...]:
-    return (r.gpu, r.suite_sha256, r.protocol, r.entry, r.source_sha256)
 
 
 def boards_of(entry: str, found: Leaderboard) -> list[tuple[Board, Row]]:

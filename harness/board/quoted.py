@@ -162,9 +162,8 @@ def _answer(suite: str, what: str, leaderboard: Leaderboard, where: str) -> str:
         return _rivals(board, leaderboard.beside, asked[1], asked[2].split(", "), older)
     if asked := re.fullmatch(r"([\w./-]+) over ([\w./-]+)", what):
         ratios = _ratios(board, leaderboard.beside, asked[1], asked[2])
-        pair = [_row(board, name) for name in (asked[1], asked[2])]
-        doubts = [_doubt(*(row.on(c) for row in pair if row)) for c in board.configs]
         figures = [number(ratio.value if ratio else None, 3) for ratio in ratios]
+        doubts = _doubts(board, asked[1], asked[2])
         told = " / ".join(f + doubt for f, doubt in zip(figures, doubts, strict=True))
         return told + (f" ({older})" if older else "")
     if re.fullmatch(r"[\w./-]+", what):
@@ -240,6 +239,12 @@ def _cells(board: Board, entry: str) -> list[str]:
     return [number(result.tflops if result else None, 1) + _doubt(result) for result in results]
 
 
+def _doubts(board: Board, *entries: str) -> list[str]:
+    """The mark of what is said of `entries` together, config by config."""
+    rows = [row for row in (_row(board, entry) for entry in entries) if row]
+    return [_doubt(*(row.on(config) for row in rows)) for config in board.configs]
+
+
 def _doubt(*results: Result | None) -> str:
     """The mark of a figure that comes of one that was not judged, or that no board ranks."""
     return DOUBT * any(r.tflops and (r.held in UNHELD or unfit(r)) for r in results if r)
@@ -286,10 +291,8 @@ def _rivals(
 ) -> str:
     """One entry's TFLOP/s, then its ratio to each rival with the 95 % interval."""
     rows = [[f"`{entry}`, TFLOP/s", *_cells(board, entry), ""]]
-    mine = _row(board, entry)
     for other in others:
-        pair = [row for row in (mine, _row(board, other)) if row]
-        doubts = [_doubt(*(row.on(config) for row in pair)) for config in board.configs]
+        doubts = _doubts(board, entry, other)
         ratios = _ratios(board, beside, entry, other)
         known = [ratio for ratio in ratios if ratio]
         whole = stats.geomean(known) if len(known) == len(ratios) else None

@@ -324,9 +324,8 @@ def unfit(result: Result) -> str:
 
 def doubtful(line: Head | Result) -> bool:
     """Whether its figures are shown with a mark: not judged, or a GPU's that no board ranks."""
-    return (
-        not line.integrity.startswith(HELD[-1]) or line.integrity.endswith("/0") or _too_loose(line)
-    )
+    held, _, level = line.integrity.partition("/")
+    return held != HELD[-1] or level == "0" or _too_loose(line)
 
 
 def _too_loose(line: Head | Result) -> bool:

@@ -333,9 +333,14 @@ def for_boards(lines: Iterable[Line]) -> list[Line]:
     return list(chosen.values())
 
 
+def of_source(h: Head | Result) -> tuple[object, ...]:
+    """What the rows of one source on one board share."""
+    return (h.gpu, h.suite_sha256, h.protocol, h.entry, h.source_sha256)
+
+
 def of_run(h: Head | Result) -> tuple[object, ...]:
     """What the rows of one source in one run share."""
-    return (h.run, h.gpu, h.suite_sha256, h.protocol, h.entry, h.source_sha256)
+    return (h.run, *of_source(h))
 
 
 def _replaces(line: Head | Result, kept: Head | Result) -> bool:

@@ -69,18 +69,20 @@ def audit(result: Result, base: Result | None) -> list[str]:
 
 
 def overstated(result: Result) -> list[str]:
-    """Why a record's error is not that of a row which passed, or of its class; else empty."""
+    """Why a record's error is not its own, of a row which passed, or of its class; else empty."""
     limits = get_problem(result.problem).limits(result.case.dtype)
     error = result.error
+    same = str(result.max_diff) == str(error.max_diff if error else None)  # NaN is like itself
+    unlike = [] if same else ["its max_diff is not its error's"]
     if result.status is not Status.PASSED:
-        return []
+        return unlike
     if error is None or not error.finite or not error.max_diff < limits.contract:
         return ["its error is not below the contract"]
     if min(error.max_diff, error.rel_l2, error.worst_row) < 0:
         return ["its error is not below the contract: it is negative"]
     if result.numerics_class != ("exact" if limits.exact(error) else "approximate"):
         return ["its class is not that of its error"]
-    return [] if result.max_diff == error.max_diff else ["its max_diff is not its error's"]
+    return unlike
 
 
 def unlike_a_run(
@@ -105,8 +107,6 @@ def unlike_a_run(
             len(s.calls_ms) == result.case.burst for s in result.samples
         ),
         "a block occurs twice": len({s.block for s in result.samples}) == len(result.samples),
-        "its max_diff is not its error's": str(result.max_diff)
-        == str(result.error.max_diff if result.error else None),
         f"fewer than {fewest} blocks": not passed or result.blocks >= fewest,
         "a reason, and it passed": not passed or result.reason in {"", UNEXAMINED},
         f"more than {most} blocks": len(result.samples) <= most,
