@@ -31,7 +31,7 @@ WIDE, THREE, AHEAD = "wide", "three", "ahead"
 FILES = {AHEAD: "kernels/backward.cu", THREE: "kernels/three.cu", WIDE: "kernels/wide.cu"}
 KV_ROWS = {AHEAD: 128, THREE: 192, WIDE: 64}  # of a block
 MAX_PLANS = 1024
-GENERAL, BF16 = "-DGENERAL=1", "-DBF16=1"
+GENERAL, BF16, ONCE = "-DGENERAL=1", "-DBF16=1", "-DONCE=1"
 MAP_TYPES = {
     torch.float16: driver.CUtensorMapDataType.CU_TENSOR_MAP_DATA_TYPE_FLOAT16,
     torch.bfloat16: driver.CUtensorMapDataType.CU_TENSOR_MAP_DATA_TYPE_BFLOAT16,
@@ -54,12 +54,16 @@ class Build(NamedTuple):
 BUILDS = {  # the fastest of each official shape on one H200: NOTES.md
     64: Build(THREE),
     128: Build(AHEAD),
-    256: Build(WIDE, section_bytes=1280 << 20),  # dk and dv of 128 kv rows do not fit the registers
+    256: Build(WIDE, section_bytes=520 << 20),  # dk and dv of 128 kv rows do not fit the registers
 }
 MB, NEVER = 1 << 20, 1 << 30
 LENGTHS = {  # headdim, causal -> classes: the longest sequence and its section_bytes, cuts, lead, once
-    (64, True): ((1024, (16 * MB, False, 0, True)), (2048, (16 * MB,))),
-    (64, False): ((2048, (16 * MB,)),),
+    (64, True): (
+        (512, (16 * MB, False, 0, True)),
+        (1024, (8 * MB, False, 0, True)),
+        (2048, (16 * MB,)),
+    ),
+    (64, False): ((512, (8 * MB, False, 0, True)), (2048, (16 * MB,))),
     (128, True): (
         (512, (8 * MB,)),
         (1024, (16 * MB,)),
@@ -154,7 +158,6 @@ class ThreeParams(ctypes.Structure):
         ("dk", ctypes.c_void_p),
         ("dv", ctypes.c_void_p),
         ("causal", ctypes.c_int),
-        ("once", ctypes.c_int),
         ("keys", Keys),
     ]
 
@@ -438,8 +441,9 @@ class Plan:
         rows, general = KV_ROWS[build.rung], GENERAL in build.flags
         flags = (*((GENERAL,) if general else ()), *dtype)
         self.passes = functools.partial(function, file=PASSES, flags=flags)
+        once = (ONCE,) if build.once else ()
         self.main = functools.partial(
-            function, file=FILES[build.rung], flags=(*build.flags, *dtype)
+            function, file=FILES[build.rung], flags=(*build.flags, *once, *dtype)
         )
         maps = [_tensor_map(t, n, general) for t, n in ((q, 64), (k, rows), (v, rows), (d_o, 64))]
         kinds = {WIDE: self._wide, THREE: self._three}
@@ -505,7 +509,7 @@ class Plan:
             *none, *self.steps, *sizes, self.scale, not_0(self.scale * math.log2(math.e))
         )
         once, at_once = self.build.once, _multiprocessors(self.device)
-        self.params = ThreeParams(passes, None, None, int(self.causal), int(once), self.keys)
+        self.params = ThreeParams(passes, None, None, int(self.causal), self.keys)
         sizes = self.heads, self.seqlen, self.seqlen_k, self.section
         grid, sections = three_blocks(*sizes, *(() if once else (at_once,)))
         self.counters = 2 * sections + 1
@@ -644,7 +648,8 @@ def custom_attention_backward(q, k, v, o, lse, do, causal=True, sm_scale=None, b
     heads, seqlen) float32, natural logarithm -> dq, dk, dv as `torch.empty_like` of q, k, v lies; contiguous at
     headdim 64. Query head h reads kv head h // (heads // kv_heads); causal: query i sees key j iff
     j <= i + seqlen_k - seqlen.
-    `build` picks another than `build_for` does.
+    `build` picks another than `build_for` does. At headdim 256 dS is kept in memory, 0.55 GB at a time at most,
+    whatever the length; `Build(WIDE, section_bytes=n)` takes n (and 1 KB a row of a head whose dS is more).
     """
     device = q.device.index
     if device is not None and device != torch.cuda.current_device():

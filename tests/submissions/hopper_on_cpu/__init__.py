@@ -85,7 +85,6 @@ class ThreeParams(ctypes.Structure):
         ("passes", Passes),
         *((n, ctypes.c_void_p) for n in ("dk", "dv")),
         ("causal", ctypes.c_int),
-        ("once", ctypes.c_int),
         ("keys", Keys),
     ]
 
@@ -345,7 +344,7 @@ class Problem:
     def three(self, library, section=1, timing=RANDOM, seed=0, stay=None):
         """The kernel of headdim 64, whose spare warps do the passes (passes.cuh).
 
-        `stay` main blocks take items until none is left; None: as many as items, one each.
+        `stay` main blocks take items until none is left; None: as many as items, one each (-DONCE=1).
         """
         widths = [min(section, self.heads - first) for first in range(0, self.heads, section)]
         done = aligned((2 * len(widths) + 1,), np.uint32, 0)
@@ -357,7 +356,7 @@ class Problem:
         )
         gradients = [x.ctypes.data for x in self.kv_gradients()]
         keys = Keys(self.seqlen_k, self.nheads, self.group)
-        params = ThreeParams(passes, *gradients, int(self.causal), int(stay is None), keys)
+        params = ThreeParams(passes, *gradients, int(self.causal), keys)
         blocks = sum(-(-2 * wide * self.tiles // 16) for wide in (*widths[:2], *widths[-2:]))
         blocks += stay or self.heads * -(-self.seqlen_k // 192)
         _call(library.run_backward, self.maps(192), ctypes.byref(params), blocks, 512, timing, seed)
