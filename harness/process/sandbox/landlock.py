@@ -10,7 +10,7 @@ import os
 from collections.abc import Iterable
 from pathlib import Path
 
-from harness.errors import UnavailableError
+from harness.process.process_tree import checked, libc
 
 CREATE, ADD, RESTRICT = 444, 445, 446  # system calls, the same on all machines
 EXECUTE, WRITE_FILE, READ_FILE, READ_DIR = 1 << 0, 1 << 1, 1 << 2, 1 << 3
@@ -26,12 +26,10 @@ NET_TCP = 0b11  # bind, connect
 SCOPE_ABSTRACT_UNIX, SCOPE_SIGNAL = 1, 2
 SCOPES_FROM = 6  # ABI that scopes signals and abstract sockets
 
-_libc = ctypes.CDLL(None, use_errno=True)
-
 
 def abi() -> int:
     """Version of Landlock in this kernel, 0 where there is none."""
-    return max(0, int(_libc.syscall(CREATE, None, ctypes.c_size_t(0), 1)))
+    return max(0, int(libc.syscall(CREATE, None, ctypes.c_size_t(0), 1)))
 
 
 class _Ruleset(ctypes.Structure):
@@ -51,10 +49,10 @@ def restrict(grants: Iterable[tuple[Path, int]]) -> None:
     if version >= SCOPES_FROM:
         ruleset.scoped = SCOPE_SIGNAL | SCOPE_ABSTRACT_UNIX  # CUDA IPC works without
     size = ctypes.c_size_t(8 if version < 4 else 16 if version < SCOPES_FROM else 24)
-    fd = _checked("landlock", int(_libc.syscall(CREATE, ctypes.byref(ruleset), size, 0)))
+    fd = checked("landlock", libc.syscall(CREATE, ctypes.byref(ruleset), size, 0), 0)
     for path, rights in grants:
         _allow(fd, path, rights & handled)
-    _checked("landlock", int(_libc.syscall(RESTRICT, fd, 0)))
+    checked("landlock", libc.syscall(RESTRICT, fd, 0), 0)
     os.close(fd)
 
 
@@ -66,17 +64,8 @@ def _allow(ruleset: int, path: Path, rights: int) -> None:
     if not path.is_dir():
         rights &= FILE_ONLY
     rule = _PathRule(rights, fd)
-    _checked(
-        f"landlock rule for {path}", int(_libc.syscall(ADD, ruleset, 1, ctypes.byref(rule), 0))
-    )
+    checked(f"landlock rule for {path}", libc.syscall(ADD, ruleset, 1, ctypes.byref(rule), 0), 0)
     if not str(path).startswith("/proc/"):  # a /proc entry is bound to its inode: keep that alive
         os.close(fd)
     else:
         os.set_inheritable(fd, True)
-
-
-def _checked(what: str, value: int) -> int:
-    if value < 0:
-        why = os.strerror(ctypes.get_errno())
-        raise UnavailableError(f"{what}: {why}", "--sandbox 0 runs without")
-    return value
