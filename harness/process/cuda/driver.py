@@ -21,30 +21,6 @@ AT_LEAST = 0  # CU_STREAM_WAIT_VALUE_GEQ
 WITH_BARRIER = 0  # CU_STREAM_WRITE_VALUE_DEFAULT
 
 
-class _Location(ctypes.Structure):
-    """CUmemLocation."""
-
-    _fields_ = (("type", ctypes.c_int), ("id", ctypes.c_int))
-
-
-class _Properties(ctypes.Structure):
-    """CUmemAllocationProp; its allocFlags, of which we set none, as bytes."""
-
-    _fields_ = (
-        ("type", ctypes.c_int),
-        ("requested_handles", ctypes.c_int),
-        ("location", _Location),
-        ("windows_handle", ctypes.c_void_p),
-        ("flags", ctypes.c_ubyte * 8),
-    )
-
-
-class _Access(ctypes.Structure):
-    """CUmemAccessDesc."""
-
-    _fields_ = (("location", _Location), ("flags", ctypes.c_int))
-
-
 def keep_memory_private() -> None:
     """Have torch map memory in pieces no legacy IPC handle opens; before its first tensor."""
     torch._C._accelerator_setAllocatorSettings("expandable_segments:True")
@@ -93,7 +69,7 @@ class CudaDriver:
     def whole(self, size: int) -> int:
         """`size`, or the next multiple of what memory comes in: 2 MiB on every GPU so far."""
         piece, recommended = ctypes.c_size_t(), 1
-        asked = ctypes.byref(self._properties(shared=True))
+        asked = self._properties(shared=True)
         self.call("cuMemGetAllocationGranularity", ctypes.byref(piece), asked, recommended)
         return -(-size // piece.value) * piece.value
 
@@ -104,8 +80,7 @@ class CudaDriver:
         unless `shared`.
         """
         handle, fd = ctypes.c_uint64(), ctypes.c_int(-1)
-        asked = ctypes.byref(self._properties(shared))
-        self.call("cuMemCreate", ctypes.byref(handle), size, asked, 0)
+        self.call("cuMemCreate", ctypes.byref(handle), size, self._properties(shared), 0)
         if shared:
             there = ctypes.byref(fd)
             self.call("cuMemExportToShareableHandle", there, handle, FILE_DESCRIPTOR, 0)
@@ -139,15 +114,15 @@ class CudaDriver:
         address, anywhere = ctypes.c_uint64(), 0
         self.call("cuMemAddressReserve", ctypes.byref(address), size, 0, anywhere, 0)
         self.call("cuMemMap", address, size, 0, handle, 0)
-        access = _Access(_Location(ON_DEVICE, self.device), READ_WRITE)
-        self.call("cuMemSetAccess", address, size, ctypes.byref(access), 1)
+        access = (ctypes.c_int * 3)(ON_DEVICE, self.device, READ_WRITE)  # CUmemAccessDesc
+        self.call("cuMemSetAccess", address, size, access, 1)
         self.call("cuMemRelease", handle)
         return address.value
 
-    def _properties(self, shared: bool) -> _Properties:
-        found = _Properties(type=PINNED, location=_Location(ON_DEVICE, self.device))
-        found.requested_handles = FILE_DESCRIPTOR if shared else 0
-        return found
+    def _properties(self, shared: bool) -> ctypes.Array[ctypes.c_int]:
+        """CUmemAllocationProp: type, handles asked for, location; none of Windows', no flags."""
+        handles = FILE_DESCRIPTOR if shared else 0
+        return (ctypes.c_int * 8)(PINNED, handles, ON_DEVICE, self.device)
 
     def _on_stream(self, name: str, address: int, value: int, flags: int) -> None:
         self.call(name, torch.cuda.current_stream().cuda_stream, address, value, flags)

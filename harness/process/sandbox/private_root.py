@@ -173,20 +173,11 @@ def _devices(devices: Sequence[Path]) -> None:
         Path("/dev", name).symlink_to(target)
 
 
-class _Attributes(ctypes.Structure):
-    _fields_ = (
-        ("set", ctypes.c_uint64),
-        ("clear", ctypes.c_uint64),
-        ("propagation", ctypes.c_uint64),
-        ("user_namespace", ctypes.c_uint64),
-    )
-
-
 def _attributes(path: str, attributes: int) -> None:
     """Set flags on a mount and all below it; what is set already stays."""
-    wanted = _Attributes(attributes, 0, 0, 0)
+    wanted = (ctypes.c_uint64 * 4)(attributes)  # mount_attr: set; clear, propagation, user: none
     size = ctypes.c_size_t(ctypes.sizeof(wanted))
-    code = libc.syscall(MOUNT_SETATTR, -1, path.encode(), AT_RECURSIVE, ctypes.byref(wanted), size)
+    code = libc.syscall(MOUNT_SETATTR, -1, path.encode(), AT_RECURSIVE, wanted, size)
     checked(f"mount_setattr {path}", code, 1)
 
 
