@@ -108,6 +108,16 @@ def kernels_of(cubin: bytes) -> frozenset[str]:
     return frozenset(name.removeprefix(code).decode() for name in sections if name.startswith(code))
 
 
+#: What ptxas says of a kernel; nothing means 0.
+SAID = {
+    "registers": r"Used (\d+) registers",
+    "stack_bytes": r"(\d+) bytes stack frame",
+    "spill_store_bytes": r"(\d+) bytes spill stores",
+    "spill_load_bytes": r"(\d+) bytes spill loads",
+    "smem_static_bytes": r"(\d+) bytes smem",
+}
+
+
 def parse_ptxas(log: str, kernels: Collection[str]) -> list[KernelReport]:
     """Those of `kernels` that ptxas names, in order; text between two belongs to the first.
 
@@ -118,17 +128,10 @@ def parse_ptxas(log: str, kernels: Collection[str]) -> list[KernelReport]:
     for symbol, arch, text in zip(parts[1::3], parts[2::3], parts[3::3], strict=True):
         if symbol not in kernels:
             continue
-        stack = _number(r"(\d+) bytes stack frame", text)
-        report = KernelReport(
-            name=symbol,
-            arch=arch,
-            registers=_number(r"Used (\d+) registers", text),
-            stack_bytes=stack,
-            spill_store_bytes=_number(r"(\d+) bytes spill stores", text),
-            spill_load_bytes=_number(r"(\d+) bytes spill loads", text),
-            smem_static_bytes=_number(r"(\d+) bytes smem", text),
-        )
-        found[symbol] = _worse(found.get(symbol, report), report)
+        numbers: dict[str, Any] = {name: _number(said, text) for name, said in SAID.items()}
+        if symbol in found:
+            numbers = {name: max(numbers[name], getattr(found[symbol], name)) for name in SAID}
+        found[symbol] = KernelReport(symbol, arch, **numbers)
     reports = list(found.values())
     for code, said, symbol in re.findall(
         r"\((C75\d\d)\)[^:\n]*:\s*(.*?)(?: in (?:the )?function '([^']+)')?\.?$", log, re.MULTILINE
@@ -138,12 +141,6 @@ def parse_ptxas(log: str, kernels: Collection[str]) -> list[KernelReport]:
             replace(r, notes=(*r.notes, note)) if symbol in ("", r.name) else r for r in reports
         ]
     return reports
-
-
-def _worse(one: KernelReport, other: KernelReport) -> KernelReport:
-    numbers = ("registers", "stack_bytes", "spill_store_bytes", "spill_load_bytes")
-    worse = {n: max(getattr(one, n), getattr(other, n)) for n in (*numbers, "smem_static_bytes")}
-    return replace(other, **worse)
 
 
 def _number(pattern: str, text: str) -> int:
