@@ -9,11 +9,12 @@ import contextlib
 import ctypes
 import math
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from harness.worker.cuda.instances import evaluate, instances, with_defaults
-from harness.worker.cuda.nvrtc import CudaSourceError, arch_name, bindings, compile_source
+from harness.worker.cuda.nvrtc import CudaSourceError, Source, arch_name, bindings, compile_source
 
 LOG2_E = 1.4426950408889634
 _TYPE = {"fp16": "FLOAT16", "bf16": "BFLOAT16", "fp32": "FLOAT32"}
@@ -35,10 +36,11 @@ def load(folder: Path, entry: str, launch: Mapping[str, Any], cache: Path) -> Ca
     """
     import torch
 
-    launch = with_defaults(launch)
-    compile_source(folder, entry, launch, arch_name(*torch.cuda.get_device_capability()), cache)
+    arch = arch_name(*torch.cuda.get_device_capability())
+    source = Source(folder, entry, with_defaults(launch), arch, cache)
+    compile_source(source)
 
-    sources: dict[int, Device] = {}
+    devices: dict[int, Device] = {}
     launches: dict[Any, Launch] = {}
 
     def custom_attention_forward(
@@ -49,10 +51,10 @@ def load(folder: Path, entry: str, launch: Mapping[str, Any], cache: Path) -> Ca
         key = (device, q.dtype, q.shape, causal, sm_scale, q.stride(), k.stride(), v.stride())
         prepared = launches.get(key)
         if prepared is None:
-            if device not in sources:
-                sources[device] = Device(folder, entry, launch, cache)
+            if device not in devices:
+                devices[device] = Device(source)
             scale = 1.0 / math.sqrt(q.shape[-1]) if sm_scale is None else sm_scale
-            prepared = launches[key] = Launch(sources[device], q, k, v, bool(causal), scale)
+            prepared = launches[key] = Launch(devices[device], q, k, v, bool(causal), scale)
         addresses = (q.data_ptr(), k.data_ptr(), v.data_ptr(), out.data_ptr())
         prepared(addresses, torch.cuda.current_stream(device).cuda_stream)
         return out
@@ -63,9 +65,9 @@ def load(folder: Path, entry: str, launch: Mapping[str, Any], cache: Path) -> Ca
 class Device:
     """A compiled .cu file on one device."""
 
-    def __init__(self, folder: Path, entry: str, launch: Mapping[str, Any], cache: Path) -> None:
-        self.driver, self.launch, self.entry = bindings("driver"), launch, entry
-        self.tensor_maps = TensorMaps(self, launch["tensor_maps"])
+    def __init__(self, source: Source) -> None:
+        self.driver, self.launch, self.entry = bindings("driver"), source.launch, source.entry
+        self.tensor_maps = TensorMaps(self, self.launch["tensor_maps"])
         self.modules: dict[Path, Any] = {}
         cu = self.driver
         attribute = cu.CUdevice_attribute
@@ -79,7 +81,7 @@ class Device:
                 "CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN",
             )
         )
-        self.compiled = compile_source(folder, entry, launch, arch_name(major, minor), cache)
+        self.compiled = compile_source(replace(source, arch=arch_name(major, minor)))
 
     def _ask(self, what: str, answer: tuple[Any, ...]) -> Any:
         if int(answer[0]):

@@ -37,6 +37,7 @@ from harness.worker.cuda.instances import evaluate, instances
 from harness.worker.cuda.nvrtc import (
     BYTES_KEPT,
     CudaSourceError,
+    Source,
     compile_error,
     compile_source,
     read_source,
@@ -187,10 +188,10 @@ def build(
     reports = []
     for arch in archs:
         if launch is not None:
-            reports += _build_plain(folder, entry, launch, arch, cache)
+            reports += _build_plain(Source(folder, entry, launch, arch, cache))
         else:
-            for source in extension_sources(folder):
-                reports += _build_with_nvcc(source, arch)
+            for path in extension_sources(folder):
+                reports += _build_with_nvcc(path, arch)
     return [with_occupancy(report) for report in reports]
 
 
@@ -209,14 +210,13 @@ def archs_for(capability: str) -> tuple[str, ...]:
     return tuple(arch for arch in ARCHS if int(re.sub(r"\D", "", arch)) >= least)
 
 
-def _build_plain(
-    folder: Path, entry: str, launch: Mapping[str, Any], arch: str, cache: Path
-) -> list[KernelReport]:
-    symbols, log, kernels = _compile_plain(folder, entry, launch, arch, cache)
+def _build_plain(source: Source) -> list[KernelReport]:
+    symbols, log, kernels = _compile_plain(source)
     shapes: dict[str, tuple[str, int | None, int | None]] = {}
-    for name, kernel, case in instances(launch):
+    for name, kernel, case in instances(source.launch):
         shapes[symbols.get(name, name)] = (name, *_block_of(name, kernel, case["headdim"]))
-    promises = builds_of(read_source(folder / entry), entry)[0].promises
+    text = read_source(source.folder / source.entry)
+    promises = builds_of(text, source.entry)[0].promises
     reports = []
     for report in parse_ptxas(log, kernels):
         name, block, dynamic = shapes.get(report.name, (report.name, None, None))
@@ -240,20 +240,19 @@ def _block_of(name: str, kernel: Mapping[str, Any], headdim: int) -> tuple[int, 
     return math.prod(block), smem
 
 
-def _compile_plain(
-    folder: Path, entry: str, launch: Mapping[str, Any], arch: str, cache: Path
-) -> tuple[dict[str, str], str, frozenset[str]]:
+def _compile_plain(source: Source) -> tuple[dict[str, str], str, frozenset[str]]:
+    """Symbols by name, what was said, the kernels: by NVRTC, or by nvcc where that is not there."""
     try:
-        compiled = compile_source(folder, entry, launch, arch, cache)
+        compiled = compile_source(source)
     except CudaSourceError as error:
         if error.status != "UNAVAILABLE":
             raise
     else:
         cubins = [program.cubin.read_bytes() for program in compiled.programs]
         return compiled.symbols, compiled.log, frozenset().union(*map(kernels_of, cubins))
-    names = sorted({name for name, _, _ in instances(launch)})
-    text = instantiating_source(folder / entry, names)
-    log, _, kernels = nvcc(text, arch, folder, launch.get("flags", ()))
+    names = sorted({name for name, _, _ in instances(source.launch)})
+    text = instantiating_source(source.folder / source.entry, names)
+    log, _, kernels = nvcc(text, source.arch, source.folder, source.launch.get("flags", ()))
     return {name: _symbol_of(name, sorted(kernels)) for name in names}, log, kernels
 
 
