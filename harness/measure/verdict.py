@@ -239,21 +239,16 @@ def pace_of(trusted: Trusted, samples: Sequence[Sample]) -> tuple[str, list[Samp
     """Whose gaps those of `samples` are held against, and his samples in the same blocks.
 
     The fastest of the trusted that ran in all of these blocks; the control, which is the first,
-    where nobody was. The gaps of a slow one may be wider: those of cuDNN with a mask, 42 ms a call
-    on packed sequences, are 0.64 ms, everybody else's 0.30.
+    where nobody was. Who left early is held against the same minutes. The gaps of a slow one may be
+    wider: those of cuDNN with a mask, 42 ms a call on packed sequences, are 0.64 ms, everybody
+    else's 0.30.
     """
     blocks = {sample.block for sample in samples}
-    there = {name: shared(told, samples) for name, told in trusted.items()}
+    there = {name: [s for s in told if s.block in blocks] for name, told in trusted.items()}
     whole = {name: told for name, told in there.items() if told and len(told) == len(blocks)}
     call_ms = {name: stats.median([s.latency_ms for s in told]) for name, told in whole.items()}
     name = min(call_ms, key=call_ms.__getitem__, default=next(iter(there)))
     return name, there[name]
-
-
-def shared(control: Sequence[Sample], samples: Sequence[Sample]) -> list[Sample]:
-    """The control in the blocks of `samples`: who left early is held against the same minutes."""
-    blocks = {sample.block for sample in samples}
-    return [sample for sample in control if sample.block in blocks]
 
 
 def _speedup(
@@ -261,9 +256,7 @@ def _speedup(
 ) -> Speedup | None:
     name, samples = baseline
     found = stats.speedup(times_ms(samples), scored, level)
-    if found is None:
-        return None
-    return speedup_of(name, found)
+    return None if found is None else speedup_of(name, found)
 
 
 def speedup_of(against: str, found: stats.Interval) -> Speedup:
