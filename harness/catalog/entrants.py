@@ -52,11 +52,12 @@ def gather(
     found: dict[Path, Entrant] = {}
     refused: list[SubmissionError] = []
     for name in _split(names):
-        paths = (
-            _everybody(root, kind, problem, refused)
-            if name == ALL
-            else _resolve(name, root, problem, refused)
-        )
+        if name != ALL:
+            paths = _resolve(name, root, problem, refused)
+        elif kind is Kind.BASELINE:
+            paths = known(root, problem)  # all there are
+        else:
+            paths = _all_of(root, problem, refused)  # the root's own
         for path in paths:
             try:
                 entrant = load_entrant(path, kind, problem, root)
@@ -295,13 +296,6 @@ def _all_of(
                 raise
             refused.append(cause)
     return found
-
-
-def _everybody(
-    root: Path, kind: Kind, problem: Problem | None, refused: list[SubmissionError]
-) -> list[Path]:
-    """What 'all' means: the root's own submissions, but every baseline there is."""
-    return known(root, problem) if kind is Kind.BASELINE else _all_of(root, problem, refused)
 
 
 def _problem_in(body: bytes) -> str:
