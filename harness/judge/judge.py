@@ -33,6 +33,7 @@ from harness.process.cuda.driver import elapsed_ms, keep_memory_private
 from harness.process.cuda.shared_memory import Arena, ArenaKind
 from harness.process.messages import BurstReport, StretchReport
 from harness.schema import Case, Status
+from harness.schema.common import AXES
 from harness.schema.mismatch import Draw
 
 #: As much as do_bench clears: several times the L2 cache of any GPU.
@@ -145,12 +146,10 @@ class Judge:
                 label=message["label"],
                 distribution=message["distribution"],
                 shape=case.shape,
-                kv_heads=case.kv_heads,
-                seqlen_k=case.seqlen_k,
-                seqlens=case.seqlens,
                 kwargs=kwargs,
                 calls=message["calls"],
                 whole=whole,
+                **{name: getattr(case, name) for name in AXES},
             ),
         )
         link = self.links.get(str(message.get("worker", "")))
