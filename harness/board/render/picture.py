@@ -146,7 +146,7 @@ def _svg(board: Board) -> str:
     ratios = [row.speedup for row in rows if row.speedup]
     singles = [r.speedup.value for row in rows for r in row.results if r.speedup]
     axis = Axis([*ratios, *(Interval(ratio, ratio, ratio) for ratio in singles)], start)
-    title = f"{board_title(board)}: speed-up over {sanitize(board.headline, 80)}"
+    title = f"{board_title(board)}: speed-up over {board.headline}"
     told = (
         "bar: geometric mean with its 95 % interval; thin line: from the slowest to the fastest "
         "config; = marks ties"

@@ -108,7 +108,7 @@ def milliseconds(value: float | None) -> str:
 
 def board_title(board: Board) -> str:
     """`NVIDIA H200 · fa3`."""
-    return f"{sanitize(board.gpu)} · {sanitize(board.suite)}"
+    return f"{sanitize(board.gpu)} · {board.suite}"
 
 
 def conditions(row: Row) -> str:

@@ -109,7 +109,7 @@ def _regression(args: argparse.Namespace, pairs: Sequence[Pair]) -> int:
     limit = args.fail_on_regression
     if limit is None:
         return EXIT_OK
-    worse = [sanitize(pair.a.config, 80) for pair in pairs if is_regression(pair.ratio, limit)]
+    worse = [pair.a.config for pair in pairs if is_regression(pair.ratio, limit)]
     worse += ["geomean"] if is_regression(geomean(pairs), limit) else []
     if worse and not args.json:
         against = f" against {sanitize(args.b, 80)}" if args.more else ""
@@ -127,7 +127,7 @@ def _lines_of_many(a: str, found: Sequence[tuple[argparse.Namespace, Sequence[Pa
         overall = geomean(pairs)
         told = [on.get(config, "–") for config in configs]
         rows.append([sanitize(one.b, 80), *told, times(overall), words(overall)])
-    lines = [" and ".join(f"{sanitize(gpu)} · {sanitize(suite)}" for gpu, suite in sorted(boards))]
+    lines = [" and ".join(f"{sanitize(gpu)} · {suite}" for gpu, suite in sorted(boards))]
     lines.append(query.table(rows))
     if any(not p.paired for _, pairs in found for p in pairs):
         lines.append(
@@ -236,14 +236,13 @@ def _lines(args: argparse.Namespace, pairs: list[Pair], overall: Interval) -> li
     rows.append(["geomean", "", "", times(overall), words(overall)])
     first = pairs[0]
     again = side_by_side({r.entry: r.kind for r in (first.a, first.b)}, first.a.suite)
-    lines = [f"{sanitize(pairs[0].a.gpu)} · {sanitize(pairs[0].a.suite)}", query.table(rows)]
+    lines = [f"{sanitize(pairs[0].a.gpu)} · {pairs[0].a.suite}", query.table(rows)]
     lines += _lasting_lines(a, b, pairs)
     lines += _unheld(pairs)
     if not all(pair.paired for pair in pairs):
         against = pairs[0].a.speedup.against if pairs[0].a.speedup else "the baseline"
         lines.append(
-            f"measured in different runs and compared through {sanitize(against)}: wider than "
-            "side by side"
+            f"measured in different runs and compared through {against}: wider than side by side"
         )
         if not all(pair.one_card for pair in pairs):
             lines.append("on two cards, which differ by up to 2.5 %: that is in the intervals")
@@ -285,7 +284,7 @@ def _unheld(pairs: Sequence[Pair]) -> list[str]:
         (row.entry, UNHELD.get(row.held) or unfit(row).removeprefix(f"{row.config}: "))
         for row in rows
     }
-    return [f"{sanitize(name, 80)}{DOUBT} {sanitize(why)}" for name, why in sorted(told) if why]
+    return [f"{name}{DOUBT} {sanitize(why)}" for name, why in sorted(told) if why]
 
 
 def _document(args: argparse.Namespace, pairs: list[Pair], overall: Interval) -> dict[str, object]:

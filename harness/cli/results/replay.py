@@ -110,16 +110,16 @@ def find(args: argparse.Namespace) -> Result:
 
 def mismatch_of(result: Result) -> Mismatch:
     """Where its output was wrong; UnavailableError if the row or the secret does not tell."""
-    who = f"{sanitize(result.entry, 80)} on {sanitize(result.config, 80)}: {result.status.value}"
+    who = f"{result.entry} on {result.config}: {result.status.value}"
     if result.mismatch is None:
         raise UnavailableError(
             f"{who}: the record tells of no wrong output to ask for again",
-            f"python run.py --submission {sanitize(result.entry, 80)}",
+            f"python run.py --submission {result.entry}",
         )
     if not result.secret:
         raise UnavailableError(
             f"{who}: its run ended before it told the secret of its inputs",
-            f"python run.py --submission {sanitize(result.entry, 80)}",
+            f"python run.py --submission {result.entry}",
         )
     return result.mismatch
 
@@ -206,7 +206,7 @@ def _bytes(case: Case) -> int:
 
 def _no_draw(old: Result, why: str) -> UnavailableError:
     return UnavailableError(
-        f"{sanitize(old.entry, 80)} on {sanitize(old.config, 80)}: its record tells of inputs "
+        f"{old.entry} on {old.config}: its record tells of inputs "
         f"that no run draws: {sanitize(why)}",
         "python run.py rank tells which lines are damaged; measure it again",
     )
@@ -216,7 +216,7 @@ def _asked(request: Request, old: Result, found: Mismatch) -> list[str]:
     draw = found.draw
     what = "check" if draw.whole else "timed burst"
     probe = Probe(request.suite.cases[0], draw.distribution, draw.kwargs)
-    who = f"{sanitize(old.entry, 80)} · {sanitize(old.config, 80)} of run {sanitize(old.run, 80)}"
+    who = f"{old.entry} · {old.config} of run {sanitize(old.run, 80)}"
     return [
         f"{who}: a {what} of {draw.calls} calls, {probe.label}",
         f"source: {'the same' if _same_source(request, old) else 'changed since'}",
