@@ -156,14 +156,13 @@ def _config(board: Board, config: str, notes: Notes) -> Json:
     result = board.any_on(config)
     case, machine = result.case, result.machine
     told = ceilings(case, machine, 0, get_problem(result.problem))
-    exp_tflops = told.tensor_ms and told.exp_ms and peak_tflops(machine)
+    peak, tensor_ms, exp_ms = peak_tflops(machine), told.tensor_ms, told.exp_ms
+    exp_peak = peak * tensor_ms / exp_ms if peak and tensor_ms and exp_ms else None
     return {
         "name": config,
         "shape": shape_words(case, " · "),
-        "peak": peak_tflops(machine),
-        "expPeak": _short(exp_tflops * told.tensor_ms / told.exp_ms)
-        if exp_tflops and told.tensor_ms and told.exp_ms
-        else None,
+        "peak": peak,
+        "expPeak": _short(exp_peak),
         "bandwidth": bandwidth(machine),
         "intensity": _short(told.intensity),
         "machineNotes": notes.of_machine(config),

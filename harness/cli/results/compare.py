@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 
 from harness.board import query
+from harness.board.history import words
 from harness.board.rank import interval_of, unfit
 from harness.board.record import Head, newest
 from harness.board.render.notes import energy_ratio, energy_words, lasting, speed_ratio
@@ -218,13 +219,6 @@ def _on_board(sides: list[dict[str, Head]], among: list[Head]) -> list[Pair]:
             over = [interval_of(told) for told in (a.speedup, b.speedup)]
             pairs.append(Pair(a, b, stats.quotient(*over), paired=False))
     return sorted(pairs, key=lambda p: (p.a.case.headdim, p.a.case.seqlen))
-
-
-def words(ratio: Interval) -> str:
-    """`faster by 4.2 %`, `slower by 1.0 %`, `not told apart`."""
-    if ratio.holds(1.0):
-        return "not told apart"
-    return f"{'faster' if ratio.value > 1 else 'slower'} by {abs(ratio.value - 1):.1%}"
 
 
 def _lines(args: argparse.Namespace, pairs: list[Pair], overall: Interval) -> list[str]:

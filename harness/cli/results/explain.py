@@ -16,6 +16,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 from harness.board import query
+from harness.board.history import words
 from harness.board.render.text import milliseconds, number, sanitize, scientific, times
 from harness.catalog.entrants import private_folder
 from harness.catalog.source_files import read_file
@@ -52,10 +53,7 @@ def run(args: argparse.Namespace) -> int:
     for pair in pairs:
         case, clock = pair.a.case, sm_clock_mhz(pair.a)
         told = ceilings(case, pair.a.machine, clock, get_problem(pair.a.problem))
-        print(
-            f"{pair.a.config}: {sanitize(args.a, 80)} is "
-            f"{compare.words(pair.ratio)} {times(pair.ratio)}"
-        )
+        print(f"{pair.a.config}: {sanitize(args.a, 80)} is {words(pair.ratio)} {times(pair.ratio)}")
         at = f" at {clock:.0f} MHz" if clock else ""
         print(
             f"  floor{at}: tensor {milliseconds(told.tensor_ms)} ms, exp "

@@ -70,13 +70,16 @@ def run(args: argparse.Namespace) -> int:
     code = EXIT_OK if report.status is Status.PASSED else EXIT_SUBMISSION_FAILED
     if args.json:
         told = report.mismatch and json.loads(report.mismatch.model_dump_json())  # NaN as a text
-        same = {
+        document = {
+            "status": report.status.value,
+            "message": report.message,
+            "log_tail": log,
             "same_source": _same_source(request, old),
             "same_inputs": sha256 == found.inputs_sha256,
+            "same_numbers": _same_numbers(found, report),
+            "mismatch": told,
         }
-        same["same_numbers"] = _same_numbers(found, report)
-        said = {"status": report.status.value, "message": report.message, "log_tail": log}
-        print(json.dumps({**said, **same, "mismatch": told}))
+        print(json.dumps(document))
         return code
     print(_inputs(request, old, found, sha256))
     print("\n".join([*_answered(found, report), *printed(log, PRINTED_LINES)]))
@@ -110,18 +113,13 @@ def find(args: argparse.Namespace) -> Result:
 
 def mismatch_of(result: Result) -> Mismatch:
     """Where its output was wrong; UnavailableError if the row or the secret does not tell."""
+    if result.mismatch and result.secret:
+        return result.mismatch
+    why = "the record tells of no wrong output to ask for again"
+    if result.mismatch:
+        why = "its run ended before it told the secret of its inputs"
     who = f"{result.entry} on {result.config}: {result.status.value}"
-    if result.mismatch is None:
-        raise UnavailableError(
-            f"{who}: the record tells of no wrong output to ask for again",
-            f"python run.py --submission {result.entry}",
-        )
-    if not result.secret:
-        raise UnavailableError(
-            f"{who}: its run ended before it told the secret of its inputs",
-            f"python run.py --submission {result.entry}",
-        )
-    return result.mismatch
+    raise UnavailableError(f"{who}: {why}", f"python run.py --submission {result.entry}")
 
 
 def request_of(old: Result, found: Mismatch, source: str | None) -> Request:
