@@ -1,7 +1,5 @@
 """One point per run of an entry: how its speed-up moved over time, and where it made a step."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass, replace
 

@@ -6,8 +6,6 @@ results/cpu/leaderboard.md, which git ignores. Records elsewhere (--results DIR)
 there: the committed one stays as it is. A board that is named with --board holds everything.
 """
 
-from __future__ import annotations
-
 import os
 import re
 import sys

@@ -1,7 +1,5 @@
 """What several commands need: where things lie, the newest lines, and an entry by its name."""
 
-from __future__ import annotations
-
 import argparse
 import shutil
 import sys

@@ -16,8 +16,6 @@ all who are asked for; of an older one than the newest the answer says so. What 
 not run side by side, is a dash. Pure but for reading the documents.
 """
 
-from __future__ import annotations
-
 import contextlib
 import re
 from collections.abc import Iterator, Sequence

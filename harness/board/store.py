@@ -1,7 +1,5 @@
 """Where the lines of a run go: to disk one by one, then into the board."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Sequence
 from collections.abc import Set as AbstractSet

@@ -5,8 +5,6 @@ first write that fails turns the stream towards nothing, and the exit code tells
 are written elsewhere, to files of their own (harness/board/record.py).
 """
 
-from __future__ import annotations
-
 import contextlib
 import errno
 import io

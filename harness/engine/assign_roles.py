@@ -1,7 +1,5 @@
 """Who takes part: a worker with folders of its own for every entrant, null kernel and control."""
 
-from __future__ import annotations
-
 import hashlib
 import os
 import secrets

@@ -1,7 +1,5 @@
 """The cells of a grid as a map, in words, lines and markdown: masks and headdims × lengths."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 

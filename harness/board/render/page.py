@@ -5,8 +5,6 @@ submission wrote travels as JSON and is shown as text, never as markup; the poli
 the page allows these scripts by their hash and nothing else.
 """
 
-from __future__ import annotations
-
 import base64
 import hashlib
 import json

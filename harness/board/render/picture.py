@@ -3,8 +3,6 @@
 Each carries its own colours for light and dark pages and the same bytes for the same board.
 """
 
-from __future__ import annotations
-
 import math
 import re
 from collections.abc import Iterable, Sequence

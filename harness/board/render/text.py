@@ -3,8 +3,6 @@
 Nothing here decides anything; it knows the interval and the result, not where they are printed.
 """
 
-from __future__ import annotations
-
 import re
 import unicodedata
 from collections.abc import Mapping

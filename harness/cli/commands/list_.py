@@ -1,7 +1,5 @@
 """`list`: what can be entered, what it is measured on, and where it stands."""
 
-from __future__ import annotations
-
 import argparse
 import json
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """`compare A B`: how much faster A is than B, per config, with interval; exit code for scripts."""
 
-from __future__ import annotations
-
 import argparse
 import json
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """`explain A B`: comparison, ceilings, what each kernel asks of an SM, its likely limiter."""
 
-from __future__ import annotations
-
 import argparse
 import contextlib
 import json

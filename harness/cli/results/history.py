@@ -1,7 +1,5 @@
 """`history NAME`: every run of one entry over time, and where its speed-up made a step."""
 
-from __future__ import annotations
-
 import argparse
 import json
 

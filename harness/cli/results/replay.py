@@ -6,8 +6,6 @@ Nothing is timed and nothing recorded. `--dump FILE` keeps the inputs, what was 
 came, for `torch.load`.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import tempfile

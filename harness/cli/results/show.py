@@ -1,7 +1,5 @@
 """`show NAME`: everything the newest records say of one entry."""
 
-from __future__ import annotations
-
 import argparse
 import json
 

@@ -10,8 +10,6 @@ two speed-ups are compared:
     CANNOT   it cannot be measured here again; the reason is told
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 from collections.abc import Callable, Iterable, Sequence

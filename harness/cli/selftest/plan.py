@@ -8,8 +8,6 @@ and what comes of that counts.
 Ablation: each defence is switched off in turn, to see which attacks then win.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 

@@ -11,8 +11,6 @@ puts the stand-ins of the judge in place, then runs the module behind them as if
 by itself. Nothing else than `without` below starts one: what runs otherwise holds no word of it.
 """
 
-from __future__ import annotations
-
 import contextlib
 import copy
 import importlib
