@@ -5,8 +5,6 @@ Every case advances by one block in turn until all have the blocks of the next l
 that every block is paired and both clocks can be compared in it. Who leaves keeps his samples.
 """
 
-from __future__ import annotations
-
 import time
 from dataclasses import dataclass, field, replace
 

@@ -11,7 +11,7 @@ from unittest.mock import MagicMock, patch
 
 import pytest
 
-from harness.cli.selftest.stand_ins import Defence, standing_in
+from harness.cli.selftest.stand_ins import standing_in
 from harness.engine.burst import Question, run_burst
 from harness.engine.guards.budget import Budget
 from harness.engine.guards.quiet import Rest
@@ -83,7 +83,7 @@ def test_no_two_turns_are_asked_the_same() -> None:
 
 def test_an_ablation_asks_everybody_the_same() -> None:
     state = bench("a", "b")
-    with standing_in(frozenset({Defence.OWN_INPUTS}), "engine"):
+    with standing_in(frozenset({"own_inputs"}), "engine"):
         for name in ("a", "b"):
             run_burst(state, name, QUESTION, 1)
     assert len({label for label, _ in state.asked}) == 1
