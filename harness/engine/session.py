@@ -66,8 +66,10 @@ def opened(request: Request, save: Callable[[Result], None], observer: Observer)
     before = frozenset(process_tree.children(os.getpid()))
     with contextlib.ExitStack() as stack:
         stack.enter_context(tidy())
-        if (minor := minor_of(request.machine)) is not None:
-            stack.enter_context(gpu_lock(Path(f"/dev/nvidia{minor}"), observer.note))
+        if request.machine.has_gpu:
+            minor = minor_of(request.machine)
+            node = Path("/dev", "nvidiactl" if minor is None else f"nvidia{minor}")
+            stack.enter_context(gpu_lock(node, observer.note))
         trusted = stack.enter_context(prestart.taken())
         monitor = Monitor(request.machine)
         stack.callback(monitor.close)

@@ -386,7 +386,10 @@ def test_that_nvrtc_is_missing_is_believed_of_a_builder_that_runs_nothing_of_the
     assert told == (Status.UNAVAILABLE, "no libnvrtc", 0.0)
 
 
-def test_a_run_locks_the_device_node_of_its_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("minor", "node"), [(3, "nvidia3"), (None, "nvidiactl")])
+def test_a_run_locks_the_device_node_of_its_gpu(
+    monkeypatch: pytest.MonkeyPatch, minor: int | None, node: str
+) -> None:
     """A path below /tmp could be a link that somebody of this machine left there."""
 
     class LockedError(Exception): ...
@@ -395,10 +398,10 @@ def test_a_run_locks_the_device_node_of_its_gpu(monkeypatch: pytest.MonkeyPatch)
         raise LockedError(node)
 
     monkeypatch.setattr(session, "gpu_lock", lock)
-    monkeypatch.setattr(session, "minor_of", lambda machine: 3)
+    monkeypatch.setattr(session, "minor_of", lambda machine: minor)
     monkeypatch.setattr(session.enter, "require", lambda level: None)
     request: Any = MagicMock()
     request.suite.problem, request.sandbox = "attention_forward", 0
     opened = session.opened(request, print, Observer())
-    with pytest.raises(LockedError, match=r"^/dev/nvidia3$"), opened:
+    with pytest.raises(LockedError, match=f"^/dev/{node}$"), opened:
         pass
