@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from harness.engine.guards.quiet import Rest
-from harness.engine.processes.judge_client import PLAIN, BurstOptions, JudgeFailed, Overdue
+from harness.engine.processes.judge_client import PLAIN, BurstOptions, JudgeFailed
 from harness.engine.processes.worker_process import WorkerProcess
 from harness.engine.run_state import State
 from harness.errors import HarnessError
@@ -232,10 +232,13 @@ def _attached(state: State, worker: WorkerProcess) -> bool:
         return True
     overdue = partial(end_overdue, state, worker)
     name, first, begun_s = worker.entrant.name, worker.starts <= 1, time.monotonic()
-    failure = worker.attach(state.judge, state.sizes, state.limits.import_s, overdue)
+    attach = partial(worker.attach, state.judge, state.sizes, state.limits.import_s, overdue)
+    failure = attach()
     late = failure and failure.status is Status.TIMED_OUT
     if late and usage.starved_s(worker.pids()) > usage.STARVED_SHARE * state.limits.import_s:
-        failure = _attach_alone(state, worker, overdue)
+        worker.leave(state.judge, state.clean_up)  # once more, while all others that load, and had
+        with WorkerProcess.none_loads(state.workers.values()):  # taken its time, are stopped
+            failure = attach()
     if first and worker.entrant.kind is Kind.SUBMISSION:  # no turn: it has a deadline of its own,
         state.budget.spent_s[name] -= time.monotonic() - begun_s  # and others load beside it
     if failure is None:
@@ -248,13 +251,6 @@ def _attached(state: State, worker: WorkerProcess) -> bool:
         for each in state.suite.cases:  # what cannot be loaded fails every case, untried
             state.record(name, each).fail(reply.status, reply.message)
     return False
-
-
-def _attach_alone(state: State, worker: WorkerProcess, overdue: Overdue) -> BurstReport | None:
-    """Once more from the start, while all others that load are stopped: they had taken its time."""
-    worker.leave(state.judge, state.clean_up)
-    with WorkerProcess.none_loads(state.workers.values()):
-        return worker.attach(state.judge, state.sizes, state.limits.import_s, overdue)
 
 
 def reap(state: State, worker: WorkerProcess, reply: BurstReport) -> BurstReport:
