@@ -19,6 +19,7 @@ import importlib
 import math
 import os
 import runpy
+import shutil
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator
@@ -47,12 +48,18 @@ class Defence(str, Enum):
     OUTPUT_SAMPLED = "output_sampled"  # words of it are read first, and what is copied must agree
     TWO_CLOCKS = "two_clocks"  # the worker's times against the judge's
     QUIET_GPU = "quiet_gpu"  # nobody's kernels run in another's turn
+    CLASS_OF_WORK = "class_of_work"  # whose kernels ran decides who may be ranked beside whom
+    LIKENESS = "likeness"  # results of timed calls beside those of PyTorch's kernels
+    HIDDEN_SHAPES = "hidden_shapes"  # drawn from the run's secret, and told where they are slower
     BURST_MEAN = "burst_mean"  # the mean of a burst, not its best call
     FIXED_COUNTS = "fixed_counts"  # slow entrants get as many samples as fast ones
     STRICT_WIRE = "strict_wire"  # a worker cannot say PASSED
     MISSING_IS_FAILURE = "missing_is_failure"  # an exit code is not evidence
     SANDBOX = "sandbox"  # Landlock, seccomp, capabilities, limits
     CLEAN_ENVIRONMENT = "clean_environment"  # allow-listed variables
+    STAGED_SOURCES = "staged_sources"  # the hashed bytes and nothing else
+    QUOTA = "quota"  # bytes and files of cache and scratch
+    BUDGET = "budget"  # wall-clock of an entrant's turns together
     ORPHAN_SWEEP = "orphan_sweep"  # daemons end with the turn
 
 
@@ -71,6 +78,7 @@ def from_word(text: str) -> Defences:
 
 ADAPTIVE_BUDGET_S = 0.5  # of a loop that stops when its time is up
 LATE_COPY_S = 0.5
+USUAL = {"distribution": "normal"}
 
 
 @dataclass(frozen=True)
@@ -115,19 +123,6 @@ def stand_ins(defences: Defences, process: str) -> list[StandIn]:
 
 def _always(value: Any) -> Callable[[Any], Any]:
     return lambda original: lambda *args, **kwargs: value
-
-
-def _usual_values(inputs: Any) -> Any:
-    return lambda judge, message: inputs(judge, message | {"distribution": "normal"})
-
-
-def _shared_label(own: Any) -> Any:
-    return lambda state, name, question: question.label
-
-
-def _in_order(shuffled: Any) -> Any:
-    """By name: who copies an answer needs somebody before it who has worked it out."""
-    return lambda names, rng: tuple(sorted(names))
 
 
 def _only_checks(verify: Any) -> Any:
@@ -183,14 +178,6 @@ def _unlimited(clock_tolerance: Any) -> Any:
     return lambda device: replace(clock_tolerance(device), call_share=0.0, **floors)
 
 
-def _unwatched(quiet: Any) -> Any:
-    return lambda monitor, note: quiet(None, note)
-
-
-def _best_call(score_ms: Any) -> Any:
-    return lambda sample: min(sample.calls_ms)
-
-
 class _Hurried(list[Any]):
     """Blocks that end when their time is up, not when all are done."""
 
@@ -201,14 +188,6 @@ class _Hurried(list[Any]):
             timed += block.timed
             if timed and time.monotonic() - started > ADAPTIVE_BUDGET_S:
                 return
-
-
-def _hurried(plan_case: Any) -> Any:
-    return lambda *args: _Hurried(plan_case(*args))
-
-
-def _any_status(confesses: Any) -> Any:
-    return lambda reply: reply.status is not None
 
 
 def _good_exit(reap: Any) -> Any:
@@ -222,26 +201,24 @@ def _good_exit(reap: Any) -> Any:
     return stand_in
 
 
-def _no_walls(execute: Any) -> Any:
-    return lambda request, *rest: execute(replace(request, sandbox=0), *rest)
-
-
-def _whole_environment(untrusted_env: Any) -> Any:
-    return lambda jail: {**os.environ, **untrusted_env(jail)}
-
-
 def _in(place: str, make: Callable[[Any], Any]) -> StandIn:
     return StandIn(f"harness.{place}", make)
+
+
+def _by(place: str, other: Callable[..., Any]) -> StandIn:
+    """It, whatever stood there."""
+    return _in(place, lambda original: other)
 
 
 STAND_INS: dict[Defence, Iterable[StandIn]] = {
     Defence.FRESH_INPUTS: (
         _in("judge.secret:Secret.seed", _always(0)),
-        _in("judge.judge:Judge._inputs", _usual_values),
+        _in("judge.judge:Judge._inputs", lambda draw: lambda judge, to: draw(judge, to | USUAL)),
     ),
     Defence.OWN_INPUTS: (
-        _in("engine.burst:own_label", _shared_label),
-        _in("measure.plan:shuffled", _in_order),
+        _by("engine.burst:own_label", lambda state, name, question: question.label),
+        # in turn: who copies an answer needs somebody before it who has worked it out
+        _by("measure.plan:shuffled", lambda names, rng: tuple(sorted(names))),
     ),
     Defence.VERIFY_EVERY_CALL: (_in("judge.burst:WorkerLink._verify", _only_checks),),
     Defence.CONTRACT: (_in("judge.burst:differs", _always(False)),),
@@ -253,16 +230,39 @@ STAND_INS: dict[Defence, Iterable[StandIn]] = {
     Defence.OUTPUT_COPIED: (_in("worker.__main__:Worker", _late_copies),),
     Defence.OUTPUT_SAMPLED: (_in("judge.sampled:Sampled.differing", _always(None)),),
     Defence.TWO_CLOCKS: (_in("engine.session:clock_tolerance", _unlimited),),
-    Defence.QUIET_GPU: (_in("engine.session:Quiet", _unwatched),),
-    Defence.BURST_MEAN: (_in("measure.verdict:score_ms", _best_call),),
-    Defence.FIXED_COUNTS: (_in("engine.timing:plan_case", _hurried),),
-    Defence.STRICT_WIRE: (_in("judge.burst:confesses", _any_status),),
+    Defence.QUIET_GPU: (
+        _in("engine.session:Quiet", lambda quiet: lambda monitor, note: quiet(None, note)),
+    ),
+    Defence.CLASS_OF_WORK: (_in("board.rivals:classify", _always("custom")),),
+    Defence.LIKENESS: (_in("board.rivals:same_bits_as", _always("")),),
+    Defence.HIDDEN_SHAPES: (_in("board.rivals:told_of", _always(frozenset())),),
+    Defence.BURST_MEAN: (_by("measure.verdict:score_ms", lambda sample: min(sample.calls_ms)),),
+    Defence.FIXED_COUNTS: (
+        _in("engine.timing:plan_case", lambda plan: lambda *to: _Hurried(plan(*to))),
+    ),
+    Defence.STRICT_WIRE: (_by("judge.burst:confesses", lambda reply: reply.status is not None),),
     Defence.MISSING_IS_FAILURE: (
         _in("engine.processes.worker_process:WorkerProcess.reap", _good_exit),
     ),
-    Defence.SANDBOX: (_in("cli.selftest.corpus:execute", _no_walls),),
-    Defence.CLEAN_ENVIRONMENT: (_in("process.child:untrusted_env", _whole_environment),),
+    Defence.SANDBOX: (
+        _in(
+            "cli.selftest.corpus:execute",
+            lambda execute: lambda asked, *rest: execute(replace(asked, sandbox=0), *rest),
+        ),
+    ),
+    Defence.CLEAN_ENVIRONMENT: (
+        _in("process.child:untrusted_env", lambda env: lambda jail: {**os.environ, **env(jail)}),
+    ),
     Defence.ORPHAN_SWEEP: (_in("engine.session:sweep", _always(None)),),
+    Defence.STAGED_SOURCES: (
+        _by("engine.assign_roles:stage", lambda one, to: shutil.copytree(one.folder, to)),
+        _in("engine.processes.worker_process:intact", _always(True)),
+    ),
+    Defence.QUOTA: (_in("engine.guards.resource_watch:ResourceWatch.hoard", _always(None)),),
+    Defence.BUDGET: (
+        _in("engine.guards.budget:Budget.overdrawn", _always("")),
+        _by("engine.guards.budget:Budget.deadline_s", lambda budget, name, timeout_s: timeout_s),
+    ),
 }
 
 
