@@ -5,6 +5,8 @@ headdim) tensor *is* batch * heads sequences of one head each, so it goes in and
 nothing is copied. Where heads share k and v, each entry of the batch is one sequence of all heads,
 again a view, and a launch of its own. The plan (tile schedule, a host synchronisation) depends on
 the shape only and is kept, so it falls into the first call of a shape and outside the timed ones.
+Packed sequences are its own layout; their lengths lie on the device and are others in each call, so
+each call plans again, in its own time.
 Kernels are compiled with nvcc when they are first needed (minutes), into FLASHINFER_WORKSPACE_BASE
 or HOME.
 """
@@ -72,10 +74,34 @@ def _plan(sequences, heads, kv_heads, seqlen, seqlen_k, headdim, dtype, causal, 
     return wrapper
 
 
-def custom_attention_forward(q, k, v, causal=True, sm_scale=None):
+@functools.cache
+def _wrapper(device):
+    """One that is planned for each call."""
+    return BatchPrefillWithRaggedKVCacheWrapper(_workspace(device), kv_layout="NHD")
+
+
+def _packed(q, k, v, causal, scale, packed):
+    """Attention inside each of the packed sequences, planned for their lengths."""
+    _wrapper(q.device).plan(
+        packed["cu_seqlens_q"],
+        packed["cu_seqlens_k"],
+        num_qo_heads=q.shape[1],
+        num_kv_heads=k.shape[1],
+        head_dim_qk=q.shape[3],
+        causal=causal,
+        sm_scale=scale,
+        q_data_type=q.dtype,
+    )
+    out = torch.empty_like(q)
+    inputs = (x[0].transpose(0, 1) for x in (q, k, v))  # [tokens, H, D] views
+    _wrapper(q.device).run(*inputs, out=out[0].transpose(0, 1))
+    return out
+
+
+def custom_attention_forward(q, k, v, causal=True, sm_scale=None, **packed):
     """Attention of q (batch, heads, seqlen, headdim), k and v (batch, kv_heads, seqlen_k, headdim).
 
-    Contiguous fp16 or bf16, on a GPU.
+    Contiguous fp16 or bf16, on a GPU. packed: cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k.
 
     Raises:
         NotImplementedError: q is not on a GPU of compute capability 8.0 or newer.
@@ -83,6 +109,8 @@ def custom_attention_forward(q, k, v, causal=True, sm_scale=None):
     _check_gpu(q.device)
     batch, heads, seqlen, headdim = q.shape
     scale = 1.0 / math.sqrt(headdim) if sm_scale is None else sm_scale
+    if packed:
+        return _packed(q, k, v, causal, scale, packed)
     one = (seqlen, k.shape[2], headdim, q.dtype, causal, scale, q.device)
     if k.shape[1] == heads:
         wrapper = _plan(batch * heads, 1, 1, *one)
