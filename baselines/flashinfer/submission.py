@@ -56,14 +56,18 @@ def _workspace(device):
     return torch.empty(WORKSPACE_BYTES, dtype=torch.uint8, device=device)
 
 
-@functools.cache
-def _plan(sequences, heads, kv_heads, seqlen, seqlen_k, headdim, dtype, causal, sm_scale, device):
-    """A planned wrapper for `sequences` sequences of equal length, its causal mask bottom-right."""
-    wrapper = BatchPrefillWithRaggedKVCacheWrapper(_workspace(device), kv_layout="NHD")
-    starts = torch.arange(sequences + 1, dtype=torch.int32, device=device)
+def _wrapper(device):
+    return BatchPrefillWithRaggedKVCacheWrapper(_workspace(device), kv_layout="NHD")
+
+
+_replanned = functools.cache(_wrapper)  # one a device, planned again for each call
+
+
+def _planned(wrapper, edges, edges_k, heads, kv_heads, headdim, dtype, causal, sm_scale):
+    """`wrapper` for sequences that begin at these tokens, its causal mask bottom-right."""
     wrapper.plan(
-        starts * seqlen,
-        starts * seqlen_k,
+        edges,
+        edges_k,
         num_qo_heads=heads,
         num_kv_heads=kv_heads,
         head_dim_qk=headdim,
@@ -75,27 +79,10 @@ def _plan(sequences, heads, kv_heads, seqlen, seqlen_k, headdim, dtype, causal, 
 
 
 @functools.cache
-def _wrapper(device):
-    """One that is planned for each call."""
-    return BatchPrefillWithRaggedKVCacheWrapper(_workspace(device), kv_layout="NHD")
-
-
-def _packed(q, k, v, causal, scale, packed):
-    """Attention inside each of the packed sequences, planned for their lengths."""
-    _wrapper(q.device).plan(
-        packed["cu_seqlens_q"],
-        packed["cu_seqlens_k"],
-        num_qo_heads=q.shape[1],
-        num_kv_heads=k.shape[1],
-        head_dim_qk=q.shape[3],
-        causal=causal,
-        sm_scale=scale,
-        q_data_type=q.dtype,
-    )
-    out = torch.empty_like(q)
-    inputs = (x[0].transpose(0, 1) for x in (q, k, v))  # [tokens, H, D] views
-    _wrapper(q.device).run(*inputs, out=out[0].transpose(0, 1))
-    return out
+def _plan(sequences, seqlen, seqlen_k, device, *one):
+    """A wrapper for `sequences` sequences of equal length."""
+    starts = torch.arange(sequences + 1, dtype=torch.int32, device=device)
+    return _planned(_wrapper(device), starts * seqlen, starts * seqlen_k, *one)
 
 
 def custom_attention_forward(q, k, v, causal=True, sm_scale=None, **packed):
@@ -108,14 +95,18 @@ def custom_attention_forward(q, k, v, causal=True, sm_scale=None, **packed):
     """
     _check_gpu(q.device)
     batch, heads, seqlen, headdim = q.shape
+    kv_heads, seqlen_k = k.shape[1:3]
     scale = 1.0 / math.sqrt(headdim) if sm_scale is None else sm_scale
-    if packed:
-        return _packed(q, k, v, causal, scale, packed)
-    one = (seqlen, k.shape[2], headdim, q.dtype, causal, scale, q.device)
-    if k.shape[1] == heads:
-        wrapper = _plan(batch * heads, 1, 1, *one)
+    told = headdim, q.dtype, causal, scale
+    if kv_heads == heads and not packed:
+        wrapper = _plan(batch * heads, seqlen, seqlen_k, q.device, 1, 1, *told)
         return wrapper.run(*(x.view(-1, 1, headdim) for x in (q, k, v))).view(q.shape)
-    wrapper, out = _plan(1, heads, k.shape[1], *one), torch.empty_like(q)
+    if packed:
+        edges = packed["cu_seqlens_q"], packed["cu_seqlens_k"]
+        wrapper = _planned(_replanned(q.device), *edges, heads, kv_heads, *told)
+    else:
+        wrapper = _plan(1, seqlen, seqlen_k, q.device, heads, kv_heads, *told)
+    out = torch.empty_like(q)
     for *inputs, result in zip(q, k, v, out, strict=True):
         wrapper.run(*(x.transpose(0, 1) for x in inputs), out=result.transpose(0, 1))
     return out
