@@ -287,17 +287,6 @@ def test_forks_that_end_while_they_are_counted_hold_nothing(
     assert 64 * MIB <= usage.host_bytes([1 << 22, 1 + (1 << 22)], 70 * MIB) < 66 * MIB
 
 
-def test_what_has_ended_has_burned_its_time_all_the_same() -> None:
-    before = usage.burned_s([os.getpid(), 1 << 22])
-    pid = os.fork()
-    if pid == 0:
-        while time.process_time() < 0.2:
-            pass
-        os._exit(0)
-    os.waitpid(pid, 0)
-    assert usage.burned_s([os.getpid()]) - before >= 0.15
-
-
 def test_who_is_ready_and_has_no_core_is_starved() -> None:
     assert 0 <= usage.starved_s([os.getpid()]) < 1e6
     assert usage.starved_s([1 << 22]) == 0
