@@ -21,7 +21,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from harness.process import bytecode, process_tree
-from harness.process.forkserver import DetachedProcess, ForkServer
+from harness.process.forkserver import DetachedProcess, ForkServer, started
 from harness.process.project import HOME, private
 from harness.process.sandbox import cgroup, enter, namespaces, readable, usage
 from harness.process.text import plain_text
@@ -112,17 +112,9 @@ class Child:
             self.pid = self.process.pid
             return
         command = [sys.executable, "-m", module, "--fd", str(theirs.fileno()), *arguments]
+        env, cwd = (untrusted_env(jail), jail.house) if jail else (trusted_env(), HOME)
         with theirs:
-            self.process = subprocess.Popen(
-                enter.command(rules, command),
-                stdin=subprocess.DEVNULL,
-                stdout=self.log.fd,
-                stderr=subprocess.STDOUT,
-                cwd=jail.house if jail else HOME,
-                env=untrusted_env(jail) if jail else trusted_env(),
-                pass_fds=(theirs.fileno(),),
-                start_new_session=True,
-            )
+            self.process = started(enter.command(rules, command), env, cwd, self.log.fd, theirs)
         self.pid = self.process.pid
         if rules.level:  # as its launcher does in a moment: who looks by then finds no other
             enter.end_first(self.pid)
