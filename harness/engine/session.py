@@ -112,9 +112,7 @@ def warm_up(request: Request, observer: Observer) -> None:
         for name, worker in Crew(request, problem, "cuda", scratch).workers.items():
             manifest = worker.entrant.manifest
             cases = [case for case in request.asked.cases if not manifest.claims.refusal(case)]
-            lacks = missing(manifest.needs, request.machine) or too_old(
-                manifest.needs, request.machine
-            )
+            lacks = missing(manifest.needs) or too_old(manifest.needs, request.machine)
             if manifest.language != "pytorch" and cases and not (lacks or worker.unmade):
                 observer.stage(name, "build ahead")
                 worker.build_ahead(cases, request.suite.limits, request.machine)
@@ -169,10 +167,7 @@ def preflight(run: Run, request: Request) -> None:
     """What this machine lacks is said before anything starts."""
     for name, worker in run.workers.items():
         manifest = worker.entrant.manifest
-        lack, old = (
-            missing(manifest.needs, request.machine),
-            too_old(manifest.needs, request.machine),
-        )
+        lack, old = missing(manifest.needs), too_old(manifest.needs, request.machine)
         for case in run.suite.cases:
             if worker.unmade:
                 run.record(name, case).fail(Status.HARNESS_ERROR, worker.unmade)

@@ -117,7 +117,7 @@ def minor_of(machine: Machine) -> int | None:
             return None
 
 
-def missing(needs: Needs, machine: Machine) -> str:
+def missing(needs: Needs) -> str:
     """What `needs` asks for and this machine lacks, or an empty string."""
     for package in needs.packages:
         if not version_of(package):

@@ -119,7 +119,7 @@ def conclude(
     pace, paced = pace_of(trusted, evidence.samples)
     clock = check_clocks(evidence.samples, paced, null_gaps_ms, facts.tolerance)
     shaky = unstable_because(facts.machine, trusted[pace], telemetry)
-    status, reason = _status(evidence, facts, clock, shaky)
+    status, reason = _status(evidence, clock, shaky)
     timed = status is Status.PASSED
     scored = {s.block: score_ms(s) for s in clock.samples if not s.late}
     times = stats.summary(list(scored.values())) if timed else None
@@ -202,9 +202,7 @@ def _lacks_a_library(evidence: Evidence) -> bool:
     return evidence.status is Status.IMPORT_ERROR and said is not None
 
 
-def _status(
-    evidence: Evidence, facts: RunFacts, clock: ClockCheck, shaky: str
-) -> tuple[Status, str]:
+def _status(evidence: Evidence, clock: ClockCheck, shaky: str) -> tuple[Status, str]:
     if evidence.status is not None:
         wrong = {Status.INCORRECT, Status.NONFINITE, Status.BAD_OUTPUT}
         if evidence.entrant.kind is Kind.BASELINE and evidence.status in wrong:
