@@ -221,9 +221,9 @@ class JudgeClient:
         except WireError as cause:
             raise self._failed(str(cause)) from None
         if "failed" in answer:
-            told = self._read(answer, Failed)
-            failed = self._failed(told.failed)
-            failed.lacks = told.lacks
+            failure = self._read(answer, Failed)
+            failed = self._failed(failure.failed)
+            failed.lacks = failure.lacks
             raise failed
         return answer
 
