@@ -28,6 +28,7 @@ from harness.engine import session
 from harness.errors import SuiteError
 from harness.measure.machine import Machine, inspect_machine
 from harness.measure.two_clocks import check_clocks
+from harness.problems import get_problem
 from harness.process import forkserver, prestart
 from harness.process.sandbox.enter import usual_level
 from harness.schema import Manifest, Result, Sample, Status
@@ -486,10 +487,27 @@ def test_without_the_two_clocks_every_time_is_believed(device: str) -> None:
     assert check_clocks([told] * 9, [usual] * 9, [], session.clock_tolerance(device)).refusal
 
 
+@pytest.mark.parametrize(
+    ("defence", "name", "told"),
+    [
+        ("class_of_work", "b20_sdpa", {"kernels": ("cudnn_generated_fort_native_sdpa",)}),
+        ("likeness", "b20_sdpa_unless_profiled", {"likeness": {"cudnn": 1.0}}),
+    ],
+)
+def test_without_its_class_a_librarys_kernel_is_ranked_among_peoples_own(
+    defence: str, name: str, told: dict[str, object]
+) -> None:
+    specimen, row = CORPUS[name], result(name).model_copy(update=told)
+    suite = corpus.suite_for(get_problem(specimen.problem), True, specimen.expect)
+    with standing_in(_only(defence), "engine"):
+        assert corpus.judge(specimen, row, suite, 0).verdict == "accepted"
+    assert corpus.judge(specimen, row, suite, 0).verdict == "stopped"
+
+
 @needs_torch
 def test_without_the_comparison_whoever_writes_into_its_inputs_wins() -> None:
     """One of each kind of process; all others: python run.py selftest --cpu --ablate."""
-    names = {"b18_write_into_q", "b18_wrong_dtype", "a11_batch_and_skip"}
+    names = {"b18_write_into_q", "b18_wrong_dtype", "a11_batch_and_skip", "c18_code_in_build"}
     specimens = [specimen for specimen in corpus.load_corpus() if specimen.name in names]
     found = ablate(specimens, inspect_machine().without_gpu(), usual_level())
     won = {each.name: each.accepted for each in found if each.tried}
@@ -497,4 +515,5 @@ def test_without_the_comparison_whoever_writes_into_its_inputs_wins() -> None:
         "burst_mean": ("a11_batch_and_skip",),
         "input_digest": ("b18_write_into_q",),
         "output_type": ("b18_wrong_dtype",),
+        "staged_sources": ("c18_code_in_build",),
     }

@@ -140,14 +140,13 @@ def loss_mark(row: Row) -> str:
 
 def _untimed(row: Row) -> str:
     """Who has no time on a shape, whatever kept it from one, shows none that could be slow."""
-    if row.unasked:
-        return f"{UNTIMED}: not asked"
-    hidden = row.hidden if row.pick.kind is Kind.SUBMISSION else ()
-    left = [r for r in hidden if r.status is not Status.PASSED]
-    said = [(r, r.status.value) for r in left]
-    said += [(r, "of a run without official ones") for r in row.alone]
-    ends = ", ".join(f"{r.config} {why}" for r, why in said)
-    return f"{UNTIMED}, {len(said)} of {len(hidden)}: {ends}" if said else ""
+    if row.pick.kind is not Kind.SUBMISSION:
+        return ""
+    said = [(r.config, r.status.value) for r in row.hidden if r.status is not Status.PASSED]
+    said += [(r.config, "of a run without official ones") for r in row.alone]
+    said += [(f"headdim {headdim}", "not asked") for headdim in row.unasked]
+    ends = ", ".join(f"{where} {why}" for where, why in said)
+    return f"{UNTIMED}, {len(said)} of {len(row.hidden) + len(row.unasked)}: {ends}" if said else ""
 
 
 def _slower(row: Row) -> str:

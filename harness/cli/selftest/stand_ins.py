@@ -17,6 +17,7 @@ import importlib
 import math
 import os
 import runpy
+import shutil
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -31,6 +32,7 @@ FLAG = "--without"
 Defences = frozenset[str]  # names of STAND_INS
 ADAPTIVE_BUDGET_S = 0.5  # of a loop that stops when its time is up
 LATE_COPY_S = 0.5
+USUAL = {"distribution": "normal"}
 
 
 @dataclass(frozen=True)
@@ -75,19 +77,6 @@ def stand_ins(defences: Defences, process: str) -> list[StandIn]:
 
 def _always(value: Any) -> Callable[[Any], Any]:
     return lambda original: lambda *args, **kwargs: value
-
-
-def _usual_values(inputs: Any) -> Any:
-    return lambda judge, message: inputs(judge, message | {"distribution": "normal"})
-
-
-def _shared_label(own: Any) -> Any:
-    return lambda state, name, question: question.label
-
-
-def _in_order(shuffled: Any) -> Any:
-    """By name: who copies an answer needs somebody before it who has worked it out."""
-    return lambda names, rng: tuple(sorted(names))
 
 
 def _only_checks(verify: Any) -> Any:
@@ -143,14 +132,6 @@ def _unlimited(clock_tolerance: Any) -> Any:
     return lambda device: replace(clock_tolerance(device), call_share=0.0, **floors)
 
 
-def _unwatched(quiet: Any) -> Any:
-    return lambda monitor, note: quiet(None, note)
-
-
-def _best_call(score_ms: Any) -> Any:
-    return lambda sample: min(sample.calls_ms)
-
-
 class _Hurried(list[Any]):
     """Blocks that end when their time is up, not when all are done."""
 
@@ -161,14 +142,6 @@ class _Hurried(list[Any]):
             timed += block.timed
             if timed and time.monotonic() - started > ADAPTIVE_BUDGET_S:
                 return
-
-
-def _hurried(plan_case: Any) -> Any:
-    return lambda *args: _Hurried(plan_case(*args))
-
-
-def _any_status(confesses: Any) -> Any:
-    return lambda reply: reply.status is not None
 
 
 def _good_exit(reap: Any) -> Any:
@@ -182,31 +155,32 @@ def _good_exit(reap: Any) -> Any:
     return stand_in
 
 
-def _no_walls(execute: Any) -> Any:
-    return lambda request, *rest: execute(replace(request, sandbox=0), *rest)
-
-
-def _whole_environment(untrusted_env: Any) -> Any:
-    return lambda jail: {**os.environ, **untrusted_env(jail)}
-
-
 def _in(place: str, make: Callable[[Any], Any]) -> StandIn:
     return StandIn(f"harness.{place}", make)
 
 
+def _by(place: str, other: Callable[..., Any]) -> StandIn:
+    """It, whatever stood there."""
+    return _in(place, lambda original: other)
+
+
 #: Defence, a thing that stops somebody whom nothing else stops → what is put in its place.
 STAND_INS: dict[str, tuple[StandIn, ...]] = {
-    "fresh_inputs": (  # no value is seen twice, seeds are secret
+    # no value is seen twice, seeds are secret
+    "fresh_inputs": (
         _in("judge.secret:Secret.seed", _always(0)),
-        _in("judge.judge:Judge._inputs", _usual_values),
+        _in("judge.judge:Judge._inputs", lambda draw: lambda judge, to: draw(judge, to | USUAL)),
     ),
-    "own_inputs": (  # no two entrants are asked the same
-        _in("engine.burst:own_label", _shared_label),
-        _in("measure.plan:shuffled", _in_order),
+    # no two entrants are asked the same
+    "own_inputs": (
+        _by("engine.burst:own_label", lambda state, name, question: question.label),
+        # in turn: who copies an answer needs somebody before it who has worked it out
+        _by("measure.plan:shuffled", lambda names, rng: tuple(sorted(names))),
     ),
     # also while the clock runs
     "verify_every_call": (_in("judge.burst:WorkerLink._verify", _only_checks),),
-    "contract": (_in("judge.burst:differs", _always(False)),),  # max|diff| against SDPA
+    # max|diff| against SDPA
+    "contract": (_in("judge.burst:differs", _always(False)),),
     # L2 against float64 decides the class
     "relative_error": (_in("measure.verdict:class_of", _always("exact")),),
     # NaN and infinity are asked for by name
@@ -224,20 +198,48 @@ STAND_INS: dict[str, tuple[StandIn, ...]] = {
     # the worker's times against the judge's
     "two_clocks": (_in("engine.session:clock_tolerance", _unlimited),),
     # nobody's kernels run in another's turn
-    "quiet_gpu": (_in("engine.session:Quiet", _unwatched),),
-    # the mean of a burst, not its best call
-    "burst_mean": (_in("measure.verdict:score_ms", _best_call),),
-    # slow entrants get as many samples as fast ones
-    "fixed_counts": (_in("engine.timing:plan_case", _hurried),),
-    "strict_wire": (_in("judge.burst:confesses", _any_status),),  # a worker cannot say PASSED
-    "missing_is_failure": (  # an exit code is not evidence
-        _in("engine.processes.worker_process:WorkerProcess.reap", _good_exit),
+    "quiet_gpu": (
+        _in("engine.session:Quiet", lambda quiet: lambda monitor, note: quiet(None, note)),
     ),
+    # whose kernels ran decides who may be ranked beside whom
+    "class_of_work": (_in("board.rivals:classify", _always("custom")),),
+    # results of timed calls beside those of PyTorch's kernels
+    "likeness": (_in("board.rivals:same_bits_as", _always("")),),
+    # drawn from the run's secret, and told where they are slower
+    "hidden_shapes": (_in("board.rivals:told_of", _always(frozenset())),),
+    # the mean of a burst, not its best call
+    "burst_mean": (_by("measure.verdict:score_ms", lambda sample: min(sample.calls_ms)),),
+    # slow entrants get as many samples as fast ones
+    "fixed_counts": (_in("engine.timing:plan_case", lambda plan: lambda *to: _Hurried(plan(*to))),),
+    # a worker cannot say PASSED
+    "strict_wire": (_by("judge.burst:confesses", lambda reply: reply.status is not None),),
+    # an exit code is not evidence
+    "missing_is_failure": (_in("engine.processes.worker_process:WorkerProcess.reap", _good_exit),),
     # Landlock, seccomp, capabilities, limits
-    "sandbox": (_in("cli.selftest.corpus:execute", _no_walls),),
+    "sandbox": (
+        _in(
+            "cli.selftest.corpus:execute",
+            lambda execute: lambda asked, *rest: execute(replace(asked, sandbox=0), *rest),
+        ),
+    ),
     # allow-listed variables
-    "clean_environment": (_in("process.child:untrusted_env", _whole_environment),),
-    "orphan_sweep": (_in("engine.session:sweep", _always(None)),),  # daemons end with the turn
+    "clean_environment": (
+        _in("process.child:untrusted_env", lambda env: lambda jail: {**os.environ, **env(jail)}),
+    ),
+    # daemons end with the turn
+    "orphan_sweep": (_in("engine.session:sweep", _always(None)),),
+    # the hashed bytes and nothing else
+    "staged_sources": (
+        _by("engine.assign_roles:stage", lambda one, to: shutil.copytree(one.folder, to)),
+        _in("engine.processes.worker_process:intact", _always(True)),
+    ),
+    # bytes and files of cache and scratch
+    "quota": (_in("engine.guards.resource_watch:ResourceWatch.hoard", _always(None)),),
+    # wall-clock of an entrant's turns together
+    "budget": (
+        _in("engine.guards.budget:Budget.overdrawn", _always("")),
+        _by("engine.guards.budget:Budget.deadline_s", lambda budget, name, timeout_s: timeout_s),
+    ),
 }
 
 
