@@ -180,7 +180,7 @@ def name_kernels(state: State, case: Case, names: Sequence[str]) -> None:
     """
     if not state.facts.machine.has_gpu:
         return
-    prime(state, names)
+    start_profilers(state, names)
     normal = Probe(case, "normal", state.problem.kwargs(case))
     question = Question(normal, f"names/{case.name}", 1)
     profiled = BurstOptions(profile=True)
@@ -192,7 +192,7 @@ def name_kernels(state: State, case: Case, names: Sequence[str]) -> None:
                 known.kernels, known.configs = reply.kernels, reply.configs
 
 
-def prime(state: State, names: Sequence[str]) -> None:
+def start_profilers(state: State, names: Sequence[str]) -> None:
     """Start every profiler at once, in workers without one: in a row they take seconds each."""
     mine = (state.workers[name] for name in names if name != state.roles.null)
     fresh = [worker for worker in mine if worker.wants_profiler()]
@@ -200,7 +200,7 @@ def prime(state: State, names: Sequence[str]) -> None:
         state.quiet.release(worker)
     if fresh:
         by_label = {worker.label: worker for worker in fresh}
-        state.judge.prime(
+        state.judge.start_profilers(
             list(by_label),
             state.limits.first_call_s,
             lambda label, deadline_s: end_overdue(state, by_label[label], deadline_s),

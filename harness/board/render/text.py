@@ -1,4 +1,4 @@
-"""Words and numbers for every report, and the washing of text that a submission wrote.
+"""Words and numbers for every report; a text that a submission wrote is made harmless here.
 
 Nothing here decides anything; it knows the interval and the result, not where they are printed.
 """
