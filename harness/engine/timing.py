@@ -47,7 +47,8 @@ def run_block(state: State, case: Case, block: Block) -> None:
     alive = [name for name in block.order if state.record(name, case).status is None]
     strangers = _wait_until_alone(state) if alive else []
     if strangers:
-        _give_up(state, case, f"on the GPU, and none of this run: process {', '.join(strangers)}")
+        why = f"on the GPU, and none of this run: process {', '.join(strangers)}"
+        state.fail_all(case, Status.CONTENDED, why)
         return
     label = f"block/{case.name}/{block.index}/{state.rng.getrandbits(64):x}"
     question = Question(block.probe, label, case.burst, timed=True)
@@ -93,12 +94,6 @@ def _forget(state: State, case: Case, block: Block, why: str, counts: dict[str, 
     for name in state.workers:
         known = state.record(name, case)
         known.samples[:] = [sample for sample in known.samples if sample.block != block.index]
-
-
-def _give_up(state: State, case: Case, why: str) -> None:
-    """Nobody's time says anything here, and it is no entrant's doing."""
-    for name in state.workers:
-        state.record(name, case).fail(Status.CONTENDED, why)
 
 
 def to_compare(state: State, name: str, case: Case) -> bool:
@@ -168,7 +163,8 @@ def repeat_disturbed(state: State, case: Case, names: Sequence[str]) -> int:
         extra += 1
     contended = state.contended.get(case.name, 0)
     if contended > EXTRA_SHARE * state.suite.blocks:
-        _give_up(state, case, f"other processes took the GPU in {contended} blocks")
+        why = f"other processes took the GPU in {contended} blocks"
+        state.fail_all(case, Status.CONTENDED, why)
     return extra
 
 
