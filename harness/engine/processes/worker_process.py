@@ -288,8 +288,8 @@ class WorkerProcess:
 
     def printed(self) -> str:
         """The last of what a submission's worker printed; a baseline's words are nobody's news."""
-        told = self._child and self.entrant.kind is Kind.SUBMISSION
-        return self._child.log_tail() if told and self._child else ""
+        shown = self._child and self.entrant.kind is Kind.SUBMISSION
+        return self._child.log_tail() if shown and self._child else ""
 
     def _arguments(self) -> list[str]:
         manifest = self.entrant.manifest.model_dump_json()
