@@ -18,6 +18,7 @@ ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))
 
 from harness.board import record  # noqa: E402
+from harness.board.history import words  # noqa: E402
 from harness.board.publish import build  # noqa: E402
 from harness.board.rank import Board, Row, direct  # noqa: E402
 from harness.board.render.heat_map import loss_words  # noqa: E402
@@ -31,7 +32,7 @@ from harness.board.render.text import (  # noqa: E402
     rank_text,
     times,
 )
-from harness.cli.results.compare import is_regression, percent, words  # noqa: E402
+from harness.cli.results.compare import is_regression, percent  # noqa: E402
 from harness.measure import stats  # noqa: E402
 from harness.measure.stats import Interval  # noqa: E402
 from harness.schema import Result, Status  # noqa: E402

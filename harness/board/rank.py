@@ -6,8 +6,6 @@ every config is listed below the ranked rows with the reason; CPU results are ne
 of a ladder (`NAME/steps/…`) shows how NAME came to be: it has a score and takes no place.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass, field, replace

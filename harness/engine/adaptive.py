@@ -8,8 +8,6 @@ Each look asks anew, of everybody: who was pushed out by one that has failed sin
 now, is in again, and gets the blocks that it missed.
 """
 
-from __future__ import annotations
-
 import time
 from dataclasses import dataclass, field, replace
 

@@ -1,7 +1,5 @@
 """One burst on one worker, alone on the machine; a failing worker is ended, its words kept."""
 
-from __future__ import annotations
-
 import time
 import traceback
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """From a request to a running Run: folders, lock, judge, builders, workers; and all of it ended."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import secrets

@@ -250,9 +250,10 @@ def consistent(results: list[Result]) -> list[Result]:
         speedup = Speedup(against="sdpa_cudnn", value=ratio.value, low=ratio.low, high=ratio.high)
         figures = {"latency_ms": told.median, "p10_ms": told.p10, "p90_ms": told.p90}
         figures["peak_pct"] = 100 * tflops / PEAK_TFLOPS
-        figures["drift_pct"] = verdict.drift_pct(control[r.config])
         beside = {x.entry: x.samples for x in results if (x.config, x.kind) == (r.config, BASE)}
-        pace, _ = verdict.pace_of({"sdpa_cudnn": control[r.config], **beside}, r.samples)
+        trusted = {"sdpa_cudnn": control[r.config], **beside}
+        pace, _ = verdict.pace_of(trusted, r.samples)
+        figures["drift_pct"] = verdict.drift_pct(trusted[pace])
         figures["slack"] = r.slack and r.slack.model_copy(update={"pace": pace})
         done.append(r.model_copy(update={**figures, "tflops": tflops, "speedup": speedup}))
     return done

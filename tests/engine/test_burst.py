@@ -10,7 +10,7 @@ from unittest.mock import MagicMock, patch
 
 import pytest
 
-from harness.cli.selftest.stand_ins import Defence, standing_in
+from harness.cli.selftest.stand_ins import standing_in
 from harness.engine.burst import Question, run_burst, settle
 from harness.engine.guards.budget import Budget
 from harness.engine.guards.quiet import Rest
@@ -82,7 +82,7 @@ def test_no_two_turns_are_asked_the_same() -> None:
 
 def test_an_ablation_asks_everybody_the_same() -> None:
     state = bench("a", "b")
-    with standing_in(frozenset({Defence.OWN_INPUTS}), "engine"):
+    with standing_in(frozenset({"own_inputs"}), "engine"):
         for name in ("a", "b"):
             run_burst(state, name, QUESTION, 1)
     assert len({label for label, _ in state.asked}) == 1
@@ -168,7 +168,7 @@ def test_nobody_who_loads_burns_in_the_turn_of_another() -> None:
     b, base = (state.workers[name].child for name in ("b", "base"))
 
     def burst(*_: object) -> BurstReport:
-        assert b.pause.called
+        b.pause.assert_called_once_with(waiting_s=0.0)  # each in turn, and there may be twenty
         assert not b.resume.called
         assert not base.pause.called, "our own goes on"
         return GOOD

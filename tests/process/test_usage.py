@@ -181,7 +181,7 @@ def test_what_the_kernel_has_told_and_keeps_is_counted(name: str, charge: int) -
 NOBODY_ACCEPTS = """
 import socket, time
 from harness.process.sandbox import namespaces
-namespaces._libc.unshare(namespaces.NEW_USER | namespaces.NEW_NET)
+namespaces.libc.unshare(namespaces.NEW_USER | namespaces.NEW_NET)
 server = socket.socket(socket.AF_UNIX)
 server.bind("\\0here")
 server.listen(64)

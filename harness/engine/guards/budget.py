@@ -6,8 +6,6 @@ without a budget some fifteen checks and all blocks of every case could each tak
 Who has let one deadline pass is not trusted with another as long.
 """
 
-from __future__ import annotations
-
 import contextlib
 import time
 from collections import defaultdict
