@@ -1,7 +1,5 @@
 """The boards as data: one JSON document, or CSV with a line for every row and shape."""
 
-from __future__ import annotations
-
 import csv
 import io
 import math

@@ -1,7 +1,5 @@
 """One point per run of an entry: how its speed-up moved over time, and where it made a step."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass, replace
 
@@ -75,8 +73,12 @@ def _step(before: Point | None, now: Point) -> str:
     parts = ["new source"] if before.source != now.source else []
     if before.speedup and now.speedup and before.configs == now.configs:
         change = stats.across_cards(stats.quotient(now.speedup, before.speedup))  # maybe one
-        if not change.holds(1.0):
-            parts.append(
-                f"{'faster' if change.value > 1 else 'slower'} by {abs(change.value - 1):.1%}"
-            )
+        parts += [] if change.holds(1.0) else [words(change)]
     return ", ".join(parts)
+
+
+def words(ratio: Interval) -> str:
+    """`faster by 4.2 %`, `slower by 1.0 %`, `not told apart`."""
+    if ratio.holds(1.0):
+        return "not told apart"
+    return f"{'faster' if ratio.value > 1 else 'slower'} by {abs(ratio.value - 1):.1%}"

@@ -16,8 +16,6 @@ all who are asked for; of an older one than the newest the answer says so. What 
 not run side by side, is a dash. Pure but for reading the documents.
 """
 
-from __future__ import annotations
-
 import contextlib
 import re
 from collections.abc import Iterator, Sequence
@@ -195,7 +193,7 @@ def _over_best(suite: str, entry: str, leaderboard: Leaderboard, configs: Path, 
         return "\n"
     mean = stats.geomean([cell.ratio for cell in grid.cells])
     least, doubt = grid.worst, _doubt(*row.results)
-    weakest = f"{sanitize(least.result.config, 80)}, `{least.library}`"
+    weakest = f"{least.result.config}, `{least.library}`"
     said = (
         f"{sanitize(asked.description)}: {mean.value:.3f}{doubt} × the best of "
         f"{_ran_beside(grid, leaderboard)} on each shape, least {least.ratio.value:.3f}{doubt} "
@@ -275,7 +273,7 @@ def _recorded(result: Result | None, other: str) -> Interval | None:
 
 def _table(board: Board, entries: Sequence[str], corner: str = "") -> str:
     """TFLOP/s and the score of each entry, in the order asked for."""
-    head = [corner, *map(sanitize, board.configs), f"× `{sanitize(board.headline)}`"]
+    head = [corner, *board.configs, f"× `{board.headline}`"]
     rows = [[f"`{entry}`", *_cells(board, entry), _score(board, entry)] for entry in entries]
     return _markdown(head, rows)
 
@@ -302,7 +300,7 @@ def _rivals(
         ]
         mean = number(whole.value if whole else None, 3) + max(doubts) * bool(whole)
         rows.append([f"× `{other}` ({_tflops(board, other)})", *cells, mean])
-    return _markdown([corner, *map(sanitize, board.configs), "geomean"], rows)
+    return _markdown([corner, *board.configs, "geomean"], rows)
 
 
 def _markdown(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:

@@ -15,8 +15,6 @@ file, each line is read as well. A line is
 The checksum finds accidents. It proves nothing about who wrote the line.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import re

@@ -9,6 +9,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
+from harness.catalog.source_files import fault
 from harness.catalog.suites import load_suite
 from harness.catalog.yaml_model import load_model
 from harness.errors import SuiteError, UsageError, did_you_mean
@@ -170,5 +171,5 @@ def _case(path: Path, named: str, suite: Suite, name: str) -> Case:
         its = dropwhile(lambda line: f"name: {named}" not in line[1], lines)
         at = next((n for n, line in its if f"{name}:" in line), 1)
         hint = near or f"its cases: configs/{suite.name}.yaml"
-        raise SuiteError(f"{path}:{at}: suite '{suite.name}' has no case '{name}'", hint)
+        raise fault(path, f"suite '{suite.name}' has no case '{name}'", hint, at, SuiteError)
     return found

@@ -1,7 +1,5 @@
 """Flags → suite, request and placement of units. After this nobody looks at a flag of a run."""
 
-from __future__ import annotations
-
 import argparse
 import fnmatch
 import os

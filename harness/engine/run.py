@@ -13,8 +13,6 @@ where the machine had no memory or disk left), and session.py begins the open ca
 without it. In nobody's turn it is ours: HARNESS_ERROR.
 """
 
-from __future__ import annotations
-
 import contextlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace

@@ -1,7 +1,5 @@
 """All that one run holds: who takes part, on what, and what is known so far."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field

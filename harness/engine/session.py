@@ -1,7 +1,5 @@
 """From a request to a running Run: folders, lock, judge, builders, workers; and all of it ended."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import secrets
@@ -11,6 +9,7 @@ import traceback
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from pathlib import Path
 
 from harness import PROTOCOL, __version__
 from harness.catalog.request import Request
@@ -21,7 +20,7 @@ from harness.engine.guards.resource_watch import ResourceWatch
 from harness.engine.processes.judge_client import JudgeClient
 from harness.engine.processes.worker_process import WorkerProcess
 from harness.engine.run import BrokenRun, Run
-from harness.measure.machine import missing, too_old, without_gpu
+from harness.measure.machine import minor_of, missing, too_old, without_gpu
 from harness.measure.telemetry import Monitor
 from harness.measure.two_clocks import CPU_TOLERANCE, GPU_TOLERANCE, ClockTolerance
 from harness.measure.verdict import RunFacts
@@ -65,7 +64,10 @@ def opened(request: Request, save: Callable[[Result], None], observer: Observer)
     before = frozenset(process_tree.children(os.getpid()))
     with contextlib.ExitStack() as stack:
         stack.enter_context(tidy())
-        stack.enter_context(gpu_lock(request.machine, observer.note))
+        if request.machine.has_gpu:
+            minor = minor_of(request.machine)
+            node = Path("/dev", "nvidiactl" if minor is None else f"nvidia{minor}")
+            stack.enter_context(gpu_lock(node, observer.note))
         trusted = stack.enter_context(prestart.taken())
         monitor = Monitor(request.machine)
         stack.callback(monitor.close)

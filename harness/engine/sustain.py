@@ -6,8 +6,6 @@ that the limit leaves. Order is random. The judge times the stretch and checks i
 stretch, what the bursts gave stays.
 """
 
-from __future__ import annotations
-
 import contextlib
 import math
 from collections.abc import Iterator, Set

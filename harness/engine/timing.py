@@ -1,7 +1,5 @@
 """The blocks of one case: each turn on secret inputs of its own, in an order that none foresees."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Iterable, Sequence
 

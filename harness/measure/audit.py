@@ -167,8 +167,8 @@ def short_of_the_clock(
             trusted.setdefault(name, row.samples)
     pace, paced = pace_of(trusted, result.samples)
     found = check_clocks(result.samples, paced, (), GPU_TOLERANCE)
-    unmarked = [sample.model_copy(update={"late": False}) for sample in base.samples]
-    shaky = unstable_because(machine, unmarked, result.telemetry)
+    raw = [[s.model_copy(update={"late": False}) for s in x] for x in (trusted[pace], base.samples)]
+    shaky = unstable_because(machine, raw[0], result.telemetry)
     least_pct = found.slack.mean_pct - 0.01 if found.slack else 0.0  # records of an earlier rule
     checks = {
         "its times were not held against the judge's clock": result.slack is not None,
@@ -183,7 +183,8 @@ def short_of_the_clock(
         shaky: not shaky,
     }
     faults += [why for why, fine in checks.items() if not fine]
-    return faults + _differ("drift_pct", result.drift_pct, drift_pct(unmarked))
+    drifts = map(drift_pct, raw)  # its pace's; by an earlier rule its baseline's
+    return faults + min((_differ("drift_pct", result.drift_pct, each) for each in drifts), key=len)
 
 
 def _of_speedup(

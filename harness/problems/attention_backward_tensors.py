@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
-from typing import cast
+from typing import Any, cast
 
 import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
@@ -122,11 +122,9 @@ def _spiky_do(tensors: Quad, _: torch.Generator) -> Quad:
 
 #: Not here: the forward's hard needle and rising logits. Their dq and dk nearly cancel, so that an
 #: honest fp16 kernel is as far from float64 as a wrong one (2.5e-2 on the worst row, simulated).
+ALIKE = ("normal", "large_logits", "offset_v", "tiny_scale")
 DISTRIBUTIONS: dict[str, Callable[[Quad, torch.Generator], Quad]] = {
-    "normal": _like_forward("normal"),
-    "large_logits": _like_forward("large_logits"),
-    "offset_v": _like_forward("offset_v"),
-    "tiny_scale": _like_forward("tiny_scale"),
+    **{name: _like_forward(name) for name in ALIKE},
     "soft_needle": _soft_needle,
     "spiky_do": _spiky_do,
 }
@@ -157,36 +155,26 @@ def libraries(
     aten, on_gpu = torch.ops.aten, inputs[0].is_cuda
     unread = torch.empty(1, dtype=torch.int64, device=inputs[0].device)  # philox: no dropout
 
-    def flash(one: tuple[torch.Tensor, ...]) -> tuple[torch.Tensor, ...]:
-        q, k, v, o, lse, do = one
+    def flash(q: Any, k: Any, v: Any, o: Any, lse: Any, do: Any) -> Any:
         lengths = (None, None, q.shape[2], k.shape[2])
-        backward = aten._scaled_dot_product_flash_attention_backward.default
-        found: tuple[torch.Tensor, ...] = backward(
-            *(do, q, k, v, o, lse, *lengths, 0.0, causal, unread[:0], unread[:0]), scale=scale
-        )
-        return found
+        given = (do, q, k, v, o, lse, *lengths, 0.0, causal, unread[:0], unread[:0])
+        return aten._scaled_dot_product_flash_attention_backward.default(*given, scale=scale)
 
-    def cudnn(one: tuple[torch.Tensor, ...]) -> tuple[torch.Tensor, ...]:
-        q, k, v, o, lse, do = one
+    def cudnn(q: Any, k: Any, v: Any, o: Any, lse: Any, do: Any) -> Any:
         lengths = (None, None, q.shape[2], k.shape[2])
+        given = (do, q, k, v, o, lse.unsqueeze(-1), unread[0], unread[0], None, *lengths)
         backward = aten._scaled_dot_product_cudnn_attention_backward.default
-        found: tuple[torch.Tensor, ...] = backward(
-            *(do, q, k, v, o, lse.unsqueeze(-1), unread[0], unread[0], None, *lengths, 0.0, causal),
-            scale=scale,
-        )
-        return found
+        return backward(*given, 0.0, causal, scale=scale)
 
-    def flash_for_cpu(one: tuple[torch.Tensor, ...]) -> tuple[torch.Tensor, ...]:
-        q, k, v, o, lse, do = one
+    def flash_for_cpu(q: Any, k: Any, v: Any, o: Any, lse: Any, do: Any) -> Any:
         backward = aten._scaled_dot_product_flash_attention_for_cpu_backward.default
-        found: tuple[torch.Tensor, ...] = backward(do, q, k, v, o, lse, 0.0, causal, scale=scale)
-        return found
+        return backward(do, q, k, v, o, lse, 0.0, causal, scale=scale)
 
     calls = {"cudnn": cudnn, "flash": flash} if on_gpu else {"flash": flash_for_cpu}
     for name, call in calls.items():
         try:
             each = [
-                call(tuple(tensor.contiguous() for tensor in one))[:3]
+                call(*(tensor.contiguous() for tensor in one))[:3]
                 for one in forward.sequences(inputs, 6)
             ]
         except (RuntimeError, TypeError):  # no kernel for this case, or other arguments by now

@@ -10,7 +10,7 @@ answered one by one: no answer depends on how a library reads cu_seqlens.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import pairwise
 from typing import Any
 
@@ -92,14 +92,6 @@ def joined(parts: Sequence[torch.Tensor]) -> torch.Tensor:
 Triple = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
 
 
-def _normal(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, _: torch.Generator) -> Triple:
-    return q, k, v
-
-
-def _large_logits(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, _: torch.Generator) -> Triple:
-    return q * 8, k, v  # kills softmax without a maximum, and P held in fp16
-
-
 def _needle(
     q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, generator: torch.Generator
 ) -> Triple:
@@ -122,10 +114,6 @@ def _offset_v(
     return q, k, (v.float() + offset).to(v.dtype)
 
 
-def _tiny_scale(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, _: torch.Generator) -> Triple:
-    return q * 1e-3, k, v  # softmax close to uniform
-
-
 def _rising(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, _: torch.Generator) -> Triple:
     """Logits that rise with the key: every tile brings a new row maximum."""
     seqlen = k.shape[2]
@@ -136,12 +124,14 @@ def _rising(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, _: torch.Generato
     return q.to(dtype), k.to(dtype), v
 
 
-DISTRIBUTIONS = {
-    "normal": _normal,
-    "large_logits": _large_logits,
+Draw = Callable[[torch.Tensor, torch.Tensor, torch.Tensor, torch.Generator], Triple]
+DISTRIBUTIONS: dict[str, Draw] = {
+    "normal": lambda q, k, v, _: (q, k, v),
+    # kills softmax without a maximum, and P held in fp16
+    "large_logits": lambda q, k, v, _: (q * 8, k, v),
     "needle": _needle,
     "offset_v": _offset_v,
-    "tiny_scale": _tiny_scale,
+    "tiny_scale": lambda q, k, v, _: (q * 1e-3, k, v),  # softmax close to uniform
     "rising": _rising,
 }
 

@@ -275,7 +275,7 @@ class Result(Front):
     stopping: Stopping | None = None  # None: the suite's blocks, as planned
     clock_mhz: Positive | None = None  # median SM clock behind the scored bursts
     clock_pct: Positive | None = None  # TFLOP/s in percent of the peak at that clock
-    drift_pct: Finite | None = None  # of the control, first third to last
+    drift_pct: Finite | None = None  # of its pace, first third to last
     energy: Energy | None = None
     sustained: Sustained | None = None  # None: nobody asked
     error: Error | None = None  # worst over all verified outputs

@@ -494,4 +494,4 @@ def test_exit_code_of_endings(endings: list[str], code: int, tmp_path: Path) -> 
     store.save(result("other", kind=Kind.BASELINE, status=Status.CRASHED))
     for ending in endings:
         store.save(result(status=Status(ending)))
-    assert store.exit_code == code
+    assert store.exit_code() == code

@@ -250,9 +250,10 @@ def consistent(results: list[Result]) -> list[Result]:
         speedup = Speedup(against="sdpa_cudnn", value=ratio.value, low=ratio.low, high=ratio.high)
         figures = {"latency_ms": told.median, "p10_ms": told.p10, "p90_ms": told.p90}
         figures["peak_pct"] = 100 * tflops / PEAK_TFLOPS
-        figures["drift_pct"] = verdict.drift_pct(control[r.config])
         beside = {x.entry: x.samples for x in results if (x.config, x.kind) == (r.config, BASE)}
-        pace, _ = verdict.pace_of({"sdpa_cudnn": control[r.config], **beside}, r.samples)
+        trusted = {"sdpa_cudnn": control[r.config], **beside}
+        pace, _ = verdict.pace_of(trusted, r.samples)
+        figures["drift_pct"] = verdict.drift_pct(trusted[pace])
         figures["slack"] = r.slack and r.slack.model_copy(update={"pace": pace})
         done.append(r.model_copy(update={**figures, "tflops": tflops, "speedup": speedup}))
     return done
@@ -339,6 +340,30 @@ def test_one_that_regresses(hub: Hub) -> None:
     assert code == 1
     assert "**Regression** beyond 1.0%" in words
     assert "geomean slower by 5" in words
+
+
+def after_four_small_losses(hub: Hub, **machine: str) -> list[int]:
+    """What the gate says to each of four pull requests that lose 0.9 %; `machine`: of all but the first."""
+    history_of(hub, 0.9)
+    codes = []
+    for step in range(1, 5):
+        before = hub.folder / f"before{step}"
+        shutil.copytree(hub.trusted / "results", before)
+        facts = {"run": f"r{step}", "date": f"2026-11-2{step}T00:00:00Z", "seed": 7}
+        for result in consistent(measured(hub, 0.9 * 1.009**step, **facts)):
+            told = result.machine.model_copy(update=machine)
+            record.append(hub.trusted / "results", result.model_copy(update={"machine": told}))
+        codes.append(gate(hub, before)[0])
+    return codes
+
+
+def test_small_losses_of_several_pull_requests_are_one_large_one(hub: Hub) -> None:
+    assert after_four_small_losses(hub) == [0, 1, 1, 1]
+
+
+def test_another_version_of_the_libraries_is_no_standard(hub: Hub) -> None:
+    """Beside a faster cuDNN every entry leads by less."""
+    assert after_four_small_losses(hub, torch="99.0") == [0, 0, 1, 1]
 
 
 def test_of_two_suites_of_one_day_the_gate_asks_for_the_later_one(hub: Hub) -> None:
@@ -445,6 +470,7 @@ def with_a_second_secret(results: list[Result]) -> list[Result]:
     return consistent([*kept, *more])
 
 
+OFFICIAL = frozenset(case.name for case in load_suite("fa3", ROOT / "configs").cases)
 FORGERIES: dict[str, tuple[Callable[[list[Result]], list[Result]], str]] = {
     "faster than its samples": (lambda r: one(r, latency_ms=0.3), "latency_ms is 0.3"),
     "another speed-up": (
@@ -494,6 +520,14 @@ FORGERIES: dict[str, tuple[Callable[[list[Result]], list[Result]], str]] = {
     "a library's hidden shapes left out": (
         lambda r: [x for x in r if not x.case.hidden or x.entry != "sdpa_flash"],
         "sdpa_flash has no record on hidden_hdim",
+    ),
+    "one hidden shape of three": (
+        lambda r: [x for x in r if x.entry != "mine" or x.config in {*OFFICIAL, "hidden_hdim64"}],
+        "mine has no record on hidden_hdim128",
+    ),
+    "one of a library's hidden shapes of three": (
+        lambda r: [x for x in r if x.entry == "mine" or x.config in {*OFFICIAL, "hidden_hdim64"}],
+        "has no record on hidden_hdim256",
     ),
     "no hidden shapes at all": (
         lambda r: [x for x in r if not x.case.hidden],

@@ -10,7 +10,7 @@ import pytest
 
 from harness.measure.audit import short_of_the_clock
 from harness.measure.two_clocks import GPU_TOLERANCE
-from harness.measure.verdict import Evidence, RunFacts, conclude
+from harness.measure.verdict import Evidence, RunFacts, conclude, drift_pct
 from harness.problems import get_problem
 from harness.schema import (
     MOST_SLACK_PCT,
@@ -245,6 +245,50 @@ def test_who_was_not_in_every_block_is_not_the_pace() -> None:
     found = against(sdpa_cudnn=SLOW, flash_attn_4=fewer, sdpa_flash=NEXT).slack
     assert found
     assert found.pace == "sdpa_flash"
+
+
+def moved(told: list[Sample], by: float) -> list[Sample]:
+    """The same, every call in the end so much slower than in the beginning."""
+    last = len(told) - 1
+    slower = [1 + by * s.block / last for s in told]
+    return [
+        s.model_copy(update={"calls_ms": tuple(ms * x for ms in s.calls_ms), "t2_ms": s.t2_ms * x})
+        for s, x in zip(told, slower, strict=True)
+    ]
+
+
+def test_drift_is_asked_of_the_pace() -> None:
+    """cuDNN with a mask became 28 % faster by itself; nothing else in these blocks moved."""
+    beside = against(sdpa_cudnn=moved(SLOW, -0.35), flash_attn_4=FAST)
+    assert (beside.status, beside.drift_pct) == (Status.PASSED, None)
+    alone = against(sdpa_cudnn=moved(SLOW, -0.35))
+    assert alone.status is Status.UNSTABLE
+    faster = against(sdpa_cudnn=SLOW, flash_attn_4=moved(FAST, 0.2))  # the machine, then
+    assert faster.status is Status.UNSTABLE
+    assert faster.drift_pct == pytest.approx(14, abs=3)
+    early = Evidence(entrant(), CASE, samples=samples(0.9, 5), worst=EXACT)
+    trusted = {"sdpa_cudnn": SLOW, "flash_attn_4": moved(FAST, 0.2)}
+    left = conclude(early, facts(), ("sdpa_cudnn", SLOW), trusted, [], [])
+    assert left.status is Status.UNSTABLE  # by the blocks that it was not in, too
+
+
+def test_no_steady_entrant_lends_a_record_its_steadiness() -> None:
+    slow = moved(SLOW, -0.35)
+    mine = against(sdpa_cudnn=slow, flash_attn_4=FAST)
+    base, fast, moves = (
+        conclude(passed(), facts(), ("", told), {"": told}, [], []).model_copy(
+            update={"kind": Kind.BASELINE, "status": Status.PASSED, "samples": tuple(told)}
+        )
+        for told in (slow, FAST, moved(FAST, 0.2))
+    )
+    assert short_of_the_clock(mine, base, {"flash_attn_4": fast}) == []
+    entrants = fast.model_copy(update={"kind": Kind.SUBMISSION})
+    for row, why in ((entrants, "% faster from start"), (moves, "% slower from start")):
+        assert any(why in fault for fault in short_of_the_clock(mine, base, {"flash_attn_4": row}))
+    earlier = mine.model_copy(update={"drift_pct": drift_pct(slow)})  # by the control's, as once
+    assert short_of_the_clock(earlier, base, {"flash_attn_4": fast}) == []
+    forged = mine.model_copy(update={"drift_pct": 1.0})
+    assert short_of_the_clock(forged, base, {"flash_attn_4": fast}) != []
 
 
 def test_another_pace_lets_no_short_claim_through() -> None:

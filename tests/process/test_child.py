@@ -380,7 +380,7 @@ def readable():
         except OSError:
             os._exit(0)
     return os.waitstatus_to_exitcode(os.wait()[1])
-process_tree._libc.prctl(4, 1, 0, 0, 0)
+process_tree.libc.prctl(4, 1, 0, 0, 0)
 open_before = readable()
 process_tree.set_undumpable()
 print(open_before, readable())

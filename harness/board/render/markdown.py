@@ -1,7 +1,5 @@
 """Leaderboard → leaderboard.md. The same results give the same bytes: no clock, no path."""
 
-from __future__ import annotations
-
 import itertools
 import re
 from collections.abc import Iterable, Mapping, Sequence

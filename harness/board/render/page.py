@@ -5,8 +5,6 @@ submission wrote travels as JSON and is shown as text, never as markup; the poli
 the page allows these scripts by their hash and nothing else.
 """
 
-from __future__ import annotations
-
 import base64
 import hashlib
 import json
@@ -129,11 +127,11 @@ def _board(
         rows.append(told)
     return {
         "gpu": sanitize(board.gpu),
-        "suite": sanitize(board.suite),
+        "suite": board.suite,
         "sha": board.suite_sha256[:12],
         "protocol": board.protocol,
         "cpu": board.is_cpu,
-        "headline": sanitize(board.headline, 80),
+        "headline": board.headline,
         "configs": [_config(board, config, notes) for config in board.configs],
         "grid": [as_json(one) for one in maps(board)] if board.is_grid else None,
         "rows": rows,
@@ -156,14 +154,13 @@ def _config(board: Board, config: str, notes: Notes) -> Json:
     result = board.any_on(config)
     case, machine = result.case, result.machine
     told = ceilings(case, machine, 0, get_problem(result.problem))
-    exp_tflops = told.tensor_ms and told.exp_ms and peak_tflops(machine)
+    peak, tensor_ms, exp_ms = peak_tflops(machine), told.tensor_ms, told.exp_ms
+    exp_peak = peak * tensor_ms / exp_ms if peak and tensor_ms and exp_ms else None
     return {
-        "name": sanitize(config, 80),
+        "name": config,
         "shape": shape_words(case, " · "),
-        "peak": peak_tflops(machine),
-        "expPeak": _short(exp_tflops * told.tensor_ms / told.exp_ms)
-        if exp_tflops and told.tensor_ms and told.exp_ms
-        else None,
+        "peak": peak,
+        "expPeak": _short(exp_peak),
         "bandwidth": bandwidth(machine),
         "intensity": _short(told.intensity),
         "machineNotes": notes.of_machine(config),
@@ -173,7 +170,7 @@ def _config(board: Board, config: str, notes: Notes) -> Json:
 def _row(board: Board, row: Row, group: str, notes: Notes, files: Files) -> Json:
     first, machine = row.pick, row.pick.machine
     return {
-        "entry": sanitize(row.entry, 80),
+        "entry": row.entry,
         "kind": first.kind.value,
         "language": sanitize(first.language),
         "author": sanitize(first.author),
@@ -183,12 +180,12 @@ def _row(board: Board, row: Row, group: str, notes: Notes, files: Files) -> Json
         "exact": row.exact,
         "repeatable": row.repeatable,
         "group": group,
-        "champion": sanitize(row.champion, 80),
+        "champion": row.champion,
         "speedup": _interval(row.speedup),
         "why": sanitize(row.why),
         "next": _next(row),
         "date": row.date,
-        "integrity": sanitize(row.integrity),
+        "integrity": row.integrity,
         "source": first.source_sha256,
         "harness": first.harness_commit,
         "run": sanitize(first.run, 80),
@@ -197,9 +194,9 @@ def _row(board: Board, row: Row, group: str, notes: Notes, files: Files) -> Json
             key: sanitize(str(value)) for key, value in machine.model_dump().items() if value
         },
         "best": _best(row),
-        "hidden": [[sanitize(r.config, 80), sanitize(hidden_words(r))] for r in row.hidden],
+        "hidden": [[r.config, sanitize(hidden_words(r))] for r in row.hidden],
         "loss": sanitize(loss_words(row)),
-        "cells": {sanitize(r.config, 80): _cell(board, r, notes) for r in row.results},
+        "cells": {r.config: _cell(board, r, notes) for r in row.results},
     }
 
 
@@ -208,7 +205,7 @@ def _best(row: Row) -> Json | None:
     worst = row.grid.worst
     if worst is None:
         return None
-    least = [_short(worst.ratio.value, 8), sanitize(worst.result.config, 80)]
+    least = [_short(worst.ratio.value, 8), worst.result.config]
     of = row.grid.of
     return {"over": _interval(row.grid.over_best), "least": least, "led": row.grid.led, "of": of}
 

@@ -3,8 +3,6 @@
 Each carries its own colours for light and dark pages and the same bytes for the same board.
 """
 
-from __future__ import annotations
-
 import math
 import re
 from collections.abc import Iterable, Sequence
@@ -146,7 +144,7 @@ def _svg(board: Board) -> str:
     ratios = [row.speedup for row in rows if row.speedup]
     singles = [r.speedup.value for row in rows for r in row.results if r.speedup]
     axis = Axis([*ratios, *(Interval(ratio, ratio, ratio) for ratio in singles)], start)
-    title = f"{board_title(board)}: speed-up over {sanitize(board.headline, 80)}"
+    title = f"{board_title(board)}: speed-up over {board.headline}"
     told = (
         "bar: geometric mean with its 95 % interval; thin line: from the slowest to the fastest "
         "config; = marks ties"

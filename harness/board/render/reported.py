@@ -6,8 +6,6 @@ lie in configs/published/; `papercheck` compares those of the FlashAttention-3 p
 so a grid's board repeats none.
 """
 
-from __future__ import annotations
-
 import functools
 
 from harness.board.rank import Board

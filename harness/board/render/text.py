@@ -3,8 +3,6 @@
 Nothing here decides anything; it knows the interval and the result, not where they are printed.
 """
 
-from __future__ import annotations
-
 import re
 import unicodedata
 from collections.abc import Mapping
@@ -108,7 +106,7 @@ def milliseconds(value: float | None) -> str:
 
 def board_title(board: Board) -> str:
     """`NVIDIA H200 · fa3`."""
-    return f"{sanitize(board.gpu)} · {sanitize(board.suite)}"
+    return f"{sanitize(board.gpu)} · {board.suite}"
 
 
 def conditions(row: Row) -> str:

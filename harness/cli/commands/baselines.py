@@ -1,7 +1,5 @@
 """`baselines`: which rivals can run here, and what to install for the others."""
 
-from __future__ import annotations
-
 import argparse
 import json
 from collections.abc import Mapping

@@ -6,8 +6,6 @@ run's builder (harness/worker/cuda/resources.py) from a copy of what was hashed,
 with it, watched like one, and only what it tells comes back: typed, bounded in number and size.
 """
 
-from __future__ import annotations
-
 import argparse
 import contextlib
 import dataclasses

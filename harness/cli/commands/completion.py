@@ -1,7 +1,5 @@
 """`completion bash|zsh`: a static script for the shell; it starts no Python while you type."""
 
-from __future__ import annotations
-
 import argparse
 import re
 import shlex

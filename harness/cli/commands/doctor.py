@@ -1,7 +1,5 @@
 """`doctor`: what works on this machine, what is missing, and what to type."""
 
-from __future__ import annotations
-
 import argparse
 import importlib.util
 import json

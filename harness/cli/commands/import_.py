@@ -7,8 +7,6 @@ q, k and v are not taken: a judge draws its own. What no case here can say, seve
 which some have more keys than queries, is left out and counted.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import re

@@ -3,8 +3,6 @@
 Where there is no project yet, NAME becomes one, and the submission in it is called `mine`.
 """
 
-from __future__ import annotations
-
 import argparse
 import os
 import re

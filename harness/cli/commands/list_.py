@@ -1,14 +1,11 @@
 """`list`: what can be entered, what it is measured on, and where it stands."""
 
-from __future__ import annotations
-
 import argparse
 import json
 from collections.abc import Iterator
 from pathlib import Path
 
 from harness.board import query, record
-from harness.board.rank import leaderboard
 from harness.board.render.text import place_text, sanitize, times
 from harness.catalog import steps
 from harness.catalog.entrants import entry_name, known, ladders
@@ -120,9 +117,9 @@ def _room(args: argparse.Namespace, usual: int) -> int:
 def _places(results: Path, kind: Kind, limit: int) -> dict[str, str]:
     """Entry → its place on the first board (GPUs come first) that ranks it."""
     heads, _ = record.heads(results)
-    found, _ = query.read_newest(head for head in heads if head.gpu != "cpu")
+    found, _ = query.boards_from([head for head in heads if head.gpu != "cpu"])
     places: dict[str, str] = {}
-    for board in leaderboard(found, beside=query.SharedRuns(heads)).boards:
+    for board in found.boards:
         for row in board.rows:
             if row.pick.kind is kind:
                 score = f"{place_text(row)} {times(row.speedup)}"

@@ -3,8 +3,6 @@
 It runs the submission outside the sandbox and without the judge: profile what you trust.
 """
 
-from __future__ import annotations
-
 import argparse
 import sys
 from dataclasses import dataclass

@@ -1,13 +1,12 @@
 """`compare A B`: how much faster A is than B, per config, with interval; exit code for scripts."""
 
-from __future__ import annotations
-
 import argparse
 import json
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 
 from harness.board import query
+from harness.board.history import words
 from harness.board.rank import interval_of, unfit
 from harness.board.record import Head, newest
 from harness.board.render.notes import energy_ratio, energy_words, lasting, speed_ratio
@@ -109,7 +108,7 @@ def _regression(args: argparse.Namespace, pairs: Sequence[Pair]) -> int:
     limit = args.fail_on_regression
     if limit is None:
         return EXIT_OK
-    worse = [sanitize(pair.a.config, 80) for pair in pairs if is_regression(pair.ratio, limit)]
+    worse = [pair.a.config for pair in pairs if is_regression(pair.ratio, limit)]
     worse += ["geomean"] if is_regression(geomean(pairs), limit) else []
     if worse and not args.json:
         against = f" against {sanitize(args.b, 80)}" if args.more else ""
@@ -127,7 +126,7 @@ def _lines_of_many(a: str, found: Sequence[tuple[argparse.Namespace, Sequence[Pa
         overall = geomean(pairs)
         told = [on.get(config, "–") for config in configs]
         rows.append([sanitize(one.b, 80), *told, times(overall), words(overall)])
-    lines = [" and ".join(f"{sanitize(gpu)} · {sanitize(suite)}" for gpu, suite in sorted(boards))]
+    lines = [" and ".join(f"{sanitize(gpu)} · {suite}" for gpu, suite in sorted(boards))]
     lines.append(query.table(rows))
     if any(not p.paired for _, pairs in found for p in pairs):
         lines.append(
@@ -220,13 +219,6 @@ def _on_board(sides: list[dict[str, Head]], among: list[Head]) -> list[Pair]:
     return sorted(pairs, key=lambda p: (p.a.case.headdim, p.a.case.seqlen))
 
 
-def words(ratio: Interval) -> str:
-    """`faster by 4.2 %`, `slower by 1.0 %`, `not told apart`."""
-    if ratio.holds(1.0):
-        return "not told apart"
-    return f"{'faster' if ratio.value > 1 else 'slower'} by {abs(ratio.value - 1):.1%}"
-
-
 def _lines(args: argparse.Namespace, pairs: list[Pair], overall: Interval) -> list[str]:
     a, b = sanitize(args.a, 80), sanitize(args.b, 80)
     rows = [["config", f"{a} ms", f"{b} ms", f"{a} against {b} [95 %]", ""]]
@@ -236,14 +228,13 @@ def _lines(args: argparse.Namespace, pairs: list[Pair], overall: Interval) -> li
     rows.append(["geomean", "", "", times(overall), words(overall)])
     first = pairs[0]
     again = side_by_side({r.entry: r.kind for r in (first.a, first.b)}, first.a.suite)
-    lines = [f"{sanitize(pairs[0].a.gpu)} · {sanitize(pairs[0].a.suite)}", query.table(rows)]
+    lines = [f"{sanitize(pairs[0].a.gpu)} · {pairs[0].a.suite}", query.table(rows)]
     lines += _lasting_lines(a, b, pairs)
     lines += _unheld(pairs)
     if not all(pair.paired for pair in pairs):
         against = pairs[0].a.speedup.against if pairs[0].a.speedup else "the baseline"
         lines.append(
-            f"measured in different runs and compared through {sanitize(against)}: wider than "
-            "side by side"
+            f"measured in different runs and compared through {against}: wider than side by side"
         )
         if not all(pair.one_card for pair in pairs):
             lines.append("on two cards, which differ by up to 2.5 %: that is in the intervals")
@@ -285,7 +276,7 @@ def _unheld(pairs: Sequence[Pair]) -> list[str]:
         (row.entry, UNHELD.get(row.held) or unfit(row).removeprefix(f"{row.config}: "))
         for row in rows
     }
-    return [f"{sanitize(name, 80)}{DOUBT} {sanitize(why)}" for name, why in sorted(told) if why]
+    return [f"{name}{DOUBT} {sanitize(why)}" for name, why in sorted(told) if why]
 
 
 def _document(args: argparse.Namespace, pairs: list[Pair], overall: Interval) -> dict[str, object]:

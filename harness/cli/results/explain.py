@@ -1,7 +1,5 @@
 """`explain A B`: comparison, ceilings, what each kernel asks of an SM, its likely limiter."""
 
-from __future__ import annotations
-
 import argparse
 import contextlib
 import json
@@ -16,6 +14,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 from harness.board import query
+from harness.board.history import words
 from harness.board.render.text import milliseconds, number, sanitize, scientific, times
 from harness.catalog.entrants import private_folder
 from harness.catalog.source_files import read_file
@@ -52,10 +51,7 @@ def run(args: argparse.Namespace) -> int:
     for pair in pairs:
         case, clock = pair.a.case, sm_clock_mhz(pair.a)
         told = ceilings(case, pair.a.machine, clock, get_problem(pair.a.problem))
-        print(
-            f"{sanitize(pair.a.config, 80)}: {sanitize(args.a, 80)} is "
-            f"{compare.words(pair.ratio)} {times(pair.ratio)}"
-        )
+        print(f"{pair.a.config}: {sanitize(args.a, 80)} is {words(pair.ratio)} {times(pair.ratio)}")
         at = f" at {clock:.0f} MHz" if clock else ""
         print(
             f"  floor{at}: tensor {milliseconds(told.tensor_ms)} ms, exp "
@@ -114,15 +110,14 @@ def _row(result: Result, found: list[Resources]) -> list[str]:
 def _resources(entry: str, found: list[Resources], capability: str) -> list[str]:
     if not found:
         return [
-            f"{sanitize(entry, 80)}: no build of this source is cached here; registers and "
-            "shared memory unknown"
+            f"{entry}: no build of this source is cached here; registers and shared memory unknown"
         ]
     rows = [["kernel", "registers", "shared bytes", "spilled bytes", "threads", "warps an SM"]]
     for one in found:
         warps = str(one.warps_per_sm(capability) or "?") if one.threads else "?"
         numbers = (one.registers, one.shared_bytes, one.spill_bytes, one.threads or "?")
         rows.append([sanitize(one.kernel, 60), *map(str, numbers), warps])
-    return [f"{sanitize(entry, 80)}:", query.table(rows, indent="  ")]
+    return [f"{entry}:", query.table(rows, indent="  ")]
 
 
 # --------------------------------------------------------------------------- what the builds say

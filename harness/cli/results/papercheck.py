@@ -5,8 +5,6 @@ shape: clocks, power and memory differ from GPU to GPU. Beyond the table's toler
 differs, and what was not the same is told below: GPU, versions, clock, how it was timed.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 from collections.abc import Iterable, Sequence

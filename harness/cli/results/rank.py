@@ -1,7 +1,5 @@
 """`rank`: rebuild leaderboard.md, pictures, page and quoted figures, from the records alone."""
 
-from __future__ import annotations
-
 import argparse
 import difflib
 import json

@@ -1,7 +1,5 @@
 """`show NAME`: everything the newest records say of one entry."""
 
-from __future__ import annotations
-
 import argparse
 import json
 
@@ -72,7 +70,7 @@ def _row(board: Board, row: Row) -> list[str]:
     beside = [summary(row), *text_lines(heat_map(row))] if row.grid.cells else []
     beside += [loss_words(row)] if loss_words(row) else []
     return [
-        f"{sanitize(row.entry, 80)} on {board_title(board)}: {sanitize(place)}",
+        f"{row.entry} on {board_title(board)}: {sanitize(place)}",
         (
             f"  {first.kind.value}, {sanitize(first.language)}, by {sanitize(first.author)}; "
             f"{sanitize(first.version) or 'own code'}"
@@ -91,7 +89,7 @@ def _row(board: Board, row: Row) -> list[str]:
 
 def _result(board: Board, result: Result, *, samples: bool) -> list[str]:
     drawn = f" ({hidden_words(result)} TFLOP/s)" if result.case.hidden else ""
-    lines = [f"  {sanitize(result.config, 80)}{drawn}: {ending(result)}"]
+    lines = [f"  {result.config}{drawn}: {ending(result)}"]
     if result.status is not Status.PASSED:
         if result.mismatch:
             lines += [f"    {drawn}" for drawn in error_map(result.mismatch)]

@@ -10,8 +10,6 @@ two speed-ups are compared:
     CANNOT   it cannot be measured here again; the reason is told
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 from collections.abc import Callable, Iterable, Sequence
@@ -79,10 +77,7 @@ def run(args: argparse.Namespace) -> int:
     if wrong:
         say("next: do not trust this record; measure it again")
     else:
-        say(
-            f"audit: {len(old)} records of {sanitize(old[0].entry, 80)}: checksum, commitment "
-            "and figures agree"
-        )
+        say(f"audit: {len(old)} records of {old[0].entry}: checksum, commitment and figures agree")
     if wrong or args.audit_only:
         if args.json:
             print(json.dumps(told))
@@ -91,7 +86,7 @@ def run(args: argparse.Namespace) -> int:
     if args.json:
         print(json.dumps(told | {"verdict": verdict.word, "why": verdict.why}))
     say(f"{verdict.word}: {sanitize(verdict.why)}")
-    say(typed(f"next: python run.py history {sanitize(old[0].entry, 80)}"))
+    say(typed(f"next: python run.py history {old[0].entry}"))
     return {"CANNOT": EXIT_UNAVAILABLE, "SLOWER": EXIT_SUBMISSION_FAILED}.get(verdict.word, EXIT_OK)
 
 

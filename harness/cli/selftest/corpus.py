@@ -6,8 +6,6 @@ its `expect.yaml` allows (an honest time, a class, no orphan left); an honest co
 if its row is not PASSED.
 """
 
-from __future__ import annotations
-
 import contextlib
 import functools
 import os

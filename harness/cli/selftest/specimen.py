@@ -19,8 +19,6 @@ tests/corpus/right_answer.py. Behind `# %% NAME/FILE` stands a further file of t
 A file without such lines is one specimen, with the file's name.
 """
 
-from __future__ import annotations
-
 import ast
 import re
 import shutil

@@ -1,7 +1,5 @@
 """The engine's line to the judge: one request, one answer; what a judge that fails says."""
 
-from __future__ import annotations
-
 import contextlib
 import select
 import time

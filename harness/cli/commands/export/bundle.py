@@ -6,8 +6,6 @@ FOLDER/PACKAGE/evidence.json  forward.jsonl  backward.jsonl
 FOLDER/PACKAGE/forward/  backward/         the judged files
 """
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Iterator

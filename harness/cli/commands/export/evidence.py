@@ -1,7 +1,5 @@
 """What the board says of one entrant's very bytes: its rows, and the records behind them."""
 
-from __future__ import annotations
-
 import ast
 from collections.abc import Iterable
 from dataclasses import dataclass
