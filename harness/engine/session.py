@@ -112,9 +112,7 @@ def warm_up(request: Request, observer: Observer) -> None:
         for name, worker in Crew(request, problem, "cuda", scratch).workers.items():
             manifest = worker.entrant.manifest
             cases = [case for case in request.asked.cases if not manifest.claims.refusal(case)]
-            lacks = missing(manifest.needs, request.machine) or too_old(
-                manifest.needs, request.machine
-            )
+            lacks = missing(manifest.needs) or too_old(manifest.needs, request.machine)
             if manifest.language != "pytorch" and cases and not (lacks or worker.unmade):
                 observer.stage(name, "build ahead")
                 worker.build_ahead(cases, request.suite.limits, request.machine)
@@ -169,10 +167,7 @@ def preflight(run: Run, request: Request) -> None:
     """What this machine lacks is said before anything starts."""
     for name, worker in run.workers.items():
         manifest = worker.entrant.manifest
-        lack, old = (
-            missing(manifest.needs, request.machine),
-            too_old(manifest.needs, request.machine),
-        )
+        lack, old = missing(manifest.needs), too_old(manifest.needs, request.machine)
         for case in run.suite.cases:
             if worker.unmade:
                 run.record(name, case).fail(Status.HARNESS_ERROR, worker.unmade)
@@ -273,7 +268,7 @@ def harness_commit() -> str:
     if not project.is_project(HOME):  # a git that is around an installation is somebody else's
         return os.environ.get("ATTNBOARD_COMMIT", "") or f"v{__version__}"
     try:
-        told = subprocess.run(
+        lines = subprocess.run(
             ["git", "status", "--porcelain=v2", "--branch", "harness", "run.py"],
             cwd=HOME,
             capture_output=True,
@@ -283,5 +278,5 @@ def harness_commit() -> str:
         ).stdout.splitlines()
     except (OSError, subprocess.SubprocessError):
         return os.environ.get("ATTNBOARD_COMMIT", "")
-    head = next(line.split()[2] for line in told if line.startswith("# branch.oid "))
-    return head[:12] + ("" if all(line.startswith("# ") for line in told) else "+")
+    head = next(line.split()[2] for line in lines if line.startswith("# branch.oid "))
+    return head[:12] + ("" if all(line.startswith("# ") for line in lines) else "+")

@@ -162,7 +162,7 @@ def conclude(
     pace, paced = pace_of(trusted, evidence.samples)
     clock = check_clocks(evidence.samples, paced, null_gaps_ms, facts.tolerance)
     shaky = unstable_because(facts.machine, trusted[pace], telemetry)
-    status, reason = _status(evidence, facts, clock, shaky)
+    status, reason = _status(evidence, clock, shaky)
     timed = status is Status.PASSED
     scored = {s.block: score_ms(s) for s in clock.samples if not s.late}
     times = stats.summary(list(scored.values())) if timed else None
@@ -246,9 +246,7 @@ def _lacks_a_library(evidence: Evidence) -> bool:
     return evidence.status is Status.IMPORT_ERROR and said is not None
 
 
-def _status(
-    evidence: Evidence, facts: RunFacts, clock: ClockCheck, shaky: str
-) -> tuple[Status, str]:
+def _status(evidence: Evidence, clock: ClockCheck, shaky: str) -> tuple[Status, str]:
     if evidence.status is not None:
         wrong = {Status.INCORRECT, Status.NONFINITE, Status.BAD_OUTPUT}
         if evidence.entrant.kind is Kind.BASELINE and evidence.status in wrong:
@@ -282,21 +280,16 @@ def pace_of(trusted: Trusted, samples: Sequence[Sample]) -> tuple[str, list[Samp
     """Whose gaps those of `samples` are held against, and his samples in the same blocks.
 
     The fastest of the trusted that ran in all of these blocks; the control, which is the first,
-    where nobody was. The gaps of a slow one may be wider: those of cuDNN with a mask, 42 ms a call
-    on packed sequences, are 0.64 ms, everybody else's 0.30.
+    where nobody was. Who left early is held against the same minutes. The gaps of a slow one may be
+    wider: those of cuDNN with a mask, 42 ms a call on packed sequences, are 0.64 ms, everybody
+    else's 0.30.
     """
     blocks = {sample.block for sample in samples}
-    there = {name: shared(told, samples) for name, told in trusted.items()}
+    there = {name: [s for s in told if s.block in blocks] for name, told in trusted.items()}
     whole = {name: told for name, told in there.items() if told and len(told) == len(blocks)}
     call_ms = {name: stats.median([s.latency_ms for s in told]) for name, told in whole.items()}
     name = min(call_ms, key=call_ms.__getitem__, default=next(iter(there)))
     return name, there[name]
-
-
-def shared(control: Sequence[Sample], samples: Sequence[Sample]) -> list[Sample]:
-    """The control in the blocks of `samples`: who left early is held against the same minutes."""
-    blocks = {sample.block for sample in samples}
-    return [sample for sample in control if sample.block in blocks]
 
 
 def _speedup(
@@ -304,9 +297,7 @@ def _speedup(
 ) -> Speedup | None:
     name, samples = baseline
     found = stats.speedup(times_ms(samples), scored, level)
-    if found is None:
-        return None
-    return speedup_of(name, found)
+    return None if found is None else speedup_of(name, found)
 
 
 def speedup_of(against: str, found: stats.Interval) -> Speedup:
@@ -317,8 +308,8 @@ def speedup_of(against: str, found: stats.Interval) -> Speedup:
 
 # --------------------------------------------------------------------------- what the machine did
 # The pace of a row is the golden kernel: its last third of all its blocks against its first says
-# how far the machine moved. A slow one moves by itself: cuDNN on packed sequences, 42 to 66 ms a
-# call, became 28 % faster in nine blocks in which FlashAttention-4 stayed within 1 %.
+# how far the machine moved. The host's work moves by itself: cuDNN's plans of packed sequences, 42
+# to 66 ms a call, became 28 % faster in nine blocks in which FlashAttention-4 stayed within 1 %.
 
 
 def drift_pct(pace: Sequence[Sample]) -> float | None:
