@@ -157,9 +157,7 @@ def _differ(told: Any, again: Any, name: str = "") -> Iterator[str]:
         told != again
         and str(told) != str(again)
         and not (  # NaN is like itself
-            isinstance(told, float)
-            and isinstance(again, float)
-            and math.isclose(told, again, rel_tol=ROUNDING)
+            type(told) is type(again) is float and math.isclose(told, again, rel_tol=ROUNDING)
         )
     ):
         yield f"{name} is {told!s:.80}, asked and measured it is {again!s:.80}"
