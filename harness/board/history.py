@@ -43,9 +43,9 @@ def history(heads: Iterable[Head]) -> list[Point]:
 def _point(lines: list[Head]) -> Point:
     first = lines[0]
     failed = [h for h in lines if h.status != Status.PASSED.value]
-    told = [h.speedup for h in lines if h.speedup]
-    ratios = [interval_of(one) for one in told]
-    whole = not failed and len(ratios) == len(lines) and len({one.against for one in told}) == 1
+    speedups = [h.speedup for h in lines if h.speedup]
+    ratios = [interval_of(one) for one in speedups]
+    whole = not failed and len(ratios) == len(lines) and len({one.against for one in speedups}) == 1
     return Point(
         entry=first.entry,
         board=(first.gpu, first.suite, first.suite_sha256, first.protocol),
@@ -63,7 +63,7 @@ def document(points: Iterable[Point]) -> list[dict[str, object]]:
     """The points as JSON has them."""
     names = ("gpu", "suite", "suite_sha256", "protocol")
     each = ((asdict(point), dict(zip(names, point.board, strict=True))) for point in points)
-    return [{k: v for k, v in told.items() if k != "board"} | board for told, board in each]
+    return [{k: v for k, v in fields.items() if k != "board"} | board for fields, board in each]
 
 
 def _step(before: Point | None, now: Point) -> str:

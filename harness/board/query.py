@@ -115,9 +115,9 @@ class SharedRuns:
                 found, damaged = record.read(chosen)
                 worse = any(unfit(r) or HELD.index(r.held) < least for r in found)
                 ratios = [] if damaged or worse else map(direct_on, found[::2], found[1::2])
-                told = [ratio for ratio in ratios if ratio]
-                if len(told) == len(configs):
-                    return stats.geomean(told)
+                known = [ratio for ratio in ratios if ratio]
+                if len(known) == len(configs):
+                    return stats.geomean(known)
         return None
 
 
@@ -196,12 +196,12 @@ def table(
 
 
 def _paragraph(head: Sequence[str], row: Sequence[str], indent: str, most: int) -> str:
-    told = [
+    cells = [
         f"{indent}  {name + ': ' if name else ''}{cell}"
         for name, cell in zip(head, row, strict=True)
         if cell
     ]
-    lines = [indent + row[0], *told[1:]]
+    lines = [indent + row[0], *cells[1:]]
     fill = textwrap.TextWrapper(most + len(indent), subsequent_indent=f"{indent}    ")
     return "\n".join(line for each in lines for line in fill.wrap(each))
 

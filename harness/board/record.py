@@ -250,8 +250,8 @@ def _checked_fields(raw: bytes, before: bytes = b"") -> dict[str, Any]:
     end = len(raw) - CRC_BYTES
     if end < 0 or not raw.startswith(CRC_MARK, end) or not raw.endswith(b'"}'):
         raise ValueError(_without_crc(raw))
-    body, told = raw[:end], raw[end + len(CRC_MARK) : -2]
-    if b"%08x" % zlib.crc32(body) != told:
+    body, checksum = raw[:end], raw[end + len(CRC_MARK) : -2]
+    if b"%08x" % zlib.crc32(body) != checksum:
         raise ValueError("the line was changed: its crc32 does not match")
     if before and body.startswith(FRONT_START):
         cut = body.find(before)

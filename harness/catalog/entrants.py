@@ -188,7 +188,7 @@ def load_entrant(
 def private_folder(name: str, source_sha256: str, machine: str) -> tuple[str, str]:
     """What an entrant's folders are called on `machine` (a slug), as no other's, and its key."""
     key = hashlib.sha256(f"{name}\0{source_sha256}\0{machine}".encode()).hexdigest()
-    return f"{name.replace('/', '-')}-{key[:12]}", key
+    return f"{name.replace('/', '-')}-{key[:32]}", key
 
 
 def read_again(entrant: Entrant) -> Entrant:

@@ -1,7 +1,7 @@
 """The live view of a run: a moving picture in a terminal, plain lines anywhere else.
 
-It is told what happened and prints it; it asks nobody anything. Text that came from a submission
-is washed before it is printed: no escape sequence and no order to a CI runner gets through.
+It hears what happened and prints it; it asks nobody anything. Text that came from a submission is
+sanitized before it is printed; names are harmless by their type (schema.Name).
 """
 
 from __future__ import annotations
@@ -94,7 +94,7 @@ class Terminal(Observer):
             self._print(f"{entry}: {text}")
 
     def check(self, entry: str, config: str, status: Status, reason: str) -> None:
-        """The gate's word on one entrant and one config."""
+        """Whether what one entrant answered on one config was right."""
         if self.brief:
             return
         mark, style = ("✓", GOOD) if status is Status.PASSED else ("✗", BAD)

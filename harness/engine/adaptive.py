@@ -114,8 +114,8 @@ class AdaptiveRun:
                 return False
             self._one_block(behind)
             eta_s = (time.monotonic() - begun) / (step + 1) * (total - step - 1)
-            told = intervals(self.state, behind.case, sorted(self.active))
-            now = Progress(behind.case.name, behind.timed, look, eta_s, told)
+            so_far = intervals(self.state, behind.case, sorted(self.active))
+            now = Progress(behind.case.name, behind.timed, look, eta_s, so_far)
             self.state.observer.block(now)
         return True
 
@@ -161,9 +161,9 @@ class AdaptiveRun:
             for name in state.workers:
                 if name == state.roles.null or state.record(name, lane.case).status is not None:
                     continue
-                told = clock_verdict(state, name, lane.case)
-                if not told.refusal:
-                    mine[name] = times_ms(told.samples)
+                checked = clock_verdict(state, name, lane.case)
+                if not checked.refusal:
+                    mine[name] = times_ms(checked.samples)
         return found
 
     def _failed(self, name: str) -> bool:
@@ -242,13 +242,13 @@ class AdaptiveRun:
     # ------------------------------------------------------------------ words
 
     def _tell(self, name: str, why: str) -> None:
-        told = Stopping(rule=self.state.rule.name, looks=len(self.looks), why=why)
+        ending = Stopping(rule=self.state.rule.name, looks=len(self.looks), why=why)
         for lane in self.lanes:
-            self.state.record(name, lane.case).stopping = told
+            self.state.record(name, lane.case).stopping = ending
 
     def _why(self, name: str) -> str:
-        told = self.state.record(name, self.lanes[0].case).stopping
-        return told.why if told else ""
+        ending = self.state.record(name, self.lanes[0].case).stopping
+        return ending.why if ending else ""
 
     def _tell_neighbours(self) -> None:
         """What is known of each pair, in the record of the slower one."""

@@ -120,7 +120,7 @@ class State:
         names = self.submissions()
         left = not names or any(self.may_run(name, case) for name in names)
         if not left:
-            self._close(case, NOBODY_LEFT)
+            self.fail_all(case, Status.INTERRUPTED, NOBODY_LEFT)
         return not left
 
     def failed_fast(self) -> bool:
@@ -129,12 +129,13 @@ class State:
         failed = self.fail_fast and any(end is not None and end not in BLAMELESS for end in ends)
         for case in self.suite.cases if failed else ():
             if not (self.only_check and case.name in self.checked):  # who passed there is done
-                self._close(case, FAILED_FAST)
+                self.fail_all(case, Status.INTERRUPTED, FAILED_FAST)
         return failed
 
-    def _close(self, case: Case, why: str) -> None:
+    def fail_all(self, case: Case, status: Status, why: str) -> None:
+        """Nobody's time says anything on `case`, and it is no entrant's doing."""
         for name in self.workers:
-            self.record(name, case).fail(Status.INTERRUPTED, why)
+            self.record(name, case).fail(status, why)
 
     def may_run(self, name: str, case: Case) -> bool:
         """Whether `name` has not failed and claims this case; says why not in the record."""

@@ -274,7 +274,7 @@ def harness_commit() -> str:
     if not project.is_project(HOME):  # a git that is around an installation is somebody else's
         return os.environ.get("ATTNBOARD_COMMIT", "") or f"v{__version__}"
     try:
-        told = subprocess.run(
+        lines = subprocess.run(
             ["git", "status", "--porcelain=v2", "--branch", "harness", "run.py"],
             cwd=HOME,
             capture_output=True,
@@ -284,5 +284,5 @@ def harness_commit() -> str:
         ).stdout.splitlines()
     except (OSError, subprocess.SubprocessError):
         return os.environ.get("ATTNBOARD_COMMIT", "")
-    head = next(line.split()[2] for line in told if line.startswith("# branch.oid "))
-    return head[:12] + ("" if all(line.startswith("# ") for line in told) else "+")
+    head = next(line.split()[2] for line in lines if line.startswith("# branch.oid "))
+    return head[:12] + ("" if all(line.startswith("# ") for line in lines) else "+")

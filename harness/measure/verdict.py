@@ -270,8 +270,8 @@ def evidence_version(evidence: Evidence) -> str:
 
 # --------------------------------------------------------------------------- what the machine did
 # The pace of a row is the golden kernel: its last third of all its blocks against its first says
-# how far the machine moved. A slow one moves by itself: cuDNN on packed sequences, 42 to 66 ms a
-# call, became 28 % faster in nine blocks in which FlashAttention-4 stayed within 1 %.
+# how far the machine moved. The host's work moves by itself: cuDNN's plans of packed sequences, 42
+# to 66 ms a call, became 28 % faster in nine blocks in which FlashAttention-4 stayed within 1 %.
 
 
 def drift_pct(pace: Sequence[Sample]) -> float | None:

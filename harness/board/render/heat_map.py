@@ -114,8 +114,8 @@ def markdown_rows(found: HeatMap) -> tuple[list[str], list[list[str]]]:
     """Head and body of a table; bold: not led."""
     body = []
     for name, fields in found.lines:
-        told = [" / ".join(_in_markdown(cell) for cell in field) or "–" for field in fields]
-        body.append([name, *told])
+        cells = [" / ".join(_in_markdown(cell) for cell in field) or "–" for field in fields]
+        body.append([name, *cells])
     return ["mask, headdim", *map(length, found.lengths)], body
 
 

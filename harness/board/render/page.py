@@ -117,14 +117,14 @@ def _board(
     key = (board.gpu, board.suite_sha256, board.protocol)
     rows, notes, groups = [], Notes(board), _groups(board)
     for row in board.rows:
-        told = _row(board, row, groups.get(row.entry, ""), notes, files)
+        fields = _row(board, row, groups.get(row.entry, ""), notes, files)
         points = past.get((*key, row.entry), [])
-        told["history"] = [_point(point) for point in points[-MOST_POINTS:]]
+        fields["history"] = [_point(point) for point in points[-MOST_POINTS:]]
         text = notes_of.get(row.entry, "")
-        told["notesText"] = text[:MOST_NOTES]
-        told["notesCut"] = len(text) > MOST_NOTES
-        told["folder"] = files.folders.get(row.entry, "")
-        rows.append(told)
+        fields["notesText"] = text[:MOST_NOTES]
+        fields["notesCut"] = len(text) > MOST_NOTES
+        fields["folder"] = files.folders.get(row.entry, "")
+        rows.append(fields)
     return {
         "gpu": sanitize(board.gpu),
         "suite": board.suite,
@@ -153,8 +153,8 @@ def _groups(board: Board) -> dict[str, str]:
 def _config(board: Board, config: str, notes: Notes) -> Json:
     result = board.any_on(config)
     case, machine = result.case, result.machine
-    told = ceilings(case, machine, 0, get_problem(result.problem))
-    peak, tensor_ms, exp_ms = peak_tflops(machine), told.tensor_ms, told.exp_ms
+    floor = ceilings(case, machine, 0, get_problem(result.problem))
+    peak, tensor_ms, exp_ms = peak_tflops(machine), floor.tensor_ms, floor.exp_ms
     exp_peak = peak * tensor_ms / exp_ms if peak and tensor_ms and exp_ms else None
     return {
         "name": config,
@@ -162,7 +162,7 @@ def _config(board: Board, config: str, notes: Notes) -> Json:
         "peak": peak,
         "expPeak": _short(exp_peak),
         "bandwidth": bandwidth(machine),
-        "intensity": _short(told.intensity),
+        "intensity": _short(floor.intensity),
         "machineNotes": notes.of_machine(config),
     }
 
@@ -222,7 +222,7 @@ def _cell(board: Board, result: Result, notes: Notes) -> Json:
     if result.status is not Status.PASSED or board.is_cpu:
         log = [sanitize(line, 200) for line in result.log_tail.splitlines()[-12:]]
         return {**cell, "log": log, **({"map": _map(result.mismatch)} if result.mismatch else {})}
-    told, worst, slack = result.speedup, result.error, result.slack
+    speedup, worst, slack = result.speedup, result.error, result.slack
     samples = result.samples[:MOST_SAMPLES]
     return {
         **cell,
@@ -235,7 +235,7 @@ def _cell(board: Board, result: Result, notes: Notes) -> Json:
         "maxDiff": _short(result.max_diff),
         "relL2": _short(worst.rel_l2) if worst else None,
         "worstRow": _short(worst.worst_row) if worst else None,
-        "speedup": _interval(interval_of(told) if told else None),
+        "speedup": _interval(interval_of(speedup) if speedup else None),
         "blocks": result.blocks,
         "run": sanitize(result.run, 80),
         "slackPct": _short(slack.mean_pct) if slack else None,
@@ -252,8 +252,8 @@ def _cell(board: Board, result: Result, notes: Notes) -> Json:
 
 def _lasting(result: Result) -> Json:
     """Of its stretch: figures for the table, words for the panel."""
-    told = lasting(result)
-    figures = {"tflops": _short(told.tflops), "pj": _short(told.pj_per_flop, 3)} if told else {}
+    run = lasting(result)
+    figures = {"tflops": _short(run.tflops), "pj": _short(run.pj_per_flop, 3)} if run else {}
     return {**figures, "words": lasting_words(result)}
 
 

@@ -61,10 +61,10 @@ def run(args: argparse.Namespace) -> int:
         rows.append([name, "no" if why else "yes", version, about])
     if args.json:
         head, *found = rows
-        told = [
+        listed = [
             dict(zip(head, row, strict=True)) | {"next": lacking.get(row[0], "")} for row in found
         ]
-        print(json.dumps({"baselines": told}))
+        print(json.dumps({"baselines": listed}))
         return _code(args, lacking)
     print(query.table(rows, cut=[3, 2]))
     for name, how in lacking.items():

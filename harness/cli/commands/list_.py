@@ -27,21 +27,21 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Always exit code 0: a broken folder is a row that says so."""
-    told: dict[str, list[dict[str, str]]] = {}
+    lists: dict[str, list[dict[str, str]]] = {}
     root = base()
     args.results = args.results or root / "results"
     if args.what in ("all", "submissions"):
-        told["submissions"] = list(_entries(args, root / "submissions"))
+        lists["submissions"] = list(_entries(args, root / "submissions"))
     if args.what == "rungs":
-        told["rungs"] = list(_rungs(args, root))
+        lists["rungs"] = list(_rungs(args, root))
     if args.what in ("all", "baselines"):
-        told["baselines"] = list(_entries(args, root / "baselines"))
+        lists["baselines"] = list(_entries(args, root / "baselines"))
     if args.what in ("all", "suites"):
-        told["suites"] = list(_suites(args, root / "configs"))
+        lists["suites"] = list(_suites(args, root / "configs"))
     if args.json:
-        print(json.dumps(told, indent=2))
+        print(json.dumps(lists, indent=2))
         return EXIT_OK
-    for name, rows in told.items():
+    for name, rows in lists.items():
         print(f"{name} ({len(rows)})")
         if rows:
             print(

@@ -50,13 +50,13 @@ def run(args: argparse.Namespace) -> int:
         return EXIT_OK
     for pair in pairs:
         case, clock = pair.a.case, sm_clock_mhz(pair.a)
-        told = ceilings(case, pair.a.machine, clock, get_problem(pair.a.problem))
+        floor = ceilings(case, pair.a.machine, clock, get_problem(pair.a.problem))
         print(f"{pair.a.config}: {sanitize(args.a, 80)} is {words(pair.ratio)} {times(pair.ratio)}")
         at = f" at {clock:.0f} MHz" if clock else ""
         print(
-            f"  floor{at}: tensor {milliseconds(told.tensor_ms)} ms, exp "
-            f"{milliseconds(told.exp_ms)} ms, "
-            f"memory {milliseconds(told.memory_ms)} ms; {told.intensity:.0f} FLOPs a byte"
+            f"  floor{at}: tensor {milliseconds(floor.tensor_ms)} ms, exp "
+            f"{milliseconds(floor.exp_ms)} ms, "
+            f"memory {milliseconds(floor.memory_ms)} ms; {floor.intensity:.0f} FLOPs a byte"
         )
         rows = [["", "ms", "TFLOP/s", "% of peak", "% at read clock", "rel. L2", "likely limiter"]]
         rows += [_row(one, known[one.entry]) for one in (pair.a, pair.b)]
@@ -76,9 +76,9 @@ def _document(
     configs = {}
     for pair in pairs:
         problem = get_problem(pair.a.problem)
-        told = ceilings(pair.a.case, pair.a.machine, sm_clock_mhz(pair.a), problem)
+        floor = ceilings(pair.a.case, pair.a.machine, sm_clock_mhz(pair.a), problem)
         configs[pair.a.config] = {
-            "floor": asdict(told),
+            "floor": asdict(floor),
             "ratio": asdict(pair.ratio),
             "limiter": {one.entry: _limiter(one, known[one.entry]) for one in (pair.a, pair.b)},
         }
@@ -133,8 +133,8 @@ def resources(cache: Path, result: Result) -> Iterator[Resources]:
     seen: set[Resources] = set()
     with tempfile.TemporaryDirectory(prefix="attnboard-explain-") as made:
         notes = _copied(cache, result, Path(made)) if tool else []
-        told = _usage(tool, Path(made), len(notes)) if notes else []
-        for note, text in zip(notes, told, strict=False):
+        texts = _usage(tool, Path(made), len(notes)) if notes else []
+        for note, text in zip(notes, texts, strict=False):
             for name, *numbers in USAGE.findall(text):
                 registers, stack, shared, local = map(int, numbers)
                 shared_bytes, threads = note.get("shared") or shared, 32 * note.get("num_warps", 0)
@@ -208,7 +208,7 @@ def _usage(tool: str, folder: Path, many: int) -> list[str]:
     words = ["sh", "-c", f"ulimit -v {MOST_MEMORY_BYTES >> 10}; {each}", "sh", tool]
     rules = enter.Rules(level=min(enter.usual_level(), 1), rw=(folder,), ro=(Path(tool).parent,))
     try:
-        told = subprocess.run(
+        done = subprocess.run(
             enter.command(rules, [*words, str(many - 1), str(folder), mark]),
             cwd=HOME,
             env={"PATH": os.defpath, "TMPDIR": str(folder)},
@@ -220,4 +220,4 @@ def _usage(tool: str, folder: Path, many: int) -> list[str]:
         )
     except (OSError, subprocess.SubprocessError):
         return []
-    return told.stdout.split(mark)
+    return done.stdout.split(mark)

@@ -67,7 +67,7 @@ def run(args: argparse.Namespace) -> int:
     report, sha256, log = ask(request, old, found, dump)
     code = EXIT_OK if report.status is Status.PASSED else EXIT_SUBMISSION_FAILED
     if args.json:
-        told = report.mismatch and json.loads(report.mismatch.model_dump_json())  # NaN as a text
+        now = report.mismatch and json.loads(report.mismatch.model_dump_json())  # NaN as a text
         document = {
             "status": report.status.value,
             "message": report.message,
@@ -75,7 +75,7 @@ def run(args: argparse.Namespace) -> int:
             "same_source": _same_source(request, old),
             "same_inputs": sha256 == found.inputs_sha256,
             "same_numbers": _same_numbers(found, report),
-            "mismatch": told,
+            "mismatch": now,
         }
         print(json.dumps(document))
         return code

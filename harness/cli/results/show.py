@@ -49,8 +49,8 @@ def run(args: argparse.Namespace) -> int:
         for result in (*row.results, *row.hidden):
             print("\n".join(_result(board, result, samples=args.samples)))
         print()
-    told = f"python run.py compare {args.name} OTHER · python run.py history {args.name}"
-    print(f"next: {typed(told)}")
+    commands = f"python run.py compare {args.name} OTHER · python run.py history {args.name}"
+    print(f"next: {typed(commands)}")
     return EXIT_OK
 
 
@@ -96,17 +96,15 @@ def _result(board: Board, result: Result, *, samples: bool) -> list[str]:
         lines.append(f"    next: {typed(next_step(result))}")
         lines += [f"    {said}" for said in printed(result.log_tail, PRINTED_LINES)]
         return lines
-    told = result.speedup
-    ratio = times(interval_of(told)) if told else "–"
+    speedup = result.speedup
+    ratio, rival = (times(interval_of(speedup)), speedup.against) if speedup else ("–", "–")
     spread = f"p10 {milliseconds(result.p10_ms)}, p90 {milliseconds(result.p90_ms)}"
     lines.append(
         f"    {milliseconds(result.latency_ms)} ms ({spread}), {number(result.tflops, 1)} TFLOP/s, "
         f"{number(result.peak_pct, 1)} % of peak, {result.blocks} blocks"
     )
-    lines.append(
-        f"    speed-up over {told.against if told else '–'}: {ratio}; {result.numerics_class}; "
-        f"{result.integrity}"
-    )
+    held = f"{result.numerics_class}; {result.integrity}"
+    lines.append(f"    speed-up over {rival}: {ratio}; {held}")
     if result.error:
         worst = result.error
         lines.append(

@@ -70,7 +70,7 @@ def run(args: argparse.Namespace) -> int:
     heads, _ = record.heads(args.results)
     beside, _ = record.read(h for h in heads if (h.run, h.config) in told_of)
     wrong = [f"{r.config}: {fault}" for r in old for fault in _faults(r, beside)]
-    told = {"entry": old[0].entry, "records": len(old), "faults": wrong}
+    document = {"entry": old[0].entry, "records": len(old), "faults": wrong}
     say: Callable[[str], object] = (lambda _: None) if args.json else print
     for line in wrong:
         say(f"audit: {sanitize(line)}")
@@ -80,11 +80,11 @@ def run(args: argparse.Namespace) -> int:
         say(f"audit: {len(old)} records of {old[0].entry}: checksum, commitment and figures agree")
     if wrong or args.audit_only:
         if args.json:
-            print(json.dumps(told))
+            print(json.dumps(document))
         return EXIT_SUBMISSION_FAILED if wrong else EXIT_OK
     verdict = _measure_again(args, old)
     if args.json:
-        print(json.dumps(told | {"verdict": verdict.word, "why": verdict.why}))
+        print(json.dumps(document | {"verdict": verdict.word, "why": verdict.why}))
     say(f"{verdict.word}: {sanitize(verdict.why)}")
     say(typed(f"next: python run.py history {old[0].entry}"))
     return {"CANNOT": EXIT_UNAVAILABLE, "SLOWER": EXIT_SUBMISSION_FAILED}.get(verdict.word, EXIT_OK)

@@ -283,13 +283,13 @@ class WorkerProcess:
             for worker in workers:
                 if worker.alive and not worker.attached:
                     stack.callback(worker.child.resume)
-                    worker.child.pause(waiting_s=0.0)  # for the driver, say: takes no core
+                    worker.child.pause(most_s=0.01)  # a driver's call may take a second
             yield
 
     def printed(self) -> str:
         """The last of what a submission's worker printed; a baseline's words are nobody's news."""
-        told = self._child and self.entrant.kind is Kind.SUBMISSION
-        return self._child.log_tail() if told and self._child else ""
+        shown = self._child and self.entrant.kind is Kind.SUBMISSION
+        return self._child.log_tail() if shown and self._child else ""
 
     def _arguments(self) -> list[str]:
         manifest = self.entrant.manifest.model_dump_json()
