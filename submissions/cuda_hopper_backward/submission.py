@@ -25,7 +25,7 @@ import torch
 from cuda.bindings import driver, nvrtc
 
 FOLDER = Path(__file__).resolve().parent
-HEADERS = ("sm90.cuh", "rows.cuh", "passes.cuh", "spare.cuh", "stored.cuh")
+HEADERS = ("sm90.cuh", "rows.cuh", "passes.cuh", "spare.cuh")
 PASSES = "kernels/passes.cu"
 WIDE, THREE, AHEAD = "wide", "three", "ahead"
 FILES = {AHEAD: "kernels/backward.cu", THREE: "kernels/three.cu", WIDE: "kernels/wide.cu"}
@@ -103,7 +103,7 @@ class Spare(ctypes.Structure):
 
 
 class Stored(ctypes.Structure):
-    """`struct Stored` of stored.cuh, field by field."""
+    """`struct Stored` of spare.cuh, field by field."""
 
     _fields_ = [("warps", ctypes.c_void_p), ("sections", ctypes.c_int)]
 
@@ -466,7 +466,7 @@ class Plan:
         return (lead if self.contiguous and lead + lag < self.sections else 0), lag
 
     def _stored_sections(self) -> int:
-        """Of how many sections of heads nobody clears the sums of dq (stored.cuh)."""
+        """Of how many sections of heads nobody clears the sums of dq (spare.cuh)."""
         able = self.causal and GENERAL not in self.build.flags
         return max(0, self.sections - self.build.cleared) if able else 0
 
