@@ -51,7 +51,7 @@ def main(args: argparse.Namespace | None = None) -> int:
         finally:
             store.rank_into(args.leaderboard, view)
             store.print_json(args.json)
-    return store.exit_code_beside(request.refused)
+    return store.exit_code(request.refused)
 
 
 if __name__ == "__main__":

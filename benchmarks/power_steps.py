@@ -4,9 +4,10 @@ Per shape: latency along one unbroken stretch of calls from a rested chip; then 
 and a pause; then eight calls behind shorter stretches. Says how a burst of a few milliseconds relates to what
 `do_bench` reports after a tenth of a second.
 
-With `--rested` instead what cuDNN's own benchmark does (configs/published/tables.yaml): a pause of ten
-times a kernel's time behind each call, the profiler's time of the kernels alone, of its shapes, in its layout
-(batch, seqlen, heads, headdim) and in the harness's; beside them calls without a pause, between two events.
+With `--rested` instead what cuDNN's own benchmark does (configs/published/tables.yaml): 256 MiB written, one
+call, the profiler's time of cuDNN's kernels alone, a pause of ten times that; its shapes, its layout (batch,
+seqlen, heads, headdim), lse kept. Beside it the same with one thing changed, and calls without a pause. Its
+cuDNN, where torch brings another: pip install nvidia-cudnn-cu13==9.19.1.2.
 
     python benchmarks/power_steps.py [--rested]
 """
@@ -15,6 +16,7 @@ from __future__ import annotations
 
 import argparse
 import itertools
+import math
 import statistics
 import time
 from collections.abc import Callable
@@ -40,10 +42,13 @@ def series(inputs: list[torch.Tensor], calls: int) -> list[float]:
 #: Llama-3.1's attention in bf16, as cuDNN measures it.
 HEADS, KV_HEADS, HEADDIM, SEQLENS = 64, 8, 128, (2048, 4096, 8192, 16384, 32768)
 RESTS = 10  # as long as a call
+LONGEST_VARIED = 8192  # beyond, the power limit decides
 
 
-def cudnn_call(seqlen: int, causal: bool, backward: bool, as_there: bool) -> Callable[[], object]:
-    """A call of cuDNN's forward or backward, as the baselines call them; `as_there`: in its layout."""
+def cudnn_call(
+    seqlen: int, causal: bool, backward: bool, as_there: bool = True, lse_kept: bool = True
+) -> Callable[[], object]:
+    """A call of cuDNN's forward or backward; `as_there`: in its benchmark's layout."""
     q, k, v, do = (
         torch.randn((1, seqlen, heads, HEADDIM), device="cuda", dtype=torch.bfloat16).transpose(
             1, 2
@@ -52,67 +57,81 @@ def cudnn_call(seqlen: int, causal: bool, backward: bool, as_there: bool) -> Cal
     )
     if not as_there:
         q, k, v, do = (x.contiguous() for x in (q, k, v, do))
+    aten = torch.ops.aten
 
-    def forward() -> torch.Tensor:
-        return F.scaled_dot_product_attention(q, k, v, is_causal=causal, enable_gqa=True)
+    def forward() -> tuple[torch.Tensor, ...]:
+        return aten._scaled_dot_product_cudnn_attention(q, k, v, None, lse_kept, 0.0, causal, False)
 
     if not backward:
         return forward
-    o, unread = forward(), torch.empty((), dtype=torch.int64, device="cuda")
-    keys = torch.arange(1, seqlen + 1, device="cuda") if causal else torch.full((seqlen,), seqlen)
-    rows = keys.to("cuda", torch.float32).log() + 0.5  # the lse of so many scores of N(0, 1)
-    lse = rows.expand(1, HEADS, seqlen).unsqueeze(-1).contiguous()
-    of = torch.ops.aten._scaled_dot_product_cudnn_attention_backward
+    o, lse = forward()[:2]
+    unread = torch.empty((), dtype=torch.int64, device="cuda")
     told = (None, None, None, seqlen, seqlen, 0.0, causal)
+    of = aten._scaled_dot_product_cudnn_attention_backward
     return lambda: of(do, q, k, v, o, lse, unread, unread, *told)
 
 
-def by_events(call: Callable[[], object], calls: int, rest_s: float) -> float:
-    """Milliseconds of a call in the median, between two events; `rest_s` of pause behind each."""
+def by_events(call: Callable[[], object], calls: int) -> float:
+    """Milliseconds of a call in the median, each between two events, one behind the other."""
     times = []
     for _ in range(calls):
         start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
         start.record()
         call()
         end.record()
-        if rest_s:
-            end.synchronize()
-            time.sleep(rest_s)
         times.append((start, end))
     torch.cuda.synchronize()
     return statistics.median(float(start.elapsed_time(end)) for start, end in times)
 
 
-def by_profiler(call: Callable[[], object], calls: int, rest_s: float) -> float:
-    """Milliseconds of a call's kernels, each in the median, by the profiler."""
-    activities = [torch.profiler.ProfilerActivity.CUDA]
-    with torch.profiler.profile(activities=activities) as profile:
-        by_events(call, calls, rest_s)
+def by_profiler(
+    call: Callable[[], object], calls: int, rest_s: float, flush: torch.Tensor | None
+) -> float:
+    """Milliseconds of a call's cuDNN kernels, each in the median, `rest_s` of pause behind each call.
+
+    flush: written before each call, so that nothing of its inputs lies in L2.
+    """
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profile:
+        for _ in range(calls):
+            if flush is not None:
+                flush.zero_()
+            call()
+            torch.cuda.synchronize()
+            time.sleep(rest_s)
     took_us: dict[str, list[float]] = {}
     for event in profile.events():
-        took_us.setdefault(event.name, []).append(event.self_device_time_total)
+        if "cudnn" in event.name:
+            took_us.setdefault(event.name, []).append(event.self_device_time_total)
     return sum(statistics.median(of) * len(of) for of in took_us.values()) / calls / 1e3
 
 
 def rested() -> None:
-    """TFLOP/s of every figure of the table, in three ways."""
-    print(
-        "cuDNN, TFLOP/s: rested, its layout; rested, here's layout; unbroken, events, here's layout"
-    )
+    """TFLOP/s of every figure of the table: as there, with one thing changed, and unbroken."""
+    print(f"cuDNN {torch.backends.cudnn.version()}, TFLOP/s")
+    heads = ("as there", "L2 warm", "layout here", "without lse", "unbroken")
+    print(f"  {'':20}", *(f"{head:>12}" for head in heads))
+    flush = torch.empty(256 << 20, dtype=torch.int8, device="cuda")
     for seqlen, causal, backward in itertools.product(SEQLENS, (True, False), (False, True)):
-        there, here = (cudnn_call(seqlen, causal, backward, as_there) for as_there in (True, False))
-        once_s = by_events(here, 3, 0.0) / 1e3
-        by_events(there, 2, 0.0)
+        told = seqlen, causal, backward
+        there, here = cudnn_call(*told), cudnn_call(*told, as_there=False)
+        by_events(there, 2)
+        once_s = by_events(here, 3) / 1e3
+        calls, rest_s = 10 if once_s < 0.01 else 3, RESTS * once_s
+        found = [by_profiler(there, calls, rest_s, flush)]
+        if seqlen <= LONGEST_VARIED:
+            found += [
+                by_profiler(there, calls, rest_s, None),
+                by_profiler(here, calls, rest_s, flush),
+            ]
+            if not backward:
+                bare = cudnn_call(*told, lse_kept=False)
+                by_events(bare, 2)
+                found += [by_profiler(bare, calls, rest_s, flush)]
+        found += [math.nan] * (len(heads) - 1 - len(found)) + [by_events(here, 2 * calls)]
         pairs = seqlen * (seqlen + 1) / 2 if causal else seqlen**2
         flops = 4 * HEADS * HEADDIM * pairs * (2.5 if backward else 1)
-        calls = 10 if once_s < 0.01 else 3
-        found = (
-            by_profiler(there, calls, RESTS * once_s),
-            by_profiler(here, calls, RESTS * once_s),
-            by_events(here, 2 * calls, 0.0),
-        )
         name = f"{seqlen // 1024}k {'causal' if causal else 'full'}{' backward' * backward}"
-        print(f"  {name:20}", *(f"{flops / ms / 1e9:8.1f}" for ms in found), flush=True)
+        print(f"  {name:20}", *(f"{flops / ms / 1e9:12.1f}" for ms in found), flush=True)
         time.sleep(0.2)
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from harness.cli.selftest.corpus import Outcome, Specimen, load_corpus, run_batch
 from harness.cli.selftest.plan import batches
-from harness.cli.selftest.stand_ins import Defence
+from harness.cli.selftest.stand_ins import STAND_INS
 from harness.measure.machine import inspect_machine
 from harness.process.sandbox.enter import usual, usual_level
 
@@ -52,7 +52,7 @@ PLACES = [
 @pytest.mark.timeout(240)
 @pytest.mark.parametrize(("number", "specimen"), PLACES)
 def test_specimen(number: int, specimen: Specimen) -> None:
-    if specimen.expect.defence == Defence.SANDBOX.value and usual_level() == 0:
+    if specimen.expect.defence == "sandbox" and usual_level() == 0:
         pytest.skip("this kernel has no Landlock: level 0 lets it through, and the row says so")
     if specimen.expect.level > usual_level():
         pytest.skip(f"needs sandbox level {specimen.expect.level}: {usual()[1]}")
@@ -73,9 +73,9 @@ def test_a_cheater_says_where_it_was_seen_and_what_stops_it(specimen: Specimen) 
     assert re.match(r"[abc]\d+_", specimen.name)
 
 
-@pytest.mark.parametrize("defence", list(Defence))
-def test_every_defence_has_a_cheater(defence: Defence) -> None:
-    assert any(s.expect.defence == defence.value for s in CORPUS)
+@pytest.mark.parametrize("defence", list(STAND_INS))
+def test_every_defence_has_a_cheater(defence: str) -> None:
+    assert any(s.expect.defence == defence for s in CORPUS)
 
 
 @pytest.mark.parametrize("specimen", CORPUS, ids=lambda s: s.name)

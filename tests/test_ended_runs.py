@@ -212,7 +212,7 @@ def test_a_check_times_and_records_nobody(
     asked = replace(request(tmp_path, bad=FAILS.format(SIZES["two"]), good=""), only_check=True)
     store = Checked(asked)
     session.execute(asked, store.save, Observer())
-    assert store.exit_code == 1
+    assert store.exit_code() == 1
     store.print_json(True)
     told = capsys.readouterr().out
     assert told.count('"PASSED"') == 3
@@ -231,7 +231,7 @@ def test_a_check_times_and_records_nobody(
     good = replace(request(tmp_path, good=""), only_check=True)
     store = Checked(good)
     session.execute(good, store.save, Observer())
-    assert store.exit_code == 0
+    assert store.exit_code() == 0
 
 
 @pytest.mark.timeout(60)

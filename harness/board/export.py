@@ -1,7 +1,5 @@
 """The boards as data: one JSON document, or CSV with a line for every row and shape."""
 
-from __future__ import annotations
-
 import csv
 import io
 import math
@@ -55,8 +53,8 @@ def _beside_libraries(row: Row) -> dict[str, object]:
     }
     hidden = {
         "results": [
-            told | {"shape": r.case.model_dump(mode="json")}
-            for told, r in zip(_each(row.hidden), row.hidden, strict=True)
+            fields | {"shape": r.case.model_dump(mode="json")}
+            for fields, r in zip(_each(row.hidden), row.hidden, strict=True)
         ],
         "official_over_hidden": asdict(loss.ratio) if loss else None,
         "libraries_move_by": loss.libraries if loss else None,
@@ -97,7 +95,7 @@ def of_board(board: Board) -> dict[str, object]:
 
 def _of_row(board: Board, row: Row) -> dict[str, object]:
     groups = {"exact": board.exact, "approximate": board.approximate, "library": board.library}
-    told = row.speedup
+    speedup = row.speedup
     return {
         "group": next((name for name, rows in groups.items() if row in rows), "unranked"),
         "rank": row.rank,
@@ -106,16 +104,16 @@ def _of_row(board: Board, row: Row) -> dict[str, object]:
         "kind": row.pick.kind.value,
         "language": row.pick.language,
         "author": row.pick.author,
-        "speedup": told.value if told else None,
-        "speedup_low": told.low if told else None,
-        "speedup_high": told.high if told else None,
+        "speedup": speedup.value if speedup else None,
+        "speedup_low": speedup.low if speedup else None,
+        "speedup_high": speedup.high if speedup else None,
     }
 
 
 def _each(results: Sequence[Result]) -> Iterator[dict[str, object]]:
     for result in results:
-        told = {name: _finite(getattr(result, name)) for name in OF_A_RESULT}
-        yield told | {"status": result.status.value} | _of_a_stretch(result)
+        fields = {name: _finite(getattr(result, name)) for name in OF_A_RESULT}
+        yield fields | {"status": result.status.value} | _of_a_stretch(result)
 
 
 def _finite(value: object) -> object:
@@ -125,11 +123,11 @@ def _finite(value: object) -> object:
 
 def _of_a_stretch(result: Result) -> dict[str, object]:
     """What lasts; None without a stretch."""
-    told = lasting(result)
+    stretch = lasting(result)
     return {
-        "lasting_ms": told and told.latency_ms,
-        "lasting_tflops": told and told.tflops,
-        "lasting_mhz": told and told.clock_mhz,
-        "lasting_w": told and told.power_w,
-        "pj_per_flop": told and told.pj_per_flop,
+        "lasting_ms": stretch and stretch.latency_ms,
+        "lasting_tflops": stretch and stretch.tflops,
+        "lasting_mhz": stretch and stretch.clock_mhz,
+        "lasting_w": stretch and stretch.power_w,
+        "pj_per_flop": stretch and stretch.pj_per_flop,
     }

@@ -1,7 +1,5 @@
 """One point per run of an entry: how its speed-up moved over time, and where it made a step."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass, replace
 
@@ -45,9 +43,9 @@ def history(heads: Iterable[Head]) -> list[Point]:
 def _point(lines: list[Head]) -> Point:
     first = lines[0]
     failed = [h for h in lines if h.status != Status.PASSED.value]
-    told = [h.speedup for h in lines if h.speedup]
-    ratios = [interval_of(one) for one in told]
-    whole = not failed and len(ratios) == len(lines) and len({one.against for one in told}) == 1
+    speedups = [h.speedup for h in lines if h.speedup]
+    ratios = [interval_of(one) for one in speedups]
+    whole = not failed and len(ratios) == len(lines) and len({one.against for one in speedups}) == 1
     return Point(
         entry=first.entry,
         board=(first.gpu, first.suite, first.suite_sha256, first.protocol),
@@ -65,7 +63,7 @@ def document(points: Iterable[Point]) -> list[dict[str, object]]:
     """The points as JSON has them."""
     names = ("gpu", "suite", "suite_sha256", "protocol")
     each = ((asdict(point), dict(zip(names, point.board, strict=True))) for point in points)
-    return [{k: v for k, v in told.items() if k != "board"} | board for told, board in each]
+    return [{k: v for k, v in fields.items() if k != "board"} | board for fields, board in each]
 
 
 def _step(before: Point | None, now: Point) -> str:
@@ -75,8 +73,12 @@ def _step(before: Point | None, now: Point) -> str:
     parts = ["new source"] if before.source != now.source else []
     if before.speedup and now.speedup and before.configs == now.configs:
         change = stats.across_cards(stats.quotient(now.speedup, before.speedup))  # maybe one
-        if not change.holds(1.0):
-            parts.append(
-                f"{'faster' if change.value > 1 else 'slower'} by {abs(change.value - 1):.1%}"
-            )
+        parts += [] if change.holds(1.0) else [words(change)]
     return ", ".join(parts)
+
+
+def words(ratio: Interval) -> str:
+    """`faster by 4.2 %`, `slower by 1.0 %`, `not told apart`."""
+    if ratio.holds(1.0):
+        return "not told apart"
+    return f"{'faster' if ratio.value > 1 else 'slower'} by {abs(ratio.value - 1):.1%}"

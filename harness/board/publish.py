@@ -6,8 +6,6 @@ results/cpu/leaderboard.md, which git ignores. Records elsewhere (--results DIR)
 there: the committed one stays as it is. A board that is named with --board holds everything.
 """
 
-from __future__ import annotations
-
 import os
 import re
 import sys
@@ -18,7 +16,7 @@ from pathlib import Path
 
 from harness.board import query, quoted, record
 from harness.board.history import history
-from harness.board.rank import Leaderboard, leaderboard
+from harness.board.rank import Leaderboard
 from harness.board.render import markdown, page, picture
 from harness.catalog.source_files import read_file
 from harness.errors import StorageError, SubmissionError
@@ -117,13 +115,8 @@ def _read(
 ) -> tuple[Leaderboard, list[record.BadLine], list[record.Head]]:
     heads, bad = record.heads(results_dir)
     heads = [head for head in heads if holds(head)]
-    results, worse = query.read_newest(heads)
-    bad = sorted([*bad, *worse], key=lambda line: (str(line.path), line.number))
-    return (
-        leaderboard(results, len(bad), query.SharedRuns(heads), query.Libraries(heads)),
-        bad,
-        heads,
-    )
+    board, bad = query.boards_from(heads, bad)
+    return board, bad, heads
 
 
 def _links(

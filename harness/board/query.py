@@ -1,7 +1,5 @@
 """What several commands need: where things lie, the newest lines, and an entry by its name."""
 
-from __future__ import annotations
-
 import argparse
 import shutil
 import sys
@@ -49,8 +47,8 @@ def of_entry(args: argparse.Namespace, entry: str) -> list[record.Head]:
 def boards(args: argparse.Namespace) -> Leaderboard:
     """The boards as `rank` builds them, cut down to --suite and --on."""
     wanted, bad = heads(args)
-    results, worse = read_newest(wanted)
-    if not results:
+    found, _ = boards_from(wanted, bad)
+    if not found.boards:
         what = " ".join(
             f"--{flag} {value}" for flag, value in (("suite", args.suite), ("on", args.on)) if value
         )
@@ -58,7 +56,16 @@ def boards(args: argparse.Namespace) -> Leaderboard:
             f"{args.results}: no results{f' for {what}' if what else ''}",
             "python run.py --submission triton_template",
         )
-    return leaderboard(results, len(bad) + len(worse), SharedRuns(wanted), Libraries(wanted))
+    return found
+
+
+def boards_from(
+    heads: Sequence[record.Head], bad: Sequence[record.BadLine] = ()
+) -> tuple[Leaderboard, list[record.BadLine]]:
+    """The boards of some lines; which had to be left out, beside those that were `bad` before."""
+    results, worse = read_newest(heads)
+    left = sorted([*bad, *worse], key=lambda line: (str(line.path), line.number))
+    return leaderboard(results, len(left), SharedRuns(heads), Libraries(heads)), left
 
 
 def read(
@@ -108,9 +115,9 @@ class SharedRuns:
                 found, damaged = record.read(chosen)
                 worse = any(unfit(r) or HELD.index(r.held) < least for r in found)
                 ratios = [] if damaged or worse else map(direct_on, found[::2], found[1::2])
-                told = [ratio for ratio in ratios if ratio]
-                if len(told) == len(configs):
-                    return stats.geomean(told)
+                known = [ratio for ratio in ratios if ratio]
+                if len(known) == len(configs):
+                    return stats.geomean(known)
         return None
 
 
@@ -145,7 +152,7 @@ def boards_of(entry: str, found: Leaderboard) -> list[tuple[Board, Row]]:
 
 def unknown(entry: str, known: Iterable[str]) -> UsageError:
     """No such entry, and the nearest one."""
-    names = [sanitize(name, 80) for name in known]
+    names = list(known)
     hint = did_you_mean(entry, names) or f"entries with results: {', '.join(names)}"
     if not names:
         hint = "python run.py list; or another --results, --suite or --on: no record passes these"
@@ -178,34 +185,25 @@ def table(
         widths[at] = max(widths[at] - max(over, 0), min(widths[at], SHORTEST))
     if sum(widths) + 2 * (len(widths) - 1) > most:
         return "\n".join(_paragraph(rows[0], row, indent, most) for row in rows[1:])
-    rows = [
-        [c if len(c) <= w else c[: w - 1] + "…" for c, w in zip(row, widths, strict=True)]
-        for row in rows
-    ]
-    return _aligned(rows, indent)
+    lines = []
+    for row in rows:
+        cells = []
+        for cell, width in zip(row, widths, strict=True):
+            fit = cell if len(cell) <= width else cell[: width - 1] + "…"
+            cells.append(fit.rjust(width) if fit[:1].isdigit() else fit.ljust(width))
+        lines.append(indent + "  ".join(cells).rstrip())
+    return "\n".join(lines)
 
 
 def _paragraph(head: Sequence[str], row: Sequence[str], indent: str, most: int) -> str:
-    told = [
+    cells = [
         f"{indent}  {name + ': ' if name else ''}{cell}"
         for name, cell in zip(head, row, strict=True)
         if cell
     ]
-    lines = [indent + row[0], *told[1:]]
+    lines = [indent + row[0], *cells[1:]]
     fill = textwrap.TextWrapper(most + len(indent), subsequent_indent=f"{indent}    ")
     return "\n".join(line for each in lines for line in fill.wrap(each))
-
-
-def _aligned(rows: Sequence[Sequence[str]], indent: str) -> str:
-    widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
-    lines = []
-    for row in rows:
-        cells = [
-            cell.rjust(width) if cell[:1].isdigit() else cell.ljust(width)
-            for cell, width in zip(row, widths, strict=True)
-        ]
-        lines.append(indent + "  ".join(cells).rstrip())
-    return "\n".join(lines)
 
 
 def _asked(args: argparse.Namespace, suite: str, gpu: str) -> bool:

@@ -16,12 +16,9 @@ all who are asked for; of an older one than the newest the answer says so. What 
 not run side by side, is a dash. Pure but for reading the documents.
 """
 
-from __future__ import annotations
-
-import contextlib
 import re
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from harness.board.rank import Beside, Board, Leaderboard, Row, interval_of, unfit
@@ -43,22 +40,16 @@ MOST_PAGE_BYTES = 16 << 20
 MOST_QUESTIONS, MOST_NAMES = 32, 16  # of one document, of one question
 MOST_LEFT = 3  # shapes without a figure that are named
 GPU = re.compile(r"^gpu: (.+?) *$", re.MULTILINE)  # in .attnboard
-START, CLOSE, END = "<!-- board ", "-->", "<!-- end -->"
-QUESTION = re.compile(r"(?P<suite>[\w.-]+):\s+(?P<what>[^<>\s][^<>]*)")
+START, END = "<!-- board ", "<!-- end -->"
+#: A question and its answer, found in one pass: notes are a stranger's.
+ASKED = re.compile(
+    rf"{START}\s*(?P<suite>[\w.-]+):\s+(?P<what>[^<>\s][^<>]*?)-->"
+    rf"(?P<answer>(?:(?!{START}).)*?){END}",
+    re.DOTALL,
+)
 NAMES = r"[\w./-]+(?:, [\w./-]+)*"
 HINT = "see the head of harness/board/quoted.py for the five things that can be asked"
 OVER_BEST = re.compile(r"([\w./-]+) over best")
-
-
-@dataclass(frozen=True, slots=True)
-class Span:
-    """One question of a text: where its comment begins and ends, its answer, what it asks."""
-
-    start: int
-    close: int
-    end: int
-    suite: str
-    what: str
 
 
 def documents(root: Path, leaderboard: Leaderboard) -> tuple[dict[Path, str], list[UsageError]]:
@@ -107,44 +98,40 @@ def filled(text: str, leaderboard: Leaderboard, path: Path, configs: Path = Path
     `configs`: where a suite that nobody ran yet can be known from.
     """
     parts, done = [], 0
-    for asked, span in enumerate(spans(text, path)):
+    for asked, found in enumerate(questions(text, path)):
         if asked == MOST_QUESTIONS:
             raise UsageError(f"{path}: more than {MOST_QUESTIONS} questions", "ask fewer")
-        where = f"{path}:{text.count(chr(10), 0, span.start) + 1}"
-        over_best = OVER_BEST.fullmatch(span.what)
+        where, suite = _place(text, path, found.start()), found["suite"]
+        what = " ".join(found["what"].split())
+        over_best = OVER_BEST.fullmatch(what)
         answer = (
-            _over_best(span.suite, over_best[1], leaderboard, configs, where)
+            _over_best(suite, over_best[1], leaderboard, configs, where)
             if over_best
-            else _answer(span.suite, span.what, leaderboard, where)
+            else _answer(suite, what, leaderboard, where)
         )
-        parts += [text[done : span.close], answer]
-        done = span.end
+        parts += [text[done : found.start("answer")], answer]
+        done = found.end("answer")
     return "".join([*parts, text[done:]])
 
 
-def spans(text: str, path: Path) -> Iterator[Span]:
+def questions(text: str, path: Path) -> list[re.Match[str]]:
     """The questions of `text` from first to last; raises UsageError at one that is not whole."""
-    at = text.find(START)
-    while at >= 0:
-        close = text.find(CLOSE, at)
-        end = text.find(END, close)
-        asked = QUESTION.fullmatch(text[at + len(START) : close].strip()) if close > 0 else None
-        if end < 0 or asked is None or text.find(START, close, end) >= 0:
-            where = f"{path}:{text.count(chr(10), 0, at) + 1}"
-            raise UsageError(f"{where}: not '{START}SUITE: QUESTION {CLOSE} … {END}'", HINT)
-        what = " ".join(asked["what"].split())
-        yield Span(at, close + len(CLOSE), end, asked["suite"], what)
-        at = text.find(START, end)
+    found = list(ASKED.finditer(text))
+    whole = {one.start() for one in found}
+    for begun in re.finditer(START, text):
+        if begun.start() not in whole:
+            where = _place(text, path, begun.start())
+            raise UsageError(f"{where}: not '{START}SUITE: QUESTION --> … {END}'", HINT)
+    return found
+
+
+def _place(text: str, path: Path, at: int) -> str:
+    return f"{path}:{text.count(chr(10), 0, at) + 1}"
 
 
 def without_marks(text: str) -> str:
     """The same for a reader who would see the comments."""
-    parts, done = [], 0
-    with contextlib.suppress(UsageError):
-        for span in spans(text, Path()):
-            parts += [text[done : span.start], text[span.close : span.end]]
-            done = span.end + len(END)
-    return "".join([*parts, text[done:]])
+    return ASKED.sub(lambda found: found["answer"], text)
 
 
 def _answer(suite: str, what: str, leaderboard: Leaderboard, where: str) -> str:
@@ -195,7 +182,7 @@ def _over_best(suite: str, entry: str, leaderboard: Leaderboard, configs: Path, 
         return "\n"
     mean = stats.geomean([cell.ratio for cell in grid.cells])
     least, doubt = grid.worst, _doubt(*row.results)
-    weakest = f"{sanitize(least.result.config, 80)}, `{least.library}`"
+    weakest = f"{least.result.config}, `{least.library}`"
     said = (
         f"{sanitize(asked.description)}: {mean.value:.3f}{doubt} × the best of "
         f"{_ran_beside(grid, leaderboard)} on each shape, least {least.ratio.value:.3f}{doubt} "
@@ -275,7 +262,7 @@ def _recorded(result: Result | None, other: str) -> Interval | None:
 
 def _table(board: Board, entries: Sequence[str], corner: str = "") -> str:
     """TFLOP/s and the score of each entry, in the order asked for."""
-    head = [corner, *map(sanitize, board.configs), f"× `{sanitize(board.headline)}`"]
+    head = [corner, *board.configs, f"× `{board.headline}`"]
     rows = [[f"`{entry}`", *_cells(board, entry), _score(board, entry)] for entry in entries]
     return _markdown(head, rows)
 
@@ -302,7 +289,7 @@ def _rivals(
         ]
         mean = number(whole.value if whole else None, 3) + max(doubts) * bool(whole)
         rows.append([f"× `{other}` ({_tflops(board, other)})", *cells, mean])
-    return _markdown([corner, *map(sanitize, board.configs), "geomean"], rows)
+    return _markdown([corner, *board.configs, "geomean"], rows)
 
 
 def _markdown(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:

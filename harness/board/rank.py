@@ -6,8 +6,6 @@ every config is listed below the ranked rows with the reason; CPU results are ne
 of a ladder (`NAME/steps/…`) shows how NAME came to be: it has a score and takes no place.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass, field, replace
@@ -41,7 +39,7 @@ class Row:
     entry: str
     results: tuple[Result, ...]  # in the order of the board's configs
     hidden: tuple[Result, ...] = ()  # on shapes that its run drew from its secret
-    unasked: bool = False  # a submission without any, on a board where others have some
+    unasked: tuple[int, ...] = ()  # headdims on which others have one of these and it has none
     speedup: Interval | None = None  # geometric mean over the configs
     rank: int | None = None
     tie: bool = False
@@ -215,10 +213,11 @@ def _board(
     for result in sorted(group, key=lambda r: configs.index(r.config)):
         by_entry.setdefault(result.entry, []).append(result)
     hidden = {name: tuple(r for r in drawn if r.entry == name) for name in by_entry}
+    asked = {r.case.headdim for r in drawn}
+    unasked = {name: asked - {r.case.headdim for r in own} for name, own in hidden.items()}
     rows = [
-        _row(Row(entry, tuple(mine), hidden[entry], unasked), configs, headline)
-        for entry, mine in by_entry.items()
-        for unasked in [mine[0].kind is Kind.SUBMISSION and bool(drawn) and not hidden[entry]]
+        _row(Row(name, tuple(mine), hidden[name], tuple(sorted(unasked[name]))), configs, headline)
+        for name, mine in by_entry.items()
     ]
     grid = len(configs) > MOST_COLUMNS
     rows = [_beside_libraries(row, grid, official, libraries) for row in rows]

@@ -15,8 +15,6 @@ file, each line is read as well. A line is
 The checksum finds accidents. It proves nothing about who wrote the line.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import re
@@ -37,7 +35,7 @@ from harness.schema import Front, Kind, Result, Slack, Status, is_hidden
 FRONT = tuple(Front.model_fields)
 FRONT_START = b'{"run":'
 #: Keys told last, in this order.
-HEAVY = ("samples", "telemetry", "log_tail")
+HEAVY = ("samples", "telemetry", "null_gaps_ms", "log_tail")
 HEAVY_START = b',"samples":'
 CRC_MARK = b',"crc32":"'
 #: ,"crc32":"1a2b3c4d"}
@@ -252,8 +250,8 @@ def _checked_fields(raw: bytes, before: bytes = b"") -> dict[str, Any]:
     end = len(raw) - CRC_BYTES
     if end < 0 or not raw.startswith(CRC_MARK, end) or not raw.endswith(b'"}'):
         raise ValueError(_without_crc(raw))
-    body, told = raw[:end], raw[end + len(CRC_MARK) : -2]
-    if b"%08x" % zlib.crc32(body) != told:
+    body, checksum = raw[:end], raw[end + len(CRC_MARK) : -2]
+    if b"%08x" % zlib.crc32(body) != checksum:
         raise ValueError("the line was changed: its crc32 does not match")
     if before and body.startswith(FRONT_START):
         cut = body.find(before)

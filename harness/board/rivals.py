@@ -19,8 +19,6 @@ A scale that is 1.0001 times the right one makes another 0.50 of cuDNN's own: wh
 is not found this way.
 """
 
-from __future__ import annotations
-
 import math
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence

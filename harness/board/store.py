@@ -1,7 +1,5 @@
 """Where the lines of a run go: to disk one by one, then into the board."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Sequence
 from collections.abc import Set as AbstractSet
@@ -51,15 +49,11 @@ class Checked:
         passed = len(self._open) - len(self._failed)
         view.note(f"checked: {passed} of {len(self._open)} passed; nobody was timed or recorded")
 
-    @property
-    def exit_code(self) -> int:
+    def exit_code(self, refused: Sequence[HarnessError] = ()) -> int:
         """As of a run."""
         found = [self._failed.get(key) for key in self._open]
-        return code_of({row.status if row else Status.PASSED for row in found})
-
-    def exit_code_beside(self, refused: Sequence[HarnessError]) -> int:
-        """As of a run."""
-        return EXIT_USAGE if refused else self.exit_code
+        code = code_of({row.status if row else Status.PASSED for row in found})
+        return EXIT_USAGE if refused else code
 
     def print_json(self, wanted: bool) -> None:
         """Print the one document that --json asks for."""
@@ -125,14 +119,13 @@ class Store:
             shown = tuple(b for b in board.boards if (b.gpu, b.suite_sha256) in self._boards)
             view.board(replace(board, boards=shown), path)
 
-    @property
-    def exit_code(self) -> int:
-        """5 where a line could not be stored; else what became of the submissions says it."""
-        return EXIT_STORAGE if self._refused else code_of(self._statuses)
+    def exit_code(self, refused: Sequence[HarnessError] = ()) -> int:
+        """5 where a line could not be stored, 2 where somebody asked for was `refused`.
 
-    def exit_code_beside(self, refused: Sequence[HarnessError]) -> int:
-        """The same, and 2 where somebody asked for could not be read; a lost line weighs more."""
-        return EXIT_USAGE if refused and self.exit_code != EXIT_STORAGE else self.exit_code
+        Else what became of the submissions says it.
+        """
+        code = EXIT_USAGE if refused else code_of(self._statuses)
+        return EXIT_STORAGE if self._refused else code
 
     def print_json(self, wanted: bool) -> None:
         """Print the one document that --json asks for; nothing else of a run is on stdout then."""

@@ -11,7 +11,7 @@ from pathlib import Path, PurePosixPath
 
 from harness.catalog import steps
 from harness.catalog.signature import check_launch, check_source
-from harness.catalog.source_files import Files, digest, holds, lay_out, names_in, read
+from harness.catalog.source_files import Files, digest, fault, holds, lay_out, names_in, read
 from harness.catalog.yaml_model import load_model, model_of
 from harness.errors import SubmissionError, UsageError, did_you_mean
 from harness.problems import PROBLEMS, Problem, get_problem
@@ -52,19 +52,18 @@ def gather(
     found: dict[Path, Entrant] = {}
     refused: list[SubmissionError] = []
     for name in _split(names):
-        paths = (
-            _everybody(root, kind, problem, refused)
-            if name == ALL
-            else _resolve(name, root, problem, refused)
-        )
+        if name != ALL:
+            paths = _resolve(name, root, problem, refused)
+        elif kind is Kind.BASELINE:
+            paths = known(root, problem)  # all there are
+        else:
+            paths = _all_of(root, problem, refused)  # the root's own
         for path in paths:
             try:
                 entrant = load_entrant(path, kind, problem, root)
                 if entrant.name in taken or _is_anothers(entrant, root):
-                    raise SubmissionError(
-                        f"{shown(path)}: an entry called '{entrant.name}', which is taken",
-                        "rename its folder and the name in its manifest",
-                    )
+                    said = f"an entry called '{entrant.name}', which is taken"
+                    raise fault(path, said, "rename its folder and the name in its manifest")
             except SubmissionError as cause:  # noqa: PERF203 - one bad folder costs nobody else
                 if name != ALL and len(paths) == 1:
                     raise
@@ -73,7 +72,7 @@ def gather(
                 found.setdefault(entrant.entry_path.resolve(), entrant)
         if name == ALL and kind is Kind.SUBMISSION and not paths and not refused:
             of = f" for {problem.name}" if problem else ""
-            raise SubmissionError(f"{root}: no submission{of} here", "python run.py init mine")
+            raise fault(root, f"no submission{of} here", "python run.py init mine")
     if refused and not found:
         raise refused[0]
     return list(found.values()), refused
@@ -162,10 +161,8 @@ def load_entrant(
         folder, files = path, read(path, names_in(path))
         manifest = _manifest_in(folder, files)
     else:
-        raise SubmissionError(
-            f"{shown(path)}: neither a folder nor a .py or .cu file",
-            "python run.py init mine makes a folder that runs",
-        )
+        said = "neither a folder nor a .py or .cu file"
+        raise fault(path, said, "python run.py init mine makes a folder that runs")
     problem = _agreed(path, manifest, problem)
     _must_be_short(path, manifest)
     entry, body = _entry_in(folder, manifest, files)
@@ -191,7 +188,7 @@ def load_entrant(
 def private_folder(name: str, source_sha256: str, machine: str) -> tuple[str, str]:
     """What an entrant's folders are called on `machine` (a slug), as no other's, and its key."""
     key = hashlib.sha256(f"{name}\0{source_sha256}\0{machine}".encode()).hexdigest()
-    return f"{name.replace('/', '-')}-{key[:12]}", key
+    return f"{name.replace('/', '-')}-{key[:32]}", key
 
 
 def read_again(entrant: Entrant) -> Entrant:
@@ -204,9 +201,7 @@ def read_again(entrant: Entrant) -> Entrant:
         files = read(folder, names)
         if digest(files, _described(entrant.manifest, files)) == entrant.source_sha256:
             return entrant.model_copy(update={"files": files})
-    raise SubmissionError(
-        f"{shown(folder)}: not the files that were asked for", "start the run again"
-    )
+    raise fault(folder, "not the files that were asked for", "start the run again")
 
 
 def stage(entrant: Entrant, target: Path) -> None:
@@ -248,28 +243,23 @@ def _entry_in(folder: Path, manifest: Manifest, files: Files) -> tuple[Path, byt
         if name == entry:
             return folder / entry, body
     there = ", ".join(sorted(PurePosixPath(name).name for name, _ in files)[:20]) or "nothing"
-    raise SubmissionError(
-        f"{shown(folder)}: entry '{shown(manifest.entry)}' is missing", f"the folder has: {there}"
-    )
+    said = f"entry '{shown(manifest.entry)}' is missing"
+    raise fault(folder, said, f"the folder has: {there}")
 
 
 def _must_be_short(path: Path, manifest: Manifest) -> None:
     size = encoded_bytes(manifest.model_dump_json())
     if size > MOST_MANIFEST_BYTES:
-        raise SubmissionError(
-            f"{shown(path)}: its manifest says {size} bytes, at most {MOST_MANIFEST_BYTES}",
-            "keep it short; NOTES.md takes words",
-        )
+        said = f"its manifest says {size} bytes, at most {MOST_MANIFEST_BYTES}"
+        raise fault(path, said, "keep it short; NOTES.md takes words")
 
 
 def _must_not_launch(folder: Path, manifest: Manifest) -> None:
     """Only a plain .cu is launched by us: elsewhere nobody would read the section."""
     if manifest.launch is not None:
-        raise SubmissionError(
-            f"{shown(folder / 'manifest.yaml')}: launch: belongs to a .cu entry, "
-            f"not to {manifest.entry}",
-            "take it out, or name the .cu file as the entry",
-        )
+        said = f"launch: belongs to a .cu entry, not to {manifest.entry}"
+        hint = "take it out, or name the .cu file as the entry"
+        raise fault(folder / "manifest.yaml", said, hint)
 
 
 def _with_lse(folder: Path, manifest: Manifest, gives_lse: bool) -> Manifest:
@@ -277,11 +267,8 @@ def _with_lse(folder: Path, manifest: Manifest, gives_lse: bool) -> Manifest:
     claims = manifest.claims
     if "lse" in claims.model_fields_set and claims.lse is not gives_lse:
         says = f"{'no' if claims.lse else 'a'} parameter return_lse"
-        raise SubmissionError(
-            f"{shown(folder / 'manifest.yaml')}: claims: lse: {str(claims.lse).lower()}, "
-            f"but its function has {says}",
-            "take the line out: the signature says it",
-        )
+        said = f"claims: lse: {str(claims.lse).lower()}, but its function has {says}"
+        raise fault(folder / "manifest.yaml", said, "take the line out: the signature says it")
     return manifest.model_copy(update={"claims": claims.model_copy(update={"lse": gives_lse})})
 
 
@@ -311,13 +298,6 @@ def _all_of(
     return found
 
 
-def _everybody(
-    root: Path, kind: Kind, problem: Problem | None, refused: list[SubmissionError]
-) -> list[Path]:
-    """What 'all' means: the root's own submissions, but every baseline there is."""
-    return known(root, problem) if kind is Kind.BASELINE else _all_of(root, problem, refused)
-
-
 def _problem_in(body: bytes) -> str:
     """A bare file computes whatever it has the function of."""
     text = body.decode(errors="replace")
@@ -330,12 +310,11 @@ def _agreed(path: Path, manifest: Manifest, asked: Problem | None) -> Problem:
     try:
         mine = get_problem(manifest.problem)
     except UsageError as cause:
-        raise SubmissionError(f"{path / 'manifest.yaml'}: {cause.message}", cause.hint) from None
+        raise fault(path / "manifest.yaml", cause.message, cause.hint) from None
     if asked is not None and asked.name != mine.name:
-        raise SubmissionError(
-            f"{path}: computes {mine.name}, the suite measures {asked.name}",
-            f"--suite {mine.suites[0]} on a GPU, --suite {mine.suites[1]} without one",
-        )
+        said = f"computes {mine.name}, the suite measures {asked.name}"
+        gpu, cpu = mine.suites
+        raise fault(path, said, f"--suite {gpu} on a GPU, --suite {cpu} without one")
     return mine
 
 
@@ -383,10 +362,8 @@ def _place(name: str, root: Path) -> Path | None:
 def _display_name(path: Path, manifest: Manifest, root: Path | None) -> str:
     """The manifest's name; steps/ of an entry carry their path, so that two never share a row."""
     if path.is_dir() and path.suffix in ENTRIES:  # `entry_name` would give it another's name
-        raise SubmissionError(
-            f"{shown(path)}: a folder called like a file",
-            f"mv '{shown(path)}' '{shown(path.with_suffix(''))}_', and name it so in its manifest",
-        )
+        move = f"mv '{shown(path)}' '{shown(path.with_suffix(''))}_'"
+        raise fault(path, "a folder called like a file", f"{move}, and name it so in its manifest")
     for layer in layers(root) if root is not None else ():
         if path.resolve().is_relative_to(layer.resolve()):
             name = entry_name(path.resolve().relative_to(layer.resolve()).as_posix())
@@ -399,10 +376,8 @@ def _usable(name: str, path: Path) -> str:
     if is_name(name):
         return name
     better = re.sub(r"[^A-Za-z0-9_.-]+", "_", name).strip("_.-")[:40] or "mine"
-    raise SubmissionError(
-        f"{path}: '{name}' is no name for a row; at most {MOST_NAME} letters, digits, _ . and -",
-        f"mv '{path}' '{path.with_name(better + path.suffix)}'",
-    )
+    said = f"'{name}' is no name for a row; at most {MOST_NAME} letters, digits, _ . and -"
+    raise fault(path, said, f"mv '{path}' '{path.with_name(better + path.suffix)}'")
 
 
 def _read_manifest(folder: Path) -> Manifest:
@@ -415,17 +390,13 @@ def _manifest_in(folder: Path, files: Files) -> Manifest:
     path, contents = folder / "manifest.yaml", dict(files)
     if "manifest.yaml" not in contents:
         if path.is_dir():
-            raise SubmissionError(f"{shown(path)}: is a folder", "put a file in its place")
+            raise fault(path, "is a folder", "put a file in its place")
         if "submission.py" in contents:
             return Manifest(name=_usable(folder.name, folder))
-        raise SubmissionError(
-            f"{shown(folder)}: no manifest.yaml and no submission.py",
-            "python run.py init mine makes one that has both",
-        )
+        said = "no manifest.yaml and no submission.py"
+        raise fault(folder, said, "python run.py init mine makes one that has both")
     manifest = model_of(path, contents["manifest.yaml"], Manifest, SubmissionError)
     if manifest.name != folder.name:
-        raise SubmissionError(
-            f"{path}: name is '{manifest.name}' in folder '{folder.name}'",
-            f"write name: {folder.name}",
-        )
+        said = f"name is '{manifest.name}' in folder '{folder.name}'"
+        raise fault(path, said, f"write name: {folder.name}")
     return manifest

@@ -9,6 +9,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
+from harness.catalog.source_files import fault
 from harness.catalog.suites import load_suite
 from harness.catalog.yaml_model import load_model
 from harness.errors import SuiteError, UsageError, did_you_mean
@@ -123,8 +124,13 @@ def load_published(name: str, configs: Path) -> tuple[Published, tuple[Figure, .
 
     Raises UsageError for a name that is none, SuiteError for a file that is wrong.
     """
-    table, told = _read(name, configs)
-    return table, tuple(f for series, figures in told if series.entry for f in figures)
+    known = known_tables(configs)
+    if name not in known:
+        hint = did_you_mean(name, known) or f"tables here: {', '.join(sorted(known)) or 'none'}"
+        raise UsageError(f"no published table '{name}'", hint)
+    path, table = known[name]
+    each = [f for series in table.series for f in _figures(path, table.name, series, configs)]
+    return table, tuple(figure for figure in each if figure.entry)
 
 
 def reported(configs: Path) -> tuple[list[Reported], list[Claim]]:
@@ -145,16 +151,6 @@ def reported(configs: Path) -> tuple[list[Reported], list[Claim]]:
     return found, [claim for told in files.values() for claim in told.claims]
 
 
-def _read(name: str, configs: Path) -> tuple[Published, list[tuple[Series, tuple[Figure, ...]]]]:
-    known = known_tables(configs)
-    if name not in known:
-        hint = did_you_mean(name, known) or f"tables here: {', '.join(sorted(known)) or 'none'}"
-        raise UsageError(f"no published table '{name}'", hint)
-    path, table = known[name]
-    each = [(series, _figures(path, table.name, series, configs)) for series in table.series]
-    return table, each
-
-
 def _figures(path: Path, named: str, series: Series | Beside, configs: Path) -> tuple[Figure, ...]:
     """Of the figures behind `name: NAMED` of the file `path`."""
     suite, entry = load_suite(series.suite, configs), getattr(series, "entry", "")
@@ -170,5 +166,5 @@ def _case(path: Path, named: str, suite: Suite, name: str) -> Case:
         its = dropwhile(lambda line: f"name: {named}" not in line[1], lines)
         at = next((n for n, line in its if f"{name}:" in line), 1)
         hint = near or f"its cases: configs/{suite.name}.yaml"
-        raise SuiteError(f"{path}:{at}: suite '{suite.name}' has no case '{name}'", hint)
+        raise fault(path, f"suite '{suite.name}' has no case '{name}'", hint, at, SuiteError)
     return found

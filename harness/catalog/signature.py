@@ -11,7 +11,7 @@ from pathlib import Path
 
 from harness.catalog.apart import checked_apart
 from harness.catalog.launch_spec import parse_launch
-from harness.catalog.source_files import read_file
+from harness.catalog.source_files import fault, read_file
 from harness.catalog.yaml_model import MOST_BYTES as MOST_YAML_BYTES
 from harness.catalog.yaml_model import Location, line_of, mapping_of
 from harness.errors import SubmissionError, did_you_mean
@@ -37,10 +37,8 @@ def check_source(path: Path, body: bytes, problem: Problem) -> bool:
     Raises SubmissionError with file and line, whatever the bytes are.
     """
     if len(body) > MOST_BYTES:
-        raise SubmissionError(
-            f"{shown(path)}: {len(body)} bytes of Python, at most {MOST_BYTES}",
-            "keep data in files of their own",
-        )
+        said = f"{len(body)} bytes of Python, at most {MOST_BYTES}"
+        raise fault(path, said, "keep data in files of their own")
     key = (path, hashlib.sha256(body).digest(), problem.name)
     if key not in _RIGHT:
         text = _text_of(path, body)
@@ -58,7 +56,7 @@ def _check(path: Path, text: str, problem: Problem) -> bool:
         near = difflib.get_close_matches(problem.function, some, n=1, cutoff=0.8)
         signature = f"{problem.function}({', '.join(problem.parameters)})"
         hint = f"rename '{near[0]}' to {signature}" if near else f"define {signature}"
-        raise SubmissionError(f"{shown(path)}: has no function '{problem.function}'", hint)
+        raise fault(path, f"has no function '{problem.function}'", hint)
     return False
 
 
@@ -67,18 +65,14 @@ def _text_of(path: Path, body: bytes) -> str:
     for number, line in enumerate(re.split(rb"\r\n?|\n", body, maxsplit=2)[:2], start=1):
         named = re.match(rb"[ \t\f]*#.*?coding[:=][ \t]*([-\w.]+)", line)
         if named and named[1].lower().replace(b"_", b"-") not in CODECS:
-            raise SubmissionError(
-                f"{shown(path)}:{number}: does not parse: encoding {shown(named[1].decode(), 40)}",
-                "save the file as UTF-8 and take that line out",
-            )
+            said = f"does not parse: encoding {shown(named[1].decode(), 40)}"
+            raise fault(path, said, "save the file as UTF-8 and take that line out", number)
     try:
         return body.decode("utf-8-sig")
     except UnicodeDecodeError as cause:
         line = body.count(b"\n", 0, cause.start) + 1
-        raise SubmissionError(
-            f"{shown(path)}:{line}: does not parse: byte 0x{body[cause.start]:02x} is not UTF-8",
-            "save the file as UTF-8",
-        ) from None
+        said = f"does not parse: byte 0x{body[cause.start]:02x} is not UTF-8"
+        raise fault(path, said, "save the file as UTF-8", line) from None
 
 
 def _parsed(path: Path, body: str) -> ast.Module:
@@ -88,37 +82,30 @@ def _parsed(path: Path, body: str) -> ast.Module:
             return ast.parse(body)
     except (RecursionError, MemoryError):
         line = 1 + body.count("\n", 0, body.find(max(body.split("\n"), key=len)))
-        raise SubmissionError(
-            f"{shown(path)}:{line}: does not parse: nested too deeply (this is its longest line)",
-            "write it in several steps",
-        ) from None
+        said = "does not parse: nested too deeply (this is its longest line)"
+        raise fault(path, said, "write it in several steps", line) from None
     except (SyntaxError, ValueError, LookupError) as cause:
         line = getattr(cause, "lineno", None) or 1
-        said = shown(getattr(cause, "msg", cause), 200)
-        raise SubmissionError(
-            f"{shown(path)}:{line}: does not parse: {said}", "mend that line"
-        ) from None
+        said = f"does not parse: {shown(getattr(cause, 'msg', cause), 200)}"
+        raise fault(path, said, "mend that line", line) from None
 
 
 def check_launch(path: Path, manifest: Manifest, problem: Problem) -> None:
     """A plain .cu says in its manifest how its kernels are launched."""
+    launches = f"write a submission.py with {problem.function} that launches it"
     if problem.function != CU_FUNCTION:
-        raise SubmissionError(
-            f"{shown(path)}: entry '{manifest.entry}': a plain .cu serves {CU_FUNCTION} only",
-            f"write a submission.py with {problem.function} that launches it",
-        )
+        said = f"entry '{manifest.entry}': a plain .cu serves {CU_FUNCTION} only"
+        raise fault(path, said, launches)
     claims = manifest.claims
     if claims.gqa or claims.packed or claims.seqlens != "equal":
-        raise SubmissionError(
-            f"{shown(path)}: entry '{manifest.entry}': the launch of a plain .cu knows one shape, "
-            "that of q; it cannot claim gqa, seqlens: any or packed",
-            f"write a submission.py with {problem.function} that launches it",
+        said = (
+            f"entry '{manifest.entry}': the launch of a plain .cu knows one shape, "
+            "that of q; it cannot claim gqa, seqlens: any or packed"
         )
+        raise fault(path, said, launches)
     if manifest.launch is None:
-        raise SubmissionError(
-            f"{shown(path)}: entry '{manifest.entry}' needs a 'launch:' section",
-            "see docs/write-a-cuda-kernel.md",
-        )
+        said = f"entry '{manifest.entry}' needs a 'launch:' section"
+        raise fault(path, said, "see docs/write-a-cuda-kernel.md")
     try:
         parse_launch(manifest.launch, str(path), lambda part: _line_of(path, part))
     except ValueError as cause:
@@ -158,8 +145,6 @@ def _check_signature(path: Path, node: ast.FunctionDef, problem: Problem) -> boo
     odd = next((name for name in given if name not in wanted), None)
     guess = did_you_mean(odd, wanted) if odd else ""
     told = ", ".join([*given[:MOST_SHOWN], *(["…"] if len(given) > MOST_SHOWN else [])])
-    raise SubmissionError(
-        f"{shown(path)}:{node.lineno}: {problem.function}({shown(told, 200)}) "
-        f"should take ({', '.join(wanted)})",
-        guess or f"def {problem.function}({', '.join(wanted)})",
-    )
+    right = f"({', '.join(wanted)})"
+    said = f"{problem.function}({shown(told, 200)}) should take {right}"
+    raise fault(path, said, guess or f"def {problem.function}{right}", node.lineno)

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import itertools
 import os
 import re
 import stat
@@ -28,10 +29,27 @@ MAX_FOLDER_BYTES = 32 << 20
 MAX_FILES = 1000  # and folders
 MAX_DEPTH = 12
 PLAIN_NAME = re.compile(r"[\w.][\w.+=@,-]*")
-TOO_MUCH = "keep sources only"
+TOO_MUCH, RENAME = "keep sources only", "rename or remove that file"
 
 #: (path inside the folder, content), in the order in which they are hashed.
 Files = tuple[tuple[str, bytes], ...]
+
+
+def fault(
+    place: Path, said: str, hint: str, line: int = 0, error: type[UsageError] = SubmissionError
+) -> UsageError:
+    """`error` that says what is wrong with a file or folder, whatever signs its name has."""
+    at = f"{shown(place)}:{line}" if line else shown(place)
+    return error(f"{at}: {said}", hint)
+
+
+def unreadable(
+    path: Path, cause: Exception, error: type[UsageError] = SubmissionError
+) -> UsageError:
+    """The same of what the system does not let us read."""
+    why = getattr(cause, "strerror", None) or cause
+    hint = "check the path and its permissions"
+    return fault(path, f"cannot be read ({why})", hint, error=error)
 
 
 def read_file(
@@ -54,17 +72,13 @@ def read_file(
             if within and not _opened(fd, path).is_relative_to(within):
                 raise _leads_out(path)
             if not stat.S_ISREG(mode):
-                raise error(f"{shown(path)}: is no regular file", "put a file in its place")
+                raise fault(path, "is no regular file", "put a file in its place", error=error)
             body = file.read(most_bytes + 1) if size <= most_bytes else b""
     except (OSError, ValueError) as cause:  # ValueError: a null character in the name
-        raise error(
-            f"{shown(path)}: cannot be read ({getattr(cause, 'strerror', None) or cause})",
-            "check the path and its permissions",
-        ) from None
+        raise unreadable(path, cause, error) from None
     if max(size, len(body)) > most_bytes:
-        raise error(
-            f"{shown(path)}: {max(size, len(body))} bytes, at most {most_bytes}", "make it shorter"
-        )
+        said = f"{max(size, len(body))} bytes, at most {most_bytes}"
+        raise fault(path, said, "make it shorter", error=error)
     return body
 
 
@@ -92,11 +106,8 @@ def names_in(folder: Path) -> list[str]:
             seen += 1
             _must_be_plain(folder, path)
             if seen > MAX_FILES or len(path.parts) > MAX_DEPTH:
-                raise SubmissionError(
-                    f"{shown(folder)}: more than {MAX_FILES} files and folders, "
-                    f"or deeper than {MAX_DEPTH}",
-                    TOO_MUCH,
-                )
+                said = f"more than {MAX_FILES} files and folders, or deeper than {MAX_DEPTH}"
+                raise fault(folder, said, TOO_MUCH)
             if entry.is_dir(follow_symlinks=False):
                 left += [] if entry.name in SKIPPED_DIRS else [path]
             elif entry.name not in SKIPPED_FILES and _counts(home, folder / path):
@@ -113,9 +124,7 @@ def read(folder: Path, names: Iterable[str]) -> Files:
         files.append((name, read_file(folder / name, MAX_FOLDER_BYTES, within=home)))
         total += len(files[-1][1])
         if total > MAX_FOLDER_BYTES:
-            raise SubmissionError(
-                f"{shown(folder)}: more than {MAX_FOLDER_BYTES >> 20} MiB of files", TOO_MUCH
-            )
+            raise fault(folder, f"more than {MAX_FOLDER_BYTES >> 20} MiB of files", TOO_MUCH)
     return tuple(files)
 
 
@@ -155,7 +164,7 @@ def lay_out(files: Files, target: Path) -> None:
     finally:
         remove_tree(fresh)
     if not holds(target, files):
-        raise SubmissionError(f"{target}: is not what was written there", f"rm -r '{target}'")
+        raise fault(target, "is not what was written there", f"rm -r '{target}'")
 
 
 def holds(folder: Path, files: Files) -> bool:
@@ -179,26 +188,15 @@ def _home(folder: Path) -> Path:
     try:
         return folder.resolve()
     except (OSError, RuntimeError) as cause:
-        raise SubmissionError(
-            f"{shown(folder)}: cannot be read ({getattr(cause, 'strerror', None) or cause})",
-            "check the path and its permissions",
-        ) from None
+        raise unreadable(folder, cause) from None
 
 
 def _listed(folder: Path) -> list[os.DirEntry[str]]:
     try:
         with os.scandir(folder) as entries:
-            found = []
-            for entry in entries:
-                found.append(entry)
-                if len(found) > MAX_FILES:
-                    break
-            return found
+            return list(itertools.islice(entries, MAX_FILES + 1))
     except OSError as cause:
-        raise SubmissionError(
-            f"{shown(folder)}: cannot be read ({cause.strerror})",
-            "check the path and its permissions",
-        ) from None
+        raise unreadable(folder, cause) from None
 
 
 def _must_be_plain(folder: Path, path: PurePosixPath) -> None:
@@ -207,14 +205,10 @@ def _must_be_plain(folder: Path, path: PurePosixPath) -> None:
     nvcc hands names to a shell.
     """
     if not path.name.isprintable():
-        raise SubmissionError(
-            f"{shown(folder / path)}: a name that cannot be printed", "rename or remove that file"
-        )
+        raise fault(folder / path, "a name that cannot be printed", RENAME)
     if not PLAIN_NAME.fullmatch(path.name):
-        raise SubmissionError(
-            f"{shown(folder / path)}: a name of more than letters, digits, _ . - + = @ and ,",
-            "rename or remove that file",
-        )
+        said = "a name of more than letters, digits, _ . - + = @ and ,"
+        raise fault(folder / path, said, RENAME)
 
 
 def _counts(home: Path, path: Path) -> bool:
@@ -228,13 +222,10 @@ def _counts(home: Path, path: Path) -> bool:
             raise _leads_out(path)
         return real.is_file()
     if not path.is_file():
-        raise SubmissionError(
-            f"{shown(path)}: is no regular file", "keep files and folders only, no FIFO, no device"
-        )
+        hint = "keep files and folders only, no FIFO, no device"
+        raise fault(path, "is no regular file", hint)
     return True
 
 
-def _leads_out(path: Path) -> SubmissionError:
-    return SubmissionError(
-        f"{shown(path)}: links out of its folder", "copy the file into the folder"
-    )
+def _leads_out(path: Path) -> UsageError:
+    return fault(path, "links out of its folder", "copy the file into the folder")

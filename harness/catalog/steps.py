@@ -11,7 +11,7 @@ from pathlib import Path, PurePath
 from typing import Any
 
 from harness.catalog.launch_spec import parse_launch
-from harness.catalog.source_files import MAX_FOLDER_BYTES, names_in, read_file
+from harness.catalog.source_files import MAX_FOLDER_BYTES, fault, names_in, read_file
 from harness.catalog.yaml_model import MOST_BYTES, load_model, mapping_of
 from harness.errors import SubmissionError, did_you_mean
 from harness.schema import Claims, Dtype, Manifest, Needs
@@ -35,10 +35,8 @@ def rungs_of(folder: Path) -> list[Path]:
     absent = sorted(set(described) - {path.name for path in paths})
     if absent:
         undescribed = [path.name for path in paths if path.name not in described]
-        raise SubmissionError(
-            f"{folder / LAUNCH_FILE}: describes '{absent[0]}', which is not there",
-            did_you_mean(absent[0], undescribed) or f"take '{absent[0]}:' out of it",
-        )
+        hint = did_you_mean(absent[0], undescribed) or f"take '{absent[0]}:' out of it"
+        raise fault(folder / LAUNCH_FILE, f"describes '{absent[0]}', which is not there", hint)
     for path in paths:
         _section(path, described)
     return paths
@@ -51,10 +49,8 @@ def manifest_of(path: Path) -> Manifest:
     """
     described = path.parent / LAUNCH_FILE
     if not described.is_file():
-        raise SubmissionError(
-            f"{path}: nothing says how its kernels are launched",
-            f"write '{path.name}:' and its launch section into {described}; {PAGE}",
-        )
+        hint = f"write '{path.name}:' and its launch section into {described}; {PAGE}"
+        raise fault(path, "nothing says how its kernels are launched", hint)
     section = _section(path, _read(described))
     try:
         launch = parse_launch(section, f"{described}: {path.name}")
@@ -105,9 +101,8 @@ def _claims(kernels: list[dict[str, Any]], described: Path, name: str) -> Claims
     known = {dtype.value for dtype in Dtype}
     dtypes = {dtype for kernel in kernels for dtype in kernel["dtypes"]} & known
     if not dtypes:
-        raise SubmissionError(
-            f"{described}: {name}: its kernels serve none of {', '.join(sorted(known))}", PAGE
-        )
+        said = f"{name}: its kernels serve none of {', '.join(sorted(known))}"
+        raise fault(described, said, PAGE)
     return Claims(
         headdims=tuple(sorted({d for kernel in kernels for d in kernel["headdims"]})),
         causal=masks.pop() if len(masks) == 1 else "both",
@@ -134,11 +129,8 @@ def _section(path: Path, described: dict[str, Any]) -> dict[str, Any]:
         return section
     where = path.parent / LAUNCH_FILE
     if path.name in described:
-        raise SubmissionError(f"{where}: '{path.name}' holds no launch section", PAGE)
-    near = did_you_mean(
-        path.name, [name for name in described if not (path.parent / name).exists()]
-    )
-    raise SubmissionError(
-        f"{where}: does not say how the kernels of {path.name} are launched",
-        near or f"write '{path.name}:' and its launch section into it; {PAGE}",
-    )
+        raise fault(where, f"'{path.name}' holds no launch section", PAGE)
+    absent = [name for name in described if not (path.parent / name).exists()]
+    hint = f"write '{path.name}:' and its launch section into it; {PAGE}"
+    said = f"does not say how the kernels of {path.name} are launched"
+    raise fault(where, said, did_you_mean(path.name, absent) or hint)

@@ -9,6 +9,7 @@ from typing import TypeVar
 
 from pydantic import ValidationError
 
+from harness.catalog.source_files import fault
 from harness.catalog.yaml_model import load_model
 from harness.errors import SuiteError, UsageError, did_you_mean
 from harness.problems import get_problem
@@ -37,18 +38,16 @@ def load_suite(name: str, configs: Path) -> Suite:
         raise SuiteError(f"no suite '{name}' ({path} is no file)", hint)
     suite = load_model(path, Suite, SuiteError)
     if path.parent == configs and suite.name != path.stem:
-        raise SuiteError(
-            f"{path}: name is '{suite.name}' in the file of '{path.stem}'",
-            f"write name: {path.stem}",
-        )
+        said = f"name is '{suite.name}' in the file of '{path.stem}'"
+        raise fault(path, said, f"write name: {path.stem}", error=SuiteError)
     taken = next((case.name for case in suite.cases if case.hidden), "")
     if taken:
-        hint = f"choose another name in {path}"
-        raise SuiteError(f"{path}: case '{taken}': names of hidden shapes begin so", hint)
+        said = f"case '{taken}': names of hidden shapes begin so"
+        raise fault(path, said, f"choose another name in {path}", error=SuiteError)
     try:
         get_problem(suite.problem)
     except UsageError as cause:
-        raise SuiteError(f"{path}: {cause.message}", cause.hint) from None
+        raise fault(path, cause.message, cause.hint, error=SuiteError) from None
     return suite
 
 

@@ -16,7 +16,7 @@ import yaml
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
-from harness.catalog.source_files import read_file
+from harness.catalog.source_files import fault, read_file
 from harness.errors import UsageError, did_you_mean
 from harness.process.text import SURROGATE, shown
 
@@ -120,18 +120,17 @@ def mapping_of(
     Raises `error`; where the file holds something else it says `expected` and `hint`.
     """
     if len(body) > MOST_BYTES:
-        raise error(f"{shown(path)}: {len(body)} bytes, at most {MOST_BYTES}", "make it shorter")
+        said = f"{len(body)} bytes, at most {MOST_BYTES}"
+        raise fault(path, said, "make it shorter", error=error)
     try:
         text = body.decode("utf-8")
     except UnicodeDecodeError as cause:
         line = body.count(b"\n", 0, cause.start) + 1
-        raise error(
-            f"{shown(path)}:{line}: byte 0x{body[cause.start]:02x} is not UTF-8",
-            "save the file as UTF-8",
-        ) from None
+        said = f"byte 0x{body[cause.start]:02x} is not UTF-8"
+        raise fault(path, said, "save the file as UTF-8", line, error) from None
     root, data = _parse(path, text, error)
     if root is None or not isinstance(data, dict):
-        raise error(f"{shown(path)}:1: expected {expected}", hint)
+        raise fault(path, f"expected {expected}", hint, 1, error)
     return root, data
 
 
@@ -144,13 +143,11 @@ def _parse(path: Path, text: str, error: type[UsageError]) -> tuple[yaml.Node | 
         return root, None if root is None else loader.construct_document(root)
     except (yaml.YAMLError, ValueError, OverflowError) as cause:  # 0x, 1:99:99 and their like
         mark = getattr(cause, "problem_mark", None)
-        where = f"{shown(path)}:{mark.line + 1}" if mark else f"{shown(path)}"
-        problem = getattr(cause, "problem", None) or str(cause)
-        raise error(
-            f"{where}: not YAML: {problem[:SHOWN]}", "mend that line and run again"
-        ) from None
+        line, problem = mark.line + 1 if mark else 0, getattr(cause, "problem", None) or str(cause)
+        said = f"not YAML: {problem[:SHOWN]}"
+        raise fault(path, said, "mend that line and run again", line, error) from None
     except (RecursionError, MemoryError):
-        raise error(f"{shown(path)}: nested too deeply", "write fewer brackets") from None
+        raise fault(path, "nested too deeply", "write fewer brackets", error=error) from None
 
 
 def _no_key_twice(path: Path, root: yaml.Node, error: type[UsageError]) -> None:
@@ -170,15 +167,11 @@ def _differing_keys(path: Path, node: yaml.MappingNode, error: type[UsageError])
     for key, _ in node.value:
         line, name = key.start_mark.line + 1, str(key.value)
         if key.tag != TEXT:
-            raise error(
-                f"{shown(path)}:{line}: key {shown(name, SHOWN)!r} is no text", "write a name"
-            )
+            said = f"key {shown(name, SHOWN)!r} is no text"
+            raise fault(path, said, "write a name", line, error)
         if name in seen:
-            raise error(
-                f"{shown(path)}:{line}: '{shown(name, SHOWN)}' is written twice, "
-                f"first in line {seen[name]}",
-                "keep one of them",
-            )
+            said = f"'{shown(name, SHOWN)}' is written twice, first in line {seen[name]}"
+            raise fault(path, said, "keep one of them", line, error)
         seen[name] = line
 
 

@@ -1,7 +1,5 @@
 """What a flag's value may be, and a parser whose errors end in the next thing to type."""
 
-from __future__ import annotations
-
 import argparse
 import math
 import re

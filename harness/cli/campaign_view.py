@@ -1,7 +1,5 @@
 """The live view of many units: queue, each GPU, what is done, failures by status, ETA."""
 
-from __future__ import annotations
-
 import time
 from collections import Counter
 from collections.abc import Mapping

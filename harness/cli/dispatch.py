@@ -1,7 +1,5 @@
 """A request → one run here and now, or a campaign where its placement says."""
 
-from __future__ import annotations
-
 import os
 import shlex
 import sys

@@ -5,14 +5,13 @@ first write that fails turns the stream towards nothing, and the exit code tells
 are written elsewhere, to files of their own (harness/board/record.py).
 """
 
-from __future__ import annotations
-
 import contextlib
 import errno
 import io
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from typing import TextIO
 
 from harness.errors import EXIT_NOBODY_READS, EXIT_OK, EXIT_STORAGE
@@ -27,21 +26,15 @@ class Output(io.TextIOBase):
     `only_a_view`: what it lost is in the records too, so the exit code does not speak of it.
     """
 
+    encoding, errors = "utf-8", "replace"
+
     def __init__(self, stream: TextIO | None) -> None:
-        self.stream = stream
+        self.stream = stream or io.StringIO()  # to which nothing is written
         self.fault = CLOSED if stream is None else ""
         self.reader_left = False
         self.only_a_view = False
-
-    @property
-    def encoding(self) -> str:  # type: ignore[override]
-        """Of the stream below; rich asks for it."""
-        return getattr(self.stream, "encoding", None) or "utf-8"
-
-    @property
-    def errors(self) -> str:  # type: ignore[override]
-        """The same of its way with characters that the encoding lacks."""
-        return getattr(self.stream, "errors", None) or "replace"
+        self.encoding = getattr(stream, "encoding", None) or self.encoding  # rich asks for both
+        self.errors = getattr(stream, "errors", None) or self.errors
 
     def writable(self) -> bool:
         """Whatever becomes of it."""
@@ -50,31 +43,21 @@ class Output(io.TextIOBase):
     def isatty(self) -> bool:
         """False once nobody is there."""
         with contextlib.suppress(OSError, ValueError):
-            return self.stream is not None and not self.fault and self.stream.isatty()
+            return not self.fault and self.stream.isatty()
         return False
 
     def fileno(self) -> int:
         """Of the stream below; OSError where it has none."""
-        if self.stream is None:
-            raise io.UnsupportedOperation("closed")
         return self.stream.fileno()
 
     def write(self, text: str) -> int:
         """All of `text`, or nothing more from here on."""
-        if self.stream is not None and not self.fault:
-            try:
-                self.stream.write(text)
-            except (OSError, ValueError) as cause:
-                self._stop(cause)
+        self._try(partial(self.stream.write, text))
         return len(text)
 
     def flush(self) -> None:
         """As far as anybody takes it."""
-        if self.stream is not None and not self.fault:
-            try:
-                self.stream.flush()
-            except (OSError, ValueError) as cause:
-                self._stop(cause)
+        self._try(self.stream.flush)
 
     def code_beside(self, code: int) -> int:
         """`code`, the command's own; in place of a 0 what a shell says of a lost reader, or 5."""
@@ -85,15 +68,20 @@ class Output(io.TextIOBase):
             return EXIT_NOBODY_READS
         return EXIT_OK if self.only_a_view else EXIT_STORAGE
 
-    def _stop(self, cause: OSError | ValueError) -> None:
-        """What waits in buffers goes nowhere, too: Python would try it again at its exit."""
-        number = cause.errno if isinstance(cause, OSError) else None
-        self.fault = os.strerror(number) if number else CLOSED
-        self.reader_left = number == errno.EPIPE
-        with contextlib.suppress(OSError, ValueError):
-            nowhere = os.open(os.devnull, os.O_WRONLY)
-            os.dup2(nowhere, self.fileno())
-            os.close(nowhere)
+    def _try(self, act: Callable[[], object]) -> None:
+        """Until one fails. What waits in buffers then goes nowhere, too: Python tries it again."""
+        if self.fault:
+            return
+        try:
+            act()
+        except (OSError, ValueError) as cause:
+            number = cause.errno if isinstance(cause, OSError) else None
+            self.fault = os.strerror(number) if number else CLOSED
+            self.reader_left = number == errno.EPIPE
+            with contextlib.suppress(OSError, ValueError):
+                nowhere = os.open(os.devnull, os.O_WRONLY)
+                os.dup2(nowhere, self.fileno())
+                os.close(nowhere)
 
 
 def keep_places() -> None:

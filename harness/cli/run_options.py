@@ -1,7 +1,5 @@
 """Flags → suite, request and placement of units. After this nobody looks at a flag of a run."""
 
-from __future__ import annotations
-
 import argparse
 import fnmatch
 import os
@@ -94,8 +92,8 @@ def choose_suite(args: argparse.Namespace, machine: Machine) -> Suite:
     if not elsewhere:
         _must_fit(suite, machine)
     if args.timeout:
-        told = {"import_s": args.timeout, "first_call_s": args.timeout, "burst_s": args.timeout}
-        suite = suite.model_copy(update={"limits": suite.limits.model_copy(update=told)})
+        given = {"import_s": args.timeout, "first_call_s": args.timeout, "burst_s": args.timeout}
+        suite = suite.model_copy(update={"limits": suite.limits.model_copy(update=given)})
     if args.sustained is not None:
         suite = suite.model_copy(update={"sustained_s": args.sustained})
     return suite.model_copy(update={"blocks": args.blocks}) if args.blocks else suite

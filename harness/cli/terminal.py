@@ -1,7 +1,7 @@
 """The live view of a run: a moving picture in a terminal, plain lines anywhere else.
 
-It is told what happened and prints it; it asks nobody anything. Text that came from a submission
-is washed before it is printed: no escape sequence and no order to a CI runner gets through.
+It hears what happened and prints it; it asks nobody anything. Text that came from a submission is
+sanitized before it is printed; names are harmless by their type (schema.Name).
 """
 
 from __future__ import annotations
@@ -86,19 +86,19 @@ class Terminal(Observer):
 
     def stage(self, entry: str, text: str) -> None:
         """`entry` has come to a step: load, build, check, time."""
-        name, text = sanitize(entry, 80), sanitize(text)
+        text = sanitize(text)
         if self.moving:
-            self._stages[name] = text
+            self._stages[entry] = text
             self._show(self._stage_lines())
         elif not self.brief:
-            self._print(f"{name}: {text}")
+            self._print(f"{entry}: {text}")
 
     def check(self, entry: str, config: str, status: Status, reason: str) -> None:
-        """The gate's word on one entrant and one config."""
+        """Whether what one entrant answered on one config was right."""
         if self.brief:
             return
         mark, style = ("✓", GOOD) if status is Status.PASSED else ("✗", BAD)
-        line = Text.assemble((mark, style), f" {sanitize(entry, 80)} · {sanitize(config, 80)}: ")
+        line = Text.assemble((mark, style), f" {entry} · {config}: ")
         line.append(status.value, style=style)
         if reason:
             line.append(f" ({sanitize(reason)})")
@@ -106,7 +106,7 @@ class Terminal(Observer):
 
     def block(self, now: Progress) -> None:
         """One more block of a config is in."""
-        name, done, total = sanitize(now.config, 80), now.done, now.total
+        name, done, total = now.config, now.done, now.total
         if self.moving:
             self._show(Group(self._stage_lines(), self._bar(now)))
             return
@@ -114,13 +114,13 @@ class Terminal(Observer):
         if self.brief or (step == self._told.get(name) and done != total):
             return
         self._told[name] = step
-        so_far = "; ".join(f"{sanitize(who, 80)} {times(r)}" for who, r in now.intervals.items())
+        so_far = "; ".join(f"{who} {times(r)}" for who, r in now.intervals.items())
         left = f"{duration(now.eta_s)} left" if done < total else "done"
         self._print(f"{name}: block {done}/{total}, {left}" + (f"; {so_far}" if so_far else ""))
 
     def verdict(self, result: Result) -> None:
         """One (entrant, config) has come to its end."""
-        who = f"{sanitize(result.entry, 80)} · {sanitize(result.config, 80)}: "
+        who = f"{result.entry} · {result.config}: "
         line = Text(who)
         if result.status is Status.PASSED:
             line.append("PASSED", style=GOOD)
@@ -129,7 +129,7 @@ class Terminal(Observer):
                 line.append(f"  {number(result.tflops, 1)} TFLOP/s")
             if result.speedup and result.speedup.against != result.entry:
                 ratio = times(interval_of(result.speedup))
-                line.append(f"  {ratio} over {sanitize(result.speedup.against, 80)}")
+                line.append(f"  {ratio} over {result.speedup.against}")
             if result.numerics_class == "approximate":
                 line.append("  approximate", style="yellow")
             if result.sustained:
@@ -186,13 +186,13 @@ class Terminal(Observer):
         return table
 
     def _bar(self, now: Progress) -> RenderableType:
-        head, name = Table.grid(padding=(0, 2)), Text(sanitize(now.config, 80), style="bold")
+        head, name = Table.grid(padding=(0, 2)), Text(now.config, style="bold")
         bar = ProgressBar(max(now.total, 1), now.done, width=32, complete_style=BUSY)
         head.add_row(name, bar, f"{now.done}/{now.total}", f"{duration(now.eta_s)} left")
         rows = Table.grid(padding=(0, 2))
         for who, ratio in now.intervals.items():
             style = GOOD if ratio.low > 1 else BAD if ratio.high < 1 else ""
-            rows.add_row("", sanitize(who, 80), Text(times(ratio), style=style))
+            rows.add_row("", who, Text(times(ratio), style=style))
         return Group(head, rows)
 
     def _table(self, board: Board) -> RenderableType:
@@ -200,7 +200,7 @@ class Terminal(Observer):
         for name in ("rank", "entry", "speed-up"):
             table.add_column(name, justify="right" if name == "rank" else "left")
         for config in board.configs if not board.is_grid else ():
-            table.add_column(f"{sanitize(config, 80)}\nTFLOP/s", justify="right")
+            table.add_column(f"{config}\nTFLOP/s", justify="right")
         for row in board.rows:
             style = "bold" if row.rank == 1 else DIM if row.rank is None else ""
             table.add_row(*_cells(board, row), style=style)
@@ -208,7 +208,7 @@ class Terminal(Observer):
 
 
 def _cells(board: Board, row: Row) -> list[str]:
-    cells = [rank_text(row), sanitize(row.entry, 80)]
+    cells = [rank_text(row), row.entry]
     cells.append(times(row.speedup) if row.speedup else sanitize(row.why, 60))
     for config in board.configs if not board.is_grid else ():
         result = row.on(config)
@@ -222,7 +222,7 @@ def _cells(board: Board, row: Row) -> list[str]:
 def _plain_board(board: Board) -> str:
     unit = "" if board.is_cpu else " TFLOP/s"
     shown = () if board.is_grid else board.configs
-    rows = [["rank", "entry", "speed-up", *(f"{sanitize(c, 80)}{unit}" for c in shown)]]
+    rows = [["rank", "entry", "speed-up", *(f"{c}{unit}" for c in shown)]]
     rows += [_cells(board, row) for row in board.rows]
     widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
     lines = ["  ".join(c.ljust(w) for c, w in zip(row, widths, strict=True)) for row in rows]
@@ -233,9 +233,9 @@ def _grid_lines(board: Board, colour: bool) -> list[str]:
     """Maps of the best submissions of a grid; and who is slower off the official shapes."""
     lines: list[str] = []
     for one in maps(board):
-        lines += ["", f"{sanitize(one.row.entry, 80)}: {summary(one.row)}"]
+        lines += ["", f"{one.row.entry}: {summary(one.row)}"]
         lines += text_lines(one, colour)
     for row in board.rows:
         if words := loss_words(row):
-            lines += ["", f"{sanitize(row.entry, 80)}: {words}"]
+            lines += ["", f"{row.entry}: {words}"]
     return lines

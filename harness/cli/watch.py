@@ -5,8 +5,6 @@ Between two runs the judge and the fork server of the next one import torch
 reads its suite, manifests and sources anew.
 """
 
-from __future__ import annotations
-
 import argparse
 import contextlib
 import os

@@ -1,11 +1,12 @@
 """Blocks for whom they still tell something: `--race` and `--until` of all cases together.
 
 Every case advances by one block in turn until all have the blocks of the next look; then the rule
-(stopping.py) says who leaves. The baseline, the control and the null kernel stay to the end, so
+(stopping.py) says who is in. The baseline, the control and the null kernel stay to the end, so
 that every block is paired and both clocks can be compared in it. Who leaves keeps his samples.
-"""
 
-from __future__ import annotations
+Each look asks anew, of everybody: who was pushed out by one that has failed since, or is slow by
+now, is in again, and gets the blocks that it missed.
+"""
 
 import time
 from dataclasses import dataclass, field, replace
@@ -17,6 +18,7 @@ from harness.engine.sustain import sustain
 from harness.engine.timing import clock_verdict, intervals, repeat_disturbed, run_block
 from harness.measure import stopping
 from harness.measure.plan import Block, further_block, plan_case
+from harness.measure.verdict import class_of
 from harness.schema import Case, Kind, Stopping, times_ms
 
 
@@ -37,7 +39,7 @@ class AdaptiveRun:
     state: State
     lanes: list[CaseProgress] = field(default_factory=list)
     active: set[str] = field(default_factory=set)  # in, and may still be dropped
-    left: set[str] = field(default_factory=set)  # the race, for good
+    left: dict[str, int] = field(default_factory=dict)  # the race → behind so many blocks
     started: float = 0.0
 
     def __post_init__(self) -> None:
@@ -63,6 +65,11 @@ class AdaptiveRun:
         return (roles.baseline, roles.control, roles.null)
 
     @property
+    def running(self) -> list[str]:
+        """Who is in the next block."""
+        return [*self.active, *dict.fromkeys(self.kept)]
+
+    @property
     def looks(self) -> tuple[int, ...]:
         """Numbers of blocks at which it looks."""
         return self.state.rule.looks(self.state.suite.blocks)
@@ -83,18 +90,19 @@ class AdaptiveRun:
             if not self._advance_to(look):
                 end = f"time limit of {self.state.rule.time_limit_s:g} s"
                 break
-            if look <= self.state.suite.blocks and self.state.rule.race is not None:
-                self._race(look)
-            if look >= self.state.suite.blocks:
+            whole = look >= self.state.suite.blocks
+            if whole:
                 self._finish_plan()
-                if self.state.rule.until_pct is None or self._all_decided(number):
-                    break
+            if self.state.rule.race is not None:
+                self._race(self.state.rule.race)
+            if whole and (self.state.rule.until_pct is None or self._all_decided(number)):
+                break
         for name in (*self.active, *self.kept):
             if name in self.shown:
                 self._tell(name, end)
         self._tell_neighbours()
         for lane in self.lanes:
-            sustain(self.state, lane.case, self.left)
+            sustain(self.state, lane.case, self.left.keys())
 
     def _advance_to(self, look: int) -> bool:
         """Give every case `look` timed blocks, one block in turn; False when the time is over."""
@@ -106,8 +114,8 @@ class AdaptiveRun:
                 return False
             self._one_block(behind)
             eta_s = (time.monotonic() - begun) / (step + 1) * (total - step - 1)
-            told = intervals(self.state, behind.case, sorted(self.active))
-            now = Progress(behind.case.name, behind.timed, look, eta_s, told)
+            so_far = intervals(self.state, behind.case, sorted(self.active))
+            now = Progress(behind.case.name, behind.timed, look, eta_s, so_far)
             self.state.observer.block(now)
         return True
 
@@ -115,29 +123,29 @@ class AdaptiveRun:
         """The next timed block of a case, and whatever untimed ones lie before it."""
         while True:
             if not lane.planned:
-                names = [*self.active, *dict.fromkeys(self.kept)]
                 lane.planned = further_block(
-                    lane.case, self.state.problem, names, self.state.rng, lane.next_index
+                    lane.case, self.state.problem, self.running, self.state.rng, lane.next_index
                 )
                 lane.next_index += 1
-            block = lane.planned.pop(0)
-            still_in = tuple(n for n in block.order if n in self.active or n in self.kept)
-            run_block(self.state, lane.case, replace(block, order=still_in))
-            if block.timed:
-                lane.timed += 1
+            if self._run_next(lane):
                 return
+
+    def _run_next(self, lane: CaseProgress) -> bool:
+        """The next planned block, of those who are in; whether it was timed."""
+        block = lane.planned.pop(0)
+        order = tuple(name for name in block.order if name in self.running)
+        run_block(self.state, lane.case, replace(block, order=order))
+        lane.timed += block.timed
+        return block.timed
 
     def _finish_plan(self) -> None:
         """The audits behind the last planned block, and once again what was disturbed."""
         for lane in self.lanes:
             if lane.next_index > self.state.suite.blocks:
                 continue
-            for block in lane.planned:
-                still_in = tuple(n for n in block.order if n in self.active or n in self.kept)
-                run_block(self.state, lane.case, replace(block, order=still_in))
-            lane.planned = []
-            names = [*self.active, *dict.fromkeys(self.kept)]
-            lane.next_index += repeat_disturbed(self.state, lane.case, names)
+            while lane.planned:
+                self._run_next(lane)
+            lane.next_index += repeat_disturbed(self.state, lane.case, self.running)
 
     # ------------------------------------------------------------------ looks
 
@@ -153,33 +161,57 @@ class AdaptiveRun:
             for name in state.workers:
                 if name == state.roles.null or state.record(name, lane.case).status is not None:
                     continue
-                told = clock_verdict(state, name, lane.case)
-                if not told.refusal:
-                    mine[name] = times_ms(told.samples)
+                checked = clock_verdict(state, name, lane.case)
+                if not checked.refusal:
+                    mine[name] = times_ms(checked.samples)
         return found
 
     def _failed(self, name: str) -> bool:
         """Whether it has no way to a place any more: it failed, or does not claim every case."""
         return any(self.state.record(name, lane.case).status is not None for lane in self.lanes)
 
-    def _race(self, look: int) -> None:
-        """Drop who is clearly slower than the last place raced for."""
-        state, places = self.state, self.state.rule.race
-        assert places is not None
-        times = self._times()
-        ranking = stopping.order(times, self.active, state.roles.baseline)
+    def _race(self, places: int) -> None:
+        """Drop the slow; behind the suite's last block who is in has all that it missed."""
+        blocks, caught = self.state.suite.blocks, set[str]()
+        self._drop(places)
+        while self.lanes[0].timed >= blocks:
+            behind = {name for name in self.active if self._fewest(name) < blocks} - caught
+            if not behind:
+                return
+            caught |= behind
+            missed = blocks - min(map(self._fewest, behind))
+            look = self.lanes[0].timed
+            for lane in self.lanes:
+                lane.timed -= missed
+            self._advance_to(look)
+            self._drop(places)
+
+    def _drop(self, places: int) -> None:
+        """Who is clearly slower than the last place raced for is out; all others are in."""
+        state = self.state
         every = [n for n in self.shown if state.workers[n].entrant.kind is Kind.SUBMISSION]
         level = stopping.race_level(places, len(every), len(self.looks))
-        lost = stopping.losses(times, ranking, set(every), places, level)
-        out = {name: loss.text for name, loss in lost.items()}
-        out |= {n: "it has no time on every config" for n in self.active if self._failed(n)}
+        times, raced = self._times(), set(self.shown) - set(self.kept)
+        ranking = stopping.order(times, raced, state.roles.baseline)
+        out: dict[str, str] = {}
+        for rough in (False, True):  # exact and approximate work are ranked apart
+            alike = [name for name in ranking if self._approximate(name) == rough]
+            lost = stopping.losses(times, alike, set(every), places, level)
+            out |= {name: loss.text for name, loss in lost.items()}
+        out |= {n: "it has no time on every config" for n in raced if self._failed(n)}
+        look = min(lane.timed for lane in self.lanes)
+        self.left, self.active = {n: self.left.get(n, look) for n in out}, raced - set(out)
         for name, why in out.items():
-            self._tell(name, f"left the race after {look} blocks: {why}")
-        self.active -= set(out)
-        self.left |= set(out)
-        state.observer.note(
-            f"race: after {look} blocks {len(out)} leave, {len(self.active)} are still in"
-        )
+            self._tell(name, f"left the race after {self.left[name]} blocks: {why}")
+        state.observer.note(f"race: after {look} blocks {len(out)} out, {len(self.active)} in")
+
+    def _fewest(self, name: str) -> int:
+        """So many timed blocks it has of each case."""
+        return min(len(self.state.record(name, lane.case).samples) for lane in self.lanes)
+
+    def _approximate(self, name: str) -> bool:
+        evidence = (self.state.record(name, lane.case) for lane in self.lanes)
+        return any(class_of(known, self.state.facts) == "approximate" for known in evidence)
 
     def _all_decided(self, number: int) -> bool:
         """Keep in only who is in an open pair; True when nobody is."""
@@ -204,19 +236,19 @@ class AdaptiveRun:
         """Neighbours among those who are raced and ranked to the end."""
         state = self.state
         times = self._times()
-        ranking = stopping.order(times, set(self.shown) - self.left, state.roles.baseline)
+        ranking = stopping.order(times, set(self.shown) - set(self.left), state.roles.baseline)
         return stopping.neighbours(times, ranking, stopping.level_of(len(self.looks)))
 
     # ------------------------------------------------------------------ words
 
     def _tell(self, name: str, why: str) -> None:
-        told = Stopping(rule=self.state.rule.name, looks=len(self.looks), why=why)
+        ending = Stopping(rule=self.state.rule.name, looks=len(self.looks), why=why)
         for lane in self.lanes:
-            self.state.record(name, lane.case).stopping = told
+            self.state.record(name, lane.case).stopping = ending
 
     def _why(self, name: str) -> str:
-        told = self.state.record(name, self.lanes[0].case).stopping
-        return told.why if told else ""
+        ending = self.state.record(name, self.lanes[0].case).stopping
+        return ending.why if ending else ""
 
     def _tell_neighbours(self) -> None:
         """What is known of each pair, in the record of the slower one."""

@@ -1,7 +1,5 @@
 """Who takes part: a worker with folders of its own for every entrant, null kernel and control."""
 
-from __future__ import annotations
-
 import hashlib
 import os
 import secrets
@@ -40,6 +38,11 @@ class Crew:
     ) -> None:
         self.request, self.problem, self.device = request, problem, device
         self.scratch, self.forkserver = scratch, forkserver
+        #: Which GPU the workers see, and its nodes; without one Triton interprets.
+        self.env, self.devices = {"TRITON_INTERPRET": "1", "CUDA_VISIBLE_DEVICES": ""}, []
+        if device == "cuda":
+            self.env = gpu_env(request.machine)
+            self.devices = readable.gpu_nodes(minor_of(request.machine))
         self.workers: dict[str, WorkerProcess] = {}
         self.hidden: frozenset[str] = frozenset()  # ran, but nobody asked for a row of it
         for entrant in request.entrants:
@@ -70,8 +73,6 @@ class Crew:
         why: its entry fails, and nobody else's.
         """
         request, unmade = self.request, ""
-        env = worker_env(request.machine, self.device)
-        devices = gpu_devices(request.machine, self.device)
         alone, key = private_folder(entrant.name, entrant.source_sha256, request.machine.slug)
         taken = {worker.jail.uid for worker in self.workers.values()}
         uid = _user(key, taken) if request.sandbox == 2 else None
@@ -88,12 +89,12 @@ class Crew:
         jail = Jail(
             cache=cache,
             scratch=private,
-            env=env,
+            env=self.env,
             source=staged,
             house=house(self.scratch),
             level=request.sandbox,
             uid=uid,
-            devices=devices,
+            devices=tuple(self.devices),
             memory_bytes=int(request.suite.limits.memory_gib * 2**30),
             root=request.root,
         )
@@ -126,20 +127,6 @@ def own_folder(folder: Path, uid: int, most_gib: float) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     if os.geteuid() == 0:
         os.chown(folder, uid, uid)
-
-
-def gpu_devices(machine: Machine, device: str) -> tuple[Path, ...]:
-    """The nodes of the one GPU of this run; none on a CPU."""
-    if device != "cuda":
-        return ()
-    return tuple(readable.gpu_nodes(minor_of(machine)))
-
-
-def worker_env(machine: Machine, device: str) -> dict[str, str]:
-    """Which GPU the workers see; without one Triton interprets."""
-    if device == "cuda":
-        return gpu_env(machine)
-    return {"TRITON_INTERPRET": "1", "CUDA_VISIBLE_DEVICES": ""}
 
 
 def gpu_env(machine: Machine) -> dict[str, str]:

@@ -1,14 +1,12 @@
 """One burst on one worker, alone on the machine; a failing worker is ended, its words kept."""
 
-from __future__ import annotations
-
 import time
 import traceback
 from dataclasses import dataclass
 from functools import partial
 
 from harness.engine.guards.quiet import Rest
-from harness.engine.processes.judge_client import PLAIN, BurstOptions, JudgeFailed, Overdue
+from harness.engine.processes.judge_client import PLAIN, BurstOptions, JudgeFailed
 from harness.engine.processes.worker_process import WorkerProcess
 from harness.engine.run_state import State
 from harness.errors import HarnessError
@@ -58,9 +56,8 @@ def run_burst(
         return None
     timeout_s = min(timeout_s, state.limits.burst_s if worker.compiles_alone else timeout_s)
     timeout_s = budget.deadline_s(name, timeout_s)
-    others = [w for w in state.workers.values() if w is not worker and w.alive and not w.attached]
     try:
-        with budget.spending(name, lambda: sum(usage.burned_s(w.pids()) for w in others)):
+        with budget.spending(name):
             reply = burst(timeout_s=timeout_s)
     except JudgeFailed:
         raise
@@ -185,8 +182,10 @@ def settle(state: State) -> None:
     """Before anybody is on the clock: whoever still loads does so to its end and comes to rest."""
     for worker in state.workers.values():
         if worker.alive and not worker.attached:
-            if any(state.may_run(worker.entrant.name, case) for case in state.suite.cases):
-                _attached(state, worker)
+            name = worker.entrant.name
+            if any(state.may_run(name, case) for case in state.suite.cases):
+                with state.budget.spending(name):
+                    _attached(state, worker)
             else:
                 worker.end()
     state.clean_up()
@@ -230,13 +229,16 @@ def _attached(state: State, worker: WorkerProcess) -> bool:
     if worker.attached:
         return True
     overdue = partial(end_overdue, state, worker)
-    first, begun_s = worker.starts <= 1, time.monotonic()
-    failure = worker.attach(state.judge, state.sizes, state.limits.import_s, overdue)
+    name, first, begun_s = worker.entrant.name, worker.starts <= 1, time.monotonic()
+    attach = partial(worker.attach, state.judge, state.sizes, state.limits.import_s, overdue)
+    failure = attach()
     late = failure and failure.status is Status.TIMED_OUT
     if late and usage.starved_s(worker.pids()) > usage.STARVED_SHARE * state.limits.import_s:
-        if first:  # the whole of it is given back, once
-            state.budget.spent_s[worker.entrant.name] -= time.monotonic() - begun_s
-        failure = _attach_alone(state, worker, overdue)
+        worker.leave(state.judge, state.clean_up)  # once more, while all others that load, and had
+        with WorkerProcess.none_loads(state.workers.values()):  # taken its time, are stopped
+            failure = attach()
+    if first and worker.entrant.kind is Kind.SUBMISSION:  # no turn: it has a deadline of its own,
+        state.budget.spent_s[name] -= time.monotonic() - begun_s  # and others load beside it
     if failure is None:
         rest = state.quiet.hold(worker, loaded=True)
         if not rest.fault:
@@ -245,15 +247,8 @@ def _attached(state: State, worker: WorkerProcess) -> bool:
     reply = reap(state, worker, failure)
     if reply.status is not Status.PASSED:
         for each in state.suite.cases:  # what cannot be loaded fails every case, untried
-            state.record(worker.entrant.name, each).fail(reply.status, reply.message)
+            state.record(name, each).fail(reply.status, reply.message)
     return False
-
-
-def _attach_alone(state: State, worker: WorkerProcess, overdue: Overdue) -> BurstReport | None:
-    """Once more from the start, while all others that load are stopped: they had taken its time."""
-    worker.leave(state.judge, state.clean_up)
-    with WorkerProcess.none_loads(state.workers.values()):
-        return worker.attach(state.judge, state.sizes, state.limits.import_s, overdue)
 
 
 def reap(state: State, worker: WorkerProcess, reply: BurstReport) -> BurstReport:

@@ -1,7 +1,5 @@
 """Is it right? All of the float64 reference on the timed shape, then the probes of its claims."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from harness.engine.burst import Question, run_burst

@@ -1,7 +1,5 @@
 """All that one run holds: who takes part, on what, and what is known so far."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
@@ -12,9 +10,10 @@ from harness.engine.guards.budget import Budget
 from harness.engine.guards.quiet import Quiet
 from harness.engine.processes.judge_client import JudgeClient
 from harness.engine.processes.worker_process import WorkerProcess
+from harness.measure.machine import version_of
 from harness.measure.stopping import FIXED, StoppingRule
 from harness.measure.telemetry import Monitor
-from harness.measure.verdict import Evidence, RunFacts, Trusted
+from harness.measure.verdict import Evidence, RunFacts, Trusted, trusted_of
 from harness.problems import Problem
 from harness.problems.base import Probe, TensorSpec
 from harness.process.cuda.arena_layout import aligned, nbytes
@@ -88,20 +87,19 @@ class State:
         """The evidence of one (entrant, case)."""
         key = (name, case.name)
         if key not in self.evidence:
-            self.evidence[key] = Evidence(self.workers[name].entrant, case)
+            entrant = self.workers[name].entrant
+            package = entrant.manifest.version_of
+            version = f"{package} {version_of(package)}" if package else ""
+            self.evidence[key] = Evidence(entrant, case, version=version)
         return self.evidence[key]
 
-    def trusted(self, case: Case) -> Trusted:
-        """The samples of the control, then of every other baseline that has not failed `case`.
+    def known(self, case: Case) -> dict[str, Evidence]:
+        """The evidence of everybody on `case`; the null kernel is nobody."""
+        return {n: self.record(n, case) for n in self.workers if n != self.roles.null}
 
-        Ctrl-C is no failure: what was timed before it counts, and whoever set the pace in it.
-        """
-        names = [self.roles.control]
-        for name, worker in self.workers.items():
-            ours = worker.entrant.kind is Kind.BASELINE and name != self.roles.null
-            if ours and self.record(name, case).status in {None, Status.INTERRUPTED}:
-                names.append(name)
-        return {name: self.record(name, case).samples for name in names}  # each once
+    def trusted(self, case: Case) -> Trusted:
+        """Against whose samples everybody's clocks are held on `case`, the control's first."""
+        return trusted_of(self.known(case), self.roles.control)
 
     def pids(self) -> frozenset[int]:
         """The processes of this run, with all that they started."""
@@ -122,7 +120,7 @@ class State:
         names = self.submissions()
         left = not names or any(self.may_run(name, case) for name in names)
         if not left:
-            self._close(case, NOBODY_LEFT)
+            self.fail_all(case, Status.INTERRUPTED, NOBODY_LEFT)
         return not left
 
     def failed_fast(self) -> bool:
@@ -131,12 +129,13 @@ class State:
         failed = self.fail_fast and any(end is not None and end not in BLAMELESS for end in ends)
         for case in self.suite.cases if failed else ():
             if not (self.only_check and case.name in self.checked):  # who passed there is done
-                self._close(case, FAILED_FAST)
+                self.fail_all(case, Status.INTERRUPTED, FAILED_FAST)
         return failed
 
-    def _close(self, case: Case, why: str) -> None:
+    def fail_all(self, case: Case, status: Status, why: str) -> None:
+        """Nobody's time says anything on `case`, and it is no entrant's doing."""
         for name in self.workers:
-            self.record(name, case).fail(Status.INTERRUPTED, why)
+            self.record(name, case).fail(status, why)
 
     def may_run(self, name: str, case: Case) -> bool:
         """Whether `name` has not failed and claims this case; says why not in the record."""

@@ -1,7 +1,5 @@
 """From a request to a running Run: folders, lock, judge, builders, workers; and all of it ended."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import secrets
@@ -11,8 +9,9 @@ import traceback
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from pathlib import Path
 
-from harness import PROTOCOL, __version__
+from harness import __version__
 from harness.catalog.request import Request
 from harness.engine.assign_roles import Crew, gpu_env
 from harness.engine.events import Observer
@@ -21,11 +20,11 @@ from harness.engine.guards.resource_watch import ResourceWatch
 from harness.engine.processes.judge_client import JudgeClient
 from harness.engine.processes.worker_process import WorkerProcess
 from harness.engine.run import BrokenRun, Run
-from harness.measure.machine import missing, too_old, without_gpu
+from harness.measure.machine import minor_of, missing, too_old, without_gpu
 from harness.measure.telemetry import Monitor
 from harness.measure.two_clocks import CPU_TOLERANCE, GPU_TOLERANCE, ClockTolerance
-from harness.measure.verdict import RunFacts
-from harness.problems import Problem, get_problem
+from harness.measure.verdict import RunFacts, asked_facts
+from harness.problems import get_problem
 from harness.process import prestart, process_tree, project
 from harness.process.process_tree import sweep
 from harness.process.project import HOME
@@ -65,7 +64,10 @@ def opened(request: Request, save: Callable[[Result], None], observer: Observer)
     before = frozenset(process_tree.children(os.getpid()))
     with contextlib.ExitStack() as stack:
         stack.enter_context(tidy())
-        stack.enter_context(gpu_lock(request.machine, observer.note))
+        if request.machine.has_gpu:
+            minor = minor_of(request.machine)
+            node = Path("/dev", "nvidiactl" if minor is None else f"nvidia{minor}")
+            stack.enter_context(gpu_lock(node, observer.note))
         trusted = stack.enter_context(prestart.taken())
         monitor = Monitor(request.machine)
         stack.callback(monitor.close)
@@ -80,7 +82,7 @@ def opened(request: Request, save: Callable[[Result], None], observer: Observer)
             workers=workers,
             roles=roles,
             judge=judge,
-            facts=facts_of(request, problem, device),
+            facts=facts_of(request, device),
             monitor=monitor,
             save=save,
             observer=observer,
@@ -110,9 +112,7 @@ def warm_up(request: Request, observer: Observer) -> None:
         for name, worker in Crew(request, problem, "cuda", scratch).workers.items():
             manifest = worker.entrant.manifest
             cases = [case for case in request.asked.cases if not manifest.claims.refusal(case)]
-            lacks = missing(manifest.needs, request.machine) or too_old(
-                manifest.needs, request.machine
-            )
+            lacks = missing(manifest.needs) or too_old(manifest.needs, request.machine)
             if manifest.language != "pytorch" and cases and not (lacks or worker.unmade):
                 observer.stage(name, "build ahead")
                 worker.build_ahead(cases, request.suite.limits, request.machine)
@@ -167,10 +167,7 @@ def preflight(run: Run, request: Request) -> None:
     """What this machine lacks is said before anything starts."""
     for name, worker in run.workers.items():
         manifest = worker.entrant.manifest
-        lack, old = (
-            missing(manifest.needs, request.machine),
-            too_old(manifest.needs, request.machine),
-        )
+        lack, old = missing(manifest.needs), too_old(manifest.needs, request.machine)
         for case in run.suite.cases:
             if worker.unmade:
                 run.record(name, case).fail(Status.HARNESS_ERROR, worker.unmade)
@@ -249,20 +246,14 @@ def may_start(run: Run, worker: WorkerProcess) -> bool:
     return any(run.record(worker.entrant.name, case).status is None for case in run.suite.cases)
 
 
-def facts_of(request: Request, problem: Problem, device: str) -> RunFacts:
+def facts_of(request: Request, device: str) -> RunFacts:
     """Everything that all records of the run share."""
     now = time.gmtime()
-    return RunFacts(
+    integrity = f"judged/{request.sandbox}"
+    return replace(
+        asked_facts(request.suite, request.machine, integrity, harness_commit()),
         run=f"{time.strftime('%Y%m%dT%H%M%SZ', now)}-{secrets.token_hex(3)}",
         date=time.strftime("%Y-%m-%dT%H:%M:%SZ", now),
-        suite=request.suite,
-        machine=request.machine,
-        integrity=f"judged/{request.sandbox}",
-        harness_commit=harness_commit(),
-        protocol=PROTOCOL,
-        commitment="",
-        secret="",
-        problem=problem,
         tolerance=clock_tolerance(device),
     )
 
@@ -277,7 +268,7 @@ def harness_commit() -> str:
     if not project.is_project(HOME):  # a git that is around an installation is somebody else's
         return os.environ.get("ATTNBOARD_COMMIT", "") or f"v{__version__}"
     try:
-        told = subprocess.run(
+        lines = subprocess.run(
             ["git", "status", "--porcelain=v2", "--branch", "harness", "run.py"],
             cwd=HOME,
             capture_output=True,
@@ -287,5 +278,5 @@ def harness_commit() -> str:
         ).stdout.splitlines()
     except (OSError, subprocess.SubprocessError):
         return os.environ.get("ATTNBOARD_COMMIT", "")
-    head = next(line.split()[2] for line in told if line.startswith("# branch.oid "))
-    return head[:12] + ("" if all(line.startswith("# ") for line in told) else "+")
+    head = next(line.split()[2] for line in lines if line.startswith("# branch.oid "))
+    return head[:12] + ("" if all(line.startswith("# ") for line in lines) else "+")

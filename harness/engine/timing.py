@@ -1,7 +1,5 @@
 """The blocks of one case: each turn on secret inputs of its own, in an order that none foresees."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Iterable, Sequence
 
@@ -49,7 +47,8 @@ def run_block(state: State, case: Case, block: Block) -> None:
     alive = [name for name in block.order if state.record(name, case).status is None]
     strangers = _wait_until_alone(state) if alive else []
     if strangers:
-        _give_up(state, case, f"on the GPU, and none of this run: process {', '.join(strangers)}")
+        why = f"on the GPU, and none of this run: process {', '.join(strangers)}"
+        state.fail_all(case, Status.CONTENDED, why)
         return
     label = f"block/{case.name}/{block.index}/{state.rng.getrandbits(64):x}"
     question = Question(block.probe, label, case.burst, timed=True)
@@ -95,12 +94,6 @@ def _forget(state: State, case: Case, block: Block, why: str, counts: dict[str, 
     for name in state.workers:
         known = state.record(name, case)
         known.samples[:] = [sample for sample in known.samples if sample.block != block.index]
-
-
-def _give_up(state: State, case: Case, why: str) -> None:
-    """Nobody's time says anything here, and it is no entrant's doing."""
-    for name in state.workers:
-        state.record(name, case).fail(Status.CONTENDED, why)
 
 
 def to_compare(state: State, name: str, case: Case) -> bool:
@@ -170,7 +163,8 @@ def repeat_disturbed(state: State, case: Case, names: Sequence[str]) -> int:
         extra += 1
     contended = state.contended.get(case.name, 0)
     if contended > EXTRA_SHARE * state.suite.blocks:
-        _give_up(state, case, f"other processes took the GPU in {contended} blocks")
+        why = f"other processes took the GPU in {contended} blocks"
+        state.fail_all(case, Status.CONTENDED, why)
     return extra
 
 
@@ -182,7 +176,7 @@ def name_kernels(state: State, case: Case, names: Sequence[str]) -> None:
     """
     if not state.facts.machine.has_gpu:
         return
-    prime(state, names)
+    start_profilers(state, names)
     normal = Probe(case, "normal", state.problem.kwargs(case))
     question = Question(normal, f"names/{case.name}", 1)
     profiled = BurstOptions(profile=True)
@@ -194,7 +188,7 @@ def name_kernels(state: State, case: Case, names: Sequence[str]) -> None:
                 known.kernels, known.configs = reply.kernels, reply.configs
 
 
-def prime(state: State, names: Sequence[str]) -> None:
+def start_profilers(state: State, names: Sequence[str]) -> None:
     """Start every profiler at once, in workers without one: in a row they take seconds each."""
     mine = (state.workers[name] for name in names if name != state.roles.null)
     fresh = [worker for worker in mine if worker.wants_profiler()]
@@ -202,7 +196,7 @@ def prime(state: State, names: Sequence[str]) -> None:
         state.quiet.release(worker)
     if fresh:
         by_label = {worker.label: worker for worker in fresh}
-        state.judge.prime(
+        state.judge.start_profilers(
             list(by_label),
             state.limits.first_call_s,
             lambda label, deadline_s: end_overdue(state, by_label[label], deadline_s),

@@ -15,9 +15,10 @@ what clock the SMs ran in between, and no worker is asked.
 from __future__ import annotations
 
 import ctypes
-from typing import Any
 
 import torch
+
+from harness.process.cuda.driver import CudaDriver
 
 #: Longer than two turns of another context.
 WATCH_NS = 6_000_000
@@ -79,25 +80,18 @@ class _Kernel:
 
     def __init__(self, ptx: bytes, name: bytes) -> None:
         torch.zeros(1, device="cuda")  # makes torch's primary context current on this thread
-        self._driver: Any = ctypes.CDLL("libcuda.so.1")
+        self._driver = CudaDriver()
         module, self._kernel = ctypes.c_void_p(), ctypes.c_void_p()
-        self._call("cuModuleLoadData", ctypes.byref(module), ptx)
-        self._call("cuModuleGetFunction", ctypes.byref(self._kernel), module, name)
+        self._driver.call("cuModuleLoadData", ctypes.byref(module), ptx)
+        self._driver.call("cuModuleGetFunction", ctypes.byref(self._kernel), module, name)
 
     def launch(self, stream: torch.cuda.Stream, blocks: int, *numbers: int) -> None:
         """Queue it; `numbers`: its parameters, 64 bits each."""
         values = [ctypes.c_uint64(number) for number in numbers]
-        arguments = (ctypes.c_void_p * len(values))(
-            *(ctypes.cast(ctypes.byref(value), ctypes.c_void_p) for value in values)
-        )
-        shape = [ctypes.c_uint(size) for size in (blocks, 1, 1, 1, 1, 1)]  # grid and block
-        on = ctypes.c_void_p(stream.cuda_stream)
-        self._call("cuLaunchKernel", self._kernel, *shape, ctypes.c_uint(0), on, arguments, None)
-
-    def _call(self, name: str, *args: Any) -> None:
-        code = getattr(self._driver, name)(*args)
-        if code:
-            raise RuntimeError(f"{name}: CUDA error {code}")
+        arguments = (ctypes.c_void_p * len(values))(*map(ctypes.addressof, values))
+        grid, block, smem_bytes = (blocks, 1, 1), (1, 1, 1), 0
+        launch = (*grid, *block, smem_bytes, stream.cuda_stream, arguments, None)
+        self._driver.call("cuLaunchKernel", self._kernel, *launch)
 
 
 class Watch:

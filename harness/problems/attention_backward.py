@@ -11,8 +11,16 @@ from __future__ import annotations
 import math
 
 from harness.problems import attention_forward
-from harness.problems.base import NO_KWARGS, Kwargs, Probe, TensorSpec, Tolerances
-from harness.problems.shapes import masks, near, others, probe_of
+from harness.problems.base import (
+    NO_KWARGS,
+    Kwargs,
+    Probe,
+    Problem,
+    TensorSpec,
+    Tolerances,
+    probe_of,
+)
+from harness.problems.shapes import masks, near, others
 from harness.schema import Case, Claims, Dtype
 
 #: A gradient has no scale of its own: `scaled` measures its largest difference in units of SDPA's
@@ -39,7 +47,7 @@ LENGTHS = (17, 127, 129, 333)  # not 1: dq and dk are zero there and any relativ
 FEWEST = 17  # queries of a probe: on few rows dq and dk nearly cancel under large logits
 
 
-class AttentionBackward:
+class AttentionBackward(Problem):
     """Gradients by the interface that FlashAttention's low-level functions have."""
 
     name: str = "attention_backward"
@@ -48,6 +56,8 @@ class AttentionBackward:
     tensors_module: str = "harness.problems.attention_backward_tensors"
     suites: tuple[str, str] = ("fa3_bwd", "smoke_bwd")
     gives_lse: bool = False
+    tolerances = LIMITS
+    audited = ("large_logits", "soft_needle", "spiky_do")
 
     def inputs(self, case: Case) -> tuple[TensorSpec, ...]:
         """q, k, v, o, lse [B, H, S] in float32, do; without its row of q no row of P is known."""
@@ -65,10 +75,6 @@ class AttentionBackward:
         shapes = {"dq": case.shape, "dk": case.kv_shape, "dv": case.kv_shape}
         return tuple(TensorSpec(name, shape, case.dtype.value) for name, shape in shapes.items())
 
-    def kwargs(self, case: Case) -> Kwargs:
-        """The timed call uses the default scale."""
-        return attention_forward.PROBLEM.kwargs(case)
-
     def flops(self, case: Case) -> float:
         """2.5 times the forward: 10 · B · S² · H · D, halved when causal, where S_k = S."""
         return FLOPS_OVER_FORWARD * attention_forward.PROBLEM.flops(case)
@@ -82,33 +88,22 @@ class AttentionBackward:
         """One for every score, which is computed again."""
         return attention_forward.PROBLEM.exponentials(case)
 
-    def limits(self, dtype: Dtype) -> Tolerances:
-        """See LIMITS."""
-        return LIMITS[dtype]
-
     def probes(self, case: Case, claims: Claims) -> list[Probe]:
         """Small shapes near `case`: odd scale, both masks, stress inputs, lengths off the tile."""
         flags = masks(case, claims)
         odd = attention_forward.ODD_SCALE / math.sqrt(case.headdim)
         base = near(case, claims, heads=3, seqlen=max(FEWEST, min(256, case.seqlen)))
-        wanted: list[tuple[Case, str, bool, float | None]]
-        wanted = [(base, "normal", flag, odd) for flag in flags]
-        wanted += [(base, "large_logits", flag, None) for flag in flags]
+        probes = [probe_of(base, "normal", flag, odd) for flag in flags]
+        probes += [probe_of(base, "large_logits", flag) for flag in flags]
         stress = ("soft_needle", "offset_v", "tiny_scale", "spiky_do")
-        wanted += [(base, kind, flags[0], None) for kind in stress]
+        probes += [probe_of(base, kind, flags[0]) for kind in stress]
         lengths = [n for n in LENGTHS if n <= max(129, base.seqlen)]
         uneven = [near(case, claims, heads=3, seqlen=n, batch=2) for n in lengths]
         ragged = {shape.seqlen: shape for shape in uneven if not claims.refusal(shape)}
-        wanted += [(ragged[seqlen], "normal", flags[-1], None) for seqlen in sorted(ragged)]
-        wanted += [(x, "normal", flags[0], None) for x in others(case, claims, flags[0])]
+        probes += [probe_of(ragged[seqlen], "normal", flags[-1]) for seqlen in sorted(ragged)]
+        probes += [probe_of(x, "normal", flags[0]) for x in others(case, claims, flags[0])]
         long = near(case, claims, heads=3, seqlen=max(FEWEST, min(1000, 2 * case.seqlen - 1)))
-        wanted.append((long, "large_logits", flags[0], odd))
-        return [probe_of(*one) for one in wanted]
-
-    def audits(self, case: Case) -> list[Probe]:
-        """The timed shape, other values: a kernel that sniffs its inputs meets them unannounced."""
-        kinds = ("large_logits", "soft_needle", "spiky_do")
-        return [Probe(case, kind, self.kwargs(case)) for kind in kinds]
+        return [*probes, probe_of(long, "large_logits", flags[0], odd)]
 
 
 PROBLEM = AttentionBackward()

@@ -14,14 +14,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
-from typing import cast
+from typing import Any, cast
 
 import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from harness.problems import attention_forward_tensors as forward
 from harness.problems.base import Kwargs
-from harness.process.cuda.shared_memory import DTYPES
 from harness.schema import Case
 
 CHUNK_ELEMENTS = 1 << 25  # float64 scores of one piece; five such tensors live at once: 1.3 GiB
@@ -36,21 +35,15 @@ def make_inputs(
     case: Case, distribution: str, generator: torch.Generator, device: torch.device, kwargs: Kwargs
 ) -> tuple[torch.Tensor, ...]:
     """Draw q, k, v, do of one call and run the forward; returns q, k, v, o, lse, do."""
-    dtype = DTYPES[case.dtype.value]
-
-    def normal(shape: tuple[int, ...]) -> torch.Tensor:
-        return torch.randn(shape, generator=generator, device=device, dtype=dtype)
-
     shapes = (case.shape, case.kv_shape, case.kv_shape, case.shape)
-    drawn = tuple(normal(shape) for shape in shapes)
-    edges = (forward.draw_edges(case, generator),) if case.seqlens else ()
+    drawn = forward.draw(case, shapes, generator, device)
     each = []
-    for one in forward.sequences((*drawn, *edges), 4):
+    for one in forward.sequences(drawn, 4):
         q, k, v, do = DISTRIBUTIONS[distribution](cast(Quad, one), generator)
         o, lse = _forward(q, k, v, bool(kwargs["causal"]), forward.scale_of(kwargs))
         each.append((q, k, v, o, lse.float(), do))
     placed = (forward.joined(parts).contiguous() for parts in zip(*each, strict=True))
-    return *placed, *edges, *(tensor.clone() for tensor in edges)
+    return *placed, *drawn[4:], *(tensor.clone() for tensor in drawn[4:])
 
 
 def _forward(
@@ -122,11 +115,9 @@ def _spiky_do(tensors: Quad, _: torch.Generator) -> Quad:
 
 #: Not here: the forward's hard needle and rising logits. Their dq and dk nearly cancel, so that an
 #: honest fp16 kernel is as far from float64 as a wrong one (2.5e-2 on the worst row, simulated).
+ALIKE = ("normal", "large_logits", "offset_v", "tiny_scale")
 DISTRIBUTIONS: dict[str, Callable[[Quad, torch.Generator], Quad]] = {
-    "normal": _like_forward("normal"),
-    "large_logits": _like_forward("large_logits"),
-    "offset_v": _like_forward("offset_v"),
-    "tiny_scale": _like_forward("tiny_scale"),
+    **{name: _like_forward(name) for name in ALIKE},
     "soft_needle": _soft_needle,
     "spiky_do": _spiky_do,
 }
@@ -157,36 +148,26 @@ def libraries(
     aten, on_gpu = torch.ops.aten, inputs[0].is_cuda
     unread = torch.empty(1, dtype=torch.int64, device=inputs[0].device)  # philox: no dropout
 
-    def flash(one: tuple[torch.Tensor, ...]) -> tuple[torch.Tensor, ...]:
-        q, k, v, o, lse, do = one
+    def flash(q: Any, k: Any, v: Any, o: Any, lse: Any, do: Any) -> Any:
         lengths = (None, None, q.shape[2], k.shape[2])
-        backward = aten._scaled_dot_product_flash_attention_backward.default
-        found: tuple[torch.Tensor, ...] = backward(
-            *(do, q, k, v, o, lse, *lengths, 0.0, causal, unread[:0], unread[:0]), scale=scale
-        )
-        return found
+        given = (do, q, k, v, o, lse, *lengths, 0.0, causal, unread[:0], unread[:0])
+        return aten._scaled_dot_product_flash_attention_backward.default(*given, scale=scale)
 
-    def cudnn(one: tuple[torch.Tensor, ...]) -> tuple[torch.Tensor, ...]:
-        q, k, v, o, lse, do = one
+    def cudnn(q: Any, k: Any, v: Any, o: Any, lse: Any, do: Any) -> Any:
         lengths = (None, None, q.shape[2], k.shape[2])
+        given = (do, q, k, v, o, lse.unsqueeze(-1), unread[0], unread[0], None, *lengths)
         backward = aten._scaled_dot_product_cudnn_attention_backward.default
-        found: tuple[torch.Tensor, ...] = backward(
-            *(do, q, k, v, o, lse.unsqueeze(-1), unread[0], unread[0], None, *lengths, 0.0, causal),
-            scale=scale,
-        )
-        return found
+        return backward(*given, 0.0, causal, scale=scale)
 
-    def flash_for_cpu(one: tuple[torch.Tensor, ...]) -> tuple[torch.Tensor, ...]:
-        q, k, v, o, lse, do = one
+    def flash_for_cpu(q: Any, k: Any, v: Any, o: Any, lse: Any, do: Any) -> Any:
         backward = aten._scaled_dot_product_flash_attention_for_cpu_backward.default
-        found: tuple[torch.Tensor, ...] = backward(do, q, k, v, o, lse, 0.0, causal, scale=scale)
-        return found
+        return backward(do, q, k, v, o, lse, 0.0, causal, scale=scale)
 
     calls = {"cudnn": cudnn, "flash": flash} if on_gpu else {"flash": flash_for_cpu}
     for name, call in calls.items():
         try:
             each = [
-                call(tuple(tensor.contiguous() for tensor in one))[:3]
+                call(*(tensor.contiguous() for tensor in one))[:3]
                 for one in forward.sequences(inputs, 6)
             ]
         except (RuntimeError, TypeError):  # no kernel for this case, or other arguments by now

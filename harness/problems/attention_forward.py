@@ -12,8 +12,17 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 
-from harness.problems.base import NO_KWARGS, RETURN_LSE, Kwargs, Probe, TensorSpec, Tolerances
-from harness.problems.shapes import masks, near, others, probe_of
+from harness.problems.base import (
+    NO_KWARGS,
+    RETURN_LSE,
+    Kwargs,
+    Probe,
+    Problem,
+    TensorSpec,
+    Tolerances,
+    probe_of,
+)
+from harness.problems.shapes import masks, near, others
 from harness.schema import Case, Claims, Dtype
 
 #: fp16: twice and more what every honest library kernel was measured at; FP8, INT8 and skipped keys
@@ -28,7 +37,7 @@ LIMITS = {
 ODD_SCALE = 0.7310585  # times 1/sqrt(headdim): nobody hard-codes it
 
 
-class AttentionForward:
+class AttentionForward(Problem):
     """The interface of the task that this project began from (docs/baselines.md), to the letter."""
 
     name: str = "attention_forward"
@@ -37,6 +46,8 @@ class AttentionForward:
     tensors_module: str = "harness.problems.attention_forward_tensors"
     suites: tuple[str, str] = ("fa3", "smoke")
     gives_lse: bool = True
+    tolerances = LIMITS
+    audited = ("large_logits", "needle", "offset_v")
 
     def inputs(self, case: Case) -> tuple[TensorSpec, ...]:
         """q, k, v, and where packed sequences begin; without its row of q no row of o can begin."""
@@ -51,10 +62,6 @@ class AttentionForward:
         lse = TensorSpec("lse", case.shape[:3], "fp32")
         return (o, lse) if kwargs.get(RETURN_LSE) else (o,)
 
-    def kwargs(self, case: Case) -> Kwargs:
-        """The timed call uses the default scale."""
-        return probe_of(case, "normal", case.causal).kwargs
-
     def flops(self, case: Case) -> float:
         """4 · B · S · S_k · H · D; causal counts S_k - S/2 keys for S_k; summed over sequences."""
         scores = sum(q * (k - q / 2 if case.causal else k) for q, k in case.lengths)
@@ -67,10 +74,6 @@ class AttentionForward:
     def exponentials(self, case: Case) -> float:
         """One for every score."""
         return self.flops(case) / (4 * case.headdim)
-
-    def limits(self, dtype: Dtype) -> Tolerances:
-        """See LIMITS."""
-        return LIMITS[dtype]
 
     def probes(self, case: Case, claims: Claims) -> list[Probe]:
         """Small shapes near `case`: odd scale, both masks, stress inputs, lengths off the tile.
@@ -100,11 +103,6 @@ class AttentionForward:
             asked = [Probe(once, "normal", self.kwargs(case)), *scaled, *axes]
             probes += [replace(p, kwargs={**p.kwargs, RETURN_LSE: True}) for p in asked]
         return probes
-
-    def audits(self, case: Case) -> list[Probe]:
-        """The timed shape, other values: a kernel that sniffs its inputs meets them unannounced."""
-        kinds = ("large_logits", "needle", "offset_v")
-        return [Probe(case, kind, self.kwargs(case)) for kind in kinds]
 
 
 def sequence_specs(case: Case) -> tuple[TensorSpec, ...]:

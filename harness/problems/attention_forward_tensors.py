@@ -10,7 +10,7 @@ answered one by one: no answer depends on how a library reads cu_seqlens.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import pairwise
 from typing import Any
 
@@ -25,6 +25,7 @@ from harness.schema import Case
 CHUNK_ELEMENTS = 1 << 27  # float64 scores held at once: 1 GiB
 LAUNCH_ELEMENTS = 1 << 22  # fewer scores take no less time than these: one launch
 SAMPLED_ROWS = 4096  # of one call, over all heads
+Shape = tuple[int, ...]
 
 #: Not cuDNN, SDPA's own first choice on Hopper: it builds a plan for every new shape, and a check
 #: asks for a dozen small ones.
@@ -46,22 +47,22 @@ def make_inputs(
     Packed sequences come in an order that is drawn, too, each of the distribution by itself; behind
     q, k, v then cu_seqlens_q and cu_seqlens_k.
     """
+    drawn = draw(case, (case.shape, case.kv_shape, case.kv_shape), generator, device)
+    each = [DISTRIBUTIONS[distribution](q, k, v, generator) for q, k, v in sequences(drawn, 3)]
+    edges = (*drawn[3:], *(tensor.clone() for tensor in drawn[3:]))
+    return *(joined(parts) for parts in zip(*each, strict=True)), *edges
+
+
+def draw(
+    case: Case, shapes: Sequence[Shape], generator: torch.Generator, device: torch.device
+) -> tuple[torch.Tensor, ...]:
+    """Normal tensors of the case's type and of these shapes, then cu_seqlens if it is packed."""
     dtype = DTYPES[case.dtype.value]
-
-    def normal(shape: tuple[int, ...]) -> torch.Tensor:
-        return torch.randn(shape, generator=generator, device=device, dtype=dtype)
-
-    drawn = normal(case.shape), normal(case.kv_shape), normal(case.kv_shape)
-    if not case.seqlens:
-        return DISTRIBUTIONS[distribution](*drawn, generator)
-    edges = draw_edges(case, generator)
-    each = [
-        DISTRIBUTIONS[distribution](q, k, v, generator) for q, k, v in sequences((*drawn, edges), 3)
-    ]
-    return *(joined(parts) for parts in zip(*each, strict=True)), edges, edges.clone()
+    drawn = (torch.randn(s, generator=generator, device=device, dtype=dtype) for s in shapes)
+    return *drawn, *([_draw_edges(case, generator)] if case.seqlens else [])
 
 
-def draw_edges(case: Case, generator: torch.Generator) -> torch.Tensor:
+def _draw_edges(case: Case, generator: torch.Generator) -> torch.Tensor:
     """cu_seqlens [sequences + 1] of the case's lengths in an order that `generator` draws."""
     device = generator.device
     order = torch.randperm(len(case.seqlens), generator=generator, device=device)
@@ -92,14 +93,6 @@ def joined(parts: Sequence[torch.Tensor]) -> torch.Tensor:
 Triple = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
 
 
-def _normal(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, _: torch.Generator) -> Triple:
-    return q, k, v
-
-
-def _large_logits(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, _: torch.Generator) -> Triple:
-    return q * 8, k, v  # kills softmax without a maximum, and P held in fp16
-
-
 def _needle(
     q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, generator: torch.Generator
 ) -> Triple:
@@ -122,10 +115,6 @@ def _offset_v(
     return q, k, (v.float() + offset).to(v.dtype)
 
 
-def _tiny_scale(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, _: torch.Generator) -> Triple:
-    return q * 1e-3, k, v  # softmax close to uniform
-
-
 def _rising(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, _: torch.Generator) -> Triple:
     """Logits that rise with the key: every tile brings a new row maximum."""
     seqlen = k.shape[2]
@@ -136,12 +125,14 @@ def _rising(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, _: torch.Generato
     return q.to(dtype), k.to(dtype), v
 
 
-DISTRIBUTIONS = {
-    "normal": _normal,
-    "large_logits": _large_logits,
+Draw = Callable[[torch.Tensor, torch.Tensor, torch.Tensor, torch.Generator], Triple]
+DISTRIBUTIONS: dict[str, Draw] = {
+    "normal": lambda q, k, v, _: (q, k, v),
+    # kills softmax without a maximum, and P held in fp16
+    "large_logits": lambda q, k, v, _: (q * 8, k, v),
     "needle": _needle,
     "offset_v": _offset_v,
-    "tiny_scale": _tiny_scale,
+    "tiny_scale": lambda q, k, v, _: (q * 1e-3, k, v),  # softmax close to uniform
     "rising": _rising,
 }
 

@@ -92,6 +92,14 @@ class Probe:
         return f"{self.distribution} inputs, shape {shape}, {args}"
 
 
+def probe_of(case: Case, kind: str, causal: bool, scale: float | None = None) -> Probe:
+    """`case` with this mask and inputs of this kind, called by the usual arguments."""
+    kwargs: dict[str, bool | int | float | None] = {"causal": causal, "sm_scale": scale}
+    if case.seqlens:
+        kwargs |= {"max_seqlen_q": max(case.seqlens), "max_seqlen_k": max(case.seqlens)}
+    return Probe(case.model_copy(update={"causal": causal}), kind, kwargs)
+
+
 class Problem(Protocol):
     """The arithmetic side of a problem."""
 
@@ -101,6 +109,8 @@ class Problem(Protocol):
     tensors_module: str  # dotted name of the file with inputs and references, see base_tensors.py
     suites: tuple[str, str]  # the official one and the one for a machine without a GPU
     gives_lse: bool  # who takes `return_lse` is asked for lse, too
+    tolerances: Mapping[Dtype, Tolerances]
+    audited: tuple[str, ...]  # kinds of inputs that are hidden among those of the timed blocks
 
     def inputs(self, case: Case) -> tuple[TensorSpec, ...]:
         """Arguments in order."""
@@ -109,7 +119,8 @@ class Problem(Protocol):
         """Results in order of a call with `kwargs`."""
 
     def kwargs(self, case: Case) -> Kwargs:
-        """Keyword arguments of the timed call."""
+        """Keyword arguments of the timed call, which uses the default scale."""
+        return probe_of(case, "normal", case.causal).kwargs
 
     def flops(self, case: Case) -> float:
         """FLOPs of one call by the field's convention."""
@@ -122,9 +133,11 @@ class Problem(Protocol):
 
     def limits(self, dtype: Dtype) -> Tolerances:
         """The gate for one element type."""
+        return self.tolerances[dtype]
 
     def probes(self, case: Case, claims: Claims) -> list[Probe]:
         """Bursts that test the arguments and awkward inputs near `case`, as far as claimed."""
 
     def audits(self, case: Case) -> list[Probe]:
-        """Bursts of the timed shape itself with other inputs, hidden among the timed ones."""
+        """The timed shape, other values: a kernel that sniffs its inputs meets them unannounced."""
+        return [Probe(case, kind, self.kwargs(case)) for kind in self.audited]

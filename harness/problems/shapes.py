@@ -17,20 +17,12 @@ import statistics
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from harness.problems.base import Probe, Problem, TensorSpec
+from harness.problems.base import Problem, TensorSpec
 from harness.process.cuda.arena_layout import aligned, nbytes
 from harness.schema import HIDDEN_PREFIX, MOST_CALLS, Case, Claims
 
 MOST_MORE_KEYS = 77  # than queries, where a case has more: the mask ends inside a tile
 PACKED = ((129, 1, 17, 64), (1, 333, 1))  # lengths off the tile; a sequence of one token
-
-
-def probe_of(case: Case, kind: str, causal: bool, scale: float | None = None) -> Probe:
-    """`case` with this mask and inputs of this kind, called by the usual arguments."""
-    kwargs: dict[str, bool | int | float | None] = {"causal": causal, "sm_scale": scale}
-    if case.seqlens:
-        kwargs |= {"max_seqlen_q": max(case.seqlens), "max_seqlen_k": max(case.seqlens)}
-    return Probe(case.model_copy(update={"causal": causal}), kind, kwargs)
 
 
 def near(case: Case, claims: Claims, heads: int, seqlen: int, batch: int = 1) -> Case:

@@ -19,33 +19,43 @@ import time
 from collections.abc import Iterable
 from pathlib import Path
 
+from harness.errors import UnavailableError
+
 PR_SET_PDEATHSIG, PR_SET_DUMPABLE, PR_SET_NAME, PR_SET_CHILD_SUBREAPER = 1, 4, 15, 36
-_libc = ctypes.CDLL(None, use_errno=True)
+libc = ctypes.CDLL(None, use_errno=True)
+
+
+def checked(what: str, value: int, level: int) -> int:
+    """`value` of a call of `libc`; UnavailableError where it failed: sandbox `level` lacks it."""
+    if value < 0:
+        why = os.strerror(ctypes.get_errno())
+        raise UnavailableError(f"{what}: {why}", f"--sandbox {level} runs without")
+    return value
 
 
 def set_undumpable() -> bool:
     """Refuse ptrace, /proc/self/mem, environ to this user's others; root still may (prctl(2))."""
-    return int(_libc.prctl(PR_SET_DUMPABLE, 0, 0, 0, 0)) == 0
+    return int(libc.prctl(PR_SET_DUMPABLE, 0, 0, 0, 0)) == 0
 
 
 def open_own_proc() -> None:
     """Give this process its /proc entry back, which a change of user makes root's."""
-    _libc.prctl(PR_SET_DUMPABLE, 1, 0, 0, 0)
+    libc.prctl(PR_SET_DUMPABLE, 1, 0, 0, 0)
 
 
 def adopt_orphans() -> bool:
     """Become the parent of descendants whose own parent ends: double forks do not escape."""
-    return int(_libc.prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)) == 0
+    return int(libc.prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)) == 0
 
 
 def die_with_parent() -> None:
     """End with the thread that started this process, even while stopped (man 2 prctl)."""
-    _libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
 
 
 def set_process_name(name: str) -> None:
     """What `top` and /proc/PID/comm call this process; 15 characters."""
-    _libc.prctl(PR_SET_NAME, name.encode(), 0, 0, 0)
+    libc.prctl(PR_SET_NAME, name.encode(), 0, 0, 0)
 
 
 def children(pid: int) -> list[int]:

@@ -9,13 +9,9 @@ import secrets
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from harness.process.project import HOME
 from harness.process.sandbox.removal import remove_tree
-
-if TYPE_CHECKING:  # prestart.py is here before pydantic is
-    from harness.schema import Machine
 
 SCRATCH_PREFIX = "attnboard-run-"
 
@@ -70,16 +66,18 @@ def _locked(path: Path) -> Iterator[bool]:
 
 
 @contextlib.contextmanager
-def gpu_lock(machine: Machine, note: Callable[[str], None]) -> Iterator[None]:
-    """One run at a time on one GPU; a second one waits and says so."""
-    if not machine.has_gpu:
-        yield
-        return
-    path = Path(tempfile.gettempdir()) / f"attnboard-{machine.uuid}.lock"
-    with open(path, "a+", encoding="utf-8") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            note(f"another run holds {machine.gpu} ({path}); waiting for it to end")
-            fcntl.flock(file, fcntl.LOCK_EX)
+def gpu_lock(node: Path, note: Callable[[str], None]) -> Iterator[None]:
+    """One run at a time on one GPU; a second one waits and says so.
+
+    Locked is the device node `node`, which nobody makes or moves: no path of others is opened, and
+    who may not use the GPU cannot hold it. Where there is none, nobody is waited for.
+    """
+    with contextlib.ExitStack() as held:
+        if node.exists():
+            file = held.enter_context(node.open("rb", buffering=0))
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                note(f"another run holds {node}; waiting for it to end")
+                fcntl.flock(file, fcntl.LOCK_EX)
         yield

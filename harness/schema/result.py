@@ -136,7 +136,7 @@ class Slack(Frozen):
 
     burst_pct: NotNan  # in one burst
     mean_pct: NotNan  # in the mean of all blocks
-    null_gap_ms: Finite = 0.0  # T2 of a burst that does nothing
+    null_gap_ms: Finite = 0.0  # T2 of a burst that does nothing, its median
     gap_ms: Finite = 0.0  # median T2 - T1 of this entrant
     pace_gap_ms: Finite = 0.0  # median T2 - T1 of the trusted baseline
     pace: Plain = ""  # its name; of old records it is that of the speed-up
@@ -275,7 +275,7 @@ class Result(Front):
     stopping: Stopping | None = None  # None: the suite's blocks, as planned
     clock_mhz: Positive | None = None  # median SM clock behind the scored bursts
     clock_pct: Positive | None = None  # TFLOP/s in percent of the peak at that clock
-    drift_pct: Finite | None = None  # of the control, first third to last
+    drift_pct: Finite | None = None  # of its pace, first third to last
     energy: Energy | None = None
     sustained: Sustained | None = None  # None: nobody asked
     error: Error | None = None  # worst over all verified outputs
@@ -285,6 +285,7 @@ class Result(Front):
     slack: Slack | None = None
     samples: tuple[Sample, ...] = Field(default=(), max_length=2 * MOST_BLOCKS)
     telemetry: tuple[Telemetry, ...] = Field(default=(), max_length=2 * MOST_BLOCKS)
+    null_gaps_ms: tuple[Finite, ...] = Field(default=(), max_length=2 * MOST_BLOCKS)
     kernels: Lines = ()
     configs: Lines = ()  # what its own search chose: `name: choice`
     likeness: dict[str, Finite] = Field(

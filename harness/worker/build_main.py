@@ -19,7 +19,7 @@ from typing import Any
 
 from harness.process import process_tree, wire
 from harness.worker.cuda.instances import with_defaults
-from harness.worker.cuda.nvrtc import Compiled, arch_name, bindings, plan
+from harness.worker.cuda.nvrtc import Compiled, Source, arch_name, bindings, plan
 
 MOST_STEPS, MOST_NAME = 60, 90  # what a message takes of each: harness/process/messages.py
 
@@ -39,7 +39,7 @@ def build(folder: Path, manifest: Mapping[str, Any], gpu: str) -> wire.Message:
         arch = arch_name(int(major), int(minor))
         bindings("nvrtc").nvrtcVersion()
         steps = {"NVRTC loaded": time.monotonic() - started}
-        compiled = compile_apart(folder, manifest["entry"], launch, arch, cache)
+        compiled = compile_apart(Source(folder, manifest["entry"], launch, arch, cache))
     except Exception as cause:
         return failure(cause, folder)
     told = compiled.programs[:MOST_STEPS]
@@ -47,15 +47,13 @@ def build(folder: Path, manifest: Mapping[str, Any], gpu: str) -> wire.Message:
     return {"op": "built", "seconds": time.monotonic() - started, "steps": steps}
 
 
-def compile_apart(
-    folder: Path, entry: str, launch: Mapping[str, Any], arch: str, cache: Path
-) -> Compiled:
+def compile_apart(source: Source) -> Compiled:
     """`compile_source` with a process for each program; for a process without threads or a driver.
 
     The forks fill the cache and say nothing: what one of them failed at is compiled again here,
     and told.
     """
-    groups, one = plan(folder, entry, launch, arch, cache)
+    groups, one = plan(source)
     at_once, running = os.cpu_count() or 1, list[int]()
     for group in groups if len(groups) > 1 else []:
         if len(running) == at_once:

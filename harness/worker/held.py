@@ -64,18 +64,14 @@ class Pool:
         if not self._given and size <= self._room.numel():
             self._given = True
             return self._room.data_ptr()
-        return self._driver.allocate(self._whole(size), shared=False)[0]
+        return self._driver.allocate(self._driver.whole(size), shared=False)[0]
 
     def _free(self, address: int, size: int, device: int, stream: int) -> None:
         """Called by torch where it is short of memory and has a block to spare."""
         if address == self._room.data_ptr():
             self._given = False
         else:
-            self._driver.free(address, self._whole(size))
-
-    def _whole(self, size: int) -> int:
-        piece = self._driver.granularity()
-        return -(-size // piece) * piece
+            self._driver.free(address, self._driver.whole(size))
 
 
 class Held:

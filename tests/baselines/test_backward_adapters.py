@@ -12,8 +12,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode  # noqa: E402
 
 from harness.problems import attention_backward_tensors as tensors  # noqa: E402
 from harness.problems.attention_backward import PROBLEM  # noqa: E402
-from harness.problems.base import by_name, keywords  # noqa: E402
-from harness.problems.shapes import probe_of  # noqa: E402
+from harness.problems.base import by_name, keywords, probe_of  # noqa: E402
 from harness.schema import Case  # noqa: E402
 
 OPERATORS = ["sdpa_flash_backward", "sdpa_cudnn_backward", "sdpa_efficient_backward"]

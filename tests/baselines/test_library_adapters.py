@@ -14,8 +14,7 @@ torch = pytest.importorskip("torch")
 
 from harness.problems import attention_forward_tensors as tensors  # noqa: E402
 from harness.problems.attention_forward import PROBLEM  # noqa: E402
-from harness.problems.base import by_name, keywords  # noqa: E402
-from harness.problems.shapes import probe_of  # noqa: E402
+from harness.problems.base import by_name, keywords, probe_of  # noqa: E402
 from harness.schema import Case  # noqa: E402
 
 # A stand-in with the library's calls and layouts: (batch, seqlen, heads, headdim) in and out, or of

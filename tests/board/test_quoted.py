@@ -248,17 +248,7 @@ def test_a_suite_that_nobody_ran_has_no_line_and_one_that_is_none_is_an_error() 
 
 
 PIECES = st.sampled_from(
-    [
-        quoted.START,
-        quoted.CLOSE,
-        quoted.END,
-        "fa3: fast ",
-        "fa3: table slow ",
-        "\n",
-        " ",
-        "text",
-        "<!--",
-    ]
+    [quoted.START, "-->", quoted.END, "fa3: fast ", "fa3: table slow ", "\n", " ", "text", "<!--"]
 )
 
 
@@ -276,8 +266,8 @@ def test_any_text_is_filled_or_refused_and_loses_nothing_outside(text: str) -> N
 def outside(text: str) -> str:
     """What of `text` no question answers."""
     kept, done = "", 0
-    for span in quoted.spans(text, HERE):
-        kept, done = kept + text[done : span.close], span.end
+    for found in quoted.questions(text, HERE):
+        kept, done = kept + text[done : found.start("answer")], found.end("answer")
     return kept + text[done:]
 
 
@@ -329,13 +319,13 @@ def test_questions_have_an_end() -> None:
 
 
 def test_a_thousand_open_comments_are_refused_at_once() -> None:
-    text = quoted.END * 20_000 + f"{quoted.START}fa3: fast {quoted.CLOSE}" * 20_000
+    text = quoted.END * 20_000 + f"{quoted.START}fa3: fast -->" * 20_000
     with pytest.raises(UsageError):
         quoted.filled(text, BOARD, HERE)
 
 
 def test_blanks_without_end_are_refused_at_once() -> None:
-    text = f"{quoted.START}fa3:{' ' * 250_000}< {quoted.CLOSE}{quoted.END}"
+    text = f"{quoted.START}fa3:{' ' * 250_000}< -->{quoted.END}"
     with pytest.raises(UsageError):
         quoted.filled(text, BOARD, HERE)
 

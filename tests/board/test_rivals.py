@@ -291,9 +291,20 @@ def test_who_was_not_asked_where_others_were_says_so() -> None:
     """Who is measured without hidden shapes may be slow on them."""
     found = [r for r in beside_hidden(OFFICIAL) if r.entry != "mine" or not r.case.hidden]
     row = row_of(found)
-    assert loss_words(row) == "no time on hidden shapes: not asked"
+    left = "headdim 64 not asked, headdim 128 not asked, headdim 256 not asked"
+    assert loss_words(row) == f"no time on hidden shapes, 3 of 3: {left}"
     assert "`mine`, no time on hidden shapes" in markdown.render(leaderboard(found))
     assert not loss_words(row_of([r for r in found if not r.case.hidden])), "nobody was"
+
+
+def test_who_was_asked_one_hidden_shape_of_three_says_which_are_left() -> None:
+    found = [
+        r
+        for r in beside_hidden(OFFICIAL)
+        if r.entry != "mine" or r.case.headdim == 64 or not r.case.hidden
+    ]
+    left = "headdim 128 not asked, headdim 256 not asked"
+    assert loss_words(row_of(found)) == f"no time on hidden shapes, 2 of 3: {left}"
 
 
 def test_unsupported_is_told_of_claims_and_not_of_code_that_gives_up() -> None:

@@ -20,7 +20,7 @@ class Pretended(WorkerProcess):
     def start(self, place: int = 0) -> None:
         self.starts += 1
         self.held.clear()
-        self._ended_for = None
+        self.ended_for = None
         self._child = pretended_child()
 
     def end(self) -> None:

@@ -17,7 +17,7 @@ from harness.measure.plan import Block
 from harness.measure.stopping import StoppingRule
 from harness.measure.two_clocks import GPU_TOLERANCE
 from harness.problems import get_problem
-from harness.schema import Case, Kind, Sample, Status, Suite
+from harness.schema import Case, Error, Kind, Sample, Status, Suite
 from tests.engine.factory import worker
 
 CASES = (
@@ -41,6 +41,8 @@ class Bench:
         self.latency_ms = {"base": 1.0, **latency_ms}
         self.hidden_ms: dict[str, float] = {}
         self.fails_in: dict[str, int] = {}
+        self.rough: set[str] = set()
+        self.slower_from: dict[str, tuple[int, float]] = {}  # block, times as slow
         self.met: list[tuple[str, Block]] = []
         self.rng = random.Random(41)
         self.now_s = 0.0
@@ -49,7 +51,11 @@ class Bench:
             for name in latency_ms
         }
         workers |= {name: worker(name, Kind.BASELINE, running=False) for name in ("base", "null")}
-        facts = SimpleNamespace(tolerance=GPU_TOLERANCE, machine=SimpleNamespace(has_gpu=False))
+        facts = SimpleNamespace(
+            problem=get_problem("attention_forward"),
+            tolerance=GPU_TOLERANCE,
+            machine=SimpleNamespace(has_gpu=False),
+        )
         other: Any = SimpleNamespace()
         self.state = State(
             suite=Suite(name="s", cases=CASES, against="base", blocks=20),
@@ -73,9 +79,13 @@ class Bench:
             if len(known.samples) == self.fails_in.get(name, -1):
                 known.fail(Status.INCORRECT, "wrong")
                 continue
-            ms = self.latency_ms[name] * 2.718281828 ** (shared + self.rng.gauss(0, NOISE))
+            slower = self.slower_from.get(name, (99, 1.0))
+            ms = self.latency_ms[name] * (slower[1] if len(known.samples) >= slower[0] else 1.0)
+            ms *= 2.718281828 ** (shared + self.rng.gauss(0, NOISE))
             hidden = self.hidden_ms.get(name, 0.0)
             outside = 4 * (ms + hidden) + GAP_MS + self.rng.gauss(0, 0.004)
+            off = 0.1 if name in self.rough else 1e-4
+            known.saw(Error(max_diff=off, rel_l2=off, worst_row=off, finite=True))
             assert block.index is not None
             known.samples.append(Sample(block=block.index, calls_ms=(ms,) * 4, t2_ms=outside))
 
@@ -155,3 +165,42 @@ def test_who_fails_on_the_way_leaves(bench: Make) -> None:
     assert made.count("breaks") == 2
     assert "no time on every config" in made.why("breaks")
     assert made.count("honest") == 20
+
+
+@pytest.mark.parametrize("block", [4, 8, 12, 19])
+def test_whom_one_pushed_out_that_fails_later_is_in_again_with_all_blocks(
+    bench: Make, block: int
+) -> None:
+    field = {"honest": 0.8, "slow": 1.1, "puppet": 0.5}
+    made = bench(StoppingRule(race=1), field)
+    made.fails_in["puppet"] = block
+    AdaptiveRun(made.state).run()
+    assert all(made.count("honest", case) == 20 for case in CASES)
+    assert made.why("honest") == "measured to the end"
+    assert "no time on every config" in made.why("puppet")
+    assert "slower than honest" in made.why("slow")
+    assert made.count("slow") < 20
+
+
+def test_puppets_that_fail_one_after_the_other_keep_nobody_out(bench: Make) -> None:
+    made = bench(StoppingRule(race=1), {"honest": 0.8, "one": 0.4, "two": 0.5, "three": 0.6})
+    made.fails_in |= {"one": 19, "two": 19, "three": 19}
+    AdaptiveRun(made.state).run()
+    assert made.count("honest") == 20
+    assert made.why("honest") == "measured to the end"
+
+
+def test_who_was_fast_for_a_few_blocks_keeps_nobody_out(bench: Make) -> None:
+    made = bench(StoppingRule(race=1), {"honest": 0.8, "puppet": 0.5})
+    made.slower_from["puppet"] = (4, 6.0)
+    AdaptiveRun(made.state).run()
+    assert made.count("honest") == 20
+    assert made.why("honest") == "measured to the end"
+
+
+def test_approximate_work_takes_no_place_from_exact_work(bench: Make) -> None:
+    made = bench(StoppingRule(race=1), {"exact": 0.8, "rough": 0.4, "slow": 1.1})
+    made.rough.add("rough")
+    AdaptiveRun(made.state).run()
+    assert made.count("exact") == 20
+    assert "slower than exact" in made.why("slow")

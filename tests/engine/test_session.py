@@ -8,13 +8,14 @@ import subprocess
 import threading
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, NoReturn
 from unittest.mock import MagicMock
 
 import pytest
 
 from harness.cli.commands import doctor
 from harness.engine import assign_roles, session
+from harness.engine.events import Observer
 from harness.engine.guards.quiet import Quiet
 from harness.engine.processes import worker_process
 from harness.engine.processes.worker_process import WorkerProcess
@@ -383,3 +384,24 @@ def test_that_nvrtc_is_missing_is_believed_of_a_builder_that_runs_nothing_of_the
     with ours, theirs:
         told = worker.build([], Limits(), Machine(gpu="none"))
     assert told == (Status.UNAVAILABLE, "no libnvrtc", 0.0)
+
+
+@pytest.mark.parametrize(("minor", "node"), [(3, "nvidia3"), (None, "nvidiactl")])
+def test_a_run_locks_the_device_node_of_its_gpu(
+    monkeypatch: pytest.MonkeyPatch, minor: int | None, node: str
+) -> None:
+    """A path below /tmp could be a link that somebody of this machine left there."""
+
+    class LockedError(Exception): ...
+
+    def lock(node: Path, note: object) -> NoReturn:
+        raise LockedError(node)
+
+    monkeypatch.setattr(session, "gpu_lock", lock)
+    monkeypatch.setattr(session, "minor_of", lambda machine: minor)
+    monkeypatch.setattr(session.enter, "require", lambda level: None)
+    request: Any = MagicMock()
+    request.suite.problem, request.sandbox = "attention_forward", 0
+    opened = session.opened(request, print, Observer())
+    with pytest.raises(LockedError, match=f"^/dev/{node}$"), opened:
+        pass

@@ -19,7 +19,7 @@ from harness.engine.assign_roles import Crew
 from harness.engine.guards.quiet import Quiet
 from harness.engine.processes import judge_client
 from harness.engine.processes.judge_client import PLAIN, JudgeClient, JudgeFailed
-from harness.engine.timing import prime
+from harness.engine.timing import start_profilers
 from harness.judge.burst import WorkerLink
 from harness.judge.judge import Judge
 from harness.measure.verdict import Evidence
@@ -201,7 +201,7 @@ class Stage:
         self.roles = SimpleNamespace(null="null")
         self.limits = Limits()
         self.quiet = Quiet()
-        self.judge = SimpleNamespace(prime=self.profiler_started)
+        self.judge = SimpleNamespace(start_profilers=self.profiler_started)
 
     def worker(self, name: str) -> Any:
         made = worker(name)
@@ -216,18 +216,18 @@ class Stage:
 
 def test_all_at_once_and_nobody_twice() -> None:
     stage = Stage("a", "b", "null")
-    prime(stage, list(stage.workers))  # type: ignore[arg-type]
-    prime(stage, list(stage.workers))  # type: ignore[arg-type]
+    start_profilers(stage, list(stage.workers))  # type: ignore[arg-type]
+    start_profilers(stage, list(stage.workers))  # type: ignore[arg-type]
     assert stage.asked == [[stage.workers[name].label for name in ("a", "b")]]
     assert not stage.running
 
 
 def test_a_replacement_has_no_profiler_yet() -> None:
     stage = Stage("a", "b")
-    prime(stage, list(stage.workers))  # type: ignore[arg-type]
+    start_profilers(stage, list(stage.workers))  # type: ignore[arg-type]
     stage.workers["b"].start()
-    stage.judge = SimpleNamespace(prime=lambda labels, *_: stage.asked.append(labels))
-    prime(stage, list(stage.workers))  # type: ignore[arg-type]
+    stage.judge = SimpleNamespace(start_profilers=lambda labels, *_: stage.asked.append(labels))
+    start_profilers(stage, list(stage.workers))  # type: ignore[arg-type]
     assert stage.asked[1:] == [[stage.workers["b"].label]]
 
 
@@ -273,7 +273,7 @@ def test_the_deadline_is_one_for_all_and_who_breaks_the_judge_is_named() -> None
     judge = threading.Thread(target=end_after_the_second)
     judge.start()
     with pytest.raises(JudgeFailed) as failed:
-        client.prime(["a", "b"], 5.0, lambda *_: None)
+        client.start_profilers(["a", "b"], 5.0, lambda *_: None)
     judge.join()
     ours.close()
     assert failed.value.worker == "b"
@@ -299,7 +299,7 @@ def test_who_keeps_the_judge_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
 
     for _ in range(2):
         wire.send(theirs, {"ok": True})
-    client.prime(["a", "b"], 0.0, end)
+    client.start_profilers(["a", "b"], 0.0, end)
     assert ended == ["b"]
     ours.close()
     theirs.close()

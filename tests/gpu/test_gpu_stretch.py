@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from collections.abc import Mapping
@@ -246,4 +247,5 @@ def test_who_leaps_keeps_his_bursts_and_has_none(rows: dict[str, Any], name: str
     assert rows[name]["status"] == "PASSED", rows[name]["reason"]
     told = rows[name]["sustained"]
     assert told["status"] == "UNSTABLE", told
-    assert "by leaps" in told["reason"]
+    # who leaves a fifth out may be found by its thirds, which the judge compares before
+    assert re.search("by leaps|in its first third", told["reason"]), told

@@ -8,7 +8,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from harness.cli.selftest.stand_ins import Defence, standing_in  # noqa: E402
+from harness.cli.selftest.stand_ins import standing_in  # noqa: E402
 from harness.judge.burst import Patience, WorkerGone, WorkerLink  # noqa: E402
 from harness.judge.inputs import Inputs  # noqa: E402
 from harness.judge.sampled import Sampled  # noqa: E402
@@ -94,7 +94,7 @@ def test_an_output_that_changes_after_it_was_done_is_wrong(link):
 def test_without_the_sample_nobody_would_notice(link):
     told = sampled(link, [0, SIZE])
     link.outputs.room.fill_(0)
-    with standing_in(frozenset({Defence.OUTPUT_SAMPLED}), "judge"):
+    with standing_in(frozenset({"output_sampled"}), "judge"):
         assert not any(tensor.any() for tensor in link._taken(ASKED, told))
 
 

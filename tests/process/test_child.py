@@ -135,6 +135,16 @@ def test_who_is_on_its_way_out_is_waited_for(
     assert seen == ["R", "RT", "D", "TtZXS"]
 
 
+def test_who_wants_a_core_and_no_quiet_does_not_wait_for_the_kernel(
+    burning: Child, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The driver's calls of those who load take their time; on a processor they end in the stop."""
+    seen: list[int] = []
+    monkeypatch.setattr(usage, "states", lambda pid: seen.append(pid) or "RdT")
+    burning.pause(most_s=0.0)
+    assert seen == [burning.pid], "one look"
+
+
 VFORKS = """
 import os, sys
 os.mkfifo(sys.argv[-1])
@@ -370,7 +380,7 @@ def readable():
         except OSError:
             os._exit(0)
     return os.waitstatus_to_exitcode(os.wait()[1])
-process_tree._libc.prctl(4, 1, 0, 0, 0)
+process_tree.libc.prctl(4, 1, 0, 0, 0)
 open_before = readable()
 process_tree.set_undumpable()
 print(open_before, readable())

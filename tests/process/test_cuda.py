@@ -36,6 +36,20 @@ int cuCheckpointProcessUnlock(int pid, unsigned long long *args) {
     for (int i = 0; i < 8; i++) if (args[i]) return 1;
     return pid == 1 ? 0 : 401;
 }
+typedef struct { unsigned char compression, rdma; unsigned short usage; unsigned char reserved[4]; } Flags;
+typedef struct { int type, handles; struct { int type, id; } location; void *windows; Flags flags; } Properties;
+int cuMemGetAllocationGranularity(unsigned long *size, Properties *asked, int option) {
+    static const Flags none;
+    *size = 2 << 20;
+    return !(sizeof *asked == 32 && option == 1 && asked->type == 1 && asked->handles == 1
+             && asked->location.type == 1 && asked->location.id == 3 && !asked->windows
+             && !memcmp(&asked->flags, &none, sizeof none));
+}
+int launch(void *function, unsigned x, unsigned y, unsigned z, unsigned bx, unsigned by, unsigned bz,
+           unsigned bytes, void *stream, void **arguments, void **extra) {
+    return !(x == 1024 && y == 1 && z == 1 && bx == 1 && by == 2 && bz == 3 && bytes == 4
+             && function == stream && *(long long *)arguments[1] == -1 && !extra);
+}
 """
 
 
@@ -202,3 +216,20 @@ def test_a_full_gpu_is_told_from_a_fault(code, kind):
 
 def test_a_call_that_succeeds_says_nothing():
     driver(0).call("cuMemCreate", 1)
+
+
+def test_whole_numbers_reach_parameters_of_any_width(library: Path) -> None:
+    """As of cuLaunchKernel: more than lie in registers, and 32 bits between others of 64."""
+    made = CudaDriver.__new__(CudaDriver)
+    made.lib = ctypes.CDLL(str(library))
+    values = [ctypes.c_uint64(n) for n in (7, (1 << 64) - 1)]
+    arguments = (ctypes.c_void_p * 2)(*map(ctypes.addressof, values))
+    kernel = ctypes.c_void_p(1 << 40)
+    made.call("launch", kernel, *(1024, 1, 1), *(1, 2, 3), 4, 1 << 40, arguments, None)
+
+
+def test_what_is_asked_of_memory_lies_as_the_header_says(library: Path) -> None:
+    made = CudaDriver.__new__(CudaDriver)
+    made.lib, made.device = ctypes.CDLL(str(library)), 3
+    assert made.whole(2 * MIB) == 2 * MIB
+    assert made.whole(2 * MIB + 1) == 4 * MIB

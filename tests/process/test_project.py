@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import os
 import py_compile
+import queue
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import pytest
@@ -17,7 +19,7 @@ from harness.catalog.suites import known_suites, load_suite
 from harness.errors import SubmissionError, UsageError
 from harness.process import bytecode, project
 from harness.process.project import HOME, MARK, VARIABLE
-from harness.process.scratch import SCRATCH_PREFIX, scratch_folder
+from harness.process.scratch import SCRATCH_PREFIX, gpu_lock, scratch_folder
 from harness.schema import Kind, Machine
 
 ENTRY = "def custom_attention_forward(q, k, v, causal, sm_scale):\n    return q\n"
@@ -330,3 +332,26 @@ def test_of_scratch_folders_left_behind_only_our_own_are_looked_into(
     with scratch_folder():
         assert ours.exists()
     assert not (tmp_path / "made").exists()
+
+
+def test_the_lock_of_a_gpu_makes_no_file_and_the_second_run_waits_for_the_first(
+    tmp_path: Path,
+) -> None:
+    node, said, order = tmp_path / "nvidia0", queue.Queue[str](), list[str]()
+    with gpu_lock(node, said.put):  # a driver without such nodes
+        assert not node.exists()
+    node.touch(mode=0o444)
+
+    def second() -> None:
+        with gpu_lock(node, said.put):
+            order.append("second")
+
+    run = threading.Thread(target=second)
+    with gpu_lock(node, said.put):
+        run.start()
+        assert said.get(timeout=10) == f"another run holds {node}; waiting for it to end"
+        order.append("first")
+    run.join(10)
+    assert order == ["first", "second"]
+    assert said.empty()
+    assert list(tmp_path.iterdir()) == [node]

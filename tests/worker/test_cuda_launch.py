@@ -14,7 +14,7 @@ import pytest
 from harness.worker.cuda import launch as cuda_launch
 from harness.worker.cuda.instances import with_defaults
 from harness.worker.cuda.launch import Device, Launch
-from harness.worker.cuda.nvrtc import Compiled, CudaSourceError, Program
+from harness.worker.cuda.nvrtc import Compiled, CudaSourceError, Program, Source
 from harness.worker.load import describe
 
 # ruff: noqa: N802  (the names are the driver's)
@@ -110,7 +110,7 @@ def driver(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Driver:
 
 def launch_with(args: list, tensor: Tensor, scale: float = 0.5, **section) -> Launch:
     launch = with_defaults({"kernels": [{**KERNEL, "args": args}], **section})
-    device = Device(Path(), "kernel.cu", launch, Path())
+    device = Device(Source(Path(), "kernel.cu", launch, "sm_90a", Path()))
     return Launch(device, tensor, tensor, tensor, True, scale)
 
 

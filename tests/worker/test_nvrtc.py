@@ -16,7 +16,7 @@ from harness.schema import Manifest
 from harness.worker import build_main as builder
 from harness.worker.cuda import nvrtc
 from harness.worker.cuda.instances import instances, with_defaults
-from harness.worker.cuda.nvrtc import Compiled, CudaSourceError, Program, compile_source
+from harness.worker.cuda.nvrtc import Compiled, CudaSourceError, Program, Source, compile_source
 
 GOOD = 'extern "C" __global__ void f(float* q) {\n  q[0] = 1.0f;\n}\n'
 
@@ -40,7 +40,9 @@ def launch_of(name="f", args=("q",), **changes):
 
 def compile_text(text, tmp_path, arch="sm_90a", **kernel):
     (tmp_path / "kernel.cu").write_text(text)
-    return compile_source(tmp_path, "kernel.cu", launch_of(**kernel), arch, tmp_path / "cache")
+    return compile_source(
+        Source(tmp_path, "kernel.cu", launch_of(**kernel), arch, tmp_path / "cache")
+    )
 
 
 def test_instances_fill_in_the_placeholders():
@@ -115,7 +117,7 @@ def test_whatever_matters_is_in_the_key(tmp_path, change):
         arch = "sm_80"
     else:
         (tmp_path / "own.cuh").write_text("#define ONE 2\n")
-    second = compile_source(tmp_path, "kernel.cu", launch, arch, tmp_path / "cache")
+    second = compile_source(Source(tmp_path, "kernel.cu", launch, arch, tmp_path / "cache"))
     assert not second.cached
     assert second.holding("f").cubin != first.holding("f").cubin
 
@@ -152,7 +154,7 @@ def test_kernels_that_are_no_templates_are_compiled_once(tmp_path):
     (tmp_path / "kernel.cu").write_text(text)
     kernels = [launch_of(name=name)["kernels"][0] for name in ("f", "g", "h<{D}>")]
     launch = {**launch_of(), "kernels": kernels}
-    compiled = compile_source(tmp_path, "kernel.cu", launch, "sm_90a", tmp_path / "cache")
+    compiled = compile_source(Source(tmp_path, "kernel.cu", launch, "sm_90a", tmp_path / "cache"))
     assert len(compiled.programs) == 1
     assert set(compiled.symbols) == {"f", "g", "h<64>"}
 
@@ -203,7 +205,9 @@ def test_a_missing_file_is_named(tmp_path):
     if MISSING:
         pytest.skip(f"no NVRTC: {MISSING}")
     with pytest.raises(CudaSourceError, match=r"cannot read kernel\.cu"):
-        compile_source(tmp_path, "kernel.cu", launch_of(), "sm_90a", Path(tmp_path) / "cache")
+        compile_source(
+            Source(tmp_path, "kernel.cu", launch_of(), "sm_90a", Path(tmp_path) / "cache")
+        )
 
 
 ROOT = Path(__file__).resolve().parents[2]

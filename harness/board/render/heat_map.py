@@ -1,7 +1,5 @@
 """The cells of a grid as a map, in words, lines and markdown: masks and headdims × lengths."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -74,7 +72,7 @@ def summary(row: Row) -> str:
     if worst is None:
         return ""
     over = f"{times(mean)} over the best library of each cell in the mean; " if mean else ""
-    where = f"{sanitize(worst.result.config, 80)}, {library(worst.library)}"
+    where = f"{worst.result.config}, {library(worst.library)}"
     return (
         f"{over}least {worst.ratio.value:.3f}× ({where}); "
         f"led in {row.grid.led} of {row.grid.of} cells"
@@ -116,8 +114,8 @@ def markdown_rows(found: HeatMap) -> tuple[list[str], list[list[str]]]:
     """Head and body of a table; bold: not led."""
     body = []
     for name, fields in found.lines:
-        told = [" / ".join(_in_markdown(cell) for cell in field) or "–" for field in fields]
-        body.append([name, *told])
+        cells = [" / ".join(_in_markdown(cell) for cell in field) or "–" for field in fields]
+        body.append([name, *cells])
     return ["mask, headdim", *map(length, found.lengths)], body
 
 
@@ -142,14 +140,13 @@ def loss_mark(row: Row) -> str:
 
 def _untimed(row: Row) -> str:
     """Who has no time on a shape, whatever kept it from one, shows none that could be slow."""
-    if row.unasked:
-        return f"{UNTIMED}: not asked"
-    hidden = row.hidden if row.pick.kind is Kind.SUBMISSION else ()
-    left = [r for r in hidden if r.status is not Status.PASSED]
-    said = [(r, r.status.value) for r in left]
-    said += [(r, "of a run without official ones") for r in row.alone]
-    ends = ", ".join(f"{sanitize(r.config, 80)} {why}" for r, why in said)
-    return f"{UNTIMED}, {len(said)} of {len(hidden)}: {ends}" if said else ""
+    if row.pick.kind is not Kind.SUBMISSION:
+        return ""
+    said = [(r.config, r.status.value) for r in row.hidden if r.status is not Status.PASSED]
+    said += [(r.config, "of a run without official ones") for r in row.alone]
+    said += [(f"headdim {headdim}", "not asked") for headdim in row.unasked]
+    ends = ", ".join(f"{where} {why}" for where, why in said)
+    return f"{UNTIMED}, {len(said)} of {len(row.hidden) + len(row.unasked)}: {ends}" if said else ""
 
 
 def _slower(row: Row) -> str:
@@ -177,7 +174,7 @@ def hidden_words(result: Result) -> str:
 def as_json(found: HeatMap) -> Mapping[str, object]:
     """What the page draws."""
     return {
-        "entry": sanitize(found.row.entry, 80),
+        "entry": found.row.entry,
         "summary": summary(found.row),
         "lengths": [length(n) for n in found.lengths],
         "lines": [

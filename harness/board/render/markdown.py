@@ -1,7 +1,5 @@
 """Leaderboard → leaderboard.md. The same results give the same bytes: no clock, no path."""
 
-from __future__ import annotations
-
 import itertools
 import re
 from collections.abc import Iterable, Mapping, Sequence
@@ -169,8 +167,8 @@ def _main_table(board: Board, rows: Sequence[Row]) -> str:
 def _repeatable(board: Board) -> list[str]:
     """Who gave the same bits twice on every config, where somebody did not."""
     names = [code(row.entry) for row in board.ranked if row.repeatable]
-    told = f"Bitwise repeatable on every config: {', '.join(names)}."
-    return [told, ""] if 0 < len(names) < len(board.ranked) else []
+    line = f"Bitwise repeatable on every config: {', '.join(names)}."
+    return [line, ""] if 0 < len(names) < len(board.ranked) else []
 
 
 def _over_best(row: Row) -> list[str]:
@@ -192,8 +190,8 @@ def _hidden(board: Board) -> list[str]:
         on = {r.config: safe(hidden_words(r)) for r in row.hidden}
         body.append([code(row.entry), *(on.get(name, "–") for name in names)])
     lines = ["### Hidden shapes", "", HIDDEN, "", table(["entry", *map(safe, names)], body), ""]
-    told = [f"- {code(row.entry)}: {safe(loss_words(row))}" for row in rows if loss_words(row)]
-    return [*lines, *told, *([""] if told else [])]
+    losses = [f"- {code(row.entry)}: {safe(loss_words(row))}" for row in rows if loss_words(row)]
+    return [*lines, *losses, *([""] if losses else [])]
 
 
 def _config_table(board: Board, config: str, notes: Notes) -> str:
@@ -227,8 +225,8 @@ def _config_table(board: Board, config: str, notes: Notes) -> str:
 
 def _lasting(result: Result) -> tuple[str, str]:
     """TFLOP/s and pJ/FLOP of its stretch."""
-    told = lasting(result)
-    return (number(told.tflops, 1), number(told.pj_per_flop, 2)) if told else ("–", "–")
+    stretch = lasting(result)
+    return (number(stretch.tflops, 1), number(stretch.pj_per_flop, 2)) if stretch else ("–", "–")
 
 
 def group_text(row: Row) -> str:
@@ -295,13 +293,13 @@ def _on(row: Row, config: str) -> Result:
 
 def _reported(board: Board) -> list[str]:
     """What others report of this very problem and these very shapes; nothing if nobody does."""
-    told = beside(board)
-    if not told:
+    found = beside(board)
+    if not found:
         return []
-    configs = [c for c in board.configs if any(c in figures for _, figures in told)]
+    configs = [c for c in board.configs if any(c in figures for _, figures in found)]
     body = [
         [safe(one.name), *(number(figures.get(c), 0) for c in configs), safe(one.source)]
-        for one, figures in told
+        for one, figures in found
     ]
     others = [[*map(safe, (c.what, c.figure, c.setting, c.source))] for c in claims(board)]
     return [

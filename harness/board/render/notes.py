@@ -6,8 +6,6 @@ once per config. What is left after dividing by the run's own course is told of 
 What lasts, in words: calls back to back for seconds, beside what bursts told.
 """
 
-from __future__ import annotations
-
 import math
 
 from harness.board.rank import Board

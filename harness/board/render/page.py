@@ -5,8 +5,6 @@ submission wrote travels as JSON and is shown as text, never as markup; the poli
 the page allows these scripts by their hash and nothing else.
 """
 
-from __future__ import annotations
-
 import base64
 import hashlib
 import json
@@ -119,21 +117,21 @@ def _board(
     key = (board.gpu, board.suite_sha256, board.protocol)
     rows, notes, groups = [], Notes(board), _groups(board)
     for row in board.rows:
-        told = _row(board, row, groups.get(row.entry, ""), notes, files)
+        fields = _row(board, row, groups.get(row.entry, ""), notes, files)
         points = past.get((*key, row.entry), [])
-        told["history"] = [_point(point) for point in points[-MOST_POINTS:]]
+        fields["history"] = [_point(point) for point in points[-MOST_POINTS:]]
         text = notes_of.get(row.entry, "")
-        told["notesText"] = text[:MOST_NOTES]
-        told["notesCut"] = len(text) > MOST_NOTES
-        told["folder"] = files.folders.get(row.entry, "")
-        rows.append(told)
+        fields["notesText"] = text[:MOST_NOTES]
+        fields["notesCut"] = len(text) > MOST_NOTES
+        fields["folder"] = files.folders.get(row.entry, "")
+        rows.append(fields)
     return {
         "gpu": sanitize(board.gpu),
-        "suite": sanitize(board.suite),
+        "suite": board.suite,
         "sha": board.suite_sha256[:12],
         "protocol": board.protocol,
         "cpu": board.is_cpu,
-        "headline": sanitize(board.headline, 80),
+        "headline": board.headline,
         "configs": [_config(board, config, notes) for config in board.configs],
         "grid": [as_json(one) for one in maps(board)] if board.is_grid else None,
         "rows": rows,
@@ -155,17 +153,16 @@ def _groups(board: Board) -> dict[str, str]:
 def _config(board: Board, config: str, notes: Notes) -> Json:
     result = board.any_on(config)
     case, machine = result.case, result.machine
-    told = ceilings(case, machine, 0, get_problem(result.problem))
-    exp_tflops = told.tensor_ms and told.exp_ms and peak_tflops(machine)
+    floor = ceilings(case, machine, 0, get_problem(result.problem))
+    peak, tensor_ms, exp_ms = peak_tflops(machine), floor.tensor_ms, floor.exp_ms
+    exp_peak = peak * tensor_ms / exp_ms if peak and tensor_ms and exp_ms else None
     return {
-        "name": sanitize(config, 80),
+        "name": config,
         "shape": shape_words(case, " · "),
-        "peak": peak_tflops(machine),
-        "expPeak": _short(exp_tflops * told.tensor_ms / told.exp_ms)
-        if exp_tflops and told.tensor_ms and told.exp_ms
-        else None,
+        "peak": peak,
+        "expPeak": _short(exp_peak),
         "bandwidth": bandwidth(machine),
-        "intensity": _short(told.intensity),
+        "intensity": _short(floor.intensity),
         "machineNotes": notes.of_machine(config),
     }
 
@@ -173,7 +170,7 @@ def _config(board: Board, config: str, notes: Notes) -> Json:
 def _row(board: Board, row: Row, group: str, notes: Notes, files: Files) -> Json:
     first, machine = row.pick, row.pick.machine
     return {
-        "entry": sanitize(row.entry, 80),
+        "entry": row.entry,
         "kind": first.kind.value,
         "language": sanitize(first.language),
         "author": sanitize(first.author),
@@ -183,12 +180,12 @@ def _row(board: Board, row: Row, group: str, notes: Notes, files: Files) -> Json
         "exact": row.exact,
         "repeatable": row.repeatable,
         "group": group,
-        "champion": sanitize(row.champion, 80),
+        "champion": row.champion,
         "speedup": _interval(row.speedup),
         "why": sanitize(row.why),
         "next": _next(row),
         "date": row.date,
-        "integrity": sanitize(row.integrity),
+        "integrity": row.integrity,
         "source": first.source_sha256,
         "harness": first.harness_commit,
         "run": sanitize(first.run, 80),
@@ -197,9 +194,9 @@ def _row(board: Board, row: Row, group: str, notes: Notes, files: Files) -> Json
             key: sanitize(str(value)) for key, value in machine.model_dump().items() if value
         },
         "best": _best(row),
-        "hidden": [[sanitize(r.config, 80), sanitize(hidden_words(r))] for r in row.hidden],
+        "hidden": [[r.config, sanitize(hidden_words(r))] for r in row.hidden],
         "loss": sanitize(loss_words(row)),
-        "cells": {sanitize(r.config, 80): _cell(board, r, notes) for r in row.results},
+        "cells": {r.config: _cell(board, r, notes) for r in row.results},
     }
 
 
@@ -208,7 +205,7 @@ def _best(row: Row) -> Json | None:
     worst = row.grid.worst
     if worst is None:
         return None
-    least = [_short(worst.ratio.value, 8), sanitize(worst.result.config, 80)]
+    least = [_short(worst.ratio.value, 8), worst.result.config]
     of = row.grid.of
     return {"over": _interval(row.grid.over_best), "least": least, "led": row.grid.led, "of": of}
 
@@ -225,7 +222,7 @@ def _cell(board: Board, result: Result, notes: Notes) -> Json:
     if result.status is not Status.PASSED or board.is_cpu:
         log = [sanitize(line, 200) for line in result.log_tail.splitlines()[-12:]]
         return {**cell, "log": log, **({"map": _map(result.mismatch)} if result.mismatch else {})}
-    told, worst, slack = result.speedup, result.error, result.slack
+    speedup, worst, slack = result.speedup, result.error, result.slack
     samples = result.samples[:MOST_SAMPLES]
     return {
         **cell,
@@ -238,7 +235,7 @@ def _cell(board: Board, result: Result, notes: Notes) -> Json:
         "maxDiff": _short(result.max_diff),
         "relL2": _short(worst.rel_l2) if worst else None,
         "worstRow": _short(worst.worst_row) if worst else None,
-        "speedup": _interval(interval_of(told) if told else None),
+        "speedup": _interval(interval_of(speedup) if speedup else None),
         "blocks": result.blocks,
         "run": sanitize(result.run, 80),
         "slackPct": _short(slack.mean_pct) if slack else None,
@@ -255,8 +252,8 @@ def _cell(board: Board, result: Result, notes: Notes) -> Json:
 
 def _lasting(result: Result) -> Json:
     """Of its stretch: figures for the table, words for the panel."""
-    told = lasting(result)
-    figures = {"tflops": _short(told.tflops), "pj": _short(told.pj_per_flop, 3)} if told else {}
+    run = lasting(result)
+    figures = {"tflops": _short(run.tflops), "pj": _short(run.pj_per_flop, 3)} if run else {}
     return {**figures, "words": lasting_words(result)}
 
 

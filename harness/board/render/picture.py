@@ -3,8 +3,6 @@
 Each carries its own colours for light and dark pages and the same bytes for the same board.
 """
 
-from __future__ import annotations
-
 import math
 import re
 from collections.abc import Iterable, Sequence
@@ -39,14 +37,14 @@ def _grid_svg(board: Board) -> str:
         parts += _map(one, y)
         y += HEAD + LINE * len(one.lines) + GAP
     title = f"{board_title(board)}: each cell beside the best library of its run"
-    told = (
+    subtitle = (
         "time of the library / time of the entry; green: not slower, beyond doubt; red: slower, "
         "beyond doubt; below: TFLOP/s and the library"
     )
-    return sheet(y, title, told, GRID_STYLE, parts)
+    return sheet(y, title, subtitle, GRID_STYLE, parts)
 
 
-def sheet(height: float, title: str, told: str, style: str, parts: Iterable[str]) -> str:
+def sheet(height: float, title: str, subtitle: str, style: str, parts: Iterable[str]) -> str:
     """A whole file: the page, its title, a line on what is drawn, and `parts` below."""
     return "\n".join(
         [
@@ -54,7 +52,7 @@ def sheet(height: float, title: str, told: str, style: str, parts: Iterable[str]
             f'role="img" aria-label="{escape(title)}"><style>{style}</style>',
             f'<rect class="page" width="{WIDTH}" height="{height:.0f}" rx="8"/>',
             text_at(20, 32, title, "ink title"),
-            text_at(20, 54, told, "soft small"),
+            text_at(20, 54, subtitle, "soft small"),
             *parts,
             "</svg>\n",
         ]
@@ -122,7 +120,7 @@ def pictures(leaderboard: Leaderboard) -> dict[int, tuple[str, str]]:
 
     A board that ranks nobody has none.
     """
-    main, told = leaderboard.main, dict[int, tuple[str, str]]()
+    main, files = leaderboard.main, dict[int, tuple[str, str]]()
     drawn: set[str] = set()
     for i, board in enumerate(leaderboard.boards):
         if main is None or board.gpu != main.gpu or not (board.exact or maps(board)):
@@ -134,8 +132,8 @@ def pictures(leaderboard: Leaderboard) -> dict[int, tuple[str, str]]:
             continue
         if name not in drawn:
             drawn.add(name)
-            told[i] = (name, _grid_svg(board) if board.is_grid else _svg(board))
-    return told
+            files[i] = (name, _grid_svg(board) if board.is_grid else _svg(board))
+    return files
 
 
 def _svg(board: Board) -> str:
@@ -146,13 +144,13 @@ def _svg(board: Board) -> str:
     ratios = [row.speedup for row in rows if row.speedup]
     singles = [r.speedup.value for row in rows for r in row.results if r.speedup]
     axis = Axis([*ratios, *(Interval(ratio, ratio, ratio) for ratio in singles)], start)
-    title = f"{board_title(board)}: speed-up over {sanitize(board.headline, 80)}"
-    told = (
+    title = f"{board_title(board)}: speed-up over {board.headline}"
+    subtitle = (
         "bar: geometric mean with its 95 % interval; thin line: from the slowest to the fastest "
         "config; = marks ties"
     )
     drawn = (part for i, row in enumerate(rows) for part in _row(board, row, i, axis))
-    return sheet(height, title, told, STYLE, [*_heads(board), *drawn, *_ticks(axis, height)])
+    return sheet(height, title, subtitle, STYLE, [*_heads(board), *drawn, *_ticks(axis, height)])
 
 
 class Axis:
@@ -204,10 +202,10 @@ def _row(board: Board, row: Row, index: int, axis: Axis) -> list[str]:
     parts += [text_at(NAMES_START, middle + 4.5, _name(row), "ink")]
     if row.speedup:
         parts += _mark(row, row.speedup, axis, middle, kind)
-        told = f"{row.speedup.low:.3f} – {row.speedup.high:.3f}"
+        interval = f"{row.speedup.low:.3f} – {row.speedup.high:.3f}"
         parts += [
             text_at(RATIO_END, middle + 4.5, f"{row.speedup.value:.3f}×", "ink num", "end"),
-            text_at(RATIO_END + 8, middle + 4.5, told, "soft small num"),
+            text_at(RATIO_END + 8, middle + 4.5, interval, "soft small num"),
         ]
     step = (FIGURES_END - FIGURES_START) / len(board.configs)
     for i, config in enumerate(board.configs[:4]):

@@ -6,8 +6,6 @@ lie in configs/published/; `papercheck` compares those of the FlashAttention-3 p
 so a grid's board repeats none.
 """
 
-from __future__ import annotations
-
 import functools
 
 from harness.board.rank import Board
@@ -20,12 +18,12 @@ _all = functools.cache(lambda: reported(HOME / "configs"))
 def beside(board: Board) -> list[tuple[Reported, dict[str, float]]]:
     """Who reports something on a config of this board, and config → TFLOP/s."""
     asked = {} if board.is_grid else {r.config: r for row in board.rows for r in row.results}
-    told = []
+    found = []
     for one in _all()[0]:
         figures = {name: one.on(r.problem, r.case) for name, r in asked.items()}
         known = {name: figure for name, figure in figures.items() if figure is not None}
-        told += [(one, known)] if known else []
-    return told
+        found += [(one, known)] if known else []
+    return found
 
 
 def claims(board: Board) -> list[Claim]:

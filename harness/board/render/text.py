@@ -1,9 +1,7 @@
-"""Words and numbers for every report, and the washing of text that a submission wrote.
+"""Words and numbers for every report; a text that a submission wrote is made harmless here.
 
 Nothing here decides anything; it knows the interval and the result, not where they are printed.
 """
-
-from __future__ import annotations
 
 import re
 import unicodedata
@@ -108,7 +106,7 @@ def milliseconds(value: float | None) -> str:
 
 def board_title(board: Board) -> str:
     """`NVIDIA H200 · fa3`."""
-    return f"{sanitize(board.gpu)} · {sanitize(board.suite)}"
+    return f"{sanitize(board.gpu)} · {board.suite}"
 
 
 def conditions(row: Row) -> str:
@@ -116,7 +114,7 @@ def conditions(row: Row) -> str:
     machine = row.pick.machine
     parts = {"driver": machine.driver, "CUDA": machine.cuda, "torch": machine.torch}
     parts["triton"] = machine.triton
-    return sanitize(", ".join(f"{name} {told}" for name, told in parts.items() if told))
+    return sanitize(", ".join(f"{name} {version}" for name, version in parts.items() if version))
 
 
 def printed(log_tail: str, most: int) -> list[str]:

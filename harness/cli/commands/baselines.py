@@ -1,7 +1,5 @@
 """`baselines`: which rivals can run here, and what to install for the others."""
 
-from __future__ import annotations
-
 import argparse
 import json
 from collections.abc import Mapping
@@ -54,7 +52,7 @@ def run(args: argparse.Namespace) -> int:
             continue
         why = obstacle(manifest, machine)
         if why:
-            installable = missing(manifest.needs, machine)
+            installable = missing(manifest.needs)
             lacking[name] = manifest.install if installable else ""
         else:
             ready.setdefault(manifest.problem, []).append(name)
@@ -63,10 +61,10 @@ def run(args: argparse.Namespace) -> int:
         rows.append([name, "no" if why else "yes", version, about])
     if args.json:
         head, *found = rows
-        told = [
+        listed = [
             dict(zip(head, row, strict=True)) | {"next": lacking.get(row[0], "")} for row in found
         ]
-        print(json.dumps({"baselines": told}))
+        print(json.dumps({"baselines": listed}))
         return _code(args, lacking)
     print(query.table(rows, cut=[3, 2]))
     for name, how in lacking.items():
@@ -84,4 +82,4 @@ def _code(args: argparse.Namespace, lacking: Mapping[str, str]) -> int:
 def obstacle(manifest: Manifest, machine: Machine) -> str:
     """Why it cannot run on this machine, or an empty string."""
     needs = manifest.needs
-    return missing(needs, machine) or too_old(needs, machine) or without_gpu(manifest, machine)
+    return missing(needs) or too_old(needs, machine) or without_gpu(manifest, machine)

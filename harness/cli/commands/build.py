@@ -6,8 +6,6 @@ run's builder (harness/worker/cuda/resources.py) from a copy of what was hashed,
 with it, watched like one, and only what it tells comes back: typed, bounded in number and size.
 """
 
-from __future__ import annotations
-
 import argparse
 import contextlib
 import dataclasses
@@ -63,12 +61,12 @@ def run(args: argparse.Namespace) -> int:
     if not cuda:
         raise UsageError("nothing to compile: no CUDA submission among these", "python run.py list")
     note_walls()
-    told: list[dict[str, object]] = []
-    code = max(one(entrant, args.arch, args.fail_on_spills, told) for entrant in cuda)
+    builds: list[dict[str, object]] = []
+    code = max(one(entrant, args.arch, args.fail_on_spills, builds) for entrant in cuda)
     if args.json:
-        print(json.dumps({"builds": told}))
+        print(json.dumps({"builds": builds}))
     else:
-        print("\n".join(str(each["text"]) for each in told))
+        print("\n".join(str(each["text"]) for each in builds))
     return code
 
 
@@ -81,9 +79,9 @@ def note_walls() -> None:
 
 
 def one(
-    entrant: Entrant, archs: list[str] | None, fail_on_spills: bool, told: list[dict[str, object]]
+    entrant: Entrant, archs: list[str] | None, fail_on_spills: bool, builds: list[dict[str, object]]
 ) -> int:
-    """Add what became of one submission to `told`; `text` is how a person reads it."""
+    """Add what became of one submission to `builds`; `text` is how a person reads it."""
     manifest = entrant.manifest
     launch = None
     if manifest.launch is not None:
@@ -97,13 +95,13 @@ def one(
         place = f"{cause.file}:{cause.line}: " if cause.file else ""
         reason = plain_text(f"{cause.status}: {place}{cause.message}")
         print(f"{entrant.name}: {reason}\n  next: mend that line", file=sys.stderr)
-        told.append({"entry": entrant.name, "error": reason, "kernels": [], "text": entrant.name})
+        builds.append({"entry": entrant.name, "error": reason, "kernels": [], "text": entrant.name})
         return EXIT_SUBMISSION_FAILED
     kernels = [
         dataclasses.asdict(r) | {"warnings": r.warnings, "broken": r.broken} for r in reports
     ]
     text = f"{entrant.name}\n{resources.render(reports)}"
-    told.append({"entry": entrant.name, "error": "", "kernels": kernels, "text": text})
+    builds.append({"entry": entrant.name, "error": "", "kernels": kernels, "text": text})
     spills = any(each.spill_store_bytes or each.spill_load_bytes for each in reports)
     failed = any(each.broken for each in reports) or (spills and fail_on_spills)
     return EXIT_SUBMISSION_FAILED if failed else EXIT_OK
@@ -208,9 +206,9 @@ def _kernels_from(child: Child, deadline: float) -> list[KernelReport]:
     raise WireError(f"more than {MOST_KERNELS} kernels")
 
 
-def _kernel(told: object) -> KernelReport:
+def _kernel(message: object) -> KernelReport:
     try:
-        kernel = _KERNEL.validate_python(told)
+        kernel = _KERNEL.validate_python(message)
     except ValidationError as error:
         raise WireError(f"no report of a kernel: {error.errors()[0]['msg']}") from None
     words = {f.name: getattr(kernel, f.name) for f in dataclasses.fields(kernel)}

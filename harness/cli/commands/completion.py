@@ -1,7 +1,5 @@
 """`completion bash|zsh`: a static script for the shell; it starts no Python while you type."""
 
-from __future__ import annotations
-
 import argparse
 import re
 import shlex
@@ -31,8 +29,8 @@ def script(shell: str) -> str:
     head = "autoload -U +X bashcompinit && bashcompinit\n" if shell == "zsh" else ""
     filled = {"shell": shell, "head": head, "mark": MARK, "commands": " ".join(flags)}
     filled |= {"cases": cases, "home": shlex.quote(str(HOME))}
-    told = Path(__file__).with_suffix(".sh").read_text(encoding="utf-8")
-    return re.sub(r"@(\w+)@", lambda found: filled[found[1]], told)
+    text = Path(__file__).with_suffix(".sh").read_text(encoding="utf-8")
+    return re.sub(r"@(\w+)@", lambda found: filled[found[1]], text)
 
 
 def _flags() -> dict[str, list[str]]:

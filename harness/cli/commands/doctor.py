@@ -1,7 +1,5 @@
 """`doctor`: what works on this machine, what is missing, and what to type."""
 
-from __future__ import annotations
-
 import argparse
 import importlib.util
 import json
@@ -130,10 +128,10 @@ def bytecode(package: str = "torch") -> Iterator[Line]:
         return
     folders = [str(source.parent.with_name(name)) for name in (package, "triton", "sympy")]
     how = shlex.join([sys.executable, "-m", "compileall", "-q", "-j", "0", *folders])
-    told = (
+    missing = (
         f"{package} has none here: runs keep some of it in {FOLDER}, workers compile the rest again"
     )
-    yield Line("note", "bytecode", told, how)
+    yield Line("note", "bytecode", missing, how)
 
 
 def _numbers(version: str) -> tuple[int, ...]:
@@ -151,12 +149,12 @@ def tools() -> Iterator[Line]:
 
 def _version(tool: str) -> str:
     try:
-        told = subprocess.run(
+        done = subprocess.run(
             [tool, "--version"], capture_output=True, text=True, timeout=20, check=False
         )
     except (OSError, subprocess.SubprocessError) as error:
         return f"{tool} does not start: {error}"
-    lines = [line for line in told.stdout.splitlines() if "elease" in line or "ersion" in line]
+    lines = [line for line in done.stdout.splitlines() if "elease" in line or "ersion" in line]
     return lines[-1].strip() if lines else tool
 
 

@@ -7,8 +7,6 @@ q, k and v are not taken: a judge draws its own. What no case here can say, seve
 which some have more keys than queries, is left out and counted.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import re
@@ -46,8 +44,8 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("definition", type=Path, metavar="DEFINITION.json")
     parser.add_argument("workloads", type=Path, metavar="WORKLOADS.jsonl")
     parser.add_argument("--name", help="of the suite (default: the definition's)")
-    told = "cases, from least to most work"
-    parser.add_argument("--most", type=whole(1, MOST_CASES), default=8, metavar="N", help=told)
+    what = "cases, from least to most work"
+    parser.add_argument("--most", type=whole(1, MOST_CASES), default=8, metavar="N", help=what)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -60,7 +58,8 @@ def run(args: argparse.Namespace) -> int:
     if path.exists() or suite in known_suites(path.parent):  # also of what comes along
         raise UsageError(f"{suite}: a suite is called so already", "take another name: --name NAME")
     found = [
-        _case(told, shared, args.workloads, line) for line, told in _lines(args.workloads, name)
+        _case(workload, shared, args.workloads, line)
+        for line, workload in _lines(args.workloads, name)
     ]
     cases = list({(c.shape, c.kv_shape, c.seqlens): c for c in found if c}.values())
     if not cases:
@@ -94,16 +93,16 @@ def _definition(path: Path) -> tuple[str, dict[str, Any]]:
     """Its name, and what all its cases share."""
     hint = "take a definition gqa_ragged_prefill_… of a FlashInfer trace set"
     try:
-        told = json.loads(read_file(path, MOST_BYTES, UsageError))
-        if told["op_type"] != "gqa_ragged":
-            raise UsageError(f"{path}: op_type {told['op_type']!r:.80} is not taken here", hint)
-        dtype, axes = told["inputs"]["q"]["dtype"], told["axes"]
+        trace = json.loads(read_file(path, MOST_BYTES, UsageError))
+        if trace["op_type"] != "gqa_ragged":
+            raise UsageError(f"{path}: op_type {trace['op_type']!r:.80} is not taken here", hint)
+        dtype, axes = trace["inputs"]["q"]["dtype"], trace["axes"]
         if dtype not in DTYPES:
             raise UsageError(f"{path}: inputs.q.dtype {dtype!r:.80} is not taken here", hint)
         heads, kv_heads, headdim = (
             int(axes[axis]["value"]) for axis in ("num_qo_heads", "num_kv_heads", "head_dim")
         )
-        name = str(told["name"])
+        name = str(trace["name"])
     except ODD as cause:
         raise UsageError(f"{path}: no definition: {type(cause).__name__} {cause}", hint) from None
     shared = {"heads": heads, "kv_heads": kv_heads, "headdim": headdim, "dtype": DTYPES[dtype]}
@@ -115,26 +114,26 @@ def _lines(path: Path, name: str) -> Iterator[tuple[int, Any]]:
     text = read_file(path, MOST_BYTES, UsageError).decode("utf-8", errors="replace")
     for number, line in enumerate(text.splitlines(), start=1):
         try:
-            told = json.loads(line) if line.strip() else None
+            traced = json.loads(line) if line.strip() else None
         except (ValueError, RecursionError) as cause:
             raise UsageError(f"{path}:{number}: not JSON: {cause}", "mend that line") from None
-        if isinstance(told, dict) and told.get("definition") == name:
-            yield number, told.get("workload")
+        if isinstance(traced, dict) and traced.get("definition") == name:
+            yield number, traced.get("workload")
 
 
-def _case(told: Any, shared: dict[str, Any], path: Path, line: int) -> Case | None:
+def _case(workload: Any, shared: dict[str, Any], path: Path, line: int) -> Case | None:
     """The case of a workload; None for what no case can say."""
     try:
-        axes = told["axes"]
+        axes = workload["axes"]
         if axes["len_indptr"] == 2:
             pairs = [(int(axes["total_q"]), int(axes["total_kv"]))]
         else:
-            ends = [_indptr(told, each, path) for each in ("qo_indptr", "kv_indptr")]
+            ends = [_indptr(workload, each, path) for each in ("qo_indptr", "kv_indptr")]
             lengths = [[after - before for before, after in pairwise(each)] for each in ends]
             pairs = [(q, k) for q, k in zip(*lengths, strict=True) if q]
         if not any(q for q, _ in pairs) or (len(pairs) > 1 and any(q != k for q, k in pairs)):
             return None
-        name = f"w{re.sub(r'[^A-Za-z0-9]', '', str(told['uuid']))[:8]}"
+        name = f"w{re.sub(r'[^A-Za-z0-9]', '', str(workload['uuid']))[:8]}"
         return _shaped(pairs, {"name": name, **shared})
     except ValidationError as cause:
         first = cause.errors()[0]
@@ -159,12 +158,12 @@ def _shaped(pairs: Sequence[tuple[int, int]], shared: dict[str, Any]) -> Case:
     return case.model_copy(update={"burst": burst})
 
 
-def _indptr(told: Any, name: str, path: Path) -> list[int]:
+def _indptr(workload: Any, name: str, path: Path) -> list[int]:
     """One tensor of integers of a .safetensors file: the length of a JSON head, the head, bytes.
 
     Its path counts from the trace set's folder, which lies at or above the workloads' file.
     """
-    source = told["inputs"][name]
+    source = workload["inputs"][name]
     if Path(source["path"]).is_absolute() or ".." in Path(source["path"]).parts:
         raise ValueError(f"inputs.{name}: {source['path']!r:.200} leads out of the trace set")
     files = [folder / source["path"] for folder in path.resolve().parents]
@@ -177,7 +176,7 @@ def _indptr(told: Any, name: str, path: Path) -> list[int]:
     first, last = head["data_offsets"]
     kind = {"I32": "<i4", "I64": "<i8"}[head["dtype"]]
     values = [int(value) for value in np.frombuffer(body[end + first : end + last], kind)]
-    if len(values) != told["axes"]["len_indptr"] or sorted(values) != values or values[0]:
+    if len(values) != workload["axes"]["len_indptr"] or sorted(values) != values or values[0]:
         raise ValueError(f"inputs.{name}: not len_indptr places that rise from 0")
     return values
 

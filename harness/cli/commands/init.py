@@ -3,8 +3,6 @@
 Where there is no project yet, NAME becomes one, and the submission in it is called `mine`.
 """
 
-from __future__ import annotations
-
 import argparse
 import os
 import re
@@ -76,10 +74,10 @@ def _write_project(folder: Path) -> None:
 
 def _texts(**filled: str) -> dict[str, str]:
     """File → its text, of project.yaml."""
-    told = Path(__file__).with_name("project.yaml").read_text(encoding="utf-8")
+    text = Path(__file__).with_name("project.yaml").read_text(encoding="utf-8")
     for name, value in filled.items():
-        told = told.replace(f"{{{name}}}", value)
-    found: dict[str, str] = yaml.safe_load(told)
+        text = text.replace(f"{{{name}}}", value)
+    found: dict[str, str] = yaml.safe_load(text)
     return found
 
 
@@ -115,9 +113,9 @@ def _rename(manifest: Path, name: str, author: str) -> None:
 
 def _git_user() -> str:
     try:
-        told = subprocess.run(
+        done = subprocess.run(
             ["git", "config", "user.name"], capture_output=True, text=True, timeout=10, check=False
         )
     except OSError:
         return "unknown"
-    return told.stdout.strip() or "unknown"
+    return done.stdout.strip() or "unknown"

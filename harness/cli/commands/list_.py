@@ -1,14 +1,11 @@
 """`list`: what can be entered, what it is measured on, and where it stands."""
 
-from __future__ import annotations
-
 import argparse
 import json
 from collections.abc import Iterator
 from pathlib import Path
 
 from harness.board import query, record
-from harness.board.rank import leaderboard
 from harness.board.render.text import place_text, sanitize, times
 from harness.catalog import steps
 from harness.catalog.entrants import entry_name, known, ladders
@@ -30,21 +27,21 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Always exit code 0: a broken folder is a row that says so."""
-    told: dict[str, list[dict[str, str]]] = {}
+    lists: dict[str, list[dict[str, str]]] = {}
     root = base()
     args.results = args.results or root / "results"
     if args.what in ("all", "submissions"):
-        told["submissions"] = list(_entries(args, root / "submissions"))
+        lists["submissions"] = list(_entries(args, root / "submissions"))
     if args.what == "rungs":
-        told["rungs"] = list(_rungs(args, root))
+        lists["rungs"] = list(_rungs(args, root))
     if args.what in ("all", "baselines"):
-        told["baselines"] = list(_entries(args, root / "baselines"))
+        lists["baselines"] = list(_entries(args, root / "baselines"))
     if args.what in ("all", "suites"):
-        told["suites"] = list(_suites(args, root / "configs"))
+        lists["suites"] = list(_suites(args, root / "configs"))
     if args.json:
-        print(json.dumps(told, indent=2))
+        print(json.dumps(lists, indent=2))
         return EXIT_OK
-    for name, rows in told.items():
+    for name, rows in lists.items():
         print(f"{name} ({len(rows)})")
         if rows:
             print(
@@ -120,9 +117,9 @@ def _room(args: argparse.Namespace, usual: int) -> int:
 def _places(results: Path, kind: Kind, limit: int) -> dict[str, str]:
     """Entry → its place on the first board (GPUs come first) that ranks it."""
     heads, _ = record.heads(results)
-    found, _ = query.read_newest(head for head in heads if head.gpu != "cpu")
+    found, _ = query.boards_from([head for head in heads if head.gpu != "cpu"])
     places: dict[str, str] = {}
-    for board in leaderboard(found, beside=query.SharedRuns(heads)).boards:
+    for board in found.boards:
         for row in board.rows:
             if row.pick.kind is kind:
                 score = f"{place_text(row)} {times(row.speedup)}"

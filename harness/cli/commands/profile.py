@@ -3,8 +3,6 @@
 It runs the submission outside the sandbox and without the judge: profile what you trust.
 """
 
-from __future__ import annotations
-
 import argparse
 import sys
 from dataclasses import dataclass
@@ -87,9 +85,9 @@ def profile(entrant: Entrant, suite: Suite, machine: Machine, args: argparse.Nam
                 "a CUDA submission: python run.py build cuda_hopper",
             ) from None
         build_command.note_walls()
-        told: list[dict[str, object]] = []
-        code = build_command.one(entrant, None, fail_on_spills=False, told=told)
-        print("\n".join(str(each["text"]) for each in told))
+        builds: list[dict[str, object]] = []
+        code = build_command.one(entrant, None, fail_on_spills=False, builds=builds)
+        print("\n".join(str(each["text"]) for each in builds))
         return code
     return EXIT_OK
 
@@ -133,12 +131,12 @@ class Roofs:
     memory_tb_s: float
 
 
-def roofs(told: Ceilings, flops: float, io_bytes: float) -> Roofs | None:
+def roofs(floor: Ceilings, flops: float, io_bytes: float) -> Roofs | None:
     """The same limits as rates, or None where the chip is not known."""
-    if not (told.tensor_ms and told.exp_ms and told.memory_ms):
+    if not (floor.tensor_ms and floor.exp_ms and floor.memory_ms):
         return None
-    tensor, exp = flops / told.tensor_ms / 1e9, flops / told.exp_ms / 1e9
-    return Roofs(tensor, exp, memory_tb_s=io_bytes / told.memory_ms / 1e9)
+    tensor, exp = flops / floor.tensor_ms / 1e9, flops / floor.exp_ms / 1e9
+    return Roofs(tensor, exp, memory_tb_s=io_bytes / floor.memory_ms / 1e9)
 
 
 def draw_roofline(

@@ -1,7 +1,5 @@
 """`selftest`: try every known exploit and every honest control on this machine."""
 
-from __future__ import annotations
-
 import argparse
 import json
 import sys

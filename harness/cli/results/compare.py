@@ -1,13 +1,12 @@
 """`compare A B`: how much faster A is than B, per config, with interval; exit code for scripts."""
 
-from __future__ import annotations
-
 import argparse
 import json
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 
 from harness.board import query
+from harness.board.history import words
 from harness.board.rank import interval_of, unfit
 from harness.board.record import Head, newest
 from harness.board.render.notes import energy_ratio, energy_words, lasting, speed_ratio
@@ -29,11 +28,11 @@ from harness.schema import Kind, Result, Status, is_hidden
 
 @dataclass(frozen=True, slots=True)
 class Pair:
-    """Both on one config. `told` above 1: A is faster. `paired`: both ran in the same blocks."""
+    """Both on one config. `measured` over 1: A is faster. `paired`: both ran in the same blocks."""
 
     a: Result
     b: Result
-    told: Interval
+    measured: Interval
     paired: bool
 
     @property
@@ -43,13 +42,13 @@ class Pair:
 
     @property
     def ratio(self) -> Interval:
-        """`told`, wider where two cards were compared."""
-        return self.told if self.one_card else stats.across_cards(self.told)
+        """`measured`, wider where two cards were compared."""
+        return self.measured if self.one_card else stats.across_cards(self.measured)
 
 
 def geomean(pairs: Sequence[Pair]) -> Interval:
     """Over the configs; cards differ on all alike, so that is added once, as on the board."""
-    found = stats.geomean([pair.told for pair in pairs])
+    found = stats.geomean([pair.measured for pair in pairs])
     return found if all(pair.one_card for pair in pairs) else stats.across_cards(found)
 
 
@@ -69,9 +68,9 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
 
 def add_pair(parser: argparse.ArgumentParser) -> None:
     """A, B and where their lines lie."""
-    told = "NAME, NAME@RUN or NAME@SOURCE (first letters of the source's hash)"
-    parser.add_argument("a", metavar="A", help=told)
-    parser.add_argument("b", metavar="B", help=told)
+    which = "NAME, NAME@RUN or NAME@SOURCE (first letters of the source's hash)"
+    parser.add_argument("a", metavar="A", help=which)
+    parser.add_argument("b", metavar="B", help=which)
     query.add_results(parser)
 
 
@@ -94,8 +93,8 @@ def run(args: argparse.Namespace) -> int:
     ]
     found = [(one, find_pairs(one)) for one in each]
     if args.json:
-        told = [_document(one, pairs, geomean(pairs)) for one, pairs in found]
-        print(json.dumps({"a": args.a, "against": told} if args.more else told[0]))
+        documents = [_document(one, pairs, geomean(pairs)) for one, pairs in found]
+        print(json.dumps({"a": args.a, "against": documents} if args.more else documents[0]))
     elif len(found) == 1:
         print("\n".join(_lines(args, found[0][1], geomean(found[0][1]))))
     else:
@@ -109,7 +108,7 @@ def _regression(args: argparse.Namespace, pairs: Sequence[Pair]) -> int:
     limit = args.fail_on_regression
     if limit is None:
         return EXIT_OK
-    worse = [sanitize(pair.a.config, 80) for pair in pairs if is_regression(pair.ratio, limit)]
+    worse = [pair.a.config for pair in pairs if is_regression(pair.ratio, limit)]
     worse += ["geomean"] if is_regression(geomean(pairs), limit) else []
     if worse and not args.json:
         against = f" against {sanitize(args.b, 80)}" if args.more else ""
@@ -125,9 +124,9 @@ def _lines_of_many(a: str, found: Sequence[tuple[argparse.Namespace, Sequence[Pa
     for one, pairs in found:
         on = {p.a.config: f"{times(p.ratio)}{'' if p.paired else '*'}" for p in pairs}
         overall = geomean(pairs)
-        told = [on.get(config, "–") for config in configs]
-        rows.append([sanitize(one.b, 80), *told, times(overall), words(overall)])
-    lines = [" and ".join(f"{sanitize(gpu)} · {sanitize(suite)}" for gpu, suite in sorted(boards))]
+        cells = [on.get(config, "–") for config in configs]
+        rows.append([sanitize(one.b, 80), *cells, times(overall), words(overall)])
+    lines = [" and ".join(f"{sanitize(gpu)} · {suite}" for gpu, suite in sorted(boards))]
     lines.append(query.table(rows))
     if any(not p.paired for _, pairs in found for p in pairs):
         lines.append(
@@ -215,16 +214,9 @@ def _on_board(sides: list[dict[str, Head]], among: list[Head]) -> list[Pair]:
         if ratio is not None:
             pairs.append(Pair(a, b, ratio, paired=True))
         elif a.speedup and b.speedup and a.speedup.against == b.speedup.against:
-            over = [interval_of(told) for told in (a.speedup, b.speedup)]
+            over = [interval_of(one) for one in (a.speedup, b.speedup)]
             pairs.append(Pair(a, b, stats.quotient(*over), paired=False))
     return sorted(pairs, key=lambda p: (p.a.case.headdim, p.a.case.seqlen))
-
-
-def words(ratio: Interval) -> str:
-    """`faster by 4.2 %`, `slower by 1.0 %`, `not told apart`."""
-    if ratio.holds(1.0):
-        return "not told apart"
-    return f"{'faster' if ratio.value > 1 else 'slower'} by {abs(ratio.value - 1):.1%}"
 
 
 def _lines(args: argparse.Namespace, pairs: list[Pair], overall: Interval) -> list[str]:
@@ -236,14 +228,13 @@ def _lines(args: argparse.Namespace, pairs: list[Pair], overall: Interval) -> li
     rows.append(["geomean", "", "", times(overall), words(overall)])
     first = pairs[0]
     again = side_by_side({r.entry: r.kind for r in (first.a, first.b)}, first.a.suite)
-    lines = [f"{sanitize(pairs[0].a.gpu)} · {sanitize(pairs[0].a.suite)}", query.table(rows)]
+    lines = [f"{sanitize(pairs[0].a.gpu)} · {pairs[0].a.suite}", query.table(rows)]
     lines += _lasting_lines(a, b, pairs)
     lines += _unheld(pairs)
     if not all(pair.paired for pair in pairs):
         against = pairs[0].a.speedup.against if pairs[0].a.speedup else "the baseline"
         lines.append(
-            f"measured in different runs and compared through {sanitize(against)}: wider than "
-            "side by side"
+            f"measured in different runs and compared through {against}: wider than side by side"
         )
         if not all(pair.one_card for pair in pairs):
             lines.append("on two cards, which differ by up to 2.5 %: that is in the intervals")
@@ -266,9 +257,9 @@ def _lasting_lines(a: str, b: str, pairs: Sequence[Pair]) -> list[str]:
         if speed is None:
             continue
         each = [
-            f"{milliseconds(told.latency_ms)} ms, {number(told.pj_per_flop, 2)} pJ/FLOP"
-            for told in (lasting(pair.a), lasting(pair.b))
-            if told
+            f"{milliseconds(stretch.latency_ms)} ms, {number(stretch.pj_per_flop, 2)} pJ/FLOP"
+            for stretch in (lasting(pair.a), lasting(pair.b))
+            if stretch
         ]
         joules = [f"{energy.value:.3f}×", energy_words(energy)] if energy else ["–", ""]
         rows.append([pair.a.config, *each, f"{speed.value:.3f}×", words(speed), *joules])
@@ -281,30 +272,30 @@ def _lasting_lines(a: str, b: str, pairs: Sequence[Pair]) -> list[str]:
 def _unheld(pairs: Sequence[Pair]) -> list[str]:
     """Whose rows were not judged or are on no board, and what that means."""
     rows = [row for pair in pairs for row in (pair.a, pair.b)]
-    told = {
+    reasons = {
         (row.entry, UNHELD.get(row.held) or unfit(row).removeprefix(f"{row.config}: "))
         for row in rows
     }
-    return [f"{sanitize(name, 80)}{DOUBT} {sanitize(why)}" for name, why in sorted(told) if why]
+    return [f"{name}{DOUBT} {sanitize(why)}" for name, why in sorted(reasons) if why]
 
 
 def _document(args: argparse.Namespace, pairs: list[Pair], overall: Interval) -> dict[str, object]:
-    def told(ratio: Interval) -> dict[str, object]:
+    def as_json(ratio: Interval) -> dict[str, object]:
         return asdict(ratio) | {"words": words(ratio)}
 
     def lasts(pair: Pair) -> dict[str, object]:
         speed, energy = speed_ratio(pair.a, pair.b), energy_ratio(pair.a, pair.b)
         if speed is None:
             return {}
-        spent = energy and {**told(energy), "words": energy_words(energy)}
-        return {"lasting": told(speed), "energy": spent}
+        spent = energy and {**as_json(energy), "words": energy_words(energy)}
+        return {"lasting": as_json(speed), "energy": spent}
 
-    configs = {p.a.config: {**told(p.ratio), "paired": p.paired, **lasts(p)} for p in pairs}
+    configs = {p.a.config: {**as_json(p.ratio), "paired": p.paired, **lasts(p)} for p in pairs}
     return {
         "a": args.a,
         "b": args.b,
         "gpu": pairs[0].a.gpu,
         "configs": configs,
-        "geomean": told(overall),
+        "geomean": as_json(overall),
         "not_judged": _unheld(pairs),
     }

@@ -1,7 +1,5 @@
 """`explain A B`: comparison, ceilings, what each kernel asks of an SM, its likely limiter."""
 
-from __future__ import annotations
-
 import argparse
 import contextlib
 import json
@@ -16,6 +14,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 from harness.board import query
+from harness.board.history import words
 from harness.board.render.text import milliseconds, number, sanitize, scientific, times
 from harness.catalog.entrants import private_folder
 from harness.catalog.source_files import read_file
@@ -51,16 +50,13 @@ def run(args: argparse.Namespace) -> int:
         return EXIT_OK
     for pair in pairs:
         case, clock = pair.a.case, sm_clock_mhz(pair.a)
-        told = ceilings(case, pair.a.machine, clock, get_problem(pair.a.problem))
-        print(
-            f"{sanitize(pair.a.config, 80)}: {sanitize(args.a, 80)} is "
-            f"{compare.words(pair.ratio)} {times(pair.ratio)}"
-        )
+        floor = ceilings(case, pair.a.machine, clock, get_problem(pair.a.problem))
+        print(f"{pair.a.config}: {sanitize(args.a, 80)} is {words(pair.ratio)} {times(pair.ratio)}")
         at = f" at {clock:.0f} MHz" if clock else ""
         print(
-            f"  floor{at}: tensor {milliseconds(told.tensor_ms)} ms, exp "
-            f"{milliseconds(told.exp_ms)} ms, "
-            f"memory {milliseconds(told.memory_ms)} ms; {told.intensity:.0f} FLOPs a byte"
+            f"  floor{at}: tensor {milliseconds(floor.tensor_ms)} ms, exp "
+            f"{milliseconds(floor.exp_ms)} ms, "
+            f"memory {milliseconds(floor.memory_ms)} ms; {floor.intensity:.0f} FLOPs a byte"
         )
         rows = [["", "ms", "TFLOP/s", "% of peak", "% at read clock", "rel. L2", "likely limiter"]]
         rows += [_row(one, known[one.entry]) for one in (pair.a, pair.b)]
@@ -80,9 +76,9 @@ def _document(
     configs = {}
     for pair in pairs:
         problem = get_problem(pair.a.problem)
-        told = ceilings(pair.a.case, pair.a.machine, sm_clock_mhz(pair.a), problem)
+        floor = ceilings(pair.a.case, pair.a.machine, sm_clock_mhz(pair.a), problem)
         configs[pair.a.config] = {
-            "floor": asdict(told),
+            "floor": asdict(floor),
             "ratio": asdict(pair.ratio),
             "limiter": {one.entry: _limiter(one, known[one.entry]) for one in (pair.a, pair.b)},
         }
@@ -114,15 +110,14 @@ def _row(result: Result, found: list[Resources]) -> list[str]:
 def _resources(entry: str, found: list[Resources], capability: str) -> list[str]:
     if not found:
         return [
-            f"{sanitize(entry, 80)}: no build of this source is cached here; registers and "
-            "shared memory unknown"
+            f"{entry}: no build of this source is cached here; registers and shared memory unknown"
         ]
     rows = [["kernel", "registers", "shared bytes", "spilled bytes", "threads", "warps an SM"]]
     for one in found:
         warps = str(one.warps_per_sm(capability) or "?") if one.threads else "?"
         numbers = (one.registers, one.shared_bytes, one.spill_bytes, one.threads or "?")
         rows.append([sanitize(one.kernel, 60), *map(str, numbers), warps])
-    return [f"{sanitize(entry, 80)}:", query.table(rows, indent="  ")]
+    return [f"{entry}:", query.table(rows, indent="  ")]
 
 
 # --------------------------------------------------------------------------- what the builds say
@@ -138,8 +133,8 @@ def resources(cache: Path, result: Result) -> Iterator[Resources]:
     seen: set[Resources] = set()
     with tempfile.TemporaryDirectory(prefix="attnboard-explain-") as made:
         notes = _copied(cache, result, Path(made)) if tool else []
-        told = _usage(tool, Path(made), len(notes)) if notes else []
-        for note, text in zip(notes, told, strict=False):
+        texts = _usage(tool, Path(made), len(notes)) if notes else []
+        for note, text in zip(notes, texts, strict=False):
             for name, *numbers in USAGE.findall(text):
                 registers, stack, shared, local = map(int, numbers)
                 shared_bytes, threads = note.get("shared") or shared, 32 * note.get("num_warps", 0)
@@ -213,7 +208,7 @@ def _usage(tool: str, folder: Path, many: int) -> list[str]:
     words = ["sh", "-c", f"ulimit -v {MOST_MEMORY_BYTES >> 10}; {each}", "sh", tool]
     rules = enter.Rules(level=min(enter.usual_level(), 1), rw=(folder,), ro=(Path(tool).parent,))
     try:
-        told = subprocess.run(
+        done = subprocess.run(
             enter.command(rules, [*words, str(many - 1), str(folder), mark]),
             cwd=HOME,
             env={"PATH": os.defpath, "TMPDIR": str(folder)},
@@ -225,4 +220,4 @@ def _usage(tool: str, folder: Path, many: int) -> list[str]:
         )
     except (OSError, subprocess.SubprocessError):
         return []
-    return told.stdout.split(mark)
+    return done.stdout.split(mark)

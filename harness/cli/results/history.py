@@ -1,7 +1,5 @@
 """`history NAME`: every run of one entry over time, and where its speed-up made a step."""
 
-from __future__ import annotations
-
 import argparse
 import json
 
@@ -29,8 +27,8 @@ def run(args: argparse.Namespace) -> int:
         return EXIT_OK
     for board in dict.fromkeys(point.board for point in points):
         print(
-            f"{args.name} on {sanitize(board[0])} · {sanitize(board[1])} "
-            f"(suite {sanitize(board[2])[:8]}, protocol {board[3]})"
+            f"{args.name} on {sanitize(board[0])} · {board[1]} "
+            f"(suite {board[2][:8]}, protocol {board[3]})"
         )
         print(query.table(_rows([p for p in points if p.board == board]), indent="  "))
     if any(point.doubtful for point in points):
@@ -43,7 +41,7 @@ def _rows(points: list[Point]) -> list[list[str]]:
     rows = [["date", "run", "source", "configs", "speed-up [95 %]", "since the run before"]]
     for p in points:
         failed = sanitize(p.failed, 80) or "no baseline beside it"
-        told = times(p.speedup) + DOUBT * p.doubtful if p.speedup else failed
+        speedup = times(p.speedup) + DOUBT * p.doubtful if p.speedup else failed
         run, configs = sanitize(p.run, 40), str(p.configs)
-        rows.append([p.date[:10], run, p.source[:8], configs, told, p.since])
+        rows.append([p.date[:10], run, p.source[:8], configs, speedup, p.since])
     return rows

@@ -5,8 +5,6 @@ shape: clocks, power and memory differ from GPU to GPU. Beyond the table's toler
 differs, and what was not the same is told below: GPU, versions, clock, how it was timed.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 from collections.abc import Iterable, Sequence
@@ -78,8 +76,8 @@ def run(args: argparse.Namespace) -> int:
         print("\n".join(_reasons(table, list(found.values()))))
         if left:
             print(f"not measured here: {len(left)} of {len(figures)} figures")
-        told = command(left) if left else f"python run.py show {figures[0].entry}"
-        print(f"next: {typed(told)}")
+        step = command(left) if left else f"python run.py show {figures[0].entry}"
+        print(f"next: {typed(step)}")
     return EXIT_SUBMISSION_FAILED if differing else EXIT_OK
 
 
@@ -106,12 +104,12 @@ def command(left: Iterable[Figure]) -> str:
     mine = [figure for figure in figures if figure.suite == suite.name]
     entries = dict.fromkeys((*suite.baselines, *(figure.entry for figure in mine)))
     cases = dict.fromkeys(figure.case.name for figure in mine)
-    told = f"python run.py --submission {BESIDE[suite.problem]} --suite {suite.name}"
+    text = f"python run.py --submission {BESIDE[suite.problem]} --suite {suite.name}"
     if len(entries) > len(suite.baselines):
-        told += f" --baselines {','.join(entries)}"
+        text += f" --baselines {','.join(entries)}"
     if len(cases) < len(suite.cases):
-        told += f" --only '{','.join(cases)}'"
-    return told
+        text += f" --only '{','.join(cases)}'"
+    return text
 
 
 # --------------------------------------------------------------------------- compare
@@ -130,7 +128,7 @@ def _exactly(value: float) -> Interval:
 def _ratios(table: Published, found: dict[Figure, Result]) -> list[Compared]:
     """Every entry over the table's base on a shape; here paired where one run held both."""
     bases = {(f.suite, f.case.name): f for f in found if f.entry in table.over}
-    told = []
+    ratios = []
     for figure, result in found.items():
         base_figure = bases.get((figure.suite, figure.case.name))
         if base_figure is None or base_figure == figure:
@@ -142,8 +140,8 @@ def _ratios(table: Published, found: dict[Figure, Result]) -> list[Compared]:
         here = paired or _exactly(result.tflops / other.tflops)
         doubt = DOUBT if {result.held, other.held} & UNHELD.keys() else ""
         there = figure.tflops / base_figure.tflops
-        told.append(Compared(figure, base_figure.entry, there, here, doubt))
-    return told
+        ratios.append(Compared(figure, base_figure.entry, there, here, doubt))
+    return ratios
 
 
 # --------------------------------------------------------------------------- print
@@ -186,10 +184,10 @@ def _print(
 
 def _row(each: Compared, digits: int, tolerance_pct: float, *, judged: bool) -> list[str]:
     verdict = "agrees" if abs(each.difference_pct) <= tolerance_pct else "differs"
-    told = each.here
-    here = number(told.value, digits) + each.doubt
-    if told.low < told.high:
-        here += f" [{told.low:.{digits}f}, {told.high:.{digits}f}]"
+    ratio = each.here
+    here = number(ratio.value, digits) + each.doubt
+    if ratio.low < ratio.high:
+        here += f" [{ratio.low:.{digits}f}, {ratio.high:.{digits}f}]"
     return [
         each.figure.case.name,
         each.figure.entry + (f" / {each.over}" if each.over else ""),
@@ -218,9 +216,9 @@ def _reasons(table: Published, results: Sequence[Result]) -> list[str]:
     ]
 
 
-def _span(told: Iterable[str]) -> str:
+def _span(values: Iterable[str]) -> str:
     """`first to last` in order, one of them where they are equal."""
-    ordered = sorted(told)
+    ordered = sorted(values)
     return " to ".join(dict.fromkeys((ordered[0], ordered[-1]))) if ordered else "not recorded"
 
 

@@ -1,7 +1,5 @@
 """`rank`: rebuild leaderboard.md, pictures, page and quoted figures, from the records alone."""
 
-from __future__ import annotations
-
 import argparse
 import difflib
 import json
@@ -47,13 +45,13 @@ def run(args: argparse.Namespace) -> int:
             raise UsageError(f"{asked}: no folder {folder}", f"mkdir -p {shlex.quote(str(folder))}")
     if args.json or args.csv:
         return export_boards(args)
-    code, told, written = EXIT_OK, set[str](), False
+    code, shown, written = EXIT_OK, set[str](), False
     for place in publish.places(args.results, args.board):
         board, bad, files = publish.publish(args.results, place)
         for line in (str(line) for line in bad):
-            if line not in told:
+            if line not in shown:
                 print(f"left out: {line}", file=sys.stderr)
-                told.add(line)
+                shown.add(line)
         if not board.boards and not place.documents and not place.board.exists():
             continue  # no empty board beside records of another kind of machine
         if args.check:

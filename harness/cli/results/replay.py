@@ -6,8 +6,6 @@ Nothing is timed and nothing recorded. `--dump FILE` keeps the inputs, what was 
 came, for `torch.load`.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import tempfile
@@ -69,14 +67,17 @@ def run(args: argparse.Namespace) -> int:
     report, sha256, log = ask(request, old, found, dump)
     code = EXIT_OK if report.status is Status.PASSED else EXIT_SUBMISSION_FAILED
     if args.json:
-        told = report.mismatch and json.loads(report.mismatch.model_dump_json())  # NaN as a text
-        same = {
+        now = report.mismatch and json.loads(report.mismatch.model_dump_json())  # NaN as a text
+        document = {
+            "status": report.status.value,
+            "message": report.message,
+            "log_tail": log,
             "same_source": _same_source(request, old),
             "same_inputs": sha256 == found.inputs_sha256,
+            "same_numbers": _same_numbers(found, report),
+            "mismatch": now,
         }
-        same["same_numbers"] = _same_numbers(found, report)
-        said = {"status": report.status.value, "message": report.message, "log_tail": log}
-        print(json.dumps({**said, **same, "mismatch": told}))
+        print(json.dumps(document))
         return code
     print(_inputs(request, old, found, sha256))
     print("\n".join([*_answered(found, report), *printed(log, PRINTED_LINES)]))
@@ -110,18 +111,13 @@ def find(args: argparse.Namespace) -> Result:
 
 def mismatch_of(result: Result) -> Mismatch:
     """Where its output was wrong; UnavailableError if the row or the secret does not tell."""
-    who = f"{sanitize(result.entry, 80)} on {sanitize(result.config, 80)}: {result.status.value}"
-    if result.mismatch is None:
-        raise UnavailableError(
-            f"{who}: the record tells of no wrong output to ask for again",
-            f"python run.py --submission {sanitize(result.entry, 80)}",
-        )
-    if not result.secret:
-        raise UnavailableError(
-            f"{who}: its run ended before it told the secret of its inputs",
-            f"python run.py --submission {sanitize(result.entry, 80)}",
-        )
-    return result.mismatch
+    if result.mismatch and result.secret:
+        return result.mismatch
+    why = "the record tells of no wrong output to ask for again"
+    if result.mismatch:
+        why = "its run ended before it told the secret of its inputs"
+    who = f"{result.entry} on {result.config}: {result.status.value}"
+    raise UnavailableError(f"{who}: {why}", f"python run.py --submission {result.entry}")
 
 
 def request_of(old: Result, found: Mismatch, source: str | None) -> Request:
@@ -206,7 +202,7 @@ def _bytes(case: Case) -> int:
 
 def _no_draw(old: Result, why: str) -> UnavailableError:
     return UnavailableError(
-        f"{sanitize(old.entry, 80)} on {sanitize(old.config, 80)}: its record tells of inputs "
+        f"{old.entry} on {old.config}: its record tells of inputs "
         f"that no run draws: {sanitize(why)}",
         "python run.py rank tells which lines are damaged; measure it again",
     )
@@ -216,7 +212,7 @@ def _asked(request: Request, old: Result, found: Mismatch) -> list[str]:
     draw = found.draw
     what = "check" if draw.whole else "timed burst"
     probe = Probe(request.suite.cases[0], draw.distribution, draw.kwargs)
-    who = f"{sanitize(old.entry, 80)} · {sanitize(old.config, 80)} of run {sanitize(old.run, 80)}"
+    who = f"{old.entry} · {old.config} of run {sanitize(old.run, 80)}"
     return [
         f"{who}: a {what} of {draw.calls} calls, {probe.label}",
         f"source: {'the same' if _same_source(request, old) else 'changed since'}",

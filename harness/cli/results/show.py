@@ -1,7 +1,5 @@
 """`show NAME`: everything the newest records say of one entry."""
 
-from __future__ import annotations
-
 import argparse
 import json
 
@@ -51,8 +49,8 @@ def run(args: argparse.Namespace) -> int:
         for result in (*row.results, *row.hidden):
             print("\n".join(_result(board, result, samples=args.samples)))
         print()
-    told = f"python run.py compare {args.name} OTHER · python run.py history {args.name}"
-    print(f"next: {typed(told)}")
+    commands = f"python run.py compare {args.name} OTHER · python run.py history {args.name}"
+    print(f"next: {typed(commands)}")
     return EXIT_OK
 
 
@@ -72,7 +70,7 @@ def _row(board: Board, row: Row) -> list[str]:
     beside = [summary(row), *text_lines(heat_map(row))] if row.grid.cells else []
     beside += [loss_words(row)] if loss_words(row) else []
     return [
-        f"{sanitize(row.entry, 80)} on {board_title(board)}: {sanitize(place)}",
+        f"{row.entry} on {board_title(board)}: {sanitize(place)}",
         (
             f"  {first.kind.value}, {sanitize(first.language)}, by {sanitize(first.author)}; "
             f"{sanitize(first.version) or 'own code'}"
@@ -91,24 +89,22 @@ def _row(board: Board, row: Row) -> list[str]:
 
 def _result(board: Board, result: Result, *, samples: bool) -> list[str]:
     drawn = f" ({hidden_words(result)} TFLOP/s)" if result.case.hidden else ""
-    lines = [f"  {sanitize(result.config, 80)}{drawn}: {ending(result)}"]
+    lines = [f"  {result.config}{drawn}: {ending(result)}"]
     if result.status is not Status.PASSED:
         if result.mismatch:
             lines += [f"    {drawn}" for drawn in error_map(result.mismatch)]
         lines.append(f"    next: {typed(next_step(result))}")
         lines += [f"    {said}" for said in printed(result.log_tail, PRINTED_LINES)]
         return lines
-    told = result.speedup
-    ratio = times(interval_of(told)) if told else "–"
+    speedup = result.speedup
+    ratio, rival = (times(interval_of(speedup)), speedup.against) if speedup else ("–", "–")
     spread = f"p10 {milliseconds(result.p10_ms)}, p90 {milliseconds(result.p90_ms)}"
     lines.append(
         f"    {milliseconds(result.latency_ms)} ms ({spread}), {number(result.tflops, 1)} TFLOP/s, "
         f"{number(result.peak_pct, 1)} % of peak, {result.blocks} blocks"
     )
-    lines.append(
-        f"    speed-up over {told.against if told else '–'}: {ratio}; {result.numerics_class}; "
-        f"{result.integrity}"
-    )
+    held = f"{result.numerics_class}; {result.integrity}"
+    lines.append(f"    speed-up over {rival}: {ratio}; {held}")
     if result.error:
         worst = result.error
         lines.append(

@@ -10,8 +10,6 @@ two speed-ups are compared:
     CANNOT   it cannot be measured here again; the reason is told
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 from collections.abc import Callable, Iterable, Sequence
@@ -37,7 +35,7 @@ from harness.errors import (
     typed,
 )
 from harness.measure import stats
-from harness.measure.audit import audit, overstated, short_of_the_clock
+from harness.measure.audit import of_record
 from harness.measure.stats import Interval
 from harness.process.project import base
 from harness.schema import MOST_BLOCKS, Kind, Machine, Result, Status, Suite, is_hidden
@@ -72,26 +70,23 @@ def run(args: argparse.Namespace) -> int:
     heads, _ = record.heads(args.results)
     beside, _ = record.read(h for h in heads if (h.run, h.config) in told_of)
     wrong = [f"{r.config}: {fault}" for r in old for fault in _faults(r, beside)]
-    told = {"entry": old[0].entry, "records": len(old), "faults": wrong}
+    document = {"entry": old[0].entry, "records": len(old), "faults": wrong}
     say: Callable[[str], object] = (lambda _: None) if args.json else print
     for line in wrong:
         say(f"audit: {sanitize(line)}")
     if wrong:
         say("next: do not trust this record; measure it again")
     else:
-        say(
-            f"audit: {len(old)} records of {sanitize(old[0].entry, 80)}: checksum, commitment "
-            "and figures agree"
-        )
+        say(f"audit: {len(old)} records of {old[0].entry}: checksum, commitment and figures agree")
     if wrong or args.audit_only:
         if args.json:
-            print(json.dumps(told))
+            print(json.dumps(document))
         return EXIT_SUBMISSION_FAILED if wrong else EXIT_OK
     verdict = _measure_again(args, old)
     if args.json:
-        print(json.dumps(told | {"verdict": verdict.word, "why": verdict.why}))
+        print(json.dumps(document | {"verdict": verdict.word, "why": verdict.why}))
     say(f"{verdict.word}: {sanitize(verdict.why)}")
-    say(typed(f"next: python run.py history {sanitize(old[0].entry, 80)}"))
+    say(typed(f"next: python run.py history {old[0].entry}"))
     return {"CANNOT": EXIT_UNAVAILABLE, "SLOWER": EXIT_SUBMISSION_FAILED}.get(verdict.word, EXIT_OK)
 
 
@@ -131,13 +126,9 @@ def _line(path: Path, number: str) -> Result:
 
 
 def _faults(result: Result, beside: Iterable[Result]) -> list[str]:
-    """In what it contradicts itself, and its clocks the run's other rows on that config."""
+    """In what it is not what its run's samples on that config make of it."""
     asked = (result.run, result.config)
-    rows = {row.entry: row for row in beside if (row.run, row.config) == asked}
-    base = rows.get(result.speedup.against) if result.speedup else None
-    ruled = result.protocol == PROTOCOL or (result.slack and result.slack.pace)  # by today's rule
-    clocks = short_of_the_clock(result, base, rows) if ruled else []
-    return [*audit(result, base), *overstated(result), *clocks]
+    return of_record(result, {r.entry: r for r in beside if (r.run, r.config) == asked})
 
 
 # --------------------------------------------------------------------------- the record against

@@ -6,8 +6,6 @@ its `expect.yaml` allows (an honest time, a class, no orphan left); an honest co
 if its row is not PASSED.
 """
 
-from __future__ import annotations
-
 import contextlib
 import functools
 import os
@@ -250,11 +248,11 @@ def run_batch(
         with contextlib.suppress(HarnessError):  # the rows say so
             execute(request, save, Observer())
         left = end_orphans(before)
-    told = rivals.told_of([*results.values(), *drawn])
+    slower = rivals.told_of([*results.values(), *drawn])
     return [
         refusal(specimen, refused[specimen.name])
         if specimen.name in refused
-        else beside(judge(specimen, results.get(specimen.name), suite, left, told), results)
+        else beside(judge(specimen, results.get(specimen.name), suite, left, slower), results)
         for specimen in specimens
     ]
 

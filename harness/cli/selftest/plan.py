@@ -8,13 +8,11 @@ and what comes of that counts.
 Ablation: each defence is switched off in turn, to see which attacks then win.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from harness.cli.selftest.corpus import Outcome, Specimen, run_batch, runs_on
-from harness.cli.selftest.stand_ins import Defence, Defences, to_word, without
+from harness.cli.selftest.stand_ins import STAND_INS, Defences, without
 from harness.schema import Machine, Result, Status
 
 BATCH = 12  # entrants of one run: their processes must fit into memory
@@ -99,11 +97,11 @@ class Ablation:
 
 
 #: Where one defence backs another, both must go before a cheater wins.
-TOGETHER: dict[Defence, Defences] = {
-    Defence.OUTPUT_COPIED: frozenset({Defence.OUTPUT_COPIED, Defence.TWO_CLOCKS}),
-    Defence.OUTPUT_SAMPLED: frozenset({Defence.OUTPUT_SAMPLED, Defence.TWO_CLOCKS}),
-    Defence.OWN_INPUTS: frozenset({Defence.OWN_INPUTS, Defence.SANDBOX, Defence.TWO_CLOCKS}),
-    Defence.ORPHAN_SWEEP: frozenset({Defence.ORPHAN_SWEEP, Defence.SANDBOX}),  # namespaces end all
+TOGETHER: dict[str, Defences] = {
+    "output_copied": frozenset({"output_copied", "two_clocks"}),
+    "output_sampled": frozenset({"output_sampled", "two_clocks"}),
+    "own_inputs": frozenset({"own_inputs", "sandbox", "two_clocks"}),
+    "orphan_sweep": frozenset({"orphan_sweep", "sandbox"}),  # namespaces end all
 }
 
 
@@ -115,16 +113,16 @@ def ablate(
 ) -> list[Ablation]:
     """Switch each defence off in turn and run the cheaters that name it."""
     found = []
-    for defence in Defence:
-        mine = [s for s in specimens if s.expect.defence == defence.value and not s.honest]
+    for defence in STAND_INS:
+        mine = [s for s in specimens if s.expect.defence == defence and not s.honest]
         able = [s for s in mine if runs_on(s, machine)]
         if not able:
-            found.append(Ablation(defence.value, (), ()))
+            found.append(Ablation(defence, (), ()))
             continue
         off = TOGETHER.get(defence, frozenset({defence}))
         with without(off):
             outcomes = run_corpus(able, machine, level, show)
         accepted = tuple(o.specimen.name for o in outcomes if o.verdict == "accepted")
-        names = to_word(off).replace(",", "+")
+        names = "+".join(sorted(off))
         found.append(Ablation(names, tuple(s.name for s in able), accepted))
     return found

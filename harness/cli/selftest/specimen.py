@@ -19,8 +19,6 @@ tests/corpus/right_answer.py. Behind `# %% NAME/FILE` stands a further file of t
 A file without such lines is one specimen, with the file's name.
 """
 
-from __future__ import annotations
-
 import ast
 import re
 import shutil
@@ -64,12 +62,12 @@ def unfold(path: Path, into: Path) -> list[Path]:
 
 def _unfold(path: Path, line: int, name: str, cell: str, into: Path) -> Path:
     """The folder of the specimen `name`, whose line `# %% NAME` is line `line` of `path`."""
-    sentence, told = _header(path, line, cell)
+    sentence, header = _header(path, line, cell)
     text = cell.strip("\n") + "\n"
     known = Manifest.model_fields
-    manifest = ALWAYS | {key: value for key, value in told.items() if key in known}
+    manifest = ALWAYS | {key: value for key, value in header.items() if key in known}
     manifest |= {"name": name, "description": sentence}
-    expect = {key: value for key, value in told.items() if key not in known}
+    expect = {key: value for key, value in header.items() if key not in known}
     if "why" not in expect:
         expect.setdefault("exploit", sentence)
     folder = into / name
@@ -92,11 +90,11 @@ def _header(path: Path, line: int, cell: str) -> tuple[str, dict[str, Any]]:
     except SyntaxError as cause:
         raise SuiteError(f"{path}:{cause.lineno}: {cause.msg}", SHAPE) from None
     written, first = ast.get_docstring(ast.Module(head, [])) or "", head[0].lineno if head else line
-    sentence, dashes, told = written.partition(f"\n{DASHES}\n")
+    sentence, dashes, yaml_text = written.partition(f"\n{DASHES}\n")
     if not dashes:
         raise SuiteError(f"{path}:{first}: no '{DASHES}' in its docstring", SHAPE)
     try:
-        mapping = yaml.safe_load(told)
+        mapping = yaml.safe_load(yaml_text)
     except yaml.YAMLError as cause:
         mark = getattr(cause, "problem_mark", None)
         at = first + 1 + sentence.count("\n") + (mark.line + 1 if mark else 0)

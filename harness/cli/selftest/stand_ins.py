@@ -11,19 +11,17 @@ puts the stand-ins of the judge in place, then runs the module behind them as if
 by itself. Nothing else than `without` below starts one: what runs otherwise holds no word of it.
 """
 
-from __future__ import annotations
-
 import contextlib
 import copy
 import importlib
 import math
 import os
 import runpy
+import shutil
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from enum import Enum
 from typing import Any
 
 from harness.process import forkserver, prestart
@@ -31,46 +29,10 @@ from harness.process import forkserver, prestart
 FLAG = "--without"
 
 
-class Defence(str, Enum):
-    """One thing that stops somebody whom nothing else stops."""
-
-    FRESH_INPUTS = "fresh_inputs"  # no value is seen twice, seeds are secret
-    OWN_INPUTS = "own_inputs"  # no two entrants are asked the same
-    VERIFY_EVERY_CALL = "verify_every_call"  # also while the clock runs
-    CONTRACT = "contract"  # max|diff| against SDPA
-    RELATIVE_ERROR = "relative_error"  # L2 against float64 decides the class
-    FINITE = "finite"  # NaN and infinity are asked for by name
-    STRESS = "stress"  # odd arguments, lengths and values
-    INPUT_DIGEST = "input_digest"  # inputs are compared after the burst
-    OUTPUT_TYPE = "output_type"  # a plain tensor of the right shape, dtype and device
-    OUTPUT_COPIED = "output_copied"  # fixed right behind the calls, on their stream
-    OUTPUT_SAMPLED = "output_sampled"  # words of it are read first, and what is copied must agree
-    TWO_CLOCKS = "two_clocks"  # the worker's times against the judge's
-    QUIET_GPU = "quiet_gpu"  # nobody's kernels run in another's turn
-    BURST_MEAN = "burst_mean"  # the mean of a burst, not its best call
-    FIXED_COUNTS = "fixed_counts"  # slow entrants get as many samples as fast ones
-    STRICT_WIRE = "strict_wire"  # a worker cannot say PASSED
-    MISSING_IS_FAILURE = "missing_is_failure"  # an exit code is not evidence
-    SANDBOX = "sandbox"  # Landlock, seccomp, capabilities, limits
-    CLEAN_ENVIRONMENT = "clean_environment"  # allow-listed variables
-    ORPHAN_SWEEP = "orphan_sweep"  # daemons end with the turn
-
-
-Defences = frozenset[Defence]
-
-
-def to_word(defences: Defences) -> str:
-    """The set as one command-line word."""
-    return ",".join(sorted(defence.value for defence in defences))
-
-
-def from_word(text: str) -> Defences:
-    """The set back from its word."""
-    return frozenset(Defence(name) for name in text.split(","))
-
-
+Defences = frozenset[str]  # names of STAND_INS
 ADAPTIVE_BUDGET_S = 0.5  # of a loop that stops when its time is up
 LATE_COPY_S = 0.5
+USUAL = {"distribution": "normal"}
 
 
 @dataclass(frozen=True)
@@ -115,19 +77,6 @@ def stand_ins(defences: Defences, process: str) -> list[StandIn]:
 
 def _always(value: Any) -> Callable[[Any], Any]:
     return lambda original: lambda *args, **kwargs: value
-
-
-def _usual_values(inputs: Any) -> Any:
-    return lambda judge, message: inputs(judge, message | {"distribution": "normal"})
-
-
-def _shared_label(own: Any) -> Any:
-    return lambda state, name, question: question.label
-
-
-def _in_order(shuffled: Any) -> Any:
-    """By name: who copies an answer needs somebody before it who has worked it out."""
-    return lambda names, rng: tuple(sorted(names))
 
 
 def _only_checks(verify: Any) -> Any:
@@ -183,14 +132,6 @@ def _unlimited(clock_tolerance: Any) -> Any:
     return lambda device: replace(clock_tolerance(device), call_share=0.0, **floors)
 
 
-def _unwatched(quiet: Any) -> Any:
-    return lambda monitor, note: quiet(None, note)
-
-
-def _best_call(score_ms: Any) -> Any:
-    return lambda sample: min(sample.calls_ms)
-
-
 class _Hurried(list[Any]):
     """Blocks that end when their time is up, not when all are done."""
 
@@ -201,14 +142,6 @@ class _Hurried(list[Any]):
             timed += block.timed
             if timed and time.monotonic() - started > ADAPTIVE_BUDGET_S:
                 return
-
-
-def _hurried(plan_case: Any) -> Any:
-    return lambda *args: _Hurried(plan_case(*args))
-
-
-def _any_status(confesses: Any) -> Any:
-    return lambda reply: reply.status is not None
 
 
 def _good_exit(reap: Any) -> Any:
@@ -222,47 +155,91 @@ def _good_exit(reap: Any) -> Any:
     return stand_in
 
 
-def _no_walls(execute: Any) -> Any:
-    return lambda request, *rest: execute(replace(request, sandbox=0), *rest)
-
-
-def _whole_environment(untrusted_env: Any) -> Any:
-    return lambda jail: {**os.environ, **untrusted_env(jail)}
-
-
 def _in(place: str, make: Callable[[Any], Any]) -> StandIn:
     return StandIn(f"harness.{place}", make)
 
 
-STAND_INS: dict[Defence, Iterable[StandIn]] = {
-    Defence.FRESH_INPUTS: (
+def _by(place: str, other: Callable[..., Any]) -> StandIn:
+    """It, whatever stood there."""
+    return _in(place, lambda original: other)
+
+
+#: Defence, a thing that stops somebody whom nothing else stops → what is put in its place.
+STAND_INS: dict[str, tuple[StandIn, ...]] = {
+    # no value is seen twice, seeds are secret
+    "fresh_inputs": (
         _in("judge.secret:Secret.seed", _always(0)),
-        _in("judge.judge:Judge._inputs", _usual_values),
+        _in("judge.judge:Judge._inputs", lambda draw: lambda judge, to: draw(judge, to | USUAL)),
     ),
-    Defence.OWN_INPUTS: (
-        _in("engine.burst:own_label", _shared_label),
-        _in("measure.plan:shuffled", _in_order),
+    # no two entrants are asked the same
+    "own_inputs": (
+        _by("engine.burst:own_label", lambda state, name, question: question.label),
+        # in turn: who copies an answer needs somebody before it who has worked it out
+        _by("measure.plan:shuffled", lambda names, rng: tuple(sorted(names))),
     ),
-    Defence.VERIFY_EVERY_CALL: (_in("judge.burst:WorkerLink._verify", _only_checks),),
-    Defence.CONTRACT: (_in("judge.burst:differs", _always(False)),),
-    Defence.RELATIVE_ERROR: (_in("measure.verdict:class_of", _always("exact")),),
-    Defence.FINITE: (_in("judge.burst:error_of", _blind_to_nan),),
-    Defence.STRESS: (_in("engine.session:get_problem", _without_probes),),
-    Defence.INPUT_DIGEST: (_in("judge.burst:same_bits", _always(True)),),
-    Defence.OUTPUT_TYPE: (_in("worker.__main__:require_output", _always(None)),),
-    Defence.OUTPUT_COPIED: (_in("worker.__main__:Worker", _late_copies),),
-    Defence.OUTPUT_SAMPLED: (_in("judge.sampled:Sampled.differing", _always(None)),),
-    Defence.TWO_CLOCKS: (_in("engine.session:clock_tolerance", _unlimited),),
-    Defence.QUIET_GPU: (_in("engine.session:Quiet", _unwatched),),
-    Defence.BURST_MEAN: (_in("measure.verdict:score_ms", _best_call),),
-    Defence.FIXED_COUNTS: (_in("engine.timing:plan_case", _hurried),),
-    Defence.STRICT_WIRE: (_in("judge.burst:confesses", _any_status),),
-    Defence.MISSING_IS_FAILURE: (
-        _in("engine.processes.worker_process:WorkerProcess.reap", _good_exit),
+    # also while the clock runs
+    "verify_every_call": (_in("judge.burst:WorkerLink._verify", _only_checks),),
+    # max|diff| against SDPA
+    "contract": (_in("judge.burst:differs", _always(False)),),
+    # L2 against float64 decides the class
+    "relative_error": (_in("measure.verdict:class_of", _always("exact")),),
+    # NaN and infinity are asked for by name
+    "finite": (_in("judge.burst:error_of", _blind_to_nan),),
+    # odd arguments, lengths and values
+    "stress": (_in("engine.session:get_problem", _without_probes),),
+    # inputs are compared after the burst
+    "input_digest": (_in("judge.burst:same_bits", _always(True)),),
+    # a plain tensor of the right shape, dtype and device
+    "output_type": (_in("worker.__main__:require_output", _always(None)),),
+    # fixed right behind the calls, on their stream
+    "output_copied": (_in("worker.__main__:Worker", _late_copies),),
+    # words of it are read first, and what is copied must agree
+    "output_sampled": (_in("judge.sampled:Sampled.differing", _always(None)),),
+    # the worker's times against the judge's
+    "two_clocks": (_in("engine.session:clock_tolerance", _unlimited),),
+    # nobody's kernels run in another's turn
+    "quiet_gpu": (
+        _in("engine.session:Quiet", lambda quiet: lambda monitor, note: quiet(None, note)),
     ),
-    Defence.SANDBOX: (_in("cli.selftest.corpus:execute", _no_walls),),
-    Defence.CLEAN_ENVIRONMENT: (_in("process.child:untrusted_env", _whole_environment),),
-    Defence.ORPHAN_SWEEP: (_in("engine.session:sweep", _always(None)),),
+    # whose kernels ran decides who may be ranked beside whom
+    "class_of_work": (_in("board.rivals:classify", _always("custom")),),
+    # results of timed calls beside those of PyTorch's kernels
+    "likeness": (_in("board.rivals:same_bits_as", _always("")),),
+    # drawn from the run's secret, and told where they are slower
+    "hidden_shapes": (_in("board.rivals:told_of", _always(frozenset())),),
+    # the mean of a burst, not its best call
+    "burst_mean": (_by("measure.verdict:score_ms", lambda sample: min(sample.calls_ms)),),
+    # slow entrants get as many samples as fast ones
+    "fixed_counts": (_in("engine.timing:plan_case", lambda plan: lambda *to: _Hurried(plan(*to))),),
+    # a worker cannot say PASSED
+    "strict_wire": (_by("judge.burst:confesses", lambda reply: reply.status is not None),),
+    # an exit code is not evidence
+    "missing_is_failure": (_in("engine.processes.worker_process:WorkerProcess.reap", _good_exit),),
+    # Landlock, seccomp, capabilities, limits
+    "sandbox": (
+        _in(
+            "cli.selftest.corpus:execute",
+            lambda execute: lambda asked, *rest: execute(replace(asked, sandbox=0), *rest),
+        ),
+    ),
+    # allow-listed variables
+    "clean_environment": (
+        _in("process.child:untrusted_env", lambda env: lambda jail: {**os.environ, **env(jail)}),
+    ),
+    # daemons end with the turn
+    "orphan_sweep": (_in("engine.session:sweep", _always(None)),),
+    # the hashed bytes and nothing else
+    "staged_sources": (
+        _by("engine.assign_roles:stage", lambda one, to: shutil.copytree(one.folder, to)),
+        _in("engine.processes.worker_process:intact", _always(True)),
+    ),
+    # bytes and files of cache and scratch
+    "quota": (_in("engine.guards.resource_watch:ResourceWatch.hoard", _always(None)),),
+    # wall-clock of an entrant's turns together
+    "budget": (
+        _in("engine.guards.budget:Budget.overdrawn", _always("")),
+        _by("engine.guards.budget:Budget.deadline_s", lambda budget, name, timeout_s: timeout_s),
+    ),
 }
 
 
@@ -290,7 +267,7 @@ def _entry(words: tuple[str, ...], defences: Defences, process: str) -> tuple[st
     """The words that start `words` without what of `defences` is this process's."""
     if not stand_ins(defences, process):
         return words
-    return (__name__, FLAG, to_word(defences), *words)
+    return (__name__, FLAG, ",".join(sorted(defences)), *words)
 
 
 def main() -> None:
@@ -299,7 +276,7 @@ def main() -> None:
     _, word, module = sys.argv[at : at + 3]
     del sys.argv[at : at + 3]
     process = module.split(".")[1]
-    with standing_in(from_word(word), process):
+    with standing_in(frozenset(word.split(",")), process):
         runpy.run_module(module, run_name="__main__", alter_sys=True)
 
 

@@ -6,13 +6,10 @@ without a budget some fifteen checks and all blocks of every case could each tak
 Who has let one deadline pass is not trusted with another as long.
 """
 
-from __future__ import annotations
-
 import contextlib
-import os
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from harness.schema import Limits
@@ -30,18 +27,13 @@ class Budget:
     hung: set[str] = field(default_factory=set)
 
     @contextlib.contextmanager
-    def spending(self, name: str, burned_s: Callable[[], float] = float) -> Iterator[None]:
-        """The wall-clock of the block is what `name` spends, less the share that others burned.
-
-        burned_s: processor time so far of those who load beside it; each of them has an end.
-        """
-        begun_s, before_s = time.monotonic(), burned_s()
+    def spending(self, name: str) -> Iterator[None]:
+        """The wall-clock of the block is what `name` spends."""
+        begun_s = time.monotonic()
         try:
             yield
         finally:
-            took_s = time.monotonic() - begun_s
-            others_s = max(0.0, burned_s() - before_s) / (os.cpu_count() or 1)
-            self.spent_s[name] += took_s - min(took_s, others_s)
+            self.spent_s[name] += time.monotonic() - begun_s
 
     def allowed_s(self) -> float:
         """What an entrant may have spent by now."""

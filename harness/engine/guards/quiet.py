@@ -8,8 +8,6 @@ SIGSTOP alone stops no kernel: what was launched before it runs on in everybody'
 process cannot be locked, so the lock comes first. Without a GPU, stopping is all there is to do.
 """
 
-from __future__ import annotations
-
 import contextlib
 import os
 from collections.abc import Callable, Iterable

@@ -14,8 +14,6 @@ The kernel bounds those by user: that one entrant does not use up what others ne
 to.
 """
 
-from __future__ import annotations
-
 import contextlib
 import itertools
 import math

@@ -1,7 +1,5 @@
 """The engine's line to the judge: one request, one answer; what a judge that fails says."""
 
-from __future__ import annotations
-
 import contextlib
 import select
 import time
@@ -143,7 +141,7 @@ class JudgeClient:
             answer = self._answer_of_worker(2 * timeout_s + TURN_SPARE_S, overdue)
             return self._read(answer, StretchReport)
 
-    def prime(
+    def start_profilers(
         self, names: Sequence[str], timeout_s: float, overdue: Callable[[str, float], object]
     ) -> None:
         """Set up the profilers of these workers, all at once; they must be running.
@@ -223,9 +221,9 @@ class JudgeClient:
         except WireError as cause:
             raise self._failed(str(cause)) from None
         if "failed" in answer:
-            told = self._read(answer, Failed)
-            failed = self._failed(told.failed)
-            failed.lacks = told.lacks
+            failure = self._read(answer, Failed)
+            failed = self._failed(failure.failed)
+            failed.lacks = failure.lacks
             raise failed
         return answer
 

@@ -67,7 +67,7 @@ class WorkerProcess:
         self.build_steps: dict[str, float] = {}  # what its builder did, in seconds, if it told
         self._child: Child | None = None
         self._builder: Child | None = None
-        self._ended_for: tuple[Status, str] | None = None  # by us, and why
+        self.ended_for: tuple[Status, str] | None = None  # by us, and why
         self._has_profiler = ""  # label of the worker whose profiler is set up
 
     @property
@@ -152,7 +152,7 @@ class WorkerProcess:
             self.build_starved = waited_s > usage.STARVED_SHARE * limits.build_s
             return Status.TIMED_OUT, f"build: {cause}", limits.build_s
         except wire.PeerClosed:
-            status, why = self._ended_for or (Status.CRASHED, builder.ending())
+            status, why = self.ended_for or (Status.CRASHED, builder.ending())
             return status, f"build: {why}", 0.0
         except WireError as cause:
             return Status.INVALID_SUBMISSION, f"build: broke the protocol: {cause}", 0.0
@@ -184,7 +184,7 @@ class WorkerProcess:
         """
         self.end()  # one that died unattended still holds its end of the line
         self.starts += 1
-        self._ended_for = None
+        self.ended_for = None
         self.held.clear()
         arguments = [*self._arguments(), "--place", str(place)]
         self._child = Child("harness.worker", arguments, self.jail, self.forkserver)
@@ -238,13 +238,8 @@ class WorkerProcess:
 
     def end_for(self, status: Status, why: str, child: Child | None = None) -> None:
         """Kill it, or only `child`, for a reason; who watches others cannot wait for its end."""
-        self._ended_for = self._ended_for or (status, why)
+        self.ended_for = self.ended_for or (status, why)
         (child or self.child).kill()
-
-    @property
-    def ended_for(self) -> tuple[Status, str] | None:
-        """Why we ended it, if we did."""
-        return self._ended_for
 
     def leave(self, judge: JudgeClient, clean_up: CleanUp) -> None:
         """End it with all that it left behind; the judge forgets it."""
@@ -262,8 +257,8 @@ class WorkerProcess:
         self.leave(judge, clean_up)
         if status is Status.PASSED and ending != RUNNING:  # who answered for it is another
             status, message = Status.CRASHED, f"its process ended in its turn: {ending}"
-        if self._ended_for:
-            status, message = self._ended_for
+        if self.ended_for:
+            status, message = self.ended_for
         elif ran_out:
             status, message = Status.OUT_OF_MEMORY, "the kernel ended it: host memory"
         elif status is Status.CRASHED and ending != RUNNING and ":" not in message:
@@ -288,13 +283,13 @@ class WorkerProcess:
             for worker in workers:
                 if worker.alive and not worker.attached:
                     stack.callback(worker.child.resume)
-                    worker.child.pause()
+                    worker.child.pause(most_s=0.01)  # a driver's call may take a second
             yield
 
     def printed(self) -> str:
         """The last of what a submission's worker printed; a baseline's words are nobody's news."""
-        told = self._child and self.entrant.kind is Kind.SUBMISSION
-        return self._child.log_tail() if told and self._child else ""
+        shown = self._child and self.entrant.kind is Kind.SUBMISSION
+        return self._child.log_tail() if shown and self._child else ""
 
     def _arguments(self) -> list[str]:
         manifest = self.entrant.manifest.model_dump_json()

@@ -42,20 +42,9 @@ class Answer:
     code: int = 0
 
 
-class LockArgs(ctypes.Structure):
-    """CUcheckpointLockArgs."""
-
-    _fields_ = (
-        ("timeout_ms", ctypes.c_uint),
-        ("reserved0", ctypes.c_uint),
-        ("reserved1", ctypes.c_uint64 * 7),
-    )
-
-
-class UnlockArgs(ctypes.Structure):
-    """CUcheckpointUnlockArgs."""
-
-    _fields_ = (("reserved", ctypes.c_uint64 * 8),)
+#: CUcheckpointLockArgs, whose first word is the deadline in ms, and CUcheckpointUnlockArgs; what is
+#: reserved of both must be zero.
+LockArgs, UnlockArgs = ctypes.c_uint * 16, ctypes.c_uint64 * 8
 
 
 class Checkpoint:
@@ -74,11 +63,9 @@ class Checkpoint:
 
     def lock(self, pid: int, timeout_ms: int) -> Answer:
         """Hold back the GPU work of `pid` once what it has queued is done, within `timeout_ms`."""
-        args = LockArgs(timeout_ms=max(1, timeout_ms))  # 0 would be: for ever
+        args = LockArgs(max(1, timeout_ms))  # 0 would be: for ever
         began = time.perf_counter()
-        code = _answered(
-            lambda: self._lock(ctypes.c_int(pid), ctypes.byref(args)), timeout_ms / 1e3 + SPARE_S
-        )
+        code = _answered(lambda: self._lock(ctypes.c_int(pid), args), timeout_ms / 1e3 + SPARE_S)
         waited_ms = (time.perf_counter() - began) * 1e3
         if code is None:
             return Answer(Held.SILENT, waited_ms)
@@ -88,7 +75,7 @@ class Checkpoint:
     def unlock(self, pid: int, timeout_s: float = 5.0) -> bool:
         """Let `pid` go on; False if the driver refuses or does not answer."""
         args = UnlockArgs()
-        code = _answered(lambda: self._unlock(ctypes.c_int(pid), ctypes.byref(args)), timeout_s)
+        code = _answered(lambda: self._unlock(ctypes.c_int(pid), args), timeout_s)
         return code == SUCCESS
 
 

@@ -50,8 +50,7 @@ class Arena:
             return cls(kind, size, _mapped(fd, size), fd)
         torch.zeros(1, device="cuda")  # makes torch's primary context current on this thread
         driver = CudaDriver()
-        piece = driver.granularity()
-        size = -(-(size + CONTROL_BYTES) // piece) * piece
+        size = driver.whole(size + CONTROL_BYTES)
         address, fd = driver.allocate(size, shared=True)
         return cls(kind, size, torch.as_tensor(DeviceBytes(address, size), device="cuda"), fd)
 

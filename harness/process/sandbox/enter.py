@@ -1,6 +1,6 @@
 """What an untrusted process may touch, decided before it starts.
 
-    python -m harness.process.sandbox.enter --level N --rw CACHE --ro SUBMISSION ... -- COMMAND ...
+    python -m harness.process.sandbox.enter RULES COMMAND ...    as `command` writes it
 
     0  nothing is refused
     1  Landlock (files, TCP, signals, abstract sockets) + seccomp + no capabilities + limits
@@ -14,7 +14,6 @@ be had raises UnavailableError; what is usual here, and why it is not more, is `
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import ctypes
 import functools
@@ -24,11 +23,13 @@ import platform
 import resource
 import sys
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 from harness.errors import UnavailableError, UsageError
 from harness.process import process_tree
+from harness.process.process_tree import checked, libc
 from harness.process.project import HOME
 from harness.process.sandbox import (
     cgroup,
@@ -45,8 +46,6 @@ CONTAINER_MARK = "ATTNBOARD_CONTAINER"  # set by containers/Dockerfile
 PR_CAPBSET_READ, PR_CAPBSET_DROP, PR_CAP_AMBIENT, PR_CAP_AMBIENT_CLEAR_ALL = 23, 24, 47, 4
 PR_SET_NO_NEW_PRIVS = 38
 ROOM_BYTES = 2 << 30
-
-_libc = ctypes.CDLL(None, use_errno=True)
 
 
 @dataclass(frozen=True)
@@ -68,29 +67,20 @@ class Rules:
     room_bytes: int = ROOM_BYTES  # of all that it keeps in /tmp, /dev/shm and `fresh`
 
 
-PATHS = ("rw", "ro", "fresh", "devices")
-PLACES = ("chdir", "cgroup")
-NUMBERS = ("level", "file_bytes", "processes", "open_files", "uid", "room_bytes")
+def to_plain(rules: Rules) -> dict[str, Any]:
+    """`rules` as what JSON can carry: a path is a text."""
+    plain: dict[str, Any] = json.loads(json.dumps(asdict(rules), default=str))
+    return plain
 
 
-def to_plain(rules: Rules) -> dict[str, object]:
-    """`rules` as what JSON can carry."""
-    plain: dict[str, object] = {name: getattr(rules, name) for name in NUMBERS}
-    for name in PATHS:
-        paths = getattr(rules, name)
-        plain[name] = None if paths is None else [str(path) for path in paths]
-    return {**plain, **{name: str(getattr(rules, name) or "") for name in PLACES}}
-
-
-def from_plain(plain: dict[str, object]) -> Rules:
+def from_plain(plain: dict[str, Any]) -> Rules:
     """What `to_plain` made."""
     told = dict(plain)
-    for name in PATHS:
-        paths = told[name]
-        told[name] = tuple(map(Path, paths)) if isinstance(paths, list) else None
-    for name in PLACES:
-        told[name] = Path(str(told[name])) if told[name] else None
-    return Rules(**told)  # type: ignore[arg-type]
+    for name in ("rw", "ro", "fresh", "devices"):
+        told[name] = None if told[name] is None else tuple(map(Path, told[name]))
+    for name in ("chdir", "cgroup"):
+        told[name] = None if told[name] is None else Path(told[name])
+    return Rules(**told)
 
 
 def command(rules: Rules, argv: Sequence[str]) -> list[str]:
@@ -100,8 +90,7 @@ def command(rules: Rules, argv: Sequence[str]) -> list[str]:
         return list(argv)
     told = json.dumps(to_plain(rules))
     # -s: $HOME belongs to the untrusted side, and Python would run what lies in its user site.
-    words = ["-s", "-m", "harness.process.sandbox.enter", "--rules"]
-    return [sys.executable, *words, told, "--", *argv]
+    return [sys.executable, "-s", "-m", "harness.process.sandbox.enter", told, *argv]
 
 
 def require(level: int) -> None:
@@ -196,13 +185,13 @@ def drop_capabilities() -> None:
     Without this, root may read another process's environment whatever Landlock says (CAP_PERFMON).
     """
     number = 0
-    while _libc.prctl(PR_CAPBSET_READ, number, 0, 0, 0) == 1:
-        if _libc.prctl(PR_CAPBSET_DROP, number, 0, 0, 0) < 0:
+    while libc.prctl(PR_CAPBSET_READ, number, 0, 0, 0) == 1:
+        if libc.prctl(PR_CAPBSET_DROP, number, 0, 0, 0) < 0:
             break  # not root: there is nothing in the bounding set that exec could hand out
         number += 1
-    _libc.prctl(PR_CAP_AMBIENT, PR_CAP_AMBIENT_CLEAR_ALL, 0, 0, 0)
+    libc.prctl(PR_CAP_AMBIENT, PR_CAP_AMBIENT_CLEAR_ALL, 0, 0, 0)
     header = (ctypes.c_uint32 * 2)(0x20080522, 0)  # _LINUX_CAPABILITY_VERSION_3, this thread
-    _checked("capset", int(_libc.capset(header, (ctypes.c_uint32 * 6)())))
+    checked("capset", libc.capset(header, (ctypes.c_uint32 * 6)()), 0)
 
 
 def leave(rules: Rules) -> None:
@@ -226,7 +215,7 @@ def enter(rules: Rules, line: int | None = None) -> None:
         namespaces.settle(rules.uid, contents(rules), line)
     else:  # nobody stands above it who would: what it starts stays below it, counted and stopped
         process_tree.adopt_orphans()
-    _checked("prctl", int(_libc.prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)))
+    checked("prctl", libc.prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0), 0)
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     resource.setrlimit(resource.RLIMIT_FSIZE, (rules.file_bytes, rules.file_bytes))
     for kind, most in (
@@ -273,18 +262,10 @@ def end_first(pid: int | str = "self") -> None:
         Path(f"/proc/{pid}/oom_score_adj").write_text(str(usage.FIRST_TO_END), encoding="ascii")
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """Parse, restrict, exec. Returns without a command, and in the launcher of level 2."""
-    parser = argparse.ArgumentParser(
-        prog="python -m harness.process.sandbox.enter", description="Run a command behind walls."
-    )
-    parser.add_argument("--rules", type=json.loads, required=True, help="of `to_plain`, as JSON")
-    parser.add_argument("command", nargs=argparse.REMAINDER)
-    args = parser.parse_args(argv)
-    words = args.command[1:] if args.command[:1] == ["--"] else args.command
-    if not words:
-        parser.error("nothing to run; end with: -- COMMAND")
-    rules = from_plain(args.rules)
+def main() -> int:
+    """Read what `command` wrote, restrict, exec; returns where it cannot, or from the launcher."""
+    told, *words = sys.argv[1:]
+    rules = from_plain(json.loads(told))
     try:
         leave(rules)
         if rules.level == 2:
@@ -306,12 +287,6 @@ def _wait_for(first: int) -> int:
     os.closerange(3, 1 << 16)
     code = os.waitstatus_to_exitcode(os.waitpid(first, 0)[1])
     return code if code >= 0 else namespaces.BY_SIGNAL - code
-
-
-def _checked(what: str, value: int) -> None:
-    if value < 0:
-        why = os.strerror(ctypes.get_errno())
-        raise UnavailableError(f"{what}: {why}", "--sandbox 0 runs without")
 
 
 if __name__ == "__main__":

@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import ctypes
 import os
+import struct
 from collections.abc import Iterable
 from pathlib import Path
 
-from harness.errors import UnavailableError
+from harness.process.process_tree import checked, libc
 
 CREATE, ADD, RESTRICT = 444, 445, 446  # system calls, the same on all machines
 EXECUTE, WRITE_FILE, READ_FILE, READ_DIR = 1 << 0, 1 << 1, 1 << 2, 1 << 3
@@ -23,38 +24,28 @@ OWN = EVERYTHING & ~IOCTL_DEV  # of a folder that is the process's own
 USE = READ_FILE | READ_DIR | WRITE_FILE  # what is there, and nothing new
 DEVICE = USE | IOCTL_DEV
 NET_TCP = 0b11  # bind, connect
-SCOPE_ABSTRACT_UNIX, SCOPE_SIGNAL = 1, 2
-SCOPES_FROM = 6  # ABI that scopes signals and abstract sockets
-
-_libc = ctypes.CDLL(None, use_errno=True)
+SCOPE_ABSTRACT_UNIX, SCOPE_SIGNAL = 1, 2  # CUDA IPC works without
+NET_FROM, SCOPES_FROM = 4, 6  # ABI that knows TCP, that scopes signals and abstract sockets
+PATH_BENEATH = 1  # LANDLOCK_RULE_PATH_BENEATH
 
 
 def abi() -> int:
     """Version of Landlock in this kernel, 0 where there is none."""
-    return max(0, int(_libc.syscall(CREATE, None, ctypes.c_size_t(0), 1)))
-
-
-class _Ruleset(ctypes.Structure):
-    _fields_ = (("fs", ctypes.c_uint64), ("net", ctypes.c_uint64), ("scoped", ctypes.c_uint64))
-
-
-class _PathRule(ctypes.Structure):
-    _pack_ = 1
-    _fields_ = (("allowed", ctypes.c_uint64), ("fd", ctypes.c_int32))
+    return max(0, int(libc.syscall(CREATE, None, ctypes.c_size_t(0), 1)))
 
 
 def restrict(grants: Iterable[tuple[Path, int]]) -> None:
     """Deny this process and its children all files but `grants`: (path, rights), with all below."""
     version = abi()
     handled = ALL_FILE_RIGHTS.get(version, EVERYTHING)
-    ruleset = _Ruleset(handled, NET_TCP if version >= 4 else 0, 0)
-    if version >= SCOPES_FROM:
-        ruleset.scoped = SCOPE_SIGNAL | SCOPE_ABSTRACT_UNIX  # CUDA IPC works without
-    size = ctypes.c_size_t(8 if version < 4 else 16 if version < SCOPES_FROM else 24)
-    fd = _checked("landlock", int(_libc.syscall(CREATE, ctypes.byref(ruleset), size, 0)))
+    ruleset = [handled]  # landlock_ruleset_attr, as far as this kernel knows it
+    ruleset += [NET_TCP] if version >= NET_FROM else []
+    ruleset += [SCOPE_SIGNAL | SCOPE_ABSTRACT_UNIX] if version >= SCOPES_FROM else []
+    told = struct.pack(f"={len(ruleset)}Q", *ruleset)
+    fd = checked("landlock", libc.syscall(CREATE, told, ctypes.c_size_t(len(told)), 0), 0)
     for path, rights in grants:
         _allow(fd, path, rights & handled)
-    _checked("landlock", int(_libc.syscall(RESTRICT, fd, 0)))
+    checked("landlock", libc.syscall(RESTRICT, fd, 0), 0)
     os.close(fd)
 
 
@@ -65,18 +56,9 @@ def _allow(ruleset: int, path: Path, rights: int) -> None:
         return  # what is not there needs no right
     if not path.is_dir():
         rights &= FILE_ONLY
-    rule = _PathRule(rights, fd)
-    _checked(
-        f"landlock rule for {path}", int(_libc.syscall(ADD, ruleset, 1, ctypes.byref(rule), 0))
-    )
+    rule = struct.pack("=Qi", rights, fd)  # landlock_path_beneath_attr, which has no padding
+    checked(f"landlock rule for {path}", libc.syscall(ADD, ruleset, PATH_BENEATH, rule, 0), 0)
     if not str(path).startswith("/proc/"):  # a /proc entry is bound to its inode: keep that alive
         os.close(fd)
     else:
         os.set_inheritable(fd, True)
-
-
-def _checked(what: str, value: int) -> int:
-    if value < 0:
-        why = os.strerror(ctypes.get_errno())
-        raise UnavailableError(f"{what}: {why}", "--sandbox 0 runs without")
-    return value

@@ -13,7 +13,6 @@ outrun.
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import os
 import select
 import signal
@@ -23,6 +22,7 @@ from pathlib import Path
 
 from harness.errors import UnavailableError
 from harness.process import process_tree
+from harness.process.process_tree import checked, libc
 from harness.process.sandbox import private_root
 
 NEW_MOUNTS, NEW_CGROUP, NEW_UTS, NEW_IPC = 0x20000, 0x2000000, 0x4000000, 0x8000000
@@ -31,12 +31,11 @@ ALL_BUT_USER = NEW_MOUNTS | NEW_CGROUP | NEW_UTS | NEW_IPC | NEW_PID | NEW_NET
 FIRST_NAME = "attn-first"
 STOP, GO, DONE = b"s", b"g", b"d"  # of the line to the first process, and its answer
 NEWEST, NEWEST_BYTES = b"n", 8  # asks for the newest process, and how long the answer is
+ANSWER_S = 2.0  # at most
 BY_SIGNAL = 128  # a code above it: the second process was killed by that signal
 #: No account has these ids: systemd's table of ranges calls 1879048192 to 2147483647 unused.
 FIRST_USER, USERS = 0x7000_0000, 0x0FFF_FFFF
 FEW_FIRST, FEW = 0xD000, 0x2000  # where only 65,536 ids are mapped, as in a rootless container
-
-_libc = ctypes.CDLL(None, use_errno=True)
 
 
 def user_of(key: str) -> int | None:
@@ -56,11 +55,9 @@ def user_of(key: str) -> int | None:
 
 def _mapped(first: int, end: int) -> bool:
     """Whether this user namespace knows all ids from `first` on, below `end`."""
-    for line in Path("/proc/self/uid_map").read_text(encoding="ascii").splitlines():
-        inside, _, count = map(int, line.split())
-        if inside <= first and end <= inside + count:
-            return True
-    return False
+    lines = Path("/proc/self/uid_map").read_text(encoding="ascii").splitlines()
+    spans = (map(int, line.split()) for line in lines)
+    return any(inside <= first and end <= inside + count for inside, _, count in spans)
 
 
 def leave(uid: int | None) -> None:
@@ -70,10 +67,10 @@ def leave(uid: int | None) -> None:
     id.
     """
     if uid is not None:
-        _checked("unshare", int(_libc.unshare(ALL_BUT_USER)))
+        checked("unshare", libc.unshare(ALL_BUT_USER), 1)
         return
     us, group = os.geteuid(), os.getegid()
-    _checked("unshare", int(_libc.unshare(ALL_BUT_USER | NEW_USER)))
+    checked("unshare", libc.unshare(ALL_BUT_USER | NEW_USER), 1)
     _write("/proc/self/setgroups", "deny")
     _write("/proc/self/uid_map", f"{us} {us} 1")
     _write("/proc/self/gid_map", f"{group} {group} 1")
@@ -84,7 +81,7 @@ def settle(uid: int | None, contents: private_root.Contents, line: int | None = 
 
     line: descriptor of a socket over which the others are stopped and continued.
     """
-    _libc.sethostname(b"worker", 6)
+    libc.sethostname(b"worker", 6)
     private_root.enter(contents)
     if uid is not None:
         os.setgroups([])
@@ -148,22 +145,21 @@ def _serve(second: int, line: int | None) -> int:
             os.write(line, DONE)
 
 
-def ask(line: socket.socket, word: bytes, wait_s: float = 2.0) -> bool:
+def ask(line: socket.socket, word: bytes) -> bool:
     """Have the first process STOP the others or let them GO; False if it does not answer."""
-    try:
-        line.settimeout(wait_s)
-        line.sendall(word)
-        return line.recv(1) == DONE
-    except OSError:
-        return False
+    return _answer(line, word, len(DONE)) == DONE
 
 
-def newest(line: socket.socket, wait_s: float = 2.0) -> bytes:
+def newest(line: socket.socket) -> bytes:
     """The number of the last process or thread in there, ended or not; b"" if it is silent."""
+    return _answer(line, NEWEST, NEWEST_BYTES)
+
+
+def _answer(line: socket.socket, word: bytes, most_bytes: int) -> bytes:
     try:
-        line.settimeout(wait_s)
-        line.sendall(NEWEST)
-        return line.recv(NEWEST_BYTES, socket.MSG_WAITALL)
+        line.settimeout(ANSWER_S)
+        line.sendall(word)
+        return line.recv(most_bytes, socket.MSG_WAITALL)
     except OSError:
         return b""
 
@@ -220,9 +216,3 @@ def _write(path: str, text: str) -> None:
         Path(path).write_text(text, encoding="ascii")
     except OSError as error:
         raise UnavailableError(f"{path}: {error.strerror}", "--sandbox 1 runs without") from None
-
-
-def _checked(what: str, value: int) -> None:
-    if value < 0:
-        why = os.strerror(ctypes.get_errno())
-        raise UnavailableError(f"{what}: {why}", "--sandbox 1 runs without")

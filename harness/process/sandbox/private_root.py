@@ -23,7 +23,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from harness.errors import UnavailableError
+from harness.process.process_tree import checked, libc
 
 MS_RDONLY, MS_NOSUID, MS_NODEV, MS_NOEXEC, MS_REMOUNT = 1, 2, 4, 8, 32
 MS_BIND, MS_REC, MS_PRIVATE = 4096, 16384, 1 << 18
@@ -43,8 +43,6 @@ DEV_LINKS = {
     "stdout": "/proc/self/fd/1",
     "stderr": "/proc/self/fd/2",
 }
-
-_libc = ctypes.CDLL(None, use_errno=True)
 
 
 @dataclass(frozen=True)
@@ -66,7 +64,7 @@ def enter(contents: Contents) -> None:
     _mount("none", "/tmp", "tmpfs", MS_NOSUID | MS_NODEV, "mode=0755,size=1m")
     Path("/tmp" + OLD).mkdir()
     number = PIVOT_ROOT[platform.machine()]
-    _checked("pivot_root", int(_libc.syscall(number, b"/tmp", f"/tmp{OLD}".encode())))
+    checked("pivot_root", libc.syscall(number, b"/tmp", f"/tmp{OLD}".encode()), 1)
     os.chdir("/")
     os.umask(0o022)
     _make_room(contents)
@@ -80,7 +78,7 @@ def enter(contents: Contents) -> None:
         if Path(place).exists():
             _mount(place, place, None, MS_BIND)
             _attributes(place, ATTR_RDONLY | ATTR_NOSUID | ATTR_NODEV | ATTR_NOEXEC)
-    _checked("umount", int(_libc.umount2(OLD.encode(), MNT_DETACH)))
+    checked("umount", libc.umount2(OLD.encode(), MNT_DETACH), 1)
     Path(OLD).rmdir()
     _mount("none", "/", None, MS_REMOUNT | MS_BIND | MS_RDONLY | MS_NOSUID | MS_NODEV)
 
@@ -96,7 +94,7 @@ def _make_room(contents: Contents) -> None:
         source.chmod(0o1777)
         path.mkdir(parents=True, exist_ok=True)
         _mount(str(source), str(path), None, MS_BIND)
-    _checked("umount", int(_libc.umount2(ROOM.encode(), MNT_DETACH)))
+    checked("umount", libc.umount2(ROOM.encode(), MNT_DETACH), 1)
     Path(ROOM).rmdir()
 
 
@@ -175,35 +173,20 @@ def _devices(devices: Sequence[Path]) -> None:
         Path("/dev", name).symlink_to(target)
 
 
-class _Attributes(ctypes.Structure):
-    _fields_ = (
-        ("set", ctypes.c_uint64),
-        ("clear", ctypes.c_uint64),
-        ("propagation", ctypes.c_uint64),
-        ("user_namespace", ctypes.c_uint64),
-    )
-
-
 def _attributes(path: str, attributes: int) -> None:
     """Set flags on a mount and all below it; what is set already stays."""
-    wanted = _Attributes(attributes, 0, 0, 0)
+    wanted = (ctypes.c_uint64 * 4)(attributes)  # mount_attr: set; clear, propagation, user: none
     size = ctypes.c_size_t(ctypes.sizeof(wanted))
-    code = _libc.syscall(MOUNT_SETATTR, -1, path.encode(), AT_RECURSIVE, ctypes.byref(wanted), size)
-    _checked(f"mount_setattr {path}", int(code))
+    code = libc.syscall(MOUNT_SETATTR, -1, path.encode(), AT_RECURSIVE, wanted, size)
+    checked(f"mount_setattr {path}", code, 1)
 
 
 def _mount(source: str, target: str, kind: str | None, flags: int, data: str = "") -> None:
-    code = _libc.mount(
+    code = libc.mount(
         source.encode(),
         target.encode(),
         kind.encode() if kind else None,
         ctypes.c_ulong(flags),
         data.encode() if data else None,
     )
-    _checked(f"mount {source} on {target}", int(code))
-
-
-def _checked(what: str, value: int) -> None:
-    if value < 0:
-        code = ctypes.get_errno()
-        raise UnavailableError(f"{what}: {os.strerror(code)}", "--sandbox 1 runs without")
+    checked(f"mount {source} on {target}", code, 1)

@@ -14,7 +14,7 @@ import signal
 import struct
 from collections.abc import Iterable
 
-from harness.errors import UnavailableError
+from harness.process.process_tree import checked, libc
 from harness.process.sandbox import system_calls
 from harness.process.sandbox.system_calls import JUDGED
 
@@ -77,10 +77,14 @@ def word(argument: int) -> Instruction:
     return (LOAD, 0, 0, 16 + 8 * argument)
 
 
+def each(values: Iterable[int], instruction: Instruction) -> list[Instruction]:
+    """Do `instruction` if what is loaded is one of `values`."""
+    return [step for value in values for step in ((EQUAL, 0, 1, value), instruction)]
+
+
 def only(values: Iterable[int], otherwise: Instruction = REFUSED) -> list[Instruction]:
     """Allow if what is loaded is one of `values`."""
-    tests = [step for value in values for step in ((EQUAL, 0, 1, value), DONE)]
-    return [*tests, otherwise]
+    return [*each(values, DONE), otherwise]
 
 
 def unless_bits(bits: int) -> list[Instruction]:
@@ -114,10 +118,8 @@ def filter_program(machine: str, alone: bool, signals_to: int | None = None) -> 
         (system_calls.NOT_KEPT, answer(errno.ENOTSUP)),
     )
     for table, instruction in tables:
-        numbers = (each[column] for each in table.values())
-        program += [
-            step for n in numbers if n is not None for step in ((EQUAL, 0, 1, n), instruction)
-        ]
+        numbers = (call[column] for call in table.values())
+        program += each((n for n in numbers if n is not None), instruction)
     for name, body in _judgements(alone, signals_to):
         number = JUDGED[name][column]
         if number is not None:
@@ -146,9 +148,8 @@ def _judgements(alone: bool, signals_to: int | None) -> Iterable[tuple[str, list
     sends = [(AND, 0, 0, EXIT_SIGNAL), *only([0, signal.SIGCHLD])]
     yield "clone", [word(0), *spaces, *apart, *sends]
     yield "close_range", [word(2), *unless_bits(CLOSE_RANGE_UNSHARE)]
-    refused = [step for value in IOCTLS_REFUSED for step in ((EQUAL, 0, 1, value), REFUSED)]
     kinds = only([kind << 8 for kind in IOCTL_KINDS], answer(errno.ENOTTY))
-    yield "ioctl", [word(1), *refused, (AND, 0, 0, 0xFF00), *kinds]
+    yield "ioctl", [word(1), *each(IOCTLS_REFUSED, REFUSED), (AND, 0, 0, 0xFF00), *kinds]
     shown = [word(1), *only([DUMPABLE], answer(errno.EINVAL))]
     death = [word(1), (EQUAL, 0, 1, signal.SIGCONT), REFUSED, DONE]
     adopts = [word(1), *only([ADOPTS])]
@@ -169,11 +170,8 @@ def _judgements(alone: bool, signals_to: int | None) -> Iterable[tuple[str, list
 def load(alone: bool, signals_to: int | None) -> None:
     """Load the filter into this process; it is inherited and cannot be taken off."""
     program = filter_program(platform.machine(), alone, signals_to)
-    libc = ctypes.CDLL(None, use_errno=True)
     header, kept = packed(program)
-    if libc.prctl(PR_SET_SECCOMP, FILTER_MODE, header, 0, 0) < 0:
-        why = os.strerror(ctypes.get_errno())
-        raise UnavailableError(f"seccomp: {why}", "--sandbox 0 runs without")
+    checked("seccomp", libc.prctl(PR_SET_SECCOMP, FILTER_MODE, header, 0, 0), 0)
     del kept
 
 

@@ -63,16 +63,6 @@ def _ready_s(pids: Iterable[int]) -> dict[str, float]:
     return found
 
 
-def burned_s(pids: Iterable[int]) -> float:
-    """Processor time of theirs so far, and of all that has ended below them."""
-    ticks = 0
-    for pid in pids:
-        with contextlib.suppress(OSError):  # it is gone
-            told = Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()
-            ticks += sum(map(int, told[11:15]))
-    return ticks / os.sysconf("SC_CLK_TCK")
-
-
 def states(pid: int) -> str:
     """A letter for each thread of it; none if it is gone. Asked behind each turn: a read a thread.
 

@@ -8,15 +8,15 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from harness.worker.cuda.instances import evaluate, instances, with_defaults
-from harness.worker.cuda.nvrtc import CudaSourceError, arch_name, bindings, compile_source
+from harness.worker.cuda.nvrtc import CudaSourceError, Source, arch_name, bindings, compile_source
 
 LOG2_E = 1.4426950408889634
-_SWIZZLE = {"none": "NONE", "32B": "32B", "64B": "64B", "128B": "128B"}
 _TYPE = {"fp16": "FLOAT16", "bf16": "BFLOAT16", "fp32": "FLOAT32"}
 _MAX_CACHED = 512
 
@@ -36,10 +36,11 @@ def load(folder: Path, entry: str, launch: Mapping[str, Any], cache: Path) -> Ca
     """
     import torch
 
-    launch = with_defaults(launch)
-    compile_source(folder, entry, launch, arch_name(*torch.cuda.get_device_capability()), cache)
+    arch = arch_name(*torch.cuda.get_device_capability())
+    source = Source(folder, entry, with_defaults(launch), arch, cache)
+    compile_source(source)
 
-    sources: dict[int, Device] = {}
+    devices: dict[int, Device] = {}
     launches: dict[Any, Launch] = {}
 
     def custom_attention_forward(
@@ -50,10 +51,10 @@ def load(folder: Path, entry: str, launch: Mapping[str, Any], cache: Path) -> Ca
         key = (device, q.dtype, q.shape, causal, sm_scale, q.stride(), k.stride(), v.stride())
         prepared = launches.get(key)
         if prepared is None:
-            if device not in sources:
-                sources[device] = Device(folder, entry, launch, cache)
+            if device not in devices:
+                devices[device] = Device(source)
             scale = 1.0 / math.sqrt(q.shape[-1]) if sm_scale is None else sm_scale
-            prepared = launches[key] = Launch(sources[device], q, k, v, bool(causal), scale)
+            prepared = launches[key] = Launch(devices[device], q, k, v, bool(causal), scale)
         addresses = (q.data_ptr(), k.data_ptr(), v.data_ptr(), out.data_ptr())
         prepared(addresses, torch.cuda.current_stream(device).cuda_stream)
         return out
@@ -64,9 +65,9 @@ def load(folder: Path, entry: str, launch: Mapping[str, Any], cache: Path) -> Ca
 class Device:
     """A compiled .cu file on one device."""
 
-    def __init__(self, folder: Path, entry: str, launch: Mapping[str, Any], cache: Path) -> None:
-        self.driver, self.launch, self.entry = bindings("driver"), launch, entry
-        self.tensor_maps = TensorMaps(self.driver, launch["tensor_maps"])
+    def __init__(self, source: Source) -> None:
+        self.driver, self.launch, self.entry = bindings("driver"), source.launch, source.entry
+        self.tensor_maps = TensorMaps(self, self.launch["tensor_maps"])
         self.modules: dict[Path, Any] = {}
         cu = self.driver
         attribute = cu.CUdevice_attribute
@@ -80,7 +81,7 @@ class Device:
                 "CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN",
             )
         )
-        self.compiled = compile_source(folder, entry, launch, arch_name(major, minor), cache)
+        self.compiled = compile_source(replace(source, arch=arch_name(major, minor)))
 
     def _ask(self, what: str, answer: tuple[Any, ...]) -> Any:
         if int(answer[0]):
@@ -208,14 +209,9 @@ class Launch:
             )
 
     def _tensor_map(self, name: str, addresses: tuple[int, int, int, int]) -> Any:
-        require_contiguous(name, self.contiguous)
-        maps = self.owner.tensor_maps
-        address = addresses[maps.tensor(name)]
-        error, made = maps.find(name, address, self.shape, self.dtype, self.sizes)
-        if int(error):
-            box = maps.box(name, self.sizes)
-            raise self.owner.failure(f"tensor map {name} with box {box}", error)
-        return made
+        if not self.contiguous:
+            raise CudaSourceError("UNSUPPORTED", f"tensor map {name}: tensors must be contiguous")
+        return self.owner.tensor_maps.find(name, addresses, self.shape, self.dtype, self.sizes)
 
 
 def _three(expressions: list[int | str], sizes: Mapping[str, int]) -> tuple[int, int, int]:
@@ -227,59 +223,46 @@ def _three(expressions: list[int | str], sizes: Mapping[str, int]) -> tuple[int,
 class TensorMaps:
     """The descriptors of one .cu file on one device, by name, address, shape and type."""
 
-    def __init__(self, driver: Any, specs: Mapping[str, Mapping[str, Any]]) -> None:
-        self.driver, self.specs = driver, specs
+    def __init__(self, owner: Device, specs: Mapping[str, Mapping[str, Any]]) -> None:
+        self.owner, self.specs = owner, specs
         self.cache: dict[Any, Any] = {}
 
     def __contains__(self, name: str) -> bool:
         return name in self.specs
 
-    def tensor(self, name: str) -> int:
-        """Which of q, k, v, o (0 to 3) the descriptor `name` describes."""
-        return "qkvo".index(self.specs[name]["tensor"])
-
     def find(
-        self, name: str, address: int, shape: tuple[int, ...], dtype: str, sizes: Mapping[str, int]
-    ) -> tuple[Any, Any]:
-        """(error of the driver or 0, descriptor) of a contiguous (B, H, S, D) tensor."""
+        self, name: str, addresses: Sequence[int], shape: tuple[int, ...], dtype: str,
+        sizes: Mapping[str, int],
+    ) -> Any:  # fmt: skip
+        """Of contiguous (B, H, S, D) tensors at `addresses`: q, k, v, o. Raises CudaSourceError."""
+        address = addresses["qkvo".index(self.specs[name]["tensor"])]
         key = (name, address, shape, dtype)
-        if key in self.cache:
-            return 0, self.cache[key]
-        if len(self.cache) >= _MAX_CACHED:
-            self.cache.clear()
-        error, made = self._encode(name, address, shape, dtype, sizes)
-        if not int(error):
-            self.cache[key] = made
-        return error, made
-
-    def box(self, name: str, sizes: Mapping[str, int]) -> list[int]:
-        """Elements of D, then rows of S, that one copy moves."""
-        return [evaluate(extent, sizes) for extent in self.specs[name]["box"]]
+        if key not in self.cache:
+            if len(self.cache) >= _MAX_CACHED:
+                self.cache.clear()
+            self.cache[key] = self._encode(name, address, shape, dtype, sizes)
+        return self.cache[key]
 
     def _encode(
         self, name: str, address: int, shape: tuple[int, ...], dtype: str, sizes: Mapping[str, int]
-    ) -> tuple[Any, Any]:
-        cu = self.driver
+    ) -> Any:
+        cu, spec = self.owner.driver, self.specs[name]
         batch, heads, seqlen, headdim = shape
         row_bytes = headdim * (4 if dtype == "fp32" else 2)
-        types, swizzles = cu.CUtensorMapDataType, cu.CUtensorMapSwizzle
+        box = [evaluate(extent, sizes) for extent in spec["box"]]  # of D, then rows of S
         error, made = cu.cuTensorMapEncodeTiled(
-            getattr(types, f"CU_TENSOR_MAP_DATA_TYPE_{_TYPE[dtype]}"),
+            getattr(cu.CUtensorMapDataType, f"CU_TENSOR_MAP_DATA_TYPE_{_TYPE[dtype]}"),
             3,
             address,
             [cu.cuuint64_t(n) for n in (headdim, seqlen, batch * heads)],
             [cu.cuuint64_t(n) for n in (row_bytes, row_bytes * seqlen)],
-            [cu.cuuint32_t(n) for n in (*self.box(name, sizes), 1)],
+            [cu.cuuint32_t(n) for n in (*box, 1)],
             [cu.cuuint32_t(1)] * 3,
             cu.CUtensorMapInterleave.CU_TENSOR_MAP_INTERLEAVE_NONE,
-            getattr(swizzles, f"CU_TENSOR_MAP_SWIZZLE_{_SWIZZLE[self.specs[name]['swizzle']]}"),
+            getattr(cu.CUtensorMapSwizzle, f"CU_TENSOR_MAP_SWIZZLE_{spec['swizzle'].upper()}"),
             cu.CUtensorMapL2promotion.CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
             cu.CUtensorMapFloatOOBfill.CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE,
         )
-        return error, made
-
-
-def require_contiguous(name: str, contiguous: bool) -> None:
-    """Raise UNSUPPORTED unless the tensors of a call with the descriptor `name` are contiguous."""
-    if not contiguous:
-        raise CudaSourceError("UNSUPPORTED", f"tensor map {name}: tensors must be contiguous")
+        if int(error):
+            raise self.owner.failure(f"tensor map {name} with box {box}", error)
+        return made

@@ -57,6 +57,17 @@ class CudaSourceError(Exception):
 
 
 @dataclass(frozen=True)
+class Source:
+    """A .cu file and its launch section, for one architecture; its cubins are kept in `cache`."""
+
+    folder: Path
+    entry: str
+    launch: Mapping[str, Any]
+    arch: str
+    cache: Path
+
+
+@dataclass(frozen=True)
 class Program:
     """One cubin and the kernels in it."""
 
@@ -119,56 +130,44 @@ def include_dirs() -> list[Path]:
     return []
 
 
-def compile_source(
-    folder: Path, entry: str, launch: Mapping[str, Any], arch: str, cache: Path
-) -> Compiled:
-    """Compiles `folder/entry` for `arch` unless the cache holds it; needs NVRTC, no GPU.
+def compile_source(source: Source) -> Compiled:
+    """Compiles `source` unless the cache holds it; needs NVRTC, no GPU.
 
     Raises CudaSourceError with the compiler's own words, the file and the line.
     """
-    groups, one = plan(folder, entry, launch, arch, cache)
+    groups, one = plan(source)
     with ThreadPoolExecutor(min(len(groups), os.cpu_count() or 1)) as pool:
         return Compiled(tuple(pool.map(one, groups)))
 
 
-def plan(
-    folder: Path, entry: str, launch: Mapping[str, Any], arch: str, cache: Path
-) -> tuple[list[list[str]], Callable[[list[str]], Program]]:
-    """Groups of kernel instances, a program each, and what compiles or finds one in `cache`."""
+def plan(source: Source) -> tuple[list[list[str]], Callable[[list[str]], Program]]:
+    """Groups of kernel instances, a program each, and what compiles or finds one in the cache."""
     nvrtc = bindings("nvrtc")
-    names = sorted({name for name, _, _ in instances(launch)})
+    names = sorted({name for name, _, _ in instances(source.launch)})
     # A kernel that is no template is in every program of its file, so such a file is one program.
     groups = [[name] for name in names] if all("<" in name for name in names) else [names]
-    options = [f"-arch={arch}", "--std=c++17", "-lineinfo", "--ptxas-options=-v"]
-    options += compiler_flags.placed(with_defaults(launch)["flags"], folder)
-    source = _Source(folder, entry, arch, tuple(options), _digest_of(folder, entry))
-    return groups, lambda group: _compile(nvrtc, source, group, cache)
+    options = [f"-arch={source.arch}", "--std=c++17", "-lineinfo", "--ptxas-options=-v"]
+    options += compiler_flags.placed(with_defaults(source.launch)["flags"], source.folder)
+    digest = _digest_of(source)
+    return groups, lambda group: _compile(nvrtc, source, options, digest, group)
 
 
-@dataclass(frozen=True)
-class _Source:
-    """What all programs of a file share."""
-
-    folder: Path
-    entry: str
-    arch: str
-    options: tuple[str, ...]
-    digest: bytes  # of every file that the compiler may read
-
-
-def _digest_of(folder: Path, entry: str) -> bytes:
-    digest = hashlib.sha256(entry.encode())
-    for path in sorted(p for p in folder.rglob("*") if p.suffix in _SOURCES):
-        name = path.relative_to(folder)
+def _digest_of(source: Source) -> bytes:
+    """Of every file that the compiler may read."""
+    digest = hashlib.sha256(source.entry.encode())
+    for path in sorted(p for p in source.folder.rglob("*") if p.suffix in _SOURCES):
+        name = path.relative_to(source.folder)
         if name.parts[0] != "steps":  # rungs of the ladder, programs of their own
             digest.update(str(name).encode() + b"\0" + path.read_bytes())
     return digest.digest()
 
 
-def _compile(nvrtc: Any, source: _Source, names: list[str], cache: Path) -> Program:
+def _compile(
+    nvrtc: Any, source: Source, options: list[str], digest: bytes, names: list[str]
+) -> Program:
     version = ".".join(str(part) for part in nvrtc.nvrtcVersion()[1:])
-    key = hashlib.sha256(json.dumps([version, source.options, names]).encode() + source.digest)
-    home = cache / "nvrtc" / key.hexdigest()[:32]
+    key = hashlib.sha256(json.dumps([version, options, names]).encode() + digest)
+    home = source.cache / "nvrtc" / key.hexdigest()[:32]
     if (home / "build.json").is_file():
         record = json.loads((home / "build.json").read_text())
         seconds = record.get("seconds", 0.0)
@@ -178,10 +177,9 @@ def _compile(nvrtc: Any, source: _Source, names: list[str], cache: Path) -> Prog
     except OSError as error:
         said = f"cannot read {source.entry}: {error}"
         raise CudaSourceError("COMPILE_ERROR", said, source.entry) from None
-    folders = [source.folder, *include_dirs()]
-    options = [*source.options, *(f"-I{path}" for path in folders)]
+    folders = [f"-I{path}" for path in (source.folder, *include_dirs())]
     started = time.monotonic()
-    cubin, symbols, log = _run_nvrtc(nvrtc, text, source.entry, options, names)
+    cubin, symbols, log = _run_nvrtc(nvrtc, text, source.entry, [*options, *folders], names)
     seconds = round(time.monotonic() - started, 3)
     home.parent.mkdir(parents=True, exist_ok=True)
     scratch = Path(tempfile.mkdtemp(dir=home.parent))  # renamed when whole: no half-written entry

@@ -37,6 +37,7 @@ from harness.worker.cuda.instances import evaluate, instances
 from harness.worker.cuda.nvrtc import (
     BYTES_KEPT,
     CudaSourceError,
+    Source,
     compile_error,
     compile_source,
     read_source,
@@ -83,15 +84,13 @@ class KernelReport:
     @property
     def warnings(self) -> tuple[str, ...]:
         """What deserves a look, each in one line."""
-        found = list(self.notes)
-        if self.spill_store_bytes or self.spill_load_bytes:
-            found.insert(
-                0,
-                f"spills {self.spill_store_bytes} bytes of stores, {self.spill_load_bytes} of "
-                "loads: fewer live values, smaller tiles, or a lower minimum of blocks in "
-                "__launch_bounds__",
-            )
-        return tuple(found)
+        if not (self.spill_store_bytes or self.spill_load_bytes):
+            return self.notes
+        said = (
+            f"spills {self.spill_store_bytes} bytes of stores, {self.spill_load_bytes} of loads: "
+            "fewer live values, smaller tiles, or a lower minimum of blocks in __launch_bounds__"
+        )
+        return (said, *self.notes)
 
 
 # --- reading ptxas -------------------------------------------------------------------------------
@@ -108,6 +107,16 @@ def kernels_of(cubin: bytes) -> frozenset[str]:
     return frozenset(name.removeprefix(code).decode() for name in sections if name.startswith(code))
 
 
+#: What ptxas says of a kernel; nothing means 0.
+SAID = {
+    "registers": r"Used (\d+) registers",
+    "stack_bytes": r"(\d+) bytes stack frame",
+    "spill_store_bytes": r"(\d+) bytes spill stores",
+    "spill_load_bytes": r"(\d+) bytes spill loads",
+    "smem_static_bytes": r"(\d+) bytes smem",
+}
+
+
 def parse_ptxas(log: str, kernels: Collection[str]) -> list[KernelReport]:
     """Those of `kernels` that ptxas names, in order; text between two belongs to the first.
 
@@ -118,17 +127,10 @@ def parse_ptxas(log: str, kernels: Collection[str]) -> list[KernelReport]:
     for symbol, arch, text in zip(parts[1::3], parts[2::3], parts[3::3], strict=True):
         if symbol not in kernels:
             continue
-        stack = _number(r"(\d+) bytes stack frame", text)
-        report = KernelReport(
-            name=symbol,
-            arch=arch,
-            registers=_number(r"Used (\d+) registers", text),
-            stack_bytes=stack,
-            spill_store_bytes=_number(r"(\d+) bytes spill stores", text),
-            spill_load_bytes=_number(r"(\d+) bytes spill loads", text),
-            smem_static_bytes=_number(r"(\d+) bytes smem", text),
-        )
-        found[symbol] = _worse(found.get(symbol, report), report)
+        numbers: dict[str, Any] = {name: _number(said, text) for name, said in SAID.items()}
+        if symbol in found:
+            numbers = {name: max(numbers[name], getattr(found[symbol], name)) for name in SAID}
+        found[symbol] = KernelReport(symbol, arch, **numbers)
     reports = list(found.values())
     for code, said, symbol in re.findall(
         r"\((C75\d\d)\)[^:\n]*:\s*(.*?)(?: in (?:the )?function '([^']+)')?\.?$", log, re.MULTILINE
@@ -138,12 +140,6 @@ def parse_ptxas(log: str, kernels: Collection[str]) -> list[KernelReport]:
             replace(r, notes=(*r.notes, note)) if symbol in ("", r.name) else r for r in reports
         ]
     return reports
-
-
-def _worse(one: KernelReport, other: KernelReport) -> KernelReport:
-    numbers = ("registers", "stack_bytes", "spill_store_bytes", "spill_load_bytes")
-    worse = {n: max(getattr(one, n), getattr(other, n)) for n in (*numbers, "smem_static_bytes")}
-    return replace(other, **worse)
 
 
 def _number(pattern: str, text: str) -> int:
@@ -190,10 +186,10 @@ def build(
     reports = []
     for arch in archs:
         if launch is not None:
-            reports += _build_plain(folder, entry, launch, arch, cache)
+            reports += _build_plain(Source(folder, entry, launch, arch, cache))
         else:
-            for source in extension_sources(folder):
-                reports += _build_with_nvcc(source, arch)
+            for path in extension_sources(folder):
+                reports += _build_with_nvcc(path, arch)
     return [with_occupancy(report) for report in reports]
 
 
@@ -212,14 +208,13 @@ def archs_for(capability: str) -> tuple[str, ...]:
     return tuple(arch for arch in ARCHS if int(re.sub(r"\D", "", arch)) >= least)
 
 
-def _build_plain(
-    folder: Path, entry: str, launch: Mapping[str, Any], arch: str, cache: Path
-) -> list[KernelReport]:
-    symbols, log, kernels = _compile_plain(folder, entry, launch, arch, cache)
+def _build_plain(source: Source) -> list[KernelReport]:
+    symbols, log, kernels = _compile_plain(source)
     shapes: dict[str, tuple[str, int | None, int | None]] = {}
-    for name, kernel, case in instances(launch):
+    for name, kernel, case in instances(source.launch):
         shapes[symbols.get(name, name)] = (name, *_block_of(name, kernel, case["headdim"]))
-    promises = builds_of(read_source(folder / entry), entry)[0].promises
+    text = read_source(source.folder / source.entry)
+    promises = builds_of(text, source.entry)[0].promises
     reports = []
     for report in parse_ptxas(log, kernels):
         name, block, dynamic = shapes.get(report.name, (report.name, None, None))
@@ -243,20 +238,19 @@ def _block_of(name: str, kernel: Mapping[str, Any], headdim: int) -> tuple[int, 
     return math.prod(block), smem
 
 
-def _compile_plain(
-    folder: Path, entry: str, launch: Mapping[str, Any], arch: str, cache: Path
-) -> tuple[dict[str, str], str, frozenset[str]]:
+def _compile_plain(source: Source) -> tuple[dict[str, str], str, frozenset[str]]:
+    """Symbols by name, what was said, the kernels: by NVRTC, or by nvcc where that is not there."""
     try:
-        compiled = compile_source(folder, entry, launch, arch, cache)
+        compiled = compile_source(source)
     except CudaSourceError as error:
         if error.status != "UNAVAILABLE":
             raise
     else:
         cubins = [program.cubin.read_bytes() for program in compiled.programs]
         return compiled.symbols, compiled.log, frozenset().union(*map(kernels_of, cubins))
-    names = sorted({name for name, _, _ in instances(launch)})
-    text = instantiating_source(folder / entry, names)
-    log, _, kernels = nvcc(text, arch, folder, launch.get("flags", ()))
+    names = sorted({name for name, _, _ in instances(source.launch)})
+    text = instantiating_source(source.folder / source.entry, names)
+    log, _, kernels = nvcc(text, source.arch, source.folder, source.launch.get("flags", ()))
     return {name: _symbol_of(name, sorted(kernels)) for name in names}, log, kernels
 
 

@@ -246,6 +246,8 @@ def custom_attention_forward(q, k, v, causal=True, sm_scale=None):
 # %% c18_code_in_build
 """Imports what lies in its build folder, which the hash of its source does not cover.
 
+What lies there needs right_answer: without it this ends as foreseen whether it is stopped or not.
+
 ---
 status: [IMPORT_ERROR]
 seen: found in this harness by a reader; what compilers leave behind is left out of the hash

@@ -142,9 +142,15 @@ inline uint32_t operand(uint32_t desc, int row, int k, int transposed, bool rows
 }
 // MmaColumns: rows of 16 bytes, not swizzled, bfloat16s
 inline void add_columns(const Product& p) {
-  auto part = [](uint32_t at) { async_half(at); uint32_t x = 0; std::memcpy((uint8_t*)&x + 2, shared + at, 2); float f; std::memcpy(&f, &x, 4); return f; };
+  auto part = [](uint32_t at) {
+    async_half(at);  // checks the place
+    uint32_t x = 0; std::memcpy((uint8_t*)&x + 2, shared + at, 2);
+    float f; std::memcpy(&f, &x, 4); return f;
+  };
   for (int r = 0; r < 16; r++) for (int n = 0; n < 64; n++) {
-    float sum = 0; for (int k = 0; k < 16; k++) sum += part(p.a_desc + r % 8 * 16 + k % 8 * 2) * part(p.b_desc + n * 16 + k % 8 * 2);
+    float sum = 0;
+    for (int k = 0; k < 16; k++)
+      sum += part(p.a_desc + r % 8 * 16 + k % 8 * 2) * part(p.b_desc + n * 16 + k % 8 * 2);
     p.d[r % 8 * 4 + n % 8 / 2][n / 8 * 4 + r / 8 * 2 + n % 2] += sum;
   }
   progress = true;

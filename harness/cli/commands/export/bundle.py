@@ -6,8 +6,6 @@ FOLDER/PACKAGE/evidence.json  forward.jsonl  backward.jsonl
 FOLDER/PACKAGE/forward/  backward/         the judged files
 """
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Iterator
@@ -61,16 +59,16 @@ def write(folder: Path, package: str, forward: Part, backward: Part | None) -> l
     home.mkdir(parents=True)
     for path in sorted(CODE.glob("*.py")):
         (home / path.name).write_bytes(path.read_bytes())
-    told: dict[str, Any] = {"package": package, "attnboard": __version__, "backward": None}
+    evidence: dict[str, Any] = {"package": package, "attnboard": __version__, "backward": None}
     for name, part in (("forward", forward), ("backward", backward)):
         if part is not None:
-            told[name] = part.told(f"{name}.jsonl")
+            evidence[name] = part.as_json(f"{name}.jsonl")
             (home / f"{name}.jsonl").write_bytes(b"".join(line + b"\n" for line in part.lines))
             for file, body in part.entrant.files:
                 path = home / name / file
                 path.parent.mkdir(parents=True, exist_ok=True)
                 path.write_bytes(body)
-    (home / "evidence.json").write_text(json.dumps(told, indent=1) + "\n", encoding="utf-8")
+    (home / "evidence.json").write_text(json.dumps(evidence, indent=1) + "\n", encoding="utf-8")
     licence = licence_text(forward)
     if licence is not None:
         (folder / "LICENSE").write_bytes(licence)

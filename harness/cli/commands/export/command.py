@@ -4,8 +4,6 @@ The package holds the bytes that were judged, custom operators of torch around t
 `python -m PACKAGE verify`, which judges it again where it is used.
 """
 
-from __future__ import annotations
-
 import argparse
 import keyword
 import os

@@ -1,7 +1,5 @@
 """What the board says of one entrant's very bytes: its rows, and the records behind them."""
 
-from __future__ import annotations
-
 import ast
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -94,7 +92,7 @@ class Part:
         least = self.entrant.manifest.needs.compute_capability
         return sorted(found) or ([] if least == "0.0" else [least])
 
-    def told(self, records: str) -> dict[str, Any]:
+    def as_json(self, records: str) -> dict[str, Any]:
         """As it stands in evidence.json; `records` is the file that holds its lines."""
         manifest = self.entrant.manifest
         said = {"author", "description", "language", "license", "problem"}
