@@ -26,7 +26,7 @@ import torch
 from cuda.bindings import driver, nvrtc
 
 FOLDER = Path(__file__).resolve().parent
-HEADERS = ("sm90.cuh", "rows.cuh", "passes.cuh", "spare.cuh", "stored.cuh")
+HEADERS = ("sm90.cuh", "rows.cuh", "passes.cuh", "spare.cuh")
 PASSES = "kernels/passes.cu"
 WIDE, THREE, AHEAD = "wide", "three", "ahead"
 FILES = {AHEAD: "kernels/backward.cu", THREE: "kernels/three.cu", WIDE: "kernels/wide.cu"}
@@ -45,9 +45,8 @@ class Build(NamedTuple):
 
     rung: str
     flags: tuple[str, ...] = ()
-    section_bytes: int = (
-        32 << 20
-    )  # q, do and dq sums of heads walked together; headdim 256: their dS
+    # q, do and dq sums of the heads that are walked together; headdim 256: their dS
+    section_bytes: int = 32 << 20
     cuts: bool = False  # headdim 128: kv blocks of the last, partly filled wave are in pieces
     lead: int = 0  # headdim 128: by how many sections spare warps preprocess ahead; 0: not at all
     once: bool = False  # headdim 64: a block takes one kv block, not one after the other
@@ -116,7 +115,7 @@ class Spare(ctypes.Structure):
 
 
 class Stored(ctypes.Structure):
-    """`struct Stored` of stored.cuh, field by field."""
+    """`struct Stored` of spare.cuh, field by field."""
 
     _fields_ = [("warps", ctypes.c_void_p), ("sections", ctypes.c_int)]
 
@@ -515,7 +514,7 @@ class Plan:
         return (lead if self.contiguous and lead + lag < self.sections else 0), lag
 
     def _stored_sections(self) -> int:
-        """Of how many sections of heads nobody clears the sums of dq (stored.cuh)."""
+        """Of how many sections of heads nobody clears the sums of dq (spare.cuh)."""
         able = self.causal and GENERAL not in self.build.flags
         return max(0, self.sections - self.build.cleared) if able else 0
 

@@ -717,7 +717,7 @@ C_TYPES = {"int": ctypes.c_int, "float": ctypes.c_float, "long long": ctypes.c_l
 @pytest.mark.parametrize(
     ("file", "name", "mirror"),
     [("backward.cu", "Params", "Params"), ("three.cu", "Params", "ThreeParams"),
-     ("spare.cuh", "Spare", "Spare"), ("stored.cuh", "Stored", "Stored"), ("passes.cuh", "Passes", "Passes"), ("wide.cu", "Part", "Part"),
+     ("spare.cuh", "Spare", "Spare"), ("spare.cuh", "Stored", "Stored"), ("passes.cuh", "Passes", "Passes"), ("wide.cu", "Part", "Part"),
      ("rows.cuh", "Keys", "Keys"), ("rows.cuh", "Strides", "Strides")],
 )  # fmt: skip
 def test_structures_match_the_kernels(submission, file, name, mirror):

@@ -54,7 +54,7 @@ class Spare(ctypes.Structure):
 
 
 class Stored(ctypes.Structure):
-    """`struct Stored` of stored.cuh, field by field."""
+    """`struct Stored` of spare.cuh, field by field."""
 
     _fields_ = [("warps", ctypes.c_void_p), ("sections", ctypes.c_int)]
 
