@@ -11,7 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 
-from harness import PROTOCOL, __version__
+from harness import __version__
 from harness.catalog.request import Request
 from harness.engine.assign_roles import Crew, gpu_env
 from harness.engine.events import Observer
@@ -23,8 +23,8 @@ from harness.engine.run import BrokenRun, Run
 from harness.measure.machine import minor_of, missing, too_old, without_gpu
 from harness.measure.telemetry import Monitor
 from harness.measure.two_clocks import CPU_TOLERANCE, GPU_TOLERANCE, ClockTolerance
-from harness.measure.verdict import RunFacts
-from harness.problems import Problem, get_problem
+from harness.measure.verdict import RunFacts, asked_facts
+from harness.problems import get_problem
 from harness.process import prestart, process_tree, project
 from harness.process.process_tree import sweep
 from harness.process.project import HOME
@@ -82,7 +82,7 @@ def opened(request: Request, save: Callable[[Result], None], observer: Observer)
             workers=workers,
             roles=roles,
             judge=judge,
-            facts=facts_of(request, problem, device),
+            facts=facts_of(request, device),
             monitor=monitor,
             save=save,
             observer=observer,
@@ -246,20 +246,14 @@ def may_start(run: Run, worker: WorkerProcess) -> bool:
     return any(run.record(worker.entrant.name, case).status is None for case in run.suite.cases)
 
 
-def facts_of(request: Request, problem: Problem, device: str) -> RunFacts:
+def facts_of(request: Request, device: str) -> RunFacts:
     """Everything that all records of the run share."""
     now = time.gmtime()
-    return RunFacts(
+    integrity = f"judged/{request.sandbox}"
+    return replace(
+        asked_facts(request.suite, request.machine, integrity, harness_commit()),
         run=f"{time.strftime('%Y%m%dT%H%M%SZ', now)}-{secrets.token_hex(3)}",
         date=time.strftime("%Y-%m-%dT%H:%M:%SZ", now),
-        suite=request.suite,
-        machine=request.machine,
-        integrity=f"judged/{request.sandbox}",
-        harness_commit=harness_commit(),
-        protocol=PROTOCOL,
-        commitment="",
-        secret="",
-        problem=problem,
         tolerance=clock_tolerance(device),
     )
 

@@ -4,16 +4,23 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
+from harness import PROTOCOL
 from harness.measure import stats
 from harness.measure.gpu_specs import peak_tflops, tensor_tflops
-from harness.measure.machine import version_of
 from harness.measure.stopping import level_of
-from harness.measure.two_clocks import ClockCheck, ClockTolerance, check_clocks, usual_ms
-from harness.problems import Problem
+from harness.measure.two_clocks import (
+    CPU_TOLERANCE,
+    GPU_TOLERANCE,
+    ClockCheck,
+    ClockTolerance,
+    check_clocks,
+    usual_ms,
+)
+from harness.problems import Problem, get_problem
 from harness.schema import (
     Case,
     Entrant,
@@ -66,6 +73,7 @@ class Evidence:
     mismatch: Mismatch | None = None  # where it was wrong when it failed
     sustained: Sustained | None = None
     told: tuple[str, str] | None = None  # commitment and secret of the checks, if it failed one
+    version: str = ""  # of its package, as installed there
 
     def fail(self, status: Status, reason: str, mismatch: Mismatch | None = None) -> None:
         """Keep the first failure; later ones are its consequences."""
@@ -86,21 +94,56 @@ class Evidence:
 class RunFacts:
     """What is the same for every line of one run."""
 
-    run: str
-    date: str
-    suite: Suite
+    suite: str
+    suite_sha256: str
+    problem: Problem
     machine: Machine
     integrity: str
     harness_commit: str
-    protocol: int
-    commitment: str
-    secret: str
-    problem: Problem
     tolerance: ClockTolerance
+    protocol: int = PROTOCOL
+    run: str = ""
+    date: str = ""
+    commitment: str = ""
+    secret: str = ""
 
     def for_case(self, commitment: str, secret: str) -> RunFacts:
         """The same with the secret that one case's inputs came from."""
         return replace(self, commitment=commitment, secret=secret)
+
+
+def asked_facts(suite: Suite, machine: Machine, integrity: str, commit: str) -> RunFacts:
+    """What every run of `suite` on `machine` shares; its own name, date and secret are open."""
+    told = (suite.name, suite.sha256, get_problem(suite.problem), machine, integrity, commit)
+    on_gpu = machine.has_gpu and suite.device == "gpu"
+    return RunFacts(*told, GPU_TOLERANCE if on_gpu else CPU_TOLERANCE)
+
+
+def trusted_of(evidence: Mapping[str, Evidence], control: str) -> Trusted:
+    """The samples of the control, then of every other baseline that has not failed.
+
+    Ctrl-C is no failure: what was timed before it counts, and whoever set the pace in it.
+    """
+    ours = {name: one for name, one in evidence.items() if one.entrant.kind is Kind.BASELINE}
+    open_ = [name for name, one in ours.items() if one.status in {None, Status.INTERRUPTED}]
+    return {name: evidence[name].samples for name in (control, *open_) if name in evidence}
+
+
+def conclude_case(
+    evidence: Mapping[str, Evidence],
+    facts: RunFacts,
+    baseline: str,
+    trusted: Trusted,
+    null_gaps_ms: Sequence[float],
+    telemetry: Sequence[Telemetry],
+) -> Iterator[Result]:
+    """The row of everybody in `evidence`, in its order; `baseline` is the headline."""
+    around, times = (trusted or {"": ()}, null_gaps_ms, telemetry), tuple[Sample, ...]()
+    if baseline in evidence:  # beside a time that is none there is no speed-up
+        base = conclude(evidence[baseline], facts, (baseline, ()), *around)
+        times = base.samples if base.status is Status.PASSED else ()
+    for one in evidence.values():
+        yield conclude(one, facts, (baseline, times), *around)
 
 
 def conclude(
@@ -157,6 +200,7 @@ def conclude(
         slack=clock.slack and clock.slack.model_copy(update={"pace": pace}),
         samples=clock.samples,
         telemetry=tuple(telemetry),
+        null_gaps_ms=tuple(null_gaps_ms),
         secret_commitment=facts.commitment,
         secret=facts.secret,
         log_tail=evidence.log_tail,
@@ -174,7 +218,7 @@ def _identity(evidence: Evidence, facts: RunFacts) -> dict[str, Any]:
         "language": entrant.manifest.language,
         "author": entrant.manifest.author,
         "problem": facts.problem.name,
-        "suite": facts.suite.name,
+        "suite": facts.suite,
         "config": evidence.case.name,
         "gpu": facts.machine.gpu,
         "integrity": facts.integrity,
@@ -185,10 +229,10 @@ def _identity(evidence: Evidence, facts: RunFacts) -> dict[str, Any]:
         "kernels": evidence.kernels,
         "configs": evidence.configs,
         "likeness": {name: round(share, 5) for name, share in evidence.likeness.items()},
-        "version": evidence_version(evidence),
+        "version": evidence.version,
         "case": evidence.case,
         "source_sha256": entrant.source_sha256,
-        "suite_sha256": facts.suite.sha256,
+        "suite_sha256": facts.suite_sha256,
         "harness_commit": facts.harness_commit,
         "protocol": facts.protocol,
         "machine": facts.machine,
@@ -260,12 +304,6 @@ def speedup_of(against: str, found: stats.Interval) -> Speedup:
     """A ratio over `against`, made by today's rule."""
     rule = stats.INTERVAL_RULE
     return Speedup(against=against, value=found.value, low=found.low, high=found.high, rule=rule)
-
-
-def evidence_version(evidence: Evidence) -> str:
-    """`package version` that the manifest names, as installed here."""
-    package = evidence.entrant.manifest.version_of
-    return f"{package} {version_of(package)}" if package else ""
 
 
 # --------------------------------------------------------------------------- what the machine did

@@ -19,7 +19,7 @@ SMEM_LIMIT_BYTES = 227 << 10
 WHOLE = 6e-4  # fp16 of P and dS gives 3.7e-4; a lost element of a tile gives more
 WHOLE_BF16 = 5e-3
 ROUNDED_ONCE = 3.4e-4  # dq and dk where dS is rounded to fp16, and nothing before it
-GENERAL, BF16 = "-DGENERAL=1", "-DBF16=1"
+GENERAL, BF16, STORED = "-DGENERAL=1", "-DBF16=1", "-DSTORED=1"
 CHOSEN = {  # headdim -> what is launched
     64: ("kernels/three.cu", ()),
     128: ("kernels/backward.cu", ()),
@@ -51,7 +51,8 @@ def gradients(
 ):
     """All launches of a call; the errors of dq, dk, dv."""
     passes = libraries("kernels/passes.cu", headdim, flags)
-    library = libraries(file, headdim, flags, edit=edit)
+    once = ("-DONCE=1",) if headdim == 64 and stay is None else ()
+    library = libraries(file, headdim, (*flags, *once), edit=edit)
     if headdim == 64:
         problem.three(library, section, timing, seed, stay)
     if headdim == 128:
@@ -181,6 +182,45 @@ def test_wide(libraries, timing, seqlen, causal):
 
 @needs_gxx
 @pytest.mark.parametrize(
+    ("heads", "seqlen", "causal", "flags", "most_tiles", "count"),
+    [(3, 200, True, (), 20, 2), (2, 330, True, (), 6, 8), (1, 330, False, (), 13, 3), (1, 200, True, (GENERAL,), 4, 4)],
+)  # fmt: skip
+def test_ds_of_some_heads_or_kv_tiles_at_a_time(
+    libraries, submission, heads, seqlen, causal, flags, most_tiles, count
+):
+    """What is in memory of dS is of whole heads, or of kv tiles of one, whose shares of dq are summed in fp32."""
+    problem = on_cpu.Problem(heads, seqlen, 256, causal)
+    packed = causal and GENERAL not in flags
+    tiles = problem.tiles
+    parts = submission.ds_parts(heads, tiles, tiles, packed, 8192 * most_tiles)
+    assert len(parts) == count
+    problem.preprocess(libraries("kernels/passes.cu", 256, flags), on_cpu.EARLY)
+    problem.wide(libraries("kernels/wide.cu", 256, flags), on_cpu.RANDOM, seqlen, parts)
+    assert max(problem.errors().values()) < WHOLE, problem.errors()
+
+
+@pytest.mark.parametrize("packed", [True, False])
+@pytest.mark.parametrize(
+    ("heads", "tiles", "most_tiles"), [(8, 256, 163840), (5, 7, 60), (3, 9, 20), (2, 6, 1)]
+)
+def test_parts_of_ds_take_each_kv_tile_once(submission, heads, tiles, most_tiles, packed):
+    """None takes more than is allowed, but a kv tile that does alone."""
+    parts = submission.ds_parts(heads, tiles, tiles, packed, 8192 * most_tiles + 1)
+    taken = [
+        (h, j)
+        for part in parts
+        for h in range(part.head, part.head + part.heads)
+        for j in range(part.kv_tile, part.kv_tile + part.kv_tiles)
+    ]
+    assert taken == [(h, j) for h in range(heads) for j in range(tiles)]
+    for part in parts:
+        of_head = range(part.kv_tile, part.kv_tile + part.kv_tiles)
+        assert part.ds_tiles == part.heads * sum(tiles - j if packed else tiles for j in of_head)
+        assert part.ds_tiles <= most_tiles or (part.heads, part.kv_tiles) == (1, 1)
+
+
+@needs_gxx
+@pytest.mark.parametrize(
     ("heads", "seqlen", "seqlen_k", "section"),
     [(5, 330, 330, 2), (1, 1, 1, 1), (7, 64, 600, 3), (3, 200, 200, 3), (12, 130, 130, 1)],
 )
@@ -214,7 +254,7 @@ MISTAKES = {
     "dS over one in use": ("ahead-128", "      mbar_wait(through + 8 * before, before_parity);  ", ""),
     "dS is not fenced before others read it": ("ahead-128", "store_ds(ds_tile); proxy_fence();", "store_ds(ds_tile);"),
     "q and do are loaded into slots in use": ("ahead-128", "mbar_wait(through + 8 * next, next_parity);  ", ""),
-    "dQ written over before it was read": ("ahead-128", "bulk_wait_read(); __syncwarp();    ", "__syncwarp();"),
+    "dQ written over before it was read": ("ahead-128", "    else bulk_wait_read();\n", ""),
     "nobody waits for dS": ("three-64", "mbar_wait(ds_full + 8 * before, ds_parity);  ", ""),
     "a tile is loaded into a slot in use, by the spare warp": ("three-64", "if (i >= STAGES) mbar_wait", "if (0) mbar_wait"),
     "two buffers of dS": ("three-64", "DS_BUFFERS = 3;", "DS_BUFFERS = 2;"),
@@ -250,11 +290,23 @@ SPARE_MISTAKES = {
 }  # fmt: skip
 
 
+# Of sums of dq of headdim 128 that nobody clears
+STORED_MISTAKES = {
+    "items go from the first kv rows to the last": ("kv_blocks - 1 - place : place", "place : place"),
+    "all blocks add": ("lane0 && stores && i < OWN", "0"),
+    "who stores stores too much": ("stores && i < OWN", "stores && i <= OWN"),
+    "short items tell of nothing": ("<= OWN) own_are_stored();", "< 0) own_are_stored();"),
+    "one barrier for all items": ("own_stored + 8 * (kv_parity ^ 1)", "own_stored"),
+    "k is loaded whoever is behind": ("WARPS + (STORED ? 2 : 0)", "WARPS + (STORED ? 1 : 0)"),
+}  # fmt: skip
+
+
 WIDE_MISTAKES = {
     "P is taken before it is there": ("mbar_wait(p_full + 8 * (i & 1), i >> 1 & 1);", ""),
     "q and do are loaded into slots in use": ("mbar_wait(empty + 8 * slot, (i >> 1 & 1) ^ 1);", ""),
     "P is made of scores that are not there": ("wgmma_wait<1>(); touch(s); arrive(q_empty", "touch(s); arrive(q_empty"),
-    "v is loaded into its slot in use": ("mbar_wait(v_empty, (i & 1) ^ 1);", ""),
+    "k and dS are loaded into a stage in use": ("mbar_wait(empty + 8 * slot, (i / STAGES & 1) ^ 1);", ""),
+    "dq takes rows in their own order": ("(lane >> 3) * 8 + (warp & 1) * 4 +", "(warp & 1) * 8 + (lane >> 3) * 2 +"),
 }  # fmt: skip
 
 
@@ -355,6 +407,45 @@ def test_a_mistake_of_spare_warps_shows(libraries, mistake):
     shows(*SPARE_MISTAKES[mistake], attempt)
 
 
+def uncleared(libraries, problem, section, stored, timing, seed, flags=(), edit=None):
+    """Errors where of the first `stored` sections of heads nobody clears the sums of dq."""
+    passes = libraries("kernels/passes.cu", 128, flags)
+    library = libraries("kernels/backward.cu", 128, (STORED, *flags), edit=edit)
+    problem.fused(passes, library, section, timing, seed, stored=stored)
+    return problem.errors()
+
+
+@needs_gxx
+@pytest.mark.parametrize(
+    ("heads", "seqlen", "section", "stored", "timing"),
+    [(2, 17, 1, 2, on_cpu.EARLY), (3, 129, 1, 3, on_cpu.LATE), (3, 193, 2, 2, on_cpu.RANDOM),
+     (2, 333, 1, 2, on_cpu.LATE), (3, 400, 2, 1, on_cpu.RANDOM), (2, 640, 2, 1, on_cpu.EARLY)],
+)  # fmt: skip
+def test_sums_that_nobody_clears(libraries, heads, seqlen, section, stored, timing):
+    """They hold NaN before; those of later sections of heads are cleared."""
+    problem = on_cpu.Problem(heads, seqlen, 128, True)
+    errors = uncleared(libraries, problem, section, stored, timing, seqlen)
+    assert max(errors.values()) < WHOLE, errors
+
+
+@needs_gxx
+def test_sums_that_nobody_clears_in_bf16(libraries):
+    problem = on_cpu.Problem(2, 300, 128, True, bf16=True)
+    errors = uncleared(libraries, problem, 1, 2, on_cpu.RANDOM, 1, (BF16,))
+    assert 2 * WHOLE < max(errors.values()) < WHOLE_BF16, errors
+
+
+@needs_gxx
+@pytest.mark.parametrize("mistake", STORED_MISTAKES)
+def test_a_mistake_of_sums_that_nobody_clears_shows(libraries, mistake):
+    def attempt(timing, seed, edit):
+        problem = on_cpu.Problem(2, 400, 128, True)
+        return uncleared(libraries, problem, 1, 2, timing, seed, edit=edit)
+
+    assert max(attempt(on_cpu.RANDOM, 0, None).values()) < WHOLE
+    shows(*STORED_MISTAKES[mistake], attempt)
+
+
 @pytest.mark.parametrize(
     ("blocks", "seqlen", "whole"), [(2048, 512, 1980), (132, 512, 132), (5, 65, 0), (5, 64, 5)]
 )
@@ -413,7 +504,7 @@ def test_shared_memory_is_what_the_kernels_lay_out(submission):
     """The kernels' own constants, added up in the order of their addresses."""
     m, n = 64, 128
     k_v, q_do, ds = 2 * n * 128 * 2, (3 + 2) * m * 128 * 2, 2 * n * m * 2
-    dq, stats, barriers = 8 * 32 * 32 * 4, (3 + 2) * m * 4, 2 * 3 + 2 + 4 + 3
+    dq, stats, barriers = 8 * 32 * 32 * 4, (3 + 2) * m * 4, 2 * 3 + 2 + 4 + 3 + 2
     spare, records = 3 * 8 * (512 + 64), 4 * 32
     wanted = k_v + q_do + ds + dq + stats + spare + records + 8 * barriers + 8  # and a word
     assert submission.fused_smem_bytes() == wanted <= SMEM_LIMIT_BYTES
@@ -427,12 +518,12 @@ def test_shared_memory_is_what_the_kernels_lay_out(submission):
 
 
 CLASSES = [  # headdim, causal, rows -> MB of q, do and sums that are walked together, cuts, lead, once
-    (64, True, 1, 16, 0, 0, 1), (64, True, 1024, 16, 0, 0, 1), (64, True, 1025, 16, 0, 0, 0),
-    (64, False, 1, 16, 0, 0, 0), (64, False, 2048, 16, 0, 0, 0), (64, True, 2049, 32, 0, 0, 0),
-    (64, False, 16384, 32, 0, 0, 0), (128, True, 512, 8, 0, 0, 0), (128, True, 1024, 16, 0, 0, 0),
+    (64, True, 1, 16, 0, 0, 1), (64, True, 512, 16, 0, 0, 1), (64, True, 1024, 8, 0, 0, 1), (64, True, 1025, 16, 0, 0, 0),
+    (64, False, 512, 8, 0, 0, 1), (64, False, 513, 16, 0, 0, 0), (64, False, 2048, 16, 0, 0, 0), (64, True, 2049, 32, 0, 0, 0),
+    (64, False, 16384, 32, 0, 0, 0), (128, True, 1, 16, 0, 0, 0), (128, True, 1024, 16, 0, 0, 0),
     (128, True, 1025, 16, 0, 2, 0), (128, True, 8192, 16, 0, 2, 0), (128, True, 16384, 16, 0, 0, 0),
     (128, False, 512, 8, 0, 0, 0), (128, False, 513, 4, 0, 2, 0), (128, False, 4096, 4, 0, 2, 0),
-    (128, False, 16384, 16, 1, 0, 0), (256, True, 1, 32, 0, 0, 0), (256, False, 16384, 32, 0, 0, 0),
+    (128, False, 16384, 16, 1, 0, 0), (256, True, 1, 520, 0, 0, 0), (256, False, 16384, 520, 0, 0, 0),
 ]  # fmt: skip
 
 
@@ -445,9 +536,42 @@ def test_classes_of_shapes_choose_among_what_was_measured(
     file, flags = CHOSEN[headdim]
     build = submission.build_for(headdim, seqlen, causal)
     assert (submission.FILES[build.rung], build.flags) == (file, flags)
-    assert build[2:] == (megabytes << 20, cuts, lead, once)
+    short = (headdim, causal) == (128, True) and seqlen <= 1024
+    cleared = 1 if short else submission.NEVER
+    assert build[2:] == (megabytes << 20, cuts, lead, once, cleared)
     general = submission.build_for(headdim, seqlen, causal, general=True)
     assert general == build._replace(flags=(*flags, GENERAL))
+
+
+@pytest.mark.parametrize(
+    ("heads", "causal", "general", "stored"),
+    [(79, True, False, 7), (10, True, False, 0), (79, False, False, 0), (79, True, True, 0)],
+)
+def test_sums_of_which_heads_are_not_cleared(
+    submission, monkeypatch, heads, causal, general, stored
+):
+    """All but the last section's; all are where there is but one, and where keys are not like queries."""
+    import torch
+
+    face = type("Face", (), {"getPtr": lambda _: 0})
+    monkeypatch.setattr(submission, "_tensor_map", lambda *_: face())
+    monkeypatch.setattr(submission, "_multiprocessors", lambda _: 132)
+    monkeypatch.setattr(submission, "_function", lambda name, *_, flags, **__: (name, flags))
+    q = torch.zeros(1, heads, 600, 128, dtype=torch.float16)
+    flags = (GENERAL,) if general else ()
+    build = submission.Build("ahead", flags, 10 * 8 * 600 * 128, lead=1, cleared=1)
+    plan = submission.Plan(q, q, q, q, q, causal, 0.1, build)
+    dq, dk, dv = (torch.empty_like(q) for _ in range(3))
+    space, _ = plan.point_at(q, torch.zeros(1, heads, 600), dq, dk, dv)
+    before, main, after = plan.launches
+    assert (STORED in main.function[1]) == bool(stored)
+    assert plan.params.stored.sections == stored
+    assert before.args[9].value == 10 * 10 * stored  # tiles whose sums are not cleared
+    if stored:
+        assert plan.params.spare.lead == 0
+        assert (before.grid, after.grid) == (790, 790)
+        words = space.data_ptr() + 4 * space.numel() - plan.params.stored.warps
+        assert words == 4 * 79 * 5  # a word for each kv block
 
 
 def test_a_plan_is_found_again_by_every_shape_and_dtype(submission, monkeypatch):
@@ -544,8 +668,8 @@ def test_gradients_lie_as_their_inputs(submission, monkeypatch, headdim, group):
         assert of(plan.launches[2].args[-1]) == of(plan.dq_at)
     if headdim == 256:
         dkdv, dq_launch = plan.launches[1:3]
-        assert [of(at) for at in dkdv.args[-2:]] == [dense] * 2
-        assert of(dq_launch.args[-1]) == of(plan.dq_at)
+        assert [of(at) for at in dkdv.args[-4:-2]] == [dense] * 2
+        assert of(dq_launch.args[-2]) == of(plan.dq_at)
 
 
 @pytest.mark.parametrize(("lead", "inside"), [(0, False), (2, True), (30, False)])
@@ -580,11 +704,11 @@ def test_heads_of_the_passes(submission, monkeypatch, lead, inside):
 
 
 def test_wide_s_shared_memory_is_what_the_kernels_lay_out(submission):
-    """Their addresses: six tiles, P twice in fp32, lse and delta twice, 12 barriers; seven tiles, 10 barriers."""
+    """Their addresses: six tiles, P twice in fp32, lse and delta twice, 12 barriers; k and dS of two in four stages, 8 barriers."""
     tile = 64 * 256 * 2
     dkdv, dq = submission.wide_shapes(256)
     assert dkdv.smem_bytes == 6 * tile + 2 * 64 * 64 * 4 + 4 * 64 * 4 + 12 * 8 <= SMEM_LIMIT_BYTES
-    assert dq.smem_bytes == 7 * tile + 10 * 8 <= SMEM_LIMIT_BYTES
+    assert dq.smem_bytes == 4 * (tile + dq.rows * 64 * 2) + 8 * 8 <= SMEM_LIMIT_BYTES
 
 
 C_TYPES = {"int": ctypes.c_int, "float": ctypes.c_float, "long long": ctypes.c_longlong}
@@ -593,7 +717,8 @@ C_TYPES = {"int": ctypes.c_int, "float": ctypes.c_float, "long long": ctypes.c_l
 @pytest.mark.parametrize(
     ("file", "name", "mirror"),
     [("backward.cu", "Params", "Params"), ("three.cu", "Params", "ThreeParams"),
-     ("spare.cuh", "Spare", "Spare"), ("passes.cuh", "Passes", "Passes"), ("rows.cuh", "Keys", "Keys"), ("rows.cuh", "Strides", "Strides")],
+     ("spare.cuh", "Spare", "Spare"), ("spare.cuh", "Stored", "Stored"), ("passes.cuh", "Passes", "Passes"), ("wide.cu", "Part", "Part"),
+     ("rows.cuh", "Keys", "Keys"), ("rows.cuh", "Strides", "Strides")],
 )  # fmt: skip
 def test_structures_match_the_kernels(submission, file, name, mirror):
     source = (FOLDER / "kernels" / file).read_text()
