@@ -251,7 +251,8 @@ def of_record(row: Result, beside: Mapping[str, Result]) -> list[str]:
     )
     trusted = () if old else mates if paced else {against}
     entrants = {name: _as_told(mate, name in trusted) for name, mate in mates.items()}
-    asked = Asked(row.case, facts, entrants, against, "" if old else against)
+    ours = sorted(trusted, key=lambda name: (rows[name].kind is not Kind.BASELINE, name != against))
+    asked = Asked(row.case, facts, entrants, against, next(iter(ours), ""))
     again = made_again({name: rows[name] for name in mates if name in rows}, asked)[row.entry]
     raw = [s.model_copy(update={"late": False}) for s in rows.get(against, row).samples]
     figures = FIGURES if against in rows else FIGURES - {"speedup"}
