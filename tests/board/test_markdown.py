@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import random
 import re
@@ -10,6 +11,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from pydantic import TypeAdapter, ValidationError
 
 from harness.board.rank import Board, leaderboard
 from harness.board.render import text as text_of_board
@@ -26,6 +28,7 @@ from harness.board.render.text import (
 )
 from harness.measure.stats import Interval
 from harness.schema import Kind, Result, Status, Stopping, Sustained, Telemetry
+from harness.schema.common import Name, Plain
 from tests.board.factory import CASES, CPU, result, run_of, stretch, timed
 
 
@@ -198,6 +201,19 @@ def test_nobody_is_mentioned_and_nothing_is_linked(text: str) -> None:
     told = safe(text)
     assert not re.search(r"@\w|\w://|www\.|GH-\d", told)
     assert told.replace("\u200b", "") == text, "and it reads as it did"
+
+
+SIGNS = [chr(code) for code in (*range(256), 0x200B, 0x2028, 0x202E)]
+
+
+@pytest.mark.parametrize("kind", [Name, Plain], ids=["Name", "Plain"])
+def test_what_is_a_name_by_its_type_is_shown_as_it_is(kind: object) -> None:
+    """Reports print the names of a record without another look at them."""
+    names = TypeAdapter(kind)
+    for two in (sign * 2 for sign in SIGNS):
+        for name in (two, f"fa3{two}", f"a{two}error{two}", f"a{two}[b", f"a{two}b"):
+            with contextlib.suppress(ValidationError):
+                assert sanitize(names.validate_python(name)) == name
 
 
 @given(st.text())
