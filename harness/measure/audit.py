@@ -23,6 +23,7 @@ from harness.measure.evenness import lasting
 from harness.measure.gpu_specs import peak_tflops
 from harness.measure.two_clocks import CPU_TOLERANCE, GPU_TOLERANCE
 from harness.measure.verdict import (
+    GATHERED,
     MIN_BLOCKS,
     Evidence,
     RunFacts,
@@ -42,8 +43,6 @@ READS_PCT = 0.5  # of a stretch, that its last spot checks are away from its end
 CONCLUDED = frozenset({Status.PASSED, Status.UNSTABLE})
 #: Of a run that began again without them, if they are not of the others' run.
 LEFT_THE_RUN = frozenset({Status.BROKE_THE_RUN, Status.HARNESS_ERROR})
-#: What a run gathers and a row tells as it is.
-GATHERED = ("kernels", "configs", "build_s", "log_tail", "stopping", "deterministic")
 #: What stands beside a failure and says nothing: no board shows it, and it is not taken.
 IDLE = {"slack", "drift_pct", "samples"}
 MOST_TOLD = 5  # differences of one row
@@ -110,7 +109,7 @@ def _of_run(rows: Mapping[str, Result], asked: Asked) -> Iterator[tuple[str, Res
 def _evidence(row: Result, entrant: Entrant, asked: Asked) -> Evidence:
     """What its run gathered: the leaves of `row` that follow from nothing else."""
     problem, claims = asked.facts.problem, entrant.manifest.claims
-    told = {name: getattr(row, name) for name in GATHERED}
+    told = {name: getattr(row, name) for name in (*GATHERED, "deterministic")}
     if row.status not in CONCLUDED:
         told |= {name: getattr(row, name) for name in ("status", "reason", "mismatch")}
     kept = {"energy_j": None} | ({"late": False} if asked.control else {})
@@ -172,7 +171,8 @@ def doubts(row: Result, suite: Suite, cut: bool = False) -> list[str]:
     planned = max(5, suite.blocks // 2) if hidden else suite.blocks
     fewest = MIN_BLOCKS if cut else math.ceil(FEWEST_BLOCKS * planned)
     most = int(MOST_BLOCKS * suite.blocks)
-    timed = passed and row.machine.has_gpu
+    timed, error = passed and row.machine.has_gpu, row.error
+    limits = get_problem(row.problem).limits(row.case.dtype)
     checks = {
         "a sample does not hold one time per call": all(
             len(s.calls_ms) == row.case.burst for s in row.samples
@@ -183,7 +183,11 @@ def doubts(row: Result, suite: Suite, cut: bool = False) -> list[str]:
         "its events took longer than the judge's clock": all(
             s.late or s.t1_ms <= s.t2_ms * 1.001 for s in row.samples
         ),
-        "its error is not below the contract": not passed or _below_contract(row),
+        "its error is not below the contract": not passed
+        or (
+            (error is not None and error.finite and 0 <= error.max_diff < limits.contract)
+            and error.rel_l2 >= 0 <= error.worst_row
+        ),
         "its secret was never told": not passed or cut or bool(row.secret),
         "its times were not held against the judge's clock": not timed or row.slack is not None,
         f"fewer than {fewest} gaps of the null kernel": not timed
@@ -194,13 +198,6 @@ def doubts(row: Result, suite: Suite, cut: bool = False) -> list[str]:
         or len(row.telemetry) + 1 >= len(row.samples),
     }
     return [why for why, fine in checks.items() if not fine] + of_stretch(row)
-
-
-def _below_contract(row: Result) -> bool:
-    error, limits = row.error, get_problem(row.problem).limits(row.case.dtype)
-    if error is None or not error.finite or not error.max_diff < limits.contract:
-        return False
-    return all(each >= 0 for each in (error.max_diff, error.rel_l2, error.worst_row))  # no NaN
 
 
 def of_stretch(row: Result) -> list[str]:

@@ -194,7 +194,6 @@ def conclude(
         clock_mhz=mhz,
         clock_pct=100 * tflops / at_clock if tflops and at_clock else None,
         drift_pct=drift_pct(trusted[pace]),
-        sustained=evidence.sustained,
         deterministic=evidence.deterministic if timed else None,
         lse=timed and evidence.lse,
         slack=clock.slack and clock.slack.model_copy(update={"pace": pace}),
@@ -203,40 +202,32 @@ def conclude(
         null_gaps_ms=tuple(null_gaps_ms),
         secret_commitment=facts.commitment,
         secret=facts.secret,
-        log_tail=evidence.log_tail,
     )
+
+
+#: Fields of a row that are said as a run and its evidence say them.
+OF_RUN = ("run", "date", "suite", "suite_sha256", "machine", "integrity", "harness_commit")
+GATHERED = ("kernels", "configs", "build_s", "stopping", "log_tail")
+OF_EVIDENCE = (*GATHERED, "case", "mismatch", "version", "sustained")
 
 
 def _identity(evidence: Evidence, facts: RunFacts) -> dict[str, Any]:
     """Fields that say who, what, where and how; true whatever the verdict is."""
     entrant = evidence.entrant
-    return {
-        "run": facts.run,
-        "date": facts.date,
+    told = {name: getattr(facts, name) for name in (*OF_RUN, "protocol")}
+    told |= {name: getattr(evidence, name) for name in OF_EVIDENCE}
+    return told | {
         "entry": entrant.name,
         "kind": entrant.kind,
         "language": entrant.manifest.language,
         "author": entrant.manifest.author,
+        "source_sha256": entrant.source_sha256,
         "problem": facts.problem.name,
-        "suite": facts.suite,
         "config": evidence.case.name,
         "gpu": facts.machine.gpu,
-        "integrity": facts.integrity,
         "max_diff": evidence.worst.max_diff if evidence.worst else None,
         "error": evidence.worst,
-        "mismatch": evidence.mismatch,
-        "stopping": evidence.stopping,
-        "kernels": evidence.kernels,
-        "configs": evidence.configs,
         "likeness": {name: round(share, 5) for name, share in evidence.likeness.items()},
-        "version": evidence.version,
-        "case": evidence.case,
-        "source_sha256": entrant.source_sha256,
-        "suite_sha256": facts.suite_sha256,
-        "harness_commit": facts.harness_commit,
-        "protocol": facts.protocol,
-        "machine": facts.machine,
-        "build_s": evidence.build_s,
     }
 
 
