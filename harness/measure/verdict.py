@@ -9,17 +9,10 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from harness import PROTOCOL
-from harness.measure import stats
+from harness.measure import stats, two_clocks
 from harness.measure.gpu_specs import peak_tflops, tensor_tflops
 from harness.measure.stopping import level_of
-from harness.measure.two_clocks import (
-    CPU_TOLERANCE,
-    GPU_TOLERANCE,
-    ClockCheck,
-    ClockTolerance,
-    check_clocks,
-    usual_ms,
-)
+from harness.measure.two_clocks import ClockCheck, ClockTolerance, check_clocks, usual_ms
 from harness.problems import Problem, get_problem
 from harness.schema import (
     Case,
@@ -116,7 +109,7 @@ def asked_facts(suite: Suite, machine: Machine, integrity: str, commit: str) -> 
     """What every run of `suite` on `machine` shares; its own name, date and secret are open."""
     told = (suite.name, suite.sha256, get_problem(suite.problem), machine, integrity, commit)
     on_gpu = machine.has_gpu and suite.device == "gpu"
-    return RunFacts(*told, GPU_TOLERANCE if on_gpu else CPU_TOLERANCE)
+    return RunFacts(*told, two_clocks.GPU_TOLERANCE if on_gpu else two_clocks.CPU_TOLERANCE)
 
 
 def trusted_of(evidence: Mapping[str, Evidence], control: str) -> Trusted:
@@ -176,6 +169,7 @@ def conclude(
         reason = f"{most:.0f} TFLOP/s in a call is above the chip's peak of {peak:.0f}"
         timed, times, tflops = False, None, None
     level = level_of(evidence.stopping.looks if evidence.stopping else 1)  # of all its intervals
+    ratio = stats.speedup(times_ms(baseline[1]), scored, level) if timed else None
     mhz = clock_mhz(clock.samples) if timed else None
     at_clock = tensor_tflops(facts.machine, mhz)
     return Result(
@@ -190,7 +184,7 @@ def conclude(
         peak_pct=100 * tflops / peak if tflops and peak else None,
         correct=1 if timed else 0,
         blocks=len(scored) if timed else 0,
-        speedup=_speedup(baseline, scored, level) if timed else None,
+        speedup=speedup_of(baseline[0], ratio) if ratio else None,
         clock_mhz=mhz,
         clock_pct=100 * tflops / at_clock if tflops and at_clock else None,
         drift_pct=drift_pct(trusted[pace]),
@@ -281,14 +275,6 @@ def pace_of(trusted: Trusted, samples: Sequence[Sample]) -> tuple[str, list[Samp
     call_ms = {name: stats.median([s.latency_ms for s in told]) for name, told in whole.items()}
     name = min(call_ms, key=call_ms.__getitem__, default=next(iter(there)))
     return name, there[name]
-
-
-def _speedup(
-    baseline: tuple[str, Sequence[Sample]], scored: Mapping[int, float], level: float
-) -> Speedup | None:
-    name, samples = baseline
-    found = stats.speedup(times_ms(samples), scored, level)
-    return None if found is None else speedup_of(name, found)
 
 
 def speedup_of(against: str, found: stats.Interval) -> Speedup:
