@@ -69,7 +69,8 @@ def run(args: argparse.Namespace) -> int:
     told_of = {(row.run, row.config) for row in old}
     heads, _ = record.heads(args.results)
     beside, _ = record.read(h for h in heads if (h.run, h.config) in told_of)
-    wrong = [f"{r.config}: {fault}" for r in old for fault in _faults(r, beside)]
+    mates = {r.config: {b.entry: b for b in beside if b.config == r.config} for r in old}
+    wrong = [f"{r.config}: {fault}" for r in old for fault in of_record(r, mates[r.config])]
     document = {"entry": old[0].entry, "records": len(old), "faults": wrong}
     say: Callable[[str], object] = (lambda _: None) if args.json else print
     for line in wrong:
@@ -123,12 +124,6 @@ def _line(path: Path, number: str) -> Result:
         raise UsageError(
             f"{path}:{number}: {error}", "python run.py rank names all such lines"
         ) from None
-
-
-def _faults(result: Result, beside: Iterable[Result]) -> list[str]:
-    """In what it is not what its run's samples on that config make of it."""
-    asked = (result.run, result.config)
-    return of_record(result, {r.entry: r for r in beside if (r.run, r.config) == asked})
 
 
 # --------------------------------------------------------------------------- the record against
