@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 from harness.board import export, publish, query
-from harness.errors import EXIT_OK, EXIT_SUBMISSION_FAILED, UsageError, typed
+from harness.errors import Exit, UsageError, typed
 from harness.process.project import results
 
 
@@ -45,7 +45,7 @@ def run(args: argparse.Namespace) -> int:
             raise UsageError(f"{asked}: no folder {folder}", f"mkdir -p {shlex.quote(str(folder))}")
     if args.json or args.csv:
         return export_boards(args)
-    code, shown, written = EXIT_OK, set[str](), False
+    code, shown, written = 0, set[str](), False
     for place in publish.places(args.results, args.board):
         board, bad, files = publish.publish(args.results, place)
         for line in (str(line) for line in bad):
@@ -79,18 +79,18 @@ def export_boards(args: argparse.Namespace) -> int:
         print(export.csv_text(found), end="")
     else:
         publish.write(Path(args.csv), export.csv_text(found))
-    return EXIT_OK
+    return Exit.OK
 
 
 def _check(path: Path, rebuilt: str) -> int:
     old = path.read_text(encoding="utf-8") if path.exists() else ""
     if old == rebuilt:
         print(f"{path}: current")
-        return EXIT_OK
+        return Exit.OK
     diff = difflib.unified_diff(old.splitlines(), rebuilt.splitlines(), "board", "records", n=0)
     for line in list(diff)[:20]:
         print(line)
     print(
         f"{path}: not what the records give\n  next: {typed('python run.py rank')}", file=sys.stderr
     )
-    return EXIT_SUBMISSION_FAILED
+    return Exit.SUBMISSION_FAILED

@@ -20,14 +20,7 @@ from harness.board.record import Head
 from harness.board.render.text import error_map, printed, sanitize
 from harness.catalog.request import Request, resolve
 from harness.catalog.suites import load_suite
-from harness.errors import (
-    EXIT_OK,
-    EXIT_SUBMISSION_FAILED,
-    SubmissionError,
-    UnavailableError,
-    UsageError,
-    did_you_mean,
-)
+from harness.errors import Exit, SubmissionError, UnavailableError, UsageError, did_you_mean
 from harness.problems import Problem, get_problem
 from harness.problems.base import Probe
 from harness.process.messages import BurstReport
@@ -65,7 +58,7 @@ def run(args: argparse.Namespace) -> int:
     if not args.json:
         print("\n".join(_asked(request, old, found)), flush=True)
     report, sha256, log = ask(request, old, found, dump)
-    code = EXIT_OK if report.status is Status.PASSED else EXIT_SUBMISSION_FAILED
+    code = Exit.OK if report.status is Status.PASSED else Exit.SUBMISSION_FAILED
     if args.json:
         now = report.mismatch and json.loads(report.mismatch.model_dump_json())  # NaN as a text
         document = {

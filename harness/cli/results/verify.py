@@ -25,15 +25,7 @@ from harness.catalog.entrants import places
 from harness.catalog.suites import load_suite
 from harness.cli.arguments import whole
 from harness.cli.results.compare import _named, percent
-from harness.errors import (
-    EXIT_OK,
-    EXIT_SUBMISSION_FAILED,
-    EXIT_UNAVAILABLE,
-    SuiteError,
-    UnavailableError,
-    UsageError,
-    typed,
-)
+from harness.errors import Exit, SuiteError, UnavailableError, UsageError, typed
 from harness.measure import stats
 from harness.measure.audit import audit, overstated, short_of_the_clock
 from harness.measure.stats import Interval
@@ -81,13 +73,13 @@ def run(args: argparse.Namespace) -> int:
     if wrong or args.audit_only:
         if args.json:
             print(json.dumps(document))
-        return EXIT_SUBMISSION_FAILED if wrong else EXIT_OK
+        return Exit.SUBMISSION_FAILED if wrong else Exit.OK
     verdict = _measure_again(args, old)
     if args.json:
         print(json.dumps(document | {"verdict": verdict.word, "why": verdict.why}))
     say(f"{verdict.word}: {sanitize(verdict.why)}")
     say(typed(f"next: python run.py history {old[0].entry}"))
-    return {"CANNOT": EXIT_UNAVAILABLE, "SLOWER": EXIT_SUBMISSION_FAILED}.get(verdict.word, EXIT_OK)
+    return {"CANNOT": Exit.UNAVAILABLE, "SLOWER": Exit.SUBMISSION_FAILED}.get(verdict.word, Exit.OK)
 
 
 def _chosen(args: argparse.Namespace) -> list[Result]:
