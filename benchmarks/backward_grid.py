@@ -8,7 +8,7 @@
 Each build is checked against float64 first, on the small shapes of backward_kernel.py and on two heads of every cell; a wrong
 one is described and not timed. A cell: 16,384 tokens, hidden size 2,048, fp16, randn. Every kernel has its turn in each round; a turn is
 --calls calls on rotating inputs, 160 MiB written before each, events around each. Median over rounds of the turn's median.
-A build is `name=rung flag ... [section=MB] [lead=SECTIONS] [cuts]`.
+A build is `name=rung flag ... [section=MB] [lead=SECTIONS] [cleared=SECTIONS] [cuts]`.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ Call = Callable[[int], Any]
 
 
 def parse_build(module: Any, text: str) -> tuple[str, Any]:
-    """`name=rung flag ... [section=MB] [lead=SECTIONS] [cuts]` -> name and Build."""
+    """`name=rung flag ... [section=MB] [lead=SECTIONS] [cleared=SECTIONS] [cuts]` -> name and Build."""
     name, _, rest = text.partition("=")
     rung, *words = rest.split() or [""]
     if rung not in module.FILES:
@@ -48,8 +48,8 @@ def parse_build(module: Any, text: str) -> tuple[str, Any]:
         key, _, value = word.partition("=")
         if key == "section" and value.isdigit():
             build = build._replace(section_bytes=int(value) << 20)
-        elif key == "lead" and value.isdigit():
-            build = build._replace(lead=int(value))
+        elif key in ("lead", "cleared") and value.isdigit():
+            build = build._replace(**{key: int(value)})
         elif key.startswith("-D"):
             build = build._replace(flags=(*build.flags, word))
         elif word == "cuts":
@@ -57,7 +57,7 @@ def parse_build(module: Any, text: str) -> tuple[str, Any]:
         else:
             raise SystemExit(
                 f"--build {text!r}: {word!r} is neither a flag nor a section; type -DNAME=VALUE, "
-                "section=16 (in MB), lead=2 (in sections) or cuts"
+                "section=16 (in MB), lead=2 or cleared=1 (in sections) or cuts"
             )
     return name, build
 

@@ -5,8 +5,6 @@ headdim) tensor *is* batch * heads sequences of one head each, so it goes in and
 nothing is copied. Where heads share k and v, each entry of the batch is one sequence of all heads,
 again a view, and a launch of its own. The plan (tile schedule, a host synchronisation) depends on
 the shape only and is kept, so it falls into the first call of a shape and outside the timed ones.
-Packed sequences are its own layout; their lengths lie on the device and are others in each call, so
-each call plans again, in its own time.
 Kernels are compiled with nvcc when they are first needed (minutes), into FLASHINFER_WORKSPACE_BASE
 or HOME.
 """
@@ -56,18 +54,14 @@ def _workspace(device):
     return torch.empty(WORKSPACE_BYTES, dtype=torch.uint8, device=device)
 
 
-def _wrapper(device):
-    return BatchPrefillWithRaggedKVCacheWrapper(_workspace(device), kv_layout="NHD")
-
-
-_replanned = functools.cache(_wrapper)  # one a device, planned again for each call
-
-
-def _planned(wrapper, edges, edges_k, heads, kv_heads, headdim, dtype, causal, sm_scale):
-    """`wrapper` for sequences that begin at these tokens, its causal mask bottom-right."""
+@functools.cache
+def _plan(sequences, heads, kv_heads, seqlen, seqlen_k, headdim, dtype, causal, sm_scale, device):
+    """A planned wrapper for `sequences` sequences of equal length, its causal mask bottom-right."""
+    wrapper = BatchPrefillWithRaggedKVCacheWrapper(_workspace(device), kv_layout="NHD")
+    starts = torch.arange(sequences + 1, dtype=torch.int32, device=device)
     wrapper.plan(
-        edges,
-        edges_k,
+        starts * seqlen,
+        starts * seqlen_k,
         num_qo_heads=heads,
         num_kv_heads=kv_heads,
         head_dim_qk=headdim,
@@ -78,35 +72,22 @@ def _planned(wrapper, edges, edges_k, heads, kv_heads, headdim, dtype, causal, s
     return wrapper
 
 
-@functools.cache
-def _plan(sequences, seqlen, seqlen_k, device, *one):
-    """A wrapper for `sequences` sequences of equal length."""
-    starts = torch.arange(sequences + 1, dtype=torch.int32, device=device)
-    return _planned(_wrapper(device), starts * seqlen, starts * seqlen_k, *one)
-
-
-def custom_attention_forward(q, k, v, causal=True, sm_scale=None, **packed):
+def custom_attention_forward(q, k, v, causal=True, sm_scale=None):
     """Attention of q (batch, heads, seqlen, headdim), k and v (batch, kv_heads, seqlen_k, headdim).
 
-    Contiguous fp16 or bf16, on a GPU. packed: cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k.
+    Contiguous fp16 or bf16, on a GPU.
 
     Raises:
         NotImplementedError: q is not on a GPU of compute capability 8.0 or newer.
     """
     _check_gpu(q.device)
     batch, heads, seqlen, headdim = q.shape
-    kv_heads, seqlen_k = k.shape[1:3]
     scale = 1.0 / math.sqrt(headdim) if sm_scale is None else sm_scale
-    told = headdim, q.dtype, causal, scale
-    if kv_heads == heads and not packed:
-        wrapper = _plan(batch * heads, seqlen, seqlen_k, q.device, 1, 1, *told)
+    one = (seqlen, k.shape[2], headdim, q.dtype, causal, scale, q.device)
+    if k.shape[1] == heads:
+        wrapper = _plan(batch * heads, 1, 1, *one)
         return wrapper.run(*(x.view(-1, 1, headdim) for x in (q, k, v))).view(q.shape)
-    if packed:
-        edges = packed["cu_seqlens_q"], packed["cu_seqlens_k"]
-        wrapper = _planned(_replanned(q.device), *edges, heads, kv_heads, *told)
-    else:
-        wrapper = _plan(1, seqlen, seqlen_k, q.device, heads, kv_heads, *told)
-    out = torch.empty_like(q)
+    wrapper, out = _plan(1, heads, k.shape[1], *one), torch.empty_like(q)
     for *inputs, result in zip(q, k, v, out, strict=True):
         wrapper.run(*(x.transpose(0, 1) for x in inputs), out=result.transpose(0, 1))
     return out

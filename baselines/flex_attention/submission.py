@@ -2,7 +2,6 @@
 
 One Triton kernel is compiled per shape, mask and scale (`dynamic=False`: the fast form), some
 seconds each. The causal block mask is built once per pair of lengths and kept, outside the timed calls.
-Packed sequences have other lengths in each call: their block mask is built in each call, in its own time.
 """
 
 import functools
@@ -21,7 +20,6 @@ except ImportError as error:
 # score matrix: a gate asks for more shapes than that.
 torch._dynamo.config.recompile_limit = 256
 _compiled = torch.compile(flex_attention, dynamic=False)
-_compiled_mask = torch.compile(create_block_mask, dynamic=False)  # else it writes a whole mask
 
 
 @functools.cache
@@ -33,17 +31,6 @@ def _block_mask(seqlen, seqlen_k, device):
         return q_index + ahead >= kv_index
 
     return create_block_mask(causal, None, None, seqlen, seqlen_k, device=device)
-
-
-def _packed_mask(edges, tokens, causal):
-    """Sees its own sequence only; edges: cu_seqlens [sequences + 1] of `tokens` tokens."""
-    places = torch.arange(tokens, dtype=edges.dtype, device=edges.device)
-    sequence = torch.bucketize(places, edges[1:], right=True)  # [tokens]: which one
-
-    def own(batch, head, q_index, kv_index):
-        return (sequence[q_index] == sequence[kv_index]) & (not causal or q_index >= kv_index)
-
-    return _compiled_mask(own, None, None, tokens, tokens, device=edges.device)
 
 
 @functools.cache
@@ -59,17 +46,15 @@ def _check_gpu(device):
         )
 
 
-def custom_attention_forward(q, k, v, causal=True, sm_scale=None, **packed):
+def custom_attention_forward(q, k, v, causal=True, sm_scale=None):
     """Attention of q (batch, heads, seqlen, headdim), k and v (batch, kv_heads, seqlen_k, headdim).
 
-    fp16 or bf16, on a GPU. packed: cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k.
+    fp16 or bf16, on a GPU.
 
     Raises:
         NotImplementedError: q is not on a GPU of compute capability 8.0 or newer.
     """
     _check_gpu(q.device)
     mask = _block_mask(q.shape[2], k.shape[2], q.device) if causal else None
-    if packed:
-        mask = _packed_mask(packed["cu_seqlens_q"], q.shape[2], causal)
     shared = q.shape[1] != k.shape[1]
     return _compiled(q, k, v, block_mask=mask, scale=sm_scale, enable_gqa=shared)

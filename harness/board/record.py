@@ -35,7 +35,7 @@ from harness.schema import Front, Kind, Result, Slack, Status, is_hidden
 FRONT = tuple(Front.model_fields)
 FRONT_START = b'{"run":'
 #: Keys told last, in this order.
-HEAVY = ("samples", "telemetry", "log_tail")
+HEAVY = ("samples", "telemetry", "null_gaps_ms", "log_tail")
 HEAVY_START = b',"samples":'
 CRC_MARK = b',"crc32":"'
 #: ,"crc32":"1a2b3c4d"}

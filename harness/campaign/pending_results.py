@@ -8,18 +8,17 @@ nobody tries again.
 
 from __future__ import annotations
 
-import itertools
 import secrets
 import time
 from collections.abc import Callable
 
 from harness import PROTOCOL
-from harness.board.rank import HELD
 from harness.campaign.unit import Unit, misfit
-from harness.measure.audit import unlike_a_run
+from harness.measure.audit import Asked, audited
 from harness.measure.gpu_specs import misnamed
+from harness.measure.verdict import asked_facts
 from harness.process.text import shown
-from harness.schema import Entrant, Machine, Result, Status
+from harness.schema import Entrant, Kind, Machine, Result, Status
 
 #: Our own faults; a later attempt may do better.
 NO_WORD = frozenset({Status.INTERRUPTED, Status.HARNESS_ERROR})
@@ -76,7 +75,9 @@ class PendingResults:
         Raises ValueError where a row of it contradicts itself; then none of them counts.
         """
         rows = self._held.get(result.config)
-        if rows is None or result.entry not in self._owed or not self._is_asked(result):
+        days = [_day(self._began - DAY_S), _day(time.time() + DAY_S)]
+        today = days[0] <= result.date[:10] <= days[1]
+        if rows is None or result.entry not in self._owed or not today:
             return  # a second copy, or a row nobody asked for
         # Who breaks a run leaves it, and the others begin another.
         if result.run not in self._runs and len(self._told) < len(self._owed):
@@ -86,21 +87,29 @@ class PendingResults:
             raise ValueError(f"run {shown(result.run)} is another's, or one more than it can be")
         rows.setdefault(result.entry, result)
         if len(rows) == len(self._owed) and not any(r.status in NO_WORD for r in rows.values()):
-            if faults := [f"{r.entry}: {why}" for r in rows.values() for why in self._faults(r)]:
+            again, faults = self._audited(result.config)
+            if faults:
                 rows.clear()
-                raise ValueError(faults[0])
+                raise ValueError(": ".join(faults[0]))
+            rows.update(again)
             self._write(result.config)
 
     def settle(self, status: Status, reason: str) -> None:
         """Nobody will try again: write what came, and for the rest say how it ended."""
-        first = sorted(self.unit.entrants, key=lambda each: each.name != self.unit.baseline)
-        for case, entrant in itertools.product(self.open_cases, first):
-            row = self._held[case].get(entrant.name)
-            faults = self._faults(row) if row else [reason]
-            if faults:
-                said = status if row is None else Status.HARNESS_ERROR
-                row = self._unmeasured(entrant, case, said, faults[0][:500])
-                self._held[case][entrant.name] = row
+        for case in self.open_cases:
+            rows, why = self._held[case], dict[str, str]()
+            again, faults = self._audited(case)
+            while faults:  # of what is left nothing may lean on what is not
+                for name, each in faults:
+                    why.setdefault(name, each[:500])
+                    rows.pop(name, None)
+                again, faults = self._audited(case)
+            for entrant in self.unit.entrants:
+                said = Status.HARNESS_ERROR if entrant.name in why else status
+                words = why.get(entrant.name, reason)
+                rows[entrant.name] = again.get(entrant.name) or self._unmeasured(
+                    entrant, case, said, words
+                )
         for case in self.open_cases:
             self._write(case)
 
@@ -109,36 +118,22 @@ class PendingResults:
         for row in sorted(rows.values(), key=lambda r: r.entry != self.unit.baseline):
             self._save(row)
 
-    def _faults(self, result: Result) -> list[str]:
-        """Everything in which a row of a whole case contradicts itself or its baseline."""
-        rows = self._held[result.config]
-        base, entrant = rows.get(self.unit.baseline), self._entrant(result.entry)
-        faults = unlike_a_run(result, base, self.unit.suite, entrant, rows, self.cut)
-        if result.speedup and result.speedup.against != self.unit.baseline:
-            faults.append(f"its speed-up is not over {self.unit.baseline}")
-        return faults
+    def _audited(self, case: str) -> tuple[dict[str, Result], list[tuple[str, str]]]:
+        """The rows that are held of `case`, made again, and why they are no run's."""
+        return audited(self._held[case], self.asked(case), self.unit.suite, self.cut)
 
-    def _entrant(self, name: str) -> Entrant:
-        return next(each for each in self.unit.entrants if each.name == name)
-
-    def _is_asked(self, result: Result) -> bool:
-        """The row is of this unit's files, suite, walls; of today, of the machine it runs on."""
-        suite, machine = self.unit.suite, self.machine
-        entrant = self._entrant(result.entry)
-        manifest = entrant.manifest
-        told = (result.source_sha256, result.kind, result.author, result.language)
-        asked = (entrant.source_sha256, entrant.kind, manifest.author, manifest.language)
-        days = [_day(self._began - DAY_S), _day(time.time() + DAY_S)]
-        return (
-            told == asked
-            and result.case == next(c for c in suite.cases if c.name == result.config)
-            and (result.suite, result.suite_sha256) == (suite.name, suite.sha256)
-            and (result.problem, result.protocol) == (suite.problem, PROTOCOL)
-            and (result.machine, result.gpu) == (machine, machine.gpu if machine else "")
-            and result.integrity in {f"{word}/{self.unit.sandbox}" for word in HELD}
-            and result.stopping is None  # no unit may stop early
-            and (result.sustained is None or suite.sustained_s > 0)
-            and days[0] <= result.date[:10] <= days[1]
+    def asked(self, case: str) -> Asked:
+        """What rows of `case` must be of, whatever they say."""
+        unit, suite, told = self.unit, self.unit.suite, self._held[case].values()
+        commit = next((row.harness_commit for row in told), "")
+        entrants = {entrant.name: entrant for entrant in unit.entrants}
+        base = entrants.get(unit.baseline)
+        return Asked(
+            case=next(each for each in suite.cases if each.name == case),
+            facts=asked_facts(suite, self.machine or Machine(), f"judged/{unit.sandbox}", commit),
+            entrants=entrants,
+            baseline=unit.baseline,
+            control=base.name if base and base.kind is Kind.BASELINE else suite.against,
         )
 
     def _unmeasured(self, entrant: Entrant, case: str, status: Status, reason: str) -> Result:

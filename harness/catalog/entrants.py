@@ -52,11 +52,12 @@ def gather(
     found: dict[Path, Entrant] = {}
     refused: list[SubmissionError] = []
     for name in _split(names):
-        paths = (
-            _everybody(root, kind, problem, refused)
-            if name == ALL
-            else _resolve(name, root, problem, refused)
-        )
+        if name != ALL:
+            paths = _resolve(name, root, problem, refused)
+        elif kind is Kind.BASELINE:
+            paths = known(root, problem)  # all there are
+        else:
+            paths = _all_of(root, problem, refused)  # the root's own
         for path in paths:
             try:
                 entrant = load_entrant(path, kind, problem, root)
@@ -187,7 +188,7 @@ def load_entrant(
 def private_folder(name: str, source_sha256: str, machine: str) -> tuple[str, str]:
     """What an entrant's folders are called on `machine` (a slug), as no other's, and its key."""
     key = hashlib.sha256(f"{name}\0{source_sha256}\0{machine}".encode()).hexdigest()
-    return f"{name.replace('/', '-')}-{key[:12]}", key
+    return f"{name.replace('/', '-')}-{key[:32]}", key
 
 
 def read_again(entrant: Entrant) -> Entrant:
@@ -295,13 +296,6 @@ def _all_of(
                 raise
             refused.append(cause)
     return found
-
-
-def _everybody(
-    root: Path, kind: Kind, problem: Problem | None, refused: list[SubmissionError]
-) -> list[Path]:
-    """What 'all' means: the root's own submissions, but every baseline there is."""
-    return known(root, problem) if kind is Kind.BASELINE else _all_of(root, problem, refused)
 
 
 def _problem_in(body: bytes) -> str:

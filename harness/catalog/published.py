@@ -124,8 +124,13 @@ def load_published(name: str, configs: Path) -> tuple[Published, tuple[Figure, .
 
     Raises UsageError for a name that is none, SuiteError for a file that is wrong.
     """
-    table, told = _read(name, configs)
-    return table, tuple(f for series, figures in told if series.entry for f in figures)
+    known = known_tables(configs)
+    if name not in known:
+        hint = did_you_mean(name, known) or f"tables here: {', '.join(sorted(known)) or 'none'}"
+        raise UsageError(f"no published table '{name}'", hint)
+    path, table = known[name]
+    each = [f for series in table.series for f in _figures(path, table.name, series, configs)]
+    return table, tuple(figure for figure in each if figure.entry)
 
 
 def reported(configs: Path) -> tuple[list[Reported], list[Claim]]:
@@ -144,16 +149,6 @@ def reported(configs: Path) -> tuple[list[Reported], list[Claim]]:
             for one in told.beside
         ]
     return found, [claim for told in files.values() for claim in told.claims]
-
-
-def _read(name: str, configs: Path) -> tuple[Published, list[tuple[Series, tuple[Figure, ...]]]]:
-    known = known_tables(configs)
-    if name not in known:
-        hint = did_you_mean(name, known) or f"tables here: {', '.join(sorted(known)) or 'none'}"
-        raise UsageError(f"no published table '{name}'", hint)
-    path, table = known[name]
-    each = [(series, _figures(path, table.name, series, configs)) for series in table.series]
-    return table, each
 
 
 def _figures(path: Path, named: str, series: Series | Beside, configs: Path) -> tuple[Figure, ...]:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import itertools
 import os
 import re
 import stat
@@ -193,12 +194,7 @@ def _home(folder: Path) -> Path:
 def _listed(folder: Path) -> list[os.DirEntry[str]]:
     try:
         with os.scandir(folder) as entries:
-            found = []
-            for entry in entries:
-                found.append(entry)
-                if len(found) > MAX_FILES:
-                    break
-            return found
+            return list(itertools.islice(entries, MAX_FILES + 1))
     except OSError as cause:
         raise unreadable(folder, cause) from None
 

@@ -24,7 +24,7 @@ from harness.engine.run_state import State
 from harness.engine.sustain import sustain
 from harness.engine.timing import name_kernels, time_case
 from harness.errors import HarnessError
-from harness.measure.verdict import Evidence, conclude
+from harness.measure.verdict import Evidence, conclude_case
 from harness.schema import Case, Status
 
 
@@ -164,20 +164,15 @@ class Run(State):
         facts = self.facts.for_case(commitment, secret)
         if self.quiet.unlocked:
             facts = replace(facts, integrity=facts.integrity.replace("judged", "unlocked"))
-        gaps = self.null_gaps_ms.get(case.name, [])
-        evidence = (self.trusted(case), gaps, self.telemetry.get(case.name, []))
-        name = self.roles.baseline
-        base = conclude(self.record(name, case), facts, (name, ()), *evidence)
-        # Beside a time that is none there is no speed-up.
-        headline = (name, base.samples if base.status is Status.PASSED else ())
-        for name in self.workers if names is None else names:
-            if name == self.roles.null or name in self.hidden:
-                continue
-            known = self.record(name, case)
-            known.log_tail = known.log_tail or self.workers[name].printed()
-            result = conclude(known, facts, headline, *evidence)
-            self.save(result)
-            self.observer.verdict(result)
+        known = self.known(case)
+        asked = set(known if names is None else names) - self.hidden
+        for name in asked:
+            known[name].log_tail = known[name].log_tail or self.workers[name].printed()
+        around = (self.null_gaps_ms.get(case.name, []), self.telemetry.get(case.name, []))
+        for result in conclude_case(known, facts, self.roles.baseline, self.trusted(case), *around):
+            if result.entry in asked:
+                self.save(result)
+                self.observer.verdict(result)
         if names is None:
             self.done.add(case.name)
 

@@ -10,9 +10,10 @@ from harness.engine.guards.budget import Budget
 from harness.engine.guards.quiet import Quiet
 from harness.engine.processes.judge_client import JudgeClient
 from harness.engine.processes.worker_process import WorkerProcess
+from harness.measure.machine import version_of
 from harness.measure.stopping import FIXED, StoppingRule
 from harness.measure.telemetry import Monitor
-from harness.measure.verdict import Evidence, RunFacts, Trusted
+from harness.measure.verdict import Evidence, RunFacts, Trusted, trusted_of
 from harness.problems import Problem
 from harness.problems.base import Probe, TensorSpec
 from harness.process.cuda.arena_layout import aligned, nbytes
@@ -86,20 +87,19 @@ class State:
         """The evidence of one (entrant, case)."""
         key = (name, case.name)
         if key not in self.evidence:
-            self.evidence[key] = Evidence(self.workers[name].entrant, case)
+            entrant = self.workers[name].entrant
+            package = entrant.manifest.version_of
+            version = f"{package} {version_of(package)}" if package else ""
+            self.evidence[key] = Evidence(entrant, case, version=version)
         return self.evidence[key]
 
-    def trusted(self, case: Case) -> Trusted:
-        """The samples of the control, then of every other baseline that has not failed `case`.
+    def known(self, case: Case) -> dict[str, Evidence]:
+        """The evidence of everybody on `case`; the null kernel is nobody."""
+        return {n: self.record(n, case) for n in self.workers if n != self.roles.null}
 
-        Ctrl-C is no failure: what was timed before it counts, and whoever set the pace in it.
-        """
-        names = [self.roles.control]
-        for name, worker in self.workers.items():
-            ours = worker.entrant.kind is Kind.BASELINE and name != self.roles.null
-            if ours and self.record(name, case).status in {None, Status.INTERRUPTED}:
-                names.append(name)
-        return {name: self.record(name, case).samples for name in names}  # each once
+    def trusted(self, case: Case) -> Trusted:
+        """Against whose samples everybody's clocks are held on `case`, the control's first."""
+        return trusted_of(self.known(case), self.roles.control)
 
     def pids(self) -> frozenset[int]:
         """The processes of this run, with all that they started."""

@@ -11,7 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 
-from harness import PROTOCOL, __version__
+from harness import __version__
 from harness.catalog.request import Request
 from harness.engine.assign_roles import Crew, gpu_env
 from harness.engine.events import Observer
@@ -23,8 +23,8 @@ from harness.engine.run import BrokenRun, Run
 from harness.measure.machine import minor_of, missing, too_old, without_gpu
 from harness.measure.telemetry import Monitor
 from harness.measure.two_clocks import CPU_TOLERANCE, GPU_TOLERANCE, ClockTolerance
-from harness.measure.verdict import RunFacts
-from harness.problems import Problem, get_problem
+from harness.measure.verdict import RunFacts, asked_facts
+from harness.problems import get_problem
 from harness.process import prestart, process_tree, project
 from harness.process.process_tree import sweep
 from harness.process.project import HOME
@@ -82,7 +82,7 @@ def opened(request: Request, save: Callable[[Result], None], observer: Observer)
             workers=workers,
             roles=roles,
             judge=judge,
-            facts=facts_of(request, problem, device),
+            facts=facts_of(request, device),
             monitor=monitor,
             save=save,
             observer=observer,
@@ -112,9 +112,7 @@ def warm_up(request: Request, observer: Observer) -> None:
         for name, worker in Crew(request, problem, "cuda", scratch).workers.items():
             manifest = worker.entrant.manifest
             cases = [case for case in request.asked.cases if not manifest.claims.refusal(case)]
-            lacks = missing(manifest.needs, request.machine) or too_old(
-                manifest.needs, request.machine
-            )
+            lacks = missing(manifest.needs) or too_old(manifest.needs, request.machine)
             if manifest.language != "pytorch" and cases and not (lacks or worker.unmade):
                 observer.stage(name, "build ahead")
                 worker.build_ahead(cases, request.suite.limits, request.machine)
@@ -169,10 +167,7 @@ def preflight(run: Run, request: Request) -> None:
     """What this machine lacks is said before anything starts."""
     for name, worker in run.workers.items():
         manifest = worker.entrant.manifest
-        lack, old = (
-            missing(manifest.needs, request.machine),
-            too_old(manifest.needs, request.machine),
-        )
+        lack, old = missing(manifest.needs), too_old(manifest.needs, request.machine)
         for case in run.suite.cases:
             if worker.unmade:
                 run.record(name, case).fail(Status.HARNESS_ERROR, worker.unmade)
@@ -251,20 +246,14 @@ def may_start(run: Run, worker: WorkerProcess) -> bool:
     return any(run.record(worker.entrant.name, case).status is None for case in run.suite.cases)
 
 
-def facts_of(request: Request, problem: Problem, device: str) -> RunFacts:
+def facts_of(request: Request, device: str) -> RunFacts:
     """Everything that all records of the run share."""
     now = time.gmtime()
-    return RunFacts(
+    integrity = f"judged/{request.sandbox}"
+    return replace(
+        asked_facts(request.suite, request.machine, integrity, harness_commit()),
         run=f"{time.strftime('%Y%m%dT%H%M%SZ', now)}-{secrets.token_hex(3)}",
         date=time.strftime("%Y-%m-%dT%H:%M:%SZ", now),
-        suite=request.suite,
-        machine=request.machine,
-        integrity=f"judged/{request.sandbox}",
-        harness_commit=harness_commit(),
-        protocol=PROTOCOL,
-        commitment="",
-        secret="",
-        problem=problem,
         tolerance=clock_tolerance(device),
     )
 

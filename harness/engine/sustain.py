@@ -13,7 +13,7 @@ from collections.abc import Iterator, Set
 from harness.engine.burst import Question, Stretch, end_woken, run_burst
 from harness.engine.run_state import RING, State
 from harness.measure import stats
-from harness.measure.evenness import FASTER_THAN_BURSTS_PCT, leap
+from harness.measure.evenness import lasting
 from harness.measure.plan import shuffled
 from harness.measure.telemetry import Recorder, mean_clock_mhz, mean_power
 from harness.problems.base import Probe
@@ -77,36 +77,26 @@ def _figures(
     state: State, name: str, case: Case, reply: StretchReport, recorder: Recorder, burst_ms: float
 ) -> Sustained:
     """The figures of a stretch whose results were right."""
-    on_gpu = state.suite.device == "gpu"
+    on_gpu, flops = state.suite.device == "gpu", state.problem.flops(case)
     worst, limits = state.record(name, case).worst, state.problem.limits(case.dtype)
     if worst and limits.exact(worst) and reply.rel_l2 > 2 * limits.rel_l2:
         said = f"relative L2 {reply.rel_l2:.2g}, and {worst.rel_l2:.2g} in its bursts"
         return Sustained(status=Status.INCORRECT, reason=said)
-    if on_gpu and reply.latency_ms < burst_ms * (1 - FASTER_THAN_BURSTS_PCT / 100):
-        said = f"{reply.latency_ms:.4g} ms a call, and {burst_ms:.4g} in its bursts"
-        return Sustained(status=Status.TIME_CLAIM_REJECTED, reason=said)
-    if leapt := leap(reply.pauses):
-        said = f"counts by leaps: {leapt.calls} calls in {leapt.spent_ms:.4g} ms, "
-        said += f"{reply.latency_ms:.4g} ms each in the mean"
-        return Sustained(status=Status.UNSTABLE, reason=said, pauses=reply.pauses)
-    flops, during = state.problem.flops(case), (reply.since_s, reply.until_s)
+    during = (reply.since_s, reply.until_s)
     power = mean_power(recorder.readings, *during) if on_gpu else None
-    joules = power.watts * reply.latency_ms / 1e3 if power else None
-    return Sustained(
+    told = Sustained(
         status=Status.PASSED,
         calls=reply.calls,
         checked=reply.checked,
         latency_ms=reply.latency_ms,
         claimed_ms=reply.calls_ms[0],
-        tflops=flops / reply.latency_ms / 1e9,
         judge_pct=reply.judge_pct,
         pauses=reply.pauses,
         clock_mhz=mean_clock_mhz(recorder.readings, *during) if on_gpu else None,
         power_w=power.watts if power else None,
-        joules_per_call=joules,
-        pj_per_flop=1e12 * joules / flops if joules else None,
         energy_error_pct=power.error_pct if power else None,
     )
+    return lasting(told, flops, burst_ms if on_gpu else 0.0)
 
 
 def _burst_ms(state: State, name: str, case: Case) -> float:

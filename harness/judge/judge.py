@@ -9,7 +9,7 @@ import random
 import socket
 import time
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
@@ -29,10 +29,11 @@ from harness.problems.attention_forward_tensors import sdpa
 from harness.problems.base_tensors import Tensors
 from harness.problems.shapes import hidden_cases
 from harness.process import wire
-from harness.process.cuda.driver import keep_memory_private, timer
+from harness.process.cuda.driver import elapsed_ms, keep_memory_private
 from harness.process.cuda.shared_memory import Arena, ArenaKind
 from harness.process.messages import BurstReport, StretchReport
 from harness.schema import Case, Status
+from harness.schema.common import AXES
 from harness.schema.mismatch import Draw
 
 #: As much as do_bench clears: several times the L2 cache of any GPU.
@@ -145,12 +146,10 @@ class Judge:
                 label=message["label"],
                 distribution=message["distribution"],
                 shape=case.shape,
-                kv_heads=case.kv_heads,
-                seqlen_k=case.seqlen_k,
-                seqlens=case.seqlens,
                 kwargs=kwargs,
                 calls=message["calls"],
                 whole=whole,
+                **{name: getattr(case, name) for name in AXES},
             ),
         )
         link = self.links.get(str(message.get("worker", "")))
@@ -290,7 +289,8 @@ class Judge:
 
         key = (*q.shape, *k.shape, *inputs.kwargs.values())
         if key not in self.preheat_call_ms:
-            self.preheat_call_ms[key] = gpu_ms(once)
+            once()  # of two calls the second counts
+            self.preheat_call_ms[key] = elapsed_ms(once)
         for _ in range(math.ceil(preheat_ms / self.preheat_call_ms[key])):
             once()
 
@@ -302,17 +302,6 @@ def message_of(report: BurstReport) -> wire.Message:
         "error": None if report.error is None else dict(report.error),
         "mismatch": None if report.mismatch is None else report.mismatch.model_dump(),
     }
-
-
-def gpu_ms(call: Callable[[], object]) -> float:
-    """Milliseconds of the second of two calls."""
-    call()
-    start, end = timer(), timer()
-    start.record()
-    call()
-    end.record()
-    end.synchronize()
-    return float(start.elapsed_time(end))
 
 
 def memory_can_be_shared() -> bool:

@@ -15,6 +15,7 @@ from harness.schema.mismatch import ALL_WRONG, MOST_LINES, MOST_MARKS, Mismatch
 
 Fields = dict[str, Any]
 Picture = tuple[list[str], int, int]  # lines, heads a line, rows a mark
+ROUNDING = 1e-9  # of a share that is a whole number of ninths
 
 
 def located(
@@ -90,15 +91,9 @@ def picture(of_rows: torch.Tensor, headdim: int) -> Picture:
     """Wrong elements of rows [heads, S] → lines of digits: 0 none, 9 all, between by share."""
     heads, seqlen = of_rows.shape
     high, wide = -(-heads // MOST_LINES), -(-seqlen // MOST_MARKS)
-    edge = (0, -seqlen % wide, 0, -heads % high)
-    padded = torch.nn.functional.pad(of_rows, edge)
-    there = torch.nn.functional.pad(torch.ones_like(of_rows), edge)
-
-    def by_mark(counts: torch.Tensor) -> torch.Tensor:
-        return counts.view(-(-heads // high), high, -(-seqlen // wide), wide).sum((1, 3))
-
-    wrong, full = by_mark(padded), by_mark(there) * headdim
-    level = (wrong * ALL_WRONG // full).clamp_min(1).masked_fill(wrong == 0, 0)
+    whole = of_rows[None].double()
+    share = torch.nn.functional.avg_pool2d(whole, (high, wide), ceil_mode=True)[0] / headdim
+    level = (share * ALL_WRONG + ROUNDING).long().clamp_min(1).masked_fill(share == 0, 0)
     return ["".join(map(str, line)) for line in level.tolist()], high, wide
 
 

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 
 import torch
 
-from harness.process.cuda.driver import timer
+from harness.process.cuda.driver import elapsed_ms
 
 SIGN_BIT = -0x8000  # of a 16-bit float, as the int16 that torch can xor
 
@@ -67,12 +67,7 @@ class Withheld:
 
     def reveal_ms(self) -> float:
         """The same, timed behind what is queued."""
-        begun, over = timer(), timer()
-        begun.record()
-        self.reveal()
-        over.record()
-        over.synchronize()
-        return float(begun.elapsed_time(over))
+        return elapsed_ms(self.reveal)
 
     def restore(self) -> None:
         """Make the judge's own tensors right again."""

@@ -1,221 +1,290 @@
-"""Does a record agree with itself: figures with samples, secret with commitment? Pure.
+"""A told row, made again: what was measured goes through `conclude` as in a run. Pure.
 
-Of a row that comes from elsewhere (an artifact, a node): would a run of today have written it?
+Of a row that comes from elsewhere (an artifact, a node, an old file) only what nothing else follows
+from is taken: samples of both clocks, readings, errors, texts. Who, what and where is what was
+asked for. All else is made again by the function that ends a run (verdict.conclude_case), and what
+was told must be that: no figure has a rule of its own, so none can be forgotten. What is left to
+ask is whether a run can have measured such things (`doubts`).
 """
 
 from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from itertools import islice, zip_longest
+from typing import Any
 
+from harness import PROTOCOL
 from harness.measure import stats
-from harness.measure.evenness import FASTER_THAN_BURSTS_PCT, leap
-from harness.measure.gpu_specs import peak_tflops, tensor_tflops
-from harness.measure.stopping import level_of
-from harness.measure.two_clocks import GPU_TOLERANCE, check_clocks
+from harness.measure.evenness import lasting
+from harness.measure.gpu_specs import peak_tflops
+from harness.measure.two_clocks import CPU_TOLERANCE, GPU_TOLERANCE
 from harness.measure.verdict import (
     MIN_BLOCKS,
-    UNEXAMINED,
-    clock_mhz,
+    Evidence,
+    RunFacts,
+    conclude_case,
     drift_pct,
-    pace_of,
-    unstable_because,
+    trusted_of,
 )
 from harness.problems import get_problem
-from harness.schema import CLAIM_PCT, Entrant, Kind, Result, Speedup, Status, Suite, times_ms
+from harness.schema import CLAIM_PCT, Case, Claims, Entrant, Kind, Manifest, Result, Status, Suite
 
-ROUNDING = 1e-9  # figures in a record are written in full
+#: Of a figure that two machines make of the same samples: their libraries round differently.
+ROUNDING = 1e-6
 #: Of the blocks that a suite asks for: left out when late or at Ctrl-C, run again when disturbed.
 FEWEST_BLOCKS, MOST_BLOCKS = 0.5, 1.5
 READS_PCT = 0.5  # of a stretch, that its last spot checks are away from its end
+#: Endings that follow from the samples; every other is the first failure that a run saw.
+CONCLUDED = frozenset({Status.PASSED, Status.UNSTABLE})
+#: Of a run that began again without them, if they are not of the others' run.
+LEFT_THE_RUN = frozenset({Status.BROKE_THE_RUN, Status.HARNESS_ERROR})
+#: What a run gathers and a row tells as it is.
+GATHERED = ("kernels", "configs", "build_s", "log_tail", "stopping", "deterministic")
+#: What stands beside a failure and says nothing: no board shows it, and it is not taken.
+IDLE = {"slack", "drift_pct", "samples"}
+MOST_TOLD = 5  # differences of one row
+LESS_SLACK_PCT = 0.01  # than the clocks leave, of records of earlier rules
 
 
-def audit(result: Result, base: Result | None) -> list[str]:
-    """Everything in which a record contradicts its own samples; empty if nothing does."""
-    faults = []
-    if result.secret and not _opens(result.secret, result.secret_commitment):
-        faults.append("the secret does not open the commitment")
-    if result.status is not Status.PASSED or result.latency_ms is None:
-        return faults
-    scored = times_ms(result.samples)
-    if not scored:
-        return [*faults, "PASSED without one scored sample"]
-    told = stats.summary(list(scored.values()))
-    faults += _differ("latency_ms", result.latency_ms, told.median)
-    faults += _differ("p10_ms", result.p10_ms, told.p10)
-    faults += _differ("p90_ms", result.p90_ms, told.p90)
-    flops = get_problem(result.problem).flops(result.case)
-    faults += _differ("tflops", result.tflops, flops / told.median / 1e9)
-    if (stretch := result.sustained) and stretch.latency_ms:
-        joules = stretch.joules_per_call
-        faults += _differ("sustained.tflops", stretch.tflops, flops / stretch.latency_ms / 1e9)
-        each = joules and 1e12 * joules / flops
-        faults += _differ("sustained.pj_per_flop", stretch.pj_per_flop, each)
-    if result.blocks != len(scored):
-        faults.append(f"blocks is {result.blocks}, {len(scored)} were scored")
-    if len({sample.block for sample in result.samples}) < len(result.samples):
-        faults.append("a block occurs twice")
-    faults += [
-        f"block {s.block}: the events took longer than the judge's clock"
-        for s in result.samples
-        if s.t1_ms > s.t2_ms * 1.001 and not s.late
-    ]
-    if base is not None and result.speedup is not None:
-        faults += _of_speedup(
-            result.speedup, times_ms(base.samples), scored, level_of(result.looks)
-        )
-    return faults
+@dataclass(frozen=True)
+class Asked:
+    """One case of one run as it was asked for; what `facts` lack of the run, its rows tell."""
+
+    case: Case
+    facts: RunFacts
+    entrants: Mapping[str, Entrant]  # by name
+    baseline: str  # that speed-ups are over
+    control: str  # the trusted baseline of every block; "": clocks are not compared
 
 
-def overstated(result: Result) -> list[str]:
-    """Why a record's error is not its own, of a row which passed, or of its class; else empty."""
-    limits = get_problem(result.problem).limits(result.case.dtype)
-    error = result.error
-    same = str(result.max_diff) == str(error.max_diff if error else None)  # NaN is like itself
-    unlike = [] if same else ["its max_diff is not its error's"]
-    if result.status is not Status.PASSED:
-        return unlike
-    if error is None or not error.finite or not error.max_diff < limits.contract:
-        return ["its error is not below the contract"]
-    if min(error.max_diff, error.rel_l2, error.worst_row) < 0:
-        return ["its error is not below the contract: it is negative"]
-    if result.numerics_class != ("exact" if limits.exact(error) else "approximate"):
-        return ["its class is not that of its error"]
-    return unlike
+# --------------------------------------------------------------------------- made again
 
 
-def unlike_a_run(
-    result: Result, base: Result | None, suite: Suite, entrant: Entrant,
-    rows: Mapping[str, Result] | None = None, cut: bool = False,
-) -> list[str]:  # fmt: skip
-    """Why no run of `suite` writes this row of `entrant`; base: its baseline's row on that case.
+def audited(
+    rows: Mapping[str, Result], asked: Asked, suite: Suite, cut: bool = False
+) -> tuple[dict[str, Result], list[tuple[str, str]]]:
+    """The rows of one case made again, by entry; (entry, why no run of `suite` writes its row).
 
     `cut`: by Ctrl-C, before the secret was told; a few blocks are kept then.
-    `rows`: of the same case and run, by entry; among them who its own gaps are held against.
     """
-    passed, hidden = result.status is Status.PASSED, result.case.hidden
+    try:
+        again = made_again(rows, asked)
+    except ValueError as error:  # a figure that no row can hold
+        return {}, [(name, f"no row can be made of it: {error}"[:300]) for name in rows]
+    bursts = Counter((s.calls_ms, s.t2_ms) for row in rows.values() for s in row.samples)
+    faults = []
+    for name, row in rows.items():
+        why = [*differences(row, again[name]), *doubts(again[name], suite, cut)]
+        if row.machine.has_gpu and any(bursts[s.calls_ms, s.t2_ms] > 1 for s in row.samples):
+            why.append("one of its bursts is told twice")
+        faults += [(name, each) for each in why]
+    return again, faults
+
+
+def made_again(rows: Mapping[str, Result], asked: Asked) -> dict[str, Result]:
+    """The rows of one case, by entry, from what was measured and asked."""
+    alone = [{name: row} for name, row in rows.items() if row.status in LEFT_THE_RUN]
+    together = {name: row for name, row in rows.items() if row.status not in LEFT_THE_RUN}
+    return {n: row for each in (together, *alone) if each for n, row in _of_run(each, asked)}
+
+
+def _of_run(rows: Mapping[str, Result], asked: Asked) -> Iterator[tuple[str, Result]]:
+    """One row speaks for what a run tells in each of them: the baseline's, or the first."""
+    first = rows.get(asked.baseline) or next(iter(rows.values()))
+    level = asked.facts.integrity.partition("/")[2]
+    facts = replace(
+        asked.facts.for_case(_commitment(first), first.secret),
+        run=first.run,
+        date=first.date,
+        integrity=f"{first.held}/{level}" if level else first.held,
+    )
+    evidence = {name: _evidence(row, asked.entrants[name], asked) for name, row in rows.items()}
+    around = (trusted_of(evidence, asked.control), first.null_gaps_ms, first.telemetry)
+    return zip(rows, conclude_case(evidence, facts, asked.baseline, *around), strict=True)
+
+
+def _evidence(row: Result, entrant: Entrant, asked: Asked) -> Evidence:
+    """What its run gathered: the leaves of `row` that follow from nothing else."""
+    problem, claims = asked.facts.problem, entrant.manifest.claims
+    told = {name: getattr(row, name) for name in GATHERED}
+    if row.status not in CONCLUDED:
+        told |= {name: getattr(row, name) for name in ("status", "reason", "mismatch")}
+    kept = {"energy_j": None} | ({"late": False} if asked.control else {})
+    samples = [s.model_copy(update=kept) for s in sorted(row.samples, key=lambda s: s.block)]
+    burst_ms = stats.median([s.latency_ms for s in samples if row.machine.has_gpu] or [0.0])
+    package = entrant.manifest.version_of
+    return Evidence(
+        entrant,
+        asked.case,
+        samples=samples,
+        worst=row.error,
+        likeness=dict(row.likeness),
+        lse=problem.gives_lse and claims.lse and not asked.case.hidden,
+        sustained=row.sustained and lasting(row.sustained, problem.flops(asked.case), burst_ms),
+        told=(_commitment(row), row.secret) if row.mismatch else None,
+        version=row.version if package and row.version.startswith(f"{package} ") else package,
+        **told,
+    )
+
+
+def _commitment(row: Result) -> str:
+    """What the secret opens, if it was told."""
+    secret = bytes.fromhex(row.secret)
+    return hashlib.sha256(secret).hexdigest() if secret else row.secret_commitment
+
+
+def differences(told: Result, again: Result, only: set[str] | None = None) -> list[str]:
+    """The first leaves of `told`, or of `only` those fields, that are others in `again`."""
+    if told.status is not again.status and "status" in (only or {"status"}):
+        return [f"it says {told.status.value} and is {again.status.value}: {again.reason}"]
+    idle = set() if again.status is Status.PASSED else IDLE
+    one, other = (row.model_dump(mode="json", include=only, exclude=idle) for row in (told, again))
+    return list(islice(_differ(one, other), MOST_TOLD))
+
+
+def _differ(told: Any, again: Any, name: str = "") -> Iterator[str]:
+    if isinstance(told, dict) and isinstance(again, dict):
+        for key in dict.fromkeys((*told, *again)):
+            yield from _differ(told.get(key), again.get(key), f"{name}.{key}".lstrip("."))
+    elif isinstance(told, list) and isinstance(again, list):
+        for at, (one, other) in enumerate(zip_longest(told, again)):
+            yield from _differ(one, other, f"{name}.{at}")
+    elif (
+        told != again
+        and str(told) != str(again)
+        and not (  # NaN is like itself
+            type(told) is type(again) is float and math.isclose(told, again, rel_tol=ROUNDING)
+        )
+    ):
+        yield f"{name} is {told!s:.80}, asked and measured it is {again!s:.80}"
+
+
+# --------------------------------------------------------------------------- can it be measured
+
+
+def doubts(row: Result, suite: Suite, cut: bool = False) -> list[str]:
+    """Why what is told as measured is nothing that a run of `suite` measures."""
+    hidden, passed = row.case.hidden, row.status is Status.PASSED
     planned = max(5, suite.blocks // 2) if hidden else suite.blocks
     fewest = MIN_BLOCKS if cut else math.ceil(FEWEST_BLOCKS * planned)
     most = int(MOST_BLOCKS * suite.blocks)
-    told = {(r.status, r.run, r.date) for r in (result, base or result)}
+    timed = passed and row.machine.has_gpu
     checks = {
-        "lse was judged, says who was not asked for it, or the other way round": (
-            result.lse is (passed and not hidden and entrant.manifest.claims.lse)
-        ),
         "a sample does not hold one time per call": all(
-            len(s.calls_ms) == result.case.burst for s in result.samples
+            len(s.calls_ms) == row.case.burst for s in row.samples
         ),
-        "a block occurs twice": len({s.block for s in result.samples}) == len(result.samples),
-        f"fewer than {fewest} blocks": not passed or result.blocks >= fewest,
-        "a reason, and it passed": not passed or result.reason in {"", UNEXAMINED},
-        f"more than {most} blocks": len(result.samples) <= most,
-        "its secret was never told": not passed or cut or bool(result.secret),
-        "its slack tells no pace": not (result.slack and result.machine.has_gpu)
-        or bool(result.slack.pace),
-        "a speed-up over a baseline that did not pass, or of another run": (
-            result.speedup is None or (base is not None and len(told) == 1)
+        "a block occurs twice": len({s.block for s in row.samples}) == len(row.samples),
+        f"more than {most} blocks": len(row.samples) <= most,
+        f"fewer than {fewest} blocks": not passed or row.blocks >= fewest,
+        "its events took longer than the judge's clock": all(
+            s.late or s.t1_ms <= s.t2_ms * 1.001 for s in row.samples
         ),
+        "its error is not below the contract": not passed or _below_contract(row),
+        "its secret was never told": not passed or cut or bool(row.secret),
+        "its times were not held against the judge's clock": not timed or row.slack is not None,
+        f"fewer than {fewest} gaps of the null kernel": not timed
+        or len(row.null_gaps_ms) + 1 >= fewest,
+        "a run that stops early, or a stretch, that nobody asked for": row.stopping is None
+        and (row.sustained is None or suite.sustained_s > 0),
+        "fewer readings of the GPU than blocks": not timed
+        or len(row.telemetry) + 1 >= len(row.samples),
     }
-    faults = [why for why, fine in checks.items() if not fine]
-    faults += audit(result, base) + overstated(result)
-    faults += short_of_the_clock(result, base, rows)
-    return faults + of_stretch(result)
+    return [why for why, fine in checks.items() if not fine] + of_stretch(row)
 
 
-def of_stretch(result: Result) -> list[str]:
-    """Why its lasting time is none: what judge/stretch.py and engine/sustain.py ask of one."""
-    told = result.sustained
-    if told is None or not (told.latency_ms and told.claimed_ms) or not result.machine.has_gpu:
+def _below_contract(row: Result) -> bool:
+    error, limits = row.error, get_problem(row.problem).limits(row.case.dtype)
+    if error is None or not error.finite or not error.max_diff < limits.contract:
+        return False
+    return all(each >= 0 for each in (error.max_diff, error.rel_l2, error.worst_row))  # no NaN
+
+
+def of_stretch(row: Result) -> list[str]:
+    """Why its lasting time is none: what judge/stretch.py asks of one."""
+    told = row.sustained
+    if told is None or not (told.latency_ms and told.claimed_ms) or not row.machine.has_gpu:
         return []
-    burst_ms = stats.median([sample.latency_ms for sample in result.samples] or [math.inf])
     calls, spent_ms = (sum(pause[i] for pause in told.pauses) for i in (1, 0))
     least = 1 - (CLAIM_PCT + READS_PCT) / 100 - 1 / max(1, told.calls)
     checks = {
-        "faster than its bursts": told.latency_ms >= burst_ms * (1 - FASTER_THAN_BURSTS_PCT / 100),
         "longer outside than claimed inside": told.claimed_ms >= told.latency_ms * least,
-        "counts by leaps": leap(told.pauses) is None,
         "its pauses are not its calls": calls == told.calls and told.checked > 0,
         "its pauses are not its time": abs(spent_ms - calls * told.latency_ms)
         <= READS_PCT / 100 * spent_ms,
+        "faster than the chip": (told.tflops or 0.0) <= (peak_tflops(row.machine) or math.inf),
     }
-    faults = [f"its stretch: {why}" for why, fine in checks.items() if not fine]
-    joules = told.power_w and told.power_w * told.latency_ms / 1e3
-    return faults + _differ("sustained.joules_per_call", told.joules_per_call, joules)
+    return [f"its stretch: {why}" for why, fine in checks.items() if not fine]
 
 
-def short_of_the_clock(
-    result: Result, base: Result | None, rows: Mapping[str, Result] | None = None
-) -> list[str]:
-    """What a GPU's row tells that its chip, its samples and its baseline's do not."""
-    machine = result.machine
-    if result.status is not Status.PASSED or not machine.has_gpu:
-        return []
-    peak, clock = peak_tflops(machine), clock_mhz(result.samples)
-    at_clock = tensor_tflops(machine, clock)
-    tflops, stretch = result.tflops or 0.0, result.sustained
-    most = max(tflops, (stretch and stretch.tflops) or 0.0)
-    faults = ["faster than the chip"] if most > (peak or math.inf) else []
-    faults += _differ("peak_pct", result.peak_pct, 100 * tflops / peak if peak else None)
-    faults += _differ("clock_mhz", result.clock_mhz, clock)
-    faults += _differ("clock_pct", result.clock_pct, 100 * tflops / at_clock if at_clock else None)
-    if base is None or base.status is not Status.PASSED:
-        return faults
-    told, trusted = result.slack.pace if result.slack else "", {base.entry: base.samples}
-    for name, row in (rows or {}).items() if told else ():  # of an earlier rule: the baseline's
-        if row.kind is Kind.BASELINE and row.status is Status.PASSED:
-            trusted.setdefault(name, row.samples)
-    pace, paced = pace_of(trusted, result.samples)
-    found = check_clocks(result.samples, paced, (), GPU_TOLERANCE)
-    raw = [[s.model_copy(update={"late": False}) for s in x] for x in (trusted[pace], base.samples)]
-    shaky = unstable_because(machine, raw[0], result.telemetry)
-    least_pct = found.slack.mean_pct - 0.01 if found.slack else 0.0  # records of an earlier rule
-    checks = {
-        "its times were not held against the judge's clock": result.slack is not None,
-        f"its slack is less than the {least_pct:.2f} % that its clocks leave": (
-            result.slack is None or result.slack.mean_pct >= least_pct
-        ),
-        "the samples called late are not those that the two clocks call late": (
-            found.samples == result.samples
-        ),
-        f"held against the gaps of {told}, where {pace} was faster": told in {"", pace},
-        found.refusal: not found.refusal,
-        shaky: not shaky,
-    }
-    faults += [why for why, fine in checks.items() if not fine]
-    drifts = map(drift_pct, raw)  # its pace's; by an earlier rule its baseline's
-    return faults + min((_differ("drift_pct", result.drift_pct, each) for each in drifts), key=len)
+# --------------------------------------------------------------------------- a record of ours
+
+#: What is made again of a row that did not pass: it says beside whom nowhere.
+BARE = {"secret", "secret_commitment", "max_diff"}
+#: And of one of an earlier protocol, whose clocks were compared by other rules.
+FIGURES = BARE | {"latency_ms", "p10_ms", "p90_ms", "tflops", "speedup", "blocks"}
+FIGURES |= {"status", "numerics_class", "sustained"}
 
 
-def _of_speedup(
-    told: Speedup, base: Mapping[int, float], scored: Mapping[int, float], level: float
-) -> list[str]:
-    """In what it contradicts the blocks; an interval may be by their rule or by today's.
+def of_record(row: Result, beside: Mapping[str, Result]) -> list[str]:
+    """In what a committed row contradicts what was measured; `beside`: of its case and run.
 
-    Records from before the rule that two processes are never quite one (stats.PROCESS_LOG) lack
-    its 0.05 %.
+    Where its baseline's row is gone, as from a package, there is no ratio to make again.
     """
-    today = stats.speedup(base, scored, level)
-    then = stats.ratio(stats.paired_log_ratios(base, scored), level)
-    if today is None or then is None:
-        return ["no block in common with its baseline"]
-    faults = [
-        _differ("speedup.value", told.value, found.value)
-        + _differ("speedup.low", told.low, found.low, 1e-6)
-        + _differ("speedup.high", told.high, found.high, 1e-6)
-        for found in (today, then)
-    ]
-    return min(faults, key=len)
+    against = row.speedup.against if row.speedup else row.entry
+    paced = bool(row.slack and row.slack.pace)
+    rows = {row.entry: row, **beside}
+    old = (row.protocol != PROTOCOL and not paced) or against not in rows
+    mates = {against: row, **rows} if paced else {against: rows.get(against, row), row.entry: row}
+    facts = RunFacts(
+        suite=row.suite,
+        suite_sha256=row.suite_sha256,
+        problem=get_problem(row.problem),
+        machine=row.machine,
+        integrity=row.integrity,
+        harness_commit=row.harness_commit,
+        tolerance=GPU_TOLERANCE if row.machine.has_gpu else CPU_TOLERANCE,
+        protocol=row.protocol,
+    )
+    trusted = () if old else mates if paced else {against}
+    entrants = {name: _as_told(mate, name in trusted) for name, mate in mates.items()}
+    asked = Asked(row.case, facts, entrants, against, "" if old else against)
+    again = made_again({name: rows[name] for name in mates if name in rows}, asked)[row.entry]
+    raw = [s.model_copy(update={"late": False}) for s in rows.get(against, row).samples]
+    figures = FIGURES if against in rows else FIGURES - {"speedup"}
+    only = BARE if row.status is not Status.PASSED else figures if old else None
+    return differences(_as_today(row, again, drift_pct(raw)), again, only)
 
 
-def _opens(secret: str, commitment: str) -> bool:
-    try:
-        return hashlib.sha256(bytes.fromhex(secret)).hexdigest() == commitment
-    except ValueError:  # not hexadecimal
-        return False
+def _as_told(row: Result, trusted: bool) -> Entrant:
+    """Who the row says that it is of; before paces were named the baseline alone was trusted."""
+    manifest = Manifest.model_construct(
+        language=row.language,
+        author=row.author,
+        version_of=row.version.partition(" ")[0],
+        claims=Claims.model_construct(lse=row.lse),
+    )
+    kind = row.kind if trusted else Kind.SUBMISSION
+    return Entrant.model_construct(
+        name=row.entry, kind=kind, manifest=manifest, source_sha256=row.source_sha256
+    )
 
 
-def _differ(name: str, told: float | None, found: float | None, by: float = ROUNDING) -> list[str]:
-    if told == found or (told and found and math.isclose(told, found, rel_tol=by)):
-        return []
-    return [f"{name} is {told}, the samples give {found}"]
+def _as_today(row: Result, again: Result, of_base: float | None) -> Result:
+    """`row` as today's rules and words tell it, where they can be had of what it tells.
+
+    Where the null kernel's gaps are not told, its slack may be more than the other clocks leave.
+    """
+    changes: dict[str, Any] = {"energy": None, "kind": again.kind}
+    if not row.null_gaps_ms:  # earlier it was the baseline's, not the pace's
+        changes |= {"drift_pct": again.drift_pct} if row.drift_pct == of_base else {}
+    changes["samples"] = tuple(s.model_copy(update={"energy_j": None}) for s in row.samples)
+    told, found = row.slack, again.slack
+    if told and found and not row.null_gaps_ms and told.pace in {"", found.pace}:
+        changes["slack"] = found if told.mean_pct >= found.mean_pct - LESS_SLACK_PCT else told
+    if row.speedup and row.speedup.rule == 0 and again.speedup:  # boards make it anew
+        changes["speedup"] = again.speedup.model_copy(update={"value": row.speedup.value})
+    return row.model_copy(update=changes)

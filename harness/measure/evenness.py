@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from harness.schema import Pause
+from harness.schema import Pause, Status, Sustained
 
 #: A call may end before a check or behind it, and a check costs the calls beside it some 0.5 ms. Of
 #: 337 pauses of six kernels on H200s none was off by over 1.6 ms beyond 1 %, a call included.
@@ -21,6 +21,31 @@ SWITCH_MS, PACE_PCT = 1.5, 1.0
 FASTER_THAN_BURSTS_PCT = 3.0
 #: Where the clock is not known: in nine stretches of 1.5 s on one H200 no pause was 13 % off.
 CLOCK_PCT = 13.0
+
+
+def lasting(told: Sustained, flops: float, burst_ms: float) -> Sustained:
+    """A stretch with the figures that follow from its time and power, or why it has no time.
+
+    burst_ms: the median call of its bursts; 0: nobody is held against them.
+    """
+    ms = told.latency_ms
+    if told.status is not Status.PASSED or not ms:
+        return told
+    if ms < burst_ms * (1 - FASTER_THAN_BURSTS_PCT / 100):
+        said = f"{ms:.4g} ms a call, and {burst_ms:.4g} in its bursts"
+        return Sustained(status=Status.TIME_CLAIM_REJECTED, reason=said)
+    if leapt := leap(told.pauses):
+        said = f"counts by leaps: {leapt.calls} calls in {leapt.spent_ms:.4g} ms, "
+        said += f"{ms:.4g} ms each in the mean"
+        return Sustained(status=Status.UNSTABLE, reason=said, pauses=told.pauses)
+    joules = told.power_w * ms / 1e3 if told.power_w else None
+    figures = {
+        "reason": "",
+        "tflops": flops / ms / 1e9,
+        "joules_per_call": joules,
+        "pj_per_flop": 1e12 * joules / flops if joules else None,
+    }
+    return told.model_copy(update=figures)
 
 
 def leap(pauses: Sequence[Pause]) -> Pause | None:

@@ -40,8 +40,7 @@ def gpu_uuids() -> list[str]:
         if lib is None:
             return []
         handles = [lib.nvmlDeviceGetHandleByIndex(i) for i in range(lib.nvmlDeviceGetCount())]
-        names = [lib.nvmlDeviceGetUUID(handle) for handle in handles]
-    return [name.decode() if isinstance(name, bytes) else str(name) for name in names]
+        return [_text(lib.nvmlDeviceGetUUID(handle)) for handle in handles]
 
 
 def visible(uuids: list[str], environment: Mapping[str, str] = os.environ) -> list[int]:
@@ -118,7 +117,7 @@ def minor_of(machine: Machine) -> int | None:
             return None
 
 
-def missing(needs: Needs, machine: Machine) -> str:
+def missing(needs: Needs) -> str:
     """What `needs` asks for and this machine lacks, or an empty string."""
     for package in needs.packages:
         if not version_of(package):
@@ -133,10 +132,8 @@ def too_old(needs: Needs, machine: Machine) -> str:
     """Why this GPU cannot run it, or an empty string."""
     wanted = tuple(map(int, needs.compute_capability.split(".")))
     if machine.has_gpu and tuple(map(int, machine.capability.split("."))) < wanted:
-        return (
-            f"needs compute capability {needs.compute_capability}, this GPU has "
-            f"{machine.capability}"
-        )
+        least = needs.compute_capability
+        return f"needs compute capability {least}, this GPU has {machine.capability}"
     return ""
 
 

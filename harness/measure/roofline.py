@@ -11,6 +11,7 @@ two):
 from __future__ import annotations
 
 from dataclasses import dataclass
+from statistics import median_high
 
 from harness.measure import gpu_specs
 from harness.problems import Problem, get_problem
@@ -63,14 +64,12 @@ def ceilings(case: Case, machine: Machine, sm_mhz: float, problem: Problem) -> C
 
 def sm_clock_mhz(result: Result) -> float:
     """Median SM clock while it was timed, or 0 where nobody looked."""
-    clocks = sorted(block.sm_mhz for block in result.telemetry if block.sm_mhz)
-    return clocks[len(clocks) // 2] if clocks else 0.0
+    return median_high([block.sm_mhz for block in result.telemetry if block.sm_mhz] or [0.0])
 
 
 def board_power_w(result: Result) -> float:
     """Median of NVML's power readings, or 0: taken between bursts, so pauses are in it."""
-    watts = sorted(block.power_w for block in result.telemetry if block.power_w)
-    return watts[len(watts) // 2] if watts else 0.0
+    return median_high([block.power_w for block in result.telemetry if block.power_w] or [0.0])
 
 
 def at_clock_pct(result: Result) -> float | None:
@@ -89,13 +88,10 @@ def limiter(result: Result, resources: Resources | None = None) -> str:
         return "this chip's ceilings are not known"
     if resources and resources.spill_bytes:
         return f"registers: {resources.spill_bytes} bytes spill to memory in every thread"
-    tensor, exp = told.tensor_ms / result.latency_ms, told.exp_ms / result.latency_ms
-    return _limiter_text(
-        tensor,
-        exp,
-        (told.memory_ms or 0) / result.latency_ms,
-        clock or gpu_specs.boost_mhz(result.machine) or gpu_specs.USUAL_MHZ,
-    )
+    limits_ms = (told.tensor_ms, told.exp_ms, told.memory_ms or 0)
+    tensor, exp, memory = (limit_ms / result.latency_ms for limit_ms in limits_ms)
+    mhz = clock or gpu_specs.boost_mhz(result.machine) or gpu_specs.USUAL_MHZ
+    return _limiter_text(tensor, exp, memory, mhz)
 
 
 def _limiter_text(tensor: float, exp: float, memory: float, clock_mhz: float) -> str:
@@ -113,8 +109,7 @@ def _limiter_text(tensor: float, exp: float, memory: float, clock_mhz: float) ->
     if tensor > 0.65 and tensor > exp:
         return (
             f"the tensor cores or the power limit: products {tensor:.0%} of the time at "
-            f"{clock_mhz:.0f} MHz, "
-            f"all of it at {clock_mhz * tensor:.0f}; `run.py profile` counts"
+            f"{clock_mhz:.0f} MHz, all of it at {clock_mhz * tensor:.0f}; `run.py profile` counts"
         )
     shares = f"products {tensor:.0%}, exponentials {exp:.0%} of the time"
     if tensor + exp > 1.0:

@@ -112,12 +112,9 @@ class Pair:
 
 def neighbours(times: Times, ranking: Sequence[str], level: float) -> list[Pair]:
     """Each entry of the ranking and the next one."""
-    pairs = []
-    for faster, slower in itertools.pairwise(ranking):
-        found = direct(times, faster, slower, level)
-        if found is not None:
-            pairs.append(Pair(faster, slower, found))
-    return pairs
+    pairs = itertools.pairwise(ranking)
+    known = ((*pair, direct(times, *pair, level)) for pair in pairs)
+    return [Pair(faster, slower, found) for faster, slower, found in known if found]
 
 
 @dataclass(frozen=True)

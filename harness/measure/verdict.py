@@ -4,16 +4,23 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
+from harness import PROTOCOL
 from harness.measure import stats
 from harness.measure.gpu_specs import peak_tflops, tensor_tflops
-from harness.measure.machine import version_of
 from harness.measure.stopping import level_of
-from harness.measure.two_clocks import ClockCheck, ClockTolerance, check_clocks, usual_ms
-from harness.problems import Problem
+from harness.measure.two_clocks import (
+    CPU_TOLERANCE,
+    GPU_TOLERANCE,
+    ClockCheck,
+    ClockTolerance,
+    check_clocks,
+    usual_ms,
+)
+from harness.problems import Problem, get_problem
 from harness.schema import (
     Case,
     Entrant,
@@ -66,6 +73,7 @@ class Evidence:
     mismatch: Mismatch | None = None  # where it was wrong when it failed
     sustained: Sustained | None = None
     told: tuple[str, str] | None = None  # commitment and secret of the checks, if it failed one
+    version: str = ""  # of its package, as installed there
 
     def fail(self, status: Status, reason: str, mismatch: Mismatch | None = None) -> None:
         """Keep the first failure; later ones are its consequences."""
@@ -86,21 +94,56 @@ class Evidence:
 class RunFacts:
     """What is the same for every line of one run."""
 
-    run: str
-    date: str
-    suite: Suite
+    suite: str
+    suite_sha256: str
+    problem: Problem
     machine: Machine
     integrity: str
     harness_commit: str
-    protocol: int
-    commitment: str
-    secret: str
-    problem: Problem
     tolerance: ClockTolerance
+    protocol: int = PROTOCOL
+    run: str = ""
+    date: str = ""
+    commitment: str = ""
+    secret: str = ""
 
     def for_case(self, commitment: str, secret: str) -> RunFacts:
         """The same with the secret that one case's inputs came from."""
         return replace(self, commitment=commitment, secret=secret)
+
+
+def asked_facts(suite: Suite, machine: Machine, integrity: str, commit: str) -> RunFacts:
+    """What every run of `suite` on `machine` shares; its own name, date and secret are open."""
+    told = (suite.name, suite.sha256, get_problem(suite.problem), machine, integrity, commit)
+    on_gpu = machine.has_gpu and suite.device == "gpu"
+    return RunFacts(*told, GPU_TOLERANCE if on_gpu else CPU_TOLERANCE)
+
+
+def trusted_of(evidence: Mapping[str, Evidence], control: str) -> Trusted:
+    """The samples of the control, then of every other baseline that has not failed.
+
+    Ctrl-C is no failure: what was timed before it counts, and whoever set the pace in it.
+    """
+    ours = {name: one for name, one in evidence.items() if one.entrant.kind is Kind.BASELINE}
+    open_ = [name for name, one in ours.items() if one.status in {None, Status.INTERRUPTED}]
+    return {name: evidence[name].samples for name in (control, *open_) if name in evidence}
+
+
+def conclude_case(
+    evidence: Mapping[str, Evidence],
+    facts: RunFacts,
+    baseline: str,
+    trusted: Trusted,
+    null_gaps_ms: Sequence[float],
+    telemetry: Sequence[Telemetry],
+) -> Iterator[Result]:
+    """The row of everybody in `evidence`, in its order; `baseline` is the headline."""
+    around, times = (trusted or {"": ()}, null_gaps_ms, telemetry), tuple[Sample, ...]()
+    if baseline in evidence:  # beside a time that is none there is no speed-up
+        base = conclude(evidence[baseline], facts, (baseline, ()), *around)
+        times = base.samples if base.status is Status.PASSED else ()
+    for one in evidence.values():
+        yield conclude(one, facts, (baseline, times), *around)
 
 
 def conclude(
@@ -119,7 +162,7 @@ def conclude(
     pace, paced = pace_of(trusted, evidence.samples)
     clock = check_clocks(evidence.samples, paced, null_gaps_ms, facts.tolerance)
     shaky = unstable_because(facts.machine, trusted[pace], telemetry)
-    status, reason = _status(evidence, facts, clock, shaky)
+    status, reason = _status(evidence, clock, shaky)
     timed = status is Status.PASSED
     scored = {s.block: score_ms(s) for s in clock.samples if not s.late}
     times = stats.summary(list(scored.values())) if timed else None
@@ -157,6 +200,7 @@ def conclude(
         slack=clock.slack and clock.slack.model_copy(update={"pace": pace}),
         samples=clock.samples,
         telemetry=tuple(telemetry),
+        null_gaps_ms=tuple(null_gaps_ms),
         secret_commitment=facts.commitment,
         secret=facts.secret,
         log_tail=evidence.log_tail,
@@ -174,7 +218,7 @@ def _identity(evidence: Evidence, facts: RunFacts) -> dict[str, Any]:
         "language": entrant.manifest.language,
         "author": entrant.manifest.author,
         "problem": facts.problem.name,
-        "suite": facts.suite.name,
+        "suite": facts.suite,
         "config": evidence.case.name,
         "gpu": facts.machine.gpu,
         "integrity": facts.integrity,
@@ -185,10 +229,10 @@ def _identity(evidence: Evidence, facts: RunFacts) -> dict[str, Any]:
         "kernels": evidence.kernels,
         "configs": evidence.configs,
         "likeness": {name: round(share, 5) for name, share in evidence.likeness.items()},
-        "version": evidence_version(evidence),
+        "version": evidence.version,
         "case": evidence.case,
         "source_sha256": entrant.source_sha256,
-        "suite_sha256": facts.suite.sha256,
+        "suite_sha256": facts.suite_sha256,
         "harness_commit": facts.harness_commit,
         "protocol": facts.protocol,
         "machine": facts.machine,
@@ -202,9 +246,7 @@ def _lacks_a_library(evidence: Evidence) -> bool:
     return evidence.status is Status.IMPORT_ERROR and said is not None
 
 
-def _status(
-    evidence: Evidence, facts: RunFacts, clock: ClockCheck, shaky: str
-) -> tuple[Status, str]:
+def _status(evidence: Evidence, clock: ClockCheck, shaky: str) -> tuple[Status, str]:
     if evidence.status is not None:
         wrong = {Status.INCORRECT, Status.NONFINITE, Status.BAD_OUTPUT}
         if evidence.entrant.kind is Kind.BASELINE and evidence.status in wrong:
@@ -238,21 +280,16 @@ def pace_of(trusted: Trusted, samples: Sequence[Sample]) -> tuple[str, list[Samp
     """Whose gaps those of `samples` are held against, and his samples in the same blocks.
 
     The fastest of the trusted that ran in all of these blocks; the control, which is the first,
-    where nobody was. The gaps of a slow one may be wider: those of cuDNN with a mask, 42 ms a call
-    on packed sequences, are 0.64 ms, everybody else's 0.30.
+    where nobody was. Who left early is held against the same minutes. The gaps of a slow one may be
+    wider: those of cuDNN with a mask, 42 ms a call on packed sequences, are 0.64 ms, everybody
+    else's 0.30.
     """
     blocks = {sample.block for sample in samples}
-    there = {name: shared(told, samples) for name, told in trusted.items()}
+    there = {name: [s for s in told if s.block in blocks] for name, told in trusted.items()}
     whole = {name: told for name, told in there.items() if told and len(told) == len(blocks)}
     call_ms = {name: stats.median([s.latency_ms for s in told]) for name, told in whole.items()}
     name = min(call_ms, key=call_ms.__getitem__, default=next(iter(there)))
     return name, there[name]
-
-
-def shared(control: Sequence[Sample], samples: Sequence[Sample]) -> list[Sample]:
-    """The control in the blocks of `samples`: who left early is held against the same minutes."""
-    blocks = {sample.block for sample in samples}
-    return [sample for sample in control if sample.block in blocks]
 
 
 def _speedup(
@@ -260,9 +297,7 @@ def _speedup(
 ) -> Speedup | None:
     name, samples = baseline
     found = stats.speedup(times_ms(samples), scored, level)
-    if found is None:
-        return None
-    return speedup_of(name, found)
+    return None if found is None else speedup_of(name, found)
 
 
 def speedup_of(against: str, found: stats.Interval) -> Speedup:
@@ -271,16 +306,10 @@ def speedup_of(against: str, found: stats.Interval) -> Speedup:
     return Speedup(against=against, value=found.value, low=found.low, high=found.high, rule=rule)
 
 
-def evidence_version(evidence: Evidence) -> str:
-    """`package version` that the manifest names, as installed here."""
-    package = evidence.entrant.manifest.version_of
-    return f"{package} {version_of(package)}" if package else ""
-
-
 # --------------------------------------------------------------------------- what the machine did
 # The pace of a row is the golden kernel: its last third of all its blocks against its first says
-# how far the machine moved. A slow one moves by itself: cuDNN on packed sequences, 42 to 66 ms a
-# call, became 28 % faster in nine blocks in which FlashAttention-4 stayed within 1 %.
+# how far the machine moved. The host's work moves by itself: cuDNN's plans of packed sequences, 42
+# to 66 ms a call, became 28 % faster in nine blocks in which FlashAttention-4 stayed within 1 %.
 
 
 def drift_pct(pace: Sequence[Sample]) -> float | None:

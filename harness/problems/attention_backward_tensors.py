@@ -21,7 +21,6 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from harness.problems import attention_forward_tensors as forward
 from harness.problems.base import Kwargs
-from harness.process.cuda.shared_memory import DTYPES
 from harness.schema import Case
 
 CHUNK_ELEMENTS = 1 << 25  # float64 scores of one piece; five such tensors live at once: 1.3 GiB
@@ -36,21 +35,15 @@ def make_inputs(
     case: Case, distribution: str, generator: torch.Generator, device: torch.device, kwargs: Kwargs
 ) -> tuple[torch.Tensor, ...]:
     """Draw q, k, v, do of one call and run the forward; returns q, k, v, o, lse, do."""
-    dtype = DTYPES[case.dtype.value]
-
-    def normal(shape: tuple[int, ...]) -> torch.Tensor:
-        return torch.randn(shape, generator=generator, device=device, dtype=dtype)
-
     shapes = (case.shape, case.kv_shape, case.kv_shape, case.shape)
-    drawn = tuple(normal(shape) for shape in shapes)
-    edges = (forward.draw_edges(case, generator),) if case.seqlens else ()
+    drawn = forward.draw(case, shapes, generator, device)
     each = []
-    for one in forward.sequences((*drawn, *edges), 4):
+    for one in forward.sequences(drawn, 4):
         q, k, v, do = DISTRIBUTIONS[distribution](cast(Quad, one), generator)
         o, lse = _forward(q, k, v, bool(kwargs["causal"]), forward.scale_of(kwargs))
         each.append((q, k, v, o, lse.float(), do))
     placed = (forward.joined(parts).contiguous() for parts in zip(*each, strict=True))
-    return *placed, *edges, *(tensor.clone() for tensor in edges)
+    return *placed, *drawn[4:], *(tensor.clone() for tensor in drawn[4:])
 
 
 def _forward(

@@ -25,6 +25,7 @@ from harness.schema import Case
 CHUNK_ELEMENTS = 1 << 27  # float64 scores held at once: 1 GiB
 LAUNCH_ELEMENTS = 1 << 22  # fewer scores take no less time than these: one launch
 SAMPLED_ROWS = 4096  # of one call, over all heads
+Shape = tuple[int, ...]
 
 #: Not cuDNN, SDPA's own first choice on Hopper: it builds a plan for every new shape, and a check
 #: asks for a dozen small ones.
@@ -46,22 +47,22 @@ def make_inputs(
     Packed sequences come in an order that is drawn, too, each of the distribution by itself; behind
     q, k, v then cu_seqlens_q and cu_seqlens_k.
     """
+    drawn = draw(case, (case.shape, case.kv_shape, case.kv_shape), generator, device)
+    each = [DISTRIBUTIONS[distribution](q, k, v, generator) for q, k, v in sequences(drawn, 3)]
+    edges = (*drawn[3:], *(tensor.clone() for tensor in drawn[3:]))
+    return *(joined(parts) for parts in zip(*each, strict=True)), *edges
+
+
+def draw(
+    case: Case, shapes: Sequence[Shape], generator: torch.Generator, device: torch.device
+) -> tuple[torch.Tensor, ...]:
+    """Normal tensors of the case's type and of these shapes, then cu_seqlens if it is packed."""
     dtype = DTYPES[case.dtype.value]
-
-    def normal(shape: tuple[int, ...]) -> torch.Tensor:
-        return torch.randn(shape, generator=generator, device=device, dtype=dtype)
-
-    drawn = normal(case.shape), normal(case.kv_shape), normal(case.kv_shape)
-    if not case.seqlens:
-        return DISTRIBUTIONS[distribution](*drawn, generator)
-    edges = draw_edges(case, generator)
-    each = [
-        DISTRIBUTIONS[distribution](q, k, v, generator) for q, k, v in sequences((*drawn, edges), 3)
-    ]
-    return *(joined(parts) for parts in zip(*each, strict=True)), edges, edges.clone()
+    drawn = (torch.randn(s, generator=generator, device=device, dtype=dtype) for s in shapes)
+    return *drawn, *([_draw_edges(case, generator)] if case.seqlens else [])
 
 
-def draw_edges(case: Case, generator: torch.Generator) -> torch.Tensor:
+def _draw_edges(case: Case, generator: torch.Generator) -> torch.Tensor:
     """cu_seqlens [sequences + 1] of the case's lengths in an order that `generator` draws."""
     device = generator.device
     order = torch.randperm(len(case.seqlens), generator=generator, device=device)

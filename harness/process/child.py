@@ -21,7 +21,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from harness.process import bytecode, process_tree
-from harness.process.forkserver import DetachedProcess, ForkServer
+from harness.process.forkserver import DetachedProcess, ForkServer, started
 from harness.process.project import HOME, private
 from harness.process.sandbox import cgroup, enter, namespaces, readable, usage
 from harness.process.text import plain_text
@@ -112,17 +112,9 @@ class Child:
             self.pid = self.process.pid
             return
         command = [sys.executable, "-m", module, "--fd", str(theirs.fileno()), *arguments]
+        env, cwd = (untrusted_env(jail), jail.house) if jail else (trusted_env(), HOME)
         with theirs:
-            self.process = subprocess.Popen(
-                enter.command(rules, command),
-                stdin=subprocess.DEVNULL,
-                stdout=self.log.fd,
-                stderr=subprocess.STDOUT,
-                cwd=jail.house if jail else HOME,
-                env=untrusted_env(jail) if jail else trusted_env(),
-                pass_fds=(theirs.fileno(),),
-                start_new_session=True,
-            )
+            self.process = started(enter.command(rules, command), env, cwd, self.log.fd, theirs)
         self.pid = self.process.pid
         if rules.level:  # as its launcher does in a moment: who looks by then finds no other
             enter.end_first(self.pid)
@@ -136,18 +128,22 @@ class Child:
         """It and everything below it, as this process numbers them."""
         return [self.pid, *process_tree.descendants(self.pid)]
 
-    def pause(self, waiting_s: float = WAITING_S) -> None:
-        """Stop every thread of it: nothing computes while others are on the clock."""
+    def pause(self, most_s: float | None = None) -> None:
+        """Stop every thread of it: nothing computes while others are on the clock.
+
+        most_s: how long to wait for those in the kernel, who stop when they leave it.
+        """
         if not self._asked(namespaces.STOP):
             self._signal(signal.SIGSTOP)
         if self.group:  # behind the signal: the first process is in it too
             self.group.freeze(True)
+        most_s = STOPPING_S if most_s is None else most_s
         begun, before = time.monotonic(), usage.cpu_ns(self.pids())
         while True:
             time.sleep(0.001)
             took_s = time.monotonic() - begun
-            late = took_s > STOPPING_S
-            busy = usage.RUNNING if took_s > waiting_s else usage.RUNNING | usage.WAITING
+            late = took_s > most_s
+            busy = usage.RUNNING if took_s > WAITING_S else usage.RUNNING | usage.WAITING
             if usage.cpu_ns(before) == before or late:  # cheaper to ask than what each thread does
                 states = {pid: set(usage.states(pid)) for pid in self.pids()}
                 if late or not any(each & busy for each in states.values()):

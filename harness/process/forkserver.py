@@ -29,6 +29,22 @@ START_S = 180.0
 WORKER_NAME = "attn-worker"  # of a fork, in place of the fork server's
 
 
+def started(
+    words: Sequence[str], env: Mapping[str, str], cwd: Path, output: int, line: socket.socket
+) -> subprocess.Popen[bytes]:
+    """A process in a session of its own, with nothing to read and `line` open in it."""
+    return subprocess.Popen(
+        words,
+        stdin=subprocess.DEVNULL,
+        stdout=output,
+        stderr=subprocess.STDOUT,
+        cwd=cwd,
+        env=env,
+        pass_fds=(line.fileno(),),
+        start_new_session=True,
+    )
+
+
 class ForkServer:
     """One process, started at once; `fork` waits until it has its imports."""
 
@@ -43,16 +59,7 @@ class ForkServer:
         # -s: $HOME belongs to the untrusted side, and Python would run what lies in its user site.
         words = [sys.executable, "-s", "-m", *MODULE, str(theirs.fileno())]
         with open(self.log, "ab") as output, theirs:
-            self.process = subprocess.Popen(
-                words,
-                stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=subprocess.STDOUT,
-                cwd=self.house,
-                env=self.env,
-                pass_fds=(theirs.fileno(),),
-                start_new_session=True,
-            )
+            self.process = started(words, self.env, self.house, output.fileno(), theirs)
 
     @property
     def pid(self) -> int:

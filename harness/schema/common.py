@@ -7,7 +7,7 @@ import re
 from enum import Enum
 from typing import Annotated, Any
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, SerializerFunctionWrapHandler, model_serializer
 
 Finite = Annotated[float, Field(allow_inf_nan=False)]
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
@@ -48,11 +48,6 @@ def is_name(text: str) -> bool:
     return len(text) <= MOST_NAME and re.fullmatch(NAME_PATTERN, text) is not None
 
 
-def leave_out_unset(fields: dict[str, Any]) -> dict[str, Any]:
-    """A model's `fields` as it is written: without those of AXES that are unset."""
-    return {key: value for key, value in fields.items() if value or key not in AXES}
-
-
 #: Long enough for ten calls of a host that needs 200 µs each: all of a burst is queued before it
 #: starts. Behind the tenth a host may be slower: on one H200 FlashAttention-3 needed 0.4 ms a call
 #: there, and a burst of 24 that began too early waited for it, and for the GPU's next time slice.
@@ -68,6 +63,14 @@ class Frozen(BaseModel):
     """A value: never changes, never carries a key nobody declared."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", ser_json_inf_nan="strings")
+
+
+class Shaped(Frozen):
+    """A value that may say axes of a shape; written without those of AXES that are unset."""
+
+    @model_serializer(mode="wrap")
+    def _as_before(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        return {key: value for key, value in handler(self).items() if value or key not in AXES}
 
 
 class Status(str, Enum):

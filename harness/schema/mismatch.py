@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated
 
-from pydantic import Field, SerializerFunctionWrapHandler, model_serializer
+from pydantic import Field
 
-from harness.schema.common import Frozen, leave_out_unset
+from harness.schema.common import Frozen, Shaped
 
 MOST_LINES = 16  # of the picture
 MOST_MARKS = 64  # in one of its lines
@@ -21,7 +21,7 @@ Word = Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]{0,39}$")]  # shown as it i
 Line = Annotated[str, Field(pattern=rf"^[0-9]{{1,{MOST_MARKS}}}$")]
 
 
-class Draw(Frozen):
+class Draw(Shaped):
     """What a burst's inputs were drawn from; with the run's secret they follow bit for bit."""
 
     label: str = Field(max_length=400)
@@ -33,10 +33,6 @@ class Draw(Frozen):
     kv_heads: Count | None = None  # as of a Case
     seqlen_k: Count | None = None
     seqlens: tuple[Count, ...] = Field(default=(), max_length=4096)
-
-    @model_serializer(mode="wrap")
-    def _as_before(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        return leave_out_unset(handler(self))
 
     def shape_of(self, output: str) -> Shape:
         """(batch, heads, seqlen, headdim) of one output; dk and dv lie as k and v do; lse has 1."""

@@ -136,7 +136,7 @@ class Slack(Frozen):
 
     burst_pct: NotNan  # in one burst
     mean_pct: NotNan  # in the mean of all blocks
-    null_gap_ms: Finite = 0.0  # T2 of a burst that does nothing
+    null_gap_ms: Finite = 0.0  # T2 of a burst that does nothing, its median
     gap_ms: Finite = 0.0  # median T2 - T1 of this entrant
     pace_gap_ms: Finite = 0.0  # median T2 - T1 of the trusted baseline
     pace: Plain = ""  # its name; of old records it is that of the speed-up
@@ -285,6 +285,7 @@ class Result(Front):
     slack: Slack | None = None
     samples: tuple[Sample, ...] = Field(default=(), max_length=2 * MOST_BLOCKS)
     telemetry: tuple[Telemetry, ...] = Field(default=(), max_length=2 * MOST_BLOCKS)
+    null_gaps_ms: tuple[Finite, ...] = Field(default=(), max_length=2 * MOST_BLOCKS)
     kernels: Lines = ()
     configs: Lines = ()  # what its own search chose: `name: choice`
     likeness: dict[str, Finite] = Field(

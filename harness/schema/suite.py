@@ -5,25 +5,11 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
-from pydantic import (
-    Field,
-    SerializerFunctionWrapHandler,
-    ValidationInfo,
-    field_validator,
-    model_serializer,
-)
+from pydantic import Field, ValidationInfo, field_validator
 
-from harness.schema.common import (
-    MOST_BLOCKS,
-    MOST_CALLS,
-    Dtype,
-    Frozen,
-    Limit,
-    Name,
-    leave_out_unset,
-)
+from harness.schema.common import MOST_BLOCKS, MOST_CALLS, Dtype, Frozen, Limit, Name, Shaped
 
 MOST_SEQLEN = 1 << 24
 MOST_SUSTAINED_S = 60
@@ -38,7 +24,7 @@ def is_hidden(config: str) -> bool:
     return config.startswith(HIDDEN_PREFIX)
 
 
-class Case(Frozen):
+class Case(Shaped):
     """One shape of a problem; `burst` is the number of calls in one sample.
 
     kv_heads: heads of k and v, which groups of query heads share; unset, as many as `heads`.
@@ -94,10 +80,6 @@ class Case(Frozen):
         if seqlens and told.get("seqlen_k"):
             raise ValueError("packed sequences have as many keys as queries; leave out seqlen_k")
         return seqlens
-
-    @model_serializer(mode="wrap")
-    def _as_before(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        return leave_out_unset(handler(self))
 
     @property
     def hidden(self) -> bool:

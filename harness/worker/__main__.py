@@ -96,14 +96,9 @@ class Worker:
         self.plan = message
         self.call = by_name(self.function, message["keywords"])
         calls = int(message["calls"])
-        ins = self.inputs.carve(
-            [(tuple(shape), dtype) for shape, dtype in message["inputs"]] * calls
-        )
-        width = len(message["inputs"])
+        width, ins = len(message["inputs"]), self.inputs.carve(message["inputs"] * calls)
         self.views = [tuple(ins[i * width : (i + 1) * width]) for i in range(calls)]
-        self.slots = self.outputs.carve(
-            [(tuple(shape), dtype) for shape, dtype in message["outputs"]] * calls
-        )
+        self.slots = self.outputs.carve(message["outputs"] * calls)
         # Host arenas on a GPU machine: the copies are outside the worker's clock.
         self.staged = self.device == "cuda" and self.inputs.kind == "host"
         self.strides = [[] for _ in range(calls)]

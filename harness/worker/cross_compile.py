@@ -43,16 +43,11 @@ def _only_compile(arch: int) -> None:
     from triton.runtime.autotuner import Autotuner
     from triton.runtime.jit import JITFunction
 
-    class StandIn:
-        def get_current_device(self) -> int:
-            return 0
-
-        def get_current_stream(self, device: int = 0) -> int:
-            return 0
-
-        def get_current_target(self) -> Any:
-            return GPUTarget("cuda", arch, 32)
-
+    stand_in = SimpleNamespace(
+        get_current_device=lambda: 0,
+        get_current_stream=lambda *_: 0,
+        get_current_target=lambda: GPUTarget("cuda", arch, 32),
+    )
     run = JITFunction.run
 
     def compile_only(self: Any, *args: Any, grid: Any, warmup: bool, **options: Any) -> Any:
@@ -68,6 +63,6 @@ def _only_compile(arch: int) -> None:
                     config.pre_hook({**self.nargs, **chosen})
                 self.fn.run(*args, **chosen)
 
-    driver.set_active(StandIn())
+    driver.set_active(stand_in)
     JITFunction.run = compile_only
     Autotuner.run = compile_all

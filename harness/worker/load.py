@@ -131,39 +131,19 @@ def _place_of_kernel(cause: BaseException, folder: Path) -> str:
 # --------------------------------------------------------------------------- Triton without a GPU
 
 
-class FirstConfig:
-    """Stands for an Autotuner: same indexing and call, always the first configuration.
-
-    Triton's interpreter runs kernels on a CPU, but its autotuner asks for a driver and fails.
-    Without a GPU there is nothing to search for.
-    """
-
-    def __init__(self, kernel: Any, config: Any) -> None:
-        self.kernel, self.config = kernel, config
-        self.best_config = config
-
-    def __getitem__(self, grid: Any) -> Callable[..., Any]:
-        """`kernel[grid](...)`."""
-
-        def launch(*args: Any, **kwargs: Any) -> Any:
-            chosen = {**self.config.kwargs, **kwargs}
-            fixed = grid(chosen) if callable(grid) else grid
-            return self.kernel[fixed](*args, **chosen)
-
-        return launch
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self.kernel, name)
-
-
 def skip_the_search() -> None:
-    """Replace `triton.autotune` in this process."""
+    """Have `triton.autotune` in this process take the first configuration, whoever asks.
+
+    Triton's interpreter runs kernels on a CPU, but its autotuner, where it has a choice, asks for a
+    driver and fails. Without a GPU there is nothing to search for.
+    """
     try:
         import triton
     except ImportError:
         return
+    search = triton.autotune
 
-    def autotune(configs: Sequence[Any], *_: Any, **__: Any) -> Callable[[Any], FirstConfig]:
-        return lambda kernel: FirstConfig(kernel, configs[0])
+    def first_only(configs: Sequence[Any], *args: Any, **kwargs: Any) -> Any:
+        return search(configs[:1], *args, **kwargs)
 
-    triton.autotune = autotune
+    triton.autotune = first_only

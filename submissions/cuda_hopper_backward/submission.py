@@ -2,8 +2,8 @@
 
 k and v may have fewer heads than q, and more or fewer rows; all inputs may be views whose last dimension
 is contiguous. Launches on torch's current stream: headdim 64 clears a few words and has one kernel, which does
-its short passes itself; headdim 128 preprocesses (row sums, zeroed dq sums: `kernels/passes.cu`), runs the main
-kernel and converts dq's fp32 sums, of all heads or of those that the main kernel leaves; headdim 256
+its short passes itself; headdim 128 preprocesses (row sums, zeroed dq sums where they must be: `kernels/passes.cu`),
+runs the main kernel and converts dq's fp32 sums, of all heads or of those that the main kernel leaves; headdim 256
 preprocesses and has a kernel for dk and dv and one for dq. Where heads share k and v, one more sums their dk and
 dv. This file compiles them once (NVRTC, cached on disk), encodes the tensor maps that TMA needs, and keeps what
 a call repeats per set of pointers.
@@ -25,13 +25,14 @@ import torch
 from cuda.bindings import driver, nvrtc
 
 FOLDER = Path(__file__).resolve().parent
-HEADERS = ("sm90.cuh", "rows.cuh", "passes.cuh", "spare.cuh")
+HEADERS = ("sm90.cuh", "rows.cuh", "passes.cuh", "spare.cuh", "stored.cuh")
 PASSES = "kernels/passes.cu"
 WIDE, THREE, AHEAD = "wide", "three", "ahead"
 FILES = {AHEAD: "kernels/backward.cu", THREE: "kernels/three.cu", WIDE: "kernels/wide.cu"}
 KV_ROWS = {AHEAD: 128, THREE: 192, WIDE: 64}  # of a block
 MAX_PLANS = 1024
-GENERAL, BF16 = "-DGENERAL=1", "-DBF16=1"
+MB, NEVER = 1 << 20, 1 << 30
+GENERAL, BF16, STORED = "-DGENERAL=1", "-DBF16=1", "-DSTORED=1"
 MAP_TYPES = {
     torch.float16: driver.CUtensorMapDataType.CU_TENSOR_MAP_DATA_TYPE_FLOAT16,
     torch.bfloat16: driver.CUtensorMapDataType.CU_TENSOR_MAP_DATA_TYPE_BFLOAT16,
@@ -47,6 +48,7 @@ class Build(NamedTuple):
     cuts: bool = False  # headdim 128: kv blocks of the last, partly filled wave are in pieces
     lead: int = 0  # headdim 128: by how many sections spare warps preprocess ahead; 0: not at all
     once: bool = False  # headdim 64: a block takes one kv block, not one after the other
+    cleared: int = NEVER  # headdim 128, causal: of the last so many sections sums of dq are cleared
 
 
 BUILDS = {  # the fastest of each official shape on one H200: NOTES.md
@@ -54,13 +56,11 @@ BUILDS = {  # the fastest of each official shape on one H200: NOTES.md
     128: Build(AHEAD),
     256: Build(WIDE),  # dk and dv of 128 kv rows do not fit the registers
 }
-MB, NEVER = 1 << 20, 1 << 30
-LENGTHS = {  # headdim, causal -> classes: the longest sequence and its section_bytes, cuts, lead, once
+LENGTHS = {  # headdim, causal -> classes: the longest sequence and its section_bytes, cuts, lead, once, cleared
     (64, True): ((1024, (16 * MB, False, 0, True)), (2048, (16 * MB,))),
     (64, False): ((2048, (16 * MB,)),),
     (128, True): (
-        (512, (8 * MB,)),
-        (1024, (16 * MB,)),
+        (1024, (16 * MB, False, 0, False, 1)),
         (8192, (16 * MB, False, 2)),
         (NEVER, (16 * MB,)),
     ),
@@ -102,6 +102,12 @@ class Spare(ctypes.Structure):
     ]
 
 
+class Stored(ctypes.Structure):
+    """`struct Stored` of stored.cuh, field by field."""
+
+    _fields_ = [("warps", ctypes.c_void_p), ("sections", ctypes.c_int)]
+
+
 class Params(ctypes.Structure):
     """`struct Params` of backward.cu, field by field."""
 
@@ -123,6 +129,7 @@ class Params(ctypes.Structure):
         ("spare", Spare),
         ("dk_at", Strides),
         ("dv_at", Strides),
+        ("stored", Stored),
     ]
 
 
@@ -178,7 +185,8 @@ def three_blocks(
 def fused_smem_bytes() -> int:
     """`backward`: k, v; three slots of q, two of do; dS twice; dq of a tile; lse and delta; three spare warps; records; barriers, a word."""
     tiles = 2 * 128 * 256 + (3 + 2) * 64 * 256 + 2 * 128 * 64 * 2
-    return tiles + 64 * 128 * 4 + (3 + 2) * 64 * 4 + 3 * 8 * 576 + 128 + 8 * (2 * 3 + 2 + 4 + 3 + 1)
+    barriers = 8 * (2 * 3 + 2 + 4 + 3 + 1 + 2)
+    return tiles + 64 * 128 * 4 + (3 + 2) * 64 * 4 + 3 * 8 * 576 + 128 + barriers
 
 
 PIECES = 2  # of a kv block of the last, partly filled wave
@@ -412,10 +420,11 @@ class Plan:
             after = self.passes("sum_group", smem_bytes=0)
             self.launches.append(_Launch(after, grid, 256, 0, *arguments))
 
-    def _preprocess(self, heads: int) -> _Launch:
-        """Row sums, zeroed sums of dq and counters."""
+    def _preprocess(self, heads: int, first_cleared: int = 0) -> _Launch:
+        """Row sums, zeroed counters, zeroed sums of dq from a head on."""
         kernel = self.passes("preprocess", smem_bytes=0)
-        numbers = map(ctypes.c_int, (self.seqlen, self.keys.nheads, self.counters))
+        sizes = self.seqlen, self.keys.nheads, self.counters, first_cleared * self.tiles
+        numbers = map(ctypes.c_int, sizes)
         pointers = self.o, self.d_o, self.lse, self.stats, self.dq_sum, self.done
         return _Launch(kernel, heads * self.tiles, 256, 0, *pointers, *numbers, *self.steps)
 
@@ -429,14 +438,17 @@ class Plan:
         items = whole + (blocks - whole) * PIECES
         lead, lag = self._spare_passes(kv_blocks, at_once)
         self.words = 1 + blocks - whole
-        self.counters = self.words + (1 + 2 * self.sections if lead else 0)
+        stored = self._stored_sections()
+        lead = 0 if stored else lead  # they need the same warps
+        self.counters = self.words + (blocks if stored else 1 + 2 * self.sections if lead else 0)
         self.tail_floats = (blocks - whole) * PIECES * 2 * KV_ROWS[AHEAD] * headdim
         self.params = Params(
             *(None,) * 6, whole, self.seqlen, self.heads, self.section, int(self.causal), self.scale,
-            self.scale * math.log2(math.e), self.keys, Spare(*(None,) * 7, lead, lag), *self.each_at,
+            self.scale * math.log2(math.e), self.keys, Spare(*(None,) * 7, lead, lag), *self.each_at, Stored(None, stored),
         )  # fmt: skip
         smem, grid = fused_smem_bytes(), min(items, at_once)
-        kernel = self.main("backward", smem_bytes=smem)
+        flags = (*self.main.keywords["flags"], *((STORED,) if stored else ()))
+        kernel = self.main("backward", smem_bytes=smem, flags=flags)
         main = _Launch(kernel, grid, 384, smem, *maps, self.params)
         smem = 64 * (headdim + 8) * 2
         after = self.passes("postprocess", smem_bytes=smem)
@@ -445,13 +457,18 @@ class Plan:
         self.heads_after = self.heads - (self.sections - lag) * self.section if lead else self.heads
         sizes = self.heads_after * self.tiles, 256, smem
         last = _Launch(after, *sizes, self.dq_sum_after, self.dq_after, *numbers, self.dq_at)
-        return [self._preprocess(self.heads_before), main, last]
+        return [self._preprocess(self.heads_before, stored * self.section), main, last]
 
     def _spare_passes(self, kv_blocks: int, at_once: int) -> tuple[int, int]:
         """How many sections of heads spare warps are ahead and behind; (0, _): they have nothing to do."""
         self.sections = -(-self.heads // self.section)
         lead, lag = self.build.lead, -(-at_once // (self.section * kv_blocks))
         return (lead if self.contiguous and lead + lag < self.sections else 0), lag
+
+    def _stored_sections(self) -> int:
+        """Of how many sections of heads nobody clears the sums of dq (stored.cuh)."""
+        able = self.causal and GENERAL not in self.build.flags
+        return max(0, self.sections - self.build.cleared) if able else 0
 
     def _three(self, maps: list, _headdim: int) -> list[_Launch]:
         """One kernel, whose spare warps do the passes."""
@@ -517,6 +534,7 @@ class Plan:
             spare.queue = self.done.value + 4 * self.words
             spare.ready = spare.queue + 4
             spare.done = spare.ready + 4 * self.sections
+            params.stored.warps = spare.queue  # a plan has one of the two
             self.dq_after.value = self.dq.value + 2 * first * self.seqlen * 128
             self.dq_sum_after.value = self.dq_sum.value + 4 * first * self.tiles * 64 * 128
         if isinstance(params, ThreeParams):

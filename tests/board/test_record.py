@@ -43,7 +43,7 @@ def test_crc_is_the_last_key_and_the_line_is_strict_json() -> None:
     line = record.to_line(result())
     fields = json.loads(line, parse_constant=pytest.fail)
     assert list(fields)[-1] == "crc32"
-    assert list(fields)[-4:-1] == list(record.HEAVY)
+    assert list(fields)[-5:-1] == list(record.HEAVY)
     assert "\n" not in line
 
 

@@ -17,6 +17,7 @@ from harness.catalog.entrants import (
     intact,
     ladders,
     load_entrant,
+    private_folder,
     read_again,
     stage,
 )
@@ -608,3 +609,13 @@ def test_the_name_is_the_folder(tmp_path: Path) -> None:
 @pytest.mark.parametrize("package", ["", " ", "no-such-package", "a/../b"])
 def test_what_is_no_package_has_no_version(package: str) -> None:
     assert version_of(package) == ""
+
+
+def test_nobody_can_write_sources_until_their_folder_is_a_rivals() -> None:
+    """`a/b` and `a-b` differ in the key alone, and of 48 bits a GPU finds a second key in a night."""
+    mine, key = private_folder("a/b", "0" * 64, "h200")
+    theirs, _ = private_folder("a-b", "0" * 64, "h200")
+    told = mine.removeprefix("a-b-")
+    assert told != theirs.removeprefix("a-b-")
+    assert key.startswith(told)
+    assert 4 * len(told) >= 128

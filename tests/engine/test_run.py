@@ -53,29 +53,6 @@ def test_a_case_that_is_timed_keeps_its_row_when_the_run_breaks_later() -> None:
         records[name].fail.assert_called_once_with(Status.HARNESS_ERROR, "the judge is gone")
 
 
-@pytest.mark.parametrize(
-    ("status", "headline"), [(Status.PASSED, ("base", ("s",))), (Status.UNSTABLE, ("base", ()))]
-)
-def test_beside_a_baseline_that_did_not_pass_there_is_no_speed_up(
-    monkeypatch: pytest.MonkeyPatch, status: Status, headline: tuple[str, tuple[str, ...]]
-) -> None:
-    told: list[Any] = []
-
-    def conclude(known: Any, facts: object, beside: object, *_: object) -> Any:
-        told.append((known.name, beside))
-        return SimpleNamespace(status=status, samples=("s",))
-
-    monkeypatch.setattr("harness.engine.run.conclude", conclude)
-    run = object.__new__(Run)
-    run.roles = SimpleNamespace(baseline="base", control="base", null="null")  # type: ignore[assignment]
-    run.workers, run.hidden = {"mine": MagicMock()}, set()  # type: ignore[dict-item]
-    run.quiet, run.facts, run.observer = MagicMock(unlocked=False), MagicMock(), MagicMock()
-    run.null_gaps_ms, run.telemetry, run.save = {}, {}, MagicMock()
-    run.record = lambda name, case: SimpleNamespace(name=name, samples=(), log_tail="x")  # type: ignore[assignment, method-assign, return-value]
-    run._finish(load_suite("quick", ROOT / "configs").cases[0], "", "", ["mine"])
-    assert told[-1] == ("mine", headline)
-
-
 def test_a_hidden_shape_whose_secret_is_not_told_has_no_time() -> None:
     """Nobody could draw it again."""
     suite = load_suite("quick", ROOT / "configs")

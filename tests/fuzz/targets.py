@@ -182,7 +182,7 @@ def load(files: dict[str, bytes | str | None]) -> None:
                 raise ValueError(f"an error that helps nobody: {cause}") from cause
             raise
         needs = entrant.manifest.needs
-        assert isinstance(missing(needs, Machine()) + too_old(needs, HOPPER), str)
+        assert isinstance(missing(needs) + too_old(needs, HOPPER), str)
         stage(entrant, folder.parent / "staged")
         assert intact(entrant, folder.parent / "staged")
         told = entrant.model_validate_json(entrant.model_dump_json())

@@ -1,4 +1,4 @@
-"""What the GPU says of itself while a run goes on: clocks that drift, energy."""
+"""What the GPU says of itself while a run goes on: clocks that drift, energy; and how evenly calls went."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from harness.measure import verdict
+from harness.measure.evenness import lasting, leap
 from harness.measure.telemetry import (
     CLOCK_EVERY,
     MOST_ERROR_PCT,
@@ -19,7 +20,7 @@ from harness.measure.telemetry import (
     mean_clock_mhz,
     mean_power,
 )
-from harness.schema import Sample, Telemetry
+from harness.schema import Pause, Sample, Status, Sustained, Telemetry
 from tests.board.factory import CPU, H200
 
 COUNTER_PERIOD_S = 0.02
@@ -177,3 +178,77 @@ def test_without_a_gpu_nothing_is_read_twice() -> None:
         time.sleep(0.02)
     assert recorder.readings == []
     assert meter.read == 1
+
+
+# --------------------------------------------------------------------------- pauses of a stretch
+
+CALL_MS = 0.5581
+#: (ms, calls, MHz) of `cuda_hopper` on hdim64_seq4k: its clock dips after the ninth pause.
+RECORDED = (
+    (103.1, 190, 1481), (9.3, 17, 1481), (5.2, 8, 1488), (21.4, 40, 1504), (7.2, 13, 1531),
+    (5.1, 9, 1524), (15.6, 28, 1513), (11.4, 21, 1515), (301.4, 554, 1475), (84.4, 136, 1290),
+    (137.0, 240, 1402),
+)  # fmt: skip
+
+
+def pauses(*paces, spent_ms=100.0, mhz=(1500.0,)):
+    """Of `spent_ms` each, with so many calls; the clocks go round."""
+    return [Pause(spent_ms, calls, mhz[n % len(mhz)]) for n, calls in enumerate(paces)]
+
+
+def recorded(extra=0, at=8):
+    """RECORDED, with some calls more in one pause."""
+    told = [Pause(*pause) for pause in RECORDED]
+    told[at] = told[at]._replace(calls=told[at].calls + extra)
+    return told
+
+
+def test_a_recorded_stretch_whose_clock_dips_has_no_leap():
+    assert leap(recorded()) is None
+
+
+@pytest.mark.parametrize("at", range(len(RECORDED)))
+def test_calls_that_were_left_out_show_wherever_they_are_told(at):
+    """36 of some 1,250: who skips them is 3 % faster."""
+    assert leap(recorded(36, at)) == recorded(36, at)[at]
+
+
+def test_without_the_clock_the_same_would_be_leaps():
+    told = [pause._replace(sm_mhz=1400.0) for pause in recorded()]
+    assert leap(told) == told[9]
+
+
+def test_a_kernel_bound_by_memory_keeps_its_pace_though_the_clock_dips():
+    assert leap(pauses(*[100] * 6, mhz=[1545.0, 1350.0, 1335.0, 1600.0, 1650.0, 1500.0])) is None
+
+
+def test_standing_still_is_no_better_than_leaping():
+    told = pauses(100, 100, 90, 100, 100, 100)
+    assert leap(told) == told[2]
+
+
+def test_where_the_clock_is_not_known_it_may_dip():
+    assert leap(pauses(103, 103, 89, 90, 110, 105, mhz=[0.0])) is None
+    assert leap(pauses(70, 130, 70, 130, 70, 130, mhz=[0.0]))
+
+
+def test_of_no_pause_nothing_is_said():
+    assert leap([]) is None
+
+
+def stretch(latency_ms: float, told: tuple[Pause, ...]) -> Sustained:
+    """One that passed, before its figures are made."""
+    return Sustained(
+        status=Status.PASSED, latency_ms=latency_ms, claimed_ms=latency_ms, pauses=told, power_w=600.0,
+        energy_error_pct=1.0, reason="words of praise",
+    )  # fmt: skip
+
+
+def test_figures_of_a_stretch_follow_from_its_time_and_power() -> None:
+    found = lasting(stretch(2.0, tuple(pauses(50, 50))), flops=1e12, burst_ms=2.0)
+    assert (found.tflops, found.joules_per_call, found.reason) == (500.0, 1.2, "")
+    assert found.pj_per_flop == pytest.approx(1.2)
+    assert lasting(stretch(1.9, ()), 1e12, 2.0).status is Status.TIME_CLAIM_REJECTED
+    assert lasting(stretch(1.9, ()), 1e12, 0.0).status is Status.PASSED, "a CPU's bursts vary"
+    leaps = (Pause(900.0, 45, 1500.0), *pauses(50, 50))
+    assert lasting(stretch(2.0, leaps), 1e12, 2.0).status is Status.UNSTABLE

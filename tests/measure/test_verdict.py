@@ -8,9 +8,8 @@ from typing import Any
 
 import pytest
 
-from harness.measure.audit import short_of_the_clock
 from harness.measure.two_clocks import GPU_TOLERANCE
-from harness.measure.verdict import Evidence, RunFacts, conclude, drift_pct
+from harness.measure.verdict import Evidence, RunFacts, conclude, conclude_case, trusted_of
 from harness.problems import get_problem
 from harness.schema import (
     MOST_SLACK_PCT,
@@ -24,7 +23,6 @@ from harness.schema import (
     Sample,
     Status,
     Stopping,
-    Suite,
     Telemetry,
 )
 
@@ -35,7 +33,7 @@ EXACT = Error(max_diff=2e-3, rel_l2=3e-4, worst_row=5e-4, finite=True)
 
 def facts(**changes: Any) -> RunFacts:
     values: dict[str, Any] = {
-        "run": "r", "date": "2026-11-21", "suite": Suite(name="s", cases=(CASE,)), "machine": H200,
+        "run": "r", "date": "2026-11-21", "suite": "s", "suite_sha256": "5" * 64, "machine": H200,
         "integrity": "judged/1", "harness_commit": "c", "protocol": 1, "commitment": "", "secret": "",
         "problem": get_problem("attention_forward"), "tolerance": GPU_TOLERANCE,
     }  # fmt: skip
@@ -214,32 +212,6 @@ def test_the_pace_is_the_fastest_of_the_trusted() -> None:
     assert beside.pace_gap_ms == pytest.approx(0.02, abs=0.003)
 
 
-def test_a_record_is_held_against_the_pace_that_it_names_if_that_one_is_trusted() -> None:
-    mine = against(sdpa_cudnn=SLOW, flash_attn_4=FAST)
-    who = entrant(Kind.BASELINE)
-    base, fast = (
-        conclude(
-            Evidence(who, CASE, samples=told, worst=EXACT), facts(), ("", told), {"": told}, [], []
-        )
-        for told in (SLOW, FAST)
-    )
-    assert mine.slack
-    assert short_of_the_clock(mine, base, {"flash_attn_4": fast}) == []
-    others: list[dict[str, Result]] = [
-        {},
-        {"flash_attn_4": fast.model_copy(update={"kind": Kind.SUBMISSION})},
-        {"flash_attn_4": fast.model_copy(update={"status": Status.CRASHED})},
-    ]
-    for rows in others:
-        told = short_of_the_clock(mine, base, rows)
-        assert "its slack is less" in told[0]
-        assert "held against the gaps of flash_attn_4, where " in told[1]
-    slow = mine.model_copy(update={"slack": mine.slack.model_copy(update={"pace": base.entry})})
-    assert short_of_the_clock(slow, base, {"flash_attn_4": fast}) == [
-        f"held against the gaps of {base.entry}, where flash_attn_4 was faster"
-    ]
-
-
 def test_who_was_not_in_every_block_is_not_the_pace() -> None:
     fewer = FAST[:11]
     found = against(sdpa_cudnn=SLOW, flash_attn_4=fewer, sdpa_flash=NEXT).slack
@@ -270,25 +242,6 @@ def test_drift_is_asked_of_the_pace() -> None:
     trusted = {"sdpa_cudnn": SLOW, "flash_attn_4": moved(FAST, 0.2)}
     left = conclude(early, facts(), ("sdpa_cudnn", SLOW), trusted, [], [])
     assert left.status is Status.UNSTABLE  # by the blocks that it was not in, too
-
-
-def test_no_steady_entrant_lends_a_record_its_steadiness() -> None:
-    slow = moved(SLOW, -0.35)
-    mine = against(sdpa_cudnn=slow, flash_attn_4=FAST)
-    base, fast, moves = (
-        conclude(passed(), facts(), ("", told), {"": told}, [], []).model_copy(
-            update={"kind": Kind.BASELINE, "status": Status.PASSED, "samples": tuple(told)}
-        )
-        for told in (slow, FAST, moved(FAST, 0.2))
-    )
-    assert short_of_the_clock(mine, base, {"flash_attn_4": fast}) == []
-    entrants = fast.model_copy(update={"kind": Kind.SUBMISSION})
-    for row, why in ((entrants, "% faster from start"), (moves, "% slower from start")):
-        assert any(why in fault for fault in short_of_the_clock(mine, base, {"flash_attn_4": row}))
-    earlier = mine.model_copy(update={"drift_pct": drift_pct(slow)})  # by the control's, as once
-    assert short_of_the_clock(earlier, base, {"flash_attn_4": fast}) == []
-    forged = mine.model_copy(update={"drift_pct": 1.0})
-    assert short_of_the_clock(forged, base, {"flash_attn_4": fast}) != []
 
 
 def test_another_pace_lets_no_short_claim_through() -> None:
@@ -325,3 +278,26 @@ def test_the_clock_behind_the_bursts_gives_the_share_of_its_peak() -> None:
     assert result.clock_pct == pytest.approx(100 * 687 / 811, rel=0.01)
     assert result.drift_pct is None
     assert result.energy is None
+
+
+def test_beside_a_baseline_that_did_not_pass_there_is_no_speed_up() -> None:
+    base = Evidence(entrant(Kind.BASELINE), CASE, samples=samples(1.0, seed=9), worst=EXACT)
+    both = {"base": base, "mine": passed()}
+    rows = conclude_case(both, facts(), "base", trusted_of(both, "base"), [], [])
+    assert [bool(row.speedup) for row in rows] == [True, True]
+    base.fail(Status.CRASHED, "at its last call")
+    rows = conclude_case(both, facts(), "base", trusted_of(both, "base"), [], [])
+    assert [(row.status, row.speedup) for row in rows] == [
+        (Status.CRASHED, None),
+        (Status.PASSED, None),
+    ]
+
+
+def test_who_failed_is_not_trusted_and_ctrl_c_is_no_failure() -> None:
+    base = {
+        name: Evidence(entrant(Kind.BASELINE), CASE, status=status)
+        for name, status in (("a", None), ("b", Status.INTERRUPTED), ("c", Status.CRASHED))
+    }
+    known = {"mine": Evidence(entrant(), CASE), **base}
+    assert list(trusted_of(known, "a")) == ["a", "b"]
+    assert list(trusted_of(known, "c")) == ["c", "a", "b"], "the control comes first"

@@ -19,7 +19,7 @@ SMEM_LIMIT_BYTES = 227 << 10
 WHOLE = 6e-4  # fp16 of P and dS gives 3.7e-4; a lost element of a tile gives more
 WHOLE_BF16 = 5e-3
 ROUNDED_ONCE = 3.4e-4  # dq and dk where dS is rounded to fp16, and nothing before it
-GENERAL, BF16 = "-DGENERAL=1", "-DBF16=1"
+GENERAL, BF16, STORED = "-DGENERAL=1", "-DBF16=1", "-DSTORED=1"
 CHOSEN = {  # headdim -> what is launched
     64: ("kernels/three.cu", ()),
     128: ("kernels/backward.cu", ()),
@@ -214,7 +214,7 @@ MISTAKES = {
     "dS over one in use": ("ahead-128", "      mbar_wait(through + 8 * before, before_parity);  ", ""),
     "dS is not fenced before others read it": ("ahead-128", "store_ds(ds_tile); proxy_fence();", "store_ds(ds_tile);"),
     "q and do are loaded into slots in use": ("ahead-128", "mbar_wait(through + 8 * next, next_parity);  ", ""),
-    "dQ written over before it was read": ("ahead-128", "bulk_wait_read(); __syncwarp();    ", "__syncwarp();"),
+    "dQ written over before it was read": ("ahead-128", "    else bulk_wait_read();\n", ""),
     "nobody waits for dS": ("three-64", "mbar_wait(ds_full + 8 * before, ds_parity);  ", ""),
     "a tile is loaded into a slot in use, by the spare warp": ("three-64", "if (i >= STAGES) mbar_wait", "if (0) mbar_wait"),
     "two buffers of dS": ("three-64", "DS_BUFFERS = 3;", "DS_BUFFERS = 2;"),
@@ -247,6 +247,17 @@ SPARE_MISTAKES = {
     "sums are added to before they are zero": ("counter_wait(p.spare.ready + section, ", "0, (p.spare.ready + section, "),
     "dq is made of sums that are not complete": ("counter_add_fenced_if(done, 1,", "counter_add_fenced_if(done, 8,"),
     "items are not counted": ("counter_add_fenced_if(done, 1, lane0 && done);", ""),
+}  # fmt: skip
+
+
+# Of sums of dq of headdim 128 that nobody clears
+STORED_MISTAKES = {
+    "items go from the first kv rows to the last": ("kv_blocks - 1 - place : place", "place : place"),
+    "all blocks add": ("lane0 && stores && i < OWN", "0"),
+    "who stores stores too much": ("stores && i < OWN", "stores && i <= OWN"),
+    "short items tell of nothing": ("<= OWN) own_are_stored();", "< 0) own_are_stored();"),
+    "one barrier for all items": ("own_stored + 8 * (kv_parity ^ 1)", "own_stored"),
+    "k is loaded whoever is behind": ("WARPS + (STORED ? 2 : 0)", "WARPS + (STORED ? 1 : 0)"),
 }  # fmt: skip
 
 
@@ -355,6 +366,45 @@ def test_a_mistake_of_spare_warps_shows(libraries, mistake):
     shows(*SPARE_MISTAKES[mistake], attempt)
 
 
+def uncleared(libraries, problem, section, stored, timing, seed, flags=(), edit=None):
+    """Errors where of the first `stored` sections of heads nobody clears the sums of dq."""
+    passes = libraries("kernels/passes.cu", 128, flags)
+    library = libraries("kernels/backward.cu", 128, (STORED, *flags), edit=edit)
+    problem.fused(passes, library, section, timing, seed, stored=stored)
+    return problem.errors()
+
+
+@needs_gxx
+@pytest.mark.parametrize(
+    ("heads", "seqlen", "section", "stored", "timing"),
+    [(2, 17, 1, 2, on_cpu.EARLY), (3, 129, 1, 3, on_cpu.LATE), (3, 193, 2, 2, on_cpu.RANDOM),
+     (2, 333, 1, 2, on_cpu.LATE), (3, 400, 2, 1, on_cpu.RANDOM), (2, 640, 2, 1, on_cpu.EARLY)],
+)  # fmt: skip
+def test_sums_that_nobody_clears(libraries, heads, seqlen, section, stored, timing):
+    """They hold NaN before; those of later sections of heads are cleared."""
+    problem = on_cpu.Problem(heads, seqlen, 128, True)
+    errors = uncleared(libraries, problem, section, stored, timing, seqlen)
+    assert max(errors.values()) < WHOLE, errors
+
+
+@needs_gxx
+def test_sums_that_nobody_clears_in_bf16(libraries):
+    problem = on_cpu.Problem(2, 300, 128, True, bf16=True)
+    errors = uncleared(libraries, problem, 1, 2, on_cpu.RANDOM, 1, (BF16,))
+    assert 2 * WHOLE < max(errors.values()) < WHOLE_BF16, errors
+
+
+@needs_gxx
+@pytest.mark.parametrize("mistake", STORED_MISTAKES)
+def test_a_mistake_of_sums_that_nobody_clears_shows(libraries, mistake):
+    def attempt(timing, seed, edit):
+        problem = on_cpu.Problem(2, 400, 128, True)
+        return uncleared(libraries, problem, 1, 2, timing, seed, edit=edit)
+
+    assert max(attempt(on_cpu.RANDOM, 0, None).values()) < WHOLE
+    shows(*STORED_MISTAKES[mistake], attempt)
+
+
 @pytest.mark.parametrize(
     ("blocks", "seqlen", "whole"), [(2048, 512, 1980), (132, 512, 132), (5, 65, 0), (5, 64, 5)]
 )
@@ -413,7 +463,7 @@ def test_shared_memory_is_what_the_kernels_lay_out(submission):
     """The kernels' own constants, added up in the order of their addresses."""
     m, n = 64, 128
     k_v, q_do, ds = 2 * n * 128 * 2, (3 + 2) * m * 128 * 2, 2 * n * m * 2
-    dq, stats, barriers = 8 * 32 * 32 * 4, (3 + 2) * m * 4, 2 * 3 + 2 + 4 + 3
+    dq, stats, barriers = 8 * 32 * 32 * 4, (3 + 2) * m * 4, 2 * 3 + 2 + 4 + 3 + 2
     spare, records = 3 * 8 * (512 + 64), 4 * 32
     wanted = k_v + q_do + ds + dq + stats + spare + records + 8 * barriers + 8  # and a word
     assert submission.fused_smem_bytes() == wanted <= SMEM_LIMIT_BYTES
@@ -429,7 +479,7 @@ def test_shared_memory_is_what_the_kernels_lay_out(submission):
 CLASSES = [  # headdim, causal, rows -> MB of q, do and sums that are walked together, cuts, lead, once
     (64, True, 1, 16, 0, 0, 1), (64, True, 1024, 16, 0, 0, 1), (64, True, 1025, 16, 0, 0, 0),
     (64, False, 1, 16, 0, 0, 0), (64, False, 2048, 16, 0, 0, 0), (64, True, 2049, 32, 0, 0, 0),
-    (64, False, 16384, 32, 0, 0, 0), (128, True, 512, 8, 0, 0, 0), (128, True, 1024, 16, 0, 0, 0),
+    (64, False, 16384, 32, 0, 0, 0), (128, True, 1, 16, 0, 0, 0), (128, True, 1024, 16, 0, 0, 0),
     (128, True, 1025, 16, 0, 2, 0), (128, True, 8192, 16, 0, 2, 0), (128, True, 16384, 16, 0, 0, 0),
     (128, False, 512, 8, 0, 0, 0), (128, False, 513, 4, 0, 2, 0), (128, False, 4096, 4, 0, 2, 0),
     (128, False, 16384, 16, 1, 0, 0), (256, True, 1, 32, 0, 0, 0), (256, False, 16384, 32, 0, 0, 0),
@@ -445,9 +495,42 @@ def test_classes_of_shapes_choose_among_what_was_measured(
     file, flags = CHOSEN[headdim]
     build = submission.build_for(headdim, seqlen, causal)
     assert (submission.FILES[build.rung], build.flags) == (file, flags)
-    assert build[2:] == (megabytes << 20, cuts, lead, once)
+    short = (headdim, causal) == (128, True) and seqlen <= 1024
+    cleared = 1 if short else submission.NEVER
+    assert build[2:] == (megabytes << 20, cuts, lead, once, cleared)
     general = submission.build_for(headdim, seqlen, causal, general=True)
     assert general == build._replace(flags=(*flags, GENERAL))
+
+
+@pytest.mark.parametrize(
+    ("heads", "causal", "general", "stored"),
+    [(79, True, False, 7), (10, True, False, 0), (79, False, False, 0), (79, True, True, 0)],
+)
+def test_sums_of_which_heads_are_not_cleared(
+    submission, monkeypatch, heads, causal, general, stored
+):
+    """All but the last section's; all are where there is but one, and where keys are not like queries."""
+    import torch
+
+    face = type("Face", (), {"getPtr": lambda _: 0})
+    monkeypatch.setattr(submission, "_tensor_map", lambda *_: face())
+    monkeypatch.setattr(submission, "_multiprocessors", lambda _: 132)
+    monkeypatch.setattr(submission, "_function", lambda name, *_, flags, **__: (name, flags))
+    q = torch.zeros(1, heads, 600, 128, dtype=torch.float16)
+    flags = (GENERAL,) if general else ()
+    build = submission.Build("ahead", flags, 10 * 8 * 600 * 128, lead=1, cleared=1)
+    plan = submission.Plan(q, q, q, q, q, causal, 0.1, build)
+    dq, dk, dv = (torch.empty_like(q) for _ in range(3))
+    space, _ = plan.point_at(q, torch.zeros(1, heads, 600), dq, dk, dv)
+    before, main, after = plan.launches
+    assert (STORED in main.function[1]) == bool(stored)
+    assert plan.params.stored.sections == stored
+    assert before.args[9].value == 10 * 10 * stored  # tiles whose sums are not cleared
+    if stored:
+        assert plan.params.spare.lead == 0
+        assert (before.grid, after.grid) == (790, 790)
+        words = space.data_ptr() + 4 * space.numel() - plan.params.stored.warps
+        assert words == 4 * 79 * 5  # a word for each kv block
 
 
 def test_a_plan_is_found_again_by_every_shape_and_dtype(submission, monkeypatch):
@@ -593,7 +676,7 @@ C_TYPES = {"int": ctypes.c_int, "float": ctypes.c_float, "long long": ctypes.c_l
 @pytest.mark.parametrize(
     ("file", "name", "mirror"),
     [("backward.cu", "Params", "Params"), ("three.cu", "Params", "ThreeParams"),
-     ("spare.cuh", "Spare", "Spare"), ("passes.cuh", "Passes", "Passes"), ("rows.cuh", "Keys", "Keys"), ("rows.cuh", "Strides", "Strides")],
+     ("spare.cuh", "Spare", "Spare"), ("stored.cuh", "Stored", "Stored"), ("passes.cuh", "Passes", "Passes"), ("rows.cuh", "Keys", "Keys"), ("rows.cuh", "Strides", "Strides")],
 )  # fmt: skip
 def test_structures_match_the_kernels(submission, file, name, mirror):
     source = (FOLDER / "kernels" / file).read_text()

@@ -45,7 +45,7 @@ def run(args: argparse.Namespace) -> int:
             continue
         why = obstacle(manifest, machine)
         if why:
-            installable = missing(manifest.needs, machine)
+            installable = missing(manifest.needs)
             lacking[name] = manifest.install if installable else ""
         else:
             ready.setdefault(manifest.problem, []).append(name)
@@ -75,4 +75,4 @@ def _code(args: argparse.Namespace, lacking: Mapping[str, str]) -> int:
 def obstacle(manifest: Manifest, machine: Machine) -> str:
     """Why it cannot run on this machine, or an empty string."""
     needs = manifest.needs
-    return missing(needs, machine) or too_old(needs, machine) or without_gpu(manifest, machine)
+    return missing(needs) or too_old(needs, machine) or without_gpu(manifest, machine)

@@ -27,7 +27,7 @@ from harness.cli.arguments import whole
 from harness.cli.results.compare import _named, percent
 from harness.errors import Exit, SuiteError, UnavailableError, UsageError, typed
 from harness.measure import stats
-from harness.measure.audit import audit, overstated, short_of_the_clock
+from harness.measure.audit import of_record
 from harness.measure.stats import Interval
 from harness.process.project import base
 from harness.schema import MOST_BLOCKS, Kind, Machine, Result, Status, Suite, is_hidden
@@ -118,13 +118,9 @@ def _line(path: Path, number: str) -> Result:
 
 
 def _faults(result: Result, beside: Iterable[Result]) -> list[str]:
-    """In what it contradicts itself, and its clocks the run's other rows on that config."""
+    """In what it is not what its run's samples on that config make of it."""
     asked = (result.run, result.config)
-    rows = {row.entry: row for row in beside if (row.run, row.config) == asked}
-    base = rows.get(result.speedup.against) if result.speedup else None
-    ruled = result.protocol == PROTOCOL or (result.slack and result.slack.pace)  # by today's rule
-    clocks = short_of_the_clock(result, base, rows) if ruled else []
-    return [*audit(result, base), *overstated(result), *clocks]
+    return of_record(result, {r.entry: r for r in beside if (r.run, r.config) == asked})
 
 
 # --------------------------------------------------------------------------- the record against

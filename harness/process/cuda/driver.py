@@ -8,6 +8,7 @@ driver API.
 from __future__ import annotations
 
 import ctypes
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -29,6 +30,16 @@ def keep_memory_private() -> None:
 def timer() -> torch.cuda.Event:
     """An event that keeps time."""
     return torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
+
+
+def elapsed_ms(queue: Callable[[], object]) -> float:
+    """What `queue` has the GPU do, timed behind all that was queued before; waits for its end."""
+    begun, over = timer(), timer()
+    begun.record()
+    queue()
+    over.record()
+    over.synchronize()
+    return float(begun.elapsed_time(over))
 
 
 class DeviceBytes:

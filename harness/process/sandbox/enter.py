@@ -1,6 +1,6 @@
 """What an untrusted process may touch, decided before it starts.
 
-    python -m harness.process.sandbox.enter --level N --rw CACHE --ro SUBMISSION ... -- COMMAND ...
+    python -m harness.process.sandbox.enter RULES COMMAND ...    as `command` writes it
 
     0  nothing is refused
     1  Landlock (files, TCP, signals, abstract sockets) + seccomp + no capabilities + limits
@@ -14,7 +14,6 @@ be had raises UnavailableError; what is usual here, and why it is not more, is `
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import ctypes
 import functools
@@ -91,8 +90,7 @@ def command(rules: Rules, argv: Sequence[str]) -> list[str]:
         return list(argv)
     told = json.dumps(to_plain(rules))
     # -s: $HOME belongs to the untrusted side, and Python would run what lies in its user site.
-    words = ["-s", "-m", "harness.process.sandbox.enter", "--rules"]
-    return [sys.executable, *words, told, "--", *argv]
+    return [sys.executable, "-s", "-m", "harness.process.sandbox.enter", told, *argv]
 
 
 def require(level: int) -> None:
@@ -264,18 +262,10 @@ def end_first(pid: int | str = "self") -> None:
         Path(f"/proc/{pid}/oom_score_adj").write_text(str(usage.FIRST_TO_END), encoding="ascii")
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """Parse, restrict, exec. Returns without a command, and in the launcher of level 2."""
-    parser = argparse.ArgumentParser(
-        prog="python -m harness.process.sandbox.enter", description="Run a command behind walls."
-    )
-    parser.add_argument("--rules", type=json.loads, required=True, help="of `to_plain`, as JSON")
-    parser.add_argument("command", nargs=argparse.REMAINDER)
-    args = parser.parse_args(argv)
-    words = args.command[1:] if args.command[:1] == ["--"] else args.command
-    if not words:
-        parser.error("nothing to run; end with: -- COMMAND")
-    rules = from_plain(args.rules)
+def main() -> int:
+    """Read what `command` wrote, restrict, exec; returns where it cannot, or from the launcher."""
+    told, *words = sys.argv[1:]
+    rules = from_plain(json.loads(told))
     try:
         leave(rules)
         if rules.level == 2:

@@ -55,11 +55,9 @@ def user_of(key: str) -> int | None:
 
 def _mapped(first: int, end: int) -> bool:
     """Whether this user namespace knows all ids from `first` on, below `end`."""
-    for line in Path("/proc/self/uid_map").read_text(encoding="ascii").splitlines():
-        inside, _, count = map(int, line.split())
-        if inside <= first and end <= inside + count:
-            return True
-    return False
+    lines = Path("/proc/self/uid_map").read_text(encoding="ascii").splitlines()
+    spans = (map(int, line.split()) for line in lines)
+    return any(inside <= first and end <= inside + count for inside, _, count in spans)
 
 
 def leave(uid: int | None) -> None:

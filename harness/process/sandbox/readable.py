@@ -33,7 +33,7 @@ import site
 import sys
 import sysconfig
 import tempfile
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -101,6 +101,7 @@ def gpu_nodes(minor: int | None = None) -> list[Path]:
 
 TOP_FOLDERS = "/boot /dev /etc /home /media /mnt /proc /root /run /srv /sys /tmp /var /var/tmp"
 NEVER_INSIDE = ("/boot", "/dev", "/etc", "/proc", "/run", "/sys")
+PATHS = ("PYTHONPATH", "LD_LIBRARY_PATH")
 PACKAGES = {"site-packages", "dist-packages"}
 ARCHIVES = {".zip", ".egg", ".whl"}
 FIRST_PERSON = 1000  # user ids below belong to the system; their homes are folders like /usr/sbin
@@ -142,29 +143,27 @@ def shut(*own: Path) -> DenyList:
     return DenyList(tuple(sorted(resolved)), tuple(sorted(folder.resolve() for folder in own)))
 
 
-def asked_for() -> list[str]:
-    """The user's PYTHONPATH and library path, absolute: what a refusal is worth telling of."""
-    text = os.pathsep.join(os.environ.get(key, "") for key in ("PYTHONPATH", "LD_LIBRARY_PATH"))
-    return list(
-        dict.fromkeys(str(Path(entry).absolute()) for entry in text.split(os.pathsep) if entry)
-    )
+def asked_for(*keys: str) -> list[str]:
+    """What is on the user's search paths `keys`, absolute, each once."""
+    text = os.pathsep.join(os.environ.get(key, "") for key in keys)
+    entries = filter(None, text.split(os.pathsep))
+    return list(dict.fromkeys(str(Path(entry).absolute()) for entry in entries))
 
 
 def import_path() -> list[str]:
     """What a worker's PYTHONPATH needs to import as the user can: theirs, then the user's site."""
-    own = [str(Path(e).absolute()) for e in os.environ.get("PYTHONPATH", "").split(os.pathsep) if e]
-    user = site.getusersitepackages()
-    return list(dict.fromkeys([*own, *([user] if user in sys.path else [])]))
+    own, user = asked_for("PYTHONPATH"), site.getusersitepackages()
+    return [*own, user] if user in sys.path and user not in own else own
 
 
 def opened(shut_in: DenyList, entries: Iterable[str] | None = None) -> list[Path]:
     """Those of sys.path and of the library path (or of `entries`) that may be read, resolved."""
-    wanted: Sequence[str] = [*sys.path, *asked_for()] if entries is None else list(entries)
+    wanted = [*sys.path, *asked_for(*PATHS)] if entries is None else entries
     paths = dict.fromkeys(Path(entry).resolve() for entry in wanted if entry)
     return [path for path in paths if not shut_in.refusal(path)]
 
 
 def refused(shut_in: DenyList) -> dict[str, str]:
-    """Entries of PYTHONPATH and LD_LIBRARY_PATH that stay shut, and why; absent ones no loss."""
-    reasons = {entry: shut_in.refusal(Path(entry).resolve()) for entry in asked_for()}
+    """Entries of PATHS that stay shut, and why: worth telling of, unless they are absent."""
+    reasons = {entry: shut_in.refusal(Path(entry).resolve()) for entry in asked_for(*PATHS)}
     return {entry: why for entry, why in reasons.items() if why and Path(entry).exists()}

@@ -84,15 +84,13 @@ class KernelReport:
     @property
     def warnings(self) -> tuple[str, ...]:
         """What deserves a look, each in one line."""
-        found = list(self.notes)
-        if self.spill_store_bytes or self.spill_load_bytes:
-            found.insert(
-                0,
-                f"spills {self.spill_store_bytes} bytes of stores, {self.spill_load_bytes} of "
-                "loads: fewer live values, smaller tiles, or a lower minimum of blocks in "
-                "__launch_bounds__",
-            )
-        return tuple(found)
+        if not (self.spill_store_bytes or self.spill_load_bytes):
+            return self.notes
+        said = (
+            f"spills {self.spill_store_bytes} bytes of stores, {self.spill_load_bytes} of loads: "
+            "fewer live values, smaller tiles, or a lower minimum of blocks in __launch_bounds__"
+        )
+        return (said, *self.notes)
 
 
 # --- reading ptxas -------------------------------------------------------------------------------

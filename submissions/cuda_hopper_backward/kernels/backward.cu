@@ -25,7 +25,8 @@
 //          other; q, do, v and k of the next one arrive as the last trips leave room. The first trip has no dQ and the
 //          last one no scores. With full attention the kv blocks of the last, partly filled wave are PIECES items each:
 //          who comes last sums their dk and dv, in order
-// Passes   the other three warps do those before and after for other heads: spare.cuh
+// Passes   the other three warps do those before and after for other heads: spare.cuh; or, with STORED=1, two of them
+//          see to it that nobody has to clear the sums of dq: stored.cuh
 // Phases   LOADS   FIRST SCORES   TRIP: ISSUE 1, DS, ISSUE 2, P OF NEXT, DQ OUT   LAST DQ   SUM PIECES   STORE
 // Bound    10 B H S^2 D / 2 flops (causal) at 4096 per clock and SM: 1.39 ms at 1.83 GHz on 132 SMs for hdim128_seq8k.
 //          Shared memory per trip, against tensor clocks: NOTES.md
@@ -34,10 +35,13 @@
 //          dq in no fixed order
 // Check    python benchmarks/backward_grid.py --headdim 128
 // build: -DHEADDIM=128
-// promise: smem_bytes=228352 registers=168 spills=0 warnings=0 blocks=1
+// promise: smem_bytes=228368 registers=168 spills=0 warnings=0 blocks=1
+// build: -DHEADDIM=128 -DSTORED=1
+// promise: smem_bytes=228368 registers=168 spills=0 warnings=0 blocks=1
 // build: -DHEADDIM=128 -DGENERAL=1 -DBF16=1
-// promise: smem_bytes=228352 registers=168 spills=0 warnings=0 blocks=1
+// promise: smem_bytes=228368 registers=168 spills=0 warnings=0 blocks=1
 #include "spare.cuh"
+#include "stored.cuh"
 
 // ---------------------------------------------------------------------- shape of this build (by -D)
 #ifndef HEADDIM
@@ -59,7 +63,7 @@ constexpr int PIECES = 2;
 
 struct Params {
   const float* stats;    // [heads, tiles, 2, 64]: log2(e) * lse, delta
-  float* dq_sum;         // [heads, tiles, 64 * D], zeros before
+  float* dq_sum;         // [heads, tiles, 64 * D], zeros before unless stored.cuh says otherwise
   uint16_t* dk;          // [heads, rows of k, D]
   uint16_t* dv;
   uint32_t* taken;       // items taken; then, for each kv block in pieces, its pieces that
@@ -75,6 +79,7 @@ struct Params {
   Keys keys;             // GENERAL; dk and dv are of each head of q nevertheless
   Spare spare;           // passes by spare warps
   Strides dk_at, dv_at;  // GENERAL
+  Stored stored;         // STORED
 };
 // of k and v
 __device__ __forceinline__ int rows_of_k(const Params& p) { return GENERAL ? p.keys.seqlen : p.seqlen; }
@@ -90,17 +95,19 @@ backward(const __grid_constant__ TensorMap q_map, const __grid_constant__ Tensor
   const uint32_t ds_smem = do_smem + DO_STAGES * TILE_BYTES, dq_smem = ds_smem + DS_BUFFERS * DS_BYTES;
   const uint32_t lse_smem = dq_smem + WARPS * DQ_WARP_BYTES, delta_smem = lse_smem + STAGES * STAT_BYTES;
   const uint32_t spare_smem = delta_smem + DO_STAGES * STAT_BYTES;
-  // [RECORDS][8]: head, first kv row, first tile, end; index, section
+  // [RECORDS][8]: head, first kv row, first tile, end; index, section, STORES, MAY_ADD
   const uint32_t record_smem = spare_smem + SPARE_WARPS * SPARE_BYTES;
   const uint32_t q_full = record_smem + RECORDS * RECORD_BYTES, do_full = q_full + 8 * STAGES;
   const uint32_t through = do_full + 8 * DO_STAGES;                // everybody is through with the tile in the slot
   const uint32_t k_full = through + 8 * STAGES, v_full = k_full + 8, k_empty = v_full + 8, v_empty = k_empty + 8;
   const uint32_t spare_full = v_empty + 8;
   const uint32_t pieces_through = spare_full + 8 * SPARE_WARPS;    // a word of one thread to all
+  const uint32_t own_stored = pieces_through + 8;                  // STORED: [2], in turn from item to item
   if (threadIdx.x == 0) {
     for (int i = 0; i < STAGES + DO_STAGES; i++) mbar_init(q_full + 8 * i, 1);
     for (int i = 0; i < STAGES; i++) mbar_init(through + 8 * i, WARPS);
-    mbar_init(k_full, 1); mbar_init(v_full, 1); mbar_init(k_empty, WARPS); mbar_init(v_empty, WARPS);
+    mbar_init(k_full, 1); mbar_init(v_full, 1); mbar_init(k_empty, WARPS + (STORED ? 2 : 0)); mbar_init(v_empty, WARPS);
+    if (STORED) for (int i = 0; i < 2; i++) mbar_init(own_stored + 8 * i, WARPS);
     for (int i = 0; i < SPARE_WARPS; i++) mbar_init(spare_full + 8 * i, 1);
     mbar_init_done(); proxy_fence();
   }
@@ -128,17 +135,18 @@ backward(const __grid_constant__ TensorMap q_map, const __grid_constant__ Tensor
         const int pieces = index < p.whole ? 1 : PIECES, piece = index < p.whole ? 0 : (index - p.whole) % PIECES;
         const int block = index < p.whole ? index : p.whole + (index - p.whole) / PIECES;
         const int section = block / (p.section * kv_blocks), in_section = block - section * p.section * kv_blocks;
-        const int wide = min(p.section, p.heads - section * p.section), kv_block = in_section / wide;
-        const int head = section * p.section + in_section - kv_block * wide, kv0 = kv_block * N;
+        const int wide = min(p.section, p.heads - section * p.section), place = in_section / wide;
+        const int stores = STORED && section < p.stored.sections, kv_block = stores ? kv_blocks - 1 - place : place;
+        const int head = section * p.section + in_section - place * wide, kv0 = kv_block * N;
         const int from = p.causal ? (GENERAL ? max(kv0 - later, 0) : kv0) / M : 0, all = tiles - from;
         const int first = from + all * piece / pieces, end = from + all * (piece + 1) / pieces;
         if (!GENERAL && p.spare.lead && section > seen) {                     // its sums are zero, its stats are there
           counter_wait(p.spare.ready + section, halves_of(p.heads, p.section, section, tiles)); proxy_fence_global();
           seen = section;
         }
-        const int told[6] = {head, kv0, first, end, index, section};
+        const int told[8] = {head, kv0, first, end, index, section, stores, 0};
 #pragma unroll
-        for (int i = 0; i < 6; i++) sts_word_if(record + 4 * i, told[i], lane0);
+        for (int i = 0; i < (STORED ? 8 : 6); i++) sts_word_if(record + 4 * i, told[i], lane0);
         const int batch = GENERAL ? head / p.keys.nheads : 0;
         const Head at = {head - batch * (GENERAL ? p.keys.nheads : 0), batch};
         const Head kv_at = {GENERAL ? at.head / p.keys.group : head, batch};
@@ -177,6 +185,10 @@ backward(const __grid_constant__ TensorMap q_map, const __grid_constant__ Tensor
       sts_word_if(record + 12, 0, lane0);                        // no tiles: no more items
       mbar_wait(k_empty, kv_parity);
       mbar_arrive_if(k_full, lane0);
+    } else if (STORED) {
+      StoredWarp<Params> stored{p, record_smem, k_full, k_empty, kv_blocks};
+      if (warp == 1) stored.let_add();
+      if (warp == 2) stored.tell(own_stored);
     } else if (!GENERAL && p.spare.lead) {
       const int spare = warp - 1;
       SpareWarp<Params>{p, spare_smem + spare * SPARE_BYTES, spare_full + 8 * spare, tiles, kv_blocks}.run<PIECES>();
@@ -246,13 +258,25 @@ backward(const __grid_constant__ TensorMap q_map, const __grid_constant__ Tensor
   // this warp's piece of dQ^T into dq_smem, from there added to dq_sum while the next trip runs
   float* dq_out = nullptr;
   const uint32_t dq_warp = dq_smem + warps * DQ_WARP_BYTES;
-  auto dq_to_memory = [&] {
-    bulk_wait_read(); __syncwarp();                      // the bulk reduction of the trip before has read dq_smem
+  uint32_t kv_parity = 0, record = record_smem;
+  // STORED: this warp's part of the item's own tiles is in memory
+  auto own_are_stored = [&] { bulk_wait(); mbar_arrive_if(own_stored + 8 * (kv_parity ^ 1), lane0); };
+  auto dq_to_memory = [&](int tile) {
+    const int i = STORED ? tile - (int)lds_word(record + 8) : 0;   // how many of the item's tiles are before it
+    if (STORED && i == OWN) own_are_stored();
+    else bulk_wait_read();
+    __syncwarp();                                        // the bulk reduction of the trip before has read dq_smem
 #pragma unroll
     for (int j = 0; j < NQ / 4; j++)
       sts_float4(dq_warp + (j * 32 + lane) * 16, dp[4 * j], dp[4 * j + 1], dp[4 * j + 2], dp[4 * j + 3]);
     proxy_fence(); __syncwarp();
-    bulk_add_if(dq_out, dq_warp, DQ_WARP_BYTES, lane0); bulk_commit();
+    if (STORED) {
+      const int stores = lds_word(record + STORES);
+      if (stores && i >= OWN) count_wait(record + MAY_ADD, i / OWN);   // the block whose own tile it is has stored it
+      bulk_store_if(dq_out, dq_warp, DQ_WARP_BYTES, lane0 && stores && i < OWN);
+      bulk_add_if(dq_out, dq_warp, DQ_WARP_BYTES, lane0 && !(stores && i < OWN));
+    } else bulk_add_if(dq_out, dq_warp, DQ_WARP_BYTES, lane0);
+    bulk_commit();
     dq_out += M * D;
   };
 
@@ -264,7 +288,6 @@ backward(const __grid_constant__ TensorMap q_map, const __grid_constant__ Tensor
     bulk_wait(); counter_add_fenced_if(done, 1, lane0 && done);
     done = nullptr;
   };
-  uint32_t kv_parity = 0, record = record_smem;
 #pragma unroll 1
   while (true) {
     // told before a wait: the next item may wait for who waits for this
@@ -338,7 +361,7 @@ backward(const __grid_constant__ TensorMap q_map, const __grid_constant__ Tensor
       // P OF NEXT
       if (more) make_p(tile + 1, lse_smem + next * STAT_BYTES);
       // DQ OUT
-      if (!is_first) { wgmma_wait<1>(); touch(dp); dq_to_memory(); }
+      if (!is_first) { wgmma_wait<1>(); touch(dp); dq_to_memory(tile - 1); }
       wgmma_wait<0>(); touch(dk); touch(x);
       finish();
     };
@@ -353,7 +376,7 @@ backward(const __grid_constant__ TensorMap q_map, const __grid_constant__ Tensor
     wgmma_fence(); issue_dq(ds_smem + (buffer ^ 1) * DS_BYTES);
     wgmma_wait<0>(); touch(dp);
     __syncwarp(); mbar_arrive_if(k_empty, lane0);
-    dq_to_memory();
+    dq_to_memory(end - 1);
 
     // SUM PIECES
     int last = 1;
@@ -397,7 +420,8 @@ backward(const __grid_constant__ TensorMap q_map, const __grid_constant__ Tensor
       store(p.dv, p.dv_at, dv, 1.f);
       store(p.dk, p.dk_at, dk, p.scale);
     }
-    done = !GENERAL && p.spare.lead ? p.spare.done + lds_word(record + 20) : nullptr;
+    if (STORED && lds_word(record + 12) - lds_word(record + 8) <= OWN) own_are_stored();
+    done = !STORED && !GENERAL && p.spare.lead ? p.spare.done + lds_word(record + 20) : nullptr;
     record = next_record(record);
   }
   tell_done();

@@ -5,7 +5,7 @@
 //          stats [B * H, T, 2, 64] float32: lse * log2(e), then delta, at headdim 256 minus delta;
 //          rows past S hold +inf and 0, so that their P and dS are 0
 //          dq_sum [B * H, T, 64 * D] float32, a tile in the order of the main kernel's accumulators (below)
-// Phases   preprocess: delta = rowsum(do * o), stats, dq_sum <- 0, the main kernel's counters <- 0
+// Phases   preprocess: delta = rowsum(do * o), stats, dq_sum <- 0 from a tile on, the main kernel's counters <- 0
 //          postprocess: dq = dq_sum * scale      sum_group
 // Order    the main kernel holds dq transposed: warp w of 8 has D rows 16 (w % 4) ... + 15 of half w / 4 and all 64 query columns. Its registers leave as float4: [w][i / 4][lane][i % 4], register i of a lane being
 //          D row lane / 4 + 8 (i / 2 % 2), query column 8 (i / 4) + 2 (lane % 4) + i % 2
@@ -26,7 +26,7 @@ constexpr int D = HEADDIM, THREADS = 256;
 
 extern "C" __global__ void __launch_bounds__(THREADS)
 preprocess(const uint16_t* o, const uint16_t* d_o, const float* lse, float* stats, float* dq_sum, uint32_t* counters,
-           int S, int nheads, int n_counters, Strides o_at, Strides do_at) {
+           int S, int nheads, int n_counters, int first_cleared, Strides o_at, Strides do_at) {
   if (blockIdx.x == 0) for (int i = threadIdx.x; i < n_counters; i += THREADS) counters[i] = 0;
   constexpr int LANES = D / 8, ROWS = THREADS / LANES;        // 16 bytes a lane
   const int tiles = (S + 63) / 64, head = blockIdx.x / tiles, row0 = (blockIdx.x - head * tiles) * 64;
@@ -55,7 +55,7 @@ preprocess(const uint16_t* o, const uint16_t* d_o, const float* lse, float* stat
       stat[in_tile] = l; stat[64 + in_tile] = row >= S ? 0.f : D == 256 ? -sum : sum;
     }
   }
-  if (dq_sum) {
+  if (dq_sum && (int)blockIdx.x >= first_cleared) {
     float4* zero = reinterpret_cast<float4*>(dq_sum + (uint64_t)blockIdx.x * 64 * D);
 #pragma unroll
     for (int i = threadIdx.x; i < 16 * D; i += THREADS) zero[i] = make_float4(0.f, 0.f, 0.f, 0.f);

@@ -146,6 +146,11 @@ __device__ __forceinline__ void bulk_add_if(float* dst, uint32_t src, int bytes,
   asm volatile("{.reg .pred p; setp.ne.b32 p,%3,0; @p cp.reduce.async.bulk.global.shared::cta.bulk_group.add.f32 [%0],[%1],%2;}"
                ::"l"(dst), "r"(src), "r"(bytes), "r"(on) : "memory");
 }
+// The same without the sum.
+__device__ __forceinline__ void bulk_store_if(float* dst, uint32_t src, int bytes, int on) {
+  asm volatile("{.reg .pred p; setp.ne.b32 p,%3,0; @p cp.async.bulk.global.shared::cta.bulk_group [%0],[%1],%2;}"
+               ::"l"(dst), "r"(src), "r"(bytes), "r"(on) : "memory");
+}
 // memory[0 ... 3] += a ... d, by the L2, no answer; 16-byte aligned
 __device__ __forceinline__ void red_add_float4(float* dst, float a, float b, float c, float d) {
   asm volatile("red.relaxed.gpu.global.add.v4.f32 [%0],{%1,%2,%3,%4};" ::"l"(dst), "f"(a), "f"(b), "f"(c), "f"(d) : "memory");
@@ -220,6 +225,15 @@ __device__ __forceinline__ void lds_words(uint32_t* x, uint32_t addr) {
 
 __device__ __forceinline__ void sts_word_if(uint32_t addr, uint32_t x, int on) {
   asm volatile("{.reg .pred p; setp.ne.b32 p,%2,0; @p st.shared.u32 [%0],%1;}" ::"r"(addr), "r"(x), "r"(on) : "memory");
+}
+// A count in shared memory that one warp raises and others wait for.
+__device__ __forceinline__ void count_up_if(uint32_t addr, uint32_t count, int on) {
+  asm volatile("{.reg .pred p; setp.ne.b32 p,%2,0; @p st.release.cta.shared.u32 [%0],%1;}"
+               ::"r"(addr), "r"(count), "r"(on) : "memory");
+}
+__device__ __forceinline__ void count_wait(uint32_t addr, uint32_t count) {
+  asm volatile("{.reg .pred P; .reg .u32 x; WAITING: ld.acquire.cta.shared.u32 x,[%0]; setp.lo.u32 P,x,%1; "
+               "@P bra WAITING;}" ::"r"(addr), "r"(count) : "memory");
 }
 __device__ __forceinline__ uint32_t lds_word(uint32_t addr) {
   uint32_t x; asm volatile("ld.shared.u32 %0,[%1];" : "=r"(x) : "r"(addr) : "memory"); return x;

@@ -47,6 +47,12 @@ class Spare(ctypes.Structure):
     ]
 
 
+class Stored(ctypes.Structure):
+    """`struct Stored` of stored.cuh, field by field."""
+
+    _fields_ = [("warps", ctypes.c_void_p), ("sections", ctypes.c_int)]
+
+
 class Params(ctypes.Structure):
     """`struct Params` of backward.cu, field by field."""
 
@@ -57,6 +63,7 @@ class Params(ctypes.Structure):
         ("keys", Keys),
         ("spare", Spare),
         *((n, Strides) for n in ("dk_at", "dv_at")),
+        ("stored", Stored),
     ]
 
 
@@ -250,13 +257,13 @@ class Problem:
         scale = self.scale * math.log2(math.e)
         return scale if abs(scale) > 1e-30 else 1e-30
 
-    def preprocess(self, library, timing=RANDOM, seed=0, counters=0, heads=None):
-        """Row sums; zeros in the sums of dq and in counters; of all heads or the first `heads`."""
+    def preprocess(self, library, timing=RANDOM, seed=0, counters=0, heads=None, first=0):
+        """Row sums of all heads or the first `heads`; zeros in counters and, from head `first` on, in the sums of dq."""
         self.counters = aligned((max(counters, 1),), np.uint32, 1 << 20)
         steps = [ctypes.byref(Strides(*self.strides(x))) for x in (self.o, self.d_o)]
         blocks = (self.heads if heads is None else heads) * self.tiles
         _call(library.run_preprocess, _pointer(self.o), _pointer(self.d_o), _pointer(self.lse), _pointer(self.stats),
-              _pointer(self.dq_sum), _pointer(self.counters), self.seqlen, self.nheads, counters, *steps, blocks, timing, seed)  # fmt: skip
+              _pointer(self.dq_sum), _pointer(self.counters), self.seqlen, self.nheads, counters, first * self.tiles, *steps, blocks, timing, seed)  # fmt: skip
 
     def postprocess(self, library, timing=RANDOM, seed=0, first=0):
         """dq of the heads from `first` on; of one batch where not all."""
@@ -302,16 +309,19 @@ class Problem:
         in_pieces=0,
         lead=0,
         lag=0,
+        stored=0,
     ):
         """The three launches of headdim 128: a grid of `blocks`, the last `in_pieces` kv blocks in two items.
 
+        Of the first `stored` sections nobody clears the sums of dq.
         With `lead` spare warps do the short passes of most heads; then by one block, as blocks run one after another.
         """
         kv_blocks = self.heads * -(-self.seqlen_k // 128)
         sections, words = -(-self.heads // section), 1 + in_pieces
         before = min(self.heads, lead * section) if lead else self.heads
         after = section * max(0, sections - lag) if lead else 0
-        self.preprocess(passes, EARLY, counters=words + 1 + 2 * sections, heads=before)
+        counters = words + (kv_blocks if stored else 1 + 2 * sections)
+        self.preprocess(passes, EARLY, 0, counters, before, stored * section)
         parts = aligned((max(in_pieces, 1), 2, 2, 128, 128), np.float32)
         arrays = self.stats, self.dq_sum, *self.kv_gradients(), self.counters, parts
         pointers = (x.ctypes.data for x in arrays)
@@ -322,7 +332,7 @@ class Problem:
         inputs = (x.ctypes.data for x in (self.o, self.d_o, self.lse, self.dq))
         spare = Spare(*inputs, queue, queue + 4, queue + 4 + 4 * sections, lead, lag)
         kv_at = [Strides(*self.strides(x)) for x in self.kv_gradients()]
-        params = Params(*pointers, *sizes, *scales, keys, spare, *kv_at)
+        params = Params(*pointers, *sizes, *scales, keys, spare, *kv_at, Stored(queue, stored))
         tail = (min(blocks, kv_blocks + in_pieces), 384, timing, seed)
         _call(library.run_backward, self.maps(128), ctypes.byref(params), *tail)
         self.postprocess(passes, EARLY, first=after)

@@ -15,8 +15,8 @@ EXPORT run_dq(const TensorMap* maps, const float* stats, uint16_t* out, int S, i
 }
 #endif
 #elif defined(PASSES)
-EXPORT run_preprocess(const uint16_t* o, const uint16_t* d_o, const float* lse, float* stats, float* dq_sum, uint32_t* counters, int S, int nheads, int n_counters, const Strides* o_at, const Strides* do_at, int blocks, int timing, int seed) {
-  return cpu::launch(blocks, 256, timing, seed, [=] { preprocess(o, d_o, lse, stats, dq_sum, counters, S, nheads, n_counters, *o_at, *do_at); });
+EXPORT run_preprocess(const uint16_t* o, const uint16_t* d_o, const float* lse, float* stats, float* dq_sum, uint32_t* counters, int S, int nheads, int n_counters, int first_cleared, const Strides* o_at, const Strides* do_at, int blocks, int timing, int seed) {
+  return cpu::launch(blocks, 256, timing, seed, [=] { preprocess(o, d_o, lse, stats, dq_sum, counters, S, nheads, n_counters, first_cleared, *o_at, *do_at); });
 }
 #endif
 #if defined(PASSES) && HEADDIM == 128

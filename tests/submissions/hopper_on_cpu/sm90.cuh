@@ -406,6 +406,16 @@ inline void counter_wait(const uint32_t* counter, int count) {
   cpu::fibers[cpu::current].at = "a counter that shall be " + std::to_string(count);
   while (*counter < (uint32_t)count) cpu::yield();
 }
+inline void count_up_if(uint32_t addr, uint32_t count, int on) {
+  if (!on) return;
+  cpu::check(addr, 4);
+  std::memcpy(cpu::shared + addr, &count, 4); cpu::progress = true;
+}
+inline void count_wait(uint32_t addr, uint32_t count) {
+  cpu::check(addr, 4);
+  cpu::fibers[cpu::current].at = "a count in shared memory that shall be " + std::to_string(count);
+  for (uint32_t x = 0; std::memcpy(&x, cpu::shared + addr, 4), x < count;) cpu::yield();
+}
 inline void proxy_fence_global() {}
 inline void bulk_commit() {}
 inline void bulk_wait_read() { auto& f = cpu::fibers[cpu::current]; while (!f.sums.empty()) cpu::add_sum(f); }

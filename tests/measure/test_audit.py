@@ -1,0 +1,385 @@
+"""A told row is what `conclude` makes of what was measured: any other leaf is refused or dropped."""
+
+from __future__ import annotations
+
+import copy
+import hashlib
+import itertools
+import json
+import math
+import random
+import re
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from harness.board import record
+from harness.measure.audit import IDLE, Asked, audited, of_record
+from harness.measure.evenness import lasting
+from harness.measure.verdict import Evidence, asked_facts, conclude_case, trusted_of
+from harness.problems import get_problem
+from harness.schema import (
+    Case,
+    Claims,
+    Entrant,
+    Error,
+    Kind,
+    Manifest,
+    Pause,
+    Result,
+    Sample,
+    Slack,
+    Status,
+    Suite,
+    Sustained,
+    Telemetry,
+)
+from tests.board.factory import H200, mismatch
+
+ROOT = Path(__file__).resolve().parents[2]
+CASE = Case(name="hdim64_seq4k", batch=4, heads=32, seqlen=4096, headdim=64, burst=4)
+SUITE = Suite(
+    name="s", cases=(CASE,), against="base", baselines=("base",), blocks=12, sustained_s=1.5
+)
+EXACT = Error(max_diff=1e-3, rel_l2=3e-4, worst_row=6e-4, finite=True)
+SECRET = "5a" * 32
+FORWARD = get_problem("attention_forward")
+FACTS = asked_facts(SUITE, H200, "judged/2", "c" * 12)
+
+# --------------------------------------------------------------------------- a true run
+
+
+def entrant(name: str, kind: Kind) -> Entrant:
+    manifest = Manifest(
+        name=name, author="a", language="cuda", version_of="torch", claims=Claims(lse=True)
+    )
+    return Entrant(name=name, kind=kind, folder=ROOT, manifest=manifest, source_sha256=f"{name}0")
+
+
+ENTRANTS = {
+    name: entrant(name, kind)
+    for name, kind in (
+        ("base", Kind.BASELINE),
+        ("library", Kind.BASELINE),
+        ("mine", Kind.SUBMISSION),
+        ("crashed", Kind.SUBMISSION),
+    )
+}
+
+
+def samples(rng: random.Random, call_ms: float) -> list[Sample]:
+    """Of an H200 whose gaps and times have the noise that was seen there."""
+    found = []
+    for block in range(SUITE.blocks):
+        calls = tuple(call_ms * rng.lognormvariate(0, 0.003) for _ in range(CASE.burst))
+        gap, rest = 0.3 + rng.gauss(0, 0.001), rng.random()
+        found.append(
+            Sample(block=block, calls_ms=calls, t2_ms=sum(calls) + gap, sm_mhz=1755, rest_ms=rest)
+        )
+    return found
+
+
+def stretched(call_ms: float) -> Sustained:
+    """A stretch of 60 pauses that a run would take."""
+    told = Sustained(
+        status=Status.PASSED, calls=6000, checked=48, latency_ms=call_ms, claimed_ms=call_ms,
+        judge_pct=0.2, pauses=(Pause(100 * call_ms, 100, 1500.0),) * 60, clock_mhz=1500,
+        power_w=660.0, energy_error_pct=0.5,
+    )  # fmt: skip
+    return lasting(told, FORWARD.flops(CASE), 0.0)
+
+
+def true_rows() -> dict[str, Result]:
+    """What a run writes of four entrants, one of whom crashed in its third block."""
+    rng = random.Random(3)
+    evidence = {
+        name: Evidence(
+            ENTRANTS[name], CASE, samples=samples(rng, ms), worst=EXACT, version="torch 2.11",
+            kernels=(f"{name}_kernel",), deterministic=True, lse=True, build_s=1.5,
+            configs=("_chosen: 128",), log_tail="warm", sustained=stretched(1.05 * ms),
+        )
+        for name, ms in (("base", 0.66), ("library", 0.8), ("mine", 0.5), ("crashed", 0.55))
+    }  # fmt: skip
+    evidence["mine"].likeness = {"flash": 0.71}
+    evidence["crashed"].fail(Status.CRASHED, "signal 11", mismatch())
+    evidence["crashed"].told = (hashlib.sha256(b"\1").hexdigest(), "01")
+    commitment = hashlib.sha256(bytes.fromhex(SECRET)).hexdigest()
+    facts = replace(
+        FACTS.for_case(commitment, SECRET), run="20261123T010000Z-abcdef", date="2026-11-23"
+    )
+    gaps = [0.295 + rng.gauss(0, 0.001) for _ in range(SUITE.blocks)]
+    readings = [
+        Telemetry(sm_mhz=1755, mem_mhz=3201, power_w=640.0, temperature_c=55, throttle=("sw",))
+        for _ in range(SUITE.blocks)
+    ]
+    told = conclude_case(evidence, facts, "base", trusted_of(evidence, "base"), gaps, readings)
+    return {row.entry: row for row in told}
+
+
+ASKED = Asked(CASE, FACTS, ENTRANTS, "base", "base")
+TRUE = true_rows()
+LINES = {name: json.loads(row.model_dump_json()) for name, row in TRUE.items()}
+
+
+def test_what_a_run_writes_is_taken_as_it_is() -> None:
+    read = {name: Result.model_validate(line) for name, line in LINES.items()}
+    again, faults = audited(read, ASKED, SUITE)
+    assert faults == []
+    assert [row.status.value for row in TRUE.values()] == ["PASSED"] * 3 + ["CRASHED"]
+    assert TRUE["mine"].sustained.pj_per_flop
+    assert [record.to_line(row) for row in again.values()] == [
+        record.to_line(row) for row in TRUE.values()
+    ]
+
+
+# --------------------------------------------------------------------------- every leaf
+
+#: What was measured or seen and follows from nothing else in the case. Every other leaf is made
+#: again: a change of it is refused or dropped.
+MEASURED = {
+    r"samples\.\d+\.(calls_ms(\.\d+)?|t2_ms|rest_ms|sm_mhz)": "clocks of the worker and of the judge",
+    r"error\.(rel_l2|worst_row)": "beside the float64 reference; fixes the class",
+    r"deterministic": "the judge compared the bits of two answers",
+    r"likeness(\.\w+)?": "the judge compared results with libraries'",
+    r"(kernels|configs)(\.\d+)?": "names from the worker's process, never believed of a time",
+    r"version": "of the package, as installed there",
+    r"build_s": "seconds of its builder",
+    r"log_tail": "what it printed",
+    r"sustained\.(calls|checked|claimed_ms|judge_pct|clock_mhz|energy_error_pct)": "of a stretch",
+    r"sustained": "left out",
+    r"sustained\.pauses\.\d+\.\d+": "of a stretch, between two spot checks",
+}
+#: Besides, of a row that did not pass: what failed first, and what shows it again.
+SEEN_FAILING = {
+    r"status|reason|numerics_class": "the first failure that a run saw",
+    r"mismatch(\..*)?": "where the output was wrong",
+    r"secret(_commitment)?": "of the checks: it opens the commitment",
+    r"(error|sustained)(\..*)?": "seen before it failed",
+    r"(max_diff|samples|drift_pct|slack)(\..*)?": "seen before it failed; on no board",
+    r"stopping": "nobody asked",
+}
+
+Path_ = tuple[Any, ...]
+
+
+def leaves(value: Any, path: Path_ = ()) -> Iterator[Path_]:
+    """Every place in a line: leaves, and what holds them."""
+    if path:
+        yield path
+    items = value.items() if isinstance(value, dict) else ()
+    items = enumerate(value) if isinstance(value, list) else items
+    for key, inner in items:
+        yield from leaves(inner, (*path, key))
+
+
+def changed(line: dict[str, Any], path: Path_, value: Any) -> dict[str, Any]:
+    """`line` with another value at `path`; ... takes the key away."""
+    fresh = copy.deepcopy(line)
+    holder = fresh
+    for key in path[:-1]:
+        holder = holder[key]
+    if value is ...:
+        del holder[path[-1]]
+    else:
+        holder[path[-1]] = value
+    return fresh
+
+
+def name_of(path: Path_) -> str:
+    return ".".join(map(str, path))
+
+
+def may_be_told(entry: str, path: Path_) -> bool:
+    """Whether the leaf is measured, and not made of what is."""
+    patterns = [*MEASURED, *(SEEN_FAILING if entry == "crashed" else ())]
+    return any(re.fullmatch(pattern, name_of(path)) for pattern in patterns)
+
+
+def assert_refused_or_idle(entry: str, path: Path_, value: Any) -> str:
+    """Refused by the types or the audit; or the rows that are written are the true ones.
+
+    Of a measured leaf they may differ there and nowhere else.
+    """
+    line = changed(LINES[entry], path, value)
+    try:
+        told = TRUE | {entry: Result.model_validate(line)}
+    except ValueError:
+        return "type"
+    again, faults = audited(told, ASKED, SUITE)
+    if faults:
+        return "audit"
+    for name, row in again.items():
+        found = json.loads(row.model_dump_json())
+        differ = set(_unlike(found, LINES[name]))
+        if differ:
+            assert name == entry, f"{name_of(path)} = {value!r} of {entry} moved {name}: {differ}"
+            assert may_be_told(entry, path), f"{name_of(path)} = {value!r} of {entry}: {differ}"
+            top = name_of(path)
+            beside = (top, *(IDLE if entry == "crashed" else ()))
+            stray = {p for p in differ if not p.startswith(beside) and not top.startswith(p)}
+            assert not stray, f"{top} = {value!r} of {entry} moved {stray}"
+            return "measured"
+    return "idle"
+
+
+def _unlike(one: Any, other: Any, path: Path_ = ()) -> Iterator[str]:
+    if isinstance(one, dict) and isinstance(other, dict):
+        for key in one.keys() | other.keys():
+            yield from _unlike(one.get(key, ...), other.get(key, ...), (*path, key))
+    elif isinstance(one, list) and isinstance(other, list) and len(one) == len(other):
+        for at, (a, b) in enumerate(zip(one, other, strict=True)):
+            yield from _unlike(a, b, (*path, at))
+    elif one != other and not (
+        isinstance(one, float)
+        and isinstance(other, float)
+        and math.isclose(one, other, rel_tol=2e-6)
+    ):
+        yield name_of(path)
+
+
+def others(value: Any) -> list[Any]:
+    """What may stand in the place of `value`."""
+    told: list[Any] = [..., None, "", "x", 0, -1, 1e-6, 1e6, [], {}, True, False, "NaN"]
+    if isinstance(value, (int, float)) and not isinstance(value, bool):
+        told += [value + 1, value * 0.5, value * 0.97, value * 1.03, value * (1 + 1e-5), -value]
+    if isinstance(value, str):
+        told += [value + "0", value[:-1], value.upper()]
+    if isinstance(value, list) and value:
+        told += [value[:-1], value[1:], [*value, value[-1]], value[::-1]]
+    if isinstance(value, dict):
+        told += [value | {"more": 1}]
+    return [each for each in told if each != value]
+
+
+def at(line: Any, path: Path_) -> Any:
+    for key in path:
+        line = line[key]
+    return line
+
+
+#: Of lists the first and the last place are enough here; the property below asks all.
+ENDS = {"samples": {0, 11}, "telemetry": {0, 11}, "null_gaps_ms": {0, 11}, "pauses": {0, 59}}
+
+
+def _few(path: Path_) -> bool:
+    return all(
+        not isinstance(key, int) or key in ENDS.get(before, {0, 1})
+        for before, key in itertools.pairwise(path)
+    )
+
+
+@pytest.mark.parametrize("entry", ["mine", "base", "crashed"])
+def test_every_leaf_is_made_again_or_known_as_measured(entry: str) -> None:
+    ends: dict[str, Counter[str]] = {}
+    for path in filter(_few, leaves(LINES[entry])):
+        for value in others(at(LINES[entry], path)):
+            how = assert_refused_or_idle(entry, path, value)
+            ends.setdefault(re.sub(r"\.\d+", "", name_of(path)), Counter())[how] += 1
+    assert set(Result.model_fields) <= set(ends), "a field that nobody tried"
+    if entry != "crashed":
+        figures = ("latency_ms", "tflops", "speedup.low", "slack.mean_pct", "slack.pace", "blocks")
+        for name in (*figures, "numerics_class", "lse", "author", "gpu", "samples.late"):
+            assert ends[name]["audit"] and not ends[name]["measured"], name
+
+
+ALL = [(entry, path) for entry in TRUE for path in leaves(LINES[entry])]
+VALUES = (
+    st.none()
+    | st.just(...)
+    | st.booleans()
+    | st.integers(-(10**9), 10**9)
+    | st.floats()
+    | st.text(max_size=40)
+    | st.sampled_from([[], {}, [0], {"x": 0}, "Infinity"])
+)
+
+
+@settings(max_examples=400, deadline=None)
+@given(st.sampled_from(ALL), VALUES, st.none() | st.floats(0.5, 2.0))
+def test_any_other_leaf_is_refused_or_idle(
+    where: tuple[str, Path_], value: Any, factor: float | None
+) -> None:
+    entry, path = where
+    before = at(LINES[entry], path)
+    number = isinstance(before, float) and not isinstance(before, bool)
+    value = before * factor if factor and number else value
+    if isinstance(value, float) and not math.isfinite(value):
+        value = str(value)
+    assert_refused_or_idle(entry, path, value)
+
+
+@settings(max_examples=100, deadline=None)
+@given(
+    st.sampled_from([("mine", "base"), ("mine", "library"), ("library", "base"), ("mine", "mine")]),
+    st.integers(0, 11),
+    st.integers(0, 11),
+)
+def test_samples_that_change_places_are_refused(
+    pair: tuple[str, str], here: int, there: int
+) -> None:
+    """Between two entrants, or two blocks of one."""
+    told = {name: copy.deepcopy(line) for name, line in LINES.items()}
+    one, other = (told[name]["samples"] for name in pair)
+    swapped = one[here], other[there]
+    for key in ("calls_ms", "t2_ms", "rest_ms", "sm_mhz"):
+        one[here][key], other[there][key] = swapped[1][key], swapped[0][key]
+    rows = {name: Result.model_validate(line) for name, line in told.items()}
+    again, faults = audited(rows, ASKED, SUITE)
+    for row, true in zip(again.values(), TRUE.values(), strict=True):
+        if not faults and true.speedup:
+            figures = (row.latency_ms, row.speedup.low, row.speedup.high, row.slack.mean_pct)
+            were = (true.latency_ms, true.speedup.low, true.speedup.high, true.slack.mean_pct)
+            assert figures == pytest.approx(were, rel=1e-5)
+
+
+# --------------------------------------------------------------------------- records of ours
+
+#: Rows of the first hours of protocol 2, under earlier tolerances: by their run.
+EARLY = {"20261122T150846Z-aada4a": 10, "20261122T183128Z-041bd6": 5}
+
+
+def test_every_committed_record_is_made_again() -> None:
+    results, bad = record.load(ROOT / "results")
+    beside: dict[tuple[str, str], dict[str, Result]] = {}
+    for row in results:
+        beside.setdefault((row.run, row.config), {})[row.entry] = row
+    refused = [row.run for row in results if of_record(row, beside[row.run, row.config])]
+    assert not bad
+    assert len(results) > 1600
+    assert Counter(refused) == EARLY
+
+
+@pytest.mark.parametrize(
+    "forged",
+    [
+        {"latency_ms": 0.4},
+        {"numerics_class": "approximate"},
+        {"peak_pct": 99.0},
+        {"clock_mhz": 900.0},
+        {"drift_pct": 77.0},
+        {"slack": None},
+        {"slack": Slack(burst_pct=0.0, mean_pct=0.0)},
+        {"secret": "cd" * 32},
+    ],
+)
+def test_a_record_from_before_gaps_and_paces_were_told_is_made_again_too(
+    forged: dict[str, Any],
+) -> None:
+    """Its slack may be more than the clocks leave: the null kernel's gaps are not known."""
+    old = {
+        name: row.model_copy(
+            update={
+                "null_gaps_ms": (),
+                "slack": row.slack.model_copy(update={"pace": "", "mean_pct": 1.4}),
+            }
+        )
+        for name, row in TRUE.items()
+    }
+    assert of_record(old["mine"], old) == []
+    assert of_record(old["mine"].model_copy(update=forged), old)
