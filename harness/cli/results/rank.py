@@ -14,8 +14,9 @@ from harness.process.project import results
 
 def add_flags(parser: argparse.ArgumentParser) -> None:
     """What may stand behind the command."""
-    parser.add_argument("--results", type=results, default="", metavar="DIR")
-    parser.add_argument(
+    add = parser.add_argument
+    add("--results", type=results, default="", metavar="DIR")
+    add(
         "--board",
         "--leaderboard",
         type=Path,
@@ -24,13 +25,9 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
         "results/cpu/;"
         " of other folders in the folder itself)",
     )
-    parser.add_argument(
-        "--check", action="store_true", help="write nothing; exit 1 if the board is not current"
-    )
+    add("--check", action="store_true", help="write nothing; exit 1 if the board is not current")
     query.add_json(parser)
-    parser.add_argument(
-        "--csv", metavar="FILE", help="one line for each row and shape; - for stdout"
-    )
+    add("--csv", metavar="FILE", help="one line for each row and shape; - for stdout")
 
 
 def run(args: argparse.Namespace) -> int:

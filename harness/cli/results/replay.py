@@ -36,16 +36,13 @@ LEAST_ROOM_BYTES = 1 << 28  # of a burst: shapes of checks may be larger than a 
 
 def add_flags(parser: argparse.ArgumentParser) -> None:
     """What may stand behind the command."""
-    parser.add_argument("replayed", metavar="RUN", help="a run, or how its name begins")
-    parser.add_argument("entry", metavar="ENTRY")
-    parser.add_argument("config", metavar="CONFIG")
-    parser.add_argument(
-        "--dump", type=Path, metavar="FILE", help="keep inputs, expected and got for torch.load"
-    )
-    parser.add_argument(
-        "--submission", "-s", metavar="PATH", help="where its source lies (default: as ENTRY says)"
-    )
-    parser.add_argument("--json", action="store_true", help="one JSON document")
+    add = parser.add_argument
+    add("replayed", metavar="RUN", help="a run, or how its name begins")
+    add("entry", metavar="ENTRY")
+    add("config", metavar="CONFIG")
+    add("--dump", type=Path, metavar="FILE", help="keep inputs, expected and got for torch.load")
+    add("--submission", "-s", metavar="PATH", help="where its source lies (default: as ENTRY says)")
+    add("--json", action="store_true", help="one JSON document")
     query.add_results(parser)
 
 

@@ -43,15 +43,12 @@ class Verdict:
 
 def add_flags(parser: argparse.ArgumentParser) -> None:
     """What may stand behind the command."""
-    parser.add_argument("result", metavar="RESULT", help="ENTRY, ENTRY@RUN or FILE.jsonl:LINE")
-    parser.add_argument(
-        "--audit-only", action="store_true", help="check the record itself, measure nothing"
-    )
-    parser.add_argument(
-        "--tolerance", type=percent, default=0.02, metavar="PCT", help="default 2%%"
-    )
+    add = parser.add_argument
+    add("result", metavar="RESULT", help="ENTRY, ENTRY@RUN or FILE.jsonl:LINE")
+    add("--audit-only", action="store_true", help="check the record itself, measure nothing")
+    add("--tolerance", type=percent, default=0.02, metavar="PCT", help="default 2%%")
     query.add_json(parser)
-    parser.add_argument("--blocks", type=whole(1, MOST_BLOCKS), default=20, metavar="N")
+    add("--blocks", type=whole(1, MOST_BLOCKS), default=20, metavar="N")
     query.add_results(parser)
 
 
