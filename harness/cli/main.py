@@ -155,8 +155,7 @@ def add_run(subparsers: argparse._SubParsersAction[Any]) -> None:
         action="append",
         metavar="NAME",
         help="folder of submissions/, path to a folder, to a folder of folders, to a .py or to a "
-        "described .cu, comma list, all;"
-        " names may stand alone in front: run.py mine.py",
+        "described .cu, comma list, all; names may stand alone in front: run.py mine.py",
     )
     add("--suite", metavar="NAME", help="file of configs/ (default: fa3 with a GPU, smoke without)")
     add("--baselines", metavar="LIST", help="comma list, all or none (default: the suite's)")

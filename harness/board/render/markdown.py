@@ -144,11 +144,8 @@ def _main_table(board: Board, rows: Sequence[Row]) -> str:
     for row in rows:
         name = code(row.entry) + (f", {heat_map.loss_mark(row)}" if heat_map.loss_mark(row) else "")
         cells = [rank_text(row), name, row.pick.kind.value, safe(row.pick.language)]
-        cells.append(
-            f"**{row.speedup.value:.3f}×** {times(row.speedup).split(' ', 1)[1]}"
-            if row.speedup
-            else "–"
-        )
+        ratio, _, interval = times(row.speedup).partition(" ")
+        cells.append(f"**{ratio}** {interval}" if row.speedup else ratio)
         if board.is_grid:
             cells += _over_best(row)
         else:

@@ -22,8 +22,7 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
         type=Path,
         metavar="FILE",
         help="everything into this file (default: leaderboard.md beside results/, a CPU's in "
-        "results/cpu/;"
-        " of other folders in the folder itself)",
+        "results/cpu/; of other folders in the folder itself)",
     )
     add("--check", action="store_true", help="write nothing; exit 1 if the board is not current")
     query.add_json(parser)

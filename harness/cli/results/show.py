@@ -62,11 +62,9 @@ def _row(board: Board, row: Row) -> list[str]:
         else f"not ranked: {row.why}"
     )
     machine = first.machine
-    where = (
-        f"{machine.sms} SMs, {machine.power_limit_w:.0f} W, driver {machine.driver}"
-        if machine.sms
-        else machine.cpu
-    )
+    where = machine.cpu
+    if machine.sms:
+        where = f"{machine.sms} SMs, {machine.power_limit_w:.0f} W, driver {machine.driver}"
     beside = [summary(row), *text_lines(heat_map(row))] if row.grid.cells else []
     beside += [loss_words(row)] if loss_words(row) else []
     return [
