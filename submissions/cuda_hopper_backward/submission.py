@@ -4,7 +4,8 @@ k and v may have fewer heads than q, and more or fewer rows; all inputs may be v
 is contiguous. Launches on torch's current stream: headdim 64 clears a few words and has one kernel, which does
 its short passes itself; headdim 128 preprocesses (row sums, zeroed dq sums where they must be: `kernels/passes.cu`),
 runs the main kernel and converts dq's fp32 sums, of all heads or of those that the main kernel leaves; headdim 256
-preprocesses and has a kernel for dk and dv and one for dq. Where heads share k and v, one more sums their dk and
+preprocesses and has a kernel for dk, dv and dS and one for dq of that dS, for as many heads at a time as have dS in
+0.55 GB, or for some kv rows of one head. Where heads share k and v, one more sums their dk and
 dv. This file compiles them once (NVRTC, cached on disk), encodes the tensor maps that TMA needs, and keeps what
 a call repeats per set of pointers.
 """
@@ -25,14 +26,14 @@ import torch
 from cuda.bindings import driver, nvrtc
 
 FOLDER = Path(__file__).resolve().parent
-HEADERS = ("sm90.cuh", "rows.cuh", "passes.cuh", "spare.cuh", "stored.cuh")
+HEADERS = ("sm90.cuh", "rows.cuh", "passes.cuh", "spare.cuh")
 PASSES = "kernels/passes.cu"
 WIDE, THREE, AHEAD = "wide", "three", "ahead"
 FILES = {AHEAD: "kernels/backward.cu", THREE: "kernels/three.cu", WIDE: "kernels/wide.cu"}
 KV_ROWS = {AHEAD: 128, THREE: 192, WIDE: 64}  # of a block
 MAX_PLANS = 1024
 MB, NEVER = 1 << 20, 1 << 30
-GENERAL, BF16, STORED = "-DGENERAL=1", "-DBF16=1", "-DSTORED=1"
+GENERAL, BF16, ONCE, STORED = "-DGENERAL=1", "-DBF16=1", "-DONCE=1", "-DSTORED=1"
 MAP_TYPES = {
     torch.float16: driver.CUtensorMapDataType.CU_TENSOR_MAP_DATA_TYPE_FLOAT16,
     torch.bfloat16: driver.CUtensorMapDataType.CU_TENSOR_MAP_DATA_TYPE_BFLOAT16,
@@ -44,7 +45,8 @@ class Build(NamedTuple):
 
     rung: str
     flags: tuple[str, ...] = ()
-    section_bytes: int = 32 << 20  # q, do and dq sums of the heads that are walked together
+    # q, do and dq sums of the heads that are walked together; headdim 256: their dS
+    section_bytes: int = 32 << 20
     cuts: bool = False  # headdim 128: kv blocks of the last, partly filled wave are in pieces
     lead: int = 0  # headdim 128: by how many sections spare warps preprocess ahead; 0: not at all
     once: bool = False  # headdim 64: a block takes one kv block, not one after the other
@@ -54,11 +56,15 @@ class Build(NamedTuple):
 BUILDS = {  # the fastest of each official shape on one H200: NOTES.md
     64: Build(THREE),
     128: Build(AHEAD),
-    256: Build(WIDE),  # dk and dv of 128 kv rows do not fit the registers
+    256: Build(WIDE, section_bytes=520 * MB),  # dk and dv of 128 kv rows do not fit the registers
 }
 LENGTHS = {  # headdim, causal -> classes: the longest sequence and its section_bytes, cuts, lead, once, cleared
-    (64, True): ((1024, (16 * MB, False, 0, True)), (2048, (16 * MB,))),
-    (64, False): ((2048, (16 * MB,)),),
+    (64, True): (
+        (512, (16 * MB, False, 0, True)),
+        (1024, (8 * MB, False, 0, True)),
+        (2048, (16 * MB,)),
+    ),
+    (64, False): ((512, (8 * MB, False, 0, True)), (2048, (16 * MB,))),
     (128, True): (
         (1024, (16 * MB, False, 0, False, 1)),
         (8192, (16 * MB, False, 2)),
@@ -93,6 +99,12 @@ class Strides(ctypes.Structure):
     _fields_ = [(name, ctypes.c_longlong) for name in ("batch", "head", "row")]
 
 
+class Part(ctypes.Structure):
+    """`struct Part` of wide.cu, field by field."""
+
+    _fields_ = [(name, ctypes.c_int) for name in ("head", "kv_tile", "kv_tiles")]
+
+
 class Spare(ctypes.Structure):
     """`struct Spare` of spare.cuh, field by field."""
 
@@ -103,7 +115,7 @@ class Spare(ctypes.Structure):
 
 
 class Stored(ctypes.Structure):
-    """`struct Stored` of stored.cuh, field by field."""
+    """`struct Stored` of spare.cuh, field by field."""
 
     _fields_ = [("warps", ctypes.c_void_p), ("sections", ctypes.c_int)]
 
@@ -153,7 +165,6 @@ class ThreeParams(ctypes.Structure):
         ("dk", ctypes.c_void_p),
         ("dv", ctypes.c_void_p),
         ("causal", ctypes.c_int),
-        ("once", ctypes.c_int),
         ("keys", Keys),
     ]
 
@@ -211,9 +222,41 @@ class Shape(NamedTuple):
 
 
 def wide_shapes(headdim: int) -> tuple[Shape, Shape]:
-    """The kernel for dk and dv and the one for dq: tiles, P twice in fp32, lse and delta, barriers."""
-    tile = 64 * headdim * 2
-    return Shape(64, 384, 6 * tile + 2 * 16384 + 1024 + 96), Shape(128, 384, 7 * tile + 80)
+    """The kernel for dk, dv and dS: tiles, P twice in fp32, lse and delta, barriers. The one for dq: four times k and two of dS."""
+    tile, ds_tile = 64 * headdim * 2, 64 * 64 * 2
+    dq = Shape(128, 384, 4 * (tile + 2 * ds_tile) + 64)
+    return Shape(64, 384, 6 * tile + 2 * 16384 + 1024 + 96), dq
+
+
+class DsPart(NamedTuple):
+    """Whose dS is in memory at once: of some heads these tiles of 64 kv rows; it takes `ds_tiles` of 64 x 64."""
+
+    head: int
+    heads: int
+    kv_tile: int
+    kv_tiles: int
+    ds_tiles: int
+
+
+def ds_parts(heads: int, tiles: int, kv_tiles: int, packed: bool, most_bytes: int) -> list[DsPart]:
+    """All heads in as few parts as hold `most_bytes` at most each; a kv tile of a head at least. `packed`: only what is seen if causal."""
+    most = max(1, most_bytes // 8192)
+    rows = [tiles - j if packed else tiles for j in range(kv_tiles)]  # dS of a kv tile
+    of_head = sum(rows)
+    if of_head <= most:
+        sections = -(-heads // (most // of_head))
+        wide = -(-heads // sections)
+        firsts = range(0, heads, wide)
+        widths = [min(wide, heads - first) for first in firsts]
+        return [DsPart(*x, 0, kv_tiles, x[1] * of_head) for x in zip(firsts, widths, strict=True)]
+    parts, first = [], 0
+    while first < kv_tiles:
+        last, ds_tiles = first + 1, rows[first]
+        while last < kv_tiles and ds_tiles + rows[last] <= most:
+            last, ds_tiles = last + 1, ds_tiles + rows[last]
+        parts.append((first, last - first, ds_tiles))
+        first = last
+    return [DsPart(head, 1, *part) for head in range(heads) for part in parts]
 
 
 # ---------------------------------------------------------------------------------------- compile
@@ -390,7 +433,11 @@ class Plan:
         self.stats_floats = self.heads * self.tiles * (512 if build.rung == THREE else 128)
         self.sum_floats = self.heads * self.tiles * 64 * headdim
         self.counters = 0  # words by which blocks of a grid know of each other
-        self.tail_floats, self.tail = 0, ctypes.c_void_p()
+        self.tail_floats, self.tail = (
+            0,
+            ctypes.c_void_p(),
+        )  # dk and dv of pieces; dS, and sums of dq
+        self.ds_floats, self.ds_sums = 0, ctypes.c_void_p()
         self.device = q.device
         self.part_values = 0
         if self.group > 1:
@@ -402,8 +449,9 @@ class Plan:
         rows, general = KV_ROWS[build.rung], GENERAL in build.flags
         flags = (*((GENERAL,) if general else ()), *dtype)
         self.passes = functools.partial(function, file=PASSES, flags=flags)
+        once = (ONCE,) if build.once else ()
         self.main = functools.partial(
-            function, file=FILES[build.rung], flags=(*build.flags, *dtype)
+            function, file=FILES[build.rung], flags=(*build.flags, *once, *dtype)
         )
         maps = [_tensor_map(t, n, general) for t, n in ((q, 64), (k, rows), (v, rows), (d_o, 64))]
         kinds = {WIDE: self._wide, THREE: self._three}
@@ -466,7 +514,7 @@ class Plan:
         return (lead if self.contiguous and lead + lag < self.sections else 0), lag
 
     def _stored_sections(self) -> int:
-        """Of how many sections of heads nobody clears the sums of dq (stored.cuh)."""
+        """Of how many sections of heads nobody clears the sums of dq (spare.cuh)."""
         able = self.causal and GENERAL not in self.build.flags
         return max(0, self.sections - self.build.cleared) if able else 0
 
@@ -478,7 +526,7 @@ class Plan:
             *none, *self.steps, *sizes, self.scale, not_0(self.scale * math.log2(math.e))
         )
         once, at_once = self.build.once, _multiprocessors(self.device)
-        self.params = ThreeParams(passes, None, None, int(self.causal), int(once), self.keys)
+        self.params = ThreeParams(passes, None, None, int(self.causal), self.keys)
         sizes = self.heads, self.seqlen, self.seqlen_k, self.section
         grid, sections = three_blocks(*sizes, *(() if once else (at_once,)))
         self.counters = 2 * sections + 1
@@ -490,18 +538,32 @@ class Plan:
         ]
 
     def _wide(self, maps: list, headdim: int) -> list[_Launch]:
-        """Row sums, a kernel for dk and dv, a kernel for dq."""
+        """Row sums; for each part of dS a kernel for it, dk and dv, and one for dq."""
         self.sum_floats = 0
-        scales = ctypes.c_float(self.scale), ctypes.c_float(self.scale * math.log2(math.e))
-        tail = ctypes.c_int(self.seqlen), ctypes.c_int(self.causal), *scales, self.keys
+        packed = self.causal and GENERAL not in self.build.flags
+        parts = ds_parts(
+            self.heads, self.tiles, -(-self.seqlen_k // 64), packed, self.build.section_bytes
+        )
+        self.ds_floats = 2048 * max(part.ds_tiles for part in parts)
+        cut = any(part.kv_tile for part in parts)
+        self.tail_floats = self.ds_floats + (64 * self.tiles * headdim if cut else 0)
+        scale = ctypes.c_float(self.scale)
+        sizes = ctypes.c_int(self.seqlen), ctypes.c_int(self.causal), scale
+        log2_scale = ctypes.c_float(self.scale * math.log2(math.e))
         launches, (dkdv, dq) = [self._preprocess(self.heads)], wide_shapes(headdim)
-        for name, shape, length, results, at in (
-            ("dkdv", dkdv, self.seqlen_k, (self.each_dk, self.each_dv), self.each_at),
-            ("dq", dq, self.seqlen, (self.dq,), (self.dq_at,)),
-        ):
-            kernel = self.main(name, smem_bytes=shape.smem_bytes)
-            sizes = self.heads * -(-length // shape.rows), shape.threads, shape.smem_bytes
-            launches.append(_Launch(kernel, *sizes, *maps, self.stats, *results, *tail, *at))
+        kernels = [self.main(n, smem_bytes=x.smem_bytes) for n, x in (("dkdv", dkdv), ("dq", dq))]
+        results = self.stats, self.each_dk, self.each_dv
+        for one in parts:
+            part = Part(one.head, one.kv_tile, one.kv_tiles)
+            arguments = *sizes, log2_scale, self.keys, *self.each_at, self.tail, part
+            blocks = one.heads * one.kv_tiles
+            at = blocks, dkdv.threads, dkdv.smem_bytes
+            launches.append(_Launch(kernels[0], *at, *maps, *results, *arguments))
+            at = one.heads * -(-self.seqlen // dq.rows), dq.threads, dq.smem_bytes
+            sums = self.tail, self.ds_sums, self.dq
+            launches.append(
+                _Launch(kernels[1], *at, maps[1], *sums, *sizes, self.keys, self.dq_at, part)
+            )
         return launches
 
     def point_at(self, o, lse, dq, dk, dv) -> tuple[torch.Tensor, torch.Tensor]:
@@ -511,6 +573,7 @@ class Plan:
         self.stats.value, self.dq_sum.value, self.tail.value, self.done.value = (
             space.data_ptr() + 4 * sum(words[:i]) for i in range(4)
         )
+        self.ds_sums.value = self.tail.value + 4 * self.ds_floats
         parts = torch.empty(self.part_values, dtype=dk.dtype, device=o.device)
         self.o.value, self.lse.value = o.data_ptr(), lse.data_ptr()
         self.dq.value, self.dk.value, self.dv.value = (x.data_ptr() for x in (dq, dk, dv))
@@ -603,7 +666,8 @@ def custom_attention_backward(q, k, v, o, lse, do, causal=True, sm_scale=None, b
     heads, seqlen) float32, natural logarithm -> dq, dk, dv as `torch.empty_like` of q, k, v lies; contiguous at
     headdim 64. Query head h reads kv head h // (heads // kv_heads); causal: query i sees key j iff
     j <= i + seqlen_k - seqlen.
-    `build` picks another than `build_for` does.
+    `build` picks another than `build_for` does. At headdim 256 dS is kept in memory, 0.55 GB at a time at most,
+    whatever the length; `Build(WIDE, section_bytes=n)` takes n (and 1 KB a row of a head whose dS is more).
     """
     device = q.device.index
     if device is not None and device != torch.cuda.current_device():

@@ -37,13 +37,19 @@ MAP_TYPES = {
 class Walk(NamedTuple):
     """How the blocks of a grid are walked: the order of the sums, so part of what makes the bits."""
 
-    section_bytes: int  # q, do and dq sums of the heads that are walked together
+    section_bytes: int  # q, do and dq sums of heads walked together; headdim 256: their dS
     falling: int  # how many sections at the end are walked from the longest block to the shortest
 
 
 def walk_for(headdim: int, causal: bool) -> Walk:
     """The fastest walk of a class of shapes on one H200: NOTES.md."""
-    return Walk((16 if headdim == 64 else 32) << 20, 1 if causal else 0)
+    return Walk({64: 16, 128: 32, 256: 520}[headdim] << 20, 1 if causal else 0)
+
+
+class Part(ctypes.Structure):
+    """`struct Part` of wide.cu, field by field."""
+
+    _fields_ = [(name, ctypes.c_int) for name in ("head", "kv_tile", "kv_tiles")]
 
 
 class Order(ctypes.Structure):
@@ -128,9 +134,41 @@ class Shape(NamedTuple):
 
 
 def wide_shapes(headdim: int) -> tuple[Shape, Shape]:
-    """The kernel for dk and dv and the one for dq: tiles, P twice in fp32, lse and delta, barriers."""
-    tile = 64 * headdim * 2
-    return Shape(64, 384, 6 * tile + 2 * 16384 + 1024 + 96), Shape(128, 384, 7 * tile + 80)
+    """The kernel for dk, dv and dS: tiles, P twice in fp32, lse and delta, barriers. The one for dq: four times k and two of dS."""
+    tile, ds_tile = 64 * headdim * 2, 64 * 64 * 2
+    dq = Shape(128, 384, 4 * (tile + 2 * ds_tile) + 64)
+    return Shape(64, 384, 6 * tile + 2 * 16384 + 1024 + 96), dq
+
+
+class DsPart(NamedTuple):
+    """Whose dS is in memory at once: of some heads these tiles of 64 kv rows; it takes `ds_tiles` of 64 x 64."""
+
+    head: int
+    heads: int
+    kv_tile: int
+    kv_tiles: int
+    ds_tiles: int
+
+
+def ds_parts(heads: int, tiles: int, kv_tiles: int, packed: bool, most_bytes: int) -> list[DsPart]:
+    """All heads in as few parts as hold `most_bytes` at most each; a kv tile of a head at least. `packed`: only what is seen if causal."""
+    most = max(1, most_bytes // 8192)
+    rows = [tiles - j if packed else tiles for j in range(kv_tiles)]  # dS of a kv tile
+    of_head = sum(rows)
+    if of_head <= most:
+        sections = -(-heads // (most // of_head))
+        wide = -(-heads // sections)
+        firsts = range(0, heads, wide)
+        widths = [min(wide, heads - first) for first in firsts]
+        return [DsPart(*x, 0, kv_tiles, x[1] * of_head) for x in zip(firsts, widths, strict=True)]
+    parts, first = [], 0
+    while first < kv_tiles:
+        last, ds_tiles = first + 1, rows[first]
+        while last < kv_tiles and ds_tiles + rows[last] <= most:
+            last, ds_tiles = last + 1, ds_tiles + rows[last]
+        parts.append((first, last - first, ds_tiles))
+        first = last
+    return [DsPart(head, 1, *part) for head in range(heads) for part in parts]
 
 
 # ---------------------------------------------------------------------------------------- compile
@@ -270,7 +308,7 @@ class Plan:
             ctypes.c_void_p() for _ in range(8)
         )
         fused = headdim < 256  # dq of a tile is the sum of many blocks' parts
-        # work space, in words: stats, dq_sum, turns, and by which blocks of `three` wait for each other
+        # work space, in words: stats, dq_sum (headdim 256: dS), turns, and by which blocks of `three` wait for each other
         self.words = [
             self.heads * self.tiles * (512 if headdim == 64 else 128),
             self.heads * self.tiles * 64 * headdim if fused else 0,
@@ -285,6 +323,7 @@ class Plan:
         rows = KV_ROWS[headdim]
         maps = [_tensor_map(t, n) for t, n in ((q, 64), (k, rows), (v, rows), (d_o, 64))]
         self.params = None
+        self.section_bytes, self.ds_floats, self.ds_sums = walk.section_bytes, 0, ctypes.c_void_p()
         kinds = {64: self._three, 128: self._fused, 256: self._wide}
         self.launches = kinds[headdim](maps, headdim)
 
@@ -329,14 +368,26 @@ class Plan:
         ]
 
     def _wide(self, maps: list, headdim: int) -> list[_Launch]:
-        """Row sums, a kernel for dk and dv, a kernel for dq."""
-        scales = ctypes.c_float(self.scale), ctypes.c_float(self.scale * math.log2(math.e))
-        tail = ctypes.c_int(self.seqlen), ctypes.c_int(self.causal), *scales
+        """Row sums; for each part of dS a kernel for it, dk and dv, and one for dq."""
+        parts = ds_parts(self.heads, self.tiles, self.tiles, self.causal, self.section_bytes)
+        self.ds_floats = 2048 * max(part.ds_tiles for part in parts)
+        cut = any(part.kv_tile for part in parts)
+        self.words[1] = self.ds_floats + (64 * self.tiles * headdim if cut else 0)
+        scale = ctypes.c_float(self.scale)
+        sizes = ctypes.c_int(self.seqlen), ctypes.c_int(self.causal), scale
+        log2_scale = ctypes.c_float(self.scale * math.log2(math.e))
         launches, (dkdv, dq) = [self._preprocess()], wide_shapes(headdim)
-        for name, shape, results in (("dkdv", dkdv, (self.dk, self.dv)), ("dq", dq, (self.dq,))):
-            kernel = self.main(name, smem_bytes=shape.smem_bytes)
-            sizes = self.heads * -(-self.seqlen // shape.rows), shape.threads, shape.smem_bytes
-            launches.append(_Launch(kernel, *sizes, *maps, self.stats, *results, *tail))
+        kernels = [self.main(n, smem_bytes=x.smem_bytes) for n, x in (("dkdv", dkdv), ("dq", dq))]
+        for one in parts:
+            part = Part(one.head, one.kv_tile, one.kv_tiles)
+            at = one.heads * one.kv_tiles, dkdv.threads, dkdv.smem_bytes
+            results = self.stats, self.dk, self.dv
+            launches.append(
+                _Launch(kernels[0], *at, *maps, *results, *sizes, log2_scale, self.dq_sum, part)
+            )
+            at = one.heads * -(-self.seqlen // dq.rows), dq.threads, dq.smem_bytes
+            sums = self.dq_sum, self.ds_sums, self.dq
+            launches.append(_Launch(kernels[1], *at, maps[1], *sums, *sizes, part))
         return launches
 
     def point_at(self, o, lse, dq, dk, dv) -> torch.Tensor:
@@ -344,6 +395,7 @@ class Plan:
         space = torch.empty(sum(self.words), dtype=torch.float32, device=o.device)
         stats, dq_sum, turns, done = (space.data_ptr() + 4 * sum(self.words[:i]) for i in range(4))
         self.stats.value, self.dq_sum.value = stats, dq_sum
+        self.ds_sums.value = dq_sum + 4 * self.ds_floats
         self.turns.value = turns if self.words[2] else None
         self.o.value, self.lse.value = o.data_ptr(), lse.data_ptr()
         self.dq.value, self.dk.value, self.dv.value = (x.data_ptr() for x in (dq, dk, dv))
@@ -401,7 +453,8 @@ def custom_attention_backward(q, k, v, o, lse, do, causal=True, sm_scale=None, w
     """Gradients of softmax(q kᵀ · sm_scale) v, the same bits in every call.
 
     q, k, v, o, do (batch, heads, seqlen, headdim) fp16 or bf16, lse (batch, heads, seqlen) float32,
-    natural logarithm -> dq, dk, dv like q. `walk` picks another than `walk_for` does.
+    natural logarithm -> dq, dk, dv like q. `walk` picks another than `walk_for` does. At headdim 256 dS is kept in
+    memory, 0.55 GB at a time at most, whatever the length; `Walk(n, 0)` takes n bytes.
     """
     device = q.device.index
     if device is not None and device != torch.cuda.current_device():

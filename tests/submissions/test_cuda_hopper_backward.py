@@ -51,7 +51,8 @@ def gradients(
 ):
     """All launches of a call; the errors of dq, dk, dv."""
     passes = libraries("kernels/passes.cu", headdim, flags)
-    library = libraries(file, headdim, flags, edit=edit)
+    once = ("-DONCE=1",) if headdim == 64 and stay is None else ()
+    library = libraries(file, headdim, (*flags, *once), edit=edit)
     if headdim == 64:
         problem.three(library, section, timing, seed, stay)
     if headdim == 128:
@@ -181,6 +182,45 @@ def test_wide(libraries, timing, seqlen, causal):
 
 @needs_gxx
 @pytest.mark.parametrize(
+    ("heads", "seqlen", "causal", "flags", "most_tiles", "count"),
+    [(3, 200, True, (), 20, 2), (2, 330, True, (), 6, 8), (1, 330, False, (), 13, 3), (1, 200, True, (GENERAL,), 4, 4)],
+)  # fmt: skip
+def test_ds_of_some_heads_or_kv_tiles_at_a_time(
+    libraries, submission, heads, seqlen, causal, flags, most_tiles, count
+):
+    """What is in memory of dS is of whole heads, or of kv tiles of one, whose shares of dq are summed in fp32."""
+    problem = on_cpu.Problem(heads, seqlen, 256, causal)
+    packed = causal and GENERAL not in flags
+    tiles = problem.tiles
+    parts = submission.ds_parts(heads, tiles, tiles, packed, 8192 * most_tiles)
+    assert len(parts) == count
+    problem.preprocess(libraries("kernels/passes.cu", 256, flags), on_cpu.EARLY)
+    problem.wide(libraries("kernels/wide.cu", 256, flags), on_cpu.RANDOM, seqlen, parts)
+    assert max(problem.errors().values()) < WHOLE, problem.errors()
+
+
+@pytest.mark.parametrize("packed", [True, False])
+@pytest.mark.parametrize(
+    ("heads", "tiles", "most_tiles"), [(8, 256, 163840), (5, 7, 60), (3, 9, 20), (2, 6, 1)]
+)
+def test_parts_of_ds_take_each_kv_tile_once(submission, heads, tiles, most_tiles, packed):
+    """None takes more than is allowed, but a kv tile that does alone."""
+    parts = submission.ds_parts(heads, tiles, tiles, packed, 8192 * most_tiles + 1)
+    taken = [
+        (h, j)
+        for part in parts
+        for h in range(part.head, part.head + part.heads)
+        for j in range(part.kv_tile, part.kv_tile + part.kv_tiles)
+    ]
+    assert taken == [(h, j) for h in range(heads) for j in range(tiles)]
+    for part in parts:
+        of_head = range(part.kv_tile, part.kv_tile + part.kv_tiles)
+        assert part.ds_tiles == part.heads * sum(tiles - j if packed else tiles for j in of_head)
+        assert part.ds_tiles <= most_tiles or (part.heads, part.kv_tiles) == (1, 1)
+
+
+@needs_gxx
+@pytest.mark.parametrize(
     ("heads", "seqlen", "seqlen_k", "section"),
     [(5, 330, 330, 2), (1, 1, 1, 1), (7, 64, 600, 3), (3, 200, 200, 3), (12, 130, 130, 1)],
 )
@@ -265,7 +305,8 @@ WIDE_MISTAKES = {
     "P is taken before it is there": ("mbar_wait(p_full + 8 * (i & 1), i >> 1 & 1);", ""),
     "q and do are loaded into slots in use": ("mbar_wait(empty + 8 * slot, (i >> 1 & 1) ^ 1);", ""),
     "P is made of scores that are not there": ("wgmma_wait<1>(); touch(s); arrive(q_empty", "touch(s); arrive(q_empty"),
-    "v is loaded into its slot in use": ("mbar_wait(v_empty, (i & 1) ^ 1);", ""),
+    "k and dS are loaded into a stage in use": ("mbar_wait(empty + 8 * slot, (i / STAGES & 1) ^ 1);", ""),
+    "dq takes rows in their own order": ("(lane >> 3) * 8 + (warp & 1) * 4 +", "(warp & 1) * 8 + (lane >> 3) * 2 +"),
 }  # fmt: skip
 
 
@@ -477,12 +518,12 @@ def test_shared_memory_is_what_the_kernels_lay_out(submission):
 
 
 CLASSES = [  # headdim, causal, rows -> MB of q, do and sums that are walked together, cuts, lead, once
-    (64, True, 1, 16, 0, 0, 1), (64, True, 1024, 16, 0, 0, 1), (64, True, 1025, 16, 0, 0, 0),
-    (64, False, 1, 16, 0, 0, 0), (64, False, 2048, 16, 0, 0, 0), (64, True, 2049, 32, 0, 0, 0),
+    (64, True, 1, 16, 0, 0, 1), (64, True, 512, 16, 0, 0, 1), (64, True, 1024, 8, 0, 0, 1), (64, True, 1025, 16, 0, 0, 0),
+    (64, False, 512, 8, 0, 0, 1), (64, False, 513, 16, 0, 0, 0), (64, False, 2048, 16, 0, 0, 0), (64, True, 2049, 32, 0, 0, 0),
     (64, False, 16384, 32, 0, 0, 0), (128, True, 1, 16, 0, 0, 0), (128, True, 1024, 16, 0, 0, 0),
     (128, True, 1025, 16, 0, 2, 0), (128, True, 8192, 16, 0, 2, 0), (128, True, 16384, 16, 0, 0, 0),
     (128, False, 512, 8, 0, 0, 0), (128, False, 513, 4, 0, 2, 0), (128, False, 4096, 4, 0, 2, 0),
-    (128, False, 16384, 16, 1, 0, 0), (256, True, 1, 32, 0, 0, 0), (256, False, 16384, 32, 0, 0, 0),
+    (128, False, 16384, 16, 1, 0, 0), (256, True, 1, 520, 0, 0, 0), (256, False, 16384, 520, 0, 0, 0),
 ]  # fmt: skip
 
 
@@ -627,8 +668,8 @@ def test_gradients_lie_as_their_inputs(submission, monkeypatch, headdim, group):
         assert of(plan.launches[2].args[-1]) == of(plan.dq_at)
     if headdim == 256:
         dkdv, dq_launch = plan.launches[1:3]
-        assert [of(at) for at in dkdv.args[-2:]] == [dense] * 2
-        assert of(dq_launch.args[-1]) == of(plan.dq_at)
+        assert [of(at) for at in dkdv.args[-4:-2]] == [dense] * 2
+        assert of(dq_launch.args[-2]) == of(plan.dq_at)
 
 
 @pytest.mark.parametrize(("lead", "inside"), [(0, False), (2, True), (30, False)])
@@ -663,11 +704,11 @@ def test_heads_of_the_passes(submission, monkeypatch, lead, inside):
 
 
 def test_wide_s_shared_memory_is_what_the_kernels_lay_out(submission):
-    """Their addresses: six tiles, P twice in fp32, lse and delta twice, 12 barriers; seven tiles, 10 barriers."""
+    """Their addresses: six tiles, P twice in fp32, lse and delta twice, 12 barriers; k and dS of two in four stages, 8 barriers."""
     tile = 64 * 256 * 2
     dkdv, dq = submission.wide_shapes(256)
     assert dkdv.smem_bytes == 6 * tile + 2 * 64 * 64 * 4 + 4 * 64 * 4 + 12 * 8 <= SMEM_LIMIT_BYTES
-    assert dq.smem_bytes == 7 * tile + 10 * 8 <= SMEM_LIMIT_BYTES
+    assert dq.smem_bytes == 4 * (tile + dq.rows * 64 * 2) + 8 * 8 <= SMEM_LIMIT_BYTES
 
 
 C_TYPES = {"int": ctypes.c_int, "float": ctypes.c_float, "long long": ctypes.c_longlong}
@@ -676,7 +717,8 @@ C_TYPES = {"int": ctypes.c_int, "float": ctypes.c_float, "long long": ctypes.c_l
 @pytest.mark.parametrize(
     ("file", "name", "mirror"),
     [("backward.cu", "Params", "Params"), ("three.cu", "Params", "ThreeParams"),
-     ("spare.cuh", "Spare", "Spare"), ("stored.cuh", "Stored", "Stored"), ("passes.cuh", "Passes", "Passes"), ("rows.cuh", "Keys", "Keys"), ("rows.cuh", "Strides", "Strides")],
+     ("spare.cuh", "Spare", "Spare"), ("spare.cuh", "Stored", "Stored"), ("passes.cuh", "Passes", "Passes"), ("wide.cu", "Part", "Part"),
+     ("rows.cuh", "Keys", "Keys"), ("rows.cuh", "Strides", "Strides")],
 )  # fmt: skip
 def test_structures_match_the_kernels(submission, file, name, mirror):
     source = (FOLDER / "kernels" / file).read_text()

@@ -25,8 +25,8 @@
 //          other; q, do, v and k of the next one arrive as the last trips leave room. The first trip has no dQ and the
 //          last one no scores. With full attention the kv blocks of the last, partly filled wave are PIECES items each:
 //          who comes last sums their dk and dv, in order
-// Passes   the other three warps do those before and after for other heads: spare.cuh; or, with STORED=1, two of them
-//          see to it that nobody has to clear the sums of dq: stored.cuh
+// Passes   the other three warps do those before and after for other heads; or, with STORED=1, two of them see to it
+//          that nobody has to clear the sums of dq: spare.cuh
 // Phases   LOADS   FIRST SCORES   TRIP: ISSUE 1, DS, ISSUE 2, P OF NEXT, DQ OUT   LAST DQ   SUM PIECES   STORE
 // Bound    10 B H S^2 D / 2 flops (causal) at 4096 per clock and SM: 1.39 ms at 1.83 GHz on 132 SMs for hdim128_seq8k.
 //          Shared memory per trip, against tensor clocks: NOTES.md
@@ -41,7 +41,6 @@
 // build: -DHEADDIM=128 -DGENERAL=1 -DBF16=1
 // promise: smem_bytes=228368 registers=168 spills=0 warnings=0 blocks=1
 #include "spare.cuh"
-#include "stored.cuh"
 
 // ---------------------------------------------------------------------- shape of this build (by -D)
 #ifndef HEADDIM
@@ -63,7 +62,7 @@ constexpr int PIECES = 2;
 
 struct Params {
   const float* stats;    // [heads, tiles, 2, 64]: log2(e) * lse, delta
-  float* dq_sum;         // [heads, tiles, 64 * D], zeros before unless stored.cuh says otherwise
+  float* dq_sum;         // [heads, tiles, 64 * D], zeros before, but see spare.cuh
   uint16_t* dk;          // [heads, rows of k, D]
   uint16_t* dv;
   uint32_t* taken;       // items taken; then, for each kv block in pieces, its pieces that

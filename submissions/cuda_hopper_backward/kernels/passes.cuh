@@ -65,8 +65,9 @@ __device__ __forceinline__ Item item_of(int x, const Passes& p, int tiles, int g
     x -= pass_blocks(i);
     grid -= pass_blocks(i);
   }
-  x -= grid - pass_blocks(s) - pass_blocks(s + 1);
-  if (x < 0) return {MAIN, 0, 0, 0};
+  const int main_blocks = grid - pass_blocks(s) - pass_blocks(s + 1);
+  if (x < main_blocks) return {MAIN, 0, 0, x};
+  x -= main_blocks;
   if (x < pass_blocks(s)) return {LAST, s, section_width(p, s), x};
   return {LAST, s + 1, section_width(p, s + 1), x - pass_blocks(s)};
 }

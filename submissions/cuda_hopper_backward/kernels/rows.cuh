@@ -35,8 +35,9 @@ template <int N> __device__ __forceinline__ void pack_rows(uint32_t (&p)[N / 2],
 #pragma unroll
   for (int i = 0; i < N / 2; i++) p[i] = pack_half2(s[2 * i], s[2 * i + 1]);
 }
-// x * by -> memory, 16 bytes a lane; out points at this thread's row, first column of the accumulator; pitch in elements
-template <int N> __device__ __forceinline__ void store_rows(uint16_t* out, int pitch, const float (&x)[N], float by, int row, int S, int lane) {
+// x * by -> memory, 16 bytes a lane; out points at this thread's row, first column of the accumulator; pitch in elements; its other
+// row is APART further
+template <int APART = 8, int N> __device__ __forceinline__ void store_rows(uint16_t* out, int pitch, const float (&x)[N], float by, int row, int S, int lane) {
 #pragma unroll
   for (int j = 0; j < N; j += 16) {
 #pragma unroll
@@ -45,7 +46,7 @@ template <int N> __device__ __forceinline__ void store_rows(uint16_t* out, int p
 #pragma unroll
       for (int i = 0; i < 4; i++) y[i] = pack_half2(x[j + 4 * i + 2 * r] * by, x[j + 4 * i + 2 * r + 1] * by);
       transpose_quad(y, lane);                                   // now a lane holds 8 adjacent columns of 32
-      if (row + 8 * r < S) *reinterpret_cast<uint4*>(out + r * 8 * pitch + j * 2 + (lane & 3) * 8) = make_uint4(y[0], y[1], y[2], y[3]);
+      if (row + APART * r < S) *reinterpret_cast<uint4*>(out + r * APART * pitch + j * 2 + (lane & 3) * 8) = make_uint4(y[0], y[1], y[2], y[3]);
     }
   }
 }

@@ -56,6 +56,7 @@ template <int N, int TA, int TB, int B_ROWS = 128> struct MmaSS;   // B_ROWS: by
     }                                                                                             \
   };
 DEFINE_SS(64, 32, 0, 0, "%32", "%33", "%34", 128, DESC_HIGH)
+DEFINE_SS(256, 128, 1, 1, "%128", "%129", "%130", 128, DESC_HIGH)
 DEFINE_SS(64, 32, 1, 1, "%32", "%33", "%34", 128, DESC_HIGH)
 DEFINE_SS(32, 16, 1, 1, "%16", "%17", "%18", 64, DESC_HIGH_64B)
 DEFINE_SS(32, 16, 1, 1, "%16", "%17", "%18", 128, DESC_HIGH)

@@ -17,7 +17,8 @@
 //                 summed in memory by vector reductions (fp32)
 //
 // Items    a block stays and takes items from a counter: the loader takes one when the first slots of q and do are free for it, and
-//          writes what it is into a record in shared memory, for all warps. Where `once` is set, one item a block
+//          writes what it is into a record in shared memory, for all warps. With -DONCE=1 one item a block, whose k and v are
+//          asked for before all else
 // Stats    lse and delta are columns of S and dP, the same for all rows: a fifth product of the same accumulator adds them, with a
 //          [64, 16] of halves, in place of 384 wavefronts of loads (of some 2,200 a trip)
 // Slots    who waits for dS of tile i - 1 knows that everybody is through with tile i - 2. So tile i + 2 of q and do
@@ -34,10 +35,14 @@
 // Check    python benchmarks/backward_grid.py
 // build: -DHEADDIM=64
 // promise: smem_bytes=221808 registers=128 spills=0 warnings=0 blocks=1
+// build: -DHEADDIM=64 -DONCE=1
 // build: -DHEADDIM=64 -DGENERAL=1
 // build: -DHEADDIM=64 -DGENERAL=1 -DBF16=1
 #include "passes.cuh"
 
+#ifndef ONCE
+#define ONCE 0           // 1: a main block takes the item of its index, and no other
+#endif
 constexpr int D = 64, GROUPS = 3;
 constexpr int M = 64, N = 64 * GROUPS;                 // query rows of a tile, kv rows of a block
 constexpr int STAGES = 4, DS_BUFFERS = 3;
@@ -52,7 +57,6 @@ struct Params {
   uint16_t* dk;          // [heads, seqlen_k, D]: of each head of q, also where k has fewer
   uint16_t* dv;
   int causal;
-  int once;              // main blocks take one item each; 0: until none is left
   Keys keys;             // GENERAL
 };
 __device__ __forceinline__ int rows_of_k(const Params& p) { return GENERAL ? p.keys.seqlen : p.passes.seqlen; }
@@ -114,7 +118,8 @@ backward(const __grid_constant__ TensorMap q_map, const __grid_constant__ Tensor
       int n = 0, i = 0;                                          // items, tiles of all of them
 #pragma unroll 1
       for (;; n++) {
-        const int place = n % RECORDS, x = p.once && n ? items : (int)__shfl_sync(~0u, counter_take_if(taken, lane0), 0);
+        const int place = n % RECORDS;
+        const int x = ONCE ? (n ? items : item.index) : (int)__shfl_sync(~0u, counter_take_if(taken, lane0), 0);
         const Item one = main_item(x, p.passes, kv_blocks);
         const int kv_block = one.index / max(one.wide, 1), head = one.section * p.passes.section + one.index - kv_block * one.wide, kv0 = kv_block * N;
         const uint32_t record[4] = {x < items ? (uint32_t)kv0 : ~0u, (uint32_t)head, (uint32_t)one.section, (uint32_t)one.index};
@@ -129,13 +134,17 @@ backward(const __grid_constant__ TensorMap q_map, const __grid_constant__ Tensor
         const int kv_tile = min(first + STAGES - 1, tiles - 1);
         const int batch = GENERAL ? head / p.keys.nheads : 0;
         const Head at = {GENERAL ? head - batch * p.keys.nheads : head, batch}, kv_at = {GENERAL ? at.head / p.keys.group : head, batch};
+        auto load_kv = [&] {
+          mbar_expect_if(k_full, KV_BYTES, lane0); load_box(k_smem, &k_map, 0, kv0, kv_at, k_full, lane0);
+          mbar_expect_if(v_full, KV_BYTES, lane0); load_box(v_smem, &v_map, 0, kv0, kv_at, v_full, lane0);
+        };
+        if (ONCE) load_kv();
         counter_wait(p.passes.done + 2 * one.section, 2 * one.wide * tiles); proxy_fence_global();
 #pragma unroll 1
         for (int tile = first; tile < tiles; ++tile, ++i) {
-          if (tile == kv_tile) {
+          if (!ONCE && tile == kv_tile) {
             if (n) mbar_wait(kv_empty, (n - 1) & 1);             // everybody is through with the item before
-            mbar_expect_if(k_full, KV_BYTES, lane0); load_box(k_smem, &k_map, 0, kv0, kv_at, k_full, lane0);
-            mbar_expect_if(v_full, KV_BYTES, lane0); load_box(v_smem, &v_map, 0, kv0, kv_at, v_full, lane0);
+            load_kv();
             if (n) counter_add_fenced_if(through, 1, lane0);
           }
           const int stage = i % STAGES;

@@ -77,6 +77,7 @@ struct MmaSS;
   };
 DEFINE_SS(64, 32, 0, 0, "%32", "%33", "%34")
 DEFINE_SS(64, 32, 1, 1, "%32", "%33", "%34")
+DEFINE_SS(256, 128, 1, 1, "%128", "%129", "%130")
 
 // The same with A in registers: a[0..3] of a thread are rows g, g + 8, g, g + 8 (g = lane / 4 of the warp's 16) and
 // columns 2 (lane % 4) + {0, 1}, the last two 8 columns further.
@@ -94,6 +95,7 @@ struct MmaRS;
           : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b), "r"(acc)); \
     } \
   };
+DEFINE_RS(64, 32, 0, "%32,%33,%34,%35", "%36", "%37")
 DEFINE_RS(64, 32, 1, "%32,%33,%34,%35", "%36", "%37")
 DEFINE_RS(128, 64, 1, "%64,%65,%66,%67", "%68", "%69")
 DEFINE_RS(256, 128, 1, "%128,%129,%130,%131", "%132", "%133")
@@ -250,6 +252,12 @@ __device__ __forceinline__ void store_matrices(uint32_t addr, const uint32_t* x)
   asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0],{%1,%2,%3,%4};" ::"r"(addr), "r"(x[0]), "r"(x[1]),
       "r"(x[2]), "r"(x[3])
       : "memory");
+}
+__device__ __forceinline__ void load_matrices(uint32_t* x, uint32_t addr) {
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3},[%4];"
+               : "=r"(x[0]), "=r"(x[1]), "=r"(x[2]), "=r"(x[3])
+               : "r"(addr)
+               : "memory");
 }
 // An 8 x 8 matrix held like x[m] above, transposed
 __device__ __forceinline__ uint32_t transpose_matrix(uint32_t x) {

@@ -38,6 +38,12 @@ class Keys(ctypes.Structure):
     _fields_ = [(n, ctypes.c_int) for n in ("seqlen", "nheads", "group")]
 
 
+class Part(ctypes.Structure):
+    """`struct Part` of wide.cu."""
+
+    _fields_ = [(n, ctypes.c_int) for n in ("head", "kv_tile", "kv_tiles")]
+
+
 class Spare(ctypes.Structure):
     """`struct Spare` of spare.cuh, field by field."""
 
@@ -48,7 +54,7 @@ class Spare(ctypes.Structure):
 
 
 class Stored(ctypes.Structure):
-    """`struct Stored` of stored.cuh, field by field."""
+    """`struct Stored` of spare.cuh, field by field."""
 
     _fields_ = [("warps", ctypes.c_void_p), ("sections", ctypes.c_int)]
 
@@ -86,7 +92,6 @@ class ThreeParams(ctypes.Structure):
         ("passes", Passes),
         *((n, ctypes.c_void_p) for n in ("dk", "dv")),
         ("causal", ctypes.c_int),
-        ("once", ctypes.c_int),
         ("keys", Keys),
     ]
 
@@ -285,18 +290,27 @@ class Problem:
         """Where the main kernel writes dk and dv: one for each head of q."""
         return (self.dk, self.dv) if self.group == 1 else (self.parts[0], self.parts[1])
 
-    def wide(self, library, timing=RANDOM, seed=0):
-        """One kernel for dk and dv, one for dq with 128 query rows a block."""
-        maps, stats = self.maps(64), _pointer(self.stats)
+    def wide(self, library, timing=RANDOM, seed=0, parts=None):
+        """For each part of dS a kernel for it, dk and dv, and one for dq; `parts` as `ds_parts` of the submission gives them."""
+        kv_tiles = -(-self.seqlen_k // 64)
+        parts = parts or [(0, self.heads, 0, kv_tiles, self.heads * kv_tiles * self.tiles)]
+        ds = aligned((max(x[-1] for x in parts), 64, 64), self.q.dtype)
+        sums = aligned((self.tiles, 64, 256), np.float32, np.nan)
+        maps, (scale, log2_scale) = self.maps(64), self.scales()
+        sizes = self.seqlen, int(self.causal), scale
         keys = ctypes.byref(Keys(self.seqlen_k, self.nheads, self.group))
-        tail = (self.seqlen, int(self.causal), *self.scales(), keys)
         dq_at, *kv_at = (
             ctypes.byref(Strides(*self.strides(x))) for x in (self.dq, *self.kv_gradients())
         )
-        how = (*kv_at, self.heads * -(-self.seqlen_k // 64), 384, timing, seed)
-        _call(library.run_dkdv, maps, stats, *map(_pointer, self.kv_gradients()), *tail, *how)
-        how = (dq_at, self.heads * -(-self.seqlen // 128), 384, timing, seed)
-        _call(library.run_dq, maps, stats, _pointer(self.dq), *tail, *how)
+        results = [_pointer(x) for x in (self.stats, *self.kv_gradients())]
+        for head, heads, *of_head, _tiles in parts:
+            part = ctypes.byref(Part(head, *of_head))
+            ds[...] = 0x7FC0 if self.bf16 else np.nan
+            how = (_pointer(ds), part, heads * of_head[1], 384, timing, seed)
+            _call(library.run_dkdv, maps, *results, *sizes, log2_scale, keys, *kv_at, *how)
+            sources = map(_pointer, (ds, sums, self.dq))
+            how = (dq_at, part, heads * -(-self.seqlen // 128), 384, timing, seed)
+            _call(library.run_dq, maps, *sources, *sizes, keys, *how)
 
     def fused(
         self,
@@ -340,7 +354,7 @@ class Problem:
     def three(self, library, section=1, timing=RANDOM, seed=0, stay=None):
         """The kernel of headdim 64, whose spare warps do the passes (passes.cuh).
 
-        `stay` main blocks take items until none is left; None: as many as items, one each.
+        `stay` main blocks take items until none is left; None: as many as items, one each (-DONCE=1).
         """
         widths = [min(section, self.heads - first) for first in range(0, self.heads, section)]
         done = aligned((2 * len(widths) + 1,), np.uint32, 0)
@@ -352,7 +366,7 @@ class Problem:
         )
         gradients = [x.ctypes.data for x in self.kv_gradients()]
         keys = Keys(self.seqlen_k, self.nheads, self.group)
-        params = ThreeParams(passes, *gradients, int(self.causal), int(stay is None), keys)
+        params = ThreeParams(passes, *gradients, int(self.causal), keys)
         blocks = sum(-(-2 * wide * self.tiles // 16) for wide in (*widths[:2], *widths[-2:]))
         blocks += stay or self.heads * -(-self.seqlen_k // 192)
         _call(library.run_backward, self.maps(192), ctypes.byref(params), blocks, 512, timing, seed)

@@ -7,11 +7,11 @@ EXPORT run_preprocess(const uint16_t* o, const uint16_t* d_o, const float* lse, 
   return cpu::launch(blocks, 256, timing, seed, [=] { preprocess(o, d_o, lse, stats, turns, S); });
 }
 #elif defined(WIDE)
-EXPORT run_dkdv(const TensorMap* maps, const float* stats, uint16_t* dk, uint16_t* dv, int S, int causal, float scale, float scale_log2, int blocks, int timing, int seed) {
-  return cpu::launch(blocks, 384, timing, seed, [=] { dkdv(maps[0], maps[1], maps[2], maps[3], stats, dk, dv, S, causal, scale, scale_log2); });
+EXPORT run_dkdv(const TensorMap* maps, const float* stats, uint16_t* dk, uint16_t* dv, int S, int causal, float scale, float scale_log2, uint16_t* ds, const Part* part, int blocks, int timing, int seed) {
+  return cpu::launch(blocks, 384, timing, seed, [=] { dkdv(maps[0], maps[1], maps[2], maps[3], stats, dk, dv, S, causal, scale, scale_log2, ds, *part); });
 }
-EXPORT run_dq(const TensorMap* maps, const float* stats, uint16_t* out, int S, int causal, float scale, float scale_log2, int blocks, int timing, int seed) {
-  return cpu::launch(blocks, 384, timing, seed, [=] { dq(maps[0], maps[1], maps[2], maps[3], stats, out, S, causal, scale, scale_log2); });
+EXPORT run_dq(const TensorMap* maps, const uint16_t* ds, float* sums, uint16_t* out, int S, int causal, float scale, const Part* part, int blocks, int timing, int seed) {
+  return cpu::launch(blocks, 384, timing, seed, [=] { dq(maps[1], ds, sums, out, S, causal, scale, *part); });
 }
 #endif
 #elif defined(PASSES)
@@ -33,11 +33,11 @@ EXPORT run_sum_group(const uint16_t* parts, uint16_t* dk, uint16_t* dv, int kv_h
   return cpu::launch(blocks, 256, timing, seed, [=] { sum_group(parts, dk, dv, kv_heads, group, chunks, kv_nheads, *dk_at, *dv_at); });
 }
 #elif defined(WIDE) && !defined(ORDERED)
-EXPORT run_dkdv(const TensorMap* maps, const float* stats, uint16_t* dk, uint16_t* dv, int S, int causal, float scale, float scale_log2, const Keys* keys, const Strides* dk_at, const Strides* dv_at, int blocks, int threads, int timing, int seed) {
-  return cpu::launch(blocks, threads, timing, seed, [=] { dkdv(maps[0], maps[1], maps[2], maps[3], stats, dk, dv, S, causal, scale, scale_log2, *keys, *dk_at, *dv_at); });
+EXPORT run_dkdv(const TensorMap* maps, const float* stats, uint16_t* dk, uint16_t* dv, int S, int causal, float scale, float scale_log2, const Keys* keys, const Strides* dk_at, const Strides* dv_at, uint16_t* ds, const Part* part, int blocks, int threads, int timing, int seed) {
+  return cpu::launch(blocks, threads, timing, seed, [=] { dkdv(maps[0], maps[1], maps[2], maps[3], stats, dk, dv, S, causal, scale, scale_log2, *keys, *dk_at, *dv_at, ds, *part); });
 }
-EXPORT run_dq(const TensorMap* maps, const float* stats, uint16_t* out, int S, int causal, float scale, float scale_log2, const Keys* keys, const Strides* dq_at, int blocks, int threads, int timing, int seed) {
-  return cpu::launch(blocks, threads, timing, seed, [=] { dq(maps[0], maps[1], maps[2], maps[3], stats, out, S, causal, scale, scale_log2, *keys, *dq_at); });
+EXPORT run_dq(const TensorMap* maps, const uint16_t* ds, float* sums, uint16_t* out, int S, int causal, float scale, const Keys* keys, const Strides* dq_at, const Part* part, int blocks, int threads, int timing, int seed) {
+  return cpu::launch(blocks, threads, timing, seed, [=] { dq(maps[1], ds, sums, out, S, causal, scale, *keys, *dq_at, *part); });
 }
 #elif !defined(PASSES) && !defined(WIDE)
 EXPORT run_backward(const TensorMap* maps, const Params* params, int blocks, int threads, int timing, int seed) {

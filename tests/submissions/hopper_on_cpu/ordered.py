@@ -10,7 +10,7 @@ import ctypes
 import numpy as np
 
 from . import FOLDER as SISTER
-from . import RANDOM, Problem, _call, _pointer, aligned, compile_kernel
+from . import RANDOM, Part, Problem, _call, _pointer, aligned, compile_kernel
 
 FOLDER = SISTER.with_name("cuda_hopper_backward_deterministic")
 FILES = {64: "kernels/three.cu", 128: "kernels/backward.cu", 256: "kernels/wide.cu"}
@@ -101,9 +101,24 @@ class Ordered(Problem):
         _call(library.run_backward, self.maps(192), ctypes.byref(params), blocks, 512, *self.how)
 
     def _wide(self, library, passes, _section):
+        """dS of all kv tiles of the first heads but one, then of the last head's first and of the rest."""
         self._before(passes, None)
-        tail = (self.seqlen, int(self.causal), *self.scales())
-        start = (self.maps(64), _pointer(self.stats))
-        out = (_pointer(self.dk), _pointer(self.dv))
-        _call(library.run_dkdv, *start, *out, *tail, self._blocks(64), *self.how)
-        _call(library.run_dq, *start, _pointer(self.dq), *tail, self._blocks(128), *self.how)
+        scale, log2_scale = self.scales()
+        sizes, out = (self.seqlen, int(self.causal), scale), (_pointer(self.dk), _pointer(self.dv))
+        ds = aligned((self.heads * self.tiles**2, 64, 64), self.q.dtype)
+        sums = aligned((self.tiles, 64, 256), np.float32, np.nan)
+        last, tiles = self.heads - 1, self.tiles
+        for head, heads, kv_tile, end in (
+            (0, last, 0, tiles),
+            (last, 1, 0, 1),
+            (last, 1, 1, tiles),
+        ):
+            if heads * (end - kv_tile) == 0:
+                continue
+            ds[...] = 0x7FC0 if self.bf16 else np.nan
+            part = ctypes.byref(Part(head, kv_tile, end - kv_tile))
+            how = (_pointer(ds), part, heads * (end - kv_tile), *self.how)
+            _call(library.run_dkdv, self.maps(64), _pointer(self.stats), *out, *sizes, log2_scale, *how)  # fmt: skip
+            sources = map(_pointer, (ds, sums, self.dq))
+            how = (part, heads * -(-self.seqlen // 128), *self.how)
+            _call(library.run_dq, self.maps(64), *sources, *sizes, *how)
