@@ -211,14 +211,13 @@ class Campaign:
             self._try_alone(unit, why)
 
     def _try_alone(self, unit: Unit, why: str) -> None:
-        """The baseline with nobody beside it: only if that dies too, no submission is to blame."""
-        baseline = tuple(e for e in unit.entrants if e.name == unit.baseline)
-        if not baseline:
-            raise _nothing_ends_well(why)
+        """The control with nobody beside it: only if that dies too, no submission is to blame."""
         self.dead_in_a_row = 0
         self.alone += 1
-        fresh = {"key": ALONE, "attempt": self.alone, "entrants": baseline, "avoid": ()}
-        alone = unit.model_copy(update={**fresh, "cases": unit.cases[:1]})
+        control = tuple(each for each in unit.beside if each.name == unit.control)
+        fresh = {"key": ALONE, "attempt": self.alone, "entrants": control, "avoid": ()}
+        fresh |= {"baseline": unit.control, "cases": unit.cases[:1]}
+        alone = unit.model_copy(update=fresh)
         self.live[alone.label] = PendingResults(alone, lambda row: None)
         self.engine.submit(alone)
 

@@ -18,7 +18,7 @@ from harness.measure.audit import Asked, audited
 from harness.measure.gpu_specs import misnamed
 from harness.measure.verdict import Evidence, asked_facts, conclude_case
 from harness.process.text import shown
-from harness.schema import Entrant, Kind, Machine, Result, Status
+from harness.schema import Entrant, Machine, Result, Status
 
 #: Our own faults; a later attempt may do better.
 NO_WORD = frozenset({Status.INTERRUPTED, Status.HARNESS_ERROR})
@@ -126,14 +126,12 @@ class PendingResults:
         """What rows of `case` must be of, whatever they say."""
         unit, suite, told = self.unit, self.unit.suite, self._held[case].values()
         commit = next((row.harness_commit for row in told), "")
-        entrants = {entrant.name: entrant for entrant in unit.entrants}
-        base = entrants.get(unit.baseline)
         return Asked(
             case=next(each for each in suite.cases if each.name == case),
             facts=asked_facts(suite, self.machine or Machine(), f"judged/{unit.sandbox}", commit),
-            entrants=entrants,
+            entrants={entrant.name: entrant for entrant in unit.entrants},
             baseline=unit.baseline,
-            control=base.name if base and base.kind is Kind.BASELINE else suite.against,
+            control=unit.control,
         )
 
     def _unmeasured(self, entrant: Entrant, case: str, status: Status, reason: str) -> Result:

@@ -101,7 +101,7 @@ def run_campaign(
     folder = placement.folder_of(request) if placement.resume else ""
     known = recorded_in(results, request, folder) if folder else set()
     units = plan_units(
-        request,
+        request.with_trusted(),
         per_unit=per_unit,
         recorded=known.__contains__,
         sku=sku,

@@ -22,7 +22,7 @@ class Unit(Frozen):
     key: str
     attempt: int = 0
     task: Literal["run", "build"] = "run"
-    entrants: tuple[Entrant, ...]  # the baseline of the comparison is always among the workers
+    entrants: tuple[Entrant, ...]  # with those `beside` them
     suite: Suite
     cases: tuple[str, ...]  # names of `suite` still to be recorded
     baseline: str
@@ -45,10 +45,21 @@ class Unit(Frozen):
         return self.suite.device == "gpu" and self.task == "run"
 
     @property
+    def control(self) -> str:
+        """The trusted baseline of its blocks."""
+        return self.request(Machine()).control
+
+    @property
+    def beside(self) -> tuple[Entrant, ...]:
+        """Headline and control: in every unit, so that each row can be made again from theirs."""
+        ours = {self.baseline, self.control}
+        return tuple(entrant for entrant in self.entrants if entrant.name in ours)
+
+    @property
     def names(self) -> tuple[str, ...]:
         """The entrants that nobody else records."""
-        names = tuple(entrant.name for entrant in self.entrants)
-        return tuple(name for name in names if name != self.baseline) or names
+        own = [entrant for entrant in self.entrants if entrant not in self.beside]
+        return tuple(entrant.name for entrant in own or self.entrants)
 
     @property
     def limit_s(self) -> float:
@@ -79,12 +90,11 @@ class Unit(Frozen):
     def split(self, cases: Iterable[str], died_at: str = "") -> Iterator[Unit]:
         """The next attempt, one unit an entrant: who takes a node down does it alone."""
         avoid = (*self.avoid, died_at) if died_at else self.avoid
-        baseline = tuple(e for e in self.entrants if e.name == self.baseline)
         own = [e for e in self.entrants if e.name in self.names]
         for number, entrant in enumerate(own):
-            both = (entrant,) if entrant.name == self.baseline else (entrant, *baseline)
             key = f"{self.key}-{number}" if len(own) > 1 else self.key
-            fresh = {"key": key, "attempt": self.attempt + 1, "entrants": both}
+            together = _together([entrant], self.beside)
+            fresh = {"key": key, "attempt": self.attempt + 1, "entrants": together}
             yield self.model_copy(update={**fresh, "cases": tuple(cases), "avoid": avoid})
 
 
@@ -97,21 +107,20 @@ def plan_units(
 ) -> list[Unit]:
     """`request` cut into units of at most `per_unit` entrants, less what is recorded already.
 
-    The baseline of the comparison rides in every unit: a ratio is always one of one GPU and one
-    block.
+    Headline and control ride in every unit: a ratio is always one of one GPU and one block.
     """
-    baseline = tuple(e for e in request.entrants if e.name == request.baseline)
-    alone = [e for e in request.entrants if e.name != request.baseline] or list(baseline)
+    beside = [e for e in request.entrants if e.name in {request.baseline, request.control}]
+    alone = [e for e in request.entrants if e not in beside] or beside
     pending = ((entrant, _pending(entrant, request.asked.cases, recorded)) for entrant in alone)
     units: list[Unit] = []
     for cases, group in groupby(pending, key=lambda pair: pair[1]):
         members = [entrant for entrant, _ in group] if cases else []
         for start in range(0, len(members), per_unit):
-            chosen = tuple(members[start : start + per_unit])
+            chosen = members[start : start + per_unit]
             units.append(
                 Unit(
                     key=f"{len(units):05d}",
-                    entrants=chosen if chosen == baseline else (*chosen, *baseline),
+                    entrants=_together(chosen, beside),
                     suite=request.suite.model_copy(
                         update={"hidden": 0}
                     ),  # of one run, not of units
@@ -126,6 +135,11 @@ def plan_units(
                 )
             )
     return units
+
+
+def _together(chosen: Sequence[Entrant], beside: Sequence[Entrant]) -> tuple[Entrant, ...]:
+    """`chosen`, and those beside them who are none of them."""
+    return (*chosen, *(entrant for entrant in beside if entrant not in chosen))
 
 
 def _pending(

@@ -38,6 +38,19 @@ class Request:
         chosen = tuple(c for c in self.suite.cases if not self.cases or c.name in self.cases)
         return self.suite.model_copy(update={"cases": chosen})
 
+    @property
+    def control(self) -> str:
+        """The trusted baseline of every block: the headline, or the suite's if that is judged."""
+        judged = {e.name for e in self.entrants if e.kind is Kind.SUBMISSION}
+        return self.suite.against if self.baseline in judged else self.baseline
+
+    def with_trusted(self) -> Request:
+        """The same with the headline and the control among the entrants, asked for or not."""
+        lacking = {self.baseline, self.control} - {entrant.name for entrant in self.entrants}
+        folder, problem = self.root / "baselines", get_problem(self.suite.problem)
+        found = find_entrants(sorted(lacking), folder, Kind.BASELINE, problem) if lacking else ()
+        return replace(self, entrants=(*self.entrants, *found))
+
     def without(self, entrant: str, cases: Sequence[str]) -> Request:
         """The same for everybody but `entrant`, on `cases` only."""
         others = tuple(each for each in self.entrants if each.name != entrant)

@@ -6,7 +6,7 @@ import secrets
 from collections.abc import Set
 from pathlib import Path
 
-from harness.catalog.entrants import find_entrants, private_folder, stage
+from harness.catalog.entrants import private_folder, stage
 from harness.catalog.null_kernel import null_entrant
 from harness.catalog.request import Request
 from harness.engine.processes.worker_process import WorkerProcess
@@ -20,7 +20,7 @@ from harness.process.sandbox import namespaces, readable, usage
 from harness.process.sandbox.removal import remove_tree
 from harness.process.sandbox.usage import DISK_FILES
 from harness.process.scratch import house
-from harness.schema import Entrant, Kind, Machine
+from harness.schema import Entrant, Machine
 
 ASIDE = ".aside-"  # what is being removed
 
@@ -49,22 +49,14 @@ class Crew:
             self.add(entrant)
 
     def assign_roles(self) -> Roles:
-        """Add the null kernel and, if nobody asked for it, the trusted control."""
+        """Add the null kernel and, if nobody asked for them, the headline and the control."""
         request, asked = self.request, set(self.workers)
         null = null_entrant(self.problem, request.suite.cases, self.scratch / "null")
-        self.add(null)
-        headline = self._baseline(request.baseline)
-        trusted = headline.kind is Kind.BASELINE
-        control = headline if trusted else self._baseline(request.suite.against)
+        for entrant in (null, *request.with_trusted().entrants):
+            if entrant.name not in self.workers:
+                self.add(entrant)
         self.hidden = frozenset(set(self.workers) - asked)
-        return Roles(baseline=headline.name, control=control.name, null=null.name)
-
-    def _baseline(self, name: str) -> Entrant:
-        """The entrant called `name`; a baseline that is none yet takes part from now on."""
-        if name not in self.workers:
-            folder = self.request.root / "baselines"
-            self.add(find_entrants([name], folder, Kind.BASELINE, self.problem)[0])
-        return self.workers[name].entrant
+        return Roles(baseline=request.baseline, control=request.control, null=null.name)
 
     def add(self, entrant: Entrant) -> None:
         """Folders and environment of one entrant; its source is the staged copy of its files.

@@ -444,3 +444,20 @@ def test_nothing_left_is_no_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
         store.save(each)
     known = recorded_in(tmp_path, request(NAMES[:2]), "cpu")
     assert plan_units(request(NAMES[:2]), recorded=known.__contains__) == []
+
+
+@pytest.mark.parametrize(
+    ("headline", "first"), [("sdpa", ("one", "sdpa")), ("two", ("one", "two", "sdpa"))]
+)
+def test_who_a_row_leans_on_is_in_its_unit_though_nobody_asked(
+    headline: str, first: tuple[str, ...]
+) -> None:
+    """--baselines none, or a submission as the headline: rows are made again from theirs."""
+    suite = SUITE.model_copy(update={"against": "sdpa", "baselines": ()})
+    asked = dataclasses.replace(request(["one", "two"], suite, base=False), baseline=headline)
+    planned = plan_units(asked.with_trusted())
+    assert tuple(entrant.name for entrant in planned[0].entrants) == first
+    assert planned[0].names == ("one",)
+    assert {unit.control for unit in planned} == {"sdpa"}
+    (again,) = planned[0].split(("one",))
+    assert again.entrants == planned[0].entrants
