@@ -694,6 +694,10 @@ FORGERIES: dict[str, tuple[Callable[[list[Result]], list[Result]], str]] = {
         lambda r: [a_fifth(x) if x.entry == "mine" else x for x in r],
         "it says PASSED and is TIME_CLAIM_REJECTED: 2",
     ),
+    "the version of another package": (
+        lambda r: one(r, version="cudnn 99"),
+        "version is cudnn 99, asked and measured it is",
+    ),
     "joules of a counter that nobody reads any more": (
         lambda r: one(r, energy=Energy(joules_per_call=0.1, low_j=0.0, high_j=0.2)),
         "energy is ",
