@@ -19,22 +19,27 @@ import difflib
 import re
 import sys
 from collections.abc import Iterable
+from enum import IntEnum
 from pathlib import Path
 
-EXIT_OK = 0
-EXIT_SUBMISSION_FAILED = 1
-EXIT_USAGE = 2
-EXIT_UNAVAILABLE = 3
-EXIT_GPU_UNHEALTHY = 4
-EXIT_STORAGE = 5
-EXIT_INTERRUPTED = 130
-EXIT_NOBODY_READS = 141  # what a shell says of SIGPIPE
+
+class Exit(IntEnum):
+    """What the process says when it ends."""
+
+    OK = 0
+    SUBMISSION_FAILED = 1
+    USAGE = 2
+    UNAVAILABLE = 3
+    GPU_UNHEALTHY = 4
+    STORAGE = 5
+    INTERRUPTED = 130
+    NOBODY_READS = 141  # what a shell says of SIGPIPE
 
 
 class HarnessError(Exception):
     """Base of all; `exit_code` is what the process ends with when nobody catches it."""
 
-    exit_code = EXIT_USAGE
+    exit_code = Exit.USAGE
 
     def __init__(self, message: str, hint: str = "") -> None:
         super().__init__(message)
@@ -64,19 +69,19 @@ class WireError(HarnessError):
 class UnavailableError(HarnessError):
     """This machine lacks what was asked for."""
 
-    exit_code = EXIT_UNAVAILABLE
+    exit_code = Exit.UNAVAILABLE
 
 
 class GpuUnhealthyError(HarnessError):
     """The canary kernel did not come back after a fault."""
 
-    exit_code = EXIT_GPU_UNHEALTHY
+    exit_code = Exit.GPU_UNHEALTHY
 
 
 class StorageError(HarnessError):
     """A record could not be written; it has been printed instead."""
 
-    exit_code = EXIT_STORAGE
+    exit_code = Exit.STORAGE
 
 
 def typed(text: str) -> str:

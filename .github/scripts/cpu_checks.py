@@ -18,7 +18,7 @@ ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))
 
 from harness.catalog.entrants import load_entrant  # noqa: E402
-from harness.errors import EXIT_UNAVAILABLE, HarnessError  # noqa: E402
+from harness.errors import Exit, HarnessError  # noqa: E402
 from harness.problems import get_problem  # noqa: E402
 from harness.process.text import plain_text  # noqa: E402
 from harness.schema import Entrant, Kind  # noqa: E402
@@ -90,7 +90,7 @@ def _run(command: list[str]) -> tuple[bool | None, str]:
     except subprocess.TimeoutExpired:
         return False, "longer than 900 s"
     lines = plain_text(told.stdout + told.stderr).splitlines()
-    if told.returncode == EXIT_UNAVAILABLE:
+    if told.returncode == Exit.UNAVAILABLE:
         return None, "this machine lacks what it needs:\n  " + "\n  ".join(lines[-4:])
     return told.returncode == 0, "clean" if told.returncode == 0 else "\n  ".join(lines[-20:])
 

@@ -10,14 +10,7 @@ from typing import Protocol
 from harness.board import publish, record
 from harness.board.rank import Leaderboard
 from harness.catalog.request import Request
-from harness.errors import (
-    EXIT_OK,
-    EXIT_STORAGE,
-    EXIT_SUBMISSION_FAILED,
-    EXIT_UNAVAILABLE,
-    EXIT_USAGE,
-    HarnessError,
-)
+from harness.errors import Exit, HarnessError
 from harness.schema import BLAMELESS, Kind, Result, Status
 
 
@@ -53,7 +46,7 @@ class Checked:
         """As of a run."""
         found = [self._failed.get(key) for key in self._open]
         code = code_of({row.status if row else Status.PASSED for row in found})
-        return EXIT_USAGE if refused else code
+        return Exit.USAGE if refused else code
 
     def print_json(self, wanted: bool) -> None:
         """Print the one document that --json asks for."""
@@ -72,10 +65,10 @@ def code_of(statuses: AbstractSet[Status]) -> int:
     0 where at least one shape passed and nothing else went wrong, or nothing was left to do.
     """
     if statuses - BLAMELESS:
-        return EXIT_SUBMISSION_FAILED
+        return Exit.SUBMISSION_FAILED
     if Status.HARNESS_ERROR in statuses:
-        return EXIT_USAGE
-    return EXIT_UNAVAILABLE if statuses and Status.PASSED not in statuses else EXIT_OK
+        return Exit.USAGE
+    return Exit.UNAVAILABLE if statuses and Status.PASSED not in statuses else Exit.OK
 
 
 class Store:
@@ -124,8 +117,8 @@ class Store:
 
         Else what became of the submissions says it.
         """
-        code = EXIT_USAGE if refused else code_of(self._statuses)
-        return EXIT_STORAGE if self._refused else code
+        code = Exit.USAGE if refused else code_of(self._statuses)
+        return Exit.STORAGE if self._refused else code
 
     def print_json(self, wanted: bool) -> None:
         """Print the one document that --json asks for; nothing else of a run is on stdout then."""

@@ -27,7 +27,7 @@ from harness.campaign.unit import Unit, misfit
 from harness.catalog import entrants as catalog_entrants
 from harness.engine.events import Observer, Progress
 from harness.engine.session import execute, warm_up
-from harness.errors import EXIT_INTERRUPTED, HarnessError, SubmissionError, UnavailableError
+from harness.errors import Exit, HarnessError, SubmissionError, UnavailableError
 from harness.process import process_tree
 from harness.schema import Machine, Result
 
@@ -88,12 +88,12 @@ def main() -> int:
         try:
             return carry_out(read_unit(args.unit), args.gpu, events)
         except KeyboardInterrupt:
-            return EXIT_INTERRUPTED
+            return Exit.INTERRUPTED
         except HarnessError as error:
             events.write("fault", why=error.message)
             return error.exit_code
         except BrokenPipeError:
-            return EXIT_INTERRUPTED  # nobody listens any more
+            return Exit.INTERRUPTED  # nobody listens any more
         except Exception as error:
             traceback.print_exc()
             events.write("fault", why=f"{type(error).__name__}: {error}")

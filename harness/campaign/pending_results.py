@@ -11,12 +11,12 @@ from __future__ import annotations
 import secrets
 import time
 from collections.abc import Callable
+from dataclasses import replace
 
-from harness import PROTOCOL
 from harness.campaign.unit import Unit, misfit
 from harness.measure.audit import Asked, audited
 from harness.measure.gpu_specs import misnamed
-from harness.measure.verdict import asked_facts
+from harness.measure.verdict import Evidence, asked_facts, conclude_case
 from harness.process.text import shown
 from harness.schema import Entrant, Machine, Result, Status
 
@@ -136,23 +136,12 @@ class PendingResults:
 
     def _unmeasured(self, entrant: Entrant, case: str, status: Status, reason: str) -> Result:
         """A row for a case that no process came to tell about."""
-        unit, now = self.unit, time.gmtime()
-        machine = self.machine or Machine(gpu=unit.sku or "unknown")
-        return Result(
+        asked, now = self.asked(case), time.gmtime()
+        known = Evidence(entrant, asked.case, status=status, reason=reason)
+        facts = replace(
+            asked.facts,
+            machine=self.machine or Machine(gpu=self.unit.sku or "unknown"),
             run=f"{time.strftime('%Y%m%dT%H%M%SZ', now)}-{secrets.token_hex(3)}",
             date=time.strftime("%Y-%m-%dT%H:%M:%SZ", now),
-            entry=entrant.name,
-            kind=entrant.kind,
-            language=entrant.manifest.language,
-            author=entrant.manifest.author,
-            suite=unit.suite.name,
-            config=case,
-            status=status,
-            reason=reason,
-            gpu=machine.gpu,
-            case=next(c for c in unit.suite.cases if c.name == case),
-            source_sha256=entrant.source_sha256,
-            suite_sha256=unit.suite.sha256,
-            protocol=PROTOCOL,
-            machine=machine,
         )
+        return next(conclude_case({entrant.name: known}, facts, asked.baseline, {}, (), ()))

@@ -16,16 +16,7 @@ from typing import Any
 from harness import PROTOCOL, __version__
 from harness.cli.arguments import SUSTAINED_S, Parser, gpu_count, positive, stretch_s, whole
 from harness.cli.output import keep_places, unbreakable
-from harness.errors import (
-    EXIT_INTERRUPTED,
-    EXIT_OK,
-    EXIT_UNAVAILABLE,
-    EXIT_USAGE,
-    HarnessError,
-    UsageError,
-    did_you_mean,
-    typed,
-)
+from harness.errors import Exit, HarnessError, UsageError, did_you_mean, typed
 from harness.measure.stats import MOST_BLOCKS
 from harness.measure.stopping import TIME_LIMIT_S
 from harness.process.project import base, chosen, find, results
@@ -164,8 +155,7 @@ def add_run(subparsers: argparse._SubParsersAction[Any]) -> None:
         action="append",
         metavar="NAME",
         help="folder of submissions/, path to a folder, to a folder of folders, to a .py or to a "
-        "described .cu, comma list, all;"
-        " names may stand alone in front: run.py mine.py",
+        "described .cu, comma list, all; names may stand alone in front: run.py mine.py",
     )
     add("--suite", metavar="NAME", help="file of configs/ (default: fa3 with a GPU, smoke without)")
     add("--baselines", metavar="LIST", help="comma list, all or none (default: the suite's)")
@@ -311,7 +301,7 @@ class Stop:
         if self.asked == 1:
             raise KeyboardInterrupt
         if self.asked > 2:
-            os._exit(EXIT_INTERRUPTED)
+            os._exit(Exit.INTERRUPTED)
 
 
 def exit_code_of(main: Callable[[], int]) -> int:
@@ -338,13 +328,13 @@ def _code_of(main: Callable[[], int]) -> int:
     try:
         return main()
     except SystemExit as end:  # --help and --version, whose words may be lost as well
-        return end.code if isinstance(end.code, int) else EXIT_OK
+        return end.code if isinstance(end.code, int) else Exit.OK
     except HarnessError as error:
         print(plain_text(f"error: {error}"), file=sys.stderr)  # names may be a stranger's
         return error.exit_code
     except ModuleNotFoundError as missing:
         print(f"error: {missing.name} is not installed\n  next: pip install -e .", file=sys.stderr)
-        return EXIT_UNAVAILABLE
+        return Exit.UNAVAILABLE
     except Exception:
         traceback.print_exc()
         print(
@@ -352,10 +342,10 @@ def _code_of(main: Callable[[], int]) -> int:
             f"  next: {typed('python run.py doctor')}, and report the lines above",
             file=sys.stderr,
         )
-        return EXIT_USAGE
+        return Exit.USAGE
     except KeyboardInterrupt:
         print(
             "interrupted: what was measured is in results/\n  next: the same command again",
             file=sys.stderr,
         )
-        return EXIT_INTERRUPTED
+        return Exit.INTERRUPTED

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from typing import TextIO
 
-from harness.errors import EXIT_NOBODY_READS, EXIT_OK, EXIT_STORAGE
+from harness.errors import Exit
 
 CLOSED = "closed"
 
@@ -62,11 +62,11 @@ class Output(io.TextIOBase):
     def code_beside(self, code: int) -> int:
         """`code`, the command's own; in place of a 0 what a shell says of a lost reader, or 5."""
         self.flush()
-        if code != EXIT_OK or not self.fault:
+        if code != Exit.OK or not self.fault:
             return code
         if self.reader_left:
-            return EXIT_NOBODY_READS
-        return EXIT_OK if self.only_a_view else EXIT_STORAGE
+            return Exit.NOBODY_READS
+        return Exit.OK if self.only_a_view else Exit.STORAGE
 
     def _try(self, act: Callable[[], object]) -> None:
         """Until one fails. What waits in buffers then goes nowhere, too: Python tries it again."""

@@ -19,19 +19,12 @@ from harness.catalog import steps
 from harness.catalog.entrants import places
 from harness.catalog.source_files import MAX_DEPTH, SKIPPED_DIRS, SKIPPED_FILES
 from harness.cli.main import MANY, exit_code_of
-from harness.errors import (
-    EXIT_INTERRUPTED,
-    EXIT_OK,
-    EXIT_SUBMISSION_FAILED,
-    EXIT_USAGE,
-    HarnessError,
-    UsageError,
-)
+from harness.errors import Exit, HarnessError, UsageError
 from harness.process import prestart
 from harness.process.project import base
 
 PERIOD_S = 0.1
-MENDABLE = {EXIT_OK, EXIT_SUBMISSION_FAILED, EXIT_USAGE}  # what an edit can change
+MENDABLE = {Exit.OK, Exit.SUBMISSION_FAILED, Exit.USAGE}  # what an edit can change
 UNFINISHED = ("~", "#", ".swp", ".swo", ".swx", ".tmp", ".bak", ".orig", ".pyc", "___")
 VIM_PROBE = "4913"  # Vim writes it to learn whether it may write there
 NAMES_TOLD = 3
@@ -63,7 +56,7 @@ class Watch:
     def repeat(self, run: Callable[[argparse.Namespace], int]) -> int:
         """`run` now and after every edit until Ctrl-C; the exit code of the last one."""
         once = argparse.Namespace(**{**vars(self.args), "watch": False})
-        code = EXIT_INTERRUPTED
+        code: int = Exit.INTERRUPTED
         try:
             while True:
                 self.take()

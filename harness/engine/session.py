@@ -248,10 +248,9 @@ def may_start(run: Run, worker: WorkerProcess) -> bool:
 
 def facts_of(request: Request, device: str) -> RunFacts:
     """Everything that all records of the run share."""
-    now = time.gmtime()
-    integrity = f"judged/{request.sandbox}"
+    now, told = time.gmtime(), (request.suite, request.machine, f"judged/{request.sandbox}")
     return replace(
-        asked_facts(request.suite, request.machine, integrity, harness_commit()),
+        asked_facts(*told, harness_commit()),
         run=f"{time.strftime('%Y%m%dT%H%M%SZ', now)}-{secrets.token_hex(3)}",
         date=time.strftime("%Y-%m-%dT%H:%M:%SZ", now),
         tolerance=clock_tolerance(device),

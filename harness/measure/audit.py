@@ -23,6 +23,7 @@ from harness.measure.evenness import lasting
 from harness.measure.gpu_specs import peak_tflops
 from harness.measure.two_clocks import CPU_TOLERANCE, GPU_TOLERANCE
 from harness.measure.verdict import (
+    GATHERED,
     MIN_BLOCKS,
     Evidence,
     RunFacts,
@@ -42,8 +43,6 @@ READS_PCT = 0.5  # of a stretch, that its last spot checks are away from its end
 CONCLUDED = frozenset({Status.PASSED, Status.UNSTABLE})
 #: Of a run that began again without them, if they are not of the others' run.
 LEFT_THE_RUN = frozenset({Status.BROKE_THE_RUN, Status.HARNESS_ERROR})
-#: What a run gathers and a row tells as it is.
-GATHERED = ("kernels", "configs", "build_s", "log_tail", "stopping", "deterministic")
 #: What stands beside a failure and says nothing: no board shows it, and it is not taken.
 IDLE = {"slack", "drift_pct", "samples"}
 MOST_TOLD = 5  # differences of one row
@@ -115,7 +114,7 @@ def _of_run(rows: Mapping[str, Result], asked: Asked) -> Iterator[tuple[str, Res
 def _evidence(row: Result, entrant: Entrant, asked: Asked) -> Evidence:
     """What its run gathered: the leaves of `row` that follow from nothing else."""
     problem, claims = asked.facts.problem, entrant.manifest.claims
-    told = {name: getattr(row, name) for name in GATHERED}
+    told = {name: getattr(row, name) for name in (*GATHERED, "deterministic")}
     if row.status not in CONCLUDED:
         told |= {name: getattr(row, name) for name in ("status", "reason", "mismatch")}
     kept = {"energy_j": None} | ({"late": False} if asked.control else {})
@@ -177,7 +176,10 @@ def doubts(row: Result, suite: Suite, cut: bool = False) -> list[str]:
     planned = max(5, suite.blocks // 2) if hidden else suite.blocks
     fewest = MIN_BLOCKS if cut else math.ceil(FEWEST_BLOCKS * planned)
     most = int(MOST_BLOCKS * suite.blocks)
-    timed = passed and row.machine.has_gpu
+    timed, error = passed and row.machine.has_gpu, row.error
+    contract = get_problem(row.problem).limits(row.case.dtype).contract
+    right = error is not None and error.finite and 0 <= error.max_diff < contract
+    right = error is not None and right and error.rel_l2 >= 0 <= error.worst_row  # NaN is not
     checks = {
         "a sample does not hold one time per call": all(
             len(s.calls_ms) == row.case.burst for s in row.samples
@@ -188,7 +190,7 @@ def doubts(row: Result, suite: Suite, cut: bool = False) -> list[str]:
         "its events took longer than the judge's clock": all(
             s.late or s.t1_ms <= s.t2_ms * 1.001 for s in row.samples
         ),
-        "its error is not below the contract": not passed or _below_contract(row),
+        "its error is not below the contract": not passed or right,
         "its secret was never told": not passed or cut or bool(row.secret),
         "its times were not held against the judge's clock": not timed or row.slack is not None,
         f"fewer than {fewest} gaps of the null kernel": not timed
@@ -198,31 +200,20 @@ def doubts(row: Result, suite: Suite, cut: bool = False) -> list[str]:
         "fewer readings of the GPU than blocks": not timed
         or len(row.telemetry) + 1 >= len(row.samples),
     }
-    return [why for why, fine in checks.items() if not fine] + of_stretch(row)
-
-
-def _below_contract(row: Result) -> bool:
-    error, limits = row.error, get_problem(row.problem).limits(row.case.dtype)
-    if error is None or not error.finite or not error.max_diff < limits.contract:
-        return False
-    return all(each >= 0 for each in (error.max_diff, error.rel_l2, error.worst_row))  # no NaN
-
-
-def of_stretch(row: Result) -> list[str]:
-    """Why its lasting time is none: what judge/stretch.py asks of one."""
-    told = row.sustained
-    if told is None or not (told.latency_ms and told.claimed_ms) or not row.machine.has_gpu:
-        return []
-    calls, spent_ms = (sum(pause[i] for pause in told.pauses) for i in (1, 0))
-    least = 1 - (CLAIM_PCT + READS_PCT) / 100 - 1 / max(1, told.calls)
-    checks = {
-        "longer outside than claimed inside": told.claimed_ms >= told.latency_ms * least,
-        "its pauses are not its calls": calls == told.calls and told.checked > 0,
-        "its pauses are not its time": abs(spent_ms - calls * told.latency_ms)
-        <= READS_PCT / 100 * spent_ms,
-        "faster than the chip": (told.tflops or 0.0) <= (peak_tflops(row.machine) or math.inf),
-    }
-    return [f"its stretch: {why}" for why, fine in checks.items() if not fine]
+    if row.machine.has_gpu and (told := row.sustained) and told.latency_ms and told.claimed_ms:
+        calls, spent_ms = (sum(pause[i] for pause in told.pauses) for i in (1, 0))
+        least = 1 - (CLAIM_PCT + READS_PCT) / 100 - 1 / max(1, told.calls)
+        off_ms = abs(spent_ms - calls * told.latency_ms)
+        peak = peak_tflops(row.machine) or math.inf
+        checks |= {  # what judge/stretch.py asks of one
+            "its stretch: longer outside than claimed inside": (
+                told.claimed_ms >= told.latency_ms * least
+            ),
+            "its stretch: its pauses are not its calls": calls == told.calls and told.checked > 0,
+            "its stretch: its pauses are not its time": off_ms <= READS_PCT / 100 * spent_ms,
+            "its stretch: faster than the chip": (told.tflops or 0.0) <= peak,
+        }
+    return [why for why, fine in checks.items() if not fine]
 
 
 # --------------------------------------------------------------------------- a record of ours
@@ -243,21 +234,14 @@ def of_record(row: Result, beside: Mapping[str, Result]) -> list[str]:
     paced = bool(row.slack and row.slack.pace)
     rows = {row.entry: row, **beside}
     old = (row.protocol != PROTOCOL and not paced) or against not in rows
-    mates = {against: row, **rows} if paced else {against: rows.get(against, row), row.entry: row}
-    facts = RunFacts(
-        suite=row.suite,
-        suite_sha256=row.suite_sha256,
-        problem=get_problem(row.problem),
-        machine=row.machine,
-        integrity=row.integrity,
-        harness_commit=row.harness_commit,
-        tolerance=GPU_TOLERANCE if row.machine.has_gpu else CPU_TOLERANCE,
-        protocol=row.protocol,
-    )
-    trusted = () if old else mates if paced else {against}
-    entrants = {name: _as_told(mate, name in trusted) for name, mate in mates.items()}
-    asked = Asked(row.case, facts, entrants, against, "" if old else against)
-    again = made_again({name: rows[name] for name in mates if name in rows}, asked)[row.entry]
+    tolerance = GPU_TOLERANCE if row.machine.has_gpu else CPU_TOLERANCE
+    told = (row.suite, row.suite_sha256, get_problem(row.problem), row.machine, row.integrity)
+    facts = RunFacts(*told, row.harness_commit, tolerance, row.protocol)
+    trusted = () if old else rows if paced else {against}
+    entrants = {name: _as_told(mate, name in trusted) for name, mate in rows.items()}
+    ours = sorted(trusted, key=lambda name: (rows[name].kind is not Kind.BASELINE, name != against))
+    asked = Asked(row.case, facts, entrants, against, next(iter(ours), ""))
+    again = made_again(rows, asked)[row.entry]
     raw = [s.model_copy(update={"late": False}) for s in rows.get(against, row).samples]
     figures = FIGURES if against in rows else FIGURES - {"speedup"}
     only = BARE if row.status is not Status.PASSED else figures if old else None
@@ -266,11 +250,9 @@ def of_record(row: Result, beside: Mapping[str, Result]) -> list[str]:
 
 def _as_told(row: Result, trusted: bool) -> Entrant:
     """Who the row says that it is of; before paces were named the baseline alone was trusted."""
+    claims, package = Claims.model_construct(lse=row.lse), row.version.partition(" ")[0]
     manifest = Manifest.model_construct(
-        language=row.language,
-        author=row.author,
-        version_of=row.version.partition(" ")[0],
-        claims=Claims.model_construct(lse=row.lse),
+        language=row.language, author=row.author, version_of=package, claims=claims
     )
     kind = row.kind if trusted else Kind.SUBMISSION
     return Entrant.model_construct(

@@ -142,7 +142,10 @@ def occupancy(sm: Sm, threads: int, registers: int, smem_bytes: int) -> Occupanc
     smem_bytes: static and dynamic shared memory of one block, the driver's own not counted.
     """
     warps = -(-threads // WARP)
-    candidates = {} if not registers else {"registers": _register_warps(sm, registers) // warps}
+    candidates = {}
+    if registers:
+        fitting = sm.registers // _round_up(registers * WARP, REGISTER_STEP)
+        candidates["registers"] = fitting // SCHEDULERS * SCHEDULERS // warps
     candidates |= {
         "shared memory": sm.smem_bytes // _round_up(smem_bytes + RESERVED_SMEM, SMEM_STEP),
         "warps": sm.warps // warps,
@@ -151,11 +154,6 @@ def occupancy(sm: Sm, threads: int, registers: int, smem_bytes: int) -> Occupanc
     limited_by = min(candidates, key=lambda what: candidates[what])
     blocks = candidates[limited_by]
     return Occupancy(blocks, blocks * warps, limited_by)
-
-
-def _register_warps(sm: Sm, registers: int) -> int:
-    per_warp = _round_up(registers * WARP, REGISTER_STEP)
-    return sm.registers // per_warp // SCHEDULERS * SCHEDULERS
 
 
 def _round_up(value: int, step: int) -> int:

@@ -9,17 +9,10 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from harness import PROTOCOL
-from harness.measure import stats
+from harness.measure import stats, two_clocks
 from harness.measure.gpu_specs import peak_tflops, tensor_tflops
 from harness.measure.stopping import level_of
-from harness.measure.two_clocks import (
-    CPU_TOLERANCE,
-    GPU_TOLERANCE,
-    ClockCheck,
-    ClockTolerance,
-    check_clocks,
-    usual_ms,
-)
+from harness.measure.two_clocks import ClockCheck, ClockTolerance, check_clocks, usual_ms
 from harness.problems import Problem, get_problem
 from harness.schema import (
     Case,
@@ -116,7 +109,7 @@ def asked_facts(suite: Suite, machine: Machine, integrity: str, commit: str) -> 
     """What every run of `suite` on `machine` shares; its own name, date and secret are open."""
     told = (suite.name, suite.sha256, get_problem(suite.problem), machine, integrity, commit)
     on_gpu = machine.has_gpu and suite.device == "gpu"
-    return RunFacts(*told, GPU_TOLERANCE if on_gpu else CPU_TOLERANCE)
+    return RunFacts(*told, two_clocks.GPU_TOLERANCE if on_gpu else two_clocks.CPU_TOLERANCE)
 
 
 def trusted_of(evidence: Mapping[str, Evidence], control: str) -> Trusted:
@@ -180,6 +173,7 @@ def conclude(
         reason = f"{most:.0f} TFLOP/s in a call is above the chip's peak of {peak:.0f}"
         timed, times, tflops = False, None, None
     level = level_of(evidence.stopping.looks if evidence.stopping else 1)  # of all its intervals
+    ratio = stats.speedup(times_ms(baseline[1]), scored, level) if timed else None
     mhz = clock_mhz(clock.samples) if timed else None
     at_clock = tensor_tflops(facts.machine, mhz)
     return Result(
@@ -194,11 +188,10 @@ def conclude(
         peak_pct=100 * tflops / peak if tflops and peak else None,
         correct=1 if timed else 0,
         blocks=len(scored) if timed else 0,
-        speedup=_speedup(baseline, scored, level) if timed else None,
+        speedup=speedup_of(baseline[0], ratio) if ratio else None,
         clock_mhz=mhz,
         clock_pct=100 * tflops / at_clock if tflops and at_clock else None,
         drift_pct=drift_pct(trusted[pace]),
-        sustained=evidence.sustained,
         deterministic=evidence.deterministic if timed else None,
         lse=timed and evidence.lse,
         slack=clock.slack and clock.slack.model_copy(update={"pace": pace}),
@@ -207,40 +200,32 @@ def conclude(
         null_gaps_ms=tuple(null_gaps_ms),
         secret_commitment=facts.commitment,
         secret=facts.secret,
-        log_tail=evidence.log_tail,
     )
+
+
+#: Fields of a row that are said as a run and its evidence say them.
+OF_RUN = ("run", "date", "suite", "suite_sha256", "machine", "integrity", "harness_commit")
+GATHERED = ("kernels", "configs", "build_s", "stopping", "log_tail")
+OF_EVIDENCE = (*GATHERED, "case", "mismatch", "version", "sustained")
 
 
 def _identity(evidence: Evidence, facts: RunFacts) -> dict[str, Any]:
     """Fields that say who, what, where and how; true whatever the verdict is."""
     entrant = evidence.entrant
-    return {
-        "run": facts.run,
-        "date": facts.date,
+    told = {name: getattr(facts, name) for name in (*OF_RUN, "protocol")}
+    told |= {name: getattr(evidence, name) for name in OF_EVIDENCE}
+    return told | {
         "entry": entrant.name,
         "kind": entrant.kind,
         "language": entrant.manifest.language,
         "author": entrant.manifest.author,
+        "source_sha256": entrant.source_sha256,
         "problem": facts.problem.name,
-        "suite": facts.suite,
         "config": evidence.case.name,
         "gpu": facts.machine.gpu,
-        "integrity": facts.integrity,
         "max_diff": evidence.worst.max_diff if evidence.worst else None,
         "error": evidence.worst,
-        "mismatch": evidence.mismatch,
-        "stopping": evidence.stopping,
-        "kernels": evidence.kernels,
-        "configs": evidence.configs,
         "likeness": {name: round(share, 5) for name, share in evidence.likeness.items()},
-        "version": evidence.version,
-        "case": evidence.case,
-        "source_sha256": entrant.source_sha256,
-        "suite_sha256": facts.suite_sha256,
-        "harness_commit": facts.harness_commit,
-        "protocol": facts.protocol,
-        "machine": facts.machine,
-        "build_s": evidence.build_s,
     }
 
 
@@ -294,14 +279,6 @@ def pace_of(trusted: Trusted, samples: Sequence[Sample]) -> tuple[str, list[Samp
     call_ms = {name: stats.median([s.latency_ms for s in told]) for name, told in whole.items()}
     name = min(call_ms, key=call_ms.__getitem__, default=next(iter(there)))
     return name, there[name]
-
-
-def _speedup(
-    baseline: tuple[str, Sequence[Sample]], scored: Mapping[int, float], level: float
-) -> Speedup | None:
-    name, samples = baseline
-    found = stats.speedup(times_ms(samples), scored, level)
-    return None if found is None else speedup_of(name, found)
 
 
 def speedup_of(against: str, found: stats.Interval) -> Speedup:

@@ -20,7 +20,7 @@ from harness.board.rank import leaderboard
 from harness.board.record import newest
 from harness.board.render import markdown
 from harness.board.store import Store
-from harness.errors import EXIT_STORAGE, StorageError
+from harness.errors import Exit, StorageError
 from harness.schema import Error, Kind, Result, Slack, Status, Telemetry
 from harness.schema.mismatch import Mismatch
 from tests.board.factory import CPU, mismatch, result, run_of, stretch
@@ -363,7 +363,7 @@ def test_a_full_disk_gives_the_line_back_and_keeps_the_file_whole(
         record.append(tmp_path, second)
     monkeypatch.undo()
     assert isinstance(caught.value, StorageError)
-    assert caught.value.exit_code == EXIT_STORAGE
+    assert caught.value.exit_code == Exit.STORAGE
     assert caught.value.line == record.to_line(second)
     assert str(path.name) in str(caught.value)
     assert "next:" in str(caught.value)

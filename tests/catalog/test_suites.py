@@ -22,15 +22,7 @@ from harness.catalog.apart import checked_apart
 from harness.catalog.request import Request, resolve
 from harness.catalog.signature import check_source
 from harness.catalog.suites import adhoc_suite, load_suite, parse_length
-from harness.errors import (
-    EXIT_OK,
-    EXIT_STORAGE,
-    EXIT_SUBMISSION_FAILED,
-    EXIT_USAGE,
-    SubmissionError,
-    SuiteError,
-    UsageError,
-)
+from harness.errors import Exit, SubmissionError, SuiteError, UsageError
 from harness.measure.machine import Machine
 from harness.measure.two_clocks import GPU_TOLERANCE
 from harness.problems import get_problem
@@ -301,10 +293,10 @@ def test_one_bad_folder_is_left_out_and_told(root: Path) -> None:
 @pytest.mark.parametrize(
     ("code", "refused", "expected"),
     [
-        (EXIT_OK, 0, EXIT_OK),
-        (EXIT_OK, 1, EXIT_USAGE),
-        (EXIT_SUBMISSION_FAILED, 1, EXIT_USAGE),
-        (EXIT_STORAGE, 1, EXIT_STORAGE),
+        (Exit.OK, 0, Exit.OK),
+        (Exit.OK, 1, Exit.USAGE),
+        (Exit.SUBMISSION_FAILED, 1, Exit.USAGE),
+        (Exit.STORAGE, 1, Exit.STORAGE),
     ],
 )
 def test_who_was_left_out_shows_in_the_exit_code(
@@ -315,8 +307,8 @@ def test_who_was_left_out_shows_in_the_exit_code(
     errors = tuple(SubmissionError(f"bad {n}", "mend it") for n in range(refused))
     request = MagicMock(refused=errors)
     store = Store.__new__(Store)
-    store._refused = MagicMock() if code == EXIT_STORAGE else None
-    store._statuses = {Status.CRASHED} if code == EXIT_SUBMISSION_FAILED else set()
+    store._refused = MagicMock() if code == Exit.STORAGE else None
+    store._statuses = {Status.CRASHED} if code == Exit.SUBMISSION_FAILED else set()
     store._boards, store._lines = set(), None
     view = MagicMock()
     view.__enter__.return_value.note = notes.append

@@ -20,15 +20,7 @@ from harness.cli import run_options
 from harness.cli.main import exit_code_of, parse_args
 from harness.cli.output import Output, unbreakable
 from harness.cli.run_options import cases_named, choose_suite, resolve_request, stopping_rule
-from harness.errors import (
-    EXIT_NOBODY_READS,
-    EXIT_STORAGE,
-    EXIT_SUBMISSION_FAILED,
-    EXIT_UNAVAILABLE,
-    EXIT_USAGE,
-    UnavailableError,
-    UsageError,
-)
+from harness.errors import Exit, UnavailableError, UsageError
 from harness.measure.machine import inspect_machine
 from harness.measure.stopping import FIXED, StoppingRule
 from harness.schema import Machine
@@ -132,7 +124,7 @@ def test_a_timeout_replaces_the_suites_limits() -> None:
 def test_an_error_of_the_command_line_is_two_lines_and_exit_2(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    assert exit_code_of(lambda: bool(parse_args(["rnak"]))) == EXIT_USAGE
+    assert exit_code_of(lambda: bool(parse_args(["rnak"]))) == Exit.USAGE
     out, err = capsys.readouterr()
     assert out == ""
     first, second = err.splitlines()
@@ -143,7 +135,7 @@ def test_an_error_of_the_command_line_is_two_lines_and_exit_2(
 def test_what_nobody_foresaw_is_not_blamed_on_the_submission(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    assert exit_code_of(lambda: 1 // 0) == EXIT_USAGE
+    assert exit_code_of(lambda: 1 // 0) == Exit.USAGE
     err = capsys.readouterr().err
     assert "ZeroDivisionError" in err
     assert err.splitlines()[-1].startswith("  next: ")
@@ -157,7 +149,7 @@ def test_an_error_gives_no_order_to_a_terminal_or_a_runner(
     def wrong() -> int:
         raise UsageError("\x1b[2Jx\n::error::y/manifest.yaml: wrong", "mv '\x1b]0;x\x07' x")
 
-    assert exit_code_of(wrong) == EXIT_USAGE
+    assert exit_code_of(wrong) == Exit.USAGE
     told = capsys.readouterr().err
     assert "\x1b" not in told
     assert "\n::" not in told
@@ -168,8 +160,8 @@ def test_an_error_gives_no_order_to_a_terminal_or_a_runner(
     ("words", "environment", "code"),
     [
         (["list", "suites"], {"PYTHONIOENCODING": "ascii"}, 0),
-        (["list", "suites"], {}, EXIT_NOBODY_READS),
-        (["--help"], {}, EXIT_NOBODY_READS),
+        (["list", "suites"], {}, Exit.NOBODY_READS),
+        (["--help"], {}, Exit.NOBODY_READS),
     ],
 )
 def test_a_reader_who_leaves_and_a_terminal_without_signs_see_no_traceback(
@@ -227,7 +219,7 @@ def test_a_checkout_that_was_never_installed_says_what_to_type() -> None:
         text=True,
         check=False,
     )  # -S: no site-packages
-    assert done.returncode == EXIT_UNAVAILABLE
+    assert done.returncode == Exit.UNAVAILABLE
     assert re.fullmatch(r"error: \w+ is not installed\n  next: pip install -e \.\n", done.stderr)
 
 
@@ -291,16 +283,16 @@ def test_a_reader_who_left_is_141_beside_nothing_worse(closed_pipe: TextIO) -> N
     for _ in range(3):
         print("hello", file=out, flush=True)
     assert out.reader_left
-    assert out.code_beside(0) == EXIT_NOBODY_READS
-    assert out.code_beside(EXIT_SUBMISSION_FAILED) == EXIT_SUBMISSION_FAILED
+    assert out.code_beside(0) == Exit.NOBODY_READS
+    assert out.code_beside(Exit.SUBMISSION_FAILED) == Exit.SUBMISSION_FAILED
 
 
 def test_a_full_disk_is_5_unless_the_records_say_the_same(full_disk: TextIO) -> None:
     out = Output(full_disk)
     print("hello", file=out)  # in a buffer still: code_beside flushes
-    assert out.code_beside(0) == EXIT_STORAGE
+    assert out.code_beside(0) == Exit.STORAGE
     assert "No space" in out.fault
-    assert out.code_beside(EXIT_SUBMISSION_FAILED) == EXIT_SUBMISSION_FAILED
+    assert out.code_beside(Exit.SUBMISSION_FAILED) == Exit.SUBMISSION_FAILED
     out.only_a_view = True
     assert out.code_beside(0) == 0
 
@@ -308,7 +300,7 @@ def test_a_full_disk_is_5_unless_the_records_say_the_same(full_disk: TextIO) -> 
 def test_a_stream_closed_from_the_start_takes_everything() -> None:
     out = Output(None)
     print("hello", file=out, flush=True)
-    assert (out.fault, out.isatty(), out.code_beside(0)) == ("closed", False, EXIT_STORAGE)
+    assert (out.fault, out.isatty(), out.code_beside(0)) == ("closed", False, Exit.STORAGE)
 
 
 @pytest.mark.parametrize("below", ["closed_pipe", "full_disk", None])

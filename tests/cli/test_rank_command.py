@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import csv
 import io
 import json
@@ -10,6 +11,7 @@ import os
 import re
 import stat
 import subprocess
+from collections.abc import Iterator
 from pathlib import Path
 from unittest import mock
 
@@ -21,8 +23,8 @@ from harness.cli.results import compare
 from harness.cli.results import rank as command
 from harness.errors import StorageError, UsageError
 from harness.process.project import HOME, MARK
-from harness.schema import Status
-from tests.board.factory import CPU, result, run_of
+from harness.schema import Result, Status, Stopping
+from tests.board.factory import CPU, mismatch, result, run_of, stretch
 from tests.golden.texts import results
 
 
@@ -379,3 +381,68 @@ def test_the_page_links_to_the_file_that_holds_a_row_whatever_it_is_called(
     assert args.board.read_bytes() == apart
     assert '"records":["nvidia-h200/fa3.jsonl"]' in page.read_text()
     assert runs[1].name not in page.read_text()
+
+
+NASTY = (
+    "=\x1b[31mred\x1b]0;title\x07\n::error file=x::boom\n##[group]x\n# INJECTED\n"
+    "</script><script>alert(1)</script><img src=x> | [x](javascript:y) ``` \u202etxt.exe"
+)
+
+
+def with_nasty_texts(row: Result) -> Result:
+    """`row` with NASTY in the place of each text that its types let have it, one by one."""
+    line = json.loads(row.model_dump_json())
+
+    def texts(value: object, path: tuple[object, ...] = ()) -> Iterator[tuple[object, ...]]:
+        if isinstance(value, str):
+            yield path
+        items = value.items() if isinstance(value, dict) else ()
+        for key, inner in enumerate(value) if isinstance(value, list) else items:
+            yield from texts(inner, (*path, key))
+
+    taken = 0
+    for path in texts(line):
+        fresh = json.loads(json.dumps(line))
+        holder = fresh
+        for key in path[:-1]:
+            holder = holder[key]
+        holder[path[-1]] = NASTY
+        with contextlib.suppress(ValueError):
+            record.parse(record.to_line(Result.model_validate(fresh)).encode())
+            line, taken = fresh, taken + 1
+    assert taken > 10
+    return Result.model_validate(line)
+
+
+def test_no_text_of_a_record_is_an_order_wherever_it_is_shown(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    full = {
+        "reason": "x", "configs": ("x",), "version": "x", "log_tail": "x", "author": "x",
+        "likeness": {"x": 0.5}, "sustained": stretch(0.7).model_copy(update={"reason": "x"}),
+    }  # fmt: skip
+    rows = [row.model_copy(update=full) for row in run_of({"mine": 0.9, "yours": 0.95})]
+    rows += [
+        result("evil", status=Status.INCORRECT, mismatch=mismatch(), run="r1", **full),
+        *run_of({"early": 0.9}, run="r2", stopping=Stopping(rule="x", looks=1, why="x")),
+    ]
+    for row in rows:
+        record.append(tmp_path / "results", with_nasty_texts(row))
+    told = ["--results", str(tmp_path / "results")]
+    board = str(tmp_path / "leaderboard.md")
+    said = ["show mine", "show evil", "history mine", "explain mine yours", "compare mine yours"]
+    said += ["verify early --audit-only", f"rank --board {board}", f"rank --board {board} --csv -"]
+    for words in said:
+        main.run_command(main.parse_args([*words.split(), *told]))
+    out, err = capsys.readouterr()
+    shown = {path.name: path.read_text() for path in tmp_path.glob("leaderboard*")}
+    assert {Path(name).suffix for name in shown} == {".md", ".html"}
+    for name, text in {**shown, "stdout": out, "stderr": err}.items():
+        assert "alert(1)" in text or name == "stderr", name
+        markup = ("<script>alert", "<img src=x>") if name in shown else ()
+        for order in ("\x1b", "\x07", "\u202e", *markup):
+            assert order not in text, (name, order)
+        lines = text.splitlines()
+        assert not [line for line in lines if line.startswith(("::error", "##[", "# INJECTED"))]
+        if name.endswith(".md"):
+            assert not re.search(r"(?<!\\)\]\(javascript", text)

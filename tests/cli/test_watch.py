@@ -11,15 +11,7 @@ import pytest
 
 from harness.cli.main import parse_args
 from harness.cli.watch import Watch
-from harness.errors import (
-    EXIT_GPU_UNHEALTHY,
-    EXIT_INTERRUPTED,
-    EXIT_OK,
-    EXIT_SUBMISSION_FAILED,
-    EXIT_USAGE,
-    SubmissionError,
-    UsageError,
-)
+from harness.errors import Exit, SubmissionError, UsageError
 from harness.process import prestart
 from harness.process.sandbox.removal import remove_tree
 
@@ -189,9 +181,9 @@ def test_it_runs_after_each_edit_and_ends_with_the_code_of_the_last_run(
         runs.append(file.read_text())
         if runs[-1] == "(":
             raise SubmissionError(f"{file}:1: does not parse", "mend that line")
-        return EXIT_OK if len(runs) == 1 else EXIT_SUBMISSION_FAILED
+        return Exit.OK if len(runs) == 1 else Exit.SUBMISSION_FAILED
 
-    assert Watch(words(mine), sleep=day).repeat(run) == EXIT_SUBMISSION_FAILED
+    assert Watch(words(mine), sleep=day).repeat(run) == Exit.SUBMISSION_FAILED
     assert runs == ["", "(", "a = 1"]
     assert len(begun) == 3
     out, err = capsys.readouterr()
@@ -214,16 +206,16 @@ def test_an_edit_while_the_sources_were_read_runs_them_again(mine: Path) -> None
         runs.append(file.read_text())
         if len(runs) == 1:
             put(file, "edited meanwhile")
-        return EXIT_OK
+        return Exit.OK
 
-    assert Watch(words(mine), sleep=day).repeat(run) == EXIT_OK
+    assert Watch(words(mine), sleep=day).repeat(run) == Exit.OK
     assert runs == ["", "edited meanwhile"]
 
 
-@pytest.mark.parametrize("code", [EXIT_GPU_UNHEALTHY, EXIT_INTERRUPTED])
+@pytest.mark.parametrize("code", [Exit.GPU_UNHEALTHY, Exit.INTERRUPTED])
 def test_what_no_edit_can_mend_ends_the_watch(mine: Path, begun: list[str], code: int) -> None:
     def run(_: argparse.Namespace) -> int:
-        if code == EXIT_INTERRUPTED:
+        if code == Exit.INTERRUPTED:
             interrupt()
         return code
 
@@ -233,7 +225,7 @@ def test_what_no_edit_can_mend_ends_the_watch(mine: Path, begun: list[str], code
 
 def test_with_nobody_to_watch_it_ends_with_its_first_run(tmp_path: Path, begun: list[str]) -> None:
     watch = Watch(words("nobody"), root=tmp_path, sleep=Day())
-    assert watch.repeat(lambda _: EXIT_USAGE) == EXIT_USAGE
+    assert watch.repeat(lambda _: Exit.USAGE) == Exit.USAGE
     assert begun == []
 
 

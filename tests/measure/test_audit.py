@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 
 from harness.board import record
 from harness.measure import audit
-from harness.measure.audit import IDLE, Asked, audited, of_record
+from harness.measure.audit import IDLE, Asked, audited, doubts, of_record
 from harness.measure.evenness import lasting
 from harness.measure.verdict import Evidence, asked_facts, conclude_case, trusted_of
 from harness.problems import get_problem
@@ -404,3 +404,25 @@ def test_a_record_from_before_gaps_and_paces_were_told_is_made_again_too(
     }
     assert of_record(old["mine"], old) == []
     assert of_record(old["mine"].model_copy(update=forged), old)
+
+
+@pytest.mark.parametrize("figure", ["max_diff", "rel_l2", "worst_row"])
+@pytest.mark.parametrize("value", [math.nan, -1e-9])
+def test_an_error_that_is_no_figure_is_below_no_contract(figure: str, value: float) -> None:
+    error = EXACT.model_copy(update={figure: value})
+    said = doubts(TRUE["mine"].model_copy(update={"error": error}), SUITE)
+    assert said == ["its error is not below the contract"]
+
+
+def test_what_no_stretch_measures_is_doubted() -> None:
+    told = TRUE["mine"].sustained
+    for changes, why in (
+        ({"claimed_ms": 0.9 * told.latency_ms}, "longer outside than claimed inside"),
+        ({"pauses": ()}, "its pauses are not its calls"),
+        ({"checked": 0}, "its pauses are not its calls"),
+        ({"pauses": tuple(p._replace(spent_ms=2 * p.spent_ms) for p in told.pauses)}, "its time"),
+        ({"tflops": 1e4}, "faster than the chip"),
+    ):
+        changed = told.model_copy(update=changes)
+        said = doubts(TRUE["mine"].model_copy(update={"sustained": changed}), SUITE)
+        assert any(why in each for each in said), why

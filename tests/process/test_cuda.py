@@ -14,6 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from harness.process.cuda import driver as driver_module
 from harness.process.cuda.arena_layout import ALIGN, aligned, runs, windows
 from harness.process.cuda.checkpoint import Checkpoint, Held
 from harness.process.cuda.driver import CudaDriver
@@ -233,3 +234,26 @@ def test_what_is_asked_of_memory_lies_as_the_header_says(library: Path) -> None:
     made.lib, made.device = ctypes.CDLL(str(library)), 3
     assert made.whole(2 * MIB) == 2 * MIB
     assert made.whole(2 * MIB + 1) == 4 * MIB
+
+
+def test_what_is_timed_lies_between_two_events(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[str] = []
+
+    class Event:
+        def __init__(self) -> None:
+            self.name = f"event {len(made)}"
+            made.append(self)
+
+        def record(self) -> None:
+            seen.append(self.name)
+
+        def synchronize(self) -> None:
+            seen.append(f"waited for {self.name}")
+
+        def elapsed_time(self, end: Event) -> float:
+            return 1.5 if (self.name, end.name) == ("event 0", "event 1") else -1.5
+
+    made: list[Event] = []
+    monkeypatch.setattr(driver_module, "timer", Event)
+    assert driver_module.elapsed_ms(lambda: seen.append("work")) == 1.5
+    assert seen == ["event 0", "work", "event 1", "waited for event 1"]

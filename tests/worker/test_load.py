@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import os
+import subprocess
+import sys
+from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
@@ -12,6 +16,8 @@ from harness.schema import Status
 from harness.worker import introspect
 from harness.worker.introspect import MAX_LENGTH, MAX_LINES, tuned
 from harness.worker.load import classify
+
+ROOT = Path(__file__).resolve().parents[2]
 
 
 @pytest.mark.parametrize(
@@ -121,3 +127,42 @@ def test_a_long_list_and_long_names_are_cut():
     names.clear()
     introspect.naming(lambda: STREAM.extend(str(i) for i in range(99)), names)()
     assert len(names) == introspect.MAX_KERNELS
+
+
+TUNED = """
+import torch
+import triton
+import triton.language as tl
+
+seen = []
+CONFIGS = [triton.Config({"BLOCK": n}, pre_hook=lambda named: seen.append(named["BLOCK"])) for n in (32, 64)]
+
+
+@triton.autotune(configs=CONFIGS, key=["n"])
+@triton.jit
+def fill(y, n, BLOCK: tl.constexpr):
+    at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    tl.store(y + at, BLOCK, mask=at < n)
+
+
+def custom_attention_forward(y):
+    fill[lambda named: (triton.cdiv(y.numel(), named["BLOCK"]),)](y, y.numel())
+    return y, seen
+"""
+RUN = """
+import sys
+from pathlib import Path
+import torch
+from harness.schema import Manifest
+from harness.worker.load import load_function
+function = load_function(Path(sys.argv[1]), Manifest(name="mine"), "custom_attention_forward")
+y, seen = function(torch.zeros(100))
+assert (y == 32).all() and seen == [32], (y, seen)
+"""
+
+
+def test_without_a_gpu_a_search_ends_at_its_first_configuration(tmp_path: Path) -> None:
+    pytest.importorskip("triton")
+    (tmp_path / "submission.py").write_text(TUNED)
+    env = {**os.environ, "TRITON_INTERPRET": "1", "CUDA_VISIBLE_DEVICES": ""}
+    subprocess.run([sys.executable, "-c", RUN, str(tmp_path)], cwd=ROOT, env=env, check=True)

@@ -5,14 +5,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 
 from harness.board.rank import Board, Leaderboard, Row, direct, interval_of
-from harness.board.render.heat_map import (
-    hidden_words,
-    loss_mark,
-    loss_words,
-    maps,
-    markdown_rows,
-    summary,
-)
+from harness.board.render import heat_map
 from harness.board.render.notes import Notes, lasting
 from harness.board.render.reported import beside, claims
 from harness.board.render.text import (
@@ -113,10 +106,10 @@ def _section(board: Board, picture: str) -> str:
     lines += _ties(board)
     lines += _repeatable(board)
     lines += _hidden(board)
-    for one in maps(board):
-        head, body = markdown_rows(one)
+    for one in heat_map.maps(board):
+        head, body = heat_map.markdown_rows(one)
         lines += [f"### {code(one.row.entry)} beside the best library of each cell", ""]
-        lines += [f"{safe(summary(one.row))}. {GRID}", "", table(head, body), ""]
+        lines += [f"{safe(heat_map.summary(one.row))}. {GRID}", "", table(head, body), ""]
     for config in () if board.is_grid else board.configs:
         lines += [f"### {safe(config)}", "", shape_words(board.any_on(config).case), ""]
         lines += [_config_table(board, config, notes), ""]
@@ -149,13 +142,10 @@ def _main_table(board: Board, rows: Sequence[Row]) -> str:
     head += ["integrity", "date"]
     body = []
     for row in rows:
-        name = code(row.entry) + (f", {loss_mark(row)}" if loss_mark(row) else "")
+        name = code(row.entry) + (f", {heat_map.loss_mark(row)}" if heat_map.loss_mark(row) else "")
         cells = [rank_text(row), name, row.pick.kind.value, safe(row.pick.language)]
-        cells.append(
-            f"**{row.speedup.value:.3f}×** {times(row.speedup).split(' ', 1)[1]}"
-            if row.speedup
-            else "–"
-        )
+        ratio, _, interval = times(row.speedup).partition(" ")
+        cells.append(f"**{ratio}** {interval}" if row.speedup else ratio)
         if board.is_grid:
             cells += _over_best(row)
         else:
@@ -187,10 +177,11 @@ def _hidden(board: Board) -> list[str]:
     names = sorted({r.config for row in rows for r in row.hidden}, key=lambda n: (len(n), n))
     body = []
     for row in rows:
-        on = {r.config: safe(hidden_words(r)) for r in row.hidden}
+        on = {r.config: safe(heat_map.hidden_words(r)) for r in row.hidden}
         body.append([code(row.entry), *(on.get(name, "–") for name in names)])
     lines = ["### Hidden shapes", "", HIDDEN, "", table(["entry", *map(safe, names)], body), ""]
-    losses = [f"- {code(row.entry)}: {safe(loss_words(row))}" for row in rows if loss_words(row)]
+    said = [(code(row.entry), heat_map.loss_words(row)) for row in rows]
+    losses = [f"- {name}: {safe(words)}" for name, words in said if words]
     return [*lines, *losses, *([""] if losses else [])]
 
 

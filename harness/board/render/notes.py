@@ -106,11 +106,9 @@ class Notes:
             if words:
                 name = f"run {run}: " if len(runs) > 1 else ""
                 lines.append(f"{name}for all entrants {'; '.join(words)}")
-        return (
-            lines
-            if len(lines) <= MOST_RUNS
-            else [f"{len(lines)} of {len(runs)} runs drifted as a whole"]
-        )
+        if len(lines) <= MOST_RUNS:
+            return lines
+        return [f"{len(lines)} of {len(runs)} runs drifted as a whole"]
 
     def of_entry(self, result: Result) -> list[str]:
         """What happened to one entrant and to nobody else."""

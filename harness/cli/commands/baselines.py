@@ -8,14 +8,7 @@ from harness.board import query
 from harness.board.render.text import sanitize
 from harness.catalog.entrants import known
 from harness.catalog.yaml_model import load_model
-from harness.errors import (
-    EXIT_OK,
-    EXIT_UNAVAILABLE,
-    HarnessError,
-    SubmissionError,
-    did_you_mean,
-    typed,
-)
+from harness.errors import Exit, HarnessError, SubmissionError, did_you_mean, typed
 from harness.measure.machine import inspect_machine, missing, too_old, version_of, without_gpu
 from harness.process.project import base
 from harness.schema import Machine, Manifest
@@ -76,7 +69,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _code(args: argparse.Namespace, lacking: Mapping[str, str]) -> int:
-    return EXIT_UNAVAILABLE if set(args.check or ()) & set(lacking) else EXIT_OK
+    return Exit.UNAVAILABLE if set(args.check or ()) & set(lacking) else Exit.OK
 
 
 def obstacle(manifest: Manifest, machine: Machine) -> str:

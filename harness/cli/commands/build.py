@@ -25,7 +25,7 @@ from harness.catalog.entrants import find_entrants, stage
 from harness.catalog.launch_spec import parse_launch
 from harness.engine.guards.resource_watch import ResourceWatch
 from harness.engine.processes.worker_process import WorkerProcess
-from harness.errors import EXIT_OK, EXIT_SUBMISSION_FAILED, UnavailableError, UsageError, WireError
+from harness.errors import Exit, UnavailableError, UsageError, WireError
 from harness.measure.telemetry import Monitor
 from harness.problems import get_problem
 from harness.process import wire
@@ -96,7 +96,7 @@ def one(
         reason = plain_text(f"{cause.status}: {place}{cause.message}")
         print(f"{entrant.name}: {reason}\n  next: mend that line", file=sys.stderr)
         builds.append({"entry": entrant.name, "error": reason, "kernels": [], "text": entrant.name})
-        return EXIT_SUBMISSION_FAILED
+        return Exit.SUBMISSION_FAILED
     kernels = [
         dataclasses.asdict(r) | {"warnings": r.warnings, "broken": r.broken} for r in reports
     ]
@@ -104,7 +104,7 @@ def one(
     builds.append({"entry": entrant.name, "error": "", "kernels": kernels, "text": text})
     spills = any(each.spill_store_bytes or each.spill_load_bytes for each in reports)
     failed = any(each.broken for each in reports) or (spills and fail_on_spills)
-    return EXIT_SUBMISSION_FAILED if failed else EXIT_OK
+    return Exit.SUBMISSION_FAILED if failed else Exit.OK
 
 
 def report(

@@ -5,7 +5,7 @@ import re
 import shlex
 from pathlib import Path
 
-from harness.errors import EXIT_OK
+from harness.errors import Exit
 from harness.process.project import HOME, MARK
 
 
@@ -17,7 +17,7 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Print the script."""
     print(script(args.shell), end="")
-    return EXIT_OK
+    return Exit.OK
 
 
 def script(shell: str) -> str:

@@ -15,7 +15,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Literal
 
-from harness.errors import EXIT_OK, EXIT_UNAVAILABLE, HarnessError, typed
+from harness.errors import Exit, HarnessError, typed
 from harness.measure.gpu_specs import peak_tflops
 from harness.measure.machine import inspect_machine, nvml, version_of
 from harness.process import project
@@ -77,14 +77,14 @@ def run(args: argparse.Namespace) -> int:
     ready = not missing and (machine.has_gpu or not args.need_gpu)
     if args.json:
         print(json.dumps({"ready": ready, "lines": [asdict(line) for line in lines]}, indent=2))
-        return EXIT_OK if ready else EXIT_UNAVAILABLE
+        return Exit.OK if ready else Exit.UNAVAILABLE
     width = max(len(line.what) for line in lines)
     for line in lines:
         print(f"{SIGNS[line.mark]} {line.what.ljust(width)}  {line.found}")
         if line.next and line.mark != "ok":
             print(typed(f"  {' ' * width}  next: {line.next}"))
     print(typed(f"next: {_verdict(machine, missing, args.need_gpu)}"))
-    return EXIT_OK if ready else EXIT_UNAVAILABLE
+    return Exit.OK if ready else Exit.UNAVAILABLE
 
 
 def _verdict(machine: Machine, missing: list[Line], need_gpu: bool) -> str:

@@ -22,7 +22,7 @@ from pydantic import ValidationError
 from harness.catalog.source_files import read_file
 from harness.catalog.suites import known_suites
 from harness.cli.arguments import whole
-from harness.errors import EXIT_OK, StorageError, UnavailableError, UsageError, typed
+from harness.errors import Exit, StorageError, UnavailableError, UsageError, typed
 from harness.problems import get_problem
 from harness.process.project import root
 from harness.process.text import shown
@@ -79,7 +79,7 @@ def run(args: argparse.Namespace) -> int:
         f"{found.count(None)}: packed sequences with more keys than queries, or no token"
     )
     print(f"next: {typed(f'python run.py --submission triton_champion --suite {suite}')}")
-    return EXIT_OK
+    return Exit.OK
 
 
 def spread(cases: Sequence[Case], most: int) -> list[Case]:

@@ -13,7 +13,7 @@ from pathlib import Path
 import yaml
 
 from harness import __version__
-from harness.errors import EXIT_OK, UnavailableError, UsageError, typed
+from harness.errors import Exit, UnavailableError, UsageError, typed
 from harness.process.project import HOME, find
 
 NAME = re.compile(r"[a-z][a-z0-9_]{0,39}")
@@ -54,12 +54,12 @@ def run(args: argparse.Namespace) -> int:
         _write_project(folder)
         _start(folder / "submissions" / FIRST, source, args)
         print(f"next: cd {args.name} && attnboard run {FIRST}")
-        return EXIT_OK
+        return Exit.OK
     target = root / "submissions" / args.name
     _must_be_free(target, f"python run.py --submission {args.name}, or take another name")
     _start(target, source, args)
     print(typed(f"next: python run.py --submission {args.name}"))
-    return EXIT_OK
+    return Exit.OK
 
 
 def _write_project(folder: Path) -> None:

@@ -11,7 +11,7 @@ from harness.catalog import steps
 from harness.catalog.entrants import entry_name, known, ladders
 from harness.catalog.suites import known_suites, load_suite
 from harness.catalog.yaml_model import load_model
-from harness.errors import EXIT_OK, HarnessError, SubmissionError, typed
+from harness.errors import Exit, HarnessError, SubmissionError, typed
 from harness.process.project import base
 from harness.schema import Claims, Kind, Manifest
 
@@ -40,7 +40,7 @@ def run(args: argparse.Namespace) -> int:
         lists["suites"] = list(_suites(args, root / "configs"))
     if args.json:
         print(json.dumps(lists, indent=2))
-        return EXIT_OK
+        return Exit.OK
     for name, rows in lists.items():
         print(f"{name} ({len(rows)})")
         if rows:
@@ -54,7 +54,7 @@ def run(args: argparse.Namespace) -> int:
         print()
     usual = ("--submission NAME", "show NAME", "init NAME", "list rungs")
     print(typed(f"next: {' · '.join(f'python run.py {each}' for each in usual)}"))
-    return EXIT_OK
+    return Exit.OK
 
 
 def _entries(args: argparse.Namespace, folder: Path) -> Iterator[dict[str, str]]:

@@ -11,7 +11,7 @@ from pathlib import Path
 from harness.catalog.entrants import find_entrants
 from harness.catalog.suites import load_suite
 from harness.cli.commands import build as build_command
-from harness.errors import EXIT_OK, UnavailableError
+from harness.errors import Exit, UnavailableError
 from harness.measure.machine import inspect_machine
 from harness.measure.roofline import Ceilings, ceilings
 from harness.problems import get_problem
@@ -89,7 +89,7 @@ def profile(entrant: Entrant, suite: Suite, machine: Machine, args: argparse.Nam
         code = build_command.one(entrant, None, fail_on_spills=False, builds=builds)
         print("\n".join(str(each["text"]) for each in builds))
         return code
-    return EXIT_OK
+    return Exit.OK
 
 
 def one(entrant: Entrant, case: Case, machine: Machine, kernel: str, stem: Path) -> None:

@@ -9,13 +9,7 @@ from collections.abc import Sequence
 from harness.cli.arguments import whole
 from harness.cli.selftest import corpus as selftest_corpus
 from harness.cli.selftest import plan
-from harness.errors import (
-    EXIT_OK,
-    EXIT_SUBMISSION_FAILED,
-    UnavailableError,
-    UsageError,
-    did_you_mean,
-)
+from harness.errors import Exit, UnavailableError, UsageError, did_you_mean
 from harness.measure.machine import inspect_machine
 from harness.process.project import HOME
 from harness.process.sandbox.enter import usual_level
@@ -50,7 +44,7 @@ def run(args: argparse.Namespace) -> int:
     else:
         print("\n".join(table(outcomes)))
         print(summary(outcomes, len(specimens), machine.gpu, level, time.monotonic() - started))
-    return EXIT_OK if all(outcome.ok for outcome in outcomes) else EXIT_SUBMISSION_FAILED
+    return Exit.OK if all(outcome.ok for outcome in outcomes) else Exit.SUBMISSION_FAILED
 
 
 def choose(
@@ -141,4 +135,4 @@ def report_ablation(found: Sequence[plan.Ablation], as_json: bool) -> int:
     idle = [a.name for a in found if a.tried and not a.accepted]
     if idle:
         print(f"stops nobody here: {', '.join(idle)}", file=sys.stderr)
-    return EXIT_SUBMISSION_FAILED if idle else EXIT_OK
+    return Exit.SUBMISSION_FAILED if idle else Exit.OK

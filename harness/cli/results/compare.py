@@ -20,7 +20,7 @@ from harness.board.render.text import (
     times,
 )
 from harness.board.rivals import direct_on
-from harness.errors import EXIT_OK, EXIT_SUBMISSION_FAILED, UnavailableError, UsageError, typed
+from harness.errors import Exit, UnavailableError, UsageError, typed
 from harness.measure import stats
 from harness.measure.stats import Interval
 from harness.schema import Kind, Result, Status, is_hidden
@@ -107,13 +107,13 @@ def _regression(args: argparse.Namespace, pairs: Sequence[Pair]) -> int:
     """The exit code of one comparison; without --fail-on-regression nothing is one."""
     limit = args.fail_on_regression
     if limit is None:
-        return EXIT_OK
+        return Exit.OK
     worse = [pair.a.config for pair in pairs if is_regression(pair.ratio, limit)]
     worse += ["geomean"] if is_regression(geomean(pairs), limit) else []
     if worse and not args.json:
         against = f" against {sanitize(args.b, 80)}" if args.more else ""
         print(f"regression beyond {limit:.1%}{against} on {', '.join(worse)}")
-    return EXIT_SUBMISSION_FAILED if worse else EXIT_OK
+    return Exit.SUBMISSION_FAILED if worse else Exit.OK
 
 
 def _lines_of_many(a: str, found: Sequence[tuple[argparse.Namespace, Sequence[Pair]]]) -> list[str]:

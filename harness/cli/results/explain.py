@@ -19,7 +19,7 @@ from harness.board.render.text import milliseconds, number, sanitize, scientific
 from harness.catalog.entrants import private_folder
 from harness.catalog.source_files import read_file
 from harness.cli.results import compare
-from harness.errors import EXIT_OK, UsageError, typed
+from harness.errors import Exit, UsageError, typed
 from harness.measure.roofline import Resources, at_clock_pct, ceilings, limiter, sm_clock_mhz
 from harness.problems import get_problem
 from harness.process.project import HOME
@@ -47,7 +47,7 @@ def run(args: argparse.Namespace) -> int:
     known = {one.entry: list(resources(args.cache, one)) for one in (pairs[0].a, pairs[0].b)}
     if args.json:
         print(json.dumps(_document(args, pairs, known)))
-        return EXIT_OK
+        return Exit.OK
     for pair in pairs:
         case, clock = pair.a.case, sm_clock_mhz(pair.a)
         floor = ceilings(case, pair.a.machine, clock, get_problem(pair.a.problem))
@@ -67,7 +67,7 @@ def run(args: argparse.Namespace) -> int:
         typed(f"next: python run.py show {args.a.partition('@')[0]} --samples")
         + " · ncu --set full on the slower one"
     )
-    return EXIT_OK
+    return Exit.OK
 
 
 def _document(

@@ -6,7 +6,7 @@ import json
 from harness.board import query, record
 from harness.board.history import Point, document, history
 from harness.board.render.text import DOUBT, sanitize, times
-from harness.errors import EXIT_OK, typed
+from harness.errors import Exit, typed
 
 
 def add_flags(parser: argparse.ArgumentParser) -> None:
@@ -24,7 +24,7 @@ def run(args: argparse.Namespace) -> int:
     points = history(h for h in lines if (h.path, h.number) not in damaged)
     if args.json:
         print(json.dumps({"entry": args.name, "points": document(points)}))
-        return EXIT_OK
+        return Exit.OK
     for board in dict.fromkeys(point.board for point in points):
         print(
             f"{args.name} on {sanitize(board[0])} · {board[1]} "
@@ -34,7 +34,7 @@ def run(args: argparse.Namespace) -> int:
     if any(point.doubtful for point in points):
         print(f"{DOUBT} not judged, or a figure that no board ranks")
     print(typed(f"next: python run.py compare {args.name}@RUN {args.name}@OTHER_RUN"))
-    return EXIT_OK
+    return Exit.OK
 
 
 def _rows(points: list[Point]) -> list[list[str]]:

@@ -17,7 +17,7 @@ from harness.board.render.text import DOUBT, UNHELD, number, sanitize
 from harness.board.rivals import direct_on
 from harness.catalog.published import Figure, Published, known_tables, load_published
 from harness.catalog.suites import load_suite
-from harness.errors import EXIT_OK, EXIT_SUBMISSION_FAILED, UnavailableError, typed
+from harness.errors import Exit, UnavailableError, typed
 from harness.measure.stats import Interval
 from harness.process.project import base
 from harness.schema import Result, Status
@@ -78,7 +78,7 @@ def run(args: argparse.Namespace) -> int:
             print(f"not measured here: {len(left)} of {len(figures)} figures")
         step = command(left) if left else f"python run.py show {figures[0].entry}"
         print(f"next: {typed(step)}")
-    return EXIT_SUBMISSION_FAILED if differing else EXIT_OK
+    return Exit.SUBMISSION_FAILED if differing else Exit.OK
 
 
 def measured(
@@ -154,10 +154,10 @@ def _list(args: argparse.Namespace, tables: Sequence[tuple[Published, tuple[Figu
         rows.append([table.name, f"{len(found)} of {len(figures)}", table.gpu, table.title])
     if args.json:
         print(json.dumps({"tables": [dict(zip(rows[0], row, strict=True)) for row in rows[1:]]}))
-        return EXIT_OK
+        return Exit.OK
     print(query.table(rows, cut=(3,)))
     print(f"next: {typed(f'python run.py papercheck {rows[-1][0]}')}")
-    return EXIT_OK
+    return Exit.OK
 
 
 def _print(

@@ -8,29 +8,25 @@ import sys
 from pathlib import Path
 
 from harness.board import export, publish, query
-from harness.errors import EXIT_OK, EXIT_SUBMISSION_FAILED, UsageError, typed
+from harness.errors import Exit, UsageError, typed
 from harness.process.project import results
 
 
 def add_flags(parser: argparse.ArgumentParser) -> None:
     """What may stand behind the command."""
-    parser.add_argument("--results", type=results, default="", metavar="DIR")
-    parser.add_argument(
+    add = parser.add_argument
+    add("--results", type=results, default="", metavar="DIR")
+    add(
         "--board",
         "--leaderboard",
         type=Path,
         metavar="FILE",
         help="everything into this file (default: leaderboard.md beside results/, a CPU's in "
-        "results/cpu/;"
-        " of other folders in the folder itself)",
+        "results/cpu/; of other folders in the folder itself)",
     )
-    parser.add_argument(
-        "--check", action="store_true", help="write nothing; exit 1 if the board is not current"
-    )
+    add("--check", action="store_true", help="write nothing; exit 1 if the board is not current")
     query.add_json(parser)
-    parser.add_argument(
-        "--csv", metavar="FILE", help="one line for each row and shape; - for stdout"
-    )
+    add("--csv", metavar="FILE", help="one line for each row and shape; - for stdout")
 
 
 def run(args: argparse.Namespace) -> int:
@@ -45,7 +41,7 @@ def run(args: argparse.Namespace) -> int:
             raise UsageError(f"{asked}: no folder {folder}", f"mkdir -p {shlex.quote(str(folder))}")
     if args.json or args.csv:
         return export_boards(args)
-    code, shown, written = EXIT_OK, set[str](), False
+    code, shown, written = 0, set[str](), False
     for place in publish.places(args.results, args.board):
         board, bad, files = publish.publish(args.results, place)
         for line in (str(line) for line in bad):
@@ -79,18 +75,18 @@ def export_boards(args: argparse.Namespace) -> int:
         print(export.csv_text(found), end="")
     else:
         publish.write(Path(args.csv), export.csv_text(found))
-    return EXIT_OK
+    return Exit.OK
 
 
 def _check(path: Path, rebuilt: str) -> int:
     old = path.read_text(encoding="utf-8") if path.exists() else ""
     if old == rebuilt:
         print(f"{path}: current")
-        return EXIT_OK
+        return Exit.OK
     diff = difflib.unified_diff(old.splitlines(), rebuilt.splitlines(), "board", "records", n=0)
     for line in list(diff)[:20]:
         print(line)
     print(
         f"{path}: not what the records give\n  next: {typed('python run.py rank')}", file=sys.stderr
     )
-    return EXIT_SUBMISSION_FAILED
+    return Exit.SUBMISSION_FAILED

@@ -20,14 +20,7 @@ from harness.board.record import Head
 from harness.board.render.text import error_map, printed, sanitize
 from harness.catalog.request import Request, resolve
 from harness.catalog.suites import load_suite
-from harness.errors import (
-    EXIT_OK,
-    EXIT_SUBMISSION_FAILED,
-    SubmissionError,
-    UnavailableError,
-    UsageError,
-    did_you_mean,
-)
+from harness.errors import Exit, SubmissionError, UnavailableError, UsageError, did_you_mean
 from harness.problems import Problem, get_problem
 from harness.problems.base import Probe
 from harness.process.messages import BurstReport
@@ -43,16 +36,13 @@ LEAST_ROOM_BYTES = 1 << 28  # of a burst: shapes of checks may be larger than a 
 
 def add_flags(parser: argparse.ArgumentParser) -> None:
     """What may stand behind the command."""
-    parser.add_argument("replayed", metavar="RUN", help="a run, or how its name begins")
-    parser.add_argument("entry", metavar="ENTRY")
-    parser.add_argument("config", metavar="CONFIG")
-    parser.add_argument(
-        "--dump", type=Path, metavar="FILE", help="keep inputs, expected and got for torch.load"
-    )
-    parser.add_argument(
-        "--submission", "-s", metavar="PATH", help="where its source lies (default: as ENTRY says)"
-    )
-    parser.add_argument("--json", action="store_true", help="one JSON document")
+    add = parser.add_argument
+    add("replayed", metavar="RUN", help="a run, or how its name begins")
+    add("entry", metavar="ENTRY")
+    add("config", metavar="CONFIG")
+    add("--dump", type=Path, metavar="FILE", help="keep inputs, expected and got for torch.load")
+    add("--submission", "-s", metavar="PATH", help="where its source lies (default: as ENTRY says)")
+    add("--json", action="store_true", help="one JSON document")
     query.add_results(parser)
 
 
@@ -65,7 +55,7 @@ def run(args: argparse.Namespace) -> int:
     if not args.json:
         print("\n".join(_asked(request, old, found)), flush=True)
     report, sha256, log = ask(request, old, found, dump)
-    code = EXIT_OK if report.status is Status.PASSED else EXIT_SUBMISSION_FAILED
+    code = Exit.OK if report.status is Status.PASSED else Exit.SUBMISSION_FAILED
     if args.json:
         now = report.mismatch and json.loads(report.mismatch.model_dump_json())  # NaN as a text
         document = {

@@ -20,7 +20,7 @@ from harness.board.render.text import (
     scientific,
     times,
 )
-from harness.errors import EXIT_OK, typed
+from harness.errors import Exit, typed
 from harness.schema import Result, Status
 
 PRINTED_LINES = 12
@@ -43,7 +43,7 @@ def run(args: argparse.Namespace) -> int:
         every = [result for _, row in found for result in (*row.results, *row.hidden)]
         lines = [json.loads(record.to_line(result)) for result in every]
         print(json.dumps({"results": lines}))
-        return EXIT_OK
+        return Exit.OK
     for board, row in found:
         print("\n".join(_row(board, row)))
         for result in (*row.results, *row.hidden):
@@ -51,7 +51,7 @@ def run(args: argparse.Namespace) -> int:
         print()
     commands = f"python run.py compare {args.name} OTHER · python run.py history {args.name}"
     print(f"next: {typed(commands)}")
-    return EXIT_OK
+    return Exit.OK
 
 
 def _row(board: Board, row: Row) -> list[str]:
@@ -62,11 +62,9 @@ def _row(board: Board, row: Row) -> list[str]:
         else f"not ranked: {row.why}"
     )
     machine = first.machine
-    where = (
-        f"{machine.sms} SMs, {machine.power_limit_w:.0f} W, driver {machine.driver}"
-        if machine.sms
-        else machine.cpu
-    )
+    where = machine.cpu
+    if machine.sms:
+        where = f"{machine.sms} SMs, {machine.power_limit_w:.0f} W, driver {machine.driver}"
     beside = [summary(row), *text_lines(heat_map(row))] if row.grid.cells else []
     beside += [loss_words(row)] if loss_words(row) else []
     return [

@@ -25,15 +25,7 @@ from harness.catalog.entrants import places
 from harness.catalog.suites import load_suite
 from harness.cli.arguments import whole
 from harness.cli.results.compare import _named, percent
-from harness.errors import (
-    EXIT_OK,
-    EXIT_SUBMISSION_FAILED,
-    EXIT_UNAVAILABLE,
-    SuiteError,
-    UnavailableError,
-    UsageError,
-    typed,
-)
+from harness.errors import Exit, SuiteError, UnavailableError, UsageError, typed
 from harness.measure import stats
 from harness.measure.audit import of_record
 from harness.measure.stats import Interval
@@ -51,15 +43,12 @@ class Verdict:
 
 def add_flags(parser: argparse.ArgumentParser) -> None:
     """What may stand behind the command."""
-    parser.add_argument("result", metavar="RESULT", help="ENTRY, ENTRY@RUN or FILE.jsonl:LINE")
-    parser.add_argument(
-        "--audit-only", action="store_true", help="check the record itself, measure nothing"
-    )
-    parser.add_argument(
-        "--tolerance", type=percent, default=0.02, metavar="PCT", help="default 2%%"
-    )
+    add = parser.add_argument
+    add("result", metavar="RESULT", help="ENTRY, ENTRY@RUN or FILE.jsonl:LINE")
+    add("--audit-only", action="store_true", help="check the record itself, measure nothing")
+    add("--tolerance", type=percent, default=0.02, metavar="PCT", help="default 2%%")
     query.add_json(parser)
-    parser.add_argument("--blocks", type=whole(1, MOST_BLOCKS), default=20, metavar="N")
+    add("--blocks", type=whole(1, MOST_BLOCKS), default=20, metavar="N")
     query.add_results(parser)
 
 
@@ -69,7 +58,8 @@ def run(args: argparse.Namespace) -> int:
     told_of = {(row.run, row.config) for row in old}
     heads, _ = record.heads(args.results)
     beside, _ = record.read(h for h in heads if (h.run, h.config) in told_of)
-    wrong = [f"{r.config}: {fault}" for r in old for fault in _faults(r, beside)]
+    mates = {r.config: {b.entry: b for b in beside if b.config == r.config} for r in old}
+    wrong = [f"{r.config}: {fault}" for r in old for fault in of_record(r, mates[r.config])]
     document = {"entry": old[0].entry, "records": len(old), "faults": wrong}
     say: Callable[[str], object] = (lambda _: None) if args.json else print
     for line in wrong:
@@ -81,13 +71,13 @@ def run(args: argparse.Namespace) -> int:
     if wrong or args.audit_only:
         if args.json:
             print(json.dumps(document))
-        return EXIT_SUBMISSION_FAILED if wrong else EXIT_OK
+        return Exit.SUBMISSION_FAILED if wrong else Exit.OK
     verdict = _measure_again(args, old)
     if args.json:
         print(json.dumps(document | {"verdict": verdict.word, "why": verdict.why}))
     say(f"{verdict.word}: {sanitize(verdict.why)}")
     say(typed(f"next: python run.py history {old[0].entry}"))
-    return {"CANNOT": EXIT_UNAVAILABLE, "SLOWER": EXIT_SUBMISSION_FAILED}.get(verdict.word, EXIT_OK)
+    return {"CANNOT": Exit.UNAVAILABLE, "SLOWER": Exit.SUBMISSION_FAILED}.get(verdict.word, Exit.OK)
 
 
 def _chosen(args: argparse.Namespace) -> list[Result]:
@@ -123,12 +113,6 @@ def _line(path: Path, number: str) -> Result:
         raise UsageError(
             f"{path}:{number}: {error}", "python run.py rank names all such lines"
         ) from None
-
-
-def _faults(result: Result, beside: Iterable[Result]) -> list[str]:
-    """In what it is not what its run's samples on that config make of it."""
-    asked = (result.run, result.config)
-    return of_record(result, {r.entry: r for r in beside if (r.run, r.config) == asked})
 
 
 # --------------------------------------------------------------------------- the record against

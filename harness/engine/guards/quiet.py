@@ -69,8 +69,7 @@ class Quiet:
         if self.monitor and self.blind:
             self._tell(
                 "NVML does not name this run's processes (a container with pids of its own?): "
-                "work of others on "
-                "the GPU cannot be seen"
+                "work of others on the GPU cannot be seen"
             )
 
     @property

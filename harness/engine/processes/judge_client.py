@@ -9,21 +9,9 @@ from functools import partial
 
 from harness.errors import HarnessError, WireError
 from harness.problems.base import Probe
-from harness.process import wire
+from harness.process import messages, wire
 from harness.process.child import Child
-from harness.process.messages import (
-    Asked,
-    BurstReport,
-    Crossing,
-    Done,
-    Drawn,
-    Dumped,
-    Failed,
-    JudgeReady,
-    Revealed,
-    StretchReport,
-    understood,
-)
+from harness.process.messages import BurstReport, Crossing, Done, StretchReport, understood
 from harness.schema import Case
 
 JUDGE_START_S = 180
@@ -68,7 +56,7 @@ class JudgeClient:
 
     def wait_ready(self) -> None:
         """Block until it has its context; learn its commitment, and whether it shares memory."""
-        hello = self._read(self._receive(JUDGE_START_S), JudgeReady)
+        hello = self._read(self._receive(JUDGE_START_S), messages.JudgeReady)
         self.commitment, self.shares_memory = hello.commitment, hello.shares
         self.start_s = hello.start_s
 
@@ -110,7 +98,7 @@ class JudgeClient:
             "watched": watched,
             "worker": worker,
         }
-        return self._read(self._ask(message, JUDGE_REQUEST_S), Asked).gap_ms
+        return self._read(self._ask(message, JUDGE_REQUEST_S), messages.Asked).gap_ms
 
     def burst(
         self,
@@ -167,11 +155,11 @@ class JudgeClient:
         """Shapes that follow from the secret in force, `each` for every headdim of `official`."""
         cases = [case.model_dump(mode="json") for case in official]
         message = {"op": "hidden", "official": cases, "each": each}
-        return self._read(self._ask(message, JUDGE_REQUEST_S), Drawn).cases
+        return self._read(self._ask(message, JUDGE_REQUEST_S), messages.Drawn).cases
 
     def reveal(self) -> str:
         """The secret that all inputs so far came from; the next ones come from a new one."""
-        answer = self._read(self._ask({"op": "reveal"}, JUDGE_REQUEST_S), Revealed)
+        answer = self._read(self._ask({"op": "reveal"}, JUDGE_REQUEST_S), messages.Revealed)
         self.commitment = answer.commitment
         return answer.secret
 
@@ -182,7 +170,7 @@ class JudgeClient:
     def dump(self, path: str, call: int) -> str:
         """Have one call of the replayed burst written to `path`, if any; SHA-256 of its inputs."""
         message = {"op": "dump", "path": path, "call": call}
-        return self._read(self._ask(message, JUDGE_REQUEST_S), Dumped).sha256
+        return self._read(self._ask(message, JUDGE_REQUEST_S), messages.Dumped).sha256
 
     def _answer_of_worker(self, deadline_s: float, overdue: Overdue) -> wire.Message:
         """The answer to a request in which a worker runs.
@@ -221,7 +209,7 @@ class JudgeClient:
         except WireError as cause:
             raise self._failed(str(cause)) from None
         if "failed" in answer:
-            failure = self._read(answer, Failed)
+            failure = self._read(answer, messages.Failed)
             failed = self._failed(failure.failed)
             failed.lacks = failure.lacks
             raise failed

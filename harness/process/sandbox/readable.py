@@ -91,12 +91,8 @@ def gpu_nodes(minor: int | None = None) -> list[Path]:
     """NVIDIA's nodes: for control, of the capabilities, and of the GPU `minor` (None: of all)."""
     nodes = [path for path in Path("/dev").glob("nvidia*") if not path.is_dir()]
     nodes += [path for folder in Path("/dev").glob("nvidia-caps*") for path in folder.glob("*")]
-    others = {
-        path
-        for path in nodes
-        if minor is not None and path.name[6:].isdigit() and path.name != f"nvidia{minor}"
-    }
-    return [path for path in nodes if path not in others]
+    mine = [path for path in nodes if not path.name[6:].isdigit() or path.name == f"nvidia{minor}"]
+    return nodes if minor is None else mine
 
 
 TOP_FOLDERS = "/boot /dev /etc /home /media /mnt /proc /root /run /srv /sys /tmp /var /var/tmp"

@@ -16,7 +16,7 @@ from harness.board.rank import leaderboard
 from harness.catalog.entrants import find_entrants
 from harness.cli.commands.export.bundle import package_name, write
 from harness.cli.commands.export.evidence import Part, lines_of, rows_of
-from harness.errors import EXIT_OK, UnavailableError, UsageError, typed
+from harness.errors import Exit, UnavailableError, UsageError, typed
 from harness.problems import Problem, get_problem
 from harness.problems.base import RETURN_LSE
 from harness.process.project import base
@@ -69,7 +69,7 @@ def run(args: argparse.Namespace) -> int:
     where = f"{args.to}" if os.sep in f"{args.to}" else f"./{args.to}"
     print(f"{where}: package {package}")
     print(f"next: pip install {shlex.quote(where)} && python -m {package} verify")
-    return EXIT_OK
+    return Exit.OK
 
 
 def _part(args: argparse.Namespace, name: str, problem: Problem) -> Part:
