@@ -20,7 +20,7 @@ sys.path.insert(0, str(ROOT))
 from harness.board import record  # noqa: E402
 from harness.board.history import words  # noqa: E402
 from harness.board.publish import build  # noqa: E402
-from harness.board.rank import Board, Row, direct  # noqa: E402
+from harness.board.rank import Board, Row, direct, doubtful, unfit  # noqa: E402
 from harness.board.render.heat_map import loss_words  # noqa: E402
 from harness.board.render.markdown import code, safe, table  # noqa: E402
 from harness.board.render.text import (  # noqa: E402
@@ -32,6 +32,7 @@ from harness.board.render.text import (  # noqa: E402
     rank_text,
     times,
 )
+from harness.board.rivals import same_bits_as  # noqa: E402
 from harness.cli.results.compare import is_regression, percent  # noqa: E402
 from harness.measure import stats  # noqa: E402
 from harness.measure.stats import Interval  # noqa: E402
@@ -102,9 +103,15 @@ def earlier(results: Path, then: tuple[Board, Row] | None, now: tuple[Board, Row
     told, _ = record.read(h for h in mine if (h.gpu, h.suite_sha256, h.protocol) == key(board))
     runs: dict[str, list[Result]] = {"": list(then[1].results) if then else []}
     for result in told:
-        if libraries(result) == libraries(row.pick):
+        stands = not (doubtful(result) or unfit(result)) and alike(result) == alike(row.pick)
+        if stands and libraries(result) == libraries(row.pick):
             runs.setdefault(result.run, []).append(result)
     return list(runs.values())
+
+
+def alike(result: Result) -> tuple[bool, str]:
+    """What rows must share to be ranked beside each other."""
+    return bool(same_bits_as(result.likeness)), result.numerics_class
 
 
 def libraries(result: Result) -> tuple[str, ...]:
@@ -137,7 +144,8 @@ def changed(then: Result | None, now: Result) -> Interval | None:
     if then.speedup.against != now.speedup.against:
         return None
     a, b = (Interval(s.value, s.low, s.high) for s in (now.speedup, then.speedup))
-    return stats.quotient(a, b)
+    ratio = stats.quotient(a, b)
+    return ratio if then.machine.uuid == now.machine.uuid else stats.across_cards(ratio)
 
 
 # --------------------------------------------------------------------------- the comment

@@ -21,6 +21,7 @@ from harness.board.render import markdown, page, picture
 from harness.catalog.source_files import read_file
 from harness.errors import StorageError, SubmissionError
 from harness.process.project import base, is_project, layers
+from harness.process.text import plain_text
 from harness.schema import Machine
 
 MOST_NOTES_BYTES = 256 << 10
@@ -88,7 +89,7 @@ def publish(
     drawn = picture.pictures(board)
     files, wrong = quoted.documents(place.root, board) if place.documents else ({}, [])
     for error in wrong:
-        print(f"left as it is: {error.message}", file=sys.stderr)
+        print(plain_text(f"left as it is: {error.message}"), file=sys.stderr)
     notes = _notes(place.root, board, files)
     shown = {i: f"docs/{name}" for i, (name, _) in drawn.items()}
     files[place.board] = markdown.render(board, shown, place.home)

@@ -29,6 +29,7 @@ from pydantic import ConfigDict, ValidationError
 
 from harness.errors import StorageError
 from harness.problems import PROBLEMS
+from harness.process.text import plain_text, shown
 from harness.schema import Front, Kind, Result, Slack, Status, is_hidden
 
 #: Keys told first: what `Head` holds.
@@ -285,12 +286,14 @@ def _without_crc(raw: bytes) -> str:
 
 
 def _reason(error: Exception) -> str:
+    """One line for terminals and CI's logs: a key may be anything."""
+    said = str(error)
     if isinstance(error, ValidationError):
         first = error.errors()[0]
-        return f"{'.'.join(map(str, first['loc'])) or 'line'}: {first['msg']}"
+        said = f"{'.'.join(map(str, first['loc'])) or 'line'}: {first['msg']}"
     if isinstance(error, json.JSONDecodeError):
-        return f"not JSON: {error.msg} at column {error.colno}"
-    return str(error)
+        said = f"not JSON: {error.msg} at column {error.colno}"
+    return plain_text(shown(said, 300))
 
 
 # --------------------------------------------------------------------------- which lines count

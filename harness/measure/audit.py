@@ -75,9 +75,14 @@ def audited(
     except ValueError as error:  # a figure that no row can hold
         return {}, [(name, f"no row can be made of it: {error}"[:300]) for name in rows]
     bursts = Counter((s.calls_ms, s.t2_ms) for row in rows.values() for s in row.samples)
-    faults = []
+    blocks = {
+        n: {s.block for s in r.samples} for n, r in again.items() if r.status is Status.PASSED
+    }
+    faults, every = [], set[int]().union(*blocks.values())
     for name, row in rows.items():
         why = [*differences(row, again[name]), *doubts(again[name], suite, cut)]
+        if len(every - blocks.get(name, every)) > cut:  # Ctrl-C may have come within the last one
+            why.append("it was not in every block, as all are")
         if row.machine.has_gpu and any(bursts[s.calls_ms, s.t2_ms] > 1 for s in row.samples):
             why.append("one of its bursts is told twice")
         faults += [(name, each) for each in why]

@@ -134,7 +134,11 @@ def conclude_case(
     around, times = (trusted or {"": ()}, null_gaps_ms, telemetry), tuple[Sample, ...]()
     if baseline in evidence:  # beside a time that is none there is no speed-up
         base = conclude(evidence[baseline], facts, (baseline, ()), *around)
-        times = base.samples if base.status is Status.PASSED else ()
+        if base.status is Status.PASSED and (moved := _moved(base, trusted)):
+            own = replace(evidence[baseline], status=Status.UNSTABLE, reason=moved)
+            evidence = {**evidence, baseline: own}
+        else:
+            times = base.samples if base.status is Status.PASSED else ()
     for one in evidence.values():
         yield conclude(one, facts, (baseline, times), *around)
 
@@ -310,6 +314,17 @@ def unstable_because(
         word = "slower" if drifted > 0 else "faster"
         return f"the trusted baseline became {abs(drifted):.0f} % {word} from start to end"
     return ""
+
+
+def _moved(base: Result, trusted: Trusted) -> str:
+    """Why nobody is so many times as fast as the headline `base`: it moved beside its pace."""
+    pace = times_ms(trusted[base.slack.pace]) if base.slack and base.machine.has_gpu else {}
+    mine = times_ms(base.samples)
+    change = stats.drift([mine[block] / pace[block] for block in mine if block in pace] or [1.0])
+    if change is None or abs(change) <= UNSOUND_DRIFT:
+        return ""
+    word = "slower" if change > 0 else "faster"
+    return f"it became {100 * abs(change):.0f} % {word} from start to end beside the pace"
 
 
 def clock_mhz(samples: Sequence[Sample]) -> float | None:

@@ -495,3 +495,15 @@ def test_exit_code_of_endings(endings: list[str], code: int, tmp_path: Path) -> 
     for ending in endings:
         store.save(result(status=Status(ending)))
     assert store.exit_code() == code
+
+
+def test_a_key_that_nobody_knows_is_told_in_one_harmless_line(tmp_path: Path) -> None:
+    body = record.to_line(result("mine"))[: -record.CRC_BYTES]
+    key = json.dumps("\x1b]0;owned\x07\x1b[2Jk\n::error::x ##[group]")
+    line = f"{body},{key}:1".encode()
+    line += b',"crc32":"%08x"}' % zlib.crc32(line)
+    (tmp_path / "x.jsonl").write_bytes(line + b"\n")
+    _, bad = record.load(tmp_path)
+    (told,) = map(str, bad)
+    assert told.isprintable()
+    assert "##[" not in told

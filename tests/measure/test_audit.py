@@ -20,6 +20,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from harness.board import record
+from harness.measure import audit
 from harness.measure.audit import IDLE, Asked, audited, doubts, of_record
 from harness.measure.evenness import lasting
 from harness.measure.verdict import Evidence, asked_facts, conclude_case, trusted_of
@@ -336,6 +337,26 @@ def test_samples_that_change_places_are_refused(
             figures = (row.latency_ms, row.speedup.low, row.speedup.high, row.slack.mean_pct)
             were = (true.latency_ms, true.speedup.low, true.speedup.high, true.slack.mean_pct)
             assert figures == pytest.approx(were, rel=1e-5)
+
+
+@pytest.mark.parametrize("name", ["mine", "library"])
+def test_a_row_meets_the_others_in_every_block(name: str) -> None:
+    """In blocks of its own choice it meets the headline where that was slow, or no pace at all."""
+    moved = [s.model_copy(update={"block": s.block + 1000}) for s in TRUE[name].samples[::2]]
+    apart = sorted([*TRUE[name].samples[1::2], *moved], key=lambda s: s.block)
+    evidence = {n: _kept(row) for n, row in TRUE.items()}
+    evidence[name].samples = apart
+    facts = replace(FACTS.for_case(TRUE[name].secret_commitment, SECRET), run=TRUE[name].run)
+    facts = replace(facts, date=TRUE[name].date)
+    around = (TRUE["mine"].null_gaps_ms, TRUE["mine"].telemetry)
+    told = conclude_case(evidence, facts, "base", trusted_of(evidence, "base"), *around)
+    _, faults = audited({row.entry: row for row in told}, ASKED, SUITE)
+    assert (name, "it was not in every block, as all are") in faults
+
+
+def _kept(row: Result) -> Evidence:
+    """Its measured leaves once more."""
+    return audit._evidence(row, ENTRANTS[row.entry], ASKED)
 
 
 # --------------------------------------------------------------------------- records of ours

@@ -301,3 +301,21 @@ def test_who_failed_is_not_trusted_and_ctrl_c_is_no_failure() -> None:
     known = {"mine": Evidence(entrant(), CASE), **base}
     assert list(trusted_of(known, "a")) == ["a", "b"]
     assert list(trusted_of(known, "c")) == ["c", "a", "b"], "the control comes first"
+
+
+@pytest.mark.parametrize(("by", "status"), [(0.0, Status.PASSED), (0.45, Status.UNSTABLE)])
+def test_nobody_is_so_many_times_as_fast_as_a_headline_that_moves(
+    by: float, status: Status
+) -> None:
+    """Beside a steady pace: 1.35 times the headline, and the library beside it is as fast."""
+    house = entrant().model_copy(update={"name": "sdpa_cudnn", "kind": Kind.BASELINE})
+    told = moved(SLOW, by)
+    evidence = {
+        "sdpa_cudnn": Evidence(house, CASE, samples=told, worst=EXACT),
+        "mine": Evidence(entrant(), CASE, samples=list(FAST), worst=EXACT),
+    }
+    trusted = {"sdpa_cudnn": told, "flash_attn_4": FAST}
+    base, mine = conclude_case(evidence, facts(), "sdpa_cudnn", trusted, [], [])
+    assert (base.status, mine.status) == (status, Status.PASSED)
+    assert (mine.speedup is None) == (by > 0)
+    assert by == 0 or "slower from start to end beside the pace" in base.reason
