@@ -445,19 +445,6 @@ def test_who_takes_a_look_its_time_hides_nobody_else_and_no_memory(
     assert not slow.ended
 
 
-@pytest.mark.parametrize(("spent_s", "rest_s"), [(0.001, 0.008), (0.01, 0.08), (9.0, 0.5)])
-def test_all_looks_together_take_half_of_the_engines_time(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, spent_s: float, rest_s: float
-) -> None:
-    """Forty threads that look without a rest left the engine a fortieth of the interpreter."""
-    made = watch([watched(tmp_path), watched(tmp_path)], {})
-    clock, rests = iter([5.0, 5.0 + spent_s]), list[float]()
-    monkeypatch.setattr(resource_watch.time, "thread_time", lambda: next(clock))
-    monkeypatch.setattr(made.stopping, "wait", rests.append)
-    made._look(made.workers[0], None)
-    assert rests == [pytest.approx(rest_s)], "twice what all four take, and never long"
-
-
 def test_nvml_is_asked_once_a_round_however_many_wait_for_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -19,7 +19,6 @@ import itertools
 import math
 import os
 import threading
-import time
 import traceback
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -32,13 +31,11 @@ from harness.process.sandbox.usage import DISK_FILES
 from harness.schema import Kind, Limits, Status
 
 PERIOD_S = 0.1
-MOST_REST_S = 0.5
-LOOKS = 2  # at each: at all of it, and at its files alone
 GIB = 2**30
 
 
 class ResourceWatch(threading.Thread):
-    """Looks at every worker ten times a second, or less often where there are many."""
+    """Looks at every worker ten times a second."""
 
     def __init__(self, workers: Sequence[WorkerProcess], limits: Limits, monitor: Monitor) -> None:
         super().__init__(daemon=True)
@@ -62,7 +59,7 @@ class ResourceWatch(threading.Thread):
     def run(self) -> None:
         """Look until told to stop; one who takes a look its time holds up nobody else's."""
         looks = dict[tuple[int, bool], Future[None]]()  # (number of a worker, at its files)
-        pool = ThreadPoolExecutor(1 + LOOKS * len(self.workers))
+        pool = ThreadPoolExecutor(1 + 2 * len(self.workers))
         on_device = pool.submit(self.monitor.memory_by_pid)
         while not self.stopping.wait(PERIOD_S):
             if on_device.done():  # asked once a round, however many wait for the answer
@@ -77,10 +74,8 @@ class ResourceWatch(threading.Thread):
     def _look(self, worker: WorkerProcess, on_device: Future[dict[int, int]] | None) -> None:
         """At all of one, or at its files alone, which may be many: memory does not wait for them.
 
-        Who cannot be looked at is ended: nobody runs unwatched. All looks together take half of the
-        interpreter, which the engine shares: a look rests in proportion to its time.
+        Who cannot be looked at is ended: nobody runs unwatched.
         """
-        begun_s = time.thread_time()
         for child in filter(lambda child: child.alive, worker.children()):
             try:
                 if on_device:
@@ -92,8 +87,6 @@ class ResourceWatch(threading.Thread):
             if excess:
                 with contextlib.suppress(Exception):  # the next look tries again
                     worker.end_for(*excess, child)
-        rest_s = 2 * LOOKS * len(self.workers) * (time.thread_time() - begun_s)
-        self.stopping.wait(min(rest_s, MOST_REST_S))
 
     def _unseen(self, cause: Exception) -> tuple[Status, str] | None:
         """What becomes of a process that could not be looked at; None where its run is over."""
