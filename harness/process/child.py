@@ -128,22 +128,18 @@ class Child:
         """It and everything below it, as this process numbers them."""
         return [self.pid, *process_tree.descendants(self.pid)]
 
-    def pause(self, most_s: float | None = None) -> None:
-        """Stop every thread of it: nothing computes while others are on the clock.
-
-        most_s: how long to wait for those in the kernel, who stop when they leave it.
-        """
+    def pause(self, waiting_s: float = WAITING_S) -> None:
+        """Stop every thread of it: nothing computes while others are on the clock."""
         if not self._asked(namespaces.STOP):
             self._signal(signal.SIGSTOP)
         if self.group:  # behind the signal: the first process is in it too
             self.group.freeze(True)
-        most_s = STOPPING_S if most_s is None else most_s
         begun, before = time.monotonic(), usage.cpu_ns(self.pids())
         while True:
             time.sleep(0.001)
             took_s = time.monotonic() - begun
-            late = took_s > most_s
-            busy = usage.RUNNING if took_s > WAITING_S else usage.RUNNING | usage.WAITING
+            late = took_s > STOPPING_S
+            busy = usage.RUNNING if took_s > waiting_s else usage.RUNNING | usage.WAITING
             if usage.cpu_ns(before) == before or late:  # cheaper to ask than what each thread does
                 states = {pid: set(usage.states(pid)) for pid in self.pids()}
                 if late or not any(each & busy for each in states.values()):

@@ -135,14 +135,14 @@ def test_who_is_on_its_way_out_is_waited_for(
     assert seen == ["R", "RT", "D", "TtZXS"]
 
 
-def test_who_wants_a_core_and_no_quiet_does_not_wait_for_the_kernel(
-    burning: Child, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(("asked", "looks"), [({}, 2), ({"waiting_s": 0.0}, 1)])
+def test_who_waits_in_the_kernel_is_waited_for_unless_only_its_core_is_wanted(
+    burning: Child, monkeypatch: pytest.MonkeyPatch, asked: dict[str, float], looks: int
 ) -> None:
-    """The driver's calls of those who load take their time; on a processor they end in the stop."""
-    seen: list[int] = []
-    monkeypatch.setattr(usage, "states", lambda pid: seen.append(pid) or "RdT")
-    burning.pause(most_s=0.0)
-    assert seen == [burning.pid], "one look"
+    told, seen = iter(["dT", "TtZXS"]), []
+    monkeypatch.setattr(usage, "states", lambda pid: seen.append(next(told)) or seen[-1])
+    burning.pause(**asked)
+    assert len(seen) == looks
 
 
 VFORKS = """

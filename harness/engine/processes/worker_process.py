@@ -283,7 +283,7 @@ class WorkerProcess:
             for worker in workers:
                 if worker.alive and not worker.attached:
                     stack.callback(worker.child.resume)
-                    worker.child.pause(most_s=0.01)  # a driver's call may take a second
+                    worker.child.pause(waiting_s=0.0)  # for the driver, say: takes no core
             yield
 
     def printed(self) -> str:
