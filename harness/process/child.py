@@ -128,7 +128,7 @@ class Child:
         """It and everything below it, as this process numbers them."""
         return [self.pid, *process_tree.descendants(self.pid)]
 
-    def pause(self, waiting_s: float = WAITING_S) -> None:
+    def pause(self) -> None:
         """Stop every thread of it: nothing computes while others are on the clock."""
         if not self._asked(namespaces.STOP):
             self._signal(signal.SIGSTOP)
@@ -139,7 +139,7 @@ class Child:
             time.sleep(0.001)
             took_s = time.monotonic() - begun
             late = took_s > STOPPING_S
-            busy = usage.RUNNING if took_s > waiting_s else usage.RUNNING | usage.WAITING
+            busy = usage.RUNNING if took_s > WAITING_S else usage.RUNNING | usage.WAITING
             if usage.cpu_ns(before) == before or late:  # cheaper to ask than what each thread does
                 states = {pid: set(usage.states(pid)) for pid in self.pids()}
                 if late or not any(each & busy for each in states.values()):

@@ -135,16 +135,6 @@ def test_who_is_on_its_way_out_is_waited_for(
     assert seen == ["R", "RT", "D", "TtZXS"]
 
 
-@pytest.mark.parametrize(("asked", "looks"), [({}, 2), ({"waiting_s": 0.0}, 1)])
-def test_who_waits_in_the_kernel_is_waited_for_unless_only_its_core_is_wanted(
-    burning: Child, monkeypatch: pytest.MonkeyPatch, asked: dict[str, float], looks: int
-) -> None:
-    told, seen = iter(["dT", "TtZXS"]), []
-    monkeypatch.setattr(usage, "states", lambda pid: seen.append(next(told)) or seen[-1])
-    burning.pause(**asked)
-    assert len(seen) == looks
-
-
 VFORKS = """
 import os, sys
 os.mkfifo(sys.argv[-1])

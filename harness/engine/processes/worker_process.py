@@ -283,7 +283,7 @@ class WorkerProcess:
             for worker in workers:
                 if worker.alive and not worker.attached:
                     stack.callback(worker.child.resume)
-                    worker.child.pause(waiting_s=0.0)  # for the driver, say: takes no core
+                    worker.child.pause()
             yield
 
     def printed(self) -> str:
