@@ -85,12 +85,12 @@ def read_newest(lines: Iterable[record.Head]) -> tuple[list[Result], list[record
 
 def _by_todays_rule(results: Sequence[Result], among: Iterable[record.Head]) -> list[Result]:
     old = (r for r in results if r.speedup and r.speedup.rule != stats.INTERVAL_RULE)
-    wanted = {(r.run, r.speedup.against, r.config) for r in old if r.speedup}
-    bases, _ = record.read(h for h in among if (h.run, h.entry, h.config) in wanted)
-    found = {(base.run, base.entry, base.config): base for base in bases}
+    wanted = {(place(r), r.speedup.against) for r in old if r.speedup}
+    bases, _ = record.read(h for h in among if (place(h), h.entry) in wanted)
+    found = {(place(base), base.entry): base for base in bases}
 
     def base_of(r: Result) -> Result | None:
-        return found.get((r.run, r.speedup.against, r.config)) if r.speedup else None
+        return found.get((place(r), r.speedup.against)) if r.speedup else None
 
     return [by_todays_rule(r, base_of(r)) for r in results]
 
@@ -129,8 +129,7 @@ class Libraries:
         self.read: dict[tuple[object, ...], list[Result]] = {}
         for h in heads:
             if h.kind == Kind.BASELINE.value and h.status == Status.PASSED.value:
-                key = (h.run, h.suite_sha256, h.protocol, h.config)
-                self.heads.setdefault(key, {})[h.entry] = h  # once, in however many files
+                self.heads.setdefault(place(h), {})[h.entry] = h  # once, in however many files
 
     def __call__(self, result: Result) -> Sequence[Result]:
         """Those beside `result`."""

@@ -28,7 +28,7 @@ from types import MappingProxyType
 from harness.measure import stats
 from harness.measure.stats import Interval
 from harness.measure.stopping import level_of
-from harness.schema import Kind, Result, Status, times_ms
+from harness.schema import Front, Kind, Result, Status, times_ms
 
 #: The libraries that passed beside a result, in its run and on its config.
 Libraries = Callable[[Result], Sequence[Result]]
@@ -101,9 +101,9 @@ def among(results: Iterable[Result]) -> Libraries:
     return lambda result: found.get(place(result), ())
 
 
-def place(result: Result) -> tuple[object, ...]:
+def place(line: Front) -> tuple[object, ...]:
     """What two results of the same blocks share."""
-    return (result.run, result.suite_sha256, result.protocol, result.config)
+    return (line.run, line.gpu, line.suite_sha256, line.protocol, line.config)
 
 
 def cell_of(result: Result, libraries: Libraries) -> Cell | None:

@@ -89,6 +89,8 @@ def part_of(machine: Machine) -> Part | None:
 def misnamed(machine: Machine) -> str:
     """Why a known GPU's name is none that NVML tells of it, or an empty string."""
     part = part_of(machine)
+    if part is None and any(machine.gpu in known.names for known in PARTS):
+        return f"{machine.gpu}: none has {machine.sms} SMs of {machine.capability}"
     names = part.names if part else (machine.gpu,)
     said = f"{machine.gpu}: NVML says {' or '.join(names)}, or {__name__} lacks its name"
     return "" if machine.gpu in names else said

@@ -30,7 +30,7 @@ from harness.schema.suite import Case
 
 Fact = Annotated[str, Field(max_length=500)]
 #: No letter that looks like another's: a name is a board of its own.
-GpuName = Annotated[str, Field(max_length=100, pattern=r"^[ -~]*$")]
+GpuName = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9 ._/()+-]{0,99}$")]
 
 
 class Machine(Frozen):

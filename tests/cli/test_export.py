@@ -15,11 +15,12 @@ from pathlib import Path
 import pytest
 
 from harness.board import record
+from harness.board.rank import leaderboard
 from harness.catalog.entrants import find_entrants
 from harness.cli import main
 from harness.cli.commands.export import bundle
 from harness.cli.commands.export import command as export
-from harness.cli.commands.export.evidence import Part
+from harness.cli.commands.export.evidence import Part, lines_of
 from harness.cli.results import verify
 from harness.errors import UnavailableError, UsageError
 from harness.process.project import HOME
@@ -404,3 +405,19 @@ def test_the_example_trains_with_the_pair(pair: Path) -> None:
     assert told.endswith("beyond") or all(a <= b for a, b in zip(own, spread, strict=True))
     first = float(done.stdout.split("first loss ")[1].split(";")[0])
     assert losses[PACKAGE][0] < first
+
+
+def test_its_records_are_those_of_the_rows_shown(tmp_path: Path) -> None:
+    """Another GPU's, and another suite's, may bear the same run's name."""
+    rows = [line for line in run_of({"a": 0.9}) if line.entry == "a"]
+    for line in rows:
+        record.append(tmp_path, line)
+        for change in ({"gpu": "Zfast"}, {"suite_sha256": "e" * 64}, {"protocol": 9}):
+            machine = line.machine.model_copy(update={"gpu": change.get("gpu", line.gpu)})
+            other = line.model_copy(update={**change, "machine": machine, "speedup": None})
+            record.append(tmp_path, other)
+    heads, _ = record.heads(tmp_path)
+    shown = [line.model_copy(update={"speedup": None}) for line in rows]
+    found = leaderboard(shown).boards[0]
+    lines = lines_of([(found, found.rows[0])], heads)
+    assert [record.parse(line) for line in lines] == rows

@@ -139,3 +139,15 @@ def test_a_gpu_has_one_name() -> None:
             assert not gpu_specs.misnamed(machine)
     with pytest.raises(ValidationError, match="String should match pattern"):
         Machine(gpu="NVIDIA H2\u041e\u041e")
+    for name in ("X <img src=https://x>", "[a](https://x) @b", "##[group]x", ""):
+        with pytest.raises(ValidationError, match="String should match pattern"):
+            Machine(gpu=name)
+
+
+def test_no_other_chip_bears_a_known_name() -> None:
+    """Nobody knows its peak, and its rows would stand beside those of the known one."""
+    for part in gpu_specs.PARTS:
+        facts = {"gpu": part.names[0], "capability": part.capability, "sms": part.sms}
+        for other in ({"sms": part.sms - 1}, {"capability": "9.9"}):
+            assert gpu_specs.misnamed(Machine(**{**facts, **other, "memory_gib": 200.0}))
+    assert not gpu_specs.misnamed(Machine(gpu="Some GPU", capability="9.9", sms=7))

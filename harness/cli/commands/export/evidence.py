@@ -9,6 +9,7 @@ from harness.board import record
 from harness.board.export import of_board
 from harness.board.rank import WRONG, Board, Leaderboard, Row
 from harness.board.render.heat_map import loss_words
+from harness.board.rivals import place
 from harness.problems import get_problem
 from harness.schema import Case, Claims, Entrant, Result, Status
 
@@ -149,13 +150,13 @@ def _are_of(entrant: Entrant, results: Iterable[Result]) -> bool:
 
 def lines_of(rows: Iterable[Judged], heads: Iterable[record.Head]) -> list[bytes]:
     """The lines of the records behind `rows`, byte for byte, a result's before its baseline's."""
-    at = {(head.run, head.entry, head.config): head for head in heads}
+    at = {(place(head), head.entry): head for head in heads}
     lines: dict[bytes, None] = {}
     for _, row in rows:
         for r in row.results:
             against = r.speedup.against if r.speedup else r.entry
             for entry in (r.entry, against):
-                head = at.get((r.run, entry, r.config))
+                head = at.get((place(r), entry))
                 if head is not None:
                     lines[_line(head)] = None
     return list(lines)
