@@ -5,7 +5,6 @@ Imports nothing: everything that meets a stranger's text may use it.
 
 from __future__ import annotations
 
-import itertools
 import json
 import re
 import unicodedata
@@ -54,5 +53,11 @@ def cut(text: str, most_bytes: int) -> str:
 def _head(text: str, most_bytes: int) -> str:
     """The longest beginning of `text` that takes at most `most_bytes`."""
     text = text[: max(most_bytes, 0)]
-    ends = itertools.accumulate(map(encoded_bytes, text))
-    return text[: sum(end <= most_bytes for end in ends)]
+    low, high = 0, len(text)
+    while low < high:
+        middle = (low + high + 1) // 2
+        if encoded_bytes(text[:middle]) <= most_bytes:
+            low = middle
+        else:
+            high = middle - 1
+    return text[:low]

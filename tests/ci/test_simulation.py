@@ -629,8 +629,8 @@ FORGERIES: dict[str, tuple[Callable[[list[Result]], list[Result]], str]] = {
         lambda r: on_another_chip(r, gpu="NVIDIA H200 2"),
         "is no GPU of",
     ),
-    "a chip called like a path": (lambda r: on_another_chip(r, gpu="../../H200"), "is no GPU of"),
-    "a chip with markup": (lambda r: on_another_chip(r, gpu="NVIDIA H200|<img>"), "is no GPU of"),
+    "a chip called like a path": (lambda r: on_another_chip(r, gpu="../../H200"), "gpu: String"),
+    "a chip with markup": (lambda r: on_another_chip(r, gpu="NVIDIA H200|<img>"), "gpu: String"),
     "a baseline that failed": (
         lambda r: failed(r, "sdpa_flash", Status.INVALID_BASELINE, reason="INCORRECT"),
         "INVALID_BASELINE, a verdict on a baseline",
