@@ -24,6 +24,7 @@ from harness.catalog.request import Request
 from harness.engine import session
 from harness.engine.events import Observer
 from harness.judge.secret import Secret
+from harness.measure import two_clocks
 from harness.measure.machine import inspect_machine
 from harness.measure.stopping import FIXED, StoppingRule
 from harness.measure.two_clocks import CPU_TOLERANCE
@@ -144,7 +145,7 @@ HIDDEN = ["hidden_hdim64", "hidden_hdim128"]
 def patient_clocks(monkeypatch: pytest.MonkeyPatch) -> None:
     """A machine under load disturbs both clocks, and they are not what is looked at here."""
     patient = replace(CPU_TOLERANCE, burst_floor_ms=math.inf, mean_floor_ms=math.inf)
-    monkeypatch.setattr(session, "clock_tolerance", lambda device: patient)
+    monkeypatch.setattr(two_clocks, "clock_tolerance", lambda on_gpu: patient)
 
 
 def rows_of(

@@ -59,8 +59,8 @@ def main(argv: list[str] | None = None) -> int:
     then = find(args.before, args.submission, now[0])
     old = {r.run for r in then[1].results} if then else set()
     if stale := [r.config for r in now[1].results if r.run in old]:  # no verdict came in its place
-        words = f"Nothing new was recorded on {safe(', '.join(stale))}; its old record stands."
-        args.comment.write_text(f"{MARK}\n{words}\n")
+        said = f"Nothing new was recorded on {safe(', '.join(stale))}; its old record stands."
+        args.comment.write_text(f"{MARK}\n{said}\n")
         print(f"{args.submission}: no newer record than before came; measure it again")
         return 1
     runs, limit = earlier(args.before, then, now), args.fail_on_regression

@@ -22,7 +22,6 @@ from harness.engine.processes.worker_process import WorkerProcess
 from harness.engine.run import BrokenRun, Run
 from harness.measure.machine import minor_of, missing, too_old, without_gpu
 from harness.measure.telemetry import Monitor
-from harness.measure.two_clocks import CPU_TOLERANCE, GPU_TOLERANCE, ClockTolerance
 from harness.measure.verdict import RunFacts, asked_facts
 from harness.problems import get_problem
 from harness.process import prestart, process_tree, project
@@ -82,7 +81,7 @@ def opened(request: Request, save: Callable[[Result], None], observer: Observer)
             workers=workers,
             roles=roles,
             judge=judge,
-            facts=facts_of(request, device),
+            facts=facts_of(request),
             monitor=monitor,
             save=save,
             observer=observer,
@@ -246,20 +245,14 @@ def may_start(run: Run, worker: WorkerProcess) -> bool:
     return any(run.record(worker.entrant.name, case).status is None for case in run.suite.cases)
 
 
-def facts_of(request: Request, device: str) -> RunFacts:
+def facts_of(request: Request) -> RunFacts:
     """Everything that all records of the run share."""
     now, told = time.gmtime(), (request.suite, request.machine, f"judged/{request.sandbox}")
     return replace(
         asked_facts(*told, harness_commit()),
         run=f"{time.strftime('%Y%m%dT%H%M%SZ', now)}-{secrets.token_hex(3)}",
         date=time.strftime("%Y-%m-%dT%H:%M:%SZ", now),
-        tolerance=clock_tolerance(device),
     )
-
-
-def clock_tolerance(device: str) -> ClockTolerance:
-    """How the two clocks are compared on this kind of device."""
-    return GPU_TOLERANCE if device == "cuda" else CPU_TOLERANCE
 
 
 def harness_commit() -> str:

@@ -21,7 +21,7 @@ from harness import PROTOCOL
 from harness.measure import stats
 from harness.measure.evenness import lasting
 from harness.measure.gpu_specs import peak_tflops
-from harness.measure.two_clocks import CPU_TOLERANCE, GPU_TOLERANCE
+from harness.measure.two_clocks import clock_tolerance
 from harness.measure.verdict import (
     GATHERED,
     MIN_BLOCKS,
@@ -178,8 +178,9 @@ def doubts(row: Result, suite: Suite, cut: bool = False) -> list[str]:
     most = int(MOST_BLOCKS * suite.blocks)
     timed, error = passed and row.machine.has_gpu, row.error
     contract = get_problem(row.problem).limits(row.case.dtype).contract
-    right = error is not None and error.finite and 0 <= error.max_diff < contract
-    right = error is not None and right and error.rel_l2 >= 0 <= error.worst_row  # NaN is not
+    right = error is not None and (
+        error.finite and 0 <= error.max_diff < contract and error.rel_l2 >= 0 <= error.worst_row
+    )  # NaN is not
     checks = {
         "a sample does not hold one time per call": all(
             len(s.calls_ms) == row.case.burst for s in row.samples
@@ -234,8 +235,8 @@ def of_record(row: Result, beside: Mapping[str, Result]) -> list[str]:
     paced = bool(row.slack and row.slack.pace)
     rows = {row.entry: row, **beside}
     old = (row.protocol != PROTOCOL and not paced) or against not in rows
-    tolerance = GPU_TOLERANCE if row.machine.has_gpu else CPU_TOLERANCE
     told = (row.suite, row.suite_sha256, get_problem(row.problem), row.machine, row.integrity)
+    tolerance = clock_tolerance(row.machine.has_gpu)
     facts = RunFacts(*told, row.harness_commit, tolerance, row.protocol)
     trusted = () if old else rows if paced else {against}
     entrants = {name: _as_told(mate, name in trusted) for name, mate in rows.items()}

@@ -66,6 +66,12 @@ CPU_TOLERANCE = ClockTolerance(
     call_share=0.0,  # threads that wake make the first call thirty times as long
 )
 
+
+def clock_tolerance(on_gpu: bool) -> ClockTolerance:
+    """How the two clocks are compared on a GPU, or on a CPU."""
+    return GPU_TOLERANCE if on_gpu else CPU_TOLERANCE
+
+
 HOST_UNEVEN = 2.0  # times as long as usual may a slow host take for one of its calls
 
 

@@ -109,7 +109,7 @@ def asked_facts(suite: Suite, machine: Machine, integrity: str, commit: str) -> 
     """What every run of `suite` on `machine` shares; its own name, date and secret are open."""
     told = (suite.name, suite.sha256, get_problem(suite.problem), machine, integrity, commit)
     on_gpu = machine.has_gpu and suite.device == "gpu"
-    return RunFacts(*told, two_clocks.GPU_TOLERANCE if on_gpu else two_clocks.CPU_TOLERANCE)
+    return RunFacts(*told, two_clocks.clock_tolerance(on_gpu))
 
 
 def trusted_of(evidence: Mapping[str, Evidence], control: str) -> Trusted:

@@ -24,8 +24,8 @@ from harness.cli.selftest.corpus import Outcome, Specimen
 from harness.cli.selftest.plan import TOGETHER, ablate
 from harness.cli.selftest.specimen import unfold
 from harness.cli.selftest.stand_ins import STAND_INS, StandIn, stand_ins, standing_in, without
-from harness.engine import session
 from harness.errors import SuiteError
+from harness.measure import two_clocks
 from harness.measure.machine import Machine, inspect_machine
 from harness.measure.two_clocks import check_clocks
 from harness.problems import get_problem
@@ -475,16 +475,16 @@ def test_what_is_ablated_together_holds_the_defence_itself() -> None:
     assert all(stand_ins(together, "engine") for together in TOGETHER.values())
 
 
-@pytest.mark.parametrize("device", ["cpu", "cuda"])
-def test_without_the_two_clocks_every_time_is_believed(device: str) -> None:
+@pytest.mark.parametrize("on_gpu", [False, True])
+def test_without_the_two_clocks_every_time_is_believed(on_gpu: bool) -> None:
     """Also one whose first call answers for the others, and whose work goes on behind its calls."""
     told = Sample(block=0, calls_ms=(0.02, 0.001, 0.001), t2_ms=900.0, rest_ms=500.0)
     usual = Sample(block=0, calls_ms=(1.0, 1.0, 1.0), t2_ms=3.01)
     with standing_in(_only("two_clocks"), "engine"):
-        checked = check_clocks([told] * 9, [usual] * 9, [], session.clock_tolerance(device))
+        checked = check_clocks([told] * 9, [usual] * 9, [], two_clocks.clock_tolerance(on_gpu))
     assert not checked.refusal
     assert not any(sample.late for sample in checked.samples)
-    assert check_clocks([told] * 9, [usual] * 9, [], session.clock_tolerance(device)).refusal
+    assert check_clocks([told] * 9, [usual] * 9, [], two_clocks.clock_tolerance(on_gpu)).refusal
 
 
 @pytest.mark.parametrize(

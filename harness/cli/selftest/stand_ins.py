@@ -129,7 +129,7 @@ def _late_copies(worker: Any) -> Any:
 def _unlimited(clock_tolerance: Any) -> Any:
     """All that a claimed time is held to, off: how long, how even, what comes behind the calls."""
     floors = dict.fromkeys(("burst_floor_ms", "mean_floor_ms", "rest_ms"), math.inf)
-    return lambda device: replace(clock_tolerance(device), call_share=0.0, **floors)
+    return lambda on_gpu: replace(clock_tolerance(on_gpu), call_share=0.0, **floors)
 
 
 class _Hurried(list[Any]):
@@ -196,7 +196,7 @@ STAND_INS: dict[str, tuple[StandIn, ...]] = {
     # words of it are read first, and what is copied must agree
     "output_sampled": (_in("judge.sampled:Sampled.differing", _always(None)),),
     # the worker's times against the judge's
-    "two_clocks": (_in("engine.session:clock_tolerance", _unlimited),),
+    "two_clocks": (_in("measure.two_clocks:clock_tolerance", _unlimited),),
     # nobody's kernels run in another's turn
     "quiet_gpu": (
         _in("engine.session:Quiet", lambda quiet: lambda monitor, note: quiet(None, note)),
